@@ -1,0 +1,75 @@
+"""The device mesh and how arrays lie on it.
+
+One axis, `data`: batches and per-sample state are split along it, everything
+else is replicated. Losses never see the mesh; `fit` enters it with
+`jax.set_mesh` and the helpers below read it from there.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from nuclr_jax.types import PyTree
+
+ROWS = P("data")  # split along the leading axis
+REPLICATED = P()
+
+# Per-sample state is padded to a multiple of this many rows. It is a constant
+# so that the shapes in a checkpoint do not depend on the device count.
+ROW_MULTIPLE = 1024
+
+
+def make_mesh(num_devices: int | None = None) -> Mesh:
+  """Makes the mesh of all devices (or the first `num_devices`).
+
+  Args:
+    num_devices: How many devices to use; None means all of them.
+
+  Returns:
+    A mesh with one Auto axis named `data`.
+
+  Raises:
+    ValueError: If there are fewer devices, or their number does not divide
+      `ROW_MULTIPLE`, so that per-sample state could not be split evenly.
+
+  Example:
+    >>> make_mesh(1).shape["data"]
+    1
+  """
+  devices = jax.devices()
+  count = len(devices) if num_devices is None else num_devices
+  if not 1 <= count <= len(devices):
+    raise ValueError(
+      f"num_devices must be in [1, {len(devices)}], got {count}; "
+      f"this process sees {len(devices)} {devices[0].platform} device(s)"
+    )
+  if ROW_MULTIPLE % count:
+    raise ValueError(
+      f"the number of devices must divide {ROW_MULTIPLE}, got {count}; "
+      "choose a power of two with num_devices"
+    )
+  return jax.make_mesh(
+    (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
+  )
+
+
+def constrain(x: PyTree, spec: P) -> PyTree:
+  """Lays `x` out as `spec` on the current mesh; a no-op without one."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.shape.get("data", 1) == 1:
+    return x
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+
+def pad_rows(table: PyTree) -> PyTree:
+  """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
+
+  The padding repeats the last row; no id ever points at it.
+  """
+
+  def pad(x):
+    missing = -len(x) % ROW_MULTIPLE
+    return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge")
+
+  return jax.tree.map(pad, table)

@@ -1,0 +1,100 @@
+"""The values that flow through the library: batches, embeddings, metrics.
+
+Dimension letters used in signatures: `batch` rows of a global batch, `dim`
+embedding width, `num_pairs`, `num_images`, `num_texts` rows of per-sample
+state.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int, Num
+
+PyTree = Any
+Params = Any  # nested dicts of arrays
+Metrics = dict[str, Any]  # slash-separated names -> scalars
+ScalarOrSchedule = float | jax.typing.ArrayLike | Any  # Any: optax.Schedule
+
+
+class Sides(NamedTuple):
+  """One value for images and one for texts."""
+
+  image: Any
+  text: Any
+
+
+def each(f: Callable[..., Any], *sides: Sides) -> Sides:
+  """Applies `f` to the image parts, then to the text parts.
+
+  Example:
+    >>> each(lambda a, b: a + b, Sides(1, 2), Sides(10, 20))
+    Sides(image=11, text=22)
+  """
+  return Sides(*map(f, *sides))
+
+
+def swap(sides: Sides) -> Sides:
+  """Files the image part under `text` and the other way round.
+
+  What belongs to image anchors is then filed with texts, their contrast.
+  """
+  return Sides(image=sides.text, text=sides.image)
+
+
+class Batch(NamedTuple):
+  """A global batch of inputs; row i of `image` matches row i of `text`."""
+
+  image: Num[Array, "batch ..."]
+  text: Int[Array, "batch length"]  # token ids, 0 = padding
+  pair_id: Int[Array, "batch"]
+  image_id: Int[Array, "batch"] | None = None  # None = pair_id
+  text_id: Int[Array, "batch"] | None = None  # None = pair_id
+
+
+class Pairs(NamedTuple):
+  """A global batch of embeddings; row i of `image` matches row i of `text`."""
+
+  image: Float[Array, "batch dim"]  # unit norm
+  text: Float[Array, "batch dim"]  # unit norm
+  pair_id: Int[Array, "batch"]  # row of the pair's state, in [0, num_pairs)
+  image_id: Int[Array, "batch"] | None = None  # None = pair_id
+  text_id: Int[Array, "batch"] | None = None  # None = pair_id
+
+  @property
+  def ids(self) -> Sides:
+    """`image_id` and `text_id`, each replaced by `pair_id` where None."""
+    return Sides(
+      image=self.pair_id if self.image_id is None else self.image_id,
+      text=self.pair_id if self.text_id is None else self.text_id,
+    )
+
+
+class Sizes(NamedTuple):
+  """How many rows of state a data set needs, one count per id space."""
+
+  num_pairs: int
+  num_images: int
+  num_texts: int
+
+  @property
+  def ids(self) -> Sides:
+    """`num_images` and `num_texts`."""
+    return Sides(self.num_images, self.num_texts)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Metrics:
+  """Joins the keys of nested mappings with slashes.
+
+  Example:
+    >>> flatten({"test": {"top1": 0.5}})
+    {'test/top1': 0.5}
+  """
+  flat = {}
+  for key, value in tree.items():
+    name = f"{prefix}/{key}" if prefix else str(key)
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, name))
+    else:
+      flat[name] = value
+  return flat
