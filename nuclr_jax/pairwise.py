@@ -184,7 +184,7 @@ def _exp(logits, log_weight):
 
 
 def _times(weights, logits):
-  """Multiplies weights and logits: 0 where logits are -inf (and the weight is 0)."""
+  """Multiplies weights and logits; 0 where the logit is -inf."""
   return jnp.where(logits == -jnp.inf, 0.0, weights * logits)
 
 

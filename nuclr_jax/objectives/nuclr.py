@@ -142,8 +142,8 @@ def nuclr(
 
     log_u = sogclr.unvisited(Sides(num_pairs, num_pairs))
     sample = base.Rows(sogclr.PairRows(log_u), *each(id_rows, sizes.ids))
-    xi = jnp.asarray(float(xi_init))
-    return {}, base.State(sample, Shared(Sides(xi, xi), jnp.int32(0)))
+    xi = each(jnp.asarray, Sides(float(xi_init), float(xi_init)))
+    return {}, base.State(sample, Shared(xi, jnp.int32(0)))
 
   def apply(params, state, pairs):
     del params

@@ -90,6 +90,7 @@ def _combine(op, values, ids):
   Sorts by id and scans each run of equal ids: a scatter-add would combine
   duplicates in an order that a GPU does not fix.
   """
+  ids = jnp.asarray(ids)
   order = jnp.argsort(ids, stable=True)
   sorted_ids = ids[order]
 

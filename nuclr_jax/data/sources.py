@@ -1,0 +1,140 @@
+"""Pairs with stable ids, read from prepared TFDS data sets.
+
+A TFDS data set in array_record format is random access and needs no
+TensorFlow. Record i of a split is the pair with id i, for ever.
+"""
+
+from collections.abc import Callable, Sequence
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nuclr_jax.types import Batch, Sizes
+
+
+class Source(NamedTuple):
+  """A split: pairs with ids 0 ... n - 1, random access."""
+
+  sizes: Sizes
+  fetch: Callable[[np.ndarray], Batch]  # pair ids -> NumPy batch, not augmented
+  captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
+  fingerprint: str  # of the prepared data; a checkpoint remembers it
+
+
+class Records(NamedTuple):
+  """All records of a split, in memory, in the order of their ids."""
+
+  image: np.ndarray  # uint8 [n, height, width, channels]
+  text_id: np.ndarray  # int32 [n]
+  captions: list[str]  # by text id
+  fingerprint: str
+
+
+def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
+  """Where prepared data sets are: the argument, $NUCLR_DATA_DIR or ~/.cache."""
+  if data_dir is None:
+    data_dir = os.environ.get("NUCLR_DATA_DIR", "~/.cache/nuclr_jax")
+  return pathlib.Path(data_dir).expanduser().absolute()
+
+
+def damaged(path: os.PathLike, reason: str) -> ValueError:
+  """The error for a prepared file that cannot be trusted."""
+  path = pathlib.Path(path)
+  return ValueError(
+    f"the prepared data set is damaged: {path}: {reason}. Delete the folder "
+    f"{path.parent} and start again; it will be prepared anew"
+  )
+
+
+def read_records(folder: str | os.PathLike, split: str) -> Records:
+  """Reads a whole split into memory, checking every record on the way.
+
+  Args:
+    folder: A prepared TFDS data set (array_record) with features image,
+      caption, index and text_id.
+    split: Name of the split.
+
+  Raises:
+    ValueError: If a file is missing, truncated, altered or out of order; the
+      message names it.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = pathlib.Path(folder)
+  builder = tfds.builder_from_directory(os.fspath(folder))
+  info = builder.info.splits[split]
+  _check_lengths(info.filepaths, info.shard_lengths)
+  data = builder.as_data_source(split)
+  images, text_ids, captions, start = [], [], {}, 0
+  for path, length in zip(info.filepaths, info.shard_lengths, strict=True):
+    ids = range(start, start + length)
+    try:
+      rows = data.__getitems__(list(ids))
+    except Exception as error:  # array_record raises RuntimeError, TFDS others
+      raise damaged(path, f"cannot be read ({_first_line(error)})") from error
+    if [int(row["index"]) for row in rows] != list(ids):
+      raise damaged(path, f"does not hold the records {ids[0]} to {ids[-1]}")
+    images += [row["image"] for row in rows]
+    text_ids += [int(row["text_id"]) for row in rows]
+    captions |= {int(r["text_id"]): _text(r["caption"]) for r in rows}
+    start += length
+  return Records(
+    np.stack(images),
+    np.asarray(text_ids, np.int32),
+    [captions[i] for i in range(len(captions))],
+    f"{builder.info.full_name}/{split}/{start}",
+  )
+
+
+def in_memory(records: Records, tokens: np.ndarray) -> Source:
+  """Serves a split from memory.
+
+  Args:
+    records: The split.
+    tokens: Token ids [num_texts, length] of `records.captions`.
+  """
+  n = len(records.image)
+
+  def fetch(pair_ids):
+    text_ids = records.text_id[pair_ids]
+    return Batch(
+      image=records.image[pair_ids],
+      text=tokens[text_ids],
+      pair_id=np.asarray(pair_ids, np.int32),
+      text_id=text_ids,
+    )
+
+  return Source(
+    Sizes(n, n, len(records.captions)),
+    fetch,
+    lambda text_ids: [records.captions[i] for i in text_ids],
+    records.fingerprint,
+  )
+
+
+def _check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
+  """Compares the files' record counts with what was written."""
+  from array_record.python import array_record_module
+
+  for path, length in zip(paths, lengths, strict=True):
+    path = pathlib.Path(path)
+    if not path.exists():
+      raise damaged(path, "it is missing")
+    try:
+      reader = array_record_module.ArrayRecordReader(os.fspath(path))
+      found = reader.num_records()
+      reader.close()
+    except Exception as error:
+      raise damaged(path, f"cannot be opened ({_first_line(error)})") from error
+    if found != length:
+      raise damaged(path, f"it holds {found} records instead of {length}")
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _text(value: bytes | str) -> str:
+  return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,172 @@
+"""The protocol of models, and the dual encoder that all objectives train.
+
+A model is two pure functions over nested dicts. Flax modules live behind
+`from_nnx`; outside of this package nobody sees them.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nuclr_jax.types import Batch, Pairs, Params, PyTree
+
+Key = Any  # a JAX random key
+
+
+class ModelInit(Protocol):
+  """Makes parameters and model state (batch statistics and the like)."""
+
+  def __call__(self, key: Key) -> tuple[Params, PyTree]:
+    """Returns `(params, model_state)`, nested dicts of arrays."""
+
+
+class ModelApply(Protocol):
+  """Embeds a batch."""
+
+  def __call__(
+    self,
+    params: Params,
+    model_state: PyTree,
+    batch: Batch,
+    *,
+    key: Key | None,
+    train: bool,
+  ) -> tuple[Pairs, PyTree]:
+    """Returns unit-norm embeddings and the next model state.
+
+    A side of the batch that is None stays None. `key` drives dropout and the
+    like; it may be None if `train` is False.
+    """
+
+
+class Model(NamedTuple):
+  """Two towers into one space: `init(key)` and `apply(...)`."""
+
+  init: ModelInit
+  apply: ModelApply
+
+
+class Tower(NamedTuple):
+  """One encoder: inputs to features.
+
+  `init(key) -> (params, state)`;
+  `apply(params, state, x, *, key, train) -> (features, state)`.
+  """
+
+  init: Any
+  apply: Any
+  num_features: int
+
+
+def from_nnx(build, num_features: int) -> Tower:
+  """Wraps a Flax NNX module as a `Tower`.
+
+  Args:
+    build: `build(rngs) -> nnx.Module`, called as `module(x, rngs=rngs)`; its
+      state is `nnx.Param` and `nnx.BatchStat` only (make dropout layers
+      without `rngs`; they take them from the call).
+    num_features: Width of the module's output.
+
+  Raises:
+    ValueError: From `apply`, if params or state are not this module's: NNX
+      itself would match them by position and go on with another model.
+
+  Example:
+    >>> tower = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs), 2)
+    >>> params, state = tower.init(jax.random.key(0))
+    >>> sorted(params), state
+    (['bias', 'kernel'], {})
+  """
+  kinds = (nnx.Param, nnx.BatchStat)
+  graph, *trees = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), *kinds)
+  expected = _shapes(tuple(map(nnx.to_pure_dict, trees)))
+
+  def init(key):
+    _, *trees = nnx.split(build(nnx.Rngs(key)), *kinds)
+    return tuple(map(nnx.to_pure_dict, trees))
+
+  def apply(params, state, x, *, key=None, train=False):
+    found = _shapes((params, state))
+    if found != expected:
+      wrong = sorted(set(found.items()) ^ set(expected.items()))
+      raise ValueError(
+        "params or state do not belong to this module; these differ (name, "
+        f"shape): {wrong[:6]}; was the checkpoint made with another model?"
+      )
+    module = nnx.merge(graph, params, state)
+    (module.train if train else module.eval)()
+    rngs = nnx.Rngs(key) if key is not None else None
+    features = module(x, rngs=rngs) if _takes_rngs(module) else module(x)
+    return features, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+
+  return Tower(init, apply, num_features)
+
+
+def dual_encoder(image: Tower, text: Tower, *, dim: int) -> Model:
+  """Two towers, a linear projection each, and the unit sphere.
+
+  Args:
+    image: Encoder of `Batch.image`.
+    text: Encoder of `Batch.text` (token ids).
+    dim: Width of the embeddings.
+
+  Returns:
+    A `Model`; its params are `{"image", "text", "image_projection",
+    "text_projection"}`, its state `{"image", "text"}`.
+  """
+
+  def init(key):
+    keys = jax.random.split(key, 4)
+    image_params, image_state = image.init(keys[0])
+    text_params, text_state = text.init(keys[1])
+    scale = jax.nn.initializers.lecun_normal()
+    params = {
+      "image": image_params,
+      "text": text_params,
+      "image_projection": scale(keys[2], (image.num_features, dim)),
+      "text_projection": scale(keys[3], (text.num_features, dim)),
+    }
+    return params, {"image": image_state, "text": text_state}
+
+  def apply(params, model_state, batch, *, key=None, train=False):
+    keys = dict.fromkeys(("image", "text"))
+    if key is not None:
+      keys["image"], keys["text"] = jax.random.split(key)
+    embeddings, state = {}, dict(model_state)
+    for side, tower in (("image", image), ("text", text)):
+      x = getattr(batch, side)
+      embeddings[side] = None
+      if x is not None:
+        features, state[side] = tower.apply(
+          params[side], model_state[side], x, key=keys[side], train=train
+        )
+        embeddings[side] = normalize(features @ params[f"{side}_projection"])
+    ids = (batch.pair_id, batch.image_id, batch.text_id)
+    return Pairs(embeddings["image"], embeddings["text"], *ids), state
+
+  return Model(init, apply)
+
+
+def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+  """Scales rows to unit norm, in float32 or better.
+
+  Example:
+    >>> print(normalize(jnp.array([3.0, 4.0])))
+    [0.6 0.8]
+  """
+  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  square = jnp.sum(x * x, axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+
+
+def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
+  """Names and shapes of all leaves."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(path): x.shape for path, x in leaves}
+
+
+def _takes_rngs(module) -> bool:
+  return not isinstance(module, nnx.Linear)
