@@ -43,11 +43,14 @@ def swap(sides: Sides) -> Sides:
 
 
 class Batch(NamedTuple):
-  """A global batch of inputs; row i of `image` matches row i of `text`."""
+  """A batch of inputs; row i of `image` matches row i of `text`.
 
-  image: Num[Array, "batch ..."]
-  text: Int[Array, "batch length"]  # token ids, 0 = padding
-  pair_id: Int[Array, "batch"]
+  To embed one side only, the other side and the ids may be None.
+  """
+
+  image: Num[Array, "batch ..."] | None
+  text: Int[Array, "batch length"] | None  # token ids, 0 = padding
+  pair_id: Int[Array, "batch"] | None
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
 

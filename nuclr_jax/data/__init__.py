@@ -1,0 +1,1 @@
+"""Data: prepared sets with stable ids, tokenizers, the stream of batches."""

@@ -38,6 +38,10 @@ FONTS = tuple(
 )
 SPLITS = {"validation": 500, "test": 1000}  # characters; the rest train
 SPLIT_SEED = 0
+SCRIPTS = (
+  "LATIN GREEK CYRILLIC ARABIC ARMENIAN GEORGIAN HEBREW TIFINAGH NKO LAO LISU "
+  "OGHAM"
+).split()
 FORMAT = 1  # of the records; a change makes new configurations
 
 
@@ -153,6 +157,17 @@ def split_characters(code_points: set[int]) -> dict[str, list[int]]:
   return {name: sorted(map(int, x)) for name, x in splits.items()}
 
 
+def script_of(caption: str) -> int:
+  """Index in `SCRIPTS` of a letter's script; -1 for any other character.
+
+  Example:
+    >>> script_of("GREEK SMALL LETTER ALPHA"), script_of("GREEK RHO SYMBOL")
+    (1, -1)
+  """
+  first, *rest = caption.split()
+  return SCRIPTS.index(first) if first in SCRIPTS and "LETTER" in rest else -1
+
+
 def render(size: int) -> Iterator[tuple[Glyph, np.ndarray]]:
   """Draws every named glyph that has ink, white on black.
 
@@ -209,7 +224,9 @@ def _code_points(path: str) -> list[int]:
 def _fingerprint(size: int) -> str:
   """A hash of everything that decides which record has which id."""
   digest = hashlib.sha256(
-    repr((FORMAT, size, SPLITS, SPLIT_SEED, unicodedata.unidata_version)).encode()
+    repr(
+      (FORMAT, size, SPLITS, SPLIT_SEED, unicodedata.unidata_version)
+    ).encode()
   )
   for font_name in FONTS:
     digest.update(pathlib.Path(_font_path(font_name)).read_bytes())

@@ -66,7 +66,9 @@ def build(
       f"a tokenizer needs captions and a positive length, got {len(captions)} "
       f"captions and length {length}"
     )
-  normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+  normalizer = normalizers.Sequence(
+    [normalizers.NFC(), normalizers.Lowercase()]
+  )
   split = pre_tokenizers.Sequence(
     [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation("removed")]
   )
@@ -82,7 +84,9 @@ def build(
   pieces = [PAD, UNKNOWN, *characters, *(f"##{c}" for c in characters)]
   vocabulary = {piece: i for i, piece in enumerate(pieces + frequent)}
   tokenizer = tokenizers.Tokenizer(
-    models.WordPiece(vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100)
+    models.WordPiece(
+      vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100
+    )
   )
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split

@@ -93,9 +93,7 @@ class SmallTextTransformer(nnx.Module):
     self, *, vocab_size, length, width, num_layers, heads, dropout, rngs
   ):
     init = nnx.initializers.normal(0.02)
-    self.tokens = nnx.Embed(
-      vocab_size, width, embedding_init=init, rngs=rngs
-    )
+    self.tokens = nnx.Embed(vocab_size, width, embedding_init=init, rngs=rngs)
     self.positions = nnx.Param(init(rngs.params(), (length, width)))
     self.blocks = nnx.List(
       TransformerBlock(width=width, heads=heads, dropout=dropout, rngs=rngs)

@@ -1,0 +1,126 @@
+"""Checkpoints: the training state and what it belongs to, with Orbax.
+
+A checkpoint is a pytree (parameters, model state, optimizer, per-sample state,
+step) and a JSON `meta`: the config, the sizes and fingerprint of the data, the
+tokenizer and the versions of the libraries that decide the order of the data.
+The data position is the step. Saves are asynchronous and atomic.
+"""
+
+import logging
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from nuclr_jax.types import PyTree
+
+log = logging.getLogger(__name__)
+
+Meta = dict[str, Any]
+COMPLETE = "_CHECKPOINT_METADATA"  # Orbax writes it last
+
+
+def open_manager(
+  workdir: pathlib.Path, *, max_to_keep: int = 2
+) -> ocp.CheckpointManager:
+  """Opens the checkpoints of a workdir; incomplete ones are put aside.
+
+  A folder whose writing was interrupted is renamed to `<step>.incomplete`, so
+  that neither reading nor writing trips over it.
+  """
+  folder = workdir / "checkpoints"
+  for entry in sorted(folder.glob("*")) if folder.exists() else []:
+    if entry.name.isdigit() and not (entry / COMPLETE).exists():
+      aside = entry.with_suffix(".incomplete")
+      log.warning("%s is incomplete; it is now %s", entry, aside.name)
+      entry.rename(aside)
+  return ocp.CheckpointManager(
+    folder.absolute(),
+    options=ocp.CheckpointManagerOptions(
+      max_to_keep=max_to_keep, cleanup_tmp_directories=True
+    ),
+  )
+
+
+def save(
+  manager: ocp.CheckpointManager, step: int, state: PyTree, meta: Meta
+) -> None:
+  """Starts an asynchronous save, unless this step is saved already."""
+  if step in manager.all_steps():
+    return
+  manager.save(
+    step,
+    args=ocp.args.Composite(
+      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
+    ),
+  )
+
+
+def restore(
+  manager: ocp.CheckpointManager,
+  step: int,
+  abstract: PyTree,
+  expected: Meta,
+) -> PyTree:
+  """Restores the state of a step.
+
+  Args:
+    manager: From `open_manager`.
+    step: One of `manager.all_steps()`.
+    abstract: The state as `jax.ShapeDtypeStruct`s with shardings; any device
+      count.
+    expected: The meta of the run as it would be saved now.
+
+  Raises:
+    ValueError: If the checkpoint belongs to another data set or tokenizer, or
+      cannot be read; the message names the folder.
+  """
+  folder = manager.directory / str(step)
+  only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
+  only_state = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+  try:
+    found = manager.restore(step, args=only_meta).meta
+  except Exception as error:
+    raise _unreadable(folder, error) from error
+  for key in ("sizes", "data", "tokenizer"):
+    if found[key] != expected[key]:
+      raise ValueError(
+        f"checkpoint {folder} was made with {key} {_short(found[key])}, this "
+        f"run has {_short(expected[key])}; use the data of that run, or "
+        "another workdir"
+      )
+  if found["versions"] != expected["versions"]:
+    log.warning(
+      "checkpoint %s was made with %s, here are %s: the continued run may "
+      "differ from an uninterrupted one",
+      folder,
+      found["versions"],
+      expected["versions"],
+    )
+  try:
+    return manager.restore(step, args=only_state).state
+  except Exception as error:
+    raise _unreadable(folder, error) from error
+
+
+def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
+  """Shapes, dtypes and shardings of `state`, as `restore` wants them."""
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    state,
+    shardings,
+  )
+
+
+def _unreadable(folder, error) -> ValueError:
+  reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+  return ValueError(
+    f"checkpoint {folder} cannot be read: {reason[:300]}. If it is damaged, "
+    "delete this folder to continue from the one before"
+  )
+
+
+def _short(value) -> str:
+  text = repr(value)
+  return text if len(text) <= 80 else f"{text[:77]}..."

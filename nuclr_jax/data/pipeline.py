@@ -1,0 +1,119 @@
+"""The stream of training batches: a pure function of seed and step.
+
+The position is one integer, the step; no other state needs saving. Every
+epoch is a new order of all pairs, and a pair is at most once in it: the
+n mod batch_size pairs at the end of the order are left out, other ones each
+epoch.
+"""
+
+from collections.abc import Iterator
+import contextlib
+
+import grain
+
+from nuclr_jax.data.sources import Source
+from nuclr_jax.data.transforms import Transform, random_numbers
+from nuclr_jax.types import Batch, Sizes
+
+
+@contextlib.contextmanager
+def batches(
+  source: Source,
+  *,
+  batch_size: int,
+  seed: int,
+  start_step: int = 0,
+  transform: Transform | None = None,
+  process_index: int = 0,
+  process_count: int = 1,
+  num_threads: int = 1,
+  prefetch: int = 4,
+) -> Iterator[Iterator[Batch]]:
+  """Opens the endless stream of NumPy batches, from `start_step` on.
+
+  Args:
+    source: The pairs.
+    batch_size: Of the global batch; `process_count` must divide it.
+    seed: Decides order and augmentation.
+    start_step: The first step; the stream from k on is the stream from 0 with
+      its first k batches left out.
+    transform: Augmentation, see `transforms`.
+    process_index: Which process this is; it gets the rows
+      process_index, process_index + process_count, ... of each batch.
+    process_count: Number of processes.
+    num_threads: Threads that make batches; their number changes nothing.
+    prefetch: Batches made ahead.
+
+  Yields:
+    The iterator, closed at the end of the `with` block.
+
+  Raises:
+    ValueError: If the batch size does not fit the data or the processes, or
+      (while iterating) if the source gives an id out of range.
+
+  Example:
+    >>> with batches(source, batch_size=4, seed=0) as stream:
+    ...   batch = next(stream)  # doctest: +SKIP
+  """
+  ids = epoch_ids(source.sizes.num_pairs, batch_size=batch_size, seed=seed)
+  if batch_size % process_count:
+    raise ValueError(
+      f"the number of processes must divide the batch size, got "
+      f"{process_count} processes and batch_size {batch_size}"
+    )
+  mine = slice(process_index, None, process_count)
+
+  def load(step, pair_ids):
+    batch = source.fetch(pair_ids)
+    check_ids(batch, source.sizes)
+    if transform is not None:
+      batch = transform(batch, random_numbers(seed, step, batch_size)[mine])
+    return batch
+
+  local = ids[mine].batch(batch_size // process_count, drop_remainder=True)
+  data = local.repeat().map_with_index(load)
+  options = grain.ReadOptions(
+    num_threads=num_threads, prefetch_buffer_size=prefetch
+  )
+  stream = iter(data[start_step:].to_iter_dataset(options))
+  try:
+    yield stream
+  finally:
+    stream.close()
+
+
+def epoch_ids(
+  num_pairs: int, *, batch_size: int, seed: int
+) -> grain.MapDataset:
+  """The shuffled ids of one epoch; `.repeat()` shuffles anew each time.
+
+  Raises:
+    ValueError: If the data set is smaller than one batch.
+  """
+  if not 1 <= batch_size <= num_pairs:
+    raise ValueError(
+      f"batch_size must be in [1, number of pairs = {num_pairs}], got "
+      f"{batch_size}"
+    )
+  shuffled = grain.MapDataset.range(num_pairs).seed(seed).shuffle()
+  return shuffled[: num_pairs - num_pairs % batch_size]
+
+
+def check_ids(batch: Batch, sizes: Sizes) -> None:
+  """Raises ValueError for ids that no row of state belongs to.
+
+  Example:
+    >>> ids = np.array([0, 7])
+    >>> check_ids(Batch(None, None, ids), Sizes(4, 4, 4))
+    Traceback (most recent call last):
+    ...
+    ValueError: pair_id must be in [0, 4), found 7
+  """
+  limits = zip(("pair_id", "image_id", "text_id"), sizes, strict=True)
+  for name, size in limits:
+    ids = getattr(batch, name)
+    if ids is None:
+      continue
+    wrong = ids[(ids < 0) | (ids >= size)]
+    if wrong.size:
+      raise ValueError(f"{name} must be in [0, {size}), found {wrong[0]}")

@@ -1,0 +1,126 @@
+"""Embeds evaluation sets and scores them.
+
+An evaluator is a function of `Embed`, which is all it sees of a model.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+import numpy as np
+
+from nuclr_jax import sharding
+from nuclr_jax.evaluate import retrieval, zero_shot
+from nuclr_jax.models import Model
+from nuclr_jax.types import Batch, Metrics, Params, PyTree
+
+CHUNK = 512  # inputs embedded at a time
+
+
+class Embed(NamedTuple):
+  """A trained model as an evaluator sees it."""
+
+  image: Callable[[np.ndarray], np.ndarray]  # pictures -> [n, dim]
+  text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim]
+
+
+class ImageTextSet(NamedTuple):
+  """Images and captions to retrieve each other."""
+
+  image: np.ndarray
+  text_id: np.ndarray  # index of each image's caption
+  captions: Sequence[str]
+
+
+class LabelledSet(NamedTuple):
+  """Images with a class each, and prompts that describe the classes."""
+
+  image: np.ndarray
+  label: np.ndarray
+  prompts: Sequence[Sequence[str]]  # by class
+
+
+Evaluator = Callable[[Embed], Metrics]
+MakeEmbed = Callable[[Params, PyTree], Embed]
+
+
+def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
+  """Compiles the embedding of images and of texts, split over the mesh.
+
+  Args:
+    model: The model.
+    encode: Captions to token ids, `Tokenizer.encode`.
+    mesh: The device mesh.
+
+  Returns:
+    `make(params, model_state) -> Embed`; `params` are the model's.
+  """
+  rows = NamedSharding(mesh, sharding.ROWS)
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+  chunk = CHUNK - CHUNK % mesh.shape["data"]
+
+  def apply(params, model_state, image, text):
+    batch = Batch(image, text, None)
+    pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
+    return pairs.image if text is None else pairs.text
+
+  compiled = jax.jit(
+    apply,
+    in_shardings=(everywhere, everywhere, rows, rows),
+    out_shardings=everywhere,
+  )
+
+  def embed(params, model_state, inputs, place):
+    """Embeds chunks of one shape; the last is padded with its last input."""
+    found = []
+    for start in range(0, len(inputs), chunk):
+      part = inputs[start : start + chunk]
+      missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
+      full = np.pad(part, missing, mode="edge")
+      found.append((compiled(params, model_state, *place(full)), len(part)))
+    return np.concatenate([np.asarray(x)[:n] for x, n in found])
+
+  def make(params, model_state):
+    def image(pictures):
+      return embed(params, model_state, pictures, lambda x: (x, None))
+
+    def text(captions):
+      tokens = encode(captions)
+      return embed(params, model_state, tokens, lambda x: (None, x))
+
+    return Embed(image, text)
+
+  return make
+
+
+def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
+  """Recall@1, 5, 10 both ways, see `retrieval.recall`."""
+
+  def evaluate(embed):
+    return retrieval.recall(
+      embed.image(data.image), embed.text(data.captions), data.text_id
+    )
+
+  return evaluate
+
+
+def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
+  """Accuracy by prompts as `zero_shot_<name>/top1`, see `zero_shot`."""
+  prompts = [prompt for group in data.prompts for prompt in group]
+  owner = np.repeat(np.arange(len(data.prompts)), list(map(len, data.prompts)))
+
+  def evaluate(embed):
+    classes = zero_shot.class_embeddings(embed.text(prompts), owner)
+    found = zero_shot.accuracy(embed.image(data.image), classes, data.label)
+    return {f"zero_shot_{name}/{key}": x for key, x in found.items()}
+
+  return evaluate
+
+
+def run(evaluators: Sequence[Evaluator], embed: Embed, prefix: str) -> Metrics:
+  """Runs all evaluators; metric names get the prefix and a slash."""
+  scores = {}
+  for evaluator in evaluators:
+    scores |= evaluator(embed)
+  return {f"{prefix}/{name}": value for name, value in scores.items()}

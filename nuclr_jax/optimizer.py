@@ -1,0 +1,136 @@
+"""The optimizer of the encoders, and schedules in epochs."""
+
+from collections.abc import Sequence
+import re
+
+import jax
+import optax
+
+from nuclr_jax.types import PyTree
+
+
+def make_schedule(
+  value: float,
+  *,
+  num_steps: int,
+  steps_per_epoch: int,
+  freeze_epochs: float = 0.0,
+  warmup_epochs: float = 0.0,
+  decay: str = "constant",
+  end_value: float = 0.0,
+) -> optax.Schedule:
+  """Makes a schedule: zero, then a linear rise, then constant or a cosine.
+
+  Args:
+    value: The value after the rise.
+    num_steps: Steps of the whole run.
+    steps_per_epoch: To convert epochs to steps.
+    freeze_epochs: How long the value is 0.
+    warmup_epochs: How long it then rises from 0.
+    decay: "constant", or "cosine" down to `end_value` at the end of the run.
+    end_value: See `decay`.
+
+  Raises:
+    ValueError: For an unknown decay, or if nothing is left after the rise.
+
+  Example:
+    >>> rate = make_schedule(
+    ...   1.0, num_steps=10, steps_per_epoch=1, freeze_epochs=2, decay="cosine"
+    ... )
+    >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 6, 10)]
+    [0.0, 0.0, 1.0, 0.5, 0.0]
+  """
+  if decay not in ("constant", "cosine"):
+    raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
+  freeze = round(freeze_epochs * steps_per_epoch)
+  warmup = round(warmup_epochs * steps_per_epoch)
+  rest = num_steps - freeze - warmup
+  if freeze < 0 or warmup < 0 or rest < 1:
+    raise ValueError(
+      f"freeze_epochs {freeze_epochs:g} and warmup_epochs {warmup_epochs:g} "
+      f"must be at least 0 and shorter than the run of "
+      f"{num_steps / steps_per_epoch:g} epochs"
+    )
+  if decay == "constant":
+    last = optax.constant_schedule(value)
+  else:
+    last = optax.cosine_decay_schedule(value - end_value, rest)
+    last = _shifted(last, end_value)
+  return optax.join_schedules(
+    [
+      optax.constant_schedule(0.0),
+      optax.linear_schedule(0.0, value, max(warmup, 1)),
+      last,
+    ],
+    [freeze, freeze + warmup],
+  )
+
+
+def make_optimizer(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  weight_decay: float = 0.0,
+  clip_norm: float = 0.0,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  freeze: Sequence[str] = (),
+) -> optax.GradientTransformation:
+  """AdamW that decays matrices only, and leaves frozen parameters alone.
+
+  Args:
+    learning_rate: Number or schedule.
+    weight_decay: Of leaves with two or more axes.
+    clip_norm: Largest global norm of the gradient; 0 does not clip.
+    b1: Decay of Adam's first moment.
+    b2: Decay of Adam's second moment.
+    freeze: Regular expressions; parameters whose slash-joined name (such as
+      `model/image/dense/kernel`) starts with a match never change.
+
+  Raises:
+    ValueError: From `init`, if an expression matches no parameter.
+
+  Example:
+    >>> params = {"model": {"image": {"kernel": jax.numpy.ones((2, 2))}}}
+    >>> frozen = make_optimizer(0.1, freeze=("model/image",))
+    >>> updates, _ = frozen.update(params, frozen.init(params), params)
+    >>> float(updates["model"]["image"]["kernel"].sum())
+    0.0
+  """
+  steps = [
+    optax.adamw(
+      learning_rate,
+      b1=b1,
+      b2=b2,
+      weight_decay=weight_decay,
+      mask=lambda params: jax.tree.map(lambda x: x.ndim >= 2, params),
+    )
+  ]
+  if clip_norm:
+    steps.insert(0, optax.clip_by_global_norm(clip_norm))
+  train = optax.chain(*steps)
+  if not freeze:
+    return train
+  return optax.partition(
+    {"train": train, "frozen": optax.set_to_zero()},
+    lambda params: _labels(params, freeze),
+  )
+
+
+def _shifted(schedule, offset):
+  return lambda step: schedule(step) + offset
+
+
+def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
+  """Labels every leaf "train" or "frozen"."""
+  names = [
+    jax.tree_util.keystr(path, simple=True, separator="/")
+    for path, _ in jax.tree_util.tree_leaves_with_path(params)
+  ]
+  for pattern in freeze:
+    if not any(re.match(pattern, name) for name in names):
+      raise ValueError(
+        f"freeze pattern {pattern!r} matches no parameter; there are {names}"
+      )
+  frozen = [any(re.match(p, name) for p in freeze) for name in names]
+  labels = ["frozen" if f else "train" for f in frozen]
+  return jax.tree.unflatten(jax.tree.structure(params), labels)
