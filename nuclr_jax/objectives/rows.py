@@ -56,8 +56,8 @@ def mean_by_id(
     >>> print(mean_by_id(values, ids, jnp.array([True, True, True]))[0])
     [3. 2. 3.]
   """
-  total = _combine(jnp.add, jnp.where(valid, values, 0.0), ids)
-  count = _combine(jnp.add, valid.astype(values.dtype), ids)
+  summands = jnp.stack([jnp.where(valid, values, 0), valid], axis=1)
+  total, count = _combine(jnp.add, summands, ids).T
   return total / jnp.maximum(count, 1), count > 0
 
 
@@ -73,10 +73,10 @@ def log_mean_exp_by_id(
     >>> print(jnp.exp(log_mean_exp_by_id(values, ids)))
     [2. 2. 2.]
   """
-  total = _combine(jnp.logaddexp, values, ids)
-  counts = (values != -jnp.inf).astype(values.dtype)
-  count = _combine(jnp.add, counts, ids)
-  return total - jnp.log(jnp.maximum(count, 1))
+  log_one = jnp.where(values == -jnp.inf, -jnp.inf, 0)
+  summands = jnp.stack([values, log_one], axis=1)
+  total, log_count = _combine(jnp.logaddexp, summands, ids).T
+  return jnp.where(total == -jnp.inf, -jnp.inf, total - log_count)
 
 
 def _drop_invalid(table, ids, num_rows):
@@ -84,7 +84,7 @@ def _drop_invalid(table, ids, num_rows):
   return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))
 
 
-def _combine(op, values, ids):
+def _combine(op, values: Float[Array, "batch k"], ids: Ids):
   """Reduces `values` over equal ids with an associative `op`, at every row.
 
   Sorts by id and scans each run of equal ids: a scatter-add would combine
@@ -96,9 +96,8 @@ def _combine(op, values, ids):
 
   def combine(left, right):
     (left_id, left_value), (right_id, right_value) = left, right
-    return right_id, jnp.where(
-      left_id == right_id, op(left_value, right_value), right_value
-    )
+    same = (left_id == right_id)[:, None]
+    return right_id, jnp.where(same, op(left_value, right_value), right_value)
 
   _, running = jax.lax.associative_scan(combine, (sorted_ids, values[order]))
   last = jnp.searchsorted(sorted_ids, ids, side="right") - 1

@@ -1,0 +1,239 @@
+"""The report of a run: one HTML file, and its plots as PNG files."""
+
+import base64
+from collections.abc import Sequence
+import html
+import importlib.metadata
+import io
+import json
+import logging
+import os
+import pathlib
+import platform
+
+import jax
+from matplotlib.figure import Figure
+import numpy as np
+from PIL import Image
+
+from nuclr_jax import records, train
+from nuclr_jax.evaluate import driver
+from nuclr_jax.evaluate.retrieval import similarities
+
+log = logging.getLogger(__name__)
+
+NUM_SHOWN = 24  # samples per gallery
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
+       margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
+       text-align: left; vertical-align: top; }
+td.n { font-variant-numeric: tabular-nums; }
+.gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
+figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
+figure img { width: 64px; height: 64px; image-rendering: pixelated;
+       display: block; } .plot { max-width: 100%; }
+.right { color: #16703a; } .wrong { color: #a8261c; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
+"""
+
+
+def write(
+  workdir: str | os.PathLike, *, data_dir: str | os.PathLike | None = None
+) -> pathlib.Path:
+  """Writes `report.html` and `report/*.png` for the newest checkpoint.
+
+  Args:
+    workdir: Folder of a run.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The path of `report.html`.
+
+  Raises:
+    ValueError: If the workdir holds no run or no complete checkpoint.
+  """
+  workdir = pathlib.Path(workdir)
+  parts, mesh, state = train.load(workdir, data_dir=data_dir)
+  with jax.set_mesh(mesh):
+    embed = train.embedder(parts, mesh)(state)
+    examples = parts.data.examples
+    image = embed.image(examples.image)
+    text = embed.text(examples.captions)
+  plots = workdir / "report"
+  plots.mkdir(exist_ok=True)
+  sections = [
+    f"<h1>{html.escape(workdir.name)}: {parts.config['objective']['name']}</h1>",
+    _metrics(workdir),
+    _curves(records.read_history(workdir), plots),
+    _sample_state(parts, state, plots),
+    _retrieval(examples, image, text),
+    _config(parts),
+  ]
+  page = (
+    f"<!doctype html><html lang=en><meta charset=utf-8><title>{workdir.name}"
+    f"</title><style>{STYLE}</style><body>{''.join(sections)}</body></html>"
+  )
+  path = workdir / "report.html"
+  records.write_atomically(path, page)
+  log.info("wrote %s", path)
+  return path
+
+
+def _metrics(workdir) -> str:
+  """The table of final numbers."""
+  path = workdir / train.METRICS
+  if not path.exists():
+    return "<p>The run has not finished: no final numbers yet.</p>"
+  rows = "".join(
+    f"<tr><td>{html.escape(name)}<td class=n>"
+    f"{f'{100 * x:.1f} %' if isinstance(x, float) else f'{x:,}'}"
+    for name, x in json.loads(path.read_text()).items()
+  )
+  return f"<h2>Results</h2><table>{rows}</table>"
+
+
+def _curves(history, plots) -> str:
+  """Loss, temperature-like scalars and recall over steps."""
+  figure = Figure(figsize=(11, 3.6), layout="constrained")
+  left, right = figure.subplots(1, 2)
+  _plot(left, history, ["train/loss"])
+  _plot(
+    right,
+    history,
+    ["validation/image_to_text/recall@1", "validation/text_to_image/recall@1"],
+  )
+  right.set_ylim(0, 1)
+  return "<h2>Training</h2>" + _save(figure, plots / "curves.png")
+
+
+def _plot(axes, history, names) -> None:
+  for name in names:
+    rows = [(row["step"], row[name]) for row in history if name in row]
+    if rows:
+      axes.plot(*zip(*rows, strict=True), marker=".", label=name)
+  axes.set_xlabel("step")
+  axes.grid(alpha=0.3)
+  if axes.lines:
+    axes.legend(frameon=False)
+
+
+def _sample_state(parts, state, plots) -> str:
+  """Histograms of log u and zeta, and the most and least popular samples."""
+  sample, sizes = state.objective.sample, parts.data.train.sizes
+  histograms = {}
+  if hasattr(sample.pair, "log_u"):
+    for side in ("image", "text"):
+      log_u = np.asarray(getattr(sample.pair.log_u, side))[: sizes.num_pairs]
+      histograms[f"log u, {side}s as anchors"] = log_u[np.isfinite(log_u)]
+  zeta = {}
+  for side, size in zip(("image", "text"), sizes.ids, strict=True):
+    if hasattr(getattr(sample, side), "zeta"):
+      zeta[side] = np.asarray(getattr(sample, side).zeta)[:size]
+      histograms[f"zeta of {side}s"] = zeta[side]
+  if not histograms:
+    return ""
+  figure = Figure(figsize=(3.4 * len(histograms), 2.8), layout="constrained")
+  axes = np.atleast_1d(figure.subplots(1, len(histograms)))
+  for axis, (name, values) in zip(axes, histograms.items(), strict=True):
+    axis.hist(values, bins=60, color="#456")
+    axis.set_title(name, fontsize=10)
+  page = "<h2>Per-sample state</h2>" + _save(figure, plots / "state.png")
+  return page + "".join(
+    _popular(parts.data.train, s, z) for s, z in zeta.items()
+  )
+
+
+def _popular(source, side, zeta) -> str:
+  """Galleries of the samples of greatest and of smallest zeta."""
+  pair_of = _pairs_by_id(source, side)
+  known = np.flatnonzero(pair_of >= 0)
+  order = known[np.argsort(zeta[known], kind="stable")]
+  page = ""
+  for title, ids in (
+    (f"Most popular {side}s", order[::-1][:NUM_SHOWN]),
+    (f"Least popular {side}s", order[:NUM_SHOWN]),
+  ):
+    batch = source.fetch(pair_of[ids])
+    captions = source.captions(batch.text_id)
+    notes = [
+      f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
+      for i, caption in zip(ids, captions, strict=True)
+    ]
+    page += f"<h2>{title}</h2>{_gallery(batch.image, notes)}"
+  return page
+
+
+def _pairs_by_id(source, side) -> np.ndarray:
+  """Some pair of every image id or text id; -1 where there is none."""
+  sizes = source.sizes
+  everyone = source.fetch(np.arange(sizes.num_pairs))
+  ids = getattr(everyone, f"{side}_id")
+  ids = everyone.pair_id if ids is None else ids
+  pair_of = np.full(getattr(sizes.ids, side), -1)
+  pair_of[ids] = everyone.pair_id
+  return pair_of
+
+
+def _retrieval(examples: driver.ImageTextSet, image, text) -> str:
+  """Images with their three best captions, right ones and wrong ones."""
+  best = np.concatenate(
+    [np.argsort(-sim, axis=1)[:, :3] for _, sim in similarities(image, text)]
+  )
+  right = best[:, 0] == examples.text_id
+  page = "<h2>Retrieval among test characters: image to text</h2>"
+  for title, rows in (("right", right), ("wrong", ~right)):
+    candidates = np.flatnonzero(rows)
+    some = np.random.default_rng(0).permutation(candidates)[: NUM_SHOWN // 2]
+    notes = [
+      f"<b>{html.escape(examples.captions[examples.text_id[i]])}</b><br>"
+      + "<br>".join(
+        f"<span class={'right' if t == examples.text_id[i] else 'wrong'}>"
+        f"{html.escape(examples.captions[t])}</span>"
+        for t in best[i]
+      )
+      for i in some
+    ]
+    page += f"<h3 class={title}>{title}</h3>"
+    page += _gallery(examples.image[some], notes)
+  return page
+
+
+def _config(parts) -> str:
+  """The config and the versions."""
+  versions = {
+    name: importlib.metadata.version(name)
+    for name in ("nuclr_jax", "jax", "flax", "optax", "grain", "numpy")
+  }
+  versions["python"] = platform.python_version()
+  shown = json.dumps(parts.config, indent=2)
+  return (
+    f"<h2>Config</h2><pre>{html.escape(shown)}</pre><h2>Versions</h2>"
+    f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
+  )
+
+
+def _gallery(images: np.ndarray, notes: Sequence[str]) -> str:
+  figures = [
+    f"<figure><img src='{_png(image)}' alt=''>{note}</figure>"
+    for image, note in zip(images, notes, strict=True)
+  ]
+  return f"<div class=gallery>{''.join(figures)}</div>"
+
+
+def _png(image: np.ndarray) -> str:
+  """A picture as a data address."""
+  buffer = io.BytesIO()
+  Image.fromarray(np.squeeze(image)).save(buffer, format="png")
+  return _data_address(buffer.getvalue())
+
+
+def _save(figure: Figure, path: pathlib.Path) -> str:
+  """Saves a plot beside the report and shows it inside."""
+  figure.savefig(path, dpi=110)
+  return f"<img class=plot alt='' src='{_data_address(path.read_bytes())}'>"
+
+
+def _data_address(data: bytes) -> str:
+  return "data:image/png;base64," + base64.b64encode(data).decode()

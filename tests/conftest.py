@@ -1,0 +1,56 @@
+"""Settings of all tests: 8 virtual CPU devices, strict shapes."""
+
+import os
+
+os.environ.setdefault("NPROC", "2")  # XLA's thread count decides the last bits
+
+from absl import flags
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+flags.FLAGS.mark_as_parsed()
+
+import numpy as np
+import pytest
+
+from nuclr_jax import Pairs
+
+
+@pytest.fixture(autouse=True)
+def doctest_names(doctest_namespace):
+  """Names that the examples in docstrings use without an import."""
+  import math
+
+  import jax.numpy as jnp
+
+  from nuclr_jax import Batch, Sides
+  from nuclr_jax.types import Sizes
+
+  doctest_namespace.update(
+    jax=jax,
+    jnp=jnp,
+    np=np,
+    math=math,
+    Batch=Batch,
+    Pairs=Pairs,
+    Sides=Sides,
+    Sizes=Sizes,
+  )
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+  """A folder with the glyphs, rendered small."""
+  from nuclr_jax.data import glyphs
+
+  folder = tmp_path_factory.mktemp("data")
+  glyphs.prepare(folder, size=16)
+  return folder
+
+
+@pytest.fixture
+def x64():
+  """Computes in float64."""
+  with jax.enable_x64(True):
+    yield

@@ -1,0 +1,171 @@
+"""The published PyTorch losses, step by step (provenance: golden/README.md)."""
+
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nuclr_jax import Pairs, Sides, objectives
+
+GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
+FIRST = ("nuclr_first_tau0.05", "nuclr_first_tau0.01", "nuclr_first_frozen")
+STEPS = ("nuclr_steps", "nuclr_diamond_steps")
+PRECISION = dict(float64=1e-9, float32=1e-4)
+
+
+def value(case, name):
+  return GOLDEN[f"{case}/{name}"]
+
+
+def assert_close(found, expected, tolerance, what):
+  """Largest error, relative to the largest entry."""
+  found, expected = np.asarray(found), np.asarray(expected)
+  scale = np.max(np.abs(expected)) or 1.0
+  error = np.max(np.abs(found - expected)) / scale
+  assert error < tolerance, f"{what}: relative error {error:.1e}"
+
+
+def make_step(objective, params):
+  """Compiles `(state, pairs) -> (loss, state, gradients)`."""
+
+  def loss_fn(sides, state, pairs):
+    pairs = pairs._replace(image=sides.image, text=sides.text)
+    return objective.apply(params, state, pairs)
+
+  @jax.jit
+  def step(state, pairs):
+    (loss, (state, _)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
+      Sides(pairs.image, pairs.text), state, pairs
+    )
+    return loss, state, grads
+
+  return step
+
+
+def batch(step, dtype):
+  return Pairs(
+    jnp.asarray(value(step, "image"), dtype),
+    jnp.asarray(value(step, "text"), dtype),
+    jnp.asarray(value(step, "ids")),
+  )
+
+
+@pytest.fixture(params=PRECISION)
+def dtype(request):
+  with jax.enable_x64(request.param == "float64"):
+    yield request.param
+
+
+def nuclr(case, steps):
+  """The official settings; the rates are a schedule over `steps`."""
+
+  def rate(name):
+    values = np.array([float(value(step, name)) for step in steps])
+    return lambda count: jnp.asarray(values)[count]
+
+  return objectives.nuclr(
+    num_pairs=int(value(case, "n")),
+    temperature=float(value(case, "tau")),
+    gamma=float(value(case, "gamma")),
+    xi_init=float(value(case, "xi")),
+    zeta_estimator="official",
+    own_pair="zeta" if "diamond" in case else "xi",
+    zeta_learning_rate=Sides(rate("eta_I"), rate("eta_T")),
+    zeta_momentum=1 - float(value(case, "theta")),
+  )
+
+
+def with_zeta(case, state, dtype):
+  sample = state.sample
+  return state._replace(
+    sample=sample._replace(
+      image=sample.image._replace(
+        zeta=jnp.asarray(value(case, "zeta_I0"), dtype)
+      ),
+      text=sample.text._replace(zeta=jnp.asarray(value(case, "zeta_T0"), dtype)),
+    )
+  )
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_nuclr_first_visit(case, dtype):
+  objective = nuclr(case, [case])
+  params, state = objective.init()
+  pairs, state = batch(case, dtype), with_zeta(case, state, dtype)
+  _, state, grads = make_step(objective, params)(state, pairs)
+  sample, ids, tol = state.sample, pairs.pair_id, PRECISION[dtype]
+  assert_close(grads[0], value(case, "grad_image"), tol, "grad_image")
+  assert_close(grads[1], value(case, "grad_text"), tol, "grad_text")
+  log_u = sample.pair.log_u
+  assert_close(log_u.image[ids], value(case, "log_u_I"), tol, "log_u.image")
+  assert_close(log_u.text[ids], value(case, "log_u_T"), tol, "log_u.text")
+  assert_close(sample.image.zeta, value(case, "zeta_I1"), tol, "zeta.image")
+  assert_close(sample.text.zeta, value(case, "zeta_T1"), tol, "zeta.text")
+  assert_close(sample.image.momentum, value(case, "mom_I"), tol, "momentum")
+  assert_close(sample.text.momentum, value(case, "mom_T"), tol, "momentum")
+  if "frozen" in case:
+    assert not np.any(sample.text.momentum)
+
+
+@pytest.mark.parametrize("case", STEPS)
+def test_nuclr_four_steps(case, dtype):
+  tol, steps = PRECISION[dtype], [f"{case}/{number}" for number in range(4)]
+  objective = nuclr(case, steps)
+  params, first = objective.init()
+  run, state = make_step(objective, params), with_zeta(case, first, dtype)
+  for step in steps:
+    xi = first.shared.xi  # the official code changes it once per epoch
+    state = state._replace(shared=state.shared._replace(xi=xi))
+    _, state, grads = run(state, batch(step, dtype))
+    assert_close(grads[0], value(step, "grad_image"), tol, "grad_image")
+    assert_close(grads[1], value(step, "grad_text"), tol, "grad_text")
+    sample = state.sample
+    for side, letter in (("image", "I"), ("text", "T")):
+      log_u = np.asarray(getattr(sample.pair.log_u, side))
+      expected = value(step, f"log_u_{letter}")
+      seen = np.isfinite(expected)
+      np.testing.assert_array_equal(np.isfinite(log_u), seen)
+      assert_close(log_u[seen], expected[seen], tol, f"log_u.{side}")
+      rows = getattr(sample, side)
+      assert_close(rows.zeta, value(step, f"zeta_{letter}"), tol, "zeta")
+      assert_close(rows.momentum, value(step, f"mom_{letter}"), tol, "momentum")
+
+
+def test_sogclr_three_steps(dtype):
+  case = "sogclr_steps"
+  # The official code adds 1e-10 to a denominator.
+  tol = max(PRECISION[dtype], 1e-6)
+  objective = objectives.sogclr(
+    num_pairs=int(value(case, "n")),
+    temperature=float(value(case, "tau")),
+    gamma=float(value(case, "gamma")),
+  )
+  params, state = objective.init()
+  run = make_step(objective, params)
+  for number in range(3):
+    step = f"{case}/{number}"
+    pairs = batch(step, dtype)
+    _, state, grads = run(state, pairs)
+    assert_close(grads[0], value(step, "grad_image"), tol, "grad_image")
+    assert_close(grads[1], value(step, "grad_text"), tol, "grad_text")
+    log_u, ids = state.sample.pair.log_u, pairs.pair_id
+    assert_close(log_u.image[ids], value(step, "log_u_I"), tol, "log_u.image")
+    assert_close(log_u.text[ids], value(step, "log_u_T"), tol, "log_u.text")
+
+
+@pytest.mark.parametrize("learn_temperature", [True, False])
+def test_infonce(learn_temperature, dtype):
+  case, tol = "infonce", PRECISION[dtype]
+  objective = objectives.clip(
+    temperature=float(value(case, "tau")), learn_temperature=learn_temperature
+  )
+  image = jnp.asarray(value(case, "image"), dtype)
+  text = jnp.asarray(value(case, "text"), dtype)
+  pairs = Pairs(image, text, jnp.arange(len(image)))
+  params, state = objective.init()
+  loss, _, grads = make_step(objective, params)(state, pairs)
+  assert_close(loss, value(case, "loss"), tol, "loss")
+  assert_close(grads[0], value(case, "grad_image"), tol, "grad_image")
+  assert_close(grads[1], value(case, "grad_text"), tol, "grad_text")

@@ -1,0 +1,320 @@
+"""NUCLR and SogCLR against oracles, limits and hostile input."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nuclr_jax import Pairs, Sides, objectives
+import make_pairs
+import reference
+
+
+def value_and_grad(objective, params, state, pairs):
+  def loss_fn(sides):
+    return objective.apply(
+      params, state, pairs._replace(image=sides.image, text=sides.text)
+    )
+
+  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(
+    Sides(pairs.image, pairs.text)
+  )
+
+
+SETTINGS = dict(
+  default=dict(),
+  paper=dict(zeta_estimator="paper", zeta_center=True),
+  official=dict(zeta_estimator="official"),
+  diamond=dict(own_pair="zeta"),
+  by_id=dict(anchor_average="id"),
+)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equals_numpy_loops_with_shared_and_repeated_ids(name, x64):
+  """Shared captions and images, pairs twice in a batch, five steps."""
+  settings, n, tau, num_images, num_texts = SETTINGS[name], 24, 0.2, 20, 7
+  objective = objectives.nuclr(
+    num_pairs=n,
+    num_images=num_images,
+    num_texts=num_texts,
+    temperature=tau,
+    gamma=0.6,
+    xi_init=0.01,
+    zeta_learning_rate=0.03,
+    zeta_momentum=0.3,
+    **settings,
+  )
+  params, state = objective.init()
+  side = lambda: dict(u={}, u_id={}, zeta={}, m={}, xi=0.01)
+  expected = dict(image=side(), text=side())
+  rng = np.random.default_rng(0)
+  for step in range(5):
+    pair_id = rng.choice(n, 10)  # with repetition
+    image_id, text_id = pair_id % num_images, pair_id % num_texts
+    image = make_pairs.unit_rows(step, 10, 4)
+    text = make_pairs.unit_rows(step + 100, 10, 4)
+    pairs = Pairs(*map(jnp.asarray, (image, text, pair_id, image_id, text_id)))
+    (loss, (state, _)), grads = value_and_grad(objective, params, state, pairs)
+    center = settings.get("zeta_center", "zeta_estimator" not in settings)
+    want, d_image, d_text, expected = reference.nuclr_step(
+      image, text, pair_id, image_id, text_id, expected,
+      n=n, temperature=tau, gamma=0.6, rate=0.03, momentum=0.3, center=center,
+      estimator=settings.get("zeta_estimator", "unbiased"),
+      own_pair=settings.get("own_pair", "xi"),
+      anchor_average=settings.get("anchor_average", "pair"),
+    )  # fmt: skip
+    np.testing.assert_allclose(loss, want, rtol=1e-10)
+    np.testing.assert_allclose(grads.image, d_image, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(grads.text, d_text, rtol=1e-9, atol=1e-12)
+  assert_state_equals(state, expected, by_id=name == "by_id")
+
+
+def assert_state_equals(state, expected, *, by_id):
+  def table(rows, size, missing):
+    return [rows.get(i, missing) for i in range(size)]
+
+  for side in ("image", "text"):
+    log_u = np.exp(np.asarray(getattr(state.sample.pair.log_u, side)))
+    np.testing.assert_allclose(
+      log_u, table(expected[side]["u"], len(log_u), 0.0), rtol=1e-10
+    )
+    rows = getattr(state.sample, side)
+    size = len(rows.zeta)
+    for name, key in (("zeta", "zeta"), ("momentum", "m")):
+      np.testing.assert_allclose(
+        getattr(rows, name),
+        table(expected[side][key], size, 0.0),
+        rtol=1e-9,
+        atol=1e-13,
+      )
+    np.testing.assert_allclose(
+      getattr(state.shared.xi, side), expected[side]["xi"]
+    )
+    if by_id:
+      np.testing.assert_allclose(
+        np.exp(rows.log_u), table(expected[side]["u_id"], size, 0.0), rtol=1e-10
+      )
+
+
+def exact_solution(sim, tau):
+  """Sinkhorn scaling of exp(sim / tau): zeta of the columns, in float64."""
+  kernel = np.exp(sim / tau)
+  v = np.ones(len(sim))
+  for _ in range(3000):
+    r = 1 / (kernel @ v)
+    v = 1 / (kernel.T @ r)
+  weights = r[:, None] * kernel * v
+  assert abs(weights.sum(axis=1) - 1).max() < 1e-9
+  return -tau * np.log(v), weights
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "paper", "official"])
+def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
+  """Each estimator has the mean that the theory says, given j in the batch."""
+  n, batch, tau, num_batches = 2000, 50, 0.2, 4000
+  image = make_pairs.unit_rows(1, n, 8)
+  text = make_pairs.unit_rows(2, n, 8) * 0.7 + image * 0.5
+  text /= np.linalg.norm(text, axis=1, keepdims=True)
+  sim = image @ text.T
+  zeta, weights = exact_solution(sim, tau)
+  logits = (sim - np.diag(sim)[:, None] - zeta) / tau
+  np.fill_diagonal(logits, -np.inf)
+  log_u = np.log(np.exp(logits).sum(axis=1))  # exact, and gamma = 0 keeps it
+
+  objective = objectives.nuclr(
+    num_pairs=n,
+    temperature=tau,
+    gamma=lambda count: 0.0,
+    zeta_estimator=estimator,
+    zeta_center=False,
+    zeta_learning_rate=1.0,
+  )
+  params, state = objective.init()
+  sample = state.sample
+  state = state._replace(
+    sample=sample._replace(
+      pair=sample.pair._replace(log_u=Sides(jnp.asarray(log_u), jnp.zeros(n))),
+      text=sample.text._replace(zeta=jnp.asarray(zeta)),
+    )
+  )
+  image, text = jnp.asarray(image), jnp.asarray(text)
+
+  def gradient(ids):
+    pairs = Pairs(image[ids], text[ids], ids)
+    _, (moved, _) = objective.apply(params, state, pairs)
+    return moved.sample.text.momentum[ids]  # the first touch sets m = g
+
+  rng = np.random.default_rng(3)
+  ids = np.stack([rng.choice(n, batch, replace=False) for _ in range(num_batches)])
+  g = np.asarray(jax.jit(lambda x: jax.lax.map(gradient, x))(jnp.asarray(ids)))
+  count = np.bincount(ids.ravel(), minlength=n)
+  mean = np.bincount(ids.ravel(), g.ravel(), minlength=n) / count
+  square = np.bincount(ids.ravel(), g.ravel() ** 2, minlength=n) / count
+  error = np.sqrt((square - mean**2) / (count - 1))
+
+  own = np.diag(weights)
+  expected = dict(
+    unbiased=np.zeros(n),
+    paper=np.full(n, 1 - n / batch),
+    official=1 - n / batch * (own + (1 - own) * (batch - 1) / (n - 1)),
+  )[estimator]
+  z = (mean - expected) / error
+  assert abs(z.mean()) < 5 / math.sqrt(n)  # the rows are nearly independent
+  assert 0.9 < z.std() < 1.1
+  assert abs(z).max() < 6
+  # The other estimators' expectations are far away: the test can fail.
+  assert n / batch * (1 - own.mean()) > 20 * error.mean()
+
+
+def test_without_zeta_and_own_pair_it_is_sogclr():
+  size = dict(num_pairs=64, num_texts=20)
+  plain = objectives.sogclr(**size, temperature=0.1, gamma=0.7)
+  limit = objectives.nuclr(
+    **size, temperature=0.1, gamma=0.7, xi_init=math.inf, zeta_learning_rate=0.0
+  )
+  states = [plain.init()[1], limit.init()[1]]
+  for step in range(3):
+    pairs = make_pairs.make_pairs(step, num_texts=20)
+    (a, (states[0], _)), grad_a = value_and_grad(plain, {}, states[0], pairs)
+    (b, (states[1], _)), grad_b = value_and_grad(limit, {}, states[1], pairs)
+    chex.assert_trees_all_close((a, grad_a), (b, grad_b), rtol=1e-5, atol=1e-7)
+  chex.assert_trees_all_close(
+    states[0].sample.pair, states[1].sample.pair, rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize("num_texts", [None, 5])
+def test_whole_batch_limit_has_the_gradient_of_clip(num_texts, x64):
+  """num_pairs = B, gamma = 1, epsilon = 1: 2 temperature times InfoNCE."""
+  pairs = make_pairs.make_pairs(0, batch=16, num_pairs=16, num_texts=num_texts)
+  objective = objectives.nuclr(
+    num_pairs=16,
+    num_texts=num_texts,
+    temperature=0.3,
+    gamma=1.0,
+    own_pair="zeta",
+    zeta_learning_rate=0.0,
+  )
+  clip = objectives.clip(temperature=0.3, learn_temperature=False)
+  (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
+  (infonce, _), expected = value_and_grad(clip, *clip.init(), pairs)
+  chex.assert_trees_all_close(
+    grads, jax.tree.map(lambda x: 2 * 0.3 * x, expected), rtol=1e-10
+  )
+  np.testing.assert_allclose(loss, 2 * 0.3 * infonce, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sogclr", "nuclr"])
+@pytest.mark.parametrize("average", ["pair", "id"])
+def test_rows_without_negatives_change_nothing(name, average):
+  objective = objectives.OBJECTIVES[name](
+    num_pairs=8, num_texts=2, temperature=0.1, anchor_average=average
+  )
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
+  same = pairs._replace(text_id=jnp.ones(4, int))
+  (loss, (new, metrics)), grads = value_and_grad(objective, params, state, same)
+  assert loss == 0
+  chex.assert_trees_all_equal(grads, jax.tree.map(jnp.zeros_like, grads))
+  chex.assert_trees_all_equal(new.sample, state.sample)
+  chex.assert_tree_all_finite(metrics)
+  # One row with, three without: the one alone moves nothing but its own u.
+  ids = jnp.array([0, 1, 1, 1])
+  mixed = pairs._replace(image_id=ids, text_id=ids % 2, pair_id=jnp.arange(4))
+  _, (visited, _) = objective.apply(params, new, mixed)
+  (_, (again, _)), _ = value_and_grad(objective, params, visited, same)
+  chex.assert_trees_all_equal(again.sample, visited.sample)
+
+
+@pytest.mark.parametrize("name", ["clip", "sogclr", "nuclr"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_finite_at_extreme_similarities(name, sign):
+  """Similarities of +-1 at temperature 0.001: exponents of +-2000."""
+  sizes = {} if name == "clip" else dict(num_pairs=4)
+  objective = objectives.OBJECTIVES[name](temperature=0.001, **sizes)
+  params, state = objective.init()
+  image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
+  for ids in ([0, 1], [1, 0], [2, 3]):
+    pairs = Pairs(image, sign * image, jnp.array(ids))
+    (loss, (state, _)), grads = value_and_grad(objective, params, state, pairs)
+    chex.assert_tree_all_finite((loss, grads))
+  if name != "clip":
+    log_u = np.asarray(state.sample.pair.log_u.image)
+    np.testing.assert_allclose(
+      log_u, -2000 * sign + math.log(3), rtol=1e-4
+    )
+
+
+def test_equal_captions_move_one_row_by_the_mean_of_their_gradients():
+  """Order in the batch does not matter, and a row is written once."""
+  objective = objectives.nuclr(num_pairs=64, num_texts=5, temperature=0.2)
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0, num_texts=5)
+  order = np.random.default_rng(0).permutation(16)
+  shuffled = Pairs(*(x if x is None else x[order] for x in pairs))
+  results = []
+  for batch in (pairs, shuffled):
+    _, (new, _) = jax.jit(objective.apply)(params, state, batch)
+    results.append(new)
+  chex.assert_trees_all_close(*results, rtol=1e-5, atol=1e-8)
+  assert np.all(np.asarray(results[0].sample.text.momentum) != 0)
+
+
+def test_frozen_zeta_rests_and_then_starts_with_its_first_gradient():
+  objective = objectives.nuclr(
+    num_pairs=64,
+    temperature=0.2,
+    zeta_learning_rate=lambda count: jnp.where(count < 2, 0.0, 0.01),
+  )
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0)
+  for _ in range(2):
+    _, (state, _) = objective.apply(params, state, pairs)
+    assert not np.any(state.sample.text.zeta)
+    assert not np.any(state.sample.text.momentum)
+  _, (state, _) = objective.apply(params, state, pairs)
+  rows = state.sample.text
+  np.testing.assert_allclose(rows.zeta, -0.01 * rows.momentum, rtol=1e-6)
+  assert np.count_nonzero(rows.zeta) == 16
+
+
+@pytest.mark.parametrize("bad", [-1, 64, 1000])
+@pytest.mark.parametrize("field", ["pair_id", "text_id"])
+def test_ids_out_of_range_give_nan_and_never_write(field, bad):
+  objective = objectives.nuclr(num_pairs=64, temperature=0.1)
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0)
+  ids = pairs.pair_id.at[3].set(bad)
+  wrong = pairs._replace(text_id=pairs.pair_id)._replace(**{field: ids})
+  loss, (new, _) = jax.jit(objective.apply)(params, state, wrong)
+  assert math.isnan(loss)
+  untouched = np.setdiff1d(np.arange(64), np.asarray(pairs.pair_id))
+  for table in jax.tree.leaves(new.sample):
+    first = jnp.float32(-jnp.inf) if np.isinf(table[untouched]).any() else 0
+    np.testing.assert_array_equal(table[untouched], first)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(num_pairs=1), "num_pairs must be at least 2"),
+    (dict(temperature=0.0), "temperature must be a number greater than 0"),
+    (dict(gamma=0.0), r"gamma must be in \(0, 1\]"),
+    (dict(gamma=1.5), r"gamma must be in \(0, 1\].*1.5"),
+    (dict(zeta_estimator="exact"), "zeta_estimator must be one of"),
+    (dict(own_pair="none"), "own_pair must be one of"),
+    (dict(anchor_average="text"), "anchor_average must be one of"),
+    (dict(zeta_learning_rate=-1.0), "zeta_learning_rate must be in"),
+    (dict(zeta_momentum=1.0), r"zeta_momentum must be in \[0, 1\)"),
+    (dict(zeta_init=math.nan), "zeta_init must be finite"),
+    (dict(xi_init=math.nan), "xi_init must be a number"),
+    (dict(num_texts=100), "num_texts must be in"),
+  ],
+)
+def test_bad_arguments_say_what_is_allowed(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    objectives.nuclr(**(dict(num_pairs=8) | arguments))
