@@ -84,7 +84,9 @@ def with_zeta(case, state, dtype):
       image=sample.image._replace(
         zeta=jnp.asarray(value(case, "zeta_I0"), dtype)
       ),
-      text=sample.text._replace(zeta=jnp.asarray(value(case, "zeta_T0"), dtype)),
+      text=sample.text._replace(
+        zeta=jnp.asarray(value(case, "zeta_T0"), dtype)
+      ),
     )
   )
 

@@ -149,7 +149,9 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
     return moved.sample.text.momentum[ids]  # the first touch sets m = g
 
   rng = np.random.default_rng(3)
-  ids = np.stack([rng.choice(n, batch, replace=False) for _ in range(num_batches)])
+  ids = np.stack(
+    [rng.choice(n, batch, replace=False) for _ in range(num_batches)]
+  )
   g = np.asarray(jax.jit(lambda x: jax.lax.map(gradient, x))(jnp.asarray(ids)))
   count = np.bincount(ids.ravel(), minlength=n)
   mean = np.bincount(ids.ravel(), g.ravel(), minlength=n) / count
@@ -244,9 +246,7 @@ def test_finite_at_extreme_similarities(name, sign):
     chex.assert_tree_all_finite((loss, grads))
   if name != "clip":
     log_u = np.asarray(state.sample.pair.log_u.image)
-    np.testing.assert_allclose(
-      log_u, -2000 * sign + math.log(3), rtol=1e-4
-    )
+    np.testing.assert_allclose(log_u, -2000 * sign + math.log(3), rtol=1e-4)
 
 
 def test_equal_captions_move_one_row_by_the_mean_of_their_gradients():

@@ -39,7 +39,8 @@ def nuclr_step(
     return image_id[i] != image_id[j] and text_id[i] != text_id[j]
 
   sides = dict(
-    image=(sim, "text", text_id, image_id), text=(sim.T, "image", image_id, text_id)
+    image=(sim, "text", text_id, image_id),
+    text=(sim.T, "image", image_id, text_id),
   )
   for side, (s, contrast, contrast_id, anchor_id) in sides.items():
     zeta = np.array([state[contrast]["zeta"].get(c, 0.0) for c in contrast_id])
@@ -56,7 +57,9 @@ def nuclr_step(
       for key in {ids[i] for i in phi}:
         estimate = np.mean([phi[i] for i in phi if ids[i] == key])
         old = state[side][table].get(key)
-        moved = estimate if old is None else (1 - gamma) * old + gamma * estimate
+        moved = (
+          estimate if old is None else (1 - gamma) * old + gamma * estimate
+        )
         new[side][table][key] = moved
     u = {i: new[side]["u"][pair_id[i]] for i in phi}
     encoder_u = u

@@ -7,7 +7,7 @@ fonts draw one character, many characters look alike and words have a long
 tail, which is what popularity is about.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 import functools
 import hashlib
 import logging
@@ -42,7 +42,7 @@ SCRIPTS = (
   "LATIN GREEK CYRILLIC ARABIC ARMENIAN GEORGIAN HEBREW TIFINAGH NKO LAO LISU "
   "OGHAM"
 ).split()
-FORMAT = 1  # of the records; a change makes new configurations
+FORMAT = 2  # of the records; a change makes new configurations
 
 
 class Glyph(NamedTuple):
@@ -118,7 +118,9 @@ class Glyphs(tfds.core.GeneratorBasedBuilder):
   def _split_generators(self, dl_manager):
     del dl_manager
     glyphs = list(render(self._size))
-    splits = split_characters({glyph.code_point for glyph, _ in glyphs})
+    named = {c for font in FONTS for c in _code_points(_font_path(font))}
+    visible = {glyph.code_point for glyph, _ in glyphs}
+    splits = split_characters(named, visible)
     return {
       split: self._generate_examples(glyphs, characters)
       for split, characters in splits.items()
@@ -139,22 +141,28 @@ class Glyphs(tfds.core.GeneratorBasedBuilder):
       )
 
 
-def split_characters(code_points: set[int]) -> dict[str, list[int]]:
-  """Splits characters into train, validation and test, each sorted.
+def split_characters(
+  code_points: Collection[int], visible: Collection[int]
+) -> dict[str, list[int]]:
+  """Splits the visible characters into train, validation and test, sorted.
+
+  Args:
+    code_points: Everything that the fonts name; it fixes the order in which
+      characters are drawn for the splits.
+    visible: Those that have ink, which may depend on the size.
 
   Example:
-    >>> splits = split_characters(set(range(5000)))
+    >>> splits = split_characters(range(5000), range(5000))
     >>> {name: len(characters) for name, characters in splits.items()}
     {'train': 3500, 'validation': 500, 'test': 1000}
   """
   shuffled = np.random.default_rng(SPLIT_SEED).permutation(sorted(code_points))
-  held_out = sum(SPLITS.values())
-  splits = {"train": shuffled[held_out:]}
-  start = 0
+  kept = [int(c) for c in shuffled if int(c) in visible]
+  splits, start = {"train": kept[sum(SPLITS.values()) :]}, 0
   for name, count in SPLITS.items():
-    splits[name] = shuffled[start : start + count]
+    splits[name] = kept[start : start + count]
     start += count
-  return {name: sorted(map(int, x)) for name, x in splits.items()}
+  return {name: sorted(characters) for name, characters in splits.items()}
 
 
 def script_of(caption: str) -> int:

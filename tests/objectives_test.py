@@ -1,0 +1,218 @@
+"""What every objective must do: one suite, one row per objective."""
+
+import re
+
+from absl.testing import parameterized
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+import numpy as np
+
+from nuclr_jax import objectives, sharding
+from nuclr_jax.objectives import State
+import make_pairs
+
+N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
+SIZES = dict(num_pairs=N, num_texts=TEXTS)
+
+OBJECTIVES = dict(
+  clip=objectives.clip(),
+  clip_fixed=objectives.clip(temperature=0.1, learn_temperature=False),
+  sogclr=objectives.sogclr(**SIZES),
+  sogclr_by_id=objectives.sogclr(**SIZES, anchor_average="id"),
+  nuclr=objectives.nuclr(**SIZES, temperature=0.1),
+  nuclr_by_id=objectives.nuclr(
+    **SIZES, temperature=0.1, anchor_average="id", own_pair="zeta"
+  ),
+)
+
+
+def pairs(key=0, **kwargs):
+  return make_pairs.make_pairs(
+    key, batch=BATCH, dim=8, num_pairs=N, num_texts=TEXTS, **kwargs
+  )
+
+
+def make_step(objective):
+  """`(params, state, pairs) -> ((loss, (state, metrics)), gradients)`."""
+
+  def loss_fn(params_and_sides, state, batch):
+    params, image, text = params_and_sides
+    batch = batch._replace(image=image, text=text)
+    return objective.apply(params, state, batch)
+
+  def step(params, state, batch):
+    inputs = (params, batch.image, batch.text)
+    return jax.value_and_grad(loss_fn, has_aux=True)(inputs, state, batch)
+
+  return step
+
+
+def first_state(objective):
+  params, state = objective.init()
+  return params, state._replace(sample=sharding.pad_rows(state.sample))
+
+
+def collective_shapes(hlo: str) -> list[str]:
+  kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+  return re.findall(rf"= (.*?) (?:{kinds})(?:-start)?\(", hlo)
+
+
+def rows(mesh):
+  return NamedSharding(mesh, sharding.ROWS)
+
+
+def everywhere(mesh):
+  return NamedSharding(mesh, sharding.REPLICATED)
+
+
+def layout(mesh):
+  return State(sample=rows(mesh), shared=everywhere(mesh))
+
+
+def on_mesh(objective, mesh):
+  """The step compiled for a mesh as `fit` lays it out."""
+  whole, split = everywhere(mesh), rows(mesh)
+  return jax.jit(
+    make_step(objective),
+    in_shardings=(whole, layout(mesh), split),
+    out_shardings=((whole, (layout(mesh), whole)), (whole, split, split)),
+  )
+
+
+class ObjectivesTest(chex.TestCase):
+  @chex.variants(with_jit=True, without_jit=True)
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_state_keeps_its_type(self, objective):
+    params, state = first_state(objective)
+    loss, (new_state, metrics) = self.variant(objective.apply)(
+      params, state, pairs()
+    )
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, new_state)
+    chex.assert_tree_all_finite((loss, metrics))
+    chex.assert_shape([loss, *metrics.values()], ())
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_eight_devices_equal_one(self, objective):
+    results = []
+    for count in (1, 8):
+      mesh = sharding.make_mesh(count)
+      with jax.set_mesh(mesh):
+        step = on_mesh(objective, mesh)
+        params, state = jax.device_put(
+          first_state(objective), (everywhere(mesh), layout(mesh))
+        )
+        for key in range(3):
+          batch = jax.device_put(pairs(key), rows(mesh))
+          (loss, (state, metrics)), grads = step(params, state, batch)
+        results.append(jax.device_get((loss, metrics, grads, state)))
+    chex.assert_trees_all_close(*results, rtol=2e-5, atol=2e-6)
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_no_collective_grows_with_the_data_set(self, objective):
+    mesh = sharding.make_mesh(8)
+    arguments = jax.eval_shape(lambda: (*first_state(objective), pairs()))
+    with jax.set_mesh(mesh):
+      compiled = on_mesh(objective, mesh).lower(*arguments).compile()
+    hlo = compiled.as_text()
+    shapes = collective_shapes(hlo)
+    self.assertNotEmpty(shapes)  # the batch does cross devices
+    per_device = {str(n // k) for n in (N, TEXTS) for k in (1, 8)}
+    for shape in shapes:
+      numbers = re.findall(r"\d+", re.sub(r"\{[^}]*\}", "", shape))
+      self.assertEmpty(per_device.intersection(numbers), shape)
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_only_touched_rows_change(self, objective):
+    params, state = first_state(objective)
+    batch = pairs()
+    _, (new, _) = jax.jit(objective.apply)(params, state, batch)
+    ids = dict(pair=batch.pair_id, image=batch.pair_id, text=batch.text_id)
+    for space, touched in ids.items():
+      before = jax.tree.leaves(getattr(state.sample, space))
+      after = jax.tree.leaves(getattr(new.sample, space))
+      for a, b in zip(before, after, strict=True):
+        changed = np.flatnonzero(np.asarray(a) != np.asarray(b))
+        self.assertContainsSubset(changed, np.asarray(touched))
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_invariant_to_the_order_of_the_batch(self, objective):
+    params, state = first_state(objective)
+    batch = pairs()
+    order = np.random.default_rng(0).permutation(BATCH)
+    shuffled = jax.tree.map(lambda x: x[order], batch)
+    step = jax.jit(make_step(objective))
+    (a, (state_a, _)), (_, *grads_a) = step(params, state, batch)
+    (b, (state_b, _)), (_, *grads_b) = step(params, state, shuffled)
+    chex.assert_trees_all_close(a, b, rtol=1e-5)
+    chex.assert_trees_all_close(state_a, state_b, rtol=1e-4, atol=1e-7)
+    chex.assert_trees_all_close(
+      [g[order] for g in grads_a], grads_b, rtol=1e-4, atol=1e-6
+    )
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_embeddings_in_bfloat16_are_computed_in_float32(self, objective):
+    params, state = first_state(objective)
+    batch = pairs(dtype=jnp.bfloat16)
+    exact = batch._replace(
+      image=batch.image.astype(jnp.float32), text=batch.text.astype(jnp.float32)
+    )
+    loss, _ = objective.apply(params, state, batch)
+    expected, _ = objective.apply(params, state, exact)
+    chex.assert_trees_all_equal(loss, expected)
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_init_can_be_donated(self, objective):
+    """No two leaves share a buffer."""
+    params, state = first_state(objective)
+    step = jax.jit(objective.apply, donate_argnums=1)
+    loss, _ = step(params, state, pairs())
+    chex.assert_tree_all_finite(loss)
+
+
+class ClipTest(chex.TestCase):
+  def test_identical_embeddings_give_log_batch(self):
+    same = pairs()._replace(
+      image=jnp.ones((BATCH, 4)) / 2, text=jnp.ones((BATCH, 4)) / 2
+    )
+    objective = objectives.clip()
+    loss, _ = objective.apply(*objective.init(), same)
+    np.testing.assert_allclose(loss, np.log(BATCH), rtol=1e-6)
+
+  def test_temperature_gradient_against_finite_differences(self):
+    objective, batch = objectives.clip(temperature=0.1), pairs()
+    with jax.enable_x64(True):
+      _, state = objective.init()
+      batch = batch._replace(
+        image=jnp.asarray(batch.image, float),
+        text=jnp.asarray(batch.text, float),
+      )
+
+      def loss(log_scale):
+        return objective.apply({"log_scale": log_scale}, state, batch)[0]
+
+      x, h = jnp.log(10.0), 1e-5
+      expected = (loss(x + h) - loss(x - h)) / (2 * h)
+      np.testing.assert_allclose(jax.grad(loss)(x), expected, rtol=1e-7)
+
+  def test_scale_stops_at_100(self):
+    objective, batch = objectives.clip(), pairs()
+    losses = [
+      objective.apply(
+        {"log_scale": jnp.log(scale)}, objective.init()[1], batch
+      )[0]
+      for scale in (100.0, 1e4)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+class StatelessTest(chex.TestCase):
+  def test_lifts_a_loss(self):
+    objective = objectives.stateless(
+      lambda params, batch: (jnp.sum(batch.image), {"one": 1.0})
+    )
+    params, state = objective.init()
+    loss, (new, metrics) = objective.apply(params, state, pairs())
+    np.testing.assert_allclose(loss, np.sum(pairs().image), rtol=1e-5)
+    self.assertEqual((params, new, metrics), ({}, State(), {"one": 1.0}))
