@@ -111,7 +111,7 @@ def make_train_step(
     updates, opt_state = optimizer.update(
       gradient, train_state.opt_state, train_state.params
     )
-    metrics |= {"loss": loss, "gradient_norm": optax.global_norm(gradient)}
+    metrics |= {"loss": loss, "gradient_norm": optax.tree.norm(gradient)}
     new_state = TrainState(
       step=train_state.step + 1,
       params=optax.apply_updates(train_state.params, updates),

@@ -54,3 +54,38 @@ def x64():
   """Computes in float64."""
   with jax.enable_x64(True):
     yield
+
+
+@pytest.fixture
+def tiny():
+  """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs."""
+  import importlib.util
+  import pathlib
+
+  path = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
+  spec = importlib.util.spec_from_file_location("glyphs_config", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+
+  def make(arg="smoke", **overrides):
+    config = module.get_config(arg)
+    config.update_from_flattened_dict(
+      {
+        "data.size": 16,
+        "model.dim": 16,
+        "model.image_stages": ((4, 1, 16),),
+        "model.image_features": 32,
+        "model.text_width": 16,
+        "batch_size": 64,
+        "num_epochs": 20 * 64 / 43_000,
+        "optimizer.learning_rate.warmup_epochs": 0.0,
+        "log_every": 5,
+        "eval_every": 0,
+        "checkpoint_every": 5,
+        "num_devices": 1,
+      }
+    )
+    config.update_from_flattened_dict(overrides)
+    return config
+
+  return make

@@ -1,0 +1,316 @@
+"""`fit`: one loop that stops, resumes, refuses and reports."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nuclr_jax import (
+  experiment,
+  objectives,
+  optimizer,
+  records,
+  sharding,
+  train,
+)
+from nuclr_jax.models import base
+
+
+def final_state(workdir, data_dir):
+  _, _, state = train.load(workdir, data_dir=data_dir)
+  return jax.device_get(state)
+
+
+def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
+  config = tiny(eval_every=10)
+  result = train.fit(config, tmp_path, data_dir=data_dir)
+  assert result.finished and int(result.train_state.step) == 20
+  metrics = json.loads((tmp_path / "metrics.json").read_text())
+  assert metrics == result.metrics
+  for name in (
+    "test/image_to_text/recall@1",
+    "test/text_to_image/recall@1",
+    "test/zero_shot_script/top1",
+    "test/zero_shot_digits/top1",
+  ):
+    assert 0 <= metrics[name] <= 1
+  assert all(isinstance(x, int | float) for x in metrics.values())
+  assert metrics["step"] == 20 and metrics["examples_seen"] == 20 * 64
+  history = records.read_history(tmp_path)
+  assert [row["step"] for row in history] == [5, 10, 10, 15, 20, 20]
+  assert all(math.isfinite(x) for row in history for x in row.values())
+  assert list((tmp_path / "tensorboard").glob("events*"))
+  visited = np.isfinite(result.train_state.objective.sample.pair.log_u.image)
+  assert visited.sum() == 20 * 64  # within one epoch every id is new
+
+  # The same command again does not train again.
+  before = (tmp_path / "metrics.json").stat().st_mtime_ns
+  again = train.fit(config, tmp_path, data_dir=data_dir)
+  assert again.finished and again.metrics == metrics
+  assert (tmp_path / "metrics.json").stat().st_mtime_ns == before
+
+
+def test_restores_on_another_number_of_devices(tiny, data_dir, tmp_path):
+  """8 devices, then 1, then 4: the same trajectory within rounding."""
+  straight = train.fit(tiny(), tmp_path / "straight", data_dir=data_dir)
+  workdir, config = tmp_path / "moved", experiment.complete(tiny())
+  parts = experiment.build(config, data_dir=data_dir)
+  for num_devices, last in ((8, 7), (1, 14), (4, 20)):
+    here = config | dict(num_devices=num_devices)
+    (workdir / "config.json").unlink(missing_ok=True)  # another mesh is meant
+    part = parts._replace(config=here, num_steps=last)
+    moved = train.fit(here, workdir, parts=part)
+    (workdir / "metrics.json").unlink()
+  chex.assert_trees_all_close(
+    jax.device_get(moved.train_state.objective),
+    jax.device_get(straight.train_state.objective),
+    rtol=1e-3,
+    atol=1e-4,
+  )
+
+
+def launch(config_args, workdir, data_dir, **kwargs):
+  """Starts the launcher in a process of its own."""
+  command = [sys.executable, "-m", "nuclr_jax.main", "train"]
+  command += ["--config=configs/glyphs.py:smoke", f"--workdir={workdir}"]
+  command += [f"--data_dir={data_dir}", *config_args]
+  environment = os.environ | {"NPROC": "2"}
+  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+  return subprocess.Popen(
+    command,
+    cwd=root,
+    env=environment,
+    stderr=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    **kwargs,
+  )
+
+
+ARGS = (
+  "--config.data.size=16",
+  "--config.num_epochs=0.15",
+  "--config.log_every=1",
+  "--config.checkpoint_every=7",
+  "--config.eval_every=0",
+  "--config.data.scale=0.1",
+  "--config.model.dropout=0.1",
+)
+
+
+def wait_for_step(workdir, step, process):
+  deadline = time.time() + 120
+  while time.time() < deadline:
+    history = records.read_history(workdir)
+    if history and history[-1]["step"] >= step:
+      return
+    assert process.poll() is None, process.communicate()
+    time.sleep(0.02)
+  raise AssertionError(f"no step {step} in two minutes")
+
+
+def test_killed_and_started_again_gives_equal_bits(data_dir, tmp_path):
+  straight, killed = tmp_path / "straight", tmp_path / "killed"
+  process = launch(ARGS, straight, data_dir)
+  assert process.wait() == 0, process.communicate()
+  for _ in range(2):
+    process = launch(ARGS, killed, data_dir)
+    done = records.read_history(killed)
+    first = done[-1]["step"] if done else 0
+    random = np.random.default_rng(time.time_ns()).integers(8, 16)
+    wait_for_step(killed, first + int(random), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  # A checkpoint half written when the process died.
+  (killed / "checkpoints" / "999").mkdir()
+  process = launch(ARGS, killed, data_dir)
+  out, err = process.communicate()
+  assert process.returncode == 0, err
+  assert "continuing from the checkpoint of step" in err
+  chex.assert_trees_all_equal(
+    final_state(straight, data_dir), final_state(killed, data_dir)
+  )
+  files = [(x / "metrics.json").read_text() for x in (straight, killed)]
+  assert files[0] == files[1]
+  rows = [records.read_history(x) for x in (straight, killed)]
+  assert rows[0] == rows[1]
+
+
+def test_sigterm_saves_and_says_how_to_go_on(data_dir, tmp_path):
+  process = launch(ARGS, tmp_path, data_dir)
+  wait_for_step(tmp_path, 3, process)
+  process.send_signal(signal.SIGTERM)
+  _, err = process.communicate()
+  assert process.returncode == 0, err
+  assert "the same command goes on" in err
+  saved = [int(x.name) for x in (tmp_path / "checkpoints").iterdir()]
+  assert saved and max(saved) == records.read_history(tmp_path)[-1]["step"]
+  assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, data_dir, tmp_path):
+  config = experiment.complete(tiny())
+  parts = experiment.build(config, data_dir=data_dir)
+
+  def apply(params, state, pairs):
+    loss, (state, metrics) = parts.objective.apply(params, state, pairs)
+    return jnp.where(state.shared.count == 8, jnp.nan, loss), (state, metrics)
+
+  broken = objectives.Objective(parts.objective.init, apply)
+  with pytest.raises(FloatingPointError) as error:
+    train.fit(config, tmp_path, parts=parts._replace(objective=broken))
+  message = str(error.value)
+  assert "step 8" in message and "train/loss = nan" in message
+  assert message.find("checkpoints/5") > 0  # the last good one
+
+
+def test_ids_outside_the_state_stop_the_run(tiny, data_dir, tmp_path):
+  """On the device, too: rows past the end read NaN."""
+  config = experiment.complete(tiny())
+  parts = experiment.build(config, data_dir=data_dir)
+  small = objectives.nuclr(num_pairs=1000, temperature=0.1)
+  with pytest.raises(FloatingPointError, match="outside the range"):
+    train.fit(config, tmp_path, parts=parts._replace(objective=small))
+
+
+class TestRefusals:
+  def test_workdir_of_another_config(self, tiny, data_dir, tmp_path):
+    train.fit(tiny(num_epochs=0.002), tmp_path, data_dir=data_dir)
+    with pytest.raises(ValueError, match="objective.temperature is 0.06 there"):
+      train.fit(
+        tiny(num_epochs=0.002, **{"objective.temperature": 0.5}),
+        tmp_path,
+        data_dir=data_dir,
+      )
+
+  def test_checkpoint_of_other_data(self, tiny, data_dir, tmp_path):
+    config = experiment.complete(tiny(num_epochs=0.002))
+    parts = experiment.build(config, data_dir=data_dir)
+    train.fit(config, tmp_path, parts=parts)
+    source = parts.data.train._replace(fingerprint="other")
+    other = parts._replace(data=parts.data._replace(train=source))
+    with pytest.raises(ValueError, match="was made with data"):
+      train.fit(config, tmp_path, parts=other)
+
+  def test_damaged_checkpoint(self, tiny, data_dir, tmp_path):
+    train.fit(tiny(num_epochs=0.002), tmp_path, data_dir=data_dir)
+    (step,) = (tmp_path / "checkpoints").iterdir()
+    for path in (step / "state").rglob("*"):
+      if path.is_file():
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="cannot be read") as error:
+      train.load(tmp_path, data_dir=data_dir)
+    assert str(step) in str(error.value)
+
+  @pytest.mark.parametrize(
+    "overrides, message",
+    [
+      (dict(batch_size=63, num_devices=2), "multiple of the number of devices"),
+      (dict(num_devices=9), r"num_devices must be in \[1, 8\]"),
+      (dict(num_devices=3), "must divide 1024"),
+      (dict(batch_size=10**6), "the run has no step"),
+      (dict(num_epochs=0.0), "num_epochs must be greater than 0"),
+    ],
+  )
+  def test_numbers(self, tiny, data_dir, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+      train.fit(tiny(**overrides), tmp_path / "new", data_dir=data_dir)
+    assert not (tmp_path / "new").exists()
+
+  @pytest.mark.parametrize(
+    "change, message",
+    [
+      (dict(colour="red"), r"unknown config keys \['colour'\]"),
+      (dict(objective=dict(name="clp")), "config.objective.name is 'clp'"),
+      (dict(objective=dict(name="clip", gamma=1)), "unknown keys.*gamma"),
+      (dict(data=dict(name="cc3m")), "config.data.name is 'cc3m'"),
+      (dict(model=dict(name="small", width=3)), "unknown keys.*width"),
+      (dict(optimizer=dict(learning_rate=1, lr=1)), "unknown keys.*lr"),
+      (
+        dict(optimizer=dict(learning_rate=dict(value=1, warm=2))),
+        "unknown keys.*warm.*schedule",
+      ),
+    ],
+  )
+  def test_names(self, tiny, data_dir, tmp_path, change, message):
+    config = tiny().to_dict() | change
+    with pytest.raises(ValueError, match=message):
+      train.fit(config, tmp_path / "new", data_dir=data_dir)
+    assert not (tmp_path / "new").exists()
+
+  def test_workdir_without_a_run(self, tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+      train.load(tmp_path)
+
+
+class TestOptimizer:
+  PARAMS = {
+    "model": {"image": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}},
+    "objective": {"log_scale": jnp.ones(())},
+  }
+
+  def test_decays_matrices_only(self):
+    tx = optimizer.make_optimizer(0.1, weight_decay=1.0)
+    zero = jax.tree.map(jnp.zeros_like, self.PARAMS)
+    updates, _ = tx.update(zero, tx.init(self.PARAMS), self.PARAMS)
+    np.testing.assert_allclose(updates["model"]["image"]["kernel"], -0.1)
+    assert not np.any(updates["model"]["image"]["bias"])
+    assert not np.any(updates["objective"]["log_scale"])
+
+  def test_frozen_tower_rests_the_other_learns(self, tiny, data_dir, tmp_path):
+    config = tiny(
+      num_epochs=0.005, **{"optimizer.freeze": ("model/image($|/)",)}
+    )
+    result = train.fit(config, tmp_path, data_dir=data_dir)
+    parts = experiment.build(experiment.complete(config), data_dir=data_dir)
+    key = jax.random.fold_in(jax.random.key(0), 0)
+    first, _ = parts.model.init(key)
+    params = result.train_state.params["model"]
+    chex.assert_trees_all_equal(params["image"], first["image"])
+    for side in ("text", "text_projection", "image_projection"):
+      before, after = (
+        jax.tree.leaves(first[side]),
+        jax.tree.leaves(params[side]),
+      )
+      assert any(np.any(a != b) for a, b in zip(before, after, strict=True))
+
+  def test_freeze_pattern_without_a_match(self):
+    tx = optimizer.make_optimizer(0.1, freeze=("model/vision",))
+    with pytest.raises(ValueError, match="'model/vision' matches no parameter"):
+      tx.init(self.PARAMS)
+
+  def test_schedule_longer_than_the_run(self):
+    with pytest.raises(ValueError, match="shorter than the run"):
+      optimizer.make_schedule(
+        1.0, num_steps=10, steps_per_epoch=10, warmup_epochs=2
+      )
+
+
+def test_padding_and_state_survive_the_step(tiny, data_dir):
+  """Shapes and dtypes of the whole state are the same after a step."""
+  parts = experiment.build(tiny(), data_dir=data_dir)
+  key = jax.random.key(0)
+  state = train.init_state(parts.model, parts.objective, parts.optimizer, key)
+  log_u = state.objective.sample.pair.log_u.image
+  assert len(log_u) % sharding.ROW_MULTIPLE == 0
+  step = train.make_train_step(
+    parts.model, parts.objective, parts.optimizer, key
+  )
+  batch = parts.data.train.fetch(np.arange(64))
+  new_state, metrics = jax.jit(step)(state, batch)
+  chex.assert_trees_all_equal_shapes_and_dtypes(state, new_state)
+  assert {"train/loss", "train/gradient_norm"} <= set(metrics)
+
+
+def test_only_batch_norm_links_rows_without_an_objective():
+  """`normalize` keeps the zero vector finite."""
+  assert not np.any(np.isnan(base.normalize(jnp.zeros((2, 3)))))
