@@ -22,7 +22,7 @@ from nuclr_jax.objectives import OBJECTIVES, Objective
 from nuclr_jax.optimizer import make_optimizer, make_schedule
 from nuclr_jax.types import Sides
 
-Config = Mapping[str, Any]
+Config = Any  # a mapping, or an ml_collections.ConfigDict
 
 # Keys of a config and their defaults; `...` marks those without one.
 DEFAULTS = dict(

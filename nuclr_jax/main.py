@@ -1,7 +1,14 @@
-"""The launcher: `nuclr VERB --config=... --workdir=...`.
+"""nuclr: contrastive training with learned popularities.
 
-Verbs: train (train and evaluate; starts again from the newest checkpoint),
-evaluate (score the newest checkpoint), report (write report.html).
+nuclr train --config=configs/glyphs.py --workdir=runs/mine
+  Trains, evaluates and writes metrics.json. The same command goes on from the
+  newest checkpoint. Change a value with --config.objective.temperature=0.05.
+
+nuclr evaluate --workdir=runs/mine
+  Scores the newest checkpoint.
+
+nuclr report --workdir=runs/mine
+  Writes report.html: curves, popularities, retrieval examples.
 """
 
 import ctypes
@@ -77,15 +84,30 @@ def main(argv: list[str]) -> None:
   show_progress()
   keep_memory()
   if len(argv) != 2 or argv[1] not in VERBS:
-    sys.exit(
-      f"usage: nuclr {{{'|'.join(VERBS)}}} --workdir=DIR [--config=FILE]"
-    )
+    found = " ".join(argv[1:]) or "none"
+    sys.exit(f"nuclr: needs one verb of {', '.join(VERBS)}; got {found}")
   try:
     VERBS[argv[1]]()
   except (ValueError, FloatingPointError, FileNotFoundError) as error:
     if DEBUG.value:
       raise
     sys.exit(f"nuclr {argv[1]}: {error}\n(--debug shows where)")
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+  """Parses the flags; --help is short and an unknown config key is named."""
+  if {"--help", "-h", "-help"} & set(argv):
+    print(__doc__ + flags.FLAGS.module_help(sys.modules[__name__]))
+    sys.exit(0)
+  try:
+    return app.parse_flags_with_usage(argv)
+  except (AttributeError, KeyError) as error:  # from ml_collections
+    given = ", ".join(a for a in argv if a.startswith("--config."))
+    reason = error
+    while isinstance(reason, Exception):  # they are nested
+      reason = reason.args[0]
+    reason = " ".join(reason.split())
+    sys.exit(f"nuclr: unknown config key {reason} among {given}")
 
 
 def show_progress() -> None:
@@ -112,7 +134,7 @@ def keep_memory() -> None:
 
 def run() -> None:
   """Entry point of the console script."""
-  app.run(main)
+  app.run(main, flags_parser=parse_flags)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
-"""What a run writes about itself: history, TensorBoard scalars, progress."""
+"""What a run writes about itself: config, history, scalars, progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 import json
 import logging
+import math
 import os
 import pathlib
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 from tensorboardX import SummaryWriter
 
-from nuclr_jax.types import Metrics
+from nuclr_jax.types import Metrics, flatten
 
 log = logging.getLogger(__name__)
+
+
+CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
+MUST_BE_FINITE = ("train/loss", "train/gradient_norm")  # others may be inf
 
 
 class Recorder(NamedTuple):
@@ -62,6 +68,42 @@ def read_history(workdir: pathlib.Path) -> list[dict[str, float]]:
   return rows
 
 
+def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Raises ValueError if the workdir holds the run of another config."""
+  if not (workdir / CONFIG).exists():
+    return
+  found = flatten(json.loads((workdir / CONFIG).read_text()))
+  wanted = flatten(json.loads(json.dumps(config)))
+  differing = [
+    f"{key.replace('/', '.')} is {found.get(key)} there, {wanted.get(key)} here"
+    for key in sorted(found.keys() | wanted.keys())
+    if found.get(key) != wanted.get(key)
+  ]
+  if differing:
+    raise ValueError(
+      f"{workdir} holds a run with another config: {'; '.join(differing)}. "
+      "Give the same config to continue it, or another workdir"
+    )
+
+
+def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Makes the workdir and writes its config."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  write_json(workdir / CONFIG, config)
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any]:
+  """The config of the run in `workdir`.
+
+  Raises:
+    ValueError: If there is none.
+  """
+  path = workdir / CONFIG
+  if not path.exists():
+    raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
+  return json.loads(path.read_text())
+
+
 def write_atomically(path: pathlib.Path, text: str) -> None:
   """Writes a file that is never seen half written."""
   temporary = path.with_name(path.name + ".tmp")
@@ -72,6 +114,42 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, value) -> None:
   """Writes indented JSON atomically."""
   write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def means(window: Sequence[tuple[int, Metrics]], *, last_good: str) -> Metrics:
+  """Means of metrics over steps.
+
+  Args:
+    window: `(step, metrics)`; the metrics may still be on the devices.
+    last_good: The newest checkpoint, for the message.
+
+  Raises:
+    FloatingPointError: For the first step with a NaN, or a loss or gradient
+      norm that is not finite.
+  """
+  fetched = jax.device_get(window)
+  for step, metrics in fetched:
+    wrong = [
+      f"{name} = {value}"
+      for name, value in metrics.items()
+      if math.isnan(value) or (math.isinf(value) and name in MUST_BE_FINITE)
+    ]
+    if wrong:
+      raise FloatingPointError(
+        f"step {step} is not finite: {', '.join(wrong)}. Last good checkpoint: "
+        f"{last_good}. A lower learning rate, gradient "
+        "clipping (optimizer.clip_norm) or a higher temperature may help; a "
+        "NaN also comes from an id outside the range of the per-sample state"
+      )
+  names = fetched[0][1]
+  total = {name: sum(float(m[name]) for _, m in fetched) for name in names}
+  return {name: value / len(fetched) for name, value in total.items()}
+
+
+def summary(metrics: Metrics) -> str:
+  """The headline numbers of an evaluation on one line."""
+  chosen = {k: v for k, v in metrics.items() if k.endswith(("@1", "/top1"))}
+  return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())
 
 
 def progress(

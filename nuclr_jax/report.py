@@ -64,7 +64,7 @@ def write(
   plots = workdir / "report"
   plots.mkdir(exist_ok=True)
   sections = [
-    f"<h1>{html.escape(workdir.name)}: {parts.config['objective']['name']}</h1>",
+    f"<h1>{html.escape(workdir.name)}</h1>",
     _metrics(workdir),
     _curves(records.read_history(workdir), plots),
     _sample_state(parts, state, plots),
@@ -83,7 +83,7 @@ def write(
 
 def _metrics(workdir) -> str:
   """The table of final numbers."""
-  path = workdir / train.METRICS
+  path = workdir / records.METRICS
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
   rows = "".join(

@@ -5,12 +5,12 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
+import make_pairs
 import numpy as np
 import pytest
+import reference
 
 from nuclr_jax import Pairs, Sides, objectives
-import make_pairs
-import reference
 
 
 def value_and_grad(objective, params, state, pairs):

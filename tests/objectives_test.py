@@ -7,11 +7,11 @@ import chex
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
+import make_pairs
 import numpy as np
 
 from nuclr_jax import objectives, sharding
 from nuclr_jax.objectives import State
-import make_pairs
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
 SIZES = dict(num_pairs=N, num_texts=TEXTS)

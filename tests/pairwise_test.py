@@ -2,11 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import make_pairs
 import numpy as np
 import pytest
 
 from nuclr_jax import Sides, pairwise
-import make_pairs
 
 B = 12
 

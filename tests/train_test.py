@@ -21,6 +21,7 @@ from nuclr_jax import (
   records,
   sharding,
   train,
+  train_state,
 )
 from nuclr_jax.models import base
 
@@ -299,12 +300,12 @@ def test_padding_and_state_survive_the_step(tiny, data_dir):
   """Shapes and dtypes of the whole state are the same after a step."""
   parts = experiment.build(tiny(), data_dir=data_dir)
   key = jax.random.key(0)
-  state = train.init_state(parts.model, parts.objective, parts.optimizer, key)
-  log_u = state.objective.sample.pair.log_u.image
-  assert len(log_u) % sharding.ROW_MULTIPLE == 0
-  step = train.make_train_step(
+  state = train_state.init_state(
     parts.model, parts.objective, parts.optimizer, key
   )
+  log_u = state.objective.sample.pair.log_u.image
+  assert len(log_u) % sharding.ROW_MULTIPLE == 0
+  step = train_state.make_train_step(*trained, key)
   batch = parts.data.train.fetch(np.arange(64))
   new_state, metrics = jax.jit(step)(state, batch)
   chex.assert_trees_all_equal_shapes_and_dtypes(state, new_state)

@@ -32,7 +32,7 @@ class Tokenizer(NamedTuple):
     Example:
       >>> tokenizer = build(["DIGIT ONE", "DIGIT TWO"], length=4)
       >>> tokenizer.encode(["DIGIT TWO", "DIGIT"]).tolist()
-      [[21, 23, 0, 0], [21, 0, 0, 0]]
+      [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
     encoder = tokenizers.Tokenizer.from_str(self.text)
     rows = encoder.encode_batch(list(captions), add_special_tokens=False)

@@ -141,7 +141,11 @@ def dual_encoder(image: Tower, text: Tower, *, dim: int) -> Model:
       embeddings[side] = None
       if x is not None:
         features, state[side] = tower.apply(
-          params[side], model_state[side], x, key=keys[side], train=train
+          params[side],
+          model_state[side],
+          jnp.asarray(x),
+          key=keys[side],
+          train=train,
         )
         embeddings[side] = normalize(features @ params[f"{side}_projection"])
     ids = (batch.pair_id, batch.image_id, batch.text_id)

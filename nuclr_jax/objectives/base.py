@@ -86,7 +86,8 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
 
   Example:
     >>> loss = lambda x: attach_gradient(jnp.float32(7), x**2)
-    >>> print(loss(3.0), jax.grad(loss)(3.0))
+    >>> x = jnp.float32(3)
+    >>> print(loss(x), jax.grad(loss)(x))
     7.0 6.0
   """
   stop = jax.lax.stop_gradient

@@ -1,0 +1,33 @@
+# make demo: train NUCLR on the embedded data and open the report.
+# make test: every check, as CI runs it.
+# Both make a virtual environment in .venv first.
+
+PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$p && break; done)
+WORKDIR ?= runs/demo
+BIN := .venv/bin
+
+.PHONY: demo test lint
+
+demo: .venv/demo.stamp
+	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
+	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
+
+test: .venv/test.stamp lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/test.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch $@ .venv/demo.stamp

@@ -1,0 +1,109 @@
+"""What a training step changes, and the step: pure functions, no input."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+import optax
+
+from nuclr_jax import sharding
+from nuclr_jax.models import Model
+from nuclr_jax.objectives import Objective, State
+from nuclr_jax.types import Batch, Metrics, Params, PyTree
+
+
+class TrainState(NamedTuple):
+  """Everything that a step changes."""
+
+  step: jax.Array  # steps done
+  params: Params  # {"model": ..., "objective": ...}
+  model_state: PyTree
+  opt_state: PyTree
+  objective: State
+
+
+# How a TrainState lies on the mesh: a pytree prefix, good for every objective.
+LAYOUT = TrainState(
+  step=sharding.REPLICATED,
+  params=sharding.REPLICATED,
+  model_state=sharding.REPLICATED,
+  opt_state=sharding.REPLICATED,
+  objective=State(sample=sharding.ROWS, shared=sharding.REPLICATED),
+)
+
+
+def init_state(
+  model: Model,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  key: jax.Array,
+) -> TrainState:
+  """Makes the first state; per-sample state is padded for sharding."""
+  model_params, model_state = model.init(key)
+  objective_params, objective_state = objective.init()
+  params = {"model": model_params, "objective": objective_params}
+  sample = sharding.pad_rows(objective_state.sample)
+  return TrainState(
+    step=jnp.zeros((), jnp.int32),
+    params=params,
+    model_state=model_state,
+    opt_state=optimizer.init(params),
+    objective=objective_state._replace(sample=sample),
+  )
+
+
+def make_train_step(
+  model: Model,
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  key: jax.Array,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+  """Makes the pure function `(train_state, batch) -> (train_state, metrics)`.
+
+  Randomness (dropout and the like) is a function of `key` and the step.
+  """
+
+  def train_step(train_state, batch):
+    step_key = jax.random.fold_in(key, train_state.step)
+
+    def loss_fn(params):
+      pairs, model_state = model.apply(
+        params["model"],
+        train_state.model_state,
+        batch,
+        key=step_key,
+        train=True,
+      )
+      loss, (state, metrics) = objective.apply(
+        params["objective"], train_state.objective, pairs
+      )
+      return loss, (model_state, state, metrics)
+
+    (loss, (model_state, state, metrics)), gradient = jax.value_and_grad(
+      loss_fn, has_aux=True
+    )(train_state.params)
+    updates, opt_state = optimizer.update(
+      gradient, train_state.opt_state, train_state.params
+    )
+    metrics |= {"loss": loss, "gradient_norm": optax.tree.norm(gradient)}
+    new_state = TrainState(
+      step=train_state.step + 1,
+      params=optax.apply_updates(train_state.params, updates),
+      model_state=model_state,
+      opt_state=opt_state,
+      objective=state,
+    )
+    return new_state, {f"train/{name}": x for name, x in metrics.items()}
+
+  return train_step
+
+
+def shardings(mesh: Mesh, layout: PyTree = LAYOUT) -> PyTree:
+  """`layout` with its specs placed on a mesh."""
+  return jax.tree.map(
+    lambda spec: NamedSharding(mesh, spec),
+    layout,
+    is_leaf=lambda x: isinstance(x, jax.P),
+  )

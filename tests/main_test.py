@@ -1,0 +1,77 @@
+"""The launcher, as a user types it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def nuclr(*args):
+  return subprocess.run(
+    [sys.executable, "-m", "nuclr_jax.main", *args],
+    cwd=ROOT,
+    env=os.environ | {"NPROC": "2"},
+    capture_output=True,
+    text=True,
+  )
+
+
+@pytest.mark.parametrize(
+  "args, message",
+  [
+    ([], "needs one verb of train, evaluate, report; got none"),
+    (["trian"], "got trian"),
+    (["train", "--workdir=x"], "train needs --config"),
+    (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
+    (["train", "--config=configs/glyphs.py:clop"], "must be one of"),
+    (
+      ["train", "--config=configs/glyphs.py", "--config.batch_sze=1"],
+      'Did you mean "batch_size"',
+    ),
+    (
+      ["train", "--config=configs/glyphs.py", "--config.objective.colour=1"],
+      "unknown config key 'colour'",
+    ),
+    (["evaluate", "--workdir=missing"], "missing holds no run"),
+    (["report", "--workdir=missing"], "missing holds no run"),
+  ],
+)
+def test_errors_say_what_to_do(args, message):
+  result = nuclr(*args)
+  assert result.returncode != 0
+  assert message in result.stderr + result.stdout
+  assert "Traceback" not in result.stderr or "clop" in args[-1]
+
+
+def test_help_shows_every_verb():
+  result = nuclr("--help")
+  assert result.returncode == 0
+  for verb in ("train", "evaluate", "report"):
+    assert f"nuclr {verb}" in result.stdout
+
+
+def test_train_evaluate_report(data_dir, tmp_path):
+  """End to end, in a folder with a space in its name."""
+  workdir = tmp_path / "my run"
+  common = (f"--workdir={workdir}", f"--data_dir={data_dir}")
+  config = "--config=configs/glyphs.py:smoke,sogclr"
+  small = ("--config.data.size=16", "--config.num_epochs=0.2")
+  trained = nuclr("train", config, *common, *small)
+  assert trained.returncode == 0, trained.stderr
+  assert "ETA" in trained.stderr and "pairs/s" in trained.stderr
+  again = nuclr("train", config, *common, *small)
+  assert "holds a finished run" in again.stderr
+  evaluated = nuclr("evaluate", *common)
+  assert evaluated.returncode == 0, evaluated.stderr
+  table = set(trained.stdout.splitlines())
+  assert set(evaluated.stdout.splitlines()) <= table
+  reported = nuclr("report", *common)
+  assert reported.returncode == 0, reported.stderr
+  page = (workdir / "report.html").read_text()
+  assert "Retrieval among test characters" in page
+  assert "Most popular" not in page  # SogCLR has no zeta
+  assert (workdir / "report" / "curves.png").stat().st_size > 5000
