@@ -34,6 +34,10 @@ def test_embeddings_are_unit_norm_and_ids_pass_through():
   np.testing.assert_array_equal(pairs.pair_id, np.arange(4))
 
 
+def test_the_zero_vector_stays_finite():
+  assert not np.any(np.isnan(models.base.normalize(jnp.zeros((2, 3)))))
+
+
 def test_one_side_alone():
   model = make()
   params, state = model.init(jax.random.key(0))
