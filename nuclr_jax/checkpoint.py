@@ -2,8 +2,8 @@
 
 A checkpoint is a pytree (parameters, model state, optimizer, per-sample state,
 step) and a JSON `meta`: the config, the sizes and fingerprint of the data, the
-tokenizer and the versions of the libraries that decide the order of the data.
-The data position is the step. Saves are asynchronous and atomic.
+tokenizer, the data position (one integer, the step) and the versions of the
+libraries that decide the order of the data. Saves are asynchronous and atomic.
 """
 
 import logging
@@ -46,13 +46,17 @@ def open_manager(
 def save(
   manager: ocp.CheckpointManager, step: int, state: PyTree, meta: Meta
 ) -> None:
-  """Starts an asynchronous save, unless this step is saved already."""
+  """Starts an asynchronous save, unless this step is saved already.
+
+  `meta` gets the `position` of the data: batches taken, which is the step.
+  """
   if step in manager.all_steps():
     return
   manager.save(
     step,
     args=ocp.args.Composite(
-      state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(meta)
+      state=ocp.args.StandardSave(state),
+      meta=ocp.args.JsonSave(meta | {"position": step}),
     ),
   )
 

@@ -11,14 +11,14 @@ nuclr report --workdir=runs/mine
   Writes report.html: curves, popularities, retrieval examples.
 """
 
-import ctypes
-import logging
 import pathlib
 import sys
 
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
+
+from nuclr_jax import host
 
 CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Config file, such as configs/glyphs.py:smoke (train)."
@@ -81,8 +81,8 @@ def print_table(metrics) -> None:
 def main(argv: list[str]) -> None:
   """Runs one verb; user errors end with a message and exit code 1."""
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
-  show_progress()
-  keep_memory()
+  host.show_progress()
+  host.keep_memory()
   if len(argv) != 2 or argv[1] not in VERBS:
     found = " ".join(argv[1:]) or "none"
     sys.exit(f"nuclr: needs one verb of {', '.join(VERBS)}; got {found}")
@@ -108,28 +108,6 @@ def parse_flags(argv: list[str]) -> list[str]:
       reason = reason.args[0]
     reason = " ".join(reason.split())
     sys.exit(f"nuclr: unknown config key {reason} among {given}")
-
-
-def show_progress() -> None:
-  """Sends the library's messages to standard error, with the time."""
-  handler = logging.StreamHandler()
-  handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-  logger = logging.getLogger("nuclr_jax")
-  logger.addHandler(handler)
-  logger.setLevel(logging.INFO)
-  logger.propagate = False
-
-
-def keep_memory() -> None:
-  """Lets glibc keep freed memory instead of handing it back to the system.
-
-  XLA allocates its buffers anew at every step; on a CPU the page faults of
-  that took a third of the step's time.
-  """
-  mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-  if mallopt is not None:
-    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-    mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
 
 
 def run() -> None:

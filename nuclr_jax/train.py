@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from nuclr_jax import checkpoint, experiment, records, sharding
 from nuclr_jax.evaluate import driver
 from nuclr_jax.experiment import Config, Experiment
-from nuclr_jax.signals import stop_on_signal
+from nuclr_jax.host import stop_on_signal
 from nuclr_jax.train_state import (
   TrainState,
   init_state,

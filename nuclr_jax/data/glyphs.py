@@ -83,7 +83,10 @@ def prepare(data_dir: str | os.PathLike, *, size: int = 32) -> pathlib.Path:
   folder = pathlib.Path(builder.data_dir)
   if not folder.exists():
     log.info("rendering the glyphs into %s", folder)
-    builder.download_and_prepare()
+    try:
+      builder.download_and_prepare()
+    except FileExistsError:
+      log.info("another process prepared %s meanwhile", folder)
   elif not (folder / "dataset_info.json").exists():
     raise sources.damaged(folder / "dataset_info.json", "it is missing")
   return folder

@@ -1,0 +1,111 @@
+"""Time of a training step, objectives side by side; JSON on standard output.
+
+python experiments/step_time/benchmark.py [--steps=60] [--rounds=5]
+
+The objectives take turns in every round, so that a noisy machine slows all of
+them alike; `ms` is the median over rounds, `ratio_to_clip` the median of the
+rounds' ratios.
+"""
+
+import json
+import platform
+import time
+
+from absl import app, flags
+import jax
+import numpy as np
+
+from nuclr_jax import Batch, host, models, objectives, optimizer, train_state
+
+STEPS = flags.DEFINE_integer("steps", 60, "Steps per objective and round.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+BATCH = flags.DEFINE_integer("batch_size", 128, "Pairs per step.")
+NUM_PAIRS = flags.DEFINE_integer("num_pairs", 43_000, "Rows of state.")
+
+TOWERS = {
+  # Three strided convolutions and a bag of words.
+  "prototype": dict(
+    image_stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)), text_layers=0
+  ),
+  # The size of configs/glyphs.py.
+  "glyphs": dict(
+    image_stages=((4, 2, 96), (2, 1, 192)), image_features=384, text_layers=1
+  ),
+}
+OBJECTIVES = {
+  "clip": lambda n: objectives.clip(),
+  "sogclr": lambda n: objectives.sogclr(num_pairs=n),
+  "nuclr": lambda n: objectives.nuclr(num_pairs=n),
+}
+
+
+def random_batch(key: int) -> Batch:
+  """Pictures and captions of the glyphs' shapes; about half is padding."""
+  rng = np.random.default_rng(key)
+  text = rng.integers(1, 1900, (BATCH.value, 12)).astype(np.int32)
+  text[:, 6:] = 0
+  return Batch(
+    image=rng.integers(0, 256, (BATCH.value, 32, 32, 1)).astype(np.uint8),
+    text=text,
+    pair_id=rng.choice(NUM_PAIRS.value, BATCH.value, replace=False),
+  )
+
+
+def make_run(tower: dict, objective: objectives.Objective):
+  """Compiles the step and returns a function that times some of them."""
+  model = models.small(
+    image_shape=(32, 32, 1), vocab_size=1900, length=12, **tower
+  )
+  parts = (model, objective, optimizer.make_optimizer(1e-3, weight_decay=0.1))
+  key = jax.random.key(0)
+  step = jax.jit(train_state.make_train_step(*parts, key), donate_argnums=0)
+  state = train_state.init_state(*parts, key)
+  batches = [random_batch(i) for i in range(8)]
+
+  def run(steps: int) -> float:
+    nonlocal state
+    start = time.perf_counter()
+    for i in range(steps):
+      state, _ = step(state, batches[i % len(batches)])
+    jax.block_until_ready(state)
+    return (time.perf_counter() - start) / steps * 1e3
+
+  run(3)
+  return run
+
+
+def benchmark(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  host.keep_memory()
+  results = {}
+  for tower_name, tower in TOWERS.items():
+    runs = {
+      name: make_run(tower, make(NUM_PAIRS.value))
+      for name, make in OBJECTIVES.items()
+    }
+    times = {name: [] for name in runs}
+    for _ in range(ROUNDS.value):
+      for name, run in runs.items():
+        times[name].append(run(STEPS.value))
+    results[tower_name] = {
+      name: {
+        "ms": float(np.median(ms)),
+        "pairs_per_s": BATCH.value / float(np.median(ms)) * 1e3,
+        "ratio_to_clip": float(np.median(np.divide(ms, times["clip"]))),
+      }
+      for name, ms in times.items()
+    }
+  device = jax.devices()[0]
+  about = {
+    "device": device.device_kind,
+    "machine": platform.processor() or platform.machine(),
+    "jax": jax.__version__,
+    "batch_size": BATCH.value,
+    "num_pairs": NUM_PAIRS.value,
+  }
+  print(json.dumps(about | results, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(benchmark)
