@@ -74,10 +74,11 @@ def fit(
   with jax.set_mesh(mesh), _open_checkpoints(workdir, config) as manager:
     train_state = start(parts, mesh, manager)
     done = workdir / records.METRICS
-    if int(train_state.step) == parts.num_steps and done.exists():
+    if int(train_state.step) < parts.num_steps:
+      train_state = _train(parts, mesh, manager, workdir, train_state)
+    elif done.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
       return Result(train_state, json.loads(done.read_text()), True)
-    train_state = _train(parts, mesh, manager, workdir, train_state)
     if int(train_state.step) < parts.num_steps:
       return Result(train_state, {}, False)
     metrics = evaluate(parts, mesh, train_state)

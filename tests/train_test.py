@@ -58,6 +58,10 @@ def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
   assert again.finished and again.metrics == metrics
   assert (tmp_path / "metrics.json").stat().st_mtime_ns == before
 
+  # Killed between the last checkpoint and the end: only evaluated again.
+  (tmp_path / "metrics.json").unlink()
+  assert train.fit(config, tmp_path, data_dir=data_dir).metrics == metrics
+
 
 def test_restores_on_another_number_of_devices(tiny, data_dir, tmp_path):
   """8 devices, then 1, then 4: the same trajectory within rounding."""
