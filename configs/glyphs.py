@@ -12,9 +12,9 @@ from ml_collections import ConfigDict, config_dict
 
 OBJECTIVES = dict(
   clip=dict(temperature=0.07, learn_temperature=True),
-  sogclr=dict(temperature=0.06, gamma=0.8, anchor_average="pair"),
+  sogclr=dict(temperature=0.07, gamma=0.8, anchor_average="pair"),
   nuclr=dict(
-    temperature=0.06,
+    temperature=0.07,
     gamma=0.8,
     zeta_init=0.0,
     zeta_estimator="unbiased",
@@ -42,8 +42,8 @@ def get_config(arg: str = "") -> ConfigDict:
   config.model = dict(
     name="small",
     dim=128,
-    image_stages=((4, 2, 64), (2, 1, 128)),
-    image_features=256,
+    image_stages=((4, 2, 96), (2, 1, 192)),
+    image_features=384,
     text_width=128,
     text_layers=1,
     text_heads=4,
@@ -52,18 +52,18 @@ def get_config(arg: str = "") -> ConfigDict:
   config.objective = dict(name=names[0], **OBJECTIVES[names[0]])
   config.optimizer = dict(
     learning_rate=dict(value=2e-3, warmup_epochs=0.5, decay="cosine"),
-    weight_decay=0.1,
+    weight_decay=0.5,
     clip_norm=1.0,
     b2=0.98,
     freeze=(),
   )
   config.batch_size = 128
-  config.num_epochs = 10.0
+  config.num_epochs = 16.0
   config.seed = 0
   config.num_devices = config_dict.placeholder(int)  # None = all
-  config.log_every = 50
-  config.eval_every = 600
-  config.checkpoint_every = 600
+  config.log_every = 100
+  config.eval_every = 1000
+  config.checkpoint_every = 1000
   config.max_checkpoints = 2
   if "smoke" in words:
     config.num_epochs = 0.5

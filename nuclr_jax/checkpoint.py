@@ -18,29 +18,52 @@ from nuclr_jax.types import PyTree
 log = logging.getLogger(__name__)
 
 Meta = dict[str, Any]
-COMPLETE = "_CHECKPOINT_METADATA"  # Orbax writes it last
 
 
-def open_manager(
+def open_to_write(
   workdir: pathlib.Path, *, max_to_keep: int = 2
 ) -> ocp.CheckpointManager:
-  """Opens the checkpoints of a workdir; incomplete ones are put aside.
+  """Opens the checkpoints of a workdir; what a killed run left is put aside.
 
   A folder whose writing was interrupted is renamed to `<step>.incomplete`, so
-  that neither reading nor writing trips over it.
+  that neither reading nor writing trips over it. Only one process may have
+  them open to write.
   """
-  folder = workdir / "checkpoints"
-  for entry in sorted(folder.glob("*")) if folder.exists() else []:
-    if entry.name.isdigit() and not (entry / COMPLETE).exists():
-      aside = entry.with_suffix(".incomplete")
+  folder = _folder(workdir)
+  for entry in folder.iterdir() if folder.exists() else ():
+    if entry.name.isdigit() and not _complete(entry):
+      aside, count = entry.with_name(f"{entry.name}.incomplete"), 1
+      while aside.exists():
+        count += 1
+        aside = entry.with_name(f"{entry.name}.incomplete{count}")
       log.warning("%s is incomplete; it is now %s", entry, aside.name)
       entry.rename(aside)
-  return ocp.CheckpointManager(
-    folder.absolute(),
-    options=ocp.CheckpointManagerOptions(
-      max_to_keep=max_to_keep, cleanup_tmp_directories=True
-    ),
+  options = ocp.CheckpointManagerOptions(
+    max_to_keep=max_to_keep, cleanup_tmp_directories=True
   )
+  return ocp.CheckpointManager(folder, options=options)
+
+
+def open_to_read(workdir: pathlib.Path) -> ocp.CheckpointManager:
+  """Opens the checkpoints without touching them, also beside a training run.
+
+  Raises:
+    ValueError: If there is no complete one.
+  """
+  if not steps(workdir):
+    raise ValueError(f"{workdir} holds no complete checkpoint; train first")
+  options = ocp.CheckpointManagerOptions(create=False)
+  return ocp.CheckpointManager(_folder(workdir), options=options)
+
+
+def steps(workdir: pathlib.Path) -> list[int]:
+  """Steps of the complete checkpoints, in order."""
+  return _steps(_folder(workdir))
+
+
+def latest(manager: ocp.CheckpointManager) -> int | None:
+  """The newest complete step, or None."""
+  return max(_steps(pathlib.Path(manager.directory)), default=None)
 
 
 def save(
@@ -70,8 +93,8 @@ def restore(
   """Restores the state of a step.
 
   Args:
-    manager: From `open_manager`.
-    step: One of `manager.all_steps()`.
+    manager: From `open_to_read` or `open_to_write`.
+    step: One of `steps(workdir)`.
     abstract: The state as `jax.ShapeDtypeStruct`s with shardings; any device
       count.
     expected: The meta of the run as it would be saved now.
@@ -115,6 +138,24 @@ def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
     state,
     shardings,
   )
+
+
+def _steps(folder: pathlib.Path) -> list[int]:
+  entries = folder.iterdir() if folder.exists() else ()
+  return sorted(
+    int(entry.name)
+    for entry in entries
+    if entry.name.isdigit() and _complete(entry)
+  )
+
+
+def _folder(workdir: pathlib.Path) -> pathlib.Path:
+  return workdir.absolute() / "checkpoints"
+
+
+def _complete(entry: pathlib.Path) -> bool:
+  """Whether a checkpoint was written to its end; Orbax writes this last."""
+  return (entry / "_CHECKPOINT_METADATA").exists()
 
 
 def _unreadable(folder, error) -> ValueError:

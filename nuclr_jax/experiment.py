@@ -19,7 +19,7 @@ from nuclr_jax.data.transforms import Transform
 from nuclr_jax.evaluate import driver
 from nuclr_jax.models import MODELS, Model
 from nuclr_jax.objectives import OBJECTIVES, Objective
-from nuclr_jax.optimizer import make_optimizer, make_schedule
+from nuclr_jax.optimizer import is_frozen, make_optimizer, make_schedule
 from nuclr_jax.types import Sides
 
 Config = Any  # a mapping, or an ml_collections.ConfigDict
@@ -89,6 +89,7 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   optimizer = {"name": "adamw", **config["optimizer"]}
+  freeze = optimizer.get("freeze", ())
   return Experiment(
     config=config,
     data=data,
@@ -99,6 +100,9 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
       image_shape=data.image_shape,
       vocab_size=data.tokenizer.vocab_size,
       length=data.tokenizer.length,
+      frozen=tuple(
+        x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
+      ),
     ),
     objective=_call(
       "objective", OBJECTIVES, config["objective"], span, **sizes._asdict()
@@ -127,6 +131,9 @@ def complete(config: Config) -> dict[str, Any]:
   for key in ("batch_size", "num_epochs", "log_every", "max_checkpoints"):
     if not config[key] > 0:
       raise ValueError(f"{key} must be greater than 0, got {config[key]}")
+  for key in ("seed", "eval_every", "checkpoint_every"):
+    if config[key] < 0:
+      raise ValueError(f"{key} must be at least 0, got {config[key]}")
   return config
 
 

@@ -88,7 +88,10 @@ def main(argv: list[str]) -> None:
     sys.exit(f"nuclr: needs one verb of {', '.join(VERBS)}; got {found}")
   try:
     VERBS[argv[1]]()
-  except (ValueError, FloatingPointError, FileNotFoundError) as error:
+  except KeyboardInterrupt:
+    print("\nnuclr: interrupted; the same command goes on", file=sys.stderr)
+    sys.exit(130)
+  except (ValueError, FloatingPointError, OSError) as error:
     if DEBUG.value:
       raise
     sys.exit(f"nuclr {argv[1]}: {error}\n(--debug shows where)")
@@ -100,7 +103,10 @@ def parse_flags(argv: list[str]) -> list[str]:
     print(__doc__ + flags.FLAGS.module_help(sys.modules[__name__]))
     sys.exit(0)
   try:
-    return app.parse_flags_with_usage(argv)
+    return flags.FLAGS(argv)
+  except flags.Error as error:
+    *_, reason = str(error).strip().splitlines()
+    sys.exit(f"nuclr: {reason.strip()}")
   except (AttributeError, KeyError) as error:  # from ml_collections
     given = ", ".join(a for a in argv if a.startswith("--config."))
     reason = error

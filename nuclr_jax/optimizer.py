@@ -48,8 +48,8 @@ def make_schedule(
   if freeze < 0 or warmup < 0 or rest < 1:
     raise ValueError(
       f"freeze_epochs {freeze_epochs:g} and warmup_epochs {warmup_epochs:g} "
-      f"must be at least 0 and shorter than the run of "
-      f"{num_steps / steps_per_epoch:g} epochs"
+      f"are {freeze} and {warmup} steps; they must be at least 0 and together "
+      f"shorter than the run of {num_steps} steps"
     )
   if decay == "constant":
     last = optax.constant_schedule(value)
@@ -83,11 +83,12 @@ def make_optimizer(
     clip_norm: Largest global norm of the gradient; 0 does not clip.
     b1: Decay of Adam's first moment.
     b2: Decay of Adam's second moment.
-    freeze: Regular expressions; parameters whose slash-joined name (such as
-      `model/image/dense/kernel`) starts with a match never change.
+    freeze: Regular expressions of parts of the model, such as `model/image`
+      (everything below it) or `model/.*/layers/0`; see `is_frozen`.
 
   Raises:
-    ValueError: From `init`, if an expression matches no parameter.
+    ValueError: For numbers out of range; from `init`, if an expression matches
+      no parameter.
 
   Example:
     >>> params = {"model": {"image": {"kernel": jax.numpy.ones((2, 2))}}}
@@ -96,6 +97,11 @@ def make_optimizer(
     >>> float(updates["model"]["image"]["kernel"].sum())
     0.0
   """
+  if weight_decay < 0 or clip_norm < 0:
+    raise ValueError(
+      f"weight_decay and clip_norm must be at least 0, got {weight_decay} and "
+      f"{clip_norm}"
+    )
   steps = [
     optax.adamw(
       learning_rate,
@@ -116,6 +122,17 @@ def make_optimizer(
   )
 
 
+def is_frozen(name: str, freeze: Sequence[str]) -> bool:
+  """Tells whether a slash-joined name, or a part above it, matches.
+
+  Example:
+    >>> names = ("model/image/dense/kernel", "model/image_projection")
+    >>> [is_frozen(name, ("model/image",)) for name in names]
+    [True, False]
+  """
+  return any(re.fullmatch(f"(?:{part})(?:/.*)?", name) for part in freeze)
+
+
 def _shifted(schedule, offset):
   return lambda step: schedule(step) + offset
 
@@ -127,10 +144,9 @@ def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
     for path, _ in jax.tree_util.tree_leaves_with_path(params)
   ]
   for pattern in freeze:
-    if not any(re.match(pattern, name) for name in names):
+    if not any(is_frozen(name, (pattern,)) for name in names):
       raise ValueError(
         f"freeze pattern {pattern!r} matches no parameter; there are {names}"
       )
-  frozen = [any(re.match(p, name) for p in freeze) for name in names]
-  labels = ["frozen" if f else "train" for f in frozen]
+  labels = ["frozen" if is_frozen(x, freeze) else "train" for x in names]
   return jax.tree.unflatten(jax.tree.structure(params), labels)

@@ -18,6 +18,13 @@ log = logging.getLogger(__name__)
 
 
 CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
+FREE = (
+  "num_devices",
+  "log_every",
+  "eval_every",
+  "checkpoint_every",
+  "max_checkpoints",
+)
 MUST_BE_FINITE = ("train/loss", "train/gradient_norm")  # others may be inf
 
 
@@ -69,21 +76,26 @@ def read_history(workdir: pathlib.Path) -> list[dict[str, float]]:
 
 
 def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Raises ValueError if the workdir holds the run of another config."""
-  if not (workdir / CONFIG).exists():
-    return
-  found = flatten(json.loads((workdir / CONFIG).read_text()))
-  wanted = flatten(json.loads(json.dumps(config)))
-  differing = [
-    f"{key.replace('/', '.')} is {found.get(key)} there, {wanted.get(key)} here"
-    for key in sorted(found.keys() | wanted.keys())
-    if found.get(key) != wanted.get(key)
-  ]
+  """Raises ValueError if the workdir holds the run of another config.
+
+  Keys that do not change what is learned (`FREE`) may differ.
+  """
+  differing = differences(read_config(workdir), config)
   if differing:
     raise ValueError(
       f"{workdir} holds a run with another config: {'; '.join(differing)}. "
       "Give the same config to continue it, or another workdir"
     )
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+  """Says in words where two configs differ, `FREE` keys aside."""
+  there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
+  return [
+    f"{key.replace('/', '.')} is {there.get(key)} there, {here.get(key)} here"
+    for key in sorted((there.keys() | here.keys()) - set(FREE))
+    if there.get(key) != here.get(key)
+  ]
 
 
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -101,7 +113,10 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / CONFIG
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
-  return json.loads(path.read_text())
+  try:
+    return json.loads(path.read_text())
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
@@ -138,8 +153,9 @@ def means(window: Sequence[tuple[int, Metrics]], *, last_good: str) -> Metrics:
       raise FloatingPointError(
         f"step {step} is not finite: {', '.join(wrong)}. Last good checkpoint: "
         f"{last_good}. A lower learning rate, gradient "
-        "clipping (optimizer.clip_norm) or a higher temperature may help; a "
-        "NaN also comes from an id outside the range of the per-sample state"
+        "clipping (optimizer.clip_norm) or a higher temperature may help, in "
+        "another workdir; a NaN also comes from an id outside the range of the "
+        "per-sample state"
       )
   names = fetched[0][1]
   total = {name: sum(float(m[name]) for _, m in fetched) for name in names}

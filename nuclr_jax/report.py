@@ -19,6 +19,7 @@ from PIL import Image
 from nuclr_jax import records, train
 from nuclr_jax.evaluate import driver
 from nuclr_jax.evaluate.retrieval import similarities
+from nuclr_jax.experiment import Experiment
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,17 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
 
 
 def write(
-  workdir: str | os.PathLike, *, data_dir: str | os.PathLike | None = None
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  parts: Experiment | None = None,
 ) -> pathlib.Path:
   """Writes `report.html` and `report/*.png` for the newest checkpoint.
 
   Args:
     workdir: Folder of a run.
     data_dir: Folder of prepared data sets.
+    parts: The parts of the run if its config does not name them.
 
   Returns:
     The path of `report.html`.
@@ -54,8 +59,8 @@ def write(
   Raises:
     ValueError: If the workdir holds no run or no complete checkpoint.
   """
-  workdir = pathlib.Path(workdir)
-  parts, mesh, state = train.load(workdir, data_dir=data_dir)
+  workdir = pathlib.Path(workdir).absolute()
+  parts, mesh, state = train.load(workdir, data_dir=data_dir, parts=parts)
   with jax.set_mesh(mesh):
     embed = train.embedder(parts, mesh)(state)
     examples = parts.data.examples
@@ -72,8 +77,9 @@ def write(
     _config(parts),
   ]
   page = (
-    f"<!doctype html><html lang=en><meta charset=utf-8><title>{workdir.name}"
-    f"</title><style>{STYLE}</style><body>{''.join(sections)}</body></html>"
+    "<!doctype html><html lang=en><meta charset=utf-8>"
+    f"<title>{html.escape(workdir.name)}</title>"
+    f"<style>{STYLE}</style><body>{''.join(sections)}</body></html>"
   )
   path = workdir / "report.html"
   records.write_atomically(path, page)
@@ -95,7 +101,7 @@ def _metrics(workdir) -> str:
 
 
 def _curves(history, plots) -> str:
-  """Loss, temperature-like scalars and recall over steps."""
+  """Loss and recall over steps."""
   figure = Figure(figsize=(11, 3.6), layout="constrained")
   left, right = figure.subplots(1, 2)
   _plot(left, history, ["train/loss"])
@@ -122,16 +128,23 @@ def _plot(axes, history, names) -> None:
 def _sample_state(parts, state, plots) -> str:
   """Histograms of log u and zeta, and the most and least popular samples."""
   sample, sizes = state.objective.sample, parts.data.train.sizes
-  histograms = {}
-  if hasattr(sample.pair, "log_u"):
-    for side in ("image", "text"):
-      log_u = np.asarray(getattr(sample.pair.log_u, side))[: sizes.num_pairs]
-      histograms[f"log u, {side}s as anchors"] = log_u[np.isfinite(log_u)]
-  zeta = {}
+  histograms, zeta = {}, {}
   for side, size in zip(("image", "text"), sizes.ids, strict=True):
-    if hasattr(getattr(sample, side), "zeta"):
-      zeta[side] = np.asarray(getattr(sample, side).zeta)[:size]
-      histograms[f"zeta of {side}s"] = zeta[side]
+    rows = getattr(sample, side)
+    tables = {
+      f"log u, {side}s as anchors": (
+        getattr(getattr(sample.pair, "log_u", None), side, None),
+        sizes.num_pairs,
+      ),
+      f"log u by {side} id": (getattr(rows, "log_u", None), size),
+      f"zeta of {side}s": (getattr(rows, "zeta", None), size),
+    }
+    for name, (table, num_rows) in tables.items():
+      if table is not None:
+        values = np.asarray(table)[:num_rows]
+        histograms[name] = values[np.isfinite(values)]
+    if hasattr(rows, "zeta"):
+      zeta[side] = np.asarray(rows.zeta)[:size]
   if not histograms:
     return ""
   figure = Figure(figsize=(3.4 * len(histograms), 2.8), layout="constrained")

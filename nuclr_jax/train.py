@@ -65,13 +65,19 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
+  if jax.process_count() > 1:
+    raise ValueError("training on several processes is not supported yet")
   config = experiment.complete(config)
   workdir = pathlib.Path(workdir)
   mesh = make_mesh(config)
-  records.check_config(workdir, config)
-  parts = parts or experiment.build(config, data_dir=data_dir)
+  if checkpoint.steps(workdir):
+    records.check_config(workdir, config)
+  parts = _parts(parts, config, data_dir)
   records.write_config(workdir, config)
-  with jax.set_mesh(mesh), _open_checkpoints(workdir, config) as manager:
+  manager = checkpoint.open_to_write(
+    workdir, max_to_keep=config["max_checkpoints"]
+  )
+  with jax.set_mesh(mesh), contextlib.closing(manager):
     train_state = start(parts, mesh, manager)
     done = workdir / records.METRICS
     if int(train_state.step) < parts.num_steps:
@@ -94,20 +100,28 @@ def fit(
 
 
 def load(
-  workdir: str | os.PathLike, *, data_dir: str | os.PathLike | None = None
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  parts: Experiment | None = None,
 ) -> tuple[Experiment, Mesh, TrainState]:
   """Loads a run: its parts, its mesh and its newest checkpoint.
+
+  The workdir is only read; it may be that of a run in progress.
+
+  Args:
+    workdir: Folder of a run.
+    data_dir: Folder of prepared data sets.
+    parts: The parts to use instead of those that the run's config names.
 
   Raises:
     ValueError: If the workdir holds no run, or no complete checkpoint.
   """
   workdir = pathlib.Path(workdir)
   config = experiment.complete(records.read_config(workdir))
-  mesh = make_mesh(config)
-  parts = experiment.build(config, data_dir=data_dir)
-  with jax.set_mesh(mesh), _open_checkpoints(workdir, config) as manager:
-    if manager.latest_step() is None:
-      raise ValueError(f"{workdir} holds no complete checkpoint; train first")
+  mesh, manager = make_mesh(config), checkpoint.open_to_read(workdir)
+  with jax.set_mesh(mesh), contextlib.closing(manager):
+    parts = _parts(parts, config, data_dir)
     return parts, mesh, start(parts, mesh, manager)
 
 
@@ -144,7 +158,7 @@ def start(parts: Experiment, mesh: Mesh, manager) -> TrainState:
     return init_state(parts.model, parts.objective, parts.optimizer, key)
 
   layout = shardings(mesh)
-  step = manager.latest_step()
+  step = checkpoint.latest(manager)
   if step is None:
     return jax.jit(init, out_shardings=layout)()
   shapes = jax.eval_shape(init)
@@ -160,6 +174,16 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
   """Makes `embed(train_state) -> driver.Embed` for the evaluators."""
   make = driver.make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
   return lambda state: make(state.params["model"], state.model_state)
+
+
+def _parts(parts, config, data_dir) -> Experiment:
+  """The parts of a config, or those given if they are of this config."""
+  if parts is None:
+    return experiment.build(config, data_dir=data_dir)
+  differing = records.differences(parts.config, config)
+  if differing:
+    raise ValueError(f"parts are of another config: {'; '.join(differing)}")
+  return parts
 
 
 def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
@@ -245,20 +269,8 @@ def _recording(workdir, start_step):
     recorder.close()
 
 
-@contextlib.contextmanager
-def _open_checkpoints(workdir, config):
-  """The checkpoint manager, closed even after an error."""
-  manager = checkpoint.open_manager(
-    workdir, max_to_keep=config["max_checkpoints"]
-  )
-  try:
-    yield manager
-  finally:
-    manager.close()
-
-
 def _latest(manager) -> str:
-  step = manager.latest_step()
+  step = checkpoint.latest(manager)
   return "none" if step is None else str(manager.directory / str(step))
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Num
 PyTree = Any
 Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
+Number = float | jax.typing.ArrayLike  # a scalar
 ScalarOrSchedule = float | jax.typing.ArrayLike | Any  # Any: optax.Schedule
 
 

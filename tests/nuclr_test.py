@@ -298,6 +298,19 @@ def test_ids_out_of_range_give_nan_and_never_write(field, bad):
     np.testing.assert_array_equal(table[untouched], first)
 
 
+def test_scalars_of_numpy_and_jax_are_numbers():
+  objective = objectives.nuclr(
+    num_pairs=np.int64(8),
+    temperature=np.float32(0.1),
+    gamma=jnp.asarray(0.5),
+    zeta_learning_rate=Sides(np.float32(0.1), np.asarray(0.1)),
+    zeta_init=np.float64(0.1),
+  )
+  pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
+  loss, _ = objective.apply(*objective.init(), pairs)
+  assert math.isfinite(loss)
+
+
 @pytest.mark.parametrize(
   "arguments, message",
   [
@@ -310,9 +323,13 @@ def test_ids_out_of_range_give_nan_and_never_write(field, bad):
     (dict(anchor_average="text"), "anchor_average must be one of"),
     (dict(zeta_learning_rate=-1.0), "zeta_learning_rate must be in"),
     (dict(zeta_momentum=1.0), r"zeta_momentum must be in \[0, 1\)"),
-    (dict(zeta_init=math.nan), "zeta_init must be finite"),
+    (dict(zeta_init=math.nan), "zeta_init must be a finite"),
     (dict(xi_init=math.nan), "xi_init must be a number"),
     (dict(num_texts=100), "num_texts must be in"),
+    (dict(temperature=True), "temperature must be a number"),
+    (dict(zeta_learning_rate=math.inf), "zeta_learning_rate must be in"),
+    (dict(num_pairs=True), "num_pairs must be a whole number"),
+    (dict(xi_init=-math.inf), "xi_init must be a number"),
   ],
 )
 def test_bad_arguments_say_what_is_allowed(arguments, message):

@@ -39,6 +39,14 @@ def test_log_mean_exp_by_id_ignores_empty_rows():
     np.testing.assert_allclose(found[i], expected, rtol=1e-5)
 
 
+def test_narrow_ids_do_not_wrap():
+  table = jnp.zeros(1024)
+  ids = jnp.array([250, 3], jnp.uint8)
+  written = rows.write(table, ids, jnp.ones(2), num_rows=200)
+  np.testing.assert_array_equal(np.flatnonzero(written), [3])
+  assert np.isnan(rows.read(table, ids, num_rows=200)[0])
+
+
 def test_padding_and_wrong_ids_read_nan_and_drop_writes():
   table, ids = jnp.arange(8.0), jnp.array([0, 5, 6, 7, 8, -1])
   read = rows.read(table, ids, num_rows=6)

@@ -72,23 +72,25 @@ def prepare(data_dir: str | os.PathLike, *, size: int = 32) -> pathlib.Path:
   """
   if size < 8:
     raise ValueError(f"size must be at least 8 pixels, got {size}")
-  tfds.disable_progress_bar()
   config = tfds.core.BuilderConfig(name=f"{size}px_{_fingerprint(size)}")
+  version = str(Glyphs.VERSION)
+  folder = pathlib.Path(data_dir) / Glyphs.name / config.name / version
+  if folder.exists():
+    if not (folder / "dataset_info.json").exists():
+      raise sources.damaged(folder / "dataset_info.json", "it is missing")
+    return folder
+  log.info("rendering the glyphs into %s", folder)
+  tfds.disable_progress_bar()
   builder = Glyphs(
     size=size,
     config=config,
     data_dir=os.fspath(data_dir),
     file_format="array_record",
   )
-  folder = pathlib.Path(builder.data_dir)
-  if not folder.exists():
-    log.info("rendering the glyphs into %s", folder)
-    try:
-      builder.download_and_prepare()
-    except FileExistsError:
-      log.info("another process prepared %s meanwhile", folder)
-  elif not (folder / "dataset_info.json").exists():
-    raise sources.damaged(folder / "dataset_info.json", "it is missing")
+  try:
+    builder.download_and_prepare()
+  except FileExistsError:
+    log.info("another process prepared %s meanwhile", folder)
   return folder
 
 

@@ -105,13 +105,18 @@ def from_nnx(build, num_features: int) -> Tower:
   return Tower(init, apply, num_features)
 
 
-def dual_encoder(image: Tower, text: Tower, *, dim: int) -> Model:
+def dual_encoder(
+  image: Tower, text: Tower, *, dim: int, frozen: tuple[str, ...] = ()
+) -> Model:
   """Two towers, a linear projection each, and the unit sphere.
 
   Args:
     image: Encoder of `Batch.image`.
     text: Encoder of `Batch.text` (token ids).
     dim: Width of the embeddings.
+    frozen: Towers ("image", "text") that always run as in evaluation: batch
+      statistics rest and nothing is dropped. Their parameters rest if the
+      optimizer's `freeze` says so.
 
   Returns:
     A `Model`; its params are `{"image", "text", "image_projection",
@@ -145,7 +150,7 @@ def dual_encoder(image: Tower, text: Tower, *, dim: int) -> Model:
           model_state[side],
           jnp.asarray(x),
           key=keys[side],
-          train=train,
+          train=train and side not in frozen,
         )
         embeddings[side] = normalize(features @ params[f"{side}_projection"])
     ids = (batch.pair_id, batch.image_id, batch.text_id)

@@ -124,6 +124,7 @@ def small(
   text_layers: int = 1,
   text_heads: int = 4,
   dropout: float = 0.0,
+  frozen: tuple[str, ...] = (),
 ) -> base.Model:
   """A small ConvNet and a small text transformer.
 
@@ -139,12 +140,18 @@ def small(
     text_layers: Number of attention blocks; 0 is a bag of words.
     text_heads: Attention heads; must divide `text_width`.
     dropout: Rate, in [0, 1).
+    frozen: See `dual_encoder`.
 
   Raises:
-    ValueError: If a picture is not square, or the heads do not divide.
+    ValueError: If a picture is not square, or a number does not fit.
   """
   if image_shape[0] != image_shape[1]:
     raise ValueError(f"pictures must be square, got {image_shape}")
+  if not 0 <= dropout < 1 or text_layers < 0:
+    raise ValueError(
+      "dropout must be in [0, 1) and text_layers at least 0, got "
+      f"{dropout} and {text_layers}"
+    )
   stride = math.prod(stage[0] for stage in image_stages)
   if image_shape[0] % stride:
     raise ValueError(
@@ -180,4 +187,5 @@ def small(
     base.from_nnx(image, image_features),
     base.from_nnx(text, text_width),
     dim=dim,
+    frozen=frozen,
   )

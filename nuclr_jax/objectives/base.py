@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 import math
-from typing import NamedTuple, Protocol
+import operator
+from typing import NamedTuple, Protocol, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -94,13 +95,36 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   return stop(value) + (surrogate - stop(surrogate))
 
 
-def check_temperature(temperature: float) -> None:
-  """Raises ValueError unless `temperature` is a positive, finite number."""
-  if not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
-    raise ValueError(
-      f"temperature must be a number greater than 0, got {temperature!r}; "
-      "it divides cosine similarities (0.01 to 0.1 is usual)"
-    )
+def check_number(name: str, value, allowed: str, is_allowed) -> float:
+  """Returns a Python float, from any scalar that is allowed.
+
+  Args:
+    name: Of the argument, for the message.
+    value: A number, a NumPy scalar or an array without axes.
+    allowed: What is allowed, in words, for the message.
+    is_allowed: Tells whether a float is.
+
+  Raises:
+    ValueError: If `value` is no number or not allowed.
+  """
+  try:
+    number = math.nan if isinstance(value, bool | str) else float(value)
+  except (TypeError, ValueError):
+    number = math.nan
+  if not is_allowed(number):  # nothing allows nan
+    raise ValueError(f"{name} must be {allowed}, got {value!r}")
+  return number
+
+
+def check_temperature(temperature) -> float:
+  """Returns the temperature; ValueError unless positive and finite."""
+  return check_number(
+    "temperature",
+    temperature,
+    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
+    "usual)",
+    lambda x: 0 < x < math.inf,
+  )
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -110,13 +134,22 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_sizes(
-  num_pairs: int, num_images: int | None, num_texts: int | None
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None,
+  num_texts: SupportsIndex | None,
 ) -> Sizes:
   """Fills in the defaults and checks the row counts of per-sample state."""
+  given = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
+  for name, value in given.items():
+    if value is None and name != "num_pairs":
+      continue
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+      raise ValueError(f"{name} must be a whole number, got {value!r}")
+  n = operator.index(num_pairs)
   sizes = Sizes(
-    num_pairs,
-    num_pairs if num_images is None else num_images,
-    num_pairs if num_texts is None else num_texts,
+    n,
+    n if num_images is None else operator.index(num_images),
+    n if num_texts is None else operator.index(num_texts),
   )
   if sizes.num_pairs < 2:
     raise ValueError(
@@ -141,11 +174,11 @@ def check_schedule(
   """
   if callable(value):
     return value
-  number = isinstance(value, int | float)
-  if not (number and low <= value <= high and (low_allowed or value > low)):
-    bracket = "[" if low_allowed else "("
-    raise ValueError(
-      f"{name} must be in {bracket}{low:g}, {high:g}] or a schedule of the "
-      f"step count, got {value!r}"
-    )
-  return lambda count: jnp.asarray(value)
+  number = check_number(
+    name,
+    value,
+    f"in {'[' if low_allowed else '('}{low:g}, {high:g}"
+    f"{']' if high < math.inf else ')'} or a schedule of the step count",
+    lambda x: low <= x <= high and x < math.inf and (low_allowed or x > low),
+  )
+  return lambda count: jnp.asarray(number)

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Number, Sides
 
 MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
 
 
 def clip(
-  *, temperature: float = 0.07, learn_temperature: bool = True
+  *, temperature: Number = 0.07, learn_temperature: bool = True
 ) -> base.Objective:
   r"""InfoNCE: each anchor classifies its own pair among the batch.
 
@@ -44,12 +44,12 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  base.check_temperature(temperature)
+  temperature = base.check_temperature(temperature)
 
   def init_params():
     if not learn_temperature:
       return {}
-    return {"log_scale": jnp.asarray(-math.log(temperature))}
+    return {"log_scale": jnp.full((), -math.log(temperature), float)}
 
   def loss_fn(params, pairs):
     tau = temperature

@@ -2,7 +2,7 @@
 
 from functools import partial
 import math
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, rows, sogclr
-from nuclr_jax.types import ScalarOrSchedule, Sides, each, swap
+from nuclr_jax.types import Number, ScalarOrSchedule, Sides, each, swap
 
 ESTIMATORS = ("unbiased", "paper", "official")
 
@@ -32,19 +32,19 @@ class Shared(NamedTuple):
 
 def nuclr(
   *,
-  num_pairs: int,
-  num_images: int | None = None,
-  num_texts: int | None = None,
-  temperature: float = 0.07,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
+  temperature: Number = 0.05,
   gamma: ScalarOrSchedule = 0.8,
-  zeta_init: float = 0.0,
-  xi_init: float | None = None,
+  zeta_init: Number = 0.0,
+  xi_init: Number | None = None,
   zeta_estimator: str = "unbiased",
   zeta_center: bool | None = None,
   own_pair: str = "xi",
   anchor_average: str = "pair",
   zeta_learning_rate: ScalarOrSchedule | Sides = 1e-3,
-  zeta_momentum: float = 0.1,
+  zeta_momentum: Number = 0.1,
 ) -> base.Objective:
   r"""Non-uniform contrastive loss with a learned popularity per sample.
 
@@ -91,10 +91,11 @@ def nuclr(
       temperature), the ablation of the paper (NUCLR-diamond).
     anchor_average: "pair" (the paper's) weights the encoders' gradient by one
       u per pair; "id" by one u per image id (text id for texts as anchors).
-    zeta_learning_rate: Absolute, in units of similarity per step (zeta acts
-      through zeta / temperature, so 0.01 to 0.1 times the temperature is
-      usual): a number, a schedule of the step count, or `Sides` of them for
-      zeta of images and of texts. While it is 0, zeta and its momentum rest.
+    zeta_learning_rate: Absolute, in units of similarity per step, 1e-3 by
+      default (zeta acts through zeta / temperature, so 0.01 to 0.1 times the
+      temperature is usual): a number, a schedule of the step count, or `Sides`
+      of them for zeta of images and of texts. While it is 0, zeta and its
+      momentum rest.
     zeta_momentum: In [0, 1): m <- zeta_momentum m + (1 - zeta_momentum) g;
       the first touch of a row sets m = g.
 
@@ -122,27 +123,41 @@ def nuclr(
     "unbiased" is derived in this library: given that j is in the batch, its
     own pair is always there, any other anchor with (B - 1) / (n - 1).
   """
-  base.check_temperature(temperature)
+  temperature = base.check_temperature(temperature)
   base.check_choice("zeta_estimator", zeta_estimator, ESTIMATORS)
   base.check_choice("own_pair", own_pair, ("xi", "zeta"))
   base.check_choice("anchor_average", anchor_average, ("pair", "id"))
-  _check_zeta(zeta_init, xi_init, zeta_momentum)
+  zeta_init = base.check_number(
+    "zeta_init", zeta_init, "a finite number", math.isfinite
+  )
+  xi_init = base.check_number(
+    "xi_init",
+    abs(zeta_init) if xi_init is None else xi_init,
+    "a number, `math.inf` or None",
+    lambda x: x > -math.inf,
+  )
+  zeta_momentum = base.check_number(
+    "zeta_momentum",
+    zeta_momentum,
+    "in [0, 1) (it weights the old momentum; the official theta = 0.9 is 0.1)",
+    lambda x: 0 <= x < 1,
+  )
   sizes = base.check_sizes(num_pairs, num_images, num_texts)
   gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
   rates = _check_rates(zeta_learning_rate)
   if zeta_center is None:
     zeta_center = zeta_estimator == "unbiased"
-  if xi_init is None:
-    xi_init = abs(zeta_init)
 
   def init():
     def id_rows(n):
-      log_u = jnp.full(n, -jnp.inf) if anchor_average == "id" else None
-      return IdRows(jnp.full(n, float(zeta_init)), jnp.zeros(n), log_u)
+      log_u = jnp.full(n, -jnp.inf, float) if anchor_average == "id" else None
+      zeta = jnp.full(n, zeta_init, float)
+      return IdRows(zeta, jnp.zeros(n), log_u)
 
-    log_u = sogclr.unvisited(Sides(num_pairs, num_pairs))
+    n = sizes.num_pairs
+    log_u = sogclr.unvisited(Sides(n, n))
     sample = base.Rows(sogclr.PairRows(log_u), *each(id_rows, sizes.ids))
-    xi = each(jnp.asarray, Sides(float(xi_init), float(xi_init)))
+    xi = Sides(jnp.full((), xi_init, float), jnp.full((), xi_init, float))
     return {}, base.State(sample, Shared(xi, jnp.int32(0)))
 
   def apply(params, state, pairs):
@@ -182,7 +197,7 @@ def nuclr(
       contrast_log_weight=each(_zeta_log_weight, log_phi, log_u, log_own),
     )
 
-    gradient = partial(_gradient, zeta_estimator, zeta_center, num_pairs)
+    gradient = partial(_gradient, zeta_estimator, zeta_center, sizes.num_pairs)
     w_own = each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)
     has_negative = each(lambda x: x != -jnp.inf, swap(log_phi))
     moved = each(
@@ -201,19 +216,6 @@ def nuclr(
     return base.attach_gradient(value, out.surrogate), (state, metrics)
 
   return base.Objective(init, apply)
-
-
-def _check_zeta(zeta_init, xi_init, zeta_momentum):
-  """Raises ValueError for impossible first values or momentum."""
-  if not math.isfinite(zeta_init):
-    raise ValueError(f"zeta_init must be finite, got {zeta_init}")
-  if xi_init is not None and math.isnan(xi_init):
-    raise ValueError("xi_init must be a number, `math.inf` or None, got nan")
-  if not 0 <= zeta_momentum < 1:
-    raise ValueError(
-      f"zeta_momentum must be in [0, 1), got {zeta_momentum}; it weights the "
-      "old momentum (the official code's theta = 0.9 is 0.1 here)"
-    )
 
 
 def _check_rates(rate) -> Sides:

@@ -7,9 +7,9 @@ it never wraps around and never writes.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Integer
 
-Ids = Int[Array, "batch"]
+Ids = Integer[Array, "batch"]
 
 
 def read(table: Float[Array, "rows ..."], ids: Ids, num_rows: int):
@@ -81,6 +81,8 @@ def log_mean_exp_by_id(
 
 def _drop_invalid(table, ids, num_rows):
   """Sends ids outside [0, num_rows) past the end of the (padded) table."""
+  ids = jnp.asarray(ids)
+  ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
   return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))
 
 

@@ -2,14 +2,14 @@
 
 from functools import partial
 import math
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, rows
-from nuclr_jax.types import Pairs, ScalarOrSchedule, Sides, Sizes, each
+from nuclr_jax.types import Number, Pairs, ScalarOrSchedule, Sides, Sizes, each
 
 NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log epsilon = log 0
 
@@ -34,10 +34,10 @@ class Shared(NamedTuple):
 
 def sogclr(
   *,
-  num_pairs: int,
-  num_images: int | None = None,
-  num_texts: int | None = None,
-  temperature: float = 0.07,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
+  temperature: Number = 0.07,
   gamma: ScalarOrSchedule = 0.8,
   anchor_average: str = "pair",
 ) -> base.Objective:
@@ -79,14 +79,14 @@ def sogclr(
   Reference: Yuan et al., Provable Stochastic Optimization for Global
     Contrastive Learning, ICML 2022.
   """
-  base.check_temperature(temperature)
+  temperature = base.check_temperature(temperature)
   base.check_choice("anchor_average", anchor_average, ("pair", "id"))
   sizes = base.check_sizes(num_pairs, num_images, num_texts)
   gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
 
   def init():
     if anchor_average == "pair":
-      log_u = unvisited(Sides(num_pairs, num_pairs))
+      log_u = unvisited(Sides(sizes.num_pairs, sizes.num_pairs))
       sample = base.Rows(pair=PairRows(log_u))
     else:
       log_u = unvisited(sizes.ids)
@@ -120,7 +120,7 @@ def sogclr(
 
 def unvisited(num_rows: Sides) -> Sides:
   """The first log_u of both sides: -inf, never visited."""
-  return each(lambda n: jnp.full(n, -jnp.inf), num_rows)
+  return each(lambda n: jnp.full(n, -jnp.inf, float), num_rows)
 
 
 def log_negatives(sizes: Sizes, batch: int) -> float:
