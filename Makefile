@@ -25,9 +25,11 @@ lint: .venv/test.stamp
 	$(PYTHON) -m venv .venv
 
 .venv/demo.stamp: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
+	@echo "installing the packages into .venv (about a minute)"
+	@$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
 .venv/test.stamp: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	@echo "installing the packages into .venv (about a minute)"
+	@$(BIN)/python -m pip install --quiet --editable ".[test]"
 	touch $@ .venv/demo.stamp
