@@ -136,7 +136,7 @@ def means(window: Sequence[tuple[int, Metrics]], *, last_good: str) -> Metrics:
 
   Args:
     window: `(step, metrics)`; the metrics may still be on the devices.
-    last_good: The newest checkpoint, for the message.
+    last_good: Names the newest checkpoint, for the message.
 
   Raises:
     FloatingPointError: For the first step with a NaN, or a loss or gradient
@@ -152,7 +152,7 @@ def means(window: Sequence[tuple[int, Metrics]], *, last_good: str) -> Metrics:
     if wrong:
       raise FloatingPointError(
         f"step {step} is not finite: {', '.join(wrong)}. Last good checkpoint: "
-        f"{last_good}. A lower learning rate, gradient "
+        f"{last_good()}. A lower learning rate, gradient "
         "clipping (optimizer.clip_norm) or a higher temperature may help, in "
         "another workdir; a NaN also comes from an id outside the range of the "
         "per-sample state"

@@ -205,7 +205,7 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
       saving = stopping or _every(config["checkpoint_every"], step)
       logging_now = step == last or _every(config["log_every"], step)
       if saving or logging_now:
-        means = records.means(window, last_good=_latest(manager))
+        means = records.means(window, lambda: _latest(manager))
       if logging_now:
         write(step, means)
         show(step, means["train/loss"])
@@ -270,6 +270,8 @@ def _recording(workdir, start_step):
 
 
 def _latest(manager) -> str:
+  """Where the newest checkpoint is, once a save under way has ended."""
+  manager.wait_until_finished()
   step = checkpoint.latest(manager)
   return "none" if step is None else str(manager.directory / str(step))
 
