@@ -131,7 +131,9 @@ def write_json(path: pathlib.Path, value) -> None:
   write_atomically(path, json.dumps(value, indent=2) + "\n")
 
 
-def means(window: Sequence[tuple[int, Metrics]], *, last_good: str) -> Metrics:
+def means(
+  window: Sequence[tuple[int, Metrics]], last_good: Callable[[], str]
+) -> Metrics:
   """Means of metrics over steps.
 
   Args:
