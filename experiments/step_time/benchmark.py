@@ -29,7 +29,9 @@ TOWERS = {
   ),
   # The size of configs/glyphs.py.
   "glyphs": dict(
-    image_stages=((4, 2, 96), (2, 1, 192)), image_features=384, text_layers=1
+    image_stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)),
+    image_features=384,
+    text_layers=1,
   ),
 }
 OBJECTIVES = {
