@@ -69,12 +69,10 @@ def latest(manager: ocp.CheckpointManager) -> int | None:
 def save(
   manager: ocp.CheckpointManager, step: int, state: PyTree, meta: Meta
 ) -> None:
-  """Starts an asynchronous save, unless this step is saved already.
+  """Starts an asynchronous save.
 
   `meta` gets the `position` of the data: batches taken, which is the step.
   """
-  if step in manager.all_steps():
-    return
   manager.save(
     step,
     args=ocp.args.Composite(

@@ -78,7 +78,7 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
   """
   config = complete(config)
   _check_names(config)
-  data = _call("data set", DATASETS, config["data"], data_dir=data_dir)
+  data = _call(DATASETS, config["data"], data_dir=data_dir)
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
   num_steps = round(config["num_epochs"] * steps_per_epoch)
@@ -88,13 +88,11 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
       f"{config['batch_size']}, {sizes.num_pairs} training pairs"
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
-  optimizer = {"name": "adamw", **config["optimizer"]}
-  freeze = optimizer.get("freeze", ())
+  freeze = config["optimizer"].get("freeze", ())
   return Experiment(
     config=config,
     data=data,
     model=_call(
-      "model",
       MODELS,
       config["model"],
       image_shape=data.image_shape,
@@ -104,10 +102,10 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
         x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
       ),
     ),
-    objective=_call(
-      "objective", OBJECTIVES, config["objective"], span, **sizes._asdict()
+    objective=_call(OBJECTIVES, config["objective"], span, **sizes._asdict()),
+    optimizer=_call(
+      {"adamw": make_optimizer}, {"name": "adamw", **config["optimizer"]}, span
     ),
-    optimizer=_call("optimizer", {"adamw": make_optimizer}, optimizer, span),
     num_steps=num_steps,
   )
 
@@ -217,6 +215,7 @@ def _check_names(config) -> None:
         f"config.{key}.name is {name!r}; known names are {sorted(table)}"
       )
     _check_keys(f"{key} {name!r}", table[name], config[key])
+  _check_keys("the optimizer", make_optimizer, config["optimizer"])
 
 
 def _check_keys(what: str, factory: Callable, spec: Config) -> None:
@@ -228,10 +227,9 @@ def _check_keys(what: str, factory: Callable, spec: Config) -> None:
     )
 
 
-def _call(what, table, spec, span=None, **given):
+def _call(table, spec, span=None, **given):
   """Calls the factory that `spec` names with what it takes of `given`."""
   factory = table[spec["name"]]
-  _check_keys(f"{what} {spec['name']!r}", factory, spec)
   known = inspect.signature(factory).parameters
   arguments = {key: value for key, value in given.items() if key in known}
   arguments |= {

@@ -4,6 +4,7 @@ A model is two pure functions over nested dicts. Flax modules live behind
 `from_nnx`; outside of this package nobody sees them.
 """
 
+import inspect
 from typing import Any, NamedTuple, Protocol
 
 from flax import nnx
@@ -65,9 +66,9 @@ def from_nnx(build, num_features: int) -> Tower:
   """Wraps a Flax NNX module as a `Tower`.
 
   Args:
-    build: `build(rngs) -> nnx.Module`, called as `module(x, rngs=rngs)`; its
-      state is `nnx.Param` and `nnx.BatchStat` only (make dropout layers
-      without `rngs`; they take them from the call).
+    build: `build(rngs) -> nnx.Module`, called as `module(x)`, with `rngs=` if
+      it takes them; its state is `nnx.Param` and `nnx.BatchStat` only (make
+      dropout layers without `rngs`; they take them from the call).
     num_features: Width of the module's output.
 
   Raises:
@@ -98,8 +99,10 @@ def from_nnx(build, num_features: int) -> Tower:
       )
     module = nnx.merge(graph, params, state)
     (module.train if train else module.eval)()
-    rngs = nnx.Rngs(key) if key is not None else None
-    features = module(x, rngs=rngs) if _takes_rngs(module) else module(x)
+    arguments = {}
+    if "rngs" in inspect.signature(module).parameters:
+      arguments["rngs"] = None if key is None else nnx.Rngs(key)
+    features = module(x, **arguments)
     return features, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 
   return Tower(init, apply, num_features)
@@ -175,7 +178,3 @@ def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
   """Names and shapes of all leaves."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path): x.shape for path, x in leaves}
-
-
-def _takes_rngs(module) -> bool:
-  return not isinstance(module, nnx.Linear)

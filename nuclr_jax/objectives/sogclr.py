@@ -143,19 +143,23 @@ def track_pairs(
   """Moves each pair's averages; returns the tables and the batch's new rows."""
   ids = Sides(pairs.pair_id, pairs.pair_id)
   num_rows = Sides(sizes.num_pairs, sizes.num_pairs)
-  tracked = each(partial(_track, gamma), log_u, ids, log_phi, num_rows)
-  return tuple(Sides(*x) for x in zip(*tracked, strict=True))
+  return _track(log_u, ids, log_phi, gamma, num_rows)
 
 
 def track_ids(
   log_u: Sides, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes
 ) -> tuple[Sides, Sides]:
   """As `track_pairs`, with one average per anchor id instead of per pair."""
-  tracked = each(partial(_track, gamma), log_u, pairs.ids, log_phi, sizes.ids)
+  return _track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
+
+
+def _track(log_u, ids, log_phi, gamma, num_rows) -> tuple[Sides, Sides]:
+  """Moves both sides; returns the tables and the batch's new rows."""
+  tracked = each(partial(_track_side, gamma), log_u, ids, log_phi, num_rows)
   return tuple(Sides(*x) for x in zip(*tracked, strict=True))
 
 
-def _track(gamma, table, ids, log_phi, num_rows):
+def _track_side(gamma, table, ids, log_phi, num_rows):
   """Moves u <- (1 - gamma) u + gamma phi, in log space.
 
   phi is averaged (in linear space) over rows of the batch with equal ids.
