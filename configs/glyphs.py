@@ -2,17 +2,44 @@
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
-The argument after a colon is a comma-separated list of an objective's name
-(nuclr by default) and `smoke` (a run of under a minute):
+The argument after a colon is a comma-separated list of a name in `OBJECTIVES`
+below (nuclr by default) and `smoke` (a run of under a minute):
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 """
 
 from ml_collections import ConfigDict, config_dict
 
+# By config name; the objective has the same name unless `name` says otherwise.
 OBJECTIVES = dict(
   clip=dict(temperature=0.07, learn_temperature=True),
-  sogclr=dict(temperature=0.07, gamma=0.8, anchor_average="pair"),
+  cyclip=dict(
+    temperature=0.07, learn_temperature=True, in_modal=0.25, cross_modal=0.25
+  ),
+  debiased=dict(temperature=0.07, tau_plus=0.01),
+  fastclip_v1=dict(
+    name="sogclr",
+    temperature=0.07,
+    gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5),
+    anchor_average="pair",
+  ),
+  fastclip_v3=dict(
+    name="sogclr",
+    temperature=0.07,
+    learn_temperature=True,
+    rho=7.0,
+    gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5),
+    anchor_average="pair",
+  ),
+  isogclr=dict(
+    temperature=0.07,
+    temperature_range=(0.01, 0.3),
+    temperature_learning_rate=1e-3,
+    temperature_momentum=0.5,
+    rho=7.0,
+    gamma=0.8,
+  ),
+  ntxent=dict(temperature=0.07, learn_temperature=True),
   nuclr=dict(
     temperature=0.07,
     gamma=0.8,
@@ -23,6 +50,20 @@ OBJECTIVES = dict(
     zeta_learning_rate=dict(value=1e-3, freeze_epochs=0.0, decay="constant"),
     zeta_momentum=0.1,
   ),
+  nuclr_individual=dict(
+    name="nuclr",
+    temperature=0.07,
+    temperature_range=(0.01, 0.3),
+    temperature_learning_rate=1e-3,
+    temperature_momentum=0.5,
+    rho=7.0,
+    gamma=0.8,
+    zeta_learning_rate=dict(value=1e-3, freeze_epochs=0.0, decay="constant"),
+  ),
+  siglip=dict(init_scale=10.0, init_bias=-10.0),
+  sogclr=dict(temperature=0.07, gamma=0.8, anchor_average="pair"),
+  spectral=dict(),
+  vicreg=dict(invariance=25.0, variance=25.0, covariance=1.0),
 )
 
 
@@ -49,7 +90,8 @@ def get_config(arg: str = "") -> ConfigDict:
     text_heads=4,
     dropout=0.0,
   )
-  config.objective = dict(name=names[0], **OBJECTIVES[names[0]])
+  config.model.normalize = names[0] != "vicreg"
+  config.objective = {"name": names[0]} | OBJECTIVES[names[0]]
   config.optimizer = dict(
     learning_rate=dict(value=2e-3, warmup_epochs=0.5, decay="cosine"),
     weight_decay=0.5,

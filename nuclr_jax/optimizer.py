@@ -17,6 +17,7 @@ def make_schedule(
   freeze_epochs: float = 0.0,
   warmup_epochs: float = 0.0,
   decay: str = "constant",
+  decay_fraction: float = 1.0,
   end_value: float = 0.0,
 ) -> optax.Schedule:
   """Makes a schedule: zero, then a linear rise, then constant or a cosine.
@@ -27,11 +28,14 @@ def make_schedule(
     steps_per_epoch: To convert epochs to steps.
     freeze_epochs: How long the value is 0.
     warmup_epochs: How long it then rises from 0.
-    decay: "constant", or "cosine" down to `end_value` at the end of the run.
+    decay: "constant", or "cosine" down to `end_value`.
+    decay_fraction: Share of the rest of the run that the cosine takes, in
+      (0, 1].
     end_value: See `decay`.
 
   Raises:
-    ValueError: For an unknown decay, or if nothing is left after the rise.
+    ValueError: For an unknown decay or a fraction out of range, or if nothing
+      is left after the rise.
 
   Example:
     >>> rate = make_schedule(
@@ -42,6 +46,8 @@ def make_schedule(
   """
   if decay not in ("constant", "cosine"):
     raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
+  if not 0 < decay_fraction <= 1:
+    raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
   freeze = round(freeze_epochs * steps_per_epoch)
   warmup = round(warmup_epochs * steps_per_epoch)
   rest = num_steps - freeze - warmup
@@ -54,7 +60,8 @@ def make_schedule(
   if decay == "constant":
     last = optax.constant_schedule(value)
   else:
-    last = optax.cosine_decay_schedule(value - end_value, rest)
+    steps = max(round(decay_fraction * rest), 1)
+    last = optax.cosine_decay_schedule(value - end_value, steps)
     last = _shifted(last, end_value)
   return optax.join_schedules(
     [

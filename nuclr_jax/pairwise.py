@@ -17,12 +17,13 @@ Both passes touch similarities, logits and exponentials in float32 or better,
 whatever the dtype of the embeddings.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import sharding
 from nuclr_jax.types import Pairs, Sides
@@ -36,9 +37,41 @@ class Weighted(NamedTuple):
   mean_logit: Sides  # [batch] each; .image: images as anchors
 
 
-def has_negative(pairs: Pairs) -> Bool[Array, "batch"]:
-  """Tells which rows of the batch have a negative at all."""
-  return jnp.any(_is_negative(pairs.ids), axis=1)
+def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
+  """Counts the negatives of each row of the batch.
+
+  Example:
+    >>> ids = jnp.array([7, 7, 2])  # the first two share an image
+    >>> num_negatives(Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3), ids))
+    Array([1, 1, 2], dtype=int32)
+  """
+  return jnp.sum(_is_negative(pairs.ids), axis=1)
+
+
+def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:
+  """The similarity of each image and its own text, sim_ii."""
+  image, text = _float32(pairs.image, pairs.text)
+  return jnp.sum(image * text, axis=1)
+
+
+def sum_over_negatives(
+  pairs: Pairs, f: Callable[[Array], Array]
+) -> Float[Array, ""]:
+  """Sums f(sim_ij) over all images i and texts j that are negatives.
+
+  Differentiable in the embeddings and in whatever `f` closes over.
+
+  Args:
+    pairs: The batch.
+    f: An elementwise function, finite everywhere.
+
+  Example:
+    >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
+    >>> print(sum_over_negatives(pairs, lambda sim: sim + 1))  # 3 x 2 zeros
+    6.0
+  """
+  sim = _similarity(*_float32(pairs.image, pairs.text))
+  return jnp.sum(jnp.where(_is_negative(pairs.ids), f(sim), 0.0))
 
 
 def log_sum_exp(
@@ -127,24 +160,35 @@ def weighted(
 
 def _prepare(pairs, temperature, bias):
   """Casts up to float32, gives each row its temperature and its bias."""
-  dtype = jnp.promote_types(
-    jnp.promote_types(pairs.image.dtype, pairs.text.dtype), jnp.float32
-  )
+  image, text = _float32(pairs.image, pairs.text)
   if not isinstance(temperature, Sides):
     temperature = Sides(temperature, temperature)
   if bias is None:
     bias = Sides(0.0, 0.0)
 
   def spread(x):
-    x = jnp.asarray(x, dtype)
+    x = jnp.asarray(x, image.dtype)
     return jnp.broadcast_to(x, pairs.pair_id.shape)
 
   return (
-    pairs.image.astype(dtype),
-    pairs.text.astype(dtype),
+    image,
+    text,
     jax.tree.map(spread, temperature),
     jax.tree.map(spread, bias),
   )
+
+
+def _float32(*arrays):
+  """Casts to a common type, float32 or better."""
+  dtype = jnp.result_type(jnp.float32, *arrays)
+  return [x.astype(dtype) for x in arrays]
+
+
+def _similarity(image, text) -> Float[Array, "batch batch"]:
+  """All similarities; on a mesh each device has the rows of its images."""
+  image = sharding.constrain(image, sharding.ROWS)
+  everyone = sharding.constrain(text, sharding.REPLICATED)
+  return _matmul(image, everyone.T)
 
 
 def _is_negative(ids: Sides) -> Bool[Array, "batch batch"]:
@@ -159,9 +203,7 @@ def _logits(image, text, temperature, bias, negative) -> Sides:
 
   The anchors of `.image` are the rows, those of `.text` the columns.
   """
-  image = sharding.constrain(image, sharding.ROWS)
-  everyone = sharding.constrain(text, sharding.REPLICATED)
-  sim = _matmul(image, everyone.T)
+  sim = _similarity(image, text)
   own = jnp.sum(image * text, axis=1)
 
   def masked(x):

@@ -35,7 +35,7 @@ def test_embeddings_are_unit_norm_and_ids_pass_through():
 
 
 def test_the_zero_vector_stays_finite():
-  assert not np.any(np.isnan(models.base.normalize(jnp.zeros((2, 3)))))
+  assert not np.any(np.isnan(models.unit_norm(jnp.zeros((2, 3)))))
 
 
 def test_one_side_alone():

@@ -12,7 +12,7 @@ import numpy as np
 
 from nuclr_jax import sharding
 from nuclr_jax.evaluate import retrieval, zero_shot
-from nuclr_jax.models import Model
+from nuclr_jax.models import Model, unit_norm
 from nuclr_jax.types import Batch, Metrics, Params, PyTree
 
 CHUNK = 512  # inputs embedded at a time
@@ -21,8 +21,8 @@ CHUNK = 512  # inputs embedded at a time
 class Embed(NamedTuple):
   """A trained model as an evaluator sees it."""
 
-  image: Callable[[np.ndarray], np.ndarray]  # pictures -> [n, dim]
-  text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim]
+  image: Callable[[np.ndarray], np.ndarray]  # pictures -> [n, dim], unit norm
+  text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
 
 
 class ImageTextSet(NamedTuple):
@@ -63,7 +63,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   def apply(params, model_state, image, text):
     batch = Batch(image, text, None)
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
-    return pairs.image if text is None else pairs.text
+    return unit_norm(pairs.image if text is None else pairs.text)
 
   compiled = jax.jit(
     apply,

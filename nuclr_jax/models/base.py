@@ -36,7 +36,7 @@ class ModelApply(Protocol):
     key: Key | None,
     train: bool,
   ) -> tuple[Pairs, PyTree]:
-    """Returns unit-norm embeddings and the next model state.
+    """Returns embeddings, as a rule of unit norm, and the next model state.
 
     A side of the batch that is None stays None. `key` drives dropout and the
     like; it may be None if `train` is False.
@@ -109,7 +109,12 @@ def from_nnx(build, num_features: int) -> Tower:
 
 
 def dual_encoder(
-  image: Tower, text: Tower, *, dim: int, frozen: tuple[str, ...] = ()
+  image: Tower,
+  text: Tower,
+  *,
+  dim: int,
+  normalize: bool = True,
+  frozen: tuple[str, ...] = (),
 ) -> Model:
   """Two towers, a linear projection each, and the unit sphere.
 
@@ -117,6 +122,8 @@ def dual_encoder(
     image: Encoder of `Batch.image`.
     text: Encoder of `Batch.text` (token ids).
     dim: Width of the embeddings.
+    normalize: Whether embeddings have unit norm, as all objectives want but
+      `vicreg`. (Evaluation uses unit norm in any case.)
     frozen: Towers ("image", "text") that always run as in evaluation: batch
       statistics rest and nothing is dropped. Their parameters rest if the
       optimizer's `freeze` says so.
@@ -155,18 +162,19 @@ def dual_encoder(
           key=keys[side],
           train=train and side not in frozen,
         )
-        embeddings[side] = normalize(features @ params[f"{side}_projection"])
+        x = features @ params[f"{side}_projection"]
+        embeddings[side] = unit_norm(x) if normalize else x
     ids = (batch.pair_id, batch.image_id, batch.text_id)
     return Pairs(embeddings["image"], embeddings["text"], *ids), state
 
   return Model(init, apply)
 
 
-def normalize(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
   """Scales rows to unit norm, in float32 or better.
 
   Example:
-    >>> print(normalize(jnp.array([3.0, 4.0])))
+    >>> print(unit_norm(jnp.array([3.0, 4.0])))
     [0.6 0.8]
   """
   x = x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -124,6 +124,7 @@ def small(
   text_layers: int = 1,
   text_heads: int = 4,
   dropout: float = 0.0,
+  normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
   """A small ConvNet and a small text transformer.
@@ -140,6 +141,7 @@ def small(
     text_layers: Number of attention blocks; 0 is a bag of words.
     text_heads: Attention heads; must divide `text_width`.
     dropout: Rate, in [0, 1).
+    normalize: See `dual_encoder`.
     frozen: See `dual_encoder`.
 
   Raises:
@@ -187,5 +189,6 @@ def small(
     base.from_nnx(image, image_features),
     base.from_nnx(text, text_width),
     dim=dim,
+    normalize=normalize,
     frozen=frozen,
   )

@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax.types import Metrics, Pairs, Params, PyTree, Sizes
+from nuclr_jax.types import (
+  Metrics,
+  Number,
+  Pairs,
+  Params,
+  PyTree,
+  Sizes,
+  flatten,
+)
 
 Scalar = Float[Array, ""]
 
@@ -95,6 +103,83 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   return stop(value) + (surrogate - stop(surrogate))
 
 
+def add(**terms: Objective) -> Objective:
+  """Sums objectives; params, state and metrics are keyed by the terms' names.
+
+  Each term's own loss is the metric `<term>/loss`.
+
+  Raises:
+    ValueError: If there is no term.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip, cyclic_consistency, scale
+    >>> objective = add(clip=clip(), cyclic=scale(cyclic_consistency(), 0.5))
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))
+    >>> loss, (_, metrics) = objective.apply(*objective.init(), pairs)
+    >>> sorted(metrics)
+    ['clip/loss', 'clip/temperature', 'cyclic/loss']
+  """
+  if not terms:
+    raise ValueError("add needs at least one term, such as add(clip=clip())")
+
+  def init():
+    firsts = {name: term.init() for name, term in terms.items()}
+    params = {name: first[0] for name, first in firsts.items()}
+    return params, _join({name: first[1] for name, first in firsts.items()})
+
+  def apply(params, state, pairs):
+    losses, states, metrics = {}, {}, {}
+    for name, term in terms.items():
+      losses[name], (states[name], found) = term.apply(
+        params[name], _part(state, name), pairs
+      )
+      metrics |= flatten({name: {"loss": losses[name], **found}})
+    return sum(losses.values()), (_join(states), metrics)
+
+  return Objective(init, apply)
+
+
+def scale(objective: Objective, weight: Number) -> Objective:
+  """Multiplies the loss, and so its gradient, by a finite number.
+
+  State that moves by itself (popularities, individual temperatures) moves as
+  without the weight.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))
+    >>> losses = [
+    ...   x.apply(*x.init(), pairs)[0] for x in (clip(), scale(clip(), 2.0))
+    ... ]
+    >>> bool(losses[1] == 2 * losses[0])
+    True
+  """
+  weight = check_number("weight", weight, "a finite number", math.isfinite)
+
+  def apply(params, state, pairs):
+    loss, rest = objective.apply(params, state, pairs)
+    return weight * loss, rest
+
+  return Objective(objective.init, apply)
+
+
+def _join(states: dict[str, State]) -> State:
+  """One state whose groups of rows are dicts keyed by term."""
+  groups = [
+    {name: getattr(state.sample, group) for name, state in states.items()}
+    for group in Rows._fields
+  ]
+  shared = {name: state.shared for name, state in states.items()}
+  return State(Rows(*groups), shared)
+
+
+def _part(state: State, name: str) -> State:
+  """The state of one term, the inverse of `_join`."""
+  return State(
+    Rows(*(group[name] for group in state.sample)), state.shared[name]
+  )
+
+
 def check_number(name: str, value, allowed: str, is_allowed) -> float:
   """Returns a Python float, from any scalar that is allowed.
 
@@ -124,6 +209,22 @@ def check_temperature(temperature) -> float:
     "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
     "usual)",
     lambda x: 0 < x < math.inf,
+  )
+
+
+def check_rho(rho) -> float:
+  """Returns rho as a float; ValueError unless finite."""
+  return check_number("rho", rho, "a finite number", math.isfinite)
+
+
+def check_momentum(name: str, momentum) -> float:
+  """Returns the weight of an old momentum; ValueError unless in [0, 1)."""
+  return check_number(
+    name,
+    momentum,
+    "in [0, 1) (it weights the old momentum; published codes often give the "
+    "weight of the new gradient)",
+    lambda x: 0 <= x < 1,
   )
 
 

@@ -1,5 +1,6 @@
-"""CLIP: InfoNCE over the batch."""
+"""InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
+from functools import partial
 import math
 
 import jax
@@ -7,9 +8,8 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number, Sides
-
-MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
+from nuclr_jax.objectives import temperature as temperatures
+from nuclr_jax.types import Number, Pairs, each
 
 
 def clip(
@@ -45,30 +45,71 @@ def clip(
     Language Supervision, ICML 2021.
   """
   temperature = base.check_temperature(temperature)
+  return base.stateless(
+    lambda params, pairs: _info_nce(
+      pairs, temperatures.one_for_all(params, temperature)
+    ),
+    partial(temperatures.init_params, temperature, learn_temperature),
+  )
 
-  def init_params():
-    if not learn_temperature:
-      return {}
-    return {"log_scale": jnp.full((), -math.log(temperature), float)}
 
-  def loss_fn(params, pairs):
-    tau = temperature
-    if learn_temperature:
-      log_scale = jnp.minimum(params["log_scale"], math.log(MAX_SCALE))
-      tau = jnp.exp(-log_scale)
-    lse = pairwise.log_sum_exp(pairs, temperature=tau)
-    loss = Sides(jax.nn.softplus(lse.image), jax.nn.softplus(lse.text))
-    batch = len(pairs.pair_id)
-    out = pairwise.weighted(
-      pairs,
-      temperature=tau,
-      # d softplus(lse) / d logit_ij = exp(logit_ij - softplus(lse_i))
-      row_log_weight=Sides(
-        -loss.image - math.log(2 * batch), -loss.text - math.log(2 * batch)
-      ),
-    )
-    value = (jnp.mean(loss.image) + jnp.mean(loss.text)) / 2
-    metrics = {"temperature": jnp.asarray(tau)}
-    return base.attach_gradient(value, out.surrogate), metrics
+def ntxent(
+  *, temperature: Number = 0.1, learn_temperature: bool = False
+) -> base.Objective:
+  r"""NT-Xent: InfoNCE among all 2 B views of the batch, as in SimCLR.
 
-  return base.stateless(loss_fn, init_params)
+  `Pairs.image` and `Pairs.text` are two views of the same things. Each of the
+  2 B views is an anchor, its other view the positive, and the 2 B - 2 views of
+  other things, of either kind, are negatives; the mean over all views.
+
+  Args:
+    temperature: As in `clip`.
+    learn_temperature: As in `clip`.
+
+  Returns:
+    An `Objective` without state.
+
+  Raises:
+    ValueError: If `temperature` is not positive.
+
+  Example:
+    >>> objective = ntxent(temperature=0.1)
+    >>> pairs = Pairs(jnp.ones((4, 1)), jnp.ones((4, 1)), jnp.arange(4))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(f"{loss:.4f} {math.log(7):.4f}")
+    1.9459 1.9459
+
+  Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
+    Representations, ICML 2020.
+  """
+  inner = clip(temperature=temperature, learn_temperature=learn_temperature)
+
+  def apply(params, state, pairs):
+    return inner.apply(params, state, _all_views(pairs))
+
+  return base.Objective(inner.init, apply)
+
+
+def _info_nce(pairs: Pairs, temperature):
+  """InfoNCE and its metrics."""
+  lse = pairwise.log_sum_exp(pairs, temperature=temperature)
+  loss = each(jax.nn.softplus, lse)
+  batch = len(pairs.pair_id)
+  out = pairwise.weighted(
+    pairs,
+    temperature=temperature,
+    # d softplus(lse) / d logit_ij = exp(logit_ij - softplus(lse_i))
+    row_log_weight=each(lambda x: -x - math.log(2 * batch), loss),
+  )
+  value = (jnp.mean(loss.image) + jnp.mean(loss.text)) / 2
+  metrics = {"temperature": jnp.asarray(temperature)}
+  return base.attach_gradient(value, out.surrogate), metrics
+
+
+def _all_views(pairs: Pairs) -> Pairs:
+  """2 B pairs (view, other view); an id bars both views of a thing."""
+  return Pairs(
+    jnp.concatenate([pairs.image, pairs.text]),
+    jnp.concatenate([pairs.text, pairs.image]),
+    *(jnp.tile(x, 2) for x in (pairs.pair_id, *pairs.ids)),
+  )

@@ -1,26 +1,17 @@
 """NUCLR: the global contrastive loss with learned popularities."""
 
-from functools import partial
 import math
 from typing import NamedTuple, SupportsIndex
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, rows, sogclr
+from nuclr_jax.objectives import base, denominator
+from nuclr_jax.objectives import temperature as temperatures
+from nuclr_jax.objectives import zeta as popularity
 from nuclr_jax.types import Number, ScalarOrSchedule, Sides, each, swap
-
-ESTIMATORS = ("unbiased", "paper", "official")
-
-
-class IdRows(NamedTuple):
-  """State of a contrast id, one row per `image_id` or `text_id`."""
-
-  zeta: Float[Array, "ids"]
-  momentum: Float[Array, "ids"]  # of the gradient of zeta; 0 = untouched
-  log_u: Float[Array, "ids"] | None = None  # only if anchor_average = "id"
 
 
 class Shared(NamedTuple):
@@ -45,6 +36,10 @@ def nuclr(
   anchor_average: str = "pair",
   zeta_learning_rate: ScalarOrSchedule | Sides = 1e-3,
   zeta_momentum: Number = 0.1,
+  temperature_learning_rate: ScalarOrSchedule | None = None,
+  temperature_range: tuple[float, float] = (0.005, 0.5),
+  temperature_momentum: Number = 0.5,
+  rho: Number = 8.0,
 ) -> base.Objective:
   r"""Non-uniform contrastive loss with a learned popularity per sample.
 
@@ -68,6 +63,13 @@ def nuclr(
     unbiased  1 - w_jj - (n - 1) / (B - 1) sum_{i in B, i != j} w_ij
     paper     1 - (n / B) [w_jj + (n - 1) / (B - 1) sum w_ij]   (eq. 14)
     official  1 - (n / B) [w_jj + sum w_ij]               (the released code)
+
+  With `temperature_learning_rate` every pair has its own temperature on each
+  side, as in `isogclr`: temperature_i replaces temperature above, the loss is
+  mean_i temperature_i (log((epsilon_i + u_i) / n) + rho), and with
+  w_ii = epsilon_i / (epsilon_i + u_i) the gradient of temperature_i is
+
+    log((epsilon_i + u_i) / n) + rho - sum_j w_ij L_ij - w_ii log(epsilon_i).
 
   Pairs that share an image or a text are not negatives of each other. Rows
   without any negative change nothing. Several pairs of a batch with one id
@@ -98,12 +100,18 @@ def nuclr(
       momentum rest.
     zeta_momentum: In [0, 1): m <- zeta_momentum m + (1 - zeta_momentum) g;
       the first touch of a row sets m = g.
+    temperature_learning_rate: None for one fixed temperature; else, as the
+      three arguments that follow, see `isogclr`.
+    temperature_range: See `isogclr`.
+    temperature_momentum: See `isogclr`.
+    rho: See `isogclr`.
 
   Returns:
     An `Objective` without params. `State.sample.pair.log_u.image` and `.text`
     are [num_pairs], -inf = never visited; `State.sample.image` and `.text`
     hold `zeta` and `momentum` of that side as contrast; `State.shared` holds
-    `xi` and `count`.
+    `xi` and `count`. Individual temperatures are
+    `State.sample.pair.temperature`.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -124,7 +132,7 @@ def nuclr(
     own pair is always there, any other anchor with (B - 1) / (n - 1).
   """
   temperature = base.check_temperature(temperature)
-  base.check_choice("zeta_estimator", zeta_estimator, ESTIMATORS)
+  base.check_choice("zeta_estimator", zeta_estimator, popularity.ESTIMATORS)
   base.check_choice("own_pair", own_pair, ("xi", "zeta"))
   base.check_choice("anchor_average", anchor_average, ("pair", "id"))
   zeta_init = base.check_number(
@@ -136,154 +144,112 @@ def nuclr(
     "a number, `math.inf` or None",
     lambda x: x > -math.inf,
   )
-  zeta_momentum = base.check_number(
-    "zeta_momentum",
-    zeta_momentum,
-    "in [0, 1) (it weights the old momentum; the official theta = 0.9 is 0.1)",
-    lambda x: 0 <= x < 1,
-  )
+  zeta_momentum = base.check_momentum("zeta_momentum", zeta_momentum)
   sizes = base.check_sizes(num_pairs, num_images, num_texts)
   gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
-  rates = _check_rates(zeta_learning_rate)
+  rates = popularity.check_rates(zeta_learning_rate)
   if zeta_center is None:
     zeta_center = zeta_estimator == "unbiased"
+  individual, offset = None, 0.0
+  if temperature_learning_rate is not None:
+    if anchor_average == "id":
+      raise ValueError(
+        "anchor_average must be 'pair' with temperature_learning_rate, got "
+        "'id': a u per id would mix the temperatures of its pairs"
+      )
+    individual = temperatures.check_individual(
+      temperature=temperature,
+      temperature_range=temperature_range,
+      temperature_learning_rate=temperature_learning_rate,
+      temperature_momentum=temperature_momentum,
+      rho=rho,
+    )
+    offset = individual.rho - math.log(sizes.num_pairs)
 
   def init():
-    def id_rows(n):
-      log_u = jnp.full(n, -jnp.inf, float) if anchor_average == "id" else None
-      zeta = jnp.full(n, zeta_init, float)
-      return IdRows(zeta, jnp.zeros(n), log_u)
-
     n = sizes.num_pairs
-    log_u = sogclr.unvisited(Sides(n, n))
-    sample = base.Rows(sogclr.PairRows(log_u), *each(id_rows, sizes.ids))
+    pair_rows = denominator.PairRows(denominator.unvisited(Sides(n, n)))
+    if individual is not None:
+      first = temperatures.init_rows(individual, sizes)
+      pair_rows = pair_rows._replace(**first)
+    id_rows = popularity.init_rows(zeta_init, anchor_average == "id", sizes)
     xi = Sides(jnp.full((), xi_init, float), jnp.full((), xi_init, float))
-    return {}, base.State(sample, Shared(xi, jnp.int32(0)))
+    shared = Shared(xi, jnp.zeros((), jnp.int32))
+    return {}, base.State(base.Rows(pair_rows, *id_rows), shared)
 
   def apply(params, state, pairs):
     del params
     count, xi = state.shared.count, state.shared.xi
-    id_rows = Sides(state.sample.image, state.sample.text)
-    zeta = each(_read_zeta, id_rows, pairs.ids, sizes.ids)
-    log_phi = sogclr.estimate(pairs, sizes, temperature=temperature, bias=zeta)
+    pair_rows, *id_rows = state.sample
+    id_rows = Sides(*id_rows)
+    zeta = popularity.read(id_rows, pairs, sizes)
+    tau = Sides(temperature, temperature)
+    if individual is not None:
+      tau = temperatures.read(pair_rows, pairs, sizes)
 
-    tables = state.sample.pair.log_u
-    tables, log_u = sogclr.track_pairs(
-      tables, pairs, log_phi, gamma(count), sizes
+    log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
+    has_negative = log_phi.image != -jnp.inf  # and so for texts as anchors
+    tables, log_u = denominator.track_pairs(
+      pair_rows.log_u, pairs, log_phi, gamma(count), sizes
     )
-    pair_rows, encoder_log_u = sogclr.PairRows(tables), log_u
+    pair_rows, encoder_log_u = pair_rows._replace(log_u=tables), log_u
     if anchor_average == "id":
       tables = each(lambda x: x.log_u, id_rows)
-      tables, encoder_log_u = sogclr.track_ids(
+      tables, encoder_log_u = denominator.track_ids(
         tables, pairs, log_phi, gamma(count), sizes
       )
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, tables)
 
     # An anchor's own pair: the zeta (or xi) of its contrast, the other side.
-    log_own = each(lambda x: -x / temperature, swap(zeta))
-    log_xi = each(lambda x: -x / temperature, swap(xi))
-    value, row_log_weight = sogclr.anchor_loss(
-      log_phi,
-      encoder_log_u,
-      sizes,
-      temperature=temperature,
-      log_epsilon=log_xi if own_pair == "xi" else log_own,
+    log_own = each(lambda x, t: -x / t, swap(zeta), tau)
+    log_epsilon = log_own
+    if own_pair == "xi":
+      log_epsilon = each(lambda x, t: -x / t, swap(xi), tau)
+    log_denominator = each(jnp.logaddexp, log_epsilon, encoder_log_u)
+    value, row_log_weight = denominator.anchor_loss(
+      log_phi, log_denominator, sizes, temperature=tau, offset=offset
     )
     out = pairwise.weighted(
       pairs,
-      temperature=temperature,
+      temperature=tau,
       bias=zeta,
       row_log_weight=row_log_weight,
-      contrast_log_weight=each(_zeta_log_weight, log_phi, log_u, log_own),
+      contrast_log_weight=popularity.log_weight(log_own, log_u, has_negative),
     )
 
-    gradient = partial(_gradient, zeta_estimator, zeta_center, sizes.num_pairs)
-    w_own = each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)
-    has_negative = each(lambda x: x != -jnp.inf, swap(log_phi))
-    moved = each(
-      partial(_move, zeta_momentum),
-      id_rows,
-      pairs.ids,
-      each(gradient, out.contrast_sums, swap(w_own), has_negative),
+    gradient = popularity.gradient(
+      zeta_estimator,
+      out.contrast_sums,
+      swap(each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)),
       has_negative,
-      each(lambda rate: rate(count), rates),
-      sizes.ids,
+      sizes.num_pairs,
+      center=zeta_center,
     )
-    zeta = each(_read_zeta, moved, pairs.ids, sizes.ids)
+    id_rows = popularity.move(
+      id_rows,
+      pairs,
+      gradient,
+      has_negative,
+      sizes,
+      rates=each(lambda rate: rate(count), rates),
+      beta=zeta_momentum,
+    )
+    zeta = popularity.read(id_rows, pairs, sizes)
     xi = each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
-    state = base.State(base.Rows(pair_rows, *moved), Shared(xi, count + 1))
-    metrics = sogclr.log_u_metrics(log_u) | _zeta_metrics(zeta, xi)
+    metrics = denominator.log_u_metrics(log_u) | popularity.metrics(zeta, xi)
+    if individual is not None:
+      gradient = temperatures.gradient(
+        log_denominator,
+        out.mean_logit,
+        temperature=tau,
+        offset=offset,
+        log_own=log_epsilon,
+      )
+      pair_rows = temperatures.move(
+        individual, pair_rows, pairs, gradient, has_negative, count, sizes
+      )
+      metrics |= temperatures.metrics(tau)
+    state = base.State(base.Rows(pair_rows, *id_rows), Shared(xi, count + 1))
     return base.attach_gradient(value, out.surrogate), (state, metrics)
 
   return base.Objective(init, apply)
-
-
-def _check_rates(rate) -> Sides:
-  """Makes a schedule of the rate of each side."""
-  check = partial(
-    base.check_schedule,
-    "zeta_learning_rate",
-    low=0.0,
-    high=math.inf,
-    low_allowed=True,
-  )
-  return each(check, rate if isinstance(rate, Sides) else Sides(rate, rate))
-
-
-def _read_zeta(id_rows: IdRows, ids, num_rows):
-  return rows.read(id_rows.zeta, ids, num_rows)
-
-
-def _zeta_log_weight(log_phi, log_u, log_own):
-  """-log(epsilon' + u): the weight of an anchor in the gradient of zeta."""
-  lonely = log_phi == -jnp.inf
-  return jnp.where(lonely, -jnp.inf, -jnp.logaddexp(log_own, log_u))
-
-
-def _gradient(estimator, center, n, sums, own, has_negative):
-  """The gradient of zeta of one side's contrast rows, see `nuclr`.
-
-  Args:
-    estimator: One of `ESTIMATORS`.
-    center: Whether to subtract the batch mean.
-    n: Pairs of the data set.
-    sums: sum_{i != j} w_ij over the anchors of the batch, [batch].
-    own: w_jj, [batch].
-    has_negative: Rows without a negative neither count nor move, [batch].
-  """
-  batch = len(sums)
-  all_anchors = (n - 1) / max(batch - 1, 1) * sums
-  if estimator == "unbiased":
-    gradient = 1 - own - all_anchors
-  elif estimator == "paper":
-    gradient = 1 - n / batch * (own + all_anchors)
-  else:
-    gradient = 1 - n / batch * (own + sums)
-  if center:
-    count = jnp.maximum(jnp.sum(has_negative), 1)
-    gradient -= jnp.sum(gradient, where=has_negative) / count
-  return gradient
-
-
-def _move(beta, id_rows: IdRows, ids, gradient, valid, rate, num_rows):
-  """One step of momentum descent on the rows of the batch, once per id."""
-  gradient, touched = rows.mean_by_id(gradient, ids, valid)
-  old = rows.read(id_rows.momentum, ids, num_rows)
-  momentum = jnp.where(old == 0, gradient, beta * old + (1 - beta) * gradient)
-  momentum = jnp.where(touched & (rate != 0), momentum, old)
-  zeta = _read_zeta(id_rows, ids, num_rows)
-  zeta = jnp.where(touched & (rate != 0), zeta - rate * momentum, zeta)
-  return id_rows._replace(
-    zeta=rows.write(id_rows.zeta, ids, zeta, num_rows),
-    momentum=rows.write(id_rows.momentum, ids, momentum, num_rows),
-  )
-
-
-def _zeta_metrics(zeta: Sides, xi: Sides):
-  """Spread of zeta over the batch's rows, and xi, per side."""
-  return {
-    "zeta/image_std": jnp.std(zeta.image),
-    "zeta/text_std": jnp.std(zeta.text),
-    "xi/image": xi.image,
-    "xi/text": xi.text,
-  }

@@ -1,0 +1,239 @@
+"""Runs the study, or what is left of it: one row of runs.csv for each run.
+
+python experiments/bimodal/run.py [--workers=2] [--data_dir=...]
+
+Finished runs are in runs.csv and are not run again; interrupt it at any time.
+Each worker is a process with its share of the cores; on a GPU take one worker.
+"""
+
+from concurrent import futures
+import csv
+import json
+import logging
+import multiprocessing
+import os
+import pathlib
+import runpy
+import shutil
+import subprocess
+import tempfile
+import time
+
+from absl import app, flags
+import study
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+RUNS, CURVES = HERE / "runs.csv", HERE / "curves.csv"
+KEY = ("algorithm", "variant", "batch_size", "seed")
+NUM_EXACT = 4096  # pairs whose exact popularity is computed
+
+WORKERS = flags.DEFINE_integer("workers", 2, "Runs at a time.")
+DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared data.")
+WORKDIR = flags.DEFINE_string(
+  "workdir", str(ROOT / "runs" / "bimodal"), "Folder of unfinished runs."
+)
+LIMIT = flags.DEFINE_integer("limit", None, "Stop after so many runs.")
+
+
+def make_config(run: study.Run):
+  """The config of a run: configs/glyphs.py with a tower of a minute."""
+  algorithm = study.ALGORITHMS[run.algorithm]
+  get_config = runpy.run_path(str(ROOT / "configs" / "glyphs.py"))["get_config"]
+  config = get_config(algorithm.config)
+  config.update_from_flattened_dict(
+    {
+      "model.text_layers": 0,
+      "model.image_features": 256,
+      "batch_size": run.batch_size,
+      "num_epochs": float(study.NUM_EPOCHS),
+      "seed": run.seed,
+      "eval_every": 0,
+      "checkpoint_every": 0,
+    }
+  )
+  with config.unlocked():  # some settings are not in the config's defaults
+    config.update_from_flattened_dict(dict(run.settings))
+  # The same rule for everyone: the rate grows with the root of the batch.
+  rate = config.optimizer.learning_rate
+  rate.value = float(rate.value * (run.batch_size / study.BATCH_SIZE) ** 0.5)
+  return config
+
+
+def execute(run: study.Run, data_dir: str | None, workdir: str):
+  """Trains and evaluates; returns the row and the curve, None if stopped."""
+  import jax
+
+  from nuclr_jax import experiment, host, records, train
+
+  host.keep_memory()
+  start = time.monotonic()
+  config = make_config(run)
+  parts = experiment.build(config, data_dir=data_dir)
+  steps_per_epoch = parts.num_steps // study.NUM_EPOCHS
+  parts = parts._replace(config=parts.config | {"eval_every": steps_per_epoch})
+  folder = pathlib.Path(workdir, "_".join(map(str, run.key)).replace(" ", "_"))
+  row = dict(zip(KEY, run.key, strict=True))
+  row |= {
+    "temperature": config.objective.get("temperature", ""),
+    "num_epochs": study.NUM_EPOCHS,
+    "device": jax.devices()[0].device_kind,
+    "jax": jax.__version__,
+  }
+  curve = []
+  try:
+    result = train.fit(config, folder, data_dir=data_dir, parts=parts)
+    if not result.finished:
+      return None
+    row |= result.metrics
+    row |= exact_correlations(parts, result.train_state)
+    curve = [
+      {"epoch": line["step"] / steps_per_epoch, study.CRITERION: value}
+      for line in records.read_history(folder)
+      if (value := line.get(study.CRITERION)) is not None
+    ]
+  except FloatingPointError as error:
+    row["diverged"] = str(error)
+  row["seconds"] = round(time.monotonic() - start, 1)
+  shutil.rmtree(folder)
+  return row, curve
+
+
+def exact_correlations(parts, train_state) -> dict[str, float]:
+  """How well the learned zeta of some training pairs agree with exact ones."""
+  spec = parts.config["objective"]
+  if spec["name"] != "nuclr" or "temperature_learning_rate" in spec:
+    return {}  # individual temperatures have no Sinkhorn form
+  import exact
+  import numpy as np
+
+  from nuclr_jax import Pairs, Sides
+  from nuclr_jax.types import each
+
+  ids = np.random.default_rng(0).choice(
+    parts.data.train.sizes.num_pairs, NUM_EXACT, replace=False
+  )
+  batch = parts.data.train.fetch(np.sort(ids))
+  embeddings, _ = parts.model.apply(
+    train_state.params["model"],
+    train_state.model_state,
+    batch,
+    key=None,
+    train=False,
+  )
+  pairs = Pairs(*embeddings)
+  zeta, residual = exact.solve(pairs, temperature=spec["temperature"])
+  sample = train_state.objective.sample
+  tables = Sides(sample.image.zeta, sample.text.zeta)
+  learned = each(lambda table, i: np.asarray(table)[i], tables, pairs.ids)
+  found = exact.correlations(learned, zeta, pairs.ids)
+  return found | {"exact/residual": float(residual)}
+
+
+def read(path: pathlib.Path) -> list[dict[str, str]]:
+  """The rows of a table; none if it is not there yet."""
+  if not path.exists():
+    return []
+  with path.open(newline="") as file:
+    return list(csv.DictReader(file))
+
+
+def write(path: pathlib.Path, rows: list[dict]) -> None:
+  """Writes a table that is never seen half written."""
+  columns = list(dict.fromkeys(key for row in rows for key in row))
+  with tempfile.NamedTemporaryFile(
+    "w", dir=path.parent, delete=False, newline=""
+  ) as file:
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+  os.chmod(file.name, 0o644)
+  os.replace(file.name, path)
+
+
+def index(rows: list[dict]) -> study.Results:
+  """Rows by `Run.key`."""
+  return {
+    (x["algorithm"], x["variant"], int(x["batch_size"]), int(x["seed"])): x
+    for x in rows
+  }
+
+
+def commit() -> str:
+  """The commit that is run, with a plus if files differ from it."""
+
+  def git(*arguments):
+    command = ["git", "-C", str(ROOT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+  code = ("nuclr_jax", "configs", "experiments/bimodal/*.py")
+  dirty = git("status", "--porcelain", "--", *code)
+  return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
+
+
+def main(argv) -> None:
+  """Runs what is missing, in as many processes as there are workers."""
+  del argv
+  logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+  log = logging.getLogger("bimodal")
+  log.setLevel(logging.INFO)
+  cores = len(os.sched_getaffinity(0))
+  os.environ["NPROC"] = str(max(1, cores // WORKERS.value))  # XLA's threads
+  rows, curves, version = read(RUNS), read(CURVES), commit()
+  done, began = 0, time.monotonic()
+  pool = futures.ProcessPoolExecutor(
+    WORKERS.value, mp_context=multiprocessing.get_context("spawn")
+  )
+  running: dict[futures.Future, study.Run] = {}
+  try:
+    while True:
+      results = index(rows)
+      busy = set(running.values())
+      left = [
+        run
+        for run in study.plan(results)
+        if run.key not in results and run not in busy
+      ]
+      started = done + len(running)
+      room = WORKERS.value - len(running)
+      if LIMIT.value is not None:
+        room = min(room, LIMIT.value - started)
+      for run in left[: max(room, 0)]:
+        future = pool.submit(execute, run, DATA_DIR.value, WORKDIR.value)
+        running[future] = run
+      if not running:
+        break
+      finished, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
+      for future in finished:
+        run, outcome = running.pop(future), future.result()
+        if outcome is None:
+          raise KeyboardInterrupt
+        row, curve = outcome
+        key = dict(zip(KEY, run.key, strict=True))
+        rows.append(row | {"commit": version})
+        curves += [key | point for point in curve]
+        write(CURVES, curves)
+        write(RUNS, rows)
+        done += 1
+        elapsed = time.monotonic() - began
+        eta = elapsed / done * max(study.size() - len(rows), 0) / 3600
+        summary = row.get("diverged") or (
+          f"validation {100 * float(row[study.CRITERION]):.1f} "
+          f"test {100 * float(row['test/mean_recall@1']):.1f}"
+        )
+        log.info(
+          "%d of about %d: %s, batch %d, seed %d: %s in %.0f s; ETA %.1f h",
+          len(rows), study.size(), f"{run.algorithm} {run.variant}",
+          run.batch_size, run.seed, summary, row["seconds"], eta,
+        )  # fmt: skip
+  except KeyboardInterrupt:
+    log.info("stopped; the same command goes on")
+    pool.shutdown(cancel_futures=True)
+    return
+  pool.shutdown()
+  log.info("%s", json.dumps({"runs": len(rows), "table": str(RUNS)}))
+
+
+if __name__ == "__main__":
+  app.run(main)

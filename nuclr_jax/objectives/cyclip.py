@@ -1,0 +1,108 @@
+"""CyCLIP: CLIP with consistent similarities within and across modalities."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nuclr_jax.objectives import base
+from nuclr_jax.objectives.clip import clip
+from nuclr_jax.types import Number
+
+
+def cyclip(
+  *,
+  temperature: Number = 0.07,
+  learn_temperature: bool = True,
+  in_modal: Number = 0.25,
+  cross_modal: Number = 0.25,
+) -> base.Objective:
+  """CLIP plus cyclic consistency: `add(clip, cyclic_consistency)`.
+
+  Args:
+    temperature: As in `clip`.
+    learn_temperature: As in `clip`.
+    in_modal: As in `cyclic_consistency`.
+    cross_modal: As in `cyclic_consistency`.
+
+  Returns:
+    An `Objective` without state; `params["clip"]` holds the temperature.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+
+  Example:
+    >>> objective = cyclip(temperature=0.1, learn_temperature=False)
+    >>> pairs = Pairs(jnp.ones((4, 1)), jnp.ones((4, 1)), jnp.arange(4))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(f"{loss:.4f}")  # log 4, and nothing is inconsistent
+    1.3863
+
+  Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
+    Pretraining, NeurIPS 2022.
+  """
+  return base.add(
+    clip=clip(temperature=temperature, learn_temperature=learn_temperature),
+    cyclic=cyclic_consistency(in_modal=in_modal, cross_modal=cross_modal),
+  )
+
+
+def cyclic_consistency(
+  *, in_modal: Number = 0.25, cross_modal: Number = 0.25
+) -> base.Objective:
+  r"""Squared differences of similarities that should agree.
+
+  With the matrices I and T of the batch's embeddings,
+
+    (in_modal / B) ||I I^T - T T^T||^2 + (cross_modal / B) ||I T^T - T I^T||^2
+
+  (Frobenius norms; the published loss divides similarities by the temperature
+  and multiplies by its square, which cancels). With P = I - T, Q = I + T,
+  a = <P^T P, Q^T Q> and b = tr((P^T Q)^2) the norms are (a + b) / 2 and
+  (a - b) / 2: O(B d^2), never [B, B], and exact where I is close to T.
+
+  Args:
+    in_modal: Weight of the first term, at least 0.
+    cross_modal: Weight of the second, at least 0.
+
+  Returns:
+    An `Objective` without params and state. Ids are not used.
+
+  Raises:
+    ValueError: If a weight is negative.
+
+  Example:
+    >>> objective = cyclic_consistency(in_modal=0.0, cross_modal=1.0)
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2)[jnp.array([0, 0])], jnp.arange(2))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(loss)  # I T^T - T I^T has the entries -1 and 1, B = 2
+    1.0
+
+  Reference: As `cyclip`.
+  """
+  weights = [
+    base.check_number(
+      name, value, "a number of at least 0", lambda x: 0 <= x < math.inf
+    )
+    for name, value in (("in_modal", in_modal), ("cross_modal", cross_modal))
+  ]
+
+  def loss_fn(params, pairs):
+    del params
+    dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
+    image, text = pairs.image.astype(dtype), pairs.text.astype(dtype)
+    p, q = image - text, image + text
+    a = jnp.sum(_gram(p, p) * _gram(q, q))
+    b = jnp.sum(_gram(p, q) * _gram(p, q).T)
+    loss = weights[0] * (a + b) / 2 + weights[1] * (a - b) / 2
+    return loss / len(image), {}
+
+  return base.stateless(loss_fn)
+
+
+def _gram(
+  x: Float[Array, "batch dim"], y: Float[Array, "batch dim"]
+) -> Float[Array, "dim dim"]:
+  """X^T Y in true float32."""
+  return jnp.matmul(x.T, y, precision=jax.lax.Precision.HIGHEST)

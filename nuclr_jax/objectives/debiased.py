@@ -1,0 +1,86 @@
+"""Debiased contrastive loss (DCL): negatives corrected for false ones."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax import pairwise
+from nuclr_jax.objectives import base
+from nuclr_jax.types import Number, Sides, each
+
+
+def debiased(
+  *, temperature: Number = 0.07, tau_plus: Number = 0.1
+) -> base.Objective:
+  r"""InfoNCE whose negatives are freed of the expected share of positives.
+
+  With p = exp(sim_ii / temperature) and N negatives, the loss of image i is
+
+    -log(p / (p + g)), g = max{(sum_{j != i} exp(sim_ij / temperature)
+      - tau_plus N p) / (1 - tau_plus), N exp(-1 / temperature)};
+
+  likewise for texts; the mean over the batch and over both sides. Computed in
+  log space, relative to p, so that no temperature overflows. N is B - 1, less
+  the pairs of the batch that share the anchor's image or text.
+
+  Args:
+    temperature: Divides cosine similarities; greater than 0.
+    tau_plus: Probability that a negative is a positive in truth, in [0, 1).
+
+  Returns:
+    An `Objective` without params and state.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip
+    >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
+    >>> for x in (
+    ...   debiased(temperature=0.5, tau_plus=0.0),
+    ...   clip(temperature=0.5, learn_temperature=False),
+    ... ):
+    ...   print(f"{x.apply(*x.init(), pairs)[0]:.4f}")
+    0.2395
+    0.2395
+
+  Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020.
+  """
+  temperature = base.check_temperature(temperature)
+  tau_plus = base.check_number(
+    "tau_plus", tau_plus, "in [0, 1)", lambda x: 0 <= x < 1
+  )
+
+  def loss_fn(params, pairs):
+    del params
+    own = pairwise.own_similarity(pairs)
+    count = pairwise.num_negatives(pairs).astype(own.dtype)
+    log_floor = jnp.log(count) - (1 + own) / temperature
+    log_false = jnp.log(tau_plus * count)
+
+    def side(lse):
+      """The loss of each anchor, and its row weight or its floor's loss."""
+      above = lse > log_false
+      gap = jnp.where(above, log_false - lse, -1.0)
+      log_ratio = lse + jnp.log1p(-jnp.exp(gap)) - math.log1p(-tau_plus)
+      corrected = above & (log_ratio > log_floor)
+      log_ratio = jnp.where(corrected, log_ratio, -jnp.inf)
+      at_floor = jnp.where(corrected, -jnp.inf, log_floor)
+      loss = jax.nn.softplus(log_ratio) + jax.nn.softplus(at_floor)
+      # d softplus(log g - log p) / d logit_ij, where g is not at its floor
+      weight = -jax.nn.softplus(log_ratio) - math.log1p(-tau_plus)
+      weight = jnp.where(corrected, weight, -jnp.inf)
+      return jnp.mean(loss) / 2, weight - math.log(2 * len(own))
+
+    lse = pairwise.log_sum_exp(pairs, temperature=temperature)
+    image, text = each(side, lse)
+    out = pairwise.weighted(
+      pairs,
+      temperature=temperature,
+      row_log_weight=Sides(image[1], text[1]),
+    )
+    value = image[0] + text[0]  # differentiable where g is at its floor
+    return base.attach_gradient(value, value + out.surrogate), {}
+
+  return base.stateless(loss_fn)

@@ -1,0 +1,127 @@
+"""The moving average u of every anchor's denominator, kept as log u.
+
+What SogCLR, iSogCLR and NUCLR share. For images as anchors, with n pairs in
+the data set, B in the batch and L_ij the logits of `pairwise`,
+
+  phi_i  = (n - 1) / (B - 1) sum_{j != i} exp(L_ij)   (estimates the sum over
+                                                       the whole data set)
+  u_i   <- (1 - gamma) u_i + gamma phi_i
+  loss   = mean_i temperature_i (log(epsilon_i + u_i) + offset)
+
+and likewise for texts. Rows never visited hold -inf and take phi.
+"""
+
+from functools import partial
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from nuclr_jax import pairwise
+from nuclr_jax.objectives import base, rows
+from nuclr_jax.types import Pairs, Sides, Sizes, each
+
+
+class PairRows(NamedTuple):
+  """State of a pair, one row per `pair_id`; .image: images as anchors."""
+
+  log_u: Sides  # [num_pairs] each; -inf = never visited
+  temperature: Sides | None = None  # only where anchors have their own
+  temperature_momentum: Sides | None = None  # likewise
+
+
+def unvisited(num_rows: Sides) -> Sides:
+  """The first log_u of both sides: -inf, never visited."""
+  return each(lambda n: jnp.full(n, -jnp.inf, float), num_rows)
+
+
+def log_negatives(sizes: Sizes, batch: int) -> float:
+  """log((n - 1) / (B - 1)): from a sum over the batch to one over the data."""
+  return math.log((sizes.num_pairs - 1) / max(batch - 1, 1))
+
+
+def estimate(
+  pairs: Pairs, sizes: Sizes, *, temperature, bias: Sides | None = None
+) -> Sides:
+  """Estimates log phi_i of every anchor; -inf where it has no negative."""
+  factor = log_negatives(sizes, len(pairs.pair_id))
+  lse = pairwise.log_sum_exp(pairs, temperature=temperature, bias=bias)
+  return each(lambda x: x + factor, lse)
+
+
+def track_pairs(
+  log_u: Sides, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes
+) -> tuple[Sides, Sides]:
+  """Moves each pair's averages; returns the tables and the batch's new rows."""
+  ids = Sides(pairs.pair_id, pairs.pair_id)
+  num_rows = Sides(sizes.num_pairs, sizes.num_pairs)
+  return _track(log_u, ids, log_phi, gamma, num_rows)
+
+
+def track_ids(
+  log_u: Sides, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes
+) -> tuple[Sides, Sides]:
+  """As `track_pairs`, with one average per anchor id instead of per pair."""
+  return _track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
+
+
+def _track(log_u, ids, log_phi, gamma, num_rows) -> tuple[Sides, Sides]:
+  """Moves both sides; returns the tables and the batch's new rows."""
+  tracked = each(partial(_track_side, gamma), log_u, ids, log_phi, num_rows)
+  return tuple(Sides(*x) for x in zip(*tracked, strict=True))
+
+
+def _track_side(gamma, table, ids, log_phi, num_rows):
+  """Moves u <- (1 - gamma) u + gamma phi, in log space.
+
+  phi is averaged (in linear space) over rows of the batch with equal ids.
+  A row never visited takes phi; a row without negatives stays as it was.
+  """
+  old = rows.read(table, ids, num_rows).astype(log_phi.dtype)
+  phi = rows.log_mean_exp_by_id(log_phi, ids)
+  moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
+  new = jnp.where(old == -jnp.inf, phi, moved)
+  new = jnp.where(phi == -jnp.inf, old, new)
+  return rows.write(table, ids, new, num_rows), new
+
+
+def anchor_loss(
+  log_phi: Sides,
+  log_denominator: Sides,
+  sizes: Sizes,
+  *,
+  temperature: Sides,
+  offset: float = 0.0,
+) -> tuple[base.Scalar, Sides]:
+  """The loss, and the weight of each anchor in its gradient.
+
+  With D_i = epsilon_i + u_i, the loss is mean_i temperature_i (log D_i +
+  offset), summed over both sides; the encoders' gradient is
+  (1 / B) sum_i (temperature_i / D_i) grad phi_i with D held constant. Anchors
+  without negatives add nothing. `temperature` has scalars or one entry per
+  anchor; the loss is differentiable in it, again with D held constant.
+
+  Returns:
+    The loss and `row_log_weight` for `pairwise.weighted`.
+  """
+
+  def side(log_phi, log_denominator, temperature):
+    batch = len(log_phi)
+    lonely = log_phi == -jnp.inf
+    log_denominator = jnp.where(lonely, -offset, log_denominator)
+    factor = jnp.log(temperature / batch) + log_negatives(sizes, batch)
+    weight = jnp.where(lonely, -jnp.inf, factor - log_denominator)
+    return jnp.mean(temperature * (log_denominator + offset)), weight
+
+  image, text = each(side, log_phi, log_denominator, temperature)
+  return image[0] + text[0], Sides(image[1], text[1])
+
+
+def log_u_metrics(log_u: Sides) -> dict[str, base.Scalar]:
+  """Mean log u of the batch's visited rows, per side."""
+
+  def mean(x):
+    visited = x != -jnp.inf
+    return jnp.sum(x, where=visited) / jnp.maximum(jnp.sum(visited), 1)
+
+  return {"log_u/image": mean(log_u.image), "log_u/text": mean(log_u.text)}

@@ -1,0 +1,73 @@
+"""SigLIP: every pair of the batch is a binary classification."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax import pairwise
+from nuclr_jax.objectives import base
+from nuclr_jax.types import Number
+
+
+def siglip(
+  *, init_scale: Number = 10.0, init_bias: Number = -10.0
+) -> base.Objective:
+  r"""Sigmoid loss of all pairs.
+
+  -(1 / B) sum_ij log sigmoid(z_ij (scale sim_ij + bias)), z_ij = 1 if i = j
+  and -1 otherwise, on unit-norm embeddings. Pairs i != j that share an image
+  or a text (by their ids) are left out: they are neither positives nor
+  negatives.
+
+  Args:
+    init_scale: First scale, learned as `params["log_scale"]`; greater than 0.
+    init_bias: First bias, learned as `params["logit_bias"]`; it cancels the
+      imbalance of negatives at the start.
+
+  Returns:
+    An `Objective` without state.
+
+  Raises:
+    ValueError: If a number is out of its range.
+
+  Example:
+    >>> objective = siglip(init_scale=1.0, init_bias=0.0)
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2)[::-1], jnp.arange(2))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(f"{loss:.4f}", f"{math.log(2) + math.log(1 + math.e):.4f}")
+    2.0064 2.0064
+
+  Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training,
+    ICCV 2023.
+  """
+  init_scale = base.check_number(
+    "init_scale",
+    init_scale,
+    "a number greater than 0 (it multiplies cosine similarities)",
+    lambda x: 0 < x < math.inf,
+  )
+  init_bias = base.check_number(
+    "init_bias", init_bias, "a finite number", math.isfinite
+  )
+
+  def init_params():
+    return {
+      "log_scale": jnp.full((), math.log(init_scale), float),
+      "logit_bias": jnp.full((), init_bias, float),
+    }
+
+  def loss_fn(params, pairs):
+    scale, bias = jnp.exp(params["log_scale"]), params["logit_bias"]
+
+    def logit(sim):
+      return scale * sim + bias
+
+    positives = jax.nn.softplus(-logit(pairwise.own_similarity(pairs)))
+    negatives = pairwise.sum_over_negatives(
+      pairs, lambda sim: jax.nn.softplus(logit(sim))
+    )
+    loss = jnp.mean(positives) + negatives / len(pairs.pair_id)
+    return loss, {"scale": scale, "logit_bias": bias}
+
+  return base.stateless(loss_fn, init_params)

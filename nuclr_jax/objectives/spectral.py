@@ -1,0 +1,36 @@
+"""Spectral contrastive loss."""
+
+import jax.numpy as jnp
+
+from nuclr_jax import pairwise
+from nuclr_jax.objectives import base
+
+
+def spectral() -> base.Objective:
+  r"""Low-rank factorisation of the graph of pairs.
+
+  -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2, for
+  embeddings of norm at most 1 (the radius mu of the paper is 1). Pairs that
+  share an image or a text (by their ids) are not negatives of each other.
+
+  Returns:
+    An `Objective` without params and state.
+
+  Example:
+    >>> objective = spectral()
+    >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(loss)
+    -2.0
+
+  Reference: HaoChen et al., Provable Guarantees for Self-Supervised Deep
+    Learning with Spectral Contrastive Loss, NeurIPS 2021.
+  """
+
+  def loss_fn(params, pairs):
+    del params
+    count = jnp.maximum(jnp.sum(pairwise.num_negatives(pairs)), 1)
+    squares = pairwise.sum_over_negatives(pairs, jnp.square) / count
+    return squares - 2 * jnp.mean(pairwise.own_similarity(pairs)), {}
+
+  return base.stateless(loss_fn)

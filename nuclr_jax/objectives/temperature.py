@@ -1,0 +1,178 @@
+"""Temperatures that are learned: one for all anchors, or one for each.
+
+One for all is a parameter, `params["log_scale"]` = -log(temperature), moved by
+the optimizer. Individual ones are state, moved by their own momentum descent.
+"""
+
+from functools import partial
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+import optax
+
+from nuclr_jax.objectives import base, rows
+from nuclr_jax.objectives.denominator import PairRows
+from nuclr_jax.types import Pairs, Params, ScalarOrSchedule, Sides, Sizes, each
+
+NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log 0
+MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
+MAX_GRADIENT = 5.0  # of an individual temperature, as in the iSogCLR code
+
+
+def init_params(temperature: float, learn: bool) -> Params:
+  """`log_scale` of one learned temperature; nothing if it is fixed."""
+  if not learn:
+    return {}
+  return {"log_scale": jnp.full((), -math.log(temperature), float)}
+
+
+def one_for_all(params: Params, temperature: float):
+  """The learned temperature, at least 1 / `MAX_SCALE`, or the fixed one."""
+  if "log_scale" not in params:
+    return temperature
+  return jnp.exp(-jnp.minimum(params["log_scale"], math.log(MAX_SCALE)))
+
+
+class Individual(NamedTuple):
+  """How individual temperatures start and move, see `isogclr`."""
+
+  init: float
+  low: float
+  high: float
+  learning_rate: optax.Schedule
+  rho: float
+  momentum: float
+
+
+def check_individual(
+  *,
+  temperature: float,
+  temperature_range: tuple[float, float],
+  temperature_learning_rate: ScalarOrSchedule,
+  temperature_momentum: float,
+  rho: float,
+) -> Individual:
+  """Checks the arguments that `isogclr` and `nuclr` share.
+
+  Raises:
+    ValueError: If one is out of its range.
+  """
+  low, high = map(float, temperature_range)
+  if not 0 < low <= temperature <= high < math.inf:
+    raise ValueError(
+      "temperature_range must be (low, high) with 0 < low <= temperature <= "
+      f"high, got {(low, high)} and temperature {temperature}"
+    )
+  rate = base.check_schedule(
+    "temperature_learning_rate",
+    temperature_learning_rate,
+    low=0.0,
+    high=math.inf,
+    low_allowed=True,
+  )
+  momentum = base.check_momentum("temperature_momentum", temperature_momentum)
+  return Individual(temperature, low, high, rate, base.check_rho(rho), momentum)
+
+
+def init_rows(individual: Individual, sizes: Sizes) -> dict[str, Sides]:
+  """The first rows of `PairRows.temperature` and `.temperature_momentum`."""
+
+  def full(value):
+    return jnp.full(sizes.num_pairs, value, float)
+
+  first = individual.init
+  return dict(
+    temperature=Sides(full(first), full(first)),
+    temperature_momentum=Sides(full(0.0), full(0.0)),
+  )
+
+
+def read(pair_rows: PairRows, pairs: Pairs, sizes: Sizes) -> Sides:
+  """The temperature of each anchor of the batch, both sides."""
+  read_side = partial(rows.read, ids=pairs.pair_id, num_rows=sizes.num_pairs)
+  return each(read_side, pair_rows.temperature)
+
+
+def gradient(
+  log_denominator: Sides,
+  mean_logit: Sides,
+  *,
+  temperature: Sides,
+  offset: float,
+  log_own: Sides = NO_OWN_PAIR,
+) -> Sides:
+  r"""The gradient of each anchor's loss in its own temperature.
+
+  The loss temperature_i (log D_i + offset), D_i a sum of exp(L_ij) whose
+  logits are proportional to 1 / temperature_i, has the derivative
+
+    log D_i + offset - sum_j w_ij L_ij, w_ij = exp(L_ij) / D_i.
+
+  Args:
+    log_denominator: log D_i of each anchor.
+    mean_logit: From `pairwise.weighted` with the weights of
+      `denominator.anchor_loss`, (temperature_i / B) sum_j w_ij L_ij.
+    temperature: Of each anchor.
+    offset: rho - log(number of terms of D).
+    log_own: The own pair's logit; -inf if it is no term of D.
+  """
+
+  def side(log_d, mean, tau, log_own):
+    own = jnp.where(
+      log_own == -jnp.inf, 0.0, jnp.exp(log_own - log_d) * log_own
+    )
+    return log_d + offset - mean * len(mean) / tau - own
+
+  return each(side, log_denominator, mean_logit, temperature, log_own)
+
+
+def move(
+  individual: Individual,
+  pair_rows: PairRows,
+  pairs: Pairs,
+  gradients: Sides,
+  has_negative: Bool[Array, "batch"],
+  count,
+  sizes: Sizes,
+) -> PairRows:
+  """One step of clipped momentum descent, once per pair of the batch.
+
+  m <- beta m + (1 - beta) clip(g); temperature <- clip(temperature - rate m).
+  Pairs without a negative rest, and all pairs while the rate is 0.
+  """
+  rate, beta = individual.learning_rate(count), individual.momentum
+  ids, num_rows = pairs.pair_id, sizes.num_pairs
+
+  def side(temperature, momentum, g):
+    g = jnp.clip(g, -MAX_GRADIENT, MAX_GRADIENT)
+    g, touched = rows.mean_by_id(g, ids, has_negative)
+    touched &= rate != 0
+    old = rows.read(momentum, ids, num_rows)
+    new = jnp.where(touched, beta * old + (1 - beta) * g, old)
+    value = rows.read(temperature, ids, num_rows)
+    moved = jnp.clip(value - rate * new, individual.low, individual.high)
+    return (
+      rows.write(temperature, ids, jnp.where(touched, moved, value), num_rows),
+      rows.write(momentum, ids, new, num_rows),
+    )
+
+  image, text = each(
+    side,
+    pair_rows.temperature,
+    pair_rows.temperature_momentum,
+    gradients,
+  )
+  return pair_rows._replace(
+    temperature=Sides(image[0], text[0]),
+    temperature_momentum=Sides(image[1], text[1]),
+  )
+
+
+def metrics(temperature: Sides) -> dict[str, base.Scalar]:
+  """Mean temperature of the batch's anchors, per side."""
+  return {
+    "temperature/image": jnp.mean(temperature.image),
+    "temperature/text": jnp.mean(temperature.text),
+  }

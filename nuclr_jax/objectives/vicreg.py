@@ -1,0 +1,88 @@
+"""VICReg: invariance, variance, covariance; no negatives."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax.objectives import base
+from nuclr_jax.types import Number
+
+EPSILON = 1e-4  # under the square root, so that its gradient is finite
+
+
+def vicreg(
+  *,
+  invariance: Number = 25.0,
+  variance: Number = 25.0,
+  covariance: Number = 1.0,
+) -> base.Objective:
+  r"""Variance-invariance-covariance regularisation.
+
+  With embeddings Z (images) and Z' (texts) of width d,
+
+    invariance * mean((Z - Z')^2)
+      + variance * sum over both of mean_k max(0, 1 - std_k)
+      + covariance * sum over both of (1 / d) sum_{k != l} C_kl^2,
+
+  std_k = sqrt(var_k + 1e-4) and C the covariance matrix over the batch
+  (divided by B - 1), k and l dimensions. It wants embeddings that are *not*
+  of unit norm, since those cannot reach a standard deviation of 1: give the
+  model `normalize=False`. The paper's Algorithm 1; the authors' code halves
+  the variance term. O(B d^2), no [B, B]. Ids are not used.
+
+  Args:
+    invariance: Weight, at least 0.
+    variance: Weight, at least 0.
+    covariance: Weight, at least 0.
+
+  Returns:
+    An `Objective` without params and state; metrics `invariance`, `variance`,
+    `covariance` are the terms without their weights.
+
+  Raises:
+    ValueError: If a weight is negative.
+
+  Example:
+    >>> objective = vicreg(covariance=0.0)
+    >>> x = jnp.array([[-1.0, 2.0], [1.0, -2.0]])  # std above 1
+    >>> loss, _ = objective.apply(*objective.init(), Pairs(x, x, jnp.arange(2)))
+    >>> print(loss)
+    0.0
+
+  Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
+  """
+  weights = {
+    name: base.check_number(
+      name, value, "a number of at least 0", lambda x: 0 <= x < math.inf
+    )
+    for name, value in dict(
+      invariance=invariance, variance=variance, covariance=covariance
+    ).items()
+  }
+
+  def loss_fn(params, pairs):
+    del params
+    dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
+    image, text = pairs.image.astype(dtype), pairs.text.astype(dtype)
+    spreads = [_spread(image), _spread(text)]
+    terms = dict(
+      invariance=jnp.mean(jnp.square(image - text)),
+      variance=spreads[0][0] + spreads[1][0],
+      covariance=spreads[0][1] + spreads[1][1],
+    )
+    return sum(weights[name] * term for name, term in terms.items()), terms
+
+  return base.stateless(loss_fn)
+
+
+def _spread(z):
+  """The variance and the covariance term of one side."""
+  batch, dim = z.shape
+  z = z - jnp.mean(z, axis=0, keepdims=True)
+  matrix = jnp.matmul(z.T, z, precision=jax.lax.Precision.HIGHEST)
+  matrix /= max(batch - 1, 1)
+  diagonal = jnp.diagonal(matrix)
+  hinge = jnp.mean(jax.nn.relu(1 - jnp.sqrt(diagonal + EPSILON)))
+  off_diagonal = jnp.where(jnp.eye(dim, dtype=bool), 0.0, matrix)
+  return hinge, jnp.sum(jnp.square(off_diagonal)) / dim
