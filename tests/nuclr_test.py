@@ -232,23 +232,6 @@ def test_rows_without_negatives_change_nothing(name, average):
   chex.assert_trees_all_equal(again.sample, visited.sample)
 
 
-@pytest.mark.parametrize("name", ["clip", "sogclr", "nuclr"])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_finite_at_extreme_similarities(name, sign):
-  """Similarities of +-1 at temperature 0.001: exponents of +-2000."""
-  sizes = {} if name == "clip" else dict(num_pairs=4)
-  objective = objectives.OBJECTIVES[name](temperature=0.001, **sizes)
-  params, state = objective.init()
-  image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
-  for ids in ([0, 1], [1, 0], [2, 3]):
-    pairs = Pairs(image, sign * image, jnp.array(ids))
-    (loss, (state, _)), grads = value_and_grad(objective, params, state, pairs)
-    chex.assert_tree_all_finite((loss, grads))
-  if name != "clip":
-    log_u = np.asarray(state.sample.pair.log_u.image)
-    np.testing.assert_allclose(log_u, -2000 * sign + math.log(3), rtol=1e-4)
-
-
 def test_equal_captions_move_one_row_by_the_mean_of_their_gradients():
   """Order in the batch does not matter, and a row is written once."""
   objective = objectives.nuclr(num_pairs=64, num_texts=5, temperature=0.2)

@@ -22,13 +22,20 @@ def nuclr_step(
   center=True,
   own_pair="xi",
   anchor_average="pair",
+  rho=None,
+  tau_rate=0.0,
+  tau_momentum=0.0,
+  tau_range=(0.0, math.inf),
 ):
   """One step on plain dicts; returns (loss, d_image, d_text, new state).
 
   `state` has, per side, `u` by pair id, `u_id` by anchor id, `zeta` and `m` by
-  contrast id, and `xi`; never-visited u are absent.
+  contrast id, and `xi`; never-visited u are absent. `own_pair="none"` leaves
+  the own pair out, as SogCLR does. With `rho`, `tau` and `tau_m` by pair id are
+  temperatures that move, and `tau_gradient` their gradients, averaged.
   """
-  batch, tau = len(pair_id), temperature
+  batch = len(pair_id)
+  terms = n - 1 if own_pair == "none" else n
   factor = (n - 1) / (batch - 1)
   sim = image @ text.T
   new = {key: {k: dict(v) if isinstance(v, dict) else v for k, v in d.items()}
@@ -44,15 +51,17 @@ def nuclr_step(
   )
   for side, (s, contrast, contrast_id, anchor_id) in sides.items():
     zeta = np.array([state[contrast]["zeta"].get(c, 0.0) for c in contrast_id])
+    taus = state[side].get("tau", {})
+    tau = np.array([taus.get(i, temperature) for i in pair_id])
     phi = {}
     for i in range(batch):
-      terms = [
-        math.exp((s[i, j] - s[i, i] - zeta[j]) / tau)
+      exponentials = [
+        math.exp((s[i, j] - s[i, i] - zeta[j]) / tau[i])
         for j in range(batch)
         if negative(i, j)
       ]
-      if terms:
-        phi[i] = factor * sum(terms)
+      if exponentials:
+        phi[i] = factor * sum(exponentials)
     for table, ids in (("u", pair_id), ("u_id", anchor_id)):
       for key in {ids[i] for i in phi}:
         estimate = np.mean([phi[i] for i in phi if ids[i] == key])
@@ -68,14 +77,17 @@ def nuclr_step(
     own = np.exp(-zeta / tau)
     epsilon = own
     if own_pair == "xi":
-      epsilon = np.full(batch, math.exp(-state[contrast]["xi"] / tau))
+      epsilon = np.exp(-state[contrast]["xi"] / tau)
+    elif own_pair == "none":
+      epsilon = np.zeros(batch)
+    log_d = {i: math.log(epsilon[i] + encoder_u[i]) for i in phi}
     g = {}
     for j in phi:
       total = 0.0
       for i in phi:
         if not negative(i, j):
           continue
-        e = math.exp((s[i, j] - s[i, i] - zeta[j]) / tau)
+        e = math.exp((s[i, j] - s[i, i] - zeta[j]) / tau[i])
         total += e / (own[i] + u[i])
         weight = factor * e / (epsilon[i] + encoder_u[i]) / batch
         target = d_sim if side == "image" else d_sim.T
@@ -87,7 +99,26 @@ def nuclr_step(
         paper=1 - n / batch * (w_own + factor * total),
         official=1 - n / batch * (w_own + total),
       )[estimator]
-    loss += sum(tau * math.log(epsilon[i] + encoder_u[i]) for i in phi) / batch
+    offset = 0.0 if rho is None else rho - math.log(terms)
+    loss += sum(tau[i] * (log_d[i] + offset) for i in phi) / batch
+    if rho is not None:
+      move_temperatures(
+        new[side],
+        pair_id,
+        tau,
+        {
+          i: log_d[i]
+          + offset
+          - kl_term(
+            i, s, zeta, tau[i], negative, factor, epsilon[i], math.exp(log_d[i])
+          )
+          for i in phi
+        },
+        batch,
+        tau_rate,
+        tau_momentum,
+        tau_range,
+      )
     mean = np.mean(list(g.values())) if center and g else 0.0
     if rate:
       for key in {contrast_id[j] for j in g}:
@@ -100,3 +131,28 @@ def nuclr_step(
     here = [abs(new[contrast]["zeta"].get(c, 0.0)) for c in contrast_id]
     new[contrast]["xi"] = max(state[contrast]["xi"], *here)
   return loss, d_sim @ text, d_sim.T @ image, new
+
+
+def kl_term(i, s, zeta, tau, negative, factor, epsilon, denominator):
+  """sum_j w_ij L_ij over the negatives and the own pair."""
+  total = 0.0
+  for j in range(len(s)):
+    if negative(i, j):
+      logit = (s[i, j] - s[i, i] - zeta[j]) / tau
+      total += factor * math.exp(logit) / denominator * logit
+  if epsilon > 0:
+    total += epsilon / denominator * math.log(epsilon)
+  return total
+
+
+def move_temperatures(side, pair_id, tau, g, batch, rate, momentum, tau_range):
+  """m <- beta m + (1 - beta) clip(g), tau <- clip(tau - rate m), by pair."""
+  side["tau_gradient"] = sum(g.values()) / batch
+  for key in {pair_id[i] for i in g}:
+    rows = [i for i in g if pair_id[i] == key]
+    step = np.mean([min(max(g[i], -5.0), 5.0) for i in rows])
+    m = momentum * side["tau_m"].get(key, 0.0) + (1 - momentum) * step
+    side["tau_m"][key] = m
+    side["tau"][key] = min(
+      max(tau[rows[0]] - rate * m, tau_range[0]), tau_range[1]
+    )

@@ -1,0 +1,314 @@
+"""Objectives without state: closed forms, NumPy and finite differences."""
+
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import make_pairs
+import numpy as np
+import optax
+import pytest
+
+from nuclr_jax import Pairs, objectives
+from nuclr_jax.objectives import State
+
+B, D, TAU = 12, 5, 0.3
+
+
+def batch(key=0, **kwargs):
+  return make_pairs.make_pairs(key, batch=B, dim=D, **kwargs)
+
+
+def value(objective, pairs):
+  return objective.apply(*objective.init(), pairs)[0]
+
+
+def negatives(pairs):
+  ids = [np.asarray(x) for x in pairs.ids]
+  return np.logical_and(*(x[:, None] != x[None] for x in ids))
+
+
+# Every objective at gamma = 1 on a fresh state, where its value is a function
+# that its gradient must belong to.
+SIZES = dict(num_pairs=64, num_texts=5)
+ALL = dict(
+  clip=objectives.clip(temperature=TAU),
+  ntxent=objectives.ntxent(temperature=TAU, learn_temperature=True),
+  siglip=objectives.siglip(init_scale=3.0, init_bias=-1.0),
+  debiased=objectives.debiased(temperature=TAU, tau_plus=0.05),
+  debiased_at_its_floor=objectives.debiased(temperature=TAU, tau_plus=0.9),
+  cyclip=objectives.cyclip(temperature=TAU),
+  spectral=objectives.spectral(),
+  vicreg=objectives.vicreg(),
+  sogclr=objectives.sogclr(**SIZES, temperature=TAU, gamma=1.0),
+  fastclip_v3=objectives.sogclr(
+    **SIZES, temperature=TAU, gamma=1.0, learn_temperature=True
+  ),
+  isogclr=objectives.isogclr(**SIZES, temperature=TAU, gamma=1.0),
+  nuclr=objectives.nuclr(
+    **SIZES, temperature=TAU, gamma=1.0, zeta_learning_rate=0.0, zeta_init=0.1
+  ),
+  nuclr_individual=objectives.nuclr(
+    **SIZES,
+    temperature=TAU,
+    gamma=1.0,
+    zeta_init=0.1,
+    own_pair="zeta",
+    temperature_learning_rate=0.0,
+  ),
+)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_gradient_against_finite_differences(name, x64):
+  """In embeddings (off the sphere too) and in learned parameters."""
+  objective, pairs = ALL[name], batch(num_texts=5)
+  params, state = objective.init()
+
+  @jax.jit
+  def loss(inputs):
+    params, image, text = inputs
+    return objective.apply(
+      params, state, pairs._replace(image=image, text=text)
+    )[0]
+
+  inputs = (params, pairs.image, pairs.text)
+  gradient = jax.grad(loss)(inputs)
+  leaves, tree = jax.tree.flatten(inputs)
+  rng = np.random.default_rng(0)
+  for i in range(len(leaves)):  # one leaf at a time, a random direction
+    direction = [jnp.zeros_like(x) for x in leaves]
+    direction[i] = jnp.asarray(rng.normal(size=leaves[i].shape))
+    direction = jax.tree.unflatten(tree, direction)
+    ahead, behind = (
+      loss(jax.tree.map(lambda x, d, h=h: x + h * d, inputs, direction))
+      for h in (1e-5, -1e-5)
+    )
+    expected = (ahead - behind) / 2e-5
+    products = jax.tree.map(lambda g, d: jnp.sum(g * d), gradient, direction)
+    found = sum(jax.tree.leaves(products))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_finite_at_extreme_similarities(name, sign):
+  """Similarities of +-1 at temperature 0.001: exponents of +-2000."""
+  factory = objectives.OBJECTIVES[name]
+  arguments = dict(temperature=0.001)
+  if name == "siglip":
+    arguments = dict(init_scale=1000.0)
+  elif name in ("spectral", "vicreg"):
+    arguments = {}
+  if name in ("sogclr", "isogclr", "nuclr"):
+    arguments["num_pairs"] = 4
+  if name == "isogclr":
+    arguments["temperature_range"] = (0.001, 0.1)
+  objective = factory(**arguments)
+  params, state = objective.init()
+  image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
+  for ids in ([0, 1], [1, 0], [2, 3]):
+    pairs = Pairs(image, sign * image, jnp.array(ids))
+
+    def loss_fn(inputs, pairs=pairs, state=state):
+      params, image, text = inputs
+      return objective.apply(
+        params, state, pairs._replace(image=image, text=text)
+      )
+
+    inputs = (params, pairs.image, pairs.text)
+    (loss, (state, _)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
+      inputs
+    )
+    chex.assert_tree_all_finite((loss, grads))
+  if "num_pairs" in arguments:
+    log_u = np.asarray(state.sample.pair.log_u.image)
+    tau = 0.001
+    np.testing.assert_allclose(
+      log_u[2:], -2 * sign / tau + math.log(3), rtol=1e-4
+    )
+
+
+def test_clip_of_identical_embeddings_is_log_batch():
+  same = batch()._replace(image=jnp.ones((B, 4)) / 2, text=jnp.ones((B, 4)) / 2)
+  np.testing.assert_allclose(
+    value(objectives.clip(), same), np.log(B), rtol=1e-6
+  )
+
+
+def test_scale_of_clip_stops_at_100():
+  objective, pairs = objectives.clip(), batch()
+  losses = [
+    objective.apply({"log_scale": jnp.log(scale)}, State(), pairs)[0]
+    for scale in (100.0, 1e4)
+  ]
+  np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_ntxent_equals_optax(x64):
+  """Each view of a thing is the other one's positive."""
+  pairs = batch()
+  views = jnp.concatenate([pairs.image, pairs.text])
+  expected = optax.ntxent(views, jnp.tile(pairs.pair_id, 2), TAU)
+  found = value(objectives.ntxent(temperature=TAU), pairs)
+  np.testing.assert_allclose(found, jnp.mean(expected), rtol=1e-12)
+
+
+@pytest.mark.parametrize("num_texts", [None, 5])
+@pytest.mark.parametrize("tau_plus", [0.0, 0.05, 0.9])
+def test_debiased_equals_numpy(num_texts, tau_plus, x64):
+  pairs = batch(num_texts=num_texts)
+  sim, mask = np.asarray(pairs.image @ pairs.text.T), negatives(pairs)
+  losses = []
+  for s in (sim, sim.T):
+    for i in range(B):
+      n = mask[i].sum()
+      p = math.exp(s[i, i] / TAU)
+      g = (np.exp(s[i] / TAU)[mask[i]].sum() - tau_plus * n * p) / (
+        1 - tau_plus
+      )
+      g = max(g, n * math.exp(-1 / TAU))
+      losses.append(-math.log(p / (p + g)))
+  objective = objectives.debiased(temperature=TAU, tau_plus=tau_plus)
+  np.testing.assert_allclose(
+    value(objective, pairs), np.mean(losses), rtol=1e-12
+  )
+
+
+def test_debiased_does_not_overflow_in_float32():
+  """The published code does, above similarity 0.887 at temperature 0.01."""
+  close = np.eye(D)[0] + 0.05 * make_pairs.unit_rows(0, B, D)
+  close = jnp.asarray(close / np.linalg.norm(close, axis=1, keepdims=True))
+  pairs = batch()._replace(image=close, text=close[::-1])
+  assert jnp.min(pairs.image @ pairs.text.T) > 0.95
+  objective = objectives.debiased(temperature=0.01, tau_plus=0.001)
+  found = value(objective, pairs)
+  with jax.enable_x64(True):
+    sides = [np.asarray(x, np.float64) for x in (pairs.image, pairs.text)]
+    exact = pairs._replace(image=jnp.array(sides[0]), text=jnp.array(sides[1]))
+    expected = value(objective, exact)
+  np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("num_texts", [None, 5])
+def test_siglip_and_spectral_equal_numpy(num_texts, x64):
+  pairs = batch(num_texts=num_texts)
+  sim, mask = np.asarray(pairs.image @ pairs.text.T), negatives(pairs)
+  logits = 3.0 * sim - 1.0
+  positives = np.log1p(np.exp(-np.diag(logits))).sum()
+  expected = (positives + np.log1p(np.exp(logits))[mask].sum()) / B
+  objective = objectives.siglip(init_scale=3.0, init_bias=-1.0)
+  np.testing.assert_allclose(value(objective, pairs), expected, rtol=1e-12)
+  expected = np.mean(sim[mask] ** 2) - 2 * np.mean(np.diag(sim))
+  np.testing.assert_allclose(
+    value(objectives.spectral(), pairs), expected, rtol=1e-12
+  )
+
+
+def test_cyclic_consistency_equals_the_matrices(x64):
+  pairs = batch()
+  i, t = np.asarray(pairs.image), np.asarray(pairs.text)
+  for weights, matrix in (
+    ((1.0, 0.0), i @ i.T - t @ t.T),
+    ((0.0, 1.0), i @ t.T - t @ i.T),
+  ):
+    names = ("in_modal", "cross_modal")
+    objective = objectives.cyclic_consistency(
+      **dict(zip(names, weights, strict=True))
+    )
+    np.testing.assert_allclose(
+      value(objective, pairs), np.sum(matrix**2) / B, rtol=1e-12
+    )
+
+
+def test_cyclic_consistency_is_exact_near_agreement():
+  """In float32, where the two sides nearly agree; it never forms [B, B]."""
+  image = make_pairs.unit_rows(0, 512, 8)
+  text = image + 1e-4 * make_pairs.unit_rows(1, 512, 8)
+  pairs = Pairs(
+    jnp.asarray(image, jnp.float32),
+    jnp.asarray(text, jnp.float32),
+    jnp.arange(512),
+  )
+  i, t = (np.asarray(x, np.float64) for x in (pairs.image, pairs.text))
+  expected = np.sum((i @ i.T - t @ t.T) ** 2) + np.sum((i @ t.T - t @ i.T) ** 2)
+  objective = objectives.cyclic_consistency(in_modal=1.0, cross_modal=1.0)
+  np.testing.assert_allclose(value(objective, pairs), expected / 512, rtol=1e-4)
+  lowered = jax.jit(objective.apply).lower({}, State(), pairs)
+  assert "512x512" not in lowered.as_text()
+
+
+def test_vicreg_equals_numpy(x64):
+  rng = np.random.default_rng(0)
+  z = [rng.normal(size=(B, D)) * rng.uniform(0.3, 2, D) for _ in range(2)]
+  variance = covariance = 0.0
+  for side in z:
+    std = np.sqrt(np.var(side, axis=0, ddof=1) + 1e-4)
+    variance += np.mean(np.maximum(0, 1 - std))
+    matrix = np.cov(side.T)
+    covariance += (np.sum(matrix**2) - np.sum(np.diag(matrix) ** 2)) / D
+  expected = 25 * np.mean((z[0] - z[1]) ** 2) + 25 * variance + covariance
+  pairs = Pairs(*map(jnp.asarray, z), jnp.arange(B))
+  np.testing.assert_allclose(
+    value(objectives.vicreg(), pairs), expected, rtol=1e-12
+  )
+
+
+def test_add_sums_and_scale_multiplies():
+  pairs = batch()
+  clip, spectral = objectives.clip(), objectives.spectral()
+  both = objectives.add(a=clip, b=objectives.scale(spectral, -0.5))
+  params, state = both.init()
+  assert set(params) == {"a", "b"}
+  loss, (_, metrics) = both.apply(params, state, pairs)
+  expected = value(clip, pairs) - 0.5 * value(spectral, pairs)
+  np.testing.assert_allclose(loss, expected, rtol=1e-6)
+  np.testing.assert_allclose(metrics["a/loss"], value(clip, pairs))
+
+
+def test_terms_keep_their_own_state():
+  """Two NUCLR terms of other temperatures, as if each were alone."""
+  pairs = batch()
+  terms = {
+    name: objectives.nuclr(num_pairs=64, temperature=tau)
+    for name, tau in (("warm", 0.5), ("cold", 0.1))
+  }
+  both = objectives.add(**terms)
+  _, (state, _) = both.apply(*both.init(), pairs)
+  for name, term in terms.items():
+    _, (alone, _) = term.apply(*term.init(), pairs)
+    chex.assert_trees_all_equal(state.sample.pair[name], alone.sample.pair)
+    chex.assert_trees_all_equal(state.sample.text[name], alone.sample.text)
+    chex.assert_trees_all_equal(state.shared[name], alone.shared)
+
+
+def test_stateless_lifts_a_loss():
+  objective = objectives.stateless(
+    lambda params, pairs: (jnp.sum(pairs.image), {"one": 1.0})
+  )
+  params, state = objective.init()
+  loss, (new, metrics) = objective.apply(params, state, batch())
+  np.testing.assert_allclose(loss, np.sum(batch().image), rtol=1e-5)
+  assert (params, new, metrics) == ({}, State(), {"one": 1.0})
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda: objectives.debiased(tau_plus=1.0), r"tau_plus must be in \[0, 1"),
+    (lambda: objectives.siglip(init_scale=0.0), "init_scale must be a number"),
+    (lambda: objectives.siglip(init_bias=math.inf), "init_bias must be a fin"),
+    (lambda: objectives.cyclip(in_modal=-1.0), "in_modal must be a number of"),
+    (lambda: objectives.vicreg(variance=-1.0), "variance must be a number of"),
+    (lambda: objectives.ntxent(temperature=0.0), "temperature must be a numb"),
+    (lambda: objectives.add(), "add needs at least one term"),
+    (
+      lambda: objectives.scale(objectives.clip(), math.nan),
+      "weight must be a finite number",
+    ),
+  ],
+)
+def test_bad_arguments_say_what_is_allowed(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()

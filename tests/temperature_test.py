@@ -1,0 +1,235 @@
+"""Learned temperatures, one for all and individual, against NumPy loops."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import make_pairs
+import numpy as np
+import pytest
+import reference
+
+from nuclr_jax import Pairs, Sides, objectives
+
+N, IMAGES, TEXTS, TAU = 24, 20, 7, 0.2
+SIZES = dict(num_pairs=N, num_images=IMAGES, num_texts=TEXTS)
+INDIVIDUAL = dict(
+  temperature_learning_rate=0.01,
+  temperature_momentum=0.3,
+  temperature_range=(0.19, 0.25),
+  rho=1.5,
+)
+ZETA = dict(xi_init=0.01, zeta_learning_rate=0.03, zeta_momentum=0.3)
+CASES = dict(
+  isogclr=(
+    objectives.isogclr(**SIZES, temperature=TAU, gamma=0.6, **INDIVIDUAL),
+    dict(own_pair="none", rate=0.0),
+  ),
+  nuclr=(
+    objectives.nuclr(**SIZES, temperature=TAU, gamma=0.6, **ZETA, **INDIVIDUAL),
+    dict(own_pair="xi", rate=0.03),
+  ),
+  nuclr_diamond=(
+    objectives.nuclr(
+      **SIZES,
+      temperature=TAU,
+      gamma=0.6,
+      own_pair="zeta",
+      **ZETA,
+      **INDIVIDUAL,
+    ),
+    dict(own_pair="zeta", rate=0.03),
+  ),
+)
+
+
+def batches(steps):
+  """Batches with shared images and texts, and pairs that occur twice."""
+  rng = np.random.default_rng(0)
+  for step in range(steps):
+    pair_id = rng.choice(N, 10)
+    image = make_pairs.unit_rows(step, 10, 4)
+    text = make_pairs.unit_rows(step + 100, 10, 4)
+    yield image, text, pair_id, pair_id % IMAGES, pair_id % TEXTS
+
+
+def first_state(xi=0.01):
+  def side():
+    return dict(u={}, u_id={}, zeta={}, m={}, xi=xi, tau={}, tau_m={})
+
+  return dict(image=side(), text=side())
+
+
+def make_step(objective):
+  """Compiles `(params, state, pairs) -> ((loss, aux), gradients)`."""
+
+  def loss_fn(inputs, state, pairs):
+    params, image, text = inputs
+    pairs = pairs._replace(image=image, text=text)
+    return objective.apply(params, state, pairs)
+
+  @jax.jit
+  def step(params, state, pairs):
+    inputs = (params, pairs.image, pairs.text)
+    return jax.value_and_grad(loss_fn, has_aux=True)(inputs, state, pairs)
+
+  return step
+
+
+def table(values, size, missing):
+  return [values.get(i, missing) for i in range(size)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_individual_temperatures_equal_numpy_loops(case, x64):
+  objective, settings = CASES[case]
+  params, state = objective.init()
+  step = make_step(objective)
+  expected = first_state()
+  hit = set()
+  for arrays in batches(6):
+    pairs = Pairs(*map(jnp.asarray, arrays))
+    (loss, (state, _)), (_, *grads) = step(params, state, pairs)
+    want, d_image, d_text, expected = reference.nuclr_step(
+      *arrays,
+      expected,
+      n=N,
+      temperature=TAU,
+      gamma=0.6,
+      momentum=0.3,
+      rho=1.5,
+      tau_rate=0.01,
+      tau_momentum=0.3,
+      tau_range=(0.19, 0.25),
+      **settings,
+    )
+    np.testing.assert_allclose(loss, want, rtol=1e-10)
+    np.testing.assert_allclose(grads[0], d_image, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(grads[1], d_text, rtol=1e-9, atol=1e-12)
+    for side in Sides._fields:
+      rows, here = state.sample.pair, expected[side]
+      for name, values, missing in (
+        ("temperature", here["tau"], TAU),
+        ("temperature_momentum", here["tau_m"], 0.0),
+      ):
+        found = getattr(getattr(rows, name), side)
+        np.testing.assert_allclose(
+          found, table(values, N, missing), rtol=1e-9, atol=1e-13
+        )
+      np.testing.assert_allclose(
+        np.exp(getattr(rows.log_u, side)),
+        table(here["u"], N, 0.0),
+        rtol=1e-10,
+      )
+      hit |= {x in (0.19, 0.25) for x in here["tau"].values()}
+      if case != "isogclr":
+        zeta = getattr(state.sample, side).zeta
+        size = len(zeta)
+        np.testing.assert_allclose(
+          zeta, table(here["zeta"], size, 0.0), rtol=1e-9, atol=1e-13
+        )
+  assert hit == {True, False}  # some at an end of the range, some inside
+
+
+def test_one_learned_temperature_equals_numpy_loops(x64):
+  """The gradient of tau, through its factor and through u, over five steps."""
+  objective = objectives.sogclr(
+    **SIZES, temperature=TAU, gamma=0.6, learn_temperature=True, rho=1.5
+  )
+  params, state = objective.init()
+  expected, tau = first_state(), TAU
+  step = make_step(objective)
+  for arrays in batches(5):
+    pairs = Pairs(*map(jnp.asarray, arrays))
+    (loss, (state, metrics)), (d_params, *grads) = step(params, state, pairs)
+    for side in expected.values():
+      side["tau"] = {}  # one temperature for all
+    want, d_image, d_text, expected = reference.nuclr_step(
+      *arrays, expected, n=N, temperature=tau, gamma=0.6, momentum=0.0,
+      rate=0.0, rho=1.5, own_pair="none",
+    )  # fmt: skip
+    np.testing.assert_allclose(metrics["temperature"], tau)
+    np.testing.assert_allclose(loss, want, rtol=1e-10)
+    np.testing.assert_allclose(grads[0], d_image, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(grads[1], d_text, rtol=1e-9, atol=1e-12)
+    by_tau = sum(side["tau_gradient"] for side in expected.values())
+    np.testing.assert_allclose(d_params["log_scale"], -tau * by_tau, rtol=1e-9)
+    log_scale = params["log_scale"] - 2.0 * d_params["log_scale"]
+    params, tau = {"log_scale": log_scale}, float(jnp.exp(-log_scale))
+  assert abs(tau - TAU) > 0.01
+
+
+@pytest.mark.parametrize("rho, falls", [(0.5, False), (4.0, True)])
+def test_the_learned_temperature_finds_the_divergence_rho(rho, falls, x64):
+  """At the optimum KL(w, uniform) = rho; LibAUC's temperature only falls."""
+  pairs = make_pairs.make_pairs(0, batch=200, num_pairs=200)
+  objective = objectives.sogclr(
+    num_pairs=200,
+    temperature=0.2,
+    gamma=1.0,
+    learn_temperature=True,
+    rho=rho,
+  )
+  params, state = objective.init()
+
+  @jax.jit
+  def step(params, state):
+    gradient, (state, _) = jax.grad(objective.apply, has_aux=True)(
+      params, state, pairs
+    )
+    return jax.tree.map(lambda p, g: p - g, params, gradient), state
+
+  for _ in range(300):
+    params, state = step(params, state)
+  tau = float(jnp.exp(-params["log_scale"]))
+  assert (tau < 0.2) == falls
+  sim = np.asarray(pairs.image @ pairs.text.T)
+  divergences = []
+  for s in (sim, sim.T):
+    logits = s / tau
+    np.fill_diagonal(logits, -np.inf)
+    w = np.exp(logits - logits.max(axis=1, keepdims=True))
+    w /= w.sum(axis=1, keepdims=True)
+    divergences.append(np.log(199) + np.sum(w * np.log(w + 1e-300), axis=1))
+  if not falls:
+    np.testing.assert_allclose(np.mean(divergences), rho, rtol=1e-3)
+
+
+def test_frozen_temperatures_rest():
+  objective = objectives.isogclr(
+    num_pairs=64,
+    temperature=0.1,
+    temperature_learning_rate=lambda count: jnp.where(count < 1, 0.0, 0.01),
+  )
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0)
+  _, (state, _) = objective.apply(params, state, pairs)
+  assert not np.any(state.sample.pair.temperature_momentum.image)
+  np.testing.assert_allclose(state.sample.pair.temperature.text, 0.1)
+  _, (state, _) = objective.apply(params, state, pairs)
+  moved = np.flatnonzero(state.sample.pair.temperature_momentum.image)
+  np.testing.assert_array_equal(moved, np.sort(pairs.pair_id))
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(temperature_range=(0.1, 0.05)), "temperature_range must be"),
+    (dict(temperature=0.9), "temperature_range must be .* temperature 0.9"),
+    (dict(temperature_momentum=1.0), "temperature_momentum must be in"),
+    (dict(temperature_learning_rate=-1.0), "temperature_learning_rate must"),
+    (dict(rho=math.nan), "rho must be a finite number"),
+  ],
+)
+@pytest.mark.parametrize("name", ["isogclr", "nuclr"])
+def test_bad_arguments_say_what_is_allowed(name, arguments, message):
+  given = dict(num_pairs=8, temperature_learning_rate=0.1) | arguments
+  with pytest.raises(ValueError, match=message):
+    objectives.OBJECTIVES[name](**given)
+
+
+def test_individual_temperatures_need_a_u_per_pair():
+  with pytest.raises(ValueError, match="anchor_average must be 'pair'"):
+    objectives.nuclr(
+      num_pairs=8, temperature_learning_rate=0.1, anchor_average="id"
+    )
