@@ -34,6 +34,17 @@ def test_embeddings_are_unit_norm_and_ids_pass_through():
   np.testing.assert_array_equal(pairs.pair_id, np.arange(4))
 
 
+def test_raw_embeddings_point_where_unit_ones_do():
+  """`normalize=False`, for VICReg; evaluation scales them to unit norm."""
+  params, state = make().init(jax.random.key(0))
+  unit, raw = (
+    make(normalize=x).apply(params, state, batch(), key=None, train=False)[0]
+    for x in (True, False)
+  )
+  assert np.abs(np.linalg.norm(raw.image, axis=1) - 1).max() > 0.01
+  np.testing.assert_allclose(models.unit_norm(raw.text), unit.text, rtol=1e-5)
+
+
 def test_the_zero_vector_stays_finite():
   assert not np.any(np.isnan(models.unit_norm(jnp.zeros((2, 3)))))
 

@@ -314,6 +314,23 @@ class TestOptimizer:
     with pytest.raises(ValueError, match="'model/vision' matches no parameter"):
       tx.init(self.PARAMS)
 
+  def test_cosine_over_a_share_of_the_run(self):
+    """FastCLIP's gamma: from 1 to its end over half of the run, then flat."""
+    gamma = optimizer.make_schedule(
+      1.0,
+      num_steps=8,
+      steps_per_epoch=2,
+      decay="cosine",
+      decay_fraction=0.5,
+      end_value=0.2,
+    )
+    found = [float(gamma(step)) for step in (0, 2, 4, 8)]
+    np.testing.assert_allclose(found, [1.0, 0.6, 0.2, 0.2], rtol=1e-6)
+    with pytest.raises(ValueError, match="decay_fraction must be in"):
+      optimizer.make_schedule(
+        1.0, num_steps=8, steps_per_epoch=2, decay_fraction=1.5
+      )
+
   def test_schedule_longer_than_the_run(self):
     with pytest.raises(ValueError, match="shorter than the run"):
       optimizer.make_schedule(

@@ -1,0 +1,297 @@
+"""Writes the tables and figures of README.md from runs.csv and curves.csv.
+
+python experiments/bimodal/report.py
+
+Works on an unfinished study too; every table says how many seeds it has.
+"""
+
+from collections.abc import Sequence
+import pathlib
+import re
+
+from absl import app
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+import numpy as np
+import run as runner
+from scipy import stats
+import study
+
+HERE = pathlib.Path(__file__).resolve().parent
+README = HERE / "README.md"
+REFERENCE = "NUCLR"  # differences are taken against it
+MEAN = "test/mean_recall@1"
+COLUMNS = {
+  "image → text": "test/image_to_text/recall@1",
+  "text → image": "test/text_to_image/recall@1",
+  "mean R@1": MEAN,
+  "script": "test/zero_shot_script/mean_per_class",
+  "digits": "test/zero_shot_digits/top1",
+}
+
+
+def values(runs: Sequence[study.Run], results, metric: str) -> dict[int, float]:
+  """A metric in percent by seed, of the runs that are done."""
+  return {
+    run.seed: 100 * float(results[run.key][metric])
+    for run in runs
+    if run.key in results and results[run.key].get(metric)
+  }
+
+
+def mean_std(found: dict[int, float], digits: int = 1) -> str:
+  """Mean and standard deviation over seeds in words."""
+  x = list(found.values())
+  if not x:
+    return "–"
+  spread = f" ± {np.std(x, ddof=1):.{digits}f}" if len(x) > 1 else ""
+  return f"{np.mean(x):.{digits}f}{spread}"
+
+
+def difference(ours: dict[int, float], theirs: dict[int, float]) -> str:
+  """Paired difference over common seeds, with a 95 % confidence interval."""
+  seeds = sorted(ours.keys() & theirs.keys())
+  if len(seeds) < 2:
+    return "–"
+  d = np.array([ours[seed] - theirs[seed] for seed in seeds])
+  half = stats.t.ppf(0.975, len(d) - 1) * np.std(d, ddof=1) / len(d) ** 0.5
+  mark = " *" if abs(d.mean()) > half else ""
+  return (
+    f"{d.mean():+.1f} [{d.mean() - half:+.1f}, {d.mean() + half:+.1f}]{mark}"
+  )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """A Markdown table."""
+  lines = [header, ["---"] * len(header), *rows]
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tuning_table(results) -> str:
+  """What was tuned, what won, and how much it mattered."""
+  rows = []
+  for name, algorithm in study.ALGORITHMS.items():
+    runs = study.trials(name)
+    done = [run for run in runs if run.key in results]
+    scores = [100 * study.score(run, results) for run in done]
+    winner = study.best(name, results)
+    fixed = study.settings(algorithm.fixed)
+    chosen = [x for x in winner or () if x not in fixed]
+    rows.append(
+      [
+        algorithm.label,
+        f"`{study.Run(name, tuple(chosen)).variant}`" if winner else "–",
+        f"{max(scores):.1f}" if scores else "–",
+        f"{np.median(scores):.1f}" if scores else "–",
+        f"{min(scores):.1f}" if scores else "–",
+        str(len(done)),
+      ]
+    )
+  return table(
+    ["algorithm", "best settings", "best", "median", "worst", "trials"], rows
+  )
+
+
+def comparison_table(results) -> str:
+  """Every algorithm at batch 128 on the test characters."""
+  groups = study.comparison(results)
+  ours = values(groups.get(REFERENCE, ()), results, MEAN)
+  rows = []
+  for label, runs in groups.items():
+    found = {x: values(runs, results, m) for x, m in COLUMNS.items()}
+    mean = found["mean R@1"]
+    gap = "" if label == REFERENCE else difference(ours, mean)
+    rows.append([label, *map(mean_std, found.values()), gap, str(len(mean))])
+  header = ["algorithm", *COLUMNS, f"{REFERENCE} − it [95 %]", "seeds"]
+  return table(header, rows)
+
+
+def batch_size_table(results) -> str:
+  """Mean R@1 at every batch size, on the seeds that all of them have."""
+  sizes = sorted((study.BATCH_SIZE, *study.OTHER_BATCH_SIZES))
+  by_size = {size: study.comparison(results, size) for size in sizes}
+  rows = []
+  for label in by_size[study.BATCH_SIZE]:
+    cells, gaps = [], []
+    for size in sizes:
+      ours, theirs = (
+        {
+          seed: x
+          for seed, x in values(
+            by_size[size].get(name, ()), results, MEAN
+          ).items()
+          if seed in study.SEEDS
+        }
+        for name in (REFERENCE, label)
+      )
+      cells.append(mean_std(theirs))
+      gaps.append("" if label == REFERENCE else difference(ours, theirs))
+    rows.append([label, *cells, *gaps])
+  header = ["algorithm", *(f"batch {size}" for size in sizes)]
+  return table(header + [f"{REFERENCE} − it at {size}" for size in sizes], rows)
+
+
+def ablation_table(results) -> str:
+  """Figure 4 and Table 3 in numbers."""
+  groups = study.ablations(results)
+  ours = values(groups.get(REFERENCE, ()), results, MEAN)
+  rows = []
+  for label, runs in groups.items():
+    mean = values(runs, results, MEAN)
+    validation = values(runs, results, study.CRITERION)
+    gap = "" if label == REFERENCE else difference(ours, mean)
+    cells = [mean_std(validation), mean_std(mean), gap, str(len(mean))]
+    rows.append([label, *cells])
+  header = ["variant", "validation R@1", "test R@1", f"{REFERENCE} − it"]
+  return table([*header, "seeds"], rows)
+
+
+def estimator_table(results) -> str:
+  """Estimators of the gradient of zeta, at every rate."""
+  rows = []
+  for label, rates in study.estimators(results).items():
+    for rate, runs in rates.items():
+      mean = values(runs, results, MEAN)
+      validation = values(runs, results, study.CRITERION)
+      rows.append(
+        [
+          label,
+          f"{rate:g}",
+          mean_std(validation),
+          mean_std(mean),
+          correlation(runs, results, "text"),
+          correlation(runs, results, "image"),
+          str(len(mean)),
+        ]
+      )
+  return table(
+    [
+      "estimator",
+      "ζ rate",
+      "validation R@1",
+      "test R@1",
+      "correlation, texts",
+      "correlation, images",
+      "seeds",
+    ],
+    rows,
+  )
+
+
+def correlation(runs, results, side: str) -> str:
+  """Pearson's correlation of learned and exact zeta, over seeds."""
+  found = values(runs, results, f"exact/pearson_{side}")
+  return mean_std({seed: x / 100 for seed, x in found.items()}, digits=2)
+
+
+def curves_figure(results, curves) -> None:
+  """Figure 3: validation recall over epochs."""
+  plt.figure(figsize=(5, 3.5))
+  groups = study.comparison(results)
+  for label in ("CLIP", "SogCLR", "NUCLR"):
+    keys = {run.key for run in groups.get(label, ())}
+    by_epoch = {}
+    for point in curves:
+      if next(iter(runner.index([point]))) in keys:
+        epoch = float(point["epoch"])
+        by_epoch.setdefault(epoch, []).append(
+          100 * float(point[study.CRITERION])
+        )
+    if not by_epoch:
+      continue
+    x = sorted(by_epoch)
+    y = np.array([np.mean(by_epoch[epoch]) for epoch in x])
+    error = np.array([stats.sem(by_epoch[e]) for e in x])
+    (line,) = plt.plot(x, y, label=label)
+    plt.fill_between(x, y - error, y + error, alpha=0.2, color=line.get_color())
+  finish("curves.png", "epoch", "validation mean R@1, %")
+
+
+def ablation_figure(results) -> None:
+  """Figure 4: what each part of NUCLR does, with standard errors."""
+  plt.figure(figsize=(5, 3.5))
+  for i, (label, runs) in enumerate(study.ablations(results).items()):
+    found = list(values(runs, results, MEAN).values())
+    if len(found) > 1:
+      plt.errorbar(i, np.mean(found), stats.sem(found), fmt="o", label=label)
+  plt.xticks([])
+  finish("ablations.png", "", "test mean R@1, %")
+
+
+def rate_figure(results) -> None:
+  """Recall and agreement with the exact popularity over the rate of zeta."""
+  figure, axes = plt.subplots(1, 3, figsize=(11, 3.5))
+  panels = (MEAN, "exact/pearson_text", "exact/pearson_image")
+  titles = ("test mean R@1, %", "correlation, texts", "correlation, images")
+  for axis, metric, title in zip(axes, panels, titles, strict=True):
+    factor = 1 if metric == MEAN else 100
+    for label, rates in study.estimators(results).items():
+      found = {
+        rate: list(values(runs, results, metric).values())
+        for rate, runs in rates.items()
+      }
+      found = {rate: x for rate, x in found.items() if x}
+      unit = "paper" in label or "official" in label
+      scale = 43_171 / study.BATCH_SIZE if unit else 1  # n / B
+      axis.plot(
+        [rate * scale for rate in found],
+        [np.mean(x) / factor for x in found.values()],
+        "o-",
+        label=label,
+      )
+    axis.set(xscale="log", title=title, xlabel="ζ rate (times n / B)")
+  axes[0].legend(fontsize=8)
+  figure.tight_layout()
+  figure.savefig(HERE / "rates.png", dpi=120)
+  plt.close(figure)
+
+
+def finish(name: str, xlabel: str, ylabel: str) -> None:
+  """Labels and saves the current figure."""
+  plt.xlabel(xlabel)
+  plt.ylabel(ylabel)
+  if plt.gca().get_legend_handles_labels()[0]:
+    plt.legend(fontsize=8)
+  plt.tight_layout()
+  plt.savefig(HERE / name, dpi=120)
+  plt.close()
+
+
+def main(argv) -> None:
+  """Writes the figures, and the tables between their marks in README.md."""
+  del argv
+  rows = runner.read(runner.RUNS)
+  results = runner.index(rows)
+  curves_figure(results, runner.read(runner.CURVES))
+  ablation_figure(results)
+  rate_figure(results)
+  seconds = sum(float(row["seconds"]) for row in rows)
+  diverged = sum(bool(row.get("diverged")) for row in rows)
+  commits = sorted({row["commit"] for row in rows})
+  parts = {
+    "status": f"{len(rows)} runs of about {study.size()} are done, "
+    f"{diverged} of them diverged; {seconds / 3600:.1f} process hours; "
+    f"commits {', '.join(commits)}.",
+    "tuning": tuning_table(results),
+    "comparison": comparison_table(results),
+    "batch sizes": batch_size_table(results),
+    "ablations": ablation_table(results),
+    "estimators": estimator_table(results),
+  }
+  text = README.read_text()
+  for name, part in parts.items():
+    mark = f"<!-- {name} -->"
+    pattern = f"{mark}.*?<!-- end -->"
+    if not re.search(pattern, text, re.DOTALL):
+      raise ValueError(f"{README} lacks {mark} ... <!-- end -->")
+    new = f"{mark}\n{part}\n<!-- end -->"
+    text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
+  README.write_text(text)
+  print(f"{README}: {parts['status']}")
+
+
+if __name__ == "__main__":
+  app.run(main)
