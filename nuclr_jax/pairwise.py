@@ -37,6 +37,17 @@ class Weighted(NamedTuple):
   mean_logit: Sides  # [batch] each; .image: images as anchors
 
 
+def embeddings(pairs: Pairs) -> Sides:
+  """The embeddings in one type, float32 or better."""
+  dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
+  return Sides(pairs.image.astype(dtype), pairs.text.astype(dtype))
+
+
+def matmul(a: Float[Array, "m k"], b: Float[Array, "k n"]):
+  """A true float32 product: TF32 or bf16 passes would ruin exp(x / 0.01)."""
+  return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
 def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
   """Counts the negatives of each row of the batch.
 
@@ -50,7 +61,7 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
 
 def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:
   """The similarity of each image and its own text, sim_ii."""
-  image, text = _float32(pairs.image, pairs.text)
+  image, text = embeddings(pairs)
   return jnp.sum(image * text, axis=1)
 
 
@@ -70,7 +81,7 @@ def sum_over_negatives(
     >>> print(sum_over_negatives(pairs, lambda sim: sim + 1))  # 3 x 2 zeros
     6.0
   """
-  sim = _similarity(*_float32(pairs.image, pairs.text))
+  sim = _similarity(*embeddings(pairs))
   return jnp.sum(jnp.where(_is_negative(pairs.ids), f(sim), 0.0))
 
 
@@ -160,7 +171,7 @@ def weighted(
 
 def _prepare(pairs, temperature, bias):
   """Casts up to float32, gives each row its temperature and its bias."""
-  image, text = _float32(pairs.image, pairs.text)
+  image, text = embeddings(pairs)
   if not isinstance(temperature, Sides):
     temperature = Sides(temperature, temperature)
   if bias is None:
@@ -178,17 +189,11 @@ def _prepare(pairs, temperature, bias):
   )
 
 
-def _float32(*arrays):
-  """Casts to a common type, float32 or better."""
-  dtype = jnp.result_type(jnp.float32, *arrays)
-  return [x.astype(dtype) for x in arrays]
-
-
 def _similarity(image, text) -> Float[Array, "batch batch"]:
   """All similarities; on a mesh each device has the rows of its images."""
   image = sharding.constrain(image, sharding.ROWS)
   everyone = sharding.constrain(text, sharding.REPLICATED)
-  return _matmul(image, everyone.T)
+  return matmul(image, everyone.T)
 
 
 def _is_negative(ids: Sides) -> Bool[Array, "batch batch"]:
@@ -213,11 +218,6 @@ def _logits(image, text, temperature, bias, negative) -> Sides:
   of_image = (sim - own[row] - bias.text[column]) / temperature.image[row]
   of_text = (sim - own[column] - bias.image[row]) / temperature.text[column]
   return Sides(masked(of_image), masked(of_text))
-
-
-def _matmul(a, b):
-  """A true float32 product: TF32 or bf16 passes would ruin exp(x / 0.01)."""
-  return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def _exp(logits, log_weight):
@@ -255,8 +255,8 @@ def _weighted_forward(image, text, temperature, constants):
   d_sim = by_image + by_text
   d_own = -(jnp.sum(by_image, axis=1) + jnp.sum(by_text, axis=0))[:, None]
   gradients = (
-    _matmul(d_sim, text) + d_own * text,
-    _matmul(d_sim.T, image) + d_own * image,
+    matmul(d_sim, text) + d_own * text,
+    matmul(d_sim.T, image) + d_own * image,
     Sides(
       -mean_logit.image / temperature.image,
       -mean_logit.text / temperature.text,

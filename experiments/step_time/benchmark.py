@@ -36,8 +36,18 @@ TOWERS = {
 }
 OBJECTIVES = {
   "clip": lambda n: objectives.clip(),
+  "ntxent": lambda n: objectives.ntxent(),
+  "siglip": lambda n: objectives.siglip(),
+  "debiased": lambda n: objectives.debiased(),
+  "cyclip": lambda n: objectives.cyclip(),
+  "spectral": lambda n: objectives.spectral(),
+  "vicreg": lambda n: objectives.vicreg(),
   "sogclr": lambda n: objectives.sogclr(num_pairs=n),
+  "isogclr": lambda n: objectives.isogclr(num_pairs=n),
   "nuclr": lambda n: objectives.nuclr(num_pairs=n),
+  "nuclr_individual": lambda n: objectives.nuclr(
+    num_pairs=n, temperature_learning_rate=1e-3
+  ),
 }
 
 

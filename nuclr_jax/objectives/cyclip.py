@@ -2,10 +2,9 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.types import Number
@@ -90,19 +89,12 @@ def cyclic_consistency(
 
   def loss_fn(params, pairs):
     del params
-    dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
-    image, text = pairs.image.astype(dtype), pairs.text.astype(dtype)
+    image, text = pairwise.embeddings(pairs)
     p, q = image - text, image + text
-    a = jnp.sum(_gram(p, p) * _gram(q, q))
-    b = jnp.sum(_gram(p, q) * _gram(p, q).T)
+    cross = pairwise.matmul(p.T, q)
+    a = jnp.sum(pairwise.matmul(p.T, p) * pairwise.matmul(q.T, q))
+    b = jnp.sum(cross * cross.T)
     loss = weights[0] * (a + b) / 2 + weights[1] * (a - b) / 2
     return loss / len(image), {}
 
   return base.stateless(loss_fn)
-
-
-def _gram(
-  x: Float[Array, "batch dim"], y: Float[Array, "batch dim"]
-) -> Float[Array, "dim dim"]:
-  """X^T Y in true float32."""
-  return jnp.matmul(x.T, y, precision=jax.lax.Precision.HIGHEST)

@@ -16,6 +16,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, rows
@@ -28,6 +29,12 @@ class PairRows(NamedTuple):
   log_u: Sides  # [num_pairs] each; -inf = never visited
   temperature: Sides | None = None  # only where anchors have their own
   temperature_momentum: Sides | None = None  # likewise
+
+
+class Shared(NamedTuple):
+  """Scalars."""
+
+  count: Int[Array, ""]  # steps done; schedules read it
 
 
 def unvisited(num_rows: Sides) -> Sides:

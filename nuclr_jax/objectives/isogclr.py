@@ -1,21 +1,14 @@
 """iSogCLR: the global contrastive loss with a temperature for each anchor."""
 
 import math
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, denominator
 from nuclr_jax.objectives import temperature as temperatures
 from nuclr_jax.types import Number, ScalarOrSchedule, Sides
-
-
-class Shared(NamedTuple):
-  """Scalars."""
-
-  count: Int[Array, ""]
 
 
 def isogclr(
@@ -100,7 +93,7 @@ def isogclr(
       log_u=denominator.unvisited(Sides(sizes.num_pairs, sizes.num_pairs)),
       **temperatures.init_rows(individual, sizes),
     )
-    shared = Shared(count=jnp.zeros((), jnp.int32))
+    shared = denominator.Shared(count=jnp.zeros((), jnp.int32))
     return {}, base.State(base.Rows(pair=pair_rows), shared)
 
   def apply(params, state, pairs):
@@ -129,7 +122,9 @@ def isogclr(
       count,
       sizes,
     )
-    state = base.State(base.Rows(pair=pair_rows), Shared(count=count + 1))
+    state = base.State(
+      base.Rows(pair=pair_rows), denominator.Shared(count=count + 1)
+    )
     metrics = denominator.log_u_metrics(log_u) | temperatures.metrics(tau)
     return base.attach_gradient(value, out.surrogate), (state, metrics)
 

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple, SupportsIndex
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, denominator
@@ -16,12 +16,6 @@ class IdRows(NamedTuple):
   """State of an anchor id when `anchor_average="id"`."""
 
   log_u: Float[Array, "ids"]
-
-
-class Shared(NamedTuple):
-  """Scalars."""
-
-  count: Int[Array, ""]
 
 
 def sogclr(
@@ -100,7 +94,9 @@ def sogclr(
       log_u = denominator.unvisited(sizes.ids)
       sample = base.Rows(image=IdRows(log_u.image), text=IdRows(log_u.text))
     params = temperatures.init_params(temperature, learn_temperature)
-    return params, base.State(sample, Shared(count=jnp.zeros((), jnp.int32)))
+    return params, base.State(
+      sample, denominator.Shared(count=jnp.zeros((), jnp.int32))
+    )
 
   def apply(params, state, pairs):
     tau = temperatures.one_for_all(params, temperature)
@@ -132,7 +128,7 @@ def sogclr(
     metrics = denominator.log_u_metrics(log_u)
     if learn_temperature:
       metrics["temperature"] = tau
-    state = base.State(sample, Shared(count=state.shared.count + 1))
+    state = base.State(sample, denominator.Shared(count=state.shared.count + 1))
     return loss, (state, metrics)
 
   return base.Objective(init, apply)

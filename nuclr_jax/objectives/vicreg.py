@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.types import Number
 
@@ -63,13 +64,12 @@ def vicreg(
 
   def loss_fn(params, pairs):
     del params
-    dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
-    image, text = pairs.image.astype(dtype), pairs.text.astype(dtype)
-    spreads = [_spread(image), _spread(text)]
+    image, text = pairwise.embeddings(pairs)
+    hinges, covariances = zip(_spread(image), _spread(text), strict=True)
     terms = dict(
       invariance=jnp.mean(jnp.square(image - text)),
-      variance=spreads[0][0] + spreads[1][0],
-      covariance=spreads[0][1] + spreads[1][1],
+      variance=sum(hinges),
+      covariance=sum(covariances),
     )
     return sum(weights[name] * term for name, term in terms.items()), terms
 
@@ -80,8 +80,7 @@ def _spread(z):
   """The variance and the covariance term of one side."""
   batch, dim = z.shape
   z = z - jnp.mean(z, axis=0, keepdims=True)
-  matrix = jnp.matmul(z.T, z, precision=jax.lax.Precision.HIGHEST)
-  matrix /= max(batch - 1, 1)
+  matrix = pairwise.matmul(z.T, z) / max(batch - 1, 1)
   diagonal = jnp.diagonal(matrix)
   hinge = jnp.mean(jax.nn.relu(1 - jnp.sqrt(diagonal + EPSILON)))
   off_diagonal = jnp.where(jnp.eye(dim, dtype=bool), 0.0, matrix)
