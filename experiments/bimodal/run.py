@@ -8,8 +8,6 @@ Each worker is a process with its share of the cores; on a GPU take one worker.
 
 from concurrent import futures
 import csv
-import json
-import logging
 import multiprocessing
 import os
 import pathlib
@@ -172,12 +170,14 @@ def commit() -> str:
   return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
 
 
+def say(message: str) -> None:
+  """Prints a line of progress with the time."""
+  print(time.strftime("%H:%M:%S"), message, flush=True)
+
+
 def main(argv) -> None:
   """Runs what is missing, in as many processes as there are workers."""
   del argv
-  logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-  log = logging.getLogger("bimodal")
-  log.setLevel(logging.INFO)
   cores = len(os.sched_getaffinity(0))
   os.environ["NPROC"] = str(max(1, cores // WORKERS.value))  # XLA's threads
   rows, curves, version = read(RUNS), read(CURVES), commit()
@@ -222,17 +222,17 @@ def main(argv) -> None:
           f"validation {100 * float(row[study.CRITERION]):.1f} "
           f"test {100 * float(row['test/mean_recall@1']):.1f}"
         )
-        log.info(
-          "%d of about %d: %s, batch %d, seed %d: %s in %.0f s; ETA %.1f h",
-          len(rows), study.size(), f"{run.algorithm} {run.variant}",
-          run.batch_size, run.seed, summary, row["seconds"], eta,
-        )  # fmt: skip
+        say(
+          f"{len(rows)} of about {study.size()}: {run.algorithm} "
+          f"{run.variant}, batch {run.batch_size}, seed {run.seed}: {summary} "
+          f"in {row['seconds']:.0f} s; ETA {eta:.1f} h"
+        )
   except KeyboardInterrupt:
-    log.info("stopped; the same command goes on")
+    say("stopped; the same command goes on")
     pool.shutdown(cancel_futures=True)
     return
   pool.shutdown()
-  log.info("%s", json.dumps({"runs": len(rows), "table": str(RUNS)}))
+  say(f"{RUNS} has {len(rows)} runs")
 
 
 if __name__ == "__main__":

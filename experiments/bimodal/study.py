@@ -201,12 +201,6 @@ def score(run: Run, results: Results) -> float:
   return float(value)
 
 
-def tuning() -> list[Run]:
-  """All trials; those of the paired algorithms first."""
-  names = sorted(ALGORITHMS, key=lambda name: name not in PAIRED)
-  return [run for name in names for run in trials(name)]
-
-
 def comparison(
   results: Results, batch_size: int = BATCH_SIZE
 ) -> dict[str, list[Run]]:
@@ -259,8 +253,10 @@ def estimators(results: Results) -> dict[str, dict[float, list[Run]]]:
 
 def plan(results: Results) -> list[Run]:
   """All runs that are decided by now, each once, in the order to do them."""
-  groups = [tuning(), *comparison(results).values()]
+  groups = [trials(name) for name in PAIRED]
+  groups += comparison(results).values()
   groups += ablations(results).values()
+  groups += [trials(name) for name in ALGORITHMS]
   for rates in estimators(results).values():
     groups += rates.values()
   for batch_size in OTHER_BATCH_SIZES:
@@ -270,7 +266,7 @@ def plan(results: Results) -> list[Run]:
 
 def size() -> int:
   """How many runs the whole study has, give or take a few that coincide."""
-  tuned = {run.key: {} for run in tuning()}
+  tuned = {run.key: {} for name in ALGORITHMS for run in trials(name)}
   return len(plan(tuned))
 
 
