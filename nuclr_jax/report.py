@@ -126,16 +126,18 @@ def _plot(axes, history, names) -> None:
 
 
 def _sample_state(parts, state, plots) -> str:
-  """Histograms of log u and zeta, and the most and least popular samples."""
+  """Histograms of the rows, and the most and least popular samples."""
   sample, sizes = state.objective.sample, parts.data.train.sizes
   histograms, zeta = {}, {}
   for side, size in zip(("image", "text"), sizes.ids, strict=True):
+
+    def of_pairs(name, side=side):
+      return getattr(getattr(sample.pair, name, None), side, None)
+
     rows = getattr(sample, side)
     tables = {
-      f"log u, {side}s as anchors": (
-        getattr(getattr(sample.pair, "log_u", None), side, None),
-        sizes.num_pairs,
-      ),
+      f"log u, {side}s as anchors": (of_pairs("log_u"), sizes.num_pairs),
+      f"temperature of {side}s": (of_pairs("temperature"), sizes.num_pairs),
       f"log u by {side} id": (getattr(rows, "log_u", None), size),
       f"zeta of {side}s": (getattr(rows, "zeta", None), size),
     }
@@ -152,6 +154,7 @@ def _sample_state(parts, state, plots) -> str:
   for axis, (name, values) in zip(axes, histograms.items(), strict=True):
     axis.hist(values, bins=60, color="#456")
     axis.set_title(name, fontsize=10)
+    axis.locator_params(axis="x", nbins=4)
   page = "<h2>Per-sample state</h2>" + _save(figure, plots / "state.png")
   return page + "".join(
     _popular(parts.data.train, s, z) for s, z in zeta.items()
