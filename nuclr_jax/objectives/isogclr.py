@@ -110,17 +110,16 @@ def isogclr(
     out = pairwise.weighted(
       pairs, temperature=tau, row_log_weight=row_log_weight
     )
-    gradient = temperatures.gradient(
-      log_u, out.mean_logit, temperature=tau, offset=offset
-    )
-    pair_rows = temperatures.move(
+    pair_rows = temperatures.step(
       individual,
       pair_rows._replace(log_u=tables),
       pairs,
-      gradient,
+      log_u,
+      out.mean_logit,
       log_phi.image != -jnp.inf,
       count,
       sizes,
+      offset=offset,
     )
     state = base.State(
       base.Rows(pair=pair_rows), denominator.Shared(count=count + 1)

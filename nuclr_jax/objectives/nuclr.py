@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, denominator
 from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.objectives import zeta as popularity
+from nuclr_jax.objectives import zeta as zetas
 from nuclr_jax.types import Number, ScalarOrSchedule, Sides, each, swap
 
 
@@ -132,24 +132,23 @@ def nuclr(
     own pair is always there, any other anchor with (B - 1) / (n - 1).
   """
   temperature = base.check_temperature(temperature)
-  base.check_choice("zeta_estimator", zeta_estimator, popularity.ESTIMATORS)
   base.check_choice("own_pair", own_pair, ("xi", "zeta"))
   base.check_choice("anchor_average", anchor_average, ("pair", "id"))
-  zeta_init = base.check_number(
-    "zeta_init", zeta_init, "a finite number", math.isfinite
+  popularity = zetas.check_popularity(
+    zeta_init=zeta_init,
+    zeta_estimator=zeta_estimator,
+    zeta_center=zeta_center,
+    zeta_learning_rate=zeta_learning_rate,
+    zeta_momentum=zeta_momentum,
   )
   xi_init = base.check_number(
     "xi_init",
-    abs(zeta_init) if xi_init is None else xi_init,
+    abs(popularity.init) if xi_init is None else xi_init,
     "a number, `math.inf` or None",
     lambda x: x > -math.inf,
   )
-  zeta_momentum = base.check_momentum("zeta_momentum", zeta_momentum)
   sizes = base.check_sizes(num_pairs, num_images, num_texts)
   gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
-  rates = popularity.check_rates(zeta_learning_rate)
-  if zeta_center is None:
-    zeta_center = zeta_estimator == "unbiased"
   individual, offset = None, 0.0
   if temperature_learning_rate is not None:
     if anchor_average == "id":
@@ -172,7 +171,8 @@ def nuclr(
     if individual is not None:
       first = temperatures.init_rows(individual, sizes)
       pair_rows = pair_rows._replace(**first)
-    id_rows = popularity.init_rows(zeta_init, anchor_average == "id", sizes)
+    by_id = anchor_average == "id"
+    id_rows = zetas.init_rows(popularity, sizes, by_id=by_id)
     xi = Sides(jnp.full((), xi_init, float), jnp.full((), xi_init, float))
     shared = Shared(xi, jnp.zeros((), jnp.int32))
     return {}, base.State(base.Rows(pair_rows, *id_rows), shared)
@@ -182,7 +182,7 @@ def nuclr(
     count, xi = state.shared.count, state.shared.xi
     pair_rows, *id_rows = state.sample
     id_rows = Sides(*id_rows)
-    zeta = popularity.read(id_rows, pairs, sizes)
+    zeta = zetas.read(id_rows, pairs, sizes)
     tau = Sides(temperature, temperature)
     if individual is not None:
       tau = temperatures.read(pair_rows, pairs, sizes)
@@ -214,39 +214,35 @@ def nuclr(
       temperature=tau,
       bias=zeta,
       row_log_weight=row_log_weight,
-      contrast_log_weight=popularity.log_weight(log_own, log_u, has_negative),
+      contrast_log_weight=zetas.log_weight(log_own, log_u, has_negative),
     )
 
-    gradient = popularity.gradient(
-      zeta_estimator,
-      out.contrast_sums,
-      swap(each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)),
-      has_negative,
-      sizes.num_pairs,
-      center=zeta_center,
-    )
-    id_rows = popularity.move(
+    own_weight = each(lambda o, u: jax.nn.sigmoid(o - u), log_own, log_u)
+    id_rows = zetas.step(
+      popularity,
       id_rows,
       pairs,
-      gradient,
+      out.contrast_sums,
+      swap(own_weight),
       has_negative,
+      count,
       sizes,
-      rates=each(lambda rate: rate(count), rates),
-      beta=zeta_momentum,
     )
-    zeta = popularity.read(id_rows, pairs, sizes)
+    zeta = zetas.read(id_rows, pairs, sizes)
     xi = each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
-    metrics = denominator.log_u_metrics(log_u) | popularity.metrics(zeta, xi)
+    metrics = denominator.log_u_metrics(log_u) | zetas.metrics(zeta, xi)
     if individual is not None:
-      gradient = temperatures.gradient(
+      pair_rows = temperatures.step(
+        individual,
+        pair_rows,
+        pairs,
         log_denominator,
         out.mean_logit,
-        temperature=tau,
+        has_negative,
+        count,
+        sizes,
         offset=offset,
         log_own=log_epsilon,
-      )
-      pair_rows = temperatures.move(
-        individual, pair_rows, pairs, gradient, has_negative, count, sizes
       )
       metrics |= temperatures.metrics(tau)
     state = base.State(base.Rows(pair_rows, *id_rows), Shared(xi, count + 1))

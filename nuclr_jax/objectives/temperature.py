@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int
 import optax
 
 from nuclr_jax.objectives import base, rows
@@ -95,63 +95,56 @@ def read(pair_rows: PairRows, pairs: Pairs, sizes: Sizes) -> Sides:
   return each(read_side, pair_rows.temperature)
 
 
-def gradient(
+def step(
+  individual: Individual,
+  pair_rows: PairRows,
+  pairs: Pairs,
   log_denominator: Sides,
   mean_logit: Sides,
+  has_negative: Bool[Array, "batch"],
+  count: Int[Array, ""],
+  sizes: Sizes,
   *,
-  temperature: Sides,
   offset: float,
   log_own: Sides = NO_OWN_PAIR,
-) -> Sides:
-  r"""The gradient of each anchor's loss in its own temperature.
+) -> PairRows:
+  r"""One step of clipped momentum descent, once per pair of the batch.
 
   The loss temperature_i (log D_i + offset), D_i a sum of exp(L_ij) whose
   logits are proportional to 1 / temperature_i, has the derivative
 
-    log D_i + offset - sum_j w_ij L_ij, w_ij = exp(L_ij) / D_i.
-
-  Args:
-    log_denominator: log D_i of each anchor.
-    mean_logit: From `pairwise.weighted` with the weights of
-      `denominator.anchor_loss`, (temperature_i / B) sum_j w_ij L_ij.
-    temperature: Of each anchor.
-    offset: rho - log(number of terms of D).
-    log_own: The own pair's logit; -inf if it is no term of D.
-  """
-
-  def side(log_d, mean, tau, log_own):
-    own = jnp.where(
-      log_own == -jnp.inf, 0.0, jnp.exp(log_own - log_d) * log_own
-    )
-    return log_d + offset - mean * len(mean) / tau - own
-
-  return each(side, log_denominator, mean_logit, temperature, log_own)
-
-
-def move(
-  individual: Individual,
-  pair_rows: PairRows,
-  pairs: Pairs,
-  gradients: Sides,
-  has_negative: Bool[Array, "batch"],
-  count,
-  sizes: Sizes,
-) -> PairRows:
-  """One step of clipped momentum descent, once per pair of the batch.
+    g_i = log D_i + offset - sum_j w_ij L_ij, w_ij = exp(L_ij) / D_i.
 
   m <- beta m + (1 - beta) clip(g); temperature <- clip(temperature - rate m).
   Pairs without a negative rest, and all pairs while the rate is 0.
+
+  Args:
+    individual: The settings.
+    pair_rows: The rows to move.
+    pairs: The batch.
+    log_denominator: log D_i of each anchor.
+    mean_logit: From `pairwise.weighted` with the weights of
+      `denominator.anchor_loss`, (temperature_i / B) sum_j w_ij L_ij.
+    has_negative: False rows do not count.
+    count: Steps done.
+    sizes: Of the data set.
+    offset: rho - log(number of terms of D).
+    log_own: The own pair's logit; -inf if it is no term of D.
   """
   rate, beta = individual.learning_rate(count), individual.momentum
   ids, num_rows = pairs.pair_id, sizes.num_pairs
 
-  def side(temperature, momentum, g):
-    g = jnp.clip(g, -MAX_GRADIENT, MAX_GRADIENT)
+  def side(temperature, momentum, log_d, mean, log_own):
+    value = rows.read(temperature, ids, num_rows)
+    mean = mean * len(ids) / value
+    own = jnp.where(
+      log_own == -jnp.inf, 0.0, jnp.exp(log_own - log_d) * log_own
+    )
+    g = jnp.clip(log_d + offset - mean - own, -MAX_GRADIENT, MAX_GRADIENT)
     g, touched = rows.mean_by_id(g, ids, has_negative)
     touched &= rate != 0
     old = rows.read(momentum, ids, num_rows)
     new = jnp.where(touched, beta * old + (1 - beta) * g, old)
-    value = rows.read(temperature, ids, num_rows)
     moved = jnp.clip(value - rate * new, individual.low, individual.high)
     return (
       rows.write(temperature, ids, jnp.where(touched, moved, value), num_rows),
@@ -162,7 +155,9 @@ def move(
     side,
     pair_rows.temperature,
     pair_rows.temperature_momentum,
-    gradients,
+    log_denominator,
+    mean_logit,
+    log_own,
   )
   return pair_rows._replace(
     temperature=Sides(image[0], text[0]),

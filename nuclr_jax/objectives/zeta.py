@@ -5,7 +5,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax.objectives import base, rows
 from nuclr_jax.types import (
@@ -26,24 +26,51 @@ class IdRows(NamedTuple):
   log_u: Float[Array, "ids"] | None = None  # only if anchor_average = "id"
 
 
-def check_rates(rate) -> Sides:
-  """Makes a schedule of the rate of each side."""
-  check = partial(
+class Popularity(NamedTuple):
+  """How zeta starts and moves, see `nuclr`."""
+
+  init: float
+  estimator: str
+  center: bool
+  rates: Sides  # schedules
+  momentum: float
+
+
+def check_popularity(
+  *, zeta_init, zeta_estimator, zeta_center, zeta_learning_rate, zeta_momentum
+) -> Popularity:
+  """Checks the arguments of `nuclr` that begin with zeta.
+
+  Raises:
+    ValueError: If one is out of its range.
+  """
+  base.check_choice("zeta_estimator", zeta_estimator, ESTIMATORS)
+  check_rate = partial(
     base.check_schedule,
     "zeta_learning_rate",
     low=0.0,
     high=math.inf,
     low_allowed=True,
   )
-  return each(check, rate if isinstance(rate, Sides) else Sides(rate, rate))
+  if not isinstance(zeta_learning_rate, Sides):
+    zeta_learning_rate = Sides(zeta_learning_rate, zeta_learning_rate)
+  return Popularity(
+    base.check_number("zeta_init", zeta_init, "a finite number", math.isfinite),
+    zeta_estimator,
+    zeta_estimator == "unbiased" if zeta_center is None else zeta_center,
+    each(check_rate, zeta_learning_rate),
+    base.check_momentum("zeta_momentum", zeta_momentum),
+  )
 
 
-def init_rows(zeta: float, by_id: bool, sizes: Sizes) -> Sides:
+def init_rows(popularity: Popularity, sizes: Sizes, *, by_id: bool) -> Sides:
   """The first rows of images and of texts; `by_id` keeps a u per id."""
 
   def side(num_rows):
     log_u = jnp.full(num_rows, -jnp.inf, float) if by_id else None
-    return IdRows(jnp.full(num_rows, zeta, float), jnp.zeros(num_rows), log_u)
+    return IdRows(
+      jnp.full(num_rows, popularity.init, float), jnp.zeros(num_rows), log_u
+    )
 
   return each(side, sizes.ids)
 
@@ -66,63 +93,38 @@ def log_weight(log_own: Sides, log_u: Sides, has_negative) -> Sides:
   )
 
 
-def gradient(
-  estimator: str,
+def step(
+  popularity: Popularity,
+  id_rows: Sides,
+  pairs: Pairs,
   contrast_sums: Sides,
   own_weight: Sides,
   has_negative: Bool[Array, "batch"],
-  num_pairs: int,
-  *,
-  center: bool,
-) -> Sides:
-  """The gradient of zeta of each contrast row of the batch, see `nuclr`.
-
-  Args:
-    estimator: One of `ESTIMATORS`.
-    contrast_sums: sum_{i != j} w_ij over the anchors of the batch.
-    own_weight: w_jj; as all `Sides` here, filed with the contrast.
-    has_negative: Rows without a negative do not count.
-    num_pairs: Of the data set.
-    center: Whether to subtract the batch mean.
-  """
-
-  def side(sums, own):
-    n, batch = num_pairs, len(sums)
-    all_anchors = (n - 1) / max(batch - 1, 1) * sums
-    if estimator == "unbiased":
-      gradient = 1 - own - all_anchors
-    elif estimator == "paper":
-      gradient = 1 - n / batch * (own + all_anchors)
-    else:
-      gradient = 1 - n / batch * (own + sums)
-    if center:
-      count = jnp.maximum(jnp.sum(has_negative), 1)
-      gradient -= jnp.sum(gradient, where=has_negative) / count
-    return gradient
-
-  return each(side, contrast_sums, own_weight)
-
-
-def move(
-  id_rows: Sides,
-  pairs: Pairs,
-  gradients: Sides,
-  has_negative: Bool[Array, "batch"],
+  count: Int[Array, ""],
   sizes: Sizes,
-  *,
-  rates: Sides,
-  beta: float,
 ) -> Sides:
   """One step of momentum descent on the rows of the batch, once per id.
 
   m <- beta m + (1 - beta) g, or g at the first touch; zeta <- zeta - rate m.
   Rows without a negative rest, and all rows while the rate is 0.
+
+  Args:
+    popularity: The settings.
+    id_rows: `IdRows` of images and of texts.
+    pairs: The batch.
+    contrast_sums: sum_{i != j} w_ij over the anchors of the batch.
+    own_weight: w_jj; as all `Sides` here, filed with the contrast.
+    has_negative: False rows do not count.
+    count: Steps done.
+    sizes: Of the data set.
   """
 
-  def side(id_rows, ids, gradient, rate, num_rows):
+  def side(id_rows, ids, sums, own, rate, num_rows):
+    rate = rate(count)
+    gradient = _gradient(popularity, sums, own, has_negative, sizes.num_pairs)
     gradient, touched = rows.mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
-    old = rows.read(id_rows.momentum, ids, num_rows)
+    old, beta = rows.read(id_rows.momentum, ids, num_rows), popularity.momentum
     momentum = jnp.where(old == 0, gradient, beta * old + (1 - beta) * gradient)
     momentum = jnp.where(touched, momentum, old)
     zeta = rows.read(id_rows.zeta, ids, num_rows)
@@ -132,7 +134,15 @@ def move(
       momentum=rows.write(id_rows.momentum, ids, momentum, num_rows),
     )
 
-  return each(side, id_rows, pairs.ids, gradients, rates, sizes.ids)
+  return each(
+    side,
+    id_rows,
+    pairs.ids,
+    contrast_sums,
+    own_weight,
+    popularity.rates,
+    sizes.ids,
+  )
 
 
 def metrics(zeta: Sides, xi: Sides):
@@ -143,3 +153,19 @@ def metrics(zeta: Sides, xi: Sides):
     "xi/image": xi.image,
     "xi/text": xi.text,
   }
+
+
+def _gradient(popularity: Popularity, sums, own, has_negative, n: int):
+  """The gradient of zeta of each contrast row of the batch, see `nuclr`."""
+  batch = len(sums)
+  all_anchors = (n - 1) / max(batch - 1, 1) * sums
+  if popularity.estimator == "unbiased":
+    gradient = 1 - own - all_anchors
+  elif popularity.estimator == "paper":
+    gradient = 1 - n / batch * (own + all_anchors)
+  else:
+    gradient = 1 - n / batch * (own + sums)
+  if popularity.center:
+    count = jnp.maximum(jnp.sum(has_negative), 1)
+    gradient -= jnp.sum(gradient, where=has_negative) / count
+  return gradient

@@ -1,0 +1,117 @@
+"""The study of experiments/bimodal: what it runs, and its exact solver."""
+
+import exact
+import jax.numpy as jnp
+import make_pairs
+import numpy as np
+import pytest
+import reference
+import report
+import run as runner
+import study
+
+from nuclr_jax import Sides
+
+
+def row(recall):
+  return {study.CRITERION: recall}
+
+
+def test_everyone_has_the_same_number_of_trials():
+  for name in study.ALGORITHMS:
+    runs = study.trials(name)
+    assert len({run.key for run in runs}) == study.TRIALS
+    assert {run.seed for run in runs} == {study.TUNING_SEED}
+
+
+def test_the_best_trial_on_validation_wins_and_is_used_on_other_seeds():
+  runs = study.trials("clip")
+  results = {run.key: row(0.1) for run in runs}
+  results[runs[3].key] = row("0.5")
+  results[runs[4].key] = {"diverged": "step 7 is not finite"}
+  assert study.best("clip", results) == runs[3].settings
+  seeds = {run.seed for run in study.comparison(results)["CLIP"]}
+  assert seeds == set(range(8)) and study.TUNING_SEED not in seeds
+  del results[runs[0].key]
+  assert study.best("clip", results) is None
+
+
+def test_the_plan_ends():
+  """Each run once; what is done opens the rest, and nothing else is left."""
+  results = {}
+  while left := [x for x in study.plan(results) if x.key not in results]:
+    results |= {run.key: row(0.1) for run in left}
+  keys = [run.key for run in study.plan(results)]
+  assert len(keys) == len(set(keys)) == len(results)
+  assert abs(len(keys) - study.size()) < 20
+  assert len({run.algorithm for run in study.plan(results)}) == 13
+
+
+@pytest.mark.parametrize("name", study.ALGORITHMS)
+def test_every_setting_is_one_of_the_config(name):
+  for run in (study.trials(name)[0], study.trials(name)[-1]):
+    config = runner.make_config(run._replace(batch_size=512))
+    assert config.optimizer.learning_rate.value == pytest.approx(
+      2 * dict(run.settings).get("optimizer.learning_rate.value", 2e-3)
+    )
+    for key, value in run.settings:
+      if not key.startswith("optimizer.learning_rate"):
+        found = config
+        for part in key.split("."):
+          found = found[part]
+        assert found == value
+
+
+def test_tables_keep_all_columns(tmp_path):
+  rows = [{"a": 1, "b": 2}, {"a": 3, "c": 4}]
+  runner.write(tmp_path / "x.csv", rows)
+  assert runner.read(tmp_path / "x.csv") == [
+    {"a": "1", "b": "2", "c": ""},
+    {"a": "3", "b": "", "c": "4"},
+  ]
+
+
+def test_differences_are_paired():
+  """Seeds that both have; the interval of a textbook example."""
+  ours = {0: 5.0, 1: 7.0, 2: 6.0, 9: 0.0}
+  theirs = {0: 4.0, 1: 5.0, 2: 3.0}  # differences 1, 2, 3: t = 4.303
+  half = 4.303 / 3**0.5
+  expected = f"+2.0 [{2 - half:+.1f}, {2 + half:+.1f}]"
+  assert report.difference(ours, theirs) == expected
+  assert report.difference({0: 1.0}, {0: 2.0}) == "–"
+
+
+def test_exact_popularity_is_where_the_gradients_vanish():
+  """By the NumPy loops of the definition, with shared texts and images."""
+  n, tau = 48, 0.2
+  pairs = make_pairs.make_pairs(0, batch=n, num_pairs=n, num_texts=11)
+  pairs = pairs._replace(image_id=pairs.pair_id % 31)
+  zeta, residual = exact.solve(pairs, temperature=tau, iterations=200)
+  assert residual < 1e-4
+  ids = Sides(*map(np.asarray, pairs.ids))
+  state = {}
+  for side in Sides._fields:
+    table = dict(
+      zip(getattr(ids, side), map(float, getattr(zeta, side)), strict=True)
+    )
+    state[side] = dict(u={}, u_id={}, zeta=table, m={}, xi=0.0)
+  arrays = (np.asarray(x, float) for x in (pairs.image, pairs.text))
+  *_, new = reference.nuclr_step(
+    *arrays, np.asarray(pairs.pair_id), *ids, state,
+    n=n, temperature=tau, gamma=1.0, rate=1.0, momentum=0.0, center=False,
+  )  # fmt: skip
+  for side in Sides._fields:
+    gradients = list(new[side]["m"].values())
+    assert len(gradients) == len(state[side]["zeta"])
+    assert np.abs(gradients).max() < 1e-3
+    assert np.std(list(state[side]["zeta"].values())) > 0.02
+
+
+def test_correlations_count_each_id_once():
+  ids = Sides(np.array([0, 1, 2, 2]), np.arange(4))
+  exactly = Sides(jnp.array([1.0, 2.0, 4.0, 4.0]), jnp.arange(4.0))
+  learned = Sides(-exactly.image, jnp.zeros(4))
+  found = exact.correlations(learned, exactly, ids)
+  assert found["exact/pearson_image"] == pytest.approx(-1)
+  assert found["exact/exact_std_image"] == pytest.approx(np.std([1, 2, 4]))
+  assert np.isnan(found["exact/pearson_text"])  # all learned ones alike
