@@ -134,6 +134,21 @@ def batch_size_table(results) -> str:
   return table(header + [f"{REFERENCE} − it at {size}" for size in sizes], rows)
 
 
+def regime_table(results) -> str:
+  """CLIP, SogCLR and NUCLR where stored denominators should matter."""
+  rows = []
+  for regime, groups in study.regimes(results).items():
+    ours = values(groups.get(REFERENCE, ()), results, MEAN)
+    for label, runs in groups.items():
+      mean = values(runs, results, MEAN)
+      validation = mean_std(values(runs, results, study.CRITERION))
+      gap = "" if label == REFERENCE else difference(ours, mean)
+      cells = [validation, mean_std(mean), gap, str(len(mean))]
+      rows.append([regime, label, *cells])
+  header = ["regime", "algorithm", "validation R@1", "test R@1"]
+  return table([*header, f"{REFERENCE} − it [95 %]", "seeds"], rows)
+
+
 def ablation_table(results) -> str:
   """Figure 4 and Table 3 in numbers."""
   groups = study.ablations(results)
@@ -235,7 +250,7 @@ def rate_figure(results) -> None:
       }
       found = {rate: x for rate, x in found.items() if x}
       unit = "paper" in label or "official" in label
-      scale = 43_171 / study.BATCH_SIZE if unit else 1  # n / B
+      scale = study.NUM_PAIRS / study.BATCH_SIZE if unit else 1  # n / B
       axis.plot(
         [rate * scale for rate in found],
         [np.mean(x) / factor for x in found.values()],
@@ -278,6 +293,7 @@ def main(argv) -> None:
     "tuning": tuning_table(results),
     "comparison": comparison_table(results),
     "batch sizes": batch_size_table(results),
+    "regimes": regime_table(results),
     "ablations": ablation_table(results),
     "estimators": estimator_table(results),
   }

@@ -68,13 +68,13 @@ def execute(run: study.Run, data_dir: str | None, workdir: str):
   start = time.monotonic()
   config = make_config(run)
   parts = experiment.build(config, data_dir=data_dir)
-  steps_per_epoch = parts.num_steps // study.NUM_EPOCHS
+  steps_per_epoch = round(parts.num_steps / config.num_epochs)
   parts = parts._replace(config=parts.config | {"eval_every": steps_per_epoch})
   folder = pathlib.Path(workdir, "_".join(map(str, run.key)).replace(" ", "_"))
   row = dict(zip(KEY, run.key, strict=True))
   row |= {
     "temperature": config.objective.get("temperature", ""),
-    "num_epochs": study.NUM_EPOCHS,
+    "num_epochs": config.num_epochs,
     "device": jax.devices()[0].device_kind,
     "jax": jax.__version__,
   }

@@ -13,6 +13,7 @@ Settings = tuple[tuple[str, Any], ...]  # (dotted key of the config, value)
 TRIALS = 9
 TUNING_SEED = 100
 BATCH_SIZE = 128
+NUM_PAIRS = 43_173  # of the training split
 NUM_EPOCHS = 8
 PAIRED = ("clip", "sogclr", "nuclr")  # eight seeds; the others three
 PAIRED_SEEDS, SEEDS, ABLATION_SEEDS = range(8), range(3), range(4)
@@ -138,6 +139,10 @@ ALGORITHMS = {
   ),
 }
 
+# Where stored denominators should matter most, for `PAIRED`: small batches,
+# long training, and more or less averaging.
+SMALL_BATCH, LONG_EPOCHS, GAMMAS = 16, 24.0, (0.4, 1.0)
+
 # Ablations of the tuned NUCLR: Figure 4, then Table 3.
 ABLATIONS = {
   "NUCLR-† (ζ fixed)": {RATE: 0.0},
@@ -220,6 +225,27 @@ def comparison(
   return groups
 
 
+def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
+  """By regime and label: CLIP, SogCLR and NUCLR where they should differ."""
+  groups = {}
+
+  def add(regime, name, change, batch_size=BATCH_SIZE):
+    changed = settings(dict(found), change)
+    runs = _seeds(name, changed, SEEDS, batch_size)
+    groups.setdefault(regime, {})[ALGORITHMS[name].label] = runs
+
+  for name in PAIRED:
+    found = best(name, results)
+    if found is None:
+      continue
+    add(f"batch {SMALL_BATCH}", name, {}, SMALL_BATCH)
+    add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
+    if name != "clip":  # it has no gamma
+      for gamma in GAMMAS:
+        add(f"γ = {gamma:g}", name, {"objective.gamma": gamma})
+  return groups
+
+
 def ablations(results: Results) -> dict[str, list[Run]]:
   """By label: the tuned NUCLR, changed in one way."""
   found = best("nuclr", results)
@@ -255,10 +281,12 @@ def plan(results: Results) -> list[Run]:
   """All runs that are decided by now, each once, in the order to do them."""
   groups = [trials(name) for name in PAIRED]
   groups += comparison(results).values()
+  for by_label in regimes(results).values():
+    groups += by_label.values()
   groups += ablations(results).values()
   groups += [trials(name) for name in ALGORITHMS]
-  for rates in estimators(results).values():
-    groups += rates.values()
+  for by_rate in estimators(results).values():
+    groups += by_rate.values()
   for batch_size in OTHER_BATCH_SIZES:
     groups += comparison(results, batch_size).values()
   return list(dict.fromkeys(run for group in groups for run in group))
