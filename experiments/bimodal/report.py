@@ -31,15 +31,22 @@ COLUMNS = {
   "script": "test/zero_shot_script/mean_per_class",
   "digits": "test/zero_shot_digits/top1",
 }
+COLUMNS["mean of the four"] = [x for x in COLUMNS.values() if x != MEAN]
+BOTH_SPLITS = {"validation R@1": study.CRITERION, "test R@1": MEAN}
+GAP = f"{REFERENCE} − it [95 %]"
 
 
-def values(runs: Sequence[study.Run], results, metric: str) -> dict[int, float]:
-  """A metric in percent by seed, of the runs that are done."""
-  return {
-    run.seed: 100 * float(results[run.key][metric])
-    for run in runs
-    if run.key in results and results[run.key].get(metric)
-  }
+def values(
+  runs: Sequence[study.Run], results, metric: str | Sequence[str]
+) -> dict[int, float]:
+  """A metric, or the mean of several, in percent by seed, of the runs done."""
+  names = [metric] if isinstance(metric, str) else metric
+  found = {}
+  for run in runs:
+    row = results.get(run.key, {})
+    if all(row.get(name) for name in names):
+      found[run.seed] = 100 * float(np.mean([float(row[x]) for x in names]))
+  return found
 
 
 def mean_std(found: dict[int, float], digits: int = 1) -> str:
@@ -95,73 +102,56 @@ def tuning_table(results) -> str:
   )
 
 
-def comparison_table(results) -> str:
-  """Every algorithm at batch 128 on the test characters."""
-  groups = study.comparison(results)
+def against_reference(groups, results, columns) -> list[list[str]]:
+  """A row for each label: metrics, the paired difference, seeds."""
   ours = values(groups.get(REFERENCE, ()), results, MEAN)
   rows = []
   for label, runs in groups.items():
-    found = {x: values(runs, results, m) for x, m in COLUMNS.items()}
-    mean = found["mean R@1"]
+    cells = [mean_std(values(runs, results, name)) for name in columns.values()]
+    mean = values(runs, results, MEAN)
     gap = "" if label == REFERENCE else difference(ours, mean)
-    rows.append([label, *map(mean_std, found.values()), gap, str(len(mean))])
-  header = ["algorithm", *COLUMNS, f"{REFERENCE} − it [95 %]", "seeds"]
-  return table(header, rows)
+    rows.append([label, *cells, gap, str(len(mean))])
+  return rows
+
+
+def comparison_table(results) -> str:
+  """Every algorithm at batch 128 on the test characters."""
+  rows = against_reference(study.comparison(results), results, COLUMNS)
+  return table(["algorithm", *COLUMNS, GAP, "seeds"], rows)
 
 
 def batch_size_table(results) -> str:
-  """Mean R@1 at every batch size, on the seeds that all of them have."""
+  """Mean R@1 at every batch size, on the seeds that all sizes have."""
   sizes = sorted((study.BATCH_SIZE, *study.OTHER_BATCH_SIZES))
-  by_size = {size: study.comparison(results, size) for size in sizes}
-  rows = []
-  for label in by_size[study.BATCH_SIZE]:
-    cells, gaps = [], []
-    for size in sizes:
-      ours, theirs = (
-        {
-          seed: x
-          for seed, x in values(
-            by_size[size].get(name, ()), results, MEAN
-          ).items()
-          if seed in study.SEEDS
-        }
-        for name in (REFERENCE, label)
-      )
-      cells.append(mean_std(theirs))
-      gaps.append("" if label == REFERENCE else difference(ours, theirs))
-    rows.append([label, *cells, *gaps])
+  cells, gaps = {}, {}
+  for size in sizes:
+    groups = {
+      label: [run for run in runs if run.seed in study.SEEDS]
+      for label, runs in study.comparison(results, size).items()
+    }
+    column = {"test R@1": MEAN}
+    for label, x, gap, _ in against_reference(groups, results, column):
+      cells.setdefault(label, []).append(x)
+      gaps.setdefault(label, []).append(gap)
   header = ["algorithm", *(f"batch {size}" for size in sizes)]
-  return table(header + [f"{REFERENCE} − it at {size}" for size in sizes], rows)
+  header += [f"{REFERENCE} − it at {size}" for size in sizes]
+  return table(header, [[x, *cells[x], *gaps[x]] for x in cells])
 
 
 def regime_table(results) -> str:
   """CLIP, SogCLR and NUCLR where stored denominators should matter."""
-  rows = []
-  for regime, groups in study.regimes(results).items():
-    ours = values(groups.get(REFERENCE, ()), results, MEAN)
-    for label, runs in groups.items():
-      mean = values(runs, results, MEAN)
-      validation = mean_std(values(runs, results, study.CRITERION))
-      gap = "" if label == REFERENCE else difference(ours, mean)
-      cells = [validation, mean_std(mean), gap, str(len(mean))]
-      rows.append([regime, label, *cells])
-  header = ["regime", "algorithm", "validation R@1", "test R@1"]
-  return table([*header, f"{REFERENCE} − it [95 %]", "seeds"], rows)
+  rows = [
+    [regime, *row]
+    for regime, groups in study.regimes(results).items()
+    for row in against_reference(groups, results, BOTH_SPLITS)
+  ]
+  return table(["regime", "algorithm", *BOTH_SPLITS, GAP, "seeds"], rows)
 
 
 def ablation_table(results) -> str:
   """Figure 4 and Table 3 in numbers."""
-  groups = study.ablations(results)
-  ours = values(groups.get(REFERENCE, ()), results, MEAN)
-  rows = []
-  for label, runs in groups.items():
-    mean = values(runs, results, MEAN)
-    validation = values(runs, results, study.CRITERION)
-    gap = "" if label == REFERENCE else difference(ours, mean)
-    cells = [mean_std(validation), mean_std(mean), gap, str(len(mean))]
-    rows.append([label, *cells])
-  header = ["variant", "validation R@1", "test R@1", f"{REFERENCE} − it"]
-  return table([*header, "seeds"], rows)
+  rows = against_reference(study.ablations(results), results, BOTH_SPLITS)
+  return table(["variant", *BOTH_SPLITS, GAP, "seeds"], rows)
 
 
 def estimator_table(results) -> str:
@@ -169,31 +159,13 @@ def estimator_table(results) -> str:
   rows = []
   for label, rates in study.estimators(results).items():
     for rate, runs in rates.items():
-      mean = values(runs, results, MEAN)
-      validation = values(runs, results, study.CRITERION)
-      rows.append(
-        [
-          label,
-          f"{rate:g}",
-          mean_std(validation),
-          mean_std(mean),
-          correlation(runs, results, "text"),
-          correlation(runs, results, "image"),
-          str(len(mean)),
-        ]
-      )
-  return table(
-    [
-      "estimator",
-      "ζ rate",
-      "validation R@1",
-      "test R@1",
-      "correlation, texts",
-      "correlation, images",
-      "seeds",
-    ],
-    rows,
-  )
+      cells = [mean_std(values(runs, results, x)) for x in BOTH_SPLITS.values()]
+      cells += [correlation(runs, results, side) for side in ("text", "image")]
+      seeds = len(values(runs, results, MEAN))
+      rows.append([label, f"{rate:g}", *cells, str(seeds)])
+  correlations = ("correlation, texts", "correlation, images")
+  header = ["estimator", "ζ rate", *BOTH_SPLITS, *correlations, "seeds"]
+  return table(header, rows)
 
 
 def correlation(runs, results, side: str) -> str:

@@ -168,10 +168,7 @@ Results = Mapping[tuple[str, str, int, int], Mapping[str, Any]]
 
 def settings(*parts: Mapping[str, Any]) -> Settings:
   """Joins settings; later ones win."""
-  joined = {}
-  for part in parts:
-    joined |= part
-  return tuple(sorted(joined.items()))
+  return tuple(sorted({k: v for x in parts for k, v in x.items()}.items()))
 
 
 def trials(name: str) -> list[Run]:
