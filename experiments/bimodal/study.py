@@ -25,7 +25,7 @@ LEARN = "objective.learn_temperature"
 RATE = "objective.zeta_learning_rate.value"
 FREEZE = "objective.zeta_learning_rate.freeze_epochs"
 ESTIMATOR, CENTER = "objective.zeta_estimator", "objective.zeta_center"
-AVERAGE = "objective.anchor_average"
+AVERAGE, CLIP_NORM = "objective.anchor_average", "optimizer.clip_norm"
 
 TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 
@@ -235,6 +235,9 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     found = best(name, results)
     if found is None:
       continue
+    # Losses differ in scale, and so does what clipping at norm 1 does to them.
+    add("gradients not clipped", name, {CLIP_NORM: 0.0})
+    add("gradients clipped to norm 0.1", name, {CLIP_NORM: 0.1})
     add(f"batch {SMALL_BATCH}", name, {}, SMALL_BATCH)
     add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
     if name != "clip":  # it has no gamma
