@@ -226,9 +226,9 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
   """By regime and label: CLIP, SogCLR and NUCLR where they should differ."""
   groups = {}
 
-  def add(regime, name, change, batch_size=BATCH_SIZE):
+  def add(regime, name, change, seeds=SEEDS, batch_size=BATCH_SIZE):
     changed = settings(dict(found), change)
-    runs = _seeds(name, changed, SEEDS, batch_size)
+    runs = _seeds(name, changed, seeds, batch_size)
     groups.setdefault(regime, {})[ALGORITHMS[name].label] = runs
 
   for name in PAIRED:
@@ -238,7 +238,7 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     # Losses differ in scale, and so does what clipping at norm 1 does to them.
     add("gradients not clipped", name, {CLIP_NORM: 0.0})
     add("gradients clipped to norm 0.1", name, {CLIP_NORM: 0.1})
-    add(f"batch {SMALL_BATCH}", name, {}, SMALL_BATCH)
+    add(f"batch {SMALL_BATCH}", name, {}, PAIRED_SEEDS, SMALL_BATCH)
     add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
     if name != "clip":  # it has no gamma
       for gamma in GAMMAS:
