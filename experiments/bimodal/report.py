@@ -259,7 +259,7 @@ def main(argv) -> None:
   diverged = sum(bool(row.get("diverged")) for row in rows)
   commits = sorted({row["commit"] for row in rows})
   parts = {
-    "status": f"{len(rows)} runs of about {study.size()} are done, "
+    "status": f"{runner.count(results)} of about {study.size()} runs are done, "
     f"{diverged} of them diverged; {seconds / 3600:.1f} process hours; "
     f"commits {', '.join(commits)}.",
     "tuning": tuning_table(results),

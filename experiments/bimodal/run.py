@@ -43,6 +43,8 @@ def make_config(run: study.Run):
     {
       "model.text_layers": 0,
       "model.image_features": 256,
+      # Below the norm of every loss, so that losses of any scale train alike.
+      "optimizer.clip_norm": 0.1,
       "batch_size": run.batch_size,
       "num_epochs": float(study.NUM_EPOCHS),
       "seed": run.seed,
@@ -157,6 +159,11 @@ def index(rows: list[dict]) -> study.Results:
   }
 
 
+def count(results: study.Results) -> int:
+  """How many runs of the study are done."""
+  return sum(run.key in results for run in study.plan(results))
+
+
 def commit() -> str:
   """The commit that is run, with a plus if files differ from it."""
 
@@ -217,13 +224,14 @@ def main(argv) -> None:
         write(RUNS, rows)
         done += 1
         elapsed = time.monotonic() - began
-        eta = elapsed / done * max(study.size() - len(rows), 0) / 3600
+        left = max(study.size() - count(index(rows)), 0)
+        eta = elapsed / done * left / 3600
         summary = row.get("diverged") or (
           f"validation {100 * float(row[study.CRITERION]):.1f} "
           f"test {100 * float(row['test/mean_recall@1']):.1f}"
         )
         say(
-          f"{len(rows)} of about {study.size()}: {run.algorithm} "
+          f"{count(index(rows))} of about {study.size()}: {run.algorithm} "
           f"{run.variant}, batch {run.batch_size}, seed {run.seed}: {summary} "
           f"in {row['seconds']:.0f} s; ETA {eta:.1f} h"
         )

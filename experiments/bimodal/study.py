@@ -235,9 +235,8 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     found = best(name, results)
     if found is None:
       continue
-    # Losses differ in scale, and so does what clipping at norm 1 does to them.
     add("gradients not clipped", name, {CLIP_NORM: 0.0})
-    add("gradients clipped to norm 0.1", name, {CLIP_NORM: 0.1})
+    add("gradients clipped to norm 1", name, {CLIP_NORM: 1.0})
     add(f"batch {SMALL_BATCH}", name, {}, PAIRED_SEEDS, SMALL_BATCH)
     add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
     if name != "clip":  # it has no gamma
