@@ -224,14 +224,15 @@ def main(argv) -> None:
         write(RUNS, rows)
         done += 1
         elapsed = time.monotonic() - began
-        left = max(study.size() - count(index(rows)), 0)
-        eta = elapsed / done * left / 3600
+        finished_runs = count(index(rows))
+        missing = max(study.size() - finished_runs, 0)
+        eta = elapsed / done * missing / 3600
         summary = row.get("diverged") or (
           f"validation {100 * float(row[study.CRITERION]):.1f} "
           f"test {100 * float(row['test/mean_recall@1']):.1f}"
         )
         say(
-          f"{count(index(rows))} of about {study.size()}: {run.algorithm} "
+          f"{finished_runs} of about {study.size()}: {run.algorithm} "
           f"{run.variant}, batch {run.batch_size}, seed {run.seed}: {summary} "
           f"in {row['seconds']:.0f} s; ETA {eta:.1f} h"
         )
