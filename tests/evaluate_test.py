@@ -1,6 +1,7 @@
 """Recall and zero-shot accuracy against brute force."""
 
 import jax
+import jax.numpy as jnp
 import make_pairs
 import numpy as np
 import pytest
@@ -69,21 +70,30 @@ def test_zero_shot():
 
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_embedding_in_chunks(num_devices):
-  """Every input once, in order, whatever the number; 1,100 = 2 chunks + 76."""
+  """Every input once, in order, of unit norm; 1,100 = 2 chunks + 76."""
 
   def apply(params, state, batch, *, key, train):
     assert key is None and train is False
-    double = lambda x: None if x is None else x * params
-    return Pairs(double(batch.image), double(batch.text), None), state
+
+    def point(x):  # at angle x, `params` away from 0
+      if x is None:
+        return None
+      return params * jnp.concatenate([jnp.cos(x), jnp.sin(x)], axis=1)
+
+    return Pairs(point(batch.image), point(batch.text), None), state
 
   mesh = sharding.make_mesh(num_devices)
   model = Model(lambda key: (2.0, ()), apply)
   encode = lambda captions: np.array([[len(c)] for c in captions], np.int32)
   with jax.set_mesh(mesh):
     embed = driver.make_embedder(model, encode, mesh)(2.0, ())
-    image = np.arange(1100.0, dtype=np.float32)[:, None]
-    np.testing.assert_array_equal(embed.image(image), 2 * image)
-    np.testing.assert_array_equal(embed.text(["a", "bcd"]), [[2], [6]])
+    image = np.arange(1100, dtype=np.float32)[:, None] / 200
+    for found, angle in (
+      (embed.image(image), image),
+      (embed.text(["a", "bcd"]), np.array([[1.0], [3.0]])),
+    ):
+      expected = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+      np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_zero_shot_evaluator_groups_prompts():

@@ -6,6 +6,7 @@ Finished runs are in runs.csv and are not run again; interrupt it at any time.
 Each worker is a process with its share of the cores; on a GPU take one worker.
 """
 
+import argparse
 from concurrent import futures
 import csv
 import multiprocessing
@@ -17,7 +18,6 @@ import subprocess
 import tempfile
 import time
 
-from absl import app, flags
 import study
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -25,13 +25,6 @@ ROOT = HERE.parents[1]
 RUNS, CURVES = HERE / "runs.csv", HERE / "curves.csv"
 KEY = ("algorithm", "variant", "batch_size", "seed")
 NUM_EXACT = 4096  # pairs whose exact popularity is computed
-
-WORKERS = flags.DEFINE_integer("workers", 2, "Runs at a time.")
-DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared data.")
-WORKDIR = flags.DEFINE_string(
-  "workdir", str(ROOT / "runs" / "bimodal"), "Folder of unfinished runs."
-)
-LIMIT = flags.DEFINE_integer("limit", None, "Stop after so many runs.")
 
 
 def make_config(run: study.Run):
@@ -182,15 +175,28 @@ def say(message: str) -> None:
   print(time.strftime("%H:%M:%S"), message, flush=True)
 
 
-def main(argv) -> None:
+def parse_arguments() -> argparse.Namespace:
+  """The command line."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+  parser.add_argument("--data_dir", help="folder of prepared data")
+  parser.add_argument(
+    "--workdir",
+    default=str(ROOT / "runs" / "bimodal"),
+    help="folder of unfinished runs",
+  )
+  parser.add_argument("--limit", type=int, help="stop after so many runs")
+  return parser.parse_args()
+
+
+def main(options: argparse.Namespace) -> None:
   """Runs what is missing, in as many processes as there are workers."""
-  del argv
   cores = len(os.sched_getaffinity(0))
-  os.environ["NPROC"] = str(max(1, cores // WORKERS.value))  # XLA's threads
+  os.environ["NPROC"] = str(max(1, cores // options.workers))  # XLA's threads
   rows, curves, version = read(RUNS), read(CURVES), commit()
   done, began = 0, time.monotonic()
   pool = futures.ProcessPoolExecutor(
-    WORKERS.value, mp_context=multiprocessing.get_context("spawn")
+    options.workers, mp_context=multiprocessing.get_context("spawn")
   )
   running: dict[futures.Future, study.Run] = {}
   try:
@@ -203,11 +209,11 @@ def main(argv) -> None:
         if run.key not in results and run not in busy
       ]
       started = done + len(running)
-      room = WORKERS.value - len(running)
-      if LIMIT.value is not None:
-        room = min(room, LIMIT.value - started)
+      room = options.workers - len(running)
+      if options.limit is not None:
+        room = min(room, options.limit - started)
       for run in left[: max(room, 0)]:
-        future = pool.submit(execute, run, DATA_DIR.value, WORKDIR.value)
+        future = pool.submit(execute, run, options.data_dir, options.workdir)
         running[future] = run
       if not running:
         break
@@ -245,4 +251,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  main(parse_arguments())
