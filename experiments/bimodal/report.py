@@ -230,7 +230,8 @@ def rate_figure(results) -> None:
         label=label,
       )
     axis.set(xscale="log", title=title, xlabel="ζ rate (times n / B)")
-  axes[0].legend(fontsize=8)
+  if axes[0].lines:
+    axes[0].legend(fontsize=8)
   figure.tight_layout()
   figure.savefig(HERE / "rates.png", dpi=120)
   plt.close(figure)
