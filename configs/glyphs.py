@@ -10,6 +10,18 @@ nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 
 from ml_collections import ConfigDict, config_dict
 
+FALLING_GAMMA = dict(
+  value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5
+)
+ZETA_RATE = dict(value=1e-3, freeze_epochs=0.0, decay="constant")
+INDIVIDUAL = dict(
+  temperature=0.07,
+  temperature_range=(0.01, 0.3),
+  temperature_learning_rate=1e-3,
+  temperature_momentum=0.5,
+  rho=7.0,
+  gamma=0.8,
+)
 # By config name; the objective has the same name unless `name` says otherwise.
 OBJECTIVES = dict(
   clip=dict(temperature=0.07, learn_temperature=True),
@@ -20,7 +32,7 @@ OBJECTIVES = dict(
   fastclip_v1=dict(
     name="sogclr",
     temperature=0.07,
-    gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5),
+    gamma=FALLING_GAMMA,
     anchor_average="pair",
   ),
   fastclip_v3=dict(
@@ -28,17 +40,10 @@ OBJECTIVES = dict(
     temperature=0.07,
     learn_temperature=True,
     rho=7.0,
-    gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5),
+    gamma=FALLING_GAMMA,
     anchor_average="pair",
   ),
-  isogclr=dict(
-    temperature=0.07,
-    temperature_range=(0.01, 0.3),
-    temperature_learning_rate=1e-3,
-    temperature_momentum=0.5,
-    rho=7.0,
-    gamma=0.8,
-  ),
+  isogclr=INDIVIDUAL,
   ntxent=dict(temperature=0.07, learn_temperature=True),
   nuclr=dict(
     temperature=0.07,
@@ -47,18 +52,13 @@ OBJECTIVES = dict(
     zeta_estimator="unbiased",
     own_pair="xi",
     anchor_average="pair",
-    zeta_learning_rate=dict(value=1e-3, freeze_epochs=0.0, decay="constant"),
+    zeta_learning_rate=ZETA_RATE,
     zeta_momentum=0.1,
   ),
   nuclr_individual=dict(
+    **INDIVIDUAL,
     name="nuclr",
-    temperature=0.07,
-    temperature_range=(0.01, 0.3),
-    temperature_learning_rate=1e-3,
-    temperature_momentum=0.5,
-    rho=7.0,
-    gamma=0.8,
-    zeta_learning_rate=dict(value=1e-3, freeze_epochs=0.0, decay="constant"),
+    zeta_learning_rate=ZETA_RATE,
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.07, gamma=0.8, anchor_average="pair"),

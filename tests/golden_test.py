@@ -4,6 +4,7 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+from make_step import make_step
 import numpy as np
 import pytest
 
@@ -28,21 +29,15 @@ def assert_close(found, expected, tolerance, what):
   assert error < tolerance, f"{what}: relative error {error:.1e}"
 
 
-def make_step(objective, params):
+def compiled(objective, params):
   """Compiles `(state, pairs) -> (loss, state, gradients)`."""
+  step = jax.jit(make_step(objective))
 
-  def loss_fn(sides, state, pairs):
-    pairs = pairs._replace(image=sides.image, text=sides.text)
-    return objective.apply(params, state, pairs)
+  def run(state, pairs):
+    (loss, (state, _)), (_, image, text) = step(params, state, pairs)
+    return loss, state, Sides(image, text)
 
-  @jax.jit
-  def step(state, pairs):
-    (loss, (state, _)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-      Sides(pairs.image, pairs.text), state, pairs
-    )
-    return loss, state, grads
-
-  return step
+  return run
 
 
 def batch(step, dtype):
@@ -97,7 +92,7 @@ def test_nuclr_first_visit(case, dtype):
   objective = nuclr(case, [case])
   params, state = objective.init()
   pairs, state = batch(case, dtype), with_zeta(case, state, dtype)
-  _, state, grads = make_step(objective, params)(state, pairs)
+  _, state, grads = compiled(objective, params)(state, pairs)
   sample, ids, tol = state.sample, pairs.pair_id, PRECISION[dtype]
   assert_close(grads[0], value(case, "grad_image"), tol, "grad_image")
   assert_close(grads[1], value(case, "grad_text"), tol, "grad_text")
@@ -117,7 +112,7 @@ def test_nuclr_four_steps(case, dtype):
   tol, steps = PRECISION[dtype], [f"{case}/{number}" for number in range(4)]
   objective = nuclr(case, steps)
   params, first = objective.init()
-  run, state = make_step(objective, params), with_zeta(case, first, dtype)
+  run, state = compiled(objective, params), with_zeta(case, first, dtype)
   for step in steps:
     xi = first.shared.xi  # the official code changes it once per epoch
     state = state._replace(shared=state.shared._replace(xi=xi))
@@ -146,7 +141,7 @@ def test_sogclr_three_steps(dtype):
     gamma=float(value(case, "gamma")),
   )
   params, state = objective.init()
-  run = make_step(objective, params)
+  run = compiled(objective, params)
   for number in range(3):
     step = f"{case}/{number}"
     pairs = batch(step, dtype)
@@ -174,7 +169,7 @@ def test_isogclr_three_steps(dtype):
   )
   assert number("grad_clip") == temperature.MAX_GRADIENT
   params, state = objective.init()
-  run = make_step(objective, params)
+  run = compiled(objective, params)
   for step in [f"{case}/{i}" for i in range(3)]:
     pairs = batch(step, dtype)
     _, state, grads = run(state, pairs)
@@ -243,7 +238,7 @@ def test_stateless(case, learn_temperature, dtype):
   text = jnp.asarray(value(case, "text"), dtype)
   pairs = Pairs(image, text, jnp.arange(len(image)))
   params, state = objective.init()
-  loss, _, grads = make_step(objective, params)(state, pairs)
+  loss, _, grads = compiled(objective, params)(state, pairs)
   assert_close(loss, value(case, "loss"), tol, "loss")
   expected = Sides(value(case, "grad_image"), value(case, "grad_text"))
   if case == "spectral":

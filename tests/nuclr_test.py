@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import make_pairs
+from make_step import make_step
 import numpy as np
 import pytest
 import reference
@@ -14,14 +15,9 @@ from nuclr_jax import Pairs, Sides, objectives
 
 
 def value_and_grad(objective, params, state, pairs):
-  def loss_fn(sides):
-    return objective.apply(
-      params, state, pairs._replace(image=sides.image, text=sides.text)
-    )
-
-  return jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(
-    Sides(pairs.image, pairs.text)
-  )
+  step = jax.jit(make_step(objective))
+  result, (_, image, text) = step(params, state, pairs)
+  return result, Sides(image, text)
 
 
 SETTINGS = dict(

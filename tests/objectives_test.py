@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 import make_pairs
+from make_step import make_step
 import numpy as np
 
 from nuclr_jax import objectives, sharding
@@ -50,21 +51,6 @@ def pairs(key=0, **kwargs):
   return make_pairs.make_pairs(
     key, batch=BATCH, dim=8, num_pairs=N, num_texts=TEXTS, **kwargs
   )
-
-
-def make_step(objective):
-  """`(params, state, pairs) -> ((loss, (state, metrics)), gradients)`."""
-
-  def loss_fn(params_and_sides, state, batch):
-    params, image, text = params_and_sides
-    batch = batch._replace(image=image, text=text)
-    return objective.apply(params, state, batch)
-
-  def step(params, state, batch):
-    inputs = (params, batch.image, batch.text)
-    return jax.value_and_grad(loss_fn, has_aux=True)(inputs, state, batch)
-
-  return step
 
 
 def first_state(objective):

@@ -6,6 +6,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import make_pairs
+from make_step import make_step
 import numpy as np
 import optax
 import pytest
@@ -107,20 +108,11 @@ def test_finite_at_extreme_similarities(name, sign):
     arguments["temperature_range"] = (0.001, 0.1)
   objective = factory(**arguments)
   params, state = objective.init()
+  step = make_step(objective)
   image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
   for ids in ([0, 1], [1, 0], [2, 3]):
     pairs = Pairs(image, sign * image, jnp.array(ids))
-
-    def loss_fn(inputs, pairs=pairs, state=state):
-      params, image, text = inputs
-      return objective.apply(
-        params, state, pairs._replace(image=image, text=text)
-      )
-
-    inputs = (params, pairs.image, pairs.text)
-    (loss, (state, _)), grads = jax.value_and_grad(loss_fn, has_aux=True)(
-      inputs
-    )
+    (loss, (state, _)), grads = step(params, state, pairs)
     chex.assert_tree_all_finite((loss, grads))
   if "num_pairs" in arguments:
     log_u = np.asarray(state.sample.pair.log_u.image)

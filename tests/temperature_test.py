@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import make_pairs
+from make_step import make_step
 import numpy as np
 import pytest
 import reference
@@ -60,22 +61,6 @@ def first_state(xi=0.01):
   return dict(image=side(), text=side())
 
 
-def make_step(objective):
-  """Compiles `(params, state, pairs) -> ((loss, aux), gradients)`."""
-
-  def loss_fn(inputs, state, pairs):
-    params, image, text = inputs
-    pairs = pairs._replace(image=image, text=text)
-    return objective.apply(params, state, pairs)
-
-  @jax.jit
-  def step(params, state, pairs):
-    inputs = (params, pairs.image, pairs.text)
-    return jax.value_and_grad(loss_fn, has_aux=True)(inputs, state, pairs)
-
-  return step
-
-
 def table(values, size, missing):
   return [values.get(i, missing) for i in range(size)]
 
@@ -84,7 +69,7 @@ def table(values, size, missing):
 def test_individual_temperatures_equal_numpy_loops(case, x64):
   objective, settings = CASES[case]
   params, state = objective.init()
-  step = make_step(objective)
+  step = jax.jit(make_step(objective))
   expected = first_state()
   hit = set()
   for arrays in batches(6):
@@ -138,7 +123,7 @@ def test_one_learned_temperature_equals_numpy_loops(x64):
   )
   params, state = objective.init()
   expected, tau = first_state(), TAU
-  step = make_step(objective)
+  step = jax.jit(make_step(objective))
   for arrays in batches(5):
     pairs = Pairs(*map(jnp.asarray, arrays))
     (loss, (state, metrics)), (d_params, *grads) = step(params, state, pairs)

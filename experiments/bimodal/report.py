@@ -9,12 +9,7 @@ from collections.abc import Sequence
 import pathlib
 import re
 
-from absl import app
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 import numpy as np
 import run as runner
 from scipy import stats
@@ -175,45 +170,49 @@ def correlation(runs, results, side: str) -> str:
 
 
 def curves_figure(results, curves) -> None:
-  """Figure 3: validation recall over epochs."""
-  plt.figure(figsize=(5, 3.5))
+  """Figure 3: validation recall over epochs, with standard errors."""
+  figure = Figure(figsize=(5, 3.5), layout="constrained")
+  axes = figure.subplots()
   groups = study.comparison(results)
   for label in ("CLIP", "SogCLR", "NUCLR"):
     keys = {run.key for run in groups.get(label, ())}
     by_epoch = {}
     for point in curves:
-      if next(iter(runner.index([point]))) in keys:
-        epoch = float(point["epoch"])
-        by_epoch.setdefault(epoch, []).append(
-          100 * float(point[study.CRITERION])
-        )
-    if not by_epoch:
-      continue
+      if runner.key_of(point) in keys:
+        recall = 100 * float(point[study.CRITERION])
+        by_epoch.setdefault(float(point["epoch"]), []).append(recall)
     x = sorted(by_epoch)
     y = np.array([np.mean(by_epoch[epoch]) for epoch in x])
-    error = np.array([stats.sem(by_epoch[e]) for e in x])
-    (line,) = plt.plot(x, y, label=label)
-    plt.fill_between(x, y - error, y + error, alpha=0.2, color=line.get_color())
-  finish("curves.png", "epoch", "validation mean R@1, %")
+    error = np.array([stats.sem(by_epoch[epoch]) for epoch in x])
+    (line,) = axes.plot(x, y, label=label)
+    color = line.get_color()
+    axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
+  axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
+  save(figure, axes, "curves.png")
 
 
 def ablation_figure(results) -> None:
   """Figure 4: what each part of NUCLR does, with standard errors."""
-  plt.figure(figsize=(5, 3.5))
+  figure = Figure(figsize=(5, 3.5), layout="constrained")
+  axes = figure.subplots()
   for i, (label, runs) in enumerate(study.ablations(results).items()):
     found = list(values(runs, results, MEAN).values())
     if len(found) > 1:
-      plt.errorbar(i, np.mean(found), stats.sem(found), fmt="o", label=label)
-  plt.xticks([])
-  finish("ablations.png", "", "test mean R@1, %")
+      axes.errorbar(i, np.mean(found), stats.sem(found), fmt="o", label=label)
+  axes.set(xticks=[], ylabel="test mean R@1, %")
+  save(figure, axes, "ablations.png")
 
 
 def rate_figure(results) -> None:
   """Recall and agreement with the exact popularity over the rate of zeta."""
-  figure, axes = plt.subplots(1, 3, figsize=(11, 3.5))
-  panels = (MEAN, "exact/pearson_text", "exact/pearson_image")
-  titles = ("test mean R@1, %", "correlation, texts", "correlation, images")
-  for axis, metric, title in zip(axes, panels, titles, strict=True):
+  figure = Figure(figsize=(11, 3.5), layout="constrained")
+  panels = {
+    MEAN: "test mean R@1, %",
+    "exact/pearson_text": "correlation, texts",
+    "exact/pearson_image": "correlation, images",
+  }
+  all_axes = figure.subplots(1, len(panels))
+  for axes, (metric, title) in zip(all_axes, panels.items(), strict=True):
     factor = 1 if metric == MEAN else 100
     for label, rates in study.estimators(results).items():
       found = {
@@ -221,36 +220,28 @@ def rate_figure(results) -> None:
         for rate, runs in rates.items()
       }
       found = {rate: x for rate, x in found.items() if x}
-      unit = "paper" in label or "official" in label
-      scale = study.NUM_PAIRS / study.BATCH_SIZE if unit else 1  # n / B
-      axis.plot(
+      larger = label in ("paper", "official")
+      scale = study.NUM_PAIRS / study.BATCH_SIZE if larger else 1
+      axes.plot(
         [rate * scale for rate in found],
         [np.mean(x) / factor for x in found.values()],
         "o-",
         label=label,
       )
-    axis.set(xscale="log", title=title, xlabel="ζ rate (times n / B)")
-  if axes[0].lines:
-    axes[0].legend(fontsize=8)
-  figure.tight_layout()
-  figure.savefig(HERE / "rates.png", dpi=120)
-  plt.close(figure)
+    axes.set(xscale="log", title=title)
+    axes.set_xlabel("ζ rate (paper, official: × n/B)")
+  save(figure, all_axes[0], "rates.png")
 
 
-def finish(name: str, xlabel: str, ylabel: str) -> None:
-  """Labels and saves the current figure."""
-  plt.xlabel(xlabel)
-  plt.ylabel(ylabel)
-  if plt.gca().get_legend_handles_labels()[0]:
-    plt.legend(fontsize=8)
-  plt.tight_layout()
-  plt.savefig(HERE / name, dpi=120)
-  plt.close()
+def save(figure: Figure, axes, name: str) -> None:
+  """Saves a figure beside this file, with a legend if there is anything."""
+  if axes.get_legend_handles_labels()[0]:
+    axes.legend(fontsize=8)
+  figure.savefig(HERE / name, dpi=120)
 
 
-def main(argv) -> None:
+def main() -> None:
   """Writes the figures, and the tables between their marks in README.md."""
-  del argv
   rows = runner.read(runner.RUNS)
   results = runner.index(rows)
   curves_figure(results, runner.read(runner.CURVES))
@@ -283,4 +274,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  main()

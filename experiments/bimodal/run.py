@@ -9,13 +9,13 @@ Each worker is a process with its share of the cores; on a GPU take one worker.
 import argparse
 from concurrent import futures
 import csv
+import io
 import multiprocessing
 import os
 import pathlib
 import runpy
 import shutil
 import subprocess
-import tempfile
 import time
 
 import study
@@ -133,23 +133,25 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
 
 def write(path: pathlib.Path, rows: list[dict]) -> None:
   """Writes a table that is never seen half written."""
+  from nuclr_jax import records
+
   columns = list(dict.fromkeys(key for row in rows for key in row))
-  with tempfile.NamedTemporaryFile(
-    "w", dir=path.parent, delete=False, newline=""
-  ) as file:
-    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-  os.chmod(file.name, 0o644)
-  os.replace(file.name, path)
+  text = io.StringIO()
+  writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  records.write_atomically(path, text.getvalue())
+
+
+def key_of(row: dict) -> tuple[str, str, int, int]:
+  """The `Run.key` of a row of either table."""
+  algorithm, variant, batch_size, seed = (row[name] for name in KEY)
+  return algorithm, variant, int(batch_size), int(seed)
 
 
 def index(rows: list[dict]) -> study.Results:
   """Rows by `Run.key`."""
-  return {
-    (x["algorithm"], x["variant"], int(x["batch_size"]), int(x["seed"])): x
-    for x in rows
-  }
+  return {key_of(row): row for row in rows}
 
 
 def count(results: study.Results) -> int:
@@ -173,6 +175,27 @@ def commit() -> str:
 def say(message: str) -> None:
   """Prints a line of progress with the time."""
   print(time.strftime("%H:%M:%S"), message, flush=True)
+
+
+def progress(run: study.Run, row: dict, done: int, pace: float) -> str:
+  """A finished run in words, and when the study will be.
+
+  Args:
+    run: The run.
+    row: Its row.
+    done: Runs of the study that are done.
+    pace: Seconds a run, all workers together.
+  """
+  size = study.size()
+  result = row.get("diverged") or (
+    f"validation {100 * row[study.CRITERION]:.1f} "
+    f"test {100 * row['test/mean_recall@1']:.1f}"
+  )
+  return (
+    f"{done} of about {size}: {run.algorithm} {run.variant}, "
+    f"batch {run.batch_size}, seed {run.seed}: {result} "
+    f"in {row['seconds']:.0f} s; ETA {pace * max(size - done, 0) / 3600:.1f} h"
+  )
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -229,19 +252,8 @@ def main(options: argparse.Namespace) -> None:
         write(CURVES, curves)
         write(RUNS, rows)
         done += 1
-        elapsed = time.monotonic() - began
-        finished_runs = count(index(rows))
-        missing = max(study.size() - finished_runs, 0)
-        eta = elapsed / done * missing / 3600
-        summary = row.get("diverged") or (
-          f"validation {100 * float(row[study.CRITERION]):.1f} "
-          f"test {100 * float(row['test/mean_recall@1']):.1f}"
-        )
-        say(
-          f"{finished_runs} of about {study.size()}: {run.algorithm} "
-          f"{run.variant}, batch {run.batch_size}, seed {run.seed}: {summary} "
-          f"in {row['seconds']:.0f} s; ETA {eta:.1f} h"
-        )
+        pace = (time.monotonic() - began) / done
+        say(progress(run, row, count(index(rows)), pace))
   except KeyboardInterrupt:
     say("stopped; the same command goes on")
     pool.shutdown(cancel_futures=True)

@@ -150,8 +150,7 @@ ABLATIONS = {
   "NUCLR-♣ (no freeze)": {FREEZE: 0.0},
   "ζ₀ = -0.05": {"objective.zeta_init": -0.05},
 }
-# Estimators of the gradient of ζ. The scale of the last two is n / B = 336
-# times larger, so that their rates are that much smaller.
+# Gradients of ζ; the last two are n / B = 337 times as large, their rates less.
 SENSITIVITY = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 ESTIMATORS = {
   "unbiased": ({ESTIMATOR: "unbiased"}, SENSITIVITY),

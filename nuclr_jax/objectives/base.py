@@ -212,6 +212,13 @@ def check_temperature(temperature) -> float:
   )
 
 
+def check_weight(name: str, weight) -> float:
+  """Returns the weight of a term; ValueError unless finite and at least 0."""
+  return check_number(
+    name, weight, "a number of at least 0", lambda x: 0 <= x < math.inf
+  )
+
+
 def check_rho(rho) -> float:
   """Returns rho as a float; ValueError unless finite."""
   return check_number("rho", rho, "a finite number", math.isfinite)

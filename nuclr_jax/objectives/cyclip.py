@@ -1,7 +1,5 @@
 """CyCLIP: CLIP with consistent similarities within and across modalities."""
 
-import math
-
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
@@ -80,12 +78,8 @@ def cyclic_consistency(
 
   Reference: As `cyclip`.
   """
-  weights = [
-    base.check_number(
-      name, value, "a number of at least 0", lambda x: 0 <= x < math.inf
-    )
-    for name, value in (("in_modal", in_modal), ("cross_modal", cross_modal))
-  ]
+  in_modal = base.check_weight("in_modal", in_modal)
+  cross_modal = base.check_weight("cross_modal", cross_modal)
 
   def loss_fn(params, pairs):
     del params
@@ -94,7 +88,7 @@ def cyclic_consistency(
     cross = pairwise.matmul(p.T, q)
     a = jnp.sum(pairwise.matmul(p.T, p) * pairwise.matmul(q.T, q))
     b = jnp.sum(cross * cross.T)
-    loss = weights[0] * (a + b) / 2 + weights[1] * (a - b) / 2
+    loss = in_modal * (a + b) / 2 + cross_modal * (a - b) / 2
     return loss / len(image), {}
 
   return base.stateless(loss_fn)

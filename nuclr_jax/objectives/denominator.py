@@ -16,7 +16,7 @@ import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, rows
@@ -54,6 +54,11 @@ def estimate(
   factor = log_negatives(sizes, len(pairs.pair_id))
   lse = pairwise.log_sum_exp(pairs, temperature=temperature, bias=bias)
   return each(lambda x: x + factor, lse)
+
+
+def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
+  """Which rows have a negative, in both directions, from `estimate`."""
+  return log_phi.image != -jnp.inf
 
 
 def track_pairs(

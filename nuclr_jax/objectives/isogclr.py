@@ -116,7 +116,7 @@ def isogclr(
       pairs,
       log_u,
       out.mean_logit,
-      log_phi.image != -jnp.inf,
+      denominator.has_negative(log_phi),
       count,
       sizes,
       offset=offset,

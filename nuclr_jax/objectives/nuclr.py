@@ -188,7 +188,7 @@ def nuclr(
       tau = temperatures.read(pair_rows, pairs, sizes)
 
     log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
-    has_negative = log_phi.image != -jnp.inf  # and so for texts as anchors
+    has_negative = denominator.has_negative(log_phi)
     tables, log_u = denominator.track_pairs(
       pair_rows.log_u, pairs, log_phi, gamma(count), sizes
     )

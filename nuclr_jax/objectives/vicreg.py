@@ -1,7 +1,5 @@
 """VICReg: invariance, variance, covariance; no negatives."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -54,9 +52,7 @@ def vicreg(
   Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
   """
   weights = {
-    name: base.check_number(
-      name, value, "a number of at least 0", lambda x: 0 <= x < math.inf
-    )
+    name: base.check_weight(name, value)
     for name, value in dict(
       invariance=invariance, variance=variance, covariance=covariance
     ).items()
