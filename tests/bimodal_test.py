@@ -21,18 +21,25 @@ def test_everyone_has_the_same_number_of_trials():
   for name in study.ALGORITHMS:
     runs = study.trials(name)
     assert len({run.key for run in runs}) == study.TRIALS
-    assert {run.seed for run in runs} == {study.TUNING_SEED}
+    assert {run.seed for run in runs} == {study.TUNING_SEEDS[0]}
 
 
-def test_the_best_trial_on_validation_wins_and_is_used_on_other_seeds():
-  runs = study.trials("clip")
-  results = {run.key: row(0.1) for run in runs}
-  results[runs[3].key] = row("0.5")
-  results[runs[4].key] = {"diverged": "step 7 is not finite"}
-  assert study.best("clip", results) == runs[3].settings
+def test_the_best_finalist_on_validation_wins_and_is_used_on_other_seeds():
+  trials = study.trials("clip")
+  results = {run.key: row(0.1 + 0.01 * i) for i, run in enumerate(trials)}
+  results[trials[2].key] = row("0.5")
+  results[trials[8].key] = {"diverged": "step 7 is not finite"}
+  finals = study.finals("clip", results)
+  assert set(finals) == {trials[i].settings for i in (2, 6, 7)}
+  assert study.best("clip", results) is None  # the finals are not run yet
+  for settings, runs in finals.items():
+    assert [run.seed for run in runs] == list(study.TUNING_SEEDS)
+    better = settings == trials[6].settings
+    results |= {run.key: row(0.9 if better else 0.2) for run in runs[1:]}
+  assert study.best("clip", results) == trials[6].settings  # not the luckiest
   seeds = {run.seed for run in study.comparison(results)["CLIP"]}
-  assert seeds == set(range(8)) and study.TUNING_SEED not in seeds
-  del results[runs[0].key]
+  assert seeds == set(range(8))
+  del results[trials[0].key]
   assert study.best("clip", results) is None
 
 

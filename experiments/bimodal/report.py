@@ -76,25 +76,25 @@ def tuning_table(results) -> str:
   """What was tuned, what won, and how much it mattered."""
   rows = []
   for name, algorithm in study.ALGORITHMS.items():
-    runs = study.trials(name)
-    done = [run for run in runs if run.key in results]
+    done = [run for run in study.trials(name) if run.key in results]
     scores = [100 * study.score(run, results) for run in done]
     winner = study.best(name, results)
+    final = study.finals(name, results).get(winner, ())
     fixed = study.settings(algorithm.fixed)
-    chosen = [x for x in winner or () if x not in fixed]
+    chosen = tuple(x for x in winner or () if x not in fixed)
     rows.append(
       [
         algorithm.label,
-        f"`{study.Run(name, tuple(chosen)).variant}`" if winner else "–",
+        f"`{study.Run(name, chosen).variant}`" if winner else "–",
+        mean_std(values(final, results, study.CRITERION)),
         f"{max(scores):.1f}" if scores else "–",
         f"{np.median(scores):.1f}" if scores else "–",
         f"{min(scores):.1f}" if scores else "–",
         str(len(done)),
       ]
     )
-  return table(
-    ["algorithm", "best settings", "best", "median", "worst", "trials"], rows
-  )
+  header = "algorithm, best settings, final, best trial, median, worst, trials"
+  return table(header.split(", "), rows)
 
 
 def against_reference(groups, results, columns) -> list[list[str]]:
@@ -247,12 +247,13 @@ def main() -> None:
   curves_figure(results, runner.read(runner.CURVES))
   ablation_figure(results)
   rate_figure(results)
-  seconds = sum(float(row["seconds"]) for row in rows)
-  diverged = sum(bool(row.get("diverged")) for row in rows)
-  commits = sorted({row["commit"] for row in rows})
+  done = [results[x.key] for x in study.plan(results) if x.key in results]
+  hours = sum(float(row["seconds"]) for row in done) / 3600
+  diverged = sum(bool(row.get("diverged")) for row in done)
+  commits = sorted({row["commit"] for row in done})
   parts = {
-    "status": f"{runner.count(results)} of about {study.size()} runs are done, "
-    f"{diverged} of them diverged; {seconds / 3600:.1f} process hours; "
+    "status": f"{len(done)} of about {study.size()} runs are done, "
+    f"{diverged} of them diverged; {hours:.1f} process hours; "
     f"commits {', '.join(commits)}.",
     "tuning": tuning_table(results),
     "comparison": comparison_table(results),

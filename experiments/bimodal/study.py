@@ -1,33 +1,38 @@
 """What the study runs: plain values, decided from the results so far.
 
-Every algorithm gets `TRIALS` settings on one tuning seed at batch 128; the one
-with the best validation recall is used everywhere else, on other seeds.
+Every algorithm gets `TRIALS` settings on one tuning seed at batch 128. The best
+`FINALISTS` of them run on the other tuning seeds too; the one with the best
+mean validation recall over all tuning seeds is used everywhere else, on seeds
+that tuning has not seen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import itertools
 from typing import Any, NamedTuple
 
+from algorithms import (
+  ALGORITHMS,
+  AVERAGE,
+  CENTER,
+  CLIP_NORM,
+  ESTIMATOR,
+  FREEZE,
+  RATE,
+)
+import numpy as np
+
 Settings = tuple[tuple[str, Any], ...]  # (dotted key of the config, value)
 
-TRIALS = 9
-TUNING_SEED = 100
+TRIALS, FINALISTS = 9, 3
+TUNING_SEEDS = (100, 101, 102)
 BATCH_SIZE = 128
 NUM_PAIRS = 43_173  # of the training split
 NUM_EPOCHS = 8
 PAIRED = ("clip", "sogclr", "nuclr")  # eight seeds; the others three
-PAIRED_SEEDS, SEEDS, ABLATION_SEEDS = range(8), range(3), range(4)
+PAIRED_SEEDS, SEEDS = range(8), range(3)
+ABLATION_SEEDS, ESTIMATOR_SEEDS = range(4), range(2)
 OTHER_BATCH_SIZES = (64, 512)
 CRITERION = "validation/mean_recall@1"
-
-TEMPERATURE = "objective.temperature"
-LEARN = "objective.learn_temperature"
-RATE = "objective.zeta_learning_rate.value"
-FREEZE = "objective.zeta_learning_rate.freeze_epochs"
-ESTIMATOR, CENTER = "objective.zeta_estimator", "objective.zeta_center"
-AVERAGE, CLIP_NORM = "objective.anchor_average", "optimizer.clip_norm"
-
-TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 
 
 class Run(NamedTuple):
@@ -36,7 +41,7 @@ class Run(NamedTuple):
   algorithm: str  # a key of ALGORITHMS
   settings: Settings
   batch_size: int = BATCH_SIZE
-  seed: int = TUNING_SEED
+  seed: int = TUNING_SEEDS[0]
 
   @property
   def variant(self) -> str:
@@ -51,93 +56,6 @@ class Run(NamedTuple):
     """What tells its row from all others."""
     return self.algorithm, self.variant, self.batch_size, self.seed
 
-
-class Algorithm(NamedTuple):
-  """A config of `configs/glyphs.py`, what is fixed in it and what is tuned."""
-
-  config: str
-  label: str
-  grid: Mapping[str, Sequence[Any]]
-  fixed: Mapping[str, Any] = {}
-
-
-RATES = (3e-3, 1e-2, 3e-2)
-MIDDLE = (0.05, 0.07, 0.1)  # where a second number is tuned
-RHOS = (3.0, 4.5, 6.0)
-ALGORITHMS = {
-  "clip": Algorithm(
-    "clip", "CLIP", {TEMPERATURE: TEMPERATURES}, {LEARN: False}
-  ),
-  "clip_learned": Algorithm(
-    "clip", "CLIP, learned τ", {TEMPERATURE: TEMPERATURES}, {LEARN: True}
-  ),
-  "siglip": Algorithm(
-    "siglip",
-    "SigLIP",
-    {
-      "objective.init_scale": (5.0, 10.0, 20.0),
-      "objective.init_bias": (-2.5, -5.0, -10.0),
-    },
-  ),
-  "debiased": Algorithm(
-    "debiased",
-    "DCL (debiased)",
-    {TEMPERATURE: MIDDLE, "objective.tau_plus": (0.001, 0.01, 0.1)},
-  ),
-  "cyclip": Algorithm(
-    "cyclip",
-    "CyCLIP",
-    {
-      TEMPERATURE: MIDDLE,
-      "objective.in_modal, objective.cross_modal": (0.01, 0.05, 0.25),
-    },
-    {LEARN: False},
-  ),
-  "spectral": Algorithm(
-    "spectral",
-    "spectral",
-    {
-      "optimizer.learning_rate.value": (1e-3, 2e-3, 4e-3),
-      "optimizer.weight_decay": (0.1, 0.5, 1.0),
-    },
-  ),
-  "vicreg": Algorithm(
-    "vicreg",
-    "VICReg",
-    {
-      "objective.invariance, objective.variance": (5.0, 25.0, 100.0),
-      "optimizer.learning_rate.value": (1e-3, 2e-3, 4e-3),
-    },
-  ),
-  "sogclr": Algorithm("sogclr", "SogCLR", {TEMPERATURE: TEMPERATURES}),
-  "fastclip_v1": Algorithm(
-    "fastclip_v1",
-    "FastCLIP-v1 (cosine γ)",
-    {TEMPERATURE: MIDDLE, "objective.gamma.end_value": (0.2, 0.5, 0.8)},
-  ),
-  "fastclip_v3": Algorithm(
-    "fastclip_v3",
-    "FastCLIP-v3 (learned τ)",
-    {"objective.rho": (2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0)},
-  ),
-  "isogclr": Algorithm(
-    "isogclr",
-    "iSogCLR",
-    {
-      "objective.rho": RHOS,
-      "objective.temperature_learning_rate": (1e-3, 3e-3, 1e-2),
-    },
-  ),
-  "nuclr": Algorithm(
-    "nuclr", "NUCLR", {TEMPERATURE: MIDDLE, RATE: RATES}, {FREEZE: 1.0}
-  ),
-  "nuclr_individual": Algorithm(
-    "nuclr_individual",
-    "NUCLR, individual τ",
-    {"objective.rho": RHOS, RATE: RATES},
-    {FREEZE: 1.0, "objective.temperature_learning_rate": 3e-3},
-  ),
-}
 
 # Where stored denominators should matter most, for `PAIRED`: small batches,
 # long training, and more or less averaging.
@@ -171,10 +89,7 @@ def settings(*parts: Mapping[str, Any]) -> Settings:
 
 
 def trials(name: str) -> list[Run]:
-  """The runs that tune an algorithm.
-
-  A key of the grid may name several keys of the config, which get one value.
-  """
+  """Every setting of an algorithm's grid on the first tuning seed."""
   algorithm = ALGORITHMS[name]
   runs = []
   for values in itertools.product(*algorithm.grid.values()):
@@ -188,12 +103,23 @@ def trials(name: str) -> list[Run]:
   return runs
 
 
-def best(name: str, results: Results) -> Settings | None:
-  """The settings of the best trial; None while trials are missing."""
+def finals(name: str, results: Results) -> dict[Settings, list[Run]]:
+  """By settings: the best trials, on all tuning seeds; {} if trials miss."""
   runs = trials(name)
   if any(run.key not in results for run in runs):
-    return None
-  return max(runs, key=lambda run: score(run, results)).settings
+    return {}
+  runs = sorted(runs, key=lambda run: -score(run, results))[:FINALISTS]
+  return {x.settings: _seeds(name, x.settings, TUNING_SEEDS) for x in runs}
+
+
+def best(name: str, results: Results) -> Settings | None:
+  """The settings with the best mean in the finals; None until they are run."""
+  means = {}
+  for found, runs in finals(name, results).items():
+    if any(run.key not in results for run in runs):
+      return None
+    means[found] = np.mean([score(run, results) for run in runs])
+  return max(means, key=means.get, default=None)
 
 
 def score(run: Run, results: Results) -> float:
@@ -217,7 +143,7 @@ def comparison(
     if name in ("sogclr", "nuclr"):
       by_id = settings(dict(found), {AVERAGE: "id"})
       label = f"{algorithm.label}, u per id"
-      groups[label] = _seeds(name, by_id, seeds, batch_size)
+      groups[label] = _seeds(name, by_id, SEEDS, batch_size)
   return groups
 
 
@@ -235,7 +161,6 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     if found is None:
       continue
     add("gradients not clipped", name, {CLIP_NORM: 0.0})
-    add("gradients clipped to norm 1", name, {CLIP_NORM: 1.0})
     add(f"batch {SMALL_BATCH}", name, {}, PAIRED_SEEDS, SMALL_BATCH)
     add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
     if name != "clip":  # it has no gamma
@@ -269,7 +194,9 @@ def estimators(results: Results) -> dict[str, dict[float, list[Run]]]:
       change = {}  # so that its runs are those of the comparison
       rates = sorted({*rates, default})
     groups[label] = {
-      rate: _seeds("nuclr", settings(tuned, change, {RATE: rate}), SEEDS)
+      rate: _seeds(
+        "nuclr", settings(tuned, change, {RATE: rate}), ESTIMATOR_SEEDS
+      )
       for rate in rates
     }
   return groups
@@ -277,12 +204,12 @@ def estimators(results: Results) -> dict[str, dict[float, list[Run]]]:
 
 def plan(results: Results) -> list[Run]:
   """All runs that are decided by now, each once, in the order to do them."""
-  groups = [trials(name) for name in PAIRED]
+  groups = [group for name in PAIRED for group in tuning(name, results)]
   groups += comparison(results).values()
   for by_label in regimes(results).values():
     groups += by_label.values()
   groups += ablations(results).values()
-  groups += [trials(name) for name in ALGORITHMS]
+  groups += [group for name in ALGORITHMS for group in tuning(name, results)]
   for by_rate in estimators(results).values():
     groups += by_rate.values()
   for batch_size in OTHER_BATCH_SIZES:
@@ -290,10 +217,19 @@ def plan(results: Results) -> list[Run]:
   return list(dict.fromkeys(run for group in groups for run in group))
 
 
+def tuning(name: str, results: Results) -> list[list[Run]]:
+  """The trials and, once they are run, the finals."""
+  return [trials(name), *finals(name, results).values()]
+
+
 def size() -> int:
   """How many runs the whole study has, give or take a few that coincide."""
-  tuned = {run.key: {} for name in ALGORITHMS for run in trials(name)}
-  return len(plan(tuned))
+  results = {}
+  for _ in ("trials", "finals"):
+    for name in ALGORITHMS:
+      for group in tuning(name, results):
+        results |= {run.key: {} for run in group}
+  return len(plan(results))
 
 
 def _seeds(name, found, seeds, batch_size=BATCH_SIZE) -> list[Run]:
