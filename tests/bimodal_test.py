@@ -1,5 +1,6 @@
 """The study of experiments/bimodal: what it runs, and its exact solver."""
 
+from algorithms import ALGORITHMS
 import exact
 import jax.numpy as jnp
 import make_pairs
@@ -9,6 +10,8 @@ import reference
 import report
 import run as runner
 import study
+import tables
+import training
 
 from nuclr_jax import Sides
 
@@ -18,7 +21,7 @@ def row(recall):
 
 
 def test_everyone_has_the_same_number_of_trials():
-  for name in study.ALGORITHMS:
+  for name in ALGORITHMS:
     runs = study.trials(name)
     assert len({run.key for run in runs}) == study.TRIALS
     assert {run.seed for run in runs} == {study.TUNING_SEEDS[0]}
@@ -54,10 +57,10 @@ def test_the_plan_ends():
   assert len({run.algorithm for run in study.plan(results)}) == 13
 
 
-@pytest.mark.parametrize("name", study.ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_setting_is_one_of_the_config(name):
   for run in (study.trials(name)[0], study.trials(name)[-1]):
-    config = runner.make_config(run._replace(batch_size=512))
+    config = training.make_config(run._replace(batch_size=512))
     assert config.optimizer.learning_rate.value == pytest.approx(
       2 * dict(run.settings).get("optimizer.learning_rate.value", 2e-3)
     )
@@ -69,13 +72,40 @@ def test_every_setting_is_one_of_the_config(name):
         assert found == value
 
 
+def table_row(seed, **values):
+  return dict(zip(tables.KEY, ("clip", "", 128, seed), strict=True)) | values
+
+
 def test_tables_keep_all_columns(tmp_path):
-  rows = [{"a": 1, "b": 2}, {"a": 3, "c": 4}]
-  runner.write(tmp_path / "x.csv", rows)
-  assert runner.read(tmp_path / "x.csv") == [
-    {"a": "1", "b": "2", "c": ""},
-    {"a": "3", "b": "", "c": "4"},
-  ]
+  path = tmp_path / "x.csv"
+  tables.write(path, [table_row(0, a=1, b=2), table_row(1, a=3, c=4)])
+  found = [tuple(row[x] for x in "abc") for row in tables.read(path)]
+  assert found == [("1", "2", ""), ("3", "", "4")]
+
+
+@pytest.mark.parametrize(
+  "damage",
+  [lambda x: x[:-2], lambda x: x + ",9", lambda x: x.replace("128", "many")],
+)
+def test_damaged_tables_are_refused(tmp_path, damage):
+  path = tmp_path / "x.csv"
+  tables.write(path, [table_row(0, a=1), table_row(1, a=2)])
+  path.write_text(damage(path.read_text().rstrip()))
+  with pytest.raises(ValueError, match="damaged"):
+    tables.read(path)
+
+
+def test_a_run_that_is_there_twice_is_refused():
+  with pytest.raises(ValueError, match="1 runs twice"):
+    tables.index([table_row(0), table_row(0)])
+
+
+def test_rows_of_another_config_are_refused():
+  run = study.trials("clip")[0]
+  training_row = row(0.5) | {"config": training.fingerprint(run)}
+  runner.check_protocol({run.key: training_row})
+  with pytest.raises(ValueError, match="1 runs with other configs"):
+    runner.check_protocol({run.key: training_row | {"config": "0"}})
 
 
 def test_differences_are_paired():

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import pathlib
 import re
 
+from algorithms import ALGORITHMS
 from matplotlib.figure import Figure
 import numpy as np
-import run as runner
 from scipy import stats
 import study
+import tables
+
+from nuclr_jax import records
 
 HERE = pathlib.Path(__file__).resolve().parent
 README = HERE / "README.md"
@@ -75,7 +78,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def tuning_table(results) -> str:
   """What was tuned, what won, and how much it mattered."""
   rows = []
-  for name, algorithm in study.ALGORITHMS.items():
+  for name, algorithm in ALGORITHMS.items():
     done = [run for run in study.trials(name) if run.key in results]
     scores = [100 * study.score(run, results) for run in done]
     winner = study.best(name, results)
@@ -178,7 +181,7 @@ def curves_figure(results, curves) -> None:
     keys = {run.key for run in groups.get(label, ())}
     by_epoch = {}
     for point in curves:
-      if runner.key_of(point) in keys:
+      if tables.key_of(point) in keys:
         recall = 100 * float(point[study.CRITERION])
         by_epoch.setdefault(float(point["epoch"]), []).append(recall)
     x = sorted(by_epoch)
@@ -242,9 +245,9 @@ def save(figure: Figure, axes, name: str) -> None:
 
 def main() -> None:
   """Writes the figures, and the tables between their marks in README.md."""
-  rows = runner.read(runner.RUNS)
-  results = runner.index(rows)
-  curves_figure(results, runner.read(runner.CURVES))
+  rows = tables.read(tables.RUNS)
+  results = tables.index(rows)
+  curves_figure(results, tables.read(tables.CURVES))
   ablation_figure(results)
   rate_figure(results)
   done = [results[x.key] for x in study.plan(results) if x.key in results]
@@ -270,7 +273,7 @@ def main() -> None:
       raise ValueError(f"{README} lacks {mark} ... <!-- end -->")
     new = f"{mark}\n{part}\n<!-- end -->"
     text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
-  README.write_text(text)
+  records.write_atomically(README, text)
   print(f"{README}: {parts['status']}")
 
 
