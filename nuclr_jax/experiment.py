@@ -78,7 +78,7 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
   """
   config = complete(config)
   _check_names(config)
-  data = _call(DATASETS, config["data"], data_dir=data_dir)
+  data = _call("data", DATASETS, config["data"], data_dir=data_dir)
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
   num_steps = round(config["num_epochs"] * steps_per_epoch)
@@ -93,6 +93,7 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
     config=config,
     data=data,
     model=_call(
+      "model",
       MODELS,
       config["model"],
       image_shape=data.image_shape,
@@ -102,9 +103,14 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
         x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
       ),
     ),
-    objective=_call(OBJECTIVES, config["objective"], span, **sizes._asdict()),
+    objective=_call(
+      "objective", OBJECTIVES, config["objective"], span, **sizes._asdict()
+    ),
     optimizer=_call(
-      {"adamw": make_optimizer}, {"name": "adamw", **config["optimizer"]}, span
+      "optimizer",
+      {"adamw": make_optimizer},
+      {"name": "adamw", **config["optimizer"]},
+      span,
     ),
     num_steps=num_steps,
   )
@@ -227,25 +233,34 @@ def _check_keys(what: str, factory: Callable, spec: Config) -> None:
     )
 
 
-def _call(table, spec, span=None, **given):
+def _call(where, table, spec, span=None, **given):
   """Calls the factory that `spec` names with what it takes of `given`."""
   factory = table[spec["name"]]
   known = inspect.signature(factory).parameters
   arguments = {key: value for key, value in given.items() if key in known}
   arguments |= {
-    key: _resolve(value, span) for key, value in spec.items() if key != "name"
+    key: _resolve(f"{where}.{key}", value, span)
+    for key, value in spec.items()
+    if key != "name"
   }
   return factory(**arguments)
 
 
-def _resolve(value, span):
+def _resolve(where, value, span):
   """Turns mappings into `Sides` and schedules: {"value": ..., "decay": ...}."""
   if not isinstance(value, Mapping):
     return value
   if set(value) == {"image", "text"}:
-    return Sides(**{side: _resolve(x, span) for side, x in value.items()})
-  _check_keys("a schedule", make_schedule, value)
-  return make_schedule(**value, **span)
+    return Sides(
+      **{
+        side: _resolve(f"{where}.{side}", x, span) for side, x in value.items()
+      }
+    )
+  _check_keys(where, make_schedule, value)
+  try:
+    return make_schedule(**value, **span)
+  except (ValueError, TypeError) as error:
+    raise ValueError(f"{where}: {error}") from error
 
 
 def _plain(config):

@@ -20,6 +20,8 @@ from ml_collections import config_flags
 
 from nuclr_jax import host
 
+INTERRUPTED = 130  # exit code of a run that a signal stopped
+
 CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Config file, such as configs/glyphs.py:smoke (train)."
 )
@@ -39,6 +41,8 @@ def train() -> None:
   if CONFIG.value is None:
     raise ValueError("train needs --config, such as --config=configs/glyphs.py")
   result = train.fit(CONFIG.value, workdir(), data_dir=DATA_DIR.value)
+  if not result.finished:
+    sys.exit(INTERRUPTED)
   print_table(result.metrics)
 
 
@@ -90,7 +94,7 @@ def main(argv: list[str]) -> None:
     VERBS[argv[1]]()
   except KeyboardInterrupt:
     print("\nnuclr: interrupted; the same command goes on", file=sys.stderr)
-    sys.exit(130)
+    sys.exit(INTERRUPTED)
   except (ValueError, FloatingPointError, OSError) as error:
     if DEBUG.value:
       raise
@@ -103,7 +107,13 @@ def parse_flags(argv: list[str]) -> list[str]:
     print(__doc__ + flags.FLAGS.module_help(sys.modules[__name__]))
     sys.exit(0)
   try:
-    return flags.FLAGS(argv)
+    rest = flags.FLAGS(argv)
+    if CONFIG.value is not None:
+      CONFIG.value.keys()  # fails if the file could not be loaded
+    return rest
+  except OSError as error:
+    *_, reason = str(error).strip().splitlines()
+    sys.exit(f"nuclr: the config file cannot be loaded: {reason.strip()}")
   except flags.Error as error:
     *_, reason = str(error).strip().splitlines()
     sys.exit(f"nuclr: {reason.strip()}")

@@ -1,6 +1,7 @@
 """The optimizer of the encoders, and schedules in epochs."""
 
 from collections.abc import Sequence
+import math
 import re
 
 import jax
@@ -23,7 +24,7 @@ def make_schedule(
   """Makes a schedule: zero, then a linear rise, then constant or a cosine.
 
   Args:
-    value: The value after the rise.
+    value: The value after the rise; at least 0, as `end_value`.
     num_steps: Steps of the whole run.
     steps_per_epoch: To convert epochs to steps.
     freeze_epochs: How long the value is 0.
@@ -34,8 +35,8 @@ def make_schedule(
     end_value: See `decay`.
 
   Raises:
-    ValueError: For an unknown decay or a fraction out of range, or if nothing
-      is left after the rise.
+    ValueError: For an unknown decay, a value or fraction out of range, or if
+      nothing is left after the rise.
 
   Example:
     >>> rate = make_schedule(
@@ -46,6 +47,10 @@ def make_schedule(
   """
   if decay not in ("constant", "cosine"):
     raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
+  if not (0 <= value < math.inf and 0 <= end_value < math.inf):
+    raise ValueError(
+      f"value and end_value must be at least 0, got {value} and {end_value}"
+    )
   if not 0 < decay_fraction <= 1:
     raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
   freeze = round(freeze_epochs * steps_per_epoch)

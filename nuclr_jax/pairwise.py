@@ -14,7 +14,9 @@ softmax-like objective needs two passes over these logits:
    same pass), and the sums over anchors that per-contrast state needs.
 
 Both passes touch similarities, logits and exponentials in float32 or better,
-whatever the dtype of the embeddings.
+whatever the dtype of the embeddings. The gradient of the second pass treats
+the weights as constants, so it has no derivative of its own: differentiating
+twice is refused.
 """
 
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import sharding
-from nuclr_jax.types import Pairs, Sides
+from nuclr_jax.types import Pairs, Sides, check_pairs
 
 
 class Weighted(NamedTuple):
@@ -38,12 +40,19 @@ class Weighted(NamedTuple):
 
 
 def embeddings(pairs: Pairs) -> Sides:
-  """The embeddings in one type, float32 or better."""
+  """The embeddings in one type, float32 or better.
+
+  Raises:
+    ValueError: If the shapes or types of the batch do not fit together.
+  """
+  check_pairs(pairs)
   dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
   return Sides(pairs.image.astype(dtype), pairs.text.astype(dtype))
 
 
-def matmul(a: Float[Array, "m k"], b: Float[Array, "k n"]):
+def matmul(
+  a: Float[Array, "m k"], b: Float[Array, "k n"]
+) -> Float[Array, "m n"]:
   """A true float32 product: TF32 or bf16 passes would ruin exp(x / 0.01)."""
   return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
@@ -56,6 +65,7 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
     >>> num_negatives(Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3), ids))
     Array([1, 1, 2], dtype=int32)
   """
+  check_pairs(pairs)
   return jnp.sum(_is_negative(pairs.ids), axis=1)
 
 
@@ -231,6 +241,22 @@ def _times(weights, logits):
 
 
 @jax.custom_vjp
+def _without_derivative(x):
+  """The identity; differentiating it is an error instead of a wrong number."""
+  return x
+
+
+def _refuse(_, cotangent):
+  raise NotImplementedError(
+    "the gradient of this objective has no derivative: its weights are "
+    "constants to it. Take finite differences of the gradient instead"
+  )
+
+
+_without_derivative.defvjp(lambda x: (x, None), _refuse)
+
+
+@jax.custom_vjp
 def _weighted(image, text, temperature, constants):
   return _weighted_forward(image, text, temperature, constants)[0]
 
@@ -262,7 +288,7 @@ def _weighted_forward(image, text, temperature, constants):
       -mean_logit.text / temperature.text,
     ),
   )
-  return out, gradients
+  return out, _without_derivative(gradients)
 
 
 def _weighted_backward(gradients, cotangent):

@@ -92,7 +92,8 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
   """Says in words where two configs differ, `FREE` keys aside."""
   there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
   return [
-    f"{key.replace('/', '.')} is {there.get(key)} there, {here.get(key)} here"
+    f"{key.replace('/', '.')} is {there.get(key, 'absent')} there, "
+    f"{here.get(key, 'absent')} here"
     for key in sorted((there.keys() | here.keys()) - set(FREE))
     if there.get(key) != here.get(key)
   ]

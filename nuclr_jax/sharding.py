@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 from nuclr_jax.types import PyTree
 
@@ -54,11 +55,28 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
   )
 
 
-def constrain(x: PyTree, spec: P) -> PyTree:
-  """Lays `x` out as `spec` on the current mesh; a no-op without one."""
+def constrain(x: Array, spec: P) -> Array:
+  """Lays `x` out as `spec` on the current mesh; a no-op without one.
+
+  Raises:
+    ValueError: If the mesh's axis `data` is not Auto, or does not divide the
+      rows that it should split.
+  """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.shape.get("data", 1) == 1:
+  count = mesh.shape.get("data", 1)
+  if count == 1:
     return x
+  kind = mesh.axis_types[mesh.axis_names.index("data")]
+  if kind != AxisType.Auto:
+    raise ValueError(
+      f"the mesh axis 'data' must be Auto, got {kind.name}; make the mesh with "
+      "nuclr_jax.sharding.make_mesh, or give jax.make_mesh axis_types=("
+      "jax.sharding.AxisType.Auto,)"
+    )
+  if spec == ROWS and len(x) % count:
+    raise ValueError(
+      f"a batch must be a multiple of the mesh's {count} devices, got {len(x)}"
+    )
   return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 PyTree = Any
 Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | jax.typing.ArrayLike  # a scalar
-ScalarOrSchedule = float | jax.typing.ArrayLike | Any  # Any: optax.Schedule
+ScalarOrSchedule = Number | Callable[[Any], Any]  # of the step count
 
 
 class Sides(NamedTuple):
@@ -71,6 +72,29 @@ class Pairs(NamedTuple):
     return Sides(
       image=self.pair_id if self.image_id is None else self.image_id,
       text=self.pair_id if self.text_id is None else self.text_id,
+    )
+
+
+def check_pairs(pairs: Pairs) -> None:
+  """Raises ValueError unless each row has two embeddings and its ids."""
+  sides = {"image": pairs.image, "text": pairs.text}
+  ids = {k: v for k, v in pairs._asdict().items() if k.endswith("_id")}
+  ids = {name: x for name, x in ids.items() if x is not None}
+  shape = jnp.shape(pairs.image)
+
+  def fits(x, shape, kind):
+    return jnp.shape(x) == shape and jnp.issubdtype(jnp.result_type(x), kind)
+
+  good = [fits(x, shape, jnp.floating) for x in sides.values()]
+  good += [fits(x, shape[:1], jnp.integer) for x in ids.values()]
+  if len(shape) != 2 or not all(good):
+    found = [
+      f"{name} {jnp.result_type(x)}{list(jnp.shape(x))}"
+      for name, x in (sides | ids).items()
+    ]
+    raise ValueError(
+      "image and text must be floating and of one shape [batch, dim], ids "
+      f"integers of shape [batch]; got {', '.join(found)}"
     )
 
 

@@ -128,3 +128,22 @@ def test_large_exponents_neither_overflow_nor_vanish(setting):
     pairs, temperature=1e-3, row_log_weight=Sides(weight, weight)
   )
   np.testing.assert_allclose(out.surrogate, 4.0, rtol=1e-9)
+
+
+def test_products_are_true_float32():
+  """On a CPU the numbers would not show it."""
+  pairs = make_pairs.make_pairs(0, dtype=jnp.float32)
+  weights = Sides(jnp.zeros(16), jnp.zeros(16))
+
+  def loss(pairs):
+    out = pairwise.weighted(pairs, temperature=0.1, row_log_weight=weights)
+    return out.surrogate
+
+  step = jax.jit(jax.grad(loss, allow_int=True))
+  products = [
+    line
+    for line in step.lower(pairs).as_text().splitlines()
+    if "dot_general" in line
+  ]
+  assert len(products) >= 3  # similarities and two gradients
+  assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)

@@ -92,34 +92,108 @@ def test_gradient_against_finite_differences(name, x64):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
+COLD = dict(temperature=0.001)
+COLD_STATE = COLD | dict(num_pairs=4, rho=0.5)
+EXTREME = dict(
+  clip=objectives.clip(**COLD, learn_temperature=False),
+  clip_learned=objectives.clip(**COLD),
+  ntxent=objectives.ntxent(**COLD),
+  siglip=objectives.siglip(init_scale=1000.0),
+  debiased=objectives.debiased(**COLD),
+  cyclip=objectives.cyclip(**COLD, learn_temperature=False),
+  spectral=objectives.spectral(),
+  vicreg=objectives.vicreg(),
+  sogclr=objectives.sogclr(**COLD_STATE),
+  fastclip_v3=objectives.sogclr(**COLD_STATE, learn_temperature=True),
+  isogclr=objectives.isogclr(**COLD_STATE, temperature_range=(0.001, 0.1)),
+  nuclr=objectives.nuclr(**COLD_STATE),
+  nuclr_diamond=objectives.nuclr(**COLD_STATE, own_pair="zeta"),
+  nuclr_individual=objectives.nuclr(
+    **COLD_STATE, temperature_range=(0.001, 0.1), temperature_learning_rate=0.1
+  ),
+)
+
+
 @pytest.mark.parametrize("sign", [-1, 1])
-@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+@pytest.mark.parametrize("name", EXTREME)
 def test_finite_at_extreme_similarities(name, sign):
   """Similarities of +-1 at temperature 0.001: exponents of +-2000."""
-  factory = objectives.OBJECTIVES[name]
-  arguments = dict(temperature=0.001)
-  if name == "siglip":
-    arguments = dict(init_scale=1000.0)
-  elif name in ("spectral", "vicreg"):
-    arguments = {}
-  if name in ("sogclr", "isogclr", "nuclr"):
-    arguments["num_pairs"] = 4
-  if name == "isogclr":
-    arguments["temperature_range"] = (0.001, 0.1)
-  objective = factory(**arguments)
-  params, state = objective.init()
-  step = make_step(objective)
+  params, state = EXTREME[name].init()
+  step = jax.jit(make_step(EXTREME[name]))
   image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
   for ids in ([0, 1], [1, 0], [2, 3]):
     pairs = Pairs(image, sign * image, jnp.array(ids))
     (loss, (state, _)), grads = step(params, state, pairs)
     chex.assert_tree_all_finite((loss, grads))
-  if "num_pairs" in arguments:
+  if name in ("sogclr", "nuclr"):
     log_u = np.asarray(state.sample.pair.log_u.image)
-    tau = 0.001
     np.testing.assert_allclose(
-      log_u[2:], -2 * sign / tau + math.log(3), rtol=1e-4
+      log_u[2:], -2 * sign / 0.001 + math.log(3), rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_batch_without_negatives_is_finite(name):
+  """One pair, and two pairs with one text: no negative anywhere."""
+  objective = ALL[name]
+  params, state = objective.init()
+  for size in (1, 2):
+    pairs = make_pairs.make_pairs(0, batch=size)
+    pairs = pairs._replace(text_id=jnp.zeros(size, int))
+    (loss, (new, _)), grads = make_step(objective)(params, state, pairs)
+    chex.assert_tree_all_finite((loss, grads, new.shared))
+    chex.assert_trees_all_equal(new.sample, state.sample)
+    if name in ("clip", "ntxent", "sogclr", "nuclr"):
+      assert loss == 0 and not np.any(grads[1])
+    if name == "spectral":
+      own = jnp.sum(pairs.image * pairs.text, axis=1)
+      np.testing.assert_allclose(loss, -2 * jnp.mean(own), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_scale_scales_the_gradient(name, x64):
+  objective, pairs = ALL[name], batch(num_texts=5)
+  params, state = objective.init()
+  (a, _), grads = jax.jit(make_step(objective))(params, state, pairs)
+  scaled = objectives.scale(objective, -3.0)
+  (b, _), scaled_grads = jax.jit(make_step(scaled))(params, state, pairs)
+  chex.assert_trees_all_close(
+    (b, scaled_grads), jax.tree.map(lambda x: -3 * x, (a, grads)), rtol=1e-9
+  )
+
+
+@pytest.mark.parametrize("name", ["clip", "debiased", "sogclr", "nuclr"])
+def test_differentiating_twice_is_refused(name):
+  """The weights of the gradient are constants: it would be wrong."""
+  objective, pairs = ALL[name], batch()
+  params, state = objective.init()
+
+  def loss(image):
+    return objective.apply(params, state, pairs._replace(image=image))[0]
+
+  with pytest.raises(NotImplementedError, match="no derivative"):
+    jax.grad(lambda x: jnp.sum(jax.grad(loss)(x) ** 2))(pairs.image)
+
+
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+@pytest.mark.parametrize(
+  "change",
+  [
+    dict(pair_id=jnp.arange(1)),
+    dict(pair_id=jnp.arange(B)[:, None]),
+    dict(text_id=jnp.zeros(B)),
+    dict(text=jnp.ones((1, D))),
+    dict(image=jnp.ones((B, D), int)),
+    dict(image=jnp.ones(B), text=jnp.ones(B)),
+  ],
+  ids=lambda x: "_".join(x),
+)
+def test_batches_that_do_not_fit_are_refused(name, change):
+  sizes = dict(num_pairs=64) if name in ("sogclr", "isogclr", "nuclr") else {}
+  objective = objectives.OBJECTIVES[name](**sizes)
+  wrong = Pairs(*batch())._replace(**change)
+  with pytest.raises(ValueError, match=r"ids integers of shape .*; got image"):
+    objective.apply(*objective.init(), wrong)
 
 
 def test_clip_of_identical_embeddings_is_log_batch():
@@ -166,6 +240,27 @@ def test_debiased_equals_numpy(num_texts, tau_plus, x64):
   np.testing.assert_allclose(
     value(objective, pairs), np.mean(losses), rtol=1e-12
   )
+
+
+def test_debiased_between_zero_and_its_floor(x64):
+  """The correction leaves something, but less than the floor."""
+  image = make_pairs.unit_rows(0, B, D)
+  pairs = batch()._replace(image=jnp.asarray(image), text=jnp.asarray(-image))
+  pairs = pairs._replace(text=pairs.text.at[0].set(pairs.image[0]))
+  sim, n = -image @ image.T, B - 1
+  sim[:, 0] *= -1
+  total = np.exp(sim[0] / TAU)[1:].sum()
+  p, floor = math.exp(1 / TAU), n * math.exp(-1 / TAU)
+  tau_plus = (total - 0.1 * floor) / (n * p)  # g is near 0.1 floors
+  assert 0 < (total - tau_plus * n * p) / (1 - tau_plus) < floor
+  objective = objectives.debiased(temperature=TAU, tau_plus=tau_plus)
+  expected = 0.0
+  for s in (sim, sim.T):
+    for i in range(B):
+      p = math.exp(s[i, i] / TAU)
+      g = (np.exp(s[i] / TAU).sum() - p - tau_plus * n * p) / (1 - tau_plus)
+      expected += math.log1p(max(g, floor) / p) / (2 * B)
+  np.testing.assert_allclose(value(objective, pairs), expected, rtol=1e-12)
 
 
 def test_debiased_does_not_overflow_in_float32():
@@ -295,6 +390,7 @@ def test_stateless_lifts_a_loss():
     (lambda: objectives.vicreg(variance=-1.0), "variance must be a number of"),
     (lambda: objectives.ntxent(temperature=0.0), "temperature must be a numb"),
     (lambda: objectives.add(), "add needs at least one term"),
+    (lambda: objectives.add(a=objectives.clip), "a must be an Objective, got"),
     (
       lambda: objectives.scale(objectives.clip(), math.nan),
       "weight must be a finite number",

@@ -1,6 +1,7 @@
 """Learned temperatures, one for all and individual, against NumPy loops."""
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,14 @@ from nuclr_jax import Pairs, Sides, objectives
 
 N, IMAGES, TEXTS, TAU = 24, 20, 7, 0.2
 SIZES = dict(num_pairs=N, num_images=IMAGES, num_texts=TEXTS)
+
+
+def falling(count):
+  """A schedule of gamma."""
+  return 0.9 - 0.1 * count
+
+
+COMMON = dict(**SIZES, temperature=TAU, gamma=falling)
 INDIVIDUAL = dict(
   temperature_learning_rate=0.01,
   temperature_momentum=0.3,
@@ -23,22 +32,15 @@ INDIVIDUAL = dict(
 ZETA = dict(xi_init=0.01, zeta_learning_rate=0.03, zeta_momentum=0.3)
 CASES = dict(
   isogclr=(
-    objectives.isogclr(**SIZES, temperature=TAU, gamma=0.6, **INDIVIDUAL),
+    objectives.isogclr(**COMMON, **INDIVIDUAL),
     dict(own_pair="none", rate=0.0),
   ),
   nuclr=(
-    objectives.nuclr(**SIZES, temperature=TAU, gamma=0.6, **ZETA, **INDIVIDUAL),
+    objectives.nuclr(**COMMON, **ZETA, **INDIVIDUAL),
     dict(own_pair="xi", rate=0.03),
   ),
   nuclr_diamond=(
-    objectives.nuclr(
-      **SIZES,
-      temperature=TAU,
-      gamma=0.6,
-      own_pair="zeta",
-      **ZETA,
-      **INDIVIDUAL,
-    ),
+    objectives.nuclr(**COMMON, **ZETA, **INDIVIDUAL, own_pair="zeta"),
     dict(own_pair="zeta", rate=0.03),
   ),
 )
@@ -72,15 +74,17 @@ def test_individual_temperatures_equal_numpy_loops(case, x64):
   step = jax.jit(make_step(objective))
   expected = first_state()
   hit = set()
-  for arrays in batches(6):
+  for count, arrays in enumerate(batches(6)):
     pairs = Pairs(*map(jnp.asarray, arrays))
-    (loss, (state, _)), (_, *grads) = step(params, state, pairs)
+    before = [expected["image"]["tau"].get(i, TAU) for i in arrays[2]]
+    (loss, (state, metrics)), (_, *grads) = step(params, state, pairs)
+    np.testing.assert_allclose(metrics["temperature/image"], np.mean(before))
     want, d_image, d_text, expected = reference.nuclr_step(
       *arrays,
       expected,
       n=N,
       temperature=TAU,
-      gamma=0.6,
+      gamma=falling(count),
       momentum=0.3,
       rho=1.5,
       tau_rate=0.01,
@@ -118,20 +122,18 @@ def test_individual_temperatures_equal_numpy_loops(case, x64):
 
 def test_one_learned_temperature_equals_numpy_loops(x64):
   """The gradient of tau, through its factor and through u, over five steps."""
-  objective = objectives.sogclr(
-    **SIZES, temperature=TAU, gamma=0.6, learn_temperature=True, rho=1.5
-  )
+  objective = objectives.sogclr(**COMMON, learn_temperature=True, rho=1.5)
   params, state = objective.init()
   expected, tau = first_state(), TAU
   step = jax.jit(make_step(objective))
-  for arrays in batches(5):
+  for count, arrays in enumerate(batches(5)):
     pairs = Pairs(*map(jnp.asarray, arrays))
     (loss, (state, metrics)), (d_params, *grads) = step(params, state, pairs)
     for side in expected.values():
       side["tau"] = {}  # one temperature for all
     want, d_image, d_text, expected = reference.nuclr_step(
-      *arrays, expected, n=N, temperature=tau, gamma=0.6, momentum=0.0,
-      rate=0.0, rho=1.5, own_pair="none",
+      *arrays, expected, n=N, temperature=tau, gamma=falling(count),
+      momentum=0.0, rate=0.0, rho=1.5, own_pair="none",
     )  # fmt: skip
     np.testing.assert_allclose(metrics["temperature"], tau)
     np.testing.assert_allclose(loss, want, rtol=1e-10)
@@ -178,6 +180,59 @@ def test_the_learned_temperature_finds_the_divergence_rho(rho, falls, x64):
     divergences.append(np.log(199) + np.sum(w * np.log(w + 1e-300), axis=1))
   if not falls:
     np.testing.assert_allclose(np.mean(divergences), rho, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["clip", "ntxent", "cyclip", "sogclr"])
+def test_a_learned_temperature_at_its_bound_can_come_back(name):
+  """1 / temperature stops at 100; the gradient there leads back only."""
+  sizes = dict(num_pairs=64, rho=1.0) if name == "sogclr" else {}
+  objective = objectives.OBJECTIVES[name](
+    temperature=0.05, learn_temperature=True, **sizes
+  )
+  _, state = objective.init()
+  image = jnp.asarray(make_pairs.unit_rows(0, 8, 4), jnp.float32)
+
+  def gradient(log_scale, pairs):
+    params = objective.init()[0]
+    tree = jax.tree.structure(params)
+    leaves = [jnp.float32(log_scale)] * tree.num_leaves
+    g, _ = jax.grad(objective.apply, has_aux=True)(
+      jax.tree.unflatten(tree, leaves), state, pairs
+    )
+    return float(sum(jax.tree.leaves(g)))
+
+  ids = jnp.arange(8)
+  wrong = Pairs(image, image[::-1], ids)  # wants a high temperature
+  assert gradient(math.log(1e4), wrong) > 0
+  assert gradient(math.log(100), wrong) > 0
+  if name == "sogclr":
+    return  # its temperature rises there for any embeddings
+  right = Pairs(image, image, ids)  # wants a low one
+  if name == "ntxent":
+    right = Pairs(jnp.eye(8), jnp.eye(8), ids)
+  assert gradient(math.log(50), right) < 0
+  assert gradient(math.log(1e4), right) == 0
+
+
+def test_a_lower_first_temperature_is_the_bound():
+  objective = objectives.clip(temperature=0.001)
+  pairs = make_pairs.make_pairs(0)
+  _, (_, metrics) = objective.apply(*objective.init(), pairs)
+  np.testing.assert_allclose(metrics["temperature"], 0.001, rtol=1e-5)
+
+
+def test_rho_above_the_largest_divergence_warns():
+  for make in (
+    lambda rho: objectives.isogclr(num_pairs=101, rho=rho),
+    lambda rho: objectives.sogclr(
+      num_pairs=101, rho=rho, learn_temperature=True
+    ),
+  ):
+    with pytest.warns(UserWarning, match="rho is 5, but .* is 4.61"):
+      make(5.0)
+    with warnings.catch_warnings():
+      warnings.simplefilter("error")
+      make(4.5)
 
 
 def test_frozen_temperatures_rest():

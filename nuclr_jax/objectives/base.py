@@ -1,21 +1,18 @@
 """The protocol of objectives: two pure functions and the state between them."""
 
-from collections.abc import Callable
 import math
-import operator
-from typing import NamedTuple, Protocol, SupportsIndex
+from typing import NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nuclr_jax.objectives import checks
 from nuclr_jax.types import (
   Metrics,
   Number,
   Pairs,
   Params,
   PyTree,
-  Sizes,
   flatten,
 )
 
@@ -108,8 +105,11 @@ def add(**terms: Objective) -> Objective:
 
   Each term's own loss is the metric `<term>/loss`.
 
+  Args:
+    **terms: By name, an `Objective`.
+
   Raises:
-    ValueError: If there is no term.
+    ValueError: If there is no term, or one is no `Objective`.
 
   Example:
     >>> from nuclr_jax.objectives import clip, cyclic_consistency, scale
@@ -121,6 +121,9 @@ def add(**terms: Objective) -> Objective:
   """
   if not terms:
     raise ValueError("add needs at least one term, such as add(clip=clip())")
+  for name, term in terms.items():
+    if not isinstance(term, Objective):
+      raise ValueError(f"{name} must be an Objective, got {term!r}")
 
   def init():
     firsts = {name: term.init() for name, term in terms.items()}
@@ -133,7 +136,7 @@ def add(**terms: Objective) -> Objective:
       losses[name], (states[name], found) = term.apply(
         params[name], _part(state, name), pairs
       )
-      metrics |= flatten({name: {"loss": losses[name], **found}})
+      metrics |= flatten({name: {**found, "loss": losses[name]}})
     return sum(losses.values()), (_join(states), metrics)
 
   return Objective(init, apply)
@@ -145,6 +148,13 @@ def scale(objective: Objective, weight: Number) -> Objective:
   State that moves by itself (popularities, individual temperatures) moves as
   without the weight.
 
+  Args:
+    objective: Any objective.
+    weight: Finite; may be negative.
+
+  Raises:
+    ValueError: If the weight is not finite.
+
   Example:
     >>> from nuclr_jax.objectives import clip
     >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))
@@ -154,7 +164,7 @@ def scale(objective: Objective, weight: Number) -> Objective:
     >>> bool(losses[1] == 2 * losses[0])
     True
   """
-  weight = check_number("weight", weight, "a finite number", math.isfinite)
+  weight = checks.number("weight", weight, "a finite number", math.isfinite)
 
   def apply(params, state, pairs):
     loss, rest = objective.apply(params, state, pairs)
@@ -178,115 +188,3 @@ def _part(state: State, name: str) -> State:
   return State(
     Rows(*(group[name] for group in state.sample)), state.shared[name]
   )
-
-
-def check_number(name: str, value, allowed: str, is_allowed) -> float:
-  """Returns a Python float, from any scalar that is allowed.
-
-  Args:
-    name: Of the argument, for the message.
-    value: A number, a NumPy scalar or an array without axes.
-    allowed: What is allowed, in words, for the message.
-    is_allowed: Tells whether a float is.
-
-  Raises:
-    ValueError: If `value` is no number or not allowed.
-  """
-  try:
-    number = math.nan if isinstance(value, bool | str) else float(value)
-  except (TypeError, ValueError):
-    number = math.nan
-  if not is_allowed(number):  # nothing allows nan
-    raise ValueError(f"{name} must be {allowed}, got {value!r}")
-  return number
-
-
-def check_temperature(temperature) -> float:
-  """Returns the temperature; ValueError unless positive and finite."""
-  return check_number(
-    "temperature",
-    temperature,
-    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual)",
-    lambda x: 0 < x < math.inf,
-  )
-
-
-def check_weight(name: str, weight) -> float:
-  """Returns the weight of a term; ValueError unless finite and at least 0."""
-  return check_number(
-    name, weight, "a number of at least 0", lambda x: 0 <= x < math.inf
-  )
-
-
-def check_rho(rho) -> float:
-  """Returns rho as a float; ValueError unless finite."""
-  return check_number("rho", rho, "a finite number", math.isfinite)
-
-
-def check_momentum(name: str, momentum) -> float:
-  """Returns the weight of an old momentum; ValueError unless in [0, 1)."""
-  return check_number(
-    name,
-    momentum,
-    "in [0, 1) (it weights the old momentum; published codes often give the "
-    "weight of the new gradient)",
-    lambda x: 0 <= x < 1,
-  )
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-  """Raises ValueError unless `value` is one of `choices`."""
-  if value not in choices:
-    raise ValueError(f"{name} must be one of {choices}, got {value!r}")
-
-
-def check_sizes(
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None,
-  num_texts: SupportsIndex | None,
-) -> Sizes:
-  """Fills in the defaults and checks the row counts of per-sample state."""
-  given = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
-  for name, value in given.items():
-    if value is None and name != "num_pairs":
-      continue
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-      raise ValueError(f"{name} must be a whole number, got {value!r}")
-  n = operator.index(num_pairs)
-  sizes = Sizes(
-    n,
-    n if num_images is None else operator.index(num_images),
-    n if num_texts is None else operator.index(num_texts),
-  )
-  if sizes.num_pairs < 2:
-    raise ValueError(
-      f"num_pairs must be at least 2, got {num_pairs}; it is the number of "
-      "pairs of the whole data set, not of a batch"
-    )
-  for name in ("num_images", "num_texts"):
-    if not 1 <= getattr(sizes, name) <= num_pairs:
-      raise ValueError(
-        f"{name} must be in [1, num_pairs = {num_pairs}], got "
-        f"{getattr(sizes, name)}; every id must occur in some pair"
-      )
-  return sizes
-
-
-def check_schedule(
-  name: str, value, *, low: float, high: float, low_allowed: bool = False
-) -> Callable[[Array], Array]:
-  """Makes a schedule of the step count from a number or a schedule.
-
-  Numbers are checked against their range; the values of a schedule cannot be.
-  """
-  if callable(value):
-    return value
-  number = check_number(
-    name,
-    value,
-    f"in {'[' if low_allowed else '('}{low:g}, {high:g}"
-    f"{']' if high < math.inf else ')'} or a schedule of the step count",
-    lambda x: low <= x <= high and x < math.inf and (low_allowed or x > low),
-  )
-  return lambda count: jnp.asarray(number)

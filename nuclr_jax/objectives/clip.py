@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, checks
 from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.types import Number, Pairs, each
+from nuclr_jax.types import Number, Pairs, check_pairs, each
 
 
 def clip(
@@ -26,7 +26,8 @@ def clip(
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
-      learned; 1 / temperature is then kept at or below 100.
+      learned; 1 / temperature is then kept at or below 100 (or its first value
+      if that is higher).
 
   Returns:
     An `Objective` without state.
@@ -44,7 +45,8 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  temperature = base.check_temperature(temperature)
+  temperature = checks.temperature(temperature)
+  checks.choice("learn_temperature", learn_temperature, (False, True))
   return base.stateless(
     lambda params, pairs: _info_nce(
       pairs, temperatures.one_for_all(params, temperature)
@@ -85,6 +87,7 @@ def ntxent(
   inner = clip(temperature=temperature, learn_temperature=learn_temperature)
 
   def apply(params, state, pairs):
+    check_pairs(pairs)
     return inner.apply(params, state, _all_views(pairs))
 
   return base.Objective(inner.init, apply)

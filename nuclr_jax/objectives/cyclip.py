@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, checks
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.types import Number
 
@@ -78,8 +78,8 @@ def cyclic_consistency(
 
   Reference: As `cyclip`.
   """
-  in_modal = base.check_weight("in_modal", in_modal)
-  cross_modal = base.check_weight("cross_modal", cross_modal)
+  in_modal = checks.weight("in_modal", in_modal)
+  cross_modal = checks.weight("cross_modal", cross_modal)
 
   def loss_fn(params, pairs):
     del params

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, checks
 from nuclr_jax.types import Number, Sides, each
 
 
@@ -47,8 +47,8 @@ def debiased(
 
   Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020.
   """
-  temperature = base.check_temperature(temperature)
-  tau_plus = base.check_number(
+  temperature = checks.temperature(temperature)
+  tau_plus = checks.number(
     "tau_plus", tau_plus, "in [0, 1)", lambda x: 0 <= x < 1
   )
 

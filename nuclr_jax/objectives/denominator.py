@@ -122,8 +122,8 @@ def anchor_loss(
     lonely = log_phi == -jnp.inf
     log_denominator = jnp.where(lonely, -offset, log_denominator)
     factor = jnp.log(temperature / batch) + log_negatives(sizes, batch)
-    weight = jnp.where(lonely, -jnp.inf, factor - log_denominator)
-    return jnp.mean(temperature * (log_denominator + offset)), weight
+    loss = jnp.mean(temperature * (log_denominator + offset))
+    return loss, factor - log_denominator
 
   image, text = each(side, log_phi, log_denominator, temperature)
   return image[0] + text[0], Sides(image[1], text[1])

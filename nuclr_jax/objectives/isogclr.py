@@ -1,14 +1,13 @@
 """iSogCLR: the global contrastive loss with a temperature for each anchor."""
 
-import math
 from typing import SupportsIndex
 
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, denominator
+from nuclr_jax.objectives import base, checks, denominator
 from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.types import Number, ScalarOrSchedule, Sides
+from nuclr_jax.types import Number, ScalarOrSchedule, Sides, check_pairs
 
 
 def isogclr(
@@ -77,16 +76,16 @@ def isogclr(
     Self-supervised Learning with Automatic Temperature Individualization,
     ICML 2023.
   """
-  sizes = base.check_sizes(num_pairs, num_images, num_texts)
-  gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
+  sizes = checks.sizes(num_pairs, num_images, num_texts)
+  gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   individual = temperatures.check_individual(
-    temperature=base.check_temperature(temperature),
+    temperature=checks.temperature(temperature),
     temperature_range=temperature_range,
     temperature_learning_rate=temperature_learning_rate,
     temperature_momentum=temperature_momentum,
     rho=rho,
   )
-  offset = individual.rho - math.log(sizes.num_pairs - 1)
+  offset = temperatures.offset(individual.rho, sizes.num_pairs - 1)
 
   def init():
     pair_rows = denominator.PairRows(
@@ -98,6 +97,7 @@ def isogclr(
 
   def apply(params, state, pairs):
     del params
+    check_pairs(pairs)
     count, pair_rows = state.shared.count, state.sample.pair
     tau = temperatures.read(pair_rows, pairs, sizes)
     log_phi = denominator.estimate(pairs, sizes, temperature=tau)

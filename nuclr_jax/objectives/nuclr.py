@@ -1,6 +1,5 @@
 """NUCLR: the global contrastive loss with learned popularities."""
 
-import math
 from typing import NamedTuple, SupportsIndex
 
 import jax
@@ -8,10 +7,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, denominator
+from nuclr_jax.objectives import base, checks, denominator
 from nuclr_jax.objectives import temperature as temperatures
 from nuclr_jax.objectives import zeta as zetas
-from nuclr_jax.types import Number, ScalarOrSchedule, Sides, each, swap
+from nuclr_jax.types import (
+  Number,
+  ScalarOrSchedule,
+  Sides,
+  check_pairs,
+  each,
+  swap,
+)
 
 
 class Shared(NamedTuple):
@@ -73,7 +79,9 @@ def nuclr(
 
   Pairs that share an image or a text are not negatives of each other. Rows
   without any negative change nothing. Several pairs of a batch with one id
-  move its row once, by the mean of their gradients (of their phi for u).
+  move its row once, by the mean of their gradients (of their phi for u). A NaN
+  (a bad id or embedding) gives a NaN loss and stays in xi: stop, and go back to
+  a state from before.
 
   Args:
     num_pairs: Pairs of the whole data set, n; `pair_id` is in [0, num_pairs).
@@ -131,9 +139,9 @@ def nuclr(
     "unbiased" is derived in this library: given that j is in the batch, its
     own pair is always there, any other anchor with (B - 1) / (n - 1).
   """
-  temperature = base.check_temperature(temperature)
-  base.check_choice("own_pair", own_pair, ("xi", "zeta"))
-  base.check_choice("anchor_average", anchor_average, ("pair", "id"))
+  temperature = checks.temperature(temperature)
+  checks.choice("own_pair", own_pair, ("xi", "zeta"))
+  checks.choice("anchor_average", anchor_average, ("pair", "id"))
   popularity = zetas.check_popularity(
     zeta_init=zeta_init,
     zeta_estimator=zeta_estimator,
@@ -141,14 +149,14 @@ def nuclr(
     zeta_learning_rate=zeta_learning_rate,
     zeta_momentum=zeta_momentum,
   )
-  xi_init = base.check_number(
+  xi_init = checks.number(
     "xi_init",
     abs(popularity.init) if xi_init is None else xi_init,
-    "a number, `math.inf` or None",
-    lambda x: x > -math.inf,
+    "a number of at least 0, `math.inf` or None",
+    lambda x: x >= 0,
   )
-  sizes = base.check_sizes(num_pairs, num_images, num_texts)
-  gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
+  sizes = checks.sizes(num_pairs, num_images, num_texts)
+  gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   individual, offset = None, 0.0
   if temperature_learning_rate is not None:
     if anchor_average == "id":
@@ -163,7 +171,7 @@ def nuclr(
       temperature_momentum=temperature_momentum,
       rho=rho,
     )
-    offset = individual.rho - math.log(sizes.num_pairs)
+    offset = temperatures.offset(individual.rho, sizes.num_pairs)
 
   def init():
     n = sizes.num_pairs
@@ -179,6 +187,7 @@ def nuclr(
 
   def apply(params, state, pairs):
     del params
+    check_pairs(pairs)
     count, xi = state.shared.count, state.shared.xi
     pair_rows, *id_rows = state.sample
     id_rows = Sides(*id_rows)
@@ -214,7 +223,10 @@ def nuclr(
       temperature=tau,
       bias=zeta,
       row_log_weight=row_log_weight,
-      contrast_log_weight=zetas.log_weight(log_own, log_u, has_negative),
+      # -log(epsilon' + u)
+      contrast_log_weight=each(
+        lambda o, u: -jnp.logaddexp(o, u), log_own, log_u
+      ),
     )
 
     own_weight = each(lambda o, u: jax.nn.sigmoid(o - u), log_own, log_u)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, checks
 from nuclr_jax.types import Number
 
 
@@ -41,13 +41,13 @@ def siglip(
   Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training,
     ICCV 2023.
   """
-  init_scale = base.check_number(
+  init_scale = checks.number(
     "init_scale",
     init_scale,
     "a number greater than 0 (it multiplies cosine similarities)",
     lambda x: 0 < x < math.inf,
   )
-  init_bias = base.check_number(
+  init_bias = checks.number(
     "init_bias", init_bias, "a finite number", math.isfinite
   )
 

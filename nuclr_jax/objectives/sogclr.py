@@ -1,13 +1,12 @@
 """SogCLR: the global contrastive loss with a moving average per anchor."""
 
-import math
 from typing import NamedTuple, SupportsIndex
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, denominator
+from nuclr_jax.objectives import base, checks, denominator
 from nuclr_jax.objectives import temperature as temperatures
 from nuclr_jax.types import Number, ScalarOrSchedule, Sides
 
@@ -56,7 +55,7 @@ def sogclr(
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
-      learned; 1 / temperature is then kept at or below 100.
+      learned, see `clip`.
     rho: See above; below log(n - 1), as a larger KL divergence is impossible.
       Only used if the temperature is learned.
 
@@ -80,11 +79,15 @@ def sogclr(
     Contrastive Learning, ICML 2022; Wei et al., FastCLIP, 2024 (cosine gamma,
     learned temperature).
   """
-  temperature = base.check_temperature(temperature)
-  base.check_choice("anchor_average", anchor_average, ("pair", "id"))
-  sizes = base.check_sizes(num_pairs, num_images, num_texts)
-  gamma = base.check_schedule("gamma", gamma, low=0.0, high=1.0)
-  rho = base.check_rho(rho)
+  temperature = checks.temperature(temperature)
+  checks.choice("anchor_average", anchor_average, ("pair", "id"))
+  sizes = checks.sizes(num_pairs, num_images, num_texts)
+  gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
+  rho = checks.rho(rho)
+  checks.choice("learn_temperature", learn_temperature, (False, True))
+  offset = 0.0
+  if learn_temperature:
+    offset = temperatures.offset(rho, sizes.num_pairs - 1)
 
   def init():
     if anchor_average == "pair":
@@ -118,7 +121,7 @@ def sogclr(
       log_u,
       sizes,
       temperature=Sides(tau, tau),
-      offset=rho - math.log(sizes.num_pairs - 1) if learn_temperature else 0.0,
+      offset=offset,
     )
     out = pairwise.weighted(
       pairs, temperature=tau, row_log_weight=row_log_weight

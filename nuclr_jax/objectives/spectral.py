@@ -12,6 +12,9 @@ def spectral() -> base.Objective:
   -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2, for
   embeddings of norm at most 1 (the radius mu of the paper is 1). Pairs that
   share an image or a text (by their ids) are not negatives of each other.
+  (The published code projects rows of norm >= 1 to the sphere, so that rounding
+  decides for unit-norm rows whether the radial part of their gradient is there;
+  here it always is, and normalising embeddings removes it.)
 
   Returns:
     An `Objective` without params and state.

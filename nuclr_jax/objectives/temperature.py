@@ -7,14 +7,24 @@ the optimizer. Individual ones are state, moved by their own momentum descent.
 from functools import partial
 import math
 from typing import NamedTuple
+import warnings
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 import optax
 
-from nuclr_jax.objectives import base, rows
+from nuclr_jax.objectives import base, checks, rows
 from nuclr_jax.objectives.denominator import PairRows
-from nuclr_jax.types import Pairs, Params, ScalarOrSchedule, Sides, Sizes, each
+from nuclr_jax.types import (
+  Number,
+  Pairs,
+  Params,
+  ScalarOrSchedule,
+  Sides,
+  Sizes,
+  each,
+)
 
 NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log 0
 MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
@@ -28,11 +38,34 @@ def init_params(temperature: float, learn: bool) -> Params:
   return {"log_scale": jnp.full((), -math.log(temperature), float)}
 
 
-def one_for_all(params: Params, temperature: float):
-  """The learned temperature, at least 1 / `MAX_SCALE`, or the fixed one."""
+def one_for_all(params: Params, temperature: float) -> Number:
+  """The learned temperature, or the fixed one.
+
+  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
+  higher. There the gradient is 0 if it would raise `log_scale` further, and
+  whole if it leads back.
+  """
   if "log_scale" not in params:
     return temperature
-  return jnp.exp(-jnp.minimum(params["log_scale"], math.log(MAX_SCALE)))
+  highest = max(math.log(MAX_SCALE), -math.log(temperature))
+  return jnp.exp(-_at_most(params["log_scale"], highest))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _at_most(x, highest):
+  """min(x, highest), whose gradient can lead back from above."""
+  return jnp.minimum(x, highest)
+
+
+def _at_most_forward(x, highest):
+  return jnp.minimum(x, highest), x > highest
+
+
+def _at_most_backward(highest, above, gradient):
+  return (jnp.where(above & (gradient < 0), 0, gradient),)
+
+
+_at_most.defvjp(_at_most_forward, _at_most_backward)
 
 
 class Individual(NamedTuple):
@@ -59,21 +92,40 @@ def check_individual(
   Raises:
     ValueError: If one is out of its range.
   """
-  low, high = map(float, temperature_range)
-  if not 0 < low <= temperature <= high < math.inf:
+  try:
+    low, high = (checks.temperature(x) for x in temperature_range)
+  except (TypeError, ValueError):
+    low, high = math.nan, math.nan
+  if not low <= temperature <= high:
     raise ValueError(
       "temperature_range must be (low, high) with 0 < low <= temperature <= "
-      f"high, got {(low, high)} and temperature {temperature}"
+      f"high, got {temperature_range!r} and temperature {temperature}"
     )
-  rate = base.check_schedule(
+  rate = checks.schedule(
     "temperature_learning_rate",
     temperature_learning_rate,
     low=0.0,
     high=math.inf,
     low_allowed=True,
   )
-  momentum = base.check_momentum("temperature_momentum", temperature_momentum)
-  return Individual(temperature, low, high, rate, base.check_rho(rho), momentum)
+  momentum = checks.momentum("temperature_momentum", temperature_momentum)
+  return Individual(temperature, low, high, rate, checks.rho(rho), momentum)
+
+
+def offset(rho: float, num_terms: int) -> float:
+  """Rho - log(number of terms of D), which makes rho a KL divergence.
+
+  Warns where rho is too large: no weights on so many terms differ as much from
+  uniform ones, so that a learned temperature can only fall.
+  """
+  largest = math.log(num_terms)
+  if rho >= largest:
+    warnings.warn(
+      f"rho is {rho:g}, but log(number of pairs) is {largest:.3g}: learned "
+      "temperatures can only fall; give a smaller rho",
+      stacklevel=3,
+    )
+  return rho - largest
 
 
 def init_rows(individual: Individual, sizes: Sizes) -> dict[str, Sides]:

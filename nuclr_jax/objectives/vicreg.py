@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, checks
 from nuclr_jax.types import Number
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
@@ -52,7 +52,7 @@ def vicreg(
   Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
   """
   weights = {
-    name: base.check_weight(name, value)
+    name: checks.weight(name, value)
     for name, value in dict(
       invariance=invariance, variance=variance, covariance=covariance
     ).items()

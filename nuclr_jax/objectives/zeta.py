@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from nuclr_jax.objectives import base, rows
+from nuclr_jax.objectives import base, checks, rows
 from nuclr_jax.types import (
   Pairs,
   Sides,
@@ -44,9 +44,9 @@ def check_popularity(
   Raises:
     ValueError: If one is out of its range.
   """
-  base.check_choice("zeta_estimator", zeta_estimator, ESTIMATORS)
+  checks.choice("zeta_estimator", zeta_estimator, ESTIMATORS)
   check_rate = partial(
-    base.check_schedule,
+    checks.schedule,
     "zeta_learning_rate",
     low=0.0,
     high=math.inf,
@@ -54,12 +54,14 @@ def check_popularity(
   )
   if not isinstance(zeta_learning_rate, Sides):
     zeta_learning_rate = Sides(zeta_learning_rate, zeta_learning_rate)
+  center = zeta_estimator == "unbiased" if zeta_center is None else zeta_center
+  checks.choice("zeta_center", center, (False, True))
   return Popularity(
-    base.check_number("zeta_init", zeta_init, "a finite number", math.isfinite),
+    checks.number("zeta_init", zeta_init, "a finite number", math.isfinite),
     zeta_estimator,
-    zeta_estimator == "unbiased" if zeta_center is None else zeta_center,
+    center,
     each(check_rate, zeta_learning_rate),
-    base.check_momentum("zeta_momentum", zeta_momentum),
+    checks.momentum("zeta_momentum", zeta_momentum),
   )
 
 
@@ -82,15 +84,6 @@ def read(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
     return rows.read(id_rows.zeta, ids, num_rows)
 
   return each(side, id_rows, pairs.ids, sizes.ids)
-
-
-def log_weight(log_own: Sides, log_u: Sides, has_negative) -> Sides:
-  """-log(epsilon' + u): the weight of an anchor in the gradient of zeta."""
-  return each(
-    lambda own, u: jnp.where(has_negative, -jnp.logaddexp(own, u), -jnp.inf),
-    log_own,
-    log_u,
-  )
 
 
 def step(
@@ -145,7 +138,7 @@ def step(
   )
 
 
-def metrics(zeta: Sides, xi: Sides):
+def metrics(zeta: Sides, xi: Sides) -> dict[str, base.Scalar]:
   """Spread of zeta over the batch's rows, and xi, per side."""
   return {
     "zeta/image_std": jnp.std(zeta.image),

@@ -1,0 +1,128 @@
+"""Checks of hyper-parameters: a clear message before any work is done."""
+
+from collections.abc import Callable
+import math
+import operator
+from typing import SupportsIndex
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from nuclr_jax.types import Sizes
+
+
+def number(name: str, value, allowed: str, is_allowed) -> float:
+  """Returns a Python float, from any scalar that is allowed.
+
+  Args:
+    name: Of the argument, for the message.
+    value: A number, a NumPy scalar or an array without axes.
+    allowed: What is allowed, in words, for the message.
+    is_allowed: Tells whether a float is.
+
+  Raises:
+    ValueError: If `value` is no number or not allowed.
+  """
+  try:
+    number = math.nan if isinstance(value, bool | str) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    number = math.nan
+  if not is_allowed(number):  # nothing allows nan
+    raise ValueError(f"{name} must be {allowed}, got {value!r}")
+  return number
+
+
+def temperature(temperature) -> float:
+  """Returns the temperature; ValueError unless positive and finite."""
+  return number(
+    "temperature",
+    temperature,
+    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
+    "usual)",
+    lambda x: 0 < x < math.inf,
+  )
+
+
+def weight(name: str, weight) -> float:
+  """Returns the weight of a term; ValueError unless finite and at least 0."""
+  return number(
+    name, weight, "a number of at least 0", lambda x: 0 <= x < math.inf
+  )
+
+
+def rho(rho) -> float:
+  """Returns rho as a float; ValueError unless finite."""
+  return number("rho", rho, "a finite number", math.isfinite)
+
+
+def momentum(name: str, momentum) -> float:
+  """Returns the weight of an old momentum; ValueError unless in [0, 1)."""
+  return number(
+    name,
+    momentum,
+    "in [0, 1) (it weights the old momentum; published codes often give the "
+    "weight of the new gradient)",
+    lambda x: 0 <= x < 1,
+  )
+
+
+def choice(name: str, value, choices: tuple) -> None:
+  """Raises ValueError unless `value` is one of `choices`."""
+  if value not in choices:
+    raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+
+
+def sizes(
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None,
+  num_texts: SupportsIndex | None,
+) -> Sizes:
+  """Fills in the defaults and checks the row counts of per-sample state."""
+  given = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
+  for name, value in given.items():
+    if value is None and name != "num_pairs":
+      continue
+    try:
+      given[name] = operator.index("" if isinstance(value, bool) else value)
+    except TypeError as error:
+      message = f"{name} must be a whole number, got {value!r}"
+      raise ValueError(message) from error
+  n = given["num_pairs"]
+  sizes = Sizes(*(n if x is None else x for x in given.values()))
+  if sizes.num_pairs < 2:
+    raise ValueError(
+      f"num_pairs must be at least 2, got {num_pairs}; it is the number of "
+      "pairs of the whole data set, not of a batch"
+    )
+  for name in ("num_images", "num_texts"):
+    if not 1 <= getattr(sizes, name) <= num_pairs:
+      raise ValueError(
+        f"{name} must be in [1, num_pairs = {num_pairs}], got "
+        f"{getattr(sizes, name)}; every id must occur in some pair"
+      )
+  return sizes
+
+
+def schedule(
+  name: str, value, *, low: float, high: float, low_allowed: bool = False
+) -> Callable[[Array], Array]:
+  """Makes a schedule of the step count from a number or a schedule.
+
+  Numbers are checked against their range. Of a schedule only the first value
+  is; it may be `low`.
+  """
+  if callable(value):
+    with jax.ensure_compile_time_eval():
+      first = value(jnp.zeros((), jnp.int32))
+    span = f"in [{low:g}, {high:g}]"
+    number(f"{name} at step 0", first, span, lambda x: low <= x <= high)
+    return value
+  constant = number(
+    name,
+    value,
+    f"in {'[' if low_allowed else '('}{low:g}, {high:g}"
+    f"{']' if high < math.inf else ')'} or a schedule of the step count",
+    lambda x: low <= x <= high and x < math.inf and (low_allowed or x > low),
+  )
+  return lambda count: jnp.asarray(constant)

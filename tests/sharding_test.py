@@ -1,0 +1,27 @@
+"""Meshes that do not fit are refused with a remedy."""
+
+import jax
+from jax.sharding import AxisType
+import make_pairs
+import pytest
+
+from nuclr_jax import objectives, sharding
+
+
+def apply(batch):
+  objective = objectives.clip()
+  pairs = make_pairs.make_pairs(0, batch=batch)
+  return jax.jit(objective.apply)(*objective.init(), pairs)
+
+
+def test_a_batch_that_the_devices_do_not_divide():
+  with jax.set_mesh(sharding.make_mesh(8)):
+    with pytest.raises(ValueError, match="multiple of .* 8 devices, got 12"):
+      apply(12)
+
+
+def test_an_explicit_axis():
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+  with jax.set_mesh(mesh):
+    with pytest.raises(ValueError, match="must be Auto, got Explicit; make"):
+      apply(16)
