@@ -244,6 +244,14 @@ class TestRefusals:
       (dict(batch_size=10**6), "the run has no step"),
       (dict(num_epochs=0.0), "num_epochs must be greater than 0"),
       (dict(seed=-1), "seed must be at least 0"),
+      (
+        {"optimizer.learning_rate.value": -1.0},
+        "optimizer.learning_rate: value and end_value must be at least 0",
+      ),
+      (
+        {"objective.zeta_learning_rate.value": -1.0},
+        "objective.zeta_learning_rate: value and end_value must be",
+      ),
     ],
   )
   def test_numbers(self, tiny, data_dir, tmp_path, overrides, message):
@@ -262,7 +270,7 @@ class TestRefusals:
       (dict(optimizer=dict(learning_rate=1, lr=1)), "unknown keys.*lr"),
       (
         dict(optimizer=dict(learning_rate=dict(value=1, warm=2))),
-        "unknown keys.*warm.*schedule",
+        "unknown keys.*warm.*of optimizer.learning_rate",
       ),
     ],
   )
