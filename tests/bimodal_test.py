@@ -10,6 +10,7 @@ import reference
 import report
 import run as runner
 import study
+import summary
 import tables
 import training
 
@@ -114,8 +115,20 @@ def test_differences_are_paired():
   theirs = {0: 4.0, 1: 5.0, 2: 3.0}  # differences 1, 2, 3: t = 4.303
   half = 4.303 / 3**0.5
   expected = f"+2.0 [{2 - half:+.1f}, {2 + half:+.1f}]"
-  assert report.difference(ours, theirs) == expected
-  assert report.difference({0: 1.0}, {0: 2.0}) == "–"
+  assert summary.difference(ours, theirs) == expected
+  assert summary.difference({0: 1.0}, {0: 2.0}) == "–"
+
+
+def test_diverged_runs_are_counted_and_not_averaged():
+  runs = [study.Run("clip", (), seed=seed) for seed in range(3)]
+  good = {summary.MEAN: "0.5", study.CRITERION: "0.6"}
+  results = {run.key: good for run in runs[:2]}
+  assert summary.seeds(runs, results) == "2"
+  results[runs[2].key] = {summary.MEAN: "", "diverged": "step 7"}
+  assert summary.values(runs, results, summary.MEAN) == {0: 50.0, 1: 50.0}
+  assert summary.seeds(runs, results) == "3 (1 diverged)"
+  groups = {"NUCLR": runs, "CLIP": runs[:2]}
+  assert report.gap(groups, "CLIP", results, summary.MEAN) == "–"
 
 
 def test_exact_popularity_is_where_the_gradients_vanish():
