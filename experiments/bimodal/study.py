@@ -61,12 +61,14 @@ class Run(NamedTuple):
 # long training, and more or less averaging.
 SMALL_BATCH, LONG_EPOCHS, GAMMAS = 16, 24.0, (0.4, 1.0)
 
-# Ablations of the tuned NUCLR: Figure 4, then Table 3.
+# Ablations of the tuned NUCLR: Figure 4, Table 3, then how ζ moves.
 ABLATIONS = {
   "NUCLR-† (ζ fixed)": {RATE: 0.0},
   "NUCLR-♢ (own pair by ζ)": {"objective.own_pair": "zeta"},
   "NUCLR-♣ (no freeze)": {FREEZE: 0.0},
   "ζ₀ = -0.05": {"objective.zeta_init": -0.05},
+  "ζ momentum 0.9": {"objective.zeta_momentum": 0.9},
+  "ζ rate falls as a cosine": {"objective.zeta_learning_rate.decay": "cosine"},
 }
 # Gradients of ζ; the last two are n / B = 337 times as large, their rates less.
 SENSITIVITY = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
