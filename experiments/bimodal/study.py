@@ -168,6 +168,9 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     if name != "clip":  # it has no gamma
       for gamma in GAMMAS:
         add(f"γ = {gamma:g}", name, {"objective.gamma": gamma})
+    if name == "sogclr":  # as CLIP, but for the own pair in the denominator
+      change = {"num_epochs": LONG_EPOCHS, "objective.gamma": 1.0}
+      add(f"{LONG_EPOCHS:g} epochs, γ = 1", name, change)
   return groups
 
 
