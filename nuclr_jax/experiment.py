@@ -149,6 +149,7 @@ def glyphs(
   min_count: int = 1,
   shift: float = 0.0,
   scale: float = 0.0,
+  share_texts: bool = True,
 ) -> Data:
   """The embedded glyphs, see `data.glyphs`, and their evaluations.
 
@@ -159,6 +160,8 @@ def glyphs(
     min_count: Captions a word must be in to be a token, see `tokenizer.build`.
     shift: Augmentation, see `transforms.shift_and_scale`.
     scale: Likewise.
+    share_texts: False hides from training which captions repeat, see
+      `sources.in_memory`.
   """
   # Imported here: models and objectives work without TFDS and Grain.
   from nuclr_jax.data import digits, sources, tokenizer, transforms
@@ -188,7 +191,9 @@ def glyphs(
   evaluators["test"] += [driver.zero_shot_evaluator(handwritten, "digits")]
   move = transforms.shift_and_scale(shift=shift, scale=scale)
   return Data(
-    train=sources.in_memory(train, words.encode(train.captions)),
+    train=sources.in_memory(
+      train, words.encode(train.captions), share_texts=share_texts
+    ),
     transform=move if shift or scale else None,
     tokenizer=words,
     image_shape=train.image.shape[1:],

@@ -136,6 +136,22 @@ class TestDamage:
       glyphs.prepare(copied_data_dir, size=16)
 
 
+def test_hidden_repetitions_change_only_the_text_ids(train, source):
+  words = tokenizer.build(train.captions, length=12)
+  hidden = sources.in_memory(
+    train, words.encode(train.captions), share_texts=False
+  )
+  n = len(train.image)
+  assert hidden.sizes == Sizes(n, n, n)
+  ids = np.flatnonzero(train.text_id == np.bincount(train.text_id).argmax())[:3]
+  ours, theirs = hidden.fetch(ids), source.fetch(ids)
+  np.testing.assert_array_equal(ours.text_id, ids)
+  assert len(set(theirs.text_id)) == 1
+  for name in ("image", "text", "pair_id"):
+    np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+  assert hidden.captions(ours.text_id) == source.captions(theirs.text_id)
+
+
 class TestTokenizer:
   CAPTIONS = ("LATIN SMALL LETTER A", "Dots-124", "LATIN CAPITAL LETTER A")
 

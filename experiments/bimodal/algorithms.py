@@ -10,6 +10,7 @@ RATE = "objective.zeta_learning_rate.value"
 FREEZE = "objective.zeta_learning_rate.freeze_epochs"
 ESTIMATOR, CENTER = "objective.zeta_estimator", "objective.zeta_center"
 AVERAGE, CLIP_NORM = "objective.anchor_average", "optimizer.clip_norm"
+SHARE_TEXTS = "data.share_texts"
 
 TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 MIDDLE = (0.05, 0.07, 0.1)  # where a second number is tuned
