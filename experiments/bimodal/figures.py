@@ -2,6 +2,7 @@
 
 import pathlib
 
+from algorithms import ALGORITHMS, TEMPERATURE
 from matplotlib.figure import Figure
 import numpy as np
 from scipy import stats
@@ -32,6 +33,33 @@ def draw_curves(results, curves) -> None:
     axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
   axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
   save(figure, axes, "curves.png")
+
+
+def draw_temperatures(results) -> None:
+  """The trials over the temperature, at the best value of a second number."""
+  figure = Figure(figsize=(9, 3.5), layout="constrained")
+  panels = {
+    study.CRITERION: "validation mean R@1, %",
+    MEAN: "test mean R@1, %",
+  }
+  all_axes = figure.subplots(1, len(panels))
+  for name, algorithm in ALGORITHMS.items():
+    runs = [run for run in study.trials(name) if run.key in results]
+    by_temperature = {}
+    for run in sorted(runs, key=lambda run: study.score(run, results)):
+      if (tau := dict(run.settings).get(TEMPERATURE)) is not None:
+        by_temperature[tau] = run  # the last is the best
+    for axes, metric in zip(all_axes, panels, strict=True):
+      points = {
+        tau: y
+        for tau, run in sorted(by_temperature.items())
+        for y in values([run], results, metric).values()
+      }
+      if points:
+        axes.plot(points.keys(), points.values(), "o-", label=algorithm.label)
+  for axes, title in zip(all_axes, panels.values(), strict=True):
+    axes.set(xlabel="temperature τ", title=title)
+  save(figure, all_axes[0], "temperatures.png")
 
 
 def draw_ablations(results) -> None:

@@ -161,6 +161,7 @@ def main() -> None:
   rows = tables.read(tables.RUNS)
   results = tables.index(rows)
   figures.draw_curves(results, tables.read(tables.CURVES))
+  figures.draw_temperatures(results)
   figures.draw_ablations(results)
   figures.draw_rates(results)
   done = [results[x.key] for x in study.plan(results) if x.key in results]

@@ -19,6 +19,7 @@ from algorithms import (
   FREEZE,
   RATE,
   SHARE_TEXTS,
+  TEMPERATURE,
 )
 import numpy as np
 
@@ -59,9 +60,10 @@ class Run(NamedTuple):
 
 
 # Where stored denominators or popularities should matter most, for `PAIRED`:
-# small batches, long training, more or less averaging, and captions whose
-# repetitions nobody has marked, so that they are false negatives.
-SMALL_BATCH, LONG_EPOCHS, GAMMAS = 16, 24.0, (0.4, 1.0)
+# small batches, a low temperature, long training, more or less averaging, and
+# captions whose repetitions nobody has marked, which makes false negatives.
+SMALL_BATCH, LOW_TEMPERATURE, LONG_EPOCHS = 16, 0.03, 24.0
+GAMMAS = (0.4, 1.0)
 
 # Ablations of the tuned NUCLR: Figure 4, Table 3, then how ζ moves.
 ABLATIONS = {
@@ -166,6 +168,7 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
       continue
     add("gradients not clipped", name, {CLIP_NORM: 0.0})
     add(f"batch {SMALL_BATCH}", name, {}, PAIRED_SEEDS, SMALL_BATCH)
+    add(f"τ = {LOW_TEMPERATURE:g}", name, {TEMPERATURE: LOW_TEMPERATURE})
     add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
     if name != "clip":  # it has no gamma
       for gamma in GAMMAS:
