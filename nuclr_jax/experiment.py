@@ -63,12 +63,19 @@ class Experiment(NamedTuple):
   num_steps: int
 
 
-def build(config: Config, *, data_dir: str | os.PathLike | None = None):
+def build(
+  config: Config,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  data: Data | None = None,
+) -> Experiment:
   """Makes the parts that a config names; prepares the data if need be.
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
     data_dir: Folder of prepared data sets, see `sources.cache_dir`.
+    data: What `load` gave for `config.data`, so that many runs in one process
+      read it once.
 
   Returns:
     An `Experiment`.
@@ -78,7 +85,7 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
   """
   config = complete(config)
   _check_names(config)
-  data = _call("data", DATASETS, config["data"], data_dir=data_dir)
+  data = load(config["data"], data_dir=data_dir) if data is None else data
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
   num_steps = round(config["num_epochs"] * steps_per_epoch)
@@ -114,6 +121,11 @@ def build(config: Config, *, data_dir: str | os.PathLike | None = None):
     ),
     num_steps=num_steps,
   )
+
+
+def load(spec: Config, *, data_dir: str | os.PathLike | None = None) -> Data:
+  """Reads the data that `config.data` names; prepares it if need be."""
+  return _call("data", DATASETS, spec, data_dir=data_dir)
 
 
 def complete(config: Config) -> dict[str, Any]:

@@ -45,6 +45,14 @@ def make_config(run: study.Run):
   return config
 
 
+@functools.lru_cache(maxsize=1)  # reading takes ten seconds
+def load(spec: str, data_dir: str | None):
+  """The data of `config.data`, given as JSON."""
+  from nuclr_jax import experiment
+
+  return experiment.load(json.loads(spec), data_dir=data_dir)
+
+
 def fingerprint(run: study.Run) -> str:
   """Tells configs apart, so that rows of another protocol are noticed."""
   text = json.dumps(make_config(run).to_dict(), sort_keys=True)
@@ -70,7 +78,8 @@ def execute(run: study.Run, data_dir: str | None, workdir: str):
   host.keep_memory()
   start = time.monotonic()
   config = make_config(run)
-  parts = experiment.build(config, data_dir=data_dir)
+  data = load(json.dumps(config.data.to_dict()), data_dir)
+  parts = experiment.build(config, data=data)
   steps_per_epoch = round(parts.num_steps / config.num_epochs)
   parts = parts._replace(config=parts.config | {"eval_every": steps_per_epoch})
   folder = folder_of(run, workdir)
