@@ -1,5 +1,6 @@
 """`fit`: one loop that stops, resumes, refuses and reports."""
 
+import functools
 import json
 import math
 import os
@@ -26,12 +27,23 @@ from nuclr_jax import (
 )
 
 
+@pytest.fixture(scope="module")
+def build(data_dir):
+  """Makes the parts of a tiny run; its data is read once."""
+  data = experiment.load(
+    dict(name="glyphs", size=16, length=12, shift=1.0), data_dir=data_dir
+  )
+  return functools.partial(experiment.build, data=data)
+
+
 def final_state(workdir, data_dir):
   _, _, state = train.load(workdir, data_dir=data_dir)
   return jax.device_get(state)
 
 
-def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
+def test_a_run_leaves_everything_in_its_workdir(
+  tiny, data_dir, build, tmp_path
+):
   config = tiny(eval_every=10)
   result = train.fit(config, tmp_path, data_dir=data_dir)
   assert result.finished and int(result.train_state.step) == 20
@@ -55,20 +67,20 @@ def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
 
   # The same command again does not train again.
   before = (tmp_path / "metrics.json").stat().st_mtime_ns
-  again = train.fit(config, tmp_path, data_dir=data_dir)
+  again = train.fit(config, tmp_path, parts=build(config))
   assert again.finished and again.metrics == metrics
   assert (tmp_path / "metrics.json").stat().st_mtime_ns == before
 
   # Killed between the last checkpoint and the end: only evaluated again.
   (tmp_path / "metrics.json").unlink()
-  assert train.fit(config, tmp_path, data_dir=data_dir).metrics == metrics
+  assert train.fit(config, tmp_path, parts=build(config)).metrics == metrics
 
 
-def test_restores_on_another_number_of_devices(tiny, data_dir, tmp_path):
+def test_restores_on_another_number_of_devices(tiny, build, tmp_path):
   """8 devices, then 1, then 4: the same trajectory within rounding."""
-  straight = train.fit(tiny(), tmp_path / "straight", data_dir=data_dir)
   workdir, config = tmp_path / "moved", experiment.complete(tiny())
-  parts = experiment.build(config, data_dir=data_dir)
+  parts = build(config)
+  straight = train.fit(config, tmp_path / "straight", parts=parts)
   for num_devices, last in ((8, 7), (1, 14), (4, 20)):
     here = config | dict(num_devices=num_devices)
     part = parts._replace(config=here, num_steps=last)
@@ -82,12 +94,14 @@ def test_restores_on_another_number_of_devices(tiny, data_dir, tmp_path):
   )
 
 
-def test_evaluating_leaves_a_run_in_progress_alone(tiny, data_dir, tmp_path):
+def test_evaluating_leaves_a_run_in_progress_alone(
+  tiny, data_dir, build, tmp_path
+):
   config = tiny(num_epochs=0.003)
   with pytest.raises(ValueError, match="no complete checkpoint"):
     records.write_config(tmp_path, experiment.complete(config))
     train.load(tmp_path, data_dir=data_dir)
-  train.fit(config, tmp_path, data_dir=data_dir)
+  train.fit(config, tmp_path, parts=build(config))
   folder = tmp_path / "checkpoints"
   (folder / "90.orbax-checkpoint-tmp").mkdir()
   (folder / "99").mkdir()
@@ -97,7 +111,7 @@ def test_evaluating_leaves_a_run_in_progress_alone(tiny, data_dir, tmp_path):
   # The run itself puts aside what a dead one left, however often.
   (folder / "99.incomplete").mkdir()
   (folder / "99.incomplete" / "file").touch()
-  train.fit(config, tmp_path, data_dir=data_dir)
+  train.fit(config, tmp_path, parts=build(config))
   assert (folder / "99.incomplete2").exists()
   assert checkpoint.steps(tmp_path) == [2]
 
@@ -181,9 +195,9 @@ def test_sigterm_saves_and_says_how_to_go_on(data_dir, tmp_path):
   assert not (tmp_path / "metrics.json").exists()
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tiny, data_dir, tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, build, tmp_path):
   config = experiment.complete(tiny())
-  parts = experiment.build(config, data_dir=data_dir)
+  parts = build(config)
 
   def apply(params, state, pairs):
     loss, (state, metrics) = parts.objective.apply(params, state, pairs)
@@ -197,36 +211,35 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, data_dir, tmp_path):
   assert message.find("checkpoints/5") > 0  # the last good one
 
 
-def test_ids_outside_the_state_stop_the_run(tiny, data_dir, tmp_path):
+def test_ids_outside_the_state_stop_the_run(tiny, build, tmp_path):
   """On the device, too: rows past the end read NaN."""
   config = experiment.complete(tiny())
-  parts = experiment.build(config, data_dir=data_dir)
+  parts = build(config)
   small = objectives.nuclr(num_pairs=1000, temperature=0.1)
   with pytest.raises(FloatingPointError, match="outside the range"):
     train.fit(config, tmp_path, parts=parts._replace(objective=small))
 
 
 class TestRefusals:
-  def test_workdir_of_another_config(self, tiny, data_dir, tmp_path):
-    train.fit(tiny(num_epochs=0.002), tmp_path, data_dir=data_dir)
+  def test_workdir_of_another_config(self, tiny, build, tmp_path):
+    config = tiny(num_epochs=0.002)
+    train.fit(config, tmp_path, parts=build(config))
+    config.objective.temperature = 0.5
     with pytest.raises(ValueError, match="objective.temperature is 0.07 there"):
-      train.fit(
-        tiny(num_epochs=0.002, **{"objective.temperature": 0.5}),
-        tmp_path,
-        data_dir=data_dir,
-      )
+      train.fit(config, tmp_path, parts=build(config))
 
-  def test_checkpoint_of_other_data(self, tiny, data_dir, tmp_path):
+  def test_checkpoint_of_other_data(self, tiny, build, tmp_path):
     config = experiment.complete(tiny(num_epochs=0.002))
-    parts = experiment.build(config, data_dir=data_dir)
+    parts = build(config)
     train.fit(config, tmp_path, parts=parts)
     source = parts.data.train._replace(fingerprint="other")
     other = parts._replace(data=parts.data._replace(train=source))
     with pytest.raises(ValueError, match="was made with data"):
       train.fit(config, tmp_path, parts=other)
 
-  def test_damaged_checkpoint(self, tiny, data_dir, tmp_path):
-    train.fit(tiny(num_epochs=0.002), tmp_path, data_dir=data_dir)
+  def test_damaged_checkpoint(self, tiny, data_dir, build, tmp_path):
+    config = tiny(num_epochs=0.002)
+    train.fit(config, tmp_path, parts=build(config))
     (step,) = (tmp_path / "checkpoints").iterdir()
     for path in (step / "state").rglob("*"):
       if path.is_file():
@@ -254,9 +267,10 @@ class TestRefusals:
       ),
     ],
   )
-  def test_numbers(self, tiny, data_dir, tmp_path, overrides, message):
+  def test_numbers(self, tiny, build, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
-      train.fit(tiny(**overrides), tmp_path / "new", data_dir=data_dir)
+      config = tiny(**overrides)
+      train.fit(config, tmp_path / "new", parts=build(config))
     assert not (tmp_path / "new").exists()
 
   @pytest.mark.parametrize(
@@ -299,10 +313,10 @@ class TestOptimizer:
     assert not np.any(updates["model"]["image"]["bias"])
     assert not np.any(updates["objective"]["log_scale"])
 
-  def test_frozen_tower_rests_the_other_learns(self, tiny, data_dir, tmp_path):
+  def test_frozen_tower_rests_the_other_learns(self, tiny, build, tmp_path):
     config = tiny(num_epochs=0.005, **{"optimizer.freeze": ("model/image",)})
-    result = train.fit(config, tmp_path, data_dir=data_dir)
-    parts = experiment.build(experiment.complete(config), data_dir=data_dir)
+    parts = build(config)
+    result = train.fit(config, tmp_path, parts=parts)
     key = jax.random.fold_in(jax.random.key(0), 0)
     first, first_state = parts.model.init(key)
     params = result.train_state.params["model"]
@@ -346,9 +360,9 @@ class TestOptimizer:
       )
 
 
-def test_padding_and_state_survive_the_step(tiny, data_dir):
+def test_padding_and_state_survive_the_step(tiny, build):
   """Shapes and dtypes of the whole state are the same after a step."""
-  parts = experiment.build(tiny(), data_dir=data_dir)
+  parts = build(tiny())
   key = jax.random.key(0)
   trained = (parts.model, parts.objective, parts.optimizer)
   state = train_state.init_state(*trained, key)
