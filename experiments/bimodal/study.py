@@ -63,7 +63,7 @@ class Run(NamedTuple):
 # small batches, a low temperature, long training, more or less averaging, and
 # captions whose repetitions nobody has marked, which makes false negatives.
 SMALL_BATCH, LOW_TEMPERATURE, LONG_EPOCHS = 16, 0.03, 24.0
-GAMMAS = (0.4, 1.0)
+LONG_TEMPERATURES, GAMMAS = (0.05, 0.12), (0.4, 1.0)
 
 # Ablations of the tuned NUCLR: Figure 4, Table 3, then how ζ moves.
 ABLATIONS = {
@@ -169,13 +169,17 @@ def regimes(results: Results) -> dict[str, dict[str, list[Run]]]:
     add("gradients not clipped", name, {CLIP_NORM: 0.0})
     add(f"batch {SMALL_BATCH}", name, {}, PAIRED_SEEDS, SMALL_BATCH)
     add(f"τ = {LOW_TEMPERATURE:g}", name, {TEMPERATURE: LOW_TEMPERATURE})
-    add(f"{LONG_EPOCHS:g} epochs", name, {"num_epochs": LONG_EPOCHS})
+    long = {"num_epochs": LONG_EPOCHS}
+    add(f"{LONG_EPOCHS:g} epochs", name, long)
+    for tau in LONG_TEMPERATURES:
+      change = long | {TEMPERATURE: tau}
+      add(f"{LONG_EPOCHS:g} epochs, τ = {tau:g}", name, change)
     if name != "clip":  # it has no gamma
       for gamma in GAMMAS:
         add(f"γ = {gamma:g}", name, {"objective.gamma": gamma})
     add("repetitions hidden", name, {SHARE_TEXTS: False})
     if name == "sogclr":  # as CLIP, but for the own pair in the denominator
-      change = {"num_epochs": LONG_EPOCHS, "objective.gamma": 1.0}
+      change = long | {"objective.gamma": 1.0}
       add(f"{LONG_EPOCHS:g} epochs, γ = 1", name, change)
   return groups
 
