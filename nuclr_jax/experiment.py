@@ -74,8 +74,8 @@ def build(
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
     data_dir: Folder of prepared data sets, see `sources.cache_dir`.
-    data: What `load` gave for `config.data`, so that many runs in one process
-      read it once.
+    data: What `load_data` gave for `config.data`, so that many runs in one
+      process read it once.
 
   Returns:
     An `Experiment`.
@@ -85,7 +85,7 @@ def build(
   """
   config = complete(config)
   _check_names(config)
-  data = load(config["data"], data_dir=data_dir) if data is None else data
+  data = data or load_data(config["data"], data_dir=data_dir)
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
   num_steps = round(config["num_epochs"] * steps_per_epoch)
@@ -123,8 +123,15 @@ def build(
   )
 
 
-def load(spec: Config, *, data_dir: str | os.PathLike | None = None) -> Data:
-  """Reads the data that `config.data` names; prepares it if need be."""
+def load_data(
+  spec: Config, *, data_dir: str | os.PathLike | None = None
+) -> Data:
+  """Reads the data that `config.data` names; prepares it if need be.
+
+  Raises:
+    ValueError: For an unknown name or key.
+  """
+  _check_spec("data", DATASETS, spec)
   return _call("data", DATASETS, spec, data_dir=data_dir)
 
 
@@ -173,7 +180,7 @@ def glyphs(
     shift: Augmentation, see `transforms.shift_and_scale`.
     scale: Likewise.
     share_texts: False hides from training which captions repeat, see
-      `sources.in_memory`.
+      `sources.hide_repetitions`.
   """
   # Imported here: models and objectives work without TFDS and Grain.
   from nuclr_jax.data import digits, sources, tokenizer, transforms
@@ -201,11 +208,11 @@ def glyphs(
   images, labels = digits.load(size)
   handwritten = driver.LabelledSet(images, labels, digits.PROMPTS)
   evaluators["test"] += [driver.zero_shot_evaluator(handwritten, "digits")]
+  if not share_texts:
+    train = sources.hide_repetitions(train)
   move = transforms.shift_and_scale(shift=shift, scale=scale)
   return Data(
-    train=sources.in_memory(
-      train, words.encode(train.captions), share_texts=share_texts
-    ),
+    train=sources.in_memory(train, words.encode(train.captions)),
     transform=move if shift or scale else None,
     tokenizer=words,
     image_shape=train.image.shape[1:],
@@ -232,13 +239,17 @@ def _check_names(config) -> None:
   """Finds unknown names before data is prepared."""
   tables = dict(data=DATASETS, model=MODELS, objective=OBJECTIVES)
   for key, table in tables.items():
-    name = config[key].get("name")
-    if name not in table:
-      raise ValueError(
-        f"config.{key}.name is {name!r}; known names are {sorted(table)}"
-      )
-    _check_keys(f"{key} {name!r}", table[name], config[key])
+    _check_spec(key, table, config[key])
   _check_keys("the optimizer", make_optimizer, config["optimizer"])
+
+
+def _check_spec(key: str, table: Mapping[str, Callable], spec: Config) -> None:
+  name = spec.get("name")
+  if name not in table:
+    raise ValueError(
+      f"config.{key}.name is {name!r}; known names are {sorted(table)}"
+    )
+  _check_keys(f"{key} {name!r}", table[name], spec)
 
 
 def _check_keys(what: str, factory: Callable, spec: Config) -> None:

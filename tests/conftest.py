@@ -56,7 +56,7 @@ def x64():
     yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny():
   """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs."""
   import importlib.util

@@ -30,8 +30,12 @@ def train(folder):
 
 
 @pytest.fixture(scope="module")
-def source(train):
-  words = tokenizer.build(train.captions, length=12)
+def words(train):
+  return tokenizer.build(train.captions, length=12)
+
+
+@pytest.fixture(scope="module")
+def source(train, words):
   return sources.in_memory(train, words.encode(train.captions))
 
 
@@ -136,11 +140,9 @@ class TestDamage:
       glyphs.prepare(copied_data_dir, size=16)
 
 
-def test_hidden_repetitions_change_only_the_text_ids(train, source):
-  words = tokenizer.build(train.captions, length=12)
-  hidden = sources.in_memory(
-    train, words.encode(train.captions), share_texts=False
-  )
+def test_hidden_repetitions_change_only_the_text_ids(train, words, source):
+  records = sources.hide_repetitions(train)
+  hidden = sources.in_memory(records, words.encode(records.captions))
   n = len(train.image)
   assert hidden.sizes == Sizes(n, n, n)
   ids = np.flatnonzero(train.text_id == np.bincount(train.text_id).argmax())[:3]

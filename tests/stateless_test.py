@@ -1,5 +1,6 @@
 """Objectives without state: closed forms, NumPy and finite differences."""
 
+import inspect
 import math
 
 import chex
@@ -390,6 +391,10 @@ def test_stateless_lifts_a_loss():
     (lambda: objectives.vicreg(variance=-1.0), "variance must be a number of"),
     (lambda: objectives.ntxent(temperature=0.0), "temperature must be a numb"),
     (lambda: objectives.add(), "add needs at least one term"),
+    (  # past the types that are checked in tests
+      lambda: inspect.unwrap(objectives.add)(a=objectives.clip),
+      "a must be an Objective",
+    ),
     (
       lambda: objectives.scale(objectives.clip(), math.nan),
       "weight must be a finite number",

@@ -28,11 +28,9 @@ from nuclr_jax import (
 
 
 @pytest.fixture(scope="module")
-def build(data_dir):
+def build(tiny, data_dir):
   """Makes the parts of a tiny run; its data is read once."""
-  data = experiment.load(
-    dict(name="glyphs", size=16, length=12, shift=1.0), data_dir=data_dir
-  )
+  data = experiment.load_data(tiny().data, data_dir=data_dir)
   return functools.partial(experiment.build, data=data)
 
 
@@ -74,6 +72,12 @@ def test_a_run_leaves_everything_in_its_workdir(
   # Killed between the last checkpoint and the end: only evaluated again.
   (tmp_path / "metrics.json").unlink()
   assert train.fit(config, tmp_path, parts=build(config)).metrics == metrics
+
+
+def test_runs_can_share_their_data(tiny, build):
+  assert build(tiny()).data is build(tiny(seed=1)).data
+  with pytest.raises(ValueError, match="config.data.name is 'cc3m'"):
+    experiment.load_data({"name": "cc3m"})
 
 
 def test_restores_on_another_number_of_devices(tiny, build, tmp_path):
@@ -183,10 +187,11 @@ def test_killed_and_started_again_gives_equal_bits(data_dir, tmp_path):
   assert rows[0] == rows[1]
 
 
-def test_sigterm_saves_and_says_how_to_go_on(data_dir, tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(sent, data_dir, tmp_path):
   process = launch(ARGS, tmp_path, data_dir)
   wait_for_step(tmp_path, 3, process)
-  process.send_signal(signal.SIGTERM)
+  process.send_signal(sent)
   _, err = process.communicate()
   assert process.returncode == 130, err  # a script must not take it for done
   assert "the same command goes on" in err

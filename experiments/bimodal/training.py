@@ -45,12 +45,12 @@ def make_config(run: study.Run):
   return config
 
 
-@functools.lru_cache(maxsize=1)  # reading takes ten seconds
-def load(spec: str, data_dir: str | None):
+@functools.lru_cache(maxsize=1)  # reading takes seconds
+def load_data(spec: str, data_dir: str | None):
   """The data of `config.data`, given as JSON."""
   from nuclr_jax import experiment
 
-  return experiment.load(json.loads(spec), data_dir=data_dir)
+  return experiment.load_data(json.loads(spec), data_dir=data_dir)
 
 
 def fingerprint(run: study.Run) -> str:
@@ -78,7 +78,7 @@ def execute(run: study.Run, data_dir: str | None, workdir: str):
   host.keep_memory()
   start = time.monotonic()
   config = make_config(run)
-  data = load(json.dumps(config.data.to_dict()), data_dir)
+  data = load_data(json.dumps(config.data.to_dict()), data_dir)
   parts = experiment.build(config, data=data)
   steps_per_epoch = round(parts.num_steps / config.num_epochs)
   parts = parts._replace(config=parts.config | {"eval_every": steps_per_epoch})
@@ -93,7 +93,7 @@ def execute(run: study.Run, data_dir: str | None, workdir: str):
   }
   curve = []
   try:
-    result = train.fit(config, folder, data_dir=data_dir, parts=parts)
+    result = train.fit(config, folder, parts=parts)
     if not result.finished:
       raise KeyboardInterrupt
     row |= result.metrics

@@ -88,27 +88,29 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
   )
 
 
-def in_memory(
-  records: Records, tokens: np.ndarray, *, share_texts: bool = True
-) -> Source:
+def hide_repetitions(records: Records) -> Records:
+  """Gives every pair a text id of its own, whichever captions repeat.
+
+  Then pairs with the same caption are negatives of each other, as in data sets
+  that nobody searched for repetitions.
+  """
+  return records._replace(
+    text_id=np.arange(len(records.text_id), dtype=np.int32),
+    captions=[records.captions[i] for i in records.text_id],
+  )
+
+
+def in_memory(records: Records, tokens: np.ndarray) -> Source:
   """Serves a split from memory.
 
   Args:
     records: The split.
     tokens: Token ids [num_texts, length] of `records.captions`.
-    share_texts: Whether pairs with the same caption have the same text id, so
-      that they are no negatives of each other. False makes the text id the
-      pair's own, as in data sets that nobody searched for repetitions.
   """
   n = len(records.image)
-  text_id_of = records.text_id if share_texts else np.arange(n, dtype=np.int32)
-  captions = records.captions
-  if not share_texts:
-    tokens = tokens[records.text_id]
-    captions = [captions[i] for i in records.text_id]
 
   def fetch(pair_ids):
-    text_ids = text_id_of[pair_ids]
+    text_ids = records.text_id[pair_ids]
     return Batch(
       image=records.image[pair_ids],
       text=tokens[text_ids],
@@ -117,9 +119,9 @@ def in_memory(
     )
 
   return Source(
-    Sizes(n, n, len(captions)),
+    Sizes(n, n, len(records.captions)),
     fetch,
-    lambda text_ids: [captions[i] for i in text_ids],
+    lambda text_ids: [records.captions[i] for i in text_ids],
     records.fingerprint,
   )
 
