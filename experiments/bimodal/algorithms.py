@@ -42,13 +42,13 @@ ALGORITHMS = {
     "SigLIP",
     {
       "objective.init_scale": (5.0, 10.0, 20.0),
-      "objective.init_bias": (-2.5, -5.0, -10.0),
+      "objective.init_bias": (-5.0, -10.0, -20.0),
     },
   ),
   "debiased": Algorithm(
     "debiased",
     "DCL (debiased)",
-    {TEMPERATURE: MIDDLE, "objective.tau_plus": (0.001, 0.01, 0.1)},
+    {TEMPERATURE: MIDDLE, "objective.tau_plus": (0.0, 0.001, 0.01)},
   ),
   "cyclip": Algorithm(
     "cyclip",
@@ -63,23 +63,26 @@ ALGORITHMS = {
     "spectral",
     "spectral",
     {
-      "optimizer.learning_rate.value": (1e-3, 2e-3, 4e-3),
-      "optimizer.weight_decay": (0.1, 0.5, 1.0),
+      "optimizer.learning_rate.value": (5e-4, 1e-3, 2e-3),
+      "optimizer.weight_decay": (0.5, 1.0, 2.0),
     },
   ),
   "vicreg": Algorithm(
     "vicreg",
     "VICReg",
     {
-      "objective.invariance, objective.variance": (5.0, 25.0, 100.0),
-      "optimizer.learning_rate.value": (1e-3, 2e-3, 4e-3),
+      "objective.invariance, objective.variance": (1.0, 5.0, 25.0),
+      "optimizer.learning_rate.value": (5e-4, 1e-3, 2e-3),
     },
   ),
   "sogclr": Algorithm("sogclr", "SogCLR", {TEMPERATURE: TEMPERATURES}),
   "fastclip_v1": Algorithm(
     "fastclip_v1",
     "FastCLIP-v1 (cosine γ)",
-    {TEMPERATURE: MIDDLE, "objective.gamma.end_value": (0.2, 0.5, 0.8)},
+    {
+      TEMPERATURE: (0.07, 0.1, 0.15),
+      "objective.gamma.end_value": (0.5, 0.8, 0.95),
+    },
   ),
   "fastclip_v3": Algorithm(
     "fastclip_v3",
