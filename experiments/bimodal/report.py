@@ -143,17 +143,26 @@ def estimator_table(results) -> str:
   for label, rates in study.estimators(results).items():
     for rate, runs in rates.items():
       cells = [mean_std(values(runs, results, x)) for x in BOTH_SPLITS.values()]
-      cells += [correlation(runs, results, side) for side in ("text", "image")]
+      for side in ("text", "image"):
+        cells += [correlation(runs, results, side), spread(runs, results, side)]
       rows.append([label, f"{rate:g}", *cells, seeds(runs, results)])
-  correlations = ("correlation, texts", "correlation, images")
-  header = ["estimator", "ζ rate", *BOTH_SPLITS, *correlations, "seeds"]
-  return table(header, rows)
+  header = ["estimator", "ζ rate", *BOTH_SPLITS]
+  for side in ("texts", "images"):
+    header += [f"correlation, {side}", f"spread, {side}"]
+  return table([*header, "seeds"], rows)
 
 
 def correlation(runs, results, side: str) -> str:
   """Pearson's correlation of learned and exact zeta, over seeds."""
   found = values(runs, results, f"exact/pearson_{side}")
   return mean_std({seed: x / 100 for seed, x in found.items()}, digits=2)
+
+
+def spread(runs, results, side: str) -> str:
+  """Standard deviation of learned zeta over that of exact zeta."""
+  learned = values(runs, results, f"exact/learned_std_{side}")
+  exact = values(runs, results, f"exact/exact_std_{side}")
+  return mean_std({seed: x / exact[seed] for seed, x in learned.items()}, 2)
 
 
 def main() -> None:
@@ -165,13 +174,13 @@ def main() -> None:
   figures.draw_ablations(results)
   figures.draw_rates(results)
   done = [results[x.key] for x in study.plan(results) if x.key in results]
-  hours = sum(float(row["seconds"]) for row in done) / 3600
+  hours = sum(float(row["seconds"]) for row in rows) / 3600
   wrong = sum(bool(row.get("diverged")) for row in done)
   commits = sorted({row["commit"] for row in done})
   parts = {
     "status": f"{len(done)} of about {study.size()} runs are done, "
-    f"{wrong} of them diverged; {hours:.1f} process hours; "
-    f"commits {', '.join(commits)}.",
+    f"{wrong} of them diverged; {hours:.1f} process hours with the "
+    f"{len(rows) - len(done)} of earlier plans; commits {', '.join(commits)}.",
     "tuning": tuning_table(results),
     "comparison": comparison_table(results),
     "differences": difference_table(results),
