@@ -106,6 +106,7 @@ def draw_rates(results) -> None:
 
 def save(figure: Figure, axes, name: str) -> None:
   """Saves a figure beside this file, with a legend if there is anything."""
-  if axes.get_legend_handles_labels()[0]:
-    axes.legend(fontsize=8)
+  handles, labels = axes.get_legend_handles_labels()
+  if handles:
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
   figure.savefig(HERE / name, dpi=120)

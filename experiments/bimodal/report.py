@@ -173,12 +173,14 @@ def main() -> None:
   figures.draw_temperatures(results)
   figures.draw_ablations(results)
   figures.draw_rates(results)
-  done = [results[x.key] for x in study.plan(results) if x.key in results]
+  plan = study.plan(results)
+  done = [results[run.key] for run in plan if run.key in results]
+  total = len(plan) if len(done) == len(plan) else f"about {study.size()}"
   hours = sum(float(row["seconds"]) for row in rows) / 3600
   wrong = sum(bool(row.get("diverged")) for row in done)
   commits = sorted({row["commit"] for row in done})
   parts = {
-    "status": f"{len(done)} of about {study.size()} runs are done, "
+    "status": f"{len(done)} of {total} runs are done, "
     f"{wrong} of them diverged; {hours:.1f} process hours with the "
     f"{len(rows) - len(done)} of earlier plans; commits {', '.join(commits)}.",
     "tuning": tuning_table(results),
