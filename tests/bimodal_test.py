@@ -157,6 +157,18 @@ def test_exact_popularity_is_where_the_gradients_vanish():
     assert np.std(list(state[side]["zeta"].values())) > 0.02
 
 
+def test_spread_is_the_learned_over_the_exact_seed_by_seed():
+  runs = study.trials("nuclr")[:1]
+  runs.append(runs[0]._replace(seed=101))
+  stds = ((0.01, 0.04), (0.03, 0.04))  # learned, exact
+  results = {
+    run.key: {"exact/learned_std_text": x, "exact/exact_std_text": y}
+    for run, (x, y) in zip(runs, stds, strict=True)
+  }
+  assert report.spread(runs, results, "text") == "0.50 ± 0.35"
+  assert report.spread(runs, results, "image") == "–"
+
+
 def test_correlations_count_each_id_once():
   ids = Sides(np.array([0, 1, 2, 2]), np.arange(4))
   exactly = Sides(jnp.array([1.0, 2.0, 4.0, 4.0]), jnp.arange(4.0))
