@@ -91,3 +91,9 @@ def pad_rows(table: PyTree) -> PyTree:
     return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge")
 
   return jax.tree.map(pad, table)
+
+
+@jax.jit
+def replicate(tree: PyTree) -> PyTree:
+  """Puts all arrays on every device of the current mesh."""
+  return jax.tree.map(lambda x: constrain(x, REPLICATED), tree)

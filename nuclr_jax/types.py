@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
+import numpy as np
 
 PyTree = Any
+AnyArray = Array | np.ndarray  # on a device or on the host
 Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | jax.typing.ArrayLike  # a scalar

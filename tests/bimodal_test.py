@@ -1,20 +1,13 @@
-"""The study of experiments/bimodal: what it runs, and its exact solver."""
+"""The study of experiments/bimodal: what it runs."""
 
 from algorithms import ALGORITHMS
-import exact
-import jax.numpy as jnp
-import make_pairs
-import numpy as np
 import pytest
-import reference
 import report
 import run as runner
 import study
 import summary
 import tables
 import training
-
-from nuclr_jax import Sides
 
 
 def row(recall):
@@ -131,32 +124,6 @@ def test_diverged_runs_are_counted_and_not_averaged():
   assert report.gap(groups, "CLIP", results, summary.MEAN) == "–"
 
 
-def test_exact_popularity_is_where_the_gradients_vanish():
-  """By the NumPy loops of the definition, with shared texts and images."""
-  n, tau = 48, 0.2
-  pairs = make_pairs.make_pairs(0, batch=n, num_pairs=n, num_texts=11)
-  pairs = pairs._replace(image_id=pairs.pair_id % 31)
-  zeta, residual = exact.solve(pairs, temperature=tau, iterations=200)
-  assert residual < 1e-4
-  ids = Sides(*map(np.asarray, pairs.ids))
-  state = {}
-  for side in Sides._fields:
-    table = dict(
-      zip(getattr(ids, side), map(float, getattr(zeta, side)), strict=True)
-    )
-    state[side] = dict(u={}, u_id={}, zeta=table, m={}, xi=0.0)
-  arrays = (np.asarray(x, float) for x in (pairs.image, pairs.text))
-  *_, new = reference.nuclr_step(
-    *arrays, np.asarray(pairs.pair_id), *ids, state,
-    n=n, temperature=tau, gamma=1.0, rate=1.0, momentum=0.0, center=False,
-  )  # fmt: skip
-  for side in Sides._fields:
-    gradients = list(new[side]["m"].values())
-    assert len(gradients) == len(state[side]["zeta"])
-    assert np.abs(gradients).max() < 1e-3
-    assert np.std(list(state[side]["zeta"].values())) > 0.02
-
-
 def test_spread_is_the_learned_over_the_exact_seed_by_seed():
   runs = study.trials("nuclr")[:1]
   runs.append(runs[0]._replace(seed=101))
@@ -167,13 +134,3 @@ def test_spread_is_the_learned_over_the_exact_seed_by_seed():
   }
   assert report.spread(runs, results, "text") == "0.50 ± 0.35"
   assert report.spread(runs, results, "image") == "–"
-
-
-def test_correlations_count_each_id_once():
-  ids = Sides(np.array([0, 1, 2, 2]), np.arange(4))
-  exactly = Sides(jnp.array([1.0, 2.0, 4.0, 4.0]), jnp.arange(4.0))
-  learned = Sides(-exactly.image, jnp.zeros(4))
-  found = exact.correlations(learned, exactly, ids)
-  assert found["exact/pearson_image"] == pytest.approx(-1)
-  assert found["exact/exact_std_image"] == pytest.approx(np.std([1, 2, 4]))
-  assert np.isnan(found["exact/pearson_text"])  # all learned ones alike

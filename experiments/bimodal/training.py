@@ -114,27 +114,33 @@ def exact_correlations(parts, train_state) -> dict[str, float]:
   spec = parts.config["objective"]
   if spec["name"] != "nuclr" or "temperature_learning_rate" in spec:
     return {}  # individual temperatures have no Sinkhorn form
-  import exact
   import numpy as np
 
-  from nuclr_jax import Pairs, Sides
-  from nuclr_jax.types import each
+  from nuclr_jax import popularity
 
   ids = np.random.default_rng(0).choice(
     parts.data.train.sizes.num_pairs, NUM_EXACT, replace=False
   )
   batch = parts.data.train.fetch(np.sort(ids))
-  embeddings, _ = parts.model.apply(
+  pairs, _ = parts.model.apply(
     train_state.params["model"],
     train_state.model_state,
     batch,
     key=None,
     train=False,
   )
-  pairs = Pairs(*embeddings)
-  zeta, residual = exact.solve(pairs, temperature=spec["temperature"])
-  sample = train_state.objective.sample
-  tables = Sides(sample.image.zeta, sample.text.zeta)
-  learned = each(lambda table, i: np.asarray(table)[i], tables, pairs.ids)
-  found = exact.correlations(learned, zeta, pairs.ids)
-  return found | {"exact/residual": float(residual)}
+  exact = popularity.solve(
+    pairs.image,
+    pairs.text,
+    temperature=spec["temperature"],
+    image_id=pairs.ids.image,
+    text_id=pairs.ids.text,
+  )
+  found = {"exact/residual": exact.residual}
+  for side, ids, zeta in zip(
+    exact.ids._fields, exact.ids, exact.zeta, strict=True
+  ):
+    table = getattr(train_state.objective.sample, side).zeta
+    scores = popularity.compare(np.asarray(table)[ids], zeta)
+    found |= {f"exact/{name}_{side}": x for name, x in scores.items()}
+  return found

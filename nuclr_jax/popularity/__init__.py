@@ -1,0 +1,27 @@
+"""Popularities: the integral behind the denominators, and its weights."""
+
+from nuclr_jax.popularity.compare import compare
+from nuclr_jax.popularity.descent import Descent, descend, objective
+from nuclr_jax.popularity.exact import Popularity, solve, solve_sampled
+from nuclr_jax.popularity.integral import (
+  balance_heuristic,
+  empirical_risk,
+  error_term,
+  log_partition,
+  log_popularity,
+)
+
+__all__ = [
+  "Descent",
+  "Popularity",
+  "balance_heuristic",
+  "compare",
+  "descend",
+  "empirical_risk",
+  "error_term",
+  "log_partition",
+  "log_popularity",
+  "objective",
+  "solve",
+  "solve_sampled",
+]

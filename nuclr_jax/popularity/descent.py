@@ -1,0 +1,93 @@
+"""The paper's own way to the popularities: gradient descent on eq. (8).
+
+Slow, dense and literal: it shares no line with `exact.solve`, which it checks.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax.objectives import checks
+
+
+class Descent(NamedTuple):
+  """Where the descent ended."""
+
+  zeta: Float[Array, "pairs"]  # of the texts, of mean 0
+  gradient_norm: Float[Array, ""]  # Euclidean norm of the gradient of Phi
+  steps: Int[Array, ""]
+
+
+def objective(
+  zeta: Float[Array, "pairs"],
+  image: Float[Array, "pairs dim"],
+  text: Float[Array, "pairs dim"],
+  *,
+  temperature: float,
+) -> Float[Array, ""]:
+  r"""Phi(zeta), convex, of the texts as contrast of image anchors.
+
+  - mean_i tau log[ exp(E_ii / tau) / sum_j exp((E_ij - zeta_j) / tau) ]
+  + mean_j zeta_j                                                  (eq. 8)
+  """
+  sim = image @ text.T
+  log_sum = logsumexp((sim - zeta[None, :]) / temperature, axis=1)
+  return jnp.mean(temperature * log_sum - jnp.diag(sim)) + jnp.mean(zeta)
+
+
+@partial(jax.jit, static_argnames=("temperature", "tolerance", "max_steps"))
+def descend(
+  image: Float[Array, "pairs dim"],
+  text: Float[Array, "pairs dim"],
+  *,
+  temperature: float,
+  tolerance: float = 1e-15,
+  max_steps: int = 100_000,
+) -> Descent:
+  r"""Minimises `objective` by gradient descent from zeta = 0.
+
+  The step size is that of the smoothness at hand, n tau / max_j sum_i w_ij
+  (at least 1, which it approaches). Memory is quadratic in the pairs, whose
+  images and texts must all differ.
+
+  Args:
+    image: Embeddings; float64 for tolerances below 1e-6.
+    text: Likewise.
+    temperature: tau; greater than 0.
+    tolerance: Of the gradient's norm (Appendix G.1 stops at 1e-15).
+    max_steps: Stops here in any case.
+
+  Example:
+    >>> eye = jnp.eye(3)
+    >>> text = eye[jnp.array([0, 0, 2])]
+    >>> found = descend(eye, text, temperature=0.5, tolerance=1e-6)
+    >>> print(found.zeta.round(2))
+    [-0.07 -0.07  0.14]
+
+  Reference: Wang et al., ICLR 2025, eq. (8) and Appendix G.1.
+  """
+  tau, n = checks.temperature(temperature), len(image)
+  gradient_of = jax.grad(objective)
+
+  def gradient(zeta):
+    return gradient_of(zeta, image, text, temperature=tau)
+
+  def unfinished(carry):
+    _, slope, step = carry
+    return (jnp.linalg.norm(slope) > tolerance) & (step < max_steps)
+
+  def move(carry):
+    zeta, slope, step = carry
+    total = 1 - n * slope  # sum_i w_ij
+    zeta -= n * tau / jnp.maximum(jnp.max(total), 1) * slope
+    zeta -= jnp.mean(zeta)
+    return zeta, gradient(zeta), step + 1
+
+  zeta = jnp.zeros(n, jnp.result_type(image, text))
+  carry = (zeta, gradient(zeta), jnp.zeros((), jnp.int32))
+  zeta, slope, steps = jax.lax.while_loop(unfinished, move, carry)
+  return Descent(zeta, jnp.linalg.norm(slope), steps)

@@ -1,0 +1,251 @@
+"""Exact popularities of two embedding matrices, eq. (8) of the paper.
+
+The problem is entropic optimal transport between images and texts with cost
+-sim, regularisation `temperature` and, if no id repeats, uniform marginals.
+"""
+
+import logging
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int
+import numpy as np
+
+from nuclr_jax.objectives import checks
+from nuclr_jax.popularity.problem import (
+  Checked,
+  Problem,
+  check_pairs,
+  denominators,
+  extend,
+  make_problem,
+  negatives,
+)
+from nuclr_jax.popularity.sinkhorn import iterate
+from nuclr_jax.types import AnyArray, Sides, each, swap
+
+log = logging.getLogger(__name__)
+
+
+class Popularity(NamedTuple):
+  """Exact popularities. `.text`: texts as contrast of image anchors.
+
+  `log_u` and `log_denominator` are filed with the anchors, as in the state of
+  `nuclr`: `.image` has images as anchors. They are in the gauge of the centred
+  zeta.
+  """
+
+  ids: Sides  # the distinct ids, sorted; row r of zeta is that of ids[r]
+  zeta: Sides  # [number of ids] each, of mean 0 over the pairs
+  log_u: Sides  # [pairs] each; -inf = without negatives
+  log_denominator: Sides  # [pairs] each; log(u + epsilon') + sim_ii / tau
+  residual: float  # max_j |1 - sum_i w_ij| over both sides
+  iterations: int
+  converged: bool
+
+
+def solve(
+  image: Float[AnyArray, "pairs dim"],
+  text: Float[AnyArray, "pairs dim"],
+  *,
+  temperature: float,
+  image_id: Int[AnyArray, "pairs"] | None = None,
+  text_id: Int[AnyArray, "pairs"] | None = None,
+  num_pairs: int | None = None,
+  start: Sides | None = None,
+  tolerance: float = 1e-3,
+  max_iterations: int = 1000,
+) -> Popularity:
+  r"""Finds the zeta at which every popularity is right.
+
+  With images as anchors (texts likewise) and w_ij the weight that anchor i
+  gives to contrast j, see `nuclr`, the minimum over zeta of
+
+    Phi(zeta) = mean_i tau log sum_j exp((sim_ij - zeta_j) / tau)
+                + mean_j zeta_j                               (eq. 8)
+
+  has sum_i w_ij = 1 for every j (eq. 9). It is unique up to a constant; here
+  zeta has mean 0 over the pairs. exp(zeta_j / tau) is proportional to the
+  popularity q_j. Pairs that share an image or a text are no negatives of each
+  other, and an id that several pairs have gets one zeta, as in training.
+
+  Memory is O(pairs dim) plus tiles; the time of an iteration is that of four
+  products of all (distinct) images with all texts. On the current mesh
+  (`jax.set_mesh`) rows are split over the devices. float64 input is solved in
+  float64 where JAX allows it.
+
+  Args:
+    image: Embeddings of the pairs' images, as a rule of unit norm.
+    text: Of their texts; texts embedded once each are `text[text_id]`.
+    temperature: tau; greater than 0.
+    image_id: Any integers, equal for pairs that share an image; None means
+      that all differ.
+    text_id: Likewise.
+    num_pairs: If these pairs are a uniform sample of a data set, its size:
+      then each negative stands for (num_pairs - 1) / (pairs - 1) of them.
+    start: `Sides` of zeta, rows as in the result, to start from.
+    tolerance: Of the residual. In float32 below 1e-4 is out of reach.
+    max_iterations: Of each side; a warning says if they were too few.
+
+  Returns:
+    `Popularity`.
+
+  Raises:
+    ValueError: For shapes that do not fit, values that are not finite, equal
+      ids with different embeddings, or arguments out of range.
+
+  Example:
+    >>> eye = np.eye(3)
+    >>> found = solve(eye, eye[[0, 0, 2]], temperature=0.5)
+    >>> print(found.zeta.text.round(2), found.converged)
+    [-0.07 -0.07  0.14] True
+
+  Reference: Wang et al., ICLR 2025, eq. (8) and (9), Theorem 2; Cuturi,
+    Sinkhorn Distances, NeurIPS 2013.
+  """
+  tau = checks.temperature(temperature)
+  checks.number("tolerance", tolerance, "greater than 0", lambda x: x > 0)
+  pairs = check_pairs(image, text, image_id, text_id)
+  problem = make_problem(pairs, temperature=tau, num_pairs=num_pairs)
+  return _solve(
+    pairs, problem, start, tolerance=tolerance, max_iterations=max_iterations
+  )
+
+
+def solve_sampled(
+  image: Float[AnyArray, "pairs dim"],
+  text: Float[AnyArray, "pairs dim"],
+  *,
+  temperature: float,
+  max_pairs: int,
+  key: Array,
+  image_id: Int[AnyArray, "pairs"] | None = None,
+  text_id: Int[AnyArray, "pairs"] | None = None,
+  start: Sides | None = None,
+  tolerance: float = 1e-3,
+  max_iterations: int = 1000,
+) -> Popularity:
+  r"""Solves a random sample of the pairs, and extends that to all of them.
+
+  The sample S stands for all pairs (see `num_pairs` of `solve`). With its
+  zeta and D, log u of any pair and the sum A_j = rho sum_{i in S} exp(sim_ij /
+  tau - D_i) over the anchors are estimates; zeta_j follows from eq. (9), which
+  is an equation in this one unknown. Time is O(pairs max_pairs dim) instead of
+  O(pairs^2 dim) and an iteration O(max_pairs^2 dim).
+
+  Args:
+    image: As for `solve`, as all arguments but two.
+    text: Likewise.
+    temperature: Likewise.
+    max_pairs: Size of the sample, at least 2; with no more pairs than that
+      the result is that of `solve`.
+    key: Decides the sample.
+    image_id: As for `solve`.
+    text_id: Likewise.
+    start: Likewise.
+    tolerance: Of the residual on the sample.
+    max_iterations: As for `solve`.
+
+  Returns:
+    `Popularity` of all pairs; `residual` and `iterations` are the sample's.
+
+  Raises:
+    ValueError: As `solve`, or for `max_pairs` below 2.
+  """
+  if max_pairs < 2:
+    raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
+  tau = checks.temperature(temperature)
+  pairs = check_pairs(image, text, image_id, text_id)
+  n = len(pairs.rows.image)
+  full = make_problem(pairs, temperature=tau)
+  limits = dict(tolerance=tolerance, max_iterations=max_iterations)
+  if n <= max_pairs:
+    return _solve(pairs, full, start, **limits)
+  sample = np.sort(np.asarray(jax.random.permutation(key, n))[:max_pairs])
+  part = make_problem(pairs, temperature=tau, num_pairs=n, sample=sample)
+  runs = _iterate_sides(pairs, part, start, sample, **limits)
+  inside = np.isin(np.arange(n), sample)
+  log_ratio = np.log((n - 1) / (max_pairs - inside))
+  views = Sides(image=(full.swap(), part.swap()), text=(full, part))
+  ends = each(lambda v, run: extend(*v, run.potential, log_ratio), views, runs)
+  potential, rest = (Sides(*x) for x in zip(*ends, strict=True))
+  return _result(pairs, full, potential, swap(rest), runs, tolerance)
+
+
+def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):
+  """Runs both sides, as contrast."""
+  tau = problem.temperature
+  if start is None:
+    text = iterate(problem, None, side="texts", **limits)
+    # Solves the other side if no id repeats; else it is a good start.
+    image_start = denominators(problem, text.potential)
+  else:
+    for side, zeta, ids in zip(Sides._fields, start, pairs.ids, strict=True):
+      if np.shape(zeta) != ids.shape:
+        raise ValueError(
+          f"start.{side} must be {list(ids.shape)}, one row per distinct id, "
+          f"got {list(np.shape(zeta))}"
+        )
+    image_start, text_start = each(
+      lambda zeta, row: np.asarray(zeta)[row[sample]] / tau, start, pairs.rows
+    )
+    text = iterate(problem, text_start, side="texts", **limits)
+  image = iterate(problem.swap(), image_start, side="images", **limits)
+  return Sides(image, text)
+
+
+def _solve(pairs: Checked, problem: Problem, start, **limits) -> Popularity:
+  """Solves the problem of all pairs."""
+  runs = _iterate_sides(pairs, problem, start, **limits)
+  potential = each(lambda run: run.potential, runs)
+  rest = Sides(
+    image=negatives(problem, potential.text),
+    text=negatives(problem.swap(), potential.image),
+  )
+  return _result(pairs, problem, potential, rest, runs, limits["tolerance"])
+
+
+def _result(
+  pairs: Checked,
+  problem: Problem,
+  potential: Sides,
+  rest: Sides,
+  runs: Sides,
+  tolerance: float,
+) -> Popularity:
+  """Puts both sides together; warns if they have not converged.
+
+  Args:
+    pairs: All pairs.
+    problem: Theirs.
+    potential: zeta / temperature of each pair's image and text.
+    rest: `negatives` of each pair, filed with the anchors.
+    runs: Where the iterations ended.
+    tolerance: What was asked for.
+  """
+  residual = max(run.residual for run in runs)
+  if residual > tolerance:
+    log.warning(
+      "popularity: not converged, residual %.2g after %s iterations (images, "
+      "texts), wanted %.2g; raise max_iterations or tolerance, or start from "
+      "this solution",
+      residual,
+      [run.iterations for run in runs],
+      tolerance,
+    )
+  # Gauge: mean 0 over the pairs, and what belongs to the anchors with it.
+  mean = each(np.mean, potential)
+  potential = each(lambda b, m: b - m, potential, mean)
+  rest = each(lambda x, m: x + m, rest, swap(mean))
+  own, tau = problem.own, problem.temperature
+  return Popularity(
+    ids=pairs.ids,
+    zeta=each(lambda b, ids: tau * b[ids.first], potential, problem.ids),
+    log_u=each(lambda x: x - own, rest),
+    log_denominator=each(
+      lambda x, b: np.logaddexp(x, own - b), rest, swap(potential)
+    ),
+    residual=residual,
+    iterations=sum(run.iterations for run in runs),
+    converged=residual <= tolerance,
+  )

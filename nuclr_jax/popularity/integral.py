@@ -1,0 +1,169 @@
+r"""The integral behind a contrastive denominator, and its estimates.
+
+The probability of y given x is exp(E(x, y) / tau) / g(x) with
+g(x) = int exp(E(x, y) / tau) dy. A sample (x_j, y_j), j = 1 ... n, gives
+draws from the n distributions p_j = p(. | x_j); multiple importance sampling
+(MIS) combines them into an estimate of g(x) for any x.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float
+
+from nuclr_jax import tiles
+from nuclr_jax.objectives import checks
+
+LogDensity = Float[Array, "n n draws"]  # [k, j, l]: log p_k(y_jl)
+
+
+def log_popularity(log_density: LogDensity) -> Float[Array, "n draws"]:
+  r"""Log q of every draw, q(y) = sum_k p_k(y): how popular y is.
+
+  Args:
+    log_density: log p_k(y_jl) at [k, j, l], y_jl the l-th draw from p_j.
+
+  Example:
+    >>> print(log_popularity(jnp.log(jnp.full((4, 4, 1), 0.5)))[0])
+    [0.6931472]
+  """
+  return logsumexp(log_density, axis=0)
+
+
+def balance_heuristic(log_density: LogDensity) -> LogDensity:
+  r"""Log omega_k(y_jl) with omega_k(y) = p_k(y) / sum_k' p_k'(y).
+
+  Among all weights it gives the smallest bound on the variance of
+  `log_partition` (Appendix B; Veach and Guibas, SIGGRAPH 1995).
+  """
+  return log_density - log_popularity(log_density)[None]
+
+
+def log_partition(
+  log_integrand: Float[Array, "*anchors n draws"],
+  log_density: LogDensity,
+  log_weight: LogDensity | None = None,
+) -> Float[Array, "*anchors"]:
+  r"""MIS estimates g^ of the integral of f from draws of n distributions.
+
+    g^ = sum_j 1/m sum_l omega_j(y_jl) f(y_jl) / p_j(y_jl)         (eq. 16)
+
+  for m draws from each. Unbiased if the weights are at least 0 and
+  sum_k omega_k(y) = 1 wherever f(y) > 0. With the balance heuristic it is
+  eq. (4) for m = 1: each draw counts f / q.
+
+  Args:
+    log_integrand: log f(y_jl) at [..., j, l], such as E(x_i, y_jl) / tau for
+      every anchor x_i.
+    log_density: log p_k(y_jl) at [k, j, l].
+    log_weight: log omega_k(y_jl) likewise; None = `balance_heuristic`.
+
+  Returns:
+    log g^ of every anchor.
+
+  Raises:
+    ValueError: If shapes do not fit, or the weights do not sum to 1.
+
+  Example:
+    >>> y = jax.random.uniform(jax.random.key(0), (200, 1))  # p_j uniform
+    >>> log_density = jnp.zeros((200, 200, 1))
+    >>> print(jnp.exp(log_partition(jnp.log(y), log_density)).round(1))
+    0.5
+
+  Reference: Wang et al., ICLR 2025, Remark 2 and Appendix B.
+  """
+  n, draws = log_integrand.shape[-2:]
+  if log_density.shape != (n, n, draws):
+    raise ValueError(
+      f"log_density must be [n, n, draws] = {[n, n, draws]} for log_integrand "
+      f"{list(log_integrand.shape)}, got {list(log_density.shape)}"
+    )
+  if log_weight is None:
+    log_ratio = -log_popularity(log_density)
+  else:
+    _check_weight(log_weight, log_density.shape)
+    own = jnp.arange(n)
+    log_ratio = log_weight[own, own] - log_density[own, own]
+  logs = log_integrand + log_ratio.reshape(
+    (1,) * (log_integrand.ndim - 2) + (n, draws)
+  )
+  return logsumexp(logs, axis=(-2, -1)) - jnp.log(draws)
+
+
+def empirical_risk(
+  image: Float[Array, "pairs dim"],
+  text: Float[Array, "pairs dim"],
+  log_popularity: Float[Array, "pairs"],
+  *,
+  temperature: float,
+) -> Float[Array, ""]:
+  r"""The discriminative risk with given popularities, images as anchors.
+
+    L^ = - mean_i tau log[ exp(E_ii / tau) / sum_j exp(E_ij / tau) / q_j ]
+
+  Eq. (5). A constant q is the global contrastive loss; a factor c on q adds
+  -tau log c. Tile by tile: memory is not quadratic. For texts as anchors swap
+  the first two arguments.
+
+  Args:
+    image: Embeddings; E_ij = image_i . text_j.
+    text: Likewise.
+    log_popularity: log q~_j of every text.
+    temperature: tau; greater than 0.
+
+  Example:
+    >>> x = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+    >>> risk = empirical_risk(x, x, jnp.zeros(2), temperature=1.0)
+    >>> print(f"{risk:.4f}")  # log(1 + exp(-1))
+    0.3133
+  """
+  tau = checks.temperature(temperature)
+  log_g = tiles.log_sum_exp(image, text, -log_popularity, temperature=tau)
+  return jnp.mean(tau * log_g - jnp.sum(image * text, axis=1))
+
+
+def error_term(
+  image: Float[Array, "pairs dim"],
+  text: Float[Array, "pairs dim"],
+  log_approximation: Float[Array, "pairs"],
+  log_popularity: Float[Array, "pairs"],
+  *,
+  temperature: float,
+) -> Float[Array, ""]:
+  r"""What a wrong popularity adds to the generalisation error in Theorem 1.
+
+    1/n sum_ij |1 / q~_j - 1 / q_j| exp((E_ij - 1) / tau)
+
+  Args:
+    image: Embeddings; E_ij = image_i . text_j.
+    text: Likewise.
+    log_approximation: log q~_j.
+    log_popularity: log q_j.
+    temperature: tau; greater than 0.
+
+  Example:
+    >>> x, log_q = jnp.eye(2), jnp.zeros(2)
+    >>> term = error_term(x, x, log_q + jnp.log(2.0), log_q, temperature=1.0)
+    >>> print(f"{term:.4f}")  # (1 + exp(-1)) / 2
+    0.6839
+  """
+  tau = checks.temperature(temperature)
+  gap = jnp.abs(jnp.exp(-log_approximation) - jnp.exp(-log_popularity))
+  logs = tiles.log_sum_exp(image, text, jnp.log(gap), temperature=tau)
+  return jnp.mean(jnp.exp(logs - 1 / tau))
+
+
+def _check_weight(log_weight, shape) -> None:
+  """Raises ValueError unless these are weights of the given shape."""
+  if log_weight.shape != shape:
+    raise ValueError(
+      f"log_weight must be {list(shape)}, got {list(log_weight.shape)}"
+    )
+  if isinstance(log_weight, jax.core.Tracer):
+    return
+  total = jnp.exp(logsumexp(log_weight, axis=0))
+  if not jnp.allclose(total, 1, atol=1e-3):
+    raise ValueError(
+      "the weights omega_k of a draw must sum to 1 over k, found a sum of "
+      f"{float(total.flatten()[jnp.argmax(jnp.abs(total - 1))]):g}"
+    )
