@@ -115,6 +115,10 @@ def get_config(arg: str = "") -> ConfigDict:
   config.eval_every = 1000
   config.checkpoint_every = 1000
   config.max_checkpoints = 2
+  config.warm_start = config_dict.placeholder(str)  # a popularity.npz
+  config.refresh = dict(  # exact popularities; 0 = never
+    every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
+  )
   if "smoke" in words:
     config.num_epochs = 0.5
     config.optimizer.learning_rate.warmup_epochs = 0.1

@@ -5,7 +5,7 @@ and calls them. Replace a part with your own by
 `build(config)._replace(model=...)` and hand the result to `train.fit`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 import inspect
 import os
 from typing import Any, NamedTuple
@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import optax
 
-from nuclr_jax.data.sources import Source
-from nuclr_jax.data.tokenizer import Tokenizer
-from nuclr_jax.data.transforms import Transform
-from nuclr_jax.evaluate import driver
+from nuclr_jax.datasets import DATASETS, Data
+from nuclr_jax.hooks import Hook, refresh_popularity
 from nuclr_jax.models import MODELS, Model
 from nuclr_jax.objectives import OBJECTIVES, Objective
 from nuclr_jax.optimizer import is_frozen, make_optimizer, make_schedule
-from nuclr_jax.types import Sides
+from nuclr_jax.popularity.files import load_zeta
+from nuclr_jax.types import Params, Sides
 
 Config = Any  # a mapping, or an ml_collections.ConfigDict
 
@@ -38,18 +37,9 @@ DEFAULTS = dict(
   eval_every=0,  # steps; 0 = at the end only
   checkpoint_every=0,  # steps; 0 = at the end only
   max_checkpoints=2,
+  warm_start=None,  # popularity.npz of another run; zeta starts there
+  refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
 )
-
-
-class Data(NamedTuple):
-  """What a data set brings to a run."""
-
-  train: Source
-  transform: Transform | None
-  tokenizer: Tokenizer
-  image_shape: tuple[int, int, int]
-  evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
-  examples: driver.ImageTextSet  # of the test split, for the report
 
 
 class Experiment(NamedTuple):
@@ -61,6 +51,7 @@ class Experiment(NamedTuple):
   objective: Objective
   optimizer: optax.GradientTransformation
   num_steps: int
+  hooks: tuple[Hook, ...] = ()
 
 
 def build(
@@ -111,7 +102,13 @@ def build(
       ),
     ),
     objective=_call(
-      "objective", OBJECTIVES, config["objective"], span, **sizes._asdict()
+      "objective",
+      OBJECTIVES,
+      config["objective"],
+      span,
+      dim=config["model"].get("dim"),
+      **_warm_start(config, data),
+      **sizes._asdict(),
     ),
     optimizer=_call(
       "optimizer",
@@ -120,6 +117,7 @@ def build(
       span,
     ),
     num_steps=num_steps,
+    hooks=_hooks(config, data, steps_per_epoch),
   )
 
 
@@ -133,6 +131,28 @@ def load_data(
   """
   _check_spec("data", DATASETS, spec)
   return _call("data", DATASETS, spec, data_dir=data_dir)
+
+
+def temperature_of(config: Config, params: Params) -> float:
+  """The one temperature of a run, fixed or as learned so far.
+
+  Args:
+    config: Of the run.
+    params: `TrainState.params`.
+
+  Raises:
+    ValueError: If its objective has none, or one for each sample.
+  """
+  if "log_scale" in params["objective"]:
+    return float(np.exp(-np.asarray(params["objective"]["log_scale"])))
+  spec = config["objective"]
+  known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
+  if "temperature" not in known or spec.get("temperature_learning_rate"):
+    raise ValueError(
+      f"the objective {spec['name']} has no single temperature; give one with "
+      "--temperature"
+    )
+  return float(spec.get("temperature", known["temperature"].default))
 
 
 def complete(config: Config) -> dict[str, Any]:
@@ -160,79 +180,35 @@ def complete(config: Config) -> dict[str, Any]:
   return config
 
 
-def glyphs(
-  *,
-  data_dir: str | os.PathLike | None = None,
-  size: int = 32,
-  length: int = 12,
-  min_count: int = 1,
-  shift: float = 0.0,
-  scale: float = 0.0,
-  share_texts: bool = True,
-) -> Data:
-  """The embedded glyphs, see `data.glyphs`, and their evaluations.
+def _warm_start(config, data) -> dict[str, Sides]:
+  """The first zeta, if they come from another run."""
+  path, name = config["warm_start"], config["objective"]["name"]
+  if path is None:
+    return {}
+  if "zeta_init" not in inspect.signature(OBJECTIVES[name]).parameters:
+    raise ValueError(
+      f"warm_start needs an objective with popularities, such as nuclr; {name} "
+      "has none"
+    )
+  source = data.train
+  zeta = load_zeta(path, source.sizes, fingerprint=source.fingerprint)
+  return {"zeta_init": zeta}
 
-  Args:
-    data_dir: Folder of prepared data sets.
-    size: Height and width of the pictures, in pixels.
-    length: Token ids per caption.
-    min_count: Captions a word must be in to be a token, see `tokenizer.build`.
-    shift: Augmentation, see `transforms.shift_and_scale`.
-    scale: Likewise.
-    share_texts: False hides from training which captions repeat, see
-      `sources.hide_repetitions`.
-  """
-  # Imported here: models and objectives work without TFDS and Grain.
-  from nuclr_jax.data import digits, sources, tokenizer, transforms
-  from nuclr_jax.data import glyphs as glyph_data
 
-  folder = glyph_data.prepare(sources.cache_dir(data_dir), size=size)
-  splits = {
-    name: sources.read_records(folder, name)
-    for name in ("train", "validation", "test")
-  }
-  train = splits["train"]
-  words = tokenizer.build(train.captions, length=length, min_count=min_count)
-  (folder / "tokenizer.json").write_text(words.text)
-  sets = {
-    name: driver.ImageTextSet(x.image, x.text_id, x.captions)
-    for name, x in splits.items()
-  }
-  evaluators = {
-    name: [
-      driver.retrieval_evaluator(sets[name]),
-      driver.zero_shot_evaluator(_scripts(sets[name]), "script"),
-    ]
-    for name in ("validation", "test")
-  }
-  images, labels = digits.load(size)
-  handwritten = driver.LabelledSet(images, labels, digits.PROMPTS)
-  evaluators["test"] += [driver.zero_shot_evaluator(handwritten, "digits")]
-  if not share_texts:
-    train = sources.hide_repetitions(train)
-  move = transforms.shift_and_scale(shift=shift, scale=scale)
-  return Data(
-    train=sources.in_memory(train, words.encode(train.captions)),
-    transform=move if shift or scale else None,
-    tokenizer=words,
-    image_shape=train.image.shape[1:],
-    evaluators=evaluators,
-    examples=sets["test"],
+def _hooks(config, data, steps_per_epoch) -> tuple[Hook, ...]:
+  """What the config asks for between the steps."""
+  refresh = dict(config["refresh"] or {"every_epochs": 0})
+  if not refresh["every_epochs"]:
+    return ()
+  return (
+    refresh_popularity(
+      data.train,
+      temperature=temperature_of(config, {"objective": {}}),
+      seed=config["seed"],
+      steps_per_epoch=steps_per_epoch,
+      **refresh,
+    ),
   )
-
-
-DATASETS = {"glyphs": glyphs}
-
-
-def _scripts(data: driver.ImageTextSet) -> driver.LabelledSet:
-  """The letters among the glyphs, labelled with their script."""
-  from nuclr_jax.data.glyphs import SCRIPTS, script_of
-
-  script = np.array([script_of(caption) for caption in data.captions])
-  label = script[data.text_id]
-  letters = label >= 0
-  prompts = [(f"{name} LETTER",) for name in SCRIPTS]
-  return driver.LabelledSet(data.image[letters], label[letters], prompts)
 
 
 def _check_names(config) -> None:
@@ -241,6 +217,7 @@ def _check_names(config) -> None:
   for key, table in tables.items():
     _check_spec(key, table, config[key])
   _check_keys("the optimizer", make_optimizer, config["optimizer"])
+  _check_keys("refresh", refresh_popularity, config["refresh"] or {})
 
 
 def _check_spec(key: str, table: Mapping[str, Callable], spec: Config) -> None:
@@ -265,12 +242,12 @@ def _call(where, table, spec, span=None, **given):
   """Calls the factory that `spec` names with what it takes of `given`."""
   factory = table[spec["name"]]
   known = inspect.signature(factory).parameters
-  arguments = {key: value for key, value in given.items() if key in known}
-  arguments |= {
+  arguments = {
     key: _resolve(f"{where}.{key}", value, span)
     for key, value in spec.items()
     if key != "name"
   }
+  arguments |= {key: value for key, value in given.items() if key in known}
   return factory(**arguments)
 
 

@@ -5,7 +5,7 @@ nuclr train --config=configs/glyphs.py --workdir=runs/mine
   newest checkpoint. Change a value with --config.objective.temperature=0.05.
 
 nuclr evaluate --workdir=runs/mine
-  Scores the newest checkpoint.
+  Scores the newest checkpoint. --hubs=0.5 also corrects retrieval for hubs.
 
 nuclr report --workdir=runs/mine
   Writes report.html: curves, popularities, retrieval examples.
@@ -31,6 +31,14 @@ DATA_DIR = flags.DEFINE_string(
   None,
   "Folder of prepared data (default $NUCLR_DATA_DIR or ~/.cache/nuclr_jax).",
 )
+TEMPERATURE = flags.DEFINE_float(
+  "temperature", None, "Instead of the run's own (popularity, evaluate --hubs)."
+)
+HUBS = flags.DEFINE_float(
+  "hubs",
+  0.0,
+  "Rank by sim - HUBS * zeta, too; 0.5 is a good choice (evaluate).",
+)
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of errors.")
 
 
@@ -50,9 +58,16 @@ def evaluate() -> None:
   """Scores the newest checkpoint of the workdir."""
   import jax
 
-  from nuclr_jax import train
+  from nuclr_jax import datasets, experiment, train
 
   parts, mesh, state = train.load(workdir(), data_dir=DATA_DIR.value)
+  if HUBS.value:
+    tau = TEMPERATURE.value
+    tau = tau or experiment.temperature_of(parts.config, state.params)
+    data = datasets.correct_hubs(
+      parts.data, temperature=tau, strength=HUBS.value
+    )
+    parts = parts._replace(data=data)
   with jax.set_mesh(mesh):
     print_table(train.evaluate(parts, mesh, state))
 

@@ -63,7 +63,7 @@ def write(
   parts, mesh, state = train.load(workdir, data_dir=data_dir, parts=parts)
   with jax.set_mesh(mesh):
     embed = train.embedder(parts, mesh)(state)
-    examples = parts.data.examples
+    examples = parts.data.sets["test"]
     image = embed.image(examples.image)
     text = embed.text(examples.captions)
   plots = workdir / "report"

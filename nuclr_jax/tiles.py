@@ -58,17 +58,14 @@ def log_sum_exp(
   if row_ids is None:
     row_ids = jnp.zeros((num_rows, 0), jnp.int32)
     column_ids = jnp.zeros((len(columns), 0), jnp.int32)
-  tile = min(tile, max(num_rows, len(columns)))
   row_blocks = _blocks((rows.astype(dtype) / temperature, row_ids), tile)
   row_blocks = jax.tree.map(
     lambda x: jnp.pad(x, _after(x, -len(x) % num_devices)), row_blocks
   )
-  gone = -len(columns) % tile
-  column_blocks = _blocks((columns.astype(dtype), column_ids), tile)
-  weight = jnp.pad(
-    log_weight.astype(dtype), (0, gone), constant_values=-jnp.inf
+  column_blocks = (
+    *_blocks((columns.astype(dtype), column_ids), tile),
+    _blocks(log_weight.astype(dtype), tile, padding=-jnp.inf),
   )
-  column_blocks = (*column_blocks, weight.reshape(-1, tile))
 
   def all_rows(row_blocks, column_blocks):
     return lax.map(partial(_row_block, column_blocks), row_blocks)
@@ -106,11 +103,12 @@ def _row_block(column_blocks, row_block):
 
 
 def _blocks(arrays, tile: int, padding=0):
-  """Cuts the leading axis into blocks of `tile`; the last is padded."""
+  """Cuts the leading axis into blocks of at most `tile`; the last is padded."""
 
   def cut(x):
-    x = jnp.pad(x, _after(x, -len(x) % tile), constant_values=padding)
-    return x.reshape(len(x) // tile, tile, *x.shape[1:])
+    size = max(1, min(tile, len(x)))
+    x = jnp.pad(x, _after(x, -len(x) % size), constant_values=padding)
+    return x.reshape(len(x) // size, size, *x.shape[1:])
 
   return jax.tree.map(cut, arrays)
 

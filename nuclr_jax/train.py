@@ -201,6 +201,9 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
     for step in range(first + 1, last + 1):
       train_state, metrics = step_fn(train_state, next(batches))
       window.append((step, metrics))
+      for hook in parts.hooks:
+        if _every(hook.every, step):
+          train_state = hook.apply(train_state, make_embed(train_state))
       stopping = step == last or stop_requested()
       saving = stopping or _every(config["checkpoint_every"], step)
       logging_now = step == last or _every(config["log_every"], step)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import experiment, train_state
+from nuclr_jax import datasets, experiment, train_state
 
 PATH = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
 SPEC = importlib.util.spec_from_file_location("glyphs_config", PATH)
@@ -18,7 +18,7 @@ SPEC.loader.exec_module(glyphs)
 
 @pytest.fixture(scope="module")
 def data(data_dir):
-  return experiment.glyphs(data_dir=data_dir, size=16)
+  return datasets.glyphs(data_dir=data_dir, size=16)
 
 
 @pytest.mark.parametrize("name", glyphs.OBJECTIVES)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from nuclr_jax import sharding
+from nuclr_jax.data import sources
 from nuclr_jax.evaluate import driver, retrieval, zero_shot
 from nuclr_jax.models import Model
-from nuclr_jax.types import Pairs
+from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
 TEXT_OF_IMAGE = np.random.default_rng(0).permutation(
   np.concatenate([np.arange(30), np.random.default_rng(1).integers(0, 30, 50)])
@@ -108,3 +109,72 @@ def test_zero_shot_evaluator_groups_prompts():
   )
   scores = driver.run([driver.zero_shot_evaluator(data, "it")], embed, "test")
   assert scores["test/zero_shot_it/top1"] == 1.0
+
+
+def test_recall_with_popularities_subtracted():
+  text = make_pairs.unit_rows(0, 30, 6)
+  image = text[TEXT_OF_IMAGE] + 0.5 * make_pairs.unit_rows(1, 80, 6)
+  rng = np.random.default_rng(2)
+  zeta = Sides(rng.normal(size=80), rng.normal(size=30))
+  scores = retrieval.recall(image, text, TEXT_OF_IMAGE, zeta=zeta)
+  sim = image @ text.T
+  forth = np.argsort(-(sim - zeta.text), axis=1)[:, 0] == TEXT_OF_IMAGE
+  best = np.argmax(sim.T - zeta.image, axis=1)
+  back = TEXT_OF_IMAGE[best] == np.arange(30)
+  assert scores["image_to_text/recall@1"] == np.mean(forth)
+  assert scores["text_to_image/recall@1"] == np.mean(back)
+
+
+def test_correcting_for_a_hub_finds_what_it_hid():
+  """Training queries tell that a text is near to everyone."""
+  rng = np.random.default_rng(0)
+  unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
+  common = 3 * np.eye(16)[0]
+  pictures = unit(rng.normal(size=(300, 16)) + common).astype(np.float32)
+  words = unit(pictures + 0.2 * rng.normal(size=(300, 16)))
+  words[295:] = unit(common + 0.3 * rng.normal(size=(5, 16)))  # near to all
+  embed = driver.Embed(
+    image=lambda x: x, text=lambda names: words[np.array(names, int)]
+  )
+  source = sources.Source(
+    Sizes(250, 250, 250),
+    lambda ids: Batch(pictures[ids], None, ids, None, ids),
+    list,
+    "",
+  )
+  data = driver.ImageTextSet(pictures[250:], np.arange(50), range(250, 300))
+  plain = driver.retrieval_evaluator(data)(embed)
+  corrected = driver.corrected_retrieval_evaluator(
+    data, source, temperature=0.05, strength=1.0
+  )(embed)
+  assert set(corrected) == {f"hubs_corrected/{name}" for name in plain}
+  name = "image_to_text/recall@1"
+  assert corrected[f"hubs_corrected/{name}"] > plain[name] + 0.05
+  off = driver.corrected_retrieval_evaluator(
+    data, source, temperature=0.05, strength=0.0
+  )(embed)
+  assert off[f"hubs_corrected/{name}"] == plain[name]
+
+
+def test_embedded_pairs_are_those_of_the_source(monkeypatch):
+  monkeypatch.setattr(driver, "FETCHED", 7)
+  text_id = np.arange(20) % 6
+  embed = driver.Embed(
+    image=lambda x: 1.0 * x,
+    text=lambda names: np.stack([(10 * n, n) for n in names]),
+  )
+  source = sources.Source(
+    Sizes(20, 20, 6),
+    lambda ids: Batch(
+      np.stack([ids, ids], axis=1), None, ids, None, text_id[ids]
+    ),
+    lambda ids: [int(i) for i in ids],
+    "",
+  )
+  pairs = driver.embed_pairs(embed, source)
+  np.testing.assert_array_equal(pairs.image[:, 0], np.arange(20))
+  np.testing.assert_array_equal(pairs.text[:, 1], text_id)
+  np.testing.assert_array_equal(pairs.ids.image, np.arange(20))
+  some = driver.embed_pairs(embed, source, np.array([3, 17]))
+  np.testing.assert_array_equal(some.image[:, 0], [3, 17])
+  np.testing.assert_array_equal(some.text_id, text_id[[3, 17]])

@@ -11,7 +11,8 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 # A module may import those before it only.
 ORDER = (
   "types sharding data models tiles pairwise objectives popularity optimizer "
-  "host records train_state checkpoint evaluate experiment train report main"
+  "host records train_state checkpoint evaluate datasets hooks experiment "
+  "train report main"
 ).split()
 
 

@@ -4,18 +4,29 @@ An evaluator is a function of `Embed`, which is all it sees of a model.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
-from nuclr_jax import sharding
+from nuclr_jax import popularity, sharding
+from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import retrieval, zero_shot
 from nuclr_jax.models import Model, unit_norm
-from nuclr_jax.types import Batch, Metrics, Params, PyTree
+from nuclr_jax.types import (
+  Batch,
+  Metrics,
+  Pairs,
+  Params,
+  PyTree,
+  Sides,
+  each,
+)
 
 CHUNK = 512  # inputs embedded at a time
+FETCHED = 8192  # pairs read at a time
 
 
 class Embed(NamedTuple):
@@ -94,6 +105,29 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   return make
 
 
+def embed_pairs(
+  embed: Embed, source: Source, pair_ids: np.ndarray | None = None
+) -> Pairs:
+  """Embeds pairs of a source, not augmented, on the host.
+
+  Args:
+    embed: The model.
+    source: The pairs.
+    pair_ids: Which of them; None = all.
+  """
+  if pair_ids is None:
+    pair_ids = np.arange(source.sizes.num_pairs)
+  image, ids = [], []
+  for start in range(0, len(pair_ids), FETCHED):
+    batch = source.fetch(pair_ids[start : start + FETCHED])
+    image.append(embed.image(batch.image))
+    ids.append(Pairs(None, None, *batch[2:]).ids)
+  image_id, text_id = map(np.concatenate, zip(*ids, strict=True))
+  texts, row = np.unique(text_id, return_inverse=True)
+  text = embed.text(source.captions(texts))[row]
+  return Pairs(np.concatenate(image), text, pair_ids, image_id, text_id)
+
+
 def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
   """Recall@1, 5, 10 both ways, see `retrieval.recall`."""
 
@@ -101,6 +135,56 @@ def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
     return retrieval.recall(
       embed.image(data.image), embed.text(data.captions), data.text_id
     )
+
+  return evaluate
+
+
+def corrected_retrieval_evaluator(
+  data: ImageTextSet,
+  train: Source,
+  *,
+  temperature: float,
+  strength: float,
+  max_pairs: int = 16_384,
+  seed: int = 0,
+) -> Evaluator:
+  """Recall as `retrieval_evaluator`, corrected for hubs by training queries.
+
+  Candidates are ranked by sim - strength * zeta. Zeta of a candidate is that
+  of `popularity.zeta_of_unseen` against training pairs of the other side: no
+  test query is looked at. Metrics are called `hubs_corrected/...`.
+
+  Args:
+    data: What to retrieve in.
+    train: The training pairs.
+    temperature: Of the objective.
+    strength: 0 = no correction, 1 = the whole zeta.
+    max_pairs: How many training pairs are used, drawn at random.
+    seed: Decides which.
+  """
+
+  def evaluate(embed):
+    n = train.sizes.num_pairs
+    ids = np.random.default_rng(seed).permutation(n)[:max_pairs]
+    pairs = embed_pairs(embed, train, np.sort(ids))
+    solved = popularity.solve(
+      pairs.image,
+      pairs.text,
+      temperature=temperature,
+      image_id=pairs.ids.image,
+      text_id=pairs.ids.text,
+      num_pairs=n,
+    )
+    image, text = embed.image(data.image), embed.text(data.captions)
+    unseen = partial(popularity.zeta_of_unseen, temperature=temperature)
+    zeta = Sides(
+      image=unseen(image, pairs.text, solved.log_denominator.text),
+      text=unseen(text, pairs.image, solved.log_denominator.image),
+    )
+    scores = retrieval.recall(
+      image, text, data.text_id, zeta=each(lambda x: strength * x, zeta)
+    )
+    return {f"hubs_corrected/{name}": x for name, x in scores.items()}
 
   return evaluate
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax.types import Metrics
+from nuclr_jax.types import Metrics, Sides
 
 CHUNK = 1024  # queries scored at a time
+NO_ZETA = Sides(0.0, 0.0)
 
 
 def recall(
@@ -16,6 +17,7 @@ def recall(
   text_of_image: Int[np.ndarray, "images"],
   *,
   top: tuple[int, ...] = (1, 5, 10),
+  zeta: Sides = NO_ZETA,
 ) -> Metrics:
   """Recall@k both ways; several images may belong to one text.
 
@@ -28,6 +30,8 @@ def recall(
     text: Unit-norm embeddings of the texts.
     text_of_image: Index of each image's text; every text has an image.
     top: The values of k.
+    zeta: Popularity of each image and each text as a candidate, subtracted
+      from its similarities to all queries.
 
   Returns:
     `image_to_text/recall@k`, `text_to_image/recall@k` as fractions, and
@@ -51,13 +55,13 @@ def recall(
   image_ranks = np.concatenate(
     [
       _rank(sim, text_of_image[rows][:, None] == texts)
-      for rows, sim in similarities(image, text)
+      for rows, sim in similarities(image, text, zeta.text)
     ]
   )
   text_ranks = np.concatenate(
     [
       _rank(sim, text_of_image[None] == texts[rows][:, None])
-      for rows, sim in similarities(text, image)
+      for rows, sim in similarities(text, image, zeta.image)
     ]
   )
   scores = {}
@@ -73,11 +77,12 @@ def recall(
 def similarities(
   queries: Float[np.ndarray, "queries dim"],
   gallery: Float[np.ndarray, "gallery dim"],
+  zeta: Float[np.ndarray, "gallery"] | float = 0.0,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-  """Yields `(rows, similarities of these queries to the whole gallery)`."""
+  """Yields `(rows, similarities of these queries to the gallery - zeta)`."""
   for start in range(0, len(queries), CHUNK):
     rows = slice(start, start + CHUNK)
-    yield rows, queries[rows] @ gallery.T
+    yield rows, queries[rows] @ gallery.T - zeta
 
 
 def _rank(sim, correct) -> np.ndarray:

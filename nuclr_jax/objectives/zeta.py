@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+import numpy as np
 
 from nuclr_jax.objectives import base, checks, rows
 from nuclr_jax.types import (
@@ -15,7 +16,7 @@ from nuclr_jax.types import (
   each,
 )
 
-ESTIMATORS = ("unbiased", "paper", "official")
+ESTIMATORS = ("unbiased", "paper", "official", "sinkhorn")
 
 
 class IdRows(NamedTuple):
@@ -29,7 +30,7 @@ class IdRows(NamedTuple):
 class Popularity(NamedTuple):
   """How zeta starts and moves, see `nuclr`."""
 
-  init: float
+  init: Sides  # numbers, or one for each row
   estimator: str
   center: bool
   rates: Sides  # schedules
@@ -37,7 +38,13 @@ class Popularity(NamedTuple):
 
 
 def check_popularity(
-  *, zeta_init, zeta_estimator, zeta_center, zeta_learning_rate, zeta_momentum
+  sizes: Sizes,
+  *,
+  zeta_init,
+  zeta_estimator,
+  zeta_center,
+  zeta_learning_rate,
+  zeta_momentum,
 ) -> Popularity:
   """Checks the arguments of `nuclr` that begin with zeta.
 
@@ -53,11 +60,17 @@ def check_popularity(
     low_allowed=True,
   )
   if not isinstance(zeta_learning_rate, Sides):
+    if zeta_learning_rate is None:
+      zeta_learning_rate = 0.3 if zeta_estimator == "sinkhorn" else 1e-3
     zeta_learning_rate = Sides(zeta_learning_rate, zeta_learning_rate)
-  center = zeta_estimator == "unbiased" if zeta_center is None else zeta_center
+  center = zeta_center
+  if center is None:
+    center = zeta_estimator in ("unbiased", "sinkhorn")
   checks.choice("zeta_center", center, (False, True))
+  if not isinstance(zeta_init, Sides):
+    zeta_init = Sides(zeta_init, zeta_init)
   return Popularity(
-    checks.number("zeta_init", zeta_init, "a finite number", math.isfinite),
+    each(_check_init, zeta_init, sizes.ids),
     zeta_estimator,
     center,
     each(check_rate, zeta_learning_rate),
@@ -65,16 +78,31 @@ def check_popularity(
   )
 
 
+def _check_init(zeta_init, num_rows: int):
+  """A float, or a finite array with a row per id."""
+  if np.ndim(zeta_init) == 0:
+    return checks.number(
+      "zeta_init", zeta_init, "a finite number", math.isfinite
+    )
+  zeta_init = np.asarray(zeta_init, float)
+  if zeta_init.shape != (num_rows,) or not np.isfinite(zeta_init).all():
+    raise ValueError(
+      f"zeta_init must be finite, one number for each of {num_rows} ids; got "
+      f"{list(zeta_init.shape)} with {np.sum(~np.isfinite(zeta_init))} that "
+      "are not finite"
+    )
+  return zeta_init
+
+
 def init_rows(popularity: Popularity, sizes: Sizes, *, by_id: bool) -> Sides:
   """The first rows of images and of texts; `by_id` keeps a u per id."""
 
-  def side(num_rows):
+  def side(num_rows, first):
+    zeta = jnp.broadcast_to(jnp.asarray(first, float), num_rows)
     log_u = jnp.full(num_rows, -jnp.inf, float) if by_id else None
-    return IdRows(
-      jnp.full(num_rows, popularity.init, float), jnp.zeros(num_rows), log_u
-    )
+    return IdRows(zeta, jnp.zeros(num_rows), log_u)
 
-  return each(side, sizes.ids)
+  return each(side, sizes.ids, popularity.init)
 
 
 def read(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
@@ -86,12 +114,35 @@ def read(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
   return each(side, id_rows, pairs.ids, sizes.ids)
 
 
+def gradient(
+  popularity: Popularity, contrast_sums: Sides, own_weight: Sides, n: int
+) -> Sides:
+  """Estimates of the gradient of zeta by the anchors of a batch, see `nuclr`.
+
+  Args:
+    popularity: The settings.
+    contrast_sums: sum_{i != j} w_ij over the anchors of the batch.
+    own_weight: w_jj; as all `Sides` here, filed with the contrast.
+    n: Pairs of the data set.
+  """
+
+  def side(sums, own):
+    batch = len(sums)
+    all_anchors = (n - 1) / max(batch - 1, 1) * sums
+    if popularity.estimator == "unbiased":
+      return 1 - own - all_anchors
+    if popularity.estimator == "paper":
+      return 1 - n / batch * (own + all_anchors)
+    return 1 - n / batch * (own + sums)
+
+  return each(side, contrast_sums, own_weight)
+
+
 def step(
   popularity: Popularity,
   id_rows: Sides,
   pairs: Pairs,
-  contrast_sums: Sides,
-  own_weight: Sides,
+  gradient: Sides,
   has_negative: Bool[Array, "batch"],
   count: Int[Array, ""],
   sizes: Sizes,
@@ -105,16 +156,17 @@ def step(
     popularity: The settings.
     id_rows: `IdRows` of images and of texts.
     pairs: The batch.
-    contrast_sums: sum_{i != j} w_ij over the anchors of the batch.
-    own_weight: w_jj; as all `Sides` here, filed with the contrast.
+    gradient: Of each row's zeta, of images and of texts.
     has_negative: False rows do not count.
     count: Steps done.
     sizes: Of the data set.
   """
 
-  def side(id_rows, ids, sums, own, rate, num_rows):
+  def side(id_rows, ids, gradient, rate, num_rows):
     rate = rate(count)
-    gradient = _gradient(popularity, sums, own, has_negative, sizes.num_pairs)
+    if popularity.center:
+      num_valid = jnp.maximum(jnp.sum(has_negative), 1)
+      gradient -= jnp.sum(gradient, where=has_negative) / num_valid
     gradient, touched = rows.mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
     old, beta = rows.read(id_rows.momentum, ids, num_rows), popularity.momentum
@@ -131,8 +183,7 @@ def step(
     side,
     id_rows,
     pairs.ids,
-    contrast_sums,
-    own_weight,
+    gradient,
     popularity.rates,
     sizes.ids,
   )
@@ -146,19 +197,3 @@ def metrics(zeta: Sides, xi: Sides) -> dict[str, base.Scalar]:
     "xi/image": xi.image,
     "xi/text": xi.text,
   }
-
-
-def _gradient(popularity: Popularity, sums, own, has_negative, n: int):
-  """The gradient of zeta of each contrast row of the batch, see `nuclr`."""
-  batch = len(sums)
-  all_anchors = (n - 1) / max(batch - 1, 1) * sums
-  if popularity.estimator == "unbiased":
-    gradient = 1 - own - all_anchors
-  elif popularity.estimator == "paper":
-    gradient = 1 - n / batch * (own + all_anchors)
-  else:
-    gradient = 1 - n / batch * (own + sums)
-  if popularity.center:
-    count = jnp.maximum(jnp.sum(has_negative), 1)
-    gradient -= jnp.sum(gradient, where=has_negative) / count
-  return gradient

@@ -10,6 +10,7 @@ from nuclr_jax.popularity.integral import (
   log_partition,
   log_popularity,
 )
+from nuclr_jax.popularity.unseen import zeta_of_unseen
 
 __all__ = [
   "Descent",
@@ -24,4 +25,5 @@ __all__ = [
   "objective",
   "solve",
   "solve_sampled",
+  "zeta_of_unseen",
 ]

@@ -2,7 +2,6 @@
 
 from jaxtyping import Float
 import numpy as np
-from scipy import stats
 
 from nuclr_jax.types import AnyArray, Metrics
 
@@ -21,6 +20,8 @@ def compare(
     >>> round(compare(x, 2 * x)["pearson"], 6)
     1.0
   """
+  from scipy import stats  # slow to import
+
   learned, exact = (np.asarray(x, float) for x in (learned, exact))
   constant = np.ptp(learned) == 0 or np.ptp(exact) == 0
   found = {}

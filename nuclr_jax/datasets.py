@@ -1,0 +1,113 @@
+"""Data sets by name: what each brings to a run."""
+
+from collections.abc import Mapping, Sequence
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from nuclr_jax.data.sources import Source
+from nuclr_jax.data.tokenizer import Tokenizer
+from nuclr_jax.data.transforms import Transform
+from nuclr_jax.evaluate import driver
+
+
+class Data(NamedTuple):
+  """What a data set brings to a run."""
+
+  train: Source
+  transform: Transform | None
+  tokenizer: Tokenizer
+  image_shape: tuple[int, int, int]
+  evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
+  sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
+
+
+def glyphs(
+  *,
+  data_dir: str | os.PathLike | None = None,
+  size: int = 32,
+  length: int = 12,
+  min_count: int = 1,
+  shift: float = 0.0,
+  scale: float = 0.0,
+  share_texts: bool = True,
+) -> Data:
+  """The embedded glyphs, see `data.glyphs`, and their evaluations.
+
+  Args:
+    data_dir: Folder of prepared data sets.
+    size: Height and width of the pictures, in pixels.
+    length: Token ids per caption.
+    min_count: Captions a word must be in to be a token, see `tokenizer.build`.
+    shift: Augmentation, see `transforms.shift_and_scale`.
+    scale: Likewise.
+    share_texts: False hides from training which captions repeat, see
+      `sources.hide_repetitions`.
+  """
+  # Imported here: models and objectives work without TFDS and Grain.
+  from nuclr_jax.data import digits, sources, tokenizer, transforms
+  from nuclr_jax.data import glyphs as glyph_data
+
+  folder = glyph_data.prepare(sources.cache_dir(data_dir), size=size)
+  splits = {
+    name: sources.read_records(folder, name)
+    for name in ("train", "validation", "test")
+  }
+  train = splits["train"]
+  words = tokenizer.build(train.captions, length=length, min_count=min_count)
+  (folder / "tokenizer.json").write_text(words.text)
+  sets = {
+    name: driver.ImageTextSet(x.image, x.text_id, x.captions)
+    for name, x in splits.items()
+    if name != "train"
+  }
+  evaluators = {
+    name: [
+      driver.retrieval_evaluator(sets[name]),
+      driver.zero_shot_evaluator(_scripts(sets[name]), "script"),
+    ]
+    for name in ("validation", "test")
+  }
+  images, labels = digits.load(size)
+  handwritten = driver.LabelledSet(images, labels, digits.PROMPTS)
+  evaluators["test"] += [driver.zero_shot_evaluator(handwritten, "digits")]
+  if not share_texts:
+    train = sources.hide_repetitions(train)
+  move = transforms.shift_and_scale(shift=shift, scale=scale)
+  return Data(
+    train=sources.in_memory(train, words.encode(train.captions)),
+    transform=move if shift or scale else None,
+    tokenizer=words,
+    image_shape=train.image.shape[1:],
+    evaluators=evaluators,
+    sets=sets,
+  )
+
+
+def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
+  """The data with evaluators of corrected retrieval besides its own."""
+  evaluators = {
+    split: [
+      *data.evaluators[split],
+      driver.corrected_retrieval_evaluator(
+        pairs, data.train, temperature=temperature, strength=strength
+      ),
+    ]
+    for split, pairs in data.sets.items()
+  }
+  return data._replace(evaluators=dict(data.evaluators) | evaluators)
+
+
+DATASETS = {"glyphs": glyphs}
+
+
+def _scripts(data: driver.ImageTextSet) -> driver.LabelledSet:
+  """The letters among the glyphs, labelled with their script."""
+  from nuclr_jax.data.glyphs import SCRIPTS, script_of
+
+  script = np.array([script_of(caption) for caption in data.captions])
+  label = script[data.text_id]
+  letters = label >= 0
+  prompts = [(f"{name} LETTER",) for name in SCRIPTS]
+  return driver.LabelledSet(data.image[letters], label[letters], prompts)

@@ -1,0 +1,133 @@
+"""What a run does every so many steps, besides its steps."""
+
+from collections.abc import Callable
+import logging
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax import popularity
+from nuclr_jax.data.sources import Source
+from nuclr_jax.evaluate import driver
+from nuclr_jax.objectives import checks
+from nuclr_jax.train_state import TrainState
+from nuclr_jax.types import Sides, each
+
+log = logging.getLogger(__name__)
+
+
+class Hook(NamedTuple):
+  """`apply(train_state, embed) -> train_state` after every `every` steps.
+
+  It is a pure function of its arguments, so that a resumed run does the same.
+  """
+
+  every: int
+  apply: Callable[[TrainState, driver.Embed], TrainState]
+
+
+def refresh_popularity(
+  source: Source,
+  *,
+  temperature: float,
+  seed: int,
+  steps_per_epoch: int,
+  every_epochs: float,
+  max_pairs: int = 16_384,
+  tolerance: float = 1e-2,
+  max_iterations: int = 200,
+) -> Hook:
+  """Replaces zeta and log u of `nuclr` by exact ones of the current embeddings.
+
+  All pairs are embedded as they are (not augmented) and the popularities are
+  solved, see `popularity.solve_sampled`. The momentum of zeta is forgotten and
+  xi is raised to the greatest |zeta|.
+
+  Args:
+    source: The training pairs.
+    temperature: Of the objective.
+    seed: Of the run; with the step it decides the samples.
+    steps_per_epoch: Of the run.
+    every_epochs: Epochs between two refreshes, greater than 0.
+    max_pairs: Pairs that are solved exactly; the rest follow from them.
+    tolerance: Of the residual, see `popularity.solve`.
+    max_iterations: Likewise.
+
+  Raises:
+    ValueError: If `every_epochs` is not greater than 0; while training, if the
+      objective has no popularities, or averages u by id.
+  """
+  checks.number("every_epochs", every_epochs, "greater than 0", lambda x: x > 0)
+
+  def apply(train_state, embed):
+    state, began = train_state.objective, time.monotonic()
+    old = Sides(state.sample.image, state.sample.text)
+    if not all(hasattr(rows, "zeta") for rows in old):
+      raise ValueError(
+        "refresh needs an objective with popularities, such as nuclr; remove "
+        "config.refresh"
+      )
+    if old.image.log_u is not None:
+      raise ValueError("refresh needs anchor_average 'pair', got 'id'")
+    pairs = driver.embed_pairs(embed, source)
+    step = int(train_state.step)
+    found = popularity.solve_sampled(
+      pairs.image,
+      pairs.text,
+      temperature=temperature,
+      image_id=pairs.ids.image,
+      text_id=pairs.ids.text,
+      max_pairs=max_pairs,
+      key=jax.random.fold_in(jax.random.key(seed), step),
+      tolerance=tolerance,
+      max_iterations=max_iterations,
+    )
+
+    def side(rows, ids, zeta):
+      return rows._replace(
+        zeta=_replaced(rows.zeta, ids, zeta),
+        momentum=_replaced(rows.momentum, ids, 0.0),
+      )
+
+    new = each(side, old, found.ids, found.zeta)
+    log_u = each(
+      lambda table, x: _replaced(table, pairs.pair_id, x),
+      state.sample.pair.log_u,
+      found.log_u,
+    )
+    xi = each(
+      lambda x, zeta: _like(x, np.maximum(x, np.abs(zeta).max())),
+      state.shared.xi,
+      found.zeta,
+    )
+    sample = state.sample._replace(
+      pair=state.sample.pair._replace(log_u=log_u),
+      image=new.image,
+      text=new.text,
+    )
+    log.info(
+      "step %d: popularities solved again in %.0f s, residual %.2g",
+      step,
+      time.monotonic() - began,
+      found.residual,
+    )
+    shared = state.shared._replace(xi=xi)
+    return train_state._replace(
+      objective=state._replace(sample=sample, shared=shared)
+    )
+
+  return Hook(max(1, round(every_epochs * steps_per_epoch)), apply)
+
+
+def _replaced(table, ids, values):
+  """The table with other values at some rows."""
+  new = np.array(table)
+  new[ids] = values
+  return _like(table, new)
+
+
+def _like(old, new):
+  """`new` with the type and the place of `old`."""
+  return jax.device_put(np.asarray(new, old.dtype), old.sharding)

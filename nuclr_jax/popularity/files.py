@@ -1,0 +1,70 @@
+"""Popularities in a file, for another run to start from."""
+
+import os
+import pathlib
+
+import numpy as np
+
+from nuclr_jax.popularity.exact import Popularity
+from nuclr_jax.types import Sides, Sizes
+
+NAME = "popularity.npz"
+
+
+def save(
+  path: str | os.PathLike,
+  found: Popularity,
+  *,
+  temperature: float,
+  fingerprint: str,
+) -> None:
+  """Writes zeta with their ids, the temperature and the data's fingerprint."""
+  np.savez(
+    path,
+    image_id=found.ids.image,
+    text_id=found.ids.text,
+    zeta_image=found.zeta.image,
+    zeta_text=found.zeta.text,
+    log_u_image=found.log_u.image,
+    log_u_text=found.log_u.text,
+    temperature=temperature,
+    fingerprint=fingerprint,
+  )
+
+
+def load_zeta(
+  path: str | os.PathLike, sizes: Sizes, *, fingerprint: str
+) -> Sides:
+  """Reads the zeta of every image id and text id of a data set.
+
+  Args:
+    path: What `save` wrote.
+    sizes: Of the data set.
+    fingerprint: Of the data set.
+
+  Raises:
+    ValueError: If there is no such file, or it is of other data.
+  """
+  path = pathlib.Path(path)
+  try:
+    file = np.load(path)
+    zeta = Sides(file["zeta_image"], file["zeta_text"])
+    ids = Sides(file["image_id"], file["text_id"])
+    found = str(file["fingerprint"])
+  except (OSError, KeyError, ValueError) as error:
+    raise ValueError(
+      f"warm_start: {path} is not the {NAME} of a run ({error}); write one "
+      "with nuclr popularity --workdir=..."
+    ) from error
+  if found != fingerprint:
+    raise ValueError(
+      f"warm_start: {path} is of the data {found!r}, this run has "
+      f"{fingerprint!r}; solve the popularities of a run on the same data"
+    )
+  for side, given, size in zip(Sides._fields, ids, sizes.ids, strict=True):
+    if not np.array_equal(given, np.arange(size)):
+      raise ValueError(
+        f"warm_start: {path} has {len(given)} of {size} {side} ids; solve all "
+        "pairs"
+      )
+  return zeta

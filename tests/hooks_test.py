@@ -1,0 +1,202 @@
+"""Exact popularities within a run: refreshed, and to start from."""
+
+import functools
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from nuclr_jax import Sides, experiment, popularity, train
+from nuclr_jax.evaluate import driver
+from nuclr_jax.hooks import Hook
+from nuclr_jax.popularity import files
+
+EVERY = 5 * 64 / 43_173  # epochs in which a tiny run does 5 steps
+
+
+@pytest.fixture(scope="module")
+def build(tiny, data_dir):
+  """Makes the parts of a tiny run; its data is read once, and cut."""
+  data = experiment.load_data(tiny().data, data_dir=data_dir)
+  return functools.partial(experiment.build, data=data)
+
+
+def solved(parts, mesh, state, **arguments):
+  with jax.set_mesh(mesh):
+    embed = train.embedder(parts, mesh)(state)
+    pairs = driver.embed_pairs(embed, parts.data.train)
+    return popularity.solve(
+      pairs.image,
+      pairs.text,
+      temperature=parts.config["objective"]["temperature"],
+      text_id=pairs.text_id,
+      **arguments,
+    )
+
+
+def tables(state):
+  sample = jax.device_get(state.objective.sample)
+  return Sides(sample.image, sample.text), sample.pair.log_u
+
+
+def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build, tmp_path):
+  config = tiny(
+    **{
+      "refresh.every_epochs": EVERY,
+      "refresh.max_pairs": 100_000,
+      "refresh.tolerance": 1e-3,
+      "objective.zeta_learning_rate.value": 0.0,
+      "num_epochs": EVERY,
+    }
+  )
+  parts = build(config)
+  assert [hook.every for hook in parts.hooks] == [5]
+  result = train.fit(config, tmp_path, parts=parts)
+  mesh = train.make_mesh(parts.config)
+  exact = solved(parts, mesh, result.train_state)
+  rows, log_u = tables(result.train_state)
+  for side, found, zeta in zip(Sides._fields, rows, exact.zeta, strict=True):
+    n = len(zeta)
+    np.testing.assert_allclose(found.zeta[:n], zeta, atol=1e-3)
+    np.testing.assert_array_equal(found.zeta[n:], 0)  # rows of the padding
+    np.testing.assert_array_equal(found.momentum, 0)
+    visits = getattr(log_u, side)[: parts.data.train.sizes.num_pairs]
+    np.testing.assert_allclose(visits, getattr(exact.log_u, side), atol=0.02)
+    xi = getattr(result.train_state.objective.shared.xi, side)
+    np.testing.assert_allclose(xi, np.abs(found.zeta).max(), rtol=1e-6)
+
+
+def test_a_stopped_run_with_refreshes_goes_on_bit_for_bit(
+  tiny, build, tmp_path
+):
+  config = tiny(**{"refresh.every_epochs": EVERY, "refresh.max_pairs": 500})
+  parts = build(config)
+  straight = train.fit(config, tmp_path / "straight", parts=parts)
+
+  def stop(state, embed):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return state
+
+  interrupted = parts._replace(hooks=(Hook(10, stop), *parts.hooks))
+  half = train.fit(config, tmp_path / "halves", parts=interrupted)
+  assert not half.finished and int(half.train_state.step) == 10
+  whole = train.fit(config, tmp_path / "halves", parts=parts)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    *map(jax.device_get, (whole.train_state, straight.train_state)),
+  )
+
+
+def test_hooks_see_every_nth_state_and_its_model(tiny, build, tmp_path):
+  seen = []
+
+  def look(state, embed):
+    seen.append((int(state.step), embed.text(["DIGIT ONE"]).shape))
+    return state
+
+  parts = build(tiny())._replace(hooks=(Hook(8, look),))
+  train.fit(tiny(), tmp_path, parts=parts)
+  assert seen == [(8, (1, 16)), (16, (1, 16))]
+
+
+def test_refresh_on_eight_devices(tiny, build, tmp_path):
+  config = tiny(
+    **{
+      "refresh.every_epochs": EVERY,
+      "refresh.max_pairs": 500,
+      "num_epochs": EVERY,
+    }
+  )
+  alone = train.fit(config, tmp_path / "one", parts=build(config))
+  config.num_devices = 8
+  together = train.fit(config, tmp_path / "eight", parts=build(config))
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, atol=2e-3),
+    *(tables(result.train_state)[0] for result in (alone, together)),
+  )
+
+
+@pytest.mark.parametrize(
+  "name, overrides, message",
+  [
+    ("sogclr", {}, "needs an objective with popularities"),
+    ("nuclr", {"objective.anchor_average": "id"}, "anchor_average 'pair'"),
+  ],
+)
+def test_refresh_refuses_what_has_no_zeta(
+  name, overrides, message, tiny, build, tmp_path
+):
+  config = tiny(name, **{"refresh.every_epochs": EVERY} | overrides)
+  with pytest.raises(ValueError, match=message):
+    train.fit(config, tmp_path, parts=build(config))
+
+
+@pytest.mark.parametrize(
+  "refresh, message",
+  [
+    ({"every_epochs": -1.0}, "every_epochs must be greater than 0"),
+    ({"every_epoch": 1.0}, "unknown keys .'every_epoch'. of refresh"),
+  ],
+)
+def test_bad_refreshes_are_refused_at_once(refresh, message, tiny, build):
+  config = tiny().to_dict() | {"refresh": refresh}
+  with pytest.raises(ValueError, match=message):
+    build(config)
+
+
+class TestWarmStart:
+  """Zeta of a run that start from those of another one."""
+
+  @pytest.fixture(scope="class")
+  def source(self, build, tiny):
+    return build(tiny()).data.train
+
+  @pytest.fixture
+  def path(self, source, tmp_path):
+    sizes = source.sizes
+    rng = np.random.default_rng(0)
+    zeta = Sides(*(rng.normal(size=n) / 10 for n in sizes.ids))
+    unused = Sides(np.zeros(sizes.num_pairs), np.zeros(sizes.num_pairs))
+    found = popularity.Popularity(
+      ids=Sides(*map(np.arange, sizes.ids)),
+      zeta=zeta,
+      log_u=unused,
+      log_denominator=unused,
+      residual=0.0,
+      iterations=0,
+      converged=True,
+    )
+    path = tmp_path / files.NAME
+    files.save(path, found, temperature=0.1, fingerprint=source.fingerprint)
+    return path
+
+  def config(self, tiny, path, name="nuclr"):
+    return tiny(name).to_dict() | {"warm_start": str(path)}
+
+  def test_zeta_and_xi_start_there(self, tiny, build, path):
+    parts = build(self.config(tiny, path))
+    _, state = parts.objective.init()
+    zeta = np.load(path)["zeta_text"]
+    np.testing.assert_allclose(state.sample.text.zeta, zeta, rtol=1e-6)
+    np.testing.assert_allclose(
+      state.shared.xi.text, np.abs(zeta).max(), rtol=1e-6
+    )
+
+  def test_other_data_is_refused(self, tiny, build, path, source):
+    content = dict(np.load(path))
+    np.savez(path, **content | {"fingerprint": "photos/train/7"})
+    with pytest.raises(ValueError, match="of the data 'photos/train/7', this"):
+      build(self.config(tiny, path))
+    np.savez(path, **content | {"text_id": np.arange(7)})
+    with pytest.raises(ValueError, match="has 7 of .* text ids; solve all"):
+      build(self.config(tiny, path))
+
+  def test_no_such_file(self, tiny, build, tmp_path):
+    with pytest.raises(ValueError, match="write one with nuclr popularity"):
+      build(self.config(tiny, tmp_path / "missing.npz"))
+
+  def test_an_objective_without_zeta(self, tiny, build, path):
+    with pytest.raises(ValueError, match="needs an objective with pop"):
+      build(self.config(tiny, path, "sogclr"))

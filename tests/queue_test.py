@@ -1,0 +1,187 @@
+"""Zeta by Sinkhorn's iteration over the latest pairs."""
+
+import jax
+import jax.numpy as jnp
+import make_pairs
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from nuclr_jax import Pairs, Sides, objectives, popularity, sharding
+from nuclr_jax.types import each
+
+N, B, TAU = 24, 4, 0.2
+RNG = np.random.default_rng(0)
+IMAGE_ID, TEXT_ID = RNG.integers(0, 20, N), RNG.integers(0, 9, N)
+
+
+def embeddings(image_id=IMAGE_ID, text_id=TEXT_ID):
+  image = make_pairs.unit_rows(0, N, 6)
+  text = make_pairs.unit_rows(1, N, 6)
+  return image[image_id], text[text_id]
+
+
+def nuclr(**arguments):
+  defaults = dict(
+    num_pairs=N,
+    temperature=TAU,
+    zeta_estimator="sinkhorn",
+    zeta_momentum=0.0,
+    zeta_queue=N,
+    dim=6,
+  )
+  return objectives.nuclr(**(defaults | arguments))
+
+
+def batch(ids, image_id=IMAGE_ID, text_id=TEXT_ID):
+  image, text = embeddings(image_id, text_id)
+  ids = np.asarray(ids)
+  return Pairs(
+    *map(jnp.asarray, (image[ids], text[ids], ids, image_id[ids], text_id[ids]))
+  )
+
+
+def test_two_steps_against_loops(x64):
+  """The second step's zeta, from the queue that the first one left."""
+  objective = nuclr(zeta_learning_rate=0.5, zeta_center=False)
+  params, state = objective.init()
+  ids = RNG.permutation(N)[: 2 * B].reshape(2, B)
+  for i in ids:
+    _, (state, _) = objective.apply(params, state, batch(i))
+  image, text = embeddings()
+  for side, anchor, contrast, anchor_id, contrast_id in (
+    ("text", image, text, IMAGE_ID, TEXT_ID),
+    ("image", text, image, TEXT_ID, IMAGE_ID),
+  ):
+    # First step: the queue is empty, w_jj = 1, zeta rests at 0, D = own.
+    queue, now = ids
+    log_d = np.sum(anchor * contrast, axis=1) / TAU
+    sim = anchor @ contrast.T / TAU
+    apart = np.not_equal.outer(anchor_id, anchor_id)
+    apart &= np.not_equal.outer(contrast_id, contrast_id)
+    rho = np.log((N - 1) / B)
+    moves = {}
+    for j in now:
+      rest = logsumexp(np.where(apart[j, queue], sim[j, queue], -np.inf)) + rho
+      own = np.exp(sim[j, j] - np.logaddexp(sim[j, j], rest))
+      log_w = np.where(apart[queue, j], sim[queue, j] - log_d[queue], -np.inf)
+      total = own + np.exp(rho + logsumexp(log_w))
+      moves.setdefault(contrast_id[j], []).append(TAU * np.log(total))
+    table = np.zeros(N)
+    for row, values in moves.items():
+      table[row] = 0.5 * np.mean(values)
+    found = getattr(state.sample, side).zeta
+    np.testing.assert_allclose(found, table[: len(found)], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+  "given",
+  [(np.arange(N), np.arange(N)), (np.arange(N), TEXT_ID), (IMAGE_ID, TEXT_ID)],
+  ids=["distinct", "captions shared", "both shared"],
+)
+def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
+  """The fixed point is the solution of eq. (8), if no id repeats."""
+  rows = [np.unique(x, return_inverse=True)[1] for x in given]
+  sizes = [row.max() + 1 for row in rows]
+  objective = nuclr(
+    zeta_learning_rate=0.7,
+    zeta_center=False,  # the batches are always the same
+    num_images=sizes[0],
+    num_texts=sizes[1],
+  )
+  apply = jax.jit(objective.apply)
+  params, state = objective.init()
+  for start in range(0, 200 * N, B):  # in turn: the queue holds all pairs
+    ids = (start + np.arange(B)) % N
+    _, (state, _) = apply(params, state, batch(ids, *rows))
+  image, text = embeddings(*rows)
+  exact = popularity.solve(
+    image,
+    text,
+    temperature=TAU,
+    image_id=rows[0],
+    text_id=rows[1],
+    tolerance=1e-12,
+  )
+  for side, row in zip(Sides._fields, rows, strict=True):
+    zeta = np.asarray(getattr(state.sample, side).zeta)[row]
+    expected = getattr(exact.zeta, side)[row]
+    # Exact but for the mean of logarithms, where an id has several pairs.
+    several = len(row) > row.max() + 1
+    tolerance = 0.05 if several else 1e-8
+    np.testing.assert_allclose(zeta - zeta.mean(), expected, atol=tolerance)
+    assert np.corrcoef(zeta, expected)[0, 1] > 0.98
+
+
+def test_zeta_rests_at_a_rate_of_zero_and_the_queue_fills():
+  objective = nuclr(zeta_learning_rate=0.0, zeta_queue=2 * B)
+  params, state = objective.init()
+  for start in (0, B, 2 * B):
+    ids = np.arange(start, start + B)
+    _, (state, _) = objective.apply(params, state, batch(ids))
+  np.testing.assert_array_equal(state.sample.text.zeta, 0)
+  queue = state.shared.queue
+  held = np.concatenate([IMAGE_ID[2 * B : 3 * B], IMAGE_ID[B : 2 * B]])
+  np.testing.assert_array_equal(queue.ids.image, held)
+  assert np.isfinite(queue.log_denominator.image).all()
+
+
+def test_a_queue_that_is_no_multiple_of_the_batch():
+  objective = nuclr(zeta_queue=2 * B + 1)
+  params, state = objective.init()
+  for start in (0, B, 2 * B):
+    ids = np.arange(start, start + B)
+    loss, (state, _) = objective.apply(params, state, batch(ids))
+  assert np.isfinite(loss)
+  assert np.isinf(state.shared.queue.log_denominator.image[-1])
+  assert np.isfinite(state.sample.text.zeta).all()
+
+
+def test_eight_devices_give_the_same():
+  pairs = make_pairs.make_pairs(0, batch=16, dim=6, num_pairs=64, num_texts=20)
+  objective = nuclr(num_pairs=64, num_texts=20, zeta_queue=32)
+  run = jax.jit(objective.apply)
+  results = []
+  for devices in (1, 8):
+    params, state = objective.init()
+    with jax.set_mesh(sharding.make_mesh(devices)):
+      for _ in range(3):
+        _, (state, _) = run(params, state, pairs)
+    results.append(jax.device_get(state.sample))
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+    *results,
+  )
+
+
+def test_extreme_similarities_stay_finite():
+  """Where the weights of an anchor underflow in float32."""
+  objective = nuclr(temperature=0.001, zeta_learning_rate=1.0)
+  apply = jax.jit(objective.apply)
+  params, state = objective.init()
+  for start in range(0, 3 * N, B):
+    ids = (start + np.arange(B)) % N
+    _, (state, _) = apply(params, state, batch(ids))
+  zeta = Sides(state.sample.image.zeta, state.sample.text.zeta)
+  each(lambda x: np.testing.assert_array_less(np.abs(x), 3), zeta)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(dim=None), "dim must be a whole number"),
+    (dict(zeta_queue=0), "zeta_queue must be a whole number"),
+    (dict(zeta_queue=True), "zeta_queue must be a whole number"),
+    (dict(temperature_learning_rate=0.1), "must not be 'sinkhorn' with"),
+  ],
+)
+def test_bad_arguments(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    nuclr(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [dict(zeta_queue=2), dict(dim=7)])
+def test_a_queue_that_does_not_fit_the_batch(arguments):
+  objective = nuclr(**arguments)
+  with pytest.raises(ValueError, match="at least the batch size and dim"):
+    objective.apply(*objective.init(), batch(np.arange(B)))
