@@ -9,8 +9,15 @@ nuclr evaluate --workdir=runs/mine
 
 nuclr report --workdir=runs/mine
   Writes report.html: curves, popularities, retrieval examples.
+
+nuclr popularity --workdir=runs/mine
+nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
+  Solves the exact popularities of a run's training pairs, or of embeddings of
+  any model (arrays image, text [pairs, dim]; or image.npy,text.npy); writes
+  tables, a plot and a page of samples to popularity/ in the workdir.
 """
 
+import json
 import pathlib
 import sys
 
@@ -38,6 +45,14 @@ HUBS = flags.DEFINE_float(
   "hubs",
   0.0,
   "Rank by sim - HUBS * zeta, too; 0.5 is a good choice (evaluate).",
+)
+EMBEDDINGS = flags.DEFINE_string(
+  "embeddings", None, "Embeddings to take instead of a run's (popularity)."
+)
+MAX_PAIRS = flags.DEFINE_integer(
+  "max_pairs",
+  None,
+  "Solve a sample of so many pairs and extend it to all (popularity).",
 )
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of errors.")
 
@@ -79,7 +94,26 @@ def report() -> None:
   print(f"report: {report.write(workdir(), data_dir=DATA_DIR.value)}")
 
 
-VERBS = {"train": train, "evaluate": evaluate, "report": report}
+def popularity() -> None:
+  """Solves and shows the popularities of a run or of embeddings in files."""
+  from nuclr_jax.report import popularity, subject
+
+  folder, tau = workdir(), TEMPERATURE.value
+  if EMBEDDINGS.value:
+    found = subject.from_files(EMBEDDINGS.value, temperature=tau)
+  else:
+    found = subject.from_run(folder, data_dir=DATA_DIR.value, temperature=tau)
+  path = popularity.write(found, folder, max_pairs=MAX_PAIRS.value)
+  print_table(json.loads((path.parent / "summary.json").read_text()))
+  print(f"popularities: {path}")
+
+
+VERBS = {
+  "train": train,
+  "evaluate": evaluate,
+  "report": report,
+  "popularity": popularity,
+}
 
 
 def workdir() -> pathlib.Path:

@@ -146,12 +146,13 @@ def test_bad_refreshes_are_refused_at_once(refresh, message, tiny, build):
     build(config)
 
 
+@pytest.fixture(scope="module")
+def source(build, tiny):
+  return build(tiny()).data.train
+
+
 class TestWarmStart:
   """Zeta of a run that start from those of another one."""
-
-  @pytest.fixture(scope="class")
-  def source(self, build, tiny):
-    return build(tiny()).data.train
 
   @pytest.fixture
   def path(self, source, tmp_path):

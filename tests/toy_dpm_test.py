@@ -18,7 +18,7 @@ import toy_report
 import toy_risks
 import toy_summary
 
-from nuclr_jax import popularity
+from nuclr_jax import markdown, popularity
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "toy_dpm"
@@ -306,7 +306,7 @@ def test_intervals_are_students():
 def test_the_tables_are_those_of_the_results():
   results = json.loads((STUDY / "results.json").read_text())
   text = (STUDY / "README.md").read_text()
-  assert toy_report.insert(text, toy_report.tables(results)) == text
+  assert markdown.insert(text, toy_report.tables(results)) == text
   settings = toy_risks.Settings()
   assert results["sizes"] == list(settings.sizes)
   assert results["repetitions"] == settings.repetitions

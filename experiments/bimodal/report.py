@@ -5,9 +5,7 @@ python experiments/bimodal/report.py
 Works on an unfinished study too; every table says how many seeds it has.
 """
 
-from collections.abc import Sequence
 import pathlib
-import re
 
 from algorithms import ALGORITHMS
 import figures
@@ -16,7 +14,7 @@ import study
 from summary import MEAN, difference, diverged, mean_std, seeds, values
 import tables
 
-from nuclr_jax import records
+from nuclr_jax import markdown, records
 
 HERE = pathlib.Path(__file__).resolve().parent
 README = HERE / "README.md"
@@ -31,12 +29,6 @@ COLUMNS = {
 COLUMNS["mean of the four"] = [x for x in COLUMNS.values() if x != MEAN]
 BOTH_SPLITS = {"validation R@1": study.CRITERION, "test R@1": MEAN}
 GAP = f"{REFERENCE} − it [95 %]"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A Markdown table."""
-  lines = [header, ["---"] * len(header), *rows]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tuning_table(results) -> str:
@@ -61,7 +53,7 @@ def tuning_table(results) -> str:
       ]
     )
   header = "algorithm, best settings, final, best trial, median, worst, trials"
-  return table(header.split(", "), rows)
+  return markdown.table(header.split(", "), rows)
 
 
 def against_reference(groups, results, columns) -> list[list[str]]:
@@ -89,7 +81,7 @@ def comparison_table(results, batch_size: int = study.BATCH_SIZE) -> str:
   """Every algorithm at one batch size on the test characters."""
   groups = study.comparison(results, batch_size)
   rows = against_reference(groups, results, COLUMNS)
-  return table(["algorithm", *COLUMNS, GAP, "seeds"], rows)
+  return markdown.table(["algorithm", *COLUMNS, GAP, "seeds"], rows)
 
 
 def difference_table(results) -> str:
@@ -100,7 +92,7 @@ def difference_table(results) -> str:
     for label in groups
     if label != REFERENCE
   ]
-  return table([f"{REFERENCE} −", *COLUMNS], rows)
+  return markdown.table([f"{REFERENCE} −", *COLUMNS], rows)
 
 
 def batch_size_table(results) -> str:
@@ -118,7 +110,7 @@ def batch_size_table(results) -> str:
       gaps.setdefault(label, []).append(ahead)
   header = ["algorithm", *(f"batch {size}" for size in sizes)]
   header += [f"{REFERENCE} − it at {size}" for size in sizes]
-  return table(header, [[x, *cells[x], *gaps[x]] for x in cells])
+  return markdown.table(header, [[x, *cells[x], *gaps[x]] for x in cells])
 
 
 def regime_table(results) -> str:
@@ -128,13 +120,15 @@ def regime_table(results) -> str:
     for regime, groups in study.regimes(results).items()
     for row in against_reference(groups, results, BOTH_SPLITS)
   ]
-  return table(["regime", "algorithm", *BOTH_SPLITS, GAP, "seeds"], rows)
+  return markdown.table(
+    ["regime", "algorithm", *BOTH_SPLITS, GAP, "seeds"], rows
+  )
 
 
 def ablation_table(results) -> str:
   """Figure 4 and Table 3 in numbers."""
   rows = against_reference(study.ablations(results), results, BOTH_SPLITS)
-  return table(["variant", *BOTH_SPLITS, GAP, "seeds"], rows)
+  return markdown.table(["variant", *BOTH_SPLITS, GAP, "seeds"], rows)
 
 
 def estimator_table(results) -> str:
@@ -149,7 +143,7 @@ def estimator_table(results) -> str:
   header = ["estimator", "ζ rate", *BOTH_SPLITS]
   for side in ("texts", "images"):
     header += [f"correlation, {side}", f"spread, {side}"]
-  return table([*header, "seeds"], rows)
+  return markdown.table([*header, "seeds"], rows)
 
 
 def correlation(runs, results, side: str) -> str:
@@ -195,14 +189,7 @@ def main() -> None:
     "ablations": ablation_table(results),
     "estimators": estimator_table(results),
   }
-  text = README.read_text()
-  for name, part in parts.items():
-    mark = f"<!-- {name} -->"
-    pattern = f"{mark}.*?<!-- end -->"
-    if not re.search(pattern, text, re.DOTALL):
-      raise ValueError(f"{README} lacks {mark} ... <!-- end -->")
-    new = f"{mark}\n{part}\n<!-- end -->"
-    text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
+  text = markdown.insert(README.read_text(), parts)
   records.write_atomically(README, text)
   print(f"{README}: {parts['status']}")
 

@@ -20,7 +20,7 @@ import toy_report
 import toy_risks
 import toy_summary
 
-from nuclr_jax import records
+from nuclr_jax import markdown, records
 
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGES = ("jax", "numpy", "scipy", "matplotlib")
@@ -82,7 +82,7 @@ def main(settings: toy_risks.Settings, output: pathlib.Path) -> None:
   records.write_json(output / "results.json", results)
   readme = output / "README.md"
   if readme.exists():
-    text = toy_report.insert(readme.read_text(), toy_report.tables(results))
+    text = markdown.insert(readme.read_text(), toy_report.tables(results))
     records.write_atomically(readme, text)
   print(f"{output}: {toy_report.status(results)}")
 

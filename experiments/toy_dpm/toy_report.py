@@ -1,10 +1,9 @@
 """The tables of README.md, from the numbers of results.json."""
 
-from collections.abc import Sequence
-import re
-
 from toy_risks import GCL, LEARNED, MLE, TRUE
 from toy_summary import Numbers
+
+from nuclr_jax import markdown
 
 SHOWN = (100, 1000, 3000)  # sizes in the tables; the figures have all
 ERRORS = {  # in the tables of errors
@@ -25,12 +24,6 @@ ERROR_TERMS = {  # in the tables of error terms
   "GCL, means": "GCL, means",
   "GCL, best": "GCL, smallest over c",
 }
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A Markdown table."""
-  lines = [header, ["---"] * len(header), *rows]
-  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def cells(results: Numbers, *path: str, digits: int = 4) -> list[str]:
@@ -67,7 +60,7 @@ def error_table(results: Numbers) -> str:
   rows = [
     [label, *cells(results, "error", name)] for name, label in names.items()
   ]
-  return table(header(results, "method, rule for c"), rows)
+  return markdown.table(header(results, "method, rule for c"), rows)
 
 
 def error_term_table(results: Numbers) -> str:
@@ -76,7 +69,7 @@ def error_term_table(results: Numbers) -> str:
     [label, *cells(results, "error_term", name)]
     for name, label in ERROR_TERMS.items()
   ]
-  return table(header(results, "q~, rule for c"), rows)
+  return markdown.table(header(results, "q~, rule for c"), rows)
 
 
 def shape_table(results: Numbers) -> str:
@@ -91,7 +84,7 @@ def shape_table(results: Numbers) -> str:
   ]
   values = cells(results, "correlation", digits=5)
   rows.append(["correlation of log q~ and log q, learned", *values])
-  return table(header(results, "quantity"), rows)
+  return markdown.table(header(results, "quantity"), rows)
 
 
 def difference_table(results: Numbers) -> str:
@@ -102,7 +95,7 @@ def difference_table(results: Numbers) -> str:
     for what, pairs in first["differences"].items()
     for name in pairs
   ]
-  return table(header(results, "difference"), rows)
+  return markdown.table(header(results, "difference"), rows)
 
 
 def truth_list(results: Numbers) -> str:
@@ -167,19 +160,3 @@ def tables(results: Numbers) -> dict[str, str]:
     "truth": truth_list(results),
     "solvers": solver_list(results),
   }
-
-
-def insert(text: str, parts: dict[str, str]) -> str:
-  """Replaces what lies between `<!-- mark -->` and `<!-- end -->`.
-
-  Raises:
-    ValueError: If a mark is missing.
-  """
-  for name, part in parts.items():
-    mark = f"<!-- {name} -->"
-    pattern = f"{mark}.*?<!-- end -->"
-    if not re.search(pattern, text, re.DOTALL):
-      raise ValueError(f"the README lacks {mark} ... <!-- end -->")
-    new = f"{mark}\n{part}\n<!-- end -->"
-    text = re.sub(pattern, lambda _, new=new: new, text, flags=re.DOTALL)
-  return text

@@ -10,19 +10,29 @@ from nuclr_jax.popularity.integral import (
   log_partition,
   log_popularity,
 )
+from nuclr_jax.popularity.network import (
+  Network,
+  fit_network,
+  predict_zeta,
+  r_squared,
+)
 from nuclr_jax.popularity.unseen import zeta_of_unseen
 
 __all__ = [
   "Descent",
+  "Network",
   "Popularity",
   "balance_heuristic",
   "compare",
   "descend",
   "empirical_risk",
   "error_term",
+  "fit_network",
   "log_partition",
   "log_popularity",
   "objective",
+  "predict_zeta",
+  "r_squared",
   "solve",
   "solve_sampled",
   "zeta_of_unseen",

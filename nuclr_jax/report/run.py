@@ -1,10 +1,7 @@
 """The report of a run: one HTML file, and its plots as PNG files."""
 
-import base64
-from collections.abc import Sequence
 import html
 import importlib.metadata
-import io
 import json
 import logging
 import os
@@ -14,30 +11,16 @@ import platform
 import jax
 from matplotlib.figure import Figure
 import numpy as np
-from PIL import Image
 
 from nuclr_jax import records, train
 from nuclr_jax.evaluate import driver
 from nuclr_jax.evaluate.retrieval import similarities
 from nuclr_jax.experiment import Experiment
+from nuclr_jax.report import page
 
 log = logging.getLogger(__name__)
 
 NUM_SHOWN = 24  # samples per gallery
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
-       margin: 2rem auto; padding: 0 1rem; color: #222; }
-h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
-table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
-       text-align: left; vertical-align: top; }
-td.n { font-variant-numeric: tabular-nums; }
-.gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
-figure img { width: 64px; height: 64px; image-rendering: pixelated;
-       display: block; } .plot { max-width: 100%; }
-.right { color: #16703a; } .wrong { color: #a8261c; }
-pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
-"""
 
 
 def write(
@@ -69,20 +52,14 @@ def write(
   plots = workdir / "report"
   plots.mkdir(exist_ok=True)
   sections = [
-    f"<h1>{html.escape(workdir.name)}</h1>",
     _metrics(workdir),
     _curves(records.read_history(workdir), plots),
     _sample_state(parts, state, plots),
     _retrieval(examples, image, text),
     _config(parts),
   ]
-  page = (
-    "<!doctype html><html lang=en><meta charset=utf-8>"
-    f"<title>{html.escape(workdir.name)}</title>"
-    f"<style>{STYLE}</style><body>{''.join(sections)}</body></html>"
-  )
   path = workdir / "report.html"
-  records.write_atomically(path, page)
+  page.write(path, workdir.name, sections)
   log.info("wrote %s", path)
   return path
 
@@ -111,7 +88,7 @@ def _curves(history, plots) -> str:
     ["validation/image_to_text/recall@1", "validation/text_to_image/recall@1"],
   )
   right.set_ylim(0, 1)
-  return "<h2>Training</h2>" + _save(figure, plots / "curves.png")
+  return "<h2>Training</h2>" + page.save(figure, plots / "curves.png")
 
 
 def _plot(axes, history, names) -> None:
@@ -155,8 +132,8 @@ def _sample_state(parts, state, plots) -> str:
     axis.hist(values, bins=60, color="#456")
     axis.set_title(name, fontsize=10)
     axis.locator_params(axis="x", nbins=4)
-  page = "<h2>Per-sample state</h2>" + _save(figure, plots / "state.png")
-  return page + "".join(
+  plot = page.save(figure, plots / "state.png")
+  return f"<h2>Per-sample state</h2>{plot}" + "".join(
     _popular(parts.data.train, s, z) for s, z in zeta.items()
   )
 
@@ -166,7 +143,7 @@ def _popular(source, side, zeta) -> str:
   pair_of = _pairs_by_id(source, side)
   known = np.flatnonzero(pair_of >= 0)
   order = known[np.argsort(zeta[known], kind="stable")]
-  page = ""
+  section = ""
   for title, ids in (
     (f"Most popular {side}s", order[::-1][:NUM_SHOWN]),
     (f"Least popular {side}s", order[:NUM_SHOWN]),
@@ -177,8 +154,8 @@ def _popular(source, side, zeta) -> str:
       f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
       for i, caption in zip(ids, captions, strict=True)
     ]
-    page += f"<h2>{title}</h2>{_gallery(batch.image, notes)}"
-  return page
+    section += f"<h2>{title}</h2>{page.gallery(batch.image, notes)}"
+  return section
 
 
 def _pairs_by_id(source, side) -> np.ndarray:
@@ -198,7 +175,7 @@ def _retrieval(examples: driver.ImageTextSet, image, text) -> str:
     [np.argsort(-sim, axis=1)[:, :3] for _, sim in similarities(image, text)]
   )
   right = best[:, 0] == examples.text_id
-  page = "<h2>Retrieval among test characters: image to text</h2>"
+  section = "<h2>Retrieval among test characters: image to text</h2>"
   for title, rows in (("right", right), ("wrong", ~right)):
     candidates = np.flatnonzero(rows)
     some = np.random.default_rng(0).permutation(candidates)[: NUM_SHOWN // 2]
@@ -211,9 +188,9 @@ def _retrieval(examples: driver.ImageTextSet, image, text) -> str:
       )
       for i in some
     ]
-    page += f"<h3 class={title}>{title}</h3>"
-    page += _gallery(examples.image[some], notes)
-  return page
+    section += f"<h3 class={title}>{title}</h3>"
+    section += page.gallery(examples.image[some], notes)
+  return section
 
 
 def _config(parts) -> str:
@@ -228,28 +205,3 @@ def _config(parts) -> str:
     f"<h2>Config</h2><pre>{html.escape(shown)}</pre><h2>Versions</h2>"
     f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
   )
-
-
-def _gallery(images: np.ndarray, notes: Sequence[str]) -> str:
-  figures = [
-    f"<figure><img src='{_png(image)}' alt=''>{note}</figure>"
-    for image, note in zip(images, notes, strict=True)
-  ]
-  return f"<div class=gallery>{''.join(figures)}</div>"
-
-
-def _png(image: np.ndarray) -> str:
-  """A picture as a data address."""
-  buffer = io.BytesIO()
-  Image.fromarray(np.squeeze(image)).save(buffer, format="png")
-  return _data_address(buffer.getvalue())
-
-
-def _save(figure: Figure, path: pathlib.Path) -> str:
-  """Saves a plot beside the report and shows it inside."""
-  figure.savefig(path, dpi=110)
-  return f"<img class=plot alt='' src='{_data_address(path.read_bytes())}'>"
-
-
-def _data_address(data: bytes) -> str:
-  return "data:image/png;base64," + base64.b64encode(data).decode()

@@ -1,0 +1,68 @@
+"""Pieces of HTML pages: galleries, plots, one file that needs no other."""
+
+import base64
+from collections.abc import Sequence
+import html
+import io
+import pathlib
+
+from matplotlib.figure import Figure
+import numpy as np
+from PIL import Image
+
+from nuclr_jax import records
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
+       margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
+       text-align: left; vertical-align: top; }
+td.n { font-variant-numeric: tabular-nums; }
+.gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
+figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
+figure img { width: 64px; height: 64px; image-rendering: pixelated;
+       display: block; } .plot { max-width: 100%; }
+.right { color: #16703a; } .wrong { color: #a8261c; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
+"""
+
+
+def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
+  """Writes a page of its sections."""
+  title = html.escape(title)
+  records.write_atomically(
+    path,
+    f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
+    f"<style>{STYLE}</style><body><h1>{title}</h1>{''.join(sections)}"
+    "</body></html>",
+  )
+
+
+def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
+  """Pictures, each with a note in HTML; notes alone if there are none."""
+  if images is None:
+    figures = [f"<figure>{note}</figure>" for note in notes]
+  else:
+    figures = [
+      f"<figure><img src='{png(image)}' alt=''>{note}</figure>"
+      for image, note in zip(images, notes, strict=True)
+    ]
+  return f"<div class=gallery>{''.join(figures)}</div>"
+
+
+def png(image: np.ndarray) -> str:
+  """A picture as a data address."""
+  buffer = io.BytesIO()
+  Image.fromarray(np.squeeze(image)).save(buffer, format="png")
+  return _data_address(buffer.getvalue())
+
+
+def save(figure: Figure, path: pathlib.Path) -> str:
+  """Saves a plot beside the report and shows it inside."""
+  figure.savefig(path, dpi=110)
+  return f"<img class=plot alt='' src='{_data_address(path.read_bytes())}'>"
+
+
+def _data_address(data: bytes) -> str:
+  return "data:image/png;base64," + base64.b64encode(data).decode()

@@ -1,0 +1,271 @@
+"""Exact popularities as a table, a plot and a page of samples to look at."""
+
+import csv
+import html
+import json
+import logging
+import os
+import pathlib
+import time
+from typing import Any, NamedTuple
+
+import jax
+from matplotlib.figure import Figure
+import numpy as np
+
+from nuclr_jax import popularity, sharding
+from nuclr_jax.popularity import files, suspects
+from nuclr_jax.report import page
+from nuclr_jax.report.subject import Subject
+from nuclr_jax.types import Sides
+
+log = logging.getLogger(__name__)
+
+NUM_SHOWN = 24  # samples in a gallery
+NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
+
+
+class Side(NamedTuple):
+  """One side's table: a row per id."""
+
+  name: str  # "image" or "text"
+  ids: np.ndarray
+  pair: np.ndarray  # index of some pair of each id
+  columns: dict[str, Any]
+  clusters: list[np.ndarray]  # rows of near-duplicates, largest cluster first
+
+
+def write(
+  subject: Subject,
+  workdir: str | os.PathLike,
+  *,
+  max_pairs: int | None = None,
+  tolerance: float = 1e-3,
+) -> pathlib.Path:
+  """Solves the popularities and writes them to `workdir/popularity/`.
+
+  `images.csv` and `texts.csv` are tables with a row per id; `popularity.npz`
+  is for the warm start of a run; `summary.json` has the correlations;
+  `popularity.html` shows the samples.
+
+  Args:
+    subject: From `subject.from_run` or `subject.from_files`.
+    workdir: Folder; made if missing.
+    max_pairs: Solve a sample of so many pairs exactly and extend it to all.
+    tolerance: Of the residual, see `popularity.solve`.
+
+  Returns:
+    The path of the page.
+
+  Raises:
+    ValueError: For embeddings or ids that `popularity.solve` refuses.
+  """
+  folder = pathlib.Path(workdir).absolute() / "popularity"
+  pairs, tau = subject.pairs, subject.temperature
+  log.info("solving the popularities of %d pairs", len(pairs.pair_id))
+  began = time.monotonic()
+  with jax.set_mesh(sharding.make_mesh()):
+    found = popularity.solve_sampled(
+      pairs.image,
+      pairs.text,
+      temperature=tau,
+      image_id=pairs.ids.image,
+      text_id=pairs.ids.text,
+      max_pairs=max_pairs or max(2, len(pairs.pair_id)),
+      key=jax.random.key(0),
+      tolerance=tolerance,
+    )
+  seconds = time.monotonic() - began
+  log.info("solved in %.0f s, residual %.2g", seconds, found.residual)
+  folder.mkdir(parents=True, exist_ok=True)
+  files.save(
+    folder / files.NAME,
+    found,
+    temperature=tau,
+    fingerprint=subject.fingerprint,
+  )
+  own = suspects.log_own_weight(found, pairs, temperature=tau)
+  sides = [_side(name, subject, found, own) for name in Sides._fields]
+  for side in sides:
+    _write_table(folder / f"{side.name}s.csv", side)
+  summary = {
+    "pairs": len(pairs.pair_id),
+    "images": len(found.ids.image),
+    "texts": len(found.ids.text),
+    "temperature": tau,
+    "residual": found.residual,
+    "iterations": found.iterations,
+    "converged": found.converged,
+    "seconds": round(seconds, 1),
+  } | _scores(sides)
+  (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+  sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
+  for side in sides:
+    sections += _galleries(subject, side)
+    sections.append(_noise(subject, found, side, getattr(own, side.name)))
+  path = folder / "popularity.html"
+  page.write(path, f"Popularities: {folder.parent.name}", sections)
+  return path
+
+
+def _side(name, subject, found, own) -> Side:
+  """The table of one side."""
+  pairs, tau = subject.pairs, subject.temperature
+  other = "text" if name == "image" else "image"
+  side_id, other_id = (getattr(pairs.ids, x) for x in (name, other))
+  ids, first, row, count = np.unique(
+    side_id, return_index=True, return_inverse=True, return_counts=True
+  )
+
+  def mean(values):
+    """Mean over the pairs of each id, in linear space for logarithms."""
+    return np.bincount(row, values) / count
+
+  def log_mean(values):
+    top = values.max(where=np.isfinite(values), initial=-700)
+    with np.errstate(divide="ignore"):
+      return np.log(mean(np.exp(values - top))) + top
+
+  def learned(x):
+    return None if x is None else getattr(x, name)
+
+  zeta, log_u = learned(subject.zeta), learned(subject.log_u)
+  embedding = getattr(pairs, name)[first]
+  groups = suspects.clusters(embedding, other_id[first], threshold=1 - tau / 2)
+  cluster = np.zeros(len(ids), int)
+  for number, members in enumerate(groups, 1):
+    cluster[members] = number
+  nothing = [""] * len(ids)
+  columns = {
+    "id": ids,
+    "caption": subject.captions(pairs.ids.text[first]),
+    "pairs": count,
+    "zeta_learned": nothing if zeta is None else zeta[ids],
+    "zeta_exact": getattr(found.zeta, name),
+    "log_u_learned": nothing if log_u is None else log_mean(log_u),
+    "log_u_exact": log_mean(getattr(found.log_u, name)),
+    "own_similarity": mean(np.einsum("nd,nd->n", pairs.image, pairs.text)),
+    "own_weight": mean(np.exp(getattr(own, name))),
+    "cluster": cluster,
+  }
+  return Side(name, ids, first, columns, groups)
+
+
+def _write_table(path: pathlib.Path, side: Side) -> None:
+  with path.open("w", newline="", encoding="utf-8") as file:
+    writer = csv.writer(file)
+    writer.writerow(side.columns)
+    writer.writerows(zip(*side.columns.values(), strict=True))
+
+
+def _scores(sides) -> dict[str, float]:
+  """How the learned zeta compare with the exact ones."""
+  scores = {}
+  for side in sides:
+    zeta = side.columns["zeta_learned"]
+    if not isinstance(zeta, list):
+      found = popularity.compare(zeta, side.columns["zeta_exact"])
+      scores |= {f"{side.name}/{name}": x for name, x in found.items()}
+  return scores
+
+
+def _table(summary) -> str:
+  rows = "".join(
+    f"<tr><td>{name}<td class=n>{f'{x:.4g}' if isinstance(x, float) else x}"
+    for name, x in summary.items()
+  )
+  return (
+    "<p>exp(&zeta;/&tau;) is how popular a sample is: how often it is similar "
+    f"to anchors that are not its own.</p><table>{rows}</table>"
+  )
+
+
+def _plot(sides) -> Figure:
+  """Learned against exact zeta, or the distribution of the exact ones."""
+  figure = Figure(figsize=(10, 4.4), layout="constrained")
+  for axes, side in zip(figure.subplots(1, 2), sides, strict=True):
+    exact, learned = side.columns["zeta_exact"], side.columns["zeta_learned"]
+    axes.set_title(f"{side.name}s")
+    axes.set_xlabel("exact zeta")
+    if isinstance(learned, list):
+      axes.hist(exact, bins=80, color="#456")
+      axes.set_ylabel(f"{side.name}s")
+      continue
+    axes.scatter(exact, learned, s=3, alpha=0.2, linewidths=0, color="#456")
+    low, high = float(np.min(exact)), float(np.max(exact))
+    shift = float(np.mean(learned) - np.mean(exact))
+    axes.plot([low, high], [low + shift, high + shift], color="#a8261c", lw=1)
+    axes.set_ylabel("learned zeta")
+    axes.grid(alpha=0.3)
+  return figure
+
+
+def _galleries(subject: Subject, side: Side) -> list[str]:
+  """The most and the least popular, and the clusters of near-duplicates."""
+  zeta = side.columns["zeta_exact"]
+  order = np.argsort(zeta, kind="stable")
+  sections = []
+  for title, sorted_rows in (
+    (f"Most popular {side.name}s", order[::-1]),
+    (f"Least popular {side.name}s", order),
+  ):
+    rows = _one_each(sorted_rows, side.columns["caption"], NUM_SHOWN)
+    notes = [f"{_caption(side, i)}<br>&zeta; = {zeta[i]:+.4f}" for i in rows]
+    sections.append(f"<h2>{title}</h2>" + _show(subject, side, rows, notes))
+  sections.append(
+    f"<h2>Near-duplicate {side.name}s: suspected false negatives</h2><p>"
+    f"{len(side.clusters):,} clusters of {side.name}s that training takes for "
+    "negatives of each other.</p>"
+  )
+  for members in side.clusters[:NUM_CLUSTERS]:
+    shown = _one_each(members, side.columns["caption"], CLUSTER_SHOWN)
+    notes = [_caption(side, i) for i in shown]
+    sections.append(
+      f"<h3>{len(members):,} {side.name}s</h3>"
+      + _show(subject, side, shown, notes)
+    )
+  return sections
+
+
+def _noise(subject: Subject, found, side: Side, log_own) -> str:
+  """Pairs whose anchor finds almost anything more likely than its own."""
+  pairs = subject.pairs
+  other = "text" if side.name == "image" else "image"
+  worst = np.argsort(log_own, kind="stable")[:NUM_SHOWN]
+  _, first = np.unique(getattr(pairs.ids, other), return_index=True)
+  best = first[
+    suspects.preferred(
+      getattr(pairs, side.name)[worst],
+      getattr(pairs, other)[first],
+      getattr(found.zeta, other),
+    )
+  ]
+  own = subject.captions(pairs.ids.text[worst])
+  rather = subject.captions(pairs.ids.text[best])
+  notes = [
+    f"<b>{html.escape(a)}</b><br>own weight {np.exp(log_own[i]):.1e}<br>"
+    f"rather: <span class=wrong>{html.escape(b)}</span>"
+    for i, a, b in zip(worst, own, rather, strict=True)
+  ]
+  return (
+    f"<h2>Suspected label noise, {side.name}s as anchors</h2>"
+    + page.gallery(subject.pictures(worst), notes)
+  )
+
+
+def _one_each(rows, captions, count: int) -> np.ndarray:
+  """The first rows with different captions."""
+  first = {}
+  for row in rows:
+    first.setdefault(captions[row], row)
+    if len(first) == count:
+      break
+  return np.array(list(first.values()), int)
+
+
+def _caption(side: Side, row) -> str:
+  return html.escape(side.columns["caption"][row])
+
+
+def _show(subject: Subject, side: Side, rows, notes) -> str:
+  return page.gallery(subject.pictures(side.pair[rows]), notes)

@@ -1,0 +1,158 @@
+"""`nuclr popularity`: tables, page and warm-start file."""
+
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import make_pairs
+import numpy as np
+import pytest
+
+from nuclr_jax import experiment, popularity, train
+from nuclr_jax.popularity import files
+from nuclr_jax.report import popularity as popularity_page
+from nuclr_jax.report import subject
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def table(path):
+  with path.open(newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def run(tiny, data_dir, tmp_path_factory):
+  """A tiny run, its parts, and the files that the verb wrote."""
+  folder = tmp_path_factory.mktemp("a run")
+  config = tiny()
+  parts = experiment.build(config, data_dir=data_dir)
+  train.fit(config, folder, parts=parts)
+  found = subject.from_run(folder, parts=parts)
+  page = popularity_page.write(found, folder, max_pairs=1000)
+  return folder, parts, found, page
+
+
+def test_tables_have_a_row_per_id(run):
+  folder, parts, found, _ = run
+  sizes = parts.data.train.sizes
+  images = table(folder / "popularity" / "images.csv")
+  texts = table(folder / "popularity" / "texts.csv")
+  assert (len(images), len(texts)) == sizes.ids
+  assert set(images[0]) >= {
+    "id", "caption", "zeta_learned", "zeta_exact", "log_u_exact", "cluster",
+  }  # fmt: skip
+  captions = parts.data.train.captions(np.arange(sizes.num_texts))
+  assert [row["caption"] for row in texts] == captions
+  assert sum(int(row["pairs"]) for row in texts) == sizes.num_pairs
+  learned = [float(row["zeta_learned"]) for row in texts]
+  np.testing.assert_allclose(learned, found.zeta.text, atol=1e-6)
+
+
+def test_summary_agrees_with_the_tables(run):
+  folder, *_ = run
+  summary = json.loads((folder / "popularity" / "summary.json").read_text())
+  for side in ("image", "text"):
+    rows = table(folder / "popularity" / f"{side}s.csv")
+    learned, exact = (
+      np.array([float(row[f"zeta_{name}"]) for row in rows])
+      for name in ("learned", "exact")
+    )
+    expected = np.corrcoef(learned, exact)[0, 1]
+    assert summary[f"{side}/pearson"] == pytest.approx(expected, abs=1e-4)
+  assert summary["converged"]
+
+
+def test_the_page_shows_all_galleries(run):
+  folder, _, _, path = run
+  page = path.read_text()
+  for side in ("image", "text"):
+    for title in (
+      f"Most popular {side}s",
+      f"Least popular {side}s",
+      f"Near-duplicate {side}s",
+      f"label noise, {side}s as anchors",
+    ):
+      assert title in page
+  assert page.count("data:image/png") > 100
+  assert (folder / "popularity" / "zeta.png").stat().st_size > 5000
+
+
+def test_another_run_starts_from_it(run, tiny):
+  folder, parts, *_ = run
+  path = folder / "popularity" / files.NAME
+  config = tiny().to_dict() | {"warm_start": str(path)}
+  again = experiment.build(config, data=parts.data)
+  _, state = again.objective.init()
+  assert np.std(state.sample.text.zeta) > 0
+
+
+class TestFiles:
+  """Embeddings of another model."""
+
+  def setup_method(self):
+    self.text = make_pairs.unit_rows(0, 20, 8)
+    self.text_id = np.arange(50) % 20
+    noise = 0.3 * make_pairs.unit_rows(1, 50, 8)
+    self.image = self.text[self.text_id] + noise
+    self.content = dict(
+      image=self.image,
+      text=self.text,
+      text_id=self.text_id,
+      caption=np.array([f"caption, {i}" for i in self.text_id]),
+    )
+
+  def test_npz(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    popularity_page.write(given, tmp_path)
+    rows = table(tmp_path / "popularity" / "texts.csv")
+    assert rows[7]["caption"] == "caption, 7"
+    assert rows[7]["zeta_learned"] == ""
+    exact = popularity.solve(
+      self.image, self.text[self.text_id], temperature=0.1, text_id=self.text_id
+    )
+    found = [float(row["zeta_exact"]) for row in rows]
+    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-6)
+
+  def test_two_npy_files_by_the_launcher(self, tmp_path):
+    np.save(tmp_path / "image.npy", self.image)
+    np.save(tmp_path / "text.npy", self.text[self.text_id] + 1e-3)
+    paths = f"{tmp_path / 'image.npy'},{tmp_path / 'text.npy'}"
+    result = subprocess.run(
+      [
+        sys.executable, "-m", "nuclr_jax.main", "popularity",
+        f"--embeddings={paths}", "--temperature=0.1",
+        f"--workdir={tmp_path / 'out'}",
+      ],
+      cwd=ROOT, env=os.environ | {"NPROC": "2"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "popularity.html" in result.stdout
+    rows = table(tmp_path / "out" / "popularity" / "images.csv")
+    assert len(rows) == 50 and rows[3]["caption"] == "text 3"
+
+  @pytest.mark.parametrize(
+    "change, message",
+    [
+      (dict(text=None), r"lacks the arrays \['text'\], it has"),
+      (dict(text_id=np.arange(50)), "must point into the 20 rows of text"),
+      (dict(caption=np.array(["one"])), "one entry for each of 50 pairs"),
+    ],
+  )
+  def test_what_is_wrong_is_said(self, change, message, tmp_path):
+    content = {
+      k: v for k, v in (self.content | change).items() if v is not None
+    }
+    np.savez(tmp_path / "x.npz", **content)
+    with pytest.raises(ValueError, match=message):
+      subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+
+  def test_no_temperature_or_no_file(self, tmp_path):
+    with pytest.raises(ValueError, match="need --temperature"):
+      subject.from_files("x.npz", temperature=None)
+    with pytest.raises(ValueError, match="no.npz cannot be read"):
+      subject.from_files(str(tmp_path / "no.npz"), temperature=0.1)
