@@ -23,8 +23,9 @@ INDIVIDUAL = dict(
   gamma=0.8,
 )
 # By config name; the objective has the same name unless `name` says otherwise.
-# Tuned in experiments/bimodal (smaller towers, 8 epochs), but for ntxent and
-# for the rate of ζ of nuclr_individual, which is that of nuclr.
+# Tuned in experiments/bimodal (smaller towers, 8 epochs), but for ntxent, the
+# rate of ζ of nuclr_individual (that of "unbiased" there) and how nuclr finds ζ:
+# see experiments/popularity.
 OBJECTIVES = dict(
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
@@ -51,11 +52,12 @@ OBJECTIVES = dict(
     temperature=0.07,
     gamma=0.8,
     zeta_init=0.0,
-    zeta_estimator="unbiased",
+    zeta_estimator="sinkhorn",
     own_pair="xi",
     anchor_average="pair",
-    zeta_learning_rate=ZETA_RATE,
-    zeta_momentum=0.1,
+    zeta_learning_rate=ZETA_RATE | dict(value=0.3),  # fraction of the way
+    zeta_momentum=0.0,
+    zeta_queue=4096,
   ),
   nuclr_individual=dict(
     **INDIVIDUAL,

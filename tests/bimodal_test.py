@@ -102,6 +102,10 @@ def test_rows_of_another_config_are_refused():
     runner.check_protocol({run.key: training_row | {"config": "0"}})
 
 
+def test_all_rows_are_of_todays_configs():
+  runner.check_protocol(tables.index(tables.read(tables.RUNS)))
+
+
 def test_differences_are_paired():
   """Seeds that both have; the interval of a textbook example."""
   ours = {0: 5.0, 1: 7.0, 2: 6.0, 9: 0.0}

@@ -24,6 +24,13 @@ def glyphs():
 def make_config(run: study.Run):
   """The config of a run: configs/glyphs.py with a tower of a minute."""
   config = glyphs()(algorithms.ALGORITHMS[run.algorithm].config)
+  with config.unlocked():  # what configs/glyphs.py gained since the study
+    del config.warm_start, config.refresh
+    if "zeta_queue" in config.objective:
+      del config.objective.zeta_queue
+      config.objective.zeta_estimator = "unbiased"
+      config.objective.zeta_learning_rate.value = 1e-2
+      config.objective.zeta_momentum = 0.1
   config.update_from_flattened_dict(
     {
       "model.text_layers": 0,

@@ -45,6 +45,9 @@ OBJECTIVES = {
   "sogclr": lambda n: objectives.sogclr(num_pairs=n),
   "isogclr": lambda n: objectives.isogclr(num_pairs=n),
   "nuclr": lambda n: objectives.nuclr(num_pairs=n),
+  "nuclr_sinkhorn": lambda n: objectives.nuclr(
+    num_pairs=n, zeta_estimator="sinkhorn", zeta_queue=4096, dim=128
+  ),
   "nuclr_individual": lambda n: objectives.nuclr(
     num_pairs=n, temperature_learning_rate=1e-3
   ),

@@ -193,11 +193,11 @@ def make_problem(
     on_device = sharding.replicate([np.pad(x, padding) for x in on_device])
     return Cells(*on_device, groups)
 
-  image, text = each(lambda x: x[here].astype(float), pairs.embedding)
+  image, text = each(lambda x: x[here], pairs.embedding)
   return Problem(
     cells=each(cells, pairs.embedding, cell_of),
     ids=each(lambda row: make_groups(row[here]), pairs.rows),
-    own=np.einsum("nd,nd->n", image, text) / temperature,
+    own=np.einsum("nd,nd->n", image, text, dtype=float) / temperature,
     log_ratio=float(np.log(max(num_pairs - 1, 1) / max(len(here) - 1, 1))),
     temperature=temperature,
   )
