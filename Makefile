@@ -1,4 +1,4 @@
-# make demo: train NUCLR on the embedded data and open the report.
+# make demo: train NUCLR on the embedded data, report, exact popularities.
 # make test: every check, as CI runs it.
 # Both make a virtual environment in .venv first.
 
@@ -13,6 +13,7 @@ BIN := .venv/bin
 demo: .venv/demo.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
+	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
 test: .venv/test.stamp lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -24,8 +24,8 @@ INDIVIDUAL = dict(
 )
 # By config name; the objective has the same name unless `name` says otherwise.
 # Tuned in experiments/bimodal (smaller towers, 8 epochs), but for ntxent, the
-# rate of ζ of nuclr_individual (that of "unbiased" there) and how nuclr finds ζ:
-# see experiments/popularity.
+# rate of ζ of nuclr_individual (that of "unbiased" there) and the estimator of
+# nuclr, which experiments/popularity compares.
 OBJECTIVES = dict(
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
