@@ -84,7 +84,9 @@ def solve(
     num_pairs: If these pairs are a uniform sample of a data set, its size:
       then each negative stands for (num_pairs - 1) / (pairs - 1) of them.
     start: `Sides` of zeta, rows as in the result, to start from.
-    tolerance: Of the residual. In float32 below 1e-4 is out of reach.
+    tolerance: Of the residual; in float32 about 1e-5 is the least. Where groups of
+      data hardly see each other (low temperatures), their zeta relative to each
+      other converge last and may be off by more than the residual suggests.
     max_iterations: Of each side; a warning says if they were too few.
 
   Returns:

@@ -1,0 +1,96 @@
+"""Time and memory of exact popularities; JSON on standard output.
+
+python experiments/popularity/benchmark.py --pairs=43000 --texts=6000 --dim=128
+
+Embeddings are drawn at random: captions around 300 topics, and for each pair an
+image near its caption. `plain` is Sinkhorn's iteration without extrapolation,
+in the same process, on the same problem.
+"""
+
+import json
+import resource
+import time
+
+from absl import app, flags
+import jax
+import numpy as np
+
+from nuclr_jax import host, popularity
+from nuclr_jax.popularity import sinkhorn
+
+PAIRS = flags.DEFINE_integer("pairs", 43_000, "Pairs.")
+TEXTS = flags.DEFINE_integer("texts", 6_000, "Distinct captions.")
+DIM = flags.DEFINE_integer("dim", 128, "Width of the embeddings.")
+TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07, 0.02], "tau.")
+TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Of the residual.")
+PLAIN = flags.DEFINE_bool("plain", True, "Also without extrapolation.")
+
+
+def unit(x):
+  """Rows of unit norm, float32."""
+  return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def embeddings():
+  """Images and texts of all pairs, and text ids."""
+  rng = np.random.default_rng(0)
+  topics = unit(rng.normal(size=(300, DIM.value)))
+  topic = topics[rng.integers(0, 300, TEXTS.value)]
+  text = unit(topic + 0.8 * unit(rng.normal(size=topic.shape)))
+  text_id = rng.integers(0, TEXTS.value, PAIRS.value)
+  noise = unit(rng.normal(size=(PAIRS.value, DIM.value)))
+  return unit(text[text_id] + 0.7 * noise), text[text_id], text_id
+
+
+def solve(image, text, text_id, temperature: float) -> dict[str, float]:
+  """One solution and what it took."""
+  began = time.monotonic()
+  found = popularity.solve(
+    image,
+    text,
+    temperature=temperature,
+    text_id=text_id,
+    tolerance=TOLERANCE.value,
+  )
+  seconds = time.monotonic() - began
+  return {
+    "seconds": round(seconds, 2),
+    "iterations": found.iterations,
+    "residual": found.residual,
+    "converged": found.converged,
+  }
+
+
+def main(argv) -> None:
+  """Solves each problem once to compile, then measures."""
+  del argv
+  host.keep_memory()
+  data = embeddings()
+  solve(*data, temperature=10.0)  # compiles
+  results = []
+  for temperature in TEMPERATURES.value:
+    row = {"temperature": temperature} | solve(*data, temperature)
+    if PLAIN.value:
+      memory, sinkhorn.MEMORY = sinkhorn.MEMORY, 0
+      row["plain"] = solve(*data, temperature)
+      sinkhorn.MEMORY = memory
+    results.append(row)
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  print(
+    json.dumps(
+      {
+        "pairs": PAIRS.value,
+        "texts": TEXTS.value,
+        "dim": DIM.value,
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "peak_memory_GiB": round(peak, 2),
+        "results": results,
+      },
+      indent=2,
+    )
+  )
+
+
+if __name__ == "__main__":
+  app.run(main)
