@@ -59,6 +59,7 @@ def build(
   *,
   data_dir: str | os.PathLike | None = None,
   data: Data | None = None,
+  fresh: bool = True,
 ) -> Experiment:
   """Makes the parts that a config names; prepares the data if need be.
 
@@ -67,6 +68,7 @@ def build(
     data_dir: Folder of prepared data sets, see `sources.cache_dir`.
     data: What `load_data` gave for `config.data`, so that many runs in one
       process read it once.
+    fresh: False leaves out the warm start, which only a first state needs.
 
   Returns:
     An `Experiment`.
@@ -107,7 +109,7 @@ def build(
       config["objective"],
       span,
       dim=config["model"].get("dim"),
-      **_warm_start(config, data),
+      **(_warm_start(config, data) if fresh else {}),
       **sizes._asdict(),
     ),
     optimizer=_call(
@@ -149,8 +151,8 @@ def temperature_of(config: Config, params: Params) -> float:
   known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
   if "temperature" not in known or spec.get("temperature_learning_rate"):
     raise ValueError(
-      f"the objective {spec['name']} has no single temperature; give one with "
-      "--temperature"
+      f"the objective {spec['name']} has no single temperature; choose one "
+      "with --temperature (nuclr popularity, nuclr evaluate --hubs)"
     )
   return float(spec.get("temperature", known["temperature"].default))
 
@@ -182,14 +184,10 @@ def complete(config: Config) -> dict[str, Any]:
 
 def _warm_start(config, data) -> dict[str, Sides]:
   """The first zeta, if they come from another run."""
-  path, name = config["warm_start"], config["objective"]["name"]
+  path = config["warm_start"]
   if path is None:
     return {}
-  if "zeta_init" not in inspect.signature(OBJECTIVES[name]).parameters:
-    raise ValueError(
-      f"warm_start needs an objective with popularities, such as nuclr; {name} "
-      "has none"
-    )
+  _check_has_zeta("warm_start", config)
   source = data.train
   zeta = load_zeta(path, source.sizes, fingerprint=source.fingerprint)
   return {"zeta_init": zeta}
@@ -198,8 +196,11 @@ def _warm_start(config, data) -> dict[str, Sides]:
 def _hooks(config, data, steps_per_epoch) -> tuple[Hook, ...]:
   """What the config asks for between the steps."""
   refresh = dict(config["refresh"] or {"every_epochs": 0})
+  if "every_epochs" not in refresh:
+    raise ValueError("config.refresh lacks every_epochs; 0 = never")
   if not refresh["every_epochs"]:
     return ()
+  _check_has_zeta("refresh", config)
   return (
     refresh_popularity(
       data.train,
@@ -209,6 +210,17 @@ def _hooks(config, data, steps_per_epoch) -> tuple[Hook, ...]:
       **refresh,
     ),
   )
+
+
+def _check_has_zeta(what: str, config) -> None:
+  """Raises ValueError unless the objective has popularities at one tau."""
+  spec = config["objective"]
+  known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
+  if "zeta_init" not in known or spec.get("temperature_learning_rate"):
+    raise ValueError(
+      f"{what} needs an objective with popularities and one temperature, such "
+      f"as nuclr; got {spec['name']}"
+    )
 
 
 def _check_names(config) -> None:

@@ -12,6 +12,7 @@ from nuclr_jax import popularity
 from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import driver
 from nuclr_jax.objectives import checks
+from nuclr_jax.objectives.queue import emptied
 from nuclr_jax.train_state import TrainState
 from nuclr_jax.types import Sides, each
 
@@ -42,8 +43,8 @@ def refresh_popularity(
   """Replaces zeta and log u of `nuclr` by exact ones of the current embeddings.
 
   All pairs are embedded as they are (not augmented) and the popularities are
-  solved, see `popularity.solve_sampled`. The momentum of zeta is forgotten and
-  xi is raised to the greatest |zeta|.
+  solved, see `popularity.solve_sampled`. The momentum of zeta and the queue of
+  "sinkhorn" are forgotten, and xi is raised to the greatest |zeta|.
 
   Args:
     source: The training pairs.
@@ -114,6 +115,8 @@ def refresh_popularity(
       found.residual,
     )
     shared = state.shared._replace(xi=xi)
+    if shared.queue is not None:
+      shared = shared._replace(queue=emptied(shared.queue))
     return train_state._replace(
       objective=state._replace(sample=sample, shared=shared)
     )

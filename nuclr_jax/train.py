@@ -70,9 +70,10 @@ def fit(
   config = experiment.complete(config)
   workdir = pathlib.Path(workdir)
   mesh = make_mesh(config)
-  if checkpoint.steps(workdir):
+  fresh = not checkpoint.steps(workdir)
+  if not fresh:
     records.check_config(workdir, config)
-  parts = _parts(parts, config, data_dir)
+  parts = _parts(parts, config, data_dir, fresh=fresh)
   records.write_config(workdir, config)
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
@@ -121,7 +122,7 @@ def load(
   config = experiment.complete(records.read_config(workdir))
   mesh, manager = make_mesh(config), checkpoint.open_to_read(workdir)
   with jax.set_mesh(mesh), contextlib.closing(manager):
-    parts = _parts(parts, config, data_dir)
+    parts = _parts(parts, config, data_dir, fresh=False)
     return parts, mesh, start(parts, mesh, manager)
 
 
@@ -176,10 +177,10 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
   return lambda state: make(state.params["model"], state.model_state)
 
 
-def _parts(parts, config, data_dir) -> Experiment:
+def _parts(parts, config, data_dir, *, fresh: bool) -> Experiment:
   """The parts of a config, or those given if they are of this config."""
   if parts is None:
-    return experiment.build(config, data_dir=data_dir)
+    return experiment.build(config, data_dir=data_dir, fresh=fresh)
   differing = records.differences(parts.config, config)
   if differing:
     raise ValueError(f"parts are of another config: {'; '.join(differing)}")

@@ -130,7 +130,8 @@ def test_refresh_on_eight_devices(tiny, build, tmp_path):
 @pytest.mark.parametrize(
   "name, overrides, message",
   [
-    ("sogclr", {}, "needs an objective with popularities"),
+    ("sogclr", {}, "refresh needs an objective with popularities"),
+    ("nuclr_individual", {}, "refresh needs an objective with popularities"),
     ("nuclr", {"objective.anchor_average": "id"}, "anchor_average 'pair'"),
   ],
 )
@@ -147,6 +148,7 @@ def test_refresh_refuses_what_has_no_zeta(
   [
     ({"every_epochs": -1.0}, "every_epochs must be greater than 0"),
     ({"every_epoch": 1.0}, "unknown keys .'every_epoch'. of refresh"),
+    ({"max_pairs": 100}, "config.refresh lacks every_epochs"),
   ],
 )
 def test_bad_refreshes_are_refused_at_once(refresh, message, tiny, build):
@@ -177,6 +179,7 @@ class TestWarmStart:
       residual=0.0,
       iterations=0,
       converged=True,
+      num_solved=sizes.num_pairs,
     )
     path = tmp_path / files.NAME
     files.save(path, found, temperature=0.1, fingerprint=source.fingerprint)
@@ -202,6 +205,17 @@ class TestWarmStart:
     np.savez(path, **content | {"text_id": np.arange(7)})
     with pytest.raises(ValueError, match="has 7 of .* text ids; solve all"):
       build(self.config(tiny, path))
+
+  def test_only_the_first_state_needs_the_file(
+    self, tiny, build, few_pairs, path, tmp_path, monkeypatch
+  ):
+    monkeypatch.setitem(experiment.DATASETS, "glyphs", lambda **_: few_pairs)
+    config = tiny(num_epochs=0.01).to_dict()
+    config |= {"warm_start": str(path), "data": {"name": "glyphs"}}
+    train.fit(config, tmp_path / "run")
+    path.unlink()
+    _, _, state = train.load(tmp_path / "run")
+    assert int(state.step) == 1
 
   def test_no_such_file(self, tiny, build, tmp_path):
     with pytest.raises(ValueError, match="write one with nuclr popularity"):

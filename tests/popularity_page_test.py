@@ -114,11 +114,12 @@ class TestFiles:
     rows = table(tmp_path / "popularity" / "texts.csv")
     assert rows[7]["caption"] == "caption, 7"
     assert rows[7]["zeta_learned"] == ""
+    unit = self.image / np.linalg.norm(self.image, axis=1, keepdims=True)
     exact = popularity.solve(
-      self.image, self.text[self.text_id], temperature=0.1, text_id=self.text_id
+      unit, self.text[self.text_id], temperature=0.1, text_id=self.text_id
     )
     found = [float(row["zeta_exact"]) for row in rows]
-    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-6)
+    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-5)
 
   def test_two_npy_files_by_the_launcher(self, tmp_path):
     np.save(tmp_path / "image.npy", self.image)
@@ -137,9 +138,26 @@ class TestFiles:
     rows = table(tmp_path / "out" / "popularity" / "images.csv")
     assert len(rows) == 50 and rows[3]["caption"] == "text 3"
 
+  def test_tables_by_id_on_both_sides(self, tmp_path):
+    image_id = np.arange(50) % 30
+    content = self.content | dict(image=3 * self.image[:30], image_id=image_id)
+    np.savez(tmp_path / "x.npz", **content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert len(given.pairs.pair_id) == 50
+    norm = np.linalg.norm(given.pairs.image, axis=1)
+    np.testing.assert_allclose(norm, 1, rtol=1e-5)  # scaled
+    popularity_page.write(given, tmp_path)
+    summary = json.loads((tmp_path / "popularity/summary.json").read_text())
+    assert (summary["pairs"], summary["pairs_solved"]) == (50, 50)
+    assert (summary["images"], summary["texts"]) == (30, 20)
+
   @pytest.mark.parametrize(
     "change, message",
     [
+      (dict(text_id=np.array(["a"] * 50)), "text_id must be integers"),
+      (dict(image=np.zeros((50, 8))), "image must not be zero; row 0 is"),
+      (dict(image=np.ones(50)), "image must be floating of shape"),
+      (dict(text=np.ones((3, 8)), text_id=np.arange(3)), "got 50 and 3; say"),
       (dict(text=None), r"lacks the arrays \['text'\], it has"),
       (dict(text_id=np.arange(50)), "must point into the 20 rows of text"),
       (dict(caption=np.array(["one"])), "one entry for each of 50 pairs"),
@@ -158,3 +176,8 @@ class TestFiles:
       subject.from_files("x.npz", temperature=None)
     with pytest.raises(ValueError, match="no.npz cannot be read"):
       subject.from_files(str(tmp_path / "no.npz"), temperature=0.1)
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    with pytest.raises(ValueError, match="broken.npz cannot be read"):
+      subject.from_files(str(tmp_path / "broken.npz"), temperature=0.1)
+    with pytest.raises(ValueError, match="one .npz or two .npy files"):
+      subject.from_files("x.npy", temperature=0.1)

@@ -53,13 +53,17 @@ def test_two_steps_against_loops(x64):
     ("text", image, text, IMAGE_ID, TEXT_ID),
     ("image", text, image, TEXT_ID, IMAGE_ID),
   ):
-    # First step: the queue is empty, w_jj = 1, zeta rests at 0, D = own.
+    # First step: the queue is empty, zeta rests at 0, D is the batch's own.
     queue, now = ids
-    log_d = np.sum(anchor * contrast, axis=1) / TAU
     sim = anchor @ contrast.T / TAU
     apart = np.not_equal.outer(anchor_id, anchor_id)
     apart &= np.not_equal.outer(contrast_id, contrast_id)
     rho = np.log((N - 1) / B)
+    log_d = np.zeros(N)
+    for i in queue:
+      rest = logsumexp(np.where(apart[i, queue], sim[i, queue], -np.inf))
+      rest += np.log((N - 1) / (B - 1))
+      log_d[i] = np.logaddexp(sim[i, i], rest)
     moves = {}
     for j in now:
       rest = logsumexp(np.where(apart[j, queue], sim[j, queue], -np.inf)) + rho

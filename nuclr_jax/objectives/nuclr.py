@@ -175,8 +175,9 @@ def nuclr(
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   sinkhorn = zeta_estimator == "sinkhorn"
   if sinkhorn:
-    individual = temperature_learning_rate is not None
-    queues.check_queue(zeta_queue, dim, individual=individual)
+    queues.check_queue(
+      zeta_queue, dim, individual=temperature_learning_rate is not None
+    )
   individual, offset = None, 0.0
   if temperature_learning_rate is not None:
     if anchor_average == "id":
@@ -256,6 +257,7 @@ def nuclr(
         id_rows,
         pairs,
         zeta,
+        log_phi,
         temperature=temperature,
         count=count,
         sizes=sizes,

@@ -64,11 +64,21 @@ def init_queue(size: int, dim: int) -> Queue:
   )
 
 
+def emptied(queue: Queue) -> Queue:
+  """The queue without its pairs, for when zeta were replaced from outside."""
+  return queue._replace(
+    log_denominator=each(
+      lambda x: jnp.full_like(x, jnp.inf), queue.log_denominator
+    )
+  )
+
+
 def advance(
   queue: Queue,
   id_rows: Sides,
   pairs: Pairs,
   zeta: Sides,
+  log_phi: Sides,
   *,
   temperature: float,
   count: Int[Array, ""],
@@ -84,6 +94,7 @@ def advance(
     id_rows: Rows of images and of texts, with the current zeta.
     pairs: The batch.
     zeta: Of its images and texts.
+    log_phi: The batch's own estimate, by anchor; all there is at first.
     temperature: One for all.
     count: Steps done.
     sizes: Of the data set.
@@ -113,13 +124,15 @@ def advance(
     contrast_zeta,
     queue.log_denominator,
   )
+  empty = jnp.all(queue.log_denominator.image == jnp.inf)
   rest = _sums(queue, pairs, swap(contrast_weight), temperature, sizes)
+  rest = each(lambda x, phi: jnp.where(empty, phi + own, x), rest, log_phi)
   anchor_weight = swap(each(jnp.negative, queue.log_denominator))
   log_sums = _sums(queue, pairs, anchor_weight, temperature, sizes)
   denominator = each(jnp.logaddexp, log_own, rest)
   gradient = each(
-    lambda own, sums, z: (
-      -temperature * jnp.logaddexp(own, sums - z / temperature)
+    lambda own, sums, z: jnp.where(
+      empty, 0.0, -temperature * jnp.logaddexp(own, sums - z / temperature)
     ),
     swap(each(jnp.subtract, log_own, denominator)),
     log_sums,

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def load_zeta(
     zeta = Sides(file["zeta_image"], file["zeta_text"])
     ids = Sides(file["image_id"], file["text_id"])
     found = str(file["fingerprint"])
-  except (OSError, KeyError, ValueError) as error:
+  except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(
       f"warm_start: {path} is not the {NAME} of a run ({error}); write one "
       "with nuclr popularity --workdir=..."

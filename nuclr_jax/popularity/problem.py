@@ -105,7 +105,7 @@ def check_pairs(image, text, image_id=None, text_id=None) -> Checked:
   """
   image, text = map(np.asarray, (image, text))
   shape = image.shape
-  if len(shape) != 2 or text.shape != shape or not len(image):
+  if len(shape) != 2 or text.shape != shape or not image.size:
     raise ValueError(
       "image and text must be of one shape [pairs, dim] with at least one "
       f"pair, got {list(shape)} and {list(text.shape)}; give one row per pair, "

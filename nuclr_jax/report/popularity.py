@@ -15,6 +15,7 @@ import numpy as np
 
 from nuclr_jax import popularity, sharding
 from nuclr_jax.popularity import files, suspects
+from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.report import page
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
@@ -71,7 +72,7 @@ def write(
       temperature=tau,
       image_id=pairs.ids.image,
       text_id=pairs.ids.text,
-      max_pairs=max_pairs or max(2, len(pairs.pair_id)),
+      max_pairs=max(2, len(pairs.pair_id)) if max_pairs is None else max_pairs,
       key=jax.random.key(0),
       tolerance=tolerance,
     )
@@ -93,6 +94,7 @@ def write(
     "images": len(found.ids.image),
     "texts": len(found.ids.text),
     "temperature": tau,
+    "pairs_solved": found.num_solved,
     "residual": found.residual,
     "iterations": found.iterations,
     "converged": found.converged,
@@ -118,13 +120,11 @@ def _side(name, subject, found, own) -> Side:
   )
 
   def mean(values):
-    """Mean over the pairs of each id, in linear space for logarithms."""
+    """Mean over the pairs of each id."""
     return np.bincount(row, values) / count
 
   def log_mean(values):
-    top = values.max(where=np.isfinite(values), initial=-700)
-    with np.errstate(divide="ignore"):
-      return np.log(mean(np.exp(values - top))) + top
+    return make_groups(side_id).log_mean(values)[first]
 
   def learned(x):
     return None if x is None else getattr(x, name)

@@ -1,9 +1,11 @@
 """Whose popularities are solved: a run, or embeddings in files."""
 
 from collections.abc import Callable, Sequence
+import logging
 import os
 import pathlib
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -11,6 +13,8 @@ import numpy as np
 from nuclr_jax import experiment, train
 from nuclr_jax.evaluate import driver
 from nuclr_jax.types import Pairs, Sides, each
+
+log = logging.getLogger(__name__)
 
 
 class Subject(NamedTuple):
@@ -69,7 +73,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
       (strings, one for each pair); or two `.npy` files joined by a comma,
       images first. With `text_id`, `text` may have a row per id instead, then
-      `text_id` points into it; likewise `image`.
+      `text_id` points into it; likewise `image`. Rows are scaled to unit norm.
     temperature: Greater than 0.
 
   Raises:
@@ -77,38 +81,41 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   """
   if temperature is None:
     raise ValueError("embeddings from files need --temperature")
-  names = paths.split(",")
-  try:
-    if len(names) == 2:
-      content = dict(zip(("image", "text"), map(np.load, names), strict=True))
-    else:
-      content = dict(np.load(paths))
-  except (OSError, ValueError) as error:
-    raise ValueError(f"{paths} cannot be read: {error}") from error
+  content = _read(paths)
   missing = {"image", "text"} - set(content)
   if missing:
     raise ValueError(
       f"{paths} lacks the arrays {sorted(missing)}, it has {sorted(content)}"
     )
-  sides = {}
-  n = max(len(content[k]) for k in ("image", "text"))
+  sides, ids = [], []
   for side in Sides._fields:
-    x, ids = content[side], content.get(f"{side}_id")
-    ids = np.arange(len(x)) if ids is None else ids
-    if len(x) != len(ids):
-      if ids.min() < 0 or ids.max() >= len(x):
+    x = content[side]
+    if x.ndim != 2 or x.dtype.kind != "f" or not x.size:
+      raise ValueError(
+        f"{side} must be floating of shape [rows, dim], got "
+        f"{x.dtype}{list(x.shape)}"
+      )
+    i = content.get(f"{side}_id", np.arange(len(x)))
+    if i.ndim != 1 or i.dtype.kind not in "iu":
+      raise ValueError(
+        f"{side}_id must be integers of shape [pairs], got "
+        f"{i.dtype}{list(i.shape)}; number the {side}s"
+      )
+    if len(x) != len(i):
+      if i.min() < 0 or i.max() >= len(x):
         raise ValueError(
           f"{side}_id must point into the {len(x)} rows of {side}, found "
-          f"{ids.min()} to {ids.max()}"
+          f"{i.min()} to {i.max()}"
         )
-      x = x[ids]
-    sides[side], sides[f"{side}_id"] = x, ids
-  pairs = Pairs(
-    *(sides[side] for side in Sides._fields),
-    np.arange(n),
-    sides["image_id"],
-    sides["text_id"],
-  )
+      x = x[i]
+    sides.append(_unit_norm(side, x))
+    ids.append(i)
+  if len(ids[0]) != len(ids[1]):
+    raise ValueError(
+      f"image and text must have one entry for each pair, got {len(ids[0])} "
+      f"and {len(ids[1])}; say by image_id or text_id which belong together"
+    )
+  pairs = Pairs(*sides, np.arange(len(ids[0])), *ids)
   caption = content.get("caption")
   return Subject(
     pairs,
@@ -116,6 +123,35 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     _captions(caption, pairs.text_id),
     lambda rows: None,
   )
+
+
+def _read(paths: str) -> dict[str, np.ndarray]:
+  """The arrays of one .npz or of two .npy files."""
+  names = paths.split(",")
+  if not (len(names) == 2 or paths.endswith(".npz")):
+    raise ValueError(
+      f"--embeddings must be one .npz or two .npy files, image.npy,text.npy; "
+      f"got {paths}"
+    )
+  try:
+    if len(names) == 2:
+      return dict(zip(("image", "text"), map(np.load, names), strict=True))
+    return dict(np.load(paths))
+  except (OSError, ValueError, EOFError, BadZipFile) as error:
+    raise ValueError(f"{paths} cannot be read: {error}") from error
+
+
+def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
+  """Rows of unit norm in float32; says so if they were not."""
+  x = x.astype(np.float32)
+  norm = np.linalg.norm(x, axis=1, keepdims=True)
+  if (norm == 0).any():
+    row = int(np.flatnonzero(norm == 0)[0])
+    raise ValueError(f"{side} must not be zero; row {row} is")
+  if np.nanmax(np.abs(norm - 1)) > 1e-2:
+    log.warning("%s embeddings are scaled to unit norm", side)
+    x = x / norm
+  return x
 
 
 def _captions(caption, text_id):
