@@ -21,7 +21,7 @@ from nuclr_jax.popularity import sinkhorn
 PAIRS = flags.DEFINE_integer("pairs", 43_000, "Pairs.")
 TEXTS = flags.DEFINE_integer("texts", 6_000, "Distinct captions.")
 DIM = flags.DEFINE_integer("dim", 128, "Width of the embeddings.")
-TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07, 0.02], "tau.")
+TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07], "tau.")
 TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Of the residual.")
 PLAIN = flags.DEFINE_bool("plain", True, "Also without extrapolation.")
 
