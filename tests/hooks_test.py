@@ -8,7 +8,14 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import Sides, experiment, popularity, train
+from nuclr_jax import (
+  Sides,
+  experiment,
+  popularity,
+  sharding,
+  train,
+  train_state,
+)
 from nuclr_jax.evaluate import driver
 from nuclr_jax.hooks import Hook
 from nuclr_jax.popularity import files
@@ -48,32 +55,42 @@ def tables(state):
   return Sides(sample.image, sample.text), sample.pair.log_u
 
 
-def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build, tmp_path):
+def refresh(parts, devices=1):
+  """The mesh, a first state, and what the first hook makes of it."""
+  mesh = sharding.make_mesh(devices)
+  pieces = (parts.model, parts.objective, parts.optimizer)
+  state = jax.jit(
+    lambda: train_state.init_state(*pieces, jax.random.key(0)),
+    out_shardings=train_state.shardings(mesh),
+  )()
+  with jax.set_mesh(mesh):
+    embed = train.embedder(parts, mesh)(state)
+    return mesh, state, parts.hooks[0].apply(state, embed)
+
+
+def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build):
   config = tiny(
     **{
       "refresh.every_epochs": EVERY,
       "refresh.max_pairs": 100_000,
       "refresh.tolerance": 1e-3,
-      "objective.zeta_learning_rate.value": 0.0,
-      "num_epochs": EVERY,
     }
   )
   parts = build(config)
   assert [hook.every for hook in parts.hooks] == [5]
-  result = train.fit(config, tmp_path, parts=parts)
-  mesh = train.make_mesh(parts.config)
-  exact = solved(parts, mesh, result.train_state)
-  rows, log_u = tables(result.train_state)
+  mesh, first, state = refresh(parts)
+  exact = solved(parts, mesh, first)
+  rows, log_u = tables(state)
   for side, found, ids, zeta in zip(
     Sides._fields, rows, exact.ids, exact.zeta, strict=True
   ):
-    np.testing.assert_allclose(found.zeta[ids], zeta, atol=1e-3)
+    np.testing.assert_allclose(found.zeta[ids], zeta, atol=1e-6)
     others = np.setdiff1d(np.arange(len(found.zeta)), ids)
     np.testing.assert_array_equal(found.zeta[others], 0)  # not in the data
     np.testing.assert_array_equal(found.momentum, 0)
     visits = getattr(log_u, side)[: parts.data.train.sizes.num_pairs]
-    np.testing.assert_allclose(visits, getattr(exact.log_u, side), atol=0.02)
-    xi = getattr(result.train_state.objective.shared.xi, side)
+    np.testing.assert_allclose(visits, getattr(exact.log_u, side), atol=1e-4)
+    xi = getattr(state.objective.shared.xi, side)
     np.testing.assert_allclose(xi, np.abs(found.zeta).max(), rtol=1e-6)
 
 
@@ -110,21 +127,17 @@ def test_hooks_see_every_nth_state_and_its_model(tiny, build, tmp_path):
   assert seen == [(8, (1, 16)), (16, (1, 16))]
 
 
-def test_refresh_on_eight_devices(tiny, build, tmp_path):
-  config = tiny(
-    **{
-      "refresh.every_epochs": EVERY,
-      "refresh.max_pairs": 500,
-      "num_epochs": EVERY,
-    }
-  )
-  alone = train.fit(config, tmp_path / "one", parts=build(config))
-  config.num_devices = 8
-  together = train.fit(config, tmp_path / "eight", parts=build(config))
+def test_refresh_on_eight_devices(tiny, build):
+  config = tiny(**{"refresh.every_epochs": EVERY, "refresh.max_pairs": 500})
+  _, _, alone = refresh(build(config))
+  _, first, together = refresh(build(config), devices=8)
   jax.tree.map(
-    lambda x, y: np.testing.assert_allclose(x, y, atol=2e-3),
-    *(tables(result.train_state)[0] for result in (alone, together)),
+    lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4),
+    *(tables(state)[0] for state in (alone, together)),
   )
+  same = lambda x, y: x.sharding.is_equivalent_to(y.sharding, x.ndim)
+  sample = (first.objective.sample, together.objective.sample)
+  assert all(jax.tree.leaves(jax.tree.map(same, *sample)))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +149,11 @@ def test_refresh_on_eight_devices(tiny, build, tmp_path):
   ],
 )
 def test_refresh_refuses_what_has_no_zeta(
-  name, overrides, message, tiny, build, tmp_path
+  name, overrides, message, tiny, build
 ):
   config = tiny(name, **{"refresh.every_epochs": EVERY} | overrides)
   with pytest.raises(ValueError, match=message):
-    train.fit(config, tmp_path, parts=build(config))
+    refresh(build(config))
 
 
 @pytest.mark.parametrize(

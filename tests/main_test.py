@@ -23,7 +23,7 @@ def nuclr(*args):
 @pytest.mark.parametrize(
   "args, message",
   [
-    ([], "needs one verb of train, evaluate, report; got none"),
+    ([], "needs one verb of train, evaluate, report, popularity; got none"),
     (["trian"], "got trian"),
     (["train", "--workdir=x"], "train needs --config"),
     (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
@@ -43,6 +43,11 @@ def nuclr(*args):
     ),
     (["evaluate", "--workdir=missing"], "missing holds no run"),
     (["report", "--workdir=missing"], "missing holds no run"),
+    (["popularity", "--workdir=missing"], "missing holds no run"),
+    (
+      ["popularity", "--workdir=x", "--embeddings=no.npz", "--temperature=1"],
+      "no.npz cannot be read",
+    ),
   ],
 )
 def test_errors_say_what_to_do(args, message):
@@ -55,7 +60,7 @@ def test_errors_say_what_to_do(args, message):
 def test_help_shows_every_verb():
   result = nuclr("--help")
   assert result.returncode == 0
-  for verb in ("train", "evaluate", "report"):
+  for verb in ("train", "evaluate", "report", "popularity"):
     assert f"nuclr {verb}" in result.stdout
 
 
