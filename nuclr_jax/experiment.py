@@ -89,6 +89,15 @@ def build(
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   freeze = config["optimizer"].get("freeze", ())
+  warm_start = _warm_start(config, data) if fresh else {}
+  objective = _call(
+    "objective",
+    OBJECTIVES,
+    config["objective"] | warm_start,
+    span,
+    dim=config["model"].get("dim"),
+    **sizes._asdict(),
+  )
   return Experiment(
     config=config,
     data=data,
@@ -103,15 +112,7 @@ def build(
         x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
       ),
     ),
-    objective=_call(
-      "objective",
-      OBJECTIVES,
-      config["objective"],
-      span,
-      dim=config["model"].get("dim"),
-      **(_warm_start(config, data) if fresh else {}),
-      **sizes._asdict(),
-    ),
+    objective=objective,
     optimizer=_call(
       "optimizer",
       {"adamw": make_optimizer},
@@ -119,7 +120,7 @@ def build(
       span,
     ),
     num_steps=num_steps,
-    hooks=_hooks(config, data, steps_per_epoch),
+    hooks=_hooks(config, data, objective, steps_per_epoch),
   )
 
 
@@ -193,7 +194,7 @@ def _warm_start(config, data) -> dict[str, Sides]:
   return {"zeta_init": zeta}
 
 
-def _hooks(config, data, steps_per_epoch) -> tuple[Hook, ...]:
+def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
   """What the config asks for between the steps."""
   refresh = dict(config["refresh"] or {"every_epochs": 0})
   if "every_epochs" not in refresh:
@@ -204,6 +205,7 @@ def _hooks(config, data, steps_per_epoch) -> tuple[Hook, ...]:
   return (
     refresh_popularity(
       data.train,
+      objective,
       temperature=temperature_of(config, {"objective": {}}),
       seed=config["seed"],
       steps_per_epoch=steps_per_epoch,
@@ -254,12 +256,10 @@ def _call(where, table, spec, span=None, **given):
   """Calls the factory that `spec` names with what it takes of `given`."""
   factory = table[spec["name"]]
   known = inspect.signature(factory).parameters
-  arguments = {
-    key: _resolve(f"{where}.{key}", value, span)
-    for key, value in spec.items()
-    if key != "name"
-  }
-  arguments |= {key: value for key, value in given.items() if key in known}
+  arguments = {key: value for key, value in given.items() if key in known}
+  for key, value in spec.items():
+    if key != "name":
+      arguments[key] = _resolve(f"{where}.{key}", value, span)
   return factory(**arguments)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from nuclr_jax import popularity
 from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import driver
-from nuclr_jax.objectives import checks
+from nuclr_jax.objectives import Objective, checks
 from nuclr_jax.objectives.queue import emptied
 from nuclr_jax.train_state import TrainState
 from nuclr_jax.types import Sides, each
@@ -31,6 +31,7 @@ class Hook(NamedTuple):
 
 def refresh_popularity(
   source: Source,
+  objective: Objective,
   *,
   temperature: float,
   seed: int,
@@ -48,6 +49,7 @@ def refresh_popularity(
 
   Args:
     source: The training pairs.
+    objective: An objective with popularities, such as `nuclr`.
     temperature: Of the objective.
     seed: Of the run; with the step it decides the samples.
     steps_per_epoch: Of the run.
@@ -57,21 +59,15 @@ def refresh_popularity(
     max_iterations: Likewise.
 
   Raises:
-    ValueError: If `every_epochs` is not greater than 0; while training, if the
-      objective has no popularities, or averages u by id.
+    ValueError: If `every_epochs` is not greater than 0, or the objective has no
+      popularities, individual temperatures, or averages u by id.
   """
   checks.number("every_epochs", every_epochs, "greater than 0", lambda x: x > 0)
+  _check_has_zeta(objective)
 
   def apply(train_state, embed):
     state, began = train_state.objective, time.monotonic()
     old = Sides(state.sample.image, state.sample.text)
-    if not all(hasattr(rows, "zeta") for rows in old):
-      raise ValueError(
-        "refresh needs an objective with popularities, such as nuclr; remove "
-        "config.refresh"
-      )
-    if old.image.log_u is not None:
-      raise ValueError("refresh needs anchor_average 'pair', got 'id'")
     pairs = driver.embed_pairs(embed, source)
     step = int(train_state.step)
     found = popularity.solve_sampled(
@@ -122,6 +118,20 @@ def refresh_popularity(
     )
 
   return Hook(max(1, round(every_epochs * steps_per_epoch)), apply)
+
+
+def _check_has_zeta(objective: Objective) -> None:
+  """Raises ValueError unless a refresh can set all that zeta decides."""
+  sample = jax.eval_shape(objective.init)[1].sample
+  sides = sample.image, sample.text
+  one_temperature = getattr(sample.pair, "temperature", None) is None
+  if not (one_temperature and all(hasattr(rows, "zeta") for rows in sides)):
+    raise ValueError(
+      "refresh needs an objective with popularities and one temperature, such "
+      "as nuclr"
+    )
+  if sample.image.log_u is not None:
+    raise ValueError("refresh needs anchor_average 'pair', got 'id'")
 
 
 def _replaced(table, ids, values):

@@ -78,7 +78,8 @@ def evaluate() -> None:
   parts, mesh, state = train.load(workdir(), data_dir=DATA_DIR.value)
   if HUBS.value:
     tau = TEMPERATURE.value
-    tau = tau or experiment.temperature_of(parts.config, state.params)
+    if tau is None:
+      tau = experiment.temperature_of(parts.config, state.params)
     data = datasets.correct_hubs(
       parts.data, temperature=tau, strength=HUBS.value
     )

@@ -15,6 +15,8 @@ an image or a text with the batch's row are left out. Where several pairs have
 one image or text, the mean of their steps is not exactly the step of the mean.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -125,10 +127,11 @@ def advance(
     queue.log_denominator,
   )
   empty = jnp.all(queue.log_denominator.image == jnp.inf)
-  rest = _sums(queue, pairs, swap(contrast_weight), temperature, sizes)
+  sums = _sums(queue, pairs, temperature, sizes)
+  rest = sums(swap(contrast_weight))
   rest = each(lambda x, phi: jnp.where(empty, phi + own, x), rest, log_phi)
   anchor_weight = swap(each(jnp.negative, queue.log_denominator))
-  log_sums = _sums(queue, pairs, anchor_weight, temperature, sizes)
+  log_sums = sums(anchor_weight)
   denominator = each(jnp.logaddexp, log_own, rest)
   gradient = each(
     lambda own, sums, z: jnp.where(
@@ -141,8 +144,8 @@ def advance(
   return _push(queue, pairs, denominator, count), gradient
 
 
-def _sums(queue, pairs, log_weight: Sides, temperature, sizes) -> Sides:
-  """Log rho sum_q exp(sim_iq / tau + log_weight_q) of images and of texts.
+def _sums(queue, pairs, temperature, sizes) -> Callable[[Sides], Sides]:
+  """Makes log rho sum_q exp(sim_iq / tau + log_weight_q), images and texts.
 
   `log_weight` is filed with the rows: `.image` weighs the queue's texts.
   """
@@ -163,9 +166,8 @@ def _sums(queue, pairs, log_weight: Sides, temperature, sizes) -> Sides:
       column_ids=columns,
     )
 
-  return each(
-    side, Sides(pairs.image, pairs.text), swap(queue.embedding), log_weight
-  )
+  anchors = Sides(pairs.image, pairs.text)
+  return partial(each, side, anchors, swap(queue.embedding))
 
 
 def _push(queue: Queue, pairs: Pairs, log_denominator: Sides, count) -> Queue:
