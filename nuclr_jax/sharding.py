@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array
 
 from nuclr_jax.types import PyTree
 
@@ -55,17 +54,20 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
   )
 
 
-def constrain(x: Array, spec: P) -> Array:
-  """Lays `x` out as `spec` on the current mesh; a no-op without one.
+def num_devices(batch: int | None = None) -> int:
+  """Over how many devices the current mesh splits rows; 1 without a mesh.
+
+  Args:
+    batch: The rows of a batch, if these must divide evenly.
 
   Raises:
     ValueError: If the mesh's axis `data` is not Auto, or does not divide the
-      rows that it should split.
+      batch.
   """
   mesh = jax.sharding.get_abstract_mesh()
   count = mesh.shape.get("data", 1)
   if count == 1:
-    return x
+    return 1
   kind = mesh.axis_types[mesh.axis_names.index("data")]
   if kind != AxisType.Auto:
     raise ValueError(
@@ -73,11 +75,11 @@ def constrain(x: Array, spec: P) -> Array:
       "nuclr_jax.sharding.make_mesh, or give jax.make_mesh axis_types=("
       "jax.sharding.AxisType.Auto,)"
     )
-  if spec == ROWS and len(x) % count:
+  if batch is not None and batch % count:
     raise ValueError(
-      f"a batch must be a multiple of the mesh's {count} devices, got {len(x)}"
+      f"a batch must be a multiple of the mesh's {count} devices, got {batch}"
     )
-  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+  return count
 
 
 def pad_rows(table: PyTree) -> PyTree:
@@ -96,4 +98,7 @@ def pad_rows(table: PyTree) -> PyTree:
 @jax.jit
 def replicate(tree: PyTree) -> PyTree:
   """Puts all arrays on every device of the current mesh."""
-  return jax.tree.map(lambda x: constrain(x, REPLICATED), tree)
+  if num_devices() == 1:
+    return tree
+  everywhere = NamedSharding(jax.sharding.get_abstract_mesh(), REPLICATED)
+  return jax.lax.with_sharding_constraint(tree, everywhere)

@@ -1,11 +1,13 @@
-"""Log-sum-exps between all rows of two matrices, tile by tile.
+"""All pairs of rows and columns, tile by tile: no matrix of all of them.
 
-What `pairwise` does within a batch, over whole data sets: never more than a
-tile of similarities is in memory. On a mesh each device has its share of the
-rows, and all columns.
+`for_each` is the loop under `pairwise` (within a batch) and `log_sum_exp`
+(over whole data sets). On a mesh each device has its share of the rows, and
+all columns.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -13,8 +15,95 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import sharding
+from nuclr_jax.types import PyTree
 
 TILE = 1024  # rows and columns of a tile, at most
+
+
+def matmul(
+  a: Float[Array, "m k"], b: Float[Array, "k n"]
+) -> Float[Array, "m n"]:
+  """A true float32 product: TF32 or bf16 passes would ruin exp(x / 0.01)."""
+  return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+
+
+def for_each(
+  step: Callable[[PyTree, PyTree, PyTree, PyTree], tuple[PyTree, PyTree]],
+  rows: PyTree,
+  columns: PyTree,
+  row_sums: PyTree,
+  column_sums: PyTree,
+  *,
+  tile: int | None = None,
+) -> tuple[PyTree, PyTree]:
+  """Runs a step on every tile, which adds to what rows and columns gather.
+
+  Memory is that of the arguments and of what the step makes of one tile.
+
+  Args:
+    step: `step(rows, columns, row_sums, column_sums)` of one tile returns the
+      sums with this tile's terms. Rows and columns beyond the end are zeros
+      (False); a step must keep them out of the sums of the others.
+    rows: Arrays with one leading axis [rows].
+    columns: Arrays with one leading axis [columns].
+    row_sums: First sums, arrays [rows, ...].
+    column_sums: First sums, arrays [columns, ...].
+    tile: Rows and columns of a tile, at most; None means `TILE`.
+
+  Returns:
+    The sums of rows and of columns.
+
+  Example:
+    >>> x = jnp.arange(3.0)
+    >>> def step(rows, columns, row_sums, column_sums):
+    ...   product = rows[:, None] * columns[None, :]
+    ...   return row_sums + product.sum(1), column_sums + product.sum(0)
+    >>> for_each(step, x, x, jnp.zeros(3), jnp.zeros(3), tile=2)[0]
+    Array([0., 3., 6.], dtype=float32)
+  """
+  num_rows, num_columns = map(_length, (rows, columns))
+  row_blocks, row_sums = _blocks((rows, row_sums), tile)
+  column_blocks = _blocks((columns, column_sums), tile)
+
+  def column_block(row_sums, block):
+    columns, column_sums = block
+
+    def row_block(column_sums, block):
+      return step(block[0], columns, block[1], column_sums)[::-1]
+
+    column_sums, row_sums = lax.scan(
+      row_block, column_sums, (row_blocks, row_sums)
+    )
+    return row_sums, column_sums
+
+  row_sums, column_sums = lax.scan(column_block, row_sums, column_blocks)
+  return _join(row_sums, num_rows), _join(column_sums, num_columns)
+
+
+class LogSum(NamedTuple):
+  """A sum of exponentials in progress: total * exp(greatest)."""
+
+  greatest: Array
+  total: Array
+
+
+def no_terms(like: Array) -> LogSum:
+  """The empty sum, one for each entry of an array."""
+  return LogSum(jnp.full_like(like, -jnp.inf), jnp.zeros_like(like))
+
+
+def add_terms(log_sum: LogSum, logits: Array, axis: int) -> LogSum:
+  """The sum with exp(logits) added along an axis."""
+  greatest = jnp.maximum(log_sum.greatest, jnp.max(logits, axis))
+  shift = jnp.where(greatest == -jnp.inf, 0.0, greatest)
+  total = log_sum.total * jnp.exp(log_sum.greatest - shift)
+  logits -= jnp.expand_dims(shift, axis)
+  return LogSum(greatest, total + jnp.sum(jnp.exp(logits), axis))
+
+
+def log_total(log_sum: LogSum) -> Array:
+  """The logarithm of the sum; -inf without terms."""
+  return jnp.log(log_sum.total) + log_sum.greatest
 
 
 @partial(jax.jit, static_argnames="tile")
@@ -26,7 +115,7 @@ def log_sum_exp(
   temperature,
   row_ids: Int[Array, "rows spaces"] | None = None,
   column_ids: Int[Array, "columns spaces"] | None = None,
-  tile: int = TILE,
+  tile: int | None = None,
 ) -> Float[Array, "rows"]:
   r"""Log sum_j exp(row_i . column_j / temperature + log_weight_j).
 
@@ -40,7 +129,7 @@ def log_sum_exp(
     temperature: Greater than 0.
     row_ids: Ids of each row, one in each id space; None hides nothing.
     column_ids: Ids of each column in the same spaces.
-    tile: Rows and columns of a tile.
+    tile: As in `for_each`.
 
   Returns:
     One value per row; -inf where no column is left.
@@ -53,66 +142,63 @@ def log_sum_exp(
     Array([0.6931472, 0.6931472, 0.6931472], dtype=float32)
   """
   dtype = jnp.result_type(jnp.float32, rows, columns)
-  num_rows, mesh = len(rows), jax.sharding.get_abstract_mesh()
-  num_devices = mesh.shape.get("data", 1)
   if row_ids is None:
-    row_ids = jnp.zeros((num_rows, 0), jnp.int32)
+    row_ids = jnp.zeros((len(rows), 0), jnp.int32)
     column_ids = jnp.zeros((len(columns), 0), jnp.int32)
-  row_blocks = _blocks((rows.astype(dtype) / temperature, row_ids), tile)
-  row_blocks = jax.tree.map(
-    lambda x: jnp.pad(x, _after(x, -len(x) % num_devices)), row_blocks
-  )
-  column_blocks = (
-    *_blocks((columns.astype(dtype), column_ids), tile),
-    _blocks(log_weight.astype(dtype), tile, padding=-jnp.inf),
-  )
+  num_rows, num_devices = len(rows), sharding.num_devices()
+  row_data = (rows.astype(dtype) / temperature, row_ids)
+  row_data = _pad(row_data, -num_rows % num_devices)
+  valid = jnp.ones(len(columns), bool)
+  column_data = (columns.astype(dtype), column_ids, log_weight, valid)
 
-  def all_rows(row_blocks, column_blocks):
-    return lax.map(partial(_row_block, column_blocks), row_blocks)
+  def step(rows, columns, row_sums, nothing):
+    return add_terms(row_sums, _logits(rows, columns), axis=1), nothing
+
+  def all_tiles(rows, columns):
+    first = no_terms(rows[0][:, 0])
+    return log_total(for_each(step, rows, columns, first, (), tile=tile)[0])
 
   if num_devices > 1:
-    all_rows = jax.shard_map(
-      all_rows,
+    all_tiles = jax.shard_map(
+      all_tiles,
       in_specs=(sharding.ROWS, sharding.REPLICATED),
       out_specs=sharding.ROWS,
     )
-  return all_rows(row_blocks, column_blocks).reshape(-1)[:num_rows]
+  return all_tiles(row_data, column_data)[:num_rows]
 
 
-def _row_block(column_blocks, row_block):
-  """Runs through all columns with the greatest logit and the sum so far."""
-  rows, row_ids = row_block
-
-  def step(carry, column_block):
-    greatest, total = carry
-    columns, column_ids, log_weight = column_block
-    dots = jnp.matmul(rows, columns.T, precision=lax.Precision.HIGHEST)
-    logits = dots + log_weight[None, :]
-    for space in range(row_ids.shape[1]):
-      same = jnp.equal(row_ids[:, space, None], column_ids[None, :, space])
-      logits = jnp.where(same, -jnp.inf, logits)
-    new = jnp.maximum(greatest, jnp.max(logits, axis=1))
-    shift = jnp.where(new == -jnp.inf, 0.0, new)
-    total *= jnp.exp(greatest - shift)
-    total += jnp.sum(jnp.exp(logits - shift[:, None]), axis=1)
-    return (new, total), None
-
-  zero = 0.0 * rows[:, 0]  # `0 *`: a carry that varies over devices
-  (greatest, total), _ = lax.scan(step, (zero - jnp.inf, zero), column_blocks)
-  return jnp.log(total) + greatest
+def _logits(rows, columns):
+  """The logits of a tile; -inf where a column does not count."""
+  (rows, row_ids), (columns, column_ids, log_weight, valid) = rows, columns
+  logits = matmul(rows, columns.T) + log_weight.astype(rows.dtype)[None, :]
+  hidden = jnp.logical_not(valid)[None, :]
+  for space in range(row_ids.shape[1]):
+    hidden |= jnp.equal(row_ids[:, space, None], column_ids[None, :, space])
+  return jnp.where(hidden, -jnp.inf, logits)
 
 
-def _blocks(arrays, tile: int, padding=0):
-  """Cuts the leading axis into blocks of at most `tile`; the last is padded."""
+def _length(tree: PyTree) -> int:
+  return len(jax.tree.leaves(tree)[0])
+
+
+def _blocks(tree: PyTree, tile: int | None) -> PyTree:
+  """Cuts leading axes into blocks of one size, at most `tile`, padded."""
 
   def cut(x):
-    size = max(1, min(tile, len(x)))
-    x = jnp.pad(x, _after(x, -len(x) % size), constant_values=padding)
-    return x.reshape(len(x) // size, size, *x.shape[1:])
+    count = max(1, -(-len(x) // (tile or TILE)))
+    x = _pad(x, -len(x) % count)
+    return x.reshape(count, len(x) // count, *x.shape[1:])
 
-  return jax.tree.map(cut, arrays)
+  return jax.tree.map(cut, tree)
 
 
-def _after(x, count: int):
-  """Widths for `jnp.pad`: `count` more at the end of the leading axis."""
-  return [(0, count)] + [(0, 0)] * (x.ndim - 1)
+def _join(tree: PyTree, length: int) -> PyTree:
+  """The inverse of `_blocks`."""
+  return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tree)
+
+
+def _pad(tree: PyTree, count: int) -> PyTree:
+  """Adds `count` zeros at the end of leading axes."""
+  return jax.tree.map(
+    lambda x: jnp.pad(x, [(0, count)] + [(0, 0)] * (x.ndim - 1)), tree
+  )

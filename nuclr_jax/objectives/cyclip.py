@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
+from nuclr_jax import pairwise, tiles
 from nuclr_jax.objectives import base, checks
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.types import Number
@@ -85,8 +85,8 @@ def cyclic_consistency(
     del params
     image, text = pairwise.embeddings(pairs)
     p, q = image - text, image + text
-    cross = pairwise.matmul(p.T, q)
-    a = jnp.sum(pairwise.matmul(p.T, p) * pairwise.matmul(q.T, q))
+    cross = tiles.matmul(p.T, q)
+    a = jnp.sum(tiles.matmul(p.T, p) * tiles.matmul(q.T, q))
     b = jnp.sum(cross * cross.T)
     loss = in_modal * (a + b) / 2 + cross_modal * (a - b) / 2
     return loss / len(image), {}

@@ -60,12 +60,13 @@ def siglip(
   def loss_fn(params, pairs):
     scale, bias = jnp.exp(params["log_scale"]), params["logit_bias"]
 
-    def logit(sim):
+    def logit(sim, scale, bias):
       return scale * sim + bias
 
-    positives = jax.nn.softplus(-logit(pairwise.own_similarity(pairs)))
+    own = logit(pairwise.own_similarity(pairs), scale, bias)
+    positives = jax.nn.softplus(-own)
     negatives = pairwise.sum_over_negatives(
-      pairs, lambda sim: jax.nn.softplus(logit(sim))
+      pairs, lambda *x: jax.nn.softplus(logit(*x)), scale, bias
     )
     loss = jnp.mean(positives) + negatives / len(pairs.pair_id)
     return loss, {"scale": scale, "logit_bias": bias}

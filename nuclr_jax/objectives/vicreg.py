@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
+from nuclr_jax import pairwise, tiles
 from nuclr_jax.objectives import base, checks
 from nuclr_jax.types import Number
 
@@ -76,7 +76,7 @@ def _spread(z):
   """The variance and the covariance term of one side."""
   batch, dim = z.shape
   z = z - jnp.mean(z, axis=0, keepdims=True)
-  matrix = pairwise.matmul(z.T, z) / max(batch - 1, 1)
+  matrix = tiles.matmul(z.T, z) / max(batch - 1, 1)
   diagonal = jnp.diagonal(matrix)
   hinge = jnp.mean(jax.nn.relu(1 - jnp.sqrt(diagonal + EPSILON)))
   off_diagonal = jnp.where(jnp.eye(dim, dtype=bool), 0.0, matrix)

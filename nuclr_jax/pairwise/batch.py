@@ -1,0 +1,153 @@
+"""The two sides of a batch, and the loop over their tiles on a mesh."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from nuclr_jax import sharding, tiles
+from nuclr_jax.types import Pairs, PyTree, Sides, check_pairs, each
+
+
+class Side(NamedTuple):
+  """The images or the texts of a batch, or of a tile: a row for each pair."""
+
+  vector: Float[Array, "rows dim"]  # the embedding
+  ids: Sides  # of the pair's image and of its text
+  valid: Bool[Array, "rows"]  # False beyond the end of the batch
+  own: Float[Array, "rows"]  # sim_ii
+  temperature: Float[Array, "rows"]  # as anchor
+  bias: Float[Array, "rows"]  # as contrast
+  extra: tuple[Array, ...] = ()  # more numbers for each row
+
+
+def embeddings(pairs: Pairs) -> Sides:
+  """The embeddings in one type, float32 or better.
+
+  Raises:
+    ValueError: If the shapes or types of the batch do not fit together.
+  """
+  check_pairs(pairs)
+  dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
+  return Sides(pairs.image.astype(dtype), pairs.text.astype(dtype))
+
+
+def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:
+  """The similarity of each image and its own text, sim_ii."""
+  image, text = embeddings(pairs)
+  return jnp.sum(image * text, axis=1)
+
+
+def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
+  """Counts the negatives of each row of the batch.
+
+  Example:
+    >>> ids = jnp.array([7, 7, 2])  # the first two share an image
+    >>> num_negatives(Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3), ids))
+    Array([1, 1, 2], dtype=int32)
+  """
+
+  def step(image, text, image_count, text_count):
+    count = jnp.sum(is_negative(image, text), axis=1)
+    return image_count + count, text_count
+
+  def zero(side):
+    return jnp.zeros_like(side.valid, int)
+
+  return over_tiles(step, zero, both_sides(pairs)).image
+
+
+def both_sides(pairs: Pairs, temperature=1.0, bias: Sides | None = None):
+  """`Sides` of `Side`, in float32 or better.
+
+  Args:
+    pairs: The batch.
+    temperature: See `log_sum_exp`.
+    bias: Likewise.
+  """
+  if not isinstance(temperature, Sides):
+    temperature = Sides(temperature, temperature)
+  if bias is None:
+    bias = Sides(0.0, 0.0)
+  own = own_similarity(pairs)
+  valid = jnp.ones_like(own, bool)
+
+  def side(vector, *numbers):
+    numbers = (spread(x, own) for x in numbers)
+    return Side(vector, pairs.ids, valid, own, *numbers)
+
+  return each(side, embeddings(pairs), temperature, bias)
+
+
+def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:
+  """Gives each row its number, of the type of `like`."""
+  return jnp.broadcast_to(jnp.asarray(x, like.dtype), like.shape)
+
+
+def over_tiles(
+  step: Callable[..., tuple[PyTree, PyTree]],
+  zero: Callable[[Side], PyTree],
+  sides: Sides,
+  *,
+  tile: int | None = None,
+  scatter: Callable[[PyTree], PyTree] | None = None,
+) -> Sides:
+  """What a step adds up for images and for texts, see `tiles.for_each`.
+
+  Args:
+    step: Of a tile; images are its rows, texts its columns.
+    zero: Makes the first sums of a side.
+    sides: `Side` of images and of texts.
+    tile: As in `tiles.for_each`.
+    scatter: Combines what the devices have summed up for all texts; each keeps
+      its own texts. None means `scatter_sum`.
+  """
+
+  def all_tiles(image, text):
+    zeros = zero(image), zero(text)
+    return Sides(*tiles.for_each(step, image, text, *zeros, tile=tile))
+
+  def per_device(image, text):
+    gather = partial(lax.all_gather, axis_name="data", tiled=True)
+    sums = all_tiles(image, jax.tree.map(gather, text))
+    return sums._replace(text=(scatter or scatter_sum)(sums.text))
+
+  if sharding.num_devices(len(sides.image.own)) == 1:
+    return all_tiles(*sides)
+  rows = sharding.ROWS
+  return jax.shard_map(per_device, in_specs=rows, out_specs=rows)(*sides)
+
+
+def scatter_sum(sums: PyTree) -> PyTree:
+  """Adds over devices; each keeps its share of the rows."""
+  scatter = partial(lax.psum_scatter, axis_name="data", tiled=True)
+  return jax.tree.map(scatter, sums)
+
+
+def scatter_log_sum(sums: tiles.LogSum) -> tiles.LogSum:
+  """As `scatter_sum`, for sums of exponentials."""
+  greatest = lax.pmax(sums.greatest, "data")
+  shift = jnp.where(greatest == -jnp.inf, 0.0, greatest)
+  total = scatter_sum(sums.total * jnp.exp(sums.greatest - shift))
+  start = lax.axis_index("data") * len(total)
+  mine = lax.dynamic_slice_in_dim(greatest, start, len(total))
+  return tiles.LogSum(mine, total)
+
+
+def broadcastable(image: Side, text: Side) -> Sides:
+  """A tile's sides such that they broadcast: [images, 1], [1, texts]."""
+  return Sides(
+    jax.tree.map(lambda x: x[:, None], image),
+    jax.tree.map(lambda x: x[None, :], text),
+  )
+
+
+def is_negative(image: Side, text: Side) -> Bool[Array, "images texts"]:
+  """True where two pairs share neither an image nor a text."""
+  image, text = broadcastable(image, text)
+  same = each(jnp.equal, image.ids, text.ids)
+  return image.valid & text.valid & ~(same.image | same.text)
