@@ -1,6 +1,8 @@
 """What every objective must do: one suite, one row per objective."""
 
+import math
 import re
+from unittest import mock
 
 from absl.testing import parameterized
 import chex
@@ -11,7 +13,7 @@ import make_pairs
 from make_step import make_step
 import numpy as np
 
-from nuclr_jax import objectives, sharding
+from nuclr_jax import Pairs, objectives, sharding, tiles
 from nuclr_jax.objectives import State
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
@@ -125,11 +127,15 @@ class ObjectivesTest(chex.TestCase):
     )
 
   @parameterized.named_parameters(OBJECTIVES.items())
-  def test_eight_devices_equal_one(self, objective):
+  def test_tiles_on_eight_devices_equal_all_at_once_on_one(self, objective):
     results = []
-    for count in (1, 8):
+    for count, tile in ((1, 1024), (8, 3)):
       mesh = sharding.make_mesh(count)
-      with jax.set_mesh(mesh):
+      with (
+        jax.enable_x64(True),
+        mock.patch.object(tiles, "CPU_TILE", tile),
+        jax.set_mesh(mesh),
+      ):
         params, state = jax.device_put(
           first_state(objective), (everywhere(mesh), layout(mesh))
         )
@@ -139,8 +145,21 @@ class ObjectivesTest(chex.TestCase):
         for batch in batches:
           (loss, (state, metrics)), grads = step(params, state, batch)
         results.append(jax.device_get((loss, metrics, grads, state)))
-    chex.assert_trees_all_close(*results, rtol=2e-5, atol=2e-6)
+    chex.assert_trees_all_close(*results, rtol=1e-11, atol=1e-13)
     assert_no_collective_grows_with_the_data_set(step.as_text())
+
+  @parameterized.named_parameters(OBJECTIVES.items())
+  def test_no_matrix_of_all_pairs(self, objective):
+    """Of a batch of 2,048, in tiles of 512."""
+    params, state = jax.eval_shape(lambda: first_state(objective))
+    floats = jax.ShapeDtypeStruct((2048, 8), jnp.float32)
+    ids = jax.ShapeDtypeStruct((2048,), jnp.int32)
+    batch = Pairs(floats, floats, ids, text_id=ids)
+    step = jax.jit(make_step(objective)).lower(params, state, batch)
+    shapes = re.findall(r"tensor<([\dx]+)x[a-z]", step.as_text())
+    sizes = {math.prod(map(int, shape.split("x"))) for shape in shapes}
+    assert 2048 * 8 in sizes  # it does find shapes
+    assert max(sizes) < 2048**2 / 2
 
   @parameterized.named_parameters(OBJECTIVES.items())
   def test_embeddings_in_bfloat16_are_computed_in_float32(self, objective):

@@ -6,9 +6,10 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax import Sides, pairwise
+from nuclr_jax import Pairs, Sides, pairwise, sharding
 
 B = 12
+TILES = [1, 5, None]  # None: all at once
 
 
 @pytest.fixture
@@ -40,28 +41,33 @@ def logits(setting, image, text, temperature):
   return of_image, of_text, negative
 
 
-def test_log_sum_exp(setting):
+@pytest.mark.parametrize("tile", TILES)
+def test_log_sum_exp(tile, setting):
   pairs, tau = setting["pairs"], setting["temperature"]
-  found = pairwise.log_sum_exp(pairs, temperature=tau, bias=setting["bias"])
+  found = pairwise.log_sum_exp(
+    pairs, temperature=tau, bias=setting["bias"], tile=tile
+  )
   *both, negative = logits(setting, pairs.image, pairs.text, tau)
   for x, side in zip(both, found, strict=True):
     expected = np.log(np.sum(np.exp(x) * negative, axis=1))
     np.testing.assert_allclose(side, expected, rtol=1e-12)
 
 
-def weighted(setting, image, text, temperature):
+def weighted(setting, image, text, temperature, tile=None):
   return pairwise.weighted(
     setting["pairs"]._replace(image=image, text=text),
     temperature=temperature,
     bias=setting["bias"],
     row_log_weight=setting["row"],
     contrast_log_weight=setting["contrast"],
+    tile=tile,
   )
 
 
-def test_weighted_values(setting):
+@pytest.mark.parametrize("tile", TILES)
+def test_weighted_values(tile, setting):
   pairs, tau = setting["pairs"], setting["temperature"]
-  out = weighted(setting, pairs.image, pairs.text, tau)
+  out = weighted(setting, pairs.image, pairs.text, tau, tile)
   *both, negative = logits(setting, pairs.image, pairs.text, tau)
   total = 0
   for x, side, other in zip(
@@ -83,14 +89,9 @@ def test_weighted_values(setting):
   np.testing.assert_allclose(out.surrogate, total, rtol=1e-12)
 
 
-def test_weighted_gradient_against_finite_differences(setting):
-  pairs = setting["pairs"]
-  inputs = (pairs.image, pairs.text, setting["temperature"])
-
-  def surrogate(inputs):
-    return weighted(setting, *inputs).surrogate
-
-  gradient = jax.grad(surrogate)(inputs)
+def assert_is_gradient(f, inputs):
+  """Compares with central differences in five random directions."""
+  f, gradient = jax.jit(f), jax.jit(jax.grad(f))(inputs)
   rng, h = np.random.default_rng(1), 1e-6
   for _ in range(5):
     direction = jax.tree.map(
@@ -98,12 +99,115 @@ def test_weighted_gradient_against_finite_differences(setting):
     )
     ahead = jax.tree.map(lambda x, d: x + h * d, inputs, direction)
     behind = jax.tree.map(lambda x, d: x - h * d, inputs, direction)
-    expected = (surrogate(ahead) - surrogate(behind)) / (2 * h)
+    expected = (f(ahead) - f(behind)) / (2 * h)
     found = sum(
       jnp.sum(g * d)
       for g, d in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_weighted_gradient(tile, setting):
+  pairs = setting["pairs"]
+  inputs = (pairs.image, pairs.text, setting["temperature"])
+  assert_is_gradient(lambda x: weighted(setting, *x, tile).surrogate, inputs)
+
+
+def total(inputs, pairs, tile):
+  """sum_over_negatives with two parameters."""
+  image, text, a, b = inputs
+  return pairwise.sum_over_negatives(
+    pairs._replace(image=image, text=text),
+    lambda sim, a, b: jnp.tanh(a * sim + b),
+    a,
+    b,
+    tile=tile,
+  )
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_sum_over_negatives(tile, setting):
+  pairs = setting["pairs"]
+  inputs = (pairs.image, pairs.text, jnp.float64(1.5), jnp.float64(-0.5))
+  *_, negative = logits(setting, pairs.image, pairs.text, setting["bias"])
+  sim = np.asarray(pairs.image) @ np.asarray(pairs.text).T
+  np.testing.assert_allclose(
+    total(inputs, pairs, tile),
+    np.sum(np.tanh(1.5 * sim - 0.5) * negative),
+    rtol=1e-12,
+  )
+  assert_is_gradient(lambda x: total(x, pairs, tile), inputs)
+  np.testing.assert_array_equal(
+    pairwise.num_negatives(pairs), negative.sum(axis=1)
+  )
+
+
+def test_the_gradient_of_sum_over_negatives_has_one(setting):
+  """Unlike that of `weighted` it is a true gradient."""
+  pairs = setting["pairs"]
+  inputs = (pairs.image, pairs.text, jnp.float64(1.5), jnp.float64(-0.5))
+
+  def square(inputs):
+    gradient = jax.grad(total)(inputs, pairs, 5)
+    return sum(jnp.sum(x**2) for x in gradient)
+
+  assert_is_gradient(square, inputs)
+
+
+def everything(pairs, temperature, tile):
+  """All results of the module and all gradients."""
+  zero = jnp.zeros_like(pairs.image[:, 0])
+  bias = Sides(0.1 * pairs.image[:, 0], 0.1 * pairs.text[:, 1])
+
+  def f(inputs):
+    image, text, tau = inputs
+    batch = pairs._replace(image=image, text=text)
+    lse = pairwise.log_sum_exp(batch, temperature=tau, bias=bias, tile=tile)
+    out = pairwise.weighted(
+      batch,
+      temperature=tau,
+      bias=bias,
+      row_log_weight=jax.tree.map(jnp.negative, lse),
+      contrast_log_weight=Sides(zero, zero),
+      tile=tile,
+    )
+    squares = pairwise.sum_over_negatives(batch, jnp.square, tile=tile)
+    return out.surrogate + squares, (lse, out)
+
+  return jax.value_and_grad(f, has_aux=True)(
+    (pairs.image, pairs.text, temperature)
+  )
+
+
+@pytest.mark.parametrize("dtype, rtol", [("float32", 1e-6), ("float64", 1e-12)])
+def test_tiles_and_devices_change_nothing(dtype, rtol):
+  """24 rows: 5 divides neither them nor the 3, 12 or 24 of a device."""
+  with jax.enable_x64(dtype == "float64"):
+    pairs = make_pairs.make_pairs(0, batch=24, num_texts=40, dtype=dtype)
+    temperature = Sides(*(0.1 + x[:, 0] ** 2 for x in pairs[:2]))
+    expected = everything(pairs, temperature, 24)
+    scale = jax.tree.map(lambda x: rtol * jnp.max(jnp.abs(x)), expected)
+    for count in (1, 2, 8):
+      with jax.set_mesh(sharding.make_mesh(count)):
+        step = jax.jit(everything, static_argnums=2)
+        found = step(pairs, temperature, 5)
+      jax.tree.map(
+        lambda x, y, atol: np.testing.assert_allclose(x, y, rtol, atol),
+        *jax.device_get((found, expected, scale)),
+      )
+
+
+def test_memory_is_that_of_tiles():
+  """Of B = 4,096: matrices of all pairs would take 67 MB each."""
+  vectors = jax.ShapeDtypeStruct((4096, 64), jnp.float32)
+  ids = jax.ShapeDtypeStruct((4096,), jnp.int32)
+  temperature = jax.ShapeDtypeStruct((4096,), jnp.float32)
+  step = jax.jit(everything, static_argnums=2).lower(
+    Pairs(vectors, vectors, ids), Sides(temperature, temperature), 512
+  )
+  temporary = step.compile().memory_analysis().temp_size_in_bytes
+  assert temporary < 4 * 4096**2 / 2
 
 
 def test_only_the_surrogate_carries_a_gradient(setting):

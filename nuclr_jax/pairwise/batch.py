@@ -20,7 +20,7 @@ class Side(NamedTuple):
   ids: Sides  # of the pair's image and of its text
   valid: Bool[Array, "rows"]  # False beyond the end of the batch
   own: Float[Array, "rows"]  # sim_ii
-  temperature: Float[Array, "rows"]  # as anchor
+  scale: Float[Array, "rows"]  # 1 / temperature, as anchor
   bias: Float[Array, "rows"]  # as contrast
   extra: tuple[Array, ...] = ()  # more numbers for each row
 
@@ -76,9 +76,9 @@ def both_sides(pairs: Pairs, temperature=1.0, bias: Sides | None = None):
   own = own_similarity(pairs)
   valid = jnp.ones_like(own, bool)
 
-  def side(vector, *numbers):
-    numbers = (spread(x, own) for x in numbers)
-    return Side(vector, pairs.ids, valid, own, *numbers)
+  def side(vector, temperature, bias):
+    scale = 1 / spread(temperature, own)
+    return Side(vector, pairs.ids, valid, own, scale, spread(bias, own))
 
   return each(side, embeddings(pairs), temperature, bias)
 

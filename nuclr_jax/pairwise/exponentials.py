@@ -120,7 +120,7 @@ def weighted(
     row_log_weight,
     contrast_log_weight,
   )
-  inputs = each(lambda side: (side.vector, side.temperature), sides)
+  inputs = each(lambda side: (side.vector, side.scale), sides)
   surrogate, *rest = _weighted(tile, inputs, lax.stop_gradient(sides))
   return Weighted(surrogate, *lax.stop_gradient(rest))
 
@@ -143,7 +143,7 @@ def _logits(image: batch.Side, text: batch.Side) -> Sides:
   negative = batch.is_negative(image, text)
 
   def side(anchor, contrast):
-    logits = (sim - anchor.own - contrast.bias) / anchor.temperature
+    logits = (sim - anchor.own - contrast.bias) * anchor.scale
     return jnp.where(negative, logits, -jnp.inf)
 
   tile = batch.broadcastable(image, text)
@@ -167,7 +167,7 @@ def _add_tile(image, text, image_sums, text_sums):
   w = each(lambda x, side: _exp(x, side.extra[0]), logits, tile)
   w_contrast = each(lambda x, side: _exp(x, side.extra[1]), logits, tile)
   w_logit = each(_times, w, logits)
-  d_sim = w.image / tile.image.temperature + w.text / tile.text.temperature
+  d_sim = w.image * tile.image.scale + w.text * tile.text.scale
   of_image = _Sums(
     weight=jnp.sum(w.image, axis=1),
     logit=jnp.sum(w_logit.image, axis=1),
@@ -197,7 +197,7 @@ def _weighted(tile, inputs, sides):
 
 def _weighted_forward(tile, inputs, sides):
   sides = each(
-    lambda side, x: side._replace(vector=x[0], temperature=x[1]), sides, inputs
+    lambda side, x: side._replace(vector=x[0], scale=x[1]), sides, inputs
   )
   sums = batch.over_tiles(_add_tile, _zero, sides, tile=tile)
   total = each(lambda x: jnp.sum(x.weight), sums)
@@ -206,12 +206,11 @@ def _weighted_forward(tile, inputs, sides):
     contrast_sums=each(lambda x: x.contrast, sums),
     mean_logit=each(lambda x: x.logit, sums),
   )
-  by_own = each(lambda x, side: -x.weight / side.temperature, sums, sides)
+  by_own = each(lambda x, side: -x.weight * side.scale, sums, sides)
   d_own = (by_own.image + by_own.text)[:, None]
 
   def gradient(sums, side, other):
-    by_temperature = -sums.logit / side.temperature
-    return sums.vector + d_own * other.vector, by_temperature
+    return sums.vector + d_own * other.vector, sums.logit / side.scale
 
   gradients = each(gradient, sums, sides, swap(sides))
   return out, _without_derivative(gradients)

@@ -28,6 +28,7 @@ from nuclr_jax import sharding, tiles
 from nuclr_jax.types import Sides, each, swap
 
 SAME = 1e-3  # how far embeddings of one id may be apart
+MULTIPLE = 1024  # more cells than this are padded, to compile less often
 HALVINGS = 40  # of the interval in which a potential is sought
 PerPair = Float[np.ndarray, "pairs"]
 
@@ -186,7 +187,7 @@ def make_problem(
     groups = make_groups(cell[here])
     at = here[groups.first]
     padding = [
-      (0, -len(at) % tiles.TILE if len(at) > tiles.TILE else 0),
+      (0, -len(at) % MULTIPLE if len(at) > MULTIPLE else 0),
       (0, 0),
     ]
     on_device = (embedding[at], shown[at].astype(np.int32))
