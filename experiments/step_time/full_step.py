@@ -1,6 +1,6 @@
 """Time of a training step, objectives side by side; JSON on standard output.
 
-python experiments/step_time/benchmark.py [--steps=60] [--rounds=5]
+python experiments/step_time/full_step.py [--steps=60] [--rounds=5]
 
 The objectives take turns in every round, so that a noisy machine slows all of
 them alike; `ms` is the median over rounds, `ratio_to_clip` the median of the
@@ -8,9 +8,9 @@ rounds' ratios.
 """
 
 import json
-import platform
 import time
 
+import about
 from absl import app, flags
 import jax
 import numpy as np
@@ -111,15 +111,8 @@ def benchmark(argv) -> None:
       }
       for name, ms in times.items()
     }
-  device = jax.devices()[0]
-  about = {
-    "device": device.device_kind,
-    "machine": platform.processor() or platform.machine(),
-    "jax": jax.__version__,
-    "batch_size": BATCH.value,
-    "num_pairs": NUM_PAIRS.value,
-  }
-  print(json.dumps(about | results, indent=2))
+  settings = {"batch_size": BATCH.value, "num_pairs": NUM_PAIRS.value}
+  print(json.dumps(about.machine() | settings | results, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,265 @@
+"""Time and memory of NUCLR's loss step, in forms side by side; JSON out.
+
+python experiments/step_time/loss_step.py --batch_sizes=512,2048 --dims=256
+
+A loss step is forward, backward (to the embeddings) and the state's update.
+
+  tiles     this library: no matrix of all pairs
+  dense     this library with one tile as large as the batch
+  torch     the dense form in PyTorch (needs the extra `parity`; left out
+            without it)
+  products  only the matrix products that `tiles` needs, tile by tile
+
+The forms take turns in every round; a ratio is the median of the rounds'
+ratios. `temporary_mib` is what XLA allocates besides arguments and results.
+A form that would not fit is compiled (for its memory) but not run.
+"""
+
+import functools
+import gc
+import json
+import sys
+import time
+from unittest import mock
+
+import about
+from absl import app, flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nuclr_jax import Pairs, host, objectives, tiles
+
+BATCHES = flags.DEFINE_list("batch_sizes", ["512", "2048", "8192"], "Pairs.")
+DIMS = flags.DEFINE_list("dims", ["256"], "Widths of embeddings.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+SECONDS = flags.DEFINE_float("seconds", 1.0, "Per form and round, at least.")
+NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3_000_000, "Rows of state.")
+MAX_DENSE = flags.DEFINE_integer("max_dense", 8192, "Run dense forms to here.")
+TILE = flags.DEFINE_integer("tile", None, "Instead of the default.")
+SETTINGS = dict(temperature=0.05)
+RATE = 1e-6  # of zeta
+
+
+def embeddings(batch: int, dim: int) -> np.ndarray:
+  """Unit rows of images and texts that agree a little, [2, batch, dim]."""
+  x = np.random.default_rng(0).normal(size=(3, batch, dim))
+  x = x[:2] + x[2]
+  x /= np.linalg.norm(x, axis=-1, keepdims=True)
+  return x.astype(np.float32)
+
+
+def ids_of(batch: int, step: int) -> np.ndarray:
+  """Distinct ids, other ones each step."""
+  return (step * batch + np.arange(batch)) % NUM_PAIRS.value
+
+
+class Jax:
+  """The objective with tiles of some size."""
+
+  def __init__(self, batch: int, dim: int, tile: int):
+    objective = objectives.nuclr(
+      num_pairs=NUM_PAIRS.value,
+      zeta_estimator="official",
+      zeta_learning_rate=RATE,
+      **SETTINGS,
+    )
+
+    def step(state, vectors, ids):
+      def loss(vectors):
+        return objective.apply({}, state, Pairs(*vectors, ids))
+
+      gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
+      return state, gradient
+
+    vectors, ids = embeddings(batch, dim), ids_of(batch, 0)
+    state = jax.eval_shape(lambda: objective.init()[1])
+    with mock.patch.multiple(tiles, CPU_TILE=tile, TILE=tile):
+      lowered = jax.jit(step, donate_argnums=0).lower(state, vectors, ids)
+    self.step, self.init = lowered.compile(), objective.init
+    memory = self.step.memory_analysis()
+    self.temporary_mib = memory.temp_size_in_bytes / 2**20
+
+  def start(self, vectors):
+    """The first state, and the embeddings on the device."""
+    return self.init()[1], jax.device_put(vectors)
+
+  def run(self, state, vectors, ids):
+    """One step."""
+    return self.step(state, vectors, ids)
+
+  def wait(self, state):
+    """Until all steps are done."""
+    jax.block_until_ready(state)
+
+
+class Torch:
+  """The dense form in PyTorch."""
+
+  temporary_mib = None
+
+  def __init__(self, batch: int, dim: int):
+    import torch
+    import torch_form
+
+    del batch, dim
+    self.torch, self.make = torch, torch_form.Nuclr
+    self.device = "cuda" if torch.cuda.is_available() else "cpu"
+
+  def start(self, vectors):
+    """As `Jax.start`."""
+    state = self.make(
+      num_pairs=NUM_PAIRS.value,
+      zeta_rate=RATE,
+      device=self.device,
+      **SETTINGS,
+    )
+    return state, self.torch.tensor(vectors, device=self.device)
+
+  def run(self, state, vectors, ids):
+    """One step."""
+    ids = self.torch.as_tensor(ids, device=self.device)
+    return state, self.torch.stack(state.step(*vectors, ids))
+
+  def wait(self, state):
+    """Until all steps are done."""
+    del state
+    if self.device == "cuda":
+      self.torch.cuda.synchronize()
+
+
+class Products:
+  """The products of both passes: similarities twice, two gradients."""
+
+  def __init__(self, batch: int, dim: int, tile: int):
+    del batch, dim
+
+    def first(rows, columns, row_sums, column_sums):
+      sim = tiles.matmul(rows, columns.T)
+      return row_sums + sim.sum(axis=1), column_sums
+
+    def second(rows, columns, row_sums, column_sums):
+      sim = tiles.matmul(rows, columns.T)
+      row_sums += tiles.matmul(sim, columns)
+      return row_sums, column_sums + tiles.matmul(sim.T, rows)
+
+    def step(image, text):
+      zero = jnp.zeros(len(image))
+      each = functools.partial(tiles.for_each, tile=tile)
+      sums, _ = each(first, image, text, zero, zero)
+      image *= 1 + 1e-9 * sums[:, None]  # the second pass waits for the first
+      zeros = jnp.zeros_like(image)
+      return each(second, image, text, zeros, zeros)
+
+    self.step, self.temporary_mib = jax.jit(step), None
+
+  def start(self, vectors):
+    """As `Jax.start`."""
+    return None, jax.device_put(vectors)
+
+  def run(self, state, vectors, ids):
+    """One step."""
+    del state, ids
+    sums = self.step(*vectors)
+    return sums, jnp.stack(sums)
+
+  def wait(self, state):
+    """Until all steps are done."""
+    jax.block_until_ready(state)
+
+
+def time_of(form, vectors, steps: int) -> float:
+  """Milliseconds per step, after one to warm up."""
+  state, vectors = form.start(vectors)
+  batch = vectors.shape[1]
+  state, _ = form.run(state, vectors, ids_of(batch, 0))
+  form.wait(state)
+  start = time.perf_counter()
+  for i in range(steps):
+    state, _ = form.run(state, vectors, ids_of(batch, i + 1))
+  form.wait(state)
+  return (time.perf_counter() - start) / steps * 1e3
+
+
+def check_equal(forms: dict, vectors) -> float:
+  """The greatest difference between the forms' gradients, relative."""
+  batch = vectors.shape[1]
+  gradients = []
+  for name, form in forms.items():
+    if name != "products":
+      state, on_device = form.start(vectors)
+      for _ in range(2):
+        state, gradient = form.run(state, on_device, ids_of(batch, 0))
+      gradients.append(np.asarray(gradient))
+      del state
+  scale = np.abs(gradients[0]).max()
+  return float(max(np.abs(x - gradients[0]).max() for x in gradients) / scale)
+
+
+def make_forms(batch: int, dim: int) -> dict:
+  """The forms, by name."""
+  default = tiles.CPU_TILE if jax.default_backend() == "cpu" else tiles.TILE
+  tile = TILE.value or default
+  forms = {
+    "tiles": Jax(batch, dim, tile),
+    "dense": Jax(batch, dim, batch),
+    "products": Products(batch, dim, tile),
+  }
+  try:
+    forms["torch"] = Torch(batch, dim)
+  except ModuleNotFoundError:
+    pass
+  return forms
+
+
+def compare(batch: int, dim: int) -> dict:
+  """The row of a batch size and a width."""
+  vectors, forms = embeddings(batch, dim), make_forms(batch, dim)
+  run = {
+    name: form
+    for name, form in forms.items()
+    if batch <= MAX_DENSE.value or name in ("tiles", "products")
+  }
+  steps = {
+    name: max(1, round(1e3 * SECONDS.value / time_of(form, vectors, 1)))
+    for name, form in run.items()
+  }
+  times = {name: [] for name in run}
+  for _ in range(ROUNDS.value):
+    for name, form in run.items():
+      times[name].append(time_of(form, vectors, steps[name]))
+      gc.collect()
+
+  def column(name, form):
+    ms = times.get(name)
+    found = {"temporary_mib": form.temporary_mib}
+    if ms:
+      found |= {
+        "ms": float(np.median(ms)),
+        "ratio_to_tiles": float(np.median(np.divide(ms, times["tiles"]))),
+      }
+    return found
+
+  return {
+    "batch_size": batch,
+    "dim": dim,
+    "gradients_differ_by": check_equal(run, vectors),
+    "forms": {name: column(name, form) for name, form in forms.items()},
+  }
+
+
+def benchmark(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  host.keep_memory()
+  rows = []
+  for dim in map(int, DIMS.value):
+    for batch in map(int, BATCHES.value):
+      rows.append(compare(batch, dim))
+      print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+  settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
+  print(json.dumps(about.machine() | settings | {"rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(benchmark)
