@@ -15,7 +15,7 @@ import optax
 
 from nuclr_jax.datasets import DATASETS, Data
 from nuclr_jax.hooks import Hook, refresh_popularity
-from nuclr_jax.models import MODELS, Model
+from nuclr_jax.models import MODELS, Model, microbatched
 from nuclr_jax.objectives import OBJECTIVES, Objective
 from nuclr_jax.optimizer import is_frozen, make_optimizer, make_schedule
 from nuclr_jax.popularity.files import load_zeta
@@ -30,6 +30,7 @@ DEFAULTS = dict(
   objective=...,
   optimizer=...,
   batch_size=...,
+  num_microbatches=1,  # pieces of a batch that the encoders see at a time
   num_epochs=...,
   seed=0,
   num_devices=None,  # None = all
@@ -98,20 +99,21 @@ def build(
     dim=config["model"].get("dim"),
     **sizes._asdict(),
   )
+  model = _call(
+    "model",
+    MODELS,
+    config["model"],
+    image_shape=data.image_shape,
+    vocab_size=data.tokenizer.vocab_size,
+    length=data.tokenizer.length,
+    frozen=tuple(
+      x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
+    ),
+  )
   return Experiment(
     config=config,
     data=data,
-    model=_call(
-      "model",
-      MODELS,
-      config["model"],
-      image_shape=data.image_shape,
-      vocab_size=data.tokenizer.vocab_size,
-      length=data.tokenizer.length,
-      frozen=tuple(
-        x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
-      ),
-    ),
+    model=microbatched(model, config["num_microbatches"]),
     objective=objective,
     optimizer=_call(
       "optimizer",
@@ -174,7 +176,8 @@ def complete(config: Config) -> dict[str, Any]:
   missing = sorted(key for key, value in config.items() if value is ...)
   if missing:
     raise ValueError(f"the config lacks {missing}")
-  for key in ("batch_size", "num_epochs", "log_every", "max_checkpoints"):
+  positive = "batch_size num_microbatches num_epochs log_every max_checkpoints"
+  for key in positive.split():
     if not config[key] > 0:
       raise ValueError(f"{key} must be greater than 0, got {config[key]}")
   for key in ("seed", "eval_every", "checkpoint_every"):

@@ -75,12 +75,14 @@ def read_history(workdir: pathlib.Path) -> list[dict[str, float]]:
   return rows
 
 
-def check_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+def check_config(
+  workdir: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]
+) -> None:
   """Raises ValueError if the workdir holds the run of another config.
 
   Keys that do not change what is learned (`FREE`) may differ.
   """
-  differing = differences(read_config(workdir), config)
+  differing = differences(there, here)
   if differing:
     raise ValueError(
       f"{workdir} holds a run with another config: {'; '.join(differing)}. "

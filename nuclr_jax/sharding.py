@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from nuclr_jax.types import PyTree
 
 ROWS = P("data")  # split along the leading axis
+SECOND_AXIS = P(None, "data")
 REPLICATED = P()
 
 # Per-sample state is padded to a multiple of this many rows. It is a constant
@@ -82,6 +83,14 @@ def num_devices(batch: int | None = None) -> int:
   return count
 
 
+def constrain(tree: PyTree, spec: P) -> PyTree:
+  """Lays all arrays out as `spec` on the current mesh; a no-op without one."""
+  if num_devices() == 1:
+    return tree
+  layout = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
+  return jax.lax.with_sharding_constraint(tree, layout)
+
+
 def pad_rows(table: PyTree) -> PyTree:
   """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
 
@@ -98,7 +107,4 @@ def pad_rows(table: PyTree) -> PyTree:
 @jax.jit
 def replicate(tree: PyTree) -> PyTree:
   """Puts all arrays on every device of the current mesh."""
-  if num_devices() == 1:
-    return tree
-  everywhere = NamedSharding(jax.sharding.get_abstract_mesh(), REPLICATED)
-  return jax.lax.with_sharding_constraint(tree, everywhere)
+  return constrain(tree, REPLICATED)

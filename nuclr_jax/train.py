@@ -72,7 +72,8 @@ def fit(
   mesh = make_mesh(config)
   fresh = not checkpoint.steps(workdir)
   if not fresh:
-    records.check_config(workdir, config)
+    there = experiment.complete(records.read_config(workdir))
+    records.check_config(workdir, there, config)
   parts = _parts(parts, config, data_dir, fresh=fresh)
   records.write_config(workdir, config)
   manager = checkpoint.open_to_write(
@@ -136,17 +137,18 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
 
 
 def make_mesh(config: Config) -> Mesh:
-  """The mesh of a config; its batch size must divide over the devices.
+  """The mesh of a config; a batch must divide over devices and microbatches.
 
   Raises:
     ValueError: If it does not, or for an impossible number of devices.
   """
   mesh = sharding.make_mesh(config["num_devices"])
-  if config["batch_size"] % mesh.size:
+  pieces = config["num_microbatches"]
+  if config["batch_size"] % (mesh.size * pieces):
     raise ValueError(
-      f"batch_size must be a multiple of the number of devices, got "
-      f"{config['batch_size']} and {mesh.size}; change one, or use fewer "
-      "devices with num_devices"
+      "batch_size must be a multiple of the number of devices times "
+      f"num_microbatches, got {config['batch_size']}, {mesh.size} and "
+      f"{pieces}; change one, or use fewer devices with num_devices"
     )
   return mesh
 

@@ -7,6 +7,7 @@ from nuclr_jax.models.base import (
   from_nnx,
   unit_norm,
 )
+from nuclr_jax.models.microbatch import microbatched
 from nuclr_jax.models.small import small
 
 MODELS = {"small": small}
@@ -17,6 +18,7 @@ __all__ = [
   "Tower",
   "dual_encoder",
   "from_nnx",
+  "microbatched",
   "small",
   "unit_norm",
 ]

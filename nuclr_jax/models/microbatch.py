@@ -1,0 +1,96 @@
+"""Large batches: the encoders see them in pieces, the objective as a whole."""
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+
+from nuclr_jax import sharding
+from nuclr_jax.models.base import Model
+from nuclr_jax.types import PyTree
+
+
+def microbatched(model: Model, count: int) -> Model:
+  """Embeds training batches in `count` pieces, one after the other.
+
+  Only the embeddings of the whole batch are kept; the backward pass embeds each
+  piece again and adds up the gradients of the parameters. So the encoders'
+  memory is that of a piece, for a third more of their time, and the objective
+  (with its per-sample state) sees the whole batch once.
+
+  Piece i has the rows i, i + count, i + 2 count, ... of the batch, on any
+  number of devices. Embeddings and gradients are those of the whole batch up to
+  rounding, but for layers that look at more than their row: batch
+  normalisation normalises over a piece (over all devices), and its running
+  averages move once per batch, to the mean of what the pieces would make of
+  them. Each piece drops out by a key of its own.
+
+  Args:
+    model: Any model.
+    count: Pieces of a batch; it must divide the rows that a device has.
+
+  Raises:
+    ValueError: If `count` is not a positive integer; from `apply`, if it does
+      not divide the batch.
+
+  Example:
+    >>> from nuclr_jax import models
+    >>> model = models.small(image_shape=(8, 8, 1), vocab_size=9, length=4)
+    >>> model = models.microbatched(model, 4)
+
+  Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under
+    Memory Limited Setup, RepL4NLP 2021 (GradCache).
+  """
+  if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    raise ValueError(
+      f"num_microbatches must be a whole number of at least 1, got {count!r}"
+    )
+  if count == 1:
+    return model
+
+  def apply(params, model_state, batch, *, key=None, train=False):
+    if not train:
+      return model.apply(params, model_state, batch, key=key, train=False)
+
+    @jax.checkpoint
+    def piece(params, key, part):
+      return model.apply(params, model_state, part, key=key, train=True)
+
+    keys = None if key is None else jax.random.split(key, count)
+    pairs, states = lax.map(
+      lambda x: piece(params, *x), (keys, _cut(batch, count))
+    )
+    return _join(pairs), jax.tree.map(_mean, states)
+
+  return Model(model.init, apply)
+
+
+def _cut(batch: PyTree, count: int) -> PyTree:
+  """[batch, ...] -> [count, batch / count, ...], without moving a row."""
+
+  def cut(x):
+    rows = len(x) // sharding.num_devices(len(x))
+    if rows % count:
+      raise ValueError(
+        f"num_microbatches must divide the {rows} rows of the batch that a "
+        f"device has, got {count}"
+      )
+    x = jnp.asarray(x).reshape(-1, count, *x.shape[1:])
+    return sharding.constrain(jnp.swapaxes(x, 0, 1), sharding.SECOND_AXIS)
+
+  return jax.tree.map(cut, batch)
+
+
+def _join(pieces: PyTree) -> PyTree:
+  """The inverse of `_cut`."""
+
+  def join(x):
+    x = jnp.swapaxes(x, 0, 1)
+    return sharding.constrain(x.reshape(-1, *x.shape[2:]), sharding.ROWS)
+
+  return jax.tree.map(join, pieces)
+
+
+def _mean(states):
+  """Of the pieces; counters are the same in all."""
+  floating = jnp.issubdtype(states.dtype, jnp.floating)
+  return jnp.mean(states, axis=0) if floating else states[0]

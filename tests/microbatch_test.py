@@ -1,0 +1,180 @@
+"""Encoders that see a batch in pieces."""
+
+import re
+
+from flax import nnx
+import jax
+import numpy as np
+import optax
+import pytest
+
+from nuclr_jax import (
+  Batch,
+  experiment,
+  models,
+  objectives,
+  sharding,
+  train,
+  train_state,
+)
+
+B = 16
+
+
+class Net(nnx.Module):
+  """Three layers, wide in the middle; rows do not see each other."""
+
+  def __init__(self, inputs, *, rngs):
+    self.first = nnx.Linear(inputs, 512, rngs=rngs)
+    self.second = nnx.Linear(512, 512, rngs=rngs)
+
+  def __call__(self, x):
+    x = nnx.gelu(
+      self.first(x.reshape(len(x), -1).astype(self.first.kernel.dtype))
+    )
+    return nnx.gelu(self.second(x))
+
+
+def towers():
+  tower = models.from_nnx(lambda rngs: Net(6, rngs=rngs), 512)
+  return models.dual_encoder(tower, tower, dim=8)
+
+
+def batch(size=B, key=0):
+  rng = np.random.default_rng(key)
+  return Batch(
+    image=rng.normal(size=(size, 6)).astype(np.float32),
+    text=rng.integers(1, 30, (size, 6)).astype(np.int32),
+    pair_id=rng.permutation(max(size, 64))[:size] % 64,
+    text_id=rng.integers(0, 40, size),
+  )
+
+
+def parts(count, model=None):
+  objective = objectives.nuclr(num_pairs=64, num_texts=40, temperature=0.1)
+  model = models.microbatched(model or towers(), count)
+  return model, objective, optax.sgd(0.1)
+
+
+def compiled(count, mesh, size=B, model=None):
+  """The train step with `count` pieces, and a first state."""
+  pieces, key = parts(count, model), jax.random.key(0)
+  state = train_state.init_state(*pieces, key)
+  layout = train_state.shardings(mesh)
+  step = jax.jit(
+    train_state.make_train_step(*pieces, key),
+    in_shardings=(layout, jax.NamedSharding(mesh, sharding.ROWS)),
+    out_shardings=(layout, jax.NamedSharding(mesh, sharding.REPLICATED)),
+  )
+  with jax.set_mesh(mesh):
+    lowered = step.lower(state, jax.eval_shape(lambda: batch(size)))
+    return lowered.compile(), state
+
+
+@pytest.mark.parametrize("devices, count", [(1, 4), (8, 2)])
+def test_steps_equal_those_of_the_whole_batch(devices, count):
+  results = []
+  for pieces in (1, count):
+    mesh = sharding.make_mesh(devices)
+    step, state = compiled(pieces, mesh)
+    for key in range(3):
+      with jax.set_mesh(mesh):
+        state, metrics = step(
+          *jax.device_put((state, batch(key=key)), step.input_shardings[0])
+        )
+    results.append(jax.device_get((state, metrics)))
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6),
+    *results,
+  )
+  assert results[1][0].objective.shared.count == 3  # once per batch
+
+
+def test_memory_is_that_of_a_piece():
+  """Activations of 4,096 rows are 8 MB a layer."""
+  memory = [
+    compiled(count, sharding.make_mesh(1), size=4096)[0]
+    .memory_analysis()
+    .temp_size_in_bytes
+    for count in (1, 16)
+  ]
+  assert memory[1] < memory[0] / 3
+
+
+def test_no_row_moves_between_devices():
+  """What the pieces add are reductions of gradients, if anything."""
+  hlo = compiled(2, sharding.make_mesh(8))[0].as_text()
+  assert "all-reduce" in hlo
+  assert not re.search("all-to-all|collective-permute", hlo)
+
+
+def test_batch_statistics_are_of_pieces_and_move_once():
+  model = models.small(image_shape=(16, 16, 1), vocab_size=30, length=6)
+  params, state = model.init(jax.random.key(0))
+  rng = np.random.default_rng(0)
+  inputs = Batch(
+    image=rng.integers(0, 255, (B, 16, 16, 1)).astype(np.uint8),
+    text=rng.integers(1, 30, (B, 6)).astype(np.int32),
+    pair_id=np.arange(B),
+  )
+  key = jax.random.key(1)
+  pairs, moved = models.microbatched(model, 4).apply(
+    params, state, inputs, key=key, train=True
+  )
+  np.testing.assert_array_equal(pairs.pair_id, np.arange(B))
+  alone = [
+    model.apply(
+      params,
+      state,
+      jax.tree.map(lambda x: x[i::4], inputs),  # noqa: B023
+      key=key,
+      train=True,
+    )
+    for i in range(4)
+  ]
+  for i, (piece, _) in enumerate(alone):
+    np.testing.assert_allclose(pairs.image[i::4], piece.image, atol=1e-5)
+  jax.tree.map(
+    lambda x, *each: np.testing.assert_allclose(
+      x, np.mean(each, axis=0), rtol=1e-4, atol=1e-6
+    ),
+    moved,
+    *(x for _, x in alone),
+  )
+
+
+def test_evaluation_is_not_cut():
+  model = models.microbatched(towers(), 4)
+  params, state = model.init(jax.random.key(0))
+  pairs, _ = model.apply(params, state, batch(7), key=None, train=False)
+  assert pairs.image.shape == (7, 8)
+
+
+def test_the_config_key(tiny, few_pairs, tmp_path):
+  config = tiny(num_microbatches=4, num_epochs=0.02)
+  parts = experiment.build(config, data=few_pairs)
+  assert train.fit(config, tmp_path, parts=parts).finished
+  image = np.zeros((6, *few_pairs.image_shape), np.uint8)
+  inputs = Batch(image, np.ones((6, 12), np.int32), np.arange(6))
+  params, state = parts.model.init(jax.random.key(0))
+  with pytest.raises(ValueError, match="must divide the 6 rows"):
+    parts.model.apply(params, state, inputs, key=jax.random.key(0), train=True)
+
+
+@pytest.mark.parametrize("count", [0, -1, True])
+def test_a_count_must_be_a_positive_integer(count):
+  with pytest.raises(ValueError, match="num_microbatches must be a whole"):
+    models.microbatched(towers(), count)
+
+
+def test_a_count_must_divide_the_rows():
+  model = models.microbatched(towers(), 3)
+  params, state = model.init(jax.random.key(0))
+  with pytest.raises(ValueError, match="must divide the 16 rows .* got 3"):
+    model.apply(params, state, batch(), key=None, train=True)
+
+
+def test_the_whole_batch_must_divide(tiny):
+  config = tiny(batch_size=60, num_microbatches=8)
+  with pytest.raises(ValueError, match="num_microbatches, got 60, 1 and 8"):
+    train.make_mesh(experiment.complete(config))
