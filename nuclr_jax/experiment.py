@@ -34,6 +34,7 @@ DEFAULTS = dict(
   num_epochs=...,
   seed=0,
   num_devices=None,  # None = all
+  shard_params=False,  # split params and optimizer state over the devices
   log_every=50,  # steps
   eval_every=0,  # steps; 0 = at the end only
   checkpoint_every=0,  # steps; 0 = at the end only

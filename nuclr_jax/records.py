@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
 FREE = (
   "num_devices",
+  "shard_params",
   "log_every",
   "eval_every",
   "checkpoint_every",

@@ -5,6 +5,8 @@ else is replicated. Losses never see the mesh; `fit` enters it with
 `jax.set_mesh` and the helpers below read it from there.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
@@ -19,6 +21,7 @@ REPLICATED = P()
 # Per-sample state is padded to a multiple of this many rows. It is a constant
 # so that the shapes in a checkpoint do not depend on the device count.
 ROW_MULTIPLE = 1024
+MIN_SPLIT = 2**16  # parameters; smaller arrays are replicated in any case
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
@@ -81,6 +84,27 @@ def num_devices(batch: int | None = None) -> int:
       f"a batch must be a multiple of the mesh's {count} devices, got {batch}"
     )
   return count
+
+
+def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
+  """Splits an array along its largest axis that divides evenly.
+
+  Arrays of fewer than `MIN_SPLIT` numbers are replicated; of equal axes the
+  last is taken.
+
+  Example:
+    >>> split_largest_axis((1000, 512, 512), 8)
+    PartitionSpec('data',)
+    >>> split_largest_axis((999, 512, 512), 8)
+    PartitionSpec(None, None, 'data')
+    >>> split_largest_axis((512,), 8)
+    PartitionSpec()
+  """
+  fitting = [i for i, size in enumerate(shape) if size % num_devices == 0]
+  if math.prod(shape) < MIN_SPLIT or not fitting:
+    return REPLICATED
+  axis = max(fitting, key=lambda i: (shape[i], i))
+  return P(*[None] * axis, "data")
 
 
 def constrain(tree: PyTree, spec: P) -> PyTree:

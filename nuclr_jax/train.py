@@ -155,20 +155,18 @@ def make_mesh(config: Config) -> Mesh:
 
 def start(parts: Experiment, mesh: Mesh, manager) -> TrainState:
   """The newest checkpoint's state, or the first state, laid out on `mesh`."""
-  key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 0)
+  config = parts.config
+  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
 
   def init():
     return init_state(parts.model, parts.objective, parts.optimizer, key)
 
-  layout = shardings(mesh)
+  shapes = jax.eval_shape(init)
+  layout = shardings(mesh, shapes, shard_params=config["shard_params"])
   step = checkpoint.latest(manager)
   if step is None:
     return jax.jit(init, out_shardings=layout)()
-  shapes = jax.eval_shape(init)
-  full_layout = jax.tree.map(
-    lambda s, tree: jax.tree.map(lambda _: s, tree), layout, shapes
-  )
-  abstract = checkpoint.abstract_state(shapes, full_layout)
+  abstract = checkpoint.abstract_state(shapes, layout)
   log.info("continuing from the checkpoint of step %d", step)
   return checkpoint.restore(manager, step, abstract, _meta(parts))
 
@@ -192,7 +190,7 @@ def _parts(parts, config, data_dir, *, fresh: bool) -> Experiment:
 def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
   config, first, last = parts.config, int(train_state.step), parts.num_steps
-  step_fn, make_embed = _compile(parts, mesh), embedder(parts, mesh)
+  step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log
   log.info("training steps %d to %d into %s", first + 1, last, workdir)
@@ -231,14 +229,13 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
   return train_state
 
 
-def _compile(parts, mesh):
-  """The jitted train step, laid out on the mesh, its state donated."""
-  layout = shardings(mesh)
+def _compile(parts, train_state):
+  """The jitted train step; the state is donated and stays where it lies."""
+  layout = jax.tree.map(lambda x: x.sharding, train_state)
   key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 1)
   return jax.jit(
     make_train_step(parts.model, parts.objective, parts.optimizer, key),
-    in_shardings=(layout, NamedSharding(mesh, sharding.ROWS)),
-    out_shardings=(layout, NamedSharding(mesh, sharding.REPLICATED)),
+    out_shardings=(layout, None),
     donate_argnums=0,
   )
 

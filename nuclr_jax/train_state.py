@@ -100,10 +100,30 @@ def make_train_step(
   return train_step
 
 
-def shardings(mesh: Mesh, layout: PyTree = LAYOUT) -> PyTree:
-  """`layout` with its specs placed on a mesh."""
-  return jax.tree.map(
-    lambda spec: NamedSharding(mesh, spec),
-    layout,
-    is_leaf=lambda x: isinstance(x, jax.P),
+def shardings(
+  mesh: Mesh, shapes: TrainState, *, shard_params: bool = False
+) -> TrainState:
+  """How a state lies on a mesh, a `NamedSharding` for each leaf.
+
+  Args:
+    mesh: The mesh.
+    shapes: The state, or its shapes.
+    shard_params: Whether large parameters and their optimizer state are split,
+      too, by `sharding.split_largest_axis`.
+  """
+
+  def fill(spec, tree):
+    return jax.tree.map(lambda _: NamedSharding(mesh, spec), tree)
+
+  layout = jax.tree.map(
+    fill, LAYOUT, shapes, is_leaf=lambda x: isinstance(x, jax.P)
   )
+  if not shard_params:
+    return layout
+  params, opt_state = jax.tree.map(
+    lambda x: NamedSharding(
+      mesh, sharding.split_largest_axis(x.shape, mesh.size)
+    ),
+    (shapes.params, shapes.opt_state),
+  )
+  return layout._replace(params=params, opt_state=opt_state)

@@ -59,10 +59,9 @@ def refresh(parts, devices=1):
   """The mesh, a first state, and what the first hook makes of it."""
   mesh = sharding.make_mesh(devices)
   pieces = (parts.model, parts.objective, parts.optimizer)
-  state = jax.jit(
-    lambda: train_state.init_state(*pieces, jax.random.key(0)),
-    out_shardings=train_state.shardings(mesh),
-  )()
+  init = lambda: train_state.init_state(*pieces, jax.random.key(0))
+  layout = train_state.shardings(mesh, jax.eval_shape(init))
+  state = jax.jit(init, out_shardings=layout)()
   with jax.set_mesh(mesh):
     embed = train.embedder(parts, mesh)(state)
     return mesh, state, parts.hooks[0].apply(state, embed)

@@ -60,7 +60,7 @@ def compiled(count, mesh, size=B, model=None):
   """The train step with `count` pieces, and a first state."""
   pieces, key = parts(count, model), jax.random.key(0)
   state = train_state.init_state(*pieces, key)
-  layout = train_state.shardings(mesh)
+  layout = train_state.shardings(mesh, state)
   step = jax.jit(
     train_state.make_train_step(*pieces, key),
     in_shardings=(layout, jax.NamedSharding(mesh, sharding.ROWS)),

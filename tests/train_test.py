@@ -80,15 +80,29 @@ def test_runs_can_share_their_data(tiny, build):
     experiment.load_data({"name": "cc3m"})
 
 
-def test_restores_on_another_number_of_devices(tiny, build, tmp_path):
+def bytes_of(state):
+  return sum(x.nbytes for x in jax.tree.leaves((state.params, state.opt_state)))
+
+
+def bytes_on_a_device(state):
+  leaves = jax.tree.leaves((state.params, state.opt_state))
+  return sum(x.addressable_shards[0].data.nbytes for x in leaves)
+
+
+def test_restores_on_another_number_of_devices(
+  tiny, build, tmp_path, monkeypatch
+):
   """8 devices, then 1, then 4: the same trajectory within rounding."""
-  workdir, config = tmp_path / "moved", experiment.complete(tiny())
+  monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
+  workdir, config = tmp_path / "moved", experiment.complete(tiny(log_every=1))
   parts = build(config)
   straight = train.fit(config, tmp_path / "straight", parts=parts)
-  for num_devices, last in ((8, 7), (1, 14), (4, 20)):
-    here = config | dict(num_devices=num_devices)
+  for num_devices, last, split in ((8, 7, True), (1, 14, True), (4, 20, False)):
+    here = config | dict(num_devices=num_devices, shard_params=split)
     part = parts._replace(config=here, num_steps=last)
     moved = train.fit(here, workdir, parts=part)
+    share = bytes_on_a_device(moved.train_state) / bytes_of(moved.train_state)
+    assert share < 0.2 if num_devices == 8 else share > 0.9
     (workdir / "metrics.json").unlink()
   chex.assert_trees_all_close(
     jax.device_get(moved.train_state.objective),
@@ -96,6 +110,15 @@ def test_restores_on_another_number_of_devices(tiny, build, tmp_path):
     rtol=1e-3,
     atol=1e-4,
   )
+  losses = [
+    [
+      row["train/loss"]
+      for row in records.read_history(x)
+      if "train/loss" in row
+    ]
+    for x in (tmp_path / "straight", workdir)
+  ]
+  np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 def test_evaluating_leaves_a_run_in_progress_alone(

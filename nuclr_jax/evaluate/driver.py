@@ -78,7 +78,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
 
   compiled = jax.jit(
     apply,
-    in_shardings=(everywhere, everywhere, rows, rows),
+    in_shardings=(None, None, rows, rows),  # params lie where they do
     out_shardings=everywhere,
   )
 
