@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from nuclr_jax import processes
 from nuclr_jax.types import PyTree
 
 log = logging.getLogger(__name__)
@@ -26,18 +27,14 @@ def open_to_write(
   """Opens the checkpoints of a workdir; what a killed run left is put aside.
 
   A folder whose writing was interrupted is renamed to `<step>.incomplete`, so
-  that neither reading nor writing trips over it. Only one process may have
-  them open to write.
+  that neither reading nor writing trips over it. Only one run may have them
+  open to write.
   """
   folder = _folder(workdir)
-  for entry in folder.iterdir() if folder.exists() else ():
-    if entry.name.isdigit() and not _complete(entry):
-      aside, count = entry.with_name(f"{entry.name}.incomplete"), 1
-      while aside.exists():
-        count += 1
-        aside = entry.with_name(f"{entry.name}.incomplete{count}")
-      log.warning("%s is incomplete; it is now %s", entry, aside.name)
-      entry.rename(aside)
+  with processes.first_before_others("incomplete checkpoints"):
+    for entry in folder.iterdir() if folder.exists() else ():
+      if entry.name.isdigit() and not _complete(entry):
+        _put_aside(entry)
   options = ocp.CheckpointManagerOptions(
     max_to_keep=max_to_keep, cleanup_tmp_directories=True
   )
@@ -154,6 +151,15 @@ def _folder(workdir: pathlib.Path) -> pathlib.Path:
 def _complete(entry: pathlib.Path) -> bool:
   """Whether a checkpoint was written to its end; Orbax writes this last."""
   return (entry / "_CHECKPOINT_METADATA").exists()
+
+
+def _put_aside(entry: pathlib.Path) -> None:
+  aside, count = entry.with_name(f"{entry.name}.incomplete"), 1
+  while aside.exists():
+    count += 1
+    aside = entry.with_name(f"{entry.name}.incomplete{count}")
+  log.warning("%s is incomplete; it is now %s", entry, aside.name)
+  entry.rename(aside)
 
 
 def _unreadable(folder, error) -> ValueError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from nuclr_jax import popularity
+from nuclr_jax import popularity, sharding
 from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import driver
 from nuclr_jax.objectives import Objective, checks
@@ -136,7 +136,7 @@ def _check_has_zeta(objective: Objective) -> None:
 
 def _replaced(table, ids, values):
   """The table with other values at some rows."""
-  new = np.array(table)
+  new = np.array(sharding.fetch(table))
   new[ids] = values
   return _like(table, new)
 

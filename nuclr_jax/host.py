@@ -10,13 +10,17 @@ import threading
 log = logging.getLogger(__name__)
 
 
-def show_progress() -> None:
-  """Sends the library's messages to standard error, with the time."""
-  handler = logging.StreamHandler()
-  handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+def show_progress(*, process: int = 0) -> None:
+  """Sends the library's messages to standard error, with the time.
+
+  Of several processes only the first says more than warnings.
+  """
+  handler, name = logging.StreamHandler(), f"[process {process}] "
+  line = f"%(asctime)s {name if process else ''}%(message)s"
+  handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
   logger = logging.getLogger("nuclr_jax")
   logger.addHandler(handler)
-  logger.setLevel(logging.INFO)
+  logger.setLevel(logging.WARNING if process else logging.INFO)
   logger.propagate = False
 
 

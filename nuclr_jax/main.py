@@ -20,14 +20,17 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
 import json
 import pathlib
 import sys
+import traceback
 
 from absl import app, flags
 from absl import logging as absl_logging
+import jax
 from ml_collections import config_flags
 
-from nuclr_jax import host
+from nuclr_jax import host, processes
 
 INTERRUPTED = 130  # exit code of a run that a signal stopped
+USER_ERRORS = (ValueError, FloatingPointError, OSError)
 
 CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Config file, such as configs/glyphs.py:smoke (train)."
@@ -54,6 +57,21 @@ MAX_PAIRS = flags.DEFINE_integer(
   None,
   "Solve a sample of so many pairs and extend it to all (popularity).",
 )
+COORDINATOR = flags.DEFINE_string(
+  "coordinator", None, "host:port of process 0, for several processes (train)."
+)
+NUM_PROCESSES = flags.DEFINE_integer(
+  "num_processes", None, "How many processes train together (train)."
+)
+PROCESS_ID = flags.DEFINE_integer(
+  "process_id", None, "Which of them this is, from 0 (train)."
+)
+DISTRIBUTED = flags.DEFINE_bool(
+  "distributed",
+  None,
+  "Look for the other processes; by default under Slurm and on TPU slices only "
+  "(train).",
+)
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of errors.")
 
 
@@ -66,13 +84,12 @@ def train() -> None:
   result = train.fit(CONFIG.value, workdir(), data_dir=DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
-  print_table(result.metrics)
+  if processes.is_first():
+    print_table(result.metrics)
 
 
 def evaluate() -> None:
   """Scores the newest checkpoint of the workdir."""
-  import jax
-
   from nuclr_jax import datasets, experiment, train
 
   parts, mesh, state = train.load(workdir(), data_dir=DATA_DIR.value)
@@ -135,20 +152,30 @@ def print_table(metrics) -> None:
 def main(argv: list[str]) -> None:
   """Runs one verb; user errors end with a message and exit code 1."""
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
-  host.show_progress()
   host.keep_memory()
   if len(argv) != 2 or argv[1] not in VERBS:
     found = " ".join(argv[1:]) or "none"
     sys.exit(f"nuclr: needs one verb of {', '.join(VERBS)}; got {found}")
   try:
+    if argv[1] == "train":
+      processes.join(
+        coordinator=COORDINATOR.value,
+        num_processes=NUM_PROCESSES.value,
+        process_id=PROCESS_ID.value,
+        distributed=DISTRIBUTED.value,
+      )
+    host.show_progress(process=jax.process_index())
     VERBS[argv[1]]()
   except KeyboardInterrupt:
-    print("\nnuclr: interrupted; the same command goes on", file=sys.stderr)
-    sys.exit(INTERRUPTED)
-  except (ValueError, FloatingPointError, OSError) as error:
-    if DEBUG.value:
-      raise
-    sys.exit(f"nuclr {argv[1]}: {error}\n(--debug shows where)")
+    message = "\nnuclr: interrupted; the same command goes on"
+    processes.exit_at_once(message, code=INTERRUPTED)
+  except Exception as error:
+    message = f"nuclr {argv[1]}: {error}"
+    if isinstance(error, USER_ERRORS) and not DEBUG.value:
+      message += "\n(--debug shows where)"
+    else:
+      traceback.print_exc()
+    processes.exit_at_once(message)
 
 
 def parse_flags(argv: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from tensorboardX import SummaryWriter
 
+from nuclr_jax import processes
 from nuclr_jax.types import Metrics, flatten
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,13 @@ class Recorder(NamedTuple):
 
 
 def open_recorder(workdir: pathlib.Path, *, start_step: int) -> Recorder:
-  """Opens `history.jsonl` and the TensorBoard files of a run.
+  """Opens `history.jsonl` and the TensorBoard files; one process writes.
 
   Lines of a run that was interrupted after `start_step` are dropped, since
   their steps are done again.
   """
+  if not processes.is_first():
+    return Recorder(lambda step, metrics: None, lambda: None)
   path = workdir / "history.jsonl"
   kept = [row for row in read_history(workdir) if row["step"] <= start_step]
   write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
@@ -124,7 +127,9 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is never seen half written."""
+  """Writes a file that is never seen half written; one process writes."""
+  if not processes.is_first():
+    return
   temporary = path.with_name(path.name + ".tmp")
   temporary.write_text(text)
   os.replace(temporary, path)

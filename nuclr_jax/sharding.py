@@ -8,6 +8,7 @@ else is replicated. Losses never see the mesh; `fit` enters it with
 import math
 
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -43,6 +44,11 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
   """
   devices = jax.devices()
   count = len(devices) if num_devices is None else num_devices
+  if jax.process_count() > 1 and count != len(devices):
+    raise ValueError(
+      f"several processes use all their devices, here {len(devices)}; got "
+      f"num_devices {count}"
+    )
   if not 1 <= count <= len(devices):
     raise ValueError(
       f"num_devices must be in [1, {len(devices)}], got {count}; "
@@ -126,6 +132,13 @@ def pad_rows(table: PyTree) -> PyTree:
     return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge")
 
   return jax.tree.map(pad, table)
+
+
+def fetch(tree: PyTree) -> PyTree:
+  """Brings whole arrays to the host, from all processes."""
+  if jax.process_count() == 1:
+    return jax.device_get(tree)
+  return multihost_utils.process_allgather(tree, tiled=True)
 
 
 @jax.jit

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from nuclr_jax import checkpoint, experiment, records, sharding
+from nuclr_jax import checkpoint, experiment, processes, records, sharding
 from nuclr_jax.evaluate import driver
 from nuclr_jax.experiment import Config, Experiment
-from nuclr_jax.host import stop_on_signal
 from nuclr_jax.train_state import (
   TrainState,
   init_state,
@@ -65,8 +64,6 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
-  if jax.process_count() > 1:
-    raise ValueError("training on several processes is not supported yet")
   config = experiment.complete(config)
   workdir = pathlib.Path(workdir)
   mesh = make_mesh(config)
@@ -74,8 +71,9 @@ def fit(
   if not fresh:
     there = experiment.complete(records.read_config(workdir))
     records.check_config(workdir, there, config)
-  parts = _parts(parts, config, data_dir, fresh=fresh)
-  records.write_config(workdir, config)
+  with processes.first_before_others("data and config"):
+    parts = _parts(parts, config, data_dir, fresh=fresh)
+    records.write_config(workdir, config)
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
   )
@@ -193,11 +191,12 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log
-  log.info("training steps %d to %d into %s", first + 1, last, workdir)
+  place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
+  log.info("training steps %d to %d on %s", first + 1, last, place)
   with (
     _recording(workdir, first) as write,
     _batches(parts, mesh, first) as batches,
-    stop_on_signal() as stop_requested,
+    processes.stop_on_signal() as stop_requested,
   ):
     for step in range(first + 1, last + 1):
       train_state, metrics = step_fn(train_state, next(batches))
@@ -205,7 +204,7 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
       for hook in parts.hooks:
         if _every(hook.every, step):
           train_state = hook.apply(train_state, make_embed(train_state))
-      stopping = step == last or stop_requested()
+      stopping = step == last or stop_requested(step)
       saving = stopping or _every(config["checkpoint_every"], step)
       logging_now = step == last or _every(config["log_every"], step)
       if saving or logging_now:

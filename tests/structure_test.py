@@ -11,8 +11,8 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 # A module may import those before it only.
 ORDER = (
   "types markdown sharding data models tiles pairwise objectives popularity "
-  "optimizer host records train_state checkpoint evaluate datasets hooks "
-  "experiment train report main"
+  "optimizer host processes records train_state checkpoint evaluate datasets "
+  "hooks experiment train report main"
 ).split()
 
 

@@ -38,8 +38,8 @@ def batches(
     start_step: The first step; the stream from k on is the stream from 0 with
       its first k batches left out.
     transform: Augmentation, see `transforms`.
-    process_index: Which process this is; it gets the rows
-      process_index, process_index + process_count, ... of each batch.
+    process_index: Which process this is; of each batch it gets the
+      process_index-th part of rows that follow each other.
     process_count: Number of processes.
     num_threads: Threads that make batches; their number changes nothing.
     prefetch: Batches made ahead.
@@ -61,17 +61,18 @@ def batches(
       f"the number of processes must divide the batch size, got "
       f"{process_count} processes and batch_size {batch_size}"
     )
-  mine = slice(process_index, None, process_count)
+  share = batch_size // process_count
+  mine = slice(process_index * share, (process_index + 1) * share)
 
   def load(step, pair_ids):
-    batch = source.fetch(pair_ids)
+    batch = source.fetch(pair_ids[mine])
     check_ids(batch, source.sizes)
     if transform is not None:
       batch = transform(batch, random_numbers(seed, step, batch_size)[mine])
     return batch
 
-  local = ids[mine].batch(batch_size // process_count, drop_remainder=True)
-  data = local.repeat().map_with_index(load)
+  whole = ids.batch(batch_size, drop_remainder=True)
+  data = whole.repeat().map_with_index(load)
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=prefetch
   )

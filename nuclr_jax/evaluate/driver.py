@@ -76,20 +76,20 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
     return unit_norm(pairs.image if text is None else pairs.text)
 
-  compiled = jax.jit(
-    apply,
-    in_shardings=(None, None, rows, rows),  # params lie where they do
-    out_shardings=everywhere,
-  )
+  def split(x):
+    return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
-  def embed(params, model_state, inputs, place):
+  compiled = jax.jit(apply, out_shardings=everywhere)
+
+  def embed(params, model_state, everything, place):
     """Embeds chunks of one shape; the last is padded with its last input."""
     found = []
-    for start in range(0, len(inputs), chunk):
-      part = inputs[start : start + chunk]
+    for start in range(0, len(everything), chunk):
+      part = everything[start : start + chunk]
       missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
       full = np.pad(part, missing, mode="edge")
-      found.append((compiled(params, model_state, *place(full)), len(part)))
+      inputs = place(split(full))
+      found.append((compiled(params, model_state, *inputs), len(part)))
     return np.concatenate([np.asarray(x)[:n] for x, n in found])
 
   def make(params, model_state):

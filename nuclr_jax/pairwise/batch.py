@@ -123,8 +123,17 @@ def over_tiles(
 
 
 def scatter_sum(sums: PyTree) -> PyTree:
-  """Adds over devices; each keeps its share of the rows."""
-  scatter = partial(lax.psum_scatter, axis_name="data", tiled=True)
+  """Adds over devices, in their order; each keeps its share of the rows.
+
+  As many bytes as `lax.psum_scatter`, which slows down later collectives of
+  several CPU processes by a factor of hundreds (Gloo in jax 0.10).
+  """
+  count = lax.axis_size("data")
+
+  def scatter(x):
+    shares = x.reshape(count, len(x) // count, *x.shape[1:])
+    return jnp.sum(lax.all_to_all(shares, "data", 0, 0), axis=0)
+
   return jax.tree.map(scatter, sums)
 
 

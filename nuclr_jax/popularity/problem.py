@@ -227,7 +227,7 @@ def sums(
     row_ids=to.ids,
     column_ids=over.ids,
   )
-  return np.asarray(found, float)[to.groups.of_pair]
+  return np.asarray(sharding.fetch(found), float)[to.groups.of_pair]
 
 
 def negatives(problem: Problem, potential: PerPair) -> PerPair:
