@@ -1,0 +1,177 @@
+"""Two processes of two devices train together, as a user starts them."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from nuclr_jax import experiment, processes, records, train
+
+STEPS = 24
+FLAGS = {
+  "data.size": 16,
+  "model.dim": 16,
+  "model.image_stages": "((4,1,16),)",
+  "model.image_features": 32,
+  "model.text_width": 16,
+  "model.text_layers": 0,
+  "objective.zeta_estimator": "unbiased",
+  "objective.zeta_learning_rate.value": 1e-3,
+  "batch_size": 64,
+  "num_epochs": STEPS * 64 / 43_000,
+  "optimizer.learning_rate.warmup_epochs": 0.0,
+  "log_every": 1,
+  "eval_every": 0,
+  "checkpoint_every": 0,
+}
+CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
+
+
+class Run:
+  """Both processes of a run; their messages go to files."""
+
+  def __init__(self, workdir, data_dir, **flags):
+    with socket.socket() as free:
+      free.bind(("127.0.0.1", 0))
+      address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = {f"config.{name}": x for name, x in (FLAGS | flags).items()}
+    arguments = dict(
+      config=f"{CONFIG}:smoke",
+      workdir=workdir,
+      data_dir=data_dir,
+      coordinator=address,
+      num_processes=2,
+    )
+    command = [sys.executable, "-m", "nuclr_jax.main", "train"]
+    command += [f"--{k}={x}" for k, x in (arguments | config).items()]
+    self.logs = [workdir.with_suffix(f".{i}.log") for i in range(2)]
+    self.processes = [
+      subprocess.Popen(
+        [*command, f"--process_id={i}"],
+        stdout=log.open("w"),
+        stderr=subprocess.STDOUT,
+        env=os.environ
+        | {
+          "JAX_NUM_CPU_DEVICES": "2",
+          "JAX_COMPILATION_CACHE_DIR": os.fspath(workdir.parent / "cache"),
+          "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+        start_new_session=True,
+      )
+      for i, log in enumerate(self.logs)
+    ]
+
+  def messages(self) -> str:
+    return "\n".join(log.read_text() for log in self.logs)
+
+  def wait(self, seconds=180) -> list[int]:
+    """Exit codes; one that fails or time that is up ends the other."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+      codes = [process.poll() for process in self.processes]
+      if None not in codes:
+        return codes
+      time.sleep(0.1)
+    for process in self.processes:
+      process.kill()
+    raise AssertionError(f"still running:\n{self.messages()}")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, data_dir):
+  """The workdir of a run that nothing interrupted."""
+  workdir = tmp_path_factory.mktemp("processes") / "straight"
+  run = Run(workdir, data_dir)
+  assert run.wait() == [0, 0], run.messages()
+  return workdir
+
+
+def losses(workdir):
+  rows = [row for row in records.read_history(workdir) if "train/loss" in row]
+  assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+  return [row["train/loss"] for row in rows]
+
+
+def test_two_processes_equal_one(straight, data_dir, tmp_path):
+  config = records.read_config(straight) | {"num_devices": 4}
+  parts = experiment.build(config, data_dir=data_dir)
+  alone = train.fit(config, tmp_path, parts=parts)
+  np.testing.assert_allclose(losses(straight), losses(tmp_path), rtol=1e-5)
+  found = json.loads((straight / "metrics.json").read_text())
+  assert found.keys() == alone.metrics.keys()
+  first, second = straight.with_suffix(".0.log"), straight.with_suffix(".1.log")
+  assert "on 4 device(s) of 2 process(es)" in first.read_text()
+  assert "test/mean_recall@1" in first.read_text()
+  assert "step" not in second.read_text()  # one process talks
+
+
+def test_one_preempted_process_stops_all_and_all_go_on(straight, data_dir):
+  workdir = straight.with_name("halves")
+  run = Run(workdir, data_dir)
+  while (
+    len(records.read_history(workdir)) < 5 and run.processes[1].poll() is None
+  ):
+    time.sleep(0.05)
+  run.processes[1].send_signal(signal.SIGTERM)
+  assert run.wait() == [130, 130], run.messages()
+  assert "the same command goes on" in run.messages()
+  assert not (workdir / "metrics.json").exists()
+  run = Run(workdir, data_dir)
+  assert run.wait() == [0, 0], run.messages()
+  assert "continuing from the checkpoint of step" in run.messages()
+  assert losses(workdir) == losses(straight)
+  states = [train.load(x, data_dir=data_dir)[2] for x in (workdir, straight)]
+  jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, states))
+
+
+def test_an_error_ends_all_processes_with_its_message(straight, data_dir):
+  run = Run(straight, data_dir, batch_size=32)
+  assert 1 in run.wait(60)
+  assert "batch_size is 64 there, 32 here" in run.messages()
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    dict(coordinator="localhost:1"),
+    dict(num_processes=2, process_id=0),
+    dict(coordinator="localhost:1", num_processes=2, process_id=2),
+  ],
+)
+def test_incomplete_arguments_are_refused(arguments):
+  with pytest.raises(ValueError, match="go together"):
+    processes.join(**arguments)
+
+
+def test_a_process_alone_joins_nobody(monkeypatch):
+  monkeypatch.setattr(jax.distributed, "initialize", None)
+  processes.join()
+  processes.join(distributed=False)
+
+
+@pytest.mark.parametrize(
+  "environment",
+  [
+    {"SLURM_STEP_NUM_TASKS": "4"},
+    {"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"},
+  ],
+)
+def test_slurm_and_tpu_slices_are_noticed(environment, monkeypatch):
+  called = []
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.setattr(
+    jax.distributed, "initialize", lambda **x: called.append(x)
+  )
+  processes.join()
+  assert [x.keys() for x in called] == [{"heartbeat_timeout_seconds"}]
+  processes.join(distributed=False)
+  assert len(called) == 1
