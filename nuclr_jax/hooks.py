@@ -83,10 +83,11 @@ def refresh_popularity(
     )
 
     def side(rows, ids, zeta):
-      return rows._replace(
-        zeta=_replaced(rows.zeta, ids, zeta),
-        momentum=_replaced(rows.momentum, ids, 0.0),
-      )
+      momentum = rows.momentum
+      if momentum is not None:
+        momentum = _replaced(momentum, ids, 0.0)
+      zeta = _replaced(rows.zeta, ids, zeta)
+      return rows._replace(zeta=zeta, momentum=momentum)
 
     new = each(side, old, found.ids, found.zeta)
     log_u = each(

@@ -73,6 +73,7 @@ def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build):
       "refresh.every_epochs": EVERY,
       "refresh.max_pairs": 100_000,
       "refresh.tolerance": 1e-3,
+      "objective.zeta_momentum": 0.1,
     }
   )
   parts = build(config)

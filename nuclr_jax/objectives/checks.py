@@ -95,6 +95,10 @@ def sizes(
       f"num_pairs must be at least 2, got {num_pairs}; it is the number of "
       "pairs of the whole data set, not of a batch"
     )
+  if sizes.num_pairs >= 2**31:
+    raise ValueError(
+      f"num_pairs must be below {2**31}, got {num_pairs}: ids are int32"
+    )
   for name in ("num_images", "num_texts"):
     if not 1 <= getattr(sizes, name) <= num_pairs:
       raise ValueError(

@@ -23,7 +23,8 @@ class IdRows(NamedTuple):
   """State of a contrast id, one row per `image_id` or `text_id`."""
 
   zeta: Float[Array, "ids"]
-  momentum: Float[Array, "ids"]  # of the gradient of zeta; 0 = untouched
+  # Of the gradient of zeta; 0 = untouched. None if zeta_momentum = 0.
+  momentum: Float[Array, "ids"] | None = None
   log_u: Float[Array, "ids"] | None = None  # only if anchor_average = "id"
 
 
@@ -99,8 +100,9 @@ def init_rows(popularity: Popularity, sizes: Sizes, *, by_id: bool) -> Sides:
 
   def side(num_rows, first):
     zeta = jnp.broadcast_to(jnp.asarray(first, float), num_rows)
+    momentum = jnp.zeros(num_rows) if popularity.momentum else None
     log_u = jnp.full(num_rows, -jnp.inf, float) if by_id else None
-    return IdRows(zeta, jnp.zeros(num_rows), log_u)
+    return IdRows(zeta, momentum, log_u)
 
   return each(side, sizes.ids, popularity.init)
 
@@ -169,15 +171,17 @@ def step(
       gradient -= jnp.sum(gradient, where=has_negative) / num_valid
     gradient, touched = rows.mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
-    old, beta = rows.read(id_rows.momentum, ids, num_rows), popularity.momentum
-    momentum = jnp.where(old == 0, gradient, beta * old + (1 - beta) * gradient)
-    momentum = jnp.where(touched, momentum, old)
+    beta, table = popularity.momentum, id_rows.momentum
+    if table is not None:
+      old = rows.read(table, ids, num_rows)
+      mixed = beta * old + (1 - beta) * gradient
+      gradient = jnp.where(old == 0, gradient, mixed)
+      moved = jnp.where(touched, gradient, old)
+      table = rows.write(table, ids, moved, num_rows)
     zeta = rows.read(id_rows.zeta, ids, num_rows)
-    zeta = jnp.where(touched, zeta - rate * momentum, zeta)
-    return id_rows._replace(
-      zeta=rows.write(id_rows.zeta, ids, zeta, num_rows),
-      momentum=rows.write(id_rows.momentum, ids, momentum, num_rows),
-    )
+    zeta = jnp.where(touched, zeta - rate * gradient, zeta)
+    zeta = rows.write(id_rows.zeta, ids, zeta, num_rows)
+    return id_rows._replace(zeta=zeta, momentum=table)
 
   return each(
     side,

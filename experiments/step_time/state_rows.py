@@ -1,0 +1,84 @@
+"""Time of NUCLR's loss step against the size of the data set; JSON out.
+
+python experiments/step_time/state_rows.py --num_pairs=10000,100000000
+
+One batch size, random ids, state of n pairs (24 bytes each). The sizes take
+turns in every round; `ratio_to_first` is the median of the rounds' ratios.
+"""
+
+import json
+import sys
+import time
+
+import about
+from absl import app, flags
+import jax
+import numpy as np
+
+from nuclr_jax import Pairs, host, objectives
+
+NUM_PAIRS = flags.DEFINE_list(
+  "num_pairs", [str(10**k) for k in range(4, 9)], "Sizes of data sets."
+)
+BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
+DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")
+ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds.")
+STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
+
+
+def make_run(num_pairs: int):
+  """Compiles the step; returns a function that times some of them."""
+  objective = objectives.nuclr(num_pairs=num_pairs, temperature=0.05)
+  rng = np.random.default_rng(0)
+  vectors = rng.normal(size=(2, BATCH.value, DIM.value)).astype(np.float32)
+  vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+  ids = [
+    rng.integers(0, num_pairs, BATCH.value).astype(np.int32) for _ in range(64)
+  ]
+
+  def step(state, vectors, ids):
+    def loss(vectors):
+      return objective.apply({}, state, Pairs(*vectors, ids))
+
+    gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
+    return state, gradient
+
+  step = jax.jit(step, donate_argnums=0)
+  state, vectors = objective.init()[1], jax.device_put(vectors)
+
+  def run(steps: int) -> float:
+    nonlocal state
+    start = time.perf_counter()
+    for i in range(steps):
+      state, _ = step(state, vectors, ids[i % len(ids)])
+    jax.block_until_ready(state)
+    return (time.perf_counter() - start) / steps * 1e3
+
+  run(len(ids))  # touches the memory of these rows
+  return run
+
+
+def benchmark(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  host.keep_memory()
+  sizes = [int(float(n)) for n in NUM_PAIRS.value]
+  runs, times = {n: make_run(n) for n in sizes}, {n: [] for n in sizes}
+  for i in range(ROUNDS.value):
+    for n, run in runs.items():
+      times[n].append(run(STEPS.value))
+    print(f"round {i + 1} of {ROUNDS.value}", file=sys.stderr, flush=True)
+  rows = [
+    {
+      "num_pairs": n,
+      "ms": float(np.median(ms)),
+      "ratio_to_first": float(np.median(np.divide(ms, times[sizes[0]]))),
+    }
+    for n, ms in times.items()
+  ]
+  settings = {"batch_size": BATCH.value, "dim": DIM.value}
+  print(json.dumps(about.machine() | settings | {"rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(benchmark)

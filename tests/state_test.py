@@ -1,0 +1,76 @@
+"""Per-sample state of a large data set: sharded, in place, never copied."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from make_step import make_step
+import pytest
+
+from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax.objectives import State
+
+BATCH, DIM, DEVICES = 64, 8, 8
+OBJECTIVES = dict(
+  sogclr=objectives.sogclr,
+  isogclr=objectives.isogclr,
+  nuclr=objectives.nuclr,
+  nuclr_by_id=lambda **x: objectives.nuclr(anchor_average="id", **x),
+  nuclr_sinkhorn=lambda **x: objectives.nuclr(
+    zeta_estimator="sinkhorn", zeta_queue=256, dim=DIM, **x
+  ),
+)
+BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_sinkhorn=24)
+
+
+def compiled(make, num_pairs):
+  """The step on eight devices, its state donated; nothing is allocated."""
+  objective = make(num_pairs=num_pairs)
+  mesh = sharding.make_mesh(DEVICES)
+  rows, everywhere = (
+    NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
+  )
+
+  def init():
+    params, state = objective.init()
+    return params, state._replace(sample=sharding.pad_rows(state.sample))
+
+  layout = State(sample=rows, shared=everywhere)
+  step = jax.jit(
+    make_step(objective),
+    in_shardings=(everywhere, layout, rows),
+    out_shardings=((everywhere, (layout, everywhere)), rows),
+    donate_argnums=1,
+  )
+  vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)
+  ids = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
+  with jax.set_mesh(mesh):
+    pairs = Pairs(vectors, vectors, ids)
+    return step.lower(*jax.eval_shape(init), pairs).compile()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_step_needs_nothing_that_grows_with_the_data_set(name):
+  small, large = 2**17 + 8 * 1024, 2**26  # rows; the small is no power of two
+  memory = {}
+  for n in (small, large):
+    step = compiled(OBJECTIVES[name], n)
+    memory[n] = step.memory_analysis()
+    # Every instruction that gives a table: in place, or a view of it.
+    kinds = set(
+      re.findall(rf"= f32\[{n // DEVICES}\]\S* ([\w-]+)\(", step.as_text())
+    )
+    allowed = {"parameter", "get-tuple-element", "scatter", "fusion", "bitcast"}
+    assert kinds - {"while", "call"} <= allowed, kinds
+  share = [x.argument_size_in_bytes for x in memory.values()]
+  assert share[1] - share[0] == BYTES[name] * (large - small) / DEVICES
+  temporary = [x.temp_size_in_bytes for x in memory.values()]
+  assert temporary[1] < temporary[0] + 4096
+  in_place = [x.alias_size_in_bytes for x in memory.values()]
+  assert in_place[1] - in_place[0] == share[1] - share[0]
+
+
+def test_ids_beyond_two_to_the_31_are_refused():
+  with pytest.raises(ValueError, match="num_pairs must be below 2147483648"):
+    objectives.sogclr(num_pairs=2**31)
