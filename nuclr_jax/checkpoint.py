@@ -6,6 +6,7 @@ tokenizer, the data position (one integer, the step) and the versions of the
 libraries that decide the order of the data. Saves are asynchronous and atomic.
 """
 
+from collections.abc import Sequence
 import logging
 import pathlib
 from typing import Any
@@ -99,19 +100,9 @@ def restore(
       cannot be read; the message names the folder.
   """
   folder = manager.directory / str(step)
-  only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
   only_state = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-  try:
-    found = manager.restore(step, args=only_meta).meta
-  except Exception as error:
-    raise _unreadable(folder, error) from error
-  for key in ("sizes", "data", "tokenizer"):
-    if found[key] != expected[key]:
-      raise ValueError(
-        f"checkpoint {folder} was made with {key} {_short(found[key])}, this "
-        f"run has {_short(expected[key])}; use the data of that run, or "
-        "another workdir"
-      )
+  found = read_meta(manager, step)
+  refuse(manager, step, found, expected, ("sizes", "data", "tokenizer"))
   if found["versions"] != expected["versions"]:
     log.warning(
       "checkpoint %s was made with %s, here are %s: the continued run may "
@@ -124,6 +115,36 @@ def restore(
     return manager.restore(step, args=only_state).state
   except Exception as error:
     raise _unreadable(folder, error) from error
+
+
+def read_meta(manager: ocp.CheckpointManager, step: int) -> Meta:
+  """What the checkpoint of a step says about where it belongs.
+
+  Raises:
+    ValueError: If it cannot be read.
+  """
+  try:
+    only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
+    return manager.restore(step, args=only_meta).meta
+  except Exception as error:
+    raise _unreadable(manager.directory / str(step), error) from error
+
+
+def refuse(
+  manager: ocp.CheckpointManager,
+  step: int,
+  found: Meta,
+  expected: Meta,
+  keys: Sequence[str],
+) -> None:
+  """Raises ValueError if the checkpoint's meta is not what a run expects."""
+  for key in keys:
+    if found[key] != expected[key]:
+      raise ValueError(
+        f"checkpoint {manager.directory / str(step)} was made with {key} "
+        f"{_short(found[key])}, this run has {_short(expected[key])}; use the "
+        "data of that run, or another workdir"
+      )
 
 
 def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:

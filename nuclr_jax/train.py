@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
-import importlib.metadata
 import json
 import logging
 import os
@@ -12,14 +11,19 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from nuclr_jax import checkpoint, experiment, processes, records, sharding
+from nuclr_jax import (
+  checkpoint,
+  experiment,
+  processes,
+  records,
+  restore,
+  sharding,
+)
 from nuclr_jax.evaluate import driver
 from nuclr_jax.experiment import Config, Experiment
 from nuclr_jax.train_state import (
   TrainState,
-  init_state,
   make_train_step,
-  shardings,
 )
 from nuclr_jax.types import Batch, Metrics
 
@@ -78,7 +82,8 @@ def fit(
     workdir, max_to_keep=config["max_checkpoints"]
   )
   with jax.set_mesh(mesh), contextlib.closing(manager):
-    train_state = start(parts, mesh, manager)
+    restore.write_keys(workdir, parts)
+    train_state = restore.start(parts, mesh, manager)
     done = workdir / records.METRICS
     if int(train_state.step) < parts.num_steps:
       train_state = _train(parts, mesh, manager, workdir, train_state)
@@ -122,7 +127,7 @@ def load(
   mesh, manager = make_mesh(config), checkpoint.open_to_read(workdir)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     parts = _parts(parts, config, data_dir, fresh=False)
-    return parts, mesh, start(parts, mesh, manager)
+    return parts, mesh, restore.start(parts, mesh, manager)
 
 
 def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
@@ -151,24 +156,6 @@ def make_mesh(config: Config) -> Mesh:
   return mesh
 
 
-def start(parts: Experiment, mesh: Mesh, manager) -> TrainState:
-  """The newest checkpoint's state, or the first state, laid out on `mesh`."""
-  config = parts.config
-  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
-
-  def init():
-    return init_state(parts.model, parts.objective, parts.optimizer, key)
-
-  shapes = jax.eval_shape(init)
-  layout = shardings(mesh, shapes, shard_params=config["shard_params"])
-  step = checkpoint.latest(manager)
-  if step is None:
-    return jax.jit(init, out_shardings=layout)()
-  abstract = checkpoint.abstract_state(shapes, layout)
-  log.info("continuing from the checkpoint of step %d", step)
-  return checkpoint.restore(manager, step, abstract, _meta(parts))
-
-
 def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
   """Makes `embed(train_state) -> driver.Embed` for the evaluators."""
   make = driver.make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
@@ -190,6 +177,7 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
   config, first, last = parts.config, int(train_state.step), parts.num_steps
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
+  meta = restore.meta(parts)
   window = []  # (step, metrics on the device) since the last line of the log
   place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
@@ -214,7 +202,7 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
         show(step, means["train/loss"])
         window = []
       if saving:
-        checkpoint.save(manager, step, train_state, _meta(parts))
+        checkpoint.save(manager, step, train_state, meta)
       if _every(config["eval_every"], step) and step < last:
         evaluators = parts.data.evaluators["validation"]
         scores = driver.run(evaluators, make_embed(train_state), "validation")
@@ -276,20 +264,6 @@ def _latest(manager) -> str:
   manager.wait_until_finished()
   step = checkpoint.latest(manager)
   return "none" if step is None else str(manager.directory / str(step))
-
-
-def _meta(parts) -> checkpoint.Meta:
-  """What a checkpoint says about where it belongs."""
-  data = parts.data
-  return {
-    "config": parts.config,
-    "sizes": data.train.sizes._asdict(),
-    "data": data.train.fingerprint,
-    "tokenizer": data.tokenizer._asdict(),
-    "versions": {
-      name: importlib.metadata.version(name) for name in ("jax", "grain")
-    },
-  }
 
 
 def _every(period: int, step: int) -> bool:

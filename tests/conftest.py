@@ -100,5 +100,5 @@ def few_pairs(data_dir):
   data = experiment.load_data(spec, data_dir=data_dir)
   sizes = data.train.sizes._replace(num_pairs=6_400, num_images=6_400)
   return data._replace(
-    train=data.train._replace(sizes=sizes), evaluators={"test": []}
+    train=data.train._replace(sizes=sizes, keys=None), evaluators={"test": []}
   )

@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 ORDER = (
   "types markdown sharding data models tiles pairwise objectives popularity "
   "optimizer host processes records train_state checkpoint evaluate datasets "
-  "hooks experiment train report main"
+  "hooks experiment restore train report main"
 ).split()
 
 

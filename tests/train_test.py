@@ -260,7 +260,7 @@ class TestRefusals:
     config = experiment.complete(tiny(num_epochs=0.002))
     parts = build(config)
     train.fit(config, tmp_path, parts=parts)
-    source = parts.data.train._replace(fingerprint="other")
+    source = parts.data.train._replace(fingerprint="other", keys=None)
     other = parts._replace(data=parts.data._replace(train=source))
     with pytest.raises(ValueError, match="was made with data"):
       train.fit(config, tmp_path, parts=other)

@@ -5,12 +5,14 @@ TensorFlow. Record i of a split is the pair with id i, for ever.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 import os
 import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.types import Batch, Sizes
 
 
@@ -21,6 +23,7 @@ class Source(NamedTuple):
   fetch: Callable[[np.ndarray], Batch]  # pair ids -> NumPy batch, not augmented
   captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
   fingerprint: str  # of the prepared data; a checkpoint remembers it
+  keys: Callable[[], Keys] | None = None  # names of all ids that stay
 
 
 class Records(NamedTuple):
@@ -123,7 +126,18 @@ def in_memory(records: Records, tokens: np.ndarray) -> Source:
     fetch,
     lambda text_ids: [records.captions[i] for i in text_ids],
     records.fingerprint,
+    partial(_keys, records),
   )
+
+
+def _keys(records: Records) -> Keys:
+  """Keys by content; the pictures of equal pairs are equal, too."""
+  text = content_keys(caption.encode() for caption in records.captions)
+  pairs = zip(records.image, records.text_id, strict=True)
+  pair = content_keys(
+    image.tobytes() + text[text_id].tobytes() for image, text_id in pairs
+  )
+  return Keys(pair=pair, image=pair, text=text)
 
 
 def _check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:

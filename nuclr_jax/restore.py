@@ -1,0 +1,159 @@
+"""The state that a run starts from: the first one, or a checkpoint's.
+
+A checkpoint's per-sample rows belong to the ids of its data set. If the data
+set has gained or lost samples since, rows follow their samples by keys (see
+`data.keys`), which lie beside the checkpoints, and new samples start with first
+rows.
+"""
+
+import importlib.metadata
+import logging
+import pathlib
+import zlib
+
+import jax
+from jax.sharding import Mesh
+import numpy as np
+import orbax.checkpoint as ocp
+
+from nuclr_jax import checkpoint, processes, sharding
+from nuclr_jax.data.keys import Keys, match
+from nuclr_jax.experiment import Experiment
+from nuclr_jax.objectives.base import Rows
+from nuclr_jax.objectives.queue import Queue, emptied
+from nuclr_jax.train_state import TrainState, init_state, shardings
+from nuclr_jax.types import PyTree, Sizes
+
+# Share of the smaller data set's pairs that must be in both.
+MIN_COMMON = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def start(
+  parts: Experiment, mesh: Mesh, manager: ocp.CheckpointManager
+) -> TrainState:
+  """The newest checkpoint's state, or the first state, laid out on `mesh`.
+
+  Raises:
+    ValueError: If the checkpoint belongs to another tokenizer or a data set
+      with which less than half of the pairs are in common, or cannot be read.
+  """
+  config = parts.config
+  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
+
+  def init():
+    return init_state(parts.model, parts.objective, parts.optimizer, key)
+
+  shapes = jax.eval_shape(init)
+  layout = shardings(mesh, shapes, shard_params=config["shard_params"])
+  step = checkpoint.latest(manager)
+  if step is None:
+    return jax.jit(init, out_shardings=layout)()
+  log.info("continuing from the checkpoint of step %d", step)
+  expected, found = meta(parts), checkpoint.read_meta(manager, step)
+  abstract = checkpoint.abstract_state(shapes, layout)
+  if all(found[key] == expected[key] for key in ("data", "sizes")):
+    return checkpoint.restore(manager, step, abstract, expected)
+  workdir = pathlib.Path(manager.directory).parent
+  old_keys, keys = _read_keys(workdir, found["data"]), parts.data.train.keys
+  new_keys = None if None in (old_keys, keys) else keys()
+  if new_keys is None or _common(old_keys.pair, new_keys.pair) < MIN_COMMON:
+    checkpoint.refuse(manager, step, found, expected, ("data", "sizes"))
+  sizes = Sizes(**found["sizes"])
+  expected |= {key: found[key] for key in ("data", "sizes")}
+  old = checkpoint.restore(
+    manager, step, _with_rows_of(abstract, sizes), expected
+  )
+  first = jax.jit(init, out_shardings=layout)()
+  return _carry_over(old, first, old_keys, new_keys)
+
+
+def meta(parts: Experiment) -> checkpoint.Meta:
+  """What a checkpoint says about where it belongs."""
+  data = parts.data
+  return {
+    "config": parts.config,
+    "sizes": data.train.sizes._asdict(),
+    "data": data.train.fingerprint,
+    "tokenizer": data.tokenizer._asdict(),
+    "versions": {
+      name: importlib.metadata.version(name) for name in ("jax", "grain")
+    },
+  }
+
+
+def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
+  """Writes the keys of the run's data beside its checkpoints, once."""
+  source = parts.data.train
+  path = _keys_path(workdir, source.fingerprint)
+  if source.keys is None or path.exists() or not processes.is_first():
+    return
+  temporary = path.with_name(f"tmp.{path.name}")
+  np.savez(temporary, **source.keys()._asdict())
+  temporary.rename(path)
+
+
+def _read_keys(workdir: pathlib.Path, fingerprint: str) -> Keys | None:
+  path = _keys_path(workdir, fingerprint)
+  return Keys(**np.load(path)) if path.exists() else None
+
+
+def _keys_path(workdir: pathlib.Path, fingerprint: str) -> pathlib.Path:
+  return workdir / f"keys_{zlib.crc32(fingerprint.encode()):08x}.npz"
+
+
+def _common(old, new) -> float:
+  return np.isin(new, old).sum() / min(len(old), len(new))
+
+
+def _with_rows_of(abstract: TrainState, sizes: Sizes) -> TrainState:
+  """The same shapes, but per-sample state for a data set of other sizes."""
+
+  def resize(tree, num_rows):
+    padded = num_rows + -num_rows % sharding.ROW_MULTIPLE
+    return jax.tree.map(lambda x: x.update(shape=(padded, *x.shape[1:])), tree)
+
+  sample = Rows(*map(resize, abstract.objective.sample, sizes))
+  return abstract._replace(objective=abstract.objective._replace(sample=sample))
+
+
+def _carry_over(
+  old: TrainState, first: TrainState, old_keys: Keys, new_keys: Keys
+) -> TrainState:
+  """The old state with rows for the new samples; a queue of pairs is emptied.
+
+  The averages u of carried rows keep the scale of the old number of pairs; they
+  follow at the next visits.
+  """
+  before = Keys(*map(match, old_keys, new_keys))
+
+  def group(rows: PyTree, fresh: PyTree, before) -> PyTree:
+    def table(rows, fresh):
+      values = np.array(sharding.fetch(fresh))
+      there = np.flatnonzero(before >= 0)
+      values[there] = np.asarray(sharding.fetch(rows))[before[there]]
+      return jax.device_put(values, fresh.sharding)
+
+    return jax.tree.map(table, rows, fresh)
+
+  sample = Rows(
+    *map(group, old.objective.sample, first.objective.sample, before)
+  )
+  for name, ids, lost in zip(Keys._fields, before, old_keys, strict=True):
+    new = np.sum(ids < 0)
+    log.warning(
+      "the data set has changed: of %d %ss, %d are new and start unvisited; "
+      "%d of before are gone",
+      len(ids),
+      name,
+      new,
+      len(lost) - (len(ids) - new),
+    )
+  shared = jax.tree.map(
+    lambda x: emptied(x) if isinstance(x, Queue) else x,
+    old.objective.shared,
+    is_leaf=lambda x: isinstance(x, Queue),
+  )
+  state = old.objective._replace(sample=sample, shared=shared)
+  return old._replace(objective=state)

@@ -1,0 +1,128 @@
+"""Checkpoints of a data set that has gained and lost samples since."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+from nuclr_jax import checkpoint, experiment, restore, sharding, train
+from nuclr_jax.data import keys, sources
+from nuclr_jax.objectives.queue import Queue
+
+OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
+
+
+def subset(records, ids, name):
+  """A data set of some of the pairs; texts are numbered anew."""
+  texts, text_id = np.unique(records.text_id[ids], return_inverse=True)
+  return sources.Records(
+    records.image[ids],
+    text_id.astype(np.int32),
+    [records.captions[i] for i in texts],
+    f"glyphs/{name}",
+  )
+
+
+@pytest.fixture(scope="module")
+def build(tiny, data_dir):
+  """Makes the parts of a run on some of the pairs."""
+  data = experiment.load_data(tiny().data, data_dir=data_dir)
+  (folder,) = (data_dir / "glyphs").glob("16px*/1.0.0")
+  records = sources.read_records(folder, "train")
+
+  def make(config, ids, name):
+    part = subset(records, ids, name)
+    tokens = data.tokenizer.encode(part.captions)
+    return experiment.build(
+      config,
+      data=data._replace(
+        train=sources.in_memory(part, tokens), evaluators={"test": []}
+      ),
+    )
+
+  return make
+
+
+@pytest.fixture(scope="module")
+def run(tiny, build, tmp_path_factory):
+  """A finished run on the old pairs: its config, workdir and parts."""
+  config = experiment.complete(tiny(num_epochs=1, checkpoint_every=0))
+  workdir = tmp_path_factory.mktemp("restore") / "run"
+  parts = build(config, OLD, "old")
+  assert train.fit(config, workdir, parts=parts).finished
+  return config, workdir, parts
+
+
+def load(workdir, parts, num_devices=1):
+  mesh = sharding.make_mesh(num_devices)
+  manager = checkpoint.open_to_read(workdir)
+  with jax.set_mesh(mesh):
+    state = restore.start(parts, mesh, manager)
+  manager.close()
+  return jax.device_get(state)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_rows_follow_their_samples(num_devices, build, run, caplog):
+  config, workdir, parts = run
+  changed = build(config, NEW, "new")
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    state = load(workdir, changed, num_devices)
+  old = load(workdir, parts)
+  jax.tree.map(np.testing.assert_array_equal, state.params, old.params)
+  jax.tree.map(np.testing.assert_array_equal, state.opt_state, old.opt_state)
+
+  sample, before = state.objective.sample, old.objective.sample
+  n = len(NEW)
+  there = NEW < len(OLD)
+  for side in ("image", "text"):
+    new_u = getattr(sample.pair.log_u, side)[:n]
+    old_u = getattr(before.pair.log_u, side)
+    np.testing.assert_array_equal(new_u[there], old_u[NEW[there]])
+    np.testing.assert_array_equal(new_u[~there], -np.inf)
+    assert np.isfinite(new_u).any()
+  np.testing.assert_array_equal(
+    sample.image.zeta[:n][there], before.image.zeta[NEW[there]]
+  )
+  captions = [
+    part.data.train.captions(range(part.data.train.sizes.num_texts))
+    for part in (parts, changed)
+  ]
+  expected = dict(zip(captions[0], before.text.zeta, strict=False))
+  zeta = [expected.get(caption, 0.0) for caption in captions[1]]
+  np.testing.assert_array_equal(sample.text.zeta[: len(zeta)], zeta)
+  assert np.any(np.array(zeta) != 0)
+  queue = state.objective.shared.queue
+  assert isinstance(queue, Queue)  # its ids were those of the old data
+  np.testing.assert_array_equal(queue.log_denominator.image, np.inf)
+  assert "of 1400 pairs, 300 are new and start unvisited; 100" in caplog.text
+  assert " texts, " in caplog.text
+
+
+def test_training_goes_on(build, run):
+  config, workdir, _ = run
+  parts = build(config, NEW, "new")
+  assert parts.num_steps == 1400 // 64 > 1200 // 64
+  result = train.fit(config, workdir, parts=parts)
+  assert result.finished and int(result.train_state.step) == parts.num_steps
+  # The next checkpoint is one of the new data.
+  again = load(workdir, parts)
+  assert int(again.step) == parts.num_steps
+
+
+def test_data_without_a_common_sample_are_refused(build, run):
+  config, workdir, _ = run
+  with pytest.raises(ValueError, match="was made with data"):
+    load(workdir, build(config, np.arange(5000, 6000), "other"))
+
+
+def test_equal_contents_have_keys_of_their_own():
+  found = keys.content_keys([b"a", b"b", b"a", b"a"])
+  assert len(set(found.tolist())) == 4
+  np.testing.assert_array_equal(
+    found, keys.content_keys([b"a", b"b", b"a", b"a"])
+  )
+  np.testing.assert_array_equal(
+    found[:3], keys.content_keys([b"a", b"b", b"a"])
+  )
