@@ -100,11 +100,11 @@ def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
 
   Example:
     >>> split_largest_axis((1000, 512, 512), 8)
-    PartitionSpec('data',)
+    P('data',)
     >>> split_largest_axis((999, 512, 512), 8)
-    PartitionSpec(None, None, 'data')
+    P(None, None, 'data')
     >>> split_largest_axis((512,), 8)
-    PartitionSpec()
+    P()
   """
   fitting = [i for i, size in enumerate(shape) if size % num_devices == 0]
   if math.prod(shape) < MIN_SPLIT or not fitting:

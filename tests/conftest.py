@@ -1,8 +1,15 @@
 """Settings of all tests: 8 virtual CPU devices, strict shapes."""
 
 import os
+import tempfile
 
 os.environ.setdefault("NPROC", "2")  # XLA's thread count decides the last bits
+if (
+  "JAX_COMPILATION_CACHE_DIR" not in os.environ
+):  # workers and children share it
+  CACHE = tempfile.TemporaryDirectory(prefix="nuclr_jax_tests_")
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
 
 from absl import flags
 import jax

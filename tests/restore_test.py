@@ -10,6 +10,7 @@ from nuclr_jax import checkpoint, experiment, restore, sharding, train
 from nuclr_jax.data import keys, sources
 from nuclr_jax.objectives.queue import Queue
 
+pytestmark = pytest.mark.xdist_group("restore")  # they share a run
 OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 
 
