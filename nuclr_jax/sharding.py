@@ -99,12 +99,12 @@ def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
   last is taken.
 
   Example:
-    >>> split_largest_axis((1000, 512, 512), 8)
-    P('data',)
-    >>> split_largest_axis((999, 512, 512), 8)
-    P(None, None, 'data')
-    >>> split_largest_axis((512,), 8)
-    P()
+    >>> tuple(split_largest_axis((1000, 512, 512), 8))
+    ('data',)
+    >>> tuple(split_largest_axis((999, 512, 512), 8))
+    (None, None, 'data')
+    >>> tuple(split_largest_axis((512,), 8))
+    ()
   """
   fitting = [i for i, size in enumerate(shape) if size % num_devices == 0]
   if math.prod(shape) < MIN_SPLIT or not fitting:

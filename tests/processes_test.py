@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -120,12 +121,18 @@ def test_one_preempted_process_stops_all_and_all_go_on(straight, data_dir):
   assert run.wait() == [130, 130], run.messages()
   assert "the same command goes on" in run.messages()
   assert not (workdir / "metrics.json").exists()
+  elsewhere = shutil.copytree(workdir, workdir.with_name("elsewhere"))
   run = Run(workdir, data_dir)
   assert run.wait() == [0, 0], run.messages()
   assert "continuing from the checkpoint of step" in run.messages()
   assert losses(workdir) == losses(straight)
   states = [train.load(x, data_dir=data_dir)[2] for x in (workdir, straight)]
   jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, states))
+  # The same checkpoint goes on in one process, here with four devices.
+  config = records.read_config(elsewhere) | {"num_devices": 4}
+  parts = experiment.build(config, data_dir=data_dir)
+  assert train.fit(config, elsewhere, parts=parts).finished
+  np.testing.assert_allclose(losses(elsewhere), losses(straight), rtol=1e-5)
 
 
 def test_an_error_ends_all_processes_with_its_message(straight, data_dir):

@@ -18,11 +18,20 @@ import numpy as np
 from nuclr_jax import Batch, host, models, objectives, optimizer, train_state
 
 STEPS = flags.DEFINE_integer("steps", 60, "Steps per objective and round.")
+CHOSEN = flags.DEFINE_list("towers", ["prototype", "glyphs"], "Of `TOWERS`.")
+ONLY = flags.DEFINE_list("objectives", None, "Of `OBJECTIVES`; default all.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
 BATCH = flags.DEFINE_integer("batch_size", 128, "Pairs per step.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 43_000, "Rows of state.")
 
 TOWERS = {
+  # As many multiplications as towers of real size (on small pictures).
+  "large": dict(
+    image_stages=((2, 2, 128), (2, 1, 512), (2, 1, 1024)),
+    image_features=1024,
+    text_layers=4,
+    text_width=512,
+  ),
   # Three strided convolutions and a bag of words.
   "prototype": dict(
     image_stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)), text_layers=0
@@ -94,10 +103,10 @@ def benchmark(argv) -> None:
   del argv
   host.keep_memory()
   results = {}
-  for tower_name, tower in TOWERS.items():
+  for tower_name in CHOSEN.value:
     runs = {
-      name: make_run(tower, make(NUM_PAIRS.value))
-      for name, make in OBJECTIVES.items()
+      name: make_run(TOWERS[tower_name], OBJECTIVES[name](NUM_PAIRS.value))
+      for name in ONLY.value or OBJECTIVES
     }
     times = {name: [] for name in runs}
     for _ in range(ROUNDS.value):

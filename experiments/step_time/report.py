@@ -1,0 +1,146 @@
+"""Draws cpu.png and rewrites the tables of README.md from the JSON files.
+
+python experiments/step_time/report.py
+"""
+
+import json
+import pathlib
+
+from matplotlib.figure import Figure
+
+from nuclr_jax import markdown
+
+HERE = pathlib.Path(__file__).parent
+FORMS = {
+  "torch": ("PyTorch, dense", "C3"),
+  "dense": ("one tile (dense)", "C1"),
+  "tiles": ("tiles", "C0"),
+  "products": ("products only", "0.6"),
+}
+DIM = 256  # of the plot
+
+
+def read(name: str) -> dict:
+  """One JSON file of this folder."""
+  return json.loads((HERE / f"{name}.json").read_text())
+
+
+def cell(value: float | None, digits: int = 1) -> str:
+  """A number, or a dash where nothing was measured."""
+  return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def loss_table(loss: dict) -> str:
+  """Times, ratios and memory of every batch size and width."""
+  rows = []
+  for row in loss["rows"]:
+    forms = row["forms"]
+    ms = [cell(forms.get(name, {}).get("ms")) for name in FORMS]
+    ratio = cell(forms.get("torch", {}).get("ratio_to_tiles"), 2)
+    memory = [
+      cell(forms[name]["temporary_mib"], 0) for name in ("tiles", "dense")
+    ]
+    size = [f"{row['batch_size']:,}", str(row["dim"])]
+    rows.append([*size, *ms, ratio, *memory])
+  header = ["batch", "d", *(f"{label}: ms" for label, _ in FORMS.values())]
+  header += ["PyTorch / tiles", "tiles: MiB", "dense: MiB"]
+  return markdown.table(header, rows)
+
+
+def state_table(state: dict) -> str:
+  """Times against the number of pairs."""
+  rows = [
+    [
+      f"{row['num_pairs']:,}",
+      cell(row["ms"], 2),
+      cell(row["ratio_to_first"], 2),
+    ]
+    for row in state["rows"]
+  ]
+  return markdown.table(["pairs", "ms", "ratio to the first"], rows)
+
+
+def full_table(results: list[tuple[str, dict]]) -> str:
+  """Whole training steps, a row for each objective, towers side by side."""
+  names = list(results[0][1])
+  header, rows = ["objective"], [[name] for name in names]
+  for tower, forms in results:
+    header += [f"{tower}: ms", "pairs/s", "ratio to CLIP"]
+    for row, name in zip(rows, names, strict=True):
+      found = forms.get(name)
+      row += [
+        cell(found and found["ms"]),
+        cell(found and found["pairs_per_s"], 0),
+        cell(found and found["ratio_to_clip"], 2),
+      ]
+  return markdown.table(header, rows)
+
+
+def loading_table(loading: dict) -> str:
+  """Pairs per second against cores."""
+  rows = [
+    [str(row["cores"]), cell(row["pairs_per_s"], 0)] for row in loading["rows"]
+  ]
+  return markdown.table(["cores", "pairs/s"], rows)
+
+
+def draw_forms(axes, key: str, loss: dict) -> None:
+  """One line for each form, against the batch size."""
+  for name, (label, color) in FORMS.items():
+    points = [
+      (row["batch_size"], row["forms"][name][key])
+      for row in loss["rows"]
+      if row["dim"] == DIM and row["forms"].get(name, {}).get(key)
+    ]
+    if points:
+      axes.plot(*zip(*points, strict=True), "o-", color=color, label=label)
+  axes.set_xscale("log", base=2)
+  axes.set_yscale("log")
+  axes.set_xlabel(f"batch size (d = {DIM})")
+  axes.legend()
+
+
+def draw(loss: dict, state: dict) -> None:
+  """Writes cpu.png."""
+  figure = Figure(figsize=(12, 3.6), layout="constrained")
+  time, memory, rows = figure.subplots(1, 3)
+  draw_forms(time, "ms", loss)
+  time.set_ylabel("loss step, ms")
+  draw_forms(memory, "temporary_mib", loss)
+  memory.set_ylabel("temporary memory, MiB")
+  rows.plot(
+    [row["num_pairs"] for row in state["rows"]],
+    [row["ms"] for row in state["rows"]],
+    "o-",
+  )
+  rows.set_xscale("log")
+  rows.set_ylim(bottom=0)
+  rows.set_xlabel("pairs of the data set")
+  rows.set_ylabel(f"loss step, ms (batch {state['batch_size']})")
+  for axes in (time, memory, rows):
+    axes.grid(alpha=0.3)
+  figure.savefig(HERE / "cpu.png", dpi=110)
+
+
+def main() -> None:
+  """Writes the plot and the tables."""
+  loss, state = read("loss_step_cpu"), read("state_rows_cpu")
+  full, large = read("full_step_cpu"), read("full_step_large_cpu")
+  draw(loss, state)
+  towers = [(name, full[name]) for name in ("prototype", "glyphs")]
+  readme = HERE / "README.md"
+  text = markdown.insert(
+    readme.read_text(),
+    {
+      "loss step": loss_table(loss),
+      "state": state_table(state),
+      "full step": full_table(towers),
+      "large": full_table([("large", large["large"])]),
+      "loading": loading_table(read("loading_cpu")),
+    },
+  )
+  readme.write_text(text)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,42 @@
+"""The benchmarks of step times run and say what they promise."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+FOLDER = pathlib.Path(__file__).parents[1] / "experiments" / "step_time"
+
+
+def run(script, **flags):
+  command = [sys.executable, FOLDER / script]
+  command += [f"--{name}={value}" for name, value in flags.items()]
+  found = subprocess.run(command, check=True, capture_output=True, text=True)
+  return json.loads(found.stdout)
+
+
+def test_loss_step():
+  found = run(
+    "loss_step.py",
+    batch_sizes="16,32",
+    dims=8,
+    max_dense=16,
+    tile=8,
+    rounds=1,
+    seconds=0.01,
+    num_pairs=100,
+  )
+  first, second = found["rows"]
+  assert first["gradients_differ_by"] < 1e-5
+  assert {"tiles", "dense", "products"} <= first["forms"].keys()
+  assert first["forms"]["dense"]["ms"] > 0
+  assert "ms" not in second["forms"]["dense"]  # it is compiled only
+  assert second["forms"]["dense"]["temporary_mib"] > 0
+
+
+def test_state_rows():
+  found = run(
+    "state_rows.py", num_pairs="100,1000", batch_size=16, rounds=1, steps=2
+  )
+  assert [row["num_pairs"] for row in found["rows"]] == [100, 1000]
+  assert found["rows"][0]["ratio_to_first"] == 1
