@@ -181,7 +181,7 @@ def time_of(form, vectors, steps: int) -> float:
   return (time.perf_counter() - start) / steps * 1e3
 
 
-def check_equal(forms: dict, vectors) -> float:
+def check_equal(forms: dict, vectors) -> float | None:
   """The greatest difference between the forms' gradients, relative."""
   batch = vectors.shape[1]
   gradients = []
@@ -192,6 +192,8 @@ def check_equal(forms: dict, vectors) -> float:
         state, gradient = form.run(state, on_device, ids_of(batch, 0))
       gradients.append(np.asarray(gradient))
       del state
+  if len(gradients) < 2:
+    return None
   scale = np.abs(gradients[0]).max()
   return float(max(np.abs(x - gradients[0]).max() for x in gradients) / scale)
 
