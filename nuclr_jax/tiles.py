@@ -50,8 +50,8 @@ def for_each(
     columns: Arrays with one leading axis [columns].
     row_sums: First sums, arrays [rows, ...].
     column_sums: First sums, arrays [columns, ...].
-    tile: Rows and columns of a tile, at most; None means `CPU_TILE` or
-      `TILE`.
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`. Where
+      there are fewer rows it has as many more columns, and vice versa.
 
   Returns:
     The sums of rows and of columns.
@@ -65,8 +65,12 @@ def for_each(
     Array([0., 3., 6.], dtype=float32)
   """
   num_rows, num_columns = map(_length, (rows, columns))
-  row_blocks, row_sums = _blocks((rows, row_sums), tile)
-  column_blocks = _blocks((columns, column_sums), tile)
+  tile = tile or (CPU_TILE if jax.default_backend() == "cpu" else TILE)
+  height, width = (
+    tile**2 // max(1, min(tile, n)) for n in (num_columns, num_rows)
+  )
+  row_blocks, row_sums = _blocks((rows, row_sums), height)
+  column_blocks = _blocks((columns, column_sums), width)
 
   def column_block(row_sums, block):
     columns, column_sums = block
@@ -184,12 +188,11 @@ def _length(tree: PyTree) -> int:
   return len(jax.tree.leaves(tree)[0])
 
 
-def _blocks(tree: PyTree, tile: int | None) -> PyTree:
-  """Cuts leading axes into blocks of one size, at most `tile`, padded."""
-  tile = tile or (CPU_TILE if jax.default_backend() == "cpu" else TILE)
+def _blocks(tree: PyTree, size: int) -> PyTree:
+  """Cuts leading axes into blocks of one size, at most `size`, padded."""
 
   def cut(x):
-    count = max(1, -(-len(x) // tile))
+    count = max(1, -(-len(x) // size))
     x = _pad(x, -len(x) % count)
     return x.reshape(count, len(x) // count, *x.shape[1:])
 
