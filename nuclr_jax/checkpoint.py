@@ -81,10 +81,7 @@ def save(
 
 
 def restore(
-  manager: ocp.CheckpointManager,
-  step: int,
-  abstract: PyTree,
-  expected: Meta,
+  manager: ocp.CheckpointManager, step: int, abstract: PyTree
 ) -> PyTree:
   """Restores the state of a step.
 
@@ -93,28 +90,12 @@ def restore(
     step: One of `steps(workdir)`.
     abstract: The state as `jax.ShapeDtypeStruct`s with shardings; any device
       count.
-    expected: The meta of the run as it would be saved now.
 
   Raises:
-    ValueError: If the checkpoint belongs to another data set or tokenizer, or
-      cannot be read; the message names the folder.
+    ValueError: If the checkpoint cannot be read; the message names the folder.
   """
-  folder = manager.directory / str(step)
   only_state = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-  found = read_meta(manager, step)
-  refuse(manager, step, found, expected, ("sizes", "data", "tokenizer"))
-  if found["versions"] != expected["versions"]:
-    log.warning(
-      "checkpoint %s was made with %s, here are %s: the continued run may "
-      "differ from an uninterrupted one",
-      folder,
-      found["versions"],
-      expected["versions"],
-    )
-  try:
-    return manager.restore(step, args=only_state).state
-  except Exception as error:
-    raise _unreadable(folder, error) from error
+  return _read(manager, step, only_state).state
 
 
 def read_meta(manager: ocp.CheckpointManager, step: int) -> Meta:
@@ -123,21 +104,18 @@ def read_meta(manager: ocp.CheckpointManager, step: int) -> Meta:
   Raises:
     ValueError: If it cannot be read.
   """
-  try:
-    only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
-    return manager.restore(step, args=only_meta).meta
-  except Exception as error:
-    raise _unreadable(manager.directory / str(step), error) from error
+  only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
+  return _read(manager, step, only_meta).meta
 
 
-def refuse(
+def check_meta(
   manager: ocp.CheckpointManager,
   step: int,
   found: Meta,
   expected: Meta,
   keys: Sequence[str],
 ) -> None:
-  """Raises ValueError if the checkpoint's meta is not what a run expects."""
+  """Raises ValueError if a checkpoint's meta is not that of the run."""
   for key in keys:
     if found[key] != expected[key]:
       raise ValueError(
@@ -145,6 +123,20 @@ def refuse(
         f"{_short(found[key])}, this run has {_short(expected[key])}; use the "
         "data of that run, or another workdir"
       )
+
+
+def check_versions(
+  manager: ocp.CheckpointManager, step: int, found: Meta, expected: Meta
+) -> None:
+  """Warns if a checkpoint was made with other libraries."""
+  if found["versions"] != expected["versions"]:
+    log.warning(
+      "checkpoint %s was made with %s, here are %s: the continued run may "
+      "differ from an uninterrupted one",
+      manager.directory / str(step),
+      found["versions"],
+      expected["versions"],
+    )
 
 
 def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
@@ -183,12 +175,17 @@ def _put_aside(entry: pathlib.Path) -> None:
   entry.rename(aside)
 
 
-def _unreadable(folder, error) -> ValueError:
-  reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-  return ValueError(
-    f"checkpoint {folder} cannot be read: {reason[:300]}. If it is damaged, "
-    "delete this folder to continue from the one before"
-  )
+def _read(manager, step, args):
+  """Restores items of a step; a message instead of Orbax's errors."""
+  try:
+    return manager.restore(step, args=args)
+  except Exception as error:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise ValueError(
+      f"checkpoint {manager.directory / str(step)} cannot be read: "
+      f"{reason[:300]}. If it is damaged, delete this folder to continue from "
+      "the one before"
+    ) from error
 
 
 def _short(value) -> str:

@@ -85,13 +85,13 @@ def refresh_popularity(
     def side(rows, ids, zeta):
       momentum = rows.momentum
       if momentum is not None:
-        momentum = _replaced(momentum, ids, 0.0)
-      zeta = _replaced(rows.zeta, ids, zeta)
+        momentum = sharding.replace_rows(momentum, ids, 0.0)
+      zeta = sharding.replace_rows(rows.zeta, ids, zeta)
       return rows._replace(zeta=zeta, momentum=momentum)
 
     new = each(side, old, found.ids, found.zeta)
     log_u = each(
-      lambda table, x: _replaced(table, pairs.pair_id, x),
+      lambda table, x: sharding.replace_rows(table, pairs.pair_id, x),
       state.sample.pair.log_u,
       found.log_u,
     )
@@ -133,13 +133,6 @@ def _check_has_zeta(objective: Objective) -> None:
     )
   if sample.image.log_u is not None:
     raise ValueError("refresh needs anchor_average 'pair', got 'id'")
-
-
-def _replaced(table, ids, values):
-  """The table with other values at some rows."""
-  new = np.array(sharding.fetch(table))
-  new[ids] = values
-  return _like(table, new)
 
 
 def _like(old, new):

@@ -52,21 +52,20 @@ def start(
     return jax.jit(init, out_shardings=layout)()
   log.info("continuing from the checkpoint of step %d", step)
   expected, found = meta(parts), checkpoint.read_meta(manager, step)
-  abstract = checkpoint.abstract_state(shapes, layout)
-  if all(found[key] == expected[key] for key in ("data", "sizes")):
-    return checkpoint.restore(manager, step, abstract, expected)
   workdir = pathlib.Path(manager.directory).parent
-  old_keys, keys = _read_keys(workdir, found["data"]), parts.data.train.keys
-  new_keys = None if None in (old_keys, keys) else keys()
-  if new_keys is None or _common(old_keys.pair, new_keys.pair) < MIN_COMMON:
-    checkpoint.refuse(manager, step, found, expected, ("data", "sizes"))
-  sizes = Sizes(**found["sizes"])
-  expected |= {key: found[key] for key in ("data", "sizes")}
-  old = checkpoint.restore(
-    manager, step, _with_rows_of(abstract, sizes), expected
-  )
+  changed = any(found[key] != expected[key] for key in ("data", "sizes"))
+  keys = _keys_of_both(workdir, found["data"], parts) if changed else None
+  if changed and keys is None:
+    checkpoint.check_meta(manager, step, found, expected, ("data", "sizes"))
+  checkpoint.check_meta(manager, step, found, expected, ("tokenizer",))
+  checkpoint.check_versions(manager, step, found, expected)
+  abstract = checkpoint.abstract_state(shapes, layout)
+  if not changed:
+    return checkpoint.restore(manager, step, abstract)
+  then = _with_rows_of(abstract, Sizes(**found["sizes"]))
+  old = checkpoint.restore(manager, step, then)
   first = jax.jit(init, out_shardings=layout)()
-  return _carry_over(old, first, old_keys, new_keys)
+  return _carry_over(old, first, *keys)
 
 
 def meta(parts: Experiment) -> checkpoint.Meta:
@@ -94,25 +93,27 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
   temporary.rename(path)
 
 
-def _read_keys(workdir: pathlib.Path, fingerprint: str) -> Keys | None:
-  path = _keys_path(workdir, fingerprint)
-  return Keys(**np.load(path)) if path.exists() else None
+def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:
+  """The keys of a checkpoint's data and of the run's, if enough are in both."""
+  path, keys = _keys_path(workdir, fingerprint), parts.data.train.keys
+  if keys is None or not path.exists():
+    return None
+  old, new = Keys(**np.load(path)), keys()
+  common = np.isin(new.pair, old.pair).sum()
+  enough = MIN_COMMON * min(len(old.pair), len(new.pair))
+  return (old, new) if common >= enough else None
 
 
 def _keys_path(workdir: pathlib.Path, fingerprint: str) -> pathlib.Path:
   return workdir / f"keys_{zlib.crc32(fingerprint.encode()):08x}.npz"
 
 
-def _common(old, new) -> float:
-  return np.isin(new, old).sum() / min(len(old), len(new))
-
-
 def _with_rows_of(abstract: TrainState, sizes: Sizes) -> TrainState:
   """The same shapes, but per-sample state for a data set of other sizes."""
 
   def resize(tree, num_rows):
-    padded = num_rows + -num_rows % sharding.ROW_MULTIPLE
-    return jax.tree.map(lambda x: x.update(shape=(padded, *x.shape[1:])), tree)
+    rows = sharding.padded(num_rows)
+    return jax.tree.map(lambda x: x.update(shape=(rows, *x.shape[1:])), tree)
 
   sample = Rows(*map(resize, abstract.objective.sample, sizes))
   return abstract._replace(objective=abstract.objective._replace(sample=sample))
@@ -129,11 +130,11 @@ def _carry_over(
   before = Keys(*map(match, old_keys, new_keys))
 
   def group(rows: PyTree, fresh: PyTree, before) -> PyTree:
+    there = np.flatnonzero(before >= 0)
+
     def table(rows, fresh):
-      values = np.array(sharding.fetch(fresh))
-      there = np.flatnonzero(before >= 0)
-      values[there] = np.asarray(sharding.fetch(rows))[before[there]]
-      return jax.device_put(values, fresh.sharding)
+      carried = sharding.fetch(rows)[before[there]]
+      return sharding.replace_rows(fresh, there, carried)
 
     return jax.tree.map(table, rows, fresh)
 

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+import numpy as np
 
 from nuclr_jax.types import PyTree
 
@@ -121,6 +122,11 @@ def constrain(tree: PyTree, spec: P) -> PyTree:
   return jax.lax.with_sharding_constraint(tree, layout)
 
 
+def padded(num_rows: int) -> int:
+  """Rows of a table of per-sample state, padding included."""
+  return num_rows + -num_rows % ROW_MULTIPLE
+
+
 def pad_rows(table: PyTree) -> PyTree:
   """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
 
@@ -128,7 +134,7 @@ def pad_rows(table: PyTree) -> PyTree:
   """
 
   def pad(x):
-    missing = -len(x) % ROW_MULTIPLE
+    missing = padded(len(x)) - len(x)
     return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge")
 
   return jax.tree.map(pad, table)
@@ -139,6 +145,13 @@ def fetch(tree: PyTree) -> PyTree:
   if jax.process_count() == 1:
     return jax.device_get(tree)
   return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def replace_rows(table: jax.Array, ids, values) -> jax.Array:
+  """The table with other values at some rows, where it lies; on the host."""
+  new = np.array(fetch(table))
+  new[ids] = values
+  return jax.device_put(new, table.sharding)
 
 
 @jax.jit

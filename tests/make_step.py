@@ -1,6 +1,10 @@
 """An objective's gradients, as a training step takes them."""
 
 import jax
+from jax.sharding import NamedSharding
+
+from nuclr_jax import sharding
+from nuclr_jax.objectives import State
 
 
 def make_step(objective):
@@ -19,3 +23,31 @@ def make_step(objective):
     return jax.value_and_grad(loss_fn, has_aux=True)(inputs, state, pairs)
 
   return step
+
+
+def first_state(objective):
+  params, state = objective.init()
+  return params, state._replace(sample=sharding.pad_rows(state.sample))
+
+
+def rows(mesh):
+  return NamedSharding(mesh, sharding.ROWS)
+
+
+def everywhere(mesh):
+  return NamedSharding(mesh, sharding.REPLICATED)
+
+
+def layout(mesh):
+  return State(sample=rows(mesh), shared=everywhere(mesh))
+
+
+def on_mesh(objective, mesh, **options):
+  """The step compiled for a mesh as `fit` lays it out."""
+  whole, split = everywhere(mesh), rows(mesh)
+  return jax.jit(
+    make_step(objective),
+    in_shardings=(whole, layout(mesh), split),
+    out_shardings=((whole, (layout(mesh), whole)), (whole, split, split)),
+    **options,
+  )

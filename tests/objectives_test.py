@@ -8,13 +8,18 @@ from absl.testing import parameterized
 import chex
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
 import make_pairs
-from make_step import make_step
+from make_step import (
+  everywhere,
+  first_state,
+  layout,
+  make_step,
+  on_mesh,
+  rows,
+)
 import numpy as np
 
 from nuclr_jax import Pairs, objectives, sharding, tiles
-from nuclr_jax.objectives import State
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
 SIZES = dict(num_pairs=N, num_texts=TEXTS)
@@ -55,36 +60,9 @@ def pairs(key=0, **kwargs):
   )
 
 
-def first_state(objective):
-  params, state = objective.init()
-  return params, state._replace(sample=sharding.pad_rows(state.sample))
-
-
 def collective_shapes(hlo: str) -> list[str]:
   kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
   return re.findall(rf"= (.*?) (?:{kinds})(?:-start)?\(", hlo)
-
-
-def rows(mesh):
-  return NamedSharding(mesh, sharding.ROWS)
-
-
-def everywhere(mesh):
-  return NamedSharding(mesh, sharding.REPLICATED)
-
-
-def layout(mesh):
-  return State(sample=rows(mesh), shared=everywhere(mesh))
-
-
-def on_mesh(objective, mesh):
-  """The step compiled for a mesh as `fit` lays it out."""
-  whole, split = everywhere(mesh), rows(mesh)
-  return jax.jit(
-    make_step(objective),
-    in_shardings=(whole, layout(mesh), split),
-    out_shardings=((whole, (layout(mesh), whole)), (whole, split, split)),
-  )
 
 
 def assert_only_touched_rows_change(old, new, batch):

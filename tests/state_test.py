@@ -4,12 +4,10 @@ import re
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from make_step import make_step
+from make_step import first_state, on_mesh
 import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
-from nuclr_jax.objectives import State
 
 BATCH, DIM, DEVICES = 64, 8, 8
 OBJECTIVES = dict(
@@ -26,28 +24,13 @@ BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_sinkhorn=24)
 
 def compiled(make, num_pairs):
   """The step on eight devices, its state donated; nothing is allocated."""
-  objective = make(num_pairs=num_pairs)
-  mesh = sharding.make_mesh(DEVICES)
-  rows, everywhere = (
-    NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
-  )
-
-  def init():
-    params, state = objective.init()
-    return params, state._replace(sample=sharding.pad_rows(state.sample))
-
-  layout = State(sample=rows, shared=everywhere)
-  step = jax.jit(
-    make_step(objective),
-    in_shardings=(everywhere, layout, rows),
-    out_shardings=((everywhere, (layout, everywhere)), rows),
-    donate_argnums=1,
-  )
+  objective, mesh = make(num_pairs=num_pairs), sharding.make_mesh(DEVICES)
+  step = on_mesh(objective, mesh, donate_argnums=1)
   vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)
   ids = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
   with jax.set_mesh(mesh):
-    pairs = Pairs(vectors, vectors, ids)
-    return step.lower(*jax.eval_shape(init), pairs).compile()
+    state = jax.eval_shape(lambda: first_state(objective))
+    return step.lower(*state, Pairs(vectors, vectors, ids)).compile()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -10,8 +10,8 @@ rounds' ratios.
 import json
 import time
 
-import about
 from absl import app, flags
+import common
 import jax
 import numpy as np
 
@@ -121,7 +121,7 @@ def benchmark(argv) -> None:
       for name, ms in times.items()
     }
   settings = {"batch_size": BATCH.value, "num_pairs": NUM_PAIRS.value}
-  print(json.dumps(about.machine() | settings | results, indent=2))
+  print(json.dumps(common.machine() | settings | results, indent=2))
 
 
 if __name__ == "__main__":

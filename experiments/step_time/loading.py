@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 
-import about
 from absl import app, flags
+import common
 import numpy as np
 
 from nuclr_jax import experiment
@@ -66,7 +66,7 @@ def benchmark(argv) -> None:
     rates = json.loads(found.stdout)
     rows.append({"cores": count, "pairs_per_s": float(np.median(rates))})
   settings = {"batch_size": BATCH.value, "data": "glyphs, in memory"}
-  print(json.dumps(about.machine() | settings | {"rows": rows}, indent=2))
+  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ import sys
 import time
 from unittest import mock
 
-import about
 from absl import app, flags
+import common
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import Pairs, host, objectives, tiles
+from nuclr_jax import host, objectives, tiles
 
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "2048", "8192"], "Pairs.")
 DIMS = flags.DEFINE_list("dims", ["256"], "Widths of embeddings.")
@@ -65,17 +65,10 @@ class Jax:
       **SETTINGS,
     )
 
-    def step(state, vectors, ids):
-      def loss(vectors):
-        return objective.apply({}, state, Pairs(*vectors, ids))
-
-      gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
-      return state, gradient
-
     vectors, ids = embeddings(batch, dim), ids_of(batch, 0)
     state = jax.eval_shape(lambda: objective.init()[1])
     with mock.patch.multiple(tiles, CPU_TILE=tile, TILE=tile):
-      lowered = jax.jit(step, donate_argnums=0).lower(state, vectors, ids)
+      lowered = common.loss_step(objective).lower(state, vectors, ids)
     self.step, self.init = lowered.compile(), objective.init
     memory = self.step.memory_analysis()
     self.temporary_mib = memory.temp_size_in_bytes / 2**20
@@ -260,7 +253,7 @@ def benchmark(argv) -> None:
       rows.append(compare(batch, dim))
       print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
   settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
-  print(json.dumps(about.machine() | settings | {"rows": rows}, indent=2))
+  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

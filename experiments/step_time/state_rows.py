@@ -10,12 +10,12 @@ import json
 import sys
 import time
 
-import about
 from absl import app, flags
+import common
 import jax
 import numpy as np
 
-from nuclr_jax import Pairs, host, objectives
+from nuclr_jax import host, objectives
 
 NUM_PAIRS = flags.DEFINE_list(
   "num_pairs", [str(10**k) for k in range(4, 9)], "Sizes of data sets."
@@ -36,14 +36,7 @@ def make_run(num_pairs: int):
     rng.integers(0, num_pairs, BATCH.value).astype(np.int32) for _ in range(64)
   ]
 
-  def step(state, vectors, ids):
-    def loss(vectors):
-      return objective.apply({}, state, Pairs(*vectors, ids))
-
-    gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
-    return state, gradient
-
-  step = jax.jit(step, donate_argnums=0)
+  step = common.loss_step(objective)
   state, vectors = objective.init()[1], jax.device_put(vectors)
 
   def run(steps: int) -> float:
@@ -77,7 +70,7 @@ def benchmark(argv) -> None:
     for n, ms in times.items()
   ]
   settings = {"batch_size": BATCH.value, "dim": DIM.value}
-  print(json.dumps(about.machine() | settings | {"rows": rows}, indent=2))
+  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -88,40 +88,6 @@ def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:
   return jnp.broadcast_to(jnp.asarray(x, like.dtype), like.shape)
 
 
-def over_tiles(
-  step: Callable[..., tuple[PyTree, PyTree]],
-  zero: Callable[[Side], PyTree],
-  sides: Sides,
-  *,
-  tile: int | None = None,
-  scatter: Callable[[PyTree], PyTree] | None = None,
-) -> Sides:
-  """What a step adds up for images and for texts, see `tiles.for_each`.
-
-  Args:
-    step: Of a tile; images are its rows, texts its columns.
-    zero: Makes the first sums of a side.
-    sides: `Side` of images and of texts.
-    tile: As in `tiles.for_each`.
-    scatter: Combines what the devices have summed up for all texts; each keeps
-      its own texts. None means `scatter_sum`.
-  """
-
-  def all_tiles(image, text):
-    zeros = zero(image), zero(text)
-    return Sides(*tiles.for_each(step, image, text, *zeros, tile=tile))
-
-  def per_device(image, text):
-    gather = partial(lax.all_gather, axis_name="data", tiled=True)
-    sums = all_tiles(image, jax.tree.map(gather, text))
-    return sums._replace(text=(scatter or scatter_sum)(sums.text))
-
-  if sharding.num_devices(len(sides.image.own)) == 1:
-    return all_tiles(*sides)
-  rows = sharding.ROWS
-  return jax.shard_map(per_device, in_specs=rows, out_specs=rows)(*sides)
-
-
 def scatter_sum(sums: PyTree) -> PyTree:
   """Adds over devices, in their order; each keeps its share of the rows.
 
@@ -145,6 +111,40 @@ def scatter_log_sum(sums: tiles.LogSum) -> tiles.LogSum:
   start = lax.axis_index("data") * len(total)
   mine = lax.dynamic_slice_in_dim(greatest, start, len(total))
   return tiles.LogSum(mine, total)
+
+
+def over_tiles(
+  step: Callable[..., tuple[PyTree, PyTree]],
+  zero: Callable[[Side], PyTree],
+  sides: Sides,
+  *,
+  tile: int | None = None,
+  scatter: Callable[[PyTree], PyTree] = scatter_sum,
+) -> Sides:
+  """What a step adds up for images and for texts, see `tiles.for_each`.
+
+  Args:
+    step: Of a tile; images are its rows, texts its columns.
+    zero: Makes the first sums of a side.
+    sides: `Side` of images and of texts.
+    tile: As in `tiles.for_each`.
+    scatter: Combines what the devices have summed up for all texts; each keeps
+      its own texts.
+  """
+
+  def all_tiles(image, text):
+    zeros = zero(image), zero(text)
+    return Sides(*tiles.for_each(step, image, text, *zeros, tile=tile))
+
+  def per_device(image, text):
+    gather = partial(lax.all_gather, axis_name="data", tiled=True)
+    sums = all_tiles(image, jax.tree.map(gather, text))
+    return sums._replace(text=scatter(sums.text))
+
+  if sharding.num_devices(len(sides.image.own)) == 1:
+    return all_tiles(*sides)
+  rows = sharding.ROWS
+  return jax.shard_map(per_device, in_specs=rows, out_specs=rows)(*sides)
 
 
 def broadcastable(image: Side, text: Side) -> Sides:
