@@ -35,6 +35,7 @@ DEFAULTS = dict(
   seed=0,
   num_devices=None,  # None = all
   shard_params=False,  # split params and optimizer state over the devices
+  offload_rows=False,  # keep per-sample state in the host's memory
   log_every=50,  # steps
   eval_every=0,  # steps; 0 = at the end only
   checkpoint_every=0,  # steps; 0 = at the end only

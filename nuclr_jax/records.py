@@ -22,6 +22,7 @@ CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
 FREE = (
   "num_devices",
   "shard_params",
+  "offload_rows",
   "log_every",
   "eval_every",
   "checkpoint_every",

@@ -46,7 +46,12 @@ def start(
     return init_state(parts.model, parts.objective, parts.optimizer, key)
 
   shapes = jax.eval_shape(init)
-  layout = shardings(mesh, shapes, shard_params=config["shard_params"])
+  layout = shardings(
+    mesh,
+    shapes,
+    shard_params=config["shard_params"],
+    offload_rows=config["offload_rows"],
+  )
   step = checkpoint.latest(manager)
   if step is None:
     return jax.jit(init, out_shardings=layout)()

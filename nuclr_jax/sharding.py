@@ -23,6 +23,7 @@ REPLICATED = P()
 # Per-sample state is padded to a multiple of this many rows. It is a constant
 # so that the shapes in a checkpoint do not depend on the device count.
 ROW_MULTIPLE = 1024
+HOST_MEMORY = "pinned_host"
 MIN_SPLIT = 2**16  # parameters; smaller arrays are replicated in any case
 
 
@@ -112,6 +113,34 @@ def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
     return REPLICATED
   axis = max(fitting, key=lambda i: (shape[i], i))
   return P(*[None] * axis, "data")
+
+
+def on_host(layout: PyTree) -> PyTree:
+  """The same layout in the memory of the devices' hosts.
+
+  Args:
+    layout: A pytree of `NamedSharding`.
+
+  Raises:
+    ValueError: If a device cannot reach it.
+
+  Example:
+    >>> layout = NamedSharding(make_mesh(1), ROWS)
+    >>> on_host(layout).memory_kind
+    'pinned_host'
+  """
+
+  def move(layout):
+    device = layout.mesh.devices.flat[0]
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    if HOST_MEMORY not in kinds:
+      raise ValueError(
+        f"offload_rows needs devices with {HOST_MEMORY} memory; those of "
+        f"{device.platform} have {kinds}"
+      )
+    return layout.with_memory_kind(HOST_MEMORY)
+
+  return jax.tree.map(move, layout)
 
 
 def constrain(tree: PyTree, spec: P) -> PyTree:

@@ -101,7 +101,11 @@ def make_train_step(
 
 
 def shardings(
-  mesh: Mesh, shapes: TrainState, *, shard_params: bool = False
+  mesh: Mesh,
+  shapes: TrainState,
+  *,
+  shard_params: bool = False,
+  offload_rows: bool = False,
 ) -> TrainState:
   """How a state lies on a mesh, a `NamedSharding` for each leaf.
 
@@ -110,6 +114,11 @@ def shardings(
     shapes: The state, or its shapes.
     shard_params: Whether large parameters and their optimizer state are split,
       too, by `sharding.split_largest_axis`.
+    offload_rows: Whether per-sample state stays in the host's memory, see
+      `objectives.host_rows`.
+
+  Raises:
+    ValueError: If the devices cannot reach the host's memory.
   """
 
   def fill(spec, tree):
@@ -118,6 +127,11 @@ def shardings(
   layout = jax.tree.map(
     fill, LAYOUT, shapes, is_leaf=lambda x: isinstance(x, jax.P)
   )
+  if offload_rows:
+    objective = layout.objective._replace(
+      sample=sharding.on_host(layout.objective.sample)
+    )
+    layout = layout._replace(objective=objective)
   if not shard_params:
     return layout
   params, opt_state = jax.tree.map(

@@ -38,16 +38,18 @@ def everywhere(mesh):
   return NamedSharding(mesh, sharding.REPLICATED)
 
 
-def layout(mesh):
-  return State(sample=rows(mesh), shared=everywhere(mesh))
+def layout(mesh, *, on_host=False):
+  sample = sharding.on_host(rows(mesh)) if on_host else rows(mesh)
+  return State(sample, shared=everywhere(mesh))
 
 
-def on_mesh(objective, mesh, **options):
+def on_mesh(objective, mesh, *, on_host=False, **options):
   """The step compiled for a mesh as `fit` lays it out."""
   whole, split = everywhere(mesh), rows(mesh)
+  state = layout(mesh, on_host=on_host)
   return jax.jit(
     make_step(objective),
-    in_shardings=(whole, layout(mesh), split),
-    out_shardings=((whole, (layout(mesh), whole)), (whole, split, split)),
+    in_shardings=(whole, state, split),
+    out_shardings=((whole, (state, whole)), (whole, split, split)),
     **options,
   )

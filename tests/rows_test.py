@@ -2,8 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 import numpy as np
+import pytest
 
+from nuclr_jax import sharding
 from nuclr_jax.objectives import rows
 
 IDS = np.random.default_rng(0).integers(0, 9, 40)
@@ -53,3 +56,33 @@ def test_padding_and_wrong_ids_read_nan_and_drop_writes():
   np.testing.assert_array_equal(read, [0, 5, *[np.nan] * 4])
   written = rows.write(table, ids, jnp.full(6, 9.0), num_rows=6)
   np.testing.assert_array_equal(written, [9, 1, 2, 3, 4, 9, 6, 7])
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("shape", [(2048,), (2048, 3)])
+def test_the_same_in_the_hosts_memory(num_devices, shape):
+  mesh = sharding.make_mesh(num_devices)
+  layout = sharding.on_host(NamedSharding(mesh, sharding.ROWS))
+  whole = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+  whole[5] = -np.inf
+  ids = jnp.array([0, 5, 1999, 2000, 2047, 2048, -1, 255, 256, 1023])
+  values = jnp.ones((10, *shape[1:]))
+  with jax.set_mesh(mesh):
+    table = jax.device_put(whole, layout)
+    read = jax.jit(lambda table: rows.read(table, ids, 2000))(table)
+    written = jax.jit(
+      lambda table: rows.write(table, ids, values, 2000), donate_argnums=0
+    )(table)
+  assert written.sharding == layout and table.is_deleted()
+  assert read.sharding.memory_kind == "device"
+  device = jnp.asarray(whole)
+  np.testing.assert_array_equal(read, rows.read(device, ids, 2000))
+  expected = rows.write(device, ids, values, 2000)
+  np.testing.assert_array_equal(written, expected)
+
+
+def test_the_hosts_memory_must_be_in_reach(monkeypatch):
+  layout = NamedSharding(sharding.make_mesh(1), sharding.ROWS)
+  monkeypatch.setattr(sharding, "HOST_MEMORY", "moon")
+  with pytest.raises(ValueError, match="offload_rows needs .* moon memory"):
+    sharding.on_host(layout)

@@ -4,7 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
-from make_step import first_state, on_mesh
+from make_step import first_state, layout, on_mesh
 import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
@@ -22,23 +22,30 @@ OBJECTIVES = dict(
 BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_sinkhorn=24)
 
 
-def compiled(make, num_pairs):
+def compiled(make, num_pairs, **options):
   """The step on eight devices, its state donated; nothing is allocated."""
   objective, mesh = make(num_pairs=num_pairs), sharding.make_mesh(DEVICES)
-  step = on_mesh(objective, mesh, donate_argnums=1)
+  step = on_mesh(objective, mesh, donate_argnums=1, **options)
   vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)
   ids = jax.ShapeDtypeStruct((BATCH,), jnp.int32)
   with jax.set_mesh(mesh):
-    state = jax.eval_shape(lambda: first_state(objective))
-    return step.lower(*state, Pairs(vectors, vectors, ids)).compile()
+    params, state = jax.eval_shape(lambda: first_state(objective))
+    state = jax.tree.map(
+      lambda x, y: x.update(sharding=y),
+      state,
+      jax.tree.broadcast(layout(mesh, **options), state),
+    )
+    return step.lower(params, state, Pairs(vectors, vectors, ids)).compile()
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_step_needs_nothing_that_grows_with_the_data_set(name):
+@pytest.mark.parametrize(
+  "name, on_host", [(x, False) for x in OBJECTIVES] + [("nuclr_by_id", True)]
+)
+def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
   small, large = 2**17 + 8 * 1024, 2**26  # rows; the small is no power of two
   memory = {}
   for n in (small, large):
-    step = compiled(OBJECTIVES[name], n)
+    step = compiled(OBJECTIVES[name], n, on_host=on_host)
     memory[n] = step.memory_analysis()
     # Every instruction that gives a table: in place, or a view of it.
     kinds = set(

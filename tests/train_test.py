@@ -92,15 +92,20 @@ def bytes_on_a_device(state):
 def test_restores_on_another_number_of_devices(
   tiny, build, tmp_path, monkeypatch
 ):
-  """8 devices, then 1, then 4: the same trajectory within rounding."""
+  """8 devices, then 1, then 4, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
   workdir, config = tmp_path / "moved", experiment.complete(tiny(log_every=1))
   parts = build(config)
   straight = train.fit(config, tmp_path / "straight", parts=parts)
   for num_devices, last, split in ((8, 7, True), (1, 14, True), (4, 20, False)):
-    here = config | dict(num_devices=num_devices, shard_params=split)
+    here = config | dict(
+      num_devices=num_devices, shard_params=split, offload_rows=not split
+    )
     part = parts._replace(config=here, num_steps=last)
     moved = train.fit(here, workdir, parts=part)
+    zeta = moved.train_state.objective.sample.image.zeta
+    kind = "device" if split else "pinned_host"
+    assert zeta.sharding.memory_kind == kind
     share = bytes_on_a_device(moved.train_state) / bytes_of(moved.train_state)
     assert share < 0.2 if num_devices == 8 else share > 0.9
     (workdir / "metrics.json").unlink()

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
+from nuclr_jax.objectives import host_rows
+
 Ids = Integer[Array, "batch"]
 
 
@@ -19,9 +21,10 @@ def read(table: Float[Array, "rows ..."], ids: Ids, num_rows: int):
     >>> print(read(jnp.arange(4.0), jnp.array([2, -1, 3]), num_rows=3))
     [ 2. nan nan]
   """
-  return table.at[_drop_invalid(table, ids, num_rows)].get(
-    mode="fill", fill_value=jnp.nan
-  )
+  ids = _drop_invalid(table, ids, num_rows)
+  if host_rows.holds(table):
+    return host_rows.read(table, ids)
+  return table.at[ids].get(mode="fill", fill_value=jnp.nan)
 
 
 def write(table: Float[Array, "rows ..."], ids: Ids, values, num_rows: int):
@@ -35,9 +38,11 @@ def write(table: Float[Array, "rows ..."], ids: Ids, values, num_rows: int):
     >>> print(write(table, jnp.array([1, 7]), jnp.array([5.0, 5.0]), 3))
     [0. 5. 0.]
   """
-  return table.at[_drop_invalid(table, ids, num_rows)].set(
-    values.astype(table.dtype), mode="drop"
-  )
+  ids = _drop_invalid(table, ids, num_rows)
+  values = jax.lax.stop_gradient(values).astype(table.dtype)
+  if host_rows.holds(table):
+    return host_rows.write(table, ids, values)
+  return table.at[ids].set(values, mode="drop")
 
 
 def mean_by_id(
