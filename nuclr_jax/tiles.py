@@ -20,13 +20,17 @@ from nuclr_jax.types import PyTree
 # Rows and columns of a tile, at most. 512 is the fastest on CPUs; elsewhere a
 # tile must be large enough for the start of a kernel not to count.
 CPU_TILE, TILE = 512, 4096
+# True float32, on TPUs six passes of bf16. At temperature 0.01 an exponential
+# is then right to 1e-4; one pass of bf16 makes that 0.1, TF32 0.01
+# (experiments/step_time/precision.py).
+PRECISION = lax.Precision.HIGHEST
 
 
 def matmul(
   a: Float[Array, "m k"], b: Float[Array, "k n"]
 ) -> Float[Array, "m n"]:
-  """A true float32 product: TF32 or bf16 passes would ruin exp(x / 0.01)."""
-  return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
+  """A product in `PRECISION`, whatever JAX's default is."""
+  return jnp.matmul(a, b, precision=PRECISION)
 
 
 def for_each(

@@ -8,6 +8,7 @@ from make_step import first_state, layout, on_mesh
 import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax.objectives import rows
 
 BATCH, DIM, DEVICES = 64, 8, 8
 OBJECTIVES = dict(
@@ -59,6 +60,28 @@ def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
   assert temporary[1] < temporary[0] + 4096
   in_place = [x.alias_size_in_bytes for x in memory.values()]
   assert in_place[1] - in_place[0] == share[1] - share[0]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_tables_are_read_before_they_are_written(name, monkeypatch):
+  """What is read again is moved to the device, if it lies on the host."""
+  objective = OBJECTIVES[name](num_pairs=BATCH)
+  real, seen = rows.read, []
+
+  def step(vectors, ids):
+    params, state = objective.init()
+    given = {id(x) for x in jax.tree.leaves(state.sample)}
+
+    def read(table, ids, num_rows):
+      seen.append(id(table) in given)
+      return real(table, ids, num_rows)
+
+    monkeypatch.setattr(rows, "read", read)
+    return objective.apply(params, state, Pairs(vectors, vectors, ids))
+
+  vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)
+  jax.eval_shape(step, vectors, jax.ShapeDtypeStruct((BATCH,), jnp.int32))
+  assert seen and all(seen)
 
 
 def test_ids_beyond_two_to_the_31_are_refused():

@@ -40,3 +40,10 @@ def test_state_rows():
   )
   assert [row["num_pairs"] for row in found["rows"]] == [100, 1000]
   assert found["rows"][0]["ratio_to_first"] == 1
+
+
+def test_precision():
+  found = run("precision.py", dims=16, rows=64)
+  error = {row["precision"]: row["error"] for row in found["rows"]}
+  assert error["bf16 x 6"] < error["bf16 x 3"] < error["tf32"] < error["bf16"]
+  assert error["bf16"] < 2**-7  # two roundings to eight bits

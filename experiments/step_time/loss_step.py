@@ -12,7 +12,9 @@ A loss step is forward, backward (to the embeddings) and the state's update.
 
 The forms take turns in every round; a ratio is the median of the rounds'
 ratios. `temporary_mib` is what XLA allocates besides arguments and results.
-A form that would not fit is compiled (for its memory) but not run.
+A form that would not fit is compiled (for its memory) but not run. On a GPU,
+--precisions=BF16_BF16_F32_X6,BF16_BF16_F32_X3 adds `tiles` with products of
+several bf16 passes, which CPUs do not have.
 """
 
 import functools
@@ -37,6 +39,7 @@ SECONDS = flags.DEFINE_float("seconds", 1.0, "Per form and round, at least.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3_000_000, "Rows of state.")
 MAX_DENSE = flags.DEFINE_integer("max_dense", 8192, "Run dense forms to here.")
 TILE = flags.DEFINE_integer("tile", None, "Instead of the default.")
+PRECISIONS = flags.DEFINE_list("precisions", [], "Of `tiles`, as well.")
 SETTINGS = dict(temperature=0.05)
 RATE = 1e-6  # of zeta
 
@@ -57,7 +60,9 @@ def ids_of(batch: int, step: int) -> np.ndarray:
 class Jax:
   """The objective with tiles of some size."""
 
-  def __init__(self, batch: int, dim: int, tile: int):
+  def __init__(
+    self, batch: int, dim: int, tile: int, precision=tiles.PRECISION
+  ):
     objective = objectives.nuclr(
       num_pairs=NUM_PAIRS.value,
       zeta_estimator="official",
@@ -67,7 +72,9 @@ class Jax:
 
     vectors, ids = embeddings(batch, dim), ids_of(batch, 0)
     state = jax.eval_shape(lambda: objective.init()[1])
-    with mock.patch.multiple(tiles, CPU_TILE=tile, TILE=tile):
+    with mock.patch.multiple(
+      tiles, CPU_TILE=tile, TILE=tile, PRECISION=precision
+    ):
       lowered = common.loss_step(objective).lower(state, vectors, ids)
     self.step, self.init = lowered.compile(), objective.init
     memory = self.step.memory_analysis()
@@ -200,6 +207,9 @@ def make_forms(batch: int, dim: int) -> dict:
     "dense": Jax(batch, dim, batch),
     "products": Products(batch, dim, tile),
   }
+  for name in PRECISIONS.value:
+    preset = jax.lax.DotAlgorithmPreset[name]
+    forms[f"tiles {name}"] = Jax(batch, dim, tile, preset)
   try:
     forms["torch"] = Torch(batch, dim)
   except ModuleNotFoundError:
@@ -213,7 +223,7 @@ def compare(batch: int, dim: int) -> dict:
   run = {
     name: form
     for name, form in forms.items()
-    if batch <= MAX_DENSE.value or name in ("tiles", "products")
+    if batch <= MAX_DENSE.value or name not in ("dense", "torch")
   }
   steps = {
     name: max(1, round(1e3 * SECONDS.value / time_of(form, vectors, 1)))

@@ -76,6 +76,39 @@ def full_table(results: list[tuple[str, dict]]) -> str:
   return markdown.table(header, rows)
 
 
+def precision_table(precision: dict) -> str:
+  """Errors of similarities and of their exponentials."""
+  rows = [
+    [
+      row["precision"],
+      str(row["dim"]),
+      f"{row['error']:.1e}",
+      f"{row['relative_error_of_exp']:.1e}",
+    ]
+    for row in precision["rows"]
+  ]
+  header = ["precision", "d", "similarity", "exp(similarity / 0.01), relative"]
+  return markdown.table(header, rows)
+
+
+def target_table(results: list[dict]) -> str:
+  """Memory of each device on machines that were not at hand."""
+  rows = [
+    [
+      row["target"],
+      f"{row['batch_size']:,}",
+      f"{found['num_pairs']:,}",
+      cell(row["temporary_mib"], 0),
+      cell(row["arguments_mib"], 0),
+      cell(row["host_mib"], 0),
+    ]
+    for found in results
+    for row in found["rows"]
+  ]
+  header = ["devices", "batch", "pairs", "temporary: MiB", "arguments: MiB"]
+  return markdown.table([*header, "in the host's memory: MiB"], rows)
+
+
 def loading_table(loading: dict) -> str:
   """Pairs per second against cores."""
   rows = [
@@ -137,6 +170,10 @@ def main() -> None:
       "full step": full_table(towers),
       "large": full_table([("large", large["large"])]),
       "loading": loading_table(read("loading_cpu")),
+      "precision": precision_table(read("precision")),
+      "not at hand": target_table(
+        [read("not_at_hand"), read("not_at_hand_offload")]
+      ),
     },
   )
   readme.write_text(text)

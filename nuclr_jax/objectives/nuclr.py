@@ -267,10 +267,9 @@ def nuclr(
       gradient = zetas.gradient(
         popularity, out.contrast_sums, swap(own_weight), sizes.num_pairs
       )
-    id_rows = zetas.step(
+    id_rows, zeta = zetas.step(
       popularity, id_rows, pairs, gradient, has_negative, count, sizes
     )
-    zeta = zetas.read(id_rows, pairs, sizes)
     xi = each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
     metrics = denominator.log_u_metrics(log_u) | zetas.metrics(zeta, xi)
     if individual is not None:

@@ -148,7 +148,7 @@ def step(
   has_negative: Bool[Array, "batch"],
   count: Int[Array, ""],
   sizes: Sizes,
-) -> Sides:
+) -> tuple[Sides, Sides]:
   """One step of momentum descent on the rows of the batch, once per id.
 
   m <- beta m + (1 - beta) g, or g at the first touch; zeta <- zeta - rate m.
@@ -162,6 +162,9 @@ def step(
     has_negative: False rows do not count.
     count: Steps done.
     sizes: Of the data set.
+
+  Returns:
+    The new `IdRows` of both sides, and their zeta of the batch.
   """
 
   def side(id_rows, ids, gradient, rate, num_rows):
@@ -180,17 +183,11 @@ def step(
       table = rows.write(table, ids, moved, num_rows)
     zeta = rows.read(id_rows.zeta, ids, num_rows)
     zeta = jnp.where(touched, zeta - rate * gradient, zeta)
-    zeta = rows.write(id_rows.zeta, ids, zeta, num_rows)
-    return id_rows._replace(zeta=zeta, momentum=table)
+    zeta_table = rows.write(id_rows.zeta, ids, zeta, num_rows)
+    return id_rows._replace(zeta=zeta_table, momentum=table), zeta
 
-  return each(
-    side,
-    id_rows,
-    pairs.ids,
-    gradient,
-    popularity.rates,
-    sizes.ids,
-  )
+  args = id_rows, pairs.ids, gradient, popularity.rates, sizes.ids
+  return tuple(Sides(*x) for x in zip(*each(side, *args), strict=True))
 
 
 def metrics(zeta: Sides, xi: Sides) -> dict[str, base.Scalar]:

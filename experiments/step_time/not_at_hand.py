@@ -1,0 +1,142 @@
+"""Memory of the loss step on GPUs and TPUs that are not at hand; JSON out.
+
+python experiments/step_time/not_at_hand.py --targets=h200,8xh200,v5e:2x4
+
+XLA compiles for a machine without having it, if its compiler is there: the
+extra `compilers`, best in a virtual environment of its own. The numbers are
+XLA's plan of buffers per device; times cannot be had like this.
+"""
+
+import json
+import os
+import re
+import sys
+from unittest import mock
+
+from absl import app, flags
+import jax
+from jax.experimental import topologies
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from nuclr_jax import Pairs, objectives, sharding, tiles
+from nuclr_jax.objectives import State
+
+TARGETS = flags.DEFINE_list(
+  "targets", ["h200", "8xh200", "v5e:2x4"], "[count x] h200, or a TPU slice."
+)
+BATCHES = flags.DEFINE_list("batch_sizes", ["65536"], "Global batch sizes.")
+DIMS = flags.DEFINE_list("dims", ["512"], "Widths of embeddings.")
+TILE = flags.DEFINE_integer("tile", tiles.TILE, "Rows of a tile.")
+NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3 * 2**20, "Rows of state.")
+OFFLOAD = flags.DEFINE_bool("offload_rows", False, "As in a config; TPUs only.")
+# What XLA wants to know of the GPU, from its data sheet and CUDA's limits.
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 150000000000
+  cuda_compute_capability { major: 9 feature_extension: 1 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+def devices(target: str) -> list:
+  """Descriptions of a target's devices, for the compiler only."""
+  gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
+  if not gpu:
+    return topologies.get_topology_desc(target, platform="tpu").devices
+  return topologies.get_topology_desc(
+    target,
+    platform="cuda",
+    topology=f"1x1x{gpu[1] or 1}",
+    target_config=H200,
+  ).devices
+
+
+def compile_for(target: str, batch: int, dim: int):
+  """NUCLR's forward, backward and state update on a target."""
+  found = devices(target)
+  mesh = Mesh(found, ("data",), axis_types=(AxisType.Auto,))
+  split, whole = (
+    NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
+  )
+  objective = objectives.nuclr(
+    num_pairs=NUM_PAIRS.value, zeta_estimator="official"
+  )
+
+  def step(state, vectors, ids):
+    def loss(vectors):
+      return objective.apply({}, state, Pairs(*vectors, ids))
+
+    gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
+    return state, gradient
+
+  rows = sharding.on_host(split) if OFFLOAD.value else split
+  layout = State(rows, whole)
+  step = jax.jit(
+    step,
+    donate_argnums=0,
+    in_shardings=(layout, split, split),
+    out_shardings=(layout, split),
+  )
+  vector = jax.ShapeDtypeStruct((batch, dim), jnp.float32)
+  ids = jax.ShapeDtypeStruct((batch,), jnp.int32)
+  patch = dict(CPU_TILE=TILE.value, TILE=TILE.value)
+  with jax.set_mesh(mesh), mock.patch.multiple(tiles, **patch):
+    state = jax.eval_shape(lambda: objective.init()[1])
+    state = jax.tree.map(
+      lambda x, y: x.update(sharding=y),
+      state,
+      jax.tree.broadcast(layout, state),
+    )
+    return step.lower(state, (vector, vector), ids).compile()
+
+
+def main(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  jax.config.update("jax_platforms", "cpu")
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+  rows = []
+  for target in TARGETS.value:
+    for batch in map(int, BATCHES.value):
+      for dim in map(int, DIMS.value):
+        memory = compile_for(target, batch, dim).memory_analysis()
+        rows.append(
+          {
+            "target": target,
+            "batch_size": batch,
+            "dim": dim,
+            "temporary_mib": memory.temp_size_in_bytes / 2**20,
+            "arguments_mib": memory.argument_size_in_bytes / 2**20,
+            "host_mib": memory.host_argument_size_in_bytes / 2**20,
+            "matrix_of_all_pairs_mib": 4 * batch**2 / 2**20,
+          }
+        )
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+  settings = {"jax": jax.__version__, "tile": TILE.value}
+  settings |= {"num_pairs": NUM_PAIRS.value, "offload_rows": OFFLOAD.value}
+  print(json.dumps(settings | {"rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,93 @@
+"""What the precision of products does to exp(similarity / temperature).
+
+python experiments/step_time/precision.py; JSON out
+
+Unit vectors with a common direction; each precision's rounding is done by hand,
+since CPUs have none of them: `bf16` and `tf32` round both operands, `bf16 x 3`
+and `bf16 x 6` add the products of their leading parts. Sums are float32. Errors
+are against float64.
+"""
+
+import json
+
+from absl import app, flags
+import common
+import ml_dtypes
+import numpy as np
+
+DIMS = flags.DEFINE_list("dims", ["256", "512"], "Widths of embeddings.")
+ROWS = flags.DEFINE_integer("rows", 2048, "Vectors on each side.")
+TEMPERATURE = 0.01
+
+
+def bf16(x: np.ndarray) -> np.ndarray:
+  """Rounded to 8 bits of significand."""
+  return x.astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def tf32(x: np.ndarray) -> np.ndarray:
+  """Rounded to 11 bits of significand."""
+  bits = x.view(np.uint32) + np.uint32(0x1000)
+  return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def parts(x: np.ndarray) -> list[np.ndarray]:
+  """Three bf16 numbers that add up to each float32."""
+  found = []
+  for _ in range(3):
+    found.append(bf16(x))
+    x = x - found[-1]
+  return found
+
+
+def passes(a: np.ndarray, b: np.ndarray, depth: int) -> np.ndarray:
+  """The sum of products of parts i and j with i + j < depth, small ones first.
+
+  Depth 2 has three products, depth 3 six.
+  """
+  a, b = parts(a), parts(b)
+  pairs = [(i, j) for i in range(depth) for j in range(depth) if i + j < depth]
+  return sum(a[i] @ b[j].T for i, j in sorted(pairs, key=sum, reverse=True))
+
+
+FORMS = {
+  "float32": lambda a, b: a @ b.T,
+  "bf16 x 6": lambda a, b: passes(a, b, 3),
+  "bf16 x 3": lambda a, b: passes(a, b, 2),
+  "tf32": lambda a, b: tf32(a) @ tf32(b).T,
+  "bf16": lambda a, b: bf16(a) @ bf16(b).T,
+}
+
+
+def errors(dim: int) -> list[dict]:
+  """A row for each precision."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(2, ROWS.value, dim)) + rng.normal(size=dim)
+  x /= np.linalg.norm(x, axis=-1, keepdims=True)
+  a, b = x.astype(np.float32)
+  exact = a.astype(np.float64) @ b.astype(np.float64).T
+  rows = []
+  for name, product in FORMS.items():
+    error = np.abs(product(a, b) - exact).max()
+    factor = float(np.expm1(error / TEMPERATURE))
+    rows.append(
+      {
+        "dim": dim,
+        "precision": name,
+        "error": float(error),
+        "relative_error_of_exp": factor,
+      }
+    )
+  return rows
+
+
+def main(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  rows = [row for dim in map(int, DIMS.value) for row in errors(dim)]
+  settings = {"temperature": TEMPERATURE, "rows_a_side": ROWS.value}
+  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(main)
