@@ -16,7 +16,7 @@ demo: .venv/demo.stamp
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
 test: .venv/test.stamp lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

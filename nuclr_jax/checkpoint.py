@@ -2,7 +2,7 @@
 
 A checkpoint is a pytree (parameters, model state, optimizer, per-sample state,
 step) and a JSON `meta`: the config, the sizes and fingerprint of the data, the
-tokenizer, the data position (one integer, the step) and the versions of the
+tokenizer, the data position (pairs taken) and the versions of the
 libraries that decide the order of the data. Saves are asynchronous and atomic.
 """
 
@@ -67,15 +67,12 @@ def latest(manager: ocp.CheckpointManager) -> int | None:
 def save(
   manager: ocp.CheckpointManager, step: int, state: PyTree, meta: Meta
 ) -> None:
-  """Starts an asynchronous save.
-
-  `meta` gets the `position` of the data: batches taken, which is the step.
-  """
+  """Starts an asynchronous save."""
   manager.save(
     step,
     args=ocp.args.Composite(
       state=ocp.args.StandardSave(state),
-      meta=ocp.args.JsonSave(meta | {"position": step}),
+      meta=ocp.args.JsonSave(meta),
     ),
   )
 

@@ -9,7 +9,9 @@ if (
 ):  # workers and children share it
   CACHE = tempfile.TemporaryDirectory(prefix="nuclr_jax_tests_")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# Compiling is most of what these tests do.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 from absl import flags
 import jax
@@ -20,6 +22,7 @@ flags.FLAGS.mark_as_parsed()
 
 import numpy as np
 import pytest
+import tiny_config
 
 from nuclr_jax import Pairs
 
@@ -77,20 +80,7 @@ def tiny():
   def make(arg="smoke", **overrides):
     config = module.get_config(arg)
     config.update_from_flattened_dict(
-      {
-        "data.size": 16,
-        "model.dim": 16,
-        "model.image_stages": ((4, 1, 16),),
-        "model.image_features": 32,
-        "model.text_width": 16,
-        "batch_size": 64,
-        "num_epochs": 20 * 64 / 43_000,
-        "optimizer.learning_rate.warmup_epochs": 0.0,
-        "log_every": 5,
-        "eval_every": 0,
-        "checkpoint_every": 5,
-        "num_devices": 1,
-      }
+      tiny_config.changes(20, log_every=5, checkpoint_every=5, num_devices=1)
     )
     config.update_from_flattened_dict(overrides)
     return config

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tiny_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -69,7 +70,7 @@ def test_train_evaluate_report(data_dir, tmp_path):
   workdir = tmp_path / "my run"
   common = (f"--workdir={workdir}", f"--data_dir={data_dir}")
   config = "--config=configs/glyphs.py:smoke,sogclr"
-  small = ("--config.data.size=16", "--config.num_epochs=0.2")
+  small = tiny_config.as_flags(tiny_config.TOWERS | {"num_epochs": 0.2})
   trained = nuclr("train", config, *common, *small)
   assert trained.returncode == 0, trained.stderr
   assert "ETA" in trained.stderr and "pairs/s" in trained.stderr

@@ -13,38 +13,30 @@ import time
 import jax
 import numpy as np
 import pytest
+import tiny_config
 
 from nuclr_jax import experiment, processes, records, train
 
-pytestmark = pytest.mark.xdist_group("processes")  # they share a run
 STEPS = 24
-FLAGS = {
-  "data.size": 16,
-  "model.dim": 16,
-  "model.image_stages": "((4,1,16),)",
-  "model.image_features": 32,
-  "model.text_width": 16,
-  "model.text_layers": 0,
-  "objective.zeta_estimator": "unbiased",
-  "objective.zeta_learning_rate.value": 1e-3,
-  "batch_size": 64,
-  "num_epochs": STEPS * 64 / 43_000,
-  "optimizer.learning_rate.warmup_epochs": 0.0,
-  "log_every": 1,
-  "eval_every": 0,
-  "checkpoint_every": 0,
-}
+CHANGES = tiny_config.changes(
+  STEPS,
+  **{
+    "model.text_layers": 0,
+    "objective.zeta_estimator": "unbiased",
+    "objective.zeta_learning_rate.value": 1e-3,
+    "checkpoint_every": 0,
+  },
+)
 CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
 
 
 class Run:
   """Both processes of a run; their messages go to files."""
 
-  def __init__(self, workdir, data_dir, **flags):
+  def __init__(self, workdir, data_dir, **changes):
     with socket.socket() as free:
       free.bind(("127.0.0.1", 0))
       address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = {f"config.{name}": x for name, x in (FLAGS | flags).items()}
     arguments = dict(
       config=f"{CONFIG}:smoke",
       workdir=workdir,
@@ -53,7 +45,8 @@ class Run:
       num_processes=2,
     )
     command = [sys.executable, "-m", "nuclr_jax.main", "train"]
-    command += [f"--{k}={x}" for k, x in (arguments | config).items()]
+    command += [f"--{k}={x}" for k, x in arguments.items()]
+    command += tiny_config.as_flags(CHANGES | changes)
     self.logs = [workdir.with_suffix(f".{i}.log") for i in range(2)]
     self.processes = [
       subprocess.Popen(

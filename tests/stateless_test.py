@@ -141,7 +141,8 @@ def test_a_batch_without_negatives_is_finite(name):
   for size in (1, 2):
     pairs = make_pairs.make_pairs(0, batch=size)
     pairs = pairs._replace(text_id=jnp.zeros(size, int))
-    (loss, (new, _)), grads = make_step(objective)(params, state, pairs)
+    step = jax.jit(make_step(objective))
+    (loss, (new, _)), grads = step(params, state, pairs)
     chex.assert_tree_all_finite((loss, grads, new.shared))
     chex.assert_trees_all_equal(new.sample, state.sample)
     if name in ("clip", "ntxent", "sogclr", "nuclr"):

@@ -192,13 +192,13 @@ def test_a_learned_temperature_at_its_bound_can_come_back(name):
   _, state = objective.init()
   image = jnp.asarray(make_pairs.unit_rows(0, 8, 4), jnp.float32)
 
+  differentiate = jax.jit(jax.grad(objective.apply, has_aux=True))
+
   def gradient(log_scale, pairs):
     params = objective.init()[0]
     tree = jax.tree.structure(params)
     leaves = [jnp.float32(log_scale)] * tree.num_leaves
-    g, _ = jax.grad(objective.apply, has_aux=True)(
-      jax.tree.unflatten(tree, leaves), state, pairs
-    )
+    g, _ = differentiate(jax.tree.unflatten(tree, leaves), state, pairs)
     return float(sum(jax.tree.leaves(g)))
 
   ids = jnp.arange(8)

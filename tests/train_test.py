@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_config
 
 from nuclr_jax import (
   checkpoint,
@@ -34,9 +35,9 @@ def build(tiny, data_dir):
   return functools.partial(experiment.build, data=data)
 
 
-def final_state(workdir, data_dir):
-  _, _, state = train.load(workdir, data_dir=data_dir)
-  return jax.device_get(state)
+def final_state(workdir, build):
+  parts = build(records.read_config(workdir))
+  return jax.device_get(train.load(workdir, parts=parts)[2])
 
 
 def test_a_run_leaves_everything_in_its_workdir(
@@ -60,6 +61,9 @@ def test_a_run_leaves_everything_in_its_workdir(
   assert [row["step"] for row in history] == [5, 10, 10, 15, 20, 20]
   assert all(math.isfinite(x) for row in history for x in row.values())
   assert list((tmp_path / "tensorboard").glob("events*"))
+  manager = checkpoint.open_to_read(tmp_path)
+  assert checkpoint.read_meta(manager, 20)["position"] == 20 * 64
+  manager.close()
   visited = np.isfinite(result.train_state.objective.sample.pair.log_u.image)
   assert visited.sum() == 20 * 64  # within one epoch every id is new
 
@@ -166,14 +170,11 @@ def launch(config_args, workdir, data_dir, **kwargs):
   )
 
 
-ARGS = (
-  "--config.data.size=16",
-  "--config.num_epochs=0.15",
-  "--config.log_every=1",
-  "--config.checkpoint_every=7",
-  "--config.eval_every=0",
-  "--config.data.scale=0.1",
-  "--config.model.dropout=0.1",
+ARGS = tiny_config.as_flags(
+  tiny_config.changes(
+    100,
+    **{"checkpoint_every": 7, "data.scale": 0.1, "model.dropout": 0.1},
+  )
 )
 
 
@@ -188,7 +189,7 @@ def wait_for_step(workdir, step, process):
   raise AssertionError(f"no step {step} in two minutes")
 
 
-def test_killed_and_started_again_gives_equal_bits(data_dir, tmp_path):
+def test_killed_and_started_again_gives_equal_bits(data_dir, build, tmp_path):
   straight, killed = tmp_path / "straight", tmp_path / "killed"
   process = launch(ARGS, straight, data_dir)
   assert process.wait() == 0, process.communicate()
@@ -207,7 +208,7 @@ def test_killed_and_started_again_gives_equal_bits(data_dir, tmp_path):
   assert process.returncode == 0, err
   assert "continuing from the checkpoint of step" in err
   chex.assert_trees_all_equal(
-    final_state(straight, data_dir), final_state(killed, data_dir)
+    final_state(straight, build), final_state(killed, build)
   )
   files = [(x / "metrics.json").read_text() for x in (straight, killed)]
   assert files[0] == files[1]

@@ -1,0 +1,27 @@
+"""A config that is done in seconds: small pictures, small towers."""
+
+BATCH, NUM_PAIRS = 64, 43_000
+TOWERS = {
+  "data.size": 16,
+  "model.dim": 16,
+  "model.image_stages": ((4, 1, 16),),
+  "model.image_features": 32,
+  "model.text_width": 16,
+}
+
+
+def changes(num_steps, **more):
+  """What to change in `configs/glyphs.py:smoke`."""
+  steps = {
+    "batch_size": BATCH,
+    "num_epochs": num_steps * BATCH / NUM_PAIRS,
+    "optimizer.learning_rate.warmup_epochs": 0.0,
+    "log_every": 1,
+    "eval_every": 0,
+  }
+  return TOWERS | steps | more
+
+
+def as_flags(changes):
+  """The same on the command line."""
+  return [f"--config.{name}={x}" for name, x in changes.items()]
