@@ -110,9 +110,12 @@ def get_config(arg: str = "") -> ConfigDict:
     freeze=(),
   )
   config.batch_size = 128
+  config.num_microbatches = 1  # pieces that the encoders see at a time
   config.num_epochs = 16.0
   config.seed = 0
   config.num_devices = config_dict.placeholder(int)  # None = all
+  config.shard_params = False  # also params and optimizer state are split
+  config.offload_rows = False  # per-sample state in the hosts' memory
   config.log_every = 100
   config.eval_every = 1000
   config.checkpoint_every = 1000

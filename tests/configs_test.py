@@ -37,6 +37,10 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
   assert {"train/loss", "train/gradient_norm"} <= set(metrics)
 
 
+def test_the_command_line_can_change_every_key(tiny):
+  assert set(tiny().keys()) == set(experiment.DEFAULTS)
+
+
 def test_vicreg_alone_has_embeddings_of_any_norm():
   for name in glyphs.OBJECTIVES:
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
