@@ -1,7 +1,9 @@
 """Every config name makes a run that can be trained."""
 
+import functools
 import importlib.util
 import pathlib
+import re
 
 import chex
 import jax
@@ -11,6 +13,7 @@ import pytest
 from nuclr_jax import datasets, experiment, train_state
 
 PATH = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
+README = PATH.parents[1] / "README.md"
 SPEC = importlib.util.spec_from_file_location("glyphs_config", PATH)
 glyphs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(glyphs)
@@ -39,6 +42,15 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
 
 def test_the_command_line_can_change_every_key(tiny):
   assert set(tiny().keys()) == set(experiment.DEFAULTS)
+
+
+def test_the_readme_names_keys_that_exist():
+  names = re.findall(r"--config\.([\w.]+)=", README.read_text())
+  assert len(names) > 4
+  for name in names:
+    functools.reduce(
+      lambda x, key: x[key], name.split("."), glyphs.get_config()
+    )
 
 
 def test_vicreg_alone_has_embeddings_of_any_norm():
