@@ -1,5 +1,6 @@
 """NUCLR and SogCLR against oracles, limits and hostile input."""
 
+import functools
 import math
 
 import chex
@@ -14,10 +15,18 @@ import reference
 from nuclr_jax import Pairs, Sides, objectives
 
 
+@functools.cache
+def compiled(objective):
+  return jax.jit(make_step(objective))
+
+
 def value_and_grad(objective, params, state, pairs):
-  step = jax.jit(make_step(objective))
-  result, (_, image, text) = step(params, state, pairs)
+  result, (_, image, text) = compiled(objective)(params, state, pairs)
   return result, Sides(image, text)
+
+
+def apply(objective, params, state, pairs):
+  return value_and_grad(objective, params, state, pairs)[0]
 
 
 def falling(count):
@@ -160,7 +169,7 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
 
   def gradient(ids):
     pairs = Pairs(image[ids], text[ids], ids)
-    _, (moved, _) = objective.apply(params, state, pairs)
+    _, (moved, _) = apply(objective, params, state, pairs)
     return moved.sample.text.momentum[ids]  # the first touch sets m = g
 
   rng = np.random.default_rng(3)
@@ -261,7 +270,7 @@ def test_rows_without_negatives_change_nothing(name, average):
   # One row with, three without: the one alone moves nothing but its own u.
   ids = jnp.array([0, 1, 1, 1])
   mixed = pairs._replace(image_id=ids, text_id=ids % 2, pair_id=jnp.arange(4))
-  _, (visited, _) = objective.apply(params, new, mixed)
+  _, (visited, _) = apply(objective, params, new, mixed)
   (_, (again, _)), _ = value_and_grad(objective, params, visited, same)
   chex.assert_trees_all_equal(again.sample, visited.sample)
 
@@ -275,7 +284,7 @@ def test_equal_captions_move_one_row_by_the_mean_of_their_gradients():
   shuffled = Pairs(*(x if x is None else x[order] for x in pairs))
   results = []
   for batch in (pairs, shuffled):
-    _, (new, _) = jax.jit(objective.apply)(params, state, batch)
+    _, (new, _) = apply(objective, params, state, batch)
     results.append(new)
   chex.assert_trees_all_close(*results, rtol=1e-5, atol=1e-8)
   assert np.all(np.asarray(results[0].sample.text.momentum) != 0)
@@ -290,10 +299,10 @@ def test_frozen_zeta_rests_and_then_starts_with_its_first_gradient():
   params, state = objective.init()
   pairs = make_pairs.make_pairs(0)
   for _ in range(2):
-    _, (state, _) = objective.apply(params, state, pairs)
+    _, (state, _) = apply(objective, params, state, pairs)
     assert not np.any(state.sample.text.zeta)
     assert not np.any(state.sample.text.momentum)
-  _, (state, _) = objective.apply(params, state, pairs)
+  _, (state, _) = apply(objective, params, state, pairs)
   rows = state.sample.text
   np.testing.assert_allclose(rows.zeta, -0.01 * rows.momentum, rtol=1e-6)
   assert np.count_nonzero(rows.zeta) == 16
@@ -307,7 +316,7 @@ def test_ids_out_of_range_give_nan_and_never_write(field, bad):
   pairs = make_pairs.make_pairs(0)
   ids = pairs.pair_id.at[3].set(bad)
   wrong = pairs._replace(text_id=pairs.pair_id)._replace(**{field: ids})
-  loss, (new, _) = jax.jit(objective.apply)(params, state, wrong)
+  loss, (new, _) = apply(objective, params, state, wrong)
   assert math.isnan(loss)
   untouched = np.setdiff1d(np.arange(64), np.asarray(pairs.pair_id))
   for table in jax.tree.leaves(new.sample):
@@ -324,7 +333,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     zeta_init=np.float64(0.1),
   )
   pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
-  loss, _ = objective.apply(*objective.init(), pairs)
+  loss, _ = apply(objective, *objective.init(), pairs)
   assert math.isfinite(loss)
 
 

@@ -44,10 +44,10 @@ def batch(ids, image_id=IMAGE_ID, text_id=TEXT_ID):
 def test_two_steps_against_loops(x64):
   """The second step's zeta, from the queue that the first one left."""
   objective = nuclr(zeta_learning_rate=0.5, zeta_center=False)
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   ids = RNG.permutation(N)[: 2 * B].reshape(2, B)
   for i in ids:
-    _, (state, _) = objective.apply(params, state, batch(i))
+    _, (state, _) = apply(params, state, batch(i))
   image, text = embeddings()
   for side, anchor, contrast, anchor_id, contrast_id in (
     ("text", image, text, IMAGE_ID, TEXT_ID),
@@ -94,7 +94,7 @@ def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
     num_texts=sizes[1],
   )
   apply = jax.jit(objective.apply)
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in range(0, 200 * N, B):  # in turn: the queue holds all pairs
     ids = (start + np.arange(B)) % N
     _, (state, _) = apply(params, state, batch(ids, *rows))
@@ -119,10 +119,10 @@ def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
 
 def test_zeta_rests_at_a_rate_of_zero_and_the_queue_fills():
   objective = nuclr(zeta_learning_rate=0.0, zeta_queue=2 * B)
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in (0, B, 2 * B):
     ids = np.arange(start, start + B)
-    _, (state, _) = objective.apply(params, state, batch(ids))
+    _, (state, _) = apply(params, state, batch(ids))
   np.testing.assert_array_equal(state.sample.text.zeta, 0)
   queue = state.shared.queue
   held = np.concatenate([IMAGE_ID[2 * B : 3 * B], IMAGE_ID[B : 2 * B]])
@@ -132,10 +132,10 @@ def test_zeta_rests_at_a_rate_of_zero_and_the_queue_fills():
 
 def test_a_queue_that_is_no_multiple_of_the_batch():
   objective = nuclr(zeta_queue=2 * B + 1)
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in (0, B, 2 * B):
     ids = np.arange(start, start + B)
-    loss, (state, _) = objective.apply(params, state, batch(ids))
+    loss, (state, _) = apply(params, state, batch(ids))
   assert np.isfinite(loss)
   assert np.isinf(state.shared.queue.log_denominator.image[-1])
   assert np.isfinite(state.sample.text.zeta).all()
@@ -162,7 +162,7 @@ def test_extreme_similarities_stay_finite():
   """Where the weights of an anchor underflow in float32."""
   objective = nuclr(temperature=0.001, zeta_learning_rate=1.0)
   apply = jax.jit(objective.apply)
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in range(0, 3 * N, B):
     ids = (start + np.arange(B)) % N
     _, (state, _) = apply(params, state, batch(ids))

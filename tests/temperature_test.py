@@ -241,12 +241,12 @@ def test_frozen_temperatures_rest():
     temperature=0.1,
     temperature_learning_rate=lambda count: jnp.where(count < 1, 0.0, 0.01),
   )
-  params, state = objective.init()
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
   pairs = make_pairs.make_pairs(0)
-  _, (state, _) = objective.apply(params, state, pairs)
+  _, (state, _) = apply(params, state, pairs)
   assert not np.any(state.sample.pair.temperature_momentum.image)
   np.testing.assert_allclose(state.sample.pair.temperature.text, 0.1)
-  _, (state, _) = objective.apply(params, state, pairs)
+  _, (state, _) = apply(params, state, pairs)
   moved = np.flatnonzero(state.sample.pair.temperature_momentum.image)
   np.testing.assert_array_equal(moved, np.sort(pairs.pair_id))
 
