@@ -20,10 +20,10 @@ def machine() -> dict:
   }
 
 
-def loss_step(objective: Objective):
+def loss_step(objective: Objective, **options):
   """Compiles `(state, [image, text], ids) -> (state, gradient)`.
 
-  The state is donated.
+  The state is donated; the options are those of `jax.jit`.
   """
 
   def step(state, vectors, ids):
@@ -33,4 +33,4 @@ def loss_step(objective: Objective):
     gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
     return state, gradient
 
-  return jax.jit(step, donate_argnums=0)
+  return jax.jit(step, donate_argnums=0, **options)

@@ -14,12 +14,13 @@ import sys
 from unittest import mock
 
 from absl import app, flags
+import common
 import jax
 from jax.experimental import topologies
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 
-from nuclr_jax import Pairs, objectives, sharding, tiles
+from nuclr_jax import objectives, sharding, tiles
 from nuclr_jax.objectives import State
 
 TARGETS = flags.DEFINE_list(
@@ -81,19 +82,10 @@ def compile_for(target: str, batch: int, dim: int):
   objective = objectives.nuclr(
     num_pairs=NUM_PAIRS.value, zeta_estimator="official"
   )
-
-  def step(state, vectors, ids):
-    def loss(vectors):
-      return objective.apply({}, state, Pairs(*vectors, ids))
-
-    gradient, (state, _) = jax.grad(loss, has_aux=True)(vectors)
-    return state, gradient
-
   rows = sharding.on_host(split) if OFFLOAD.value else split
   layout = State(rows, whole)
-  step = jax.jit(
-    step,
-    donate_argnums=0,
+  step = common.loss_step(
+    objective,
     in_shardings=(layout, split, split),
     out_shardings=(layout, split),
   )
