@@ -1,14 +1,22 @@
 """Several processes that train together, with `jax.distributed`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
+import json
 import os
+import pathlib
+import signal
 import sys
+import threading
+from typing import Any
+import uuid
 
 import jax
 from jax.experimental import multihost_utils
+import numpy as np
 
 from nuclr_jax import host
+from nuclr_jax.types import flatten
 
 # Seconds after which the others notice that a process died, and stop.
 HEARTBEAT_TIMEOUT = 60
@@ -47,6 +55,11 @@ def join(
         "0 <= process_id < num_processes; got "
         f"{coordinator}, {num_processes}, {process_id}"
       )
+    if not coordinator.rpartition(":")[2].isdigit():
+      raise ValueError(
+        "--coordinator must be an address and a port, such as 10.0.0.1:8476; "
+        f"got {coordinator}"
+      )
     arguments = dict(
       coordinator_address=coordinator,
       num_processes=num_processes,
@@ -82,18 +95,70 @@ def first_before_others(name: str) -> Iterator[None]:
     wait_for_all(name)
 
 
+def check_same(what: str, value: Mapping[str, Any]) -> None:
+  """Raises ValueError unless process 0 has the same (anything JSON can hold).
+
+  Processes that disagree would train something else together, or wait for each
+  other for ever.
+  """
+  if jax.process_count() == 1:
+    return
+  here = flatten(json.loads(json.dumps(value)))
+  first = json.loads(_of_first(json.dumps(here)))
+  differing = [
+    f"{key} is {first.get(key)} there, {here.get(key)} here"
+    for key in sorted(first | here)
+    if first.get(key) != here.get(key)
+  ]
+  if differing:
+    raise ValueError(
+      f"process 0 has another {what}: {'; '.join(differing)}; give all "
+      "processes one command, data set and version of the libraries"
+    )
+
+
+def check_shared(folder: pathlib.Path) -> None:
+  """Raises ValueError unless all processes see what the first one writes."""
+  if jax.process_count() == 1:
+    return
+  file = folder / f".shared_{_of_first(uuid.uuid4().hex)}"
+  if is_first():
+    folder.mkdir(parents=True, exist_ok=True)
+    file.touch()
+  wait_for_all("written")
+  seen = file.exists()
+  wait_for_all("seen")
+  if is_first():
+    file.unlink()
+  if not seen:
+    raise ValueError(
+      f"{folder} here is not where process 0 writes; --workdir must be one "
+      "folder that all processes share"
+    )
+
+
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[int], bool]]:
   """Yields `stop_requested(step)`, to be asked after every step.
 
   One process listens to SIGTERM and SIGINT, see `host.stop_on_signal`. Of
-  several, if one gets SIGTERM, all stop after the same step.
+  several, if one gets either, all stop after the same step.
   """
-  if jax.process_count() > 1:
-    yield multihost_utils.reached_preemption_sync_point
+  if jax.process_count() == 1:
+    with host.stop_on_signal() as received:
+      yield lambda step: received()
     return
-  with host.stop_on_signal() as received:
-    yield lambda step: received()
+  on_main_thread = threading.current_thread() is threading.main_thread()
+  before = signal.getsignal(signal.SIGINT)
+  if on_main_thread:  # JAX itself listens to SIGTERM
+    signal.signal(
+      signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+  try:
+    yield multihost_utils.reached_preemption_sync_point
+  finally:
+    if on_main_thread:
+      signal.signal(signal.SIGINT, before)
 
 
 def exit_at_once(message: str, *, code: int = 1) -> None:
@@ -109,6 +174,14 @@ def exit_at_once(message: str, *, code: int = 1) -> None:
   sys.stdout.flush()
   sys.stderr.flush()
   os._exit(code)
+
+
+def _of_first(text: str) -> str:
+  """The text of process 0."""
+  data = np.frombuffer(text.encode(), np.uint8)
+  length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+  data = np.resize(data, length) if length else data[:0]
+  return multihost_utils.broadcast_one_to_all(data).tobytes().decode()
 
 
 def _is_one_of_several() -> bool:

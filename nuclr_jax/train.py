@@ -71,6 +71,8 @@ def fit(
   config = experiment.complete(config)
   workdir = pathlib.Path(workdir)
   mesh = make_mesh(config)
+  processes.check_shared(workdir)
+  processes.check_same("config", config)
   fresh = not checkpoint.steps(workdir)
   if not fresh:
     there = experiment.complete(records.read_config(workdir))
@@ -78,6 +80,7 @@ def fit(
   with processes.first_before_others("data and config"):
     parts = _parts(parts, config, data_dir, fresh=fresh)
     records.write_config(workdir, config)
+  processes.check_same("data set or version", restore.meta(parts))
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
   )

@@ -33,7 +33,7 @@ CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
 class Run:
   """Both processes of a run; their messages go to files."""
 
-  def __init__(self, workdir, data_dir, **changes):
+  def __init__(self, workdir, data_dir, *, second=(), **changes):
     with socket.socket() as free:
       free.bind(("127.0.0.1", 0))
       address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -50,7 +50,7 @@ class Run:
     self.logs = [workdir.with_suffix(f".{i}.log") for i in range(2)]
     self.processes = [
       subprocess.Popen(
-        [*command, f"--process_id={i}"],
+        [*command, f"--process_id={i}", *(second if i else ())],
         stdout=log.open("w"),
         stderr=subprocess.STDOUT,
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
@@ -110,7 +110,7 @@ def test_one_preempted_process_stops_all_and_all_go_on(straight, data_dir):
     len(records.read_history(workdir)) < 5 and run.processes[1].poll() is None
   ):
     time.sleep(0.05)
-  run.processes[1].send_signal(signal.SIGTERM)
+  run.processes[1].send_signal(signal.SIGINT)  # handed on as SIGTERM
   assert run.wait() == [130, 130], run.messages()
   assert "the same command goes on" in run.messages()
   assert not (workdir / "metrics.json").exists()
@@ -135,6 +135,20 @@ def test_an_error_ends_all_processes_with_its_message(straight, data_dir):
 
 
 @pytest.mark.parametrize(
+  "second, message",
+  [
+    ("--config.seed=1", "another config: seed is 0 there, 1 here"),
+    ("--workdir={}/mine", "must be one folder that all processes share"),
+  ],
+)
+def test_processes_that_disagree_end(second, message, data_dir, tmp_path):
+  second = [second.format(tmp_path)]
+  run = Run(tmp_path / "run", data_dir, second=second)
+  assert 1 in run.wait(60)
+  assert message in run.messages()
+
+
+@pytest.mark.parametrize(
   "arguments",
   [
     dict(coordinator="localhost:1"),
@@ -145,6 +159,11 @@ def test_an_error_ends_all_processes_with_its_message(straight, data_dir):
 def test_incomplete_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="go together"):
     processes.join(**arguments)
+
+
+def test_a_coordinator_without_a_port_is_refused():
+  with pytest.raises(ValueError, match="an address and a port"):
+    processes.join(coordinator="localhost", num_processes=2, process_id=0)
 
 
 def test_a_process_alone_joins_nobody(monkeypatch):

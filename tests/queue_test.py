@@ -184,8 +184,17 @@ def test_bad_arguments(arguments, message):
     nuclr(**arguments)
 
 
-@pytest.mark.parametrize("arguments", [dict(zeta_queue=2), dict(dim=7)])
-def test_a_queue_that_does_not_fit_the_batch(arguments):
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (
+      dict(zeta_queue=2),
+      "zeta_queue must be at least the batch size, .* got 2",
+    ),
+    (dict(dim=7), "dim must be the embeddings' width, .* got 7"),
+  ],
+)
+def test_a_queue_that_does_not_fit_the_batch(arguments, message):
   objective = nuclr(**arguments)
-  with pytest.raises(ValueError, match="at least the batch size and dim"):
+  with pytest.raises(ValueError, match=message):
     objective.apply(*objective.init(), batch(np.arange(B)))

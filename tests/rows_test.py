@@ -69,11 +69,13 @@ def test_the_same_in_the_hosts_memory(num_devices, shape):
   values = jnp.ones((10, *shape[1:]))
   with jax.set_mesh(mesh):
     table = jax.device_put(whole, layout)
-    read = jax.jit(lambda table: rows.read(table, ids, 2000))(table)
+    read = rows.read(table, ids, 2000)
+    at_once = rows.write(table, ids, values, 2000)
     written = jax.jit(
       lambda table: rows.write(table, ids, values, 2000), donate_argnums=0
     )(table)
   assert written.sharding == layout and table.is_deleted()
+  np.testing.assert_array_equal(at_once, written)
   assert read.sharding.memory_kind == "device"
   device = jnp.asarray(whole)
   np.testing.assert_array_equal(read, rows.read(device, ids, 2000))

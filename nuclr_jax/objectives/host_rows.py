@@ -22,6 +22,7 @@ def holds(table: jax.Array) -> bool:
   return jax.typeof(table).memory_space == HOST
 
 
+@jax.jit  # without it there are no transfers on a mesh
 def read(
   table: Float[Array, "rows ..."], ids: Ids
 ) -> Float[Array, "batch ..."]:
@@ -44,6 +45,7 @@ def read(
   return jnp.where(_column(_inside(table, ids), rows), rows, jnp.nan)
 
 
+@jax.jit
 def write(
   table: Float[Array, "rows ..."], ids: Ids, values: Float[Array, "batch ..."]
 ) -> Float[Array, "rows ..."]:

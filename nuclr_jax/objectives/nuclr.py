@@ -122,7 +122,7 @@ def nuclr(
     zeta_momentum: In [0, 1): m <- zeta_momentum m + (1 - zeta_momentum) g;
       the first touch of a row sets m = g. 0 saves four bytes a row.
     zeta_queue: Only for "sinkhorn": how many of the latest pairs it looks at,
-      at least the batch size. 8 (dim + 2) bytes each on every device.
+      at least the batch size. 8 dim + 20 bytes each on every device.
     dim: Only for "sinkhorn": width of the embeddings.
     temperature_learning_rate: None for one fixed temperature; else, as the
       three arguments that follow, see `isogclr`.

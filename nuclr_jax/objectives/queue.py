@@ -32,6 +32,7 @@ class Queue(NamedTuple):
   """The last pairs; a newcomer takes the place of the oldest."""
 
   embedding: Sides  # [size, dim] each
+  pair_id: Int[Array, "size"]
   ids: Sides  # [size] each: image ids, text ids
   log_denominator: Sides  # D [size], .image: images as anchors; inf = empty
 
@@ -62,7 +63,10 @@ def init_queue(size: int, dim: int) -> Queue:
     return Sides(jnp.full(shape, value, dtype), jnp.full(shape, value, dtype))
 
   return Queue(
-    both((size, dim), 0, float), both(size, -1, int), both(size, jnp.inf, float)
+    both((size, dim), 0, float),
+    jnp.full(size, -1, int),
+    both(size, -1, int),
+    both(size, jnp.inf, float),
   )
 
 
@@ -109,11 +113,13 @@ def advance(
       another width.
   """
   (size, dim), (batch, width) = queue.embedding.image.shape, pairs.image.shape
-  if size < batch or dim != width:
+  if size < batch:
     raise ValueError(
-      "zeta_queue must be at least the batch size and dim the width of the "
-      f"embeddings, got {size} and {dim} for a batch of {[batch, width]}"
+      f"zeta_queue must be at least the batch size, {batch}, got {size}; set "
+      "it (objective.zeta_queue in a config)"
     )
+  if dim != width:
+    raise ValueError(f"dim must be the embeddings' width, {width}, got {dim}")
   pairs = pairs._replace(**pairwise.embeddings(pairs)._asdict())
   pairs = jax.lax.stop_gradient(pairs)
   own = pairwise.own_similarity(pairs) / temperature
@@ -151,9 +157,10 @@ def _sums(queue, pairs, temperature, sizes) -> Callable[[Sides], Sides]:
   """
   columns = jnp.stack(queue.ids, axis=1)
   ids = jnp.stack(pairs.ids, axis=1).astype(columns.dtype)
-  itself = jnp.equal(ids[:, None], columns[None]).all(axis=2)
   filled = queue.log_denominator.image != jnp.inf
-  others = jnp.sum(filled[None] & ~itself, axis=1)  # what rho makes up for
+  held = jnp.where(filled, queue.pair_id, -1)
+  # What rho makes up for: the pairs of the queue that are not the row itself.
+  others = jnp.sum(filled) - _occurrences(held, pairs.pair_id)
   log_ratio = jnp.log((sizes.num_pairs - 1) / jnp.maximum(others, 1))
 
   def side(row, column, weight):
@@ -179,5 +186,13 @@ def _push(queue: Queue, pairs: Pairs, log_denominator: Sides, count) -> Queue:
     new = new.astype(table.dtype)
     return jax.lax.dynamic_update_slice_in_dim(table, new, start, axis=0)
 
-  new = Queue(Sides(pairs.image, pairs.text), pairs.ids, log_denominator)
+  vectors = Sides(pairs.image, pairs.text)
+  new = Queue(vectors, pairs.pair_id, pairs.ids, log_denominator)
   return jax.tree.map(put, queue, new)
+
+
+def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):
+  """How often each number occurs among the values."""
+  values, of = jnp.sort(values), of.astype(values.dtype)
+  first, end = (jnp.searchsorted(values, of, side=x) for x in ("left", "right"))
+  return end - first
