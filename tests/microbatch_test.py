@@ -145,6 +145,23 @@ def test_batch_statistics_are_of_pieces_and_move_once():
   )
 
 
+def test_pieces_drop_different_numbers():
+  model = models.small(
+    image_shape=(16, 16, 1), vocab_size=30, length=6, dropout=0.5
+  )
+  params, state = model.init(jax.random.key(0))
+  same = Batch(
+    image=np.ones((B, 16, 16, 1), np.uint8),
+    text=np.ones((B, 6), np.int32),
+    pair_id=np.arange(B),
+  )
+  pairs, _ = models.microbatched(model, 2).apply(
+    params, state, same, key=jax.random.key(1), train=True
+  )
+  pieces = np.concatenate([pairs.image, pairs.text], axis=1)
+  assert np.abs(pieces[0::2] - pieces[1::2]).max() > 0.01
+
+
 def test_evaluation_is_not_cut():
   model = models.microbatched(towers(), 4)
   params, state = model.init(jax.random.key(0))
