@@ -69,9 +69,15 @@ def join(
     arguments = {}
   else:
     return
-  jax.distributed.initialize(
-    **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT
-  )
+  try:
+    jax.distributed.initialize(
+      **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT
+    )
+  except ValueError as error:
+    raise ValueError(
+      f"cannot join the other processes ({error}); give --coordinator, "
+      "--num_processes and --process_id"
+    ) from error
 
 
 def is_first() -> bool:
