@@ -180,6 +180,7 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
   config, first, last = parts.config, int(train_state.step), parts.num_steps
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
+  meta = restore.meta(parts)
   window = []  # (step, metrics on the device) since the last line of the log
   place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
@@ -205,8 +206,9 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
         window = []
       if saving:
         position = step * config["batch_size"]  # of the data, in pairs
-        meta = restore.meta(parts) | {"position": position}
-        checkpoint.save(manager, step, train_state, meta)
+        checkpoint.save(
+          manager, step, train_state, meta | {"position": position}
+        )
       if _every(config["eval_every"], step) and step < last:
         evaluators = parts.data.evaluators["validation"]
         scores = driver.run(evaluators, make_embed(train_state), "validation")

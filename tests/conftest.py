@@ -4,9 +4,8 @@ import os
 import tempfile
 
 os.environ.setdefault("NPROC", "2")  # XLA's thread count decides the last bits
-if (
-  "JAX_COMPILATION_CACHE_DIR" not in os.environ
-):  # workers and children share it
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+  # Workers and children share it.
   CACHE = tempfile.TemporaryDirectory(prefix="nuclr_jax_tests_")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

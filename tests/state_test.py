@@ -40,8 +40,7 @@ def compiled(make, num_pairs, **options):
 
 
 @pytest.mark.parametrize(
-  "name, on_host",
-  [(x, False) for x in OBJECTIVES if x != "nuclr"] + [("nuclr", True)],
+  "name, on_host", [(x, False) for x in OBJECTIVES] + [("nuclr_by_id", True)]
 )
 def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
   small, large = 2**17 + 8 * 1024, 2**26  # rows; the small is no power of two

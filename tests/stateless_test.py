@@ -152,7 +152,7 @@ def test_a_batch_without_negatives_is_finite(name):
       np.testing.assert_allclose(loss, -2 * jnp.mean(own), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip", "sogclr", "nuclr"])
+@pytest.mark.parametrize("name", ALL)
 def test_scale_scales_the_gradient(name, x64):
   objective, pairs = ALL[name], batch(num_texts=5)
   params, state = objective.init()

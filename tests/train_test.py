@@ -193,11 +193,14 @@ def test_killed_and_started_again_gives_equal_bits(data_dir, build, tmp_path):
   straight, killed = tmp_path / "straight", tmp_path / "killed"
   process = launch(ARGS, straight, data_dir)
   assert process.wait() == 0, process.communicate()
-  process = launch(ARGS, killed, data_dir)
-  random = np.random.default_rng(time.time_ns()).integers(8, 50)
-  wait_for_step(killed, int(random), process)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
+  for _ in range(2):
+    process = launch(ARGS, killed, data_dir)
+    done = records.read_history(killed)
+    first = done[-1]["step"] if done else 0
+    random = np.random.default_rng(time.time_ns()).integers(8, 16)
+    wait_for_step(killed, first + int(random), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
   # A checkpoint half written when the process died.
   (killed / "checkpoints" / "999").mkdir()
   process = launch(ARGS, killed, data_dir)
