@@ -8,7 +8,6 @@ import numpy as np
 
 from nuclr_jax.data.sources import Source
 from nuclr_jax.data.tokenizer import Tokenizer
-from nuclr_jax.data.transforms import Transform
 from nuclr_jax.evaluate import driver
 
 
@@ -16,7 +15,6 @@ class Data(NamedTuple):
   """What a data set brings to a run."""
 
   train: Source
-  transform: Transform | None
   tokenizer: Tokenizer
   image_shape: tuple[int, int, int]
   evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
@@ -58,7 +56,9 @@ def glyphs(
   words = tokenizer.build(train.captions, length=length, min_count=min_count)
   (folder / "tokenizer.json").write_text(words.text)
   sets = {
-    name: driver.ImageTextSet(x.image, x.text_id, x.captions)
+    name: driver.ImageTextSet(
+      x.image, x.text_id, x.captions, np.arange(len(x.captions))
+    )
     for name, x in splits.items()
     if name != "train"
   }
@@ -75,9 +75,9 @@ def glyphs(
   if not share_texts:
     train = sources.hide_repetitions(train)
   move = transforms.shift_and_scale(shift=shift, scale=scale)
+  tokens = words.encode(train.captions)
   return Data(
-    train=sources.in_memory(train, words.encode(train.captions)),
-    transform=move if shift or scale else None,
+    train=sources.in_memory(train, tokens, move if shift or scale else None),
     tokenizer=words,
     image_shape=train.image.shape[1:],
     evaluators=evaluators,
@@ -107,7 +107,7 @@ def _scripts(data: driver.ImageTextSet) -> driver.LabelledSet:
   from nuclr_jax.data.glyphs import SCRIPTS, script_of
 
   script = np.array([script_of(caption) for caption in data.captions])
-  label = script[data.text_id]
+  label = script[data.image_group]
   letters = label >= 0
   prompts = [(f"{name} LETTER",) for name in SCRIPTS]
   return driver.LabelledSet(data.image[letters], label[letters], prompts)

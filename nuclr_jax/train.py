@@ -248,7 +248,6 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
     batch_size=parts.config["batch_size"],
     seed=parts.config["seed"],
     start_step=first_step,
-    transform=parts.data.transform,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   ) as stream:

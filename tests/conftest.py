@@ -26,8 +26,14 @@ import tiny_config
 from nuclr_jax import Pairs
 
 
+@pytest.fixture(scope="session")
+def scratch(tmp_path_factory):
+  """A folder that the examples in docstrings share."""
+  return tmp_path_factory.mktemp("examples")
+
+
 @pytest.fixture(autouse=True)
-def doctest_names(doctest_namespace):
+def doctest_names(doctest_namespace, scratch):
   """Names that the examples in docstrings use without an import."""
   import math
 
@@ -45,6 +51,7 @@ def doctest_names(doctest_namespace):
     Pairs=Pairs,
     Sides=Sides,
     Sizes=Sizes,
+    tmp_path=scratch,
   )
 
 

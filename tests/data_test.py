@@ -19,6 +19,31 @@ from nuclr_jax.data import (
 from nuclr_jax.types import Batch, Sizes
 
 
+WORKERS = """
+import hashlib, sys
+from absl import flags
+from nuclr_jax import experiment
+from nuclr_jax.data import pipeline
+
+def main():
+  flags.FLAGS.mark_as_parsed()
+  spec = dict(name="glyphs", size=16, shift=2.0)
+  source = experiment.load_data(spec, data_dir=sys.argv[1]).train
+  for workers in (0, 2):
+    digest = hashlib.sha256()
+    with pipeline.batches(
+      source, batch_size=1000, seed=3, start_step=40, num_workers=workers
+    ) as stream:
+      for _ in range(5):
+        batch = next(stream)
+        digest.update(batch.pair_id.tobytes() + batch.image.tobytes())
+    print(digest.hexdigest())
+
+if __name__ == "__main__":
+  main()
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(data_dir):
   return glyphs.prepare(data_dir, size=16)
@@ -36,7 +61,8 @@ def words(train):
 
 @pytest.fixture(scope="module")
 def source(train, words):
-  return sources.in_memory(train, words.encode(train.captions))
+  move = transforms.shift_and_scale(shift=2.0, scale=0.1)
+  return sources.in_memory(train, words.encode(train.captions), move)
 
 
 class TestGlyphs:
@@ -218,10 +244,8 @@ class TestTransforms:
 
 
 class TestPipeline:
-  MOVE = staticmethod(transforms.shift_and_scale(shift=2.0, scale=0.1))
-
   def take(self, source, start, count, **kwargs):
-    options = dict(batch_size=1000, seed=3, transform=self.MOVE) | kwargs
+    options = dict(batch_size=1000, seed=3) | kwargs
     with pipeline.batches(source, start_step=start, **options) as stream:
       return [next(stream) for _ in range(count)]
 
@@ -233,7 +257,7 @@ class TestPipeline:
   def test_every_id_at_most_once_per_epoch_and_another_tail(self, source):
     n = source.sizes.num_pairs
     steps = n // 1000
-    ids = [b.pair_id for b in self.take(source, 0, 3 * steps, transform=None)]
+    ids = [b.pair_id for b in self.take(source, 0, 3 * steps, augment=False)]
     epochs = [
       np.concatenate(ids[i * steps : (i + 1) * steps]) for i in range(3)
     ]
@@ -259,6 +283,35 @@ class TestPipeline:
       self.take(source, 0, 4, num_threads=4, prefetch=8),
     )
 
+  def test_workers_change_nothing(self, data_dir, tmp_path):
+    """In a process of its own: type-checked functions cannot be sent."""
+    script = tmp_path / "stream.py"
+    script.write_text(WORKERS)
+    done = subprocess.run(
+      [sys.executable, script, data_dir], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    alone, two = done.stdout.splitlines()
+    assert alone == two
+
+  def test_augmentation_follows_the_pair(self, source):
+    """Neither the batch size nor the place in a batch changes a picture."""
+
+    def pictures(start, count, **kwargs):
+      batches = self.take(source, start, count, **kwargs)
+      ids = np.concatenate([b.pair_id for b in batches])
+      images = np.concatenate([b.image for b in batches])
+      return dict(zip(ids.tolist(), images, strict=True))
+
+    some, others = pictures(0, 1), pictures(0, 8, batch_size=250)
+    both = sorted(some.keys() & others.keys())
+    assert len(both) == 1000
+    assert all((some[i] == others[i]).all() for i in both)
+    steps = source.sizes.num_pairs // 1000
+    later = pictures(steps, steps)  # the second epoch
+    both = sorted(some.keys() & later.keys())
+    assert np.mean([(some[i] != later[i]).any() for i in both]) > 0.9
+
   def test_processes_share_the_global_batch(self, source):
     (whole,) = self.take(source, 9, 1)
     parts = [
@@ -271,7 +324,7 @@ class TestPipeline:
       np.testing.assert_array_equal(part.image, whole.image[half])
 
   def test_ids_belong_to_the_pictures(self, source, train):
-    (batch,) = self.take(source, 5, 1, transform=None)
+    (batch,) = self.take(source, 5, 1, augment=False)
     np.testing.assert_array_equal(batch.image, train.image[batch.pair_id])
     np.testing.assert_array_equal(batch.text_id, train.text_id[batch.pair_id])
 

@@ -8,7 +8,7 @@ import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.data import sources
-from nuclr_jax.evaluate import driver, retrieval, zero_shot
+from nuclr_jax.evaluate import chunks, driver, retrieval, zero_shot
 from nuclr_jax.models import Model
 from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
@@ -29,12 +29,12 @@ def brute_force(image, text, k):
   return np.mean(forth), np.mean(back)
 
 
-@pytest.mark.parametrize("chunk", [7, 1024])
+@pytest.mark.parametrize("chunk", [100, 2**20])
 def test_recall(chunk, monkeypatch):
-  monkeypatch.setattr(retrieval, "CHUNK", chunk)
+  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", chunk)
   text = make_pairs.unit_rows(0, 30, 6)
   image = text[TEXT_OF_IMAGE] + 0.5 * make_pairs.unit_rows(1, 80, 6)
-  scores = retrieval.recall(image, text, TEXT_OF_IMAGE)
+  scores = retrieval.recall(image, text, TEXT_OF_IMAGE, np.arange(30))
   for k in (1, 5, 10):
     forth, back = brute_force(image, text, k)
     assert scores[f"image_to_text/recall@{k}"] == forth
@@ -46,13 +46,15 @@ def test_recall(chunk, monkeypatch):
 def test_collapsed_and_broken_embeddings_have_no_recall():
   same = np.ones((80, 2)) / np.sqrt(2)
   for image in (same, np.full((80, 2), np.nan)):
-    scores = retrieval.recall(image, same[:30], TEXT_OF_IMAGE, top=(1,))
+    scores = retrieval.recall(
+      image, same[:30], TEXT_OF_IMAGE, np.arange(30), top=(1,)
+    )
     assert scores["image_to_text/recall@1"] == 0
 
 
 def test_recall_needs_an_image_for_every_text():
-  with pytest.raises(ValueError, match="every index"):
-    retrieval.recall(np.eye(3), np.eye(4)[:, :3], np.arange(3))
+  with pytest.raises(ValueError, match="in one only: \\[3\\]"):
+    retrieval.recall(np.eye(3), np.eye(4)[:, :3], np.arange(3), np.arange(4))
 
 
 def test_zero_shot():
@@ -116,7 +118,9 @@ def test_recall_with_popularities_subtracted():
   image = text[TEXT_OF_IMAGE] + 0.5 * make_pairs.unit_rows(1, 80, 6)
   rng = np.random.default_rng(2)
   zeta = Sides(rng.normal(size=80), rng.normal(size=30))
-  scores = retrieval.recall(image, text, TEXT_OF_IMAGE, zeta=zeta)
+  scores = retrieval.recall(
+    image, text, TEXT_OF_IMAGE, np.arange(30), zeta=zeta
+  )
   sim = image @ text.T
   forth = np.argsort(-(sim - zeta.text), axis=1)[:, 0] == TEXT_OF_IMAGE
   best = np.argmax(sim.T - zeta.image, axis=1)
@@ -134,15 +138,18 @@ def test_correcting_for_a_hub_finds_what_it_hid():
   words = unit(pictures + 0.2 * rng.normal(size=(300, 16)))
   words[295:] = unit(common + 0.3 * rng.normal(size=(5, 16)))  # near to all
   embed = driver.Embed(
-    image=lambda x: x, text=lambda names: words[np.array(names, int)]
+    image=lambda x: x[:], text=lambda names: words[np.array(names, int)]
   )
   source = sources.Source(
     Sizes(250, 250, 250),
     lambda ids: Batch(pictures[ids], None, ids, None, ids),
+    lambda ids: Sides(ids, ids),
     list,
     "",
   )
-  data = driver.ImageTextSet(pictures[250:], np.arange(50), range(250, 300))
+  data = driver.ImageTextSet(
+    pictures[250:], np.arange(50), range(250, 300), np.arange(50)
+  )
   plain = driver.retrieval_evaluator(data)(embed)
   corrected = driver.corrected_retrieval_evaluator(
     data, source, temperature=0.05, strength=1.0
@@ -156,25 +163,34 @@ def test_correcting_for_a_hub_finds_what_it_hid():
   assert off[f"hubs_corrected/{name}"] == plain[name]
 
 
-def test_embedded_pairs_are_those_of_the_source(monkeypatch):
-  monkeypatch.setattr(driver, "FETCHED", 7)
+def test_embedded_pairs_are_those_of_the_source():
+  """Pairs 18 and 19 share their image with 3 and 4; it is embedded once."""
+  ids = np.append(np.arange(18), [3, 4])
   text_id = np.arange(20) % 6
+  seen = []
+
+  def image(pictures):
+    seen.append(len(pictures))
+    return np.concatenate([1.0 * pictures[:7], 1.0 * pictures[7:]])
+
   embed = driver.Embed(
-    image=lambda x: 1.0 * x,
+    image=image,
     text=lambda names: np.stack([(10 * n, n) for n in names]),
   )
   source = sources.Source(
-    Sizes(20, 20, 6),
-    lambda ids: Batch(
-      np.stack([ids, ids], axis=1), None, ids, None, text_id[ids]
+    Sizes(20, 18, 6),
+    lambda pairs: Batch(
+      np.stack([ids[pairs]] * 2, axis=1), None, pairs, ids, text_id[pairs]
     ),
-    lambda ids: [int(i) for i in ids],
+    lambda pairs: Sides(ids[pairs], text_id[pairs]),
+    lambda texts: [int(i) for i in texts],
     "",
   )
   pairs = driver.embed_pairs(embed, source)
-  np.testing.assert_array_equal(pairs.image[:, 0], np.arange(20))
+  np.testing.assert_array_equal(pairs.image[:, 0], ids)
   np.testing.assert_array_equal(pairs.text[:, 1], text_id)
-  np.testing.assert_array_equal(pairs.ids.image, np.arange(20))
+  np.testing.assert_array_equal(pairs.ids.image, ids)
+  assert seen == [18]
   some = driver.embed_pairs(embed, source, np.array([3, 17]))
   np.testing.assert_array_equal(some.image[:, 0], [3, 17])
   np.testing.assert_array_equal(some.text_id, text_id[[3, 17]])

@@ -24,9 +24,17 @@ def nuclr(*args):
 @pytest.mark.parametrize(
   "args, message",
   [
-    ([], "needs one verb of train, evaluate, report, popularity; got none"),
+    (
+      [],
+      "needs one verb of ingest, train, evaluate, report, popularity; got none",
+    ),
     (["trian"], "got trian"),
     (["train", "--workdir=x"], "train needs --config"),
+    (["ingest", "--input=x.tar"], "ingest needs --input and --dataset"),
+    (
+      ["ingest", "--input=no/*.tar", "--dataset=x"],
+      "--input: no/*.tar is not there",
+    ),
     (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
     (["train", "--config=configs/glyphs.py:clop"], "must be one of"),
     (
@@ -61,7 +69,7 @@ def test_errors_say_what_to_do(args, message):
 def test_help_shows_every_verb():
   result = nuclr("--help")
   assert result.returncode == 0
-  for verb in ("train", "evaluate", "report", "popularity"):
+  for verb in ("ingest", "train", "evaluate", "report", "popularity"):
     assert f"nuclr {verb}" in result.stdout
 
 
@@ -83,6 +91,6 @@ def test_train_evaluate_report(data_dir, tmp_path):
   reported = nuclr("report", *common)
   assert reported.returncode == 0, reported.stderr
   page = (workdir / "report.html").read_text()
-  assert "Retrieval among test characters" in page
+  assert "Retrieval on the test split" in page
   assert "Most popular" not in page  # SogCLR has no zeta
   assert (workdir / "report" / "curves.png").stat().st_size > 5000

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 # A module may import those before it only.
 ORDER = (
-  "types markdown sharding data models tiles pairwise objectives popularity "
+  "types markdown hub sharding data models tiles pairwise objectives popularity "
   "optimizer host processes records train_state checkpoint evaluate datasets "
   "hooks experiment restore train report main"
 ).split()

@@ -157,7 +157,8 @@ def _measure(parts, state, embed, here, seed) -> dict[str, float]:
         scores = retrieval.recall(
           image,
           text,
-          data.text_id,
+          data.image_group,
+          data.caption_group,
           zeta=each(lambda x, s=strength: s * x, zeta),
         )
         for key in ("mean_recall@1", "mean_recall@5", "mean_recall@10"):

@@ -35,7 +35,6 @@ def measure() -> list[float]:
     data.train,
     batch_size=BATCH.value,
     seed=0,
-    transform=data.transform,
     num_threads=CORES.value,
   ) as stream:
     for _ in range(10):

@@ -12,7 +12,7 @@ import contextlib
 import grain
 
 from nuclr_jax.data.sources import Source
-from nuclr_jax.data.transforms import Transform, random_numbers
+from nuclr_jax.data.transforms import random_numbers
 from nuclr_jax.types import Batch, Sizes
 
 
@@ -23,10 +23,11 @@ def batches(
   batch_size: int,
   seed: int,
   start_step: int = 0,
-  transform: Transform | None = None,
+  augment: bool = True,
   process_index: int = 0,
   process_count: int = 1,
   num_threads: int = 1,
+  num_workers: int = 0,
   prefetch: int = 4,
 ) -> Iterator[Iterator[Batch]]:
   """Opens the endless stream of NumPy batches, from `start_step` on.
@@ -37,12 +38,14 @@ def batches(
     seed: Decides order and augmentation.
     start_step: The first step; the stream from k on is the stream from 0 with
       its first k batches left out.
-    transform: Augmentation, see `transforms`.
+    augment: Whether the source is to augment its images, by random numbers that
+      are a function of seed, epoch and pair id.
     process_index: Which process this is; of each batch it gets the
       process_index-th part of rows that follow each other.
     process_count: Number of processes.
     num_threads: Threads that make batches; their number changes nothing.
-    prefetch: Batches made ahead.
+    num_workers: Processes that make batches instead; neither does theirs.
+    prefetch: Batches made ahead, by each worker.
 
   Yields:
     The iterator, closed at the end of the `with` block.
@@ -64,19 +67,25 @@ def batches(
   share = batch_size // process_count
   mine = slice(process_index * share, (process_index + 1) * share)
 
+  whole = ids.batch(batch_size, drop_remainder=True)
+
   def load(step, pair_ids):
-    batch = source.fetch(pair_ids[mine])
+    pair_ids = pair_ids[mine]
+    epoch = step // len(whole)
+    random = random_numbers(seed, epoch, pair_ids) if augment else None
+    batch = source.fetch(pair_ids, random)
     check_ids(batch, source.sizes)
-    if transform is not None:
-      batch = transform(batch, random_numbers(seed, step, batch_size)[mine])
     return batch
 
-  whole = ids.batch(batch_size, drop_remainder=True)
   data = whole.repeat().map_with_index(load)
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=prefetch
   )
-  stream = iter(data[start_step:].to_iter_dataset(options))
+  data = data[start_step:].to_iter_dataset(options)
+  if num_workers:
+    workers = grain.MultiprocessingOptions(num_workers, prefetch)
+    data = data.mp_prefetch(workers)
+  stream = iter(data)
   try:
     yield stream
   finally:

@@ -13,17 +13,42 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuclr_jax.data.keys import Keys, content_keys
-from nuclr_jax.types import Batch, Sizes
+from nuclr_jax.data.transforms import Transform
+from nuclr_jax.types import Batch, Sides, Sizes
 
 
 class Source(NamedTuple):
   """A split: pairs with ids 0 ... n - 1, random access."""
 
   sizes: Sizes
-  fetch: Callable[[np.ndarray], Batch]  # pair ids -> NumPy batch, not augmented
+  # (pair ids, random = None) -> NumPy batch; augmented by random numbers, if
+  # there are any (see `transforms.random_numbers`).
+  fetch: Callable[..., Batch]
+  ids: Callable[[np.ndarray], Sides]  # pair ids -> image ids, text ids
   captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
   fingerprint: str  # of the prepared data; a checkpoint remembers it
   keys: Callable[[], Keys] | None = None  # names of all ids that stay
+
+
+class Pictures:
+  """Pictures that are read when they are asked for, some at a time.
+
+  They are indexed like an array: `pictures[10:20]`, `pictures[np.array([3])]`.
+
+  Example:
+    >>> squares = Pictures(5, lambda ids: ids**2)
+    >>> len(squares), squares[1:3].tolist()
+    (5, [1, 4])
+  """
+
+  def __init__(self, count: int, fetch: Callable[[np.ndarray], np.ndarray]):
+    self._ids, self._fetch = np.arange(count), fetch
+
+  def __len__(self) -> int:
+    return len(self._ids)
+
+  def __getitem__(self, which) -> np.ndarray:
+    return self._fetch(self._ids[which])
 
 
 class Records(NamedTuple):
@@ -103,27 +128,34 @@ def hide_repetitions(records: Records) -> Records:
   )
 
 
-def in_memory(records: Records, tokens: np.ndarray) -> Source:
+def in_memory(
+  records: Records, tokens: np.ndarray, transform: Transform | None = None
+) -> Source:
   """Serves a split from memory.
 
   Args:
     records: The split.
     tokens: Token ids [num_texts, length] of `records.captions`.
+    transform: Augmentation; None = none.
   """
   n = len(records.image)
 
-  def fetch(pair_ids):
+  def fetch(pair_ids, random=None):
     text_ids = records.text_id[pair_ids]
-    return Batch(
+    batch = Batch(
       image=records.image[pair_ids],
       text=tokens[text_ids],
       pair_id=np.asarray(pair_ids, np.int32),
       text_id=text_ids,
     )
+    if transform is None or random is None:
+      return batch
+    return transform(batch, random)
 
   return Source(
     Sizes(n, n, len(records.captions)),
     fetch,
+    lambda pair_ids: Sides(pair_ids, records.text_id[pair_ids]),
     lambda text_ids: [records.captions[i] for i in text_ids],
     records.fingerprint,
     partial(_keys, records),

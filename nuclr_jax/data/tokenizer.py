@@ -1,18 +1,32 @@
-"""WordPiece tokenizers: built from captions, saved with the data and model.
+"""Tokenizers: built from captions, or those of published models.
 
-The vocabulary is made here, not by `tokenizers.trainers`: the WordPiece
-trainer of that library gives other vocabularies on every run.
+A tokenizer, with the cleaning of captions, is one JSON text; the library
+`tokenizers` reads it. A vocabulary is made here, not by `tokenizers.trainers`:
+the WordPiece trainer of that library gives other vocabularies on every run.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+import functools
+import os
 from typing import NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import (
+  Regex,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+)
 
-PAD, UNKNOWN = "[PAD]", "[UNK]"
+from nuclr_jax import hub
+
+PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+FILES = ("tokenizer.json", "vocab.txt")
+# Of captions, in the published CC3M recipe (after lower-casing).
+REMOVED = r"""[,.'!?"()*#:;~]"""
 
 
 class Tokenizer(NamedTuple):
@@ -24,7 +38,7 @@ class Tokenizer(NamedTuple):
   @property
   def vocab_size(self) -> int:
     """Number of token ids; 0 is padding."""
-    return tokenizers.Tokenizer.from_str(self.text).get_vocab_size()
+    return _encoder(self.text, self.length).get_vocab_size()
 
   def encode(self, captions: Sequence[str]) -> np.ndarray:
     """Token ids int32 [captions, length], padded with 0.
@@ -34,12 +48,10 @@ class Tokenizer(NamedTuple):
       >>> tokenizer.encode(["DIGIT TWO", "DIGIT"]).tolist()
       [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
-    encoder = tokenizers.Tokenizer.from_str(self.text)
-    rows = encoder.encode_batch(list(captions), add_special_tokens=False)
+    rows = _encoder(self.text, self.length).encode_batch(list(captions))
     ids = np.zeros((len(rows), self.length), np.int32)
     for row, encoding in zip(ids, rows, strict=True):
-      kept = encoding.ids[: self.length]
-      row[: len(kept)] = kept
+      row[: len(encoding.ids)] = encoding.ids
     return ids
 
 
@@ -91,3 +103,87 @@ def build(
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split
   return Tokenizer(tokenizer.to_str(), length)
+
+
+def pretrained(
+  source: str | os.PathLike, *, length: int, clean: bool = True
+) -> Tokenizer:
+  r"""Reads the tokenizer of a published text tower.
+
+  Args:
+    source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
+      `tokenizer.json`, a folder with one of them, or a hub name.
+    length: Token ids per caption, first and last token included; longer ones
+      are cut before the last token.
+    clean: Whether captions are cleaned as in the published CC3M recipe: lower
+      case, the characters , . ' ! ? " ( ) * # : ; ~ removed, "-" and "/"
+      replaced by spaces, "<person>" by "person", white space collapsed. (At
+      most 30 words are kept there; 30 tokens are never more.)
+
+  Raises:
+    ValueError: If there is no such file, or it pads with another id than 0.
+
+  Example:
+    >>> _ = (tmp_path / "vocab.txt").write_text(
+    ...   "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\ndog\nrun\n##s"
+    ... )
+    >>> words = pretrained(tmp_path, length=8)
+    >>> words.encode(["A dog-runs!"]).tolist()
+    [[2, 4, 5, 6, 7, 3, 0, 0]]
+  """
+  path = hub.find(source, FILES)
+  if path.suffix == ".json":
+    tokenizer = tokenizers.Tokenizer.from_file(os.fspath(path))
+  else:
+    tokenizer = _bert(path.read_text(encoding="utf-8").splitlines())
+  if length < 3:
+    raise ValueError(f"length must be at least 3 tokens, got {length}")
+  if tokenizer.token_to_id(PAD) not in (None, 0):
+    raise ValueError(
+      f"{path} pads with id {tokenizer.token_to_id(PAD)}; the text towers take "
+      "0 as padding"
+    )
+  tokenizer.no_padding()
+  tokenizer.no_truncation()
+  if clean:
+    steps = [_published_cleaning(), tokenizer.normalizer]
+    tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
+  return Tokenizer(tokenizer.to_str(), length)
+
+
+def _published_cleaning() -> normalizers.Normalizer:
+  return normalizers.Sequence(
+    [
+      normalizers.Lowercase(),
+      normalizers.Replace(Regex(REMOVED), ""),
+      normalizers.Replace(Regex("[-/]"), " "),
+      normalizers.Replace("<person>", "person"),
+      normalizers.Replace(Regex(r"\s{2,}"), " "),
+      normalizers.Strip(),
+    ]
+  )
+
+
+def _bert(vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
+  """The tokenizer of lower-cased BERT models; line i is the token of id i."""
+  ids = {token: i for i, token in enumerate(vocabulary)}
+  missing = [x for x in (PAD, UNKNOWN, FIRST, LAST) if x not in ids]
+  if missing:
+    raise ValueError(f"a BERT vocabulary has the tokens {missing}; none here")
+  tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN))
+  tokenizer.add_special_tokens([PAD, UNKNOWN, FIRST, LAST])
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single=f"{FIRST} $A {LAST}",
+    special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
+  )
+  return tokenizer
+
+
+@functools.lru_cache(maxsize=8)
+def _encoder(text: str, length: int) -> tokenizers.Tokenizer:
+  """The tokenizer of a definition; reading it takes tens of milliseconds."""
+  encoder = tokenizers.Tokenizer.from_str(text)
+  encoder.enable_truncation(length)
+  return encoder

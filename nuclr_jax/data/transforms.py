@@ -1,30 +1,47 @@
 """Augmentation: pure functions of a batch and its random numbers.
 
-The random numbers come from (seed, global position), so a batch looks the same
-however often, and on however many processes, it is made.
+The random numbers come from (seed, epoch, pair id), so a pair looks the same in
+an epoch whatever the batch size, the processes or the threads.
 """
 
 from collections.abc import Callable
 
+from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.types import Batch
 
-NUM_RANDOM = 8  # uniform numbers in [0, 1) that every example gets
+NUM_RANDOM = 32  # uniform numbers in [0, 1) that every example gets
 
-Transform = Callable[[Batch, np.ndarray], Batch]
+Random = Float[np.ndarray, "batch numbers"]
+Transform = Callable[[Batch, Random], Batch]
 
 
-def random_numbers(seed: int, step: int, batch_size: int) -> np.ndarray:
-  """Uniform numbers [batch_size, NUM_RANDOM] of one global batch.
+def random_numbers(
+  seed: int, epoch: int, pair_ids: Int[np.ndarray, "batch"]
+) -> Random:
+  """Uniform numbers [batch, NUM_RANDOM] in [0, 1), by hashing.
+
+  Args:
+    seed: Of the run, at least 0.
+    epoch: From 0.
+    pair_ids: One row of numbers for each.
 
   Example:
-    >>> first, again = (random_numbers(0, 7, 4) for _ in range(2))
-    >>> bool((first == again).all()), first.shape
-    (True, (4, 8))
+    >>> numbers = random_numbers(0, 7, np.array([3, 5]))
+    >>> again = random_numbers(0, 7, np.array([5]))
+    >>> numbers.shape, bool((numbers[1] == again[0]).all())
+    ((2, 32), True)
+
+  Reference: the hash is the finaliser of SplitMix64 (Steele et al., Fast
+    Splittable Pseudorandom Number Generators, OOPSLA 2014).
   """
-  bits = np.random.Philox(key=np.array([seed, step], np.uint64))
-  return np.random.Generator(bits).random((batch_size, NUM_RANDOM))
+  rows = _mix(
+    _mix(_mix(np.array([seed])) ^ _unsigned(epoch)) ^ _unsigned(pair_ids)
+  )
+  steps = np.arange(NUM_RANDOM, dtype=np.uint64) * _GOLDEN
+  bits = _mix(rows[:, None] + steps)
+  return (bits >> np.uint64(11)) * 2.0**-53
 
 
 def shift_and_scale(*, shift: float, scale: float) -> Transform:
@@ -70,3 +87,18 @@ def _interpolation(size, move, grow) -> np.ndarray:
   source = (pixels - centre - move[:, None]) / grow[:, None] + centre
   distance = np.abs(source[:, :, None] - pixels)
   return np.maximum(0, 1 - distance).astype(np.float32)
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _unsigned(x):
+  return np.asarray(x).astype(np.uint64)
+
+
+def _mix(x):
+  """Every bit of the result depends on every bit of x; wraps around."""
+  x = _unsigned(x) + _GOLDEN
+  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return x ^ (x >> np.uint64(31))

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
 from nuclr_jax import popularity, sharding
-from nuclr_jax.data.sources import Source
+from nuclr_jax.data.sources import Pictures, Source
 from nuclr_jax.evaluate import retrieval, zero_shot
 from nuclr_jax.models import Model, unit_norm
 from nuclr_jax.types import (
@@ -26,28 +26,30 @@ from nuclr_jax.types import (
 )
 
 CHUNK = 512  # inputs embedded at a time
-FETCHED = 8192  # pairs read at a time
+
+Images = np.ndarray | Pictures  # [n, height, width, channels]
 
 
 class Embed(NamedTuple):
   """A trained model as an evaluator sees it."""
 
-  image: Callable[[np.ndarray], np.ndarray]  # pictures -> [n, dim], unit norm
+  image: Callable[[Images], np.ndarray]  # pictures -> [n, dim], unit norm
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
 
 
 class ImageTextSet(NamedTuple):
-  """Images and captions to retrieve each other."""
+  """Images and captions to retrieve each other; groups belong together."""
 
-  image: np.ndarray
-  text_id: np.ndarray  # index of each image's caption
+  image: Images
+  image_group: np.ndarray
   captions: Sequence[str]
+  caption_group: np.ndarray
 
 
 class LabelledSet(NamedTuple):
   """Images with a class each, and prompts that describe the classes."""
 
-  image: np.ndarray
+  image: Images
   label: np.ndarray
   prompts: Sequence[Sequence[str]]  # by class
 
@@ -85,9 +87,10 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     """Embeds chunks of one shape; the last is padded with its last input."""
     found = []
     for start in range(0, len(everything), chunk):
-      part = everything[start : start + chunk]
-      missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
-      full = np.pad(part, missing, mode="edge")
+      full = part = everything[start : start + chunk]
+      if len(part) < chunk:
+        missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
+        full = np.pad(part, missing, mode="edge")
       inputs = place(split(full))
       found.append((compiled(params, model_state, *inputs), len(part)))
     return np.concatenate([np.asarray(x)[:n] for x, n in found])
@@ -110,6 +113,8 @@ def embed_pairs(
 ) -> Pairs:
   """Embeds pairs of a source, not augmented, on the host.
 
+  Images and texts that pairs share are embedded once.
+
   Args:
     embed: The model.
     source: The pairs.
@@ -117,15 +122,13 @@ def embed_pairs(
   """
   if pair_ids is None:
     pair_ids = np.arange(source.sizes.num_pairs)
-  image, ids = [], []
-  for start in range(0, len(pair_ids), FETCHED):
-    batch = source.fetch(pair_ids[start : start + FETCHED])
-    image.append(embed.image(batch.image))
-    ids.append(Pairs(None, None, *batch[2:]).ids)
-  image_id, text_id = map(np.concatenate, zip(*ids, strict=True))
-  texts, row = np.unique(text_id, return_inverse=True)
+  ids = source.ids(pair_ids)
+  _, first, row = np.unique(ids.image, return_index=True, return_inverse=True)
+  pictures = Pictures(len(first), lambda i: source.fetch(pair_ids[first[i]])[0])
+  image = embed.image(pictures)[row]
+  texts, row = np.unique(ids.text, return_inverse=True)
   text = embed.text(source.captions(texts))[row]
-  return Pairs(np.concatenate(image), text, pair_ids, image_id, text_id)
+  return Pairs(image, text, pair_ids, *ids)
 
 
 def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
@@ -133,7 +136,10 @@ def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
 
   def evaluate(embed):
     return retrieval.recall(
-      embed.image(data.image), embed.text(data.captions), data.text_id
+      embed.image(data.image),
+      embed.text(data.captions),
+      data.image_group,
+      data.caption_group,
     )
 
   return evaluate
@@ -182,7 +188,11 @@ def corrected_retrieval_evaluator(
       text=unseen(text, pairs.image, solved.log_denominator.image),
     )
     scores = retrieval.recall(
-      image, text, data.text_id, zeta=each(lambda x: strength * x, zeta)
+      image,
+      text,
+      data.image_group,
+      data.caption_group,
+      zeta=each(lambda x: strength * x, zeta),
     )
     return {f"hubs_corrected/{name}": x for name, x in scores.items()}
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax.evaluate.ranks import ranks
 from nuclr_jax.types import Metrics, Sides
 
 CHUNK = 1024  # queries scored at a time
@@ -14,82 +15,66 @@ NO_ZETA = Sides(0.0, 0.0)
 def recall(
   image: Float[np.ndarray, "images dim"],
   text: Float[np.ndarray, "texts dim"],
-  text_of_image: Int[np.ndarray, "images"],
+  image_group: Int[np.ndarray, "images"],
+  text_group: Int[np.ndarray, "texts"],
   *,
   top: tuple[int, ...] = (1, 5, 10),
   zeta: Sides = NO_ZETA,
 ) -> Metrics:
-  """Recall@k both ways; several images may belong to one text.
+  """Recall@k both ways; an image and a text belong together by their group.
 
-  An image's query succeeds at k if its own text is among the k texts of
-  greatest similarity; a text's query if *any* of its images is among the k
-  images. Ties count against the query.
+  A query succeeds at k if *any* of what belongs to it is among the k candidates
+  of greatest similarity. So on COCO, where a group is an image and its five
+  captions, an image's query succeeds if one of its captions is found, and every
+  caption is a query of its own. Ties count against the query.
 
   Args:
     image: Unit-norm embeddings of the images.
     text: Unit-norm embeddings of the texts.
-    text_of_image: Index of each image's text; every text has an image.
+    image_group: The group of each image.
+    text_group: The group of each text; the same groups.
     top: The values of k.
     zeta: Popularity of each image and each text as a candidate, subtracted
       from its similarities to all queries.
 
   Returns:
-    `image_to_text/recall@k`, `text_to_image/recall@k` as fractions, and
-    `mean_recall@k`, the mean of the two.
+    `image_to_text/recall@k`, `text_to_image/recall@k` as fractions,
+    `mean_recall@k`, the mean of the two, and `mean_recall`, the mean over both
+    ways and all k.
 
   Raises:
-    ValueError: If an index is out of range or a text has no image.
+    ValueError: If a group has no image or no text.
 
   Example:
-    >>> eye = np.eye(3)
-    >>> scores = recall(eye, eye, np.array([0, 2, 1]), top=(1,))
+    >>> eye, ids = np.eye(3), np.arange(3)
+    >>> scores = recall(eye, eye, ids, np.array([0, 2, 1]), top=(1,))
     >>> {name: round(value, 2) for name, value in scores.items()}
     {'image_to_text/recall@1': 0.33, 'text_to_image/recall@1': 0.33, \
-'mean_recall@1': 0.33}
+'mean_recall@1': 0.33, 'mean_recall': 0.33}
   """
-  texts = np.arange(len(text))
-  if set(text_of_image.tolist()) != set(texts.tolist()):
+  alone = set(image_group.tolist()) ^ set(text_group.tolist())
+  if alone:
     raise ValueError(
-      f"text_of_image must hold every index in [0, {len(text)}) and no other"
+      "image_group and text_group must hold the same groups, these are in one "
+      f"only: {sorted(alone)[:5]}"
     )
-  image_ranks = np.concatenate(
-    [
-      _rank(sim, text_of_image[rows][:, None] == texts)
-      for rows, sim in similarities(image, text, zeta.text)
-    ]
-  )
-  text_ranks = np.concatenate(
-    [
-      _rank(sim, text_of_image[None] == texts[rows][:, None])
-      for rows, sim in similarities(text, image, zeta.image)
-    ]
-  )
-  scores = {}
+  forth = ranks(image, text, image_group, text_group, zeta.text)
+  back = ranks(text, image, text_group, image_group, zeta.image)
+  scores, means = {}, []
   for k in top:
-    forth = float(np.mean(image_ranks < k))
-    back = float(np.mean(text_ranks < k))
-    scores[f"image_to_text/recall@{k}"] = forth
-    scores[f"text_to_image/recall@{k}"] = back
-    scores[f"mean_recall@{k}"] = (forth + back) / 2
-  return scores
+    found = [float(np.mean(rank < k)) for rank in (forth, back)]
+    scores[f"image_to_text/recall@{k}"] = found[0]
+    scores[f"text_to_image/recall@{k}"] = found[1]
+    scores[f"mean_recall@{k}"] = sum(found) / 2
+    means += found
+  return scores | {"mean_recall": float(np.mean(means))}
 
 
 def similarities(
   queries: Float[np.ndarray, "queries dim"],
   gallery: Float[np.ndarray, "gallery dim"],
-  zeta: Float[np.ndarray, "gallery"] | float = 0.0,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-  """Yields `(rows, similarities of these queries to the gallery - zeta)`."""
+  """Yields `(rows, similarities of these queries to the gallery)`."""
   for start in range(0, len(queries), CHUNK):
     rows = slice(start, start + CHUNK)
-    yield rows, queries[rows] @ gallery.T - zeta
-
-
-def _rank(sim, correct) -> np.ndarray:
-  """How many wrong candidates are at least as similar as the best right one.
-
-  An embedding that is not finite ranks last.
-  """
-  sim = np.where(np.isfinite(sim), sim, -np.inf)
-  best = np.max(np.where(correct, sim, -np.inf), axis=1, keepdims=True)
-  return np.sum(~correct & (sim >= best), axis=1)
+    yield rows, queries[rows] @ gallery.T

@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax.evaluate.ranks import ranks
 from nuclr_jax.types import Metrics
 
 
@@ -16,30 +17,50 @@ def class_embeddings(
     >>> class_embeddings(np.eye(2), np.array([0, 0])).round(3)
     array([[0.707, 0.707]])
   """
-  num_classes = int(class_of_prompt.max()) + 1
-  members = class_of_prompt == np.arange(num_classes)[:, None]
-  mean = members @ prompts / members.sum(axis=1, keepdims=True)
+  mean = means(prompts, class_of_prompt, int(class_of_prompt.max()) + 1)
   return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+
+
+def means(
+  rows: Float[np.ndarray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  num_classes: int,
+) -> Float[np.ndarray, "classes dim"]:
+  """The mean of the rows of each class; zeros for a class without any."""
+  total = np.zeros((num_classes, rows.shape[1]), rows.dtype)
+  np.add.at(total, label, rows)
+  return (
+    total / np.maximum(np.bincount(label, minlength=num_classes), 1)[:, None]
+  )
 
 
 def accuracy(
   image: Float[np.ndarray, "images dim"],
   classes: Float[np.ndarray, "classes dim"],
   label: Int[np.ndarray, "images"],
+  *,
+  top: tuple[int, ...] = (1, 3, 5, 10),
 ) -> Metrics:
-  """Accuracy of the most similar class.
+  """Accuracy of the most similar classes; ties count as errors.
 
   Returns:
-    `top1`, the fraction of right images, and `mean_per_class`, the mean over
-    classes of each class's fraction (insensitive to their sizes).
+    `top<k>`, the fraction of images whose class is among the k most similar
+    (for k below the number of classes), and `mean_per_class`, the mean over
+    classes of each class's top-1 fraction (insensitive to their sizes).
+
+  Raises:
+    ValueError: If a label is out of range.
 
   Example:
-    >>> accuracy(np.eye(3)[[0, 1, 1]], np.eye(3), np.array([0, 1, 2]))
+    >>> accuracy(np.eye(3)[[0, 1, 1]], np.eye(3), np.array([0, 1, 2]), top=(1,))
     {'top1': 0.6666666666666666, 'mean_per_class': 0.6666666666666666}
   """
-  right = np.argmax(image @ classes.T, axis=1) == label
-  per_class = [right[label == c].mean() for c in np.unique(label)]
-  return {
-    "top1": float(right.mean()),
-    "mean_per_class": float(np.mean(per_class)),
+  wrong = label[(label < 0) | (label >= len(classes))]
+  if wrong.size:
+    raise ValueError(f"labels must be in [0, {len(classes)}), found {wrong[0]}")
+  rank = ranks(image, classes, label, np.arange(len(classes)))
+  shares = {
+    f"top{k}": float((rank < k).mean()) for k in top if k < len(classes)
   }
+  per_class = [(rank[label == c] < 1).mean() for c in np.unique(label)]
+  return shares | {"mean_per_class": float(np.mean(per_class))}

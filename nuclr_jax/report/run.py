@@ -174,15 +174,22 @@ def _retrieval(examples: driver.ImageTextSet, image, text) -> str:
   best = np.concatenate(
     [np.argsort(-sim, axis=1)[:, :3] for _, sim in similarities(image, text)]
   )
-  right = best[:, 0] == examples.text_id
-  section = "<h2>Retrieval among test characters: image to text</h2>"
+  own = examples.image_group
+  right = examples.caption_group[best[:, 0]] == own
+  first = {}
+  for group, caption in zip(
+    examples.caption_group, examples.captions, strict=True
+  ):
+    first.setdefault(group, caption)
+  section = "<h2>Retrieval on the test split: image to text</h2>"
   for title, rows in (("right", right), ("wrong", ~right)):
     candidates = np.flatnonzero(rows)
     some = np.random.default_rng(0).permutation(candidates)[: NUM_SHOWN // 2]
     notes = [
-      f"<b>{html.escape(examples.captions[examples.text_id[i]])}</b><br>"
+      f"<b>{html.escape(first[own[i]])}</b><br>"
       + "<br>".join(
-        f"<span class={'right' if t == examples.text_id[i] else 'wrong'}>"
+        f"<span class="
+        f"{'right' if examples.caption_group[t] == own[i] else 'wrong'}>"
         f"{html.escape(examples.captions[t])}</span>"
         for t in best[i]
       )

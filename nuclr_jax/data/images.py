@@ -1,0 +1,162 @@
+"""Photos: from bytes to pictures of one size, with OpenCV."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+import functools
+import math
+import multiprocessing
+import os
+from typing import Any
+
+import cv2
+from jaxtyping import Float, UInt8
+import numpy as np
+
+Image = UInt8[np.ndarray, "height width 3"]
+Picture = UInt8[np.ndarray, "size size 3"]
+
+TRIES = 10  # of a random crop
+# Of the uniform numbers that an image gets, a random crop takes so many.
+CROP_NUMBERS = 2 * TRIES + 3
+
+cv2.setNumThreads(0)  # images are spread over threads instead
+
+
+def decode(data: bytes) -> Image:
+  """Decodes JPEG, PNG, WebP, GIF, BMP or TIFF bytes to red, green, blue.
+
+  Grey pictures are repeated in three channels; orientation tags are not
+  obeyed, as in the published recipes.
+
+  Raises:
+    ValueError: If the bytes are no image, or not all of one.
+
+  Example:
+    >>> png = cv2.imencode(".png", np.zeros((4, 6, 3), np.uint8))[1].tobytes()
+    >>> decode(png).shape
+    (4, 6, 3)
+  """
+  flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+  buffer = np.frombuffer(data, np.uint8)
+  image = cv2.imdecode(buffer, flags) if len(buffer) else None
+  if image is None:
+    raise ValueError(f"{len(data)} bytes cannot be decoded as an image")
+  return image
+
+
+def resize(image: Image, size: int) -> Picture:
+  """The whole image as size x size pixels, whatever its shape; bicubic.
+
+  OpenCV's cubic kernel looks at 4 x 4 pixels only, so an image that shrinks is
+  smoothed: blocks of whole pixels are averaged first; an axis that shrinks by
+  less than two is drawn at twice the size and then halved.
+
+  Example:
+    >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
+    7.0
+  """
+  shape = np.array(image.shape[:2])
+  blocks = np.maximum(shape // size, 1)
+  if (blocks > 1).any():
+    image = _draw(image, shape // blocks, cv2.INTER_AREA)
+  if ((blocks == 1) & (shape > size)).any():
+    image = _draw(image, (2 * size, 2 * size), cv2.INTER_CUBIC)
+    return _draw(image, (size, size), cv2.INTER_AREA)
+  return _draw(image, (size, size), cv2.INTER_CUBIC)
+
+
+def resize_and_crop(image: Image, size: int) -> Picture:
+  """The central square of the image, its shorter side scaled to `size`.
+
+  Example:
+    >>> resize_and_crop(np.zeros((60, 300, 3), np.uint8), 32).shape
+    (32, 32, 3)
+  """
+  height, width = image.shape[:2]
+  side = min(height, width)
+  top, left = (height - side) // 2, (width - side) // 2
+  return resize(image[top : top + side, left : left + side], size)
+
+
+def random_resized_crop(
+  image: Image,
+  random: Float[np.ndarray, "numbers"],
+  *,
+  size: int,
+  scale: tuple[float, float] = (0.5, 1.0),
+  ratio: tuple[float, float] = (3 / 4, 4 / 3),
+  flip: bool = True,
+) -> Picture:
+  """A random part of the image as size x size pixels, half of them mirrored.
+
+  The part's share of the area is uniform in `scale`, the logarithm of its width
+  / height uniform in that of `ratio`; a part that does not fit is drawn again,
+  after ten times it is the largest central one of an allowed ratio.
+
+  Args:
+    image: The image.
+    random: At least `CROP_NUMBERS` uniform numbers in [0, 1).
+    size: Of the result, in pixels.
+    scale: Smallest and largest share of the area.
+    ratio: Smallest and largest width / height.
+    flip: Whether to mirror half of the images left to right.
+
+  Example:
+    >>> image = np.arange(30 * 40 * 3).astype(np.uint8).reshape(30, 40, 3)
+    >>> whole = random_resized_crop(
+    ...   image[:, :30], np.zeros(23), size=30, scale=(1, 1), ratio=(1, 1)
+    ... )
+    >>> bool((whole == image[:, 29::-1]).all())  # 0 < 1/2: mirrored
+    True
+
+  Reference: Szegedy et al., Going Deeper with Convolutions, CVPR 2015.
+  """
+  height, width = image.shape[:2]
+  rows, columns = _crop_shape(height, width, random, scale, ratio)
+  top = int(random[2 * TRIES] * (height - rows + 1))
+  left = int(random[2 * TRIES + 1] * (width - columns + 1))
+  picture = resize(image[top : top + rows, left : left + columns], size)
+  return picture[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else picture
+
+
+def in_threads(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+  """`[f(x) for x in items]` by as many threads as there are cores.
+
+  In a worker process of Grain it is done one after the other: there the cores
+  belong to its siblings.
+  """
+  if multiprocessing.parent_process() is not None or len(items) < 2:
+    return list(map(f, items))
+  return list(_threads(os.getpid()).map(f, items))
+
+
+def _draw(image, shape, interpolation):
+  rows, columns = map(int, shape)
+  return cv2.resize(image, (columns, rows), interpolation=interpolation)
+
+
+def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int]:
+  """Rows and columns of a random crop."""
+  low, high = map(math.log, ratio)
+  for i in range(TRIES):
+    area = height * width * (scale[0] + random[2 * i] * (scale[1] - scale[0]))
+    shape = math.exp(low + random[2 * i + 1] * (high - low))
+    rows, columns = (
+      round(math.sqrt(area / shape)),
+      round(math.sqrt(area * shape)),
+    )
+    if 0 < rows <= height and 0 < columns <= width:
+      return rows, columns
+  shape = min(max(width / height, ratio[0]), ratio[1])
+  rows, columns = (
+    min(height, round(width / shape)),
+    min(width, round(height * shape)),
+  )
+  return max(rows, 1), max(columns, 1)
+
+
+@functools.cache
+def _threads(process: int) -> ThreadPoolExecutor:
+  """The pool of a process; threads do not survive a fork."""
+  del process
+  return ThreadPoolExecutor(len(os.sched_getaffinity(0)))

@@ -1,0 +1,38 @@
+"""Queries against a gallery, some at a time, on all devices."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nuclr_jax import sharding
+
+CHUNK_SIMILARITIES = 2**26  # that a device holds at a time: 256 MiB
+
+
+def in_chunks(
+  f: Callable[..., np.ndarray], gallery_size: int, *queries: np.ndarray
+) -> np.ndarray:
+  """`f(*queries)`, row by row independent, computed for some rows at a time.
+
+  Every part has the same number of rows, a multiple of the devices of the
+  current mesh; the last one is padded with zeros.
+
+  Args:
+    f: Takes parts of `queries`, gives an array with as many rows.
+    gallery_size: Candidates of a query; it decides how large a part is.
+    *queries: Arrays of equal length.
+
+  Example:
+    >>> in_chunks(lambda x: x + 1, 10, np.arange(3))
+    array([1, 2, 3])
+  """
+  devices, total = sharding.num_devices(), len(queries[0])
+  chunk = devices * max(1, CHUNK_SIMILARITIES // max(gallery_size, 1))
+  chunk = min(chunk, total + -total % devices)
+  found = []
+  for start in range(0, total, chunk):
+    parts = [x[start : start + chunk] for x in queries]
+    missing = chunk - len(parts[0])
+    full = [np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for x in parts]
+    found.append(np.asarray(f(*full))[: chunk - missing])
+  return np.concatenate(found)

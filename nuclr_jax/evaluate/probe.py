@@ -1,0 +1,231 @@
+"""Classifiers on frozen features: neighbours, class means, a linear layer."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+import numpy as np
+import optax
+
+from nuclr_jax import sharding, tiles
+from nuclr_jax.evaluate import zero_shot
+from nuclr_jax.evaluate.chunks import in_chunks
+from nuclr_jax.types import Metrics
+
+TOP = (1,)
+
+
+def mean_classifier(
+  train: Float[np.ndarray, "train dim"],
+  train_label: Int[np.ndarray, "train"],
+  test: Float[np.ndarray, "test dim"],
+  test_label: Int[np.ndarray, "test"],
+) -> Metrics:
+  """Accuracy of the nearest class mean, by cosine similarity.
+
+  Returns:
+    As `zero_shot.accuracy`.
+
+  Example:
+    >>> x, label = np.eye(3), np.arange(3)
+    >>> mean_classifier(x, label, x, label)["top1"]
+    1.0
+
+  Reference: Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
+    Representation Learning, ICML 2019.
+  """
+  _check(train, train_label, test, test_label)
+  centres = zero_shot.class_embeddings(_unit(train), train_label)
+  return zero_shot.accuracy(_unit(test), centres, test_label, top=TOP)
+
+
+def nearest_neighbours(
+  train: Float[np.ndarray, "train dim"],
+  train_label: Int[np.ndarray, "train"],
+  test: Float[np.ndarray, "test dim"],
+  test_label: Int[np.ndarray, "test"],
+  *,
+  k: int = 20,
+  temperature: float = 0.07,
+) -> Metrics:
+  """Accuracy of a vote of the k most similar training rows.
+
+  Row j votes for its class with weight exp(cosine similarity / temperature).
+
+  Args:
+    train: Features of the rows that vote.
+    train_label: Their classes, from 0.
+    test: Features of those that are classified.
+    test_label: Their classes.
+    k: How many rows vote.
+    temperature: Greater than 0.
+
+  Returns:
+    As `zero_shot.accuracy`.
+
+  Raises:
+    ValueError: If shapes or numbers do not fit.
+
+  Example:
+    >>> x, label = np.eye(3), np.arange(3)
+    >>> nearest_neighbours(x, label, x, label, k=2)["top1"]
+    1.0
+
+  Reference: Wu et al., Unsupervised Feature Learning via Non-Parametric
+    Instance Discrimination, CVPR 2018.
+  """
+  _check(train, train_label, test, test_label)
+  if not 1 <= k <= len(train) or not temperature > 0:
+    raise ValueError(
+      f"k must be in [1, {len(train)}] and temperature greater than 0, got {k} "
+      f"and {temperature}"
+    )
+  classes = _num_classes(train_label, test_label)
+  gallery = _unit(train)
+  options = dict(k=k, classes=classes, temperature=temperature)
+  found = in_chunks(
+    lambda part: _votes(part, gallery, train_label, **options),
+    len(gallery),
+    _unit(test),
+  )
+  everyone = np.eye(classes, dtype=np.float32)
+  return zero_shot.accuracy(found, everyone, test_label, top=TOP)
+
+
+def linear_probe(
+  train: Float[np.ndarray, "train dim"],
+  train_label: Int[np.ndarray, "train"],
+  test: Float[np.ndarray, "test dim"],
+  test_label: Int[np.ndarray, "test"],
+  *,
+  l2: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+  num_steps: int = 200,
+  seed: int = 0,
+) -> Metrics:
+  """Accuracy of multinomial logistic regression on standardised features.
+
+  Minimises the mean cross-entropy + l2 / 2 ||W||^2 by L-BFGS on all rows at
+  once, which are split over the devices. Of several `l2`, the best on a tenth
+  of the training rows is fitted again on all.
+
+  Args:
+    train: Features of the rows that are learned from.
+    train_label: Their classes, from 0.
+    test: Features of those that are classified.
+    test_label: Their classes.
+    l2: Weights of the penalty to choose from.
+    num_steps: Of L-BFGS.
+    seed: Decides the tenth.
+
+  Returns:
+    As `zero_shot.accuracy`, and `l2`, the chosen weight.
+
+  Raises:
+    ValueError: If shapes or numbers do not fit.
+
+  Example:
+    >>> x, label = np.eye(3), np.arange(3)
+    >>> linear_probe(x, label, x, label, l2=(1e-3,))["top1"]
+    1.0
+  """
+  _check(train, train_label, test, test_label)
+  classes = _num_classes(train_label, test_label)
+  mean, deviation = train.mean(axis=0), train.std(axis=0) + 1e-6
+  train, test = ((np.float32(x) - mean) / deviation for x in (train, test))
+  fit = partial(_fit, classes=classes, num_steps=num_steps)
+  best = l2[0]
+  if len(l2) > 1:
+    order = np.random.default_rng(seed).permutation(len(train))
+    held, rest = np.split(order, [max(len(train) // 10, 1)])
+    right = {}
+    for weight in l2:
+      layer = fit(train[rest], train_label[rest], weight)
+      found = np.argmax(_logits(layer, train[held]), axis=1)
+      right[weight] = np.mean(found == train_label[held])
+    best = max(l2, key=right.get)
+  logits = _logits(fit(train, train_label, best), test)
+  everyone = np.eye(classes, dtype=np.float32)
+  scores = zero_shot.accuracy(logits, everyone, test_label, top=TOP)
+  return scores | {"l2": float(best)}
+
+
+def _fit(x, label, l2, *, classes, num_steps):
+  """The layer `(W, b)`; rows that fill up the devices have weight 0."""
+  missing = -len(x) % sharding.num_devices()
+  x = np.pad(np.float32(x), ((0, missing), (0, 0)))
+  weight = np.pad(np.ones(len(label), np.float32), (0, missing)) / len(label)
+  label = np.pad(label, (0, missing))
+  options = dict(classes=classes, num_steps=num_steps)
+  return jax.device_get(_minimise(x, label, weight, np.float32(l2), **options))
+
+
+@partial(jax.jit, static_argnames=("classes", "num_steps"))
+def _minimise(x, label, weight, l2, *, classes, num_steps):
+  x, label, weight = sharding.constrain((x, label, weight), sharding.ROWS)
+
+  def loss(layer):
+    logits = jnp.matmul(x, layer[0], precision=tiles.PRECISION) + layer[1][None]
+    errors = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    return jnp.sum(weight * errors) + l2 / 2 * jnp.sum(layer[0] ** 2)
+
+  optimizer = optax.lbfgs()
+  value_and_grad = optax.value_and_grad_from_state(loss)
+  layer = (jnp.zeros((x.shape[1], classes)), jnp.zeros(classes))
+
+  def step(carry, _):
+    layer, state = carry
+    value, gradient = value_and_grad(layer, state=state)
+    updates, state = optimizer.update(
+      gradient, state, layer, value=value, grad=gradient, value_fn=loss
+    )
+    return (optax.apply_updates(layer, updates), state), None
+
+  start = (layer, optimizer.init(layer))
+  (layer, _), _ = jax.lax.scan(step, start, length=num_steps)
+  return sharding.constrain(layer, sharding.REPLICATED)
+
+
+def _logits(layer, x):
+  return np.float32(x) @ layer[0] + layer[1]
+
+
+@partial(jax.jit, static_argnames=("k", "classes", "temperature"))
+def _votes(test, train, train_label, *, k, classes, temperature):
+  test = sharding.constrain(test, sharding.ROWS)
+  sim = jnp.matmul(test, train.T, precision=tiles.PRECISION)
+  best, which = jax.lax.top_k(sim, k)
+  weight = jnp.exp((best - best[:, :1]) / temperature)
+  votes = jax.vmap(
+    lambda label, weight: jnp.zeros(classes).at[label].add(weight)
+  )(train_label[which], weight)
+  return sharding.constrain(votes, sharding.REPLICATED)
+
+
+def _unit(x):
+  norm = np.linalg.norm(x, axis=1, keepdims=True)
+  return np.float32(x / np.maximum(norm, 1e-12))
+
+
+def _num_classes(*labels) -> int:
+  return int(max(label.max() for label in labels)) + 1
+
+
+def _check(train, train_label, test, test_label) -> None:
+  for name, x, label in (
+    ("train", train, train_label),
+    ("test", test, test_label),
+  ):
+    if x.ndim != 2 or len(x) != len(label) or not len(x):
+      raise ValueError(
+        f"{name} must be [rows, dim] with a label for each row, got "
+        f"{list(x.shape)} and {len(label)} labels"
+      )
+    if not np.isfinite(x).all():
+      raise ValueError(f"features of {name} are not finite")
+    if label.min() < 0:
+      raise ValueError(f"labels of {name} must be at least 0: {label.min()}")
+  if train.shape[1] != test.shape[1]:
+    raise ValueError(
+      f"features must have one width, got {train.shape[1]} and {test.shape[1]}"
+    )
