@@ -10,6 +10,8 @@ from nuclr_jax.data.sources import Source
 from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.evaluate import driver
 
+BUILD = "build"
+
 
 class Data(NamedTuple):
   """What a data set brings to a run."""
@@ -85,6 +87,104 @@ def glyphs(
   )
 
 
+def image_text(
+  *,
+  train: str,
+  data_dir: str | os.PathLike | None = None,
+  size: int = 256,
+  tokenizer: str = BUILD,
+  length: int = 30,
+  clean: bool = True,
+  min_count: int = 1,
+  scale: tuple[float, float] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: int = 2,
+  level: float = 7.0,
+  validation: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  zero_shot: tuple[str, ...] = (),
+  probes: tuple[str, ...] = (),
+) -> Data:
+  """Photos with captions, as `nuclr ingest` or TFDS prepares them.
+
+  Args:
+    train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set.
+    data_dir: Folder of prepared data sets.
+    size: Height and width of the pictures, in pixels.
+    tokenizer: A file, a folder or a hub name, see `tokenizer.pretrained`; or
+      "build", to make one of the training captions.
+    length: Token ids per caption.
+    clean: Whether captions are cleaned, see `tokenizer.pretrained`.
+    min_count: See `tokenizer.build`.
+    scale: Augmentation, see `captioned.source`; so are flip, num_ops and level.
+    flip: Likewise.
+    num_ops: Likewise.
+    level: Likewise.
+    validation: Captioned sets to retrieve in while training, `NAME` (its split
+      validation) or `NAME:SPLIT`.
+    test: Likewise at the end, with the split test.
+    zero_shot: Sets with classes, see `evaluate.sets`.
+    probes: Likewise; on these, classifiers of frozen features are trained.
+
+  Raises:
+    ValueError: If a data set or a tokenizer is not there or cannot be read.
+  """
+  from nuclr_jax.data import captioned
+  from nuclr_jax.data import tokenizer as tokenizers
+  from nuclr_jax.evaluate import sets
+
+  for place in map(sets.parse, (*zero_shot, *probes)):
+    sets.check(place, data_dir)
+  place = sets.parse(train)
+  pairs = captioned.open_split(place.source, place.split or "train", data_dir)
+  if tokenizer == BUILD:
+    found = sorted(set(captioned.captions(pairs)))
+    words = tokenizers.build(
+      found, length=length, min_count=min_count, first_and_last=True
+    )
+  else:
+    words = tokenizers.pretrained(tokenizer, length=length, clean=clean)
+  options = dict(size=size, data_dir=data_dir)
+  retrieval = {
+    split: {
+      place.name: sets.image_text_set(
+        place.source, place.split or split, **options
+      )
+      for place in map(sets.parse, names)
+    }
+    for split, names in (("validation", validation), ("test", test))
+  }
+  evaluators = {
+    split: [
+      driver.retrieval_evaluator(data, name) for name, data in found.items()
+    ]
+    for split, found in retrieval.items()
+  }
+  for place in map(sets.parse, zero_shot):
+    evaluators["test"].append(sets.zero_shot_when_asked(place, **options))
+  for place in map(sets.parse, probes):
+    evaluators["test"].append(sets.probe_when_asked(place, **options))
+  return Data(
+    train=captioned.source(
+      pairs,
+      words,
+      size=size,
+      scale=scale,
+      flip=flip,
+      num_ops=num_ops,
+      level=level,
+    ),
+    tokenizer=words,
+    image_shape=(size, size, 3),
+    evaluators=evaluators,
+    sets={
+      split: next(iter(found.values()))
+      for split, found in retrieval.items()
+      if found
+    },
+  )
+
+
 def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
   """The data with evaluators of corrected retrieval besides its own."""
   evaluators = {
@@ -99,7 +199,7 @@ def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
   return data._replace(evaluators=dict(data.evaluators) | evaluators)
 
 
-DATASETS = {"glyphs": glyphs}
+DATASETS = {"glyphs": glyphs, "image_text": image_text}
 
 
 def _scripts(data: driver.ImageTextSet) -> driver.LabelledSet:

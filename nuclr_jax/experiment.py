@@ -264,7 +264,9 @@ def _call(where, table, spec, span=None, **given):
   arguments = {key: value for key, value in given.items() if key in known}
   for key, value in spec.items():
     if key != "name":
-      arguments[key] = _resolve(f"{where}.{key}", value, span)
+      if span is not None:  # only with a run's length there are schedules
+        value = _resolve(f"{where}.{key}", value, span)
+      arguments[key] = value
   return factory(**arguments)
 
 

@@ -17,22 +17,28 @@ def make_schedule(
   steps_per_epoch: int,
   freeze_epochs: float = 0.0,
   warmup_epochs: float = 0.0,
+  first_value: float = 0.0,
   decay: str = "constant",
   decay_fraction: float = 1.0,
   end_value: float = 0.0,
+  drops: Sequence[float] = (),
 ) -> optax.Schedule:
   """Makes a schedule: zero, then a linear rise, then constant or a cosine.
 
   Args:
-    value: The value after the rise; at least 0, as `end_value`.
+    value: The value after the rise; at least 0, as `first_value` and
+      `end_value`.
     num_steps: Steps of the whole run.
     steps_per_epoch: To convert epochs to steps.
     freeze_epochs: How long the value is 0.
-    warmup_epochs: How long it then rises from 0.
+    warmup_epochs: How long it then rises from `first_value`.
+    first_value: See `warmup_epochs`.
     decay: "constant", or "cosine" down to `end_value`.
     decay_fraction: Share of the rest of the run that the cosine takes, in
       (0, 1].
     end_value: See `decay`.
+    drops: Shares of the run, in (0, 1): from each on, everything is divided by
+      ten.
 
   Raises:
     ValueError: For an unknown decay, a value or fraction out of range, or if
@@ -47,10 +53,11 @@ def make_schedule(
   """
   if decay not in ("constant", "cosine"):
     raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
-  if not (0 <= value < math.inf and 0 <= end_value < math.inf):
-    raise ValueError(
-      f"value and end_value must be at least 0, got {value} and {end_value}"
-    )
+  values = dict(value=value, first_value=first_value, end_value=end_value)
+  if not all(0 <= x < math.inf for x in values.values()):
+    raise ValueError(f"values must be at least 0, got {values}")
+  if not all(0 < drop < 1 for drop in drops):
+    raise ValueError(f"drops must be in (0, 1), got {drops}")
   if not 0 < decay_fraction <= 1:
     raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
   freeze = round(freeze_epochs * steps_per_epoch)
@@ -68,14 +75,20 @@ def make_schedule(
     steps = max(round(decay_fraction * rest), 1)
     last = optax.cosine_decay_schedule(value - end_value, steps)
     last = _shifted(last, end_value)
-  return optax.join_schedules(
+  schedule = optax.join_schedules(
     [
       optax.constant_schedule(0.0),
-      optax.linear_schedule(0.0, value, max(warmup, 1)),
+      optax.linear_schedule(first_value, value, max(warmup, 1)),
       last,
     ],
     [freeze, freeze + warmup],
   )
+  if not drops:
+    return schedule
+  factor = optax.piecewise_constant_schedule(
+    1.0, {round(drop * num_steps): 0.1 for drop in drops}
+  )
+  return lambda step: schedule(step) * factor(step)
 
 
 def make_optimizer(

@@ -293,11 +293,11 @@ class TestRefusals:
       (dict(seed=-1), "seed must be at least 0"),
       (
         {"optimizer.learning_rate.value": -1.0},
-        "optimizer.learning_rate: value and end_value must be at least 0",
+        "optimizer.learning_rate: values must be at least 0",
       ),
       (
         {"objective.zeta_learning_rate.value": -1.0},
-        "objective.zeta_learning_rate: value and end_value must be",
+        "objective.zeta_learning_rate: values must be at least 0",
       ),
     ],
   )

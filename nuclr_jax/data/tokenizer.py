@@ -56,7 +56,11 @@ class Tokenizer(NamedTuple):
 
 
 def build(
-  captions: Sequence[str], *, length: int, min_count: int = 1
+  captions: Sequence[str],
+  *,
+  length: int,
+  min_count: int = 1,
+  first_and_last: bool = False,
 ) -> Tokenizer:
   """Makes the tokenizer of a set of captions.
 
@@ -69,6 +73,8 @@ def build(
     captions: The training captions, each distinct caption once.
     length: Token ids per caption.
     min_count: How many captions a word must be in to be a token.
+    first_and_last: Whether captions begin and end with tokens of their own, as
+      BERT's do; towers that take the feature of the first token need it.
 
   Raises:
     ValueError: If there are no captions, or `length` is not positive.
@@ -93,7 +99,8 @@ def build(
     (w for w, count in words.items() if count >= min_count and len(w) > 1),
     key=lambda w: (-words[w], w),
   )
-  pieces = [PAD, UNKNOWN, *characters, *(f"##{c}" for c in characters)]
+  special = [PAD, UNKNOWN, *((FIRST, LAST) if first_and_last else ())]
+  pieces = [*special, *characters, *(f"##{c}" for c in characters)]
   vocabulary = {piece: i for i, piece in enumerate(pieces + frequent)}
   tokenizer = tokenizers.Tokenizer(
     models.WordPiece(
@@ -102,6 +109,8 @@ def build(
   )
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split
+  if first_and_last:
+    tokenizer.post_processor = _first_and_last(vocabulary)
   return Tokenizer(tokenizer.to_str(), length)
 
 
@@ -174,11 +183,15 @@ def _bert(vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
   tokenizer.add_special_tokens([PAD, UNKNOWN, FIRST, LAST])
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.post_processor = processors.TemplateProcessing(
+  tokenizer.post_processor = _first_and_last(ids)
+  return tokenizer
+
+
+def _first_and_last(ids) -> processors.TemplateProcessing:
+  return processors.TemplateProcessing(
     single=f"{FIRST} $A {LAST}",
     special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
   )
-  return tokenizer
 
 
 @functools.lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nuclr_jax import popularity, sharding
 from nuclr_jax.data.sources import Pictures, Source
-from nuclr_jax.evaluate import retrieval, zero_shot
+from nuclr_jax.evaluate import probe, retrieval, zero_shot
 from nuclr_jax.models import Model, unit_norm
 from nuclr_jax.types import (
   Batch,
@@ -35,6 +35,8 @@ class Embed(NamedTuple):
 
   image: Callable[[Images], np.ndarray]  # pictures -> [n, dim], unit norm
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
+  # Pictures -> [n, features], before the projection.
+  features: Callable[[Images], np.ndarray] | None = None
 
 
 class ImageTextSet(NamedTuple):
@@ -73,39 +75,58 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
   chunk = CHUNK - CHUNK % mesh.shape["data"]
 
-  def apply(params, model_state, image, text):
-    batch = Batch(image, text, None)
+  def embeddings(params, model_state, batch):
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
-    return unit_norm(pairs.image if text is None else pairs.text)
+    return unit_norm(pairs.text if batch.image is None else pairs.image)
+
+  def features(params, model_state, batch):
+    return model.features(params, model_state, batch).image
 
   def split(x):
     return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
-  compiled = jax.jit(apply, out_shardings=everywhere)
+  def in_chunks(function):
+    compiled = jax.jit(function, out_shardings=everywhere)
 
-  def embed(params, model_state, everything, place):
-    """Embeds chunks of one shape; the last is padded with its last input."""
-    found = []
-    for start in range(0, len(everything), chunk):
-      full = part = everything[start : start + chunk]
-      if len(part) < chunk:
-        missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
-        full = np.pad(part, missing, mode="edge")
-      inputs = place(split(full))
-      found.append((compiled(params, model_state, *inputs), len(part)))
-    return np.concatenate([np.asarray(x)[:n] for x, n in found])
+    def run(params, model_state, inputs, place):
+      """Chunks of one shape; the last is padded with its last input."""
+      found = []
+      for start in range(0, len(inputs), chunk):
+        full = part = inputs[start : start + chunk]
+        if len(part) < chunk:
+          missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
+          full = np.pad(part, missing, mode="edge")
+        result = compiled(params, model_state, place(split(full)))
+        found.append((result, len(part)))
+        jax.block_until_ready(found[-3:][0])  # else inputs pile up
+      return np.concatenate([np.asarray(x)[:n] for x, n in found])
+
+    return run
+
+  embed, encode_images = in_chunks(embeddings), in_chunks(features)
 
   def make(params, model_state):
-    def image(pictures):
-      return embed(params, model_state, pictures, lambda x: (x, None))
-
-    def text(captions):
-      tokens = encode(captions)
-      return embed(params, model_state, tokens, lambda x: (None, x))
-
-    return Embed(image, text)
+    run = partial(embed, params, model_state)
+    of_images = (
+      run
+      if model.features is None
+      else partial(encode_images, params, model_state)
+    )
+    return Embed(
+      image=lambda pictures: run(pictures, _images),
+      text=lambda captions: run(encode(captions), _texts),
+      features=lambda pictures: of_images(pictures, _images),
+    )
 
   return make
+
+
+def _images(x) -> Batch:
+  return Batch(x, None, None)
+
+
+def _texts(x) -> Batch:
+  return Batch(None, x, None)
 
 
 def embed_pairs(
@@ -131,16 +152,17 @@ def embed_pairs(
   return Pairs(image, text, pair_ids, *ids)
 
 
-def retrieval_evaluator(data: ImageTextSet) -> Evaluator:
-  """Recall@1, 5, 10 both ways, see `retrieval.recall`."""
+def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
+  """Recall@1, 5, 10 both ways as `<name>/...`, see `retrieval.recall`."""
 
   def evaluate(embed):
-    return retrieval.recall(
+    scores = retrieval.recall(
       embed.image(data.image),
       embed.text(data.captions),
       data.image_group,
       data.caption_group,
     )
+    return {f"{name}/{k}" if name else k: x for k, x in scores.items()}
 
   return evaluate
 
@@ -208,6 +230,27 @@ def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
     classes = zero_shot.class_embeddings(embed.text(prompts), owner)
     found = zero_shot.accuracy(embed.image(data.image), classes, data.label)
     return {f"zero_shot_{name}/{key}": x for key, x in found.items()}
+
+  return evaluate
+
+
+def probe_evaluator(
+  train: LabelledSet, test: LabelledSet, name: str
+) -> Evaluator:
+  """Classifiers of frozen features, see `probe`, as `probe_<name>/...`."""
+  classifiers = {
+    "mean": probe.mean_classifier,
+    "neighbours": probe.nearest_neighbours,
+    "linear": probe.linear_probe,
+  }
+
+  def evaluate(embed):
+    features = embed.features(train.image), embed.features(test.image)
+    scores = {}
+    for kind, classify in classifiers.items():
+      found = classify(features[0], train.label, features[1], test.label)
+      scores |= {f"probe_{name}/{kind}/{k}": x for k, x in found.items()}
+    return scores
 
   return evaluate
 

@@ -119,7 +119,7 @@ def linear_probe(
     seed: Decides the tenth.
 
   Returns:
-    As `zero_shot.accuracy`, and `l2`, the chosen weight.
+    As `zero_shot.accuracy`, and `log10_l2` of the chosen weight.
 
   Raises:
     ValueError: If shapes or numbers do not fit.
@@ -147,7 +147,7 @@ def linear_probe(
   logits = _logits(fit(train, train_label, best), test)
   everyone = np.eye(classes, dtype=np.float32)
   scores = zero_shot.accuracy(logits, everyone, test_label, top=TOP)
-  return scores | {"l2": float(best)}
+  return scores | {"log10_l2": float(np.log10(best))}
 
 
 def _fit(x, label, l2, *, classes, num_steps):

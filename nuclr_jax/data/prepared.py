@@ -1,0 +1,121 @@
+"""Prepared TFDS data sets (array_record), found by name, read by record."""
+
+from collections.abc import Callable, Sequence
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from nuclr_jax.data import sources
+
+INFO = "dataset_info.json"
+
+
+class Split(NamedTuple):
+  """The records of a split; images are left as encoded bytes."""
+
+  name: str  # data set, configuration, version and split
+  folder: pathlib.Path
+  features: Any  # TFDS features by name
+  length: int
+  # Record numbers -> rows; images are bytes.
+  read: Callable[[Sequence[int]], list[dict[str, Any]]]
+
+
+def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
+  """The folder of a prepared data set's newest version.
+
+  Args:
+    name: A path, or a name such as "cc3m", "coco_captions/2014" or
+      "cifar100/3.0.2" below `data_dir` or where TFDS itself prepares
+      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
+    data_dir: Folder of prepared data sets, see `sources.cache_dir`.
+
+  Raises:
+    ValueError: If there is none, or it is not clear which.
+  """
+  tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+  roots = [sources.cache_dir(data_dir), pathlib.Path(tfds_dir).expanduser()]
+  for root in roots:
+    folder = root / name  # `name` itself if it is an absolute path
+    found = [] if not folder.is_dir() else _versions(folder)
+    configurations = {path.parent for path in found}
+    if len(configurations) > 1:
+      raise ValueError(
+        f"{folder} holds several configurations, name one of "
+        f"{sorted(str(path.relative_to(root)) for path in configurations)}"
+      )
+    if found:
+      return max(found, key=_version)
+  raise ValueError(
+    f"no data set {name!r} is prepared in {' or '.join(map(str, roots))}; "
+    "prepare it with nuclr ingest, or with tfds.builder(NAME, data_dir=..., "
+    "file_format='array_record').download_and_prepare(), or say where it is "
+    "with --data_dir"
+  )
+
+
+def open_split(
+  name: str, split: str, data_dir: str | os.PathLike | None = None
+) -> Split:
+  """Opens a split of a prepared data set; nothing is decoded.
+
+  Args:
+    name: See `find`.
+    split: Such as "train" or "validation[:1000]".
+    data_dir: See `find`.
+
+  Raises:
+    ValueError: If there is no such data set or split, its files are not those
+      that were written, or it is in another format than array_record.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = find(name, data_dir)
+  builder = tfds.builder_from_directory(os.fspath(folder))
+  kind = builder.info.file_format.value
+  if kind != "array_record":
+    raise ValueError(
+      f"{folder} is in the format {kind}, which cannot be read at random "
+      "places; convert it once, see experiments/cc3m/README.md"
+    )
+  known = builder.info.splits
+  base = split.partition("[")[0]
+  if base not in known:
+    raise ValueError(f"{folder} has no split {base!r}; it has {sorted(known)}")
+  files = known[base].filepaths, known[base].shard_lengths
+  sources.check_lengths(*files)
+  images = {
+    field: tfds.decode.SkipDecoding()
+    for field, feature in builder.info.features.items()
+    if isinstance(feature, tfds.features.Image)
+  }
+  data = builder.as_data_source(split, decoders=images)
+
+  def read(numbers):
+    try:
+      return data.__getitems__([int(i) for i in numbers])
+    except RuntimeError as error:  # of array_record
+      first, last = min(numbers), max(numbers)
+      raise ValueError(
+        f"{folder}: records {first} to {last} of {split} cannot be read "
+        f"({error}); the files are damaged: prepare the data set again"
+      ) from error
+
+  return Split(
+    f"{builder.info.full_name}/{split}",
+    folder,
+    builder.info.features,
+    len(data),
+    read,
+  )
+
+
+def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Folders of versions in or at most two levels below a folder."""
+  levels = ("", "*/", "*/*/")
+  found = [p for level in levels for p in folder.glob(level + INFO)]
+  return [p.parent for p in found if not p.parent.name.startswith("incomplete")]
+
+
+def _version(folder: pathlib.Path) -> list[int]:
+  return [int(x) for x in folder.name.split(".") if x.isdigit()]

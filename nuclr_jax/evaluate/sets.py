@@ -1,0 +1,221 @@
+"""Evaluation sets of photos: captioned ones, and ones with a class each.
+
+Where a set lies is said in one string: `NAME`, `NAME:SPLIT` (a prepared TFDS
+data set), or, for sets with classes, `NAME=FOLDER` with `FOLDER/CLASS/*.jpg`
+or `FOLDER/SPLIT/CLASS/*.jpg` (`NAME` alone if it lies beside prepared sets).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from nuclr_jax.data import captioned, images, prepared, sources
+from nuclr_jax.data.sources import Pictures
+from nuclr_jax.evaluate import driver, prompts
+from nuclr_jax.evaluate.driver import Evaluator, ImageTextSet, LabelledSet
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+TEST_SPLITS = ("test", "validation", "val")
+
+
+class Place(NamedTuple):
+  """Where an evaluation set lies."""
+
+  name: str  # what its metrics and prompts are called
+  source: str  # a folder, or a prepared data set
+  split: str | None
+
+
+def parse(text: str) -> Place:
+  """Reads a string as in the module's docstring.
+
+  Example:
+    >>> parse("coco:test"), parse("imagenet=/data/imagenet/val").source
+    (Place(name='coco', source='coco', split='test'), '/data/imagenet/val')
+  """
+  name, equals, source = text.partition("=")
+  if not equals:
+    source, _, split = text.partition(":")
+    return Place(source.partition("/")[0], source, split or None)
+  folder, _, split = source.rpartition(":")
+  return Place(name, folder, split) if folder else Place(name, source, None)
+
+
+def image_text_set(
+  name: str, split: str, *, size: int, data_dir: str | os.PathLike | None = None
+) -> ImageTextSet:
+  """Images of a prepared data set with all their captions.
+
+  A group is an image and its captions. Images are resized to size x size
+  pixels whatever their shape, as in the published protocol.
+
+  Args:
+    name: See `prepared.find`.
+    split: Name of the split.
+    size: In pixels.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such data set or split.
+  """
+  data = captioned.open_split(name, split, data_dir)
+  return ImageTextSet(
+    captioned.pictures(data, lambda image: images.resize(image, size)),
+    np.arange(data.num_records),
+    captioned.captions(data),
+    np.array(data.index.record),
+  )
+
+
+def labelled_set(
+  place: Place,
+  *,
+  size: int,
+  split: str | None = None,
+  data_dir: str | os.PathLike | None = None,
+) -> LabelledSet:
+  """Images with classes, and CLIP's prompts for them.
+
+  Pictures are central squares, size x size pixels.
+
+  Args:
+    place: Where they lie. A folder's classes are its sub-folders, in order.
+    size: In pixels.
+    split: If the place names none; by default the test split.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such data set, or it has no classes.
+  """
+  split = place.split or split
+
+  def to_picture(data: bytes, what) -> images.Picture:
+    try:
+      return images.resize_and_crop(images.decode(data), size)
+    except ValueError as error:
+      raise ValueError(f"{what}: {error}") from error
+
+  folder = class_folder(place, data_dir)
+  if folder is None:
+    found = _of_data_set(place, split, to_picture, data_dir)
+  else:
+    found = _of_folder(folder, split, to_picture)
+  fetch, label, classes = found
+  return LabelledSet(
+    Pictures(len(label), fetch), label, prompts.make(place.name, classes)
+  )
+
+
+def check(place: Place, data_dir: str | os.PathLike | None = None) -> None:
+  """Raises ValueError unless there is something at a place."""
+  if class_folder(place, data_dir) is None:
+    prepared.find(place.source, data_dir)
+
+
+def class_folder(
+  place: Place, data_dir: str | os.PathLike | None = None
+) -> pathlib.Path | None:
+  """The folder of classes that a place is, if it is no prepared data set."""
+  folder = sources.cache_dir(data_dir) / pathlib.Path(place.source).expanduser()
+  is_folder = folder.is_dir() and not any(folder.rglob(prepared.INFO))
+  return folder if is_folder else None
+
+
+def zero_shot_when_asked(place: Place, **options) -> Evaluator:
+  """`driver.zero_shot_evaluator` of a set that is opened when it first runs."""
+
+  @cache
+  def evaluator():
+    data = labelled_set(place, **options)
+    return driver.zero_shot_evaluator(data, place.name)
+
+  return lambda embed: evaluator()(embed)
+
+
+def probe_when_asked(place: Place, **options) -> Evaluator:
+  """`driver.probe_evaluator`, likewise; it needs the splits train and test."""
+
+  @cache
+  def evaluator():
+    place_of_all = place._replace(split=None)
+    train = labelled_set(place_of_all, split="train", **options)
+    test = labelled_set(place, **options)
+    return driver.probe_evaluator(train, test, place.name)
+
+  return lambda embed: evaluator()(embed)
+
+
+Found = tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, Sequence[str]]
+
+
+def _of_folder(folder, split, to_picture) -> Found:
+  """Pictures, labels and names of the classes of a folder."""
+  choices = TEST_SPLITS if split is None else (split,)
+  if split in TEST_SPLITS:
+    choices = (split, *TEST_SPLITS)
+  folder = next((folder / x for x in choices if (folder / x).is_dir()), folder)
+  classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
+  paths, label = [], []
+  for i, name in enumerate(classes):
+    files = sorted((folder / name).iterdir())
+    found = [x for x in files if x.suffix.lower() in SUFFIXES]
+    paths += found
+    label += [i] * len(found)
+  if not paths:
+    raise ValueError(
+      f"{folder} holds no images in sub-folders, one for each class; it holds "
+      f"{sorted(x.name for x in folder.iterdir())[:5]}"
+    )
+
+  def fetch(numbers):
+    return np.stack(
+      images.in_threads(
+        lambda i: to_picture(paths[i].read_bytes(), paths[i]), list(numbers)
+      )
+    )
+
+  return fetch, np.array(label), classes
+
+
+def _of_data_set(place, split, to_picture, data_dir) -> Found:
+  """Likewise of a prepared TFDS data set."""
+  import tensorflow_datasets as tfds
+
+  splits = TEST_SPLITS if split is None else (split,)
+  for i, name in enumerate(splits):
+    try:
+      data = prepared.open_split(place.source, name, data_dir)
+      break
+    except ValueError:
+      if i == len(splits) - 1:
+        raise
+  kinds = {
+    kind: [k for k, f in data.features.items() if isinstance(f, kind)]
+    for kind in (tfds.features.Image, tfds.features.ClassLabel)
+  }
+  if not all(kinds.values()):
+    raise ValueError(
+      f"{data.name} needs an image feature and a class label; its features are "
+      f"{sorted(data.features)}"
+    )
+  image, label = (
+    name if name in names else names[0]
+    for name, names in zip(("image", "label"), kinds.values(), strict=True)
+  )
+
+  def fetch(numbers):
+    rows = [row[image] for row in data.read(numbers)]
+    return np.stack(images.in_threads(lambda x: to_picture(x, data.name), rows))
+
+  labels = [
+    int(row[label])
+    for start in range(0, data.length, captioned.SCANNED)
+    for row in data.read(
+      range(start, min(start + captioned.SCANNED, data.length))
+    )
+  ]
+  return fetch, np.array(labels), data.features[label].names
