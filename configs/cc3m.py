@@ -139,6 +139,8 @@ def get_config(arg: str = "") -> ConfigDict:
   config.eval_every = 5466  # an epoch
   config.checkpoint_every = 2000
   config.max_checkpoints = 2
+  config.keep_best = config_dict.placeholder(str)  # a validation score
+  config.num_workers = 0  # processes that make batches
   config.warm_start = config_dict.placeholder(str)  # a popularity.npz
   config.refresh = dict(  # exact popularities; 0 = never
     every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200

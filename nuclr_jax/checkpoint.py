@@ -22,8 +22,11 @@ log = logging.getLogger(__name__)
 Meta = dict[str, Any]
 
 
+NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
+
+
 def open_to_write(
-  workdir: pathlib.Path, *, max_to_keep: int = 2
+  workdir: pathlib.Path, *, max_to_keep: int = 2, name: str = NEWEST
 ) -> ocp.CheckpointManager:
   """Opens the checkpoints of a workdir; what a killed run left is put aside.
 
@@ -31,7 +34,7 @@ def open_to_write(
   that neither reading nor writing trips over it. Only one run may have them
   open to write.
   """
-  folder = _folder(workdir)
+  folder = _folder(workdir, name)
   with processes.first_before_others("incomplete checkpoints"):
     for entry in folder.iterdir() if folder.exists() else ():
       if entry.name.isdigit() and not _complete(entry):
@@ -42,21 +45,26 @@ def open_to_write(
   return ocp.CheckpointManager(folder, options=options)
 
 
-def open_to_read(workdir: pathlib.Path) -> ocp.CheckpointManager:
+def open_to_read(
+  workdir: pathlib.Path, *, name: str = NEWEST
+) -> ocp.CheckpointManager:
   """Opens the checkpoints without touching them, also beside a training run.
 
   Raises:
     ValueError: If there is no complete one.
   """
-  if not steps(workdir):
-    raise ValueError(f"{workdir} holds no complete checkpoint; train first")
+  if not _steps(_folder(workdir, name)):
+    hint = "train first" if name == NEWEST else "train with --config.keep_best"
+    raise ValueError(
+      f"{_folder(workdir, name)} holds no complete checkpoint; {hint}"
+    )
   options = ocp.CheckpointManagerOptions(create=False)
-  return ocp.CheckpointManager(_folder(workdir), options=options)
+  return ocp.CheckpointManager(_folder(workdir, name), options=options)
 
 
 def steps(workdir: pathlib.Path) -> list[int]:
   """Steps of the complete checkpoints, in order."""
-  return _steps(_folder(workdir))
+  return _steps(_folder(workdir, NEWEST))
 
 
 def latest(manager: ocp.CheckpointManager) -> int | None:
@@ -154,8 +162,8 @@ def _steps(folder: pathlib.Path) -> list[int]:
   )
 
 
-def _folder(workdir: pathlib.Path) -> pathlib.Path:
-  return workdir.absolute() / "checkpoints"
+def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
+  return workdir.absolute() / name
 
 
 def _complete(entry: pathlib.Path) -> bool:

@@ -10,39 +10,24 @@ import inspect
 import os
 from typing import Any, NamedTuple
 
+from jax.sharding import Mesh
 import numpy as np
 import optax
 
+from nuclr_jax import sharding
 from nuclr_jax.datasets import DATASETS, Data
 from nuclr_jax.hooks import Hook, refresh_popularity
 from nuclr_jax.models import MODELS, Model, microbatched
 from nuclr_jax.objectives import OBJECTIVES, Objective
-from nuclr_jax.optimizer import is_frozen, make_optimizer, make_schedule
-from nuclr_jax.popularity.files import load_zeta
-from nuclr_jax.types import Params, Sides
-
-Config = Any  # a mapping, or an ml_collections.ConfigDict
-
-# Keys of a config and their defaults; `...` marks those without one.
-DEFAULTS = dict(
-  data=...,
-  model=...,
-  objective=...,
-  optimizer=...,
-  batch_size=...,
-  num_microbatches=1,  # pieces of a batch that the encoders see at a time
-  num_epochs=...,
-  seed=0,
-  num_devices=None,  # None = all
-  shard_params=False,  # split params and optimizer state over the devices
-  offload_rows=False,  # keep per-sample state in the host's memory
-  log_every=50,  # steps
-  eval_every=0,  # steps; 0 = at the end only
-  checkpoint_every=0,  # steps; 0 = at the end only
-  max_checkpoints=2,
-  warm_start=None,  # popularity.npz of another run; zeta starts there
-  refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
+from nuclr_jax.optimizer import (
+  held,
+  is_frozen,
+  make_optimizer,
+  make_schedule,
 )
+from nuclr_jax.popularity.files import load_zeta
+from nuclr_jax.settings import Config, complete
+from nuclr_jax.types import Params, Sides
 
 
 class Experiment(NamedTuple):
@@ -115,7 +100,7 @@ def build(
   return Experiment(
     config=config,
     data=data,
-    model=microbatched(model, config["num_microbatches"]),
+    model=microbatched(held(model, freeze), config["num_microbatches"]),
     objective=objective,
     optimizer=_call(
       "optimizer",
@@ -126,6 +111,23 @@ def build(
     num_steps=num_steps,
     hooks=_hooks(config, data, objective, steps_per_epoch),
   )
+
+
+def make_mesh(config: Config) -> Mesh:
+  """The mesh of a config; a batch must divide over devices and microbatches.
+
+  Raises:
+    ValueError: If it does not, or for an impossible number of devices.
+  """
+  mesh = sharding.make_mesh(config["num_devices"])
+  pieces = config["num_microbatches"]
+  if config["batch_size"] % (mesh.size * pieces):
+    raise ValueError(
+      "batch_size must be a multiple of the number of devices times "
+      f"num_microbatches, got {config['batch_size']}, {mesh.size} and "
+      f"{pieces}; change one, or use fewer devices with num_devices"
+    )
+  return mesh
 
 
 def load_data(
@@ -160,32 +162,6 @@ def temperature_of(config: Config, params: Params) -> float:
       "with --temperature (nuclr popularity, nuclr evaluate --hubs)"
     )
   return float(spec.get("temperature", known["temperature"].default))
-
-
-def complete(config: Config) -> dict[str, Any]:
-  """Plain nested dicts with the defaults filled in.
-
-  Raises:
-    ValueError: For unknown or missing keys and impossible numbers.
-  """
-  config = _plain(config)
-  unknown = sorted(set(config) - set(DEFAULTS))
-  if unknown:
-    raise ValueError(
-      f"unknown config keys {unknown}; known are {sorted(DEFAULTS)}"
-    )
-  config = DEFAULTS | config
-  missing = sorted(key for key, value in config.items() if value is ...)
-  if missing:
-    raise ValueError(f"the config lacks {missing}")
-  positive = "batch_size num_microbatches num_epochs log_every max_checkpoints"
-  for key in positive.split():
-    if not config[key] > 0:
-      raise ValueError(f"{key} must be greater than 0, got {config[key]}")
-  for key in ("seed", "eval_every", "checkpoint_every"):
-    if config[key] < 0:
-      raise ValueError(f"{key} must be at least 0, got {config[key]}")
-  return config
 
 
 def _warm_start(config, data) -> dict[str, Sides]:
@@ -285,12 +261,3 @@ def _resolve(where, value, span):
     return make_schedule(**value, **span)
   except (ValueError, TypeError) as error:
     raise ValueError(f"{where}: {error}") from error
-
-
-def _plain(config):
-  """Nested dicts and tuples, from any mapping."""
-  if isinstance(config, Mapping) or hasattr(config, "to_dict"):
-    return {key: _plain(value) for key, value in config.items()}
-  if isinstance(config, list | tuple):
-    return tuple(map(_plain, config))
-  return config

@@ -7,6 +7,7 @@ import re
 import jax
 import optax
 
+from nuclr_jax.models import Model
 from nuclr_jax.types import PyTree
 
 
@@ -156,6 +157,30 @@ def is_frozen(name: str, freeze: Sequence[str]) -> bool:
     [True, False]
   """
   return any(re.fullmatch(f"(?:{part})(?:/.*)?", name) for part in freeze)
+
+
+def held(model: Model, freeze: Sequence[str]) -> Model:
+  """The model without gradients of frozen parameters.
+
+  The optimizer would drop them; so nobody computes them, and activations that
+  only they need are not kept.
+
+  Args:
+    model: Any model.
+    freeze: See `make_optimizer`.
+  """
+  if not freeze:
+    return model
+
+  def hold(path, x):
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return jax.lax.stop_gradient(x) if is_frozen(f"model/{name}", freeze) else x
+
+  def apply(params, *args, **kwargs):
+    params = jax.tree_util.tree_map_with_path(hold, params)
+    return model.apply(params, *args, **kwargs)
+
+  return model._replace(apply=apply)
 
 
 def _shifted(schedule, offset):

@@ -27,6 +27,8 @@ FREE = (
   "eval_every",
   "checkpoint_every",
   "max_checkpoints",
+  "keep_best",
+  "num_workers",
 )
 MUST_BE_FINITE = ("train/loss", "train/gradient_norm")  # others may be inf
 

@@ -12,15 +12,18 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from nuclr_jax import (
+  best,
   checkpoint,
   experiment,
   processes,
   records,
   restore,
+  settings,
   sharding,
 )
 from nuclr_jax.evaluate import driver
-from nuclr_jax.experiment import Config, Experiment
+from nuclr_jax.experiment import Experiment
+from nuclr_jax.settings import Config
 from nuclr_jax.train_state import (
   TrainState,
   make_train_step,
@@ -68,34 +71,42 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
-  config = experiment.complete(config)
+  config = settings.complete(config)
   workdir = pathlib.Path(workdir)
-  mesh = make_mesh(config)
+  mesh = experiment.make_mesh(config)
   processes.check_shared(workdir)
   processes.check_same("config", config)
   fresh = not checkpoint.steps(workdir)
   if not fresh:
-    there = experiment.complete(records.read_config(workdir))
+    there = settings.complete(records.read_config(workdir))
     records.check_config(workdir, there, config)
   with processes.first_before_others("data and config"):
     parts = _parts(parts, config, data_dir, fresh=fresh)
     records.write_config(workdir, config)
-  processes.check_same("data set or version", restore.meta(parts))
+  meta = restore.meta(parts)
+  processes.check_same("data set or version", meta)
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
   )
-  with jax.set_mesh(mesh), contextlib.closing(manager):
+  with (
+    jax.set_mesh(mesh),
+    contextlib.closing(manager),
+    best.keeper(workdir, config["keep_best"], meta) as offer,
+  ):
     restore.write_keys(workdir, parts)
     train_state = restore.start(parts, mesh, manager)
     done = workdir / records.METRICS
     if int(train_state.step) < parts.num_steps:
-      train_state = _train(parts, mesh, manager, workdir, train_state)
+      train_state = _train(
+        parts, mesh, manager, workdir, train_state, meta, offer
+      )
     elif done.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
       return Result(train_state, json.loads(done.read_text()), True)
     if int(train_state.step) < parts.num_steps:
       return Result(train_state, {}, False)
     metrics = evaluate(parts, mesh, train_state)
+    offer(parts.num_steps, train_state, metrics)
   step = parts.num_steps
   with _recording(workdir, step) as write:
     write(step, metrics)
@@ -112,6 +123,7 @@ def load(
   *,
   data_dir: str | os.PathLike | None = None,
   parts: Experiment | None = None,
+  checkpoints: str = checkpoint.NEWEST,
 ) -> tuple[Experiment, Mesh, TrainState]:
   """Loads a run: its parts, its mesh and its newest checkpoint.
 
@@ -121,13 +133,16 @@ def load(
     workdir: Folder of a run.
     data_dir: Folder of prepared data sets.
     parts: The parts to use instead of those that the run's config names.
+    checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the one that was
+      best on validation (see `keep_best` in a config).
 
   Raises:
     ValueError: If the workdir holds no run, or no complete checkpoint.
   """
   workdir = pathlib.Path(workdir)
-  config = experiment.complete(records.read_config(workdir))
-  mesh, manager = make_mesh(config), checkpoint.open_to_read(workdir)
+  config = settings.complete(records.read_config(workdir))
+  mesh = experiment.make_mesh(config)
+  manager = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     parts = _parts(parts, config, data_dir, fresh=False)
     return parts, mesh, restore.start(parts, mesh, manager)
@@ -140,23 +155,6 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
   for split, evaluators in parts.data.evaluators.items():
     metrics |= driver.run(evaluators, embed, split)
   return metrics
-
-
-def make_mesh(config: Config) -> Mesh:
-  """The mesh of a config; a batch must divide over devices and microbatches.
-
-  Raises:
-    ValueError: If it does not, or for an impossible number of devices.
-  """
-  mesh = sharding.make_mesh(config["num_devices"])
-  pieces = config["num_microbatches"]
-  if config["batch_size"] % (mesh.size * pieces):
-    raise ValueError(
-      "batch_size must be a multiple of the number of devices times "
-      f"num_microbatches, got {config['batch_size']}, {mesh.size} and "
-      f"{pieces}; change one, or use fewer devices with num_devices"
-    )
-  return mesh
 
 
 def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
@@ -175,12 +173,13 @@ def _parts(parts, config, data_dir, *, fresh: bool) -> Experiment:
   return parts
 
 
-def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
+def _train(
+  parts, mesh, manager, workdir, train_state, meta, offer
+) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
   config, first, last = parts.config, int(train_state.step), parts.num_steps
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
-  meta = restore.meta(parts)
   window = []  # (step, metrics on the device) since the last line of the log
   place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
@@ -189,6 +188,8 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
     _batches(parts, mesh, first) as batches,
     processes.stop_on_signal() as stop_requested,
   ):
+    if config["keep_best"] and first == 0:  # also finds a wrong name early
+      offer(0, train_state, _validate(parts, make_embed(train_state), 0, write))
     for step in range(first + 1, last + 1):
       train_state, metrics = step_fn(train_state, next(batches))
       window.append((step, metrics))
@@ -210,16 +211,23 @@ def _train(parts, mesh, manager, workdir, train_state) -> TrainState:
           manager, step, train_state, meta | {"position": position}
         )
       if _every(config["eval_every"], step) and step < last:
-        evaluators = parts.data.evaluators["validation"]
-        scores = driver.run(evaluators, make_embed(train_state), "validation")
-        write(step, scores)
-        log.info("step %d  %s", step, records.summary(scores))
+        scores = _validate(parts, make_embed(train_state), step, write)
+        offer(step, train_state, scores)
       if stopping:
         break
   manager.wait_until_finished()
   if step < last:
     log.info("stopped at step %d of %d; the same command goes on", step, last)
   return train_state
+
+
+def _validate(parts, embed, step, write) -> Metrics:
+  """The scores of the split validation, which are also recorded."""
+  evaluators = parts.data.evaluators["validation"]
+  scores = driver.run(evaluators, embed, "validation")
+  write(step, scores)
+  log.info("step %d  %s", step, records.summary(scores))
+  return scores
 
 
 def _compile(parts, train_state):
@@ -250,6 +258,7 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
     start_step=first_step,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
+    num_workers=parts.config["num_workers"],
   ) as stream:
     yield (jax.tree.map(put, batch) for batch in stream)
 

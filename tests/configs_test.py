@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import datasets, experiment, train_state
+from nuclr_jax import datasets, experiment, settings, train_state
 
 PATH = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
 README = PATH.parents[1] / "README.md"
@@ -41,7 +41,7 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
 
 
 def test_the_command_line_can_change_every_key(tiny):
-  assert set(tiny().keys()) == set(experiment.DEFAULTS)
+  assert set(tiny().keys()) == set(settings.DEFAULTS)
 
 
 def test_the_readme_names_keys_that_exist():

@@ -13,6 +13,7 @@ from nuclr_jax import (
   experiment,
   models,
   objectives,
+  settings,
   sharding,
   train,
   train_state,
@@ -196,4 +197,4 @@ def test_a_count_must_divide_the_rows():
 def test_the_whole_batch_must_divide(tiny):
   config = tiny(batch_size=60, num_microbatches=8)
   with pytest.raises(ValueError, match="num_microbatches, got 60, 1 and 8"):
-    train.make_mesh(experiment.complete(config))
+    experiment.make_mesh(settings.complete(config))

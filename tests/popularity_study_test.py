@@ -7,7 +7,7 @@ import popularity_report
 import popularity_study
 import pytest
 
-from nuclr_jax import experiment, markdown
+from nuclr_jax import markdown, settings
 
 HERE = pathlib.Path(popularity_study.__file__).parent
 
@@ -44,7 +44,7 @@ def test_every_variant_has_the_same_seeds():
 def test_variants_differ_in_zeta_only(variant):
   config = popularity_study.make_config(variant, 0)
   base = popularity_study.make_config(popularity_study.VARIANTS[0], 0)
-  experiment.complete(config)
+  settings.complete(config)
   for key in config:
     if key not in ("objective", "refresh", "warm_start"):
       assert config[key] == base[key]

@@ -6,7 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import checkpoint, experiment, restore, sharding, train
+from nuclr_jax import (
+  checkpoint,
+  experiment,
+  restore,
+  settings,
+  sharding,
+  train,
+)
 from nuclr_jax.data import keys, sources
 from nuclr_jax.objectives.queue import Queue
 
@@ -48,7 +55,7 @@ def build(tiny, data_dir):
 @pytest.fixture(scope="module")
 def run(tiny, build, tmp_path_factory):
   """A finished run on the old pairs: its config, workdir and parts."""
-  config = experiment.complete(tiny(num_epochs=1, checkpoint_every=0))
+  config = settings.complete(tiny(num_epochs=1, checkpoint_every=0))
   workdir = tmp_path_factory.mktemp("restore") / "run"
   parts = build(config, OLD, "old")
   assert train.fit(config, workdir, parts=parts).finished

@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from nuclr_jax import (
   objectives,
   optimizer,
   records,
+  settings,
   sharding,
   train,
   train_state,
@@ -78,6 +80,43 @@ def test_a_run_leaves_everything_in_its_workdir(
   assert train.fit(config, tmp_path, parts=build(config)).metrics == metrics
 
 
+def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
+  score = "validation/mean_recall@10"
+  config = tiny(eval_every=5, keep_best=score, seed=1)
+  parts = build(config)
+  train.fit(config, tmp_path, parts=parts)
+  found = {
+    row["step"]: row[score]
+    for row in records.read_history(tmp_path)
+    if score in row
+  }
+  assert sorted(found) == [0, 5, 10, 15, 20]  # also the state before training
+  step = max(found, key=found.get)  # the first of equal ones
+
+  def load(**kwargs):
+    return train.load(tmp_path, parts=parts, **kwargs)
+
+  best = load(checkpoints=checkpoint.BEST)
+  assert int(best[2].step) == step
+  assert train.evaluate(*best)[score] == found[step]
+  assert int(load()[2].step) == 20
+
+  # From an earlier checkpoint the run comes past its best step again.
+  shutil.rmtree(tmp_path / "checkpoints" / "20")
+  (tmp_path / "metrics.json").unlink()
+  train.fit(config, tmp_path, parts=parts)
+  assert int(load(checkpoints=checkpoint.BEST)[2].step) == step
+
+
+def test_an_unknown_score_to_keep_stops_at_once(tiny, build, tmp_path):
+  config = tiny(keep_best="validation/recall")
+  with pytest.raises(ValueError, match="'validation/recall', which is no sco"):
+    train.fit(config, tmp_path, parts=build(config))
+  assert not checkpoint.steps(tmp_path)
+  with pytest.raises(ValueError, match="keep_best"):
+    train.load(tmp_path, parts=build(config), checkpoints=checkpoint.BEST)
+
+
 def test_runs_can_share_their_data(tiny, build):
   assert build(tiny()).data is build(tiny(seed=1)).data
   with pytest.raises(ValueError, match="config.data.name is 'cc3m'"):
@@ -98,7 +137,7 @@ def test_restores_on_another_number_of_devices(
 ):
   """8 devices, then 1, then 4, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
-  workdir, config = tmp_path / "moved", experiment.complete(tiny(log_every=1))
+  workdir, config = tmp_path / "moved", settings.complete(tiny(log_every=1))
   parts = build(config)
   straight = train.fit(config, tmp_path / "straight", parts=parts)
   for num_devices, last, split in ((8, 7, True), (1, 14, True), (4, 20, False)):
@@ -135,7 +174,7 @@ def test_evaluating_leaves_a_run_in_progress_alone(
 ):
   config = tiny(num_epochs=0.003)
   with pytest.raises(ValueError, match="no complete checkpoint"):
-    records.write_config(tmp_path, experiment.complete(config))
+    records.write_config(tmp_path, settings.complete(config))
     train.load(tmp_path, data_dir=data_dir)
   train.fit(config, tmp_path, parts=build(config))
   folder = tmp_path / "checkpoints"
@@ -230,7 +269,7 @@ def test_a_signal_saves_and_says_how_to_go_on(sent, data_dir, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, build, tmp_path):
-  config = experiment.complete(tiny())
+  config = settings.complete(tiny())
   parts = build(config)
 
   def apply(params, state, pairs):
@@ -247,7 +286,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build, tmp_path):
 
 def test_ids_outside_the_state_stop_the_run(tiny, build, tmp_path):
   """On the device, too: rows past the end read NaN."""
-  config = experiment.complete(tiny())
+  config = settings.complete(tiny())
   parts = build(config)
   small = objectives.nuclr(num_pairs=1000, temperature=0.1)
   with pytest.raises(FloatingPointError, match="outside the range"):
@@ -263,7 +302,7 @@ class TestRefusals:
       train.fit(config, tmp_path, parts=build(config))
 
   def test_checkpoint_of_other_data(self, tiny, build, tmp_path):
-    config = experiment.complete(tiny(num_epochs=0.002))
+    config = settings.complete(tiny(num_epochs=0.002))
     parts = build(config)
     train.fit(config, tmp_path, parts=parts)
     source = parts.data.train._replace(fingerprint="other", keys=None)
@@ -364,6 +403,29 @@ class TestOptimizer:
         jax.tree.leaves(params[side]),
       )
       assert any(np.any(a != b) for a, b in zip(before, after, strict=True))
+
+  def test_nobody_computes_gradients_of_frozen_parameters(self, tiny, build):
+    """Frozen are a tower and a part of the other."""
+    freeze = ("model/image", "model/text/tokens")
+    gradients = {}
+    for name, frozen in (("some", freeze), ("none", ())):
+      parts = build(tiny(**{"optimizer.freeze": frozen}))
+      model, batch = parts.model, parts.data.train.fetch(np.arange(8))
+      params, state = model.init(jax.random.key(0))
+
+      def loss(params, model=model, state=state, batch=batch):
+        pairs, _ = model.apply(params, state, batch, key=None, train=False)
+        return jnp.sum(pairs.image * pairs.text)
+
+      gradients[name] = jax.grad(loss)(params)
+    some, every = gradients["some"], gradients["none"]
+    assert not any(np.any(x) for x in jax.tree.leaves(some["image"]))
+    assert not np.any(some["text"]["tokens"]["embedding"])
+    assert np.any(every["text"]["tokens"]["embedding"])
+    chex.assert_trees_all_close(some["text"]["norm"], every["text"]["norm"])
+    chex.assert_trees_all_close(
+      some["image_projection"], every["image_projection"]
+    )
 
   def test_freeze_pattern_without_a_match(self):
     tx = optimizer.make_optimizer(0.1, freeze=("model/vision",))

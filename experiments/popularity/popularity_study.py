@@ -88,7 +88,7 @@ def execute(variant: Variant, seed: int, data, workdir: pathlib.Path, **sizes):
     config.warm_start = str(other / files.NAME)
   here = folder(workdir, variant.name, seed)
   parts = experiment.build(config, data=data)
-  mesh = train.make_mesh(parts.config)
+  mesh = experiment.make_mesh(parts.config)
   began = time.monotonic()
   result = train.fit(config, here, parts=parts)
   if not result.finished:

@@ -1,0 +1,64 @@
+"""The keys of a config, and their defaults."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Any  # a mapping, or an ml_collections.ConfigDict
+
+# Keys of a config and their defaults; `...` marks those without one.
+DEFAULTS = dict(
+  data=...,
+  model=...,
+  objective=...,
+  optimizer=...,
+  batch_size=...,
+  num_microbatches=1,  # pieces of a batch that the encoders see at a time
+  num_epochs=...,
+  seed=0,
+  num_devices=None,  # None = all
+  shard_params=False,  # split params and optimizer state over the devices
+  offload_rows=False,  # keep per-sample state in the host's memory
+  log_every=50,  # steps
+  eval_every=0,  # steps; 0 = at the end only
+  checkpoint_every=0,  # steps; 0 = at the end only
+  max_checkpoints=2,
+  keep_best=None,  # a score such as validation/mean_recall@1; see `best`
+  num_workers=0,  # processes that make batches; 0 = threads of this one
+  warm_start=None,  # popularity.npz of another run; zeta starts there
+  refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
+)
+
+
+def complete(config: Config) -> dict[str, Any]:
+  """Plain nested dicts with the defaults filled in.
+
+  Raises:
+    ValueError: For unknown or missing keys and impossible numbers.
+  """
+  config = _plain(config)
+  unknown = sorted(set(config) - set(DEFAULTS))
+  if unknown:
+    raise ValueError(
+      f"unknown config keys {unknown}; known are {sorted(DEFAULTS)}"
+    )
+  config = DEFAULTS | config
+  missing = sorted(key for key, value in config.items() if value is ...)
+  if missing:
+    raise ValueError(f"the config lacks {missing}")
+  positive = "batch_size num_microbatches num_epochs log_every max_checkpoints"
+  for key in positive.split():
+    if not config[key] > 0:
+      raise ValueError(f"{key} must be greater than 0, got {config[key]}")
+  for key in ("seed", "eval_every", "checkpoint_every"):
+    if config[key] < 0:
+      raise ValueError(f"{key} must be at least 0, got {config[key]}")
+  return config
+
+
+def _plain(config):
+  """Nested dicts and tuples, from any mapping."""
+  if isinstance(config, Mapping) or hasattr(config, "to_dict"):
+    return {key: _plain(value) for key, value in config.items()}
+  if isinstance(config, list | tuple):
+    return tuple(map(_plain, config))
+  return config
