@@ -1,0 +1,28 @@
+"""CC12M: as `configs/cc3m.py`, on more pairs.
+
+nuclr ingest --input='cc12m/*.tar' --dataset=cc12m
+nuclr train --config=configs/cc12m.py --workdir=runs/cc12m
+
+The argument after a colon is that of `configs/cc3m.py`.
+"""
+
+import importlib.util
+import pathlib
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """Makes the config, see the module's docstring."""
+  path = pathlib.Path(__file__).with_name("cc3m.py")
+  spec = importlib.util.spec_from_file_location("cc3m", path)
+  cc3m = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(cc3m)
+  config = cc3m.get_config(arg)
+  if config.data.train == "cc3m":  # not the smoke run
+    config.data.train = "cc12m"
+    config.optimizer.learning_rate.warmup_epochs = 0.0279  # 500 steps
+    config.eval_every = 17_937  # an epoch
+    if config.objective.get("zeta_init"):
+      config.objective.zeta_init = 0.0
+  return config

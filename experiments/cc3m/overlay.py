@@ -1,0 +1,115 @@
+"""Draws runs over the published curves of CC3M.
+
+python experiments/cc3m/overlay.py --runs=runs/cc3m,runs/sogclr \
+  --out=experiments/cc3m/curves.png
+
+The published ones (`official_curves.csv`) are of the two runs, NUCLR and
+SogCLR, whose logs the authors put beside their code: 30 epochs of CC3M, batch
+512, float32, two A100s. A run's curves are those of its `history.jsonl`; it may
+still be training.
+"""
+
+import csv
+import pathlib
+
+from absl import app, flags, logging
+from matplotlib.figure import Figure
+import numpy as np
+
+from nuclr_jax import checkpoint, records
+
+RUNS = flags.DEFINE_list("runs", [], "Workdirs, with commas.")
+OUT = flags.DEFINE_string("out", "curves.png", "The picture.")
+PUBLISHED = pathlib.Path(__file__).with_name("official_curves.csv")
+
+# Title, our metric (fractions), column of the published curves, its scale.
+PANELS = (
+  (
+    "COCO, validation: mean R@1 (%)",
+    "validation/coco/mean_recall@1",
+    "coco_val_r1",
+    1.0,
+  ),
+  (
+    "Flickr30k, validation: mean R@1 (%)",
+    "validation/flickr30k/mean_recall@1",
+    "flickr_val_r1",
+    1.0,
+  ),
+  (
+    "COCO, validation: mean of R@1, 5, 10 (%)",
+    "validation/coco/mean_recall",
+    "coco_val_r_mean",
+    1.0,
+  ),
+  (
+    "CIFAR-100, zero-shot top-1 (%)",
+    "test/zero_shot_cifar100/top1",
+    "zeroshot_zeroshot_top1",
+    100.0,
+  ),
+)
+
+
+def published() -> dict[str, dict[str, np.ndarray]]:
+  """Columns of each algorithm's epochs."""
+  with PUBLISHED.open(newline="") as file:
+    rows = list(csv.DictReader(file))
+  found = {}
+  for name in sorted({row["algorithm"] for row in rows}):
+    own = [row for row in rows if row["algorithm"] == name]
+    found[name] = {
+      key: np.array([float(row[key] or "nan") for row in own])
+      for key in own[0]
+      if key != "algorithm"
+    }
+  return found
+
+
+def epochs_per_step(workdir: pathlib.Path) -> float:
+  """From a run's newest checkpoint."""
+  manager = checkpoint.open_to_read(workdir)
+  meta = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  manager.close()
+  return 1 / (meta["sizes"]["num_pairs"] // meta["config"]["batch_size"])
+
+
+def main(argv) -> None:
+  """Draws the picture."""
+  del argv
+  logging.set_verbosity(logging.WARNING)  # Orbax is chatty
+  runs = [
+    (path.name, epochs_per_step(path), records.read_history(path))
+    for path in map(pathlib.Path, RUNS.value)
+  ]
+  figure = Figure(figsize=(11, 7.5), layout="constrained")
+  for axes, (title, metric, column, scale) in zip(
+    figure.subplots(2, 2).flat, PANELS, strict=True
+  ):
+    for name, columns in published().items():
+      # The published numbers of epoch e are those after e + 1 epochs.
+      axes.plot(
+        columns["epoch"] + 1,
+        scale * columns[column],
+        "--",
+        label=f"published: {name}",
+      )
+    for name, epochs, history in runs:
+      rows = [row for row in history if metric in row]
+      if rows:
+        axes.plot(
+          [epochs * row["step"] for row in rows],
+          [100 * row[metric] for row in rows],
+          marker=".",
+          label=name,
+        )
+    axes.set_title(title)
+    axes.set_xlabel("epochs")
+    axes.grid(alpha=0.3)
+  figure.axes[0].legend(frameon=False)
+  figure.savefig(OUT.value, dpi=110)
+  print(f"wrote {OUT.value}")
+
+
+if __name__ == "__main__":
+  app.run(main)
