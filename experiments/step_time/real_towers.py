@@ -1,0 +1,239 @@
+"""Pairs per second with ResNet-50 and DistilBERT, PyTorch beside it; JSON out.
+
+python experiments/step_time/real_towers.py --batch_size=512 --dtype=bfloat16
+
+A step is everything that training does on the device: both towers, the loss
+with its per-sample state, AdamW. Pictures and captions are random and already
+there. The forms take turns in every round:
+
+  nuclr, clip  this library
+  torch        NUCLR with the same towers of timm (else transformers) and
+               transformers: autocast, channels-last, torch.compile, fused AdamW
+               (left out without the extra `parity`)
+
+`flops_per_pair` is three times what XLA counts in the towers' forward pass.
+`of_products` is the rate reached as a share of that of a large matrix product
+in the same type, measured in the same run; `mfu` the share of the rate that the
+maker states for dense products in bfloat16, where it is known.
+"""
+
+import functools
+import gc
+import json
+import sys
+import time
+
+from absl import app, flags
+import common
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nuclr_jax import Batch, host, models, objectives, optimizer, train_state
+
+BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
+SIZE = flags.DEFINE_integer("size", 256, "Of the pictures, in pixels.")
+LENGTH = flags.DEFINE_integer("length", 30, "Tokens of a caption.")
+DTYPE = flags.DEFINE_enum(
+  "dtype", "bfloat16", ["bfloat16", "float32"], "Of the towers' activations."
+)
+STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
+FORMS = flags.DEFINE_list("forms", ["nuclr", "clip", "torch"], "Which.")
+COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
+VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
+
+# Dense bfloat16 products, flop/s, as their makers state.
+STATED = {
+  "NVIDIA A100": 312e12,
+  "NVIDIA H100": 989e12,
+  "NVIDIA H200": 989e12,
+  "TPU v4": 275e12,
+  "TPU v5 lite": 197e12,
+  "TPU v5e": 197e12,
+  "TPU v5p": 459e12,
+  "TPU v6 lite": 918e12,
+}
+
+
+def random_batch(step: int) -> Batch:
+  """Pictures and captions of 12 to 30 tokens; ids do not repeat."""
+  rng = np.random.default_rng(step % 4)
+  batch, size, length = BATCH.value, SIZE.value, LENGTH.value
+  text = rng.integers(1, VOCABULARY, (batch, length)).astype(np.int32)
+  text[np.arange(length) >= rng.integers(12, length + 1, batch)[:, None]] = 0
+  ids = (step * batch + np.arange(batch)) % NUM_PAIRS.value
+  image = rng.integers(0, 256, (batch, size, size, 3)).astype(np.uint8)
+  return Batch(image, text, ids.astype(np.int32))
+
+
+@functools.cache
+def towers() -> models.Model:
+  """ResNet-50 and DistilBERT."""
+  return models.towers(
+    image_shape=(SIZE.value, SIZE.value, 3),
+    vocab_size=VOCABULARY,
+    length=LENGTH.value,
+    image=dict(name="resnet50"),
+    text=dict(name="distilbert"),
+    dim=DIM,
+    dtype=DTYPE.value,
+  )
+
+
+class Jax:
+  """The train step of this library."""
+
+  def __init__(self, objective: objectives.Objective):
+    adamw = optimizer.make_optimizer(RATE, weight_decay=0.02)
+    parts, key = (towers(), objective, adamw), jax.random.key(0)
+    self.state = jax.jit(lambda: train_state.init_state(*parts, key))()
+    self.batches = [jax.device_put(random_batch(i)) for i in range(4)]
+    step = train_state.make_train_step(*parts, key)
+    self.step = jax.jit(step, donate_argnums=0)
+
+  def run(self, steps: int) -> None:
+    """Does some steps."""
+    for i in range(steps):
+      self.state, _ = self.step(self.state, self.batches[i % 4])
+    jax.block_until_ready(self.state)
+
+
+class Torch:
+  """The same in PyTorch."""
+
+  def __init__(self):
+    import torch
+    import torch_form
+    import torch_towers
+
+    self.torch = torch
+    self.device = "cuda" if torch.cuda.is_available() else "cpu"
+    self.towers = torch_towers.Towers(DIM).to(self.device).train()
+    self.towers.to(memory_format=torch.channels_last)
+    self.call = torch.compile(self.towers) if COMPILE.value else self.towers
+    self.loss = torch_form.Nuclr(
+      num_pairs=NUM_PAIRS.value,
+      temperature=0.01,
+      zeta_rate=1e-6,
+      device=self.device,
+    )
+    self.optimizer = torch.optim.AdamW(
+      self.towers.parameters(),
+      lr=RATE,
+      weight_decay=0.02,
+      fused=self.device == "cuda",
+    )
+    self.batches = [self._to_device(random_batch(i)) for i in range(4)]
+
+  def _to_device(self, batch):
+    image, text, ids = (
+      self.torch.as_tensor(x, device=self.device) for x in batch[:3]
+    )
+    image = image.permute(0, 3, 1, 2)
+    image = image.contiguous(memory_format=self.torch.channels_last)
+    return image, text.long(), ids.long()
+
+  def run(self, steps: int) -> None:
+    """Does some steps."""
+    torch = self.torch
+    low = DTYPE.value == "bfloat16"
+    for i in range(steps):
+      image, text, ids = self.batches[i % 4]
+      with torch.autocast(self.device, torch.bfloat16, enabled=low):
+        found = self.call(image, text)
+      found = [torch.nn.functional.normalize(x.float()) for x in found]
+      gradients = self.loss.step(*(x.detach() for x in found), ids)
+      torch.autograd.backward(found, gradients)
+      self.optimizer.step()
+      self.optimizer.zero_grad(set_to_none=True)
+    if self.device == "cuda":
+      torch.cuda.synchronize()
+
+
+def make(name: str):
+  """A form, or None if what it needs is not installed."""
+  if name == "torch":
+    try:
+      return Torch()
+    except ModuleNotFoundError as error:
+      print(f"torch is left out: {error}", file=sys.stderr)
+      return None
+  if name == "nuclr":
+    return Jax(objectives.nuclr(num_pairs=NUM_PAIRS.value, temperature=0.01))
+  return Jax(objectives.clip(temperature=0.01, learn_temperature=False))
+
+
+def flops_per_pair() -> float:
+  """Of a training step's towers."""
+  model, batch = towers(), random_batch(0)
+  inputs = jax.eval_shape(model.init, jax.random.key(0))
+
+  def forward(params, state, image, text):
+    found, _ = model.apply(params, state, Batch(image, text, None))
+    return found.image, found.text
+
+  lowered = jax.jit(forward).lower(*inputs, batch.image, batch.text)
+  return 3 * lowered.cost_analysis()["flops"] / BATCH.value
+
+
+def product_rate() -> float:
+  """Flop/s of a large matrix product."""
+  n = 4096 if jax.default_backend() == "cpu" else 8192
+  x = jnp.ones((n, n), DTYPE.value)
+  multiply = jax.jit(lambda x: x @ x * 1e-4)
+  multiply(x).block_until_ready()
+  times = []
+  for _ in range(5):
+    start = time.perf_counter()
+    multiply(x).block_until_ready()
+    times.append(time.perf_counter() - start)
+  return 2 * n**3 / min(times)
+
+
+def benchmark(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  host.keep_memory()
+  forms = {name: make(name) for name in FORMS.value}
+  forms = {name: form for name, form in forms.items() if form is not None}
+  for form in forms.values():
+    form.run(3)
+  seconds = {name: [] for name in forms}
+  for i in range(ROUNDS.value):
+    for name, form in forms.items():
+      start = time.perf_counter()
+      form.run(STEPS.value)
+      seconds[name].append((time.perf_counter() - start) / STEPS.value)
+      print(f"round {i + 1}: {name} {seconds[name][-1]:.3f} s", file=sys.stderr)
+      gc.collect()
+  flops, products = flops_per_pair(), product_rate()
+  kind = jax.devices()[0].device_kind
+  stated = next((x for k, x in STATED.items() if kind.startswith(k)), None)
+  rows = {}
+  for name, found in seconds.items():
+    rate = BATCH.value / float(np.median(found))
+    rows[name] = {
+      "ms": 1e3 * float(np.median(found)),
+      "pairs_per_s": rate,
+      "time_to_nuclr": float(np.median(np.divide(found, seconds["nuclr"]))),
+      "of_products": rate * flops / products,
+      "mfu": rate * flops / stated if stated else None,
+    }
+  memory = jax.devices()[0].memory_stats() or {}
+  settings = {
+    name: flags.FLAGS[name].value
+    for name in ("batch_size", "size", "length", "dtype", "steps", "rounds")
+  }
+  facts = {
+    "flops_per_pair": flops,
+    "product_rate": products,
+    "peak_bytes_of_jax": memory.get("peak_bytes_in_use"),
+  }
+  result = common.machine() | settings | facts | {"forms": rows}
+  print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(benchmark)
