@@ -202,6 +202,6 @@ def shrink(config: ConfigDict) -> None:
     dict(value=3e-3, first_value=0.0, warmup_epochs=1.0)
   )
   config.batch_size = 16
-  config.num_epochs = 12.0
-  config.log_every = 12
-  config.eval_every = config.checkpoint_every = 36
+  config.num_epochs = 60.0
+  config.log_every = 60
+  config.eval_every = config.checkpoint_every = 240

@@ -38,7 +38,7 @@ def main(argv) -> None:
   raw, data = out / "raw", out / "data"
   raw.mkdir(parents=True, exist_ok=True)
   data.mkdir(exist_ok=True)
-  splits = {"train": (200, (17, 50)), "validation": (48, ()), "test": (48, ())}
+  splits = {"train": (200, (17, 50)), "validation": (24, ()), "test": (24, ())}
   for seed, (split, (count, broken)) in enumerate(splits.items()):
     tar = raw / f"{split}.tar"
     if not tar.exists():

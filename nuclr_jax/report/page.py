@@ -40,8 +40,11 @@ def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
 
 
 def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
-  """Pictures, each with a note in HTML; notes alone if there are none."""
-  if images is None:
+  """Pictures, each with a note in HTML; notes alone if there are none.
+
+  Rows of features instead of pictures are not shown either.
+  """
+  if images is None or images.ndim < 3:
     figures = [f"<figure>{note}</figure>" for note in notes]
   else:
     figures = [

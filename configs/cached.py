@@ -1,0 +1,43 @@
+"""Projections of cached embeddings: minutes, without any tower.
+
+nuclr embed --config=configs/cc3m.py:clip_b16 --features --input=tfds:cc3m \
+  --output=cached/train
+nuclr embed ... --input=tfds:coco:validation --output=cached/coco_validation
+nuclr train --config=configs/cached.py --workdir=runs/cached \
+  --config.data.train=cached/train \
+  --config.data.validation="('cached/coco_validation',)"
+
+The argument after a colon is a name in `ALGORITHMS` of `configs/cc3m.py`.
+"""
+
+import importlib.util
+import pathlib
+
+from ml_collections import ConfigDict
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """Makes the config, see the module's docstring."""
+  path = pathlib.Path(__file__).with_name("cc3m.py")
+  spec = importlib.util.spec_from_file_location("cc3m", path)
+  cc3m = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(cc3m)
+  config = cc3m.get_config(arg)
+  config.data = ConfigDict(
+    dict(name="embeddings", train="cached/train", validation=(), test=())
+  )
+  config.model = ConfigDict(
+    dict(
+      name="heads",
+      dim=256,
+      hidden=1024,
+      dropout=0.1,
+      projection_bias=True,
+      normalize=config.model.normalize,
+    )
+  )
+  config.optimizer.learning_rate.value = 1e-3
+  config.batch_size = 4096
+  config.num_epochs = 20.0
+  config.eval_every = 500
+  return config

@@ -1,0 +1,256 @@
+"""From what users have to a prepared data set that TFDS reads.
+
+The input is cut into parts, which processes check and write on their own; what
+is finished stays, so the same call goes on after any interruption. Nothing
+that is wrong with an item stops the work, and nothing vanishes: what was left
+out is listed beside the records, with the reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
+import contextlib
+import datetime
+import fcntl
+import json
+import logging
+import multiprocessing
+import os
+import pathlib
+import re
+import shutil
+import signal
+import threading
+import time
+
+from nuclr_jax.data import inputs, parts, publish, sources
+
+log = logging.getLogger(__name__)
+
+VERSION = "1.0.0"
+FORMAT = 1  # of unfinished work; a change makes it begin anew
+LOG_SECONDS = 10.0
+
+
+def ingest(
+  input: str,
+  name: str,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  split: str = "train",
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+  max_size: int | None = None,
+  workers: int | None = None,
+) -> pathlib.Path:
+  """Makes a data set, or one more split of it, of images with captions.
+
+  Record i of a split is the i-th good image of the input, with one or more
+  captions and the key that the input gives it (keys of two files may be the
+  same). What is not good is in NAME-SPLIT.rejected.jsonl.
+
+  Args:
+    input: Files of img2dataset (tar or parquet), an annotation table, a folder
+      of images with texts, or `tfds:NAME`; also a pattern, a folder of such
+      files or a list with commas. Tables of Karpathy's kind make all their
+      splits; of `tfds:NAME` the split of the same name is taken, of
+      `tfds:NAME:SPLIT` the one that is named.
+    name: Name of the data set.
+    data_dir: Where data sets are, see `sources.cache_dir`.
+    split: Name of the split.
+    images: Folder that the paths of a table start from.
+    image_column: Column of the images, if it has no usual name.
+    caption_column: Column of the captions, likewise.
+    max_size: Images whose shorter side is longer become so small, in pixels.
+    workers: Processes that read; by default one for each core. With more than
+      one a script needs `if __name__ == "__main__"`.
+
+  Returns:
+    The folder of the data set.
+
+  Raises:
+    ValueError: If the input is not understood or nothing in it is good, or if
+      unfinished work of other inputs or options is in the way.
+
+  Example:
+    >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
+    PosixPath('/home/me/.cache/nuclr_jax/cc3m/1.0.0')
+  """
+  _check(name, split, max_size, workers)
+  home = sources.cache_dir(data_dir) / name
+  folder, work = home / VERSION, home / "incomplete"
+  if images is not None:
+    images = os.path.abspath(os.path.expanduser(images))
+  options = {
+    "images": images,
+    "image_column": image_column,
+    "caption_column": caption_column,
+  }
+  plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
+  splits = list(dict.fromkeys(part.split for part in plan.parts))
+  for own_split in splits:
+    _check(name, own_split, max_size, workers)
+  home.mkdir(parents=True, exist_ok=True)
+  with _alone(home):
+    there = publish.splits(folder)
+    _remove_leftovers(work, there)
+    todo = [part for part in plan.parts if part.split not in there]
+    for old in set(splits) & set(there):
+      log.info("split %s is in %s already; it stays as it is", old, folder)
+    if todo or not plan.parts:
+      options |= {"max_size": max_size, "part_size": inputs.PART_SIZE}
+      made = list(dict.fromkeys(part.split for part in todo))
+      options |= {"format": FORMAT, "splits": made, "input": plan.files}
+      _begin(work, options)
+      _write_parts(todo, work, max_size, workers or _num_cores())
+      publish.publish(
+        [(part.split, _stem(work, i)) for i, part in enumerate(todo)],
+        work,
+        folder,
+      )
+  return folder
+
+
+def _check(name, split, max_size, workers) -> None:
+  for what, value in (("--dataset", name), ("--split", split)):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", value) or value == "all":
+      raise ValueError(
+        f"{what}={value} is not a name: lower-case letters, digits and _, "
+        "and a letter first; nor can it be all"
+      )
+  if max_size is not None and max_size < parts.MIN_SIZE:
+    raise ValueError(
+      f"--max_size must be at least {parts.MIN_SIZE} pixels, got {max_size}"
+    )
+  if workers is not None and workers < 1:
+    raise ValueError(f"--workers must be at least 1, got {workers}")
+
+
+@contextlib.contextmanager
+def _alone(home: pathlib.Path) -> Iterator[None]:
+  """Keeps a second process out; a process that dies leaves no lock behind."""
+  handle = os.open(home, os.O_RDONLY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as error:
+    raise ValueError(f"another process is at work in {home}") from error
+  except OSError:
+    log.warning("%s: the file system has no locks", home)
+  try:
+    yield
+  finally:
+    os.close(handle)
+
+
+def _remove_leftovers(work: pathlib.Path, there: Mapping) -> None:
+  """Removes what an ingest that was killed after its end left behind."""
+  path = work / "ingest.json"
+  made = json.loads(path.read_text())["splits"] if path.exists() else []
+  if not made or set(made) & set(there):  # splits appear together
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _begin(work: pathlib.Path, options: Mapping) -> None:
+  """Notes what is being ingested, or checks that it is what was."""
+  path = work / "ingest.json"
+  options = json.loads(json.dumps(options, default=os.fspath))
+  if path.exists():
+    before = json.loads(path.read_text())
+    other = [x for x in options if options[x] != before.get(x)]
+    if other:
+      raise ValueError(
+        f"{work} holds an unfinished ingest of another {', '.join(other)}; "
+        "finish that one with its own command, or delete the folder"
+      )
+    log.info("going on with what is in %s", work)
+  else:
+    work.mkdir()
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(options, indent=2))
+    temporary.rename(path)
+
+
+def _stem(work: pathlib.Path, number: int) -> pathlib.Path:
+  return work / f"part-{number:05d}"
+
+
+def _write_parts(
+  todo: Sequence[parts.Part],
+  work: pathlib.Path,
+  max_size: int | None,
+  workers: int,
+) -> None:
+  """Writes the parts that are not there yet, and says how far it is."""
+  for path in work.glob("*.tmp"):
+    path.unlink()
+  stems = [_stem(work, i) for i in range(len(todo))]
+  jobs = [
+    (part, stem)
+    for part, stem in zip(todo, stems, strict=True)
+    if not stem.with_suffix(".npz").exists()
+  ]
+  log.info("%d parts, of which %d are to be read", len(todo), len(jobs))
+  done, images, rejected = len(todo) - len(jobs), 0, 0
+  start = last = time.monotonic()
+  for count, counts in enumerate(_results(jobs, max_size, workers), 1):
+    images, rejected = images + counts[0], rejected + counts[1]
+    now = time.monotonic()
+    if now - last < LOG_SECONDS and count < len(jobs):
+      continue
+    last, seconds = now, now - start
+    log.info(
+      "parts %d/%d  images/s %.0f  rejected %d  ETA %s",
+      done + count,
+      len(todo),
+      images / seconds,
+      rejected,
+      datetime.timedelta(seconds=round(seconds / count * (len(jobs) - count))),
+    )
+
+
+def _results(
+  jobs: Sequence[tuple[parts.Part, pathlib.Path]],
+  max_size: int | None,
+  workers: int,
+) -> Iterator[tuple[int, int]]:
+  """Runs the jobs; yields what each returns, as they end."""
+  if min(workers, len(jobs)) <= 1:
+    for job in jobs:
+      yield parts.write(*job, max_size=max_size)
+    return
+  context = multiprocessing.get_context("spawn")
+  listen, alive = context.Pipe(duplex=False)
+  pool = futures.ProcessPoolExecutor(
+    min(workers, len(jobs)),
+    mp_context=context,
+    initializer=_start_worker,
+    initargs=(listen,),
+  )
+  try:
+    waiting = [pool.submit(parts.write, *x, max_size=max_size) for x in jobs]
+    for future in futures.as_completed(waiting):
+      yield future.result()
+  except futures.process.BrokenProcessPool as error:
+    raise OSError(
+      "a worker process was killed, as happens without enough memory; the same "
+      "command goes on, and --workers=N makes do with fewer"
+    ) from error
+  finally:
+    alive.close()  # ends the workers
+    pool.shutdown(cancel_futures=True)
+
+
+def _start_worker(listen) -> None:
+  """Prepares a worker; it ends with its parent, however that ends."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+
+  def watch():
+    with contextlib.suppress(EOFError, OSError):
+      listen.recv()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+
+
+def _num_cores() -> int:
+  return len(os.sched_getaffinity(0))

@@ -1,0 +1,243 @@
+"""What users have, recognised and cut into parts."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+import glob
+import hashlib
+import logging
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from nuclr_jax.data import fields, prepared, readers, tables
+from nuclr_jax.data.parts import Part
+
+log = logging.getLogger(__name__)
+
+PART_SIZE = 5_000  # rows of a part, where the input does not say it
+BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
+HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
+SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
+UNDERSTOOD = (
+  "understood are .tar and .parquet files as img2dataset writes them, .parquet "
+  "files with images, .csv, .tsv, .json and .jsonl tables of images, folders "
+  "of .tar or .parquet files or of images with texts beside them, and tfds:NAME"
+)
+
+
+class Plan(NamedTuple):
+  """An input, cut into parts, in its order."""
+
+  parts: list[Part]
+  files: list[list[Any]]  # path, size and time of change of what they are from
+
+
+def plan(
+  given: str,
+  *,
+  split: str,
+  data_dir: str | os.PathLike | None = None,
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+) -> Plan:
+  """Finds out what an input is.
+
+  Args:
+    given: A path, a pattern or a folder, several of them with commas, or
+      tfds:NAME or tfds:NAME:SPLIT.
+    split: The split that is made, if the input does not say it.
+    data_dir: Where prepared TFDS data sets are.
+    images: Folder that the paths of a table start from.
+    image_column: Column of the images.
+    caption_column: Column of the captions.
+
+  Raises:
+    ValueError: If nothing is there, or it is not understood.
+  """
+  if images is not None and not pathlib.Path(images).is_dir():
+    raise ValueError(f"--images={images} is not a folder")
+  if given.startswith("tfds:"):
+    return _plan_tfds(given.removeprefix("tfds:"), split, data_dir)
+  paths = [path for item in _items(given) for path in _expand(item, split)]
+  paths = list(dict.fromkeys(paths))
+  columns = (image_column, caption_column)
+  kinds = {path.suffix if path.is_file() else "folder" for path in paths}
+  if images is not None and not kinds <= set(tables.SUFFIXES):
+    raise ValueError(
+      f"--images={images} goes with a table ({', '.join(tables.SUFFIXES)}); "
+      f"--input={given} is of the kinds {', '.join(sorted(kinds))}"
+    )
+  if kinds == {"folder"}:
+    return _plan_images(split, paths)
+  if kinds == {".tar"}:
+    parts = [Part(split, partial(readers.read_tar, str(x))) for x in paths]
+  elif kinds == {".parquet"}:
+    reads = [read for path in paths for read in _cut_parquet(path, columns)]
+    parts = [Part(split, read) for read in reads]
+  elif kinds <= set(tables.SUFFIXES):
+    how = dict(zip(("image_column", "caption_column"), columns, strict=True))
+    how |= {"split": split, "images": images}
+    rows = (row for path in paths for row in tables.read(path, **how))
+    parts = [part for x in tables.join(rows).items() for part in _cut(*x)]
+  else:
+    raise ValueError(
+      f"--input={given} is of the kinds {', '.join(sorted(kinds))}; name files "
+      f"of one kind; {UNDERSTOOD}"
+    )
+  return Plan(parts, [_stamp(path) for path in paths])
+
+
+def _items(given: str) -> list[str]:
+  """The parts of a list; a path that exists may have commas."""
+  return [given] if os.path.exists(given) else given.split(",")
+
+
+def _expand(item: str, split: str) -> list[pathlib.Path]:
+  """Files of an item, sorted; a folder of images stays one."""
+  item = os.path.expanduser(item.strip())
+  names = [item] if os.path.exists(item) else glob.glob(item, recursive=True)
+  found = [pathlib.Path(name).absolute() for name in sorted(names)]
+  if not found:
+    raise ValueError(f"--input: {item or 'an empty name'} is not there")
+  return [x for path in found for x in _files_of(path, split)]
+
+
+def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+  """The data files in a folder, or the path itself."""
+  if path.is_file():
+    return [path]
+  tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
+  of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
+  if tars:  # img2dataset writes .parquet files, too, without the images
+    return _of_split(path, tars, split)
+  if next(_images_of(path), None) and not of_hub:
+    return [path]
+  if not parquets:
+    raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
+  return _of_split(path, parquets, split)
+
+
+def _of_split(
+  folder: pathlib.Path, paths: list[pathlib.Path], split: str
+) -> list[pathlib.Path]:
+  """The files of one split, where names or folders tell several apart.
+
+  Images for a test must not become some to train on.
+  """
+  own = []
+  for path in paths:
+    of_hub = re.fullmatch(HUB_NAME, path.name)
+    folders = path.relative_to(folder).parts[:-1]
+    found = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
+    own.append(found[0] if found else "")
+  if len(set(own)) < 2:
+    return paths
+  if split not in own:
+    raise ValueError(
+      f"{folder} has the splits {sorted(set(own))}, not {split}; name files of "
+      "one with a pattern"
+    )
+  log.info("of %s only the files of split %s are read", folder, split)
+  return [path for path, x in zip(paths, own, strict=True) if x == split]
+
+
+def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Paths of the images in a folder, in order."""
+  for place, folders, names in os.walk(folder):
+    folders.sort()
+    for name in sorted(names):
+      if name.lower().endswith(readers.IMAGES) and not name.startswith("."):
+        yield pathlib.Path(place, name)
+
+
+def _plan_images(split, folders) -> Plan:
+  parts, files = [], []
+  for folder in folders:
+    paths = _of_split(folder, list(_images_of(folder)), split)
+    rows = [
+      tables.Row(str(path.relative_to(folder)), str(folder), str(path), None)
+      for path in paths
+    ]
+    parts += _cut(split, rows)
+    stamps = "\n".join(f"{_stamp(path)}" for path in paths)
+    digest = hashlib.sha256(stamps.encode("utf-8", "replace")).hexdigest()
+    files.append([str(folder), len(paths), digest])
+  return Plan(parts, files)
+
+
+def _plan_tfds(name, split, data_dir) -> Plan:
+  """Cuts a split of a prepared TFDS data set into ranges of records."""
+  import tensorflow_datasets as tfds
+
+  name, _, own_split = name.partition(":")
+  folder = prepared.find(name, data_dir)
+  builder = tfds.builder_from_directory(str(folder))
+  kind = builder.info.file_format.value
+  if kind != "array_record":
+    raise ValueError(
+      f"{folder} is in the format {kind}, which has no random access without "
+      "TensorFlow; prepare it again with file_format='array_record'"
+    )
+  fields.image_field(builder.info.features)  # fail early
+  fields.caption_field(builder.info.features)
+  own_split = own_split or split
+  length = len(builder.as_data_source(own_split))
+  starts = range(0, length, PART_SIZE)
+  read = partial(readers.read_tfds, str(folder), own_split)
+  parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
+  stamps = [[own_split, length, 0], _stamp(folder / "dataset_info.json")]
+  return Plan([Part(split, part) for part in parts], stamps)
+
+
+def _cut(split: str, rows: Sequence) -> list[Part]:
+  """Parts of a list of rows."""
+  return [
+    Part(split, partial(readers.read_rows, rows[i : i + PART_SIZE]))
+    for i in range(0, len(rows), PART_SIZE)
+  ]
+
+
+def _cut_parquet(path: pathlib.Path, columns) -> list:
+  """Readers of the row groups of a file, several together if they are small."""
+  import pyarrow
+  from pyarrow import parquet
+
+  try:
+    with parquet.ParquetFile(path) as file:
+      schema, meta = file.schema_arrow, file.metadata
+      sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+  except (pyarrow.ArrowException, OSError):
+    return [partial(readers.damaged, str(path))]
+  image, caption = columns
+  flags = ("image_column", "caption_column")
+  usual = tables.CAPTION_COLUMNS
+  binary = [field.name for field in schema if _has_bytes(field.type)]
+  likely = [name for name in BYTES_COLUMNS if name in binary] + binary
+  image = tables.choose(path, schema.names, image, likely, flags[0])
+  caption = tables.choose(path, schema.names, caption, usual, flags[1])
+  groups, filled = [[]], 0
+  for number, size in enumerate(sizes):
+    if filled >= PART_SIZE:
+      groups.append([])
+      filled = 0
+    groups[-1].append(number)
+    filled += size
+  read = partial(readers.read_parquet, str(path), image=image, caption=caption)
+  return [partial(read, numbers) for numbers in groups if numbers]
+
+
+def _has_bytes(kind) -> bool:
+  """Whether a column can hold images."""
+  from pyarrow import types
+
+  if types.is_struct(kind):
+    return any(x.name == "bytes" and _has_bytes(x.type) for x in kind)
+  return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _stamp(path: str | os.PathLike) -> list:
+  """What tells whether a file is another one than before."""
+  found = os.stat(path)
+  return [os.fspath(path), found.st_size, found.st_mtime_ns]

@@ -1,0 +1,217 @@
+"""The end of an ingest: finished parts become splits of a TFDS data set.
+
+Every step can be taken again after an interruption. A data set appears by one
+rename; a split that joins an existing one appears when dataset_info.json is
+replaced, which is the last step.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+import json
+import logging
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from nuclr_jax.data import pair_index, parts, sources
+
+log = logging.getLogger(__name__)
+
+INFO = "dataset_info.json"
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+DESCRIPTION = "Images with captions, from nuclr ingest."
+HASHES = ("image_hash", "num_captions", "caption_hash")
+
+
+def publish(
+  written: Sequence[tuple[str, pathlib.Path]],
+  work: pathlib.Path,
+  folder: pathlib.Path,
+) -> None:
+  """Makes a data set of finished parts, or adds their splits to one.
+
+  Args:
+    written: Split and stem of each part, see `parts.write`.
+    work: Folder of the parts; it is removed at the end.
+    folder: The data set, DATA_DIR/NAME/VERSION.
+
+  Raises:
+    ValueError: If there is no record at all.
+  """
+  stems = {}
+  for split, stem in written:
+    stems.setdefault(split, []).append(stem)
+  if not any(np.load(_file(stem, "npz"))["num_bytes"] for _, stem in written):
+    error = _nothing([_file(stem, "rejected.jsonl") for _, stem in written])
+    shutil.rmtree(work)  # else it would be in the way of another try
+    raise error
+  there, name = splits(folder), folder.parent.name
+  stage = work / folder.name
+  stage.mkdir(exist_ok=True)
+  infos = list(there.values())
+  for split in stems:
+    target = folder if there else stage
+    infos += _publish_split(split, stems[split], name, stage, target)
+  _write_info(infos, stage, folder)
+  if there:
+    for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
+      old = folder / path.name
+      if old.is_dir():
+        shutil.rmtree(old)
+      path.replace(old)
+  else:
+    stage.rename(folder)
+  shutil.rmtree(work)
+
+
+def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:
+  """The splits of a data set that was ingested; {} if it is not there.
+
+  Raises:
+    ValueError: If the folder holds something else.
+  """
+  if not folder.exists():
+    return {}
+  if not (folder / INFO).exists():
+    raise sources.damaged(folder / INFO, "it is missing")
+  info = tfds.builder_from_directory(os.fspath(folder)).info
+  if sorted(info.features) != sorted(parts.features()):
+    raise ValueError(
+      f"{folder} is another data set, with features {sorted(info.features)}; "
+      "choose another name with --dataset"
+    )
+  return dict(info.splits)
+
+
+def summary(folder: str | os.PathLike) -> dict[str, int]:
+  """Counts of a data set that was ingested, split by split.
+
+  Returns:
+    Such as `{"train images": 5, "train captions": 9, "train rejected": 1,
+    "train rejected, no caption": 1}`.
+
+  Example:
+    >>> summary("cc3m/1.0.0")  # doctest: +SKIP
+  """
+  counts, folder = {}, pathlib.Path(folder)
+  for split, info in sorted(splits(folder).items()):
+    listed = folder / _listed(folder.parent.name, split)
+    reasons = _reasons([listed])
+    counts[f"{split} images"] = info.num_examples
+    index = pair_index.load(folder, split)
+    counts[f"{split} captions"] = index.sizes.num_pairs
+    counts[f"{split} rejected"] = sum(reasons.values())
+    for reason, count in reasons.most_common():
+      counts[f"{split} rejected, {reason}"] = count
+  return counts
+
+
+def _publish_split(
+  split, stems, name, stage, target
+) -> list[tfds.core.SplitInfo]:
+  """Gives the files of a split their places and says what it is, if it is."""
+  listed = [_file(stem, "rejected.jsonl") for stem in stems]
+  with open(stage / _listed(name, split), "wb") as out:
+    for path in listed:
+      with open(path, "rb") as file:
+        shutil.copyfileobj(file, out)
+  loaded = [dict(np.load(_file(stem, "npz"))) for stem in stems]
+  lengths = [len(x["image_hash"]) for x in loaded]
+  _log(split, loaded, _reasons(listed))
+  full = [stem for stem, n in zip(stems, lengths, strict=True) if n]
+  if not full:
+    return []
+  template = tfds.core.ShardedFileTemplate(
+    data_dir=os.fspath(target),
+    template=TEMPLATE,
+    dataset_name=name,
+    split=split,
+    filetype_suffix="array_record",
+  )
+  for old in target.glob(f"{name}-{split}.array_record-*"):
+    if not old.name.endswith(f"-of-{len(full):05d}"):
+      old.unlink()  # of an ingest that was given up
+  for number, stem in enumerate(full):
+    path = _file(stem, "array_record")
+    place = template.sharded_filepath(shard_index=number, num_shards=len(full))
+    if path.exists():  # else it has been moved before
+      path.replace(place)
+  for old in stage.glob(f"*pairs-{split}*"):
+    shutil.rmtree(old)
+  hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
+  pair_index.save(stage, split, pair_index.build(*hashes))
+  return [
+    tfds.core.SplitInfo(
+      name=split,
+      shard_lengths=[n for n in lengths if n],
+      num_bytes=sum(int(x["num_bytes"]) for x in loaded),
+      filename_template=template,
+    )
+  ]
+
+
+def _write_info(infos, stage, folder) -> None:
+  """Writes what TFDS needs to read the data set."""
+  builder = tfds.core.dataset_info.DatasetIdentity(
+    name=folder.parent.name,
+    version=tfds.core.Version(folder.name),
+    data_dir=os.fspath(folder),
+    module_name="",
+  )
+  info = tfds.core.DatasetInfo(
+    builder=builder, features=parts.features(), description=DESCRIPTION
+  )
+  info.set_file_format("array_record")
+  info.set_splits(tfds.core.splits.SplitDict(infos))
+  info.write_to_directory(os.fspath(stage))
+
+
+def _log(split, loaded, reasons) -> None:
+  """Says what became of a split."""
+  images = sum(len(x["image_hash"]) for x in loaded)
+  captions = sum(len(x["caption_hash"]) for x in loaded)
+  listed = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
+  log.info(
+    "split %s: %d images, %d captions, %d rejected%s",
+    split,
+    images,
+    captions,
+    sum(reasons.values()),
+    f" ({listed})" if listed else "",
+  )
+  lost = sum(
+    n for reason, n in reasons.items() if reason != parts.EMPTY_CAPTION
+  )
+  if lost > images:
+    log.warning("more than half of split %s was rejected: %s", split, listed)
+
+
+def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
+  """The error if everything was rejected, with some examples."""
+  examples = islice(_rejections(paths), 3)
+  shown = "".join(f"\n  {json.dumps(example)}" for example in examples)
+  why = f"{dict(_reasons(paths))}; such as{shown}" if shown else "it is empty"
+  return ValueError(f"no image with a caption is left of the input: {why}")
+
+
+def _reasons(paths: Sequence[pathlib.Path]) -> Counter:
+  """How often each reason is in lists of what was rejected."""
+  return Counter(found["reason"] for found in _rejections(paths))
+
+
+def _rejections(paths: Sequence[pathlib.Path]) -> Iterator[dict[str, str]]:
+  for path in paths:
+    with open(path, encoding="utf-8") as file:
+      yield from map(json.loads, file)
+
+
+def _listed(name: str, split: str) -> str:
+  return f"{name}-{split}.rejected.jsonl"
+
+
+def _file(stem: pathlib.Path, ending: str) -> pathlib.Path:
+  return stem.with_name(f"{stem.name}.{ending}")

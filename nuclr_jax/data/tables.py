@@ -1,0 +1,239 @@
+"""Annotation tables: which images there are, by path, and their captions.
+
+CSV, TSV, JSON and JSON lines. Rows that name the same image become one, with
+all its captions, in the place of the first. A table is read into memory, some
+500 bytes for a row; images are not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+import csv
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+from nuclr_jax.data.fields import captions_of
+from nuclr_jax.data.parts import Rejected
+
+IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
+CAPTION_COLUMNS = "caption title text captions".split()
+NO_IMAGE, BROKEN = "missing image", "broken row"
+TEXT = {"encoding": "utf-8-sig", "errors": "replace"}
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+KARPATHY = {"restval": "train", "val": "validation"}
+URLS = (
+  "{path} names images by URL. Download them first, for instance with\n"
+  "  img2dataset --url_list={path} --output_format=webdataset "
+  "--output_folder=FOLDER\n"
+  "(its --input_format, --url_col and --caption_col say how to read the table; "
+  "a table without a header needs one), then take --input='FOLDER/*.tar'"
+)
+
+
+class Row(NamedTuple):
+  """An image that a table names."""
+
+  key: str  # as the table names it
+  source: str  # the table
+  path: str
+  captions: Sequence[str] | None  # None = in a text file beside the image
+
+
+def read(
+  path: str | os.PathLike,
+  *,
+  split: str,
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+) -> Iterator[tuple[str, Row | Rejected]]:
+  """Reads a table.
+
+  Args:
+    path: The table; its ending says what it is.
+    split: The split of its images, if the table does not say it.
+    images: Folder that relative paths start from; by default the table's.
+    image_column: Column or JSON key of the image's path.
+    caption_column: Likewise of the caption, or the captions.
+
+  Yields:
+    `(split, row)`; what cannot be a row is rejected.
+
+  Raises:
+    ValueError: If the table is not understood; the message says what is.
+  """
+  path = pathlib.Path(path)
+  folder = os.fspath(path.parent if images is None else images)
+  readers = {".csv": _from_csv, ".tsv": _from_csv, ".json": _from_json}
+  rows = readers.get(path.suffix, _from_json_lines)(
+    path, (image_column, caption_column)
+  )
+  source = os.fspath(path)
+  try:
+    for own_split, place, image, captions in rows:
+      if not image:
+        yield own_split or split, Rejected(place, source, captions)
+      elif image.startswith(("http://", "https://")):
+        raise ValueError(URLS.format(path=path))
+      else:
+        row = Row(image, source, os.path.join(folder, image), captions)
+        yield own_split or split, row
+  except (csv.Error, json.JSONDecodeError) as error:
+    raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
+
+
+def join(
+  rows: Iterable[tuple[str, Row | Rejected]],
+) -> dict[str, list[Row | Rejected]]:
+  """Joins the rows of an image, split by split.
+
+  Example:
+    >>> a, b = (Row("x.jpg", "t.csv", "/x.jpg", [c]) for c in ("a dog", "dogs"))
+    >>> join([("train", a), ("train", b)])["train"][0].captions
+    ['a dog', 'dogs']
+  """
+  splits, places, keys = {}, {}, {}
+  for split, row in rows:
+    joined = splits.setdefault(split, [])
+    if isinstance(row, Rejected):
+      joined.append(row)
+      continue
+    place = places.setdefault(split, {}).setdefault(row.path, len(joined))
+    if place < len(joined):
+      captions = [*joined[place].captions, *row.captions]
+      joined[place] = joined[place]._replace(captions=captions)
+      continue
+    taken = keys.setdefault(split, set())  # by images of other folders
+    joined.append(row._replace(key=row.path) if row.key in taken else row)
+    taken.add(row.key)
+  return splits
+
+
+def _from_csv(path, columns) -> Iterator[tuple]:
+  """Rows `(split, place, image, captions)`; without image, the reason."""
+  csv.field_size_limit(2**31 - 1)
+  with open(path, newline="", **TEXT) as file:
+    first = file.readline()
+    tab = "\t" in first
+    delimiter = "\t" if tab else max(",;|", key=first.count)
+    file.seek(0)
+    reader = csv.reader(file, delimiter=delimiter)
+    header = [name.strip() for name in next(reader, [])]
+    if any(name.startswith(("http://", "https://")) for name in header):
+      raise ValueError(URLS.format(path=path))
+    image, caption = map(header.index, _columns(path, header, columns))
+    for cells in reader:
+      place = f"line {reader.line_num}"
+      # An open quotation mark swallows lines; tabs in a cell give it away.
+      swallowed = tab and any("\t" in x and "\n" in x for x in cells)
+      if len(cells) == len(header) and not swallowed:
+        name = cells[image].strip()
+        yield None, place, name, [cells[caption]] if name else NO_IMAGE
+      elif cells:
+        yield None, place, None, BROKEN
+
+
+def _from_json(path, columns) -> Iterator[tuple]:
+  """Rows of a list, of Karpathy's splits or of COCO's annotations."""
+  with open(path, **TEXT) as file:
+    found = json.load(file)
+  if isinstance(found, list):
+    yield from _from_dicts(path, found, columns)
+  elif _has_lists(found, "images", "annotations"):
+    names = {x.get("id"): x.get("file_name") for x in found["images"]}
+    for row in found["annotations"]:
+      place, name = (
+        f"annotation {row.get('id')}",
+        names.get(row.get("image_id")),
+      )
+      yield None, place, name, captions_of(row, "caption") if name else NO_IMAGE
+  elif _has_lists(found, "images") and "sentences" in found["images"][0]:
+    for number, row in enumerate(found["images"]):
+      split = row.get("split", "train")
+      name = os.path.join(row.get("filepath", ""), row.get("filename", ""))
+      captions = captions_of(row, "sentences/raw") if name else NO_IMAGE
+      yield KARPATHY.get(split, split), f"image {number}", name, captions
+  else:
+    shown = sorted(found)[:8] if isinstance(found, Mapping) else found
+    raise ValueError(
+      f"{path} holds {shown}; understood are a list of objects with an image "
+      "and a caption, Karpathy's JSON (images with sentences and split), and "
+      "COCO's (images, annotations)"
+    )
+
+
+def _from_json_lines(path, columns) -> Iterator[tuple]:
+  with open(path, **TEXT) as file:
+    rows = (_object(line) for line in file if line.strip())
+    yield from _from_dicts(path, rows, columns)
+
+
+def _from_dicts(path, rows, columns) -> Iterator[tuple]:
+  """Rows of objects; the first one shows which keys they have."""
+  image = caption = None
+  for number, row in enumerate(rows):
+    if not isinstance(row, Mapping):
+      if image is None:
+        raise ValueError(f"{path}: row {number} is not a JSON object")
+      yield None, f"row {number}", None, BROKEN
+      continue
+    if image is None:
+      image, caption = _columns(path, list(row), columns)
+    name = row.get(image)
+    name = name if isinstance(name, str) else None
+    captions = captions_of(row, caption) if name else NO_IMAGE
+    yield None, f"row {number}", name, captions
+
+
+def _object(line: str) -> Any:
+  """What a line of JSON says; None if it says nothing."""
+  try:
+    return json.loads(line)
+  except json.JSONDecodeError:
+    return None
+
+
+def _columns(path, header: Sequence[str], columns) -> tuple[str, str]:
+  """Names of the columns of images and captions."""
+  usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
+  flags = ("image_column", "caption_column")
+  if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
+    if {name.lower() for name in header} & {"url", "image_url"}:
+      raise ValueError(URLS.format(path=path))
+  return tuple(
+    choose(path, header, name, *how)
+    for name, *how in zip(columns, usual, flags, strict=True)
+  )
+
+
+def choose(
+  path: str | os.PathLike,
+  header: Sequence[str],
+  name: str | None,
+  usual: Sequence[str],
+  flag: str,
+) -> str:
+  """The column that is named, or the first of the usual ones that is there.
+
+  Raises:
+    ValueError: If it is not there; the message names the flag to give.
+
+  Example:
+    >>> choose("t.csv", ["id", "title"], None, ["text", "title"], "caption")
+    'title'
+  """
+  if name is not None and name not in header:
+    raise ValueError(f"{path} has no column {name}; it has {list(header)}")
+  for candidate in [name] if name is not None else usual:
+    if candidate in header:
+      return candidate
+  raise ValueError(
+    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; say "
+    f"which it is with --{flag}=NAME"
+  )
+
+
+def _has_lists(found: Any, *names: str) -> bool:
+  return isinstance(found, Mapping) and all(
+    isinstance(found.get(name), list) and found[name] for name in names
+  )

@@ -1,0 +1,224 @@
+"""Embeddings of a model in files: of any images and captions.
+
+`write` leaves `image.npy` [images, dim] and `text.npy` [captions, dim], with
+`images.parquet` (key) and `texts.parquet` (image, caption) beside them: a row
+for each row of the arrays, `image` is the row of the caption's image. What
+could not be read is in `rejected.jsonl`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax import checkpoint, experiment, restore, settings, train
+from nuclr_jax.data import images
+from nuclr_jax.data.cached import ARRAYS, IMAGES, TEXTS
+from nuclr_jax.evaluate import driver
+from nuclr_jax.types import Metrics, Sides
+
+REJECTED = "rejected.jsonl"
+REPORTED = 10.0  # seconds between two lines of progress
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[Any], None]
+
+
+class Model(NamedTuple):
+  """What embeds: functions of pictures and of captions, and its pictures."""
+
+  encode: Sides
+  size: int  # of the pictures, in pixels
+
+
+@contextlib.contextmanager
+def of_run(
+  workdir: str | os.PathLike | None = None,
+  *,
+  config: settings.Config | None = None,
+  data_dir: str | os.PathLike | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  features: bool = False,
+) -> Iterator[Model]:
+  """The model of a run, or of a config before any training.
+
+  Args:
+    workdir: Folder of a run.
+    config: Without a workdir: a config whose towers have pretrained weights.
+    data_dir: Folder of prepared data sets.
+    checkpoints: See `train.load`.
+    features: Whether the towers' features are wanted instead of embeddings of
+      unit norm, as `heads` learns from them.
+
+  Raises:
+    ValueError: If there is no such run, or its images are not photos.
+  """
+  if workdir is not None:
+    found = train.load(workdir, data_dir=data_dir, checkpoints=checkpoints)
+    parts, mesh, state = found
+  else:
+    parts = experiment.build(settings.complete(config), data_dir=data_dir)
+    mesh = experiment.make_mesh(parts.config)
+    with jax.set_mesh(mesh):
+      state = restore.first_state(parts, mesh)
+  shape = parts.data.image_shape
+  if len(shape) != 3 or shape[2] != 3:
+    raise ValueError(f"the model takes images of shape {shape}, not photos")
+  with jax.set_mesh(mesh):
+    embed = train.embedder(parts, mesh)(state)
+    plain = Sides(embed.image, embed.text)
+    yield Model(embed.features if features else plain, shape[0])
+
+
+def write(
+  folder: str | os.PathLike, items: Iterable[Any], model: Model
+) -> Metrics:
+  """Embeds items and writes the files, all of them or none.
+
+  Args:
+    folder: Is made; it must not be there.
+    items: `parts.Item`, also without captions, and `parts.Rejected`.
+    model: See `of_run`. Images are resized to its size whatever their shape.
+
+  Returns:
+    How many images and captions there are, and how many items were rejected.
+
+  Raises:
+    ValueError: If the folder is there, or there is no image.
+  """
+  folder = pathlib.Path(folder).expanduser().absolute()
+  if folder.exists():
+    raise ValueError(f"{folder} is there already; choose another --output")
+  work = folder.with_name(f"{folder.name}.incomplete")
+  shutil.rmtree(work, ignore_errors=True)
+  work.mkdir(parents=True)
+  count = {"images": 0, "captions": 0, "rejected": 0}
+  began = shown = time.monotonic()
+  with contextlib.ExitStack() as stack:
+
+    def opened(make, name):
+      return stack.enter_context(make(work / name))
+
+    arrays = Sides(*(opened(_array, name) for name in ARRAYS))
+    keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
+    rejected = opened(_lines, REJECTED)
+    for chunk in _chunks(items, driver.CHUNK):
+      kept, pictures = [], []
+      for item, picture in images.in_threads(
+        lambda item: _picture(item, model.size), chunk
+      ):
+        if picture is None:
+          rejected(item)
+          count["rejected"] += 1
+        else:
+          kept.append(item)
+          pictures.append(picture)
+      if kept:
+        rows = [
+          {"image": count["images"] + i, "caption": caption}
+          for i, item in enumerate(kept)
+          for caption in item.captions
+        ]
+        arrays.image(model.encode.image(np.stack(pictures)))
+        keys([{"key": item.key} for item in kept])
+        if rows:
+          arrays.text(model.encode.text([row["caption"] for row in rows]))
+          texts(rows)
+        count["images"] += len(kept)
+        count["captions"] += len(rows)
+      if time.monotonic() > shown + REPORTED:
+        shown = time.monotonic()
+        log.info(
+          "%d images, %.0f images/s",
+          count["images"],
+          count["images"] / (shown - began),
+        )
+  if not count["images"]:
+    raise ValueError(f"no image could be embedded; see {work / REJECTED}")
+  work.rename(folder)
+  return count
+
+
+def _picture(item, size) -> tuple[Any, images.Picture | None]:
+  """The item and its picture; why there is none, if there is none."""
+  if hasattr(item, "reason"):
+    return item, None
+  try:
+    return item, images.resize(images.decode(item.image), size)
+  except ValueError:
+    return item._replace(image=b""), None
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+  chunk = []
+  for item in items:
+    chunk.append(item)
+    if len(chunk) == size:
+      yield chunk
+      chunk = []
+  if chunk:
+    yield chunk
+
+
+@contextlib.contextmanager
+def _array(path: pathlib.Path) -> Iterator[Write]:
+  """Appends rows to an .npy file; its header gets their number at the end."""
+  shape = [0, 0]
+  with path.open("wb") as file:
+
+    def head():
+      file.seek(0)
+      what = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+      np.lib.format.write_array_header_1_0(file, what)  # of constant length
+
+    def write(rows):
+      if not shape[0]:
+        shape[1] = rows.shape[1]
+        head()
+      shape[0] += len(rows)
+      file.write(np.ascontiguousarray(rows, "<f4").tobytes())
+
+    yield write
+    head()
+
+
+@contextlib.contextmanager
+def _table(path: pathlib.Path) -> Iterator[Write]:
+  """Appends rows, dicts of one kind, to a Parquet file."""
+  import pyarrow
+  from pyarrow import parquet
+
+  fields = {
+    IMAGES: [("key", pyarrow.string())],
+    TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
+  }
+  schema = pyarrow.schema(fields[path.name])
+  with parquet.ParquetWriter(path, schema) as writer:
+    yield lambda rows: writer.write_table(
+      pyarrow.Table.from_pylist(rows, schema)
+    )
+
+
+@contextlib.contextmanager
+def _lines(path: pathlib.Path) -> Iterator[Write]:
+  """Appends rejected items as lines of JSON."""
+  with path.open("w", encoding="utf-8") as file:
+
+    def write(item):
+      row = {
+        "key": item.key,
+        "source": item.source,
+        "reason": getattr(item, "reason", "unreadable image"),
+      }
+      file.write(json.dumps(row) + "\n")
+
+    yield write

@@ -1,0 +1,88 @@
+"""Heads on cached features: training without the towers."""
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nuclr_jax.models import base
+
+
+class Hidden(nnx.Module):
+  """A layer normalisation and a hidden layer."""
+
+  def __init__(self, inputs: int, hidden: int, dropout: float, *, rngs):
+    self.norm = nnx.LayerNorm(inputs, rngs=rngs)
+    self.layer = nnx.Linear(inputs, hidden, rngs=rngs)
+    self.dropout = nnx.Dropout(dropout)
+
+  def __call__(
+    self, x: Float[Array, "batch inputs"], rngs=None
+  ) -> Float[Array, "batch hidden"]:
+    x = jax.nn.gelu(self.layer(self.norm(x.astype(jnp.float32))))
+    return self.dropout(x, rngs=rngs)
+
+
+def heads(
+  *,
+  image_shape: tuple[int],
+  length: int,
+  dim: int = 256,
+  hidden: int = 0,
+  dropout: float = 0.0,
+  projection_bias: bool = True,
+  normalize: bool = True,
+  frozen: tuple[str, ...] = (),
+) -> base.Model:
+  """Projections of features that frozen towers have computed before.
+
+  Args:
+    image_shape: Width of the features of images, one number.
+    length: Width of the features of texts.
+    dim: Width of the embeddings.
+    hidden: Width of a hidden layer on each side; 0 = projections only.
+    dropout: After the hidden layer, in [0, 1).
+    projection_bias: Whether the projections have a bias.
+    normalize: See `dual_encoder`.
+    frozen: See `dual_encoder`.
+
+  Raises:
+    ValueError: If the data are pictures, or a number is out of range.
+
+  Example:
+    >>> model = heads(image_shape=(12,), length=8, dim=4)
+    >>> params, _ = model.init(jax.random.key(0))
+    >>> params["image_projection"].shape, params["text_projection"].shape
+    ((12, 4), (8, 4))
+  """
+  if len(image_shape) != 1:
+    raise ValueError(
+      "the model 'heads' takes features (config.data.name = 'embeddings'), not "
+      f"pictures of shape {image_shape}"
+    )
+  if hidden < 0 or not 0 <= dropout < 1:
+    raise ValueError(
+      f"hidden must be at least 0 and dropout in [0, 1), got {hidden} and "
+      f"{dropout}"
+    )
+
+  def tower(width):
+    if hidden:
+      return base.from_nnx(
+        lambda rngs: Hidden(width, hidden, dropout, rngs=rngs), hidden
+      )
+    return base.Tower(lambda key: ({}, {}), _as_they_are, width)
+
+  return base.dual_encoder(
+    tower(image_shape[0]),
+    tower(length),
+    dim=dim,
+    projection_bias=projection_bias,
+    normalize=normalize,
+    frozen=frozen,
+  )
+
+
+def _as_they_are(params, state, x, *, key=None, train=False):
+  del params, key, train
+  return x.astype(jnp.float32), state

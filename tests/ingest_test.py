@@ -1,0 +1,227 @@
+"""Ingests that are interrupted, repeated and added to."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
+import pytest
+
+from nuclr_jax.data import ingest, pair_index, parts, publish
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def test_splits_are_added_and_never_changed(tmp_path, caplog):
+  caplog.set_level("INFO")
+  write_pairs(tmp_path / "train.tar", [0, 1])
+  write_pairs(tmp_path / "test.tar", [2, 3, 4])
+
+  def make(tar, split):
+    return ingest.ingest(
+      f"{tmp_path}/{tar}.tar", "mine", split=split, data_dir=tmp_path, workers=1
+    )
+
+  folder = make("train", "train")
+  before = {x: x.stat().st_mtime_ns for x in folder.rglob("*") if x.is_file()}
+  given_up = folder / "mine-test.array_record-00000-of-00007"
+  given_up.write_bytes(b"")
+  make("test", "test")
+  assert not given_up.exists()
+  assert [row[1] for row in read(folder, "test")] == PHOTOS[2:5]
+  assert [row[1] for row in read(folder, "train")] == PHOTOS[:2]
+  assert "is in" not in caplog.text
+  half_removed = folder.parent / "incomplete" / "part-00000.npz"
+  half_removed.parent.mkdir()
+  half_removed.write_bytes(b"")
+  make("test", "train")
+  assert not half_removed.parent.exists()
+  assert "split train is in" in caplog.text
+  assert [row[1] for row in read(folder, "train")] == PHOTOS[:2]
+  unchanged = {
+    x: time for x, time in before.items() if x.stat().st_mtime_ns == time
+  }
+  assert {x.name for x in set(before) - set(unchanged)} <= {
+    "dataset_info.json",
+    "features.json",
+  }
+  assert publish.summary(folder)["test images"] == 3
+
+
+class Killed(Exception):
+  """Stands for kill -9: nothing of this package expects it."""
+
+
+KILLED_AT = [
+  (parts, "write", 3),  # of 4 parts
+  (os, "replace", 5),  # between the files of a part
+  (pair_index, "save", 1),
+  (publish, "_write_info", 1),
+  (pathlib.Path, "replace", 2),  # when records get their names
+  (pathlib.Path, "rename", 1),
+  (pathlib.Path, "rename", 2),
+  (publish.shutil, "rmtree", 1),
+  (publish.shutil, "rmtree", 2),
+]
+CASES = [(place, second) for place in KILLED_AT for second in (False, True)]
+CASES += [((pathlib.Path, "rename", 3), False)]
+CASES += [((pathlib.Path, "replace", i), True) for i in (4, 5, 6, 7)]
+
+
+@pytest.mark.parametrize(
+  "place, is_second",
+  CASES,
+  ids=lambda x: f"{x[1]}-{x[2]}" if isinstance(x, tuple) else str(x),
+)
+def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
+  """The data set is whole and the same, wherever the first call ended."""
+  for i in range(4):
+    write_pairs(tmp_path / f"{i}.tar", [2 * i, 2 * i + 1])
+  (tmp_path / "1.tar").write_bytes(b"broken")
+
+  def make(split="train"):
+    return ingest.ingest(
+      f"{tmp_path}/*.tar", "mine", split=split, data_dir=tmp_path, workers=1
+    )
+
+  if is_second:
+    make("validation")
+  module, name, count = place
+  function, calls = getattr(module, name), []
+
+  def fail(*args, **kwargs):
+    calls.append(name)
+    if len(calls) == count:
+      raise Killed
+    return function(*args, **kwargs)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(module, name, fail)
+    with pytest.raises(Killed):
+      make()
+  if is_second:
+    assert [row[1] for row in read(tmp_path / "mine" / "1.0.0", "validation")]
+  folder = make()
+  for split in ["train", "validation"][: 1 + is_second]:
+    assert [row[0] for row in read(folder, split)] == [
+      f"{i:05d}" for i in (0, 1, 4, 5, 6, 7)
+    ]
+    index = pair_index.load(folder, split)
+    assert index.record.tolist() == list(range(6))
+    assert [row["source"][-5:] for row in rejected(folder, split)] == ["1.tar"]
+  assert not (folder.parent / "incomplete").exists()
+  assert sorted(path.name for path in folder.parent.iterdir()) == ["1.0.0"]
+  names = {path.name for path in folder.iterdir()}
+  assert not [name for name in names if "tmp" in name]
+
+
+SCRIPT = """
+import sys
+from nuclr_jax.data import ingest
+if __name__ == "__main__":
+  folder = ingest.ingest(sys.argv[1], "mine", data_dir=sys.argv[2], workers=2)
+  assert "tensorflow" not in sys.modules
+"""
+
+
+def children(process):
+  path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+  return [int(child) for child in path.read_text().split()]
+
+
+def is_alive(pid):
+  try:
+    return " Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text()
+  except OSError:
+    return False
+
+
+def test_kill_9_of_two_workers_and_one_worker_goes_on(tmp_path):
+  """Parts of two workers and of one make the data set that one makes."""
+  (tmp_path / "script.py").write_text(SCRIPT)
+  for i in range(60):
+    write_pairs(tmp_path / f"{i:02d}.tar", range(20 * i, 20 * i + 20))
+  command = [sys.executable, tmp_path / "script.py", f"{tmp_path}/*.tar"]
+  env = os.environ | {"PYTHONPATH": str(ROOT)}
+  process = subprocess.Popen([*command, tmp_path / "killed"], env=env)
+  work = tmp_path / "killed" / "mine" / "incomplete"
+  deadline = time.monotonic() + 60
+  while not list(work.glob("*.npz")) and time.monotonic() < deadline:
+    time.sleep(0.002)
+  workers = children(process)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  while any(map(is_alive, workers)) and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert workers and not any(map(is_alive, workers))
+  done = {path: path.stat().st_mtime_ns for path in work.glob("*.npz")}
+  assert 0 < len(done) < 60
+  given = f"{tmp_path}/*.tar"
+  made = [
+    ingest.ingest(given, "mine", data_dir=tmp_path / name, workers=1)
+    for name in ("killed", "whole")
+  ]
+  assert read(made[0]) == read(made[1])
+  assert [row[0] for row in read(made[0])] == [f"{i:05d}" for i in range(1200)]
+  for path in made[1].glob("pairs-train/*.npy"):
+    other = made[0] / "pairs-train" / path.name
+    assert other.read_bytes() == path.read_bytes()
+
+
+def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
+  for i in range(3):
+    write_pairs(tmp_path / f"{i}.tar", [i])
+  write, seen = parts.write, []
+
+  def twice(part, stem, **options):
+    seen.append(stem.name)
+    if len(seen) == 3:
+      raise KeyboardInterrupt
+    return write(part, stem, **options)
+
+  monkeypatch.setattr(parts, "write", twice)
+  given = f"{tmp_path}/*.tar"
+  with pytest.raises(KeyboardInterrupt):
+    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
+  work = tmp_path / "mine" / "incomplete"
+  for options in ({"max_size": 32}, {"split": "test"}):
+    with pytest.raises(ValueError, match=f"{work} holds an unfinished ingest"):
+      ingest.ingest(given, "mine", data_dir=tmp_path, workers=1, **options)
+  os.utime(tmp_path / "0.tar")
+  with pytest.raises(ValueError, match="another input"):
+    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
+  write_pairs(tmp_path / "3.tar", [7])
+  with pytest.raises(ValueError, match="another input.* delete the folder"):
+    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
+  assert seen == ["part-00000", "part-00001", "part-00002"]
+  stamp = json.loads((work / "ingest.json").read_text())["input"][0][2]
+  os.utime(tmp_path / "0.tar", ns=(stamp, stamp))
+  (tmp_path / "3.tar").unlink()
+  caplog.set_level("INFO")
+  ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
+  assert seen[3:] == ["part-00002"]
+  assert "parts 3/3" in caplog.text and "ETA" in caplog.text
+
+
+def test_two_at_once(tmp_path):
+  write_pairs(tmp_path / "0.tar", [0])
+  (tmp_path / "mine").mkdir()
+  with ingest._alone(tmp_path / "mine"):
+    with pytest.raises(ValueError, match="another process is at work"):
+      ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
+  ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
+
+
+def test_nothing_left(tmp_path):
+  """The next try is not in the way of what failed."""
+  photo_folder(tmp_path / "photos")
+  (tmp_path / "x.csv").write_text("image,caption\n0.jpg,a dog\n")
+  given = f"{tmp_path}/x.csv"
+  with pytest.raises(ValueError, match="no image with a caption.*missing file"):
+    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
+  images = tmp_path / "photos" / "sub"
+  ingest.ingest(given, "mine", data_dir=tmp_path, images=images, workers=1)

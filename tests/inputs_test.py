@@ -1,0 +1,388 @@
+"""Every kind of input, as users have it."""
+
+import hashlib
+import json
+import os
+import sys
+
+from make_photos import (
+  CAPTIONS,
+  PHOTOS,
+  photo_folder,
+  read,
+  reasons,
+  write_pairs,
+  write_tar,
+)
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+import pytest
+import tensorflow_datasets as tfds
+
+from nuclr_jax.data import fields, ingest, inputs, pair_index, parts, publish
+
+# What each input format looks like: writes it, and returns the arguments.
+
+
+def tars(folder):
+  write_pairs(folder / "00000.tar", [0, 1, 2])
+  write_pairs(folder / "00001.tar", [3, 4, 5])
+  parquet.write_table(pa.table({"url": ["x"]}), folder / "00000.parquet")
+  return {"input": str(folder)}
+
+
+def scattered_tar(folder):
+  """All images first, then all texts, as `tar cf x.tar *.jpg *.txt` does."""
+  images = [(f"./{i}.JPEG", data) for i, data in enumerate(PHOTOS)]
+  texts = [
+    (f"./{i}.json", json.dumps({"caption": caption}).encode())
+    for i, caption in enumerate(CAPTIONS)
+  ]
+  return {"input": str(write_tar(folder / "x.tar", images + texts))}
+
+
+def parquet_of_img2dataset(folder):
+  table = {"jpg": PHOTOS, "caption": CAPTIONS, "key": list("012345")}
+  parquet.write_table(pa.table(table), folder / "0.parquet", row_group_size=2)
+  return {"input": f"{folder}/*.parquet"}
+
+
+def parquet_of_hugging_face(folder):
+  images = [{"bytes": data, "path": "x.jpg"} for data in PHOTOS]
+  table = pa.table({"image": images, "text": [[x] for x in CAPTIONS]})
+  for split in ("train", "test"):
+    chosen = table if split == "train" else table.slice(0, 1)
+    parquet.write_table(chosen, folder / f"{split}-00000-of-00001.parquet")
+  return {"input": str(folder)}
+
+
+def table_of_open_clip(folder):
+  rows = [f"sub/{i}.jpg\t{x}" for i, x in enumerate(CAPTIONS)]
+  (folder / "x.csv").write_text("\n".join(["filepath\ttitle", *rows]))
+  photo_folder(folder / "photos")
+  return {"input": f"{folder}/x.csv", "images": f"{folder}/photos"}
+
+
+def table_with_own_columns(folder):
+  rows = [f'{i},"{x}",sub/{i}.jpg' for i, x in enumerate(CAPTIONS)]
+  (folder / "x.csv").write_text("\n".join(["id,says,where", *rows]))
+  photo_folder(folder / "photos")
+  columns = {"image_column": "where", "caption_column": "says"}
+  input = f"{folder}/x.csv"
+  return {"input": input, "images": f"{folder}/photos", **columns}
+
+
+def json_of_albef(folder):
+  photo_folder(folder)
+  rows = [
+    {"image": str(folder / "sub" / f"{i}.jpg"), "caption": x, "image_id": i}
+    for i, x in enumerate(CAPTIONS)
+  ]
+  (folder / "x.json").write_text(json.dumps(rows))
+  return {"input": f"{folder}/x.json"}
+
+
+def json_lines(folder):
+  photo_folder(folder)
+  rows = [
+    {"file_name": f"sub/{i}.jpg", "text": [x]} for i, x in enumerate(CAPTIONS)
+  ]
+  (folder / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+  return {"input": f"{folder}/x.jsonl"}
+
+
+def json_of_coco(folder):
+  photo_folder(folder)
+  table = {
+    "images": [{"id": 9 - i, "file_name": f"sub/{i}.jpg"} for i in range(6)],
+    "annotations": [
+      {"image_id": 9 - i, "caption": x} for i, x in enumerate(CAPTIONS)
+    ],
+  }
+  (folder / "x.json").write_text(json.dumps(table))
+  return {"input": f"{folder}/x.json"}
+
+
+def images_with_texts(folder):
+  photo_folder(folder)
+  for i, caption in enumerate(CAPTIONS):
+    (folder / "sub" / f"{i}.txt").write_text(caption + "\n")
+  return {"input": str(folder)}
+
+
+def tfds_of_captions(folder):
+  builder = Captions(data_dir=folder, file_format="array_record")
+  builder.download_and_prepare()
+  return {"input": "tfds:captions:val", "data_dir": folder}
+
+
+class Captions(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+  """A data set like `coco_captions`."""
+
+  name = "captions"
+  VERSION = tfds.core.Version("1.0.0")
+
+  def _info(self):
+    caption = {"id": np.int64, "text": tfds.features.Text()}
+    features = {
+      "image": tfds.features.Image(encoding_format="jpeg"),
+      "captions": tfds.features.Sequence(caption),
+    }
+    return tfds.core.DatasetInfo(
+      builder=self,
+      disable_shuffling=True,
+      features=tfds.features.FeaturesDict(features),
+    )
+
+  def _split_generators(self, dl_manager):
+    return {"val": self._generate_examples()}
+
+  def _generate_examples(self):
+    for i, (image, caption) in enumerate(zip(PHOTOS, CAPTIONS, strict=True)):
+      yield i, {"image": image, "captions": [{"id": i, "text": caption}]}
+
+
+FORMATS = [
+  tars,
+  scattered_tar,
+  parquet_of_img2dataset,
+  parquet_of_hugging_face,
+  table_of_open_clip,
+  table_with_own_columns,
+  json_of_albef,
+  json_lines,
+  json_of_coco,
+  images_with_texts,
+  tfds_of_captions,
+]
+
+
+@pytest.mark.parametrize("make", FORMATS, ids=lambda make: make.__name__)
+def test_every_format_gives_the_same_records(tmp_path, monkeypatch, make):
+  monkeypatch.setattr(inputs, "PART_SIZE", 4)  # two parts
+  (tmp_path / "in").mkdir()
+  arguments = {"data_dir": tmp_path / "out"} | make(tmp_path / "in")
+  folder = ingest.ingest(name="mine", workers=1, **arguments)
+  assert folder.parts[-2:] == ("mine", "1.0.0")
+  assert [row[1:] for row in read(folder)] == [
+    (image, [caption]) for image, caption in zip(PHOTOS, CAPTIONS, strict=True)
+  ]
+  assert len({key for key, _, _ in read(folder)}) == 6
+  assert publish.summary(folder) == {
+    "train images": 6,
+    "train captions": 6,
+    "train rejected": 0,
+  }
+  assert not (folder.parent / "incomplete").exists()
+  assert "tensorflow" not in sys.modules
+
+
+def test_files_are_in_the_order_and_by_the_names_of_tfds(tmp_path):
+  for number in (2, 0, 1):
+    write_pairs(tmp_path / f"{number}.tar", [2 * number, 2 * number + 1])
+  (tmp_path / "empty").mkdir()
+  write_tar(tmp_path / "empty" / "0.tar", [])
+  folder = ingest.ingest(
+    f"{tmp_path}/[12].tar,{tmp_path}/empty,{tmp_path}/0.tar",
+    "mine",
+    data_dir=tmp_path,
+    workers=1,
+  )
+  keys = [f"{i:05d}" for i in (2, 3, 4, 5, 0, 1)]
+  assert [key for key, _, _ in read(folder)] == keys
+  assert sorted(path.name for path in folder.glob("*array_record*")) == [
+    f"mine-train.array_record-0000{i}-of-00003" for i in range(3)
+  ]
+  info = tfds.builder_from_directory(os.fspath(folder)).info
+  assert info.splits["train"].shard_lengths == [2, 2, 2]
+  assert info.full_name == "mine/1.0.0"
+
+
+def test_a_folder_of_several_splits_gives_one(tmp_path):
+  for number, split in enumerate(("train", "val", "train/more")):
+    (tmp_path / "in" / split).mkdir(parents=True)
+    write_pairs(tmp_path / "in" / split / "0.tar", [number])
+  given = str(tmp_path / "in")
+  for split, keys in (("train", ["00000", "00002"]), ("val", ["00001"])):
+    folder = ingest.ingest(
+      given, "mine", data_dir=tmp_path, split=split, workers=1
+    )
+    assert [row[0] for row in read(folder, split)] == keys
+  with pytest.raises(ValueError, match="has the splits .* not test"):
+    ingest.ingest(given, "mine", data_dir=tmp_path, split="test")
+
+
+def test_tables_in_two_folders(tmp_path):
+  """Equal names are other images; a home folder is spelled ~."""
+  for number in (0, 1):
+    folder = photo_folder(tmp_path / str(number))
+    (folder / "sub" / "0.jpg").write_bytes(PHOTOS[number])
+    row = {"image": "sub/0.jpg", "caption": CAPTIONS[number]}
+    (folder / "x.jsonl").write_text(json.dumps(row))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("HOME", str(tmp_path))
+    folder = ingest.ingest("~/0/x.jsonl,~/1/x.jsonl", "a", data_dir=tmp_path)
+    assert [row[1:] for row in read(folder)] == [
+      (PHOTOS[0], [CAPTIONS[0]]),
+      (PHOTOS[1], [CAPTIONS[1]]),
+    ]
+    folder = ingest.ingest(
+      "~/0/x.jsonl", "b", data_dir=tmp_path, images="~/1", workers=1
+    )
+  assert [row[1] for row in read(folder)] == [PHOTOS[1]]
+
+
+def test_rows_of_an_image_are_joined_and_pairs_numbered(tmp_path):
+  photo_folder(tmp_path)
+  rows = [
+    {"image": "sub/0.jpg", "caption": ["A dog.", " ?! ", "x"]},
+    {"image": "sub/1.jpg", "caption": "a cat"},
+    {"image": "sub/0.jpg", "caption": "a DOG"},
+    {"image": str(tmp_path / "again.jpg"), "caption": "the sea"},
+  ]
+  (tmp_path / "again.jpg").write_bytes(PHOTOS[1])
+  (tmp_path / "x.json").write_text(json.dumps(rows))
+  folder = ingest.ingest(
+    f"{tmp_path}/x.json", "mine", data_dir=tmp_path, workers=1
+  )
+  assert [row[2] for row in read(folder)] == [
+    ["A dog.", "x", "a DOG"],
+    ["a cat"],
+    ["the sea"],
+  ]
+  assert reasons(folder) == {"sub/0.jpg": parts.EMPTY_CAPTION}
+  index = pair_index.load(folder, "train")
+  assert index.record.tolist() == [0, 0, 0, 1, 2]
+  assert index.caption.tolist() == [0, 1, 2, 0, 0]
+  assert index.image_id.tolist() == [0, 0, 0, 1, 1]
+  assert index.text_id.tolist() == [0, 1, 0, 2, 3]
+  for data, found in zip(PHOTOS, index.image_hash, strict=False):
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    assert int(found) == int.from_bytes(digest, "little")
+
+
+def test_karpathys_splits(tmp_path):
+  photo_folder(tmp_path / "photos")
+  images = [
+    {
+      "filepath": "sub",
+      "filename": f"{i}.jpg",
+      "split": split,
+      "sentences": [{"raw": CAPTIONS[i]}, {"raw": f"and {i}"}],
+    }
+    for i, split in enumerate("train restval val test train test".split())
+  ]
+  (tmp_path / "x.json").write_text(json.dumps({"images": images}))
+  folder = ingest.ingest(
+    f"{tmp_path}/x.json",
+    "mine",
+    data_dir=tmp_path,
+    images=tmp_path / "photos",
+    workers=1,
+  )
+  expected = {"train": [0, 1, 4], "validation": [2], "test": [3, 5]}
+  for split, numbers in expected.items():
+    assert read(folder, split) == [
+      (f"sub/{i}.jpg", PHOTOS[i], [CAPTIONS[i], f"and {i}"]) for i in numbers
+    ]
+
+
+MESSAGES = [
+  ({"input": "none/*.tar"}, "none/.* is not there"),
+  ({"input": "{}"}, "nothing to read; understood are"),
+  ({"input": "{}/x.zip"}, "of the kinds .zip; .* understood are"),
+  ({"input": "{}/x.tsv,{}/x.tar"}, "of the kinds .tar, .tsv"),
+  ({"input": "{}/x.tsv"}, "by URL.*\n.*img2dataset --url_list"),
+  ({"input": "{}/urls.csv"}, "by URL.*\n.*img2dataset --url_list"),
+  ({"input": "{}/url.json"}, "by URL.*\n.*img2dataset --url_list"),
+  ({"input": "{}/y.csv"}, "columns .*'a', 'b'.* --image_column=NAME"),
+  ({"input": "{}/y.csv", "image_column": "c"}, "no column c"),
+  ({"input": "{}/bad.json"}, "is not a .json file"),
+  ({"input": "{}/dict.json"}, "understood are a list"),
+  ({"input": "{}/meta.parquet"}, "has the columns .*--image_column"),
+  ({"input": "{}/hub"}, r"splits \['test', 'val'\], not train"),
+  ({"input": "{}/x.tar", "images": "{}"}, "goes with a table"),
+  ({"input": "{}/y.csv", "images": "{}/no"}, "is not a folder"),
+  ({"input": "tfds:no"}, "no data set 'no' is prepared in"),
+  ({"input": "tfds:old"}, "again with file_format='array_record'"),
+  ({"input": "{}/x.tar", "name": "My-Set"}, "is not a name"),
+  ({"input": "{}/x.tar", "split": "all"}, "is not a name"),
+  ({"input": "{}/x.tar", "max_size": 8}, "at least 16"),
+  ({"input": "{}/x.tar", "workers": 0}, "at least 1"),
+  ({"input": "{}/x.tar", "name": "captions"}, "is another data set"),
+]
+
+
+@pytest.fixture(scope="module")
+def strange_inputs(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("strange")
+  write_pairs(folder / "x.tar", [0])
+  for name, text in {
+    "x.zip": "",
+    "x.tsv": "a dog\thttps://a.b/c.jpg\n",
+    "urls.csv": "caption,url\na dog,https://a.b/c.jpg\n",
+    "url.json": '[{"image": "https://a.b/c.jpg", "caption": "a dog"}]',
+    "y.csv": "a,b\n1,2\n",
+    "bad.json": "{",
+    "dict.json": '{"a": 1}',
+  }.items():
+    (folder / name).write_text(text)
+  parquet.write_table(pa.table({"caption": ["x"]}), folder / "meta.parquet")
+  (folder / "hub").mkdir()
+  for split in ("val", "test"):
+    path = folder / "hub" / f"{split}-00000-of-00001.parquet"
+    parquet.write_table(pa.table({"image": PHOTOS, "text": CAPTIONS}), path)
+  builder = Captions(data_dir=folder, file_format="array_record")
+  builder.download_and_prepare()
+  old = folder / "old" / "1.0.0"
+  old.mkdir(parents=True)
+  for name in ("dataset_info.json", "features.json"):
+    text = (folder / "captions" / "1.0.0" / name).read_text()
+    (old / name).write_text(text.replace("array_record", "tfrecord"))
+  return folder
+
+
+@pytest.mark.parametrize(
+  "arguments, message", MESSAGES, ids=lambda x: str(x)[:40]
+)
+def test_messages(strange_inputs, arguments, message):
+  filled = {
+    name: x.replace("{}", str(strange_inputs)) if isinstance(x, str) else x
+    for name, x in arguments.items()
+  }
+  if arguments["input"] == "{}":
+    (strange_inputs / "nothing").mkdir()
+    filled["input"] += "/nothing"
+  with pytest.raises(ValueError, match=message):
+    ingest.ingest(**{"name": "mine", "data_dir": strange_inputs} | filled)
+  assert not (strange_inputs / "mine" / "incomplete").exists()
+
+
+def test_fields():
+  text, image = tfds.features.Text(), tfds.features.Image()
+  sequence = tfds.features.Sequence
+  for features, name in [
+    ({"text": text, "caption": text}, "caption"),
+    ({"captions": sequence(text)}, "captions"),
+    ({"captions": sequence({"id": np.int64, "text": text})}, "captions/text"),
+    ({"caption": np.int64, "title": text}, "title"),
+  ]:
+    found = fields.caption_field(tfds.features.FeaturesDict(features))
+    assert found == name
+  with pytest.raises(ValueError, match=r"\['label'\] is a caption"):
+    fields.caption_field({"label": text})
+  assert fields.image_field({"a": image, "image": image}) == "image"
+  for features in ({"a": image, "b": image}, {"image": text}):
+    with pytest.raises(ValueError, match="only one image feature"):
+      fields.image_field(features)
+  rows = [
+    ({"text": "x"}, "text", ["x"]),
+    ({"text": np.array([b"x", b"\xff"], object)}, "text", ["x", "\ufffd"]),
+    ({"text": None}, "text", []),
+    ({"text": 7}, "text", [""]),
+    ({"c": {"text": [b"x", b"y"]}}, "c/text", ["x", "y"]),
+    ({"c": [{"text": b"x"}, {}]}, "c/text", ["x", ""]),
+  ]
+  for row, field, captions in rows:
+    assert fields.captions_of(row, field) == captions
