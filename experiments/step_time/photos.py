@@ -1,0 +1,144 @@
+"""Images per second from JPEG to augmented batch; JSON on standard output.
+
+python experiments/step_time/photos.py [--seconds=5] [--rounds=3]
+
+The photos are parts of scikit-learn's two sample photos at 500 x 375 pixels,
+about 50 KB each, ingested as users ingest theirs. First on one core, step by
+step (each includes those before it):
+
+  decode     JPEG to pixels
+  crop       random part, 256 x 256 pixels, mirrored
+  augment    RandAugment(2, 7)
+
+then the whole stream of batches (array_record, captions to tokens, decoding and
+augmenting) by threads of one process, and by worker processes.
+"""
+
+import io
+import json
+import pathlib
+import tarfile
+import tempfile
+import time
+
+from absl import app, flags
+import common
+import cv2
+import numpy as np
+from sklearn.datasets import load_sample_images
+
+from nuclr_jax.data import (
+  captioned,
+  images,
+  ingest,
+  pipeline,
+  randaugment,
+  tokenizer,
+)
+from nuclr_jax.data.transforms import random_numbers
+
+SECONDS = flags.DEFINE_float("seconds", 5.0, "Per measurement.")
+ROUNDS = flags.DEFINE_integer("rounds", 3, "Measurements; the median counts.")
+COUNT = flags.DEFINE_integer("count", 1024, "Photos.")
+BATCH = flags.DEFINE_integer("batch_size", 256, "Pairs per batch.")
+WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
+SIZE = 256
+
+
+def photos(rng: np.random.Generator) -> list[bytes]:
+  """JPEG files of 500 x 375 pixels."""
+  whole, found = load_sample_images().images, []
+  for i in range(COUNT.value):
+    scene = whole[i % len(whole)]
+    rows, columns = rng.integers(280, 420), rng.integers(380, 620)
+    top = rng.integers(scene.shape[0] - rows + 1)
+    left = rng.integers(scene.shape[1] - columns + 1)
+    part = scene[top : top + rows, left : left + columns, ::-1]
+    part = cv2.resize(part, (500, 375), interpolation=cv2.INTER_CUBIC)
+    options = [cv2.IMWRITE_JPEG_QUALITY, 85]
+    found.append(cv2.imencode(".jpg", part, options)[1].tobytes())
+  return found
+
+
+def write_tar(path: pathlib.Path, files: list[bytes]) -> None:
+  """As img2dataset does."""
+  with tarfile.open(path, "w") as tar:
+    for i, data in enumerate(files):
+      caption = f"part number {i} of a photo of a temple or of a flower"
+      for ending, content in (("jpg", data), ("txt", caption.encode())):
+        member = tarfile.TarInfo(f"{i:09d}.{ending}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+def steps(files: list[bytes]) -> dict:
+  """What a photo goes through, as functions of its number."""
+  random = random_numbers(0, 0, np.arange(len(files)))
+
+  def crop(i):
+    image = images.decode(files[i])
+    return images.random_resized_crop(image, random[i], size=SIZE)
+
+  def augment(i):
+    rest = random[i, images.CROP_NUMBERS :]
+    return randaugment.rand_augment(crop(i), rest)
+
+  return {
+    "decode": lambda i: images.decode(files[i]),
+    "crop": crop,
+    "augment": augment,
+  }
+
+
+def rate(do, per_call: int = 1) -> float:
+  """Images per second."""
+  start, count = time.perf_counter(), 0
+  while (now := time.perf_counter()) < start + SECONDS.value:
+    do(count)
+    count += 1
+  return count * per_call / (now - start)
+
+
+def stream_rate(source, num_workers: int) -> float:
+  """Images per second of the stream, after a few batches."""
+  with pipeline.batches(
+    source, batch_size=BATCH.value, seed=0, num_workers=num_workers
+  ) as stream:
+    for _ in range(4):
+      next(stream)
+    return rate(lambda i: next(stream), BATCH.value)
+
+
+def benchmark(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  files = photos(np.random.default_rng(0))
+  measured = {
+    name: lambda f=f: rate(lambda i: f(i % len(files)))
+    for name, f in steps(files).items()
+  }
+  with tempfile.TemporaryDirectory() as folder:
+    tar = pathlib.Path(folder) / "photos.tar"
+    write_tar(tar, files)
+    ingest.ingest(str(tar), "photos", data_dir=folder, workers=1)
+    data = captioned.open_split("photos", "train", folder)
+    captions = captioned.captions(data)
+    words = tokenizer.build(captions, length=30, first_and_last=True)
+    source = captioned.source(data, words, size=SIZE)
+    for count in (0, *map(int, WORKERS.value)):
+      name = f"stream, {count} workers" if count else "stream, threads"
+      measured[name] = lambda count=count: stream_rate(source, count)
+    rates = {name: [] for name in measured}
+    for _ in range(ROUNDS.value):
+      for name, measure in measured.items():
+        rates[name].append(measure())
+  found = {name: float(np.median(x)) for name, x in rates.items()}
+  facts = {
+    "bytes_per_photo": float(np.mean([len(x) for x in files])),
+    "images_per_s": found,
+  }
+  print(json.dumps(common.machine() | facts, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(benchmark)

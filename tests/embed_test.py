@@ -1,0 +1,174 @@
+"""Embeddings in files, and training on them."""
+
+import importlib.util
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import shapes
+
+from nuclr_jax import embed, settings, train
+from nuclr_jax.data import cached, pipeline
+from nuclr_jax.data.parts import Item, Rejected
+from nuclr_jax.evaluate import driver
+from nuclr_jax.types import Sides
+
+CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "cached.py"
+
+
+def items(count, rng):
+  """Photos with 0, 1 or 2 captions each; numbers 2 and 5 are no good."""
+  for i in range(count):
+    if i == 2:
+      yield Rejected("2", "x.tar", "missing image")
+      continue
+    photo = shapes.encode(shapes.draw(rng, "red", "circle"))
+    captions = [f"photo {i}", f"Photo {i}, again"][: i % 3]
+    yield Item(str(i), "x.tar", b"no photo" if i == 5 else photo, captions)
+
+
+def model(size=8):
+  """Embeds a photo as its mean colour, a caption as its length."""
+  return embed.Model(
+    Sides(
+      image=lambda x: x.reshape(len(x), -1, 3).mean(axis=1),
+      text=lambda captions: np.array([[len(x), 1.0] for x in captions]),
+    ),
+    size,
+  )
+
+
+def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
+  monkeypatch.setattr(driver, "CHUNK", 4)  # several chunks
+  found = embed.write(
+    tmp_path / "out", items(11, np.random.default_rng(0)), model()
+  )
+  assert found == {"images": 9, "captions": 6, "rejected": 2}
+  data = cached.read(tmp_path / "out")
+  assert data.keys == [str(i) for i in range(11) if i not in (2, 5)]
+  expected = [x for x in items(11, np.random.default_rng(0)) if x.key != "2"]
+  expected = [x for x in expected if x.key != "5"]
+  np.testing.assert_array_equal(
+    data.image_of_text,
+    [i for i, item in enumerate(expected) for _ in item.captions],
+  )
+  assert data.captions == [c for item in expected for c in item.captions]
+  np.testing.assert_array_equal(
+    data.text[:, 0], [len(c) for c in data.captions]
+  )
+  again = embed.write(
+    tmp_path / "one",
+    [item._replace(captions=()) for item in expected[:1]],
+    model(),
+  )
+  assert again == {"images": 1, "captions": 0, "rejected": 0}
+  one = np.load(tmp_path / "one" / "image.npy")
+  np.testing.assert_allclose(one[0], data.image[0])
+  rejected = (tmp_path / "out" / embed.REJECTED).read_text().splitlines()
+  assert [json.loads(x)["reason"] for x in rejected] == [
+    "missing image",
+    "unreadable image",
+  ]
+
+
+def test_nothing_half_written(tmp_path):
+  with pytest.raises(ValueError, match="no image could be embedded"):
+    embed.write(tmp_path / "out", [Item("a", "x", b"", ["a"])], model())
+  assert not (tmp_path / "out").exists()
+  embed.write(tmp_path / "out", items(2, np.random.default_rng(0)), model())
+  with pytest.raises(ValueError, match="is there already"):
+    embed.write(tmp_path / "out", [], model())
+
+
+def write_pairs(folder, rng, count, *, dim=8):
+  """Images of a few latent numbers, and two captions each that show them."""
+  latent = rng.normal(size=(count, dim))
+  mix = np.random.default_rng(9).normal(size=(2, dim, dim))
+  texts = np.repeat(latent, 2, axis=0)
+  pixels = {f"{i}": x for i, x in enumerate(latent @ mix[0])}
+  words = {f"text {i} of {count}": x for i, x in enumerate(texts @ mix[1])}
+  encode = Sides(
+    image=lambda x: np.stack([pixels[str(int(i))] for i in x[:, 0, 0, 0]]),
+    text=lambda captions: np.stack([words[x] for x in captions]),
+  )
+  captions = list(words)
+  found = [
+    Item(str(i), "x", _number(i), captions[2 * i : 2 * i + 2])
+    for i in range(count)
+  ]
+  embed.write(folder, found, embed.Model(encode, 16))
+
+
+def _number(i):
+  """A picture whose value says which it is; PNG keeps it exactly."""
+  import cv2
+
+  flat = np.full((16, 16, 3), i, np.uint8)
+  return cv2.imencode(".png", flat)[1].tobytes()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  folder, rng = tmp_path_factory.mktemp("cached"), np.random.default_rng(1)
+  write_pairs(folder / "train", rng, 250)
+  write_pairs(folder / "test", rng, 40)
+  return folder
+
+
+def test_pairs_of_rows(folders):
+  data = cached.read(folders / "train")
+  source = cached.source(data)
+  assert source.sizes == (500, 250, 500)
+  with pipeline.batches(source, batch_size=50, seed=0) as stream:
+    batch = next(stream)
+  np.testing.assert_array_equal(batch.image_id, batch.pair_id // 2)
+  np.testing.assert_array_equal(batch.image, data.image[batch.pair_id // 2])
+  np.testing.assert_array_equal(batch.text, data.text[batch.pair_id])
+  captions = source.captions(batch.text_id)
+  rows = cached.lookup([data]).encode(captions)
+  np.testing.assert_array_equal(rows, batch.text)
+  keys = source.keys()
+  assert [len(x) for x in keys] == [500, 250, 500]
+  assert all(len(np.unique(x)) == len(x) for x in keys)
+
+
+def test_a_run_on_cached_rows_learns(folders, tmp_path):
+  """Linear maps are found; unseen rows are retrieved."""
+  spec = importlib.util.spec_from_file_location("cached_config", CONFIG)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  config = module.get_config("nuclr")
+  config.update_from_flattened_dict(
+    {
+      "data.train": str(folders / "train"),
+      "data.test": (str(folders / "test"),),
+      "model.dim": 8,
+      "model.hidden": 0,
+      "objective.temperature": 0.1,
+      "objective.zeta_queue": 128,
+      "optimizer.learning_rate.value": 1e-2,
+      "batch_size": 50,
+      "num_epochs": 40.0,
+      "num_devices": 1,
+      "eval_every": 0,
+      "checkpoint_every": 0,
+      "log_every": 100,
+    }
+  )
+  result = train.fit(config, tmp_path)
+  assert result.metrics["test/test/mean_recall@1"] > 0.6
+  assert settings.complete(config)["model"]["name"] == "heads"
+
+
+def test_errors(folders, tmp_path):
+  with pytest.raises(ValueError, match="lacks image.npy"):
+    cached.read(tmp_path)
+  data = cached.read(folders / "train")
+  with pytest.raises(ValueError, match="no cached embedding of 'a dog'"):
+    cached.lookup([data]).encode(["a dog"])
+  np.save(tmp_path / "image.npy", np.zeros((3, 2), np.float32))
+  for name in ("text.npy", cached.IMAGES, cached.TEXTS):
+    (tmp_path / name).write_bytes((folders / "train" / name).read_bytes())
+  with pytest.raises(ValueError, match="image.npy has 3 rows, images.parquet"):
+    cached.read(tmp_path)
