@@ -1,0 +1,99 @@
+"""Memory of the full train step on machines that are not at hand; JSON out.
+
+python experiments/step_time/real_towers_memory.py --targets=h200,8xh200,v5e:4x4
+
+ResNet-50 and DistilBERT, NUCLR and AdamW, at the batch of the CC3M recipe, as
+XLA plans it per device; see `not_at_hand.py` for what that needs and says.
+"""
+
+import json
+import sys
+
+from absl import app, flags
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh
+import targets
+
+from nuclr_jax import (
+  Batch,
+  models,
+  objectives,
+  optimizer,
+  sharding,
+  train_state,
+)
+
+TARGETS = flags.DEFINE_list(
+  "targets", ["h200", "8xh200", "v5e:4x4"], "[count x] h200, or a TPU slice."
+)
+BATCHES = flags.DEFINE_list("batch_sizes", ["512"], "Global batch sizes.")
+SIZE = flags.DEFINE_integer("size", 256, "Of the pictures, in pixels.")
+MICROBATCHES = flags.DEFINE_integer("num_microbatches", 1, "As in a config.")
+NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
+LENGTH, VOCABULARY = 30, 30_522
+
+
+def compile_for(target: str, batch: int):
+  """The train step of configs/cc3m.py on a target."""
+  mesh = Mesh(targets.devices(target), ("data",), axis_types=(AxisType.Auto,))
+  model = models.towers(
+    image_shape=(SIZE.value, SIZE.value, 3),
+    vocab_size=VOCABULARY,
+    length=LENGTH,
+    image=dict(name="resnet50"),
+    text=dict(name="distilbert"),
+    dtype="bfloat16",
+  )
+  model = models.microbatched(model, MICROBATCHES.value)
+  objective = objectives.nuclr(num_pairs=NUM_PAIRS.value, temperature=0.01)
+  parts = (model, objective, optimizer.make_optimizer(2e-4, weight_decay=0.02))
+  key = jax.random.key(0)
+  rows = jax.sharding.NamedSharding(mesh, sharding.ROWS)
+
+  def described(x, layout):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
+
+  with jax.set_mesh(mesh):
+    state = jax.eval_shape(lambda: train_state.init_state(*parts, key))
+    layout = train_state.shardings(mesh, state)
+    size = (batch, SIZE.value, SIZE.value, 3)
+    inputs = Batch(
+      described(jax.ShapeDtypeStruct(size, jnp.uint8), rows),
+      described(jax.ShapeDtypeStruct((batch, LENGTH), jnp.int32), rows),
+      described(jax.ShapeDtypeStruct((batch,), jnp.int32), rows),
+    )
+    step = jax.jit(
+      train_state.make_train_step(*parts, key),
+      out_shardings=(layout, None),
+      donate_argnums=0,
+    )
+    state = jax.tree.map(described, state, layout)
+    return step.lower(state, inputs).compile()
+
+
+def main(argv) -> None:
+  """Prints the JSON."""
+  del argv
+  targets.prepare()
+  rows = []
+  for target in TARGETS.value:
+    for batch in map(int, BATCHES.value):
+      memory = compile_for(target, batch).memory_analysis()
+      found = {
+        "temporary": memory.temp_size_in_bytes,
+        "arguments": memory.argument_size_in_bytes,
+        "most": memory.peak_memory_in_bytes,
+      }
+      rows.append(
+        {"target": target, "batch_size": batch}
+        | {f"{name}_gib": x / 2**30 for name, x in found.items()}
+      )
+      print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+  settings = {"jax": jax.__version__, "size": SIZE.value}
+  settings |= {"num_microbatches": MICROBATCHES.value}
+  print(json.dumps(settings | {"rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+  app.run(main)

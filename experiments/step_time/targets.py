@@ -1,0 +1,54 @@
+"""Machines that are not at hand, described for XLA's compilers."""
+
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+
+# What XLA wants to know of the GPU, from its data sheet and CUDA's limits.
+H200 = """
+gpu_device_info {
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+  threads_per_core_limit: 2048
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: 4800000000000
+  l2_cache_size: 52428800
+  clock_rate_ghz: 1.98
+  device_memory_size: 150000000000
+  cuda_compute_capability { major: 9 feature_extension: 1 }
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+def prepare() -> None:
+  """To be called before anything touches a device."""
+  jax.config.update("jax_platforms", "cpu")
+  os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+  os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+
+
+def devices(target: str) -> list:
+  """Descriptions of a target's devices, for the compiler only."""
+  gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
+  if not gpu:
+    return topologies.get_topology_desc(target, platform="tpu").devices
+  return topologies.get_topology_desc(
+    target,
+    platform="cuda",
+    topology=f"1x1x{gpu[1] or 1}",
+    target_config=H200,
+  ).devices
