@@ -6,6 +6,9 @@ nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   tables (CSV, TSV, JSON, Karpathy's splits), a folder of images with texts, or
   tfds:NAME. Broken items are listed. The same command goes on when interrupted.
 
+nuclr convert --input=/data/tfds/food101/2.0.0
+  Copies a TFDS data set from TFRecord files, its old format, to array_record.
+
 nuclr train --config=configs/glyphs.py --workdir=runs/mine
   Trains, evaluates and writes metrics.json. The same command goes on from the
   newest checkpoint. Change a value with --config.objective.temperature=0.05.
@@ -57,7 +60,7 @@ def main(argv: list[str]) -> None:
         distributed=verbs.DISTRIBUTED.value,
       )
     # Reading data must not take hold of a GPU.
-    process = 0 if argv[1] == "ingest" else jax.process_index()
+    process = 0 if argv[1] in ("ingest", "convert") else jax.process_index()
     host.show_progress(process=process)
     VERBS[argv[1]]()
   except KeyboardInterrupt:

@@ -118,6 +118,16 @@ def ingest() -> None:
   print(f"data set: {folder}")
 
 
+def convert() -> None:
+  """Copies a TFDS data set from TFRecord to array_record files."""
+  from nuclr_jax.data import convert
+
+  if not INPUT.value:
+    raise ValueError("convert needs --input, such as --input=food101/2.0.0")
+  folder = convert.convert(INPUT.value, DATA_DIR.value)
+  print(f"data set: {folder}")
+
+
 def train() -> None:
   """Trains the config in the workdir, then prints the final metrics."""
   from nuclr_jax import train
@@ -205,6 +215,7 @@ def embed() -> None:
 
 VERBS = {
   "ingest": ingest,
+  "convert": convert,
   "train": train,
   "evaluate": evaluate,
   "report": report,

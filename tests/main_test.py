@@ -26,8 +26,8 @@ def nuclr(*args):
   [
     (
       [],
-      "needs one verb of ingest, train, evaluate, report, popularity, embed; "
-      "got none",
+      "needs one verb of ingest, convert, train, evaluate, report, "
+      "popularity, embed; got none",
     ),
     (["trian"], "got trian"),
     (["train", "--workdir=x"], "train needs --config"),
@@ -70,7 +70,7 @@ def test_errors_say_what_to_do(args, message):
 def test_help_shows_every_verb():
   result = nuclr("--help")
   assert result.returncode == 0
-  for verb in "ingest train evaluate report popularity embed".split():
+  for verb in "ingest convert train evaluate report popularity embed".split():
     assert f"nuclr {verb}" in result.stdout
 
 

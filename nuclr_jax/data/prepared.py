@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 import os
 import pathlib
 from typing import Any, NamedTuple
+import zlib
 
 from nuclr_jax.data import sources
 
@@ -17,6 +18,7 @@ class Split(NamedTuple):
   folder: pathlib.Path
   features: Any  # TFDS features by name
   length: int
+  stamp: str  # another one if its files are others or have changed
   # Record numbers -> rows; images are bytes.
   read: Callable[[Sequence[int]], list[dict[str, Any]]]
 
@@ -25,7 +27,7 @@ def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
   """The folder of a prepared data set's newest version.
 
   Args:
-    name: A path, or a name such as "cc3m", "coco_captions/2014" or
+    name: An absolute path, or a name such as "cc3m", "coco_captions/2014" or
       "cifar100/3.0.2" below `data_dir` or where TFDS itself prepares
       ($TFDS_DATA_DIR or ~/tensorflow_datasets).
     data_dir: Folder of prepared data sets, see `sources.cache_dir`.
@@ -36,13 +38,14 @@ def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
   tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
   roots = [sources.cache_dir(data_dir), pathlib.Path(tfds_dir).expanduser()]
   for root in roots:
-    folder = root / name  # `name` itself if it is an absolute path
+    # `name` itself if it is an absolute path
+    folder = root / pathlib.Path(name).expanduser()
     found = [] if not folder.is_dir() else _versions(folder)
     configurations = {path.parent for path in found}
     if len(configurations) > 1:
       raise ValueError(
         f"{folder} holds several configurations, name one of "
-        f"{sorted(str(path.relative_to(root)) for path in configurations)}"
+        f"{sorted(map(str, configurations))}"
       )
     if found:
       return max(found, key=_version)
@@ -52,6 +55,24 @@ def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
     "file_format='array_record').download_and_prepare(), or say where it is "
     "with --data_dir"
   )
+
+
+def split_names(
+  name: str, data_dir: str | os.PathLike | None = None
+) -> list[str]:
+  """The splits of a prepared data set.
+
+  Args:
+    name: See `find`.
+    data_dir: See `find`.
+
+  Raises:
+    ValueError: If there is no such data set.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = os.fspath(find(name, data_dir))
+  return sorted(tfds.builder_from_directory(folder).info.splits)
 
 
 def open_split(
@@ -76,7 +97,7 @@ def open_split(
   if kind != "array_record":
     raise ValueError(
       f"{folder} is in the format {kind}, which cannot be read at random "
-      "places; convert it once, see experiments/cc3m/README.md"
+      f"places; convert it once with nuclr convert --input={folder}"
     )
   known = builder.info.splits
   base = split.partition("[")[0]
@@ -106,6 +127,7 @@ def open_split(
     folder,
     builder.info.features,
     len(data),
+    _stamp(files[0]),
     read,
   )
 
@@ -114,7 +136,20 @@ def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
   """Folders of versions in or at most two levels below a folder."""
   levels = ("", "*/", "*/*/")
   found = [p for level in levels for p in folder.glob(level + INFO)]
-  return [p.parent for p in found if not p.parent.name.startswith("incomplete")]
+  return [
+    path.parent
+    for path in found
+    if not any(
+      part.startswith("incomplete") for part in path.relative_to(folder).parts
+    )
+  ]
+
+
+def _stamp(paths: Sequence[Any]) -> str:
+  """A hash of names, sizes and times."""
+  states = [(os.fspath(path), os.stat(path)) for path in paths]
+  found = [(name, x.st_size, x.st_mtime_ns) for name, x in states]
+  return f"{zlib.crc32(repr(found).encode()):08x}"
 
 
 def _version(folder: pathlib.Path) -> list[int]:
