@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import os
+import pathlib
 from typing import NamedTuple
 
 import numpy as np
@@ -133,8 +134,10 @@ def image_text(
   from nuclr_jax.data import tokenizer as tokenizers
   from nuclr_jax.evaluate import sets
 
-  for place in map(sets.parse, (*zero_shot, *probes)):
+  for place in (*sets.places(zero_shot), *sets.places(probes)):
     sets.check(place, data_dir)
+  for place in sets.places(probes):
+    sets.check(place._replace(split=None), data_dir, split="train")
   place = sets.parse(train)
   pairs = captioned.open_split(place.source, place.split or "train", data_dir)
   if tokenizer == BUILD:
@@ -150,19 +153,14 @@ def image_text(
       place.name: sets.image_text_set(
         place.source, place.split or split, **options
       )
-      for place in map(sets.parse, names)
+      for place in sets.places(names)
     }
     for split, names in (("validation", validation), ("test", test))
   }
-  evaluators = {
-    split: [
-      driver.retrieval_evaluator(data, name) for name, data in found.items()
-    ]
-    for split, found in retrieval.items()
-  }
-  for place in map(sets.parse, zero_shot):
+  evaluators = _retrieval_evaluators(retrieval)
+  for place in sets.places(zero_shot):
     evaluators["test"].append(sets.zero_shot_when_asked(place, **options))
-  for place in map(sets.parse, probes):
+  for place in sets.places(probes):
     evaluators["test"].append(sets.probe_when_asked(place, **options))
   return Data(
     train=captioned.source(
@@ -177,11 +175,53 @@ def image_text(
     tokenizer=words,
     image_shape=(size, size, 3),
     evaluators=evaluators,
-    sets={
-      split: next(iter(found.values()))
-      for split, found in retrieval.items()
-      if found
-    },
+    sets=_first_of(retrieval),
+  )
+
+
+def embeddings(
+  *,
+  train: str,
+  validation: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+) -> Data:
+  """Embeddings or features that `nuclr embed` wrote, for the model `heads`.
+
+  Args:
+    train: Folder of the training pairs.
+    validation: Folders to retrieve in while training.
+    test: Likewise at the end.
+
+  Raises:
+    ValueError: If a folder is not what `nuclr embed` writes.
+  """
+  from nuclr_jax.data import cached
+
+  for paths in (validation, test):
+    names = [pathlib.Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+      raise ValueError(
+        f"folders to retrieve in must differ in their last names, got {paths}"
+      )
+  folders = {path: cached.read(path) for path in (train, *validation, *test)}
+
+  def retrieval(path):
+    data = folders[path]
+    return driver.ImageTextSet(
+      data.image, np.arange(len(data.image)), data.captions, data.image_of_text
+    )
+
+  sets = {
+    split: {pathlib.Path(path).name: retrieval(path) for path in paths}
+    for split, paths in (("validation", validation), ("test", test))
+  }
+  pairs = folders[train]
+  return Data(
+    train=cached.source(pairs),
+    tokenizer=cached.lookup(list(folders.values())),
+    image_shape=pairs.image.shape[1:],
+    evaluators=_retrieval_evaluators(sets),
+    sets=_first_of(sets),
   )
 
 
@@ -199,7 +239,26 @@ def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
   return data._replace(evaluators=dict(data.evaluators) | evaluators)
 
 
-DATASETS = {"glyphs": glyphs, "image_text": image_text}
+DATASETS = {
+  "embeddings": embeddings,
+  "glyphs": glyphs,
+  "image_text": image_text,
+}
+
+
+def _retrieval_evaluators(sets) -> dict[str, list[driver.Evaluator]]:
+  """Of all sets of all splits, by split."""
+  return {
+    split: [
+      driver.retrieval_evaluator(data, name) for name, data in found.items()
+    ]
+    for split, found in sets.items()
+  }
+
+
+def _first_of(sets) -> dict[str, driver.ImageTextSet]:
+  """The first set of each split that has one."""
+  return {x: next(iter(found.values())) for x, found in sets.items() if found}
 
 
 def _scripts(data: driver.ImageTextSet) -> driver.LabelledSet:

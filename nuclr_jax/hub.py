@@ -57,9 +57,10 @@ def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
   for name in names:
     try:
       return pathlib.Path(huggingface_hub.hf_hub_download(repository, name))
-    except errors.RemoteEntryNotFoundError:
-      continue
     except (errors.HfHubHTTPError, OSError, ValueError) as error:
+      elsewhere = isinstance(error, errors.EntryNotFoundError)
+      if elsewhere and not isinstance(error, errors.LocalEntryNotFoundError):
+        continue  # the hub was reached and says that it has no such file
       reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
       raise ValueError(
         f"{repository} is no path here, and cannot be had from the hub: "

@@ -18,7 +18,6 @@ from nuclr_jax.data import (
 )
 from nuclr_jax.types import Batch, Sizes
 
-
 WORKERS = """
 import hashlib, sys
 from absl import flags

@@ -8,7 +8,7 @@ import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.data import sources
-from nuclr_jax.evaluate import chunks, driver, retrieval, zero_shot
+from nuclr_jax.evaluate import chunks, driver, ranks, retrieval, zero_shot
 from nuclr_jax.models import Model
 from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
@@ -43,6 +43,71 @@ def test_recall(chunk, monkeypatch):
   assert 0.2 < scores["mean_recall@1"] < 0.95
 
 
+def official_recall(image, text, image_group, text_group, k):
+  """The protocol of COCO and Flickr30k, query by query."""
+  found = []
+  for x, group in zip(image, image_group, strict=True):
+    order = np.argsort(-(text @ x)).tolist()
+    own = np.flatnonzero(text_group == group)
+    found.append(min(order.index(caption) for caption in own) < k)
+  forth, found = np.mean(found), []
+  for x, group in zip(text, text_group, strict=True):
+    order = np.argsort(-(image @ x)).tolist()
+    (own,) = np.flatnonzero(image_group == group)
+    found.append(order.index(own) < k)
+  return forth, np.mean(found)
+
+
+@pytest.mark.parametrize("chunk", [1, 700, 2**26])
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_recall_with_several_captions(num_devices, chunk, monkeypatch):
+  """1 to 6 captions an image, in any order; 37 images on 8 devices."""
+  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", chunk)
+  rng = np.random.default_rng(0)
+  image_group = rng.permutation(100)[:37]
+  text_group = np.repeat(image_group, rng.integers(1, 7, 37))
+  text_group = rng.permutation(text_group)
+  image = make_pairs.unit_rows(0, 37, 8)
+  owner = np.argsort(image_group)[
+    np.searchsorted(np.sort(image_group), text_group)
+  ]
+  text = image[owner] + 1.6 * make_pairs.unit_rows(1, len(owner), 8)
+  text /= np.linalg.norm(text, axis=1, keepdims=True)
+  with jax.set_mesh(sharding.make_mesh(num_devices)):
+    scores = retrieval.recall(image, text, image_group, text_group)
+  means = []
+  for k in (1, 5, 10):
+    expected = official_recall(image, text, image_group, text_group, k)
+    means += expected
+    assert scores[f"image_to_text/recall@{k}"] == expected[0]
+    assert scores[f"text_to_image/recall@{k}"] == expected[1]
+  assert scores["mean_recall"] == pytest.approx(np.mean(means))
+  assert len(set(means)) == 6 and 0.1 < min(means) < max(means) < 1
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_ranks_are_counts(num_devices, monkeypatch):
+  """How many wrong candidates are at least as near as the best right one."""
+  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", 64)
+  rng = np.random.default_rng(3)
+  queries, gallery = (
+    rng.integers(-2, 3, (n, 3)).astype(float) for n in (21, 30)
+  )
+  groups = rng.integers(0, 6, 21), rng.integers(0, 7, 30)
+  penalty = rng.integers(0, 3, 30).astype(float)
+  with jax.set_mesh(sharding.make_mesh(num_devices)):
+    found = ranks.ranks(queries, gallery, *groups, penalty)
+  for i in range(21):
+    sim = [float(queries[i] @ gallery[j] - penalty[j]) for j in range(30)]
+    right = [
+      s for s, g in zip(sim, groups[1], strict=True) if g == groups[0][i]
+    ]
+    wrong = [
+      s for s, g in zip(sim, groups[1], strict=True) if g != groups[0][i]
+    ]
+    assert found[i] == sum(s >= max(right) for s in wrong)
+
+
 def test_collapsed_and_broken_embeddings_have_no_recall():
   same = np.ones((80, 2)) / np.sqrt(2)
   for image in (same, np.full((80, 2), np.nan)):
@@ -69,6 +134,42 @@ def test_zero_shot():
   scores = zero_shot.accuracy(image, classes, label)
   assert scores["top1"] == 4 / 5
   assert scores["mean_per_class"] == pytest.approx((1 + 2 / 3 + 1) / 3)
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_zero_shot_against_sorting(num_devices):
+  rng = np.random.default_rng(0)
+  classes = make_pairs.unit_rows(0, 12, 5)
+  label = rng.permutation(np.arange(70) % 12)
+  image = classes[label] + 1.6 * make_pairs.unit_rows(1, 70, 5)
+  with jax.set_mesh(sharding.make_mesh(num_devices)):
+    scores = zero_shot.accuracy(image, classes, label)
+  order = np.argsort(-(image @ classes.T), axis=1)
+  right = order == label[:, None]
+  for k in (1, 3, 5, 10):
+    assert scores[f"top{k}"] == right[:, :k].any(axis=1).mean()
+  each = [right[label == c, 0].mean() for c in range(12)]
+  assert scores["mean_per_class"] == pytest.approx(np.mean(each))
+  assert 0.2 < scores["top1"] < scores["top3"] < scores["top5"] < 1
+  few = zero_shot.accuracy(image[:3], classes[:3], np.arange(3) % 3)
+  assert set(few) == {"top1", "mean_per_class"}
+
+
+def test_classes_of_any_order_and_number_of_prompts():
+  prompts = make_pairs.unit_rows(0, 7, 8)
+  owner = np.array([2, 0, 2, 1, 0, 2, 2])
+  classes = zero_shot.class_embeddings(prompts, owner)
+  for c in range(3):
+    total = np.zeros(8)
+    for prompt, own in zip(prompts, owner, strict=True):
+      total += prompt * (own == c)
+    np.testing.assert_allclose(classes[c], total / np.linalg.norm(total))
+
+
+@pytest.mark.parametrize("label", [[0, 3], [-1, 0]])
+def test_labels_out_of_range(label):
+  with pytest.raises(ValueError, match=r"labels must be in \[0, 3\), found"):
+    zero_shot.accuracy(np.eye(3)[:2], np.eye(3), np.array(label))
 
 
 @pytest.mark.parametrize("num_devices", [1, 8])

@@ -27,7 +27,7 @@ def nuclr(*args):
     (
       [],
       "needs one verb of ingest, convert, train, evaluate, report, "
-      "popularity, embed; got none",
+      "popularity, embed, export; got none",
     ),
     (["trian"], "got trian"),
     (["train", "--workdir=x"], "train needs --config"),
@@ -70,7 +70,9 @@ def test_errors_say_what_to_do(args, message):
 def test_help_shows_every_verb():
   result = nuclr("--help")
   assert result.returncode == 0
-  for verb in "ingest convert train evaluate report popularity embed".split():
+  for (
+    verb
+  ) in "ingest convert train evaluate report popularity embed export".split():
     assert f"nuclr {verb}" in result.stdout
 
 

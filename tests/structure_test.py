@@ -12,8 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 ORDER = (
   "types markdown hub sharding data models tiles pairwise objectives "
   "popularity optimizer host processes records train_state checkpoint best "
-  "evaluate datasets hooks settings experiment restore train embed report verbs "
-  "main"
+  "evaluate datasets hooks settings experiment restore train embed "
+  "hf_configs export report verbs main"
 ).split()
 
 

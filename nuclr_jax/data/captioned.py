@@ -1,7 +1,6 @@
 """Captioned images: a source of pairs that reads and decodes as it goes."""
 
 from collections.abc import Callable
-from functools import cache
 import logging
 import os
 import time
@@ -10,12 +9,18 @@ import zlib
 
 import numpy as np
 
-from nuclr_jax.data import fields, images, pair_index, prepared, sources
-from nuclr_jax.data.keys import Keys, content_keys
+from nuclr_jax.data import (
+  fields,
+  images,
+  pair_index,
+  prepared,
+  randaugment,
+  sources,
+)
 from nuclr_jax.data.pair_index import PairIndex
-from nuclr_jax.data.randaugment import rand_augment
 from nuclr_jax.data.sources import Source
 from nuclr_jax.data.tokenizer import Tokenizer
+from nuclr_jax.data.transforms import NUM_RANDOM
 from nuclr_jax.types import Batch, Sides
 
 SCANNED = 256  # records read at a time
@@ -70,10 +75,10 @@ def open_split(
   index = pair_index.load(data.folder, split)
   if index is None:
     kept = sources.cache_dir(data_dir) / "pairs" / data.name
-    index = pair_index.load(kept, "all")
+    index = pair_index.load(kept, data.stamp)
     if index is None:
       index = _scan(read, data)
-      pair_index.save(kept, "all", index)
+      pair_index.save(kept, data.stamp, index)
   check = zlib.crc32(index.image_hash)
   check = zlib.crc32(index.text_hash, check)
   fingerprint = f"{data.name}/{len(index.record)}/{check:08x}"
@@ -123,9 +128,13 @@ def source(
     size: Height and width of the pictures, in pixels.
     scale: Share of the area that a random crop takes.
     flip: Whether half of the pictures are mirrored.
-    num_ops: How many operations RandAugment draws; 0 = none.
-    level: Their strength.
+    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
+    level: Their strength, in [0, 10].
+
+  Raises:
+    ValueError: If a number is out of range.
   """
+  _check(size, scale, num_ops, level)
   index = data.index
 
   def picture(row, random):
@@ -136,7 +145,7 @@ def source(
       image, random, size=size, scale=scale, flip=flip
     )
     rest = random[images.CROP_NUMBERS :]
-    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+    return randaugment.rand_augment(cropped, rest, num_ops=num_ops, level=level)
 
   def ids(pair_ids):
     return Sides(index.image_id[pair_ids], index.text_id[pair_ids])
@@ -155,12 +164,9 @@ def source(
       *ids(pair_ids),
     )
 
-  @cache
-  def first_pairs():
-    return np.unique(index.text_id, return_index=True)[1]
-
   def captions(text_ids):
-    pairs = first_pairs()[text_ids]
+    first_pairs = np.unique(index.text_id, return_index=True)[1]
+    pairs = first_pairs[text_ids]
     found = []
     for start in range(0, len(pairs), SCANNED):
       some = pairs[start : start + SCANNED]
@@ -170,8 +176,27 @@ def source(
     return found
 
   return Source(
-    index.sizes, fetch, ids, captions, data.fingerprint, lambda: _keys(index)
+    index.sizes,
+    fetch,
+    ids,
+    captions,
+    data.fingerprint,
+    lambda: pair_index.keys(index),
   )
+
+
+def _check(size, scale, num_ops, level) -> None:
+  if size < 1 or not 0 < scale[0] <= scale[1] <= 1:
+    raise ValueError(
+      "size must be at least 1 pixel and scale two shares in (0, 1], the "
+      f"smaller first; got {size} and {scale}"
+    )
+  most = (NUM_RANDOM - images.CROP_NUMBERS) // randaugment.NUMBERS
+  if not 0 <= num_ops <= most or not 0 <= level <= randaugment.MAX_LEVEL:
+    raise ValueError(
+      f"num_ops must be in [0, {most}] and level in "
+      f"[0, {randaugment.MAX_LEVEL}], got {num_ops} and {level}"
+    )
 
 
 def _decode(row: Record, data: Captioned) -> images.Image:
@@ -215,12 +240,3 @@ def _scan(read, data: prepared.Split) -> PairIndex:
     np.array(count, np.int32),
     np.array(caption, np.uint64),
   )
-
-
-def _keys(index: PairIndex) -> Keys:
-  """Keys by content."""
-  both = np.stack(
-    [index.image_hash[index.image_id], index.text_hash[index.text_id]], axis=1
-  )
-  pair = content_keys(row.tobytes() for row in both)
-  return Keys(pair, np.array(index.image_hash), np.array(index.text_hash))

@@ -38,7 +38,10 @@ def decode(data: bytes) -> Image:
   """
   flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
   buffer = np.frombuffer(data, np.uint8)
-  image = cv2.imdecode(buffer, flags) if len(buffer) else None
+  try:
+    image = cv2.imdecode(buffer, flags) if len(buffer) else None
+  except cv2.error:  # such as a header that claims 10^10 pixels
+    image = None
   if image is None:
     raise ValueError(f"{len(data)} bytes cannot be decoded as an image")
   return image
@@ -47,22 +50,25 @@ def decode(data: bytes) -> Image:
 def resize(image: Image, size: int) -> Picture:
   """The whole image as size x size pixels, whatever its shape; bicubic.
 
-  OpenCV's cubic kernel looks at 4 x 4 pixels only, so an image that shrinks is
-  smoothed: blocks of whole pixels are averaged first; an axis that shrinks by
-  less than two is drawn at twice the size and then halved.
+  OpenCV's kernels do not grow with the factor, so an image that shrinks is
+  drawn at twice the size and then halved (blocks of whole pixels are averaged
+  before, if it is still larger). By 1.4 and more, linear drawing is nearer to a
+  cubic kernel that grows, as Pillow's does.
 
   Example:
     >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
     7.0
   """
   shape = np.array(image.shape[:2])
-  blocks = np.maximum(shape // size, 1)
+  if (shape <= size).all():
+    return _draw(image, (size, size), cv2.INTER_CUBIC)
+  blocks = np.maximum(shape // (2 * size), 1)
   if (blocks > 1).any():
     image = _draw(image, shape // blocks, cv2.INTER_AREA)
-  if ((blocks == 1) & (shape > size)).any():
-    image = _draw(image, (2 * size, 2 * size), cv2.INTER_CUBIC)
-    return _draw(image, (size, size), cv2.INTER_AREA)
-  return _draw(image, (size, size), cv2.INTER_CUBIC)
+  left = shape / blocks / size
+  kind = cv2.INTER_CUBIC if left.min() < 1.4 else cv2.INTER_LINEAR
+  image = _draw(image, (2 * size, 2 * size), kind)
+  return _draw(image, (size, size), cv2.INTER_AREA)
 
 
 def resize_and_crop(image: Image, size: int) -> Picture:
@@ -112,9 +118,10 @@ def random_resized_crop(
   Reference: Szegedy et al., Going Deeper with Convolutions, CVPR 2015.
   """
   height, width = image.shape[:2]
-  rows, columns = _crop_shape(height, width, random, scale, ratio)
-  top = int(random[2 * TRIES] * (height - rows + 1))
-  left = int(random[2 * TRIES + 1] * (width - columns + 1))
+  rows, columns, fits = _crop_shape(height, width, random, scale, ratio)
+  place = random[2 * TRIES : 2 * TRIES + 2] if fits else (0.5, 0.5)
+  top = int(place[0] * (height - rows + 1))
+  left = int(place[1] * (width - columns + 1))
   picture = resize(image[top : top + rows, left : left + columns], size)
   return picture[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else picture
 
@@ -135,8 +142,8 @@ def _draw(image, shape, interpolation):
   return cv2.resize(image, (columns, rows), interpolation=interpolation)
 
 
-def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int]:
-  """Rows and columns of a random crop."""
+def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
+  """Rows and columns of a random crop, and whether one did fit."""
   low, high = map(math.log, ratio)
   for i in range(TRIES):
     area = height * width * (scale[0] + random[2 * i] * (scale[1] - scale[0]))
@@ -146,13 +153,13 @@ def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int]:
       round(math.sqrt(area * shape)),
     )
     if 0 < rows <= height and 0 < columns <= width:
-      return rows, columns
+      return rows, columns, True
   shape = min(max(width / height, ratio[0]), ratio[1])
   rows, columns = (
     min(height, round(width / shape)),
     min(width, round(height * shape)),
   )
-  return max(rows, 1), max(columns, 1)
+  return max(rows, 1), max(columns, 1), False
 
 
 @functools.cache

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 import hashlib
 import os
 import pathlib
-import re
+import shutil
 from typing import NamedTuple
+import unicodedata
+import uuid
 
 from jaxtyping import Int, UInt64
 import numpy as np
 
+from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.types import Sizes
 
 
@@ -34,14 +37,32 @@ class PairIndex(NamedTuple):
     return Sizes(len(self.record), len(self.image_hash), len(self.text_hash))
 
 
+class _Words(dict):
+  """Characters of words as they are, all others as a space; by code point."""
+
+  def __missing__(self, point):
+    kind = unicodedata.category(chr(point))
+    # Punctuation, separators, control characters, and symbols but pictures.
+    between = kind[0] in "PZC" or kind in ("Sm", "Sc", "Sk")
+    self[point] = " " if between else chr(point)
+    return self[point]
+
+
+_WORDS = _Words()
+
+
 def canonical(caption: str) -> str:
   """The words of a caption; captions of the same words are one text.
+
+  Case, punctuation and white space do not matter, nor does how Unicode writes
+  an accent.
 
   Example:
     >>> canonical("A dog, running.  "), canonical(" ?! ")
     ('a dog running', '')
   """
-  return " ".join(re.findall(r"\w+", caption.lower()))
+  caption = unicodedata.normalize("NFC", caption.lower())
+  return " ".join(caption.translate(_WORDS).split())
 
 
 def content_hash(data: bytes) -> int:
@@ -95,14 +116,31 @@ def build(
   )
 
 
+def keys(index: PairIndex) -> Keys:
+  """Names of all ids that stay when the data set gains or loses some."""
+  both = np.stack(
+    [index.image_hash[index.image_id], index.text_hash[index.text_id]], axis=1
+  )
+  pair = content_keys(row.tobytes() for row in both)
+  return Keys(pair, np.array(index.image_hash), np.array(index.text_hash))
+
+
 def save(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
-  """Writes the index of a split beside its records; never half of it."""
+  """Writes the index of a split beside its records; never half of it.
+
+  If another process has just written it, that one stays.
+  """
   path = _path(folder, split)
-  temporary = path.with_name(f"tmp.{path.name}.{os.getpid()}")
+  temporary = path.with_name(f"tmp.{path.name}.{uuid.uuid4().hex}")
   temporary.mkdir(parents=True)
   for name, x in index._asdict().items():
     np.save(temporary / f"{name}.npy", x)
-  temporary.rename(path)
+  try:
+    temporary.rename(path)
+  except OSError:
+    shutil.rmtree(temporary)
+    if not path.exists():
+      raise
 
 
 def load(folder: str | os.PathLike, split: str) -> PairIndex | None:

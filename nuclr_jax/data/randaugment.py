@@ -77,7 +77,9 @@ def equalize(picture: Picture) -> Picture:
 
 def brightness(picture: Picture, factor: float) -> Picture:
   """Multiplies by the factor."""
-  return _look_up(picture, np.repeat(np.arange(256)[:, None] * factor, 3, 1))
+  # float32 like Pillow: near whole numbers the precision decides.
+  table = np.arange(256, dtype=np.float32)[:, None] * np.float32(factor)
+  return _look_up(picture, np.repeat(table, 3, 1))
 
 
 def sharpness(picture: Picture, factor: float) -> Picture:

@@ -93,7 +93,7 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
   folder = pathlib.Path(folder)
   builder = tfds.builder_from_directory(os.fspath(folder))
   info = builder.info.splits[split]
-  _check_lengths(info.filepaths, info.shard_lengths)
+  check_lengths(info.filepaths, info.shard_lengths)
   data = builder.as_data_source(split)
   images, text_ids, captions, start = [], [], {}, 0
   for path, length in zip(info.filepaths, info.shard_lengths, strict=True):
@@ -172,8 +172,8 @@ def _keys(records: Records) -> Keys:
   return Keys(pair=pair, image=pair, text=text)
 
 
-def _check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
-  """Compares the files' record counts with what was written."""
+def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
+  """Raises ValueError unless files hold as many records as were written."""
   from array_record.python import array_record_module
 
   for path, length in zip(paths, lengths, strict=True):

@@ -130,7 +130,8 @@ def pretrained(
       most 30 words are kept there; 30 tokens are never more.)
 
   Raises:
-    ValueError: If there is no such file, or it pads with another id than 0.
+    ValueError: If there is no such file, it is no tokenizer, or it pads with
+      another id than 0.
 
   Example:
     >>> _ = (tmp_path / "vocab.txt").write_text(
@@ -142,9 +143,11 @@ def pretrained(
   """
   path = hub.find(source, FILES)
   if path.suffix == ".json":
-    tokenizer = tokenizers.Tokenizer.from_file(os.fspath(path))
+    tokenizer = _from_json(path)
   else:
-    tokenizer = _bert(path.read_text(encoding="utf-8").splitlines())
+    # Not splitlines: a token may be a character that it takes for a line end.
+    tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    tokenizer = _bert(tokens)
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")
   if tokenizer.token_to_id(PAD) not in (None, 0):
@@ -171,6 +174,13 @@ def _published_cleaning() -> normalizers.Normalizer:
       normalizers.Strip(),
     ]
   )
+
+
+def _from_json(path) -> tokenizers.Tokenizer:
+  try:
+    return tokenizers.Tokenizer.from_file(os.fspath(path))
+  except Exception as error:  # the library raises nothing more special
+    raise ValueError(f"{path} is no tokenizer: {error}") from error
 
 
 def _bert(vocabulary: Sequence[str]) -> tokenizers.Tokenizer:

@@ -58,7 +58,7 @@ def shift_and_scale(*, shift: float, scale: float) -> Transform:
   Example:
     >>> move = shift_and_scale(shift=2.0, scale=0.1)
     >>> batch = Batch(np.zeros((4, 8, 8, 1), np.uint8), None, None)
-    >>> move(batch, random_numbers(0, 0, 4)).image.shape
+    >>> move(batch, random_numbers(0, 0, np.arange(4))).image.shape
     (4, 8, 8, 1)
   """
   if shift < 0 or scale < 0:

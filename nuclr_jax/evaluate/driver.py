@@ -35,8 +35,7 @@ class Embed(NamedTuple):
 
   image: Callable[[Images], np.ndarray]  # pictures -> [n, dim], unit norm
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
-  # Pictures -> [n, features], before the projection.
-  features: Callable[[Images], np.ndarray] | None = None
+  features: Sides | None = None  # likewise, but before the projection
 
 
 class ImageTextSet(NamedTuple):
@@ -80,7 +79,8 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     return unit_norm(pairs.text if batch.image is None else pairs.image)
 
   def features(params, model_state, batch):
-    return model.features(params, model_state, batch).image
+    found = model.features(params, model_state, batch)
+    return found.text if batch.image is None else found.image
 
   def split(x):
     return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
@@ -103,20 +103,18 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
 
     return run
 
-  embed, encode_images = in_chunks(embeddings), in_chunks(features)
+  embed, before = in_chunks(embeddings), in_chunks(features)
 
   def make(params, model_state):
-    run = partial(embed, params, model_state)
-    of_images = (
-      run
-      if model.features is None
-      else partial(encode_images, params, model_state)
-    )
-    return Embed(
-      image=lambda pictures: run(pictures, _images),
-      text=lambda captions: run(encode(captions), _texts),
-      features=lambda pictures: of_images(pictures, _images),
-    )
+    def sides(run):
+      run = partial(run, params, model_state)
+      return Sides(
+        image=lambda pictures: run(pictures, _images),
+        text=lambda captions: run(encode(captions), _texts),
+      )
+
+    plain = sides(embed)
+    return Embed(*plain, sides(before) if model.features else plain)
 
   return make
 
@@ -240,12 +238,15 @@ def probe_evaluator(
   """Classifiers of frozen features, see `probe`, as `probe_<name>/...`."""
   classifiers = {
     "mean": probe.mean_classifier,
-    "neighbours": probe.nearest_neighbours,
+    "neighbours": partial(
+      probe.nearest_neighbours, k=min(20, len(train.label))
+    ),
     "linear": probe.linear_probe,
   }
 
   def evaluate(embed):
-    features = embed.features(train.image), embed.features(test.image)
+    encode = embed.features.image
+    features = encode(train.image), encode(test.image)
     scores = {}
     for kind, classify in classifiers.items():
       found = classify(features[0], train.label, features[1], test.label)

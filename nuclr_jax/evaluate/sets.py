@@ -45,6 +45,27 @@ def parse(text: str) -> Place:
   return Place(name, folder, split) if folder else Place(name, source, None)
 
 
+def places(texts: Sequence[str]) -> list[Place]:
+  """`parse` of several; metrics are told apart by their names.
+
+  Raises:
+    ValueError: If two have one name, or one has none.
+
+  Example:
+    >>> [place.name for place in places(["coco:val", "mine=coco:test"])]
+    ['coco', 'mine']
+  """
+  found = [parse(text) for text in texts]
+  names = [place.name for place in found]
+  wrong = sorted({x for x in names if not x or names.count(x) > 1})
+  if wrong:
+    raise ValueError(
+      f"evaluation sets need names of their own, got {wrong} of {list(texts)}; "
+      "give names as NAME=SET:SPLIT"
+    )
+  return found
+
+
 def image_text_set(
   name: str, split: str, *, size: int, data_dir: str | os.PathLike | None = None
 ) -> ImageTextSet:
@@ -85,7 +106,8 @@ def labelled_set(
   Args:
     place: Where they lie. A folder's classes are its sub-folders, in order.
     size: In pixels.
-    split: If the place names none; by default the test split.
+    split: If the place names none; by default the test split, else the
+      validation split.
     data_dir: Folder of prepared data sets.
 
   Raises:
@@ -110,10 +132,21 @@ def labelled_set(
   )
 
 
-def check(place: Place, data_dir: str | os.PathLike | None = None) -> None:
-  """Raises ValueError unless there is something at a place."""
-  if class_folder(place, data_dir) is None:
-    prepared.find(place.source, data_dir)
+def check(
+  place: Place,
+  data_dir: str | os.PathLike | None = None,
+  *,
+  split: str | None = None,
+) -> None:
+  """Raises ValueError unless `labelled_set` would find something."""
+  split = place.split or split
+  folder = class_folder(place, data_dir)
+  if folder is None:
+    names = prepared.split_names(place.source, data_dir)
+    if split is not None and split.partition("[")[0] not in names:
+      raise ValueError(f"{place.source} has no split {split!r}; it has {names}")
+  else:
+    _split_folder(folder, split)
 
 
 def class_folder(
@@ -154,10 +187,7 @@ Found = tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, Sequence[str]]
 
 def _of_folder(folder, split, to_picture) -> Found:
   """Pictures, labels and names of the classes of a folder."""
-  choices = TEST_SPLITS if split is None else (split,)
-  if split in TEST_SPLITS:
-    choices = (split, *TEST_SPLITS)
-  folder = next((folder / x for x in choices if (folder / x).is_dir()), folder)
+  folder = _split_folder(folder, split)
   classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
   paths, label = [], []
   for i, name in enumerate(classes):
@@ -181,18 +211,27 @@ def _of_folder(folder, split, to_picture) -> Found:
   return fetch, np.array(label), classes
 
 
+def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
+  """The folder of a split; without any, classes lie in the folder itself."""
+  same = {"validation": ("validation", "val"), "val": ("val", "validation")}
+  names = TEST_SPLITS if split is None else same.get(split, (split,))
+  found = [folder / name for name in names if (folder / name).is_dir()]
+  if not found and split is not None:
+    raise ValueError(
+      f"{folder} has no folder {split}; it holds "
+      f"{sorted(x.name for x in folder.iterdir())[:5]}"
+    )
+  return found[0] if found else folder
+
+
 def _of_data_set(place, split, to_picture, data_dir) -> Found:
   """Likewise of a prepared TFDS data set."""
   import tensorflow_datasets as tfds
 
-  splits = TEST_SPLITS if split is None else (split,)
-  for i, name in enumerate(splits):
-    try:
-      data = prepared.open_split(place.source, name, data_dir)
-      break
-    except ValueError:
-      if i == len(splits) - 1:
-        raise
+  if split is None:
+    names = prepared.split_names(place.source, data_dir)
+    split = next((x for x in TEST_SPLITS if x in names), TEST_SPLITS[0])
+  data = prepared.open_split(place.source, split, data_dir)
   kinds = {
     kind: [k for k, f in data.features.items() if isinstance(f, kind)]
     for kind in (tfds.features.Image, tfds.features.ClassLabel)

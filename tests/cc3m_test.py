@@ -1,0 +1,294 @@
+"""The recipe for CC3M: its configs, its schedules, and all of it, small."""
+
+import functools
+import importlib.util
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from nuclr_jax import datasets, experiment, models, settings
+from nuclr_jax.data import sources
+from nuclr_jax.types import Sides, Sizes
+
+ROOT = pathlib.Path(__file__).parents[1]
+PATH = ROOT / "configs" / "cc3m.py"
+SPEC = importlib.util.spec_from_file_location("cc3m_config", PATH)
+cc3m = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(cc3m)
+
+STEPS_PER_EPOCH = 5466
+NUM_STEPS = 30 * STEPS_PER_EPOCH
+NUM_PAIRS = STEPS_PER_EPOCH * 512 + 307
+VOCAB_SIZES = {
+  "build": 90,
+  "distilbert-base-uncased": 30_522,
+  "openai/clip-vit-base-patch16": 49_408,
+}
+SHORT = """
+import importlib.util
+
+def get_config():
+  spec = importlib.util.spec_from_file_location("cc3m", {path!r})
+  cc3m = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(cc3m)
+  config = cc3m.get_config("smoke")
+  config.update(dict(num_epochs=6.0, log_every=12, eval_every=36))
+  config.checkpoint_every = 36
+  return config
+"""
+
+
+def build(name, **more):
+  """The parts of a config, on data of CC3M's size that nobody reads."""
+  config = cc3m.get_config(name)
+
+  class Words:
+    vocab_size = VOCAB_SIZES[config.data.tokenizer]
+    length = config.data.length
+
+  sizes = Sizes(NUM_PAIRS, NUM_PAIRS - 9, NUM_PAIRS - 1000)
+  source = sources.Source(sizes, None, None, None, "cc3m")
+  shape = (config.data.size, config.data.size, 3)
+  data = datasets.Data(source, Words(), shape, {}, {})
+  return experiment.build(config, data=data, **more)
+
+
+@pytest.fixture
+def given(monkeypatch):
+  """What factories are called with, by name; no towers are made."""
+  found = {}
+
+  def spy(factory):
+    @functools.wraps(factory)
+    def call(*args, **kwargs):
+      found[factory.__name__] = kwargs | dict(enumerate(args))
+      return factory(*args, **kwargs)
+
+    return call
+
+  for name, factory in list(experiment.OBJECTIVES.items()):
+    monkeypatch.setitem(experiment.OBJECTIVES, name, spy(factory))
+  towers = functools.wraps(models.towers)(lambda **_: models.Model(None, None))
+  monkeypatch.setitem(experiment.MODELS, "towers", spy(towers))
+  make = spy(experiment.make_optimizer)
+  monkeypatch.setattr(experiment, "make_optimizer", make)
+  return found
+
+
+class TestConfigs:
+  @pytest.mark.parametrize("name", ["", *cc3m.ALGORITHMS])
+  def test_algorithms(self, name, given):
+    config = settings.complete(cc3m.get_config(name))
+    parts = build(name)
+    assert parts.config == config
+    assert parts.num_steps == NUM_STEPS
+    spec = dict(config["objective"])
+    objective = given[spec.pop("name")]
+    for key, value in spec.items():
+      if not isinstance(value, dict):
+        assert objective[key] == value
+    # The shapes of all state, without making it.
+    state = jax.eval_shape(lambda: parts.objective.init())[1]
+    rows = {x.shape[0] for x in jax.tree.leaves(state.sample)}
+    assert rows <= {NUM_PAIRS, NUM_PAIRS - 9, NUM_PAIRS - 1000}
+
+  @pytest.mark.parametrize("name", cc3m.ALGORITHMS)
+  def test_small(self, name):
+    parts = build(f"{name},smoke")
+    shapes = jax.eval_shape(parts.model.init, jax.random.key(0))[0]
+    assert sum(x.size for x in jax.tree.leaves(shapes)) < 100_000
+
+  def test_default_is_nuclr(self):
+    assert cc3m.get_config().objective == cc3m.get_config("nuclr").objective
+    assert cc3m.get_config().to_dict() == cc3m.get_config(",nuclr").to_dict()
+
+  def test_frozen_image_tower(self, given):
+    build("lit,siglip")
+    assert given["make_optimizer"]["freeze"] == ("model/image",)
+    assert given["towers"]["frozen"] == ("image",)
+    build("siglip")
+    assert given["make_optimizer"]["freeze"] == given["towers"]["frozen"] == ()
+    assert given["siglip"]["init_bias"] == -10.0
+
+  def test_precision(self):
+    assert cc3m.get_config("sogclr").model.dtype == "bfloat16"
+    assert cc3m.get_config("sogclr,float32").model.dtype == "float32"
+    assert cc3m.get_config("float32,smoke").model.dtype == "float32"
+
+  def test_clip(self, given):
+    parts = build("clip_b16")
+    towers, data = given["towers"], parts.config["data"]
+    names = [towers[side]["name"] for side in ("image", "text")]
+    assert names == ["clip_vit_b16", "clip_text"]
+    assert (towers["dim"], towers["projection_bias"]) == (512, False)
+    assert towers["image_shape"] == (224, 224, 3) and towers["length"] == 77
+    assert (data["size"], data["length"], data["clean"]) == (224, 77, False)
+
+  @pytest.mark.parametrize("name", ["", "clip_b16"])
+  def test_published_towers(self, name):
+    parts = build(name)
+    params, _ = jax.eval_shape(parts.model.init, jax.random.key(0))
+    count = sum(x.size for x in jax.tree.leaves(params))
+    resnet50, distilbert, clip = 23_508_032, 66_362_880, 149_620_737
+    projections = (2048 + 1 + 768 + 1) * 256
+    expected = {
+      "": resnet50 + distilbert + projections,
+      "clip_b16": clip - 1,  # its temperature is the objective's
+    }
+    assert count == expected[name]
+    assert parts.model.load is not None
+
+  @pytest.mark.parametrize("arg", ["nucl", "clip,nuclr", "smok"])
+  def test_unknown(self, arg):
+    with pytest.raises(ValueError, match="must be one of .*nuclr_official"):
+      cc3m.get_config(arg)
+
+
+class TestSchedules:
+  def official(self, step, rate):
+    """The released code's rate of zeta, epochs counted in steps."""
+    freeze = 5 * STEPS_PER_EPOCH
+    if step < freeze:
+      return 0.0
+    share = (step - freeze) / (NUM_STEPS - freeze)
+    drop = 1.0 if step < NUM_STEPS / 2 else 0.1
+    drop = drop if step < 3 * NUM_STEPS / 4 else 0.01
+    return rate * drop * (1 + math.cos(math.pi * share)) / 2
+
+  def test_official_zeta(self, given):
+    build("nuclr_official")
+    rates = given["nuclr"]["zeta_learning_rate"]
+    assert isinstance(rates, Sides)
+    half, freeze = NUM_STEPS // 2, 5 * STEPS_PER_EPOCH
+    for step in (
+      *(0, freeze - 1, freeze, freeze + 1, 40_000, half - 1, half, half + 1),
+      *(100_000, 3 * half // 2 - 1, 3 * half // 2, 150_000, NUM_STEPS - 1),
+    ):
+      expected = self.official(step, 5e-6)
+      assert rates.text(step) == pytest.approx(expected, rel=1e-4, abs=1e-16)
+      assert rates.image(step) == pytest.approx(0.1 * rates.text(step))
+    assert rates.text(freeze) == pytest.approx(5e-6)
+    assert rates.text(NUM_STEPS) == 0
+
+  def test_sinkhorn_zeta(self, given):
+    build("nuclr")
+    rate = given["nuclr"]["zeta_learning_rate"]
+    steps = (0, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, NUM_STEPS)
+    assert [float(rate(x)) for x in steps] == pytest.approx([0, 0, 0.3, 0.3])
+
+  def test_learning_rate(self, given):
+    build("nuclr")
+    rate = given["make_optimizer"]["learning_rate"]
+    assert float(rate(0)) == pytest.approx(1e-5, rel=1e-5)
+    assert float(rate(250)) == pytest.approx((1e-5 + 2e-4) / 2)
+    assert float(rate(500)) == pytest.approx(2e-4)
+    middle = 500 + (NUM_STEPS - 500) // 2
+    assert float(rate(middle)) == pytest.approx((2e-4 + 1e-6) / 2, rel=1e-4)
+    assert float(rate(NUM_STEPS)) == pytest.approx(1e-6, rel=1e-3)
+    values = [float(rate(x)) for x in range(500, NUM_STEPS, 5000)]
+    assert values == sorted(values, reverse=True)
+    assert given["make_optimizer"]["weight_decay"] == 0.02
+
+  def test_gamma_of_fastclip(self, given):
+    build("fastclip_v3")
+    gamma = given["sogclr"]["gamma"]
+    steps = (0, NUM_STEPS // 4, NUM_STEPS // 2, NUM_STEPS)
+    assert [float(gamma(x)) for x in steps] == pytest.approx(
+      [1, 0.6, 0.2, 0.2], rel=1e-3
+    )
+
+  @pytest.mark.parametrize("drops", [(0.0,), (0.5, 1.0), (-0.5,)])
+  def test_drops_out_of_range(self, drops):
+    with pytest.raises(ValueError, match=r"drops must be in \(0, 1\)"):
+      experiment.make_schedule(1.0, num_steps=9, steps_per_epoch=1, drops=drops)
+
+  def test_drops_are_shares_of_the_run(self):
+    rate = experiment.make_schedule(
+      1.0, num_steps=8, steps_per_epoch=1, drops=(0.25, 0.5)
+    )
+    found = [float(rate(step)) for step in range(8)]
+    assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
+
+  def test_first_value_out_of_range(self):
+    with pytest.raises(ValueError, match="values must be at least 0.*first"):
+      experiment.make_schedule(
+        1.0, num_steps=9, steps_per_epoch=1, first_value=-1.0
+      )
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+  """What `experiments/cc3m/smoke.py` leaves, of 6 instead of all epochs."""
+  folder = tmp_path_factory.mktemp("smoke")
+  config = folder / "short.py"
+  config.write_text(SHORT.format(path=str(PATH)))
+  script = ROOT / "experiments" / "cc3m" / "smoke.py"
+  command = [sys.executable, script, f"--out={folder}", f"--config={config}"]
+  done = subprocess.run(command, capture_output=True, text=True)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return folder, done.stdout
+
+
+class TestSmoke:
+  """One run; every test looks at another part of what it left."""
+
+  RECALL = [
+    f"{way}/recall@{k}"
+    for way in ("image_to_text", "text_to_image")
+    for k in (1, 5, 10)
+  ] + ["mean_recall@1", "mean_recall@5", "mean_recall@10", "mean_recall"]
+  CLASSES = ["zero_shot_smoke_classes/top1", "zero_shot_smoke_classes/top5"] + [
+    f"probe_smoke_classes/{kind}/{name}"
+    for kind in ("mean", "neighbours", "linear")
+    for name in ("top1", "mean_per_class")
+  ]
+
+  def test_broken_photos_are_listed(self, smoke):
+    home = smoke[0] / "data" / "smoke" / "1.0.0"
+    listed = (home / "smoke-train.rejected.jsonl").read_text().splitlines()
+    rejected = [json.loads(line) for line in listed]
+    assert [x["key"] for x in rejected] == ["000000017", "000000050"]
+    assert {x["reason"] for x in rejected} == {"truncated image"}
+    found = tfds.builder_from_directory(home).info.splits
+    counts = {name: split.num_examples for name, split in found.items()}
+    assert counts.pop("train") == 198
+    assert set(counts) == {"validation", "test"}
+
+  def test_everything_is_scored(self, smoke):
+    metrics = json.loads((smoke[0] / "run" / "metrics.json").read_text())
+    expected = [
+      f"{x}/smoke/{y}" for x in ("validation", "test") for y in self.RECALL
+    ]
+    expected += [f"test/{name}" for name in self.CLASSES]
+    assert set(expected) <= set(metrics)
+    assert all(np.isfinite(x) for x in metrics.values())
+    assert all(0 <= metrics[name] <= 1 for name in expected)
+    assert metrics["step"] == 6 * (198 // 16)
+    assert metrics["test/probe_smoke_classes/linear/top1"] > 0.5  # 1/8 = chance
+
+  def test_loss_falls(self, smoke):
+    lines = (smoke[0] / "run" / "history.jsonl").read_text().splitlines()
+    losses = [
+      row["train/loss"] for row in map(json.loads, lines) if "train/loss" in row
+    ]
+    assert len(losses) == 6 and np.isfinite(losses).all()
+    assert losses[-1] < 0.85 * losses[0]
+
+  def test_corrected_scores_are_printed(self, smoke):
+    printed = dict(
+      line.split() for line in smoke[1].splitlines() if len(line.split()) == 2
+    )
+    for split in ("validation", "test"):
+      for name in self.RECALL:
+        assert 0 <= float(printed[f"{split}/hubs_corrected/{name}"]) <= 1
+
+  def test_report(self, smoke):
+    page = (smoke[0] / "run" / "report.html").read_text()
+    assert "<img" in page and "recall" in page

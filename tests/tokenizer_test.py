@@ -1,0 +1,299 @@
+"""Tokenizers of published models against a plain WordPiece."""
+
+import json
+import os
+import pathlib
+import re
+import string
+import subprocess
+import sys
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+import tokenizers
+
+from nuclr_jax import hub
+from nuclr_jax.data import tokenizer
+
+# Of every letter a word can begin with, and the letters that go on.
+LETTERS = [*string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
+WORDS = (
+  "dog dogs run runs running per person a an and the ##s ##ing ##er".split()
+)
+VOCABULARY = [
+  *"[PAD] [unused0] [UNK] [CLS] [SEP] [MASK]".split(),
+  *string.digits,
+  *"$ % & + < = > @ [ ] _ { }".split(),
+  *LETTERS,
+  *(x for x in WORDS if x not in LETTERS),
+]
+IDS = {token: i for i, token in enumerate(VOCABULARY)}
+CACHE = """
+import sys
+from nuclr_jax.data import tokenizer
+words = tokenizer.pretrained("some/model.v1", length=8)
+print(words.encode(["dogs"]).tolist())
+try:
+  tokenizer.pretrained("some/other", length=8)
+except ValueError as error:
+  print(error)
+"""
+
+
+def published_cleaning(caption: str) -> str:
+  """The rule of the CC3M recipe, character by character."""
+  kept = (c for c in caption.lower() if c not in ",.'!?\"()*#:;~")
+  spaced = "".join(" " if c in "-/" else c for c in kept)
+  named = "person".join(spaced.split("<person>"))
+  words, run = [], ""
+  for c in named + "x":
+    if c.isspace():
+      run += c
+    else:
+      words += [" " if len(run) > 1 else run, c]
+      run = ""
+  return "".join(words)[:-1].strip()
+
+
+def word_piece(word: str) -> list[int]:
+  """Greedy: the longest piece first."""
+  ids, start = [], 0
+  while start < len(word):
+    prefix = "##" if start else ""
+    stops = range(len(word), start, -1)
+    stop = next((i for i in stops if prefix + word[start:i] in IDS), None)
+    if stop is None:
+      return [IDS["[UNK]"]]
+    ids.append(IDS[prefix + word[start:stop]])
+    start = stop
+  return ids
+
+
+def encode(caption: str, length: int) -> list[int]:
+  """What BERT's tokenizer gives for cleaned ASCII."""
+  cleaned = published_cleaning(caption)
+  words = re.findall(r"[a-z0-9]+|[^a-z0-9\s]", cleaned)
+  ids = [i for word in words for i in word_piece(word)][: length - 2]
+  ids = [IDS["[CLS]"], *ids, IDS["[SEP]"]]
+  return ids + [0] * (length - len(ids))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("vocabulary")
+  text = "\n".join(VOCABULARY) + "\n"
+  (folder / "vocab.txt").write_text(text, encoding="utf-8")
+  return folder
+
+
+@pytest.fixture(scope="module")
+def words(folder):
+  return tokenizer.pretrained(folder / "vocab.txt", length=12)
+
+
+@pytest.fixture(scope="module")
+def clean(words):
+  """The cleaning alone; the rest of the normaliser is BERT's."""
+  *steps, last = json.loads(words.text)["normalizer"]["normalizers"]
+  assert last["type"] == "BertNormalizer"
+  cleaning = {"type": "Sequence", "normalizers": steps}
+  whole = tokenizers.Tokenizer(tokenizers.models.WordPiece({"a": 0}))
+  saved = json.loads(whole.to_str()) | {"normalizer": cleaning}
+  return tokenizers.Tokenizer.from_str(json.dumps(saved)).normalizer
+
+
+NASTY = [
+  "<PERSON>",
+  "<person",
+  "  ",
+  "\t\n",
+  "--",
+  "~'",
+  "\u00a0",
+  "\u2028",
+  "İ",
+]
+# Python and the library differ in these: which space controls are, and the
+# sigma at the end of a word (and letters newer than Python's tables).
+CHARACTERS = st.characters(
+  exclude_categories=("Cs", "Cn"), exclude_characters="Σ\x1c\x1d\x1e\x1f"
+)
+TEXTS = st.lists(
+  st.one_of(
+    st.sampled_from([*NASTY, *",.'!?\"()*#:;~-/ <>"]), st.text(CHARACTERS)
+  )
+).map("".join)
+
+
+class TestCleaning:
+  @settings(max_examples=500, deadline=None, derandomize=True)
+  @given(TEXTS)
+  @example("A dog-runs! (it's #1)  <PERSON>/<person> ~")
+  @example("<per.son> <<person>> - / -")
+  @example("\u00a0 nbsp\u3000wide \u0085")
+  def test_as_published(self, clean, caption):
+    assert clean.normalize_str(caption) == published_cleaning(caption)
+
+  @settings(max_examples=300, deadline=None, derandomize=True)
+  @given(
+    st.one_of(
+      st.text(string.printable.replace("\x0b", "").replace("\x0c", "")),
+      st.lists(st.sampled_from(["Dog", "s", "ing", "-", "!", " "])).map(
+        "".join
+      ),
+    )
+  )
+  @example("The person runs-running: <PERSON>'s dogs & an e_mail @ 50%")
+  def test_tokens(self, words, caption):
+    if "[" in caption:  # "[CLS]" in a caption is the token itself, as in BERT
+      caption = caption.replace("[", "")
+    found = words.encode([caption])[0].tolist()
+    assert found == encode(caption, words.length)
+
+  def test_not_cleaned(self, folder):
+    plain = tokenizer.pretrained(folder, length=8, clean=False)
+    cleaned = tokenizer.pretrained(folder, length=8)
+    caption = ["DOG!  the"]
+    dog, the, unknown = IDS["dog"], IDS["the"], IDS["[UNK]"]
+    assert plain.encode(caption)[0, 1:4].tolist() == [dog, unknown, the]
+    assert cleaned.encode(caption)[0, 1:3].tolist() == [dog, the]
+
+  def test_accents_go(self, words):
+    found = words.encode(["Dög", "dog"])
+    np.testing.assert_array_equal(*found)
+
+
+class TestFiles:
+  CAPTIONS = ("The dog-runs", "a person's dogs", "", "running " * 30)
+
+  def test_all_kinds(self, folder, words, tmp_path):
+    expected = words.encode(self.CAPTIONS)
+    assert words.vocab_size == len(VOCABULARY)
+    assert tokenizer.pretrained(folder, length=12) == words
+    # As others save it: with padding and a length of their own.
+    plain = tokenizer.pretrained(folder, length=12, clean=False)
+    saved = tokenizers.Tokenizer.from_str(plain.text)
+    saved.enable_padding(length=20)
+    saved.enable_truncation(5)
+    path = tmp_path / "tokenizer.json"
+    saved.save(str(path))
+    (tmp_path / "vocab.txt").write_text("[PAD]")  # the .json goes first
+    for source in (path, tmp_path, str(tmp_path)):
+      found = tokenizer.pretrained(source, length=12)
+      np.testing.assert_array_equal(found.encode(self.CAPTIONS), expected)
+
+  def test_survives_saving(self, words):
+    again = tokenizer.Tokenizer(words.text, words.length)
+    np.testing.assert_array_equal(
+      words.encode(self.CAPTIONS), again.encode(self.CAPTIONS)
+    )
+
+  def test_line_ends_in_a_vocabulary(self, tmp_path):
+    r"""Line i is token i, whatever `splitlines` takes for a line's end."""
+    tokens = ["[PAD]", "\u2028", "[UNK]", "\x85", "[CLS]", "[SEP]", "dog"]
+    for end in ("\n", "\r\n"):
+      path = tmp_path / "vocab.txt"
+      path.write_bytes(end.join([*tokens, ""]).encode())
+      words = tokenizer.pretrained(path, length=4)
+      assert words.vocab_size == 7
+      assert words.encode(["dog"]).tolist() == [[4, 6, 5, 0]]
+
+  def test_hub_cache(self, folder, tmp_path):
+    """A model that is there needs no network; of others it is missed."""
+    model = tmp_path / "hub" / "models--some--model.v1"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text("0" * 40)
+    snapshot = model / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes())
+    hidden = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+    env = {k: x for k, x in os.environ.items() if k not in hidden}
+    done = subprocess.run(
+      [sys.executable, "-c", CACHE],
+      env=env | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    ids, error = done.stdout.splitlines()
+    first, last = IDS["[CLS]"], IDS["[SEP]"]
+    assert json.loads(ids) == [[first, IDS["dogs"], last, 0, 0, 0, 0, 0]]
+    assert "some/other is no path here" in error
+    assert "tokenizer.json or vocab.txt yourself" in error
+
+
+class TestLength:
+  @pytest.mark.parametrize("length", [3, 5, 9])
+  def test_the_last_token_stays(self, folder, length):
+    words = tokenizer.pretrained(folder, length=length)
+    found = words.encode(["a dog an dogs and runs the person " * 9, "dog"])
+    assert found.dtype == np.int32 and found.shape == (2, length)
+    assert found[0, 0] == IDS["[CLS]"] and found[0, -1] == IDS["[SEP]"]
+    first = ["a", "dog", "an", "dogs", "and", "runs", "the"][: length - 2]
+    assert found[0, 1:-1].tolist() == [IDS[x] for x in first]
+    assert found[1, :3].tolist() == [IDS[x] for x in ("[CLS]", "dog", "[SEP]")]
+    assert not found[1, 3:].any()
+
+  def test_first_and_last_of_built_ones(self):
+    captions = ["DIGIT ONE", "DIGIT TWO"]
+    words = tokenizer.build(captions, length=4, first_and_last=True)
+    plain = tokenizer.build(captions, length=4)
+    assert words.vocab_size == plain.vocab_size + 2
+    found = words.encode(["digit two", "one two one two", ""])
+    inner = plain.encode(["digit two", "one two"])[:, :2] + 2
+    assert found[:, 0].tolist() == [2, 2, 2]
+    np.testing.assert_array_equal(found[:2, 1:3], inner)
+    assert found[:2, 3].tolist() == [3, 3]
+    assert found[2].tolist() == [2, 3, 0, 0]
+
+
+class TestErrors:
+  def write(self, tmp_path, tokens):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(tokens))
+    return path
+
+  def test_too_short(self, folder):
+    with pytest.raises(ValueError, match="at least 3 tokens, got 2"):
+      tokenizer.pretrained(folder, length=2)
+
+  def test_another_padding(self, tmp_path):
+    path = self.write(tmp_path, ["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
+    with pytest.raises(ValueError, match="pads with id 1"):
+      tokenizer.pretrained(path, length=8)
+
+  def test_no_vocabulary_of_bert(self, tmp_path):
+    path = self.write(tmp_path, ["[PAD]", "[UNK]", "a"])
+    with pytest.raises(ValueError, match=r"\['\[CLS\]', '\[SEP\]'\]; none"):
+      tokenizer.pretrained(path, length=8)
+
+  @pytest.mark.parametrize("text", ["", "{", '{"no": "tokenizer"}'])
+  def test_no_tokenizer(self, tmp_path, text):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="is no tokenizer"):
+      tokenizer.pretrained(path, length=8)
+
+  def test_no_file(self, tmp_path):
+    for name in ("vocab.txt", "no such folder/x"):
+      with pytest.raises(ValueError, match="does not exist"):
+        tokenizer.pretrained(tmp_path / name, length=8)
+
+  def test_an_empty_folder(self, tmp_path):
+    (tmp_path / "config.json").touch()
+    with pytest.raises(
+      ValueError, match=r"none of tokenizer.json, vocab.txt; "
+    ):
+      tokenizer.pretrained(tmp_path, length=8)
+
+
+class TestFind:
+  def test_the_best_name(self, tmp_path, monkeypatch):
+    for name in ("b", "c"):
+      (tmp_path / name).touch()
+    assert hub.find(tmp_path, ["a", "b", "c"]) == tmp_path / "b"
+    assert hub.find(tmp_path / "c", ["a", "b"]) == tmp_path / "c"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert hub.find("~/c", ["a"]) == pathlib.Path(tmp_path / "c")
