@@ -1,6 +1,7 @@
 # make demo: train NUCLR on the embedded data, report, exact popularities.
 # make test: every check, as CI runs it.
 # Both make a virtual environment in .venv first.
+# make parity: the encoders against PyTorch's, in an environment of its own.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -8,7 +9,7 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 WORKDIR ?= runs/demo
 BIN := .venv/bin
 
-.PHONY: demo test lint
+.PHONY: demo test lint parity
 
 demo: .venv/demo.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -21,6 +22,15 @@ test: .venv/test.stamp lint
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+parity: .venv-parity/parity.stamp
+	cd experiments/parity && ../../.venv-parity/bin/python parity.py
+
+.venv-parity/parity.stamp: pyproject.toml
+	@echo "installing the packages and PyTorch into .venv-parity"
+	@test -x .venv-parity/bin/python || $(PYTHON) -m venv .venv-parity
+	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity]"
+	touch $@
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -29,6 +29,10 @@ nuclr embed --workdir=runs/mine --input=photos --output=embeddings
 nuclr embed --config=configs/cc3m.py:clip_b16 --input=tfds:cc3m --features ...
   Writes image.npy and text.npy, with an index beside them, of what ingest
   reads. config.data.name = "embeddings" trains on them.
+
+nuclr export --workdir=runs/mine --output=exported
+  Writes the towers as Hugging Face's, with tokenizer and projections;
+  config.model.pretrained reads them back.
 """
 
 import sys

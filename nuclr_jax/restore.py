@@ -39,22 +39,9 @@ def start(
     ValueError: If the checkpoint belongs to another tokenizer or a data set
       with which less than half of the pairs are in common, or cannot be read.
   """
-  config = parts.config
-  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
-
-  def init():
-    return init_state(parts.model, parts.objective, parts.optimizer, key)
-
-  shapes = jax.eval_shape(init)
-  layout = shardings(
-    mesh,
-    shapes,
-    shard_params=config["shard_params"],
-    offload_rows=config["offload_rows"],
-  )
   step = checkpoint.latest(manager)
   if step is None:
-    return jax.jit(init, out_shardings=layout)()
+    return first_state(parts, mesh)
   log.info("continuing from the checkpoint of step %d", step)
   expected, found = meta(parts), checkpoint.read_meta(manager, step)
   workdir = pathlib.Path(manager.directory).parent
@@ -64,6 +51,7 @@ def start(
     checkpoint.check_meta(manager, step, found, expected, ("data", "sizes"))
   checkpoint.check_meta(manager, step, found, expected, ("tokenizer",))
   checkpoint.check_versions(manager, step, found, expected)
+  init, shapes, layout = _init(parts, mesh)
   abstract = checkpoint.abstract_state(shapes, layout)
   if not changed:
     return checkpoint.restore(manager, step, abstract)
@@ -71,6 +59,16 @@ def start(
   old = checkpoint.restore(manager, step, then)
   first = jax.jit(init, out_shardings=layout)()
   return _carry_over(old, first, *keys)
+
+
+def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
+  """The state before any step, with pretrained weights if there are some.
+
+  Raises:
+    ValueError: If these cannot be read, or do not fit.
+  """
+  init, _, layout = _init(parts, mesh)
+  return _with_pretrained(jax.jit(init, out_shardings=layout)(), parts)
 
 
 def meta(parts: Experiment) -> checkpoint.Meta:
@@ -96,6 +94,45 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
   temporary = path.with_name(f"tmp.{path.name}")
   np.savez(temporary, **source.keys()._asdict())
   temporary.rename(path)
+
+
+def _init(parts: Experiment, mesh: Mesh):
+  """How the first state is made, its shapes, and how it lies on the mesh."""
+  config = parts.config
+  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
+
+  def init():
+    return init_state(parts.model, parts.objective, parts.optimizer, key)
+
+  shapes = jax.eval_shape(init)
+  layout = shardings(
+    mesh,
+    shapes,
+    shard_params=config["shard_params"],
+    offload_rows=config["offload_rows"],
+  )
+  return init, shapes, layout
+
+
+def _with_pretrained(first: TrainState, parts: Experiment) -> TrainState:
+  """The first state with what the model loads from files, where it lies."""
+  if parts.model.load is None:
+    return first
+  old = (first.params["model"], first.model_state)
+
+  def put(new, old):
+    if new is old:
+      return old
+    new = np.asarray(new, old.dtype)
+    return jax.make_array_from_callback(
+      old.shape, old.sharding, new.__getitem__
+    )
+
+  new = parts.model.load(*old)
+  params, state = jax.tree.map(put, new, old)
+  return first._replace(
+    params=first.params | {"model": params}, model_state=state
+  )
 
 
 def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:

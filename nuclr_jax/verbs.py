@@ -213,6 +213,30 @@ def embed() -> None:
   print(f"embeddings: {OUTPUT.value}")
 
 
+def export() -> None:
+  """Writes a run's model as other libraries read it."""
+  from nuclr_jax import experiment, export, train
+
+  if not OUTPUT.value:
+    raise ValueError("export needs --output, such as --output=exported")
+  parts, _, state = train.load(
+    workdir(), data_dir=DATA_DIR.value, checkpoints=checkpoints()
+  )
+  try:
+    tau = experiment.temperature_of(parts.config, state.params)
+  except ValueError:  # each sample has its own
+    tau = None
+  model = export.Exported(
+    parts.config["model"],
+    state.params["model"],
+    state.model_state,
+    parts.data.tokenizer,
+    parts.data.image_shape[0],
+    tau,
+  )
+  print(f"exported: {export.write(model, OUTPUT.value)}")
+
+
 VERBS = {
   "ingest": ingest,
   "convert": convert,
@@ -221,6 +245,7 @@ VERBS = {
   "report": report,
   "popularity": popularity,
   "embed": embed,
+  "export": export,
 }
 
 

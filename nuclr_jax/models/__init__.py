@@ -7,18 +7,24 @@ from nuclr_jax.models.base import (
   from_nnx,
   unit_norm,
 )
+from nuclr_jax.models.heads import heads
 from nuclr_jax.models.microbatch import microbatched
 from nuclr_jax.models.small import small
+from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, towers
 
-MODELS = {"small": small}
+MODELS = {"heads": heads, "small": small, "towers": towers}
 
 __all__ = [
+  "IMAGE_TOWERS",
   "MODELS",
+  "TEXT_TOWERS",
   "Model",
   "Tower",
   "dual_encoder",
   "from_nnx",
+  "heads",
   "microbatched",
   "small",
+  "towers",
   "unit_norm",
 ]

@@ -4,6 +4,7 @@ A model is two pure functions over nested dicts. Flax modules live behind
 `from_nnx`; outside of this package nobody sees them.
 """
 
+from collections.abc import Callable
 import inspect
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax.types import Batch, Pairs, Params, PyTree
+from nuclr_jax.types import Batch, Pairs, Params, PyTree, Sides
 
 Key = Any  # a JAX random key
 
@@ -44,10 +45,18 @@ class ModelApply(Protocol):
 
 
 class Model(NamedTuple):
-  """Two towers into one space: `init(key)` and `apply(...)`."""
+  """Two towers into one space: `init(key)` and `apply(...)`.
+
+  `load(params, model_state)`, if there is one, returns both with pretrained
+  weights from files in place of first ones; a run calls it once, at its start.
+  `features(params, model_state, batch)`, if there is one, gives both towers'
+  features before their projection, as in evaluation.
+  """
 
   init: ModelInit
   apply: ModelApply
+  load: Callable[[Params, PyTree], tuple[Params, PyTree]] | None = None
+  features: Callable[[Params, PyTree, Batch], Sides] | None = None
 
 
 class Tower(NamedTuple):
@@ -114,6 +123,7 @@ def dual_encoder(
   *,
   dim: int,
   normalize: bool = True,
+  projection_bias: bool = False,
   frozen: tuple[str, ...] = (),
 ) -> Model:
   """Two towers, a linear projection each, and the unit sphere.
@@ -124,13 +134,15 @@ def dual_encoder(
     dim: Width of the embeddings.
     normalize: Whether embeddings have unit norm, as all objectives want but
       `vicreg`. (Evaluation uses unit norm in any case.)
+    projection_bias: Whether the projections have a bias.
     frozen: Towers ("image", "text") that always run as in evaluation: batch
       statistics rest and nothing is dropped. Their parameters rest if the
       optimizer's `freeze` says so.
 
   Returns:
     A `Model`; its params are `{"image", "text", "image_projection",
-    "text_projection"}`, its state `{"image", "text"}`.
+    "text_projection"}` (and with biases `"image_projection_bias"`,
+    `"text_projection_bias"`), its state `{"image", "text"}`.
   """
 
   def init(key):
@@ -144,30 +156,46 @@ def dual_encoder(
       "image_projection": scale(keys[2], (image.num_features, dim)),
       "text_projection": scale(keys[3], (text.num_features, dim)),
     }
+    if projection_bias:
+      zeros = jnp.zeros(dim)
+      params |= {"image_projection_bias": zeros, "text_projection_bias": zeros}
     return params, {"image": image_state, "text": text_state}
 
-  def apply(params, model_state, batch, *, key=None, train=False):
+  def encode(params, model_state, batch, *, key, train):
     keys = dict.fromkeys(("image", "text"))
     if key is not None:
       keys["image"], keys["text"] = jax.random.split(key)
-    embeddings, state = {}, dict(model_state)
+    found, state = {}, dict(model_state)
     for side, tower in (("image", image), ("text", text)):
       x = getattr(batch, side)
-      embeddings[side] = None
+      found[side] = None
       if x is not None:
-        features, state[side] = tower.apply(
+        found[side], state[side] = tower.apply(
           params[side],
           model_state[side],
           jnp.asarray(x),
           key=keys[side],
           train=train and side not in frozen,
         )
-        x = features @ params[f"{side}_projection"]
-        embeddings[side] = unit_norm(x) if normalize else x
-    ids = (batch.pair_id, batch.image_id, batch.text_id)
-    return Pairs(embeddings["image"], embeddings["text"], *ids), state
+    return Sides(**found), state
 
-  return Model(init, apply)
+  def project(params, side, features):
+    if features is None:
+      return None
+    x = features @ params[f"{side}_projection"]
+    if projection_bias:
+      x += params[f"{side}_projection_bias"][None]
+    return unit_norm(x) if normalize else x
+
+  def apply(params, model_state, batch, *, key=None, train=False):
+    found, state = encode(params, model_state, batch, key=key, train=train)
+    both = (project(params, side, x) for side, x in found._asdict().items())
+    return Pairs(*both, batch.pair_id, batch.image_id, batch.text_id), state
+
+  def features(params, model_state, batch):
+    return encode(params, model_state, batch, key=None, train=False)[0]
+
+  return Model(init, apply, features=features)
 
 
 def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:

@@ -61,7 +61,7 @@ def microbatched(model: Model, count: int) -> Model:
     )
     return _join(pairs), jax.tree.map(_mean, states)
 
-  return Model(model.init, apply)
+  return model._replace(apply=apply)
 
 
 def _cut(batch: PyTree, count: int) -> PyTree:

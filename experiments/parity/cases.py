@@ -1,0 +1,363 @@
+"""The published encoders in PyTorch, at tiny and at full size.
+
+Weights are random, batch statistics and biases too, so that none of them can be
+left out unnoticed.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import optional
+import torch
+import transformers
+
+
+class Case(NamedTuple):
+  """One encoder (or CLIP's two) in both libraries."""
+
+  name: str
+  layout: str
+  make: Callable[[], torch.nn.Module]
+  forward: Callable[[torch.nn.Module, dict], dict[str, torch.Tensor]]
+  towers: dict[str, Any]  # arguments of `models.towers`
+  inputs: dict[str, np.ndarray]  # "image" normalised NHWC, "text" ids
+  train: bool = False  # whether to compare batch statistics, too
+  golden: bool = True  # whether the tests have a tiny one
+
+
+def randomized(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+  """Fills all arrays so that each of them matters, at any size.
+
+  Matrices keep the size of what they multiply: with PyTorch's first ones
+  attention is almost uniform and activations almost linear. Scales of batch
+  normalisation are small, so that deep ResNets are less sensitive: else
+  rounding errors decide which side of 0 some numbers of every ReLU are on, and
+  float32 gradients differ by percents from float64 ones.
+  """
+  generator = torch.Generator().manual_seed(seed)
+  state = model.state_dict()
+  for name, x in state.items():
+    is_batch_norm = name.replace("weight", "running_var") in state
+    if name.endswith("running_var"):
+      x.uniform_(0.5, 1.5, generator=generator)
+    elif name.endswith("running_mean"):
+      x.normal_(0, 0.1, generator=generator)
+    elif is_batch_norm and name.endswith("weight"):
+      x.uniform_(0.2, 0.6, generator=generator)
+    elif x.ndim == 1 and name.endswith("weight"):
+      x.uniform_(0.5, 1.5, generator=generator)
+    elif x.ndim == 2:
+      x.normal_(0, x.shape[1] ** -0.5, generator=generator)
+    elif x.ndim == 1 and x.is_floating_point():
+      x.normal_(0, 0.1, generator=generator)
+  return model.eval()
+
+
+def pictures(size, batch=2, seed=0) -> np.ndarray:
+  """Normally distributed pixels [batch, size, size, 3]."""
+  rng = np.random.default_rng(seed)
+  return rng.normal(size=(batch, size, size, 3)).astype(np.float32)
+
+
+def texts(vocab_size, length, batch=3, clip=False, seed=0) -> np.ndarray:
+  """Random ids of several lengths; CLIP's end with the largest id."""
+  rng = np.random.default_rng(seed)
+  ids = rng.integers(1, vocab_size - 1, (batch, length)).astype(np.int32)
+  for row, end in enumerate(rng.integers(2, length, batch)):
+    ids[row, end + 1 :] = 0
+    if clip:
+      ids[row, end] = vocab_size - 1
+  return ids
+
+
+def _channels_first(x):
+  return torch.from_numpy(x).permute(0, 3, 1, 2).double()
+
+
+def _ids(x):
+  return torch.from_numpy(x).long()
+
+
+def resnet(*, tiny: bool) -> Case:
+  """Hugging Face's ResNet."""
+  config = transformers.ResNetConfig()
+  ours, size = {}, 224
+  if tiny:
+    config = transformers.ResNetConfig(
+      embedding_size=4, hidden_sizes=[16, 32], depths=[2, 1]
+    )
+    ours, size = dict(stages=(2, 1), width=4), 40
+
+  def forward(model, inputs):
+    out = model(_channels_first(inputs["image"]))
+    return {"image": out.pooler_output.flatten(1)}
+
+  return Case(
+    "HF ResNet",
+    "hf_resnet",
+    lambda: transformers.ResNetModel(config),
+    forward,
+    dict(image=dict(name="resnet50", **ours), dim=32 if tiny else 2048),
+    dict(image=pictures(size)),
+    train=True,
+  )
+
+
+def basic_resnet(*, tiny: bool) -> Case:
+  """The same with two convolutions in a block: ResNet-34."""
+  sizes = ([4, 8], [1, 2]) if tiny else ([64, 128, 256, 512], [3, 4, 6, 3])
+  config = transformers.ResNetConfig(
+    embedding_size=sizes[0][0],
+    hidden_sizes=sizes[0],
+    depths=sizes[1],
+    layer_type="basic",
+  )
+  case = resnet(tiny=tiny)
+  image = dict(
+    name="resnet50",
+    stages=tuple(sizes[1]),
+    width=sizes[0][0],
+    bottleneck=False,
+  )
+  return case._replace(
+    name="HF ResNet, basic",
+    make=lambda: transformers.ResNetModel(config),
+    towers=dict(image=image, dim=sizes[0][-1]),
+  )
+
+
+def vit(*, tiny: bool, pooler: bool = False) -> Case:
+  """Hugging Face's ViT."""
+  config, ours, size = transformers.ViTConfig(), {}, 224
+  if tiny:
+    config = transformers.ViTConfig(
+      hidden_size=16,
+      num_hidden_layers=2,
+      num_attention_heads=4,
+      intermediate_size=24,
+      image_size=24,
+      patch_size=8,
+    )
+    ours = dict(width=16, layers=2, heads=4, hidden=24, patch=8)
+    size = 24
+
+  def forward(model, inputs):
+    out = model(_channels_first(inputs["image"]))
+    first = out.last_hidden_state[:, 0]
+    return {"image": out.pooler_output if pooler else first}
+
+  return Case(
+    "HF ViT" + ", pooler" * pooler,
+    "hf_vit",
+    lambda: transformers.ViTModel(config, add_pooling_layer=pooler),
+    forward,
+    dict(
+      image=dict(name="vit_b16", eps=1e-12, pooler=pooler, **ours),
+      dim=config.hidden_size,
+    ),
+    dict(image=pictures(size)),
+    golden=pooler,
+  )
+
+
+def distilbert(*, tiny: bool) -> Case:
+  """Hugging Face's DistilBERT."""
+  config, ours, vocab, length = transformers.DistilBertConfig(), {}, 30522, 64
+  if tiny:
+    vocab, length = 30, 8
+    config = transformers.DistilBertConfig(
+      vocab_size=vocab,
+      dim=16,
+      n_layers=2,
+      n_heads=4,
+      hidden_dim=24,
+      max_position_embeddings=12,
+    )
+    ours = dict(width=16, layers=2, heads=4, hidden=24, max_length=12)
+  return Case(
+    "HF DistilBERT",
+    "hf_distilbert",
+    lambda: transformers.DistilBertModel(config),
+    _first_token,
+    dict(
+      text=dict(name="distilbert", **ours), dim=config.dim, vocab_size=vocab
+    ),
+    dict(text=texts(vocab, length)),
+  )
+
+
+def bert(*, tiny: bool, pooler: bool = False) -> Case:
+  """Hugging Face's BERT."""
+  config, ours, vocab, length = transformers.BertConfig(), {}, 30522, 64
+  if tiny:
+    vocab, length = 30, 8
+    config = transformers.BertConfig(
+      vocab_size=vocab,
+      hidden_size=16,
+      num_hidden_layers=2,
+      num_attention_heads=4,
+      intermediate_size=24,
+      max_position_embeddings=12,
+    )
+    ours = dict(width=16, layers=2, heads=4, hidden=24, max_length=12)
+
+  def pooled(model, inputs):
+    ids = _ids(inputs["text"])
+    return {"text": model(ids, attention_mask=ids != 0).pooler_output}
+
+  return Case(
+    "HF BERT" + ", pooler" * pooler,
+    "hf_bert",
+    lambda: transformers.BertModel(config, add_pooling_layer=pooler),
+    pooled if pooler else _first_token,
+    dict(
+      text=dict(name="bert", pooler=pooler, **ours),
+      dim=config.hidden_size,
+      vocab_size=vocab,
+    ),
+    dict(text=texts(vocab, length)),
+    golden=pooler,
+  )
+
+
+def _first_token(model, inputs):
+  ids = _ids(inputs["text"])
+  out = model(ids, attention_mask=(ids != 0).long())
+  return {"text": out.last_hidden_state[:, 0]}
+
+
+def clip(*, tiny: bool) -> Case:
+  """Hugging Face's CLIP: both towers, projections, unit norm."""
+  config = transformers.CLIPConfig(vision_config=dict(patch_size=16))
+  image, text = dict(name="clip_vit_b16"), dict(name="clip_text")
+  vocab, length, size, dim = 49408, 77, 224, 512
+  if tiny:
+    vocab, length, size, dim = 30, 8, 24, 12
+    shape = dict(num_hidden_layers=2, num_attention_heads=4)
+    shape |= dict(hidden_size=16, intermediate_size=24)
+    config = transformers.CLIPConfig(
+      text_config=shape
+      | dict(
+        vocab_size=vocab,
+        max_position_embeddings=12,
+        bos_token_id=0,
+        pad_token_id=0,
+        eos_token_id=vocab - 1,
+      ),
+      vision_config=shape | dict(image_size=size, patch_size=8),
+      projection_dim=dim,
+    )
+    ours = dict(width=16, layers=2, heads=4, hidden=24)
+    image |= ours | dict(patch=8)
+    text |= ours | dict(max_length=12)
+
+  def forward(model, inputs):
+    out = model(
+      input_ids=_ids(inputs["text"]),
+      pixel_values=_channels_first(inputs["image"]),
+    )
+    return {"image": out.image_embeds, "text": out.text_embeds}
+
+  return Case(
+    "HF CLIP",
+    "hf_clip",
+    lambda: transformers.CLIPModel(config),
+    forward,
+    dict(
+      image=image,
+      text=text,
+      dim=dim,
+      vocab_size=vocab,
+      projection_bias=False,
+    ),
+    dict(image=pictures(size), text=texts(vocab, length, 2, clip=True)),
+  )
+
+
+def timm(*, tiny: bool) -> list[Case]:
+  """ResNet-50 and ViT-B/16 of timm, if it can be imported."""
+  library = optional.load("timm")
+  if library is None:
+    return []
+
+  def case(name, layout, tower, dim, size, **sizes):
+    return Case(
+      f"timm {name}",
+      layout,
+      lambda: library.create_model(name, num_classes=0, **sizes),
+      lambda model, inputs: {"image": model(_channels_first(inputs["image"]))},
+      dict(image=tower, dim=dim),
+      dict(image=pictures(size)),
+      train=layout == "torchvision_resnet",
+    )
+
+  vit = ("vit_base_patch16_224", "timm_vit")
+  if tiny:  # the width of its ResNets' stem is fixed
+    tower = dict(
+      name="vit_b16", width=16, layers=2, heads=4, hidden=24, patch=8
+    )
+    sizes = dict(embed_dim=16, depth=2, num_heads=4, mlp_ratio=1.5)
+    return [case(*vit, tower, 16, 24, img_size=24, patch_size=8, **sizes)]
+  resnet = ("resnet50", "torchvision_resnet")
+  return [
+    case(*resnet, dict(name="resnet50"), 2048, 224),
+    case(*vit, dict(name="vit_b16"), 768, 224),
+  ]
+
+
+def open_clip(*, tiny: bool) -> list[Case]:
+  """OpenCLIP's ViT-B/32, if it can be imported; OpenAI's files are alike."""
+  library = optional.load("open_clip.model")
+  if library is None:
+    return []
+  image = dict(layers=12, width=768, patch_size=32, image_size=224)
+  text = dict(
+    layers=12, width=512, heads=8, vocab_size=49408, context_length=77
+  )
+  dim, ours = 512, {}
+  if tiny:
+    dim, shape = 12, dict(layers=2, width=16, mlp_ratio=1.5)
+    image = shape | dict(head_width=4, patch_size=8, image_size=24)
+    text = shape | dict(heads=4, vocab_size=30, context_length=8)
+    ours = dict(layers=2, width=16, heads=4, hidden=24)
+  towers = dict(
+    image=dict(name="clip_vit_b32", patch=image["patch_size"], **ours),
+    text=dict(name="clip_text", max_length=text["context_length"], **ours),
+    dim=dim,
+    vocab_size=text["vocab_size"],
+    projection_bias=False,
+  )
+
+  def forward(model, inputs):
+    image = model.encode_image(_channels_first(inputs["image"]), normalize=True)
+    text = model.encode_text(_ids(inputs["text"]), normalize=True)
+    return {"image": image, "text": text}
+
+  ids = texts(text["vocab_size"], text["context_length"], 2, clip=True)
+  return [
+    Case(
+      "OpenCLIP",
+      "open_clip",
+      lambda: library.CLIP(dim, image, text, quick_gelu=True),
+      forward,
+      towers,
+      dict(image=pictures(image["image_size"]), text=ids),
+    )
+  ]
+
+
+def cases(*, tiny: bool) -> list[Case]:
+  """All comparisons at one size."""
+  return [
+    resnet(tiny=tiny),
+    basic_resnet(tiny=tiny),
+    vit(tiny=tiny),
+    vit(tiny=tiny, pooler=True),
+    distilbert(tiny=tiny),
+    bert(tiny=tiny),
+    bert(tiny=tiny, pooler=True),
+    clip(tiny=tiny),
+    *timm(tiny=tiny),
+    *open_clip(tiny=tiny),
+  ]

@@ -1,0 +1,116 @@
+"""Compares what `nuclr export` writes with what PyTorch makes of it.
+
+python exported.py   # exits 1 on failure
+
+Models of each kind of folder, with random weights, are exported and loaded as
+the folder says: `VisionTextDualEncoderModel`, `CLIPModel`, or the `load.py`
+beside two encoders. Embeddings of the same pictures and captions must agree.
+"""
+
+import importlib.util
+import pathlib
+import sys
+import tempfile
+
+import jax
+import numpy as np
+import torch
+import transformers
+
+from nuclr_jax import Batch, export, models
+from nuclr_jax.data import tokenizer
+
+SIZE, LENGTH, DIM, TOLERANCE = 64, 16, 24, 1e-4
+CAPTIONS = ["A dog, running!", "two cats on a mat - asleep", "a mat"]
+WORDS = tokenizer.build(CAPTIONS, length=LENGTH, first_and_last=True)
+SMALL = dict(width=32, layers=2, heads=4)
+VIT = SMALL | dict(name="vit_s16", patch=16, eps=1e-12)
+BERT = SMALL | dict(name="bert", max_length=20)
+CASES = {
+  "ResNet-50 and DistilBERT, published sizes": dict(
+    image=dict(name="resnet50"), text=dict(name="distilbert")
+  ),
+  "ResNet and BERT": dict(
+    image=dict(name="resnet50", stages=(1, 2), width=8), text=BERT
+  ),
+  "ViT and DistilBERT": dict(image=VIT, text=BERT | dict(name="distilbert")),
+  "dual encoder": dict(
+    image=VIT | dict(pooler=True),
+    text=BERT | dict(pooler=True),
+    projection_bias=False,
+  ),
+  "CLIP": dict(
+    image=SMALL | dict(name="clip_vit_b32", patch=16),
+    text=SMALL | dict(name="clip_text", max_length=20),
+    projection_bias=False,
+  ),
+}
+
+
+def randomized(tree, seed: int):
+  """First weights as they are; nothing else is 0 or 1 any more."""
+  rng = np.random.default_rng(seed)
+
+  def move(x):
+    more = 0.1 * np.abs(rng.normal(size=x.shape))
+    return np.float32(x if x.ndim > 1 else x + more)
+
+  return jax.tree.map(move, tree)
+
+
+def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
+  """Embeddings by PyTorch, of unit norm."""
+  if (folder / "config.json").exists():
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    found = model(
+      pixel_values=pixels, input_ids=tokens, attention_mask=(tokens != 0).long()
+    )
+    return found.image_embeds, found.text_embeds
+  spec = importlib.util.spec_from_file_location("load", folder / "load.py")
+  load = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(load)
+  load.to_pixels = lambda images, return_tensors: {"pixel_values": images}
+  return load.embed_images(pixels), load.embed_texts(CAPTIONS)
+
+
+def compare(spec, folder: pathlib.Path) -> float:
+  """The greatest difference of embeddings."""
+  model = models.towers(
+    image_shape=(SIZE, SIZE, 3),
+    vocab_size=WORDS.vocab_size,
+    length=LENGTH,
+    dim=DIM,
+    **spec,
+  )
+  params, state = randomized(model.init(jax.random.key(0)), 0)
+  whole = dict(spec, name="towers", dim=DIM)
+  export.write(export.Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
+  pixels = np.random.default_rng(1).normal(size=(3, SIZE, SIZE, 3))
+  pixels, tokens = pixels.astype(np.float32), WORDS.encode(CAPTIONS)
+  ours, _ = model.apply(params, state, Batch(pixels, tokens, None))
+  with torch.no_grad():
+    found = theirs(
+      folder,
+      torch.tensor(pixels.transpose(0, 3, 1, 2)),
+      torch.tensor(tokens, dtype=torch.long),
+    )
+  return max(
+    float(np.abs(np.asarray(a) - b.numpy()).max())
+    for a, b in zip((ours.image, ours.text), found, strict=True)
+  )
+
+
+def main() -> None:
+  """Prints a line for each case."""
+  transformers.logging.set_verbosity_error()
+  failed = False
+  for name, spec in CASES.items():
+    with tempfile.TemporaryDirectory() as folder:
+      error = compare(spec, pathlib.Path(folder) / "out")
+    failed |= not error < TOLERANCE
+    print(f"{error:.1e}  {name}", flush=True)
+  sys.exit(failed)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,143 @@
+"""What the towers of this library compute, by the keys of a published file.
+
+The tests use it, too.
+"""
+
+from collections.abc import Mapping
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nuclr_jax import models
+from nuclr_jax.models import weights
+from nuclr_jax.types import Batch
+
+# The tower beside the one that is compared.
+OTHER = {
+  "image": dict(name="resnet50", stages=(1,), width=2),
+  "text": dict(name="bert", width=8, layers=1, heads=1),
+}
+
+
+def load(
+  towers: Mapping[str, Any],
+  inputs: Mapping[str, np.ndarray],
+  source: str | os.PathLike,
+):
+  """Makes a model and loads a file into it.
+
+  Args:
+    towers: Arguments of `models.towers`; if there is one side only, embeddings
+      are its features.
+    inputs: "image" [batch, height, width, 3] or "text" [batch, length], or
+      both.
+    source: Path of the file.
+
+  Returns:
+    The model, its params and its state.
+  """
+  alone = len(inputs) == 1
+  given = dict(image_shape=(8, 8, 3), length=4, vocab_size=9)
+  if "image" in inputs:
+    given["image_shape"] = inputs["image"].shape[1:]
+  if "text" in inputs:
+    given["length"] = inputs["text"].shape[1]
+  if alone:
+    given |= dict(normalize=False, projection_bias=False)
+  given |= towers
+  for side in ("image", "text"):
+    given[side] = OTHER[side]
+    if side in inputs:
+      given[side] = dict(towers[side]) | {"pretrained": str(source)}
+  model = models.towers(**given)
+  shapes = jax.eval_shape(model.init, jax.random.key(0))
+  zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+  params, state = model.load(*zeros)
+  if alone:
+    name = f"{next(iter(inputs))}_projection"
+    params[name] = jnp.eye(*params[name].shape)
+  return model, params, state
+
+
+def outputs(model, params, state, inputs, *, train: bool = False):
+  """Embeddings by side, and the next state."""
+  batch = Batch(inputs.get("image"), inputs.get("text"), None)
+  pairs, state = model.apply(
+    params, state, batch, key=jax.random.key(0), train=train
+  )
+  return {side: getattr(pairs, side) for side in inputs}, state
+
+
+def compute(towers, inputs, source, *, layout: str, train: bool) -> dict:
+  """Outputs and gradients; with `train` batch statistics in training, too.
+
+  Args:
+    towers: See `load`.
+    inputs: Likewise.
+    source: Likewise.
+    layout: Of the file, for the names of the gradients.
+    train: Whether to compute in training, too.
+
+  Returns:
+    Dicts of arrays under the names "outputs", "gradients" and, if asked for,
+    "trained" (outputs) and "statistics".
+  """
+  model, params, state = load(towers, inputs, source)
+  sides = tuple(inputs)
+
+  def loss(params):
+    found, _ = outputs(model, params, state, inputs)
+    total = sum(jnp.sum(x * direction(x.shape)) for x in found.values())
+    return total, found
+
+  (_, found), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  out = {
+    "outputs": found,
+    "gradients": weights.to_layout(gradient, state, layout, sides=sides),
+  }
+  if train:
+    forward = jax.jit(lambda x: outputs(model, x, state, inputs, train=True))
+    out["trained"], state = forward(params)
+    tensors = weights.to_layout(params, state, layout, sides=sides)
+    out["statistics"] = {k: x for k, x in tensors.items() if "running" in k}
+  return out
+
+
+def direction(shape) -> np.ndarray:
+  """Fixed numbers whose product with the outputs is differentiated."""
+  return np.random.default_rng(1).normal(size=tuple(shape)).astype(np.float32)
+
+
+def errors(found: Mapping, expected: Mapping) -> dict[str, tuple[float, str]]:
+  """The largest error of each part of `compute`, and the array that has it.
+
+  Of outputs and statistics: the largest difference over the largest number of
+  the array. Of gradients: the norm of the difference over the array's norm,
+  since rounding may decide on which side of 0 a number of some ReLU is; or over
+  1e-3 of the largest norm of all arrays, since some (of attention's key biases)
+  are zero but for rounding.
+  """
+  worst = {}
+  for part, arrays in found.items():
+    size = np.linalg.norm if part == "gradients" else _largest
+    floor = 1e-12
+    if part == "gradients":
+      floor = 1e-3 * max(size(np.ravel(expected[part][x])) for x in arrays)
+    worst[part] = max(
+      (_error(np.ravel(x), np.ravel(expected[part][key]), size, floor), key)
+      for key, x in arrays.items()
+    )
+  return worst
+
+
+def _largest(x) -> float:
+  return np.abs(x).max()
+
+
+def _error(found, expected, size, floor) -> float:
+  if not np.all(np.isfinite(found)):
+    return np.inf
+  return float(size(found - expected) / max(size(expected), floor))

@@ -1,0 +1,123 @@
+"""Hugging Face's `config.json` of towers, from the arguments of ours."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Arguments = Mapping[str, Any]  # of a tower's factory, defaults included
+
+
+def image_tower(image: Arguments, *, size: int) -> dict[str, Any]:
+  """Of an image tower alone."""
+  if "stages" in image:
+    widths = [image["width"] * 2**i for i in range(len(image["stages"]))]
+    return {
+      "model_type": "resnet",
+      "architectures": ["ResNetModel"],
+      "num_channels": 3,
+      "embedding_size": image["width"],
+      "hidden_sizes": [x * (4 if image["bottleneck"] else 1) for x in widths],
+      "depths": list(image["stages"]),
+      "layer_type": "bottleneck" if image["bottleneck"] else "basic",
+      "hidden_act": "relu",
+      "downsample_in_first_stage": False,
+      "downsample_in_bottleneck": False,
+    }
+  return {
+    "model_type": "vit",
+    "architectures": ["ViTModel"],
+    "image_size": size,
+    "patch_size": image["patch"],
+    "num_channels": 3,
+    "qkv_bias": True,
+    "layer_norm_eps": image["eps"],
+    "hidden_dropout_prob": image["dropout"],
+  } | _sizes(image)
+
+
+def text_tower(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
+  """Of a text tower alone.
+
+  Raises:
+    ValueError: If Hugging Face has no such tower.
+  """
+  if text["name"] == "distilbert":
+    if text["eps"] != 1e-12 or text["activation"] != "gelu":
+      raise ValueError(
+        "Hugging Face's DistilBERT has eps 1e-12 and gelu, this one "
+        f"{text['eps']} and {text['activation']}"
+      )
+    return {
+      "model_type": "distilbert",
+      "architectures": ["DistilBertModel"],
+      "vocab_size": vocab_size,
+      "max_position_embeddings": text["max_length"],
+      "dim": text["width"],
+      "n_layers": text["layers"],
+      "n_heads": text["heads"],
+      "hidden_dim": text["hidden"] or 4 * text["width"],
+      "activation": "gelu",
+      "dropout": text["dropout"],
+      "pad_token_id": 0,
+    }
+  return {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "vocab_size": vocab_size,
+    "max_position_embeddings": text["max_length"],
+    "type_vocab_size": 2,
+    "layer_norm_eps": text["eps"],
+    "hidden_dropout_prob": text["dropout"],
+    "pad_token_id": 0,
+  } | _sizes(text)
+
+
+def dual_encoder(
+  image: Arguments, text: Arguments, *, size: int, vocab_size: int, dim: int
+) -> dict[str, Any]:
+  """Of a ViT and a BERT in one."""
+  return {
+    "model_type": "vision-text-dual-encoder",
+    "architectures": ["VisionTextDualEncoderModel"],
+    "projection_dim": dim,
+    "vision_config": image_tower(image, size=size),
+    "text_config": text_tower(text, vocab_size=vocab_size),
+  }
+
+
+def clip(
+  image: Arguments, text: Arguments, *, size: int, vocab_size: int, dim: int
+) -> dict[str, Any]:
+  """Of CLIP's towers in one."""
+  vision = {
+    "model_type": "clip_vision_model",
+    "image_size": size,
+    "patch_size": image["patch"],
+    "layer_norm_eps": image["eps"],
+    "projection_dim": dim,
+  }
+  language = {
+    "model_type": "clip_text_model",
+    "vocab_size": vocab_size,
+    "max_position_embeddings": text["max_length"],
+    "layer_norm_eps": text["eps"],
+    "eos_token_id": 2,  # makes it take the place of the greatest id
+    "projection_dim": dim,
+  }
+  return {
+    "model_type": "clip",
+    "architectures": ["CLIPModel"],
+    "projection_dim": dim,
+    "vision_config": vision | _sizes(image),
+    "text_config": language | _sizes(text),
+  }
+
+
+def _sizes(tower: Arguments) -> dict[str, Any]:
+  """Of a transformer."""
+  return {
+    "hidden_size": tower["width"],
+    "num_hidden_layers": tower["layers"],
+    "num_attention_heads": tower["heads"],
+    "intermediate_size": tower["hidden"] or 4 * tower["width"],
+    "hidden_act": tower["activation"],
+  }

@@ -1,0 +1,128 @@
+"""Text towers of the BERT family; token id 0 is padding."""
+
+from functools import partial
+
+from flax import nnx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax.models import base, transformer
+from nuclr_jax.models.layers import LayerNorm, compute_dtype
+
+
+class Bert(nnx.Module):
+  """Token and position embeddings, post-norm blocks, the first token."""
+
+  def __init__(self, spec, *, vocab_size, max_length, pooler, rngs):
+    init = nnx.initializers.normal(0.02)
+    shape = (vocab_size, spec.width)
+    self.tokens = nnx.Param(init(rngs.params(), shape))
+    shape = (max_length, spec.width)
+    self.positions = nnx.Param(init(rngs.params(), shape))
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
+    self.dropout = nnx.Dropout(spec.rates.embeddings)
+    self.blocks = transformer.blocks(spec, rngs)
+    pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
+    self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
+    self.dtype = spec.dtype
+
+  def __call__(
+    self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
+  ) -> Float[Array, "batch features"]:
+    mask = (tokens != 0)[:, None, None]
+    x = jnp.take(self.tokens[...], tokens, axis=0)
+    x += self.positions[: tokens.shape[1]][None]
+    x = self.norm(x).astype(self.dtype)
+    x = self.dropout(x, rngs=rngs)
+    for block in self.blocks:
+      x = block(x, mask, rngs=rngs)
+    x = x[:, 0]
+    if self.pooler is not None:
+      x = self.pooler(x)
+    return x.astype(jnp.float32)
+
+
+def bert(
+  *,
+  vocab_size: int,
+  length: int,
+  width: int = 768,
+  layers: int = 12,
+  heads: int = 12,
+  hidden: int | None = None,
+  max_length: int = 512,
+  eps: float = 1e-12,
+  activation: str = "gelu",
+  pooler: bool = False,
+  dropout: float = 0.1,
+  attended_dropout: float | None = None,
+  dtype: str = "float32",
+) -> base.Tower:
+  """BERT; its features are those of the first token.
+
+  Every text is of token type 0, whose embedding is part of the positions'.
+
+  Args:
+    vocab_size: Number of token ids; 0 is padding.
+    length: Token ids per text, at most `max_length`.
+    width: Of the features.
+    layers: Attention blocks.
+    heads: Attention heads; must divide `width`.
+    hidden: Width of the blocks' MLP; None is four times `width`.
+    max_length: Rows of the position embeddings, as in pretrained files.
+    eps: Of layer normalisation.
+    activation: "gelu" or "quick_gelu".
+    pooler: Whether a dense layer and tanh follow, as in BERT's pretraining.
+    dropout: Rate after the embeddings, of the attention's weights and of both
+      residual branches.
+    attended_dropout: Rate of the attention's branch, if another one.
+    dtype: "float32" or "bfloat16", of activations.
+
+  Returns:
+    A `Tower` from token ids [batch, length] to features [batch, width].
+
+  Raises:
+    ValueError: If texts are longer than `max_length`, or for an impossible
+      number.
+
+  Example:
+    >>> tower = bert(vocab_size=9, length=4, width=8, layers=1, heads=2)
+    >>> params, state = tower.init(jax.random.key(0))
+    >>> tokens = jnp.array([[1, 5, 2, 0]])
+    >>> features, _ = tower.apply(params, state, tokens)
+    >>> features.shape
+    (1, 8)
+
+  Reference: Devlin et al., BERT, NAACL 2019.
+  """
+  transformer.check_texts(vocab_size, length, max_length)
+  if attended_dropout is None:
+    attended_dropout = dropout
+  spec = transformer.Spec(
+    width=width,
+    layers=layers,
+    heads=heads,
+    hidden=4 * width if hidden is None else hidden,
+    pre_norm=False,
+    eps=eps,
+    activation=activation,
+    dtype=compute_dtype(dtype),
+    rates=transformer.Rates(dropout, dropout, attended_dropout, dropout),
+  )
+  transformer.check_spec(spec)
+
+  def build(rngs):
+    return Bert(
+      spec,
+      vocab_size=vocab_size,
+      max_length=max_length,
+      pooler=pooler,
+      rngs=rngs,
+    )
+
+  return base.from_nnx(build, width)
+
+
+# DistilBERT: half of the blocks, nothing dropped from the attention's branch.
+# Sanh et al., DistilBERT, 2019.
+distilbert = partial(bert, layers=6, attended_dropout=0.0)

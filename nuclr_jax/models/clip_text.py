@@ -1,0 +1,113 @@
+"""CLIP's text tower."""
+
+from flax import nnx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax.models import base, transformer
+from nuclr_jax.models.layers import LayerNorm, compute_dtype
+
+
+class ClipText(nnx.Module):
+  """Causal pre-norm blocks; the features of the end token."""
+
+  def __init__(self, spec, *, vocab_size, max_length, rngs):
+    shape = (vocab_size, spec.width)
+    init = nnx.initializers.normal
+    self.tokens = nnx.Param(init(0.02)(rngs.params(), shape))
+    shape = (max_length, spec.width)
+    self.positions = nnx.Param(init(0.01)(rngs.params(), shape))
+    self.dropout = nnx.Dropout(spec.rates.embeddings)
+    self.blocks = transformer.blocks(spec, rngs)
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
+    self.dtype = spec.dtype
+
+  def __call__(
+    self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
+  ) -> Float[Array, "batch features"]:
+    length = tokens.shape[1]
+    causal = jnp.tri(length, dtype=bool)[None, None]
+    x = jnp.take(self.tokens[...], tokens, axis=0)
+    x = (x + self.positions[:length][None]).astype(self.dtype)
+    x = self.dropout(x, rngs=rngs)
+    for block in self.blocks:
+      x = block(x, causal, rngs=rngs)
+    end = jnp.argmax(tokens, axis=1)  # its id is the largest
+    x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
+    return self.norm(x).astype(jnp.float32)
+
+
+def clip_text(
+  *,
+  vocab_size: int,
+  length: int,
+  width: int = 512,
+  layers: int = 12,
+  heads: int = 8,
+  hidden: int | None = None,
+  max_length: int = 77,
+  eps: float = 1e-5,
+  activation: str = "quick_gelu",
+  dropout: float = 0.0,
+  dtype: str = "float32",
+) -> base.Tower:
+  """CLIP's text transformer; its features are those of the end token.
+
+  The end token is the first of the largest id in a text, whatever follows: a
+  token sees those before it only, so that padding changes nothing.
+
+  Args:
+    vocab_size: Number of token ids, 49,408 in pretrained files.
+    length: Token ids per text, at most `max_length`.
+    width: Of the features.
+    layers: Attention blocks.
+    heads: Attention heads; must divide `width`.
+    hidden: Width of the blocks' MLP; None is four times `width`.
+    max_length: Rows of the position embeddings.
+    eps: Of layer normalisation.
+    activation: "quick_gelu" as OpenAI trained, "gelu" as OpenCLIP mostly did.
+    dropout: Rate after the embeddings and in both residual branches.
+    dtype: "float32" or "bfloat16", of activations.
+
+  Returns:
+    A `Tower` from token ids [batch, length] to features [batch, width].
+
+  Raises:
+    ValueError: If texts are longer than `max_length`, or for an impossible
+      number.
+
+  Example:
+    >>> tower = clip_text(vocab_size=9, length=4, width=8, layers=1, heads=2)
+    >>> params, state = tower.init(jax.random.key(0))
+    >>> texts = jnp.array([[1, 5, 8, 0], [1, 5, 8, 3]])
+    >>> (one, other), _ = tower.apply(params, state, texts)
+    >>> bool(jnp.all(one == other))  # 8 is the end
+    True
+
+  Reference: Radford et al., Learning Transferable Visual Models From Natural
+    Language Supervision, ICML 2021.
+  """
+  transformer.check_texts(vocab_size, length, max_length)
+  narrow = (2 * width * layers) ** -0.5
+  spec = transformer.Spec(
+    width=width,
+    layers=layers,
+    heads=heads,
+    hidden=4 * width if hidden is None else hidden,
+    pre_norm=True,
+    eps=eps,
+    activation=activation,
+    dtype=compute_dtype(dtype),
+    rates=transformer.Rates(dropout, 0.0, dropout, dropout),
+    deviations=transformer.Deviations(
+      width**-0.5, narrow, (2 * width) ** -0.5, narrow
+    ),
+  )
+  transformer.check_spec(spec)
+
+  def build(rngs):
+    return ClipText(
+      spec, vocab_size=vocab_size, max_length=max_length, rngs=rngs
+    )
+
+  return base.from_nnx(build, width)

@@ -1,0 +1,227 @@
+"""Published layouts of weights, as data, see `rules`."""
+
+from nuclr_jax.models import rules
+from nuclr_jax.models.rules import Layout, Rule
+
+_GRID = "class_position positions"
+_TORCHVISION = rules.make(
+  "image",
+  ("stem", "conv1", "conv"),
+  ("norm", "bn1", "batch_norm"),
+  ("stages/{s}/{b}/convs/{c}", "layer{s1}.{b}.conv{c1}", "conv"),
+  ("stages/{s}/{b}/norms/{c}", "layer{s1}.{b}.bn{c1}", "batch_norm"),
+  ("stages/{s}/{b}/shortcut/0", "layer{s1}.{b}.downsample.0", "conv"),
+  ("stages/{s}/{b}/shortcut/1", "layer{s1}.{b}.downsample.1", "batch_norm"),
+)
+_STEM, _BLOCK = "embedder.embedder", "encoder.stages.{s}.layers.{b}"
+_LAYER, _SHORTCUT = f"{_BLOCK}.layer.{{c}}", f"{_BLOCK}.shortcut"
+_HF_RESNET = rules.make(
+  "image",
+  ("stem", f"{_STEM}.convolution", "conv"),
+  ("norm", f"{_STEM}.normalization", "batch_norm"),
+  ("stages/{s}/{b}/convs/{c}", f"{_LAYER}.convolution", "conv"),
+  ("stages/{s}/{b}/norms/{c}", f"{_LAYER}.normalization", "batch_norm"),
+  ("stages/{s}/{b}/shortcut/0", f"{_SHORTCUT}.convolution", "conv"),
+  ("stages/{s}/{b}/shortcut/1", f"{_SHORTCUT}.normalization", "batch_norm"),
+)
+_TIMM_VIT = rules.make(
+  "image",
+  ("class_token", "cls_token", "flat"),
+  (_GRID, "pos_embed", "batched_grid"),
+  ("patches", "patch_embed.proj", "conv_bias"),
+  *rules.blocks(
+    "blocks.{i}.attn.qkv",
+    "blocks.{i}.attn.proj",
+    "blocks.{i}.norm1",
+    "blocks.{i}.norm2",
+    "blocks.{i}.mlp.fc1",
+    "blocks.{i}.mlp.fc2",
+  ),
+  ("norm", "norm", "norm"),
+)
+_BLOCK = "encoder.layer.{i}"
+_SELF = f"{_BLOCK}.attention.attention"
+_POSITIONS = "embeddings.position_embeddings"
+_HF_VIT = rules.make(
+  "image",
+  ("class_token", "embeddings.cls_token", "flat"),
+  (_GRID, _POSITIONS, "batched_grid"),
+  ("patches", "embeddings.patch_embeddings.projection", "conv_bias"),
+  *rules.blocks(
+    f"{_SELF}.query {_SELF}.key {_SELF}.value",
+    f"{_BLOCK}.attention.output.dense",
+    f"{_BLOCK}.layernorm_before",
+    f"{_BLOCK}.layernorm_after",
+    f"{_BLOCK}.intermediate.dense",
+    f"{_BLOCK}.output.dense",
+  ),
+  ("norm", "layernorm", "norm"),
+  ("pooler/linear", "pooler.dense", "linear"),
+)
+_SELF = f"{_BLOCK}.attention.self"
+_HF_BERT = rules.make(
+  "text",
+  ("tokens", "embeddings.word_embeddings.weight", "same"),
+  (
+    "positions",
+    f"{_POSITIONS}.weight embeddings.token_type_embeddings.weight",
+    "positions_and_types",
+  ),
+  ("norm", "embeddings.LayerNorm", "norm"),
+  *rules.blocks(
+    f"{_SELF}.query {_SELF}.key {_SELF}.value",
+    f"{_BLOCK}.attention.output.dense",
+    f"{_BLOCK}.attention.output.LayerNorm",
+    f"{_BLOCK}.output.LayerNorm",
+    f"{_BLOCK}.intermediate.dense",
+    f"{_BLOCK}.output.dense",
+  ),
+  ("pooler/linear", "pooler.dense", "linear"),
+)
+_BLOCK = "transformer.layer.{i}"
+_SELF = f"{_BLOCK}.attention"
+_HF_DISTILBERT = rules.make(
+  "text",
+  ("tokens", "embeddings.word_embeddings.weight", "same"),
+  ("positions", f"{_POSITIONS}.weight", "same"),
+  ("norm", "embeddings.LayerNorm", "norm"),
+  *rules.blocks(
+    f"{_SELF}.q_lin {_SELF}.k_lin {_SELF}.v_lin",
+    f"{_SELF}.out_lin",
+    f"{_BLOCK}.sa_layer_norm",
+    f"{_BLOCK}.output_layer_norm",
+    f"{_BLOCK}.ffn.lin1",
+    f"{_BLOCK}.ffn.lin2",
+  ),
+)
+
+
+def _hf_clip(prefix: str):
+  """Rows of the blocks of either side."""
+  block = f"{prefix}.encoder.layers.{{i}}"
+  attention = f"{block}.self_attn"
+  return rules.blocks(
+    f"{attention}.q_proj {attention}.k_proj {attention}.v_proj",
+    f"{attention}.out_proj",
+    f"{block}.layer_norm1",
+    f"{block}.layer_norm2",
+    f"{block}.mlp.fc1",
+    f"{block}.mlp.fc2",
+  )
+
+
+def _open_clip(prefix: str):
+  block = f"{prefix}transformer.resblocks.{{i}}"
+  return rules.blocks(
+    f"{block}.attn.in_proj",
+    f"{block}.attn.out_proj",
+    f"{block}.ln_1",
+    f"{block}.ln_2",
+    f"{block}.mlp.c_fc",
+    f"{block}.mlp.c_proj",
+    packed=True,
+  )
+
+
+_VISION, _TEXT = "vision_model.embeddings", "text_model.embeddings"
+_PROJECTIONS = {
+  side: (Rule((f"{side}_projection",), (f"{key}.weight",), "matrix"),)
+  for side, key in (("image", "visual_projection"), ("text", "text_projection"))
+}
+_HF_CLIP_IMAGE = _PROJECTIONS["image"] + rules.make(
+  "image",
+  ("class_token", f"{_VISION}.class_embedding", "same"),
+  (_GRID, f"{_VISION}.position_embedding.weight", "grid"),
+  ("patches", f"{_VISION}.patch_embedding", "conv"),
+  ("norm_before", "vision_model.pre_layrnorm", "norm"),
+  *_hf_clip("vision_model"),
+  ("norm", "vision_model.post_layernorm", "norm"),
+)
+_HF_CLIP_TEXT = _PROJECTIONS["text"] + rules.make(
+  "text",
+  ("tokens", f"{_TEXT}.token_embedding.weight", "same"),
+  ("positions", f"{_TEXT}.position_embedding.weight", "same"),
+  *_hf_clip("text_model"),
+  ("norm", "text_model.final_layer_norm", "norm"),
+)
+_OPEN_CLIP_IMAGE = (
+  Rule(("image_projection",), ("visual.proj",), "same"),
+  *rules.make(
+    "image",
+    ("class_token", "visual.class_embedding", "same"),
+    (_GRID, "visual.positional_embedding", "grid"),
+    ("patches", "visual.conv1", "conv"),
+    ("norm_before", "visual.ln_pre", "norm"),
+    *_open_clip("visual."),
+    ("norm", "visual.ln_post", "norm"),
+  ),
+)
+_OPEN_CLIP_TEXT = (
+  Rule(("text_projection",), ("text_projection",), "same"),
+  *rules.make(
+    "text",
+    ("tokens", "token_embedding.weight", "same"),
+    ("positions", "positional_embedding", "same"),
+    *_open_clip(""),
+    ("norm", "ln_final", "norm"),
+  ),
+)
+
+_COUNTERS = r".*\.num_batches_tracked"
+_IDS = r".*\.position_ids"
+LAYOUTS = {
+  "torchvision_resnet": Layout(
+    mark=r"layer1\.0\.conv1\.weight",
+    image=_TORCHVISION,
+    ignored=(_COUNTERS, r"fc\..*"),
+  ),
+  "hf_resnet": Layout(
+    mark=r"embedder\.embedder\.convolution\.weight",
+    image=_HF_RESNET,
+    prefix="resnet.",
+    ignored=(_COUNTERS, r"classifier\..*"),
+  ),
+  "timm_vit": Layout(
+    mark=r"patch_embed\.proj\.weight",
+    image=_TIMM_VIT,
+    ignored=(r"head\..*",),
+  ),
+  "hf_vit": Layout(
+    mark=r"embeddings\.patch_embeddings\.projection\.weight",
+    image=_HF_VIT,
+    prefix="vit.",
+    ignored=(r"classifier\..*", r"pooler\..*"),
+  ),
+  "hf_distilbert": Layout(
+    mark=r"transformer\.layer\.\d+\.attention\.q_lin\.weight",
+    text=_HF_DISTILBERT,
+    prefix="distilbert.",
+    ignored=(_IDS, r"vocab_.*", r"(pre_)?classifier\..*", r"qa_outputs\..*"),
+  ),
+  "hf_bert": Layout(
+    mark=r"encoder\.layer\.\d+\.attention\.self\.query\.weight",
+    text=_HF_BERT,
+    prefix="bert.",
+    ignored=(_IDS, r"cls\..*", r"classifier\..*", r"pooler\..*"),
+  ),
+  "hf_clip": Layout(
+    mark=r"(vision_model|text_model)\.encoder\.layers\.0\.layer_norm1\.bias",
+    image=_HF_CLIP_IMAGE,
+    text=_HF_CLIP_TEXT,
+    ignored=(_IDS, "logit_scale"),
+  ),
+  "hf_dual_encoder": Layout(
+    mark=r"vision_model\.encoder\.layer\.0\.layernorm_before\.bias",
+    image=_PROJECTIONS["image"] + rules.within("vision_model.", _HF_VIT),
+    text=_PROJECTIONS["text"] + rules.within("text_model.", _HF_BERT),
+    ignored=(_IDS, "logit_scale"),
+  ),
+  "open_clip": Layout(
+    mark=r"visual\.ln_pre\.weight|transformer\.resblocks\.0\.ln_1\.weight",
+    image=_OPEN_CLIP_IMAGE,
+    text=_OPEN_CLIP_TEXT,
+    ignored=(
+      r"logit_\w+|attn_mask|input_resolution|context_length|vocab_size",
+    ),
+  ),
+}

@@ -1,0 +1,167 @@
+"""Residual networks, version 1.5: the stride is on the 3 x 3 convolution."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from nuclr_jax.models import base
+from nuclr_jax.models.layers import (
+  MEAN,
+  STD,
+  BatchNorm,
+  Conv,
+  check_pictures,
+  compute_dtype,
+  normalize,
+)
+
+
+class ResidualBlock(nnx.Module):
+  """Convolutions with batch normalisation, beside a shortcut.
+
+  `sizes` has the kernel, outputs and stride of each convolution.
+  """
+
+  def __init__(self, inputs, sizes, *, last_scale, dtype, rngs):
+    conv = partial(Conv, dtype=dtype, rngs=rngs)
+    convs, norms, width = [], [], inputs
+    for kernel, outputs, stride in sizes:
+      convs.append(conv(width, outputs, kernel, stride=stride))
+      last = len(convs) == len(sizes)
+      norms.append(BatchNorm(outputs, scale=last_scale if last else 1.0))
+      width = outputs
+    self.convs, self.norms = nnx.List(convs), nnx.List(norms)
+    shortcut, stride = [], max(stride for *_, stride in sizes)
+    if stride > 1 or inputs != outputs:
+      shortcut = [conv(inputs, outputs, 1, stride=stride), BatchNorm(outputs)]
+    self.shortcut = nnx.List(shortcut)
+
+  def __call__(self, x):
+    y = x
+    for i, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):
+      y = norm(conv(jax.nn.relu(y) if i else y))
+    for layer in self.shortcut:
+      x = layer(x)
+    return jax.nn.relu(x + y)
+
+
+class ResNet(nnx.Module):
+  """Stem, stages of residual blocks, the mean over all positions."""
+
+  def __init__(
+    self,
+    *,
+    channels,
+    stages,
+    width,
+    bottleneck,
+    last_scale,
+    mean,
+    std,
+    dtype,
+    rngs,
+  ):
+    self.stem = Conv(channels, width, 7, stride=2, dtype=dtype, rngs=rngs)
+    self.norm = BatchNorm(width)
+    inputs, groups = width, []
+    for s, count in enumerate(stages):
+      blocks, inner = [], width * 2**s
+      for b in range(count):
+        stride = 2 if s and not b else 1
+        sizes = [(3, inner, stride), (3, inner, 1)]
+        if bottleneck:
+          sizes = [(1, inner, 1), (3, inner, stride), (1, 4 * inner, 1)]
+        block = ResidualBlock(
+          inputs, sizes, last_scale=last_scale, dtype=dtype, rngs=rngs
+        )
+        blocks.append(block)
+        inputs = sizes[-1][1]
+      groups.append(nnx.List(blocks))
+    self.stages = nnx.List(groups)
+    self.input = (tuple(mean), tuple(std), dtype)
+
+  def __call__(
+    self, image: Num[Array, "batch height width channels"]
+  ) -> Float[Array, "batch features"]:
+    x = jax.nn.relu(self.norm(self.stem(normalize(image, *self.input))))
+    # Padded with -inf.
+    x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+    for stage in self.stages:
+      for block in stage:
+        x = block(x)
+    return jnp.mean(x, (1, 2), dtype=jnp.float32)
+
+
+def resnet(
+  *,
+  image_shape: tuple[int, int, int],
+  stages: Sequence[int] = (3, 4, 6, 3),
+  width: int = 64,
+  bottleneck: bool = True,
+  zero_init: bool = True,
+  mean: Sequence[float] = MEAN,
+  std: Sequence[float] = STD,
+  dtype: str = "float32",
+) -> base.Tower:
+  """A ResNet v1.5 without its classification head.
+
+  Args:
+    image_shape: Height, width and channels, of any size.
+    stages: Residual blocks of each stage; all but the first stage halve height
+      and width, which the stem has divided by four.
+    width: Channels of the stem.
+    bottleneck: Whether a block is a 3 x 3 convolution between two of 1 x 1, the
+      second with four times the channels (ResNet-50 and larger), or two of
+      3 x 3.
+    zero_init: Whether blocks are the identity at first: the last scale of each
+      is 0.
+    mean: See `layers.normalize`.
+    std: Likewise.
+    dtype: "float32" or "bfloat16", of activations. Parameters, batch statistics
+      and features are float32 in any case.
+
+  Returns:
+    A `Tower` from uint8 pictures to the mean over positions of the last stage,
+    by default [batch, 2048].
+
+  Raises:
+    ValueError: For an impossible number.
+
+  Example:
+    >>> tower = resnet(
+    ...   image_shape=(32, 32, 3), stages=(1, 1), width=8, bottleneck=False
+    ... )
+    >>> tower.num_features
+    16
+
+  Reference: He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
+  """
+  check_pictures(image_shape, mean, std)
+  if min(*stages, width, 1) < 1 or not stages:
+    raise ValueError(
+      "stages must be one or more numbers, and these and width at least 1, got "
+      f"{tuple(stages)} and {width}"
+    )
+
+  def build(rngs):
+    return ResNet(
+      channels=image_shape[-1],
+      stages=stages,
+      width=width,
+      bottleneck=bottleneck,
+      last_scale=0.0 if zero_init else 1.0,
+      mean=mean,
+      std=std,
+      dtype=compute_dtype(dtype),
+      rngs=rngs,
+    )
+
+  features = width * 2 ** (len(stages) - 1) * (4 if bottleneck else 1)
+  return base.from_nnx(build, features)
+
+
+resnet50 = resnet  # 23.5 million parameters

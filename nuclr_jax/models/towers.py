@@ -1,0 +1,129 @@
+"""Published encoders in pairs, with or without pretrained weights."""
+
+from collections.abc import Callable, Mapping
+import inspect
+import os
+from typing import Any
+
+from nuclr_jax.models import base
+from nuclr_jax.models import pretrained as files
+from nuclr_jax.models.bert import bert, distilbert
+from nuclr_jax.models.clip_text import clip_text
+from nuclr_jax.models.resnet import resnet50
+from nuclr_jax.models.vit import clip_vit_b16, clip_vit_b32, vit_b16, vit_s16
+
+IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
+  "clip_vit_b16": clip_vit_b16,
+  "clip_vit_b32": clip_vit_b32,
+  "resnet50": resnet50,
+  "vit_b16": vit_b16,
+  "vit_s16": vit_s16,
+}
+TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
+  "bert": bert,
+  "clip_text": clip_text,
+  "distilbert": distilbert,
+}
+
+
+def towers(
+  *,
+  image_shape: tuple[int, int, int],
+  vocab_size: int,
+  length: int,
+  image: Mapping[str, Any],
+  text: Mapping[str, Any],
+  pretrained: str | os.PathLike | None = None,
+  dim: int = 256,
+  dtype: str = "float32",
+  projection_bias: bool = True,
+  normalize: bool = True,
+  frozen: tuple[str, ...] = (),
+) -> base.Model:
+  """A published image encoder and a published text encoder.
+
+  Args:
+    image_shape: Height, width and channels.
+    vocab_size: Number of token ids. With a pretrained text tower it must be
+      that of its file.
+    length: Token ids per text.
+    image: `{"name": ..., "pretrained": ..., ...}`: a name in `IMAGE_TOWERS`,
+      where to find weights (see `files.read`; None, the default, starts
+      from random ones), and what else this tower's factory takes, such as
+      `stages` of `resnet50`.
+    text: Likewise, of `TEXT_TOWERS`.
+    pretrained: Instead: a folder with both towers and their projections, as
+      `nuclr export` writes it, or a CLIP.
+    dim: Width of the embeddings.
+    dtype: "float32" or "bfloat16", of both towers' activations. Parameters,
+      features and embeddings are float32.
+    projection_bias: Whether the projections have a bias.
+    normalize: See `dual_encoder`.
+    frozen: See `dual_encoder`.
+
+  Returns:
+    A `Model`; if weights are pretrained, it has `load`.
+
+  Raises:
+    ValueError: For unknown names or keys, and from the factories.
+
+  Example:
+    >>> model = towers(
+    ...   image_shape=(32, 32, 3),
+    ...   vocab_size=9,
+    ...   length=4,
+    ...   image=dict(name="resnet50", stages=(1,), width=4),
+    ...   text=dict(name="distilbert", width=8, layers=1, heads=2),
+    ... )
+    >>> params, state = model.init(jax.random.key(0))
+    >>> params["image_projection"].shape, params["text_projection"].shape
+    ((16, 256), (8, 256))
+  """
+  specs = {"image": dict(image), "text": dict(text)}
+  paths = {side: spec.pop("pretrained", None) for side, spec in specs.items()}
+  run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  model = base.dual_encoder(
+    _tower("image", IMAGE_TOWERS, specs["image"], run, dtype),
+    _tower("text", TEXT_TOWERS, specs["text"], run, dtype),
+    dim=dim,
+    normalize=normalize,
+    projection_bias=projection_bias,
+    frozen=frozen,
+  )
+  sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
+
+  def load(params, state):
+    for path in sources:
+      sides = tuple(side for side, x in paths.items() if x == path)
+      params, state = files.load(path, params, state, sides=sides)
+    return params, state
+
+  def load_both(params, state):
+    return files.load_both(pretrained, params, state)
+
+  if pretrained is not None:
+    if sources:
+      raise ValueError(
+        "pretrained is either of both towers or of each, got config.model."
+        f"pretrained {pretrained!r} and {sources}"
+      )
+    return model._replace(load=load_both)
+  return model._replace(load=load) if sources else model
+
+
+def _tower(side, table, spec, run, dtype) -> base.Tower:
+  """Calls the factory that `spec` names with what it takes of the run."""
+  name = spec.pop("name", None)
+  if name not in table:
+    raise ValueError(
+      f"config.model.{side}.name is {name!r}; known names are {sorted(table)}"
+    )
+  takes = set(inspect.signature(table[name]).parameters)
+  unknown = sorted(set(spec) - (takes - set(run)))
+  if unknown:
+    raise ValueError(
+      f"unknown keys {unknown} of config.model.{side} {name!r}; known are "
+      f"{sorted((takes - set(run)) | {'name', 'pretrained'})}"
+    )
+  given = {key: value for key, value in run.items() if key in takes}
+  return table[name](**given, **({"dtype": dtype} | spec))

@@ -1,0 +1,164 @@
+"""Attention blocks of all transformer towers: pre-norm or post-norm."""
+
+from functools import partial
+from typing import NamedTuple
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from nuclr_jax.models.layers import LayerNorm
+
+ACTIVATIONS = {
+  "gelu": partial(jax.nn.gelu, approximate=False),
+  "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}
+
+
+class Rates(NamedTuple):
+  """Dropout rates by place."""
+
+  embeddings: float = 0.0
+  attention: float = 0.0  # of the attention's weights
+  attended: float = 0.0  # of the attention's residual branch
+  hidden: float = 0.0  # of the MLP's residual branch
+
+
+class Deviations(NamedTuple):
+  """Standard deviations of the first kernels."""
+
+  qkv: float = 0.02
+  out: float = 0.02
+  up: float = 0.02
+  down: float = 0.02
+
+
+class Spec(NamedTuple):
+  """What the blocks of a transformer have in common."""
+
+  width: int
+  layers: int
+  heads: int
+  hidden: int  # width of the MLP
+  pre_norm: bool
+  eps: float  # of layer normalisation
+  activation: str
+  dtype: type
+  rates: Rates = Rates()
+  deviations: Deviations = Deviations()
+
+
+def check_spec(spec: Spec) -> None:
+  """Raises ValueError for impossible numbers or an unknown activation."""
+  sizes = (spec.width, spec.layers, spec.heads, spec.hidden)
+  if min(sizes) < 1 or spec.width % spec.heads:
+    raise ValueError(
+      "width, layers, heads and hidden must be at least 1, and heads must "
+      f"divide width, got {sizes}"
+    )
+  if spec.activation not in ACTIVATIONS:
+    raise ValueError(
+      f"activation must be one of {sorted(ACTIVATIONS)}, got "
+      f"{spec.activation!r}"
+    )
+  if not all(0 <= rate < 1 for rate in spec.rates) or spec.eps <= 0:
+    raise ValueError(
+      "dropout rates must be in [0, 1) and eps greater than 0, got "
+      f"{tuple(spec.rates)} and {spec.eps}"
+    )
+
+
+def check_texts(vocab_size: int, length: int, max_length: int) -> None:
+  """Raises ValueError unless there are ids and positions for such texts."""
+  if not 1 <= length <= max_length or vocab_size < 1:
+    raise ValueError(
+      f"texts must have 1 to {max_length} (max_length) token ids of a "
+      f"vocabulary, got length {length} and vocab_size {vocab_size}"
+    )
+
+
+def dense(inputs, outputs, deviation, *, dtype, rngs) -> nnx.Linear:
+  """A linear layer whose first kernel is normally distributed."""
+  return nnx.Linear(
+    inputs,
+    outputs,
+    dtype=dtype,
+    kernel_init=nnx.initializers.normal(deviation),
+    rngs=rngs,
+  )
+
+
+class Attention(nnx.Module):
+  """Multi-head self-attention; the softmax is in float32."""
+
+  def __init__(self, spec: Spec, *, rngs):
+    make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
+    self.qkv = make(3 * spec.width, spec.deviations.qkv)
+    self.out = make(spec.width, spec.deviations.out)
+    self.dropout = nnx.Dropout(spec.rates.attention)
+    self.heads = spec.heads
+
+  def __call__(
+    self,
+    x: Float[Array, "batch length width"],
+    mask: Bool[Array, "#batch 1 #length length"] | None = None,
+    rngs: nnx.Rngs | None = None,
+  ) -> Float[Array, "batch length width"]:
+    batch, length, width = x.shape
+    qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
+    q, k, v = jnp.moveaxis(qkv, 2, 0)
+    q *= (width // self.heads) ** -0.5
+    logits = jnp.einsum(
+      "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
+    )
+    if mask is not None:
+      logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(logits).astype(x.dtype)
+    weights = self.dropout(weights, rngs=rngs)
+    attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    return self.out(attended.reshape(x.shape))
+
+
+class Block(nnx.Module):
+  """Self-attention and an MLP, both residual, each with its LayerNorm."""
+
+  def __init__(self, spec: Spec, *, rngs):
+    make = partial(dense, dtype=spec.dtype, rngs=rngs)
+    self.norm1 = LayerNorm(spec.width, eps=spec.eps)
+    self.attention = Attention(spec, rngs=rngs)
+    self.norm2 = LayerNorm(spec.width, eps=spec.eps)
+    self.up = make(spec.width, spec.hidden, spec.deviations.up)
+    self.down = make(spec.hidden, spec.width, spec.deviations.down)
+    self.dropout1 = nnx.Dropout(spec.rates.attended)
+    self.dropout2 = nnx.Dropout(spec.rates.hidden)
+    self.spec = spec
+
+  def __call__(self, x, mask=None, rngs=None):
+    def attend(x):
+      return self.dropout1(self.attention(x, mask, rngs), rngs=rngs)
+
+    def mlp(x):
+      hidden = ACTIVATIONS[self.spec.activation](self.up(x))
+      return self.dropout2(self.down(hidden), rngs=rngs)
+
+    if self.spec.pre_norm:
+      x += attend(self.norm1(x))
+      return x + mlp(self.norm2(x))
+    x = self.norm1(x + attend(x))
+    return self.norm2(x + mlp(x))
+
+
+class Pooler(nnx.Module):
+  """A linear layer and tanh on one token's features."""
+
+  def __init__(self, width, *, dtype, rngs):
+    self.linear = dense(width, width, 0.02, dtype=dtype, rngs=rngs)
+
+  def __call__(self, x):
+    return jnp.tanh(self.linear(x))
+
+
+def blocks(spec: Spec, rngs: nnx.Rngs):
+  """All blocks of a transformer."""
+  return nnx.List(Block(spec, rngs=rngs) for _ in range(spec.layers))

@@ -1,0 +1,168 @@
+"""Vision transformers: the plain one, and CLIP's."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from flax import nnx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from nuclr_jax.models import base, transformer
+from nuclr_jax.models.layers import (
+  MEAN,
+  STD,
+  LayerNorm,
+  Patches,
+  check_pictures,
+  compute_dtype,
+  normalize,
+)
+
+
+class VisionTransformer(nnx.Module):
+  """Patches and a class token, attention blocks, the class token's features.
+
+  CLIP has a LayerNorm before the blocks and no bias in the patches
+  (`norm_before`); a pooler is a dense layer and tanh at the end.
+  """
+
+  def __init__(
+    self, spec, *, image_shape, patch, norm_before, pooler, mean, std, rngs
+  ):
+    height, width, channels = image_shape
+    grid = (height // patch, width // patch)
+    self.patches = Patches(
+      patch,
+      channels,
+      spec.width,
+      use_bias=not norm_before,
+      dtype=spec.dtype,
+      rngs=rngs,
+    )
+    init = nnx.initializers.normal(0.02)
+    self.class_token = nnx.Param(init(rngs.params(), (spec.width,)))
+    self.class_position = nnx.Param(init(rngs.params(), (spec.width,)))
+    self.positions = nnx.Param(init(rngs.params(), (*grid, spec.width)))
+    norm = partial(LayerNorm, spec.width, eps=spec.eps)
+    self.norm_before = nnx.data(norm() if norm_before else None)
+    self.dropout = nnx.Dropout(spec.rates.embeddings)
+    self.blocks = transformer.blocks(spec, rngs)
+    self.norm = norm()
+    pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
+    self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
+    self.input = (tuple(mean), tuple(std), spec.dtype)
+
+  def __call__(
+    self,
+    image: Num[Array, "batch height width channels"],
+    rngs: nnx.Rngs | None = None,
+  ) -> Float[Array, "batch features"]:
+    x = self.patches(normalize(image, *self.input))
+    positions = self.positions[...].reshape(1, -1, x.shape[-1])
+    x += positions.astype(x.dtype)
+    first = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
+    first = jnp.broadcast_to(first, (len(x), 1, len(first)))
+    x = jnp.concatenate([first, x], axis=1)
+    if self.norm_before is not None:
+      x = self.norm_before(x)
+    x = self.dropout(x, rngs=rngs)
+    for block in self.blocks:
+      x = block(x, rngs=rngs)
+    x = self.norm(x[:, 0])
+    if self.pooler is not None:
+      x = self.pooler(x)
+    return x.astype(jnp.float32)
+
+
+def vit(
+  *,
+  image_shape: tuple[int, int, int],
+  patch: int = 16,
+  width: int = 768,
+  layers: int = 12,
+  heads: int = 12,
+  hidden: int | None = None,
+  eps: float = 1e-6,
+  activation: str = "gelu",
+  norm_before: bool = False,
+  pooler: bool = False,
+  dropout: float = 0.0,
+  mean: Sequence[float] = MEAN,
+  std: Sequence[float] = STD,
+  dtype: str = "float32",
+) -> base.Tower:
+  """A vision transformer; its features are those of the class token.
+
+  Args:
+    image_shape: Height, width and channels; `patch` must divide both sizes.
+      Pretrained position embeddings of another grid are resized.
+    patch: Height and width of a patch.
+    width: Of the features.
+    layers: Attention blocks.
+    heads: Attention heads; must divide `width`.
+    hidden: Width of the blocks' MLP; None is four times `width`.
+    eps: Of layer normalisation: 1e-6 in timm, 1e-12 in Hugging Face's ViT, 1e-5
+      in CLIP.
+    activation: "gelu" or "quick_gelu" (x sigmoid(1.702 x), OpenAI's CLIP).
+    norm_before: CLIP's form: LayerNorm before the blocks, patches without bias.
+    pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
+    dropout: Rate after the embeddings and in both residual branches.
+    mean: See `layers.normalize`.
+    std: Likewise.
+    dtype: "float32" or "bfloat16", of activations.
+
+  Returns:
+    A `Tower` from uint8 pictures to features [batch, width].
+
+  Raises:
+    ValueError: If a picture cannot be cut into patches, or for an impossible
+      number.
+
+  Example:
+    >>> tower = vit(image_shape=(8, 16, 3), patch=4, width=8, layers=1, heads=2)
+    >>> params, _ = tower.init(jax.random.key(0))
+    >>> params["positions"].shape
+    (2, 4, 8)
+
+  Reference: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021.
+  """
+  check_pictures(image_shape, mean, std)
+  if patch < 1 or image_shape[0] % patch or image_shape[1] % patch:
+    raise ValueError(
+      f"patch must divide the pictures' height and width, got {patch} and "
+      f"{image_shape[0]} x {image_shape[1]}"
+    )
+  spec = transformer.Spec(
+    width=width,
+    layers=layers,
+    heads=heads,
+    hidden=4 * width if hidden is None else hidden,
+    pre_norm=True,
+    eps=eps,
+    activation=activation,
+    dtype=compute_dtype(dtype),
+    rates=transformer.Rates(dropout, 0.0, dropout, dropout),
+  )
+  transformer.check_spec(spec)
+
+  def build(rngs):
+    return VisionTransformer(
+      spec,
+      image_shape=image_shape,
+      patch=patch,
+      norm_before=norm_before,
+      pooler=pooler,
+      mean=mean,
+      std=std,
+      rngs=rngs,
+    )
+
+  return base.from_nnx(build, width)
+
+
+vit_b16 = vit  # 86 million parameters
+vit_s16 = partial(vit, width=384, heads=6)
+# Without CLIP's projection, which is the dual encoder's. OpenAI trained so,
+# OpenCLIP mostly with `activation="gelu"`.
+clip_vit_b16 = partial(vit, eps=1e-5, activation="quick_gelu", norm_before=True)
+clip_vit_b32 = partial(clip_vit_b16, patch=32)

@@ -1,0 +1,157 @@
+"""Models in Hugging Face's layouts, and back."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from nuclr_jax import export, models
+from nuclr_jax.data import tokenizer
+from nuclr_jax.types import Batch
+
+SIZE, LENGTH = 32, 8
+WORDS = tokenizer.build(
+  ["a dog", "two cats on a mat"], length=LENGTH, first_and_last=True
+)
+BERT = dict(name="bert", width=16, layers=2, heads=2, max_length=12)
+VIT = dict(name="vit_s16", patch=8, width=16, layers=2, heads=2, eps=1e-12)
+TOWERS = {
+  "resnet and distilbert": dict(
+    image=dict(name="resnet50", stages=(1, 2), width=4),
+    text=BERT | dict(name="distilbert"),
+  ),
+  "vit and bert": dict(image=VIT, text=BERT, projection_bias=False),
+  "dual encoder": dict(
+    image=VIT | dict(pooler=True),
+    text=BERT | dict(pooler=True),
+    projection_bias=False,
+  ),
+  "clip": dict(
+    image=dict(name="clip_vit_b32", patch=8, width=16, layers=2, heads=2),
+    text=dict(name="clip_text", width=16, layers=2, heads=2, max_length=12),
+    projection_bias=False,
+  ),
+}
+
+
+def make(spec, **more):
+  return models.towers(
+    image_shape=(SIZE, SIZE, 3),
+    vocab_size=WORDS.vocab_size,
+    length=LENGTH,
+    dim=6,
+    **spec,
+    **more,
+  )
+
+
+def first(model, seed):
+  """Parameters and statistics, none of them 0 or 1."""
+  tree = model.init(jax.random.key(seed))
+  leaves, structure = jax.tree.flatten(tree)
+  rng = np.random.default_rng(seed)
+  moved = [x + 0.1 * np.abs(rng.normal(size=x.shape)) for x in leaves]
+  return jax.tree.unflatten(structure, [np.float32(x) for x in moved])
+
+
+def exported(name, folder):
+  spec = TOWERS[name]
+  params, state = first(make(spec), seed=1)
+  whole = dict(spec, name="towers", dim=6)
+  export.write(export.Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
+  return params, state
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_what_was_written_is_read_back(name, tmp_path):
+  """Every array bit for bit, and so the embeddings."""
+  params, state = exported(name, tmp_path / "out")
+  model = make(TOWERS[name], pretrained=str(tmp_path / "out"))
+  found = model.load(*model.init(jax.random.key(2)))
+  for old, new in zip(
+    jax.tree.leaves((params, state)), jax.tree.leaves(found), strict=True
+  ):
+    np.testing.assert_array_equal(old, new)
+  rng = np.random.default_rng(0)
+  batch = Batch(
+    rng.integers(0, 256, (3, SIZE, SIZE, 3)).astype(np.uint8),
+    WORDS.encode(["a dog", "cats", "mat on a dog"]),
+    None,
+  )
+  pairs = [model.apply(*x, batch)[0] for x in ((params, state), found)]
+  np.testing.assert_array_equal(pairs[0].image, pairs[1].image)
+  np.testing.assert_array_equal(pairs[0].text, pairs[1].text)
+
+
+def test_folders_say_what_they_are(tmp_path):
+  folder = tmp_path / "out"
+  exported("resnet and distilbert", folder)
+  config = json.loads((folder / "image_encoder" / "config.json").read_text())
+  assert config["model_type"] == "resnet"
+  assert config["hidden_sizes"] == [16, 32] and config["depths"] == [1, 2]
+  assert not config["downsample_in_bottleneck"]  # the stride is on the 3 x 3
+  config = json.loads((folder / "text_encoder" / "config.json").read_text())
+  assert (config["dim"], config["hidden_dim"]) == (16, 64)
+  assert config["vocab_size"] == WORDS.vocab_size
+  found = json.loads((folder / "text_encoder" / "tokenizer.json").read_text())
+  assert found == json.loads(WORDS.text)
+  seen = (folder / "image_encoder" / "preprocessor_config.json").read_text()
+  assert json.loads(seen)["size"] == {"height": SIZE, "width": SIZE}
+  found = safetensors.load_file(folder / "projections.safetensors")
+  assert {key: x.shape for key, x in found.items()} == {
+    "image_projection.weight": (6, 32),
+    "image_projection.bias": (6,),
+    "text_projection.weight": (6, 16),
+    "text_projection.bias": (6,),
+  }
+  compile((folder / "load.py").read_text(), "load.py", "exec")
+  assert "FEATURES" not in (folder / "load.py").read_text()
+
+
+def test_one_model_of_two(tmp_path):
+  exported("dual encoder", tmp_path / "out")
+  config = json.loads((tmp_path / "out" / "config.json").read_text())
+  assert config["model_type"] == "vision-text-dual-encoder"
+  found = safetensors.load_file(tmp_path / "out" / "model.safetensors")
+  np.testing.assert_allclose(found["logit_scale"], np.log(20), rtol=1e-6)
+  assert found["visual_projection.weight"].shape == (6, 16)
+  key = "vision_model.encoder.layer.1.attention.attention.query.weight"
+  assert found[key].shape == (16, 16)
+  assert "text_model.pooler.dense.bias" in found
+
+
+@pytest.mark.parametrize(
+  "spec, message",
+  [
+    (dict(image=VIT | dict(pooler=True), text=BERT), "no layout of these tow"),
+    (dict(TOWERS["clip"], text=BERT), "no layout of these towers"),
+    (
+      dict(
+        TOWERS["vit and bert"], text=BERT | dict(name="distilbert", eps=1e-5)
+      ),
+      "DistilBERT has eps 1e-12",
+    ),
+  ],
+)
+def test_what_has_no_layout(spec, message, tmp_path):
+  params, state = make(spec).init(jax.random.key(0))
+  whole = dict(spec, name="towers", dim=6)
+  with pytest.raises(ValueError, match=message):
+    export.write(
+      export.Exported(whole, params, state, WORDS, SIZE), tmp_path / "out"
+    )
+  assert not list(tmp_path.iterdir())
+
+
+def test_errors_when_reading(tmp_path):
+  exported("resnet and distilbert", tmp_path / "out")
+  spec = TOWERS["resnet and distilbert"]
+  model = make(dict(spec, projection_bias=False), pretrained=tmp_path / "out")
+  with pytest.raises(ValueError, match="projection_bias must be those of the"):
+    model.load(*model.init(jax.random.key(0)))
+  with pytest.raises(ValueError, match="either of both towers or of each"):
+    make(dict(spec, text=dict(spec["text"], pretrained="x")), pretrained="y")
+  with pytest.raises(ValueError, match="is there already"):
+    exported("resnet and distilbert", tmp_path / "out")

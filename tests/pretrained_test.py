@@ -1,0 +1,400 @@
+"""Weights of other libraries: names, shapes, files, and a run's first state."""
+
+import json
+import logging
+
+import jax
+import ml_dtypes
+import numpy as np
+from PIL import Image
+import pytest
+from safetensors.numpy import save_file
+from towers_test import GOLDEN, configured, few_pairs, read_golden
+
+from nuclr_jax import checkpoint, experiment, models, restore, sharding
+from nuclr_jax.models import layouts, pretrained, weights
+
+SMALL = dict(width=16, layers=2, heads=4, hidden=24)
+TEXT = dict(name="distilbert", width=8, layers=1, heads=2)
+CLIP = dict(
+  image=dict(name="clip_vit_b16", patch=8, **SMALL),
+  text=dict(name="clip_text", **SMALL),
+)
+# For each layout towers that have it.
+TOWERS = {
+  "torchvision_resnet": dict(
+    image=dict(name="resnet50", stages=(2, 1), width=4)
+  ),
+  "hf_resnet": dict(
+    image=dict(name="resnet50", stages=(1, 2), width=4, bottleneck=False)
+  ),
+  "timm_vit": dict(image=dict(name="vit_b16", patch=8, **SMALL)),
+  "hf_vit": dict(image=dict(name="vit_b16", patch=8, pooler=True, **SMALL)),
+  "hf_distilbert": dict(text=dict(name="distilbert", **SMALL)),
+  "hf_bert": dict(text=dict(name="bert", pooler=True, **SMALL)),
+  "hf_clip": CLIP,
+  "hf_dual_encoder": dict(
+    image=dict(name="vit_b16", patch=8, **SMALL),
+    text=dict(name="bert", **SMALL),
+  ),
+  "open_clip": CLIP,
+}
+
+
+def make(**changes):
+  arguments = dict(
+    image_shape=(24, 24, 3),
+    vocab_size=30,
+    length=6,
+    dim=12,
+    image=dict(name="resnet50", stages=(1,), width=2),
+    text=TEXT,
+    projection_bias=False,
+  )
+  return models.towers(**arguments | changes)
+
+
+def filled(model, seed=None):
+  """Params and state of random numbers, or of zeros."""
+  rng = np.random.default_rng(seed)
+
+  def fill(x):
+    if seed is None:
+      return np.zeros(x.shape, np.float32)
+    return rng.normal(size=x.shape).astype(np.float32)
+
+  return jax.tree.map(fill, jax.eval_shape(model.init, jax.random.key(0)))
+
+
+def exported(layout, seed=0, **changes):
+  """A file's arrays, and the model and the numbers that they are of."""
+  model = make(**TOWERS[layout] | changes)
+  params, state = filled(model, seed)
+  return weights.to_layout(params, state, layout), model, (params, state)
+
+
+def golden(name):
+  (path,) = (path for path in GOLDEN if path.stem == name)
+  return read_golden(path)[1]["weights"]
+
+
+@pytest.mark.parametrize("layout", TOWERS)
+def test_round_trip(layout):
+  """Every number of a tower is written once and read back bit by bit."""
+  tensors, model, expected = exported(layout)
+  assert weights.recognize(list(tensors)) == layout
+  found = weights.from_layout(tensors, layout, *filled(model))
+  sides = tuple(TOWERS[layout])
+  both = len(sides) == 2  # such files have projections, too
+  for tree, same in zip(found, expected, strict=True):
+    for name in tree:
+      here = both or name in sides
+      other = same[name] if here else jax.tree.map(np.zeros_like, same[name])
+      jax.tree.map(np.testing.assert_array_equal, tree[name], other)
+  again = weights.to_layout(*found, layout)
+  assert set(again) == set(tensors)
+  for key, x in tensors.items():
+    assert x.dtype == np.float32 and x.flags.c_contiguous
+    np.testing.assert_array_equal(again[key], x)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_written_keys_are_those_of_the_library(path):
+  """A file that was read and written again has the same arrays."""
+  spec, parts = read_golden(path)
+  tensors, towers = parts["weights"], spec["towers"]
+  sides = [side for side in ("image", "text") if side in towers]
+  towers |= dict(projection_bias=False, length=8)
+  model = make(**towers)
+  found = weights.from_layout(tensors, spec["layout"], *filled(model))
+  written = weights.to_layout(*found, spec["layout"], sides=sides)
+  ignored = {k for k in tensors if k.endswith("batches_tracked")}
+  assert set(written) == set(tensors) - ignored - {"logit_scale"}
+  types = "embeddings.token_type_embeddings.weight"
+  for key, x in written.items():
+    expected = tensors[key]
+    if key == types:
+      expected = np.zeros_like(expected)
+    if types in tensors and key == "embeddings.position_embeddings.weight":
+      expected = expected + tensors[types][:1]
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_names_of_torchvision():
+  """Facts of its ResNet-50, `weights.to_layout` being an export, too."""
+  model = make(image=dict(name="resnet50"))
+  tensors = weights.to_layout(*filled(model), "torchvision_resnet")
+  assert len(tensors) == 53 + 4 * 53
+  assert tensors["conv1.weight"].shape == (64, 3, 7, 7)
+  assert tensors["layer2.0.downsample.0.weight"].shape == (512, 256, 1, 1)
+  assert tensors["layer4.2.conv2.weight"].shape == (512, 512, 3, 3)
+  assert tensors["layer3.5.bn3.running_var"].shape == (1024,)
+
+
+@pytest.mark.parametrize(
+  "layout, prefix, heads",
+  [
+    ("torchvision_resnet", "", ["fc.weight", "bn1.num_batches_tracked"]),
+    ("hf_resnet", "resnet.", ["classifier.1.bias"]),
+    ("timm_vit", "", ["head.weight"]),
+    ("hf_vit", "vit.", ["classifier.weight"]),
+    (
+      "hf_distilbert",
+      "distilbert.",
+      ["vocab_projector.bias", "vocab_layer_norm.weight"],
+    ),
+    ("hf_bert", "bert.", ["cls.predictions.bias", "embeddings.position_ids"]),
+    ("hf_clip", "", ["logit_scale", "text_model.embeddings.position_ids"]),
+    ("hf_dual_encoder", "", ["logit_scale"]),
+    ("open_clip", "", ["logit_scale", "input_resolution"]),
+  ],
+)
+def test_prefixes_and_heads(layout, prefix, heads, tmp_path, caplog):
+  tensors, model, expected = exported(layout)
+  tensors = {prefix + key: x for key, x in tensors.items()}
+  tensors |= {key: np.zeros(3, np.float32) for key in heads}
+  save_file(tensors, tmp_path / "model.safetensors")
+  sides = tuple(TOWERS[layout])
+  with caplog.at_level(logging.INFO, "nuclr_jax"):
+    params, state = pretrained.load(tmp_path, *filled(model), sides=sides)
+  for side in sides:
+    for found, same in zip((params, state), expected, strict=True):
+      jax.tree.map(np.testing.assert_array_equal, found[side], same[side])
+  (line,) = caplog.messages
+  assert f"{len(heads)} arrays not used" in line and heads[0] in line
+
+
+def test_an_unused_pooler_is_left_out():
+  for name, tower in (
+    ("hf_bert_pooler", dict(text=dict(name="bert", max_length=12, **SMALL))),
+    ("hf_vit_pooler", dict(image=TOWERS["timm_vit"]["image"])),
+  ):
+    model, tensors = make(**tower), golden(name)
+    layout = weights.recognize(list(tensors))
+    params, _ = weights.from_layout(tensors, layout, *filled(model))
+    assert "pooler" not in params[next(iter(tower))]
+
+
+def test_old_names_of_layer_norm():
+  tensors, model, (params, _) = exported("hf_bert")
+  old = {
+    key.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+      "LayerNorm.bias", "LayerNorm.beta"
+    ): x
+    for key, x in tensors.items()
+  }
+  assert set(old) != set(tensors)
+  found, _ = weights.from_layout(old, "hf_bert", *filled(model))
+  jax.tree.map(np.testing.assert_array_equal, found["text"], params["text"])
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_half_precision_files(dtype, tmp_path):
+  tensors, model, (params, _) = exported("hf_distilbert")
+  tensors = {key: x.astype(dtype) for key, x in tensors.items()}
+  path = tmp_path / "half.safetensors"
+  save_file(tensors, path)
+  found, _ = pretrained.load(path, *filled(model), sides=("text",))
+  expected = jax.tree.map(
+    lambda x: x.astype(dtype).astype(np.float32), params["text"]
+  )
+  jax.tree.map(np.testing.assert_array_equal, found["text"], expected)
+  assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("float32")}
+
+
+def test_weights_in_several_files(tmp_path):
+  tensors, *_ = exported("hf_distilbert")
+  names = sorted(tensors)
+  files = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+  for file, part in files.items():
+    save_file({name: tensors[name] for name in part}, tmp_path / file)
+  index = {
+    "weight_map": {x: file for file, part in files.items() for x in part}
+  }
+  path = tmp_path / "model.safetensors.index.json"
+  path.write_text(json.dumps(index))
+  for source in (tmp_path, path):
+    found = pretrained.read(source)
+    assert set(found) == set(tensors)
+    np.testing.assert_array_equal(found[names[1]], tensors[names[1]])
+
+
+def test_files_that_cannot_be_read(tmp_path):
+  broken = tmp_path / "broken.safetensors"
+  broken.write_bytes(b"\x00" * 30)
+  (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+  for source, message in (
+    (tmp_path / "none.safetensors", "does not exist"),
+    ("./weights/here", "does not exist"),
+    (tmp_path, "holds none of model.safetensors"),
+    (broken, "cannot be read"),
+    (tmp_path / "pytorch_model.bin", "must be a .safetensors or .npz"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      pretrained.read(source)
+
+
+def test_without_the_hub(monkeypatch):
+  """The error of a machine without a network says what to do."""
+  import huggingface_hub
+
+  def unreachable(*_, **__):
+    raise OSError("no route to host")
+
+  monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+  with pytest.raises(ValueError, match="yourself and give its path"):
+    pretrained.read("nobody/no-such-model")
+
+
+def without(tensors, *keys):
+  return {key: x for key, x in tensors.items() if key not in keys}
+
+
+@pytest.mark.parametrize(
+  "layout, change, message",
+  [
+    (
+      "hf_distilbert",
+      lambda x: without(x, "embeddings.LayerNorm.bias"),
+      "1 keys are missing: embeddings.LayerNorm.bias",
+    ),
+    (
+      "torchvision_resnet",
+      lambda x: x | {"layer3.0.conv1.weight": np.zeros(1)},
+      "1 keys are left over: layer3.0.conv1.weight",
+    ),
+    (
+      "hf_bert",
+      lambda x: {k.replace("layer.1.", "layer.2."): v for k, v in x.items()},
+      "16 keys are missing.*and 6 more.*16 keys are left over",
+    ),
+    (
+      "timm_vit",
+      lambda x: x | {"norm.bias": np.zeros(3), "norm.weight": np.zeros(4)},
+      r"2 arrays have other shapes: .*norm.bias \[3\] instead of \[16\]",
+    ),
+    (
+      "hf_bert",
+      lambda x: (
+        x | {"embeddings.position_embeddings.weight": np.zeros((9, 16))}
+      ),
+      r"position_embeddings.weight \[9, 16\] instead of \[512, 16\]",
+    ),
+    (
+      "timm_vit",
+      lambda x: x | {"pos_embed": np.zeros((1, 6, 16))},
+      "of 5 patches, which are no square",
+    ),
+    ("hf_clip", lambda x: {"a": np.zeros(1)}, "one known layout.*none in a"),
+  ],
+)
+def test_files_that_do_not_fit(layout, change, message, tmp_path):
+  tensors, model, _ = exported(layout)
+  np.savez(tmp_path / "x.npz", **change(tensors))
+  sides = tuple(TOWERS[layout])
+  with pytest.raises(ValueError, match=message):
+    pretrained.load(tmp_path / "x.npz", *filled(model), sides=sides)
+
+
+@pytest.mark.parametrize(
+  "layout, changes, message",
+  [
+    (
+      "hf_distilbert",
+      dict(vocab_size=31),
+      r"\[30, 16\] instead of \[31, 16\]; the tokenizer's vocabulary must be",
+    ),
+    ("hf_clip", dict(dim=13), "instead of .13, 16.*; the model's dim must be"),
+    ("open_clip", dict(dim=13), "the model's dim must be that of the file"),
+    (
+      "hf_vit",
+      dict(image=TOWERS["torchvision_resnet"]["image"]),
+      "layout is hf_vit, which is of another kind of tower",
+    ),
+  ],
+)
+def test_towers_that_do_not_fit(layout, changes, message):
+  tensors, *_ = exported(layout)
+  model = make(**TOWERS[layout] | changes)
+  with pytest.raises(ValueError, match=message):
+    weights.from_layout(tensors, layout, *filled(model))
+
+
+def test_a_file_of_the_other_side():
+  tensors, model, _ = exported("hf_bert")
+  with pytest.raises(ValueError, match="hf_bert, which has no image tower"):
+    weights.from_layout(tensors, "hf_bert", *filled(model), sides=("image",))
+
+
+@pytest.mark.parametrize("layout", ["hf_clip", "open_clip"])
+def test_one_side_of_clip(layout):
+  """It comes with its projection; the other side's arrays are known."""
+  tensors, _, (params, _) = exported(layout)
+  model = make(image=CLIP["image"])
+  found, _ = weights.from_layout(
+    tensors, layout, *filled(model), sides=("image",)
+  )
+  for name in ("image", "image_projection"):
+    jax.tree.map(np.testing.assert_array_equal, found[name], params[name])
+  assert not np.any(found["text_projection"])
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (48, 16, 3), (8, 72, 3)])
+def test_positions_are_resized_as_pillow_resizes(shape, caplog):
+  """Bicubic; also to nine patches that are no square."""
+  tensors, *_ = exported("timm_vit")
+  model = make(**TOWERS["timm_vit"], image_shape=shape)
+  with caplog.at_level(logging.INFO, "nuclr_jax"):
+    params, _ = weights.from_layout(tensors, "timm_vit", *filled(model))
+  assert "positions resized from (3, 3)" in caplog.text
+  first, rest = tensors["pos_embed"][0, 0], tensors["pos_embed"][0, 1:]
+  np.testing.assert_array_equal(params["image"]["class_position"], first)
+  size = (shape[1] // 8, shape[0] // 8)
+  expected = [
+    np.asarray(Image.fromarray(x).resize(size, Image.Resampling.BICUBIC))
+    for x in np.moveaxis(rest.reshape(3, 3, -1), -1, 0)
+  ]
+  np.testing.assert_allclose(
+    params["image"]["positions"], np.stack(expected, -1), atol=1e-5
+  )
+
+
+def test_layouts_have_marks_of_their_own():
+  for layout in layouts.LAYOUTS:
+    assert weights.recognize(list(exported(layout)[0])) == layout
+  assert set(TOWERS) == set(layouts.LAYOUTS)
+
+
+def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
+  """At its start only: after a checkpoint the file may be gone."""
+  data = few_pairs()
+  text = dict(name="distilbert", width=128, layers=1, heads=4)
+  sizes = dict(text=text, vocab_size=data.tokenizer.vocab_size)
+  tensors, _, (params, _) = exported("hf_distilbert", **sizes)
+  file = tmp_path / "text.safetensors"
+  save_file(tensors, file)
+  text |= dict(pretrained=str(file))
+  image = dict(name="resnet50", stages=(1,), width=2)
+  config = configured(tiny, image=image, text=text)
+  config.num_microbatches, config.shard_params = 2, True
+  parts = experiment.build(config, data=data)
+  mesh = sharding.make_mesh(8)
+  manager = checkpoint.open_to_write(tmp_path / "run")
+  with jax.set_mesh(mesh):
+    state = restore.start(parts, mesh, manager)
+    found = state.params["model"]
+    jax.tree.map(np.testing.assert_array_equal, found["text"], params["text"])
+    assert np.abs(found["image"]["stem"]["kernel"]).max() > 0
+    positions = found["text"]["positions"]  # 512 x 128
+    assert positions.addressable_shards[0].data.size == 512 * 128 / 8
+    trained = jax.tree.map(lambda x: x + 1, found)
+    state = state._replace(params=state.params | {"model": trained})
+    checkpoint.save(manager, 1, state, restore.meta(parts))
+    manager.wait_until_finished()
+    file.unlink()
+    state = restore.start(parts, mesh, manager)
+    with pytest.raises(ValueError, match="does not exist"):
+      parts.model.load(*filled(parts.model))
+  manager.close()
+  found = state.params["model"]
+  jax.tree.map(np.testing.assert_array_equal, found, trained)

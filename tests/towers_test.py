@@ -1,0 +1,402 @@
+"""The published encoders: against PyTorch's numbers, in training, by config."""
+
+import functools
+import json
+import pathlib
+import re
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import jax_side
+import numpy as np
+import optax
+import pytest
+
+from nuclr_jax import Batch, experiment, models, objectives, train_state
+from nuclr_jax.data import sources
+from nuclr_jax.data.tokenizer import build as build_tokenizer
+from nuclr_jax.datasets import Data
+from nuclr_jax.models import bert, layers, resnet, transformer, vit
+from nuclr_jax.models.clip_text import clip_text
+
+GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
+RESNET = dict(name="resnet50", stages=(1, 1), width=4)
+TEXT = dict(width=8, layers=1, heads=2)
+SMALL = dict(width=16, layers=2, heads=4)
+
+
+def read_golden(path):
+  """What the file of one case holds, by part."""
+  parts = {}
+  with np.load(path) as file:
+    for name in file.files:
+      part, _, key = name.partition(":")
+      parts.setdefault(part, {})[key] = file[name]
+  return json.loads(str(parts.pop("spec")[""])), parts
+
+
+def make(**changes):
+  arguments = dict(
+    image_shape=(32, 32, 3),
+    vocab_size=20,
+    length=6,
+    dim=8,
+    image=RESNET,
+    text=dict(name="distilbert", **TEXT),
+  )
+  return models.towers(**arguments | changes)
+
+
+def batch(size=8):
+  rng = np.random.default_rng(0)
+  text = rng.integers(1, 20, (size, 6)).astype(np.int32)
+  text[:, 4:] = 0
+  image = rng.integers(0, 256, (size, 32, 32, 3)).astype(np.uint8)
+  return Batch(image, text, np.arange(size, dtype=np.int32))
+
+
+def count(params):
+  return sum(x.size for x in jax.tree.leaves(params))
+
+
+def numbers(init, seed=0):
+  """Params and state for `init`, without compiling it."""
+  rng = np.random.default_rng(seed)
+
+  def fill(path, x):
+    if path[-1].key in ("scale", "var"):
+      return np.ones(x.shape, np.float32)
+    return 0.2 * rng.normal(size=x.shape).astype(np.float32)
+
+  shapes = jax.eval_shape(init, jax.random.key(0))
+  return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_numbers_of_pytorch(path, tmp_path):
+  spec, expected = read_golden(path)
+  np.savez(tmp_path / "weights.npz", **expected["weights"])
+  found = jax_side.compute(
+    spec["towers"],
+    expected["inputs"],
+    tmp_path / "weights.npz",
+    layout=spec["layout"],
+    train=spec["train"],
+  )
+  assert len(expected["gradients"]) > 5
+  found["gradients"] = {k: found["gradients"][k] for k in expected["gradients"]}
+  for part, (error, key) in jax_side.errors(found, expected).items():
+    assert error < 1e-4, (part, key)
+
+
+def test_sizes_of_the_published_encoders():
+  def size(side, name, **given):
+    table = dict(image=models.IMAGE_TOWERS, text=models.TEXT_TOWERS)[side]
+    if side == "image":
+      given = dict(image_shape=(224, 224, 3))
+    tower = table[name](**given)
+    return count(jax.eval_shape(tower.init, jax.random.key(0))[0])
+
+  assert size("image", "resnet50") == 23_508_032
+  words = dict(vocab_size=30522, length=64)
+  assert size("text", "distilbert", **words) == 66_362_880
+  # OpenAI's ViT-B/32, less two projections of width 512 and the temperature.
+  clip = size("image", "clip_vit_b32")
+  clip += size("text", "clip_text", vocab_size=49408, length=77)
+  assert clip == 151_277_313 - 512 * (768 + 512) - 1
+
+
+@pytest.mark.parametrize(
+  "side, tower",
+  [
+    ("image", RESNET),
+    ("image", dict(name="vit_b16", patch=8, **TEXT)),
+    ("text", dict(name="distilbert", **TEXT)),
+    ("text", dict(name="clip_text", **TEXT)),
+  ],
+  ids=["resnet", "vit", "distilbert", "clip_text"],
+)
+def test_bfloat16(side, tower):
+  """Embeddings are close, everything that stays is float32."""
+  inputs = Batch(None, None, None)._replace(**{side: getattr(batch(), side)})
+  found = {}
+  for dtype in ("float32", "bfloat16"):
+    model = make(**{side: tower}, dtype=dtype)
+    arguments = numbers(model.init)
+    apply = jax.jit(lambda *x, m=model: m.apply(*x, inputs, train=False))
+    pairs, state = apply(*arguments)
+    found[dtype] = getattr(pairs, side)
+    leaves = jax.tree.leaves((arguments, state, found[dtype]))
+    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
+  error = np.abs(found["float32"] - found["bfloat16"]).max()
+  assert 1e-5 < error < 3e-2
+
+
+def test_activations_have_the_compute_dtype():
+  """No layer of the blocks falls back to float32 products."""
+  for tower, x in (
+    (
+      resnet.resnet(
+        image_shape=(32, 32, 3), stages=(1, 1), width=4, dtype="bfloat16"
+      ),
+      jnp.zeros((2, 32, 32, 3), jnp.uint8),
+    ),
+    (
+      bert.bert(vocab_size=9, length=4, dtype="bfloat16", **TEXT),
+      jnp.ones((2, 4), jnp.int32),
+    ),
+  ):
+    arguments = (*numbers(tower.init), x)
+    jaxpr = jax.make_jaxpr(tower.apply)(*arguments)
+    kinds = [
+      variable.aval.dtype
+      for equation in jaxpr.eqns
+      if equation.primitive.name in ("dot_general", "conv_general_dilated")
+      for variable in equation.invars
+    ]
+    assert len(kinds) > 8 and set(kinds) == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_norm_against_numpy(dtype):
+  rng = np.random.default_rng(0)
+  x = rng.normal(3, 2, (4, 3, 3, 5)).astype(np.float32)
+  layer = layers.BatchNorm(5, scale=0.5)
+  flat = x.reshape(-1, 5).astype(np.float64)
+  expected = 0.5 * (flat - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
+  found = layer(jnp.asarray(x, dtype))
+  assert found.dtype == dtype
+  tolerance = 1e-5 if dtype == "float32" else 2e-2
+  np.testing.assert_allclose(
+    np.float64(found).reshape(-1, 5), expected, atol=tolerance
+  )
+  np.testing.assert_allclose(
+    layer.mean[...], 0.1 * flat.mean(0), rtol=tolerance
+  )
+  unbiased = flat.var(0, ddof=1)
+  np.testing.assert_allclose(
+    layer.var[...], 0.9 + 0.1 * unbiased, rtol=tolerance
+  )
+
+
+def test_batch_statistics_are_of_the_global_batch():
+  """Over eight devices, too."""
+  model = make()
+  params, state = numbers(model.init)
+  apply = jax.jit(lambda x: model.apply(params, state, x, train=True)[1])
+  rows = Batch(batch().image, None, None)
+  mesh = jax.make_mesh((8,), ("data",))
+  split = jax.device_put(rows, jax.NamedSharding(mesh, jax.P("data")))
+  one, eight = apply(rows), apply(split)
+  for a, b in zip(*map(jax.tree.leaves, (one, eight)), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_pictures_are_normalised_inside():
+  mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
+  tower = resnet.resnet(
+    image_shape=(32, 32, 3), stages=(1,), width=4, mean=mean, std=std
+  )
+  params, state = numbers(tower.init)
+  image = batch(2).image
+  normal = ((image / 255 - mean) / std).astype(np.float32)
+  found, _ = tower.apply(params, state, jnp.asarray(image))
+  expected, _ = tower.apply(params, state, jnp.asarray(normal))
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_and_dropout_in_training_only():
+  model = make()
+  params, state = numbers(model.init)
+  apply = jax.jit(
+    lambda key, train: model.apply(
+      params, state, batch(), key=key, train=train
+    ),
+    static_argnums=1,
+  )
+  keys = jax.random.key(1), jax.random.key(2)
+  (first, rest), (second, _) = (apply(key, False) for key in keys)
+  np.testing.assert_array_equal(first.text, second.text)
+  jax.tree.map(np.testing.assert_array_equal, rest, state)
+  (one, moved), (other, _), (again, _) = (
+    apply(key, True) for key in (*keys, keys[0])
+  )
+  np.testing.assert_array_equal(one.text, again.text)
+  assert np.abs(one.text - other.text).max() > 1e-3
+  np.testing.assert_array_equal(one.image, other.image)
+  changes = jax.tree.map(lambda a, b: np.abs(a - b).max(), moved, state)
+  assert min(jax.tree.leaves(changes)) > 1e-6
+
+
+@pytest.mark.parametrize("place", transformer.Rates._fields)
+def test_dropout_at_each_place(place):
+  """One mask for each block, or one behind the embeddings."""
+  spec = transformer.Spec(
+    width=8,
+    layers=3,
+    heads=2,
+    hidden=16,
+    pre_norm=False,
+    eps=1e-5,
+    activation="gelu",
+    dtype=jnp.float32,
+    rates=transformer.Rates()._replace(**{place: 0.5}),
+  )
+  sizes = dict(vocab_size=9, max_length=4, pooler=False)
+  tower = models.from_nnx(lambda rngs: bert.Bert(spec, **sizes, rngs=rngs), 8)
+
+  def masks(train):
+    arguments = (*numbers(tower.init), jnp.ones((5, 4), jnp.int32))
+    apply = functools.partial(tower.apply, key=jax.random.key(0), train=train)
+    text = str(jax.make_jaxpr(apply)(*arguments))
+    return re.findall(r"bool\[([\d,]+)\] = p?jit\[\s*name=_bernoulli", text)
+
+  shape = "5,2,4,4" if place == "attention" else "5,4,8"
+  assert masks(True) == [shape] * (1 if place == "embeddings" else 3)
+  assert masks(False) == []
+
+
+def test_a_frozen_tower_rests_in_training():
+  model = make(frozen=("image", "text"))
+  params, state = numbers(model.init)
+  apply = jax.jit(
+    lambda train: model.apply(
+      params, state, batch(), key=jax.random.key(1), train=train
+    ),
+    static_argnums=0,
+  )
+  (pairs, moved), (expected, _) = apply(True), apply(False)
+  np.testing.assert_array_equal(pairs.text, expected.text)
+  jax.tree.map(np.testing.assert_array_equal, moved, state)
+
+
+def test_padding_changes_nothing():
+  """In BERT id 0 is not attended to; in CLIP nothing after the end is."""
+  tower = bert.bert(vocab_size=9, length=6, **TEXT)
+  params, state = numbers(tower.init)
+  apply = jax.jit(functools.partial(tower.apply, params, state))
+  short, long = jnp.array([[3, 4]]), jnp.array([[3, 4, 0, 0, 0, 0]])
+  np.testing.assert_allclose(apply(short)[0], apply(long)[0], atol=1e-6)
+  tower = clip_text(vocab_size=9, length=6, **TEXT)
+  params, state = numbers(tower.init)
+  apply = jax.jit(functools.partial(tower.apply, params, state))
+  texts = [[3, 8, 0, 0, 0, 0], [3, 8, 5, 4, 7, 1], [4, 8, 5, 4, 7, 1]]
+  (a, b, c), _ = apply(jnp.array(texts))
+  np.testing.assert_allclose(a, b, atol=1e-6)
+  assert np.abs(b - c).max() > 1e-3
+
+
+def test_pictures_need_not_be_square():
+  tower = vit.vit(image_shape=(16, 32, 3), patch=8, **TEXT)
+  params, state = numbers(tower.init)
+  apply = jax.jit(lambda p, x: tower.apply(params | p, state, x)[0])
+  image = np.random.default_rng(0).normal(size=(1, 16, 32, 3))
+  image = image.astype(np.float32)
+  positions = params["positions"]
+  found = apply({"positions": positions}, image)
+  # Patches that change places with their positions give the same features.
+  turned = image.reshape(1, 16, 4, 8, 3)[:, :, ::-1].reshape(image.shape)
+  again = apply({"positions": positions[:, ::-1]}, turned)
+  np.testing.assert_allclose(found, again, atol=1e-5)
+  other = apply({"positions": positions[::-1]}, turned)
+  assert np.abs(found - other).max() > 1e-4
+
+
+def test_patches_are_a_convolution():
+  layer = layers.Patches(
+    4, 3, 5, use_bias=True, dtype=jnp.float32, rngs=nnx.Rngs(0)
+  )
+  layer.bias.set_value(jnp.arange(5.0))
+  x = jax.random.normal(jax.random.key(0), (2, 8, 12, 3))
+  expected = jax.lax.conv_general_dilated(
+    x,
+    layer.kernel[...],
+    (4, 4),
+    "VALID",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+  )
+  expected = expected.reshape(2, 6, 5) + jnp.arange(5.0)[None, None]
+  np.testing.assert_allclose(layer(x), expected, atol=1e-5)
+
+
+def few_pairs(num=32, vocab=("a", "b", "c")):
+  """Random pictures [24, 24, 3] with random captions."""
+  rng = np.random.default_rng(0)
+  captions = [" ".join(rng.choice(vocab, 4)) + f" {i}" for i in range(num)]
+  tokenizer = build_tokenizer(captions, length=6)
+  records = sources.Records(
+    rng.integers(0, 256, (num, 24, 24, 3)).astype(np.uint8),
+    np.arange(num, dtype=np.int32),
+    captions,
+    "random",
+  )
+  train = sources.in_memory(records, tokenizer.encode(captions))
+  return Data(train, tokenizer, (24, 24, 3), {"test": []}, {})
+
+
+def configured(tiny, **model):
+  """A config of one epoch of four steps."""
+  config = tiny("clip", num_epochs=1.0, batch_size=8)
+  config.model = dict(name="towers", dim=16) | model
+  return config
+
+
+def test_a_run_by_config(tiny):
+  data = few_pairs()
+  config = configured(tiny, image=RESNET, text=dict(name="distilbert", **TEXT))
+  parts = experiment.build(config, data=data)
+  params, state = jax.eval_shape(parts.model.init, jax.random.key(0))
+  shape = (data.tokenizer.vocab_size, 8)
+  assert params["text"]["tokens"].shape == shape and parts.model.load is None
+  rows = data.train.fetch(np.arange(2))
+  pairs, _ = jax.eval_shape(
+    lambda p, s: parts.model.apply(p, s, rows, train=False), params, state
+  )
+  assert pairs.image.shape == pairs.text.shape == (2, 16)
+  config.model.text.depth = 3
+  with pytest.raises(
+    ValueError, match="unknown keys .'depth'. of config.model"
+  ):
+    experiment.build(config, data=data)
+
+
+def test_training_lowers_the_loss():
+  model = make(image=RESNET | dict(stages=(1,)))
+  objective = objectives.nuclr(num_pairs=8, temperature=0.1)
+  optimizer = optax.adam(3e-3)
+  key = jax.random.key(0)
+  state = jax.jit(
+    lambda: train_state.init_state(model, objective, optimizer, key)
+  )()
+  step = jax.jit(train_state.make_train_step(model, objective, optimizer, key))
+  losses = []
+  for _ in range(12):
+    state, metrics = step(state, batch())
+    losses.append(float(metrics["train/loss"]))
+  assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.1
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    (dict(image=dict(name="resnet51")), "image.name is 'resnet51'; known"),
+    (dict(text=dict(name="distilbert", depth=2)), "unknown keys .'depth'"),
+    (dict(text=dict(name="bert", length=2)), "unknown keys .'length'"),
+    (dict(text=dict(name="bert", heads=5)), "heads must divide width"),
+    (dict(text=dict(name="bert", dropout=1.0)), "dropout rates must be in"),
+    (dict(text=dict(name="bert", max_length=5)), "1 to 5 .max_length. token"),
+    (dict(text=dict(name="clip_text", activation="relu")), "activation must"),
+    (dict(image=dict(name="vit_b16", patch=7)), "patch must divide"),
+    (
+      dict(image=dict(name="vit_b16", mean=(0.5,))),
+      "a mean and a std for each",
+    ),
+    (dict(image=RESNET | dict(std=(1, 1, 0))), "std must be greater than 0"),
+    (dict(image=RESNET | dict(stages=(1, 0))), "stages must be one or more"),
+    (dict(dtype="float16"), "dtype must be one of"),
+  ],
+)
+def test_bad_arguments(changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(**changes)
