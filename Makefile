@@ -24,7 +24,8 @@ lint: .venv/test.stamp
 	$(BIN)/ruff format --check .
 
 parity: .venv-parity/parity.stamp
-	cd experiments/parity && ../../.venv-parity/bin/python parity.py
+	cd experiments/parity && ../../.venv-parity/bin/python parity.py \
+	  && ../../.venv-parity/bin/python exported.py
 
 .venv-parity/parity.stamp: pyproject.toml
 	@echo "installing the packages and PyTorch into .venv-parity"

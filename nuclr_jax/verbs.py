@@ -96,7 +96,8 @@ DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of errors.")
 
 def ingest() -> None:
   """Makes a data set of the input, then prints what is in it."""
-  from nuclr_jax.data import ingest, publish
+  from nuclr_jax import ingest
+  from nuclr_jax.ingest import publish
 
   if not INPUT.value or not DATASET.value:
     raise ValueError(
@@ -184,7 +185,7 @@ def popularity() -> None:
 def embed() -> None:
   """Embeds images and captions by a run's model, or a config's first one."""
   from nuclr_jax import embed
-  from nuclr_jax.data import inputs
+  from nuclr_jax.ingest import inputs
 
   if not INPUT.value or not OUTPUT.value:
     raise ValueError(

@@ -1,6 +1,6 @@
 """Captioned photos: ids, batches and errors, of TFDS sets and of ingested ones.
 
-The sets are built here with TFDS itself, or by `nuclr_jax.data.ingest`.
+The sets are built here with TFDS itself, or by `nuclr_jax.ingest`.
 """
 
 import json
@@ -15,10 +15,10 @@ import pytest
 import shapes
 import tensorflow_datasets as tfds
 
+from nuclr_jax import ingest
 from nuclr_jax.data import (
   captioned,
   images,
-  ingest,
   pair_index,
   pipeline,
   prepared,

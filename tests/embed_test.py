@@ -10,8 +10,8 @@ import shapes
 
 from nuclr_jax import embed, settings, train
 from nuclr_jax.data import cached, pipeline
-from nuclr_jax.data.parts import Item, Rejected
 from nuclr_jax.evaluate import driver
+from nuclr_jax.ingest.parts import Item, Rejected
 from nuclr_jax.types import Sides
 
 CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "cached.py"

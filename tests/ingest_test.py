@@ -11,7 +11,9 @@ import time
 from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
-from nuclr_jax.data import ingest, pair_index, parts, publish
+from nuclr_jax import ingest
+from nuclr_jax.data import pair_index
+from nuclr_jax.ingest import parts, publish, run
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -121,7 +123,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
 
 SCRIPT = """
 import sys
-from nuclr_jax.data import ingest
+from nuclr_jax import ingest
 if __name__ == "__main__":
   folder = ingest.ingest(sys.argv[1], "mine", data_dir=sys.argv[2], workers=2)
   assert "tensorflow" not in sys.modules
@@ -210,7 +212,7 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
 def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
-  with ingest._alone(tmp_path / "mine"):
+  with run._alone(tmp_path / "mine"):
     with pytest.raises(ValueError, match="another process is at work"):
       ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
   ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)

@@ -20,7 +20,9 @@ from pyarrow import parquet
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import fields, ingest, inputs, pair_index, parts, publish
+from nuclr_jax import ingest
+from nuclr_jax.data import fields, pair_index
+from nuclr_jax.ingest import inputs, parts, publish
 
 # What each input format looks like: writes it, and returns the arguments.
 

@@ -25,7 +25,8 @@ import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax.data import ingest, parts, publish, readers
+from nuclr_jax import ingest
+from nuclr_jax.ingest import parts, publish, readers
 
 
 def with_thumbnail(data):

@@ -27,10 +27,10 @@ import cv2
 import numpy as np
 from sklearn.datasets import load_sample_images
 
+from nuclr_jax import ingest
 from nuclr_jax.data import (
   captioned,
   images,
-  ingest,
   pipeline,
   randaugment,
   tokenizer,

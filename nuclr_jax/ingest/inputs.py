@@ -10,8 +10,9 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from nuclr_jax.data import fields, prepared, readers, tables
-from nuclr_jax.data.parts import Part
+from nuclr_jax.data import fields, prepared
+from nuclr_jax.ingest import readers, tables
+from nuclr_jax.ingest.parts import Part
 
 log = logging.getLogger(__name__)
 

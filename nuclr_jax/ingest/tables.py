@@ -13,7 +13,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.fields import captions_of
-from nuclr_jax.data.parts import Rejected
+from nuclr_jax.ingest.parts import Rejected
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = "caption title text captions".split()

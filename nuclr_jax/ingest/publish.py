@@ -17,7 +17,8 @@ import shutil
 import numpy as np
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import pair_index, parts, sources
+from nuclr_jax.data import pair_index, sources
+from nuclr_jax.ingest import parts
 
 log = logging.getLogger(__name__)
 

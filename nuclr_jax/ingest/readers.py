@@ -11,8 +11,8 @@ import pathlib
 import tarfile
 
 from nuclr_jax.data import fields
-from nuclr_jax.data.parts import Item, Rejected
-from nuclr_jax.data.tables import BROKEN, NO_IMAGE, Row
+from nuclr_jax.ingest.parts import Item, Rejected
+from nuclr_jax.ingest.tables import BROKEN, NO_IMAGE, Row
 
 IMAGES = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 DAMAGED = "damaged file"

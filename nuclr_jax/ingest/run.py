@@ -22,7 +22,8 @@ import signal
 import threading
 import time
 
-from nuclr_jax.data import inputs, parts, publish, sources
+from nuclr_jax.data import sources
+from nuclr_jax.ingest import inputs, parts, publish
 
 log = logging.getLogger(__name__)
 
