@@ -12,11 +12,18 @@ import pytest
 
 from nuclr_jax import datasets, experiment, settings, train_state
 
-PATH = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
-README = PATH.parents[1] / "README.md"
-SPEC = importlib.util.spec_from_file_location("glyphs_config", PATH)
-glyphs = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(glyphs)
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+PLACES = (CONFIGS.parent / "README.md", CONFIGS.parent / "experiments/cc3m")
+
+
+def load(name):
+  spec = importlib.util.spec_from_file_location(name, CONFIGS / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+glyphs, cc3m = load("glyphs"), load("cc3m")
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +47,37 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
   assert {"train/loss", "train/gradient_norm"} <= set(metrics)
 
 
-def test_the_command_line_can_change_every_key(tiny):
-  assert set(tiny().keys()) == set(settings.DEFAULTS)
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=str)
+def test_the_command_line_can_change_every_key(path):
+  assert set(load(path.stem).get_config().keys()) == set(settings.DEFAULTS)
 
 
-def test_the_readme_names_keys_that_exist():
-  names = re.findall(r"--config\.([\w.]+)=", README.read_text())
-  assert len(names) > 4
+@pytest.mark.parametrize("folder", PLACES, ids=lambda path: path.name)
+def test_readmes_name_keys_that_exist(folder):
+  path = folder if folder.is_file() else folder / "README.md"
+  names = re.findall(r"--config\.([\w.]+)=", path.read_text())
+  assert len(names) > 3
   for name in names:
+    config = cc3m if name.startswith(("data.", "model.")) else glyphs
     functools.reduce(
-      lambda x, key: x[key], name.split("."), glyphs.get_config()
+      lambda x, key: x[key], name.split("."), config.get_config()
     )
+
+
+@pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
+def test_cc12m_is_cc3m_on_other_data(name):
+  small, large = (load(x).get_config(name) for x in ("cc3m", "cc12m"))
+  assert (small.data.train, large.data.train) == ("cc3m", "cc12m")
+  rates = [config.optimizer.learning_rate for config in (small, large)]
+  # 500 steps of 2,798,889 and of 9,184,256 pairs.
+  steps = [
+    r.warmup_epochs * (n // 512)
+    for r, n in zip(rates, (2_798_889, 9_184_256), strict=True)
+  ]
+  np.testing.assert_allclose(steps, 500, rtol=2e-3)
+  assert large.objective.get("zeta_init", 0.0) == 0.0
+  assert small.model == large.model
+  assert load("cc12m").get_config("smoke").data.train == "smoke"
 
 
 def test_vicreg_alone_has_embeddings_of_any_norm():
