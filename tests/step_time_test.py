@@ -47,3 +47,29 @@ def test_precision():
   error = {row["precision"]: row["error"] for row in found["rows"]}
   assert error["bf16 x 6"] < error["bf16 x 3"] < error["tf32"] < error["bf16"]
   assert error["bf16"] < 2**-7  # two roundings to eight bits
+
+
+def test_real_towers():
+  found = run(
+    "real_towers.py",
+    tiny=True,
+    batch_size=4,
+    size=32,
+    length=16,
+    dtype="float32",
+    steps=1,
+    rounds=1,
+    num_pairs=100,
+    forms="nuclr,clip",
+  )
+  assert set(found["forms"]) == {"nuclr", "clip"}
+  assert found["forms"]["nuclr"]["time_to_nuclr"] == 1
+  assert 1e4 < found["flops_per_pair"] < 1e8
+  assert all(0 < x["of_products"] for x in found["forms"].values())
+
+
+def test_photos():
+  found = run("photos.py", count=8, batch_size=4, seconds=0.1, rounds=1)
+  rates = found["images_per_s"]
+  assert rates["decode"] > rates["augment"] > 0
+  assert {"stream, threads", "stream, 1 workers"} <= set(rates)

@@ -41,6 +41,7 @@ STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 FORMS = flags.DEFINE_list("forms", ["nuclr", "clip", "torch"], "Which.")
+TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
 
@@ -71,12 +72,14 @@ def random_batch(step: int) -> Batch:
 @functools.cache
 def towers() -> models.Model:
   """ResNet-50 and DistilBERT."""
+  tiny = [dict(stages=(1,), width=4), dict(width=8, layers=1, heads=2)]
+  image, text = tiny if TINY.value else ({}, {})
   return models.towers(
     image_shape=(SIZE.value, SIZE.value, 3),
     vocab_size=VOCABULARY,
     length=LENGTH.value,
-    image=dict(name="resnet50"),
-    text=dict(name="distilbert"),
+    image=image | dict(name="resnet50"),
+    text=text | dict(name="distilbert"),
     dim=DIM,
     dtype=DTYPE.value,
   )
@@ -224,7 +227,7 @@ def benchmark(argv) -> None:
   memory = jax.devices()[0].memory_stats() or {}
   settings = {
     name: flags.FLAGS[name].value
-    for name in ("batch_size", "size", "length", "dtype", "steps", "rounds")
+    for name in "batch_size size length dtype steps rounds tiny".split()
   }
   facts = {
     "flops_per_pair": flops,

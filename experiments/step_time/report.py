@@ -117,6 +117,37 @@ def loading_table(loading: dict) -> str:
   return markdown.table(["cores", "pairs/s"], rows)
 
 
+def towers_table(results: list[dict]) -> str:
+  """The full model, beside PyTorch."""
+  rows = []
+  for result in results:
+    for name, row in result["forms"].items():
+      rows.append(
+        [
+          result["device"],
+          f"{result['batch_size']} x {result['size']} px",
+          result["dtype"],
+          name,
+          cell(row["ms"], 0),
+          cell(row["pairs_per_s"], 2),
+          cell(row["time_to_nuclr"], 2),
+          cell(100 * row["of_products"], 0),
+          cell(row["mfu"] and 100 * row["mfu"], 0),
+        ]
+      )
+  header = "device, batch, type, form, ms, pairs/s, time / nuclr".split(", ")
+  header += ["% of a product's rate", "MFU, %"]
+  return markdown.table(header, rows)
+
+
+def photos_table(photos: dict) -> str:
+  """From JPEG to batch."""
+  rows = [
+    [name, cell(rate, 0)] for name, rate in photos["images_per_s"].items()
+  ]
+  return markdown.table(["", "images/s"], rows)
+
+
 def draw_forms(axes, key: str, loss: dict) -> None:
   """One line for each form, against the batch size."""
   for name, (label, color) in FORMS.items():
@@ -169,7 +200,9 @@ def main() -> None:
       "state": state_table(state),
       "full step": full_table(towers),
       "large": full_table([("large", large["large"])]),
+      "real towers": towers_table([read("real_towers_cpu")]),
       "loading": loading_table(read("loading_cpu")),
+      "photos": photos_table(read("photos_cpu")),
       "precision": precision_table(read("precision")),
       "not at hand": target_table(
         [read("not_at_hand"), read("not_at_hand_offload")]

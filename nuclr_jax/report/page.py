@@ -12,6 +12,8 @@ from PIL import Image
 
 from nuclr_jax import records
 
+LARGEST = 128  # pixels of a picture on a page
+
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
        margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -56,8 +58,9 @@ def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
 
 def png(image: np.ndarray) -> str:
   """A picture as a data address."""
-  buffer = io.BytesIO()
-  Image.fromarray(np.squeeze(image)).save(buffer, format="png")
+  buffer, picture = io.BytesIO(), Image.fromarray(np.squeeze(image))
+  picture.thumbnail((LARGEST, LARGEST))
+  picture.save(buffer, format="png")
   return _data_address(buffer.getvalue())
 
 

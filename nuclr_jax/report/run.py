@@ -160,12 +160,9 @@ def _popular(source, side, zeta) -> str:
 
 def _pairs_by_id(source, side) -> np.ndarray:
   """Some pair of every image id or text id; -1 where there is none."""
-  sizes = source.sizes
-  everyone = source.fetch(np.arange(sizes.num_pairs))
-  ids = getattr(everyone, f"{side}_id")
-  ids = everyone.pair_id if ids is None else ids
-  pair_of = np.full(getattr(sizes.ids, side), -1)
-  pair_of[ids] = everyone.pair_id
+  pair_ids = np.arange(source.sizes.num_pairs)
+  pair_of = np.full(getattr(source.sizes.ids, side), -1)
+  pair_of[getattr(source.ids(pair_ids), side)] = pair_ids
   return pair_of
 
 
