@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from nuclr_jax import records, train
-from nuclr_jax.evaluate import driver
 from nuclr_jax.evaluate.retrieval import similarities
 from nuclr_jax.experiment import Experiment
 from nuclr_jax.report import page
@@ -44,18 +43,13 @@ def write(
   """
   workdir = pathlib.Path(workdir).absolute()
   parts, mesh, state = train.load(workdir, data_dir=data_dir, parts=parts)
-  with jax.set_mesh(mesh):
-    embed = train.embedder(parts, mesh)(state)
-    examples = parts.data.sets["test"]
-    image = embed.image(examples.image)
-    text = embed.text(examples.captions)
   plots = workdir / "report"
   plots.mkdir(exist_ok=True)
   sections = [
     _metrics(workdir),
     _curves(records.read_history(workdir), plots),
     _sample_state(parts, state, plots),
-    _retrieval(examples, image, text),
+    _retrieval(parts, mesh, state),
     _config(parts),
   ]
   path = workdir / "report.html"
@@ -166,8 +160,15 @@ def _pairs_by_id(source, side) -> np.ndarray:
   return pair_of
 
 
-def _retrieval(examples: driver.ImageTextSet, image, text) -> str:
+def _retrieval(parts, mesh, state) -> str:
   """Images with their three best captions, right ones and wrong ones."""
+  examples = parts.data.sets.get("test")
+  if examples is None:
+    return ""
+  with jax.set_mesh(mesh):
+    embed = train.embedder(parts, mesh)(state)
+    image = embed.image(examples.image)
+    text = embed.text(examples.captions)
   best = np.concatenate(
     [np.argsort(-sim, axis=1)[:, :3] for _, sim in similarities(image, text)]
   )
