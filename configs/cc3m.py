@@ -110,6 +110,7 @@ def get_config(arg: str = "") -> ConfigDict:
     dim=256,
     image=dict(name="resnet50", pretrained="timm/resnet50.a1_in1k"),
     text=dict(name="distilbert", pretrained="distilbert-base-uncased"),
+    pretrained=config_dict.placeholder(str),  # of both, instead
     dtype="float32" if "float32" in words else "bfloat16",
     projection_bias=True,
     normalize=names[0] != "vicreg",
@@ -189,6 +190,7 @@ def shrink(config: ConfigDict) -> None:
     dict(
       name="towers",
       dim=32,
+      pretrained=config_dict.placeholder(str),
       image=dict(name="resnet50", stages=(1, 1), width=8),
       text=dict(name="distilbert", width=32, layers=1, heads=2),
       dtype=config.model.dtype,

@@ -20,9 +20,10 @@ import jax
 import numpy as np
 
 from nuclr_jax import checkpoint, experiment, restore, settings, train
-from nuclr_jax.data import images
+from nuclr_jax.data import images, pair_index
 from nuclr_jax.data.cached import ARRAYS, IMAGES, TEXTS
 from nuclr_jax.evaluate import driver
+from nuclr_jax.ingest import parts
 from nuclr_jax.types import Metrics, Sides
 
 REJECTED = "rejected.jsonl"
@@ -111,7 +112,7 @@ def write(
     arrays = Sides(*(opened(_array, name) for name in ARRAYS))
     keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
     rejected = opened(_lines, REJECTED)
-    for chunk in _chunks(items, driver.CHUNK):
+    for chunk in _chunks(_cleaned(items), driver.CHUNK):
       kept, pictures = [], []
       for item, picture in images.in_threads(
         lambda item: _picture(item, model.size), chunk
@@ -148,9 +149,22 @@ def write(
   return count
 
 
+def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
+  """Items whose texts can be written; empty captions are rejected."""
+  for item in items:
+    item = item._replace(key=parts.clean(item.key))
+    if isinstance(item, parts.Item):
+      captions = [parts.clean(caption).strip() for caption in item.captions]
+      kept = [x for x in captions if pair_index.canonical(x)]
+      for _ in captions[len(kept) :]:
+        yield parts.Rejected(item.key, item.source, parts.EMPTY_CAPTION)
+      item = item._replace(captions=kept)
+    yield item
+
+
 def _picture(item, size) -> tuple[Any, images.Picture | None]:
   """The item and its picture; why there is none, if there is none."""
-  if hasattr(item, "reason"):
+  if isinstance(item, parts.Rejected):
     return item, None
   try:
     return item, images.resize(images.decode(item.image), size)

@@ -94,7 +94,9 @@ def build(
     vocab_size=data.tokenizer.vocab_size,
     length=data.tokenizer.length,
     frozen=tuple(
-      x for x in ("image", "text") if is_frozen(f"model/{x}", freeze)
+      x
+      for x in ("image", "text")
+      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )
   return Experiment(

@@ -31,6 +31,7 @@ def image_tower(image: Arguments, *, size: int) -> dict[str, Any]:
     "qkv_bias": True,
     "layer_norm_eps": image["eps"],
     "hidden_dropout_prob": image["dropout"],
+    "attention_probs_dropout_prob": 0.0,
   } | _sizes(image)
 
 
@@ -57,6 +58,7 @@ def text_tower(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
       "hidden_dim": text["hidden"] or 4 * text["width"],
       "activation": "gelu",
       "dropout": text["dropout"],
+      "attention_dropout": text["dropout"],
       "pad_token_id": 0,
     }
   return {
@@ -67,6 +69,7 @@ def text_tower(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
     "type_vocab_size": 2,
     "layer_norm_eps": text["eps"],
     "hidden_dropout_prob": text["dropout"],
+    "attention_probs_dropout_prob": text["dropout"],
     "pad_token_id": 0,
   } | _sizes(text)
 

@@ -110,7 +110,9 @@ def make_optimizer(
     b1: Decay of Adam's first moment.
     b2: Decay of Adam's second moment.
     freeze: Regular expressions of parts of the model, such as `model/image`
-      (everything below it) or `model/.*/layers/0`; see `is_frozen`.
+      (everything below it) or `model/.*/layers/0`; see `is_frozen`. A tower
+      that is frozen as a whole runs as in evaluation; where only parts are,
+      batch statistics go on moving.
 
   Raises:
     ValueError: For numbers out of range; from `init`, if an expression matches
@@ -156,7 +158,12 @@ def is_frozen(name: str, freeze: Sequence[str]) -> bool:
     >>> [is_frozen(name, ("model/image",)) for name in names]
     [True, False]
   """
-  return any(re.fullmatch(f"(?:{part})(?:/.*)?", name) for part in freeze)
+  try:
+    return any(re.fullmatch(f"(?:{part})(?:/.*)?", name) for part in freeze)
+  except re.error as error:
+    raise ValueError(
+      f"freeze {tuple(freeze)} is no regular expression: {error}"
+    ) from error
 
 
 def held(model: Model, freeze: Sequence[str]) -> Model:

@@ -82,6 +82,16 @@ def read_history(workdir: pathlib.Path) -> list[dict[str, float]]:
   return rows
 
 
+def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
+  """Whether the history has metrics of a step, with names that begin so."""
+  return any(
+    name.startswith(prefix)
+    for row in read_history(workdir)
+    if row["step"] == step
+    for name in row
+  )
+
+
 def check_config(
   workdir: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any]
 ) -> None:

@@ -49,7 +49,7 @@ def complete(config: Config) -> dict[str, Any]:
   for key in positive.split():
     if not config[key] > 0:
       raise ValueError(f"{key} must be greater than 0, got {config[key]}")
-  for key in ("seed", "eval_every", "checkpoint_every"):
+  for key in ("seed", "eval_every", "checkpoint_every", "num_workers"):
     if config[key] < 0:
       raise ValueError(f"{key} must be at least 0, got {config[key]}")
   return config

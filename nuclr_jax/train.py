@@ -178,6 +178,7 @@ def _train(
 ) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
   config, first, last = parts.config, int(train_state.step), parts.num_steps
+  period = config["eval_every"]
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log
@@ -188,8 +189,12 @@ def _train(
     _batches(parts, mesh, first) as batches,
     processes.stop_on_signal() as stop_requested,
   ):
-    if config["keep_best"] and first == 0:  # also finds a wrong name early
-      offer(0, train_state, _validate(parts, make_embed(train_state), 0, write))
+    # Before the first step, to find a wrong name early; later, if the run was
+    # killed between a checkpoint and the validation of the same step.
+    due = (first == 0 and config["keep_best"]) or _every(period, first)
+    if due and not records.has_scores(workdir, first, "validation/"):
+      embed = make_embed(train_state)
+      offer(first, train_state, _validate(parts, embed, first, write))
     for step in range(first + 1, last + 1):
       train_state, metrics = step_fn(train_state, next(batches))
       window.append((step, metrics))
@@ -210,7 +215,7 @@ def _train(
         checkpoint.save(
           manager, step, train_state, meta | {"position": position}
         )
-      if _every(config["eval_every"], step) and step < last:
+      if _every(period, step) and step < last:
         scores = _validate(parts, make_embed(train_state), step, write)
         offer(step, train_state, scores)
       if stopping:

@@ -72,6 +72,24 @@ def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
   ]
 
 
+def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
+  rng = np.random.default_rng(0)
+  photos = [
+    shapes.encode(shapes.draw(rng, x, "circle")) for x in shapes.COLOURS
+  ]
+  found = [
+    Item("a", "1.tar", photos[0], ["a dog", " \udce9 ?!", ""]),
+    Item("a", "2.tar", photos[1], ["a\ud800 cat"]),
+    Item("caf\udce9", "2.tar", photos[0], ["a dog again"]),
+  ]
+  count = embed.write(tmp_path / "out", found, model())
+  assert count == {"images": 3, "captions": 3, "rejected": 2}
+  data = cached.read(tmp_path / "out")
+  assert data.captions == ["a dog", "a? cat", "a dog again"]
+  index = cached.index_of(data)
+  assert index.image_id.tolist() == [0, 1, 0]  # by content
+
+
 def test_nothing_half_written(tmp_path):
   with pytest.raises(ValueError, match="no image could be embedded"):
     embed.write(tmp_path / "out", [Item("a", "x", b"", ["a"])], model())

@@ -151,7 +151,5 @@ def test_errors_when_reading(tmp_path):
   model = make(dict(spec, projection_bias=False), pretrained=tmp_path / "out")
   with pytest.raises(ValueError, match="projection_bias must be those of the"):
     model.load(*model.init(jax.random.key(0)))
-  with pytest.raises(ValueError, match="either of both towers or of each"):
-    make(dict(spec, text=dict(spec["text"], pretrained="x")), pretrained="y")
   with pytest.raises(ValueError, match="is there already"):
     exported("resnet and distilbert", tmp_path / "out")

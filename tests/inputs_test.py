@@ -22,7 +22,7 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax import ingest
 from nuclr_jax.data import fields, pair_index
-from nuclr_jax.ingest import inputs, parts, publish
+from nuclr_jax.ingest import inputs, parts, publish, tables
 
 # What each input format looks like: writes it, and returns the arguments.
 
@@ -307,7 +307,7 @@ MESSAGES = [
   ({"input": "{}/x.tar", "images": "{}"}, "goes with a table"),
   ({"input": "{}/y.csv", "images": "{}/no"}, "is not a folder"),
   ({"input": "tfds:no"}, "no data set 'no' is prepared in"),
-  ({"input": "tfds:old"}, "again with file_format='array_record'"),
+  ({"input": "tfds:old"}, "nuclr convert --input="),
   ({"input": "{}/x.tar", "name": "My-Set"}, "is not a name"),
   ({"input": "{}/x.tar", "split": "all"}, "is not a name"),
   ({"input": "{}/x.tar", "max_size": 8}, "at least 16"),
@@ -388,3 +388,23 @@ def test_fields():
   ]
   for row, field, captions in rows:
     assert fields.captions_of(row, field) == captions
+
+
+@pytest.mark.parametrize("ending, mark", [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize("quoted", [(11,), (11, 30), (59,)])
+def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
+  """It is one of the caption; cells in quotation marks may have lines."""
+  lines = [f"filepath{mark}caption"]
+  for i in range(60):
+    start = '"' if i in quoted else ""
+    lines.append(f"{i:03d}.jpg{mark}{start}a red circle")
+  lines[21] = f'020.jpg{mark}"two ""red""\ncircles"'
+  path = tmp_path / f"table.{ending}"
+  path.write_text("\n".join(lines))
+  rows = [row for _, row in tables.read(path, split="train")]
+  assert [row.key for row in rows] == [f"{i:03d}.jpg" for i in range(60)]
+  for i, row in enumerate(rows):
+    expected = '"a red circle' if i in quoted else "a red circle"
+    if i == 20:
+      expected = 'two "red"\ncircles'
+    assert list(row.captions) == [expected]

@@ -101,6 +101,23 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   assert train.evaluate(*best)[score] == found[step]
   assert int(load()[2].step) == 20
 
+  # Killed between the checkpoint of step 15 and its validation: it is done when
+  # the run goes on.
+  history = tmp_path / "history.jsonl"
+  shutil.rmtree(tmp_path / "checkpoints" / "20")
+  (tmp_path / "metrics.json").unlink()
+  lines = history.read_text().splitlines(keepends=True)
+  lost = [x for x in lines if '"step": 15' in x and "validation/" in x]
+  assert len(lost) == 1
+  history.write_text("".join(x for x in lines if x not in lost))
+  train.fit(config, tmp_path, parts=parts)
+  again = {
+    row["step"]: row[score]
+    for row in records.read_history(tmp_path)
+    if score in row
+  }
+  assert again == found
+
   # From an earlier checkpoint the run comes past its best step again.
   shutil.rmtree(tmp_path / "checkpoints" / "20")
   (tmp_path / "metrics.json").unlink()
@@ -386,8 +403,11 @@ class TestOptimizer:
     assert not np.any(updates["model"]["image"]["bias"])
     assert not np.any(updates["objective"]["log_scale"])
 
-  def test_frozen_tower_rests_the_other_learns(self, tiny, build, tmp_path):
-    config = tiny(num_epochs=0.005, **{"optimizer.freeze": ("model/image",)})
+  @pytest.mark.parametrize("pattern", ["model/image", "model/image/.*"])
+  def test_frozen_tower_rests_the_other_learns(
+    self, pattern, tiny, build, tmp_path
+  ):
+    config = tiny(num_epochs=0.005, **{"optimizer.freeze": (pattern,)})
     parts = build(config)
     result = train.fit(config, tmp_path, parts=parts)
     key = jax.random.fold_in(jax.random.key(0), 0)
@@ -426,6 +446,10 @@ class TestOptimizer:
     chex.assert_trees_all_close(
       some["image_projection"], every["image_projection"]
     )
+
+  def test_freeze_pattern_that_is_none(self):
+    with pytest.raises(ValueError, match="is no regular expression"):
+      optimizer.is_frozen("model/image", ("model/[",))
 
   def test_freeze_pattern_without_a_match(self):
     tx = optimizer.make_optimizer(0.1, freeze=("model/vision",))

@@ -5,7 +5,7 @@ A folder as `nuclr embed` writes it: `image.npy` [images, dim] and `text.npy`
 a row for each row of the arrays; `image` is the row of the caption's image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import json
 import os
 import pathlib
@@ -107,11 +107,14 @@ def lookup(found: Sequence[Cached]) -> Lookup:
   for data in found:
     rows |= dict(zip(data.captions, data.text, strict=True))
     check = zlib.crc32(np.ascontiguousarray(data.text[:1024]), check)
-  widths = {data.text.shape[1] for data in found}
+  widths = {(data.image.shape[1], data.text.shape[1]) for data in found}
   if len(widths) > 1:
-    raise ValueError(f"the folders hold texts of different widths {widths}")
+    raise ValueError(
+      f"the folders hold rows of different widths (images, texts) {widths}; "
+      "embed all by one model"
+    )
   text = json.dumps({"texts": len(rows), "check": f"{check:08x}"})
-  return Lookup(rows, width=widths.pop(), text=text)
+  return Lookup(rows, width=widths.pop()[1], text=text)
 
 
 def index_of(data: Cached) -> PairIndex:
@@ -119,9 +122,10 @@ def index_of(data: Cached) -> PairIndex:
   order = np.argsort(data.image_of_text, kind="stable")
   words = [pair_index.canonical(data.captions[i]) for i in order]
   index = pair_index.build(
-    _hashes(data.keys),
+    # Equal images have equal rows; keys of several files may repeat.
+    _hashes(row.tobytes() for row in np.asarray(data.image)),
     np.bincount(data.image_of_text, minlength=len(data.image)),
-    _hashes(words),
+    _hashes(word.encode() for word in words),
   )
   return index._replace(caption=order)  # the row of each pair's text
 
@@ -161,6 +165,5 @@ def source(data: Cached) -> Source:
   )
 
 
-def _hashes(words: Sequence[str]) -> np.ndarray:
-  found = [pair_index.content_hash(word.encode()) for word in words]
-  return np.array(found, np.uint64)
+def _hashes(contents: Iterable[bytes]) -> np.ndarray:
+  return np.array(list(map(pair_index.content_hash, contents)), np.uint64)

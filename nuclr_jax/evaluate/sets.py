@@ -37,6 +37,8 @@ def parse(text: str) -> Place:
     >>> parse("coco:test"), parse("imagenet=/data/imagenet/val").source
     (Place(name='coco', source='coco', split='test'), '/data/imagenet/val')
   """
+  if not text.strip():
+    raise ValueError("a data set's name is missing")
   name, equals, source = text.partition("=")
   if not equals:
     source, _, split = text.partition(":")

@@ -178,8 +178,8 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   kind = builder.info.file_format.value
   if kind != "array_record":
     raise ValueError(
-      f"{folder} is in the format {kind}, which has no random access without "
-      "TensorFlow; prepare it again with file_format='array_record'"
+      f"{folder} is in the format {kind}, which has no random access; "
+      f"convert it once with nuclr convert --input={folder}"
     )
   fields.image_field(builder.info.features)  # fail early
   fields.caption_field(builder.info.features)

@@ -144,11 +144,11 @@ def check(
   """
   keys = set()
   for item in found:
-    item = item._replace(key=_clean(item.key), source=_clean(item.source))
+    item = item._replace(key=clean(item.key), source=clean(item.source))
     if isinstance(item, Rejected):
       yield item
       continue
-    captions = [_clean(caption).strip() for caption in item.captions]
+    captions = [clean(caption).strip() for caption in item.captions]
     kept = [caption for caption in captions if pair_index.canonical(caption)]
     reason = "" if kept else "no caption"
     if item.key in keys:
@@ -273,6 +273,6 @@ def _check_length(path: str, length: int) -> None:
     )
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
   """Text that UTF-8 can write."""
   return text.encode("utf-8", "replace").decode()

@@ -112,6 +112,7 @@ def read_tfds(
   caption = fields.caption_field(builder.info.features)
   decoders = {image: tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
+  keys = set()
   for i in range(start, stop):
     key = f"{split}-{i:09d}"
     try:
@@ -120,8 +121,11 @@ def read_tfds(
       yield Rejected(key, folder, "unreadable record")
       continue
     own = fields.captions_of(row, "key") if "key" in row else []
+    if own and own[0] not in keys:  # else there were several files of one name
+      keys.add(own[0])
+      key = own[0]
     captions = fields.captions_of(row, caption)
-    yield Item(own[0] if own else key, folder, row[image], captions)
+    yield Item(key, folder, row[image], captions)
 
 
 def damaged(path: str) -> Iterator[Rejected]:

@@ -5,6 +5,7 @@ all its captions, in the place of the first. A table is read into memory, some
 500 bytes for a row; images are not.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import csv
 import json
@@ -20,6 +21,7 @@ CAPTION_COLUMNS = "caption title text captions".split()
 NO_IMAGE, BROKEN = "missing image", "broken row"
 TEXT = {"encoding": "utf-8-sig", "errors": "replace"}
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+MAX_LINES = 20  # of a cell in quotation marks
 KARPATHY = {"restval": "train", "val": "validation"}
 URLS = (
   "{path} names images by URL. Download them first, for instance with\n"
@@ -117,20 +119,56 @@ def _from_csv(path, columns) -> Iterator[tuple]:
     tab = "\t" in first
     delimiter = "\t" if tab else max(",;|", key=first.count)
     file.seek(0)
-    reader = csv.reader(file, delimiter=delimiter)
-    header = [name.strip() for name in next(reader, [])]
+    rows = _csv_rows(file, delimiter)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
     if any(name.startswith(("http://", "https://")) for name in header):
       raise ValueError(URLS.format(path=path))
     image, caption = map(header.index, _columns(path, header, columns))
-    for cells in reader:
-      place = f"line {reader.line_num}"
-      # An open quotation mark swallows lines; tabs in a cell give it away.
-      swallowed = tab and any("\t" in x and "\n" in x for x in cells)
-      if len(cells) == len(header) and not swallowed:
+    for number, cells in rows:
+      place = f"line {number}"
+      if len(cells) == len(header):
         name = cells[image].strip()
         yield None, place, name, [cells[caption]] if name else NO_IMAGE
       elif cells:
         yield None, place, None, BROKEN
+
+
+def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+  """Cells of each row, and the number of its (first) line.
+
+  A cell in quotation marks may have several lines. A mark that is not closed
+  within `MAX_LINES`, or whose end is no end of a cell, is one of the text, so
+  that it swallows no rows.
+  """
+  waiting, number = deque(), 0
+
+  def line():
+    return waiting.popleft() if waiting else file.readline()
+
+  def parse(lines):
+    try:
+      rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error:
+      return None
+    cells = rows[0] if len(rows) == 1 else None
+    several = delimiter == "\t" and len(lines) > 1
+    return None if several and any("\t" in x for x in cells or ()) else cells
+
+  while text := line():
+    taken = [text]
+    while (cells := parse(taken)) is None and len(taken) < MAX_LINES:
+      more = line()
+      if not more:
+        break
+      taken.append(more)
+    number += 1
+    if cells is None:
+      waiting.extendleft(reversed(taken[1:]))
+      plain = csv.reader([text], delimiter=delimiter, quoting=csv.QUOTE_NONE)
+      yield number, next(plain)
+    else:
+      yield number, cells
+      number += len(taken) - 1
 
 
 def _from_json(path, columns) -> Iterator[tuple]:

@@ -52,8 +52,9 @@ def towers(
       from random ones), and what else this tower's factory takes, such as
       `stages` of `resnet50`.
     text: Likewise, of `TEXT_TOWERS`.
-    pretrained: Instead: a folder with both towers and their projections, as
-      `nuclr export` writes it, or a CLIP.
+    pretrained: A folder with both towers and their projections, as `nuclr
+      export` writes it, or a CLIP; those of `image` and `text` are not read
+      then.
     dim: Width of the embeddings.
     dtype: "float32" or "bfloat16", of both towers' activations. Parameters,
       features and embeddings are float32.
@@ -102,11 +103,6 @@ def towers(
     return files.load_both(pretrained, params, state)
 
   if pretrained is not None:
-    if sources:
-      raise ValueError(
-        "pretrained is either of both towers or of each, got config.model."
-        f"pretrained {pretrained!r} and {sources}"
-      )
     return model._replace(load=load_both)
   return model._replace(load=load) if sources else model
 

@@ -64,11 +64,16 @@ def _metrics(workdir) -> str:
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
   rows = "".join(
-    f"<tr><td>{html.escape(name)}<td class=n>"
-    f"{f'{100 * x:.1f} %' if isinstance(x, float) else f'{x:,}'}"
+    f"<tr><td>{html.escape(name)}<td class=n>{_shown(name, x)}"
     for name, x in json.loads(path.read_text()).items()
   )
   return f"<h2>Results</h2><table>{rows}</table>"
+
+
+def _shown(name, x) -> str:
+  if not isinstance(x, float):
+    return f"{x:,}"
+  return f"{x:.0f}" if name.endswith("log10_l2") else f"{100 * x:.1f} %"
 
 
 def _curves(history, plots) -> str:
