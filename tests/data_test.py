@@ -18,30 +18,6 @@ from nuclr_jax.data import (
 )
 from nuclr_jax.types import Batch, Sizes
 
-WORKERS = """
-import hashlib, sys
-from absl import flags
-from nuclr_jax import experiment
-from nuclr_jax.data import pipeline
-
-def main():
-  flags.FLAGS.mark_as_parsed()
-  spec = dict(name="glyphs", size=16, shift=2.0)
-  source = experiment.load_data(spec, data_dir=sys.argv[1]).train
-  for workers in (0, 2):
-    digest = hashlib.sha256()
-    with pipeline.batches(
-      source, batch_size=1000, seed=3, start_step=40, num_workers=workers
-    ) as stream:
-      for _ in range(5):
-        batch = next(stream)
-        digest.update(batch.pair_id.tobytes() + batch.image.tobytes())
-    print(digest.hexdigest())
-
-if __name__ == "__main__":
-  main()
-"""
-
 
 @pytest.fixture(scope="module")
 def folder(data_dir):
@@ -281,17 +257,6 @@ class TestPipeline:
       self.take(source, 0, 4),
       self.take(source, 0, 4, num_threads=4, prefetch=8),
     )
-
-  def test_workers_change_nothing(self, data_dir, tmp_path):
-    """In a process of its own: type-checked functions cannot be sent."""
-    script = tmp_path / "stream.py"
-    script.write_text(WORKERS)
-    done = subprocess.run(
-      [sys.executable, script, data_dir], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    alone, two = done.stdout.splitlines()
-    assert alone == two
 
   def test_augmentation_follows_the_pair(self, source):
     """Neither the batch size nor the place in a batch changes a picture."""

@@ -49,7 +49,7 @@ def make(spec, **more):
 
 def first(model, seed):
   """Parameters and statistics, none of them 0 or 1."""
-  tree = model.init(jax.random.key(seed))
+  tree = jax.jit(model.init)(jax.random.key(seed))
   leaves, structure = jax.tree.flatten(tree)
   rng = np.random.default_rng(seed)
   moved = [x + 0.1 * np.abs(rng.normal(size=x.shape)) for x in leaves]
@@ -80,7 +80,8 @@ def test_what_was_written_is_read_back(name, tmp_path):
     WORDS.encode(["a dog", "cats", "mat on a dog"]),
     None,
   )
-  pairs = [model.apply(*x, batch)[0] for x in ((params, state), found)]
+  apply = jax.jit(lambda x: model.apply(*x, batch)[0])
+  pairs = [apply(x) for x in ((params, state), found)]
   np.testing.assert_array_equal(pairs[0].image, pairs[1].image)
   np.testing.assert_array_equal(pairs[0].text, pairs[1].text)
 

@@ -60,16 +60,18 @@ def test_real_towers():
     steps=1,
     rounds=1,
     num_pairs=100,
-    forms="nuclr,clip",
+    forms="nuclr",
   )
-  assert set(found["forms"]) == {"nuclr", "clip"}
+  assert set(found["forms"]) == {"nuclr"}
   assert found["forms"]["nuclr"]["time_to_nuclr"] == 1
   assert 1e4 < found["flops_per_pair"] < 1e8
   assert all(0 < x["of_products"] for x in found["forms"].values())
 
 
 def test_photos():
-  found = run("photos.py", count=8, batch_size=4, seconds=0.1, rounds=1)
+  found = run(
+    "photos.py", count=8, batch_size=4, seconds=0.1, rounds=1, workers=1
+  )
   rates = found["images_per_s"]
   assert rates["decode"] > rates["augment"] > 0
   assert {"stream, threads", "stream, 1 workers"} <= set(rates)

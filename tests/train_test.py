@@ -403,11 +403,9 @@ class TestOptimizer:
     assert not np.any(updates["model"]["image"]["bias"])
     assert not np.any(updates["objective"]["log_scale"])
 
-  @pytest.mark.parametrize("pattern", ["model/image", "model/image/.*"])
-  def test_frozen_tower_rests_the_other_learns(
-    self, pattern, tiny, build, tmp_path
-  ):
-    config = tiny(num_epochs=0.005, **{"optimizer.freeze": (pattern,)})
+  def test_frozen_tower_rests_the_other_learns(self, tiny, build, tmp_path):
+    freeze = ("model/image/.*",)  # all of it, so batch statistics rest, too
+    config = tiny(num_epochs=0.005, **{"optimizer.freeze": freeze})
     parts = build(config)
     result = train.fit(config, tmp_path, parts=parts)
     key = jax.random.fold_in(jax.random.key(0), 0)
@@ -437,7 +435,7 @@ class TestOptimizer:
         pairs, _ = model.apply(params, state, batch, key=None, train=False)
         return jnp.sum(pairs.image * pairs.text)
 
-      gradients[name] = jax.grad(loss)(params)
+      gradients[name] = jax.jit(jax.grad(loss))(params)
     some, every = gradients["some"], gradients["none"]
     assert not any(np.any(x) for x in jax.tree.leaves(some["image"]))
     assert not np.any(some["text"]["tokens"]["embedding"])
