@@ -191,7 +191,7 @@ def _train(
   ):
     # Before the first step, to find a wrong name early; later, if the run was
     # killed between a checkpoint and the validation of the same step.
-    due = (first == 0 and config["keep_best"]) or _every(period, first)
+    due = config["keep_best"] if first == 0 else _every(period, first)
     if due and not records.has_scores(workdir, first, "validation/"):
       embed = make_embed(train_state)
       offer(first, train_state, _validate(parts, embed, first, write))
