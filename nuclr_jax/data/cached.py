@@ -134,31 +134,26 @@ def source(data: Cached) -> Source:
   """Pairs of rows."""
   index = index_of(data)
 
-  def ids(pair_ids):
-    return Sides(index.image_id[pair_ids], index.text_id[pair_ids])
-
   def fetch(pair_ids, random=None):
     del random  # nothing to augment
     return Batch(
       np.float32(data.image[index.record[pair_ids]]),
       np.float32(data.text[index.caption[pair_ids]]),
       np.asarray(pair_ids, np.int32),
-      *ids(pair_ids),
+      *index.ids(pair_ids),
     )
 
-  _, first = np.unique(index.text_id, return_index=True)
-
   def captions(text_ids):
-    return [data.captions[i] for i in index.caption[first[text_ids]]]
+    rows = index.caption[index.pairs_of_texts(text_ids)]
+    return [data.captions[i] for i in rows]
 
-  check = zlib.crc32(index.image_hash)
-  check = zlib.crc32(index.text_hash, check)
-  check = zlib.crc32(np.ascontiguousarray(data.image[:1024]), check)
+  images = np.ascontiguousarray(data.image[:1024])
+  check = zlib.crc32(images, index.checksum)
   fingerprint = f"embeddings/{len(index.record)}/{check:08x}"
   return Source(
     index.sizes,
     fetch,
-    ids,
+    index.ids,
     captions,
     fingerprint,
     lambda: pair_index.keys(index),

@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from typing import NamedTuple
-import zlib
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from nuclr_jax.data.pair_index import PairIndex
 from nuclr_jax.data.sources import Source
 from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.data.transforms import NUM_RANDOM
-from nuclr_jax.types import Batch, Sides
+from nuclr_jax.types import Batch
 
 SCANNED = 256  # records read at a time
 REPORTED = 10.0  # seconds between two lines of progress
@@ -79,9 +78,7 @@ def open_split(
     if index is None:
       index = _scan(read, data)
       pair_index.save(kept, data.stamp, index)
-  check = zlib.crc32(index.image_hash)
-  check = zlib.crc32(index.text_hash, check)
-  fingerprint = f"{data.name}/{len(index.record)}/{check:08x}"
+  fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
   return Captioned(read, index, data.length, fingerprint)
 
 
@@ -147,9 +144,6 @@ def source(
     rest = random[images.CROP_NUMBERS :]
     return randaugment.rand_augment(cropped, rest, num_ops=num_ops, level=level)
 
-  def ids(pair_ids):
-    return Sides(index.image_id[pair_ids], index.text_id[pair_ids])
-
   def fetch(pair_ids, random=None):
     rows = data.read(index.record[pair_ids])
     numbers = [None] * len(rows) if random is None else random
@@ -161,13 +155,11 @@ def source(
       np.stack(found),
       tokenizer.encode([row.captions[i] for row, i in which]),
       np.asarray(pair_ids, np.int32),
-      *ids(pair_ids),
+      *index.ids(pair_ids),
     )
 
   def captions(text_ids):
-    first_pairs = np.unique(index.text_id, return_index=True)[1]
-    pairs = first_pairs[text_ids]
-    found = []
+    pairs, found = index.pairs_of_texts(text_ids), []
     for start in range(0, len(pairs), SCANNED):
       some = pairs[start : start + SCANNED]
       rows = data.read(index.record[some])
@@ -178,7 +170,7 @@ def source(
   return Source(
     index.sizes,
     fetch,
-    ids,
+    index.ids,
     captions,
     data.fingerprint,
     lambda: pair_index.keys(index),

@@ -13,12 +13,13 @@ import shutil
 from typing import NamedTuple
 import unicodedata
 import uuid
+import zlib
 
 from jaxtyping import Int, UInt64
 import numpy as np
 
 from nuclr_jax.data.keys import Keys, content_keys
-from nuclr_jax.types import Sizes
+from nuclr_jax.types import Sides, Sizes
 
 
 class PairIndex(NamedTuple):
@@ -35,6 +36,19 @@ class PairIndex(NamedTuple):
   def sizes(self) -> Sizes:
     """How many pairs, images and texts there are."""
     return Sizes(len(self.record), len(self.image_hash), len(self.text_hash))
+
+  @property
+  def checksum(self) -> int:
+    """Of the contents; ids that mean something else have another one."""
+    return zlib.crc32(self.text_hash, zlib.crc32(self.image_hash))
+
+  def ids(self, pair_ids: np.ndarray) -> Sides:
+    """The image id and the text id of pairs."""
+    return Sides(self.image_id[pair_ids], self.text_id[pair_ids])
+
+  def pairs_of_texts(self, text_ids: np.ndarray) -> np.ndarray:
+    """The first pair of each text."""
+    return np.unique(self.text_id, return_index=True)[1][text_ids]
 
 
 class _Words(dict):
