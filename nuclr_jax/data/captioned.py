@@ -22,7 +22,6 @@ from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.data.transforms import NUM_RANDOM
 from nuclr_jax.types import Batch
 
-SCANNED = 256  # records read at a time
 REPORTED = 10.0  # seconds between two lines of progress
 
 log = logging.getLogger(__name__)
@@ -97,12 +96,8 @@ def pictures(
 
 def captions(data: Captioned) -> list[str]:
   """The captions of all pairs, by pair id."""
-  found = []
-  for start in range(0, data.num_records, SCANNED):
-    stop = min(start + SCANNED, data.num_records)
-    for row in data.read(np.arange(start, stop)):
-      found += row.captions
-  return found
+  rows = prepared.rows(data.read, data.num_records)
+  return [caption for row in rows for caption in row.captions]
 
 
 def source(
@@ -159,13 +154,11 @@ def source(
     )
 
   def captions(text_ids):
-    pairs, found = index.pairs_of_texts(text_ids), []
-    for start in range(0, len(pairs), SCANNED):
-      some = pairs[start : start + SCANNED]
-      rows = data.read(index.record[some])
-      which = zip(rows, index.caption[some], strict=True)
-      found += [row.captions[i] for row, i in which]
-    return found
+    pairs = index.pairs_of_texts(text_ids)
+    records = index.record[pairs]
+    rows = prepared.rows(lambda i: data.read(records[list(i)]), len(pairs))
+    which = zip(rows, index.caption[pairs], strict=True)
+    return [row.captions[i] for row, i in which]
 
   return Source(
     index.sizes,
@@ -206,14 +199,12 @@ def _scan(read, data: prepared.Split) -> PairIndex:
   log.info("numbering the pairs of %s, once", data.name)
   image, count, caption, empty = [], [], [], 0
   began = shown = time.monotonic()
-  for start in range(0, data.length, SCANNED):
-    numbers = np.arange(start, min(start + SCANNED, data.length))
-    for row in read(numbers):
-      image.append(pair_index.content_hash(row.image))
-      count.append(len(row.captions))
-      for text in map(pair_index.canonical, row.captions):
-        empty += not text
-        caption.append(pair_index.content_hash(text.encode()))
+  for row in prepared.rows(read, data.length):
+    image.append(pair_index.content_hash(row.image))
+    count.append(len(row.captions))
+    for text in map(pair_index.canonical, row.captions):
+      empty += not text
+      caption.append(pair_index.content_hash(text.encode()))
     now = time.monotonic()
     if now > shown + REPORTED:
       shown = now

@@ -78,10 +78,11 @@ def convert(
 
 
 def _check_template(folder, split) -> None:
-  usual = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-  found = split.get("filepathTemplate", usual)
-  if found != usual:
-    raise ValueError(f"{folder} names its files {found}, known is {usual} only")
+  found = split.get("filepathTemplate", prepared.TEMPLATE)
+  if found != prepared.TEMPLATE:
+    raise ValueError(
+      f"{folder} names its files {found}, known is {prepared.TEMPLATE} only"
+    )
 
 
 def _copy(old: pathlib.Path, new: pathlib.Path, length: int) -> None:
@@ -89,7 +90,7 @@ def _copy(old: pathlib.Path, new: pathlib.Path, length: int) -> None:
   from array_record.python import array_record_module
 
   writer = array_record_module.ArrayRecordWriter(
-    os.fspath(new), "group_size:1,uncompressed"
+    os.fspath(new), prepared.WRITER_OPTIONS
   )
   count = 0
   try:

@@ -15,6 +15,7 @@ import numpy as np
 Image = UInt8[np.ndarray, "height width 3"]
 Picture = UInt8[np.ndarray, "size size 3"]
 
+ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 TRIES = 10  # of a random crop
 # Of the uniform numbers that an image gets, a random crop takes so many.
 CROP_NUMBERS = 2 * TRIES + 3

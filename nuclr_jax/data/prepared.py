@@ -1,6 +1,6 @@
 """Prepared TFDS data sets (array_record), found by name, read by record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -9,6 +9,9 @@ import zlib
 from nuclr_jax.data import sources
 
 INFO = "dataset_info.json"
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # names of files
+WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG would not gain from more
+SCANNED = 256  # records read at a time
 
 
 class Split(NamedTuple):
@@ -40,7 +43,7 @@ def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
   for root in roots:
     # `name` itself if it is an absolute path
     folder = root / pathlib.Path(name).expanduser()
-    found = [] if not folder.is_dir() else _versions(folder)
+    found = versions(folder)
     configurations = {path.parent for path in found}
     if len(configurations) > 1:
       raise ValueError(
@@ -57,6 +60,32 @@ def find(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
   )
 
 
+def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
+  """Opens a prepared data set.
+
+  Args:
+    name: See `find`.
+    data_dir: See `find`.
+
+  Returns:
+    Its TFDS builder, which reads only.
+
+  Raises:
+    ValueError: If there is none, or it is in another format than array_record.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = os.fspath(find(name, data_dir))
+  builder = tfds.builder_from_directory(folder)
+  kind = builder.info.file_format.value
+  if kind != "array_record":
+    raise ValueError(
+      f"{folder} is in the format {kind}, which cannot be read at random "
+      f"places; convert it once with nuclr convert --input={folder}"
+    )
+  return builder
+
+
 def split_names(
   name: str, data_dir: str | os.PathLike | None = None
 ) -> list[str]:
@@ -67,12 +96,9 @@ def split_names(
     data_dir: See `find`.
 
   Raises:
-    ValueError: If there is no such data set.
+    ValueError: See `open_builder`.
   """
-  import tensorflow_datasets as tfds
-
-  folder = os.fspath(find(name, data_dir))
-  return sorted(tfds.builder_from_directory(folder).info.splits)
+  return sorted(open_builder(name, data_dir).info.splits)
 
 
 def open_split(
@@ -91,15 +117,8 @@ def open_split(
   """
   import tensorflow_datasets as tfds
 
-  folder = find(name, data_dir)
-  builder = tfds.builder_from_directory(os.fspath(folder))
-  kind = builder.info.file_format.value
-  if kind != "array_record":
-    raise ValueError(
-      f"{folder} is in the format {kind}, which cannot be read at random "
-      f"places; convert it once with nuclr convert --input={folder}"
-    )
-  known = builder.info.splits
+  builder = open_builder(name, data_dir)
+  folder, known = pathlib.Path(builder.data_dir), builder.info.splits
   base = split.partition("[")[0]
   if base not in known:
     raise ValueError(f"{folder} has no split {base!r}; it has {sorted(known)}")
@@ -132,8 +151,21 @@ def open_split(
   )
 
 
-def _versions(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Folders of versions in or at most two levels below a folder."""
+def rows(
+  read: Callable[[Sequence[int]], list[Any]], length: int
+) -> Iterator[Any]:
+  """All records in order, `SCANNED` of them read at a time.
+
+  Example:
+    >>> list(rows(lambda numbers: [10 * i for i in numbers], 3))
+    [0, 10, 20]
+  """
+  for start in range(0, length, SCANNED):
+    yield from read(range(start, min(start + SCANNED, length)))
+
+
+def versions(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Folders of prepared versions in or at most two levels below a folder."""
   levels = ("", "*/", "*/*/")
   found = [p for level in levels for p in folder.glob(level + INFO)]
   return [

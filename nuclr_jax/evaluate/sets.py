@@ -18,7 +18,6 @@ from nuclr_jax.data.sources import Pictures
 from nuclr_jax.evaluate import driver, prompts
 from nuclr_jax.evaluate.driver import Evaluator, ImageTextSet, LabelledSet
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 TEST_SPLITS = ("test", "validation", "val")
 
 
@@ -156,8 +155,7 @@ def class_folder(
 ) -> pathlib.Path | None:
   """The folder of classes that a place is, if it is no prepared data set."""
   folder = sources.cache_dir(data_dir) / pathlib.Path(place.source).expanduser()
-  is_folder = folder.is_dir() and not any(folder.rglob(prepared.INFO))
-  return folder if is_folder else None
+  return folder if folder.is_dir() and not prepared.versions(folder) else None
 
 
 def zero_shot_when_asked(place: Place, **options) -> Evaluator:
@@ -194,7 +192,7 @@ def _of_folder(folder, split, to_picture) -> Found:
   paths, label = [], []
   for i, name in enumerate(classes):
     files = sorted((folder / name).iterdir())
-    found = [x for x in files if x.suffix.lower() in SUFFIXES]
+    found = [x for x in files if x.suffix.lower() in images.ENDINGS]
     paths += found
     label += [i] * len(found)
   if not paths:
@@ -252,11 +250,5 @@ def _of_data_set(place, split, to_picture, data_dir) -> Found:
     rows = [row[image] for row in data.read(numbers)]
     return np.stack(images.in_threads(lambda x: to_picture(x, data.name), rows))
 
-  labels = [
-    int(row[label])
-    for start in range(0, data.length, captioned.SCANNED)
-    for row in data.read(
-      range(start, min(start + captioned.SCANNED, data.length))
-    )
-  ]
+  labels = [int(row[label]) for row in prepared.rows(data.read, data.length)]
   return fetch, np.array(labels), data.features[label].names

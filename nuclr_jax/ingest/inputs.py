@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.data import fields, prepared
+from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.ingest import readers, tables
 from nuclr_jax.ingest.parts import Part
 
@@ -149,7 +150,7 @@ def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   for place, folders, names in os.walk(folder):
     folders.sort()
     for name in sorted(names):
-      if name.lower().endswith(readers.IMAGES) and not name.startswith("."):
+      if name.lower().endswith(ENDINGS) and not name.startswith("."):
         yield pathlib.Path(place, name)
 
 
@@ -170,17 +171,9 @@ def _plan_images(split, folders) -> Plan:
 
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
-  import tensorflow_datasets as tfds
-
   name, _, own_split = name.partition(":")
-  folder = prepared.find(name, data_dir)
-  builder = tfds.builder_from_directory(str(folder))
-  kind = builder.info.file_format.value
-  if kind != "array_record":
-    raise ValueError(
-      f"{folder} is in the format {kind}, which has no random access; "
-      f"convert it once with nuclr convert --input={folder}"
-    )
+  builder = prepared.open_builder(name, data_dir)
+  folder = pathlib.Path(builder.data_dir)
   fields.image_field(builder.info.features)  # fail early
   fields.caption_field(builder.info.features)
   own_split = own_split or split
@@ -188,7 +181,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   starts = range(0, length, PART_SIZE)
   read = partial(readers.read_tfds, str(folder), own_split)
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
-  stamps = [[own_split, length, 0], _stamp(folder / "dataset_info.json")]
+  stamps = [[own_split, length, 0], _stamp(folder / prepared.INFO)]
   return Plan([Part(split, part) for part in parts], stamps)
 
 

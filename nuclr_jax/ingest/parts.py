@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import pair_index
+from nuclr_jax.data import pair_index, prepared
 
 MIN_SIZE = 16  # pixels a side
 QUALITY = 95  # of images that are not JPEG as they come
@@ -96,7 +96,7 @@ def write(
   encode, num_bytes, rejected = features().serialize_example, 0, 0
   images, counts, captions = [], [], []
   writer = array_record_module.ArrayRecordWriter(
-    temporary[0], "group_size:1,uncompressed"
+    temporary[0], prepared.WRITER_OPTIONS
   )
   with quiet(), open(temporary[1], "w", encoding="utf-8") as listed:
     for found in check(part.read(), max_size=max_size):

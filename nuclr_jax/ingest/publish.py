@@ -17,13 +17,11 @@ import shutil
 import numpy as np
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import pair_index, sources
+from nuclr_jax.data import pair_index, prepared, sources
 from nuclr_jax.ingest import parts
 
 log = logging.getLogger(__name__)
 
-INFO = "dataset_info.json"
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 DESCRIPTION = "Images with captions, from nuclr ingest."
 HASHES = ("image_hash", "num_captions", "caption_hash")
 
@@ -59,7 +57,7 @@ def publish(
     infos += _publish_split(split, stems[split], name, stage, target)
   _write_info(infos, stage, folder)
   if there:
-    for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
+    for path in sorted(stage.iterdir(), key=lambda x: x.name == prepared.INFO):
       old = folder / path.name
       if old.is_dir():
         shutil.rmtree(old)
@@ -77,8 +75,8 @@ def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:
   """
   if not folder.exists():
     return {}
-  if not (folder / INFO).exists():
-    raise sources.damaged(folder / INFO, "it is missing")
+  if not (folder / prepared.INFO).exists():
+    raise sources.damaged(folder / prepared.INFO, "it is missing")
   info = tfds.builder_from_directory(os.fspath(folder)).info
   if sorted(info.features) != sorted(parts.features()):
     raise ValueError(
@@ -128,7 +126,7 @@ def _publish_split(
     return []
   template = tfds.core.ShardedFileTemplate(
     data_dir=os.fspath(target),
-    template=TEMPLATE,
+    template=prepared.TEMPLATE,
     dataset_name=name,
     split=split,
     filetype_suffix="array_record",

@@ -11,10 +11,10 @@ import pathlib
 import tarfile
 
 from nuclr_jax.data import fields
+from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.ingest.parts import Item, Rejected
 from nuclr_jax.ingest.tables import BROKEN, NO_IMAGE, Row
 
-IMAGES = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 DAMAGED = "damaged file"
 BLOCK = 512  # bytes, of a tar file
 
@@ -149,7 +149,7 @@ def _members(file) -> tuple[dict, bool]:
         if not member.isfile() or not stem:
           continue
         key = os.path.join(folder, stem)
-        kind = "image" if f".{ending.lower()}" in IMAGES else ending.lower()
+        kind = "image" if f".{ending.lower()}" in ENDINGS else ending.lower()
         count = 0
         while kind in items.get((key, count), ()):
           count += 1
