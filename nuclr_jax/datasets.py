@@ -134,9 +134,10 @@ def image_text(
   from nuclr_jax.data import tokenizer as tokenizers
   from nuclr_jax.evaluate import sets
 
-  for place in (*sets.places(zero_shot), *sets.places(probes)):
+  classified, probed = sets.places(zero_shot), sets.places(probes)
+  for place in (*classified, *probed):
     sets.check(place, data_dir)
-  for place in sets.places(probes):
+  for place in probed:
     sets.check(place._replace(split=None), data_dir, split="train")
   place = sets.parse(train)
   pairs = captioned.open_split(place.source, place.split or "train", data_dir)
@@ -158,9 +159,9 @@ def image_text(
     for split, names in (("validation", validation), ("test", test))
   }
   evaluators = _retrieval_evaluators(retrieval)
-  for place in sets.places(zero_shot):
+  for place in classified:
     evaluators["test"].append(sets.zero_shot_when_asked(place, **options))
-  for place in sets.places(probes):
+  for place in probed:
     evaluators["test"].append(sets.probe_when_asked(place, **options))
   return Data(
     train=captioned.source(

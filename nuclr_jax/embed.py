@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from nuclr_jax import checkpoint, experiment, restore, settings, train
-from nuclr_jax.data import images, pair_index
+from nuclr_jax.data import images
 from nuclr_jax.data.cached import ARRAYS, IMAGES, TEXTS
 from nuclr_jax.evaluate import driver
 from nuclr_jax.ingest import parts
@@ -152,13 +152,8 @@ def write(
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
   """Items whose texts can be written; empty captions are rejected."""
   for item in items:
-    item = item._replace(key=parts.clean(item.key))
-    if isinstance(item, parts.Item):
-      captions = [parts.clean(caption).strip() for caption in item.captions]
-      kept = [x for x in captions if pair_index.canonical(x)]
-      for _ in captions[len(kept) :]:
-        yield parts.Rejected(item.key, item.source, parts.EMPTY_CAPTION)
-      item = item._replace(captions=kept)
+    item, empty = parts.tidy(item)
+    yield from empty
     yield item
 
 

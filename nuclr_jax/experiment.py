@@ -96,6 +96,7 @@ def build(
     frozen=tuple(
       x
       for x in ("image", "text")
+      # By its own name, or by a pattern of everything below it.
       if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )

@@ -15,7 +15,7 @@ from absl import app, flags
 import common
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import NamedSharding
 import targets
 
 from nuclr_jax import objectives, sharding, tiles
@@ -33,8 +33,7 @@ OFFLOAD = flags.DEFINE_bool("offload_rows", False, "As in a config; TPUs only.")
 
 def compile_for(target: str, batch: int, dim: int):
   """NUCLR's forward, backward and state update on a target."""
-  found = targets.devices(target)
-  mesh = Mesh(found, ("data",), axis_types=(AxisType.Auto,))
+  mesh = targets.mesh(target)
   split, whole = (
     NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
   )

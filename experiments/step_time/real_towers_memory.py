@@ -12,7 +12,6 @@ import sys
 from absl import app, flags
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh
 import targets
 
 from nuclr_jax import (
@@ -36,7 +35,7 @@ LENGTH, VOCABULARY = 30, 30_522
 
 def compile_for(target: str, batch: int):
   """The train step of configs/cc3m.py on a target."""
-  mesh = Mesh(targets.devices(target), ("data",), axis_types=(AxisType.Auto,))
+  mesh = targets.mesh(target)
   model = models.towers(
     image_shape=(SIZE.value, SIZE.value, 3),
     vocab_size=VOCABULARY,

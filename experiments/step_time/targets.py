@@ -5,6 +5,7 @@ import re
 
 import jax
 from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
 
 # What XLA wants to know of the GPU, from its data sheet and CUDA's limits.
 H200 = """
@@ -39,6 +40,12 @@ def prepare() -> None:
   jax.config.update("jax_platforms", "cpu")
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+
+
+def mesh(target: str) -> Mesh:
+  """A mesh of all of a target's devices."""
+  found = devices(target)
+  return Mesh(found, ("data",), axis_types=(AxisType.Auto,))
 
 
 def devices(target: str) -> list:

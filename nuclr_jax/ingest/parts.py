@@ -144,13 +144,11 @@ def check(
   """
   keys = set()
   for item in found:
-    item = item._replace(key=clean(item.key), source=clean(item.source))
+    item, empty = tidy(item)
     if isinstance(item, Rejected):
       yield item
       continue
-    captions = [clean(caption).strip() for caption in item.captions]
-    kept = [caption for caption in captions if pair_index.canonical(caption)]
-    reason = "" if kept else "no caption"
+    reason = "" if item.captions else "no caption"
     if item.key in keys:
       reason = "duplicate key"
     keys.add(item.key)
@@ -161,9 +159,26 @@ def check(
     if reason:
       yield Rejected(item.key, item.source, reason)
       continue
-    for _ in captions[len(kept) :]:
-      yield Rejected(item.key, item.source, EMPTY_CAPTION)
-    yield item._replace(image=image, captions=kept)
+    yield from empty
+    yield item._replace(image=image)
+
+
+def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
+  """An item whose texts can be written, and its empty captions apart.
+
+  Example:
+    >>> item, empty = tidy(Item("a", "x.tar", b"", [" a dog ", "?!"]))
+    >>> item.captions, len(empty)
+    (['a dog'], 1)
+  """
+  item = item._replace(key=_clean(item.key), source=_clean(item.source))
+  if isinstance(item, Rejected):
+    return item, []
+  captions = [_clean(caption).strip() for caption in item.captions]
+  kept = [caption for caption in captions if pair_index.canonical(caption)]
+  rejected = Rejected(item.key, item.source, EMPTY_CAPTION)
+  empty = [rejected] * (len(captions) - len(kept))
+  return item._replace(captions=kept), empty
 
 
 def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
@@ -273,6 +288,6 @@ def _check_length(path: str, length: int) -> None:
     )
 
 
-def clean(text: str) -> str:
+def _clean(text: str) -> str:
   """Text that UTF-8 can write."""
   return text.encode("utf-8", "replace").decode()
