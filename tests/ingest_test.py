@@ -40,7 +40,9 @@ def test_splits_are_added_and_never_changed(tmp_path, caplog):
   half_removed = folder.parent / "incomplete" / "part-00000.npz"
   half_removed.parent.mkdir()
   half_removed.write_bytes(b"")
-  make("test", "train")
+  with pytest.raises(ValueError, match="split train already, of another input"):
+    make("test", "train")
+  make("train", "train")
   assert not half_removed.parent.exists()
   assert "split train is in" in caplog.text
   assert [row[1] for row in read(folder, "train")] == PHOTOS[:2]
@@ -206,7 +208,7 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
   caplog.set_level("INFO")
   ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
   assert seen[3:] == ["part-00002"]
-  assert "parts 3/3" in caplog.text and "ETA" in caplog.text
+  assert "3 of 3 parts" in caplog.text and "ETA" in caplog.text
 
 
 def test_two_at_once(tmp_path):

@@ -288,6 +288,12 @@ def test_karpathys_splits(tmp_path):
     assert read(folder, split) == [
       (f"sub/{i}.jpg", PHOTOS[i], [CAPTIONS[i], f"and {i}"]) for i in numbers
     ]
+  options = {"images": tmp_path / "photos"}
+  table = f"{tmp_path}/x.json"
+  one = inputs.plan(table, split="test", **options)
+  assert {part.split for part in one.parts} == {"test"}
+  with pytest.raises(ValueError, match=r"'train', 'validation'\], not tests"):
+    inputs.plan(table, split="tests", **options)
 
 
 MESSAGES = [

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 def plan(
   given: str,
   *,
-  split: str,
+  split: str | None = None,
   data_dir: str | os.PathLike | None = None,
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
@@ -49,7 +49,8 @@ def plan(
   Args:
     given: A path, a pattern or a folder, several of them with commas, or
       tfds:NAME or tfds:NAME:SPLIT.
-    split: The split that is made, if the input does not say it.
+    split: The split that is made, "train" by default; of a table that names
+      splits, as Karpathy's, all of them by default.
     data_dir: Where prepared TFDS data sets are.
     images: Folder that the paths of a table start from.
     image_column: Column of the images.
@@ -58,6 +59,7 @@ def plan(
   Raises:
     ValueError: If nothing is there, or it is not understood.
   """
+  only, split = split, split or "train"
   if images is not None and not pathlib.Path(images).is_dir():
     raise ValueError(f"--images={images} is not a folder")
   if given.startswith("tfds:"):
@@ -82,7 +84,8 @@ def plan(
     how = dict(zip(("image_column", "caption_column"), columns, strict=True))
     how |= {"split": split, "images": images}
     rows = (row for path in paths for row in tables.read(path, **how))
-    parts = [part for x in tables.join(rows).items() for part in _cut(*x)]
+    splits = _chosen(tables.join(rows), only, given)
+    parts = [part for x in splits.items() for part in _cut(*x)]
   else:
     raise ValueError(
       f"--input={given} is of the kinds {', '.join(sorted(kinds))}; name files "
@@ -143,6 +146,18 @@ def _of_split(
     )
   log.info("of %s only the files of split %s are read", folder, split)
   return [path for path, x in zip(paths, own, strict=True) if x == split]
+
+
+def _chosen(
+  splits: dict[str, list], only: str | None, given: str
+) -> dict[str, list]:
+  """The one split that is wanted, or all."""
+  if only is None or set(splits) <= {only}:
+    return splits
+  if only not in splits:
+    raise ValueError(f"{given} has the splits {sorted(splits)}, not {only}")
+  log.info("of %s only the split %s is read", given, only)
+  return {only: splits[only]}
 
 
 def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:

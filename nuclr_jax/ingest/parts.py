@@ -21,6 +21,7 @@ from nuclr_jax.data import pair_index, prepared
 
 MIN_SIZE = 16  # pixels a side
 QUALITY = 95  # of images that are not JPEG as they come
+NO_CAPTION = "no caption"
 EMPTY_CAPTION = "empty caption"  # the item stays, with its other captions
 
 
@@ -148,7 +149,7 @@ def check(
     if isinstance(item, Rejected):
       yield item
       continue
-    reason = "" if item.captions else "no caption"
+    reason = "" if item.captions else NO_CAPTION
     if item.key in keys:
       reason = "duplicate key"
     keys.add(item.key)

@@ -6,13 +6,14 @@ replaced, which is the last step.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 import json
 import logging
 import os
 import pathlib
 import shutil
+from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -30,6 +31,7 @@ def publish(
   written: Sequence[tuple[str, pathlib.Path]],
   work: pathlib.Path,
   folder: pathlib.Path,
+  options: Mapping[str, Any],
 ) -> None:
   """Makes a data set of finished parts, or adds their splits to one.
 
@@ -37,6 +39,7 @@ def publish(
     written: Split and stem of each part, see `parts.write`.
     work: Folder of the parts; it is removed at the end.
     folder: The data set, DATA_DIR/NAME/VERSION.
+    options: What the splits are made of, and how, see `check_same`.
 
   Raises:
     ValueError: If there is no record at all.
@@ -55,6 +58,8 @@ def publish(
   for split in stems:
     target = folder if there else stage
     infos += _publish_split(split, stems[split], name, stage, target)
+    made_of = json.dumps(options, default=os.fspath)
+    (stage / _made_of(name, split)).write_text(made_of)
   _write_info(infos, stage, folder)
   if there:
     for path in sorted(stage.iterdir(), key=lambda x: x.name == prepared.INFO):
@@ -65,6 +70,23 @@ def publish(
   else:
     stage.rename(folder)
   shutil.rmtree(work)
+
+
+def check_same(
+  folder: pathlib.Path, split: str, options: Mapping[str, Any]
+) -> None:
+  """Raises ValueError if a split that is there was made of something else."""
+  path = folder / _made_of(folder.parent.name, split)
+  if not path.exists():
+    return  # of an earlier version
+  before = json.loads(path.read_text())
+  options = json.loads(json.dumps(options, default=os.fspath))
+  other = [x for x in options if options[x] != before.get(x)]
+  if other:
+    raise ValueError(
+      f"{folder} has a split {split} already, of another {', '.join(other)}; "
+      "choose another --split or --dataset, or delete the folder"
+    )
 
 
 def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:
@@ -210,6 +232,10 @@ def _rejections(paths: Sequence[pathlib.Path]) -> Iterator[dict[str, str]]:
 
 def _listed(name: str, split: str) -> str:
   return f"{name}-{split}.rejected.jsonl"
+
+
+def _made_of(name: str, split: str) -> str:
+  return f"{name}-{split}.input.json"
 
 
 def _file(stem: pathlib.Path, ending: str) -> pathlib.Path:

@@ -9,7 +9,6 @@ out is listed beside the records, with the reason.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
-import datetime
 import fcntl
 import json
 import logging
@@ -20,8 +19,8 @@ import re
 import shutil
 import signal
 import threading
-import time
 
+from nuclr_jax import host
 from nuclr_jax.data import sources
 from nuclr_jax.ingest import inputs, parts, publish
 
@@ -29,7 +28,6 @@ log = logging.getLogger(__name__)
 
 VERSION = "1.0.0"
 FORMAT = 1  # of unfinished work; a change makes it begin anew
-LOG_SECONDS = 10.0
 
 
 def ingest(
@@ -37,7 +35,7 @@ def ingest(
   name: str,
   *,
   data_dir: str | os.PathLike | None = None,
-  split: str = "train",
+  split: str | None = None,
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
@@ -53,12 +51,12 @@ def ingest(
   Args:
     input: Files of img2dataset (tar or parquet), an annotation table, a folder
       of images with texts, or `tfds:NAME`; also a pattern, a folder of such
-      files or a list with commas. Tables of Karpathy's kind make all their
-      splits; of `tfds:NAME` the split of the same name is taken, of
-      `tfds:NAME:SPLIT` the one that is named.
+      files or a list with commas. Of `tfds:NAME` the split of the same name is
+      taken, of `tfds:NAME:SPLIT` the one that is named.
     name: Name of the data set.
     data_dir: Where data sets are, see `sources.cache_dir`.
-    split: Name of the split.
+    split: Name of the split, "train" by default. Tables of Karpathy's kind
+      make all their splits by default, else only this one.
     images: Folder that the paths of a table start from.
     image_column: Column of the images, if it has no usual name.
     caption_column: Column of the captions, likewise.
@@ -71,13 +69,14 @@ def ingest(
 
   Raises:
     ValueError: If the input is not understood or nothing in it is good, or if
-      unfinished work of other inputs or options is in the way.
+      such a split, or unfinished work, of other inputs or options is in the
+      way.
 
   Example:
     >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
     PosixPath('/home/me/.cache/nuclr_jax/cc3m/1.0.0')
   """
-  _check(name, split, max_size, workers)
+  _check(name, split or "train", max_size, workers)
   home = sources.cache_dir(data_dir) / name
   folder, work = home / VERSION, home / "incomplete"
   if images is not None:
@@ -96,18 +95,20 @@ def ingest(
     there = publish.splits(folder)
     _remove_leftovers(work, there)
     todo = [part for part in plan.parts if part.split not in there]
-    for old in set(splits) & set(there):
+    options |= {"max_size": max_size, "input": plan.files}
+    for old in sorted(set(splits) & set(there)):
+      publish.check_same(folder, old, options)
       log.info("split %s is in %s already; it stays as it is", old, folder)
     if todo or not plan.parts:
-      options |= {"max_size": max_size, "part_size": inputs.PART_SIZE}
       made = list(dict.fromkeys(part.split for part in todo))
-      options |= {"format": FORMAT, "splits": made, "input": plan.files}
-      _begin(work, options)
+      how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
+      _begin(work, options | how)
       _write_parts(todo, work, max_size, workers or _num_cores())
       publish.publish(
         [(part.split, _stem(work, i)) for i, part in enumerate(todo)],
         work,
         folder,
+        options,
       )
   return folder
 
@@ -192,21 +193,10 @@ def _write_parts(
   ]
   log.info("%d parts, of which %d are to be read", len(todo), len(jobs))
   done, images, rejected = len(todo) - len(jobs), 0, 0
-  start = last = time.monotonic()
+  show = host.progress("parts", len(todo), start=done)
   for count, counts in enumerate(_results(jobs, max_size, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
-    now = time.monotonic()
-    if now - last < LOG_SECONDS and count < len(jobs):
-      continue
-    last, seconds = now, now - start
-    log.info(
-      "parts %d/%d  images/s %.0f  rejected %d  ETA %s",
-      done + count,
-      len(todo),
-      images / seconds,
-      rejected,
-      datetime.timedelta(seconds=round(seconds / count * (len(jobs) - count))),
-    )
+    show(done + count, f"{images} images, {rejected} rejected")
 
 
 def _results(

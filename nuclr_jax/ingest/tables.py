@@ -14,7 +14,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.fields import captions_of
-from nuclr_jax.ingest.parts import Rejected
+from nuclr_jax.ingest.parts import NO_CAPTION, Rejected
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = "caption title text captions".split()
@@ -185,6 +185,10 @@ def _from_json(path, columns) -> Iterator[tuple]:
         names.get(row.get("image_id")),
       )
       yield None, place, name, captions_of(row, "caption") if name else NO_IMAGE
+    described = {x.get("image_id") for x in found["annotations"]}
+    for key, name in names.items():
+      if key not in described:
+        yield None, name or f"image {key}", None, NO_CAPTION
   elif _has_lists(found, "images") and "sentences" in found["images"][0]:
     for number, row in enumerate(found["images"]):
       split = row.get("split", "train")
