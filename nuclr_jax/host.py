@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterator
 import contextlib
 import ctypes
 import logging
+import math
 import signal
 import threading
+import time
+
+REPORTED = 10.0  # seconds between two lines about long work
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +26,55 @@ def show_progress(*, process: int = 0) -> None:
   logger.addHandler(handler)
   logger.setLevel(logging.WARNING if process else logging.INFO)
   logger.propagate = False
+
+
+def progress(
+  what: str, total: int | None = None, *, start: int = 0
+) -> Callable[..., None]:
+  """Makes `show(done, more)`, which logs how far work is, some seconds apart.
+
+  Args:
+    what: What is counted, such as "records of cc3m".
+    total: How many there are, if that is known; then an ETA is logged.
+    start: How many were done before.
+
+  Example:
+    >>> show = progress("records", 3)
+    >>> for done in (1, 2, 3):
+    ...   show(done)
+  """
+  began = shown = time.monotonic()
+
+  def show(done: int, more: str = "") -> None:
+    nonlocal shown
+    now = time.monotonic()
+    if now < shown + REPORTED and done != total:
+      return
+    shown, rate = now, (done - start) / max(now - began, 1e-9)
+    if total is None:
+      log.info("%d %s  %.3g/s  %s", done, what, rate, more)
+    else:
+      left = duration((total - done) / rate) if rate else "unknown"
+      line = "%d of %d %s  %.3g/s  %s  ETA %s"
+      log.info(line, done, total, what, rate, more, left)
+
+  return show
+
+
+def duration(seconds: float) -> str:
+  """Minutes and seconds, or hours too.
+
+  Example:
+    >>> duration(62), duration(3600), duration(float("inf"))
+    ('1:02', '1:00:00', 'an unknown time')
+  """
+  if not math.isfinite(seconds):
+    return "an unknown time"
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+  return f"{minutes}:{rest:02d}"
 
 
 def keep_memory() -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 from tensorboardX import SummaryWriter
 
-from nuclr_jax import processes
+from nuclr_jax import host, processes
 from nuclr_jax.types import Metrics, flatten
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ FREE = (
   "offload_rows",
   "log_every",
   "eval_every",
+  "eval_every_epochs",
   "checkpoint_every",
   "max_checkpoints",
   "keep_best",
@@ -210,9 +211,8 @@ def progress(
       (first_time, first_step), (last_time, last_step) = marks[0], marks[-1]
       rate = (step - last_step) / (now - last_time)
       mean = (step - first_step) / (now - first_time)
-      left = round((num_steps - step) / mean)
       line += f"  {rate:.1f} steps/s  {rate * batch_size:,.0f} pairs/s"
-      line += f"  ETA {left // 60}:{left % 60:02d}"
+      line += f"  ETA {host.duration((num_steps - step) / mean)}"
     log.info(line)
     marks[1:] = [(now, step)]
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 import logging
 import os
-import time
 from typing import NamedTuple
 
 import numpy as np
 
+from nuclr_jax import host
 from nuclr_jax.data import (
   fields,
   images,
@@ -21,8 +21,6 @@ from nuclr_jax.data.sources import Source
 from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.data.transforms import NUM_RANDOM
 from nuclr_jax.types import Batch
-
-REPORTED = 10.0  # seconds between two lines of progress
 
 log = logging.getLogger(__name__)
 
@@ -198,24 +196,14 @@ def _scan(read, data: prepared.Split) -> PairIndex:
   """Reads all records once, to number the pairs."""
   log.info("numbering the pairs of %s, once", data.name)
   image, count, caption, empty = [], [], [], 0
-  began = shown = time.monotonic()
+  show = host.progress(f"records of {data.name}", data.length)
   for row in prepared.rows(read, data.length):
     image.append(pair_index.content_hash(row.image))
     count.append(len(row.captions))
     for text in map(pair_index.canonical, row.captions):
       empty += not text
       caption.append(pair_index.content_hash(text.encode()))
-    now = time.monotonic()
-    if now > shown + REPORTED:
-      shown = now
-      left = (now - began) / len(image) * (data.length - len(image))
-      log.info(
-        "%d of %d records  ETA %d:%02d",
-        len(image),
-        data.length,
-        left // 60,
-        left % 60,
-      )
+    show(len(image))
   if empty:
     log.warning("%s: %d captions have no word", data.name, empty)
   return pair_index.build(

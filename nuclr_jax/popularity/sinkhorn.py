@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 import numpy as np
 
+from nuclr_jax import host
 from nuclr_jax.popularity.problem import (
   Problem,
   denominators,
@@ -76,7 +77,7 @@ def iterate(
         iteration,
         residual,
         tolerance,
-        _duration(left),
+        host.duration(left),
       )
     b = _extrapolate(past, b, step - step.mean())
   return Run(b, residual, iteration)
@@ -104,10 +105,3 @@ def _extrapolate(past: _Past, point, step) -> np.ndarray:
   steps = np.diff(past.steps, axis=0).T
   mix, *_ = np.linalg.lstsq(steps, step, rcond=1e-6)
   return point + step - (points + steps) @ mix
-
-
-def _duration(seconds: float) -> str:
-  if not math.isfinite(seconds):
-    return "an unknown time"
-  minutes, rest = divmod(round(seconds), 60)
-  return f"{minutes}:{rest:02d}"
