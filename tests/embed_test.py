@@ -144,7 +144,7 @@ def test_pairs_of_rows(folders):
   np.testing.assert_array_equal(batch.image, data.image[batch.pair_id // 2])
   np.testing.assert_array_equal(batch.text, data.text[batch.pair_id])
   captions = source.captions(batch.text_id)
-  rows = cached.lookup([data]).encode(captions)
+  rows = cached.Lookup([data]).encode(captions)
   np.testing.assert_array_equal(rows, batch.text)
   keys = source.keys()
   assert [len(x) for x in keys] == [500, 250, 500]
@@ -184,7 +184,13 @@ def test_errors(folders, tmp_path):
     cached.read(tmp_path)
   data = cached.read(folders / "train")
   with pytest.raises(ValueError, match="no cached embedding of 'a dog'"):
-    cached.lookup([data]).encode(["a dog"])
+    cached.Lookup([data]).encode(["a dog"])
+  other = data._replace(text=data.text[::-1])
+  with pytest.raises(ValueError, match="two different rows; embed all"):
+    cached.Lookup([data, other])
+  narrow = data._replace(image=data.image[:, 1:])
+  with pytest.raises(ValueError, match="different widths"):
+    cached.Lookup([data, narrow])
   np.save(tmp_path / "image.npy", np.zeros((3, 2), np.float32))
   for name in ("text.npy", cached.IMAGES, cached.TEXTS):
     (tmp_path / name).write_bytes((folders / "train" / name).read_bytes())

@@ -46,6 +46,19 @@ def per_class(found, label):
   return np.mean([np.mean(found[label == c] == c) for c in np.unique(label)])
 
 
+def test_a_class_that_nobody_learned_is_never_right(devices):
+  rng = np.random.default_rng(3)
+  label = np.repeat([0, 2, 3], 10)
+  x = np.eye(4)[label] + 0.01 * rng.normal(size=(30, 4))
+  for classify in (
+    probe.mean_classifier,
+    functools.partial(probe.nearest_neighbours, k=3),
+    functools.partial(probe.linear_probe, l2=(1e-3,)),
+  ):
+    train = x[label < 3], label[label < 3]  # neither 1 nor 3
+    assert classify(*train, x, label)["top1"] == pytest.approx(2 / 3)
+
+
 class TestMeanClassifier:
   def test_nearest_mean(self, digits, devices):
     train, train_label, test, test_label = digits

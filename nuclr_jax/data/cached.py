@@ -21,6 +21,8 @@ from nuclr_jax.data.sources import Source
 from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
+COMPARED = 500  # repeated captions, to see that all folders are of one model
+TOLERANCE = 0.05  # of a row's norm, as bfloat16 on other devices may differ
 ARRAYS = Sides("image.npy", "text.npy")
 
 
@@ -37,16 +39,30 @@ class Cached(NamedTuple):
 class Lookup:
   """Stands in for a tokenizer: captions to the rows that were computed of them.
 
-  Example:
-    >>> lookup = Lookup({"a dog": np.array([0.0, 1.0])}, width=2, text="")
-    >>> lookup.encode(["a dog"])
-    array([[0., 1.]], dtype=float32)
+  They are found by hashes, 24 bytes a caption.
   """
 
   vocab_size = 0
 
-  def __init__(self, rows, *, width: int, text: str):
-    self._rows, self.length, self.text = rows, width, text
+  def __init__(self, found: Sequence[Cached]):
+    """Of all captions of some folders.
+
+    Raises:
+      ValueError: If they are not of one model.
+    """
+    sizes = [len(data.captions) for data in found]
+    hashes = _hashes(x.encode() for data in found for x in data.captions)
+    self._hashes, first, place = np.unique(
+      hashes, return_index=True, return_inverse=True
+    )
+    folder = np.repeat(np.arange(len(found)), sizes)
+    row = np.concatenate([np.arange(n) for n in sizes])
+    _check_one_model(found, folder, row, first[place])
+    self._found, self._folder, self._row = found, folder[first], row[first]
+    self.length, check = found[0].text.shape[1], 0
+    for data in found:
+      check = zlib.crc32(np.ascontiguousarray(data.text[:1024]), check)
+    self.text = json.dumps({"texts": len(first), "check": f"{check:08x}"})
 
   def encode(self, captions: Sequence[str]) -> Float[np.ndarray, "texts width"]:
     """The rows of captions.
@@ -54,13 +70,19 @@ class Lookup:
     Raises:
       ValueError: For a caption that is in none of the folders.
     """
-    unknown = [caption for caption in captions if caption not in self._rows]
-    if unknown:
-      raise ValueError(
-        f"there is no cached embedding of {unknown[0]!r}; only captions that "
-        "were embedded can be encoded"
-      )
-    return np.stack([self._rows[x] for x in captions]).astype(np.float32)
+    hashes = _hashes(x.encode() for x in captions)
+    at = np.searchsorted(self._hashes, hashes)
+    at = np.minimum(at, len(self._hashes) - 1)
+    rows = np.empty((len(captions), self.length), np.float32)
+    for i, (caption, place) in enumerate(zip(captions, at, strict=True)):
+      data, row = self._found[self._folder[place]], self._row[place]
+      if data.captions[row] != caption:
+        raise ValueError(
+          f"there is no cached embedding of {caption!r}; only captions that "
+          "were embedded can be encoded"
+        )
+      rows[i] = data.text[row]
+    return rows
 
   def _asdict(self) -> dict[str, Any]:
     return {"text": self.text, "length": self.length}
@@ -99,22 +121,6 @@ def read(folder: str | os.PathLike) -> Cached:
   if not sizes[2]:
     raise ValueError(f"{folder} holds no captions, so there are no pairs")
   return found
-
-
-def lookup(found: Sequence[Cached]) -> Lookup:
-  """The rows of all captions of some folders."""
-  rows, check = {}, 0
-  for data in found:
-    rows |= dict(zip(data.captions, data.text, strict=True))
-    check = zlib.crc32(np.ascontiguousarray(data.text[:1024]), check)
-  widths = {(data.image.shape[1], data.text.shape[1]) for data in found}
-  if len(widths) > 1:
-    raise ValueError(
-      f"the folders hold rows of different widths (images, texts) {widths}; "
-      "embed all by one model"
-    )
-  text = json.dumps({"texts": len(rows), "check": f"{check:08x}"})
-  return Lookup(rows, width=widths.pop()[1], text=text)
 
 
 def index_of(data: Cached) -> PairIndex:
@@ -158,6 +164,29 @@ def source(data: Cached) -> Source:
     fingerprint,
     lambda: pair_index.keys(index),
   )
+
+
+def _check_one_model(found: Sequence[Cached], folder, row, same) -> None:
+  """Raises ValueError unless equal captions have equal rows.
+
+  Of those that are there several times, some hundreds are compared; `same` is
+  the first place of each place's caption.
+  """
+  widths = {(data.image.shape[1], data.text.shape[1]) for data in found}
+  if len(widths) > 1:
+    raise ValueError(
+      f"the folders hold rows of different widths (images, texts) {widths}; "
+      "embed all by one model"
+    )
+  again = np.flatnonzero(same != np.arange(len(same)))
+  for i in again[:: max(len(again) // COMPARED, 1)]:
+    a, b = (found[folder[x]].text[row[x]] for x in (i, same[i]))
+    if np.linalg.norm(a - b) > TOLERANCE * np.linalg.norm(b):
+      caption = found[folder[i]].captions[row[i]]
+      raise ValueError(
+        f"the caption {caption!r} has two different rows; embed all folders by "
+        "one model"
+      )
 
 
 def _hashes(contents: Iterable[bytes]) -> np.ndarray:

@@ -24,6 +24,8 @@ def mean_classifier(
 ) -> Metrics:
   """Accuracy of the nearest class mean, by cosine similarity.
 
+  A class without any training row is never chosen.
+
   Returns:
     As `zero_shot.accuracy`.
 
@@ -36,7 +38,10 @@ def mean_classifier(
     Representation Learning, ICML 2019.
   """
   _check(train, train_label, test, test_label)
-  centres = zero_shot.class_embeddings(_unit(train), train_label)
+  classes = _num_classes(train_label, test_label)
+  means = zero_shot.means(_unit(train), train_label, classes)
+  there = np.bincount(train_label, minlength=classes) > 0
+  centres = np.where(there[:, None], _unit(means), np.nan)
   return zero_shot.accuracy(_unit(test), centres, test_label, top=TOP)
 
 
@@ -82,11 +87,11 @@ def nearest_neighbours(
       f"and {temperature}"
     )
   classes = _num_classes(train_label, test_label)
-  gallery = _unit(train)
+  voters = sharding.replicate((_unit(train), train_label))
   options = dict(k=k, classes=classes, temperature=temperature)
   found = in_chunks(
-    lambda part: _votes(part, gallery, train_label, **options),
-    len(gallery),
+    lambda part: _votes(part, *voters, **options),
+    len(train),
     _unit(test),
   )
   everyone = np.eye(classes, dtype=np.float32)

@@ -37,16 +37,16 @@ def ranks(
     [0, 2, 0]
   """
   penalty = np.broadcast_to(np.float32(penalty), len(gallery))
-  gallery = np.float32(gallery)
+  candidates = sharding.replicate((np.float32(gallery), gallery_group, penalty))
 
   def part(queries, group):
-    return _ranks(queries, gallery, group, gallery_group, penalty)
+    return _ranks(queries, group, *candidates)
 
   return in_chunks(part, len(gallery), np.float32(queries), query_group)
 
 
 @jax.jit
-def _ranks(queries, gallery, query_group, gallery_group, penalty):
+def _ranks(queries, query_group, gallery, gallery_group, penalty):
   queries, query_group = sharding.constrain(
     (queries, query_group), sharding.ROWS
   )
