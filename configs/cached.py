@@ -36,8 +36,9 @@ def get_config(arg: str = "") -> ConfigDict:
       normalize=config.model.normalize,
     )
   )
-  config.optimizer.learning_rate.value = 1e-3
+  config.optimizer.learning_rate.update(
+    dict(value=1e-3, warmup_epochs=0.1, warmup_steps=0)
+  )
   config.batch_size = 4096
   config.num_epochs = 20.0
-  config.eval_every = 500
   return config

@@ -21,8 +21,6 @@ def get_config(arg: str = "") -> ConfigDict:
   config = cc3m.get_config(arg)
   if config.data.train == "cc3m":  # not the smoke run
     config.data.train = "cc12m"
-    config.optimizer.learning_rate.warmup_epochs = 0.0279  # 500 steps
-    config.eval_every = 17_937  # an epoch
     if config.objective.get("zeta_init"):
       config.objective.zeta_init = 0.0
   return config

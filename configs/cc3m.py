@@ -101,6 +101,7 @@ def get_config(arg: str = "") -> ConfigDict:
     num_ops=2,
     level=7.0,
     validation=("coco", "flickr30k"),
+    validation_zero_shot=("cifar100",),
     test=("coco", "flickr30k"),
     zero_shot=("cifar100",),
     probes=(),
@@ -120,7 +121,8 @@ def get_config(arg: str = "") -> ConfigDict:
     learning_rate=dict(
       value=2e-4,
       first_value=1e-5,
-      warmup_epochs=0.0915,  # 500 steps
+      warmup_epochs=0.0,
+      warmup_steps=500,
       decay="cosine",
       end_value=1e-6,
     ),
@@ -137,7 +139,8 @@ def get_config(arg: str = "") -> ConfigDict:
   config.shard_params = False
   config.offload_rows = False
   config.log_every = 100
-  config.eval_every = 5466  # an epoch
+  config.eval_every = 0
+  config.eval_every_epochs = 1.0
   config.checkpoint_every = 2000
   config.max_checkpoints = 2
   config.keep_best = config_dict.placeholder(str)  # a validation score
@@ -181,6 +184,7 @@ def shrink(config: ConfigDict) -> None:
       tokenizer="build",
       length=16,
       validation=("smoke",),
+      validation_zero_shot=("smoke_classes",),
       test=("smoke",),
       zero_shot=("smoke_classes",),
       probes=("smoke_classes",),
@@ -201,9 +205,10 @@ def shrink(config: ConfigDict) -> None:
   if config.objective.get("zeta_estimator") == "sinkhorn":
     config.objective.zeta_queue = 64
   config.optimizer.learning_rate.update(
-    dict(value=3e-3, first_value=0.0, warmup_epochs=1.0)
+    dict(value=3e-3, first_value=0.0, warmup_epochs=1.0, warmup_steps=0)
   )
   config.batch_size = 16
   config.num_epochs = 60.0
   config.log_every = 60
-  config.eval_every = config.checkpoint_every = 240
+  config.eval_every_epochs = 20.0
+  config.checkpoint_every = 240

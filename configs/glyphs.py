@@ -118,6 +118,7 @@ def get_config(arg: str = "") -> ConfigDict:
   config.offload_rows = False  # per-sample state in the hosts' memory
   config.log_every = 100
   config.eval_every = 1000
+  config.eval_every_epochs = 0.0  # instead, if eval_every is 0
   config.checkpoint_every = 1000
   config.max_checkpoints = 2
   config.keep_best = config_dict.placeholder(str)  # a validation score

@@ -9,27 +9,23 @@ could not be read is in `rejected.jsonl`.
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import json
-import logging
 import os
 import pathlib
 import shutil
-import time
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from nuclr_jax import checkpoint, experiment, restore, settings, train
+from nuclr_jax import checkpoint, experiment, host, restore, settings, train
 from nuclr_jax.data import images
 from nuclr_jax.data.cached import ARRAYS, IMAGES, TEXTS
+from nuclr_jax.datasets import Inputs
 from nuclr_jax.evaluate import driver
 from nuclr_jax.ingest import parts
 from nuclr_jax.types import Metrics, Sides
 
 REJECTED = "rejected.jsonl"
-REPORTED = 10.0  # seconds between two lines of progress
-
-log = logging.getLogger(__name__)
 
 Write = Callable[[Any], None]
 
@@ -43,18 +39,16 @@ class Model(NamedTuple):
 
 @contextlib.contextmanager
 def of_run(
-  workdir: str | os.PathLike | None = None,
+  workdir: str | os.PathLike,
   *,
-  config: settings.Config | None = None,
   data_dir: str | os.PathLike | None = None,
   checkpoints: str = checkpoint.NEWEST,
   features: bool = False,
 ) -> Iterator[Model]:
-  """The model of a run, or of a config before any training.
+  """The model of a run; the data that it was trained on need not be there.
 
   Args:
-    workdir: Folder of a run.
-    config: Without a workdir: a config whose towers have pretrained weights.
+    workdir: Folder of the run.
     data_dir: Folder of prepared data sets.
     checkpoints: See `train.load`.
     features: Whether the towers' features are wanted instead of embeddings of
@@ -63,21 +57,39 @@ def of_run(
   Raises:
     ValueError: If there is no such run, or its images are not photos.
   """
-  if workdir is not None:
-    found = train.load(workdir, data_dir=data_dir, checkpoints=checkpoints)
-    parts, mesh, state = found
-  else:
-    parts = experiment.build(settings.complete(config), data_dir=data_dir)
-    mesh = experiment.make_mesh(parts.config)
-    with jax.set_mesh(mesh):
-      state = restore.first_state(parts, mesh)
-  shape = parts.data.image_shape
-  if len(shape) != 3 or shape[2] != 3:
-    raise ValueError(f"the model takes images of shape {shape}, not photos")
+  parts, mesh, state = train.load(
+    workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
+  )
+  inputs = Inputs(parts.data.image_shape, parts.data.tokenizer)
+  found = (state.params["model"], state.model_state)
   with jax.set_mesh(mesh):
-    embed = train.embedder(parts, mesh)(state)
-    plain = Sides(embed.image, embed.text)
-    yield Model(embed.features if features else plain, shape[0])
+    yield _embedder(parts.model, inputs, mesh, found, features)
+
+
+@contextlib.contextmanager
+def of_config(
+  config: settings.Config,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  features: bool = False,
+) -> Iterator[Model]:
+  """The model of a config before any training, with its pretrained weights.
+
+  Args:
+    config: Its data sets are only read if its tokenizer is made of them.
+    data_dir: Folder of prepared data sets.
+    features: See `of_run`.
+
+  Raises:
+    ValueError: As `experiment.build`, or if its images are not photos.
+  """
+  config = settings.complete(config)
+  inputs = experiment.load_inputs(config["data"], data_dir=data_dir)
+  model = experiment.make_model(config, inputs)
+  mesh = experiment.make_mesh(config)
+  with jax.set_mesh(mesh):
+    found = restore.first_model(config, model, mesh)
+    yield _embedder(model, inputs, mesh, found, features)
 
 
 def write(
@@ -103,7 +115,7 @@ def write(
   shutil.rmtree(work, ignore_errors=True)
   work.mkdir(parents=True)
   count = {"images": 0, "captions": 0, "rejected": 0}
-  began = shown = time.monotonic()
+  show = host.progress("images")
   with contextlib.ExitStack() as stack:
 
     def opened(make, name):
@@ -136,17 +148,22 @@ def write(
           texts(rows)
         count["images"] += len(kept)
         count["captions"] += len(rows)
-      if time.monotonic() > shown + REPORTED:
-        shown = time.monotonic()
-        log.info(
-          "%d images, %.0f images/s",
-          count["images"],
-          count["images"] / (shown - began),
-        )
+      show(count["images"])
   if not count["images"]:
     raise ValueError(f"no image could be embedded; see {work / REJECTED}")
   work.rename(folder)
   return count
+
+
+def _embedder(model, inputs, mesh, found, features) -> Model:
+  """The functions of a model with its parameters and state."""
+  shape = inputs.image_shape
+  if len(shape) != 3 or shape[2] != 3:
+    raise ValueError(f"the model takes images of shape {shape}, not photos")
+  make = driver.make_embedder(model, inputs.tokenizer.encode, mesh)
+  embed = make(*found)
+  plain = Sides(embed.image, embed.text)
+  return Model(embed.features if features else plain, shape[0])
 
 
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from nuclr_jax import sharding
-from nuclr_jax.datasets import DATASETS, Data
+from nuclr_jax.datasets import DATASETS, Data, Inputs, inputs_of
 from nuclr_jax.hooks import Hook, refresh_popularity
 from nuclr_jax.models import MODELS, Model, microbatched
 from nuclr_jax.objectives import OBJECTIVES, Objective
@@ -76,7 +76,6 @@ def build(
       f"{config['batch_size']}, {sizes.num_pairs} training pairs"
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
-  freeze = config["optimizer"].get("freeze", ())
   warm_start = _warm_start(config, data) if fresh else {}
   objective = _call(
     "objective",
@@ -86,24 +85,11 @@ def build(
     dim=config["model"].get("dim"),
     **sizes._asdict(),
   )
-  model = _call(
-    "model",
-    MODELS,
-    config["model"],
-    image_shape=data.image_shape,
-    vocab_size=data.tokenizer.vocab_size,
-    length=data.tokenizer.length,
-    frozen=tuple(
-      x
-      for x in ("image", "text")
-      # By its own name, or by a pattern of everything below it.
-      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
-    ),
-  )
+  inputs = Inputs(data.image_shape, data.tokenizer)
   return Experiment(
     config=config,
     data=data,
-    model=microbatched(held(model, freeze), config["num_microbatches"]),
+    model=make_model(config, inputs),
     objective=objective,
     optimizer=_call(
       "optimizer",
@@ -114,6 +100,30 @@ def build(
     num_steps=num_steps,
     hooks=_hooks(config, data, objective, steps_per_epoch),
   )
+
+
+def make_model(config: Config, inputs: Inputs) -> Model:
+  """The model of a config that is complete, for its inputs.
+
+  Raises:
+    ValueError: From the factories.
+  """
+  freeze = config["optimizer"].get("freeze", ())
+  model = _call(
+    "model",
+    MODELS,
+    config["model"],
+    image_shape=inputs.image_shape,
+    vocab_size=inputs.tokenizer.vocab_size,
+    length=inputs.tokenizer.length,
+    frozen=tuple(
+      x
+      for x in ("image", "text")
+      # By its own name, or by a pattern of everything below it.
+      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
+    ),
+  )
+  return microbatched(held(model, freeze), config["num_microbatches"])
 
 
 def make_mesh(config: Config) -> Mesh:
@@ -143,6 +153,22 @@ def load_data(
   """
   _check_spec("data", DATASETS, spec)
   return _call("data", DATASETS, spec, data_dir=data_dir)
+
+
+def load_inputs(
+  spec: Config, *, data_dir: str | os.PathLike | None = None
+) -> Inputs:
+  """What models of `config.data` take; reads the data only if need be.
+
+  Raises:
+    ValueError: For an unknown name or key.
+  """
+  _check_spec("data", DATASETS, spec)
+  found = inputs_of(spec)
+  if found is None:
+    data = load_data(spec, data_dir=data_dir)
+    found = Inputs(data.image_shape, data.tokenizer)
+  return found
 
 
 def temperature_of(config: Config, params: Params) -> float:

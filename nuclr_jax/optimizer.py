@@ -18,6 +18,7 @@ def make_schedule(
   steps_per_epoch: int,
   freeze_epochs: float = 0.0,
   warmup_epochs: float = 0.0,
+  warmup_steps: int = 0,
   first_value: float = 0.0,
   decay: str = "constant",
   decay_fraction: float = 1.0,
@@ -33,6 +34,7 @@ def make_schedule(
     steps_per_epoch: To convert epochs to steps.
     freeze_epochs: How long the value is 0.
     warmup_epochs: How long it then rises from `first_value`.
+    warmup_steps: Likewise in steps, which are added.
     first_value: See `warmup_epochs`.
     decay: "constant", or "cosine" down to `end_value`.
     decay_fraction: Share of the rest of the run that the cosine takes, in
@@ -62,13 +64,14 @@ def make_schedule(
   if not 0 < decay_fraction <= 1:
     raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
   freeze = round(freeze_epochs * steps_per_epoch)
-  warmup = round(warmup_epochs * steps_per_epoch)
+  warmup = round(warmup_epochs * steps_per_epoch) + warmup_steps
   rest = num_steps - freeze - warmup
   if freeze < 0 or warmup < 0 or rest < 1:
     raise ValueError(
-      f"freeze_epochs {freeze_epochs:g} and warmup_epochs {warmup_epochs:g} "
-      f"are {freeze} and {warmup} steps; they must be at least 0 and together "
-      f"shorter than the run of {num_steps} steps"
+      f"freeze_epochs {freeze_epochs:g}, and warmup_epochs {warmup_epochs:g} "
+      f"with warmup_steps {warmup_steps}, are {freeze} and {warmup} steps; "
+      "they must be at least 0 and together shorter than the run of "
+      f"{num_steps} steps"
     )
   if decay == "constant":
     last = optax.constant_schedule(value)

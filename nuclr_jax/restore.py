@@ -12,17 +12,21 @@ import pathlib
 import zlib
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 import numpy as np
 import orbax.checkpoint as ocp
 
 from nuclr_jax import checkpoint, processes, sharding
 from nuclr_jax.data.keys import Keys, match
+from nuclr_jax.data.tokenizer import Tokenizer
+from nuclr_jax.datasets import Data, Inputs, without_pairs
 from nuclr_jax.experiment import Experiment
+from nuclr_jax.models import Model
 from nuclr_jax.objectives.base import Rows
 from nuclr_jax.objectives.queue import Queue, emptied
+from nuclr_jax.settings import Config
 from nuclr_jax.train_state import TrainState, init_state, shardings
-from nuclr_jax.types import PyTree, Sizes
+from nuclr_jax.types import Params, PyTree, Sizes
 
 # Share of the smaller data set's pairs that must be in both.
 MIN_COMMON = 0.5
@@ -68,7 +72,28 @@ def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
     ValueError: If these cannot be read, or do not fit.
   """
   init, _, layout = _init(parts, mesh)
-  return _with_pretrained(jax.jit(init, out_shardings=layout)(), parts)
+  first = jax.jit(init, out_shardings=layout)()
+  params, state = _pretrained(
+    parts.model, first.params["model"], first.model_state
+  )
+  return first._replace(
+    params=first.params | {"model": params}, model_state=state
+  )
+
+
+def first_model(
+  config: Config, model: Model, mesh: Mesh
+) -> tuple[Params, PyTree]:
+  """The model's part of `first_state`, `(params, model_state)`.
+
+  Args:
+    config: Of a run.
+    model: Of the same config.
+    mesh: Every device gets all of it.
+  """
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+  init = jax.jit(model.init, out_shardings=everywhere)
+  return _pretrained(model, *init(_first_key(config)))
 
 
 def meta(parts: Experiment) -> checkpoint.Meta:
@@ -79,10 +104,23 @@ def meta(parts: Experiment) -> checkpoint.Meta:
     "sizes": data.train.sizes._asdict(),
     "data": data.train.fingerprint,
     "tokenizer": data.tokenizer._asdict(),
+    "image_shape": list(data.image_shape),
     "versions": {
       name: importlib.metadata.version(name) for name in ("jax", "grain")
     },
   }
+
+
+def data_of(manager: ocp.CheckpointManager) -> Data | None:
+  """What the newest checkpoint says of its data, which are left alone.
+
+  None if it says too little, as those of before.
+  """
+  found = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  if len(found.get("image_shape", ())) != 3:
+    return None
+  inputs = Inputs(tuple(found["image_shape"]), Tokenizer(**found["tokenizer"]))
+  return without_pairs(Sizes(**found["sizes"]), found["data"], inputs)
 
 
 def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
@@ -99,7 +137,7 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
 def _init(parts: Experiment, mesh: Mesh):
   """How the first state is made, its shapes, and how it lies on the mesh."""
   config = parts.config
-  key = jax.random.fold_in(jax.random.key(config["seed"]), 0)
+  key = _first_key(config)
 
   def init():
     return init_state(parts.model, parts.objective, parts.optimizer, key)
@@ -114,11 +152,15 @@ def _init(parts: Experiment, mesh: Mesh):
   return init, shapes, layout
 
 
-def _with_pretrained(first: TrainState, parts: Experiment) -> TrainState:
-  """The first state with what the model loads from files, where it lies."""
-  if parts.model.load is None:
-    return first
-  old = (first.params["model"], first.model_state)
+def _first_key(config: Config) -> jax.Array:
+  return jax.random.fold_in(jax.random.key(config["seed"]), 0)
+
+
+def _pretrained(model: Model, params: Params, state: PyTree):
+  """What the model loads from files in place of these, where they lie."""
+  if model.load is None:
+    return params, state
+  old = (params, state)
 
   def put(new, old):
     if new is old:
@@ -128,11 +170,7 @@ def _with_pretrained(first: TrainState, parts: Experiment) -> TrainState:
       old.shape, old.sharding, new.__getitem__
     )
 
-  new = parts.model.load(*old)
-  params, state = jax.tree.map(put, new, old)
-  return first._replace(
-    params=first.params | {"model": params}, model_state=state
-  )
+  return jax.tree.map(put, model.load(*old), old)
 
 
 def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:

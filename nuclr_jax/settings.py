@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nuclr_jax.types import Sizes
+
 Config = Any  # a mapping, or an ml_collections.ConfigDict
 
 # Keys of a config and their defaults; `...` marks those without one.
@@ -19,7 +21,8 @@ DEFAULTS = dict(
   shard_params=False,  # split params and optimizer state over the devices
   offload_rows=False,  # keep per-sample state in the host's memory
   log_every=50,  # steps
-  eval_every=0,  # steps; 0 = at the end only
+  eval_every=0,  # steps; 0 = by the next one
+  eval_every_epochs=0.0,  # 0 = at the end only
   checkpoint_every=0,  # steps; 0 = at the end only
   max_checkpoints=2,
   keep_best=None,  # a score such as validation/mean_recall@1; see `best`
@@ -49,10 +52,28 @@ def complete(config: Config) -> dict[str, Any]:
   for key in positive.split():
     if not config[key] > 0:
       raise ValueError(f"{key} must be greater than 0, got {config[key]}")
-  for key in ("seed", "eval_every", "checkpoint_every", "num_workers"):
+  counts = "seed eval_every eval_every_epochs checkpoint_every num_workers"
+  for key in counts.split():
     if config[key] < 0:
       raise ValueError(f"{key} must be at least 0, got {config[key]}")
   return config
+
+
+def validation_period(config: Mapping[str, Any], sizes: Sizes) -> int:
+  """Steps from one validation to the next; 0 = none before the end.
+
+  Args:
+    config: A complete one.
+    sizes: Of the training pairs.
+
+  Example:
+    >>> config = {"eval_every": 0, "eval_every_epochs": 0.5, "batch_size": 10}
+    >>> validation_period(config, Sizes(100, 100, 100))
+    5
+  """
+  epochs = config["eval_every_epochs"]
+  steps = max(round(epochs * (sizes.num_pairs // config["batch_size"])), 1)
+  return config["eval_every"] or (steps if epochs else 0)
 
 
 def _plain(config):

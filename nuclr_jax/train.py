@@ -124,6 +124,7 @@ def load(
   data_dir: str | os.PathLike | None = None,
   parts: Experiment | None = None,
   checkpoints: str = checkpoint.NEWEST,
+  pairs: bool = True,
 ) -> tuple[Experiment, Mesh, TrainState]:
   """Loads a run: its parts, its mesh and its newest checkpoint.
 
@@ -135,6 +136,8 @@ def load(
     parts: The parts to use instead of those that the run's config names.
     checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the one that was
       best on validation (see `keep_best` in a config).
+    pairs: False leaves the data sets alone, which need not be there: the parts
+      have the model and what it takes, and no evaluators.
 
   Raises:
     ValueError: If the workdir holds no run, or no complete checkpoint.
@@ -144,7 +147,8 @@ def load(
   mesh = experiment.make_mesh(config)
   manager = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
-    parts = _parts(parts, config, data_dir, fresh=False)
+    data = None if pairs else restore.data_of(manager)
+    parts = _parts(parts, config, data_dir, fresh=False, data=data)
     return parts, mesh, restore.start(parts, mesh, manager)
 
 
@@ -163,10 +167,10 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
   return lambda state: make(state.params["model"], state.model_state)
 
 
-def _parts(parts, config, data_dir, *, fresh: bool) -> Experiment:
+def _parts(parts, config, data_dir, *, fresh, data=None) -> Experiment:
   """The parts of a config, or those given if they are of this config."""
   if parts is None:
-    return experiment.build(config, data_dir=data_dir, fresh=fresh)
+    return experiment.build(config, data_dir=data_dir, data=data, fresh=fresh)
   differing = records.differences(parts.config, config)
   if differing:
     raise ValueError(f"parts are of another config: {'; '.join(differing)}")
@@ -178,7 +182,7 @@ def _train(
 ) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
   config, first, last = parts.config, int(train_state.step), parts.num_steps
-  period = config["eval_every"]
+  period = settings.validation_period(config, parts.data.train.sizes)
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
   show = records.progress(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log

@@ -28,7 +28,10 @@ DATASET = flags.DEFINE_string(
   "dataset", None, "Name of the data set that is made (ingest)."
 )
 SPLIT = flags.DEFINE_string(
-  "split", "train", "Name of the split that is made (ingest)."
+  "split",
+  None,
+  "Split that is made: its name (default train), or, of inputs that have "
+  "several, which one alone (ingest, embed).",
 )
 IMAGES = flags.DEFINE_string(
   "images", None, "Folder that the paths of a table start from (ingest)."
@@ -203,13 +206,12 @@ def embed() -> None:
     caption_column=CAPTION_COLUMN.value,
   )
   items = (item for part in plan.parts for item in part.read())
-  with embed.of_run(
-    WORKDIR.value,
-    config=CONFIG.value,
-    data_dir=DATA_DIR.value,
-    checkpoints=checkpoints(),
-    features=FEATURES.value,
-  ) as model:
+  how = {"data_dir": DATA_DIR.value, "features": FEATURES.value}
+  if CONFIG.value is not None:
+    opened = embed.of_config(CONFIG.value, **how)
+  else:
+    opened = embed.of_run(WORKDIR.value, checkpoints=checkpoints(), **how)
+  with opened as model:
     print_table(embed.write(OUTPUT.value, items, model))
   print(f"embeddings: {OUTPUT.value}")
 
@@ -221,7 +223,10 @@ def export() -> None:
   if not OUTPUT.value:
     raise ValueError("export needs --output, such as --output=exported")
   parts, _, state = train.load(
-    workdir(), data_dir=DATA_DIR.value, checkpoints=checkpoints()
+    workdir(),
+    data_dir=DATA_DIR.value,
+    checkpoints=checkpoints(),
+    pairs=False,
   )
   try:
     tau = experiment.temperature_of(parts.config, state.params)

@@ -8,14 +8,15 @@ import pathlib
 import subprocess
 import sys
 
+import chex
 import jax
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax import datasets, experiment, models, settings
+from nuclr_jax import datasets, embed, experiment, models, settings, train
 from nuclr_jax.data import sources
-from nuclr_jax.types import Sides, Sizes
+from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
 PATH = ROOT / "configs" / "cc3m.py"
@@ -280,6 +281,21 @@ class TestSmoke:
     ]
     assert len(losses) == 6 and np.isfinite(losses).all()
     assert losses[-1] < 0.85 * losses[0]
+
+  def test_the_model_opens_without_the_data(self, smoke, tmp_path):
+    run, rng = smoke[0] / "run", np.random.default_rng(0)
+    images = rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
+    inputs = Sides(images, ["a red circle", "a blue square"])
+    with embed.of_run(run, data_dir=tmp_path) as model:
+      found = each(lambda f, x: f(x), model.encode, inputs)
+    with pytest.raises(ValueError, match="no data set 'smoke"):
+      train.load(run, data_dir=tmp_path)
+    parts, mesh, state = train.load(run, data_dir=smoke[0] / "data")
+    with jax.set_mesh(mesh):
+      encode = train.embedder(parts, mesh)(state)
+      chex.assert_trees_all_equal(
+        found, Sides(encode.image(images), encode.text(inputs.text))
+      )
 
   def test_corrected_scores_are_printed(self, smoke):
     printed = dict(

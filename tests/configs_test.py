@@ -68,13 +68,7 @@ def test_readmes_name_keys_that_exist(folder):
 def test_cc12m_is_cc3m_on_other_data(name):
   small, large = (load(x).get_config(name) for x in ("cc3m", "cc12m"))
   assert (small.data.train, large.data.train) == ("cc3m", "cc12m")
-  rates = [config.optimizer.learning_rate for config in (small, large)]
-  # 500 steps of 2,798,889 and of 9,184,256 pairs.
-  steps = [
-    r.warmup_epochs * (n // 512)
-    for r, n in zip(rates, (2_798_889, 9_184_256), strict=True)
-  ]
-  np.testing.assert_allclose(steps, 500, rtol=2e-3)
+  assert small.optimizer == large.optimizer
   assert large.objective.get("zeta_init", 0.0) == 0.0
   assert small.model == large.model
   assert load("cc12m").get_config("smoke").data.train == "smoke"

@@ -262,13 +262,26 @@ class TestWhenAsked:
       with pytest.raises(ValueError, match=message):
         read(**more)
     data = read(
-      validation=("mine:train",), test=("b=mine:train",), zero_shot=("flat",)
+      validation=("mine:train",),
+      validation_zero_shot=("flat",),
+      test=("b=mine:train",),
+      zero_shot=("flat",),
     )
     assert data.image_shape == (16, 16, 3)
     assert data.train.sizes.num_pairs == 4
     counts = {split: len(found) for split, found in data.evaluators.items()}
-    assert counts == {"validation": 1, "test": 2}
+    assert counts == {"validation": 2, "test": 2}
     assert set(data.sets) == {"validation", "test"}
+
+
+def test_what_a_model_takes_is_known_without_data(tmp_path):
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "dog"]
+  (tmp_path / "vocab.txt").write_text("\n".join(words))
+  spec = dict(name="image_text", train="nothing", size=64, length=5)
+  inputs = datasets.inputs_of(spec | {"tokenizer": str(tmp_path)})
+  assert inputs.image_shape == (64, 64, 3)
+  assert inputs.tokenizer.encode(["A dog!"]).tolist() == [[2, 4, 5, 3, 0]]
+  assert datasets.inputs_of(spec) is None  # its words are those of the data
 
 
 class TestPrompts:

@@ -27,7 +27,7 @@ def make_config(run: study.Run):
   with config.unlocked():  # what configs/glyphs.py gained since the study
     del config.warm_start, config.refresh
     del config.num_microbatches, config.shard_params, config.offload_rows
-    del config.keep_best, config.num_workers
+    del config.keep_best, config.num_workers, config.eval_every_epochs
     if "zeta_queue" in config.objective:
       del config.objective.zeta_queue
       config.objective.zeta_estimator = "unbiased"

@@ -44,7 +44,7 @@ PANELS = (
   ),
   (
     "CIFAR-100, zero-shot top-1 (%)",
-    "test/zero_shot_cifar100/top1",
+    "validation/zero_shot_cifar100/top1",
     "zeroshot_zeroshot_top1",
     100.0,
   ),

@@ -1,0 +1,24 @@
+"""Data sets by name: what each brings to a run."""
+
+from nuclr_jax.datasets.base import Data, Inputs, correct_hubs, without_pairs
+from nuclr_jax.datasets.embeddings import embeddings
+from nuclr_jax.datasets.glyphs import glyphs
+from nuclr_jax.datasets.image_text import image_text, inputs_of
+
+DATASETS = {
+  "embeddings": embeddings,
+  "glyphs": glyphs,
+  "image_text": image_text,
+}
+
+__all__ = [
+  "DATASETS",
+  "Data",
+  "Inputs",
+  "correct_hubs",
+  "embeddings",
+  "glyphs",
+  "image_text",
+  "inputs_of",
+  "without_pairs",
+]

@@ -1,0 +1,71 @@
+"""What a data set brings to a run."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from nuclr_jax.data.sources import Source
+from nuclr_jax.data.tokenizer import Tokenizer
+from nuclr_jax.evaluate import driver
+from nuclr_jax.types import Sizes
+
+
+class Inputs(NamedTuple):
+  """What a model takes: pictures of a shape, and tokens."""
+
+  image_shape: tuple[int, ...]
+  tokenizer: Tokenizer
+
+
+class Data(NamedTuple):
+  """What a data set brings to a run."""
+
+  train: Source
+  tokenizer: Tokenizer
+  image_shape: tuple[int, int, int]
+  evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
+  sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
+
+
+def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
+  """What is known of a run's data where the data themselves are not.
+
+  Args:
+    sizes: Of the training pairs.
+    fingerprint: Likewise.
+    inputs: Of the model.
+  """
+
+  def absent(*args):
+    raise ValueError("the pairs of this run were not opened")
+
+  train = Source(sizes, absent, absent, absent, fingerprint)
+  return Data(train, inputs.tokenizer, inputs.image_shape, {}, {})
+
+
+def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
+  """The data with evaluators of corrected retrieval besides its own."""
+  evaluators = {
+    split: [
+      *data.evaluators[split],
+      driver.corrected_retrieval_evaluator(
+        pairs, data.train, temperature=temperature, strength=strength
+      ),
+    ]
+    for split, pairs in data.sets.items()
+  }
+  return data._replace(evaluators=dict(data.evaluators) | evaluators)
+
+
+def retrieval_evaluators(sets) -> dict[str, list[driver.Evaluator]]:
+  """Of all sets of all splits, by split."""
+  return {
+    split: [
+      driver.retrieval_evaluator(data, name) for name, data in found.items()
+    ]
+    for split, found in sets.items()
+  }
+
+
+def first_of(sets) -> dict[str, driver.ImageTextSet]:
+  """The first set of each split that has one."""
+  return {x: next(iter(found.values())) for x, found in sets.items() if found}
