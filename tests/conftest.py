@@ -1,5 +1,6 @@
 """Settings of all tests: 8 virtual CPU devices, strict shapes."""
 
+import fcntl
 import os
 import tempfile
 
@@ -9,8 +10,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
   CACHE = tempfile.TemporaryDirectory(prefix="nuclr_jax_tests_")
   os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-# Compiling is most of what these tests do.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Compiling is most of what these tests do: quickly, not well.
+os.environ.setdefault(
+  "XLA_FLAGS",
+  "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+  "--xla_cpu_parallel_codegen_split_count=1",
+)
 
 from absl import flags
 import jax
@@ -57,12 +62,16 @@ def doctest_names(doctest_namespace, scratch):
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-  """A folder with the glyphs, rendered small."""
+  """A folder with the glyphs, rendered small; all workers share it."""
   from nuclr_jax.data import glyphs
 
-  folder = tmp_path_factory.mktemp("data")
-  glyphs.prepare(folder, size=16)
-  return folder
+  folder = tmp_path_factory.getbasetemp()
+  if "PYTEST_XDIST_WORKER" in os.environ:
+    folder = folder.parent
+  with open(folder / "data.lock", "w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    glyphs.prepare(folder / "data", size=16)
+  return folder / "data"
 
 
 @pytest.fixture

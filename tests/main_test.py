@@ -1,5 +1,6 @@
 """The launcher, as a user types it."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -21,50 +22,85 @@ def nuclr(*args):
   )
 
 
-@pytest.mark.parametrize(
-  "args, message",
-  [
-    (
-      [],
-      "needs one verb of ingest, convert, train, evaluate, report, "
-      "popularity, embed, export; got none",
-    ),
-    (["trian"], "got trian"),
-    (["train", "--workdir=x"], "train needs --config"),
-    (["ingest", "--input=x.tar"], "ingest needs --input and --dataset"),
-    (
-      ["ingest", "--input=no/*.tar", "--dataset=x"],
-      "--input: no/*.tar is not there",
-    ),
-    (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
-    (["train", "--config=configs/glyphs.py:clop"], "must be one of"),
-    (
-      ["train", "--config=configs/glyphs.py", "--config.batch_sze=1"],
-      'Did you mean "batch_size"',
-    ),
-    (
-      ["train", "--config=configs/glyphs.py", "--config.objective.colour=1"],
-      "unknown config key 'colour'",
-    ),
-    (["train", "--config=configs/no.py", "--workdir=x"], "cannot be loaded: "),
-    (
-      ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
-      "No such file or directory: 'configs/no.py'",
-    ),
-    (["evaluate", "--workdir=missing"], "missing holds no run"),
-    (["report", "--workdir=missing"], "missing holds no run"),
-    (["popularity", "--workdir=missing"], "missing holds no run"),
-    (
-      ["popularity", "--workdir=x", "--embeddings=no.npz", "--temperature=1"],
-      "no.npz cannot be read",
-    ),
-  ],
-)
-def test_errors_say_what_to_do(args, message):
-  result = nuclr(*args)
-  assert result.returncode != 0
-  assert message in result.stderr + result.stdout
-  assert "Traceback" not in result.stderr + result.stdout
+ERRORS = [
+  (
+    [],
+    "needs one verb of ingest, convert, train, evaluate, report, "
+    "popularity, embed, export; got none",
+  ),
+  (["trian"], "got trian"),
+  (["train", "--workdir=x"], "train needs --config"),
+  (["ingest", "--input=x.tar"], "ingest needs --input and --dataset"),
+  (
+    ["ingest", "--input=no/*.tar", "--dataset=x"],
+    "--input: no/*.tar is not there",
+  ),
+  (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
+  (["train", "--config=configs/glyphs.py:clop"], "must be one of"),
+  (
+    ["train", "--config=configs/glyphs.py", "--config.batch_sze=1"],
+    'Did you mean "batch_size"',
+  ),
+  (
+    ["train", "--config=configs/glyphs.py", "--config.objective.colour=1"],
+    "unknown config key 'colour'",
+  ),
+  (["train", "--config=configs/no.py", "--workdir=x"], "cannot be loaded: "),
+  (
+    ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
+    "No such file or directory: 'configs/no.py'",
+  ),
+  (["evaluate", "--workdir=missing"], "missing holds no run"),
+  (["report", "--workdir=missing"], "missing holds no run"),
+  (["popularity", "--workdir=missing"], "missing holds no run"),
+  (
+    ["popularity", "--workdir=x", "--embeddings=no.npz", "--temperature=1"],
+    "no.npz cannot be read",
+  ),
+]
+
+# Starting Python takes seconds: one process imports everything, and does each
+# command in a copy of itself.
+EACH = """
+import json, os, sys, tempfile
+from nuclr_jax import ingest, main, report, train
+
+results = []
+for args in json.load(sys.stdin):
+  with tempfile.TemporaryFile() as out:
+    if not (child := os.fork()):
+      os.dup2(out.fileno(), 1)
+      os.dup2(out.fileno(), 2)
+      sys.argv = ["nuclr", *args]
+      main.run()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    out.seek(0)
+    results.append([code, out.read().decode()])
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def results():
+  """Exit codes and messages of all commands of `ERRORS`."""
+  done = subprocess.run(
+    [sys.executable, "-c", EACH],
+    cwd=ROOT,
+    env=os.environ | {"NPROC": "2"},
+    input=json.dumps([args for args, _ in ERRORS]),
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("number", range(len(ERRORS)))
+def test_errors_say_what_to_do(number, results):
+  code, said = results[number]
+  assert code == 1
+  assert ERRORS[number][1] in said
+  assert "Traceback" not in said
 
 
 def test_help_shows_every_verb():

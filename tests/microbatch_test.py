@@ -113,28 +113,24 @@ def test_no_row_moves_between_devices():
 
 def test_batch_statistics_are_of_pieces_and_move_once():
   model = models.small(image_shape=(16, 16, 1), vocab_size=30, length=6)
-  params, state = model.init(jax.random.key(0))
+  params, state = jax.jit(model.init)(jax.random.key(0))
   rng = np.random.default_rng(0)
   inputs = Batch(
     image=rng.integers(0, 255, (B, 16, 16, 1)).astype(np.uint8),
     text=rng.integers(1, 30, (B, 6)).astype(np.int32),
     pair_id=np.arange(B),
   )
-  key = jax.random.key(1)
-  pairs, moved = models.microbatched(model, 4).apply(
-    params, state, inputs, key=key, train=True
-  )
-  np.testing.assert_array_equal(pairs.pair_id, np.arange(B))
-  alone = [
-    model.apply(
-      params,
-      state,
-      jax.tree.map(lambda x: x[i::4], inputs),  # noqa: B023
-      key=key,
-      train=True,
+
+  def apply(model):
+    return jax.jit(
+      lambda x: model.apply(params, state, x, key=jax.random.key(1), train=True)
     )
-    for i in range(4)
-  ]
+
+  pairs, moved = apply(models.microbatched(model, 4))(inputs)
+  np.testing.assert_array_equal(pairs.pair_id, np.arange(B))
+  one = apply(model)
+  pieces = [jax.tree.map(lambda x: x[i::4], inputs) for i in range(4)]  # noqa: B023
+  alone = [one(piece) for piece in pieces]
   for i, (piece, _) in enumerate(alone):
     np.testing.assert_allclose(pairs.image[i::4], piece.image, atol=1e-5)
   jax.tree.map(

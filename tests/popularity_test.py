@@ -321,7 +321,7 @@ def solve(n):
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 small = solve(1_100)  # everything is compiled and imported, tiles are whole
-print(solve(20_000) - small)
+print(solve(12_000) - small)
 """
 
 
@@ -329,7 +329,7 @@ def test_no_matrix_of_all_pairs_is_in_memory():
   out = subprocess.run(
     [sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True
   )
-  assert float(out.stdout) < 20_000**2  # bytes; the matrix has four times that
+  assert float(out.stdout) < 12_000**2  # bytes; the matrix has four times that
 
 
 class TestSample:

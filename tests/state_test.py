@@ -36,30 +36,28 @@ def compiled(make, num_pairs, **options):
       state,
       jax.tree.broadcast(layout(mesh, **options), state),
     )
-    return step.lower(params, state, Pairs(vectors, vectors, ids)).compile()
+    lowered = step.lower(params, state, Pairs(vectors, vectors, ids))
+    # As users compile, see conftest.py.
+    return lowered.compile({"xla_cpu_use_fusion_emitters": True})
 
 
 @pytest.mark.parametrize(
   "name, on_host", [(x, False) for x in OBJECTIVES] + [("nuclr_by_id", True)]
 )
 def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
-  small, large = 2**17 + 8 * 1024, 2**26  # rows; the small is no power of two
-  memory = {}
-  for n in (small, large):
-    step = compiled(OBJECTIVES[name], n, on_host=on_host)
-    memory[n] = step.memory_analysis()
-    # Every instruction that gives a table: in place, or a view of it.
-    kinds = set(
-      re.findall(rf"= f32\[{n // DEVICES}\]\S* ([\w-]+)\(", step.as_text())
-    )
-    allowed = {"parameter", "get-tuple-element", "scatter", "fusion", "bitcast"}
-    assert kinds - {"while", "call"} <= allowed, kinds
-  share = [x.argument_size_in_bytes for x in memory.values()]
-  assert share[1] - share[0] == BYTES[name] * (large - small) / DEVICES
-  temporary = [x.temp_size_in_bytes for x in memory.values()]
-  assert temporary[1] < temporary[0] + 4096
-  in_place = [x.alias_size_in_bytes for x in memory.values()]
-  assert in_place[1] - in_place[0] == share[1] - share[0]
+  n = 2**26 + 8 * 1024  # rows, no power of two
+  step = compiled(OBJECTIVES[name], n, on_host=on_host)
+  # Every instruction that gives a table: in place, or a view of it.
+  kinds = set(
+    re.findall(rf"= f32\[{n // DEVICES}\]\S* ([\w-]+)\(", step.as_text())
+  )
+  allowed = {"parameter", "get-tuple-element", "scatter", "fusion", "bitcast"}
+  assert kinds and kinds - {"while", "call"} <= allowed, kinds
+  memory, rest = step.memory_analysis(), 2**18  # a table has 2^25 bytes
+  share = BYTES[name] * n / DEVICES
+  assert share <= memory.argument_size_in_bytes < share + rest
+  assert share <= memory.alias_size_in_bytes < share + rest
+  assert memory.temp_size_in_bytes < rest
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
