@@ -17,7 +17,7 @@ demo: .venv/demo.stamp
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
 test: .venv/test.stamp lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Settings of all tests: 8 virtual CPU devices, strict shapes."""
 
 import fcntl
+import gc
 import os
 import tempfile
 
@@ -29,6 +30,28 @@ import pytest
 import tiny_config
 
 from nuclr_jax import Pairs
+
+# Files of minutes, the longest first.
+LONG = "train processes cc3m objectives main hooks step_time".split()
+
+
+def pytest_collection_modifyitems(items):
+  """Long files begin, so that no worker is alone with one at the end."""
+  names = [f"{name}_test.py" for name in LONG]
+
+  def place(item):
+    name = item.path.name
+    return names.index(name) if name in names else len(names)
+
+  items.sort(key=place)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget():
+  """Forgets what a file compiled: a heap that grows makes Python slower."""
+  yield
+  jax.clear_caches()
+  gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -251,7 +251,7 @@ def test_killed_and_started_again_gives_equal_bits(data_dir, build, tmp_path):
   process = launch(ARGS, straight, data_dir)
   assert process.wait() == 0, process.communicate()
   process = launch(ARGS, killed, data_dir)
-  random = np.random.default_rng(time.time_ns()).integers(8, 50)
+  random = np.random.default_rng(time.time_ns()).integers(15, 60)
   wait_for_step(killed, int(random), process)
   process.send_signal(signal.SIGKILL)
   process.wait()
