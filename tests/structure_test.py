@@ -10,10 +10,10 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 # A module may import those before it only.
 ORDER = (
-  "types markdown hub host sharding data ingest models tiles pairwise "
-  "objectives popularity optimizer processes records train_state checkpoint "
-  "best evaluate datasets hooks settings experiment restore train embed "
-  "hf_configs export report verbs main"
+  "types markdown hub host sharding data ingest models tiles latent_classes "
+  "pairwise objectives popularity optimizer processes records train_state "
+  "checkpoint best evaluate datasets hooks settings experiment restore train "
+  "embed hf_configs export report verbs main"
 ).split()
 
 

@@ -1,0 +1,51 @@
+"""Latent-class theory as tools: what contrastive losses say of classes.
+
+Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
+Representation Learning, ICML 2019; Merad et al., About contrastive
+unsupervised representation learning for classification and its convergence,
+2020.
+"""
+
+from nuclr_jax.latent_classes import bounds
+from nuclr_jax.latent_classes.bounds import coverage, norms
+from nuclr_jax.latent_classes.classes import (
+  collision,
+  deviation,
+  probabilities,
+)
+from nuclr_jax.latent_classes.losses import LOSSES, of_margins
+from nuclr_jax.latent_classes.supervised import (
+  average_accuracy,
+  average_loss,
+  class_means,
+  few_of_each,
+  task_loss,
+  top_accuracy,
+)
+from nuclr_jax.latent_classes.unsupervised import (
+  Split,
+  block_loss,
+  split_loss,
+  unsupervised_loss,
+)
+
+__all__ = [
+  "LOSSES",
+  "Split",
+  "average_accuracy",
+  "average_loss",
+  "block_loss",
+  "bounds",
+  "class_means",
+  "collision",
+  "coverage",
+  "deviation",
+  "few_of_each",
+  "norms",
+  "of_margins",
+  "probabilities",
+  "split_loss",
+  "task_loss",
+  "top_accuracy",
+  "unsupervised_loss",
+]

@@ -1,0 +1,198 @@
+"""What the contrastive loss says about classification: the bounds.
+
+Each is a function of numbers that the other modules compute. L_sup^mu is the
+loss of the mean classifier, `supervised.task_loss(features @ class_means.T)`.
+"""
+
+from jaxtyping import Float
+import numpy as np
+from scipy.special import gammaln, xlogy
+
+from nuclr_jax.latent_classes.classes import check, collision
+from nuclr_jax.types import AnyArray
+
+MAX_DRAWS = 5_000
+
+
+def of_pairs(
+  unsupervised: float, probability: Float[np.ndarray, "classes"]
+) -> float:
+  """L_sup^mu <= (L_un - tau) / (1 - tau), averaged over tasks of two classes.
+
+  For losses that are 1 at margin 0 (hinge, logistic) and one negative. The
+  block loss gives a tighter bound.
+
+  Args:
+    unsupervised: `unsupervised_loss`, or `block_loss`.
+    probability: rho.
+
+  Returns:
+    Of `average_loss(ways=2, probability=rho)`.
+
+  Example:
+    >>> of_pairs(1.0, np.array([0.5, 0.5]))
+    1.0
+
+  Reference: Saunshi et al., Lemma 4.3 and Proposition 6.2.
+  """
+  tau = collision(probability)
+  return (unsupervised - tau) / (1 - tau)
+
+
+def of_all_classes(
+  unsupervised: float, probability: Float[np.ndarray, "classes"]
+) -> float:
+  """L_sup^mu <= L_un / rho_min + log C, for the task of all classes.
+
+  Args:
+    unsupervised: `unsupervised_loss(loss="cross_entropy")`, one negative.
+    probability: rho.
+
+  Returns:
+    Of `task_loss(loss="cross_entropy")`.
+
+  Example:
+    >>> round(of_all_classes(0.5, np.array([0.5, 0.5])), 4)
+    1.6931
+
+  Reference: Merad et al., Lemma 1.
+  """
+  rho = check(probability)
+  return float(unsupervised / rho.min() + np.log(len(rho)))
+
+
+def by_coverage(
+  unsupervised: float,
+  probability: Float[np.ndarray, "classes"],
+  num_negatives: int,
+) -> float:
+  """L_sup^mu <= L_un^N / p_cc(N), for the task of all classes.
+
+  Args:
+    unsupervised: `unsupervised_loss(loss="cross_entropy")` of N negatives.
+    probability: rho.
+    num_negatives: N.
+
+  Returns:
+    Of `task_loss(loss="cross_entropy")`; inf if N negatives cannot be of all
+    classes.
+
+  Example:
+    >>> by_coverage(0.5, np.array([0.5, 0.5]), 2)
+    1.0
+
+  Reference: Merad et al., Lemma 2.
+  """
+  covered = coverage(probability, num_negatives)
+  return unsupervised / covered if covered else float("inf")
+
+
+def of_average_task(
+  unsupervised: float, num_classes: int, num_negatives: int, ways: int
+) -> float:
+  """L_sup,k^mu <= k / (1 - tau_N^+) (L_un^N - tau_N^+ log(N + 1)).
+
+  k = ways - 1; for classes that are equally probable.
+
+  Args:
+    unsupervised: `unsupervised_loss(loss="cross_entropy")` of N negatives.
+    num_classes: How many there are.
+    num_negatives: N.
+    ways: Classes of a task.
+
+  Returns:
+    Of `average_loss(loss="cross_entropy", ways=ways)`.
+
+  Example:
+    >>> round(of_average_task(np.log(2), 2, 1, 2), 4)
+    0.6931
+
+  Reference: Merad et al., Proposition 1.
+  """
+  tau = float(num_classes) ** -num_negatives
+  rest = unsupervised - tau * np.log(num_negatives + 1)
+  return float((ways - 1) / (1 - tau) * rest)
+
+
+def coverage(
+  probability: Float[np.ndarray, "classes"], num_draws: int
+) -> float:
+  """p_cc(N): the probability that N draws from rho hit every class.
+
+  By halves of the classes: how many of the draws are of the first half, and
+  whether they hit all of it. All terms are positive, so nothing cancels. Time
+  and memory grow with N^2; classes that are equally probable share the work.
+
+  Args:
+    probability: rho.
+    num_draws: N.
+
+  Raises:
+    ValueError: For more than `MAX_DRAWS` draws.
+
+  Example:
+    >>> coverage(np.array([0.5, 0.5]), 2)
+    0.5
+
+  Reference: Merad et al., Lemma 2.
+  """
+  rho = check(probability)
+  if num_draws < len(rho):
+    return 0.0
+  if num_draws > MAX_DRAWS:
+    raise ValueError(f"num_draws must be at most {MAX_DRAWS}, got {num_draws}")
+  found = _covered(tuple(sorted(rho.tolist())), num_draws, {})
+  return float(min(found[-1], 1.0))
+
+
+def norms(
+  features: Float[AnyArray, "rows dim"],
+) -> tuple[float, float]:
+  """The smallest and the largest ||f(x)||.
+
+  Training converges if they stay away from 0 and from infinity.
+
+  Example:
+    >>> norms(np.array([[3.0, 4.0], [0.0, 1.0]]))
+    (1.0, 5.0)
+
+  Reference: Merad et al., Assumption 2.
+  """
+  found = np.linalg.norm(np.asarray(features, np.float64), axis=1)
+  return float(found.min()), float(found.max())
+
+
+def smoothness(largest_norm: float) -> float:
+  """L_smooth <= 2 + 8 C^2 of the loss of one triplet, where norms are below C.
+
+  The loss is log(1 + exp(z_1^T (z_3 - z_2))) as a function of the three.
+
+  Args:
+    largest_norm: C.
+
+  Example:
+    >>> smoothness(1.0)
+    10.0
+
+  Reference: Merad et al., Lemma 3.
+  """
+  return 2 + 8 * largest_norm**2
+
+
+def _covered(rho: tuple[float, ...], num_draws: int, known: dict) -> np.ndarray:
+  """P(all these classes are hit | m draws of them), m = 0 ... num_draws."""
+  if rho in known:
+    return known[rho]
+  draws = np.arange(num_draws + 1)
+  if len(rho) == 1:
+    return np.float64(draws > 0)
+  halves = rho[: len(rho) // 2], rho[len(rho) // 2 :]
+  first, second = (_covered(half, num_draws, known) for half in halves)
+  share = sum(halves[0]) / sum(rho)
+  j, m = draws[:, None], draws[None]  # j of m draws are of the first half
+  rest = np.maximum(m - j, 0)
+  log_p = gammaln(m + 1) - gammaln(j + 1) - gammaln(rest + 1)
+  log_p += xlogy(j, share) + xlogy(rest, 1 - share)
+  p = np.where(j <= m, np.exp(log_p), 0.0)
+  known[rho] = np.sum(p * first[:, None] * second[rest], axis=0)
+  return known[rho]

@@ -1,0 +1,108 @@
+"""Classes of labelled features: probabilities, collisions, spread."""
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax.types import AnyArray
+
+
+def probabilities(
+  label: Int[np.ndarray, "rows"],
+) -> Float[np.ndarray, "classes"]:
+  """Rho as the shares of the classes among the rows.
+
+  Raises:
+    ValueError: If labels are not 0, 1, ... with rows of every class.
+
+  Example:
+    >>> probabilities(np.array([0, 1, 1, 1]))
+    array([0.25, 0.75])
+  """
+  label = np.asarray(label)
+  counts = np.bincount(label) if label.size and label.min() >= 0 else []
+  if not len(counts) or not np.all(counts):
+    raise ValueError(
+      "labels must be 0, 1, ... with rows of every class, found "
+      f"{np.unique(label)[:10].tolist()}"
+    )
+  return counts / len(label)
+
+
+def rho_of(
+  label: Int[np.ndarray, "rows"],
+  probability: Float[np.ndarray, "classes"] | None,
+) -> Float[np.ndarray, "classes"]:
+  """The classes' probabilities, given or by their shares of the rows."""
+  shares = probabilities(label)
+  if probability is None:
+    return shares
+  rho = check(probability)
+  if len(rho) != len(shares):
+    raise ValueError(
+      f"there are {len(shares)} classes of rows and {len(rho)} probabilities"
+    )
+  return rho
+
+
+def check(
+  probability: Float[np.ndarray, "classes"],
+) -> Float[np.ndarray, "classes"]:
+  """The probabilities; ValueError if they are none."""
+  rho = np.asarray(probability, np.float64)
+  if rho.ndim != 1 or not np.all(rho > 0) or abs(rho.sum() - 1) > 1e-6:
+    raise ValueError(
+      "probabilities of the classes must be positive with sum 1, got "
+      f"{rho.tolist() if rho.size < 20 else rho.shape}"
+    )
+  return rho
+
+
+def collision(
+  probability: Float[np.ndarray, "classes"], num_negatives: int = 1
+) -> float:
+  """tau_N^+ = sum_c rho(c)^(N + 1): all N negatives are of the anchor's class.
+
+  Args:
+    probability: rho.
+    num_negatives: N.
+
+  Example:
+    >>> collision(np.full(10, 0.1)), round(collision(np.full(10, 0.1), 2), 3)
+    (0.1, 0.01)
+
+  Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
+  """
+  rho = check(probability)
+  return float(round(np.sum(rho ** (num_negatives + 1)), 15))
+
+
+def deviation(
+  features: Float[AnyArray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> float:
+  """s(f) = E_{c ~ nu}[sqrt(||Sigma(f, c)||_2) E_{x ~ D_c}[||f(x)||]].
+
+  nu(c) is proportional to rho(c)^2, Sigma(f, c) is the covariance of the class
+  and ||.||_2 its largest eigenvalue.
+
+  Args:
+    features: As in `unsupervised_loss`.
+    label: Likewise.
+    probability: Likewise.
+
+  Example:
+    >>> float(deviation(np.array([[1.0], [3.0]]), np.array([0, 0])))
+    2.0
+
+  Reference: Saunshi et al., eq. (9).
+  """
+  rho, x = rho_of(label, probability), np.asarray(features, np.float64)
+  parts = []
+  for c in range(len(rho)):
+    rows = x[label == c]
+    centred = (rows - rows.mean(axis=0)) / np.sqrt(len(rows))
+    spread = np.linalg.norm(centred, ord=2)  # root of the largest eigenvalue
+    parts.append(spread * np.linalg.norm(rows, axis=1).mean())
+  return float(np.average(parts, weights=rho**2))

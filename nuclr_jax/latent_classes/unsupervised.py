@@ -1,0 +1,205 @@
+"""Contrastive losses of labelled features, as exact expectations.
+
+Class c has probability rho(c), and D_c is uniform over its rows. An anchor and
+its positive are two draws of D_c, the same row allowed; a negative is a draw of
+a class by rho, then of its D_c. With draws like these the bounds hold.
+"""
+
+import itertools
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax.latent_classes import losses
+from nuclr_jax.latent_classes.classes import collision, rho_of
+from nuclr_jax.types import AnyArray
+
+Key = Any  # a JAX random key
+MAX_BLOCKS = 100_000  # that are all formed
+
+
+class Split(NamedTuple):
+  """The loss with one negative, by whether its class is the anchor's.
+
+  `total = collision * same + (1 - collision) * other`.
+  """
+
+  total: float
+  same: float  # L_un^=
+  other: float  # L_un^!=; NaN with a single class
+  collision: float  # tau
+
+
+class _Draws(NamedTuple):
+  """Probabilities of anchors, and of each one's positives and negatives."""
+
+  anchor: np.ndarray  # [anchors]
+  positive: np.ndarray  # [anchors, rows]
+  negative: np.ndarray  # [anchors, rows]
+
+
+def unsupervised_loss(
+  features: Float[AnyArray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  loss: str = "logistic",
+  num_negatives: int = 1,
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> float:
+  """L_un = E[loss(f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... N)].
+
+  Nothing is drawn, see `losses.expected`: rows^2 times some hundred
+  operations.
+
+  Args:
+    features: f(x), of any norm.
+    label: Classes 0, 1, ..., each with rows.
+    loss: See `losses`.
+    num_negatives: N.
+    probability: rho; by default the classes' shares of the rows.
+
+  Raises:
+    ValueError: For labels, a loss or probabilities that do not fit.
+
+  Example:
+    >>> round(unsupervised_loss(np.zeros((4, 2)), np.array([0, 0, 1, 1])), 9)
+    1.0
+
+  Reference: Saunshi et al., ICML 2019, eq. (4); Merad et al., 2020, eq. (6).
+  """
+  draws = _draws(label, label, probability)
+  return _mean(features, features, draws, loss, num_negatives)
+
+
+def split_loss(
+  features: Float[AnyArray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  loss: str = "logistic",
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> Split:
+  """L_un with one negative and its two parts, see `Split`.
+
+  Args:
+    features: As in `unsupervised_loss`.
+    label: Likewise.
+    loss: Likewise.
+    probability: Likewise.
+
+  Example:
+    >>> split_loss(np.eye(2), np.array([0, 1]), loss="hinge")
+    Split(total=0.5, same=1.0, other=0.0, collision=0.5)
+
+  Reference: Saunshi et al., eq. (8).
+  """
+  rho = rho_of(label, probability)
+  draws, own = _draws(label, label, rho), rho[label]
+  tau = collision(rho)
+  same = _mean(
+    features,
+    features,
+    draws._replace(anchor=draws.anchor * own / tau, negative=draws.positive),
+    loss,
+    1,
+  )
+  if len(rho) == 1:
+    return Split(same, same, float("nan"), 1.0)
+  apart = np.where(draws.positive > 0, 0.0, draws.negative)
+  other = _mean(
+    features,
+    features,
+    draws._replace(
+      anchor=draws.anchor * (1 - own) / (1 - tau),
+      negative=apart / (1 - own)[:, None],
+    ),
+    loss,
+    1,
+  )
+  return Split(tau * same + (1 - tau) * other, same, other, tau)
+
+
+def block_loss(
+  features: Float[AnyArray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  key: Key | None = None,
+  *,
+  block_size: int,
+  num_blocks: int = 256,
+  loss: str = "logistic",
+  num_negatives: int = 1,
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> float:
+  """L_un^block: positives and negatives are means of blocks of one class.
+
+  Args:
+    features: As in `unsupervised_loss`.
+    label: Likewise.
+    key: A JAX random key that draws blocks; None forms every block, rows of a
+      class to the power of `block_size` of them.
+    block_size: Draws of a class that a block is the mean of.
+    num_blocks: That are drawn of each class; the estimate has the error of so
+      many draws.
+    loss: As in `unsupervised_loss`.
+    num_negatives: Negative blocks.
+    probability: As in `unsupervised_loss`.
+
+  Raises:
+    ValueError: As `unsupervised_loss`, or if there are too many blocks.
+
+  Example:
+    >>> x, label = np.eye(4), np.array([0, 0, 1, 1])
+    >>> block_loss(x, label, block_size=2) < unsupervised_loss(x, label)
+    True
+
+  Reference: Saunshi et al., eq. (12).
+  """
+  rho, features = rho_of(label, probability), np.asarray(features)
+  if block_size < 1:
+    raise ValueError(f"block_size must be at least 1, got {block_size}")
+  means, owner = [], []
+  for c in range(len(rho)):
+    rows = np.flatnonzero(label == c)
+    if key is None:
+      if len(rows) ** block_size > MAX_BLOCKS:
+        raise ValueError(
+          f"class {c} has {len(rows)}^{block_size} blocks; give a key to draw "
+          "some of them"
+        )
+      block = list(itertools.product(rows, repeat=block_size))
+    else:
+      shape = (num_blocks, block_size)
+      block = rows[
+        jax.random.randint(jax.random.fold_in(key, c), shape, 0, len(rows))
+      ]
+    means.append(features[np.array(block)].mean(axis=1))
+    owner += [c] * len(block)
+  draws = _draws(label, np.array(owner), rho)
+  return _mean(features, np.concatenate(means), draws, loss, num_negatives)
+
+
+def _draws(label, row_label, probability) -> _Draws:
+  """Draws of anchors with `label`, and of rows with `row_label`."""
+  rho = rho_of(label, probability)
+  anchor, row = (
+    rho[x] / np.bincount(x)[x] for x in (np.asarray(label), row_label)
+  )
+  same = np.equal.outer(label, row_label)
+  positive = same / np.bincount(row_label)[label][:, None]
+  return _Draws(anchor, positive, np.broadcast_to(row, same.shape))
+
+
+def _mean(features, rows, draws: _Draws, loss, num_negatives) -> float:
+  """The expected loss over all anchors."""
+  x, y = (np.asarray(a, np.float64) for a in (features, rows))
+  if not np.isfinite(x).all():
+    raise ValueError("features are not finite")
+  each = losses.expected(
+    x @ y.T,
+    draws.positive,
+    draws.negative,
+    loss=loss,
+    num_negatives=num_negatives,
+  )
+  return float(np.sum(draws.anchor * each))
