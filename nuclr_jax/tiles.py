@@ -158,7 +158,7 @@ def log_sum_exp(
     column_ids = jnp.zeros((len(columns), 0), jnp.int32)
   num_rows, num_devices = len(rows), sharding.num_devices()
   row_data = (rows.astype(dtype) / temperature, row_ids)
-  row_data = _pad(row_data, -num_rows % num_devices)
+  row_data = pad(row_data, -num_rows % num_devices)
   valid = jnp.ones(len(columns), bool)
   column_data = (columns.astype(dtype), column_ids, log_weight, valid)
 
@@ -197,7 +197,7 @@ def _blocks(tree: PyTree, size: int) -> PyTree:
 
   def cut(x):
     count = max(1, -(-len(x) // size))
-    x = _pad(x, -len(x) % count)
+    x = pad(x, -len(x) % count)
     return x.reshape(count, len(x) // count, *x.shape[1:])
 
   return jax.tree.map(cut, tree)
@@ -208,7 +208,7 @@ def _join(tree: PyTree, length: int) -> PyTree:
   return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tree)
 
 
-def _pad(tree: PyTree, count: int) -> PyTree:
+def pad(tree: PyTree, count: int) -> PyTree:
   """Adds `count` zeros at the end of leading axes."""
   return jax.tree.map(
     lambda x: jnp.pad(x, [(0, count)] + [(0, 0)] * (x.ndim - 1)), tree

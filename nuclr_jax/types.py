@@ -57,16 +57,29 @@ class Batch(NamedTuple):
   pair_id: Int[Array, "batch"] | None
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
+  label: Int[Array, "batch"] | None = None  # the class, of labelled data
 
 
 class Pairs(NamedTuple):
-  """A global batch of embeddings; row i of `image` matches row i of `text`."""
+  """A global batch of embeddings; row i of `image` matches row i of `text`.
 
-  image: Float[Array, "batch dim"]  # unit norm
-  text: Float[Array, "batch dim"]  # unit norm
+  Embeddings have unit norm, unless an objective says that it wants others.
+  """
+
+  image: Float[Array, "batch dim"]
+  text: Float[Array, "batch dim"]
   pair_id: Int[Array, "batch"]  # row of the pair's state, in [0, num_pairs)
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
+  label: Int[Array, "batch"] | None = None  # the class, of labelled data
+  negative: Float[Array, "batch count dim"] | None = None  # of its own
+
+  @property
+  def kinds(self) -> Sides:
+    """The label on both sides; without labels `ids`."""
+    if self.label is None:
+      return self.ids
+    return Sides(self.label, self.label)
 
   @property
   def ids(self) -> Sides:
@@ -81,6 +94,7 @@ def check_pairs(pairs: Pairs) -> None:
   """Raises ValueError unless each row has two embeddings and its ids."""
   sides = {"image": pairs.image, "text": pairs.text}
   ids = {k: v for k, v in pairs._asdict().items() if k.endswith("_id")}
+  ids["label"] = pairs.label
   ids = {name: x for name, x in ids.items() if x is not None}
   shape = jnp.shape(pairs.image)
 
@@ -96,8 +110,15 @@ def check_pairs(pairs: Pairs) -> None:
     ]
     raise ValueError(
       "image and text must be floating and of one shape [batch, dim], ids "
-      f"integers of shape [batch]; got {', '.join(found)}"
+      f"and labels integers of shape [batch]; got {', '.join(found)}"
     )
+  if pairs.negative is not None:
+    given = jnp.shape(pairs.negative)
+    if len(given) != 3 or (given[0], given[2]) != shape:
+      raise ValueError(
+        f"negatives must be [batch, count, dim], here [{shape[0]}, count, "
+        f"{shape[1]}], got {list(given)}"
+      )
 
 
 class Sizes(NamedTuple):

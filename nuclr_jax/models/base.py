@@ -190,7 +190,8 @@ def dual_encoder(
   def apply(params, model_state, batch, *, key=None, train=False):
     found, state = encode(params, model_state, batch, key=key, train=train)
     both = (project(params, side, x) for side, x in found._asdict().items())
-    return Pairs(*both, batch.pair_id, batch.image_id, batch.text_id), state
+    ids = (batch.pair_id, batch.image_id, batch.text_id, batch.label)
+    return Pairs(*both, *ids), state
 
   def features(params, model_state, batch):
     return encode(params, model_state, batch, key=None, train=False)[0]

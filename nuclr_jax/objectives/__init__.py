@@ -12,23 +12,44 @@ from nuclr_jax.objectives.base import (
 from nuclr_jax.objectives.clip import clip, ntxent
 from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
 from nuclr_jax.objectives.debiased import debiased
+from nuclr_jax.objectives.difference_alignment import difference_alignment
 from nuclr_jax.objectives.isogclr import isogclr
+from nuclr_jax.objectives.latent_class import (
+  curl,
+  latent_class,
+  quick_thought,
+)
+from nuclr_jax.objectives.metric_learning import (
+  arcface,
+  npair,
+  proxy_anchor,
+  sphereface,
+)
 from nuclr_jax.objectives.nuclr import nuclr
 from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import sogclr
 from nuclr_jax.objectives.spectral import spectral
+from nuclr_jax.objectives.swav import swav
 from nuclr_jax.objectives.vicreg import vicreg
 
 OBJECTIVES = {
+  "arcface": arcface,
   "clip": clip,
+  "curl": curl,
   "cyclip": cyclip,
   "debiased": debiased,
   "isogclr": isogclr,
+  "latent_class": latent_class,
+  "npair": npair,
   "ntxent": ntxent,
   "nuclr": nuclr,
+  "proxy_anchor": proxy_anchor,
+  "quick_thought": quick_thought,
   "siglip": siglip,
   "sogclr": sogclr,
   "spectral": spectral,
+  "sphereface": sphereface,
+  "swav": swav,
   "vicreg": vicreg,
 }
 
@@ -38,18 +59,27 @@ __all__ = [
   "Rows",
   "State",
   "add",
+  "arcface",
   "attach_gradient",
   "clip",
+  "curl",
   "cyclic_consistency",
   "cyclip",
   "debiased",
+  "difference_alignment",
   "isogclr",
+  "latent_class",
+  "npair",
   "ntxent",
   "nuclr",
+  "proxy_anchor",
+  "quick_thought",
   "scale",
   "siglip",
   "sogclr",
   "spectral",
+  "sphereface",
   "stateless",
+  "swav",
   "vicreg",
 ]

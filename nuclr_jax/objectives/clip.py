@@ -48,7 +48,7 @@ def clip(
   temperature = checks.temperature(temperature)
   checks.choice("learn_temperature", learn_temperature, (False, True))
   return base.stateless(
-    lambda params, pairs: _info_nce(
+    lambda params, pairs: info_nce(
       pairs, temperatures.one_for_all(params, temperature)
     ),
     partial(temperatures.init_params, temperature, learn_temperature),
@@ -93,8 +93,8 @@ def ntxent(
   return base.Objective(inner.init, apply)
 
 
-def _info_nce(pairs: Pairs, temperature):
-  """InfoNCE and its metrics."""
+def info_nce(pairs: Pairs, temperature):
+  """InfoNCE at a temperature that may be learned, and its metrics."""
   lse = pairwise.log_sum_exp(pairs, temperature=temperature)
   loss = each(jax.nn.softplus, lse)
   batch = len(pairs.pair_id)

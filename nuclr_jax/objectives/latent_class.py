@@ -1,0 +1,218 @@
+"""Contrastive objectives of latent-class theory: k negatives, and blocks."""
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax import pairwise
+from nuclr_jax.latent_classes import losses
+from nuclr_jax.objectives import base, checks
+from nuclr_jax.types import Pairs, Sides, each
+
+
+def latent_class(
+  *, num_negatives: int = 1, loss: str = "logistic"
+) -> base.Objective:
+  r"""The loss of k negatives per anchor, with margins instead of a softmax.
+
+  Anchors x are `Pairs.image`, positives x^+ `Pairs.text`. The margins of an
+  anchor are v_i = f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... k; the loss of them is
+
+    hinge          max(0, 1 + max_i(-v_i))
+    logistic       log2(1 + sum_i exp(-v_i))
+    cross_entropy  the same with the natural logarithm,
+
+  and the mean over the batch. Negatives are `Pairs.negative`, if given, else
+  the positives of the next k pairs of the batch, those left out that share an
+  image or a text with the anchor. Embeddings need not have unit norm: give the
+  model `normalize=False` as the theory has it. O(B k d); no [B, B].
+
+  Args:
+    num_negatives: k, at least 1; fewer than the batch.
+    loss: A name above.
+
+  Returns:
+    An `Objective` without params and state; metric `margin`, the mean of v.
+
+  Raises:
+    ValueError: For an unknown loss or a wrong number.
+
+  Example:
+    >>> objective = latent_class(num_negatives=3)
+    >>> pairs = Pairs(jnp.zeros((4, 2)), jnp.zeros((4, 2)), jnp.arange(4))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(loss)
+    2.0
+
+  Reference: Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
+    Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
+  """
+  losses.check(loss)
+  _check_count("num_negatives", num_negatives)
+
+  def loss_fn(params, pairs):
+    del params
+    image, text = pairwise.embeddings(pairs)
+    own = jnp.sum(image * text, axis=1)
+    if pairs.negative is None:
+      margins = _margins(image, text, own, pairs.ids, num_negatives)
+    else:
+      negative = pairs.negative.astype(image.dtype)
+      margins = own[:, None] - jnp.einsum("bd,bkd->bk", image, negative)
+    return _mean(margins, loss)
+
+  return base.stateless(loss_fn)
+
+
+def curl(
+  *, block_size: int = 2, num_negatives: int = 1, loss: str = "logistic"
+) -> base.Objective:
+  r"""CURL: positives and negatives are means over blocks of similar things.
+
+  The batch is a row of blocks: `block_size` pairs after each other are of one
+  thing (a class, a document). The margins of an anchor are
+  v_i = f(x)^T (mean_j f(x_j^+) - mean_j f(x_{ij}^-)): the means of the texts of
+  its own block and of the next k blocks.
+
+  Args:
+    block_size: Pairs of a block, b; it divides the batch.
+    num_negatives: Negative blocks, k; fewer than the batch has blocks.
+    loss: As in `latent_class`.
+
+  Returns:
+    As `latent_class`.
+
+  Raises:
+    ValueError: For an unknown loss or a wrong number.
+
+  Example:
+    >>> objective = curl(block_size=2)
+    >>> x = jnp.repeat(jnp.eye(2), 2, axis=0)
+    >>> loss, _ = objective.apply(*objective.init(), Pairs(x, x, jnp.arange(4)))
+    >>> print(round(float(loss), 4))  # log2(1 + exp(-1))
+    0.4519
+
+  Reference: Saunshi et al., Section 6.3, eq. (12).
+  """
+  losses.check(loss)
+  _check_count("block_size", block_size)
+  _check_count("num_negatives", num_negatives)
+
+  def loss_fn(params, pairs):
+    del params
+    image, text = pairwise.embeddings(pairs)
+    count = _num_blocks(text, block_size)
+    means = jnp.mean(text.reshape(count, block_size, -1), axis=1)
+    means = jnp.repeat(means, block_size, axis=0)
+    own, block = jnp.sum(image * means, axis=1), _block(text, block_size)
+    margins = _margins(
+      image, means, own, Sides(block, block), num_negatives, step=block_size
+    )
+    return _mean(margins, loss)
+
+  return base.stateless(loss_fn)
+
+
+def quick_thought(*, block_size: int = 1) -> base.Objective:
+  r"""Quick thoughts: a softmax over the batch; every pair of a block is one.
+
+  The batch is a row of blocks, as for `curl`. Each x_i of a block and each
+  x_j^+ of the same block is a positive pair, its negatives the x^+ of all other
+  blocks:
+
+    mean over i, j of log(1 + sum_m exp(f(x_i)^T (f(x_m^+) - f(x_j^+)))).
+
+  It differs from `curl` in averaging losses, not embeddings.
+
+  Args:
+    block_size: Pairs of a block; it divides the batch.
+
+  Returns:
+    An `Objective` without params and state.
+
+  Raises:
+    ValueError: If the block size is wrong.
+
+  Example:
+    >>> objective = quick_thought()
+    >>> pairs = Pairs(jnp.zeros((4, 2)), jnp.zeros((4, 2)), jnp.arange(4))
+    >>> loss, _ = objective.apply(*objective.init(), pairs)
+    >>> print(round(float(jnp.exp(loss)), 4))
+    4.0
+
+  Reference: Logeswaran and Lee, An Efficient Framework for Learning Sentence
+    Representations, ICLR 2018; Saunshi et al., Table 2.
+  """
+  _check_count("block_size", block_size)
+
+  def loss_fn(params, pairs):
+    del params
+    image, text = pairwise.embeddings(pairs)
+    count, block = _num_blocks(text, block_size), _block(text, block_size)
+    apart = Pairs(image, text, block)
+    lse = jax.lax.stop_gradient(
+      pairwise.log_sum_exp(apart, temperature=1.0).image
+    )
+    # Similarities within blocks, [blocks, x, x^+].
+    within = jnp.einsum(
+      "gid,gjd->gij",
+      *(x.reshape(count, block_size, -1) for x in (image, text)),
+      precision="highest",
+    )
+    own = jnp.diagonal(within, axis1=1, axis2=2)[:, :, None]
+    logits = lse.reshape(count, block_size, 1) + own - within
+    direct = jnp.mean(jax.nn.softplus(logits))
+    # The rest of the gradient: that of the sums over other blocks.
+    log_share = jnp.log(jnp.mean(jax.nn.sigmoid(logits), axis=2)).reshape(-1)
+    weight = jax.lax.stop_gradient(log_share) - lse - jnp.log(len(text))
+    nothing = jnp.full_like(weight, -jnp.inf)
+    out = pairwise.weighted(
+      apart, temperature=1.0, row_log_weight=Sides(weight, nothing)
+    )
+    return base.attach_gradient(direct, direct + out.surrogate), {}
+
+  return base.stateless(loss_fn)
+
+
+def _margins(image, text, own, ids, count, step=1):
+  """Margins [batch, count] to the texts some steps on; inf where barred."""
+  if count * step >= len(text):
+    raise ValueError(
+      f"num_negatives must be below the batch's {len(text) // step} "
+      f"{'blocks' if step > 1 else 'pairs'}, got {count}"
+    )
+  margins = []
+  for i in range(1, count + 1):
+
+    def there(x, i=i):
+      return jnp.roll(x, -i * step, axis=0)
+
+    same = each(lambda x, there=there: x == there(x), ids)
+    margin = own - jnp.sum(image * there(text), axis=1)
+    margins.append(jnp.where(same.image | same.text, jnp.inf, margin))
+  return jnp.stack(margins, axis=1)
+
+
+def _mean(margins, loss):
+  """The mean loss, and the mean margin as a metric."""
+  kept = jnp.isfinite(margins)
+  margin = jnp.sum(jnp.where(kept, margins, 0.0)) / jnp.maximum(kept.sum(), 1)
+  return jnp.mean(losses.of_margins(margins, loss)), {"margin": margin}
+
+
+def _num_blocks(x, block_size: int) -> int:
+  if len(x) % block_size or len(x) == block_size:
+    raise ValueError(
+      f"a batch must be two or more blocks of {block_size} pairs, got {len(x)}"
+    )
+  return len(x) // block_size
+
+
+def _block(x, block_size: int):
+  """The block's number, of each row."""
+  return jnp.arange(len(x)) // block_size
+
+
+def _check_count(name: str, value: int) -> None:
+  checks.number(
+    name, value, "a whole number of at least 1", lambda x: x >= 1 and x % 1 == 0
+  )
