@@ -36,6 +36,7 @@ class Embed(NamedTuple):
   image: Callable[[Images], np.ndarray]  # pictures -> [n, dim], unit norm
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
   features: Sides | None = None  # likewise, but before the projection
+  outputs: Sides | None = None  # what the objective sees, of any norm
 
 
 class ImageTextSet(NamedTuple):
@@ -74,9 +75,12 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
   chunk = CHUNK - CHUNK % mesh.shape["data"]
 
-  def embeddings(params, model_state, batch):
+  def outputs(params, model_state, batch):
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
-    return unit_norm(pairs.text if batch.image is None else pairs.image)
+    return pairs.text if batch.image is None else pairs.image
+
+  def embeddings(params, model_state, batch):
+    return unit_norm(outputs(params, model_state, batch))
 
   def features(params, model_state, batch):
     found = model.features(params, model_state, batch)
@@ -103,7 +107,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
 
     return run
 
-  embed, before = in_chunks(embeddings), in_chunks(features)
+  embed, before, raw = map(in_chunks, (embeddings, features, outputs))
 
   def make(params, model_state):
     def sides(run):
@@ -114,7 +118,8 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
       )
 
     plain = sides(embed)
-    return Embed(*plain, sides(before) if model.features else plain)
+    found = sides(before) if model.features else plain
+    return Embed(*plain, found, sides(raw))
 
   return make
 

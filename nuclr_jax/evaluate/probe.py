@@ -1,6 +1,7 @@
 """Classifiers on frozen features: neighbours, class means, a linear layer."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import optax
 from nuclr_jax import sharding, tiles
 from nuclr_jax.evaluate import zero_shot
 from nuclr_jax.evaluate.chunks import in_chunks
+from nuclr_jax.latent_classes import class_means
 from nuclr_jax.types import Metrics
 
 TOP = (1,)
@@ -39,7 +41,7 @@ def mean_classifier(
   """
   _check(train, train_label, test, test_label)
   classes = _num_classes(train_label, test_label)
-  means = zero_shot.means(_unit(train), train_label, classes)
+  means = class_means(_unit(train), train_label, classes)
   there = np.bincount(train_label, minlength=classes) > 0
   centres = np.where(there[:, None], _unit(means), np.nan)
   return zero_shot.accuracy(_unit(test), centres, test_label, top=TOP)
@@ -136,23 +138,69 @@ def linear_probe(
   """
   _check(train, train_label, test, test_label)
   classes = _num_classes(train_label, test_label)
+  options = dict(l2=l2, num_steps=num_steps, seed=seed)
+  found = fit_linear(train, train_label, num_classes=classes, **options)
+  everyone = np.eye(classes, dtype=np.float32)
+  scores = zero_shot.accuracy(found(test), everyone, test_label, top=TOP)
+  return scores | {"log10_l2": float(np.log10(found.l2))}
+
+
+class Linear(NamedTuple):
+  """A linear classifier: `classifier(rows)` gives logits [rows, classes]."""
+
+  weight: Float[np.ndarray, "dim classes"]
+  bias: Float[np.ndarray, "classes"]
+  mean: Float[np.ndarray, "dim"]  # of the features, with which rows are
+  deviation: Float[np.ndarray, "dim"]  # standardised
+  l2: float
+
+  def __call__(
+    self, x: Float[np.ndarray, "rows dim"]
+  ) -> Float[np.ndarray, "rows classes"]:
+    """Logits of rows."""
+    x = (np.float32(x) - self.mean) / self.deviation
+    return _logits((self.weight, self.bias), x)
+
+
+def fit_linear(
+  train: Float[np.ndarray, "train dim"],
+  train_label: Int[np.ndarray, "train"],
+  *,
+  num_classes: int | None = None,
+  l2: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
+  num_steps: int = 200,
+  seed: int = 0,
+) -> Linear:
+  """The classifier of `linear_probe`.
+
+  Args:
+    train: As there.
+    train_label: As there.
+    num_classes: By default one more than the largest label.
+    l2: As there.
+    num_steps: As there.
+    seed: As there.
+
+  Example:
+    >>> classifier = fit_linear(np.eye(3), np.arange(3), l2=(1e-3,))
+    >>> classifier(np.eye(3)).argmax(axis=1).tolist()
+    [0, 1, 2]
+  """
+  classes = num_classes or _num_classes(train_label)
   mean, deviation = train.mean(axis=0), train.std(axis=0) + 1e-6
-  train, test = ((np.float32(x) - mean) / deviation for x in (train, test))
+  x = (np.float32(train) - mean) / deviation
   fit = partial(_fit, classes=classes, num_steps=num_steps)
   best = l2[0]
   if len(l2) > 1:
-    order = np.random.default_rng(seed).permutation(len(train))
-    held, rest = np.split(order, [max(len(train) // 10, 1)])
+    order = np.random.default_rng(seed).permutation(len(x))
+    held, rest = np.split(order, [max(len(x) // 10, 1)])
     right = {}
     for weight in l2:
-      layer = fit(train[rest], train_label[rest], weight)
-      found = np.argmax(_logits(layer, train[held]), axis=1)
+      layer = fit(x[rest], train_label[rest], weight)
+      found = np.argmax(_logits(layer, x[held]), axis=1)
       right[weight] = np.mean(found == train_label[held])
     best = max(l2, key=right.get)
-  logits = _logits(fit(train, train_label, best), test)
-  everyone = np.eye(classes, dtype=np.float32)
-  scores = zero_shot.accuracy(logits, everyone, test_label, top=TOP)
-  return scores | {"log10_l2": float(np.log10(best))}
+  return Linear(*fit(x, train_label, best), mean, deviation, best)
 
 
 def _fit(x, label, l2, *, classes, num_steps):

@@ -4,6 +4,7 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.evaluate.ranks import ranks
+from nuclr_jax.latent_classes import class_means
 from nuclr_jax.types import Metrics
 
 
@@ -17,21 +18,8 @@ def class_embeddings(
     >>> class_embeddings(np.eye(2), np.array([0, 0])).round(3)
     array([[0.707, 0.707]])
   """
-  mean = means(prompts, class_of_prompt, int(class_of_prompt.max()) + 1)
+  mean = class_means(prompts, class_of_prompt)
   return mean / np.linalg.norm(mean, axis=1, keepdims=True)
-
-
-def means(
-  rows: Float[np.ndarray, "rows dim"],
-  label: Int[np.ndarray, "rows"],
-  num_classes: int,
-) -> Float[np.ndarray, "classes dim"]:
-  """The mean of the rows of each class; zeros for a class without any."""
-  total = np.zeros((num_classes, rows.shape[1]), rows.dtype)
-  np.add.at(total, label, rows)
-  return (
-    total / np.maximum(np.bincount(label, minlength=num_classes), 1)[:, None]
-  )
 
 
 def accuracy(

@@ -1,0 +1,137 @@
+"""Latent-class scores of a model: mean classifiers, losses and their bounds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nuclr_jax import latent_classes
+from nuclr_jax.evaluate import probe
+from nuclr_jax.evaluate.driver import Embed, Evaluator, LabelledSet
+from nuclr_jax.latent_classes import bounds
+from nuclr_jax.types import Metrics
+
+FEW = 5  # labelled rows of a class, for mu-5
+MAX_ROWS = 1_000  # that losses and bounds are computed of
+
+
+def classifiers_evaluator(
+  train: LabelledSet,
+  test: LabelledSet,
+  name: str,
+  *,
+  ways: Sequence[int] = (2, 10),
+  top: Sequence[int] = (1, 10),
+  seed: int = 0,
+) -> Evaluator:
+  """Accuracies of linear classifiers on what the objective sees.
+
+  `classes_<name>/<classifier>/avg_<k>` is the mean accuracy over all k-way
+  tasks, `.../top_<r>` that of the r best of all classes. Classifiers are `mu`
+  (class means of the training rows), `mu_5` (of five rows of each class) and
+  `trained` (`probe.fit_linear` on all classes; a task keeps its classes' rows).
+
+  Args:
+    train: Labelled rows to learn from.
+    test: To score on.
+    name: Of the data set.
+    ways: Classes of the tasks; those beyond the classes are left out.
+    top: Likewise.
+    seed: Decides the five rows, and what the trained one is chosen on.
+
+  Reference: Saunshi et al., ICML 2019, Table 1.
+  """
+
+  def evaluate(embed: Embed) -> Metrics:
+    x, y = (embed.outputs.image(part.image) for part in (train, test))
+    classes = int(max(train.label.max(), test.label.max())) + 1
+    few = latent_classes.few_of_each(train.label, FEW, seed)
+    weights = {
+      "mu": latent_classes.class_means(x, train.label, classes),
+      "mu_5": latent_classes.class_means(x[few], train.label[few], classes),
+    }
+    scores = {kind: y @ w.T for kind, w in weights.items()}
+    scores["trained"] = probe.fit_linear(x, train.label, seed=seed)(y)
+    found = {}
+    for kind, s in scores.items():
+      for k in ways:
+        if k <= classes:
+          found[f"{kind}/avg_{k}"] = latent_classes.average_accuracy(
+            s, test.label, ways=k
+          )
+      for r in top:
+        if r < classes:
+          found[f"{kind}/top_{r}"] = latent_classes.top_accuracy(
+            s, test.label, top=r
+          )
+    return {f"classes_{name}/{k}": v for k, v in found.items()}
+
+  return evaluate
+
+
+def losses_evaluator(
+  data: LabelledSet,
+  name: str,
+  *,
+  num_negatives: Sequence[int] = (1,),
+  max_rows: int = MAX_ROWS,
+  seed: int = 0,
+) -> Evaluator:
+  """The contrastive loss, the loss of the mean classifier, and the bounds.
+
+  As `classes_<name>/...`, with natural logarithms, of at most `max_rows` rows,
+  of every class its share:
+
+    unsupervised_<N>   L_un^N                    mean_classifier  L_sup^mu
+    same, other        the parts of L_un, N = 1  collision        tau
+    bound              Lemma 1 of Merad et al., which N = 1 gives
+    bound_<N>          Lemma 2, L_un^N / p_cc(N)
+    deviation          s(f) of Saunshi et al.
+    min_norm, max_norm of ||f(x)||
+
+  Args:
+    data: Labelled rows.
+    name: Of the data set.
+    num_negatives: Values of N; those besides 1 get a `bound_<N>`.
+    max_rows: How many rows are taken.
+    seed: Decides which.
+  """
+
+  def evaluate(embed: Embed) -> Metrics:
+    rows = _some(data.label, max_rows, seed)
+    label = np.unique(data.label[rows], return_inverse=True)[1]
+    x = embed.outputs.image(data.image[rows])
+    rho = latent_classes.probabilities(label)
+    kind = dict(loss="cross_entropy")
+    split = latent_classes.split_loss(x, label, **kind)
+    scores = x @ latent_classes.class_means(x, label).T
+    low, high = latent_classes.norms(x)
+    found = {
+      "mean_classifier": latent_classes.task_loss(scores, label, **kind),
+      "same": split.same,
+      "other": split.other,
+      "collision": split.collision,
+      "bound": bounds.of_all_classes(split.total, rho),
+      "deviation": latent_classes.deviation(x, label),
+      "min_norm": low,
+      "max_norm": high,
+    }
+    for n in num_negatives:
+      loss = latent_classes.unsupervised_loss(x, label, num_negatives=n, **kind)
+      found[f"unsupervised_{n}"] = loss
+      if n > 1:
+        found[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
+    return {f"classes_{name}/{k}": v for k, v in found.items()}
+
+  return evaluate
+
+
+def _some(label: np.ndarray, count: int, seed: int) -> np.ndarray:
+  """Rows, of every class its share, at least one."""
+  if len(label) <= count:
+    return np.arange(len(label))
+  order = np.random.default_rng(seed).permutation(len(label))
+  chosen = []
+  for c in np.unique(label):
+    own = order[label[order] == c]
+    chosen.append(own[: max(1, round(count * len(own) / len(label)))])
+  return np.sort(np.concatenate(chosen))

@@ -1,0 +1,78 @@
+"""Scores of latent classes, as evaluators give them."""
+
+import numpy as np
+import pytest
+import sklearn.datasets
+
+from nuclr_jax import latent_classes
+from nuclr_jax.evaluate import driver, latent
+from nuclr_jax.types import Sides
+
+
+@pytest.fixture(scope="module")
+def digits():
+  """Training and test digits; pictures [8, 8, 1]."""
+  found = sklearn.datasets.load_digits()
+  order = np.random.default_rng(0).permutation(len(found.target))
+  images, label = found.images[order, ..., None], found.target[order]
+  return tuple(
+    driver.LabelledSet(images[part], label[part], ())
+    for part in (slice(0, 1000), slice(1000, 1700))
+  )
+
+
+def embed(scale=0.05):
+  """The pixels as outputs."""
+  image = lambda x: scale * np.asarray(x).reshape(len(x), -1)
+  return driver.Embed(None, None, outputs=Sides(image, None))
+
+
+def test_classifiers(digits):
+  evaluate = latent.classifiers_evaluator(*digits, "digits")
+  scores = {
+    k.removeprefix("classes_digits/"): v for k, v in evaluate(embed()).items()
+  }
+  kinds, names = ("mu", "mu_5", "trained"), ("avg_2", "avg_10", "top_1")
+  assert set(scores) == {f"{kind}/{name}" for kind in kinds for name in names}
+  # The task of all classes is that of ten ways.
+  for kind in kinds:
+    assert scores[f"{kind}/avg_10"] == pytest.approx(scores[f"{kind}/top_1"])
+    assert scores[f"{kind}/avg_2"] > scores[f"{kind}/avg_10"]
+  assert scores["trained/top_1"] > 0.93  # scikit-learn's has 0.95 to 0.97
+  assert scores["mu/top_1"] > 0.8 > scores["mu_5/top_1"] - 0.15
+  # The mean classifier by a loop over all pairs of classes.
+  (x, label, _), (y, test_label, _) = digits
+  x, y = (0.05 * part.reshape(len(part), -1) for part in (x, y))
+  w = np.stack([x[label == c].mean(axis=0) for c in range(10)])
+  right = []
+  for a in range(10):
+    for b in set(range(10)) - {a}:
+      right.append(np.mean(y[test_label == a] @ (w[a] - w[b]) > 0))
+  assert scores["mu/avg_2"] == pytest.approx(np.mean(right), abs=1e-6)
+
+
+def test_losses_and_bounds(digits):
+  evaluate = latent.losses_evaluator(
+    digits[0], "digits", num_negatives=(1, 40), max_rows=300
+  )
+  found = {
+    k.removeprefix("classes_digits/"): v for k, v in evaluate(embed()).items()
+  }
+  assert found["mean_classifier"] <= found["bound"]
+  assert found["mean_classifier"] <= found["bound_40"]
+  rest = 1 - found["collision"]
+  assert found["unsupervised_1"] == pytest.approx(
+    found["collision"] * found["same"] + rest * found["other"]
+  )
+  assert found["collision"] == pytest.approx(0.1, abs=2e-3)
+  assert 0 < found["min_norm"] < found["max_norm"]
+  assert found["deviation"] > 0
+  assert evaluate(embed()) == evaluate(embed())  # the same rows
+
+
+def test_every_class_keeps_its_share():
+  label = np.repeat([0, 1, 5], [600, 300, 1])
+  rows = latent._some(label, 90, 0)
+  assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
+  np.testing.assert_array_equal(latent._some(label, 2000, 0), np.arange(901))
+  assert latent_classes.probabilities(np.array([0, 0, 1])).sum() == 1
