@@ -77,12 +77,14 @@ def build(
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   warm_start = _warm_start(config, data) if fresh else {}
+  classes = data.num_classes
   objective = _call(
     "objective",
     OBJECTIVES,
     config["objective"] | warm_start,
     span,
     dim=config["model"].get("dim"),
+    **({} if classes is None else {"num_classes": classes}),
     **sizes._asdict(),
   )
   inputs = Inputs(data.image_shape, data.tokenizer)

@@ -53,7 +53,7 @@ class Batch(NamedTuple):
   """
 
   image: Num[Array, "batch ..."] | None
-  text: Num[Array, "batch length"] | None  # token ids, 0 = padding; or features
+  text: Num[Array, "batch ..."] | None  # token ids, 0 = padding; other views
   pair_id: Int[Array, "batch"] | None
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id

@@ -80,6 +80,34 @@ def shift_and_scale(*, shift: float, scale: float) -> Transform:
   return transform
 
 
+def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
+  """`shift_and_scale`, then a mirror image of half of the pictures.
+
+  Args:
+    shift: See `shift_and_scale`.
+    scale: Likewise.
+    flip: Whether to mirror.
+
+  Example:
+    >>> mirror = augment(shift=0.0, scale=0.0, flip=True)
+    >>> batch = Batch(np.arange(4, dtype=np.uint8).reshape(1, 1, 4, 1), 0, 0)
+    >>> mirror(batch, np.full((1, 32), 0.25)).image.ravel().tolist()
+    [3, 2, 1, 0]
+  """
+  move = shift_and_scale(shift=shift, scale=scale)
+
+  def transform(batch, random):
+    if shift or scale:
+      batch = move(batch, random)
+    if flip:
+      mirrored = random[:, 4, None, None, None] < 0.5
+      image = np.where(mirrored, batch.image[:, :, ::-1], batch.image)
+      batch = batch._replace(image=image)
+    return batch
+
+  return transform
+
+
 def _interpolation(size, move, grow) -> np.ndarray:
   """Matrices [batch, size, size] that resample one axis linearly."""
   centre = (size - 1) / 2

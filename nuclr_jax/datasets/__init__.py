@@ -4,11 +4,13 @@ from nuclr_jax.datasets.base import Data, Inputs, correct_hubs, without_pairs
 from nuclr_jax.datasets.embeddings import embeddings
 from nuclr_jax.datasets.glyphs import glyphs
 from nuclr_jax.datasets.image_text import image_text, inputs_of
+from nuclr_jax.datasets.labelled import labelled
 
 DATASETS = {
   "embeddings": embeddings,
   "glyphs": glyphs,
   "image_text": image_text,
+  "labelled": labelled,
 }
 
 __all__ = [
@@ -20,5 +22,6 @@ __all__ = [
   "glyphs",
   "image_text",
   "inputs_of",
+  "labelled",
   "without_pairs",
 ]

@@ -24,6 +24,7 @@ class Data(NamedTuple):
   image_shape: tuple[int, int, int]
   evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
   sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
+  num_classes: int | None = None  # of labelled data
 
 
 def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:

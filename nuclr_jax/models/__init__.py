@@ -11,8 +11,9 @@ from nuclr_jax.models.heads import heads
 from nuclr_jax.models.microbatch import microbatched
 from nuclr_jax.models.small import small
 from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, towers
+from nuclr_jax.models.views import one_encoder, views
 
-MODELS = {"heads": heads, "small": small, "towers": towers}
+MODELS = {"heads": heads, "small": small, "towers": towers, "views": views}
 
 __all__ = [
   "IMAGE_TOWERS",
@@ -24,7 +25,9 @@ __all__ = [
   "from_nnx",
   "heads",
   "microbatched",
+  "one_encoder",
   "small",
   "towers",
   "unit_norm",
+  "views",
 ]

@@ -147,48 +147,119 @@ def small(
   Raises:
     ValueError: If a picture is not square, or a number does not fit.
   """
-  if image_shape[0] != image_shape[1]:
-    raise ValueError(f"pictures must be square, got {image_shape}")
-  if not 0 <= dropout < 1 or text_layers < 0:
-    raise ValueError(
-      "dropout must be in [0, 1) and text_layers at least 0, got "
-      f"{dropout} and {text_layers}"
-    )
-  stride = math.prod(stage[0] for stage in image_stages)
-  if image_shape[0] % stride:
-    raise ValueError(
-      f"the strides' product must divide the pictures' height, got {stride} "
-      f"and {image_shape[0]}"
-    )
-  if text_width % text_heads:
-    raise ValueError(
-      f"text_heads must divide text_width, got {text_heads} and {text_width}"
-    )
-
-  def image(rngs):
-    return SmallConvNet(
-      shape=image_shape,
+  return base.dual_encoder(
+    convnet(
+      image_shape=image_shape,
       stages=image_stages,
       num_features=image_features,
       dropout=dropout,
-      rngs=rngs,
-    )
-
-  def text(rngs):
-    return SmallTextTransformer(
+    ),
+    transformer(
       vocab_size=vocab_size,
       length=length,
       width=text_width,
       num_layers=text_layers,
       heads=text_heads,
       dropout=dropout,
-      rngs=rngs,
-    )
-
-  return base.dual_encoder(
-    base.from_nnx(image, image_features),
-    base.from_nnx(text, text_width),
+    ),
     dim=dim,
     normalize=normalize,
     frozen=frozen,
   )
+
+
+def convnet(
+  *,
+  image_shape: tuple[int, int, int],
+  stages: tuple[tuple[int, int, int], ...] = ((4, 2, 64), (2, 1, 128)),
+  num_features: int = 256,
+  dropout: float = 0.0,
+) -> base.Tower:
+  """The image tower of `small`.
+
+  Args:
+    image_shape: As in `small`.
+    stages: Its `image_stages`.
+    num_features: Its `image_features`.
+    dropout: As there.
+
+  Raises:
+    ValueError: As there.
+
+  Example:
+    >>> convnet(image_shape=(8, 8, 1), num_features=16).num_features
+    16
+  """
+  if image_shape[0] != image_shape[1]:
+    raise ValueError(f"pictures must be square, got {image_shape}")
+  _check_dropout(dropout)
+  stride = math.prod(stage[0] for stage in stages)
+  if image_shape[0] % stride:
+    raise ValueError(
+      f"the strides' product must divide the pictures' height, got {stride} "
+      f"and {image_shape[0]}"
+    )
+
+  def build(rngs):
+    return SmallConvNet(
+      shape=image_shape,
+      stages=stages,
+      num_features=num_features,
+      dropout=dropout,
+      rngs=rngs,
+    )
+
+  return base.from_nnx(build, num_features)
+
+
+def transformer(
+  *,
+  vocab_size: int,
+  length: int,
+  width: int = 128,
+  num_layers: int = 1,
+  heads: int = 4,
+  dropout: float = 0.0,
+) -> base.Tower:
+  """The text tower of `small`.
+
+  Args:
+    vocab_size: As in `small`.
+    length: As there.
+    width: Its `text_width`.
+    num_layers: Its `text_layers`.
+    heads: Its `text_heads`.
+    dropout: As there.
+
+  Raises:
+    ValueError: As there.
+
+  Example:
+    >>> transformer(vocab_size=9, length=4, width=16).num_features
+    16
+  """
+  _check_dropout(dropout)
+  if num_layers < 0:
+    raise ValueError(f"text_layers must be at least 0, got {num_layers}")
+  if width % heads:
+    raise ValueError(
+      f"text_heads must divide text_width, got {heads} and {width}"
+    )
+
+  def build(rngs):
+    return SmallTextTransformer(
+      vocab_size=vocab_size,
+      length=length,
+      width=width,
+      num_layers=num_layers,
+      heads=heads,
+      dropout=dropout,
+      rngs=rngs,
+    )
+
+  return base.from_nnx(build, width)
+
+
+def _check_dropout(dropout: float) -> None:
+  if not 0 <= dropout < 1:
+    raise ValueError(f"dropout must be in [0, 1), got {dropout}")

@@ -1,0 +1,135 @@
+"""One encoder of two views of the same things."""
+
+from collections.abc import Callable, Mapping
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax.models import base
+from nuclr_jax.models.small import convnet, transformer
+from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS
+from nuclr_jax.types import Pairs, Sides
+
+ENCODERS: dict[str, Callable[..., base.Tower]] = {
+  "convnet": convnet,
+  "transformer": transformer,
+  **IMAGE_TOWERS,
+  **TEXT_TOWERS,
+}
+
+
+def views(
+  *,
+  image_shape: tuple[int, ...],
+  vocab_size: int,
+  length: int,
+  encoder: Mapping[str, Any],
+  dim: int = 128,
+  hidden: int = 0,
+  normalize: bool = True,
+) -> base.Model:
+  """Encodes both sides of a batch by the same tower, at once.
+
+  `Batch.image` and `Batch.text` are two views: pictures, or token ids (the same
+  ones twice, if dropout makes the views). Batch statistics are of both.
+
+  Args:
+    image_shape: Of the pictures, if the encoder takes some.
+    vocab_size: Likewise, of token ids.
+    length: Likewise.
+    encoder: `{"name": ..., ...}`: a name in `ENCODERS`, and what else its
+      factory takes.
+    dim: Width of the embeddings.
+    hidden: Width of a hidden layer of the projection; 0 = a linear one.
+    normalize: See `dual_encoder`.
+
+  Raises:
+    ValueError: For an unknown encoder, or from its factory.
+
+  Example:
+    >>> model = views(
+    ...   image_shape=(8, 8, 1),
+    ...   vocab_size=0,
+    ...   length=0,
+    ...   encoder={"name": "convnet", "num_features": 16},
+    ...   dim=4,
+    ... )
+    >>> params, state = model.init(jax.random.key(0))
+    >>> batch = Batch(*np.zeros((2, 3, 8, 8, 1), np.uint8), np.arange(3))
+    >>> pairs, _ = model.apply(params, state, batch)
+    >>> pairs.image.shape, bool((pairs.image == pairs.text).all())
+    ((3, 4), True)
+  """
+  spec = dict(encoder)
+  name = spec.pop("name", None)
+  if name not in ENCODERS:
+    raise ValueError(
+      f"model.encoder.name is {name!r}; known names are {sorted(ENCODERS)}"
+    )
+  factory = ENCODERS[name]
+  known = inspect.signature(factory).parameters
+  unknown = sorted(set(spec) - set(known))
+  if unknown:
+    raise ValueError(
+      f"unknown keys {unknown} of encoder {name!r}; known are {sorted(known)}"
+    )
+  run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  run = {key: value for key, value in run.items() if key in known}
+  return one_encoder(
+    factory(**run, **spec), dim=dim, hidden=hidden, normalize=normalize
+  )
+
+
+def one_encoder(
+  tower: base.Tower, *, dim: int, hidden: int = 0, normalize: bool = True
+) -> base.Model:
+  """`views` of any tower.
+
+  Its params are `{"encoder", "projection"}`, its state that of the tower.
+  """
+  widths = [tower.num_features, *([hidden] if hidden else []), dim]
+
+  def init(key):
+    first, *keys = jax.random.split(key, len(widths))
+    params, state = tower.init(first)
+    scale = jax.nn.initializers.lecun_normal()
+    layers = {
+      f"kernel_{i}": scale(key, widths[i : i + 2]) for i, key in enumerate(keys)
+    }
+    return {"encoder": params, "projection": layers}, state
+
+  def encode(params, model_state, x, **how):
+    return tower.apply(params["encoder"], model_state, jnp.asarray(x), **how)
+
+  def project(params, x):
+    for i in range(len(widths) - 1):
+      x = x @ params["projection"][f"kernel_{i}"]
+      x = jax.nn.relu(x) if i < len(widths) - 2 else x
+    return base.unit_norm(x) if normalize else x
+
+  def apply(params, model_state, batch, *, key=None, train=False):
+    there = [x for x in (batch.image, batch.text) if x is not None]
+    # Views of a thing beside each other, so that no device sends its rows.
+    x = jnp.stack(there, axis=1)
+    x = x.reshape(-1, *x.shape[2:])
+    features, state = encode(params, model_state, x, key=key, train=train)
+    found = project(params, features).reshape(-1, len(there), dim)
+    rest = iter(range(len(there)))
+    both = (
+      None if x is None else found[:, next(rest)]
+      for x in (batch.image, batch.text)
+    )
+    ids = (batch.pair_id, batch.image_id, batch.text_id, batch.label)
+    return Pairs(*both, *ids), state
+
+  def features(params, model_state, batch):
+    def one(x):
+      if x is None:
+        return None
+      return encode(params, model_state, x, key=None, train=False)[0]
+
+    return Sides(one(batch.image), one(batch.text))
+
+  return base.Model(init, apply, features=features)
