@@ -45,7 +45,7 @@ def main():
       source, batch_size=8, seed=3, start_step=2, num_workers=workers
     ) as stream:
       for _ in range(4):
-        for x in next(stream):
+        for x in next(stream)[:5]:  # there is no label
           digest.update(x.tobytes())
     print(digest.hexdigest())
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import Pairs, objectives
+from nuclr_jax import Pairs, objectives, sharding
 from nuclr_jax.objectives.swav import assign
 
 B, DIM, CLASSES = 6, 4, 5
@@ -76,6 +76,34 @@ OBJECTIVES = {
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_gradients(name, x64):
   check_gradient(*OBJECTIVES[name])
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, "swav"])
+def test_eight_devices_give_the_same(name, x64):
+  objective = (
+    objectives.swav(dim=DIM, num_prototypes=3)
+    if name == "swav"
+    else OBJECTIVES[name][0]
+  )
+  label, results = np.arange(16) % CLASSES, []
+  for count in (1, 8):
+    mesh = sharding.make_mesh(count)
+    with jax.set_mesh(mesh):
+      rows = jax.NamedSharding(mesh, sharding.ROWS)
+      pairs = jax.device_put(some(batch=16, label=jnp.asarray(label)), rows)
+      params, state = objective.init()
+      step = jax.jit(
+        jax.value_and_grad(
+          lambda image, params, state, pairs: objective.apply(
+            params, state, pairs._replace(image=image)
+          )[0]
+        )
+      )
+      results.append(step(pairs.image, params, state, pairs))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9),
+    *map(jax.device_get, results),
+  )
 
 
 class TestLatentClass:

@@ -7,7 +7,7 @@ wants all operands of a gather or scatter in one memory, hence the transfers.
 
 import jax
 from jax import lax
-from jax.experimental.compute_on import compute_on
+from jax.experimental import compute_on
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -67,9 +67,10 @@ def write(
 
 def _on_host(f, table, *operands):
   """Runs `f` where the table lies."""
-  return compute_on("device_host")(jax.jit(f))(
-    table, *jax.device_put(operands, HOST)
-  )
+  # What is `compute_on` from jax 0.12 on is `compute_on2` before.
+  run = getattr(compute_on, "compute_on2", compute_on.compute_on)
+  there = run(f, compute_type="device_host", out_memory_spaces=HOST)
+  return there(table, *jax.device_put(operands, HOST))
 
 
 def _gather(table, ids):
