@@ -90,6 +90,26 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   assert index.image_id.tolist() == [0, 1, 0]  # by content
 
 
+def test_the_model_of_a_config_opens_without_data(tmp_path):
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "circle"]
+  (tmp_path / "vocab.txt").write_text("\n".join(words))
+  path = CONFIG.with_name("cc3m.py")
+  spec = importlib.util.spec_from_file_location("cc3m_config", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  config = module.get_config("smoke,clip")
+  config.data.update(dict(train="nothing", tokenizer=str(tmp_path)))
+  with embed.of_config(config, data_dir=tmp_path) as opened:
+    images = opened.encode.image(np.zeros((3, 32, 32, 3), np.uint8))
+    texts = opened.encode.text(["a red circle", "a circle"])
+  assert images.shape == (3, 32) and texts.shape == (2, 32)
+  np.testing.assert_allclose(np.linalg.norm(texts, axis=1), 1, rtol=1e-5)
+  config.data.tokenizer = "build"
+  with pytest.raises(ValueError, match="no data set"):
+    with embed.of_config(config, data_dir=tmp_path):
+      pass
+
+
 def test_nothing_half_written(tmp_path):
   with pytest.raises(ValueError, match="no image could be embedded"):
     embed.write(tmp_path / "out", [Item("a", "x", b"", ["a"])], model())
