@@ -191,10 +191,13 @@ def test_differentiating_twice_is_refused(name):
   ids=lambda x: "_".join(x),
 )
 def test_batches_that_do_not_fit_are_refused(name, change):
-  sizes = dict(num_pairs=64) if name in ("sogclr", "isogclr", "nuclr") else {}
-  objective = objectives.OBJECTIVES[name](**sizes)
-  wrong = Pairs(*batch())._replace(**change)
-  with pytest.raises(ValueError, match=r"ids integers of shape .*; got image"):
+  make = objectives.OBJECTIVES[name]
+  sizes, known = dict(num_pairs=64, num_classes=3), inspect.signature(make)
+  sizes |= {"dim": D}
+  needed = {k: v for k, v in sizes.items() if k in known.parameters}
+  objective = make(**needed)
+  wrong = Pairs(*batch())._replace(label=jnp.zeros(B, int))._replace(**change)
+  with pytest.raises(ValueError, match=r"integers of shape .*; got image"):
     objective.apply(*objective.init(), wrong)
 
 
