@@ -58,8 +58,7 @@ def publish(
   for split in stems:
     target = folder if there else stage
     infos += _publish_split(split, stems[split], name, stage, target)
-    made_of = json.dumps(options, default=os.fspath)
-    (stage / _made_of(name, split)).write_text(made_of)
+    (stage / _made_of(name, split)).write_text(noted(options))
   _write_info(infos, stage, folder)
   if there:
     for path in sorted(stage.iterdir(), key=lambda x: x.name == prepared.INFO):
@@ -79,14 +78,23 @@ def check_same(
   path = folder / _made_of(folder.parent.name, split)
   if not path.exists():
     return  # of an earlier version
-  before = json.loads(path.read_text())
-  options = json.loads(json.dumps(options, default=os.fspath))
-  other = [x for x in options if options[x] != before.get(x)]
+  other = differing(path, options)
   if other:
     raise ValueError(
       f"{folder} has a split {split} already, of another {', '.join(other)}; "
       "choose another --split or --dataset, or delete the folder"
     )
+
+
+def differing(path: pathlib.Path, options: Mapping[str, Any]) -> list[str]:
+  """The options that are not those noted in a file."""
+  before, options = json.loads(path.read_text()), json.loads(noted(options))
+  return [x for x in options if options[x] != before.get(x)]
+
+
+def noted(options: Mapping[str, Any]) -> str:
+  """Options as a file keeps them, for `differing`."""
+  return json.dumps(options, indent=2, default=os.fspath)
 
 
 def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:

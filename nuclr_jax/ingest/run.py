@@ -155,10 +155,8 @@ def _remove_leftovers(work: pathlib.Path, there: Mapping) -> None:
 def _begin(work: pathlib.Path, options: Mapping) -> None:
   """Notes what is being ingested, or checks that it is what was."""
   path = work / "ingest.json"
-  options = json.loads(json.dumps(options, default=os.fspath))
   if path.exists():
-    before = json.loads(path.read_text())
-    other = [x for x in options if options[x] != before.get(x)]
+    other = publish.differing(path, options)
     if other:
       raise ValueError(
         f"{work} holds an unfinished ingest of another {', '.join(other)}; "
@@ -168,7 +166,7 @@ def _begin(work: pathlib.Path, options: Mapping) -> None:
   else:
     work.mkdir()
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(options, indent=2))
+    temporary.write_text(publish.noted(options))
     temporary.rename(path)
 
 
