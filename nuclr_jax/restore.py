@@ -114,10 +114,10 @@ def meta(parts: Experiment) -> checkpoint.Meta:
 def data_of(manager: ocp.CheckpointManager) -> Data | None:
   """What the newest checkpoint says of its data, which are left alone.
 
-  None if it says too little, as those of before.
+  None if it says too little, as of data without texts or of an old run.
   """
   found = checkpoint.read_meta(manager, checkpoint.latest(manager))
-  if len(found.get("image_shape", ())) != 3:
+  if len(found.get("image_shape", ())) != 3 or not found["tokenizer"]["text"]:
     return None
   inputs = Inputs(tuple(found["image_shape"]), Tokenizer(**found["tokenizer"]))
   return without_pairs(Sizes(**found["sizes"]), found["data"], inputs)

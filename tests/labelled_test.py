@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import Batch, experiment, models, settings, train
+from nuclr_jax import Batch, embed, experiment, models, settings, train
 from nuclr_jax.data import labelled, transforms
 
 PATH = pathlib.Path(__file__).parents[1] / "configs" / "digits.py"
@@ -157,16 +157,15 @@ def test_a_run_learns(name, tmp_path):
     }
   )
   parts = experiment.build(config)
-  keep = ("classes_",)
-  evaluators = [
-    lambda embed, f=f: {k: v for k, v in f(embed).items() if k.startswith(keep)}
-    for f in parts.data.evaluators["test"][:2]
-  ]
-  data = parts.data._replace(evaluators={"test": evaluators})
+  quick = parts.data.evaluators["test"][:2]  # without the probe
+  data = parts.data._replace(evaluators={"test": quick})
   result = train.fit(config, tmp_path, parts=parts._replace(data=data))
   assert result.metrics["test/classes_digits/mu/top_1"] > 0.6
   found = result.metrics["test/classes_digits/mean_classifier"]
   assert found <= result.metrics["test/classes_digits/bound"]
+  with pytest.raises(ValueError, match=r"\(8, 8, 1\), not photos"):
+    with embed.of_run(tmp_path):
+      pass
 
 
 def test_every_name_of_the_config_builds():
