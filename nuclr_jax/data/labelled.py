@@ -9,8 +9,8 @@ from typing import NamedTuple
 import zlib
 
 import numpy as np
-from PIL import Image
 
+from nuclr_jax.data import digits as handwritten
 from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.data.sources import Source
 from nuclr_jax.data.transforms import NUM_RANDOM, Transform
@@ -51,23 +51,11 @@ def digits(size: int) -> dict[str, Labelled]:
     >>> {name: len(x.label) for name, x in digits(8).items()}
     {'train': 1197, 'validation': 300, 'test': 300}
   """
-  from sklearn import datasets  # 1 s to import
-
-  found = datasets.load_digits()
-  images = [
-    np.asarray(
-      Image.fromarray((x * (255 / 16)).astype(np.uint8)).resize(
-        (size, size), Image.Resampling.BICUBIC
-      )
-    )
-    for x in found.images
-  ]
-  images = np.stack(images)[..., None]
-  order, splits, start = np.random.default_rng(0).permutation(1_797), {}, 0
+  images, label = handwritten.enlarged(size)
+  order, splits, start = np.random.default_rng(0).permutation(len(label)), {}, 0
   for name, count in DIGITS.items():
     ids = order[start : start + count]
-    label = found.target[ids].astype(np.int64)
-    splits[name] = Labelled(images[ids], label, f"digits/{name}/{size}")
+    splits[name] = Labelled(images[ids], label[ids], f"digits/{name}/{size}")
     start += count
   return splits
 
