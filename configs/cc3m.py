@@ -18,6 +18,8 @@ nuclr train --config=configs/cc3m.py:sogclr,float32 --workdir=runs/sogclr
 
 from ml_collections import ConfigDict, config_dict
 
+from nuclr_jax import settings
+
 TAU = 0.01
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M
 
@@ -88,7 +90,7 @@ def get_config(arg: str = "") -> ConfigDict:
       f"the config's argument must be one of {sorted(ALGORITHMS)} and any of "
       f"{OPTIONS}, separated by commas; got {arg!r}"
     )
-  config = ConfigDict()
+  config = settings.blank()  # all keys, with their defaults
   config.data = dict(
     name="image_text",
     train="cc3m",
@@ -132,23 +134,10 @@ def get_config(arg: str = "") -> ConfigDict:
     freeze=(),
   )
   config.batch_size = 512
-  config.num_microbatches = 1
   config.num_epochs = 30.0
-  config.seed = 0
-  config.num_devices = config_dict.placeholder(int)  # None = all
-  config.shard_params = False
-  config.offload_rows = False
   config.log_every = 100
-  config.eval_every = 0
   config.eval_every_epochs = 1.0
   config.checkpoint_every = 2000
-  config.max_checkpoints = 2
-  config.keep_best = config_dict.placeholder(str)  # a validation score
-  config.num_workers = 0  # processes that make batches
-  config.warm_start = config_dict.placeholder(str)  # a popularity.npz
-  config.refresh = dict(  # exact popularities; 0 = never
-    every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
-  )
   if "clip_b16" in words:
     start_from_clip(config)
   if "lit" in words:

@@ -10,6 +10,8 @@ The argument after a colon is a name in `ALGORITHMS`.
 
 from ml_collections import ConfigDict, config_dict
 
+from nuclr_jax import settings
+
 # By name; the objective's is the same.
 ALGORITHMS = dict(
   arcface=dict(scale=16.0, margin=0.3),
@@ -36,7 +38,7 @@ def get_config(arg: str = "") -> ConfigDict:
     raise ValueError(
       f"the config's argument must be one of {sorted(ALGORITHMS)}, got {arg!r}"
     )
-  config = ConfigDict()
+  config = settings.blank()  # all keys, with their defaults
   config.data = dict(
     name="labelled",
     train="digits",
@@ -66,21 +68,8 @@ def get_config(arg: str = "") -> ConfigDict:
     freeze=(),
   )
   config.batch_size = 64
-  config.num_microbatches = 1
   config.num_epochs = 40.0
-  config.seed = 0
-  config.num_devices = config_dict.placeholder(int)  # None = all
-  config.shard_params = False
-  config.offload_rows = False
   config.log_every = 100
-  config.eval_every = 0
   config.eval_every_epochs = 10.0
   config.checkpoint_every = 400
-  config.max_checkpoints = 2
-  config.keep_best = config_dict.placeholder(str)  # a validation score
-  config.num_workers = 0  # processes that make batches
-  config.warm_start = config_dict.placeholder(str)  # a popularity.npz
-  config.refresh = dict(  # exact popularities; 0 = never
-    every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
-  )
   return config

@@ -8,7 +8,9 @@ below (nuclr by default) and `smoke` (a run of under a minute):
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 """
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
+
+from nuclr_jax import settings
 
 FALLING_GAMMA = dict(
   value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5
@@ -82,7 +84,7 @@ def get_config(arg: str = "") -> ConfigDict:
       f"the config's argument must be one of {sorted(OBJECTIVES)} and "
       f"optionally smoke, separated by a comma; got {arg!r}"
     )
-  config = ConfigDict()
+  config = settings.blank()  # all keys, with their defaults
   config.data = dict(
     name="glyphs", size=32, length=12, min_count=1, shift=1.0, scale=0.0
   )
@@ -110,23 +112,10 @@ def get_config(arg: str = "") -> ConfigDict:
     freeze=(),
   )
   config.batch_size = 128
-  config.num_microbatches = 1  # pieces that the encoders see at a time
   config.num_epochs = 16.0
-  config.seed = 0
-  config.num_devices = config_dict.placeholder(int)  # None = all
-  config.shard_params = False  # also params and optimizer state are split
-  config.offload_rows = False  # per-sample state in the hosts' memory
   config.log_every = 100
   config.eval_every = 1000
-  config.eval_every_epochs = 0.0  # instead, if eval_every is 0
   config.checkpoint_every = 1000
-  config.max_checkpoints = 2
-  config.keep_best = config_dict.placeholder(str)  # a validation score
-  config.num_workers = 0  # processes that make batches
-  config.warm_start = config_dict.placeholder(str)  # a popularity.npz
-  config.refresh = dict(  # exact popularities; 0 = never
-    every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
-  )
   if "smoke" in words:
     config.num_epochs = 0.5
     config.optimizer.learning_rate.warmup_epochs = 0.1

@@ -32,6 +32,27 @@ DEFAULTS = dict(
 )
 
 
+def blank() -> Any:
+  """An `ml_collections.ConfigDict` of all keys that have a default.
+
+  Config files begin with it, so that the command line can set every key.
+
+  Example:
+    >>> config = blank()
+    >>> config.seed, config.refresh.every_epochs
+    (0, 0.0)
+  """
+  from ml_collections import ConfigDict, config_dict
+
+  given = {key: x for key, x in DEFAULTS.items() if x is not ...}
+  types = dict(num_devices=int, keep_best=str, warm_start=str)
+  given |= {key: config_dict.placeholder(x) for key, x in types.items()}
+  given["refresh"] = dict(
+    every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
+  )
+  return ConfigDict(given)
+
+
 def complete(config: Config) -> dict[str, Any]:
   """Plain nested dicts with the defaults filled in.
 
