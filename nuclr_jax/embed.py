@@ -20,7 +20,6 @@ import numpy as np
 from nuclr_jax import checkpoint, experiment, host, restore, settings, train
 from nuclr_jax.data import images
 from nuclr_jax.data.cached import ARRAYS, IMAGES, TEXTS
-from nuclr_jax.datasets import Inputs
 from nuclr_jax.evaluate import driver
 from nuclr_jax.ingest import parts
 from nuclr_jax.types import Metrics, Sides
@@ -60,10 +59,9 @@ def of_run(
   parts, mesh, state = train.load(
     workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
   )
-  inputs = Inputs(parts.data.image_shape, parts.data.tokenizer)
   found = (state.params["model"], state.model_state)
   with jax.set_mesh(mesh):
-    yield _embedder(parts.model, inputs, mesh, found, features)
+    yield _embedder(parts.model, parts.data.inputs, mesh, found, features)
 
 
 @contextlib.contextmanager

@@ -87,11 +87,10 @@ def build(
     **({} if classes is None else {"num_classes": classes}),
     **sizes._asdict(),
   )
-  inputs = Inputs(data.image_shape, data.tokenizer)
   return Experiment(
     config=config,
     data=data,
-    model=make_model(config, inputs),
+    model=make_model(config, data.inputs),
     objective=objective,
     optimizer=_call(
       "optimizer",
@@ -166,11 +165,7 @@ def load_inputs(
     ValueError: For an unknown name or key.
   """
   _check_spec("data", DATASETS, spec)
-  found = inputs_of(spec)
-  if found is None:
-    data = load_data(spec, data_dir=data_dir)
-    found = Inputs(data.image_shape, data.tokenizer)
-  return found
+  return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
 
 
 def temperature_of(config: Config, params: Params) -> float:

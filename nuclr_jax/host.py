@@ -54,7 +54,7 @@ def progress(
     if total is None:
       log.info("%d %s  %.3g/s  %s", done, what, rate, more)
     else:
-      left = duration((total - done) / rate) if rate else "unknown"
+      left = duration((total - done) / rate if rate else math.inf)
       line = "%d of %d %s  %.3g/s  %s  ETA %s"
       log.info(line, done, total, what, rate, more, left)
 

@@ -26,6 +26,11 @@ class Data(NamedTuple):
   sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
   num_classes: int | None = None  # of labelled data
 
+  @property
+  def inputs(self) -> Inputs:
+    """What a model of these data takes."""
+    return Inputs(self.image_shape, self.tokenizer)
+
 
 def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
   """What is known of a run's data where the data themselves are not.
