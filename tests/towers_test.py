@@ -12,6 +12,7 @@ import jax_side
 import numpy as np
 import optax
 import pytest
+from scipy import signal
 
 from nuclr_jax import Batch, experiment, models, objectives, train_state
 from nuclr_jax.data import sources
@@ -99,12 +100,47 @@ def test_sizes_of_the_published_encoders():
     return count(jax.eval_shape(tower.init, jax.random.key(0))[0])
 
   assert size("image", "resnet50") == 23_508_032
+  # As usually counted, without the wide layers and the biases that batch
+  # normalisation makes superfluous.
+  assert size("image", "vgg16") == 14_723_136 - 4_224
   words = dict(vocab_size=30522, length=64)
   assert size("text", "distilbert", **words) == 66_362_880
   # OpenAI's ViT-B/32, less two projections of width 512 and the temperature.
   clip = size("image", "clip_vit_b32")
   clip += size("text", "clip_text", vocab_size=49408, length=77)
   assert clip == 151_277_313 - 512 * (768 + 512) - 1
+
+
+def test_vgg_against_scipy():
+  tower = models.IMAGE_TOWERS["vgg16"](
+    image_shape=(8, 8, 3), stages=((4, 2), (5, 1)), mean=0.3, std=0.5
+  )
+  params, state = numbers(tower.init)
+  image = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+  found, _ = tower.apply(params, state, jnp.asarray(image))
+  x = (image / 255 - 0.3) / 0.5
+  for s in range(2):
+    stage, average = params["stages"][s], state["stages"][s]
+    for i in range(0, len(stage), 2):
+      kernel, norm, mean = stage[i]["kernel"], stage[i + 1], average[i + 1]
+      y = np.zeros((*x.shape[:3], kernel.shape[-1]))
+      for b, c, o in np.ndindex(len(x), *kernel.shape[2:]):
+        y[b, :, :, o] += signal.correlate2d(
+          x[b, :, :, c], kernel[:, :, c, o], mode="same"
+        )
+      y = (y - mean["mean"]) / np.sqrt(mean["var"] + 1e-5)
+      y = norm["scale"] * y + norm["bias"]
+      x = np.maximum(y, 0)
+    pooled = x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2, -1)
+    x = pooled.max(axis=(2, 4))
+  np.testing.assert_allclose(found, x.mean(axis=(1, 2)), rtol=1e-4, atol=1e-5)
+
+
+def test_vgg_needs_pixels():
+  with pytest.raises(ValueError, match="5 halvings need pictures of 32"):
+    models.IMAGE_TOWERS["vgg16"](image_shape=(28, 28, 1))
+  with pytest.raises(ValueError, match="each at least 1, got"):
+    models.IMAGE_TOWERS["vgg16"](image_shape=(32, 32, 3), stages=((8, 0),))
 
 
 @pytest.mark.parametrize(

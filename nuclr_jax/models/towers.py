@@ -10,12 +10,14 @@ from nuclr_jax.models import pretrained as files
 from nuclr_jax.models.bert import bert, distilbert
 from nuclr_jax.models.clip_text import clip_text
 from nuclr_jax.models.resnet import resnet50
+from nuclr_jax.models.vgg import vgg16
 from nuclr_jax.models.vit import clip_vit_b16, clip_vit_b32, vit_b16, vit_s16
 
 IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_vit_b16": clip_vit_b16,
   "clip_vit_b32": clip_vit_b32,
   "resnet50": resnet50,
+  "vgg16": vgg16,
   "vit_b16": vit_b16,
   "vit_s16": vit_s16,
 }
