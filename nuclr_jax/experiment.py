@@ -5,7 +5,6 @@ and calls them. Replace a part with your own by
 `build(config)._replace(model=...)` and hand the result to `train.fit`.
 """
 
-from collections.abc import Callable, Mapping
 import inspect
 import os
 from typing import Any, NamedTuple
@@ -14,17 +13,18 @@ from jax.sharding import Mesh
 import numpy as np
 import optax
 
-from nuclr_jax import sharding
+from nuclr_jax import factories, sharding
 from nuclr_jax.datasets import DATASETS, Data, Inputs, inputs_of
 from nuclr_jax.hooks import Hook, refresh_popularity
 from nuclr_jax.models import MODELS, Model, microbatched
-from nuclr_jax.objectives import OBJECTIVES, Objective
-from nuclr_jax.optimizer import (
-  held,
-  is_frozen,
-  make_optimizer,
-  make_schedule,
+from nuclr_jax.objectives import (
+  OBJECTIVES,
+  TERMS,
+  Objective,
+  regularize,
+  scale,
 )
+from nuclr_jax.optimizer import held, is_frozen, make_optimizer
 from nuclr_jax.popularity.files import load_zeta
 from nuclr_jax.settings import Config, complete
 from nuclr_jax.types import Params, Sides
@@ -78,7 +78,7 @@ def build(
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   warm_start = _warm_start(config, data) if fresh else {}
   classes = data.num_classes
-  objective = _call(
+  objective = factories.call(
     "objective",
     OBJECTIVES,
     config["objective"] | warm_start,
@@ -87,12 +87,14 @@ def build(
     **({} if classes is None else {"num_classes": classes}),
     **sizes._asdict(),
   )
+  if terms := _terms(config):
+    objective = regularize(objective, **terms)
   return Experiment(
     config=config,
     data=data,
     model=make_model(config, data.inputs),
     objective=objective,
-    optimizer=_call(
+    optimizer=factories.call(
       "optimizer",
       {"adamw": make_optimizer},
       {"name": "adamw", **config["optimizer"]},
@@ -110,7 +112,7 @@ def make_model(config: Config, inputs: Inputs) -> Model:
     ValueError: From the factories.
   """
   freeze = config["optimizer"].get("freeze", ())
-  model = _call(
+  model = factories.call(
     "model",
     MODELS,
     config["model"],
@@ -152,8 +154,8 @@ def load_data(
   Raises:
     ValueError: For an unknown name or key.
   """
-  _check_spec("data", DATASETS, spec)
-  return _call("data", DATASETS, spec, data_dir=data_dir)
+  factories.check_spec("data", DATASETS, spec)
+  return factories.call("data", DATASETS, spec, data_dir=data_dir)
 
 
 def load_inputs(
@@ -164,7 +166,7 @@ def load_inputs(
   Raises:
     ValueError: For an unknown name or key.
   """
-  _check_spec("data", DATASETS, spec)
+  factories.check_spec("data", DATASETS, spec)
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
 
 
@@ -188,6 +190,24 @@ def temperature_of(config: Config, params: Params) -> float:
       "with --temperature (nuclr popularity, nuclr evaluate --hubs)"
     )
   return float(spec.get("temperature", known["temperature"].default))
+
+
+def _terms(config) -> dict[str, Objective]:
+  """What is added to the objective; those of weight 0 are left out."""
+  return {
+    name: scale(factories.call("terms", TERMS, given | {"name": name}), weight)
+    for name, weight, given in _weighted(config)
+    if weight
+  }
+
+
+def _weighted(config):
+  """Name, weight and arguments of each term."""
+  for name, spec in (config["terms"] or {}).items():
+    given = dict(spec)
+    if "weight" not in given:
+      raise ValueError(f"config.terms.{name} lacks weight; 0 = without it")
+    yield name, given.pop("weight"), given
 
 
 def _warm_start(config, data) -> dict[str, Sides]:
@@ -236,54 +256,8 @@ def _check_names(config) -> None:
   """Finds unknown names before data is prepared."""
   tables = dict(data=DATASETS, model=MODELS, objective=OBJECTIVES)
   for key, table in tables.items():
-    _check_spec(key, table, config[key])
-  _check_keys("the optimizer", make_optimizer, config["optimizer"])
-  _check_keys("refresh", refresh_popularity, config["refresh"] or {})
-
-
-def _check_spec(key: str, table: Mapping[str, Callable], spec: Config) -> None:
-  name = spec.get("name")
-  if name not in table:
-    raise ValueError(
-      f"config.{key}.name is {name!r}; known names are {sorted(table)}"
-    )
-  _check_keys(f"{key} {name!r}", table[name], spec)
-
-
-def _check_keys(what: str, factory: Callable, spec: Config) -> None:
-  known = set(inspect.signature(factory).parameters)
-  unknown = sorted(set(spec) - known - {"name"})
-  if unknown:
-    raise ValueError(
-      f"unknown keys {unknown} of {what}; known are {sorted(known)}"
-    )
-
-
-def _call(where, table, spec, span=None, **given):
-  """Calls the factory that `spec` names with what it takes of `given`."""
-  factory = table[spec["name"]]
-  known = inspect.signature(factory).parameters
-  arguments = {key: value for key, value in given.items() if key in known}
-  for key, value in spec.items():
-    if key != "name":
-      if span is not None:  # only with a run's length there are schedules
-        value = _resolve(f"{where}.{key}", value, span)
-      arguments[key] = value
-  return factory(**arguments)
-
-
-def _resolve(where, value, span):
-  """Turns mappings into `Sides` and schedules: {"value": ..., "decay": ...}."""
-  if not isinstance(value, Mapping):
-    return value
-  if set(value) == {"image", "text"}:
-    return Sides(
-      **{
-        side: _resolve(f"{where}.{side}", x, span) for side, x in value.items()
-      }
-    )
-  _check_keys(where, make_schedule, value)
-  try:
-    return make_schedule(**value, **span)
-  except (ValueError, TypeError) as error:
-    raise ValueError(f"{where}: {error}") from error
+    factories.check_spec(key, table, config[key])
+  for name, _, given in _weighted(config):
+    factories.check_spec(f"terms.{name}", TERMS, given | {"name": name})
+  factories.check_keys("the optimizer", make_optimizer, config["optimizer"])
+  factories.check_keys("refresh", refresh_popularity, config["refresh"] or {})

@@ -12,6 +12,7 @@ DEFAULTS = dict(
   data=...,
   model=...,
   objective=...,
+  terms=None,  # {name: {"weight": ...}}, added to it; see `objectives.TERMS`
   optimizer=...,
   batch_size=...,
   num_microbatches=1,  # pieces of a batch that the encoders see at a time
@@ -49,6 +50,9 @@ def blank() -> Any:
   given |= {key: config_dict.placeholder(x) for key, x in types.items()}
   given["refresh"] = dict(
     every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
+  )
+  given["terms"] = dict(
+    difference_alignment=dict(weight=0.0, differences="chain", norm="l2")
   )
   return ConfigDict(given)
 

@@ -180,3 +180,35 @@ def test_errors():
     objectives.difference_alignment(norm="l3")
   with pytest.raises(ValueError, match="three rows or more, got 2"):
     value_and_grad(objectives.difference_alignment(), some(0, 2))
+
+
+class TestRegularize:
+  """A term beside a host whose params and state stay its own."""
+
+  def test_loss_state_and_metrics(self):
+    host = objectives.nuclr(num_pairs=B, temperature=0.2)
+    term = objectives.difference_alignment()
+    both = objectives.regularize(host, dar=objectives.scale(term, 0.5))
+    pairs = Pairs(*map(jnp.asarray, some()[:3]))
+    loss, (state, metrics) = both.apply(*both.init(), pairs)
+    first, (expected, own) = host.apply(*host.init(), pairs)
+    second, _ = term.apply(*term.init(), pairs)
+    np.testing.assert_allclose(loss, first + 0.5 * second, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+    assert set(metrics) == {
+      *own,
+      "host/loss",
+      "dar/loss",
+      "dar/variation",
+    }
+    np.testing.assert_allclose(metrics["dar/variation"], second, rtol=1e-6)
+    np.testing.assert_allclose(metrics["dar/loss"], second / 2, rtol=1e-6)
+
+  def test_terms_with_params_or_state(self):
+    with pytest.raises(ValueError, match=r"\['a', 'b'\] have params or state"):
+      objectives.regularize(
+        objectives.spectral(),
+        a=objectives.clip(),
+        b=objectives.sogclr(num_pairs=B),
+        c=objectives.vicreg(),
+      )

@@ -69,6 +69,7 @@ OBJECTIVES = {
     LABELLED,
   ),
   "arcface": (objectives.arcface(num_classes=CLASSES, dim=DIM), LABELLED),
+  "softmax": (objectives.softmax(num_classes=CLASSES, dim=DIM), LABELLED),
   "sphereface": (objectives.sphereface(num_classes=CLASSES, dim=DIM), LABELLED),
 }
 
@@ -241,6 +242,22 @@ def test_proxy_anchor(x64):
 def cross_entropy(logits, label):
   shifted = logits - logits[np.arange(len(label)), label][:, None]
   return np.mean(np.log(np.sum(np.exp(shifted), axis=1)))
+
+
+def test_softmax(x64):
+  objective = objectives.softmax(num_classes=CLASSES, dim=DIM)
+  weight = np.random.default_rng(1).normal(size=(CLASSES, DIM))
+  x = np.concatenate(LABELLED[:2])
+  logits = x @ weight.T
+  log_z = np.log(np.exp(logits).sum(axis=1))
+  own = logits[np.arange(2 * B), np.tile(LABEL, 2)]
+  found = loss_of(objective, LABELLED, {"classes": jnp.asarray(weight)})
+  assert found == pytest.approx(np.mean(log_z - own), rel=1e-9)
+  _, (_, metrics) = objective.apply(
+    {"classes": jnp.asarray(weight)}, objectives.State(), LABELLED
+  )
+  right = np.argmax(logits, axis=1) == np.tile(LABEL, 2)
+  assert metrics["accuracy"] == pytest.approx(right.mean())
 
 
 def test_arcface(x64):

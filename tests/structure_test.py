@@ -12,8 +12,8 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 ORDER = (
   "types markdown hub host sharding data ingest models tiles latent_classes "
   "pairwise objectives popularity optimizer processes records train_state "
-  "checkpoint best evaluate datasets hooks settings experiment restore train "
-  "embed hf_configs export report verbs main"
+  "checkpoint best evaluate datasets hooks settings factories experiment "
+  "restore train embed hf_configs export report verbs main"
 ).split()
 
 

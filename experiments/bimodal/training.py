@@ -28,6 +28,7 @@ def make_config(run: study.Run):
     del config.warm_start, config.refresh
     del config.num_microbatches, config.shard_params, config.offload_rows
     del config.keep_best, config.num_workers, config.eval_every_epochs
+    del config.terms
     if "zeta_queue" in config.objective:
       del config.objective.zeta_queue
       config.objective.zeta_estimator = "unbiased"

@@ -6,6 +6,7 @@ from nuclr_jax.objectives.base import (
   State,
   add,
   attach_gradient,
+  regularize,
   scale,
   stateless,
 )
@@ -19,12 +20,8 @@ from nuclr_jax.objectives.latent_class import (
   latent_class,
   quick_thought,
 )
-from nuclr_jax.objectives.metric_learning import (
-  arcface,
-  npair,
-  proxy_anchor,
-  sphereface,
-)
+from nuclr_jax.objectives.margin_softmax import arcface, softmax, sphereface
+from nuclr_jax.objectives.metric_learning import npair, proxy_anchor
 from nuclr_jax.objectives.nuclr import nuclr
 from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import sogclr
@@ -46,6 +43,7 @@ OBJECTIVES = {
   "proxy_anchor": proxy_anchor,
   "quick_thought": quick_thought,
   "siglip": siglip,
+  "softmax": softmax,
   "sogclr": sogclr,
   "spectral": spectral,
   "sphereface": sphereface,
@@ -53,11 +51,18 @@ OBJECTIVES = {
   "vicreg": vicreg,
 }
 
+# Without params and state, to be added to any of these.
+TERMS = {
+  "cyclic_consistency": cyclic_consistency,
+  "difference_alignment": difference_alignment,
+}
+
 __all__ = [
   "OBJECTIVES",
   "Objective",
   "Rows",
   "State",
+  "TERMS",
   "add",
   "arcface",
   "attach_gradient",
@@ -74,8 +79,10 @@ __all__ = [
   "nuclr",
   "proxy_anchor",
   "quick_thought",
+  "regularize",
   "scale",
   "siglip",
+  "softmax",
   "sogclr",
   "spectral",
   "sphereface",

@@ -142,6 +142,47 @@ def add(**terms: Objective) -> Objective:
   return Objective(init, apply)
 
 
+def regularize(host: Objective, **terms: Objective) -> Objective:
+  """Adds terms without params and state to an objective.
+
+  Params and state stay the host's own: what reads its temperature or its
+  popularities goes on doing so. `add` is for terms that have some. Metrics are
+  the host's, its loss as `host/loss`, and the terms' as in `add`.
+
+  Args:
+    host: Any objective.
+    **terms: By name, an `Objective` without params and state.
+
+  Raises:
+    ValueError: If a term has params or state.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip, difference_alignment, scale
+    >>> objective = regularize(
+    ...   clip(), alignment=scale(difference_alignment(), 0.5)
+    ... )
+    >>> sorted(objective.init()[0])
+    ['log_scale']
+  """
+  firsts = {
+    name: jax.tree.leaves(jax.eval_shape(term.init))
+    for name, term in terms.items()
+  }
+  if wrong := sorted(name for name, leaves in firsts.items() if leaves):
+    raise ValueError(f"{wrong} have params or state; use add instead")
+
+  def apply(params, state, pairs):
+    loss, (state, metrics) = host.apply(params, state, pairs)
+    losses = {"host": loss}
+    for name, term in terms.items():
+      losses[name], (_, found) = term.apply({}, State(), pairs)
+      metrics |= flatten({name: found})
+    metrics |= {f"{name}/loss": value for name, value in losses.items()}
+    return sum(losses.values()), (state, metrics)
+
+  return Objective(host.init, apply)
+
+
 def scale(objective: Objective, weight: Number) -> Objective:
   """Multiplies the loss, and so its gradient, by a finite number.
 

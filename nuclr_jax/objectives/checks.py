@@ -44,6 +44,13 @@ def temperature(temperature) -> float:
   )
 
 
+def positive(name: str, value) -> float:
+  """Returns the value; ValueError unless greater than 0 and finite."""
+  return number(
+    name, value, "a number greater than 0", lambda x: 0 < x < math.inf
+  )
+
+
 def weight(name: str, weight) -> float:
   """Returns the weight of a term; ValueError unless finite and at least 0."""
   return number(

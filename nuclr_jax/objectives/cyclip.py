@@ -15,7 +15,7 @@ def cyclip(
   in_modal: Number = 0.25,
   cross_modal: Number = 0.25,
 ) -> base.Objective:
-  """CLIP plus cyclic consistency: `add(clip, cyclic_consistency)`.
+  """CLIP plus cyclic consistency: `regularize(clip, cyclic_consistency)`.
 
   Args:
     temperature: As in `clip`.
@@ -24,7 +24,7 @@ def cyclip(
     cross_modal: As in `cyclic_consistency`.
 
   Returns:
-    An `Objective` without state; `params["clip"]` holds the temperature.
+    An `Objective` with the params of `clip`, without state.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -39,8 +39,8 @@ def cyclip(
   Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
     Pretraining, NeurIPS 2022.
   """
-  return base.add(
-    clip=clip(temperature=temperature, learn_temperature=learn_temperature),
+  return base.regularize(
+    clip(temperature=temperature, learn_temperature=learn_temperature),
     cyclic=cyclic_consistency(in_modal=in_modal, cross_modal=cross_modal),
   )
 

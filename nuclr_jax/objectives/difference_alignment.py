@@ -21,7 +21,7 @@ def difference_alignment(
     sum_{j < k} w_j w_k ||M_j - M_k|| / sum_{j < k} w_j w_k,
 
   for each side of the pairs, the mean of both. It is a term to be added to
-  any host, such as `add(host=ntxent(), dar=scale(difference_alignment(),
+  any host, such as `regularize(ntxent(), dar=scale(difference_alignment(),
   0.5))`. Two choices of differences of the B embeddings phi_j of a side:
 
     chain  grad_j = phi_j - phi_{j+1}, B - 1 of them, in the batch's order
@@ -42,7 +42,8 @@ def difference_alignment(
     norm: Of M_j - M_k, "l2" or "l1".
 
   Returns:
-    An `Objective` without params and state.
+    An `Objective` without params and state; metric `variation`, its value
+    before it is scaled.
 
   Raises:
     ValueError: For an unknown choice; from `apply`, for fewer than three rows
@@ -68,7 +69,8 @@ def difference_alignment(
       pairwise.embeddings(pairs),
       pairs.kinds,
     )
-    return (values.image + values.text) / 2, {}
+    value = (values.image + values.text) / 2
+    return value, {"variation": value}
 
   return base.stateless(loss_fn)
 

@@ -53,9 +53,7 @@ def swav(
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
   temperature = checks.temperature(temperature)
-  epsilon = checks.number(
-    "epsilon", epsilon, "a number greater than 0", lambda x: 0 < x < jnp.inf
-  )
+  epsilon = checks.positive("epsilon", epsilon)
 
   def init():
     rows = jax.random.normal(jax.random.key(seed), (num_prototypes, dim))
