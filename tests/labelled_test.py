@@ -3,17 +3,34 @@
 import importlib.util
 import pathlib
 
+import cv2
 import jax
+import make_captioned
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
-from nuclr_jax import Batch, embed, experiment, models, settings, train
+from nuclr_jax import (
+  Batch,
+  embed,
+  experiment,
+  models,
+  records,
+  settings,
+  train,
+)
 from nuclr_jax.data import labelled, transforms
 
-PATH = pathlib.Path(__file__).parents[1] / "configs" / "digits.py"
-SPEC = importlib.util.spec_from_file_location("digits_config", PATH)
-digits = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(digits)
+PATH = pathlib.Path(__file__).parents[1] / "configs" / "labelled.py"
+SPEC = importlib.util.spec_from_file_location("labelled_config", PATH)
+pictures = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(pictures)
+SHORT = {
+  "num_epochs": 1.0,
+  "eval_every_epochs": 0.0,
+  "checkpoint_every": 0,
+  "num_devices": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -145,21 +162,17 @@ class TestModel:
 
 @pytest.mark.parametrize("name", ["ntxent", "proxy_anchor"])
 def test_a_run_learns(name, tmp_path):
-  config = digits.get_config(name)
+  config = pictures.get_config(name)
   config.update_from_flattened_dict(
-    {
+    SHORT
+    | {
       "data.size": 8,
+      "data.scores": ("classes", "losses"),
       "model.encoder.stages": ((2, 2, 16),),
       "num_epochs": 4.0,
-      "eval_every_epochs": 0.0,
-      "checkpoint_every": 0,
-      "num_devices": 1,
     }
   )
-  parts = experiment.build(config)
-  quick = parts.data.evaluators["test"][:2]  # without the probe
-  data = parts.data._replace(evaluators={"test": quick})
-  result = train.fit(config, tmp_path, parts=parts._replace(data=data))
+  result = train.fit(config, tmp_path)
   assert result.metrics["test/classes_digits/mu/top_1"] > 0.6
   found = result.metrics["test/classes_digits/mean_classifier"]
   assert found <= result.metrics["test/classes_digits/bound"]
@@ -168,9 +181,209 @@ def test_a_run_learns(name, tmp_path):
       pass
 
 
-def test_every_name_of_the_config_builds():
-  for name in digits.ALGORITHMS:
-    parts = experiment.build(settings.complete(digits.get_config(name)))
-    assert parts.config["model"]["normalize"] == (name not in digits.RAW)
-  with pytest.raises(ValueError, match="must be one of"):
-    digits.get_config("simclr")
+def test_every_name_of_the_config_builds(splits):
+  for name in pictures.ALGORITHMS:
+    parts = experiment.build(settings.complete(pictures.get_config(name)))
+    assert parts.config["model"]["normalize"] == (name not in pictures.RAW)
+  for text in ("simclr", "clip,npair", "digits,glyphs", "clip,coco"):
+    with pytest.raises(ValueError, match="argument must be one of"):
+      pictures.get_config(text)
+
+
+@pytest.fixture(scope="module")
+def glyphs():
+  return labelled.glyphs(16)
+
+
+def test_glyphs_are_classes_of_sixteen_pictures(glyphs):
+  assert {name: len(x.label) for name, x in glyphs.items()} == {
+    "train": 7270,
+    "validation": 1454,
+    "test": 2908,
+  }
+  for name, count in labelled.GLYPHS.items():
+    assert (np.bincount(glyphs[name].label) == count).all()
+  # Pictures of a class are more alike than others, whatever split they are in.
+  rows = np.arange(0, 2908, 4)
+  test = glyphs["test"].image[rows].reshape(727, -1) / 255.0
+  train = glyphs["train"].image.reshape(727, 10, -1) / 255.0
+  distance = lambda a, b: np.linalg.norm(a - b, axis=-1)
+  own = distance(test[:, None], train).mean()
+  other = distance(test[:, None], np.roll(train, 1, axis=0)).mean()
+  assert own < 0.8 * other
+
+
+class TestParts:
+  def test_classes(self, splits):
+    found = labelled.part(splits, classes=4)
+    kept = sorted(np.random.default_rng(0).permutation(10)[:4])
+    for name, x in found.items():
+      assert np.unique(x.label).tolist() == [0, 1, 2, 3]
+      old = splits[name]
+      rows = np.isin(old.label, kept)
+      np.testing.assert_array_equal(x.image, old.image[rows])
+      assert [kept[c] for c in x.label] == old.label[rows].tolist()
+
+  def test_pictures_of_a_class(self, splits):
+    found = labelled.part(splits, per_class=7)
+    assert (np.bincount(found["train"].label) == 7).all()
+    rows = {x.tobytes(): y for x, y in zip(*splits["train"][:2], strict=True)}
+    assert len({x.tobytes() for x in found["train"].image}) == 70
+    for image, label in zip(*found["train"][:2], strict=True):
+      assert rows[image.tobytes()] == label
+    assert found["test"] is splits["test"]
+    everything = labelled.part(splits, per_class=10_000)["train"]
+    assert len(everything.label) == 1197
+
+  def test_wrong_numbers(self, splits):
+    with pytest.raises(ValueError, match=r"classes must be in .*, got 11"):
+      labelled.part(splits, classes=11)
+    with pytest.raises(ValueError, match="per_class must be at least 1"):
+      labelled.part(splits, per_class=0)
+
+  def test_names_differ(self, splits):
+    """Runs on parts of the data are told apart."""
+    parts = [
+      splits,
+      labelled.part(splits, classes=5),
+      labelled.part(splits, per_class=5),
+      labelled.unseen(splits),
+    ]
+    assert len({x["train"].name for x in parts}) == 4
+
+
+class TestBlocks:
+  def source(self, splits, size):
+    still = transforms.augment(shift=0.0, scale=0.0)
+    return labelled.views(
+      splits["train"], still, positive="class", block_size=size
+    )
+
+  @pytest.mark.parametrize("size", [2, 5])
+  def test_blocks_are_of_one_class(self, size, splits):
+    data = splits["train"]
+    ids = np.random.default_rng(0).permutation(1197)[:100]
+    random = transforms.random_numbers(0, 3, ids)
+    batch = self.source(splits, size).fetch(ids, random)
+    blocks = batch.label.reshape(-1, size)
+    assert (blocks == blocks[:, :1]).all() and len(np.unique(blocks)) > 6
+    np.testing.assert_array_equal(batch.pair_id[::size], ids[::size])
+    assert (batch.pair_id != ids).mean() > 0.9 * (1 - 1 / size)
+    # Ids, labels and pictures belong together on both sides.
+    np.testing.assert_array_equal(batch.image, data.image[batch.pair_id])
+    np.testing.assert_array_equal(batch.label, data.label[batch.pair_id])
+    where = {x.tobytes(): y for x, y in zip(*data[:2], strict=True)}
+    assert [where[x.tobytes()] for x in batch.text] == batch.label.tolist()
+
+  def test_errors(self, splits):
+    random = transforms.random_numbers(0, 0, np.arange(7))
+    with pytest.raises(ValueError, match="row of blocks of 5 pairs, got 7"):
+      self.source(splits, 5).fetch(np.arange(7), random)
+    with pytest.raises(ValueError, match="1 unless positive is 'class'"):
+      still = transforms.augment(shift=0.0, scale=0.0)
+      labelled.views(splits["train"], still, block_size=2)
+
+
+def test_unseen_classes_and_alignment(tmp_path):
+  """Metric learning from a config: half of the classes, a term, R@k."""
+  config = pictures.get_config("proxy_anchor,glyphs")
+  config.update_from_flattened_dict(
+    SHORT
+    | {
+      "data.classes": 30,
+      "data.unseen": True,
+      "data.scores": ("recall", "variation", "classes"),
+      "data.positive": "class",
+      "model.encoder.stages": ((4, 1, 8),),
+      "terms.difference_alignment.weight": 0.5,
+      "batch_size": 40,
+      "num_epochs": 2.0,
+    }
+  )
+  result = train.fit(config, tmp_path)
+  scores = {k.split("/", 2)[2] for k in result.metrics if k.startswith("test")}
+  recalls = {f"recall@{k}" for k in (1, 2, 4, 8)}
+  assert scores == recalls | {"variation_chain", "variation_star"}
+  (line,) = [x for x in records.read_history(tmp_path) if "train/loss" in x]
+  assert line["train/difference_alignment/variation"] > 0
+  assert experiment.build(config).data.num_classes == 15
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"terms": {"dar": {"weight": 1.0}}}, "known names are .*difference_al"),
+    ({"terms": {"difference_alignment": {}}}, "lacks weight"),
+    (
+      {"terms": {"difference_alignment": {"weight": 0.0, "tile": 1}}},
+      r"unknown keys \['tile'\] of terms",
+    ),
+    (
+      {"terms": {"difference_alignment": {"weight": 1.0, "norm": "l3"}}},
+      "norm must be one of",
+    ),
+  ],
+)
+def test_wrong_terms(change, message):
+  config = settings.complete(pictures.get_config()) | change
+  with pytest.raises(ValueError, match=message):
+    experiment.build(config)
+
+
+def test_unknown_scores():
+  config = settings.complete(pictures.get_config())
+  config["data"] |= {"scores": ("recall@1",)}
+  with pytest.raises(ValueError, match="scores must be among .*'recall@1'"):
+    experiment.build(config)
+
+
+def write_tfds(data_dir, name, size, channels):
+  """A TFDS data set as published, with few pictures that can be learned."""
+  rng, splits = np.random.default_rng(0), {}
+  for split, count in (("train", 40), ("test", 12)):
+    rows = []
+    for i in range(count):
+      image = rng.integers(0, 100, (size, size, channels), np.uint8)
+      image[:, (i % 4) * size // 4 :][:, : size // 4] += 120
+      rows.append((cv2.imencode(".png", image)[1].tobytes(), i % 4))
+    splits[split] = rows
+  make_captioned.prepare(
+    data_dir,
+    splits,
+    name=name,
+    captions={"label": tfds.features.ClassLabel(num_classes=4)},
+    column=lambda label: {"label": label},
+  )
+
+
+@pytest.mark.parametrize(
+  ("argument", "size", "channels", "encoder"),
+  [
+    ("softmax,mnist", 28, 1, {}),
+    ("ntxent,cifar10", 32, 3, {"stages": ((8, 1),) * 5}),
+    ("npair,caltech_birds2011", 40, 3, {"stages": (1, 1), "width": 8}),
+  ],
+)
+def test_prepared_data_with_the_encoders_of_the_papers(
+  argument, size, channels, encoder, tmp_path
+):
+  name = argument.split(",")[1]
+  write_tfds(tmp_path / "data", name, size, channels)
+  config = pictures.get_config(argument)
+  wanted = {"mnist": "convnet", "cifar10": "vgg16"}.get(name, "resnet50")
+  assert config.model.encoder.name == wanted
+  with config.unlocked():
+    config.model.encoder.update(encoder)  # of the same kind, but small
+    config.update_from_flattened_dict(
+      SHORT
+      | {
+        "data.scores": ("recall", "classes"),
+        "data.unseen": name == "caltech_birds2011",
+        "batch_size": 20,
+        "num_epochs": 2.0,
+      }
+    )
+  if name == "caltech_birds2011":
+    config.data.size = 32
+  result = train.fit(config, tmp_path / "run", data_dir=tmp_path / "data")
+  assert result.metrics[f"test/classes_{name}/recall@8"] > 0.5

@@ -1,11 +1,13 @@
 """Scores of latent classes, as evaluators give them."""
 
+import itertools
+
 import numpy as np
 import pytest
 import sklearn.datasets
 
 from nuclr_jax import latent_classes
-from nuclr_jax.evaluate import driver, latent
+from nuclr_jax.evaluate import driver, latent, retrieval
 from nuclr_jax.types import Sides
 
 
@@ -76,3 +78,43 @@ def test_every_class_keeps_its_share():
   assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
   np.testing.assert_array_equal(latent._some(label, 2000, 0), np.arange(901))
   assert latent_classes.probabilities(np.array([0, 0, 1])).sum() == 1
+
+
+def test_recall_of_others_of_the_class(digits):
+  _, data = digits
+  data = driver.LabelledSet(data.image[:150], data.label[:150].copy(), ())
+  data.label[7] = 10  # alone in its class: left out
+  found = latent.same_class_evaluator(data, "digits")(embed())
+  x = data.image.reshape(150, -1).astype(float)
+  x /= np.linalg.norm(x, axis=1, keepdims=True)
+  keep = np.arange(150) != 7
+  x, label = x[keep], data.label[keep]
+  near = np.argsort(-(x @ x.T - 2 * np.eye(149)), axis=1)
+  for k in (1, 2, 4, 8):
+    right = (label[near[:, :k]] == label[:, None]).any(axis=1)
+    expected = np.mean(right)
+    assert found[f"classes_digits/recall@{k}"] == pytest.approx(expected)
+
+
+def test_a_class_of_one_row():
+  with pytest.raises(ValueError, match=r"two rows or more.*\[3\]"):
+    retrieval.same_class_recall(np.eye(3), np.array([1, 1, 3]))
+
+
+def test_variation(digits):
+  _, data = digits
+  found = latent.variation_evaluator(data, "digits", max_rows=40)(embed())
+  again = latent.variation_evaluator(data, "digits", max_rows=40)(embed(7.0))
+  assert found == pytest.approx(again, rel=1e-5)  # no unit
+  rows = np.random.default_rng(0).permutation(len(data.label))[:40]
+  x = data.image[rows].reshape(40, -1).astype(float)
+  x /= np.linalg.norm(x, axis=1).mean()
+  label = data.label[rows]
+  chain = [x[i] - x[i + 1] for i in range(39) if label[i] != label[i + 1]]
+  star = [x[0] - x[i] for i in range(1, 40) if label[i] != label[0]]
+  for name, columns in (("chain", chain), ("star", star)):
+    sizes = [
+      np.linalg.norm(a - b) for a, b in itertools.combinations(columns, 2)
+    ]
+    expected = pytest.approx(np.mean(sizes), rel=1e-5)
+    assert found[f"classes_digits/variation_{name}"] == expected

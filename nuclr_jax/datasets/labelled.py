@@ -6,6 +6,8 @@ import numpy as np
 
 from nuclr_jax.datasets.base import Data
 
+SCORES = ("classes", "recall", "losses", "variation", "probe")
+
 
 def labelled(
   *,
@@ -18,19 +20,27 @@ def labelled(
   scale: float = 0.1,
   flip: bool = False,
   positive: str = "view",
+  block_size: int = 1,
+  classes: int | None = None,
+  per_class: int | None = None,
+  unseen: bool = False,
+  scores: tuple[str, ...] = SCORES,
+  validation_scores: tuple[str, ...] = ("classes", "recall", "losses"),
   ways: tuple[int, ...] = (2, 10),
   num_negatives: tuple[int, ...] = (1,),
 ) -> Data:
   """Two views of labelled pictures, for the model `views`.
 
-  Validation and test are scored by classifiers on what the objective sees, by
-  probes of the encoder's features, and by the contrastive loss with its bounds,
-  see `evaluate.latent` and `evaluate.probe`.
+  What the objective sees is scored by linear classifiers ("classes"), by the
+  "recall" of others of one's class, by contrastive and supervised "losses" with
+  their bounds and by the "variation" of differences, see `evaluate.latent`; the
+  encoder's features by classifiers ("probe"), see `evaluate.probe`.
 
   Args:
-    train: "digits" (scikit-learn's), or `NAME:SPLIT` or a folder of classes,
-      see `evaluate.sets`.
-    validation: Likewise; the digits bring their own, others have none without.
+    train: "digits" (scikit-learn's), "glyphs" (characters in 16 fonts), or
+      `NAME:SPLIT` or a folder of classes, see `evaluate.sets`.
+    validation: Likewise; the first two bring their own, others have none
+      without.
     test: Likewise; by default the split test of `train`.
     data_dir: Folder of prepared data sets.
     size: Height and width of the pictures, in pixels.
@@ -38,6 +48,13 @@ def labelled(
     scale: Likewise.
     flip: Whether half of the views are mirrored.
     positive: See `data.labelled.views`.
+    block_size: Likewise.
+    classes: See `data.labelled.part`.
+    per_class: Likewise.
+    unseen: Whether to test on classes that are not trained on, see
+      `data.labelled.unseen`; of them there are recalls and variations only.
+    scores: What is computed of the split test, see `SCORES`.
+    validation_scores: Likewise of validation.
     ways: Classes of the tasks that are averaged over.
     num_negatives: Of the contrastive losses that are measured.
 
@@ -49,6 +66,9 @@ def labelled(
   from nuclr_jax.evaluate import driver, latent
 
   splits = _read(train, validation, test, size=size, data_dir=data_dir)
+  splits = pictures.part(splits, classes=classes, per_class=per_class)
+  if unseen:
+    splits = pictures.unseen(splits)
   sets = {
     name: driver.LabelledSet(x.image, x.label, ()) for name, x in splits.items()
   }
@@ -60,16 +80,26 @@ def labelled(
       x, name, num_negatives=num_negatives
     ),
     "probe": lambda x, name: driver.probe_evaluator(sets["train"], x, name),
+    "recall": latent.same_class_evaluator,
+    "variation": latent.variation_evaluator,
   }
+  chosen = {"validation": validation_scores, "test": scores}
+  for name in (*validation_scores, *scores):
+    if name not in kinds:
+      raise ValueError(f"scores must be among {SCORES}, got {name!r}")
+  if unseen:
+    kinds = {name: kinds[name] for name in ("recall", "variation")}
   name = train.partition(":")[0].partition("=")[0]
   evaluators = {
-    split: [make(data, name) for make in kinds.values()]
-    for split, data in sets.items()
-    if split != "train"
+    split: [kinds[x](sets[split], name) for x in found if x in kinds]
+    for split, found in chosen.items()
+    if split in sets
   }
   augment = transforms.augment(shift=shift, scale=scale, flip=flip)
   return Data(
-    train=pictures.views(splits["train"], augment, positive=positive),
+    train=pictures.views(
+      splits["train"], augment, positive=positive, block_size=block_size
+    ),
     tokenizer=pictures.NoText(),
     image_shape=splits["train"].image.shape[1:],
     evaluators={"validation": [], "test": []} | evaluators,
@@ -85,6 +115,8 @@ def _read(train, validation, test, *, size, data_dir):
 
   if train == "digits":
     return pictures.digits(size)
+  if train == "glyphs":
+    return pictures.glyphs(size, data_dir=data_dir)
   place = sets.parse(train)
   wanted = {"train": train, "validation": validation, "test": test}
   if test is None:

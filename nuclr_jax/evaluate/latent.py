@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import latent_classes
-from nuclr_jax.evaluate import probe
+from nuclr_jax import latent_classes, objectives
+from nuclr_jax.evaluate import probe, retrieval
 from nuclr_jax.evaluate.driver import Embed, Evaluator, LabelledSet
 from nuclr_jax.latent_classes import bounds
-from nuclr_jax.types import Metrics
+from nuclr_jax.types import Metrics, Pairs
 
 FEW = 5  # labelled rows of a class, for mu-5
 MAX_ROWS = 1_000  # that losses and bounds are computed of
@@ -121,6 +122,58 @@ def losses_evaluator(
       if n > 1:
         found[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
     return {f"classes_{name}/{k}": v for k, v in found.items()}
+
+  return evaluate
+
+
+def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
+  """`retrieval.same_class_recall` of what the objective sees, normalised.
+
+  As `classes_<name>/recall@<k>`; rows whose class has no other are left out.
+
+  Args:
+    data: Labelled rows.
+    name: Of the data set.
+  """
+
+  def evaluate(embed: Embed) -> Metrics:
+    rows = np.flatnonzero(np.bincount(data.label)[data.label] > 1)
+    x = embed.outputs.image(data.image[rows])
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    scores = retrieval.same_class_recall(x, data.label[rows])
+    return {f"classes_{name}/{k}": v for k, v in scores.items()}
+
+  return evaluate
+
+
+def variation_evaluator(
+  data: LabelledSet, name: str, *, max_rows: int = MAX_ROWS, seed: int = 0
+) -> Evaluator:
+  """How consistent differences are: `objectives.difference_alignment`'s value.
+
+  As `classes_<name>/variation_<chain or star>`, in units of the mean norm of
+  what the objective sees, in a random order; star is the mean distance.
+
+  Args:
+    data: Labelled rows.
+    name: Of the data set.
+    max_rows: How many rows are taken.
+    seed: Decides which, and their order.
+
+  Reference: Chen et al., ICLR 2024, Figure 8.
+  """
+  rows = np.random.default_rng(seed).permutation(len(data.label))[:max_rows]
+  label = jnp.asarray(data.label[rows])
+
+  def evaluate(embed: Embed) -> Metrics:
+    x = jnp.asarray(embed.outputs.image(data.image[rows]))
+    x /= jnp.mean(jnp.linalg.norm(x, axis=1))
+    pairs, found = Pairs(x, x, jnp.arange(len(x)), label=label), {}
+    for differences in ("chain", "star"):
+      term = objectives.difference_alignment(differences=differences)
+      loss, _ = term.apply(*term.init(), pairs)
+      found[f"classes_{name}/variation_{differences}"] = float(loss)
+    return found
 
   return evaluate
 

@@ -15,6 +15,7 @@ def ranks(
   query_group: Int[np.ndarray, "queries"],
   gallery_group: Int[np.ndarray, "gallery"],
   penalty: Float[np.ndarray, "gallery"] | float = 0.0,
+  left_out: Int[np.ndarray, "queries"] | int = -1,
 ) -> Int[np.ndarray, "queries"]:
   """How many wrong candidates come before each query's best right one.
 
@@ -29,6 +30,8 @@ def ranks(
     query_group: The group of each query.
     gallery_group: The group of each candidate.
     penalty: Subtracted from the similarities of each candidate.
+    left_out: The number of a candidate that does not count, for each query, as
+      of the query itself; -1 if all count.
 
   Example:
     >>> gallery = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
@@ -39,21 +42,25 @@ def ranks(
   penalty = np.broadcast_to(np.float32(penalty), len(gallery))
   candidates = sharding.replicate((np.float32(gallery), gallery_group, penalty))
 
-  def part(queries, group):
-    return _ranks(queries, group, *candidates)
+  def part(queries, group, left_out):
+    return _ranks(queries, group, left_out, *candidates)
 
-  return in_chunks(part, len(gallery), np.float32(queries), query_group)
+  left_out = np.broadcast_to(left_out, len(queries))
+  return in_chunks(
+    part, len(gallery), np.float32(queries), query_group, left_out
+  )
 
 
 @jax.jit
-def _ranks(queries, query_group, gallery, gallery_group, penalty):
-  queries, query_group = sharding.constrain(
-    (queries, query_group), sharding.ROWS
+def _ranks(queries, query_group, left_out, gallery, gallery_group, penalty):
+  queries, query_group, left_out = sharding.constrain(
+    (queries, query_group, left_out), sharding.ROWS
   )
   sim = jnp.matmul(queries, gallery.T, precision=tiles.PRECISION)
   sim = sim - penalty[None]
   sim = jnp.where(jnp.isfinite(sim), sim, -jnp.inf)
-  right = query_group[:, None] == gallery_group[None]
+  counts = left_out[:, None] != jnp.arange(len(gallery))[None]
+  right = (query_group[:, None] == gallery_group[None]) & counts
   best = jnp.max(sim, axis=1, keepdims=True, where=right, initial=-jnp.inf)
-  before = jnp.sum(~right & (sim >= best), axis=1)
+  before = jnp.sum(~right & counts & (sim >= best), axis=1)
   return sharding.constrain(before, sharding.REPLICATED)

@@ -70,6 +70,48 @@ def recall(
   return scores | {"mean_recall": float(np.mean(means))}
 
 
+def same_class_recall(
+  embedding: Float[np.ndarray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  top: tuple[int, ...] = (1, 2, 4, 8),
+) -> Metrics:
+  """Recall@k among things of one kind, each of them a query for all others.
+
+  A query succeeds at k if one of its k most similar others is of its class, as
+  metric learning scores classes that were not trained on. Ties count against
+  the query.
+
+  Args:
+    embedding: Unit-norm embeddings.
+    label: Their classes, each with two rows or more.
+    top: The values of k.
+
+  Returns:
+    `recall@k` as fractions.
+
+  Raises:
+    ValueError: If a class has one row only.
+
+  Example:
+    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
+    >>> same_class_recall(x, np.array([0, 0, 1, 1]), top=(1, 2))
+    {'recall@1': 0.75, 'recall@2': 1.0}
+
+  Reference: Oh Song et al., Deep Metric Learning via Lifted Structured Feature
+    Embedding, CVPR 2016.
+  """
+  classes, counts = np.unique(label, return_counts=True)
+  if (counts < 2).any():
+    raise ValueError(
+      "every class needs two rows or more, these have one: "
+      f"{classes[counts < 2][:5].tolist()}"
+    )
+  rows = np.arange(len(label))
+  found = ranks(embedding, embedding, label, label, left_out=rows)
+  return {f"recall@{k}": float(np.mean(found < k)) for k in top}
+
+
 def similarities(
   queries: Float[np.ndarray, "queries dim"],
   gallery: Float[np.ndarray, "gallery dim"],

@@ -1,0 +1,116 @@
+"""Labelled pictures: two views, one encoder; scikit-learn's digits by default.
+
+nuclr train --config=configs/labelled.py --workdir=runs/digits
+nuclr train --config=configs/labelled.py:proxy_anchor,glyphs \
+  --workdir=runs/proxies --config.data.unseen=True
+nuclr train --config=configs/labelled.py:ntxent,cifar10 --workdir=runs/cifar \
+  --config.terms.difference_alignment.weight=0.5
+
+The argument after a colon is a name in `ALGORITHMS`, one in `DATA`, or both.
+Digits and glyphs are at hand; the others are TFDS data sets, prepared before.
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+from nuclr_jax import settings
+
+# By name; the objective's is the same.
+ALGORITHMS = dict(
+  arcface=dict(scale=16.0, margin=0.3),
+  clip=dict(temperature=0.2, learn_temperature=False),
+  curl=dict(block_size=2, num_negatives=4, loss="logistic"),
+  latent_class=dict(num_negatives=10, loss="cross_entropy"),
+  npair=dict(l2=0.002),
+  ntxent=dict(temperature=0.2),
+  nuclr=dict(temperature=0.2, gamma=0.9),
+  proxy_anchor=dict(alpha=16.0, margin=0.1),
+  quick_thought=dict(block_size=1),
+  softmax=dict(),
+  sogclr=dict(temperature=0.2, gamma=0.9),
+  sphereface=dict(margin=2, plain=1.0),
+  swav=dict(num_prototypes=64),
+  vicreg=dict(),
+)
+# Of these, embeddings have any norm.
+RAW = (
+  "curl",
+  "latent_class",
+  "npair",
+  "quick_thought",
+  "softmax",
+  "sphereface",
+  "vicreg",
+)
+CONVNET = dict(name="convnet", stages=((2, 2, 32), (2, 2, 64)))
+VGG, RESNET = dict(name="vgg16"), dict(name="resnet50")
+# Pictures and encoder of a data set; those of the papers.
+DATA = dict(
+  digits=dict(size=16, shift=1.0, scale=0.15, encoder=CONVNET),
+  glyphs=dict(size=16, shift=1.0, scale=0.15, encoder=CONVNET),
+  mnist=dict(size=28, shift=2.0, scale=0.15, encoder=CONVNET),
+  fashion_mnist=dict(
+    size=28, shift=2.0, scale=0.15, flip=True, encoder=CONVNET
+  ),
+  cifar10=dict(size=32, shift=4.0, scale=0.2, flip=True, encoder=VGG),
+  cifar100=dict(size=32, shift=4.0, scale=0.2, flip=True, encoder=VGG),
+  stl10=dict(size=96, shift=12.0, scale=0.2, flip=True, encoder=RESNET),
+  caltech_birds2011=dict(
+    size=224, shift=28.0, scale=0.2, flip=True, encoder=RESNET
+  ),
+  cars196=dict(size=224, shift=28.0, scale=0.2, flip=True, encoder=RESNET),
+)
+AT_HAND = ("digits", "glyphs")
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """Makes the config, see the module's docstring."""
+  words = [word for word in arg.split(",") if word]
+  chosen = [x for x in words if x in ALGORITHMS]
+  data = [x for x in words if x in DATA]
+  if len(chosen) > 1 or len(data) > 1 or len(words) > len(chosen + data):
+    raise ValueError(
+      f"the config's argument must be one of {sorted(ALGORITHMS)}, one of "
+      f"{sorted(DATA)}, or both with a comma between, got {arg!r}"
+    )
+  name, data = (chosen or ["ntxent"])[0], (data or ["digits"])[0]
+  pictures = {"flip": False} | DATA[data]
+  config = settings.blank()  # all keys, with their defaults
+  encoder = pictures.pop("encoder")
+  block_size = ALGORITHMS[name].get("block_size", 1)
+  config.data = dict(
+    name="labelled",
+    train=data if data in AT_HAND else f"{data}:train",
+    validation=config_dict.placeholder(str),
+    test=config_dict.placeholder(str),
+    positive="class" if name == "curl" else "view",  # curl needs blocks
+    block_size=block_size,
+    classes=config_dict.placeholder(int),
+    per_class=config_dict.placeholder(int),
+    unseen=False,
+    scores=("classes", "recall", "losses", "probe"),
+    validation_scores=("classes", "recall", "losses"),
+    ways=(2, 10),
+    num_negatives=(1,),
+    **pictures,
+  )
+  config.model = dict(
+    name="views",
+    encoder=encoder,
+    dim=32,
+    hidden=0,
+    normalize=name not in RAW,
+  )
+  config.objective = {"name": name} | ALGORITHMS[name]
+  config.optimizer = dict(
+    learning_rate=dict(value=2e-3, warmup_epochs=1.0, decay="cosine"),
+    weight_decay=0.01,
+    clip_norm=0.0,
+    b2=0.999,
+    freeze=(),
+  )
+  config.batch_size = 64
+  config.num_epochs = 40.0
+  config.log_every = 100
+  config.eval_every_epochs = 10.0
+  config.checkpoint_every = 400
+  return config
