@@ -117,7 +117,11 @@ def losses_evaluator(
       "max_norm": high,
     }
     for n in num_negatives:
-      loss = latent_classes.unsupervised_loss(x, label, num_negatives=n, **kind)
+      loss = split.total
+      if n > 1:
+        loss = latent_classes.unsupervised_loss(
+          x, label, num_negatives=n, **kind
+        )
       found[f"unsupervised_{n}"] = loss
       if n > 1:
         found[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
