@@ -5,12 +5,14 @@ from nuclr_jax.datasets.embeddings import embeddings
 from nuclr_jax.datasets.glyphs import glyphs
 from nuclr_jax.datasets.image_text import image_text, inputs_of
 from nuclr_jax.datasets.labelled import labelled
+from nuclr_jax.datasets.sentences import sentences
 
 DATASETS = {
   "embeddings": embeddings,
   "glyphs": glyphs,
   "image_text": image_text,
   "labelled": labelled,
+  "sentences": sentences,
 }
 
 __all__ = [
@@ -23,5 +25,6 @@ __all__ = [
   "image_text",
   "inputs_of",
   "labelled",
+  "sentences",
   "without_pairs",
 ]

@@ -94,9 +94,9 @@ def same_class_recall(
     ValueError: If a class has one row only.
 
   Example:
-    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
-    >>> same_class_recall(x, np.array([0, 0, 1, 1]), top=(1, 2))
-    {'recall@1': 0.75, 'recall@2': 1.0}
+    >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [-1.0, 0.0]])
+    >>> same_class_recall(x, np.array([0, 0, 1, 1]), top=(1, 2, 3))
+    {'recall@1': 0.5, 'recall@2': 0.75, 'recall@3': 1.0}
 
   Reference: Oh Song et al., Deep Metric Learning via Lifted Structured Feature
     Embedding, CVPR 2016.

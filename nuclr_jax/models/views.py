@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 import inspect
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from nuclr_jax.models import base
+from nuclr_jax.models import pretrained as files
 from nuclr_jax.models.small import convnet, transformer
 from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS
 from nuclr_jax.types import Pairs, Sides
@@ -26,6 +28,7 @@ def views(
   vocab_size: int,
   length: int,
   encoder: Mapping[str, Any],
+  pretrained: str | os.PathLike | None = None,
   dim: int = 128,
   hidden: int = 0,
   normalize: bool = True,
@@ -41,12 +44,18 @@ def views(
     length: Likewise.
     encoder: `{"name": ..., ...}`: a name in `ENCODERS`, and what else its
       factory takes.
+    pretrained: Where to find the encoder's weights, see `pretrained.read`; None
+      starts from random ones.
     dim: Width of the embeddings.
     hidden: Width of a hidden layer of the projection; 0 = a linear one.
     normalize: See `dual_encoder`.
 
+  Returns:
+    A `Model`; if weights are pretrained, it has `load`.
+
   Raises:
-    ValueError: For an unknown encoder, or from its factory.
+    ValueError: For an unknown encoder, or from its factory; from `load`, if
+      weights are not there or do not fit.
 
   Example:
     >>> model = views(
@@ -77,9 +86,20 @@ def views(
     )
   run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
   run = {key: value for key, value in run.items() if key in known}
-  return one_encoder(
+  model = one_encoder(
     factory(**run, **spec), dim=dim, hidden=hidden, normalize=normalize
   )
+  if pretrained is None:
+    return model
+  side = "image" if name in IMAGE_TOWERS else "text"
+
+  def load(params, state):
+    found, state = files.load(
+      pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)
+    )
+    return params | {"encoder": found[side]}, state[side]
+
+  return model._replace(load=load)
 
 
 def one_encoder(

@@ -1,0 +1,85 @@
+"""Sentences without labels; dropout makes two views of each (SimCSE).
+
+nuclr train --config=configs/sentences.py --workdir=runs/sentences \
+  --config.data.train=wiki.txt --config.data.test='("sts.tsv",)'
+nuclr train --config=configs/sentences.py:nuclr,small ... \
+  --config.terms.difference_alignment.weight=0.5
+
+The argument after a colon is a name in `ALGORITHMS`, a name in `ENCODERS`, or
+both. `bert` starts from published weights and its tokenizer (the hub name of
+`model.pretrained`); `small` is a transformer that starts from nothing.
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+from nuclr_jax import settings
+
+ALGORITHMS = dict(
+  clip=dict(temperature=0.05, learn_temperature=False),
+  ntxent=dict(temperature=0.05),
+  nuclr=dict(temperature=0.05, gamma=0.9),
+  sogclr=dict(temperature=0.05, gamma=0.9),
+)
+ENCODERS = dict(
+  bert=dict(
+    model=dict(
+      encoder=dict(name="bert", pooler=True),
+      dim=768,
+      pretrained="google-bert/bert-base-uncased",
+    ),
+    tokenizer="google-bert/bert-base-uncased",
+    learning_rate=3e-5,
+    batch_size=64,
+  ),
+  small=dict(
+    model=dict(
+      encoder=dict(name="transformer", width=128, num_layers=2, dropout=0.1),
+      dim=128,
+      pretrained=config_dict.placeholder(str),
+    ),
+    tokenizer="build",
+    learning_rate=1e-3,
+    batch_size=128,
+  ),
+)
+
+
+def get_config(arg: str = "") -> ConfigDict:
+  """Makes the config, see the module's docstring."""
+  words = [word for word in arg.split(",") if word]
+  chosen = [x for x in words if x in ALGORITHMS]
+  encoders = [x for x in words if x in ENCODERS]
+  known = len(chosen) + len(encoders) == len(words)
+  if not known or len(chosen) > 1 or len(encoders) > 1:
+    raise ValueError(
+      f"the config's argument must be one of {sorted(ALGORITHMS)}, one of "
+      f"{sorted(ENCODERS)}, or both with a comma between, got {arg!r}"
+    )
+  name, spec = (chosen or ["clip"])[0], ENCODERS[(encoders or ["bert"])[0]]
+  config = settings.blank()  # all keys, with their defaults
+  config.data = dict(
+    name="sentences",
+    train=config_dict.placeholder(str),
+    validation=(),
+    test=(),
+    tokenizer=spec["tokenizer"],
+    length=32,
+    min_count=1,
+  )
+  config.model = dict(name="views", hidden=0, normalize=True, **spec["model"])
+  config.objective = {"name": name} | ALGORITHMS[name]
+  config.optimizer = dict(
+    learning_rate=dict(
+      value=spec["learning_rate"], warmup_epochs=0.1, decay="cosine"
+    ),
+    weight_decay=0.01,
+    clip_norm=1.0,
+    b2=0.999,
+    freeze=(),
+  )
+  config.batch_size = spec["batch_size"]
+  config.num_epochs = 1.0
+  config.log_every = 50
+  config.eval_every = 250
+  config.checkpoint_every = 1000
+  return config
