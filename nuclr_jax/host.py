@@ -1,10 +1,13 @@
 """The process and its host: memory, messages and signals."""
 
 from collections.abc import Callable, Iterator
+from concurrent import futures
 import contextlib
 import ctypes
 import logging
 import math
+import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -87,6 +90,35 @@ def keep_memory() -> None:
   if mallopt is not None:
     mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
     mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+
+
+def worker_pool(workers: int) -> futures.ProcessPoolExecutor:
+  """Processes that share the cores, and end with this one.
+
+  Also if this one is killed: a worker of `concurrent.futures` would go on.
+
+  Args:
+    workers: How many; what they run is imported anew in each.
+  """
+  cores = len(os.sched_getaffinity(0))
+  os.environ["NPROC"] = str(max(1, cores // workers))  # XLA's threads
+  return futures.ProcessPoolExecutor(
+    workers,
+    mp_context=multiprocessing.get_context("spawn"),
+    initializer=_end_with,
+    initargs=(os.getpid(),),
+  )
+
+
+def _end_with(parent: int) -> None:
+  """Ends this process soon after its parent."""
+
+  def watch():
+    while os.getppid() == parent:
+      time.sleep(1)
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -10,18 +10,18 @@ import argparse
 from concurrent import futures
 import fcntl
 import multiprocessing
-import os
 import pathlib
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import study
 import tables
 import training
+
+from nuclr_jax import host
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -86,17 +86,6 @@ def check_protocol(results: study.Results) -> None:
     )
 
 
-def stop_with(parent: int) -> None:
-  """Ends this worker soon after its parent, even one that was killed."""
-
-  def watch():
-    while os.getppid() == parent:
-      time.sleep(1)
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
-
-
 def interrupt(*_) -> None:
   """Makes SIGTERM act as Ctrl-C does."""
   raise KeyboardInterrupt
@@ -157,7 +146,7 @@ def main(options: argparse.Namespace) -> None:
     tables.write(tables.RUNS, rows)
     shutil.rmtree(training.folder_of(run, options.workdir))
 
-  with make_pool(options.workers) as pool:
+  with host.worker_pool(options.workers) as pool:
     try:
       while True:
         for run in next_runs():
@@ -189,18 +178,6 @@ def main(options: argparse.Namespace) -> None:
       "by the same command"
     )
   say(f"{tables.RUNS} has {len(rows)} runs")
-
-
-def make_pool(workers: int) -> futures.ProcessPoolExecutor:
-  """Processes that share the cores, and end with this one."""
-  cores = len(os.sched_getaffinity(0))
-  os.environ["NPROC"] = str(max(1, cores // workers))  # XLA's threads
-  return futures.ProcessPoolExecutor(
-    workers,
-    mp_context=multiprocessing.get_context("spawn"),
-    initializer=stop_with,
-    initargs=(os.getpid(),),
-  )
 
 
 if __name__ == "__main__":
