@@ -14,7 +14,8 @@ nuclr train --config=configs/glyphs.py --workdir=runs/mine
   newest checkpoint. Change a value with --config.objective.temperature=0.05.
 
 nuclr evaluate --workdir=runs/mine
-  Scores the newest checkpoint. --hubs=0.5 also corrects retrieval for hubs.
+  Scores the newest checkpoint. --hubs=0.5 also corrects retrieval for hubs,
+  --classes=digits scores class means and the like on labelled pictures.
 
 nuclr report --workdir=runs/mine
   Writes report.html: curves, popularities, retrieval examples.

@@ -71,6 +71,12 @@ HUBS = flags.DEFINE_float(
   0.0,
   "Rank by sim - HUBS * zeta, too; 0.5 is a good choice (evaluate).",
 )
+CLASSES = flags.DEFINE_string(
+  "classes",
+  None,
+  "Score linear classifiers of labelled pictures, too: digits, glyphs or a "
+  "prepared data set such as cifar100:train (evaluate).",
+)
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "Embeddings to take instead of a run's (popularity)."
 )
@@ -158,6 +164,11 @@ def evaluate() -> None:
       tau = experiment.temperature_of(parts.config, state.params)
     data = datasets.correct_hubs(
       parts.data, temperature=tau, strength=HUBS.value
+    )
+    parts = parts._replace(data=data)
+  if CLASSES.value:
+    data = datasets.with_classes(
+      parts.data, CLASSES.value, data_dir=DATA_DIR.value
     )
     parts = parts._replace(data=data)
   with jax.set_mesh(mesh):

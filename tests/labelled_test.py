@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax import (
   Batch,
+  datasets,
   embed,
   experiment,
   models,
@@ -20,6 +21,8 @@ from nuclr_jax import (
   train,
 )
 from nuclr_jax.data import labelled, transforms
+from nuclr_jax.evaluate import driver
+from nuclr_jax.types import Sides, Sizes
 
 PATH = pathlib.Path(__file__).parents[1] / "configs" / "labelled.py"
 SPEC = importlib.util.spec_from_file_location("labelled_config", PATH)
@@ -335,6 +338,51 @@ def test_unknown_scores():
   config["data"] |= {"scores": ("recall@1",)}
   with pytest.raises(ValueError, match="scores must be among .*'recall@1'"):
     experiment.build(config)
+
+
+class TestWithClasses:
+  """Scores of labelled pictures for any run that takes pictures."""
+
+  def data(self, channels=1, size=8):
+    return datasets.without_pairs(
+      Sizes(4, 4, 4),
+      "mine",
+      datasets.Inputs((size, size, channels), labelled.NoText()),
+    )._replace(evaluators={"validation": ["one"], "test": ["two"]})
+
+  @pytest.mark.parametrize("channels", [1, 3])
+  def test_digits(self, channels, splits):
+    data = datasets.with_classes(self.data(channels), "digits")
+    assert data.evaluators["validation"] == ["one"]
+    assert data.evaluators["test"][0] == "two"
+
+    def pixels(pictures):
+      return pictures[..., 0].reshape(len(pictures), -1) / 255.0
+
+    def image(pictures):
+      assert pictures.shape[1:] == (8, 8, channels)
+      return pixels(pictures)
+
+    embed = driver.Embed(None, None, outputs=Sides(image, None))
+    found = driver.run(data.evaluators["test"][1:], embed, "test")
+    x, y = splits["train"], splits["test"]
+    means = [pixels(x.image)[x.label == c].mean(axis=0) for c in range(10)]
+    guess = np.argmax(pixels(y.image) @ np.transpose(means), axis=1)
+    right = [np.mean(guess[y.label == c] == c) for c in range(10)]
+    expected = pytest.approx(np.mean(right))
+    assert found["test/classes_digits/mu/top_1"] == expected
+    names = ("trained/avg_2", "recall@1", "unsupervised_1", "bound")
+    assert {f"test/classes_digits/{x}" for x in names} <= set(found)
+
+  def test_runs_that_cannot(self, tmp_path):
+    write_tfds(tmp_path, "cifar10", 8, 3)
+    with pytest.raises(
+      ValueError, match=r"\(8, 8, 3\), the run takes \(8, 8, 1"
+    ):
+      datasets.with_classes(self.data(), "cifar10:train", data_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"of shape \(32,\), not pictures"):
+      sentences = self.data()._replace(image_shape=(32,))
+      datasets.with_classes(sentences, "digits")
 
 
 def write_tfds(data_dir, name, size, channels):

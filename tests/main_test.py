@@ -127,6 +127,8 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert evaluated.returncode == 0, evaluated.stderr
   table = set(trained.stdout.splitlines())
   assert set(evaluated.stdout.splitlines()) <= table
+  classified = nuclr("evaluate", *common, "--classes=digits")
+  assert "classes_digits/mu/avg_2" in classified.stdout, classified.stderr
   reported = nuclr("report", *common)
   assert reported.returncode == 0, reported.stderr
   page = (workdir / "report.html").read_text()

@@ -4,7 +4,7 @@ from nuclr_jax.datasets.base import Data, Inputs, correct_hubs, without_pairs
 from nuclr_jax.datasets.embeddings import embeddings
 from nuclr_jax.datasets.glyphs import glyphs
 from nuclr_jax.datasets.image_text import image_text, inputs_of
-from nuclr_jax.datasets.labelled import labelled
+from nuclr_jax.datasets.labelled import labelled, with_classes
 from nuclr_jax.datasets.sentences import sentences
 
 DATASETS = {
@@ -26,5 +26,6 @@ __all__ = [
   "inputs_of",
   "labelled",
   "sentences",
+  "with_classes",
   "without_pairs",
 ]

@@ -5,8 +5,10 @@ import os
 import numpy as np
 
 from nuclr_jax.datasets.base import Data
+from nuclr_jax.evaluate import driver, latent
 
 SCORES = ("classes", "recall", "losses", "variation", "probe")
+WITHOUT_TRAINING = ("recall", "variation")  # need no pictures of the classes
 
 
 def labelled(
@@ -63,37 +65,25 @@ def labelled(
   """
   from nuclr_jax.data import labelled as pictures
   from nuclr_jax.data import transforms
-  from nuclr_jax.evaluate import driver, latent
 
+  for name in (*validation_scores, *scores):
+    if name not in SCORES:
+      raise ValueError(f"scores must be among {SCORES}, got {name!r}")
   splits = _read(train, validation, test, size=size, data_dir=data_dir)
   splits = pictures.part(splits, classes=classes, per_class=per_class)
   if unseen:
     splits = pictures.unseen(splits)
-  sets = {
-    name: driver.LabelledSet(x.image, x.label, ()) for name, x in splits.items()
-  }
-  kinds = {
-    "classes": lambda x, name: latent.classifiers_evaluator(
-      sets["train"], x, name, ways=ways
-    ),
-    "losses": lambda x, name: latent.losses_evaluator(
-      x, name, num_negatives=num_negatives
-    ),
-    "probe": lambda x, name: driver.probe_evaluator(sets["train"], x, name),
-    "recall": latent.same_class_evaluator,
-    "variation": latent.variation_evaluator,
-  }
   chosen = {"validation": validation_scores, "test": scores}
-  for name in (*validation_scores, *scores):
-    if name not in kinds:
-      raise ValueError(f"scores must be among {SCORES}, got {name!r}")
+  measured = dict(ways=ways, num_negatives=num_negatives)
   if unseen:
-    kinds = {name: kinds[name] for name in ("recall", "variation")}
-  name = train.partition(":")[0].partition("=")[0]
+    chosen = {
+      split: [x for x in found if x in WITHOUT_TRAINING]
+      for split, found in chosen.items()
+    }
   evaluators = {
-    split: [kinds[x](sets[split], name) for x in found if x in kinds]
+    split: _evaluators(splits, split, _name(train), found, **measured)
     for split, found in chosen.items()
-    if split in sets
+    if split in splits
   }
   augment = transforms.augment(shift=shift, scale=scale, flip=flip)
   return Data(
@@ -104,8 +94,77 @@ def labelled(
     image_shape=splits["train"].image.shape[1:],
     evaluators={"validation": [], "test": []} | evaluators,
     sets={},
-    num_classes=int(sets["train"].label.max()) + 1,
+    num_classes=int(splits["train"].label.max()) + 1,
   )
+
+
+def with_classes(
+  data: Data, train: str, *, data_dir: str | os.PathLike | None = None
+) -> Data:
+  """The data of any run, with scores of labelled pictures in its split test.
+
+  Linear classifiers, recalls and losses, as `labelled` has them, of what the
+  run's objective sees of pictures.
+
+  Args:
+    data: Of the run.
+    train: Labelled pictures, see `labelled`; they are read in the run's size.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If the run does not take pictures, or the data are not there.
+
+  Example:
+    >>> from nuclr_jax.datasets import glyphs
+    >>> data = with_classes(glyphs(size=16), "digits")  # doctest: +SKIP
+  """
+  shape = data.image_shape
+  if len(shape) != 3 or shape[0] != shape[1]:
+    raise ValueError(f"the run takes inputs of shape {shape}, not pictures")
+  splits = _read(train, None, None, size=shape[0], data_dir=data_dir)
+  for split, x in splits.items():
+    image = x.image
+    if image.shape[-1] == 1:  # grey is a colour
+      image = np.repeat(image, shape[-1], axis=-1)
+    if image.shape[1:] != shape:
+      raise ValueError(
+        f"pictures of {train} have the shape {image.shape[1:]}, the run takes "
+        f"{shape}"
+      )
+    splits[split] = x._replace(image=image)
+  found = ("classes", "recall", "losses")
+  test = [
+    *data.evaluators.get("test", ()),
+    *_evaluators(splits, "test", _name(train), found),
+  ]
+  return data._replace(evaluators=dict(data.evaluators) | {"test": test})
+
+
+def _name(train: str) -> str:
+  """What metrics are called by."""
+  return train.partition(":")[0].partition("=")[0]
+
+
+def _evaluators(
+  splits, split, name, scores, *, ways=(2, 10), num_negatives=(1,)
+) -> list[driver.Evaluator]:
+  """The evaluators of a split of `Labelled` pictures."""
+  train, test = (
+    driver.LabelledSet(x.image, x.label, ())
+    for x in (splits["train"], splits[split])
+  )
+  kinds = {
+    "classes": lambda: latent.classifiers_evaluator(
+      train, test, name, ways=ways
+    ),
+    "losses": lambda: latent.losses_evaluator(
+      test, name, num_negatives=num_negatives
+    ),
+    "probe": lambda: driver.probe_evaluator(train, test, name),
+    "recall": lambda: latent.same_class_evaluator(test, name),
+    "variation": lambda: latent.variation_evaluator(test, name),
+  }
+  return [kinds[x]() for x in scores]
 
 
 def _read(train, validation, test, *, size, data_dir):
