@@ -1,0 +1,65 @@
+"""Table 8: the time of a training step with and without difference alignment.
+
+Both are timed in turns in one process, since machines are noisy.
+"""
+
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from nuclr_jax import Batch, models, objectives
+from nuclr_jax.optimizer import make_optimizer
+from nuclr_jax.train_state import init_state, make_train_step
+
+BATCHES = (128, 512, 1024, 2048)
+SIZE, DIM = 16, 128  # pixels; width of embeddings
+
+
+def hosts() -> dict[str, objectives.Objective]:
+  """SimCLR and SwAV."""
+  return {
+    "ntxent": objectives.ntxent(temperature=0.2),
+    "swav": objectives.swav(dim=DIM),
+  }
+
+
+def measure(*, repetitions: int = 15, batches=BATCHES) -> dict[str, Any]:
+  """Milliseconds of a step, and the median ratio of steps beside each other."""
+  model = models.views(
+    image_shape=(SIZE, SIZE, 1),
+    vocab_size=0,
+    length=0,
+    encoder=dict(name="convnet", stages=((2, 2, 32), (2, 2, 64))),
+    dim=DIM,
+  )
+  optimizer, results = make_optimizer(learning_rate=1e-3), {}
+  for name, host in hosts().items():
+    term = objectives.scale(objectives.difference_alignment(), 0.5)
+    both = {"host": host, "with": objectives.regularize(host, alignment=term)}
+    for size in batches:
+      images = np.random.default_rng(0).integers(
+        0, 256, (2, size, SIZE, SIZE, 1), np.uint8
+      )
+      batch = jax.device_put(Batch(*images, np.arange(size, dtype=np.int32)))
+      steps = {}
+      for key, objective in both.items():
+        state = init_state(model, objective, optimizer, jax.random.key(0))
+        step = jax.jit(
+          make_train_step(model, objective, optimizer, jax.random.key(0))
+        )
+        steps[key] = (step.lower(state, batch).compile(), state)
+      times = {key: [] for key in steps}
+      for i in range(repetitions + 2):
+        for key, (step, state) in steps.items():
+          began = time.perf_counter()
+          jax.block_until_ready(step(state, batch))
+          if i >= 2:
+            times[key].append(1e3 * (time.perf_counter() - began))
+      results.setdefault(name, {})[str(size)] = {
+        "host_ms": float(np.median(times["host"])),
+        "with_ms": float(np.median(times["with"])),
+        "ratio": float(np.median(np.divide(times["with"], times["host"]))),
+      }
+  return {"device": jax.devices()[0].device_kind, "hosts": results}

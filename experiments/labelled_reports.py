@@ -1,0 +1,174 @@
+"""What studies of labelled runs share: scores of lines, figures, commands."""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import pathlib
+from typing import Any, NamedTuple
+
+from matplotlib import ticker
+from matplotlib.figure import Figure
+import numpy as np
+
+from experiments.labelled_runs import say
+from nuclr_jax import markdown, records
+
+FIGURE = (11, 6)  # inches
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+Lines = Sequence[Mapping[str, Any]]
+
+
+class Summary(NamedTuple):
+  """Of several seeds."""
+
+  mean: float
+  error: float  # standard error of the mean; NaN for a single seed
+  count: int
+
+  def __str__(self):
+    error = "" if np.isnan(self.error) else f" ± {self.error:.1f}"
+    return f"{self.mean:.1f}{error}"
+
+
+def summarise(values: Iterable[float]) -> Summary:
+  """Mean and standard error.
+
+  Example:
+    >>> str(summarise([1.0, 2.0, 3.0]))
+    '2.0 ± 0.6'
+  """
+  x = np.asarray(list(values), float)
+  error = x.std(ddof=1) / len(x) ** 0.5 if len(x) > 1 else float("nan")
+  return Summary(float(x.mean()), float(error), len(x))
+
+
+def of_settings(
+  lines: Iterable[dict[str, Any]], part: str
+) -> dict[str, list[dict[str, Any]]]:
+  """The lines of a part, by setting."""
+  found = {}
+  for line in lines:
+    if line["part"] == part:
+      found.setdefault(line["setting"], []).append(line)
+  return found
+
+
+def data_of(lines: Lines) -> list[str]:
+  """The data sets of a study, in order."""
+  return list(dict.fromkeys(line["part"].split("/")[0] for line in lines))
+
+
+def score(line: Mapping[str, Any], name: str, split: str = "test") -> float:
+  """A score of a line, by the end of its name; NaN if there is none."""
+  data = line["part"].split("/")[0]
+  return line["metrics"].get(f"{split}/classes_{data}/{name}", np.nan)
+
+
+def course(
+  line: Mapping[str, Any], name: str, *, plain: bool = False
+) -> tuple[list, list]:
+  """Steps, and a score of validation at each (plain: a metric by its name)."""
+  data = line["part"].split("/")[0]
+  full = name if plain else f"validation/classes_{data}/{name}"
+  points = [(x["step"], x[full]) for x in line["curve"] if full in x]
+  return tuple(map(list, zip(*points, strict=True))) if points else ([], [])
+
+
+def percent(found: Lines, name: str) -> str:
+  """Mean and standard error of a score."""
+  values = [100 * score(x, name) for x in found]
+  return "–" if np.isnan(values).any() else str(summarise(values))
+
+
+def draw_course(
+  axes, found, name, color, label, style, *, plain: bool = False
+) -> None:
+  """Each seed thin, their mean thick."""
+  courses = [course(line, name, plain=plain) for line in found]
+  for steps, values in courses:
+    axes.plot(steps, values, style, color=color, alpha=0.3, linewidth=0.8)
+  mean = np.mean([values for _, values in courses], axis=0)
+  axes.plot(courses[0][0], mean, style, color=color, label=label)
+
+
+def log_ticks(axis) -> None:
+  """Whole numbers at 1, 2, 5 of each decade of a logarithmic axis."""
+  axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+  axis.set_major_formatter("{x:g}")
+  axis.set_minor_locator(ticker.NullLocator())
+
+
+def status(lines: Lines, measured: Mapping[str, Any]) -> str:
+  """What was run, in words."""
+  return (
+    f"{len(lines)} trainings, {measured['trained seconds'] / 60:.0f} minutes, "
+    f"two at a time; jax {measured['jax']}, {measured['cores']} cores."
+  )
+
+
+def parse_arguments(
+  doc: str, known: Iterable[str], at_hand: Sequence[str], arguments=None
+) -> argparse.Namespace:
+  """The command line of a study.
+
+  Args:
+    doc: What it does.
+    known: Names of data sets.
+    at_hand: Those of its README.
+    arguments: By default the process's.
+  """
+  parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+  parser.add_argument(
+    "--data",
+    nargs="+",
+    default=list(at_hand),
+    choices=sorted(known),
+    help=f"{' and '.join(at_hand)} are at hand, others are prepared TFDS data",
+  )
+  parser.add_argument("--data_dir", help="folder of prepared data sets")
+  parser.add_argument("--seeds", type=int, default=3, help="2 or more")
+  parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+  parser.add_argument("--output", type=pathlib.Path, help="folder of results")
+  parser.add_argument("--smoke", action="store_true", help="just enough to run")
+  options = parser.parse_args(arguments)
+  if options.seeds < 2 or options.workers < 1:
+    parser.error("--seeds must be at least 2 and --workers at least 1")
+  return options
+
+
+def output_of(
+  options: argparse.Namespace, home: pathlib.Path, at_hand: Sequence[str]
+) -> pathlib.Path:
+  """Where results go: to the study's own folder only as its README has them."""
+  own = options.data == list(at_hand) and not options.smoke
+  name = "_".join([*options.data, *(["smoke"] if options.smoke else [])])
+  other = pathlib.Path("runs", home.name, name)
+  return options.output or (home if own else other)
+
+
+def publish(
+  output: pathlib.Path,
+  draw: Mapping[str, tuple[Callable, Any]],
+  tables: Mapping[str, str],
+  measured: Mapping[str, Any],
+) -> None:
+  """Writes figures, numbers and tables.
+
+  Args:
+    output: The folder; its README.md gets the tables, or else tables.md.
+    draw: By file, what draws into a figure, and what it takes.
+    tables: By mark.
+    measured: To measured.json.
+  """
+  records.write_json(output / "measured.json", measured)
+  for name, (function, what) in draw.items():
+    figure = Figure(figsize=FIGURE, layout="constrained")
+    function(figure, what)
+    figure.savefig(output / name, dpi=100)
+  readme = output / "README.md"
+  if readme.exists():
+    text = markdown.insert(readme.read_text(), tables)
+    records.write_atomically(readme, text)
+  else:
+    text = "\n\n".join(f"**{name}**\n\n{x}" for name, x in tables.items())
+    records.write_atomically(output / "tables.md", text + "\n")
+  say(f"{output} has the tables and the figures")

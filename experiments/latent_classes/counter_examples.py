@@ -1,0 +1,112 @@
+"""Where contrastive learning chooses the useless f_0 = 0 (paper 1), exactly.
+
+Each example has two encoders, f_0 = 0 and f_1, with which every class can be
+told apart. The loss is hinge; that of f_0 is 1 whatever is measured.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nuclr_jax import latent_classes
+
+NEGATIVES = (1, 2, 4, 8, 16, 32, 64)
+RADII = (0.5, 1.0, 2.0, 4.0)
+NUM_CLASSES = 8
+RADIUS = 2.0
+
+
+class Example(NamedTuple):
+  """f_1 of all points, and their classes."""
+
+  features: np.ndarray
+  label: np.ndarray
+
+
+def one_point(r: float) -> Example:
+  """Figure 1 (a): one point a class; a direction of no use is the largest.
+
+  The text does not give the figure's coordinates; these have its properties.
+  The first coordinate separates the classes, so s(f_1) = 0 and the supervised
+  loss of a linear classifier is 0, but f(x)^T f(x') grows with r^2.
+  """
+  return Example(np.array([[1.0, r], [-1.0, 2 * r]]), np.arange(2))
+
+
+def two_points(r: float) -> Example:
+  """Figure 1 (b): two points a class, whose means are far apart.
+
+  The mean classifier is right with a margin, but two points of one class are
+  apart by 2 r.
+  """
+  x = np.array([[1.0, r], [1.0, -r], [-1.0, r], [-1.0, -r]])
+  return Example(x, np.array([0, 0, 1, 1]))
+
+
+def scaled_points(num_classes: int, r: float) -> Example:
+  """Appendix C, 1: the points of class i are 3/2 r e_i and 1/2 r e_i."""
+  basis = np.eye(num_classes)
+  x = np.concatenate([1.5 * r * basis, 0.5 * r * basis])
+  return Example(x, np.tile(np.arange(num_classes), 2))
+
+
+def clusters(num_clusters: int, r: float) -> Example:
+  """Appendix C, 2: as many classes in each of n clusters, all alike in f_1.
+
+  Classes (i, j) have the points 3/2 r e_i and 1/2 r e_i: f_1 tells clusters
+  apart, and no classes within.
+  """
+  one = scaled_points(num_clusters, r)
+  x = np.repeat(one.features, num_clusters, axis=0)
+  label = one.label[:, None] * num_clusters + np.arange(num_clusters)[None]
+  return Example(x, label.ravel())
+
+
+def measure() -> dict[str, Any]:
+  """All numbers: unsupervised and supervised losses of f_1, with hinge."""
+  figure = {
+    name: {
+      "radius": RADII,
+      "unsupervised": [loss(make(r)) for r in RADII],
+      "mean classifier": [supervised(make(r)) for r in RADII],
+      "separable": [separable(make(r)) for r in RADII],
+    }
+    for name, make in (("one point", one_point), ("two points", two_points))
+  }
+  appendix = {
+    name: {
+      "negatives": NEGATIVES,
+      "classes": int(example.label.max()) + 1,
+      "unsupervised": [loss(example, k) for k in NEGATIVES],
+      "mean classifier": supervised(example),
+    }
+    for name, example in (
+      ("scaled points", scaled_points(NUM_CLASSES, RADIUS)),
+      ("clusters", clusters(NUM_CLASSES, RADIUS)),
+    )
+  }
+  return {"figure 1": figure, "appendix C": appendix}
+
+
+def loss(example: Example, num_negatives: int = 1) -> float:
+  """L_un of f_1."""
+  return latent_classes.unsupervised_loss(
+    *example, loss="hinge", num_negatives=num_negatives
+  )
+
+
+def supervised(example: Example) -> float:
+  """L_sup^mu of f_1, over tasks of two classes."""
+  means = latent_classes.class_means(*example)
+  scores = example.features @ means.T
+  return latent_classes.average_loss(
+    scores, example.label, ways=2, loss="hinge"
+  )
+
+
+def separable(example: Example) -> float:
+  """The loss of W = diag(1, 0), which is a linear classifier of f_1."""
+  scores = np.array([[1.0, 0.0], [-1.0, 0.0]]) @ example.features.T
+  return latent_classes.average_loss(
+    scores.T, example.label, ways=2, loss="hinge"
+  )
