@@ -2,19 +2,22 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
 import pathlib
 from typing import Any, NamedTuple
 
+import jax
 from matplotlib import ticker
 from matplotlib.figure import Figure
 import numpy as np
 
-from experiments.labelled_runs import say
+from experiments import labelled_runs
 from nuclr_jax import markdown, records
 
 FIGURE = (11, 6)  # inches
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 Lines = Sequence[Mapping[str, Any]]
+Numbers = Mapping[str, Any]  # what a study measures besides
 
 
 class Summary(NamedTuple):
@@ -97,7 +100,7 @@ def log_ticks(axis) -> None:
   axis.set_minor_locator(ticker.NullLocator())
 
 
-def status(lines: Lines, measured: Mapping[str, Any]) -> str:
+def status(lines: Lines, measured: Numbers) -> str:
   """What was run, in words."""
   return (
     f"{len(lines)} trainings, {measured['trained seconds'] / 60:.0f} minutes, "
@@ -145,30 +148,58 @@ def output_of(
   return options.output or (home if own else other)
 
 
-def publish(
-  output: pathlib.Path,
-  draw: Mapping[str, tuple[Callable, Any]],
-  tables: Mapping[str, str],
-  measured: Mapping[str, Any],
-) -> None:
-  """Writes figures, numbers and tables.
+def run_study(
+  doc: str,
+  home: pathlib.Path,
+  study,
+  *,
+  measure: Callable[..., dict[str, Any]],
+  draw: Mapping[str, Callable[..., None]],
+  tables: Callable[..., Mapping[str, str]],
+  arguments: Sequence[str] | None = None,
+) -> pathlib.Path:
+  """The command of a study: trains, measures, draws, writes the tables.
 
   Args:
-    output: The folder; its README.md gets the tables, or else tables.md.
-    draw: By file, what draws into a figure, and what it takes.
-    tables: By mark.
-    measured: To measured.json.
+    doc: What it does.
+    home: Its folder. The README.md of the output folder gets the tables, or
+      else tables.md.
+    study: A module with `AT_HAND`, `SIZES` and `make(data, seeds=, smoke=)`.
+    measure: `measure(seeds=, smoke=)`: what is not trained.
+    draw: By file, `draw(figure, lines, measured)`.
+    tables: `tables(lines, measured)`, by mark.
+    arguments: The command line; by default the process's.
+
+  Returns:
+    The output folder.
   """
+  options = parse_arguments(doc, study.SIZES, study.AT_HAND, arguments)
+  output = output_of(options, home, study.AT_HAND)
+  short = dict(seeds=2 if options.smoke else options.seeds, smoke=options.smoke)
+  runs = [run for data in options.data for run in study.make(data, **short)]
+  lines = labelled_runs.complete(
+    runs,
+    output / "lines.jsonl",
+    workers=options.workers,
+    data_dir=options.data_dir,
+  )
+  labelled_runs.say("measuring what is not trained")
+  measured = measure(**short) | {
+    "trained seconds": round(sum(x["seconds"] for x in lines)),
+    "jax": jax.__version__,
+    "cores": len(os.sched_getaffinity(0)),
+  }
   records.write_json(output / "measured.json", measured)
-  for name, (function, what) in draw.items():
+  for name, function in draw.items():
     figure = Figure(figsize=FIGURE, layout="constrained")
-    function(figure, what)
+    function(figure, lines, measured)
     figure.savefig(output / name, dpi=100)
-  readme = output / "README.md"
+  found, readme = tables(lines, measured), output / "README.md"
   if readme.exists():
-    text = markdown.insert(readme.read_text(), tables)
+    text = markdown.insert(readme.read_text(), found)
     records.write_atomically(readme, text)
   else:
-    text = "\n\n".join(f"**{name}**\n\n{x}" for name, x in tables.items())
+    text = "\n\n".join(f"**{name}**\n\n{x}" for name, x in found.items())
     records.write_atomically(output / "tables.md", text + "\n")
-  say(f"{output} has the tables and the figures")
+  labelled_runs.say(f"{output} has the tables and the figures")
+  return output

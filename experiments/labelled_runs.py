@@ -105,7 +105,8 @@ def complete(
     data_dir: Folder of prepared data sets.
 
   Raises:
-    RuntimeError: If a run failed; lines of those before are kept.
+    RuntimeError: If a run failed, which ends the others; lines of those that
+      are done are kept.
   """
   found = {
     (*line_key(x), x["config"]): x
@@ -113,7 +114,7 @@ def complete(
   }
   wanted = {run: (*run.key, fingerprint(run)) for run in runs}
   left = [run for run, key in wanted.items() if key not in found]
-  began = time.monotonic()
+  began, failed = time.monotonic(), []
   if left:
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -125,9 +126,12 @@ def complete(
         run = running[future]
         took = time.monotonic() - began
         eta = took / number * (len(left) - number)
+        if future.cancelled():
+          continue
         if error := future.exception():
-          pool.shutdown(cancel_futures=True)
-          raise RuntimeError(f"{run.key} failed: {error!r}") from error
+          pool.shutdown(wait=False, cancel_futures=True)
+          failed.append((run, error))
+          continue
         found[wanted[run]] = line = future.result()
         file.write(json.dumps(line) + "\n")
         file.flush()
@@ -136,6 +140,8 @@ def complete(
           f"{number} of {len(left)}: {name} in {line['seconds']:.0f} s; "
           f"ETA {eta / 60:.0f} min"
         )
+  for run, error in failed:
+    raise RuntimeError(f"{run.key} failed: {error!r}") from error
   return [found[key] for key in wanted.values()]
 
 

@@ -189,9 +189,9 @@ def test_tables_and_figures_of_latent_classes():
   assert set(tables) == _readme_marks("latent_classes")
   assert "±" in tables["table 1"] and "b = 10" in tables["table 2"]
   for draw in (figures.draw_amounts, figures.draw_lemmas, figures.draw_norms):
-    draw(figure := Figure(), lines)
+    draw(figure := Figure(), lines, measured)
     assert len(figure.axes) >= 2
-  figures.draw_exact(Figure(), measured)
+  figures.draw_exact(Figure(), lines, measured)
 
 
 def test_tables_and_figures_of_difference_alignment():
@@ -209,9 +209,9 @@ def test_tables_and_figures_of_difference_alignment():
   tables = alignment_report.tables(lines, measured)
   assert set(tables) == _readme_marks("difference_alignment")
   assert "| ntxent | 64 | 2.0 | 3.0 | 1.50 |" in tables["overhead"]
-  alignment_figures.draw_clusters(Figure(), measured["toy"])
-  alignment_figures.draw_batches(Figure(), lines)
-  alignment_figures.draw_curves(Figure(), lines)
+  alignment_figures.draw_clusters(Figure(), lines, measured)
+  alignment_figures.draw_batches(Figure(), lines, measured)
+  alignment_figures.draw_curves(Figure(), lines, measured)
 
 
 class TestCounterExamples:

@@ -1,8 +1,5 @@
 """The figures of README.md; each is drawn into a figure that is given."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from matplotlib.figure import Figure
 import numpy as np
 
@@ -10,6 +7,7 @@ from experiments.difference_alignment import toy
 from experiments.labelled_reports import (
   COLORS,
   Lines,
+  Numbers,
   data_of,
   draw_course,
   of_settings,
@@ -18,8 +16,9 @@ from experiments.labelled_reports import (
 )
 
 
-def draw_clusters(figure: Figure, results: Mapping[str, Any]) -> None:
+def draw_clusters(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figure 2: the clusters of Table 6, and accuracies of wider ones."""
+  del lines
   above, below = figure.subfigures(2, 1)
   for axes, (name, case) in zip(
     above.subplots(1, len(toy.CASES)), toy.CASES.items(), strict=True
@@ -30,7 +29,9 @@ def draw_clusters(figure: Figure, results: Mapping[str, Any]) -> None:
     kind = "in" if name in "ac" else ""
     axes.set(title=f"({name}) {kind}consistent", aspect="equal")
   for axes, (kind, found) in zip(
-    below.subplots(1, len(toy.KINDS)), results["wider"].items(), strict=True
+    below.subplots(1, len(toy.KINDS)),
+    measured["toy"]["wider"].items(),
+    strict=True,
   ):
     for color, (name, parts) in zip(COLORS, found.items(), strict=False):
       points = [summarise(x["test"]) for x in parts]
@@ -49,8 +50,9 @@ def draw_clusters(figure: Figure, results: Mapping[str, Any]) -> None:
     axes.legend(fontsize=8)
 
 
-def draw_batches(figure: Figure, lines: Lines) -> None:
+def draw_batches(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figure 5: scores over batch sizes, and over the weight."""
+  del measured
   data = [x for x in data_of(lines) if of_settings(lines, f"{x}/batches")]
   if not data:
     return
@@ -103,8 +105,9 @@ def draw_batches(figure: Figure, lines: Lines) -> None:
     axes.legend(fontsize=8)
 
 
-def draw_curves(figure: Figure, lines: Lines) -> None:
+def draw_curves(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figure 8: losses and variations along training."""
+  del measured
   data = [x for x in data_of(lines) if of_settings(lines, f"{x}/curves")]
   if not data:
     return

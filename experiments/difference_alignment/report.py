@@ -1,11 +1,9 @@
 """The tables of README.md."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from experiments.difference_alignment import toy
 from experiments.labelled_reports import (
   Lines,
+  Numbers,
   data_of,
   of_settings,
   percent,
@@ -22,7 +20,7 @@ SCORES = {
 }
 
 
-def tables(lines: Lines, measured: Mapping[str, Any]) -> dict[str, str]:
+def tables(lines: Lines, measured: Numbers) -> dict[str, str]:
   """All of them, by their marks."""
   found = {
     "status": status(lines, measured),
@@ -39,7 +37,7 @@ def tables(lines: Lines, measured: Mapping[str, Any]) -> dict[str, str]:
   return found
 
 
-def table_7(results: Mapping[str, Any]) -> str:
+def table_7(results: Numbers) -> str:
   """Published accuracies, and those of the published distributions."""
   rows = []
   for name, parts in results["table 7"].items():
@@ -56,7 +54,7 @@ def table_7(results: Mapping[str, Any]) -> str:
   return markdown.table(header, rows)
 
 
-def clusters(results: Mapping[str, Any], what: str) -> str:
+def clusters(results: Numbers, what: str) -> str:
   """Test accuracies where clusters are wider, or points fewer."""
   values = toy.SPREADS if what == "wider" else toy.SAMPLES
   rows = [
@@ -98,7 +96,7 @@ def trained(lines: Lines, part: str, words: int) -> str:
   return markdown.table([*header, *(f"λ = {x}" for x in weights)], rows)
 
 
-def overhead(measured: Mapping[str, Any]) -> str:
+def overhead(measured: Numbers) -> str:
   """Table 8."""
   rows = [
     [

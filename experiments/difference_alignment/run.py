@@ -8,13 +8,10 @@ From the root of the repository. Finished runs are in lines.jsonl of the output
 folder and are not run again; interrupt it at any time.
 """
 
-import argparse
-import os
 import pathlib
+from typing import Any
 
-import jax
-
-from experiments import labelled_reports, labelled_runs
+from experiments import labelled_reports
 from experiments.difference_alignment import (
   figures,
   overhead,
@@ -23,42 +20,26 @@ from experiments.difference_alignment import (
   toy,
 )
 
-HERE = pathlib.Path(__file__).resolve().parent
 
-
-def main(options: argparse.Namespace) -> None:
-  """Does everything."""
-  output = labelled_reports.output_of(options, HERE, study.AT_HAND)
-  seeds = 2 if options.smoke else options.seeds
-  runs = [
-    run
-    for data in options.data
-    for run in study.make(data, seeds=seeds, smoke=options.smoke)
-  ]
-  lines = labelled_runs.complete(
-    runs,
-    output / "lines.jsonl",
-    workers=options.workers,
-    data_dir=options.data_dir,
-  )
-  labelled_runs.say("clusters, and the time of a step")
-  short = dict(repetitions=2, batches=(64,)) if options.smoke else {}
-  measured = {
+def measure(*, seeds: int, smoke: bool) -> dict[str, Any]:
+  """Clusters, and the time of a step."""
+  short = dict(repetitions=2, batches=(64,)) if smoke else {}
+  return {
     "toy": toy.measure(seeds=seeds),
     "overhead": overhead.measure(**short),
-    "trained seconds": round(sum(x["seconds"] for x in lines)),
-    "jax": jax.__version__,
-    "cores": len(os.sched_getaffinity(0)),
   }
-  draw = {
-    "clusters.png": (figures.draw_clusters, measured["toy"]),
-    "batches.png": (figures.draw_batches, lines),
-    "curves.png": (figures.draw_curves, lines),
-  }
-  labelled_reports.publish(
-    output, draw, report.tables(lines, measured), measured
-  )
 
 
 if __name__ == "__main__":
-  main(labelled_reports.parse_arguments(__doc__, study.SIZES, study.AT_HAND))
+  labelled_reports.run_study(
+    __doc__,
+    pathlib.Path(__file__).resolve().parent,
+    study,
+    measure=measure,
+    draw={
+      "clusters.png": figures.draw_clusters,
+      "batches.png": figures.draw_batches,
+      "curves.png": figures.draw_curves,
+    },
+    tables=report.tables,
+  )

@@ -1,14 +1,12 @@
 """The figures of README.md; each is drawn into a figure that is given."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from matplotlib.figure import Figure
 import numpy as np
 
 from experiments.labelled_reports import (
   COLORS,
   Lines,
+  Numbers,
   data_of,
   draw_course,
   log_ticks,
@@ -19,8 +17,9 @@ from experiments.labelled_reports import (
 from experiments.latent_classes import counter_examples
 
 
-def draw_amounts(figure: Figure, lines: Lines) -> None:
+def draw_amounts(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figure 2 of paper 1: accuracies over k, a curve for each amount."""
+  del measured
   everything = data_of(lines)
   rows = figure.subplots(len(everything), 2, squeeze=False)
   for row, data in zip(rows, everything, strict=True):
@@ -51,8 +50,9 @@ def draw_amounts(figure: Figure, lines: Lines) -> None:
   rows[0][0].legend(fontsize=8)
 
 
-def draw_lemmas(figure: Figure, lines: Lines) -> None:
+def draw_lemmas(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figures 1 and 2 of paper 2: both losses and the bound along training."""
+  del measured
   panels = [
     (data, int(n), found)
     for data in data_of(lines)
@@ -77,8 +77,9 @@ def draw_lemmas(figure: Figure, lines: Lines) -> None:
     axes.legend(fontsize=8)
 
 
-def draw_norms(figure: Figure, lines: Lines) -> None:
+def draw_norms(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Figure 3 of paper 2: the smallest and the largest norm along training."""
+  del measured
   everything = data_of(lines)
   for axes, data in zip(
     figure.subplots(1, len(everything), squeeze=False)[0],
@@ -95,10 +96,11 @@ def draw_norms(figure: Figure, lines: Lines) -> None:
     axes.legend(fontsize=8)
 
 
-def draw_exact(figure: Figure, exact: Mapping[str, Any]) -> None:
+def draw_exact(figure: Figure, lines: Lines, measured: Numbers) -> None:
   """Counter-examples of paper 1, and Theorem 1 of paper 2."""
+  del lines
   first, second, third = figure.subplots(1, 3)
-  examples = exact["counter-examples"]
+  examples = measured["counter-examples"]
   for color, (name, x) in zip(
     COLORS, examples["figure 1"].items(), strict=False
   ):
@@ -121,9 +123,9 @@ def draw_exact(figure: Figure, exact: Mapping[str, Any]) -> None:
   for axes in (first, second):
     axes.axhline(1, color="black", linestyle=":", label="$f_0$ = 0")
     axes.set_ylabel("unsupervised loss, hinge")
-  steps = exact["theorem 1"]["steps"]
+  steps = measured["theorem 1"]["steps"]
   for color, (width, x) in zip(
-    COLORS, exact["theorem 1"]["widths"].items(), strict=False
+    COLORS, measured["theorem 1"]["widths"].items(), strict=False
   ):
     for i, losses in enumerate(x["loss"]):
       at = np.linspace(0, steps, len(losses))

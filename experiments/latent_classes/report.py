@@ -1,12 +1,10 @@
 """The tables of README.md."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from experiments.labelled_reports import (
   Lines,
+  Numbers,
   course,
   data_of,
   of_settings,
@@ -20,7 +18,7 @@ KINDS = ("trained", "mu", "mu_5")
 SCORES = ("avg_2", "avg_10", "top_10", "top_1")
 
 
-def tables(lines: Lines, exact: Mapping[str, Any]) -> dict[str, str]:
+def tables(lines: Lines, exact: Numbers) -> dict[str, str]:
   """All of them, by their marks."""
   return {
     "status": status(lines, exact),
@@ -123,7 +121,7 @@ def bounds(lines: Lines) -> str:
   return markdown.table([*header, "without its constant", "correlation"], rows)
 
 
-def section_5_1(exact: Mapping[str, Any]) -> str:
+def section_5_1(exact: Numbers) -> str:
   """Where f_1 loses against f_0, whose loss is 1, over r."""
   found, rows = exact["counter-examples"]["figure 1"], []
   kinds = {
@@ -138,7 +136,7 @@ def section_5_1(exact: Mapping[str, Any]) -> str:
   return markdown.table(["", "", *(f"r = {r:g}" for r in radii)], rows)
 
 
-def appendix_c(exact: Mapping[str, Any]) -> str:
+def appendix_c(exact: Numbers) -> str:
   """Likewise, over the number of negatives."""
   found = exact["counter-examples"]["appendix C"]
   rows = [
@@ -154,7 +152,7 @@ def appendix_c(exact: Mapping[str, Any]) -> str:
   return markdown.table(header, rows)
 
 
-def theorem_1(exact: Mapping[str, Any]) -> str:
+def theorem_1(exact: Numbers) -> str:
   """The loss at the end, by width."""
   rows = [
     [

@@ -8,13 +8,10 @@ From the root of the repository. Finished runs are in lines.jsonl of the output
 folder and are not run again; interrupt it at any time.
 """
 
-import argparse
-import os
 import pathlib
+from typing import Any
 
-import jax
-
-from experiments import labelled_reports, labelled_runs
+from experiments import labelled_reports
 from experiments.latent_classes import (
   counter_examples,
   figures,
@@ -23,43 +20,27 @@ from experiments.latent_classes import (
   theorem,
 )
 
-HERE = pathlib.Path(__file__).resolve().parent
 
-
-def main(options: argparse.Namespace) -> None:
-  """Does everything."""
-  output = labelled_reports.output_of(options, HERE, study.AT_HAND)
-  seeds = 2 if options.smoke else options.seeds
-  runs = [
-    run
-    for data in options.data
-    for run in study.make(data, seeds=seeds, smoke=options.smoke)
-  ]
-  lines = labelled_runs.complete(
-    runs,
-    output / "lines.jsonl",
-    workers=options.workers,
-    data_dir=options.data_dir,
-  )
-  labelled_runs.say("counter-examples, and gradient descent on triplets")
-  steps = 50 if options.smoke else theorem.NUM_STEPS
-  measured = {
+def measure(*, seeds: int, smoke: bool) -> dict[str, Any]:
+  """Counter-examples, and gradient descent on triplets."""
+  steps = 50 if smoke else theorem.NUM_STEPS
+  return {
     "counter-examples": counter_examples.measure(),
     "theorem 1": theorem.measure(seeds=seeds, num_steps=steps),
-    "trained seconds": round(sum(x["seconds"] for x in lines)),
-    "jax": jax.__version__,
-    "cores": len(os.sched_getaffinity(0)),
   }
-  draw = {
-    "figure_2.png": (figures.draw_amounts, lines),
-    "lemmas.png": (figures.draw_lemmas, lines),
-    "norms.png": (figures.draw_norms, lines),
-    "exact.png": (figures.draw_exact, measured),
-  }
-  labelled_reports.publish(
-    output, draw, report.tables(lines, measured), measured
-  )
 
 
 if __name__ == "__main__":
-  main(labelled_reports.parse_arguments(__doc__, study.SIZES, study.AT_HAND))
+  labelled_reports.run_study(
+    __doc__,
+    pathlib.Path(__file__).resolve().parent,
+    study,
+    measure=measure,
+    draw={
+      "figure_2.png": figures.draw_amounts,
+      "lemmas.png": figures.draw_lemmas,
+      "norms.png": figures.draw_norms,
+      "exact.png": figures.draw_exact,
+    },
+    tables=report.tables,
+  )
