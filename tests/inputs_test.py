@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pathlib
 import sys
 
 from make_photos import (
@@ -11,6 +12,7 @@ from make_photos import (
   photo_folder,
   read,
   reasons,
+  rejected,
   write_pairs,
   write_tar,
 )
@@ -178,6 +180,19 @@ def test_every_format_gives_the_same_records(tmp_path, monkeypatch, make):
   }
   assert not (folder.parent / "incomplete").exists()
   assert "tensorflow" not in sys.modules
+
+
+def test_images_of_coco_without_annotation_are_listed(tmp_path):
+  (tmp_path / "in").mkdir()
+  path = pathlib.Path(json_of_coco(tmp_path / "in")["input"])
+  table = json.loads(path.read_text())
+  table["annotations"] = [x for x in table["annotations"] if x["image_id"] != 7]
+  path.write_text(json.dumps(table))
+  folder = ingest.ingest(str(path), "mine", data_dir=tmp_path, workers=1)
+  found = publish.summary(folder)
+  assert found["train images"] == 5 and found["train rejected"] == 1
+  (row,) = rejected(folder, "train")
+  assert row["reason"] == "no caption" and "sub/2.jpg" in row["key"]
 
 
 def test_files_are_in_the_order_and_by_the_names_of_tfds(tmp_path):
