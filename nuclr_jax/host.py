@@ -92,14 +92,20 @@ def keep_memory() -> None:
     mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
 
 
-def worker_pool(workers: int) -> futures.ProcessPoolExecutor:
+def worker_pool(
+  workers: int, *, compiled: str | None = None
+) -> futures.ProcessPoolExecutor:
   """Processes that share the cores, and end with this one.
 
   Also if this one is killed: a worker of `concurrent.futures` would go on.
 
   Args:
     workers: How many; what they run is imported anew in each.
+    compiled: Folder where they keep what JAX compiled, for each other.
   """
+  if compiled is not None:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
   cores = len(os.sched_getaffinity(0))
   os.environ["NPROC"] = str(max(1, cores // workers))  # XLA's threads
   return futures.ProcessPoolExecutor(

@@ -93,8 +93,8 @@ class TestLines:
 class _InThisProcess:
   """A pool that runs things when they are submitted."""
 
-  def __init__(self, workers):
-    del workers
+  def __init__(self, workers, compiled):
+    del workers, compiled
 
   def __enter__(self):
     return self

@@ -5,6 +5,7 @@ import pathlib
 
 import cv2
 import jax
+import jax.numpy as jnp
 import make_captioned
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax import (
   Batch,
+  Pairs,
   datasets,
   embed,
   experiment,
@@ -331,6 +333,22 @@ def test_wrong_terms(change, message):
   config = settings.complete(pictures.get_config()) | change
   with pytest.raises(ValueError, match=message):
     experiment.build(config)
+
+
+def test_a_term_of_weight_0_is_left_out():
+  metrics = []
+  for weight in (0.0, 0.5):
+    config = settings.complete(pictures.get_config())
+    config["terms"]["difference_alignment"]["weight"] = weight
+    objective = experiment.build(config).objective
+    x, ids = jnp.eye(4), jnp.arange(4)
+    _, (_, found) = objective.apply(*objective.init(), Pairs(x, x, ids))
+    metrics.append(set(found))
+  extra = {"loss", "variation"}
+  assert metrics[1] - metrics[0] == {
+    "host/loss",
+    *(f"difference_alignment/{x}" for x in extra),
+  }
 
 
 def test_unknown_scores():

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -169,15 +170,21 @@ def variation_evaluator(
   rows = np.random.default_rng(seed).permutation(len(data.label))[:max_rows]
   label = jnp.asarray(data.label[rows])
 
-  def evaluate(embed: Embed) -> Metrics:
-    x = jnp.asarray(embed.outputs.image(data.image[rows]))
+  @jax.jit  # once for all evaluations
+  def variations(x):
     x /= jnp.mean(jnp.linalg.norm(x, axis=1))
     pairs, found = Pairs(x, x, jnp.arange(len(x)), label=label), {}
     for differences in ("chain", "star"):
       term = objectives.difference_alignment(differences=differences)
-      loss, _ = term.apply(*term.init(), pairs)
-      found[f"classes_{name}/variation_{differences}"] = float(loss)
+      found[differences], _ = term.apply(*term.init(), pairs)
     return found
+
+  def evaluate(embed: Embed) -> Metrics:
+    found = variations(embed.outputs.image(data.image[rows]))
+    return {
+      f"classes_{name}/variation_{kind}": float(value)
+      for kind, value in found.items()
+    }
 
   return evaluate
 
