@@ -106,6 +106,8 @@ def test_variation(digits):
   found = latent.variation_evaluator(data, "digits", max_rows=40)(embed())
   again = latent.variation_evaluator(data, "digits", max_rows=40)(embed(7.0))
   assert found == pytest.approx(again, rel=1e-5)  # no unit
+  zero = latent.variation_evaluator(data, "digits", max_rows=40)(embed(0.0))
+  assert set(zero.values()) == {0.0}
   rows = np.random.default_rng(0).permutation(len(data.label))[:40]
   x = data.image[rows].reshape(40, -1).astype(float)
   x /= np.linalg.norm(x, axis=1).mean()

@@ -157,7 +157,8 @@ def variation_evaluator(
   """How consistent differences are: `objectives.difference_alignment`'s value.
 
   As `classes_<name>/variation_<chain or star>`, in units of the mean norm of
-  what the objective sees, in a random order; star is the mean distance.
+  what the objective sees, in a random order; star is the mean distance. 0 if
+  everything is 0.
 
   Args:
     data: Labelled rows.
@@ -172,7 +173,7 @@ def variation_evaluator(
 
   @jax.jit  # once for all evaluations
   def variations(x):
-    x /= jnp.mean(jnp.linalg.norm(x, axis=1))
+    x /= jnp.maximum(jnp.mean(jnp.linalg.norm(x, axis=1)), 1e-30)
     pairs, found = Pairs(x, x, jnp.arange(len(x)), label=label), {}
     for differences in ("chain", "star"):
       term = objectives.difference_alignment(differences=differences)
