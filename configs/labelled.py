@@ -28,7 +28,7 @@ ALGORITHMS = dict(
   softmax=dict(),
   sogclr=dict(temperature=0.2, gamma=0.9),
   sphereface=dict(margin=2, plain=1.0),
-  swav=dict(num_prototypes=64),
+  swav=dict(num_prototypes=64, num_iterations=3),
   vicreg=dict(),
 )
 # Of these, embeddings have any norm.

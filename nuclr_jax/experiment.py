@@ -77,6 +77,7 @@ def build(
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   warm_start = _warm_start(config, data) if fresh else {}
+  _check_blocks(config["objective"], data)
   classes = data.num_classes
   objective = factories.call(
     "objective",
@@ -249,6 +250,20 @@ def _check_has_zeta(what: str, config) -> None:
     raise ValueError(
       f"{what} needs an objective with popularities and one temperature, such "
       f"as nuclr; got {spec['name']}"
+    )
+
+
+def _check_blocks(spec, data) -> None:
+  """Raises ValueError if an objective takes other blocks than there are."""
+  known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
+  if "block_size" not in known or data.block_size is None:
+    return
+  wanted = spec.get("block_size", known["block_size"].default)
+  if wanted != data.block_size:
+    raise ValueError(
+      f"config.objective.block_size is {wanted} and config.data.block_size "
+      f"{data.block_size}; they must be equal (blocks of 2 or more need "
+      "config.data.positive = 'class')"
     )
 
 

@@ -52,7 +52,9 @@ def blank() -> Any:
     every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200
   )
   given["terms"] = dict(
-    difference_alignment=dict(weight=0.0, differences="chain", norm="l2")
+    difference_alignment=dict(
+      weight=0.0, differences="chain", norm="l2", labels=True
+    )
   )
   return ConfigDict(given)
 

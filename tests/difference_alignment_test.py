@@ -76,6 +76,17 @@ def test_value_and_gradient_against_loops(norm, differences, label, x64):
     np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2 / step, rtol=1e-6)
 
 
+def test_without_leave_labels_are_not_used(x64):
+  objective = objectives.difference_alignment(labels=False)
+  found, _ = value_and_grad(objective, some(label=LABEL))
+  expected, _ = value_and_grad(objectives.difference_alignment(), some())
+  np.testing.assert_allclose(found, expected, rtol=1e-12)
+  other, _ = value_and_grad(
+    objectives.difference_alignment(), some(label=LABEL)
+  )
+  assert abs(other - found) > 1e-3
+
+
 def test_star_is_the_mean_distance_of_all_but_the_first(x64):
   pairs = some()
   found, _ = value_and_grad(

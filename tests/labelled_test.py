@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import sys
 
 import cv2
 import jax
@@ -351,6 +352,82 @@ def test_a_term_of_weight_0_is_left_out():
   }
 
 
+class TestWrongData:
+  """What would give wrong numbers is an error before anything is trained."""
+
+  def build(self, data_dir=None, **changes):
+    config = settings.complete(pictures.get_config("ntxent"))
+    config["data"] |= changes
+    config["batch_size"] = 8
+    return experiment.build(config, data_dir=data_dir)
+
+  @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+      ({"ways": (1, 2)}, r"ways must be at least 2, got \[1\]"),
+      ({"num_negatives": (0,)}, r"num_negatives must be at least 1, got \[0\]"),
+      ({"test": "cifar10:test"}, "digits brings validation and test"),
+      ({"train": "mine:train", "test": "mine:train"}, "are the same pictures"),
+      ({"train": "mine:test"}, "are the same pictures"),
+    ],
+  )
+  def test_numbers_and_places(self, changes, message):
+    with pytest.raises(ValueError, match=message):
+      self.build(**changes)
+
+  def folder(self, path, **classes):
+    for split, names in classes.items():
+      for name in names:
+        (path / "mine" / split / name).mkdir(parents=True)
+        for i in range(3):
+          image = np.full((8, 8, 3), 40 * i + 10, np.uint8)
+          cv2.imwrite(str(path / "mine" / split / name / f"{i}.png"), image)
+    return dict(train="mine:train", data_dir=path)
+
+  def test_folders_with_other_classes(self, tmp_path):
+    """Labels count a split's own folders: b would be 1 here and c there."""
+    given = self.folder(tmp_path, train="abc", test="ac")
+    with pytest.raises(ValueError, match="has other classes than mine:train"):
+      self.build(**given)
+
+  def test_a_class_that_one_split_lacks(self, tmp_path):
+    data = {"train": [0, 1, 2, 0, 1, 2], "test": [0, 2, 0]}
+    png = cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    make_captioned.prepare(
+      tmp_path,
+      {split: [(png, x) for x in label] for split, label in data.items()},
+      name="mine",
+      captions={"label": tfds.features.ClassLabel(num_classes=3)},
+      column=lambda label: {"label": label},
+    )
+    with pytest.raises(ValueError, match=r"in one only: \[1\]; leave"):
+      self.build(train="mine:train", data_dir=tmp_path)
+
+  @pytest.mark.parametrize("name", ["curl", "quick_thought"])
+  def test_blocks_of_the_objective_are_those_of_the_data(self, name):
+    config = settings.complete(pictures.get_config(name))
+    config["objective"]["block_size"] = 8
+    with pytest.raises(ValueError, match="block_size is 8 and config.data"):
+      experiment.build(config)
+
+  def test_no_picture_is_in_both_halves_or_twice(self, tmp_path):
+    write_tfds(tmp_path, "mine", 16, 3)
+    data = self.build(
+      train="mine:train", unseen=True, size=16, data_dir=tmp_path
+    ).data
+    assert data.train.sizes.num_pairs == 26  # of 52 in both splits
+
+  def test_few_of_each_class_that_is_seen(self):
+    data = self.build(unseen=True, per_class=5).data
+    assert data.train.sizes.num_pairs == 25
+
+
+def test_scores_are_not_overwritten():
+  one = lambda embed: {"a": 1.0}
+  with pytest.raises(ValueError, match=r"two evaluators of test give \['a'\]"):
+    driver.run([one, one], driver.Embed(one, one), "test")
+
+
 def test_unknown_scores():
   config = settings.complete(pictures.get_config())
   config["data"] |= {"scores": ("recall@1",)}
@@ -388,16 +465,28 @@ class TestWithClasses:
     guess = np.argmax(pixels(y.image) @ np.transpose(means), axis=1)
     right = [np.mean(guess[y.label == c] == c) for c in range(10)]
     expected = pytest.approx(np.mean(right))
-    assert found["test/classes_digits/mu/top_1"] == expected
+    prefix = "test/transfer/classes_digits"
+    assert found[f"{prefix}/mu/top_1"] == expected
     names = ("trained/avg_2", "recall@1", "unsupervised_1", "bound")
-    assert {f"test/classes_digits/{x}" for x in names} <= set(found)
+    assert {f"{prefix}/{x}" for x in names} <= set(found)
 
-  def test_runs_that_cannot(self, tmp_path):
+  def test_coloured_pictures_of_a_grey_run(self, tmp_path):
     write_tfds(tmp_path, "cifar10", 8, 3)
-    with pytest.raises(
-      ValueError, match=r"\(8, 8, 3\), the run takes \(8, 8, 1"
-    ):
-      datasets.with_classes(self.data(), "cifar10:train", data_dir=tmp_path)
+    data = datasets.with_classes(
+      self.data(), "cifar10:train", data_dir=tmp_path
+    )
+    seen = []
+    image = lambda x: seen.append(x) or x.reshape(len(x), -1) / 255.0
+    embed = driver.Embed(None, None, outputs=Sides(image, None))
+    data.evaluators["test"][1](embed)
+    assert {x.shape[1:] for x in seen} == {(8, 8, 1)}
+    assert seen[0].dtype == np.uint8 and 60 < seen[0].mean() < 120
+
+  def test_runs_that_cannot(self):
+    with pytest.raises(ValueError, match="have 3 channels, the run takes 2"):
+      sys.modules["nuclr_jax.datasets.labelled"]._in_colours(
+        np.zeros((1, 8, 8, 3), np.uint8), 2
+      )
     with pytest.raises(ValueError, match=r"of shape \(32,\), not pictures"):
       sentences = self.data()._replace(image_shape=(32,))
       datasets.with_classes(sentences, "digits")

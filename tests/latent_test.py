@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from nuclr_jax import latent_classes
 from nuclr_jax.evaluate import driver, latent, retrieval
 from nuclr_jax.types import Sides
 
@@ -41,7 +40,7 @@ def test_classifiers(digits):
     assert scores[f"{kind}/avg_10"] == pytest.approx(scores[f"{kind}/top_1"])
     assert scores[f"{kind}/avg_2"] > scores[f"{kind}/avg_10"]
   assert scores["trained/top_1"] > 0.93  # scikit-learn's has 0.95 to 0.97
-  assert scores["mu/top_1"] > 0.8 > scores["mu_5/top_1"] - 0.15
+  assert scores["mu/top_1"] > 0.8 and 0.5 < scores["mu_5/top_1"] < 0.9
   # The mean classifier by a loop over all pairs of classes.
   (x, label, _), (y, test_label, _) = digits
   x, y = (0.05 * part.reshape(len(part), -1) for part in (x, y))
@@ -77,7 +76,6 @@ def test_every_class_keeps_its_share():
   rows = latent._some(label, 90, 0)
   assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
   np.testing.assert_array_equal(latent._some(label, 2000, 0), np.arange(901))
-  assert latent_classes.probabilities(np.array([0, 0, 1])).sum() == 1
 
 
 def test_recall_of_others_of_the_class(digits):

@@ -128,7 +128,9 @@ def test_train_evaluate_report(data_dir, tmp_path):
   table = set(trained.stdout.splitlines())
   assert set(evaluated.stdout.splitlines()) <= table
   classified = nuclr("evaluate", *common, "--classes=digits")
-  assert "classes_digits/mu/avg_2" in classified.stdout, classified.stderr
+  assert "transfer/classes_digits/mu/avg_2" in classified.stdout, (
+    classified.stderr
+  )
   reported = nuclr("report", *common)
   assert reported.returncode == 0, reported.stderr
   page = (workdir / "report.html").read_text()

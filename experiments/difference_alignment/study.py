@@ -10,6 +10,7 @@ VIEWS = ("ntxent", "swav")  # of two views
 WEIGHTS = (0.0, 0.1, 0.5)
 SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # Table 9
 WEIGHT = "terms.difference_alignment.weight"
+LABELS = "terms.difference_alignment.labels"  # not for hosts without them
 VIEW_PARTS, CLASS_PARTS = ("batches", "sweep", "curves"), ("unseen",)
 
 
@@ -49,8 +50,6 @@ def make(data: str, *, seeds: int, smoke: bool = False) -> list[Run]:
     "data.scores": ("classes", "recall", "variation"),
     "data.validation_scores": (),
   }
-  if data not in AT_HAND:
-    common["data.validation"] = f"{data}:test"
   make = dict(batches=_batches, sweep=_sweep, curves=_curves, unseen=_unseen)
   return [
     run
@@ -64,7 +63,7 @@ def _batches(data, size):
   return {
     f"{host} {batch} {weight:g}": (
       f"{host},{data}",
-      {"batch_size": batch, WEIGHT: weight},
+      {"batch_size": batch, WEIGHT: weight, LABELS: False},
     )
     for host in VIEWS
     for batch in size.batches
@@ -102,13 +101,19 @@ def _sweep(data, size):
     for x in SWEEP[1:]
   }
   return {
-    name: (f"ntxent,{data}", {"batch_size": size.batches[-2]} | changes)
+    name: (
+      f"ntxent,{data}",
+      {"batch_size": size.batches[-2], LABELS: False} | changes,
+    )
     for name, changes in weights.items()
   }
 
 
 def _curves(data, size):
   """Figure 8: the variation along training."""
+  splits = {} if data in AT_HAND else {"data.train": f"{data}:train[10%:]"}
+  if splits:
+    splits["data.validation"] = f"{data}:train[:10%]"
   return {
     f"{host} {weight:g}": (
       f"{host},{data}",
@@ -119,7 +124,9 @@ def _curves(data, size):
         "data.validation_scores": ("variation",),
         "log_every": 10,
         WEIGHT: weight,
-      },
+        LABELS: host in HOSTS,
+      }
+      | splits,
     )
     for host in ("ntxent", *HOSTS)
     for weight in (0.0, 0.5)

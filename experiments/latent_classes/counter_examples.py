@@ -1,7 +1,8 @@
 """Where contrastive learning chooses the useless f_0 = 0 (paper 1), exactly.
 
-Each example has two encoders, f_0 = 0 and f_1, with which every class can be
-told apart. The loss is hinge; that of f_0 is 1 whatever is measured.
+Each example has two encoders, f_0 = 0 and f_1, with which classes (or clusters
+of them) can be told apart. The loss is hinge; that of f_0 is 1 whatever is
+measured.
 """
 
 from typing import Any, NamedTuple

@@ -41,8 +41,6 @@ SIZES = {
 def size_of(data: str, *, smoke: bool) -> Size:
   """How much is trained on a data set; in short just enough to run."""
   size = SIZES[data]
-  if data not in AT_HAND:
-    size.changes["data.validation"] = f"{data}:test"
   if smoke:
     size = size._replace(epochs=2.0, batch=50, dim=8, negatives=(1, 8))
   return size
@@ -52,6 +50,8 @@ def make(data: str, *, seeds: int, smoke: bool = False) -> list[Run]:
   """All runs on one data set."""
   size = size_of(data, smoke=smoke)
   common = size.changes | {
+    # An epoch, and less in short.
+    "optimizer.learning_rate.warmup_epochs": min(1.0, size.epochs / 4),
     "batch_size": size.batch,
     "num_epochs": size.epochs,
     "model.dim": size.dim,
@@ -120,7 +120,9 @@ def _as_many(data, size):
       | {
         "batch_size": unit * changes["data.block_size"],
         "num_epochs": size.epochs * changes["data.block_size"] / 5,
-        "optimizer.learning_rate.warmup_epochs": changes["data.block_size"] / 5,
+        "optimizer.learning_rate.warmup_epochs": (
+          min(1.0, size.epochs / 4) * changes["data.block_size"] / 5
+        ),
       },
     )
     for name, (argument, changes) in _blocks(data, size).items()
@@ -129,9 +131,11 @@ def _as_many(data, size):
 
 def curves(data: str, size: Size, common: dict, seeds: int) -> list[Run]:
   """Runs whose losses, bounds and norms are recorded along training."""
-  many = [n for n in MANY if n < size.batch]
-  if data == "glyphs":
-    many = []  # 35 negatives are never of all 200 classes
+  # Fewer negatives than classes never are of all of them.
+  many = [n for n in MANY if size.classes <= n < size.batch]
+  splits = {} if data in AT_HAND else {"data.train": f"{data}:train[10%:]"}
+  if splits:
+    splits["data.validation"] = f"{data}:train[:10%]"
   return plan(
     f"{data}/curves",
     {
@@ -145,7 +149,8 @@ def curves(data: str, size: Size, common: dict, seeds: int) -> list[Run]:
           "data.validation_scores": ("losses",),
           "data.scores": ("losses",),
           "eval_every_epochs": size.epochs / 20,
-        },
+        }
+        | splits,
       )
       for n in (1, *many)
     },

@@ -25,6 +25,7 @@ class Data(NamedTuple):
   evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
   sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
   num_classes: int | None = None  # of labelled data
+  block_size: int | None = None  # pairs after each other that are of one class
 
   @property
   def inputs(self) -> Inputs:

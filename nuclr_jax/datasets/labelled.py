@@ -1,5 +1,6 @@
 """Labelled pictures, two views of each, as a data set."""
 
+from functools import partial
 import os
 
 import numpy as np
@@ -65,14 +66,19 @@ def labelled(
   """
   from nuclr_jax.data import labelled as pictures
   from nuclr_jax.data import transforms
+  from nuclr_jax.evaluate import sets
 
+  place = sets.parse(train)
   for name in (*validation_scores, *scores):
     if name not in SCORES:
       raise ValueError(f"scores must be among {SCORES}, got {name!r}")
+  _check_numbers("ways", ways, 2)
+  _check_numbers("num_negatives", num_negatives, 1)
   splits = _read(train, validation, test, size=size, data_dir=data_dir)
-  splits = pictures.part(splits, classes=classes, per_class=per_class)
+  splits = pictures.part(splits, classes=classes)
   if unseen:
     splits = pictures.unseen(splits)
+  splits = pictures.part(splits, per_class=per_class)
   chosen = {"validation": validation_scores, "test": scores}
   measured = dict(ways=ways, num_negatives=num_negatives)
   if unseen:
@@ -81,7 +87,7 @@ def labelled(
       for split, found in chosen.items()
     }
   evaluators = {
-    split: _evaluators(splits, split, _name(train), found, **measured)
+    split: _evaluators(splits, split, place.name, found, **measured)
     for split, found in chosen.items()
     if split in splits
   }
@@ -95,6 +101,7 @@ def labelled(
     evaluators={"validation": [], "test": []} | evaluators,
     sets={},
     num_classes=int(splits["train"].label.max()) + 1,
+    block_size=block_size,
   )
 
 
@@ -104,7 +111,7 @@ def with_classes(
   """The data of any run, with scores of labelled pictures in its split test.
 
   Linear classifiers, recalls and losses, as `labelled` has them, of what the
-  run's objective sees of pictures.
+  run's objective sees of pictures, as `transfer/classes_<name>/...`.
 
   Args:
     data: Of the run.
@@ -118,37 +125,57 @@ def with_classes(
     >>> from nuclr_jax.datasets import glyphs
     >>> data = with_classes(glyphs(size=16), "digits")  # doctest: +SKIP
   """
+  from nuclr_jax.evaluate import sets
+
   shape = data.image_shape
   if len(shape) != 3 or shape[0] != shape[1]:
     raise ValueError(f"the run takes inputs of shape {shape}, not pictures")
   splits = _read(train, None, None, size=shape[0], data_dir=data_dir)
   for split, x in splits.items():
-    image = x.image
-    if image.shape[-1] == 1:  # grey is a colour
-      image = np.repeat(image, shape[-1], axis=-1)
-    if image.shape[1:] != shape:
-      raise ValueError(
-        f"pictures of {train} have the shape {image.shape[1:]}, the run takes "
-        f"{shape}"
-      )
-    splits[split] = x._replace(image=image)
-  found = ("classes", "recall", "losses")
-  test = [
-    *data.evaluators.get("test", ()),
-    *_evaluators(splits, "test", _name(train), found),
-  ]
+    splits[split] = x._replace(image=_in_colours(x.image, shape[-1]))
+  given = _evaluators(
+    splits, "test", sets.parse(train).name, ("classes", "recall", "losses")
+  )
+
+  def transfer(embed):
+    return driver.run(given, embed, "transfer")
+
+  test = [*data.evaluators.get("test", ()), transfer]
   return data._replace(evaluators=dict(data.evaluators) | {"test": test})
 
 
-def _name(train: str) -> str:
-  """What metrics are called by."""
-  return train.partition(":")[0].partition("=")[0]
+def _in_colours(image: np.ndarray, channels: int) -> np.ndarray:
+  """Grey pictures as coloured ones, or coloured ones as grey ones."""
+  if image.shape[-1] == 3 and channels == 1:
+    return np.rint(image @ np.array([0.299, 0.587, 0.114]))[..., None].astype(
+      np.uint8
+    )
+  if image.shape[-1] == 1:
+    return np.repeat(image, channels, axis=-1)
+  if image.shape[-1] != channels:
+    raise ValueError(
+      f"pictures have {image.shape[-1]} channels, the run takes {channels}"
+    )
+  return image
+
+
+def _check_numbers(name: str, values: tuple[int, ...], least: int) -> None:
+  if wrong := [x for x in values if x < least]:
+    raise ValueError(f"{name} must be at least {least}, got {wrong}")
 
 
 def _evaluators(
   splits, split, name, scores, *, ways=(2, 10), num_negatives=(1,)
 ) -> list[driver.Evaluator]:
   """The evaluators of a split of `Labelled` pictures."""
+  everyone = set(np.unique(splits["train"].label))
+  if "classes" in scores and set(np.unique(splits[split].label)) != everyone:
+    different = everyone ^ set(np.unique(splits[split].label))
+    raise ValueError(
+      f"{name}: the splits train and {split} must have pictures of the same "
+      f"classes, these are in one only: {sorted(map(int, different))[:10]}; "
+      "leave 'classes' out of the scores, or give splits that have all"
+    )
   train, test = (
     driver.LabelledSet(x.image, x.label, ())
     for x in (splits["train"], splits[split])
@@ -172,19 +199,40 @@ def _read(train, validation, test, *, size, data_dir):
   from nuclr_jax.data import labelled as pictures
   from nuclr_jax.evaluate import sets
 
-  if train == "digits":
-    return pictures.digits(size)
-  if train == "glyphs":
-    return pictures.glyphs(size, data_dir=data_dir)
+  at_hand = {
+    "digits": pictures.digits,
+    "glyphs": partial(pictures.glyphs, data_dir=data_dir),
+  }
+  if train in at_hand:
+    if validation is not None or test is not None:
+      raise ValueError(
+        f"{train} brings validation and test, got {validation} and {test}"
+      )
+    return at_hand[train](size)
   place = sets.parse(train)
   wanted = {"train": train, "validation": validation, "test": test}
   if test is None:
     wanted["test"] = f"{place.name}={place.source}:test"
-  found = {}
+  places = [sets.parse(x)[1:] for x in wanted.values() if x is not None]
+  if len(set(places)) < len(places):
+    raise ValueError(f"two splits are the same pictures: {wanted}")
+  found, classes = {}, None
   for split, text in wanted.items():
     if text is not None:
       where = sets.parse(text)
       data = sets.labelled_set(where, size=size, split=split, data_dir=data_dir)
+      # Prompts tell the classes' names.
+      if classes is not None and list(data.prompts) != classes:
+        raise ValueError(
+          f"{text} has other classes than {train}: {len(data.prompts)} and "
+          f"{len(classes)}, or of other names"
+        )
+      classes = list(data.prompts)
       images, label = data.image[:], np.asarray(data.label)
+      if label.min() < 0:
+        raise ValueError(
+          f"{text} has pictures without a label ({label.min()}); take a split "
+          "whose pictures have one"
+        )
       found[split] = pictures.Labelled(images, label, f"{text}/{size}")
   return found

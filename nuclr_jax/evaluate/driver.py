@@ -265,5 +265,8 @@ def run(evaluators: Sequence[Evaluator], embed: Embed, prefix: str) -> Metrics:
   """Runs all evaluators; metric names get the prefix and a slash."""
   scores = {}
   for evaluator in evaluators:
-    scores |= evaluator(embed)
+    found = evaluator(embed)
+    if twice := sorted(set(found) & set(scores)):
+      raise ValueError(f"two evaluators of {prefix} give {twice[:3]}")
+    scores |= found
   return {f"{prefix}/{name}": value for name, value in scores.items()}

@@ -36,6 +36,8 @@ def of_pairs(
   Reference: Saunshi et al., Lemma 4.3 and Proposition 6.2.
   """
   tau = collision(probability)
+  if tau == 1:
+    raise ValueError("there must be two classes or more, got one")
   return (unsupervised - tau) / (1 - tau)
 
 
@@ -109,6 +111,11 @@ def of_average_task(
 
   Reference: Merad et al., Proposition 1.
   """
+  if min(num_classes, ways) < 2 or num_negatives < 1:
+    raise ValueError(
+      "num_classes and ways must be at least 2 and num_negatives at least 1, "
+      f"got {num_classes}, {ways} and {num_negatives}"
+    )
   tau = float(num_classes) ** -num_negatives
   rest = unsupervised - tau * np.log(num_negatives + 1)
   return float((ways - 1) / (1 - tau) * rest)
@@ -137,6 +144,8 @@ def coverage(
   Reference: Merad et al., Lemma 2.
   """
   rho = check(probability)
+  if num_draws != int(num_draws):
+    raise ValueError(f"num_draws must be a whole number, got {num_draws}")
   if num_draws < len(rho):
     return 0.0
   if num_draws > MAX_DRAWS:

@@ -67,13 +67,13 @@ def collision(
     num_negatives: N.
 
   Example:
-    >>> collision(np.full(10, 0.1)), round(collision(np.full(10, 0.1), 2), 3)
-    (0.1, 0.01)
+    >>> collision(np.array([0.5, 0.5])), collision(np.array([0.5, 0.5]), 2)
+    (0.5, 0.25)
 
   Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
   """
   rho = check(probability)
-  return float(round(np.sum(rho ** (num_negatives + 1)), 15))
+  return float(np.sum(rho ** (num_negatives + 1)))
 
 
 def deviation(
@@ -99,6 +99,10 @@ def deviation(
   Reference: Saunshi et al., eq. (9).
   """
   rho, x = rho_of(label, probability), np.asarray(features, np.float64)
+  if len(x) != len(label):
+    raise ValueError(
+      f"features and labels differ in length: {len(x)} and {len(label)}"
+    )
   parts = []
   for c in range(len(rho)):
     rows = x[label == c]

@@ -92,8 +92,10 @@ def expected(
     array([0.5])
   """
   check(loss)
-  if num_negatives < 1:
-    raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
+  if num_negatives < 1 or num_negatives != int(num_negatives):
+    raise ValueError(
+      f"num_negatives must be a whole number from 1 on, got {num_negatives}"
+    )
   rows = [np.asarray(x, np.float64) for x in (similarity, positive, negative)]
   if not np.isfinite(rows[0]).all():
     raise ValueError("similarities are not finite")

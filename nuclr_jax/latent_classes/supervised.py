@@ -186,6 +186,8 @@ def top_accuracy(
     >>> top_accuracy(np.eye(3)[[0, 1, 1]], np.arange(3), top=1)
     0.6666666666666666
   """
+  if top < 1:
+    raise ValueError(f"top must be at least 1, got {top}")
   own, others = _own_and_others(scores, label)
   above = np.sum(others >= own[:, None], axis=1)
   return _balanced(above < top, label)
@@ -195,6 +197,8 @@ def _own_and_others(scores, label):
   """Scores of the rows' own classes, and of all others."""
   probabilities(label)  # checks them
   scores, classes = np.asarray(scores, np.float64), int(label.max()) + 1
+  if not np.isfinite(scores).all():
+    raise ValueError("scores are not finite")
   if scores.shape != (len(label), classes) or classes < 2:
     raise ValueError(
       f"scores must be [rows, classes] with two classes or more, here "

@@ -193,6 +193,11 @@ def _draws(label, row_label, probability) -> _Draws:
 def _mean(features, rows, draws: _Draws, loss, num_negatives) -> float:
   """The expected loss over all anchors."""
   x, y = (np.asarray(a, np.float64) for a in (features, rows))
+  if (len(x), len(y)) != draws.positive.shape:
+    raise ValueError(
+      f"features and labels differ in length: {len(x)} and "
+      f"{len(draws.positive)}"
+    )
   if not np.isfinite(x).all():
     raise ValueError("features are not finite")
   each = losses.expected(

@@ -51,6 +51,12 @@ def positive(name: str, value) -> float:
   )
 
 
+def count(name: str, value) -> int:
+  """Returns the count; ValueError unless a whole number of at least 1."""
+  wanted = "a whole number of at least 1"
+  return int(number(name, value, wanted, lambda x: x >= 1 and x % 1 == 0))
+
+
 def weight(name: str, weight) -> float:
   """Returns the weight of a term; ValueError unless finite and at least 0."""
   return number(

@@ -12,7 +12,7 @@ DIFFERENCES, NORMS = ("chain", "star"), ("l2", "l1")
 
 
 def difference_alignment(
-  *, differences: str = "chain", norm: str = "l2"
+  *, differences: str = "chain", norm: str = "l2", labels: bool = True
 ) -> base.Objective:
   r"""The cross-total-variation of a batch's first-order differences.
 
@@ -28,10 +28,10 @@ def difference_alignment(
     star   grad_j = phi_0 - phi_j, so that M_j - M_k = phi_k - phi_j: the mean
            distance of the batch, no second-order difference
 
-  w_j is 0 for a difference within a class (`Pairs.label`; without labels, of
-  a thing with itself by its ids) and 1 otherwise. The paper sums where this
-  takes the mean, so that the weight of the term does not depend on the batch
-  size; 0.5 is the paper's.
+  w_j is 0 for a difference within a class (`Pairs.label`; without labels, or
+  with `labels=False`, of a thing with itself by its ids) and 1 otherwise. The
+  paper sums where this takes the mean, so that the weight of the term does not
+  depend on the batch size; 0.5 is the paper's.
 
   The paper calls the sum a norm of [M_j]; it is a seminorm, since it vanishes
   wherever all columns are equal. Memory is O(B d + tile^2). At coincident
@@ -40,6 +40,8 @@ def difference_alignment(
   Args:
     differences: "chain" or "star".
     norm: Of M_j - M_k, "l2" or "l1".
+    labels: Whether labels of a batch are used; give False to hosts that learn
+      without.
 
   Returns:
     An `Objective` without params and state; metric `variation`, its value
@@ -67,7 +69,7 @@ def difference_alignment(
     values = each(
       lambda x, kind: _variation(*_differences(x, kind, differences), norm),
       pairwise.embeddings(pairs),
-      pairs.kinds,
+      pairs.kinds if labels else pairs.ids,
     )
     value = (values.image + values.text) / 2
     return value, {"variation": value}

@@ -27,7 +27,8 @@ def latent_class(
   model `normalize=False` as the theory has it. O(B k d); no [B, B].
 
   Args:
-    num_negatives: k, at least 1; fewer than the batch.
+    num_negatives: k, at least 1; fewer than the batch. Given negatives are as
+      many as they are, and none of them is left out.
     loss: A name above.
 
   Returns:
@@ -47,7 +48,7 @@ def latent_class(
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
   losses.check(loss)
-  _check_count("num_negatives", num_negatives)
+  checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -94,8 +95,8 @@ def curl(
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
   losses.check(loss)
-  _check_count("block_size", block_size)
-  _check_count("num_negatives", num_negatives)
+  checks.count("block_size", block_size)
+  checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -142,7 +143,7 @@ def quick_thought(*, block_size: int = 1) -> base.Objective:
   Reference: Logeswaran and Lee, An Efficient Framework for Learning Sentence
     Representations, ICLR 2018; Saunshi et al., Table 2.
   """
-  _check_count("block_size", block_size)
+  checks.count("block_size", block_size)
 
   def loss_fn(params, pairs):
     del params
@@ -210,9 +211,3 @@ def _num_blocks(x, block_size: int) -> int:
 def _block(x, block_size: int):
   """The block's number, of each row."""
   return jnp.arange(len(x)) // block_size
-
-
-def _check_count(name: str, value: int) -> None:
-  checks.number(
-    name, value, "a whole number of at least 1", lambda x: x >= 1 and x % 1 == 0
-  )

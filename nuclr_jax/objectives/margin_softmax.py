@@ -146,12 +146,7 @@ def sphereface(
   Reference: Liu et al., SphereFace: Deep Hypersphere Embedding for Face
     Recognition, CVPR 2017.
   """
-  m = checks.number(
-    "margin",
-    margin,
-    "a whole number of at least 1",
-    lambda x: x >= 1 and x % 1 == 0,
-  )
+  m = checks.count("margin", margin)
   plain = checks.weight("plain", plain)
 
   def of_own(cosine):

@@ -138,5 +138,5 @@ def samples(pairs: Pairs):
 
 def first_rows(name: str, count: int, dim: int, seed: int) -> Params:
   """Random rows of length about 1, one for each class."""
-  shape = (count, dim)
+  shape = (checks.count("num_classes", count), checks.count("dim", dim))
   return {name: jax.random.normal(jax.random.key(seed), shape) / dim**0.5}

@@ -53,6 +53,9 @@ def swav(
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
   temperature = checks.temperature(temperature)
+  sizes = dict(num_prototypes=num_prototypes, dim=dim)
+  for name, value in (sizes | {"num_iterations": num_iterations}).items():
+    checks.count(name, value)
   epsilon = checks.positive("epsilon", epsilon)
 
   def init():
