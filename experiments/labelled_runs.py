@@ -118,7 +118,8 @@ def complete(
   if left:
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
-      host.worker_pool(workers) as pool,
+      tempfile.TemporaryDirectory() as compiled,
+      host.worker_pool(workers, compiled=compiled) as pool,
       path.open("a", encoding="utf-8") as file,
     ):
       running = {pool.submit(execute, run, data_dir): run for run in left}

@@ -56,6 +56,8 @@ def table_2(lines: Lines) -> str:
   for data in data_of(lines):
     for part, batch in (("table 2", "pairs"), ("table 2b", "blocks")):
       settings = of_settings(lines, f"{data}/{part}")
+      if not settings:
+        continue
       sizes = list(dict.fromkeys(x.split()[1] for x in settings))
       for name in ("avg_2", "top_1"):
         for method in ("curl", "quick_thought"):
