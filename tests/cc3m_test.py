@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax import datasets, embed, experiment, models, settings, train
+from nuclr_jax import (
+  datasets,
+  embed,
+  experiment,
+  models,
+  optimizer,
+  settings,
+  train,
+)
 from nuclr_jax.data import sources
 from nuclr_jax.types import Sides, Sizes, each
 
@@ -208,10 +216,10 @@ class TestSchedules:
   @pytest.mark.parametrize("drops", [(0.0,), (0.5, 1.0), (-0.5,)])
   def test_drops_out_of_range(self, drops):
     with pytest.raises(ValueError, match=r"drops must be in \(0, 1\)"):
-      experiment.make_schedule(1.0, num_steps=9, steps_per_epoch=1, drops=drops)
+      optimizer.make_schedule(1.0, num_steps=9, steps_per_epoch=1, drops=drops)
 
   def test_drops_are_shares_of_the_run(self):
-    rate = experiment.make_schedule(
+    rate = optimizer.make_schedule(
       1.0, num_steps=8, steps_per_epoch=1, drops=(0.25, 0.5)
     )
     found = [float(rate(step)) for step in range(8)]
@@ -219,7 +227,7 @@ class TestSchedules:
 
   def test_first_value_out_of_range(self):
     with pytest.raises(ValueError, match="values must be at least 0.*first"):
-      experiment.make_schedule(
+      optimizer.make_schedule(
         1.0, num_steps=9, steps_per_epoch=1, first_value=-1.0
       )
 
