@@ -1,6 +1,6 @@
 """Published encoders in pairs, with or without pretrained weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import inspect
 import os
 from typing import Any
@@ -85,9 +85,16 @@ def towers(
   specs = {"image": dict(image), "text": dict(text)}
   paths = {side: spec.pop("pretrained", None) for side, spec in specs.items()}
   run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
+  image, text = (
+    make_tower(
+      side, tables[side], {"dtype": dtype} | spec, run, ("pretrained",)
+    )
+    for side, spec in specs.items()
+  )
   model = base.dual_encoder(
-    _tower("image", IMAGE_TOWERS, specs["image"], run, dtype),
-    _tower("text", TEXT_TOWERS, specs["text"], run, dtype),
+    image,
+    text,
     dim=dim,
     normalize=normalize,
     projection_bias=projection_bias,
@@ -109,19 +116,37 @@ def towers(
   return model._replace(load=load) if sources else model
 
 
-def _tower(side, table, spec, run, dtype) -> base.Tower:
-  """Calls the factory that `spec` names with what it takes of the run."""
-  name = spec.pop("name", None)
+def make_tower(
+  key: str,
+  table: Mapping[str, Callable[..., base.Tower]],
+  spec: Mapping[str, Any],
+  run: Mapping[str, Any],
+  others: Iterable[str] = (),
+) -> base.Tower:
+  """Calls the factory that a config names with what it takes of the run.
+
+  Args:
+    key: Of `config.model`, for messages.
+    table: Factories by name.
+    spec: `{"name": ..., **arguments}`.
+    run: Arguments that the data decide; `spec` cannot have them.
+    others: Keys that were taken from `spec` before, for messages.
+
+  Raises:
+    ValueError: For an unknown name or key, and from the factory.
+  """
+  arguments = dict(spec)
+  name = arguments.pop("name", None)
   if name not in table:
     raise ValueError(
-      f"config.model.{side}.name is {name!r}; known names are {sorted(table)}"
+      f"config.model.{key}.name is {name!r}; known names are {sorted(table)}"
     )
   takes = set(inspect.signature(table[name]).parameters)
-  unknown = sorted(set(spec) - (takes - set(run)))
-  if unknown:
+  own = takes - set(run)
+  if unknown := sorted(set(arguments) - own):
     raise ValueError(
-      f"unknown keys {unknown} of config.model.{side} {name!r}; known are "
-      f"{sorted((takes - set(run)) | {'name', 'pretrained'})}"
+      f"unknown keys {unknown} of config.model.{key} {name!r}; known are "
+      f"{sorted(own | {'name', *others})}"
     )
   given = {key: value for key, value in run.items() if key in takes}
-  return table[name](**given, **({"dtype": dtype} | spec))
+  return table[name](**given, **arguments)

@@ -1,7 +1,6 @@
 """One encoder of two views of the same things."""
 
 from collections.abc import Callable, Mapping
-import inspect
 import os
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 from nuclr_jax.models import base
 from nuclr_jax.models import pretrained as files
 from nuclr_jax.models.small import convnet, transformer
-from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS
+from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, make_tower
 from nuclr_jax.types import Pairs, Sides
 
 ENCODERS: dict[str, Callable[..., base.Tower]] = {
@@ -71,27 +70,12 @@ def views(
     >>> pairs.image.shape, bool((pairs.image == pairs.text).all())
     ((3, 4), True)
   """
-  spec = dict(encoder)
-  name = spec.pop("name", None)
-  if name not in ENCODERS:
-    raise ValueError(
-      f"model.encoder.name is {name!r}; known names are {sorted(ENCODERS)}"
-    )
-  factory = ENCODERS[name]
-  known = inspect.signature(factory).parameters
-  unknown = sorted(set(spec) - set(known))
-  if unknown:
-    raise ValueError(
-      f"unknown keys {unknown} of encoder {name!r}; known are {sorted(known)}"
-    )
   run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
-  run = {key: value for key, value in run.items() if key in known}
-  model = one_encoder(
-    factory(**run, **spec), dim=dim, hidden=hidden, normalize=normalize
-  )
+  tower = make_tower("encoder", ENCODERS, encoder, run)
+  model = one_encoder(tower, dim=dim, hidden=hidden, normalize=normalize)
   if pretrained is None:
     return model
-  side = "image" if name in IMAGE_TOWERS else "text"
+  side = "image" if encoder["name"] in IMAGE_TOWERS else "text"
 
   def load(params, state):
     found, state = files.load(
