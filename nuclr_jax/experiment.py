@@ -16,7 +16,7 @@ import optax
 from nuclr_jax import factories, sharding
 from nuclr_jax.datasets import DATASETS, Data, Inputs, inputs_of
 from nuclr_jax.hooks import Hook, refresh_popularity
-from nuclr_jax.models import MODELS, Model, microbatched
+from nuclr_jax.models import ENCODERS, MODELS, Model, microbatched
 from nuclr_jax.objectives import (
   OBJECTIVES,
   TERMS,
@@ -66,6 +66,7 @@ def build(
   """
   config = complete(config)
   _check_names(config)
+  _check_views_differ(config)
   data = data or load_data(config["data"], data_dir=data_dir)
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
@@ -264,6 +265,25 @@ def _check_blocks(spec, data) -> None:
       f"config.objective.block_size is {wanted} and config.data.block_size "
       f"{data.block_size}; they must be equal (blocks of 2 or more need "
       "config.data.positive = 'class')"
+    )
+
+
+def _check_views_differ(config) -> None:
+  """Raises ValueError if nothing makes two views of a sentence."""
+  if (
+    config["data"]["name"] != "sentences" or config["model"]["name"] != "views"
+  ):
+    return
+  encoder = dict(config["model"].get("encoder", {}))
+  factory = ENCODERS.get(encoder.get("name"))
+  if factory is None:
+    return  # the model says so
+  known = inspect.signature(factory).parameters
+  default = known["dropout"].default if "dropout" in known else 0.0
+  if encoder.get("dropout", default) == 0:
+    raise ValueError(
+      "config.model.encoder has no dropout, so that both views of a sentence "
+      "are equal; set config.model.encoder.dropout, say to 0.1"
     )
 
 

@@ -142,6 +142,12 @@ def test_a_run_with_alignment_learns(folder, tmp_path):
       pass
 
 
+def test_views_that_would_be_equal(folder):
+  config = make_config(folder, **{"model.encoder.dropout": 0.0})
+  with pytest.raises(ValueError, match="no dropout, so that both views"):
+    experiment.build(config)
+
+
 def test_files_of_one_name(folder, tmp_path):
   path = tmp_path / "rated.tsv"
   path.write_text((folder / "rated.tsv").read_text())

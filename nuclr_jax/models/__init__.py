@@ -11,11 +11,12 @@ from nuclr_jax.models.heads import heads
 from nuclr_jax.models.microbatch import microbatched
 from nuclr_jax.models.small import small
 from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, towers
-from nuclr_jax.models.views import one_encoder, views
+from nuclr_jax.models.views import ENCODERS, one_encoder, views
 
 MODELS = {"heads": heads, "small": small, "towers": towers, "views": views}
 
 __all__ = [
+  "ENCODERS",
   "IMAGE_TOWERS",
   "MODELS",
   "TEXT_TOWERS",
