@@ -64,15 +64,8 @@ AT_HAND = ("digits", "glyphs")
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  words = [word for word in arg.split(",") if word]
-  chosen = [x for x in words if x in ALGORITHMS]
-  data = [x for x in words if x in DATA]
-  if len(chosen) > 1 or len(data) > 1 or len(words) > len(chosen + data):
-    raise ValueError(
-      f"the config's argument must be one of {sorted(ALGORITHMS)}, one of "
-      f"{sorted(DATA)}, or both with a comma between, got {arg!r}"
-    )
-  name, data = (chosen or ["ntxent"])[0], (data or ["digits"])[0]
+  name, data = settings.choose(arg, ALGORITHMS, DATA)
+  name, data = name or "ntxent", data or "digits"
   pictures = {"flip": False} | DATA[data]
   config = settings.blank()  # all keys, with their defaults
   encoder = pictures.pop("encoder")

@@ -46,16 +46,8 @@ ENCODERS = dict(
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  words = [word for word in arg.split(",") if word]
-  chosen = [x for x in words if x in ALGORITHMS]
-  encoders = [x for x in words if x in ENCODERS]
-  known = len(chosen) + len(encoders) == len(words)
-  if not known or len(chosen) > 1 or len(encoders) > 1:
-    raise ValueError(
-      f"the config's argument must be one of {sorted(ALGORITHMS)}, one of "
-      f"{sorted(ENCODERS)}, or both with a comma between, got {arg!r}"
-    )
-  name, spec = (chosen or ["clip"])[0], ENCODERS[(encoders or ["bert"])[0]]
+  name, encoder = settings.choose(arg, ALGORITHMS, ENCODERS)
+  name, spec = name or "clip", ENCODERS[encoder or "bert"]
   config = settings.blank()  # all keys, with their defaults
   config.data = dict(
     name="sentences",

@@ -59,6 +59,34 @@ def blank() -> Any:
   return ConfigDict(given)
 
 
+def choose(argument: str, *tables: Mapping[str, Any]) -> list[str | None]:
+  """The names that a config file's argument takes of tables.
+
+  Args:
+    argument: Names with commas between, at most one of each table.
+    *tables: By name; no two have the same one.
+
+  Returns:
+    For each table the name of it that was given, or None.
+
+  Raises:
+    ValueError: For another name, or two of a table.
+
+  Example:
+    >>> choose("b", {"a": 1, "b": 2}, {"c": 3})
+    ['b', None]
+  """
+  words = [word for word in argument.split(",") if word]
+  found = [[word for word in words if word in table] for table in tables]
+  if any(len(x) > 1 for x in found) or len(words) > sum(map(len, found)):
+    known = ", and one of ".join(str(sorted(table)) for table in tables)
+    raise ValueError(
+      f"the config's argument must be one of {known}, with a comma between if "
+      f"there are several, got {argument!r}"
+    )
+  return [x[0] if x else None for x in found]
+
+
 def complete(config: Config) -> dict[str, Any]:
   """Plain nested dicts with the defaults filled in.
 
