@@ -12,10 +12,9 @@ import zlib
 import numpy as np
 
 from nuclr_jax.data import digits as handwritten
-from nuclr_jax.data.keys import Keys, content_keys
-from nuclr_jax.data.sources import Source
+from nuclr_jax.data.sources import Source, single
 from nuclr_jax.data.transforms import NUM_RANDOM, Transform
-from nuclr_jax.types import Batch, Sides, Sizes
+from nuclr_jax.types import Batch
 
 VIEW, CLASS = "view", "class"  # what a positive is
 DIGITS = {"train": 1_197, "validation": 300, "test": 300}
@@ -240,16 +239,11 @@ def views(
       both.append(batch.image)
     return Batch(*both, pair_ids.astype(np.int32), label=np.int32(label))
 
-  def keys():
-    found = content_keys(image.tobytes() for image in data.image)
-    return Keys(pair=found, image=found, text=found)
-
   check = zlib.crc32(np.ascontiguousarray(data.image[:1024]))
-  return Source(
-    Sizes(n, n, n),
+  return single(
+    n,
     fetch,
-    lambda pair_ids: Sides(pair_ids, pair_ids),
     lambda text_ids: [f"class {data.label[i]}" for i in text_ids],
     f"{data.name}/{n}/{check:08x}",
-    keys,
+    lambda: (image.tobytes() for image in data.image),
   )

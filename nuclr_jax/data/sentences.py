@@ -11,9 +11,8 @@ import zlib
 
 import numpy as np
 
-from nuclr_jax.data.keys import Keys, content_keys
-from nuclr_jax.data.sources import Source
-from nuclr_jax.types import Batch, Sides, Sizes
+from nuclr_jax.data.sources import Source, single
+from nuclr_jax.types import Batch
 
 
 class Rated(NamedTuple):
@@ -93,18 +92,13 @@ def twice(sentences: Sequence[str], tokens: np.ndarray, name: str) -> Source:
     rows = tokens[pair_ids]
     return Batch(rows, rows, np.asarray(pair_ids, np.int32))
 
-  def keys():
-    found = content_keys(x.encode() for x in sentences)
-    return Keys(pair=found, image=found, text=found)
-
   check = zlib.crc32("\n".join(sentences).encode())
-  return Source(
-    Sizes(n, n, n),
+  return single(
+    n,
     fetch,
-    lambda pair_ids: Sides(pair_ids, pair_ids),
     lambda text_ids: [sentences[i] for i in text_ids],
     f"{name}/{n}/{check:08x}",
-    keys,
+    lambda: (x.encode() for x in sentences),
   )
 
 

@@ -4,7 +4,7 @@ A TFDS data set in array_record format is random access and needs no
 TensorFlow. Record i of a split is the pair with id i, for ever.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 import os
 import pathlib
@@ -28,6 +28,33 @@ class Source(NamedTuple):
   captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
   fingerprint: str  # of the prepared data; a checkpoint remembers it
   keys: Callable[[], Keys] | None = None  # names of all ids that stay
+
+
+def single(
+  n: int,
+  fetch: Callable[..., Batch],
+  captions: Callable[[np.ndarray], list[str]],
+  fingerprint: str,
+  contents: Callable[[], Iterable[bytes]],
+) -> Source:
+  """A split where pair i is of thing i on both sides.
+
+  Args:
+    n: How many there are.
+    fetch: See `Source`.
+    captions: Likewise.
+    fingerprint: Likewise.
+    contents: What each thing is; its key follows from it.
+  """
+
+  def keys():
+    found = content_keys(contents())
+    return Keys(pair=found, image=found, text=found)
+
+  def ids(pair_ids):
+    return Sides(pair_ids, pair_ids)
+
+  return Source(Sizes(n, n, n), fetch, ids, captions, fingerprint, keys)
 
 
 class Pictures:
