@@ -64,6 +64,7 @@ class Pairs(NamedTuple):
   """A global batch of embeddings; row i of `image` matches row i of `text`.
 
   Embeddings have unit norm, unless an objective says that it wants others.
+  Objectives that do not name `label` or `negative` take no notice of them.
   """
 
   image: Float[Array, "batch dim"]

@@ -198,6 +198,11 @@ def test_embedding_in_chunks(num_devices):
     ):
       expected = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
       np.testing.assert_allclose(found, expected, atol=1e-6)
+    image[700:] = np.nan
+    with pytest.raises(
+      FloatingPointError, match=r"400 of 1100 embeddings .* of input 700"
+    ):
+      embed.image(image)
 
 
 def test_zero_shot_evaluator_groups_prompts():

@@ -69,7 +69,8 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     mesh: The device mesh.
 
   Returns:
-    `make(params, model_state) -> Embed`; `params` are the model's.
+    `make(params, model_state) -> Embed`; `params` are the model's. What it
+    embeds is finite, or there is a FloatingPointError: no score is right then.
   """
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
@@ -103,7 +104,9 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
         result = compiled(params, model_state, place(split(full)))
         found.append((result, len(part)))
         jax.block_until_ready(found[-3:][0])  # else inputs pile up
-      return np.concatenate([np.asarray(x)[:n] for x, n in found])
+      result = np.concatenate([np.asarray(x)[:n] for x, n in found])
+      _check_finite(result)
+      return result
 
     return run
 
@@ -122,6 +125,16 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     return Embed(*plain, found, sides(raw))
 
   return make
+
+
+def _check_finite(found: np.ndarray) -> None:
+  wrong = np.flatnonzero(~np.isfinite(found).all(axis=-1))
+  if len(wrong):
+    raise FloatingPointError(
+      f"{len(wrong)} of {len(found)} embeddings are not finite, the first is "
+      f"that of input {wrong[0]}; if all are, the training has diverged (try a "
+      "lower learning rate or a higher temperature, from an earlier checkpoint)"
+    )
 
 
 def _images(x) -> Batch:
