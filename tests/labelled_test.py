@@ -2,7 +2,6 @@
 
 import importlib.util
 import pathlib
-import sys
 
 import cv2
 import jax
@@ -160,10 +159,11 @@ class TestModel:
   def test_errors(self):
     with pytest.raises(ValueError, match="encoder.name is 'vgg'"):
       self.make(encoder=dict(name="vgg"))
-    with pytest.raises(
-      ValueError, match=r"unknown keys \['width'\] of encoder"
-    ):
-      self.make(encoder=dict(name="convnet", width=3))
+    for key in ("width", "image_shape"):
+      with pytest.raises(
+        ValueError, match=rf"unknown keys \['{key}'\] of config.model.encoder"
+      ):
+        self.make(encoder={"name": "convnet", key: 3})
 
 
 @pytest.mark.parametrize("name", ["ntxent", "proxy_anchor"])
@@ -482,10 +482,11 @@ class TestWithClasses:
     assert {x.shape[1:] for x in seen} == {(8, 8, 1)}
     assert seen[0].dtype == np.uint8 and 60 < seen[0].mean() < 120
 
-  def test_runs_that_cannot(self):
+  def test_runs_that_cannot(self, tmp_path):
+    write_tfds(tmp_path, "cifar10", 8, 3)
     with pytest.raises(ValueError, match="have 3 channels, the run takes 2"):
-      sys.modules["nuclr_jax.datasets.labelled"]._in_colours(
-        np.zeros((1, 8, 8, 3), np.uint8), 2
+      datasets.with_classes(
+        self.data(channels=2), "cifar10:train", data_dir=tmp_path
       )
     with pytest.raises(ValueError, match=r"of shape \(32,\), not pictures"):
       sentences = self.data()._replace(image_shape=(32,))
