@@ -93,6 +93,21 @@ def draw_course(
   axes.plot(courses[0][0], mean, style, color=color, label=label)
 
 
+def draw_summaries(
+  axes, points: Mapping[float, Summary], color, label, style="o-"
+) -> None:
+  """Means over what they belong to, with their standard errors."""
+  axes.errorbar(
+    list(points),
+    [x.mean for x in points.values()],
+    [x.error for x in points.values()],
+    fmt=style,
+    markersize=4,
+    color=color,
+    label=label,
+  )
+
+
 def log_ticks(axis) -> None:
   """Whole numbers at 1, 2, 5 of each decade of a logarithmic axis."""
   axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -166,7 +181,8 @@ def run_study(
       else tables.md.
     study: A module with `AT_HAND`, `SIZES` and `make(data, seeds=, smoke=)`.
     measure: `measure(seeds=, smoke=)`: what is not trained.
-    draw: By file, `draw(figure, lines, measured)`.
+    draw: By file, `draw(figure, lines, measured)`; a figure that stays empty
+      is not written.
     tables: `tables(lines, measured)`, by mark.
     arguments: The command line; by default the process's.
 
@@ -193,7 +209,8 @@ def run_study(
   for name, function in draw.items():
     figure = Figure(figsize=FIGURE, layout="constrained")
     function(figure, lines, measured)
-    figure.savefig(output / name, dpi=100)
+    if figure.get_axes():  # there was something to draw
+      figure.savefig(output / name, dpi=100)
   found, readme = tables(lines, measured), output / "README.md"
   if readme.exists():
     text = markdown.insert(readme.read_text(), found)

@@ -51,9 +51,33 @@ def make_config(run: Run):
   return config
 
 
-def fingerprint(run: Run) -> str:
-  """Tells configs apart."""
-  text = json.dumps(make_config(run).to_dict(), sort_keys=True)
+def held_out(data: str, at_hand: Sequence[str]) -> dict[str, str]:
+  """What of a config gives a data set that has no validation split one."""
+  if data in at_hand:
+    return {}
+  return {
+    "data.train": f"{data}:train[10%:]",
+    "data.validation": f"{data}:train[:10%]",
+  }
+
+
+def small(data: str) -> dict[str, Any]:
+  """What of a config makes a run on a data set short, whatever its encoder."""
+  encoder = get_config()(data).model.encoder.name
+  key = "model.encoder"
+  return {
+    "convnet": {},
+    "vgg16": {f"{key}.stages": ((8, 1),) * 5},
+    "resnet50": {f"{key}.stages": (1, 1), f"{key}.width": 8, "data.size": 48},
+  }[encoder] | {"data.per_class": 60}
+
+
+def fingerprint(run: Run, data_dir: str | None = None) -> str:
+  """Tells configs, and folders of prepared data sets, apart."""
+  known = make_config(run).to_dict()
+  if data_dir is not None:
+    known["data_dir"] = str(pathlib.Path(data_dir).absolute())
+  text = json.dumps(known, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -81,7 +105,7 @@ def execute(run: Run, data_dir: str | None = None) -> dict[str, Any]:
     "part": run.part,
     "setting": run.setting,
     "seed": run.seed,
-    "config": fingerprint(run),
+    "config": fingerprint(run, data_dir),
     "metrics": result.metrics,
     "curve": [x for x in history if any("/" in name for name in x)],
     "seconds": round(time.monotonic() - start, 1),
@@ -112,7 +136,7 @@ def complete(
     (*line_key(x), x["config"]): x
     for x in (json.loads(line) for line in _lines(path))
   }
-  wanted = {run: (*run.key, fingerprint(run)) for run in runs}
+  wanted = {run: (*run.key, fingerprint(run, data_dir)) for run in runs}
   left = [run for run, key in wanted.items() if key not in found]
   began, failed = time.monotonic(), []
   if left:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.labelled_runs import Run, plan
+from experiments.labelled_runs import Run, held_out, plan, small
 
 AT_HAND = ("digits", "glyphs")
 HOSTS = ("npair", "proxy_anchor")  # of metric learning; classes are unseen
@@ -43,7 +43,9 @@ def make(data: str, *, seeds: int, smoke: bool = False) -> list[Run]:
   """All runs on one data set."""
   size = SIZES[data]
   if smoke:
-    size = size._replace(epochs=2.0, batches=(20, 32))
+    size = size._replace(
+      epochs=2.0, batches=(20, 32), changes=size.changes | small(data)
+    )
   common = size.changes | {
     "num_epochs": size.epochs,
     "eval_every_epochs": 0.0,
@@ -111,9 +113,6 @@ def _sweep(data, size):
 
 def _curves(data, size):
   """Figure 8: the variation along training."""
-  splits = {} if data in AT_HAND else {"data.train": f"{data}:train[10%:]"}
-  if splits:
-    splits["data.validation"] = f"{data}:train[:10%]"
   return {
     f"{host} {weight:g}": (
       f"{host},{data}",
@@ -126,7 +125,7 @@ def _curves(data, size):
         WEIGHT: weight,
         LABELS: host in HOSTS,
       }
-      | splits,
+      | held_out(data, AT_HAND),
     )
     for host in ("ntxent", *HOSTS)
     for weight in (0.0, 0.5)

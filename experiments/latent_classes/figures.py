@@ -9,6 +9,7 @@ from experiments.labelled_reports import (
   Numbers,
   data_of,
   draw_course,
+  draw_summaries,
   log_ticks,
   of_settings,
   score,
@@ -28,20 +29,12 @@ def draw_amounts(figure: Figure, lines: Lines, measured: Numbers) -> None:
     for axes, name in zip(row, ("mu/avg_2", "mu/top_1"), strict=True):
       for color, fraction in zip(COLORS, fractions, strict=False):
         own = {
-          int(x.split()[1]): [100 * score(y, name) for y in found]
+          int(x.split()[1]): summarise(100 * score(y, name) for y in found)
           for x, found in settings.items()
           if x.split()[0] == fraction
         }
-        points = [summarise(x) for x in own.values()]
-        axes.errorbar(
-          list(own),
-          [x.mean for x in points],
-          [x.error for x in points],
-          marker="o",
-          markersize=4,
-          color=color,
-          label=f"{100 * float(fraction):g} % of the pictures",
-        )
+        label = f"{100 * float(fraction):g} % of the pictures"
+        draw_summaries(axes, own, color, label)
       axes.set(xscale="log", title=f"{data}: {name.replace('/', ', ')}")
       axes.set(xlabel="negatives k", ylabel="accuracy, %")
       axes.set_xticks(list(own), map(str, own))

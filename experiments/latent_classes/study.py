@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from experiments.labelled_runs import Run, plan
+from experiments.labelled_runs import Run, held_out, plan, small
 
 AT_HAND = ("digits", "glyphs")
 BLOCKS = (1, 2, 5, 10)
@@ -20,6 +20,11 @@ class Size(NamedTuple):
   per_class: int  # training pictures of a class, about
   negatives: tuple[int, ...]
   changes: dict  # of the config, for all runs
+
+  @property
+  def warmup(self) -> float:
+    """An epoch, and less in short."""
+    return min(1.0, self.epochs / 4)
 
 
 CLASSES = {"data.positive": "class"}  # the papers' draw of a positive
@@ -42,7 +47,13 @@ def size_of(data: str, *, smoke: bool) -> Size:
   """How much is trained on a data set; in short just enough to run."""
   size = SIZES[data]
   if smoke:
-    size = size._replace(epochs=2.0, batch=50, dim=8, negatives=(1, 8))
+    size = size._replace(
+      epochs=2.0,
+      batch=50,
+      dim=8,
+      negatives=(1, 8),
+      changes=size.changes | small(data),
+    )
   return size
 
 
@@ -50,8 +61,7 @@ def make(data: str, *, seeds: int, smoke: bool = False) -> list[Run]:
   """All runs on one data set."""
   size = size_of(data, smoke=smoke)
   common = size.changes | {
-    # An epoch, and less in short.
-    "optimizer.learning_rate.warmup_epochs": min(1.0, size.epochs / 4),
+    "optimizer.learning_rate.warmup_epochs": size.warmup,
     "batch_size": size.batch,
     "num_epochs": size.epochs,
     "model.dim": size.dim,
@@ -82,9 +92,9 @@ def make(data: str, *, seeds: int, smoke: bool = False) -> list[Run]:
         | {
           "objective.num_negatives": k,
           "objective.loss": "logistic",
-          "data.per_class": _pictures(size, fraction),
           "num_epochs": size.epochs / fraction,
-        },
+        }
+        | _pictures(size, fraction),
       )
       for fraction in FRACTIONS
       for k in size.negatives
@@ -121,7 +131,7 @@ def _as_many(data, size):
         "batch_size": unit * changes["data.block_size"],
         "num_epochs": size.epochs * changes["data.block_size"] / 5,
         "optimizer.learning_rate.warmup_epochs": (
-          min(1.0, size.epochs / 4) * changes["data.block_size"] / 5
+          size.warmup * changes["data.block_size"] / 5
         ),
       },
     )
@@ -133,9 +143,6 @@ def curves(data: str, size: Size, common: dict, seeds: int) -> list[Run]:
   """Runs whose losses, bounds and norms are recorded along training."""
   # Fewer negatives than classes never are of all of them.
   many = [n for n in MANY if size.classes <= n < size.batch]
-  splits = {} if data in AT_HAND else {"data.train": f"{data}:train[10%:]"}
-  if splits:
-    splits["data.validation"] = f"{data}:train[:10%]"
   return plan(
     f"{data}/curves",
     {
@@ -150,7 +157,7 @@ def curves(data: str, size: Size, common: dict, seeds: int) -> list[Run]:
           "data.scores": ("losses",),
           "eval_every_epochs": size.epochs / 20,
         }
-        | splits,
+        | held_out(data, AT_HAND),
       )
       for n in (1, *many)
     },
@@ -159,5 +166,7 @@ def curves(data: str, size: Size, common: dict, seeds: int) -> list[Run]:
   )
 
 
-def _pictures(size: Size, fraction: float) -> int | None:
-  return None if fraction == 1 else max(round(fraction * size.per_class), 1)
+def _pictures(size: Size, fraction: float) -> dict[str, int]:
+  if fraction == 1:
+    return {}
+  return {"data.per_class": max(round(fraction * size.per_class), 1)}
