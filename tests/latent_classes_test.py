@@ -68,6 +68,24 @@ def test_unsupervised_loss_is_the_sum_over_all_draws(scale, loss, count):
 
 
 @pytest.mark.parametrize("loss", latent_classes.LOSSES)
+@pytest.mark.parametrize("count", [1, 2])
+def test_expectations_with_any_weights(count, loss):
+  rng = np.random.default_rng(4)
+  sim = rng.normal(size=(3, 4))
+  positive, negative = rng.dirichlet(np.full(4, 0.5), size=(2, 3))
+  found = losses.expected(
+    sim, positive, negative, loss=loss, num_negatives=count
+  )
+  for s, p, q, value in zip(sim, positive, negative, found, strict=True):
+    total = sum(
+      p[j] * np.prod(q[list(m)]) * plain(s[j] - s[list(m)], loss)
+      for j in range(4)
+      for m in itertools.product(range(4), repeat=count)
+    )
+    np.testing.assert_allclose(value, total, rtol=1e-11)
+
+
+@pytest.mark.parametrize("loss", latent_classes.LOSSES)
 def test_split_loss_is_exact(loss):
   x, label, rho = some(5)
   total, weight = loop(x, label, rho, loss, 1)
