@@ -1,24 +1,26 @@
-"""What a run writes about itself: config, history, scalars, progress."""
+"""What a run writes about itself: config, history, scalars."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from functools import partial
 import json
 import logging
 import math
 import os
 import pathlib
-import time
 from typing import Any, NamedTuple
 
 import jax
 from tensorboardX import SummaryWriter
 
-from nuclr_jax import host, processes
+from nuclr_jax import processes
 from nuclr_jax.types import Metrics, flatten
 
 log = logging.getLogger(__name__)
 
 
 CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
+HISTORY, TIMES = "history.jsonl", "times.jsonl"
 FREE = (
   "num_devices",
   "shard_params",
@@ -35,45 +37,53 @@ MUST_BE_FINITE = ("train/loss", "train/gradient_norm")  # others may be inf
 
 
 class Recorder(NamedTuple):
-  """Writes scalars of a step; close it at the end."""
+  """Writes scalars of a step."""
 
-  write: Callable[[int, Metrics], None]
-  close: Callable[[], None]
+  write: Callable[[int, Metrics], None]  # what a run of the same seed repeats
+  write_times: Callable[[int, Metrics], None]  # and what it does not
 
 
-def open_recorder(workdir: pathlib.Path, *, start_step: int) -> Recorder:
-  """Opens `history.jsonl` and the TensorBoard files; one process writes.
+@contextlib.contextmanager
+def open_recorder(
+  workdir: pathlib.Path, *, start_step: int
+) -> Iterator[Recorder]:
+  """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
 
   Lines of a run that was interrupted after `start_step` are dropped, since
   their steps are done again.
   """
   if not processes.is_first():
-    return Recorder(lambda step, metrics: None, lambda: None)
-  path = workdir / "history.jsonl"
-  kept = [row for row in read_history(workdir) if row["step"] <= start_step]
-  write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
-  history = path.open("a")
-  tensorboard = SummaryWriter(
-    os.fspath(workdir / "tensorboard"), purge_step=start_step + 1
-  )
+    yield Recorder(*[lambda step, metrics: None] * 2)
+    return
 
-  def write(step, metrics):
+  def write(file, step, metrics):
     metrics = {name: float(value) for name, value in metrics.items()}
-    history.write(json.dumps({"step": step} | metrics) + "\n")
-    history.flush()
+    file.write(json.dumps({"step": step} | metrics) + "\n")
+    file.flush()
     for name, value in metrics.items():
       tensorboard.add_scalar(name, value, step)
 
-  def close():
-    history.close()
-    tensorboard.close()
+  with contextlib.ExitStack() as stack:
+    tensorboard = stack.enter_context(
+      SummaryWriter(
+        os.fspath(workdir / "tensorboard"), purge_step=start_step + 1
+      )
+    )
+    writers = []
+    for name in (HISTORY, TIMES):
+      rows = [x for x in read_history(workdir, name) if x["step"] <= start_step]
+      text = "".join(json.dumps(row) + "\n" for row in rows)
+      write_atomically(workdir / name, text)
+      file = stack.enter_context((workdir / name).open("a"))
+      writers.append(partial(write, file))
+    yield Recorder(*writers)
 
-  return Recorder(write, close)
 
-
-def read_history(workdir: pathlib.Path) -> list[dict[str, float]]:
-  """All rows of `history.jsonl`; a last line cut by a crash is left out."""
-  path = workdir / "history.jsonl"
+def read_history(
+  workdir: pathlib.Path, name: str = HISTORY
+) -> list[dict[str, float]]:
+  """All rows of a file of lines; a last one cut by a crash is left out."""
+  path = workdir / name
   rows = []
   for line in path.read_text().splitlines() if path.exists() else []:
     try:
@@ -191,29 +201,3 @@ def summary(metrics: Metrics) -> str:
   """The headline numbers of an evaluation on one line."""
   chosen = {k: v for k, v in metrics.items() if k.endswith(("@1", "/top1"))}
   return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())
-
-
-def progress(
-  *, num_steps: int, batch_size: int
-) -> Callable[[int, float], None]:
-  """Makes `show(step, loss)`, which logs where a run is, its speed and ETA.
-
-  Speed and ETA appear from the second call on, so that compilation does not
-  distort them; the speed is that of the steps since the call before.
-  """
-  marks = []  # (time, step) of the first call and of the last
-
-  def show(step, loss):
-    now = time.monotonic()
-    line = f"step {step}/{num_steps} ({100 * step // num_steps} %)"
-    line += f"  loss {loss:.4f}"
-    if marks:
-      (first_time, first_step), (last_time, last_step) = marks[0], marks[-1]
-      rate = (step - last_step) / (now - last_time)
-      mean = (step - first_step) / (now - first_time)
-      line += f"  {rate:.1f} steps/s  {rate * batch_size:,.0f} pairs/s"
-      line += f"  ETA {host.duration((num_steps - step) / mean)}"
-    log.info(line)
-    marks[1:] = [(now, step)]
-
-  return show

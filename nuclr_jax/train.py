@@ -14,7 +14,9 @@ from jax.sharding import Mesh, NamedSharding
 from nuclr_jax import (
   best,
   checkpoint,
+  diagnostics,
   experiment,
+  pace,
   processes,
   records,
   restore,
@@ -24,10 +26,7 @@ from nuclr_jax import (
 from nuclr_jax.evaluate import driver
 from nuclr_jax.experiment import Experiment
 from nuclr_jax.settings import Config
-from nuclr_jax.train_state import (
-  TrainState,
-  make_train_step,
-)
+from nuclr_jax.train_state import TrainState, make_train_step
 from nuclr_jax.types import Batch, Metrics
 
 log = logging.getLogger(__name__)
@@ -106,10 +105,11 @@ def fit(
     if int(train_state.step) < parts.num_steps:
       return Result(train_state, {}, False)
     metrics = evaluate(parts, mesh, train_state)
+    metrics |= diagnostics.of_run(parts, mesh)(train_state)
     offer(parts.num_steps, train_state, metrics)
   step = parts.num_steps
-  with _recording(workdir, step) as write:
-    write(step, metrics)
+  with records.open_recorder(workdir, start_step=step) as recorder:
+    recorder.write(step, metrics)
   metrics = {
     "step": step,
     "examples_seen": step * config["batch_size"],
@@ -184,26 +184,29 @@ def _train(
   config, first, last = parts.config, int(train_state.step), parts.num_steps
   period = settings.validation_period(config, parts.data.train.sizes)
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
-  show = records.progress(num_steps=last, batch_size=config["batch_size"])
+  clock = pace.start(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log
   place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
   with (
-    _recording(workdir, first) as write,
+    records.open_recorder(workdir, start_step=first) as recorder,
     _batches(parts, mesh, first) as batches,
     processes.stop_on_signal() as stop_requested,
   ):
+    validate = _make_validate(parts, mesh, recorder.write, make_embed, offer)
     # Before the first step, to find a wrong name early; later, if the run was
     # killed between a checkpoint and the validation of the same step.
     due = config["keep_best"] if first == 0 else _every(period, first)
     if due and not records.has_scores(workdir, first, "validation/"):
-      embed = make_embed(train_state)
-      offer(first, train_state, _validate(parts, embed, first, write))
+      validate(first, train_state)
     for step in range(first + 1, last + 1):
-      train_state, metrics = step_fn(train_state, next(batches))
+      with clock.during("data"):
+        batch = next(batches)
+      train_state, metrics = step_fn(train_state, batch)
       window.append((step, metrics))
-      for hook in parts.hooks:
-        if _every(hook.every, step):
+      for hook in (x for x in parts.hooks if _every(x.every, step)):
+        jax.block_until_ready(metrics)  # what follows is not the step's time
+        with clock.during("evaluation"):
           train_state = hook.apply(train_state, make_embed(train_state))
       stopping = step == last or stop_requested(step)
       saving = stopping or _every(config["checkpoint_every"], step)
@@ -211,17 +214,19 @@ def _train(
       if saving or logging_now:
         means = records.means(window, lambda: _latest(manager))
       if logging_now:
-        write(step, means)
-        show(step, means["train/loss"])
+        recorder.write(step, means)
+        recorder.write_times(step, clock.show(step, means["train/loss"]))
         window = []
       if saving:
         position = step * config["batch_size"]  # of the data, in pairs
-        checkpoint.save(
-          manager, step, train_state, meta | {"position": position}
-        )
+        with clock.during("saving"):
+          checkpoint.save(
+            manager, step, train_state, meta | {"position": position}
+          )
       if _every(period, step) and step < last:
-        scores = _validate(parts, make_embed(train_state), step, write)
-        offer(step, train_state, scores)
+        jax.block_until_ready(train_state.step)  # as above
+        with clock.during("evaluation"):
+          validate(step, train_state)
       if stopping:
         break
   manager.wait_until_finished()
@@ -230,13 +235,23 @@ def _train(
   return train_state
 
 
-def _validate(parts, embed, step, write) -> Metrics:
-  """The scores of the split validation, which are also recorded."""
-  evaluators = parts.data.evaluators["validation"]
-  scores = driver.run(evaluators, embed, "validation")
-  write(step, scores)
-  log.info("step %d  %s", step, records.summary(scores))
-  return scores
+def _make_validate(parts, mesh, write, make_embed, offer):
+  """Makes `validate(step, train_state)`, which records scores and offers them.
+
+  Besides those of the split validation there are diagnostics.
+  """
+  measure = diagnostics.of_run(parts, mesh)
+
+  def validate(step, train_state):
+    evaluators = parts.data.evaluators["validation"]
+    scores = driver.run(evaluators, make_embed(train_state), "validation")
+    if scores:
+      log.info("step %d  %s", step, records.summary(scores))
+    scores |= measure(train_state)
+    write(step, scores)
+    offer(step, train_state, scores)
+
+  return validate
 
 
 def _compile(parts, train_state):
@@ -270,16 +285,6 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
     num_workers=parts.config["num_workers"],
   ) as stream:
     yield (jax.tree.map(put, batch) for batch in stream)
-
-
-@contextlib.contextmanager
-def _recording(workdir, start_step):
-  """Yields the `write` of a recorder and closes it."""
-  recorder = records.open_recorder(workdir, start_step=start_step)
-  try:
-    yield recorder.write
-  finally:
-    recorder.close()
 
 
 def _latest(manager) -> str:

@@ -1,7 +1,7 @@
 """Pieces of HTML pages: galleries, plots, one file that needs no other."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import html
 import io
 import pathlib
@@ -72,3 +72,21 @@ def save(figure: Figure, path: pathlib.Path) -> str:
 
 def _data_address(data: bytes) -> str:
   return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
+  """Draws numbers of a history over its steps; those that are there.
+
+  Args:
+    axes: Of Matplotlib.
+    rows: Of `records.read_history`.
+    names: Of the numbers.
+  """
+  for name in names:
+    points = [(row["step"], row[name]) for row in rows if name in row]
+    if points:
+      axes.plot(*zip(*points, strict=True), marker=".", label=name)
+  axes.set_xlabel("step")
+  axes.grid(alpha=0.3)
+  if axes.lines:
+    axes.legend(frameon=False)

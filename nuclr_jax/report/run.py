@@ -15,7 +15,7 @@ import numpy as np
 from nuclr_jax import records, train
 from nuclr_jax.evaluate.retrieval import similarities
 from nuclr_jax.experiment import Experiment
-from nuclr_jax.report import page
+from nuclr_jax.report import health, page
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ def write(
   sections = [
     _metrics(workdir),
     _curves(records.read_history(workdir), plots),
+    health.section(workdir, plots, batch_size=parts.config["batch_size"]),
     _sample_state(parts, state, plots),
     _retrieval(parts, mesh, state),
     _config(parts),
@@ -73,6 +74,8 @@ def _metrics(workdir) -> str:
 def _shown(name, x) -> str:
   if not isinstance(x, float):
     return f"{x:,}"
+  if name.startswith("diagnostics/"):
+    return f"{x:.3g}"
   return f"{x:.0f}" if name.endswith("log10_l2") else f"{100 * x:.1f} %"
 
 
@@ -80,25 +83,14 @@ def _curves(history, plots) -> str:
   """Loss and recall over steps."""
   figure = Figure(figsize=(11, 3.6), layout="constrained")
   left, right = figure.subplots(1, 2)
-  _plot(left, history, ["train/loss"])
-  _plot(
+  page.plot(left, history, ["train/loss"])
+  page.plot(
     right,
     history,
     ["validation/image_to_text/recall@1", "validation/text_to_image/recall@1"],
   )
   right.set_ylim(0, 1)
   return "<h2>Training</h2>" + page.save(figure, plots / "curves.png")
-
-
-def _plot(axes, history, names) -> None:
-  for name in names:
-    rows = [(row["step"], row[name]) for row in history if name in row]
-    if rows:
-      axes.plot(*zip(*rows, strict=True), marker=".", label=name)
-  axes.set_xlabel("step")
-  axes.grid(alpha=0.3)
-  if axes.lines:
-    axes.legend(frameon=False)
 
 
 def _sample_state(parts, state, plots) -> str:

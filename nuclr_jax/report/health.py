@@ -1,0 +1,71 @@
+"""How a training went: diagnostics, alarms, and what its time was spent on."""
+
+import html
+import pathlib
+
+from matplotlib.figure import Figure
+
+from nuclr_jax import alarms, records
+from nuclr_jax.report import page
+from nuclr_jax.types import Sides
+
+PREFIX = "diagnostics/"
+# A panel each: of one number of both sides, its title and its limits.
+PANELS = {
+  "mean_cosine": ("mean cosine of different samples", (-0.1, 1)),
+  "dimensions": ("dimensions of the embeddings", None),
+  "effective_negatives": ("effective negatives of a batch", None),
+  "u_drift": ("u off the model, nats", None),
+  "zeta_gain": ("gain of zeta over zeta = 0", None),
+}
+
+
+def section(
+  workdir: pathlib.Path, plots: pathlib.Path, *, batch_size: int
+) -> str:
+  """The section of a report; empty if the run has recorded nothing.
+
+  Args:
+    workdir: Of the run.
+    plots: Folder for the plots.
+    batch_size: Of the run.
+  """
+  history = records.read_history(workdir)
+  times = records.read_history(workdir, records.TIMES)
+  panels = [("gradient norm", ["train/gradient_norm"], None, history)]
+  for name, (title, limits) in PANELS.items():
+    names = [f"{PREFIX}{name}/{side}" for side in Sides._fields]
+    panels.append((title, names, limits, history))
+  shares = sorted({x for row in times for x in row if x.startswith("share/")})
+  panels.append(("share of the time", shares, (0, 1), times))
+  panels.append(("pairs per second", ["pairs_per_second"], None, times))
+  panels = [x for x in panels if any(set(x[1]) & set(row) for row in x[3])]
+  if not panels:
+    return ""
+  across = min(len(panels), 3)
+  down = -(-len(panels) // across)
+  figure = Figure(figsize=(3.7 * across, 2.9 * down), layout="constrained")
+  axes = figure.subplots(down, across, squeeze=False).ravel()
+  for place, (title, names, limits, rows) in zip(axes, panels, strict=False):
+    page.plot(place, rows, names)
+    place.set_title(title, fontsize=10)
+    if limits:
+      place.set_ylim(*limits)
+    for text in place.get_legend().get_texts():
+      text.set_text(text.get_text().rsplit("/", 1)[-1])
+  for place in axes[len(panels) :]:
+    place.set_axis_off()
+  plot = page.save(figure, plots / "health.png")
+  return f"<h2>Health</h2>{_alarms(history, batch_size)}{plot}"
+
+
+def _alarms(history, batch_size) -> str:
+  """What the newest diagnostics warn of."""
+  rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
+  if not rows:
+    return ""
+  found = alarms.find(rows[-1], batch_size=batch_size)
+  if not found:
+    return "<p>The newest diagnostics warn of nothing.</p>"
+  items = "".join(f"<li class=wrong>{html.escape(x)}" for x in found)
+  return f"<p>At step {rows[-1]['step']}:</p><ul>{items}</ul>"

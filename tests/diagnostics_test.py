@@ -1,0 +1,224 @@
+"""Diagnostics of a training against loops; what they warn of; the pace."""
+
+import logging
+import re
+
+import jax
+import jax.numpy as jnp
+import make_pairs
+import numpy as np
+import pytest
+
+from nuclr_jax import (
+  Pairs,
+  alarms,
+  diagnostics,
+  objectives,
+  pace,
+  popularity,
+  records,
+  sharding,
+)
+from nuclr_jax.objectives import State
+from nuclr_jax.types import Sides, Sizes
+
+N, BATCH, TAU = 64, 8, 0.2
+SIZES = Sizes(N, N, 12)
+
+
+def some(num_batches=3):
+  """Pairs that share captions, and a state with zeta and a u of most."""
+  rng = np.random.default_rng(0)
+  pairs = make_pairs.make_pairs(
+    3, batch=num_batches * BATCH, num_pairs=N, num_texts=12
+  )
+  zeta = Sides(*(0.1 * rng.normal(size=n) for n in SIZES.ids))
+  objective = objectives.nuclr(
+    num_pairs=N, num_texts=12, temperature=TAU, zeta_init=zeta
+  )
+  _, state = objective.init()
+  log_u = Sides(*rng.normal(size=(2, N)))
+  log_u.image[: N // 2] = -np.inf
+  of_pairs = state.sample.pair._replace(log_u=Sides(*map(jnp.asarray, log_u)))
+  return pairs, state._replace(sample=state.sample._replace(pair=of_pairs))
+
+
+def measure(pairs, state, temperature=TAU, sizes=SIZES):
+  found = diagnostics.measure(
+    pairs, state, sizes=sizes, batch_size=BATCH, temperature=temperature
+  )
+  return {name: float(x) for name, x in found.items()}
+
+
+def loops(pairs, state):
+  """The numbers again, pair by pair."""
+  rows, found = range(len(pairs.pair_id)), {}
+  scale = (N - 1) / (len(rows) - 1)
+  vectors = {"image": np.asarray(pairs.image), "text": np.asarray(pairs.text)}
+  ids = {"image": pairs.ids.image, "text": pairs.ids.text}
+  negative = lambda i, j: all(ids[s][i] != ids[s][j] for s in ids)
+  found["alignment"] = np.mean(
+    [vectors["image"][i] @ vectors["text"][i] for i in rows]
+  )
+  for side, other in (("image", "text"), ("text", "image")):
+    x, y = vectors[side], vectors[other]
+    found[f"mean_cosine/{side}"] = np.mean(
+      [x[i] @ x[j] for i in rows for j in rows if i != j]
+    )
+    values = np.linalg.eigvalsh(np.cov(x.T))
+    found[f"dimensions/{side}"] = values.sum() ** 2 / (values**2).sum()
+    zeta = np.asarray(getattr(state.sample, other).zeta)[np.asarray(ids[other])]
+
+    def exp_logit(i, j, zeta, x=x, y=y):
+      return np.exp((x[i] @ y[j] - x[i] @ y[i] - zeta[j]) / TAU)
+
+    effective, drift = [], []
+    for i in rows:
+      first = i // BATCH * BATCH
+      e = [
+        exp_logit(i, j, zeta)
+        for j in range(first, first + BATCH)
+        if negative(i, j)
+      ]
+      effective.append(np.sum(e) ** 2 / np.sum(np.square(e)))
+      log_u = float(getattr(state.sample.pair.log_u, side)[pairs.pair_id[i]])
+      phi = scale * sum(exp_logit(i, j, zeta) for j in rows if negative(i, j))
+      if np.isfinite(log_u):
+        drift.append(log_u - np.log(phi))
+    found[f"effective_negatives/{side}"] = np.mean(effective)
+    found[f"u_drift/{side}"] = np.mean(drift)
+    found[f"temperature/{side}"] = TAU
+    residuals = []
+    for z in (zeta, 0 * zeta):
+      total = [
+        np.exp(-z[i] / TAU)
+        + scale * sum(exp_logit(i, j, z) for j in rows if negative(i, j))
+        for i in rows
+      ]
+      off = {}
+      for j in rows:
+        w = np.exp(-z[j] / TAU) / total[j]
+        w += scale * sum(
+          exp_logit(i, j, z) / total[i] for i in rows if negative(i, j)
+        )
+        off.setdefault(int(ids[other][j]), []).append(1 - w)
+      by_row = [np.mean(off[int(ids[other][j])]) for j in rows]
+      residuals.append(np.sqrt(np.mean(np.square(by_row))))
+    found[f"zeta_residual/{other}"] = residuals[0]
+    found[f"zeta_gain/{other}"] = 1 - residuals[0] / residuals[1]
+  return found
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_measure_against_loops(num_devices, x64):
+  pairs, state = some()
+  with jax.set_mesh(sharding.make_mesh(num_devices)):
+    found = measure(pairs, state)
+  expected = loops(pairs, state)
+  assert set(found) == set(expected)
+  for name, value in expected.items():
+    assert found[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_exact_popularities_have_no_residual(x64):
+  pairs = make_pairs.make_pairs(5, batch=32, num_pairs=32)
+  pairs = pairs._replace(pair_id=jnp.arange(32))
+  solved = popularity.solve(
+    pairs.image, pairs.text, temperature=TAU, tolerance=1e-9
+  )
+  objective = objectives.nuclr(
+    num_pairs=32, temperature=TAU, zeta_init=solved.zeta
+  )
+  state = objective.init()[1]
+  log_u = Sides(*map(jnp.asarray, solved.log_u))
+  sample = state.sample._replace(pair=state.sample.pair._replace(log_u=log_u))
+  found = measure(pairs, state._replace(sample=sample), sizes=Sizes(32, 32, 32))
+  for side in Sides._fields:
+    assert found[f"zeta_residual/{side}"] < 1e-8
+    assert found[f"zeta_gain/{side}"] > 0.999
+    # The sample is the data set, and u is exact as well.
+    assert abs(found[f"u_drift/{side}"]) < 1e-8
+  assert not [x for x in alarms.find(found, batch_size=8) if "zeta" in x]
+
+
+def test_without_temperature_or_state():
+  pairs, _ = some()
+  names = {x.split("/")[0] for x in measure(pairs, State(), None)}
+  assert names == {"alignment", "mean_cosine", "dimensions"}
+  names |= {"temperature", "effective_negatives"}
+  assert {x.split("/")[0] for x in measure(pairs, State())} == names
+
+
+def test_collapse_is_finite():
+  x = jnp.ones((16, 4))
+  found = measure(Pairs(x, x, jnp.arange(16)), State())
+  assert all(np.isfinite(list(found.values())))
+  assert found["mean_cosine/image"] == pytest.approx(1)
+  assert found["dimensions/text"] == 0
+  assert found["effective_negatives/text"] == pytest.approx(7)
+
+
+@pytest.mark.parametrize(
+  ("name", "fine", "wrong", "text"),
+  [
+    ("mean_cosine", 0.5, 0.95, "nearly all the same .mean cosine 0.95"),
+    ("dimensions", 12.0, 1.2, "1.2 dimensions"),
+    ("effective_negatives", 9.0, 1.1, "see 1.1 negatives"),
+    ("effective_negatives", 9.0, 62.0, "alike .62.0"),
+    ("temperature", 0.07, 0.001, "is 0.001, outside"),
+    ("temperature", 0.07, 3.0, "is 3, outside"),
+    ("u_drift", 1.3, -2.5, "-2.5 nats"),
+    ("zeta_gain", 0.4, -0.5, "worse than none .gain -0.50"),
+  ],
+)
+def test_alarms(name, fine, wrong, text):
+  def find(value):
+    metrics = {"loss": 1.0, f"diagnostics/{name}/text": value}
+    return alarms.find(metrics, batch_size=64)
+
+  assert find(fine) == []
+  (message,) = find(wrong)
+  assert "texts" in message
+  assert re.search(text, message)
+
+
+def test_pace(monkeypatch, caplog):
+  now = [0.0]
+  monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+  clock = pace.start(num_steps=100, batch_size=8)
+
+  def spend(part, seconds):
+    with clock.during(part):
+      now[0] += seconds
+
+  spend("data", 50.0)  # before the first line: compilation is not counted
+  assert clock.show(10, 2.0) == {}
+  spend("data", 2.0)
+  spend("evaluation", 5.0)
+  now[0] += 3.0  # steps
+  with caplog.at_level(logging.INFO, "nuclr_jax"):
+    found = clock.show(20, 1.0)
+  assert found == pytest.approx(
+    {
+      "pairs_per_second": 16.0,  # 10 steps in 5 s
+      "share/data": 0.2,
+      "share/evaluation": 0.5,
+      "share/saving": 0.0,
+      "share/step": 0.3,
+    }
+  )
+  (line,) = caplog.messages
+  assert "step 20/100 (20 %)  loss 1.0000  2.0 steps/s  16 pairs/s" in line
+  assert "(20 % data, 50 % evaluation)  ETA 1:20" in line
+
+
+def test_a_recorder_continues_where_it_was(tmp_path):
+  for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+    with records.open_recorder(tmp_path, start_step=start) as recorder:
+      for step in steps:
+        recorder.write(step, {"a": step + 10.0 * start})
+        recorder.write_times(step, {"pairs_per_second": 5.0})
+  found = records.read_history(tmp_path)
+  assert [x["a"] for x in found] == [1.0, 2.0, 23.0, 24.0]
+  times = records.read_history(tmp_path, records.TIMES)
+  assert [x["step"] for x in times] == [1, 2, 3, 4]
