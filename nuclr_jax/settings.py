@@ -1,6 +1,8 @@
-"""The keys of a config, and their defaults."""
+"""Configs: files, keys and their defaults."""
 
 from collections.abc import Mapping
+import pathlib
+import runpy
 from typing import Any
 
 from nuclr_jax.types import Sizes
@@ -57,6 +59,65 @@ def blank() -> Any:
     )
   )
   return ConfigDict(given)
+
+
+def folder() -> pathlib.Path:
+  """Where the configs are that came with the library.
+
+  Beside the package in a checkout, inside of it when installed.
+  """
+  here = pathlib.Path(__file__).parent
+  return next(
+    place
+    for place in (here / "configs", here.parent / "configs")
+    if (place / "glyphs.py").exists()
+  )
+
+
+def path_of(given: str) -> str:
+  """A config as a file that exists, if there is one.
+
+  Args:
+    given: A path, or the name of a config of the library, with or without a
+      colon and an argument.
+
+  Example:
+    >>> path_of("glyphs:smoke") == f"{folder()}/glyphs.py:smoke"
+    True
+  """
+  name, colon, argument = given.partition(":")
+  found = pathlib.Path(name)
+  if not found.exists():
+    own = folder() / f"{found.stem}.py"
+    inside = found.parent in (pathlib.Path(), pathlib.Path("configs"))
+    if own.exists() and inside and found.suffix in ("", ".py"):
+      name = str(own)
+  return name + colon + argument
+
+
+def load(given: str) -> Any:
+  """The config that `nuclr train --config=...` would take.
+
+  Args:
+    given: See `path_of`.
+
+  Returns:
+    An `ml_collections.ConfigDict`.
+
+  Raises:
+    ValueError: If there is no such file, or from the config.
+
+  Example:
+    >>> load("glyphs:clip").objective.name
+    'clip'
+  """
+  path, _, argument = path_of(given).partition(":")
+  if not pathlib.Path(path).exists():
+    there = sorted(x.stem for x in folder().glob("*.py"))
+    raise ValueError(
+      f"{path} is no config file; with the library came {', '.join(there)}"
+    )
+  return runpy.run_path(path)["get_config"](argument)
 
 
 def choose(argument: str, *tables: Mapping[str, Any]) -> list[str | None]:

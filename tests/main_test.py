@@ -3,11 +3,14 @@
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
 import pytest
 import tiny_config
+
+from nuclr_jax import doctor, main, settings
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -22,21 +25,22 @@ def nuclr(*args):
   )
 
 
-ERRORS = [
+WRONG = [  # exit code 2
   (
     [],
-    "needs one verb of ingest, convert, train, evaluate, report, "
-    "popularity, embed, export; got none",
+    "needs one verb of ingest, convert, train, evaluate, report, popularity, "
+    "embed, export, doctor; nuclr --help",
   ),
   (["trian"], "got trian"),
+  (["train", "again"], "one verb and flags that begin with --, got "),
   (["train", "--workdir=x"], "train needs --config"),
   (["ingest", "--input=x.tar"], "ingest needs --input and --dataset"),
-  (
-    ["ingest", "--input=no/*.tar", "--dataset=x"],
-    "--input: no/*.tar is not there",
-  ),
   (["train", "--config=configs/glyphs.py"], "--workdir is missing"),
-  (["train", "--config=configs/glyphs.py:clop"], "must be one of"),
+  (["train", "--config=glyphs"], "--workdir is missing"),
+  (
+    ["train", "--config=configs/glyphs.py:clop"],
+    "nuclr: the config's argument must be one of",
+  ),
   (
     ["train", "--config=configs/glyphs.py", "--config.batch_sze=1"],
     'Did you mean "batch_size"',
@@ -48,7 +52,21 @@ ERRORS = [
   (["train", "--config=configs/no.py", "--workdir=x"], "cannot be loaded: "),
   (
     ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
-    "No such file or directory: 'configs/no.py'",
+    "No such file or directory: 'configs/no.py'; with the library came cached",
+  ),
+  (
+    ["report", "--workdir=x", "--hubs=0.5"],
+    "report takes no --hubs; it takes --workdir, --data_dir, --debug",
+  ),
+  (
+    ["report", "--workdir=x", "--config=glyphs", "--config.seed=1"],
+    "report takes no --config",
+  ),
+]
+FAILING = [  # exit code 1
+  (
+    ["ingest", "--input=no/*.tar", "--dataset=x"],
+    "--input: no/*.tar is not there",
   ),
   (["evaluate", "--workdir=missing"], "missing holds no run"),
   (["report", "--workdir=missing"], "missing holds no run"),
@@ -58,6 +76,7 @@ ERRORS = [
     "no.npz cannot be read",
   ),
 ]
+ERRORS = [(2, *x) for x in WRONG] + [(1, *x) for x in FAILING]
 
 # Starting Python takes seconds: one process imports everything, and does each
 # command in a copy of itself.
@@ -87,7 +106,7 @@ def results():
     [sys.executable, "-c", EACH],
     cwd=ROOT,
     env=os.environ | {"NPROC": "2"},
-    input=json.dumps([args for args, _ in ERRORS]),
+    input=json.dumps([args for _, args, _ in ERRORS]),
     capture_output=True,
     text=True,
     check=True,
@@ -98,18 +117,68 @@ def results():
 @pytest.mark.parametrize("number", range(len(ERRORS)))
 def test_errors_say_what_to_do(number, results):
   code, said = results[number]
-  assert code == 1
-  assert ERRORS[number][1] in said
+  expected, _, message = ERRORS[number]
+  assert message in said
+  assert code == expected
   assert "Traceback" not in said
 
 
-def test_help_shows_every_verb():
-  result = nuclr("--help")
-  assert result.returncode == 0
-  for (
-    verb
-  ) in "ingest convert train evaluate report popularity embed export".split():
-    assert f"nuclr {verb}" in result.stdout
+def test_help(capsys):
+  shown = main.overview()
+  for name, verb in main.VERBS.items():
+    assert f"  {name} " in shown
+    for flag in verb.flags:
+      assert f"--{flag}: " in main.help_of(name)
+    assert max(map(len, main.help_of(name).splitlines())) <= 80
+  for words, expected in (
+    (["--help"], shown),
+    (["train", "-h"], "sogclr,smoke"),
+  ):
+    with pytest.raises(SystemExit) as ended:
+      main.parse_flags(["nuclr", *words])
+    assert ended.value.code == 0
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", main.VERBS)
+def test_examples_have_flags_of_their_verb(name):
+  verb = main.VERBS[name]
+  lines = [x for x in verb.example.splitlines() if x[:1].strip()]
+  assert lines
+  for line in lines:
+    program, word, *given = shlex.split(line)
+    assert (program, word) == ("nuclr", name)
+    for flag in given:
+      key = flag.removeprefix("--").split("=")[0].split(".")[0]
+      assert key in verb.flags
+
+
+def test_configs_of_the_library(tmp_path, monkeypatch):
+  folder = str(ROOT / "configs")
+  monkeypatch.chdir(tmp_path)
+  for given in ("glyphs", "configs/glyphs.py", "glyphs.py"):
+    expected = f"{folder}/glyphs.py:smoke"
+    assert settings.path_of(f"{given}:smoke") == expected
+  (tmp_path / "glyphs.py").write_text("")  # one's own goes first
+  assert settings.path_of("glyphs.py:smoke") == "glyphs.py:smoke"
+  assert settings.path_of("mine/glyphs.py") == "mine/glyphs.py"
+
+
+def test_doctor(data_dir, monkeypatch):
+  said = []
+  assert doctor.examine(data_dir=data_dir, show=said.append)
+  assert said[-1] == "all is well"
+  assert all(x.startswith(("ok ", "look ")) for x in said[:-1])
+  assert any("pairs/s" in x for x in said)
+  # What is wrong is said, and everything else is still looked at.
+  monkeypatch.setattr(doctor.tiles, "matmul", lambda a, b: 1.01 * (a @ b))
+  monkeypatch.setattr(doctor, "INPUT", "no_such_library")
+  monkeypatch.setattr(doctor, "_step", lambda: [])
+  said.clear()
+  assert not doctor.examine(data_dir=data_dir, show=said.append)
+  broken = [x for x in said if x.startswith("BROKEN")]
+  assert len(broken) == 2 and said[-1].startswith("2 broken")
+  assert "off by" in broken[0] and "no_such_library" in broken[1]
 
 
 def test_train_evaluate_report(data_dir, tmp_path):
@@ -135,5 +204,8 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert reported.returncode == 0, reported.stderr
   page = (workdir / "report.html").read_text()
   assert "Retrieval on the test split" in page
+  assert "<h2>Health</h2>" in page
+  assert ("warn of nothing" in page) == ("<li class=wrong>" not in page)
   assert "Most popular" not in page  # SogCLR has no zeta
-  assert (workdir / "report" / "curves.png").stat().st_size > 5000
+  for name in ("curves", "health"):
+    assert (workdir / "report" / f"{name}.png").stat().st_size > 5000

@@ -123,7 +123,7 @@ class Glyphs(tfds.core.GeneratorBasedBuilder):
   def _split_generators(self, dl_manager):
     del dl_manager
     glyphs = list(render(self._size))
-    named = {c for font in FONTS for c in _code_points(_font_path(font))}
+    named = {c for font in FONTS for c in _code_points(font_path(font))}
     visible = {glyph.code_point for glyph, _ in glyphs}
     splits = split_characters(named, visible)
     return {
@@ -188,7 +188,7 @@ def render(size: int) -> Iterator[tuple[Glyph, np.ndarray]]:
     `(Glyph, uint8 [size, size])`, ordered by font file and code point.
   """
   for number, font_name in enumerate(FONTS):
-    path = _font_path(font_name)
+    path = font_path(font_name)
     font = ImageFont.truetype(
       path, round(0.62 * size), layout_engine=ImageFont.Layout.BASIC
     )
@@ -210,7 +210,8 @@ def _draw(font, character: str, size: int) -> np.ndarray:
   return np.asarray(image)
 
 
-def _font_path(font_name: str) -> str:
+def font_path(font_name: str) -> str:
+  """Where matplotlib keeps a font file of `FONTS`; FileNotFoundError if not."""
   folder = pathlib.Path(matplotlib.get_data_path()) / "fonts" / "ttf"
   path = folder / f"{font_name}.ttf"
   if not path.exists():
@@ -242,5 +243,5 @@ def _fingerprint(size: int) -> str:
     ).encode()
   )
   for font_name in FONTS:
-    digest.update(pathlib.Path(_font_path(font_name)).read_bytes())
+    digest.update(pathlib.Path(font_path(font_name)).read_bytes())
   return digest.hexdigest()[:12]
