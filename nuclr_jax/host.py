@@ -20,12 +20,16 @@ log = logging.getLogger(__name__)
 def show_progress(*, process: int = 0) -> None:
   """Sends the library's messages to standard error, with the time.
 
-  Of several processes only the first says more than warnings.
+  Of several processes only the first says more than warnings. A second call
+  takes the place of the first.
   """
   handler, name = logging.StreamHandler(), f"[process {process}] "
+  handler.name = "nuclr_jax"
   line = f"%(asctime)s {name if process else ''}%(message)s"
   handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
   logger = logging.getLogger("nuclr_jax")
+  for old in [x for x in logger.handlers if x.name == handler.name]:
+    logger.removeHandler(old)
   logger.addHandler(handler)
   logger.setLevel(logging.WARNING if process else logging.INFO)
   logger.propagate = False
