@@ -22,7 +22,6 @@ from nuclr_jax import markdown, popularity
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "toy_dpm"
-NOTEBOOK = ROOT / "experiments" / "colab" / "popularity_toy.py"
 FIGURES = ("spaces.png", "temperatures.png", "without_constants.png")
 N = toy_risks.EXAMPLE_SIZE  # one size, compiled once
 TAUS = pytest.mark.parametrize("tau", [0.2, 1.0])
@@ -342,32 +341,3 @@ def test_one_command_does_everything(tmp_path, cache):
     assert max(numbers["shape"]["learned"]["mean"]) < 0.1
   for figure in FIGURES:
     assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_notebook_runs_as_a_script(cache):
-  out = run(
-    NOTEBOOK,
-    folder=ROOT,
-    NUCLR_SHORT="1",
-    MPLBACKEND="agg",
-    JAX_COMPILATION_CACHE_DIR=cache,
-  )
-  assert "| learned, maxima (paper) |" in out
-
-
-def test_the_notebook_has_the_cells_of_its_source():
-  text = NOTEBOOK.read_text().split("\n# ---\n", 1)[1]
-  expected = []
-  for cell in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
-    kind, source = cell.split("\n", 1)
-    source = source.strip("\n")
-    if markdown := kind == " [markdown]":
-      source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-    expected.append(("markdown" if markdown else "code", source))
-  notebook = json.loads(NOTEBOOK.with_suffix(".ipynb").read_text())
-  found = [
-    (cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]
-  ]
-  assert found == expected
-  for cell in notebook["cells"]:
-    assert not cell.get("outputs") and not cell.get("execution_count")

@@ -15,20 +15,20 @@
 # ---
 
 # %% [markdown]
-# # Popularities of a toy model
+# # Popularities: exact, learned, and where the truth is known
 #
-# Anchors x are uniform on a half disc, contrasts y in the unit square have
-# density p(y | x) = exp(x . y / tau) / g(x). Here g is known, so that we can
-# see how well NUCLR's learned popularities replace it. This is the study of
-# `experiments/toy_dpm`, whose README says what follows from it.
+# NUCLR learns for every sample a popularity ζ. For embeddings that do not
+# change, the right ζ solve an equation: here they are solved exactly, compared
+# with those that a training learned, and shown. Then a toy model whose
+# popularities are known (`experiments/toy_dpm`, whose README says what follows
+# from it).
 #
 # Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) takes seconds instead of minutes.
+# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
 
 # %%
-"""The toy study of popularities, in pictures."""
+"""Exact and learned popularities, and the toy study, in pictures."""
 
-# ruff: noqa: E402
 import importlib
 import importlib.util
 import os
@@ -45,7 +45,7 @@ ROOT = next(
   (x for x in (HERE, *HERE.parents) if (x / STUDY).is_dir()),
   HERE / "nuclr",
 )
-if not ROOT.exists():
+if not ROOT.exists():  # for the study; the library alone needs no clone
   subprocess.run(["git", "clone", REPOSITORY, ROOT], check=True)
 if importlib.util.find_spec("nuclr_jax") is None:
   install = [sys.executable, "-m", "pip", "install", "--quiet", ROOT]
@@ -53,9 +53,74 @@ if importlib.util.find_spec("nuclr_jax") is None:
   importlib.invalidate_caches()
 sys.path.insert(0, str(ROOT / STUDY))
 
+# %% [markdown]
+# ## A run, and its exact popularities
+#
+# A short training on glyphs. `popularity.solve` takes any embeddings of pairs;
+# `nuclr popularity --workdir=...` does all of this section in one command.
+
 # %%
 import jax
 import matplotlib.pyplot as plt
+import numpy as np
+
+from nuclr_jax import experiment, host, popularity, settings, train
+from nuclr_jax.evaluate import driver
+
+host.show_progress()
+config = settings.load("glyphs:nuclr")
+config.num_epochs = 0.05 if SHORT else 4.0
+config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
+config.data.size = 16 if SHORT else 32
+workdir = pathlib.Path("runs", "popularity")
+train.fit(config, workdir)
+parts, mesh, state = train.load(workdir)
+source = parts.data.train
+some = np.random.default_rng(0).permutation(source.sizes.num_pairs)
+some = np.sort(some[: 500 if SHORT else 10_000])
+with jax.set_mesh(mesh):
+  embed = train.embedder(parts, mesh)(state)
+  pairs = driver.embed_pairs(embed, source, some)
+exact = popularity.solve(
+  pairs.image,
+  pairs.text,
+  image_id=pairs.ids.image,
+  text_id=pairs.ids.text,
+  num_pairs=source.sizes.num_pairs,
+  temperature=experiment.temperature_of(parts.config, state.params),
+)
+print(f"residual {exact.residual:.1e}, iterations {exact.iterations}")
+
+# %% [markdown]
+# ## Learned against exact
+#
+# ζ is unique up to a constant. After a long training the points lie on a line.
+
+# %%
+learned = np.asarray(state.objective.sample.text.zeta)[exact.ids.text]
+figure, axes = plt.subplots(figsize=(4, 4), layout="constrained")
+axes.plot(exact.zeta.text, learned - learned.mean(), ".", markersize=3)
+correlation = np.corrcoef(exact.zeta.text, learned)[0, 1]
+axes.set(title=f"texts: correlation {correlation:.2f}")
+axes.set(xlabel="exact ζ", ylabel="learned ζ")
+plt.show()
+
+# %% [markdown]
+# ## The most and the least popular names
+
+# %%
+order = exact.ids.text[np.argsort(exact.zeta.text)]
+for title, ids in (("most", order[::-1][:8]), ("least", order[:8])):
+  print(f"{title} popular: " + "; ".join(source.captions(ids)))
+
+# %% [markdown]
+# ## The toy model
+#
+# Anchors x are uniform on a half disc, contrasts y in the unit square have
+# density p(y | x) = exp(x . y / tau) / g(x). Here g is known, so that we can
+# see how well popularities replace it.
+
+# %%
 import toy_plots
 import toy_report
 import toy_risks

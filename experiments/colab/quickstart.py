@@ -1,0 +1,151 @@
+# ---
+# jupyter:
+#   jupytext:
+#     cell_metadata_filter: -all
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Quickstart: train on glyphs, look at what came out
+#
+# Pictures of characters in 16 fonts and their Unicode names: real image-text
+# pairs with nothing to download. NUCLR trains on them, retrieves among
+# characters it never saw, and tells which samples are popular. Two to ten
+# minutes on a laptop.
+#
+# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+
+# %%
+"""Trains on glyphs; looks at retrieval and popularities."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+REPOSITORY = ""  # @param {type:"string"}
+SHORT = os.environ.get("NUCLR_SHORT") == "1"
+
+if importlib.util.find_spec("nuclr_jax") is None:
+  source = f"git+{REPOSITORY}"
+  install = [sys.executable, "-m", "pip", "install", "--quiet", source]
+  subprocess.run(install, check=True)
+
+# %%
+import pathlib
+
+import jax
+import matplotlib.pyplot as plt
+import numpy as np
+
+from nuclr_jax import host, records, report, settings, train
+from nuclr_jax.evaluate import retrieval
+
+host.show_progress()
+WORKDIR = pathlib.Path("runs", "quickstart")
+
+# %% [markdown]
+# ## Train
+#
+# A config names the parts and their arguments; every key can be changed. Run
+# the cell again, and the run goes on where it was.
+
+# %%
+config = settings.load("glyphs:nuclr")
+config.num_epochs = 0.05 if SHORT else 4.0
+config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
+config.data.size = 16 if SHORT else 32
+config.eval_every_epochs = config.num_epochs / 4
+config.log_every = 5 if SHORT else 100
+result = train.fit(config, WORKDIR)
+
+# %% [markdown]
+# ## The numbers
+#
+# Recall@1: how often the right one of 1,000 captions (pictures) comes first;
+# chance is 0.1 %. `diagnostics/...` say how the training is doing, see the
+# guide in the documentation.
+
+# %%
+for name, value in result.metrics.items():
+  if name.endswith(("recall@1", "/top1")) or name.startswith("diagnostics"):
+    print(f"{name:45} {value:.3f}")
+
+# %%
+history = records.read_history(WORKDIR)
+figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
+for place, names in zip(
+  axes,
+  (
+    ("train/loss",),
+    ("validation/image_to_text/recall@1", "validation/text_to_image/recall@1"),
+    ("diagnostics/zeta_gain/image", "diagnostics/zeta_gain/text"),
+  ),
+  strict=True,
+):
+  for name in names:
+    rows = [(row["step"], row[name]) for row in history if name in row]
+    place.plot(*zip(*rows, strict=True), marker=".", label=name)
+  place.set_xlabel("step")
+  place.legend(fontsize=7)
+plt.show()
+
+# %% [markdown]
+# ## Retrieval
+#
+# Pictures that the model has not seen, and the three names it finds most
+# similar.
+
+# %%
+parts, mesh, state = train.load(WORKDIR)
+test = parts.data.sets["test"]
+with jax.set_mesh(mesh):
+  embed = train.embedder(parts, mesh)(state)
+  image, text = embed.image(test.image), embed.text(test.captions)
+best = np.concatenate(
+  [np.argsort(-sim)[:, :3] for _, sim in retrieval.similarities(image, text)]
+)
+shown = np.random.default_rng(0).permutation(len(image))[:8]
+figure, axes = plt.subplots(2, 4, figsize=(12, 5), layout="constrained")
+for place, i in zip(axes.ravel(), shown, strict=True):
+  place.imshow(np.squeeze(test.image[i]), cmap="gray")
+  place.set_axis_off()
+  place.set_title("\n".join(test.captions[j] for j in best[i]), fontsize=7)
+plt.show()
+
+# %% [markdown]
+# ## Popularity
+#
+# ζ of a sample is high where many anchors find it similar. The pictures of
+# the highest and the lowest learned ζ:
+
+# %%
+zeta = np.asarray(state.objective.sample.image.zeta)
+zeta = zeta[: parts.data.train.sizes.num_images]
+order = np.argsort(zeta)
+figure, axes = plt.subplots(2, 10, figsize=(12, 3), layout="constrained")
+for row, ids in zip(axes, (order[::-1][:10], order[:10]), strict=True):
+  pictures = parts.data.train.fetch(ids).image
+  for place, i, picture in zip(row, ids, pictures, strict=True):
+    place.imshow(np.squeeze(picture), cmap="gray")
+    place.set_axis_off()
+    place.set_title(f"{zeta[i]:+.3f}", fontsize=8)
+plt.show()
+
+# %% [markdown]
+# ## The report
+#
+# Everything on one page, with galleries: `runs/quickstart/report.html`.
+
+# %%
+print(report.write(WORKDIR))
