@@ -1,6 +1,7 @@
 # make demo: train NUCLR on the embedded data, report, exact popularities.
 # make test: every check, as CI runs it.
 # Both make a virtual environment in .venv first.
+# make docs: the documentation, into site/.
 # make parity: the encoders against PyTorch's, in an environment of its own.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
@@ -9,19 +10,22 @@ PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 WORKDIR ?= runs/demo
 BIN := .venv/bin
 
-.PHONY: demo test lint parity
+.PHONY: demo test lint docs parity
 
 demo: .venv/demo.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
-test: .venv/test.stamp lint
+test: .venv/test.stamp lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+docs: .venv/test.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 parity: .venv-parity/parity.stamp
 	cd experiments/parity && ../../.venv-parity/bin/python parity.py \
