@@ -196,11 +196,11 @@ def temperature_of(config: Config, params: Params) -> float:
 
 def _terms(config) -> dict[str, Objective]:
   """What is added to the objective; those of weight 0 are left out."""
-  return {
-    name: scale(factories.call("terms", TERMS, given | {"name": name}), weight)
+  found = {
+    name: (factories.call("terms", TERMS, given | {"name": name}), weight)
     for name, weight, given in _weighted(config)
-    if weight
   }
+  return {name: scale(*term) for name, term in found.items() if term[1]}
 
 
 def _weighted(config):
@@ -209,7 +209,10 @@ def _weighted(config):
     given = dict(spec)
     if "weight" not in given:
       raise ValueError(f"config.terms.{name} lacks weight; 0 = without it")
-    yield name, given.pop("weight"), given
+    weight = given.pop("weight")
+    if weight < 0:
+      raise ValueError(f"terms.{name}.weight must be at least 0, got {weight}")
+    yield name, weight, given
 
 
 def _warm_start(config, data) -> dict[str, Sides]:
@@ -270,11 +273,10 @@ def _check_blocks(spec, data) -> None:
 
 def _check_views_differ(config) -> None:
   """Raises ValueError if nothing makes two views of a sentence."""
-  if (
-    config["data"]["name"] != "sentences" or config["model"]["name"] != "views"
-  ):
+  names = (config["data"]["name"], config["model"]["name"])
+  if names != ("sentences", "views"):
     return
-  encoder = dict(config["model"].get("encoder", {}))
+  encoder = config["model"].get("encoder", {})
   factory = ENCODERS.get(encoder.get("name"))
   if factory is None:
     return  # the model says so

@@ -55,7 +55,7 @@ def blank() -> Any:
   )
   given["terms"] = dict(
     difference_alignment=dict(
-      weight=0.0, differences="chain", norm="l2", labels=True
+      weight=0.0, differences="chain", norm="l2", labels=False
     )
   )
   return ConfigDict(given)

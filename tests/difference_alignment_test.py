@@ -55,7 +55,7 @@ def value_and_grad(objective, pairs):
 @pytest.mark.parametrize("label", [None, LABEL], ids=["ids", "labels"])
 def test_value_and_gradient_against_loops(norm, differences, label, x64):
   objective = objectives.difference_alignment(
-    differences=differences, norm=norm
+    differences=differences, norm=norm, labels=True
   )
   pairs = some(label=label)
   kind = pairs.pair_id if label is None else label
@@ -77,12 +77,12 @@ def test_value_and_gradient_against_loops(norm, differences, label, x64):
 
 
 def test_without_leave_labels_are_not_used(x64):
-  objective = objectives.difference_alignment(labels=False)
+  objective = objectives.difference_alignment()
   found, _ = value_and_grad(objective, some(label=LABEL))
-  expected, _ = value_and_grad(objectives.difference_alignment(), some())
+  expected, _ = value_and_grad(objective, some())
   np.testing.assert_allclose(found, expected, rtol=1e-12)
   other, _ = value_and_grad(
-    objectives.difference_alignment(), some(label=LABEL)
+    objectives.difference_alignment(labels=True), some(label=LABEL)
   )
   assert abs(other - found) > 1e-3
 

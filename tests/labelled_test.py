@@ -325,8 +325,12 @@ def test_unseen_classes_and_alignment(tmp_path):
       r"unknown keys \['tile'\] of terms",
     ),
     (
-      {"terms": {"difference_alignment": {"weight": 1.0, "norm": "l3"}}},
+      {"terms": {"difference_alignment": {"weight": 0.0, "norm": "l3"}}},
       "norm must be one of",
+    ),
+    (
+      {"terms": {"difference_alignment": {"weight": -1.0}}},
+      "weight must be at least 0, got -1",
     ),
   ],
 )
@@ -364,8 +368,10 @@ class TestWrongData:
   @pytest.mark.parametrize(
     ("changes", "message"),
     [
-      ({"ways": (1, 2)}, r"ways must be at least 2, got \[1\]"),
-      ({"num_negatives": (0,)}, r"num_negatives must be at least 1, got \[0\]"),
+      ({"ways": (1, 2)}, r"ways must be whole .* at least 2, got \[1\]"),
+      ({"ways": (2, 2.5)}, r"ways must be whole .* got \[2.5\]"),
+      ({"num_negatives": (0,)}, r"at least 1 and at most 5000, got \[0\]"),
+      ({"num_negatives": (6000,)}, r"at most 5000, got \[6000\]"),
       ({"test": "cifar10:test"}, "digits brings validation and test"),
       ({"train": "mine:train", "test": "mine:train"}, "are the same pictures"),
       ({"train": "mine:test"}, "are the same pictures"),
@@ -402,6 +408,19 @@ class TestWrongData:
     )
     with pytest.raises(ValueError, match=r"in one only: \[1\]; leave"):
       self.build(train="mine:train", data_dir=tmp_path)
+
+  def test_too_few_classes_or_pictures(self, tmp_path):
+    given = self.folder(tmp_path / "one", train="a", test="a")
+    with pytest.raises(ValueError, match=r"has 1 class.*at least 2 are"):
+      self.build(**given)
+    given = self.folder(tmp_path / "two", train="ab", test="ab")
+    with pytest.raises(ValueError, match=r"has 2 class.*at least 4 are"):
+      self.build(**given, unseen=True)
+    for name in "ab":
+      for i in (1, 2):
+        (tmp_path / "two" / "mine" / "test" / name / f"{i}.png").unlink()
+    with pytest.raises(ValueError, match="no class has two pictures"):
+      self.build(**given)
 
   @pytest.mark.parametrize("name", ["curl", "quick_thought"])
   def test_blocks_of_the_objective_are_those_of_the_data(self, name):

@@ -105,7 +105,6 @@ def test_many_negatives_against_a_simulation():
   x, label, rho = some(9, sizes=(4, 6, 5))
   rng, w = np.random.default_rng(0), draw(label, rho)
   i = rng.choice(len(x), 200_000, p=w / w.sum())
-  j = np.array([rng.permutation(np.flatnonzero(label == c))[0] for c in label])
   j = np.take_along_axis(  # a positive for each anchor
     np.stack([np.resize(np.flatnonzero(label == c), 60) for c in range(3)])[
       label[i]
@@ -181,9 +180,6 @@ def test_averages_over_all_tasks(loss, ways):
         weight = 1 / np.sum(label == c)
         expected["loss"].append((weight, plain(v, loss)))
         expected["accuracy"].append((weight, float(min(v) > 0)))
-  mean = {
-    k: np.average(*zip(*[x[::-1] for x in v], strict=True)) for k, v in ()
-  }
   mean = {
     k: np.average([x for _, x in v], weights=[w for w, _ in v])
     for k, v in expected.items()
@@ -488,6 +484,10 @@ def test_errors():
   for change, message in (
     (dict(ways=1), r"ways must be in \[2, 3\], got 1"),
     (dict(ways=4), r"ways must be in \[2, 3\], got 4"),
+    (
+      dict(scores=np.ones((6, 1)), label=np.zeros(6, int), ways=2),
+      "two classes or more are needed",
+    ),
     (dict(ways=3, probability=rho), "two ways only"),
     (dict(ways=2, scores=np.ones((6, 2))), r"\[6, 3\], got \[6, 2\]"),
   ):
@@ -495,6 +495,12 @@ def test_errors():
       latent_classes.average_loss(
         **(dict(scores=mean_scores(x, label), label=label) | change)
       )
+  for call, message in (
+    (lambda: latent_classes.collision(rho, 0), "num_negatives must be"),
+    (lambda: bounds.of_average_task(1.0, 2, 1, 3), "3 of 2 classes"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      call()
   with pytest.raises(ValueError, match="not finite"):
     one = np.ones((1, 2))
     losses.expected(one * np.inf, one, one, loss="logistic")

@@ -71,6 +71,22 @@ def test_losses_and_bounds(digits):
   assert evaluate(embed()) == evaluate(embed())  # the same rows
 
 
+def test_what_has_no_number_is_left_out(digits, caplog):
+  """Fewer draws than classes have no bound; huge features take too long."""
+  evaluate = latent.losses_evaluator(
+    digits[0], "digits", num_negatives=(1, 5), max_rows=60
+  )
+  found = evaluate(embed())
+  assert "classes_digits/unsupervised_5" in found
+  assert "classes_digits/bound_5" not in found
+  assert all(np.isfinite(list(found.values())))
+  image = lambda x: 1e3 * embed().outputs.image(x)
+  large = evaluate(embed()._replace(outputs=Sides(image, None)))
+  assert "classes_digits/unsupervised_1" in large
+  assert "classes_digits/unsupervised_5" not in large
+  assert "L_un of 5 negatives is left out" in caplog.text
+
+
 def test_every_class_keeps_its_share():
   label = np.repeat([0, 1, 5], [600, 300, 1])
   rows = latent._some(label, 90, 0)

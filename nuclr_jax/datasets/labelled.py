@@ -7,6 +7,7 @@ import numpy as np
 
 from nuclr_jax.datasets.base import Data
 from nuclr_jax.evaluate import driver, latent
+from nuclr_jax.latent_classes import bounds
 
 SCORES = ("classes", "recall", "losses", "variation", "probe")
 WITHOUT_TRAINING = ("recall", "variation")  # need no pictures of the classes
@@ -73,8 +74,13 @@ def labelled(
     if name not in SCORES:
       raise ValueError(f"scores must be among {SCORES}, got {name!r}")
   _check_numbers("ways", ways, 2)
-  _check_numbers("num_negatives", num_negatives, 1)
+  _check_numbers("num_negatives", num_negatives, 1, bounds.MAX_DRAWS)
   splits = _read(train, validation, test, size=size, data_dir=data_dir)
+  there, needed = int(splits["train"].label.max()) + 1, 4 if unseen else 2
+  if there < needed:
+    raise ValueError(
+      f"{train} has {there} class(es), at least {needed} are needed"
+    )
   splits = pictures.part(splits, classes=classes)
   if unseen:
     splits = pictures.unseen(splits)
@@ -159,9 +165,12 @@ def _in_colours(image: np.ndarray, channels: int) -> np.ndarray:
   return image
 
 
-def _check_numbers(name: str, values: tuple[int, ...], least: int) -> None:
-  if wrong := [x for x in values if x < least]:
-    raise ValueError(f"{name} must be at least {least}, got {wrong}")
+def _check_numbers(name, values, least, most=np.inf) -> None:
+  if wrong := [x for x in values if not least <= x <= most or x != int(x)]:
+    upto = f" and at most {most}" if most < np.inf else ""
+    raise ValueError(
+      f"{name} must be whole numbers of at least {least}{upto}, got {wrong}"
+    )
 
 
 def _evaluators(

@@ -1,6 +1,7 @@
 """Latent-class scores of a model: mean classifiers, losses and their bounds."""
 
 from collections.abc import Sequence
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,11 @@ from nuclr_jax.evaluate.driver import Embed, Evaluator, LabelledSet
 from nuclr_jax.latent_classes import bounds
 from nuclr_jax.types import Metrics, Pairs
 
+log = logging.getLogger(__name__)
+
 FEW = 5  # labelled rows of a class, for mu-5
 MAX_ROWS = 1_000  # that losses and bounds are computed of
+LARGEST_RANGE = 2_000.0  # of similarities, for losses of several negatives
 
 
 def classifiers_evaluator(
@@ -93,7 +97,9 @@ def losses_evaluator(
   Args:
     data: Labelled rows.
     name: Of the data set.
-    num_negatives: Values of N; those besides 1 get a `bound_<N>`.
+    num_negatives: Values of N; those besides 1 get a `bound_<N>`, if N draws
+      can hit every class. They are left out, with a warning, where similarities
+      range over more than `LARGEST_RANGE`: exact values would take minutes.
     max_rows: How many rows are taken.
     seed: Decides which.
   """
@@ -119,12 +125,16 @@ def losses_evaluator(
     }
     for n in num_negatives:
       loss = split.total
+      if n > 1 and 2 * high**2 > LARGEST_RANGE:
+        message = "%s: norms up to %.3g; L_un of %d negatives is left out"
+        log.warning(message, name, high, n)
+        continue
       if n > 1:
         loss = latent_classes.unsupervised_loss(
           x, label, num_negatives=n, **kind
         )
       found[f"unsupervised_{n}"] = loss
-      if n > 1:
+      if n > 1 and n >= len(rho):
         found[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
     return {f"classes_{name}/{k}": v for k, v in found.items()}
 
@@ -139,10 +149,15 @@ def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
   Args:
     data: Labelled rows.
     name: Of the data set.
+
+  Raises:
+    ValueError: If no class has two rows.
   """
+  rows = np.flatnonzero(np.bincount(data.label)[data.label] > 1)
+  if not len(rows):
+    raise ValueError(f"{name}: no class has two pictures to be recalled")
 
   def evaluate(embed: Embed) -> Metrics:
-    rows = np.flatnonzero(np.bincount(data.label)[data.label] > 1)
     x = embed.outputs.image(data.image[rows])
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     scores = retrieval.same_class_recall(x, data.label[rows])
@@ -155,6 +170,8 @@ def variation_evaluator(
   data: LabelledSet, name: str, *, max_rows: int = MAX_ROWS, seed: int = 0
 ) -> Evaluator:
   """How consistent differences are: `objectives.difference_alignment`'s value.
+
+  Of differences between classes, whether or not the run learns from labels.
 
   As `classes_<name>/variation_<chain or star>`, in units of the mean norm of
   what the objective sees, in a random order; star is the mean distance. 0 if
@@ -176,7 +193,9 @@ def variation_evaluator(
     x /= jnp.maximum(jnp.mean(jnp.linalg.norm(x, axis=1)), 1e-30)
     pairs, found = Pairs(x, x, jnp.arange(len(x)), label=label), {}
     for differences in ("chain", "star"):
-      term = objectives.difference_alignment(differences=differences)
+      term = objectives.difference_alignment(
+        differences=differences, labels=True
+      )
       found[differences], _ = term.apply(*term.init(), pairs)
     return found
 

@@ -111,10 +111,10 @@ def of_average_task(
 
   Reference: Merad et al., Proposition 1.
   """
-  if min(num_classes, ways) < 2 or num_negatives < 1:
+  if not 2 <= ways <= num_classes or num_negatives < 1:
     raise ValueError(
-      "num_classes and ways must be at least 2 and num_negatives at least 1, "
-      f"got {num_classes}, {ways} and {num_negatives}"
+      "ways must be in [2, num_classes] and num_negatives at least 1, got "
+      f"{ways} of {num_classes} classes and {num_negatives}"
     )
   tau = float(num_classes) ** -num_negatives
   rest = unsupervised - tau * np.log(num_negatives + 1)

@@ -73,6 +73,8 @@ def collision(
   Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
   """
   rho = check(probability)
+  if num_negatives < 1:
+    raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
   return float(np.sum(rho ** (num_negatives + 1)))
 
 

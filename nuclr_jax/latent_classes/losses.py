@@ -72,8 +72,8 @@ def expected(
   turns the expectation over N draws into the N-th power of
   psi(t) = E[exp(-t exp(s_-))], a sum over the rows; with t = exp(z) the
   trapezoid rule is exact to rounding. A single negative needs the sum over
-  positives and negatives only. Float64; rows times some hundred operations for
-  each anchor.
+  positives and negatives only. Float64; for each anchor rows times some hundred
+  operations, more in proportion to the range of its similarities beyond 10.
 
   Args:
     similarity: Of anchors to rows.

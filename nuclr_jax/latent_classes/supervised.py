@@ -199,10 +199,12 @@ def _own_and_others(scores, label):
   scores, classes = np.asarray(scores, np.float64), int(label.max()) + 1
   if not np.isfinite(scores).all():
     raise ValueError("scores are not finite")
-  if scores.shape != (len(label), classes) or classes < 2:
+  if classes < 2:
+    raise ValueError("two classes or more are needed, the labels have one")
+  if scores.shape != (len(label), classes):
     raise ValueError(
-      f"scores must be [rows, classes] with two classes or more, here "
-      f"[{len(label)}, {classes}], got {list(scores.shape)}"
+      f"scores must be [rows, classes], here [{len(label)}, {classes}], got "
+      f"{list(scores.shape)}"
     )
   wrong = np.arange(classes - 1)[None] + (
     np.arange(classes - 1)[None] >= label[:, None]

@@ -12,7 +12,7 @@ DIFFERENCES, NORMS = ("chain", "star"), ("l2", "l1")
 
 
 def difference_alignment(
-  *, differences: str = "chain", norm: str = "l2", labels: bool = True
+  *, differences: str = "chain", norm: str = "l2", labels: bool = False
 ) -> base.Objective:
   r"""The cross-total-variation of a batch's first-order differences.
 
@@ -29,7 +29,7 @@ def difference_alignment(
            distance of the batch, no second-order difference
 
   w_j is 0 for a difference within a class (`Pairs.label`; without labels, or
-  with `labels=False`, of a thing with itself by its ids) and 1 otherwise. The
+  unless `labels`, of a thing with itself by its ids) and 1 otherwise. The
   paper sums where this takes the mean, so that the weight of the term does not
   depend on the batch size; 0.5 is the paper's.
 
@@ -40,8 +40,7 @@ def difference_alignment(
   Args:
     differences: "chain" or "star".
     norm: Of M_j - M_k, "l2" or "l1".
-    labels: Whether labels of a batch are used; give False to hosts that learn
-      without.
+    labels: Whether labels of a batch are used: for hosts that learn from them.
 
   Returns:
     An `Objective` without params and state; metric `variation`, its value
