@@ -10,7 +10,7 @@ VIEWS = ("ntxent", "swav")  # of two views
 WEIGHTS = (0.0, 0.1, 0.5)
 SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # Table 9
 WEIGHT = "terms.difference_alignment.weight"
-LABELS = "terms.difference_alignment.labels"  # not for hosts without them
+LABELS = "terms.difference_alignment.labels"  # for hosts that learn from them
 VIEW_PARTS, CLASS_PARTS = ("batches", "sweep", "curves"), ("unseen",)
 
 
@@ -84,6 +84,7 @@ def _unseen(data, size):
         "data.positive": "class",
         "data.scores": ("recall", "variation"),
         WEIGHT: weight,
+        LABELS: True,
       },
     )
     for host in HOSTS
