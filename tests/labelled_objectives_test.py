@@ -378,3 +378,18 @@ def test_labels_are_needed():
     objective = make(num_classes=3, dim=DIM)
     with pytest.raises(ValueError, match="needs labels"):
       loss_of(objective, some())
+
+
+@pytest.mark.parametrize(
+  "name", ["proxy_anchor", "arcface", "sphereface", "softmax"]
+)
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_out_of_range_gives_nan(name, label):
+  """As an id does; a run stops then."""
+  objective = getattr(objectives, name)(num_classes=3, dim=4)
+  params, state = objective.init()
+  for last, wrong in ((2, False), (label, True)):
+    labels = jnp.array([0, 1, 2, last])
+    pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4), label=labels)
+    loss, _ = objective.apply(params, state, pairs)
+    assert bool(jnp.isnan(loss)) == wrong

@@ -46,7 +46,7 @@ def softmax(*, num_classes: int, dim: int, seed: int = 0) -> base.Objective:
   """
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs)
+    x, label = samples(pairs, num_classes)
     logits = tiles.matmul(x, params["classes"].T)
     log_p = jax.nn.log_softmax(logits, axis=1)
     own = jnp.take_along_axis(log_p, label[:, None], axis=1)
@@ -165,7 +165,7 @@ def _softmax(of_own, scale, *, num_classes, dim, seed) -> base.Objective:
   """Cross-entropy of scaled cosines; that of the row's class is changed."""
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs)
+    x, label = samples(pairs, num_classes)
     cosine = tiles.matmul(unit_norm(x), unit_norm(params["classes"]).T)
     own = jnp.equal(label[:, None], jnp.arange(num_classes)[None])
     logits = scale(x) * jnp.where(own, of_own(cosine), cosine)

@@ -103,7 +103,7 @@ def proxy_anchor(
   margin = checks.weight("margin", margin)
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs)
+    x, label = samples(pairs, num_classes)
     s = tiles.matmul(unit_norm(x), unit_norm(params["proxies"]).T)
     own = jnp.equal(label[:, None], jnp.arange(num_classes)[None])
 
@@ -125,15 +125,17 @@ def proxy_anchor(
   )
 
 
-def samples(pairs: Pairs):
-  """All rows of both sides and their labels."""
+def samples(pairs: Pairs, num_classes: int):
+  """All rows of both sides and their labels; NaN for a label out of range."""
   if pairs.label is None:
     raise ValueError(
       "this objective needs labels; use a data set that brings them, such as "
       "config.data.name = 'labelled'"
     )
-  both = pairwise.embeddings(pairs)
-  return jnp.concatenate(both), jnp.tile(pairs.label, 2)
+  x = jnp.concatenate(pairwise.embeddings(pairs))
+  label = jnp.tile(pairs.label, 2)
+  known = (label >= 0) & (label < num_classes)
+  return jnp.where(known[:, None], x, jnp.nan), label
 
 
 def first_rows(name: str, count: int, dim: int, seed: int) -> Params:
