@@ -10,19 +10,17 @@ nuclr train --config=configs/cached.py --workdir=runs/cached \
 The argument after a colon is a name in `ALGORITHMS` of `configs/cc3m.py`.
 """
 
-import importlib.util
 import pathlib
 
 from ml_collections import ConfigDict
+
+from nuclr_jax import settings
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
-  spec = importlib.util.spec_from_file_location("cc3m", path)
-  cc3m = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(cc3m)
-  config = cc3m.get_config(arg)
+  config = settings.load(f"{path}:{arg}")
   config.data = ConfigDict(
     dict(name="embeddings", train="cached/train", validation=(), test=())
   )

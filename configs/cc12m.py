@@ -6,19 +6,17 @@ nuclr train --config=configs/cc12m.py --workdir=runs/cc12m
 The argument after a colon is that of `configs/cc3m.py`.
 """
 
-import importlib.util
 import pathlib
 
 from ml_collections import ConfigDict
+
+from nuclr_jax import settings
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
-  spec = importlib.util.spec_from_file_location("cc3m", path)
-  cc3m = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(cc3m)
-  config = cc3m.get_config(arg)
+  config = settings.load(f"{path}:{arg}")
   if config.data.train == "cc3m":  # not the smoke run
     config.data.train = "cc12m"
     if config.objective.get("zeta_init"):

@@ -171,10 +171,9 @@ def parse_flags(argv: list[str]) -> list[str]:
       options.CONFIG.value.keys()  # fails if the file could not be loaded
   except OSError as error:
     *_, reason = str(error).strip().splitlines()
-    there = sorted(x.stem for x in settings.folder().glob("*.py"))
     _stop(
       f"the config file cannot be loaded: {reason.strip()}; with the library "
-      f"came {', '.join(there)}"
+      f"came {', '.join(settings.names())}"
     )
   except flags.Error as error:
     *_, reason = str(error).strip().splitlines()

@@ -74,6 +74,11 @@ def folder() -> pathlib.Path:
   )
 
 
+def names() -> list[str]:
+  """The names of these configs."""
+  return sorted(path.stem for path in folder().glob("*.py"))
+
+
 def path_of(given: str) -> str:
   """A config as a file that exists, if there is one.
 
@@ -113,9 +118,8 @@ def load(given: str) -> Any:
   """
   path, _, argument = path_of(given).partition(":")
   if not pathlib.Path(path).exists():
-    there = sorted(x.stem for x in folder().glob("*.py"))
     raise ValueError(
-      f"{path} is no config file; with the library came {', '.join(there)}"
+      f"{path} is no config file; with the library came {', '.join(names())}"
     )
   return runpy.run_path(path)["get_config"](argument)
 

@@ -95,9 +95,10 @@ def fit(
     restore.write_keys(workdir, parts)
     train_state = restore.start(parts, mesh, manager)
     done = workdir / records.METRICS
+    diagnose = diagnostics.of_run(parts, mesh)  # compiles once
     if int(train_state.step) < parts.num_steps:
       train_state = _train(
-        parts, mesh, manager, workdir, train_state, meta, offer
+        parts, mesh, manager, workdir, train_state, meta, offer, diagnose
       )
     elif done.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
@@ -105,7 +106,7 @@ def fit(
     if int(train_state.step) < parts.num_steps:
       return Result(train_state, {}, False)
     metrics = evaluate(parts, mesh, train_state)
-    metrics |= diagnostics.of_run(parts, mesh)(train_state)
+    metrics |= diagnose(train_state)
     offer(parts.num_steps, train_state, metrics)
   step = parts.num_steps
   with records.open_recorder(workdir, start_step=step) as recorder:
@@ -178,7 +179,7 @@ def _parts(parts, config, data_dir, *, fresh, data=None) -> Experiment:
 
 
 def _train(
-  parts, mesh, manager, workdir, train_state, meta, offer
+  parts, mesh, manager, workdir, train_state, meta, offer, diagnose
 ) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
   config, first, last = parts.config, int(train_state.step), parts.num_steps
@@ -193,7 +194,9 @@ def _train(
     _batches(parts, mesh, first) as batches,
     processes.stop_on_signal() as stop_requested,
   ):
-    validate = _make_validate(parts, mesh, recorder.write, make_embed, offer)
+    validate = _make_validate(
+      parts, make_embed, diagnose, recorder.write, offer
+    )
     # Before the first step, to find a wrong name early; later, if the run was
     # killed between a checkpoint and the validation of the same step.
     due = config["keep_best"] if first == 0 else _every(period, first)
@@ -235,19 +238,18 @@ def _train(
   return train_state
 
 
-def _make_validate(parts, mesh, write, make_embed, offer):
+def _make_validate(parts, make_embed, diagnose, write, offer):
   """Makes `validate(step, train_state)`, which records scores and offers them.
 
   Besides those of the split validation there are diagnostics.
   """
-  measure = diagnostics.of_run(parts, mesh)
 
   def validate(step, train_state):
     evaluators = parts.data.evaluators["validation"]
     scores = driver.run(evaluators, make_embed(train_state), "validation")
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
-    scores |= measure(train_state)
+    scores |= diagnose(train_state)
     write(step, scores)
     offer(step, train_state, scores)
 

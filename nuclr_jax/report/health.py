@@ -1,13 +1,16 @@
 """How a training went: diagnostics, alarms, and what its time was spent on."""
 
+from collections.abc import Mapping, Sequence
 import html
 import pathlib
 
 from matplotlib.figure import Figure
 
-from nuclr_jax import alarms, records
+from nuclr_jax import alarms
 from nuclr_jax.report import page
 from nuclr_jax.types import Sides
+
+History = Sequence[Mapping[str, float]]
 
 PREFIX = "diagnostics/"
 # A panel each: of one number of both sides, its title and its limits.
@@ -21,17 +24,16 @@ PANELS = {
 
 
 def section(
-  workdir: pathlib.Path, plots: pathlib.Path, *, batch_size: int
+  history: History, times: History, plots: pathlib.Path, *, batch_size: int
 ) -> str:
   """The section of a report; empty if the run has recorded nothing.
 
   Args:
-    workdir: Of the run.
+    history: Of the run, see `records.read_history`.
+    times: Likewise.
     plots: Folder for the plots.
     batch_size: Of the run.
   """
-  history = records.read_history(workdir)
-  times = records.read_history(workdir, records.TIMES)
   panels = [("gradient norm", ["train/gradient_norm"], None, history)]
   for name, (title, limits) in PANELS.items():
     names = [f"{PREFIX}{name}/{side}" for side in Sides._fields]

@@ -45,10 +45,14 @@ def write(
   parts, mesh, state = train.load(workdir, data_dir=data_dir, parts=parts)
   plots = workdir / "report"
   plots.mkdir(exist_ok=True)
+  history = records.read_history(workdir)
+  times = records.read_history(workdir, records.TIMES)
   sections = [
     _metrics(workdir),
-    _curves(records.read_history(workdir), plots),
-    health.section(workdir, plots, batch_size=parts.config["batch_size"]),
+    _curves(history, plots),
+    health.section(
+      history, times, plots, batch_size=parts.config["batch_size"]
+    ),
     _sample_state(parts, state, plots),
     _retrieval(parts, mesh, state),
     _config(parts),
