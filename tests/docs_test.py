@@ -1,5 +1,6 @@
 """What README and documentation say is so: commands, lines of code, links."""
 
+import doctest
 import functools
 import importlib
 import importlib.util
@@ -8,6 +9,7 @@ import pathlib
 import re
 import shlex
 
+import griffe
 import pytest
 
 from nuclr_jax import main, settings
@@ -15,9 +17,16 @@ from nuclr_jax import main, settings
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-SPEC = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
-hooks = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(hooks)
+
+
+def load(name):
+  spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+hooks, equations = load("hooks"), load("equations")
 
 
 def name_of(page):
@@ -105,6 +114,22 @@ def test_the_reference_has_all_public_names(name):
     hidden = (folder / f"{public}.py").exists()
     if hidden and not inspect.ismodule(getattr(package, public)):
       assert f"::: nuclr_jax.{name}.{public}.{public}\n" in text
+
+
+def test_examples_of_the_code_of_the_pages():
+  found = doctest.testmod(equations)
+  assert found.attempted and not found.failed
+
+
+def test_the_reference_has_examples_and_fields():
+  extensions = griffe.Extensions(equations.Equations())
+  package = griffe.load(
+    "nuclr_jax.objectives", search_paths=[ROOT], extensions=extensions
+  )
+  fields = package["base.Rows"].docstring.value
+  assert "  pair: leaves [num_pairs, ...], read at `pair_id`\n" in fields
+  parsed = package["clip.clip"].docstring.parse("google")
+  assert griffe.DocstringSectionKind.examples in {x.kind for x in parsed}
 
 
 def test_packages_are_those_of_the_folders():
