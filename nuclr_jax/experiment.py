@@ -15,7 +15,7 @@ import optax
 
 from nuclr_jax import factories, sharding
 from nuclr_jax.datasets import DATASETS, Data, Inputs, inputs_of
-from nuclr_jax.hooks import Hook, refresh_popularity
+from nuclr_jax.hooks import Hook, check_has_zeta, refresh_popularity
 from nuclr_jax.models import ENCODERS, MODELS, Model, microbatched
 from nuclr_jax.objectives import (
   OBJECTIVES,
@@ -24,10 +24,11 @@ from nuclr_jax.objectives import (
   regularize,
   scale,
 )
+from nuclr_jax.objectives import temperature as temperatures
 from nuclr_jax.optimizer import held, is_frozen, make_optimizer
 from nuclr_jax.popularity.files import load_zeta
 from nuclr_jax.settings import Config, complete
-from nuclr_jax.types import Params, Sides
+from nuclr_jax.types import Params
 
 
 class Experiment(NamedTuple):
@@ -77,18 +78,30 @@ def build(
       f"{config['batch_size']}, {sizes.num_pairs} training pairs"
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
-  warm_start = _warm_start(config, data) if fresh else {}
   _check_blocks(config["objective"], data)
   classes = data.num_classes
-  objective = factories.call(
-    "objective",
-    OBJECTIVES,
-    config["objective"] | warm_start,
-    span,
-    dim=config["model"].get("dim"),
-    **({} if classes is None else {"num_classes": classes}),
-    **sizes._asdict(),
-  )
+
+  def make(spec):
+    return factories.call(
+      "objective",
+      OBJECTIVES,
+      spec,
+      span,
+      dim=config["model"].get("dim"),
+      **({} if classes is None else {"num_classes": classes}),
+      **sizes._asdict(),
+    )
+
+  objective = make(config["objective"])
+  if fresh and config["warm_start"] is not None:
+    check_has_zeta("warm_start", objective)
+    zeta = load_zeta(
+      config["warm_start"],
+      sizes,
+      temperature=temperature_of(config, {"objective": {}}),
+      fingerprint=data.train.fingerprint,
+    )
+    objective = make(config["objective"] | {"zeta_init": zeta})
   if terms := _terms(config):
     objective = regularize(objective, **terms)
   return Experiment(
@@ -182,16 +195,22 @@ def temperature_of(config: Config, params: Params) -> float:
   Raises:
     ValueError: If its objective has none, or one for each sample.
   """
-  if "log_scale" in params["objective"]:
-    return float(np.exp(-np.asarray(params["objective"]["log_scale"])))
-  spec = config["objective"]
-  known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
-  if "temperature" not in known or spec.get("temperature_learning_rate"):
+  name, learned = config["objective"]["name"], params["objective"]
+  known = inspect.signature(OBJECTIVES[name]).parameters
+  given = {key: x.default for key, x in known.items()} | config["objective"]
+  if name == "siglip":
+    return float(np.exp(-np.asarray(learned["log_scale"])))
+  if (
+    "temperature" not in known
+    or given.get("temperature_learning_rate") is not None
+    or name == "swav"  # its temperature is of prototypes, not of pairs
+  ):
     raise ValueError(
-      f"the objective {spec['name']} has no single temperature; choose one "
-      "with --temperature (nuclr popularity, nuclr evaluate --hubs)"
+      f"the objective {name} has no single temperature; choose one with "
+      "--temperature (nuclr popularity, nuclr evaluate --hubs)"
     )
-  return float(spec.get("temperature", known["temperature"].default))
+  first = float(given["temperature"])
+  return float(temperatures.one_for_all(learned, first))
 
 
 def _terms(config) -> dict[str, Objective]:
@@ -215,17 +234,6 @@ def _weighted(config):
     yield name, weight, given
 
 
-def _warm_start(config, data) -> dict[str, Sides]:
-  """The first zeta, if they come from another run."""
-  path = config["warm_start"]
-  if path is None:
-    return {}
-  _check_has_zeta("warm_start", config)
-  source = data.train
-  zeta = load_zeta(path, source.sizes, fingerprint=source.fingerprint)
-  return {"zeta_init": zeta}
-
-
 def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
   """What the config asks for between the steps."""
   refresh = dict(config["refresh"] or {"every_epochs": 0})
@@ -233,7 +241,7 @@ def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
     raise ValueError("config.refresh lacks every_epochs; 0 = never")
   if not refresh["every_epochs"]:
     return ()
-  _check_has_zeta("refresh", config)
+  check_has_zeta("refresh", objective)
   return (
     refresh_popularity(
       data.train,
@@ -244,17 +252,6 @@ def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
       **refresh,
     ),
   )
-
-
-def _check_has_zeta(what: str, config) -> None:
-  """Raises ValueError unless the objective has popularities at one tau."""
-  spec = config["objective"]
-  known = inspect.signature(OBJECTIVES[spec["name"]]).parameters
-  if "zeta_init" not in known or spec.get("temperature_learning_rate"):
-    raise ValueError(
-      f"{what} needs an objective with popularities and one temperature, such "
-      f"as nuclr; got {spec['name']}"
-    )
 
 
 def _check_blocks(spec, data) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from nuclr_jax import popularity, sharding
 from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import driver
-from nuclr_jax.objectives import Objective, checks
+from nuclr_jax.objectives import Objective, Rows, State, checks
 from nuclr_jax.objectives.queue import emptied
 from nuclr_jax.train_state import TrainState
 from nuclr_jax.types import Sides, each
@@ -62,12 +62,13 @@ def refresh_popularity(
     ValueError: If `every_epochs` is not greater than 0, or the objective has no
       popularities, individual temperatures, or averages u by id.
   """
-  checks.number("every_epochs", every_epochs, "greater than 0", lambda x: x > 0)
-  _check_has_zeta(objective)
+  checks.positive("every_epochs", every_epochs)
+  check_has_zeta("refresh", objective)
+  if jax.eval_shape(objective.init)[1].sample.image.log_u is not None:
+    raise ValueError("refresh needs anchor_average 'pair', got 'id'")
 
   def apply(train_state, embed):
-    state, began = train_state.objective, time.monotonic()
-    old = Sides(state.sample.image, state.sample.text)
+    began = time.monotonic()
     pairs = driver.embed_pairs(embed, source)
     step = int(train_state.step)
     found = popularity.solve_sampled(
@@ -81,58 +82,63 @@ def refresh_popularity(
       tolerance=tolerance,
       max_iterations=max_iterations,
     )
-
-    def side(rows, ids, zeta):
-      momentum = rows.momentum
-      if momentum is not None:
-        momentum = sharding.replace_rows(momentum, ids, 0.0)
-      zeta = sharding.replace_rows(rows.zeta, ids, zeta)
-      return rows._replace(zeta=zeta, momentum=momentum)
-
-    new = each(side, old, found.ids, found.zeta)
-    log_u = each(
-      lambda table, x: sharding.replace_rows(table, pairs.pair_id, x),
-      state.sample.pair.log_u,
-      found.log_u,
-    )
-    xi = each(
-      lambda x, zeta: _like(x, np.maximum(x, np.abs(zeta).max())),
-      state.shared.xi,
-      found.zeta,
-    )
-    sample = state.sample._replace(
-      pair=state.sample.pair._replace(log_u=log_u),
-      image=new.image,
-      text=new.text,
-    )
     log.info(
       "step %d: popularities solved again in %.0f s, residual %.2g",
       step,
       time.monotonic() - began,
       found.residual,
     )
-    shared = state.shared._replace(xi=xi)
-    if shared.queue is not None:
-      shared = shared._replace(queue=emptied(shared.queue))
     return train_state._replace(
-      objective=state._replace(sample=sample, shared=shared)
+      objective=_replaced(train_state.objective, found, pairs.pair_id)
     )
 
   return Hook(max(1, round(every_epochs * steps_per_epoch)), apply)
 
 
-def _check_has_zeta(objective: Objective) -> None:
-  """Raises ValueError unless a refresh can set all that zeta decides."""
+def _replaced(state: State, found: popularity.Popularity, pair_id) -> State:
+  """The state of `nuclr` with the zeta and log u that were found."""
+
+  def side(rows, ids, zeta):
+    momentum = rows.momentum
+    if momentum is not None:
+      momentum = sharding.replace_rows(momentum, ids, 0.0)
+    zeta = sharding.replace_rows(rows.zeta, ids, zeta)
+    return rows._replace(zeta=zeta, momentum=momentum)
+
+  old = Sides(state.sample.image, state.sample.text)
+  new = each(side, old, found.ids, found.zeta)
+  log_u = each(
+    lambda table, x: sharding.replace_rows(table, pair_id, x),
+    state.sample.pair.log_u,
+    found.log_u,
+  )
+  xi = each(
+    lambda x, zeta: _like(x, np.maximum(x, np.abs(zeta).max())),
+    state.shared.xi,
+    found.zeta,
+  )
+  pair = state.sample.pair._replace(log_u=log_u)
+  shared = state.shared._replace(xi=xi)
+  if shared.queue is not None:
+    shared = shared._replace(queue=emptied(shared.queue))
+  return state._replace(sample=Rows(pair, *new), shared=shared)
+
+
+def check_has_zeta(what: str, objective: Objective) -> None:
+  """Raises ValueError unless there are popularities, at one temperature.
+
+  Args:
+    what: Needs them, for the message.
+    objective: Any.
+  """
   sample = jax.eval_shape(objective.init)[1].sample
   sides = sample.image, sample.text
   one_temperature = getattr(sample.pair, "temperature", None) is None
   if not (one_temperature and all(hasattr(rows, "zeta") for rows in sides)):
     raise ValueError(
-      "refresh needs an objective with popularities and one temperature, such "
+      f"{what} needs an objective with popularities and one temperature, such "
       "as nuclr"
     )
-  if sample.image.log_u is not None:
-    raise ValueError("refresh needs anchor_average 'pair', got 'id'")
 
 
 def _like(old, new):

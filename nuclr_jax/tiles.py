@@ -145,6 +145,9 @@ def log_sum_exp(
   Returns:
     One value per row; -inf where no column is left.
 
+  Raises:
+    ValueError: If only one of the ids is given.
+
   Example:
     >>> eye, id = jnp.eye(3), jnp.arange(3)[:, None]
     >>> log_sum_exp(  # log(2 exp(0))
@@ -153,6 +156,8 @@ def log_sum_exp(
     Array([0.6931472, 0.6931472, 0.6931472], dtype=float32)
   """
   dtype = jnp.result_type(jnp.float32, rows, columns)
+  if (row_ids is None) != (column_ids is None):
+    raise ValueError("row_ids and column_ids go together, got only one")
   if row_ids is None:
     row_ids = jnp.zeros((len(rows), 0), jnp.int32)
     column_ids = jnp.zeros((len(columns), 0), jnp.int32)

@@ -28,6 +28,16 @@ class Sides(NamedTuple):
   text: Any
 
 
+def both(x: Any) -> Sides:
+  """The same value on both sides; `Sides` stay as they are.
+
+  Example:
+    >>> both(3)
+    Sides(image=3, text=3)
+  """
+  return x if isinstance(x, Sides) else Sides(x, x)
+
+
 def each(f: Callable[..., Any], *sides: Sides) -> Sides:
   """Applies `f` to the image parts, then to the text parts.
 
@@ -64,7 +74,7 @@ class Pairs(NamedTuple):
   """A global batch of embeddings; row i of `image` matches row i of `text`.
 
   Embeddings have unit norm, unless an objective says that it wants others.
-  Objectives that do not name `label` or `negative` take no notice of them.
+  Objectives that do not name `label` take no notice of it.
   """
 
   image: Float[Array, "batch dim"]
@@ -73,7 +83,6 @@ class Pairs(NamedTuple):
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
   label: Int[Array, "batch"] | None = None  # the class, of labelled data
-  negative: Float[Array, "batch count dim"] | None = None  # of its own
 
   @property
   def kinds(self) -> Sides:
@@ -113,13 +122,6 @@ def check_pairs(pairs: Pairs) -> None:
       "image and text must be floating and of one shape [batch, dim], ids "
       f"and labels integers of shape [batch]; got {', '.join(found)}"
     )
-  if pairs.negative is not None:
-    given = jnp.shape(pairs.negative)
-    if len(given) != 3 or (given[0], given[2]) != shape:
-      raise ValueError(
-        f"negatives must be [batch, count, dim], here [{shape[0]}, count, "
-        f"{shape[1]}], got {list(given)}"
-      )
 
 
 class Sizes(NamedTuple):

@@ -159,7 +159,7 @@ def test_refresh_refuses_what_has_no_zeta(
 @pytest.mark.parametrize(
   "refresh, message",
   [
-    ({"every_epochs": -1.0}, "every_epochs must be greater than 0"),
+    ({"every_epochs": -1.0}, "every_epochs must be a number greater than 0"),
     ({"every_epoch": 1.0}, "unknown keys .'every_epoch'. of refresh"),
     ({"max_pairs": 100}, "config.refresh lacks every_epochs"),
   ],
@@ -218,6 +218,10 @@ class TestWarmStart:
     np.savez(path, **content | {"text_id": np.arange(7)})
     with pytest.raises(ValueError, match="has 7 of .* text ids; solve all"):
       build(self.config(tiny, path))
+
+  def test_another_temperature_is_told(self, tiny, build, path, caplog):
+    build(self.config(tiny, path))  # at 0.07, the file is of 0.1
+    assert "popularities at temperature 0.1, this run has 0.07" in caplog.text
 
   def test_only_the_first_state_needs_the_file(
     self, tiny, build, few_pairs, path, tmp_path, monkeypatch

@@ -132,17 +132,6 @@ class TestLatentClass:
       loss_of(objective, pairs), np.mean(each), rtol=1e-12
     )
 
-  def test_given_negatives(self, x64):
-    negative = np.random.default_rng(1).normal(size=(B, 4, DIM))
-    pairs = some(negative=jnp.asarray(negative))
-    x, y = np.asarray(pairs.image), np.asarray(pairs.text)
-    each = [
-      self.loss([x[i] @ (y[i] - n) for n in negative[i]], "logistic")
-      for i in range(B)
-    ]
-    found = loss_of(objectives.latent_class(), pairs)
-    np.testing.assert_allclose(found, np.mean(each), rtol=1e-12)
-
   def test_no_negative_is_left(self):
     pairs = some()._replace(text_id=jnp.zeros(B, int))
     for loss in ("hinge", "logistic"):
@@ -371,6 +360,16 @@ class TestSwav:
     np.testing.assert_allclose(
       jax.grad(loss)(pairs.image), jax.grad(held)(pairs.image), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+  "name", ["proxy_anchor", "softmax", "arcface", "sphereface", "swav"]
+)
+@pytest.mark.parametrize("dim, count", [(0, 3), (2, 0)])
+def test_counts_are_checked_when_it_is_made(name, dim, count):
+  key = "num_prototypes" if name == "swav" else "num_classes"
+  with pytest.raises(ValueError, match="must be a whole number of at least 1"):
+    objectives.OBJECTIVES[name](dim=dim, **{key: count})
 
 
 def test_labels_are_needed():

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import Pairs, objectives
+from nuclr_jax import Pairs, objectives, pairwise
 from nuclr_jax.objectives import State
 
 B, D, TAU = 12, 5, 0.3
@@ -281,6 +281,16 @@ def test_debiased_does_not_overflow_in_float32():
     exact = pairs._replace(image=jnp.array(sides[0]), text=jnp.array(sides[1]))
     expected = value(objective, exact)
   np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_spectral_counts_beyond_int32(monkeypatch):
+  """As of 65,536 pairs, whose negatives are 2^32 - 2^16."""
+  pairs = batch()
+  many = jnp.full(B, 2**30, jnp.int32)
+  monkeypatch.setattr(pairwise, "num_negatives", lambda pairs: many)
+  expected = -2 * np.mean(np.sum(pairs.image * pairs.text, axis=1))
+  found = value(objectives.spectral(), pairs)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_texts", [None, 5])

@@ -10,7 +10,7 @@ from nuclr_jax.types import Pairs, Sides
 
 
 def test_planted_near_duplicates_are_found(monkeypatch):
-  monkeypatch.setattr(suspects, "CHUNK", 7)
+  monkeypatch.setattr(suspects, "CHUNK", 7 * 40)
   x = make_pairs.unit_rows(0, 40, 16)
   x[[3, 20, 31]] = x[3]
   x[12] = x[5] + 0.02 * x[6]
@@ -100,4 +100,4 @@ def test_zeta_of_unseen_is_equation_nine(x64):
   again = popularity.zeta_of_unseen(
     text, image, found.log_denominator.image, temperature=tau
   )
-  np.testing.assert_allclose(again, found.zeta.text, atol=1e-5)
+  np.testing.assert_allclose(again, found.zeta.text, atol=1e-9)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import reference
 
-from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax import Pairs, Sides, experiment, objectives
 
 N, IMAGES, TEXTS, TAU = 24, 20, 7, 0.2
 SIZES = dict(num_pairs=N, num_images=IMAGES, num_texts=TEXTS)
@@ -219,6 +219,43 @@ def test_a_lower_first_temperature_is_the_bound():
   pairs = make_pairs.make_pairs(0)
   _, (_, metrics) = objective.apply(*objective.init(), pairs)
   np.testing.assert_allclose(metrics["temperature"], 0.001, rtol=1e-5)
+
+
+class TestTheOneTemperature:
+  """`temperature_of`: what diagnostics, popularities and hubs are asked at."""
+
+  def of(self, learned=None, **spec):
+    params = {} if learned is None else {"log_scale": jnp.float32(learned)}
+    return experiment.temperature_of({"objective": spec}, {"objective": params})
+
+  def test_it_is_the_config_s_or_the_default(self):
+    assert self.of(name="clip", temperature=0.3) == 0.3
+    assert self.of(name="nuclr") == 0.05
+
+  def test_a_learned_one_is_bounded_as_in_training(self):
+    np.testing.assert_allclose(
+      self.of(math.log(20), name="clip", temperature=0.07), 1 / 20, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+      self.of(math.log(1e4), name="clip", temperature=0.07), 0.01, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+      self.of(math.log(1e3), name="siglip"), 1e-3, rtol=1e-6
+    )
+
+  @pytest.mark.parametrize(
+    "spec",
+    [
+      dict(name="isogclr"),
+      dict(name="nuclr", temperature_learning_rate=1e-3),
+      dict(name="swav"),
+      dict(name="vicreg"),
+    ],
+    ids=lambda spec: spec["name"],
+  )
+  def test_there_is_none(self, spec):
+    with pytest.raises(ValueError, match="has no single temperature; choose"):
+      self.of(**spec)
 
 
 def test_rho_above_the_largest_divergence_warns():

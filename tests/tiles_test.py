@@ -77,6 +77,13 @@ def test_rows_without_columns_are_minus_infinity():
   np.testing.assert_array_equal(found, -np.inf)
 
 
+def test_ids_of_one_side_only_are_refused():
+  x, ids = jnp.eye(2), jnp.arange(2)[:, None]
+  for key in ("row_ids", "column_ids"):
+    with pytest.raises(ValueError, match="go together, got only one"):
+      tiles.log_sum_exp(x, x, jnp.zeros(2), temperature=1.0, **{key: ids})
+
+
 def test_memory_is_that_of_tiles():
   n = 20_000
   rows, weight = jnp.ones((n, 4)), jnp.zeros(n)

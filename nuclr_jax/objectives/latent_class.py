@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
+from nuclr_jax import pairwise, tiles
 from nuclr_jax.latent_classes import losses
 from nuclr_jax.objectives import base, checks
-from nuclr_jax.types import Pairs, Sides, each
+from nuclr_jax.types import Pairs, Sides, both, each
 
 
 def latent_class(
@@ -21,14 +21,13 @@ def latent_class(
     logistic       log2(1 + sum_i exp(-v_i))
     cross_entropy  the same with the natural logarithm,
 
-  and the mean over the batch. Negatives are `Pairs.negative`, if given, else
-  the positives of the next k pairs of the batch, those left out that share an
-  image or a text with the anchor. Embeddings need not have unit norm: give the
-  model `normalize=False` as the theory has it. O(B k d); no [B, B].
+  and the mean over the batch. Negatives are the positives of the next k pairs
+  of the batch, those left out that share an image or a text with the anchor.
+  Embeddings need not have unit norm: give the model `normalize=False` as the
+  theory has it. O(B k d); no [B, B].
 
   Args:
-    num_negatives: k, at least 1; fewer than the batch. Given negatives are as
-      many as they are, and none of them is left out.
+    num_negatives: k, at least 1; fewer than the batch.
     loss: A name above.
 
   Returns:
@@ -48,18 +47,13 @@ def latent_class(
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
   losses.check(loss)
-  checks.count("num_negatives", num_negatives)
+  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
     image, text = pairwise.embeddings(pairs)
     own = jnp.sum(image * text, axis=1)
-    if pairs.negative is None:
-      margins = _margins(image, text, own, pairs.ids, num_negatives)
-    else:
-      negative = pairs.negative.astype(image.dtype)
-      margins = own[:, None] - jnp.einsum("bd,bkd->bk", image, negative)
-    return _mean(margins, loss)
+    return _mean(_margins(image, text, own, pairs.ids, num_negatives), loss)
 
   return base.stateless(loss_fn)
 
@@ -95,18 +89,18 @@ def curl(
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
   losses.check(loss)
-  checks.count("block_size", block_size)
-  checks.count("num_negatives", num_negatives)
+  block_size = checks.count("block_size", block_size)
+  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
     image, text = pairwise.embeddings(pairs)
-    count = _num_blocks(text, block_size)
+    count, block = _blocks(text, block_size)
     means = jnp.mean(text.reshape(count, block_size, -1), axis=1)
     means = jnp.repeat(means, block_size, axis=0)
-    own, block = jnp.sum(image * means, axis=1), _block(text, block_size)
+    own = jnp.sum(image * means, axis=1)
     margins = _margins(
-      image, means, own, Sides(block, block), num_negatives, step=block_size
+      image, means, own, both(block), num_negatives, step=block_size
     )
     return _mean(margins, loss)
 
@@ -143,12 +137,12 @@ def quick_thought(*, block_size: int = 1) -> base.Objective:
   Reference: Logeswaran and Lee, An Efficient Framework for Learning Sentence
     Representations, ICLR 2018; Saunshi et al., Table 2.
   """
-  checks.count("block_size", block_size)
+  block_size = checks.count("block_size", block_size)
 
   def loss_fn(params, pairs):
     del params
     image, text = pairwise.embeddings(pairs)
-    count, block = _num_blocks(text, block_size), _block(text, block_size)
+    count, block = _blocks(text, block_size)
     apart = Pairs(image, text, block)
     lse = jax.lax.stop_gradient(
       pairwise.log_sum_exp(apart, temperature=1.0).image
@@ -157,7 +151,7 @@ def quick_thought(*, block_size: int = 1) -> base.Objective:
     within = jnp.einsum(
       "gid,gjd->gij",
       *(x.reshape(count, block_size, -1) for x in (image, text)),
-      precision="highest",
+      precision=tiles.PRECISION,
     )
     own = jnp.diagonal(within, axis1=1, axis2=2)[:, :, None]
     logits = lse.reshape(count, block_size, 1) + own - within
@@ -181,16 +175,13 @@ def _margins(image, text, own, ids, count, step=1):
       f"num_negatives must be below the batch's {len(text) // step} "
       f"{'blocks' if step > 1 else 'pairs'}, got {count}"
     )
-  margins = []
-  for i in range(1, count + 1):
 
-    def there(x, i=i):
-      return jnp.roll(x, -i * step, axis=0)
+  def margin(shift):
+    same = each(lambda x: x == jnp.roll(x, -shift), ids)
+    margin = own - jnp.sum(image * jnp.roll(text, -shift, axis=0), axis=1)
+    return jnp.where(same.image | same.text, jnp.inf, margin)
 
-    same = each(lambda x, there=there: x == there(x), ids)
-    margin = own - jnp.sum(image * there(text), axis=1)
-    margins.append(jnp.where(same.image | same.text, jnp.inf, margin))
-  return jnp.stack(margins, axis=1)
+  return jnp.stack([margin(i * step) for i in range(1, count + 1)], axis=1)
 
 
 def _mean(margins, loss):
@@ -200,14 +191,10 @@ def _mean(margins, loss):
   return jnp.mean(losses.of_margins(margins, loss)), {"margin": margin}
 
 
-def _num_blocks(x, block_size: int) -> int:
+def _blocks(x, block_size: int):
+  """How many blocks the rows are, and the block's number of each row."""
   if len(x) % block_size or len(x) == block_size:
     raise ValueError(
       f"a batch must be two or more blocks of {block_size} pairs, got {len(x)}"
     )
-  return len(x) // block_size
-
-
-def _block(x, block_size: int):
-  """The block's number, of each row."""
-  return jnp.arange(len(x)) // block_size
+  return len(x) // block_size, jnp.arange(len(x)) // block_size

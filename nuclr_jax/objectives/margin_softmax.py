@@ -3,7 +3,6 @@
 With labels; each row of either side of a batch is a sample.
 """
 
-from functools import partial
 import math
 
 import jax
@@ -11,8 +10,7 @@ import jax.numpy as jnp
 
 from nuclr_jax import tiles
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import base, checks
-from nuclr_jax.objectives.metric_learning import first_rows, samples
+from nuclr_jax.objectives import base, checks, classes
 from nuclr_jax.types import Number
 
 
@@ -32,7 +30,7 @@ def softmax(*, num_classes: int, dim: int, seed: int = 0) -> base.Objective:
     `accuracy`.
 
   Raises:
-    ValueError: From `apply`, without labels.
+    ValueError: For numbers out of range; from `apply`, without labels.
 
   Example:
     >>> objective = softmax(num_classes=4, dim=2)
@@ -44,17 +42,16 @@ def softmax(*, num_classes: int, dim: int, seed: int = 0) -> base.Objective:
 
   Reference: The supervised representations of Saunshi et al., Table 1.
   """
+  init = classes.random_rows("classes", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs, num_classes)
+    x, label = classes.samples(pairs, num_classes)
     logits = tiles.matmul(x, params["classes"].T)
     log_p = jax.nn.log_softmax(logits, axis=1)
     own = jnp.take_along_axis(log_p, label[:, None], axis=1)
     return -jnp.mean(own), {"accuracy": _accuracy(logits, label)}
 
-  return base.stateless(
-    loss_fn, partial(first_rows, "classes", num_classes, dim, seed)
-  )
+  return base.stateless(loss_fn, init)
 
 
 def arcface(
@@ -163,19 +160,18 @@ def sphereface(
 
 def _softmax(of_own, scale, *, num_classes, dim, seed) -> base.Objective:
   """Cross-entropy of scaled cosines; that of the row's class is changed."""
+  init = classes.random_rows("classes", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs, num_classes)
+    x, label = classes.samples(pairs, num_classes)
     cosine = tiles.matmul(unit_norm(x), unit_norm(params["classes"]).T)
-    own = jnp.equal(label[:, None], jnp.arange(num_classes)[None])
+    own = classes.is_own(label, num_classes)
     logits = scale(x) * jnp.where(own, of_own(cosine), cosine)
     own_logit = jnp.sum(jnp.where(own, logits, 0.0), axis=1)
     loss = jnp.mean(jax.nn.logsumexp(logits, axis=1) - own_logit)
     return loss, {"accuracy": _accuracy(cosine, label)}
 
-  return base.stateless(
-    loss_fn, partial(first_rows, "classes", num_classes, dim, seed)
-  )
+  return base.stateless(loss_fn, init)
 
 
 def _accuracy(scores, label):

@@ -3,16 +3,14 @@
 A batch has two views of labelled things; each row of either side is a sample.
 """
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise, tiles
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import base, checks
+from nuclr_jax.objectives import base, checks, classes
 from nuclr_jax.objectives.clip import info_nce
-from nuclr_jax.types import Number, Pairs, Params
+from nuclr_jax.types import Number, Pairs
 
 
 def npair(*, l2: Number = 0.002) -> base.Objective:
@@ -101,11 +99,12 @@ def proxy_anchor(
   """
   alpha = checks.positive("alpha", alpha)
   margin = checks.weight("margin", margin)
+  init = classes.random_rows("proxies", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
-    x, label = samples(pairs, num_classes)
+    x, label = classes.samples(pairs, num_classes)
     s = tiles.matmul(unit_norm(x), unit_norm(params["proxies"]).T)
-    own = jnp.equal(label[:, None], jnp.arange(num_classes)[None])
+    own = classes.is_own(label, num_classes)
 
     def pull_or_push(logits, kept):
       lse = jax.nn.logsumexp(jnp.where(kept, logits, -jnp.inf), axis=0)
@@ -120,25 +119,4 @@ def proxy_anchor(
     }
     return terms["pull"] + terms["push"], terms
 
-  return base.stateless(
-    loss_fn, partial(first_rows, "proxies", num_classes, dim, seed)
-  )
-
-
-def samples(pairs: Pairs, num_classes: int):
-  """All rows of both sides and their labels; NaN for a label out of range."""
-  if pairs.label is None:
-    raise ValueError(
-      "this objective needs labels; use a data set that brings them, such as "
-      "config.data.name = 'labelled'"
-    )
-  x = jnp.concatenate(pairwise.embeddings(pairs))
-  label = jnp.tile(pairs.label, 2)
-  known = (label >= 0) & (label < num_classes)
-  return jnp.where(known[:, None], x, jnp.nan), label
-
-
-def first_rows(name: str, count: int, dim: int, seed: int) -> Params:
-  """Random rows of length about 1, one for each class."""
-  shape = (checks.count("num_classes", count), checks.count("dim", dim))
-  return {name: jax.random.normal(jax.random.key(seed), shape) / dim**0.5}
+  return base.stateless(loss_fn, init)

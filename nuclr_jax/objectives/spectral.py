@@ -32,8 +32,11 @@ def spectral() -> base.Objective:
 
   def loss_fn(params, pairs):
     del params
-    count = jnp.maximum(jnp.sum(pairwise.num_negatives(pairs)), 1)
+    own = pairwise.own_similarity(pairs)
+    # B (B - 1) is beyond int32 from B = 46,342 on.
+    negatives = pairwise.num_negatives(pairs).astype(own.dtype)
+    count = jnp.maximum(jnp.sum(negatives), 1)
     squares = pairwise.sum_over_negatives(pairs, jnp.square) / count
-    return squares - 2 * jnp.mean(pairwise.own_similarity(pairs)), {}
+    return squares - 2 * jnp.mean(own), {}
 
   return base.stateless(loss_fn)

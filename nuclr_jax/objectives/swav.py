@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from nuclr_jax import pairwise, tiles
 from nuclr_jax.models import unit_norm
 from nuclr_jax.objectives import base, checks
+from nuclr_jax.objectives.classes import random_rows
 from nuclr_jax.types import Number, each, swap
 
 
@@ -53,14 +54,9 @@ def swav(
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
   temperature = checks.temperature(temperature)
-  sizes = dict(num_prototypes=num_prototypes, dim=dim)
-  for name, value in (sizes | {"num_iterations": num_iterations}).items():
-    checks.count(name, value)
+  num_iterations = checks.count("num_iterations", num_iterations)
   epsilon = checks.positive("epsilon", epsilon)
-
-  def init():
-    rows = jax.random.normal(jax.random.key(seed), (num_prototypes, dim))
-    return {"prototypes": rows / dim**0.5}
+  init = random_rows("prototypes", num_prototypes, dim, seed)
 
   def loss_fn(params, pairs):
     prototypes = unit_norm(params["prototypes"])

@@ -34,7 +34,7 @@ def objective(
   - mean_i tau log[ exp(E_ii / tau) / sum_j exp((E_ij - zeta_j) / tau) ]
   + mean_j zeta_j                                                  (eq. 8)
   """
-  sim = image @ text.T
+  sim = jnp.matmul(image, text.T, precision="highest")
   log_sum = logsumexp((sim - zeta[None, :]) / temperature, axis=1)
   return jnp.mean(temperature * log_sum - jnp.diag(sim)) + jnp.mean(zeta)
 

@@ -1,5 +1,6 @@
 """Popularities in a file, for another run to start from."""
 
+import logging
 import os
 import pathlib
 from zipfile import BadZipFile
@@ -8,6 +9,8 @@ import numpy as np
 
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
+
+log = logging.getLogger(__name__)
 
 NAME = "popularity.npz"
 
@@ -19,7 +22,10 @@ def save(
   temperature: float,
   fingerprint: str,
 ) -> None:
-  """Writes zeta with their ids, the temperature and the data's fingerprint."""
+  """Writes zeta with their ids, the temperature and the data's fingerprint.
+
+  And log_u of every pair, for people; a run does not read it.
+  """
   np.savez(
     path,
     image_id=found.ids.image,
@@ -34,13 +40,19 @@ def save(
 
 
 def load_zeta(
-  path: str | os.PathLike, sizes: Sizes, *, fingerprint: str
+  path: str | os.PathLike,
+  sizes: Sizes,
+  *,
+  temperature: float,
+  fingerprint: str,
 ) -> Sides:
   """Reads the zeta of every image id and text id of a data set.
 
   Args:
     path: What `save` wrote.
     sizes: Of the data set.
+    temperature: Of the run; a warning is logged if the file's is another,
+      whose zeta are a start only.
     fingerprint: Of the data set.
 
   Raises:
@@ -51,7 +63,7 @@ def load_zeta(
     file = np.load(path)
     zeta = Sides(file["zeta_image"], file["zeta_text"])
     ids = Sides(file["image_id"], file["text_id"])
-    found = str(file["fingerprint"])
+    found, tau = str(file["fingerprint"]), float(file["temperature"])
   except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(
       f"warm_start: {path} is not the {NAME} of a run ({error}); write one "
@@ -68,4 +80,12 @@ def load_zeta(
         f"warm_start: {path} has {len(given)} of {size} {side} ids; solve all "
         "pairs"
       )
+  if abs(tau - temperature) > 0.01 * temperature:
+    log.warning(
+      "warm_start: %s has the popularities at temperature %.3g, this run has "
+      "%.3g, at which others are right",
+      path,
+      tau,
+      temperature,
+    )
   return zeta

@@ -118,6 +118,8 @@ def empirical_risk(
     0.3133
   """
   tau = checks.temperature(temperature)
+  dtype = jnp.result_type(jnp.float32, image, text)
+  image, text = image.astype(dtype), text.astype(dtype)
   log_g = tiles.log_sum_exp(image, text, -log_popularity, temperature=tau)
   return jnp.mean(tau * log_g - jnp.sum(image * text, axis=1))
 

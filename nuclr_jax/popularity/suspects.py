@@ -6,8 +6,8 @@ import numpy as np
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Pairs, Sides, each, swap
 
-CHUNK = 1024  # rows compared at a time
-MAX_LINKS = 32  # links of a row that are followed
+CHUNK = 2**26  # similarities at a time, 256 MiB
+MAX_LINKS = 32  # links of a row that are followed, the first ones
 
 
 def log_own_weight(
@@ -57,7 +57,8 @@ def clusters(
 
   Two rows are linked if their cosine similarity is at least the threshold and
   they have different partners (images of one text are no negatives of each
-  other anyway). A cluster is what links connect.
+  other anyway). A cluster is what links connect; of a row with more
+  than `MAX_LINKS` links only the first are followed.
 
   Args:
     embedding: Unit-norm embeddings of one side, one row per id.
@@ -76,9 +77,10 @@ def clusters(
   from scipy.sparse import csgraph, csr_array  # slow to import
 
   n = len(embedding)
+  size = max(1, CHUNK // n)
   starts, ends = [], []
-  for first in range(0, n, CHUNK):
-    rows = slice(first, first + CHUNK)
+  for first in range(0, n, size):
+    rows = slice(first, first + size)
     linked = embedding[rows] @ embedding.T >= threshold
     linked &= partner[rows, None] != partner
     start, end = np.nonzero(linked)

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax import tiles
+from nuclr_jax import sharding, tiles
 from nuclr_jax.objectives import checks
 from nuclr_jax.types import AnyArray
 
@@ -47,7 +47,10 @@ def zeta_of_unseen(
     True
   """
   tau = checks.temperature(temperature)
-  unseen, anchors = (np.asarray(x, np.float32) for x in (unseen, anchors))
-  weight = -np.asarray(log_denominator, np.float32)
-  found = tiles.log_sum_exp(unseen, anchors, weight, temperature=tau)
-  return tau * np.asarray(found, float)
+  unseen, anchors = np.asarray(unseen), np.asarray(anchors)
+  dtype = np.result_type(np.float32, unseen, anchors)
+  weight = -np.asarray(log_denominator, dtype)
+  found = tiles.log_sum_exp(
+    unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
+  )
+  return tau * np.asarray(sharding.fetch(found), float)
