@@ -7,7 +7,6 @@ training and embedded by the model as it is evaluated.
 from collections.abc import Callable
 from functools import partial
 import logging
-import math
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +14,20 @@ from jax.sharding import Mesh, NamedSharding
 from jaxtyping import Array, Float
 import numpy as np
 
-from nuclr_jax import alarms, pairwise, processes, sharding
+from nuclr_jax import alarms, pairwise, processes, sharding, tiles
 from nuclr_jax.data.transforms import random_numbers
 from nuclr_jax.experiment import Experiment, temperature_of
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import State, denominator, rows
+from nuclr_jax.objectives import (
+  State,
+  denominator,
+  rows,
+  temperatures,
+  zetas,
+)
+from nuclr_jax.objectives.denominator import mean_where
 from nuclr_jax.train_state import TrainState
-from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, each, swap
+from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +59,9 @@ def measure(
     zeta_gain            1 - zeta_residual / (the residual of zeta = 0)
     temperature          mean tau
 
-  u_drift and what is of zeta are there if the state has u and zeta. Residuals
-  have the noise of a sample: of 43,173 glyphs the exact zeta have a gain of 0.5
-  (images) and 0.6 (texts) with 4,096 pairs, 0.3 and 0.4 with 1,024.
+  u_drift and what is of zeta are there if the state has u of pairs, and zeta.
+  Residuals have the noise of a sample: of 43,173 glyphs the exact zeta have a
+  gain of 0.5 (images) and 0.6 (texts) with 4,096 pairs, 0.3 and 0.4 with 1,024.
 
   Args:
     pairs: The sample, of any norm; m is a multiple of `batch_size`.
@@ -100,18 +106,16 @@ def _mean_cosine(x):
 
 def _dimensions(x):
   x = x - jnp.mean(x, axis=0, keepdims=True)
-  gram = x.T @ x
+  gram = tiles.matmul(x.T, x)
   norm = jnp.sum(jnp.square(gram))
   return jnp.square(jnp.trace(gram)) / jnp.where(norm > 0, norm, 1.0)
 
 
 def _temperatures(state, pairs, temperature, sizes) -> Sides | None:
   """Of each anchor, or one for all, or None."""
-  own = getattr(state.sample.pair, "temperature", None)
-  if own is not None:
-    n = sizes.num_pairs
-    return each(lambda table: rows.read(table, pairs.pair_id, n), own)
-  return None if temperature is None else Sides(temperature, temperature)
+  if getattr(state.sample.pair, "temperature", None) is not None:
+    return temperatures.read(state.sample.pair, pairs, sizes)
+  return None if temperature is None else both(temperature)
 
 
 def _of_negatives(pairs, state, tau, sizes, batch_size) -> dict[str, Sides]:
@@ -119,8 +123,7 @@ def _of_negatives(pairs, state, tau, sizes, batch_size) -> dict[str, Sides]:
   of_pairs, *id_rows = state.sample
   zeta = None
   if hasattr(id_rows[0], "zeta"):
-    tables = Sides(*(x.zeta for x in id_rows))
-    zeta = each(rows.read, tables, pairs.ids, sizes.ids)
+    zeta = zetas.read(Sides(*id_rows), pairs, sizes)
   kind = dict(temperature=tau, bias=zeta)
   found = {
     "temperature": each(jnp.mean, tau),
@@ -159,16 +162,12 @@ def _effective(pairs, batch_size, *, temperature, bias) -> Sides:
     lambda x: jnp.broadcast_to(x, pairs.pair_id.shape), temperature
   )
   logs = jax.lax.map(of_batch, jax.tree.map(split, (pairs, everyone, bias)))
-  return each(lambda x: _mean_where(jnp.exp(x), jnp.isfinite(x)), logs)
-
-
-def _mean_where(x, where):
-  return jnp.sum(x, where=where) / jnp.maximum(jnp.sum(where), 1)
+  return each(lambda x: mean_where(jnp.exp(x), jnp.isfinite(x)), logs)
 
 
 def _mean_difference(log_u, log_phi):
   known = jnp.isfinite(log_u) & jnp.isfinite(log_phi)
-  return _mean_where(log_u - log_phi, known)
+  return mean_where(log_u - log_phi, known)
 
 
 def _residual(pairs, zeta, tau, sizes) -> Sides:
@@ -183,15 +182,16 @@ def _residual(pairs, zeta, tau, sizes) -> Sides:
     bias=zeta,
     row_log_weight=each(lambda x: -x, total),
   )
-  scale = math.exp(denominator.log_negatives(sizes, len(pairs.pair_id)))
-  own = swap(each(lambda own, total: jnp.exp(own - total), log_own, total))
+  gradient = zetas.gradient(
+    "unbiased", out.contrast_sums, log_own, log_phi, sizes.num_pairs
+  )
   there = denominator.has_negative(log_phi)
 
-  def side(sums, own, ids):
-    off, known = rows.mean_by_id(1 - own - scale * sums, ids, there)
-    return jnp.sqrt(_mean_where(jnp.square(off), known))
+  def side(gradient, ids):
+    off, known = rows.mean_by_id(gradient, ids, there)
+    return jnp.sqrt(mean_where(jnp.square(off), known))
 
-  return each(side, out.contrast_sums, own, pairs.ids)
+  return each(side, gradient, pairs.ids)
 
 
 def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:

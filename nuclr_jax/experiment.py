@@ -23,9 +23,13 @@ from nuclr_jax.objectives import (
   Objective,
   regularize,
   scale,
+  temperatures,
 )
-from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.optimizer import held, is_frozen, make_optimizer
+from nuclr_jax.optimizer import (
+  is_frozen,
+  make_optimizer,
+  without_frozen_gradients,
+)
 from nuclr_jax.popularity.files import load_zeta
 from nuclr_jax.settings import Config, complete
 from nuclr_jax.types import Params
@@ -141,7 +145,9 @@ def make_model(config: Config, inputs: Inputs) -> Model:
       if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )
-  return microbatched(held(model, freeze), config["num_microbatches"])
+  return microbatched(
+    without_frozen_gradients(model, freeze), config["num_microbatches"]
+  )
 
 
 def make_mesh(config: Config) -> Mesh:

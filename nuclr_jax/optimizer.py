@@ -58,7 +58,7 @@ def make_schedule(
     raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
   values = dict(value=value, first_value=first_value, end_value=end_value)
   if not all(0 <= x < math.inf for x in values.values()):
-    raise ValueError(f"values must be at least 0, got {values}")
+    raise ValueError(f"values must be finite and at least 0, got {values}")
   if not all(0 < drop < 1 for drop in drops):
     raise ValueError(f"drops must be in (0, 1), got {drops}")
   if not 0 < decay_fraction <= 1:
@@ -169,7 +169,7 @@ def is_frozen(name: str, freeze: Sequence[str]) -> bool:
     ) from error
 
 
-def held(model: Model, freeze: Sequence[str]) -> Model:
+def without_frozen_gradients(model: Model, freeze: Sequence[str]) -> Model:
   """The model without gradients of frozen parameters.
 
   The optimizer would drop them; so nobody computes them, and activations that
@@ -183,8 +183,8 @@ def held(model: Model, freeze: Sequence[str]) -> Model:
     return model
 
   def hold(path, x):
-    name = jax.tree_util.keystr(path, simple=True, separator="/")
-    return jax.lax.stop_gradient(x) if is_frozen(f"model/{name}", freeze) else x
+    frozen = is_frozen(f"model/{_name(path)}", freeze)
+    return jax.lax.stop_gradient(x) if frozen else x
 
   def apply(params, *args, **kwargs):
     params = jax.tree_util.tree_map_with_path(hold, params)
@@ -193,16 +193,19 @@ def held(model: Model, freeze: Sequence[str]) -> Model:
   return model._replace(apply=apply)
 
 
+def _name(path) -> str:
+  """The keys on the way to a leaf, with slashes."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 def _shifted(schedule, offset):
   return lambda step: schedule(step) + offset
 
 
 def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
   """Labels every leaf "train" or "frozen"."""
-  names = [
-    jax.tree_util.keystr(path, simple=True, separator="/")
-    for path, _ in jax.tree_util.tree_leaves_with_path(params)
-  ]
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  names = [_name(path) for path, _ in leaves]
   for pattern in freeze:
     if not any(is_frozen(name, (pattern,)) for name in names):
       raise ValueError(

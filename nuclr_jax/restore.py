@@ -23,7 +23,7 @@ from nuclr_jax.datasets import Data, Inputs, without_pairs
 from nuclr_jax.experiment import Experiment
 from nuclr_jax.models import Model
 from nuclr_jax.objectives.base import Rows
-from nuclr_jax.objectives.queue import Queue, emptied
+from nuclr_jax.objectives.queues import Queue, emptied
 from nuclr_jax.settings import Config
 from nuclr_jax.train_state import TrainState, init_state, shardings
 from nuclr_jax.types import Params, PyTree, Sizes

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.types import PyTree
@@ -152,7 +153,12 @@ def constrain(tree: PyTree, spec: P) -> PyTree:
 
 
 def padded(num_rows: int) -> int:
-  """Rows of a table of per-sample state, padding included."""
+  """Rows of a table of per-sample state, padding included.
+
+  Example:
+    >>> padded(1_000), padded(1_025)
+    (1024, 2048)
+  """
   return num_rows + -num_rows % ROW_MULTIPLE
 
 
@@ -160,6 +166,10 @@ def pad_rows(table: PyTree) -> PyTree:
   """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
 
   The padding repeats the last row; no id ever points at it.
+
+  Example:
+    >>> pad_rows(jnp.arange(3.0))[1:5]
+    Array([1., 2., 2., 2.], dtype=float32)
   """
 
   def pad(x):
@@ -176,8 +186,17 @@ def fetch(tree: PyTree) -> PyTree:
   return multihost_utils.process_allgather(tree, tiled=True)
 
 
-def replace_rows(table: jax.Array, ids, values) -> jax.Array:
-  """The table with other values at some rows, where it lies; on the host."""
+def replace_rows(
+  table: jax.Array,
+  ids: Int[np.ndarray, "some"],
+  values: Float[np.ndarray, "some"] | float,
+) -> jax.Array:
+  """The table with other values at some rows, where it lies; on the host.
+
+  Example:
+    >>> replace_rows(jnp.zeros(4), np.array([1, 3]), 5.0)
+    Array([0., 5., 0., 5.], dtype=float32)
+  """
   new = np.array(fetch(table))
   new[ids] = values
   return jax.device_put(new, table.sharding)

@@ -1,8 +1,8 @@
 """All pairs of rows and columns, tile by tile: no matrix of all of them.
 
-`for_each` is the loop under `pairwise` (within a batch) and `log_sum_exp`
-(over whole data sets). On a mesh each device has its share of the rows, and
-all columns.
+`for_each` is the loop under `pairwise` (within a batch), and under `over_rows`,
+by which each device of a mesh has its share of the rows and all columns, as in
+`log_sum_exp` (over whole data sets).
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import sharding
-from nuclr_jax.types import PyTree
+from nuclr_jax.types import Number, PyTree
 
 # Rows and columns of a tile, at most. 512 is the fastest on CPUs; elsewhere a
 # tile must be large enough for the start of a kernel not to count.
@@ -91,6 +91,52 @@ def for_each(
   return _join(row_sums, num_rows), _join(column_sums, num_columns)
 
 
+def over_rows(
+  step: Callable[[PyTree, PyTree, PyTree], PyTree],
+  rows: PyTree,
+  columns: PyTree,
+  row_sums: PyTree,
+  *,
+  tile: int | None = None,
+) -> PyTree:
+  """`for_each` where only rows gather; on a mesh they are split over devices.
+
+  Args:
+    step: `step(rows, columns, row_sums)` of one tile returns the sums.
+    rows: As in `for_each`.
+    columns: Likewise; every device has all of them.
+    row_sums: As in `for_each`.
+    tile: Likewise.
+
+  Returns:
+    The sums of rows.
+
+  Example:
+    >>> x = jnp.arange(3.0)
+    >>> def step(rows, columns, sums):
+    ...   return sums + jnp.sum(rows[:, None] * columns[None, :], axis=1)
+    >>> over_rows(step, x, x, jnp.zeros(3))
+    Array([0., 3., 6.], dtype=float32)
+  """
+  num_rows, num_devices = _length(rows), sharding.num_devices()
+
+  def step_of_rows(rows, columns, row_sums, nothing):
+    return step(rows, columns, row_sums), nothing
+
+  def all_tiles(rows, columns, row_sums):
+    return for_each(step_of_rows, rows, columns, row_sums, (), tile=tile)[0]
+
+  if num_devices > 1:
+    all_tiles = jax.shard_map(
+      all_tiles,
+      in_specs=(sharding.ROWS, sharding.REPLICATED, sharding.ROWS),
+      out_specs=sharding.ROWS,
+    )
+    rows, row_sums = pad((rows, row_sums), -num_rows % num_devices)
+  sums = all_tiles(rows, columns, row_sums)
+  return jax.tree.map(lambda x: x[:num_rows], sums)
+
+
 class LogSum(NamedTuple):
   """A sum of exponentials in progress: total * exp(greatest)."""
 
@@ -123,7 +169,7 @@ def log_sum_exp(
   columns: Float[Array, "columns dim"],
   log_weight: Float[Array, "columns"],
   *,
-  temperature,
+  temperature: Number,
   row_ids: Int[Array, "rows spaces"] | None = None,
   column_ids: Int[Array, "columns spaces"] | None = None,
   tile: int | None = None,
@@ -161,26 +207,15 @@ def log_sum_exp(
   if row_ids is None:
     row_ids = jnp.zeros((len(rows), 0), jnp.int32)
     column_ids = jnp.zeros((len(columns), 0), jnp.int32)
-  num_rows, num_devices = len(rows), sharding.num_devices()
   row_data = (rows.astype(dtype) / temperature, row_ids)
-  row_data = pad(row_data, -num_rows % num_devices)
   valid = jnp.ones(len(columns), bool)
   column_data = (columns.astype(dtype), column_ids, log_weight, valid)
 
-  def step(rows, columns, row_sums, nothing):
-    return add_terms(row_sums, _logits(rows, columns), axis=1), nothing
+  def step(rows, columns, sums):
+    return add_terms(sums, _logits(rows, columns), axis=1)
 
-  def all_tiles(rows, columns):
-    first = no_terms(rows[0][:, 0])
-    return log_total(for_each(step, rows, columns, first, (), tile=tile)[0])
-
-  if num_devices > 1:
-    all_tiles = jax.shard_map(
-      all_tiles,
-      in_specs=(sharding.ROWS, sharding.REPLICATED),
-      out_specs=sharding.ROWS,
-    )
-  return all_tiles(row_data, column_data)[:num_rows]
+  first = no_terms(row_data[0][:, 0])
+  return log_total(over_rows(step, row_data, column_data, first, tile=tile))
 
 
 def _logits(rows, columns):

@@ -48,12 +48,26 @@ def each(f: Callable[..., Any], *sides: Sides) -> Sides:
   return Sides(*map(f, *sides))
 
 
+def unzip(sides: Sides) -> tuple[Sides, ...]:
+  """Turns two tuples of results into a tuple of `Sides`.
+
+  Example:
+    >>> unzip(Sides(image=(1, 2), text=(10, 20)))
+    (Sides(image=1, text=10), Sides(image=2, text=20))
+  """
+  return tuple(Sides(*x) for x in zip(*sides, strict=True))
+
+
 def swap(sides: Sides) -> Sides:
   """Files the image part under `text` and the other way round.
 
   What belongs to image anchors is then filed with texts, their contrast.
   """
   return Sides(image=sides.text, text=sides.image)
+
+
+# One for all anchors, one for each, or `Sides` of either; greater than 0.
+Temperature = Number | Float[Array, "batch"] | Sides
 
 
 class Batch(NamedTuple):
@@ -89,7 +103,7 @@ class Pairs(NamedTuple):
     """The label on both sides; without labels `ids`."""
     if self.label is None:
       return self.ids
-    return Sides(self.label, self.label)
+    return both(self.label)
 
   @property
   def ids(self) -> Sides:

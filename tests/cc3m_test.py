@@ -226,7 +226,9 @@ class TestSchedules:
     assert found == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
 
   def test_first_value_out_of_range(self):
-    with pytest.raises(ValueError, match="values must be at least 0.*first"):
+    with pytest.raises(
+      ValueError, match="values must be finite and at least 0.*first"
+    ):
       optimizer.make_schedule(
         1.0, num_steps=9, steps_per_epoch=1, first_value=-1.0
       )

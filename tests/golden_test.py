@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, Sides, objectives
-from nuclr_jax.objectives import temperature
+from nuclr_jax.objectives import temperatures
 
 GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
 FIRST = ("nuclr_first_tau0.05", "nuclr_first_tau0.01", "nuclr_first_frozen")
@@ -167,7 +167,7 @@ def test_isogclr_three_steps(dtype):
     temperature_momentum=1 - number("beta_u"),
     temperature_range=(number("tau_min"), number("tau_max")),
   )
-  assert number("grad_clip") == temperature.MAX_GRADIENT
+  assert number("grad_clip") == temperatures.MAX_GRADIENT
   params, state = objective.init()
   run = compiled(objective, params)
   for step in [f"{case}/{i}" for i in range(3)]:

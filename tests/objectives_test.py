@@ -20,7 +20,7 @@ from make_step import (
 import numpy as np
 
 from nuclr_jax import Pairs, objectives, sharding, tiles
-from nuclr_jax.objectives.queue import Queue
+from nuclr_jax.objectives.queues import Queue
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
 SIZES = dict(num_pairs=N, num_texts=TEXTS)

@@ -280,7 +280,7 @@ def test_bad_pairs_say_what_is_wrong(changes, message):
   "arguments, message",
   [
     (dict(temperature=0.0), "temperature must be a number greater than 0"),
-    (dict(tolerance=0.0), "tolerance must be greater than 0"),
+    (dict(tolerance=0.0), "tolerance must be a number greater than 0"),
     (dict(num_pairs=3), "num_pairs must be at least 48, got 3"),
     (dict(temperature=1e-38), "overflow at temperature 1e-38"),
     (dict(start=Sides(np.zeros(3), np.zeros(N))), "start.image must be .48."),

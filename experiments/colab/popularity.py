@@ -94,7 +94,8 @@ print(f"residual {exact.residual:.1e}, iterations {exact.iterations}")
 # %% [markdown]
 # ## Learned against exact
 #
-# ζ is unique up to a constant. After a long training the points lie on a line.
+# ζ is unique up to a constant. After a long training the points
+# lie near a line (0.87 for images and 0.92 for texts after 16 epochs).
 
 # %%
 learned = np.asarray(state.objective.sample.text.zeta)[exact.ids.text]
@@ -118,7 +119,7 @@ for title, ids in (("most", order[::-1][:8]), ("least", order[:8])):
 #
 # Anchors x are uniform on a half disc, contrasts y in the unit square have
 # density p(y | x) = exp(x . y / tau) / g(x). Here g is known, so that we can
-# see how well popularities replace it.
+# see how well popularities replace it. From here on everything is float64.
 
 # %%
 import toy_plots
@@ -127,8 +128,8 @@ import toy_risks
 import toy_summary
 
 jax.config.update("jax_enable_x64", True)
-settings = toy_risks.SHORT if SHORT else toy_risks.Settings()
-print(settings)
+toy = toy_risks.SHORT if SHORT else toy_risks.Settings()
+print(toy)
 
 # %% [markdown]
 # ## One data set
@@ -137,7 +138,7 @@ print(settings)
 # paper's gradient descent) find the same zeta.
 
 # %%
-examples = toy_risks.make_examples(settings)
+examples = toy_risks.make_examples(toy)
 for temperature, example in examples.items():
   print(
     f"tau {temperature:g}: largest difference {example.difference:.1e}, "
@@ -148,8 +149,8 @@ for temperature, example in examples.items():
 # ## Many data sets
 
 # %%
-measured = toy_risks.measure_all(settings)
-results = toy_summary.summarise_all(settings, measured, examples)
+measured = toy_risks.measure_all(toy)
+results = toy_summary.summarise_all(toy, measured, examples)
 
 # %% [markdown]
 # ## Figure 2

@@ -49,8 +49,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image, ImageDraw
 
-from nuclr_jax import embed, host, ingest, settings, train
+from nuclr_jax import embed, host, ingest, records, settings, train
 from nuclr_jax.evaluate import zero_shot
+from nuclr_jax.report import page
 
 host.show_progress()
 ROOT = pathlib.Path("runs", "your_own_data")
@@ -92,6 +93,12 @@ def write_folder(folder, count, seed):
 
 write_folder(ROOT / "photos", 180 if SHORT else 900, seed=0)
 write_folder(ROOT / "held_out", 90, seed=1)
+figure, axes = plt.subplots(1, 6, figsize=(11, 2), layout="constrained")
+for i, place in enumerate(axes):
+  place.imshow(Image.open(ROOT / "photos" / f"{i}.jpg"))
+  place.set_title((ROOT / "photos" / f"{i}.txt").read_text(), fontsize=8)
+  place.set_axis_off()
+plt.show()
 
 # %% [markdown]
 # ## Files to data sets
@@ -123,7 +130,11 @@ config.num_epochs = 2.0 if SHORT else 40.0
 config.log_every = 5 if SHORT else 100
 config.eval_every_epochs = config.num_epochs / 4
 result = train.fit(config, ROOT / "run", data_dir=DATA)
-print({k: v for k, v in result.metrics.items() if "diagnostics" in k})
+history = records.read_history(ROOT / "run")
+figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+page.plot(axes[0], history, ["train/loss"])
+page.plot(axes[1], history, ["validation/mine/mean_recall@1"])
+plt.show()
 
 # %% [markdown]
 # ## Zero-shot
@@ -138,8 +149,10 @@ label = np.repeat(np.arange(len(classes)), 10)
 with embed.of_run(ROOT / "run", data_dir=DATA) as model:
   size = (model.size, model.size)
   image = np.stack([np.asarray(x.resize(size)) for x in pictures])
-  sim = model.encode.image(image) @ model.encode.text(classes).T
-found = zero_shot.accuracy(sim, np.eye(len(classes)), label, top=(1,))
+  image_vectors = model.encode.image(image)
+  class_vectors = model.encode.text(classes)
+sim = image_vectors @ class_vectors.T
+found = zero_shot.accuracy(image_vectors, class_vectors, label, top=(1,))
 print(
   f"top-1 {100 * found['top1']:.0f} %, by chance {100 / len(classes):.0f} %"
 )

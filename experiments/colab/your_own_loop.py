@@ -41,6 +41,8 @@ if importlib.util.find_spec("nuclr_jax") is None:
   subprocess.run(install, check=True)
 
 # %%
+from functools import partial
+
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -60,7 +62,7 @@ STEPS, BATCH = (40, 64) if SHORT else (1500, 64)
 #
 # `objective.apply` returns `loss, (state, metrics)`. `pair_id` is the row of
 # a sample in the data set. The state is an argument of the step and a result;
-# donate it, and it is updated in place.
+# donated, it is updated in place.
 
 
 # %%
@@ -85,7 +87,7 @@ def train(objective, key):
       learned[1], state, Pairs(*embed(learned[0], views), ids)
     )
 
-  @jax.jit
+  @partial(jax.jit, donate_argnums=(0, 1, 2))
   def step(learned, opt_state, state, key):
     which, hide = jax.random.split(key)
     ids = jax.random.choice(which, len(x), (BATCH,), replace=False)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 import numpy as np
 from scipy.special import gammaln, xlogy
 
-from nuclr_jax.latent_classes.classes import check, collision
+from nuclr_jax.latent_classes.classes import check_probability, collision
 from nuclr_jax.types import AnyArray
 
 MAX_DRAWS = 5_000
@@ -59,7 +59,7 @@ def of_all_classes(
 
   Reference: Merad et al., Lemma 1.
   """
-  rho = check(probability)
+  rho = check_probability(probability)
   return float(unsupervised / rho.min() + np.log(len(rho)))
 
 
@@ -143,7 +143,7 @@ def coverage(
 
   Reference: Merad et al., Lemma 2.
   """
-  rho = check(probability)
+  rho = check_probability(probability)
   if num_draws != int(num_draws):
     raise ValueError(f"num_draws must be a whole number, got {num_draws}")
   if num_draws < len(rho):

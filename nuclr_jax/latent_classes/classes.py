@@ -36,7 +36,7 @@ def rho_of(
   shares = probabilities(label)
   if probability is None:
     return shares
-  rho = check(probability)
+  rho = check_probability(probability)
   if len(rho) != len(shares):
     raise ValueError(
       f"there are {len(shares)} classes of rows and {len(rho)} probabilities"
@@ -44,7 +44,7 @@ def rho_of(
   return rho
 
 
-def check(
+def check_probability(
   probability: Float[np.ndarray, "classes"],
 ) -> Float[np.ndarray, "classes"]:
   """The probabilities; ValueError if they are none."""
@@ -72,7 +72,7 @@ def collision(
 
   Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
   """
-  rho = check(probability)
+  rho = check_probability(probability)
   if num_negatives < 1:
     raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
   return float(np.sum(rho ** (num_negatives + 1)))

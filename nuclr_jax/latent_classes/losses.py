@@ -43,7 +43,7 @@ def of_margins(
     >>> of_margins(np.zeros((1, 3)), "logistic")
     array([2.])
   """
-  check(loss)
+  check_loss(loss)
   xp = margins.__array_namespace__()
   worst = xp.max(-margins, axis=-1)
   if loss == "hinge":
@@ -91,7 +91,7 @@ def expected(
     >>> expected(sim, first, both, loss="hinge")
     array([0.5])
   """
-  check(loss)
+  check_loss(loss)
   if num_negatives < 1 or num_negatives != int(num_negatives):
     raise ValueError(
       f"num_negatives must be a whole number from 1 on, got {num_negatives}"
@@ -114,7 +114,7 @@ def nodes(similarity: Float[np.ndarray, "rows"], count: int) -> np.ndarray:
   return np.arange(low, high + SPACING, SPACING)
 
 
-def check(loss: str) -> None:
+def check_loss(loss: str) -> None:
   """Raises ValueError for an unknown loss."""
   if loss not in LOSSES:
     raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")

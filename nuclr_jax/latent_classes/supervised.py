@@ -13,7 +13,11 @@ import numpy as np
 from scipy.special import gammaln
 
 from nuclr_jax.latent_classes import losses
-from nuclr_jax.latent_classes.classes import check, probabilities, rho_of
+from nuclr_jax.latent_classes.classes import (
+  check_probability,
+  probabilities,
+  rho_of,
+)
 from nuclr_jax.types import AnyArray
 
 CHUNK = 2**22  # numbers of an array
@@ -124,8 +128,8 @@ def average_loss(
   if probability is not None:
     if ways != 2:
       raise ValueError("probabilities go with tasks of two ways only")
-    return _two_ways(own, others, label, check(probability), loss)
-  losses.check(loss)
+    return _two_ways(own, others, label, check_probability(probability), loss)
+  losses.check_loss(loss)
   below = own[:, None] - others
   if loss == "hinge":
     order = np.sort(-below, axis=1)  # the largest is the worst

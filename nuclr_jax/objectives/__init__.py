@@ -10,6 +10,7 @@ from nuclr_jax.objectives.base import (
   scale,
   stateless,
 )
+from nuclr_jax.objectives.classification import arcface, softmax, sphereface
 from nuclr_jax.objectives.clip import clip, ntxent
 from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
 from nuclr_jax.objectives.debiased import debiased
@@ -20,7 +21,6 @@ from nuclr_jax.objectives.latent_class import (
   latent_class,
   quick_thought,
 )
-from nuclr_jax.objectives.margin_softmax import arcface, softmax, sphereface
 from nuclr_jax.objectives.metric_learning import npair, proxy_anchor
 from nuclr_jax.objectives.nuclr import nuclr
 from nuclr_jax.objectives.siglip import siglip

@@ -1,5 +1,6 @@
 """The protocol of objectives: two pure functions and the state between them."""
 
+from collections.abc import Callable
 import math
 from typing import NamedTuple, Protocol
 
@@ -63,12 +64,18 @@ class Objective(NamedTuple):
   apply: ApplyFn
 
 
-def stateless(loss_fn, init_params=dict) -> Objective:
+def stateless(
+  loss_fn: Callable[[Params, Pairs], tuple[Scalar, Metrics]],
+  init_params: Callable[[], Params] = dict,
+) -> Objective:
   """Lifts `loss_fn(params, pairs) -> (loss, metrics)` to an `Objective`.
 
   Args:
     loss_fn: A pure function of learnable parameters and a batch.
     init_params: Makes the parameters; the default makes none.
+
+  Returns:
+    An `Objective` without state.
 
   Example:
     >>> def align(params, pairs):
@@ -121,9 +128,7 @@ def add(**terms: Objective) -> Objective:
   """
   if not terms:
     raise ValueError("add needs at least one term, such as add(clip=clip())")
-  for name, term in terms.items():
-    if not isinstance(term, Objective):
-      raise ValueError(f"{name} must be an Objective, got {term!r}")
+  _check_terms(terms)
 
   def init():
     firsts = {name: term.init() for name, term in terms.items()}
@@ -154,7 +159,7 @@ def regularize(host: Objective, **terms: Objective) -> Objective:
     **terms: By name, an `Objective` without params and state.
 
   Raises:
-    ValueError: If a term has params or state.
+    ValueError: If a term has params or state, or is no `Objective`.
 
   Example:
     >>> from nuclr_jax.objectives import clip, difference_alignment, scale
@@ -164,6 +169,7 @@ def regularize(host: Objective, **terms: Objective) -> Objective:
     >>> sorted(objective.init()[0])
     ['log_scale']
   """
+  _check_terms(terms)
   firsts = {
     name: jax.tree.leaves(jax.eval_shape(term.init))
     for name, term in terms.items()
@@ -212,6 +218,14 @@ def scale(objective: Objective, weight: Number) -> Objective:
     return weight * loss, rest
 
   return Objective(objective.init, apply)
+
+
+def _check_terms(terms: dict[str, Objective]) -> None:
+  for name, term in terms.items():
+    if not isinstance(term, Objective):
+      raise ValueError(
+        f"{name} must be an Objective, such as clip(), got {term!r}"
+      )
 
 
 def _join(states: dict[str, State]) -> State:

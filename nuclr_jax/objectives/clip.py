@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks
-from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.types import Number, Pairs, check_pairs, each
+from nuclr_jax.objectives import base, checks, temperatures
+from nuclr_jax.types import Metrics, Number, Pairs, check_pairs, each
 
 
 def clip(
@@ -93,7 +92,7 @@ def ntxent(
   return base.Objective(inner.init, apply)
 
 
-def info_nce(pairs: Pairs, temperature):
+def info_nce(pairs: Pairs, temperature: Number) -> tuple[base.Scalar, Metrics]:
   """InfoNCE at a temperature that may be learned, and its metrics."""
   lse = pairwise.log_sum_exp(pairs, temperature=temperature)
   loss = each(jax.nn.softplus, lse)

@@ -15,7 +15,7 @@ def cyclip(
   in_modal: Number = 0.25,
   cross_modal: Number = 0.25,
 ) -> base.Objective:
-  """CLIP plus cyclic consistency: `regularize(clip, cyclic_consistency)`.
+  """CLIP plus cyclic consistency, `regularize(clip(), cyclic=...)`.
 
   Args:
     temperature: As in `clip`.

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, checks
-from nuclr_jax.types import Number, Sides, each
+from nuclr_jax.types import Number, each, unzip
 
 
 def debiased(
@@ -74,13 +74,11 @@ def debiased(
       return jnp.mean(loss) / 2, weight - math.log(2 * len(own))
 
     lse = pairwise.log_sum_exp(pairs, temperature=temperature)
-    image, text = each(side, lse)
+    loss, row_log_weight = unzip(each(side, lse))
     out = pairwise.weighted(
-      pairs,
-      temperature=temperature,
-      row_log_weight=Sides(image[1], text[1]),
+      pairs, temperature=temperature, row_log_weight=row_log_weight
     )
-    value = image[0] + text[0]  # differentiable where g is at its floor
+    value = loss.image + loss.text  # differentiable where g is at its floor
     return base.attach_gradient(value, value + out.surrogate), {}
 
   return base.stateless(loss_fn)

@@ -11,16 +11,15 @@ the data set, B in the batch and L_ij the logits of `pairwise`,
 and likewise for texts. Rows never visited hold -inf and take phi.
 """
 
-from functools import partial
 import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base, rows
-from nuclr_jax.types import Pairs, Sides, Sizes, each
+from nuclr_jax.types import Pairs, Sides, Sizes, Temperature, each, unzip
 
 
 class PairRows(NamedTuple):
@@ -42,18 +41,22 @@ def unvisited(num_rows: Sides) -> Sides:
   return each(lambda n: jnp.full(n, -jnp.inf, float), num_rows)
 
 
-def log_negatives(sizes: Sizes, batch: int) -> float:
+def log_ratio(sizes: Sizes, batch: int) -> float:
   """log((n - 1) / (B - 1)): from a sum over the batch to one over the data."""
   return math.log((sizes.num_pairs - 1) / max(batch - 1, 1))
 
 
 def estimate(
-  pairs: Pairs, sizes: Sizes, *, temperature, bias: Sides | None = None
+  pairs: Pairs,
+  sizes: Sizes,
+  *,
+  temperature: Temperature,
+  bias: Sides | None = None,
 ) -> Sides:
   """Estimates log phi_i of every anchor; -inf where it has no negative."""
-  factor = log_negatives(sizes, len(pairs.pair_id))
+  ratio = log_ratio(sizes, len(pairs.pair_id))
   lse = pairwise.log_sum_exp(pairs, temperature=temperature, bias=bias)
-  return each(lambda x: x + factor, lse)
+  return each(lambda x: x + ratio, lse)
 
 
 def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
@@ -61,40 +64,34 @@ def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
   return log_phi.image != -jnp.inf
 
 
-def track_pairs(
-  log_u: Sides, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes
+def track(
+  log_u: Sides, ids: Sides, log_phi: Sides, gamma, num_rows: Sides
 ) -> tuple[Sides, Sides]:
-  """Moves each pair's averages; returns the tables and the batch's new rows."""
-  ids = Sides(pairs.pair_id, pairs.pair_id)
-  num_rows = Sides(sizes.num_pairs, sizes.num_pairs)
-  return _track(log_u, ids, log_phi, gamma, num_rows)
-
-
-def track_ids(
-  log_u: Sides, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes
-) -> tuple[Sides, Sides]:
-  """As `track_pairs`, with one average per anchor id instead of per pair."""
-  return _track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
-
-
-def _track(log_u, ids, log_phi, gamma, num_rows) -> tuple[Sides, Sides]:
-  """Moves both sides; returns the tables and the batch's new rows."""
-  tracked = each(partial(_track_side, gamma), log_u, ids, log_phi, num_rows)
-  return tuple(Sides(*x) for x in zip(*tracked, strict=True))
-
-
-def _track_side(gamma, table, ids, log_phi, num_rows):
   """Moves u <- (1 - gamma) u + gamma phi, in log space.
 
   phi is averaged (in linear space) over rows of the batch with equal ids.
   A row never visited takes phi; a row without negatives stays as it was.
+
+  Args:
+    log_u: Tables, with a row for each id of anchors.
+    ids: Of the batch's anchors, pairs or images and texts.
+    log_phi: From `estimate`.
+    gamma: Weight of phi, in (0, 1].
+    num_rows: Of the tables, without padding.
+
+  Returns:
+    The tables, and the batch's new rows.
   """
-  old = rows.read(table, ids, num_rows).astype(log_phi.dtype)
-  phi = rows.log_mean_exp_by_id(log_phi, ids)
-  moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
-  new = jnp.where(old == -jnp.inf, phi, moved)
-  new = jnp.where(phi == -jnp.inf, old, new)
-  return rows.write(table, ids, new, num_rows), new
+
+  def side(table, ids, log_phi, num_rows):
+    old = rows.read(table, ids, num_rows).astype(log_phi.dtype)
+    phi = rows.log_mean_exp_by_id(log_phi, ids)
+    moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
+    new = jnp.where(old == -jnp.inf, phi, moved)
+    new = jnp.where(phi == -jnp.inf, old, new)
+    return rows.write(table, ids, new, num_rows), new
+
+  return unzip(each(side, log_u, ids, log_phi, num_rows))
 
 
 def anchor_loss(
@@ -121,19 +118,22 @@ def anchor_loss(
     batch = len(log_phi)
     lonely = log_phi == -jnp.inf
     log_denominator = jnp.where(lonely, -offset, log_denominator)
-    factor = jnp.log(temperature / batch) + log_negatives(sizes, batch)
+    log_weight = jnp.log(temperature / batch) + log_ratio(sizes, batch)
     loss = jnp.mean(temperature * (log_denominator + offset))
-    return loss, factor - log_denominator
+    return loss, log_weight - log_denominator
 
-  image, text = each(side, log_phi, log_denominator, temperature)
-  return image[0] + text[0], Sides(image[1], text[1])
+  loss, log_weight = unzip(each(side, log_phi, log_denominator, temperature))
+  return loss.image + loss.text, log_weight
 
 
 def log_u_metrics(log_u: Sides) -> dict[str, base.Scalar]:
   """Mean log u of the batch's visited rows, per side."""
+  image, text = each(lambda x: mean_where(x, x != -jnp.inf), log_u)
+  return {"log_u/image": image, "log_u/text": text}
 
-  def mean(x):
-    visited = x != -jnp.inf
-    return jnp.sum(x, where=visited) / jnp.maximum(jnp.sum(visited), 1)
 
-  return {"log_u/image": mean(log_u.image), "log_u/text": mean(log_u.text)}
+def mean_where(
+  x: Float[Array, "*shape"], where: Bool[Array, "*shape"]
+) -> base.Scalar:
+  """The mean of some numbers; 0 if there is none."""
+  return jnp.sum(x, where=where) / jnp.maximum(jnp.sum(where), 1)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax import pairwise, sharding, tiles
+from nuclr_jax import pairwise, tiles
 from nuclr_jax.objectives import base, checks
 from nuclr_jax.types import each
 
@@ -104,26 +104,13 @@ def _variation(
 
 def _sums(x, weight, norm):
   """w_j sum_k w_k ||x_j - x_k|| and its gradient in x_j, by rows."""
-  step, count = {"l2": _l2_step, "l1": _l1_step}[norm], len(x)
+  step = {"l2": _l2_step, "l1": _l1_step}[norm]
   columns, first = (x, weight), (jnp.zeros_like(weight), jnp.zeros_like(x))
-
-  def all_tiles(rows, columns, sums):
-    return tiles.for_each(step, rows, columns, sums, ())[0]
-
-  rows = (columns, first)
-  if (devices := sharding.num_devices()) > 1:
-    all_tiles = jax.shard_map(
-      all_tiles,
-      in_specs=(sharding.ROWS, sharding.REPLICATED, sharding.ROWS),
-      out_specs=sharding.ROWS,
-    )
-    rows = tiles.pad(rows, -count % devices)
-  sums = all_tiles(rows[0], columns, rows[1])
-  total, gradient = jax.tree.map(lambda a: a[:count], sums)
+  total, gradient = tiles.over_rows(step, columns, columns, first)
   return weight * total, weight[:, None] * gradient
 
 
-def _l2_step(rows, columns, sums, nothing):
+def _l2_step(rows, columns, sums):
   """Adds the distances of one tile, dimension by dimension."""
   (a, _), (b, weight), (total, gradient) = rows, columns, sums
 
@@ -137,10 +124,10 @@ def _l2_step(rows, columns, sums, nothing):
   inverse *= weight[None]
   total += jnp.sum(inverse * square, axis=1)
   gradient += a * jnp.sum(inverse, axis=1, keepdims=True)
-  return (total, gradient - tiles.matmul(inverse, b)), nothing
+  return total, gradient - tiles.matmul(inverse, b)
 
 
-def _l1_step(rows, columns, sums, nothing):
+def _l1_step(rows, columns, sums):
   """Likewise, with the sum of absolute values."""
   (a, _), (b, weight), (total, gradient) = rows, columns, sums
 
@@ -150,4 +137,4 @@ def _l1_step(rows, columns, sums, nothing):
     return total, jnp.sum(weight[None] * jnp.sign(difference), axis=1)
 
   total, signs = jax.lax.scan(add, total, (a.T, b.T), unroll=8)
-  return (total, gradient + signs.T), nothing
+  return total, gradient + signs.T

@@ -5,9 +5,8 @@ from typing import SupportsIndex
 import jax.numpy as jnp
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, denominator
-from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.types import Number, ScalarOrSchedule, Sides, check_pairs
+from nuclr_jax.objectives import base, checks, denominator, temperatures
+from nuclr_jax.types import Number, ScalarOrSchedule, both, check_pairs
 
 
 def isogclr(
@@ -78,7 +77,7 @@ def isogclr(
   """
   sizes = checks.sizes(num_pairs, num_images, num_texts)
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
-  individual = temperatures.check_individual(
+  individual = temperatures.check_settings(
     temperature=checks.temperature(temperature),
     temperature_range=temperature_range,
     temperature_learning_rate=temperature_learning_rate,
@@ -89,7 +88,7 @@ def isogclr(
 
   def init():
     pair_rows = denominator.PairRows(
-      log_u=denominator.unvisited(Sides(sizes.num_pairs, sizes.num_pairs)),
+      log_u=denominator.unvisited(both(sizes.num_pairs)),
       **temperatures.init_rows(individual, sizes),
     )
     shared = denominator.Shared(count=jnp.zeros((), jnp.int32))
@@ -101,8 +100,12 @@ def isogclr(
     count, pair_rows = state.shared.count, state.sample.pair
     tau = temperatures.read(pair_rows, pairs, sizes)
     log_phi = denominator.estimate(pairs, sizes, temperature=tau)
-    tables, log_u = denominator.track_pairs(
-      pair_rows.log_u, pairs, log_phi, gamma(count), sizes
+    tables, log_u = denominator.track(
+      pair_rows.log_u,
+      both(pairs.pair_id),
+      log_phi,
+      gamma(count),
+      both(sizes.num_pairs),
     )
     value, row_log_weight = denominator.anchor_loss(
       log_phi, log_u, sizes, temperature=tau, offset=offset

@@ -2,20 +2,24 @@
 
 from typing import NamedTuple, SupportsIndex
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 import numpy as np
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, denominator
-from nuclr_jax.objectives import queue as queues
-from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.objectives import zeta as zetas
+from nuclr_jax.objectives import (
+  base,
+  checks,
+  denominator,
+  queues,
+  temperatures,
+  zetas,
+)
 from nuclr_jax.types import (
   Number,
   ScalarOrSchedule,
   Sides,
+  both,
   check_pairs,
   each,
   swap,
@@ -76,7 +80,7 @@ def nuclr(
     official  1 - (n / B) [w_jj + sum w_ij]               (the released code)
     sinkhorn  -temperature log(w_jj + sum over all anchors of w_ij)
 
-  "sinkhorn" takes both sums over the last `zeta_queue` pairs (see `queue`): on
+  "sinkhorn" takes both sums over the last `zeta_queue` pairs (see `queues`): on
   glyphs its zeta correlate 0.87 (images) and 0.92 (texts) with the exact ones,
   those of "unbiased" 0.25 and 0.42.
 
@@ -159,7 +163,7 @@ def nuclr(
   checks.choice("own_pair", own_pair, ("xi", "zeta"))
   checks.choice("anchor_average", anchor_average, ("pair", "id"))
   sizes = checks.sizes(num_pairs, num_images, num_texts)
-  popularity = zetas.check_popularity(
+  settings = zetas.check_settings(
     sizes,
     zeta_init=zeta_init,
     zeta_estimator=zeta_estimator,
@@ -167,11 +171,11 @@ def nuclr(
     zeta_learning_rate=zeta_learning_rate,
     zeta_momentum=zeta_momentum,
   )
-  first_xi = each(lambda zeta: float(np.max(np.abs(zeta))), popularity.init)
+  first_xi = each(lambda zeta: float(np.max(np.abs(zeta))), settings.init)
   if xi_init is not None:
     allowed = "a number of at least 0, `math.inf` or None"
     xi_init = checks.number("xi_init", xi_init, allowed, lambda x: x >= 0)
-    first_xi = Sides(xi_init, xi_init)
+    first_xi = both(xi_init)
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   sinkhorn = zeta_estimator == "sinkhorn"
   if sinkhorn:
@@ -185,7 +189,7 @@ def nuclr(
         "anchor_average must be 'pair' with temperature_learning_rate, got "
         "'id': a u per id would mix the temperatures of its pairs"
       )
-    individual = temperatures.check_individual(
+    individual = temperatures.check_settings(
       temperature=temperature,
       temperature_range=temperature_range,
       temperature_learning_rate=temperature_learning_rate,
@@ -195,13 +199,13 @@ def nuclr(
     offset = temperatures.offset(individual.rho, sizes.num_pairs)
 
   def init():
-    n = sizes.num_pairs
-    pair_rows = denominator.PairRows(denominator.unvisited(Sides(n, n)))
+    log_u = denominator.unvisited(both(sizes.num_pairs))
+    pair_rows = denominator.PairRows(log_u)
     if individual is not None:
       first = temperatures.init_rows(individual, sizes)
       pair_rows = pair_rows._replace(**first)
     by_id = anchor_average == "id"
-    id_rows = zetas.init_rows(popularity, sizes, by_id=by_id)
+    id_rows = zetas.init_rows(settings, sizes, by_id=by_id)
     xi = each(lambda x: jnp.full((), x, float), first_xi)
     queue = queues.init_queue(zeta_queue, dim) if sinkhorn else None
     shared = Shared(xi, jnp.zeros((), jnp.int32), queue)
@@ -214,20 +218,24 @@ def nuclr(
     pair_rows, *id_rows = state.sample
     id_rows = Sides(*id_rows)
     zeta = zetas.read(id_rows, pairs, sizes)
-    tau = Sides(temperature, temperature)
+    tau = both(temperature)
     if individual is not None:
       tau = temperatures.read(pair_rows, pairs, sizes)
 
     log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
     has_negative = denominator.has_negative(log_phi)
-    tables, log_u = denominator.track_pairs(
-      pair_rows.log_u, pairs, log_phi, gamma(count), sizes
+    tables, log_u = denominator.track(
+      pair_rows.log_u,
+      both(pairs.pair_id),
+      log_phi,
+      gamma(count),
+      both(sizes.num_pairs),
     )
     pair_rows, encoder_log_u = pair_rows._replace(log_u=tables), log_u
     if anchor_average == "id":
       tables = each(lambda x: x.log_u, id_rows)
-      tables, encoder_log_u = denominator.track_ids(
-        tables, pairs, log_phi, gamma(count), sizes
+      tables, encoder_log_u = denominator.track(
+        tables, pairs.ids, log_phi, gamma(count), sizes.ids
       )
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, tables)
 
@@ -263,12 +271,11 @@ def nuclr(
         sizes=sizes,
       )
     else:
-      own_weight = each(lambda o, u: jax.nn.sigmoid(o - u), log_own, log_u)
       gradient = zetas.gradient(
-        popularity, out.contrast_sums, swap(own_weight), sizes.num_pairs
+        zeta_estimator, out.contrast_sums, log_own, log_u, sizes.num_pairs
       )
     id_rows, zeta = zetas.step(
-      popularity, id_rows, pairs, gradient, has_negative, count, sizes
+      settings, id_rows, pairs, gradient, has_negative, count, sizes
     )
     xi = each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
     metrics = denominator.log_u_metrics(log_u) | zetas.metrics(zeta, xi)

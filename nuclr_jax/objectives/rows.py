@@ -14,7 +14,9 @@ from nuclr_jax.objectives import host_rows
 Ids = Integer[Array, "batch"]
 
 
-def read(table: Float[Array, "rows ..."], ids: Ids, num_rows: int):
+def read(
+  table: Float[Array, "rows ..."], ids: Ids, num_rows: int
+) -> Float[Array, "batch ..."]:
   """Reads the rows `ids`; NaN for ids outside [0, num_rows).
 
   Example:
@@ -27,7 +29,12 @@ def read(table: Float[Array, "rows ..."], ids: Ids, num_rows: int):
   return table.at[ids].get(mode="fill", fill_value=jnp.nan)
 
 
-def write(table: Float[Array, "rows ..."], ids: Ids, values, num_rows: int):
+def write(
+  table: Float[Array, "rows ..."],
+  ids: Ids,
+  values: Float[Array, "batch ..."],
+  num_rows: int,
+) -> Float[Array, "rows ..."]:
   """Writes `values` to the rows `ids`; drops ids outside [0, num_rows).
 
   Equal ids must come with equal values (see `mean_by_id`), so that the result

@@ -6,12 +6,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, denominator
-from nuclr_jax.objectives import temperature as temperatures
-from nuclr_jax.types import Number, ScalarOrSchedule, Sides
+from nuclr_jax.objectives import base, checks, denominator, temperatures
+from nuclr_jax.types import Number, ScalarOrSchedule, Sides, both
 
 
-class IdRows(NamedTuple):
+class AnchorRows(NamedTuple):
   """State of an anchor id when `anchor_average="id"`."""
 
   log_u: Float[Array, "ids"]
@@ -91,11 +90,13 @@ def sogclr(
 
   def init():
     if anchor_average == "pair":
-      log_u = denominator.unvisited(Sides(sizes.num_pairs, sizes.num_pairs))
+      log_u = denominator.unvisited(both(sizes.num_pairs))
       sample = base.Rows(pair=denominator.PairRows(log_u))
     else:
       log_u = denominator.unvisited(sizes.ids)
-      sample = base.Rows(image=IdRows(log_u.image), text=IdRows(log_u.text))
+      sample = base.Rows(
+        image=AnchorRows(log_u.image), text=AnchorRows(log_u.text)
+      )
     params = temperatures.init_params(temperature, learn_temperature)
     return params, base.State(
       sample, denominator.Shared(count=jnp.zeros((), jnp.int32))
@@ -106,21 +107,27 @@ def sogclr(
     log_phi = denominator.estimate(pairs, sizes, temperature=tau)
     gamma_now = gamma(state.shared.count)
     if anchor_average == "pair":
-      tables, log_u = denominator.track_pairs(
-        state.sample.pair.log_u, pairs, log_phi, gamma_now, sizes
+      tables, log_u = denominator.track(
+        state.sample.pair.log_u,
+        both(pairs.pair_id),
+        log_phi,
+        gamma_now,
+        both(sizes.num_pairs),
       )
       sample = base.Rows(pair=denominator.PairRows(tables))
     else:
       tables = Sides(state.sample.image.log_u, state.sample.text.log_u)
-      tables, log_u = denominator.track_ids(
-        tables, pairs, log_phi, gamma_now, sizes
+      tables, log_u = denominator.track(
+        tables, pairs.ids, log_phi, gamma_now, sizes.ids
       )
-      sample = base.Rows(image=IdRows(tables.image), text=IdRows(tables.text))
+      sample = base.Rows(
+        image=AnchorRows(tables.image), text=AnchorRows(tables.text)
+      )
     value, row_log_weight = denominator.anchor_loss(
       log_phi,
       log_u,
       sizes,
-      temperature=Sides(tau, tau),
+      temperature=both(tau),
       offset=offset,
     )
     out = pairwise.weighted(

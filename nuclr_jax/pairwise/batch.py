@@ -10,7 +10,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import sharding, tiles
-from nuclr_jax.types import Pairs, PyTree, Sides, check_pairs, each
+from nuclr_jax.types import (
+  Pairs,
+  PyTree,
+  Sides,
+  Temperature,
+  both,
+  check_pairs,
+  each,
+)
 
 
 class Side(NamedTuple):
@@ -30,6 +38,11 @@ def embeddings(pairs: Pairs) -> Sides:
 
   Raises:
     ValueError: If the shapes or types of the batch do not fit together.
+
+  Example:
+    >>> x = jnp.eye(2, dtype=jnp.bfloat16)
+    >>> print(embeddings(Pairs(x, x, jnp.arange(2))).text.dtype)
+    float32
   """
   check_pairs(pairs)
   dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
@@ -37,7 +50,13 @@ def embeddings(pairs: Pairs) -> Sides:
 
 
 def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:
-  """The similarity of each image and its own text, sim_ii."""
+  """The similarity of each image and its own text, sim_ii.
+
+  Example:
+    >>> text = jnp.array([[1.0, 0.0], [0.6, 0.8]])
+    >>> own_similarity(Pairs(jnp.eye(2), text, jnp.arange(2)))
+    Array([1. , 0.8], dtype=float32)
+  """
   image, text = embeddings(pairs)
   return jnp.sum(image * text, axis=1)
 
@@ -61,7 +80,9 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
   return over_tiles(step, zero, both_sides(pairs)).image
 
 
-def both_sides(pairs: Pairs, temperature=1.0, bias: Sides | None = None):
+def both_sides(
+  pairs: Pairs, temperature: Temperature = 1.0, bias: Sides | None = None
+) -> Sides:
   """`Sides` of `Side`, in float32 or better.
 
   Args:
@@ -69,10 +90,6 @@ def both_sides(pairs: Pairs, temperature=1.0, bias: Sides | None = None):
     temperature: See `log_sum_exp`.
     bias: Likewise.
   """
-  if not isinstance(temperature, Sides):
-    temperature = Sides(temperature, temperature)
-  if bias is None:
-    bias = Sides(0.0, 0.0)
   own = own_similarity(pairs)
   valid = jnp.ones_like(own, bool)
 
@@ -80,7 +97,8 @@ def both_sides(pairs: Pairs, temperature=1.0, bias: Sides | None = None):
     scale = 1 / spread(temperature, own)
     return Side(vector, pairs.ids, valid, own, scale, spread(bias, own))
 
-  return each(side, embeddings(pairs), temperature, bias)
+  bias = both(0.0) if bias is None else bias
+  return each(side, embeddings(pairs), both(temperature), bias)
 
 
 def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:

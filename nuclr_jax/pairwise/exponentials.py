@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from nuclr_jax import tiles
 from nuclr_jax.pairwise import batch
-from nuclr_jax.types import Pairs, Sides, each, swap
+from nuclr_jax.types import Pairs, Sides, Temperature, each, swap
 
 
 class Weighted(NamedTuple):
@@ -24,7 +24,7 @@ class Weighted(NamedTuple):
 def log_sum_exp(
   pairs: Pairs,
   *,
-  temperature,
+  temperature: Temperature,
   bias: Sides | None = None,
   tile: int | None = None,
 ) -> Sides:
@@ -72,7 +72,7 @@ def log_sum_exp(
 def weighted(
   pairs: Pairs,
   *,
-  temperature,
+  temperature: Temperature,
   row_log_weight: Sides,
   contrast_log_weight: Sides | None = None,
   bias: Sides | None = None,

@@ -1,7 +1,7 @@
 """Popularities: the integral behind the denominators, and its weights."""
 
 from nuclr_jax.popularity.compare import compare
-from nuclr_jax.popularity.descent import Descent, descend, objective
+from nuclr_jax.popularity.descent import Descent, descend
 from nuclr_jax.popularity.exact import Popularity, solve, solve_sampled
 from nuclr_jax.popularity.integral import (
   balance_heuristic,
@@ -30,7 +30,6 @@ __all__ = [
   "fit_network",
   "log_partition",
   "log_popularity",
-  "objective",
   "predict_zeta",
   "r_squared",
   "solve",

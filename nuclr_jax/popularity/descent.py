@@ -22,7 +22,7 @@ class Descent(NamedTuple):
   steps: Int[Array, ""]
 
 
-def objective(
+def phi(
   zeta: Float[Array, "pairs"],
   image: Float[Array, "pairs dim"],
   text: Float[Array, "pairs dim"],
@@ -48,7 +48,7 @@ def descend(
   tolerance: float = 1e-15,
   max_steps: int = 100_000,
 ) -> Descent:
-  r"""Minimises `objective` by gradient descent from zeta = 0.
+  r"""Minimises `phi` by gradient descent from zeta = 0.
 
   The step size is that of the smoothness at hand, n tau / max_j sum_i w_ij
   (at least 1, which it approaches). Memory is quadratic in the pairs, whose
@@ -71,7 +71,7 @@ def descend(
   Reference: Wang et al., ICLR 2025, eq. (8) and Appendix G.1.
   """
   tau, n = checks.temperature(temperature), len(image)
-  gradient_of = jax.grad(objective)
+  gradient_of = jax.grad(phi)
 
   def gradient(zeta):
     return gradient_of(zeta, image, text, temperature=tau)

@@ -15,14 +15,14 @@ from nuclr_jax.objectives import checks
 from nuclr_jax.popularity.problem import (
   Checked,
   Problem,
-  check_pairs,
-  denominators,
+  checked_pairs,
   extend,
+  log_denominators,
+  log_negatives,
   make_problem,
-  negatives,
 )
 from nuclr_jax.popularity.sinkhorn import iterate
-from nuclr_jax.types import AnyArray, Sides, each, swap
+from nuclr_jax.types import AnyArray, Sides, each, swap, unzip
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def solve(
   """
   tau = checks.temperature(temperature)
   _check_limits(tolerance, max_iterations)
-  pairs = check_pairs(image, text, image_id, text_id)
+  pairs = checked_pairs(image, text, image_id, text_id)
   problem = make_problem(pairs, temperature=tau, num_pairs=num_pairs)
   return _solve(
     pairs, problem, start, tolerance=tolerance, max_iterations=max_iterations
@@ -158,11 +158,11 @@ def solve_sampled(
   Raises:
     ValueError: As `solve`, or for `max_pairs` below 2.
   """
-  if max_pairs < 2:
+  if checks.count("max_pairs", max_pairs) < 2:
     raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
   tau = checks.temperature(temperature)
   _check_limits(tolerance, max_iterations)
-  pairs = check_pairs(image, text, image_id, text_id)
+  pairs = checked_pairs(image, text, image_id, text_id)
   n = len(pairs.rows.image)
   full = make_problem(pairs, temperature=tau)
   limits = dict(tolerance=tolerance, max_iterations=max_iterations)
@@ -175,15 +175,20 @@ def solve_sampled(
   log_ratio = np.log((n - 1) / (max_pairs - inside))
   views = Sides(image=(full.swap(), part.swap()), text=(full, part))
   ends = each(lambda v, run: extend(*v, run.potential, log_ratio), views, runs)
-  potential, rest = (Sides(*x) for x in zip(*ends, strict=True))
+  potential, rest = unzip(ends)
   return _result(pairs, full, potential, swap(rest), runs, tolerance)
 
 
 def _check_limits(tolerance, max_iterations) -> None:
   """Raises ValueError for limits of the iteration that make no sense."""
-  checks.number("tolerance", tolerance, "greater than 0", lambda x: x > 0)
-  allowed = "at least 0"
-  checks.number("max_iterations", max_iterations, allowed, lambda x: x >= 0)
+  checks.positive("tolerance", tolerance)
+  allowed = "a whole number of at least 0"
+  checks.number(
+    "max_iterations",
+    max_iterations,
+    allowed,
+    lambda x: x >= 0 and x % 1 == 0,
+  )
 
 
 def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):
@@ -192,13 +197,14 @@ def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):
   if start is None:
     text = iterate(problem, None, side="texts", **limits)
     # Solves the other side if no id repeats; else it is a good start.
-    image_start = denominators(problem, text.potential)
+    image_start = log_denominators(problem, text.potential)
   else:
     for side, zeta, ids in zip(Sides._fields, start, pairs.ids, strict=True):
       if np.shape(zeta) != ids.shape or not np.isfinite(zeta).all():
         raise ValueError(
           f"start.{side} must be {list(ids.shape)}, one finite row per "
-          f"distinct id, got {list(np.shape(zeta))}"
+          f"distinct id, got {list(np.shape(zeta))} with "
+          f"{np.sum(~np.isfinite(zeta))} that are not finite"
         )
     image_start, text_start = each(
       lambda zeta, row: np.asarray(zeta)[row[sample]] / tau, start, pairs.rows
@@ -213,8 +219,8 @@ def _solve(pairs: Checked, problem: Problem, start, **limits) -> Popularity:
   runs = _iterate_sides(pairs, problem, start, **limits)
   potential = each(lambda run: run.potential, runs)
   rest = Sides(
-    image=negatives(problem, potential.text),
-    text=negatives(problem.swap(), potential.image),
+    image=log_negatives(problem, potential.text),
+    text=log_negatives(problem.swap(), potential.image),
   )
   return _result(pairs, problem, potential, rest, runs, limits["tolerance"])
 
@@ -233,7 +239,7 @@ def _result(
     pairs: All pairs.
     problem: Theirs.
     potential: zeta / temperature of each pair's image and text.
-    rest: `negatives` of each pair, filed with the anchors.
+    rest: `log_negatives` of each pair, filed with the anchors.
     runs: Where the iterations ended.
     tolerance: What was asked for.
   """

@@ -35,6 +35,11 @@ def balance_heuristic(log_density: LogDensity) -> LogDensity:
 
   Among all weights it gives the smallest bound on the variance of
   `log_partition` (Appendix B; Veach and Guibas, SIGGRAPH 1995).
+
+  Example:
+    >>> weight = balance_heuristic(jnp.log(jnp.full((4, 4, 1), 0.5)))
+    >>> print(jnp.exp(weight[0, 0]))  # four equal densities
+    [0.25]
   """
   return log_density - log_popularity(log_density)[None]
 
@@ -116,6 +121,8 @@ def empirical_risk(
     >>> risk = empirical_risk(x, x, jnp.zeros(2), temperature=1.0)
     >>> print(f"{risk:.4f}")  # log(1 + exp(-1))
     0.3133
+
+  Reference: Wang et al., ICLR 2025, eq. (5).
   """
   tau = checks.temperature(temperature)
   dtype = jnp.result_type(jnp.float32, image, text)
@@ -148,6 +155,8 @@ def error_term(
     >>> term = error_term(x, x, log_q + jnp.log(2.0), log_q, temperature=1.0)
     >>> print(f"{term:.4f}")  # (1 + exp(-1)) / 2
     0.6839
+
+  Reference: Wang et al., ICLR 2025, Theorem 1.
   """
   tau = checks.temperature(temperature)
   gap = jnp.abs(jnp.exp(-log_approximation) - jnp.exp(-log_popularity))

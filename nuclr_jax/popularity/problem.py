@@ -6,7 +6,7 @@ set of which m are here, rho = (n - 1) / (m - 1) and N(i) the pairs that share
 neither image nor text with pair i,
 
   D_i = log[ rho sum_{j in N(i)} exp(sim_ij / temperature - b_j)
-             + exp(sim_ii / temperature - b_i) ]             (`denominators`)
+             + exp(sim_ii / temperature - b_i) ]           (`log_denominators`)
   w_ij = exp(sim_ij / temperature - b_j - D_i)
 
 and the popularities that solve eq. (8) of the paper have, as the mean over the
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 import numpy as np
 
 from nuclr_jax import sharding, tiles
-from nuclr_jax.types import Sides, each, swap
+from nuclr_jax.types import AnyArray, Sides, both, each, swap
 
 SAME = 1e-3  # how far embeddings of one id may be apart
 MULTIPLE = 1024  # more cells than this are padded, to compile less often
@@ -97,7 +97,12 @@ class Checked(NamedTuple):
   rows: Sides  # [pairs] each: which of the distinct ids a pair has
 
 
-def check_pairs(image, text, image_id=None, text_id=None) -> Checked:
+def checked_pairs(
+  image: Float[AnyArray, "pairs dim"],
+  text: Float[AnyArray, "pairs dim"],
+  image_id: Int[AnyArray, "pairs"] | None = None,
+  text_id: Int[AnyArray, "pairs"] | None = None,
+) -> Checked:
   """Checks embeddings and ids as `solve` takes them.
 
   Raises:
@@ -164,7 +169,7 @@ def make_problem(
     temperature: Greater than 0.
     num_pairs: Size of the data set; None = all pairs.
     sample: Indices of the pairs of the problem; None = all. The cells of two
-      problems made from the same `pairs` go together, see `sums`.
+      problems made from the same `pairs` go together, see `log_sums`.
 
   Raises:
     ValueError: If `num_pairs` is smaller than the number of pairs here.
@@ -179,7 +184,7 @@ def make_problem(
   elif len(pairs.ids.text) == n:
     cell_of, spaces = Sides(pairs.rows.image, everyone), ("image",)
   else:
-    cell_of, spaces = Sides(everyone, everyone), ("image", "text")
+    cell_of, spaces = both(everyone), ("image", "text")
   shown = np.stack([getattr(pairs.rows, space) for space in spaces], axis=1)
   here = everyone if sample is None else np.asarray(sample)
 
@@ -204,7 +209,7 @@ def make_problem(
   )
 
 
-def sums(
+def log_sums(
   to: Cells,
   over: Cells,
   log_weight: Float[np.ndarray, "others"],
@@ -230,21 +235,22 @@ def sums(
   return np.asarray(sharding.fetch(found), float)[to.groups.of_pair]
 
 
-def negatives(problem: Problem, potential: PerPair) -> PerPair:
+def log_negatives(problem: Problem, potential: PerPair) -> PerPair:
   """Log rho sum_{j in N(i)} exp(sim_ij / temperature - b_j), by anchor."""
-  found = sums(*problem.cells, -potential, problem.temperature)
+  found = log_sums(*problem.cells, -potential, problem.temperature)
   return found + problem.log_ratio
 
 
-def denominators(problem: Problem, potential: PerPair) -> PerPair:
+def log_denominators(problem: Problem, potential: PerPair) -> PerPair:
   """D of every anchor, see the head of this file."""
-  return np.logaddexp(negatives(problem, potential), problem.own - potential)
+  rest = log_negatives(problem, potential)
+  return np.logaddexp(rest, problem.own - potential)
 
 
-def potentials(problem: Problem, denominator: PerPair) -> PerPair:
+def potentials(problem: Problem, log_denominator: PerPair) -> PerPair:
   """The b of every contrast that belong to given D."""
-  found = sums(*swap(problem.cells), -denominator, problem.temperature)
-  own = problem.own - denominator
+  found = log_sums(*swap(problem.cells), -log_denominator, problem.temperature)
+  own = problem.own - log_denominator
   return problem.ids.text.log_mean(np.logaddexp(found + problem.log_ratio, own))
 
 
@@ -254,7 +260,7 @@ def extend(
   potential: Float[np.ndarray, "sample"],
   log_ratio: PerPair,
 ) -> tuple[PerPair, PerPair]:
-  """B and `negatives` of all pairs, from the solution of a sample of them.
+  """B and `log_negatives` of all pairs, from the solution of a sample of them.
 
   With both sums over the sample given, b is where the mean over the pairs j of
   a text of rho sum_i w_ij + w_jj is 1. That decreases in b; it is bisected.
@@ -267,9 +273,9 @@ def extend(
   """
   tau, own, log_mean = full.temperature, full.own, full.ids.text.log_mean
   (image, text), (image_sample, text_sample) = full.cells, part.cells
-  rest = sums(image, text_sample, -potential, tau) + log_ratio
-  denominator = denominators(part, potential)
-  anchors = sums(text, image_sample, -denominator, tau) + log_ratio
+  rest = log_sums(image, text_sample, -potential, tau) + log_ratio
+  log_denominator = log_denominators(part, potential)
+  anchors = log_sums(text, image_sample, -log_denominator, tau) + log_ratio
   low = log_mean(anchors)
   high = log_mean(np.logaddexp(anchors, own - rest))
   for _ in range(HALVINGS):

@@ -16,7 +16,7 @@ import numpy as np
 from nuclr_jax import host
 from nuclr_jax.popularity.problem import (
   Problem,
-  denominators,
+  log_denominators,
   potentials,
 )
 
@@ -53,7 +53,7 @@ def iterate(
   for iteration in range(max_iterations + 1):
     b = b - b.mean()
     with np.errstate(invalid="ignore"):  # found and reported below
-      step = potentials(problem, denominators(problem, b)) - b
+      step = potentials(problem, log_denominators(problem, b)) - b
       residual = float(np.abs(np.expm1(step)).max())
     if not math.isfinite(residual):
       raise ValueError(

@@ -4,22 +4,18 @@ from functools import partial
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 import numpy as np
 
 from nuclr_jax.objectives import base, checks, rows
-from nuclr_jax.types import (
-  Pairs,
-  Sides,
-  Sizes,
-  each,
-)
+from nuclr_jax.types import Pairs, Sides, Sizes, both, each, swap, unzip
 
 ESTIMATORS = ("unbiased", "paper", "official", "sinkhorn")
 
 
-class IdRows(NamedTuple):
+class ZetaRows(NamedTuple):
   """State of a contrast id, one row per `image_id` or `text_id`."""
 
   zeta: Float[Array, "ids"]
@@ -28,7 +24,7 @@ class IdRows(NamedTuple):
   log_u: Float[Array, "ids"] | None = None  # only if anchor_average = "id"
 
 
-class Popularity(NamedTuple):
+class ZetaSettings(NamedTuple):
   """How zeta starts and moves, see `nuclr`."""
 
   init: Sides  # numbers, or one for each row
@@ -38,7 +34,7 @@ class Popularity(NamedTuple):
   momentum: float
 
 
-def check_popularity(
+def check_settings(
   sizes: Sizes,
   *,
   zeta_init,
@@ -46,7 +42,7 @@ def check_popularity(
   zeta_center,
   zeta_learning_rate,
   zeta_momentum,
-) -> Popularity:
+) -> ZetaSettings:
   """Checks the arguments of `nuclr` that begin with zeta.
 
   Raises:
@@ -60,21 +56,17 @@ def check_popularity(
     high=math.inf,
     low_allowed=True,
   )
-  if not isinstance(zeta_learning_rate, Sides):
-    if zeta_learning_rate is None:
-      zeta_learning_rate = 0.3 if zeta_estimator == "sinkhorn" else 1e-3
-    zeta_learning_rate = Sides(zeta_learning_rate, zeta_learning_rate)
+  if zeta_learning_rate is None:
+    zeta_learning_rate = 0.3 if zeta_estimator == "sinkhorn" else 1e-3
   center = zeta_center
   if center is None:
     center = zeta_estimator in ("unbiased", "sinkhorn")
   checks.choice("zeta_center", center, (False, True))
-  if not isinstance(zeta_init, Sides):
-    zeta_init = Sides(zeta_init, zeta_init)
-  return Popularity(
-    each(_check_init, zeta_init, sizes.ids),
+  return ZetaSettings(
+    each(_check_init, both(zeta_init), sizes.ids),
     zeta_estimator,
     center,
-    each(check_rate, zeta_learning_rate),
+    each(check_rate, both(zeta_learning_rate)),
     checks.momentum("zeta_momentum", zeta_momentum),
   )
 
@@ -88,23 +80,23 @@ def _check_init(zeta_init, num_rows: int):
   zeta_init = np.asarray(zeta_init, float)
   if zeta_init.shape != (num_rows,) or not np.isfinite(zeta_init).all():
     raise ValueError(
-      f"zeta_init must be finite, one number for each of {num_rows} ids; got "
-      f"{list(zeta_init.shape)} with {np.sum(~np.isfinite(zeta_init))} that "
-      "are not finite"
+      f"zeta_init must be finite, one number for each of {num_rows} ids (of "
+      f"images, or of texts); got {list(zeta_init.shape)} with "
+      f"{np.sum(~np.isfinite(zeta_init))} that are not finite"
     )
   return zeta_init
 
 
-def init_rows(popularity: Popularity, sizes: Sizes, *, by_id: bool) -> Sides:
+def init_rows(settings: ZetaSettings, sizes: Sizes, *, by_id: bool) -> Sides:
   """The first rows of images and of texts; `by_id` keeps a u per id."""
 
   def side(num_rows, first):
     zeta = jnp.broadcast_to(jnp.asarray(first, float), num_rows)
-    momentum = jnp.zeros(num_rows) if popularity.momentum else None
+    momentum = jnp.zeros(num_rows) if settings.momentum else None
     log_u = jnp.full(num_rows, -jnp.inf, float) if by_id else None
-    return IdRows(zeta, momentum, log_u)
+    return ZetaRows(zeta, momentum, log_u)
 
-  return each(side, sizes.ids, popularity.init)
+  return each(side, sizes.ids, settings.init)
 
 
 def read(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
@@ -117,31 +109,37 @@ def read(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
 
 
 def gradient(
-  popularity: Popularity, contrast_sums: Sides, own_weight: Sides, n: int
+  estimator: str, contrast_sums: Sides, log_own: Sides, log_u: Sides, n: int
 ) -> Sides:
   """Estimates of the gradient of zeta by the anchors of a batch, see `nuclr`.
 
   Args:
-    popularity: The settings.
-    contrast_sums: sum_{i != j} w_ij over the anchors of the batch.
-    own_weight: w_jj; as all `Sides` here, filed with the contrast.
+    estimator: "unbiased", "paper" or "official".
+    contrast_sums: sum_{i != j} w_ij over the anchors of the batch, filed with
+      the contrast j.
+    log_own: log epsilon', filed with the anchor.
+    log_u: Likewise; w_jj = epsilon' / (epsilon' + u).
     n: Pairs of the data set.
+
+  Returns:
+    One number for each row of the batch, filed with the contrast.
   """
+  own_weight = each(lambda o, u: jax.nn.sigmoid(o - u), log_own, log_u)
 
   def side(sums, own):
     batch = len(sums)
     all_anchors = (n - 1) / max(batch - 1, 1) * sums
-    if popularity.estimator == "unbiased":
+    if estimator == "unbiased":
       return 1 - own - all_anchors
-    if popularity.estimator == "paper":
+    if estimator == "paper":
       return 1 - n / batch * (own + all_anchors)
     return 1 - n / batch * (own + sums)
 
-  return each(side, contrast_sums, own_weight)
+  return each(side, contrast_sums, swap(own_weight))
 
 
 def step(
-  popularity: Popularity,
+  settings: ZetaSettings,
   id_rows: Sides,
   pairs: Pairs,
   gradient: Sides,
@@ -155,8 +153,8 @@ def step(
   Rows without a negative rest, and all rows while the rate is 0.
 
   Args:
-    popularity: The settings.
-    id_rows: `IdRows` of images and of texts.
+    settings: As `check_settings` returns them.
+    id_rows: `ZetaRows` of images and of texts.
     pairs: The batch.
     gradient: Of each row's zeta, of images and of texts.
     has_negative: False rows do not count.
@@ -164,17 +162,17 @@ def step(
     sizes: Of the data set.
 
   Returns:
-    The new `IdRows` of both sides, and their zeta of the batch.
+    The new `ZetaRows` of both sides, and their zeta of the batch.
   """
 
   def side(id_rows, ids, gradient, rate, num_rows):
     rate = rate(count)
-    if popularity.center:
+    if settings.center:
       num_valid = jnp.maximum(jnp.sum(has_negative), 1)
       gradient -= jnp.sum(gradient, where=has_negative) / num_valid
     gradient, touched = rows.mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
-    beta, table = popularity.momentum, id_rows.momentum
+    beta, table = settings.momentum, id_rows.momentum
     if table is not None:
       old = rows.read(table, ids, num_rows)
       mixed = beta * old + (1 - beta) * gradient
@@ -186,8 +184,8 @@ def step(
     zeta_table = rows.write(id_rows.zeta, ids, zeta, num_rows)
     return id_rows._replace(zeta=zeta_table, momentum=table), zeta
 
-  args = id_rows, pairs.ids, gradient, popularity.rates, sizes.ids
-  return tuple(Sides(*x) for x in zip(*each(side, *args), strict=True))
+  args = id_rows, pairs.ids, gradient, settings.rates, sizes.ids
+  return unzip(each(side, *args))
 
 
 def metrics(zeta: Sides, xi: Sides) -> dict[str, base.Scalar]:

@@ -23,10 +23,12 @@ from nuclr_jax.types import (
   ScalarOrSchedule,
   Sides,
   Sizes,
+  both,
   each,
+  unzip,
 )
 
-NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log 0
+NO_OWN_PAIR = both(-jnp.inf)  # log 0
 MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
 MAX_GRADIENT = 5.0  # of an individual temperature, as in the iSogCLR code
 
@@ -68,7 +70,7 @@ def _at_most_backward(highest, above, gradient):
 _at_most.defvjp(_at_most_forward, _at_most_backward)
 
 
-class Individual(NamedTuple):
+class TemperatureSettings(NamedTuple):
   """How individual temperatures start and move, see `isogclr`."""
 
   init: float
@@ -79,14 +81,14 @@ class Individual(NamedTuple):
   momentum: float
 
 
-def check_individual(
+def check_settings(
   *,
   temperature: float,
   temperature_range: tuple[float, float],
   temperature_learning_rate: ScalarOrSchedule,
   temperature_momentum: float,
   rho: float,
-) -> Individual:
+) -> TemperatureSettings:
   """Checks the arguments that `isogclr` and `nuclr` share.
 
   Raises:
@@ -109,7 +111,9 @@ def check_individual(
     low_allowed=True,
   )
   momentum = checks.momentum("temperature_momentum", temperature_momentum)
-  return Individual(temperature, low, high, rate, checks.rho(rho), momentum)
+  return TemperatureSettings(
+    temperature, low, high, rate, checks.rho(rho), momentum
+  )
 
 
 def offset(rho: float, num_terms: int) -> float:
@@ -128,13 +132,13 @@ def offset(rho: float, num_terms: int) -> float:
   return rho - largest
 
 
-def init_rows(individual: Individual, sizes: Sizes) -> dict[str, Sides]:
+def init_rows(settings: TemperatureSettings, sizes: Sizes) -> dict[str, Sides]:
   """The first rows of `PairRows.temperature` and `.temperature_momentum`."""
 
   def full(value):
     return jnp.full(sizes.num_pairs, value, float)
 
-  first = individual.init
+  first = settings.init
   return dict(
     temperature=Sides(full(first), full(first)),
     temperature_momentum=Sides(full(0.0), full(0.0)),
@@ -148,7 +152,7 @@ def read(pair_rows: PairRows, pairs: Pairs, sizes: Sizes) -> Sides:
 
 
 def step(
-  individual: Individual,
+  settings: TemperatureSettings,
   pair_rows: PairRows,
   pairs: Pairs,
   log_denominator: Sides,
@@ -171,7 +175,7 @@ def step(
   Pairs without a negative rest, and all pairs while the rate is 0.
 
   Args:
-    individual: The settings.
+    settings: As `check_settings` returns them.
     pair_rows: The rows to move.
     pairs: The batch.
     log_denominator: log D_i of each anchor.
@@ -183,7 +187,7 @@ def step(
     offset: rho - log(number of terms of D).
     log_own: The own pair's logit; -inf if it is no term of D.
   """
-  rate, beta = individual.learning_rate(count), individual.momentum
+  rate, beta = settings.learning_rate(count), settings.momentum
   ids, num_rows = pairs.pair_id, sizes.num_pairs
 
   def side(temperature, momentum, log_d, mean, log_own):
@@ -197,23 +201,24 @@ def step(
     touched &= rate != 0
     old = rows.read(momentum, ids, num_rows)
     new = jnp.where(touched, beta * old + (1 - beta) * g, old)
-    moved = jnp.clip(value - rate * new, individual.low, individual.high)
+    moved = jnp.clip(value - rate * new, settings.low, settings.high)
     return (
       rows.write(temperature, ids, jnp.where(touched, moved, value), num_rows),
       rows.write(momentum, ids, new, num_rows),
     )
 
-  image, text = each(
-    side,
-    pair_rows.temperature,
-    pair_rows.temperature_momentum,
-    log_denominator,
-    mean_logit,
-    log_own,
+  temperature, momentum = unzip(
+    each(
+      side,
+      pair_rows.temperature,
+      pair_rows.temperature_momentum,
+      log_denominator,
+      mean_logit,
+      log_own,
+    )
   )
   return pair_rows._replace(
-    temperature=Sides(image[0], text[0]),
-    temperature_momentum=Sides(image[1], text[1]),
+    temperature=temperature, temperature_momentum=momentum
   )
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Array, Int
 
 from nuclr_jax import pairwise, tiles
 from nuclr_jax.objectives import rows
-from nuclr_jax.types import Pairs, Sides, Sizes, each, swap
+from nuclr_jax.types import Pairs, Sides, Sizes, both, each, swap
 
 
 class Queue(NamedTuple):
@@ -59,14 +59,14 @@ def check_queue(size: int, dim: int | None, *, individual: bool) -> None:
 def init_queue(size: int, dim: int) -> Queue:
   """An empty queue."""
 
-  def both(shape, value, dtype):
-    return Sides(jnp.full(shape, value, dtype), jnp.full(shape, value, dtype))
+  def full(shape, value, dtype):  # two buffers, so that they can be donated
+    return each(lambda _: jnp.full(shape, value, dtype), both(None))
 
   return Queue(
-    both((size, dim), 0, float),
+    full((size, dim), 0, float),
     jnp.full(size, -1, int),
-    both(size, -1, int),
-    both(size, jnp.inf, float),
+    full(size, -1, int),
+    full(size, jnp.inf, float),
   )
 
 
