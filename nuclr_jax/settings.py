@@ -92,7 +92,7 @@ def path_of(given: str) -> str:
   """
   name, colon, argument = given.partition(":")
   found = pathlib.Path(name)
-  if not found.exists():
+  if not found.is_file():
     own = folder() / f"{found.stem}.py"
     inside = found.parent in (pathlib.Path(), pathlib.Path("configs"))
     if own.exists() and inside and found.suffix in ("", ".py"):
@@ -117,7 +117,7 @@ def load(given: str) -> Any:
     'clip'
   """
   path, _, argument = path_of(given).partition(":")
-  if not pathlib.Path(path).exists():
+  if not pathlib.Path(path).is_file():
     raise ValueError(
       f"{path} is no config file; with the library came {', '.join(names())}"
     )

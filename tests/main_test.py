@@ -156,12 +156,16 @@ def test_examples_have_flags_of_their_verb(name):
 def test_configs_of_the_library(tmp_path, monkeypatch):
   folder = str(ROOT / "configs")
   monkeypatch.chdir(tmp_path)
+  (tmp_path / "glyphs").mkdir()  # a folder of that name is no config
+  assert settings.load("glyphs:clip").objective.name == "clip"
   for given in ("glyphs", "configs/glyphs.py", "glyphs.py"):
     expected = f"{folder}/glyphs.py:smoke"
     assert settings.path_of(f"{given}:smoke") == expected
   (tmp_path / "glyphs.py").write_text("")  # one's own goes first
   assert settings.path_of("glyphs.py:smoke") == "glyphs.py:smoke"
   assert settings.path_of("mine/glyphs.py") == "mine/glyphs.py"
+  with pytest.raises(ValueError, match="is no config file"):
+    settings.load(str(tmp_path))
 
 
 def test_doctor(data_dir, monkeypatch):
