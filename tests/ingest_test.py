@@ -56,6 +56,31 @@ def test_splits_are_added_and_never_changed(tmp_path, caplog):
   assert publish.summary(folder)["test images"] == 3
 
 
+def test_a_split_whose_name_begins_with_another_s(tmp_path):
+  """One table makes both; each keeps its pairs."""
+  photo_folder(tmp_path / "photos")
+  rows = [
+    {
+      "split": split,
+      "filepath": "sub",
+      "filename": f"{i}.jpg",
+      "sentences": [{"raw": f"photo {i}"}],
+    }
+    for i, split in enumerate(["train_extra", "train", "train"])
+  ]
+  (tmp_path / "table.json").write_text(json.dumps({"images": rows}))
+  folder = ingest.ingest(
+    str(tmp_path / "table.json"),
+    "mine",
+    images=tmp_path / "photos",
+    data_dir=tmp_path,
+    workers=1,
+  )
+  assert pair_index.load(folder, "train_extra").sizes.num_pairs == 1
+  assert pair_index.load(folder, "train").sizes.num_pairs == 2
+  assert publish.summary(folder)["train_extra captions"] == 1
+
+
 class Killed(Exception):
   """Stands for kill -9: nothing of this package expects it."""
 

@@ -169,7 +169,8 @@ def _publish_split(
     place = template.sharded_filepath(shard_index=number, num_shards=len(full))
     if path.exists():  # else it has been moved before
       path.replace(place)
-  for old in stage.glob(f"*pairs-{split}*"):
+  own = stage / f"pairs-{split}"  # not that of a split whose name is longer
+  for old in [*stage.glob(own.name), *stage.glob(f"tmp.{own.name}.*")]:
     shutil.rmtree(old)
   hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
   pair_index.save(stage, split, pair_index.build(*hashes))
