@@ -323,7 +323,12 @@ MESSAGES = [
   ({"input": "{}/y.csv", "image_column": "c"}, "no column c"),
   ({"input": "{}/bad.json"}, "is not a .json file"),
   ({"input": "{}/dict.json"}, "understood are a list"),
-  ({"input": "{}/meta.parquet"}, "has the columns .*--image_column"),
+  ({"input": "{}/meta.parquet"}, "columns .*none can hold .* img2dataset"),
+  (
+    {"input": "{}/urls.parquet", "image_column": "url"},
+    "of which jpg can hold the bytes of images, url cannot; .* img2dataset",
+  ),
+  ({"input": "{}/urls.parquet", "image_column": "x"}, "has no column x"),
   ({"input": "{}/hub"}, r"splits \['test', 'val'\], not train"),
   ({"input": "{}/x.tar", "images": "{}"}, "goes with a table"),
   ({"input": "{}/y.csv", "images": "{}/no"}, "is not a folder"),
@@ -352,6 +357,8 @@ def strange_inputs(tmp_path_factory):
   }.items():
     (folder / name).write_text(text)
   parquet.write_table(pa.table({"caption": ["x"]}), folder / "meta.parquet")
+  table = {"jpg": [PHOTOS[0]], "url": ["https://a.b/c"], "caption": ["a dog"]}
+  parquet.write_table(pa.table(table), folder / "urls.parquet")
   (folder / "hub").mkdir()
   for split in ("val", "test"):
     path = folder / "hub" / f"{split}-00000-of-00001.parquet"

@@ -220,12 +220,19 @@ def _cut_parquet(path: pathlib.Path, columns) -> list:
   except (pyarrow.ArrowException, OSError):
     return [partial(readers.damaged, str(path))]
   image, caption = columns
-  flags = ("image_column", "caption_column")
   usual = tables.CAPTION_COLUMNS
   binary = [field.name for field in schema if _has_bytes(field.type)]
+  if not binary or (image not in binary and image in schema.names):
+    raise ValueError(
+      f"{path} has the columns {schema.names}, of which "
+      f"{', '.join(binary) or 'none'} can hold the bytes of images"
+      f"{f', {image} cannot' if image else ''}; a table of paths must be one "
+      f"of {', '.join(tables.SUFFIXES)}, and images that are named by URL are "
+      "downloaded first, for instance with img2dataset"
+    )
   likely = [name for name in BYTES_COLUMNS if name in binary] + binary
-  image = tables.choose(path, schema.names, image, likely, flags[0])
-  caption = tables.choose(path, schema.names, caption, usual, flags[1])
+  image = tables.choose(path, schema.names, image, likely, "image_column")
+  caption = tables.choose(path, schema.names, caption, usual, "caption_column")
   groups, filled = [[]], 0
   for number, size in enumerate(sizes):
     if filled >= PART_SIZE:
