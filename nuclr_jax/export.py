@@ -13,23 +13,26 @@ The tokenizer, cleaning of captions included, and the preprocessing of pictures
 lie beside the weights. `config.model.pretrained` reads all of them back.
 """
 
-from collections.abc import Iterator, Mapping
-import contextlib
+from collections.abc import Mapping
 import inspect
 import json
 import os
 import pathlib
-import shutil
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nuclr_jax import hf_configs
+from nuclr_jax import hf_configs, host
 from nuclr_jax.data.tokenizer import FIRST, LAST, PAD, UNKNOWN, Tokenizer
 from nuclr_jax.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained, weights
-from nuclr_jax.types import Params, PyTree
+from nuclr_jax.types import Params, PyTree, Sides
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
+LOGIT_SCALE = 2.6592  # log(1 / 0.07), where those of Hugging Face begin
+FEATURES = {  # of a tower in PyTorch, by its `model_type`
+  "resnet": "found.pooler_output.flatten(1)",
+  "vit": "found.last_hidden_state[:, 0]",
+}
 
 
 class Exported(NamedTuple):
@@ -43,6 +46,13 @@ class Exported(NamedTuple):
   temperature: float | None = None  # of the objective, if there is one
 
 
+class Encoder(NamedTuple):
+  """What a folder of Hugging Face's holds, of one tower or of both."""
+
+  config: Mapping[str, Any]
+  tensors: Mapping[str, np.ndarray]
+
+
 def write(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
   """Writes a model, all of it or nothing.
 
@@ -54,7 +64,8 @@ def write(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
     The folder.
 
   Raises:
-    ValueError: If the folder is there, or Hugging Face has no such towers.
+    ValueError: If the folder is there, or Hugging Face has no such towers;
+      nothing is written then.
   """
   folder = pathlib.Path(folder).expanduser().absolute()
   if folder.exists():
@@ -65,42 +76,33 @@ def write(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
       f"{model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in weights.SIDES)
-  one = {
-    "size": model.size,
-    "vocab_size": model.tokenizer.vocab_size,
-    "dim": model.spec.get("dim", 256),
-  }
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
   pooled = bool(image.get("pooler")), bool(text.get("pooler"))
-  with _complete(folder) as work:
-    if all(is_clip):
-      config = hf_configs.clip(image, text, **one)
-      _write_whole(work, model, "hf_clip", config)
-    elif all(pooled) and not model.spec.get("projection_bias", True):
-      config = hf_configs.dual_encoder(image, text, **one)
-      _write_whole(work, model, "hf_dual_encoder", config)
-    elif any(is_clip + pooled):
-      raise ValueError(
-        "Hugging Face has no layout of these towers. Towers of CLIP go with "
-        "each other; with a pooler both towers must have one, and "
-        "projection_bias be False"
-      )
+  biased = "image_projection_bias" in model.params
+  if all(is_clip) and not biased:
+    whole = _whole(model, image, text, "hf_clip")
+  elif all(pooled) and not biased:
+    whole = _whole(model, image, text, "hf_dual_encoder")
+  elif any(is_clip + pooled):
+    raise ValueError(
+      "Hugging Face has no layout of these towers. Towers of CLIP go with "
+      "each other; with a pooler both towers must have one; and in both cases "
+      "projection_bias must be False"
+    )
+  else:
+    whole, parts = None, _parts(model, image, text)
+  with host.complete_folder(folder) as work:
+    if whole:
+      places = Sides(work, work)
+      _write_encoder(work, whole)
     else:
-      _write_parts(work, model, image, text)
+      places = Sides(work / "image_encoder", work / "text_encoder")
+      for place, part in zip(places, parts, strict=True):
+        _write_encoder(place, part)
+      _write_joint(work, model.params, parts.image.config["model_type"])
+    _write_pictures(places.image, image, model.size)
+    _write_tokenizer(places.text, model.tokenizer)
   return folder
-
-
-@contextlib.contextmanager
-def _complete(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """A folder that has its name when it is complete."""
-  work = folder.with_name(f"{folder.name}.incomplete")
-  shutil.rmtree(work, ignore_errors=True)
-  work.mkdir(parents=True)
-  try:
-    yield work
-    work.rename(folder)
-  finally:
-    shutil.rmtree(work, ignore_errors=True)
 
 
 def _arguments(spec, side: str) -> dict[str, Any]:
@@ -117,58 +119,63 @@ def _arguments(spec, side: str) -> dict[str, Any]:
   return defaults | spec
 
 
-def _write_whole(folder, model: Exported, layout: str, config) -> None:
+def _whole(model: Exported, image, text, layout: str) -> Encoder:
   """One model with both towers."""
-  tensors = weights.to_layout(model.params, model.state, layout)
-  scale = float(np.log(1 / model.temperature)) if model.temperature else 2.6592
-  tensors["logit_scale"] = np.array(scale, np.float32)
-  _write_model(folder, tensors, config | {"logit_scale_init_value": scale})
-  _write_pictures(folder, model)
-  _write_tokenizer(folder, model.tokenizer)
-
-
-def _write_parts(folder, model: Exported, image, text) -> None:
-  """A model for each tower, their projections, and how to load them."""
-  vocab_size = model.tokenizer.vocab_size
   configs = {
-    "image": hf_configs.image_tower(image, size=model.size),
-    "text": hf_configs.text_tower(text, vocab_size=vocab_size),
+    "hf_clip": hf_configs.clip,
+    "hf_dual_encoder": hf_configs.dual_encoder,
   }
-  for side, config in configs.items():
+  config = configs[layout](
+    image,
+    text,
+    size=model.size,
+    vocab_size=model.tokenizer.vocab_size,
+    dim=model.params["image_projection"].shape[1],
+  )
+  tensors = weights.to_layout(model.params, model.state, layout)
+  scale = LOGIT_SCALE
+  if model.temperature:
+    scale = float(np.log(1 / model.temperature))
+  tensors["logit_scale"] = np.array(scale, np.float32)
+  return Encoder(config | {"logit_scale_init_value": scale}, tensors)
+
+
+def _parts(model: Exported, image, text) -> Sides:
+  """A model for each tower, an `Encoder`."""
+  vocab_size = model.tokenizer.vocab_size
+  configs = Sides(
+    image=hf_configs.image_tower(image, size=model.size),
+    text=hf_configs.text_tower(text, vocab_size=vocab_size),
+  )
+
+  def part(side, config):
     layout = f"hf_{config['model_type']}"
-    tensors = weights.to_layout(
-      model.params, model.state, layout, sides=(side,)
+    return Encoder(
+      config,
+      weights.to_layout(model.params, model.state, layout, sides=(side,)),
     )
-    _write_model(folder / f"{side}_encoder", tensors, config)
-  _write_pictures(folder / "image_encoder", model)
-  _write_tokenizer(folder / "text_encoder", model.tokenizer)
+
+  return Sides(*(part(*x) for x in configs._asdict().items()))
+
+
+def _write_encoder(folder, encoder: Encoder) -> None:
+  folder.mkdir(exist_ok=True)
+  config = {"torch_dtype": "float32"} | encoder.config
+  (folder / CONFIG).write_text(json.dumps(config, indent=2))
+  _save(encoder.tensors, folder / WEIGHTS)
+
+
+def _write_joint(folder, params: Params, kind: str) -> None:
+  """The projections of two models, and how to load them."""
   projections = {
-    f"{side}_projection.{end}": np.asarray(model.params[name], np.float32)
-    for side in weights.SIDES
-    for end, name in (
-      ("weight", f"{side}_projection"),
-      ("bias", f"{side}_projection_bias"),
-    )
-    if name in model.params
-  }
-  projections = {
-    key: np.ascontiguousarray(x.T) for key, x in projections.items()
+    key: np.ascontiguousarray(np.asarray(params[name], np.float32).T)
+    for name, key in pretrained.PROJECTION_KEYS.items()
+    if name in params
   }
   _save(projections, folder / pretrained.PROJECTIONS)
-  features = {
-    "resnet": "found.pooler_output.flatten(1)",
-    "vit": "found.last_hidden_state[:, 0]",
-  }
   loader = pathlib.Path(__file__).with_name("export_loader.txt").read_text()
-  loader = loader.replace("FEATURES", features[configs["image"]["model_type"]])
+  loader = loader.replace("FEATURES", FEATURES[kind])
   (folder / LOADER).write_text(loader)
-
-
-def _write_model(folder, tensors, config) -> None:
-  folder.mkdir(exist_ok=True)
-  config = {"torch_dtype": "float32"} | config
-  (folder / CONFIG).write_text(json.dumps(config, indent=2))
-  _save(tensors, folder / WEIGHTS)
 
 
 def _save(tensors, path) -> None:
@@ -177,17 +184,15 @@ def _save(tensors, path) -> None:
   safetensors.save_file(tensors, path, metadata={"format": "pt"})
 
 
-def _write_pictures(folder, model: Exported) -> None:
+def _write_pictures(folder, image, size: int) -> None:
   """How pictures become numbers."""
-  image = _arguments(model.spec, "image")
-  size = {"height": model.size, "width": model.size}
   kind = (
     "CLIPImageProcessor" if image.get("norm_before") else "ViTImageProcessor"
   )
   described = {
     "image_processor_type": kind,
     "do_resize": True,
-    "size": size,
+    "size": {"height": size, "width": size},
     "resample": 3,  # bicubic
     "do_center_crop": False,
     "do_rescale": True,

@@ -7,8 +7,12 @@ Arguments = Mapping[str, Any]  # of a tower's factory, defaults included
 
 
 def image_tower(image: Arguments, *, size: int) -> dict[str, Any]:
-  """Of an image tower alone."""
-  if "stages" in image:
+  """Of an image tower alone.
+
+  Raises:
+    ValueError: If Hugging Face has no such tower.
+  """
+  if "bottleneck" in image:
     widths = [image["width"] * 2**i for i in range(len(image["stages"]))]
     return {
       "model_type": "resnet",
@@ -22,6 +26,11 @@ def image_tower(image: Arguments, *, size: int) -> dict[str, Any]:
       "downsample_in_first_stage": False,
       "downsample_in_bottleneck": False,
     }
+  if "patch" not in image:
+    raise ValueError(
+      f"Hugging Face has no layout of {image['name']!r}; export a model with a "
+      "ResNet or a ViT"
+    )
   return {
     "model_type": "vit",
     "architectures": ["ViTModel"],

@@ -8,6 +8,8 @@ import logging
 import math
 import multiprocessing
 import os
+import pathlib
+import shutil
 import signal
 import threading
 import time
@@ -129,6 +131,31 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """A folder that has its name when it is complete; nothing stays of another.
+
+  Until then it is `incomplete.NAME`, which `prepared.find` does not find.
+
+  Args:
+    folder: Must not be there.
+
+  Example:
+    >>> with complete_folder(tmp_path / "data") as work:
+    ...   _ = (work / "numbers").write_text("1 2 3")
+    >>> (tmp_path / "data" / "numbers").read_text()
+    '1 2 3'
+  """
+  work = folder.with_name(f"incomplete.{folder.name}")
+  shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
+  work.mkdir(parents=True)
+  try:
+    yield work
+    work.rename(folder)
+  finally:
+    shutil.rmtree(work, ignore_errors=True)
 
 
 @contextlib.contextmanager

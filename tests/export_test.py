@@ -128,6 +128,8 @@ def test_one_model_of_two(tmp_path):
   [
     (dict(image=VIT | dict(pooler=True), text=BERT), "no layout of these tow"),
     (dict(TOWERS["clip"], text=BERT), "no layout of these towers"),
+    # CLIP's projections have no bias; it must not be left out silently.
+    (dict(TOWERS["clip"], projection_bias=True), "projection_bias must be"),
     (
       dict(
         TOWERS["vit and bert"], text=BERT | dict(name="distilbert", eps=1e-5)
@@ -142,6 +144,17 @@ def test_what_has_no_layout(spec, message, tmp_path):
   with pytest.raises(ValueError, match=message):
     export.write(
       export.Exported(whole, params, state, WORDS, SIZE), tmp_path / "out"
+    )
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_vgg_has_no_layout(tmp_path):
+  image = dict(name="vgg16", stages=((4, 1), (8, 1)))
+  params, state = make(dict(image=image, text=BERT)).init(jax.random.key(0))
+  whole = dict(name="towers", image=image, text=BERT)
+  with pytest.raises(ValueError, match="no layout of 'vgg16'; export a model"):
+    export.write(
+      export.Exported(whole, params, state, WORDS, SIZE), tmp_path / "a" / "out"
     )
   assert not list(tmp_path.iterdir())
 

@@ -12,6 +12,7 @@ import pathlib
 import shutil
 import struct
 
+from nuclr_jax import host
 from nuclr_jax.data import prepared, sources
 
 log = logging.getLogger(__name__)
@@ -48,32 +49,30 @@ def convert(
   info = json.loads(path.read_text())
   if info.get("fileFormat", OLD) != OLD:
     raise ValueError(
-      f"{folder} is in the format {info['fileFormat']}, not {OLD}"
+      f"{folder} is in the format {info['fileFormat']}, not {OLD}; only "
+      f"{OLD} is converted"
     )
   names = [info["name"], info.get("configName"), info["version"]]
   target = sources.cache_dir(data_dir).joinpath(*filter(None, names))
   if target.exists():
     log.info("%s is there already", target)
     return target
-  work = target.with_name(f"incomplete.{target.name}")
-  shutil.rmtree(work, ignore_errors=True)
-  work.mkdir(parents=True)
   for split in info["splits"]:
     _check_template(folder, split)
-    lengths = [int(x) for x in split["shardLengths"]]
-    for i, length in enumerate(lengths):
-      name = (
-        f"{info['name']}-{split['name']}.{OLD}-{i:05d}-of-{len(lengths):05d}"
-      )
-      _copy(folder / name, work / name.replace(OLD, NEW), length)
-    log.info("split %s: %d records", split["name"], sum(lengths))
-  for entry in folder.iterdir():  # features, names of labels
-    if entry.is_file() and f".{OLD}-" not in entry.name:
-      shutil.copy(entry, work)
-  (work / prepared.INFO).write_text(
-    json.dumps(info | {"fileFormat": NEW}, indent=2)
-  )
-  work.rename(target)
+  with host.complete_folder(target) as work:
+    for split in info["splits"]:
+      lengths = [int(x) for x in split["shardLengths"]]
+      stem = f"{info['name']}-{split['name']}"
+      for i, length in enumerate(lengths):
+        name = f"{stem}.{OLD}-{i:05d}-of-{len(lengths):05d}"
+        _copy(folder / name, work / name.replace(OLD, NEW), length)
+      log.info("split %s: %d records", split["name"], sum(lengths))
+    for entry in folder.iterdir():  # features, names of labels
+      if entry.is_file() and f".{OLD}-" not in entry.name:
+        shutil.copy(entry, work)
+    (work / prepared.INFO).write_text(
+      json.dumps(info | {"fileFormat": NEW}, indent=2)
+    )
   return target
 
 

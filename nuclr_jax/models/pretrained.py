@@ -12,6 +12,11 @@ from nuclr_jax.models import weights
 from nuclr_jax.types import Params, PyTree
 
 PROJECTIONS = "projections.safetensors"  # of a folder of `nuclr export`
+PROJECTION_KEYS = {  # of that file, by our names; matrices are transposed
+  f"{side}_projection{ours}": f"{side}_projection.{theirs}"
+  for side in weights.SIDES
+  for ours, theirs in (("", "weight"), ("_bias", "bias"))
+}
 _INDEX = "model.safetensors.index.json"  # of weights in several files
 
 
@@ -72,11 +77,7 @@ def load_both(
     part = folder / f"{side}_encoder"
     params, state = load(part, params, state, sides=(side,))
   found = read(folder / PROJECTIONS)
-  names = {
-    f"{side}_projection{ours}": f"{side}_projection.{theirs}"
-    for side in weights.SIDES
-    for ours, theirs in (("", "weight"), ("_bias", "bias"))
-  }
+  names = PROJECTION_KEYS
   expected = {
     key: np.shape(params[name])[::-1]
     for name, key in names.items()
