@@ -6,12 +6,12 @@ for each row of the arrays, `image` is the row of the caption's image. What
 could not be read is in `rejected.jsonl`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import json
 import os
 import pathlib
-import shutil
 from typing import Any, NamedTuple
 
 import jax
@@ -56,12 +56,12 @@ def of_run(
   Raises:
     ValueError: If there is no such run, or its images are not photos.
   """
-  parts, mesh, state = train.load(
+  loaded, mesh, state = train.load(
     workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
   )
   found = (state.params["model"], state.model_state)
   with jax.set_mesh(mesh):
-    yield _embedder(parts.model, parts.data.inputs, mesh, found, features)
+    yield _embedder(loaded.model, loaded.data.inputs, mesh, found, features)
 
 
 @contextlib.contextmanager
@@ -109,10 +109,13 @@ def write(
   folder = pathlib.Path(folder).expanduser().absolute()
   if folder.exists():
     raise ValueError(f"{folder} is there already; choose another --output")
-  work = folder.with_name(f"{folder.name}.incomplete")
-  shutil.rmtree(work, ignore_errors=True)
-  work.mkdir(parents=True)
-  count = {"images": 0, "captions": 0, "rejected": 0}
+  with host.complete_folder(folder) as work:
+    return _write(work, items, model)
+
+
+def _write(work: pathlib.Path, items: Iterable[Any], model: Model) -> Metrics:
+  """Writes the files; raises ValueError if there is no image."""
+  count, reasons = {"images": 0, "captions": 0, "rejected": 0}, Counter()
   show = host.progress("images")
   with contextlib.ExitStack() as stack:
 
@@ -124,15 +127,15 @@ def write(
     rejected = opened(_lines, REJECTED)
     for chunk in _chunks(_cleaned(items), driver.CHUNK):
       kept, pictures = [], []
-      for item, picture in images.in_threads(
+      for found in images.in_threads(
         lambda item: _picture(item, model.size), chunk
       ):
-        if picture is None:
-          rejected(item)
-          count["rejected"] += 1
+        if isinstance(found, parts.Rejected):
+          rejected(found)
+          reasons[found.reason] += 1
         else:
-          kept.append(item)
-          pictures.append(picture)
+          kept.append(found[0])
+          pictures.append(found[1])
       if kept:
         rows = [
           {"image": count["images"] + i, "caption": caption}
@@ -148,9 +151,10 @@ def write(
         count["captions"] += len(rows)
       show(count["images"])
   if not count["images"]:
-    raise ValueError(f"no image could be embedded; see {work / REJECTED}")
-  work.rename(folder)
-  return count
+    raise ValueError(
+      f"no image could be embedded; rejected were {dict(reasons) or 'none'}"
+    )
+  return count | {"rejected": reasons.total()}
 
 
 def _embedder(model, inputs, mesh, found, features) -> Model:
@@ -172,14 +176,14 @@ def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
     yield item
 
 
-def _picture(item, size) -> tuple[Any, images.Picture | None]:
-  """The item and its picture; why there is none, if there is none."""
+def _picture(item, size) -> tuple[parts.Item, images.Picture] | parts.Rejected:
+  """The item and its picture, or why there is none."""
   if isinstance(item, parts.Rejected):
-    return item, None
+    return item
   try:
     return item, images.resize(images.decode(item.image), size)
   except ValueError:
-    return item._replace(image=b""), None
+    return parts.Rejected(item.key, item.source, parts.UNREADABLE)
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -236,13 +240,4 @@ def _table(path: pathlib.Path) -> Iterator[Write]:
 def _lines(path: pathlib.Path) -> Iterator[Write]:
   """Appends rejected items as lines of JSON."""
   with path.open("w", encoding="utf-8") as file:
-
-    def write(item):
-      row = {
-        "key": item.key,
-        "source": item.source,
-        "reason": getattr(item, "reason", "unreadable image"),
-      }
-      file.write(json.dumps(row) + "\n")
-
-    yield write
+    yield lambda item: file.write(json.dumps(item._asdict()) + "\n")

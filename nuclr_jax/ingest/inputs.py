@@ -66,7 +66,7 @@ def plan(
     return _plan_tfds(given.removeprefix("tfds:"), split, data_dir)
   paths = [path for item in _items(given) for path in _expand(item, split)]
   paths = list(dict.fromkeys(paths))
-  columns = (image_column, caption_column)
+  columns = {"image_column": image_column, "caption_column": caption_column}
   kinds = {path.suffix if path.is_file() else "folder" for path in paths}
   if images is not None and not kinds <= set(tables.SUFFIXES):
     raise ValueError(
@@ -78,11 +78,10 @@ def plan(
   if kinds == {".tar"}:
     parts = [Part(split, partial(readers.read_tar, str(x))) for x in paths]
   elif kinds == {".parquet"}:
-    reads = [read for path in paths for read in _cut_parquet(path, columns)]
+    reads = [read for path in paths for read in _cut_parquet(path, **columns)]
     parts = [Part(split, read) for read in reads]
   elif kinds <= set(tables.SUFFIXES):
-    how = dict(zip(("image_column", "caption_column"), columns, strict=True))
-    how |= {"split": split, "images": images}
+    how = {"split": split, "images": images} | columns
     rows = (row for path in paths for row in tables.read(path, **how))
     splits = _chosen(tables.join(rows), only, given)
     parts = [part for x in splits.items() for part in _cut(*x)]
@@ -208,7 +207,9 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
   ]
 
 
-def _cut_parquet(path: pathlib.Path, columns) -> list:
+def _cut_parquet(
+  path: pathlib.Path, *, image_column: str | None, caption_column: str | None
+) -> list:
   """Readers of the row groups of a file, several together if they are small."""
   import pyarrow
   from pyarrow import parquet
@@ -219,20 +220,19 @@ def _cut_parquet(path: pathlib.Path, columns) -> list:
       sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
   except (pyarrow.ArrowException, OSError):
     return [partial(readers.damaged, str(path))]
-  image, caption = columns
-  usual = tables.CAPTION_COLUMNS
+  names, usual = schema.names, tables.CAPTION_COLUMNS
   binary = [field.name for field in schema if _has_bytes(field.type)]
-  if not binary or (image not in binary and image in schema.names):
+  if not binary or (image_column in names and image_column not in binary):
     raise ValueError(
-      f"{path} has the columns {schema.names}, of which "
+      f"{path} has the columns {names}, of which "
       f"{', '.join(binary) or 'none'} can hold the bytes of images"
-      f"{f', {image} cannot' if image else ''}; a table of paths must be one "
-      f"of {', '.join(tables.SUFFIXES)}, and images that are named by URL are "
-      "downloaded first, for instance with img2dataset"
+      f"{f', {image_column} cannot' if image_column else ''}; a table of paths "
+      f"must be one of {', '.join(tables.SUFFIXES)}, and images that are named "
+      "by URL are downloaded first, for instance with img2dataset"
     )
   likely = [name for name in BYTES_COLUMNS if name in binary] + binary
-  image = tables.choose(path, schema.names, image, likely, "image_column")
-  caption = tables.choose(path, schema.names, caption, usual, "caption_column")
+  image = tables.choose(path, names, image_column, likely, "image_column")
+  caption = tables.choose(path, names, caption_column, usual, "caption_column")
   groups, filled = [[]], 0
   for number, size in enumerate(sizes):
     if filled >= PART_SIZE:

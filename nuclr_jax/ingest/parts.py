@@ -21,8 +21,19 @@ from nuclr_jax.data import pair_index, prepared
 
 MIN_SIZE = 16  # pixels a side
 QUALITY = 95  # of images that are not JPEG as they come
+# Reasons of rejection, of an item unless they say otherwise.
 NO_CAPTION = "no caption"
-EMPTY_CAPTION = "empty caption"  # the item stays, with its other captions
+EMPTY_CAPTION = "empty caption"  # of a caption; the item stays with the others
+DUPLICATE_KEY = "duplicate key"  # of an item before it, in the same part
+UNREADABLE = "unreadable image"  # no image, or none of a known kind
+TRUNCATED = "truncated image"  # its end is missing
+TOO_SMALL = "too small"  # below `MIN_SIZE` on a side
+TOO_LARGE = "too large"  # above what JPEG can have
+NO_IMAGE = "missing image"  # the input names none
+NO_FILE = "missing file"  # the input names one that is not there
+BROKEN_ROW = "broken row"  # of a table
+BROKEN_RECORD = "unreadable record"  # of a TFDS data set
+DAMAGED = "damaged file"  # of the input, or the rest of it
 
 
 class Item(NamedTuple):
@@ -151,7 +162,7 @@ def check(
       continue
     reason = "" if item.captions else NO_CAPTION
     if item.key in keys:
-      reason = "duplicate key"
+      reason = DUPLICATE_KEY
     keys.add(item.key)
     try:
       image = b"" if reason else to_jpeg(item.image, max_size=max_size)
@@ -202,7 +213,7 @@ def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
   height, width = pixels.shape[:2]
   shorter = min(height, width)
   if shorter < MIN_SIZE:
-    raise ValueError("too small")
+    raise ValueError(TOO_SMALL)
   small_enough = max_size is None or shorter <= max_size
   if is_jpeg and small_enough:
     return data
@@ -216,14 +227,14 @@ def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
   except cv2.error:
     good = False
   if not good:  # a side is above 65,535 pixels
-    raise ValueError("too large")
+    raise ValueError(TOO_LARGE)
   return encoded.tobytes()
 
 
 def _decode(data: bytes, how: int) -> np.ndarray:
   """Pixels of an image; an image that ends early is an error."""
   if _is_cut(data):
-    raise ValueError("truncated image")
+    raise ValueError(TRUNCATED)
   pixels = None
   if data:
     try:
@@ -231,7 +242,7 @@ def _decode(data: bytes, how: int) -> np.ndarray:
     except cv2.error:
       pixels = None
   if pixels is None:
-    raise ValueError("unreadable image")
+    raise ValueError(UNREADABLE)
   return pixels
 
 
@@ -257,7 +268,7 @@ def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
   if pixels.dtype == np.uint16:
     pixels = (pixels / 257).round().astype(np.uint8)
   if pixels.dtype != np.uint8:
-    raise ValueError("unreadable image")
+    raise ValueError(UNREADABLE)
   if pixels.ndim == 2:
     return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)
   if pixels.shape[2] == 4:

@@ -12,10 +12,17 @@ import tarfile
 
 from nuclr_jax.data import fields
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.ingest.parts import Item, Rejected
-from nuclr_jax.ingest.tables import BROKEN, NO_IMAGE, Row
+from nuclr_jax.ingest.parts import (
+  BROKEN_RECORD,
+  BROKEN_ROW,
+  DAMAGED,
+  NO_FILE,
+  NO_IMAGE,
+  Item,
+  Rejected,
+)
+from nuclr_jax.ingest.tables import Row
 
-DAMAGED = "damaged file"
 BLOCK = 512  # bytes, of a tar file
 
 
@@ -60,7 +67,7 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
       with open(row.path, "rb") as file:
         image = file.read()
     except (OSError, ValueError):  # there are names that no file can have
-      yield Rejected(row.key, row.source, "missing file")
+      yield Rejected(row.key, row.source, NO_FILE)
       continue
     captions = row.captions
     captions = _captions(_beside(row.path)) if captions is None else captions
@@ -118,7 +125,7 @@ def read_tfds(
     try:
       row = data[i]
     except Exception:  # array_record raises RuntimeError, TFDS others
-      yield Rejected(key, folder, "unreadable record")
+      yield Rejected(key, folder, BROKEN_RECORD)
       continue
     own = fields.captions_of(row, "key") if "key" in row else []
     if own and own[0] not in keys:  # else there were several files of one name
@@ -189,7 +196,7 @@ def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
   except UnicodeDecodeError:
-    return Rejected(key, path, BROKEN)
+    return Rejected(key, path, BROKEN_ROW)
   key = str(row.get("key") or key)
   data = row[image]
   data = data.get("bytes") if isinstance(data, dict) else data

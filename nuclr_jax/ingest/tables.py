@@ -14,11 +14,10 @@ import pathlib
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.fields import captions_of
-from nuclr_jax.ingest.parts import NO_CAPTION, Rejected
+from nuclr_jax.ingest.parts import BROKEN_ROW, NO_CAPTION, NO_IMAGE, Rejected
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = "caption title text captions".split()
-NO_IMAGE, BROKEN = "missing image", "broken row"
 TEXT = {"encoding": "utf-8-sig", "errors": "replace"}
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MAX_LINES = 20  # of a cell in quotation marks
@@ -70,16 +69,11 @@ def read(
   rows = readers.get(path.suffix, _from_json_lines)(
     path, (image_column, caption_column)
   )
-  source = os.fspath(path)
   try:
-    for own_split, place, image, captions in rows:
-      if not image:
-        yield own_split or split, Rejected(place, source, captions)
-      elif image.startswith(("http://", "https://")):
-        raise ValueError(URLS.format(path=path))
-      else:
-        row = Row(image, source, os.path.join(folder, image), captions)
-        yield own_split or split, row
+    for own_split, row in rows:
+      if isinstance(row, Row):
+        row = row._replace(path=os.path.join(folder, row.path))
+      yield own_split or split, row
   except (csv.Error, json.JSONDecodeError) as error:
     raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
 
@@ -111,8 +105,18 @@ def join(
   return splits
 
 
-def _from_csv(path, columns) -> Iterator[tuple]:
-  """Rows `(split, place, image, captions)`; without image, the reason."""
+def _row(path, place: str, image: str | None, captions) -> Row | Rejected:
+  """What a table says at a place; its path is not yet in a folder."""
+  source = os.fspath(path)
+  if not image:
+    return Rejected(place, source, NO_IMAGE)
+  if image.startswith(("http://", "https://")):
+    raise ValueError(URLS.format(path=path))
+  return Row(image, source, image, captions)
+
+
+def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
+  """`(split, row)`; the split is None if the table does not say it."""
   csv.field_size_limit(2**31 - 1)
   with open(path, newline="", **TEXT) as file:
     first = file.readline()
@@ -128,9 +132,9 @@ def _from_csv(path, columns) -> Iterator[tuple]:
       place = f"line {number}"
       if len(cells) == len(header):
         name = cells[image].strip()
-        yield None, place, name, [cells[caption]] if name else NO_IMAGE
+        yield None, _row(path, place, name, [cells[caption]])
       elif cells:
-        yield None, place, None, BROKEN
+        yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
 
 
 def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -171,7 +175,7 @@ def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
       number += len(taken) - 1
 
 
-def _from_json(path, columns) -> Iterator[tuple]:
+def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
   """Rows of a list, of Karpathy's splits or of COCO's annotations."""
   with open(path, **TEXT) as file:
     found = json.load(file)
@@ -184,17 +188,19 @@ def _from_json(path, columns) -> Iterator[tuple]:
         f"annotation {row.get('id')}",
         names.get(row.get("image_id")),
       )
-      yield None, place, name, captions_of(row, "caption") if name else NO_IMAGE
+      yield None, _row(path, place, name, captions_of(row, "caption"))
     described = {x.get("image_id") for x in found["annotations"]}
     for key, name in names.items():
       if key not in described:
-        yield None, name or f"image {key}", None, NO_CAPTION
+        place = name or f"image {key}"
+        yield None, Rejected(place, os.fspath(path), NO_CAPTION)
   elif _has_lists(found, "images") and "sentences" in found["images"][0]:
     for number, row in enumerate(found["images"]):
       split = row.get("split", "train")
       name = os.path.join(row.get("filepath", ""), row.get("filename", ""))
-      captions = captions_of(row, "sentences/raw") if name else NO_IMAGE
-      yield KARPATHY.get(split, split), f"image {number}", name, captions
+      captions = captions_of(row, "sentences/raw")
+      found = _row(path, f"image {number}", name, captions)
+      yield KARPATHY.get(split, split), found
   else:
     shown = sorted(found)[:8] if isinstance(found, Mapping) else found
     raise ValueError(
@@ -204,27 +210,27 @@ def _from_json(path, columns) -> Iterator[tuple]:
     )
 
 
-def _from_json_lines(path, columns) -> Iterator[tuple]:
+def _from_json_lines(path, columns) -> Iterator[tuple[None, Row | Rejected]]:
   with open(path, **TEXT) as file:
     rows = (_object(line) for line in file if line.strip())
     yield from _from_dicts(path, rows, columns)
 
 
-def _from_dicts(path, rows, columns) -> Iterator[tuple]:
+def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
   """Rows of objects; the first one shows which keys they have."""
   image = caption = None
   for number, row in enumerate(rows):
     if not isinstance(row, Mapping):
       if image is None:
         raise ValueError(f"{path}: row {number} is not a JSON object")
-      yield None, f"row {number}", None, BROKEN
+      yield None, Rejected(f"row {number}", os.fspath(path), BROKEN_ROW)
       continue
     if image is None:
       image, caption = _columns(path, list(row), columns)
     name = row.get(image)
     name = name if isinstance(name, str) else None
-    captions = captions_of(row, caption) if name else NO_IMAGE
-    yield None, f"row {number}", name, captions
+    captions = captions_of(row, caption)
+    yield None, _row(path, f"row {number}", name, captions)
 
 
 def _object(line: str) -> Any:
