@@ -240,8 +240,10 @@ def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
   with run._alone(tmp_path / "mine"):
+    files = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match="another process is at work"):
       ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
+    assert len(os.listdir("/proc/self/fd")) == len(files)
   ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 
+from array_record.python import array_record_module
 import cv2
 from make_photos import (
   CAPTIONS,
@@ -26,6 +27,7 @@ from pyarrow import parquet
 import pytest
 
 from nuclr_jax import ingest
+from nuclr_jax.data import sources
 from nuclr_jax.ingest import parts, publish, readers
 
 
@@ -271,3 +273,31 @@ def test_max_size_shrinks_the_shorter_side():
       (32, 43), Image.Resampling.BOX
     )
     assert np.abs(found - np.asarray(wanted, np.int32)).mean() < 4
+
+
+def test_files_are_closed_after_an_error(tmp_path, monkeypatch):
+  closed = []
+
+  class Broken:
+    def __init__(self, path, options=None):
+      del options
+      self.path = path
+
+    def write(self, data):
+      raise RuntimeError("the disk is full")
+
+    def num_records(self):
+      self.write(b"")
+
+    def close(self):
+      closed.append(str(self.path))
+
+  for name in ("ArrayRecordWriter", "ArrayRecordReader"):
+    monkeypatch.setattr(array_record_module, name, Broken)
+  items = [parts.Item("a", "x.tar", GOOD, ["a dog"])]
+  with pytest.raises(OSError, match="cannot be written: the disk is full"):
+    parts.write(parts.Part("train", lambda: items), tmp_path / "part")
+  assert closed == [f"{tmp_path}/part.array_record.tmp"]
+  with pytest.raises(ValueError, match=r"cannot be opened \(the disk is full"):
+    sources.check_lengths([tmp_path], [1])
+  assert closed[1:] == [str(tmp_path)]

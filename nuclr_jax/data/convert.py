@@ -86,18 +86,11 @@ def _check_template(folder, split) -> None:
 
 def _copy(old: pathlib.Path, new: pathlib.Path, length: int) -> None:
   """Copies the records of a file; there must be `length` of them."""
-  from array_record.python import array_record_module
-
-  writer = array_record_module.ArrayRecordWriter(
-    os.fspath(new), prepared.WRITER_OPTIONS
-  )
   count = 0
-  try:
+  with prepared.record_writer(new) as writer:
     for record in _records(old):
       writer.write(record)
       count += 1
-  finally:
-    writer.close()
   if count != length:
     raise ValueError(f"{old} holds {count} records instead of {length}")
 

@@ -1,6 +1,7 @@
 """Prepared TFDS data sets (array_record), found by name, read by record."""
 
 from collections.abc import Callable, Iterator, Sequence
+import contextlib
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -162,6 +163,33 @@ def rows(
   """
   for start in range(0, length, SCANNED):
     yield from read(range(start, min(start + SCANNED, length)))
+
+
+@contextlib.contextmanager
+def record_writer(path: str | os.PathLike) -> Iterator[Any]:
+  """A writer of an array_record file, closed however its use ends.
+
+  Raises:
+    RuntimeError: From its `write` and at the end, as on a full disk.
+
+  Example:
+    >>> with record_writer(tmp_path / "x.array_record") as writer:
+    ...   _ = writer.write(b"first")
+    >>> sources.num_records(tmp_path / "x.array_record")
+    1
+  """
+  from array_record.python import array_record_module
+
+  writer = array_record_module.ArrayRecordWriter(
+    os.fspath(path), WRITER_OPTIONS
+  )
+  try:
+    yield writer
+  except BaseException:
+    with contextlib.suppress(RuntimeError):  # the first error says more
+      writer.close()
+    raise
+  writer.close()
 
 
 def versions(folder: pathlib.Path) -> list[pathlib.Path]:

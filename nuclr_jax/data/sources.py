@@ -213,20 +213,31 @@ def _keys(records: Records) -> Keys:
 
 def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
   """Raises ValueError unless files hold as many records as were written."""
-  from array_record.python import array_record_module
-
   for path, length in zip(paths, lengths, strict=True):
     path = pathlib.Path(path)
     if not path.exists():
       raise damaged(path, "it is missing")
     try:
-      reader = array_record_module.ArrayRecordReader(os.fspath(path))
-      found = reader.num_records()
-      reader.close()
+      found = num_records(path)
     except Exception as error:
       raise damaged(path, f"cannot be opened ({_first_line(error)})") from error
     if found != length:
       raise damaged(path, f"it holds {found} records instead of {length}")
+
+
+def num_records(path: str | os.PathLike) -> int:
+  """How many records an array_record file holds.
+
+  Raises:
+    RuntimeError: If it cannot be read.
+  """
+  from array_record.python import array_record_module
+
+  reader = array_record_module.ArrayRecordReader(os.fspath(path))
+  try:
+    return reader.num_records()
+  finally:
+    reader.close()
 
 
 def _first_line(error: Exception) -> str:

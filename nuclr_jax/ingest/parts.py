@@ -12,12 +12,11 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from array_record.python import array_record_module
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import pair_index, prepared
+from nuclr_jax.data import pair_index, prepared, sources
 
 MIN_SIZE = 16  # pixels a side
 QUALITY = 95  # of images that are not JPEG as they come
@@ -107,10 +106,11 @@ def write(
   temporary = [f"{name}.tmp" for name in names]
   encode, num_bytes, rejected = features().serialize_example, 0, 0
   images, counts, captions = [], [], []
-  writer = array_record_module.ArrayRecordWriter(
-    temporary[0], prepared.WRITER_OPTIONS
-  )
-  with quiet(), open(temporary[1], "w", encoding="utf-8") as listed:
+  with (
+    prepared.record_writer(temporary[0]) as writer,
+    open(temporary[1], "w", encoding="utf-8") as listed,
+    quiet(),
+  ):
     for found in check(part.read(), max_size=max_size):
       if isinstance(found, Rejected):
         print(json.dumps(found._asdict()), file=listed)
@@ -124,7 +124,6 @@ def write(
       counts.append(len(found.captions))
       words = map(pair_index.canonical, found.captions)
       captions += [pair_index.content_hash(x.encode()) for x in words]
-  writer.close()
   _check_length(temporary[0], len(images))
   for old, new in zip(temporary, names, strict=True):
     os.replace(old, new)
@@ -289,9 +288,7 @@ def _append(writer, data: bytes) -> None:
 def _check_length(path: str, length: int) -> None:
   """Reads back how many records a file has; a full disk is not always told."""
   try:
-    reader = array_record_module.ArrayRecordReader(path)
-    found = reader.num_records()
-    reader.close()
+    found = sources.num_records(path)
   except Exception as error:  # array_record raises RuntimeError
     raise OSError(f"{path} was not written well: is the disk full?") from error
   if found != length:

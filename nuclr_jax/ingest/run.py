@@ -133,12 +133,12 @@ def _alone(home: pathlib.Path) -> Iterator[None]:
   """Keeps a second process out; a process that dies leaves no lock behind."""
   handle = os.open(home, os.O_RDONLY)
   try:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    raise ValueError(f"another process is at work in {home}") from error
-  except OSError:
-    log.warning("%s: the file system has no locks", home)
-  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ValueError(f"another process is at work in {home}") from error
+    except OSError:
+      log.warning("%s: the file system has no locks", home)
     yield
   finally:
     os.close(handle)
