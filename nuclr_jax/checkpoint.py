@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from nuclr_jax import processes
+from nuclr_jax import host, processes
 from nuclr_jax.types import PyTree
 
 log = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def _read(manager, step, args):
   try:
     return manager.restore(step, args=args)
   except Exception as error:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = host.first_line(error)
     raise ValueError(
       f"checkpoint {manager.directory / str(step)} cannot be read: "
       f"{reason[:300]}. If it is damaged, delete this folder to continue from "

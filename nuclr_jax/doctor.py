@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import models, objectives, optimizer, sharding, tiles
+from nuclr_jax import host, models, objectives, optimizer, sharding, tiles
 from nuclr_jax.data import sources
 from nuclr_jax.train_state import init_state, make_train_step
 from nuclr_jax.types import Batch
@@ -100,7 +100,7 @@ def _versions() -> Iterator[Finding]:
 
 
 def _host() -> Iterator[Finding]:
-  cores = len(os.sched_getaffinity(0))
+  cores = host.num_cores()
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
   yield Finding(
     FINE if memory > 4 else LOOK, f"{cores} cores, {memory:.0f} GiB memory"

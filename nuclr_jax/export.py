@@ -75,7 +75,7 @@ def write(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
       "only models of name 'towers' can be exported, this is "
       f"{model.spec['name']!r}"
     )
-  image, text = (_arguments(model.spec, side) for side in weights.SIDES)
+  image, text = (_arguments(model.spec, side) for side in Sides._fields)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
   pooled = bool(image.get("pooler")), bool(text.get("pooler"))
   biased = "image_projection_bias" in model.params

@@ -86,6 +86,21 @@ def duration(seconds: float) -> str:
   return f"{minutes}:{rest:02d}"
 
 
+def first_line(error: BaseException) -> str:
+  r"""The first line of an error's message, or its kind.
+
+  Example:
+    >>> first_line(ValueError("not so\nbecause")), first_line(KeyError())
+    ('not so', 'KeyError')
+  """
+  return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def num_cores() -> int:
+  """How many cores this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
 def keep_memory() -> None:
   """Lets glibc keep freed memory instead of handing it back to the system.
 
@@ -112,8 +127,7 @@ def worker_pool(
   if compiled is not None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-  cores = len(os.sched_getaffinity(0))
-  os.environ["NPROC"] = str(max(1, cores // workers))  # XLA's threads
+  os.environ["NPROC"] = str(max(1, num_cores() // workers))  # XLA's threads
   return futures.ProcessPoolExecutor(
     workers,
     mp_context=multiprocessing.get_context("spawn"),

@@ -5,6 +5,8 @@ import os
 import pathlib
 import re
 
+from nuclr_jax import host
+
 
 def find(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   """Finds the first of several files of a model.
@@ -61,7 +63,7 @@ def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
       elsewhere = isinstance(error, errors.EntryNotFoundError)
       if elsewhere and not isinstance(error, errors.LocalEntryNotFoundError):
         continue  # the hub was reached and says that it has no such file
-      reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+      reason = host.first_line(error)
       raise ValueError(
         f"{repository} is no path here, and cannot be had from the hub: "
         f"{reason} Download {' or '.join(names)} yourself and give its path"

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from nuclr_jax import datasets
 from nuclr_jax.data import (
   digits,
   glyphs,
@@ -41,6 +42,11 @@ def source(train, words):
 
 
 class TestGlyphs:
+  def test_nothing_is_written_beside_them(self, folder, data_dir):
+    before = sorted(folder.iterdir())
+    datasets.glyphs(data_dir=data_dir, size=16)
+    assert sorted(folder.iterdir()) == before
+
   def test_sizes(self, folder, train):
     assert 40_000 < len(train.image) < 47_000
     assert 5_500 < len(train.captions) < 6_200
@@ -103,6 +109,7 @@ class TestDamage:
       sources.read_records(copy, "validation")
     assert str(path) in str(error.value)
     assert "Delete the folder" in str(error.value)
+    assert "other data sets need nuclr ingest" in str(error.value)
 
   def test_flipped_bytes(self, copy):
     path = self.file(copy)
@@ -132,8 +139,8 @@ class TestDamage:
     path.write_bytes(self.file(copy, "test").read_bytes())
     self.assert_names(copy, path)
 
-  def test_no_description(self, copy, data_dir):
-    copied_data_dir = copy.parents[1].parent / "data"
+  def test_no_description(self, data_dir, tmp_path):
+    copied_data_dir = tmp_path / "data"
     shutil.copytree(data_dir, copied_data_dir)
     folder = glyphs.prepare(copied_data_dir, size=16)
     (folder / "dataset_info.json").unlink()

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import sources
+from nuclr_jax.data import prepared, sources
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +76,8 @@ def prepare(data_dir: str | os.PathLike, *, size: int = 32) -> pathlib.Path:
   version = str(Glyphs.VERSION)
   folder = pathlib.Path(data_dir) / Glyphs.name / config.name / version
   if folder.exists():
-    if not (folder / "dataset_info.json").exists():
-      raise sources.damaged(folder / "dataset_info.json", "it is missing")
+    if not (folder / prepared.INFO).exists():
+      raise sources.damaged(folder / prepared.INFO, "it is missing")
     return folder
   log.info("rendering the glyphs into %s", folder)
   tfds.disable_progress_bar()

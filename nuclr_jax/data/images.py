@@ -12,6 +12,8 @@ import cv2
 from jaxtyping import Float, UInt8
 import numpy as np
 
+from nuclr_jax import host
+
 Image = UInt8[np.ndarray, "height width 3"]
 Picture = UInt8[np.ndarray, "size size 3"]
 
@@ -167,4 +169,4 @@ def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
 def _threads(process: int) -> ThreadPoolExecutor:
   """The pool of a process; threads do not survive a fork."""
   del process
-  return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+  return ThreadPoolExecutor(host.num_cores())

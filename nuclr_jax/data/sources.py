@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nuclr_jax import host
 from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.data.transforms import Transform
 from nuclr_jax.types import Batch, Sides, Sizes
@@ -99,7 +100,8 @@ def damaged(path: os.PathLike, reason: str) -> ValueError:
   path = pathlib.Path(path)
   return ValueError(
     f"the prepared data set is damaged: {path}: {reason}. Delete the folder "
-    f"{path.parent} and start again; it will be prepared anew"
+    f"{path.parent} and prepare it again: glyphs are drawn by the next run, "
+    "other data sets need nuclr ingest, nuclr convert or TFDS"
   )
 
 
@@ -140,7 +142,8 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
       pixels = b"".join(row["image"].bytes_list.value[0] for row in rows)
       image = np.frombuffer(pixels, np.uint8).reshape(length, *shape)
     except Exception as error:  # of several libraries
-      raise damaged(path, f"cannot be read ({_first_line(error)})") from error
+      reason = f"cannot be read ({host.first_line(error)})"
+      raise damaged(path, reason) from error
     if index != list(ids):
       raise damaged(path, f"does not hold the records {ids[0]} to {ids[-1]}")
     images.append(image)
@@ -220,7 +223,8 @@ def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
     try:
       found = num_records(path)
     except Exception as error:
-      raise damaged(path, f"cannot be opened ({_first_line(error)})") from error
+      reason = f"cannot be opened ({host.first_line(error)})"
+      raise damaged(path, reason) from error
     if found != length:
       raise damaged(path, f"it holds {found} records instead of {length}")
 
@@ -238,7 +242,3 @@ def num_records(path: str | os.PathLike) -> int:
     return reader.num_records()
   finally:
     reader.close()
-
-
-def _first_line(error: Exception) -> str:
-  return (str(error).splitlines() or [type(error).__name__])[0]

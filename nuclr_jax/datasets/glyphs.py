@@ -41,7 +41,6 @@ def glyphs(
   }
   train = splits["train"]
   words = tokenizer.build(train.captions, length=length, min_count=min_count)
-  (folder / "tokenizer.json").write_text(words.text)
   sets = {
     name: driver.ImageTextSet(
       x.image, x.text_id, x.captions, np.arange(len(x.captions))

@@ -235,11 +235,9 @@ def _decode(data: bytes, how: int) -> np.ndarray:
   if _is_cut(data):
     raise ValueError(TRUNCATED)
   pixels = None
-  if data:
-    try:
+  with contextlib.suppress(cv2.error):
+    if data:
       pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
-    except cv2.error:
-      pixels = None
   if pixels is None:
     raise ValueError(UNREADABLE)
   return pixels

@@ -103,7 +103,7 @@ def ingest(
       made = list(dict.fromkeys(part.split for part in todo))
       how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
       _begin(work, options | how)
-      _write_parts(todo, work, max_size, workers or _num_cores())
+      _write_parts(todo, work, max_size, workers or host.num_cores())
       publish.publish(
         [(part.split, _stem(work, i)) for i, part in enumerate(todo)],
         work,
@@ -239,7 +239,3 @@ def _start_worker(listen) -> None:
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()
-
-
-def _num_cores() -> int:
-  return len(os.sched_getaffinity(0))

@@ -9,12 +9,12 @@ import numpy as np
 
 from nuclr_jax import hub
 from nuclr_jax.models import weights
-from nuclr_jax.types import Params, PyTree
+from nuclr_jax.types import Params, PyTree, Sides
 
 PROJECTIONS = "projections.safetensors"  # of a folder of `nuclr export`
 PROJECTION_KEYS = {  # of that file, by our names; matrices are transposed
   f"{side}_projection{ours}": f"{side}_projection.{theirs}"
-  for side in weights.SIDES
+  for side in Sides._fields
   for ours, theirs in (("", "weight"), ("_bias", "bias"))
 }
 _INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -72,8 +72,8 @@ def load_both(
   """
   folder = pathlib.Path(source).expanduser()
   if not (folder / PROJECTIONS).exists():
-    return load(source, params, state, sides=weights.SIDES)
-  for side in weights.SIDES:
+    return load(source, params, state, sides=Sides._fields)
+  for side in Sides._fields:
     part = folder / f"{side}_encoder"
     params, state = load(part, params, state, sides=(side,))
   found = read(folder / PROJECTIONS)

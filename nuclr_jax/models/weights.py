@@ -11,12 +11,11 @@ import numpy as np
 from nuclr_jax.models.kinds import ANY_LENGTH, KINDS
 from nuclr_jax.models.layouts import LAYOUTS
 from nuclr_jax.models.rules import Layout, Rule
-from nuclr_jax.types import Params, PyTree
+from nuclr_jax.types import Params, PyTree, Sides
 
 log = logging.getLogger(__name__)
 
 Tensors = Mapping[str, np.ndarray]
-SIDES = ("image", "text")
 
 
 class Match(NamedTuple):
@@ -200,7 +199,7 @@ def _matches(
 def _rules(layout: str, sides: Sequence[str] | None) -> Iterator[Rule]:
   """A layout's rules for some sides."""
   spec = LAYOUTS[layout]
-  there = [side for side in SIDES if getattr(spec, side)]
+  there = [side for side in Sides._fields if getattr(spec, side)]
   for side in there if sides is None else sides:
     if side not in there:
       raise ValueError(f"the layout is {layout}, which has no {side} tower")
