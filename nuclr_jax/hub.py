@@ -1,11 +1,14 @@
 """Files of published models: local paths, or names on the Hugging Face hub."""
 
 from collections.abc import Sequence
+import logging
 import os
 import pathlib
 import re
 
 from nuclr_jax import host
+
+log = logging.getLogger(__name__)
 
 
 def find(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
@@ -44,28 +47,43 @@ def find(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
     ".txt",
     ".json",
   ):
-    raise ValueError(f"{path} does not exist")
+    raise ValueError(
+      f"{path} is not there; give a file, a folder that has "
+      f"{' or '.join(names)}, or a name on the Hugging Face hub"
+    )
   return _download(str(source), names)
 
 
 def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
+  """The best file that there is, whatever was downloaded before."""
   import huggingface_hub
   from huggingface_hub import errors
 
-  for name in names:
-    cached = huggingface_hub.try_to_load_from_cache(repository, name)
+  failures = (errors.EntryNotFoundError, errors.HfHubHTTPError)
+  known = {
+    name: huggingface_hub.try_to_load_from_cache(repository, name)
+    for name in names
+  }
+  for name, cached in known.items():
     if isinstance(cached, str):
       return pathlib.Path(cached)
-  for name in names:
+    if cached is not None:
+      continue  # the hub has said before that it has no such file
     try:
       return pathlib.Path(huggingface_hub.hf_hub_download(repository, name))
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+    except (*failures, OSError, ValueError) as error:
       elsewhere = isinstance(error, errors.EntryNotFoundError)
       if elsewhere and not isinstance(error, errors.LocalEntryNotFoundError):
         continue  # the hub was reached and says that it has no such file
-      reason = host.first_line(error)
+      # Without the hub the next best is better than nothing.
+      if there := [x for x in known.values() if isinstance(x, str)]:
+        log.warning(
+          "%s: %s; taking %s", repository, host.first_line(error), there[0]
+        )
+        return pathlib.Path(there[0])
       raise ValueError(
         f"{repository} is no path here, and cannot be had from the hub: "
-        f"{reason} Download {' or '.join(names)} yourself and give its path"
+        f"{host.first_line(error)} Download {' or '.join(names)} yourself and "
+        "give its path"
       ) from error
   raise ValueError(f"{repository} on the hub has none of {', '.join(names)}")

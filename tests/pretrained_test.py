@@ -224,8 +224,8 @@ def test_files_that_cannot_be_read(tmp_path):
   broken.write_bytes(b"\x00" * 30)
   (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
   for source, message in (
-    (tmp_path / "none.safetensors", "does not exist"),
-    ("./weights/here", "does not exist"),
+    (tmp_path / "none.safetensors", "is not there; give a file"),
+    ("./weights/here", "is not there; give a file"),
     (tmp_path, "holds none of model.safetensors"),
     (broken, "cannot be read"),
     (tmp_path / "pytorch_model.bin", "must be a .safetensors or .npz"),
@@ -393,7 +393,7 @@ def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
     manager.wait_until_finished()
     file.unlink()
     state = restore.start(parts, mesh, manager)
-    with pytest.raises(ValueError, match="does not exist"):
+    with pytest.raises(ValueError, match="is not there; give a file"):
       parts.model.load(*filled(parts.model))
   manager.close()
   found = state.params["model"]

@@ -8,6 +8,8 @@ import string
 import subprocess
 import sys
 
+import huggingface_hub
+from huggingface_hub import errors
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import numpy as np
@@ -264,9 +266,18 @@ class TestErrors:
     with pytest.raises(ValueError, match="pads with id 1"):
       tokenizer.pretrained(path, length=8)
 
+  def test_padding_of_roberta(self, tmp_path):
+    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="pads with id 1, <pad>"):
+      tokenizer.pretrained(tmp_path, length=8)
+
   def test_no_vocabulary_of_bert(self, tmp_path):
     path = self.write(tmp_path, ["[PAD]", "[UNK]", "a"])
-    with pytest.raises(ValueError, match=r"\['\[CLS\]', '\[SEP\]'\]; none"):
+    with pytest.raises(
+      ValueError, match=r"vocab.txt .* lacks .*'\[CLS\]', '\[SEP\]'"
+    ):
       tokenizer.pretrained(path, length=8)
 
   @pytest.mark.parametrize("text", ["", "{", '{"no": "tokenizer"}'])
@@ -278,7 +289,9 @@ class TestErrors:
 
   def test_no_file(self, tmp_path):
     for name in ("vocab.txt", "no such folder/x"):
-      with pytest.raises(ValueError, match="does not exist"):
+      with pytest.raises(
+        ValueError, match="is not there; give a file, a folder"
+      ):
         tokenizer.pretrained(tmp_path / name, length=8)
 
   def test_an_empty_folder(self, tmp_path):
@@ -297,3 +310,40 @@ class TestFind:
     assert hub.find(tmp_path / "c", ["a", "b"]) == tmp_path / "c"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert hub.find("~/c", ["a"]) == pathlib.Path(tmp_path / "c")
+
+  NAMES = ("tokenizer.json", "vocab.txt")
+
+  @pytest.mark.parametrize(
+    "cached, on_hub, expected",
+    [
+      # The best there is, though the second best is in the cache.
+      (["vocab.txt"], ["tokenizer.json", "vocab.txt"], "hub/tokenizer.json"),
+      (["vocab.txt"], ["vocab.txt"], "cache/vocab.txt"),
+      ([], ["vocab.txt"], "hub/vocab.txt"),
+      (["tokenizer.json"], None, "cache/tokenizer.json"),  # no network
+      (["vocab.txt"], None, "cache/vocab.txt"),
+      ([], [], "on the hub has none of"),
+      ([], None, "cannot be had from the hub"),
+    ],
+  )
+  def test_the_cache_does_not_decide(
+    self, monkeypatch, cached, on_hub, expected
+  ):
+    def from_cache(repository, name):
+      return f"cache/{name}" if name in cached else None
+
+    def download(repository, name):
+      if on_hub is None:
+        raise errors.LocalEntryNotFoundError("no network")
+      if name not in on_hub:
+        raise errors.EntryNotFoundError(name)
+      return f"hub/{name}"
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", from_cache)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    if "/" in expected:
+      found = hub.find("some/model", self.NAMES)
+      assert found == pathlib.Path(expected)
+    else:
+      with pytest.raises(ValueError, match=expected):
+        hub.find("some/model", self.NAMES)

@@ -24,6 +24,7 @@ from tokenizers import (
 from nuclr_jax import hub
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+PADS = (PAD, "<pad>")  # names of padding, of BERT and of RoBERTa or T5
 FILES = ("tokenizer.json", "vocab.txt")
 # Of captions, in the published CC3M recipe (after lower-casing).
 REMOVED = r"""[,.'!?"()*#:;~]"""
@@ -147,14 +148,15 @@ def pretrained(
   else:
     # Not splitlines: a token may be a character that it takes for a line end.
     tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    tokenizer = _bert(tokens)
+    tokenizer = _bert(tokens, path)
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")
-  if tokenizer.token_to_id(PAD) not in (None, 0):
-    raise ValueError(
-      f"{path} pads with id {tokenizer.token_to_id(PAD)}; the text towers take "
-      "0 as padding"
-    )
+  for name in PADS:
+    if tokenizer.token_to_id(name) not in (None, 0):
+      raise ValueError(
+        f"{path} pads with id {tokenizer.token_to_id(name)}, {name}; the text "
+        "towers take 0 as padding, so take another tokenizer, as BERT's"
+      )
   tokenizer.no_padding()
   tokenizer.no_truncation()
   if clean:
@@ -183,12 +185,14 @@ def _from_json(path) -> tokenizers.Tokenizer:
     raise ValueError(f"{path} is no tokenizer: {error}") from error
 
 
-def _bert(vocabulary: Sequence[str]) -> tokenizers.Tokenizer:
+def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   """The tokenizer of lower-cased BERT models; line i is the token of id i."""
   ids = {token: i for i, token in enumerate(vocabulary)}
   missing = [x for x in (PAD, UNKNOWN, FIRST, LAST) if x not in ids]
   if missing:
-    raise ValueError(f"a BERT vocabulary has the tokens {missing}; none here")
+    raise ValueError(
+      f"{path} is no vocabulary of BERT: it lacks the tokens {missing}"
+    )
   tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN))
   tokenizer.add_special_tokens([PAD, UNKNOWN, FIRST, LAST])
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
