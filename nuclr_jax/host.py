@@ -113,35 +113,51 @@ def keep_memory() -> None:
     mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
 
 
+@contextlib.contextmanager
 def worker_pool(
   workers: int, *, compiled: str | None = None
-) -> futures.ProcessPoolExecutor:
+) -> Iterator[futures.ProcessPoolExecutor]:
   """Processes that share the cores, and end with this one.
 
-  Also if this one is killed: a worker of `concurrent.futures` would go on.
+  Also if this one is killed: a worker of `concurrent.futures` would go on. An
+  error, or Ctrl-C, ends them at once.
 
   Args:
     workers: How many; what they run is imported anew in each.
     compiled: Folder where they keep what JAX compiled, for each other.
   """
+  given = {"NPROC": str(max(1, num_cores() // workers))}  # XLA's threads
   if compiled is not None:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-  os.environ["NPROC"] = str(max(1, num_cores() // workers))  # XLA's threads
-  return futures.ProcessPoolExecutor(
-    workers,
-    mp_context=multiprocessing.get_context("spawn"),
-    initializer=_end_with,
-    initargs=(os.getpid(),),
+    given["JAX_COMPILATION_CACHE_DIR"] = compiled
+    given["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+  before = {name: os.environ.get(name) for name in given}
+  context = multiprocessing.get_context("spawn")
+  listen, alive = context.Pipe(duplex=False)
+  pool = futures.ProcessPoolExecutor(
+    workers, mp_context=context, initializer=_end_with, initargs=(listen,)
   )
+  os.environ.update(given)
+  try:
+    yield pool
+    pool.shutdown()
+  finally:
+    alive.close()  # ends the workers
+    pool.shutdown(cancel_futures=True)
+    listen.close()
+    for name, value in before.items():
+      if value is None:
+        del os.environ[name]
+      else:
+        os.environ[name] = value
 
 
-def _end_with(parent: int) -> None:
-  """Ends this process soon after its parent."""
+def _end_with(listen) -> None:
+  """Ends this process when the other end of a pipe is closed."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
   def watch():
-    while os.getppid() == parent:
-      time.sleep(1)
+    with contextlib.suppress(EOFError, OSError):
+      listen.recv()
     os._exit(1)
 
   threading.Thread(target=watch, daemon=True).start()

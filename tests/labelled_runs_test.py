@@ -25,7 +25,7 @@ from experiments.latent_classes import (
   study,
   theorem,
 )
-from nuclr_jax import experiment, latent_classes
+from nuclr_jax import experiment, host, latent_classes
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDIES = {"latent_classes": study, "difference_alignment": alignment_study}
@@ -329,6 +329,17 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     parent.send_signal(signal.SIGKILL)
     parent.wait()
   _wait(lambda: not _runs(pid), 20)
+
+
+def test_a_pool_leaves_the_environment_as_it_was(monkeypatch):
+  monkeypatch.setenv("NPROC", "7")
+  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+  before = dict(os.environ)
+  with host.worker_pool(1, compiled="folder") as pool:
+    found = pool.submit(os.getenv, "NPROC").result()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "folder"
+    assert found == str(host.num_cores())
+  assert dict(os.environ) == before
 
 
 def _wait(condition, seconds):

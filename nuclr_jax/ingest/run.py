@@ -12,13 +12,10 @@ import contextlib
 import fcntl
 import json
 import logging
-import multiprocessing
 import os
 import pathlib
 import re
 import shutil
-import signal
-import threading
 
 from nuclr_jax import host
 from nuclr_jax.data import sources
@@ -207,35 +204,13 @@ def _results(
     for job in jobs:
       yield parts.write(*job, max_size=max_size)
     return
-  context = multiprocessing.get_context("spawn")
-  listen, alive = context.Pipe(duplex=False)
-  pool = futures.ProcessPoolExecutor(
-    min(workers, len(jobs)),
-    mp_context=context,
-    initializer=_start_worker,
-    initargs=(listen,),
-  )
   try:
-    waiting = [pool.submit(parts.write, *x, max_size=max_size) for x in jobs]
-    for future in futures.as_completed(waiting):
-      yield future.result()
+    with host.worker_pool(min(workers, len(jobs))) as pool:
+      waiting = [pool.submit(parts.write, *x, max_size=max_size) for x in jobs]
+      for future in futures.as_completed(waiting):
+        yield future.result()
   except futures.process.BrokenProcessPool as error:
     raise OSError(
       "a worker process was killed, as happens without enough memory; the same "
       "command goes on, and --workers=N makes do with fewer"
     ) from error
-  finally:
-    alive.close()  # ends the workers
-    pool.shutdown(cancel_futures=True)
-
-
-def _start_worker(listen) -> None:
-  """Prepares a worker; it ends with its parent, however that ends."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-
-  def watch():
-    with contextlib.suppress(EOFError, OSError):
-      listen.recv()
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
