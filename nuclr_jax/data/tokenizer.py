@@ -6,7 +6,7 @@ the WordPiece trainer of that library gives other vocabularies on every run.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 import functools
 import os
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from nuclr_jax import hub
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 PADS = (PAD, "<pad>")  # names of padding, of BERT and of RoBERTa or T5
+BUILD = "build"  # in a config, instead of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
 # Of captions, in the published CC3M recipe (after lower-casing).
 REMOVED = r"""[,.'!?"()*#:;~]"""
@@ -163,6 +164,41 @@ def pretrained(
     steps = [_published_cleaning(), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   return Tokenizer(tokenizer.to_str(), length)
+
+
+def choose(
+  source: str | os.PathLike,
+  captions: Callable[[], Iterable[str]],
+  *,
+  length: int,
+  clean: bool = True,
+  min_count: int = 1,
+) -> Tokenizer:
+  """The tokenizer that a config names.
+
+  Args:
+    source: See `pretrained`; or "build", to make one of the training captions.
+    captions: Reads these; it is only called to build one.
+    length: Token ids per caption.
+    clean: See `pretrained`.
+    min_count: See `build`.
+
+  Raises:
+    ValueError: From either.
+
+  Example:
+    >>> words = choose("build", lambda: ["a dog", "a cat"], length=4)
+    >>> words.encode(["a cat"]).shape
+    (1, 4)
+  """
+  if source != BUILD:
+    return pretrained(source, length=length, clean=clean)
+  return build(
+    sorted(set(captions())),
+    length=length,
+    min_count=min_count,
+    first_and_last=True,
+  )
 
 
 def _published_cleaning() -> normalizers.Normalizer:

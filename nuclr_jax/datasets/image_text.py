@@ -5,6 +5,7 @@ import inspect
 import os
 from typing import Any
 
+from nuclr_jax.data import tokenizer as tokenizers
 from nuclr_jax.datasets.base import (
   Data,
   Inputs,
@@ -12,15 +13,13 @@ from nuclr_jax.datasets.base import (
   retrieval_evaluators,
 )
 
-BUILD = "build"
-
 
 def image_text(
   *,
   train: str,
   data_dir: str | os.PathLike | None = None,
   size: int = 256,
-  tokenizer: str = BUILD,
+  tokenizer: str = tokenizers.BUILD,
   length: int = 30,
   clean: bool = True,
   min_count: int = 1,
@@ -62,7 +61,6 @@ def image_text(
     ValueError: If a data set or a tokenizer is not there or cannot be read.
   """
   from nuclr_jax.data import captioned
-  from nuclr_jax.data import tokenizer as tokenizers
   from nuclr_jax.evaluate import sets
 
   classified = {
@@ -76,13 +74,13 @@ def image_text(
     sets.check(place._replace(split=None), data_dir, split="train")
   place = sets.parse(train)
   pairs = captioned.open_split(place.source, place.split or "train", data_dir)
-  if tokenizer == BUILD:
-    found = sorted(set(captioned.captions(pairs)))
-    words = tokenizers.build(
-      found, length=length, min_count=min_count, first_and_last=True
-    )
-  else:
-    words = tokenizers.pretrained(tokenizer, length=length, clean=clean)
+  words = tokenizers.choose(
+    tokenizer,
+    lambda: captioned.captions(pairs),
+    length=length,
+    clean=clean,
+    min_count=min_count,
+  )
   options = dict(size=size, data_dir=data_dir)
   retrieval = {
     split: {
@@ -122,14 +120,14 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
 
   None if the tokenizer is made of the training captions, for instance.
   """
-  if spec["name"] != "image_text" or spec.get("tokenizer", BUILD) == BUILD:
+  if spec["name"] != "image_text":
     return None
-  from nuclr_jax.data import tokenizer as tokenizers
-
   own = {key: value for key, value in spec.items() if key != "name"}
   given = inspect.signature(image_text).bind(**own)
   given.apply_defaults()
   found = given.arguments
+  if found["tokenizer"] == tokenizers.BUILD:
+    return None
   words = tokenizers.pretrained(
     found["tokenizer"], length=found["length"], clean=found["clean"]
   )

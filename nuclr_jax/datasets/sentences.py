@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 import pathlib
 
+from nuclr_jax.data import tokenizer as tokenizers
 from nuclr_jax.datasets.base import Data
 from nuclr_jax.evaluate import sts
-
-BUILD = "build"
 
 
 def sentences(
@@ -14,7 +13,7 @@ def sentences(
   train: str | None,
   validation: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
-  tokenizer: str = BUILD,
+  tokenizer: str = tokenizers.BUILD,
   length: int = 32,
   min_count: int = 1,
 ) -> Data:
@@ -38,7 +37,6 @@ def sentences(
     Embeddings, EMNLP 2021.
   """
   from nuclr_jax.data import sentences as texts
-  from nuclr_jax.data import tokenizer as tokenizers
 
   if train is None:
     raise ValueError(
@@ -46,12 +44,9 @@ def sentences(
       "line"
     )
   found = texts.read(train)
-  if tokenizer == BUILD:
-    words = tokenizers.build(
-      sorted(found), length=length, min_count=min_count, first_and_last=True
-    )
-  else:
-    words = tokenizers.pretrained(tokenizer, length=length, clean=False)
+  words = tokenizers.choose(
+    tokenizer, lambda: found, length=length, clean=False, min_count=min_count
+  )
   return Data(
     train=texts.twice(found, words.encode(found), pathlib.Path(train).name),
     tokenizer=words,
