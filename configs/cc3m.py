@@ -20,18 +20,22 @@ from ml_collections import ConfigDict, config_dict
 
 from nuclr_jax import settings
 
-TAU = 0.01
+TEMPERATURE = 0.01
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M
 
 # By config name; the objective has the same name unless `name` says otherwise.
 # Published hyper-parameters (paper, Section 4 and the released code), but for
-# the `nuclr` entry.
+# the entry `nuclr`, which is ours, and for spectral and vicreg, which have the
+# library's defaults.
 ALGORITHMS = dict(
-  clip=dict(temperature=TAU, learn_temperature=False),
+  clip=dict(temperature=TEMPERATURE, learn_temperature=False),
   cyclip=dict(
-    temperature=TAU, learn_temperature=False, in_modal=0.1, cross_modal=0.1
+    temperature=TEMPERATURE,
+    learn_temperature=False,
+    in_modal=0.1,
+    cross_modal=0.1,
   ),
-  debiased=dict(temperature=TAU, tau_plus=0.1),
+  debiased=dict(temperature=TEMPERATURE, tau_plus=0.1),
   fastclip_v3=dict(
     name="sogclr",
     temperature=0.07,
@@ -40,7 +44,7 @@ ALGORITHMS = dict(
     gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.2),
   ),
   isogclr=dict(
-    temperature=TAU,
+    temperature=TEMPERATURE,
     temperature_range=(0.005, 0.05),
     temperature_learning_rate=1e-3,
     temperature_momentum=0.1,
@@ -48,7 +52,7 @@ ALGORITHMS = dict(
     gamma=0.8,
   ),
   nuclr=dict(
-    temperature=TAU,
+    temperature=TEMPERATURE,
     gamma=0.8,
     zeta_init=0.0,
     zeta_estimator="sinkhorn",
@@ -58,7 +62,7 @@ ALGORITHMS = dict(
   ),
   nuclr_official=dict(
     name="nuclr",
-    temperature=TAU,
+    temperature=TEMPERATURE,
     gamma=0.8,
     zeta_init=ZETA_INIT,
     xi_init=0.0,
@@ -74,7 +78,7 @@ ALGORITHMS = dict(
     ),
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
-  sogclr=dict(temperature=TAU, gamma=0.8),
+  sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
   spectral=dict(),
   vicreg=dict(),
 )

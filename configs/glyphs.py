@@ -2,7 +2,7 @@
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
-The argument after a colon is a comma-separated list of a name in `OBJECTIVES`
+The argument after a colon is a comma-separated list of a name in `ALGORITHMS`
 below (nuclr by default) and `smoke` (a run of under a minute):
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
@@ -28,7 +28,7 @@ INDIVIDUAL = dict(
 # Tuned in experiments/bimodal (smaller towers, 8 epochs), but for ntxent, the
 # rate of ζ of nuclr_individual (that of "unbiased" there) and the estimator of
 # nuclr, which experiments/popularity compares.
-OBJECTIVES = dict(
+ALGORITHMS = dict(
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
     temperature=0.07, learn_temperature=False, in_modal=0.05, cross_modal=0.05
@@ -77,13 +77,8 @@ LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  words = [word for word in arg.split(",") if word]
-  names = [word for word in words if word != "smoke"] or ["nuclr"]
-  if len(names) > 1 or names[0] not in OBJECTIVES:
-    raise ValueError(
-      f"the config's argument must be one of {sorted(OBJECTIVES)} and "
-      f"optionally smoke, separated by a comma; got {arg!r}"
-    )
+  name, smoke = settings.choose(arg, ALGORITHMS, {"smoke": True})
+  name = name or "nuclr"
   config = settings.blank()  # all keys, with their defaults
   config.data = dict(
     name="glyphs", size=32, length=12, min_count=1, shift=1.0, scale=0.0
@@ -98,11 +93,11 @@ def get_config(arg: str = "") -> ConfigDict:
     text_heads=4,
     dropout=0.0,
   )
-  config.model.normalize = names[0] != "vicreg"
-  config.objective = {"name": names[0]} | OBJECTIVES[names[0]]
+  config.model.normalize = name != "vicreg"
+  config.objective = {"name": name} | ALGORITHMS[name]
   config.optimizer = dict(
     learning_rate=dict(
-      value=LEARNING_RATES.get(names[0], 2e-3),
+      value=LEARNING_RATES.get(name, 2e-3),
       warmup_epochs=0.5,
       decay="cosine",
     ),
@@ -116,7 +111,7 @@ def get_config(arg: str = "") -> ConfigDict:
   config.log_every = 100
   config.eval_every = 1000
   config.checkpoint_every = 1000
-  if "smoke" in words:
+  if smoke:
     config.num_epochs = 0.5
     config.optimizer.learning_rate.warmup_epochs = 0.1
     config.log_every = 20

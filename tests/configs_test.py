@@ -31,7 +31,7 @@ def data(data_dir):
   return datasets.glyphs(data_dir=data_dir, size=16)
 
 
-@pytest.mark.parametrize("name", glyphs.OBJECTIVES)
+@pytest.mark.parametrize("name", glyphs.ALGORITHMS)
 def test_a_step_of_every_config(name, tiny, data, monkeypatch):
   monkeypatch.setitem(experiment.DATASETS, "glyphs", lambda **_: data)
   config = tiny(name)
@@ -75,5 +75,5 @@ def test_cc12m_is_cc3m_on_other_data(name):
 
 
 def test_vicreg_alone_has_embeddings_of_any_norm():
-  for name in glyphs.OBJECTIVES:
+  for name in glyphs.ALGORITHMS:
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
