@@ -17,7 +17,7 @@ from nuclr_jax.data import (
   tokenizer,
   transforms,
 )
-from nuclr_jax.types import Batch, Sizes
+from nuclr_jax.types import Sizes
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def words(train):
 
 @pytest.fixture(scope="module")
 def source(train, words):
-  move = transforms.shift_and_scale(shift=2.0, scale=0.1)
+  move = transforms.augment(shift=2.0, scale=0.1)
   return sources.in_memory(train, words.encode(train.captions), move)
 
 
@@ -203,9 +203,7 @@ class TestTransforms:
     image[:, 3, 4] = 200
     random = np.zeros((2, transforms.NUM_RANDOM))
     random[:, :4] = [[1.0, 0.5, 0.5, 0.5], [0.5, 0.0, 0.5, 0.5]]
-    moved = transforms.shift_and_scale(shift=2, scale=0.5)(
-      Batch(image, None, None), random
-    ).image
+    moved = transforms.augment(shift=2, scale=0.5)(image, random)
     assert moved[0, 5, 4, 0] == 200 and moved[0].sum() == 200  # two down
     assert moved[1, 3, 2, 0] == 200 and moved[1].sum() == 200  # two left
 
@@ -214,15 +212,13 @@ class TestTransforms:
     image[0, 2:7, 2:7] = 100
     random = np.full((1, transforms.NUM_RANDOM), 0.5)
     random[0, 2:4] = 1.0
-    grown = transforms.shift_and_scale(shift=0, scale=0.3)(
-      Batch(image, None, None), random
-    ).image
+    grown = transforms.augment(shift=0, scale=0.3)(image, random)
     assert (grown[0, :, :, 0] == grown[0, ::-1, ::-1, 0]).all()
     assert grown.sum() > image.sum()
 
   def test_negative(self):
     with pytest.raises(ValueError, match="at least 0"):
-      transforms.shift_and_scale(shift=-1, scale=0)
+      transforms.augment(shift=-1, scale=0)
 
 
 class TestPipeline:

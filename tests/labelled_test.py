@@ -87,7 +87,7 @@ def test_flip():
   image = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1)
   random = np.zeros((2, 32))
   random[1, 4] = 0.9
-  found = mirror(Batch(image, None, None), random).image
+  found = mirror(image, random)
   np.testing.assert_array_equal(found[0], image[0, :, ::-1])
   np.testing.assert_array_equal(found[1], image[1])
 

@@ -201,6 +201,15 @@ def views(
   Raises:
     ValueError: For another `positive`, or blocks without "class"; while
       fetching, if a batch (or a process's part of it) is no row of blocks.
+
+  Example:
+    >>> from nuclr_jax.data import transforms
+    >>> data = Labelled(np.zeros((5, 8, 8, 1), np.uint8), np.arange(5), "five")
+    >>> source = views(data, transforms.augment(shift=1.0, scale=0.1))
+    >>> random = transforms.random_numbers(0, 0, np.arange(3))
+    >>> batch = source.fetch(np.arange(3), random)
+    >>> batch.image.shape, batch.text.shape, batch.label.tolist()
+    ((3, 8, 8, 1), (3, 8, 8, 1), [0, 1, 2])
   """
   if positive not in (VIEW, CLASS):
     raise ValueError(f"positive must be 'view' or 'class', got {positive!r}")
@@ -233,10 +242,10 @@ def views(
       other = draw(label, random[:, -1])
     both = []
     for i, ids in enumerate((pair_ids, other)):
-      batch = Batch(data.image[ids], None, None)
+      image = data.image[ids]
       if random is not None:
-        batch = transform(batch, random[:, i * half : (i + 1) * half])
-      both.append(batch.image)
+        image = transform(image, random[:, i * half : (i + 1) * half])
+      both.append(image)
     return Batch(*both, pair_ids.astype(np.int32), label=np.int32(label))
 
   check = zlib.crc32(np.ascontiguousarray(data.image[:1024]))

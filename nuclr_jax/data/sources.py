@@ -183,16 +183,15 @@ def in_memory(
   n = len(records.image)
 
   def fetch(pair_ids, random=None):
-    text_ids = records.text_id[pair_ids]
-    batch = Batch(
-      image=records.image[pair_ids],
+    image, text_ids = records.image[pair_ids], records.text_id[pair_ids]
+    if transform is not None and random is not None:
+      image = transform(image, random)
+    return Batch(
+      image=image,
       text=tokens[text_ids],
       pair_id=np.asarray(pair_ids, np.int32),
       text_id=text_ids,
     )
-    if transform is None or random is None:
-      return batch
-    return transform(batch, random)
 
   return Source(
     Sizes(n, n, len(records.captions)),

@@ -1,4 +1,4 @@
-"""Augmentation: pure functions of a batch and its random numbers.
+"""Augmentation: pure functions of pictures and their random numbers.
 
 The random numbers come from (seed, epoch, pair id), so a pair looks the same in
 an epoch whatever the batch size, the processes or the threads.
@@ -6,15 +6,14 @@ an epoch whatever the batch size, the processes or the threads.
 
 from collections.abc import Callable
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 import numpy as np
-
-from nuclr_jax.types import Batch
 
 NUM_RANDOM = 32  # uniform numbers in [0, 1) that every example gets
 
 Random = Float[np.ndarray, "batch numbers"]
-Transform = Callable[[Batch, Random], Batch]
+Images = UInt8[np.ndarray, "batch height width channels"]
+Transform = Callable[[Images, Random], Images]
 
 
 def random_numbers(
@@ -44,66 +43,47 @@ def random_numbers(
   return (bits >> np.uint64(11)) * 2.0**-53
 
 
-def shift_and_scale(*, shift: float, scale: float) -> Transform:
-  """Moves and stretches grey pictures a little, each its own way.
+def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
+  """Moves and stretches pictures a little, each its own way, and mirrors half.
 
   Args:
     shift: Largest move along each axis, in pixels, at least 0.
     scale: Largest change of the logarithm of the size along each axis, at
       least 0; 0.1 is about 10 percent.
+    flip: Whether half of the pictures are mirrored.
 
   Raises:
     ValueError: If an argument is negative.
 
   Example:
-    >>> move = shift_and_scale(shift=2.0, scale=0.1)
-    >>> batch = Batch(np.zeros((4, 8, 8, 1), np.uint8), None, None)
-    >>> move(batch, random_numbers(0, 0, np.arange(4))).image.shape
+    >>> move = augment(shift=2.0, scale=0.1)
+    >>> image = np.zeros((4, 8, 8, 1), np.uint8)
+    >>> move(image, random_numbers(0, 0, np.arange(4))).shape
     (4, 8, 8, 1)
+    >>> mirror = augment(shift=0.0, scale=0.0, flip=True)
+    >>> image = np.arange(4, dtype=np.uint8).reshape(1, 1, 4, 1)
+    >>> mirror(image, np.full((1, 32), 0.25)).ravel().tolist()
+    [3, 2, 1, 0]
   """
   if shift < 0 or scale < 0:
     raise ValueError(
       f"shift and scale must be at least 0, got {shift} and {scale}"
     )
 
-  def transform(batch, random):
-    height, width = batch.image.shape[1:3]
-    centred = 2 * random[:, :4] - 1
-    move, grow = centred[:, :2] * shift, np.exp(centred[:, 2:] * scale)
-    rows = _interpolation(height, move[:, 0], grow[:, 0])
-    columns = _interpolation(width, move[:, 1], grow[:, 1])
-    image = np.moveaxis(batch.image.astype(np.float32), -1, 1)
-    image = rows[:, None] @ image @ columns[:, None].swapaxes(-1, -2)
-    image = np.moveaxis(np.rint(image), 1, -1).astype(np.uint8)
-    return batch._replace(image=image)
-
-  return transform
-
-
-def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
-  """`shift_and_scale`, then a mirror image of half of the pictures.
-
-  Args:
-    shift: See `shift_and_scale`.
-    scale: Likewise.
-    flip: Whether to mirror.
-
-  Example:
-    >>> mirror = augment(shift=0.0, scale=0.0, flip=True)
-    >>> batch = Batch(np.arange(4, dtype=np.uint8).reshape(1, 1, 4, 1), 0, 0)
-    >>> mirror(batch, np.full((1, 32), 0.25)).image.ravel().tolist()
-    [3, 2, 1, 0]
-  """
-  move = shift_and_scale(shift=shift, scale=scale)
-
-  def transform(batch, random):
+  def transform(image, random):
     if shift or scale:
-      batch = move(batch, random)
+      height, width = image.shape[1:3]
+      centred = 2 * random[:, :4] - 1
+      move, grow = centred[:, :2] * shift, np.exp(centred[:, 2:] * scale)
+      rows = _interpolation(height, move[:, 0], grow[:, 0])
+      columns = _interpolation(width, move[:, 1], grow[:, 1])
+      image = np.moveaxis(image.astype(np.float32), -1, 1)
+      image = rows[:, None] @ image @ columns[:, None].swapaxes(-1, -2)
+      image = np.moveaxis(np.rint(image), 1, -1).astype(np.uint8)
     if flip:
       mirrored = random[:, 4, None, None, None] < 0.5
-      image = np.where(mirrored, batch.image[:, :, ::-1], batch.image)
-      batch = batch._replace(image=image)
-    return batch
+      image = np.where(mirrored, image[:, :, ::-1], image)
+    return image
 
   return transform
 

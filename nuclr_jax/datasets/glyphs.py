@@ -25,7 +25,7 @@ def glyphs(
     size: Height and width of the pictures, in pixels.
     length: Token ids per caption.
     min_count: Captions a word must be in to be a token, see `tokenizer.build`.
-    shift: Augmentation, see `transforms.shift_and_scale`.
+    shift: Augmentation, see `transforms.augment`.
     scale: Likewise.
     share_texts: False hides from training which captions repeat, see
       `sources.hide_repetitions`.
@@ -60,10 +60,10 @@ def glyphs(
   evaluators["test"] += [driver.zero_shot_evaluator(handwritten, "digits")]
   if not share_texts:
     train = sources.hide_repetitions(train)
-  move = transforms.shift_and_scale(shift=shift, scale=scale)
+  augment = transforms.augment(shift=shift, scale=scale)
   tokens = words.encode(train.captions)
   return Data(
-    train=sources.in_memory(train, tokens, move if shift or scale else None),
+    train=sources.in_memory(train, tokens, augment),
     tokenizer=words,
     image_shape=train.image.shape[1:],
     evaluators=evaluators,

@@ -48,7 +48,7 @@ def labelled(
     test: Likewise; by default the split test of `train`.
     data_dir: Folder of prepared data sets.
     size: Height and width of the pictures, in pixels.
-    shift: Augmentation, see `transforms.shift_and_scale`.
+    shift: Augmentation, see `transforms.augment`.
     scale: Likewise.
     flip: Whether half of the views are mirrored.
     positive: See `data.labelled.views`.
