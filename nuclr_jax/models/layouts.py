@@ -3,97 +3,32 @@
 from nuclr_jax.models import rules
 from nuclr_jax.models.rules import Layout, Rule
 
-_GRID = "class_position positions"
-_TORCHVISION = rules.make(
-  "image",
-  ("stem", "conv1", "conv"),
-  ("norm", "bn1", "batch_norm"),
-  ("stages/{s}/{b}/convs/{c}", "layer{s1}.{b}.conv{c1}", "conv"),
-  ("stages/{s}/{b}/norms/{c}", "layer{s1}.{b}.bn{c1}", "batch_norm"),
-  ("stages/{s}/{b}/shortcut/0", "layer{s1}.{b}.downsample.0", "conv"),
-  ("stages/{s}/{b}/shortcut/1", "layer{s1}.{b}.downsample.1", "batch_norm"),
-)
-_STEM, _BLOCK = "embedder.embedder", "encoder.stages.{s}.layers.{b}"
-_LAYER, _SHORTCUT = f"{_BLOCK}.layer.{{c}}", f"{_BLOCK}.shortcut"
-_HF_RESNET = rules.make(
-  "image",
-  ("stem", f"{_STEM}.convolution", "conv"),
-  ("norm", f"{_STEM}.normalization", "batch_norm"),
-  ("stages/{s}/{b}/convs/{c}", f"{_LAYER}.convolution", "conv"),
-  ("stages/{s}/{b}/norms/{c}", f"{_LAYER}.normalization", "batch_norm"),
-  ("stages/{s}/{b}/shortcut/0", f"{_SHORTCUT}.convolution", "conv"),
-  ("stages/{s}/{b}/shortcut/1", f"{_SHORTCUT}.normalization", "batch_norm"),
-)
-_TIMM_VIT = rules.make(
-  "image",
-  ("class_token", "cls_token", "flat"),
-  (_GRID, "pos_embed", "batched_grid"),
-  ("patches", "patch_embed.proj", "conv_bias"),
-  *rules.blocks(
-    "blocks.{i}.attn.qkv",
-    "blocks.{i}.attn.proj",
-    "blocks.{i}.norm1",
-    "blocks.{i}.norm2",
-    "blocks.{i}.mlp.fc1",
-    "blocks.{i}.mlp.fc2",
-  ),
-  ("norm", "norm", "norm"),
-)
-_BLOCK = "encoder.layer.{i}"
-_SELF = f"{_BLOCK}.attention.attention"
-_POSITIONS = "embeddings.position_embeddings"
-_HF_VIT = rules.make(
-  "image",
-  ("class_token", "embeddings.cls_token", "flat"),
-  (_GRID, _POSITIONS, "batched_grid"),
-  ("patches", "embeddings.patch_embeddings.projection", "conv_bias"),
-  *rules.blocks(
-    f"{_SELF}.query {_SELF}.key {_SELF}.value",
-    f"{_BLOCK}.attention.output.dense",
-    f"{_BLOCK}.layernorm_before",
-    f"{_BLOCK}.layernorm_after",
-    f"{_BLOCK}.intermediate.dense",
-    f"{_BLOCK}.output.dense",
-  ),
-  ("norm", "layernorm", "norm"),
-  ("pooler/linear", "pooler.dense", "linear"),
-)
-_SELF = f"{_BLOCK}.attention.self"
-_HF_BERT = rules.make(
-  "text",
-  ("tokens", "embeddings.word_embeddings.weight", "same"),
-  (
-    "positions",
-    f"{_POSITIONS}.weight embeddings.token_type_embeddings.weight",
-    "positions_and_types",
-  ),
-  ("norm", "embeddings.LayerNorm", "norm"),
-  *rules.blocks(
-    f"{_SELF}.query {_SELF}.key {_SELF}.value",
-    f"{_BLOCK}.attention.output.dense",
-    f"{_BLOCK}.attention.output.LayerNorm",
-    f"{_BLOCK}.output.LayerNorm",
-    f"{_BLOCK}.intermediate.dense",
-    f"{_BLOCK}.output.dense",
-  ),
-  ("pooler/linear", "pooler.dense", "linear"),
-)
-_BLOCK = "transformer.layer.{i}"
-_SELF = f"{_BLOCK}.attention"
-_HF_DISTILBERT = rules.make(
-  "text",
-  ("tokens", "embeddings.word_embeddings.weight", "same"),
-  ("positions", f"{_POSITIONS}.weight", "same"),
-  ("norm", "embeddings.LayerNorm", "norm"),
-  *rules.blocks(
-    f"{_SELF}.q_lin {_SELF}.k_lin {_SELF}.v_lin",
-    f"{_SELF}.out_lin",
-    f"{_BLOCK}.sa_layer_norm",
-    f"{_BLOCK}.output_layer_norm",
-    f"{_BLOCK}.ffn.lin1",
-    f"{_BLOCK}.ffn.lin2",
-  ),
-)
+
+def _hf_blocks(attention: str, before: str, after: str):
+  """Rows of the blocks of ViT and BERT, which differ in these names."""
+  block = "encoder.layer.{i}"
+  own = f"{block}.attention.{attention}"
+  return rules.blocks(
+    f"{own}.query {own}.key {own}.value",
+    f"{block}.attention.output.dense",
+    f"{block}.{before}",
+    f"{block}.{after}",
+    f"{block}.intermediate.dense",
+    f"{block}.output.dense",
+  )
+
+
+def _hf_distilbert_blocks():
+  block = "transformer.layer.{i}"
+  attention = f"{block}.attention"
+  return rules.blocks(
+    f"{attention}.q_lin {attention}.k_lin {attention}.v_lin",
+    f"{attention}.out_lin",
+    f"{block}.sa_layer_norm",
+    f"{block}.output_layer_norm",
+    f"{block}.ffn.lin1",
+    f"{block}.ffn.lin2",
+  )
 
 
 def _hf_clip(prefix: str):
@@ -122,6 +57,72 @@ def _open_clip(prefix: str):
     packed=True,
   )
 
+
+_GRID = "class_position positions"
+_TORCHVISION = rules.make(
+  "image",
+  ("stem", "conv1", "conv"),
+  ("norm", "bn1", "batch_norm"),
+  ("stages/{s}/{b}/convs/{c}", "layer{s1}.{b}.conv{c1}", "conv"),
+  ("stages/{s}/{b}/norms/{c}", "layer{s1}.{b}.bn{c1}", "batch_norm"),
+  ("stages/{s}/{b}/shortcut/0", "layer{s1}.{b}.downsample.0", "conv"),
+  ("stages/{s}/{b}/shortcut/1", "layer{s1}.{b}.downsample.1", "batch_norm"),
+)
+_STEM, _STAGE = "embedder.embedder", "encoder.stages.{s}.layers.{b}"
+_LAYER, _SHORTCUT = f"{_STAGE}.layer.{{c}}", f"{_STAGE}.shortcut"
+_HF_RESNET = rules.make(
+  "image",
+  ("stem", f"{_STEM}.convolution", "conv"),
+  ("norm", f"{_STEM}.normalization", "batch_norm"),
+  ("stages/{s}/{b}/convs/{c}", f"{_LAYER}.convolution", "conv"),
+  ("stages/{s}/{b}/norms/{c}", f"{_LAYER}.normalization", "batch_norm"),
+  ("stages/{s}/{b}/shortcut/0", f"{_SHORTCUT}.convolution", "conv"),
+  ("stages/{s}/{b}/shortcut/1", f"{_SHORTCUT}.normalization", "batch_norm"),
+)
+_TIMM_VIT = rules.make(
+  "image",
+  ("class_token", "cls_token", "flat"),
+  (_GRID, "pos_embed", "batched_grid"),
+  ("patches", "patch_embed.proj", "conv_bias"),
+  *rules.blocks(
+    "blocks.{i}.attn.qkv",
+    "blocks.{i}.attn.proj",
+    "blocks.{i}.norm1",
+    "blocks.{i}.norm2",
+    "blocks.{i}.mlp.fc1",
+    "blocks.{i}.mlp.fc2",
+  ),
+  ("norm", "norm", "norm"),
+)
+_POSITIONS = "embeddings.position_embeddings"
+_HF_VIT = rules.make(
+  "image",
+  ("class_token", "embeddings.cls_token", "flat"),
+  (_GRID, _POSITIONS, "batched_grid"),
+  ("patches", "embeddings.patch_embeddings.projection", "conv_bias"),
+  *_hf_blocks("attention", "layernorm_before", "layernorm_after"),
+  ("norm", "layernorm", "norm"),
+  ("pooler/linear", "pooler.dense", "linear"),
+)
+_HF_BERT = rules.make(
+  "text",
+  ("tokens", "embeddings.word_embeddings.weight", "same"),
+  (
+    "positions",
+    f"{_POSITIONS}.weight embeddings.token_type_embeddings.weight",
+    "positions_and_types",
+  ),
+  ("norm", "embeddings.LayerNorm", "norm"),
+  *_hf_blocks("self", "attention.output.LayerNorm", "output.LayerNorm"),
+  ("pooler/linear", "pooler.dense", "linear"),
+)
+_HF_DISTILBERT = rules.make(
+  "text",
+  ("tokens", "embeddings.word_embeddings.weight", "same"),
+  ("positions", f"{_POSITIONS}.weight", "same"),
+  ("norm", "embeddings.LayerNorm", "norm"),
+  *_hf_distilbert_blocks(),
+)
 
 _VISION, _TEXT = "vision_model.embeddings", "text_model.embeddings"
 _PROJECTIONS = {
