@@ -1,17 +1,24 @@
-"""How arrays of published weights become ours, and ours theirs.
+"""How arrays of published weights become ours, and ours theirs."""
 
-`KINDS` has two functions for each kind of rule of `layouts`: from their arrays
-and our shapes to our arrays, and from our arrays and the number of theirs to
-theirs.
-"""
-
+from collections.abc import Callable, Sequence
 import logging
 import math
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 log = logging.getLogger(__name__)
+
+Arrays = Sequence[np.ndarray]
+
+
+class Conversion(NamedTuple):
+  """Of the arrays of a rule of `layouts`."""
+
+  read: Callable[[Arrays, Sequence[tuple[int, ...]]], Arrays]  # our shapes
+  write: Callable[[Arrays, int], Arrays]  # how many theirs are
+  any_length: int | None = None  # which of theirs may be longer than ours
 
 
 def _read_grid(theirs, shapes):
@@ -39,32 +46,35 @@ def _write_grid(ours):
   return np.concatenate([first[None], rest.reshape(-1, len(first))])
 
 
-KINDS = {
-  "same": (
+CONVERSIONS = {  # by the kind of a rule
+  "same": Conversion(
     lambda theirs, _: [np.concatenate(theirs)],
     lambda ours, count: np.split(ours[0], count),
   ),
-  "flat": (
+  "flat": Conversion(
     lambda theirs, _: [theirs[0].reshape(-1)],
     lambda ours, _: [ours[0].reshape(1, 1, -1)],
   ),
   # PyTorch keeps [outputs, inputs].
-  "matrix": (
+  "matrix": Conversion(
     lambda theirs, _: [np.concatenate(theirs).T],
     lambda ours, count: np.split(ours[0].T, count),
   ),
   # And [outputs, inputs, height, width].
-  "kernel": (
+  "kernel": Conversion(
     lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
     lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
   ),
-  "grid": (_read_grid, lambda ours, _: [_write_grid(ours)]),
-  "batched_grid": (_read_grid, lambda ours, _: [_write_grid(ours)[None]]),
+  "grid": Conversion(
+    _read_grid, lambda ours, _: [_write_grid(ours)], any_length=0
+  ),
+  "batched_grid": Conversion(
+    _read_grid, lambda ours, _: [_write_grid(ours)[None]], any_length=0
+  ),
   # All texts are of type 0.
-  "positions_and_types": (
+  "positions_and_types": Conversion(
     lambda theirs, _: [theirs[0] + theirs[1][:1]],
     lambda ours, _: [ours[0], np.zeros((2, ours[0].shape[1]), np.float32)],
+    any_length=1,
   ),
 }
-# Which of their arrays may have another length than ours, by kind.
-ANY_LENGTH = {"grid": 0, "batched_grid": 0, "positions_and_types": 1}

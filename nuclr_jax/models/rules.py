@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Rule(NamedTuple):
   """One or more of our arrays, the keys that hold the same numbers, and how.
 
-  `kind` names a pair of functions in `kinds.KINDS`.
+  `kind` is a name in `conversions.CONVERSIONS`.
   """
 
   ours: tuple[str, ...]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nuclr_jax.models.kinds import ANY_LENGTH, KINDS
+from nuclr_jax.models.conversions import CONVERSIONS
 from nuclr_jax.models.layouts import LAYOUTS
 from nuclr_jax.models.rules import Layout, Rule
 from nuclr_jax.types import Params, PyTree, Sides
@@ -92,7 +92,9 @@ def from_layout(
   _check_shapes(tensors, matches, shapes)
   for match in matches:
     theirs = [np.asarray(tensors[x], np.float32) for x in match.theirs]
-    arrays = KINDS[match.kind][0](theirs, [shapes[x] for x in match.ours])
+    arrays = CONVERSIONS[match.kind].read(
+      theirs, [shapes[x] for x in match.ours]
+    )
     for name, x in zip(match.ours, arrays, strict=True):
       leaves[name] = np.ascontiguousarray(x)
   return jax.tree.unflatten(
@@ -140,7 +142,7 @@ def to_layout(
   tensors = {}
   for match in _matches(layout, leaves, sides):
     ours = [np.asarray(leaves[x], np.float32) for x in match.ours]
-    theirs = KINDS[match.kind][1](ours, len(match.theirs))
+    theirs = CONVERSIONS[match.kind].write(ours, len(match.theirs))
     arrays = map(np.ascontiguousarray, theirs)
     tensors.update(zip(match.theirs, arrays, strict=True))
   return tensors
@@ -234,9 +236,10 @@ def _check_shapes(tensors, matches, shapes) -> None:
   wrong, names = [], []
   for match in matches:
     ours = [np.broadcast_to(np.float32(0), shapes[x]) for x in match.ours]
-    expected = KINDS[match.kind][1](ours, len(match.theirs))
+    conversion = CONVERSIONS[match.kind]
+    expected = conversion.write(ours, len(match.theirs))
     for i, (key, x) in enumerate(zip(match.theirs, expected, strict=True)):
-      start = -1 if ANY_LENGTH.get(match.kind) == i else 0
+      start = -1 if i == conversion.any_length else 0
       found = tensors[key].shape
       if found[start:] != x.shape[start:] or len(found) != x.ndim:
         wrong.append(f"{key} {list(found)} instead of {list(x.shape)}")
