@@ -31,7 +31,6 @@ class Cached(NamedTuple):
 
   image: Float[np.ndarray, "images width"]
   text: Float[np.ndarray, "texts width"]
-  keys: Sequence[str]  # of the images
   image_of_text: Int[np.ndarray, "texts"]
   captions: Sequence[str]
 
@@ -103,16 +102,15 @@ def read(folder: str | os.PathLike) -> Cached:
       f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
     )
   image, text = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
-  images = parquet.read_table(folder / IMAGES)
   texts = parquet.read_table(folder / TEXTS)
   found = Cached(
     image,
     text,
-    images["key"].to_pylist(),
     texts["image"].to_numpy(),
     texts["caption"].to_pylist(),
   )
-  sizes = [len(x) for x in (image, found.keys, text, found.captions)]
+  keys = parquet.read_metadata(folder / IMAGES).num_rows
+  sizes = [len(image), keys, len(text), len(found.captions)]
   if sizes[0] != sizes[1] or sizes[2] != sizes[3]:
     raise ValueError(
       f"{folder}: {ARRAYS.image} has {sizes[0]} rows, {IMAGES} {sizes[1]}; "
