@@ -92,7 +92,7 @@ def test_damage_and_other_formats(old, tmp_path):
       prepared.find("toy", tmp_path / "new")
   path.write_bytes(whole)
   folder = convert.convert(old, tmp_path / "new")
-  with pytest.raises(ValueError, match="is in the format array_record"):
+  with pytest.raises(ValueError, match="array_record, which needs no conv"):
     convert.convert(folder, tmp_path / "newer")
   with pytest.raises(ValueError, match="dataset_info.json is missing"):
     convert.convert(tmp_path)

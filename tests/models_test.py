@@ -128,7 +128,8 @@ def test_renamed_parameters_are_refused():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(text_heads=3), "text_heads must divide"),
+    (dict(text_heads=3), "text_heads must be at least 1 and divide"),
+    (dict(text_heads=0), "text_heads must be at least 1 and divide"),
     (dict(image_stages=((32, 1, 8),)), "strides' product must divide"),
   ],
 )

@@ -48,9 +48,10 @@ def convert(
     )
   info = json.loads(path.read_text())
   if info.get("fileFormat", OLD) != OLD:
+    found = info["fileFormat"]
     raise ValueError(
-      f"{folder} is in the format {info['fileFormat']}, not {OLD}; only "
-      f"{OLD} is converted"
+      f"{folder} is in the format {found}, "
+      + ("which needs no conversion" if found == NEW else f"not {OLD}")
     )
   names = [info["name"], info.get("configName"), info["version"]]
   target = sources.cache_dir(data_dir).joinpath(*filter(None, names))

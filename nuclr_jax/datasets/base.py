@@ -1,27 +1,47 @@
 """What a data set brings to a run."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from nuclr_jax.data.sources import Source
-from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.evaluate import driver
 from nuclr_jax.types import Sizes
 
 
+class Encoder(Protocol):
+  """Turns texts into what a model takes, as `tokenizer.Tokenizer` does."""
+
+  @property
+  def text(self) -> str:
+    """Its whole definition."""
+
+  @property
+  def length(self) -> int:
+    """Numbers of a row."""
+
+  @property
+  def vocab_size(self) -> int:
+    """Number of token ids; 0 if rows are none."""
+
+  def encode(self, captions: Sequence[str]) -> np.ndarray:
+    """A row for each."""
+
+
 class Inputs(NamedTuple):
-  """What a model takes: pictures of a shape, and tokens."""
+  """What a model takes: pictures of a shape, or rows, and encoded texts."""
 
   image_shape: tuple[int, ...]
-  tokenizer: Tokenizer
+  tokenizer: Encoder
 
 
 class Data(NamedTuple):
   """What a data set brings to a run."""
 
   train: Source
-  tokenizer: Tokenizer
-  image_shape: tuple[int, int, int]
+  tokenizer: Encoder
+  image_shape: tuple[int, ...]
   evaluators: Mapping[str, Sequence[driver.Evaluator]]  # validation, test
   sets: Mapping[str, driver.ImageTextSet]  # to retrieve in, by split
   num_classes: int | None = None  # of labelled data
@@ -43,7 +63,10 @@ def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
   """
 
   def absent(*args):
-    raise ValueError("the pairs of this run were not opened")
+    raise ValueError(
+      "the training pairs of this run were not opened; only their number is "
+      "known. Load the run with pairs=True, where the data are"
+    )
 
   train = Source(sizes, absent, absent, absent, fingerprint)
   return Data(train, inputs.tokenizer, inputs.image_shape, {}, {})

@@ -146,6 +146,15 @@ def small(
 
   Raises:
     ValueError: If a picture is not square, or a number does not fit.
+
+  Example:
+    >>> model = small(image_shape=(8, 8, 1), vocab_size=9, length=4, dim=16)
+    >>> params, state = model.init(jax.random.key(0))
+    >>> tokens = jnp.array([[1, 5, 0, 0]])
+    >>> batch = Batch(jnp.zeros((1, 8, 8, 1), jnp.uint8), tokens, None)
+    >>> pairs, _ = model.apply(params, state, batch)
+    >>> pairs.image.shape, pairs.text.shape
+    ((1, 16), (1, 16))
   """
   return base.dual_encoder(
     convnet(
@@ -241,9 +250,10 @@ def transformer(
   _check_dropout(dropout)
   if num_layers < 0:
     raise ValueError(f"text_layers must be at least 0, got {num_layers}")
-  if width % heads:
+  if heads < 1 or width % heads:
     raise ValueError(
-      f"text_heads must divide text_width, got {heads} and {width}"
+      "text_heads must be at least 1 and divide text_width, got "
+      f"{heads} and {width}"
     )
 
   def build(rngs):
