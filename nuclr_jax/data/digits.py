@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits, for zero-shot transfer from glyphs."""
+"""scikit-learn's handwritten digits, enlarged, and prompts of their classes."""
 
 import numpy as np
 from PIL import Image

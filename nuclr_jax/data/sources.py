@@ -46,6 +46,18 @@ def single(
     captions: Likewise.
     fingerprint: Likewise.
     contents: What each thing is; its key follows from it.
+
+  Example:
+    >>> words = ["a dog", "a cat"]
+    >>> source = single(
+    ...   len(words),
+    ...   lambda ids, random=None: Batch(ids, ids, ids),
+    ...   lambda text_ids: [words[i] for i in text_ids],
+    ...   "words/2",
+    ...   lambda: map(str.encode, words),
+    ... )
+    >>> source.sizes.num_pairs, source.captions([1])
+    (2, ['a cat'])
   """
 
   def keys():

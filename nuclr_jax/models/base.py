@@ -143,6 +143,18 @@ def dual_encoder(
     A `Model`; its params are `{"image", "text", "image_projection",
     "text_projection"}` (and with biases `"image_projection_bias"`,
     `"text_projection_bias"`), its state `{"image", "text"}`.
+
+  Example:
+    >>> towers = [
+    ...   from_nnx(lambda rngs, n=n: nnx.Linear(n, 4, rngs=rngs), 4)
+    ...   for n in (3, 2)
+    ... ]
+    >>> model = dual_encoder(*towers, dim=5)
+    >>> params, state = model.init(jax.random.key(0))
+    >>> batch = Batch(jnp.ones((7, 3)), jnp.ones((7, 2)), None)
+    >>> pairs, _ = model.apply(params, state, batch)
+    >>> pairs.image.shape, pairs.text.shape
+    ((7, 5), (7, 5))
   """
 
   def init(key):

@@ -50,7 +50,7 @@ def towers(
       that of its file.
     length: Token ids per text.
     image: `{"name": ..., "pretrained": ..., ...}`: a name in `IMAGE_TOWERS`,
-      where to find weights (see `files.read`; None, the default, starts
+      where to find weights (see `pretrained.read`; None, the default, starts
       from random ones), and what else this tower's factory takes, such as
       `stages` of `resnet50`.
     text: Likewise, of `TEXT_TOWERS`.

@@ -92,6 +92,22 @@ def one_encoder(
   """`views` of any tower.
 
   Its params are `{"encoder", "projection"}`, its state that of the tower.
+
+  Args:
+    tower: Of both views.
+    dim: See `views`.
+    hidden: Likewise.
+    normalize: Likewise.
+
+  Example:
+    >>> from flax import nnx
+    >>> tower = base.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), 4)
+    >>> model = one_encoder(tower, dim=5)
+    >>> params, state = model.init(jax.random.key(0))
+    >>> x = jnp.arange(6.0).reshape(2, 3)
+    >>> pairs, _ = model.apply(params, state, Batch(x, x, None))
+    >>> pairs.image.shape, bool((pairs.image == pairs.text).all())
+    ((2, 5), True)
   """
   widths = [tower.num_features, *([hidden] if hidden else []), dim]
 
