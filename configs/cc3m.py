@@ -10,6 +10,8 @@ after a colon is a comma-separated list of
   nuclr_official: the released code's, biased gradient and all),
 - float32 (as published; by default the towers compute in bfloat16),
 - lit (the image tower is frozen),
+- own (none of the data sets of the paper: name yours with
+  --config.data.train, and those to evaluate on),
 - clip_b16 (CLIP's ViT-B/16 and text transformer instead, pretrained),
 - smoke (minutes on a laptop: tiny towers on the data set `smoke`).
 
@@ -82,7 +84,8 @@ ALGORITHMS = dict(
   spectral=dict(),
   vicreg=dict(),
 )
-OPTIONS = ("float32", "lit", "clip_b16", "smoke")
+OPTIONS = ("float32", "lit", "own", "clip_b16", "smoke")
+SETS = ("validation", "validation_zero_shot", "test", "zero_shot", "probes")
 
 
 def get_config(arg: str = "") -> ConfigDict:
@@ -148,6 +151,8 @@ def get_config(arg: str = "") -> ConfigDict:
     config.optimizer.freeze = ("model/image",)
   if "smoke" in words:
     shrink(config)
+  if "own" in words:
+    config.data.update(train="mine", **{key: () for key in SETS})
   return config
 
 

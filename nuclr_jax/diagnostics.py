@@ -32,6 +32,7 @@ from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
 log = logging.getLogger(__name__)
 
 SAMPLE = 4_096  # pairs at most, unless a batch is larger
+SETTLED = 1_000  # steps, or an epoch, before which nothing is alarming
 
 
 def measure(
@@ -197,7 +198,7 @@ def _residual(pairs, zeta, tau, sizes) -> Sides:
 def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
   """Makes `measure` of a run's state, as `diagnostics/...`.
 
-  Alarms of states that have been trained are logged as warnings.
+  Alarms are logged as warnings, after the first epoch or `SETTLED` steps.
 
   Args:
     parts: Of the run.
@@ -206,6 +207,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
   config, source, model = parts.config, parts.data.train, parts.model
   batch_size, seed, sizes = config["batch_size"], config["seed"], source.sizes
   count = max(1, min(SAMPLE, sizes.num_pairs) // batch_size)
+  settled = min(sizes.num_pairs // batch_size, SETTLED)
   some = np.random.default_rng(seed).choice(
     sizes.num_pairs, count * batch_size, replace=False, shuffle=False
   )
@@ -245,7 +247,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
     scores = jax.device_get(score(found, train_state.objective, temperature))
     scores = {name: float(x) for name, x in scores.items()}
     step = int(train_state.step)
-    if step and processes.is_first():
+    if step >= settled and processes.is_first():
       for message in alarms.find(scores, batch_size=batch_size):
         log.warning("step %d: %s", step, message)
     return {f"diagnostics/{name}": x for name, x in scores.items()}

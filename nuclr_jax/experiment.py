@@ -5,6 +5,7 @@ and calls them. Replace a part with your own by
 `build(config)._replace(model=...)` and hand the result to `train.fit`.
 """
 
+from functools import partial
 import inspect
 import os
 from typing import Any, NamedTuple
@@ -79,23 +80,15 @@ def build(
   if num_steps < 1:
     raise ValueError(
       f"the run has no step: num_epochs {config['num_epochs']}, batch_size "
-      f"{config['batch_size']}, {sizes.num_pairs} training pairs"
+      f"{config['batch_size']}, {sizes.num_pairs} training pairs; lower "
+      "batch_size, or raise num_epochs"
     )
   span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   _check_blocks(config["objective"], data)
-  classes = data.num_classes
-
-  def make(spec):
-    return factories.call(
-      "objective",
-      OBJECTIVES,
-      spec,
-      span,
-      dim=config["model"].get("dim"),
-      **({} if classes is None else {"num_classes": classes}),
-      **sizes._asdict(),
-    )
-
+  given = sizes._asdict() | {"dim": config["model"].get("dim")}
+  if data.num_classes is not None:
+    given["num_classes"] = data.num_classes
+  make = partial(factories.call, "objective", OBJECTIVES, span=span, **given)
   objective = make(config["objective"])
   if fresh and config["warm_start"] is not None:
     check_has_zeta("warm_start", objective)

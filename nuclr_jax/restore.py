@@ -143,6 +143,7 @@ def _init(parts: Experiment, mesh: Mesh):
     return init_state(parts.model, parts.objective, parts.optimizer, key)
 
   shapes = jax.eval_shape(init)
+  _check_rows(shapes.objective.sample, parts.data.train.sizes)
   layout = shardings(
     mesh,
     shapes,
@@ -150,6 +151,18 @@ def _init(parts: Experiment, mesh: Mesh):
     offload_rows=config["offload_rows"],
   )
   return init, shapes, layout
+
+
+def _check_rows(sample: Rows, sizes: Sizes) -> None:
+  """Raises ValueError unless there is state for all samples of the data."""
+  for name, rows, size in zip(Rows._fields, sample, sizes, strict=True):
+    for x in jax.tree.leaves(rows):
+      if len(x) != sharding.padded(size):
+        raise ValueError(
+          f"the objective has state for another number of {name} ids than the "
+          f"training data, which have {size}; make the parts for these data "
+          "with experiment.build(config, data=...)"
+        )
 
 
 def _first_key(config: Config) -> jax.Array:

@@ -134,3 +134,12 @@ def test_equal_contents_have_keys_of_their_own():
   np.testing.assert_array_equal(
     found[:3], keys.content_keys([b"a", b"b", b"a"])
   )
+
+
+def test_state_for_other_data_than_there_are(build, run, tmp_path):
+  """An objective made for other pairs would train with a wrong n."""
+  config, _, parts = run
+  more = build(config, np.arange(3000), "more").data.train
+  wrong = parts._replace(data=parts.data._replace(train=more))
+  with pytest.raises(ValueError, match="another number of pair ids than the"):
+    train.fit(config, tmp_path / "wrong", parts=wrong)
