@@ -436,3 +436,23 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
     if i == 20:
       expected = 'two "red"\ncircles'
     assert list(row.captions) == [expected]
+
+
+def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
+  """Nor is a picture of an unknown kind left aside in silence."""
+  photos = tmp_path / "photos"
+  photos.mkdir()
+  for i, text in enumerate((b"a dog", "café".encode("latin-1"))):
+    (photos / f"{i}.jpg").write_bytes(PHOTOS[i])
+    (photos / f"{i}.txt").write_bytes(text)
+  (photos / "2.HEIC").write_bytes(b"?")
+  folder = ingest.ingest(str(photos), "mine", data_dir=tmp_path, workers=1)
+  assert [row[2] for row in read(folder)] == [["a dog"]]
+  assert reasons(folder) == {"1.jpg": parts.NO_CAPTION}
+  assert "1 files are left aside, of the kinds .heic (1)" in caplog.text
+  table = [{"image": "0.jpg", "caption": ["a d\ufffdg", "a dog"]}]
+  (photos / "table.json").write_text(json.dumps(table))
+  folder = ingest.ingest(
+    f"{photos}/table.json", "other", data_dir=tmp_path, workers=1
+  )
+  assert reasons(folder) == {"0.jpg": parts.NO_UTF8}

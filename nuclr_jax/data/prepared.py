@@ -170,7 +170,7 @@ def record_writer(path: str | os.PathLike) -> Iterator[Any]:
   """A writer of an array_record file, closed however its use ends.
 
   Raises:
-    RuntimeError: From its `write` and at the end, as on a full disk.
+    OSError: From its `write` and at the end, as on a full disk.
 
   Example:
     >>> with record_writer(tmp_path / "x.array_record") as writer:
@@ -184,12 +184,15 @@ def record_writer(path: str | os.PathLike) -> Iterator[Any]:
     os.fspath(path), WRITER_OPTIONS
   )
   try:
-    yield writer
-  except BaseException:
-    with contextlib.suppress(RuntimeError):  # the first error says more
-      writer.close()
-    raise
-  writer.close()
+    try:
+      yield writer
+    except BaseException:
+      with contextlib.suppress(RuntimeError):  # the first error says more
+        writer.close()
+      raise
+    writer.close()
+  except RuntimeError as error:  # of array_record
+    raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def versions(folder: pathlib.Path) -> list[pathlib.Path]:

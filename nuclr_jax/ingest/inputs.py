@@ -1,5 +1,6 @@
 """What users have, recognised and cut into parts."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 import glob
@@ -168,6 +169,25 @@ def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(place, name)
 
 
+def _tell_others(folder: pathlib.Path) -> None:
+  """Warns of files that are no images of a known kind, nor texts of them."""
+  known = (*ENDINGS, ".txt", ".json")
+  others = Counter(
+    pathlib.Path(name).suffix.lower() or name
+    for _, _, names in os.walk(folder)
+    for name in names
+    if not name.startswith(".") and not name.lower().endswith(known)
+  )
+  if others:
+    log.warning(
+      "%s: %d files are left aside, of the kinds %s; images are %s",
+      folder,
+      others.total(),
+      ", ".join(f"{kind} ({n})" for kind, n in others.most_common(10)),
+      " ".join(ENDINGS),
+    )
+
+
 def _plan_images(split, folders) -> Plan:
   parts, files = [], []
   for folder in folders:
@@ -177,6 +197,7 @@ def _plan_images(split, folders) -> Plan:
       for path in paths
     ]
     parts += _cut(split, rows)
+    _tell_others(folder)
     stamps = "\n".join(f"{_stamp(path)}" for path in paths)
     digest = hashlib.sha256(stamps.encode("utf-8", "replace")).hexdigest()
     files.append([str(folder), len(paths), digest])

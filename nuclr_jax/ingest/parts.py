@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import json
 import os
-import pathlib
 from typing import NamedTuple
 
 import cv2
@@ -23,6 +22,7 @@ QUALITY = 95  # of images that are not JPEG as they come
 # Reasons of rejection, of an item unless they say otherwise.
 NO_CAPTION = "no caption"
 EMPTY_CAPTION = "empty caption"  # of a caption; the item stays with the others
+NO_UTF8 = "caption is not UTF-8"  # likewise
 DUPLICATE_KEY = "duplicate key"  # of an item before it, in the same part
 UNREADABLE = "unreadable image"  # no image, or none of a known kind
 TRUNCATED = "truncated image"  # its end is missing
@@ -118,7 +118,7 @@ def write(
         continue
       row = {"image": found.image, "captions": found.captions, "key": found.key}
       data = encode(row)
-      _append(writer, data)
+      writer.write(data)
       num_bytes += len(data)
       images.append(pair_index.content_hash(found.image))
       counts.append(len(found.captions))
@@ -133,10 +133,9 @@ def write(
     "caption_hash": np.array(captions, np.uint64),
     "num_bytes": np.int64(num_bytes),
   }
-  final = pathlib.Path(f"{os.fspath(stem)}.npz")
-  with open(f"{final}.tmp", "wb") as file:
+  with open(f"{os.fspath(stem)}.npz.tmp", "wb") as file:
     np.savez(file, **hashes)
-  os.replace(f"{final}.tmp", final)
+  os.replace(file.name, file.name.removesuffix(".tmp"))
   return len(images), rejected
 
 
@@ -155,7 +154,7 @@ def check(
   """
   keys = set()
   for item in found:
-    item, empty = tidy(item)
+    item, bad = tidy(item)
     if isinstance(item, Rejected):
       yield item
       continue
@@ -170,26 +169,33 @@ def check(
     if reason:
       yield Rejected(item.key, item.source, reason)
       continue
-    yield from empty
+    yield from bad
     yield item._replace(image=image)
 
 
 def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
-  """An item whose texts can be written, and its empty captions apart.
+  """An item whose texts can be written, and its bad captions apart.
 
   Example:
-    >>> item, empty = tidy(Item("a", "x.tar", b"", [" a dog ", "?!"]))
-    >>> item.captions, len(empty)
-    (['a dog'], 1)
+    >>> item, bad = tidy(Item("a", "x.tar", b"", [" a dog ", "?!"]))
+    >>> item.captions, bad[0].reason
+    (['a dog'], 'empty caption')
   """
   item = item._replace(key=_clean(item.key), source=_clean(item.source))
   if isinstance(item, Rejected):
     return item, []
   captions = [_clean(caption).strip() for caption in item.captions]
-  kept = [caption for caption in captions if pair_index.canonical(caption)]
-  rejected = Rejected(item.key, item.source, EMPTY_CAPTION)
-  empty = [rejected] * (len(captions) - len(kept))
-  return item._replace(captions=kept), empty
+  wrong = list(map(_wrong, captions))
+  kept = [x for x, reason in zip(captions, wrong, strict=True) if not reason]
+  bad = [Rejected(item.key, item.source, x) for x in wrong if x]
+  return item._replace(captions=kept), bad
+
+
+def _wrong(caption: str) -> str:
+  """Why a caption cannot be used; U+FFFD is where bytes were no text."""
+  if "\ufffd" in caption:
+    return NO_UTF8
+  return "" if pair_index.canonical(caption) else EMPTY_CAPTION
 
 
 def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
@@ -274,13 +280,6 @@ def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
     colours = pixels[..., :3] * (1.0 if is_tiff else alpha)
     return (colours + 255 * (1 - alpha)).round().clip(0, 255).astype(np.uint8)
   return pixels
-
-
-def _append(writer, data: bytes) -> None:
-  try:
-    writer.write(data)
-  except RuntimeError as error:
-    raise OSError(f"a record cannot be written: {error}") from error
 
 
 def _check_length(path: str, length: int) -> None:

@@ -150,7 +150,7 @@ def _publish_split(
         shutil.copyfileobj(file, out)
   loaded = [dict(np.load(_file(stem, "npz"))) for stem in stems]
   lengths = [len(x["image_hash"]) for x in loaded]
-  _log(split, loaded, _reasons(listed))
+  _log(split, loaded, _reasons(listed), target / _listed(name, split))
   full = [stem for stem, n in zip(stems, lengths, strict=True) if n]
   if not full:
     return []
@@ -200,7 +200,7 @@ def _write_info(infos, stage, folder) -> None:
   info.write_to_directory(os.fspath(stage))
 
 
-def _log(split, loaded, reasons) -> None:
+def _log(split, loaded, reasons, path) -> None:
   """Says what became of a split."""
   images = sum(len(x["image_hash"]) for x in loaded)
   captions = sum(len(x["caption_hash"]) for x in loaded)
@@ -211,10 +211,12 @@ def _log(split, loaded, reasons) -> None:
     images,
     captions,
     sum(reasons.values()),
-    f" ({listed})" if listed else "",
+    f" ({listed}; all are in {path})" if listed else "",
   )
   lost = sum(
-    n for reason, n in reasons.items() if reason != parts.EMPTY_CAPTION
+    n
+    for reason, n in reasons.items()
+    if reason not in (parts.EMPTY_CAPTION, parts.NO_UTF8)
   )
   if lost > images:
     log.warning("more than half of split %s was rejected: %s", split, listed)
