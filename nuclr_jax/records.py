@@ -197,7 +197,27 @@ def means(
   return {name: value / len(fetched) for name, value in total.items()}
 
 
+def is_headline(name: str) -> bool:
+  """Whether a score is one of those that tell most.
+
+  Example:
+    >>> is_headline("validation/coco/image_to_text/recall@1")
+    True
+    >>> is_headline("validation/coco/image_to_text/recall@10")
+    False
+  """
+  return name.endswith(("recall@1", "/top1", "/top_1", "/spearman"))
+
+
 def summary(metrics: Metrics) -> str:
-  """The headline numbers of an evaluation on one line."""
-  chosen = {k: v for k, v in metrics.items() if k.endswith(("@1", "/top1"))}
+  """The headline numbers of an evaluation on one line.
+
+  Args:
+    metrics: Of the evaluation.
+
+  Example:
+    >>> summary({"test/mean_recall@1": 0.5, "test/mean_recall@5": 0.9})
+    'test/mean_recall@1 0.500'
+  """
+  chosen = {name: x for name, x in metrics.items() if is_headline(name)}
   return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())

@@ -1,7 +1,7 @@
 """Pieces of HTML pages: galleries, plots, one file that needs no other."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import html
 import io
 import pathlib
@@ -13,6 +13,7 @@ from PIL import Image
 from nuclr_jax import records
 
 LARGEST = 128  # pixels of a picture on a page
+NUM_SHOWN = 24  # samples in a gallery
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
@@ -54,6 +55,45 @@ def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
       for image, note in zip(images, notes, strict=True)
     ]
   return f"<div class=gallery>{''.join(figures)}</div>"
+
+
+def popular(
+  side: str,
+  zeta: np.ndarray,
+  *,
+  choose: Callable[[np.ndarray], np.ndarray],
+  captions: Callable[[np.ndarray], Sequence[str]],
+  pictures: Callable[[np.ndarray], np.ndarray | None],
+) -> list[str]:
+  """Galleries of the samples of greatest and of smallest zeta.
+
+  Args:
+    side: "image" or "text".
+    zeta: Of the samples, which are known by their rows.
+    choose: Takes rows in the order of a gallery, gives those that are shown.
+    captions: Of rows.
+    pictures: Of rows; None if there are none.
+  """
+  order, sections = np.argsort(zeta, kind="stable"), []
+  for which, found in (("Most", order[::-1]), ("Least", order)):
+    rows = choose(found)
+    notes = [
+      f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
+      for i, caption in zip(rows, captions(rows), strict=True)
+    ]
+    sections.append(
+      f"<h2>{which} popular {side}s</h2>" + gallery(pictures(rows), notes)
+    )
+  return sections
+
+
+def table(numbers: Mapping[str, str]) -> str:
+  """Names, and what is shown of each."""
+  rows = "".join(
+    f"<tr><td>{html.escape(name)}<td class=n>{html.escape(shown)}"
+    for name, shown in numbers.items()
+  )
+  return f"<table>{rows}</table>"
 
 
 def png(image: np.ndarray) -> str:

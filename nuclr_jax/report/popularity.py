@@ -2,7 +2,6 @@
 
 import csv
 import html
-import json
 import logging
 import os
 import pathlib
@@ -13,7 +12,7 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from nuclr_jax import popularity, sharding
+from nuclr_jax import popularity, records, sharding
 from nuclr_jax.popularity import files, suspects
 from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.report import page
@@ -22,7 +21,6 @@ from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-NUM_SHOWN = 24  # samples in a gallery
 NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
 
 
@@ -30,7 +28,6 @@ class Side(NamedTuple):
   """One side's table: a row per id."""
 
   name: str  # "image" or "text"
-  ids: np.ndarray
   pair: np.ndarray  # index of some pair of each id
   columns: dict[str, Any]
   clusters: list[np.ndarray]  # rows of near-duplicates, largest cluster first
@@ -41,7 +38,6 @@ def write(
   workdir: str | os.PathLike,
   *,
   max_pairs: int | None = None,
-  tolerance: float = 1e-3,
 ) -> pathlib.Path:
   """Solves the popularities and writes them to `workdir/popularity/`.
 
@@ -53,7 +49,6 @@ def write(
     subject: From `subject.from_run` or `subject.from_files`.
     workdir: Folder; made if missing.
     max_pairs: Solve a sample of so many pairs exactly and extend it to all.
-    tolerance: Of the residual, see `popularity.solve`.
 
   Returns:
     The path of the page.
@@ -74,7 +69,6 @@ def write(
       text_id=pairs.ids.text,
       max_pairs=max(2, len(pairs.pair_id)) if max_pairs is None else max_pairs,
       key=jax.random.key(0),
-      tolerance=tolerance,
     )
   seconds = time.monotonic() - began
   log.info("solved in %.0f s, residual %.2g", seconds, found.residual)
@@ -100,7 +94,7 @@ def write(
     "converged": found.converged,
     "seconds": round(seconds, 1),
   } | _scores(sides)
-  (folder / "summary.json").write_text(json.dumps(summary, indent=2))
+  records.write_json(folder / "summary.json", summary)
   sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
   for side in sides:
     sections += _galleries(subject, side)
@@ -148,7 +142,7 @@ def _side(name, subject, found, own) -> Side:
     "own_weight": mean(np.exp(getattr(own, name))),
     "cluster": cluster,
   }
-  return Side(name, ids, first, columns, groups)
+  return Side(name, first, columns, groups)
 
 
 def _write_table(path: pathlib.Path, side: Side) -> None:
@@ -170,13 +164,13 @@ def _scores(sides) -> dict[str, float]:
 
 
 def _table(summary) -> str:
-  rows = "".join(
-    f"<tr><td>{name}<td class=n>{f'{x:.4g}' if isinstance(x, float) else x}"
+  shown = {
+    name: f"{x:.4g}" if isinstance(x, float) else str(x)
     for name, x in summary.items()
-  )
+  }
   return (
     "<p>exp(&zeta;/&tau;) is how popular a sample is: how often it is similar "
-    f"to anchors that are not its own.</p><table>{rows}</table>"
+    f"to anchors that are not its own.</p>{page.table(shown)}"
   )
 
 
@@ -202,27 +196,29 @@ def _plot(sides) -> Figure:
 
 def _galleries(subject: Subject, side: Side) -> list[str]:
   """The most and the least popular, and the clusters of near-duplicates."""
-  zeta = side.columns["zeta_exact"]
-  order = np.argsort(zeta, kind="stable")
-  sections = []
-  for title, sorted_rows in (
-    (f"Most popular {side.name}s", order[::-1]),
-    (f"Least popular {side.name}s", order),
-  ):
-    rows = _one_each(sorted_rows, side.columns["caption"], NUM_SHOWN)
-    notes = [f"{_caption(side, i)}<br>&zeta; = {zeta[i]:+.4f}" for i in rows]
-    sections.append(f"<h2>{title}</h2>" + _show(subject, side, rows, notes))
+  captions = side.columns["caption"]
+
+  def pictures(rows):
+    return subject.pictures(side.pair[rows])
+
+  sections = page.popular(
+    side.name,
+    side.columns["zeta_exact"],
+    choose=lambda rows: _one_each(rows, captions, page.NUM_SHOWN),
+    captions=lambda rows: [captions[i] for i in rows],
+    pictures=pictures,
+  )
   sections.append(
     f"<h2>Near-duplicate {side.name}s: suspected false negatives</h2><p>"
     f"{len(side.clusters):,} clusters of {side.name}s that training takes for "
     "negatives of each other.</p>"
   )
   for members in side.clusters[:NUM_CLUSTERS]:
-    shown = _one_each(members, side.columns["caption"], CLUSTER_SHOWN)
-    notes = [_caption(side, i) for i in shown]
+    shown = _one_each(members, captions, CLUSTER_SHOWN)
+    notes = [html.escape(captions[i]) for i in shown]
     sections.append(
       f"<h3>{len(members):,} {side.name}s</h3>"
-      + _show(subject, side, shown, notes)
+      + page.gallery(pictures(shown), notes)
     )
   return sections
 
@@ -231,7 +227,7 @@ def _noise(subject: Subject, found, side: Side, log_own) -> str:
   """Pairs whose anchor finds almost anything more likely than its own."""
   pairs = subject.pairs
   other = "text" if side.name == "image" else "image"
-  worst = np.argsort(log_own, kind="stable")[:NUM_SHOWN]
+  worst = np.argsort(log_own, kind="stable")[: page.NUM_SHOWN]
   _, first = np.unique(getattr(pairs.ids, other), return_index=True)
   best = first[
     suspects.preferred(
@@ -261,11 +257,3 @@ def _one_each(rows, captions, count: int) -> np.ndarray:
     if len(first) == count:
       break
   return np.array(list(first.values()), int)
-
-
-def _caption(side: Side, row) -> str:
-  return html.escape(side.columns["caption"][row])
-
-
-def _show(subject: Subject, side: Side, rows, notes) -> str:
-  return page.gallery(subject.pictures(side.pair[rows]), notes)

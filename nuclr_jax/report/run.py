@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import platform
+import re
 
 import jax
 from matplotlib.figure import Figure
@@ -19,7 +20,9 @@ from nuclr_jax.report import health, page
 
 log = logging.getLogger(__name__)
 
-NUM_SHOWN = 24  # samples per gallery
+# Scores that are shares, by the last part of their names; others are losses,
+# norms and the like.
+SHARES = r"(mean_)?recall(@\d+)?|top_?\d+|avg_\d+|mean_per_class"
 
 
 def write(
@@ -68,32 +71,31 @@ def _metrics(workdir) -> str:
   path = workdir / records.METRICS
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
-  rows = "".join(
-    f"<tr><td>{html.escape(name)}<td class=n>{_shown(name, x)}"
-    for name, x in json.loads(path.read_text()).items()
-  )
-  return f"<h2>Results</h2><table>{rows}</table>"
+  found = json.loads(path.read_text(encoding="utf-8"))
+  shown = {name: _shown(name, x) for name, x in found.items()}
+  return f"<h2>Results</h2>{page.table(shown)}"
 
 
 def _shown(name, x) -> str:
   if not isinstance(x, float):
     return f"{x:,}"
-  if name.startswith("diagnostics/"):
-    return f"{x:.3g}"
-  return f"{x:.0f}" if name.endswith("log10_l2") else f"{100 * x:.1f} %"
+  is_share = re.fullmatch(SHARES, name.rsplit("/", 1)[-1])
+  return f"{100 * x:.1f} %" if is_share else f"{x:.3g}"
 
 
 def _curves(history, plots) -> str:
-  """Loss and recall over steps."""
+  """The loss and the headline scores of validation over steps."""
   figure = Figure(figsize=(11, 3.6), layout="constrained")
   left, right = figure.subplots(1, 2)
   page.plot(left, history, ["train/loss"])
-  page.plot(
-    right,
-    history,
-    ["validation/image_to_text/recall@1", "validation/text_to_image/recall@1"],
+  scores = dict.fromkeys(
+    name
+    for row in history
+    for name in row
+    if name.startswith("validation/") and records.is_headline(name)
   )
-  right.set_ylim(0, 1)
+  page.plot(right, history, list(scores))
+  right.set_ylim(min(0, right.get_ylim()[0]), 1)
   return "<h2>Training</h2>" + page.save(figure, plots / "curves.png")
 
 
@@ -137,20 +139,15 @@ def _popular(source, side, zeta) -> str:
   """Galleries of the samples of greatest and of smallest zeta."""
   pair_of = _pairs_by_id(source, side)
   known = np.flatnonzero(pair_of >= 0)
-  order = known[np.argsort(zeta[known], kind="stable")]
-  section = ""
-  for title, ids in (
-    (f"Most popular {side}s", order[::-1][:NUM_SHOWN]),
-    (f"Least popular {side}s", order[:NUM_SHOWN]),
-  ):
-    batch = source.fetch(pair_of[ids])
-    captions = source.captions(batch.text_id)
-    notes = [
-      f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
-      for i, caption in zip(ids, captions, strict=True)
-    ]
-    section += f"<h2>{title}</h2>{page.gallery(batch.image, notes)}"
-  return section
+  pairs = pair_of[known]
+  sections = page.popular(
+    side,
+    zeta[known],
+    choose=lambda rows: rows[: page.NUM_SHOWN],
+    captions=lambda rows: source.captions(source.ids(pairs[rows]).text),
+    pictures=lambda rows: source.fetch(pairs[rows]).image,
+  )
+  return "".join(sections)
 
 
 def _pairs_by_id(source, side) -> np.ndarray:
@@ -182,8 +179,8 @@ def _retrieval(parts, mesh, state) -> str:
     first.setdefault(group, caption)
   section = "<h2>Retrieval on the test split: image to text</h2>"
   for title, rows in (("right", right), ("wrong", ~right)):
-    candidates = np.flatnonzero(rows)
-    some = np.random.default_rng(0).permutation(candidates)[: NUM_SHOWN // 2]
+    some = np.random.default_rng(0).permutation(np.flatnonzero(rows))
+    some = some[: page.NUM_SHOWN // 2]
     notes = [
       f"<b>{html.escape(first[own[i]])}</b><br>"
       + "<br>".join(
