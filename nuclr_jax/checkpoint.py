@@ -2,8 +2,9 @@
 
 A checkpoint is a pytree (parameters, model state, optimizer, per-sample state,
 step) and a JSON `meta`: the config, the sizes and fingerprint of the data, the
-tokenizer, the data position (pairs taken) and the versions of the
-libraries that decide the order of the data. Saves are asynchronous and atomic.
+tokenizer, the shape of a picture and the versions of the libraries that decide
+the order of the data. What pairs were taken follows from the step. Saves are
+asynchronous and atomic.
 """
 
 from collections.abc import Sequence
@@ -62,9 +63,9 @@ def open_to_read(
   return ocp.CheckpointManager(_folder(workdir, name), options=options)
 
 
-def steps(workdir: pathlib.Path) -> list[int]:
+def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
   """Steps of the complete checkpoints, in order."""
-  return _steps(_folder(workdir, NEWEST))
+  return _steps(_folder(workdir, name))
 
 
 def latest(manager: ocp.CheckpointManager) -> int | None:

@@ -1,6 +1,6 @@
 """Several processes that train together, with `jax.distributed`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
 import json
 import os
@@ -8,7 +8,7 @@ import pathlib
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 import uuid
 
 import jax
@@ -109,18 +109,38 @@ def check_same(what: str, value: Mapping[str, Any]) -> None:
   """
   if jax.process_count() == 1:
     return
-  here = flatten(json.loads(json.dumps(value)))
-  first = json.loads(_of_first(json.dumps(here)))
-  differing = [
-    f"{key} is {first.get(key)} there, {here.get(key)} here"
-    for key in sorted(first | here)
-    if first.get(key) != here.get(key)
-  ]
+  differing = differences(json.loads(_of_first(json.dumps(value))), value)
   if differing:
     raise ValueError(
       f"process 0 has another {what}: {'; '.join(differing)}; give all "
       "processes one command, data set and version of the libraries"
     )
+
+
+def differences(
+  there: Mapping[str, Any],
+  here: Mapping[str, Any],
+  *,
+  besides: Collection[str] = (),
+) -> list[str]:
+  """Says in words where two nested mappings differ, as JSON has them.
+
+  Args:
+    there: A mapping.
+    here: Another.
+    besides: Keys that may differ, joined with slashes.
+
+  Example:
+    >>> differences({"a": {"b": (1,)}}, {"a": {"b": [1], "c": 2}})
+    ['a.c is absent there, 2 here']
+  """
+  there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
+  return [
+    f"{key.replace('/', '.')} is {there.get(key, 'absent')} there, "
+    f"{here.get(key, 'absent')} here"
+    for key in sorted((there.keys() | here.keys()) - set(besides))
+    if there.get(key) != here.get(key)
+  ]
 
 
 def check_shared(folder: pathlib.Path) -> None:
@@ -167,7 +187,7 @@ def stop_on_signal() -> Iterator[Callable[[int], bool]]:
       signal.signal(signal.SIGINT, before)
 
 
-def exit_at_once(message: str, *, code: int = 1) -> None:
+def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
   """Ends this process with a message, without waiting for the others.
 
   They would wait for it, too, until the runtime gives up on both.

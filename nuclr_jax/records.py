@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import csv
 from functools import partial
+import io
 import json
 import logging
 import math
@@ -14,33 +16,38 @@ import jax
 from tensorboardX import SummaryWriter
 
 from nuclr_jax import processes
-from nuclr_jax.types import Metrics, flatten
+from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
 
 
 CONFIG, METRICS = "config.json", "metrics.json"  # files of a workdir
 HISTORY, TIMES = "history.jsonl", "times.jsonl"
-FREE = (
-  "num_devices",
-  "shard_params",
-  "offload_rows",
-  "log_every",
-  "eval_every",
-  "eval_every_epochs",
-  "checkpoint_every",
-  "max_checkpoints",
-  "keep_best",
-  "num_workers",
+# Keys that do not change what is learned: a run may go on with others.
+MAY_DIFFER = (
+  "num_devices",  # how the work is laid out
+  "shard_params",  # likewise
+  "offload_rows",  # likewise
+  "num_workers",  # of the input; batches are the same
+  "log_every",  # what is told
+  "eval_every",  # what is scored, and when
+  "eval_every_epochs",  # likewise
+  "data/test",  # scored at the end, as are the next two
+  "data/zero_shot",  # so that a wrong name can be corrected
+  "data/probes",
+  "checkpoint_every",  # what is kept
+  "max_checkpoints",  # likewise
+  "keep_best",  # likewise
 )
 MUST_BE_FINITE = ("train/loss", "train/gradient_norm")  # others may be inf
 
 
 class Recorder(NamedTuple):
-  """Writes scalars of a step."""
+  """Writes scalars of a step to a file of lines, and to TensorBoard."""
 
-  write: Callable[[int, Metrics], None]  # what a run of the same seed repeats
-  write_times: Callable[[int, Metrics], None]  # and what it does not
+  # To `HISTORY`: a run of the same seed has the same.
+  write: Callable[[int, Metrics], None]
+  write_times: Callable[[int, Metrics], None]  # to `TIMES`: it has others
 
 
 @contextlib.contextmanager
@@ -50,11 +57,17 @@ def open_recorder(
   """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
 
   Lines of a run that was interrupted after `start_step` are dropped, since
-  their steps are done again.
+  their steps are done again; at step 0 that is all of them.
+
+  Args:
+    workdir: Folder of the run.
+    start_step: Steps that are done.
   """
   if not processes.is_first():
     yield Recorder(*[lambda step, metrics: None] * 2)
     return
+
+  kept = start_step if start_step > 0 else -1  # the last step that stays
 
   def write(file, step, metrics):
     metrics = {name: float(value) for name, value in metrics.items()}
@@ -65,16 +78,14 @@ def open_recorder(
 
   with contextlib.ExitStack() as stack:
     tensorboard = stack.enter_context(
-      SummaryWriter(
-        os.fspath(workdir / "tensorboard"), purge_step=start_step + 1
-      )
+      SummaryWriter(os.fspath(workdir / "tensorboard"), purge_step=kept + 1)
     )
     writers = []
     for name in (HISTORY, TIMES):
-      rows = [x for x in read_history(workdir, name) if x["step"] <= start_step]
+      rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
       text = "".join(json.dumps(row) + "\n" for row in rows)
       write_atomically(workdir / name, text)
-      file = stack.enter_context((workdir / name).open("a"))
+      file = stack.enter_context((workdir / name).open("a", encoding="utf-8"))
       writers.append(partial(write, file))
     yield Recorder(*writers)
 
@@ -85,7 +96,8 @@ def read_history(
   """All rows of a file of lines; a last one cut by a crash is left out."""
   path = workdir / name
   rows = []
-  for line in path.read_text().splitlines() if path.exists() else []:
+  text = path.read_text(encoding="utf-8") if path.exists() else ""
+  for line in text.splitlines():
     try:
       rows.append(json.loads(line))
     except json.JSONDecodeError:
@@ -108,7 +120,7 @@ def check_config(
 ) -> None:
   """Raises ValueError if the workdir holds the run of another config.
 
-  Keys that do not change what is learned (`FREE`) may differ.
+  Keys that do not change what is learned (`MAY_DIFFER`) may differ.
   """
   differing = differences(there, here)
   if differing:
@@ -119,14 +131,17 @@ def check_config(
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-  """Says in words where two configs differ, `FREE` keys aside."""
-  there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
-  return [
-    f"{key.replace('/', '.')} is {there.get(key, 'absent')} there, "
-    f"{here.get(key, 'absent')} here"
-    for key in sorted((there.keys() | here.keys()) - set(FREE))
-    if there.get(key) != here.get(key)
-  ]
+  """Says in words where two configs differ, `MAY_DIFFER` aside.
+
+  Args:
+    there: A config.
+    here: Another.
+
+  Example:
+    >>> differences({"seed": 0, "log_every": 5}, {"seed": 1})
+    ['seed is 0 there, 1 here']
+  """
+  return processes.differences(there, here, besides=MAY_DIFFER)
 
 
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
@@ -145,7 +160,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
   try:
-    return json.loads(path.read_text())
+    return json.loads(path.read_text(encoding="utf-8"))
   except json.JSONDecodeError as error:
     raise ValueError(f"{path} is damaged: {error}") from error
 
@@ -155,13 +170,23 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
   if not processes.is_first():
     return
   temporary = path.with_name(path.name + ".tmp")
-  temporary.write_text(text)
+  temporary.write_text(text, encoding="utf-8")
   os.replace(temporary, path)
 
 
 def write_json(path: pathlib.Path, value) -> None:
   """Writes indented JSON atomically."""
   write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Writes a CSV table atomically; columns are those of any row, in order."""
+  columns = list(dict.fromkeys(key for row in rows for key in row))
+  text = io.StringIO()
+  writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+  writer.writeheader()
+  writer.writerows(rows)
+  write_atomically(path, text.getvalue())
 
 
 def means(
@@ -173,9 +198,17 @@ def means(
     window: `(step, metrics)`; the metrics may still be on the devices.
     last_good: Names the newest checkpoint, for the message.
 
+  Returns:
+    The mean of each metric.
+
   Raises:
     FloatingPointError: For the first step with a NaN, or a loss or gradient
       norm that is not finite.
+
+  Example:
+    >>> window = [(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})]
+    >>> means(window, lambda: "none")
+    {'train/loss': 1.5}
   """
   fetched = jax.device_get(window)
   for step, metrics in fetched:

@@ -6,15 +6,13 @@ import json
 import logging
 import os
 import pathlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from nuclr_jax import (
-  best,
   checkpoint,
-  diagnostics,
   experiment,
   pace,
   processes,
@@ -25,6 +23,7 @@ from nuclr_jax import (
 )
 from nuclr_jax.evaluate import driver
 from nuclr_jax.experiment import Experiment
+from nuclr_jax.run import Run, open_to_write, parts_of
 from nuclr_jax.settings import Config
 from nuclr_jax.train_state import TrainState, make_train_step
 from nuclr_jax.types import Batch, Metrics
@@ -72,51 +71,25 @@ def fit(
   """
   config = settings.complete(config)
   workdir = pathlib.Path(workdir)
-  mesh = experiment.make_mesh(config)
-  processes.check_shared(workdir)
-  processes.check_same("config", config)
-  fresh = not checkpoint.steps(workdir)
-  if not fresh:
-    there = settings.complete(records.read_config(workdir))
-    records.check_config(workdir, there, config)
-  with processes.first_before_others("data and config"):
-    parts = _parts(parts, config, data_dir, fresh=fresh)
-    records.write_config(workdir, config)
-  meta = restore.meta(parts)
-  processes.check_same("data set or version", meta)
-  manager = checkpoint.open_to_write(
-    workdir, max_to_keep=config["max_checkpoints"]
-  )
-  with (
-    jax.set_mesh(mesh),
-    contextlib.closing(manager),
-    best.keeper(workdir, config["keep_best"], meta) as offer,
-  ):
-    restore.write_keys(workdir, parts)
-    train_state = restore.start(parts, mesh, manager)
-    done = workdir / records.METRICS
-    diagnose = diagnostics.of_run(parts, mesh)  # compiles once
-    if int(train_state.step) < parts.num_steps:
-      train_state = _train(
-        parts, mesh, manager, workdir, train_state, meta, offer, diagnose
-      )
+  with open_to_write(config, workdir, data_dir, parts) as run:
+    train_state = restore.start(run.parts, run.mesh, run.manager)
+    done, last = workdir / records.METRICS, run.parts.num_steps
+    if int(train_state.step) < last:
+      train_state = _train(run, train_state)
     elif done.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
-      return Result(train_state, json.loads(done.read_text()), True)
-    if int(train_state.step) < parts.num_steps:
+      metrics = json.loads(done.read_text(encoding="utf-8"))
+      return Result(train_state, metrics, True)
+    if int(train_state.step) < last:
       return Result(train_state, {}, False)
-    metrics = evaluate(parts, mesh, train_state)
-    metrics |= diagnose(train_state)
-    offer(parts.num_steps, train_state, metrics)
-  step = parts.num_steps
-  with records.open_recorder(workdir, start_step=step) as recorder:
-    recorder.write(step, metrics)
-  metrics = {
-    "step": step,
-    "examples_seen": step * config["batch_size"],
-  } | metrics
-  records.write_json(done, metrics)
-  return Result(train_state, metrics, True)
+    metrics = evaluate(run.parts, run.mesh, train_state)
+    metrics |= run.diagnose(train_state)
+    run.offer(last, train_state, metrics)
+  with records.open_recorder(workdir, start_step=last) as recorder:
+    recorder.write(last, metrics)
+  counts = {"step": last, "examples_seen": last * config["batch_size"]}
+  records.write_json(done, counts | metrics)
+  return Result(train_state, counts | metrics, True)
 
 
 def load(
@@ -149,7 +122,7 @@ def load(
   manager = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     data = None if pairs else restore.data_of(manager)
-    parts = _parts(parts, config, data_dir, fresh=False, data=data)
+    parts = parts_of(config, data_dir, parts, fresh=False, data=data)
     return parts, mesh, restore.start(parts, mesh, manager)
 
 
@@ -162,45 +135,31 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
   return metrics
 
 
-def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Any]:
-  """Makes `embed(train_state) -> driver.Embed` for the evaluators."""
+def embedder(
+  parts: Experiment, mesh: Mesh
+) -> Callable[[TrainState], driver.Embed]:
+  """Makes `embed(train_state)` for the evaluators."""
   make = driver.make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
   return lambda state: make(state.params["model"], state.model_state)
 
 
-def _parts(parts, config, data_dir, *, fresh, data=None) -> Experiment:
-  """The parts of a config, or those given if they are of this config."""
-  if parts is None:
-    return experiment.build(config, data_dir=data_dir, data=data, fresh=fresh)
-  differing = records.differences(parts.config, config)
-  if differing:
-    raise ValueError(f"parts are of another config: {'; '.join(differing)}")
-  return parts
-
-
-def _train(
-  parts, mesh, manager, workdir, train_state, meta, offer, diagnose
-) -> TrainState:
+def _train(run: Run, train_state: TrainState) -> TrainState:
   """The loop: from the state's step to the end, or until a signal."""
-  config, first, last = parts.config, int(train_state.step), parts.num_steps
+  parts, config, manager = run.parts, run.parts.config, run.manager
+  first, last = int(train_state.step), parts.num_steps
   period = settings.validation_period(config, parts.data.train.sizes)
-  step_fn, make_embed = _compile(parts, train_state), embedder(parts, mesh)
+  step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
   clock = pace.start(num_steps=last, batch_size=config["batch_size"])
   window = []  # (step, metrics on the device) since the last line of the log
-  place = f"{mesh.size} device(s) of {jax.process_count()} process(es)"
+  place = f"{run.mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
   with (
-    records.open_recorder(workdir, start_step=first) as recorder,
-    _batches(parts, mesh, first) as batches,
+    records.open_recorder(run.workdir, start_step=first) as recorder,
+    _batches(parts, run.mesh, first) as batches,
     processes.stop_on_signal() as stop_requested,
   ):
-    validate = _make_validate(
-      parts, make_embed, diagnose, recorder.write, offer
-    )
-    # Before the first step, to find a wrong name early; later, if the run was
-    # killed between a checkpoint and the validation of the same step.
-    due = config["keep_best"] if first == 0 else _every(period, first)
-    if due and not records.has_scores(workdir, first, "validation/"):
+    validate = _make_validate(run, make_embed, recorder.write)
+    if _lacks_validation(run, period, first):
       validate(first, train_state)
     for step in range(first + 1, last + 1):
       with clock.during("data"):
@@ -221,11 +180,8 @@ def _train(
         recorder.write_times(step, clock.show(step, means["train/loss"]))
         window = []
       if saving:
-        position = step * config["batch_size"]  # of the data, in pairs
         with clock.during("saving"):
-          checkpoint.save(
-            manager, step, train_state, meta | {"position": position}
-          )
+          checkpoint.save(manager, step, train_state, run.meta)
       if _every(period, step) and step < last:
         jax.block_until_ready(train_state.step)  # as above
         with clock.during("evaluation"):
@@ -238,20 +194,32 @@ def _train(
   return train_state
 
 
-def _make_validate(parts, make_embed, diagnose, write, offer):
+def _lacks_validation(run, period, step) -> bool:
+  """Whether a run that starts at a step has to be validated there.
+
+  Before the first step, to find a wrong name early; later, if the run was
+  killed between a checkpoint and the validation of the same step.
+  """
+  if step == 0:  # its history is empty
+    return run.parts.config["keep_best"] is not None
+  due = _every(period, step)
+  return due and not records.has_scores(run.workdir, step, "validation/")
+
+
+def _make_validate(run, make_embed, write):
   """Makes `validate(step, train_state)`, which records scores and offers them.
 
   Besides those of the split validation there are diagnostics.
   """
 
   def validate(step, train_state):
-    evaluators = parts.data.evaluators["validation"]
+    evaluators = run.parts.data.evaluators["validation"]
     scores = driver.run(evaluators, make_embed(train_state), "validation")
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
-    scores |= diagnose(train_state)
+    scores |= run.diagnose(train_state)
     write(step, scores)
-    offer(step, train_state, scores)
+    run.offer(step, train_state, scores)
 
   return validate
 

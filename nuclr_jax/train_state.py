@@ -40,7 +40,18 @@ def init_state(
   optimizer: optax.GradientTransformation,
   key: jax.Array,
 ) -> TrainState:
-  """Makes the first state; per-sample state is padded for sharding."""
+  """Makes the first state; per-sample state is padded for sharding.
+
+  Args:
+    model: Of `models`, or your own.
+    objective: Of `objectives`.
+    optimizer: Of optax or `optimizer.make_optimizer`; it sees the parameters
+      `{"model": ..., "objective": ...}`.
+    key: Decides the first parameters.
+
+  Returns:
+    A `TrainState`; `make_train_step` has an example.
+  """
   model_params, model_state = model.init(key)
   objective_params, objective_state = objective.init()
   params = {"model": model_params, "objective": objective_params}
@@ -63,6 +74,33 @@ def make_train_step(
   """Makes the pure function `(train_state, batch) -> (train_state, metrics)`.
 
   Randomness (dropout and the like) is a function of `key` and the step.
+
+  Args:
+    model: As for `init_state`.
+    objective: As there.
+    optimizer: As there.
+    key: Of what is random in training.
+
+  Returns:
+    The function, to be jitted; donate the state, and it is updated in place.
+    Metrics are called `train/...`; "train/loss" and "train/gradient_norm" are
+    among them.
+
+  Example:
+    >>> from nuclr_jax import models, objectives
+    >>> model = models.small(
+    ...   image_shape=(8, 8, 1),
+    ...   vocab_size=9,
+    ...   length=4,
+    ...   image_stages=((2, 1, 8),),
+    ... )
+    >>> parts = model, objectives.nuclr(num_pairs=100), optax.adam(1e-3)
+    >>> state = init_state(*parts, jax.random.key(0))
+    >>> step = jax.jit(make_train_step(*parts, jax.random.key(1)))
+    >>> image, text = np.zeros((4, 8, 8, 1), np.uint8), np.ones((4, 4), int)
+    >>> state, metrics = step(state, Batch(image, text, np.arange(4)))
+    >>> int(state.step), "train/loss" in metrics
+    (1, True)
   """
 
   def train_step(train_state, batch):

@@ -13,7 +13,7 @@ ORDER = (
   "types alarms markdown host hub sharding data ingest models tiles "
   "latent_classes pairwise objectives popularity optimizer processes records "
   "pace train_state checkpoint best evaluate datasets hooks settings "
-  "factories experiment diagnostics restore train embed hf_configs export "
+  "factories experiment diagnostics restore run train embed hf_configs export "
   "report doctor options verbs main"
 ).split()
 

@@ -63,9 +63,6 @@ def test_a_run_leaves_everything_in_its_workdir(
   assert [row["step"] for row in history] == [5, 10, 10, 15, 20, 20]
   assert all(math.isfinite(x) for row in history for x in row.values())
   assert list((tmp_path / "tensorboard").glob("events*"))
-  manager = checkpoint.open_to_read(tmp_path)
-  assert checkpoint.read_meta(manager, 20)["position"] == 20 * 64
-  manager.close()
   visited = np.isfinite(result.train_state.objective.sample.pair.log_u.image)
   assert visited.sum() == 20 * 64  # within one epoch every id is new
 
@@ -124,6 +121,47 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   (tmp_path / "metrics.json").unlink()
   train.fit(config, tmp_path, parts=parts)
   assert int(load(checkpoints=checkpoint.BEST)[2].step) == step
+
+
+def test_a_best_state_without_a_checkpoint_belongs_to_its_config(
+  tiny, build, tmp_path
+):
+  """As of a run that was killed before its first checkpoint."""
+  score = "validation/mean_recall@10"
+  config = tiny(num_epochs=0.003, keep_best=score)
+  parts = build(config)
+  train.fit(config, tmp_path, parts=parts)
+  rows = records.read_history(tmp_path)
+  assert score in rows[0] and rows[0]["step"] == 0
+  shutil.rmtree(tmp_path / "checkpoints")
+  other = tiny(num_epochs=0.003, keep_best=score, seed=1)
+  with pytest.raises(ValueError, match="seed is 0 there, 1 here"):
+    train.fit(other, tmp_path, parts=build(other))
+  # The same config begins anew, with a history of its own.
+  history = tmp_path / "history.jsonl"
+  history.write_text('{"step": 0, "validation/of_before": 1.0}\n')
+  train.fit(config, tmp_path, parts=parts)
+  assert records.read_history(tmp_path) == rows
+
+
+def test_a_run_from_the_first_step_takes_over_no_line(tmp_path):
+  for start_step, kept in ((3, [0, 1, 3]), (0, [])):
+    history = "".join(json.dumps({"step": i}) + "\n" for i in (0, 1, 3, 4))
+    (tmp_path / "history.jsonl").write_text(history)
+    with records.open_recorder(tmp_path, start_step=start_step):
+      pass
+    assert [x["step"] for x in records.read_history(tmp_path)] == kept
+
+
+def test_what_may_differ_is_that_of_the_config(tiny, build, tmp_path):
+  config = tiny(num_epochs=0.006, eval_every=2)
+  train.fit(config, tmp_path, parts=build(tiny(num_epochs=0.006)))
+  steps = [
+    row["step"]
+    for row in records.read_history(tmp_path)
+    if any(name.startswith("validation/") for name in row)
+  ]
+  assert steps == [2, 4]
 
 
 def test_an_unknown_score_to_keep_stops_at_once(tiny, build, tmp_path):
