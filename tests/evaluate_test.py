@@ -172,9 +172,10 @@ def test_labels_out_of_range(label):
     zero_shot.accuracy(np.eye(3)[:2], np.eye(3), np.array(label))
 
 
-@pytest.mark.parametrize("num_devices", [1, 8])
-def test_embedding_in_chunks(num_devices):
+@pytest.mark.parametrize("num_devices, chunk", [(1, 512), (8, 512), (8, 3)])
+def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
   """Every input once, in order, of unit norm; 1,100 = 2 chunks + 76."""
+  monkeypatch.setattr(driver, "CHUNK", chunk)  # 3: fewer than devices
 
   def apply(params, state, batch, *, key, train):
     assert key is None and train is False

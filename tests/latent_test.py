@@ -89,15 +89,22 @@ def test_what_has_no_number_is_left_out(digits, caplog):
 
 def test_every_class_keeps_its_share():
   label = np.repeat([0, 1, 5], [600, 300, 1])
-  rows = latent._some(label, 90, 0)
+  rows = latent._some(label, 90)
   assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
-  np.testing.assert_array_equal(latent._some(label, 2000, 0), np.arange(901))
+  np.testing.assert_array_equal(latent._some(label, 2000), np.arange(901))
 
 
 def test_recall_of_others_of_the_class(digits):
   _, data = digits
   data = driver.LabelledSet(data.image[:150], data.label[:150].copy(), ())
   data.label[7] = 10  # alone in its class: left out
+  outputs = embed().outputs.image(data.image)
+  before = outputs.copy()
+  given = embed()._replace(
+    outputs=Sides(lambda rows: outputs[: len(rows)], None)
+  )
+  latent.same_class_evaluator(data, "digits")(given)
+  np.testing.assert_array_equal(outputs, before)  # what it got is not its own
   found = latent.same_class_evaluator(data, "digits")(embed())
   x = data.image.reshape(150, -1).astype(float)
   x /= np.linalg.norm(x, axis=1, keepdims=True)

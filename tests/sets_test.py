@@ -1,5 +1,6 @@
 """Evaluation sets: folders of classes, TFDS sets, and the prompts for them."""
 
+import functools
 import shutil
 
 import cv2
@@ -35,6 +36,10 @@ class TestPlaces:
   def test_names_are_told_apart(self):
     names = [x.name for x in sets.places(["coco:a", "b=coco:b", "pets=/x"])]
     assert names == ["coco", "b", "pets"]
+
+  def test_none(self):
+    with pytest.raises(ValueError, match="SET, SET:SPLIT or NAME=SET:SPLIT"):
+      sets.parse(" ")
 
   @pytest.mark.parametrize("texts", [["coco:a", "coco:b"], ["/data/coco"]])
   def test_names_that_are_not(self, texts):
@@ -104,8 +109,9 @@ class TestFolders:
 
   def test_no_images(self, tmp_path):
     (tmp_path / "mine" / "cat").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"no images in sub-folders.*'cat'"):
-      sets.labelled_set(sets.parse("mine"), size=8, data_dir=tmp_path)
+    for call in (sets.check, functools.partial(sets.labelled_set, size=8)):
+      with pytest.raises(ValueError, match=r"no images in sub-folders.*'cat'"):
+        call(sets.parse("mine"), data_dir=tmp_path)
 
   def test_a_broken_image_is_named(self, tmp_path):
     path = tmp_path / "mine" / "cat" / "a.jpg"
@@ -177,8 +183,18 @@ class TestDataSets:
 
   def test_no_labels(self, tmp_path):
     make_captioned.prepare(tmp_path, {"test": make_captioned.ROWS})
-    with pytest.raises(ValueError, match="image feature and a class label"):
-      sets.labelled_set(sets.parse("mine"), size=8, data_dir=tmp_path)
+    for call in (sets.check, functools.partial(sets.labelled_set, size=8)):
+      with pytest.raises(ValueError, match="image feature and a class label"):
+        call(sets.parse("mine"), data_dir=tmp_path)
+
+  def test_pictures_without_a_label(self, tmp_path):
+    rows = [(photo(i), -1) for i in range(2)]
+    splits = {"train": self.ROWS, "test": rows, "validation": self.ROWS}
+    make_captioned.prepare(tmp_path, splits, **labelled(self.NAMES))
+    for call in (sets.check, functools.partial(sets.labelled_set, size=8)):
+      with pytest.raises(ValueError, match=r"test has pictures without a la"):
+        call(sets.parse("mine"), data_dir=tmp_path)
+    sets.check(sets.parse("mine:validation"), tmp_path)
 
   def test_captions_in_groups(self, tmp_path):
     make_captioned.prepare(tmp_path, {"test": make_captioned.ROWS})

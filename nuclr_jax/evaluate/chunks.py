@@ -1,12 +1,28 @@
-"""Queries against a gallery, some at a time, on all devices."""
+"""Embeddings on the host: unit rows, queries of a gallery some at a time."""
 
 from collections.abc import Callable
 
+from jaxtyping import Float
 import numpy as np
 
 from nuclr_jax import sharding
 
+SMALLEST_NORM = 1e-12  # that is divided by
 CHUNK_SIMILARITIES = 2**26  # that a device holds at a time: 256 MiB
+
+
+def unit_norm(
+  x: Float[np.ndarray, "rows dim"],
+) -> Float[np.ndarray, "rows dim"]:
+  """Rows of unit norm, in a new array; rows of zeros stay.
+
+  Example:
+    >>> unit_norm(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+  """
+  norm = np.linalg.norm(x, axis=1, keepdims=True)
+  return x / np.maximum(norm, SMALLEST_NORM)
 
 
 def in_chunks(

@@ -25,7 +25,8 @@ from nuclr_jax.types import (
   each,
 )
 
-CHUNK = 512  # inputs embedded at a time
+CHUNK = 512  # inputs embedded at a time, or as many as there are devices
+QUERIES = 16_384  # training pairs that correct for hubs
 
 Images = np.ndarray | Pictures  # [n, height, width, channels]
 
@@ -74,7 +75,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   """
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
-  chunk = CHUNK - CHUNK % mesh.shape["data"]
+  chunk = CHUNK + -CHUNK % mesh.shape["data"]
 
   def outputs(params, model_state, batch):
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
@@ -169,7 +170,21 @@ def embed_pairs(
 
 
 def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
-  """Recall@1, 5, 10 both ways as `<name>/...`, see `retrieval.recall`."""
+  """Recall@1, 5, 10 both ways, see `retrieval.recall`.
+
+  Args:
+    data: What to retrieve in.
+    name: Metrics are called `<name>/...`; without one as they are there.
+
+  Returns:
+    An evaluator.
+
+  Example:
+    >>> ids, eye = np.arange(2), lambda x: np.eye(2)
+    >>> data = ImageTextSet(np.zeros((2, 8, 8, 1)), ids, ["a", "b"], ids)
+    >>> retrieval_evaluator(data, "mine")(Embed(eye, eye))["mine/mean_recall@1"]
+    1.0
+  """
 
   def evaluate(embed):
     scores = retrieval.recall(
@@ -189,8 +204,6 @@ def corrected_retrieval_evaluator(
   *,
   temperature: float,
   strength: float,
-  max_pairs: int = 16_384,
-  seed: int = 0,
 ) -> Evaluator:
   """Recall as `retrieval_evaluator`, corrected for hubs by training queries.
 
@@ -203,13 +216,14 @@ def corrected_retrieval_evaluator(
     train: The training pairs.
     temperature: Of the objective.
     strength: 0 = no correction, 1 = the whole zeta.
-    max_pairs: How many training pairs are used, drawn at random.
-    seed: Decides which.
+
+  Returns:
+    An evaluator that draws `QUERIES` training pairs, always the same.
   """
 
   def evaluate(embed):
     n = train.sizes.num_pairs
-    ids = np.random.default_rng(seed).permutation(n)[:max_pairs]
+    ids = np.random.default_rng(0).permutation(n)[:QUERIES]
     pairs = embed_pairs(embed, train, np.sort(ids))
     solved = popularity.solve(
       pairs.image,
@@ -275,11 +289,30 @@ def probe_evaluator(
 
 
 def run(evaluators: Sequence[Evaluator], embed: Embed, prefix: str) -> Metrics:
-  """Runs all evaluators; metric names get the prefix and a slash."""
+  """Runs all evaluators.
+
+  Args:
+    evaluators: What they give has different names.
+    embed: The model.
+    prefix: Metric names get it and a slash.
+
+  Returns:
+    All scores.
+
+  Raises:
+    ValueError: If two evaluators give a score of one name.
+
+  Example:
+    >>> run([lambda embed: {"top1": 0.5}], Embed(len, len), "test")
+    {'test/top1': 0.5}
+  """
   scores = {}
   for evaluator in evaluators:
     found = evaluator(embed)
     if twice := sorted(set(found) & set(scores)):
-      raise ValueError(f"two evaluators of {prefix} give {twice[:3]}")
+      raise ValueError(
+        f"two evaluators of {prefix} give {twice[:3]}; give the sets other "
+        "names (NAME=SET)"
+      )
     scores |= found
   return {f"{prefix}/{name}": value for name, value in scores.items()}

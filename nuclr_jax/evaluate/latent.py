@@ -9,6 +9,7 @@ import numpy as np
 
 from nuclr_jax import latent_classes, objectives
 from nuclr_jax.evaluate import probe, retrieval
+from nuclr_jax.evaluate.chunks import unit_norm
 from nuclr_jax.evaluate.driver import Embed, Evaluator, LabelledSet
 from nuclr_jax.latent_classes import bounds
 from nuclr_jax.types import Metrics, Pairs
@@ -80,12 +81,11 @@ def losses_evaluator(
   *,
   num_negatives: Sequence[int] = (1,),
   max_rows: int = MAX_ROWS,
-  seed: int = 0,
 ) -> Evaluator:
   """The contrastive loss, the loss of the mean classifier, and the bounds.
 
-  As `classes_<name>/...`, with natural logarithms, of at most `max_rows` rows,
-  of every class its share:
+  As `classes_<name>/...`, with natural logarithms, of about `max_rows` rows, of
+  every class its share and one at least:
 
     unsupervised_<N>   L_un^N                    mean_classifier  L_sup^mu
     same, other        the parts of L_un, N = 1  collision        tau
@@ -100,12 +100,11 @@ def losses_evaluator(
     num_negatives: Values of N; those besides 1 get a `bound_<N>`, if N draws
       can hit every class. They are left out, with a warning, where similarities
       range over more than `LARGEST_RANGE`: exact values would take minutes.
-    max_rows: How many rows are taken.
-    seed: Decides which.
+    max_rows: About how many rows are taken, always the same.
   """
 
   def evaluate(embed: Embed) -> Metrics:
-    rows = _some(data.label, max_rows, seed)
+    rows = _some(data.label, max_rows)
     label = np.unique(data.label[rows], return_inverse=True)[1]
     x = embed.outputs.image(data.image[rows])
     rho = latent_classes.probabilities(label)
@@ -155,11 +154,13 @@ def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
   """
   rows = np.flatnonzero(np.bincount(data.label)[data.label] > 1)
   if not len(rows):
-    raise ValueError(f"{name}: no class has two pictures to be recalled")
+    raise ValueError(
+      f"{name}: no class has two pictures to be recalled; leave "
+      "'recall' out of the scores"
+    )
 
   def evaluate(embed: Embed) -> Metrics:
-    x = embed.outputs.image(data.image[rows])
-    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    x = unit_norm(embed.outputs.image(data.image[rows]))
     scores = retrieval.same_class_recall(x, data.label[rows])
     return {f"classes_{name}/{k}": v for k, v in scores.items()}
 
@@ -167,7 +168,7 @@ def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
 
 
 def variation_evaluator(
-  data: LabelledSet, name: str, *, max_rows: int = MAX_ROWS, seed: int = 0
+  data: LabelledSet, name: str, *, max_rows: int = MAX_ROWS
 ) -> Evaluator:
   """How consistent differences are: `objectives.difference_alignment`'s value.
 
@@ -180,12 +181,11 @@ def variation_evaluator(
   Args:
     data: Labelled rows.
     name: Of the data set.
-    max_rows: How many rows are taken.
-    seed: Decides which, and their order.
+    max_rows: How many rows are taken, always the same in the same order.
 
   Reference: Chen et al., ICLR 2024, Figure 8.
   """
-  rows = np.random.default_rng(seed).permutation(len(data.label))[:max_rows]
+  rows = np.random.default_rng(0).permutation(len(data.label))[:max_rows]
   label = jnp.asarray(data.label[rows])
 
   @jax.jit  # once for all evaluations
@@ -209,11 +209,11 @@ def variation_evaluator(
   return evaluate
 
 
-def _some(label: np.ndarray, count: int, seed: int) -> np.ndarray:
+def _some(label: np.ndarray, count: int) -> np.ndarray:
   """Rows, of every class its share, at least one."""
   if len(label) <= count:
     return np.arange(len(label))
-  order = np.random.default_rng(seed).permutation(len(label))
+  order = np.random.default_rng(0).permutation(len(label))
   chosen = []
   for c in np.unique(label):
     own = order[label[order] == c]

@@ -11,7 +11,7 @@ import optax
 
 from nuclr_jax import sharding, tiles
 from nuclr_jax.evaluate import zero_shot
-from nuclr_jax.evaluate.chunks import in_chunks
+from nuclr_jax.evaluate.chunks import in_chunks, unit_norm
 from nuclr_jax.latent_classes import class_means
 from nuclr_jax.types import Metrics
 
@@ -41,10 +41,10 @@ def mean_classifier(
   """
   _check(train, train_label, test, test_label)
   classes = _num_classes(train_label, test_label)
-  means = class_means(_unit(train), train_label, classes)
+  means = class_means(unit_norm(train), train_label, classes)
   there = np.bincount(train_label, minlength=classes) > 0
-  centres = np.where(there[:, None], _unit(means), np.nan)
-  return zero_shot.accuracy(_unit(test), centres, test_label, top=TOP)
+  centres = np.where(there[:, None], unit_norm(means), np.nan)
+  return zero_shot.accuracy(unit_norm(test), centres, test_label, top=TOP)
 
 
 def nearest_neighbours(
@@ -89,12 +89,12 @@ def nearest_neighbours(
       f"and {temperature}"
     )
   classes = _num_classes(train_label, test_label)
-  voters = sharding.replicate((_unit(train), train_label))
+  voters = sharding.replicate((unit_norm(train), train_label))
   options = dict(k=k, classes=classes, temperature=temperature)
   found = in_chunks(
     lambda part: _votes(part, *voters, **options),
     len(train),
-    _unit(test),
+    unit_norm(test),
   )
   everyone = np.eye(classes, dtype=np.float32)
   return zero_shot.accuracy(found, everyone, test_label, top=TOP)
@@ -253,11 +253,6 @@ def _votes(test, train, train_label, *, k, classes, temperature):
     lambda label, weight: jnp.zeros(classes).at[label].add(weight)
   )(train_label[which], weight)
   return sharding.constrain(votes, sharding.REPLICATED)
-
-
-def _unit(x):
-  norm = np.linalg.norm(x, axis=1, keepdims=True)
-  return np.float32(x / np.maximum(norm, 1e-12))
 
 
 def _num_classes(*labels) -> int:

@@ -1,8 +1,8 @@
 """Evaluation sets of photos: captioned ones, and ones with a class each.
 
-Where a set lies is said in one string: `NAME`, `NAME:SPLIT` (a prepared TFDS
-data set), or, for sets with classes, `NAME=FOLDER` with `FOLDER/CLASS/*.jpg`
-or `FOLDER/SPLIT/CLASS/*.jpg` (`NAME` alone if it lies beside prepared sets).
+Where a set lies is said in one string: `SET`, `SET:SPLIT` or `NAME=SET:SPLIT`
+(`NAME=SET`), if it is to be called otherwise. `SET` is a prepared TFDS data set
+or, for sets with classes, a folder with `CLASS/*.jpg` or `SPLIT/CLASS/*.jpg`.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,10 @@ def parse(text: str) -> Place:
     (Place(name='coco', source='coco', split='test'), '/data/imagenet/val')
   """
   if not text.strip():
-    raise ValueError("a data set's name is missing")
+    raise ValueError(
+      f"a data set is missing, got {text!r}; give SET, SET:SPLIT or "
+      "NAME=SET:SPLIT"
+    )
   name, equals, source = text.partition("=")
   if not equals:
     source, _, split = text.partition(":")
@@ -108,11 +111,12 @@ def labelled_set(
     place: Where they lie. A folder's classes are its sub-folders, in order.
     size: In pixels.
     split: If the place names none; by default the test split, else the
-      validation split.
+      validation split, else, of a folder, the folder itself.
     data_dir: Folder of prepared data sets.
 
   Raises:
-    ValueError: If there is no such data set, or it has no classes.
+    ValueError: If there is no such data set, it has no classes, or pictures
+      without a label.
   """
   split = place.split or split
 
@@ -139,15 +143,24 @@ def check(
   *,
   split: str | None = None,
 ) -> None:
-  """Raises ValueError unless `labelled_set` would find something."""
+  """Raises ValueError unless `labelled_set` finds pictures with labels.
+
+  It opens no picture, and looks at the first label of a data set only.
+
+  Args:
+    place: As there.
+    data_dir: As there.
+    split: As there.
+  """
   split = place.split or split
   folder = class_folder(place, data_dir)
-  if folder is None:
-    names = prepared.split_names(place.source, data_dir)
-    if split is not None and split.partition("[")[0] not in names:
-      raise ValueError(f"{place.source} has no split {split!r}; it has {names}")
-  else:
-    _split_folder(folder, split)
+  if folder is not None:
+    folder = _split_folder(folder, split)
+    if not any(map(_is_picture, folder.glob("*/*"))):
+      raise _no_pictures(folder)
+    return
+  data, _, label = _open_data_set(place, split, data_dir)
+  _check_labels(data.name, [row[label] for row in data.read([0])])
 
 
 def class_folder(
@@ -191,15 +204,11 @@ def _of_folder(folder, split, to_picture) -> Found:
   classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
   paths, label = [], []
   for i, name in enumerate(classes):
-    files = sorted((folder / name).iterdir())
-    found = [x for x in files if x.suffix.lower() in images.ENDINGS]
+    found = sorted(filter(_is_picture, (folder / name).iterdir()))
     paths += found
     label += [i] * len(found)
   if not paths:
-    raise ValueError(
-      f"{folder} holds no images in sub-folders, one for each class; it holds "
-      f"{sorted(x.name for x in folder.iterdir())[:5]}"
-    )
+    raise _no_pictures(folder)
 
   def fetch(numbers):
     return np.stack(
@@ -211,8 +220,19 @@ def _of_folder(folder, split, to_picture) -> Found:
   return fetch, np.array(label), classes
 
 
+def _is_picture(path: pathlib.Path) -> bool:
+  return path.suffix.lower() in images.ENDINGS
+
+
+def _no_pictures(folder: pathlib.Path) -> ValueError:
+  return ValueError(
+    f"{folder} holds no images in sub-folders, one for each class; it holds "
+    f"{sorted(x.name for x in folder.iterdir())[:5]}"
+  )
+
+
 def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
-  """The folder of a split; without any, classes lie in the folder itself."""
+  """The folder of a split; of none, the test split's or the folder itself."""
   same = {"validation": ("validation", "val"), "val": ("val", "validation")}
   names = TEST_SPLITS if split is None else same.get(split, (split,))
   found = [folder / name for name in names if (folder / name).is_dir()]
@@ -226,6 +246,27 @@ def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
 
 def _of_data_set(place, split, to_picture, data_dir) -> Found:
   """Likewise of a prepared TFDS data set."""
+  data, image, label = _open_data_set(place, split, data_dir)
+
+  def fetch(numbers):
+    rows = [row[image] for row in data.read(numbers)]
+    return np.stack(images.in_threads(lambda x: to_picture(x, data.name), rows))
+
+  labels = [int(row[label]) for row in prepared.rows(data.read, data.length)]
+  _check_labels(data.name, labels)
+  return fetch, np.array(labels), data.features[label].names
+
+
+def _check_labels(name: str, labels) -> None:
+  if min(labels) < 0:  # as TFDS marks them
+    raise ValueError(
+      f"{name} has pictures without a label ({min(labels)}); take a split "
+      "whose pictures have one"
+    )
+
+
+def _open_data_set(place, split, data_dir):
+  """A split of a prepared data set, its image feature and its class label."""
   import tensorflow_datasets as tfds
 
   if split is None:
@@ -245,10 +286,6 @@ def _of_data_set(place, split, to_picture, data_dir) -> Found:
     name if name in names else names[0]
     for name, names in zip(("image", "label"), kinds.values(), strict=True)
   )
-
-  def fetch(numbers):
-    rows = [row[image] for row in data.read(numbers)]
-    return np.stack(images.in_threads(lambda x: to_picture(x, data.name), rows))
-
-  labels = [int(row[label]) for row in prepared.rows(data.read, data.length)]
-  return fetch, np.array(labels), data.features[label].names
+  if not data.length:
+    raise ValueError(f"{data.name} has no pictures")
+  return data, image, label

@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax.evaluate.chunks import unit_norm
 from nuclr_jax.evaluate.ranks import ranks
 from nuclr_jax.latent_classes import class_means
 from nuclr_jax.types import Metrics
@@ -18,8 +19,7 @@ def class_embeddings(
     >>> class_embeddings(np.eye(2), np.array([0, 0])).round(3)
     array([[0.707, 0.707]])
   """
-  mean = class_means(prompts, class_of_prompt)
-  return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+  return unit_norm(class_means(prompts, class_of_prompt))
 
 
 def accuracy(
