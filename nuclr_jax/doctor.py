@@ -125,7 +125,8 @@ def _devices() -> Iterator[Finding]:
   if sharding.ROW_MULTIPLE % len(devices):
     yield Finding(
       LOOK,
-      "their number is no power of two: set config.num_devices to one",
+      "their number is no power of two: set config.num_devices to a power of "
+      "two",
     )
 
 

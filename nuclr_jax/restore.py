@@ -187,14 +187,25 @@ def _pretrained(model: Model, params: Params, state: PyTree):
 
 
 def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:
-  """The keys of a checkpoint's data and of the run's, if enough are in both."""
+  """The keys of a checkpoint's data and of the run's, if both have some.
+
+  Raises:
+    ValueError: If too few pairs are in both.
+  """
   path, keys = _keys_path(workdir, fingerprint), parts.data.train.keys
   if keys is None or not path.exists():
     return None
-  old, new = Keys(**np.load(path)), keys()
-  common = np.isin(new.pair, old.pair).sum()
-  enough = MIN_COMMON * min(len(old.pair), len(new.pair))
-  return (old, new) if common >= enough else None
+  with np.load(path) as file:
+    old, new = Keys(**file), keys()
+  share = np.isin(new.pair, old.pair).sum() / min(len(old.pair), len(new.pair))
+  if share < MIN_COMMON:
+    raise ValueError(
+      f"{workdir} holds checkpoints of the data {fingerprint}, this run has "
+      f"{parts.data.train.fingerprint}: {share:.0%} of the smaller one's pairs "
+      f"are in both, {MIN_COMMON:.0%} are needed; use the data of that run, or "
+      "another workdir"
+    )
+  return old, new
 
 
 def _keys_path(workdir: pathlib.Path, fingerprint: str) -> pathlib.Path:

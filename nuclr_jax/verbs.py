@@ -69,10 +69,14 @@ def evaluate() -> None:
   """Scores the newest checkpoint of the workdir."""
   from nuclr_jax import datasets, experiment, train
 
+  if options.TEMPERATURE.value is not None and not options.HUBS.value:
+    raise UsageError("evaluate takes --temperature with --hubs only")
   parts, mesh, state = train.load(
     workdir(), data_dir=options.DATA_DIR.value, checkpoints=checkpoints()
   )
   if options.HUBS.value:
+    if not parts.data.sets:
+      raise UsageError("--hubs needs data with images and captions to retrieve")
     tau = options.TEMPERATURE.value
     if tau is None:
       tau = experiment.temperature_of(parts.config, state.params)
@@ -108,7 +112,8 @@ def popularity() -> None:
       folder, data_dir=options.DATA_DIR.value, temperature=tau
     )
   path = popularity.write(found, folder, max_pairs=options.MAX_PAIRS.value)
-  print_table(json.loads((path.parent / "summary.json").read_text()))
+  summary = (path.parent / "summary.json").read_text(encoding="utf-8")
+  print_table(json.loads(summary))
   print(f"popularities: {path}")
 
 
@@ -159,7 +164,7 @@ def export() -> None:
   )
   try:
     tau = experiment.temperature_of(parts.config, state.params)
-  except ValueError:  # each sample has its own
+  except ValueError:  # there is none, or each sample has its own
     tau = None
   model = export.Exported(
     parts.config["model"],
@@ -188,7 +193,7 @@ def checkpoints() -> str:
 
 
 def workdir() -> pathlib.Path:
-  """The --workdir flag, which every verb needs."""
+  """The --workdir flag, where a verb needs it."""
   if not options.WORKDIR.value:
     raise UsageError("--workdir is missing, such as --workdir=runs/mine")
   return pathlib.Path(options.WORKDIR.value)

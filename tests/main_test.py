@@ -6,11 +6,13 @@ import pathlib
 import shlex
 import subprocess
 import sys
+import types
 
+from absl.testing import flagsaver
 import pytest
 import tiny_config
 
-from nuclr_jax import doctor, main, settings
+from nuclr_jax import doctor, main, settings, train, verbs
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -57,6 +59,10 @@ WRONG = [  # exit code 2
   (
     ["report", "--workdir=x", "--hubs=0.5"],
     "report takes no --hubs; it takes --workdir, --data_dir, --debug",
+  ),
+  (
+    ["evaluate", "--workdir=x", "--temperature=0.1"],
+    "takes --temperature with --hubs only",
   ),
   (
     ["report", "--workdir=x", "--config=glyphs", "--config.seed=1"],
@@ -121,6 +127,16 @@ def test_errors_say_what_to_do(number, results):
   assert message in said
   assert code == expected
   assert "Traceback" not in said
+
+
+def test_hubs_of_data_without_captions(monkeypatch):
+  parts = types.SimpleNamespace(data=types.SimpleNamespace(sets={}))
+  monkeypatch.setattr(train, "load", lambda *_, **__: (parts, None, None))
+  with (
+    flagsaver.flagsaver(hubs=0.5, workdir="x"),
+    pytest.raises(verbs.UsageError, match="--hubs needs data with images and"),
+  ):
+    verbs.evaluate()
 
 
 def test_help(capsys):

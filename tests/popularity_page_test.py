@@ -159,6 +159,10 @@ class TestFiles:
       (dict(image=np.ones(50)), "image must be floating of shape"),
       (dict(text=np.ones((3, 8)), text_id=np.arange(3)), "got 50 and 3; say"),
       (dict(text=None), r"lacks the arrays \['text'\], it has"),
+      (
+        dict(image_id=np.arange(50)[::-1]),
+        "50 rows of image in another order.*: leave image_id out",
+      ),
       (dict(text_id=np.arange(50)), "must point into the 20 rows of text"),
       (dict(caption=np.array(["one"])), "one entry for each of 50 pairs"),
     ],

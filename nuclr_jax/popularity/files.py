@@ -60,10 +60,10 @@ def load_zeta(
   """
   path = pathlib.Path(path)
   try:
-    file = np.load(path)
-    zeta = Sides(file["zeta_image"], file["zeta_text"])
-    ids = Sides(file["image_id"], file["text_id"])
-    found, tau = str(file["fingerprint"]), float(file["temperature"])
+    with np.load(path) as file:
+      zeta = Sides(file["zeta_image"], file["zeta_text"])
+      ids = Sides(file["image_id"], file["text_id"])
+      found, tau = str(file["fingerprint"]), float(file["temperature"])
   except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(
       f"warm_start: {path} is not the {NAME} of a run ({error}); write one "

@@ -73,7 +73,8 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
       (strings, one for each pair); or two `.npy` files joined by a comma,
       images first. With `text_id`, `text` may have a row per id instead, then
-      `text_id` points into it; likewise `image`. Rows are scaled to unit norm.
+      `text_id` points into it; likewise `image`. As many rows as pairs are one
+      for each pair. Rows are scaled to unit norm.
     temperature: Greater than 0.
 
   Raises:
@@ -108,6 +109,12 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
           f"{i.min()} to {i.max()}"
         )
       x = x[i]
+    elif _is_other_order(i):
+      raise ValueError(
+        f"{side}_id puts the {len(x)} rows of {side} in another order; are "
+        f"they of pairs or of ids? Of pairs: leave {side}_id out; of ids: give "
+        f"{side}[{side}_id] without it"
+      )
     sides.append(_unit_norm(side, x))
     ids.append(i)
   if len(ids[0]) != len(ids[1]):
@@ -125,6 +132,12 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   )
 
 
+def _is_other_order(ids: np.ndarray) -> bool:
+  """Whether ids are a permutation of 0, 1, ..., but not in order."""
+  order = np.arange(len(ids))
+  return not np.array_equal(ids, order) and np.array_equal(np.sort(ids), order)
+
+
 def _read(paths: str) -> dict[str, np.ndarray]:
   """The arrays of one .npz or of two .npy files."""
   names = paths.split(",")
@@ -136,7 +149,8 @@ def _read(paths: str) -> dict[str, np.ndarray]:
   try:
     if len(names) == 2:
       return dict(zip(("image", "text"), map(np.load, names), strict=True))
-    return dict(np.load(paths))
+    with np.load(paths) as file:
+      return dict(file)
   except (OSError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(f"{paths} cannot be read: {error}") from error
 
