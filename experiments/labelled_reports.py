@@ -25,7 +25,6 @@ class Summary(NamedTuple):
 
   mean: float
   error: float  # standard error of the mean; NaN for a single seed
-  count: int
 
   def __str__(self):
     error = "" if np.isnan(self.error) else f" ± {self.error:.1f}"
@@ -41,7 +40,7 @@ def summarise(values: Iterable[float]) -> Summary:
   """
   x = np.asarray(list(values), float)
   error = x.std(ddof=1) / len(x) ** 0.5 if len(x) > 1 else float("nan")
-  return Summary(float(x.mean()), float(error), len(x))
+  return Summary(float(x.mean()), float(error))
 
 
 def of_settings(
@@ -117,14 +116,15 @@ def log_ticks(axis) -> None:
 
 def status(lines: Lines, measured: Numbers) -> str:
   """What was run, in words."""
+  minutes = measured["trained seconds"] / 60
   return (
-    f"{len(lines)} trainings, {measured['trained seconds'] / 60:.0f} minutes, "
-    f"two at a time; jax {measured['jax']}, {measured['cores']} cores."
+    f"{len(lines)} trainings, {minutes:.0f} process minutes, two at a time; "
+    f"jax {measured['jax']}, {measured['cores']} cores."
   )
 
 
 def parse_arguments(
-  doc: str, known: Iterable[str], at_hand: Sequence[str], arguments=None
+  doc: str, known: Iterable[str], at_hand: Sequence[str]
 ) -> argparse.Namespace:
   """The command line of a study.
 
@@ -132,7 +132,6 @@ def parse_arguments(
     doc: What it does.
     known: Names of data sets.
     at_hand: Those of its README.
-    arguments: By default the process's.
   """
   parser = argparse.ArgumentParser(description=doc.splitlines()[0])
   parser.add_argument(
@@ -147,7 +146,7 @@ def parse_arguments(
   parser.add_argument("--workers", type=int, default=2, help="runs at a time")
   parser.add_argument("--output", type=pathlib.Path, help="folder of results")
   parser.add_argument("--smoke", action="store_true", help="just enough to run")
-  options = parser.parse_args(arguments)
+  options = parser.parse_args()
   if options.seeds < 2 or options.workers < 1:
     parser.error("--seeds must be at least 2 and --workers at least 1")
   return options
@@ -171,7 +170,6 @@ def run_study(
   measure: Callable[..., dict[str, Any]],
   draw: Mapping[str, Callable[..., None]],
   tables: Callable[..., Mapping[str, str]],
-  arguments: Sequence[str] | None = None,
 ) -> pathlib.Path:
   """The command of a study: trains, measures, draws, writes the tables.
 
@@ -184,12 +182,11 @@ def run_study(
     draw: By file, `draw(figure, lines, measured)`; a figure that stays empty
       is not written.
     tables: `tables(lines, measured)`, by mark.
-    arguments: The command line; by default the process's.
 
   Returns:
     The output folder.
   """
-  options = parse_arguments(doc, study.SIZES, study.AT_HAND, arguments)
+  options = parse_arguments(doc, study.SIZES, study.AT_HAND)
   output = output_of(options, home, study.AT_HAND)
   short = dict(seeds=2 if options.smoke else options.seeds, smoke=options.smoke)
   runs = [run for data in options.data for run in study.make(data, **short)]
@@ -213,7 +210,7 @@ def run_study(
       figure.savefig(output / name, dpi=100)
   found, readme = tables(lines, measured), output / "README.md"
   if readme.exists():
-    text = markdown.insert(readme.read_text(), found)
+    text = markdown.insert(readme.read_text(encoding="utf-8"), found)
     records.write_atomically(readme, text)
   else:
     text = "\n\n".join(f"**{name}**\n\n{x}" for name, x in found.items())

@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any, NamedTuple
 
-from nuclr_jax import host
+from nuclr_jax import host, records
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -93,7 +93,7 @@ def execute(run: Run, data_dir: str | None = None) -> dict[str, Any]:
   """Trains and evaluates; returns the line."""
   import jax
 
-  from nuclr_jax import experiment, records, train
+  from nuclr_jax import experiment, train
 
   start, config = time.monotonic(), make_config(run)
   data = load_data(repr(config.data.to_dict()), data_dir)
@@ -132,15 +132,16 @@ def complete(
     RuntimeError: If a run failed, which ends the others; lines of those that
       are done are kept.
   """
-  found = {
-    (*line_key(x), x["config"]): x
-    for x in (json.loads(line) for line in _lines(path))
-  }
+  lines = records.read_history(path.parent, path.name)
+  found = {(*line_key(x), x["config"]): x for x in lines}
   wanted = {run: (*run.key, fingerprint(run, data_dir)) for run in runs}
   left = [run for run, key in wanted.items() if key not in found]
   began, failed = time.monotonic(), []
   if left:
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Without what a crash cut off.
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    records.write_atomically(path, text)
     with (
       tempfile.TemporaryDirectory() as compiled,
       host.worker_pool(workers, compiled=compiled) as pool,
@@ -199,7 +200,3 @@ def plan(
 def say(message: str) -> None:
   """Prints a line of progress with the time."""
   print(time.strftime("%H:%M:%S"), message, flush=True)
-
-
-def _lines(path: pathlib.Path) -> list[str]:
-  return path.read_text().splitlines() if path.exists() else []

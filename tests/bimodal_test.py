@@ -9,6 +9,8 @@ import summary
 import tables
 import training
 
+from nuclr_jax import records
+
 
 def row(recall):
   return {study.CRITERION: recall}
@@ -72,7 +74,7 @@ def table_row(seed, **values):
 
 def test_tables_keep_all_columns(tmp_path):
   path = tmp_path / "x.csv"
-  tables.write(path, [table_row(0, a=1, b=2), table_row(1, a=3, c=4)])
+  records.write_table(path, [table_row(0, a=1, b=2), table_row(1, a=3, c=4)])
   found = [tuple(row[x] for x in "abc") for row in tables.read(path)]
   assert found == [("1", "2", ""), ("3", "", "4")]
 
@@ -83,7 +85,7 @@ def test_tables_keep_all_columns(tmp_path):
 )
 def test_damaged_tables_are_refused(tmp_path, damage):
   path = tmp_path / "x.csv"
-  tables.write(path, [table_row(0, a=1), table_row(1, a=2)])
+  records.write_table(path, [table_row(0, a=1), table_row(1, a=2)])
   path.write_text(damage(path.read_text().rstrip()))
   with pytest.raises(ValueError, match="damaged"):
     tables.read(path)

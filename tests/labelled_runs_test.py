@@ -1,5 +1,6 @@
 """Studies of labelled runs: lines of a file, tables, figures, examples."""
 
+import json
 import math
 import os
 import pathlib
@@ -67,6 +68,19 @@ class TestLines:
     assert len(path.read_text().splitlines()) == 4
     complete(short(0), short(1), short(2), short(0, batch_size=32))
     assert len(done) == 4
+
+  def test_a_line_that_was_cut_off_is_run_again(self, tmp_path, monkeypatch):
+    monkeypatch.setattr(labelled_runs.host, "worker_pool", _InThisProcess)
+    monkeypatch.setattr(
+      labelled_runs, "execute", lambda run, data_dir: _line(run)
+    )
+    path = tmp_path / "lines.jsonl"
+    runs = [short(seed) for seed in range(3)]
+    lines = labelled_runs.complete(runs[:2], path, workers=1)
+    path.write_text(path.read_text()[:-30])
+    assert labelled_runs.complete(runs, path, workers=1)[:2] == lines
+    found = [json.loads(x)["seed"] for x in path.read_text().splitlines()]
+    assert found == [0, 1, 2]
 
   def test_a_failed_run_is_named(self, tmp_path, monkeypatch):
     def execute(run, data_dir):
@@ -201,6 +215,19 @@ def test_tables_and_figures_of_latent_classes():
     draw(figure := Figure(), lines, measured)
     assert len(figure.axes) >= 2
   figures.draw_exact(Figure(), lines, measured)
+
+
+def test_data_sets_with_other_numbers_of_negatives():
+  lines = _invented(
+    run for x in ("digits", "mnist") for run in study.make(x, seeds=2)
+  )
+  lines = [x for x in lines if x["part"] != "mnist/table 2b"]
+  for table in (report.table_2(lines), report.figure_2(lines)):
+    assert len({row.count("|") for row in table.splitlines()}) == 1
+  header, _, *rows = report.figure_2(lines).splitlines()
+  assert header.endswith("| k = 1 | k = 4 | k = 16 | k = 64 | k = 256 |")
+  assert rows[0].startswith("| digits") and rows[0].endswith("| – |")
+  assert rows[-1].startswith("| mnist") and "–" not in rows[-1]
 
 
 def test_tables_and_figures_of_difference_alignment():

@@ -2,6 +2,8 @@
 
 import csv
 import pathlib
+import subprocess
+import sys
 
 import popularity_report
 import popularity_study
@@ -67,3 +69,37 @@ def test_gains_are_paired_by_seed():
     for name, value in zip(("a", "b"), values, strict=True)
   ]
   assert popularity_report.gain(runs, "b", "x", "a") == "20.0 ± 0.0"
+
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from absl import app
+import popularity_report, popularity_study, run
+
+found = {"diagnostics/u_drift/image": 0.5}
+name = lambda variant, seed: {"variant": variant.name, "seed": seed}
+popularity_study.execute = lambda variant, seed, *_, **__: (
+  name(variant, seed) | found
+)
+popularity_report.write = lambda *_: None
+run.experiment.load_data = lambda *_, **__: None
+app.run(run.main)
+"""
+
+
+def test_rows_with_scores_that_earlier_ones_lack(tmp_path):
+  table = tmp_path / "runs.csv"
+  first = popularity_study.VARIANTS[0].name
+  table.write_text(f"variant,seed,old\n{first},0,1\n")
+  subprocess.run(
+    [sys.executable, "-c", RUN, str(HERE), f"--table={table}", "--seeds=1"],
+    check=True,
+  )
+  with table.open(newline="") as file:
+    found = list(csv.DictReader(file))
+  assert len(found) == len(popularity_study.VARIANTS)
+  assert found[0]["old"] == "1" and found[0]["diagnostics/u_drift/image"] == ""
+  assert (
+    found[1]["old"] == "" and found[1]["diagnostics/u_drift/image"] == "0.5"
+  )

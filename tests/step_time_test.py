@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 FOLDER = pathlib.Path(__file__).parents[1] / "experiments" / "step_time"
 
 
@@ -13,6 +15,34 @@ def run(script, **flags):
   command += [f"--{name}={value}" for name, value in flags.items()]
   found = subprocess.run(command, check=True, capture_output=True, text=True)
   return json.loads(found.stdout)
+
+
+@pytest.mark.parametrize(
+  ("script", "flag", "message"),
+  [
+    ("real_towers.py", "forms=nuclr,siglip", "must be of nuclr, clip, torch"),
+    ("real_towers.py", "forms=clip", "nuclr among them"),
+    ("full_step.py", "objectives=nuclr", "clip among them"),
+  ],
+)
+def test_names_are_checked_at_once(script, flag, message):
+  command = [sys.executable, FOLDER / script, f"--{flag}"]
+  found = subprocess.run(command, capture_output=True, text=True)
+  assert found.returncode != 0 and message in found.stderr
+  assert "Traceback" not in found.stderr
+
+
+def test_full_step():
+  found = run(
+    "full_step.py",
+    objectives="clip,nuclr",
+    towers="prototype",
+    batch_size=8,
+    steps=1,
+    rounds=1,
+    num_pairs=100,
+  )
+  assert found["prototype"]["clip"]["ratio_to_clip"] == 1
 
 
 def test_loss_step():

@@ -189,7 +189,7 @@ def main() -> None:
     "ablations": ablation_table(results),
     "estimators": estimator_table(results),
   }
-  text = markdown.insert(README.read_text(), parts)
+  text = markdown.insert(README.read_text(encoding="utf-8"), parts)
   records.write_atomically(README, text)
   print(f"{README}: {parts['status']}")
 

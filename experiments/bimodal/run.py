@@ -21,7 +21,7 @@ import study
 import tables
 import training
 
-from nuclr_jax import host
+from nuclr_jax import host, records
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -142,8 +142,8 @@ def main(options: argparse.Namespace) -> None:
     rows.append(row | {"commit": version})
     kept = [x for x in curves if tables.key_of(x) != run.key]
     curves[:] = kept + [key | point for point in curve]
-    tables.write(tables.CURVES, curves)
-    tables.write(tables.RUNS, rows)
+    records.write_table(tables.CURVES, curves)
+    records.write_table(tables.RUNS, rows)
     shutil.rmtree(training.folder_of(run, options.workdir))
 
   with host.worker_pool(options.workers) as pool:

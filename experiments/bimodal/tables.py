@@ -1,10 +1,7 @@
 """The tables of the study: a row for each run, a row for each of its epochs."""
 
 import csv
-import io
 import pathlib
-
-from nuclr_jax import records
 
 HERE = pathlib.Path(__file__).resolve().parent
 RUNS, CURVES = HERE / "runs.csv", HERE / "curves.csv"
@@ -32,16 +29,6 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
   if not keys:
     raise ValueError(f"{path} is empty: delete it to begin from nothing")
   return rows
-
-
-def write(path: pathlib.Path, rows: list[dict]) -> None:
-  """Writes a table that is never seen half written."""
-  columns = list(dict.fromkeys(key for row in rows for key in row))
-  text = io.StringIO()
-  writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(rows)
-  records.write_atomically(path, text.getvalue())
 
 
 def key_of(row: dict) -> Key:

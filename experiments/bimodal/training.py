@@ -12,6 +12,22 @@ import study
 import tables
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Those of configs/glyphs.py as the study found it; later ones have their
+# defaults, which leave everything as it was.
+KEYS = (
+  "batch_size",
+  "checkpoint_every",
+  "data",
+  "eval_every",
+  "log_every",
+  "max_checkpoints",
+  "model",
+  "num_devices",
+  "num_epochs",
+  "objective",
+  "optimizer",
+  "seed",
+)
 NUM_EXACT = 4096  # pairs whose exact popularity is computed
 
 
@@ -24,11 +40,9 @@ def glyphs():
 def make_config(run: study.Run):
   """The config of a run: configs/glyphs.py with a tower of a minute."""
   config = glyphs()(algorithms.ALGORITHMS[run.algorithm].config)
-  with config.unlocked():  # what configs/glyphs.py gained since the study
-    del config.warm_start, config.refresh
-    del config.num_microbatches, config.shard_params, config.offload_rows
-    del config.keep_best, config.num_workers, config.eval_every_epochs
-    del config.terms
+  with config.unlocked():
+    for key in set(config) - set(KEYS):
+      del config[key]
     if "zeta_queue" in config.objective:
       del config.objective.zeta_queue
       config.objective.zeta_estimator = "unbiased"
@@ -91,7 +105,7 @@ def execute(run: study.Run, data_dir: str | None, workdir: str):
   data = load_data(json.dumps(config.data.to_dict()), data_dir)
   parts = experiment.build(config, data=data)
   steps_per_epoch = round(parts.num_steps / config.num_epochs)
-  parts = parts._replace(config=parts.config | {"eval_every": steps_per_epoch})
+  config.eval_every = steps_per_epoch
   folder = folder_of(run, workdir)
   row = dict(zip(tables.KEY, run.key, strict=True))
   row |= {

@@ -53,7 +53,7 @@ PANELS = (
 
 def published() -> dict[str, dict[str, np.ndarray]]:
   """Columns of each algorithm's epochs."""
-  with PUBLISHED.open(newline="") as file:
+  with PUBLISHED.open(newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
   found = {}
   for name in sorted({row["algorithm"] for row in rows}):

@@ -3,12 +3,14 @@
 Both are timed in turns in one process, since machines are noisy.
 """
 
+import functools
 import time
 from typing import Any
 
 import jax
 import numpy as np
 
+from experiments.step_time import common
 from nuclr_jax import Batch, models, objectives
 from nuclr_jax.optimizer import make_optimizer
 from nuclr_jax.train_state import init_state, make_train_step
@@ -50,16 +52,18 @@ def measure(*, repetitions: int = 15, batches=BATCHES) -> dict[str, Any]:
           make_train_step(model, objective, optimizer, jax.random.key(0))
         )
         steps[key] = (step.lower(state, batch).compile(), state)
-      times = {key: [] for key in steps}
-      for i in range(repetitions + 2):
-        for key, (step, state) in steps.items():
-          began = time.perf_counter()
-          jax.block_until_ready(step(state, batch))
-          if i >= 2:
-            times[key].append(1e3 * (time.perf_counter() - began))
+
+      def time_of(step, state, batch=batch):
+        began = time.perf_counter()
+        jax.block_until_ready(step(state, batch))
+        return 1e3 * (time.perf_counter() - began)
+
+      runs = {key: functools.partial(time_of, *x) for key, x in steps.items()}
+      times = common.take_turns(runs, repetitions + 2)
+      times = {key: found[2:] for key, found in times.items()}
       results.setdefault(name, {})[str(size)] = {
         "host_ms": float(np.median(times["host"])),
         "with_ms": float(np.median(times["with"])),
-        "ratio": float(np.median(np.divide(times["with"], times["host"]))),
+        "ratio": common.ratio(times["with"], times["host"]),
       }
   return {"device": jax.devices()[0].device_kind, "hosts": results}

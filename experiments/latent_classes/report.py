@@ -1,5 +1,7 @@
 """The tables of README.md."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from experiments.labelled_reports import (
@@ -52,17 +54,17 @@ def table_1(lines: Lines) -> str:
 
 def table_2(lines: Lines) -> str:
   """Blocks: CURL and quick thoughts."""
-  rows, sizes = [], []
+  parts = {"table 2": "pairs", "table 2b": "blocks"}
+  rows, sizes = [], _numbers(lines, parts)
   for data in data_of(lines):
-    for part, batch in (("table 2", "pairs"), ("table 2b", "blocks")):
+    for part, batch in parts.items():
       settings = of_settings(lines, f"{data}/{part}")
       if not settings:
         continue
-      sizes = list(dict.fromkeys(x.split()[1] for x in settings))
       for name in ("avg_2", "top_1"):
         for method in ("curl", "quick_thought"):
-          own = [settings[f"{method} {b}"] for b in sizes]
-          cells = [percent(found, f"mu/{name}") for found in own]
+          own = [f"{method} {b}" for b in sizes]
+          cells = _percents(settings, own, f"mu/{name}")
           what = f"μ, {name.replace('_', '-')}"
           rows.append([data, f"as many {batch}", what, method, *cells])
   header = ["data", "batches", "", "", *(f"b = {b}" for b in sizes)]
@@ -71,15 +73,13 @@ def table_2(lines: Lines) -> str:
 
 def figure_2(lines: Lines) -> str:
   """Accuracies over k and the amount of data."""
-  rows, negatives = [], []
+  rows, negatives = [], _numbers(lines, ["figure 2"])
   for data in data_of(lines):
     settings = of_settings(lines, f"{data}/figure 2")
-    negatives = list(dict.fromkeys(x.split()[1] for x in settings))
     for fraction in dict.fromkeys(x.split()[0] for x in settings):
       for name in ("avg_2", "top_1"):
-        cells = [
-          percent(settings[f"{fraction} {k}"], f"mu/{name}") for k in negatives
-        ]
+        own = [f"{fraction} {k}" for k in negatives]
+        cells = _percents(settings, own, f"mu/{name}")
         share = f"{100 * float(fraction):g} %"
         rows.append([data, share, f"μ, {name.replace('_', '-')}", *cells])
   header = ["data", "pictures", "", *(f"k = {k}" for k in negatives)]
@@ -169,3 +169,19 @@ def theorem_1(exact: Numbers) -> str:
   steps = exact["theorem 1"]["steps"]
   header = ["width m", f"loss after {steps} steps, mean", "largest"]
   return markdown.table([*header, "smallest norm", "largest norm"], rows)
+
+
+def _numbers(lines: Lines, parts: Iterable[str]) -> list[str]:
+  """The last words of the settings of parts, of all data sets, in order."""
+  found = {
+    setting.split()[-1]
+    for data in data_of(lines)
+    for part in parts
+    for setting in of_settings(lines, f"{data}/{part}")
+  }
+  return sorted(found, key=int)
+
+
+def _percents(settings, names: Iterable[str], score: str) -> list[str]:
+  """Of settings by their names; a dash for those that a data set lacks."""
+  return [percent(settings[x], score) if x in settings else "–" for x in names]

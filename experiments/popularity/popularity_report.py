@@ -20,7 +20,7 @@ def write(readme: pathlib.Path, rows: Rows) -> None:
     "network": network_table(rows),
     "solver": solver_line(rows),
   }
-  text = markdown.insert(readme.read_text(), parts)
+  text = markdown.insert(readme.read_text(encoding="utf-8"), parts)
   records.write_atomically(readme, text)
   print(f"{readme}: {len(rows)} runs")
 

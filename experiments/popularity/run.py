@@ -14,7 +14,7 @@ from absl import app, flags, logging
 import popularity_report
 import popularity_study
 
-from nuclr_jax import experiment, host
+from nuclr_jax import experiment, host, records
 
 HERE = pathlib.Path(__file__).parent
 WORKDIR = flags.DEFINE_string("workdir", "runs/popularity", "Folder of runs.")
@@ -29,16 +29,8 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
   """Rows of finished runs."""
   if not path.exists():
     return []
-  with path.open(newline="") as file:
+  with path.open(newline="", encoding="utf-8") as file:
     return list(csv.DictReader(file))
-
-
-def write(path: pathlib.Path, rows) -> None:
-  """Writes all rows; columns are those of the first."""
-  with path.open("w", newline="") as file:
-    writer = csv.DictWriter(file, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def main(argv) -> None:
@@ -72,7 +64,7 @@ def main(argv) -> None:
           num_epochs=EPOCHS.value,
         )
       )
-      write(table, rows)
+      records.write_table(table, rows)
       each = (time.monotonic() - began) / (count + 1)
       left = round(each * (len(todo) - count - 1) / 60)
       print(f"{count + 1} of {len(todo)} runs, {left} min left", flush=True)

@@ -61,6 +61,8 @@ OBJECTIVES = {
     num_pairs=n, temperature_learning_rate=1e-3
   ),
 }
+common.one_of("towers", TOWERS)
+common.one_of("objectives", OBJECTIVES, first="clip")
 
 
 def random_batch(key: int) -> Batch:
@@ -76,7 +78,7 @@ def random_batch(key: int) -> Batch:
 
 
 def make_run(tower: dict, objective: objectives.Objective):
-  """Compiles the step and returns a function that times some of them."""
+  """Compiles the step and returns a function that times `STEPS` of them."""
   model = models.small(
     image_shape=(32, 32, 1), vocab_size=1900, length=12, **tower
   )
@@ -86,7 +88,7 @@ def make_run(tower: dict, objective: objectives.Objective):
   state = train_state.init_state(*parts, key)
   batches = [random_batch(i) for i in range(8)]
 
-  def run(steps: int) -> float:
+  def run(steps: int = STEPS.value) -> float:
     nonlocal state
     start = time.perf_counter()
     for i in range(steps):
@@ -102,21 +104,19 @@ def benchmark(argv) -> None:
   """Prints the JSON."""
   del argv
   host.keep_memory()
+  host.show_progress()
   results = {}
   for tower_name in CHOSEN.value:
     runs = {
       name: make_run(TOWERS[tower_name], OBJECTIVES[name](NUM_PAIRS.value))
       for name in ONLY.value or OBJECTIVES
     }
-    times = {name: [] for name in runs}
-    for _ in range(ROUNDS.value):
-      for name, run in runs.items():
-        times[name].append(run(STEPS.value))
+    times = common.take_turns(runs, ROUNDS.value)
     results[tower_name] = {
       name: {
         "ms": float(np.median(ms)),
         "pairs_per_s": BATCH.value / float(np.median(ms)) * 1e3,
-        "ratio_to_clip": float(np.median(np.divide(ms, times["clip"]))),
+        "ratio_to_clip": common.ratio(ms, times["clip"]),
       }
       for name, ms in times.items()
     }

@@ -18,7 +18,6 @@ several bf16 passes, which CPUs do not have.
 """
 
 import functools
-import gc
 import json
 import sys
 import time
@@ -98,11 +97,10 @@ class Torch:
 
   temporary_mib = None
 
-  def __init__(self, batch: int, dim: int):
+  def __init__(self):
     import torch
     import torch_form
 
-    del batch, dim
     self.torch, self.make = torch, torch_form.Nuclr
     self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -131,9 +129,7 @@ class Torch:
 class Products:
   """The products of both passes: similarities twice, two gradients."""
 
-  def __init__(self, batch: int, dim: int, tile: int):
-    del batch, dim
-
+  def __init__(self, tile: int):
     def first(rows, columns, row_sums, column_sums):
       sim = tiles.matmul(rows, columns.T)
       return row_sums + sim.sum(axis=1), column_sums
@@ -205,13 +201,13 @@ def make_forms(batch: int, dim: int) -> dict:
   forms = {
     "tiles": Jax(batch, dim, tile),
     "dense": Jax(batch, dim, batch),
-    "products": Products(batch, dim, tile),
+    "products": Products(tile),
   }
   for name in PRECISIONS.value:
     preset = jax.lax.DotAlgorithmPreset[name]
     forms[f"tiles {name}"] = Jax(batch, dim, tile, preset)
   try:
-    forms["torch"] = Torch(batch, dim)
+    forms["torch"] = Torch()
   except ModuleNotFoundError:
     pass
   return forms
@@ -229,11 +225,13 @@ def compare(batch: int, dim: int) -> dict:
     name: max(1, round(1e3 * SECONDS.value / time_of(form, vectors, 1)))
     for name, form in run.items()
   }
-  times = {name: [] for name in run}
-  for _ in range(ROUNDS.value):
-    for name, form in run.items():
-      times[name].append(time_of(form, vectors, steps[name]))
-      gc.collect()
+  times = common.take_turns(
+    {
+      name: functools.partial(time_of, form, vectors, steps[name])
+      for name, form in run.items()
+    },
+    ROUNDS.value,
+  )
 
   def column(name, form):
     ms = times.get(name)
@@ -241,7 +239,7 @@ def compare(batch: int, dim: int) -> dict:
     if ms:
       found |= {
         "ms": float(np.median(ms)),
-        "ratio_to_tiles": float(np.median(np.divide(ms, times["tiles"]))),
+        "ratio_to_tiles": common.ratio(ms, times["tiles"]),
       }
     return found
 

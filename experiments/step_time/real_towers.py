@@ -18,7 +18,6 @@ maker states for dense products in bfloat16, where it is known.
 """
 
 import functools
-import gc
 import json
 import sys
 import time
@@ -40,10 +39,12 @@ DTYPE = flags.DEFINE_enum(
 STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
-FORMS = flags.DEFINE_list("forms", ["nuclr", "clip", "torch"], "Which.")
+ALL = ("nuclr", "clip", "torch")
+FORMS = flags.DEFINE_list("forms", list(ALL), "Which; nuclr among them.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
+common.one_of("forms", ALL, first="nuclr")
 
 # Dense bfloat16 products, flop/s, as their makers state.
 STATED = {
@@ -168,6 +169,13 @@ def make(name: str):
   return Jax(objectives.clip(temperature=0.01, learn_temperature=False))
 
 
+def time_of(form) -> float:
+  """Seconds of a step."""
+  start = time.perf_counter()
+  form.run(STEPS.value)
+  return (time.perf_counter() - start) / STEPS.value
+
+
 def flops_per_pair() -> float:
   """Of a training step's towers."""
   model, batch = towers(), random_batch(0)
@@ -199,18 +207,15 @@ def benchmark(argv) -> None:
   """Prints the JSON."""
   del argv
   host.keep_memory()
+  host.show_progress()
   forms = {name: make(name) for name in FORMS.value}
   forms = {name: form for name, form in forms.items() if form is not None}
   for form in forms.values():
     form.run(3)
-  seconds = {name: [] for name in forms}
-  for i in range(ROUNDS.value):
-    for name, form in forms.items():
-      start = time.perf_counter()
-      form.run(STEPS.value)
-      seconds[name].append((time.perf_counter() - start) / STEPS.value)
-      print(f"round {i + 1}: {name} {seconds[name][-1]:.3f} s", file=sys.stderr)
-      gc.collect()
+  seconds = common.take_turns(
+    {name: functools.partial(time_of, form) for name, form in forms.items()},
+    ROUNDS.value,
+  )
   flops, products = flops_per_pair(), product_rate()
   kind = jax.devices()[0].device_kind
   stated = next((x for k, x in STATED.items() if kind.startswith(k)), None)
@@ -220,7 +225,7 @@ def benchmark(argv) -> None:
     rows[name] = {
       "ms": 1e3 * float(np.median(found)),
       "pairs_per_s": rate,
-      "time_to_nuclr": float(np.median(np.divide(found, seconds["nuclr"]))),
+      "time_to_nuclr": common.ratio(found, seconds["nuclr"]),
       "of_products": rate * flops / products,
       "mfu": rate * flops / stated if stated else None,
     }

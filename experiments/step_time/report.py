@@ -22,7 +22,7 @@ DIM = 256  # of the plot
 
 def read(name: str) -> dict:
   """One JSON file of this folder."""
-  return json.loads((HERE / f"{name}.json").read_text())
+  return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def cell(value: float | None, digits: int = 1) -> str:
@@ -194,7 +194,7 @@ def main() -> None:
   towers = [(name, full[name]) for name in ("prototype", "glyphs")]
   readme = HERE / "README.md"
   text = markdown.insert(
-    readme.read_text(),
+    readme.read_text(encoding="utf-8"),
     {
       "loss step": loss_table(loss),
       "state": state_table(state),
@@ -209,7 +209,7 @@ def main() -> None:
       ),
     },
   )
-  readme.write_text(text)
+  readme.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

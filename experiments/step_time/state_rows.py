@@ -7,7 +7,6 @@ turns in every round; `ratio_to_first` is the median of the rounds' ratios.
 """
 
 import json
-import sys
 import time
 
 from absl import app, flags
@@ -27,7 +26,7 @@ STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
 
 
 def make_run(num_pairs: int):
-  """Compiles the step; returns a function that times some of them."""
+  """Compiles the step; returns a function that times `STEPS` of them."""
   objective = objectives.nuclr(num_pairs=num_pairs, temperature=0.05)
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(2, BATCH.value, DIM.value)).astype(np.float32)
@@ -39,7 +38,7 @@ def make_run(num_pairs: int):
   step = common.loss_step(objective)
   state, vectors = objective.init()[1], jax.device_put(vectors)
 
-  def run(steps: int) -> float:
+  def run(steps: int = STEPS.value) -> float:
     nonlocal state
     start = time.perf_counter()
     for i in range(steps):
@@ -55,17 +54,14 @@ def benchmark(argv) -> None:
   """Prints the JSON."""
   del argv
   host.keep_memory()
+  host.show_progress()
   sizes = [int(float(n)) for n in NUM_PAIRS.value]
-  runs, times = {n: make_run(n) for n in sizes}, {n: [] for n in sizes}
-  for i in range(ROUNDS.value):
-    for n, run in runs.items():
-      times[n].append(run(STEPS.value))
-    print(f"round {i + 1} of {ROUNDS.value}", file=sys.stderr, flush=True)
+  times = common.take_turns({n: make_run(n) for n in sizes}, ROUNDS.value)
   rows = [
     {
       "num_pairs": n,
       "ms": float(np.median(ms)),
-      "ratio_to_first": float(np.median(np.divide(ms, times[sizes[0]]))),
+      "ratio_to_first": common.ratio(ms, times[sizes[0]]),
     }
     for n, ms in times.items()
   ]

@@ -36,22 +36,20 @@ class Nuclr:
     sim = image @ text.T
     own = torch.diagonal(sim)
     self_pair = torch.eye(len(ids), dtype=torch.bool, device=sim.device)
-    zeta = self.image.zeta[ids], self.text.zeta[ids]
     loss, g_text = self._anchors(
-      self.image, (sim - own[:, None]), zeta, self.text.xi, self_pair, ids
+      self.image, (sim - own[:, None]), self.text, self_pair, ids
     )
     other, g_image = self._anchors(
-      self.text, (sim - own).T, zeta[::-1], self.image.xi, self_pair, ids
+      self.text, (sim - own).T, self.image, self_pair, ids
     )
     (loss + other).backward()
     self._move(self.image, g_image, ids)
     self._move(self.text, g_text, ids)
     return image.grad, text.grad
 
-  def _anchors(self, side, differences, zeta, xi, self_pair, ids):
+  def _anchors(self, side, differences, contrast, self_pair, ids):
     """The surrogate of one side, and the gradient of its contrast's zeta."""
-    batch, (own_zeta, zeta) = len(ids), zeta
-    del own_zeta
+    batch, zeta, xi = len(ids), contrast.zeta[ids], contrast.xi
     logits = (differences - zeta[None, :]) / self.tau
     exps = torch.exp(logits.detach()).masked_fill(self_pair, 0.0)
     phi = (self.n - 1) / (batch - 1) * exps.sum(dim=1)

@@ -82,7 +82,9 @@ def main(settings: toy_risks.Settings, output: pathlib.Path) -> None:
   records.write_json(output / "results.json", results)
   readme = output / "README.md"
   if readme.exists():
-    text = markdown.insert(readme.read_text(), toy_report.tables(results))
+    text = markdown.insert(
+      readme.read_text(encoding="utf-8"), toy_report.tables(results)
+    )
     records.write_atomically(readme, text)
   print(f"{output}: {toy_report.status(results)}")
 

@@ -5,7 +5,6 @@ constant c. GCL has s = 0; the learned one has s = zeta / tau, zeta of mean 0,
 which leaves c open, as eq. (8) does. Rules for c are in `log_constants`.
 """
 
-from collections.abc import Callable
 import functools
 import time
 from typing import NamedTuple
@@ -191,9 +190,7 @@ def measure(pairs: Sides, *, temperature: float) -> dict[str, np.ndarray]:
   return {key: np.asarray(value) for key, value in found.items()}
 
 
-def measure_all(
-  settings: Settings, say: Callable[[str], None] = print
-) -> dict[float, dict[str, np.ndarray]]:
+def measure_all(settings: Settings) -> dict[float, dict[str, np.ndarray]]:
   """Measures every repetition; arrays are [repetitions, sizes, ...].
 
   Data sets of two temperatures have the same anchors and uniform numbers.
@@ -217,7 +214,7 @@ def measure_all(
         (now - first) / repetition * (settings.repetitions - repetition - 1)
       )
       line += f", ETA {left:.0f} s"
-    say(f"{now - began:5.0f} s  {line}")
+    print(f"{now - began:5.0f} s  {line}")
   return {
     tau: jax.tree.map(lambda *x: np.stack(x), *rows)
     for tau, rows in found.items()
