@@ -97,8 +97,9 @@ def make_train_step(
     >>> parts = model, objectives.nuclr(num_pairs=100), optax.adam(1e-3)
     >>> state = init_state(*parts, jax.random.key(0))
     >>> step = jax.jit(make_train_step(*parts, jax.random.key(1)))
-    >>> image, text = np.zeros((4, 8, 8, 1), np.uint8), np.ones((4, 4), int)
-    >>> state, metrics = step(state, Batch(image, text, np.arange(4)))
+    >>> image = jnp.zeros((4, 8, 8, 1), jnp.uint8)
+    >>> batch = Batch(image, jnp.ones((4, 4), int), jnp.arange(4))
+    >>> state, metrics = step(state, batch)
     >>> int(state.step), "train/loss" in metrics
     (1, True)
   """

@@ -8,7 +8,7 @@ import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.data import sources
-from nuclr_jax.evaluate import chunks, driver, ranks, retrieval, zero_shot
+from nuclr_jax.evaluate import chunks, driver, hubs, ranks, retrieval, zero_shot
 from nuclr_jax.models import Model
 from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
@@ -258,13 +258,13 @@ def test_correcting_for_a_hub_finds_what_it_hid():
     pictures[250:], np.arange(50), range(250, 300), np.arange(50)
   )
   plain = driver.retrieval_evaluator(data)(embed)
-  corrected = driver.corrected_retrieval_evaluator(
+  corrected = hubs.corrected_retrieval_evaluator(
     data, source, temperature=0.05, strength=1.0
   )(embed)
   assert set(corrected) == {f"hubs_corrected/{name}" for name in plain}
   name = "image_to_text/recall@1"
   assert corrected[f"hubs_corrected/{name}"] > plain[name] + 0.05
-  off = driver.corrected_retrieval_evaluator(
+  off = hubs.corrected_retrieval_evaluator(
     data, source, temperature=0.05, strength=0.0
   )(embed)
   assert off[f"hubs_corrected/{name}"] == plain[name]

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nuclr_jax.data.sources import Source
-from nuclr_jax.evaluate import driver
+from nuclr_jax.evaluate import driver, hubs
 from nuclr_jax.types import Sizes
 
 
@@ -77,7 +77,7 @@ def correct_hubs(data: Data, *, temperature: float, strength: float) -> Data:
   evaluators = {
     split: [
       *data.evaluators[split],
-      driver.corrected_retrieval_evaluator(
+      hubs.corrected_retrieval_evaluator(
         pairs, data.train, temperature=temperature, strength=strength
       ),
     ]
