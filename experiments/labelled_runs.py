@@ -132,7 +132,7 @@ def complete(
     RuntimeError: If a run failed, which ends the others; lines of those that
       are done are kept.
   """
-  lines = records.read_history(path.parent, path.name)
+  lines = records.read_lines(path)
   found = {(*line_key(x), x["config"]): x for x in lines}
   wanted = {run: (*run.key, fingerprint(run, data_dir)) for run in runs}
   left = [run for run, key in wanted.items() if key not in found]

@@ -93,8 +93,12 @@ def open_recorder(
 def read_history(
   workdir: pathlib.Path, name: str = HISTORY
 ) -> list[dict[str, float]]:
-  """All rows of a file of lines; a last one cut by a crash is left out."""
-  path = workdir / name
+  """All rows of `HISTORY` or `TIMES`; see `read_lines`."""
+  return read_lines(workdir / name)
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+  """JSON of each line of a file; a last one cut by a crash is left out."""
   rows = []
   text = path.read_text(encoding="utf-8") if path.exists() else ""
   for line in text.splitlines():
