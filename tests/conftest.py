@@ -55,6 +55,16 @@ def forget():
   gc.collect()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_diagnostics():
+  """Runs are diagnosed with few pairs: 4,096 take seconds each time."""
+  from nuclr_jax import diagnostics
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(diagnostics, "SAMPLE", 512)
+    yield
+
+
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory):
   """A folder that the examples in docstrings share."""

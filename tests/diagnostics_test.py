@@ -1,5 +1,6 @@
 """Diagnostics of a training against loops; what they warn of; the pace."""
 
+import functools
 import logging
 import re
 
@@ -44,9 +45,13 @@ def some(num_batches=3):
 
 
 def measure(pairs, state, temperature=TAU, sizes=SIZES):
-  found = diagnostics.measure(
-    pairs, state, sizes=sizes, batch_size=BATCH, temperature=temperature
+  run = functools.partial(
+    diagnostics.measure,
+    sizes=sizes,
+    batch_size=BATCH,
+    temperature=temperature,
   )
+  found = jax.jit(run)(pairs, state)
   return {name: float(x) for name, x in found.items()}
 
 
@@ -55,7 +60,7 @@ def loops(pairs, state):
   rows, found = range(len(pairs.pair_id)), {}
   scale = (N - 1) / (len(rows) - 1)
   vectors = {"image": np.asarray(pairs.image), "text": np.asarray(pairs.text)}
-  ids = {"image": pairs.ids.image, "text": pairs.ids.text}
+  ids = dict(zip(Sides._fields, map(np.asarray, pairs.ids), strict=True))
   negative = lambda i, j: all(ids[s][i] != ids[s][j] for s in ids)
   found["alignment"] = np.mean(
     [vectors["image"][i] @ vectors["text"][i] for i in rows]
