@@ -20,6 +20,7 @@ import tiny_config
 from nuclr_jax import (
   checkpoint,
   experiment,
+  host,
   objectives,
   optimizer,
   records,
@@ -34,6 +35,13 @@ from nuclr_jax import (
 def build(tiny, data_dir):
   """Makes the parts of a tiny run; its data is read once."""
   data = experiment.load_data(tiny().data, data_dir=data_dir)
+  return functools.partial(experiment.build, data=data)
+
+
+@pytest.fixture(scope="module")
+def build_plain(build):
+  """Likewise, without scores."""
+  data = build.keywords["data"]._replace(evaluators={"test": []})
   return functools.partial(experiment.build, data=data)
 
 
@@ -189,12 +197,12 @@ def bytes_on_a_device(state):
 
 
 def test_restores_on_another_number_of_devices(
-  tiny, build, tmp_path, monkeypatch
+  tiny, build_plain, tmp_path, monkeypatch
 ):
   """8 devices, then 1, then 4, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
   workdir, config = tmp_path / "moved", settings.complete(tiny(log_every=1))
-  parts = build(config)
+  parts = build_plain(config)
   straight = train.fit(config, tmp_path / "straight", parts=parts)
   for num_devices, last, split in ((8, 7, True), (1, 14, True), (4, 20, False)):
     here = config | dict(
@@ -225,24 +233,22 @@ def test_restores_on_another_number_of_devices(
   np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
-def test_evaluating_leaves_a_run_in_progress_alone(
-  tiny, data_dir, build, tmp_path
-):
+def test_evaluating_leaves_a_run_in_progress_alone(tiny, build_plain, tmp_path):
   config = tiny(num_epochs=0.003)
   with pytest.raises(ValueError, match="no complete checkpoint"):
     records.write_config(tmp_path, settings.complete(config))
-    train.load(tmp_path, data_dir=data_dir)
-  train.fit(config, tmp_path, parts=build(config))
+    train.load(tmp_path, parts=build_plain(config))
+  train.fit(config, tmp_path, parts=build_plain(config))
   folder = tmp_path / "checkpoints"
   (folder / "90.orbax-checkpoint-tmp").mkdir()
   (folder / "99").mkdir()
   before = sorted(folder.iterdir())
-  train.load(tmp_path, data_dir=data_dir)
+  train.load(tmp_path, parts=build_plain(config))
   assert sorted(folder.iterdir()) == before
   # The run itself puts aside what a dead one left, however often.
   (folder / "99.incomplete").mkdir()
   (folder / "99.incomplete" / "file").touch()
-  train.fit(config, tmp_path, parts=build(config))
+  train.fit(config, tmp_path, parts=build_plain(config))
   assert (folder / "99.incomplete2").exists()
   assert checkpoint.steps(tmp_path) == [2]
 
@@ -308,11 +314,10 @@ def test_killed_and_started_again_gives_equal_bits(data_dir, build, tmp_path):
   assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(sent, data_dir, tmp_path):
+def test_a_signal_saves_and_says_how_to_go_on(data_dir, tmp_path):
   process = launch(ARGS, tmp_path, data_dir)
   wait_for_step(tmp_path, 3, process)
-  process.send_signal(sent)
+  process.send_signal(signal.SIGTERM)
   _, err = process.communicate()
   assert process.returncode == 130, err  # a script must not take it for done
   assert "the same command goes on" in err
@@ -321,9 +326,26 @@ def test_a_signal_saves_and_says_how_to_go_on(sent, data_dir, tmp_path):
   assert not (tmp_path / "metrics.json").exists()
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tiny, build, tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_acts_as_without_a_run(sent):
+  came = []
+  before = signal.signal(sent, lambda *_: came.append("before"))
+  try:
+    with host.stop_on_signal() as received:
+      assert not received()
+      os.kill(os.getpid(), sent)
+      assert received() and not came
+      os.kill(os.getpid(), sent)
+      assert came == ["before"]
+    os.kill(os.getpid(), sent)
+    assert came == ["before"] * 2
+  finally:
+    signal.signal(sent, before)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
   config = settings.complete(tiny())
-  parts = build(config)
+  parts = build_plain(config)
 
   def apply(params, state, pairs):
     loss, (state, metrics) = parts.objective.apply(params, state, pairs)
@@ -337,41 +359,41 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build, tmp_path):
   assert message.find("checkpoints/5") > 0  # the last good one
 
 
-def test_ids_outside_the_state_stop_the_run(tiny, build, tmp_path):
+def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):
   """On the device, too: rows past the end read NaN."""
   config = settings.complete(tiny())
-  parts = build(config)
+  parts = build_plain(config)
   small = objectives.nuclr(num_pairs=1000, temperature=0.1)
   with pytest.raises(FloatingPointError, match="outside the range"):
     train.fit(config, tmp_path, parts=parts._replace(objective=small))
 
 
 class TestRefusals:
-  def test_workdir_of_another_config(self, tiny, build, tmp_path):
+  def test_workdir_of_another_config(self, tiny, build_plain, tmp_path):
     config = tiny(num_epochs=0.002)
-    train.fit(config, tmp_path, parts=build(config))
+    train.fit(config, tmp_path, parts=build_plain(config))
     config.objective.temperature = 0.5
     with pytest.raises(ValueError, match="objective.temperature is 0.07 there"):
-      train.fit(config, tmp_path, parts=build(config))
+      train.fit(config, tmp_path, parts=build_plain(config))
 
-  def test_checkpoint_of_other_data(self, tiny, build, tmp_path):
+  def test_checkpoint_of_other_data(self, tiny, build_plain, tmp_path):
     config = settings.complete(tiny(num_epochs=0.002))
-    parts = build(config)
+    parts = build_plain(config)
     train.fit(config, tmp_path, parts=parts)
     source = parts.data.train._replace(fingerprint="other", keys=None)
     other = parts._replace(data=parts.data._replace(train=source))
     with pytest.raises(ValueError, match="was made with data"):
       train.fit(config, tmp_path, parts=other)
 
-  def test_damaged_checkpoint(self, tiny, data_dir, build, tmp_path):
+  def test_damaged_checkpoint(self, tiny, build_plain, tmp_path):
     config = tiny(num_epochs=0.002)
-    train.fit(config, tmp_path, parts=build(config))
+    train.fit(config, tmp_path, parts=build_plain(config))
     (step,) = (tmp_path / "checkpoints").iterdir()
     for path in (step / "state").rglob("*"):
       if path.is_file():
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="cannot be read") as error:
-      train.load(tmp_path, data_dir=data_dir)
+      train.load(tmp_path, parts=build_plain(config))
     assert str(step) in str(error.value)
 
   @pytest.mark.parametrize(
@@ -393,10 +415,10 @@ class TestRefusals:
       ),
     ],
   )
-  def test_numbers(self, tiny, build, tmp_path, overrides, message):
+  def test_numbers(self, tiny, build_plain, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
       config = tiny(**overrides)
-      train.fit(config, tmp_path / "new", parts=build(config))
+      train.fit(config, tmp_path / "new", parts=build_plain(config))
     assert not (tmp_path / "new").exists()
 
   @pytest.mark.parametrize(
@@ -439,10 +461,12 @@ class TestOptimizer:
     assert not np.any(updates["model"]["image"]["bias"])
     assert not np.any(updates["objective"]["log_scale"])
 
-  def test_frozen_tower_rests_the_other_learns(self, tiny, build, tmp_path):
+  def test_frozen_tower_rests_the_other_learns(
+    self, tiny, build_plain, tmp_path
+  ):
     freeze = ("model/image/.*",)  # all of it, so batch statistics rest, too
     config = tiny(num_epochs=0.005, **{"optimizer.freeze": freeze})
-    parts = build(config)
+    parts = build_plain(config)
     result = train.fit(config, tmp_path, parts=parts)
     key = jax.random.fold_in(jax.random.key(0), 0)
     first, first_state = parts.model.init(key)
