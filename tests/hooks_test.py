@@ -97,7 +97,13 @@ def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build):
 def test_a_stopped_run_with_refreshes_goes_on_bit_for_bit(
   tiny, build, tmp_path
 ):
-  config = tiny(**{"refresh.every_epochs": EVERY, "refresh.max_pairs": 500})
+  config = tiny(
+    **{
+      "refresh.every_epochs": EVERY,
+      "refresh.max_pairs": 500,
+      "model.dropout": 0.1,
+    }
+  )
   parts = build(config)
   straight = train.fit(config, tmp_path / "straight", parts=parts)
 

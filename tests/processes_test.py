@@ -76,6 +76,12 @@ class Run:
 
 
 @pytest.fixture(scope="module")
+def data(tiny, data_dir):
+  """What the runs train on, for this process."""
+  return experiment.load_data(tiny().data, data_dir=data_dir)
+
+
+@pytest.fixture(scope="module")
 def straight(tmp_path_factory, data_dir):
   """The workdir of a run that nothing interrupted."""
   workdir = tmp_path_factory.mktemp("processes") / "straight"
@@ -90,9 +96,9 @@ def losses(workdir):
   return [row["train/loss"] for row in rows]
 
 
-def test_two_processes_equal_one(straight, data_dir, tmp_path):
+def test_two_processes_equal_one(straight, data, tmp_path):
   config = records.read_config(straight) | {"num_devices": 4}
-  parts = experiment.build(config, data_dir=data_dir)
+  parts = experiment.build(config, data=data)
   alone = train.fit(config, tmp_path, parts=parts)
   np.testing.assert_allclose(losses(straight), losses(tmp_path), rtol=1e-5)
   found = json.loads((straight / "metrics.json").read_text())
@@ -103,7 +109,9 @@ def test_two_processes_equal_one(straight, data_dir, tmp_path):
   assert "step" not in second.read_text()  # one process talks
 
 
-def test_one_preempted_process_stops_all_and_all_go_on(straight, data_dir):
+def test_one_preempted_process_stops_all_and_all_go_on(
+  straight, data, data_dir
+):
   workdir = straight.with_name("halves")
   run = Run(workdir, data_dir)
   while (
@@ -119,11 +127,12 @@ def test_one_preempted_process_stops_all_and_all_go_on(straight, data_dir):
   assert run.wait() == [0, 0], run.messages()
   assert "continuing from the checkpoint of step" in run.messages()
   assert losses(workdir) == losses(straight)
-  states = [train.load(x, data_dir=data_dir)[2] for x in (workdir, straight)]
+  parts = experiment.build(records.read_config(straight), data=data)
+  states = [train.load(x, parts=parts)[2] for x in (workdir, straight)]
   jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, states))
   # The same checkpoint goes on in one process, here with four devices.
   config = records.read_config(elsewhere) | {"num_devices": 4}
-  parts = experiment.build(config, data_dir=data_dir)
+  parts = experiment.build(config, data=data)
   assert train.fit(config, elsewhere, parts=parts).finished
   np.testing.assert_allclose(losses(elsewhere), losses(straight), rtol=1e-5)
 

@@ -1,6 +1,7 @@
 """A config that is done in seconds: small pictures, small towers."""
 
 BATCH, NUM_PAIRS = 64, 43_000
+NUM_DIGITS = 1_197
 TOWERS = {
   "data.size": 16,
   "model.dim": 16,
@@ -20,6 +21,23 @@ def changes(num_steps, **more):
     "eval_every": 0,
   }
   return TOWERS | steps | more
+
+
+def of_digits(num_steps, **more):
+  """What to change in `configs/labelled.py:nuclr,digits`, which starts soon."""
+  steps = {
+    "data.size": 8,
+    "data.scores": ("recall",),
+    "data.validation_scores": (),
+    "model.encoder.stages": ((8, 1, 4),),
+    "num_epochs": num_steps / (NUM_DIGITS // BATCH),
+    "batch_size": BATCH,
+    "optimizer.learning_rate.warmup_epochs": 0.0,
+    "log_every": 1,
+    "eval_every_epochs": 0.0,
+    "checkpoint_every": 0,
+  }
+  return steps | more
 
 
 def as_flags(changes):

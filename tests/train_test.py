@@ -45,11 +45,6 @@ def build_plain(build):
   return functools.partial(experiment.build, data=data)
 
 
-def final_state(workdir, build):
-  parts = build(records.read_config(workdir))
-  return jax.device_get(train.load(workdir, parts=parts)[2])
-
-
 def test_a_run_leaves_everything_in_its_workdir(
   tiny, data_dir, build, tmp_path
 ):
@@ -253,11 +248,13 @@ def test_evaluating_leaves_a_run_in_progress_alone(tiny, build_plain, tmp_path):
   assert checkpoint.steps(tmp_path) == [2]
 
 
-def launch(config_args, workdir, data_dir, **kwargs):
+def launch(workdir):
   """Starts the launcher in a process of its own."""
   command = [sys.executable, "-m", "nuclr_jax.main", "train"]
-  command += ["--config=configs/glyphs.py:smoke", f"--workdir={workdir}"]
-  command += [f"--data_dir={data_dir}", *config_args]
+  command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
+  command += tiny_config.as_flags(
+    tiny_config.of_digits(200, checkpoint_every=10, num_devices=1)
+  )
   environment = os.environ | {"NPROC": "2"}
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
   return subprocess.Popen(
@@ -267,16 +264,7 @@ def launch(config_args, workdir, data_dir, **kwargs):
     stderr=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
-    **kwargs,
   )
-
-
-ARGS = tiny_config.as_flags(
-  tiny_config.changes(
-    100,
-    **{"checkpoint_every": 7, "data.scale": 0.1, "model.dropout": 0.1},
-  )
-)
 
 
 def wait_for_step(workdir, step, process):
@@ -290,32 +278,31 @@ def wait_for_step(workdir, step, process):
   raise AssertionError(f"no step {step} in two minutes")
 
 
-def test_killed_and_started_again_gives_equal_bits(data_dir, build, tmp_path):
+def test_killed_and_started_again_gives_equal_bits(tmp_path):
   straight, killed = tmp_path / "straight", tmp_path / "killed"
-  process = launch(ARGS, straight, data_dir)
+  process = launch(straight)
   assert process.wait() == 0, process.communicate()
-  process = launch(ARGS, killed, data_dir)
+  process = launch(killed)
   random = np.random.default_rng(time.time_ns()).integers(15, 60)
   wait_for_step(killed, int(random), process)
   process.send_signal(signal.SIGKILL)
   process.wait()
   # A checkpoint half written when the process died.
   (killed / "checkpoints" / "999").mkdir()
-  process = launch(ARGS, killed, data_dir)
+  process = launch(killed)
   out, err = process.communicate()
   assert process.returncode == 0, err
   assert "continuing from the checkpoint of step" in err
-  chex.assert_trees_all_equal(
-    final_state(straight, build), final_state(killed, build)
-  )
+  states = [jax.device_get(train.load(x)[2]) for x in (straight, killed)]
+  chex.assert_trees_all_equal(*states)
   files = [(x / "metrics.json").read_text() for x in (straight, killed)]
   assert files[0] == files[1]
   rows = [records.read_history(x) for x in (straight, killed)]
   assert rows[0] == rows[1]
 
 
-def test_a_signal_saves_and_says_how_to_go_on(data_dir, tmp_path):
-  process = launch(ARGS, tmp_path, data_dir)
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
+  process = launch(tmp_path)
   wait_for_step(tmp_path, 3, process)
   process.send_signal(signal.SIGTERM)
   _, err = process.communicate()
