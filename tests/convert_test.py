@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 
 from array_record.python import array_record_module
 import numpy as np
@@ -96,14 +94,3 @@ def test_damage_and_other_formats(old, tmp_path):
     convert.convert(folder, tmp_path / "newer")
   with pytest.raises(ValueError, match="dataset_info.json is missing"):
     convert.convert(tmp_path)
-
-
-def test_without_tensorflow(old, tmp_path):
-  code = (
-    "import sys\n"
-    "sys.modules['tensorflow'] = None\n"
-    "from nuclr_jax.data import convert\n"
-    f"convert.convert({str(old)!r}, {str(tmp_path / 'new')!r})\n"
-  )
-  subprocess.run([sys.executable, "-c", code], check=True)
-  assert (tmp_path / "new" / "toy" / "2.1.0" / prepared.INFO).exists()

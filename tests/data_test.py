@@ -2,8 +2,6 @@
 
 import pathlib
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -78,15 +76,6 @@ class TestGlyphs:
     before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
     assert glyphs.prepare(data_dir, size=16) == folder
     assert before == {p: p.stat().st_mtime_ns for p in folder.iterdir()}
-
-  def test_tensorflow_is_not_imported(self, data_dir):
-    code = (
-      "import sys; from nuclr_jax.data import glyphs, sources, pipeline\n"
-      f"folder = glyphs.prepare({str(data_dir)!r}, size=16)\n"
-      "sources.read_records(folder, 'validation')\n"
-      "assert 'tensorflow' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
   def test_size_too_small(self, tmp_path):
     with pytest.raises(ValueError, match="at least 8 pixels"):
@@ -176,13 +165,6 @@ class TestTokenizer:
     assert np.count_nonzero(ids, axis=1).tolist() == [3, 5, 1]
     assert ids[2, 0] == 1  # unknown
     assert ids.max() < words.vocab_size
-
-  def test_survives_saving(self):
-    words = tokenizer.build(self.CAPTIONS, length=8)
-    again = tokenizer.Tokenizer(words.text, words.length)
-    np.testing.assert_array_equal(
-      words.encode(self.CAPTIONS), again.encode(self.CAPTIONS)
-    )
 
   def test_no_captions(self):
     with pytest.raises(ValueError, match="needs captions"):

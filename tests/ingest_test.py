@@ -153,7 +153,6 @@ import sys
 from nuclr_jax import ingest
 if __name__ == "__main__":
   folder = ingest.ingest(sys.argv[1], "mine", data_dir=sys.argv[2], workers=2)
-  assert "tensorflow" not in sys.modules
 """
 
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import pathlib
-import sys
 
 from make_photos import (
   CAPTIONS,
@@ -179,7 +178,6 @@ def test_every_format_gives_the_same_records(tmp_path, monkeypatch, make):
     "train rejected": 0,
   }
   assert not (folder.parent / "incomplete").exists()
-  assert "tensorflow" not in sys.modules
 
 
 def test_images_of_coco_without_annotation_are_listed(tmp_path):

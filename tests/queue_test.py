@@ -93,7 +93,6 @@ def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
     num_images=sizes[0],
     num_texts=sizes[1],
   )
-  apply = jax.jit(objective.apply)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in range(0, 200 * N, B):  # in turn: the queue holds all pairs
     ids = (start + np.arange(B)) % N
@@ -161,7 +160,6 @@ def test_eight_devices_give_the_same():
 def test_extreme_similarities_stay_finite():
   """Where the weights of an anchor underflow in float32."""
   objective = nuclr(temperature=0.001, zeta_learning_rate=1.0)
-  apply = jax.jit(objective.apply)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in range(0, 3 * N, B):
     ids = (start + np.arange(B)) % N

@@ -17,7 +17,6 @@ from nuclr_jax import (
 from nuclr_jax.data import keys, sources
 from nuclr_jax.objectives.queues import Queue
 
-pytestmark = pytest.mark.xdist_group("restore")  # they share a run
 OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 
 

@@ -57,6 +57,18 @@ def test_no_file_is_too_long(path):
   assert len(path.read_text().splitlines()) <= 300
 
 
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.name)
+def test_no_file_imports_tensorflow(path):
+  """The formats of its data sets are read without it."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    names = []
+    if isinstance(node, ast.ImportFrom):
+      names = [node.module or ""]
+    elif isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+    assert "tensorflow" not in {name.split(".")[0] for name in names}
+
+
 def test_train_names_no_objective():
   text = (PACKAGE / "train.py").read_text()
   assert not any(name in text for name in ("nuclr(", "sogclr", "clip("))

@@ -186,12 +186,6 @@ class TestFiles:
       found = tokenizer.pretrained(source, length=12)
       np.testing.assert_array_equal(found.encode(self.CAPTIONS), expected)
 
-  def test_survives_saving(self, words):
-    again = tokenizer.Tokenizer(words.text, words.length)
-    np.testing.assert_array_equal(
-      words.encode(self.CAPTIONS), again.encode(self.CAPTIONS)
-    )
-
   def test_line_ends_in_a_vocabulary(self, tmp_path):
     r"""Line i is token i, whatever `splitlines` takes for a line's end."""
     tokens = ["[PAD]", "\u2028", "[UNK]", "\x85", "[CLS]", "[SEP]", "dog"]
