@@ -37,6 +37,7 @@ def short(seed=0, **changes):
   common = {
     "data.size": 8,
     "data.scores": ("recall",),
+    "data.validation_scores": ("recall",),
     "model.encoder.stages": ((8, 1, 4),),
     "num_epochs": 0.2,
     "eval_every_epochs": 0.0,
