@@ -33,7 +33,7 @@ import tiny_config
 from nuclr_jax import Pairs
 
 # Files of minutes, the longest first.
-LONG = "train processes cc3m objectives main hooks step_time".split()
+LONG = "train notebooks processes cc3m objectives main hooks step_time".split()
 
 
 def pytest_collection_modifyitems(items):
@@ -118,16 +118,10 @@ def x64():
 @pytest.fixture(scope="session")
 def tiny():
   """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs."""
-  import importlib.util
-  import pathlib
-
-  path = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
-  spec = importlib.util.spec_from_file_location("glyphs_config", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
+  from nuclr_jax import settings
 
   def make(arg="smoke", **overrides):
-    config = module.get_config(arg)
+    config = settings.load(f"glyphs:{arg}")
     config.update_from_flattened_dict(
       tiny_config.changes(20, log_every=5, checkpoint_every=5, num_devices=1)
     )
@@ -139,12 +133,12 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def few_pairs(data_dir):
-  """The first 6,400 glyphs as a data set, without evaluations."""
+  """The first 1,600 glyphs as a data set, without evaluations."""
   from nuclr_jax import experiment
 
   spec = dict(name="glyphs", size=16, shift=1.0)
   data = experiment.load_data(spec, data_dir=data_dir)
-  sizes = data.train.sizes._replace(num_pairs=6_400, num_images=6_400)
+  sizes = data.train.sizes._replace(num_pairs=1_600, num_images=1_600)
   return data._replace(
     train=data.train._replace(sizes=sizes, keys=None), evaluators={"test": []}
   )

@@ -1,5 +1,6 @@
 """Encoders that see a batch in pieces."""
 
+import functools
 import re
 
 from flax import nnx
@@ -15,7 +16,6 @@ from nuclr_jax import (
   objectives,
   settings,
   sharding,
-  train,
   train_state,
 )
 
@@ -166,15 +166,15 @@ def test_evaluation_is_not_cut():
   assert pairs.image.shape == (7, 8)
 
 
-def test_the_config_key(tiny, few_pairs, tmp_path):
-  config = tiny(num_microbatches=4, num_epochs=0.02)
-  parts = experiment.build(config, data=few_pairs)
-  assert train.fit(config, tmp_path, parts=parts).finished
-  image = np.zeros((6, *few_pairs.image_shape), np.uint8)
-  inputs = Batch(image, np.ones((6, 12), np.int32), np.arange(6))
-  params, state = parts.model.init(jax.random.key(0))
+def test_the_config_key(tiny, few_pairs):
+  parts = experiment.build(tiny(num_microbatches=4), data=few_pairs)
+  key = jax.random.key(0)
+  variables = jax.eval_shape(parts.model.init, key)
+  step = functools.partial(parts.model.apply, key=key, train=True)
+  pairs, _ = jax.eval_shape(step, *variables, few_pairs.train.fetch([0] * 8))
+  assert pairs.image.shape[0] == 8
   with pytest.raises(ValueError, match="must divide the 6 rows"):
-    parts.model.apply(params, state, inputs, key=jax.random.key(0), train=True)
+    jax.eval_shape(step, *variables, few_pairs.train.fetch([0] * 6))
 
 
 @pytest.mark.parametrize("count", [0, -1, True])
