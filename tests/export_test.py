@@ -3,6 +3,7 @@
 import json
 
 import jax
+from make_weights import numbers
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
@@ -49,8 +50,7 @@ def make(spec, **more):
 
 def first(model, seed):
   """Parameters and statistics, none of them 0 or 1."""
-  tree = jax.jit(model.init)(jax.random.key(seed))
-  leaves, structure = jax.tree.flatten(tree)
+  leaves, structure = jax.tree.flatten(numbers(model.init, seed))
   rng = np.random.default_rng(seed)
   moved = [x + 0.1 * np.abs(rng.normal(size=x.shape)) for x in leaves]
   return jax.tree.unflatten(structure, [np.float32(x) for x in moved])
