@@ -139,7 +139,7 @@ def exact_solution(sim, tau):
 @pytest.mark.parametrize("estimator", ["unbiased", "paper", "official"])
 def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
   """Each estimator has the mean that the theory says, given j in the batch."""
-  n, batch, tau, num_batches = 2000, 50, 0.2, 4000
+  n, batch, tau, num_batches = 2000, 50, 0.2, 2000
   image = make_pairs.unit_rows(1, n, 8)
   text = make_pairs.unit_rows(2, n, 8) * 0.7 + image * 0.5
   text /= np.linalg.norm(text, axis=1, keepdims=True)

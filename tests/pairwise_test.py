@@ -182,13 +182,13 @@ def everything(pairs, temperature, tile):
 
 @pytest.mark.parametrize("dtype, rtol", [("float32", 1e-6), ("float64", 1e-12)])
 def test_tiles_and_devices_change_nothing(dtype, rtol):
-  """24 rows: 5 divides neither them nor the 3, 12 or 24 of a device."""
+  """24 rows: 5 divides neither them nor the 3 or 24 of a device."""
   with jax.enable_x64(dtype == "float64"):
     pairs = make_pairs.make_pairs(0, batch=24, num_texts=40, dtype=dtype)
     temperature = Sides(*(0.1 + x[:, 0] ** 2 for x in pairs[:2]))
     expected = everything(pairs, temperature, 24)
     scale = jax.tree.map(lambda x: rtol * jnp.max(jnp.abs(x)), expected)
-    for count in (1, 2, 8):
+    for count in (1, 8):
       with jax.set_mesh(sharding.make_mesh(count)):
         step = jax.jit(everything, static_argnums=2)
         found = step(pairs, temperature, 5)

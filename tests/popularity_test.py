@@ -1,5 +1,6 @@
 """Exact popularities: against loops in float64, other solvers, eq. (9)."""
 
+import functools
 import logging
 import subprocess
 import sys
@@ -332,37 +333,49 @@ def test_no_matrix_of_all_pairs_is_in_memory():
   assert float(out.stdout) < 12_000**2  # bytes; the matrix has four times that
 
 
-class TestSample:
-  """A solved sample, extended to all pairs."""
+@pytest.fixture(scope="module")
+def sample():
+  """Images, texts and the ids of the texts."""
+  unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
+  crowd = np.eye(8)[0]  # some directions are more popular than others
+  image = unit(make_pairs.unit_rows(0, 3000, 8) + 0.5 * crowd)
+  ids = np.arange(3000) % 700
+  noise = make_pairs.unit_rows(1, 700, 8)
+  return image, unit(image[:700] + 0.5 * noise - 0.3 * crowd)[ids], ids
 
-  def setup_method(self):
-    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)
-    crowd = np.eye(8)[0]  # some directions are more popular than others
-    self.image = unit(make_pairs.unit_rows(0, 3000, 8) + 0.5 * crowd)
-    self.ids = np.arange(3000) % 700
-    noise = make_pairs.unit_rows(1, 700, 8)
-    self.text = unit(self.image[:700] + 0.5 * noise - 0.3 * crowd)[self.ids]
 
-  def solve(self, max_pairs, key=0):
+@pytest.fixture(scope="module")
+def solve_some(sample):
+  """Solves a sample; `solve_some.__wrapped__` does so again."""
+  image, text, ids = sample
+
+  @functools.cache
+  def solve(max_pairs, key=0):
     return popularity.solve_sampled(
-      self.image,
-      self.text,
+      image,
+      text,
       temperature=TAU,
-      text_id=self.ids,
+      text_id=ids,
       max_pairs=max_pairs,
       key=jax.random.key(key),
       tolerance=1e-4,
     )
 
-  def test_everyone_is_the_exact_solution(self):
-    exact = popularity.solve(
-      self.image, self.text, temperature=TAU, text_id=self.ids, tolerance=1e-4
-    )
-    everyone = self.solve(3000)
-    np.testing.assert_array_equal(everyone.zeta.text, exact.zeta.text)
+  return solve
 
-  def test_all_but_a_few_is_close_and_less_is_further(self):
-    exact = self.solve(3000)
+
+class TestSample:
+  """A solved sample, extended to all pairs."""
+
+  def test_everyone_is_the_exact_solution(self, sample, solve_some):
+    image, text, ids = sample
+    exact = popularity.solve(
+      image, text, temperature=TAU, text_id=ids, tolerance=1e-4
+    )
+    np.testing.assert_array_equal(solve_some(3000).zeta.text, exact.zeta.text)
+
+  def test_all_but_a_few_is_close_and_less_is_further(self, solve_some):
+    exact = solve_some(3000)
 
     def error(found, of):
       differences = each(np.subtract, of(found), of(exact))
@@ -370,24 +383,28 @@ class TestSample:
 
     zeta, log_u = (lambda x: x.zeta), (lambda x: x.log_u)
     for of in (zeta, log_u):
-      assert max(error(self.solve(2990), of)) < 0.1
-      assert max(error(self.solve(1500), of)) < 0.3
-      assert max(error(self.solve(1500), of)) < min(error(self.solve(200), of))
+      assert max(error(solve_some(2990), of)) < 0.1
+      assert max(error(solve_some(1500), of)) < 0.3
+      assert max(error(solve_some(1500), of)) < min(error(solve_some(200), of))
 
-  def test_it_is_right_on_average(self):
+  def test_it_is_right_on_average(self, solve_some):
     """Over samples, log u of the extension is not too low or too high."""
-    exact = self.solve(3000)
+    exact = solve_some(3000)
     bias = [
-      np.mean(self.solve(1000, key).log_u.image - exact.log_u.image)
+      np.mean(solve_some(1000, key).log_u.image - exact.log_u.image)
       for key in range(8)
     ]
     assert abs(np.mean(bias)) < 0.03
 
-  def test_the_key_decides(self):
-    first, again, other = self.solve(500), self.solve(500), self.solve(500, 1)
+  def test_the_key_decides(self, solve_some):
+    first, again, other = (
+      solve_some(500),
+      solve_some.__wrapped__(500),
+      solve_some(500, 1),
+    )
     np.testing.assert_array_equal(first.zeta.image, again.zeta.image)
     assert np.abs(first.zeta.image - other.zeta.image).max() > 0
 
-  def test_samples_of_one_are_refused(self):
+  def test_samples_of_one_are_refused(self, solve_some):
     with pytest.raises(ValueError, match="max_pairs must be at least 2"):
-      self.solve(1)
+      solve_some(1)

@@ -115,22 +115,22 @@ EXTREME = dict(
 )
 
 
-@pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("name", EXTREME)
-def test_finite_at_extreme_similarities(name, sign):
+def test_finite_at_extreme_similarities(name):
   """Similarities of +-1 at temperature 0.001: exponents of +-2000."""
-  params, state = EXTREME[name].init()
   step = jax.jit(make_step(EXTREME[name]))
   image = jnp.array([[1.0, 0.0], [-1.0, 0.0]])
-  for ids in ([0, 1], [1, 0], [2, 3]):
-    pairs = Pairs(image, sign * image, jnp.array(ids))
-    (loss, (state, _)), grads = step(params, state, pairs)
-    chex.assert_tree_all_finite((loss, grads))
-  if name in ("sogclr", "nuclr"):
-    log_u = np.asarray(state.sample.pair.log_u.image)
-    np.testing.assert_allclose(
-      log_u[2:], -2 * sign / 0.001 + math.log(3), rtol=1e-4
-    )
+  for sign in (-1, 1):
+    params, state = EXTREME[name].init()
+    for ids in ([0, 1], [1, 0], [2, 3]):
+      pairs = Pairs(image, sign * image, jnp.array(ids))
+      (loss, (state, _)), grads = step(params, state, pairs)
+      chex.assert_tree_all_finite((loss, grads))
+    if name in ("sogclr", "nuclr"):
+      log_u = np.asarray(state.sample.pair.log_u.image)
+      np.testing.assert_allclose(
+        log_u[2:], -2 * sign / 0.001 + math.log(3), rtol=1e-4
+      )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -152,7 +152,7 @@ def test_a_batch_without_negatives_is_finite(name):
       np.testing.assert_allclose(loss, -2 * jnp.mean(own), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ["clip", "vicreg", "nuclr"])
 def test_scale_scales_the_gradient(name, x64):
   objective, pairs = ALL[name], batch(num_texts=5)
   params, state = objective.init()
