@@ -133,12 +133,12 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def few_pairs(data_dir):
-  """The first 1,600 glyphs as a data set, without evaluations."""
+  """The first 6,400 glyphs as a data set, without evaluations."""
   from nuclr_jax import experiment
 
   spec = dict(name="glyphs", size=16, shift=1.0)
   data = experiment.load_data(spec, data_dir=data_dir)
-  sizes = data.train.sizes._replace(num_pairs=1_600, num_images=1_600)
+  sizes = data.train.sizes._replace(num_pairs=6_400, num_images=6_400)
   return data._replace(
     train=data.train._replace(sizes=sizes, keys=None), evaluators={"test": []}
   )

@@ -20,7 +20,7 @@ from nuclr_jax.evaluate import driver
 from nuclr_jax.hooks import Hook
 from nuclr_jax.popularity import files
 
-EVERY = 0.2  # epochs in which a run on `few_pairs` does 5 steps
+EVERY = 0.05  # epochs in which a run on `few_pairs` does 5 steps
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ class TestWarmStart:
     self, tiny, build, few_pairs, path, tmp_path, monkeypatch
   ):
     monkeypatch.setitem(experiment.DATASETS, "glyphs", lambda **_: few_pairs)
-    config = tiny(num_epochs=0.04).to_dict()
+    config = tiny(num_epochs=0.01).to_dict()
     config |= {"warm_start": str(path), "data": {"name": "glyphs"}}
     train.fit(config, tmp_path / "run")
     path.unlink()

@@ -28,7 +28,7 @@ def table(path):
 def run(tiny, few_pairs, tmp_path_factory):
   """A tiny run, its parts, and the files that the verb wrote."""
   folder = tmp_path_factory.mktemp("a run")
-  config = tiny(num_epochs=0.8)
+  config = tiny(num_epochs=0.2)
   parts = experiment.build(config, data=few_pairs)
   train.fit(config, folder, parts=parts)
   found = subject.from_run(folder, parts=parts)
