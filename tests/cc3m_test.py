@@ -1,7 +1,6 @@
 """The recipe for CC3M: its configs, its schedules, and all of it, small."""
 
 import functools
-import importlib.util
 import json
 import math
 import pathlib
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from configs import cc3m
 from nuclr_jax import (
   datasets,
   embed,
@@ -27,10 +27,6 @@ from nuclr_jax.data import sources
 from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
-PATH = ROOT / "configs" / "cc3m.py"
-SPEC = importlib.util.spec_from_file_location("cc3m_config", PATH)
-cc3m = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(cc3m)
 
 STEPS_PER_EPOCH = 5466
 NUM_STEPS = 30 * STEPS_PER_EPOCH
@@ -41,13 +37,10 @@ VOCAB_SIZES = {
   "openai/clip-vit-base-patch16": 49_408,
 }
 SHORT = """
-import importlib.util
+from nuclr_jax import settings
 
 def get_config():
-  spec = importlib.util.spec_from_file_location("cc3m", {path!r})
-  cc3m = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(cc3m)
-  config = cc3m.get_config("smoke")
+  config = settings.load("cc3m:smoke")
   config.update(dict(num_epochs=6.0, log_every=12, eval_every=36))
   config.checkpoint_every = 36
   return config
@@ -241,7 +234,7 @@ def smoke(tmp_path_factory):
   """What `experiments/cc3m/smoke.py` leaves, of 6 instead of all epochs."""
   folder = tmp_path_factory.mktemp("smoke")
   config = folder / "short.py"
-  config.write_text(SHORT.format(path=str(PATH)))
+  config.write_text(SHORT)
   script = ROOT / "experiments" / "cc3m" / "smoke.py"
   command = [sys.executable, script, f"--out={folder}", f"--config={config}"]
   done = subprocess.run(command, capture_output=True, text=True)

@@ -1,8 +1,6 @@
 """Embeddings in files, and training on them."""
 
-import importlib.util
 import json
-import pathlib
 
 import numpy as np
 from pyarrow import parquet
@@ -14,8 +12,6 @@ from nuclr_jax.data import cached, pipeline
 from nuclr_jax.evaluate import driver
 from nuclr_jax.ingest.parts import Item, Rejected
 from nuclr_jax.types import Sides
-
-CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "cached.py"
 
 
 def items(count, rng):
@@ -95,11 +91,7 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
 def test_the_model_of_a_config_opens_without_data(tmp_path):
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "circle"]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
-  path = CONFIG.with_name("cc3m.py")
-  spec = importlib.util.spec_from_file_location("cc3m_config", path)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config = module.get_config("smoke,clip")
+  config = settings.load("cc3m:smoke,clip")
   config.data.update(dict(train="nothing", tokenizer=str(tmp_path)))
   with embed.of_config(config, data_dir=tmp_path) as opened:
     images = opened.encode.image(np.zeros((3, 32, 32, 3), np.uint8))
@@ -175,10 +167,7 @@ def test_pairs_of_rows(folders):
 
 def test_a_run_on_cached_rows_learns(folders, tmp_path):
   """Linear maps are found; unseen rows are retrieved."""
-  spec = importlib.util.spec_from_file_location("cached_config", CONFIG)
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  config = module.get_config("nuclr")
+  config = settings.load("cached:nuclr")
   config.update_from_flattened_dict(
     {
       "data.train": str(folders / "train"),

@@ -1,8 +1,5 @@
 """Labelled pictures, two views of each, and one encoder of both."""
 
-import importlib.util
-import pathlib
-
 import cv2
 import jax
 import jax.numpy as jnp
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+from configs import labelled as pictures
 from nuclr_jax import (
   Batch,
   Pairs,
@@ -26,10 +24,6 @@ from nuclr_jax.data import labelled, transforms
 from nuclr_jax.evaluate import driver
 from nuclr_jax.types import Sides, Sizes
 
-PATH = pathlib.Path(__file__).parents[1] / "configs" / "labelled.py"
-SPEC = importlib.util.spec_from_file_location("labelled_config", PATH)
-pictures = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(pictures)
 SHORT = {
   "num_epochs": 1.0,
   "eval_every_epochs": 0.0,

@@ -1,5 +1,6 @@
 """Notebooks run as they are, in short, and are what their sources say."""
 
+import functools
 import json
 import pathlib
 import re
@@ -9,6 +10,8 @@ import shutil
 import jax
 import matplotlib.pyplot
 import pytest
+
+from nuclr_jax import settings
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "experiments" / "colab").glob("*.py"))
@@ -49,9 +52,19 @@ def test_these_are_all():
   assert [x.stem for x in SOURCES] == names.split()
 
 
+def small(load, given):
+  config = load(given)
+  if given.startswith("glyphs"):
+    config.model.image_stages = ((4, 1, 16),)
+  return config
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda x: x.stem)
 def test_it_runs(source, data_dir, tmp_path, monkeypatch):
-  """Somewhere else than in the checkout, whose packages are installed."""
+  """Somewhere else than in the checkout, whose packages are installed.
+
+  The towers of glyphs are smaller.
+  """
   shutil.copy(source, tmp_path)
   if "toy_dpm" in source.read_text():  # looks for it
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")
@@ -60,6 +73,7 @@ def test_it_runs(source, data_dir, tmp_path, monkeypatch):
   monkeypatch.setenv("NUCLR_DATA_DIR", str(data_dir))
   monkeypatch.setattr(matplotlib.pyplot, "show", lambda: drawn.append(1))
   monkeypatch.syspath_prepend(str(tmp_path))
+  monkeypatch.setattr(settings, "load", functools.partial(small, settings.load))
   drawn = []
   x64 = jax.config.jax_enable_x64
   try:

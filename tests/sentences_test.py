@@ -1,22 +1,16 @@
 """Sentences: files, two views by dropout, a run scored by rated pairs."""
 
-import importlib.util
-import pathlib
-
 import jax
 import numpy as np
 import pytest
 from scipy import stats
 
+from configs import sentences as recipe
 from nuclr_jax import Batch, embed, experiment, models, train
 from nuclr_jax.data import sentences
 from nuclr_jax.evaluate import driver, sts
 from nuclr_jax.models import weights
 
-PATH = pathlib.Path(__file__).parents[1] / "configs" / "sentences.py"
-SPEC = importlib.util.spec_from_file_location("sentences_config", PATH)
-recipe = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(recipe)
 NAMES = [
   f"{script} {size} LETTER {letter}"
   for script in ("LATIN", "GREEK", "CYRILLIC", "COPTIC")
