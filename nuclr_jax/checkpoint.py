@@ -187,10 +187,17 @@ def _read(manager, step, args):
     return manager.restore(step, args=args)
   except Exception as error:
     reason = host.first_line(error)
+    remedy = (
+      "If it is damaged, delete this folder to continue from the one before"
+    )
+    if "structure" in reason:  # of the pytrees
+      remedy = (
+        "The run was trained with other parts (model, objective, optimizer) "
+        "than its config names: give them to train.fit and train.load as parts="
+      )
     raise ValueError(
       f"checkpoint {manager.directory / str(step)} cannot be read: "
-      f"{reason[:300]}. If it is damaged, delete this folder to continue from "
-      "the one before"
+      f"{reason[:300]}. {remedy}"
     ) from error
 
 

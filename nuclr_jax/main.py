@@ -6,6 +6,8 @@ command goes on).
 """
 
 from collections.abc import Callable, Sequence
+import errno
+import logging
 import sys
 import textwrap
 import traceback
@@ -15,10 +17,19 @@ from absl import app, flags
 from absl import logging as absl_logging
 import jax
 
-from nuclr_jax import host, options, processes, settings, verbs
+from nuclr_jax import __version__, host, options, processes, settings, verbs
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
 WRONG_USE = 2  # exit code
+ANOTHER = "choose another folder by --workdir, --data_dir or --output"
+REMEDIES = {
+  errno.ENOSPC: "free some space; the same command goes on",
+  errno.EROFS: ANOTHER,
+  errno.EACCES: ANOTHER,
+  errno.EPERM: ANOTHER,
+  errno.EEXIST: f"a file is where a folder should be; {ANOTHER}",
+  errno.ENOTDIR: f"a file is where a folder should be; {ANOTHER}",
+}
 
 
 class Verb(NamedTuple):
@@ -85,8 +96,8 @@ nuclr report --workdir=runs/mine
 nuclr popularity --workdir=runs/mine
 nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   Of embeddings of any model (arrays image, text [pairs, dim]; or
-  image.npy,text.npy). popularity/ in the workdir has tables, a plot and a page
-  of samples.
+  image.npy,text.npy; or the folder that nuclr embed made). popularity/ in the
+  workdir has tables, a plot and a page of samples.
 """,
   ),
   "embed": Verb(
@@ -121,6 +132,8 @@ nuclr doctor
 def main(argv: list[str]) -> None:
   """Runs one verb; user errors end with a message."""
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
+  # It repeats the error that Orbax raises, with a traceback for each array.
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
   host.keep_memory()
   name = argv[1]
   try:
@@ -139,14 +152,26 @@ def main(argv: list[str]) -> None:
     message = "\nnuclr: interrupted; the same command goes on"
     processes.exit_at_once(message, code=verbs.INTERRUPTED)
   except Exception as error:
-    message = f"nuclr {name}: {error}"
+    message = f"nuclr {name}: {str(error)[:2000]}{remedy(error)}"
     if isinstance(error, verbs.UsageError):
       processes.exit_at_once(message, code=WRONG_USE)
-    if isinstance(error, USER_ERRORS) and not options.DEBUG.value:
+    known = isinstance(error, USER_ERRORS) or _is_full_disk(error)
+    if known and not options.DEBUG.value:
       message += "\n(--debug shows where)"
     else:
       traceback.print_exc()
     processes.exit_at_once(message)
+
+
+def remedy(error: Exception) -> str:
+  """What to do about an error of the file system."""
+  code = errno.ENOSPC if _is_full_disk(error) else getattr(error, "errno", None)
+  return f"; {REMEDIES[code]}" if code in REMEDIES else ""
+
+
+def _is_full_disk(error: Exception) -> bool:
+  """Also where a library has its own errors, as Orbax."""
+  return "No space left on device" in str(error)
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -159,6 +184,10 @@ def parse_flags(argv: list[str]) -> list[str]:
     The program's name and the verb. What cannot be done ends the process with
     a message.
   """
+  if "--version" in argv:
+    print(__version__)
+    sys.exit(0)
+  argv = [x for x in argv if x != "help"] + ["--help"] * ("help" in argv[1:2])
   name, wants_help = _verb(argv[1:]), {"--help", "-h", "-help"} & set(argv)
   if wants_help:
     print(help_of(name) if name else overview())
@@ -166,15 +195,7 @@ def parse_flags(argv: list[str]) -> list[str]:
   if name is None:
     _stop(f"needs one verb of {', '.join(VERBS)}; nuclr --help explains them")
   try:
-    rest = flags.FLAGS([_with_config(x) for x in argv])
-    if options.CONFIG.value is not None:
-      options.CONFIG.value.keys()  # fails if the file could not be loaded
-  except OSError as error:
-    *_, reason = str(error).strip().splitlines()
-    _stop(
-      f"the config file cannot be loaded: {reason.strip()}; with the library "
-      f"came {', '.join(settings.names())}"
-    )
+    rest = flags.FLAGS(_with_config(argv))
   except flags.Error as error:
     *_, reason = str(error).strip().splitlines()
     _stop(reason.strip().removeprefix("ValueError: "))
@@ -224,12 +245,21 @@ def _verb(words: Sequence[str]) -> str | None:
   return found[0] if found else None
 
 
-def _with_config(word: str) -> str:
-  """The word, with a config of the library as a file."""
-  key, equals, value = word.partition("=")
-  if key == "--config" and equals:
-    return f"--config={settings.path_of(value)}"
-  return word
+def _with_config(argv: Sequence[str]) -> list[str]:
+  """The words, with a config of the library as a file.
+
+  Raises:
+    ValueError: If a config file cannot be loaded.
+  """
+  words, left = [], iter(argv)
+  for word in left:
+    key, equals, value = word.partition("=")
+    if key == "--config":
+      value = value if equals else next(left, "")
+      settings.load(value)  # flags would not say what is wrong
+      word = f"--config={settings.path_of(value)}"
+    words.append(word)
+  return words
 
 
 def _summary(verb: Verb) -> str:

@@ -42,12 +42,16 @@ MAX_SIZE = flags.DEFINE_integer(
   None,
   "Shrink images to so many pixels on the shorter side; 384 is enough to train "
   "at 256.",
+  lower_bound=16,
 )
 WORKERS = flags.DEFINE_integer(
-  "workers", None, "Processes that read; default one for each core."
+  "workers",
+  None,
+  "Processes that read; default one for each core.",
+  lower_bound=1,
 )
 TEMPERATURE = flags.DEFINE_float(
-  "temperature", None, "Instead of the run's own."
+  "temperature", None, "Instead of the run's own.", lower_bound=1e-6
 )
 BEST = flags.DEFINE_bool(
   "best",
@@ -77,6 +81,7 @@ MAX_PAIRS = flags.DEFINE_integer(
   "max_pairs",
   None,
   "Solve a sample of so many pairs and extend it to all.",
+  lower_bound=2,
 )
 COORDINATOR = flags.DEFINE_string(
   "coordinator", None, "host:port of process 0, for several processes."

@@ -46,7 +46,7 @@ def start(
   step = checkpoint.latest(manager)
   if step is None:
     return first_state(parts, mesh)
-  log.info("continuing from the checkpoint of step %d", step)
+  log.info("taking the state of step %d from its checkpoint", step)
   expected, found = meta(parts), checkpoint.read_meta(manager, step)
   workdir = pathlib.Path(manager.directory).parent
   changed = any(found[key] != expected[key] for key in ("data", "sizes"))

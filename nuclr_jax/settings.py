@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 import pathlib
 import runpy
+import traceback
 from typing import Any
 
 from nuclr_jax.types import Sizes
@@ -110,7 +111,7 @@ def load(given: str) -> Any:
     An `ml_collections.ConfigDict`.
 
   Raises:
-    ValueError: If there is no such file, or from the config.
+    ValueError: If there is no such file, it fails, or from the config.
 
   Example:
     >>> load("glyphs:clip").objective.name
@@ -121,7 +122,22 @@ def load(given: str) -> Any:
     raise ValueError(
       f"{path} is no config file; with the library came {', '.join(names())}"
     )
-  return runpy.run_path(path)["get_config"](argument)
+  try:
+    found = runpy.run_path(path)
+    if "get_config" not in found:
+      raise ValueError(f"{path} has no function get_config(argument)")
+    return found["get_config"](argument)
+  except ValueError:
+    raise  # a config's own
+  except SyntaxError as error:
+    raise ValueError(
+      f"{error.filename}, line {error.lineno}: {error.msg}"
+    ) from error
+  except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = [x.lineno for x in frames if x.filename == path]
+    where = f"{path}, line {place[-1]}" if place else path
+    raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def choose(argument: str, *tables: Mapping[str, Any]) -> list[str | None]:

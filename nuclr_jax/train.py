@@ -153,6 +153,7 @@ def _train(run: Run, train_state: TrainState) -> TrainState:
   window = []  # (step, metrics on the device) since the last line of the log
   place = f"{run.mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
+  log.info("compiling the first, which may take minutes")
   with (
     records.open_recorder(run.workdir, start_step=first) as recorder,
     _batches(parts, run.mesh, first) as batches,

@@ -106,6 +106,8 @@ def popularity() -> None:
 
   folder, tau = workdir(), options.TEMPERATURE.value
   if options.EMBEDDINGS.value:
+    if tau is None:
+      raise UsageError("popularity needs --temperature with --embeddings")
     found = subject.from_files(options.EMBEDDINGS.value, temperature=tau)
   else:
     found = subject.from_run(

@@ -12,6 +12,7 @@ from absl.testing import flagsaver
 import pytest
 import tiny_config
 
+import nuclr_jax
 from nuclr_jax import doctor, main, settings, train, verbs
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -51,10 +52,16 @@ WRONG = [  # exit code 2
     ["train", "--config=configs/glyphs.py", "--config.objective.colour=1"],
     "unknown config key 'colour'",
   ),
-  (["train", "--config=configs/no.py", "--workdir=x"], "cannot be loaded: "),
+  (["train", "--config=configs/no.py", "--workdir=x"], "is no config file; "),
+  (["train", "--config", "no", "--workdir=x"], "no is no config file; "),
+  (["ingest", "--input=x", "--workers=0"], "0 is not a positive integer"),
+  (
+    ["popularity", "--workdir=x", "--embeddings=x.npz"],
+    "popularity needs --temperature with --embeddings",
+  ),
   (
     ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
-    "No such file or directory: 'configs/no.py'; with the library came cached",
+    "configs/no.py is no config file; with the library came cached",
   ),
   (
     ["report", "--workdir=x", "--hubs=0.5"],
@@ -149,6 +156,9 @@ def test_help(capsys):
   for words, expected in (
     (["--help"], shown),
     (["train", "-h"], "sogclr,smoke"),
+    (["help"], shown),
+    (["help", "train"], "sogclr,smoke"),
+    (["--version"], nuclr_jax.__version__),
   ):
     with pytest.raises(SystemExit) as ended:
       main.parse_flags(["nuclr", *words])
@@ -167,6 +177,36 @@ def test_examples_have_flags_of_their_verb(name):
     for flag in given:
       key = flag.removeprefix("--").split("=")[0].split(".")[0]
       assert key in verb.flags
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("x = 1\nx = = 2", "mine.py, line 2: invalid syntax"),
+    ("import no_such_thing", "line 1: ModuleNotFoundError: No module named"),
+    ("\ndef get_config(x):\n  return 1 / 0", "line 3: ZeroDivisionError: div"),
+    ("x = 1", "mine.py has no function get_config(argument)"),
+  ],
+)
+def test_a_config_file_that_fails_is_a_wrong_command(
+  text, message, tmp_path, capsys
+):
+  (tmp_path / "mine.py").write_text(text)
+  with pytest.raises(SystemExit) as ended:
+    main.parse_flags(["nuclr", "train", f"--config={tmp_path}/mine.py"])
+  assert ended.value.code == 2
+  said = capsys.readouterr().err
+  assert message in said and "Traceback" not in said
+
+
+def test_errors_of_the_file_system_name_the_remedy(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(OSError) as found:
+    (tmp_path / "file" / "run").mkdir()
+  assert "choose another folder" in main.remedy(found.value)
+  full = RuntimeError("RESOURCE_EXHAUSTED: ...: No space left on device")
+  assert main.remedy(full) == "; free some space; the same command goes on"
+  assert main.remedy(OSError("read error")) == ""
 
 
 def test_configs_of_the_library(tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def test_one_preempted_process_stops_all_and_all_go_on(
   elsewhere = shutil.copytree(workdir, workdir.with_name("elsewhere"))
   run = Run(workdir, data_dir)
   assert run.wait() == [0, 0], run.messages()
-  assert "continuing from the checkpoint of step" in run.messages()
+  assert "taking the state of step" in run.messages()
   assert losses(workdir) == losses(straight)
   parts = experiment.build(records.read_config(straight), data=data)
   states = [train.load(x, parts=parts)[2] for x in (workdir, straight)]

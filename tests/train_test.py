@@ -292,7 +292,7 @@ def test_killed_and_started_again_gives_equal_bits(tmp_path):
   process = launch(killed)
   out, err = process.communicate()
   assert process.returncode == 0, err
-  assert "continuing from the checkpoint of step" in err
+  assert "taking the state of step" in err
   states = [jax.device_get(train.load(x)[2]) for x in (straight, killed)]
   chex.assert_trees_all_equal(*states)
   files = [(x / "metrics.json").read_text() for x in (straight, killed)]

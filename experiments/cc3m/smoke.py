@@ -9,6 +9,7 @@ The commands are printed; with real data they are the same.
 """
 
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def nuclr(*arguments: str) -> None:
   """Runs a verb of the launcher, and ends with it if it fails."""
-  print("nuclr", *arguments, flush=True)
+  print(shlex.join(["nuclr", *arguments]), flush=True)
   command = [sys.executable, "-m", "nuclr_jax.main", *arguments]
   code = subprocess.run(command).returncode
   if code:

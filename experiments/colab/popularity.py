@@ -46,6 +46,7 @@ ROOT = next(
   HERE / "nuclr",
 )
 if not ROOT.exists():  # for the study; the library alone needs no clone
+  assert REPOSITORY, "set REPOSITORY to the address of the repository"
   subprocess.run(["git", "clone", REPOSITORY, ROOT], check=True)
 if importlib.util.find_spec("nuclr_jax") is None:
   install = [sys.executable, "-m", "pip", "install", "--quiet", ROOT]

@@ -37,6 +37,7 @@ REPOSITORY = ""  # @param {type:"string"}
 SHORT = os.environ.get("NUCLR_SHORT") == "1"
 
 if importlib.util.find_spec("nuclr_jax") is None:
+  assert REPOSITORY, "set REPOSITORY to the address of the repository"
   source = f"git+{REPOSITORY}"
   install = [sys.executable, "-m", "pip", "install", "--quiet", source]
   subprocess.run(install, check=True)

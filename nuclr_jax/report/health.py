@@ -20,6 +20,8 @@ PANELS = {
   "effective_negatives": ("effective negatives of a batch", None),
   "u_drift": ("u off the model, nats", None),
   "zeta_gain": ("gain of zeta over zeta = 0", None),
+  "zeta_residual": ("residual of zeta", None),
+  "temperature": ("temperature", None),
 }
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from nuclr_jax import experiment, train
+from nuclr_jax.data import cached
 from nuclr_jax.evaluate import driver
 from nuclr_jax.types import Pairs, Sides, each
 
@@ -72,9 +73,10 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     paths: One `.npz` with arrays `image` and `text` [pairs, dim] and, if ids
       repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
       (strings, one for each pair); or two `.npy` files joined by a comma,
-      images first. With `text_id`, `text` may have a row per id instead, then
-      `text_id` points into it; likewise `image`. As many rows as pairs are one
-      for each pair. Rows are scaled to unit norm.
+      images first; or the folder that `nuclr embed` made. With `text_id`,
+      `text` may have a row per id instead, then `text_id` points into it;
+      likewise `image`. As many rows as pairs are one for each pair. Rows are
+      scaled to unit norm.
     temperature: Greater than 0.
 
   Raises:
@@ -141,10 +143,12 @@ def _is_other_order(ids: np.ndarray) -> bool:
 def _read(paths: str) -> dict[str, np.ndarray]:
   """The arrays of one .npz or of two .npy files."""
   names = paths.split(",")
+  if os.path.isdir(paths):
+    return _read_cached(paths)
   if not (len(names) == 2 or paths.endswith(".npz")):
     raise ValueError(
-      f"--embeddings must be one .npz or two .npy files, image.npy,text.npy; "
-      f"got {paths}"
+      "--embeddings must be one .npz, two .npy files, image.npy,text.npy, or "
+      f"the folder that nuclr embed made; got {paths}"
     )
   try:
     if len(names) == 2:
@@ -153,6 +157,19 @@ def _read(paths: str) -> dict[str, np.ndarray]:
       return dict(file)
   except (OSError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(f"{paths} cannot be read: {error}") from error
+
+
+def _read_cached(folder: str) -> dict[str, np.ndarray]:
+  """The pairs of a folder that `nuclr embed` made."""
+  data = cached.read(folder)
+  index = cached.index_of(data)
+  return {
+    "image": np.asarray(data.image)[index.record],
+    "text": np.asarray(data.text)[index.caption],
+    "image_id": index.image_id,
+    "text_id": index.text_id,
+    "caption": np.array(data.captions)[index.caption],
+  }
 
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
