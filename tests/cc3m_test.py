@@ -310,6 +310,15 @@ class TestSmoke:
       for name in self.RECALL:
         assert 0 <= float(printed[f"{split}/hubs_corrected/{name}"]) <= 1
 
+  def test_own_photos_need_no_other_data(self, smoke):
+    config = settings.load("cc3m:own,smoke")
+    assert config.data.train == "mine"
+    config.data.update(train="smoke", validation=("smoke",))
+    parts = experiment.build(config, data_dir=smoke[0] / "data")
+    assert {k: len(v) for k, v in parts.data.evaluators.items() if v} == {
+      "validation": 1
+    }
+
   def test_report(self, smoke):
     page = (smoke[0] / "run" / "report.html").read_text()
     assert "<img" in page and "recall" in page

@@ -11,6 +11,7 @@ from nuclr_jax import embed, settings, train
 from nuclr_jax.data import cached, pipeline
 from nuclr_jax.evaluate import driver
 from nuclr_jax.ingest.parts import Item, Rejected
+from nuclr_jax.report import subject
 from nuclr_jax.types import Sides
 
 
@@ -86,6 +87,13 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   assert data.captions == ["a dog", "a? cat", "a dog again"]
   index = cached.index_of(data)
   assert index.image_id.tolist() == [0, 1, 0]  # by content
+  # The folder's popularities can be asked for.
+  found = subject.from_files(str(tmp_path / "out"), temperature=0.1)
+  assert found.pairs.ids.image.tolist() == [0, 1, 0]
+  assert list(found.captions(found.pairs.ids.text)) == data.captions
+  rows = np.float32(data.image)
+  rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+  np.testing.assert_allclose(found.pairs.image, rows, rtol=1e-5)
 
 
 def test_the_model_of_a_config_opens_without_data(tmp_path):

@@ -383,6 +383,17 @@ class TestRefusals:
       train.load(tmp_path, parts=build_plain(config))
     assert str(step) in str(error.value)
 
+  def test_parts_that_the_config_does_not_name(
+    self, tiny, build_plain, tmp_path
+  ):
+    config = tiny(num_epochs=0.002)
+    parts = build_plain(config)
+    own = parts._replace(objective=objectives.clip(temperature=0.1))
+    train.fit(config, tmp_path, parts=own)
+    with pytest.raises(ValueError, match="with other parts .* as parts="):
+      train.load(tmp_path, parts=parts)
+    train.load(tmp_path, parts=own)
+
   @pytest.mark.parametrize(
     "overrides, message",
     [
@@ -394,11 +405,11 @@ class TestRefusals:
       (dict(seed=-1), "seed must be at least 0"),
       (
         {"optimizer.learning_rate.value": -1.0},
-        "optimizer.learning_rate: values must be at least 0",
+        "optimizer.learning_rate: values must be finite and at",
       ),
       (
         {"objective.zeta_learning_rate.value": -1.0},
-        "objective.zeta_learning_rate: values must be at least 0",
+        "objective.zeta_learning_rate: values must be finite and at",
       ),
     ],
   )
