@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from nuclr_jax import popularity, sharding
+from nuclr_jax import checks, popularity, sharding
 from nuclr_jax.data.sources import Source
 from nuclr_jax.evaluate import driver
-from nuclr_jax.objectives import Objective, Rows, State, checks
+from nuclr_jax.objectives import Objective, Rows, State
 from nuclr_jax.objectives.queues import emptied
 from nuclr_jax.train_state import TrainState
 from nuclr_jax.types import Sides, each

@@ -117,7 +117,7 @@ def load(given: str) -> Any:
     >>> load("glyphs:clip").objective.name
     'clip'
   """
-  path, _, argument = path_of(given).partition(":")
+  path, colon, argument = path_of(given).partition(":")
   if not pathlib.Path(path).is_file():
     raise ValueError(
       f"{path} is no config file; with the library came {', '.join(names())}"
@@ -125,8 +125,8 @@ def load(given: str) -> Any:
   try:
     found = runpy.run_path(path)
     if "get_config" not in found:
-      raise ValueError(f"{path} has no function get_config(argument)")
-    return found["get_config"](argument)
+      raise ValueError(f"{path} has no function get_config")
+    return found["get_config"](*([argument] if colon else []))
   except ValueError:
     raise  # a config's own
   except SyntaxError as error:

@@ -92,7 +92,7 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   assert found.pairs.ids.image.tolist() == [0, 1, 0]
   assert list(found.captions(found.pairs.ids.text)) == data.captions
   rows = np.float32(data.image)
-  rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+  rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
   np.testing.assert_allclose(found.pairs.image, rows, rtol=1e-5)
 
 

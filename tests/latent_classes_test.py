@@ -472,7 +472,7 @@ def test_errors():
   for change, message in (
     (dict(label=label + 1), "labels must be 0, 1, ... with rows of every"),
     (dict(loss="square"), "loss must be one of"),
-    (dict(num_negatives=0), "num_negatives must be a whole number from 1"),
+    (dict(num_negatives=0), "num_negatives must be a whole number of at"),
     (dict(probability=rho[:2] / rho[:2].sum()), "3 classes .* 2 probab"),
     (dict(probability=np.array([0.5, 0.6, -0.1])), "positive with sum 1"),
     (dict(features=x * np.nan), "features are not finite"),

@@ -184,8 +184,8 @@ def test_examples_have_flags_of_their_verb(name):
   [
     ("x = 1\nx = = 2", "mine.py, line 2: invalid syntax"),
     ("import no_such_thing", "line 1: ModuleNotFoundError: No module named"),
-    ("\ndef get_config(x):\n  return 1 / 0", "line 3: ZeroDivisionError: div"),
-    ("x = 1", "mine.py has no function get_config(argument)"),
+    ("\ndef get_config():\n  return 1 / 0", "line 3: ZeroDivisionError: div"),
+    ("x = 1", "mine.py has no function get_config"),
   ],
 )
 def test_a_config_file_that_fails_is_a_wrong_command(

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 # A module may import those before it only.
 ORDER = (
-  "types alarms markdown host hub sharding data ingest models tiles "
+  "types checks alarms markdown host hub sharding data ingest models tiles "
   "latent_classes pairwise objectives popularity optimizer processes records "
   "pace train_state checkpoint best evaluate datasets hooks settings "
   "factories experiment diagnostics restore run train embed hf_configs export "

@@ -3,6 +3,7 @@
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax import checks
 from nuclr_jax.types import AnyArray
 
 
@@ -73,8 +74,7 @@ def collision(
   Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
   """
   rho = check_probability(probability)
-  if num_negatives < 1:
-    raise ValueError(f"num_negatives must be at least 1, got {num_negatives}")
+  num_negatives = checks.count("num_negatives", num_negatives)
   return float(np.sum(rho ** (num_negatives + 1)))
 
 

@@ -16,6 +16,7 @@ import math
 from jaxtyping import Float
 import numpy as np
 
+from nuclr_jax import checks
 from nuclr_jax.types import AnyArray
 
 LOSSES = ("hinge", "logistic", "cross_entropy")
@@ -43,7 +44,7 @@ def of_margins(
     >>> of_margins(np.zeros((1, 3)), "logistic")
     array([2.])
   """
-  check_loss(loss)
+  checks.choice("loss", loss, LOSSES)
   xp = margins.__array_namespace__()
   worst = xp.max(-margins, axis=-1)
   if loss == "hinge":
@@ -91,11 +92,8 @@ def expected(
     >>> expected(sim, first, both, loss="hinge")
     array([0.5])
   """
-  check_loss(loss)
-  if num_negatives < 1 or num_negatives != int(num_negatives):
-    raise ValueError(
-      f"num_negatives must be a whole number from 1 on, got {num_negatives}"
-    )
+  checks.choice("loss", loss, LOSSES)
+  num_negatives = checks.count("num_negatives", num_negatives)
   rows = [np.asarray(x, np.float64) for x in (similarity, positive, negative)]
   if not np.isfinite(rows[0]).all():
     raise ValueError("similarities are not finite")
@@ -112,12 +110,6 @@ def nodes(similarity: Float[np.ndarray, "rows"], count: int) -> np.ndarray:
   low = -similarity.max() - math.log(count) - TAIL
   high = -similarity.min() + math.log(TAIL)
   return np.arange(low, high + SPACING, SPACING)
-
-
-def check_loss(loss: str) -> None:
-  """Raises ValueError for an unknown loss."""
-  if loss not in LOSSES:
-    raise ValueError(f"loss must be one of {LOSSES}, got {loss!r}")
 
 
 def _single_negative(similarity, positive, negative, count):

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 import numpy as np
 from scipy.special import gammaln
 
+from nuclr_jax import checks
 from nuclr_jax.latent_classes import losses
 from nuclr_jax.latent_classes.classes import (
   check_probability,
@@ -129,7 +130,7 @@ def average_loss(
     if ways != 2:
       raise ValueError("probabilities go with tasks of two ways only")
     return _two_ways(own, others, label, check_probability(probability), loss)
-  losses.check_loss(loss)
+  checks.choice("loss", loss, losses.LOSSES)
   below = own[:, None] - others
   if loss == "hinge":
     order = np.sort(-below, axis=1)  # the largest is the worst
@@ -190,8 +191,7 @@ def top_accuracy(
     >>> top_accuracy(np.eye(3)[[0, 1, 1]], np.arange(3), top=1)
     0.6666666666666666
   """
-  if top < 1:
-    raise ValueError(f"top must be at least 1, got {top}")
+  top = checks.count("top", top)
   own, others = _own_and_others(scores, label)
   above = np.sum(others >= own[:, None], axis=1)
   return _balanced(above < top, label)

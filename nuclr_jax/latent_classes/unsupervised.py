@@ -12,6 +12,7 @@ import jax
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax import checks
 from nuclr_jax.latent_classes import losses
 from nuclr_jax.latent_classes.classes import collision, rho_of
 from nuclr_jax.types import AnyArray
@@ -156,8 +157,7 @@ def block_loss(
   Reference: Saunshi et al., eq. (12).
   """
   rho, features = rho_of(label, probability), np.asarray(features)
-  if block_size < 1:
-    raise ValueError(f"block_size must be at least 1, got {block_size}")
+  block_size = checks.count("block_size", block_size)
   means, owner = [], []
   for c in range(len(rho)):
     rows = np.flatnonzero(label == c)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import jax
 from jaxtyping import Array, Float
 
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks
 from nuclr_jax.types import (
   Metrics,
   Number,

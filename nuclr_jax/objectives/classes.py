@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks, pairwise
 from nuclr_jax.types import Pairs, Params
 
 

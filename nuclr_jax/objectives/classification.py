@@ -8,9 +8,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import tiles
+from nuclr_jax import checks, tiles
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import base, checks, classes
+from nuclr_jax.objectives import base, classes
 from nuclr_jax.types import Number
 
 

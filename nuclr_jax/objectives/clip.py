@@ -6,8 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, temperatures
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base, temperatures
 from nuclr_jax.types import Metrics, Number, Pairs, check_pairs, each
 
 

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise, tiles
-from nuclr_jax.objectives import base, checks
+from nuclr_jax import checks, pairwise, tiles
+from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.types import Number
 

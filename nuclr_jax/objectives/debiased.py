@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base
 from nuclr_jax.types import Number, each, unzip
 
 

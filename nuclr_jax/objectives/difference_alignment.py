@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax import pairwise, tiles
-from nuclr_jax.objectives import base, checks
+from nuclr_jax import checks, pairwise, tiles
+from nuclr_jax.objectives import base
 from nuclr_jax.types import each
 
 DIFFERENCES, NORMS = ("chain", "star"), ("l2", "l1")

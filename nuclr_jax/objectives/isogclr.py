@@ -4,8 +4,8 @@ from typing import SupportsIndex
 
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, denominator, temperatures
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base, denominator, temperatures
 from nuclr_jax.types import Number, ScalarOrSchedule, both, check_pairs
 
 

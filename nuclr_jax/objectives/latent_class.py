@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise, tiles
+from nuclr_jax import checks, pairwise, tiles
 from nuclr_jax.latent_classes import losses
-from nuclr_jax.objectives import base, checks
+from nuclr_jax.objectives import base
 from nuclr_jax.types import Pairs, Sides, both, each
 
 
@@ -46,7 +46,7 @@ def latent_class(
   Reference: Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
-  losses.check_loss(loss)
+  checks.choice("loss", loss, losses.LOSSES)
   num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
@@ -88,7 +88,7 @@ def curl(
 
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
-  losses.check_loss(loss)
+  checks.choice("loss", loss, losses.LOSSES)
   block_size = checks.count("block_size", block_size)
   num_negatives = checks.count("num_negatives", num_negatives)
 

@@ -6,9 +6,9 @@ A batch has two views of labelled things; each row of either side is a sample.
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise, tiles
+from nuclr_jax import checks, pairwise, tiles
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import base, checks, classes
+from nuclr_jax.objectives import base, classes
 from nuclr_jax.objectives.clip import info_nce
 from nuclr_jax.types import Number, Pairs
 

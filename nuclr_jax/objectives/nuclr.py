@@ -6,15 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 import numpy as np
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import (
-  base,
-  checks,
-  denominator,
-  queues,
-  temperatures,
-  zetas,
-)
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base, denominator, queues, temperatures, zetas
 from nuclr_jax.types import (
   Number,
   ScalarOrSchedule,

@@ -5,8 +5,8 @@ from typing import NamedTuple, SupportsIndex
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax import pairwise
-from nuclr_jax.objectives import base, checks, denominator, temperatures
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base, denominator, temperatures
 from nuclr_jax.types import Number, ScalarOrSchedule, Sides, both
 
 

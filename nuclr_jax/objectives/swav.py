@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax import pairwise, tiles
+from nuclr_jax import checks, pairwise, tiles
 from nuclr_jax.models import unit_norm
-from nuclr_jax.objectives import base, checks
+from nuclr_jax.objectives import base
 from nuclr_jax.objectives.classes import random_rows
 from nuclr_jax.types import Number, each, swap
 

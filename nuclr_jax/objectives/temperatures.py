@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 import optax
 
-from nuclr_jax.objectives import base, checks, rows
+from nuclr_jax import checks
+from nuclr_jax.objectives import base, rows
 from nuclr_jax.objectives.denominator import PairRows
 from nuclr_jax.types import (
   Number,

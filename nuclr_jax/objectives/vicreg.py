@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise, tiles
-from nuclr_jax.objectives import base, checks
+from nuclr_jax import checks, pairwise, tiles
+from nuclr_jax.objectives import base
 from nuclr_jax.types import Number
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite

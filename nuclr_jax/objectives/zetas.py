@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 import numpy as np
 
-from nuclr_jax.objectives import base, checks, rows
+from nuclr_jax import checks
+from nuclr_jax.objectives import base, rows
 from nuclr_jax.types import Pairs, Sides, Sizes, both, each, swap, unzip
 
 ESTIMATORS = ("unbiased", "paper", "official", "sinkhorn")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks
 
 
 class Descent(NamedTuple):

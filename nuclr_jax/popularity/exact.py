@@ -11,7 +11,7 @@ import jax
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks
 from nuclr_jax.popularity.problem import (
   Checked,
   Problem,

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from nuclr_jax import tiles
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks, tiles
 
 LogDensity = Float[Array, "n n draws"]  # [k, j, l]: log p_k(y_jl)
 

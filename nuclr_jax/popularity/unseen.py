@@ -3,8 +3,7 @@
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax import sharding, tiles
-from nuclr_jax.objectives import checks
+from nuclr_jax import checks, sharding, tiles
 from nuclr_jax.types import AnyArray
 
 
