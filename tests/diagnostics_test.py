@@ -212,7 +212,7 @@ def test_pace(monkeypatch, caplog):
       "share/step": 0.3,
     }
   )
-  (line,) = caplog.messages
+  *_, line = caplog.messages
   assert "step 20/100 (20 %)  loss 1.0000  2.0 steps/s  16 pairs/s" in line
   assert "(20 % data, 50 % evaluation)  ETA 1:20" in line
 

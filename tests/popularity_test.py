@@ -274,7 +274,7 @@ NAN = np.where(np.arange(N * 8).reshape(N, 8) == 30, np.nan, 0.1)
 )
 def test_bad_pairs_say_what_is_wrong(changes, message):
   with pytest.raises(ValueError, match=message):
-    problems.check_pairs(**broken(**changes))
+    problems.checked_pairs(**broken(**changes))
 
 
 @pytest.mark.parametrize(

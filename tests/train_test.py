@@ -253,7 +253,7 @@ def launch(workdir):
   command = [sys.executable, "-m", "nuclr_jax.main", "train"]
   command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
   command += tiny_config.as_flags(
-    tiny_config.of_digits(200, checkpoint_every=10, num_devices=1)
+    tiny_config.of_digits(600, checkpoint_every=50, num_devices=1)
   )
   environment = os.environ | {"NPROC": "2"}
   root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -265,6 +265,13 @@ def launch(workdir):
     stdout=subprocess.PIPE,
     text=True,
   )
+
+
+def wait_for_checkpoint(workdir, process):
+  deadline = time.time() + 120
+  while time.time() < deadline and not checkpoint.steps(workdir):
+    assert process.poll() is None, process.communicate()
+    time.sleep(0.01)
 
 
 def wait_for_step(workdir, step, process):
@@ -283,8 +290,8 @@ def test_killed_and_started_again_gives_equal_bits(tmp_path):
   process = launch(straight)
   assert process.wait() == 0, process.communicate()
   process = launch(killed)
-  random = np.random.default_rng(time.time_ns()).integers(15, 60)
-  wait_for_step(killed, int(random), process)
+  wait_for_checkpoint(killed, process)
+  time.sleep(np.random.default_rng(time.time_ns()).uniform(0, 1))
   process.send_signal(signal.SIGKILL)
   process.wait()
   # A checkpoint half written when the process died.
@@ -350,7 +357,9 @@ def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):
   """On the device, too: rows past the end read NaN."""
   config = settings.complete(tiny())
   parts = build_plain(config)
-  small = objectives.nuclr(num_pairs=1000, temperature=0.1)
+  sizes = parts.data.train.sizes._asdict()
+  fewer = {name: n // 1024 * 1024 + 1 for name, n in sizes.items()}
+  small = objectives.nuclr(**fewer, temperature=0.1)  # tables of equal size
   with pytest.raises(FloatingPointError, match="outside the range"):
     train.fit(config, tmp_path, parts=parts._replace(objective=small))
 

@@ -1,8 +1,8 @@
 """The protocol of objectives: two pure functions and the state between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import math
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from jaxtyping import Array, Float
@@ -220,7 +220,7 @@ def scale(objective: Objective, weight: Number) -> Objective:
   return Objective(objective.init, apply)
 
 
-def _check_terms(terms: dict[str, Objective]) -> None:
+def _check_terms(terms: Mapping[str, Any]) -> None:
   for name, term in terms.items():
     if not isinstance(term, Objective):
       raise ValueError(

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int
 import numpy as np
 
 from nuclr_jax import sharding, tiles
-from nuclr_jax.types import AnyArray, Sides, both, each, swap
+from nuclr_jax.types import Sides, both, each, swap
 
 SAME = 1e-3  # how far embeddings of one id may be apart
 MULTIPLE = 1024  # more cells than this are padded, to compile less often
@@ -97,13 +97,8 @@ class Checked(NamedTuple):
   rows: Sides  # [pairs] each: which of the distinct ids a pair has
 
 
-def checked_pairs(
-  image: Float[AnyArray, "pairs dim"],
-  text: Float[AnyArray, "pairs dim"],
-  image_id: Int[AnyArray, "pairs"] | None = None,
-  text_id: Int[AnyArray, "pairs"] | None = None,
-) -> Checked:
-  """Checks embeddings and ids as `solve` takes them.
+def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
+  """Checks embeddings and ids as `solve` takes them, whatever they are.
 
   Raises:
     ValueError: For shapes that do not fit, values that are not finite, or
