@@ -183,5 +183,5 @@ class TestFiles:
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="broken.npz cannot be read"):
       subject.from_files(str(tmp_path / "broken.npz"), temperature=0.1)
-    with pytest.raises(ValueError, match="one .npz or two .npy files"):
+    with pytest.raises(ValueError, match="one .npz, two .npy files"):
       subject.from_files("x.npy", temperature=0.1)
