@@ -1,12 +1,15 @@
 """Configs: files, keys and their defaults."""
 
 from collections.abc import Mapping
+import logging
 import pathlib
 import runpy
 import traceback
 from typing import Any
 
 from nuclr_jax.types import Sizes
+
+log = logging.getLogger(__name__)
 
 Config = Any  # a mapping, or an ml_collections.ConfigDict
 
@@ -198,6 +201,8 @@ def complete(config: Config) -> dict[str, Any]:
 def validation_period(config: Mapping[str, Any], sizes: Sizes) -> int:
   """Steps from one validation to the next; 0 = none before the end.
 
+  `eval_every` goes before `eval_every_epochs`, with a warning.
+
   Args:
     config: A complete one.
     sizes: Of the training pairs.
@@ -208,6 +213,13 @@ def validation_period(config: Mapping[str, Any], sizes: Sizes) -> int:
     5
   """
   epochs = config["eval_every_epochs"]
+  if epochs and config["eval_every"]:
+    log.warning(
+      "eval_every %d goes before eval_every_epochs %g; set it to 0 to validate "
+      "by epochs",
+      config["eval_every"],
+      epochs,
+    )
   steps = max(round(epochs * (sizes.num_pairs // config["batch_size"])), 1)
   return config["eval_every"] or (steps if epochs else 0)
 

@@ -68,6 +68,7 @@ for name in NAMES:
     config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
     config.data.size = 16 if SHORT else 32
     config.log_every = 5 if SHORT else 100
+    config.eval_every = 0  # steps; instead:
     config.eval_every_epochs = config.num_epochs / 4
     data = data or experiment.load_data(config.data)
     workdir = pathlib.Path("runs", "compare", f"{name}_{seed}")

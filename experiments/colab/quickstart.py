@@ -66,7 +66,8 @@ config = settings.load("glyphs:nuclr")
 config.num_epochs = 0.05 if SHORT else 4.0
 config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
 config.data.size = 16 if SHORT else 32
-config.eval_every_epochs = config.num_epochs / 4
+config.eval_every = 0  # steps; instead:
+config.eval_every_epochs = config.num_epochs / 8
 config.log_every = 5 if SHORT else 100
 result = train.fit(config, WORKDIR)
 

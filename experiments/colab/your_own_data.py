@@ -115,7 +115,8 @@ print(where)
 # %% [markdown]
 # ## Train
 #
-# The CC3M recipe, with small encoders.
+# The CC3M recipe, with small encoders. Ten of the 90 held-out pictures say the
+# same, so that the right one is among the first ten at best.
 
 # %%
 config = settings.load("cc3m:nuclr,smoke")  # without smoke: the published size
@@ -129,12 +130,12 @@ config.data.num_ops = 0  # RandAugment changes colours and shapes
 config.batch_size = 32
 config.num_epochs = 2.0 if SHORT else 40.0
 config.log_every = 5 if SHORT else 100
-config.eval_every_epochs = config.num_epochs / 4
+config.eval_every_epochs = config.num_epochs / 8
 result = train.fit(config, ROOT / "run", data_dir=DATA)
 history = records.read_history(ROOT / "run")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 page.plot(axes[0], history, ["train/loss"])
-page.plot(axes[1], history, ["validation/mine/mean_recall@1"])
+page.plot(axes[1], history, ["validation/mine/mean_recall@10"])
 plt.show()
 
 # %% [markdown]
