@@ -197,7 +197,7 @@ def temperature_of(config: Config, params: Params) -> float:
   name, learned = config["objective"]["name"], params["objective"]
   known = inspect.signature(OBJECTIVES[name]).parameters
   given = {key: x.default for key, x in known.items()} | config["objective"]
-  if name == "siglip":
+  if "log_scale" in learned and "temperature" not in known:  # no bound
     return float(np.exp(-np.asarray(learned["log_scale"])))
   if (
     "temperature" not in known

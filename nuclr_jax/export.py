@@ -25,7 +25,7 @@ import numpy as np
 from nuclr_jax import hf_configs, host
 from nuclr_jax.data.tokenizer import FIRST, LAST, PAD, UNKNOWN, Tokenizer
 from nuclr_jax.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained, weights
-from nuclr_jax.types import Params, PyTree, Sides
+from nuclr_jax.types import Params, PyTree, Sides, both
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where those of Hugging Face begin
@@ -93,7 +93,7 @@ def write(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
     whole, parts = None, _parts(model, image, text)
   with host.complete_folder(folder) as work:
     if whole:
-      places = Sides(work, work)
+      places = both(work)
       _write_encoder(work, whole)
     else:
       places = Sides(work / "image_encoder", work / "text_encoder")

@@ -78,11 +78,6 @@ def folder() -> pathlib.Path:
   )
 
 
-def names() -> list[str]:
-  """The names of these configs."""
-  return sorted(path.stem for path in folder().glob("*.py"))
-
-
 def path_of(given: str) -> str:
   """A config as a file that exists, if there is one.
 
@@ -122,8 +117,9 @@ def load(given: str) -> Any:
   """
   path, colon, argument = path_of(given).partition(":")
   if not pathlib.Path(path).is_file():
+    there = sorted(x.stem for x in folder().glob("*.py"))
     raise ValueError(
-      f"{path} is no config file; with the library came {', '.join(names())}"
+      f"{path} is no config file; with the library came {', '.join(there)}"
     )
   try:
     found = runpy.run_path(path)

@@ -1,12 +1,12 @@
 """Every config name makes a run that can be trained."""
 
 import functools
-import importlib.util
 import pathlib
 import re
 
 import chex
 import jax
+from load_file import load_file
 import numpy as np
 import pytest
 
@@ -14,16 +14,7 @@ from nuclr_jax import datasets, experiment, settings, train_state
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 PLACES = (CONFIGS.parent / "README.md", CONFIGS.parent / "experiments/cc3m")
-
-
-def load(name):
-  spec = importlib.util.spec_from_file_location(name, CONFIGS / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
-glyphs, cc3m = load("glyphs"), load("cc3m")
+glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +40,7 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=str)
 def test_the_command_line_can_change_every_key(path):
-  assert set(load(path.stem).get_config().keys()) == set(settings.DEFAULTS)
+  assert set(load_file(path).get_config().keys()) == set(settings.DEFAULTS)
 
 
 @pytest.mark.parametrize("folder", PLACES, ids=lambda path: path.name)
@@ -66,12 +57,16 @@ def test_readmes_name_keys_that_exist(folder):
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
 def test_cc12m_is_cc3m_on_other_data(name):
-  small, large = (load(x).get_config(name) for x in ("cc3m", "cc12m"))
+  small, large = (
+    load_file(CONFIGS / f"{x}.py").get_config(name) for x in ("cc3m", "cc12m")
+  )
   assert (small.data.train, large.data.train) == ("cc3m", "cc12m")
   assert small.optimizer == large.optimizer
   assert large.objective.get("zeta_init", 0.0) == 0.0
   assert small.model == large.model
-  assert load("cc12m").get_config("smoke").data.train == "smoke"
+  assert (
+    load_file(CONFIGS / "cc12m.py").get_config("smoke").data.train == "smoke"
+  )
 
 
 def test_vicreg_alone_has_embeddings_of_any_norm():

@@ -3,13 +3,13 @@
 import doctest
 import functools
 import importlib
-import importlib.util
 import inspect
 import pathlib
 import re
 import shlex
 
 import griffe
+from load_file import load_file
 import pytest
 
 from nuclr_jax import main, settings
@@ -17,16 +17,10 @@ from nuclr_jax import main, settings
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-
-
-def load(name):
-  spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-  module = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(module)
-  return module
-
-
-hooks, equations = load("hooks"), load("equations")
+hooks, equations = (
+  load_file(DOCS / "hooks.py"),
+  load_file(DOCS / "equations.py"),
+)
 
 
 def name_of(page):

@@ -15,7 +15,7 @@ import numpy as np
 from nuclr_jax import host
 from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.data.transforms import Transform
-from nuclr_jax.types import Batch, Sides, Sizes
+from nuclr_jax.types import Batch, Sides, Sizes, both
 
 
 class Source(NamedTuple):
@@ -65,7 +65,7 @@ def single(
     return Keys(pair=found, image=found, text=found)
 
   def ids(pair_ids):
-    return Sides(pair_ids, pair_ids)
+    return both(pair_ids)
 
   return Source(Sizes(n, n, n), fetch, ids, captions, fingerprint, keys)
 

@@ -1,14 +1,11 @@
 """Retrieval between images and texts, from embeddings."""
 
-from collections.abc import Iterator
-
 from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.evaluate.ranks import ranks
 from nuclr_jax.types import Metrics, Sides
 
-CHUNK = 1024  # queries scored at a time
 NO_ZETA = Sides(0.0, 0.0)
 
 
@@ -110,13 +107,3 @@ def same_class_recall(
   rows = np.arange(len(label))
   found = ranks(embedding, embedding, label, label, left_out=rows)
   return {f"recall@{k}": float(np.mean(found < k)) for k in top}
-
-
-def similarities(
-  queries: Float[np.ndarray, "queries dim"],
-  gallery: Float[np.ndarray, "gallery dim"],
-) -> Iterator[tuple[slice, np.ndarray]]:
-  """Yields `(rows, similarities of these queries to the gallery)`."""
-  for start in range(0, len(queries), CHUNK):
-    rows = slice(start, start + CHUNK)
-    yield rows, queries[rows] @ gallery.T

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from nuclr_jax import records, train
-from nuclr_jax.evaluate.retrieval import similarities
+from nuclr_jax.evaluate.chunks import in_chunks
 from nuclr_jax.experiment import Experiment
 from nuclr_jax.report import health, page
 
@@ -167,8 +167,8 @@ def _retrieval(parts, mesh, state) -> str:
     embed = train.embedder(parts, mesh)(state)
     image = embed.image(examples.image)
     text = embed.text(examples.captions)
-  best = np.concatenate(
-    [np.argsort(-sim, axis=1)[:, :3] for _, sim in similarities(image, text)]
+  best = in_chunks(
+    lambda x: np.argsort(-(x @ text.T), axis=1)[:, :3], len(text), image
   )
   own = examples.image_group
   right = examples.caption_group[best[:, 0]] == own

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 import logging
 import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import jax
@@ -140,8 +140,8 @@ def _is_other_order(ids: np.ndarray) -> bool:
   return not np.array_equal(ids, order) and np.array_equal(np.sort(ids), order)
 
 
-def _read(paths: str) -> dict[str, np.ndarray]:
-  """The arrays of one .npz or of two .npy files."""
+def _read(paths: str) -> dict[str, Any]:
+  """The arrays of one .npz, of two .npy files or of a folder."""
   names = paths.split(",")
   if os.path.isdir(paths):
     return _read_cached(paths)
@@ -159,7 +159,7 @@ def _read(paths: str) -> dict[str, np.ndarray]:
     raise ValueError(f"{paths} cannot be read: {error}") from error
 
 
-def _read_cached(folder: str) -> dict[str, np.ndarray]:
+def _read_cached(folder: str) -> dict[str, Any]:
   """The pairs of a folder that `nuclr embed` made."""
   data = cached.read(folder)
   index = cached.index_of(data)
@@ -168,7 +168,7 @@ def _read_cached(folder: str) -> dict[str, np.ndarray]:
     "text": np.asarray(data.text)[index.caption],
     "image_id": index.image_id,
     "text_id": index.text_id,
-    "caption": np.array(data.captions)[index.caption],
+    "caption": [data.captions[i] for i in index.caption],
   }
 
 
