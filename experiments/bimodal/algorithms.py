@@ -3,14 +3,45 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# Keys of the config.
-TEMPERATURE = "objective.temperature"
-LEARN = "objective.learn_temperature"
-RATE = "objective.zeta_learning_rate.value"
-FREEZE = "objective.zeta_learning_rate.freeze_epochs"
-ESTIMATOR, CENTER = "objective.zeta_estimator", "objective.zeta_center"
-AVERAGE, CLIP_NORM = "objective.anchor_average", "optimizer.clip_norm"
-SHARE_TEXTS = "data.share_texts"
+# The words of this study, in the order in which a setting lists them, and the
+# keys of a config that get their values. Rows and README.md have the words.
+KEYS = {
+  "data.share_texts": "data.share_texts",
+  "num_epochs": "num_epochs",
+  "anchor_average": "objective.anchor_average",
+  "cross_modal": "objective.cross_modal",
+  "gamma": "objective.gamma",
+  "gamma.end_value": "objective.gamma.end_value",
+  "in_modal": "objective.in_modal",
+  "init_bias": "objective.init_bias",
+  "init_scale": "objective.init_scale",
+  "invariance": "objective.invariance",
+  "learn_temperature": "objective.learn_temperature",
+  "own_pair": "objective.own_pair",
+  "rho": "objective.rho",
+  "tau_plus": "objective.tau_plus",
+  "temperature": "objective.temperature",
+  "temperature_learning_rate": "objective.rate",
+  "variance": "objective.variance",
+  "zeta_center": "objective.zeta.center",
+  "zeta_estimator": "objective.zeta.estimator",
+  "zeta_init": "objective.zeta.init",
+  "zeta_learning_rate.decay": "objective.zeta.rate.decay",
+  "zeta_learning_rate.freeze_epochs": "objective.zeta.rate.freeze_epochs",
+  "zeta_learning_rate.value": "objective.zeta.rate.value",
+  "zeta_momentum": "objective.zeta.momentum",
+  "optimizer.clip_norm": "optimizer.clip_norm",
+  "optimizer.learning_rate.value": "optimizer.learning_rate.value",
+  "optimizer.weight_decay": "optimizer.weight_decay",
+  "batch_size": "batch_size",
+}
+TEMPERATURE, RATE = "temperature", "zeta_learning_rate.value"
+FREEZE = "zeta_learning_rate.freeze_epochs"
+# Words of rates in units of similarity; those of a config are in units of the
+# first temperature.
+RATES_OF_SIMILARITY = (RATE, "temperature_learning_rate")
+# What NUCLR has here, where configs/glyphs.py has a queue.
+BATCH_RULE = {"zeta_estimator": "unbiased", RATE: 1e-2, "zeta_momentum": 0.1}
 
 TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 MIDDLE = (0.05, 0.07, 0.1)  # where a second number is tuned
@@ -21,7 +52,8 @@ RHOS = (3.0, 4.5, 6.0)
 class Algorithm(NamedTuple):
   """A config of `configs/glyphs.py`, what is fixed in it and what is tuned.
 
-  A key of the grid may name several keys of the config, which get one value.
+  All in words of `KEYS`. A key of the grid may have several words, which get
+  the same value.
   """
 
   config: str
@@ -32,32 +64,35 @@ class Algorithm(NamedTuple):
 
 ALGORITHMS = {
   "clip": Algorithm(
-    "clip", "CLIP", {TEMPERATURE: TEMPERATURES}, {LEARN: False}
+    "clip", "CLIP", {TEMPERATURE: TEMPERATURES}, {"learn_temperature": False}
   ),
   "clip_learned": Algorithm(
-    "clip", "CLIP, learned τ", {TEMPERATURE: TEMPERATURES}, {LEARN: True}
+    "clip",
+    "CLIP, learned τ",
+    {TEMPERATURE: TEMPERATURES},
+    {"learn_temperature": True},
   ),
   "siglip": Algorithm(
     "siglip",
     "SigLIP",
     {
-      "objective.init_scale": (5.0, 10.0, 20.0),
-      "objective.init_bias": (-5.0, -10.0, -20.0),
+      "init_scale": (5.0, 10.0, 20.0),
+      "init_bias": (-5.0, -10.0, -20.0),
     },
   ),
   "debiased": Algorithm(
     "debiased",
     "DCL (debiased)",
-    {TEMPERATURE: MIDDLE, "objective.tau_plus": (0.0, 0.001, 0.01)},
+    {TEMPERATURE: MIDDLE, "tau_plus": (0.0, 0.001, 0.01)},
   ),
   "cyclip": Algorithm(
     "cyclip",
     "CyCLIP",
     {
       TEMPERATURE: MIDDLE,
-      "objective.in_modal, objective.cross_modal": (0.01, 0.05, 0.25),
+      "in_modal, cross_modal": (0.01, 0.05, 0.25),
     },
-    {LEARN: False},
+    {"learn_temperature": False},
   ),
   "spectral": Algorithm(
     "spectral",
@@ -71,7 +106,7 @@ ALGORITHMS = {
     "vicreg",
     "VICReg",
     {
-      "objective.invariance, objective.variance": (1.0, 5.0, 25.0),
+      "invariance, variance": (1.0, 5.0, 25.0),
       "optimizer.learning_rate.value": (5e-4, 1e-3, 2e-3),
     },
   ),
@@ -81,20 +116,20 @@ ALGORITHMS = {
     "FastCLIP-v1 (cosine γ)",
     {
       TEMPERATURE: (0.07, 0.1, 0.15),
-      "objective.gamma.end_value": (0.5, 0.8, 0.95),
+      "gamma.end_value": (0.5, 0.8, 0.95),
     },
   ),
   "fastclip_v3": Algorithm(
     "fastclip_v3",
     "FastCLIP-v3 (learned τ)",
-    {"objective.rho": (2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0)},
+    {"rho": (2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0)},
   ),
   "isogclr": Algorithm(
     "isogclr",
     "iSogCLR",
     {
-      "objective.rho": RHOS,
-      "objective.temperature_learning_rate": (1e-3, 3e-3, 1e-2),
+      "rho": RHOS,
+      "temperature_learning_rate": (1e-3, 3e-3, 1e-2),
     },
   ),
   "nuclr": Algorithm(
@@ -103,7 +138,46 @@ ALGORITHMS = {
   "nuclr_individual": Algorithm(
     "nuclr_individual",
     "NUCLR, individual τ",
-    {"objective.rho": RHOS, RATE: RATES},
-    {FREEZE: 1.0, "objective.temperature_learning_rate": 3e-3},
+    {"rho": RHOS, RATE: RATES},
+    {FREEZE: 1.0, "temperature_learning_rate": 3e-3},
   ),
 }
+
+
+def keys_of(name: str) -> dict[str, str]:
+  """Returns by word the keys of an algorithm's config.
+
+  Args:
+    name: In `ALGORITHMS`. Some have a rule with a name for their temperature,
+      which has the numbers that are keywords of the others.
+
+  Example:
+    >>> keys_of("isogclr")["rho"], keys_of("fastclip_v3")["rho"]
+    ('objective.rho', 'objective.temperature.rho')
+  """
+  if name not in ("fastclip_v3", "nuclr_individual"):
+    return KEYS
+  rule = {"rho": "rho", "temperature_learning_rate": "rate"}
+  return KEYS | {x: f"objective.temperature.{y}" for x, y in rule.items()}
+
+
+def translate(words: Mapping[str, Any], first: float) -> dict[str, Any]:
+  """Returns values as a config has them.
+
+  Args:
+    words: Values by word.
+    first: The first temperature of the run.
+
+  Example:
+    >>> translate({"own_pair": "zeta", "rho": 3.0}, 0.05)
+    {'own_pair': {'name': 'by_zeta'}, 'rho': 3.0}
+    >>> translate({"zeta_learning_rate.value": 0.01}, 0.5)
+    {'zeta_learning_rate.value': 0.02}
+  """
+  values = dict(words)
+  for word in RATES_OF_SIMILARITY:
+    if word in values:
+      values[word] /= first
+  if "own_pair" in values:
+    values["own_pair"] = {"zeta": {"name": "by_zeta"}}[values["own_pair"]]
+  return values

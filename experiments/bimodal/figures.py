@@ -1,82 +1,95 @@
 """The figures of README.md."""
 
-import pathlib
-
-from algorithms import ALGORITHMS, TEMPERATURE
 from matplotlib.figure import Figure
 import numpy as np
-from scipy import stats
-import study
-from summary import MEAN, values
-import tables
 
-HERE = pathlib.Path(__file__).resolve().parent
+from experiments.bimodal import plan
+from experiments.bimodal.algorithms import ALGORITHMS, TEMPERATURE
+from experiments.bimodal.plan import CRITERION, Rows, Scale
+from experiments.bimodal.summary import MEAN, values
+from experiments.harness import Options, Results
+from experiments.harness.plots import new_figure
+from experiments.harness.statistics import statistics
 
 
-def draw_curves(results, curves) -> None:
-  """Figure 3: validation recall over epochs, with standard errors."""
-  figure = Figure(figsize=(5, 3.5), layout="constrained")
+def figures(options: Options, results: Results) -> dict[str, Figure]:
+  """Draws all figures, by their files."""
+  scale, rows = plan.scale_of(options), results.rows
+  return {
+    "curves.png": draw_curves(scale, rows),
+    "temperatures.png": draw_temperatures(scale, rows),
+    "ablations.png": draw_ablations(scale, rows),
+    "rates.png": draw_rates(scale, rows),
+  }
+
+
+def draw_curves(scale: Scale, rows: Rows) -> Figure:
+  """Draws validation recall over epochs, with standard errors: Figure 3."""
+  figure = new_figure((5, 3.5), dpi=120)
   axes = figure.subplots()
-  groups = study.comparison(results)
+  groups = plan.comparison(scale, rows)
   for label in ("CLIP", "SogCLR", "NUCLR"):
-    keys = {run.key for run in groups.get(label, ())}
     by_epoch = {}
-    for point in curves:
-      if tables.key_of(point) in keys:
-        recall = 100 * float(point[study.CRITERION])
-        by_epoch.setdefault(float(point["epoch"]), []).append(recall)
+    for run in groups.get(label, ()):
+      curve = rows.get(run.key, {}).get("curve", {"epoch": (), CRITERION: ()})
+      for epoch, recall in zip(*curve.values(), strict=True):
+        by_epoch.setdefault(epoch, []).append(100 * recall)
     x = sorted(by_epoch)
-    y = np.array([np.mean(by_epoch[epoch]) for epoch in x])
-    error = np.array([stats.sem(by_epoch[epoch]) for epoch in x])
+    recalls = [statistics(by_epoch[epoch]) for epoch in x]
+    y = np.array([recall.mean for recall in recalls])
+    error = np.array([recall.standard_error for recall in recalls])
     (line,) = axes.plot(x, y, label=label)
     color = line.get_color()
     axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
   axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
-  save(figure, axes, "curves.png")
+  return with_legend(figure, axes)
 
 
-def draw_temperatures(results) -> None:
-  """The trials over the temperature, at the best value of a second number."""
-  figure = Figure(figsize=(9, 3.5), layout="constrained")
+def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
+  """Draws trials over the temperature, at the best value of a second number."""
+  figure = new_figure((9, 3.5), dpi=120)
   panels = {
-    study.CRITERION: "validation mean R@1, %",
+    CRITERION: "validation mean R@1, %",
     MEAN: "test mean R@1, %",
   }
   all_axes = figure.subplots(1, len(panels))
-  for name, algorithm in ALGORITHMS.items():
-    runs = [run for run in study.trials(name) if run.key in results]
+  for name in scale.algorithms:
+    runs = [run for run in plan.trials(scale, name) if run.key in rows]
     by_temperature = {}
-    for run in sorted(runs, key=lambda run: study.score(run, results)):
-      if (tau := dict(run.settings).get(TEMPERATURE)) is not None:
+    for run in sorted(runs, key=lambda run: plan.score(run, rows)):
+      if (tau := dict(run.values).get(TEMPERATURE)) is not None:
         by_temperature[tau] = run  # the last is the best
     for axes, metric in zip(all_axes, panels, strict=True):
       points = {
         tau: y
         for tau, run in sorted(by_temperature.items())
-        for y in values([run], results, metric).values()
+        for y in values([run], rows, metric).values()
       }
       if points:
-        axes.plot(points.keys(), points.values(), "o-", label=algorithm.label)
+        axes.plot(
+          points.keys(), points.values(), "o-", label=ALGORITHMS[name].label
+        )
   for axes, title in zip(all_axes, panels.values(), strict=True):
     axes.set(xlabel="temperature τ", title=title)
-  save(figure, all_axes[0], "temperatures.png")
+  return with_legend(figure, all_axes[0])
 
 
-def draw_ablations(results) -> None:
-  """Figure 4: what each part of NUCLR does, with standard errors."""
-  figure = Figure(figsize=(5, 3.5), layout="constrained")
+def draw_ablations(scale: Scale, rows: Rows) -> Figure:
+  """Draws what each part of NUCLR does, with standard errors: Figure 4."""
+  figure = new_figure((5, 3.5), dpi=120)
   axes = figure.subplots()
-  for i, (label, runs) in enumerate(study.ablations(results).items()):
-    found = list(values(runs, results, MEAN).values())
-    if len(found) > 1:
-      axes.errorbar(i, np.mean(found), stats.sem(found), fmt="o", label=label)
+  for i, (label, runs) in enumerate(plan.ablations(scale, rows).items()):
+    recall = statistics(values(runs, rows, MEAN).values())
+    if recall.count > 1:
+      error = recall.standard_error
+      axes.errorbar(i, recall.mean, error, fmt="o", label=label)
   axes.set(xticks=[], ylabel="test mean R@1, %")
-  save(figure, axes, "ablations.png")
+  return with_legend(figure, axes)
 
 
-def draw_rates(results) -> None:
-  """Recall and agreement with the exact popularity over the rate of zeta."""
-  figure = Figure(figsize=(11, 3.5), layout="constrained")
+def draw_rates(scale: Scale, rows: Rows) -> Figure:
+  """Draws recall and agreement with exact popularities over zeta's rate."""
+  figure = new_figure((11, 3.5), dpi=120)
   panels = {
     MEAN: "test mean R@1, %",
     "exact/pearson_text": "correlation, texts",
@@ -85,28 +98,28 @@ def draw_rates(results) -> None:
   all_axes = figure.subplots(1, len(panels))
   for axes, (metric, title) in zip(all_axes, panels.items(), strict=True):
     factor = 1 if metric == MEAN else 100
-    for label, rates in study.estimators(results).items():
-      found = {
-        rate: list(values(runs, results, metric).values())
+    for label, rates in plan.estimators(scale, rows).items():
+      means = {
+        rate: statistics(values(runs, rows, metric).values()).mean / factor
         for rate, runs in rates.items()
+        if values(runs, rows, metric)
       }
-      found = {rate: x for rate, x in found.items() if x}
       larger = label in ("paper", "official")
-      scale = study.NUM_PAIRS / study.BATCH_SIZE if larger else 1
+      unit = plan.NUM_PAIRS / plan.BATCH_SIZE if larger else 1
       axes.plot(
-        [rate * scale for rate in found],
-        [np.mean(x) / factor for x in found.values()],
+        [rate * unit for rate in means],
+        list(means.values()),
         "o-",
         label=label,
       )
     axes.set(xscale="log", title=title)
     axes.set_xlabel("ζ rate (paper, official: × n/B)")
-  save(figure, all_axes[0], "rates.png")
+  return with_legend(figure, all_axes[0])
 
 
-def save(figure: Figure, axes, name: str) -> None:
-  """Saves a figure beside this file, with a legend if there is anything."""
+def with_legend(figure: Figure, axes) -> Figure:
+  """Adds a legend if the axes have labels."""
   handles, labels = axes.get_legend_handles_labels()
   if handles:
     figure.legend(handles, labels, loc="outside right upper", fontsize=8)
-  figure.savefig(HERE / name, dpi=120)
+  return figure

@@ -1,45 +1,204 @@
-"""The tables of the study: a row for each run, a row for each of its epochs."""
+"""The tables of README.md.
 
-import csv
-import pathlib
+They work on an unfinished study too; every table says how many seeds it has.
+"""
 
-HERE = pathlib.Path(__file__).resolve().parent
-RUNS, CURVES = HERE / "runs.csv", HERE / "curves.csv"
-KEY = ("algorithm", "variant", "batch_size", "seed")
-Key = tuple[str, str, int, int]
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 
-def read(path: pathlib.Path) -> list[dict[str, str]]:
-  """The rows of a table; none if it is not there yet.
+from experiments.bimodal import plan
+from experiments.bimodal.algorithms import ALGORITHMS
+from experiments.bimodal.plan import CRITERION, Rows, Scale
+from experiments.bimodal.summary import MEAN, diverged, seeds, values
+from experiments.harness import Options, Results, Run, markdown
+from experiments.harness.statistics import MISSING, paired, statistics
 
-  Raises:
-    ValueError: If the file is damaged.
-  """
-  if not path.exists():
-    return []
-  try:
-    with path.open(newline="", encoding="utf-8") as file:
-      rows = list(csv.DictReader(file, strict=True))
-    keys = [key_of(row) for row in rows]
-  except (ValueError, KeyError, csv.Error) as error:
-    raise ValueError(f"{path} is damaged: {error!r}") from error
-  for number, row in enumerate(rows, start=2):
-    if None in row or None in row.values():  # too many fields, or too few
-      raise ValueError(f"{path} is damaged: line {number} is not whole")
-  if not keys:
-    raise ValueError(f"{path} is empty: delete it to begin from nothing")
-  return rows
+REFERENCE = "NUCLR"  # differences are taken against it
+COLUMNS = {
+  "image → text": "test/image_to_text/recall@1",
+  "text → image": "test/text_to_image/recall@1",
+  "mean R@1": MEAN,
+  "script": "test/zero_shot_script/mean_per_class",
+  "digits": "test/zero_shot_digits/top1",
+}
+COLUMNS["mean of the four"] = [x for x in COLUMNS.values() if x != MEAN]
+BOTH_SPLITS = {"validation R@1": CRITERION, "test R@1": MEAN}
+GAP = f"{REFERENCE} − it [95 %]"
 
 
-def key_of(row: dict) -> Key:
-  """The `Run.key` of a row of either table."""
-  algorithm, variant, batch_size, seed = (row[name] for name in KEY)
-  return algorithm, variant, int(batch_size), int(seed)
+def tables(options: Options, results: Results) -> dict[str, str]:
+  """Returns all tables, by their marks."""
+  scale, rows = plan.scale_of(options), results.rows
+  return {
+    "status": status(results),
+    "tuning": tuning_table(scale, rows),
+    "comparison": comparison_table(scale, rows),
+    "differences": difference_table(scale, rows),
+    "batch sizes": batch_size_table(scale, rows),
+    **{
+      f"comparison at {size}": comparison_table(scale, rows, size)
+      for size in scale.batch_sizes
+    },
+    "regimes": regime_table(scale, rows),
+    "ablations": ablation_table(scale, rows),
+    "estimators": estimator_table(scale, rows),
+  }
 
 
-def index(rows: list[dict]) -> dict[Key, dict]:
-  """Rows of `RUNS` by `Run.key`; ValueError if one is there twice."""
-  results = {key_of(row): row for row in rows}
-  if len(results) < len(rows):
-    raise ValueError(f"{RUNS} has {len(rows) - len(results)} runs twice")
-  return results
+def status(results: Results) -> str:
+  """Says how much was run, by which commits."""
+  done = list(results.rows.values())
+  every = [*done, *results.earlier]
+  about = "" if len(done) == results.planned else "about "
+  hours = sum(row["seconds"] for row in every) / 3600
+  wrong = sum("diverged" in row for row in done)
+  commits = sorted({row["commit"] for row in done if "commit" in row})
+  return (
+    f"{len(done)} of {about}{results.planned} runs are done, "
+    f"{wrong} of them diverged; {hours:.1f} process hours with the "
+    f"{len(results.earlier)} of earlier plans; commits {', '.join(commits)}."
+  )
+
+
+def mean_std(by_seed: Mapping[int, float], digits: int = 1) -> str:
+  """Formats the mean and the standard deviation over seeds."""
+  return statistics(by_seed.values()).show("std", digits)
+
+
+def tuning_table(scale: Scale, rows: Rows) -> str:
+  """Shows what was tuned, what won, and how much it mattered."""
+  lines = []
+  for name in scale.algorithms:
+    algorithm = ALGORITHMS[name]
+    done = [run for run in plan.trials(scale, name) if run.key in rows]
+    scores = [100 * plan.score(run, rows) for run in done]
+    winner = plan.best(scale, name, rows)
+    final = plan.finals(scale, name, rows).get(winner, ())
+    fixed = plan.settings(algorithm.fixed)
+    chosen = tuple(x for x in winner or () if x not in fixed)
+    lines.append(
+      [
+        algorithm.label,
+        f"`{plan.words(chosen)}`" if winner else MISSING,
+        mean_std(values(final, rows, CRITERION)),
+        f"{max(scores):.1f}" if scores else MISSING,
+        f"{np.median(scores):.1f}" if scores else MISSING,
+        f"{min(scores):.1f}" if scores else MISSING,
+        str(len(done)),
+      ]
+    )
+  header = "algorithm, best settings, final, best trial, median, worst, trials"
+  return markdown.table(header.split(", "), lines)
+
+
+def against_reference(
+  groups: Mapping[str, Sequence[Run]], rows: Rows, columns: Mapping
+) -> list[list[str]]:
+  """Makes a line for each label: metrics, the paired difference, seeds."""
+  lines = []
+  for label, runs in groups.items():
+    cells = [mean_std(values(runs, rows, name)) for name in columns.values()]
+    cells.append(gap(groups, label, rows, MEAN))
+    lines.append([label, *cells, seeds(runs, rows)])
+  return lines
+
+
+def gap(
+  groups: Mapping[str, Sequence[Run]],
+  label: str,
+  rows: Rows,
+  metric: str | Sequence[str],
+) -> str:
+  """Says how far the reference is ahead; a dash if runs diverged."""
+  ours = groups.get(REFERENCE, ())
+  if label == REFERENCE:
+    return ""
+  if any(diverged([*ours, *groups[label]], rows)):
+    return MISSING
+  theirs = values(groups[label], rows, metric)
+  return paired(values(ours, rows, metric), theirs).show_interval()
+
+
+def comparison_table(
+  scale: Scale, rows: Rows, batch_size: int = plan.BATCH_SIZE
+) -> str:
+  """Shows every algorithm at one batch size on the test characters."""
+  groups = plan.comparison(scale, rows, batch_size)
+  lines = against_reference(groups, rows, COLUMNS)
+  return markdown.table(["algorithm", *COLUMNS, GAP, "seeds"], lines)
+
+
+def difference_table(scale: Scale, rows: Rows) -> str:
+  """Shows paired differences at batch 128 in every metric."""
+  groups = plan.comparison(scale, rows)
+  lines = [
+    [label, *(gap(groups, label, rows, x) for x in COLUMNS.values())]
+    for label in groups
+    if label != REFERENCE
+  ]
+  return markdown.table([f"{REFERENCE} −", *COLUMNS], lines)
+
+
+def batch_size_table(scale: Scale, rows: Rows) -> str:
+  """Shows mean R@1 at every batch size, on the seeds that all sizes have."""
+  sizes = sorted((plan.BATCH_SIZE, *scale.batch_sizes))
+  cells, gaps = {}, {}
+  for size in sizes:
+    groups = {
+      label: [run for run in runs if run.seed in plan.SEEDS]
+      for label, runs in plan.comparison(scale, rows, size).items()
+    }
+    column = {"test R@1": MEAN}
+    for label, x, ahead, _ in against_reference(groups, rows, column):
+      cells.setdefault(label, []).append(x)
+      gaps.setdefault(label, []).append(ahead)
+  header = ["algorithm", *(f"batch {size}" for size in sizes)]
+  header += [f"{REFERENCE} − it at {size}" for size in sizes]
+  return markdown.table(header, [[x, *cells[x], *gaps[x]] for x in cells])
+
+
+def regime_table(scale: Scale, rows: Rows) -> str:
+  """Shows CLIP, SogCLR, NUCLR where stored denominators should matter."""
+  lines = [
+    [regime, *line]
+    for regime, groups in plan.regimes(scale, rows).items()
+    for line in against_reference(groups, rows, BOTH_SPLITS)
+  ]
+  return markdown.table(
+    ["regime", "algorithm", *BOTH_SPLITS, GAP, "seeds"], lines
+  )
+
+
+def ablation_table(scale: Scale, rows: Rows) -> str:
+  """Shows Figure 4 and Table 3 in numbers."""
+  lines = against_reference(plan.ablations(scale, rows), rows, BOTH_SPLITS)
+  return markdown.table(["variant", *BOTH_SPLITS, GAP, "seeds"], lines)
+
+
+def estimator_table(scale: Scale, rows: Rows) -> str:
+  """Shows estimators of the gradient of zeta, at every rate."""
+  lines = []
+  for label, rates in plan.estimators(scale, rows).items():
+    for rate, runs in rates.items():
+      cells = [mean_std(values(runs, rows, x)) for x in BOTH_SPLITS.values()]
+      for side in ("text", "image"):
+        cells += [correlation(runs, rows, side), spread(runs, rows, side)]
+      lines.append([label, f"{rate:g}", *cells, seeds(runs, rows)])
+  header = ["estimator", "ζ rate", *BOTH_SPLITS]
+  for side in ("texts", "images"):
+    header += [f"correlation, {side}", f"spread, {side}"]
+  return markdown.table([*header, "seeds"], lines)
+
+
+def correlation(runs: Sequence[Run], rows: Rows, side: str) -> str:
+  """Formats Pearson's correlation of learned and exact zeta, over seeds."""
+  percents = values(runs, rows, f"exact/pearson_{side}")
+  return mean_std({seed: x / 100 for seed, x in percents.items()}, digits=2)
+
+
+def spread(runs: Sequence[Run], rows: Rows, side: str) -> str:
+  """Formats the standard deviation of learned over that of exact zeta."""
+  learned = values(runs, rows, f"exact/learned_std_{side}")
+  exact = values(runs, rows, f"exact/exact_std_{side}")
+  return mean_std({seed: x / exact[seed] for seed, x in learned.items()}, 2)

@@ -1,6 +1,6 @@
 """Draws runs over the published curves of CC3M.
 
-python experiments/cc3m/overlay.py --runs=runs/cc3m,runs/sogclr \
+python -m experiments.cc3m.overlay --runs=runs/cc3m,runs/sogclr \
   --out=experiments/cc3m/curves.png
 
 The published ones (`official_curves.csv`) are of the two runs, NUCLR and
@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from matplotlib.figure import Figure
 import numpy as np
 
-from nuclr_jax import checkpoint, records
+from nuclr_jax.train import checkpoint, records
 
 RUNS = flags.DEFINE_list("runs", [], "Workdirs, with commas.")
 OUT = flags.DEFINE_string("out", "curves.png", "The picture.")

@@ -1,6 +1,6 @@
 """The whole recipe in minutes: ingest, train, evaluate; nothing to download.
 
-python experiments/cc3m/smoke.py --out=runs/smoke
+python -m experiments.cc3m.smoke --out=runs/smoke
 
 Writes photos of coloured shapes as users have theirs (a tar of 200 with two
 broken ones among them), ingests them, trains the tiny towers of
@@ -14,7 +14,8 @@ import subprocess
 import sys
 
 from absl import app, flags
-import shapes
+
+from experiments.cc3m import shapes
 
 OUT = flags.DEFINE_string("out", "runs/smoke", "Folder of data and run.")
 CONFIG = flags.DEFINE_string(
@@ -26,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 def nuclr(*arguments: str) -> None:
   """Runs a verb of the launcher, and ends with it if it fails."""
   print(shlex.join(["nuclr", *arguments]), flush=True)
-  command = [sys.executable, "-m", "nuclr_jax.main", *arguments]
+  command = [sys.executable, "-m", "nuclr_jax.cli.main", *arguments]
   code = subprocess.run(command).returncode
   if code:
     sys.exit(code)

@@ -1,6 +1,6 @@
 """Table 8: the time of a training step with and without difference alignment.
 
-Both are timed in turns in one process, since machines are noisy.
+Both are timed in alternation in one process, since machines are noisy.
 """
 
 import functools
@@ -10,25 +10,27 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.step_time import common
+from experiments.harness import Run, benchmark
 from nuclr_jax import Batch, models, objectives
-from nuclr_jax.optimizer import make_optimizer
-from nuclr_jax.train_state import init_state, make_train_step
+from nuclr_jax.train.optimizer import make_optimizer
+from nuclr_jax.train.step import init_state, make_train_step
 
 BATCHES = (128, 512, 1024, 2048)
+REPETITIONS = 15
 SIZE, DIM = 16, 128  # pixels; width of embeddings
 
 
 def hosts() -> dict[str, objectives.Objective]:
-  """SimCLR and SwAV."""
+  """Makes the hosts, SimCLR and SwAV."""
   return {
     "ntxent": objectives.ntxent(temperature=0.2),
     "swav": objectives.swav(dim=DIM),
   }
 
 
-def measure(*, repetitions: int = 15, batches=BATCHES) -> dict[str, Any]:
-  """Milliseconds of a step, and the median ratio of steps beside each other."""
+def measure(run: Run) -> dict[str, Any]:
+  """Measures milliseconds of a step, and the median ratio within a round."""
+  values = dict(run.values)
   model = models.views(
     image_shape=(SIZE, SIZE, 1),
     vocab_size=0,
@@ -39,8 +41,8 @@ def measure(*, repetitions: int = 15, batches=BATCHES) -> dict[str, Any]:
   optimizer, results = make_optimizer(learning_rate=1e-3), {}
   for name, host in hosts().items():
     term = objectives.scale(objectives.difference_alignment(), 0.5)
-    both = {"host": host, "with": objectives.regularize(host, alignment=term)}
-    for size in batches:
+    both = {"host": host, "with": objectives.add(host=host, alignment=term)}
+    for size in values["batches"]:
       images = np.random.default_rng(0).integers(
         0, 256, (2, size, SIZE, SIZE, 1), np.uint8
       )
@@ -59,11 +61,11 @@ def measure(*, repetitions: int = 15, batches=BATCHES) -> dict[str, Any]:
         return 1e3 * (time.perf_counter() - began)
 
       runs = {key: functools.partial(time_of, *x) for key, x in steps.items()}
-      times = common.take_turns(runs, repetitions + 2)
-      times = {key: found[2:] for key, found in times.items()}
+      times = benchmark.take_turns(runs, values["repetitions"] + 2)
+      times = {key: ms[2:] for key, ms in times.items()}  # warmed up
       results.setdefault(name, {})[str(size)] = {
         "host_ms": float(np.median(times["host"])),
         "with_ms": float(np.median(times["with"])),
-        "ratio": common.ratio(times["with"], times["host"]),
+        "ratio": benchmark.ratio(times["with"], times["host"]),
       }
   return {"device": jax.devices()[0].device_kind, "hosts": results}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.harness import Run
 from nuclr_jax import latent_classes
 
 NEGATIVES = (1, 2, 4, 8, 16, 32, 64)
@@ -63,30 +64,31 @@ def clusters(num_clusters: int, r: float) -> Example:
   return Example(x, label.ravel())
 
 
-def measure() -> dict[str, Any]:
-  """All numbers: unsupervised and supervised losses of f_1, with hinge."""
-  figure = {
-    name: {
-      "radius": RADII,
-      "unsupervised": [loss(make(r)) for r in RADII],
-      "mean classifier": [supervised(make(r)) for r in RADII],
-      "separable": [separable(make(r)) for r in RADII],
-    }
-    for name, make in (("one point", one_point), ("two points", two_points))
+FIGURE_1 = {"one point": one_point, "two points": two_points}
+APPENDIX_C = {"scaled points": scaled_points, "clusters": clusters}
+
+
+def measure_radii(run: Run) -> dict[str, Any]:
+  """Measures the losses of f_1 over r, for Section 5.1."""
+  make, radii = FIGURE_1[run.setting], dict(run.values)["radius"]
+  return {
+    "radius": radii,
+    "unsupervised": [loss(make(r)) for r in radii],
+    "mean classifier": [supervised(make(r)) for r in radii],
+    "separable": [separable(make(r)) for r in radii],
   }
-  appendix = {
-    name: {
-      "negatives": NEGATIVES,
-      "classes": int(example.label.max()) + 1,
-      "unsupervised": [loss(example, k) for k in NEGATIVES],
-      "mean classifier": supervised(example),
-    }
-    for name, example in (
-      ("scaled points", scaled_points(NUM_CLASSES, RADIUS)),
-      ("clusters", clusters(NUM_CLASSES, RADIUS)),
-    )
+
+
+def measure_negatives(run: Run) -> dict[str, Any]:
+  """Measures the losses of f_1 over the number of negatives, Appendix C."""
+  values = dict(run.values)
+  example = APPENDIX_C[run.setting](values["classes"], values["radius"])
+  return {
+    "negatives": values["negatives"],
+    "classes": int(example.label.max()) + 1,
+    "unsupervised": [loss(example, k) for k in values["negatives"]],
+    "mean classifier": supervised(example),
   }
-  return {"figure 1": figure, "appendix C": appendix}
 
 
 def loss(example: Example, num_negatives: int = 1) -> float:

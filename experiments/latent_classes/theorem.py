@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import latent_classes
-from nuclr_jax.latent_classes import Triplets
+from experiments.harness import Run
+from experiments.latent_classes import triplets
 
 WIDTHS = (16, 64, 256, 512)
 NUM_TRIPLETS, INPUTS, OUTPUTS = 30, 10, 8
@@ -18,7 +18,7 @@ RATE = 0.02
 
 
 def init(key, width: int):
-  """Three layers as in the paper: He's scale inside, 1 / OUTPUTS at the end."""
+  """Draws three layers: He's scale inside, 1 / OUTPUTS at the end."""
   sizes = (INPUTS, width, width, OUTPUTS)
   keys = jax.random.split(key, 3)
   scales = (2 / width, 2 / width, 1 / OUTPUTS)
@@ -29,44 +29,40 @@ def init(key, width: int):
 
 
 def encode(params, x):
-  """A ReLU network."""
+  """Applies a ReLU network."""
   first, second, last = params
   return jax.nn.relu(jax.nn.relu(x @ first) @ second) @ last
 
 
 def separated(rng, count: int) -> np.ndarray:
-  """Unit vectors of which no two are closer than `SEPARATION`."""
-  found = np.zeros((0, INPUTS))
-  while len(found) < count:
+  """Draws unit vectors of which no two are closer than `SEPARATION`."""
+  vectors = np.zeros((0, INPUTS))
+  while len(vectors) < count:
     x = rng.normal(size=INPUTS)
     x /= np.linalg.norm(x)
-    if (np.linalg.norm(found - x, axis=1) > SEPARATION).all():
-      found = np.concatenate([found, x[None]])
-  return found
+    if (np.linalg.norm(vectors - x, axis=1) > SEPARATION).all():
+      vectors = np.concatenate([vectors, x[None]])
+  return vectors
 
 
-def measure(*, seeds: int, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-  """Losses, a triplet, at every step, by width and seed; norms at the end."""
-  results = {}
-  for width in WIDTHS:
-    runs = []
-    for seed in range(seeds):
-      rng = np.random.default_rng(seed)
-      x = jnp.asarray(separated(rng, 3 * NUM_TRIPLETS), jnp.float32)
-      triplets = Triplets(*x.reshape(3, NUM_TRIPLETS, INPUTS))
-      found = latent_classes.descend(
-        encode,
-        jax.jit(partial(init, width=width))(jax.random.key(seed)),
-        triplets,
-        learning_rate=RATE / NUM_TRIPLETS,
-        num_steps=num_steps,
-      )
-      runs.append(found)
-    losses = np.array([x.loss for x in runs]) / NUM_TRIPLETS
-    results[str(width)] = {
-      "loss": losses[:, :: max(num_steps // 300, 1)].tolist(),
-      "last": losses[:, -1].tolist(),
-      "min_norm": [float(x.min_norm.min()) for x in runs],
-      "max_norm": [float(x.max_norm.max()) for x in runs],
-    }
-  return {"steps": num_steps, "widths": results}
+def measure(run: Run) -> dict[str, Any]:
+  """Descends; returns losses, a triplet, along it, and norms over all steps."""
+  values = dict(run.values)
+  num_steps = values["steps"]
+  rng = np.random.default_rng(run.seed)
+  x = jnp.asarray(separated(rng, 3 * NUM_TRIPLETS), jnp.float32)
+  descent = triplets.descend(
+    encode,
+    jax.jit(partial(init, width=values["width"]))(jax.random.key(run.seed)),
+    triplets.Triplets(*x.reshape(3, NUM_TRIPLETS, INPUTS)),
+    learning_rate=RATE / NUM_TRIPLETS,
+    num_steps=num_steps,
+  )
+  losses = np.array(descent.loss) / NUM_TRIPLETS
+  return {
+    "steps": num_steps,
+    "loss": losses[:: max(num_steps // 300, 1)].tolist(),
+    "last": losses[-1].item(),
+    "min_norm": float(descent.min_norm.min()),
+    "max_norm": float(descent.max_norm.max()),
+  }

@@ -1,16 +1,17 @@
 """The published encoders in PyTorch, at tiny and at full size.
 
-Weights are random, batch statistics and biases too, so that none of them can be
-left out unnoticed.
+Weights are random, batch statistics and biases too, so that leaving one out
+cannot go unnoticed.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import optional
 import torch
 import transformers
+
+from experiments.parity import optional
 
 
 class Case(NamedTuple):
@@ -54,7 +55,7 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
   return model.eval()
 
 
-def pictures(size, batch=2, seed=0) -> np.ndarray:
+def images(size, batch=2, seed=0) -> np.ndarray:
   """Normally distributed pixels [batch, size, size, 3]."""
   rng = np.random.default_rng(seed)
   return rng.normal(size=(batch, size, size, 3)).astype(np.float32)
@@ -99,7 +100,7 @@ def resnet(*, tiny: bool) -> Case:
     lambda: transformers.ResNetModel(config),
     forward,
     dict(image=dict(name="resnet50", **ours), dim=32 if tiny else 2048),
-    dict(image=pictures(size)),
+    dict(image=images(size)),
     train=True,
   )
 
@@ -156,7 +157,7 @@ def vit(*, tiny: bool, pooler: bool = False) -> Case:
       image=dict(name="vit_b16", eps=1e-12, pooler=pooler, **ours),
       dim=config.hidden_size,
     ),
-    dict(image=pictures(size)),
+    dict(image=images(size)),
     golden=pooler,
   )
 
@@ -271,7 +272,7 @@ def clip(*, tiny: bool) -> Case:
       vocab_size=vocab,
       projection_bias=False,
     ),
-    dict(image=pictures(size), text=texts(vocab, length, 2, clip=True)),
+    dict(image=images(size), text=texts(vocab, length, 2, clip=True)),
   )
 
 
@@ -288,7 +289,7 @@ def timm(*, tiny: bool) -> list[Case]:
       lambda: library.create_model(name, num_classes=0, **sizes),
       lambda model, inputs: {"image": model(_channels_first(inputs["image"]))},
       dict(image=tower, dim=dim),
-      dict(image=pictures(size)),
+      dict(image=images(size)),
       train=layout == "torchvision_resnet",
     )
 
@@ -342,7 +343,7 @@ def open_clip(*, tiny: bool) -> list[Case]:
       lambda: library.CLIP(dim, image, text, quick_gelu=True),
       forward,
       towers,
-      dict(image=pictures(image["image_size"]), text=ids),
+      dict(image=images(image["image_size"]), text=ids),
     )
   ]
 

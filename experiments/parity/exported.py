@@ -1,10 +1,10 @@
 """Compares what `nuclr export` writes with what PyTorch makes of it.
 
-python exported.py   # exits 1 on failure
+python -m experiments.parity.exported   # exits 1 on failure
 
 Models of each kind of folder, with random weights, are exported and loaded as
 the folder says: `VisionTextDualEncoderModel`, `CLIPModel`, or the `load.py`
-beside two encoders. Embeddings of the same pictures and captions must agree.
+beside two encoders. Embeddings of the same images and captions must agree.
 """
 
 import importlib.util
@@ -17,12 +17,13 @@ import numpy as np
 import torch
 import transformers
 
-from nuclr_jax import Batch, export, models
-from nuclr_jax.data import tokenizer
+from nuclr_jax import Batch, models
+from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.export import Exported, write_model
 
 SIZE, LENGTH, DIM, TOLERANCE = 64, 16, 24, 1e-4
 CAPTIONS = ["A dog, running!", "two cats on a mat - asleep", "a mat"]
-WORDS = tokenizer.build(CAPTIONS, length=LENGTH, first_and_last=True)
+WORDS = build_tokenizer(CAPTIONS, length=LENGTH, first_and_last=True)
 SMALL = dict(width=32, layers=2, heads=4)
 VIT = SMALL | dict(name="vit_s16", patch=16, eps=1e-12)
 BERT = SMALL | dict(name="bert", max_length=20)
@@ -48,7 +49,7 @@ CASES = {
 
 
 def randomized(tree, seed: int):
-  """First weights as they are; nothing else is 0 or 1 any more."""
+  """Moves all but the first weights, so that nothing else is 0 or 1."""
   rng = np.random.default_rng(seed)
 
   def move(x):
@@ -59,13 +60,13 @@ def randomized(tree, seed: int):
 
 
 def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
-  """Embeddings by PyTorch, of unit norm."""
+  """Computes embeddings of unit norm by PyTorch."""
   if (folder / "config.json").exists():
     model = transformers.AutoModel.from_pretrained(folder).eval()
-    found = model(
+    outputs = model(
       pixel_values=pixels, input_ids=tokens, attention_mask=(tokens != 0).long()
     )
-    return found.image_embeds, found.text_embeds
+    return outputs.image_embeds, outputs.text_embeds
   spec = importlib.util.spec_from_file_location("load", folder / "load.py")
   load = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(load)
@@ -74,7 +75,7 @@ def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
 
 
 def compare(spec, folder: pathlib.Path) -> float:
-  """The greatest difference of embeddings."""
+  """Returns the greatest difference of embeddings."""
   model = models.towers(
     image_shape=(SIZE, SIZE, 3),
     vocab_size=WORDS.vocab_size,
@@ -84,19 +85,19 @@ def compare(spec, folder: pathlib.Path) -> float:
   )
   params, state = randomized(model.init(jax.random.key(0)), 0)
   whole = dict(spec, name="towers", dim=DIM)
-  export.write(export.Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
+  write_model(Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
   pixels = np.random.default_rng(1).normal(size=(3, SIZE, SIZE, 3))
   pixels, tokens = pixels.astype(np.float32), WORDS.encode(CAPTIONS)
   ours, _ = model.apply(params, state, Batch(pixels, tokens, None))
   with torch.no_grad():
-    found = theirs(
+    expected = theirs(
       folder,
       torch.tensor(pixels.transpose(0, 3, 1, 2)),
       torch.tensor(tokens, dtype=torch.long),
     )
   return max(
     float(np.abs(np.asarray(a) - b.numpy()).max())
-    for a, b in zip((ours.image, ours.text), found, strict=True)
+    for a, b in zip((ours.image, ours.text), expected, strict=True)
   )
 
 

@@ -1,6 +1,6 @@
 """What the towers of this library compute, by the keys of a published file.
 
-The tests use it, too.
+The tests use it too.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax import models
-from nuclr_jax.models import weights
+from nuclr_jax.models import pretrained
 from nuclr_jax.types import Batch
 
 # The tower beside the one that is compared.
@@ -40,19 +40,19 @@ def load(
     The model, its params and its state.
   """
   alone = len(inputs) == 1
-  given = dict(image_shape=(8, 8, 3), length=4, vocab_size=9)
+  arguments = dict(image_shape=(8, 8, 3), length=4, vocab_size=9)
   if "image" in inputs:
-    given["image_shape"] = inputs["image"].shape[1:]
+    arguments["image_shape"] = inputs["image"].shape[1:]
   if "text" in inputs:
-    given["length"] = inputs["text"].shape[1]
+    arguments["length"] = inputs["text"].shape[1]
   if alone:
-    given |= dict(normalize=False, projection_bias=False)
-  given |= towers
+    arguments |= dict(normalize=False, projection_bias=False)
+  arguments |= towers
   for side in ("image", "text"):
-    given[side] = OTHER[side]
+    arguments[side] = OTHER[side]
     if side in inputs:
-      given[side] = dict(towers[side]) | {"pretrained": str(source)}
-  model = models.towers(**given)
+      arguments[side] = dict(towers[side]) | {"pretrained": str(source)}
+  model = models.towers(**arguments)
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
   params, state = model.load(*zeros)
@@ -63,7 +63,7 @@ def load(
 
 
 def outputs(model, params, state, inputs, *, train: bool = False):
-  """Embeddings by side, and the next state."""
+  """Returns embeddings by side, and the next state."""
   batch = Batch(inputs.get("image"), inputs.get("text"), None)
   pairs, state = model.apply(
     params, state, batch, key=jax.random.key(0), train=train
@@ -72,14 +72,15 @@ def outputs(model, params, state, inputs, *, train: bool = False):
 
 
 def compute(towers, inputs, source, *, layout: str, train: bool) -> dict:
-  """Outputs and gradients; with `train` batch statistics in training, too.
+  """Computes outputs and gradients; with `train` also batch statistics.
 
   Args:
-    towers: See `load`.
-    inputs: Likewise.
-    source: Likewise.
-    layout: Of the file, for the names of the gradients.
-    train: Whether to compute in training, too.
+    towers: Arguments of `models.towers`.
+    inputs: "image" [batch, height, width, 3] or "text" [batch, length], or
+      both.
+    source: Path of the file with the weights.
+    layout: The file's layout, for the names of the gradients.
+    train: Whether to compute in training as well.
 
   Returns:
     Dicts of arrays under the names "outputs", "gradients" and, if asked for,
@@ -89,39 +90,43 @@ def compute(towers, inputs, source, *, layout: str, train: bool) -> dict:
   sides = tuple(inputs)
 
   def loss(params):
-    found, _ = outputs(model, params, state, inputs)
-    total = sum(jnp.sum(x * direction(x.shape)) for x in found.values())
-    return total, found
+    sides, _ = outputs(model, params, state, inputs)
+    total = sum(jnp.sum(x * direction(x.shape)) for x in sides.values())
+    return total, sides
 
-  (_, found), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+  (_, embeddings), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(
+    params
+  )
   out = {
-    "outputs": found,
-    "gradients": weights.to_layout(gradient, state, layout, sides=sides),
+    "outputs": embeddings,
+    "gradients": pretrained.to_layout(gradient, state, layout, sides=sides),
   }
   if train:
     forward = jax.jit(lambda x: outputs(model, x, state, inputs, train=True))
     out["trained"], state = forward(params)
-    tensors = weights.to_layout(params, state, layout, sides=sides)
+    tensors = pretrained.to_layout(params, state, layout, sides=sides)
     out["statistics"] = {k: x for k, x in tensors.items() if "running" in k}
   return out
 
 
 def direction(shape) -> np.ndarray:
-  """Fixed numbers whose product with the outputs is differentiated."""
+  """Draws fixed numbers whose product with the outputs is differentiated."""
   return np.random.default_rng(1).normal(size=tuple(shape)).astype(np.float32)
 
 
-def errors(found: Mapping, expected: Mapping) -> dict[str, tuple[float, str]]:
-  """The largest error of each part of `compute`, and the array that has it.
+def errors(
+  computed: Mapping, expected: Mapping
+) -> dict[str, tuple[float, str]]:
+  """Returns the largest error of each part, and the array that has it.
 
-  Of outputs and statistics: the largest difference over the largest number of
-  the array. Of gradients: the norm of the difference over the array's norm,
-  since rounding may decide on which side of 0 a number of some ReLU is; or over
-  1e-3 of the largest norm of all arrays, since some (of attention's key biases)
-  are zero but for rounding.
+  For outputs and statistics it is the largest difference over the largest
+  number of the array. For gradients it is the norm of the difference over the
+  array's norm, since rounding may decide on which side of 0 a number of some
+  ReLU is; or over 1e-3 of the largest norm of all arrays, since some (of
+  attention's key biases) are zero but for rounding.
   """
   worst = {}
-  for part, arrays in found.items():
+  for part, arrays in computed.items():
     size = np.linalg.norm if part == "gradients" else _largest
     floor = 1e-12
     if part == "gradients":
@@ -137,7 +142,7 @@ def _largest(x) -> float:
   return np.abs(x).max()
 
 
-def _error(found, expected, size, floor) -> float:
-  if not np.all(np.isfinite(found)):
+def _error(computed, expected, size, floor) -> float:
+  if not np.all(np.isfinite(computed)):
     return np.inf
-  return float(size(found - expected) / max(size(expected), floor))
+  return float(size(computed - expected) / max(size(expected), floor))

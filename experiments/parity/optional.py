@@ -1,4 +1,4 @@
-"""Libraries that want more than they need here."""
+"""Libraries that import more than they need here."""
 
 import importlib
 import importlib.machinery

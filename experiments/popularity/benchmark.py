@@ -1,13 +1,12 @@
 """Time and memory of exact popularities; JSON on standard output.
 
-python experiments/popularity/benchmark.py --pairs=43000 --texts=6000 --dim=128
+python -m experiments.popularity.benchmark --pairs=43000 --texts=6000 --dim=128
 
 Embeddings are drawn at random: captions around 300 topics, and for each pair an
 image near its caption. `plain` is Sinkhorn's iteration without extrapolation,
 in the same process, on the same problem.
 """
 
-import json
 import resource
 import time
 
@@ -15,24 +14,25 @@ from absl import app, flags
 import jax
 import numpy as np
 
-from nuclr_jax import host, popularity
+from experiments.harness import benchmark
+from nuclr_jax import distributed, popularity
 from nuclr_jax.popularity import sinkhorn
 
-PAIRS = flags.DEFINE_integer("pairs", 43_000, "Pairs.")
-TEXTS = flags.DEFINE_integer("texts", 6_000, "Distinct captions.")
+PAIRS = flags.DEFINE_integer("pairs", 43_000, "Number of pairs.")
+TEXTS = flags.DEFINE_integer("texts", 6_000, "Number of distinct captions.")
 DIM = flags.DEFINE_integer("dim", 128, "Width of the embeddings.")
-TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07], "tau.")
-TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Of the residual.")
+TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07], "Temperatures.")
+TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Largest residual.")
 PLAIN = flags.DEFINE_bool("plain", True, "Also without extrapolation.")
 
 
 def unit(x):
-  """Rows of unit norm, float32."""
+  """Scales rows to unit norm, float32."""
   return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
 def embeddings():
-  """Images and texts of all pairs, and text ids."""
+  """Draws images and texts of all pairs, and text ids."""
   rng = np.random.default_rng(0)
   topics = unit(rng.normal(size=(300, DIM.value)))
   topic = topics[rng.integers(0, 300, TEXTS.value)]
@@ -43,9 +43,9 @@ def embeddings():
 
 
 def solve(image, text, text_id, temperature: float) -> dict[str, float]:
-  """One solution and what it took."""
+  """Solves once; returns what it took."""
   began = time.monotonic()
-  found = popularity.solve(
+  solution = popularity.solve(
     image,
     text,
     temperature=temperature,
@@ -55,16 +55,16 @@ def solve(image, text, text_id, temperature: float) -> dict[str, float]:
   seconds = time.monotonic() - began
   return {
     "seconds": round(seconds, 2),
-    "iterations": found.iterations,
-    "residual": found.residual,
-    "converged": found.converged,
+    "iterations": solution.iterations,
+    "residual": solution.residual,
+    "converged": solution.converged,
   }
 
 
 def main(argv) -> None:
   """Solves each problem once to compile, then measures."""
   del argv
-  host.keep_memory()
+  distributed.keep_memory()
   data = embeddings()
   solve(*data, temperature=10.0)  # compiles
   results = []
@@ -76,19 +76,16 @@ def main(argv) -> None:
       sinkhorn.MEMORY = memory
     results.append(row)
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-  print(
-    json.dumps(
-      {
-        "pairs": PAIRS.value,
-        "texts": TEXTS.value,
-        "dim": DIM.value,
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-        "peak_memory_GiB": round(peak, 2),
-        "results": results,
-      },
-      indent=2,
-    )
+  benchmark.show(
+    {
+      "pairs": PAIRS.value,
+      "texts": TEXTS.value,
+      "dim": DIM.value,
+      "device": jax.devices()[0].device_kind,
+      "jax": jax.__version__,
+      "peak_memory_GiB": round(peak, 2),
+      "results": results,
+    }
   )
 
 

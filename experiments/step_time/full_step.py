@@ -1,31 +1,37 @@
 """Time of a training step, objectives side by side; JSON on standard output.
 
-python experiments/step_time/full_step.py [--steps=60] [--rounds=5]
+python -m experiments.step_time.full_step [--steps=60] [--rounds=5]
 
-The objectives take turns in every round, so that a noisy machine slows all of
-them alike; `ms` is the median over rounds, `ratio_to_clip` the median of the
-rounds' ratios.
+The objectives are timed in alternation in every round, so that a noisy machine
+slows all of them alike; `ms` is the median over rounds, `ratio_to_clip` the
+median of the rounds' ratios.
 """
 
-import json
 import time
 
 from absl import app, flags
-import common
 import jax
 import numpy as np
 
-from nuclr_jax import Batch, host, models, objectives, optimizer, train_state
+from experiments.harness import benchmark
+from nuclr_jax import Batch, distributed, models, objectives, progress
+from nuclr_jax.sample_state import temperature_rules, zeta_rules
+from nuclr_jax.train import optimizer
+from nuclr_jax.train.step import init_state, make_train_step
 
 STEPS = flags.DEFINE_integer("steps", 60, "Steps per objective and round.")
-CHOSEN = flags.DEFINE_list("towers", ["prototype", "glyphs"], "Of `TOWERS`.")
-ONLY = flags.DEFINE_list("objectives", None, "Of `OBJECTIVES`; default all.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+CHOSEN = flags.DEFINE_list(
+  "towers", ["prototype", "glyphs"], "Which of `TOWERS`."
+)
+ONLY = flags.DEFINE_list(
+  "objectives", None, "Which of `OBJECTIVES`; all by default."
+)
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 BATCH = flags.DEFINE_integer("batch_size", 128, "Pairs per step.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 43_000, "Rows of state.")
 
 TOWERS = {
-  # As many multiplications as towers of real size (on small pictures).
+  # As many multiplications as towers of real size (on small images).
   "large": dict(
     image_stages=((2, 2, 128), (2, 1, 512), (2, 1, 1024)),
     image_features=1024,
@@ -55,18 +61,18 @@ OBJECTIVES = {
   "isogclr": lambda n: objectives.isogclr(num_pairs=n),
   "nuclr": lambda n: objectives.nuclr(num_pairs=n),
   "nuclr_sinkhorn": lambda n: objectives.nuclr(
-    num_pairs=n, zeta_estimator="sinkhorn", zeta_queue=4096, dim=128
+    num_pairs=n, dim=128, zeta=zeta_rules.queue(size=4096)
   ),
   "nuclr_individual": lambda n: objectives.nuclr(
-    num_pairs=n, temperature_learning_rate=1e-3
+    num_pairs=n, temperature=temperature_rules.individual()
   ),
 }
-common.one_of("towers", TOWERS)
-common.one_of("objectives", OBJECTIVES, first="clip")
+benchmark.one_of("towers", TOWERS)
+benchmark.one_of("objectives", OBJECTIVES, first="clip")
 
 
 def random_batch(key: int) -> Batch:
-  """Pictures and captions of the glyphs' shapes; about half is padding."""
+  """Draws images and captions of the glyphs' shapes; about half is padding."""
   rng = np.random.default_rng(key)
   text = rng.integers(1, 1900, (BATCH.value, 12)).astype(np.int32)
   text[:, 6:] = 0
@@ -84,8 +90,8 @@ def make_run(tower: dict, objective: objectives.Objective):
   )
   parts = (model, objective, optimizer.make_optimizer(1e-3, weight_decay=0.1))
   key = jax.random.key(0)
-  step = jax.jit(train_state.make_train_step(*parts, key), donate_argnums=0)
-  state = train_state.init_state(*parts, key)
+  step = jax.jit(make_train_step(*parts, key), donate_argnums=0)
+  state = init_state(*parts, key)
   batches = [random_batch(i) for i in range(8)]
 
   def run(steps: int = STEPS.value) -> float:
@@ -100,29 +106,29 @@ def make_run(tower: dict, objective: objectives.Objective):
   return run
 
 
-def benchmark(argv) -> None:
+def main(argv) -> None:
   """Prints the JSON."""
   del argv
-  host.keep_memory()
-  host.show_progress()
+  distributed.keep_memory()
+  progress.log_to_stderr()
   results = {}
   for tower_name in CHOSEN.value:
     runs = {
       name: make_run(TOWERS[tower_name], OBJECTIVES[name](NUM_PAIRS.value))
       for name in ONLY.value or OBJECTIVES
     }
-    times = common.take_turns(runs, ROUNDS.value)
+    times = benchmark.take_turns(runs, ROUNDS.value)
     results[tower_name] = {
       name: {
         "ms": float(np.median(ms)),
         "pairs_per_s": BATCH.value / float(np.median(ms)) * 1e3,
-        "ratio_to_clip": common.ratio(ms, times["clip"]),
+        "ratio_to_clip": benchmark.ratio(ms, times["clip"]),
       }
       for name, ms in times.items()
     }
   settings = {"batch_size": BATCH.value, "num_pairs": NUM_PAIRS.value}
-  print(json.dumps(common.machine() | settings | results, indent=2))
+  benchmark.show(benchmark.machine(), settings, results)
 
 
 if __name__ == "__main__":
-  app.run(benchmark)
+  app.run(main)

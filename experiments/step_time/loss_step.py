@@ -1,6 +1,6 @@
 """Time and memory of NUCLR's loss step, in forms side by side; JSON out.
 
-python experiments/step_time/loss_step.py --batch_sizes=512,2048 --dims=256
+python -m experiments.step_time.loss_step --batch_sizes=512,2048 --dims=256
 
 A loss step is forward, backward (to the embeddings) and the state's update.
 
@@ -10,8 +10,9 @@ A loss step is forward, backward (to the embeddings) and the state's update.
             without it)
   products  only the matrix products that `tiles` needs, tile by tile
 
-The forms take turns in every round; a ratio is the median of the rounds'
-ratios. `temporary_mib` is what XLA allocates besides arguments and results.
+The forms are timed in alternation in every round; a ratio is the median of the
+rounds' ratios. `temporary_mib` is what XLA allocates besides arguments and
+results.
 A form that would not fit is compiled (for its memory) but not run. On a GPU,
 --precisions=BF16_BF16_F32_X6,BF16_BF16_F32_X3 adds `tiles` with products of
 several bf16 passes, which CPUs do not have.
@@ -24,27 +25,40 @@ import time
 from unittest import mock
 
 from absl import app, flags
-import common
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import host, objectives, tiles
+from experiments.harness import benchmark
+from experiments.step_time import common
+from nuclr_jax import distributed, objectives
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.sample_state import zeta_rules
 
-BATCHES = flags.DEFINE_list("batch_sizes", ["512", "2048", "8192"], "Pairs.")
+BATCHES = flags.DEFINE_list(
+  "batch_sizes", ["512", "2048", "8192"], "Batch sizes."
+)
 DIMS = flags.DEFINE_list("dims", ["256"], "Widths of embeddings.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
-SECONDS = flags.DEFINE_float("seconds", 1.0, "Per form and round, at least.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
+SECONDS = flags.DEFINE_float(
+  "seconds", 1.0, "Least seconds of a form in a round."
+)
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3_000_000, "Rows of state.")
-MAX_DENSE = flags.DEFINE_integer("max_dense", 8192, "Run dense forms to here.")
-TILE = flags.DEFINE_integer("tile", None, "Instead of the default.")
-PRECISIONS = flags.DEFINE_list("precisions", [], "Of `tiles`, as well.")
+MAX_DENSE = flags.DEFINE_integer(
+  "max_dense", 8192, "Largest batch of dense forms."
+)
+TILE = flags.DEFINE_integer(
+  "tile", None, "Rows of a tile, instead of the default."
+)
+PRECISIONS = flags.DEFINE_list(
+  "precisions", [], "Also time `tiles` with these."
+)
 SETTINGS = dict(temperature=0.05)
-RATE = 1e-6  # of zeta
+RATE = 1e-6  # of zeta, in units of similarity
 
 
 def embeddings(batch: int, dim: int) -> np.ndarray:
-  """Unit rows of images and texts that agree a little, [2, batch, dim]."""
+  """Draws unit rows of images and texts that agree a little."""
   x = np.random.default_rng(0).normal(size=(3, batch, dim))
   x = x[:2] + x[2]
   x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -52,20 +66,21 @@ def embeddings(batch: int, dim: int) -> np.ndarray:
 
 
 def ids_of(batch: int, step: int) -> np.ndarray:
-  """Distinct ids, other ones each step."""
+  """Returns distinct ids, different ones in each step."""
   return (step * batch + np.arange(batch)) % NUM_PAIRS.value
 
 
 class Jax:
-  """The objective with tiles of some size."""
+  """Times the objective with tiles of some size."""
 
   def __init__(
     self, batch: int, dim: int, tile: int, precision=tiles.PRECISION
   ):
     objective = objectives.nuclr(
       num_pairs=NUM_PAIRS.value,
-      zeta_estimator="official",
-      zeta_learning_rate=RATE,
+      zeta=zeta_rules.batch(
+        estimator="official", rate=RATE / SETTINGS["temperature"]
+      ),
       **SETTINGS,
     )
 
@@ -80,32 +95,33 @@ class Jax:
     self.temporary_mib = memory.temp_size_in_bytes / 2**20
 
   def start(self, vectors):
-    """The first state, and the embeddings on the device."""
+    """Returns the first state, and the embeddings on the device."""
     return self.init()[1], jax.device_put(vectors)
 
   def run(self, state, vectors, ids):
-    """One step."""
+    """Does one step."""
     return self.step(state, vectors, ids)
 
   def wait(self, state):
-    """Until all steps are done."""
+    """Waits until all steps are done."""
     jax.block_until_ready(state)
 
 
 class Torch:
-  """The dense form in PyTorch."""
+  """Times the dense form in PyTorch."""
 
   temporary_mib = None
 
   def __init__(self):
     import torch
-    import torch_form
+
+    from experiments.step_time import torch_form
 
     self.torch, self.make = torch, torch_form.Nuclr
     self.device = "cuda" if torch.cuda.is_available() else "cpu"
 
   def start(self, vectors):
-    """As `Jax.start`."""
+    """Returns the first state, and the embeddings on the device."""
     state = self.make(
       num_pairs=NUM_PAIRS.value,
       zeta_rate=RATE,
@@ -115,19 +131,19 @@ class Torch:
     return state, self.torch.tensor(vectors, device=self.device)
 
   def run(self, state, vectors, ids):
-    """One step."""
+    """Does one step."""
     ids = self.torch.as_tensor(ids, device=self.device)
     return state, self.torch.stack(state.step(*vectors, ids))
 
   def wait(self, state):
-    """Until all steps are done."""
+    """Waits until all steps are done."""
     del state
     if self.device == "cuda":
       self.torch.cuda.synchronize()
 
 
 class Products:
-  """The products of both passes: similarities twice, two gradients."""
+  """Times the products of both passes: similarities twice, two gradients."""
 
   def __init__(self, tile: int):
     def first(rows, columns, row_sums, column_sums):
@@ -150,22 +166,22 @@ class Products:
     self.step, self.temporary_mib = jax.jit(step), None
 
   def start(self, vectors):
-    """As `Jax.start`."""
+    """Returns the first state, and the embeddings on the device."""
     return None, jax.device_put(vectors)
 
   def run(self, state, vectors, ids):
-    """One step."""
+    """Does one step."""
     del state, ids
     sums = self.step(*vectors)
     return sums, jnp.stack(sums)
 
   def wait(self, state):
-    """Until all steps are done."""
+    """Waits until all steps are done."""
     jax.block_until_ready(state)
 
 
 def time_of(form, vectors, steps: int) -> float:
-  """Milliseconds per step, after one to warm up."""
+  """Measures milliseconds per step, after one to warm up."""
   state, vectors = form.start(vectors)
   batch = vectors.shape[1]
   state, _ = form.run(state, vectors, ids_of(batch, 0))
@@ -178,7 +194,7 @@ def time_of(form, vectors, steps: int) -> float:
 
 
 def check_equal(forms: dict, vectors) -> float | None:
-  """The greatest difference between the forms' gradients, relative."""
+  """Returns the greatest relative difference between gradients."""
   batch = vectors.shape[1]
   gradients = []
   for name, form in forms.items():
@@ -214,7 +230,7 @@ def make_forms(batch: int, dim: int) -> dict:
 
 
 def compare(batch: int, dim: int) -> dict:
-  """The row of a batch size and a width."""
+  """Measures the row of a batch size and a width."""
   vectors, forms = embeddings(batch, dim), make_forms(batch, dim)
   run = {
     name: form
@@ -225,7 +241,7 @@ def compare(batch: int, dim: int) -> dict:
     name: max(1, round(1e3 * SECONDS.value / time_of(form, vectors, 1)))
     for name, form in run.items()
   }
-  times = common.take_turns(
+  times = benchmark.take_turns(
     {
       name: functools.partial(time_of, form, vectors, steps[name])
       for name, form in run.items()
@@ -235,13 +251,13 @@ def compare(batch: int, dim: int) -> dict:
 
   def column(name, form):
     ms = times.get(name)
-    found = {"temporary_mib": form.temporary_mib}
+    numbers = {"temporary_mib": form.temporary_mib}
     if ms:
-      found |= {
+      numbers |= {
         "ms": float(np.median(ms)),
-        "ratio_to_tiles": common.ratio(ms, times["tiles"]),
+        "ratio_to_tiles": benchmark.ratio(ms, times["tiles"]),
       }
-    return found
+    return numbers
 
   return {
     "batch_size": batch,
@@ -251,18 +267,18 @@ def compare(batch: int, dim: int) -> dict:
   }
 
 
-def benchmark(argv) -> None:
+def main(argv) -> None:
   """Prints the JSON."""
   del argv
-  host.keep_memory()
+  distributed.keep_memory()
   rows = []
   for dim in map(int, DIMS.value):
     for batch in map(int, BATCHES.value):
       rows.append(compare(batch, dim))
       print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
   settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
-  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
+  benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 
 if __name__ == "__main__":
-  app.run(benchmark)
+  app.run(main)

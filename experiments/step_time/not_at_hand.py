@@ -1,10 +1,10 @@
 """Memory of the loss step on GPUs and TPUs that are not at hand; JSON out.
 
-python experiments/step_time/not_at_hand.py --targets=h200,8xh200,v5e:2x4
+python -m experiments.step_time.not_at_hand --targets=h200,8xh200,v5e:2x4
 
-XLA compiles for a machine without having it, if its compiler is there: the
+XLA compiles for a machine without having it, if its compiler is installed: the
 extra `compilers`, best in a virtual environment of its own. The numbers are
-XLA's plan of buffers per device; times cannot be had like this.
+XLA's plan of buffers per device; times cannot be measured like this.
 """
 
 import json
@@ -12,14 +12,17 @@ import sys
 from unittest import mock
 
 from absl import app, flags
-import common
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
-import targets
 
-from nuclr_jax import objectives, sharding, tiles
-from nuclr_jax.objectives import State
+from experiments.harness import benchmark
+from experiments.step_time import targets
+from experiments.step_time.common import loss_step
+from nuclr_jax import objectives, sharding
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.sample_state import zeta_rules
+from nuclr_jax.types import State
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:2x4"], "[count x] h200, or a TPU slice."
@@ -32,17 +35,17 @@ OFFLOAD = flags.DEFINE_bool("offload_rows", False, "As in a config; TPUs only.")
 
 
 def compile_for(target: str, batch: int, dim: int):
-  """NUCLR's forward, backward and state update on a target."""
+  """Compiles NUCLR's forward, backward and state update for a target."""
   mesh = targets.mesh(target)
   split, whole = (
     NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
   )
   objective = objectives.nuclr(
-    num_pairs=NUM_PAIRS.value, zeta_estimator="official"
+    num_pairs=NUM_PAIRS.value, zeta=zeta_rules.batch(estimator="official")
   )
   rows = sharding.on_host(split) if OFFLOAD.value else split
-  layout = State(rows, whole)
-  step = common.loss_step(
+  layout = State(rows, rows, whole)
+  step = loss_step(
     objective,
     in_shardings=(layout, split, split),
     out_shardings=(layout, split),
@@ -83,7 +86,7 @@ def main(argv) -> None:
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
   settings = {"jax": jax.__version__, "tile": TILE.value}
   settings |= {"num_pairs": NUM_PAIRS.value, "offload_rows": OFFLOAD.value}
-  print(json.dumps(settings | {"rows": rows}, indent=2))
+  benchmark.show(settings, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Images per second from JPEG to augmented batch; JSON on standard output.
 
-python experiments/step_time/photos.py [--seconds=5] [--rounds=3]
+python -m experiments.step_time.photos [--seconds=5] [--rounds=3]
 
 The photos are parts of scikit-learn's two sample photos at 500 x 375 pixels,
 about 50 KB each, ingested as users ingest theirs. First on one core, step by
@@ -15,27 +15,27 @@ augmenting) by threads of one process, and by worker processes.
 """
 
 import io
-import json
 import pathlib
 import tarfile
 import tempfile
 import time
 
 from absl import app, flags
-import common
 import cv2
 import numpy as np
 from sklearn.datasets import load_sample_images
 
+from experiments.harness import benchmark
 from nuclr_jax import ingest
-from nuclr_jax.data import (
-  captioned,
-  images,
-  pipeline,
-  randaugment,
-  tokenizer,
+from nuclr_jax.data import images, loader
+from nuclr_jax.data.augment import rand_augment
+from nuclr_jax.data.image_text import (
+  all_captions,
+  captioned_source,
+  open_captioned,
 )
-from nuclr_jax.data.transforms import random_numbers
+from nuclr_jax.data.source import random_numbers
+from nuclr_jax.data.tokenizer import build_tokenizer
 
 SECONDS = flags.DEFINE_float("seconds", 5.0, "Per measurement.")
 ROUNDS = flags.DEFINE_integer("rounds", 3, "Measurements; the median counts.")
@@ -46,8 +46,8 @@ SIZE = 256
 
 
 def photos(rng: np.random.Generator) -> list[bytes]:
-  """JPEG files of 500 x 375 pixels."""
-  whole, found = load_sample_images().images, []
+  """Makes JPEG files of 500 x 375 pixels."""
+  whole, files = load_sample_images().images, []
   for i in range(COUNT.value):
     scene = whole[i % len(whole)]
     rows, columns = rng.integers(280, 420), rng.integers(380, 620)
@@ -56,12 +56,12 @@ def photos(rng: np.random.Generator) -> list[bytes]:
     part = scene[top : top + rows, left : left + columns, ::-1]
     part = cv2.resize(part, (500, 375), interpolation=cv2.INTER_CUBIC)
     options = [cv2.IMWRITE_JPEG_QUALITY, 85]
-    found.append(cv2.imencode(".jpg", part, options)[1].tobytes())
-  return found
+    files.append(cv2.imencode(".jpg", part, options)[1].tobytes())
+  return files
 
 
 def write_tar(path: pathlib.Path, files: list[bytes]) -> None:
-  """As img2dataset does."""
+  """Writes a tar as img2dataset does."""
   with tarfile.open(path, "w") as tar:
     for i, data in enumerate(files):
       caption = f"part number {i} of a photo of a temple or of a flower"
@@ -72,7 +72,7 @@ def write_tar(path: pathlib.Path, files: list[bytes]) -> None:
 
 
 def steps(files: list[bytes]) -> dict:
-  """What a photo goes through, as functions of its number."""
+  """Returns what a photo goes through, as functions of its number."""
   random = random_numbers(0, 0, np.arange(len(files)))
 
   def crop(i):
@@ -81,7 +81,7 @@ def steps(files: list[bytes]) -> dict:
 
   def augment(i):
     rest = random[i, images.CROP_NUMBERS :]
-    return randaugment.rand_augment(crop(i), rest)
+    return rand_augment(crop(i), rest)
 
   return {
     "decode": lambda i: images.decode(files[i]),
@@ -91,7 +91,7 @@ def steps(files: list[bytes]) -> dict:
 
 
 def rate(do, per_call: int = 1) -> float:
-  """Images per second."""
+  """Measures images per second."""
   start, count = time.perf_counter(), 0
   while (now := time.perf_counter()) < start + SECONDS.value:
     do(count)
@@ -100,8 +100,8 @@ def rate(do, per_call: int = 1) -> float:
 
 
 def stream_rate(source, num_workers: int) -> float:
-  """Images per second of the stream, after a few batches."""
-  with pipeline.batches(
+  """Measures images per second of the stream, after a few batches."""
+  with loader.batches(
     source, batch_size=BATCH.value, seed=0, num_workers=num_workers
   ) as stream:
     for _ in range(4):
@@ -109,7 +109,7 @@ def stream_rate(source, num_workers: int) -> float:
     return rate(lambda i: next(stream), BATCH.value)
 
 
-def benchmark(argv) -> None:
+def main(argv) -> None:
   """Prints the JSON."""
   del argv
   files = photos(np.random.default_rng(0))
@@ -121,10 +121,10 @@ def benchmark(argv) -> None:
     tar = pathlib.Path(folder) / "photos.tar"
     write_tar(tar, files)
     ingest.ingest(str(tar), "photos", data_dir=folder, workers=1)
-    data = captioned.open_split("photos", "train", folder)
-    captions = captioned.captions(data)
-    words = tokenizer.build(captions, length=30, first_and_last=True)
-    source = captioned.source(data, words, size=SIZE)
+    data = open_captioned("photos", "train", folder)
+    captions = all_captions(data)
+    words = build_tokenizer(captions, length=30, first_and_last=True)
+    source = captioned_source(data, words, size=SIZE)
     for count in (0, *map(int, WORKERS.value)):
       name = f"stream, {count} workers" if count else "stream, threads"
       measured[name] = lambda count=count: stream_rate(source, count)
@@ -132,13 +132,13 @@ def benchmark(argv) -> None:
     for _ in range(ROUNDS.value):
       for name, measure in measured.items():
         rates[name].append(measure())
-  found = {name: float(np.median(x)) for name, x in rates.items()}
+  medians = {name: float(np.median(x)) for name, x in rates.items()}
   facts = {
     "bytes_per_photo": float(np.mean([len(x) for x in files])),
-    "images_per_s": found,
+    "images_per_s": medians,
   }
-  print(json.dumps(common.machine() | facts, indent=2))
+  benchmark.show(benchmark.machine(), facts)
 
 
 if __name__ == "__main__":
-  app.run(benchmark)
+  app.run(main)

@@ -1,6 +1,6 @@
 """What the precision of products does to exp(similarity / temperature).
 
-python experiments/step_time/precision.py; JSON out
+python -m experiments.step_time.precision; JSON out
 
 Unit vectors with a common direction; each precision's rounding is done by hand,
 since CPUs have none of them: `bf16` and `tf32` round both operands, `bf16 x 3`
@@ -8,12 +8,11 @@ and `bf16 x 6` add the products of their leading parts. Sums are float32. Errors
 are against float64.
 """
 
-import json
-
 from absl import app, flags
-import common
 import ml_dtypes
 import numpy as np
+
+from experiments.harness import benchmark
 
 DIMS = flags.DEFINE_list("dims", ["256", "512"], "Widths of embeddings.")
 ROWS = flags.DEFINE_integer("rows", 2048, "Vectors on each side.")
@@ -21,27 +20,27 @@ TEMPERATURE = 0.01
 
 
 def bf16(x: np.ndarray) -> np.ndarray:
-  """Rounded to 8 bits of significand."""
+  """Rounds to 8 bits of significand."""
   return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def tf32(x: np.ndarray) -> np.ndarray:
-  """Rounded to 11 bits of significand."""
+  """Rounds to 11 bits of significand."""
   bits = x.view(np.uint32) + np.uint32(0x1000)
   return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def parts(x: np.ndarray) -> list[np.ndarray]:
-  """Three bf16 numbers that add up to each float32."""
-  found = []
+  """Splits each float32 into three bf16 numbers that add up to it."""
+  split = []
   for _ in range(3):
-    found.append(bf16(x))
-    x = x - found[-1]
-  return found
+    split.append(bf16(x))
+    x = x - split[-1]
+  return split
 
 
 def passes(a: np.ndarray, b: np.ndarray, depth: int) -> np.ndarray:
-  """The sum of products of parts i and j with i + j < depth, small ones first.
+  """Sums the products of parts i and j with i + j < depth, small ones first.
 
   Depth 2 has three products, depth 3 six.
   """
@@ -60,7 +59,7 @@ FORMS = {
 
 
 def errors(dim: int) -> list[dict]:
-  """A row for each precision."""
+  """Measures a row for each precision."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(2, ROWS.value, dim)) + rng.normal(size=dim)
   x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -86,7 +85,7 @@ def main(argv) -> None:
   del argv
   rows = [row for dim in map(int, DIMS.value) for row in errors(dim)]
   settings = {"temperature": TEMPERATURE, "rows_a_side": ROWS.value}
-  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
+  benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 
 if __name__ == "__main__":

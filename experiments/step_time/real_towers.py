@@ -1,10 +1,10 @@
 """Pairs per second with ResNet-50 and DistilBERT, PyTorch beside it; JSON out.
 
-python experiments/step_time/real_towers.py --batch_size=512 --dtype=bfloat16
+python -m experiments.step_time.real_towers --batch_size=512 --dtype=bfloat16
 
 A step is everything that training does on the device: both towers, the loss
-with its per-sample state, AdamW. Pictures and captions are random and already
-there. The forms take turns in every round:
+with its per-sample state, AdamW. Images and captions are random and in
+memory. The forms are timed in alternation in every round:
 
   nuclr, clip  this library
   torch        NUCLR with the same towers of timm (else transformers) and
@@ -18,33 +18,39 @@ maker states for dense products in bfloat16, where it is known.
 """
 
 import functools
-import json
 import sys
 import time
 
 from absl import app, flags
-import common
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import Batch, host, models, objectives, optimizer, train_state
+from experiments.harness import benchmark
+from nuclr_jax import Batch, distributed, models, objectives, progress
+from nuclr_jax.train import optimizer
+from nuclr_jax.train.step import init_state, make_train_step
 
 BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
-SIZE = flags.DEFINE_integer("size", 256, "Of the pictures, in pixels.")
+SIZE = flags.DEFINE_integer(
+  "size", 256, "Height and width of the images, in pixels."
+)
 LENGTH = flags.DEFINE_integer("length", 30, "Tokens of a caption.")
 DTYPE = flags.DEFINE_enum(
-  "dtype", "bfloat16", ["bfloat16", "float32"], "Of the towers' activations."
+  "dtype",
+  "bfloat16",
+  ["bfloat16", "float32"],
+  "Type of the towers' activations.",
 )
 STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
-ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 ALL = ("nuclr", "clip", "torch")
-FORMS = flags.DEFINE_list("forms", list(ALL), "Which; nuclr among them.")
+FORMS = flags.DEFINE_list("forms", list(ALL), "Which forms; nuclr among them.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
-common.one_of("forms", ALL, first="nuclr")
+benchmark.one_of("forms", ALL, first="nuclr")
 
 # Dense bfloat16 products, flop/s, as their makers state.
 STATED = {
@@ -60,7 +66,7 @@ STATED = {
 
 
 def random_batch(step: int) -> Batch:
-  """Pictures and captions of 12 to 30 tokens; ids do not repeat."""
+  """Draws images and captions of 12 to 30 tokens; ids do not repeat."""
   rng = np.random.default_rng(step % 4)
   batch, size, length = BATCH.value, SIZE.value, LENGTH.value
   text = rng.integers(1, VOCABULARY, (batch, length)).astype(np.int32)
@@ -72,7 +78,7 @@ def random_batch(step: int) -> Batch:
 
 @functools.cache
 def towers() -> models.Model:
-  """ResNet-50 and DistilBERT."""
+  """Makes ResNet-50 and DistilBERT."""
   tiny = [dict(stages=(1,), width=4), dict(width=8, layers=1, heads=2)]
   image, text = tiny if TINY.value else ({}, {})
   return models.towers(
@@ -87,14 +93,14 @@ def towers() -> models.Model:
 
 
 class Jax:
-  """The train step of this library."""
+  """Times the train step of this library."""
 
   def __init__(self, objective: objectives.Objective):
     adamw = optimizer.make_optimizer(RATE, weight_decay=0.02)
     parts, key = (towers(), objective, adamw), jax.random.key(0)
-    self.state = jax.jit(lambda: train_state.init_state(*parts, key))()
+    self.state = jax.jit(lambda: init_state(*parts, key))()
     self.batches = [jax.device_put(random_batch(i)) for i in range(4)]
-    step = train_state.make_train_step(*parts, key)
+    step = make_train_step(*parts, key)
     self.step = jax.jit(step, donate_argnums=0)
 
   def run(self, steps: int) -> None:
@@ -105,12 +111,12 @@ class Jax:
 
 
 class Torch:
-  """The same in PyTorch."""
+  """Times the same in PyTorch."""
 
   def __init__(self):
     import torch
-    import torch_form
-    import torch_towers
+
+    from experiments.step_time import torch_form, torch_towers
 
     self.torch = torch
     self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -146,10 +152,10 @@ class Torch:
     for i in range(steps):
       image, text, ids = self.batches[i % 4]
       with torch.autocast(self.device, torch.bfloat16, enabled=low):
-        found = self.call(image, text)
-      found = [torch.nn.functional.normalize(x.float()) for x in found]
-      gradients = self.loss.step(*(x.detach() for x in found), ids)
-      torch.autograd.backward(found, gradients)
+        features = self.call(image, text)
+      vectors = [torch.nn.functional.normalize(x.float()) for x in features]
+      gradients = self.loss.step(*(x.detach() for x in vectors), ids)
+      torch.autograd.backward(vectors, gradients)
       self.optimizer.step()
       self.optimizer.zero_grad(set_to_none=True)
     if self.device == "cuda":
@@ -157,7 +163,7 @@ class Torch:
 
 
 def make(name: str):
-  """A form, or None if what it needs is not installed."""
+  """Makes a form; None if what it needs is not installed."""
   if name == "torch":
     try:
       return Torch()
@@ -170,27 +176,27 @@ def make(name: str):
 
 
 def time_of(form) -> float:
-  """Seconds of a step."""
+  """Measures seconds of a step."""
   start = time.perf_counter()
   form.run(STEPS.value)
   return (time.perf_counter() - start) / STEPS.value
 
 
 def flops_per_pair() -> float:
-  """Of a training step's towers."""
+  """Counts the flops of a training step's towers."""
   model, batch = towers(), random_batch(0)
   inputs = jax.eval_shape(model.init, jax.random.key(0))
 
   def forward(params, state, image, text):
-    found, _ = model.apply(params, state, Batch(image, text, None))
-    return found.image, found.text
+    pairs, _ = model.apply(params, state, Batch(image, text, None))
+    return pairs.image, pairs.text
 
   lowered = jax.jit(forward).lower(*inputs, batch.image, batch.text)
   return 3 * lowered.cost_analysis()["flops"] / BATCH.value
 
 
 def product_rate() -> float:
-  """Flop/s of a large matrix product."""
+  """Measures flop/s of a large matrix product."""
   n = 4096 if jax.default_backend() == "cpu" else 8192
   x = jnp.ones((n, n), DTYPE.value)
   multiply = jax.jit(lambda x: x @ x * 1e-4)
@@ -203,16 +209,16 @@ def product_rate() -> float:
   return 2 * n**3 / min(times)
 
 
-def benchmark(argv) -> None:
+def main(argv) -> None:
   """Prints the JSON."""
   del argv
-  host.keep_memory()
-  host.show_progress()
+  distributed.keep_memory()
+  progress.log_to_stderr()
   forms = {name: make(name) for name in FORMS.value}
   forms = {name: form for name, form in forms.items() if form is not None}
   for form in forms.values():
     form.run(3)
-  seconds = common.take_turns(
+  seconds = benchmark.take_turns(
     {name: functools.partial(time_of, form) for name, form in forms.items()},
     ROUNDS.value,
   )
@@ -220,12 +226,12 @@ def benchmark(argv) -> None:
   kind = jax.devices()[0].device_kind
   stated = next((x for k, x in STATED.items() if kind.startswith(k)), None)
   rows = {}
-  for name, found in seconds.items():
-    rate = BATCH.value / float(np.median(found))
+  for name, times in seconds.items():
+    rate = BATCH.value / float(np.median(times))
     rows[name] = {
-      "ms": 1e3 * float(np.median(found)),
+      "ms": 1e3 * float(np.median(times)),
       "pairs_per_s": rate,
-      "time_to_nuclr": common.ratio(found, seconds["nuclr"]),
+      "time_to_nuclr": benchmark.ratio(times, seconds["nuclr"]),
       "of_products": rate * flops / products,
       "mfu": rate * flops / stated if stated else None,
     }
@@ -239,9 +245,8 @@ def benchmark(argv) -> None:
     "product_rate": products,
     "peak_bytes_of_jax": memory.get("peak_bytes_in_use"),
   }
-  result = common.machine() | settings | facts | {"forms": rows}
-  print(json.dumps(result, indent=2))
+  benchmark.show(benchmark.machine(), settings, facts, {"forms": rows})
 
 
 if __name__ == "__main__":
-  app.run(benchmark)
+  app.run(main)

@@ -1,9 +1,9 @@
 """Memory of the full train step on machines that are not at hand; JSON out.
 
-python experiments/step_time/real_towers_memory.py --targets=h200,8xh200,v5e:4x4
+python -m experiments.step_time.real_towers_memory --targets=h200,8xh200,v5e:4x4
 
 ResNet-50 and DistilBERT, NUCLR and AdamW, at the batch of the CC3M recipe, as
-XLA plans it per device; see `not_at_hand.py` for what that needs and says.
+XLA plans it per device; see `not_at_hand.py` for what that needs and means.
 """
 
 import json
@@ -12,29 +12,27 @@ import sys
 from absl import app, flags
 import jax
 import jax.numpy as jnp
-import targets
 
-from nuclr_jax import (
-  Batch,
-  models,
-  objectives,
-  optimizer,
-  sharding,
-  train_state,
-)
+from experiments.harness import benchmark
+from experiments.step_time import targets
+from nuclr_jax import Batch, models, objectives, sharding
+from nuclr_jax.train import optimizer
+from nuclr_jax.train.step import init_state, make_train_step, shardings
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:4x4"], "[count x] h200, or a TPU slice."
 )
 BATCHES = flags.DEFINE_list("batch_sizes", ["512"], "Global batch sizes.")
-SIZE = flags.DEFINE_integer("size", 256, "Of the pictures, in pixels.")
+SIZE = flags.DEFINE_integer(
+  "size", 256, "Height and width of the images, in pixels."
+)
 MICROBATCHES = flags.DEFINE_integer("num_microbatches", 1, "As in a config.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 LENGTH, VOCABULARY = 30, 30_522
 
 
 def compile_for(target: str, batch: int):
-  """The train step of configs/cc3m.py on a target."""
+  """Compiles the train step of configs/cc3m.py for a target."""
   mesh = targets.mesh(target)
   model = models.towers(
     image_shape=(SIZE.value, SIZE.value, 3),
@@ -54,8 +52,8 @@ def compile_for(target: str, batch: int):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
 
   with jax.set_mesh(mesh):
-    state = jax.eval_shape(lambda: train_state.init_state(*parts, key))
-    layout = train_state.shardings(mesh, state)
+    state = jax.eval_shape(lambda: init_state(*parts, key))
+    layout = shardings(mesh, state)
     size = (batch, SIZE.value, SIZE.value, 3)
     inputs = Batch(
       described(jax.ShapeDtypeStruct(size, jnp.uint8), rows),
@@ -63,7 +61,7 @@ def compile_for(target: str, batch: int):
       described(jax.ShapeDtypeStruct((batch,), jnp.int32), rows),
     )
     step = jax.jit(
-      train_state.make_train_step(*parts, key),
+      make_train_step(*parts, key),
       out_shardings=(layout, None),
       donate_argnums=0,
     )
@@ -79,19 +77,19 @@ def main(argv) -> None:
   for target in TARGETS.value:
     for batch in map(int, BATCHES.value):
       memory = compile_for(target, batch).memory_analysis()
-      found = {
+      sizes = {
         "temporary": memory.temp_size_in_bytes,
         "arguments": memory.argument_size_in_bytes,
         "most": memory.peak_memory_in_bytes,
       }
       rows.append(
         {"target": target, "batch_size": batch}
-        | {f"{name}_gib": x / 2**30 for name, x in found.items()}
+        | {f"{name}_gib": x / 2**30 for name, x in sizes.items()}
       )
       print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
   settings = {"jax": jax.__version__, "size": SIZE.value}
   settings |= {"num_microbatches": MICROBATCHES.value}
-  print(json.dumps(settings | {"rows": rows}, indent=2))
+  benchmark.show(settings, {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,27 +1,28 @@
 """Time of NUCLR's loss step against the size of the data set; JSON out.
 
-python experiments/step_time/state_rows.py --num_pairs=10000,100000000
+python -m experiments.step_time.state_rows --num_pairs=10000,100000000
 
-One batch size, random ids, state of n pairs (24 bytes each). The sizes take
-turns in every round; `ratio_to_first` is the median of the rounds' ratios.
+One batch size, random ids, state of n pairs (24 bytes each). The sizes are
+timed in alternation in every round; `ratio_to_first` is the median of the
+rounds' ratios.
 """
 
-import json
 import time
 
 from absl import app, flags
-import common
 import jax
 import numpy as np
 
-from nuclr_jax import host, objectives
+from experiments.harness import benchmark
+from experiments.step_time.common import loss_step
+from nuclr_jax import distributed, objectives, progress
 
 NUM_PAIRS = flags.DEFINE_list(
   "num_pairs", [str(10**k) for k in range(4, 9)], "Sizes of data sets."
 )
 BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
 DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")
-ROUNDS = flags.DEFINE_integer("rounds", 7, "Rounds.")
+ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
 
 
@@ -35,7 +36,7 @@ def make_run(num_pairs: int):
     rng.integers(0, num_pairs, BATCH.value).astype(np.int32) for _ in range(64)
   ]
 
-  step = common.loss_step(objective)
+  step = loss_step(objective)
   state, vectors = objective.init()[1], jax.device_put(vectors)
 
   def run(steps: int = STEPS.value) -> float:
@@ -50,24 +51,24 @@ def make_run(num_pairs: int):
   return run
 
 
-def benchmark(argv) -> None:
+def main(argv) -> None:
   """Prints the JSON."""
   del argv
-  host.keep_memory()
-  host.show_progress()
+  distributed.keep_memory()
+  progress.log_to_stderr()
   sizes = [int(float(n)) for n in NUM_PAIRS.value]
-  times = common.take_turns({n: make_run(n) for n in sizes}, ROUNDS.value)
+  times = benchmark.take_turns({n: make_run(n) for n in sizes}, ROUNDS.value)
   rows = [
     {
       "num_pairs": n,
       "ms": float(np.median(ms)),
-      "ratio_to_first": common.ratio(ms, times[sizes[0]]),
+      "ratio_to_first": benchmark.ratio(ms, times[sizes[0]]),
     }
     for n, ms in times.items()
   ]
   settings = {"batch_size": BATCH.value, "dim": DIM.value}
-  print(json.dumps(common.machine() | settings | {"rows": rows}, indent=2))
+  benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 
 if __name__ == "__main__":
-  app.run(benchmark)
+  app.run(main)

@@ -7,7 +7,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-# What XLA wants to know of the GPU, from its data sheet and CUDA's limits.
+# What XLA needs to know about the GPU, from its data sheet and CUDA's limits.
 H200 = """
 gpu_device_info {
   threads_per_block_limit: 1024
@@ -36,7 +36,7 @@ device_description_str: "NVIDIA H200"
 
 
 def prepare() -> None:
-  """To be called before anything touches a device."""
+  """Sets JAX up; to be called before anything touches a device."""
   jax.config.update("jax_platforms", "cpu")
   # With Triton's, XLA of jax 0.10 aborts on ResNet-50 for a GPU it cannot see.
   flags = os.environ.get("XLA_FLAGS", "")
@@ -46,13 +46,12 @@ def prepare() -> None:
 
 
 def mesh(target: str) -> Mesh:
-  """A mesh of all of a target's devices."""
-  found = devices(target)
-  return Mesh(found, ("data",), axis_types=(AxisType.Auto,))
+  """Makes a mesh of all of a target's devices."""
+  return Mesh(devices(target), ("data",), axis_types=(AxisType.Auto,))
 
 
 def devices(target: str) -> list:
-  """Descriptions of a target's devices, for the compiler only."""
+  """Describes a target's devices, for the compiler only."""
   gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
   if not gpu:
     return topologies.get_topology_desc(target, platform="tpu").devices

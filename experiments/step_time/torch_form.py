@@ -11,7 +11,7 @@ GAMMA, MOMENTUM = 0.8, 0.1
 
 
 class Side:
-  """Per-sample state: of a side as anchor, and as contrast."""
+  """Holds a side's per-sample state, as anchor and as contrast."""
 
   def __init__(self, num_pairs: int, device: str):
     def zeros():
@@ -23,14 +23,14 @@ class Side:
 
 
 class Nuclr:
-  """`step(image, text, ids)` returns the gradients and moves the state."""
+  """Computes gradients in `step(image, text, ids)` and moves the state."""
 
   def __init__(self, *, num_pairs, temperature, zeta_rate, device="cpu"):
     self.n, self.tau, self.rate = num_pairs, temperature, zeta_rate
     self.image, self.text = Side(num_pairs, device), Side(num_pairs, device)
 
   def step(self, image, text, ids):
-    """Both gradients; ids are distinct."""
+    """Returns both gradients; ids must be distinct."""
     image = image.detach().requires_grad_()
     text = text.detach().requires_grad_()
     sim = image @ text.T
@@ -48,7 +48,7 @@ class Nuclr:
     return image.grad, text.grad
 
   def _anchors(self, side, differences, contrast, self_pair, ids):
-    """The surrogate of one side, and the gradient of its contrast's zeta."""
+    """Returns the surrogate of a side, and its contrast's gradient of zeta."""
     batch, zeta, xi = len(ids), contrast.zeta[ids], contrast.xi
     logits = (differences - zeta[None, :]) / self.tau
     exps = torch.exp(logits.detach()).masked_fill(self_pair, 0.0)
@@ -65,7 +65,7 @@ class Nuclr:
     return loss / batch, gradient
 
   def _move(self, side, gradient, ids):
-    """A step of momentum descent on zeta; the first touch takes g."""
+    """Does a step of momentum descent on zeta; a first touch takes g."""
     old = side.momentum[ids]
     new = torch.where(
       old == 0, gradient, MOMENTUM * old + (1 - MOMENTUM) * gradient

@@ -26,11 +26,11 @@ class Towers(torch.nn.Module):
       self.register_buffer(name, x, persistent=False)
 
   def forward(self, image, text):
-    """Embeddings of pictures [batch, 3, h, w] and token ids."""
+    """Embeds images [batch, 3, h, w] and token ids."""
     image = (image.float() - self.mean) / self.std
     mask = (text != 0).long()
-    found = self.text(input_ids=text, attention_mask=mask).last_hidden_state
-    return self.of_image(self.image(image)), self.of_text(found[:, 0])
+    tokens = self.text(input_ids=text, attention_mask=mask).last_hidden_state
+    return self.of_image(self.image(image)), self.of_text(tokens[:, 0])
 
 
 class _OfTransformers(torch.nn.Module):

@@ -1,0 +1,50 @@
+"""The paper on difference alignment: trains, measures, draws, writes tables.
+
+python -m experiments.difference_alignment             # digits and glyphs
+python -m experiments.difference_alignment --smoke     # minutes, to runs/
+python -m experiments.difference_alignment --data cifar10 --data_dir=...
+
+Run it from the root of the repository. Interrupt it at any time: finished runs
+are in rows.jsonl and are not run again.
+"""
+
+import pathlib
+
+from experiments import harness, labelled
+from experiments.difference_alignment import (
+  clusters,
+  figures,
+  overhead,
+  plan,
+  tables,
+)
+
+
+def measure(run: harness.Run, place: harness.Place) -> harness.Row:
+  """Measures any run of the study."""
+  if labelled.is_training(run):
+    return labelled.measure(run, place)
+  measures = {
+    plan.TABLE_7: clusters.measure_table_7,
+    plan.WIDER: clusters.measure_wider,
+    plan.FEW: clusters.measure_few,
+    plan.OVERHEAD: overhead.measure,
+  }
+  return measures[run.part](run)
+
+
+STUDY = harness.Study(
+  home=pathlib.Path(__file__).resolve().parent,
+  doc=__doc__,
+  plan=plan.plan,
+  measure=measure,
+  tables=tables.tables,
+  figures=figures.figures,
+  seeds=3,
+  configs=lambda options: labelled.configs(plan.plan(options, {})),
+  data=plan.AT_HAND,
+  known_data=tuple(plan.SIZES),
+)
+
+if __name__ == "__main__":
+  harness.main(STUDY)

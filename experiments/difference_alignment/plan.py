@@ -1,0 +1,163 @@
+"""The runs: hosts with and without difference alignment, and clusters."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from experiments import labelled
+from experiments.difference_alignment import clusters, overhead
+from experiments.harness import Options, Run
+
+AT_HAND = ("digits", "glyphs")
+HOSTS = ("npair", "proxy_anchor")  # of metric learning; classes are unseen
+VIEWS = ("ntxent", "swav")  # of two views
+WEIGHTS = (0.0, 0.1, 0.5)
+SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # Table 9
+VIEW_PARTS, CLASS_PARTS = ("batches", "sweep", "curves"), ("unseen",)
+# Parts that are not trained.
+TABLE_7, WIDER, FEW, OVERHEAD = "table 7", "clusters", "few points", "overhead"
+
+
+class Size(NamedTuple):
+  """How much is trained on a data set, and on which parts of the study."""
+
+  epochs: float
+  batches: tuple[int, ...]
+  parts: tuple[str, ...]
+  values: dict  # of all runs, in the words of `labelled.KEYS`
+
+
+SMALL, LARGE = (32, 64, 128, 256), (64, 128, 256, 512)
+SIZES = {
+  "digits": Size(30.0, SMALL, VIEW_PARTS, {"image_size": 8, "dim": 32}),
+  "glyphs": Size(20.0, (32, 128), CLASS_PARTS, {"classes": 400, "dim": 64}),
+  "mnist": Size(10.0, LARGE, VIEW_PARTS, {"dim": 128}),
+  "fashion_mnist": Size(10.0, LARGE, VIEW_PARTS, {"dim": 128}),
+  "cifar10": Size(100.0, LARGE, VIEW_PARTS, {"dim": 512}),
+  "cifar100": Size(100.0, LARGE, VIEW_PARTS, {"dim": 512}),
+  "stl10": Size(100.0, LARGE, VIEW_PARTS, {"dim": 512}),
+  "caltech_birds2011": Size(500.0, (64, 128), CLASS_PARTS, {"dim": 512}),
+  "cars196": Size(500.0, (64, 128), CLASS_PARTS, {"dim": 512}),
+}
+
+
+def plan(options: Options, rows: Mapping) -> list[Run]:
+  """Plans all runs; none depends on results."""
+  del rows
+  runs = [run for data in options.data for run in trainings(data, options)]
+  return runs + untrained(options)
+
+
+def trainings(data: str, options: Options) -> list[Run]:
+  """Plans all trainings on one data set."""
+  size = SIZES[data]
+  if options.smoke:
+    size = size._replace(
+      epochs=2.0,
+      batches=(20, 32),
+      values=size.values | labelled.small(data),
+    )
+  common = size.values | {
+    "num_epochs": size.epochs,
+    "eval_every_epochs": 0.0,
+    "scores": ("classes", "recall", "variation"),
+    "validation_scores": (),
+  }
+  make = dict(batches=_batches, sweep=_sweep, curves=_curves, unseen=_unseen)
+  return [
+    run
+    for part in size.parts
+    for run in labelled.plan(
+      options, f"{data}/{part}", make[part](data, size), common
+    )
+  ]
+
+
+def untrained(options: Options) -> list[Run]:
+  """Plans what is not trained: clusters, and the time of a step."""
+  table = (("points", clusters.TRAIN), ("neighbours", clusters.NEIGHBOURS))
+  wider = (
+    ("points", clusters.TRAIN),
+    ("neighbours", 8),
+    ("spreads", clusters.SPREADS),
+  )
+  few = (("points", clusters.SAMPLES), ("neighbours", 1), ("spread", 2.0))
+  steps = (
+    ("batches", (64,) if options.smoke else overhead.BATCHES),
+    ("repetitions", 2 if options.smoke else overhead.REPETITIONS),
+  )
+  seeds = range(options.seeds)
+  return [
+    *(Run(TABLE_7, "all cases", seed, table) for seed in seeds),
+    *(Run(WIDER, "all cases", seed, wider) for seed in seeds),
+    *(Run(FEW, "all cases", seed, few) for seed in range(10 * options.seeds)),
+    Run(OVERHEAD, "all hosts", 0, steps, alone=True),
+  ]
+
+
+def _batches(data, size):
+  """Settings of Figure 5: two-view hosts over batch sizes."""
+  return {
+    f"{host} {batch} {weight:g}": (
+      f"{host},{data}",
+      {"batch_size": batch, "weight": weight, "labels": False},
+    )
+    for host in VIEWS
+    for batch in size.batches
+    for weight in (0.0, 0.5)
+  }
+
+
+def _unseen(data, size):
+  """Settings of Tables 1 and 2: metric learning, scored on unseen classes."""
+  return {
+    f"{host} {batch} {weight:g}": (
+      f"{host},{data}",
+      {
+        "batch_size": batch,
+        "unseen": True,
+        "positive": "class",
+        "scores": ("recall", "variation"),
+        "weight": weight,
+        "labels": True,
+      },
+    )
+    for host in HOSTS
+    for batch in dict.fromkeys((size.batches[0], size.batches[-1]))
+    for weight in WEIGHTS
+  }
+
+
+def _sweep(data, size):
+  """Settings of Table 9, for chain and for star."""
+  weights = {f"chain {x:g}": {"weight": x} for x in (0.0, *SWEEP)}
+  weights |= {
+    f"star {x:g}": {"weight": x, "differences": "star"} for x in SWEEP[1:]
+  }
+  return {
+    name: (
+      f"ntxent,{data}",
+      {"batch_size": size.batches[-2], "labels": False} | values,
+    )
+    for name, values in weights.items()
+  }
+
+
+def _curves(data, size):
+  """Settings of Figure 8: the variation along training."""
+  return {
+    f"{host} {weight:g}": (
+      f"{host},{data}",
+      {
+        "batch_size": size.batches[-2],
+        "eval_every_epochs": size.epochs / 10,
+        "scores": ("variation",),
+        "validation_scores": ("variation",),
+        "log_every": 10,
+        "weight": weight,
+        "labels": host in HOSTS,
+      }
+      | labelled.held_out(data, AT_HAND),
+    )
+    for host in ("ntxent", *HOSTS)
+    for weight in (0.0, 0.5)
+  }

@@ -1,0 +1,132 @@
+"""The tables of README.md."""
+
+from experiments import labelled
+from experiments.difference_alignment import clusters, plan
+from experiments.harness import Options, Results, markdown
+from experiments.harness.statistics import MISSING, Statistics, statistics
+from experiments.labelled import Rows, by_setting, data_of, percent, score
+
+SCORES = {
+  "recall@1": "R@1",
+  "mu/top_1": "μ, top-1",
+  "trained/top_1": "Tr, top-1",
+}
+
+
+def tables(options: Options, results: Results) -> dict[str, str]:
+  """Returns all tables, by their marks."""
+  del options
+  rows = labelled.trained(results)
+  of_part = labelled.of_part
+  return {
+    "status": labelled.status(results),
+    "table 7": table_7(of_part(results, plan.TABLE_7)),
+    "clusters": cluster_table(
+      of_part(results, plan.WIDER), clusters.SPREADS, "× deviation"
+    ),
+    "few points": cluster_table(
+      of_part(results, plan.FEW), clusters.SAMPLES, "points each"
+    ),
+    "overhead": overhead(of_part(results, plan.OVERHEAD)),
+    "batches": trained(rows, "batches", 2),
+    "unseen": trained(rows, "unseen", 2),
+    "sweep": trained(rows, "sweep", 1),
+  }
+
+
+def shown(values: Statistics) -> str:
+  """Formats a mean over seeds with its standard error."""
+  return values.show("standard_error")
+
+
+def table_7(rows: Rows) -> str:
+  """Compares published accuracies with those of the distributions."""
+  if not rows:
+    return ""
+  lines = []
+  for name in clusters.CASES:
+    train, test = clusters.PUBLISHED[name]
+    cells = [
+      statistics(row["cases"][name][str(k)][split] for row in rows)
+      for k in clusters.NEIGHBOURS
+      for split in ("train", "test")
+    ]
+    lines.append([f"({name}1)", f"{train} / {test}", *map(shown, cells)])
+  header = ["case", "paper, training / test"]
+  for k in clusters.NEIGHBOURS:
+    header += [f"k = {k}, training", f"k = {k}, test"]
+  return markdown.table(header, lines)
+
+
+def cluster_table(rows: Rows, numbers: tuple, unit: str) -> str:
+  """Shows test accuracies where clusters are wider, or points fewer.
+
+  Args:
+    rows: One row for each seed.
+    numbers: What the columns are.
+    unit: Their unit, for the header.
+  """
+  if not rows:
+    return ""
+  lines = [
+    [
+      kind,
+      f"({name})",
+      *(
+        shown(statistics(row["cases"][kind][name][i]["test"] for row in rows))
+        for i in range(len(numbers))
+      ),
+    ]
+    for kind in clusters.KINDS
+    for name in clusters.CASES
+  ]
+  return markdown.table(["", "", *(f"{x:g} {unit}" for x in numbers)], lines)
+
+
+def trained(rows: Rows, part: str, words: int) -> str:
+  """Shows the scores of a part; the last word of a setting is its weight.
+
+  Args:
+    rows: All trainings.
+    part: Of the study.
+    words: How many words of a setting say what is compared.
+  """
+  lines, weights = [], []
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/{part}")
+    weights = weights or list(dict.fromkeys(x.split()[-1] for x in settings))
+    for first in dict.fromkeys(" ".join(x.split()[:words]) for x in settings):
+      for name, label in (SCORES | {"variation_chain": "variation"}).items():
+        cells = []
+        for weight in weights:
+          seeds = settings.get(f"{first} {weight}", [])
+          if name.startswith("variation") and seeds:
+            value = statistics(score(x, name) for x in seeds)
+            cells.append(value.show("standard_error", 2))
+          else:
+            cells.append(percent(seeds, name))
+        if set(cells) != {MISSING}:
+          lines.append([data, first, label, *cells])
+  if not lines:
+    return ""
+  header = ["data", "host, batch" if words > 1 else "differences", ""]
+  return markdown.table([*header, *(f"λ = {x}" for x in weights)], lines)
+
+
+def overhead(rows: Rows) -> str:
+  """Shows the time of a step, as Table 8."""
+  if not rows:
+    return ""
+  lines = [
+    [
+      host,
+      batch,
+      f"{x['host_ms']:.1f}",
+      f"{x['with_ms']:.1f}",
+      f"{x['ratio']:.2f}",
+    ]
+    for host, batches in rows[0]["hosts"].items()
+    for batch, x in batches.items()
+  ]
+  header = ["host", "batch", "host, ms", "with alignment, ms", "ratio"]
+  return markdown.table(header, lines)

@@ -1,0 +1,88 @@
+"""What benchmarks share: the machine, variants in alternation, JSON out."""
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+from typing import Any
+
+from absl import flags
+import jax
+import numpy as np
+
+from nuclr_jax import progress
+
+PACKAGES = ("jax", "numpy", "scipy", "matplotlib")
+
+
+def machine() -> dict[str, Any]:
+  """Returns device, processor and version, for the JSON of a benchmark."""
+  device = jax.devices()[0]
+  return {
+    "device": device.device_kind,
+    "machine": platform.processor() or platform.machine(),
+    "cores": len(os.sched_getaffinity(0)),
+    "jax": jax.__version__,
+  }
+
+
+def versions() -> dict[str, Any]:
+  """Returns the libraries and the machine, for the rows of a study."""
+  return {
+    "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+    "python": platform.python_version(),
+    "machine": platform.machine(),
+    "cores": len(os.sched_getaffinity(0)),
+  }
+
+
+def show(*parts: Mapping[str, Any]) -> None:
+  """Prints the joined parts as JSON."""
+  joined = {key: value for part in parts for key, value in part.items()}
+  print(json.dumps(joined, indent=2))
+
+
+def one_of(
+  flag: str, known: Collection[str], *, first: str | None = None
+) -> None:
+  """Refuses a list with unknown names, or without the first, at once.
+
+  Args:
+    flag: A flag that is a list of names.
+    known: The names that it may have.
+    first: The name that the rest is compared with.
+  """
+  message = f"must be of {', '.join(known)}"
+  flags.register_validator(
+    flag,
+    lambda names: (
+      names is None or (set(names) <= set(known) and first in (None, *names))
+    ),
+    message=message + (f", {first} among them" if first else ""),
+  )
+
+
+def take_turns(
+  runs: Mapping[Hashable, Callable[[], float]], rounds: int
+) -> dict[Hashable, list[float]]:
+  """Times several variants in alternation, since machines are noisy.
+
+  Args:
+    runs: By name, functions that do their steps and return their time.
+    rounds: How often each is called.
+  """
+  times = {name: [] for name in runs}
+  show_progress = progress.reporter("rounds", rounds)
+  for i in range(rounds):
+    for name, run in runs.items():
+      times[name].append(run())
+      gc.collect()
+    show_progress(i + 1)
+  return times
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+  """Returns the median of the rounds' ratios."""
+  return float(np.median(np.divide(times, reference)))

@@ -1,0 +1,86 @@
+"""The file of a study's rows: JSON lines, appended as runs finish."""
+
+from collections.abc import Iterable, Sequence
+import io
+import json
+import pathlib
+
+from experiments.harness.study import Key, Row
+from nuclr_jax import files
+
+FILE = "rows.jsonl"
+COMMAND = "command"  # the part of rows that record commands, not runs
+
+
+def read(path: pathlib.Path) -> list[Row]:
+  """Reads all rows; a last line that a crash cut off is left out.
+
+  Raises:
+    ValueError: If a line is damaged.
+
+  Example:
+    >>> path = tmp_path / "rows.jsonl"
+    >>> write(path, [{"part": "a", "setting": "b", "seed": 0, "score": 0.5}])
+    >>> read(path)[0]["score"]
+    0.5
+  """
+  text = path.read_text(encoding="utf-8") if path.exists() else ""
+  rows = []
+  for number, line in enumerate(text.split("\n")[:-1], 1):
+    try:
+      row = json.loads(line)
+      key_of(row)
+    except (ValueError, TypeError, KeyError) as error:
+      raise ValueError(
+        f"{path}, line {number} is damaged ({error!r}): restore the file, or "
+        "remove the line to run it again"
+      ) from error
+    rows.append(row)
+  return rows
+
+
+def cut_torn_line(file: io.TextIOBase) -> None:
+  """Removes what a crash left of a last line, before rows are appended.
+
+  Args:
+    file: Opened to append to.
+  """
+  path = pathlib.Path(file.name)
+  whole, newline, _ = path.read_bytes().rpartition(b"\n")
+  file.truncate(len(whole + newline))
+
+
+def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
+  """Writes all rows anew."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  files.write_atomically(path, "".join(map(as_line, rows)))
+
+
+def as_line(row: Row) -> str:
+  """A row as a line of the file."""
+  return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def key_of(row: Row) -> Key:
+  """Returns `Run.key` of a row."""
+  return row["part"], row["setting"], row["seed"]
+
+
+def index(rows: Sequence[Row]) -> dict[Key, Row]:
+  """Returns the rows of runs by their keys.
+
+  Raises:
+    ValueError: If two rows are of the same run.
+  """
+  runs = [row for row in rows if row["part"] != COMMAND]
+  by_key = {key_of(row): row for row in runs}
+  if len(by_key) < len(runs):
+    raise ValueError(
+      f"{len(runs) - len(by_key)} runs have two rows; remove one of each"
+    )
+  return by_key
+
+
+def commands(rows: Sequence[Row]) -> list[Row]:
+  """Returns the records of commands."""
+  return [row for row in rows if row["part"] == COMMAND]

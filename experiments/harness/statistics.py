@@ -1,0 +1,100 @@
+"""Means over seeds, and paired differences."""
+
+from collections.abc import Iterable, Mapping
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+MISSING = "–"  # in a table, for what was not measured
+
+
+class Statistics(NamedTuple):
+  """A sample's mean and spread; arrays where the values are arrays."""
+
+  count: int
+  mean: Any
+  std: Any  # with n - 1; NaN for a single value
+
+  @property
+  def standard_error(self) -> Any:
+    """The standard error of the mean."""
+    return self.std / self.count**0.5
+
+  @property
+  def half_width(self) -> Any:
+    """Half of the mean's 95 % confidence interval (Student's t)."""
+    if self.count < 2:
+      return self.std
+    return stats.t.ppf(0.975, self.count - 1) * self.standard_error
+
+  def show(self, spread: str, digits: int = 1) -> str:
+    """The mean ± a spread, as a cell of a table.
+
+    Args:
+      spread: "std", "standard_error" or "half_width".
+      digits: Digits after the point.
+
+    Example:
+      >>> statistics([1.0, 2.0, 3.0]).show("std")
+      '2.0 ± 1.0'
+      >>> statistics([1.0]).show("half_width"), statistics([]).show("std")
+      ('1.0', '–')
+    """
+    if math.isnan(self.mean):
+      return MISSING
+    half = getattr(self, spread)
+    more = "" if math.isnan(half) else f" ± {half:.{digits}f}"
+    return f"{self.mean:.{digits}f}{more}"
+
+  def show_interval(self, digits: int = 1) -> str:
+    """The mean [its 95 % interval], with a star if 0 is not inside.
+
+    Example:
+      >>> statistics([1.0, 2.0, 3.0]).show_interval()
+      '+2.0 [-0.5, +4.5]'
+    """
+    if self.count < 2:
+      return MISSING
+    half = self.half_width
+    low, high = self.mean - half, self.mean + half
+    star = " *" if abs(self.mean) > half else ""
+    return (
+      f"{self.mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{star}"
+    )
+
+
+def statistics(values: Iterable[Any]) -> Statistics:
+  """Summarises a sample along its first axis.
+
+  Args:
+    values: Numbers, or arrays of one shape.
+
+  Example:
+    >>> statistics([1.0, 2.0, 6.0]).mean
+    3.0
+  """
+  x = np.asarray(list(values), float)
+  if not len(x):
+    return Statistics(0, math.nan, math.nan)
+  std = x.std(axis=0, ddof=1) if len(x) > 1 else np.full(x.shape[1:], np.nan)
+  mean = x.mean(axis=0)
+  if x.ndim == 1:
+    mean, std = float(mean), float(std)
+  return Statistics(len(x), mean, std)
+
+
+def paired(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> Statistics:
+  """Summarises the differences, ours minus theirs, over common seeds.
+
+  Args:
+    ours: Values by seed.
+    theirs: Values by seed, of what ours are compared with.
+
+  Example:
+    >>> paired({0: 5.0, 1: 7.0, 9: 0.0}, {0: 4.0, 1: 5.0}).mean
+    1.5
+  """
+  common = sorted(ours.keys() & theirs.keys())
+  return statistics(ours[seed] - theirs[seed] for seed in common)

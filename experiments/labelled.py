@@ -1,0 +1,212 @@
+"""What studies of configs/labelled.py share: runs, scores, curves, status."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.harness import Options, Place, Results, Row, Run, training
+from experiments.harness.statistics import MISSING, statistics
+
+Rows = Sequence[Row]
+WORKERS = {1: "one", 2: "two"}  # in words
+
+# The words of these studies, and the keys of a config that get their values.
+KEYS = {
+  "batch_size": "batch_size",
+  "block_size": "data.block_size, objective.block_size",
+  "classes": "data.classes",
+  "differences": "terms.difference_alignment.differences",
+  "dim": "model.dim",
+  "encoder_stages": "model.encoder.stages",
+  "encoder_width": "model.encoder.width",
+  "eval_every_epochs": "eval_every_epochs",
+  "image_size": "data.size",
+  "labels": "terms.difference_alignment.labels",
+  "log_every": "log_every",
+  "loss": "objective.loss",
+  "num_epochs": "num_epochs",
+  "num_negatives": "objective.num_negatives",
+  "per_class": "data.per_class",
+  "positive": "data.positive",
+  "scored_negatives": "data.num_negatives",
+  "scores": "data.scores",
+  "train": "data.train",
+  "unseen": "data.unseen",
+  "validation": "data.validation",
+  "validation_scores": "data.validation_scores",
+  "warmup_epochs": "optimizer.learning_rate.warmup_epochs",
+  "weight": "terms.difference_alignment.weight",
+}
+
+
+def plan(
+  options: Options,
+  part: str,
+  settings: Mapping[str, tuple[str, Mapping[str, Any]]],
+  common: Mapping[str, Any],
+  seeds: int | None = None,
+) -> list[Run]:
+  """Plans a part: every setting with seeds 0, 1, ...
+
+  Args:
+    options: Of the study's command.
+    part: Name of the part, "data set/what".
+    settings: By name, the argument of configs/labelled.py and the values, in
+      the words of `KEYS`, that differ from `common`.
+    common: Values that all settings have.
+    seeds: How many, unless as many as the options say.
+  """
+  place = {"data_dir": options.data_dir} if options.data_dir else {}
+  return [
+    Run(
+      part,
+      name,
+      seed,
+      tuple(({"config": argument} | place | common | values).items()),
+    )
+    for name, (argument, values) in settings.items()
+    for seed in range(options.seeds if seeds is None else seeds)
+  ]
+
+
+def make_config(run: Run):
+  """Makes the config of a run."""
+  values = dict(run.values)
+  values.pop("data_dir", None)
+  config = training.get_config("labelled")(values.pop("config"))
+  training.change(config, values, KEYS)
+  config.seed = run.seed
+  config.checkpoint_every = 0
+  return config
+
+
+def held_out(data: str, at_hand: Sequence[str]) -> dict[str, str]:
+  """Returns the values that give a data set without a validation split one."""
+  if data in at_hand:
+    return {}
+  return {
+    "train": f"{data}:train[10%:]",
+    "validation": f"{data}:train[:10%]",
+  }
+
+
+def small(data: str) -> dict[str, Any]:
+  """Returns the values that make a run short, whatever the encoder."""
+  encoder = training.get_config("labelled")(data).model.encoder.name
+  return {
+    "convnet": {},
+    "vgg16": {"encoder_stages": ((8, 1),) * 5},
+    "resnet50": {
+      "encoder_stages": (1, 1),
+      "encoder_width": 8,
+      "image_size": 48,
+    },
+  }[encoder] | {"per_class": 60}
+
+
+def measure(run: Run, place: Place) -> dict[str, Any]:
+  """Trains and evaluates one run."""
+  config = make_config(run)
+  parts = training.prepare(config, place)
+  trained = training.train(config, place, parts)
+  return {
+    "metrics": trained.metrics,
+    "curve": [x for x in trained.history if any("/" in name for name in x)],
+  }
+
+
+def is_training(run: Run) -> bool:
+  """Tells trainings apart from what else a study measures."""
+  return "config" in dict(run.values)
+
+
+def configs(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+  """Returns the first config of each part and argument."""
+  typical = {}
+  for run in filter(is_training, runs):
+    name = f"{run.part}: {dict(run.values)['config']}"
+    typical.setdefault(name, run)
+  return {
+    name: training.flat(make_config(run)) for name, run in typical.items()
+  }
+
+
+def trained(results: Results) -> list[Row]:
+  """Returns the rows of trainings, in the plan's order."""
+  return [row for row in results.rows.values() if "metrics" in row]
+
+
+def of_part(results: Results, part: str) -> list[Row]:
+  """Returns the rows of a part, in the plan's order."""
+  return [row for row in results.rows.values() if row["part"] == part]
+
+
+def by_setting(rows: Rows, part: str) -> dict[str, list[Row]]:
+  """Groups the rows of a part by their setting."""
+  settings = {}
+  for row in rows:
+    if row["part"] == part:
+      settings.setdefault(row["setting"], []).append(row)
+  return settings
+
+
+def data_of(rows: Rows) -> list[str]:
+  """Returns the data sets of trainings, in their order."""
+  return list(dict.fromkeys(row["part"].split("/")[0] for row in rows))
+
+
+def data_with(rows: Rows, part: str) -> list[str]:
+  """Returns the data sets that have rows of a part, in their order."""
+  return [x for x in data_of(rows) if by_setting(rows, f"{x}/{part}")]
+
+
+def score(row: Row, name: str, split: str = "test") -> float:
+  """Returns a score by the end of its name; NaN if there is none."""
+  data = row["part"].split("/")[0]
+  return row["metrics"].get(f"{split}/classes_{data}/{name}", np.nan)
+
+
+def course(row: Row, name: str, *, plain: bool = False) -> tuple[list, list]:
+  """Returns steps, and a score at each of them.
+
+  Args:
+    row: A training.
+    name: The end of the score's name.
+    plain: Whether it is the whole name of a metric instead.
+  """
+  data = row["part"].split("/")[0]
+  full = name if plain else f"validation/classes_{data}/{name}"
+  points = [(x["step"], x[full]) for x in row["curve"] if full in x]
+  return tuple(map(list, zip(*points, strict=True))) if points else ([], [])
+
+
+def percent(rows: Rows, name: str) -> str:
+  """Formats the mean and the standard error of a score; a dash for none."""
+  return statistics(100 * score(x, name) for x in rows).show("standard_error")
+
+
+def draw_course(
+  axes, rows: Rows, name: str, color, label, style, *, plain: bool = False
+) -> None:
+  """Draws a score along training: each seed thin, their mean thick."""
+  if not rows:
+    return
+  courses = [course(row, name, plain=plain) for row in rows]
+  for steps, values in courses:
+    axes.plot(steps, values, style, color=color, alpha=0.3, linewidth=0.8)
+  mean = np.mean([values for _, values in courses], axis=0)
+  axes.plot(courses[0][0], mean, style, color=color, label=label)
+
+
+def status(results: Results) -> str:
+  """Says what was run, and where."""
+  rows = trained(results)
+  minutes = sum(row["seconds"] for row in rows) / 60
+  machines = [
+    f"{WORKERS.get(x['workers'], x['workers'])} at a time; "
+    f"jax {x['versions']['jax']}, {x['cores']} cores"
+    for x in results.commands
+  ]
+  machine = machines[-1] if machines else MISSING
+  return f"{len(rows)} trainings, {minutes:.0f} process minutes, {machine}."

@@ -1,0 +1,49 @@
+"""Papers on latent classes: trains, measures, draws, writes the tables.
+
+python -m experiments.latent_classes              # digits and glyphs
+python -m experiments.latent_classes --smoke      # minutes, to runs/
+python -m experiments.latent_classes --data cifar100 --data_dir=...
+
+Run it from the root of the repository. Interrupt it at any time: finished runs
+are in rows.jsonl and are not run again.
+"""
+
+import pathlib
+
+from experiments import harness, labelled
+from experiments.latent_classes import (
+  counter_examples,
+  figures,
+  plan,
+  tables,
+  theorem,
+)
+
+
+def measure(run: harness.Run, place: harness.Place) -> harness.Row:
+  """Measures any run of the study."""
+  if labelled.is_training(run):
+    return labelled.measure(run, place)
+  measures = {
+    plan.SECTION_5_1: counter_examples.measure_radii,
+    plan.APPENDIX_C: counter_examples.measure_negatives,
+    plan.THEOREM_1: theorem.measure,
+  }
+  return measures[run.part](run)
+
+
+STUDY = harness.Study(
+  home=pathlib.Path(__file__).resolve().parent,
+  doc=__doc__,
+  plan=plan.plan,
+  measure=measure,
+  tables=tables.tables,
+  figures=figures.figures,
+  seeds=3,
+  configs=lambda options: labelled.configs(plan.plan(options, {})),
+  data=plan.AT_HAND,
+  known_data=tuple(plan.SIZES),
+)
+
+if __name__ == "__main__":
+  harness.main(STUDY)

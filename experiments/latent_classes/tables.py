@@ -1,0 +1,197 @@
+"""The tables of README.md."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from experiments import labelled
+from experiments.harness import Options, Results, markdown
+from experiments.harness.statistics import MISSING
+from experiments.labelled import Rows, by_setting, course, data_of, percent
+from experiments.latent_classes import plan
+
+KINDS = ("trained", "mu", "mu_5")
+SCORES = ("avg_2", "avg_10", "top_10", "top_1")
+
+
+def tables(options: Options, results: Results) -> dict[str, str]:
+  """Returns all tables, by their marks."""
+  del options
+  rows = labelled.trained(results)
+  exact = {
+    part: labelled.by_setting(results.rows.values(), part)
+    for part in (plan.SECTION_5_1, plan.APPENDIX_C, plan.THEOREM_1)
+  }
+  return {
+    "status": labelled.status(results),
+    "table 1": table_1(rows),
+    "table 2": table_2(rows),
+    "figure 2": figure_2(rows),
+    "bounds": bounds(rows),
+    "section 5.1": section_5_1(exact[plan.SECTION_5_1]),
+    "appendix C": appendix_c(exact[plan.APPENDIX_C]),
+    "theorem 1": theorem_1(exact[plan.THEOREM_1]),
+  }
+
+
+def table_1(rows: Rows) -> str:
+  """Compares supervised and contrastive representations."""
+  lines = []
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/table 1")
+    for name in SCORES:
+      cells = [
+        percent(settings.get(x, []), f"{kind}/{name}")
+        for x in ("supervised", "contrastive")
+        for kind in KINDS
+      ]
+      if any(x != MISSING for x in cells):
+        lines.append([data, name.replace("_", "-"), *cells])
+  names = ("Tr", "μ", "μ-5")
+  header = ["data", "", *(f"supervised {x}" for x in names)]
+  return _table(header + [f"contrastive {x}" for x in names], lines)
+
+
+def table_2(rows: Rows) -> str:
+  """Compares block sizes, of CURL and quick thoughts."""
+  parts = {"table 2": "pairs", "table 2b": "blocks"}
+  lines, sizes = [], _numbers(rows, parts)
+  for data in data_of(rows):
+    for part, batch in parts.items():
+      settings = by_setting(rows, f"{data}/{part}")
+      if not settings:
+        continue
+      for name in ("avg_2", "top_1"):
+        for method in ("curl", "quick_thought"):
+          names = [f"{method} {b}" for b in sizes]
+          cells = _percents(settings, names, f"mu/{name}")
+          what = f"μ, {name.replace('_', '-')}"
+          lines.append([data, f"as many {batch}", what, method, *cells])
+  header = ["data", "batches", "", "", *(f"b = {b}" for b in sizes)]
+  return _table(header, lines)
+
+
+def figure_2(rows: Rows) -> str:
+  """Shows accuracies over k and the amount of data."""
+  lines, negatives = [], _numbers(rows, ["figure 2"])
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/figure 2")
+    for fraction in dict.fromkeys(x.split()[0] for x in settings):
+      for name in ("avg_2", "top_1"):
+        names = [f"{fraction} {k}" for k in negatives]
+        cells = _percents(settings, names, f"mu/{name}")
+        share = f"{100 * float(fraction):g} %"
+        lines.append([data, share, f"μ, {name.replace('_', '-')}", *cells])
+  header = ["data", "images", "", *(f"k = {k}" for k in negatives)]
+  return _table(header, lines)
+
+
+def bounds(rows: Rows) -> str:
+  """Shows losses and bounds at the end, and how often the bounds held."""
+  lines = []
+  for data in data_of(rows):
+    for n, seeds in by_setting(rows, f"{data}/curves").items():
+      names = {
+        "un": f"unsupervised_{n}",
+        "sup": "mean_classifier",
+        "bound": "bound" if n == "1" else f"bound_{n}",
+      }
+      values = {
+        key: np.array([course(x, name)[1] for x in seeds])
+        for key, name in names.items()
+      }
+      tracks = [
+        np.corrcoef(un, sup)[0, 1] if len(un) > 2 else np.nan
+        for un, sup in zip(values["un"], values["sup"], strict=True)
+      ]
+      # Lemma 1 without log C, Lemma 2 without 1 / p_cc.
+      plain = values["un"]
+      if n == "1":
+        plain = values["bound"] - np.log(plan.SIZES[data].classes)
+      lines.append(
+        [
+          data,
+          n,
+          *(f"{values[key][:, -1].mean():.3f}" for key in ("un", "sup")),
+          f"{values['bound'][:, -1].mean():.3f}",
+          f"{100 * np.mean(values['sup'] <= values['bound']):.0f} %",
+          f"{100 * np.mean(values['sup'] <= plain):.0f} %",
+          f"{np.mean(tracks):.2f}",
+        ]
+      )
+  header = ["data", "N", "L_un", "L_sup^μ", "bound", "bound holds"]
+  return _table([*header, "without its constant", "correlation"], lines)
+
+
+def section_5_1(examples: dict[str, Rows]) -> str:
+  """Shows over r where f_1 loses against f_0, whose loss is 1."""
+  kinds = {
+    "unsupervised": "L_un(f_1)",
+    "mean classifier": "L_sup^μ(f_1)",
+    "separable": "L_sup(f_1), best W",
+  }
+  lines = [
+    [name, label, *(f"{y:.2f}" for y in x[key])]
+    for name, (x,) in examples.items()
+    for key, label in kinds.items()
+  ]
+  radii = [f"r = {r:g}" for (x,) in examples.values() for r in x["radius"]]
+  return _table(["", "", *dict.fromkeys(radii)], lines)
+
+
+def appendix_c(examples: dict[str, Rows]) -> str:
+  """Shows the same over the number of negatives."""
+  lines = [
+    [
+      f"{name}, {x['classes']} classes",
+      f"{x['mean classifier']:.2f}",
+      *(f"{y:.2f}" for y in x["unsupervised"]),
+    ]
+    for name, (x,) in examples.items()
+  ]
+  many = [
+    f"L_un(f_1), k = {k}" for (x,) in examples.values() for k in x["negatives"]
+  ]
+  return _table(["", "L_sup^μ(f_1)", *dict.fromkeys(many)], lines)
+
+
+def theorem_1(widths: dict[str, Rows]) -> str:
+  """Shows the loss at the end, and norms over all steps, by width."""
+  lines, steps = [], 0
+  for width, seeds in widths.items():
+    steps = seeds[0]["steps"]
+    last = [x["last"] for x in seeds]
+    lines.append(
+      [
+        width,
+        f"{np.mean(last):.1e}",
+        f"{np.max(last):.1e}",
+        f"{min(x['min_norm'] for x in seeds):.2f}",
+        f"{max(x['max_norm'] for x in seeds):.1f}",
+      ]
+    )
+  header = ["width m", f"loss after {steps} steps, mean", "largest"]
+  return _table([*header, "smallest norm", "largest norm"], lines)
+
+
+def _table(header: list[str], lines: list[list[str]]) -> str:
+  """Formats a table; nothing if it has no lines."""
+  return markdown.table(header, lines) if lines else ""
+
+
+def _numbers(rows: Rows, parts: Iterable[str]) -> list[str]:
+  """The last words of the settings of parts, of all data sets, in order."""
+  numbers = {
+    setting.split()[-1]
+    for data in data_of(rows)
+    for part in parts
+    for setting in by_setting(rows, f"{data}/{part}")
+  }
+  return sorted(numbers, key=int)
+
+
+def _percents(
+  settings: dict[str, Rows], names: Iterable[str], score: str
+) -> list[str]:
+  """The score of each setting; a dash for those that a data set lacks."""
+  return [percent(settings.get(x, []), score) for x in names]

@@ -1,0 +1,150 @@
+"""Compares the towers with PyTorch: outputs, gradients, batch statistics.
+
+python -m experiments.parity.towers                  # exits 1 on failure
+python -m experiments.parity.towers --size=tiny      # not the published sizes
+python -m experiments.parity.towers --write-golden   # tiny ones, for the tests
+
+PyTorch writes random weights to model.safetensors, this library reads them
+through `pretrained` and computes in float32, PyTorch in float64.
+"""
+
+import argparse
+import copy
+import json
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+import numpy as np
+from safetensors import numpy as safetensors
+import torch
+import transformers
+
+from experiments.parity import cases, jax_side
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
+TOLERANCE = 1e-4
+# BERT's token types are part of the positions here, all of type 0.
+NOT_COMPARED = "embeddings.token_type_embeddings.weight"
+
+
+def save(model: torch.nn.Module) -> dict[str, np.ndarray]:
+  """Returns arrays as the model's library writes them."""
+  if not hasattr(model, "save_pretrained"):
+    return {k: x.numpy().copy() for k, x in model.state_dict().items()}
+  with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    return safetensors.load_file(f"{folder}/model.safetensors")
+
+
+def theirs(case: cases.Case) -> dict[str, dict[str, np.ndarray]]:
+  """Computes weights, outputs, gradients and batch statistics by PyTorch."""
+  torch.manual_seed(0)
+  model = cases.randomized(case.make())
+  computed = {"weights": save(model)}
+  model.double()
+  outputs = case.forward(model, case.inputs)
+  computed["outputs"] = {
+    side: x.detach().numpy() for side, x in outputs.items()
+  }
+  directions = (jax_side.direction(x.shape) for x in outputs.values())
+  pairs = zip(outputs.values(), map(torch.from_numpy, directions), strict=True)
+  sum((x * direction).sum() for x, direction in pairs).backward()
+  # Saved in place of the parameters, gradients have the keys of the file.
+  gradients = copy.deepcopy(model)
+  for old, new in zip(model.parameters(), gradients.parameters(), strict=True):
+    new.data = torch.zeros_like(old) if old.grad is None else old.grad
+  computed["gradients"] = save(gradients)
+  if case.train:
+    with torch.no_grad():
+      trained = case.forward(model.train(), case.inputs)
+    computed["trained"] = {side: x.numpy() for side, x in trained.items()}
+    computed["statistics"] = save(model)
+  return {
+    part: {key: x.astype(np.float32) for key, x in arrays.items()}
+    for part, arrays in computed.items()
+  }
+
+
+def compare(case: cases.Case) -> tuple[dict, dict]:
+  """Returns the errors of one case, and what PyTorch computed."""
+  expected = theirs(case)
+  with tempfile.TemporaryDirectory() as folder:
+    path = f"{folder}/model.safetensors"
+    safetensors.save_file(expected["weights"], path)
+    ours = jax_side.compute(
+      case.towers, case.inputs, path, layout=case.layout, train=case.train
+    )
+  ours["gradients"] = {
+    key: x
+    for key, x in ours["gradients"].items()
+    if "running" not in key and key != NOT_COMPARED
+  }
+  return jax_side.errors(ours, expected), expected
+
+
+def write_golden(case: cases.Case, expected: dict) -> None:
+  """Writes one tiny case for the tests: every third gradient is enough."""
+  keys = sorted(
+    key
+    for key in expected["gradients"]
+    if re.search("weight|bias|embed|proj", key) and key != NOT_COMPARED
+  )
+  parts = expected | {
+    "inputs": case.inputs,
+    "gradients": {key: expected["gradients"][key] for key in keys[::3]},
+  }
+  if case.train:
+    parts["statistics"] = {
+      k: x for k, x in parts["statistics"].items() if "running" in k
+    }
+  arrays = {
+    f"{part}:{key}": x
+    for part, group in parts.items()
+    for key, x in group.items()
+  }
+  spec = dict(towers=case.towers, layout=case.layout, train=case.train)
+  GOLDEN.mkdir(parents=True, exist_ok=True)
+  name = re.sub(r"\W+", "_", case.name).lower()
+  np.savez_compressed(GOLDEN / f"{name}.npz", spec=json.dumps(spec), **arrays)
+
+
+def main() -> None:
+  """Prints a table; exits 1 if an error is above the tolerance."""
+  parser = argparse.ArgumentParser()
+  parser.add_argument(
+    "--size", choices=("tiny", "full", "both"), default="both"
+  )
+  parser.add_argument("--write-golden", action="store_true")
+  parser.add_argument("--only", default="", help="part of a case's name")
+  args = parser.parse_args()
+  sizes = {"tiny": [True], "full": [False], "both": [True, False]}[args.size]
+  if args.write_golden:
+    sizes = [True]
+  transformers.utils.logging.disable_progress_bar()
+  failed = False
+  parts = ("outputs", "gradients", "trained", "statistics")
+  print("|", " | ".join(("encoder", "size", *parts, "s")), "|")
+  print("|", " | ".join(["---"] * 7), "|")
+  for tiny in sizes:
+    for case in cases.cases(tiny=tiny):
+      if args.only not in case.name:
+        continue
+      start = time.time()
+      errors, expected = compare(case)
+      row = [f"{errors[x][0]:.1e}" if x in errors else "–" for x in parts]
+      size, seconds = "tiny" if tiny else "full", f"{time.time() - start:.0f}"
+      print("|", " | ".join((case.name, size, *row, seconds)), "|", flush=True)
+      for part, (error, key) in errors.items():
+        if not error < TOLERANCE:
+          failed = True
+          print(f"  FAILED: {part} differ by {error:.1e}, most in {key}")
+      if args.write_golden and case.golden:
+        write_golden(case, expected)
+  sys.exit(failed)
+
+
+if __name__ == "__main__":
+  main()

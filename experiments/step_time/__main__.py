@@ -1,0 +1,221 @@
+"""Writes the tables and the figure of README.md from the JSON files.
+
+python -m experiments.step_time
+
+Each benchmark is a command of its own, such as
+`python -m experiments.step_time.loss_step`, and prints the JSON.
+"""
+
+import json
+import pathlib
+
+from matplotlib.figure import Figure
+
+from experiments import harness
+from experiments.harness import markdown
+from experiments.harness.plots import new_figure
+from experiments.harness.statistics import MISSING
+
+HERE = pathlib.Path(__file__).parent
+FORMS = {
+  "torch": ("PyTorch, dense", "C3"),
+  "dense": ("one tile (dense)", "C1"),
+  "tiles": ("tiles", "C0"),
+  "products": ("products only", "0.6"),
+}
+DIM = 256  # of the plot
+
+
+def read(name: str) -> dict:
+  """Reads one JSON file of this folder."""
+  return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def cell(value: float | None, digits: int = 1) -> str:
+  """Formats a number, or a dash where nothing was measured."""
+  return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def loss_table(loss: dict) -> str:
+  """Shows times, ratios and memory of every batch size and width."""
+  rows = []
+  for row in loss["rows"]:
+    forms = row["forms"]
+    ms = [cell(forms.get(name, {}).get("ms")) for name in FORMS]
+    ratio = cell(forms.get("torch", {}).get("ratio_to_tiles"), 2)
+    memory = [
+      cell(forms[name]["temporary_mib"], 0) for name in ("tiles", "dense")
+    ]
+    size = [f"{row['batch_size']:,}", str(row["dim"])]
+    rows.append([*size, *ms, ratio, *memory])
+  header = ["batch", "d", *(f"{label}: ms" for label, _ in FORMS.values())]
+  header += ["PyTorch / tiles", "tiles: MiB", "dense: MiB"]
+  return markdown.table(header, rows)
+
+
+def state_table(state: dict) -> str:
+  """Shows times against the number of pairs."""
+  rows = [
+    [
+      f"{row['num_pairs']:,}",
+      cell(row["ms"], 2),
+      cell(row["ratio_to_first"], 2),
+    ]
+    for row in state["rows"]
+  ]
+  return markdown.table(["pairs", "ms", "ratio to the first"], rows)
+
+
+def full_table(results: list[tuple[str, dict]]) -> str:
+  """Shows whole training steps, a row for each objective."""
+  names = list(results[0][1])
+  header, rows = ["objective"], [[name] for name in names]
+  for tower, forms in results:
+    header += [f"{tower}: ms", "pairs/s", "ratio to CLIP"]
+    for row, name in zip(rows, names, strict=True):
+      form = forms.get(name)
+      row += [
+        cell(form and form["ms"]),
+        cell(form and form["pairs_per_s"], 0),
+        cell(form and form["ratio_to_clip"], 2),
+      ]
+  return markdown.table(header, rows)
+
+
+def precision_table(precision: dict) -> str:
+  """Shows errors of similarities and of their exponentials."""
+  rows = [
+    [
+      row["precision"],
+      str(row["dim"]),
+      f"{row['error']:.1e}",
+      f"{row['relative_error_of_exp']:.1e}",
+    ]
+    for row in precision["rows"]
+  ]
+  header = ["precision", "d", "similarity", "exp(similarity / 0.01), relative"]
+  return markdown.table(header, rows)
+
+
+def target_table(results: list[dict]) -> str:
+  """Shows memory of each device on machines that were not at hand."""
+  rows = [
+    [
+      row["target"],
+      f"{row['batch_size']:,}",
+      f"{result['num_pairs']:,}",
+      cell(row["temporary_mib"], 0),
+      cell(row["arguments_mib"], 0),
+      cell(row["host_mib"], 0),
+    ]
+    for result in results
+    for row in result["rows"]
+  ]
+  header = ["devices", "batch", "pairs", "temporary: MiB", "arguments: MiB"]
+  return markdown.table([*header, "in the host's memory: MiB"], rows)
+
+
+def loading_table(loading: dict) -> str:
+  """Shows pairs per second against cores."""
+  rows = [
+    [str(row["cores"]), cell(row["pairs_per_s"], 0)] for row in loading["rows"]
+  ]
+  return markdown.table(["cores", "pairs/s"], rows)
+
+
+def towers_table(results: list[dict]) -> str:
+  """Shows the full model, beside PyTorch."""
+  rows = []
+  for result in results:
+    for name, row in result["forms"].items():
+      rows.append(
+        [
+          result["device"],
+          f"{result['batch_size']} x {result['size']} px",
+          result["dtype"],
+          name,
+          cell(row["ms"], 0),
+          cell(row["pairs_per_s"], 2),
+          cell(row["time_to_nuclr"], 2),
+          cell(100 * row["of_products"], 0),
+          cell(row["mfu"] and 100 * row["mfu"], 0),
+        ]
+      )
+  header = "device, batch, type, form, ms, pairs/s, time / nuclr".split(", ")
+  header += ["% of a product's rate", "MFU, %"]
+  return markdown.table(header, rows)
+
+
+def photos_table(photos: dict) -> str:
+  """Shows the steps from JPEG to batch."""
+  rows = [
+    [name, cell(rate, 0)] for name, rate in photos["images_per_s"].items()
+  ]
+  return markdown.table(["", "images/s"], rows)
+
+
+def draw_forms(axes, key: str, loss: dict) -> None:
+  """Draws a line for each form, against the batch size."""
+  for name, (label, color) in FORMS.items():
+    points = [
+      (row["batch_size"], row["forms"][name][key])
+      for row in loss["rows"]
+      if row["dim"] == DIM and row["forms"].get(name, {}).get(key)
+    ]
+    if points:
+      axes.plot(*zip(*points, strict=True), "o-", color=color, label=label)
+  axes.set_xscale("log", base=2)
+  axes.set_yscale("log")
+  axes.set_xlabel(f"batch size (d = {DIM})")
+  axes.legend()
+
+
+def draw(loss: dict, state: dict) -> Figure:
+  """Draws time and memory of the loss step, and time over the data set."""
+  figure = new_figure((12, 3.6), dpi=110)
+  time, memory, rows = figure.subplots(1, 3)
+  draw_forms(time, "ms", loss)
+  time.set_ylabel("loss step, ms")
+  draw_forms(memory, "temporary_mib", loss)
+  memory.set_ylabel("temporary memory, MiB")
+  rows.plot(
+    [row["num_pairs"] for row in state["rows"]],
+    [row["ms"] for row in state["rows"]],
+    "o-",
+  )
+  rows.set_xscale("log")
+  rows.set_ylim(bottom=0)
+  rows.set_xlabel("pairs of the data set")
+  rows.set_ylabel(f"loss step, ms (batch {state['batch_size']})")
+  for axes in (time, memory, rows):
+    axes.grid(alpha=0.3)
+  return figure
+
+
+def tables() -> dict[str, str]:
+  """Returns all tables, by their marks."""
+  full = read("full_step_cpu")
+  towers = [(name, full[name]) for name in ("prototype", "glyphs")]
+  large = read("full_step_large_cpu")
+  return {
+    "loss step": loss_table(read("loss_step_cpu")),
+    "state": state_table(read("state_rows_cpu")),
+    "full step": full_table(towers),
+    "large": full_table([("large", large["large"])]),
+    "real towers": towers_table([read("real_towers_cpu")]),
+    "loading": loading_table(read("loading_cpu")),
+    "photos": photos_table(read("photos_cpu")),
+    "precision": precision_table(read("precision")),
+    "not at hand": target_table(
+      [read("not_at_hand"), read("not_at_hand_offload")]
+    ),
+  }
+
+
+def figures() -> dict[str, Figure]:
+  """Returns the figure, by its file."""
+  return {"cpu.png": draw(read("loss_step_cpu"), read("state_rows_cpu"))}
+
+
+if __name__ == "__main__":
+  harness.report(HERE, tables(), figures())

@@ -1,0 +1,138 @@
+r"""The toy model of Section 3.3: anchors in a half disc, contrasts in a square.
+
+X = {x : |x| <= 1, x_2 >= 0} with x uniform, Y = [0, 1]^2, E(x, y) = x . y and
+
+  p(y | x) = exp(x . y / tau) / g(x),  g(x) = f(x_1 / tau) f(x_2 / tau),
+  f(a) = int_0^1 exp(a t) dt = (exp(a) - 1) / a,
+
+a product over the two coordinates of y, each with an inverse CDF in closed
+form. Pairs are `Sides`: anchors are `.image`, contrasts `.text`.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+import numpy as np
+
+from nuclr_jax import Sides
+from nuclr_jax.pairwise import tiles
+
+AREA = 1.0  # of Y
+NODES = 64  # of the quadrature, in each of two directions
+
+Anchors = Float[Array, "*batch 2"]
+
+
+class Estimate(NamedTuple):
+  """A Monte Carlo mean."""
+
+  mean: Float[Array, ""]
+  standard_error: Float[Array, ""]
+
+
+def sample_anchors(key: Array, count: int) -> Anchors:
+  """Draws points of the half disc: |x|^2 and the angle are uniform."""
+  square, turn = jax.random.uniform(key, (2, count), float)
+  angle = jnp.pi * turn
+  direction = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
+  return jnp.sqrt(square)[:, None] * direction
+
+
+def sample_contrasts(
+  key: Array, anchor: Anchors, *, temperature: float
+) -> Float[Array, "*batch 2"]:
+  r"""Draws y from p(y | x) for each x by the inverse CDF.
+
+  t = log(1 + u (exp(a) - 1)) / a in each coordinate, a = x_k / tau.
+  """
+  a = anchor / temperature
+  uniform = jax.random.uniform(key, a.shape, float)
+  safe = jnp.where(a == 0, 1, a)
+  t = jnp.log1p(uniform * jnp.expm1(safe)) / safe
+  return jnp.where(a == 0, uniform, t)
+
+
+@partial(jax.jit, static_argnames="count")
+def sample_pairs(key: Array, count: int, *, temperature: float) -> Sides:
+  """Draws pairs (x, y), a new y for each x."""
+  anchor_key, contrast_key = jax.random.split(key)
+  anchor = sample_anchors(anchor_key, count)
+  contrast = sample_contrasts(contrast_key, anchor, temperature=temperature)
+  return Sides(image=anchor, text=contrast)
+
+
+def log_integral(
+  anchor: Anchors, *, temperature: float
+) -> Float[Array, "*batch"]:
+  r"""Computes log g(x), the exact partition function.
+
+  log f(a) = max(a, 0) + log[(1 - exp(-|a|)) / |a|], which neither overflows
+  nor cancels.
+  """
+  a = anchor / temperature
+  size = jnp.where(a == 0, 1, jnp.abs(a))
+  log_f = jnp.maximum(a, 0) + jnp.log(-jnp.expm1(-size) / size)
+  return jnp.sum(jnp.where(a == 0, 0, log_f), axis=-1)
+
+
+def log_density(
+  anchor: Anchors, contrast: Float[Array, "*batch 2"], *, temperature: float
+) -> Float[Array, "*batch"]:
+  """Computes log p(y | x) of each pair."""
+  similarity = jnp.sum(anchor * contrast, axis=-1) / temperature
+  return similarity - log_integral(anchor, temperature=temperature)
+
+
+@jax.jit
+def log_popularity(pairs: Sides, *, temperature: float) -> Float[Array, "n"]:
+  """Computes log q_j of every contrast, q_j = sum_i p(y_j | x_i)."""
+  log_g = log_integral(pairs.image, temperature=temperature)
+  return tiles.log_sum_exp(
+    pairs.text, pairs.image, -log_g, temperature=temperature
+  )
+
+
+@jax.jit
+def likelihood_risk(
+  anchor: Anchors, contrast: Float[Array, "n 2"], *, temperature: float
+) -> Float[Array, ""]:
+  """Computes the risk of MLE with the exact integral, - mean_i tau log p."""
+  log_p = log_density(anchor, contrast, temperature=temperature)
+  return -temperature * jnp.mean(log_p)
+
+
+@jax.jit
+def risk_of_anchors(
+  anchor: Anchors, *, temperature: float
+) -> Float[Array, "*batch"]:
+  r"""Computes - E[tau log p(y | x)] over y, for each x.
+
+  It is tau log g - x . E[y | x], and E[y | x] = tau grad log g(x).
+  """
+  log_g, pullback = jax.vjp(
+    partial(log_integral, temperature=temperature), anchor
+  )
+  (slope,) = pullback(jnp.ones_like(log_g))
+  return temperature * (log_g - jnp.sum(anchor * slope, axis=-1))
+
+
+def true_risk(*, temperature: float) -> float:
+  """Computes - E[tau log p(y | x)] by quadrature over the half disc."""
+  node, weight = np.polynomial.legendre.leggauss(NODES)
+  node, weight = (node + 1) / 2, weight / 2
+  radius, angle = np.meshgrid(node, np.pi * node, indexing="ij")
+  x = radius[..., None] * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+  density = 2 * node[:, None] * np.outer(weight, weight)  # sums to 1
+  risk = risk_of_anchors(jnp.asarray(x), temperature=temperature)
+  return float(np.sum(density * risk))
+
+
+@partial(jax.jit, static_argnames="count")
+def sampled_risk(key: Array, count: int, *, temperature: float) -> Estimate:
+  """Estimates the same from drawn pairs, as in Appendix G.1."""
+  pairs = sample_pairs(key, count, temperature=temperature)
+  risk = -temperature * log_density(*pairs, temperature=temperature)
+  return Estimate(jnp.mean(risk), jnp.std(risk, ddof=1) / jnp.sqrt(count))

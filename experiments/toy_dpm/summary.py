@@ -1,0 +1,133 @@
+"""From the rows of all repetitions to the numbers of tables and figures."""
+
+from typing import Any
+
+from jaxtyping import Float
+import numpy as np
+
+from experiments.harness import Results
+from experiments.harness.statistics import statistics
+from experiments.toy_dpm.risks import (
+  EXAMPLE,
+  GCL,
+  LEARNED,
+  MLE,
+  REPETITION,
+  TRUTH,
+)
+
+PerData = Float[np.ndarray, "repetitions sizes"]
+Numbers = dict[str, Any]
+PAIRS = {  # what is compared repetition by repetition, second minus first
+  "error": (
+    ("learned, fitted", "GCL, fitted"),
+    (MLE, "learned, area"),
+  ),
+  "gradient": ((LEARNED, GCL), (LEARNED, MLE)),
+}
+
+
+def fit_constant(risk: PerData, truth: float) -> PerData:
+  """Shifts the risk by one constant for all sizes, not fitted to itself.
+
+  The constant of a repetition is that with which the *other* repetitions have
+  mean error 0 at the largest size.
+  """
+  offset = risk[:, -1] - truth
+  mean_of_the_rest = (offset.sum() - offset) / (len(offset) - 1)
+  return risk - mean_of_the_rest[:, None]
+
+
+def errors(measured: dict[str, np.ndarray], truth: float) -> dict[str, PerData]:
+  """Computes the empirical minus the true risk of every method."""
+  risks = {
+    key.removeprefix("risk/"): value
+    for key, value in measured.items()
+    if key.startswith("risk/")
+  }
+  for name in (LEARNED, GCL):
+    risks[f"{name}, fitted"] = fit_constant(risks[f"{name}, area"], truth)
+  return {name: risk - truth for name, risk in risks.items()}
+
+
+def summarise(
+  measured: dict[str, np.ndarray], truth: Numbers, temperature: float
+) -> Numbers:
+  """Computes all numbers of one temperature.
+
+  Args:
+    measured: Columns of `risks.measure_sizes`, [repetitions, sizes].
+    truth: The row of the true risk.
+    temperature: Of the model.
+
+  Returns:
+    Nested dicts of `Statistics` over repetitions, with an entry for each size.
+  """
+  signed = errors(measured, truth["quadrature"])
+  by_sample = errors(measured, truth["sampled"])
+  compared = {
+    "error": {name: np.abs(x) for name, x in signed.items()},
+    "error_by_sampled_truth": {
+      name: np.abs(x) for name, x in by_sample.items()
+    },
+    "error_term": {},
+    "gradient": {},
+    "shape": {},
+  }
+  for key, value in measured.items():
+    what, _, name = key.partition("/")
+    if name and what in compared:
+      compared[what][name] = value
+  return {
+    what: {name: statistics(x) for name, x in methods.items()}
+    for what, methods in compared.items()
+  } | {
+    "correlation": statistics(measured["correlation"]),
+    "differences": {
+      what: {
+        f"{second} - {first}": statistics(
+          compared[what][second] - compared[what][first]
+        )
+        for first, second in pairs
+      }
+      for what, pairs in PAIRS.items()
+    },
+    "fitted_factor": {  # on the c of the area rule, from all repetitions
+      name: float(np.exp(signed[f"{name}, area"][:, -1].mean() / temperature))
+      for name in (LEARNED, GCL)
+    },
+  }
+
+
+def summarise_all(results: Results) -> Numbers:
+  """Computes all numbers of the study.
+
+  Returns:
+    "sizes", "repetitions" and "temperatures", by temperature the numbers of
+    `summarise` and the rows "truth" and "example". Empty if rows are missing.
+  """
+  rows = list(results.rows.values())
+  temperatures, repetitions, sizes = {}, [], []
+  for example in (row for row in rows if row["part"] == EXAMPLE):
+    same = [row for row in rows if row["setting"] == example["setting"]]
+    truths = [row for row in same if row["part"] == TRUTH]
+    repetitions = [row for row in same if row["part"] == REPETITION]
+    if not truths or len(repetitions) < 2:
+      return {}
+    sizes = repetitions[0]["sizes"]
+    columns = [
+      name for name in repetitions[0] if "/" in name or name == "correlation"
+    ]
+    measured = {
+      name: np.array([row[name] for row in repetitions]) for name in columns
+    }
+    tau = example["setting"].removeprefix("τ = ")
+    temperatures[tau] = summarise(measured, truths[0], float(tau))
+    temperatures[tau] |= {"truth": truths[0], "example": example}
+  if not temperatures:
+    return {}
+  return {
+    "sizes": sizes,
+    "repetitions": len(repetitions),
+    "temperatures": temperatures,
+  }
