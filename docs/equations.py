@@ -1,4 +1,4 @@
-"""Docstrings as the site draws them: equations and examples as code."""
+"""Docstrings for the reference: equations and examples become code blocks."""
 
 import re
 import textwrap
@@ -6,6 +6,8 @@ import textwrap
 import griffe
 
 SECTION = re.compile(r"^(Args|Returns|Raises|Example|Reference|Attributes):")
+# Code between backticks, or what Markdown would take for an HTML tag.
+CODE_OR_TAG = re.compile(r"(`+[^`]*`+)|<(?=[a-z/!?])", re.IGNORECASE)
 
 
 class Equations(griffe.Extension):
@@ -14,7 +16,7 @@ class Equations(griffe.Extension):
   def on_instance(self, *, obj: griffe.Object, **_) -> None:
     """Called for every object."""
     if obj.docstring is not None:
-      obj.docstring.value = sections(fenced(obj.docstring.value))
+      obj.docstring.value = sections(marked(obj.docstring.value))
 
   def on_class(self, *, cls: griffe.Class, **_) -> None:
     """Called for every class, when its members are known."""
@@ -47,12 +49,14 @@ def sections(text: str) -> str:
   return re.sub(r"^Reference:", "**Reference:**", text, flags=re.MULTILINE)
 
 
-def fenced(text: str) -> str:
-  r"""The text with fences around indented paragraphs outside of sections.
+def marked(text: str) -> str:
+  r"""The text as Markdown that shows its formulas as they were written.
+
+  Indented paragraphs outside of sections get fences; prose keeps its "<".
 
   Example:
-    >>> print(fenced("Of x:\n\n  y = x\n\nDone."))
-    Of x:
+    >>> print(marked("With s = <a, b>:\n\n  y = x\n\nDone."))
+    With s = &lt;a, b>:
     <BLANKLINE>
     ```text
     y = x
@@ -60,12 +64,15 @@ def fenced(text: str) -> str:
     <BLANKLINE>
     Done.
   """
-  paragraphs, section = re.split(r"\n[ \t]*\n", text), False
+  paragraphs, section = re.split(r"\n[ \t]*\n", text), None
   for i, paragraph in enumerate(paragraphs):
-    section = bool(SECTION.match(paragraph)) or (
-      section and paragraph.startswith(" ")
-    )
+    if begun := SECTION.match(paragraph):
+      section = begun[1]
+    elif not paragraph.startswith(" "):
+      section = None
     if paragraph.startswith("  ") and not section:
       code = textwrap.dedent(paragraph)
       paragraphs[i] = f"```text\n{code}\n```"
+    elif section != "Example":
+      paragraphs[i] = CODE_OR_TAG.sub(lambda x: x[1] or "&lt;", paragraph)
   return "\n\n".join(paragraphs)

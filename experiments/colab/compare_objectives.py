@@ -46,9 +46,11 @@ import pathlib
 
 import matplotlib.pyplot as plt
 
-from nuclr_jax import experiment, host, records, settings, train
+from nuclr_jax import progress
+from nuclr_jax.config import load_config
+from nuclr_jax.train import build, loop, records
 
-host.show_progress()
+progress.log_to_stderr()
 NAMES = ("clip", "nuclr") if SHORT else ("clip", "sogclr", "nuclr")
 SEEDS = 1  # more take as many times as long, and tell more
 
@@ -62,7 +64,7 @@ SEEDS = 1  # more take as many times as long, and tell more
 runs, data = {}, None
 for name in NAMES:
   for seed in range(SEEDS):
-    config = settings.load(f"glyphs:{name}")
+    config = load_config(f"glyphs:{name}")
     config.seed = seed
     config.num_epochs = 0.05 if SHORT else 4.0
     config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
@@ -70,11 +72,9 @@ for name in NAMES:
     config.log_every = 5 if SHORT else 100
     config.eval_every = 0  # steps; instead:
     config.eval_every_epochs = config.num_epochs / 4
-    data = data or experiment.load_data(config.data)
+    data = data or build.load_data(config.data)
     workdir = pathlib.Path("runs", "compare", f"{name}_{seed}")
-    result = train.fit(
-      config, workdir, parts=experiment.build(config, data=data)
-    )
+    result = loop.fit(config, workdir, parts=build.build(config, data=data))
     runs.setdefault(name, []).append(
       (result.metrics, records.read_history(workdir))
     )

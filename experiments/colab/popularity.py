@@ -52,7 +52,7 @@ if importlib.util.find_spec("nuclr_jax") is None:
   install = [sys.executable, "-m", "pip", "install", "--quiet", ROOT]
   subprocess.run(install, check=True)
   importlib.invalidate_caches()
-sys.path.insert(0, str(ROOT / STUDY))
+sys.path.insert(0, str(ROOT))
 
 # %% [markdown]
 # ## A run, and its exact popularities
@@ -65,30 +65,33 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax import experiment, host, popularity, settings, train
-from nuclr_jax.evaluate import driver
+from nuclr_jax import objectives, popularity, progress
+from nuclr_jax.config import load_config
+from nuclr_jax.evaluate import evaluators
+from nuclr_jax.train import loop
 
-host.show_progress()
-config = settings.load("glyphs:nuclr")
+progress.log_to_stderr()
+config = load_config("glyphs:nuclr")
 config.num_epochs = 0.05 if SHORT else 4.0
 config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
 config.data.size = 16 if SHORT else 32
 workdir = pathlib.Path("runs", "popularity")
-train.fit(config, workdir)
-parts, mesh, state = train.load(workdir)
+loop.fit(config, workdir)
+parts, mesh, state = loop.load(workdir)
 source = parts.data.train
 some = np.random.default_rng(0).permutation(source.sizes.num_pairs)
 some = np.sort(some[: 500 if SHORT else 10_000])
 with jax.set_mesh(mesh):
-  embed = train.embedder(parts, mesh)(state)
-  pairs = driver.embed_pairs(embed, source, some)
+  embed = loop.embedder(parts, mesh)(state)
+  pairs = evaluators.embed_pairs(embed, source, some)
+readout = loop.readout(parts, state)
 exact = popularity.solve(
   pairs.image,
   pairs.text,
   image_id=pairs.ids.image,
   text_id=pairs.ids.text,
   num_pairs=source.sizes.num_pairs,
-  temperature=experiment.temperature_of(parts.config, state.params),
+  temperature=objectives.one_temperature(readout, "popularity"),
 )
 print(f"residual {exact.residual:.1e}, iterations {exact.iterations}")
 
@@ -123,14 +126,12 @@ for title, ids in (("most", order[::-1][:8]), ("least", order[:8])):
 # see how well popularities replace it. From here on everything is float64.
 
 # %%
-import toy_plots
-import toy_report
-import toy_risks
-import toy_summary
+from experiments.harness import command, plots, run_here
+from experiments.toy_dpm import __main__ as toy
+from experiments.toy_dpm import figures, risks, summary, tables
 
 jax.config.update("jax_enable_x64", True)
-toy = toy_risks.SHORT if SHORT else toy_risks.Settings()
-print(toy)
+options = command.parse_arguments(toy.STUDY, ["--smoke"] if SHORT else [])
 
 # %% [markdown]
 # ## One data set
@@ -139,8 +140,8 @@ print(toy)
 # paper's gradient descent) find the same zeta.
 
 # %%
-examples = toy_risks.make_examples(toy)
-for temperature, example in examples.items():
+for temperature in risks.TEMPERATURES:
+  example = risks.make_example(temperature)
   print(
     f"tau {temperature:g}: largest difference {example.difference:.1e}, "
     f"gradient norm {example.gradient_norm:.1e}"
@@ -150,8 +151,8 @@ for temperature, example in examples.items():
 # ## Many data sets
 
 # %%
-measured = toy_risks.measure_all(toy)
-results = toy_summary.summarise_all(toy, measured, examples)
+results = run_here(toy.STUDY, options)
+numbers = summary.summarise_all(results)
 
 # %% [markdown]
 # ## Figure 2
@@ -160,8 +161,8 @@ results = toy_summary.summarise_all(toy, measured, examples)
 # error of the empirical risk with 95 % intervals of its mean.
 
 # %%
-figure = plt.figure(figsize=toy_plots.SIZE, layout="constrained")
-toy_plots.draw_spaces(figure, examples, results)
+figure = plt.figure(figsize=plots.SIZE, layout="constrained")
+figures.draw_spaces(figure, numbers)
 plt.show()
 
 # %% [markdown]
@@ -170,8 +171,8 @@ plt.show()
 # A lower temperature makes popularities more unequal.
 
 # %%
-figure = plt.figure(figsize=toy_plots.SIZE, layout="constrained")
-toy_plots.draw_temperatures(figure, examples, results)
+figure = plt.figure(figsize=plots.SIZE, layout="constrained")
+figures.draw_temperatures(figure, numbers)
 plt.show()
 
 # %% [markdown]
@@ -181,11 +182,11 @@ plt.show()
 # gradient, which the factor leaves alone: GCL's does not vanish at the truth.
 
 # %%
-figure = plt.figure(figsize=toy_plots.SIZE, layout="constrained")
-toy_plots.draw_without_constants(figure, results)
+figure = plt.figure(figsize=plots.SIZE, layout="constrained")
+figures.draw_without_constants(figure, numbers)
 plt.show()
 
 # %%
-print(toy_report.error_table(results))
+print(tables.error_table(numbers))
 print()
-print(toy_report.shape_table(results))
+print(tables.shape_table(numbers))

@@ -49,10 +49,12 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax import host, records, report, settings, train
+from nuclr_jax import progress, report
+from nuclr_jax.config import load_config
 from nuclr_jax.report import page
+from nuclr_jax.train import loop, records
 
-host.show_progress()
+progress.log_to_stderr()
 WORKDIR = pathlib.Path("runs", "quickstart")
 
 # %% [markdown]
@@ -62,14 +64,14 @@ WORKDIR = pathlib.Path("runs", "quickstart")
 # the cell again, and the run goes on where it was.
 
 # %%
-config = settings.load("glyphs:nuclr")
+config = load_config("glyphs:nuclr")
 config.num_epochs = 0.05 if SHORT else 4.0
 config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
 config.data.size = 16 if SHORT else 32
 config.eval_every = 0  # steps; instead:
 config.eval_every_epochs = config.num_epochs / 8
 config.log_every = 5 if SHORT else 100
-result = train.fit(config, WORKDIR)
+result = loop.fit(config, WORKDIR)
 
 # %% [markdown]
 # ## The numbers
@@ -105,10 +107,10 @@ plt.show()
 # similar; the right one is marked.
 
 # %%
-parts, mesh, state = train.load(WORKDIR)
+parts, mesh, state = loop.load(WORKDIR)
 test = parts.data.sets["test"]
 with jax.set_mesh(mesh):
-  embed = train.embedder(parts, mesh)(state)
+  embed = loop.embedder(parts, mesh)(state)
   image, text = embed.image(test.image), embed.text(test.captions)
 best = np.argsort(-(image @ text.T), axis=1)[:, :3]
 shown = np.random.default_rng(0).permutation(len(image))[:8]

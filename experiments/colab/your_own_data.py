@@ -50,11 +50,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image, ImageDraw
 
-from nuclr_jax import embed, host, ingest, records, settings, train
+from nuclr_jax import ingest, progress
+from nuclr_jax.config import load_config
 from nuclr_jax.evaluate import zero_shot
+from nuclr_jax.export import embedder_of_run
 from nuclr_jax.report import page
+from nuclr_jax.train import loop, records
 
-host.show_progress()
+progress.log_to_stderr()
 ROOT = pathlib.Path("runs", "your_own_data")
 DATA = ROOT / "data"  # prepared data sets
 
@@ -119,7 +122,7 @@ print(where)
 # same, so that the right one is among the first ten at best.
 
 # %%
-config = settings.load("cc3m:nuclr,smoke")  # without smoke: the published size
+config = load_config("cc3m:nuclr,smoke")  # without smoke: the published size
 config.data.train = "mine"
 config.data.validation = config.data.test = ("mine:validation",)
 for key in ("validation_zero_shot", "zero_shot", "probes"):
@@ -131,7 +134,7 @@ config.batch_size = 32
 config.num_epochs = 2.0 if SHORT else 40.0
 config.log_every = 5 if SHORT else 100
 config.eval_every_epochs = config.num_epochs / 8
-result = train.fit(config, ROOT / "run", data_dir=DATA)
+result = loop.fit(config, ROOT / "run", data_dir=DATA)
 history = records.read_history(ROOT / "run")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 page.plot(axes[0], history, ["train/loss"])
@@ -148,8 +151,8 @@ classes = [" ".join(kind) for kind in itertools.product(COLOURS, SHAPES)]
 rng = np.random.default_rng(2)
 pictures = [draw(rng, *kind.split()) for kind in classes for _ in range(10)]
 label = np.repeat(np.arange(len(classes)), 10)
-with embed.of_run(ROOT / "run", data_dir=DATA) as model:
-  size = (model.size, model.size)
+with embedder_of_run(ROOT / "run", data_dir=DATA) as model:
+  size = (model.image_size, model.image_size)
   image = np.stack([np.asarray(x.resize(size)) for x in pictures])
   image_vectors = model.encode.image(image)
   class_vectors = model.encode.text(classes)
