@@ -1,35 +1,60 @@
 # make demo: train NUCLR on the embedded data, report, exact popularities.
 # make test: every check, as CI runs it.
-# Both make a virtual environment in .venv first.
+# Both make a virtual environment in .venv first, with the versions of
+# requirements/tested.txt. With LOCKED=no they use .venv-newest, with the newest
+# versions that pyproject.toml allows.
 # make docs: the documentation, into site/.
+# make lock: add new dependencies to requirements/tested.txt. With
+# UPGRADE=--upgrade renew all versions, with UPGRADE="--upgrade-package jax" one.
 # make parity: the encoders against PyTorch's, in an environment of its own.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)
 WORKDIR ?= runs/demo
-BIN := .venv/bin
+LOCKED ?= yes
+TESTED := requirements/tested.txt
 
-.PHONY: demo test lint docs parity
+ifeq ($(LOCKED),yes)
+VENV := .venv
+# As variables of the environment the constraints also hold where pip builds a
+# package; PIP_BUILD_CONSTRAINT says so since pip 25.3, PIP_CONSTRAINT before.
+CONSTRAIN := PIP_CONSTRAINT=$(TESTED) PIP_BUILD_CONSTRAINT=$(TESTED)
+else ifeq ($(LOCKED),no)
+VENV := .venv-newest
+else
+$(error LOCKED is "$(LOCKED)"; it must be "yes" or "no")
+endif
+BIN := $(VENV)/bin
+INSTALL := $(CONSTRAIN) $(BIN)/python -m pip install --quiet --editable
 
-demo: .venv/demo.stamp
+.PHONY: demo test lint docs lock parity
+
+demo: $(VENV)/demo.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
-test: .venv/test.stamp lint docs
+test: $(VENV)/test.stamp lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: .venv/test.stamp
+lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-docs: .venv/test.stamp
+docs: $(VENV)/test.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+lock: $(BIN)/python
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra test --group build $(UPGRADE) \
+	  --universal --python-version 3.11 --no-python-downloads \
+	  --fork-strategy fewest --no-annotate \
+	  --custom-compile-command "make lock" --quiet --output-file $(TESTED)
+
 parity: .venv-parity/parity.stamp
-	cd experiments/parity && ../../.venv-parity/bin/python parity.py \
-	  && ../../.venv-parity/bin/python exported.py
+	.venv-parity/bin/python -m experiments.parity.towers
+	.venv-parity/bin/python -m experiments.parity.exported
 
 .venv-parity/parity.stamp: pyproject.toml
 	@echo "installing the packages and PyTorch into .venv-parity"
@@ -37,15 +62,15 @@ parity: .venv-parity/parity.stamp
 	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity]"
 	touch $@
 
-.venv/bin/python:
-	$(PYTHON) -m venv .venv
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 
-.venv/demo.stamp: pyproject.toml | .venv/bin/python
-	@echo "installing the packages into .venv (about a minute)"
-	@$(BIN)/python -m pip install --quiet --editable .
+$(VENV)/demo.stamp: pyproject.toml setup.py $(TESTED) | $(BIN)/python
+	@echo "installing the packages into $(VENV) (about a minute)"
+	@$(INSTALL) .
 	touch $@
 
-.venv/test.stamp: pyproject.toml | .venv/bin/python
-	@echo "installing the packages into .venv (about a minute)"
-	@$(BIN)/python -m pip install --quiet --editable ".[test]"
-	touch $@ .venv/demo.stamp
+$(VENV)/test.stamp: pyproject.toml setup.py $(TESTED) | $(BIN)/python
+	@echo "installing the packages into $(VENV) (about a minute)"
+	@$(INSTALL) ".[test]"
+	touch $@ $(VENV)/demo.stamp
