@@ -1,4 +1,4 @@
-"""Projections of cached embeddings: minutes, without any tower.
+"""Projections of cached embeddings: minutes, since no tower is needed.
 
 nuclr embed --config=configs/cc3m.py:clip_b16 --features --input=tfds:cc3m \
   --output=cached/train
@@ -14,13 +14,13 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from nuclr_jax import settings
+from nuclr_jax.config import load_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
-  config = settings.load(f"{path}:{arg}")
+  config = load_config(f"{path}:{arg}")
   config.data = ConfigDict(
     dict(name="embeddings", train="cached/train", validation=(), test=())
   )

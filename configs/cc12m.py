@@ -1,24 +1,24 @@
-"""CC12M: as `configs/cc3m.py`, on more pairs.
+"""CC12M: `configs/cc3m.py` on a larger data set.
 
 nuclr ingest --input='cc12m/*.tar' --dataset=cc12m
 nuclr train --config=configs/cc12m.py --workdir=runs/cc12m
 
-The argument after a colon is that of `configs/cc3m.py`.
+The argument after a colon is the same as for `configs/cc3m.py`.
 """
 
 import pathlib
 
 from ml_collections import ConfigDict
 
-from nuclr_jax import settings
+from nuclr_jax.config import load_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
-  config = settings.load(f"{path}:{arg}")
+  config = load_config(f"{path}:{arg}")
   if config.data.train == "cc3m":  # not the smoke run
     config.data.train = "cc12m"
-    if config.objective.get("zeta_init"):
-      config.objective.zeta_init = 0.0
+    if config.objective.get("zeta", {}).get("init"):
+      config.objective.zeta.init = 0.0
   return config

@@ -3,32 +3,34 @@
 nuclr ingest --input='cc3m/*.tar' --dataset=cc3m
 nuclr train --config=configs/cc3m.py --workdir=runs/cc3m
 
-experiments/cc3m/README.md has all commands, from the download on. The argument
-after a colon is a comma-separated list of
+experiments/cc3m/README.md has all commands, starting with the download. The
+argument after a colon is a comma-separated list of
 
-- a name in `ALGORITHMS` (nuclr by default: our recommended setting;
-  nuclr_official: the released code's, biased gradient and all),
-- float32 (as published; by default the towers compute in bfloat16),
-- lit (the image tower is frozen),
-- own (none of the data sets of the paper: name yours with
-  --config.data.train, and those to evaluate on),
-- clip_b16 (CLIP's ViT-B/16 and text transformer instead, pretrained),
-- smoke (minutes on a laptop: tiny towers on the data set `smoke`).
+- a name in `ALGORITHMS`: nuclr, the default, is our recommended setting, and
+  nuclr_official that of the released code, with its biased gradient,
+- float32: the towers compute in float32, as published, not in bfloat16,
+- lit: the image tower is frozen,
+- own: the config names none of the paper's data sets; name yours with
+  --config.data.train, and those to evaluate on,
+- clip_b16: the towers are CLIP's pretrained ViT-B/16 and text transformer,
+- smoke: tiny towers on the data set `smoke`, for minutes on a laptop.
 
 nuclr train --config=configs/cc3m.py:sogclr,float32 --workdir=runs/sogclr
 """
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax import settings
+from nuclr_jax.config import blank
 
 TEMPERATURE = 0.01
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M
+# The released schedule of the rate of zeta.
+FALLING = dict(freeze_epochs=5.0, decay="cosine", drops=(0.5, 0.75))
 
 # By config name; the objective has the same name unless `name` says otherwise.
-# Published hyper-parameters (paper, Section 4 and the released code), but for
-# the entry `nuclr`, which is ours, and for spectral and vicreg, which have the
-# library's defaults.
+# Hyper-parameters are the published ones (Section 4 of the paper, and its
+# code), except for `nuclr`, where they are ours, and for spectral and vicreg,
+# which have the library's defaults.
 ALGORITHMS = dict(
   clip=dict(temperature=TEMPERATURE, learn_temperature=False),
   cyclip=dict(
@@ -40,44 +42,38 @@ ALGORITHMS = dict(
   debiased=dict(temperature=TEMPERATURE, tau_plus=0.1),
   fastclip_v3=dict(
     name="sogclr",
-    temperature=0.07,
-    learn_temperature=True,
-    rho=6.5,
+    temperature=dict(name="learned", temperature=0.07, rho=6.5),
     gamma=dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.2),
   ),
   isogclr=dict(
     temperature=TEMPERATURE,
-    temperature_range=(0.005, 0.05),
-    temperature_learning_rate=1e-3,
-    temperature_momentum=0.1,
+    bounds=(0.005, 0.05),
+    rate=0.1,  # 1e-3 / TEMPERATURE
+    momentum=0.1,
     rho=8.0,
     gamma=0.8,
   ),
   nuclr=dict(
     temperature=TEMPERATURE,
     gamma=0.8,
-    zeta_init=0.0,
-    zeta_estimator="sinkhorn",
-    zeta_learning_rate=dict(value=0.3, freeze_epochs=1.0),
-    zeta_momentum=0.0,
-    zeta_queue=16_384,
+    zeta=dict(
+      name="queue", size=16_384, rate=dict(value=0.3, freeze_epochs=1.0)
+    ),
   ),
   nuclr_official=dict(
-    name="nuclr",
+    name="nuclr_variant",
     temperature=TEMPERATURE,
     gamma=0.8,
-    zeta_init=ZETA_INIT,
-    xi_init=0.0,
-    zeta_estimator="official",
-    zeta_momentum=0.1,  # the weight of the old value, 1 - theta
-    zeta_learning_rate=dict(
-      image=dict(
-        value=5e-7, freeze_epochs=5.0, decay="cosine", drops=(0.5, 0.75)
-      ),
-      text=dict(
-        value=5e-6, freeze_epochs=5.0, decay="cosine", drops=(0.5, 0.75)
+    zeta=dict(
+      name="batch",
+      estimator="official",
+      init=ZETA_INIT,
+      momentum=0.1,  # the weight of the old value, 1 - theta
+      rate=dict(  # published: 5e-7 and 5e-6, not in units of TEMPERATURE
+        image=dict(value=5e-5) | FALLING, text=dict(value=5e-4) | FALLING
       ),
     ),
+    own_pair=dict(name="released"),  # xi is signed, and taken once an epoch
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
@@ -97,7 +93,7 @@ def get_config(arg: str = "") -> ConfigDict:
       f"the config's argument must be one of {sorted(ALGORITHMS)} and any of "
       f"{OPTIONS}, separated by commas; got {arg!r}"
     )
-  config = settings.blank()  # all keys, with their defaults
+  config = blank()  # all keys, with their defaults
   config.data = dict(
     name="image_text",
     train="cc3m",
@@ -157,7 +153,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def start_from_clip(config: ConfigDict) -> None:
-  """CLIP's own towers and weights, at their picture size."""
+  """Takes CLIP's towers and weights, and the image size that they expect."""
   source = "openai/clip-vit-base-patch16"
   config.data.update(dict(size=224, tokenizer=source, length=77, clean=False))
   config.model.update(
@@ -174,7 +170,7 @@ def start_from_clip(config: ConfigDict) -> None:
 
 
 def shrink(config: ConfigDict) -> None:
-  """Everything of a run, tiny: 200 pictures, towers of 10,000 parameters."""
+  """Makes everything tiny: 200 images, towers of 10,000 parameters."""
   config.data.update(
     dict(
       train="smoke",
@@ -200,8 +196,8 @@ def shrink(config: ConfigDict) -> None:
       normalize=config.model.normalize,
     )
   )
-  if config.objective.get("zeta_estimator") == "sinkhorn":
-    config.objective.zeta_queue = 64
+  if config.objective.get("zeta", {}).get("name") == "queue":
+    config.objective.zeta.size = 64
   config.optimizer.learning_rate.update(
     dict(value=3e-3, first_value=0.0, warmup_epochs=1.0, warmup_steps=0)
   )

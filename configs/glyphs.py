@@ -1,33 +1,33 @@
-"""Glyphs and their names: the embedded data set, minutes on two CPU cores.
+"""Glyphs and their names: the built-in data set, minutes on two CPU cores.
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
-The argument after a colon is a comma-separated list of a name in `ALGORITHMS`
-below (nuclr by default) and `smoke` (a run of under a minute):
+The argument after a colon is a name in `ALGORITHMS` below (nuclr by default),
+`smoke` for a run of less than a minute, or both with a comma between them:
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 """
 
 from ml_collections import ConfigDict
 
-from nuclr_jax import settings
+from nuclr_jax.config import blank, choose
 
 FALLING_GAMMA = dict(
   value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5
 )
-ZETA_RATE = dict(value=1e-2, freeze_epochs=0.0, decay="constant")
+ZETA_RATE = dict(value=0.3, freeze_epochs=0.0, decay="constant")
 INDIVIDUAL = dict(
   temperature=0.07,
-  temperature_range=(0.01, 0.3),
-  temperature_learning_rate=3e-3,
-  temperature_momentum=0.5,
+  bounds=(0.01, 0.3),
+  rate=3e-3 / 0.07,
+  momentum=0.5,
   rho=4.5,
-  gamma=0.8,
 )
 # By config name; the objective has the same name unless `name` says otherwise.
-# Tuned in experiments/bimodal (smaller towers, 8 epochs), but for ntxent, the
-# rate of ζ of nuclr_individual (that of "unbiased" there) and the estimator of
-# nuclr, which experiments/popularity compares.
+# They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
+# ntxent, the rate of ζ of nuclr_individual (which is that of "unbiased" there)
+# and the rule of nuclr, which experiments/popularity compares. Rates are in
+# units of the first temperature.
 ALGORITHMS = dict(
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
@@ -42,44 +42,37 @@ ALGORITHMS = dict(
   ),
   fastclip_v3=dict(
     name="sogclr",
-    temperature=0.07,
-    learn_temperature=True,
-    rho=3.0,
+    temperature=dict(name="learned", temperature=0.07, rho=3.0),
     gamma=FALLING_GAMMA,
     anchor_average="pair",
   ),
-  isogclr=INDIVIDUAL,
+  isogclr=dict(**INDIVIDUAL, gamma=0.8),
   ntxent=dict(temperature=0.07, learn_temperature=True),
   nuclr=dict(
     temperature=0.07,
     gamma=0.8,
-    zeta_init=0.0,
-    zeta_estimator="sinkhorn",
-    own_pair="xi",
-    anchor_average="pair",
-    zeta_learning_rate=ZETA_RATE | dict(value=0.3),  # fraction of the way
-    zeta_momentum=0.0,
-    zeta_queue=4096,
+    zeta=dict(name="queue", size=4096, rate=ZETA_RATE),
   ),
   nuclr_individual=dict(
-    **INDIVIDUAL,
     name="nuclr",
-    zeta_learning_rate=ZETA_RATE,
+    temperature=dict(name="individual", **INDIVIDUAL),
+    gamma=0.8,
+    zeta=dict(name="batch", rate=ZETA_RATE | dict(value=1e-2 / 0.07)),
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.08, gamma=0.8, anchor_average="pair"),
   spectral=dict(),
   vicreg=dict(invariance=1.0, variance=1.0, covariance=1.0),
 )
-# Of the optimizer, for those that want another one.
+# Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  name, smoke = settings.choose(arg, ALGORITHMS, {"smoke": True})
+  name, smoke = choose(arg, ALGORITHMS, {"smoke": True})
   name = name or "nuclr"
-  config = settings.blank()  # all keys, with their defaults
+  config = blank()  # all keys, with their defaults
   config.data = dict(
     name="glyphs", size=32, length=12, min_count=1, shift=1.0, scale=0.0
   )

@@ -1,4 +1,4 @@
-"""Labelled pictures: two views, one encoder; scikit-learn's digits by default.
+"""Labelled images: two views, one encoder; scikit-learn's digits by default.
 
 nuclr train --config=configs/labelled.py --workdir=runs/digits
 nuclr train --config=configs/labelled.py:proxy_anchor,glyphs \
@@ -6,15 +6,16 @@ nuclr train --config=configs/labelled.py:proxy_anchor,glyphs \
 nuclr train --config=configs/labelled.py:ntxent,cifar10 --workdir=runs/cifar \
   --config.terms.difference_alignment.weight=0.5
 
-The argument after a colon is a name in `ALGORITHMS`, one in `DATA`, or both.
-Digits and glyphs are at hand; the others are TFDS data sets, prepared before.
+The argument after a colon is a name in `ALGORITHMS`, one in `DATA`, or both
+with a comma between them. Digits and glyphs come with the library; all other
+names are TFDS data sets that have to be prepared first.
 """
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax import settings
+from nuclr_jax.config import blank, choose
 
-# By name; the objective's is the same.
+# By name, which is also the name of the objective.
 ALGORITHMS = dict(
   arcface=dict(scale=16.0, margin=0.3),
   clip=dict(temperature=0.2, learn_temperature=False),
@@ -22,7 +23,7 @@ ALGORITHMS = dict(
   latent_class=dict(num_negatives=10, loss="cross_entropy"),
   npair=dict(l2=0.002),
   ntxent=dict(temperature=0.2),
-  nuclr=dict(temperature=0.2, gamma=0.9),
+  nuclr=dict(temperature=0.2, gamma=0.9, zeta=dict(name="batch", rate=0.005)),
   proxy_anchor=dict(alpha=16.0, margin=0.1),
   quick_thought=dict(block_size=1),
   softmax=dict(),
@@ -31,7 +32,7 @@ ALGORITHMS = dict(
   swav=dict(num_prototypes=64, num_iterations=3),
   vicreg=dict(),
 )
-# Of these, embeddings have any norm.
+# Algorithms for embeddings that are not normalized.
 RAW = (
   "curl",
   "latent_class",
@@ -43,7 +44,7 @@ RAW = (
 )
 CONVNET = dict(name="convnet", stages=((2, 2, 32), (2, 2, 64)))
 VGG, RESNET = dict(name="vgg16"), dict(name="resnet50")
-# Pictures and encoder of a data set; those of the papers.
+# Image size, augmentation and encoder of each data set, as in the papers.
 DATA = dict(
   digits=dict(size=16, shift=1.0, scale=0.15, encoder=CONVNET),
   glyphs=dict(size=16, shift=1.0, scale=0.15, encoder=CONVNET),
@@ -59,20 +60,20 @@ DATA = dict(
   ),
   cars196=dict(size=224, shift=28.0, scale=0.2, flip=True, encoder=RESNET),
 )
-AT_HAND = ("digits", "glyphs")
+BUILT_IN = ("digits", "glyphs")
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  name, data = settings.choose(arg, ALGORITHMS, DATA)
+  name, data = choose(arg, ALGORITHMS, DATA)
   name, data = name or "ntxent", data or "digits"
-  pictures = {"flip": False} | DATA[data]
-  config = settings.blank()  # all keys, with their defaults
-  encoder = pictures.pop("encoder")
+  images = {"flip": False} | DATA[data]
+  config = blank()  # all keys, with their defaults
+  encoder = images.pop("encoder")
   block_size = ALGORITHMS[name].get("block_size", 1)
   config.data = dict(
     name="labelled",
-    train=data if data in AT_HAND else f"{data}:train",
+    train=data if data in BUILT_IN else f"{data}:train",
     validation=config_dict.placeholder(str),
     test=config_dict.placeholder(str),
     positive="class" if name == "curl" else "view",  # curl needs blocks
@@ -84,7 +85,7 @@ def get_config(arg: str = "") -> ConfigDict:
     validation_scores=("classes", "recall", "losses"),
     ways=(2, 10),
     num_negatives=(1,),
-    **pictures,
+    **images,
   )
   config.model = dict(
     name="views",

@@ -6,13 +6,14 @@ nuclr train --config=configs/sentences.py:nuclr,small ... \
   --config.terms.difference_alignment.weight=0.5
 
 The argument after a colon is a name in `ALGORITHMS`, a name in `ENCODERS`, or
-both. `bert` starts from published weights and its tokenizer (the hub name of
-`model.pretrained`); `small` is a transformer that starts from nothing.
+both with a comma between them. `bert` starts from published weights, with their
+tokenizer (`model.pretrained` is a name on the Hugging Face hub); `small` is a
+transformer with random weights.
 """
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax import settings
+from nuclr_jax.config import blank, choose
 
 ALGORITHMS = dict(
   clip=dict(temperature=0.05, learn_temperature=False),
@@ -46,9 +47,9 @@ ENCODERS = dict(
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config, see the module's docstring."""
-  name, encoder = settings.choose(arg, ALGORITHMS, ENCODERS)
+  name, encoder = choose(arg, ALGORITHMS, ENCODERS)
   name, spec = name or "clip", ENCODERS[encoder or "bert"]
-  config = settings.blank()  # all keys, with their defaults
+  config = blank()  # all keys, with their defaults
   config.data = dict(
     name="sentences",
     train=config_dict.placeholder(str),

@@ -18,6 +18,7 @@ AnyArray = Array | np.ndarray  # on a device or on the host
 Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | jax.typing.ArrayLike  # a scalar
+Scalar = Float[Array, ""]
 ScalarOrSchedule = Number | Callable[[Any], Any]  # of the step count
 
 
@@ -138,6 +139,35 @@ def check_pairs(pairs: Pairs) -> None:
     )
 
 
+class Sample(NamedTuple):
+  """Per-sample state, grouped by the ids that its rows belong to."""
+
+  pair: PyTree = ()  # leaves [num_pairs, ...], read at `pair_id`
+  image: PyTree = ()  # leaves [num_images, ...], read at `image_id`
+  text: PyTree = ()  # leaves [num_texts, ...], read at `text_id`
+
+
+class State(NamedTuple):
+  """State of an objective; all of it is in the checkpoint.
+
+  On a mesh the rows of `sample` and of `memory` are split over the axis `data`
+  and `shared` is replicated.
+  """
+
+  sample: Sample = Sample()  # a row for each id of the data set
+  memory: PyTree = ()  # a row for each of the latest pairs; none outlive it
+  shared: PyTree = ()  # counters and scalars
+
+
+class Popularities(NamedTuple):
+  """Popularities from outside, to be written into an objective's state."""
+
+  ids: Sides  # the image ids and the text ids that are written
+  zeta: Sides  # theirs, in units of similarity
+  pair_id: Int[np.ndarray, "pairs"] | None = None  # of log_u
+  log_u: Sides | None = None  # [pairs] each, filed with the anchors
+
+
 class Sizes(NamedTuple):
   """How many rows of state a data set needs, one count per id space."""
 
@@ -149,6 +179,45 @@ class Sizes(NamedTuple):
   def ids(self) -> Sides:
     """`num_images` and `num_texts`."""
     return Sides(self.num_images, self.num_texts)
+
+
+class Spec(NamedTuple):
+  """What an objective may have to know of its data and model; static.
+
+  Every factory of `objectives` takes one as its first argument, and says by
+  `require` which fields it needs.
+  """
+
+  sizes: Sizes | None = None  # rows of per-sample state
+  dim: int | None = None  # width of the embeddings
+  num_classes: int | None = None  # of labelled data
+  steps_per_epoch: int | None = None
+  block_size: int | None = None  # pairs after each other that are of one class
+
+  def require(self, *fields: str, what: str) -> "Spec":
+    """This spec, if it has these fields.
+
+    Args:
+      *fields: Names of fields.
+      what: Needs them, for the message.
+
+    Raises:
+      ValueError: If one of them is None.
+
+    Example:
+      >>> Spec(dim=8).require("dim", what="swav").dim
+      8
+    """
+    if missing := [name for name in fields if getattr(self, name) is None]:
+      hints = [SPEC_HINTS.get(name, name) for name in missing]
+      raise ValueError(
+        f"{what} needs {' and '.join(hints)}: give a Spec that has it, or the "
+        "number by its name, such as num_pairs=1797"
+      )
+    return self
+
+
+SPEC_HINTS = {"sizes": "num_pairs, the number of pairs of the data set"}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Metrics:

@@ -1,142 +1,152 @@
-"""The study of experiments/bimodal: what it runs."""
+"""The study of experiments/bimodal: what it runs, and how it is counted."""
 
-from algorithms import ALGORITHMS
+import doctest
+
 import pytest
-import report
-import run as runner
-import study
-import summary
-import tables
-import training
 
-from nuclr_jax import records
+from experiments.bimodal import __main__ as main
+from experiments.bimodal import algorithms, measure, plan, summary, tables
+from experiments.bimodal.algorithms import ALGORITHMS, KEYS
+from experiments.harness import command, runner
+from nuclr_jax.objectives.base import make_spec
+from nuclr_jax.train import build
+
+OPTIONS = command.parse_arguments(main.STUDY, [])
+SCALE = plan.Scale()
 
 
 def row(recall):
-  return {study.CRITERION: recall}
+  return {plan.CRITERION: recall}
 
 
 def test_everyone_has_the_same_number_of_trials():
   for name in ALGORITHMS:
-    runs = study.trials(name)
-    assert len({run.key for run in runs}) == study.TRIALS
-    assert {run.seed for run in runs} == {study.TUNING_SEEDS[0]}
+    runs = plan.trials(SCALE, name)
+    assert len({run.key for run in runs}) == plan.TRIALS
+    assert {run.seed for run in runs} == {SCALE.tuning_seeds[0]}
 
 
 def test_the_best_finalist_on_validation_wins_and_is_used_on_other_seeds():
-  trials = study.trials("clip")
-  results = {run.key: row(0.1 + 0.01 * i) for i, run in enumerate(trials)}
-  results[trials[2].key] = row("0.5")
-  results[trials[8].key] = {"diverged": "step 7 is not finite"}
-  finals = study.finals("clip", results)
-  assert set(finals) == {trials[i].settings for i in (2, 6, 7)}
-  assert study.best("clip", results) is None  # the finals are not run yet
+  trials = plan.trials(SCALE, "clip")
+  rows = {run.key: row(0.1 + 0.01 * i) for i, run in enumerate(trials)}
+  rows[trials[2].key] = row(0.5)
+  rows[trials[8].key] = {"diverged": "step 7 is not finite"}
+  finals = plan.finals(SCALE, "clip", rows)
+  assert set(finals) == {plan.settings_of(trials[i]) for i in (2, 6, 7)}
+  assert plan.best(SCALE, "clip", rows) is None  # the finals are not run yet
+  steady = plan.settings_of(trials[6])
   for settings, runs in finals.items():
-    assert [run.seed for run in runs] == list(study.TUNING_SEEDS)
-    better = settings == trials[6].settings
-    results |= {run.key: row(0.9 if better else 0.2) for run in runs[1:]}
-  assert study.best("clip", results) == trials[6].settings  # not the luckiest
-  seeds = {run.seed for run in study.comparison(results)["CLIP"]}
+    assert [run.seed for run in runs] == list(SCALE.tuning_seeds)
+    rows |= {
+      run.key: row(0.9 if settings == steady else 0.2) for run in runs[1:]
+    }
+  assert plan.best(SCALE, "clip", rows) == steady  # not the luckiest
+  seeds = {run.seed for run in plan.comparison(SCALE, rows)["CLIP"]}
   assert seeds == set(range(8))
-  del results[trials[0].key]
-  assert study.best("clip", results) is None
+  few = plan.comparison(SCALE._replace(seeds=2), rows)["CLIP"]
+  assert {run.seed for run in few} == {0, 1}
+  del rows[trials[0].key]
+  assert plan.best(SCALE, "clip", rows) is None
 
 
 def test_the_plan_ends():
   """Each run once; what is done opens the rest, and nothing else is left."""
-  results = {}
-  while left := [x for x in study.plan(results) if x.key not in results]:
-    results |= {run.key: row(0.1) for run in left}
-  keys = [run.key for run in study.plan(results)]
-  assert len(keys) == len(set(keys)) == len(results)
-  assert abs(len(keys) - study.size()) < 20
-  assert len({run.algorithm for run in study.plan(results)}) == 13
+  rows = {}
+  while left := [x for x in plan.plan(OPTIONS, rows) if x.key not in rows]:
+    rows |= {run.key: row(0.1) for run in left}
+  runs = plan.plan(OPTIONS, rows)
+  keys = [run.key for run in runs]
+  assert len(keys) == len(set(keys)) == len(rows)
+  assert abs(len(keys) - runner.size(main.STUDY, OPTIONS, {})) < 20
+  assert len({run.part for run in runs}) == 13
+
+
+def test_a_smoke_run_has_a_bit_of_everything():
+  options = command.parse_arguments(main.STUDY, ["--smoke"])
+  rows = {}
+  while left := [x for x in plan.plan(options, rows) if x.key not in rows]:
+    rows |= {run.key: row(0.1) for run in left}
+  runs = plan.plan(options, rows)
+  assert 20 < len(runs) < 50
+  assert {run.part for run in runs} == set(plan.PAIRED)
+  assert any("batch_size=64" in run.setting for run in runs)
+  for run in runs:
+    assert measure.make_config(run).num_epochs < 0.1
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_setting_is_one_of_the_config(name):
-  for run in (study.trials(name)[0], study.trials(name)[-1]):
-    config = training.make_config(run._replace(batch_size=512))
+  for run in (plan.trials(SCALE, name)[0], plan.trials(SCALE, name)[-1]):
+    settings = plan.settings_of(run)
+    config = measure.make_config(plan.make_run(SCALE, name, settings, 0, 512))
+    assert config.batch_size == 512 and config.seed == 0
     assert config.optimizer.learning_rate.value == pytest.approx(
-      2 * dict(run.settings).get("optimizer.learning_rate.value", 2e-3)
+      2 * dict(settings).get("optimizer.learning_rate.value", 2e-3)
     )
-    for key, value in run.settings:
-      if not key.startswith("optimizer.learning_rate"):
+    first = measure.first_temperature(config.objective)
+    for word, value in settings:
+      if word != "optimizer.learning_rate.value":
         found = config
-        for part in key.split("."):
+        for part in algorithms.keys_of(name)[word].split("."):
           found = found[part]
-        assert found == value
+        if word in algorithms.RATES_OF_SIMILARITY:
+          found *= first
+        assert found == pytest.approx(value)
 
 
-def table_row(seed, **values):
-  return dict(zip(tables.KEY, ("clip", "", 128, seed), strict=True)) | values
+def test_settings_of_all_runs_are_in_the_studys_words():
+  names = set(KEYS) | {"smoke"}
+  for options in (OPTIONS, OPTIONS._replace(smoke=True)):
+    runs = plan.plan(options, runner.results(main.STUDY, OPTIONS).rows)
+    assert len(runs) > 5
+    for run in runs:
+      assert {word for word, _ in run.values} <= names
+      assert run.setting == plan.words(plan.settings_of(run))
 
 
-def test_tables_keep_all_columns(tmp_path):
-  path = tmp_path / "x.csv"
-  records.write_table(path, [table_row(0, a=1, b=2), table_row(1, a=3, c=4)])
-  found = [tuple(row[x] for x in "abc") for row in tables.read(path)]
-  assert found == [("1", "2", ""), ("3", "", "4")]
-
-
-@pytest.mark.parametrize(
-  "damage",
-  [lambda x: x[:-2], lambda x: x + ",9", lambda x: x.replace("128", "many")],
-)
-def test_damaged_tables_are_refused(tmp_path, damage):
-  path = tmp_path / "x.csv"
-  records.write_table(path, [table_row(0, a=1), table_row(1, a=2)])
-  path.write_text(damage(path.read_text().rstrip()))
-  with pytest.raises(ValueError, match="damaged"):
-    tables.read(path)
-
-
-def test_a_run_that_is_there_twice_is_refused():
-  with pytest.raises(ValueError, match="1 runs twice"):
-    tables.index([table_row(0), table_row(0)])
-
-
-def test_rows_of_another_config_are_refused():
-  run = study.trials("clip")[0]
-  training_row = row(0.5) | {"config": training.fingerprint(run)}
-  runner.check_protocol({run.key: training_row})
-  with pytest.raises(ValueError, match="1 runs with other configs"):
-    runner.check_protocol({run.key: training_row | {"config": "0"}})
-
-
-def test_all_rows_are_of_todays_configs():
-  runner.check_protocol(tables.index(tables.read(tables.RUNS)))
-
-
-def test_differences_are_paired():
-  """Seeds that both have; the interval of a textbook example."""
-  ours = {0: 5.0, 1: 7.0, 2: 6.0, 9: 0.0}
-  theirs = {0: 4.0, 1: 5.0, 2: 3.0}  # differences 1, 2, 3: t = 4.303
-  half = 4.303 / 3**0.5
-  expected = f"+2.0 [{2 - half:+.1f}, {2 + half:+.1f}]"
-  assert summary.difference(ours, theirs) == expected
-  assert summary.difference({0: 1.0}, {0: 2.0}) == "–"
+def test_examples():
+  for module in (plan, algorithms):
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed
 
 
 def test_diverged_runs_are_counted_and_not_averaged():
-  runs = [study.Run("clip", (), seed=seed) for seed in range(3)]
-  good = {summary.MEAN: "0.5", study.CRITERION: "0.6"}
-  results = {run.key: good for run in runs[:2]}
-  assert summary.seeds(runs, results) == "2"
-  results[runs[2].key] = {summary.MEAN: "", "diverged": "step 7"}
-  assert summary.values(runs, results, summary.MEAN) == {0: 50.0, 1: 50.0}
-  assert summary.seeds(runs, results) == "3 (1 diverged)"
+  runs = [plan.make_run(SCALE, "clip", (), seed) for seed in range(3)]
+  good = {summary.MEAN: 0.5, plan.CRITERION: 0.6}
+  rows = {run.key: good for run in runs[:2]}
+  assert summary.seeds(runs, rows) == "2"
+  rows[runs[2].key] = {"diverged": "step 7"}
+  assert summary.values(runs, rows, summary.MEAN) == {0: 50.0, 1: 50.0}
+  assert summary.seeds(runs, rows) == "3 (1 diverged)"
   groups = {"NUCLR": runs, "CLIP": runs[:2]}
-  assert report.gap(groups, "CLIP", results, summary.MEAN) == "–"
+  assert tables.gap(groups, "CLIP", rows, summary.MEAN) == "–"
+  assert plan.score(runs[2], rows) == -float("inf")
+  assert measure.describe(rows[runs[2].key]) == "diverged: step 7"
 
 
 def test_spread_is_the_learned_over_the_exact_seed_by_seed():
-  runs = study.trials("nuclr")[:1]
-  runs.append(runs[0]._replace(seed=101))
+  settings = plan.settings_of(plan.trials(SCALE, "nuclr")[0])
+  runs = [plan.make_run(SCALE, "nuclr", settings, seed) for seed in (100, 101)]
   stds = ((0.01, 0.04), (0.03, 0.04))  # learned, exact
-  results = {
+  rows = {
     run.key: {"exact/learned_std_text": x, "exact/exact_std_text": y}
     for run, (x, y) in zip(runs, stds, strict=True)
   }
-  assert report.spread(runs, results, "text") == "0.50 ± 0.35"
-  assert report.spread(runs, results, "image") == "–"
+  assert tables.spread(runs, rows, "text") == "0.50 ± 0.35"
+  assert tables.spread(runs, rows, "image") == "–"
+  rows[runs[0].key]["exact/learned_std_text"] = 0.0  # a number, too
+  assert tables.spread(runs, rows, "text") == "0.38 ± 0.53"
+
+
+def test_every_ablation_and_estimator_builds_an_objective():
+  rows = {}
+  while left := [x for x in plan.plan(OPTIONS, rows) if x.key not in rows]:
+    rows |= {run.key: row(0.1) for run in left}
+  groups = list(plan.ablations(SCALE, rows).values())
+  for by_rate in plan.estimators(SCALE, rows).values():
+    groups += by_rate.values()
+  groups += plan.comparison(SCALE, rows).values()
+  for group in groups:
+    config = measure.make_config(group[0])
+    spec = make_spec(None, num_pairs=43_173, steps_per_epoch=337)
+    build.make_objective(config.to_dict(), spec, num_steps=2700)

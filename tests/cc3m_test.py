@@ -4,26 +4,21 @@ import functools
 import json
 import math
 import pathlib
-import subprocess
-import sys
 
 import chex
 import jax
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+import warm
 
 from configs import cc3m
-from nuclr_jax import (
-  datasets,
-  embed,
-  experiment,
-  models,
-  optimizer,
-  settings,
-  train,
-)
-from nuclr_jax.data import sources
+from nuclr_jax import models
+from nuclr_jax.config import complete, load_config
+from nuclr_jax.data import Data, Source
+from nuclr_jax.export import embedder_of_run
+from nuclr_jax.train import build as experiment
+from nuclr_jax.train import loop, optimizer
 from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -37,10 +32,10 @@ VOCAB_SIZES = {
   "openai/clip-vit-base-patch16": 49_408,
 }
 SHORT = """
-from nuclr_jax import settings
+from nuclr_jax.config import load_config
 
 def get_config():
-  config = settings.load("cc3m:smoke")
+  config = load_config("cc3m:smoke")
   config.update(dict(num_epochs=6.0, log_every=12, eval_every=36))
   config.checkpoint_every = 36
   return config
@@ -56,9 +51,9 @@ def build(name, **more):
     length = config.data.length
 
   sizes = Sizes(NUM_PAIRS, NUM_PAIRS - 9, NUM_PAIRS - 1000)
-  source = sources.Source(sizes, None, None, None, "cc3m")
+  source = Source(sizes, None, None, None, "cc3m")
   shape = (config.data.size, config.data.size, 3)
-  data = datasets.Data(source, Words(), shape, {}, {})
+  data = Data(source, Words(), shape)
   return experiment.build(config, data=data, **more)
 
 
@@ -77,6 +72,9 @@ def given(monkeypatch):
 
   for name, factory in list(experiment.OBJECTIVES.items()):
     monkeypatch.setitem(experiment.OBJECTIVES, name, spy(factory))
+  for rules in experiment.RULES.values():
+    for name, factory in list(rules.items()):
+      monkeypatch.setitem(rules, name, spy(factory))
   towers = functools.wraps(models.towers)(lambda **_: models.Model(None, None))
   monkeypatch.setitem(experiment.MODELS, "towers", spy(towers))
   make = spy(experiment.make_optimizer)
@@ -87,7 +85,7 @@ def given(monkeypatch):
 class TestConfigs:
   @pytest.mark.parametrize("name", ["", *cc3m.ALGORITHMS])
   def test_algorithms(self, name, given):
-    config = settings.complete(cc3m.get_config(name))
+    config = complete(cc3m.get_config(name))
     parts = build(name)
     assert parts.config == config
     assert parts.num_steps == NUM_STEPS
@@ -168,22 +166,22 @@ class TestSchedules:
 
   def test_official_zeta(self, given):
     build("nuclr_official")
-    rates = given["nuclr"]["zeta_learning_rate"]
-    assert isinstance(rates, Sides)
+    rates, tau = given["batch"]["rate"], given["nuclr_variant"]["temperature"]
+    assert isinstance(rates, Sides) and tau == 0.01  # the unit of the rates
     half, freeze = NUM_STEPS // 2, 5 * STEPS_PER_EPOCH
     for step in (
       *(0, freeze - 1, freeze, freeze + 1, 40_000, half - 1, half, half + 1),
       *(100_000, 3 * half // 2 - 1, 3 * half // 2, 150_000, NUM_STEPS - 1),
     ):
-      expected = self.official(step, 5e-6)
-      assert rates.text(step) == pytest.approx(expected, rel=1e-4, abs=1e-16)
+      expected = self.official(step, 5e-6 / tau)
+      assert rates.text(step) == pytest.approx(expected, rel=1e-4, abs=1e-14)
       assert rates.image(step) == pytest.approx(0.1 * rates.text(step))
-    assert rates.text(freeze) == pytest.approx(5e-6)
+    assert rates.text(freeze) == pytest.approx(5e-6 / tau)
     assert rates.text(NUM_STEPS) == 0
 
   def test_sinkhorn_zeta(self, given):
     build("nuclr")
-    rate = given["nuclr"]["zeta_learning_rate"]
+    rate = given["queue"]["rate"]
     steps = (0, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH, NUM_STEPS)
     assert [float(rate(x)) for x in steps] == pytest.approx([0, 0, 0.3, 0.3])
 
@@ -235,9 +233,9 @@ def smoke(tmp_path_factory):
   folder = tmp_path_factory.mktemp("smoke")
   config = folder / "short.py"
   config.write_text(SHORT)
-  script = ROOT / "experiments" / "cc3m" / "smoke.py"
-  command = [sys.executable, script, f"--out={folder}", f"--config={config}"]
-  done = subprocess.run(command, capture_output=True, text=True)
+  command = ["-m", "experiments.cc3m.smoke"]
+  command += [f"--out={folder}", f"--config={config}"]
+  done = warm.run(command, cwd=ROOT)
   assert done.returncode == 0, done.stdout + done.stderr
   return folder, done.stdout
 
@@ -291,13 +289,13 @@ class TestSmoke:
     run, rng = smoke[0] / "run", np.random.default_rng(0)
     images = rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
     inputs = Sides(images, ["a red circle", "a blue square"])
-    with embed.of_run(run, data_dir=tmp_path) as model:
+    with embedder_of_run(run, data_dir=tmp_path) as model:
       found = each(lambda f, x: f(x), model.encode, inputs)
     with pytest.raises(ValueError, match="no data set 'smoke"):
-      train.load(run, data_dir=tmp_path)
-    parts, mesh, state = train.load(run, data_dir=smoke[0] / "data")
+      loop.load(run, data_dir=tmp_path)
+    parts, mesh, state = loop.load(run, data_dir=smoke[0] / "data")
     with jax.set_mesh(mesh):
-      encode = train.embedder(parts, mesh)(state)
+      encode = loop.embedder(parts, mesh)(state)
       chex.assert_trees_all_equal(
         found, Sides(encode.image(images), encode.text(inputs.text))
       )
@@ -311,11 +309,11 @@ class TestSmoke:
         assert 0 <= float(printed[f"{split}/hubs_corrected/{name}"]) <= 1
 
   def test_own_photos_need_no_other_data(self, smoke):
-    config = settings.load("cc3m:own,smoke")
+    config = load_config("cc3m:own,smoke")
     assert config.data.train == "mine"
     config.data.update(train="smoke", validation=("smoke",))
     parts = experiment.build(config, data_dir=smoke[0] / "data")
-    assert {k: len(v) for k, v in parts.data.evaluators.items() if v} == {
+    assert {k: len(v) for k, v in parts.evaluators.items() if v} == {
       "validation": 1
     }
 

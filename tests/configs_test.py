@@ -1,6 +1,5 @@
 """Every config name makes a run that can be trained."""
 
-import functools
 import pathlib
 import re
 
@@ -10,7 +9,10 @@ from load_file import load_file
 import numpy as np
 import pytest
 
-from nuclr_jax import datasets, experiment, settings, train_state
+from nuclr_jax.config import DEFAULTS, complete, override
+from nuclr_jax.data import DATASETS
+from nuclr_jax.train import build, names
+from nuclr_jax.train.step import init_state, make_train_step
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 PLACES = (CONFIGS.parent / "README.md", CONFIGS.parent / "experiments/cc3m")
@@ -19,19 +21,19 @@ glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
 
 @pytest.fixture(scope="module")
 def data(data_dir):
-  return datasets.glyphs(data_dir=data_dir, size=16)
+  return DATASETS["glyphs"](data_dir=data_dir, size=16)
 
 
 @pytest.mark.parametrize("name", glyphs.ALGORITHMS)
 def test_a_step_of_every_config(name, tiny, data, monkeypatch):
-  monkeypatch.setitem(experiment.DATASETS, "glyphs", lambda **_: data)
+  monkeypatch.setitem(build.DATASETS, "glyphs", lambda **_: data)
   config = tiny(name)
   config.data = {"name": "glyphs"}
-  parts = experiment.build(config)
+  parts = build.build(config)
   pieces = (parts.model, parts.objective, parts.optimizer)
   key = jax.random.key(0)
-  state = jax.eval_shape(lambda: train_state.init_state(*pieces, key))
-  step = train_state.make_train_step(*pieces, key)
+  state = jax.eval_shape(lambda: init_state(*pieces, key))
+  step = make_train_step(*pieces, key)
   batch = data.train.fetch(np.arange(64))
   after, metrics = jax.eval_shape(step, state, batch)
   chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
@@ -39,20 +41,22 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=str)
-def test_the_command_line_can_change_every_key(path):
-  assert set(load_file(path).get_config().keys()) == set(settings.DEFAULTS)
+def test_a_config_has_all_keys_and_factories_take_them(path):
+  config = load_file(path).get_config()
+  assert set(config.keys()) == set(DEFAULTS)
+  names.checked(complete(config))
 
 
 @pytest.mark.parametrize("folder", PLACES, ids=lambda path: path.name)
 def test_readmes_name_keys_that_exist(folder):
   path = folder if folder.is_file() else folder / "README.md"
-  names = re.findall(r"--config\.([\w.]+)=", path.read_text())
-  assert len(names) > 3
-  for name in names:
-    config = cc3m if name.startswith(("data.", "model.")) else glyphs
-    functools.reduce(
-      lambda x, key: x[key], name.split("."), config.get_config()
-    )
+  pattern = r"--config\.([\w.]+)=(?:\"([^\"]*)\"|([^\s`)]*))"
+  changes = re.findall(pattern, path.read_text())
+  assert len(changes) > 2
+  for key, quoted, word in changes:
+    config = cc3m if key.startswith(("data.", "model.")) else glyphs
+    change = (key, quoted or word)
+    names.checked(complete(override(config.get_config(), [change])))
 
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
@@ -62,7 +66,7 @@ def test_cc12m_is_cc3m_on_other_data(name):
   )
   assert (small.data.train, large.data.train) == ("cc3m", "cc12m")
   assert small.optimizer == large.optimizer
-  assert large.objective.get("zeta_init", 0.0) == 0.0
+  assert large.objective.get("zeta", {}).get("init", 0.0) == 0.0
   assert small.model == large.model
   assert (
     load_file(CONFIGS / "cc12m.py").get_config("smoke").data.train == "smoke"

@@ -29,8 +29,10 @@ flags.FLAGS.mark_as_parsed()
 import numpy as np
 import pytest
 import tiny_config
+import warm
 
 from nuclr_jax import Pairs
+from nuclr_jax.config import load_config
 
 # Files of minutes, the longest first.
 LONG = "train notebooks processes cc3m objectives main hooks step_time".split()
@@ -57,11 +59,11 @@ def forget():
 
 @pytest.fixture(scope="session", autouse=True)
 def small_diagnostics():
-  """Runs are diagnosed with few pairs: 4,096 take seconds each time."""
-  from nuclr_jax import diagnostics
+  """Runs are diagnosed with few pairs."""
+  from nuclr_jax.train import diagnostics
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(diagnostics, "SAMPLE", 512)
+    patch.setattr(diagnostics, "SAMPLE", warm.SAMPLE)
     yield
 
 
@@ -104,7 +106,7 @@ def data_dir(tmp_path_factory):
     folder = folder.parent
   with open(folder / "data.lock", "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    glyphs.prepare(folder / "data", size=16)
+    glyphs.prepare_glyphs(folder / "data", size=16)
   return folder / "data"
 
 
@@ -118,10 +120,9 @@ def x64():
 @pytest.fixture(scope="session")
 def tiny():
   """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs."""
-  from nuclr_jax import settings
 
   def make(arg="smoke", **overrides):
-    config = settings.load(f"glyphs:{arg}")
+    config = load_config(f"glyphs:{arg}")
     config.update_from_flattened_dict(
       tiny_config.changes(20, log_every=5, checkpoint_every=5, num_devices=1)
     )
@@ -134,11 +135,11 @@ def tiny():
 @pytest.fixture(scope="session")
 def few_pairs(data_dir):
   """The first 6,400 glyphs as a data set, without evaluations."""
-  from nuclr_jax import experiment
+  from nuclr_jax.train import build
 
   spec = dict(name="glyphs", size=16, shift=1.0)
-  data = experiment.load_data(spec, data_dir=data_dir)
+  data = build.load_data(spec, data_dir=data_dir)
   sizes = data.train.sizes._replace(num_pairs=6_400, num_images=6_400)
   return data._replace(
-    train=data.train._replace(sizes=sizes, keys=None), evaluators={"test": []}
+    train=data.train._replace(sizes=sizes, keys=None), held_out={}
   )

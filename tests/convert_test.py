@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import convert, prepared
+from nuclr_jax.data import tfds_reader
+from nuclr_jax.ingest import convert
 
 
 class Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -53,7 +54,7 @@ def old(tmp_path):
     name = path.name.replace("array_record", "tfrecord")
     path.with_name(name).write_bytes(b"".join(frames))
     path.unlink()
-  path = folder / prepared.INFO
+  path = folder / tfds_reader.INFO
   info = json.loads(path.read_text()) | {"fileFormat": "tfrecord"}
   path.write_text(json.dumps(info))
   return folder
@@ -61,11 +62,11 @@ def old(tmp_path):
 
 def test_a_copy_can_be_read_by_name(old, tmp_path):
   with pytest.raises(ValueError, match="nuclr convert --input="):
-    prepared.open_split(str(old), "train")
+    tfds_reader.open_split(str(old), "train")
   folder = convert.convert(old, tmp_path / "new")
   assert folder == tmp_path / "new" / "toy" / "2.1.0"
   for split, count in (("train", 10), ("test", 3)):
-    data = prepared.open_split("toy", split, tmp_path / "new")
+    data = tfds_reader.open_split("toy", split, tmp_path / "new")
     assert [int(x["x"]) for x in data.read(range(count))] == [
       i * i for i in range(count)
     ]
@@ -87,7 +88,7 @@ def test_damage_and_other_formats(old, tmp_path):
     with pytest.raises(ValueError, match=message):
       convert.convert(old, tmp_path / "new")
     with pytest.raises(ValueError, match="no data set 'toy'"):
-      prepared.find("toy", tmp_path / "new")
+      tfds_reader.find_data_set("toy", tmp_path / "new")
   path.write_bytes(whole)
   folder = convert.convert(old, tmp_path / "new")
   with pytest.raises(ValueError, match="array_record, which needs no conv"):

@@ -12,19 +12,18 @@ import pytest
 
 from nuclr_jax import (
   Pairs,
-  alarms,
-  diagnostics,
   objectives,
-  pace,
   popularity,
-  records,
+  progress,
   sharding,
 )
-from nuclr_jax.objectives import State
+from nuclr_jax.objectives import Readout, zeta_rules
+from nuclr_jax.train import diagnostics, records
 from nuclr_jax.types import Sides, Sizes
 
 N, BATCH, TAU = 64, 8, 0.2
 SIZES = Sizes(N, N, 12)
+ONLY_TAU = Readout(temperature=TAU)
 
 
 def some(num_batches=3):
@@ -35,7 +34,10 @@ def some(num_batches=3):
   )
   zeta = Sides(*(0.1 * rng.normal(size=n) for n in SIZES.ids))
   objective = objectives.nuclr(
-    num_pairs=N, num_texts=12, temperature=TAU, zeta_init=zeta
+    num_pairs=N,
+    num_texts=12,
+    temperature=TAU,
+    zeta=zeta_rules.fixed(init=zeta),
   )
   _, state = objective.init()
   log_u = Sides(*rng.normal(size=(2, N)))
@@ -44,14 +46,19 @@ def some(num_batches=3):
   return pairs, state._replace(sample=state.sample._replace(pair=of_pairs))
 
 
-def measure(pairs, state, temperature=TAU, sizes=SIZES):
-  run = functools.partial(
-    diagnostics.measure,
-    sizes=sizes,
-    batch_size=BATCH,
-    temperature=temperature,
+def readout(state):
+  """What NUCLR's readout is of this state."""
+  sample = state.sample
+  return Readout(
+    temperature=jnp.asarray(TAU),
+    log_u=sample.pair.log_u,
+    zeta=Sides(sample.image.zeta, sample.text.zeta),
   )
-  found = jax.jit(run)(pairs, state)
+
+
+def measure(pairs, readout, sizes=SIZES):
+  run = functools.partial(diagnostics.measure, sizes=sizes, batch_size=BATCH)
+  found = jax.jit(run)(pairs, readout)
   return {name: float(x) for name, x in found.items()}
 
 
@@ -118,7 +125,7 @@ def loops(pairs, state):
 def test_measure_against_loops(num_devices, x64):
   pairs, state = some()
   with jax.set_mesh(sharding.make_mesh(num_devices)):
-    found = measure(pairs, state)
+    found = measure(pairs, readout(state))
   expected = loops(pairs, state)
   assert set(found) == set(expected)
   for name, value in expected.items():
@@ -132,31 +139,33 @@ def test_exact_popularities_have_no_residual(x64):
     pairs.image, pairs.text, temperature=TAU, tolerance=1e-9
   )
   objective = objectives.nuclr(
-    num_pairs=32, temperature=TAU, zeta_init=solved.zeta
+    num_pairs=32, temperature=TAU, zeta=zeta_rules.fixed(init=solved.zeta)
   )
   state = objective.init()[1]
   log_u = Sides(*map(jnp.asarray, solved.log_u))
   sample = state.sample._replace(pair=state.sample.pair._replace(log_u=log_u))
-  found = measure(pairs, state._replace(sample=sample), sizes=Sizes(32, 32, 32))
+  state = state._replace(sample=sample)
+  found = measure(pairs, readout(state), sizes=Sizes(32, 32, 32))
   for side in Sides._fields:
     assert found[f"zeta_residual/{side}"] < 1e-8
     assert found[f"zeta_gain/{side}"] > 0.999
     # The sample is the data set, and u is exact as well.
     assert abs(found[f"u_drift/{side}"]) < 1e-8
-  assert not [x for x in alarms.find(found, batch_size=8) if "zeta" in x]
+  messages = diagnostics.find_alarms(found, batch_size=8)
+  assert not [x for x in messages if "zeta" in x]
 
 
 def test_without_temperature_or_state():
   pairs, _ = some()
-  names = {x.split("/")[0] for x in measure(pairs, State(), None)}
+  names = {x.split("/")[0] for x in measure(pairs, Readout())}
   assert names == {"alignment", "mean_cosine", "dimensions"}
   names |= {"temperature", "effective_negatives"}
-  assert {x.split("/")[0] for x in measure(pairs, State())} == names
+  assert {x.split("/")[0] for x in measure(pairs, ONLY_TAU)} == names
 
 
 def test_collapse_is_finite():
   x = jnp.ones((16, 4))
-  found = measure(Pairs(x, x, jnp.arange(16)), State())
+  found = measure(Pairs(x, x, jnp.arange(16)), ONLY_TAU)
   assert all(np.isfinite(list(found.values())))
   assert found["mean_cosine/image"] == pytest.approx(1)
   assert found["dimensions/text"] == 0
@@ -179,7 +188,7 @@ def test_collapse_is_finite():
 def test_alarms(name, fine, wrong, text):
   def find(value):
     metrics = {"loss": 1.0, f"diagnostics/{name}/text": value}
-    return alarms.find(metrics, batch_size=64)
+    return diagnostics.find_alarms(metrics, batch_size=64)
 
   assert find(fine) == []
   (message,) = find(wrong)
@@ -189,8 +198,8 @@ def test_alarms(name, fine, wrong, text):
 
 def test_pace(monkeypatch, caplog):
   now = [0.0]
-  monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
-  clock = pace.start(num_steps=100, batch_size=8)
+  monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+  clock = progress.start_clock(num_steps=100, batch_size=8)
 
   def spend(part, seconds):
     with clock.during(part):

@@ -10,7 +10,9 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax import Pairs, objectives, sharding, tiles
+from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.types import Popularities, Sides
 
 B, DIM = 12, 5
 LABEL = np.array([0, 0, 1, 2, 2, 1, 3, 0, 3, 3, 2, 1])
@@ -193,33 +195,35 @@ def test_errors():
     value_and_grad(objectives.difference_alignment(), some(0, 2))
 
 
-class TestRegularize:
-  """A term beside a host whose params and state stay its own."""
+class TestAsATerm:
+  """Beside another objective, which it leaves as it is."""
 
   def test_loss_state_and_metrics(self):
-    host = objectives.nuclr(num_pairs=B, temperature=0.2)
+    nuclr = objectives.nuclr(num_pairs=B, temperature=0.2)
     term = objectives.difference_alignment()
-    both = objectives.regularize(host, dar=objectives.scale(term, 0.5))
+    both = objectives.add(nuclr=nuclr, dar=objectives.scale(term, 0.5))
     pairs = Pairs(*map(jnp.asarray, some()[:3]))
-    loss, (state, metrics) = both.apply(*both.init(), pairs)
-    first, (expected, own) = host.apply(*host.init(), pairs)
+    params, before = both.init()
+    loss, (state, metrics) = both.apply(params, before, pairs)
+    first, (expected, own) = nuclr.apply(*nuclr.init(), pairs)
     second, _ = term.apply(*term.init(), pairs)
     np.testing.assert_allclose(loss, first + 0.5 * second, rtol=1e-6)
-    jax.tree.map(np.testing.assert_array_equal, state, expected)
     assert set(metrics) == {
-      *own,
-      "host/loss",
+      *(f"nuclr/{name}" for name in own),
+      "nuclr/loss",
       "dar/loss",
       "dar/variation",
     }
     np.testing.assert_allclose(metrics["dar/variation"], second, rtol=1e-6)
     np.testing.assert_allclose(metrics["dar/loss"], second / 2, rtol=1e-6)
-
-  def test_terms_with_params_or_state(self):
-    with pytest.raises(ValueError, match=r"\['a', 'b'\] have params or state"):
-      objectives.regularize(
-        objectives.spectral(),
-        a=objectives.clip(),
-        b=objectives.sogclr(num_pairs=B),
-        c=objectives.vicreg(),
-      )
+    # What is read and written is that of the term that has it.
+    readout = both.readout(params, state)
+    assert readout.temperature == nuclr.readout({}, expected).temperature
+    np.testing.assert_array_equal(
+      readout.log_u.image, expected.sample.pair.log_u.image
+    )
+    zeta = Sides(np.arange(B) / 10.0, np.zeros(B))
+    ids = Sides(np.arange(B), np.arange(B))
+    new = both.assign(state, Popularities(ids, zeta))
+    found = both.readout(params, new).zeta.image
+    np.testing.assert_allclose(found, zeta.image, rtol=1e-6)

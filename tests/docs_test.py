@@ -1,26 +1,36 @@
-"""What README and documentation say is so: commands, lines of code, links."""
+"""README and documentation are right: commands, lines of code, links."""
 
+import base64
 import doctest
-import functools
+import html
 import importlib
 import inspect
+import json
 import pathlib
 import re
 import shlex
 
 import griffe
 from load_file import load_file
+from mkdocs.commands.build import build
+from mkdocs.config import load_config as load_mkdocs_config
 import pytest
 
-from nuclr_jax import main, settings
+from nuclr_jax.cli import main, verbs
+from nuclr_jax.config import complete, load_config, override
+from nuclr_jax.train import checkpoint, names, records
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-hooks, equations = (
-  load_file(DOCS / "hooks.py"),
-  load_file(DOCS / "equations.py"),
+NOTEBOOKS = sorted((ROOT / "experiments" / "colab").glob("*.ipynb"))
+hooks, equations, formulas, notebooks = (
+  load_file(DOCS / f"{name}.py")
+  for name in ("hooks", "equations", "formulas", "notebooks")
 )
+# A page loads what these attributes name, other than the target of a link.
+LOADED = re.compile(r"<(?!a )\w[^>]* (?:src|href|data)=[\"']?([^\"'\s>]+)")
+LOADED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?([^\"')]+)")
 
 
 def name_of(page):
@@ -44,20 +54,24 @@ def commands():
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_have_flags_and_keys_that_exist(words):
-  verb, *given = words
-  config = None
-  for word in given:
+  verb, *arguments = words
+  config, changes = None, []
+  for word in arguments:
     name, _, value = word.partition("=")
     if not name.startswith("--"):
-      assert word in ("...",), f"{word} is no flag"
+      assert word in ("...",), f"{word} is not a flag"
       continue
     key = name.removeprefix("--")
     assert key.split(".")[0] in main.VERBS[verb].flags, key
     if key == "config":
-      config = settings.load(value)
+      config = load_config(value)
     elif key.startswith("config."):
-      assert config is not None, "--config comes first"
-      functools.reduce(lambda x, part: x[part], key.split(".")[1:], config)
+      shell_variable = value.startswith("$")
+      key = key.removeprefix("config.")
+      changes.append((key, "1" if shell_variable else value))
+  if changes:
+    assert config is not None, "--config is missing"
+    names.checked(complete(override(config, changes)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -78,29 +92,32 @@ def test_lines_of_code_are_there(page):
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_and_files_are_there(page):
   text = page.read_text()
+  made = {DOCS / "notebooks" / f"{x.stem}.md" for x in NOTEBOOKS}
   for target in re.findall(r"\]\(([^)#]+)\)", text):
-    assert (page.parent / target).exists(), target
+    path = page.parent / target
+    assert path.exists() or path.resolve() in made, target
   for path in re.findall(
     r"`((?:nuclr_jax|experiments|configs|tests)/[\w/.]+)`", text
   ):
-    assert (ROOT / path).exists(), path
+    assert "NAME" in path or (ROOT / path).exists(), path
 
 
 def test_every_page_is_in_the_navigation():
   listed = re.findall(
     r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M
   )
-  assert sorted(listed) == sorted(str(x.relative_to(DOCS)) for x in PAGES)
+  pages = [str(x.relative_to(DOCS)) for x in PAGES]
+  pages += [f"notebooks/{x.stem}.md" for x in NOTEBOOKS]
+  assert sorted(listed) == sorted(pages)
 
 
 @pytest.mark.parametrize(
   "name",
-  "objectives pairwise popularity latent_classes models datasets".split(),
+  "objectives pairwise popularity latent_classes models data".split(),
 )
 def test_the_reference_has_all_public_names(name):
   """A function that a module of the package is named after needs a line."""
-  page = "data" if name == "datasets" else name
-  text = (DOCS / "api" / f"{page}.md").read_text()
+  text = (DOCS / "api" / f"{name}.md").read_text()
   package = importlib.import_module(f"nuclr_jax.{name}")
   assert f"::: nuclr_jax.{name}\n" in text
   folder = pathlib.Path(package.__file__).parent
@@ -110,9 +127,94 @@ def test_the_reference_has_all_public_names(name):
       assert f"::: nuclr_jax.{name}.{public}.{public}\n" in text
 
 
-def test_examples_of_the_code_of_the_pages():
-  found = doctest.testmod(equations)
-  assert found.attempted and not found.failed
+@pytest.mark.parametrize("module", [equations, formulas])
+def test_examples_of_the_code_of_the_pages(module):
+  results = doctest.testmod(module)
+  assert results.attempted and not results.failed
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+  """The built site; the reference, which takes long, has no docstrings."""
+  folder = tmp_path_factory.mktemp("site")
+  config = load_mkdocs_config(
+    str(ROOT / "mkdocs.yml"), plugins=["search"], site_dir=str(folder)
+  )
+  build(config)
+  return folder
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+  pages, styles = (sorted(site.rglob(f"*.{x}")) for x in ("html", "css"))
+  assert len(pages) > len(PAGES) and styles
+  loaded = [x for page in pages for x in LOADED.findall(page.read_text())]
+  assert {"js", "css", "png"} <= {x.rsplit(".")[-1] for x in loaded}
+  for style in styles:
+    loaded += LOADED_BY_STYLE.findall(style.read_text())
+  assert not [x for x in loaded if re.match(r"(\w+:)?//", x)]
+
+
+@pytest.mark.parametrize(
+  "tag",
+  [
+    "<script src=https://cdn.net/x.js>",
+    "<link rel='stylesheet' href='//cdn.net/x.css'>",
+    '<img alt="x" src="http://cdn.net/x.png">',
+  ],
+)
+def test_what_a_page_loads_is_seen(tag):
+  assert "//cdn.net/x." in LOADED.search(tag)[1]
+  assert not LOADED.search('<a class="x" href="https://a.org">')
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_formulas_are_typeset(page, site):
+  """A page has as many formulas in MathML as its source has in TeX."""
+  text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+  text = re.sub(r"`[^`]*`", "", text)
+  built = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
+  assert built.count("<math ") == len(re.findall(r"(\$+)[^$]+\1", text))
+  assert 'arithmatex">\\' not in built
+  if page.stem == "concepts":
+    assert "<munder><mo>&#x02211;</mo><mi>i</mi></munder>" in built
+
+
+@pytest.mark.parametrize("tex", [r"\sums_i x_i", r"\frac{1}{2"])
+def test_formulas_with_mistakes_are_errors(tex):
+  with pytest.raises(ValueError, match="must have known commands"):
+    formulas.mathml(tex)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda x: x.stem)
+def test_notebooks_are_pages_with_their_outputs(path, site):
+  page = (site / "notebooks" / path.stem).with_suffix(".html")
+  content = page.read_text()
+  text = html.unescape(re.sub(r"<[^>]*>", "", content))
+  shown = {
+    (page.parent / image).read_bytes()
+    for image in re.findall(r'<img alt="Drawn by[^>]* src="([^"]+)"', content)
+  }
+  stored = set()
+  for cell in json.loads(path.read_text())["cells"]:
+    if cell["cell_type"] == "code":
+      assert "".join(cell["source"]) in text
+    for output in cell.get("outputs", ()):
+      assert "".join(output.get("text", "")).strip("\n") in text
+      if "data" in output:
+        stored.add(base64.b64decode(output["data"]["image/png"]))
+  assert shown == stored
+  assert page.with_suffix(".ipynb").read_bytes() == path.read_bytes()
+
+
+def test_the_page_on_stability_has_all_files_of_a_workdir():
+  text = (DOCS / "stability.md").read_text()
+  for name in (
+    *(records.CONFIG, records.METRICS, records.HISTORY, records.TIMES),
+    *(f"{checkpoint.NEWEST}/", f"{checkpoint.BEST}/"),
+  ):
+    assert f"`{name}`" in text
+  for code in (main.WRONG_USE, verbs.INTERRUPTED):
+    assert f"{code} if the " in text
 
 
 def test_the_reference_has_examples_and_fields():
@@ -120,17 +222,10 @@ def test_the_reference_has_examples_and_fields():
   package = griffe.load(
     "nuclr_jax.objectives", search_paths=[ROOT], extensions=extensions
   )
-  fields = package["base.Rows"].docstring.value
-  assert "  pair: leaves [num_pairs, ...], read at `pair_id`\n" in fields
+  types = griffe.load(
+    "nuclr_jax.types", search_paths=[ROOT], extensions=extensions
+  )
+  fields = types["State"].docstring.value
+  assert "  shared: counters and scalars" in fields
   parsed = package["clip.clip"].docstring.parse("google")
   assert griffe.DocstringSectionKind.examples in {x.kind for x in parsed}
-
-
-def test_packages_are_those_of_the_folders():
-  text = (ROOT / "pyproject.toml").read_text()
-  listed = re.findall(r'^    "(nuclr_jax[\w.]*)",$', text, re.M)
-  found = [
-    ".".join(x.parent.relative_to(ROOT).parts)
-    for x in (ROOT / "nuclr_jax").rglob("__init__.py")
-  ]
-  assert sorted(listed) == sorted([*found, "nuclr_jax.configs"])

@@ -5,13 +5,20 @@ import json
 import numpy as np
 from pyarrow import parquet
 import pytest
-import shapes
 
-from nuclr_jax import embed, settings, train
-from nuclr_jax.data import cached, pipeline
-from nuclr_jax.evaluate import driver
-from nuclr_jax.ingest.parts import Item, Rejected
+from experiments.cc3m import shapes
+from nuclr_jax.config import complete, load_config
+from nuclr_jax.data import embeddings, loader
+from nuclr_jax.evaluate import evaluators
+from nuclr_jax.export import (
+  Embedder,
+  embedder_of_config,
+  write_embeddings,
+)
+from nuclr_jax.export.embed import REJECTED
+from nuclr_jax.ingest.records import Item, Rejected
 from nuclr_jax.report import subject
+from nuclr_jax.train import loop
 from nuclr_jax.types import Sides
 
 
@@ -28,7 +35,7 @@ def items(count, rng):
 
 def model(size=8):
   """Embeds a photo as its mean colour, a caption as its length."""
-  return embed.Model(
+  return Embedder(
     Sides(
       image=lambda x: x.reshape(len(x), -1, 3).mean(axis=1),
       text=lambda captions: np.array([[len(x), 1.0] for x in captions]),
@@ -38,13 +45,13 @@ def model(size=8):
 
 
 def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
-  monkeypatch.setattr(driver, "CHUNK", 4)  # several chunks
-  found = embed.write(
-    tmp_path / "out", items(11, np.random.default_rng(0)), model()
+  monkeypatch.setattr(evaluators, "CHUNK", 4)  # several chunks
+  counts = write_embeddings(
+    model(), items(11, np.random.default_rng(0)), tmp_path / "out"
   )
-  assert found == {"images": 9, "captions": 6, "rejected": 2}
-  data = cached.read(tmp_path / "out")
-  keys = parquet.read_table(tmp_path / "out" / cached.IMAGES)["key"]
+  assert counts == {"images": 9, "captions": 6, "rejected": 2}
+  data = embeddings.open_embeddings(tmp_path / "out")
+  keys = parquet.read_table(tmp_path / "out" / embeddings.IMAGES)["key"]
   assert keys.to_pylist() == [str(i) for i in range(11) if i not in (2, 5)]
   expected = [x for x in items(11, np.random.default_rng(0)) if x.key != "2"]
   expected = [x for x in expected if x.key != "5"]
@@ -56,15 +63,15 @@ def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
   np.testing.assert_array_equal(
     data.text[:, 0], [len(c) for c in data.captions]
   )
-  again = embed.write(
-    tmp_path / "one",
-    [item._replace(captions=()) for item in expected[:1]],
+  again = write_embeddings(
     model(),
+    [item._replace(captions=()) for item in expected[:1]],
+    tmp_path / "one",
   )
   assert again == {"images": 1, "captions": 0, "rejected": 0}
   one = np.load(tmp_path / "one" / "image.npy")
   np.testing.assert_allclose(one[0], data.image[0])
-  rejected = (tmp_path / "out" / embed.REJECTED).read_text().splitlines()
+  rejected = (tmp_path / "out" / REJECTED).read_text().splitlines()
   assert [json.loads(x)["reason"] for x in rejected] == [
     "missing image",
     "unreadable image",
@@ -76,49 +83,51 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   photos = [
     shapes.encode(shapes.draw(rng, x, "circle")) for x in shapes.COLOURS
   ]
-  found = [
+  inputs = [
     Item("a", "1.tar", photos[0], ["a dog", " \udce9 ?!", ""]),
     Item("a", "2.tar", photos[1], ["a\ud800 cat"]),
     Item("caf\udce9", "2.tar", photos[0], ["a dog again"]),
   ]
-  count = embed.write(tmp_path / "out", found, model())
+  count = write_embeddings(model(), inputs, tmp_path / "out")
   assert count == {"images": 3, "captions": 3, "rejected": 2}
-  data = cached.read(tmp_path / "out")
+  data = embeddings.open_embeddings(tmp_path / "out")
   assert data.captions == ["a dog", "a? cat", "a dog again"]
-  index = cached.index_of(data)
+  index = embeddings.index_of_rows(data)
   assert index.image_id.tolist() == [0, 1, 0]  # by content
   # The folder's popularities can be asked for.
-  found = subject.from_files(str(tmp_path / "out"), temperature=0.1)
-  assert found.pairs.ids.image.tolist() == [0, 1, 0]
-  assert list(found.captions(found.pairs.ids.text)) == data.captions
+  opened = subject.from_files(str(tmp_path / "out"), temperature=0.1)
+  assert opened.pairs.ids.image.tolist() == [0, 1, 0]
+  assert list(opened.captions(opened.pairs.ids.text)) == data.captions
   rows = np.float32(data.image)
   rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-  np.testing.assert_allclose(found.pairs.image, rows, rtol=1e-5)
+  np.testing.assert_allclose(opened.pairs.image, rows, rtol=1e-5)
 
 
 def test_the_model_of_a_config_opens_without_data(tmp_path):
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "circle"]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
-  config = settings.load("cc3m:smoke,clip")
+  config = load_config("cc3m:smoke,clip")
   config.data.update(dict(train="nothing", tokenizer=str(tmp_path)))
-  with embed.of_config(config, data_dir=tmp_path) as opened:
+  with embedder_of_config(config, data_dir=tmp_path) as opened:
     images = opened.encode.image(np.zeros((3, 32, 32, 3), np.uint8))
     texts = opened.encode.text(["a red circle", "a circle"])
   assert images.shape == (3, 32) and texts.shape == (2, 32)
   np.testing.assert_allclose(np.linalg.norm(texts, axis=1), 1, rtol=1e-5)
   config.data.tokenizer = "build"
   with pytest.raises(ValueError, match="no data set"):
-    with embed.of_config(config, data_dir=tmp_path):
+    with embedder_of_config(config, data_dir=tmp_path):
       pass
 
 
 def test_nothing_half_written(tmp_path):
   with pytest.raises(ValueError, match="no image could be embedded"):
-    embed.write(tmp_path / "out", [Item("a", "x", b"", ["a"])], model())
+    write_embeddings(model(), [Item("a", "x", b"", ["a"])], tmp_path / "out")
   assert not (tmp_path / "out").exists()
-  embed.write(tmp_path / "out", items(2, np.random.default_rng(0)), model())
-  with pytest.raises(ValueError, match="is there already"):
-    embed.write(tmp_path / "out", [], model())
+  write_embeddings(
+    model(), items(2, np.random.default_rng(0)), tmp_path / "out"
+  )
+  with pytest.raises(ValueError, match="exists already"):
+    write_embeddings(model(), [], tmp_path / "out")
 
 
 def write_pairs(folder, rng, count, *, dim=8):
@@ -133,15 +142,15 @@ def write_pairs(folder, rng, count, *, dim=8):
     text=lambda captions: np.stack([words[x] for x in captions]),
   )
   captions = list(words)
-  found = [
+  photos = [
     Item(str(i), "x", _number(i), captions[2 * i : 2 * i + 2])
     for i in range(count)
   ]
-  embed.write(folder, found, embed.Model(encode, 16))
+  write_embeddings(Embedder(encode, 16), photos, folder)
 
 
 def _number(i):
-  """A picture whose value says which it is; PNG keeps it exactly."""
+  """An image whose value says which it is; PNG keeps it exactly."""
   import cv2
 
   flat = np.full((16, 16, 3), i, np.uint8)
@@ -157,16 +166,16 @@ def folders(tmp_path_factory):
 
 
 def test_pairs_of_rows(folders):
-  data = cached.read(folders / "train")
-  source = cached.source(data)
+  data = embeddings.open_embeddings(folders / "train")
+  source = embeddings.source_of_rows(data)
   assert source.sizes == (500, 250, 500)
-  with pipeline.batches(source, batch_size=50, seed=0) as stream:
+  with loader.batches(source, batch_size=50, seed=0) as stream:
     batch = next(stream)
   np.testing.assert_array_equal(batch.image_id, batch.pair_id // 2)
   np.testing.assert_array_equal(batch.image, data.image[batch.pair_id // 2])
   np.testing.assert_array_equal(batch.text, data.text[batch.pair_id])
   captions = source.captions(batch.text_id)
-  rows = cached.Lookup([data]).encode(captions)
+  rows = embeddings.Lookup([data]).encode(captions)
   np.testing.assert_array_equal(rows, batch.text)
   keys = source.keys()
   assert [len(x) for x in keys] == [500, 250, 500]
@@ -174,8 +183,8 @@ def test_pairs_of_rows(folders):
 
 
 def test_a_run_on_cached_rows_learns(folders, tmp_path):
-  """Linear maps are found; unseen rows are retrieved."""
-  config = settings.load("cached:nuclr")
+  """It learns the linear maps, so that it retrieves unseen rows."""
+  config = load_config("cached:nuclr")
   config.update_from_flattened_dict(
     {
       "data.train": str(folders / "train"),
@@ -183,7 +192,7 @@ def test_a_run_on_cached_rows_learns(folders, tmp_path):
       "model.dim": 8,
       "model.hidden": 0,
       "objective.temperature": 0.1,
-      "objective.zeta_queue": 128,
+      "objective.zeta.size": 128,
       "optimizer.learning_rate.value": 1e-2,
       "batch_size": 50,
       "num_epochs": 40.0,
@@ -193,25 +202,25 @@ def test_a_run_on_cached_rows_learns(folders, tmp_path):
       "log_every": 100,
     }
   )
-  result = train.fit(config, tmp_path)
+  result = loop.fit(config, tmp_path)
   assert result.metrics["test/test/mean_recall@1"] > 0.6
-  assert settings.complete(config)["model"]["name"] == "heads"
+  assert complete(config)["model"]["name"] == "heads"
 
 
 def test_errors(folders, tmp_path):
   with pytest.raises(ValueError, match="lacks image.npy"):
-    cached.read(tmp_path)
-  data = cached.read(folders / "train")
+    embeddings.open_embeddings(tmp_path)
+  data = embeddings.open_embeddings(folders / "train")
   with pytest.raises(ValueError, match="no cached embedding of 'a dog'"):
-    cached.Lookup([data]).encode(["a dog"])
+    embeddings.Lookup([data]).encode(["a dog"])
   other = data._replace(text=data.text[::-1])
   with pytest.raises(ValueError, match="two different rows; embed all"):
-    cached.Lookup([data, other])
+    embeddings.Lookup([data, other])
   narrow = data._replace(image=data.image[:, 1:])
   with pytest.raises(ValueError, match="different widths"):
-    cached.Lookup([data, narrow])
+    embeddings.Lookup([data, narrow])
   np.save(tmp_path / "image.npy", np.zeros((3, 2), np.float32))
-  for name in ("text.npy", cached.IMAGES, cached.TEXTS):
+  for name in ("text.npy", embeddings.IMAGES, embeddings.TEXTS):
     (tmp_path / name).write_bytes((folders / "train" / name).read_bytes())
   with pytest.raises(ValueError, match="image.npy has 3 rows, images.parquet"):
-    cached.read(tmp_path)
+    embeddings.open_embeddings(tmp_path)

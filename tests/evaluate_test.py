@@ -1,4 +1,4 @@
-"""Recall and zero-shot accuracy against brute force."""
+"""Recall and zero-shot accuracy against brute force, prompts, embedding."""
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 
 from nuclr_jax import sharding
-from nuclr_jax.data import sources
-from nuclr_jax.evaluate import chunks, driver, hubs, ranks, retrieval, zero_shot
+from nuclr_jax.data.source import ImageTextSet, LabelledSet, Source
+from nuclr_jax.evaluate import (
+  evaluators,
+  hubness,
+  ranking,
+  retrieval,
+  zero_shot,
+)
 from nuclr_jax.models import Model
 from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
@@ -31,7 +37,7 @@ def brute_force(image, text, k):
 
 @pytest.mark.parametrize("chunk", [100, 2**20])
 def test_recall(chunk, monkeypatch):
-  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", chunk)
+  monkeypatch.setattr(ranking, "CHUNK_SIMILARITIES", chunk)
   text = make_pairs.unit_rows(0, 30, 6)
   image = text[TEXT_OF_IMAGE] + 0.5 * make_pairs.unit_rows(1, 80, 6)
   scores = retrieval.recall(image, text, TEXT_OF_IMAGE, np.arange(30))
@@ -62,7 +68,7 @@ def official_recall(image, text, image_group, text_group, k):
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_recall_with_several_captions(num_devices, chunk, monkeypatch):
   """1 to 6 captions an image, in any order; 37 images on 8 devices."""
-  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", chunk)
+  monkeypatch.setattr(ranking, "CHUNK_SIMILARITIES", chunk)
   rng = np.random.default_rng(0)
   image_group = rng.permutation(100)[:37]
   text_group = np.repeat(image_group, rng.integers(1, 7, 37))
@@ -88,7 +94,7 @@ def test_recall_with_several_captions(num_devices, chunk, monkeypatch):
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_ranks_are_counts(num_devices, monkeypatch):
   """How many wrong candidates are at least as near as the best right one."""
-  monkeypatch.setattr(chunks, "CHUNK_SIMILARITIES", 64)
+  monkeypatch.setattr(ranking, "CHUNK_SIMILARITIES", 64)
   rng = np.random.default_rng(3)
   queries, gallery = (
     rng.integers(-2, 3, (n, 3)).astype(float) for n in (21, 30)
@@ -96,7 +102,7 @@ def test_ranks_are_counts(num_devices, monkeypatch):
   groups = rng.integers(0, 6, 21), rng.integers(0, 7, 30)
   penalty = rng.integers(0, 3, 30).astype(float)
   with jax.set_mesh(sharding.make_mesh(num_devices)):
-    found = ranks.ranks(queries, gallery, *groups, penalty)
+    found = ranking.ranks(queries, gallery, *groups, penalty)
   for i in range(21):
     sim = [float(queries[i] @ gallery[j] - penalty[j]) for j in range(30)]
     right = [
@@ -175,7 +181,7 @@ def test_labels_out_of_range(label):
 @pytest.mark.parametrize("num_devices, chunk", [(1, 512), (8, 512), (8, 3)])
 def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
   """Every input once, in order, of unit norm; 1,100 = 2 chunks + 76."""
-  monkeypatch.setattr(driver, "CHUNK", chunk)  # 3: fewer than devices
+  monkeypatch.setattr(evaluators, "CHUNK", chunk)  # 3: fewer than devices
 
   def apply(params, state, batch, *, key, train):
     assert key is None and train is False
@@ -191,7 +197,7 @@ def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
   model = Model(lambda key: (2.0, ()), apply)
   encode = lambda captions: np.array([[len(c)] for c in captions], np.int32)
   with jax.set_mesh(mesh):
-    embed = driver.make_embedder(model, encode, mesh)(2.0, ())
+    embed = evaluators.make_embedder(model, encode, mesh)(2.0, ())
     image = np.arange(1100, dtype=np.float32)[:, None] / 200
     for found, angle in (
       (embed.image(image), image),
@@ -207,16 +213,18 @@ def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
 
 
 def test_zero_shot_evaluator_groups_prompts():
-  data = driver.LabelledSet(
+  data = LabelledSet(
     image=np.eye(2), label=np.array([1, 0]), prompts=[("a", "aa"), ("b",)]
   )
-  embed = driver.Embed(
+  embed = evaluators.Embed(
     image=lambda x: x[::-1],
     text=lambda captions: np.array(
       [[c[0] == "a", c[0] == "b"] for c in captions], float
     ),
   )
-  scores = driver.run([driver.zero_shot_evaluator(data, "it")], embed, "test")
+  scores = evaluators.run_evaluators(
+    [zero_shot.zero_shot_evaluator(data, "it")], embed, "test"
+  )
   assert scores["test/zero_shot_it/top1"] == 1.0
 
 
@@ -241,30 +249,30 @@ def test_correcting_for_a_hub_finds_what_it_hid():
   rng = np.random.default_rng(0)
   unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
   common = 3 * np.eye(16)[0]
-  pictures = unit(rng.normal(size=(300, 16)) + common).astype(np.float32)
-  words = unit(pictures + 0.2 * rng.normal(size=(300, 16)))
+  images = unit(rng.normal(size=(300, 16)) + common).astype(np.float32)
+  words = unit(images + 0.2 * rng.normal(size=(300, 16)))
   words[295:] = unit(common + 0.3 * rng.normal(size=(5, 16)))  # near to all
-  embed = driver.Embed(
+  embed = evaluators.Embed(
     image=lambda x: x[:], text=lambda names: words[np.array(names, int)]
   )
-  source = sources.Source(
+  source = Source(
     Sizes(250, 250, 250),
-    lambda ids: Batch(pictures[ids], None, ids, None, ids),
+    lambda ids: Batch(images[ids], None, ids, None, ids),
     lambda ids: Sides(ids, ids),
     list,
     "",
   )
-  data = driver.ImageTextSet(
-    pictures[250:], np.arange(50), range(250, 300), np.arange(50)
+  data = ImageTextSet(
+    images[250:], np.arange(50), range(250, 300), np.arange(50)
   )
-  plain = driver.retrieval_evaluator(data)(embed)
-  corrected = hubs.corrected_retrieval_evaluator(
+  plain = retrieval.retrieval_evaluator(data)(embed)
+  corrected = hubness.corrected_retrieval_evaluator(
     data, source, temperature=0.05, strength=1.0
   )(embed)
   assert set(corrected) == {f"hubs_corrected/{name}" for name in plain}
   name = "image_to_text/recall@1"
   assert corrected[f"hubs_corrected/{name}"] > plain[name] + 0.05
-  off = hubs.corrected_retrieval_evaluator(
+  off = hubness.corrected_retrieval_evaluator(
     data, source, temperature=0.05, strength=0.0
   )(embed)
   assert off[f"hubs_corrected/{name}"] == plain[name]
@@ -276,15 +284,15 @@ def test_embedded_pairs_are_those_of_the_source():
   text_id = np.arange(20) % 6
   seen = []
 
-  def image(pictures):
-    seen.append(len(pictures))
-    return np.concatenate([1.0 * pictures[:7], 1.0 * pictures[7:]])
+  def image(images):
+    seen.append(len(images))
+    return np.concatenate([1.0 * images[:7], 1.0 * images[7:]])
 
-  embed = driver.Embed(
+  embed = evaluators.Embed(
     image=image,
     text=lambda names: np.stack([(10 * n, n) for n in names]),
   )
-  source = sources.Source(
+  source = Source(
     Sizes(20, 18, 6),
     lambda pairs: Batch(
       np.stack([ids[pairs]] * 2, axis=1), None, pairs, ids, text_id[pairs]
@@ -293,11 +301,54 @@ def test_embedded_pairs_are_those_of_the_source():
     lambda texts: [int(i) for i in texts],
     "",
   )
-  pairs = driver.embed_pairs(embed, source)
+  pairs = evaluators.embed_pairs(embed, source)
   np.testing.assert_array_equal(pairs.image[:, 0], ids)
   np.testing.assert_array_equal(pairs.text[:, 1], text_id)
   np.testing.assert_array_equal(pairs.ids.image, ids)
   assert seen == [18]
-  some = driver.embed_pairs(embed, source, np.array([3, 17]))
+  some = evaluators.embed_pairs(embed, source, np.array([3, 17]))
   np.testing.assert_array_equal(some.image[:, 0], [3, 17])
   np.testing.assert_array_equal(some.text_id, text_id[[3, 17]])
+
+
+class TestPrompts:
+  @pytest.mark.parametrize(
+    ("name", "count"),
+    [
+      ("imagenet", 80),
+      ("imagenet_v2", 80),
+      ("cifar100", 18),
+      ("dtd", 8),
+      ("food101", 1),
+      ("pets", 1),
+    ],
+  )
+  def test_counts(self, name, count):
+    (found,) = zero_shot.make_prompts(name, ["ice_cream"])
+    assert len(found) == len(set(found)) == count
+    for prompt in found:
+      assert "ice cream" in prompt and "{" not in prompt and "_" not in prompt
+
+  def test_names_of_imagenet(self):
+    names = zero_shot._table()["imagenet_names"]
+    assert len(names) == 1000
+    assert all(key[0] == "n" and len(key) == 9 for key in names)
+    assert list(names) == sorted(names)
+    # Where CLIP's names are others than WordNet's first lemmas.
+    for key, name in (
+      ("n01440764", "tench"),
+      ("n01443537", "goldfish"),
+      ("n02012849", "crane bird"),
+      ("n03126707", "construction crane"),
+      ("n15075141", "toilet paper"),
+    ):
+      assert names[key] == name
+
+  def test_published_ones(self):
+    make = lambda name: zero_shot.make_prompts(name, ["x"])[0]
+    assert {"itap of a x.", "a tattoo of the x.", "the toy x."} <= set(
+      make("imagenet")
+    )
+    assert "a photo of the small x." in make("cifar100")
+    assert "a photo of a x texture." in make("dtd")
+    assert make("anything") == ("a photo of a x.",)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from nuclr_jax import export, models
+from nuclr_jax import models
 from nuclr_jax.data import tokenizer
+from nuclr_jax.export import Exported, hf_configs, write_model
 from nuclr_jax.types import Batch
 
 SIZE, LENGTH = 32, 8
-WORDS = tokenizer.build(
+WORDS = tokenizer.build_tokenizer(
   ["a dog", "two cats on a mat"], length=LENGTH, first_and_last=True
 )
 BERT = dict(name="bert", width=16, layers=2, heads=2, max_length=12)
@@ -60,7 +61,7 @@ def exported(name, folder):
   spec = TOWERS[name]
   params, state = first(make(spec), seed=1)
   whole = dict(spec, name="towers", dim=6)
-  export.write(export.Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
+  write_model(Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
   return params, state
 
 
@@ -69,9 +70,9 @@ def test_what_was_written_is_read_back(name, tmp_path):
   """Every array bit for bit, and so the embeddings."""
   params, state = exported(name, tmp_path / "out")
   model = make(TOWERS[name], pretrained=str(tmp_path / "out"))
-  found = model.load(*model.init(jax.random.key(2)))
+  loaded = model.load(*model.init(jax.random.key(2)))
   for old, new in zip(
-    jax.tree.leaves((params, state)), jax.tree.leaves(found), strict=True
+    jax.tree.leaves((params, state)), jax.tree.leaves(loaded), strict=True
   ):
     np.testing.assert_array_equal(old, new)
   rng = np.random.default_rng(0)
@@ -81,7 +82,7 @@ def test_what_was_written_is_read_back(name, tmp_path):
     None,
   )
   apply = jax.jit(lambda x: model.apply(*x, batch)[0])
-  pairs = [apply(x) for x in ((params, state), found)]
+  pairs = [apply(x) for x in ((params, state), loaded)]
   np.testing.assert_array_equal(pairs[0].image, pairs[1].image)
   np.testing.assert_array_equal(pairs[0].text, pairs[1].text)
 
@@ -96,12 +97,12 @@ def test_folders_say_what_they_are(tmp_path):
   config = json.loads((folder / "text_encoder" / "config.json").read_text())
   assert (config["dim"], config["hidden_dim"]) == (16, 64)
   assert config["vocab_size"] == WORDS.vocab_size
-  found = json.loads((folder / "text_encoder" / "tokenizer.json").read_text())
-  assert found == json.loads(WORDS.text)
+  tokenizer_json = (folder / "text_encoder" / "tokenizer.json").read_text()
+  assert json.loads(tokenizer_json) == json.loads(WORDS.text)
   seen = (folder / "image_encoder" / "preprocessor_config.json").read_text()
   assert json.loads(seen)["size"] == {"height": SIZE, "width": SIZE}
-  found = safetensors.load_file(folder / "projections.safetensors")
-  assert {key: x.shape for key, x in found.items()} == {
+  tensors = safetensors.load_file(folder / "projections.safetensors")
+  assert {key: x.shape for key, x in tensors.items()} == {
     "image_projection.weight": (6, 32),
     "image_projection.bias": (6,),
     "text_projection.weight": (6, 16),
@@ -115,12 +116,12 @@ def test_one_model_of_two(tmp_path):
   exported("dual encoder", tmp_path / "out")
   config = json.loads((tmp_path / "out" / "config.json").read_text())
   assert config["model_type"] == "vision-text-dual-encoder"
-  found = safetensors.load_file(tmp_path / "out" / "model.safetensors")
-  np.testing.assert_allclose(found["logit_scale"], np.log(20), rtol=1e-6)
-  assert found["visual_projection.weight"].shape == (6, 16)
+  tensors = safetensors.load_file(tmp_path / "out" / "model.safetensors")
+  np.testing.assert_allclose(tensors["logit_scale"], np.log(20), rtol=1e-6)
+  assert tensors["visual_projection.weight"].shape == (6, 16)
   key = "vision_model.encoder.layer.1.attention.attention.query.weight"
-  assert found[key].shape == (16, 16)
-  assert "text_model.pooler.dense.bias" in found
+  assert tensors[key].shape == (16, 16)
+  assert "text_model.pooler.dense.bias" in tensors
 
 
 @pytest.mark.parametrize(
@@ -142,9 +143,7 @@ def test_what_has_no_layout(spec, message, tmp_path):
   params, state = make(spec).init(jax.random.key(0))
   whole = dict(spec, name="towers", dim=6)
   with pytest.raises(ValueError, match=message):
-    export.write(
-      export.Exported(whole, params, state, WORDS, SIZE), tmp_path / "out"
-    )
+    write_model(Exported(whole, params, state, WORDS, SIZE), tmp_path / "out")
   assert not list(tmp_path.iterdir())
 
 
@@ -153,8 +152,8 @@ def test_a_vgg_has_no_layout(tmp_path):
   params, state = make(dict(image=image, text=BERT)).init(jax.random.key(0))
   whole = dict(name="towers", image=image, text=BERT)
   with pytest.raises(ValueError, match="no layout of 'vgg16'; export a model"):
-    export.write(
-      export.Exported(whole, params, state, WORDS, SIZE), tmp_path / "a" / "out"
+    write_model(
+      Exported(whole, params, state, WORDS, SIZE), tmp_path / "a" / "out"
     )
   assert not list(tmp_path.iterdir())
 
@@ -165,5 +164,19 @@ def test_errors_when_reading(tmp_path):
   model = make(dict(spec, projection_bias=False), pretrained=tmp_path / "out")
   with pytest.raises(ValueError, match="projection_bias must be those of the"):
     model.load(*model.init(jax.random.key(0)))
-  with pytest.raises(ValueError, match="is there already"):
+  with pytest.raises(ValueError, match="exists already"):
     exported("resnet and distilbert", tmp_path / "out")
+
+
+def test_names_of_activations():
+  """What transformers calls them."""
+  arguments = dict(BERT, eps=1e-12, dropout=0.0, hidden=None)
+  for ours, theirs in (
+    ("gelu", "gelu"),
+    ("quick_gelu", "quick_gelu"),
+    ("gelu_tanh", "gelu_pytorch_tanh"),
+  ):
+    config = hf_configs.text_config(
+      arguments | dict(activation=ours), vocab_size=9
+    )
+    assert config["hidden_act"] == theirs

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, Sides, objectives
-from nuclr_jax.objectives import temperatures
+from nuclr_jax.objectives import own_pair_rules, zeta_rules
+from nuclr_jax.sample_state import temperature_rules
 
 GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
 FIRST = ("nuclr_first_tau0.05", "nuclr_first_tau0.01", "nuclr_first_frozen")
@@ -58,18 +59,24 @@ def nuclr(case, steps):
   """The official settings; the rates are a schedule over `steps`."""
 
   def rate(name):
-    values = np.array([float(value(step, name)) for step in steps])
+    tau = float(value(case, "tau"))  # the unit of our rates
+    values = np.array([float(value(step, name)) / tau for step in steps])
     return lambda count: jnp.asarray(values)[count]
 
-  return objectives.nuclr(
+  own_pair = own_pair_rules.released(init=float(value(case, "xi")))
+  if "diamond" in case:
+    own_pair = own_pair_rules.by_zeta()
+  return objectives.nuclr_variant(
     num_pairs=int(value(case, "n")),
+    steps_per_epoch=10,  # xi changes once per epoch, and these are fewer steps
     temperature=float(value(case, "tau")),
     gamma=float(value(case, "gamma")),
-    xi_init=float(value(case, "xi")),
-    zeta_estimator="official",
-    own_pair="zeta" if "diamond" in case else "xi",
-    zeta_learning_rate=Sides(rate("eta_I"), rate("eta_T")),
-    zeta_momentum=1 - float(value(case, "theta")),
+    zeta=zeta_rules.batch(
+      estimator="official",
+      rate=Sides(rate("eta_I"), rate("eta_T")),
+      momentum=1 - float(value(case, "theta")),
+    ),
+    own_pair=own_pair,
   )
 
 
@@ -114,8 +121,6 @@ def test_nuclr_four_steps(case, dtype):
   params, first = objective.init()
   run, state = compiled(objective, params), with_zeta(case, first, dtype)
   for step in steps:
-    xi = first.shared.xi  # the official code changes it once per epoch
-    state = state._replace(shared=state.shared._replace(xi=xi))
     _, state, grads = run(state, batch(step, dtype))
     assert_close(grads[0], value(step, "grad_image"), tol, "grad_image")
     assert_close(grads[1], value(step, "grad_text"), tol, "grad_text")
@@ -163,11 +168,11 @@ def test_isogclr_three_steps(dtype):
     temperature=number("tau_init"),
     gamma=number("gamma"),
     rho=number("rho"),
-    temperature_learning_rate=number("eta"),
-    temperature_momentum=1 - number("beta_u"),
-    temperature_range=(number("tau_min"), number("tau_max")),
+    rate=number("eta") / number("tau_init"),
+    momentum=1 - number("beta_u"),
+    bounds=(number("tau_min"), number("tau_max")),
   )
-  assert number("grad_clip") == temperatures.MAX_GRADIENT
+  assert number("grad_clip") == temperature_rules.MAX_GRADIENT
   params, state = objective.init()
   run = compiled(objective, params)
   for step in [f"{case}/{i}" for i in range(3)]:

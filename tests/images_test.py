@@ -1,4 +1,4 @@
-"""Photos and their augmentation against Pillow and plain NumPy."""
+"""Decoded, resized and cropped images against Pillow and plain NumPy."""
 
 import io
 import math
@@ -7,24 +7,16 @@ import time
 
 import cv2
 import numpy as np
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageOps
 import pytest
 from scipy import stats
 import sklearn.datasets
 
-from nuclr_jax.data import images, randaugment, transforms
+from nuclr_jax.data import images
+from nuclr_jax.data.source import random_numbers
 
 PHOTOS = sklearn.datasets.load_sample_images().images  # [427, 640, 3]
 SMALL = cv2.resize(PHOTOS[0], (90, 60), interpolation=cv2.INTER_AREA)
-RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
-NOISE = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-PICTURES = {
-  "photo": np.ascontiguousarray(SMALL[:, 10:70]),
-  "noise": NOISE,
-  "dull": NOISE // 16 + 40,
-  "flat": np.full((16, 16, 3), 7, np.uint8),
-  "black and white": NOISE // 128 * 255,
-}
 
 
 def encoded(image: Image.Image, kind: str, **options) -> bytes:
@@ -200,14 +192,14 @@ def boxes(monkeypatch):
 
   def look(part, size):
     found.append((*part[0, 0, 1::-1], *part.shape[:2]))
-    picture = np.zeros((size, size, 3), np.uint8)
-    picture[:, 0] = 1
-    return picture
+    square = np.zeros((size, size, 3), np.uint8)
+    square[:, 0] = 1
+    return square
 
   def crop(height, width, num, **options):
     rows, columns = np.indices((height, width), np.uint8)
     image = np.stack([columns, rows, 0 * rows], axis=-1)
-    numbers = transforms.random_numbers(0, 0, np.arange(num))
+    numbers = random_numbers(0, 0, np.arange(num))
     found.clear()
     flipped = [
       images.random_resized_crop(image, x, size=2, **options)[0, 1, 0]
@@ -277,7 +269,7 @@ class TestRandomResizedCrop:
   def test_no_flip(self, boxes):
     assert not boxes(60, 60, 50, flip=False)[1].any()
 
-  def test_pictures(self):
+  def test_pixels(self):
     numbers = np.full(images.CROP_NUMBERS, 0.5)
     whole = images.random_resized_crop(
       PHOTOS[0], numbers, size=64, scale=(0.5, 0.5), ratio=(1.0, 1.0)
@@ -306,196 +298,3 @@ class TestThreads:
   def test_errors_come_through(self):
     with pytest.raises(ZeroDivisionError):
       images.in_threads(lambda x: 1 // x, [1, 0, 2])
-
-
-def strength(level):
-  return level / randaugment.MAX_LEVEL
-
-
-class TestOperations:
-  def test_names(self):
-    assert (
-      list(randaugment.OPERATIONS)
-      == (
-        "identity autocontrast equalize brightness sharpness shear_x shear_y "
-        "translate_x translate_y rotate"
-      ).split()
-    )
-
-  @pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
-  @pytest.mark.parametrize("name", ["autocontrast", "equalize"])
-  def test_same_as_pillow(self, name, picture):
-    ours = randaugment.OPERATIONS[name](picture, 0.7)
-    theirs = getattr(ImageOps, name)(Image.fromarray(picture))
-    np.testing.assert_array_equal(ours, np.array(theirs))
-
-  @pytest.mark.parametrize("level", np.arange(0, 10.5, 0.5))
-  def test_brightness_is_pillows(self, level):
-    enhance = ImageEnhance.Brightness(Image.fromarray(RAMP)).enhance
-    for sign in (-1, 1):
-      ours = randaugment.OPERATIONS["brightness"](RAMP, sign * strength(level))
-      np.testing.assert_array_equal(ours, np.array(enhance(0.1 + 0.18 * level)))
-
-  @pytest.mark.parametrize("picture", PICTURES.values(), ids=PICTURES)
-  @pytest.mark.parametrize("level", [0, 3, 7, 10])
-  def test_sharpness_is_pillows_within_one(self, level, picture):
-    enhance = ImageEnhance.Sharpness(Image.fromarray(picture)).enhance
-    ours = randaugment.OPERATIONS["sharpness"](picture, -strength(level))
-    assert difference(ours, enhance(0.1 + 0.18 * level)).max() <= 1
-
-  @pytest.mark.parametrize("level", [3, 7, 10, -7])
-  @pytest.mark.parametrize(
-    ("name", "move"),
-    [
-      ("shear_x", lambda x, y, level: (x + 0.03 * level * y, y)),
-      ("shear_y", lambda x, y, level: (x, y + 0.03 * level * x)),
-      ("translate_x", lambda x, y, level: (x + level, y)),
-      ("translate_y", lambda x, y, level: (x, y + level)),
-    ],
-  )
-  def test_a_dot_moves(self, name, move, level):
-    for x, y in ((30, 40), (50, 20)):
-      picture = np.full((90, 90, 3), randaugment.GREY, np.uint8)
-      picture[y - 1 : y + 2, x - 1 : x + 2] = 255
-      moved = randaugment.OPERATIONS[name](picture, strength(level))
-      np.testing.assert_allclose(self.dot(moved), move(x, y, level), atol=0.1)
-
-  @pytest.mark.parametrize("level", [3, 7, -10])
-  def test_a_dot_turns_as_by_pillow(self, level):
-    picture = np.full((90, 90, 3), 128, np.uint8)
-    picture[43:46, 70:73] = 255
-    turned = randaugment.OPERATIONS["rotate"](picture, strength(level))
-    theirs = Image.fromarray(picture).rotate(
-      3 * level, Image.BILINEAR, fillcolor=(128, 128, 128)
-    )
-    x, y = self.dot(turned)
-    np.testing.assert_allclose((x, y), self.dot(np.array(theirs)), atol=0.1)
-    assert (y < 43) == (level > 0)  # counter-clockwise goes up on the right
-
-  @pytest.mark.parametrize("name", ["shear_x", "translate_x", "rotate"])
-  def test_grey_comes_in(self, name):
-    white = np.full((40, 40, 3), 255, np.uint8)
-    moved = randaugment.OPERATIONS[name](white, 1.0)
-    assert (moved[-1, 0] == 128).all()
-    assert (moved[20, 20] == 255).all()
-
-  def dot(self, picture):
-    weight = np.float64(picture[..., 0]) - 128
-    rows, columns = np.indices(weight.shape)
-    return np.array([(weight * x).sum() for x in (columns, rows)]) / (
-      weight.sum()
-    )
-
-
-class TestRandAugment:
-  @pytest.fixture
-  def mark(self, monkeypatch):
-    """Operation i adds 16^i, so a picture tells what it went through."""
-    count = {name: 0 for name in randaugment.OPERATIONS}
-    signs = []
-
-    def operation(name):
-      def apply(picture, s):
-        count[name] += 1
-        signs.append(s)
-        return picture + 1
-
-      return apply
-
-    marks = {name: operation(name) for name in count}
-    monkeypatch.setattr(randaugment, "OPERATIONS", marks)
-    return count, signs
-
-  def test_each_operation_is_equally_likely(self, mark):
-    count, signs = mark
-    numbers = transforms.random_numbers(5, 0, np.arange(5000))
-    black = np.zeros((2, 2, 3), np.uint8)
-    applied = [
-      randaugment.rand_augment(black, x, num_ops=2, level=7.0)[0, 0, 0]
-      for x in numbers[:, images.CROP_NUMBERS :]
-    ]
-    # Each of two with chance 1/2: none, one or two of them.
-    shares = np.bincount(applied, minlength=3)
-    assert stats.chisquare(shares, [1250, 2500, 1250]).pvalue > 0.01
-    assert stats.chisquare(list(count.values())).pvalue > 0.01
-    assert set(signs) == {0.7, -0.7}
-    assert abs(np.mean(np.array(signs) > 0) - 0.5) < 0.03
-
-  def test_in_the_order_of_the_numbers(self):
-    """First brightness, then the move: what moves in is not made brighter."""
-    numbers = np.array([0.39, 0.49, 0.9, 0.71, 0.0, 0.1])
-    picture = randaugment.rand_augment(NOISE, numbers, num_ops=2, level=7.0)
-    assert (picture[:, :7] == 128).all()
-    bright = ImageEnhance.Brightness(Image.fromarray(NOISE)).enhance(1.36)
-    np.testing.assert_array_equal(picture[:, 7:], np.array(bright)[:, :-7])
-
-  def test_none(self):
-    numbers = np.zeros(9)
-    same = randaugment.rand_augment(NOISE, numbers, num_ops=0)
-    np.testing.assert_array_equal(same, NOISE)
-    numbers[1::3] = 0.5
-    same = randaugment.rand_augment(NOISE, numbers, num_ops=3)
-    np.testing.assert_array_equal(same, NOISE)
-
-  def test_level_zero(self):
-    """Geometry rests; brightness is a tenth, as in the published code."""
-    for which in (0.05, 0.55, 0.65, 0.75, 0.85, 0.95):
-      numbers = np.array([which, 0.0, 0.0])
-      same = randaugment.rand_augment(NOISE, numbers, num_ops=1, level=0.0)
-      np.testing.assert_array_equal(same, NOISE)
-    dark = randaugment.rand_augment(
-      NOISE, np.array([0.35, 0.0, 0.0]), num_ops=1, level=0.0
-    )
-    np.testing.assert_array_equal(dark, NOISE // 10)
-
-  def test_mirrored_pictures(self):
-    """A mirrored picture is a view with a negative stride."""
-    for i in range(10):
-      numbers = np.array([(i + 0.5) / 10, 0.0, 0.0])
-      found = [
-        randaugment.rand_augment(x, numbers, num_ops=1)
-        for x in (NOISE[:, ::-1], np.ascontiguousarray(NOISE[:, ::-1]))
-      ]
-      np.testing.assert_array_equal(*found)
-
-
-class TestRandomNumbers:
-  def test_uniform(self):
-    numbers = transforms.random_numbers(0, 3, np.arange(20_000))
-    assert numbers.shape == (20_000, transforms.NUM_RANDOM)
-    assert numbers.min() >= 0 and numbers.max() < 1
-    assert stats.kstest(numbers.ravel(), "uniform").pvalue > 0.01
-    each = [stats.kstest(x, "uniform").pvalue for x in numbers.T]
-    assert min(each) > 1e-4
-    assert np.unique(numbers).size > 0.999_99 * numbers.size
-
-  def test_columns_and_neighbours_are_independent(self):
-    numbers = transforms.random_numbers(1, 0, np.arange(20_000))
-    others = (
-      numbers[1:],  # the next id
-      transforms.random_numbers(1, 1, np.arange(19_999)),  # epoch
-      transforms.random_numbers(2, 0, np.arange(19_999)),  # seed
-    )
-    for other in (numbers[:-1], *others):
-      found = np.corrcoef(numbers[:-1], other, rowvar=False)
-      across = found[: len(found) // 2, len(found) // 2 :]
-      if other.base is numbers and np.shares_memory(other[:1], numbers[:1]):
-        across = across - np.eye(len(across))
-      assert np.abs(across).max() < 5 / math.sqrt(len(other))
-
-  def test_no_repeats(self):
-    """Neither do seed, epoch and id stand in for each other."""
-    first = [
-      transforms.random_numbers(seed, epoch, np.arange(500))[:, 0]
-      for seed in range(10)
-      for epoch in range(20)
-    ]
-    assert np.unique(first).size == 10 * 20 * 500
-
-  def test_a_function_of_seed_epoch_and_id(self):
-    ids = np.array([9, 2**31 - 1, 0, 9])
-    numbers = transforms.random_numbers(7, 2, ids)
-    np.testing.assert_array_equal(numbers[0], numbers[3])
-    for i, row in zip(ids, numbers, strict=True):
-      alone = transforms.random_numbers(7, 2, np.array([i], np.int32))
-      np.testing.assert_array_equal(alone[0], row)

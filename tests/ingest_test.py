@@ -13,7 +13,8 @@ import pytest
 
 from nuclr_jax import ingest
 from nuclr_jax.data import pair_index
-from nuclr_jax.ingest import parts, publish, run
+from nuclr_jax.ingest import publish, records
+from nuclr_jax.ingest.ingest import _alone
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -53,7 +54,7 @@ def test_splits_are_added_and_never_changed(tmp_path, caplog):
     "dataset_info.json",
     "features.json",
   }
-  assert publish.summary(folder)["test images"] == 3
+  assert publish.split_counts(folder)["test images"] == 3
 
 
 def test_a_split_whose_name_begins_with_another_s(tmp_path):
@@ -76,9 +77,9 @@ def test_a_split_whose_name_begins_with_another_s(tmp_path):
     data_dir=tmp_path,
     workers=1,
   )
-  assert pair_index.load(folder, "train_extra").sizes.num_pairs == 1
-  assert pair_index.load(folder, "train").sizes.num_pairs == 2
-  assert publish.summary(folder)["train_extra captions"] == 1
+  assert pair_index.load_index(folder, "train_extra").sizes.num_pairs == 1
+  assert pair_index.load_index(folder, "train").sizes.num_pairs == 2
+  assert publish.split_counts(folder)["train_extra captions"] == 1
 
 
 class Killed(Exception):
@@ -86,9 +87,9 @@ class Killed(Exception):
 
 
 KILLED_AT = [
-  (parts, "write", 3),  # of 4 parts
+  (records, "write_part", 3),  # of 4 parts
   (os, "replace", 5),  # between the files of a part
-  (pair_index, "save", 1),
+  (publish, "save_index", 1),
   (publish, "_write_info", 1),
   (pathlib.Path, "replace", 2),  # when records get their names
   (pathlib.Path, "rename", 1),
@@ -139,7 +140,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
     assert [row[0] for row in read(folder, split)] == [
       f"{i:05d}" for i in (0, 1, 4, 5, 6, 7)
     ]
-    index = pair_index.load(folder, split)
+    index = pair_index.load_index(folder, split)
     assert index.record.tolist() == list(range(6))
     assert [row["source"][-5:] for row in rejected(folder, split)] == ["1.tar"]
   assert not (folder.parent / "incomplete").exists()
@@ -203,7 +204,7 @@ def test_kill_9_of_two_workers_and_one_worker_goes_on(tmp_path):
 def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
   for i in range(3):
     write_pairs(tmp_path / f"{i}.tar", [i])
-  write, seen = parts.write, []
+  write, seen = records.write_part, []
 
   def twice(part, stem, **options):
     seen.append(stem.name)
@@ -211,7 +212,7 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
       raise KeyboardInterrupt
     return write(part, stem, **options)
 
-  monkeypatch.setattr(parts, "write", twice)
+  monkeypatch.setattr(records, "write_part", twice)
   given = f"{tmp_path}/*.tar"
   with pytest.raises(KeyboardInterrupt):
     ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
@@ -238,7 +239,7 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
 def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
-  with run._alone(tmp_path / "mine"):
+  with _alone(tmp_path / "mine"):
     files = os.listdir("/proc/self/fd")
     with pytest.raises(ValueError, match="another process is at work"):
       ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)

@@ -22,8 +22,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from nuclr_jax import ingest
-from nuclr_jax.data import fields, pair_index
-from nuclr_jax.ingest import inputs, parts, publish, tables
+from nuclr_jax.data import pair_index, tfds_reader
+from nuclr_jax.ingest import inputs, publish, records, tables
 
 # What each input format looks like: writes it, and returns the arguments.
 
@@ -172,7 +172,7 @@ def test_every_format_gives_the_same_records(tmp_path, monkeypatch, make):
     (image, [caption]) for image, caption in zip(PHOTOS, CAPTIONS, strict=True)
   ]
   assert len({key for key, _, _ in read(folder)}) == 6
-  assert publish.summary(folder) == {
+  assert publish.split_counts(folder) == {
     "train images": 6,
     "train captions": 6,
     "train rejected": 0,
@@ -187,7 +187,7 @@ def test_images_of_coco_without_annotation_are_listed(tmp_path):
   table["annotations"] = [x for x in table["annotations"] if x["image_id"] != 7]
   path.write_text(json.dumps(table))
   folder = ingest.ingest(str(path), "mine", data_dir=tmp_path, workers=1)
-  found = publish.summary(folder)
+  found = publish.split_counts(folder)
   assert found["train images"] == 5 and found["train rejected"] == 1
   (row,) = rejected(folder, "train")
   assert row["reason"] == "no caption" and "sub/2.jpg" in row["key"]
@@ -266,8 +266,8 @@ def test_rows_of_an_image_are_joined_and_pairs_numbered(tmp_path):
     ["a cat"],
     ["the sea"],
   ]
-  assert reasons(folder) == {"sub/0.jpg": parts.EMPTY_CAPTION}
-  index = pair_index.load(folder, "train")
+  assert reasons(folder) == {"sub/0.jpg": records.EMPTY_CAPTION}
+  index = pair_index.load_index(folder, "train")
   assert index.record.tolist() == [0, 0, 0, 1, 2]
   assert index.caption.tolist() == [0, 1, 2, 0, 0]
   assert index.image_id.tolist() == [0, 0, 0, 1, 1]
@@ -310,7 +310,7 @@ def test_karpathys_splits(tmp_path):
 
 
 MESSAGES = [
-  ({"input": "none/*.tar"}, "none/.* is not there"),
+  ({"input": "none/*.tar"}, "none/.* does not exist"),
   ({"input": "{}"}, "nothing to read; understood are"),
   ({"input": "{}/x.zip"}, "of the kinds .zip; .* understood are"),
   ({"input": "{}/x.tsv,{}/x.tar"}, "of the kinds .tar, .tsv"),
@@ -396,14 +396,14 @@ def test_fields():
     ({"captions": sequence({"id": np.int64, "text": text})}, "captions/text"),
     ({"caption": np.int64, "title": text}, "title"),
   ]:
-    found = fields.caption_field(tfds.features.FeaturesDict(features))
+    found = tfds_reader.caption_field(tfds.features.FeaturesDict(features))
     assert found == name
   with pytest.raises(ValueError, match=r"\['label'\] is a caption"):
-    fields.caption_field({"label": text})
-  assert fields.image_field({"a": image, "image": image}) == "image"
+    tfds_reader.caption_field({"label": text})
+  assert tfds_reader.image_field({"a": image, "image": image}) == "image"
   for features in ({"a": image, "b": image}, {"image": text}):
     with pytest.raises(ValueError, match="only one image feature"):
-      fields.image_field(features)
+      tfds_reader.image_field(features)
   rows = [
     ({"text": "x"}, "text", ["x"]),
     ({"text": np.array([b"x", b"\xff"], object)}, "text", ["x", "\ufffd"]),
@@ -413,7 +413,7 @@ def test_fields():
     ({"c": [{"text": b"x"}, {}]}, "c/text", ["x", ""]),
   ]
   for row, field, captions in rows:
-    assert fields.captions_of(row, field) == captions
+    assert tfds_reader.captions_of(row, field) == captions
 
 
 @pytest.mark.parametrize("ending, mark", [("csv", ","), ("tsv", "\t")])
@@ -427,7 +427,7 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
   lines[21] = f'020.jpg{mark}"two ""red""\ncircles"'
   path = tmp_path / f"table.{ending}"
   path.write_text("\n".join(lines))
-  rows = [row for _, row in tables.read(path, split="train")]
+  rows = [row for _, row in tables.read_table(path, split="train")]
   assert [row.key for row in rows] == [f"{i:03d}.jpg" for i in range(60)]
   for i, row in enumerate(rows):
     expected = '"a red circle' if i in quoted else "a red circle"
@@ -437,7 +437,7 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
 
 
 def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
-  """Nor is a picture of an unknown kind left aside in silence."""
+  """Nor is an image of an unknown kind left out in silence."""
   photos = tmp_path / "photos"
   photos.mkdir()
   for i, text in enumerate((b"a dog", "café".encode("latin-1"))):
@@ -446,11 +446,11 @@ def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
   (photos / "2.HEIC").write_bytes(b"?")
   folder = ingest.ingest(str(photos), "mine", data_dir=tmp_path, workers=1)
   assert [row[2] for row in read(folder)] == [["a dog"]]
-  assert reasons(folder) == {"1.jpg": parts.NO_CAPTION}
-  assert "1 files are left aside, of the kinds .heic (1)" in caplog.text
+  assert reasons(folder) == {"1.jpg": records.NO_CAPTION}
+  assert "files of these kinds are not read: .heic (1)" in caplog.text
   table = [{"image": "0.jpg", "caption": ["a d\ufffdg", "a dog"]}]
   (photos / "table.json").write_text(json.dumps(table))
   folder = ingest.ingest(
     f"{photos}/table.json", "other", data_dir=tmp_path, workers=1
   )
-  assert reasons(folder) == {"0.jpg": parts.NO_UTF8}
+  assert reasons(folder) == {"0.jpg": records.NO_UTF8}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
-from nuclr_jax.objectives.swav import assign
+from nuclr_jax.objectives.contrib.swav import assign
 
 B, DIM, CLASSES = 6, 4, 5
 LABEL = np.array([0, 3, 1, 0, 4, 3])

@@ -1,183 +1,98 @@
-"""Studies of labelled runs: lines of a file, tables, figures, examples."""
+"""Studies of labelled runs: plans, scores, tables, figures, examples."""
 
-import json
 import math
-import os
-import pathlib
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
+import jax
+import jax.numpy as jnp
 from matplotlib.figure import Figure
 import numpy as np
 import pytest
 
-from experiments import labelled_reports, labelled_runs
+from experiments import labelled
+from experiments.difference_alignment import __main__ as alignment
+from experiments.difference_alignment import clusters
 from experiments.difference_alignment import figures as alignment_figures
-from experiments.difference_alignment import report as alignment_report
-from experiments.difference_alignment import study as alignment_study
-from experiments.difference_alignment import toy
+from experiments.difference_alignment import tables as alignment_tables
+from experiments.harness import Place, Results, Run, command
+from experiments.latent_classes import __main__ as classes
 from experiments.latent_classes import (
   counter_examples,
   figures,
-  report,
-  study,
+  tables,
   theorem,
+  triplets,
 )
-from nuclr_jax import experiment, host, latent_classes
+from nuclr_jax import latent_classes
 
-ROOT = pathlib.Path(__file__).parents[1]
-STUDIES = {"latent_classes": study, "difference_alignment": alignment_study}
+STUDIES = {"latent_classes": classes, "difference_alignment": alignment}
 
 
-def short(seed=0, **changes):
-  """A run of a second and a compilation."""
-  common = {
-    "data.size": 8,
-    "data.scores": ("recall",),
-    "data.validation_scores": ("recall",),
-    "model.encoder.stages": ((8, 1, 4),),
+def trainings(name, *arguments):
+  """The plan of trainings of a study."""
+  study = STUDIES[name].STUDY
+  options = command.parse_arguments(study, arguments)
+  return list(filter(labelled.is_training, study.plan(options, {})))
+
+
+def test_a_run(tmp_path):
+  """Of a second and a compilation."""
+  values = {
+    "config": "ntxent",
+    "image_size": 8,
+    "scores": ("recall",),
+    "validation_scores": ("recall",),
+    "encoder_stages": ((8, 1, 4),),
     "num_epochs": 0.2,
     "eval_every_epochs": 0.0,
-    "optimizer.learning_rate.warmup_epochs": 0.0,
+    "warmup_epochs": 0.0,
   }
-  return labelled_runs.Run(
-    "digits/part", "one", seed, "ntxent", tuple((common | changes).items())
-  )
-
-
-class TestLines:
-  def test_what_is_there_is_not_run_again(self, tmp_path, monkeypatch):
-    path = tmp_path / "folder" / "lines.jsonl"
-    done = []
-    monkeypatch.setattr(labelled_runs.host, "worker_pool", _InThisProcess)
-    monkeypatch.setattr(
-      labelled_runs,
-      "execute",
-      lambda run, data_dir: done.append(run) or _line(run),
-    )
-    complete = lambda *runs: labelled_runs.complete(runs, path, workers=1)
-    first = complete(short(1), short(0))
-    assert [x["seed"] for x in first] == [1, 0] and len(done) == 2
-    assert complete(short(0), short(2))[0] == first[1]
-    assert [run.seed for run in done] == [1, 0, 2]
-    # Another config is another run; the old line stays.
-    complete(short(0, batch_size=32))
-    assert done[-1] == short(0, batch_size=32)
-    assert len(path.read_text().splitlines()) == 4
-    complete(short(0), short(1), short(2), short(0, batch_size=32))
-    assert len(done) == 4
-
-  def test_a_line_that_was_cut_off_is_run_again(self, tmp_path, monkeypatch):
-    monkeypatch.setattr(labelled_runs.host, "worker_pool", _InThisProcess)
-    monkeypatch.setattr(
-      labelled_runs, "execute", lambda run, data_dir: _line(run)
-    )
-    path = tmp_path / "lines.jsonl"
-    runs = [short(seed) for seed in range(3)]
-    lines = labelled_runs.complete(runs[:2], path, workers=1)
-    path.write_text(path.read_text()[:-30])
-    assert labelled_runs.complete(runs, path, workers=1)[:2] == lines
-    found = [json.loads(x)["seed"] for x in path.read_text().splitlines()]
-    assert sorted(found) == [0, 1, 2]
-
-  def test_a_failed_run_is_named(self, tmp_path, monkeypatch):
-    def execute(run, data_dir):
-      if run.seed:
-        raise ValueError("no fonts")
-      return _line(run)
-
-    monkeypatch.setattr(labelled_runs.host, "worker_pool", _InThisProcess)
-    monkeypatch.setattr(labelled_runs, "execute", execute)
-    path = tmp_path / "lines.jsonl"
-    with pytest.raises(RuntimeError, match=r"'one', 1\) failed: .*no fonts"):
-      labelled_runs.complete([short(0), short(1)], path, workers=1)
-    assert len(path.read_text().splitlines()) == 1
-
-  def test_a_run(self):
-    line = labelled_runs.execute(short())
-    assert 0 < labelled_reports.score(line, "recall@1") <= 1
-    assert np.isnan(labelled_reports.score(line, "mu/top_1"))
-    (steps, losses) = labelled_reports.course(line, "train/loss", plain=True)
-    assert len(steps) == 1 and losses[0] > 0
-    assert line["config"] == labelled_runs.fingerprint(short())
-
-
-class _InThisProcess:
-  """A pool that runs things when they are submitted."""
-
-  def __init__(self, workers, compiled):
-    del workers, compiled
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    return None
-
-  def submit(self, function, *arguments):
-    future = labelled_runs.futures.Future()
-    try:
-      future.set_result(function(*arguments))
-    except ValueError as error:
-      future.set_exception(error)
-    return future
-
-  def shutdown(self, **_):
-    return None
-
-
-def _line(run, **metrics):
-  return {
-    "part": run.part,
-    "setting": run.setting,
-    "seed": run.seed,
-    "config": labelled_runs.fingerprint(run),
-    "metrics": metrics,
-    "curve": [],
-    "seconds": 1.0,
-    "jax": "0",
-  }
-
-
-def test_summaries():
-  found = labelled_reports.summarise([1.0, 2.0, 6.0])
-  assert found.mean == 3.0
-  assert found.error == pytest.approx(np.std([1, 2, 6], ddof=1) / 3**0.5)
-  assert str(labelled_reports.summarise([4.0])) == "4.0"
+  run = Run("digits/part", "one", 0, tuple(values.items()))
+  row = labelled.measure(run, Place(tmp_path, tmp_path)) | {"part": run.part}
+  assert 0 < labelled.score(row, "recall@1") <= 1
+  assert np.isnan(labelled.score(row, "mu/top_1"))
+  (steps, losses) = labelled.course(row, "train/loss", plain=True)
+  assert len(steps) == 1 and losses[0] > 0
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_run_has_a_config(name):
-  for data in STUDIES[name].SIZES:
-    for smoke in (False, True):
-      runs = STUDIES[name].make(data, seeds=3, smoke=smoke)
+  for data in STUDIES[name].plan.SIZES:
+    for smoke in ([], ["--smoke"]):
+      runs = trainings(name, "--data", data, *smoke)
       assert len({run.key for run in runs}) == len(runs) > 8
       for run in runs:
         if run.seed == 0:
-          config = labelled_runs.make_config(run)
+          config = labelled.make_config(run)
           assert config.batch_size % config.data.block_size == 0
           assert config.data.train.split(":")[0] == data
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_short_runs_can_be_built(name):
-  for run in STUDIES[name].make("digits", seeds=2, smoke=True):
+def test_short_runs_can_be_built(name, tmp_path):
+  place = Place(tmp_path, tmp_path)
+  for run in trainings(name, "--smoke", "--data", "digits"):
     if run.seed == 0:
-      config = labelled_runs.make_config(run)
-      data = labelled_runs.load_data(repr(config.data.to_dict()), None)
-      assert experiment.build(config, data=data).num_steps > 0
+      config = labelled.make_config(run)
+      assert labelled.training.prepare(config, place).num_steps > 0
+
+
+def test_prepared_data_sets_tell_runs_apart():
+  runs = [
+    trainings("latent_classes", *more, "--data", "cifar10")[0]
+    for more in ([], ["--data_dir=a"], ["--data_dir=b"])
+  ]
+  assert len(set(runs)) == 3
+  configs = [labelled.make_config(run).to_dict() for run in runs]
+  assert configs[0] == configs[1] == configs[2]
 
 
 def _invented(runs):
-  """Lines of runs that were not run, with all scores there are."""
-  rng, lines = np.random.default_rng(0), []
+  """Rows of runs that were not run, with all scores there are."""
+  rng, results = np.random.default_rng(0), {}
   for run in runs:
     data = run.part.split("/")[0]
     names = [
-      *(f"{a}/{b}" for a in report.KINDS for b in report.SCORES),
+      *(f"{a}/{b}" for a in tables.KINDS for b in tables.SCORES),
       *("recall@1", "variation_chain", "variation_star"),
     ]
     metrics = {f"test/classes_{data}/{x}": rng.uniform() for x in names}
@@ -191,64 +106,43 @@ def _invented(runs):
       | {f"validation/classes_{data}/{x}": rng.uniform(1, 2) for x in losses}
       for step in (1, 2, 3)
     ]
-    lines.append(_line(run, **metrics) | {"curve": curve})
-  return lines
-
-
-def _readme_marks(name):
-  text = (ROOT / "experiments" / name / "README.md").read_text()
-  return {x.split("-->")[0].strip() for x in text.split("<!--")[1:]} - {"end"}
-
-
-def test_tables_and_figures_of_latent_classes():
-  lines = _invented(
-    run for x in study.AT_HAND for run in study.make(x, seeds=2)
-  )
-  measured = {
-    "counter-examples": counter_examples.measure(),
-    "theorem 1": theorem.measure(seeds=2, num_steps=3),
-    **{"trained seconds": 60, "jax": "0", "cores": 2},
-  }
-  tables = report.tables(lines, measured)
-  assert set(tables) == _readme_marks("latent_classes")
-  assert "±" in tables["table 1"] and "b = 10" in tables["table 2"]
-  for draw in (figures.draw_amounts, figures.draw_lemmas, figures.draw_norms):
-    draw(figure := Figure(), lines, measured)
-    assert len(figure.axes) >= 2
-  figures.draw_exact(Figure(), lines, measured)
+    results[run.key] = {
+      **dict(zip(("part", "setting", "seed"), run.key, strict=True)),
+      "metrics": metrics,
+      "curve": curve,
+      "seconds": 1.0,
+    }
+  return Results(results)
 
 
 def test_data_sets_with_other_numbers_of_negatives():
-  lines = _invented(
-    run for x in ("digits", "mnist") for run in study.make(x, seeds=2)
-  )
-  lines = [x for x in lines if x["part"] != "mnist/table 2b"]
-  for table in (report.table_2(lines), report.figure_2(lines)):
-    assert len({row.count("|") for row in table.splitlines()}) == 1
-  header, _, *rows = report.figure_2(lines).splitlines()
+  runs = trainings("latent_classes", "--data", "digits", "mnist", "--seeds=2")
+  found = labelled.trained(_invented(runs))
+  found = [x for x in found if x["part"] != "mnist/table 2b"]
+  for table in (tables.table_2(found), tables.figure_2(found)):
+    assert len({line.count("|") for line in table.splitlines()}) == 1
+  header, _, *lines = tables.figure_2(found).splitlines()
   assert header.endswith("| k = 1 | k = 4 | k = 16 | k = 64 | k = 256 |")
-  assert rows[0].startswith("| digits") and rows[0].endswith("| – |")
-  assert rows[-1].startswith("| mnist") and "–" not in rows[-1]
+  assert lines[0].startswith("| digits") and lines[0].endswith("| – |")
+  assert lines[-1].startswith("| mnist") and "–" not in lines[-1]
+  for draw in (figures.draw_amounts, figures.draw_lemmas, figures.draw_norms):
+    assert len(draw(Figure(), found).axes) >= 2
 
 
-def test_tables_and_figures_of_difference_alignment():
-  lines = _invented(
-    run
-    for x in alignment_study.AT_HAND
-    for run in alignment_study.make(x, seeds=2)
+def test_tables_and_figures_of_difference_alignment_on_other_data():
+  runs = trainings(
+    "difference_alignment", "--data", "mnist", "cars196", "--seeds=2"
   )
+  found = _invented(runs)
+  text = alignment_tables.tables(None, found)
+  assert text["batches"].count("mnist") == 32
+  assert text["unseen"].count("cars196") == 16
+  assert not text["clusters"] and not text["overhead"]
+  alignment_figures.draw_batches(Figure(), labelled.trained(found))
+  alignment_figures.draw_curves(Figure(), labelled.trained(found))
   step = {"host_ms": 2.0, "with_ms": 3.0, "ratio": 1.5}
-  measured = {
-    "toy": toy.measure(seeds=2),
-    "overhead": {"device": "CPU", "hosts": {"ntxent": {"64": step}}},
-    **{"trained seconds": 60, "jax": "0", "cores": 2},
-  }
-  tables = alignment_report.tables(lines, measured)
-  assert set(tables) == _readme_marks("difference_alignment")
-  assert "| ntxent | 64 | 2.0 | 3.0 | 1.50 |" in tables["overhead"]
-  alignment_figures.draw_clusters(Figure(), lines, measured)
-  alignment_figures.draw_batches(Figure(), lines, measured)
-  alignment_figures.draw_curves(Figure(), lines, measured)
+  table = alignment_tables.overhead([{"hosts": {"ntxent": {"64": step}}}])
+  assert "| ntxent | 64 | 2.0 | 3.0 | 1.50 |" in table
 
 
 class TestCounterExamples:
@@ -291,96 +185,106 @@ class TestCounterExamples:
     assert int(many.label.max()) == 15
 
 
-class TestToy:
+class TestClusters:
   def test_neighbours_by_brute_force(self):
     rng = np.random.default_rng(0)
-    x, label = toy.draw(rng, toy.wider(toy.CASES["a"], 3.0, toy.KINDS[0]), 20)
-    test, _ = toy.draw(rng, toy.CASES["b"], 10)
-    found = toy.nearest_neighbours(x, label, test, 5)
+    case = clusters.wider(clusters.CASES["a"], 3.0, clusters.KINDS[0])
+    x, label = clusters.draw(rng, case, 20)
+    test, _ = clusters.draw(rng, clusters.CASES["b"], 10)
+    found = clusters.nearest_neighbours(x, label, test, 5)
     for point, guess in zip(test, found, strict=True):
       near = label[np.argsort(np.linalg.norm(x - point, axis=1))[:5]]
       counts = np.bincount(near, minlength=3)
       assert counts[guess] == counts.max()
-    own = toy.nearest_neighbours(x, label, x, 1, own=True)
+    others = clusters.nearest_neighbours(x, label, x, 1, leave_out=True)
     distance = np.linalg.norm(x[:, None] - x[None], axis=2)
     np.fill_diagonal(distance, np.inf)
-    np.testing.assert_array_equal(own, label[distance.argmin(axis=1)])
+    np.testing.assert_array_equal(others, label[distance.argmin(axis=1)])
 
-  @pytest.mark.parametrize("name", toy.CASES)
+  @pytest.mark.parametrize("name", clusters.CASES)
   def test_comparable_cases(self, name):
-    for kind, size in zip(toy.KINDS[1:], (np.min, np.mean), strict=True):
-      case = toy.wider(toy.CASES[name], 2.0, kind)
-      assert size(toy.pdist(case.mean)) == pytest.approx(12)
+    for kind, size in zip(clusters.KINDS[1:], (np.min, np.mean), strict=True):
+      case = clusters.wider(clusters.CASES[name], 2.0, kind)
+      assert size(clusters.pdist(case.mean)) == pytest.approx(12)
       np.testing.assert_allclose(case.covariance, [16 * np.eye(2)] * 3)
 
-  @pytest.mark.parametrize("name", toy.CASES)
+  @pytest.mark.parametrize("name", clusters.CASES)
   def test_published_accuracies_are_not_those_of_the_distributions(self, name):
     for k in (1, 8):
-      found = toy.measure_case(toy.CASES[name], seeds=2, train=1_000, k=k)
-      assert np.mean(found["test"]) > 99.7 > toy.PUBLISHED[name][1] + 10
+      found = [
+        clusters.measure_case(clusters.CASES[name], seed=i, train=1_000, k=k)
+        for i in range(2)
+      ]
+      mean = np.mean([x["test"] for x in found])
+      assert mean > 99.7 > clusters.PUBLISHED[name][1] + 10
 
 
 def test_wide_networks_fit_triplets_faster():
-  found = theorem.measure(seeds=1, num_steps=200)["widths"]
-  losses = [found[str(width)]["last"][0] for width in theorem.WIDTHS]
+  losses = []
+  for width in theorem.WIDTHS:
+    run = Run("theorem 1", "", 0, (("width", width), ("steps", 200)))
+    losses.append(theorem.measure(run)["last"])
   assert losses == sorted(losses, reverse=True)
   x = theorem.separated(np.random.default_rng(0), 12)
   distance = np.linalg.norm(x[:, None] - x[None], axis=2)
   assert distance[np.triu_indices(12, 1)].min() > theorem.SEPARATION
 
 
-def test_workers_end_with_a_parent_that_is_killed(tmp_path):
-  script = tmp_path / "parent.py"
-  script.write_text(
-    textwrap.dedent(
-      """
-      import os, time
-      from nuclr_jax import host
+class TestTriplets:
+  """Merad et al., Theorem 1: a wide ReLU network, separated unit vectors."""
 
-      def work(path):
-        open(path, "w").write(str(os.getpid()))
-        time.sleep(60)
+  @staticmethod
+  def problem(width, count=20, dim=10):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, count, dim))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    shapes = ((dim, width), (width, width), (width, dim))
+    gain = (2 / dim, 2 / width, 1 / width)
+    params = [
+      jnp.asarray(g**0.5 * rng.normal(size=s))
+      for s, g in zip(shapes, gain, strict=True)
+    ]
+    return params, triplets.Triplets(*map(jnp.asarray, x))
 
-      if __name__ == "__main__":
-        with host.worker_pool(1) as pool:
-          pool.submit(work, "worker").result()
-      """
+  @staticmethod
+  def encode(params, x):
+    for w in params[:-1]:
+      x = jax.nn.relu(x @ w)
+    return x @ params[-1]
+
+  def test_the_loss_vanishes(self):
+    params, inputs = self.problem(256)
+    found = triplets.descend(
+      self.encode, params, inputs, learning_rate=0.02, num_steps=600
     )
-  )
-  command = [sys.executable, str(script)]
-  parent = subprocess.Popen(command, cwd=tmp_path)
-  worker = tmp_path / "worker"
-  try:
-    _wait(lambda: worker.exists() and worker.read_text(), 60)
-    pid = int(worker.read_text())
-  finally:
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-  _wait(lambda: not _runs(pid), 20)
+    assert found.loss[-1] < 0.05 < found.loss[0] / 100
+    assert np.all(np.diff(found.loss) < 0)
+    assert found.min_norm.min() > 0.1 and found.max_norm.max() < 10
 
+  def test_a_step_against_numpy(self, x64):
+    w = np.random.default_rng(1).normal(size=(3, 2))
+    x, p, n = np.random.default_rng(2).normal(size=(3, 5, 3))
+    found = triplets.descend(
+      lambda w, x: x @ w,
+      jnp.asarray(w),
+      triplets.Triplets(*map(jnp.asarray, (x, p, n))),
+      learning_rate=0.1,
+      num_steps=1,
+    )
+    v = np.sum((x @ w) * ((n - p) @ w), axis=1)
+    s = 1 / (1 + np.exp(-v))
+    gradient = sum(
+      s[i] * (np.outer(x[i], (n - p)[i]) + np.outer((n - p)[i], x[i])) @ w
+      for i in range(5)
+    )
+    np.testing.assert_allclose(found.loss, [np.sum(np.log1p(np.exp(v)))])
+    np.testing.assert_allclose(found.params, w - 0.1 * gradient, rtol=1e-10)
+    np.testing.assert_allclose(
+      found.gradient_norm, [np.linalg.norm(gradient)], rtol=1e-10
+    )
 
-def test_a_pool_leaves_the_environment_as_it_was(monkeypatch):
-  monkeypatch.setenv("NPROC", "7")
-  monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-  before = dict(os.environ)
-  with host.worker_pool(1, compiled="folder") as pool:
-    found = pool.submit(os.getenv, "NPROC").result()
-    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "folder"
-    assert found == str(host.num_cores())
-  assert dict(os.environ) == before
-
-
-def _wait(condition, seconds):
-  end = time.monotonic() + seconds
-  while not condition():
-    assert time.monotonic() < end, "nothing happened"
-    time.sleep(0.1)
-
-
-def _runs(pid):
-  try:
-    os.kill(pid, 0)
-  except ProcessLookupError:
-    return False
-  state = pathlib.Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
-  return state != "Z"
+  def test_errors(self):
+    with pytest.raises(ValueError, match="learning_rate must be greater"):
+      triplets.descend(
+        self.encode, *self.problem(4), learning_rate=0.0, num_steps=1
+      )

@@ -1,4 +1,4 @@
-"""Labelled pictures, two views of each, and one encoder of both."""
+"""Labelled images, two views of each, and one encoder of both."""
 
 import cv2
 import jax
@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from configs import labelled as pictures
-from nuclr_jax import (
-  Batch,
-  Pairs,
-  datasets,
-  embed,
-  experiment,
-  models,
-  records,
-  settings,
-  train,
-)
-from nuclr_jax.data import labelled, transforms
-from nuclr_jax.evaluate import driver
-from nuclr_jax.types import Sides, Sizes
+from configs import labelled as recipe
+from nuclr_jax import Batch, Pairs, models
+from nuclr_jax.config import complete
+from nuclr_jax.data import labelled
+from nuclr_jax.data.augment import augment
+from nuclr_jax.data.source import random_numbers
+from nuclr_jax.evaluate.evaluators import Embed, run_evaluators
+from nuclr_jax.export import embedder_of_run
+from nuclr_jax.train import build as experiment
+from nuclr_jax.train import loop, records
 
 SHORT = {
   "num_epochs": 1.0,
@@ -34,7 +29,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def splits():
-  return labelled.digits(8)
+  return labelled.digit_splits(8)
 
 
 def test_splits_share_no_digit(splits):
@@ -42,7 +37,7 @@ def test_splits_share_no_digit(splits):
   assert len(rows) == 1_797
   found = {name: {x.tobytes() for x in s.image} for name, s in splits.items()}
   assert not found["train"] & found["test"]
-  again = labelled.digits(8)["test"]
+  again = labelled.digit_splits(8)["test"]
   np.testing.assert_array_equal(again.image, splits["test"].image)
   assert splits["train"].image.shape == (1197, 8, 8, 1)
   assert splits["train"].image.max() == 255
@@ -51,21 +46,21 @@ def test_splits_share_no_digit(splits):
 @pytest.mark.parametrize("positive", ["view", "class"])
 def test_views(positive, splits):
   data = splits["train"]
-  move = transforms.augment(shift=1.0, scale=0.1)
-  source = labelled.views(data, move, positive=positive)
+  move = augment(shift=1.0, scale=0.1)
+  source = labelled.two_views(data, move, positive=positive)
   ids = np.arange(0, 1197, 3)
-  random = transforms.random_numbers(0, 5, ids)
+  random = random_numbers(0, 5, ids)
   batch = source.fetch(ids, random)
   np.testing.assert_array_equal(batch.label, data.label[ids])
   np.testing.assert_array_equal(batch.image, source.fetch(ids, random).image)
   assert (batch.image != batch.text).any(axis=(1, 2, 3)).all()
-  # Without random numbers: the pictures themselves.
+  # Without random numbers: the images themselves.
   plain = source.fetch(ids)
   np.testing.assert_array_equal(plain.image, data.image[ids])
   np.testing.assert_array_equal(plain.text, data.image[ids])
-  # What the second view is of: unmoved, it is one of the training pictures.
-  still = labelled.views(
-    data, transforms.augment(shift=0.0, scale=0.0), positive=positive
+  # What the second view is of: unmoved, it is one of the training images.
+  still = labelled.two_views(
+    data, augment(shift=0.0, scale=0.0), positive=positive
   ).fetch(ids, random)
   where = {x.tobytes(): i for i, x in enumerate(data.image)}
   other = np.array([where[x.tobytes()] for x in still.text])
@@ -74,16 +69,6 @@ def test_views(positive, splits):
     np.testing.assert_array_equal(other, ids)
   else:
     assert np.mean(other == ids) < 0.05
-
-
-def test_flip():
-  mirror = transforms.augment(shift=0.0, scale=0.0, flip=True)
-  image = np.arange(2 * 4 * 4, dtype=np.uint8).reshape(2, 4, 4, 1)
-  random = np.zeros((2, 32))
-  random[1, 4] = 0.9
-  found = mirror(image, random)
-  np.testing.assert_array_equal(found[0], image[0, :, ::-1])
-  np.testing.assert_array_equal(found[1], image[1])
 
 
 class TestModel:
@@ -162,7 +147,7 @@ class TestModel:
 
 @pytest.mark.parametrize("name", ["ntxent", "proxy_anchor"])
 def test_a_run_learns(name, tmp_path):
-  config = pictures.get_config(name)
+  config = recipe.get_config(name)
   config.update_from_flattened_dict(
     SHORT
     | {
@@ -173,37 +158,37 @@ def test_a_run_learns(name, tmp_path):
       "num_epochs": 4.0,
     }
   )
-  result = train.fit(config, tmp_path)
+  result = loop.fit(config, tmp_path)
   assert result.metrics["test/classes_digits/mu/top_1"] > 0.6
   found = result.metrics["test/classes_digits/mean_classifier"]
   assert found <= result.metrics["test/classes_digits/bound"]
-  with pytest.raises(ValueError, match=r"\(8, 8, 1\), not photos"):
-    with embed.of_run(tmp_path):
+  with pytest.raises(ValueError, match=r"\(8, 8, 1\), not RGB"):
+    with embedder_of_run(tmp_path):
       pass
 
 
 def test_every_name_of_the_config_builds():
-  for name in pictures.ALGORITHMS:
-    experiment.build(settings.complete(pictures.get_config(name)))
+  for name in recipe.ALGORITHMS:
+    experiment.build(complete(recipe.get_config(name)))
   for text in ("simclr", "clip,npair", "digits,glyphs", "clip,coco"):
     with pytest.raises(ValueError, match="argument must be one of"):
-      pictures.get_config(text)
+      recipe.get_config(text)
 
 
 @pytest.fixture(scope="module")
 def glyphs(data_dir):
-  return labelled.glyphs(16, data_dir=data_dir)
+  return labelled.glyph_splits(16, data_dir=data_dir)
 
 
-def test_glyphs_are_classes_of_sixteen_pictures(glyphs):
+def test_glyphs_are_classes_of_sixteen_images(glyphs):
   assert {name: len(x.label) for name, x in glyphs.items()} == {
     "train": 7270,
     "validation": 1454,
     "test": 2908,
   }
-  for name, count in labelled.GLYPHS.items():
+  for name, count in labelled.NUM_FONTS.items():
     assert (np.bincount(glyphs[name].label) == count).all()
-  # Pictures of a class are more alike than others, whatever split they are in.
+  # Images of a class are more alike than others, whatever split they are in.
   rows = np.arange(0, 2908, 4)
   test = glyphs["test"].image[rows].reshape(727, -1) / 255.0
   train = glyphs["train"].image.reshape(727, 10, -1) / 255.0
@@ -215,7 +200,7 @@ def test_glyphs_are_classes_of_sixteen_pictures(glyphs):
 
 class TestParts:
   def test_classes(self, splits):
-    found = labelled.part(splits, classes=4)
+    found = labelled.keep_part(splits, classes=4)
     kept = sorted(np.random.default_rng(0).permutation(10)[:4])
     for name, x in found.items():
       assert np.unique(x.label).tolist() == [0, 1, 2, 3]
@@ -224,38 +209,38 @@ class TestParts:
       np.testing.assert_array_equal(x.image, old.image[rows])
       assert [kept[c] for c in x.label] == old.label[rows].tolist()
 
-  def test_pictures_of_a_class(self, splits):
-    found = labelled.part(splits, per_class=7)
+  def test_images_of_a_class(self, splits):
+    found = labelled.keep_part(splits, per_class=7)
     assert (np.bincount(found["train"].label) == 7).all()
     rows = {x.tobytes(): y for x, y in zip(*splits["train"][:2], strict=True)}
     assert len({x.tobytes() for x in found["train"].image}) == 70
     for image, label in zip(*found["train"][:2], strict=True):
       assert rows[image.tobytes()] == label
     assert found["test"] is splits["test"]
-    everything = labelled.part(splits, per_class=10_000)["train"]
+    everything = labelled.keep_part(splits, per_class=10_000)["train"]
     assert len(everything.label) == 1197
 
   def test_wrong_numbers(self, splits):
     with pytest.raises(ValueError, match=r"classes must be in .*, got 11"):
-      labelled.part(splits, classes=11)
+      labelled.keep_part(splits, classes=11)
     with pytest.raises(ValueError, match="per_class must be at least 1"):
-      labelled.part(splits, per_class=0)
+      labelled.keep_part(splits, per_class=0)
 
   def test_names_differ(self, splits):
     """Runs on parts of the data are told apart."""
     parts = [
       splits,
-      labelled.part(splits, classes=5),
-      labelled.part(splits, per_class=5),
-      labelled.unseen(splits),
+      labelled.keep_part(splits, classes=5),
+      labelled.keep_part(splits, per_class=5),
+      labelled.halve_classes(splits),
     ]
     assert len({x["train"].name for x in parts}) == 4
 
 
 class TestBlocks:
   def source(self, splits, size):
-    still = transforms.augment(shift=0.0, scale=0.0)
-    return labelled.views(
+    still = augment(shift=0.0, scale=0.0)
+    return labelled.two_views(
       splits["train"], still, positive="class", block_size=size
     )
 
@@ -263,30 +248,30 @@ class TestBlocks:
   def test_blocks_are_of_one_class(self, size, splits):
     data = splits["train"]
     ids = np.random.default_rng(0).permutation(1197)[:100]
-    random = transforms.random_numbers(0, 3, ids)
+    random = random_numbers(0, 3, ids)
     batch = self.source(splits, size).fetch(ids, random)
     blocks = batch.label.reshape(-1, size)
     assert (blocks == blocks[:, :1]).all() and len(np.unique(blocks)) > 6
     np.testing.assert_array_equal(batch.pair_id[::size], ids[::size])
     assert (batch.pair_id != ids).mean() > 0.9 * (1 - 1 / size)
-    # Ids, labels and pictures belong together on both sides.
+    # Ids, labels and images belong together on both sides.
     np.testing.assert_array_equal(batch.image, data.image[batch.pair_id])
     np.testing.assert_array_equal(batch.label, data.label[batch.pair_id])
     where = {x.tobytes(): y for x, y in zip(*data[:2], strict=True)}
     assert [where[x.tobytes()] for x in batch.text] == batch.label.tolist()
 
   def test_errors(self, splits):
-    random = transforms.random_numbers(0, 0, np.arange(7))
+    random = random_numbers(0, 0, np.arange(7))
     with pytest.raises(ValueError, match="row of blocks of 5 pairs, got 7"):
       self.source(splits, 5).fetch(np.arange(7), random)
     with pytest.raises(ValueError, match="1 unless positive is 'class'"):
-      still = transforms.augment(shift=0.0, scale=0.0)
-      labelled.views(splits["train"], still, block_size=2)
+      still = augment(shift=0.0, scale=0.0)
+      labelled.two_views(splits["train"], still, block_size=2)
 
 
 def test_unseen_classes_and_alignment(data_dir, tmp_path):
   """Metric learning from a config: half of the classes, a term, R@k."""
-  config = pictures.get_config("proxy_anchor,glyphs")
+  config = recipe.get_config("proxy_anchor,glyphs")
   config.update_from_flattened_dict(
     SHORT
     | {
@@ -300,7 +285,7 @@ def test_unseen_classes_and_alignment(data_dir, tmp_path):
       "num_epochs": 2.0,
     }
   )
-  result = train.fit(config, tmp_path, data_dir=data_dir)
+  result = loop.fit(config, tmp_path, data_dir=data_dir)
   scores = {k.split("/", 2)[2] for k in result.metrics if k.startswith("test")}
   recalls = {f"recall@{k}" for k in (1, 2, 4, 8)}
   assert scores == recalls | {"variation_chain", "variation_star"}
@@ -330,7 +315,7 @@ def test_unseen_classes_and_alignment(data_dir, tmp_path):
   ],
 )
 def test_wrong_terms(change, message):
-  config = settings.complete(pictures.get_config()) | change
+  config = complete(recipe.get_config()) | change
   with pytest.raises(ValueError, match=message):
     experiment.build(config)
 
@@ -338,7 +323,7 @@ def test_wrong_terms(change, message):
 def test_a_term_of_weight_0_is_left_out():
   metrics = []
   for weight in (0.0, 0.5):
-    config = settings.complete(pictures.get_config())
+    config = complete(recipe.get_config())
     config["terms"]["difference_alignment"]["weight"] = weight
     objective = experiment.build(config).objective
     x, ids = jnp.eye(4), jnp.arange(4)
@@ -355,7 +340,7 @@ class TestWrongData:
   """What would give wrong numbers is an error before anything is trained."""
 
   def build(self, data_dir=None, **changes):
-    config = settings.complete(pictures.get_config("ntxent"))
+    config = complete(recipe.get_config("ntxent"))
     config["data"] |= changes
     config["batch_size"] = 8
     return experiment.build(config, data_dir=data_dir)
@@ -367,8 +352,8 @@ class TestWrongData:
       ({"num_negatives": (0,)}, r"at least 1 and at most 5000, got \[0\]"),
       ({"num_negatives": (6000,)}, r"at most 5000, got \[6000\]"),
       ({"test": "cifar10:test"}, "digits brings validation and test"),
-      ({"train": "mine:train", "test": "mine:train"}, "are the same pictures"),
-      ({"train": "mine:test"}, "are the same pictures"),
+      ({"train": "mine:train", "test": "mine:train"}, "are the same images"),
+      ({"train": "mine:test"}, "are the same images"),
     ],
   )
   def test_numbers_and_places(self, changes, message):
@@ -403,7 +388,7 @@ class TestWrongData:
     with pytest.raises(ValueError, match=r"in one only: \[1\]; leave"):
       self.build(train="mine:train", data_dir=tmp_path)
 
-  def test_too_few_classes_or_pictures(self, tmp_path):
+  def test_too_few_classes_or_images(self, tmp_path):
     given = self.folder(tmp_path / "one", train="a", test="a")
     with pytest.raises(ValueError, match=r"has 1 class.*at least 2 are"):
       self.build(**given)
@@ -413,17 +398,17 @@ class TestWrongData:
     for name in "ab":
       for i in (1, 2):
         (tmp_path / "two" / "mine" / "test" / name / f"{i}.png").unlink()
-    with pytest.raises(ValueError, match="no class has two pictures"):
+    with pytest.raises(ValueError, match="no class has two images"):
       self.build(**given)
 
   @pytest.mark.parametrize("name", ["curl", "quick_thought"])
   def test_blocks_of_the_objective_are_those_of_the_data(self, name):
-    config = settings.complete(pictures.get_config(name))
+    config = complete(recipe.get_config(name))
     config["objective"]["block_size"] = 8
     with pytest.raises(ValueError, match="block_size is 8 and config.data"):
       experiment.build(config)
 
-  def test_no_picture_is_in_both_halves_or_twice(self, tmp_path):
+  def test_no_image_is_in_both_halves_or_twice(self, tmp_path):
     write_tfds(tmp_path, "mine", 16, 3)
     data = self.build(
       train="mine:train", unseen=True, size=16, data_dir=tmp_path
@@ -438,76 +423,18 @@ class TestWrongData:
 def test_scores_are_not_overwritten():
   one = lambda embed: {"a": 1.0}
   with pytest.raises(ValueError, match=r"two evaluators of test give \['a'\]"):
-    driver.run([one, one], driver.Embed(one, one), "test")
+    run_evaluators([one, one], Embed(one, one), "test")
 
 
 def test_unknown_scores():
-  config = settings.complete(pictures.get_config())
+  config = complete(recipe.get_config())
   config["data"] |= {"scores": ("recall@1",)}
   with pytest.raises(ValueError, match="scores must be among .*'recall@1'"):
     experiment.build(config)
 
 
-class TestWithClasses:
-  """Scores of labelled pictures for any run that takes pictures."""
-
-  def data(self, channels=1, size=8):
-    return datasets.without_pairs(
-      Sizes(4, 4, 4),
-      "mine",
-      datasets.Inputs((size, size, channels), labelled.NoText()),
-    )._replace(evaluators={"validation": ["one"], "test": ["two"]})
-
-  @pytest.mark.parametrize("channels", [1, 3])
-  def test_digits(self, channels, splits):
-    data = datasets.with_classes(self.data(channels), "digits")
-    assert data.evaluators["validation"] == ["one"]
-    assert data.evaluators["test"][0] == "two"
-
-    def pixels(pictures):
-      return pictures[..., 0].reshape(len(pictures), -1) / 255.0
-
-    def image(pictures):
-      assert pictures.shape[1:] == (8, 8, channels)
-      return pixels(pictures)
-
-    embed = driver.Embed(None, None, outputs=Sides(image, None))
-    found = driver.run(data.evaluators["test"][1:], embed, "test")
-    x, y = splits["train"], splits["test"]
-    means = [pixels(x.image)[x.label == c].mean(axis=0) for c in range(10)]
-    guess = np.argmax(pixels(y.image) @ np.transpose(means), axis=1)
-    right = [np.mean(guess[y.label == c] == c) for c in range(10)]
-    expected = pytest.approx(np.mean(right))
-    prefix = "test/transfer/classes_digits"
-    assert found[f"{prefix}/mu/top_1"] == expected
-    names = ("trained/avg_2", "recall@1", "unsupervised_1", "bound")
-    assert {f"{prefix}/{x}" for x in names} <= set(found)
-
-  def test_coloured_pictures_of_a_grey_run(self, tmp_path):
-    write_tfds(tmp_path, "cifar10", 8, 3)
-    data = datasets.with_classes(
-      self.data(), "cifar10:train", data_dir=tmp_path
-    )
-    seen = []
-    image = lambda x: seen.append(x) or x.reshape(len(x), -1) / 255.0
-    embed = driver.Embed(None, None, outputs=Sides(image, None))
-    data.evaluators["test"][1](embed)
-    assert {x.shape[1:] for x in seen} == {(8, 8, 1)}
-    assert seen[0].dtype == np.uint8 and 60 < seen[0].mean() < 120
-
-  def test_runs_that_cannot(self, tmp_path):
-    write_tfds(tmp_path, "cifar10", 8, 3)
-    with pytest.raises(ValueError, match="have 3 channels, the run takes 2"):
-      datasets.with_classes(
-        self.data(channels=2), "cifar10:train", data_dir=tmp_path
-      )
-    with pytest.raises(ValueError, match=r"of shape \(32,\), not pictures"):
-      sentences = self.data()._replace(image_shape=(32,))
-      datasets.with_classes(sentences, "digits")
-
-
 def write_tfds(data_dir, name, size, channels):
-  """A TFDS data set as published, with few pictures that can be learned."""
+  """A TFDS data set as published, with few images that can be learned."""
   rng, splits = np.random.default_rng(0), {}
   for split, count in (("train", 40), ("test", 12)):
     rows = []
@@ -538,7 +465,7 @@ def test_prepared_data_with_the_encoders_of_the_papers(
 ):
   name = argument.split(",")[1]
   write_tfds(tmp_path / "data", name, size, channels)
-  config = pictures.get_config(argument)
+  config = recipe.get_config(argument)
   wanted = {"mnist": "convnet", "cifar10": "vgg16"}.get(name, "resnet50")
   assert config.model.encoder.name == wanted
   with config.unlocked():
@@ -554,5 +481,5 @@ def test_prepared_data_with_the_encoders_of_the_papers(
     )
   if name == "caltech_birds2011":
     config.data.size = 32
-  result = train.fit(config, tmp_path / "run", data_dir=tmp_path / "data")
+  result = loop.fit(config, tmp_path / "run", data_dir=tmp_path / "data")
   assert result.metrics[f"test/classes_{name}/recall@8"] > 0.5

@@ -407,66 +407,6 @@ class TestCounterExamples:
       assert loss > zero  # so the useless encoder wins
 
 
-class TestTriplets:
-  """Merad et al., Theorem 1: a wide ReLU network, separated unit vectors."""
-
-  @staticmethod
-  def problem(width, count=20, dim=10):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, count, dim))
-    x /= np.linalg.norm(x, axis=-1, keepdims=True)
-    shapes = ((dim, width), (width, width), (width, dim))
-    gain = (2 / dim, 2 / width, 1 / width)
-    params = [
-      jnp.asarray(g**0.5 * rng.normal(size=s))
-      for s, g in zip(shapes, gain, strict=True)
-    ]
-    return params, latent_classes.Triplets(*map(jnp.asarray, x))
-
-  @staticmethod
-  def encode(params, x):
-    for w in params[:-1]:
-      x = jax.nn.relu(x @ w)
-    return x @ params[-1]
-
-  def test_the_loss_vanishes(self):
-    params, triplets = self.problem(256)
-    found = latent_classes.descend(
-      self.encode, params, triplets, learning_rate=0.02, num_steps=600
-    )
-    assert found.loss[-1] < 0.05 < found.loss[0] / 100
-    assert np.all(np.diff(found.loss) < 0)
-    assert found.min_norm.min() > 0.1 and found.max_norm.max() < 10
-
-  def test_a_step_against_numpy(self, x64):
-    w = np.random.default_rng(1).normal(size=(3, 2))
-    x, p, n = np.random.default_rng(2).normal(size=(3, 5, 3))
-    found = latent_classes.descend(
-      lambda w, x: x @ w,
-      jnp.asarray(w),
-      latent_classes.Triplets(*map(jnp.asarray, (x, p, n))),
-      learning_rate=0.1,
-      num_steps=1,
-    )
-    v = np.sum((x @ w) * ((n - p) @ w), axis=1)
-    s = 1 / (1 + np.exp(-v))
-    gradient = sum(
-      s[i] * (np.outer(x[i], (n - p)[i]) + np.outer((n - p)[i], x[i])) @ w
-      for i in range(5)
-    )
-    np.testing.assert_allclose(found.loss, [np.sum(np.log1p(np.exp(v)))])
-    np.testing.assert_allclose(found.params, w - 0.1 * gradient, rtol=1e-10)
-    np.testing.assert_allclose(
-      found.gradient_norm, [np.linalg.norm(gradient)], rtol=1e-10
-    )
-
-  def test_errors(self):
-    with pytest.raises(ValueError, match="learning_rate must be greater"):
-      latent_classes.descend(
-        self.encode, *self.problem(4), learning_rate=0.0, num_steps=1
-      )
-
-
 def test_errors():
   x, label, rho = some(0)
   for change, message in (

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from nuclr_jax.evaluate import driver, latent, retrieval
+from nuclr_jax.data.source import LabelledSet
+from nuclr_jax.evaluate import evaluators, latent, retrieval
 from nuclr_jax.types import Sides
 
 
 @pytest.fixture(scope="module")
 def digits():
-  """Training and test digits; pictures [8, 8, 1]."""
+  """Training and test digits; images [8, 8, 1]."""
   found = sklearn.datasets.load_digits()
   order = np.random.default_rng(0).permutation(len(found.target))
   images, label = found.images[order, ..., None], found.target[order]
   return tuple(
-    driver.LabelledSet(images[part], label[part], ())
+    LabelledSet(images[part], label[part])
     for part in (slice(0, 1000), slice(1000, 1700))
   )
 
@@ -25,7 +26,7 @@ def digits():
 def embed(scale=0.05):
   """The pixels as outputs."""
   image = lambda x: scale * np.asarray(x).reshape(len(x), -1)
-  return driver.Embed(None, None, outputs=Sides(image, None))
+  return evaluators.Embed(None, None, outputs=Sides(image, None))
 
 
 def test_classifiers(digits):
@@ -42,7 +43,7 @@ def test_classifiers(digits):
   assert scores["trained/top_1"] > 0.93  # scikit-learn's has 0.95 to 0.97
   assert scores["mu/top_1"] > 0.8 and 0.5 < scores["mu_5/top_1"] < 0.9
   # The mean classifier by a loop over all pairs of classes.
-  (x, label, _), (y, test_label, _) = digits
+  (x, label, *_), (y, test_label, *_) = digits
   x, y = (0.05 * part.reshape(len(part), -1) for part in (x, y))
   w = np.stack([x[label == c].mean(axis=0) for c in range(10)])
   right = []
@@ -89,14 +90,16 @@ def test_what_has_no_number_is_left_out(digits, caplog):
 
 def test_every_class_keeps_its_share():
   label = np.repeat([0, 1, 5], [600, 300, 1])
-  rows = latent._some(label, 90)
+  rows = latent._share_of_each_class(label, 90)
   assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
-  np.testing.assert_array_equal(latent._some(label, 2000), np.arange(901))
+  np.testing.assert_array_equal(
+    latent._share_of_each_class(label, 2000), np.arange(901)
+  )
 
 
 def test_recall_of_others_of_the_class(digits):
   _, data = digits
-  data = driver.LabelledSet(data.image[:150], data.label[:150].copy(), ())
+  data = LabelledSet(data.image[:150], data.label[:150].copy())
   data.label[7] = 10  # alone in its class: left out
   outputs = embed().outputs.image(data.image)
   before = outputs.copy()

@@ -4,8 +4,9 @@ import pathlib
 
 import cv2
 import numpy as np
-import shapes
 import tensorflow_datasets as tfds
+
+from experiments.cc3m import shapes
 
 
 def photo(seed, *, height=40, width=60):

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import fields
+from nuclr_jax.data.tfds_reader import captions_of
 
 CAPTIONS = ["A dog.", "Two cats", "Größe, 犬", "a dog", "the sea", "a tree"]
 
@@ -73,7 +73,7 @@ def read(folder, split="train"):
   decoders = {"image": tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
   return [
-    (row["key"].decode(), row["image"], fields.captions_of(row, "captions"))
+    (row["key"].decode(), row["image"], captions_of(row, "captions"))
     for row in (data[i] for i in range(len(data)))
   ]
 

@@ -27,7 +27,8 @@ def make_step(objective):
 
 def first_state(objective):
   params, state = objective.init()
-  return params, state._replace(sample=sharding.pad_rows(state.sample))
+  sample, memory = sharding.pad_rows((state.sample, state.memory))
+  return params, state._replace(sample=sample, memory=memory)
 
 
 def rows(mesh):
@@ -40,7 +41,7 @@ def everywhere(mesh):
 
 def layout(mesh, *, on_host=False):
   sample = sharding.on_host(rows(mesh)) if on_host else rows(mesh)
-  return State(sample, shared=everywhere(mesh))
+  return State(sample, memory=rows(mesh), shared=everywhere(mesh))
 
 
 def on_mesh(objective, mesh, *, on_host=False, **options):

@@ -9,15 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import (
-  Batch,
-  experiment,
-  models,
-  objectives,
-  settings,
-  sharding,
-  train_state,
-)
+from nuclr_jax import Batch, models, objectives, sharding
+from nuclr_jax.config import complete
+from nuclr_jax.train import build
+from nuclr_jax.train.step import init_state, make_train_step, shardings
 
 B = 16
 
@@ -60,10 +55,10 @@ def parts(count, model=None):
 def compiled(count, mesh, size=B, model=None):
   """The train step with `count` pieces, and a first state."""
   pieces, key = parts(count, model), jax.random.key(0)
-  state = train_state.init_state(*pieces, key)
-  layout = train_state.shardings(mesh, state)
+  state = init_state(*pieces, key)
+  layout = shardings(mesh, state)
   step = jax.jit(
-    train_state.make_train_step(*pieces, key),
+    make_train_step(*pieces, key),
     in_shardings=(layout, jax.NamedSharding(mesh, sharding.ROWS)),
     out_shardings=(layout, jax.NamedSharding(mesh, sharding.REPLICATED)),
   )
@@ -167,7 +162,7 @@ def test_evaluation_is_not_cut():
 
 
 def test_the_config_key(tiny, few_pairs):
-  parts = experiment.build(tiny(num_microbatches=4), data=few_pairs)
+  parts = build.build(tiny(num_microbatches=4), data=few_pairs)
   key = jax.random.key(0)
   variables = jax.eval_shape(parts.model.init, key)
   step = functools.partial(parts.model.apply, key=key, train=True)
@@ -193,4 +188,4 @@ def test_a_count_must_divide_the_rows():
 def test_the_whole_batch_must_divide(tiny):
   config = tiny(batch_size=60, num_microbatches=8)
   with pytest.raises(ValueError, match="num_microbatches, got 60, 1 and 8"):
-    experiment.make_mesh(settings.complete(config))
+    build.make_mesh(complete(config))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import Batch, models
+from nuclr_jax import Batch, models, pairwise
 
 
 def make(**kwargs):
@@ -22,6 +22,125 @@ def batch(size=4):
     text=rng.integers(1, 30, (size, 6)).astype(np.int32),
     pair_id=np.arange(size),
   )
+
+
+def old_text_tower(params, tokens, heads):
+  """The text tower of `small` as it was with attention blocks of its own.
+
+  Pre-norm blocks without bias in the queries, keys and values, an MLP of twice
+  the width with the tanh form of GELU, LayerNorms with eps 1e-6.
+  """
+
+  def norm(x, p):
+    x = x - x.mean(-1, keepdims=True)
+    x = x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    return x * p["scale"] + p["bias"]
+
+  def gelu(x):
+    return x / 2 * (1 + jnp.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+  def dense(x, p):
+    return x @ p["kernel"] + p["bias"]
+
+  mask = tokens != 0
+  x = params["tokens"]["embedding"][tokens] + params["positions"]
+  for p in params["blocks"].values():
+    rows, length, width = x.shape
+    qkv = norm(x, p["norm1"]) @ p["qkv"]["kernel"]
+    q, k, v = jnp.moveaxis(qkv.reshape(rows, length, 3, heads, -1), 2, 0)
+    logits = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (width / heads) ** 0.5
+    logits = jnp.where(mask[:, None, None], logits, -1e30)
+    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
+    weights = weights / weights.sum(-1, keepdims=True)
+    attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(x.shape)
+    x = x + dense(attended, p["out"])
+    x = x + dense(gelu(dense(norm(x, p["norm2"]), p["up"])), p["down"])
+  total = (x * mask[..., None]).sum(1)
+  return norm(total / jnp.maximum(mask.sum(1), 1)[:, None], params["norm"])
+
+
+def to_old_names(params):
+  """The attention's matrices were arrays of the block itself."""
+  blocks = {
+    i: {key: x for key, x in block.items() if key != "attention"}
+    | block["attention"]
+    for i, block in params["blocks"].items()
+  }
+  return params | {"blocks": blocks}
+
+
+def test_the_text_tower_is_the_function_that_it_was():
+  """Features and gradients, against float64."""
+  heads = 4
+  tower = models.ENCODERS["transformer"](
+    vocab_size=20, length=7, width=32, num_layers=2, heads=heads
+  )
+  shapes, _ = jax.eval_shape(tower.init, jax.random.key(0))
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape), shapes)
+  # Small embeddings, so that eps is seen.
+  small = {key: params[key] for key in ("tokens", "positions")}
+  params |= jax.tree.map(lambda x: 0.04 * x, small)
+  tokens = rng.integers(1, 20, (6, 7))
+  tokens[1, 3:] = tokens[2, 1:] = tokens[3] = 0  # the last has no token at all
+  direction = rng.normal(size=(6, 32))
+
+  def old(params):
+    features = old_text_tower(to_old_names(params), tokens, heads)
+    return (features * direction).sum(), features
+
+  def new(params):
+    features, _ = tower.apply(params, {}, jnp.asarray(tokens))
+    return jnp.sum(features * direction.astype(np.float32)), features
+
+  def compute(f, dtype):
+    arrays = jax.tree.map(lambda x: jnp.asarray(x, dtype), params)
+    (_, features), gradient = jax.jit(jax.value_and_grad(f, has_aux=True))(
+      arrays
+    )
+    assert features.dtype == dtype
+    return jax.device_get((features, gradient))
+
+  with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):
+    expected = compute(old, "float64")
+  computed = compute(new, "float32")
+  features = expected[0]
+  np.testing.assert_allclose(computed[0], features, atol=2e-6)
+  for (path, x), y in zip(
+    jax.tree.leaves_with_path(expected[1]),
+    jax.tree.leaves(computed[1]),
+    strict=True,
+  ):
+    error = np.abs(x - y).max() / np.abs(x).max()
+    assert error < 5e-6, (jax.tree_util.keystr(path), error)
+
+
+def test_the_text_tower_starts_from_the_numbers_that_it_did():
+  """Those of Flax's layers, made one after the other."""
+  key, width = jax.random.key(3), 16
+  tower = models.ENCODERS["transformer"](
+    vocab_size=9, length=4, width=width, num_layers=2
+  )
+  params, _ = jax.jit(tower.init)(key)
+  rngs = nnx.Rngs(key)
+  embed = nnx.Embed(
+    9, width, embedding_init=nnx.initializers.normal(0.02), rngs=rngs
+  )
+  np.testing.assert_allclose(
+    params["tokens"]["embedding"], embed.embedding[...], rtol=1e-5
+  )
+  rngs.params()  # positions
+  for block in params["blocks"].values():
+    nnx.LayerNorm(width, rngs=rngs)
+    qkv = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs)
+    out = nnx.Linear(width, width, rngs=rngs)
+    nnx.LayerNorm(width, rngs=rngs)
+    up = nnx.Linear(width, 2 * width, rngs=rngs)
+    down = nnx.Linear(2 * width, width, rngs=rngs)
+    attention = block["attention"]
+    pairs = [(attention["qkv"], qkv), (attention["out"], out)]
+    for x, layer in (*pairs, (block["up"], up), (block["down"], down)):
+      np.testing.assert_allclose(x["kernel"], layer.kernel[...], rtol=1e-5)
 
 
 def test_embeddings_are_unit_norm_and_ids_pass_through():
@@ -42,11 +161,11 @@ def test_raw_embeddings_point_where_unit_ones_do():
     for x in (True, False)
   )
   assert np.abs(np.linalg.norm(raw.image, axis=1) - 1).max() > 0.01
-  np.testing.assert_allclose(models.unit_norm(raw.text), unit.text, rtol=1e-5)
+  np.testing.assert_allclose(pairwise.unit_norm(raw.text), unit.text, rtol=1e-5)
 
 
 def test_the_zero_vector_stays_finite():
-  assert not np.any(np.isnan(models.unit_norm(jnp.zeros((2, 3)))))
+  assert not np.any(np.isnan(pairwise.unit_norm(jnp.zeros((2, 3)))))
 
 
 def test_one_side_alone():
@@ -63,11 +182,11 @@ def test_one_side_alone():
 def test_batch_statistics_move_in_training_only():
   model = make()
   params, state = model.init(jax.random.key(0))
-  _, same = model.apply(params, state, batch(), key=None, train=False)
+  _, rested = model.apply(params, state, batch(), key=None, train=False)
   _, moved = model.apply(
     params, state, batch(), key=jax.random.key(1), train=True
   )
-  for a, b in zip(*map(jax.tree.leaves, (state, same)), strict=True):
+  for a, b in zip(*map(jax.tree.leaves, (state, rested)), strict=True):
     np.testing.assert_array_equal(a, b)
   means = (
     state["image"]["layers"][1]["mean"],

@@ -11,7 +11,7 @@ import jax
 import matplotlib.pyplot
 import pytest
 
-from nuclr_jax import settings
+from nuclr_jax import config
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "experiments" / "colab").glob("*.py"))
@@ -76,7 +76,9 @@ def test_it_runs(source, data_dir, tmp_path, monkeypatch):
   monkeypatch.setenv("NUCLR_DATA_DIR", str(data_dir))
   monkeypatch.setattr(matplotlib.pyplot, "show", lambda: drawn.append(1))
   monkeypatch.syspath_prepend(str(tmp_path))
-  monkeypatch.setattr(settings, "load", functools.partial(small, settings.load))
+  monkeypatch.setattr(
+    config, "load_config", functools.partial(small, config.load_config)
+  )
   drawn = []
   x64 = jax.config.jax_enable_x64
   try:

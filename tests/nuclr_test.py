@@ -7,12 +7,14 @@ import chex
 import jax
 import jax.numpy as jnp
 import make_pairs
-from make_step import make_step
+from make_step import first_state, make_step
 import numpy as np
 import pytest
 import reference
 
 from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax.objectives import own_pair_rules, zeta_rules
+from nuclr_jax.types import Popularities
 
 
 @functools.cache
@@ -34,12 +36,26 @@ def falling(count):
   return 0.9 - 0.1 * count
 
 
+# Of the rule of zeta, of the objective, and of the loops.
 SETTINGS = dict(
-  default=dict(),
-  paper=dict(zeta_estimator="paper", zeta_center=True),
-  official=dict(zeta_estimator="official"),
-  diamond=dict(own_pair="zeta"),
-  by_id=dict(anchor_average="id"),
+  default=({}, {}, dict(center=True)),
+  paper=(
+    dict(estimator="paper", center=True),
+    {},
+    dict(estimator="paper", center=True),
+  ),
+  official=(
+    dict(estimator="official"),
+    {},
+    dict(estimator="official", center=False),
+  ),
+  diamond=({}, dict(own_pair=own_pair_rules.by_zeta()), dict(own_pair="zeta")),
+  weighted=(
+    {},
+    dict(own_pair=own_pair_rules.running_max(weight=3.0, init=0.01)),
+    dict(own_weight=3.0),
+  ),
+  by_id=({}, dict(anchor_average="id"), dict(anchor_average="id")),
 )
 
 
@@ -49,21 +65,22 @@ def test_equals_numpy_loops_with_shared_and_repeated_ids(name, x64):
 
   In the last batch the first row has no negative.
   """
-  settings, n, tau, num_images, num_texts = SETTINGS[name], 24, 0.2, 20, 7
-  objective = objectives.nuclr(
+  n, tau, num_images, num_texts = 24, 0.2, 20, 7
+  of_zeta, of_objective, of_loops = SETTINGS[name]
+  defaults = dict(own_pair=own_pair_rules.running_max(init=0.01))
+  objective = objectives.nuclr_variant(
     num_pairs=n,
     num_images=num_images,
     num_texts=num_texts,
     temperature=tau,
     gamma=falling,
-    xi_init=0.01,
-    zeta_learning_rate=0.03,
-    zeta_momentum=0.3,
-    **settings,
+    zeta=zeta_rules.batch(rate=0.03 / tau, momentum=0.3, **of_zeta),
+    **defaults | of_objective,
   )
   params, state = objective.init()
   update = jax.jit(make_step(objective))
-  side = lambda: dict(u={}, u_id={}, zeta={}, m={}, xi=0.01)
+  xi = 0.0 if name == "diamond" else 0.01
+  side = lambda: dict(u={}, u_id={}, zeta={}, m={}, xi=xi)
   expected = dict(image=side(), text=side())
   rng = np.random.default_rng(0)
   for step in range(5):
@@ -76,14 +93,10 @@ def test_equals_numpy_loops_with_shared_and_repeated_ids(name, x64):
     text = make_pairs.unit_rows(step + 100, 10, 4)
     pairs = Pairs(*map(jnp.asarray, (image, text, pair_id, image_id, text_id)))
     (loss, (state, metrics)), (_, *grads) = update(params, state, pairs)
-    center = settings.get("zeta_center", "zeta_estimator" not in settings)
     want, d_image, d_text, expected = reference.nuclr_step(
       image, text, pair_id, image_id, text_id, expected,
       n=n, temperature=tau, gamma=falling(step), rate=0.03, momentum=0.3,
-      center=center,
-      estimator=settings.get("zeta_estimator", "unbiased"),
-      own_pair=settings.get("own_pair", "xi"),
-      anchor_average=settings.get("anchor_average", "pair"),
+      **of_loops,
     )  # fmt: skip
     np.testing.assert_allclose(loss, want, rtol=1e-10)
     np.testing.assert_allclose(grads[0], d_image, rtol=1e-9, atol=1e-12)
@@ -153,9 +166,7 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
     num_pairs=n,
     temperature=tau,
     gamma=lambda count: 0.0,
-    zeta_estimator=estimator,
-    zeta_center=False,
-    zeta_learning_rate=1.0,
+    zeta=zeta_rules.batch(estimator=estimator, center=False, rate=1.0),
   )
   params, state = objective.init()
   sample = state.sample
@@ -207,7 +218,11 @@ def test_without_zeta_and_own_pair_it_is_sogclr(average):
     anchor_average=average,
   )
   plain = objectives.sogclr(**common)
-  limit = objectives.nuclr(**common, xi_init=math.inf, zeta_learning_rate=0.0)
+  limit = objectives.nuclr_variant(
+    **common,
+    zeta=zeta_rules.fixed(),
+    own_pair=own_pair_rules.running_max(weight=0.0),
+  )
   states = [plain.init()[1], limit.init()[1]]
   for step in range(3):
     pairs = make_pairs.make_pairs(step, num_texts=20)
@@ -222,13 +237,16 @@ def test_without_zeta_and_own_pair_it_is_sogclr(average):
 
 
 def test_zeta_and_xi_start_where_asked():
-  for zeta_init, xi_init, xi in ((-0.05, None, 0.05), (0.1, 0.3, 0.3)):
-    objective = objectives.nuclr(
-      num_pairs=8, num_texts=3, zeta_init=zeta_init, xi_init=xi_init
+  for init, xi_init, xi in ((-0.05, None, 0.05), (0.1, 0.3, 0.3)):
+    objective = objectives.nuclr_variant(
+      num_pairs=8,
+      num_texts=3,
+      zeta=zeta_rules.batch(init=init),
+      own_pair=own_pair_rules.running_max(init=xi_init),
     )
     _, state = objective.init()
-    np.testing.assert_allclose(state.sample.image.zeta, [zeta_init] * 8)
-    np.testing.assert_allclose(state.sample.text.zeta, [zeta_init] * 3)
+    np.testing.assert_allclose(state.sample.image.zeta, [init] * 8)
+    np.testing.assert_allclose(state.sample.text.zeta, [init] * 3)
     np.testing.assert_allclose(state.shared.xi, xi)
 
 
@@ -236,13 +254,13 @@ def test_zeta_and_xi_start_where_asked():
 def test_whole_batch_limit_has_the_gradient_of_clip(num_texts, x64):
   """num_pairs = B, gamma = 1, epsilon = 1: 2 temperature times InfoNCE."""
   pairs = make_pairs.make_pairs(0, batch=16, num_pairs=16, num_texts=num_texts)
-  objective = objectives.nuclr(
+  objective = objectives.nuclr_variant(
     num_pairs=16,
     num_texts=num_texts,
     temperature=0.3,
     gamma=1.0,
-    own_pair="zeta",
-    zeta_learning_rate=0.0,
+    zeta=zeta_rules.fixed(),
+    own_pair=own_pair_rules.by_zeta(),
   )
   clip = objectives.clip(temperature=0.3, learn_temperature=False)
   (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
@@ -253,7 +271,7 @@ def test_whole_batch_limit_has_the_gradient_of_clip(num_texts, x64):
   np.testing.assert_allclose(loss, 2 * 0.3 * infonce, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sogclr", "nuclr"])
+@pytest.mark.parametrize("name", ["sogclr", "nuclr_variant"])
 @pytest.mark.parametrize("average", ["pair", "id"])
 def test_rows_without_negatives_change_nothing(name, average):
   objective = objectives.OBJECTIVES[name](
@@ -294,7 +312,7 @@ def test_frozen_zeta_rests_and_then_starts_with_its_first_gradient():
   objective = objectives.nuclr(
     num_pairs=64,
     temperature=0.2,
-    zeta_learning_rate=lambda count: jnp.where(count < 2, 0.0, 0.01),
+    zeta=zeta_rules.batch(rate=lambda count: jnp.where(count < 2, 0.0, 0.05)),
   )
   params, state = objective.init()
   pairs = make_pairs.make_pairs(0)
@@ -329,8 +347,10 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     num_pairs=np.int64(8),
     temperature=np.float32(0.1),
     gamma=jnp.asarray(0.5),
-    zeta_learning_rate=Sides(np.float32(0.1), np.asarray(0.1)),
-    zeta_init=np.float64(0.1),
+    zeta=zeta_rules.batch(
+      rate=Sides(np.float32(0.1), np.asarray(0.1)), init=np.float64(0.1)
+    ),
+    own_weight=np.float32(1.0),
   )
   pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
   loss, _ = apply(objective, *objective.init(), pairs)
@@ -344,23 +364,139 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(temperature=0.0), "temperature must be a number greater than 0"),
     (dict(gamma=0.0), r"gamma must be in \(0, 1\]"),
     (dict(gamma=1.5), r"gamma must be in \(0, 1\].*1.5"),
-    (dict(zeta_estimator="exact"), "zeta_estimator must be one of"),
-    (dict(own_pair="none"), "own_pair must be one of"),
     (dict(anchor_average="text"), "anchor_average must be one of"),
-    (dict(zeta_learning_rate=-1.0), "zeta_learning_rate must be in"),
-    (dict(zeta_momentum=1.0), r"zeta_momentum must be in \[0, 1\)"),
-    (dict(zeta_init=math.nan), "zeta_init must be a finite"),
-    (dict(xi_init=math.nan), "xi_init must be a number"),
     (dict(num_texts=100), "num_texts must be in"),
     (dict(temperature=True), "temperature must be a number"),
-    (dict(zeta_learning_rate=math.inf), "zeta_learning_rate must be in"),
     (dict(num_pairs=True), "num_pairs must be a whole number"),
-    (dict(xi_init=-0.1), "xi_init must be a number of at least 0"),
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
     (dict(temperature=10**400), "temperature must be a number"),
     (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \[0, 1\]"),
+    (dict(own_pair=own_pair_rules.released()), "needs steps_per_epoch"),
+    (dict(zeta=zeta_rules.queue()), "the zeta rule 'queue' needs dim"),
+    (
+      dict(zeta=zeta_rules.fixed(init=Sides(np.zeros(7), 0.0))),
+      r"one number for each of 8 ids .* got \[7\]",
+    ),
   ],
 )
 def test_bad_arguments_say_what_is_allowed(arguments, message):
   with pytest.raises(ValueError, match=message):
-    objectives.nuclr(**(dict(num_pairs=8) | arguments))
+    objectives.nuclr_variant(**(dict(num_pairs=8) | arguments)).init()
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (lambda: zeta_rules.batch(estimator="exact"), "estimator must be one of"),
+    (lambda: zeta_rules.batch(rate=-1.0), r"zeta.rate must be in \[0, 2\]"),
+    (lambda: zeta_rules.batch(rate=math.inf), "zeta.rate must be in"),
+    (lambda: zeta_rules.queue(rate=3.0), r"zeta.rate must be in \[0, 1\]"),
+    (lambda: zeta_rules.batch(momentum=1.0), r"momentum must be in \[0, 1\)"),
+    (lambda: zeta_rules.batch(init=math.nan), "zeta.init must be finite"),
+    (lambda: own_pair_rules.running_max(init=-0.1), "init must be a number of"),
+    (lambda: own_pair_rules.running_max(init=math.nan), "init must be"),
+    (lambda: own_pair_rules.by_zeta(weight=-1.0), "own_weight must be"),
+    (lambda: own_pair_rules.released(init=-1.0), "own_pair.init must be"),
+  ],
+)
+def test_bad_arguments_of_rules(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
+def test_unknown_arguments_are_not_taken_for_numbers_of_a_spec():
+  with pytest.raises(TypeError, match="unexpected argument.* temperatur"):
+    objectives.nuclr(num_pairs=8, temperatur=1)
+  with pytest.raises(TypeError, match="either a Spec or num_pairs, not both"):
+    objectives.nuclr(objectives.Spec(), num_pairs=8)
+  with pytest.raises(ValueError, match="nuclr needs num_pairs, the number of"):
+    objectives.nuclr()
+  with pytest.raises(ValueError, match="own_weight must be"):
+    objectives.nuclr(num_pairs=8, own_weight=-1.0)
+
+
+def test_the_released_xi_over_epochs(x64):
+  """Signed, over all rows, at the end of an epoch only, and it can fall."""
+  n, tau, per_epoch, init = 12, 0.2, 3, 0.02
+  objective = objectives.nuclr_variant(
+    num_pairs=n,
+    temperature=tau,
+    gamma=0.8,
+    steps_per_epoch=per_epoch,
+    zeta=zeta_rules.batch(
+      estimator="official", rate=0.5, momentum=0.1, init=-0.05
+    ),
+    own_pair=own_pair_rules.released(init=init),
+  )
+  params, state = first_state(objective)  # padded, as in training
+  update = jax.jit(make_step(objective))
+  zeta = {i: -0.05 for i in range(n)}
+  side = lambda: dict(u={}, u_id={}, zeta=dict(zeta), m={}, xi=init)
+  expected, seen = dict(image=side(), text=side()), []
+  for step in range(4 * per_epoch):
+    ids = np.random.default_rng(step).permutation(n)[:4]
+    image = make_pairs.unit_rows(step % 2, 4, 3)
+    text = make_pairs.unit_rows(step + 100, 4, 3)
+    if step >= 2 * per_epoch:  # the most popular texts are so no more
+      order = sorted(range(n), key=expected["text"]["zeta"].get)
+      ids = np.array([*order[-3:], order[0]])
+      image = np.tile(image[:1], (4, 1))
+      text = np.concatenate([-image[:3], image[:1]])
+    pairs = Pairs(*map(jnp.asarray, (image, text, ids)))
+    (loss, (state, _)), (_, *grads) = update(params, state, pairs)
+    before = {name: expected[name]["xi"] for name in expected}
+    want, d_image, d_text, expected = reference.nuclr_step(
+      image, text, ids, ids, ids, expected, n=n, temperature=tau, gamma=0.8,
+      rate=0.5 * tau, momentum=0.1, center=False, estimator="official",
+    )  # fmt: skip
+    for name, values in expected.items():
+      values["xi"] = before[name]
+      if (step + 1) % per_epoch == 0:
+        values["xi"] = max(*values["zeta"].values(), init)
+      seen.append(values["xi"])
+      found = float(getattr(state.shared.xi, name))
+      np.testing.assert_allclose(found, values["xi"], rtol=1e-9)
+    np.testing.assert_allclose(loss, want, rtol=1e-9)
+    np.testing.assert_allclose(grads[0], d_image, rtol=1e-8, atol=1e-12)
+  steps = np.diff(seen[1::2])  # of the texts
+  assert (steps > 0).any() and (steps < 0).any()  # it rises, and it falls
+  assert min(seen) == init
+
+
+def test_assigned_popularities_and_what_depends_on_them():
+  """Zeta, log u and xi are written; momentum and memory are forgotten."""
+  objective = objectives.nuclr(
+    num_pairs=64,
+    num_texts=20,
+    dim=8,
+    temperature=0.2,
+    zeta=zeta_rules.queue(size=32, momentum=0.3),
+  )
+  params, state = objective.init()
+  batch = make_pairs.make_pairs(0, num_texts=20)
+  for _ in range(2):
+    _, (state, _) = apply(objective, params, state, batch)
+  assert np.any(state.sample.text.momentum != 0)
+  zeta = Sides(np.linspace(-1, 2, 64), np.full(3, -4.0))
+  new = objective.assign(
+    state,
+    Popularities(
+      ids=Sides(np.arange(64), np.array([1, 5, 9])),
+      zeta=zeta,
+      pair_id=np.array([7, 8]),
+      log_u=Sides(np.array([1.0, 2.0]), np.array([3.0, 4.0])),
+    ),
+  )
+  np.testing.assert_allclose(new.sample.image.zeta, zeta.image, rtol=1e-6)
+  written = np.isin(np.arange(20), [1, 5, 9])
+  np.testing.assert_array_equal(new.sample.text.zeta[written], -4.0)
+  for rows, old in zip(new.sample.text, state.sample.text, strict=True):
+    if rows is not None:
+      np.testing.assert_array_equal(rows[~written], old[~written])
+  np.testing.assert_array_equal(new.sample.text.momentum[written], 0)
+  assert new.sample.pair.log_u.text[8] == 4.0
+  np.testing.assert_allclose(new.shared.xi, (2.0, 4.0))
+  assert np.all(np.isinf(new.memory.log_denominator.image))
+  readout = objective.readout(params, new)
+  assert float(readout.temperature) == pytest.approx(0.2)
+  assert readout.zeta.text is new.sample.text.zeta

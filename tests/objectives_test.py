@@ -19,8 +19,14 @@ from make_step import (
 )
 import numpy as np
 
-from nuclr_jax import Pairs, objectives, sharding, tiles
-from nuclr_jax.objectives.queues import Queue
+from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax.objectives import (
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.sample_state.queue import Memory
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
 SIZES = dict(num_pairs=N, num_texts=TEXTS)
@@ -35,20 +41,33 @@ OBJECTIVES = dict(
   vicreg=objectives.vicreg(),
   sogclr=objectives.sogclr(**SIZES),
   sogclr_by_id=objectives.sogclr(**SIZES, anchor_average="id"),
-  fastclip_v3=objectives.sogclr(**SIZES, learn_temperature=True),
+  fastclip_v3=objectives.sogclr(
+    **SIZES, temperature=temperature_rules.learned()
+  ),
   isogclr=objectives.isogclr(**SIZES),
   nuclr=objectives.nuclr(**SIZES, temperature=0.1),
-  nuclr_by_id=objectives.nuclr(
-    **SIZES, temperature=0.1, anchor_average="id", own_pair="zeta"
-  ),
-  nuclr_individual=objectives.nuclr(
-    **SIZES, temperature=0.1, temperature_learning_rate=1e-3
-  ),
-  nuclr_sinkhorn=objectives.nuclr(
+  nuclr_by_id=objectives.nuclr_variant(
     **SIZES,
     temperature=0.1,
-    zeta_estimator="sinkhorn",
-    zeta_queue=2048,
+    anchor_average="id",
+    own_pair=own_pair_rules.by_zeta(),
+  ),
+  nuclr_released=objectives.nuclr_variant(
+    **SIZES,
+    temperature=0.1,
+    steps_per_epoch=1,
+    own_pair=own_pair_rules.released(),
+  ),
+  nuclr_learned=objectives.nuclr(
+    **SIZES, temperature=temperature_rules.learned(0.1)
+  ),
+  nuclr_queue=objectives.nuclr(
+    **SIZES, temperature=0.1, zeta=zeta_rules.queue(size=2048), dim=8
+  ),
+  nuclr_individual_queue=objectives.nuclr(
+    **SIZES,
+    temperature=temperature_rules.individual(0.1, rate=0.01),
+    zeta=zeta_rules.queue(size=2048, momentum=0.1),
     dim=8,
   ),
   sum=objectives.add(
@@ -65,18 +84,11 @@ def pairs(key=0, **kwargs):
 
 
 def in_order(state):
-  """The queue holds the pairs of a batch in its order: sorted by their ids."""
-
-  def sort(queue):
-    order = np.argsort(queue.pair_id, stable=True)
-    return jax.tree.map(lambda x: x[order], queue)
-
-  def is_queue(x):
-    return isinstance(x, Queue)
-
-  return jax.tree.map(
-    lambda x: sort(x) if is_queue(x) else x, state, is_leaf=is_queue
-  )
+  """A memory holds the pairs of a batch in its order: sorted by their ids."""
+  if not isinstance(state.memory, Memory):
+    return state
+  order = np.argsort(state.memory.pair_id, stable=True)
+  return state._replace(memory=jax.tree.map(lambda x: x[order], state.memory))
 
 
 def collective_shapes(hlo: str) -> list[str]:

@@ -2,21 +2,17 @@
 
 import csv
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import make_pairs
 import numpy as np
 import pytest
+import warm
 
-from nuclr_jax import experiment, popularity, train
-from nuclr_jax.popularity import files
+from nuclr_jax import popularity
+from nuclr_jax.popularity.files import POPULARITY_FILE
 from nuclr_jax.report import popularity as popularity_page
 from nuclr_jax.report import subject
-
-ROOT = pathlib.Path(__file__).parents[1]
+from nuclr_jax.train import build, loop
 
 
 def table(path):
@@ -29,8 +25,8 @@ def run(tiny, few_pairs, tmp_path_factory):
   """A tiny run, its parts, and the files that the verb wrote."""
   folder = tmp_path_factory.mktemp("a run")
   config = tiny(num_epochs=0.2)
-  parts = experiment.build(config, data=few_pairs)
-  train.fit(config, folder, parts=parts)
+  parts = build.build(config, data=few_pairs)
+  loop.fit(config, folder, parts=parts)
   found = subject.from_run(folder, parts=parts)
   page = popularity_page.write(found, folder, max_pairs=1000)
   return folder, parts, found, page
@@ -85,7 +81,7 @@ def test_the_page_shows_all_galleries(run):
 
 def test_the_file_for_warm_starts_has_all_ids_of_the_run(run):
   folder, parts, found, _ = run
-  file = np.load(folder / "popularity" / files.NAME)
+  file = np.load(folder / "popularity" / POPULARITY_FILE)
   assert str(file["fingerprint"]) == parts.data.train.fingerprint
   np.testing.assert_array_equal(file["image_id"], np.arange(6_400))
   np.testing.assert_array_equal(file["text_id"], np.unique(found.pairs.text_id))
@@ -125,14 +121,9 @@ class TestFiles:
     np.save(tmp_path / "image.npy", self.image)
     np.save(tmp_path / "text.npy", self.text[self.text_id] + 1e-3)
     paths = f"{tmp_path / 'image.npy'},{tmp_path / 'text.npy'}"
-    result = subprocess.run(
-      [
-        sys.executable, "-m", "nuclr_jax.main", "popularity",
-        f"--embeddings={paths}", "--temperature=0.1",
-        f"--workdir={tmp_path / 'out'}",
-      ],
-      cwd=ROOT, env=os.environ | {"NPROC": "2"}, capture_output=True, text=True,
-    )  # fmt: skip
+    command = ["-m", "nuclr_jax.cli.main", "popularity", "--temperature=0.1"]
+    command += [f"--embeddings={paths}", f"--workdir={tmp_path / 'out'}"]
+    result = warm.run(command)
     assert result.returncode == 0, result.stderr
     assert "popularity.html" in result.stdout
     rows = table(tmp_path / "out" / "popularity" / "images.csv")

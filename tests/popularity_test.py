@@ -13,6 +13,7 @@ import pytest
 from scipy.special import logsumexp
 
 from nuclr_jax import Pairs, Sides, objectives, popularity, sharding
+from nuclr_jax.objectives import zeta_rules
 from nuclr_jax.popularity import problem as problems
 from nuclr_jax.popularity import sinkhorn
 from nuclr_jax.types import each
@@ -147,8 +148,7 @@ def test_gradients_of_training_vanish_there(ids, x64):
     num_texts=len(found.zeta.text),
     temperature=TAU,
     gamma=1.0,
-    zeta_learning_rate=1.0,
-    zeta_momentum=0.0,
+    zeta=zeta_rules.batch(rate=1.0, momentum=0.0),
   )
   params, state = objective.init()
   filled = each(

@@ -11,8 +11,9 @@ import pytest
 from safetensors.numpy import save_file
 from towers_test import GOLDEN, configured, few_pairs, read_golden
 
-from nuclr_jax import checkpoint, experiment, models, restore, sharding
-from nuclr_jax.models import layouts, pretrained, weights
+from nuclr_jax import models, sharding
+from nuclr_jax.models import pretrained
+from nuclr_jax.train import build, checkpoint, resume
 
 SMALL = dict(width=16, layers=2, heads=4, hidden=24)
 TEXT = dict(name="distilbert", width=8, layers=1, heads=2)
@@ -70,7 +71,7 @@ def exported(layout, seed=0, **changes):
   """A file's arrays, and the model and the numbers that they are of."""
   model = make(**TOWERS[layout] | changes)
   params, state = filled(model, seed)
-  return weights.to_layout(params, state, layout), model, (params, state)
+  return pretrained.to_layout(params, state, layout), model, (params, state)
 
 
 def golden(name):
@@ -82,16 +83,18 @@ def golden(name):
 def test_round_trip(layout):
   """Every number of a tower is written once and read back bit by bit."""
   tensors, model, expected = exported(layout)
-  assert weights.recognize(list(tensors)) == layout
-  found = weights.from_layout(tensors, layout, *filled(model))
+  assert pretrained.recognize(list(tensors)) == layout
+  loaded = pretrained.from_layout(tensors, layout, *filled(model))
   sides = tuple(TOWERS[layout])
   both = len(sides) == 2  # such files have projections, too
-  for tree, same in zip(found, expected, strict=True):
+  for tree, original in zip(loaded, expected, strict=True):
     for name in tree:
       here = both or name in sides
-      other = same[name] if here else jax.tree.map(np.zeros_like, same[name])
-      jax.tree.map(np.testing.assert_array_equal, tree[name], other)
-  again = weights.to_layout(*found, layout)
+      numbers = (
+        original[name] if here else jax.tree.map(np.zeros_like, original[name])
+      )
+      jax.tree.map(np.testing.assert_array_equal, tree[name], numbers)
+  again = pretrained.to_layout(*loaded, layout)
   assert set(again) == set(tensors)
   for key, x in tensors.items():
     assert x.dtype == np.float32 and x.flags.c_contiguous
@@ -106,8 +109,8 @@ def test_written_keys_are_those_of_the_library(path):
   sides = [side for side in ("image", "text") if side in towers]
   towers |= dict(projection_bias=False, length=8)
   model = make(**towers)
-  found = weights.from_layout(tensors, spec["layout"], *filled(model))
-  written = weights.to_layout(*found, spec["layout"], sides=sides)
+  loaded = pretrained.from_layout(tensors, spec["layout"], *filled(model))
+  written = pretrained.to_layout(*loaded, spec["layout"], sides=sides)
   ignored = {k for k in tensors if k.endswith("batches_tracked")}
   assert set(written) == set(tensors) - ignored - {"logit_scale"}
   types = "embeddings.token_type_embeddings.weight"
@@ -121,9 +124,9 @@ def test_written_keys_are_those_of_the_library(path):
 
 
 def test_names_of_torchvision():
-  """Facts of its ResNet-50, `weights.to_layout` being an export, too."""
+  """Facts of its ResNet-50, `to_layout` being an export, too."""
   model = make(image=dict(name="resnet50"))
-  tensors = weights.to_layout(*filled(model), "torchvision_resnet")
+  tensors = pretrained.to_layout(*filled(model), "torchvision_resnet")
   assert len(tensors) == 53 + 4 * 53
   assert tensors["conv1.weight"].shape == (64, 3, 7, 7)
   assert tensors["layer2.0.downsample.0.weight"].shape == (512, 256, 1, 1)
@@ -156,10 +159,12 @@ def test_prefixes_and_heads(layout, prefix, heads, tmp_path, caplog):
   save_file(tensors, tmp_path / "model.safetensors")
   sides = tuple(TOWERS[layout])
   with caplog.at_level(logging.INFO, "nuclr_jax"):
-    params, state = pretrained.load(tmp_path, *filled(model), sides=sides)
+    params, state = pretrained.load_towers(
+      tmp_path, *filled(model), sides=sides
+    )
   for side in sides:
-    for found, same in zip((params, state), expected, strict=True):
-      jax.tree.map(np.testing.assert_array_equal, found[side], same[side])
+    for loaded, original in zip((params, state), expected, strict=True):
+      jax.tree.map(np.testing.assert_array_equal, loaded[side], original[side])
   (line,) = caplog.messages
   assert f"{len(heads)} arrays not used" in line and heads[0] in line
 
@@ -170,8 +175,8 @@ def test_an_unused_pooler_is_left_out():
     ("hf_vit_pooler", dict(image=TOWERS["timm_vit"]["image"])),
   ):
     model, tensors = make(**tower), golden(name)
-    layout = weights.recognize(list(tensors))
-    params, _ = weights.from_layout(tensors, layout, *filled(model))
+    layout = pretrained.recognize(list(tensors))
+    params, _ = pretrained.from_layout(tensors, layout, *filled(model))
     assert "pooler" not in params[next(iter(tower))]
 
 
@@ -184,8 +189,8 @@ def test_old_names_of_layer_norm():
     for key, x in tensors.items()
   }
   assert set(old) != set(tensors)
-  found, _ = weights.from_layout(old, "hf_bert", *filled(model))
-  jax.tree.map(np.testing.assert_array_equal, found["text"], params["text"])
+  loaded, _ = pretrained.from_layout(old, "hf_bert", *filled(model))
+  jax.tree.map(np.testing.assert_array_equal, loaded["text"], params["text"])
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
@@ -194,12 +199,12 @@ def test_half_precision_files(dtype, tmp_path):
   tensors = {key: x.astype(dtype) for key, x in tensors.items()}
   path = tmp_path / "half.safetensors"
   save_file(tensors, path)
-  found, _ = pretrained.load(path, *filled(model), sides=("text",))
+  loaded, _ = pretrained.load_towers(path, *filled(model), sides=("text",))
   expected = jax.tree.map(
     lambda x: x.astype(dtype).astype(np.float32), params["text"]
   )
-  jax.tree.map(np.testing.assert_array_equal, found["text"], expected)
-  assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("float32")}
+  jax.tree.map(np.testing.assert_array_equal, loaded["text"], expected)
+  assert {x.dtype for x in jax.tree.leaves(loaded)} == {np.dtype("float32")}
 
 
 def test_weights_in_several_files(tmp_path):
@@ -214,9 +219,9 @@ def test_weights_in_several_files(tmp_path):
   path = tmp_path / "model.safetensors.index.json"
   path.write_text(json.dumps(index))
   for source in (tmp_path, path):
-    found = pretrained.read(source)
-    assert set(found) == set(tensors)
-    np.testing.assert_array_equal(found[names[1]], tensors[names[1]])
+    arrays = pretrained.read_tensors(source)
+    assert set(arrays) == set(tensors)
+    np.testing.assert_array_equal(arrays[names[1]], tensors[names[1]])
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -224,14 +229,14 @@ def test_files_that_cannot_be_read(tmp_path):
   broken.write_bytes(b"\x00" * 30)
   (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
   for source, message in (
-    (tmp_path / "none.safetensors", "is not there; give a file"),
-    ("./weights/here", "is not there; give a file"),
-    (tmp_path, "holds none of model.safetensors"),
+    (tmp_path / "none.safetensors", "does not exist; give a file"),
+    ("./weights/here", "does not exist; give a file"),
+    (tmp_path, "has none of model.safetensors"),
     (broken, "cannot be read"),
     (tmp_path / "pytorch_model.bin", "must be a .safetensors or .npz"),
   ):
     with pytest.raises(ValueError, match=message):
-      pretrained.read(source)
+      pretrained.read_tensors(source)
 
 
 def test_without_the_hub(monkeypatch):
@@ -243,7 +248,7 @@ def test_without_the_hub(monkeypatch):
 
   monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
   with pytest.raises(ValueError, match="yourself and give its path"):
-    pretrained.read("nobody/no-such-model")
+    pretrained.read_tensors("nobody/no-such-model")
 
 
 def without(tensors, *keys):
@@ -283,9 +288,13 @@ def without(tensors, *keys):
     (
       "timm_vit",
       lambda x: x | {"pos_embed": np.zeros((1, 6, 16))},
-      "of 5 patches, which are no square",
+      "of 5 patches, which do not form a square",
     ),
-    ("hf_clip", lambda x: {"a": np.zeros(1)}, "one known layout.*none in a"),
+    (
+      "hf_clip",
+      lambda x: {"a": np.zeros(1)},
+      "fit one of the layouts.*fit none: a",
+    ),
   ],
 )
 def test_files_that_do_not_fit(layout, change, message, tmp_path):
@@ -293,7 +302,7 @@ def test_files_that_do_not_fit(layout, change, message, tmp_path):
   np.savez(tmp_path / "x.npz", **change(tensors))
   sides = tuple(TOWERS[layout])
   with pytest.raises(ValueError, match=message):
-    pretrained.load(tmp_path / "x.npz", *filled(model), sides=sides)
+    pretrained.load_towers(tmp_path / "x.npz", *filled(model), sides=sides)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +318,7 @@ def test_files_that_do_not_fit(layout, change, message, tmp_path):
     (
       "hf_vit",
       dict(image=TOWERS["torchvision_resnet"]["image"]),
-      "layout is hf_vit, which is of another kind of tower",
+      "layout is hf_vit, which describes another kind of tower",
     ),
   ],
 )
@@ -317,13 +326,13 @@ def test_towers_that_do_not_fit(layout, changes, message):
   tensors, *_ = exported(layout)
   model = make(**TOWERS[layout] | changes)
   with pytest.raises(ValueError, match=message):
-    weights.from_layout(tensors, layout, *filled(model))
+    pretrained.from_layout(tensors, layout, *filled(model))
 
 
 def test_a_file_of_the_other_side():
   tensors, model, _ = exported("hf_bert")
   with pytest.raises(ValueError, match="hf_bert, which has no image tower"):
-    weights.from_layout(tensors, "hf_bert", *filled(model), sides=("image",))
+    pretrained.from_layout(tensors, "hf_bert", *filled(model), sides=("image",))
 
 
 @pytest.mark.parametrize("layout", ["hf_clip", "open_clip"])
@@ -331,12 +340,12 @@ def test_one_side_of_clip(layout):
   """It comes with its projection; the other side's arrays are known."""
   tensors, _, (params, _) = exported(layout)
   model = make(image=CLIP["image"])
-  found, _ = weights.from_layout(
+  loaded, _ = pretrained.from_layout(
     tensors, layout, *filled(model), sides=("image",)
   )
   for name in ("image", "image_projection"):
-    jax.tree.map(np.testing.assert_array_equal, found[name], params[name])
-  assert not np.any(found["text_projection"])
+    jax.tree.map(np.testing.assert_array_equal, loaded[name], params[name])
+  assert not np.any(loaded["text_projection"])
 
 
 @pytest.mark.parametrize("shape", [(32, 32, 3), (48, 16, 3), (8, 72, 3)])
@@ -345,7 +354,7 @@ def test_positions_are_resized_as_pillow_resizes(shape, caplog):
   tensors, *_ = exported("timm_vit")
   model = make(**TOWERS["timm_vit"], image_shape=shape)
   with caplog.at_level(logging.INFO, "nuclr_jax"):
-    params, _ = weights.from_layout(tensors, "timm_vit", *filled(model))
+    params, _ = pretrained.from_layout(tensors, "timm_vit", *filled(model))
   assert "positions resized from (3, 3)" in caplog.text
   first, rest = tensors["pos_embed"][0, 0], tensors["pos_embed"][0, 1:]
   np.testing.assert_array_equal(params["image"]["class_position"], first)
@@ -360,9 +369,9 @@ def test_positions_are_resized_as_pillow_resizes(shape, caplog):
 
 
 def test_layouts_have_marks_of_their_own():
-  for layout in layouts.LAYOUTS:
-    assert weights.recognize(list(exported(layout)[0])) == layout
-  assert set(TOWERS) == set(layouts.LAYOUTS)
+  for layout in pretrained.LAYOUTS:
+    assert pretrained.recognize(list(exported(layout)[0])) == layout
+  assert set(TOWERS) == set(pretrained.LAYOUTS)
 
 
 def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
@@ -377,24 +386,26 @@ def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
   image = dict(name="resnet50", stages=(1,), width=2)
   config = configured(tiny, image=image, text=text)
   config.num_microbatches, config.shard_params = 2, True
-  parts = experiment.build(config, data=data)
+  parts = build.build(config, data=data)
   mesh = sharding.make_mesh(8)
   manager = checkpoint.open_to_write(tmp_path / "run")
   with jax.set_mesh(mesh):
-    state = restore.start(parts, mesh, manager)
-    found = state.params["model"]
-    jax.tree.map(np.testing.assert_array_equal, found["text"], params["text"])
-    assert np.abs(found["image"]["stem"]["kernel"]).max() > 0
-    positions = found["text"]["positions"]  # 512 x 128
+    state = resume.start(parts, mesh, manager)
+    params_of_run = state.params["model"]
+    jax.tree.map(
+      np.testing.assert_array_equal, params_of_run["text"], params["text"]
+    )
+    assert np.abs(params_of_run["image"]["stem"]["kernel"]).max() > 0
+    positions = params_of_run["text"]["positions"]  # 512 x 128
     assert positions.addressable_shards[0].data.size == 512 * 128 / 8
-    trained = jax.tree.map(lambda x: x + 1, found)
+    trained = jax.tree.map(lambda x: x + 1, params_of_run)
     state = state._replace(params=state.params | {"model": trained})
-    checkpoint.save(manager, 1, state, restore.meta(parts))
+    checkpoint.save(manager, 1, state, resume.meta(parts))
     manager.wait_until_finished()
     file.unlink()
-    state = restore.start(parts, mesh, manager)
-    with pytest.raises(ValueError, match="is not there; give a file"):
+    state = resume.start(parts, mesh, manager)
+    with pytest.raises(ValueError, match="does not exist; give a file"):
       parts.model.load(*filled(parts.model))
   manager.close()
-  found = state.params["model"]
-  jax.tree.map(np.testing.assert_array_equal, found, trained)
+  params_of_run = state.params["model"]
+  jax.tree.map(np.testing.assert_array_equal, params_of_run, trained)

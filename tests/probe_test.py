@@ -14,7 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from nuclr_jax import sharding
-from nuclr_jax.evaluate import driver, probe
+from nuclr_jax.data.source import LabelledSet
+from nuclr_jax.evaluate import evaluators, probe
 from nuclr_jax.models import Model
 from nuclr_jax.types import Pairs, Sides
 
@@ -218,10 +219,10 @@ class TestEvaluator:
     label = np.arange(80) % 4
     image = np.eye(4)[label] + 0.1 * rng.normal(size=(80, 4))
     image = np.float32(image)
-    data = driver.LabelledSet(image, label, [("x",)] * 4)
+    data = LabelledSet(image, label)
     with jax.set_mesh(mesh):
-      embed = driver.make_embedder(model, None, mesh)(1.0, ())
-      return driver.probe_evaluator(data, data, "it")(embed)
+      embed = evaluators.make_embedder(model, None, mesh)(1.0, ())
+      return probe.probe_evaluator(data, data, "it")(embed)
 
   def apply(self, params, state, batch, *, key, train):
     ones = jax.numpy.ones((len(batch.image), 2))

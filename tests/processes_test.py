@@ -1,29 +1,27 @@
 """Two processes of two devices train together, as a user starts them."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import jax
 import numpy as np
 import pytest
 import tiny_config
+import warm
 
-from nuclr_jax import experiment, processes, records, train
+from nuclr_jax import distributed
+from nuclr_jax.train import build, loop, records
 
 STEPS = 24
 CHANGES = tiny_config.changes(
   STEPS,
   **{
     "model.text_layers": 0,
-    "objective.zeta_estimator": "unbiased",
-    "objective.zeta_learning_rate.value": 1e-3,
+    "objective.zeta.size": 1024,
     "checkpoint_every": 0,
   },
 )
@@ -44,17 +42,15 @@ class Run:
       coordinator=address,
       num_processes=2,
     )
-    command = [sys.executable, "-m", "nuclr_jax.main", "train"]
+    command = ["-m", "nuclr_jax.cli.main", "train"]
     command += [f"--{k}={x}" for k, x in arguments.items()]
     command += tiny_config.as_flags(CHANGES | changes)
     self.logs = [workdir.with_suffix(f".{i}.log") for i in range(2)]
     self.processes = [
-      subprocess.Popen(
+      warm.Process(
         [*command, f"--process_id={i}", *(second if i else ())],
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
-        start_new_session=True,
+        devices=2,
+        log=log,
       )
       for i, log in enumerate(self.logs)
     ]
@@ -78,7 +74,7 @@ class Run:
 @pytest.fixture(scope="module")
 def data(tiny, data_dir):
   """What the runs train on, for this process."""
-  return experiment.load_data(tiny().data, data_dir=data_dir)
+  return build.load_data(tiny().data, data_dir=data_dir)
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +94,8 @@ def losses(workdir):
 
 def test_two_processes_equal_one(straight, data, tmp_path):
   config = records.read_config(straight) | {"num_devices": 4}
-  parts = experiment.build(config, data=data)
-  alone = train.fit(config, tmp_path, parts=parts)
+  parts = build.build(config, data=data)
+  alone = loop.fit(config, tmp_path, parts=parts)
   np.testing.assert_allclose(losses(straight), losses(tmp_path), rtol=1e-5)
   found = json.loads((straight / "metrics.json").read_text())
   assert found.keys() == alone.metrics.keys()
@@ -120,20 +116,20 @@ def test_one_preempted_process_stops_all_and_all_go_on(
     time.sleep(0.05)
   run.processes[1].send_signal(signal.SIGINT)  # handed on as SIGTERM
   assert run.wait() == [130, 130], run.messages()
-  assert "the same command goes on" in run.messages()
+  assert "run the same command again to continue" in run.messages()
   assert not (workdir / "metrics.json").exists()
   elsewhere = shutil.copytree(workdir, workdir.with_name("elsewhere"))
   run = Run(workdir, data_dir)
   assert run.wait() == [0, 0], run.messages()
   assert "taking the state of step" in run.messages()
   assert losses(workdir) == losses(straight)
-  parts = experiment.build(records.read_config(straight), data=data)
-  states = [train.load(x, parts=parts)[2] for x in (workdir, straight)]
+  parts = build.build(records.read_config(straight), data=data)
+  states = [loop.load(x, parts=parts)[2] for x in (workdir, straight)]
   jax.tree.map(np.testing.assert_array_equal, *map(jax.device_get, states))
   # The same checkpoint goes on in one process, here with four devices.
   config = records.read_config(elsewhere) | {"num_devices": 4}
-  parts = experiment.build(config, data=data)
-  assert train.fit(config, elsewhere, parts=parts).finished
+  parts = build.build(config, data=data)
+  assert loop.fit(config, elsewhere, parts=parts).finished
   np.testing.assert_allclose(losses(elsewhere), losses(straight), rtol=1e-5)
 
 
@@ -167,18 +163,18 @@ def test_processes_that_disagree_end(second, message, data_dir, tmp_path):
 )
 def test_incomplete_arguments_are_refused(arguments):
   with pytest.raises(ValueError, match="go together"):
-    processes.join(**arguments)
+    distributed.join(**arguments)
 
 
 def test_a_coordinator_without_a_port_is_refused():
   with pytest.raises(ValueError, match="an address and a port"):
-    processes.join(coordinator="localhost", num_processes=2, process_id=0)
+    distributed.join(coordinator="localhost", num_processes=2, process_id=0)
 
 
 def test_a_process_alone_joins_nobody(monkeypatch):
   monkeypatch.setattr(jax.distributed, "initialize", None)
-  processes.join()
-  processes.join(distributed=False)
+  distributed.join()
+  distributed.join(distributed=False)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +191,7 @@ def test_slurm_and_tpu_slices_are_noticed(environment, monkeypatch):
   monkeypatch.setattr(
     jax.distributed, "initialize", lambda **x: called.append(x)
   )
-  processes.join()
+  distributed.join()
   assert [x.keys() for x in called] == [{"heartbeat_timeout_seconds"}]
-  processes.join(distributed=False)
+  distributed.join(distributed=False)
   assert len(called) == 1

@@ -8,6 +8,7 @@ import pytest
 from scipy.special import logsumexp
 
 from nuclr_jax import Pairs, Sides, objectives, popularity, sharding
+from nuclr_jax.objectives import temperature_rules, zeta_rules
 from nuclr_jax.types import each
 
 N, B, TAU = 24, 4, 0.2
@@ -21,16 +22,10 @@ def embeddings(image_id=IMAGE_ID, text_id=TEXT_ID):
   return image[image_id], text[text_id]
 
 
-def nuclr(**arguments):
-  defaults = dict(
-    num_pairs=N,
-    temperature=TAU,
-    zeta_estimator="sinkhorn",
-    zeta_momentum=0.0,
-    zeta_queue=N,
-    dim=6,
-  )
-  return objectives.nuclr(**(defaults | arguments))
+def nuclr(*, size=N, rate=0.3, center=True, **arguments):
+  defaults = dict(num_pairs=N, temperature=TAU, dim=6)
+  rule = zeta_rules.queue(size=size, rate=rate, center=center)
+  return objectives.nuclr(**(defaults | arguments), zeta=rule)
 
 
 def batch(ids, image_id=IMAGE_ID, text_id=TEXT_ID):
@@ -43,7 +38,7 @@ def batch(ids, image_id=IMAGE_ID, text_id=TEXT_ID):
 
 def test_two_steps_against_loops(x64):
   """The second step's zeta, from the queue that the first one left."""
-  objective = nuclr(zeta_learning_rate=0.5, zeta_center=False)
+  objective = nuclr(rate=0.5, center=False)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   ids = RNG.permutation(N)[: 2 * B].reshape(2, B)
   for i in ids:
@@ -88,8 +83,8 @@ def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
   rows = [np.unique(x, return_inverse=True)[1] for x in given]
   sizes = [row.max() + 1 for row in rows]
   objective = nuclr(
-    zeta_learning_rate=0.7,
-    zeta_center=False,  # the batches are always the same
+    rate=0.7,
+    center=False,  # the batches are always the same
     num_images=sizes[0],
     num_texts=sizes[1],
   )
@@ -117,32 +112,32 @@ def test_a_queue_of_all_pairs_finds_the_exact_zeta(given, x64):
 
 
 def test_zeta_rests_at_a_rate_of_zero_and_the_queue_fills():
-  objective = nuclr(zeta_learning_rate=0.0, zeta_queue=2 * B)
+  objective = nuclr(rate=0.0, size=2 * B)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in (0, B, 2 * B):
     ids = np.arange(start, start + B)
     _, (state, _) = apply(params, state, batch(ids))
   np.testing.assert_array_equal(state.sample.text.zeta, 0)
-  queue = state.shared.queue
+  memory = state.memory
   held = np.concatenate([IMAGE_ID[2 * B : 3 * B], IMAGE_ID[B : 2 * B]])
-  np.testing.assert_array_equal(queue.ids.image, held)
-  assert np.isfinite(queue.log_denominator.image).all()
+  np.testing.assert_array_equal(memory.ids.image, held)
+  assert np.isfinite(memory.log_denominator.image).all()
 
 
 def test_a_queue_that_is_no_multiple_of_the_batch():
-  objective = nuclr(zeta_queue=2 * B + 1)
+  objective = nuclr(size=2 * B + 1)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in (0, B, 2 * B):
     ids = np.arange(start, start + B)
     loss, (state, _) = apply(params, state, batch(ids))
   assert np.isfinite(loss)
-  assert np.isinf(state.shared.queue.log_denominator.image[-1])
+  assert np.isinf(state.memory.log_denominator.image[-1])
   assert np.isfinite(state.sample.text.zeta).all()
 
 
 def test_eight_devices_give_the_same():
   pairs = make_pairs.make_pairs(0, batch=16, dim=6, num_pairs=64, num_texts=20)
-  objective = nuclr(num_pairs=64, num_texts=20, zeta_queue=32)
+  objective = nuclr(num_pairs=64, num_texts=20, size=32)
   run = jax.jit(objective.apply)
   results = []
   for devices in (1, 8):
@@ -159,7 +154,7 @@ def test_eight_devices_give_the_same():
 
 def test_extreme_similarities_stay_finite():
   """Where the weights of an anchor underflow in float32."""
-  objective = nuclr(temperature=0.001, zeta_learning_rate=1.0)
+  objective = nuclr(temperature=0.001, rate=1.0)
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   for start in range(0, 3 * N, B):
     ids = (start + np.arange(B)) % N
@@ -168,27 +163,43 @@ def test_extreme_similarities_stay_finite():
   each(lambda x: np.testing.assert_array_less(np.abs(x), 3), zeta)
 
 
-@pytest.mark.parametrize(
-  "arguments, message",
-  [
-    (dict(dim=None), "dim must be a whole number"),
-    (dict(zeta_queue=0), "zeta_queue must be a whole number"),
-    (dict(zeta_queue=True), "zeta_queue must be a whole number"),
-    (dict(temperature_learning_rate=0.1), "must not be 'sinkhorn' with"),
-  ],
-)
-def test_bad_arguments(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    nuclr(**arguments)
+def test_individual_temperatures_need_no_common_one(x64):
+  """The fixed point of a memory of all pairs: every sum of w_ij is 1."""
+  rng = np.random.default_rng(3)
+  taus = Sides(*(rng.uniform(0.1, 0.4, size=(2, N))))
+  objective = objectives.nuclr(
+    num_pairs=N,
+    dim=6,
+    temperature=temperature_rules.individual(TAU, rate=0.0, rho=1.0),
+    zeta=zeta_rules.queue(size=N, rate=0.7, center=False),
+  )
+  (params, state), apply = objective.init(), jax.jit(objective.apply)
+  pair = state.sample.pair._replace(temperature=each(jnp.asarray, taus))
+  state = state._replace(sample=state.sample._replace(pair=pair))
+  distinct = np.arange(N), np.arange(N)
+  for start in range(0, 200 * N, B):
+    ids = (start + np.arange(B)) % N
+    _, (state, _) = apply(params, state, batch(ids, *distinct))
+  image, text = embeddings(*distinct)
+  for sim, tau, zeta in (
+    (image @ text.T, taus.image, state.sample.text.zeta),
+    (text @ image.T, taus.text, state.sample.image.zeta),
+  ):
+    log_w = (sim - np.asarray(zeta)[None]) / tau[:, None]
+    log_w -= logsumexp(log_w, axis=1, keepdims=True)
+    np.testing.assert_allclose(np.exp(log_w).sum(axis=0), 1, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [0, True])
+def test_bad_sizes(size):
+  with pytest.raises(ValueError, match="zeta.size must be a whole number"):
+    nuclr(size=size)
 
 
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (
-      dict(zeta_queue=2),
-      "zeta_queue must be at least the batch size, .* got 2",
-    ),
+    (dict(size=2), "size must be at least the batch size, .* got 2"),
     (dict(dim=7), "dim must be the embeddings' width, .* got 7"),
   ],
 )

@@ -22,6 +22,7 @@ def nuclr_step(
   center=True,
   own_pair="xi",
   anchor_average="pair",
+  own_weight=1.0,
   rho=None,
   tau_rate=0.0,
   tau_momentum=0.0,
@@ -80,6 +81,7 @@ def nuclr_step(
       epsilon = np.exp(-state[contrast]["xi"] / tau)
     elif own_pair == "none":
       epsilon = np.zeros(batch)
+    epsilon = own_weight * epsilon
     log_d = {i: math.log(epsilon[i] + encoder_u[i]) for i in phi}
     g = {}
     for j in phi:

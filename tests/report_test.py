@@ -5,9 +5,10 @@ import runpy
 
 import pytest
 
-from nuclr_jax import experiment, records, report, train
+from nuclr_jax import report
 from nuclr_jax.report import page
-from nuclr_jax.report import run as run_report
+from nuclr_jax.report import training as run_report
+from nuclr_jax.train import build, loop, records
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 
@@ -51,8 +52,8 @@ def test_labelled_pictures(tmp_path, plotted):
       "eval_every_epochs": 0.5,
     },
   )
-  parts = experiment.build(config)
-  train.fit(config, tmp_path, parts=parts)
+  parts = build.build(config)
+  loop.fit(config, tmp_path, parts=parts)
   text = report.write(tmp_path, parts=parts).read_text()
   assert "Most popular images" in text and "<figure>class " not in text
   assert "class 3<br>&zeta;" in text
@@ -78,8 +79,8 @@ def test_sentences(tmp_path, plotted):
       "eval_every": 1,
     },
   )
-  parts = experiment.build(config)
-  train.fit(config, tmp_path / "run", parts=parts)
+  parts = build.build(config)
+  loop.fit(config, tmp_path / "run", parts=parts)
   text = report.write(tmp_path / "run", parts=parts).read_text()
   assert "<figure>sentence " in text  # texts alone
   assert "validation/sts/spearman" in plotted

@@ -6,16 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from nuclr_jax import (
-  checkpoint,
-  experiment,
-  restore,
-  settings,
-  sharding,
-  train,
-)
-from nuclr_jax.data import keys, sources
-from nuclr_jax.objectives.queues import Queue
+from nuclr_jax import sharding
+from nuclr_jax.config import complete
+from nuclr_jax.data import pair_index, source
+from nuclr_jax.data.glyphs import read_records
+from nuclr_jax.sample_state.queue import Memory
+from nuclr_jax.train import build as experiment
+from nuclr_jax.train import checkpoint, loop, resume
 
 OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 
@@ -23,7 +20,7 @@ OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 def subset(records, ids, name):
   """A data set of some of the pairs; texts are numbered anew."""
   texts, text_id = np.unique(records.text_id[ids], return_inverse=True)
-  return sources.Records(
+  return source.Records(
     records.image[ids],
     text_id.astype(np.int32),
     [records.captions[i] for i in texts],
@@ -36,16 +33,14 @@ def build(tiny, data_dir):
   """Makes the parts of a run on some of the pairs."""
   data = experiment.load_data(tiny().data, data_dir=data_dir)
   (folder,) = (data_dir / "glyphs").glob("16px*/1.0.0")
-  records = sources.read_records(folder, "train")
+  records = read_records(folder, "train")
 
   def make(config, ids, name):
     part = subset(records, ids, name)
     tokens = data.tokenizer.encode(part.captions)
     return experiment.build(
       config,
-      data=data._replace(
-        train=sources.in_memory(part, tokens), evaluators={"test": []}
-      ),
+      data=data._replace(train=source.in_memory(part, tokens), held_out={}),
     )
 
   return make
@@ -54,10 +49,10 @@ def build(tiny, data_dir):
 @pytest.fixture(scope="module")
 def run(tiny, build, tmp_path_factory):
   """A finished run on the old pairs: its config, workdir and parts."""
-  config = settings.complete(tiny(num_epochs=1, checkpoint_every=0))
+  config = complete(tiny(num_epochs=1, checkpoint_every=0))
   workdir = tmp_path_factory.mktemp("restore") / "run"
   parts = build(config, OLD, "old")
-  assert train.fit(config, workdir, parts=parts).finished
+  assert loop.fit(config, workdir, parts=parts).finished
   return config, workdir, parts
 
 
@@ -65,7 +60,7 @@ def load(workdir, parts, num_devices=1):
   mesh = sharding.make_mesh(num_devices)
   manager = checkpoint.open_to_read(workdir)
   with jax.set_mesh(mesh):
-    state = restore.start(parts, mesh, manager)
+    state = resume.start(parts, mesh, manager)
   manager.close()
   return jax.device_get(state)
 
@@ -100,9 +95,9 @@ def test_rows_follow_their_samples(num_devices, build, run, caplog):
   zeta = [expected.get(caption, 0.0) for caption in captions[1]]
   np.testing.assert_array_equal(sample.text.zeta[: len(zeta)], zeta)
   assert np.any(np.array(zeta) != 0)
-  queue = state.objective.shared.queue
-  assert isinstance(queue, Queue)  # its ids were those of the old data
-  np.testing.assert_array_equal(queue.log_denominator.image, np.inf)
+  memory = state.objective.memory
+  assert isinstance(memory, Memory)  # its ids were those of the old data
+  np.testing.assert_array_equal(memory.log_denominator.image, np.inf)
   assert "of 1400 pairs, 300 are new and start unvisited; 100" in caplog.text
   assert " texts, " in caplog.text
 
@@ -111,7 +106,7 @@ def test_training_goes_on(build, run):
   config, workdir, _ = run
   parts = build(config, NEW, "new")
   assert parts.num_steps == 1400 // 64 > 1200 // 64
-  result = train.fit(config, workdir, parts=parts)
+  result = loop.fit(config, workdir, parts=parts)
   assert result.finished and int(result.train_state.step) == parts.num_steps
   # The next checkpoint is one of the new data.
   again = load(workdir, parts)
@@ -126,13 +121,13 @@ def test_data_without_a_common_sample_are_refused(build, run):
 
 
 def test_equal_contents_have_keys_of_their_own():
-  found = keys.content_keys([b"a", b"b", b"a", b"a"])
+  found = pair_index.content_keys([b"a", b"b", b"a", b"a"])
   assert len(set(found.tolist())) == 4
   np.testing.assert_array_equal(
-    found, keys.content_keys([b"a", b"b", b"a", b"a"])
+    found, pair_index.content_keys([b"a", b"b", b"a", b"a"])
   )
   np.testing.assert_array_equal(
-    found[:3], keys.content_keys([b"a", b"b", b"a"])
+    found[:3], pair_index.content_keys([b"a", b"b", b"a"])
   )
 
 
@@ -142,4 +137,4 @@ def test_state_for_other_data_than_there_are(build, run, tmp_path):
   more = build(config, np.arange(3000), "more").data.train
   wrong = parts._replace(data=parts.data._replace(train=more))
   with pytest.raises(ValueError, match="another number of pair ids than the"):
-    train.fit(config, tmp_path / "wrong", parts=wrong)
+    loop.fit(config, tmp_path / "wrong", parts=wrong)

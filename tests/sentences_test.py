@@ -6,10 +6,12 @@ import pytest
 from scipy import stats
 
 from configs import sentences as recipe
-from nuclr_jax import Batch, embed, experiment, models, train
+from nuclr_jax import Batch, models
 from nuclr_jax.data import sentences
-from nuclr_jax.evaluate import driver, sts
-from nuclr_jax.models import weights
+from nuclr_jax.evaluate import evaluators, sts
+from nuclr_jax.export import embedder_of_run
+from nuclr_jax.models import pretrained
+from nuclr_jax.train import build, loop
 
 NAMES = [
   f"{script} {size} LETTER {letter}"
@@ -34,19 +36,19 @@ def folder(tmp_path_factory):
 
 class TestFiles:
   def test_sentences_are_different(self, folder):
-    assert sentences.read(folder / "train.txt") == NAMES
+    assert sentences.read_sentences(folder / "train.txt") == NAMES
 
   def test_line_separators_within_sentences(self, tmp_path):
     (tmp_path / "a.txt").write_text("a\u2028b\r\nc\n", encoding="utf-8")
-    assert sentences.read(tmp_path / "a.txt") == ["a\u2028b", "c"]
+    assert sentences.read_sentences(tmp_path / "a.txt") == ["a\u2028b", "c"]
 
   @pytest.mark.parametrize("data", [b"one\n\none\n", b"", b"\xff\xfe\n\n"])
   def test_no_sentences(self, data, tmp_path):
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(ValueError, match="has [01] different|cannot be read"):
-      sentences.read(tmp_path / "a.txt")
+      sentences.read_sentences(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="b.txt cannot be read"):
-      sentences.read(tmp_path / "b.txt")
+      sentences.read_sentences(tmp_path / "b.txt")
 
   @pytest.mark.parametrize(
     "line", ["high\ta\tb", "1\ta", "nan\ta\tb", "1\ta\tb\tc", "1\ta\t "]
@@ -54,16 +56,16 @@ class TestFiles:
   def test_wrong_ratings_are_named(self, line, tmp_path):
     (tmp_path / "a.tsv").write_text(f"1\tx\ty\n\n{line}\n")
     with pytest.raises(ValueError, match="a.tsv, line 3: a score, a sentence"):
-      sentences.read_rated(tmp_path / "a.tsv")
+      sentences.read_rated_pairs(tmp_path / "a.tsv")
 
   def test_ratings(self, tmp_path):
     (tmp_path / "a.tsv").write_text("4.5\tx y\tz\r\n0\ta\tb")
-    found = sentences.read_rated(tmp_path / "a.tsv")
+    found = sentences.read_rated_pairs(tmp_path / "a.tsv")
     assert found.first == ["x y", "a"] and found.second == ["z", "b"]
     assert found.score.tolist() == [4.5, 0.0]
     (tmp_path / "b.tsv").write_text("1\ta\tb\n")
-    with pytest.raises(ValueError, match="two are the least"):
-      sentences.read_rated(tmp_path / "b.tsv")
+    with pytest.raises(ValueError, match="at least 2 are needed"):
+      sentences.read_rated_pairs(tmp_path / "b.tsv")
 
 
 def test_pairs_are_a_sentence_twice():
@@ -96,14 +98,14 @@ class TestRankCorrelation:
     assert np.isnan(sts.rank_correlation(x, np.roll(x, 1, 0), np.zeros(3)))
 
   def test_evaluator(self, folder):
-    rated = sentences.read_rated(folder / "rated.tsv")
+    rated = sentences.read_rated_pairs(folder / "rated.tsv")
     words = sorted({w for name in NAMES for w in name.split()})
 
     def text(captions):
       bags = np.array([[w in x.split() for w in words] for x in captions])
       return bags / np.linalg.norm(bags, axis=1, keepdims=True)
 
-    found = sts.evaluator(rated, "rated")(driver.Embed(None, text))
+    found = sts.sts_evaluator(rated, "rated")(evaluators.Embed(None, text))
     assert found["rated/spearman"] == pytest.approx(1.0)
 
 
@@ -129,17 +131,17 @@ def make_config(folder, **changes):
 
 def test_a_run_with_alignment_learns(folder, tmp_path):
   config = make_config(folder, **{"terms.difference_alignment.weight": 0.1})
-  result = train.fit(config, tmp_path / "first")
+  result = loop.fit(config, tmp_path / "first")
   assert result.metrics["test/rated/spearman"] > 0.5
-  with pytest.raises(ValueError, match=r"shape \(8,\), not photos"):
-    with embed.of_run(tmp_path / "first"):
+  with pytest.raises(ValueError, match=r"shape \(8,\), not RGB"):
+    with embedder_of_run(tmp_path / "first"):
       pass
 
 
 def test_views_that_would_be_equal(folder):
   config = make_config(folder, **{"model.encoder.dropout": 0.0})
   with pytest.raises(ValueError, match="no dropout, so that both views"):
-    experiment.build(config)
+    build.build(config)
 
 
 def test_files_of_one_name(folder, tmp_path):
@@ -149,7 +151,7 @@ def test_files_of_one_name(folder, tmp_path):
     folder, **{"data.test": (str(folder / "rated.tsv"), str(path))}
   )
   with pytest.raises(ValueError, match="need different names"):
-    experiment.build(config)
+    build.build(config)
 
 
 def test_config_names():
@@ -171,7 +173,7 @@ def test_pretrained_encoder(tmp_path):
     text=spec,
   )
   other, _ = jax.jit(tower.init)(jax.random.key(5))
-  tensors = weights.to_layout(other, {}, "hf_distilbert", sides=("text",))
+  tensors = pretrained.to_layout(other, {}, "hf_distilbert", sides=("text",))
   np.savez(tmp_path / "weights.npz", **tensors)
   model = models.views(**options, pretrained=tmp_path / "weights.npz")
   params, state = jax.jit(model.init)(jax.random.key(0))

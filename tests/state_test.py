@@ -9,19 +9,20 @@ from make_step import first_state, layout, on_mesh
 import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
-from nuclr_jax.objectives import rows
+from nuclr_jax.objectives import zeta_rules
+from nuclr_jax.sample_state import denominator, table, temperature_rules, zeta
 
 BATCH, DIM, DEVICES = 64, 8, 8
 OBJECTIVES = dict(
   sogclr=objectives.sogclr,
   isogclr=objectives.isogclr,
   nuclr=objectives.nuclr,
-  nuclr_by_id=lambda **x: objectives.nuclr(anchor_average="id", **x),
-  nuclr_sinkhorn=lambda **x: objectives.nuclr(
-    zeta_estimator="sinkhorn", zeta_queue=256, dim=DIM, **x
+  nuclr_by_id=lambda **x: objectives.nuclr_variant(anchor_average="id", **x),
+  nuclr_queue=lambda **x: objectives.nuclr(
+    zeta=zeta_rules.queue(size=256, momentum=0.1), dim=DIM, **x
   ),
 )
-BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_sinkhorn=24)
+BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_queue=24)
 
 
 def compiled(make, num_pairs, **options):
@@ -67,7 +68,7 @@ def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
 def test_tables_are_read_before_they_are_written(name, monkeypatch):
   """What is read again is moved to the device, if it lies on the host."""
   objective = OBJECTIVES[name](num_pairs=BATCH)
-  real, seen = rows.read, []
+  real, seen = table.read_rows, []
 
   def step(vectors, ids):
     params, state = objective.init()
@@ -77,7 +78,8 @@ def test_tables_are_read_before_they_are_written(name, monkeypatch):
       seen.append(id(table) in given)
       return real(table, ids, num_rows)
 
-    monkeypatch.setattr(rows, "read", read)
+    for module in (denominator, temperature_rules, zeta):
+      monkeypatch.setattr(module, "read_rows", read)
     return objective.apply(params, state, Pairs(vectors, vectors, ids))
 
   vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)

@@ -13,7 +13,12 @@ import optax
 import pytest
 
 from nuclr_jax import Pairs, objectives, pairwise
-from nuclr_jax.objectives import State
+from nuclr_jax.objectives import (
+  State,
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
 
 B, D, TAU = 12, 5, 0.3
 
@@ -45,19 +50,25 @@ ALL = dict(
   vicreg=objectives.vicreg(),
   sogclr=objectives.sogclr(**SIZES, temperature=TAU, gamma=1.0),
   fastclip_v3=objectives.sogclr(
-    **SIZES, temperature=TAU, gamma=1.0, learn_temperature=True
+    **SIZES, temperature=temperature_rules.learned(TAU), gamma=1.0
   ),
   isogclr=objectives.isogclr(**SIZES, temperature=TAU, gamma=1.0),
   nuclr=objectives.nuclr(
-    **SIZES, temperature=TAU, gamma=1.0, zeta_learning_rate=0.0, zeta_init=0.1
+    **SIZES, temperature=TAU, gamma=1.0, zeta=zeta_rules.fixed(init=0.1)
   ),
-  nuclr_individual=objectives.nuclr(
+  nuclr_learned=objectives.nuclr(
     **SIZES,
-    temperature=TAU,
+    temperature=temperature_rules.learned(TAU),
     gamma=1.0,
-    zeta_init=0.1,
-    own_pair="zeta",
-    temperature_learning_rate=0.0,
+    zeta=zeta_rules.fixed(init=0.1),
+    own_weight=30.0,
+  ),
+  nuclr_individual=objectives.nuclr_variant(
+    **SIZES,
+    temperature=temperature_rules.individual(TAU, rate=0.0),
+    gamma=1.0,
+    zeta=zeta_rules.fixed(init=0.1),
+    own_pair=own_pair_rules.by_zeta(),
   ),
 )
 
@@ -94,7 +105,7 @@ def test_gradient_against_finite_differences(name, x64):
 
 
 COLD = dict(temperature=0.001)
-COLD_STATE = COLD | dict(num_pairs=4, rho=0.5)
+COLD_STATE = COLD | dict(num_pairs=4)
 EXTREME = dict(
   clip=objectives.clip(**COLD, learn_temperature=False),
   clip_learned=objectives.clip(**COLD),
@@ -105,12 +116,20 @@ EXTREME = dict(
   spectral=objectives.spectral(),
   vicreg=objectives.vicreg(),
   sogclr=objectives.sogclr(**COLD_STATE),
-  fastclip_v3=objectives.sogclr(**COLD_STATE, learn_temperature=True),
-  isogclr=objectives.isogclr(**COLD_STATE, temperature_range=(0.001, 0.1)),
+  fastclip_v3=objectives.sogclr(
+    num_pairs=4, temperature=temperature_rules.learned(0.001, rho=0.5)
+  ),
+  isogclr=objectives.isogclr(**COLD_STATE, rho=0.5, bounds=(0.001, 0.1)),
   nuclr=objectives.nuclr(**COLD_STATE),
-  nuclr_diamond=objectives.nuclr(**COLD_STATE, own_pair="zeta"),
+  nuclr_diamond=objectives.nuclr_variant(
+    **COLD_STATE, own_pair=own_pair_rules.by_zeta()
+  ),
+  nuclr_without_own_pair=objectives.nuclr(**COLD_STATE, own_weight=0.0),
   nuclr_individual=objectives.nuclr(
-    **COLD_STATE, temperature_range=(0.001, 0.1), temperature_learning_rate=0.1
+    num_pairs=4,
+    temperature=temperature_rules.individual(
+      0.001, bounds=(0.001, 0.1), rate=1.0, rho=0.5
+    ),
   ),
 )
 

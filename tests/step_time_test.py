@@ -2,39 +2,44 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
+import warm
 
-FOLDER = pathlib.Path(__file__).parents[1] / "experiments" / "step_time"
+from experiments.harness import markdown
+from experiments.step_time import __main__ as report
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(script, **flags):
-  command = [sys.executable, FOLDER / script]
-  command += [f"--{name}={value}" for name, value in flags.items()]
-  found = subprocess.run(command, check=True, capture_output=True, text=True)
-  return json.loads(found.stdout)
+def start(name, *flags):
+  return warm.run(["-m", f"experiments.{name}", *flags], cwd=ROOT)
+
+
+def run(name, **flags):
+  words = [f"--{flag}={value}" for flag, value in flags.items()]
+  done = start(f"step_time.{name}", *words)
+  assert done.returncode == 0, done.stderr
+  return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(
   ("script", "flag", "message"),
   [
-    ("real_towers.py", "forms=nuclr,siglip", "must be of nuclr, clip, torch"),
-    ("real_towers.py", "forms=clip", "nuclr among them"),
-    ("full_step.py", "objectives=nuclr", "clip among them"),
+    ("real_towers", "forms=nuclr,siglip", "must be of nuclr, clip, torch"),
+    ("real_towers", "forms=clip", "nuclr among them"),
+    ("full_step", "objectives=nuclr", "clip among them"),
   ],
 )
 def test_names_are_checked_at_once(script, flag, message):
-  command = [sys.executable, FOLDER / script, f"--{flag}"]
-  found = subprocess.run(command, capture_output=True, text=True)
+  found = start(f"step_time.{script}", f"--{flag}")
   assert found.returncode != 0 and message in found.stderr
   assert "Traceback" not in found.stderr
 
 
 def test_full_step():
   found = run(
-    "full_step.py",
+    "full_step",
     objectives="clip,nuclr",
     towers="prototype",
     batch_size=8,
@@ -47,7 +52,7 @@ def test_full_step():
 
 def test_loss_step():
   found = run(
-    "loss_step.py",
+    "loss_step",
     batch_sizes="16,32",
     dims=8,
     max_dense=16,
@@ -66,7 +71,7 @@ def test_loss_step():
 
 def test_state_rows():
   found = run(
-    "state_rows.py", num_pairs="100,1000", batch_size=16, rounds=1, steps=2
+    "state_rows", num_pairs="100,1000", batch_size=16, rounds=1, steps=2
   )
   first, second = found["rows"]
   assert (first["num_pairs"], second["num_pairs"]) == (100, 1000)
@@ -76,7 +81,7 @@ def test_state_rows():
 
 
 def test_precision():
-  found = run("precision.py", dims=16, rows=64)
+  found = run("precision", dims=16, rows=64)
   error = {row["precision"]: row["error"] for row in found["rows"]}
   assert error["bf16 x 6"] < error["bf16 x 3"] < error["tf32"] < error["bf16"]
   assert error["bf16"] < 2**-7  # two roundings to eight bits
@@ -84,7 +89,7 @@ def test_precision():
 
 def test_real_towers():
   found = run(
-    "real_towers.py",
+    "real_towers",
     tiny=True,
     batch_size=4,
     size=32,
@@ -103,9 +108,22 @@ def test_real_towers():
 
 
 def test_photos():
-  found = run(
-    "photos.py", count=8, batch_size=4, seconds=0.1, rounds=1, workers=1
-  )
+  found = run("photos", count=8, batch_size=4, seconds=0.1, rounds=1, workers=1)
   rates = found["images_per_s"]
   assert rates["decode"] > rates["augment"] > 0
   assert {"stream, threads", "stream, 1 workers"} <= set(rates)
+
+
+def test_the_page_has_the_tables_of_the_files():
+  page = (report.HERE / "README.md").read_text()
+  assert markdown.insert(page, report.tables()) == page
+  for name, figure in report.figures().items():
+    assert f"({name})" in page and len(figure.axes) == 3
+
+
+def test_exact_popularities():
+  flags = ("--pairs=200", "--texts=50", "--dim=8", "--temperature=0.2")
+  found = json.loads(start("popularity.benchmark", *flags).stdout)
+  (row,) = found["results"]
+  assert row["converged"] and row["residual"] <= 1e-3
+  assert row["iterations"] <= row["plain"]["iterations"]

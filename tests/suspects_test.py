@@ -2,37 +2,36 @@
 
 import make_pairs
 import numpy as np
-import pytest
 
 from nuclr_jax import popularity
-from nuclr_jax.popularity import suspects
+from nuclr_jax.popularity import analysis
 from nuclr_jax.types import Pairs, Sides
 
 
 def test_planted_near_duplicates_are_found(monkeypatch):
-  monkeypatch.setattr(suspects, "CHUNK", 7 * 40)
+  monkeypatch.setattr(analysis, "CHUNK", 7 * 40)
   x = make_pairs.unit_rows(0, 40, 16)
   x[[3, 20, 31]] = x[3]
   x[12] = x[5] + 0.02 * x[6]
   x[12] /= np.linalg.norm(x[12])
-  found = suspects.clusters(x, np.arange(40), threshold=0.95)
+  found = analysis.clusters(x, np.arange(40), threshold=0.95)
   assert [list(members) for members in found] == [[3, 20, 31], [5, 12]]
 
 
 def test_links_are_followed_through_and_partners_are_no_link():
   angles = np.array([0.0, 0.1, 0.2, 0.3, 2.0, 2.05])
   x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-  chain = suspects.clusters(x, np.arange(6), threshold=np.cos(0.12))
+  chain = analysis.clusters(x, np.arange(6), threshold=np.cos(0.12))
   assert [list(members) for members in chain] == [[0, 1, 2, 3], [4, 5]]
   partner = np.array([0, 1, 2, 3, 4, 4])  # the last two have one text
-  apart = suspects.clusters(x, partner, threshold=np.cos(0.12))
+  apart = analysis.clusters(x, partner, threshold=np.cos(0.12))
   assert [list(members) for members in apart] == [[0, 1, 2, 3]]
 
 
 def test_a_crowd_is_one_cluster_though_links_are_cut(monkeypatch):
-  monkeypatch.setattr(suspects, "MAX_LINKS", 3)
+  monkeypatch.setattr(analysis, "MAX_LINKS", 3)
   x = np.tile(make_pairs.unit_rows(0, 1, 4), (100, 1))
-  found = suspects.clusters(x, np.arange(100), threshold=0.99)
+  found = analysis.clusters(x, np.arange(100), threshold=0.99)
   assert [len(members) for members in found] == [100]
 
 
@@ -45,7 +44,7 @@ def test_own_weights_are_those_of_the_definition():
     image, text, temperature=tau, text_id=text_id, tolerance=1e-6
   )
   pairs = Pairs(image, text, np.arange(n), None, text_id)
-  own = suspects.log_own_weight(found, pairs, temperature=tau)
+  own = analysis.log_own_weight(found, pairs, temperature=tau)
   zeta = Sides(found.zeta.image, found.zeta.text[text_id])
   negative = np.not_equal.outer(text_id, text_id)
   sim = image @ text.T
@@ -67,29 +66,11 @@ def test_swapped_captions_have_the_smallest_own_weights():
   text[[10, 77]] = text[[77, 10]]
   found = popularity.solve(image, text, temperature=0.1)
   pairs = Pairs(image, text, np.arange(n))
-  own = suspects.log_own_weight(found, pairs, temperature=0.1)
+  own = analysis.log_own_weight(found, pairs, temperature=0.1)
   for side in own:
     assert set(np.argsort(side)[:2]) == {10, 77}
-  best = suspects.preferred(image[[10, 77]], text, found.zeta.text)
+  best = analysis.preferred(image[[10, 77]], text, found.zeta.text)
   np.testing.assert_array_equal(best, [77, 10])
-
-
-class TestNetwork:
-  def test_it_learns_a_smooth_zeta_and_predicts_unseen_rows(self):
-    import jax
-
-    x = make_pairs.unit_rows(0, 800, 4).astype(np.float32)
-    zeta = 0.1 * np.log(np.exp(3 * x[:, 0]) + np.exp(3 * x[:, 1]))
-    network = popularity.fit_network(
-      jax.random.key(0), x[:600], zeta[:600], temperature=0.1, width=64
-    )
-    predicted = popularity.predict_zeta(network, x[600:])
-    assert popularity.r_squared(predicted, zeta[600:]) > 0.9
-
-  def test_r_squared_of_the_mean_is_zero(self):
-    actual = np.array([1.0, 2.0, 4.0])
-    mean = np.full(3, actual.mean())
-    assert popularity.r_squared(mean, actual) == pytest.approx(0, abs=1e-6)
 
 
 def test_zeta_of_unseen_is_equation_nine(x64):

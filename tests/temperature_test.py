@@ -1,5 +1,6 @@
 """Learned temperatures, one for all and individual, against NumPy loops."""
 
+import functools
 import math
 import warnings
 
@@ -11,7 +12,12 @@ import numpy as np
 import pytest
 import reference
 
-from nuclr_jax import Pairs, Sides, experiment, objectives
+from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax.objectives import (
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
 
 N, IMAGES, TEXTS, TAU = 24, 20, 7, 0.2
 SIZES = dict(num_pairs=N, num_images=IMAGES, num_texts=TEXTS)
@@ -23,24 +29,30 @@ def falling(count):
 
 
 COMMON = dict(**SIZES, temperature=TAU, gamma=falling)
-INDIVIDUAL = dict(
-  temperature_learning_rate=0.01,
-  temperature_momentum=0.3,
-  temperature_range=(0.19, 0.25),
-  rho=1.5,
+INDIVIDUAL = dict(rate=0.01 / TAU, momentum=0.3, bounds=(0.19, 0.25), rho=1.5)
+RULE = temperature_rules.individual(TAU, **INDIVIDUAL)
+NUCLR = dict(
+  **SIZES,
+  gamma=falling,
+  zeta=zeta_rules.batch(rate=0.03 / TAU, momentum=0.3),
 )
-ZETA = dict(xi_init=0.01, zeta_learning_rate=0.03, zeta_momentum=0.3)
 CASES = dict(
   isogclr=(
     objectives.isogclr(**COMMON, **INDIVIDUAL),
     dict(own_pair="none", rate=0.0),
   ),
   nuclr=(
-    objectives.nuclr(**COMMON, **ZETA, **INDIVIDUAL),
+    objectives.nuclr_variant(
+      **NUCLR,
+      temperature=RULE,
+      own_pair=own_pair_rules.running_max(init=0.01),
+    ),
     dict(own_pair="xi", rate=0.03),
   ),
   nuclr_diamond=(
-    objectives.nuclr(**COMMON, **ZETA, **INDIVIDUAL, own_pair="zeta"),
+    objectives.nuclr_variant(
+      **NUCLR, temperature=RULE, own_pair=own_pair_rules.by_zeta()
+    ),
     dict(own_pair="zeta", rate=0.03),
   ),
 )
@@ -122,7 +134,11 @@ def test_individual_temperatures_equal_numpy_loops(case, x64):
 
 def test_one_learned_temperature_equals_numpy_loops(x64):
   """The gradient of tau, through its factor and through u, over five steps."""
-  objective = objectives.sogclr(**COMMON, learn_temperature=True, rho=1.5)
+  objective = objectives.sogclr(
+    **SIZES,
+    gamma=falling,
+    temperature=temperature_rules.learned(TAU, rho=1.5),
+  )
   params, state = objective.init()
   expected, tau = first_state(), TAU
   step = jax.jit(make_step(objective))
@@ -152,10 +168,8 @@ def test_the_learned_temperature_finds_the_divergence_rho(rho, falls, x64):
   pairs = make_pairs.make_pairs(0, batch=200, num_pairs=200)
   objective = objectives.sogclr(
     num_pairs=200,
-    temperature=0.2,
+    temperature=temperature_rules.learned(0.2, rho=rho),
     gamma=1.0,
-    learn_temperature=True,
-    rho=rho,
   )
   params, state = objective.init()
 
@@ -184,10 +198,11 @@ def test_the_learned_temperature_finds_the_divergence_rho(rho, falls, x64):
 @pytest.mark.parametrize("name", ["clip", "ntxent", "cyclip", "sogclr"])
 def test_a_learned_temperature_at_its_bound_can_come_back(name):
   """1 / temperature stops at 100; the gradient there leads back only."""
-  sizes = dict(num_pairs=64, rho=1.0) if name == "sogclr" else {}
-  objective = objectives.OBJECTIVES[name](
-    temperature=0.05, learn_temperature=True, **sizes
-  )
+  learned = dict(temperature=0.05, learn_temperature=True)
+  if name == "sogclr":
+    rule = temperature_rules.learned(0.05, rho=1.0)
+    learned = dict(num_pairs=64, temperature=rule)
+  objective = objectives.OBJECTIVES[name](**learned)
   _, state = objective.init()
   image = jnp.asarray(make_pairs.unit_rows(0, 8, 4), jnp.float32)
 
@@ -221,47 +236,131 @@ def test_a_lower_first_temperature_is_the_bound():
 
 
 class TestTheOneTemperature:
-  """`temperature_of`: what diagnostics, popularities and hubs are asked at."""
+  """What diagnostics, popularities and hubs are asked at."""
 
-  def of(self, learned=None, **spec):
-    params = {} if learned is None else {"log_scale": jnp.float32(learned)}
-    return experiment.temperature_of({"objective": spec}, {"objective": params})
+  def of(self, objective, learned=None):
+    params, state = objective.init()
+    if learned is not None:
+      params = jax.tree.map(lambda x: jnp.full_like(x, learned), params)
+    readout = objective.readout(params, state)
+    return objectives.one_temperature(readout, "popularity")
 
-  def test_it_is_the_config_s_or_the_default(self):
-    assert self.of(name="clip", temperature=0.3) == 0.3
-    assert self.of(name="nuclr") == 0.05
-
-  def test_a_learned_one_is_bounded_as_in_training(self):
-    np.testing.assert_allclose(
-      self.of(math.log(20), name="clip", temperature=0.07), 1 / 20, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-      self.of(math.log(1e4), name="clip", temperature=0.07), 0.01, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-      self.of(math.log(1e3), name="siglip"), 1e-3, rtol=1e-6
-    )
+  def test_it_is_the_given_one_or_the_default(self):
+    assert self.of(objectives.clip(temperature=0.3)) == pytest.approx(0.3)
+    assert self.of(objectives.nuclr(num_pairs=8)) == pytest.approx(0.05)
 
   @pytest.mark.parametrize(
-    "spec",
+    "objective",
     [
-      dict(name="isogclr"),
-      dict(name="nuclr", temperature_learning_rate=1e-3),
-      dict(name="swav"),
-      dict(name="vicreg"),
+      objectives.clip(temperature=0.07),
+      objectives.cyclip(temperature=0.07),
+      objectives.sogclr(
+        num_pairs=8, temperature=temperature_rules.learned(0.07, rho=1.0)
+      ),
+      objectives.add(
+        nuclr=objectives.stateless(lambda params, pairs: (0.0, {})),
+        clip=objectives.scale(objectives.clip(temperature=0.07), 2.0),
+      ),
     ],
-    ids=lambda spec: spec["name"],
+    ids=["clip", "cyclip", "sogclr", "sum"],
   )
-  def test_there_is_none(self, spec):
-    with pytest.raises(ValueError, match="has no single temperature; choose"):
-      self.of(**spec)
+  def test_a_learned_one_is_bounded_as_in_training(self, objective):
+    found = self.of(objective, math.log(20))
+    np.testing.assert_allclose(found, 1 / 20, rtol=1e-6)
+    found = self.of(objective, math.log(1e4))
+    np.testing.assert_allclose(found, 0.01, rtol=1e-6)
+
+  def test_siglip_has_no_bound(self):
+    objective = objectives.siglip()
+    params = objective.init()[0] | {"log_scale": jnp.float32(math.log(1e3))}
+    tau = objective.readout(params, objectives.State()).temperature
+    np.testing.assert_allclose(tau, 1e-3, rtol=1e-6)
+
+  @pytest.mark.parametrize(
+    "objective",
+    [
+      objectives.isogclr(num_pairs=8, rho=1.0),
+      objectives.nuclr(
+        num_pairs=8, temperature=temperature_rules.individual(rho=1.0)
+      ),
+      objectives.swav(dim=4),
+      objectives.vicreg(),
+    ],
+    ids=["isogclr", "nuclr", "swav", "vicreg"],
+  )
+  def test_there_is_none(self, objective):
+    with pytest.raises(ValueError, match="needs one temperature, which this"):
+      self.of(objective)
+
+  def test_two_terms_that_have_one_are_an_error(self):
+    objective = objectives.add(
+      clip=objectives.clip(), nuclr=objectives.nuclr(num_pairs=8)
+    )
+    with pytest.raises(ValueError, match="clip and nuclr both have a temperat"):
+      self.of(objective)
+
+
+def test_a_learned_temperature_of_nuclr_equals_numpy_loops(x64):
+  """Through its factor, through u and through epsilon = k exp(-xi / tau)."""
+  objective = objectives.nuclr_variant(
+    **SIZES,
+    gamma=falling,
+    temperature=temperature_rules.learned(TAU, rho=1.5),
+    zeta=zeta_rules.fixed(init=0.05),
+    own_pair=own_pair_rules.running_max(weight=40.0),
+  )
+  params, state = objective.init()
+  step = jax.jit(make_step(objective))
+  fixed = objectives.nuclr_variant(
+    **SIZES,
+    gamma=falling,
+    temperature=TAU,
+    zeta=zeta_rules.fixed(init=0.05),
+    own_pair=own_pair_rules.running_max(weight=40.0),
+  )
+  for arrays in batches(3):
+    pairs = Pairs(*map(jnp.asarray, arrays))
+    (_, (new, _)), (d_params, *grads) = step(params, state, pairs)
+    (_, (other, _)), (_, *expected) = step_of(fixed)({}, state, pairs)
+    for found, want in zip(grads, expected, strict=True):
+      np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-14)
+    by_tau = sum(tau_gradients(arrays, new, 0.05, 40.0))
+    np.testing.assert_allclose(d_params["log_scale"], -TAU * by_tau, rtol=1e-9)
+    state = new
+
+
+@functools.cache
+def step_of(objective):
+  return jax.jit(make_step(objective))
+
+
+def tau_gradients(arrays, state, zeta, weight):
+  """Mean over anchors of log D + rho - log n - the mean of the logits."""
+  image, text, pair_id, image_id, text_id = arrays
+  scale = (N - 1) / (len(pair_id) - 1)
+  for side, x, y in (("image", image, text), ("text", text, image)):
+    log_u = np.asarray(getattr(state.sample.pair.log_u, side))[pair_id]
+    total = 0.0
+    for i in range(len(pair_id)):
+      own = -zeta / TAU
+      d = weight * np.exp(own) + np.exp(log_u[i])
+      mean = weight * np.exp(own) / d * own
+      lonely = True
+      for j in range(len(pair_id)):
+        if image_id[i] != image_id[j] and text_id[i] != text_id[j]:
+          logit = (x[i] @ y[j] - x[i] @ y[i] - zeta) / TAU
+          mean += scale * np.exp(logit) / d * logit
+          lonely = False
+      assert not lonely
+      total += np.log(d) + 1.5 - np.log(N) - mean
+    yield total / len(pair_id)
 
 
 def test_rho_above_the_largest_divergence_warns():
   for make in (
     lambda rho: objectives.isogclr(num_pairs=101, rho=rho),
     lambda rho: objectives.sogclr(
-      num_pairs=101, rho=rho, learn_temperature=True
+      num_pairs=101, temperature=temperature_rules.learned(rho=rho)
     ),
   ):
     with pytest.warns(UserWarning, match="rho is 5, but .* is 4.61"):
@@ -275,7 +374,8 @@ def test_frozen_temperatures_rest():
   objective = objectives.isogclr(
     num_pairs=64,
     temperature=0.1,
-    temperature_learning_rate=lambda count: jnp.where(count < 1, 0.0, 0.01),
+    rho=1.0,
+    rate=lambda count: jnp.where(count < 1, 0.0, 0.1),
   )
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   pairs = make_pairs.make_pairs(0)
@@ -290,22 +390,24 @@ def test_frozen_temperatures_rest():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(temperature_range=(0.1, 0.05)), "temperature_range must be"),
-    (dict(temperature=0.9), "temperature_range must be .* temperature 0.9"),
-    (dict(temperature_momentum=1.0), "temperature_momentum must be in"),
-    (dict(temperature_learning_rate=-1.0), "temperature_learning_rate must"),
+    (dict(bounds=(0.1, 0.05)), "temperature.bounds must be"),
+    (dict(temperature=0.9), "temperature.bounds must be .* temperature 0.9"),
+    (dict(momentum=1.0), "temperature.momentum must be in"),
+    (dict(rate=-1.0), "temperature.rate must"),
+    (dict(rate=1.5), r"temperature.rate must be in \[0, 1\]"),
     (dict(rho=math.nan), "rho must be a finite number"),
   ],
 )
-@pytest.mark.parametrize("name", ["isogclr", "nuclr"])
-def test_bad_arguments_say_what_is_allowed(name, arguments, message):
-  given = dict(num_pairs=8, temperature_learning_rate=0.1) | arguments
+def test_bad_arguments_say_what_is_allowed(arguments, message):
   with pytest.raises(ValueError, match=message):
-    objectives.OBJECTIVES[name](**given)
+    objectives.isogclr(**dict(num_pairs=8) | arguments)
 
 
-def test_individual_temperatures_need_a_u_per_pair():
+@pytest.mark.parametrize("name", ["sogclr", "nuclr_variant"])
+def test_individual_temperatures_need_a_u_per_pair(name):
   with pytest.raises(ValueError, match="anchor_average must be 'pair'"):
-    objectives.nuclr(
-      num_pairs=8, temperature_learning_rate=0.1, anchor_average="id"
+    objectives.OBJECTIVES[name](
+      num_pairs=8,
+      temperature=temperature_rules.individual(rho=1.0),
+      anchor_average="id",
     )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from nuclr_jax import sharding, tiles
+from nuclr_jax import sharding
+from nuclr_jax.pairwise import tiles
 
 RNG = np.random.default_rng(0)
 ROWS, COLUMNS = RNG.normal(size=(37, 5)), RNG.normal(size=(23, 5))

@@ -1,4 +1,4 @@
-"""Tokenizers of published models against a plain WordPiece."""
+"""Built tokenizers, and those of published models against a plain WordPiece."""
 
 import json
 import os
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from nuclr_jax import hub
 from nuclr_jax.data import tokenizer
+from nuclr_jax.models.pretrained import hub
 
 # Of every letter a word can begin with, and the letters that go on.
 LETTERS = [*string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
@@ -35,10 +35,10 @@ IDS = {token: i for i, token in enumerate(VOCABULARY)}
 CACHE = """
 import sys
 from nuclr_jax.data import tokenizer
-words = tokenizer.pretrained("some/model.v1", length=8)
+words = tokenizer.pretrained_tokenizer("some/model.v1", length=8)
 print(words.encode(["dogs"]).tolist())
 try:
-  tokenizer.pretrained("some/other", length=8)
+  tokenizer.pretrained_tokenizer("some/other", length=8)
 except ValueError as error:
   print(error)
 """
@@ -92,7 +92,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def words(folder):
-  return tokenizer.pretrained(folder / "vocab.txt", length=12)
+  return tokenizer.pretrained_tokenizer(folder / "vocab.txt", length=12)
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +155,8 @@ class TestCleaning:
     assert found == encode(caption, words.length)
 
   def test_not_cleaned(self, folder):
-    plain = tokenizer.pretrained(folder, length=8, clean=False)
-    cleaned = tokenizer.pretrained(folder, length=8)
+    plain = tokenizer.pretrained_tokenizer(folder, length=8, clean=False)
+    cleaned = tokenizer.pretrained_tokenizer(folder, length=8)
     caption = ["DOG!  the"]
     dog, the, unknown = IDS["dog"], IDS["the"], IDS["[UNK]"]
     assert plain.encode(caption)[0, 1:4].tolist() == [dog, unknown, the]
@@ -173,9 +173,9 @@ class TestFiles:
   def test_all_kinds(self, folder, words, tmp_path):
     expected = words.encode(self.CAPTIONS)
     assert words.vocab_size == len(VOCABULARY)
-    assert tokenizer.pretrained(folder, length=12) == words
+    assert tokenizer.pretrained_tokenizer(folder, length=12) == words
     # As others save it: with padding and a length of their own.
-    plain = tokenizer.pretrained(folder, length=12, clean=False)
+    plain = tokenizer.pretrained_tokenizer(folder, length=12, clean=False)
     saved = tokenizers.Tokenizer.from_str(plain.text)
     saved.enable_padding(length=20)
     saved.enable_truncation(5)
@@ -183,7 +183,7 @@ class TestFiles:
     saved.save(str(path))
     (tmp_path / "vocab.txt").write_text("[PAD]")  # the .json goes first
     for source in (path, tmp_path, str(tmp_path)):
-      found = tokenizer.pretrained(source, length=12)
+      found = tokenizer.pretrained_tokenizer(source, length=12)
       np.testing.assert_array_equal(found.encode(self.CAPTIONS), expected)
 
   def test_line_ends_in_a_vocabulary(self, tmp_path):
@@ -192,7 +192,7 @@ class TestFiles:
     for end in ("\n", "\r\n"):
       path = tmp_path / "vocab.txt"
       path.write_bytes(end.join([*tokens, ""]).encode())
-      words = tokenizer.pretrained(path, length=4)
+      words = tokenizer.pretrained_tokenizer(path, length=4)
       assert words.vocab_size == 7
       assert words.encode(["dog"]).tolist() == [[4, 6, 5, 0]]
 
@@ -216,14 +216,36 @@ class TestFiles:
     ids, error = done.stdout.splitlines()
     first, last = IDS["[CLS]"], IDS["[SEP]"]
     assert json.loads(ids) == [[first, IDS["dogs"], last, 0, 0, 0, 0, 0]]
-    assert "some/other is no path here" in error
+    assert "some/other is not a local path" in error
     assert "tokenizer.json or vocab.txt yourself" in error
+
+
+class TestBuilt:
+  CAPTIONS = ("LATIN SMALL LETTER A", "Dots-124", "LATIN CAPITAL LETTER A")
+
+  def test_same_captions_same_vocabulary(self):
+    built = [
+      tokenizer.build_tokenizer(self.CAPTIONS, length=8) for _ in range(3)
+    ]
+    assert built[0] == built[1] == built[2]
+
+  def test_words_are_one_token_and_unseen_ones_are_spelled(self):
+    words = tokenizer.build_tokenizer(self.CAPTIONS, length=8)
+    ids = words.encode(["letter dots latin", "latte", "\u4e00"])
+    assert ids.dtype == np.int32 and ids.shape == (3, 8)
+    assert np.count_nonzero(ids, axis=1).tolist() == [3, 5, 1]
+    assert ids[2, 0] == 1  # unknown
+    assert ids.max() < words.vocab_size
+
+  def test_no_captions(self):
+    with pytest.raises(ValueError, match="needs captions"):
+      tokenizer.build_tokenizer([], length=8)
 
 
 class TestLength:
   @pytest.mark.parametrize("length", [3, 5, 9])
   def test_the_last_token_stays(self, folder, length):
-    words = tokenizer.pretrained(folder, length=length)
+    words = tokenizer.pretrained_tokenizer(folder, length=length)
     found = words.encode(["a dog an dogs and runs the person " * 9, "dog"])
     assert found.dtype == np.int32 and found.shape == (2, length)
     assert found[0, 0] == IDS["[CLS]"] and found[0, -1] == IDS["[SEP]"]
@@ -234,8 +256,8 @@ class TestLength:
 
   def test_first_and_last_of_built_ones(self):
     captions = ["DIGIT ONE", "DIGIT TWO"]
-    words = tokenizer.build(captions, length=4, first_and_last=True)
-    plain = tokenizer.build(captions, length=4)
+    words = tokenizer.build_tokenizer(captions, length=4, first_and_last=True)
+    plain = tokenizer.build_tokenizer(captions, length=4)
     assert words.vocab_size == plain.vocab_size + 2
     found = words.encode(["digit two", "one two one two", ""])
     inner = plain.encode(["digit two", "one two"])[:, :2] + 2
@@ -253,57 +275,57 @@ class TestErrors:
 
   def test_too_short(self, folder):
     with pytest.raises(ValueError, match="at least 3 tokens, got 2"):
-      tokenizer.pretrained(folder, length=2)
+      tokenizer.pretrained_tokenizer(folder, length=2)
 
   def test_another_padding(self, tmp_path):
     path = self.write(tmp_path, ["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
     with pytest.raises(ValueError, match="pads with id 1"):
-      tokenizer.pretrained(path, length=8)
+      tokenizer.pretrained_tokenizer(path, length=8)
 
   def test_padding_of_roberta(self, tmp_path):
     ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
     words.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="pads with id 1, <pad>"):
-      tokenizer.pretrained(tmp_path, length=8)
+      tokenizer.pretrained_tokenizer(tmp_path, length=8)
 
   def test_no_vocabulary_of_bert(self, tmp_path):
     path = self.write(tmp_path, ["[PAD]", "[UNK]", "a"])
     with pytest.raises(
       ValueError, match=r"vocab.txt .* lacks .*'\[CLS\]', '\[SEP\]'"
     ):
-      tokenizer.pretrained(path, length=8)
+      tokenizer.pretrained_tokenizer(path, length=8)
 
   @pytest.mark.parametrize("text", ["", "{", '{"no": "tokenizer"}'])
   def test_no_tokenizer(self, tmp_path, text):
     path = tmp_path / "tokenizer.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match="is no tokenizer"):
-      tokenizer.pretrained(path, length=8)
+    with pytest.raises(ValueError, match="is not a tokenizer"):
+      tokenizer.pretrained_tokenizer(path, length=8)
 
   def test_no_file(self, tmp_path):
     for name in ("vocab.txt", "no such folder/x"):
       with pytest.raises(
-        ValueError, match="is not there; give a file, a folder"
+        ValueError, match="does not exist; give a file, a folder"
       ):
-        tokenizer.pretrained(tmp_path / name, length=8)
+        tokenizer.pretrained_tokenizer(tmp_path / name, length=8)
 
   def test_an_empty_folder(self, tmp_path):
     (tmp_path / "config.json").touch()
     with pytest.raises(
       ValueError, match=r"none of tokenizer.json, vocab.txt; "
     ):
-      tokenizer.pretrained(tmp_path, length=8)
+      tokenizer.pretrained_tokenizer(tmp_path, length=8)
 
 
 class TestFind:
   def test_the_best_name(self, tmp_path, monkeypatch):
     for name in ("b", "c"):
       (tmp_path / name).touch()
-    assert hub.find(tmp_path, ["a", "b", "c"]) == tmp_path / "b"
-    assert hub.find(tmp_path / "c", ["a", "b"]) == tmp_path / "c"
+    assert hub.find_file(tmp_path, ["a", "b", "c"]) == tmp_path / "b"
+    assert hub.find_file(tmp_path / "c", ["a", "b"]) == tmp_path / "c"
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert hub.find("~/c", ["a"]) == pathlib.Path(tmp_path / "c")
+    assert hub.find_file("~/c", ["a"]) == pathlib.Path(tmp_path / "c")
 
   NAMES = ("tokenizer.json", "vocab.txt")
 
@@ -317,7 +339,7 @@ class TestFind:
       (["tokenizer.json"], None, "cache/tokenizer.json"),  # no network
       (["vocab.txt"], None, "cache/vocab.txt"),
       ([], [], "on the hub has none of"),
-      ([], None, "cannot be had from the hub"),
+      ([], None, "could not be downloaded from the hub"),
     ],
   )
   def test_the_cache_does_not_decide(
@@ -336,8 +358,8 @@ class TestFind:
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", from_cache)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     if "/" in expected:
-      found = hub.find("some/model", self.NAMES)
+      found = hub.find_file("some/model", self.NAMES)
       assert found == pathlib.Path(expected)
     else:
       with pytest.raises(ValueError, match=expected):
-        hub.find("some/model", self.NAMES)
+        hub.find_file("some/model", self.NAMES)

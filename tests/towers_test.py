@@ -8,18 +8,17 @@ import re
 from flax import nnx
 import jax
 import jax.numpy as jnp
-import jax_side
 from make_weights import numbers
 import numpy as np
 import pytest
 from scipy import signal
 
-from nuclr_jax import Batch, experiment, models
-from nuclr_jax.data import sources
-from nuclr_jax.data.tokenizer import build as build_tokenizer
-from nuclr_jax.datasets import Data
-from nuclr_jax.models import bert, layers, resnet, transformer, vit
-from nuclr_jax.models.clip_text import clip_text
+from experiments.parity import jax_side
+from nuclr_jax import Batch, models
+from nuclr_jax.data.source import Data, Records, in_memory
+from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.models import bert, clip_text, layers, resnet, transformer, vit
+from nuclr_jax.train import build
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
 RESNET = dict(name="resnet50", stages=(1, 1), width=4)
@@ -65,7 +64,7 @@ def count(params):
 def test_numbers_of_pytorch(path, tmp_path):
   spec, expected = read_golden(path)
   np.savez(tmp_path / "weights.npz", **expected["weights"])
-  found = jax_side.compute(
+  computed = jax_side.compute(
     spec["towers"],
     expected["inputs"],
     tmp_path / "weights.npz",
@@ -73,17 +72,19 @@ def test_numbers_of_pytorch(path, tmp_path):
     train=spec["train"],
   )
   assert len(expected["gradients"]) > 5
-  found["gradients"] = {k: found["gradients"][k] for k in expected["gradients"]}
-  for part, (error, key) in jax_side.errors(found, expected).items():
+  computed["gradients"] = {
+    k: computed["gradients"][k] for k in expected["gradients"]
+  }
+  for part, (error, key) in jax_side.errors(computed, expected).items():
     assert error < 1e-4, (part, key)
 
 
 def test_sizes_of_the_published_encoders():
-  def size(side, name, **given):
+  def size(side, name, **sizes):
     table = dict(image=models.IMAGE_TOWERS, text=models.TEXT_TOWERS)[side]
     if side == "image":
-      given = dict(image_shape=(224, 224, 3))
-    tower = table[name](**given)
+      sizes = dict(image_shape=(224, 224, 3))
+    tower = table[name](**sizes)
     return count(jax.eval_shape(tower.init, jax.random.key(0))[0])
 
   # ResNet-50 and DistilBERT are counted with the recipe for CC3M. VGG as
@@ -102,7 +103,7 @@ def test_vgg_against_scipy():
   )
   params, state = numbers(tower.init)
   image = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
-  found, _ = tower.apply(params, state, jnp.asarray(image))
+  features, _ = tower.apply(params, state, jnp.asarray(image))
   x = (image / 255 - 0.3) / 0.5
   for s in range(2):
     stage, average = params["stages"][s], state["stages"][s]
@@ -118,11 +119,13 @@ def test_vgg_against_scipy():
       x = np.maximum(y, 0)
     pooled = x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2, -1)
     x = pooled.max(axis=(2, 4))
-  np.testing.assert_allclose(found, x.mean(axis=(1, 2)), rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(
+    features, x.mean(axis=(1, 2)), rtol=1e-4, atol=1e-5
+  )
 
 
 def test_vgg_needs_pixels():
-  with pytest.raises(ValueError, match="5 halvings need pictures of 32"):
+  with pytest.raises(ValueError, match="5 halvings need images of 32"):
     models.IMAGE_TOWERS["vgg16"](image_shape=(28, 28, 1))
   with pytest.raises(ValueError, match="each at least 1, got"):
     models.IMAGE_TOWERS["vgg16"](image_shape=(32, 32, 3), stages=((8, 0),))
@@ -141,16 +144,16 @@ def test_vgg_needs_pixels():
 def test_bfloat16(side, tower):
   """Embeddings are close, everything that stays is float32."""
   inputs = Batch(None, None, None)._replace(**{side: getattr(batch(), side)})
-  found = {}
+  embeddings = {}
   for dtype in ("float32", "bfloat16"):
     model = make(**{side: tower}, dtype=dtype)
     arguments = numbers(model.init)
     apply = jax.jit(lambda *x, m=model: m.apply(*x, inputs, train=False))
     pairs, state = apply(*arguments)
-    found[dtype] = getattr(pairs, side)
-    leaves = jax.tree.leaves((arguments, state, found[dtype]))
+    embeddings[dtype] = getattr(pairs, side)
+    leaves = jax.tree.leaves((arguments, state, embeddings[dtype]))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
-  error = np.abs(found["float32"] - found["bfloat16"]).max()
+  error = np.abs(embeddings["float32"] - embeddings["bfloat16"]).max()
   assert 1e-5 < error < 3e-2
 
 
@@ -186,11 +189,11 @@ def test_batch_norm_against_numpy(dtype):
   layer = layers.BatchNorm(5, scale=0.5)
   flat = x.reshape(-1, 5).astype(np.float64)
   expected = 0.5 * (flat - flat.mean(0)) / np.sqrt(flat.var(0) + 1e-5)
-  found = layer(jnp.asarray(x, dtype))
-  assert found.dtype == dtype
+  normalized = layer(jnp.asarray(x, dtype))
+  assert normalized.dtype == dtype
   tolerance = 1e-5 if dtype == "float32" else 2e-2
   np.testing.assert_allclose(
-    np.float64(found).reshape(-1, 5), expected, atol=tolerance
+    np.float64(normalized).reshape(-1, 5), expected, atol=tolerance
   )
   np.testing.assert_allclose(
     layer.mean[...], 0.1 * flat.mean(0), rtol=tolerance
@@ -214,7 +217,7 @@ def test_batch_statistics_are_of_the_global_batch():
     np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_pictures_are_normalised_inside():
+def test_images_are_normalized_inside():
   mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.1)
   tower = resnet.resnet(
     image_shape=(32, 32, 3), stages=(1,), width=4, mean=mean, std=std
@@ -222,9 +225,9 @@ def test_pictures_are_normalised_inside():
   params, state = numbers(tower.init)
   image = batch(2).image
   normal = ((image / 255 - mean) / std).astype(np.float32)
-  found, _ = tower.apply(params, state, jnp.asarray(image))
+  features, _ = tower.apply(params, state, jnp.asarray(image))
   expected, _ = tower.apply(params, state, jnp.asarray(normal))
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_and_dropout_in_training_only():
@@ -299,7 +302,7 @@ def test_padding_changes_nothing():
   apply = jax.jit(functools.partial(tower.apply, params, state))
   short, long = jnp.array([[3, 4]]), jnp.array([[3, 4, 0, 0, 0, 0]])
   np.testing.assert_allclose(apply(short)[0], apply(long)[0], atol=1e-6)
-  tower = clip_text(vocab_size=9, length=6, **TEXT)
+  tower = clip_text.clip_text(vocab_size=9, length=6, **TEXT)
   params, state = numbers(tower.init)
   apply = jax.jit(functools.partial(tower.apply, params, state))
   texts = [[3, 8, 0, 0, 0, 0], [3, 8, 5, 4, 7, 1], [4, 8, 5, 4, 7, 1]]
@@ -308,20 +311,20 @@ def test_padding_changes_nothing():
   assert np.abs(b - c).max() > 1e-3
 
 
-def test_pictures_need_not_be_square():
+def test_images_need_not_be_square():
   tower = vit.vit(image_shape=(16, 32, 3), patch=8, **TEXT)
   params, state = numbers(tower.init)
   apply = jax.jit(lambda p, x: tower.apply(params | p, state, x)[0])
   image = np.random.default_rng(0).normal(size=(1, 16, 32, 3))
   image = image.astype(np.float32)
   positions = params["positions"]
-  found = apply({"positions": positions}, image)
+  features = apply({"positions": positions}, image)
   # Patches that change places with their positions give the same features.
   turned = image.reshape(1, 16, 4, 8, 3)[:, :, ::-1].reshape(image.shape)
   again = apply({"positions": positions[:, ::-1]}, turned)
-  np.testing.assert_allclose(found, again, atol=1e-5)
+  np.testing.assert_allclose(features, again, atol=1e-5)
   other = apply({"positions": positions[::-1]}, turned)
-  assert np.abs(found - other).max() > 1e-4
+  assert np.abs(features - other).max() > 1e-4
 
 
 def test_patches_are_a_convolution():
@@ -342,18 +345,18 @@ def test_patches_are_a_convolution():
 
 
 def few_pairs(num=32, vocab=("a", "b", "c")):
-  """Random pictures [24, 24, 3] with random captions."""
+  """Random images [24, 24, 3] with random captions."""
   rng = np.random.default_rng(0)
   captions = [" ".join(rng.choice(vocab, 4)) + f" {i}" for i in range(num)]
   tokenizer = build_tokenizer(captions, length=6)
-  records = sources.Records(
+  records = Records(
     rng.integers(0, 256, (num, 24, 24, 3)).astype(np.uint8),
     np.arange(num, dtype=np.int32),
     captions,
     "random",
   )
-  train = sources.in_memory(records, tokenizer.encode(captions))
-  return Data(train, tokenizer, (24, 24, 3), {"test": []}, {})
+  train = in_memory(records, tokenizer.encode(captions))
+  return Data(train, tokenizer, (24, 24, 3))
 
 
 def configured(tiny, **model):
@@ -366,7 +369,7 @@ def configured(tiny, **model):
 def test_a_run_by_config(tiny):
   data = few_pairs()
   config = configured(tiny, image=RESNET, text=dict(name="distilbert", **TEXT))
-  parts = experiment.build(config, data=data)
+  parts = build.build(config, data=data)
   params, state = jax.eval_shape(parts.model.init, jax.random.key(0))
   shape = (data.tokenizer.vocab_size, 8)
   assert params["text"]["tokens"].shape == shape and parts.model.load is None
@@ -379,7 +382,7 @@ def test_a_run_by_config(tiny):
   with pytest.raises(
     ValueError, match="unknown keys .'depth'. of config.model"
   ):
-    experiment.build(config, data=data)
+    build.build(config, data=data)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """The study of experiments/toy_dpm, against quadrature and plain NumPy."""
 
-import json
 import math
-import os
 import pathlib
 import re
 import subprocess
@@ -13,17 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, stats
-import toy_model
-import toy_report
-import toy_risks
-import toy_summary
 
-from nuclr_jax import markdown, popularity
+from experiments.harness import command, rows, runner
+from experiments.toy_dpm import __main__ as main
+from experiments.toy_dpm import model, risks, summary
+from nuclr_jax import popularity
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "toy_dpm"
 FIGURES = ("spaces.png", "temperatures.png", "without_constants.png")
-N = toy_risks.EXAMPLE_SIZE  # one size, compiled once
+N = risks.EXAMPLE_SIZE  # one size, compiled once
 TAUS = pytest.mark.parametrize("tau", [0.2, 1.0])
 
 
@@ -33,13 +30,13 @@ def f(a):
 
 
 def draw(n, tau, seed=0):
-  return toy_model.sample_pairs(jax.random.key(seed), n, temperature=tau)
+  return model.sample_pairs(jax.random.key(seed), n, temperature=tau)
 
 
 def shape_and_truth(n, tau):
   """A learned shape, log q and the pairs they are of."""
   pairs = draw(n, tau)
-  log_q = toy_model.log_popularity(pairs, temperature=tau)
+  log_q = model.log_popularity(pairs, temperature=tau)
   found = popularity.solve(*pairs, temperature=tau, tolerance=1e-10)
   return jnp.asarray(found.zeta.text / tau), log_q, pairs
 
@@ -48,7 +45,7 @@ def shape_and_truth(n, tau):
 def densities(pairs, tau):
   """log p(y_j | x_k) at [k, j, 0]."""
   x, y = pairs
-  log_p = toy_model.log_density(x[:, None], y[None], temperature=tau)
+  log_p = model.log_density(x[:, None], y[None], temperature=tau)
   return log_p[:, :, None]
 
 
@@ -59,27 +56,6 @@ def dense_weights(pairs, tau, log_q):
   return kernel / kernel.sum(axis=1, keepdims=True)
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-  """A folder where the scripts keep what they compile, for each other."""
-  return str(tmp_path_factory.mktemp("cache"))
-
-
-def run(script, *arguments, folder, **environment):
-  """Runs a script from a folder; returns what it printed."""
-  environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-  done = subprocess.run(
-    [sys.executable, str(script), *map(str, arguments)],
-    cwd=folder,
-    env=os.environ | environment,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert not done.returncode, done.stderr
-  return done.stdout
-
-
 @TAUS
 @pytest.mark.parametrize(
   "x", [(0.6, 0.7), (-0.9, 0.1), (0.0, 0.5), (1e-9, 0.0), (-1.0, 1e-3)]
@@ -88,18 +64,18 @@ def test_the_integral_is_that_of_the_density(x, tau, x64):
   expected, _ = integrate.dblquad(
     lambda v, u: math.exp((x[0] * u + x[1] * v) / tau), 0, 1, 0, 1
   )
-  found = toy_model.log_integral(jnp.array(x), temperature=tau)
+  found = model.log_integral(jnp.array(x), temperature=tau)
   assert found == pytest.approx(math.log(expected), abs=1e-12)
 
 
 def test_the_integral_neither_overflows_nor_is_nan(x64):
   x = jnp.array([[0.8, 0.0], [-0.8, 0.0], [0.0, 0.0]])
-  found = toy_model.log_integral(x, temperature=1e-3)
+  found = model.log_integral(x, temperature=1e-3)
   expected = [800 - math.log(800), -math.log(800), 0]
   np.testing.assert_allclose(found, expected, rtol=1e-14)
-  slope = jax.grad(
-    lambda x: jnp.sum(toy_model.log_integral(x, temperature=1e-3))
-  )(x)
+  slope = jax.grad(lambda x: jnp.sum(model.log_integral(x, temperature=1e-3)))(
+    x
+  )
   assert np.isfinite(slope).all()
 
 
@@ -107,7 +83,7 @@ def test_the_integral_neither_overflows_nor_is_nan(x64):
 @pytest.mark.parametrize("x", [(0.6, 0.7), (-0.99, 0.0)])
 def test_contrasts_have_the_density(x, tau, x64):
   n = 5000
-  y = toy_model.sample_contrasts(
+  y = model.sample_contrasts(
     jax.random.key(1), jnp.tile(jnp.array(x), (n, 1)), temperature=tau
   )
   grid = np.linspace(0, 1, 2001)
@@ -121,7 +97,7 @@ def test_contrasts_have_the_density(x, tau, x64):
 
 def test_anchors_are_uniform_on_the_half_disc(x64):
   n = 20_000
-  x = np.asarray(toy_model.sample_anchors(jax.random.key(2), n))
+  x = np.asarray(model.sample_anchors(jax.random.key(2), n))
   assert (x[:, 1] >= 0).all() and (np.sum(x**2, axis=1) <= 1).all()
   moments = {
     0: x[:, 0],
@@ -140,7 +116,7 @@ def test_popularity_is_the_sum_of_the_densities(tau, x64):
   x, y = map(np.asarray, pairs)
   g = np.array([f(a / tau) * f(b / tau) for a, b in x])
   q = (np.exp(x @ y.T / tau) / g[:, None]).sum(axis=0)
-  found = toy_model.log_popularity(pairs, temperature=tau)
+  found = model.log_popularity(pairs, temperature=tau)
   np.testing.assert_allclose(found, np.log(q), rtol=1e-12)
   summed = popularity.log_popularity(densities(pairs, tau))[:, 0]
   np.testing.assert_allclose(found, summed, rtol=1e-12)
@@ -161,10 +137,8 @@ def test_the_true_risk(tau, x64):
     )[0]
 
   expected = mean(-1, 2) + mean(0, 4)
-  assert toy_model.true_risk(temperature=tau) == pytest.approx(
-    expected, abs=1e-8
-  )
-  sampled = toy_model.sampled_risk(jax.random.key(3), 20_000, temperature=tau)
+  assert model.true_risk(temperature=tau) == pytest.approx(expected, abs=1e-8)
+  sampled = model.sampled_risk(jax.random.key(3), 20_000, temperature=tau)
   assert abs(sampled.mean - expected) < 4 * sampled.standard_error
   assert 0 < sampled.standard_error < 0.002
 
@@ -174,8 +148,8 @@ def likelihood(keys, tau):
   """The risk of MLE and its gradient at the truth, for data of each key."""
 
   def risk(matrix, key):
-    x, y = toy_model.sample_pairs(key, 50, temperature=tau)
-    return toy_model.likelihood_risk(x @ matrix, y, temperature=tau)
+    x, y = model.sample_pairs(key, 50, temperature=tau)
+    return model.likelihood_risk(x @ matrix, y, temperature=tau)
 
   return jax.vmap(jax.value_and_grad(risk), in_axes=(None, 0))(jnp.eye(2), keys)
 
@@ -185,7 +159,7 @@ def test_mle_is_unbiased_and_so_is_its_gradient(tau, x64):
   """Over 200 data sets; at the truth the expected gradient is 0."""
   keys = jax.random.split(jax.random.key(4), 200)
   risk, gradient = map(np.asarray, likelihood(keys, tau))
-  truth = toy_model.true_risk(temperature=tau)
+  truth = model.true_risk(temperature=tau)
   assert abs(risk.mean() - truth) < 4 * stats.sem(risk)
   assert (np.abs(gradient.mean(axis=0)) < 4 * stats.sem(gradient)).all()
 
@@ -197,7 +171,7 @@ def test_the_mis_estimate_is_unbiased_here(x64):
   @jax.jit
   @jax.vmap
   def estimate(key):
-    pairs = toy_model.sample_pairs(key, 8, temperature=tau)
+    pairs = model.sample_pairs(key, 8, temperature=tau)
     log_f = (pairs.text @ x / tau)[:, None]
     log_density = densities(pairs, tau)
     weights = popularity.balance_heuristic(log_density)
@@ -205,14 +179,14 @@ def test_the_mis_estimate_is_unbiased_here(x64):
 
   log_g, weights = estimate(jax.random.split(jax.random.key(5), 1000))
   np.testing.assert_allclose(np.exp(weights).sum(axis=1), 1, rtol=1e-12)
-  found = np.exp(log_g - toy_model.log_integral(x, temperature=tau))
+  found = np.exp(log_g - model.log_integral(x, temperature=tau))
   assert stats.sem(found) < 0.03
   assert abs(found.mean() - 1) < 4 * stats.sem(found)
 
 
 @TAUS
 def test_two_ways_to_the_popularities_agree(tau, x64):
-  example = toy_risks.make_example(0, tau)
+  example = risks.make_example(tau)
   assert len(example.log_q) == 100
   assert example.difference < 1e-10
   assert example.gradient_norm <= 1e-15
@@ -228,7 +202,7 @@ def test_two_ways_to_the_popularities_agree(tau, x64):
 
 def test_rules_for_the_constant(x64):
   shape, log_q, _ = shape_and_truth(N, 0.2)
-  log_c = toy_risks.log_constants(shape, log_q)
+  log_c = risks.log_constants(shape, log_q)
   prime, q = np.exp(shape), np.exp(log_q)  # q~' is exp(zeta / tau)
   z = {
     "maxima": prime.max() / q.max(),
@@ -239,14 +213,14 @@ def test_rules_for_the_constant(x64):
   for rule, expected in z.items():
     found = N * np.exp(log_c[rule] + shape)
     np.testing.assert_allclose(found, prime / expected, rtol=1e-12)
-  uniform = toy_risks.log_constants(jnp.zeros(N), log_q)
+  uniform = risks.log_constants(jnp.zeros(N), log_q)
   assert uniform["area"] == 0  # GCL with c = 1
 
 
 def test_no_constant_has_a_smaller_error_term(x64):
   learned, log_q, pairs = shape_and_truth(N, 0.2)
   for shape in (learned, jnp.zeros(N)):
-    best = toy_risks.best_log_constant(pairs, shape, log_q, temperature=0.2)
+    best = risks.best_log_constant(pairs, shape, log_q, temperature=0.2)
     around = best + jnp.linspace(-0.5, 0.5, 101)
     term = jax.vmap(
       lambda c, s=shape: popularity.error_term(
@@ -259,8 +233,8 @@ def test_no_constant_has_a_smaller_error_term(x64):
 def test_measured_numbers_are_those_of_dense_formulas(x64):
   tau = 0.2
   shape, log_q, pairs = shape_and_truth(N, tau)
-  found = toy_risks.measure(pairs, temperature=tau)
-  again = toy_risks.measure(draw(N, tau), temperature=tau)
+  found = risks.measure_pairs(pairs, temperature=tau)
+  again = risks.measure_pairs(draw(N, tau), temperature=tau)
   for name, value in found.items():
     np.testing.assert_array_equal(value, again[name])
   x, y = map(np.asarray, pairs)
@@ -291,53 +265,68 @@ def test_measured_numbers_are_those_of_dense_formulas(x64):
 
 def test_a_constant_is_fitted_to_the_other_repetitions():
   risk = np.array([[5.0, 1.0], [5.0, 3.0], [5.0, 8.0]])
-  found = toy_summary.fit_constant(risk, truth=1.0)
+  found = summary.fit_constant(risk, truth=1.0)
   # Offsets at the largest size 0, 2, 7: means of the others 4.5, 3.5, 1.
   np.testing.assert_allclose(found, [[0.5, -3.5], [1.5, -0.5], [4.0, 7.0]])
 
 
-def test_intervals_are_students():
-  found = toy_summary.interval(np.array([[1.0], [2.0], [3.0]]))
-  assert found["mean"] == [2] and found["std"] == [1]
-  assert found["half_width"][0] == pytest.approx(4.303 / 3**0.5, rel=1e-3)
-
-
-def test_the_tables_are_those_of_the_results():
-  results = json.loads((STUDY / "results.json").read_text())
+def test_the_conclusions_are_of_the_rows():
+  options = command.parse_arguments(main.STUDY, [])
+  results = runner.results(main.STUDY, options)
+  numbers = summary.summarise_all(results)
+  assert numbers["sizes"] == list(risks.SIZES)
+  assert numbers["repetitions"] == main.STUDY.seeds
+  for x in numbers["temperatures"].values():
+    assert x["example"]["difference"] < 1e-10
+    assert x["example"]["gradient_norm"] <= 1e-15
   text = (STUDY / "README.md").read_text()
-  assert markdown.insert(text, toy_report.tables(results)) == text
-  settings = toy_risks.Settings()
-  assert results["sizes"] == list(settings.sizes)
-  assert results["repetitions"] == settings.repetitions
-  for numbers in results["temperatures"].values():
-    assert numbers["solvers"]["difference"] < 1e-10
-    assert numbers["solvers"]["gradient_norm"] <= 1e-15
   said = " ".join(text.split("## Conclusions")[1].split("**Limits")[0].split())
-  numbers = re.findall(r"0\.\d{4} ± 0\.\d{4}", said)
-  assert len(numbers) > 10
-  assert all(x in text.split("**Limits")[1] for x in numbers)
-  for figure in FIGURES:
-    assert f"({figure})" in text and (STUDY / figure).exists()
+  found = re.findall(r"0\.\d{4} ± 0\.\d{4}", said)
+  assert len(found) > 10
+  assert all(x in text.split("**Limits")[1] for x in found)
 
 
-def test_one_command_does_everything(tmp_path, cache):
+def test_one_command_does_everything(tmp_path):
   (tmp_path / "README.md").write_text((STUDY / "README.md").read_text())
-  out = run(
-    STUDY / "run.py",
-    "--smoke",
-    "--output",
-    tmp_path,
-    folder=tmp_path,
-    JAX_COMPILATION_CACHE_DIR=cache,
+  where = [f"--output={tmp_path}", f"--workdir={tmp_path / 'work'}"]
+  done = subprocess.run(
+    [
+      sys.executable,
+      "-m",
+      "experiments.toy_dpm",
+      "--smoke",
+      "--workers=1",
+      *where,
+    ],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
   )
-  assert re.search(r"repetition 2 of 3, ETA \d+ s", out)
-  results = json.loads((tmp_path / "results.json").read_text())
-  assert results["sizes"] == list(toy_risks.SHORT.sizes)
+  assert not done.returncode, done.stderr
+  assert re.search(
+    r"repetition: τ = 1, seed 1  \d+ s  ETA \d:\d\d", done.stdout
+  )
+  options = command.parse_arguments(main.STUDY, ["--smoke", *where])
+  results = runner.results(main.STUDY, options)
+  numbers = summary.summarise_all(results)
+  assert numbers["sizes"] == list(risks.SMOKE_SIZES)
   text = (tmp_path / "README.md").read_text()
-  assert toy_report.status(results) in text
-  for numbers in results["temperatures"].values():
+  assert "2 repetitions, seed 0, n = 30, 100, float64" in text
+  for x in numbers["temperatures"].values():
     for name in ("MLE", "learned, maxima", "learned, means", "GCL, fitted"):
-      assert all(0 < x < 0.2 for x in numbers["error"][name]["mean"])
-    assert max(numbers["shape"]["learned"]["mean"]) < 0.1
+      assert ((x["error"][name].mean > 0) & (x["error"][name].mean < 0.2)).all()
+    assert x["shape"]["learned"].mean.max() < 0.1
   for figure in FIGURES:
     assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
+  stored = rows.index(rows.read(STUDY / rows.FILE))
+  exact = ("image", "text", "log_q", "log_learned", "quadrature", "sampled")
+  compared = 0
+  for key, row in results.rows.items():  # of the same seeds
+    for name, value in row.items():
+      if name in exact or row["part"] == risks.REPETITION and "/" in name:
+        expected = np.array(stored[key][name])
+        if row["part"] == risks.REPETITION:
+          expected = expected[: len(risks.SMOKE_SIZES)]
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        compared += 1
+  assert compared > 80

@@ -6,8 +6,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import chex
@@ -16,19 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_config
+import warm
 
-from nuclr_jax import (
-  checkpoint,
-  experiment,
-  host,
-  objectives,
-  optimizer,
-  records,
-  settings,
-  sharding,
-  train,
-  train_state,
-)
+from nuclr_jax import distributed, objectives, sharding
+from nuclr_jax.config import complete
+from nuclr_jax.train import build as experiment
+from nuclr_jax.train import checkpoint, loop, optimizer, records
+from nuclr_jax.train.step import init_state, make_train_step
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +33,7 @@ def build(tiny, data_dir):
 @pytest.fixture(scope="module")
 def build_plain(build):
   """Likewise, without scores."""
-  data = build.keywords["data"]._replace(evaluators={"test": []})
+  data = build.keywords["data"]._replace(held_out={})
   return functools.partial(experiment.build, data=data)
 
 
@@ -49,7 +41,7 @@ def test_a_run_leaves_everything_in_its_workdir(
   tiny, data_dir, build, tmp_path
 ):
   config = tiny(eval_every=10)
-  result = train.fit(config, tmp_path, data_dir=data_dir)
+  result = loop.fit(config, tmp_path, data_dir=data_dir)
   assert result.finished and int(result.train_state.step) == 20
   metrics = json.loads((tmp_path / "metrics.json").read_text())
   assert metrics == result.metrics
@@ -71,13 +63,13 @@ def test_a_run_leaves_everything_in_its_workdir(
 
   # The same command again does not train again.
   before = (tmp_path / "metrics.json").stat().st_mtime_ns
-  again = train.fit(config, tmp_path, parts=build(config))
+  again = loop.fit(config, tmp_path, parts=build(config))
   assert again.finished and again.metrics == metrics
   assert (tmp_path / "metrics.json").stat().st_mtime_ns == before
 
   # Killed between the last checkpoint and the end: only evaluated again.
   (tmp_path / "metrics.json").unlink()
-  assert train.fit(config, tmp_path, parts=build(config)).metrics == metrics
+  assert loop.fit(config, tmp_path, parts=build(config)).metrics == metrics
 
 
 def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
@@ -85,7 +77,7 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   # Every 5 of 674 steps of 64 pairs.
   config = tiny(eval_every_epochs=5 / 674, keep_best=score, seed=1)
   parts = build(config)
-  train.fit(config, tmp_path, parts=parts)
+  loop.fit(config, tmp_path, parts=parts)
   found = {
     row["step"]: row[score]
     for row in records.read_history(tmp_path)
@@ -95,11 +87,11 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   step = max(found, key=found.get)  # the first of equal ones
 
   def load(**kwargs):
-    return train.load(tmp_path, parts=parts, **kwargs)
+    return loop.load(tmp_path, parts=parts, **kwargs)
 
   best = load(checkpoints=checkpoint.BEST)
   assert int(best[2].step) == step
-  assert train.evaluate(*best)[score] == found[step]
+  assert loop.evaluate(*best)[score] == found[step]
   assert int(load()[2].step) == 20
 
   # Killed between the checkpoint of step 15 and its validation: it is done when
@@ -111,7 +103,7 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   lost = [x for x in lines if '"step": 15' in x and "validation/" in x]
   assert len(lost) == 1
   history.write_text("".join(x for x in lines if x not in lost))
-  train.fit(config, tmp_path, parts=parts)
+  loop.fit(config, tmp_path, parts=parts)
   again = {
     row["step"]: row[score]
     for row in records.read_history(tmp_path)
@@ -122,7 +114,7 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
   # From an earlier checkpoint the run comes past its best step again.
   shutil.rmtree(tmp_path / "checkpoints" / "20")
   (tmp_path / "metrics.json").unlink()
-  train.fit(config, tmp_path, parts=parts)
+  loop.fit(config, tmp_path, parts=parts)
   assert int(load(checkpoints=checkpoint.BEST)[2].step) == step
 
 
@@ -133,17 +125,17 @@ def test_a_best_state_without_a_checkpoint_belongs_to_its_config(
   score = "validation/mean_recall@10"
   config = tiny(num_epochs=0.003, keep_best=score)
   parts = build(config)
-  train.fit(config, tmp_path, parts=parts)
+  loop.fit(config, tmp_path, parts=parts)
   rows = records.read_history(tmp_path)
   assert score in rows[0] and rows[0]["step"] == 0
   shutil.rmtree(tmp_path / "checkpoints")
   other = tiny(num_epochs=0.003, keep_best=score, seed=1)
   with pytest.raises(ValueError, match="seed is 0 there, 1 here"):
-    train.fit(other, tmp_path, parts=build(other))
+    loop.fit(other, tmp_path, parts=build(other))
   # The same config begins anew, with a history of its own.
   history = tmp_path / "history.jsonl"
   history.write_text('{"step": 0, "validation/of_before": 1.0}\n')
-  train.fit(config, tmp_path, parts=parts)
+  loop.fit(config, tmp_path, parts=parts)
   assert records.read_history(tmp_path) == rows
 
 
@@ -158,7 +150,7 @@ def test_a_run_from_the_first_step_takes_over_no_line(tmp_path):
 
 def test_what_may_differ_is_that_of_the_config(tiny, build, tmp_path):
   config = tiny(num_epochs=0.006, eval_every=2)
-  train.fit(config, tmp_path, parts=build(tiny(num_epochs=0.006)))
+  loop.fit(config, tmp_path, parts=build(tiny(num_epochs=0.006)))
   steps = [
     row["step"]
     for row in records.read_history(tmp_path)
@@ -169,11 +161,11 @@ def test_what_may_differ_is_that_of_the_config(tiny, build, tmp_path):
 
 def test_an_unknown_score_to_keep_stops_at_once(tiny, build, tmp_path):
   config = tiny(keep_best="validation/recall")
-  with pytest.raises(ValueError, match="'validation/recall', which is no sco"):
-    train.fit(config, tmp_path, parts=build(config))
+  with pytest.raises(ValueError, match="'validation/recall', which is not a"):
+    loop.fit(config, tmp_path, parts=build(config))
   assert not checkpoint.steps(tmp_path)
   with pytest.raises(ValueError, match="keep_best"):
-    train.load(tmp_path, parts=build(config), checkpoints=checkpoint.BEST)
+    loop.load(tmp_path, parts=build(config), checkpoints=checkpoint.BEST)
 
 
 def test_runs_can_share_their_data(tiny, build):
@@ -196,15 +188,15 @@ def test_restores_on_another_number_of_devices(
 ):
   """8 devices, then 1, then 4, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
-  workdir, config = tmp_path / "moved", settings.complete(tiny(log_every=1))
+  workdir, config = tmp_path / "moved", complete(tiny(log_every=1))
   parts = build_plain(config)
-  straight = train.fit(config, tmp_path / "straight", parts=parts)
+  straight = loop.fit(config, tmp_path / "straight", parts=parts)
   for num_devices, last, split in ((8, 7, True), (1, 14, True), (4, 20, False)):
     here = config | dict(
       num_devices=num_devices, shard_params=split, offload_rows=not split
     )
     part = parts._replace(config=here, num_steps=last)
-    moved = train.fit(here, workdir, parts=part)
+    moved = loop.fit(here, workdir, parts=part)
     zeta = moved.train_state.objective.sample.image.zeta
     kind = "device" if split else "pinned_host"
     assert zeta.sharding.memory_kind == kind
@@ -231,40 +223,31 @@ def test_restores_on_another_number_of_devices(
 def test_evaluating_leaves_a_run_in_progress_alone(tiny, build_plain, tmp_path):
   config = tiny(num_epochs=0.003)
   with pytest.raises(ValueError, match="no complete checkpoint"):
-    records.write_config(tmp_path, settings.complete(config))
-    train.load(tmp_path, parts=build_plain(config))
-  train.fit(config, tmp_path, parts=build_plain(config))
+    records.write_config(tmp_path, complete(config))
+    loop.load(tmp_path, parts=build_plain(config))
+  loop.fit(config, tmp_path, parts=build_plain(config))
   folder = tmp_path / "checkpoints"
   (folder / "90.orbax-checkpoint-tmp").mkdir()
   (folder / "99").mkdir()
   before = sorted(folder.iterdir())
-  train.load(tmp_path, parts=build_plain(config))
+  loop.load(tmp_path, parts=build_plain(config))
   assert sorted(folder.iterdir()) == before
-  # The run itself puts aside what a dead one left, however often.
+  # The run itself moves aside what a dead one left, however often.
   (folder / "99.incomplete").mkdir()
   (folder / "99.incomplete" / "file").touch()
-  train.fit(config, tmp_path, parts=build_plain(config))
+  loop.fit(config, tmp_path, parts=build_plain(config))
   assert (folder / "99.incomplete2").exists()
   assert checkpoint.steps(tmp_path) == [2]
 
 
 def launch(workdir):
   """Starts the launcher in a process of its own."""
-  command = [sys.executable, "-m", "nuclr_jax.main", "train"]
+  command = ["-m", "nuclr_jax.cli.main", "train"]
   command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
   command += tiny_config.as_flags(
     tiny_config.of_digits(600, checkpoint_every=50, num_devices=1)
   )
-  environment = os.environ | {"NPROC": "2"}
-  root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-  return subprocess.Popen(
-    command,
-    cwd=root,
-    env=environment,
-    stderr=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  )
+  return warm.Process(command)
 
 
 def wait_for_checkpoint(workdir, process):
@@ -300,7 +283,7 @@ def test_killed_and_started_again_gives_equal_bits(tmp_path):
   out, err = process.communicate()
   assert process.returncode == 0, err
   assert "taking the state of step" in err
-  states = [jax.device_get(train.load(x)[2]) for x in (straight, killed)]
+  states = [jax.device_get(loop.load(x)[2]) for x in (straight, killed)]
   chex.assert_trees_all_equal(*states)
   files = [(x / "metrics.json").read_text() for x in (straight, killed)]
   assert files[0] == files[1]
@@ -314,7 +297,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
   process.send_signal(signal.SIGTERM)
   _, err = process.communicate()
   assert process.returncode == 130, err  # a script must not take it for done
-  assert "the same command goes on" in err
+  assert "run the same command again to continue" in err
   saved = [int(x.name) for x in (tmp_path / "checkpoints").iterdir()]
   assert saved and max(saved) == records.read_history(tmp_path)[-1]["step"]
   assert not (tmp_path / "metrics.json").exists()
@@ -325,10 +308,10 @@ def test_a_second_signal_acts_as_without_a_run(sent):
   came = []
   before = signal.signal(sent, lambda *_: came.append("before"))
   try:
-    with host.stop_on_signal() as received:
-      assert not received()
+    with distributed.stop_on_signal() as stop_requested:
+      assert not stop_requested(1)
       os.kill(os.getpid(), sent)
-      assert received() and not came
+      assert stop_requested(2) and not came
       os.kill(os.getpid(), sent)
       assert came == ["before"]
     os.kill(os.getpid(), sent)
@@ -338,7 +321,7 @@ def test_a_second_signal_acts_as_without_a_run(sent):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
-  config = settings.complete(tiny())
+  config = complete(tiny())
   parts = build_plain(config)
 
   def apply(params, state, pairs):
@@ -347,7 +330,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
 
   broken = objectives.Objective(parts.objective.init, apply)
   with pytest.raises(FloatingPointError) as error:
-    train.fit(config, tmp_path, parts=parts._replace(objective=broken))
+    loop.fit(config, tmp_path, parts=parts._replace(objective=broken))
   message = str(error.value)
   assert "step 8" in message and "train/loss = nan" in message
   assert message.find("checkpoints/5") > 0  # the last good one
@@ -355,41 +338,41 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
 
 def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):
   """On the device, too: rows past the end read NaN."""
-  config = settings.complete(tiny())
+  config = complete(tiny())
   parts = build_plain(config)
   sizes = parts.data.train.sizes._asdict()
   fewer = {name: n // 1024 * 1024 + 1 for name, n in sizes.items()}
   small = objectives.nuclr(**fewer, temperature=0.1)  # tables of equal size
   with pytest.raises(FloatingPointError, match="outside the range"):
-    train.fit(config, tmp_path, parts=parts._replace(objective=small))
+    loop.fit(config, tmp_path, parts=parts._replace(objective=small))
 
 
 class TestRefusals:
   def test_workdir_of_another_config(self, tiny, build_plain, tmp_path):
     config = tiny(num_epochs=0.002)
-    train.fit(config, tmp_path, parts=build_plain(config))
+    loop.fit(config, tmp_path, parts=build_plain(config))
     config.objective.temperature = 0.5
     with pytest.raises(ValueError, match="objective.temperature is 0.07 there"):
-      train.fit(config, tmp_path, parts=build_plain(config))
+      loop.fit(config, tmp_path, parts=build_plain(config))
 
   def test_checkpoint_of_other_data(self, tiny, build_plain, tmp_path):
-    config = settings.complete(tiny(num_epochs=0.002))
+    config = complete(tiny(num_epochs=0.002))
     parts = build_plain(config)
-    train.fit(config, tmp_path, parts=parts)
+    loop.fit(config, tmp_path, parts=parts)
     source = parts.data.train._replace(fingerprint="other", keys=None)
     other = parts._replace(data=parts.data._replace(train=source))
     with pytest.raises(ValueError, match="was made with data"):
-      train.fit(config, tmp_path, parts=other)
+      loop.fit(config, tmp_path, parts=other)
 
   def test_damaged_checkpoint(self, tiny, build_plain, tmp_path):
     config = tiny(num_epochs=0.002)
-    train.fit(config, tmp_path, parts=build_plain(config))
+    loop.fit(config, tmp_path, parts=build_plain(config))
     (step,) = (tmp_path / "checkpoints").iterdir()
     for path in (step / "state").rglob("*"):
       if path.is_file():
         path.write_bytes(b"")
     with pytest.raises(ValueError, match="cannot be read") as error:
-      train.load(tmp_path, parts=build_plain(config))
+      loop.load(tmp_path, parts=build_plain(config))
     assert str(step) in str(error.value)
 
   def test_parts_that_the_config_does_not_name(
@@ -398,10 +381,10 @@ class TestRefusals:
     config = tiny(num_epochs=0.002)
     parts = build_plain(config)
     own = parts._replace(objective=objectives.clip(temperature=0.1))
-    train.fit(config, tmp_path, parts=own)
+    loop.fit(config, tmp_path, parts=own)
     with pytest.raises(ValueError, match="with other parts .* as parts="):
-      train.load(tmp_path, parts=parts)
-    train.load(tmp_path, parts=own)
+      loop.load(tmp_path, parts=parts)
+    loop.load(tmp_path, parts=own)
 
   @pytest.mark.parametrize(
     "overrides, message",
@@ -417,15 +400,15 @@ class TestRefusals:
         "optimizer.learning_rate: values must be finite and at",
       ),
       (
-        {"objective.zeta_learning_rate.value": -1.0},
-        "objective.zeta_learning_rate: values must be finite and at",
+        {"objective.zeta.rate.value": -1.0},
+        "objective.zeta.rate: values must be finite and at",
       ),
     ],
   )
   def test_numbers(self, tiny, build_plain, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
       config = tiny(**overrides)
-      train.fit(config, tmp_path / "new", parts=build_plain(config))
+      loop.fit(config, tmp_path / "new", parts=build_plain(config))
     assert not (tmp_path / "new").exists()
 
   @pytest.mark.parametrize(
@@ -446,12 +429,12 @@ class TestRefusals:
   def test_names(self, tiny, data_dir, tmp_path, change, message):
     config = tiny().to_dict() | change
     with pytest.raises(ValueError, match=message):
-      train.fit(config, tmp_path / "new", data_dir=data_dir)
+      loop.fit(config, tmp_path / "new", data_dir=data_dir)
     assert not (tmp_path / "new").exists()
 
   def test_workdir_without_a_run(self, tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
-      train.load(tmp_path)
+      loop.load(tmp_path)
 
 
 class TestOptimizer:
@@ -474,7 +457,7 @@ class TestOptimizer:
     freeze = ("model/image/.*",)  # all of it, so batch statistics rest, too
     config = tiny(num_epochs=0.005, **{"optimizer.freeze": freeze})
     parts = build_plain(config)
-    result = train.fit(config, tmp_path, parts=parts)
+    result = loop.fit(config, tmp_path, parts=parts)
     key = jax.random.fold_in(jax.random.key(0), 0)
     first, first_state = parts.model.init(key)
     params = result.train_state.params["model"]
@@ -513,7 +496,7 @@ class TestOptimizer:
     )
 
   def test_freeze_pattern_that_is_none(self):
-    with pytest.raises(ValueError, match="is no regular expression"):
+    with pytest.raises(ValueError, match="is not a regular expression"):
       optimizer.is_frozen("model/image", ("model/[",))
 
   def test_freeze_pattern_without_a_match(self):
@@ -550,10 +533,10 @@ def test_padding_and_state_survive_the_step(tiny, build):
   parts = build(tiny())
   key = jax.random.key(0)
   trained = (parts.model, parts.objective, parts.optimizer)
-  state = train_state.init_state(*trained, key)
+  state = init_state(*trained, key)
   log_u = state.objective.sample.pair.log_u.image
   assert len(log_u) % sharding.ROW_MULTIPLE == 0
-  step = train_state.make_train_step(*trained, key)
+  step = make_train_step(*trained, key)
   batch = parts.data.train.fetch(np.arange(64))
   step = jax.jit(step)
   new_state, metrics = step(state, batch)

@@ -1,1 +1,56 @@
-"""Data: prepared sets with stable ids, tokenizers, the stream of batches."""
+"""Data sets by name, and what each of them brings to a run.
+
+`DATASETS` holds the factories that a config's `data.name` names. Each makes a
+`Data`: training pairs with stable ids, by which a run keeps state for every
+sample, a tokenizer, and held-out sets.
+"""
+
+from nuclr_jax.data import embeddings, glyphs, image_text, labelled, sentences
+from nuclr_jax.data.image_text import inputs_of
+from nuclr_jax.data.source import (
+  AnyTokenizer,
+  ClassScores,
+  Data,
+  HeldOut,
+  ImageTextSet,
+  Inputs,
+  LabelledSet,
+  LazyImages,
+  ProbeSets,
+  RatedPairs,
+  Records,
+  Source,
+  in_memory,
+  random_numbers,
+  source_of_samples,
+  without_pairs,
+)
+
+DATASETS = {
+  "embeddings": embeddings.embeddings,
+  "glyphs": glyphs.glyphs,
+  "image_text": image_text.image_text,
+  "labelled": labelled.labelled,
+  "sentences": sentences.sentences,
+}
+
+__all__ = [
+  "DATASETS",
+  "AnyTokenizer",
+  "ClassScores",
+  "Data",
+  "HeldOut",
+  "ImageTextSet",
+  "Inputs",
+  "LabelledSet",
+  "LazyImages",
+  "ProbeSets",
+  "RatedPairs",
+  "Records",
+  "Source",
+  "in_memory",
+  "inputs_of",
+  "random_numbers",
+  "source_of_samples",
+  "without_pairs",
+]

@@ -1,4 +1,4 @@
-"""Photos: from bytes to pictures of one size, with OpenCV."""
+"""Photos, from encoded bytes to square images of one size, with OpenCV."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +12,14 @@ import cv2
 from jaxtyping import Float, UInt8
 import numpy as np
 
-from nuclr_jax import host
+from nuclr_jax import distributed
 
 Image = UInt8[np.ndarray, "height width 3"]
-Picture = UInt8[np.ndarray, "size size 3"]
+SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
-TRIES = 10  # of a random crop
-# Of the uniform numbers that an image gets, a random crop takes so many.
+TRIES = 10  # to draw a random crop that fits
+# Uniform numbers that a random crop takes.
 CROP_NUMBERS = 2 * TRIES + 3
 
 cv2.setNumThreads(0)  # images are spread over threads instead
@@ -28,11 +28,14 @@ cv2.setNumThreads(0)  # images are spread over threads instead
 def decode(data: bytes) -> Image:
   """Decodes JPEG, PNG, WebP, GIF, BMP or TIFF bytes to red, green, blue.
 
-  Grey pictures are repeated in three channels; orientation tags are not
-  obeyed, as in the published recipes.
+  Grey images are repeated in three channels; orientation tags are ignored, as
+  in the published recipes.
+
+  Args:
+    data: The bytes of an image file.
 
   Raises:
-    ValueError: If the bytes are no image, or not all of one.
+    ValueError: If the bytes are not an image, or only a part of one.
 
   Example:
     >>> png = cv2.imencode(".png", np.zeros((4, 6, 3), np.uint8))[1].tobytes()
@@ -50,13 +53,17 @@ def decode(data: bytes) -> Image:
   return image
 
 
-def resize(image: Image, size: int) -> Picture:
-  """The whole image as size x size pixels, whatever its shape; bicubic.
+def resize(image: Image, size: int) -> SquareImage:
+  """Resizes the whole image to size x size pixels, whatever its shape; bicubic.
 
-  OpenCV's kernels do not grow with the factor, so an image that shrinks is
-  drawn at twice the size and then halved (blocks of whole pixels are averaged
-  before, if it is still larger). By 1.4 and more, linear drawing is nearer to a
-  cubic kernel that grows, as Pillow's does.
+  OpenCV's kernels do not grow with the factor. So an image that shrinks is
+  resized to twice the size and then halved; if it is larger still, blocks of
+  whole pixels are averaged before. For factors of 1.4 and more, a linear resize
+  comes nearer to a cubic kernel that grows, as Pillow's does.
+
+  Args:
+    image: The image.
+    size: Height and width of the result, in pixels.
 
   Example:
     >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
@@ -64,18 +71,22 @@ def resize(image: Image, size: int) -> Picture:
   """
   shape = np.array(image.shape[:2])
   if (shape <= size).all():
-    return _draw(image, (size, size), cv2.INTER_CUBIC)
+    return _resize_to(image, (size, size), cv2.INTER_CUBIC)
   blocks = np.maximum(shape // (2 * size), 1)
   if (blocks > 1).any():
-    image = _draw(image, shape // blocks, cv2.INTER_AREA)
+    image = _resize_to(image, shape // blocks, cv2.INTER_AREA)
   left = shape / blocks / size
   kind = cv2.INTER_CUBIC if left.min() < 1.4 else cv2.INTER_LINEAR
-  image = _draw(image, (2 * size, 2 * size), kind)
-  return _draw(image, (size, size), cv2.INTER_AREA)
+  image = _resize_to(image, (2 * size, 2 * size), kind)
+  return _resize_to(image, (size, size), cv2.INTER_AREA)
 
 
-def resize_and_crop(image: Image, size: int) -> Picture:
-  """The central square of the image, its shorter side scaled to `size`.
+def resize_and_crop(image: Image, size: int) -> SquareImage:
+  """Cuts out the central square and resizes it to size x size pixels.
+
+  Args:
+    image: The image.
+    size: Height and width of the result, in pixels.
 
   Example:
     >>> resize_and_crop(np.zeros((60, 300, 3), np.uint8), 32).shape
@@ -95,17 +106,18 @@ def random_resized_crop(
   scale: tuple[float, float] = (0.5, 1.0),
   ratio: tuple[float, float] = (3 / 4, 4 / 3),
   flip: bool = True,
-) -> Picture:
-  """A random part of the image as size x size pixels, half of them mirrored.
+) -> SquareImage:
+  """Resizes a random part of the image to size x size pixels; mirrors half.
 
-  The part's share of the area is uniform in `scale`, the logarithm of its width
-  / height uniform in that of `ratio`; a part that does not fit is drawn again,
-  after ten times it is the largest central one of an allowed ratio.
+  The part's share of the area is uniform in `scale`, and the logarithm of its
+  width / height is uniform between those of `ratio`. A part that does not fit
+  is drawn again; after ten failures the largest central part of an allowed
+  ratio is taken.
 
   Args:
     image: The image.
     random: At least `CROP_NUMBERS` uniform numbers in [0, 1).
-    size: Of the result, in pixels.
+    size: Height and width of the result, in pixels.
     scale: Smallest and largest share of the area.
     ratio: Smallest and largest width / height.
     flip: Whether to mirror half of the images left to right.
@@ -125,28 +137,36 @@ def random_resized_crop(
   place = random[2 * TRIES : 2 * TRIES + 2] if fits else (0.5, 0.5)
   top = int(place[0] * (height - rows + 1))
   left = int(place[1] * (width - columns + 1))
-  picture = resize(image[top : top + rows, left : left + columns], size)
-  return picture[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else picture
+  part = resize(image[top : top + rows, left : left + columns], size)
+  return part[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else part
 
 
 def in_threads(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """`[f(x) for x in items]` by as many threads as there are cores.
+  """`[f(x) for x in items]`, computed by as many threads as there are cores.
 
-  In a worker process of Grain it is done one after the other: there the cores
-  belong to its siblings.
+  A worker process of Grain computes one item after the other, because the
+  cores belong to its siblings.
+
+  Args:
+    f: The function of an item.
+    items: The items.
+
+  Example:
+    >>> in_threads(lambda x: x**2, [1, 2, 3])
+    [1, 4, 9]
   """
   if multiprocessing.parent_process() is not None or len(items) < 2:
     return list(map(f, items))
   return list(_threads(os.getpid()).map(f, items))
 
 
-def _draw(image, shape, interpolation):
+def _resize_to(image, shape, interpolation):
   rows, columns = map(int, shape)
   return cv2.resize(image, (columns, rows), interpolation=interpolation)
 
 
 def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
-  """Rows and columns of a random crop, and whether one did fit."""
+  """Rows and columns of a random crop, and whether a drawn one fits."""
   low, high = map(math.log, ratio)
   for i in range(TRIES):
     area = height * width * (scale[0] + random[2 * i] * (scale[1] - scale[0]))
@@ -167,6 +187,6 @@ def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
 
 @functools.cache
 def _threads(process: int) -> ThreadPoolExecutor:
-  """The pool of a process; threads do not survive a fork."""
+  """The pool of a process, by its id: threads do not survive a fork."""
   del process
-  return ThreadPoolExecutor(host.num_cores())
+  return ThreadPoolExecutor(distributed.num_cores())

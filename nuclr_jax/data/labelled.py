@@ -1,32 +1,139 @@
-"""Labelled pictures in memory, and two views of each of them.
+"""Labelled images in memory, and two views of each of them.
 
-scikit-learn's digits and the glyphs are at hand; prepared TFDS data sets
+scikit-learn's digits and the glyphs need no download; prepared TFDS data sets
 (CIFAR, MNIST and the like) and folders of classes are read whole.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 import os
-from typing import NamedTuple
 import zlib
 
 import numpy as np
 
-from nuclr_jax.data import digits as handwritten
-from nuclr_jax.data.sources import Source, single
-from nuclr_jax.data.transforms import NUM_RANDOM, Transform
+from nuclr_jax.data.glyphs import (
+  FONTS,
+  enlarged_digits,
+  prepare_glyphs,
+  read_records,
+)
+from nuclr_jax.data.source import (
+  NUM_RANDOM,
+  ClassScores,
+  Data,
+  HeldOut,
+  LabelledSet,
+  Source,
+  Transform,
+  source_of_samples,
+)
+from nuclr_jax.data.tfds_reader import cache_dir
 from nuclr_jax.types import Batch
 
-VIEW, CLASS = "view", "class"  # what a positive is
-DIGITS = {"train": 1_197, "validation": 300, "test": 300}
-GLYPHS = {"train": 10, "validation": 2, "test": 4}  # pictures of a character
+VIEW, CLASS = "view", "class"  # what a positive shares with its anchor
+NUM_DIGITS = {"train": 1_197, "validation": 300, "test": 300}
+NUM_FONTS = {"train": 10, "validation": 2, "test": 4}  # of each character
+SCORES = ("classes", "recall", "losses", "variation", "probe")
 
 
-class Labelled(NamedTuple):
-  """Pictures with a class each."""
+def labelled(
+  *,
+  train: str = "digits",
+  validation: str | None = None,
+  test: str | None = None,
+  data_dir: str | os.PathLike | None = None,
+  size: int = 16,
+  shift: float = 1.0,
+  scale: float = 0.1,
+  flip: bool = False,
+  positive: str = VIEW,
+  block_size: int = 1,
+  classes: int | None = None,
+  per_class: int | None = None,
+  unseen: bool = False,
+  scores: tuple[str, ...] = SCORES,
+  validation_scores: tuple[str, ...] = ("classes", "recall", "losses"),
+  ways: tuple[int, ...] = (2, 10),
+  num_negatives: tuple[int, ...] = (1,),
+) -> Data:
+  """Two views of labelled images, for the model `views`.
 
-  image: np.ndarray  # uint8 [n, height, width, channels]
-  label: np.ndarray  # int64 [n], from 0
-  name: str
+  The output that the objective sees is scored by linear classifiers
+  ("classes"), by the "recall" of other images of the same class, by contrastive
+  and supervised "losses" with their bounds and by the "variation" of
+  differences, see `evaluate.latent`; the encoder's features are scored by
+  classifiers ("probe"), see `evaluate.probe`.
+
+  Args:
+    train: "digits" (scikit-learn's), "glyphs" (characters in 16 fonts), or
+      `NAME:SPLIT` or a folder of classes, see `data.sets`.
+    validation: Images to score while training, `NAME:SPLIT` or a folder; None =
+      those that digits and glyphs bring, and none for other data.
+    test: Images to score at the end, `NAME:SPLIT` or a folder; None = those
+      that digits and glyphs bring, or the split test of `train`.
+    data_dir: Folder of prepared data sets.
+    size: Height and width of the images, in pixels.
+    shift: Largest move of an augmented image along each axis, in pixels.
+    scale: Largest change of the logarithm of its size along each axis.
+    flip: Whether half of the views are mirrored.
+    positive: "view" or "class", see `two_views`.
+    block_size: Consecutive pairs that share a class, see `two_views`.
+    classes: How many classes to keep; None = all.
+    per_class: How many training images of each class to keep; None = all.
+    unseen: Whether to test on classes that are not trained on, see
+      `halve_classes`; only recalls and variations are scored on them.
+    scores: What is scored on the split test: names of `SCORES`.
+    validation_scores: What is scored on the split validation.
+    ways: Numbers of classes of the tasks that are averaged over.
+    num_negatives: Numbers of negatives of the contrastive losses that are
+      measured.
+
+  Raises:
+    ValueError: If a data set is missing or has too few classes.
+  """
+  # Not at the top: the core imports this file without OpenCV.
+  from nuclr_jax.data.augment import augment
+  from nuclr_jax.data.sets import parse_place
+
+  name = parse_place(train).name
+  splits = _read_splits(train, validation, test, size=size, data_dir=data_dir)
+  count, needed = int(splits["train"].label.max()) + 1, 4 if unseen else 2
+  if count < needed:
+    raise ValueError(
+      f"{train} has {count} class(es), at least {needed} are needed"
+    )
+  splits = keep_part(splits, classes=classes)
+  if unseen:
+    splits = halve_classes(splits)
+  splits = keep_part(splits, per_class=per_class)
+  chosen = {"validation": validation_scores, "test": scores}
+  return Data(
+    train=two_views(
+      splits["train"],
+      augment(shift=shift, scale=scale, flip=flip),
+      positive=positive,
+      block_size=block_size,
+    ),
+    tokenizer=NoText(),
+    image_shape=splits["train"].image.shape[1:],
+    held_out={
+      split: HeldOut(
+        classes={
+          name: ClassScores(
+            None if unseen else splits["train"],
+            splits[split],
+            names,
+            ways,
+            num_negatives,
+          )
+        }
+      )
+      for split, names in chosen.items()
+      if split in splits
+    },
+    num_classes=int(splits["train"].label.max()) + 1,
+    block_size=block_size,
+  )
 
 
 class NoText:
@@ -35,110 +142,119 @@ class NoText:
   vocab_size, length, text = 0, 0, ""
 
   def encode(self, captions: Sequence[str]):
-    """Raises ValueError: there is nothing to encode with."""
-    raise ValueError("this data set has pictures only; no text can be encoded")
+    """Raises ValueError, since there is nothing to encode with."""
+    raise ValueError(
+      "this data set has images only; no text can be encoded, so choose scores "
+      "that need images alone"
+    )
 
   def _asdict(self):
     return {"text": self.text, "length": self.length}
 
 
-def digits(size: int) -> dict[str, Labelled]:
-  """scikit-learn's 1,797 handwritten digits, split at random but always alike.
+def digit_splits(size: int) -> dict[str, LabelledSet]:
+  """scikit-learn's 1,797 handwritten digits, split at random.
+
+  The splits are the same in every run.
 
   Args:
-    size: Height and width that the 8 x 8 pictures are enlarged to, in pixels.
+    size: Height and width that the 8 x 8 images are enlarged to, in pixels.
 
   Example:
-    >>> {name: len(x.label) for name, x in digits(8).items()}
+    >>> {name: len(x.label) for name, x in digit_splits(8).items()}
     {'train': 1197, 'validation': 300, 'test': 300}
   """
-  images, label = handwritten.enlarged(size)
+  images, label = enlarged_digits(size)
   order, splits, start = np.random.default_rng(0).permutation(len(label)), {}, 0
-  for name, count in DIGITS.items():
+  for split, count in NUM_DIGITS.items():
     ids = order[start : start + count]
-    splits[name] = Labelled(images[ids], label[ids], f"digits/{name}/{size}")
-    start += count
-  return splits
-
-
-def glyphs(
-  size: int, *, data_dir: str | os.PathLike | None = None
-) -> dict[str, Labelled]:
-  """Characters as classes: all that each of the 16 font files draws.
-
-  About 730 classes of 16 pictures; some characters look alike, as Latin A and
-  Greek Alpha do. Which fonts are in a split is drawn for each character, and
-  always alike.
-
-  Args:
-    size: Height and width of the pictures, in pixels.
-    data_dir: Folder of prepared data sets; the glyphs are rendered there once.
-  """
-  from nuclr_jax.data import glyphs as embedded
-  from nuclr_jax.data import sources
-
-  folder = embedded.prepare(sources.cache_dir(data_dir), size=size)
-  images, names = [], []
-  for split in ("train", "validation", "test"):
-    records = sources.read_records(folder, split)
-    images.append(records.image)
-    names += [records.captions[i] for i in records.text_id]
-  _, label, counts = np.unique(names, return_inverse=True, return_counts=True)
-  rows = np.flatnonzero(counts[label] == len(embedded.FONTS))
-  rows = rows[np.argsort(label[rows], kind="stable")]
-  rows = rows.reshape(-1, len(embedded.FONTS))  # by class
-  rows = np.random.default_rng(0).permuted(rows, axis=1)
-  everything, splits, start = np.concatenate(images), {}, 0
-  for split, count in GLYPHS.items():
-    own = rows[:, start : start + count]
-    splits[split] = Labelled(
-      everything[own.ravel()],
-      np.repeat(np.arange(len(rows)), count),
-      f"glyphs/{split}/{size}",
+    splits[split] = LabelledSet(
+      images[ids], label[ids], name=f"digits/{split}/{size}"
     )
     start += count
   return splits
 
 
-def part(
-  splits: Mapping[str, Labelled],
+def glyph_splits(
+  size: int, *, data_dir: str | os.PathLike | None = None
+) -> dict[str, LabelledSet]:
+  """Characters as classes: all that each of the 16 font files draws.
+
+  About 730 classes of 16 images; some characters look alike, for instance Latin
+  A and Greek Alpha. Which fonts are in which split is drawn for each character,
+  and is the same in every run.
+
+  Args:
+    size: Height and width of the images, in pixels.
+    data_dir: Folder of prepared data sets; the glyphs are rendered there once.
+  """
+  folder = prepare_glyphs(cache_dir(data_dir), size=size)
+  images, names = [], []
+  for split in ("train", "validation", "test"):
+    records = read_records(folder, split)
+    images.append(records.image)
+    names += [records.captions[i] for i in records.text_id]
+  _, label, counts = np.unique(names, return_inverse=True, return_counts=True)
+  rows = np.flatnonzero(counts[label] == len(FONTS))
+  rows = rows[np.argsort(label[rows], kind="stable")]
+  rows = rows.reshape(-1, len(FONTS))  # by class
+  rows = np.random.default_rng(0).permuted(rows, axis=1)
+  everything, splits, start = np.concatenate(images), {}, 0
+  for split, count in NUM_FONTS.items():
+    chosen = rows[:, start : start + count]
+    splits[split] = LabelledSet(
+      everything[chosen.ravel()],
+      np.repeat(np.arange(len(rows)), count),
+      name=f"glyphs/{split}/{size}",
+    )
+    start += count
+  return splits
+
+
+def keep_part(
+  splits: Mapping[str, LabelledSet],
   *,
   classes: int | None = None,
   per_class: int | None = None,
-) -> dict[str, Labelled]:
-  """Fewer classes, or fewer training pictures of each; drawn, always alike.
+) -> dict[str, LabelledSet]:
+  """Keeps some classes, or some training images of each.
+
+  They are drawn at random, and are the same in every run.
 
   Args:
-    splits: With "train" among them.
-    classes: To keep in all splits; None = all.
-    per_class: Training pictures to keep of each class, or all if it has no
-      more; None = all.
+    splits: Labelled images by split, "train" among them.
+    classes: How many classes to keep in all splits; None = all.
+    per_class: How many training images to keep of each class, or all if it has
+      no more; None = all.
 
   Raises:
     ValueError: If there are not as many classes, or a number is too small.
 
   Example:
-    >>> kept = part(digits(8), classes=3, per_class=5)
+    >>> kept = keep_part(digit_splits(8), classes=3, per_class=5)
     >>> kept["train"].label.tolist()[:6], len(kept["train"].label)
     ([0, 0, 0, 0, 0, 1], 15)
   """
-  rng, found = np.random.default_rng(0), dict(splits)
-  there = int(max(x.label.max() for x in splits.values())) + 1
+  rng, parts = np.random.default_rng(0), dict(splits)
+  total = int(max(x.label.max() for x in splits.values())) + 1
   if classes is not None:
-    if not 2 <= classes <= there:
-      raise ValueError(f"classes must be in [2, {there}], got {classes}")
-    kept = np.sort(rng.permutation(there)[:classes])
-    number = np.full(there, -1)
+    if not 2 <= classes <= total:
+      raise ValueError(f"classes must be in [2, {total}], got {classes}")
+    kept = np.sort(rng.permutation(total)[:classes])
+    number = np.full(total, -1)
     number[kept] = np.arange(classes)
     for split, x in splits.items():
       rows = np.flatnonzero(number[x.label] >= 0)
-      found[split] = Labelled(
-        x.image[rows], number[x.label[rows]], f"{x.name}/{classes} classes"
+      parts[split] = LabelledSet(
+        x.image[rows],
+        number[x.label[rows]],
+        [x.classes[i] for i in kept] if x.classes else (),
+        name=f"{x.name}/{classes} classes",
       )
   if per_class is not None:
     if per_class < 1:
       raise ValueError(f"per_class must be at least 1, got {per_class}")
-    x = found["train"]
+    x = parts["train"]
     order = rng.permutation(len(x.label))
     order = order[np.argsort(x.label[order], kind="stable")]
     counts = np.bincount(x.label)
@@ -146,19 +262,24 @@ def part(
       np.cumsum(counts) - counts, counts
     )
     rows = order[place < per_class]
-    found["train"] = Labelled(
-      x.image[rows], x.label[rows], f"{x.name}/{per_class} each"
+    parts["train"] = x._replace(
+      image=x.image[rows],
+      label=x.label[rows],
+      name=f"{x.name}/{per_class} each",
     )
-  return found
+  return parts
 
 
-def unseen(splits: Mapping[str, Labelled]) -> dict[str, Labelled]:
-  """The first half of the classes trains, the others are in test.
+def halve_classes(splits: Mapping[str, LabelledSet]) -> dict[str, LabelledSet]:
+  """Trains on the first half of the classes and tests on the other half.
 
-  As metric learning has it: the pictures of all splits, by their class.
+  As in metric learning, the images of all splits are divided by their class.
+
+  Args:
+    splits: Labelled images by split, "train" among them.
 
   Example:
-    >>> halves = unseen(digits(8))
+    >>> halves = halve_classes(digit_splits(8))
     >>> {name: np.unique(x.label).tolist() for name, x in halves.items()}
     {'train': [0, 1, 2, 3, 4], 'test': [0, 1, 2, 3, 4]}
     >>> sum(len(x.label) for x in halves.values())
@@ -169,44 +290,49 @@ def unseen(splits: Mapping[str, Labelled]) -> dict[str, Labelled]:
     for field in ("image", "label")
   )
   half = (int(label.max()) + 1) // 2
-  name = splits["train"].name
+  classes, name = splits["train"].classes, splits["train"].name
+  first, second = label < half, label >= half
   return {
-    "train": Labelled(
-      image[label < half], label[label < half], f"{name}/first half"
+    "train": LabelledSet(
+      image[first], label[first], classes[:half], name=f"{name}/first half"
     ),
-    "test": Labelled(
-      image[label >= half], label[label >= half] - half, f"{name}/second half"
+    "test": LabelledSet(
+      image[second],
+      label[second] - half,
+      classes[half:],
+      name=f"{name}/second half",
     ),
   }
 
 
-def views(
-  data: Labelled,
+def two_views(
+  data: LabelledSet,
   transform: Transform,
   *,
   positive: str = VIEW,
   block_size: int = 1,
 ) -> Source:
-  """Pairs of two views; pair i begins with picture i.
+  """Pairs of two views; pair i begins with image i.
 
   Args:
-    data: The pictures.
-    transform: Makes a view by half of a row of random numbers.
-    positive: "view", another view of the same picture, or "class", a view of
-      any picture of its class, as latent-class theory draws it.
-    block_size: For "class": so many pairs after each other are of one class,
-      that of the first; the others begin with draws from it. For `curl` and
-      `quick_thought`; a picture may be in a batch more than once.
+    data: The images, in memory.
+    transform: Makes a view from half of a row of random numbers.
+    positive: "view", another view of the same image, or "class", a view of any
+      image of its class, as latent-class theory draws it.
+    block_size: With "class", so many consecutive pairs share the class of the
+      first; the rest of them begin with images drawn from it. For `curl` and
+      `quick_thought`; an image may then be in a batch more than once.
 
   Raises:
     ValueError: For another `positive`, or blocks without "class"; while
-      fetching, if a batch (or a process's part of it) is no row of blocks.
+      fetching, if blocks do not fit into a batch (or a process's part of it).
 
   Example:
-    >>> from nuclr_jax.data import transforms
-    >>> data = Labelled(np.zeros((5, 8, 8, 1), np.uint8), np.arange(5), "five")
-    >>> source = views(data, transforms.augment(shift=1.0, scale=0.1))
-    >>> random = transforms.random_numbers(0, 0, np.arange(3))
+    >>> from nuclr_jax.data.augment import augment
+    >>> from nuclr_jax.data.source import random_numbers
+    >>> data = LabelledSet(np.zeros((5, 8, 8, 1), np.uint8), np.arange(5))
+    >>> source = two_views(data, augment(shift=1.0, scale=0.1))
+    >>> random = random_numbers(0, 0, np.arange(3))
     >>> batch = source.fetch(np.arange(3), random)
     >>> batch.image.shape, batch.text.shape, batch.label.tolist()
     ((3, 8, 8, 1), (3, 8, 8, 1), [0, 1, 2])
@@ -232,7 +358,7 @@ def views(
       if len(pair_ids) % block_size:
         raise ValueError(
           f"a batch must be a row of blocks of {block_size} pairs, got "
-          f"{len(pair_ids)} pairs"
+          f"{len(pair_ids)} pairs; choose a batch size that block_size divides"
         )
       leader = np.arange(len(pair_ids)) // block_size * block_size
       drawn = draw(data.label[pair_ids[leader]], random[:, -2])
@@ -240,19 +366,62 @@ def views(
     label, other = data.label[pair_ids], pair_ids
     if positive == CLASS and random is not None:
       other = draw(label, random[:, -1])
-    both = []
+    views = []
     for i, ids in enumerate((pair_ids, other)):
       image = data.image[ids]
       if random is not None:
         image = transform(image, random[:, i * half : (i + 1) * half])
-      both.append(image)
-    return Batch(*both, pair_ids.astype(np.int32), label=np.int32(label))
+      views.append(image)
+    return Batch(*views, pair_ids.astype(np.int32), label=np.int32(label))
 
-  check = zlib.crc32(np.ascontiguousarray(data.image[:1024]))
-  return single(
+  checksum = zlib.crc32(np.ascontiguousarray(data.image[:1024]))
+  return source_of_samples(
     n,
     fetch,
     lambda text_ids: [f"class {data.label[i]}" for i in text_ids],
-    f"{data.name}/{n}/{check:08x}",
+    f"{data.name}/{n}/{checksum:08x}",
     lambda: (image.tobytes() for image in data.image),
   )
+
+
+def _read_splits(train, validation, test, *, size, data_dir):
+  """Labelled images by split, read into memory."""
+  from nuclr_jax.data.sets import open_labelled_set, parse_place
+
+  at_hand = {
+    "digits": digit_splits,
+    "glyphs": partial(glyph_splits, data_dir=data_dir),
+  }
+  if train in at_hand:
+    if validation is not None or test is not None:
+      raise ValueError(
+        f"{train} brings validation and test, got {validation} and {test}; "
+        "leave both out"
+      )
+    return at_hand[train](size)
+  if test is None:
+    place = parse_place(train)
+    test = f"{place.name}={place.source}:test"
+  texts = {"train": train, "validation": validation, "test": test}
+  texts = {split: text for split, text in texts.items() if text is not None}
+  places = {split: parse_place(text) for split, text in texts.items()}
+  if len({place[1:] for place in places.values()}) < len(places):
+    raise ValueError(f"two splits are the same images: {texts}")
+  splits = {}
+  for split, place in places.items():
+    opened = open_labelled_set(place, size=size, split=split, data_dir=data_dir)
+    classes = list(opened.classes)
+    expected = splits["train"].classes if splits else classes
+    if classes != expected:
+      raise ValueError(
+        f"{texts[split]} has other classes than {train}: {len(classes)} and "
+        f"{len(expected)}, or the same number with other names; give splits "
+        "of the same classes"
+      )
+    splits[split] = LabelledSet(
+      opened.image[:],
+      np.asarray(opened.label),
+      classes,
+      name=f"{texts[split]}/{size}",
+    )
+  return splits

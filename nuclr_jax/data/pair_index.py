@@ -1,11 +1,15 @@
-"""Which pairs a set of captioned images has, and their ids.
+"""Ids and keys of the pairs of a data set of captioned images.
 
 A record is an image with one or more captions; a pair is a record and one of
 its captions. Pairs are numbered in the order of records and captions. Images of
-equal bytes share an image id, captions of equal words a text id.
+equal bytes share an image id, captions of equal words share a text id.
+
+Ids are row numbers and change when the data set changes; a key is a hash of
+what a sample contains, and still identifies it after the data set has grown or
+shrunk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 import hashlib
 import os
 import pathlib
@@ -18,14 +22,13 @@ import zlib
 from jaxtyping import Int, UInt64
 import numpy as np
 
-from nuclr_jax.data.keys import Keys, content_keys
 from nuclr_jax.types import Sides, Sizes
 
 
 class PairIndex(NamedTuple):
   """The pairs of a split, by pair id."""
 
-  record: Int[np.ndarray, "num_pairs"]  # of the image
+  record: Int[np.ndarray, "num_pairs"]  # which record holds the image
   caption: Int[np.ndarray, "num_pairs"]  # which of the record's captions
   image_id: Int[np.ndarray, "num_pairs"]
   text_id: Int[np.ndarray, "num_pairs"]
@@ -39,7 +42,7 @@ class PairIndex(NamedTuple):
 
   @property
   def checksum(self) -> int:
-    """Of the contents; ids that mean something else have another one."""
+    """A checksum of the contents; it changes whenever an id changes meaning."""
     return zlib.crc32(self.text_hash, zlib.crc32(self.image_hash))
 
   def ids(self, pair_ids: np.ndarray) -> Sides:
@@ -51,12 +54,20 @@ class PairIndex(NamedTuple):
     return np.unique(self.text_id, return_index=True)[1][text_ids]
 
 
+class Keys(NamedTuple):
+  """A key for every id, unique within its id space."""
+
+  pair: UInt64[np.ndarray, "num_pairs"]
+  image: UInt64[np.ndarray, "num_images"]
+  text: UInt64[np.ndarray, "num_texts"]
+
+
 class _Words(dict):
-  """Characters of words as they are, all others as a space; by code point."""
+  """Maps characters of words to themselves and all others to a space."""
 
   def __missing__(self, point):
     kind = unicodedata.category(chr(point))
-    # Punctuation, separators, control characters, and symbols but pictures.
+    # Punctuation, separators, control characters, and symbols except emoji.
     between = kind[0] in "PZC" or kind in ("Sm", "Sc", "Sk")
     self[point] = " " if between else chr(point)
     return self[point]
@@ -68,8 +79,8 @@ _WORDS = _Words()
 def canonical(caption: str) -> str:
   """The words of a caption; captions of the same words are one text.
 
-  Case, punctuation and white space do not matter, nor does how Unicode writes
-  an accent.
+  Case, punctuation, white space and the way Unicode encodes an accent make no
+  difference.
 
   Example:
     >>> canonical("A dog, running.  "), canonical(" ?! ")
@@ -80,7 +91,7 @@ def canonical(caption: str) -> str:
 
 
 def content_hash(data: bytes) -> int:
-  """A 64-bit hash that stays the same for ever.
+  """A 64-bit hash that is the same in every process and every version.
 
   Example:
     >>> content_hash(b"a dog") == content_hash(b"a dog")
@@ -90,7 +101,44 @@ def content_hash(data: bytes) -> int:
   return int.from_bytes(digest, "little")
 
 
-def build(
+def content_keys(contents: Iterable[bytes]) -> UInt64[np.ndarray, "ids"]:
+  """Keys made of what samples contain.
+
+  Samples of equal content are told apart by their order.
+
+  Example:
+    >>> a, b, c = content_keys([b"x", b"y", b"x"])
+    >>> bool(a != c), content_keys([b"y", b"x"]).tolist() == [b, a]
+    (True, True)
+  """
+  seen, keys = {}, []
+  for content in contents:
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    count = seen[digest] = seen.get(digest, -1) + 1
+    number = hashlib.blake2b(
+      digest + count.to_bytes(8, "little"), digest_size=8
+    )
+    keys.append(int.from_bytes(number.digest(), "little"))
+  return np.array(keys, np.uint64)
+
+
+def match_keys(
+  old: UInt64[np.ndarray, "old"], new: UInt64[np.ndarray, "new"]
+) -> Int[np.ndarray, "new"]:
+  """The id that each new sample had before; -1 for samples that are new.
+
+  Example:
+    >>> old, new = np.uint64([7, 5, 9]), np.uint64([9, 8, 7])
+    >>> match_keys(old, new)
+    array([ 2, -1,  0])
+  """
+  order = np.argsort(old)
+  at = np.searchsorted(old, new, sorter=order).clip(max=len(old) - 1)
+  before = order[at]
+  return np.where(old[before] == new, before, -1)
+
+
+def number_pairs(
   image_hash: UInt64[np.ndarray, "records"],
   num_captions: Int[np.ndarray, "records"],
   caption_hash: UInt64[np.ndarray, "num_pairs"],
@@ -104,11 +152,11 @@ def build(
       after record.
 
   Raises:
-    ValueError: If the numbers do not fit each other.
+    ValueError: If the lengths and counts do not fit each other.
 
   Example:
     >>> hashes = np.array([7, 8, 7], np.uint64), np.array([5, 6, 5], np.uint64)
-    >>> index = build(hashes[0], np.array([1, 1, 1]), hashes[1])
+    >>> index = number_pairs(hashes[0], np.array([1, 1, 1]), hashes[1])
     >>> index.image_id.tolist(), index.text_id.tolist(), index.sizes.num_pairs
     ([0, 1, 0], [0, 1, 0], 3)
   """
@@ -118,7 +166,7 @@ def build(
     raise ValueError(
       f"there are {len(image_hash)} images, {len(num_captions)} counts of "
       f"captions, which say {num_captions.sum()}, and {len(caption_hash)} "
-      "captions"
+      "captions; give a count for each image and a hash for each caption"
     )
   record = np.repeat(np.arange(len(image_hash), dtype=np.int32), num_captions)
   first = np.cumsum(num_captions) - num_captions
@@ -130,8 +178,8 @@ def build(
   )
 
 
-def keys(index: PairIndex) -> Keys:
-  """Names of all ids that stay when the data set gains or loses some."""
+def index_keys(index: PairIndex) -> Keys:
+  """The keys of all pairs, images and texts of an index."""
   both = np.stack(
     [index.image_hash[index.image_id], index.text_hash[index.text_id]], axis=1
   )
@@ -139,10 +187,15 @@ def keys(index: PairIndex) -> Keys:
   return Keys(pair, np.array(index.image_hash), np.array(index.text_hash))
 
 
-def save(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
-  """Writes the index of a split beside its records; never half of it.
+def save_index(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
+  """Writes the index of a split beside its records, never half of it.
 
-  If another process has just written it, that one stays.
+  An index that another process has just written stays.
+
+  Args:
+    folder: Folder of the data set.
+    split: Name of the split.
+    index: The pairs of the split.
   """
   path = _path(folder, split)
   temporary = path.with_name(f"tmp.{path.name}.{uuid.uuid4().hex}")
@@ -157,8 +210,13 @@ def save(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
       raise
 
 
-def load(folder: str | os.PathLike, split: str) -> PairIndex | None:
-  """Opens what `save` wrote, mapped into memory; None if it is not there."""
+def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
+  """Opens what `save_index` wrote, mapped into memory; None if it is absent.
+
+  Args:
+    folder: Folder of the data set.
+    split: Name of the split.
+  """
   path = _path(folder, split)
   if not path.exists():
     return None

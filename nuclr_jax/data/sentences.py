@@ -1,30 +1,82 @@
-"""Sentences in memory, each of them both views of a pair.
+"""Sentences in memory, for the model `views` with a text encoder.
 
-Views of the same tokens differ by the encoder's dropout alone (SimCSE).
+Each sentence is both views of a pair. Views of the same tokens differ by the
+encoder's dropout alone (SimCSE).
 """
 
 from collections.abc import Sequence
 import os
 import pathlib
-from typing import NamedTuple
 import zlib
 
 import numpy as np
 
-from nuclr_jax.data.sources import Source, single
+from nuclr_jax.data.source import (
+  Data,
+  HeldOut,
+  RatedPairs,
+  Source,
+  source_of_samples,
+)
+from nuclr_jax.data.tokenizer import BUILD, choose_tokenizer
 from nuclr_jax.types import Batch
 
 
-class Rated(NamedTuple):
-  """Pairs of sentences and how similar people find them."""
+def sentences(
+  *,
+  train: str | None,
+  validation: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  tokenizer: str = BUILD,
+  length: int = 32,
+  min_count: int = 1,
+) -> Data:
+  """Sentences without labels; dropout makes two views of each (SimCSE).
 
-  first: list[str]
-  second: list[str]
-  score: np.ndarray  # float64 [n], of any scale
+  Args:
+    train: A text file with a sentence on each line; repeated sentences count
+      once.
+    validation: TSV files of rated pairs (score, sentence and sentence on each
+      line) that are scored while training, see `evaluate.sts`.
+    test: TSV files of rated pairs that are scored at the end.
+    tokenizer: A file, a folder or a hub name, see
+      `tokenizer.pretrained_tokenizer`; or "build", to build one from the
+      sentences.
+    length: Token ids per sentence.
+    min_count: In how many sentences a word must occur to become a token of a
+      built tokenizer.
+
+  Raises:
+    ValueError: If a file cannot be read, or does not hold what it should.
+
+  Reference: Gao et al., SimCSE: Simple Contrastive Learning of Sentence
+    Embeddings, EMNLP 2021.
+  """
+  if train is None:
+    raise ValueError(
+      "config.data.train is missing; name a text file with a sentence on each "
+      "line"
+    )
+  lines = read_sentences(train)
+  words = choose_tokenizer(
+    tokenizer, lambda: lines, length=length, clean=False, min_count=min_count
+  )
+  return Data(
+    train=twice(lines, words.encode(lines), pathlib.Path(train).name),
+    tokenizer=words,
+    image_shape=(length,),
+    held_out={
+      "validation": HeldOut(rated=_read_all_rated(validation)),
+      "test": HeldOut(rated=_read_all_rated(test)),
+    },
+  )
 
 
-def read(path: str | os.PathLike) -> list[str]:
-  r"""The different sentences of a text file, one on each line.
+def read_sentences(path: str | os.PathLike) -> list[str]:
+  r"""The distinct sentences of a text file, one on each line.
+
+  Args:
+    path: The text file.
 
   Raises:
     ValueError: If there is no such file, it is not UTF-8, or it has fewer than
@@ -32,28 +84,32 @@ def read(path: str | os.PathLike) -> list[str]:
 
   Example:
     >>> _ = (tmp_path / "a.txt").write_text("One.\nTwo.\nOne.\n")
-    >>> read(tmp_path / "a.txt")
+    >>> read_sentences(tmp_path / "a.txt")
     ['One.', 'Two.']
   """
   lines = [line.strip() for line in _text(path).split("\n")]
-  found = list(dict.fromkeys(line for line in lines if line))
-  if len(found) < 2:
+  distinct = list(dict.fromkeys(line for line in lines if line))
+  if len(distinct) < 2:
     raise ValueError(
-      f"{path} has {len(found)} different sentences; one on each line is wanted"
+      f"{path} has {len(distinct)} different sentences, at least 2 are needed; "
+      "put one on each line"
     )
-  return found
+  return distinct
 
 
-def read_rated(path: str | os.PathLike) -> Rated:
-  r"""Rated pairs of a TSV file: a score, a sentence and a sentence a line.
+def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
+  r"""Rated pairs of a TSV file: a score and two sentences on each line.
+
+  Args:
+    path: The TSV file.
 
   Raises:
-    ValueError: For a line that is none, or fewer than two of them.
+    ValueError: If a line is anything else, or there are fewer than two.
 
   Example:
     >>> text = "5\tA dog.\tDogs.\n0\tA dog.\tNoon.\n"
     >>> _ = (tmp_path / "sts.tsv").write_text(text)
-    >>> read_rated(tmp_path / "sts.tsv").score.tolist()
+    >>> read_rated_pairs(tmp_path / "sts.tsv").score.tolist()
     [5.0, 0.0]
   """
   rows = []
@@ -67,39 +123,52 @@ def read_rated(path: str | os.PathLike) -> Rated:
       score = float("nan")
     if len(parts) != 3 or not np.isfinite(score) or not all(parts):
       raise ValueError(
-        f"{path}, line {number}: a score, a sentence and a sentence with tabs "
-        f"between them are wanted, got {line[:80]!r}"
+        f"{path}, line {number}: a score, a sentence and a sentence separated "
+        f"by tabs are needed, got {line[:80]!r}"
       )
     rows.append((parts[1], parts[2], score))
   if len(rows) < 2:
-    raise ValueError(f"{path} has {len(rows)} rated pairs; two are the least")
+    raise ValueError(
+      f"{path} has {len(rows)} rated pairs, at least 2 are needed"
+    )
   first, second, score = zip(*rows, strict=True)
-  return Rated(list(first), list(second), np.array(score))
+  return RatedPairs(list(first), list(second), np.array(score))
 
 
-def twice(sentences: Sequence[str], tokens: np.ndarray, name: str) -> Source:
+def twice(lines: Sequence[str], tokens: np.ndarray, name: str) -> Source:
   """Pairs of a sentence with itself; pair i is sentence i.
 
   Args:
-    sentences: All different.
+    lines: The sentences, all different.
     tokens: Their token ids [n, length].
-    name: Of the data; checkpoints remember it.
+    name: The name of the data; checkpoints remember it.
   """
-  n = len(sentences)
+  n = len(lines)
 
   def fetch(pair_ids, random=None):
     del random  # dropout makes the views
     rows = tokens[pair_ids]
     return Batch(rows, rows, np.asarray(pair_ids, np.int32))
 
-  check = zlib.crc32("\n".join(sentences).encode())
-  return single(
+  checksum = zlib.crc32("\n".join(lines).encode())
+  return source_of_samples(
     n,
     fetch,
-    lambda text_ids: [sentences[i] for i in text_ids],
-    f"{name}/{n}/{check:08x}",
-    lambda: (x.encode() for x in sentences),
+    lambda text_ids: [lines[i] for i in text_ids],
+    f"{name}/{n}/{checksum:08x}",
+    lambda: (x.encode() for x in lines),
   )
+
+
+def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:
+  """Rated pairs by the names of their files."""
+  names = [pathlib.Path(path).stem for path in paths]
+  if len(set(names)) < len(names):
+    raise ValueError(f"files of rated pairs need different names, got {paths}")
+  return {
+    name: read_rated_pairs(path)
+    for name, path in zip(names, paths, strict=True)
+  }
 
 
 def _text(path: str | os.PathLike) -> str:

@@ -1,8 +1,9 @@
-"""Tokenizers: built from captions, or those of published models.
+"""Tokenizers, built from captions or taken from published models.
 
-A tokenizer, with the cleaning of captions, is one JSON text; the library
-`tokenizers` reads it. A vocabulary is made here, not by `tokenizers.trainers`:
-the WordPiece trainer of that library gives other vocabularies on every run.
+A tokenizer, including the cleaning of captions, is one JSON text that the
+library `tokenizers` reads. Vocabularies are built here and not by
+`tokenizers.trainers`, whose WordPiece trainer gives a different vocabulary in
+every run.
 """
 
 from collections import Counter
@@ -21,13 +22,13 @@ from tokenizers import (
   processors,
 )
 
-from nuclr_jax import hub
+from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
-PADS = (PAD, "<pad>")  # names of padding, of BERT and of RoBERTa or T5
-BUILD = "build"  # in a config, instead of the name of a published tokenizer
+PADS = (PAD, "<pad>")  # names of padding, in BERT and in RoBERTa or T5
+BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
-# Of captions, in the published CC3M recipe (after lower-casing).
+# From captions, in the published CC3M recipe (after lower-casing).
 REMOVED = r"""[,.'!?"()*#:;~]"""
 
 
@@ -46,7 +47,7 @@ class Tokenizer(NamedTuple):
     """Token ids int32 [captions, length], padded with 0.
 
     Example:
-      >>> tokenizer = build(["DIGIT ONE", "DIGIT TWO"], length=4)
+      >>> tokenizer = build_tokenizer(["DIGIT ONE", "DIGIT TWO"], length=4)
       >>> tokenizer.encode(["DIGIT TWO", "DIGIT"]).tolist()
       [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
@@ -57,16 +58,16 @@ class Tokenizer(NamedTuple):
     return ids
 
 
-def build(
+def build_tokenizer(
   captions: Sequence[str],
   *,
   length: int,
   min_count: int = 1,
   first_and_last: bool = False,
 ) -> Tokenizer:
-  """Makes the tokenizer of a set of captions.
+  """Builds the tokenizer of a set of captions.
 
-  The vocabulary is padding, unknown, all characters (as first and as
+  The vocabulary consists of padding, unknown, all characters (as first and as
   continuing pieces), and the words that occur in at least `min_count`
   captions, most frequent first; other words are spelled in characters.
   Captions are lower-cased and split at white space and punctuation.
@@ -74,9 +75,9 @@ def build(
   Args:
     captions: The training captions, each distinct caption once.
     length: Token ids per caption.
-    min_count: How many captions a word must be in to be a token.
-    first_and_last: Whether captions begin and end with tokens of their own, as
-      BERT's do; towers that take the feature of the first token need it.
+    min_count: In how many captions a word must occur to become a token.
+    first_and_last: Whether captions begin and end with special tokens, as
+      BERT's do; towers that take the feature of the first token need them.
 
   Raises:
     ValueError: If there are no captions, or `length` is not positive.
@@ -116,7 +117,7 @@ def build(
   return Tokenizer(tokenizer.to_str(), length)
 
 
-def pretrained(
+def pretrained_tokenizer(
   source: str | os.PathLike, *, length: int, clean: bool = True
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
@@ -124,30 +125,30 @@ def pretrained(
   Args:
     source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
       `tokenizer.json`, a folder with one of them, or a hub name.
-    length: Token ids per caption, first and last token included; longer ones
-      are cut before the last token.
+    length: Token ids per caption, including the first and the last token;
+      longer captions are cut before the last token.
     clean: Whether captions are cleaned as in the published CC3M recipe: lower
       case, the characters , . ' ! ? " ( ) * # : ; ~ removed, "-" and "/"
-      replaced by spaces, "<person>" by "person", white space collapsed. (At
-      most 30 words are kept there; 30 tokens are never more.)
+      replaced by spaces, "<person>" by "person", white space collapsed. (The
+      recipe also keeps at most 30 words, which 30 tokens never exceed.)
 
   Raises:
-    ValueError: If there is no such file, it is no tokenizer, or it pads with
-      another id than 0.
+    ValueError: If there is no such file, it is not a tokenizer, or its padding
+      has an id other than 0.
 
   Example:
     >>> _ = (tmp_path / "vocab.txt").write_text(
     ...   "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\ndog\nrun\n##s"
     ... )
-    >>> words = pretrained(tmp_path, length=8)
+    >>> words = pretrained_tokenizer(tmp_path, length=8)
     >>> words.encode(["A dog-runs!"]).tolist()
     [[2, 4, 5, 6, 7, 3, 0, 0]]
   """
-  path = hub.find(source, FILES)
+  path = find_file(source, FILES)
   if path.suffix == ".json":
     tokenizer = _from_json(path)
   else:
-    # Not splitlines: a token may be a character that it takes for a line end.
+    # Not splitlines: some tokens are characters that it takes for line ends.
     tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     tokenizer = _bert(tokens, path)
   if length < 3:
@@ -156,7 +157,7 @@ def pretrained(
     if tokenizer.token_to_id(name) not in (None, 0):
       raise ValueError(
         f"{path} pads with id {tokenizer.token_to_id(name)}, {name}; the text "
-        "towers take 0 as padding, so take another tokenizer, as BERT's"
+        "towers take 0 as padding, so choose another tokenizer such as BERT's"
       )
   tokenizer.no_padding()
   tokenizer.no_truncation()
@@ -166,7 +167,7 @@ def pretrained(
   return Tokenizer(tokenizer.to_str(), length)
 
 
-def choose(
+def choose_tokenizer(
   source: str | os.PathLike,
   captions: Callable[[], Iterable[str]],
   *,
@@ -177,23 +178,26 @@ def choose(
   """The tokenizer that a config names.
 
   Args:
-    source: See `pretrained`; or "build", to make one of the training captions.
-    captions: Reads these; it is only called to build one.
+    source: A file, a folder or a hub name for `pretrained_tokenizer`, or
+      "build" to build a tokenizer from the training captions.
+    captions: Reads the training captions; only called to build a tokenizer.
     length: Token ids per caption.
-    clean: See `pretrained`.
-    min_count: See `build`.
+    clean: Whether a pretrained tokenizer cleans captions as in the published
+      CC3M recipe.
+    min_count: In how many captions a word must occur to become a token of a
+      built tokenizer.
 
   Raises:
-    ValueError: From either.
+    ValueError: If the tokenizer cannot be read or built.
 
   Example:
-    >>> words = choose("build", lambda: ["a dog", "a cat"], length=4)
+    >>> words = choose_tokenizer("build", lambda: ["a dog", "a cat"], length=4)
     >>> words.encode(["a cat"]).shape
     (1, 4)
   """
   if source != BUILD:
-    return pretrained(source, length=length, clean=clean)
-  return build(
+    return pretrained_tokenizer(source, length=length, clean=clean)
+  return build_tokenizer(
     sorted(set(captions())),
     length=length,
     min_count=min_count,
@@ -217,17 +221,17 @@ def _published_cleaning() -> normalizers.Normalizer:
 def _from_json(path) -> tokenizers.Tokenizer:
   try:
     return tokenizers.Tokenizer.from_file(os.fspath(path))
-  except Exception as error:  # the library raises nothing more special
-    raise ValueError(f"{path} is no tokenizer: {error}") from error
+  except Exception as error:  # the library raises nothing more specific
+    raise ValueError(f"{path} is not a tokenizer: {error}") from error
 
 
 def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
-  """The tokenizer of lower-cased BERT models; line i is the token of id i."""
+  """The tokenizer of lower-cased BERT models; line i is the token with id i."""
   ids = {token: i for i, token in enumerate(vocabulary)}
   missing = [x for x in (PAD, UNKNOWN, FIRST, LAST) if x not in ids]
   if missing:
     raise ValueError(
-      f"{path} is no vocabulary of BERT: it lacks the tokens {missing}"
+      f"{path} is not a vocabulary of BERT: it lacks the tokens {missing}"
     )
   tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN))
   tokenizer.add_special_tokens([PAD, UNKNOWN, FIRST, LAST])
@@ -246,7 +250,7 @@ def _first_and_last(ids) -> processors.TemplateProcessing:
 
 @functools.lru_cache(maxsize=8)
 def _encoder(text: str, length: int) -> tokenizers.Tokenizer:
-  """The tokenizer of a definition; reading it takes tens of milliseconds."""
+  """The tokenizer of a definition, whose reading takes tens of milliseconds."""
   encoder = tokenizers.Tokenizer.from_str(text)
   encoder.enable_truncation(length)
   return encoder

@@ -1,1 +1,24 @@
-"""Evaluation: pure functions of embeddings, and the driver."""
+"""Evaluation: pure functions of embeddings, and the evaluators made of them.
+
+`choose_evaluators` turns the held-out sets of a data set into the evaluators of
+a run.
+"""
+
+from nuclr_jax.evaluate.evaluators import (
+  Embed,
+  Evaluator,
+  embed_pairs,
+  make_embedder,
+  run_evaluators,
+)
+from nuclr_jax.evaluate.suites import choose_evaluators, correct_hubs
+
+__all__ = [
+  "Embed",
+  "Evaluator",
+  "choose_evaluators",
+  "correct_hubs",
+  "embed_pairs",
+  "make_embedder",
+  "run_evaluators",
+]

@@ -8,16 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax import latent_classes, objectives
-from nuclr_jax.evaluate import probe, retrieval
-from nuclr_jax.evaluate.chunks import unit_norm
-from nuclr_jax.evaluate.driver import Embed, Evaluator, LabelledSet
+from nuclr_jax.data.source import LabelledSet
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
+from nuclr_jax.evaluate.probe import fit_linear
+from nuclr_jax.evaluate.ranking import unit_rows
+from nuclr_jax.evaluate.retrieval import same_class_recall
 from nuclr_jax.latent_classes import bounds
 from nuclr_jax.types import Metrics, Pairs
 
 log = logging.getLogger(__name__)
 
 FEW = 5  # labelled rows of a class, for mu-5
-MAX_ROWS = 1_000  # that losses and bounds are computed of
+MAX_ROWS = 1_000  # of which losses and bounds are computed
 LARGEST_RANGE = 2_000.0  # of similarities, for losses of several negatives
 
 
@@ -33,20 +35,28 @@ def classifiers_evaluator(
   """Accuracies of linear classifiers on what the objective sees.
 
   `classes_<name>/<classifier>/avg_<k>` is the mean accuracy over all k-way
-  tasks, `.../top_<r>` that of the r best of all classes. Classifiers are `mu`
-  (class means of the training rows), `mu_5` (of five rows of each class) and
-  `trained` (`probe.fit_linear` on all classes; a task keeps its classes' rows).
+  tasks, `.../top_<r>` the accuracy of the r best of all classes. Classifiers
+  are `mu` (class means of the training rows), `mu_5` (of five rows of each
+  class) and `trained` (`probe.fit_linear` on all classes; a task keeps the
+  rows of its classes).
 
   Args:
-    train: Labelled rows to learn from.
-    test: To score on.
-    name: Of the data set.
-    ways: Classes of the tasks; those beyond the classes are left out.
-    top: Likewise.
-    seed: Decides the five rows, and what the trained one is chosen on.
+    train: Labelled images to learn from.
+    test: Labelled images to score.
+    name: The name of the data set.
+    ways: Numbers of classes of the tasks, at least 2; those that exceed the
+      number of classes are left out.
+    top: The values of r; those that are not below the number of classes are
+      left out.
+    seed: Decides which five rows are taken and which rows choose the penalty of
+      the trained classifier.
+
+  Raises:
+    ValueError: If a value of `ways` is out of range.
 
   Reference: Saunshi et al., ICML 2019, Table 1.
   """
+  _check_numbers("ways", ways, 2)
 
   def evaluate(embed: Embed) -> Metrics:
     x, y = (embed.outputs.image(part.image) for part in (train, test))
@@ -56,21 +66,21 @@ def classifiers_evaluator(
       "mu": latent_classes.class_means(x, train.label, classes),
       "mu_5": latent_classes.class_means(x[few], train.label[few], classes),
     }
-    scores = {kind: y @ w.T for kind, w in weights.items()}
-    scores["trained"] = probe.fit_linear(x, train.label, seed=seed)(y)
-    found = {}
-    for kind, s in scores.items():
+    logits = {kind: y @ w.T for kind, w in weights.items()}
+    logits["trained"] = fit_linear(x, train.label, seed=seed)(y)
+    scores = {}
+    for kind, s in logits.items():
       for k in ways:
         if k <= classes:
-          found[f"{kind}/avg_{k}"] = latent_classes.average_accuracy(
+          scores[f"{kind}/avg_{k}"] = latent_classes.average_accuracy(
             s, test.label, ways=k
           )
       for r in top:
         if r < classes:
-          found[f"{kind}/top_{r}"] = latent_classes.top_accuracy(
+          scores[f"{kind}/top_{r}"] = latent_classes.top_accuracy(
             s, test.label, top=r
           )
-    return {f"classes_{name}/{k}": v for k, v in found.items()}
+    return {f"classes_{name}/{k}": v for k, v in scores.items()}
 
   return evaluate
 
@@ -84,8 +94,8 @@ def losses_evaluator(
 ) -> Evaluator:
   """The contrastive loss, the loss of the mean classifier, and the bounds.
 
-  As `classes_<name>/...`, with natural logarithms, of about `max_rows` rows, of
-  every class its share and one at least:
+  They are called `classes_<name>/...`, use natural logarithms, and are computed
+  of about `max_rows` rows, of which every class has its share and at least one:
 
     unsupervised_<N>   L_un^N                    mean_classifier  L_sup^mu
     same, other        the parts of L_un, N = 1  collision        tau
@@ -95,25 +105,30 @@ def losses_evaluator(
     min_norm, max_norm of ||f(x)||
 
   Args:
-    data: Labelled rows.
-    name: Of the data set.
-    num_negatives: Values of N; those besides 1 get a `bound_<N>`, if N draws
-      can hit every class. They are left out, with a warning, where similarities
-      range over more than `LARGEST_RANGE`: exact values would take minutes.
-    max_rows: About how many rows are taken, always the same.
+    data: Labelled images.
+    name: The name of the data set.
+    num_negatives: Values of N, at least 1. Values other than 1 get a
+      `bound_<N>` if N draws can hit every class. They are left out, with a
+      warning, where similarities range over more than `LARGEST_RANGE`, because
+      exact values would take minutes.
+    max_rows: About how many rows are taken, always the same ones.
+
+  Raises:
+    ValueError: If a value of `num_negatives` is out of range.
   """
+  _check_numbers("num_negatives", num_negatives, 1, bounds.MAX_DRAWS)
 
   def evaluate(embed: Embed) -> Metrics:
-    rows = _some(data.label, max_rows)
+    rows = _share_of_each_class(data.label, max_rows)
     label = np.unique(data.label[rows], return_inverse=True)[1]
     x = embed.outputs.image(data.image[rows])
     rho = latent_classes.probabilities(label)
     kind = dict(loss="cross_entropy")
     split = latent_classes.split_loss(x, label, **kind)
-    scores = x @ latent_classes.class_means(x, label).T
+    logits = x @ latent_classes.class_means(x, label).T
     low, high = latent_classes.norms(x)
-    found = {
-      "mean_classifier": latent_classes.task_loss(scores, label, **kind),
+    scores = {
+      "mean_classifier": latent_classes.task_loss(logits, label, **kind),
       "same": split.same,
       "other": split.other,
       "collision": split.collision,
@@ -132,10 +147,10 @@ def losses_evaluator(
         loss = latent_classes.unsupervised_loss(
           x, label, num_negatives=n, **kind
         )
-      found[f"unsupervised_{n}"] = loss
+      scores[f"unsupervised_{n}"] = loss
       if n > 1 and n >= len(rho):
-        found[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
-    return {f"classes_{name}/{k}": v for k, v in found.items()}
+        scores[f"bound_{n}"] = bounds.by_coverage(loss, rho, n)
+    return {f"classes_{name}/{k}": v for k, v in scores.items()}
 
   return evaluate
 
@@ -143,11 +158,12 @@ def losses_evaluator(
 def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
   """`retrieval.same_class_recall` of what the objective sees, normalised.
 
-  As `classes_<name>/recall@<k>`; rows whose class has no other are left out.
+  It is called `classes_<name>/recall@<k>`. Rows that are alone in their class
+  are left out.
 
   Args:
-    data: Labelled rows.
-    name: Of the data set.
+    data: Labelled images.
+    name: The name of the data set.
 
   Raises:
     ValueError: If no class has two rows.
@@ -155,13 +171,13 @@ def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
   rows = np.flatnonzero(np.bincount(data.label)[data.label] > 1)
   if not len(rows):
     raise ValueError(
-      f"{name}: no class has two pictures to be recalled; leave "
+      f"{name}: no class has two images, so none can be recalled; leave "
       "'recall' out of the scores"
     )
 
   def evaluate(embed: Embed) -> Metrics:
-    x = unit_norm(embed.outputs.image(data.image[rows]))
-    scores = retrieval.same_class_recall(x, data.label[rows])
+    x = unit_rows(embed.outputs.image(data.image[rows]))
+    scores = same_class_recall(x, data.label[rows])
     return {f"classes_{name}/{k}": v for k, v in scores.items()}
 
   return evaluate
@@ -172,16 +188,15 @@ def variation_evaluator(
 ) -> Evaluator:
   """How consistent differences are: `objectives.difference_alignment`'s value.
 
-  Of differences between classes, whether or not the run learns from labels.
-
-  As `classes_<name>/variation_<chain or star>`, in units of the mean norm of
-  what the objective sees, in a random order; star is the mean distance. 0 if
-  everything is 0.
+  The differences are those between classes, whether or not the run learns from
+  labels. The values are called `classes_<name>/variation_<chain or star>`, in
+  units of the mean norm of what the objective sees, for rows in a random order;
+  star is the mean distance. They are 0 if all outputs are 0.
 
   Args:
-    data: Labelled rows.
-    name: Of the data set.
-    max_rows: How many rows are taken, always the same in the same order.
+    data: Labelled images.
+    name: The name of the data set.
+    max_rows: How many rows are taken, always the same ones in the same order.
 
   Reference: Chen et al., ICLR 2024, Figure 8.
   """
@@ -191,31 +206,40 @@ def variation_evaluator(
   @jax.jit  # once for all evaluations
   def variations(x):
     x /= jnp.maximum(jnp.mean(jnp.linalg.norm(x, axis=1)), 1e-30)
-    pairs, found = Pairs(x, x, jnp.arange(len(x)), label=label), {}
+    pairs, values = Pairs(x, x, jnp.arange(len(x)), label=label), {}
     for differences in ("chain", "star"):
       term = objectives.difference_alignment(
         differences=differences, labels=True
       )
-      found[differences], _ = term.apply(*term.init(), pairs)
-    return found
+      values[differences], _ = term.apply(*term.init(), pairs)
+    return values
 
   def evaluate(embed: Embed) -> Metrics:
-    found = variations(embed.outputs.image(data.image[rows]))
+    values = variations(embed.outputs.image(data.image[rows]))
     return {
       f"classes_{name}/variation_{kind}": float(value)
-      for kind, value in found.items()
+      for kind, value in values.items()
     }
 
   return evaluate
 
 
-def _some(label: np.ndarray, count: int) -> np.ndarray:
-  """Rows, of every class its share, at least one."""
+def _check_numbers(name, values, least, most=np.inf) -> None:
+  if wrong := [x for x in values if not least <= x <= most or x != int(x)]:
+    upto = f" and at most {most}" if most < np.inf else ""
+    raise ValueError(
+      f"{name} must be whole numbers of at least {least}{upto}, got {wrong}"
+    )
+
+
+def _share_of_each_class(label: np.ndarray, count: int) -> np.ndarray:
+  """About `count` rows, of which every class has its share and at least one."""
   if len(label) <= count:
     return np.arange(len(label))
   order = np.random.default_rng(0).permutation(len(label))
   chosen = []
   for c in np.unique(label):
-    own = order[label[order] == c]
-    chosen.append(own[: max(1, round(count * len(own) / len(label)))])
+    members = order[label[order] == c]
+    share = max(1, round(count * len(members) / len(label)))
+    chosen.append(members[:share])
   return np.sort(np.concatenate(chosen))

@@ -1,4 +1,4 @@
-"""Classifiers on frozen features: neighbours, class means, a linear layer."""
+"""Classifiers of frozen features: neighbours, class means, a linear layer."""
 
 from functools import partial
 from typing import NamedTuple
@@ -9,10 +9,13 @@ from jaxtyping import Float, Int
 import numpy as np
 import optax
 
-from nuclr_jax import sharding, tiles
-from nuclr_jax.evaluate import zero_shot
-from nuclr_jax.evaluate.chunks import in_chunks, unit_norm
+from nuclr_jax import sharding
+from nuclr_jax.data.source import LabelledSet
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
+from nuclr_jax.evaluate.ranking import in_chunks, unit_rows
+from nuclr_jax.evaluate.zero_shot import accuracy
 from nuclr_jax.latent_classes import class_means
+from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Metrics
 
 TOP = (1,)
@@ -28,8 +31,14 @@ def mean_classifier(
 
   A class without any training row is never chosen.
 
+  Args:
+    train: Features of the training rows.
+    train_label: Their classes, from 0.
+    test: Features of the rows to classify.
+    test_label: Their classes.
+
   Returns:
-    As `zero_shot.accuracy`.
+    `top1` and `mean_per_class`, see `zero_shot.accuracy`.
 
   Example:
     >>> x, label = np.eye(3), np.arange(3)
@@ -41,10 +50,10 @@ def mean_classifier(
   """
   _check(train, train_label, test, test_label)
   classes = _num_classes(train_label, test_label)
-  means = class_means(unit_norm(train), train_label, classes)
-  there = np.bincount(train_label, minlength=classes) > 0
-  centres = np.where(there[:, None], unit_norm(means), np.nan)
-  return zero_shot.accuracy(unit_norm(test), centres, test_label, top=TOP)
+  means = class_means(unit_rows(train), train_label, classes)
+  trained = np.bincount(train_label, minlength=classes) > 0
+  centres = np.where(trained[:, None], unit_rows(means), np.nan)
+  return accuracy(unit_rows(test), centres, test_label, top=TOP)
 
 
 def nearest_neighbours(
@@ -56,20 +65,20 @@ def nearest_neighbours(
   k: int = 20,
   temperature: float = 0.07,
 ) -> Metrics:
-  """Accuracy of a vote of the k most similar training rows.
+  """Accuracy of a vote by the k most similar training rows.
 
   Row j votes for its class with weight exp(cosine similarity / temperature).
 
   Args:
     train: Features of the rows that vote.
     train_label: Their classes, from 0.
-    test: Features of those that are classified.
+    test: Features of the rows to classify.
     test_label: Their classes.
     k: How many rows vote.
-    temperature: Greater than 0.
+    temperature: Divides the similarities, greater than 0.
 
   Returns:
-    As `zero_shot.accuracy`.
+    `top1` and `mean_per_class`, see `zero_shot.accuracy`.
 
   Raises:
     ValueError: If shapes or numbers do not fit.
@@ -89,15 +98,15 @@ def nearest_neighbours(
       f"and {temperature}"
     )
   classes = _num_classes(train_label, test_label)
-  voters = sharding.replicate((unit_norm(train), train_label))
+  voters = sharding.replicate((unit_rows(train), train_label))
   options = dict(k=k, classes=classes, temperature=temperature)
-  found = in_chunks(
+  votes = in_chunks(
     lambda part: _votes(part, *voters, **options),
     len(train),
-    unit_norm(test),
+    unit_rows(test),
   )
-  everyone = np.eye(classes, dtype=np.float32)
-  return zero_shot.accuracy(found, everyone, test_label, top=TOP)
+  one_hot = np.eye(classes, dtype=np.float32)
+  return accuracy(votes, one_hot, test_label, top=TOP)
 
 
 def linear_probe(
@@ -113,20 +122,21 @@ def linear_probe(
   """Accuracy of multinomial logistic regression on standardised features.
 
   Minimises the mean cross-entropy + l2 / 2 ||W||^2 by L-BFGS on all rows at
-  once, which are split over the devices. Of several `l2`, the best on a tenth
-  of the training rows is fitted again on all.
+  once, which are split over the devices. If there are several values of `l2`,
+  the one that is best on a tenth of the training rows is fitted again on all.
 
   Args:
-    train: Features of the rows that are learned from.
+    train: Features of the training rows.
     train_label: Their classes, from 0.
-    test: Features of those that are classified.
+    test: Features of the rows to classify.
     test_label: Their classes.
     l2: Weights of the penalty to choose from.
-    num_steps: Of L-BFGS.
-    seed: Decides the tenth.
+    num_steps: Steps of L-BFGS.
+    seed: Decides which tenth of the rows chooses `l2`.
 
   Returns:
-    As `zero_shot.accuracy`, and `log10_l2` of the chosen weight.
+    `top1` and `mean_per_class`, see `zero_shot.accuracy`, and `log10_l2` of the
+    chosen weight.
 
   Raises:
     ValueError: If shapes or numbers do not fit.
@@ -139,10 +149,40 @@ def linear_probe(
   _check(train, train_label, test, test_label)
   classes = _num_classes(train_label, test_label)
   options = dict(l2=l2, num_steps=num_steps, seed=seed)
-  found = fit_linear(train, train_label, num_classes=classes, **options)
-  everyone = np.eye(classes, dtype=np.float32)
-  scores = zero_shot.accuracy(found(test), everyone, test_label, top=TOP)
-  return scores | {"log10_l2": float(np.log10(found.l2))}
+  classifier = fit_linear(train, train_label, num_classes=classes, **options)
+  one_hot = np.eye(classes, dtype=np.float32)
+  scores = accuracy(classifier(test), one_hot, test_label, top=TOP)
+  return scores | {"log10_l2": float(np.log10(classifier.l2))}
+
+
+def probe_evaluator(
+  train: LabelledSet, test: LabelledSet, name: str
+) -> Evaluator:
+  """Classifiers of frozen features, as `probe_<name>/<classifier>/...`.
+
+  The classifiers are `mean`, `neighbours` (20 at most) and `linear`.
+
+  Args:
+    train: Images to learn from.
+    test: Images to score.
+    name: The name of the data set.
+  """
+  classifiers = {
+    "mean": mean_classifier,
+    "neighbours": partial(nearest_neighbours, k=min(20, len(train.label))),
+    "linear": linear_probe,
+  }
+
+  def evaluate(embed: Embed) -> Metrics:
+    encode = embed.features.image
+    features = encode(train.image), encode(test.image)
+    scores = {}
+    for kind, classify in classifiers.items():
+      of_kind = classify(features[0], train.label, features[1], test.label)
+      scores |= {f"probe_{name}/{kind}/{k}": x for k, x in of_kind.items()}
+    return scores
+
+  return evaluate
 
 
 class Linear(NamedTuple):
@@ -150,14 +190,15 @@ class Linear(NamedTuple):
 
   weight: Float[np.ndarray, "dim classes"]
   bias: Float[np.ndarray, "classes"]
-  mean: Float[np.ndarray, "dim"]  # of the features, with which rows are
-  deviation: Float[np.ndarray, "dim"]  # standardised
-  l2: float
+  # Rows are standardised by the features' mean and standard deviation.
+  mean: Float[np.ndarray, "dim"]
+  deviation: Float[np.ndarray, "dim"]
+  l2: float  # weight of the penalty
 
   def __call__(
     self, x: Float[np.ndarray, "rows dim"]
   ) -> Float[np.ndarray, "rows classes"]:
-    """Logits of rows."""
+    """The logits of rows of features."""
     x = (np.float32(x) - self.mean) / self.deviation
     return _logits((self.weight, self.bias), x)
 
@@ -171,15 +212,15 @@ def fit_linear(
   num_steps: int = 200,
   seed: int = 0,
 ) -> Linear:
-  """The classifier of `linear_probe`.
+  """Fits the classifier of `linear_probe`.
 
   Args:
-    train: As there.
-    train_label: As there.
+    train: Features of the training rows.
+    train_label: Their classes, from 0.
     num_classes: By default one more than the largest label.
-    l2: As there.
-    num_steps: As there.
-    seed: As there.
+    l2: Weights of the penalty to choose from.
+    num_steps: Steps of L-BFGS.
+    seed: Decides which tenth of the rows chooses `l2`.
 
   Example:
     >>> classifier = fit_linear(np.eye(3), np.arange(3), l2=(1e-3,))
@@ -197,14 +238,14 @@ def fit_linear(
     right = {}
     for weight in l2:
       layer = fit(x[rest], train_label[rest], weight)
-      found = np.argmax(_logits(layer, x[held]), axis=1)
-      right[weight] = np.mean(found == train_label[held])
+      guesses = np.argmax(_logits(layer, x[held]), axis=1)
+      right[weight] = np.mean(guesses == train_label[held])
     best = max(l2, key=right.get)
   return Linear(*fit(x, train_label, best), mean, deviation, best)
 
 
 def _fit(x, label, l2, *, classes, num_steps):
-  """The layer `(W, b)`; rows that fill up the devices have weight 0."""
+  """The layer `(W, b)`; rows that are added for the devices have weight 0."""
   missing = -len(x) % sharding.num_devices()
   x = np.pad(np.float32(x), ((0, missing), (0, 0)))
   weight = np.pad(np.ones(len(label), np.float32), (0, missing)) / len(label)

@@ -1,9 +1,11 @@
-"""Retrieval between images and texts, from embeddings."""
+"""Retrieval between images and texts, and within classes, from embeddings."""
 
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax.evaluate.ranks import ranks
+from nuclr_jax.data.source import ImageTextSet
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
+from nuclr_jax.evaluate.ranking import ranks
 from nuclr_jax.types import Metrics, Sides
 
 NO_ZETA = Sides(0.0, 0.0)
@@ -20,16 +22,16 @@ def recall(
 ) -> Metrics:
   """Recall@k both ways; an image and a text belong together by their group.
 
-  A query succeeds at k if *any* of what belongs to it is among the k candidates
+  A query succeeds at k if *any* member of its group is among the k candidates
   of greatest similarity. So on COCO, where a group is an image and its five
-  captions, an image's query succeeds if one of its captions is found, and every
-  caption is a query of its own. Ties count against the query.
+  captions, the query of an image succeeds if one of its captions is found, and
+  every caption is a query of its own. Ties count against the query.
 
   Args:
     image: Unit-norm embeddings of the images.
     text: Unit-norm embeddings of the texts.
     image_group: The group of each image.
-    text_group: The group of each text; the same groups.
+    text_group: The group of each text; the same groups as those of the images.
     top: The values of k.
     zeta: Popularity of each image and each text as a candidate, subtracted
       from its similarities to all queries.
@@ -57,14 +59,14 @@ def recall(
     )
   forth = ranks(image, text, image_group, text_group, zeta.text)
   back = ranks(text, image, text_group, image_group, zeta.image)
-  scores, means = {}, []
+  scores, all_recalls = {}, []
   for k in top:
-    found = [float(np.mean(rank < k)) for rank in (forth, back)]
-    scores[f"image_to_text/recall@{k}"] = found[0]
-    scores[f"text_to_image/recall@{k}"] = found[1]
-    scores[f"mean_recall@{k}"] = sum(found) / 2
-    means += found
-  return scores | {"mean_recall": float(np.mean(means))}
+    recalls = [float(np.mean(rank < k)) for rank in (forth, back)]
+    scores[f"image_to_text/recall@{k}"] = recalls[0]
+    scores[f"text_to_image/recall@{k}"] = recalls[1]
+    scores[f"mean_recall@{k}"] = sum(recalls) / 2
+    all_recalls += recalls
+  return scores | {"mean_recall": float(np.mean(all_recalls))}
 
 
 def same_class_recall(
@@ -73,11 +75,11 @@ def same_class_recall(
   *,
   top: tuple[int, ...] = (1, 2, 4, 8),
 ) -> Metrics:
-  """Recall@k among things of one kind, each of them a query for all others.
+  """Recall@k within one set, where each row is a query for all other rows.
 
-  A query succeeds at k if one of its k most similar others is of its class, as
-  metric learning scores classes that were not trained on. Ties count against
-  the query.
+  A query succeeds at k if one of the k most similar other rows is of its class;
+  metric learning scores classes that were not trained on in this way. Ties
+  count against the query.
 
   Args:
     embedding: Unit-norm embeddings.
@@ -88,7 +90,7 @@ def same_class_recall(
     `recall@k` as fractions.
 
   Raises:
-    ValueError: If a class has one row only.
+    ValueError: If a class has only one row.
 
   Example:
     >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [-1.0, 0.0]])
@@ -105,5 +107,32 @@ def same_class_recall(
       f"{classes[counts < 2][:5].tolist()}"
     )
   rows = np.arange(len(label))
-  found = ranks(embedding, embedding, label, label, left_out=rows)
-  return {f"recall@{k}": float(np.mean(found < k)) for k in top}
+  rank = ranks(embedding, embedding, label, label, left_out=rows)
+  return {f"recall@{k}": float(np.mean(rank < k)) for k in top}
+
+
+def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
+  """Recall@1, 5 and 10 both ways, see `recall`.
+
+  Args:
+    data: The images and captions to retrieve.
+    name: Metrics are called `<name>/...`; without a name they keep the names
+      that `recall` gives.
+
+  Example:
+    >>> ids, eye = np.arange(2), lambda x: np.eye(2)
+    >>> data = ImageTextSet(np.zeros((2, 8, 8, 1)), ids, ["a", "b"], ids)
+    >>> retrieval_evaluator(data, "mine")(Embed(eye, eye))["mine/mean_recall@1"]
+    1.0
+  """
+
+  def evaluate(embed: Embed) -> Metrics:
+    scores = recall(
+      embed.image(data.image),
+      embed.text(data.captions),
+      data.image_group,
+      data.caption_group,
+    )
+    return {f"{name}/{k}" if name else k: x for k, x in scores.items()}
+
+  return evaluate

@@ -3,8 +3,8 @@
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax.data.sentences import Rated
-from nuclr_jax.evaluate.driver import Embed, Evaluator
+from nuclr_jax.data.source import RatedPairs
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.types import Metrics
 
 
@@ -17,8 +17,8 @@ def rank_correlation(
 
   Args:
     first: Unit-norm embeddings of the first sentences.
-    second: Likewise of the second ones.
-    score: Of any scale.
+    second: Unit-norm embeddings of the second sentences.
+    score: The scores, on any scale.
 
   Returns:
     The correlation; NaN if all scores, or all similarities, are equal.
@@ -41,12 +41,12 @@ def rank_correlation(
   return float(stats.spearmanr(cosine, score).statistic)
 
 
-def evaluator(data: Rated, name: str) -> Evaluator:
-  """`<name>/spearman` of rated pairs.
+def sts_evaluator(data: RatedPairs, name: str) -> Evaluator:
+  """The rank correlation of rated pairs, as `<name>/spearman`.
 
   Args:
-    data: The pairs.
-    name: Of the data set.
+    data: The rated pairs.
+    name: The name of the data set.
   """
 
   def evaluate(embed: Embed) -> Metrics:

@@ -1,12 +1,49 @@
-"""Zero-shot classification by prompts, from embeddings."""
+"""Zero-shot classification by prompts, from embeddings.
+
+`zero_shot.json` holds the templates and the names of ImageNet's classes that
+were published with CLIP (Radford et al., ICML 2021, MIT licence), the latter by
+WordNet id.
+"""
+
+from collections.abc import Mapping, Sequence
+import functools
+import json
+import pathlib
 
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax.evaluate.chunks import unit_norm
-from nuclr_jax.evaluate.ranks import ranks
+from nuclr_jax.data.source import LabelledSet
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
+from nuclr_jax.evaluate.ranking import ranks, unit_rows
 from nuclr_jax.latent_classes import class_means
 from nuclr_jax.types import Metrics
+
+DEFAULT_TEMPLATES = ("a photo of a {}.",)
+
+
+def make_prompts(
+  data_set: str, classes: Sequence[str]
+) -> list[tuple[str, ...]]:
+  """CLIP's prompts for each class.
+
+  Args:
+    data_set: "cifar100", "dtd", "food101" and "imagenet..." (1k, R and the
+      like) have templates of their own, all others "a photo of a {}.".
+    classes: Names of the classes, or WordNet ids ("n01440764").
+
+  Example:
+    >>> make_prompts("food101", ["apple_pie"])
+    [('a photo of apple pie, a type of food.',)]
+    >>> (prompts,) = make_prompts("imagenet_r", ["n01443537"])
+    >>> prompts[0], len(prompts)
+    ('a bad photo of a goldfish.', 80)
+  """
+  table = _table()
+  family = "imagenet" if data_set.startswith("imagenet") else data_set
+  templates = table["templates"].get(family, DEFAULT_TEMPLATES)
+  names = [table["imagenet_names"].get(c, c.replace("_", " ")) for c in classes]
+  return [tuple(t.format(name) for t in templates) for name in names]
 
 
 def class_embeddings(
@@ -19,7 +56,7 @@ def class_embeddings(
     >>> class_embeddings(np.eye(2), np.array([0, 0])).round(3)
     array([[0.707, 0.707]])
   """
-  return unit_norm(class_means(prompts, class_of_prompt))
+  return unit_rows(class_means(prompts, class_of_prompt))
 
 
 def accuracy(
@@ -30,6 +67,12 @@ def accuracy(
   top: tuple[int, ...] = (1, 3, 5, 10),
 ) -> Metrics:
   """Accuracy of the most similar classes; ties count as errors.
+
+  Args:
+    image: Unit-norm embeddings of the images.
+    classes: Unit-norm embeddings of the classes.
+    label: The class of each image.
+    top: The values of k.
 
   Returns:
     `top<k>`, the fraction of images whose class is among the k most similar
@@ -52,3 +95,29 @@ def accuracy(
   }
   per_class = [(rank[label == c] < 1).mean() for c in np.unique(label)]
   return shares | {"mean_per_class": float(np.mean(per_class))}
+
+
+def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
+  """Accuracy by prompts as `zero_shot_<name>/top1`, see `accuracy`.
+
+  Args:
+    data: Images with classes that have prompts or names.
+    name: The name of the data set; without prompts, also decides CLIP's
+      templates, see `make_prompts`.
+  """
+  groups = data.prompts or make_prompts(name, data.classes)
+  prompts = [prompt for group in groups for prompt in group]
+  class_of_prompt = np.repeat(np.arange(len(groups)), list(map(len, groups)))
+
+  def evaluate(embed: Embed) -> Metrics:
+    classes = class_embeddings(embed.text(prompts), class_of_prompt)
+    scores = accuracy(embed.image(data.image), classes, data.label)
+    return {f"zero_shot_{name}/{key}": x for key, x in scores.items()}
+
+  return evaluate
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping]:
+  path = pathlib.Path(__file__).with_suffix(".json")
+  return json.loads(path.read_text(encoding="utf-8"))

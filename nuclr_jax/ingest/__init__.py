@@ -1,5 +1,5 @@
-"""From what users have to data sets of captioned images."""
+"""From files that users have to data sets of captioned images."""
 
-from nuclr_jax.ingest.run import ingest
+from nuclr_jax.ingest.ingest import ingest
 
 __all__ = ["ingest"]

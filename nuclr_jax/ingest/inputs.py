@@ -1,4 +1,4 @@
-"""What users have, recognised and cut into parts."""
+"""Kinds of input, recognised by their files and cut into parts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,27 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from nuclr_jax.data import fields, prepared
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.ingest import readers, tables
-from nuclr_jax.ingest.parts import Part
+from nuclr_jax.data.tfds_reader import (
+  INFO,
+  caption_field,
+  image_field,
+  open_builder,
+)
+from nuclr_jax.ingest import readers
+from nuclr_jax.ingest.records import Part
+from nuclr_jax.ingest.tables import (
+  CAPTION_COLUMNS,
+  SUFFIXES,
+  Row,
+  choose_column,
+  join_rows,
+  read_table,
+)
 
 log = logging.getLogger(__name__)
 
-PART_SIZE = 5_000  # rows of a part, where the input does not say it
+PART_SIZE = 5_000  # rows of a part, where the input itself has no parts
 BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
 HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
 SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
@@ -33,11 +46,11 @@ class Plan(NamedTuple):
   """An input, cut into parts, in its order."""
 
   parts: list[Part]
-  files: list[list[Any]]  # path, size and time of change of what they are from
+  files: list[list[Any]]  # path, size and time of change of the input files
 
 
 def plan(
-  given: str,
+  text: str,
   *,
   split: str | None = None,
   data_dir: str | os.PathLike | None = None,
@@ -45,34 +58,34 @@ def plan(
   image_column: str | None = None,
   caption_column: str | None = None,
 ) -> Plan:
-  """Finds out what an input is.
+  """Recognises an input and cuts it into parts.
 
   Args:
-    given: A path, a pattern or a folder, several of them with commas, or
-      tfds:NAME or tfds:NAME:SPLIT.
-    split: The split that is made, "train" by default; of a table that names
-      splits, as Karpathy's, all of them by default.
-    data_dir: Where prepared TFDS data sets are.
+    text: A path, a pattern or a folder, or several of them separated by commas;
+      or tfds:NAME or tfds:NAME:SPLIT.
+    split: The split to make, "train" by default; of a table that names splits,
+      as Karpathy's does, all of them by default.
+    data_dir: Folder of prepared TFDS data sets.
     images: Folder that the paths of a table start from.
     image_column: Column of the images.
     caption_column: Column of the captions.
 
   Raises:
-    ValueError: If nothing is there, or it is not understood.
+    ValueError: If the input does not exist, or is not understood.
   """
   only, split = split, split or "train"
   if images is not None and not pathlib.Path(images).is_dir():
     raise ValueError(f"--images={images} is not a folder")
-  if given.startswith("tfds:"):
-    return _plan_tfds(given.removeprefix("tfds:"), split, data_dir)
-  paths = [path for item in _items(given) for path in _expand(item, split)]
+  if text.startswith("tfds:"):
+    return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
+  paths = [path for item in _items(text) for path in _expand(item, split)]
   paths = list(dict.fromkeys(paths))
   columns = {"image_column": image_column, "caption_column": caption_column}
   kinds = {path.suffix if path.is_file() else "folder" for path in paths}
-  if images is not None and not kinds <= set(tables.SUFFIXES):
+  if images is not None and not kinds <= set(SUFFIXES):
     raise ValueError(
-      f"--images={images} goes with a table ({', '.join(tables.SUFFIXES)}); "
-      f"--input={given} is of the kinds {', '.join(sorted(kinds))}"
+      f"--images={images} goes with a table ({', '.join(SUFFIXES)}); "
+      f"--input={text} is of the kinds {', '.join(sorted(kinds))}"
     )
   if kinds == {"folder"}:
     return _plan_images(split, paths)
@@ -81,32 +94,32 @@ def plan(
   elif kinds == {".parquet"}:
     reads = [read for path in paths for read in _cut_parquet(path, **columns)]
     parts = [Part(split, read) for read in reads]
-  elif kinds <= set(tables.SUFFIXES):
+  elif kinds <= set(SUFFIXES):
     how = {"split": split, "images": images} | columns
-    rows = (row for path in paths for row in tables.read(path, **how))
-    splits = _chosen(tables.join(rows), only, given)
+    rows = (row for path in paths for row in read_table(path, **how))
+    splits = _chosen(join_rows(rows), only, text)
     parts = [part for x in splits.items() for part in _cut(*x)]
   else:
     raise ValueError(
-      f"--input={given} is of the kinds {', '.join(sorted(kinds))}; name files "
+      f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
       f"of one kind; {UNDERSTOOD}"
     )
   return Plan(parts, [_stamp(path) for path in paths])
 
 
-def _items(given: str) -> list[str]:
-  """The parts of a list; a path that exists may have commas."""
-  return [given] if os.path.exists(given) else given.split(",")
+def _items(text: str) -> list[str]:
+  """The items of a list; a path that exists may contain commas."""
+  return [text] if os.path.exists(text) else text.split(",")
 
 
 def _expand(item: str, split: str) -> list[pathlib.Path]:
-  """Files of an item, sorted; a folder of images stays one."""
+  """The files of an item, sorted; a folder of images stays a folder."""
   item = os.path.expanduser(item.strip())
   names = [item] if os.path.exists(item) else glob.glob(item, recursive=True)
-  found = [pathlib.Path(name).absolute() for name in sorted(names)]
-  if not found:
-    raise ValueError(f"--input: {item or 'an empty name'} is not there")
-  return [x for path in found for x in _files_of(path, split)]
+  paths = [pathlib.Path(name).absolute() for name in sorted(names)]
+  if not paths:
+    raise ValueError(f"--input: {item or 'an empty name'} does not exist")
+  return [x for path in paths for x in _files_of(path, split)]
 
 
 def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
@@ -115,7 +128,7 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     return [path]
   tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
   of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
-  if tars:  # img2dataset writes .parquet files, too, without the images
+  if tars:  # img2dataset also writes .parquet files, without the images
     return _of_split(path, tars, split)
   if next(_images_of(path), None) and not of_hub:
     return [path]
@@ -129,34 +142,37 @@ def _of_split(
 ) -> list[pathlib.Path]:
   """The files of one split, where names or folders tell several apart.
 
-  Images for a test must not become some to train on.
+  Test images must not be trained on.
   """
-  own = []
+  splits = []
   for path in paths:
     of_hub = re.fullmatch(HUB_NAME, path.name)
     folders = path.relative_to(folder).parts[:-1]
-    found = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
-    own.append(found[0] if found else "")
-  if len(set(own)) < 2:
+    names = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
+    splits.append(names[0] if names else "")
+  if len(set(splits)) < 2:
     return paths
-  if split not in own:
+  if split not in splits:
     raise ValueError(
-      f"{folder} has the splits {sorted(set(own))}, not {split}; name files of "
-      "one with a pattern"
+      f"{folder} has the splits {sorted(set(splits))}, not {split}; name the "
+      "files of one split with a pattern"
     )
   log.info("of %s only the files of split %s are read", folder, split)
-  return [path for path, x in zip(paths, own, strict=True) if x == split]
+  return [path for path, x in zip(paths, splits, strict=True) if x == split]
 
 
 def _chosen(
-  splits: dict[str, list], only: str | None, given: str
+  splits: dict[str, list], only: str | None, text: str
 ) -> dict[str, list]:
-  """The one split that is wanted, or all."""
+  """The split that the user names, or all."""
   if only is None or set(splits) <= {only}:
     return splits
   if only not in splits:
-    raise ValueError(f"{given} has the splits {sorted(splits)}, not {only}")
-  log.info("of %s only the split %s is read", given, only)
+    raise ValueError(
+      f"{text} has the splits {sorted(splits)}, not {only}; name one of them "
+      "with --split, or leave the flag out to make all"
+    )
+  log.info("of %s only the split %s is read", text, only)
   return {only: splits[only]}
 
 
@@ -169,21 +185,20 @@ def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         yield pathlib.Path(place, name)
 
 
-def _tell_others(folder: pathlib.Path) -> None:
-  """Warns of files that are no images of a known kind, nor texts of them."""
+def _warn_of_others(folder: pathlib.Path) -> None:
+  """Warns of files that are neither images of a known kind nor their texts."""
   known = (*ENDINGS, ".txt", ".json")
-  others = Counter(
+  unread = Counter(
     pathlib.Path(name).suffix.lower() or name
     for _, _, names in os.walk(folder)
     for name in names
     if not name.startswith(".") and not name.lower().endswith(known)
   )
-  if others:
+  if unread:
     log.warning(
-      "%s: %d files are left aside, of the kinds %s; images are %s",
+      "%s: files of these kinds are not read: %s; images are %s",
       folder,
-      others.total(),
-      ", ".join(f"{kind} ({n})" for kind, n in others.most_common(10)),
+      ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
       " ".join(ENDINGS),
     )
 
@@ -193,11 +208,11 @@ def _plan_images(split, folders) -> Plan:
   for folder in folders:
     paths = _of_split(folder, list(_images_of(folder)), split)
     rows = [
-      tables.Row(str(path.relative_to(folder)), str(folder), str(path), None)
+      Row(str(path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
     ]
     parts += _cut(split, rows)
-    _tell_others(folder)
+    _warn_of_others(folder)
     stamps = "\n".join(f"{_stamp(path)}" for path in paths)
     digest = hashlib.sha256(stamps.encode("utf-8", "replace")).hexdigest()
     files.append([str(folder), len(paths), digest])
@@ -206,22 +221,22 @@ def _plan_images(split, folders) -> Plan:
 
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
-  name, _, own_split = name.partition(":")
-  builder = prepared.open_builder(name, data_dir)
+  name, _, read_split = name.partition(":")
+  builder = open_builder(name, data_dir)
   folder = pathlib.Path(builder.data_dir)
-  fields.image_field(builder.info.features)  # fail early
-  fields.caption_field(builder.info.features)
-  own_split = own_split or split
-  length = len(builder.as_data_source(own_split))
+  image_field(builder.info.features)  # fail early
+  caption_field(builder.info.features)
+  read_split = read_split or split
+  length = len(builder.as_data_source(read_split))
   starts = range(0, length, PART_SIZE)
-  read = partial(readers.read_tfds, str(folder), own_split)
+  read = partial(readers.read_tfds, str(folder), read_split)
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
-  stamps = [[own_split, length, 0], _stamp(folder / prepared.INFO)]
+  stamps = [[read_split, length, 0], _stamp(folder / INFO)]
   return Plan([Part(split, part) for part in parts], stamps)
 
 
 def _cut(split: str, rows: Sequence) -> list[Part]:
-  """Parts of a list of rows."""
+  """The parts of a list of rows."""
   return [
     Part(split, partial(readers.read_rows, rows[i : i + PART_SIZE]))
     for i in range(0, len(rows), PART_SIZE)
@@ -231,7 +246,7 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
 def _cut_parquet(
   path: pathlib.Path, *, image_column: str | None, caption_column: str | None
 ) -> list:
-  """Readers of the row groups of a file, several together if they are small."""
+  """Readers of the row groups of a file; small groups share one reader."""
   import pyarrow
   from pyarrow import parquet
 
@@ -240,20 +255,22 @@ def _cut_parquet(
       schema, meta = file.schema_arrow, file.metadata
       sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
   except (pyarrow.ArrowException, OSError):
-    return [partial(readers.damaged, str(path))]
-  names, usual = schema.names, tables.CAPTION_COLUMNS
+    return [partial(readers.damaged_file, str(path))]
+  names = schema.names
   binary = [field.name for field in schema if _has_bytes(field.type)]
   if not binary or (image_column in names and image_column not in binary):
     raise ValueError(
       f"{path} has the columns {names}, of which "
       f"{', '.join(binary) or 'none'} can hold the bytes of images"
       f"{f', {image_column} cannot' if image_column else ''}; a table of paths "
-      f"must be one of {', '.join(tables.SUFFIXES)}, and images that are named "
+      f"must be one of {', '.join(SUFFIXES)}, and images that are named "
       "by URL are downloaded first, for instance with img2dataset"
     )
   likely = [name for name in BYTES_COLUMNS if name in binary] + binary
-  image = tables.choose(path, names, image_column, likely, "image_column")
-  caption = tables.choose(path, names, caption_column, usual, "caption_column")
+  image = choose_column(path, names, image_column, likely, "image_column")
+  caption = choose_column(
+    path, names, caption_column, CAPTION_COLUMNS, "caption_column"
+  )
   groups, filled = [[]], 0
   for number, size in enumerate(sizes):
     if filled >= PART_SIZE:
@@ -266,7 +283,7 @@ def _cut_parquet(
 
 
 def _has_bytes(kind) -> bool:
-  """Whether a column can hold images."""
+  """Whether a column of this type can hold images."""
   from pyarrow import types
 
   if types.is_struct(kind):
@@ -275,6 +292,6 @@ def _has_bytes(kind) -> bool:
 
 
 def _stamp(path: str | os.PathLike) -> list:
-  """What tells whether a file is another one than before."""
-  found = os.stat(path)
-  return [os.fspath(path), found.st_size, found.st_mtime_ns]
+  """Path, size and time of a file; they differ once the file has changed."""
+  state = os.stat(path)
+  return [os.fspath(path), state.st_size, state.st_mtime_ns]

@@ -1,8 +1,8 @@
 """The end of an ingest: finished parts become splits of a TFDS data set.
 
-Every step can be taken again after an interruption. A data set appears by one
-rename; a split that joins an existing one appears when dataset_info.json is
-replaced, which is the last step.
+Every step can be repeated after an interruption. A data set appears by a single
+rename; a split that joins an existing data set appears when dataset_info.json
+is replaced, which is the last step.
 """
 
 from collections import Counter
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import pair_index, prepared, sources
-from nuclr_jax.ingest import parts
+from nuclr_jax.data.pair_index import load_index, number_pairs, save_index
+from nuclr_jax.data.tfds_reader import INFO, TEMPLATE, damaged
+from nuclr_jax.ingest.records import EMPTY_CAPTION, NO_UTF8, record_features
 
 log = logging.getLogger(__name__)
 
@@ -36,32 +37,33 @@ def publish(
   """Makes a data set of finished parts, or adds their splits to one.
 
   Args:
-    written: Split and stem of each part, see `parts.write`.
+    written: Split and stem of each part, see `records.write_part`.
     work: Folder of the parts; it is removed at the end.
     folder: The data set, DATA_DIR/NAME/VERSION.
-    options: What the splits are made of, and how, see `check_same`.
+    options: The input of the splits and the options of the ingest, which
+      `check_same_options` compares later.
 
   Raises:
-    ValueError: If there is no record at all.
+    ValueError: If the parts hold no record at all.
   """
   stems = {}
   for split, stem in written:
     stems.setdefault(split, []).append(stem)
   if not any(np.load(_file(stem, "npz"))["num_bytes"] for _, stem in written):
     error = _nothing([_file(stem, "rejected.jsonl") for _, stem in written])
-    shutil.rmtree(work)  # else it would be in the way of another try
+    shutil.rmtree(work)  # else it would block the next attempt
     raise error
-  there, name = splits(folder), folder.parent.name
+  existing, name = published_splits(folder), folder.parent.name
   stage = work / folder.name
   stage.mkdir(exist_ok=True)
-  infos = list(there.values())
+  infos = list(existing.values())
   for split in stems:
-    target = folder if there else stage
+    target = folder if existing else stage
     infos += _publish_split(split, stems[split], name, stage, target)
     (stage / _made_of(name, split)).write_text(noted(options))
   _write_info(infos, stage, folder)
-  if there:
-    for path in sorted(stage.iterdir(), key=lambda x: x.name == prepared.INFO):
+  if existing:
+    for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
       old = folder / path.name
       if old.is_dir():
         shutil.rmtree(old)
@@ -71,13 +73,19 @@ def publish(
   shutil.rmtree(work)
 
 
-def check_same(
+def check_same_options(
   folder: pathlib.Path, split: str, options: Mapping[str, Any]
 ) -> None:
-  """Raises ValueError if a split that is there was made of something else."""
+  """Raises ValueError if an existing split was made in another way.
+
+  Args:
+    folder: The data set.
+    split: A split of it.
+    options: The input and the options that would make the split now.
+  """
   path = folder / _made_of(folder.parent.name, split)
   if not path.exists():
-    return  # of an earlier version
+    return  # an earlier version of the library made it
   other = differing(path, options)
   if other:
     raise ValueError(
@@ -87,28 +95,33 @@ def check_same(
 
 
 def differing(path: pathlib.Path, options: Mapping[str, Any]) -> list[str]:
-  """The options that are not those noted in a file."""
+  """Names of the options that differ from those noted in a file."""
   before, options = json.loads(path.read_text()), json.loads(noted(options))
   return [x for x in options if options[x] != before.get(x)]
 
 
 def noted(options: Mapping[str, Any]) -> str:
-  """Options as a file keeps them, for `differing`."""
+  """The text in which a file keeps options, for `differing`."""
   return json.dumps(options, indent=2, default=os.fspath)
 
 
-def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:
-  """The splits of a data set that was ingested; {} if it is not there.
+def published_splits(
+  folder: pathlib.Path,
+) -> dict[str, tfds.core.SplitInfo]:
+  """The splits of an ingested data set; {} if it does not exist.
+
+  Args:
+    folder: The data set, DATA_DIR/NAME/VERSION.
 
   Raises:
     ValueError: If the folder holds something else.
   """
   if not folder.exists():
     return {}
-  if not (folder / prepared.INFO).exists():
-    raise sources.damaged(folder / prepared.INFO, "it is missing")
+  if not (folder / INFO).exists():
+    raise damaged(folder / INFO, "it is missing")
   info = tfds.builder_from_directory(os.fspath(folder)).info
-  if sorted(info.features) != sorted(parts.features()):
+  if sorted(info.features) != sorted(record_features()):
     raise ValueError(
       f"{folder} is another data set, with features {sorted(info.features)}; "
       "choose another name with --dataset"
@@ -116,22 +129,25 @@ def splits(folder: pathlib.Path) -> dict[str, tfds.core.SplitInfo]:
   return dict(info.splits)
 
 
-def summary(folder: str | os.PathLike) -> dict[str, int]:
-  """Counts of a data set that was ingested, split by split.
+def split_counts(folder: str | os.PathLike) -> dict[str, int]:
+  """Counts images, captions and rejections of an ingested data set, by split.
+
+  Args:
+    folder: The data set, DATA_DIR/NAME/VERSION.
 
   Returns:
-    Such as `{"train images": 5, "train captions": 9, "train rejected": 1,
-    "train rejected, no caption": 1}`.
+    Counts such as `{"train images": 5, "train captions": 9, "train rejected":
+    1, "train rejected, no caption": 1}`.
 
   Example:
-    >>> summary("cc3m/1.0.0")  # doctest: +SKIP
+    >>> split_counts("cc3m/1.0.0")  # doctest: +SKIP
   """
   counts, folder = {}, pathlib.Path(folder)
-  for split, info in sorted(splits(folder).items()):
+  for split, info in sorted(published_splits(folder).items()):
     listed = folder / _listed(folder.parent.name, split)
     reasons = _reasons([listed])
     counts[f"{split} images"] = info.num_examples
-    index = pair_index.load(folder, split)
+    index = load_index(folder, split)
     counts[f"{split} captions"] = index.sizes.num_pairs
     counts[f"{split} rejected"] = sum(reasons.values())
     for reason, count in reasons.most_common():
@@ -142,7 +158,7 @@ def summary(folder: str | os.PathLike) -> dict[str, int]:
 def _publish_split(
   split, stems, name, stage, target
 ) -> list[tfds.core.SplitInfo]:
-  """Gives the files of a split their places and says what it is, if it is."""
+  """Moves the files of a split into place; [] if it has no record."""
   listed = [_file(stem, "rejected.jsonl") for stem in stems]
   with open(stage / _listed(name, split), "wb") as out:
     for path in listed:
@@ -156,24 +172,24 @@ def _publish_split(
     return []
   template = tfds.core.ShardedFileTemplate(
     data_dir=os.fspath(target),
-    template=prepared.TEMPLATE,
+    template=TEMPLATE,
     dataset_name=name,
     split=split,
     filetype_suffix="array_record",
   )
   for old in target.glob(f"{name}-{split}.array_record-*"):
     if not old.name.endswith(f"-of-{len(full):05d}"):
-      old.unlink()  # of an ingest that was given up
+      old.unlink()  # left by an ingest that was abandoned
   for number, stem in enumerate(full):
     path = _file(stem, "array_record")
     place = template.sharded_filepath(shard_index=number, num_shards=len(full))
-    if path.exists():  # else it has been moved before
+    if path.exists():  # else an earlier attempt has moved it
       path.replace(place)
-  own = stage / f"pairs-{split}"  # not that of a split whose name is longer
-  for old in [*stage.glob(own.name), *stage.glob(f"tmp.{own.name}.*")]:
+  pairs = f"pairs-{split}"  # in full: another split's name may begin like it
+  for old in [*stage.glob(pairs), *stage.glob(f"tmp.{pairs}.*")]:
     shutil.rmtree(old)
   hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
-  pair_index.save(stage, split, pair_index.build(*hashes))
+  save_index(stage, split, number_pairs(*hashes))
   return [
     tfds.core.SplitInfo(
       name=split,
@@ -185,7 +201,7 @@ def _publish_split(
 
 
 def _write_info(infos, stage, folder) -> None:
-  """Writes what TFDS needs to read the data set."""
+  """Writes the files that TFDS needs to read the data set."""
   builder = tfds.core.dataset_info.DatasetIdentity(
     name=folder.parent.name,
     version=tfds.core.Version(folder.name),
@@ -193,7 +209,7 @@ def _write_info(infos, stage, folder) -> None:
     module_name="",
   )
   info = tfds.core.DatasetInfo(
-    builder=builder, features=parts.features(), description=DESCRIPTION
+    builder=builder, features=record_features(), description=DESCRIPTION
   )
   info.set_file_format("array_record")
   info.set_splits(tfds.core.splits.SplitDict(infos))
@@ -201,7 +217,7 @@ def _write_info(infos, stage, folder) -> None:
 
 
 def _log(split, loaded, reasons, path) -> None:
-  """Says what became of a split."""
+  """Logs what became of a split."""
   images = sum(len(x["image_hash"]) for x in loaded)
   captions = sum(len(x["caption_hash"]) for x in loaded)
   listed = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
@@ -211,28 +227,28 @@ def _log(split, loaded, reasons, path) -> None:
     images,
     captions,
     sum(reasons.values()),
-    f" ({listed}; all are in {path})" if listed else "",
+    f" ({listed}; all are listed in {path})" if listed else "",
   )
   lost = sum(
-    n
-    for reason, n in reasons.items()
-    if reason not in (parts.EMPTY_CAPTION, parts.NO_UTF8)
+    n for reason, n in reasons.items() if reason not in (EMPTY_CAPTION, NO_UTF8)
   )
   if lost > images:
     log.warning("more than half of split %s was rejected: %s", split, listed)
 
 
 def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
-  """The error if everything was rejected, with some examples."""
+  """The error for an input of which everything was rejected."""
   examples = islice(_rejections(paths), 3)
   shown = "".join(f"\n  {json.dumps(example)}" for example in examples)
-  why = f"{dict(_reasons(paths))}; such as{shown}" if shown else "it is empty"
+  why = (
+    f"{dict(_reasons(paths))}; for example{shown}" if shown else "it is empty"
+  )
   return ValueError(f"no image with a caption is left of the input: {why}")
 
 
 def _reasons(paths: Sequence[pathlib.Path]) -> Counter:
-  """How often each reason is in lists of what was rejected."""
-  return Counter(found["reason"] for found in _rejections(paths))
+  """How often each reason occurs in lists of what was rejected."""
+  return Counter(rejected["reason"] for rejected in _rejections(paths))
 
 
 def _rejections(paths: Sequence[pathlib.Path]) -> Iterator[dict[str, str]]:

@@ -1,7 +1,8 @@
-"""Readers of what users have; each reads a part alone, item after item.
+"""Readers of the kinds of input that users have, one item after the other.
 
-No reader fails because of its data: it says what it could not read. What an
-item must be like, `parts.check` decides.
+A reader reads one part on its own. It does not fail because of its data, but
+yields what it could not read as rejected. `records.check_items` decides which
+items are good.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +11,13 @@ import os
 import pathlib
 import tarfile
 
-from nuclr_jax.data import fields
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.ingest.parts import (
+from nuclr_jax.data.tfds_reader import (
+  caption_field,
+  captions_of,
+  image_field,
+)
+from nuclr_jax.ingest.records import (
   BROKEN_RECORD,
   BROKEN_ROW,
   DAMAGED,
@@ -29,20 +34,23 @@ BLOCK = 512  # bytes, of a tar file
 def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
-  Files of a key need not follow each other. The caption is KEY.txt, or else
+  The files of a key may be anywhere in the tar. The caption is KEY.txt, or else
   the caption in KEY.json.
 
+  Args:
+    path: The tar file.
+
   Example:
-    >>> [found.reason for found in read_tar("no such file.tar")]
+    >>> [item.reason for item in read_tar("no such file.tar")]
     ['damaged file']
   """
   try:
     with open(path, "rb") as file:
       members, complete = _members(file)
       for (key, _), places in members.items():
-        found = {name: _bytes_at(file, *at) for name, at in places.items()}
-        if "image" in found:
-          yield Item(key, path, found["image"], _captions(found))
+        files = {name: _bytes_at(file, *at) for name, at in places.items()}
+        if "image" in files:
+          yield Item(key, path, files["image"], _captions(files))
         else:
           yield Rejected(key, path, NO_IMAGE)
   except OSError:
@@ -54,9 +62,12 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
 def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
   """Opens the images that rows of a table name.
 
+  Args:
+    rows: The rows; rejected ones are passed on.
+
   Example:
     >>> row = Row("a.jpg", "t.csv", "no such folder/a.jpg", ["a dog"])
-    >>> [found.reason for found in read_rows([row])]
+    >>> [item.reason for item in read_rows([row])]
     ['missing file']
   """
   for row in rows:
@@ -66,7 +77,7 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
     try:
       with open(row.path, "rb") as file:
         image = file.read()
-    except (OSError, ValueError):  # there are names that no file can have
+    except (OSError, ValueError):  # ValueError: a name that no file can have
       yield Rejected(row.key, row.source, NO_FILE)
       continue
     captions = row.captions
@@ -83,17 +94,18 @@ def read_parquet(
     path: The file.
     groups: Which row groups.
     image: Column of bytes, or of structs that have bytes.
-    caption: Column of strings, or of lists of them.
+    caption: Column of strings, or of lists of strings.
 
   Yields:
-    Items; their keys are the column `key` if there is one, else file and row.
+    Items. Their keys are those of the column `key` if there is one, else the
+    name of the file and the number of the row.
   """
   import pyarrow
   from pyarrow import parquet
 
   for group in groups:
     try:
-      # So it keeps some pages in memory, not row groups.
+      # So that it keeps some pages in memory instead of whole row groups.
       how = {"buffer_size": 1 << 20, "pre_buffer": False}
       with parquet.ParquetFile(path, **how) as file:
         sizes = (file.metadata.row_group(i).num_rows for i in range(group))
@@ -111,12 +123,19 @@ def read_parquet(
 def read_tfds(
   folder: str, split: str, start: int, stop: int
 ) -> Iterator[Item | Rejected]:
-  """Reads records of a prepared TFDS data set, images as they are stored."""
+  """Reads records of a prepared TFDS data set, with images as encoded bytes.
+
+  Args:
+    folder: The folder of a version of the data set.
+    split: Name of the split.
+    start: The first record.
+    stop: One more than the last record.
+  """
   import tensorflow_datasets as tfds
 
   builder = tfds.builder_from_directory(folder)
-  image = fields.image_field(builder.info.features)
-  caption = fields.caption_field(builder.info.features)
+  image = image_field(builder.info.features)
+  caption = caption_field(builder.info.features)
   decoders = {image: tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
   keys = set()
@@ -124,19 +143,19 @@ def read_tfds(
     key = f"{split}-{i:09d}"
     try:
       row = data[i]
-    except Exception:  # array_record raises RuntimeError, TFDS others
+    except Exception:  # array_record and TFDS raise different ones
       yield Rejected(key, folder, BROKEN_RECORD)
       continue
-    own = fields.captions_of(row, "key") if "key" in row else []
-    if own and own[0] not in keys:  # else there were several files of one name
-      keys.add(own[0])
-      key = own[0]
-    captions = fields.captions_of(row, caption)
+    stored = captions_of(row, "key") if "key" in row else []
+    if stored and stored[0] not in keys:  # files of one name share their key
+      keys.add(stored[0])
+      key = stored[0]
+    captions = captions_of(row, caption)
     yield Item(key, folder, row[image], captions)
 
 
-def damaged(path: str) -> Iterator[Rejected]:
-  """Says that a file cannot be opened."""
+def damaged_file(path: str) -> Iterator[Rejected]:
+  """Yields only that a file cannot be opened."""
   yield Rejected("", path, DAMAGED)
 
 
@@ -144,13 +163,13 @@ def _members(file) -> tuple[dict, bool]:
   """Where the files of each item are, and whether the tar is complete.
 
   A second file of the same key and kind belongs to another item. The tarfile
-  module takes a damaged header for the end, so the end is looked at.
+  module takes a damaged header for the end, so the end is checked here.
   """
   items = {}
   try:
     with tarfile.open(fileobj=file, mode="r:") as tar:
       while (member := tar.next()) is not None:
-        tar.members = []  # it keeps them all
+        tar.members = []  # else it keeps them all in memory
         folder, base = os.path.split(member.name.removeprefix("./"))
         stem, _, ending = base.partition(".")
         if not member.isfile() or not stem:
@@ -175,24 +194,24 @@ def _bytes_at(file, offset: int, size: int) -> bytes:
 
 
 def _beside(path: str) -> dict[str, bytes]:
-  """The text files beside an image."""
+  """The contents of the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
   return {x: file.read_bytes() for x, file in texts.items() if file.is_file()}
 
 
 def _captions(files: Mapping[str, bytes]) -> list[str]:
-  """The caption in files by their kind."""
+  """The captions in files, given by their kind."""
   if "txt" in files:
-    return fields.captions_of(files, "txt")
+    return captions_of(files, "txt")
   try:
-    found = json.loads(files.get("json", b"{}"))
+    content = json.loads(files.get("json", b"{}"))
   except ValueError:
     return []
-  return fields.captions_of(found, "caption") if type(found) is dict else []
+  return captions_of(content, "caption") if type(content) is dict else []
 
 
 def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
-  """One row of a batch."""
+  """The item in one row of a batch."""
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
   except UnicodeDecodeError:
@@ -202,4 +221,4 @@ def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
   data = data.get("bytes") if isinstance(data, dict) else data
   if not data:
     return Rejected(key, path, NO_IMAGE)
-  return Item(key, path, data, fields.captions_of(row, caption))
+  return Item(key, path, data, captions_of(row, caption))

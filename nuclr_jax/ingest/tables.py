@@ -1,8 +1,8 @@
-"""Annotation tables: which images there are, by path, and their captions.
+"""Annotation tables: paths of images, and their captions.
 
-CSV, TSV, JSON and JSON lines. Rows that name the same image become one, with
-all its captions, in the place of the first. A table is read into memory, some
-500 bytes for a row; images are not.
+Tables are CSV, TSV, JSON or JSON lines. Rows that name the same image become
+one row with all its captions, in the place of the first. A table is read into
+memory, at about 500 bytes for a row; images are not.
 """
 
 from collections import deque
@@ -13,8 +13,13 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.fields import captions_of
-from nuclr_jax.ingest.parts import BROKEN_ROW, NO_CAPTION, NO_IMAGE, Rejected
+from nuclr_jax.data.tfds_reader import captions_of
+from nuclr_jax.ingest.records import (
+  BROKEN_ROW,
+  NO_CAPTION,
+  NO_IMAGE,
+  Rejected,
+)
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = "caption title text captions".split()
@@ -27,20 +32,20 @@ URLS = (
   "  img2dataset --url_list={path} --output_format=webdataset "
   "--output_folder=FOLDER\n"
   "(its --input_format, --url_col and --caption_col say how to read the table; "
-  "a table without a header needs one), then take --input='FOLDER/*.tar'"
+  "a table without a header needs one), then give --input='FOLDER/*.tar'"
 )
 
 
 class Row(NamedTuple):
   """An image that a table names."""
 
-  key: str  # as the table names it
+  key: str  # its name in the table
   source: str  # the table
   path: str
   captions: Sequence[str] | None  # None = in a text file beside the image
 
 
-def read(
+def read_table(
   path: str | os.PathLike,
   *,
   split: str,
@@ -51,11 +56,11 @@ def read(
   """Reads a table.
 
   Args:
-    path: The table; its ending says what it is.
-    split: The split of its images, if the table does not say it.
+    path: The table; its ending tells the format.
+    split: The split of its images, if the table does not name it.
     images: Folder that relative paths start from; by default the table's.
     image_column: Column or JSON key of the image's path.
-    caption_column: Likewise of the caption, or the captions.
+    caption_column: Column or JSON key of the caption or the captions.
 
   Yields:
     `(split, row)`; what cannot be a row is rejected.
@@ -70,22 +75,25 @@ def read(
     path, (image_column, caption_column)
   )
   try:
-    for own_split, row in rows:
+    for named_split, row in rows:
       if isinstance(row, Row):
         row = row._replace(path=os.path.join(folder, row.path))
-      yield own_split or split, row
+      yield named_split or split, row
   except (csv.Error, json.JSONDecodeError) as error:
     raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
 
 
-def join(
+def join_rows(
   rows: Iterable[tuple[str, Row | Rejected]],
 ) -> dict[str, list[Row | Rejected]]:
-  """Joins the rows of an image, split by split.
+  """Joins the rows that name the same image, split by split.
+
+  Args:
+    rows: Splits and rows, as `read_table` yields them.
 
   Example:
     >>> a, b = (Row("x.jpg", "t.csv", "/x.jpg", [c]) for c in ("a dog", "dogs"))
-    >>> join([("train", a), ("train", b)])["train"][0].captions
+    >>> join_rows([("train", a), ("train", b)])["train"][0].captions
     ['a dog', 'dogs']
   """
   splits, places, keys = {}, {}, {}
@@ -99,14 +107,14 @@ def join(
       captions = [*joined[place].captions, *row.captions]
       joined[place] = joined[place]._replace(captions=captions)
       continue
-    taken = keys.setdefault(split, set())  # by images of other folders
+    taken = keys.setdefault(split, set())  # keys of images in other folders
     joined.append(row._replace(key=row.path) if row.key in taken else row)
     taken.add(row.key)
   return splits
 
 
 def _row(path, place: str, image: str | None, captions) -> Row | Rejected:
-  """What a table says at a place; its path is not yet in a folder."""
+  """The row at a place of a table; its path is not yet joined to a folder."""
   source = os.fspath(path)
   if not image:
     return Rejected(place, source, NO_IMAGE)
@@ -116,7 +124,7 @@ def _row(path, place: str, image: str | None, captions) -> Row | Rejected:
 
 
 def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
-  """`(split, row)`; the split is None if the table does not say it."""
+  """Yields `(split, row)`; the split is None if the table does not name it."""
   csv.field_size_limit(2**31 - 1)
   with open(path, newline="", **TEXT) as file:
     first = file.readline()
@@ -138,11 +146,11 @@ def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
 
 
 def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-  """Cells of each row, and the number of its (first) line.
+  """Yields the number of each row's (first) line and its cells.
 
   A cell in quotation marks may have several lines. A mark that is not closed
-  within `MAX_LINES`, or whose end is no end of a cell, is one of the text, so
-  that it swallows no rows.
+  within `MAX_LINES`, or not at the end of a cell, belongs to the text, so that
+  it does not swallow rows.
   """
   waiting, number = deque(), 0
 
@@ -176,33 +184,33 @@ def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
-  """Rows of a list, of Karpathy's splits or of COCO's annotations."""
+  """Yields rows of a list, of Karpathy's splits or of COCO's annotations."""
   with open(path, **TEXT) as file:
-    found = json.load(file)
-  if isinstance(found, list):
-    yield from _from_dicts(path, found, columns)
-  elif _has_lists(found, "images", "annotations"):
-    names = {x.get("id"): x.get("file_name") for x in found["images"]}
-    for row in found["annotations"]:
+    content = json.load(file)
+  if isinstance(content, list):
+    yield from _from_dicts(path, content, columns)
+  elif _has_lists(content, "images", "annotations"):
+    names = {x.get("id"): x.get("file_name") for x in content["images"]}
+    for row in content["annotations"]:
       place, name = (
         f"annotation {row.get('id')}",
         names.get(row.get("image_id")),
       )
       yield None, _row(path, place, name, captions_of(row, "caption"))
-    described = {x.get("image_id") for x in found["annotations"]}
+    described = {x.get("image_id") for x in content["annotations"]}
     for key, name in names.items():
       if key not in described:
         place = name or f"image {key}"
         yield None, Rejected(place, os.fspath(path), NO_CAPTION)
-  elif _has_lists(found, "images") and "sentences" in found["images"][0]:
-    for number, row in enumerate(found["images"]):
+  elif _has_lists(content, "images") and "sentences" in content["images"][0]:
+    for number, row in enumerate(content["images"]):
       split = row.get("split", "train")
       name = os.path.join(row.get("filepath", ""), row.get("filename", ""))
       captions = captions_of(row, "sentences/raw")
-      found = _row(path, f"image {number}", name, captions)
-      yield KARPATHY.get(split, split), found
+      row = _row(path, f"image {number}", name, captions)
+      yield KARPATHY.get(split, split), row
   else:
-    shown = sorted(found)[:8] if isinstance(found, Mapping) else found
+    shown = sorted(content)[:8] if isinstance(content, Mapping) else content
     raise ValueError(
       f"{path} holds {shown}; understood are a list of objects with an image "
       "and a caption, Karpathy's JSON (images with sentences and split), and "
@@ -217,7 +225,7 @@ def _from_json_lines(path, columns) -> Iterator[tuple[None, Row | Rejected]]:
 
 
 def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
-  """Rows of objects; the first one shows which keys they have."""
+  """Yields rows of objects, whose keys are those of the first object."""
   image = caption = None
   for number, row in enumerate(rows):
     if not isinstance(row, Mapping):
@@ -234,7 +242,7 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
 
 
 def _object(line: str) -> Any:
-  """What a line of JSON says; None if it says nothing."""
+  """The value of a line of JSON; None if it cannot be read."""
   try:
     return json.loads(line)
   except json.JSONDecodeError:
@@ -242,32 +250,40 @@ def _object(line: str) -> Any:
 
 
 def _columns(path, header: Sequence[str], columns) -> tuple[str, str]:
-  """Names of the columns of images and captions."""
+  """Names of the column of images and of that of captions."""
   usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
   flags = ("image_column", "caption_column")
   if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
     if {name.lower() for name in header} & {"url", "image_url"}:
       raise ValueError(URLS.format(path=path))
   return tuple(
-    choose(path, header, name, *how)
+    choose_column(path, header, name, *how)
     for name, *how in zip(columns, usual, flags, strict=True)
   )
 
 
-def choose(
+def choose_column(
   path: str | os.PathLike,
   header: Sequence[str],
   name: str | None,
   usual: Sequence[str],
   flag: str,
 ) -> str:
-  """The column that is named, or the first of the usual ones that is there.
+  """The column that the user names, or the first usual one that exists.
+
+  Args:
+    path: The table, for messages.
+    header: The columns of the table.
+    name: The column that the user names, if any.
+    usual: Usual names, the likeliest first.
+    flag: The flag that names the column, for messages.
 
   Raises:
-    ValueError: If it is not there; the message names the flag to give.
+    ValueError: If there is no such column; the message names the flag to give.
 
   Example:
-    >>> choose("t.csv", ["id", "title"], None, ["text", "title"], "caption")
+    >>> usual = ["text", "title"]
+    >>> choose_column("t.csv", ["id", "title"], None, usual, "caption_column")
     'title'
   """
   if name is not None and name not in header:
@@ -281,7 +297,7 @@ def choose(
   )
 
 
-def _has_lists(found: Any, *names: str) -> bool:
-  return isinstance(found, Mapping) and all(
-    isinstance(found.get(name), list) and found[name] for name in names
+def _has_lists(content: Any, *names: str) -> bool:
+  return isinstance(content, Mapping) and all(
+    isinstance(content.get(name), list) and content[name] for name in names
   )

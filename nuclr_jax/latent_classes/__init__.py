@@ -22,12 +22,6 @@ from nuclr_jax.latent_classes.supervised import (
   task_loss,
   top_accuracy,
 )
-from nuclr_jax.latent_classes.triplets import (
-  Descent,
-  Triplets,
-  descend,
-  triplet_loss,
-)
 from nuclr_jax.latent_classes.unsupervised import (
   Split,
   block_loss,
@@ -36,10 +30,8 @@ from nuclr_jax.latent_classes.unsupervised import (
 )
 
 __all__ = [
-  "Descent",
   "LOSSES",
   "Split",
-  "Triplets",
   "average_accuracy",
   "average_loss",
   "block_loss",
@@ -47,7 +39,6 @@ __all__ = [
   "class_means",
   "collision",
   "coverage",
-  "descend",
   "deviation",
   "few_of_each",
   "norms",
@@ -56,6 +47,5 @@ __all__ = [
   "split_loss",
   "task_loss",
   "top_accuracy",
-  "triplet_loss",
   "unsupervised_loss",
 ]

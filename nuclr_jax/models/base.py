@@ -1,7 +1,7 @@
 """The protocol of models, and the dual encoder that all objectives train.
 
-A model is two pure functions over nested dicts. Flax modules live behind
-`from_nnx`; outside of this package nobody sees them.
+A model is a pair of pure functions over nested dicts. Flax modules live behind
+`from_nnx`; the rest of the library never sees them.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, Protocol
 from flax import nnx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Batch, Pairs, Params, PyTree, Sides
 
 Key = Any  # a JAX random key
 
 
 class ModelInit(Protocol):
-  """Makes parameters and model state (batch statistics and the like)."""
+  """Makes the first parameters and model state (such as batch statistics)."""
 
   def __call__(self, key: Key) -> tuple[Params, PyTree]:
     """Returns `(params, model_state)`, nested dicts of arrays."""
@@ -37,20 +37,27 @@ class ModelApply(Protocol):
     key: Key | None,
     train: bool,
   ) -> tuple[Pairs, PyTree]:
-    """Returns embeddings, as a rule of unit norm, and the next model state.
+    """Returns the embeddings and the next model state.
 
-    A side of the batch that is None stays None. `key` drives dropout and the
-    like; it may be None if `train` is False.
+    Embeddings have unit norm unless the model was told not to normalize. A side
+    of the batch that is None stays None. `key` is for random layers such as
+    dropout; it may be None if `train` is False.
     """
 
 
 class Model(NamedTuple):
-  """Two towers into one space: `init(key)` and `apply(...)`.
+  """Images and texts to embeddings in one space.
 
-  `load(params, model_state)`, if there is one, returns both with pretrained
-  weights from files in place of first ones; a run calls it once, at its start.
-  `features(params, model_state, batch)`, if there is one, gives both towers'
-  features before their projection, as in evaluation.
+  Attributes:
+    init: `init(key) -> (params, model_state)`.
+    apply: `apply(params, model_state, batch, *, key, train) -> (pairs,
+      model_state)`.
+    load: `load(params, model_state)` returns both with pretrained weights from
+      files in place of the first ones; None if nothing is pretrained. A run
+      calls it once, at its start.
+    features: `features(params, model_state, batch)` returns both towers'
+      features before the projection, computed as in evaluation; None if the
+      model has no such features.
   """
 
   init: ModelInit
@@ -60,10 +67,12 @@ class Model(NamedTuple):
 
 
 class Tower(NamedTuple):
-  """One encoder: inputs to features.
+  """One encoder, from inputs to features.
 
-  `init(key) -> (params, state)`;
-  `apply(params, state, x, *, key, train) -> (features, state)`.
+  Attributes:
+    init: `init(key) -> (params, state)`.
+    apply: `apply(params, state, x, *, key, train) -> (features, state)`.
+    num_features: The width of the features.
   """
 
   init: Any
@@ -75,14 +84,15 @@ def from_nnx(build, num_features: int) -> Tower:
   """Wraps a Flax NNX module as a `Tower`.
 
   Args:
-    build: `build(rngs) -> nnx.Module`, called as `module(x)`, with `rngs=` if
-      it takes them; its state is `nnx.Param` and `nnx.BatchStat` only (make
-      dropout layers without `rngs`; they take them from the call).
-    num_features: Width of the module's output.
+    build: `build(rngs) -> nnx.Module`. The module is called as `module(x)`,
+      with `rngs=` if its `__call__` takes them. Its variables must all be
+      `nnx.Param` or `nnx.BatchStat`: make dropout layers without `rngs`, and
+      pass those of the call on to them.
+    num_features: The width of the module's output.
 
   Raises:
-    ValueError: From `apply`, if params or state are not this module's: NNX
-      itself would match them by position and go on with another model.
+    ValueError: From `apply`, if params or state belong to another module. (NNX
+      would match them by position and compute something else silently.)
 
   Example:
     >>> tower = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs), 2)
@@ -92,19 +102,20 @@ def from_nnx(build, num_features: int) -> Tower:
   """
   kinds = (nnx.Param, nnx.BatchStat)
   graph, *trees = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), *kinds)
-  expected = _shapes(tuple(map(nnx.to_pure_dict, trees)))
+  expected = _shapes_by_name(tuple(map(nnx.to_pure_dict, trees)))
 
   def init(key):
     _, *trees = nnx.split(build(nnx.Rngs(key)), *kinds)
     return tuple(map(nnx.to_pure_dict, trees))
 
   def apply(params, state, x, *, key=None, train=False):
-    found = _shapes((params, state))
-    if found != expected:
-      wrong = sorted(set(found.items()) ^ set(expected.items()))
+    shapes = _shapes_by_name((params, state))
+    if shapes != expected:
+      wrong = sorted(set(shapes.items()) ^ set(expected.items()))
       raise ValueError(
-        "params or state do not belong to this module; these differ (name, "
-        f"shape): {wrong[:6]}; was the checkpoint made with another model?"
+        "params or state do not belong to this module; these (name, shape) "
+        f"are on one side only: {wrong[:6]}; was the checkpoint made with "
+        "another model?"
       )
     module = nnx.merge(graph, params, state)
     (module.train if train else module.eval)()
@@ -126,23 +137,23 @@ def dual_encoder(
   projection_bias: bool = False,
   frozen: tuple[str, ...] = (),
 ) -> Model:
-  """Two towers, a linear projection each, and the unit sphere.
+  """Makes a model of two towers, each with a linear projection.
 
   Args:
-    image: Encoder of `Batch.image`.
-    text: Encoder of `Batch.text` (token ids).
-    dim: Width of the embeddings.
-    normalize: Whether embeddings have unit norm, as all objectives want but
-      `vicreg`. (Evaluation uses unit norm in any case.)
+    image: The encoder of `Batch.image`.
+    text: The encoder of `Batch.text` (token ids).
+    dim: The width of the embeddings.
+    normalize: Whether to scale embeddings to unit norm, as every objective but
+      `vicreg` expects. (Evaluation scales them in any case.)
     projection_bias: Whether the projections have a bias.
-    frozen: Towers ("image", "text") that always run as in evaluation: batch
-      statistics rest and nothing is dropped. Their parameters rest if the
-      optimizer's `freeze` says so.
+    frozen: Towers ("image", "text") that always run as in evaluation: without
+      dropout, and with batch statistics that do not move. Whether their
+      parameters move is up to the optimizer's `freeze`.
 
   Returns:
-    A `Model`; its params are `{"image", "text", "image_projection",
-    "text_projection"}` (and with biases `"image_projection_bias"`,
-    `"text_projection_bias"`), its state `{"image", "text"}`.
+    A `Model` with params `{"image", "text", "image_projection",
+    "text_projection"}` (with biases also `"image_projection_bias"` and
+    `"text_projection_bias"`) and state `{"image", "text"}`.
 
   Example:
     >>> towers = [
@@ -177,19 +188,19 @@ def dual_encoder(
     keys = dict.fromkeys(("image", "text"))
     if key is not None:
       keys["image"], keys["text"] = jax.random.split(key)
-    found, state = {}, dict(model_state)
+    encoded, state = {}, dict(model_state)
     for side, tower in (("image", image), ("text", text)):
       x = getattr(batch, side)
-      found[side] = None
+      encoded[side] = None
       if x is not None:
-        found[side], state[side] = tower.apply(
+        encoded[side], state[side] = tower.apply(
           params[side],
           model_state[side],
           jnp.asarray(x),
           key=keys[side],
           train=train and side not in frozen,
         )
-    return Sides(**found), state
+    return Sides(**encoded), state
 
   def project(params, side, features):
     if features is None:
@@ -200,10 +211,12 @@ def dual_encoder(
     return unit_norm(x) if normalize else x
 
   def apply(params, model_state, batch, *, key=None, train=False):
-    found, state = encode(params, model_state, batch, key=key, train=train)
-    both = (project(params, side, x) for side, x in found._asdict().items())
+    encoded, state = encode(params, model_state, batch, key=key, train=train)
+    embeddings = (
+      project(params, side, x) for side, x in encoded._asdict().items()
+    )
     ids = (batch.pair_id, batch.image_id, batch.text_id, batch.label)
-    return Pairs(*both, *ids), state
+    return Pairs(*embeddings, *ids), state
 
   def features(params, model_state, batch):
     return encode(params, model_state, batch, key=None, train=False)[0]
@@ -211,19 +224,6 @@ def dual_encoder(
   return Model(init, apply, features=features)
 
 
-def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-  """Scales rows to unit norm, in float32 or better.
-
-  Example:
-    >>> print(unit_norm(jnp.array([3.0, 4.0])))
-    [0.6 0.8]
-  """
-  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-  square = jnp.sum(x * x, axis=-1, keepdims=True)
-  return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
-
-
-def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
-  """Names and shapes of all leaves."""
+def _shapes_by_name(tree: PyTree) -> dict[str, tuple[int, ...]]:
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {jax.tree_util.keystr(path): x.shape for path, x in leaves}

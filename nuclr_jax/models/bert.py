@@ -1,4 +1,4 @@
-"""Text towers of the BERT family; token id 0 is padding."""
+"""Text towers of the BERT family: BERT and DistilBERT."""
 
 from functools import partial
 
@@ -7,11 +7,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import LayerNorm, compute_dtype
+from nuclr_jax.models.layers import LayerNorm
 
 
 class Bert(nnx.Module):
-  """Token and position embeddings, post-norm blocks, the first token."""
+  """Post-norm blocks, which return the features of the first token.
+
+  Token id 0 is padding; no token attends to it.
+  """
 
   def __init__(self, spec, *, vocab_size, max_length, pooler, rngs):
     init = nnx.initializers.normal(0.02)
@@ -21,7 +24,7 @@ class Bert(nnx.Module):
     self.positions = nnx.Param(init(rngs.params(), shape))
     self.norm = LayerNorm(spec.width, eps=spec.eps)
     self.dropout = nnx.Dropout(spec.rates.embeddings)
-    self.blocks = transformer.blocks(spec, rngs)
+    self.blocks = transformer.make_blocks(spec, rngs)
     pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
     self.dtype = spec.dtype
@@ -60,30 +63,32 @@ def bert(
 ) -> base.Tower:
   """BERT; its features are those of the first token.
 
-  Every text is of token type 0, whose embedding is part of the positions'.
+  All tokens are of type 0; the embedding of that type is added to those of the
+  positions when weights are read.
 
   Args:
-    vocab_size: Number of token ids; 0 is padding.
-    length: Token ids per text, at most `max_length`.
-    width: Of the features.
-    layers: Attention blocks.
-    heads: Attention heads; must divide `width`.
-    hidden: Width of the blocks' MLP; None is four times `width`.
-    max_length: Rows of the position embeddings, as in pretrained files.
-    eps: Of layer normalisation.
-    activation: "gelu" or "quick_gelu".
+    vocab_size: The number of token ids; 0 is padding.
+    length: The number of token ids per text, at most `max_length`.
+    width: The width of the features.
+    layers: The number of attention blocks.
+    heads: The number of attention heads, a divisor of `width`.
+    hidden: The width of the blocks' MLP; None is four times `width`.
+    max_length: The number of position embeddings, as in pretrained files.
+    eps: The eps of LayerNorm.
+    activation: "gelu", "gelu_tanh" or "quick_gelu".
     pooler: Whether a dense layer and tanh follow, as in BERT's pretraining.
-    dropout: Rate after the embeddings, of the attention's weights and of both
-      residual branches.
-    attended_dropout: Rate of the attention's branch, if another one.
-    dtype: "float32" or "bfloat16", of activations.
+    dropout: The dropout rate behind the embeddings, of the attention's weights
+      and in both residual branches.
+    attended_dropout: The dropout rate in the attention's residual branch; None
+      is `dropout`.
+    dtype: The dtype of activations, "float32" or "bfloat16".
 
   Returns:
     A `Tower` from token ids [batch, length] to features [batch, width].
 
   Raises:
-    ValueError: If texts are longer than `max_length`, or for an impossible
-      number.
+    ValueError: If texts are longer than `max_length`, or if a number is out of
+      range.
 
   Example:
     >>> tower = bert(vocab_size=9, length=4, width=8, layers=1, heads=2)
@@ -98,18 +103,17 @@ def bert(
   transformer.check_texts(vocab_size, length, max_length)
   if attended_dropout is None:
     attended_dropout = dropout
-  spec = transformer.Spec(
+  spec = transformer.make_spec(
     width=width,
     layers=layers,
     heads=heads,
-    hidden=4 * width if hidden is None else hidden,
+    hidden=hidden,
     pre_norm=False,
     eps=eps,
     activation=activation,
-    dtype=compute_dtype(dtype),
+    dtype=dtype,
     rates=transformer.Rates(dropout, dropout, attended_dropout, dropout),
   )
-  transformer.check_spec(spec)
 
   def build(rngs):
     return Bert(
@@ -123,6 +127,6 @@ def bert(
   return base.from_nnx(build, width)
 
 
-# DistilBERT: half of the blocks, nothing dropped from the attention's branch.
-# Sanh et al., DistilBERT, 2019.
+# DistilBERT has half of the blocks, and no dropout in the attention's residual
+# branch. Sanh et al., DistilBERT, a distilled version of BERT, 2019.
 distilbert = partial(bert, layers=6, attended_dropout=0.0)

@@ -1,15 +1,15 @@
-"""CLIP's text tower."""
+"""The text tower of CLIP."""
 
 from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import LayerNorm, compute_dtype
+from nuclr_jax.models.layers import LayerNorm
 
 
 class ClipText(nnx.Module):
-  """Causal pre-norm blocks; the features of the end token."""
+  """Causal pre-norm blocks, which return the features of the end token."""
 
   def __init__(self, spec, *, vocab_size, max_length, rngs):
     shape = (vocab_size, spec.width)
@@ -18,7 +18,7 @@ class ClipText(nnx.Module):
     shape = (max_length, spec.width)
     self.positions = nnx.Param(init(0.01)(rngs.params(), shape))
     self.dropout = nnx.Dropout(spec.rates.embeddings)
-    self.blocks = transformer.blocks(spec, rngs)
+    self.blocks = transformer.make_blocks(spec, rngs)
     self.norm = LayerNorm(spec.width, eps=spec.eps)
     self.dtype = spec.dtype
 
@@ -32,7 +32,7 @@ class ClipText(nnx.Module):
     x = self.dropout(x, rngs=rngs)
     for block in self.blocks:
       x = block(x, causal, rngs=rngs)
-    end = jnp.argmax(tokens, axis=1)  # its id is the largest
+    end = jnp.argmax(tokens, axis=1)  # the end token has the largest id
     x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
     return self.norm(x).astype(jnp.float32)
 
@@ -53,28 +53,30 @@ def clip_text(
 ) -> base.Tower:
   """CLIP's text transformer; its features are those of the end token.
 
-  The end token is the first of the largest id in a text, whatever follows: a
-  token sees those before it only, so that padding changes nothing.
+  The end token is the first token with the largest id of its text. Tokens
+  attend to earlier ones only, so that the padding behind it changes nothing.
 
   Args:
-    vocab_size: Number of token ids, 49,408 in pretrained files.
-    length: Token ids per text, at most `max_length`.
-    width: Of the features.
-    layers: Attention blocks.
-    heads: Attention heads; must divide `width`.
-    hidden: Width of the blocks' MLP; None is four times `width`.
-    max_length: Rows of the position embeddings.
-    eps: Of layer normalisation.
-    activation: "quick_gelu" as OpenAI trained, "gelu" as OpenCLIP mostly did.
-    dropout: Rate after the embeddings and in both residual branches.
-    dtype: "float32" or "bfloat16", of activations.
+    vocab_size: The number of token ids, 49,408 in pretrained files.
+    length: The number of token ids per text, at most `max_length`.
+    width: The width of the features.
+    layers: The number of attention blocks.
+    heads: The number of attention heads, a divisor of `width`.
+    hidden: The width of the blocks' MLP; None is four times `width`.
+    max_length: The number of position embeddings, as in pretrained files.
+    eps: The eps of LayerNorm.
+    activation: "quick_gelu" as OpenAI trained, "gelu" as OpenCLIP mostly did,
+      or "gelu_tanh".
+    dropout: The dropout rate behind the embeddings and in both residual
+      branches.
+    dtype: The dtype of activations, "float32" or "bfloat16".
 
   Returns:
     A `Tower` from token ids [batch, length] to features [batch, width].
 
   Raises:
-    ValueError: If texts are longer than `max_length`, or for an impossible
-      number.
+    ValueError: If texts are longer than `max_length`, or if a number is out of
+      range.
 
   Example:
     >>> tower = clip_text(vocab_size=9, length=4, width=8, layers=1, heads=2)
@@ -88,22 +90,24 @@ def clip_text(
     Language Supervision, ICML 2021.
   """
   transformer.check_texts(vocab_size, length, max_length)
+  # What a branch adds shrinks with the number of branches, as in OpenAI's code.
   narrow = (2 * width * layers) ** -0.5
-  spec = transformer.Spec(
+  spec = transformer.make_spec(
     width=width,
     layers=layers,
     heads=heads,
-    hidden=4 * width if hidden is None else hidden,
+    hidden=hidden,
     pre_norm=True,
     eps=eps,
     activation=activation,
-    dtype=compute_dtype(dtype),
-    rates=transformer.Rates(dropout, 0.0, dropout, dropout),
+    dtype=dtype,
+    rates=transformer.Rates(
+      embeddings=dropout, attended=dropout, hidden=dropout
+    ),
     deviations=transformer.Deviations(
-      width**-0.5, narrow, (2 * width) ** -0.5, narrow
+      qkv=width**-0.5, out=narrow, up=(2 * width) ** -0.5, down=narrow
     ),
   )
-  transformer.check_spec(spec)
 
   def build(rngs):
     return ClipText(

@@ -1,4 +1,4 @@
-"""Heads on cached features: training without the towers."""
+"""Heads on features that were computed before: training without towers."""
 
 from flax import nnx
 import jax
@@ -9,7 +9,7 @@ from nuclr_jax.models import base
 
 
 class Hidden(nnx.Module):
-  """A layer normalisation and a hidden layer."""
+  """Layer normalization and a hidden layer."""
 
   def __init__(self, inputs: int, hidden: int, dropout: float, *, rngs):
     self.norm = nnx.LayerNorm(inputs, rngs=rngs)
@@ -34,20 +34,20 @@ def heads(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """Projections of features that frozen towers have computed before.
+  """Projects features that frozen towers have computed before.
 
   Args:
-    image_shape: Width of the features of images, one number.
-    length: Width of the features of texts.
-    dim: Width of the embeddings.
-    hidden: Width of a hidden layer on each side; 0 = projections only.
-    dropout: After the hidden layer, in [0, 1).
+    image_shape: The width of the images' features, as a tuple of one number.
+    length: The width of the texts' features.
+    dim: The width of the embeddings.
+    hidden: The width of a hidden layer on each side; 0 leaves it out.
+    dropout: The dropout rate behind the hidden layer, in [0, 1).
     projection_bias: Whether the projections have a bias.
-    normalize: See `dual_encoder`.
-    frozen: See `dual_encoder`.
+    normalize: Whether to scale embeddings to unit norm.
+    frozen: Sides ("image", "text") whose hidden layer runs without dropout.
 
   Raises:
-    ValueError: If the data are pictures, or a number is out of range.
+    ValueError: If the data are images, or if a number is out of range.
 
   Example:
     >>> model = heads(image_shape=(12,), length=8, dim=4)
@@ -58,7 +58,7 @@ def heads(
   if len(image_shape) != 1:
     raise ValueError(
       "the model 'heads' takes features (config.data.name = 'embeddings'), not "
-      f"pictures of shape {image_shape}"
+      f"images of shape {image_shape}"
     )
   if hidden < 0 or not 0 <= dropout < 1:
     raise ValueError(
@@ -71,7 +71,7 @@ def heads(
       return base.from_nnx(
         lambda rngs: Hidden(width, hidden, dropout, rngs=rngs), hidden
       )
-    return base.Tower(lambda key: ({}, {}), _as_they_are, width)
+    return base.Tower(lambda key: ({}, {}), _unchanged, width)
 
   return base.dual_encoder(
     tower(image_shape[0]),
@@ -83,6 +83,6 @@ def heads(
   )
 
 
-def _as_they_are(params, state, x, *, key=None, train=False):
+def _unchanged(params, state, x, *, key=None, train=False):
   del params, key, train
   return x.astype(jnp.float32), state

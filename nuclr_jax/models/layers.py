@@ -1,4 +1,4 @@
-"""Layers that the towers share.
+"""Layers that the encoders share.
 
 Activations have the compute dtype; parameters, statistics and sums over many
 numbers are float32.
@@ -11,17 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-# Of the pictures that CLIP was trained on, in [0, 1].
+# Of the images that CLIP was trained on, on the scale [0, 1].
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 def compute_dtype(name: str) -> type:
-  """The dtype of activations, by name.
+  """Returns the dtype of activations with this name.
 
   Raises:
-    ValueError: For another name than those of `DTYPES`.
+    ValueError: If the name is not in `DTYPES`.
 
   Example:
     >>> jnp.zeros(1, compute_dtype("bfloat16")).dtype
@@ -32,14 +32,14 @@ def compute_dtype(name: str) -> type:
   return DTYPES[name]
 
 
-def check_pictures(
+def check_images(
   image_shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]
 ) -> None:
-  """Raises ValueError unless there is a mean and a std for each channel."""
+  """Raises ValueError unless every channel has a mean and a std."""
   channels = image_shape[-1]
   if len(image_shape) != 3 or {len(mean), len(std)} != {channels}:
     raise ValueError(
-      "pictures must be [height, width, channels] with a mean and a std for "
+      "images must be [height, width, channels] with a mean and a std for "
       f"each channel, got {tuple(image_shape)}, {tuple(mean)} and {tuple(std)}"
     )
   if min(std) <= 0:
@@ -52,13 +52,14 @@ def normalize(
   std: Sequence[float],
   dtype: type,
 ) -> Float[Array, "batch height width channels"]:
-  """Whole numbers in [0, 255] to zero mean and unit variance.
+  """Scales whole numbers in [0, 255] to zero mean and unit variance.
 
   Args:
-    image: Pictures; floats are taken as normalised already.
-    mean: Of each channel, on the scale [0, 1].
-    std: Likewise.
-    dtype: Of the result.
+    image: A batch of images. Floats count as normalized already and are only
+      cast.
+    mean: The mean of each channel, on the scale [0, 1].
+    std: The standard deviation of each channel, on the scale [0, 1].
+    dtype: The dtype of the result.
 
   Example:
     >>> image = jnp.array([[[[0, 255]]]], jnp.uint8)
@@ -73,7 +74,7 @@ def normalize(
 
 
 class LayerNorm(nnx.Module):
-  """Normalises over features; computed in float32, returned as it came."""
+  """Normalizes over features, in float32; the result has the input's dtype."""
 
   def __init__(self, width, *, eps):
     self.scale = nnx.Param(jnp.ones(width))
@@ -92,10 +93,10 @@ class LayerNorm(nnx.Module):
 
 
 class BatchNorm(nnx.Module):
-  """Normalises channels over the batch, or by running averages.
+  """Normalizes channels by the batch's statistics, or by running averages.
 
-  As in PyTorch, the running average of the variance is that of the unbiased
-  one. Under a mesh the statistics are those of the global batch.
+  As in PyTorch, the running average is of the unbiased variance. Under a mesh
+  the statistics are those of the global batch.
   """
 
   def __init__(self, width, *, scale=1.0, eps=1e-5, momentum=0.1):
@@ -104,13 +105,14 @@ class BatchNorm(nnx.Module):
     self.mean = nnx.BatchStat(jnp.zeros(width))
     self.var = nnx.BatchStat(jnp.ones(width))
     self.eps, self.momentum = eps, momentum
-    self.use_running_average = False  # Flax's train() and eval() set it
+    self.use_running_average = False  # set by the module's train() and eval()
 
   def __call__(self, x):
     if self.use_running_average:
       mean, var = self.mean[...], self.var[...]
     else:
-      # Both sums in one pass over the activations.
+      # E[y^2] - E[y]^2 takes both sums in one pass over the activations; its
+      # rounding may make it negative.
       y = x.astype(jnp.float32)
       mean = jnp.mean(y, (0, 1, 2))
       var = jnp.maximum(jnp.mean(y * y, (0, 1, 2)) - mean * mean, 0)
@@ -140,7 +142,8 @@ class Conv(nnx.Module):
   def __call__(self, x):
     kernel = self.kernel[...].astype(self.dtype)
     size, stride = len(kernel), self.stride
-    if size == 1:  # as a matrix product: a ResNet-50 takes a quarter less time
+    if size == 1:
+      # As a matrix product, with which a ResNet-50 takes a quarter less time.
       return x[:, ::stride, ::stride] @ kernel[0, 0]
     return jax.lax.conv_general_dilated(
       x,
@@ -152,7 +155,7 @@ class Conv(nnx.Module):
 
 
 class Patches(nnx.Module):
-  """A convolution whose kernel is as wide as its stride: a matrix product."""
+  """A convolution whose stride is its kernel's width, as a matrix product."""
 
   def __init__(self, patch, channels, width, *, use_bias, dtype, rngs):
     init = nnx.initializers.lecun_normal(in_axis=(0, 1, 2))

@@ -1,4 +1,4 @@
-"""Large batches: the encoders see them in pieces, the objective as a whole."""
+"""Large batches, which encoders see in pieces and objectives as a whole."""
 
 import jax
 from jax import lax
@@ -13,20 +13,20 @@ def microbatched(model: Model, count: int) -> Model:
   """Embeds training batches in `count` pieces, one after the other.
 
   Only the embeddings of the whole batch are kept; the backward pass embeds each
-  piece again and adds up the gradients of the parameters. So the encoders'
-  memory is that of a piece, for a third more of their time, and the objective
-  (with its per-sample state) sees the whole batch once.
+  piece again and adds up the gradients of the parameters. The encoders need the
+  memory of a single piece and a third more time, and the objective, with its
+  per-sample state, sees the whole batch once.
 
   Piece i has the rows i, i + count, i + 2 count, ... of the batch, on any
   number of devices. Embeddings and gradients are those of the whole batch up to
-  rounding, but for layers that look at more than their row: batch
-  normalisation normalises over a piece (over all devices), and its running
-  averages move once per batch, to the mean of what the pieces would make of
-  them. Each piece drops out by a key of its own.
+  rounding, except with layers that mix rows: batch normalization takes its
+  statistics from one piece (over all devices), and its running averages move
+  once per batch, to the mean of where the pieces would move them. Each piece
+  has a dropout key of its own.
 
   Args:
     model: Any model.
-    count: Pieces of a batch; it must divide the rows that a device has.
+    count: The number of pieces; it must divide the rows that a device holds.
 
   Raises:
     ValueError: If `count` is not a positive integer; from `apply`, if it does
@@ -65,7 +65,10 @@ def microbatched(model: Model, count: int) -> Model:
 
 
 def _cut(batch: PyTree, count: int) -> PyTree:
-  """[batch, ...] -> [count, batch / count, ...], without moving a row."""
+  """[batch, ...] -> [count, batch / count, ...], without moving a row.
+
+  Each device cuts its own rows: they stay where they are.
+  """
 
   def cut(x):
     rows = len(x) // sharding.num_devices(len(x))
@@ -91,6 +94,6 @@ def _join(pieces: PyTree) -> PyTree:
 
 
 def _mean(states):
-  """Of the pieces; counters are the same in all."""
+  """The mean over pieces; counters are the same in all of them."""
   floating = jnp.issubdtype(states.dtype, jnp.floating)
   return jnp.mean(states, axis=0) if floating else states[0]

@@ -1,4 +1,4 @@
-"""Residual networks, version 1.5: the stride is on the 3 x 3 convolution."""
+"""Residual networks of version 1.5: 3 x 3 convolutions have the stride."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,16 +14,16 @@ from nuclr_jax.models.layers import (
   STD,
   BatchNorm,
   Conv,
-  check_pictures,
+  check_images,
   compute_dtype,
   normalize,
 )
 
 
 class ResidualBlock(nnx.Module):
-  """Convolutions with batch normalisation, beside a shortcut.
+  """Convolutions with batch normalization, added to a shortcut.
 
-  `sizes` has the kernel, outputs and stride of each convolution.
+  `sizes` holds the kernel, outputs and stride of each convolution.
   """
 
   def __init__(self, inputs, sizes, *, last_scale, dtype, rngs):
@@ -50,7 +50,7 @@ class ResidualBlock(nnx.Module):
 
 
 class ResNet(nnx.Module):
-  """Stem, stages of residual blocks, the mean over all positions."""
+  """A stem, stages of residual blocks, and the mean over all positions."""
 
   def __init__(
     self,
@@ -88,7 +88,7 @@ class ResNet(nnx.Module):
     self, image: Num[Array, "batch height width channels"]
   ) -> Float[Array, "batch features"]:
     x = jax.nn.relu(self.norm(self.stem(normalize(image, *self.input))))
-    # Padded with -inf.
+    # Flax pads with -inf here, as PyTorch does.
     x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
     for stage in self.stages:
       for block in stage:
@@ -110,26 +110,26 @@ def resnet(
   """A ResNet v1.5 without its classification head.
 
   Args:
-    image_shape: Height, width and channels, of any size.
-    stages: Residual blocks of each stage; all but the first stage halve height
-      and width, which the stem has divided by four.
-    width: Channels of the stem.
+    image_shape: Height, width and channels of the images; any size will do.
+    stages: The number of residual blocks in each stage. The stem divides height
+      and width by four; all stages but the first halve them.
+    width: The number of channels of the stem.
     bottleneck: Whether a block is a 3 x 3 convolution between two of 1 x 1, the
-      second with four times the channels (ResNet-50 and larger), or two of
-      3 x 3.
-    zero_init: Whether blocks are the identity at first: the last scale of each
-      is 0.
-    mean: See `layers.normalize`.
-    std: Likewise.
-    dtype: "float32" or "bfloat16", of activations. Parameters, batch statistics
-      and features are float32 in any case.
+      second with four times the channels (ResNet-50 and larger), or two
+      convolutions of 3 x 3.
+    zero_init: Whether every block starts as the identity, with 0 for the scale
+      of its last normalization.
+    mean: The mean of each channel, on the scale [0, 1].
+    std: The standard deviation of each channel, on the scale [0, 1].
+    dtype: The dtype of activations, "float32" or "bfloat16". Parameters, batch
+      statistics and features are float32 in any case.
 
   Returns:
-    A `Tower` from uint8 pictures to the mean over positions of the last stage,
+    A `Tower` from uint8 images to the mean over positions of the last stage,
     by default [batch, 2048].
 
   Raises:
-    ValueError: For an impossible number.
+    ValueError: If a number is out of range.
 
   Example:
     >>> tower = resnet(
@@ -140,7 +140,7 @@ def resnet(
 
   Reference: He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
   """
-  check_pictures(image_shape, mean, std)
+  check_images(image_shape, mean, std)
   if min(*stages, width, 1) < 1 or not stages:
     raise ValueError(
       "stages must be one or more numbers, and these and width at least 1, got "

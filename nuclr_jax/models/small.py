@@ -1,4 +1,4 @@
-"""Small towers for the embedded data: seconds per epoch on two CPU cores."""
+"""A small model for the data that need no download, quick on a CPU."""
 
 import math
 
@@ -8,13 +8,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt8
 
 from nuclr_jax.models import base
+from nuclr_jax.models.layers import LayerNorm
+from nuclr_jax.models.transformer import (
+  Deviations,
+  Rates,
+  Spec,
+  make_blocks,
+)
 
 
 class PatchConv(nnx.Module):
-  """A convolution of stride s and kernel (reach s) x (reach s).
+  """A convolution with stride s and a kernel of (reach s) x (reach s) pixels.
 
-  Written as one matrix product over gathered blocks of s x s pixels: on a CPU,
-  XLA's gradient of a convolution takes about twice as long.
+  It is computed as one matrix product over gathered blocks of s x s pixels: on
+  a CPU, XLA's gradient of a convolution takes about twice as long.
   """
 
   def __init__(self, inputs, outputs, *, stride, reach, rngs):
@@ -40,7 +47,7 @@ class PatchConv(nnx.Module):
 
 
 class SmallConvNet(nnx.Module):
-  """Strided convolutions with batch normalisation, then a dense layer."""
+  """Strided convolutions with batch normalization, then a dense layer."""
 
   def __init__(self, *, shape, stages, num_features, dropout, rngs):
     size, _, inputs = shape
@@ -63,43 +70,17 @@ class SmallConvNet(nnx.Module):
     return jax.nn.relu(self.dense(x))
 
 
-class TransformerBlock(nnx.Module):
-  """Pre-norm self-attention and MLP, both residual."""
-
-  def __init__(self, *, width, heads, dropout, rngs):
-    self.norm1 = nnx.LayerNorm(width, rngs=rngs)
-    self.qkv = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs)
-    self.out = nnx.Linear(width, width, rngs=rngs)
-    self.norm2 = nnx.LayerNorm(width, rngs=rngs)
-    self.up = nnx.Linear(width, 2 * width, rngs=rngs)
-    self.down = nnx.Linear(2 * width, width, rngs=rngs)
-    self.dropout = nnx.Dropout(dropout)
-    self.heads = heads
-
-  def __call__(self, x, mask, rngs=None):
-    batch, length, width = x.shape
-    qkv = self.qkv(self.norm1(x)).reshape(batch, length, 3, self.heads, -1)
-    q, k, v = jnp.moveaxis(qkv, 2, 0)
-    attended = jax.nn.dot_product_attention(q, k, v, mask=mask[:, None, None])
-    x += self.dropout(self.out(attended.reshape(x.shape)), rngs=rngs)
-    hidden = jax.nn.gelu(self.up(self.norm2(x)))
-    return x + self.dropout(self.down(hidden), rngs=rngs)
-
-
 class SmallTextTransformer(nnx.Module):
-  """Token and position embeddings, attention blocks, the mean over tokens."""
+  """Pre-norm blocks, which return the mean over tokens that are not padding."""
 
-  def __init__(
-    self, *, vocab_size, length, width, num_layers, heads, dropout, rngs
-  ):
+  def __init__(self, spec, *, vocab_size, length, rngs):
     init = nnx.initializers.normal(0.02)
-    self.tokens = nnx.Embed(vocab_size, width, embedding_init=init, rngs=rngs)
-    self.positions = nnx.Param(init(rngs.params(), (length, width)))
-    self.blocks = nnx.List(
-      TransformerBlock(width=width, heads=heads, dropout=dropout, rngs=rngs)
-      for _ in range(num_layers)
+    self.tokens = nnx.Embed(
+      vocab_size, spec.width, embedding_init=init, rngs=rngs
     )
-    self.norm = nnx.LayerNorm(width, rngs=rngs)
+    self.positions = nnx.Param(init(rngs.params(), (length, spec.width)))
+    self.blocks = make_blocks(spec, rngs)
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
 
   def __call__(
     self, tokens: Int[Array, "batch length"], rngs=None
@@ -107,7 +88,7 @@ class SmallTextTransformer(nnx.Module):
     mask = tokens != 0
     x = self.tokens(tokens) + self.positions[...][None]
     for block in self.blocks:
-      x = block(x, mask, rngs=rngs)
+      x = block(x, mask[:, None, None], rngs=rngs)
     weight = mask[..., None] / jnp.maximum(jnp.sum(mask, 1), 1)[:, None, None]
     return self.norm(jnp.sum(x * weight, axis=1))
 
@@ -130,22 +111,24 @@ def small(
   """A small ConvNet and a small text transformer.
 
   Args:
-    image_shape: Height, width and channels; height must equal width.
-    vocab_size: Number of token ids; 0 is padding.
-    length: Token ids per text.
-    dim: Width of the embeddings.
-    image_stages: Stride s, reach r and channels of each convolution; its kernel
-      is r s pixels wide. The strides' product must divide the height.
-    image_features: Width of the image tower's output.
-    text_width: Width of the transformer.
-    text_layers: Number of attention blocks; 0 is a bag of words.
-    text_heads: Attention heads; must divide `text_width`.
-    dropout: Rate, in [0, 1).
-    normalize: See `dual_encoder`.
-    frozen: See `dual_encoder`.
+    image_shape: Height, width and channels of the images; height must equal
+      width.
+    vocab_size: The number of token ids; 0 is padding.
+    length: The number of token ids per text.
+    dim: The width of the embeddings.
+    image_stages: The stride s, the reach r and the channels of each
+      convolution, whose kernel is r s pixels wide. The product of the strides
+      must divide the height.
+    image_features: The width of the image tower's features.
+    text_width: The width of the transformer.
+    text_layers: The number of attention blocks; 0 is a bag of words.
+    text_heads: The number of attention heads, a divisor of `text_width`.
+    dropout: The dropout rate of both towers, in [0, 1).
+    normalize: Whether to scale embeddings to unit norm.
+    frozen: Towers ("image", "text") that always run as in evaluation.
 
   Raises:
-    ValueError: If a picture is not square, or a number does not fit.
+    ValueError: If images are not square, or if a number is out of range.
 
   Example:
     >>> model = small(image_shape=(8, 8, 1), vocab_size=9, length=4, dim=16)
@@ -187,25 +170,28 @@ def convnet(
   """The image tower of `small`.
 
   Args:
-    image_shape: As in `small`.
-    stages: Its `image_stages`.
-    num_features: Its `image_features`.
-    dropout: As there.
+    image_shape: Height, width and channels of the images; height must equal
+      width.
+    stages: The stride s, the reach r and the channels of each convolution,
+      whose kernel is r s pixels wide. The product of the strides must divide
+      the height.
+    num_features: The width of the features.
+    dropout: The dropout rate before the dense layer, in [0, 1).
 
   Raises:
-    ValueError: As there.
+    ValueError: If images are not square, or if a number is out of range.
 
   Example:
     >>> convnet(image_shape=(8, 8, 1), num_features=16).num_features
     16
   """
   if image_shape[0] != image_shape[1]:
-    raise ValueError(f"pictures must be square, got {image_shape}")
+    raise ValueError(f"images must be square, got {image_shape}")
   _check_dropout(dropout)
   stride = math.prod(stage[0] for stage in stages)
   if image_shape[0] % stride:
     raise ValueError(
-      f"the strides' product must divide the pictures' height, got {stride} "
+      f"the strides' product must divide the images' height, got {stride} "
       f"and {image_shape[0]}"
     )
 
@@ -233,15 +219,15 @@ def transformer(
   """The text tower of `small`.
 
   Args:
-    vocab_size: As in `small`.
-    length: As there.
-    width: Its `text_width`.
-    num_layers: Its `text_layers`.
-    heads: Its `text_heads`.
-    dropout: As there.
+    vocab_size: The number of token ids; 0 is padding.
+    length: The number of token ids per text.
+    width: The width of the transformer and of the features.
+    num_layers: The number of attention blocks; 0 is a bag of words.
+    heads: The number of attention heads, a divisor of `width`.
+    dropout: The dropout rate in both residual branches, in [0, 1).
 
   Raises:
-    ValueError: As there.
+    ValueError: If a number is out of range.
 
   Example:
     >>> transformer(vocab_size=9, length=4, width=16).num_features
@@ -256,15 +242,24 @@ def transformer(
       f"{heads} and {width}"
     )
 
+  spec = Spec(
+    width=width,
+    layers=num_layers,
+    heads=heads,
+    hidden=2 * width,
+    pre_norm=True,
+    eps=1e-6,
+    activation="gelu_tanh",
+    dtype=jnp.float32,
+    rates=Rates(attended=dropout, hidden=dropout),
+    deviations=Deviations(None, None, None, None),
+    qkv_bias=False,
+    norm_keys=True,  # the tower was made of Flax's layers before
+  )
+
   def build(rngs):
     return SmallTextTransformer(
-      vocab_size=vocab_size,
-      length=length,
-      width=width,
-      num_layers=num_layers,
-      heads=heads,
-      dropout=dropout,
-      rngs=rngs,
+      spec, vocab_size=vocab_size, length=length, rngs=rngs
     )
 
   return base.from_nnx(build, width)

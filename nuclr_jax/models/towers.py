@@ -1,4 +1,4 @@
-"""Published encoders in pairs, with or without pretrained weights."""
+"""Pairs of published encoders, with or without pretrained weights."""
 
 from collections.abc import Callable, Iterable, Mapping
 import inspect
@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from nuclr_jax.models import base
-from nuclr_jax.models import pretrained as files
 from nuclr_jax.models.bert import bert, distilbert
 from nuclr_jax.models.clip_text import clip_text
+from nuclr_jax.models.pretrained import load_dual_encoder, load_towers
 from nuclr_jax.models.resnet import resnet50
 from nuclr_jax.models.vgg import vgg16
 from nuclr_jax.models.vit import clip_vit_b16, clip_vit_b32, vit_b16, vit_s16
@@ -45,27 +45,27 @@ def towers(
   """A published image encoder and a published text encoder.
 
   Args:
-    image_shape: Height, width and channels.
-    vocab_size: Number of token ids. With a pretrained text tower it must be
-      that of its file.
-    length: Token ids per text.
+    image_shape: Height, width and channels of the images.
+    vocab_size: The number of token ids. With a pretrained text tower it must be
+      that of the tower's file.
+    length: The number of token ids per text.
     image: `{"name": ..., "pretrained": ..., ...}`: a name in `IMAGE_TOWERS`,
-      where to find weights (see `pretrained.read`; None, the default, starts
-      from random ones), and what else this tower's factory takes, such as
-      `stages` of `resnet50`.
-    text: Likewise, of `TEXT_TOWERS`.
+      where its weights are (see `pretrained.read_tensors`; None, the default,
+      starts from random ones), and any other argument of the tower's factory,
+      such as `stages` of `resnet50`.
+    text: The same for the text tower, with a name in `TEXT_TOWERS`.
     pretrained: A folder with both towers and their projections, as `nuclr
-      export` writes it, or a CLIP; those of `image` and `text` are not read
-      then.
-    dim: Width of the embeddings.
-    dtype: "float32" or "bfloat16", of both towers' activations. Parameters,
-      features and embeddings are float32.
+      export` writes it, or a CLIP. The weights that `image` and `text` name are
+      not read then.
+    dim: The width of the embeddings.
+    dtype: The dtype of both towers' activations, "float32" or "bfloat16".
+      Parameters, features and embeddings are float32.
     projection_bias: Whether the projections have a bias.
-    normalize: See `dual_encoder`.
-    frozen: See `dual_encoder`.
+    normalize: Whether to scale embeddings to unit norm.
+    frozen: Towers ("image", "text") that always run as in evaluation.
 
   Returns:
-    A `Model`; if weights are pretrained, it has `load`.
+    A `Model`, which has `load` if there are pretrained weights.
 
   Raises:
     ValueError: For unknown names or keys, and from the factories.
@@ -84,11 +84,11 @@ def towers(
   """
   specs = {"image": dict(image), "text": dict(text)}
   paths = {side: spec.pop("pretrained", None) for side, spec in specs.items()}
-  run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
   tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
   image, text = (
     make_tower(
-      side, tables[side], {"dtype": dtype} | spec, run, ("pretrained",)
+      side, tables[side], {"dtype": dtype} | spec, inputs, ("pretrained",)
     )
     for side, spec in specs.items()
   )
@@ -105,11 +105,11 @@ def towers(
   def load(params, state):
     for path in sources:
       sides = tuple(side for side, x in paths.items() if x == path)
-      params, state = files.load(path, params, state, sides=sides)
+      params, state = load_towers(path, params, state, sides=sides)
     return params, state
 
   def load_both(params, state):
-    return files.load_both(pretrained, params, state)
+    return load_dual_encoder(pretrained, params, state)
 
   if pretrained is not None:
     return model._replace(load=load_both)
@@ -120,20 +120,21 @@ def make_tower(
   key: str,
   table: Mapping[str, Callable[..., base.Tower]],
   spec: Mapping[str, Any],
-  run: Mapping[str, Any],
-  others: Iterable[str] = (),
+  inputs: Mapping[str, Any],
+  other_keys: Iterable[str] = (),
 ) -> base.Tower:
-  """Calls the factory that a config names with what it takes of the run.
+  """Calls the factory that a config names.
 
   Args:
-    key: Of `config.model`, for messages.
+    key: The key of `config.model` that `spec` is from, for messages.
     table: Factories by name.
     spec: `{"name": ..., **arguments}`.
-    run: Arguments that the data decide; `spec` cannot have them.
-    others: Keys that were taken from `spec` before, for messages.
+    inputs: Arguments that describe the data; the factory gets those that it
+      takes, and `spec` must not have them.
+    other_keys: Keys that the caller has taken out of `spec`, for messages.
 
   Raises:
-    ValueError: For an unknown name or key, and from the factory.
+    ValueError: If the name or a key is unknown, and from the factory.
   """
   arguments = dict(spec)
   name = arguments.pop("name", None)
@@ -141,12 +142,12 @@ def make_tower(
     raise ValueError(
       f"config.model.{key}.name is {name!r}; known names are {sorted(table)}"
     )
-  takes = set(inspect.signature(table[name]).parameters)
-  own = takes - set(run)
-  if unknown := sorted(set(arguments) - own):
+  parameters = set(inspect.signature(table[name]).parameters)
+  settable = parameters - set(inputs)
+  if unknown := sorted(set(arguments) - settable):
     raise ValueError(
-      f"unknown keys {unknown} of config.model.{key} {name!r}; known are "
-      f"{sorted(own | {'name', *others})}"
+      f"unknown keys {unknown} of config.model.{key} {name!r}; known keys are "
+      f"{sorted(settable | {'name', *other_keys})}"
     )
-  given = {key: value for key, value in run.items() if key in takes}
-  return table[name](**given, **arguments)
+  inputs = {name: x for name, x in inputs.items() if name in parameters}
+  return table[name](**inputs, **arguments)

@@ -1,37 +1,42 @@
-"""Attention blocks of all transformer towers: pre-norm or post-norm."""
+"""The attention blocks of the transformer towers, pre-norm or post-norm."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flax import nnx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from nuclr_jax.models.layers import LayerNorm
+from nuclr_jax.models.layers import LayerNorm, compute_dtype
 
 ACTIVATIONS = {
   "gelu": partial(jax.nn.gelu, approximate=False),
+  "gelu_tanh": partial(jax.nn.gelu, approximate=True),
   "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
 
 
 class Rates(NamedTuple):
-  """Dropout rates by place."""
+  """Dropout rates, by where numbers are dropped."""
 
-  embeddings: float = 0.0
-  attention: float = 0.0  # of the attention's weights
-  attended: float = 0.0  # of the attention's residual branch
-  hidden: float = 0.0  # of the MLP's residual branch
+  embeddings: float = 0.0  # behind the embeddings
+  attention: float = 0.0  # from the attention's weights
+  attended: float = 0.0  # from the attention's residual branch
+  hidden: float = 0.0  # from the MLP's residual branch
 
 
 class Deviations(NamedTuple):
-  """Standard deviations of the first kernels."""
+  """Standard deviations of the kernels before training.
 
-  qkv: float = 0.02
-  out: float = 0.02
-  up: float = 0.02
-  down: float = 0.02
+  None draws from LeCun's normal distribution, whose deviation is one over the
+  root of the number of inputs.
+  """
+
+  qkv: float | None = 0.02
+  out: float | None = 0.02
+  up: float | None = 0.02
+  down: float | None = 0.02
 
 
 class Spec(NamedTuple):
@@ -41,16 +46,40 @@ class Spec(NamedTuple):
   layers: int
   heads: int
   hidden: int  # width of the MLP
-  pre_norm: bool
-  eps: float  # of layer normalisation
-  activation: str
-  dtype: type
+  pre_norm: bool  # LayerNorm before each branch, else after its sum
+  eps: float  # of LayerNorm
+  activation: str  # a name in `ACTIVATIONS`
+  dtype: type  # of activations
   rates: Rates = Rates()
   deviations: Deviations = Deviations()
+  qkv_bias: bool = True  # of queries, keys and values
+  norm_keys: bool = False  # whether LayerNorms draw keys, see `Block`
 
 
-def check_spec(spec: Spec) -> None:
-  """Raises ValueError for impossible numbers or an unknown activation."""
+def make_spec(
+  *, width: int, hidden: int | None, dtype: str, **fields: Any
+) -> Spec:
+  """Makes a `Spec` from the arguments of a tower, and checks it.
+
+  Args:
+    width: The width of the features.
+    hidden: The width of the MLP; None is four times `width`.
+    dtype: The name of the activations' dtype, "float32" or "bfloat16".
+    **fields: All other fields of `Spec`.
+
+  Raises:
+    ValueError: If a number is out of range, or if a name is unknown.
+
+  Example:
+    >>> blocks = dict(layers=2, heads=4, pre_norm=True, eps=1e-6)
+    >>> spec = make_spec(
+    ...   width=64, hidden=None, dtype="float32", activation="gelu", **blocks
+    ... )
+    >>> spec.hidden
+    256
+  """
+  hidden = 4 * width if hidden is None else hidden
+  spec = Spec(width=width, hidden=hidden, dtype=compute_dtype(dtype), **fields)
   sizes = (spec.width, spec.layers, spec.heads, spec.hidden)
   if min(sizes) < 1 or spec.width % spec.heads:
     raise ValueError(
@@ -67,10 +96,11 @@ def check_spec(spec: Spec) -> None:
       "dropout rates must be in [0, 1) and eps greater than 0, got "
       f"{tuple(spec.rates)} and {spec.eps}"
     )
+  return spec
 
 
 def check_texts(vocab_size: int, length: int, max_length: int) -> None:
-  """Raises ValueError unless there are ids and positions for such texts."""
+  """Raises ValueError unless texts of this length have ids and positions."""
   if not 1 <= length <= max_length or vocab_size < 1:
     raise ValueError(
       f"texts must have 1 to {max_length} (max_length) token ids of a "
@@ -78,13 +108,19 @@ def check_texts(vocab_size: int, length: int, max_length: int) -> None:
     )
 
 
-def dense(inputs, outputs, deviation, *, dtype, rngs) -> nnx.Linear:
-  """A linear layer whose first kernel is normally distributed."""
+def dense(
+  inputs, outputs, deviation, *, use_bias=True, dtype, rngs
+) -> nnx.Linear:
+  """A linear layer whose kernel has this standard deviation before training."""
+  init = nnx.initializers.lecun_normal()
+  if deviation is not None:
+    init = nnx.initializers.normal(deviation)
   return nnx.Linear(
     inputs,
     outputs,
+    use_bias=use_bias,
     dtype=dtype,
-    kernel_init=nnx.initializers.normal(deviation),
+    kernel_init=init,
     rngs=rngs,
   )
 
@@ -94,7 +130,7 @@ class Attention(nnx.Module):
 
   def __init__(self, spec: Spec, *, rngs):
     make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
-    self.qkv = make(3 * spec.width, spec.deviations.qkv)
+    self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
     self.out = make(spec.width, spec.deviations.out)
     self.dropout = nnx.Dropout(spec.rates.attention)
     self.heads = spec.heads
@@ -121,13 +157,24 @@ class Attention(nnx.Module):
 
 
 class Block(nnx.Module):
-  """Self-attention and an MLP, both residual, each with its LayerNorm."""
+  """Self-attention and an MLP, both residual, each with its LayerNorm.
+
+  LayerNorms start as ones and zeros and need no random keys. Flax's own layer
+  draws two nevertheless, so that the kernels behind it start from other
+  numbers; `Spec.norm_keys` does the same.
+  """
 
   def __init__(self, spec: Spec, *, rngs):
     make = partial(dense, dtype=spec.dtype, rngs=rngs)
-    self.norm1 = LayerNorm(spec.width, eps=spec.eps)
+
+    def norm():
+      if spec.norm_keys:
+        rngs.params(), rngs.params()
+      return LayerNorm(spec.width, eps=spec.eps)
+
+    self.norm1 = norm()
     self.attention = Attention(spec, rngs=rngs)
-    self.norm2 = LayerNorm(spec.width, eps=spec.eps)
+    self.norm2 = norm()
     self.up = make(spec.width, spec.hidden, spec.deviations.up)
     self.down = make(spec.hidden, spec.width, spec.deviations.down)
     self.dropout1 = nnx.Dropout(spec.rates.attended)
@@ -159,6 +206,6 @@ class Pooler(nnx.Module):
     return jnp.tanh(self.linear(x))
 
 
-def blocks(spec: Spec, rngs: nnx.Rngs):
+def make_blocks(spec: Spec, rngs: nnx.Rngs):
   """All blocks of a transformer."""
   return nnx.List(Block(spec, rngs=rngs) for _ in range(spec.layers))

@@ -1,4 +1,4 @@
-"""VGG-16: thirteen 3 x 3 convolutions between five halvings."""
+"""VGG-16: thirteen 3 x 3 convolutions, and five halvings of the image."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from nuclr_jax.models import base
 from nuclr_jax.models.layers import (
   BatchNorm,
   Conv,
-  check_pictures,
+  check_images,
   compute_dtype,
   normalize,
 )
@@ -20,7 +20,7 @@ STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 
 class VGG(nnx.Module):
-  """Stages of convolutions with batch normalisation, each ends in a maximum."""
+  """Stages of convolutions with batch normalization, each with max pooling."""
 
   def __init__(self, *, channels, stages, mean, std, dtype, rngs):
     groups, inputs = [], channels
@@ -53,25 +53,25 @@ def vgg16(
   std: Sequence[float] | float = 0.25,
   dtype: str = "float32",
 ) -> base.Tower:
-  """VGG-16 for small pictures: without its wide layers, with batch statistics.
+  """VGG-16 for small images, without its wide layers, with batch normalization.
 
-  Of 32 x 32 pixels the five halvings leave one position; of larger pictures
-  the mean over positions is taken.
+  The five halvings leave a single position of 32 x 32 pixels; of larger images
+  the features are the mean over positions.
 
   Args:
-    image_shape: Height, width and channels; a side is at least 2 to the power
-      of the number of stages.
-    stages: Width and number of convolutions between two halvings.
-    mean: Of each channel or of all, on the scale [0, 1].
-    std: Likewise.
-    dtype: "float32" or "bfloat16", of activations.
+    image_shape: Height, width and channels of the images; height and width are
+      at least 2 to the power of the number of stages.
+    stages: The width and the number of convolutions between two halvings.
+    mean: The mean of each channel, or of all, on the scale [0, 1].
+    std: The standard deviation of each channel, or of all, on the scale [0, 1].
+    dtype: The dtype of activations, "float32" or "bfloat16".
 
   Returns:
-    A `Tower` from uint8 pictures to the last stage, by default [batch, 512]; it
+    A `Tower` from uint8 images to the last stage, by default [batch, 512]; it
     has 14.7 million parameters.
 
   Raises:
-    ValueError: For an impossible number.
+    ValueError: If a number is out of range.
 
   Example:
     >>> vgg16(image_shape=(32, 32, 3)).num_features
@@ -85,7 +85,7 @@ def vgg16(
     (float(x),) * channels if isinstance(x, int | float) else tuple(x)
     for x in (mean, std)
   )
-  check_pictures(image_shape, mean, std)
+  check_images(image_shape, mean, std)
   if not stages or min(map(min, stages)) < 1:
     raise ValueError(
       "stages must be pairs of a width and a number of convolutions, each at "
@@ -93,8 +93,8 @@ def vgg16(
     )
   if min(image_shape[:2]) < 2 ** len(stages):
     raise ValueError(
-      f"{len(stages)} halvings need pictures of {2 ** len(stages)} pixels or "
-      f"more, got {tuple(image_shape)}"
+      f"{len(stages)} halvings need images of {2 ** len(stages)} pixels or "
+      f"more, got {tuple(image_shape)}; give fewer stages"
     )
 
   def build(rngs):

@@ -1,4 +1,4 @@
-"""One encoder of two views of the same things."""
+"""One encoder for both sides of a batch, as two views of the same things."""
 
 from collections.abc import Callable, Mapping
 import os
@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax.models import base
-from nuclr_jax.models import pretrained as files
+from nuclr_jax.models.pretrained import load_towers
 from nuclr_jax.models.small import convnet, transformer
 from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, make_tower
+from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
 ENCODERS: dict[str, Callable[..., base.Tower]] = {
@@ -32,29 +33,31 @@ def views(
   hidden: int = 0,
   normalize: bool = True,
 ) -> base.Model:
-  """Encodes both sides of a batch by the same tower, at once.
+  """Encodes both sides of a batch with the same tower, in one call.
 
-  `Batch.image` and `Batch.text` are two views: pictures, or token ids (the same
-  ones twice, if dropout makes the views). Batch statistics are of both.
+  `Batch.image` and `Batch.text` hold two views of the same things: images, or
+  token ids (the same ids twice if dropout makes the views differ). Batch
+  statistics are taken over both.
 
   Args:
-    image_shape: Of the pictures, if the encoder takes some.
-    vocab_size: Likewise, of token ids.
-    length: Likewise.
-    encoder: `{"name": ..., ...}`: a name in `ENCODERS`, and what else its
-      factory takes.
-    pretrained: Where to find the encoder's weights, see `pretrained.read`; None
-      starts from random ones.
-    dim: Width of the embeddings.
-    hidden: Width of a hidden layer of the projection; 0 = a linear one.
-    normalize: See `dual_encoder`.
+    image_shape: Height, width and channels of images, if the encoder takes
+      images.
+    vocab_size: The number of token ids, if the encoder takes texts.
+    length: The number of token ids per text, if the encoder takes texts.
+    encoder: `{"name": ..., ...}`: a name in `ENCODERS`, and any other argument
+      of the encoder's factory.
+    pretrained: Where the encoder's weights are, see `pretrained.read_tensors`;
+      None starts from random ones.
+    dim: The width of the embeddings.
+    hidden: The width of a hidden layer in the projection; 0 leaves it out.
+    normalize: Whether to scale embeddings to unit norm.
 
   Returns:
-    A `Model`; if weights are pretrained, it has `load`.
+    A `Model`, which has `load` if there are pretrained weights.
 
   Raises:
-    ValueError: For an unknown encoder, or from its factory; from `load`, if
-      weights are not there or do not fit.
+    ValueError: If the encoder is unknown, and from its factory; from `load`, if
+      the weights cannot be read or do not fit.
 
   Example:
     >>> model = views(
@@ -70,18 +73,19 @@ def views(
     >>> pairs.image.shape, bool((pairs.image == pairs.text).all())
     ((3, 4), True)
   """
-  run = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
-  tower = make_tower("encoder", ENCODERS, encoder, run)
+  inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  tower = make_tower("encoder", ENCODERS, encoder, inputs)
   model = one_encoder(tower, dim=dim, hidden=hidden, normalize=normalize)
   if pretrained is None:
     return model
   side = "image" if encoder["name"] in IMAGE_TOWERS else "text"
 
   def load(params, state):
-    found, state = files.load(
+    # Names of arrays in files are known for the sides of a dual encoder.
+    loaded, state = load_towers(
       pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)
     )
-    return params | {"encoder": found[side]}, state[side]
+    return params | {"encoder": loaded[side]}, state[side]
 
   return model._replace(load=load)
 
@@ -89,15 +93,15 @@ def views(
 def one_encoder(
   tower: base.Tower, *, dim: int, hidden: int = 0, normalize: bool = True
 ) -> base.Model:
-  """`views` of any tower.
+  """Makes the model `views` from any tower.
 
-  Its params are `{"encoder", "projection"}`, its state that of the tower.
+  Its params are `{"encoder", "projection"}`; its state is the tower's.
 
   Args:
-    tower: Of both views.
-    dim: See `views`.
-    hidden: Likewise.
-    normalize: Likewise.
+    tower: The encoder of both views.
+    dim: The width of the embeddings.
+    hidden: The width of a hidden layer in the projection; 0 leaves it out.
+    normalize: Whether to scale embeddings to unit norm.
 
   Example:
     >>> from flax import nnx
@@ -120,36 +124,38 @@ def one_encoder(
     }
     return {"encoder": params, "projection": layers}, state
 
-  def encode(params, model_state, x, **how):
-    return tower.apply(params["encoder"], model_state, jnp.asarray(x), **how)
+  def encode(params, model_state, x, **options):
+    x = jnp.asarray(x)
+    return tower.apply(params["encoder"], model_state, x, **options)
 
   def project(params, x):
     for i in range(len(widths) - 1):
       x = x @ params["projection"][f"kernel_{i}"]
       x = jax.nn.relu(x) if i < len(widths) - 2 else x
-    return base.unit_norm(x) if normalize else x
+    return unit_norm(x) if normalize else x
 
   def apply(params, model_state, batch, *, key=None, train=False):
-    there = [x for x in (batch.image, batch.text) if x is not None]
-    # Views of a thing beside each other, so that no device sends its rows.
-    x = jnp.stack(there, axis=1)
+    inputs = [x for x in (batch.image, batch.text) if x is not None]
+    # The views of a thing are put next to each other, not one side behind the
+    # other: so every row stays on its device.
+    x = jnp.stack(inputs, axis=1)
     x = x.reshape(-1, *x.shape[2:])
     features, state = encode(params, model_state, x, key=key, train=train)
-    found = project(params, features).reshape(-1, len(there), dim)
-    rest = iter(range(len(there)))
-    both = (
-      None if x is None else found[:, next(rest)]
+    projected = project(params, features).reshape(-1, len(inputs), dim)
+    column = iter(range(len(inputs)))
+    embeddings = (
+      None if x is None else projected[:, next(column)]
       for x in (batch.image, batch.text)
     )
     ids = (batch.pair_id, batch.image_id, batch.text_id, batch.label)
-    return Pairs(*both, *ids), state
+    return Pairs(*embeddings, *ids), state
 
   def features(params, model_state, batch):
-    def one(x):
+    def one_side(x):
       if x is None:
         return None
       return encode(params, model_state, x, key=None, train=False)[0]
 
-    return Sides(one(batch.image), one(batch.text))
+    return Sides(one_side(batch.image), one_side(batch.text))
 
   return base.Model(init, apply, features=features)

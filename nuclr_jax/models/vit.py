@@ -1,4 +1,4 @@
-"""Vision transformers: the plain one, and CLIP's."""
+"""Image towers of the ViT family: the plain vision transformer, and CLIP's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,17 +13,16 @@ from nuclr_jax.models.layers import (
   STD,
   LayerNorm,
   Patches,
-  check_pictures,
-  compute_dtype,
+  check_images,
   normalize,
 )
 
 
 class VisionTransformer(nnx.Module):
-  """Patches and a class token, attention blocks, the class token's features.
+  """Pre-norm blocks, which return the features of the class token.
 
   CLIP has a LayerNorm before the blocks and no bias in the patches
-  (`norm_before`); a pooler is a dense layer and tanh at the end.
+  (`norm_before`). A pooler is a dense layer and tanh at the end.
   """
 
   def __init__(
@@ -46,7 +45,7 @@ class VisionTransformer(nnx.Module):
     norm = partial(LayerNorm, spec.width, eps=spec.eps)
     self.norm_before = nnx.data(norm() if norm_before else None)
     self.dropout = nnx.Dropout(spec.rates.embeddings)
-    self.blocks = transformer.blocks(spec, rngs)
+    self.blocks = transformer.make_blocks(spec, rngs)
     self.norm = norm()
     pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
@@ -60,9 +59,9 @@ class VisionTransformer(nnx.Module):
     x = self.patches(normalize(image, *self.input))
     positions = self.positions[...].reshape(1, -1, x.shape[-1])
     x += positions.astype(x.dtype)
-    first = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
-    first = jnp.broadcast_to(first, (len(x), 1, len(first)))
-    x = jnp.concatenate([first, x], axis=1)
+    token = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
+    token = jnp.broadcast_to(token, (len(x), 1, len(token)))
+    x = jnp.concatenate([token, x], axis=1)
     if self.norm_before is not None:
       x = self.norm_before(x)
     x = self.dropout(x, rngs=rngs)
@@ -94,29 +93,33 @@ def vit(
   """A vision transformer; its features are those of the class token.
 
   Args:
-    image_shape: Height, width and channels; `patch` must divide both sizes.
-      Pretrained position embeddings of another grid are resized.
-    patch: Height and width of a patch.
-    width: Of the features.
-    layers: Attention blocks.
-    heads: Attention heads; must divide `width`.
-    hidden: Width of the blocks' MLP; None is four times `width`.
-    eps: Of layer normalisation: 1e-6 in timm, 1e-12 in Hugging Face's ViT, 1e-5
+    image_shape: Height, width and channels of the images; `patch` must divide
+      height and width. Pretrained position embeddings of another grid are
+      resized.
+    patch: The height and width of a patch, in pixels.
+    width: The width of the features.
+    layers: The number of attention blocks.
+    heads: The number of attention heads, a divisor of `width`.
+    hidden: The width of the blocks' MLP; None is four times `width`.
+    eps: The eps of LayerNorm: 1e-6 in timm, 1e-12 in Hugging Face's ViT, 1e-5
       in CLIP.
-    activation: "gelu" or "quick_gelu" (x sigmoid(1.702 x), OpenAI's CLIP).
-    norm_before: CLIP's form: LayerNorm before the blocks, patches without bias.
+    activation: "gelu", "gelu_tanh" (its approximation by tanh), or "quick_gelu"
+      (x sigmoid(1.702 x), OpenAI's CLIP).
+    norm_before: Whether to do as CLIP does: LayerNorm before the blocks, and
+      patches without bias.
     pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
-    dropout: Rate after the embeddings and in both residual branches.
-    mean: See `layers.normalize`.
-    std: Likewise.
-    dtype: "float32" or "bfloat16", of activations.
+    dropout: The dropout rate behind the embeddings and in both residual
+      branches.
+    mean: The mean of each channel, on the scale [0, 1].
+    std: The standard deviation of each channel, on the scale [0, 1].
+    dtype: The dtype of activations, "float32" or "bfloat16".
 
   Returns:
-    A `Tower` from uint8 pictures to features [batch, width].
+    A `Tower` from uint8 images to features [batch, width].
 
   Raises:
-    ValueError: If a picture cannot be cut into patches, or for an impossible
-      number.
+    ValueError: If an image cannot be cut into patches, or if a number is out of
+      range.
 
   Example:
     >>> tower = vit(image_shape=(8, 16, 3), patch=4, width=8, layers=1, heads=2)
@@ -126,24 +129,25 @@ def vit(
 
   Reference: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021.
   """
-  check_pictures(image_shape, mean, std)
+  check_images(image_shape, mean, std)
   if patch < 1 or image_shape[0] % patch or image_shape[1] % patch:
     raise ValueError(
-      f"patch must divide the pictures' height and width, got {patch} and "
+      f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"
     )
-  spec = transformer.Spec(
+  spec = transformer.make_spec(
     width=width,
     layers=layers,
     heads=heads,
-    hidden=4 * width if hidden is None else hidden,
+    hidden=hidden,
     pre_norm=True,
     eps=eps,
     activation=activation,
-    dtype=compute_dtype(dtype),
-    rates=transformer.Rates(dropout, 0.0, dropout, dropout),
+    dtype=dtype,
+    rates=transformer.Rates(
+      embeddings=dropout, attended=dropout, hidden=dropout
+    ),
   )
-  transformer.check_spec(spec)
 
   def build(rngs):
     return VisionTransformer(
@@ -162,7 +166,7 @@ def vit(
 
 vit_b16 = vit  # 86 million parameters
 vit_s16 = partial(vit, width=384, heads=6)
-# Without CLIP's projection, which is the dual encoder's. OpenAI trained so,
-# OpenCLIP mostly with `activation="gelu"`.
+# CLIP's own projection is that of the dual encoder. OpenAI trained with
+# quick_gelu, OpenCLIP mostly with `activation="gelu"`.
 clip_vit_b16 = partial(vit, eps=1e-5, activation="quick_gelu", norm_before=True)
 clip_vit_b32 = partial(clip_vit_b16, patch=32)

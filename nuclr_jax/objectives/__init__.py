@@ -1,33 +1,48 @@
-"""Contrastive objectives, by name."""
+"""Contrastive objectives, by name.
+
+Every factory takes a `Spec` first (or its numbers by name) and returns an
+`Objective`. `contrib` holds those that need labels or blocks, and terms to add.
+"""
 
 from nuclr_jax.objectives.base import (
   Objective,
-  Rows,
-  State,
+  Readout,
   add,
   attach_gradient,
-  regularize,
+  make_spec,
+  one_temperature,
   scale,
   stateless,
 )
-from nuclr_jax.objectives.classification import arcface, softmax, sphereface
 from nuclr_jax.objectives.clip import clip, ntxent
-from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
-from nuclr_jax.objectives.debiased import debiased
-from nuclr_jax.objectives.difference_alignment import difference_alignment
-from nuclr_jax.objectives.isogclr import isogclr
-from nuclr_jax.objectives.latent_class import (
+from nuclr_jax.objectives.contrib.classification import (
+  arcface,
+  softmax,
+  sphereface,
+)
+from nuclr_jax.objectives.contrib.difference_alignment import (
+  difference_alignment,
+)
+from nuclr_jax.objectives.contrib.latent_class import (
   curl,
   latent_class,
   quick_thought,
 )
-from nuclr_jax.objectives.metric_learning import npair, proxy_anchor
-from nuclr_jax.objectives.nuclr import nuclr
+from nuclr_jax.objectives.contrib.metric_learning import npair, proxy_anchor
+from nuclr_jax.objectives.contrib.swav import swav
+from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
+from nuclr_jax.objectives.debiased import debiased
+from nuclr_jax.objectives.nuclr import nuclr, nuclr_variant
 from nuclr_jax.objectives.siglip import siglip
-from nuclr_jax.objectives.sogclr import sogclr
+from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
-from nuclr_jax.objectives.swav import swav
 from nuclr_jax.objectives.vicreg import vicreg
+from nuclr_jax.sample_state import (
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
+from nuclr_jax.types import Spec, State
 
 OBJECTIVES = {
   "arcface": arcface,
@@ -40,6 +55,7 @@ OBJECTIVES = {
   "npair": npair,
   "ntxent": ntxent,
   "nuclr": nuclr,
+  "nuclr_variant": nuclr_variant,
   "proxy_anchor": proxy_anchor,
   "quick_thought": quick_thought,
   "siglip": siglip,
@@ -57,12 +73,33 @@ TERMS = {
   "difference_alignment": difference_alignment,
 }
 
+# What an argument of an objective may name in a config: {"name": ..., ...}.
+RULES = {
+  "own_pair": {
+    "by_zeta": own_pair_rules.by_zeta,
+    "released": own_pair_rules.released,
+    "running_max": own_pair_rules.running_max,
+  },
+  "temperature": {
+    "fixed": temperature_rules.fixed,
+    "individual": temperature_rules.individual,
+    "learned": temperature_rules.learned,
+  },
+  "zeta": {
+    "batch": zeta_rules.batch,
+    "fixed": zeta_rules.fixed,
+    "queue": zeta_rules.queue,
+  },
+}
+
 __all__ = [
   "OBJECTIVES",
-  "Objective",
-  "Rows",
-  "State",
+  "RULES",
   "TERMS",
+  "Objective",
+  "Readout",
+  "Spec",
+  "State",
   "add",
   "arcface",
   "attach_gradient",
@@ -74,12 +111,15 @@ __all__ = [
   "difference_alignment",
   "isogclr",
   "latent_class",
+  "make_spec",
   "npair",
   "ntxent",
   "nuclr",
+  "nuclr_variant",
+  "one_temperature",
+  "own_pair_rules",
   "proxy_anchor",
   "quick_thought",
-  "regularize",
   "scale",
   "siglip",
   "softmax",
@@ -88,5 +128,7 @@ __all__ = [
   "sphereface",
   "stateless",
   "swav",
+  "temperature_rules",
   "vicreg",
+  "zeta_rules",
 ]

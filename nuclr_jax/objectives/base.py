@@ -1,11 +1,11 @@
-"""The protocol of objectives: two pure functions and the state between them."""
+"""The protocol of objectives: pure functions and the state between them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
 
 from nuclr_jax import checks
 from nuclr_jax.types import (
@@ -13,26 +13,29 @@ from nuclr_jax.types import (
   Number,
   Pairs,
   Params,
-  PyTree,
+  Popularities,
+  Sample,
+  Scalar,
+  Sides,
+  Sizes,
+  Spec,
+  State,
+  check_pairs,
   flatten,
 )
 
-Scalar = Float[Array, ""]
 
+class Readout(NamedTuple):
+  """What can be read from an objective, whatever it is; None = it has none.
 
-class Rows(NamedTuple):
-  """Per-sample state, grouped by the id space of its rows."""
+  Tables may be padded for sharding. Filed with the anchors are the temperature
+  and log u (`.image`: images as anchors), with the contrast is zeta.
+  """
 
-  pair: PyTree = ()  # leaves [num_pairs, ...], read at `pair_id`
-  image: PyTree = ()  # leaves [num_images, ...], read at `image_id`
-  text: PyTree = ()  # leaves [num_texts, ...], read at `text_id`
-
-
-class State(NamedTuple):
-  """State of an objective; all of it is in the checkpoint."""
-
-  sample: Rows = Rows()  # split over the mesh axis "data"
-  shared: PyTree = ()  # counters and scalars, replicated
+  temperature: Scalar | Sides | None = None  # one for all, or [num_pairs] each
+  log_u: Sides | None = None  # [num_pairs] each; -inf = never visited
+  log_u_by_id: Sides | None = None  # [num_images], [num_texts]
+  zeta: Sides | None = None  # [num_images], [num_texts]
 
 
 class InitFn(Protocol):
@@ -51,8 +54,25 @@ class ApplyFn(Protocol):
     """Returns the loss of a global batch, the next state and metrics."""
 
 
+class ReadoutFn(Protocol):
+  """Finds what there is to read."""
+
+  def __call__(self, params: Params, state: State) -> Readout:
+    """Returns temperature, log u and zeta, as far as there are some."""
+
+
+class AssignFn(Protocol):
+  """Writes popularities from outside: a refresh, or a warm start."""
+
+  def __call__(self, state: State, popularities: Popularities) -> State:
+    """Returns the state with these rows; whatever depends on the old is reset.
+
+    It runs on the host, on a state that may be split over devices.
+    """
+
+
 class Objective(NamedTuple):
-  """A contrastive objective: `init()` and `apply(params, state, pairs)`.
+  """A contrastive objective: pure functions, and the state between them.
 
   `loss, (state, metrics) = apply(params, state, pairs)` is what
   `jax.value_and_grad(..., has_aux=True)` wants. The value of the loss is the
@@ -62,20 +82,89 @@ class Objective(NamedTuple):
 
   init: InitFn
   apply: ApplyFn
+  readout: ReadoutFn = lambda params, state: Readout()
+  assign: AssignFn | None = None  # None: it has no popularities
+
+
+def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
+  """A spec as it is, or one made of numbers.
+
+  Args:
+    spec: What `build` gives to every factory; None in short calls.
+    **numbers: `num_pairs`, `num_images`, `num_texts` or a field of `Spec`, in
+      place of a spec: `nuclr(num_pairs=1797, temperature=0.1)`.
+
+  Raises:
+    TypeError: For both, or another keyword.
+    ValueError: For numbers out of range.
+
+  Example:
+    >>> make_spec(None, num_pairs=8, num_texts=3).sizes
+    Sizes(num_pairs=8, num_images=8, num_texts=3)
+  """
+  if spec is not None:
+    if numbers:
+      raise TypeError(
+        f"give either a Spec or {', '.join(sorted(numbers))}, not both"
+      )
+    return spec
+  counts = {name: numbers.pop(name, None) for name in Sizes._fields}
+  if unknown := sorted(set(numbers) - set(Spec._fields[1:])):
+    known = [*Sizes._fields, *Spec._fields[1:]]
+    raise TypeError(
+      f"unexpected argument(s) {', '.join(unknown)}; besides the objective's "
+      f"own there are {', '.join(known)}"
+    )
+  numbers = {
+    name: None if x is None else checks.count(name, x)
+    for name, x in numbers.items()
+  }
+  if all(x is None for x in counts.values()):
+    return Spec(**numbers)
+  return Spec(checks.sizes(**counts), **numbers)
+
+
+def one_temperature(readout: Readout, what: str) -> float:
+  """The one temperature of an objective, fixed or as learned so far.
+
+  Args:
+    readout: Of the objective.
+    what: Needs it, for the message.
+
+  Raises:
+    ValueError: If there is none, or one for each sample.
+
+  Example:
+    >>> print(one_temperature(Readout(temperature=0.5), "popularity"))
+    0.5
+  """
+  tau = readout.temperature
+  if tau is None or isinstance(tau, Sides):
+    each_its_own = "" if tau is None else " (each sample has its own)"
+    raise ValueError(
+      f"{what} needs one temperature, which this objective does not have"
+      f"{each_its_own}; choose one with --temperature (nuclr popularity, nuclr "
+      "evaluate --hubs)"
+    )
+  return float(tau)
 
 
 def stateless(
   loss_fn: Callable[[Params, Pairs], tuple[Scalar, Metrics]],
   init_params: Callable[[], Params] = dict,
+  *,
+  temperature: Callable[[Params], Number] | None = None,
 ) -> Objective:
   """Lifts `loss_fn(params, pairs) -> (loss, metrics)` to an `Objective`.
 
   Args:
     loss_fn: A pure function of learnable parameters and a batch.
     init_params: Makes the parameters; the default makes none.
+    temperature: Reads the temperature of the pairs' logits from the parameters,
+      if there is one.
 
   Returns:
-    An `Objective` without state.
+    An `Objective` without state; it checks the shapes of its batches.
 
   Example:
     >>> def align(params, pairs):
@@ -88,10 +177,16 @@ def stateless(
   """
 
   def apply(params, state, pairs):
+    check_pairs(pairs)
     loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
-  return Objective(lambda: (init_params(), State()), apply)
+  def readout(params, state):
+    del state
+    tau = None if temperature is None else jnp.asarray(temperature(params))
+    return Readout(temperature=tau)
+
+  return Objective(lambda: (init_params(), State()), apply, readout)
 
 
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
@@ -110,13 +205,16 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
 def add(**terms: Objective) -> Objective:
   """Sums objectives; params, state and metrics are keyed by the terms' names.
 
-  Each term's own loss is the metric `<term>/loss`.
+  Each term's own loss is the metric `<term>/loss`. What can be read and written
+  is that of the one term that has it: with `add(nuclr=nuclr(...), cyclic=...)`
+  the temperature and zeta are those of `nuclr`.
 
   Args:
     **terms: By name, an `Objective`.
 
   Raises:
-    ValueError: If there is no term, or one is no `Objective`.
+    ValueError: If there is no term, or one is not an `Objective`; from
+      `readout` and `assign`, if two terms have what is asked for.
 
   Example:
     >>> from nuclr_jax.objectives import clip, cyclic_consistency, scale
@@ -128,7 +226,11 @@ def add(**terms: Objective) -> Objective:
   """
   if not terms:
     raise ValueError("add needs at least one term, such as add(clip=clip())")
-  _check_terms(terms)
+  for name, term in terms.items():
+    if not isinstance(term, Objective):
+      raise ValueError(
+        f"{name} must be an Objective, such as clip(), got {term!r}"
+      )
 
   def init():
     firsts = {name: term.init() for name, term in terms.items()}
@@ -138,55 +240,39 @@ def add(**terms: Objective) -> Objective:
   def apply(params, state, pairs):
     losses, states, metrics = {}, {}, {}
     for name, term in terms.items():
-      losses[name], (states[name], found) = term.apply(
+      losses[name], (states[name], of_term) = term.apply(
         params[name], _part(state, name), pairs
       )
-      metrics |= flatten({name: {**found, "loss": losses[name]}})
+      metrics |= flatten({name: {**of_term, "loss": losses[name]}})
     return sum(losses.values()), (_join(states), metrics)
 
-  return Objective(init, apply)
+  def readout(params, state):
+    readouts = {
+      name: term.readout(params[name], _part(state, name))
+      for name, term in terms.items()
+    }
+    return Readout(
+      **{
+        field: _the_one(
+          field,
+          {
+            name: getattr(x, field)
+            for name, x in readouts.items()
+            if getattr(x, field) is not None
+          },
+        )
+        for field in Readout._fields
+      }
+    )
 
+  def assign(state, popularities):
+    (name,) = writable
+    states = {term: _part(state, term) for term in terms}
+    states[name] = terms[name].assign(states[name], popularities)
+    return _join(states)
 
-def regularize(host: Objective, **terms: Objective) -> Objective:
-  """Adds terms without params and state to an objective.
-
-  Params and state stay the host's own: what reads its temperature or its
-  popularities goes on doing so. `add` is for terms that have some. Metrics are
-  the host's, its loss as `host/loss`, and the terms' as in `add`.
-
-  Args:
-    host: Any objective.
-    **terms: By name, an `Objective` without params and state.
-
-  Raises:
-    ValueError: If a term has params or state, or is no `Objective`.
-
-  Example:
-    >>> from nuclr_jax.objectives import clip, difference_alignment, scale
-    >>> objective = regularize(
-    ...   clip(), alignment=scale(difference_alignment(), 0.5)
-    ... )
-    >>> sorted(objective.init()[0])
-    ['log_scale']
-  """
-  _check_terms(terms)
-  firsts = {
-    name: jax.tree.leaves(jax.eval_shape(term.init))
-    for name, term in terms.items()
-  }
-  if wrong := sorted(name for name, leaves in firsts.items() if leaves):
-    raise ValueError(f"{wrong} have params or state; use add instead")
-
-  def apply(params, state, pairs):
-    loss, (state, metrics) = host.apply(params, state, pairs)
-    losses = {"host": loss}
-    for name, term in terms.items():
-      losses[name], (_, found) = term.apply({}, State(), pairs)
-      metrics |= flatten({name: found})
-    metrics |= {f"{name}/loss": value for name, value in losses.items()}
-    return sum(losses.values()), (state, metrics)
-
-  return Objective(host.init, apply)
+  writable = [name for name, term in terms.items() if term.assign]
+  return Objective(init, apply, readout, assign if len(writable) == 1 else None)
 
 
 def scale(objective: Objective, weight: Number) -> Objective:
@@ -217,29 +303,31 @@ def scale(objective: Objective, weight: Number) -> Objective:
     loss, rest = objective.apply(params, state, pairs)
     return weight * loss, rest
 
-  return Objective(objective.init, apply)
+  return objective._replace(apply=apply)
 
 
-def _check_terms(terms: Mapping[str, Any]) -> None:
-  for name, term in terms.items():
-    if not isinstance(term, Objective):
-      raise ValueError(
-        f"{name} must be an Objective, such as clip(), got {term!r}"
-      )
+def _the_one(field: str, values: dict[str, Any]) -> Any:
+  """The value of the one term that has it; None if no term does."""
+  if len(values) > 1:
+    raise ValueError(
+      f"the terms {' and '.join(sorted(values))} both have a {field}; which "
+      "one is meant is not known, so read it from the term itself"
+    )
+  return next(iter(values.values()), None)
 
 
 def _join(states: dict[str, State]) -> State:
   """One state whose groups of rows are dicts keyed by term."""
   groups = [
     {name: getattr(state.sample, group) for name, state in states.items()}
-    for group in Rows._fields
+    for group in Sample._fields
   ]
+  memory = {name: state.memory for name, state in states.items()}
   shared = {name: state.shared for name, state in states.items()}
-  return State(Rows(*groups), shared)
+  return State(Sample(*groups), memory, shared)
 
 
 def _part(state: State, name: str) -> State:
   """The state of one term, the inverse of `_join`."""
-  return State(
-    Rows(*(group[name] for group in state.sample)), state.shared[name]
-  )
+  sample = Sample(*(group[name] for group in state.sample))
+  return State(sample, state.memory[name], state.shared[name])

@@ -1,18 +1,32 @@
 """InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
-from functools import partial
 import math
 
 import jax
 import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base, temperatures
-from nuclr_jax.types import Metrics, Number, Pairs, check_pairs, each
+from nuclr_jax.objectives import base
+from nuclr_jax.sample_state.temperature_rules import (
+  init_log_scale,
+  one_for_all,
+)
+from nuclr_jax.types import (
+  Metrics,
+  Number,
+  Pairs,
+  Scalar,
+  Spec,
+  check_pairs,
+  each,
+)
 
 
 def clip(
-  *, temperature: Number = 0.07, learn_temperature: bool = True
+  spec: Spec | None = None,
+  *,
+  temperature: Number = 0.07,
+  learn_temperature: bool = True,
 ) -> base.Objective:
   r"""InfoNCE: each anchor classifies its own pair among the batch.
 
@@ -22,6 +36,7 @@ def clip(
   image or a text (by their ids) are not negatives of each other.
 
   Args:
+    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
@@ -44,18 +59,25 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  temperature = checks.temperature(temperature)
+  del spec
+  first = checks.temperature(temperature)
   checks.choice("learn_temperature", learn_temperature, (False, True))
+
+  def tau(params):
+    return one_for_all(params, first)
+
   return base.stateless(
-    lambda params, pairs: info_nce(
-      pairs, temperatures.one_for_all(params, temperature)
-    ),
-    partial(temperatures.init_params, temperature, learn_temperature),
+    lambda params, pairs: info_nce(pairs, tau(params)),
+    lambda: init_log_scale(first) if learn_temperature else {},
+    temperature=tau,
   )
 
 
 def ntxent(
-  *, temperature: Number = 0.1, learn_temperature: bool = False
+  spec: Spec | None = None,
+  *,
+  temperature: Number = 0.1,
+  learn_temperature: bool = False,
 ) -> base.Objective:
   r"""NT-Xent: InfoNCE among all 2 B views of the batch, as in SimCLR.
 
@@ -64,8 +86,10 @@ def ntxent(
   other things, of either kind, are negatives; the mean over all views.
 
   Args:
-    temperature: As in `clip`.
-    learn_temperature: As in `clip`.
+    spec: Not used; every factory takes one.
+    temperature: Divides cosine similarities; greater than 0. The first value
+      if it is learned.
+    learn_temperature: Whether `params["log_scale"]` is learned, as in `clip`.
 
   Returns:
     An `Objective` without state.
@@ -83,16 +107,18 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(temperature=temperature, learn_temperature=learn_temperature)
+  inner = clip(
+    spec, temperature=temperature, learn_temperature=learn_temperature
+  )
 
   def apply(params, state, pairs):
     check_pairs(pairs)
     return inner.apply(params, state, _all_views(pairs))
 
-  return base.Objective(inner.init, apply)
+  return inner._replace(apply=apply)
 
 
-def info_nce(pairs: Pairs, temperature: Number) -> tuple[base.Scalar, Metrics]:
+def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:
   """InfoNCE at a temperature that may be learned, and its metrics."""
   lse = pairwise.log_sum_exp(pairs, temperature=temperature)
   loss = each(jax.nn.softplus, lse)

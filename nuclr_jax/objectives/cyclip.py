@@ -2,29 +2,34 @@
 
 import jax.numpy as jnp
 
-from nuclr_jax import checks, pairwise, tiles
+from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
-from nuclr_jax.types import Number
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.types import Number, Spec
 
 
 def cyclip(
+  spec: Spec | None = None,
   *,
   temperature: Number = 0.07,
   learn_temperature: bool = True,
   in_modal: Number = 0.25,
   cross_modal: Number = 0.25,
 ) -> base.Objective:
-  """CLIP plus cyclic consistency, `regularize(clip(), cyclic=...)`.
+  """CLIP plus cyclic consistency, `add(clip=clip(), cyclic=...)`.
 
   Args:
-    temperature: As in `clip`.
-    learn_temperature: As in `clip`.
-    in_modal: As in `cyclic_consistency`.
-    cross_modal: As in `cyclic_consistency`.
+    spec: Not used; every factory takes one.
+    temperature: Divides cosine similarities; greater than 0. The first value
+      if it is learned.
+    learn_temperature: Whether the temperature is learned, as in `clip`.
+    in_modal: Weight of the consistency within modalities, at least 0.
+    cross_modal: Weight of the consistency across modalities, at least 0.
 
   Returns:
-    An `Objective` with the params of `clip`, without state.
+    An `Objective` without state; params and metrics are those of `clip` under
+    the name "clip", those of the consistency under "cyclic".
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -39,14 +44,19 @@ def cyclip(
   Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
     Pretraining, NeurIPS 2022.
   """
-  return base.regularize(
-    clip(temperature=temperature, learn_temperature=learn_temperature),
-    cyclic=cyclic_consistency(in_modal=in_modal, cross_modal=cross_modal),
+  return base.add(
+    clip=clip(
+      spec, temperature=temperature, learn_temperature=learn_temperature
+    ),
+    cyclic=cyclic_consistency(spec, in_modal=in_modal, cross_modal=cross_modal),
   )
 
 
 def cyclic_consistency(
-  *, in_modal: Number = 0.25, cross_modal: Number = 0.25
+  spec: Spec | None = None,
+  *,
+  in_modal: Number = 0.25,
+  cross_modal: Number = 0.25,
 ) -> base.Objective:
   r"""Squared differences of similarities that should agree.
 
@@ -60,6 +70,7 @@ def cyclic_consistency(
   (a - b) / 2: O(B d^2), never [B, B], and exact where I is close to T.
 
   Args:
+    spec: Not used; every factory takes one.
     in_modal: Weight of the first term, at least 0.
     cross_modal: Weight of the second, at least 0.
 
@@ -76,8 +87,10 @@ def cyclic_consistency(
     >>> print(loss)  # I T^T - T I^T has the entries -1 and 1, B = 2
     1.0
 
-  Reference: As `cyclip`.
+  Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
+    Pretraining, NeurIPS 2022.
   """
+  del spec
   in_modal = checks.weight("in_modal", in_modal)
   cross_modal = checks.weight("cross_modal", cross_modal)
 

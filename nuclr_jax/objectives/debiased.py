@@ -7,11 +7,14 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number, each, unzip
+from nuclr_jax.types import Number, Spec, each, unzip
 
 
 def debiased(
-  *, temperature: Number = 0.07, tau_plus: Number = 0.1
+  spec: Spec | None = None,
+  *,
+  temperature: Number = 0.07,
+  tau_plus: Number = 0.1,
 ) -> base.Objective:
   r"""InfoNCE whose negatives are freed of the expected share of positives.
 
@@ -25,6 +28,7 @@ def debiased(
   the pairs of the batch that share the anchor's image or text.
 
   Args:
+    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0.
     tau_plus: Probability that a negative is a positive in truth, in [0, 1).
 
@@ -47,6 +51,7 @@ def debiased(
 
   Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020.
   """
+  del spec
   temperature = checks.temperature(temperature)
   tau_plus = checks.number(
     "tau_plus", tau_plus, "in [0, 1)", lambda x: 0 <= x < 1
@@ -81,4 +86,4 @@ def debiased(
     value = loss.image + loss.text  # differentiable where g is at its floor
     return base.attach_gradient(value, value + out.surrogate), {}
 
-  return base.stateless(loss_fn)
+  return base.stateless(loss_fn, temperature=lambda params: temperature)

@@ -4,14 +4,23 @@ from typing import NamedTuple, SupportsIndex
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
-import numpy as np
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base, denominator, queues, temperatures, zetas
+from nuclr_jax.objectives import base
+from nuclr_jax.sample_state import (
+  denominator,
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
+from nuclr_jax.sample_state.zeta import Evidence, zeta_metrics
 from nuclr_jax.types import (
   Number,
+  Sample,
   ScalarOrSchedule,
   Sides,
+  Spec,
+  State,
   both,
   check_pairs,
   each,
@@ -22,67 +31,38 @@ from nuclr_jax.types import (
 class Shared(NamedTuple):
   """Scalars."""
 
-  xi: Sides  # running max of |zeta|; .text is used with images as anchors
+  xi: Sides  # see `own_pair_rules`; .text is used with images as anchors
   count: Int[Array, ""]  # steps done; schedules read it
-  queue: queues.Queue | None = None  # only if zeta_estimator = "sinkhorn"
 
 
 def nuclr(
+  spec: Spec | None = None,
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
-  temperature: Number = 0.05,
+  temperature: Number | temperature_rules.Unbound = 0.05,
   gamma: ScalarOrSchedule = 0.8,
-  zeta_init: Number | Sides = 0.0,
-  xi_init: Number | None = None,
-  zeta_estimator: str = "unbiased",
-  zeta_center: bool | None = None,
-  own_pair: str = "xi",
-  anchor_average: str = "pair",
-  zeta_learning_rate: ScalarOrSchedule | Sides | None = None,
-  zeta_momentum: Number = 0.1,
-  zeta_queue: int = 4096,
-  dim: int | None = None,
-  temperature_learning_rate: ScalarOrSchedule | None = None,
-  temperature_range: tuple[float, float] = (0.005, 0.5),
-  temperature_momentum: Number = 0.5,
-  rho: Number = 8.0,
+  zeta: zeta_rules.Unbound | None = None,
+  own_weight: Number = 1.0,
+  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Non-uniform contrastive loss with a learned popularity per sample.
 
-  For images as anchors (texts likewise, with their own state), with
-  L_ij = (sim_ij - sim_ii - zeta_j) / temperature for i != j:
+  For images as anchors (texts are anchors in the same way, with their own
+  state), with L_ij = (sim_ij - sim_ii - zeta_j) / temperature for i != j:
 
     phi_i   = (n - 1) / (B - 1) sum_{j != i} exp(L_ij)
     u_i    <- (1 - gamma) u_i + gamma phi_i            (kept as log_u)
     loss    = mean_i temperature log(epsilon_i + u_i)
-    zeta_j <- zeta_j - zeta_learning_rate * momentum of g_j
+    zeta_j  moves by its rule, towards sum_i w_ij = 1
 
   The denominator is a Monte Carlo integral over texts and exp(zeta_j /
   temperature) is, up to a factor, the popularity that makes it right. The
   encoders' gradient is (1 / B) sum_i temperature / (epsilon_i + u_i)
-  grad phi_i with u and epsilon constant. epsilon_i = exp(-xi / temperature)
-  with xi the running maximum of |zeta|. The estimators of the gradient of
-  zeta, with w_ij = exp(L_ij) / (epsilon'_i + u_i),
-  w_jj = epsilon'_j / (epsilon'_j + u_j), epsilon'_i = exp(-zeta_i /
-  temperature):
+  grad phi_i with u and epsilon constant. epsilon_i = own_weight
+  exp(-xi / temperature), with xi the running maximum of |zeta|.
 
-    unbiased  1 - w_jj - (n - 1) / (B - 1) sum_{i in B, i != j} w_ij
-    paper     1 - (n / B) [w_jj + (n - 1) / (B - 1) sum w_ij]   (eq. 14)
-    official  1 - (n / B) [w_jj + sum w_ij]               (the released code)
-    sinkhorn  -temperature log(w_jj + sum over all anchors of w_ij)
-
-  "sinkhorn" takes both sums over the last `zeta_queue` pairs (see `queues`): on
-  glyphs its zeta correlate 0.87 (images) and 0.92 (texts) with the exact ones,
-  those of "unbiased" 0.25 and 0.42.
-
-  With `temperature_learning_rate` every pair has its own temperature on each
-  side, as in `isogclr`: temperature_i replaces temperature above, the loss is
-  mean_i temperature_i (log((epsilon_i + u_i) / n) + rho), and with
-  w_ii = epsilon_i / (epsilon_i + u_i) the gradient of temperature_i is
-
-    log((epsilon_i + u_i) / n) + rho - sum_j w_ij L_ij - w_ii log(epsilon_i).
+  With `temperature_rules.individual` every pair has its own temperature on each
+  side: temperature_i replaces temperature above and the loss is
+  mean_i temperature_i (log((epsilon_i + u_i) / n) + rho).
 
   Pairs that share an image or a text are not negatives of each other. Rows
   without any negative change nothing. Several pairs of a batch with one id
@@ -91,48 +71,25 @@ def nuclr(
   a state from before.
 
   Args:
-    num_pairs: Pairs of the whole data set, n; `pair_id` is in [0, num_pairs).
-    num_images: Distinct images (default `num_pairs`); rows of zeta of images.
-    num_texts: Likewise for texts.
-    temperature: Divides cosine similarities; greater than 0.
+    spec: Sizes of the data set; the rule `queue` needs `dim`, too.
+    temperature: Divides cosine similarities, greater than 0; or
+      `temperature_rules.individual(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
       step count.
-    zeta_init: First zeta of every row, in units of similarity: a number, or
-      `Sides` of arrays with one for each image id and text id (of an exact
-      solution, see `popularity.solve`).
-    xi_init: First xi; None means the greatest |zeta_init| of each side;
-      `math.inf` removes the own pair (as SogCLR does).
-    zeta_estimator: "unbiased", "paper", "official" or "sinkhorn", see above.
-    zeta_center: Whether to subtract the batch mean of the gradients of zeta,
-      per side (the exact ones sum to 0; with u a moving average their mean is
-      a drift). None means False for "paper" and "official", else True.
-    own_pair: "xi" as above; "zeta" takes epsilon_i = exp(-zeta_i /
-      temperature), the ablation of the paper (NUCLR-diamond).
-    anchor_average: "pair" (the paper's) weights the encoders' gradient by one
-      u per pair; "id" by one u per image id (text id for texts as anchors).
-    zeta_learning_rate: Absolute, in units of similarity per step, 1e-3 by
-      default (zeta acts through zeta / temperature, so 0.01 to 0.1 times the
-      temperature is usual); for "sinkhorn" the fraction of the way to its
-      estimate, 0.3 by default. A number, a schedule of the step count, or
-      `Sides` of them for zeta of images and of texts. While it is 0, zeta and
-      its momentum rest.
-    zeta_momentum: In [0, 1): m <- zeta_momentum m + (1 - zeta_momentum) g;
-      the first touch of a row sets m = g. 0 saves four bytes a row.
-    zeta_queue: Only for "sinkhorn": how many of the latest pairs it looks at,
-      at least the batch size. 8 dim + 20 bytes each on every device.
-    dim: Only for "sinkhorn": width of the embeddings.
-    temperature_learning_rate: None for one fixed temperature; else, as the
-      three arguments that follow, see `isogclr`.
-    temperature_range: See `isogclr`.
-    temperature_momentum: See `isogclr`.
-    rho: See `isogclr`.
+    zeta: What moves zeta: `zeta_rules.batch(...)` (the default),
+      `zeta_rules.queue(...)`, which finds them far better where the latest
+      pairs are a good part of the data, or `zeta_rules.fixed(...)`.
+    own_weight: Factor of epsilon, at least 0: 0 leaves an anchor's own pair
+      out, as SogCLR does.
+    **numbers: `num_pairs`, `num_images`, `num_texts`, `dim` in place of a
+      `Spec`.
 
   Returns:
     An `Objective` without params. `State.sample.pair.log_u.image` and `.text`
     are [num_pairs], -inf = never visited; `State.sample.image` and `.text`
     hold `zeta` and `momentum` of that side as contrast; `State.shared` holds
-    `xi`, `count` and the queue. Individual temperatures are
-    `State.sample.pair.temperature`.
+    `xi` and `count`, `State.memory` what the rule of zeta remembers.
+    Individual temperatures are `State.sample.pair.temperature`.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -148,146 +105,167 @@ def nuclr(
     ((4,), 1)
 
   Reference: Wang, Lei, Ying, Yang, On Discriminative Probabilistic Modeling
-    for Self-Supervised Representation Learning, ICLR 2025, Algorithm 1;
-    "unbiased" is derived in this library: given that j is in the batch, its
-    own pair is always there, any other anchor with (B - 1) / (n - 1).
+    for Self-Supervised Representation Learning, ICLR 2025, Algorithm 1.
   """
-  temperature = checks.temperature(temperature)
-  checks.choice("own_pair", own_pair, ("xi", "zeta"))
-  checks.choice("anchor_average", anchor_average, ("pair", "id"))
-  sizes = checks.sizes(num_pairs, num_images, num_texts)
-  settings = zetas.check_settings(
-    sizes,
-    zeta_init=zeta_init,
-    zeta_estimator=zeta_estimator,
-    zeta_center=zeta_center,
-    zeta_learning_rate=zeta_learning_rate,
-    zeta_momentum=zeta_momentum,
+  return nuclr_variant(
+    base.make_spec(spec, **numbers),
+    temperature=temperature,
+    gamma=gamma,
+    zeta=zeta,
+    own_pair=own_pair_rules.running_max(weight=own_weight),
   )
-  first_xi = each(lambda zeta: float(np.max(np.abs(zeta))), settings.init)
-  if xi_init is not None:
-    allowed = "a number of at least 0, `math.inf` or None"
-    xi_init = checks.number("xi_init", xi_init, allowed, lambda x: x >= 0)
-    first_xi = both(xi_init)
+
+
+def nuclr_variant(
+  spec: Spec | None = None,
+  *,
+  temperature: Number | temperature_rules.Unbound = 0.05,
+  gamma: ScalarOrSchedule = 0.8,
+  zeta: zeta_rules.Unbound | None = None,
+  own_pair: own_pair_rules.Unbound | None = None,
+  anchor_average: str = "pair",
+  **numbers: SupportsIndex | None,
+) -> base.Objective:
+  r"""NUCLR with another own-pair rule or average: ablations, the released code.
+
+  Args:
+    spec: As in `nuclr`; the rule `own_pair_rules.released` needs
+      `steps_per_epoch`, too.
+    temperature: As in `nuclr`.
+    gamma: As in `nuclr`.
+    zeta: As in `nuclr`.
+    own_pair: What epsilon is made of: `own_pair_rules.running_max(...)` (the
+      paper's, the default), `own_pair_rules.released(...)` (the released code)
+      or `own_pair_rules.by_zeta(...)` (the ablation NUCLR-diamond).
+    anchor_average: "pair" (the paper's) weights the encoders' gradient by one
+      u per pair; "id" by one u per image id (text id for texts as anchors).
+    **numbers: As in `nuclr`.
+
+  Returns:
+    An `Objective` as that of `nuclr`; with "id" `State.sample.image` and
+    `.text` hold `log_u` of that side as anchor, besides.
+
+  Raises:
+    ValueError: If an argument is out of its range, or for "id" with individual
+      temperatures.
+
+  Example:
+    >>> rule = zeta_rules.batch(estimator="official", rate=1e-4)
+    >>> objective = nuclr_variant(
+    ...   num_pairs=4,
+    ...   steps_per_epoch=2,
+    ...   zeta=rule,
+    ...   own_pair=own_pair_rules.released(),
+    ... )
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.array([3, 0]))
+    >>> loss, (state, _) = objective.apply(*objective.init(), pairs)
+    >>> print(state.shared.xi.text)
+    0.0
+
+  Reference: Wang et al., ICLR 2025, Algorithm 1 and Section 4.
+  """
+  spec = base.make_spec(spec, **numbers).require("sizes", what="nuclr")
+  sizes = spec.sizes
+  checks.choice("anchor_average", anchor_average, ("pair", "id"))
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
-  sinkhorn = zeta_estimator == "sinkhorn"
-  if sinkhorn:
-    queues.check_queue(
-      zeta_queue, dim, individual=temperature_learning_rate is not None
+  taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs)
+  zetas = (zeta or zeta_rules.batch())(spec, taus.first)
+  epsilons = (own_pair or own_pair_rules.running_max())(spec)
+  by_id = anchor_average == "id"
+  if by_id and taus.init()[1]:
+    raise ValueError(
+      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
+      "u per id would mix the temperatures of its pairs"
     )
-  individual, offset = None, 0.0
-  if temperature_learning_rate is not None:
-    if anchor_average == "id":
-      raise ValueError(
-        "anchor_average must be 'pair' with temperature_learning_rate, got "
-        "'id': a u per id would mix the temperatures of its pairs"
-      )
-    individual = temperatures.check_settings(
-      temperature=temperature,
-      temperature_range=temperature_range,
-      temperature_learning_rate=temperature_learning_rate,
-      temperature_momentum=temperature_momentum,
-      rho=rho,
-    )
-    offset = temperatures.offset(individual.rho, sizes.num_pairs)
 
   def init():
+    params, of_pairs = taus.init()
     log_u = denominator.unvisited(both(sizes.num_pairs))
-    pair_rows = denominator.PairRows(log_u)
-    if individual is not None:
-      first = temperatures.init_rows(individual, sizes)
-      pair_rows = pair_rows._replace(**first)
-    by_id = anchor_average == "id"
-    id_rows = zetas.init_rows(settings, sizes, by_id=by_id)
-    xi = each(lambda x: jnp.full((), x, float), first_xi)
-    queue = queues.init_queue(zeta_queue, dim) if sinkhorn else None
-    shared = Shared(xi, jnp.zeros((), jnp.int32), queue)
-    return {}, base.State(base.Rows(pair_rows, *id_rows), shared)
+    id_rows, memory = zetas.init()
+    if by_id:
+      averages = denominator.unvisited(sizes.ids)
+      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
+    sample = Sample(denominator.PairRows(log_u, **of_pairs), *id_rows)
+    shared = Shared(epsilons.init(id_rows), jnp.zeros((), jnp.int32))
+    return params, State(sample, memory, shared)
 
   def apply(params, state, pairs):
-    del params
     check_pairs(pairs)
-    xi, count, queue = state.shared
     pair_rows, *id_rows = state.sample
-    id_rows = Sides(*id_rows)
-    zeta = zetas.read(id_rows, pairs, sizes)
-    tau = both(temperature)
-    if individual is not None:
-      tau = temperatures.read(pair_rows, pairs, sizes)
+    id_rows, (xi, count) = Sides(*id_rows), state.shared
+    tau = taus.read(params, pair_rows, pairs)
+    zeta = zetas.read(id_rows, pairs)
 
+    # Steps 2 and 3: the batch's estimates phi, and their averages u.
     log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
-    has_negative = denominator.has_negative(log_phi)
-    tables, log_u = denominator.track(
-      pair_rows.log_u,
-      both(pairs.pair_id),
-      log_phi,
-      gamma(count),
-      both(sizes.num_pairs),
+    averages, log_u = denominator.track_pairs(
+      pair_rows.log_u, pairs, log_phi, gamma(count), sizes
     )
-    pair_rows, encoder_log_u = pair_rows._replace(log_u=tables), log_u
-    if anchor_average == "id":
-      tables = each(lambda x: x.log_u, id_rows)
-      tables, encoder_log_u = denominator.track(
-        tables, pairs.ids, log_phi, gamma(count), sizes.ids
+    pair_rows, encoder_log_u = pair_rows._replace(log_u=averages), log_u
+    if by_id:
+      averages, encoder_log_u = denominator.track_ids(
+        each(lambda x: x.log_u, id_rows), pairs, log_phi, gamma(count), sizes
       )
-      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, tables)
+      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
 
-    # An anchor's own pair: the zeta (or xi) of its contrast, the other side.
-    log_own = each(lambda x, t: -x / t, swap(zeta), tau)
-    log_epsilon = log_own
-    if own_pair == "xi":
-      log_epsilon = each(lambda x, t: -x / t, swap(xi), tau)
-    log_denominator = each(jnp.logaddexp, log_epsilon, encoder_log_u)
-    value, row_log_weight = denominator.anchor_loss(
-      log_phi, log_denominator, sizes, temperature=tau, offset=offset
+    # Step 4: the encoders' gradient, with epsilon and u constant. The zeta of
+    # an anchor's own pair is that of its contrast, filed with the other side.
+    log_own = each(lambda z, t: -z / t, swap(zeta), tau)
+    own_logit = epsilons.logit(xi, log_own, tau)
+    log_epsilon = each(lambda x: x + epsilons.log_weight, own_logit)
+    loss = denominator.anchor_loss(
+      *(log_phi, encoder_log_u, log_epsilon, sizes),
+      temperature=tau,
+      offset=taus.offset,
     )
     out = pairwise.weighted(
       pairs,
       temperature=tau,
       bias=zeta,
-      row_log_weight=row_log_weight,
-      # -log(epsilon' + u)
-      contrast_log_weight=each(
-        lambda o, u: -jnp.logaddexp(o, u), log_own, log_u
+      row_log_weight=loss.row_log_weight,
+      contrast_log_weight=each(  # -log(epsilon' + u)
+        lambda own, u: -jnp.logaddexp(own, u), log_own, log_u
       ),
     )
 
-    if sinkhorn:
-      queue, gradient = queues.advance(
-        queue,
-        id_rows,
-        pairs,
-        zeta,
-        log_phi,
-        temperature=temperature,
-        count=count,
-        sizes=sizes,
-      )
-    else:
-      gradient = zetas.gradient(
-        zeta_estimator, out.contrast_sums, log_own, log_u, sizes.num_pairs
-      )
-    id_rows, zeta = zetas.step(
-      settings, id_rows, pairs, gradient, has_negative, count, sizes
+    # Steps 5 and 6: the popularities and xi; temperatures, if they are state.
+    evidence = Evidence(
+      pairs, zeta, tau, log_phi, log_u, log_own, out.contrast_sums, count
     )
-    xi = each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
-    metrics = denominator.log_u_metrics(log_u) | zetas.metrics(zeta, xi)
-    if individual is not None:
-      pair_rows = temperatures.step(
-        individual,
-        pair_rows,
-        pairs,
-        log_denominator,
-        out.mean_logit,
-        has_negative,
-        count,
-        sizes,
-        offset=offset,
-        log_own=log_epsilon,
-      )
-      metrics |= temperatures.metrics(tau)
-    shared = Shared(xi, count + 1, queue)
-    state = base.State(base.Rows(pair_rows, *id_rows), shared)
-    return base.attach_gradient(value, out.surrogate), (state, metrics)
+    id_rows, memory, zeta = zetas.step(id_rows, state.memory, evidence)
+    xi = epsilons.step(xi, id_rows, zeta, evidence)
+    own_share = each(
+      lambda x, d: jnp.exp(x - d), log_epsilon, loss.log_denominator
+    )
+    moved = temperature_rules.Step(
+      *(pairs, loss.log_denominator, own_share, own_logit, out.mean_logit),
+      has_negative=evidence.has_negative,
+      count=count,
+    )
+    pair_rows = taus.step(pair_rows, moved)
+    metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
+    metrics |= zeta_metrics(zeta, xi)
+    state = State(Sample(pair_rows, *id_rows), memory, Shared(xi, count + 1))
+    value = base.attach_gradient(loss.value, loss.value + out.surrogate)
+    return value, (state, metrics)
 
-  return base.Objective(init, apply)
+  def readout(params, state):
+    pair_rows, *id_rows = state.sample
+    log_u_by_id = Sides(*(x.log_u for x in id_rows)) if by_id else None
+    return base.Readout(
+      temperature=taus.readout(params, pair_rows),
+      log_u=pair_rows.log_u,
+      log_u_by_id=log_u_by_id,
+      zeta=Sides(*(x.zeta for x in id_rows)),
+    )
+
+  def assign(state, popularities):
+    pair_rows, *id_rows = state.sample
+    id_rows, memory = zetas.assign(Sides(*id_rows), state.memory, popularities)
+    if popularities.log_u is not None:
+      pair_rows = denominator.assign_log_u(pair_rows, popularities)
+    xi = own_pair_rules.raise_to(state.shared.xi, popularities.zeta)
+    sample = Sample(pair_rows, *id_rows)
+    return State(sample, memory, state.shared._replace(xi=xi))
+
+  return base.Objective(init, apply, readout, assign)

@@ -7,11 +7,14 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number
+from nuclr_jax.types import Number, Spec
 
 
 def siglip(
-  *, init_scale: Number = 10.0, init_bias: Number = -10.0
+  spec: Spec | None = None,
+  *,
+  init_scale: Number = 10.0,
+  init_bias: Number = -10.0,
 ) -> base.Objective:
   r"""Sigmoid loss of all pairs.
 
@@ -21,6 +24,7 @@ def siglip(
   negatives.
 
   Args:
+    spec: Not used; every factory takes one.
     init_scale: First scale, learned as `params["log_scale"]`; greater than 0.
     init_bias: First bias, learned as `params["logit_bias"]`; it cancels the
       imbalance of negatives at the start.
@@ -41,6 +45,7 @@ def siglip(
   Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training,
     ICCV 2023.
   """
+  del spec
   init_scale = checks.number(
     "init_scale",
     init_scale,
@@ -71,4 +76,8 @@ def siglip(
     loss = jnp.mean(positives) + negatives / len(pairs.pair_id)
     return loss, {"scale": scale, "logit_bias": bias}
 
-  return base.stateless(loss_fn, init_params)
+  return base.stateless(
+    loss_fn,
+    init_params,
+    temperature=lambda params: jnp.exp(-params["log_scale"]),
+  )

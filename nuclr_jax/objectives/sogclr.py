@@ -1,4 +1,4 @@
-"""SogCLR: the global contrastive loss with a moving average per anchor."""
+"""SogCLR and iSogCLR: a moving average of every anchor's denominator."""
 
 from typing import NamedTuple, SupportsIndex
 
@@ -6,8 +6,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base, denominator, temperatures
-from nuclr_jax.types import Number, ScalarOrSchedule, Sides, both
+from nuclr_jax.objectives import base
+from nuclr_jax.sample_state import denominator, temperature_rules
+from nuclr_jax.sample_state.denominator import NO_OWN_PAIR
+from nuclr_jax.types import (
+  Number,
+  Sample,
+  ScalarOrSchedule,
+  Sides,
+  Spec,
+  State,
+  both,
+  check_pairs,
+  each,
+)
 
 
 class AnchorRows(NamedTuple):
@@ -17,15 +29,12 @@ class AnchorRows(NamedTuple):
 
 
 def sogclr(
+  spec: Spec | None = None,
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
-  temperature: Number = 0.07,
+  temperature: Number | temperature_rules.Unbound = 0.07,
   gamma: ScalarOrSchedule = 0.8,
   anchor_average: str = "pair",
-  learn_temperature: bool = False,
-  rho: Number = 8.0,
+  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Global contrastive loss with a moving average of each denominator.
 
@@ -35,28 +44,19 @@ def sogclr(
   Rows never visited hold -inf and take the batch estimate. Images and texts
   are anchors in turn; the loss is the sum of both means.
 
-  With `learn_temperature` (RGCL-g, FastCLIP-v3) the loss of anchor i is
-  temperature * (log(u_i / (n - 1)) + rho), and one temperature for all is
-  learned: its gradient, per side, is the mean over anchors of
-  log(u_i / (n - 1)) + rho - sum_j w_ij h_ij, w_ij the softmax over negatives.
-  At the optimum the KL divergence of w from the uniform weights is rho.
+  With a rule that learns the temperature the loss of anchor i is
+  temperature_i * (log(u_i / (n - 1)) + rho): `temperature_rules.learned` (one
+  for all: RGCL-g, FastCLIP-v3) or `temperature_rules.individual` (iSogCLR, see
+  `isogclr`).
 
   Args:
-    num_pairs: Rows of state, four bytes each and side; `pair_id` is in
-      [0, num_pairs).
-    num_images: Distinct images (default `num_pairs`); pairs that share one are
-      not negatives of each other.
-    num_texts: Likewise for texts.
-    temperature: Divides cosine similarities; greater than 0. The first value
-      if it is learned.
+    spec: Sizes of the data set.
+    temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       (FastCLIP-v1 falls as a cosine from 1 over the first half of training).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
-    learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
-      learned, see `clip`.
-    rho: See above; below log(n - 1), as a larger KL divergence is impossible.
-      Only used if the temperature is learned.
+    **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
 
   Returns:
     An `Objective`; `State.sample.pair.log_u` has leaves `image`
@@ -64,7 +64,8 @@ def sogclr(
     [num_images] and `State.sample.text.log_u` [num_texts]).
 
   Raises:
-    ValueError: If an argument is out of its range.
+    ValueError: If an argument is out of its range, or for "id" with individual
+      temperatures.
 
   Example:
     >>> objective = sogclr(num_pairs=4, temperature=0.1)
@@ -78,67 +79,141 @@ def sogclr(
     Contrastive Learning, ICML 2022; Wei et al., FastCLIP, 2024 (cosine gamma,
     learned temperature).
   """
-  temperature = checks.temperature(temperature)
+  spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
+  sizes = spec.sizes
   checks.choice("anchor_average", anchor_average, ("pair", "id"))
-  sizes = checks.sizes(num_pairs, num_images, num_texts)
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
-  rho = checks.rho(rho)
-  checks.choice("learn_temperature", learn_temperature, (False, True))
-  offset = 0.0
-  if learn_temperature:
-    offset = temperatures.offset(rho, sizes.num_pairs - 1)
+  taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs - 1)
+  by_id = anchor_average == "id"
+  if by_id and taus.init()[1]:
+    raise ValueError(
+      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
+      "u per id would mix the temperatures of its pairs"
+    )
 
   def init():
-    if anchor_average == "pair":
-      log_u = denominator.unvisited(both(sizes.num_pairs))
-      sample = base.Rows(pair=denominator.PairRows(log_u))
-    else:
+    params, of_pairs = taus.init()
+    if by_id:
       log_u = denominator.unvisited(sizes.ids)
-      sample = base.Rows(
-        image=AnchorRows(log_u.image), text=AnchorRows(log_u.text)
-      )
-    params = temperatures.init_params(temperature, learn_temperature)
-    return params, base.State(
-      sample, denominator.Shared(count=jnp.zeros((), jnp.int32))
-    )
+      sample = Sample((), *each(AnchorRows, log_u))
+    else:
+      log_u = denominator.unvisited(both(sizes.num_pairs))
+      sample = Sample(pair=denominator.PairRows(log_u, **of_pairs))
+    shared = denominator.Shared(count=jnp.zeros((), jnp.int32))
+    return params, State(sample, shared=shared)
 
   def apply(params, state, pairs):
-    tau = temperatures.one_for_all(params, temperature)
+    check_pairs(pairs)
+    sample, count = state.sample, state.shared.count
+    tau = taus.read(params, sample.pair, pairs)
     log_phi = denominator.estimate(pairs, sizes, temperature=tau)
-    gamma_now = gamma(state.shared.count)
-    if anchor_average == "pair":
-      tables, log_u = denominator.track(
-        state.sample.pair.log_u,
-        both(pairs.pair_id),
-        log_phi,
-        gamma_now,
-        both(sizes.num_pairs),
+    if by_id:
+      averages = Sides(sample.image.log_u, sample.text.log_u)
+      averages, log_u = denominator.track_ids(
+        averages, pairs, log_phi, gamma(count), sizes
       )
-      sample = base.Rows(pair=denominator.PairRows(tables))
+      sample = Sample((), *each(AnchorRows, averages))
     else:
-      tables = Sides(state.sample.image.log_u, state.sample.text.log_u)
-      tables, log_u = denominator.track(
-        tables, pairs.ids, log_phi, gamma_now, sizes.ids
+      averages, log_u = denominator.track_pairs(
+        sample.pair.log_u, pairs, log_phi, gamma(count), sizes
       )
-      sample = base.Rows(
-        image=AnchorRows(tables.image), text=AnchorRows(tables.text)
-      )
-    value, row_log_weight = denominator.anchor_loss(
-      log_phi,
-      log_u,
-      sizes,
-      temperature=both(tau),
-      offset=offset,
+      sample = Sample(sample.pair._replace(log_u=averages))
+    loss = denominator.anchor_loss(
+      *(log_phi, log_u, NO_OWN_PAIR, sizes),
+      temperature=tau,
+      offset=taus.offset,
     )
     out = pairwise.weighted(
-      pairs, temperature=tau, row_log_weight=row_log_weight
+      pairs, temperature=tau, row_log_weight=loss.row_log_weight
     )
+    moved = temperature_rules.Step(
+      *(pairs, loss.log_denominator, both(0.0), both(0.0), out.mean_logit),
+      has_negative=denominator.has_negative(log_phi),
+      count=count,
+    )
+    sample = sample._replace(pair=taus.step(sample.pair, moved))
+    metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
+    state = State(sample, shared=denominator.Shared(count=count + 1))
     # The gradient in the temperature: through the factor, then through u.
-    loss = base.attach_gradient(value, value + out.surrogate)
-    metrics = denominator.log_u_metrics(log_u)
-    if learn_temperature:
-      metrics["temperature"] = tau
-    state = base.State(sample, denominator.Shared(count=state.shared.count + 1))
-    return loss, (state, metrics)
+    value = base.attach_gradient(loss.value, loss.value + out.surrogate)
+    return value, (state, metrics)
 
-  return base.Objective(init, apply)
+  def readout(params, state):
+    sample = state.sample
+    tau = taus.readout(params, sample.pair)
+    if by_id:
+      averages = Sides(sample.image.log_u, sample.text.log_u)
+      return base.Readout(temperature=tau, log_u_by_id=averages)
+    return base.Readout(temperature=tau, log_u=sample.pair.log_u)
+
+  return base.Objective(init, apply, readout)
+
+
+def isogclr(
+  spec: Spec | None = None,
+  *,
+  temperature: Number = 0.05,
+  bounds: tuple[float, float] = (0.005, 0.5),
+  rate: ScalarOrSchedule = 0.02,
+  momentum: Number = 0.5,
+  rho: Number = 8.0,
+  gamma: ScalarOrSchedule = 0.8,
+  **numbers: SupportsIndex | None,
+) -> base.Objective:
+  r"""Global contrastive loss with individual temperatures (RGCL).
+
+  `sogclr` with `temperature_rules.individual`: with h_ij = (sim_ij - sim_ii) /
+  temperature_i, u_i as in `sogclr`, n pairs and w_ij = exp(h_ij) / u_i over
+  the batch's negatives, times (n - 1) / (B - 1):
+
+    loss          = mean_i temperature_i (log(u_i / (n - 1)) + rho)
+    g_i           = log(u_i / (n - 1)) + rho - sum_j w_ij h_ij, within [-5, 5]
+    m_i          <- momentum m_i + (1 - momentum) g_i
+    temperature_i <- temperature_i - rate temperature m_i
+
+  It is distributionally robust: where the temperature is not at one of its
+  bounds, the KL divergence of w_i from uniform weights is rho at the optimum,
+  so rho below log(n - 1) says how sharply an anchor chooses its negatives.
+  Pairs are anchors twice, as images and as texts, with a temperature each.
+
+  Args:
+    spec: Sizes of the data set.
+    temperature: First temperature of every anchor; greater than 0.
+    bounds: Smallest and largest temperature (published: 0.005, 0.05).
+    rate: Step size in units of the first temperature, in [0, 1]: a number or a
+      schedule of the step count. While it is 0, temperatures and their
+      momentum rest.
+    momentum: In [0, 1), weight of the old momentum.
+    rho: See above; published 6 to 8 for millions of pairs.
+    gamma: Weight of the new estimate in u, in (0, 1], or a schedule.
+    **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
+
+  Returns:
+    An `Objective` without params. `State.sample.pair` has `log_u`,
+    `temperature` and `temperature_momentum`, each with leaves `image` and
+    `text` of [num_pairs].
+
+  Raises:
+    ValueError: If an argument is out of its range.
+
+  Example:
+    >>> objective = isogclr(num_pairs=4, temperature=0.1, rate=0.01, rho=1.0)
+    >>> params, state = objective.init()
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.array([3, 0]))
+    >>> loss, (state, _) = objective.apply(params, state, pairs)
+    >>> print(f"{loss:.3f}")  # 2 * 0.1 * (log(3 exp(-10) / 3) + 1)
+    -1.800
+    >>> state.sample.pair.temperature.image  # one negative: uniform, KL = 0
+    Array([0.0995, 0.1   , 0.1   , 0.0995], dtype=float32)
+
+  Reference: Qiu et al., Not All Semantics are Created Equal: Contrastive
+    Self-supervised Learning with Automatic Temperature Individualization,
+    ICML 2023.
+  """
+  return sogclr(
+    base.make_spec(spec, **numbers),
+    temperature=temperature_rules.individual(
+      temperature, bounds=bounds, rate=rate, momentum=momentum, rho=rho
+    ),
+    gamma=gamma,
+  )

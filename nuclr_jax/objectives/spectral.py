@@ -4,9 +4,10 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
+from nuclr_jax.types import Spec
 
 
-def spectral() -> base.Objective:
+def spectral(spec: Spec | None = None) -> base.Objective:
   r"""Low-rank factorisation of the graph of pairs.
 
   -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2, for
@@ -15,6 +16,9 @@ def spectral() -> base.Objective:
   (The published code projects rows of norm >= 1 to the sphere, so that rounding
   decides for unit-norm rows whether the radial part of their gradient is there;
   here it always is, and normalising embeddings removes it.)
+
+  Args:
+    spec: Not used; every factory takes one.
 
   Returns:
     An `Objective` without params and state.
@@ -29,6 +33,7 @@ def spectral() -> base.Objective:
   Reference: HaoChen et al., Provable Guarantees for Self-Supervised Deep
     Learning with Spectral Contrastive Loss, NeurIPS 2021.
   """
+  del spec
 
   def loss_fn(params, pairs):
     del params

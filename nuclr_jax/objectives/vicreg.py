@@ -3,14 +3,16 @@
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import checks, pairwise, tiles
+from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.types import Number, Spec
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
 
 
 def vicreg(
+  spec: Spec | None = None,
   *,
   invariance: Number = 25.0,
   variance: Number = 25.0,
@@ -31,6 +33,7 @@ def vicreg(
   the variance term. O(B d^2), no [B, B]. Ids are not used.
 
   Args:
+    spec: Not used; every factory takes one.
     invariance: Weight, at least 0.
     variance: Weight, at least 0.
     covariance: Weight, at least 0.
@@ -51,6 +54,7 @@ def vicreg(
 
   Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
   """
+  del spec
   weights = {
     name: checks.weight(name, value)
     for name, value in dict(

@@ -25,9 +25,10 @@ from nuclr_jax.pairwise.batch import (
   embeddings,
   num_negatives,
   own_similarity,
+  unit_norm,
 )
-from nuclr_jax.pairwise.exponentials import Weighted, log_sum_exp, weighted
-from nuclr_jax.pairwise.similarities import sum_over_negatives
+from nuclr_jax.pairwise.passes import Weighted, log_sum_exp, weighted
+from nuclr_jax.pairwise.sums import sum_over_negatives
 
 __all__ = [
   "Weighted",
@@ -36,5 +37,6 @@ __all__ = [
   "num_negatives",
   "own_similarity",
   "sum_over_negatives",
+  "unit_norm",
   "weighted",
 ]

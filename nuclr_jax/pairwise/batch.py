@@ -9,14 +9,14 @@ from jax import lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from nuclr_jax import sharding, tiles
+from nuclr_jax import sharding
+from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import (
   Pairs,
   PyTree,
   Sides,
   Temperature,
   both,
-  check_pairs,
   each,
 )
 
@@ -36,17 +36,28 @@ class Side(NamedTuple):
 def embeddings(pairs: Pairs) -> Sides:
   """The embeddings in one type, float32 or better.
 
-  Raises:
-    ValueError: If the shapes or types of the batch do not fit together.
+  Whether a batch's shapes fit is checked once, by the objective that gets it
+  (`types.check_pairs`), not by every function of this room.
 
   Example:
     >>> x = jnp.eye(2, dtype=jnp.bfloat16)
     >>> print(embeddings(Pairs(x, x, jnp.arange(2))).text.dtype)
     float32
   """
-  check_pairs(pairs)
   dtype = jnp.result_type(jnp.float32, pairs.image, pairs.text)
   return Sides(pairs.image.astype(dtype), pairs.text.astype(dtype))
+
+
+def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+  """Scales rows to unit norm, in float32 or better.
+
+  Example:
+    >>> print(unit_norm(jnp.array([3.0, 4.0])))
+    [0.6 0.8]
+  """
+  x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+  square = jnp.sum(x * x, axis=-1, keepdims=True)
+  return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
 def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:

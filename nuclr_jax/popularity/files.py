@@ -12,10 +12,10 @@ from nuclr_jax.types import Sides, Sizes
 
 log = logging.getLogger(__name__)
 
-NAME = "popularity.npz"
+POPULARITY_FILE = "popularity.npz"
 
 
-def save(
+def save_popularity(
   path: str | os.PathLike,
   found: Popularity,
   *,
@@ -49,7 +49,7 @@ def load_zeta(
   """Reads the zeta of every image id and text id of a data set.
 
   Args:
-    path: What `save` wrote.
+    path: What `save_popularity` wrote.
     sizes: Of the data set.
     temperature: Of the run; a warning is logged if the file's is another,
       whose zeta are a start only.
@@ -66,8 +66,8 @@ def load_zeta(
       found, tau = str(file["fingerprint"]), float(file["temperature"])
   except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(
-      f"warm_start: {path} is not the {NAME} of a run ({error}); write one "
-      "with nuclr popularity --workdir=..."
+      f"warm_start: {path} is not the {POPULARITY_FILE} of a run ({error}); "
+      "write one with nuclr popularity --workdir=..."
     ) from error
   if found != fingerprint:
     raise ValueError(

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from nuclr_jax import checks, tiles
+from nuclr_jax import checks
+from nuclr_jax.pairwise import tiles
 
 LogDensity = Float[Array, "n n draws"]  # [k, j, l]: log p_k(y_jl)
 

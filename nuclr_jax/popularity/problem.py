@@ -24,7 +24,8 @@ import jax
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from nuclr_jax import sharding, tiles
+from nuclr_jax import sharding
+from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Sides, both, each, swap
 
 SAME = 1e-3  # how far embeddings of one id may be apart

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax import host
+from nuclr_jax import progress
 from nuclr_jax.popularity.problem import (
   Problem,
   log_denominators,
@@ -77,7 +77,7 @@ def iterate(
         iteration,
         residual,
         tolerance,
-        host.duration(left),
+        progress.duration(left),
       )
     b = _extrapolate(past, b, step - step.mean())
   return Run(b, residual, iteration)

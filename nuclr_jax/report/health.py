@@ -6,8 +6,8 @@ import pathlib
 
 from matplotlib.figure import Figure
 
-from nuclr_jax import alarms
 from nuclr_jax.report import page
+from nuclr_jax.train.diagnostics import find_alarms
 from nuclr_jax.types import Sides
 
 History = Sequence[Mapping[str, float]]
@@ -68,7 +68,7 @@ def _alarms(history, batch_size) -> str:
   rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
   if not rows:
     return ""
-  found = alarms.find(rows[-1], batch_size=batch_size)
+  found = find_alarms(rows[-1], batch_size=batch_size)
   if not found:
     return "<p>The newest diagnostics warn of nothing.</p>"
   items = "".join(f"<li class=wrong>{html.escape(x)}" for x in found)

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 import numpy as np
 from PIL import Image
 
-from nuclr_jax import records
+from nuclr_jax import files
 
-LARGEST = 128  # pixels of a picture on a page
+LARGEST = 128  # pixels of an image on a page
 NUM_SHOWN = 24  # samples in a gallery
 
 STYLE = """
@@ -34,7 +34,7 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
 def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
   """Writes a page of its sections."""
   title = html.escape(title)
-  records.write_atomically(
+  files.write_atomically(
     path,
     f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
     f"<style>{STYLE}</style><body><h1>{title}</h1>{''.join(sections)}"
@@ -43,9 +43,9 @@ def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
 
 
 def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
-  """Pictures, each with a note in HTML; notes alone if there are none.
+  """Images, each with a note in HTML; notes alone if there are none.
 
-  Rows of features instead of pictures are not shown either.
+  Rows of features instead of images are not shown either.
   """
   if images is None or images.ndim < 3:
     figures = [f"<figure>{note}</figure>" for note in notes]
@@ -63,7 +63,7 @@ def popular(
   *,
   choose: Callable[[np.ndarray], np.ndarray],
   captions: Callable[[np.ndarray], Sequence[str]],
-  pictures: Callable[[np.ndarray], np.ndarray | None],
+  images: Callable[[np.ndarray], np.ndarray | None],
 ) -> list[str]:
   """Galleries of the samples of greatest and of smallest zeta.
 
@@ -72,7 +72,7 @@ def popular(
     zeta: Of the samples, which are known by their rows.
     choose: Takes rows in the order of a gallery, gives those that are shown.
     captions: Of rows.
-    pictures: Of rows; None if there are none.
+    images: Of rows; None if there are none.
   """
   order, sections = np.argsort(zeta, kind="stable"), []
   for which, found in (("Most", order[::-1]), ("Least", order)):
@@ -82,7 +82,7 @@ def popular(
       for i, caption in zip(rows, captions(rows), strict=True)
     ]
     sections.append(
-      f"<h2>{which} popular {side}s</h2>" + gallery(pictures(rows), notes)
+      f"<h2>{which} popular {side}s</h2>" + gallery(images(rows), notes)
     )
   return sections
 
@@ -97,10 +97,10 @@ def table(numbers: Mapping[str, str]) -> str:
 
 
 def png(image: np.ndarray) -> str:
-  """A picture as a data address."""
-  buffer, picture = io.BytesIO(), Image.fromarray(np.squeeze(image))
-  picture.thumbnail((LARGEST, LARGEST))
-  picture.save(buffer, format="png")
+  """An image as a data address."""
+  buffer, small = io.BytesIO(), Image.fromarray(np.squeeze(image))
+  small.thumbnail((LARGEST, LARGEST))
+  small.save(buffer, format="png")
   return _data_address(buffer.getvalue())
 
 

@@ -12,8 +12,9 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from nuclr_jax import popularity, records, sharding
-from nuclr_jax.popularity import files, suspects
+from nuclr_jax import files, popularity, sharding
+from nuclr_jax.popularity import analysis
+from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.report import page
 from nuclr_jax.report.subject import Subject
@@ -73,13 +74,13 @@ def write(
   seconds = time.monotonic() - began
   log.info("solved in %.0f s, residual %.2g", seconds, found.residual)
   folder.mkdir(parents=True, exist_ok=True)
-  files.save(
-    folder / files.NAME,
+  save_popularity(
+    folder / POPULARITY_FILE,
     found,
     temperature=tau,
     fingerprint=subject.fingerprint,
   )
-  own = suspects.log_own_weight(found, pairs, temperature=tau)
+  own = analysis.log_own_weight(found, pairs, temperature=tau)
   sides = [_side(name, subject, found, own) for name in Sides._fields]
   for side in sides:
     _write_table(folder / f"{side.name}s.csv", side)
@@ -94,7 +95,7 @@ def write(
     "converged": found.converged,
     "seconds": round(seconds, 1),
   } | _scores(sides)
-  records.write_json(folder / "summary.json", summary)
+  files.write_json(folder / "summary.json", summary)
   sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
   for side in sides:
     sections += _galleries(subject, side)
@@ -125,7 +126,7 @@ def _side(name, subject, found, own) -> Side:
 
   zeta, log_u = learned(subject.zeta), learned(subject.log_u)
   embedding = getattr(pairs, name)[first]
-  groups = suspects.clusters(embedding, other_id[first], threshold=1 - tau / 2)
+  groups = analysis.clusters(embedding, other_id[first], threshold=1 - tau / 2)
   cluster = np.zeros(len(ids), int)
   for number, members in enumerate(groups, 1):
     cluster[members] = number
@@ -198,15 +199,15 @@ def _galleries(subject: Subject, side: Side) -> list[str]:
   """The most and the least popular, and the clusters of near-duplicates."""
   captions = side.columns["caption"]
 
-  def pictures(rows):
-    return subject.pictures(side.pair[rows])
+  def images(rows):
+    return subject.images(side.pair[rows])
 
   sections = page.popular(
     side.name,
     side.columns["zeta_exact"],
     choose=lambda rows: _one_each(rows, captions, page.NUM_SHOWN),
     captions=lambda rows: [captions[i] for i in rows],
-    pictures=pictures,
+    images=images,
   )
   sections.append(
     f"<h2>Near-duplicate {side.name}s: suspected false negatives</h2><p>"
@@ -218,7 +219,7 @@ def _galleries(subject: Subject, side: Side) -> list[str]:
     notes = [html.escape(captions[i]) for i in shown]
     sections.append(
       f"<h3>{len(members):,} {side.name}s</h3>"
-      + page.gallery(pictures(shown), notes)
+      + page.gallery(images(shown), notes)
     )
   return sections
 
@@ -230,7 +231,7 @@ def _noise(subject: Subject, found, side: Side, log_own) -> str:
   worst = np.argsort(log_own, kind="stable")[: page.NUM_SHOWN]
   _, first = np.unique(getattr(pairs.ids, other), return_index=True)
   best = first[
-    suspects.preferred(
+    analysis.preferred(
       getattr(pairs, side.name)[worst],
       getattr(pairs, other)[first],
       getattr(found.zeta, other),
@@ -245,7 +246,7 @@ def _noise(subject: Subject, found, side: Side, log_own) -> str:
   ]
   return (
     f"<h2>Suspected label noise, {side.name}s as anchors</h2>"
-    + page.gallery(subject.pictures(worst), notes)
+    + page.gallery(subject.images(worst), notes)
   )
 
 

@@ -10,9 +10,11 @@ from zipfile import BadZipFile
 import jax
 import numpy as np
 
-from nuclr_jax import experiment, train
-from nuclr_jax.data import cached
-from nuclr_jax.evaluate import driver
+from nuclr_jax.data.embeddings import index_of_rows, open_embeddings
+from nuclr_jax.evaluate.evaluators import embed_pairs
+from nuclr_jax.objectives import one_temperature
+from nuclr_jax.train import loop
+from nuclr_jax.train.build import Experiment
 from nuclr_jax.types import Pairs, Sides, each
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ class Subject(NamedTuple):
   pairs: Pairs  # NumPy arrays
   temperature: float
   captions: Callable[[np.ndarray], Sequence[str]]  # of text ids
-  pictures: Callable[[np.ndarray], np.ndarray | None]  # of pair indices
+  images: Callable[[np.ndarray], np.ndarray | None]  # of pair indices
   zeta: Sides | None = None  # learned, [ids] each, row = id
   log_u: Sides | None = None  # learned, [pairs] each
   fingerprint: str = ""
@@ -35,26 +37,26 @@ def from_run(
   *,
   data_dir: str | os.PathLike | None = None,
   temperature: float | None = None,
-  parts: experiment.Experiment | None = None,
+  parts: Experiment | None = None,
 ) -> Subject:
   """The training pairs of a run, embedded by its newest checkpoint.
 
   Raises:
     ValueError: If there is no run, or its objective has no one temperature.
   """
-  parts, mesh, state = train.load(workdir, data_dir=data_dir, parts=parts)
+  parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
+  readout = loop.readout(parts, state)
   if temperature is None:
-    temperature = experiment.temperature_of(parts.config, state.params)
+    temperature = one_temperature(readout, "popularity")
   source = parts.data.train
   with jax.set_mesh(mesh):
-    embed = train.embedder(parts, mesh)(state)
-    pairs = driver.embed_pairs(embed, source)
-  sample, zeta, log_u = state.objective.sample, None, None
-  if hasattr(sample.image, "zeta"):
-    tables = Sides(sample.image.zeta, sample.text.zeta)
-    zeta = each(lambda x, n: np.asarray(x)[:n], tables, source.sizes.ids)
-  if hasattr(sample.pair, "log_u"):
-    log_u = each(lambda x: np.asarray(x)[pairs.pair_id], sample.pair.log_u)
+    embed = loop.embedder(parts, mesh)(state)
+    pairs = embed_pairs(embed, source)
+  zeta, log_u = readout.zeta, readout.log_u
+  if zeta is not None:
+    zeta = each(lambda x, n: np.asarray(x)[:n], zeta, source.sizes.ids)
+  if log_u is not None:
+    log_u = each(lambda x: np.asarray(x)[pairs.pair_id], log_u)
   return Subject(
     pairs,
     temperature,
@@ -161,8 +163,8 @@ def _read(paths: str) -> dict[str, Any]:
 
 def _read_cached(folder: str) -> dict[str, Any]:
   """The pairs of a folder that `nuclr embed` made."""
-  data = cached.read(folder)
-  index = cached.index_of(data)
+  data = open_embeddings(folder)
+  index = index_of_rows(data)
   return {
     "image": np.asarray(data.image)[index.record],
     "text": np.asarray(data.text)[index.caption],

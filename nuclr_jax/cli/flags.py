@@ -1,0 +1,213 @@
+"""The flags of `nuclr`, and the config that they choose and change."""
+
+from collections.abc import Sequence
+import re
+from typing import Any
+
+from absl import flags
+
+from nuclr_jax.config import ConfigError, complete, load_config, override
+
+CONFIG = flags.DEFINE_string(
+  "config",
+  None,
+  "The config: a file such as configs/glyphs.py, or the name of a config that "
+  "the library ships, such as glyphs, with an optional argument after a colon "
+  "(glyphs:sogclr,smoke). --config.KEY=VALUE changes any key, for example "
+  "--config.objective.temperature=0.05; a new --config.objective.name drops "
+  "the config's arguments of the old objective.",
+)
+CHANGES = flags.DEFINE_multi_string(
+  "config_change", [], "What --config.KEY=VALUE stands for: KEY=VALUE."
+)
+WORKDIR = flags.DEFINE_string("workdir", None, "The folder of the run.")
+DATA_DIR = flags.DEFINE_string(
+  "data_dir",
+  None,
+  "The folder of prepared data sets. Defaults to $NUCLR_DATA_DIR, or else to "
+  "~/.cache/nuclr_jax.",
+)
+INPUT = flags.DEFINE_string(
+  "input",
+  None,
+  "What to read: files, a pattern, a folder, or tfds:NAME for a TFDS data set.",
+)
+DATASET = flags.DEFINE_string(
+  "dataset", None, "The name of the data set to make."
+)
+SPLIT = flags.DEFINE_string(
+  "split",
+  None,
+  "The name of the split to make (default: train). If the input has several "
+  "splits, only this one is read.",
+)
+IMAGES = flags.DEFINE_string(
+  "images",
+  None,
+  "The folder that the image paths of a table are relative to.",
+)
+IMAGE_COLUMN = flags.DEFINE_string(
+  "image_column",
+  None,
+  "The column of a table that holds the images. Needed only if it does not "
+  "have one of the usual names.",
+)
+CAPTION_COLUMN = flags.DEFINE_string(
+  "caption_column",
+  None,
+  "The column of a table that holds the captions. Needed only if it does not "
+  "have one of the usual names.",
+)
+MAX_SIZE = flags.DEFINE_integer(
+  "max_size",
+  None,
+  "Shrink images whose shorter side has more pixels than this. 384 is enough "
+  "for training at 256.",
+  lower_bound=16,
+)
+WORKERS = flags.DEFINE_integer(
+  "workers",
+  None,
+  "The number of processes that read the input (default: one per core).",
+  lower_bound=1,
+)
+TEMPERATURE = flags.DEFINE_float(
+  "temperature",
+  None,
+  "The temperature to use instead of the run's own.",
+  lower_bound=1e-6,
+)
+BEST = flags.DEFINE_bool(
+  "best",
+  False,
+  "Use the checkpoint with the best validation score instead of the newest. "
+  "The run must have been trained with --config.keep_best.",
+)
+OUTPUT = flags.DEFINE_string(
+  "output", None, "The folder to write. It must not exist yet."
+)
+FEATURES = flags.DEFINE_bool(
+  "features",
+  False,
+  "Write the features of the encoders, before the projection into the shared "
+  "space.",
+)
+HUBS = flags.DEFINE_float(
+  "hubs",
+  0.0,
+  "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
+  "zeta. 0.5 is a good value.",
+)
+CLASSES = flags.DEFINE_string(
+  "classes",
+  None,
+  "Also evaluate linear classifiers on labelled images: digits, glyphs, or a "
+  "prepared data set such as cifar100:train.",
+)
+EMBEDDINGS = flags.DEFINE_string(
+  "embeddings", None, "The embeddings to use instead of those of a run."
+)
+MAX_PAIRS = flags.DEFINE_integer(
+  "max_pairs",
+  None,
+  "Solve for a random sample of this many pairs, and extend the solution to "
+  "all of them.",
+  lower_bound=2,
+)
+COORDINATOR = flags.DEFINE_string(
+  "coordinator",
+  None,
+  "The address of process 0 as host:port, if several processes train together.",
+)
+NUM_PROCESSES = flags.DEFINE_integer(
+  "num_processes", None, "The number of processes that train together."
+)
+PROCESS_ID = flags.DEFINE_integer(
+  "process_id", None, "The number of this process, counted from 0."
+)
+DISTRIBUTED = flags.DEFINE_bool(
+  "distributed",
+  None,
+  "Look for other processes to train with. The default is to look for them "
+  "under Slurm and on TPU slices only.",
+)
+DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
+CHANGE = re.compile(r"--?(no)?config\.([^=]*)(=.*)?", re.DOTALL)
+
+
+def parse(words: Sequence[str]) -> list[str]:
+  """Parses the words of a command; afterwards the flags have their values.
+
+  Args:
+    words: The command line, starting with the name of the program.
+
+  Returns:
+    The words that are not flags.
+
+  Raises:
+    absl.flags.Error: For an unknown flag, or a value that it does not take.
+  """
+  return flags.FLAGS(_with_changes(words))
+
+
+def present() -> list[str]:
+  """The names of the flags that the command line has, `--` left out."""
+  module = flags.FLAGS.get_flags_for_module(__name__)
+  names = [x.name for x in module if x.present and x.name != CHANGES.name]
+  keys = [change.partition("=")[0] for change in CHANGES.value]
+  return names + [f"config.{key}" for key in keys]
+
+
+def chosen_config() -> dict[str, Any] | None:
+  """The config that the flags choose and change, completed and checked.
+
+  Returns:
+    Plain dicts, or None without --config.
+
+  Raises:
+    ValueError: If the config cannot be loaded, or a name, key or value in it is
+      wrong; the message names the flag that is.
+  """
+  changes = [change.partition("=") for change in CHANGES.value]
+  changes = [(key, value) for key, _, value in changes]
+  if CONFIG.value is None:
+    if changes:
+      raise ConfigError(f"--config.{changes[0][0]} needs --config as well")
+    return None
+  from nuclr_jax.train import names  # here, since it takes seconds
+
+  try:
+    return names.checked(complete(override(load_config(CONFIG.value), changes)))
+  except ConfigError as error:
+    guilty = [
+      f"--config.{key}={value}"
+      for key, value in changes
+      if _is_below(key, error.key) or _is_below(error.key, key)
+    ]
+    prefix = f"{', '.join(guilty)}: " if guilty else ""
+    raise ConfigError(f"{prefix}{error}", error.key) from error
+
+
+def _is_below(key: str, parent: str) -> bool:
+  return bool(parent) and f"{key}.".startswith(f"{parent}.")
+
+
+def _with_changes(words: Sequence[str]) -> list[str]:
+  """The words with each `--config.KEY=VALUE` as a value of `CHANGES`.
+
+  absl knows flags by their whole names, and these have the keys of a config
+  that is not loaded yet in them.
+  """
+  rewritten, rest = [], list(words)
+  while rest:
+    word = rest.pop(0)
+    match = CHANGE.fullmatch(word)
+    if match is None:
+      rewritten.append(word)
+      continue
+    negated, key, value = match.groups()
+    if value is None and not negated and rest and rest[0][:1] != "-":
+      value = f"={rest.pop(0)}"  # --config.KEY VALUE
+    value = value or ("=false" if negated else "=true")
+    rewritten.append(f"--{CHANGES.name}={key}{value}")
+  return rewritten

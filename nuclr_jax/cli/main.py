@@ -1,0 +1,150 @@
+"""nuclr: contrastive image-text training with learned popularities.
+
+Usage: nuclr VERB [--flag=value ...]
+
+nuclr VERB --help shows the flags of a verb, with examples. The exit code is 0
+after success, 1 after an error, 2 if the command is wrong, and 130 if the run
+was interrupted (run the same command again to continue).
+"""
+
+from collections.abc import Sequence
+import errno
+import logging
+import sys
+import traceback
+from typing import NoReturn
+
+from absl import app
+from absl import flags as absl_flags
+from absl import logging as absl_logging
+import jax
+
+from nuclr_jax import __version__, distributed, progress
+from nuclr_jax.cli import flags, usage, verbs
+from nuclr_jax.cli.usage import VERBS
+
+USER_ERRORS = (ValueError, FloatingPointError, OSError)
+WRONG_USE = 2  # exit code
+HELP = {"--help", "-help", "-h"}
+ANOTHER = "choose another folder with --workdir, --data_dir or --output"
+REMEDIES = {
+  errno.ENOSPC: "free some space and run the same command again to continue",
+  errno.EROFS: ANOTHER,
+  errno.EACCES: ANOTHER,
+  errno.EPERM: ANOTHER,
+  errno.EEXIST: f"there is a file where a folder should be; {ANOTHER}",
+  errno.ENOTDIR: f"there is a file where a folder should be; {ANOTHER}",
+}
+
+
+def run() -> None:
+  """Runs `nuclr`: the entry point of the console script."""
+  app.run(main, flags_parser=parse_flags)
+
+
+def main(argv: Sequence[str]) -> None:
+  """Runs one verb, and ends the process with a message if it fails.
+
+  Args:
+    argv: The name of the program and the verb, from `parse_flags`.
+  """
+  absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
+  # It repeats the error that Orbax raises, with a traceback for each array.
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+  distributed.keep_memory()
+  verb = argv[1]
+  try:
+    if verb == "train":
+      distributed.join(
+        coordinator=flags.COORDINATOR.value,
+        num_processes=flags.NUM_PROCESSES.value,
+        process_id=flags.PROCESS_ID.value,
+        distributed=flags.DISTRIBUTED.value,
+      )
+    # jax.process_index() takes hold of a GPU, which reading data does not need.
+    process = 0 if verb in ("ingest", "convert") else jax.process_index()
+    progress.log_to_stderr(process=process)
+    VERBS[verb].run()
+  except KeyboardInterrupt:
+    message = "\nnuclr: interrupted; run the same command again to continue"
+    distributed.exit_at_once(message, code=verbs.INTERRUPTED)
+  except Exception as error:
+    message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
+    if isinstance(error, verbs.UsageError):
+      distributed.exit_at_once(message, code=WRONG_USE)
+    expected = isinstance(error, USER_ERRORS) or _is_full_disk(error)
+    if expected and not flags.DEBUG.value:
+      message += "\n(--debug shows the traceback)"
+    else:
+      traceback.print_exc()
+    distributed.exit_at_once(message)
+
+
+def remedy(error: Exception) -> str:
+  """What to do about an error of the file system, after a semicolon.
+
+  Example:
+    >>> remedy(OSError(errno.ENOSPC, "No space left on device"))
+    '; free some space and run the same command again to continue'
+  """
+  code = errno.ENOSPC if _is_full_disk(error) else getattr(error, "errno", None)
+  return f"; {REMEDIES[code]}" if code in REMEDIES else ""
+
+
+def parse_flags(argv: Sequence[str]) -> list[str]:
+  """Parses a command, and ends the process if it is wrong or asks for help.
+
+  Args:
+    argv: The command line, starting with the name of the program.
+
+  Returns:
+    The name of the program and the verb.
+  """
+  if "--version" in argv:
+    print(__version__)
+    sys.exit(0)
+  wants_help = list(argv[1:2]) == ["help"] or HELP & set(argv)
+  words = [word for i, word in enumerate(argv) if (i, word) != (1, "help")]
+  verb = _verb(words[1:])
+  if wants_help:
+    print(usage.help_of(verb) if verb else f"{__doc__}\n{usage.overview()}")
+    sys.exit(0)
+  if verb is None:
+    _stop(f"needs one of the verbs {', '.join(VERBS)}; see nuclr --help")
+  try:
+    rest = flags.parse(words)
+    if len(rest) != 2:
+      _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
+    allowed = (*VERBS[verb].flags, "debug")
+    for name in flags.present():
+      if name.partition(".")[0] not in allowed:
+        _stop(
+          f"{verb} does not take --{name}; it takes --{', --'.join(allowed)}"
+        )
+    flags.chosen_config()  # before processes join or data is read
+  except (absl_flags.Error, ValueError) as error:
+    *_, reason = str(error).strip().splitlines() or [type(error).__name__]
+    _stop(reason.strip().removeprefix("ValueError: "))
+  return rest
+
+
+def _verb(words: Sequence[str]) -> str | None:
+  """The verb among the words of a command, if any."""
+  verb = next((word for word in words if word in VERBS), None)
+  if verb is None and words and not words[0].startswith("-"):
+    _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}")
+  return verb
+
+
+def _is_full_disk(error: Exception) -> bool:
+  """Orbax, for one, does not raise an OSError."""
+  return "No space left on device" in str(error)
+
+
+def _stop(message: str) -> NoReturn:
+  print(f"nuclr: {message}", file=sys.stderr)
+  sys.exit(WRONG_USE)
+
+
+if __name__ == "__main__":
+  run()

@@ -1,0 +1,213 @@
+"""What each verb of `nuclr` does with its flags; `usage` has their help.
+
+What a verb needs is imported when it runs: `nuclr ingest` does not wait for
+Flax and Orbax.
+"""
+
+from collections.abc import Mapping
+import json
+import pathlib
+import sys
+from typing import Any
+
+import jax
+
+from nuclr_jax import distributed
+from nuclr_jax.cli import flags
+
+INTERRUPTED = 130  # exit code of a run that a signal stopped
+
+
+class UsageError(ValueError):
+  """A command that lacks a flag, or has one that does not go with the rest."""
+
+
+def ingest() -> None:
+  """Make a data set of images and captions."""
+  from nuclr_jax import ingest
+  from nuclr_jax.ingest import publish
+
+  if not flags.INPUT.value or not flags.DATASET.value:
+    raise UsageError(
+      "ingest needs --input and --dataset, such as --input='cc3m/*.tar' "
+      "--dataset=cc3m"
+    )
+  folder = ingest.ingest(
+    flags.INPUT.value,
+    flags.DATASET.value,
+    data_dir=flags.DATA_DIR.value,
+    split=flags.SPLIT.value,
+    images=flags.IMAGES.value,
+    image_column=flags.IMAGE_COLUMN.value,
+    caption_column=flags.CAPTION_COLUMN.value,
+    max_size=flags.MAX_SIZE.value,
+    workers=flags.WORKERS.value,
+  )
+  print_table(publish.split_counts(folder))
+  print(f"data set: {folder}")
+
+
+def convert() -> None:
+  """Copy a TFDS data set from TFRecord files to array_record files."""
+  from nuclr_jax.ingest import convert
+
+  if not flags.INPUT.value:
+    raise UsageError("convert needs --input, such as --input=food101/2.0.0")
+  folder = convert.convert(flags.INPUT.value, flags.DATA_DIR.value)
+  print(f"data set: {folder}")
+
+
+def train() -> None:
+  """Train a config, or continue its run, and print the final metrics."""
+  from nuclr_jax.train import loop
+
+  if flags.CONFIG.value is None:
+    raise UsageError("train needs --config, such as --config=glyphs")
+  result = loop.fit(
+    flags.chosen_config(), workdir(), data_dir=flags.DATA_DIR.value
+  )
+  if not result.finished:
+    sys.exit(INTERRUPTED)
+  if distributed.is_first():
+    print_table(result.metrics)
+
+
+def evaluate() -> None:
+  """Evaluate a run and print its metrics."""
+  from nuclr_jax.evaluate import suites
+  from nuclr_jax.objectives import one_temperature
+  from nuclr_jax.train import loop
+
+  if flags.TEMPERATURE.value is not None and not flags.HUBS.value:
+    raise UsageError("evaluate takes --temperature with --hubs only")
+  parts, mesh, state = loop.load(
+    workdir(), data_dir=flags.DATA_DIR.value, checkpoints=checkpoints()
+  )
+  if flags.HUBS.value:
+    if not parts.data.sets:
+      raise UsageError("--hubs needs data with images and captions to retrieve")
+    tau = flags.TEMPERATURE.value
+    if tau is None:
+      tau = one_temperature(loop.readout(parts, state), "--hubs")
+    evaluators = suites.correct_hubs(
+      parts.evaluators, parts.data, temperature=tau, strength=flags.HUBS.value
+    )
+    parts = parts._replace(evaluators=evaluators)
+  with jax.set_mesh(mesh):
+    print_table(loop.evaluate(parts, mesh, state))
+
+
+def report() -> None:
+  """Write a report of a run as one HTML page."""
+  from nuclr_jax import report
+
+  print(f"report: {report.write(workdir(), data_dir=flags.DATA_DIR.value)}")
+
+
+def popularity() -> None:
+  """Solve for the exact popularities of a run, or of any embeddings."""
+  from nuclr_jax.report import popularity, subject
+
+  folder, tau = workdir(), flags.TEMPERATURE.value
+  if flags.EMBEDDINGS.value:
+    if tau is None:
+      raise UsageError("popularity needs --temperature with --embeddings")
+    pairs = subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
+  else:
+    pairs = subject.from_run(
+      folder, data_dir=flags.DATA_DIR.value, temperature=tau
+    )
+  path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
+  summary = (path.parent / "summary.json").read_text(encoding="utf-8")
+  print_table(json.loads(summary))
+  print(f"popularities: {path}")
+
+
+def embed() -> None:
+  """Embed images and captions with the model of a run or of a config."""
+  from nuclr_jax import export
+  from nuclr_jax.ingest import inputs
+
+  if not flags.INPUT.value or not flags.OUTPUT.value:
+    raise UsageError(
+      "embed needs --input and --output, such as --input=photos "
+      "--output=embeddings"
+    )
+  if (flags.WORKDIR.value is None) == (flags.CONFIG.value is None):
+    raise UsageError("embed needs either --workdir or --config")
+  plan = inputs.plan(
+    flags.INPUT.value,
+    split=flags.SPLIT.value,
+    data_dir=flags.DATA_DIR.value,
+    images=flags.IMAGES.value,
+    image_column=flags.IMAGE_COLUMN.value,
+    caption_column=flags.CAPTION_COLUMN.value,
+  )
+  items = (item for part in plan.parts for item in part.read())
+  how = {"data_dir": flags.DATA_DIR.value, "features": flags.FEATURES.value}
+  if flags.CONFIG.value is None:
+    opened = export.embedder_of_run(
+      flags.WORKDIR.value, checkpoints=checkpoints(), **how
+    )
+  else:
+    opened = export.embedder_of_config(flags.chosen_config(), **how)
+  with opened as embedder:
+    print_table(export.write_embeddings(embedder, items, flags.OUTPUT.value))
+  print(f"embeddings: {flags.OUTPUT.value}")
+
+
+def export() -> None:
+  """Export the model of a run for other libraries."""
+  from nuclr_jax.export import Exported, write_model
+  from nuclr_jax.train import loop
+  from nuclr_jax.types import Sides
+
+  if not flags.OUTPUT.value:
+    raise UsageError("export needs --output, such as --output=exported")
+  parts, _, state = loop.load(
+    workdir(),
+    data_dir=flags.DATA_DIR.value,
+    checkpoints=checkpoints(),
+    pairs=False,
+  )
+  tau = loop.readout(parts, state).temperature
+  is_single = tau is not None and not isinstance(tau, Sides)
+  model = Exported(
+    parts.config["model"],
+    state.params["model"],
+    state.model_state,
+    parts.data.tokenizer,
+    parts.data.image_shape[0],
+    float(tau) if is_single else None,
+  )
+  print(f"exported: {write_model(model, flags.OUTPUT.value)}")
+
+
+def doctor() -> None:
+  """Check that this machine is set up correctly and fast enough."""
+  from nuclr_jax.cli import doctor
+
+  if not doctor.examine(data_dir=flags.DATA_DIR.value):
+    sys.exit(1)
+
+
+def checkpoints() -> str:
+  """The folder of checkpoints that the --best flag chooses."""
+  from nuclr_jax.train import checkpoint
+
+  return checkpoint.BEST if flags.BEST.value else checkpoint.NEWEST
+
+
+def workdir() -> pathlib.Path:
+  """The --workdir flag, or a UsageError where it is missing."""
+  if not flags.WORKDIR.value:
+    raise UsageError("--workdir is missing, such as --workdir=runs/mine")
+  return pathlib.Path(flags.WORKDIR.value)
+
+
+def print_table(metrics: Mapping[str, Any]) -> None:
+  """Prints metrics, one per line."""
+  width = max(map(len, metrics), default=0)
+  for name, value in metrics.items():
+    shown = f"{value:.4f}" if isinstance(value, float) else value
+    print(f"{name:<{width}}  {shown}")

@@ -1,0 +1,258 @@
+"""Embeddings or features in files: pairs to train on without the towers.
+
+A folder as `nuclr embed` writes it: `image.npy` [images, dim] and `text.npy`
+[texts, dim], `images.parquet` (key) and `texts.parquet` (image, caption), with
+a row for each row of the arrays; `image` is the row of the caption's image.
+"""
+
+from collections.abc import Iterable, Sequence
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+import zlib
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax.data.pair_index import (
+  PairIndex,
+  canonical,
+  content_hash,
+  index_keys,
+  number_pairs,
+)
+from nuclr_jax.data.source import Data, HeldOut, ImageTextSet, Source
+from nuclr_jax.types import Batch, Sides
+
+IMAGES, TEXTS = "images.parquet", "texts.parquet"
+COMPARED = 500  # repeated captions, to see that all folders are of one model
+TOLERANCE = 0.05  # of a row's norm, as bfloat16 on other devices may differ
+ARRAYS = Sides("image.npy", "text.npy")
+
+
+class Cached(NamedTuple):
+  """What a folder holds; arrays are mapped into memory."""
+
+  image: Float[np.ndarray, "images width"]
+  text: Float[np.ndarray, "texts width"]
+  image_of_text: Int[np.ndarray, "texts"]
+  captions: Sequence[str]
+
+
+def embeddings(
+  *,
+  train: str,
+  validation: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+) -> Data:
+  """Embeddings or features that `nuclr embed` wrote, for the model `heads`.
+
+  Args:
+    train: Folder of the training pairs.
+    validation: Folders to retrieve in while training.
+    test: Folders to retrieve in at the end.
+
+  Raises:
+    ValueError: If a folder does not hold what `nuclr embed` writes.
+  """
+  for paths in (validation, test):
+    names = [pathlib.Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+      raise ValueError(
+        f"folders to retrieve in must differ in their last names, got {paths}"
+      )
+  folders = {
+    path: open_embeddings(path) for path in (train, *validation, *test)
+  }
+
+  def retrieval_set(path):
+    cached = folders[path]
+    images = np.arange(len(cached.image))
+    return ImageTextSet(
+      cached.image, images, cached.captions, cached.image_of_text
+    )
+
+  pairs = folders[train]
+  return Data(
+    train=source_of_rows(pairs),
+    tokenizer=Lookup(list(folders.values())),
+    image_shape=pairs.image.shape[1:],
+    held_out={
+      split: HeldOut({pathlib.Path(x).name: retrieval_set(x) for x in paths})
+      for split, paths in (("validation", validation), ("test", test))
+    },
+  )
+
+
+class Lookup:
+  """Stands in for a tokenizer: finds the rows that captions were embedded as.
+
+  Captions are found by their hashes, 24 bytes for each.
+  """
+
+  vocab_size = 0
+
+  def __init__(self, folders: Sequence[Cached]):
+    """Collects the captions of some folders.
+
+    Raises:
+      ValueError: If the folders were not embedded by the same model.
+    """
+    sizes = [len(data.captions) for data in folders]
+    hashes = _hashes(x.encode() for data in folders for x in data.captions)
+    self._hashes, first, place = np.unique(
+      hashes, return_index=True, return_inverse=True
+    )
+    folder = np.repeat(np.arange(len(folders)), sizes)
+    row = np.concatenate([np.arange(n) for n in sizes])
+    _check_one_model(folders, folder, row, first[place])
+    self._folders, self._folder, self._row = folders, folder[first], row[first]
+    self.length, checksum = folders[0].text.shape[1], 0
+    for data in folders:
+      checksum = zlib.crc32(np.ascontiguousarray(data.text[:1024]), checksum)
+    self.text = json.dumps({"texts": len(first), "check": f"{checksum:08x}"})
+
+  def encode(self, captions: Sequence[str]) -> Float[np.ndarray, "texts width"]:
+    """The rows of captions.
+
+    Raises:
+      ValueError: For a caption that none of the folders holds.
+    """
+    hashes = _hashes(x.encode() for x in captions)
+    at = np.searchsorted(self._hashes, hashes)
+    at = np.minimum(at, len(self._hashes) - 1)
+    rows = np.empty((len(captions), self.length), np.float32)
+    for i, (caption, place) in enumerate(zip(captions, at, strict=True)):
+      data, row = self._folders[self._folder[place]], self._row[place]
+      if data.captions[row] != caption:
+        raise ValueError(
+          f"there is no cached embedding of {caption!r}; only captions that "
+          "were embedded can be encoded"
+        )
+      rows[i] = data.text[row]
+    return rows
+
+  def _asdict(self) -> dict[str, Any]:
+    return {"text": self.text, "length": self.length}
+
+
+def open_embeddings(folder: str | os.PathLike) -> Cached:
+  """Opens a folder that `nuclr embed` wrote.
+
+  Args:
+    folder: The folder.
+
+  Raises:
+    ValueError: If a file is missing, or the files do not fit each other.
+  """
+  from pyarrow import parquet
+
+  folder = pathlib.Path(folder).expanduser()
+  missing = [x for x in (*ARRAYS, IMAGES, TEXTS) if not (folder / x).exists()]
+  if missing:
+    raise ValueError(
+      f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
+    )
+  image, text = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
+  texts = parquet.read_table(folder / TEXTS)
+  cached = Cached(
+    image,
+    text,
+    texts["image"].to_numpy(),
+    texts["caption"].to_pylist(),
+  )
+  num_keys = parquet.read_metadata(folder / IMAGES).num_rows
+  sizes = [len(image), num_keys, len(text), len(cached.captions)]
+  if sizes[0] != sizes[1] or sizes[2] != sizes[3]:
+    raise ValueError(
+      f"{folder}: {ARRAYS.image} has {sizes[0]} rows, {IMAGES} {sizes[1]}; "
+      f"{ARRAYS.text} has {sizes[2]}, {TEXTS} {sizes[3]}; write it again"
+    )
+  if not sizes[2]:
+    raise ValueError(
+      f"{folder} holds no captions, so there are no pairs; embed images that "
+      "have captions"
+    )
+  return cached
+
+
+def index_of_rows(data: Cached) -> PairIndex:
+  """The pairs: one for each caption, in the order of the images.
+
+  Args:
+    data: What a folder holds.
+
+  Returns:
+    The index; its `caption` is the row of each pair's text.
+  """
+  order = np.argsort(data.image_of_text, kind="stable")
+  words = [canonical(data.captions[i]) for i in order]
+  index = number_pairs(
+    # By content, since the keys of several files may repeat.
+    _hashes(row.tobytes() for row in np.asarray(data.image)),
+    np.bincount(data.image_of_text, minlength=len(data.image)),
+    _hashes(word.encode() for word in words),
+  )
+  return index._replace(caption=order)
+
+
+def source_of_rows(data: Cached) -> Source:
+  """Pairs of an image's row and a text's row.
+
+  Args:
+    data: What a folder holds.
+  """
+  index = index_of_rows(data)
+
+  def fetch(pair_ids, random=None):
+    del random  # rows are not augmented
+    return Batch(
+      np.float32(data.image[index.record[pair_ids]]),
+      np.float32(data.text[index.caption[pair_ids]]),
+      np.asarray(pair_ids, np.int32),
+      *index.ids(pair_ids),
+    )
+
+  def captions(text_ids):
+    rows = index.caption[index.pairs_of_texts(text_ids)]
+    return [data.captions[i] for i in rows]
+
+  images = np.ascontiguousarray(data.image[:1024])
+  checksum = zlib.crc32(images, index.checksum)
+  fingerprint = f"embeddings/{len(index.record)}/{checksum:08x}"
+  return Source(
+    index.sizes,
+    fetch,
+    index.ids,
+    captions,
+    fingerprint,
+    lambda: index_keys(index),
+  )
+
+
+def _check_one_model(folders: Sequence[Cached], folder, row, same) -> None:
+  """Raises ValueError unless equal captions have equal rows.
+
+  Some hundreds of the captions that occur several times are compared; `same` is
+  the first place of each place's caption.
+  """
+  widths = {(data.image.shape[1], data.text.shape[1]) for data in folders}
+  if len(widths) > 1:
+    raise ValueError(
+      f"the folders hold rows of different widths (images, texts) {widths}; "
+      "embed all by one model"
+    )
+  again = np.flatnonzero(same != np.arange(len(same)))
+  for i in again[:: max(len(again) // COMPARED, 1)]:
+    a, b = (folders[folder[x]].text[row[x]] for x in (i, same[i]))
+    if np.linalg.norm(a - b) > TOLERANCE * np.linalg.norm(b):
+      caption = folders[folder[i]].captions[row[i]]
+      raise ValueError(
+        f"the caption {caption!r} has two different rows; embed all folders by "
+        "one model"
+      )
+
+
+def _hashes(contents: Iterable[bytes]) -> np.ndarray:
+  return np.array(list(map(content_hash, contents)), np.uint64)

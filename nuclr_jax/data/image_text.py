@@ -1,0 +1,421 @@
+"""Images with captions, read and decoded as training goes on.
+
+The data set is a prepared TFDS one, as `nuclr ingest` or TFDS itself makes it.
+OpenCV is imported by the functions that decode, so that the core can import
+this file without it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+import inspect
+import logging
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nuclr_jax import progress
+from nuclr_jax.data import tfds_reader
+from nuclr_jax.data.pair_index import (
+  PairIndex,
+  canonical,
+  content_hash,
+  index_keys,
+  load_index,
+  number_pairs,
+  save_index,
+)
+from nuclr_jax.data.source import (
+  NUM_RANDOM,
+  Data,
+  HeldOut,
+  ImageTextSet,
+  Inputs,
+  LazyImages,
+  ProbeSets,
+  Source,
+)
+from nuclr_jax.data.tokenizer import (
+  BUILD,
+  Tokenizer,
+  choose_tokenizer,
+  pretrained_tokenizer,
+)
+from nuclr_jax.types import Batch
+
+log = logging.getLogger(__name__)
+
+
+class Record(NamedTuple):
+  """An image, as it is stored, and its captions."""
+
+  image: bytes
+  captions: list[str]
+
+
+class Captioned(NamedTuple):
+  """A split of captioned images."""
+
+  read: Callable[[np.ndarray], list[Record]]  # record numbers -> records
+  index: PairIndex
+  num_records: int
+  fingerprint: str
+
+
+def image_text(
+  *,
+  train: str,
+  data_dir: str | os.PathLike | None = None,
+  size: int = 256,
+  tokenizer: str = BUILD,
+  length: int = 30,
+  clean: bool = True,
+  min_count: int = 1,
+  scale: tuple[float, float] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: int = 2,
+  level: float = 7.0,
+  validation: tuple[str, ...] = (),
+  validation_zero_shot: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  zero_shot: tuple[str, ...] = (),
+  probes: tuple[str, ...] = (),
+) -> Data:
+  """Images with captions, as `nuclr ingest` or TFDS prepares them.
+
+  Args:
+    train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set.
+    data_dir: Folder of prepared data sets.
+    size: Height and width of the images, in pixels.
+    tokenizer: A file, a folder or a hub name, see
+      `tokenizer.pretrained_tokenizer`; or "build", to build one from the
+      training captions.
+    length: Token ids per caption.
+    clean: Whether a pretrained tokenizer cleans captions as in the published
+      CC3M recipe.
+    min_count: In how many captions a word must occur to become a token of a
+      built tokenizer.
+    scale: Smallest and largest share of the area that a random crop takes.
+    flip: Whether half of the training images are mirrored.
+    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
+    level: The strength of these operations, in [0, 10].
+    validation: Captioned sets to retrieve in while training, `NAME` (its split
+      validation) or `NAME:SPLIT`.
+    validation_zero_shot: Labelled sets, see `data.sets`, to classify while
+      training. The published recipe takes a test split here; name another
+      split if you choose by its scores.
+    test: Captioned sets to retrieve in at the end, `NAME` (its split test) or
+      `NAME:SPLIT`.
+    zero_shot: Labelled sets to classify at the end.
+    probes: Labelled sets on whose frozen features classifiers are trained and
+      scored at the end.
+
+  Raises:
+    ValueError: If a data set or a tokenizer is missing or cannot be read.
+  """
+  from nuclr_jax.data import sets
+
+  classified = {
+    "validation": sets.parse_places(validation_zero_shot),
+    "test": sets.parse_places(zero_shot),
+  }
+  probed = sets.parse_places(probes)
+  for place in (*classified["validation"], *classified["test"], *probed):
+    sets.check_labelled_set(place, data_dir)
+  for place in probed:
+    of_all = place._replace(split=None)
+    sets.check_labelled_set(of_all, data_dir, split="train")
+  place = sets.parse_place(train)
+  pairs = open_captioned(place.source, place.split or "train", data_dir)
+  words = choose_tokenizer(
+    tokenizer,
+    lambda: all_captions(pairs),
+    length=length,
+    clean=clean,
+    min_count=min_count,
+  )
+  options = dict(size=size, data_dir=data_dir)
+  held_out = {}
+  for split, texts in (("validation", validation), ("test", test)):
+    held_out[split] = HeldOut(
+      retrieval={
+        place.name: open_image_text_set(
+          place.source, place.split or split, **options
+        )
+        for place in sets.parse_places(texts)
+      },
+      zero_shot={
+        place.name: partial(sets.open_labelled_set, place, **options)
+        for place in classified[split]
+      },
+    )
+  held_out["test"] = held_out["test"]._replace(
+    probes={
+      place.name: partial(_probe_sets, place, **options) for place in probed
+    }
+  )
+  return Data(
+    train=captioned_source(
+      pairs,
+      words,
+      size=size,
+      scale=scale,
+      flip=flip,
+      num_ops=num_ops,
+      level=level,
+    ),
+    tokenizer=words,
+    image_shape=(size, size, 3),
+    held_out=held_out,
+  )
+
+
+def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
+  """The input of models of a `config.data`, if it is known without any data.
+
+  It is not if the tokenizer is built from the training captions, for instance.
+
+  Args:
+    spec: The mapping `config.data`.
+
+  Returns:
+    The input, or None.
+  """
+  if spec["name"] != "image_text":
+    return None
+  arguments = {key: value for key, value in spec.items() if key != "name"}
+  call = inspect.signature(image_text).bind(**arguments)
+  call.apply_defaults()
+  values = call.arguments
+  if values["tokenizer"] == BUILD:
+    return None
+  words = pretrained_tokenizer(
+    values["tokenizer"], length=values["length"], clean=values["clean"]
+  )
+  return Inputs((values["size"], values["size"], 3), words)
+
+
+def open_captioned(
+  name: str, split: str, data_dir: str | os.PathLike | None = None
+) -> Captioned:
+  """Opens a split of a prepared TFDS data set with images and captions.
+
+  A data set that `nuclr ingest` wrote knows its pairs. Any other data set is
+  read once to number them; the result is kept in `data_dir`.
+
+  Args:
+    name: The data set, see `tfds_reader.find_data_set`.
+    split: Name of the split.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If it cannot be read, or has no images with captions.
+  """
+  data = tfds_reader.open_split(name, split, data_dir)
+  image = tfds_reader.image_field(data.features)
+  caption = tfds_reader.caption_field(data.features)
+
+  def read(numbers):
+    return [
+      Record(row[image], tfds_reader.captions_of(row, caption))
+      for row in data.read(numbers)
+    ]
+
+  index = load_index(data.folder, split)
+  if index is None:
+    kept = tfds_reader.cache_dir(data_dir) / "pairs" / data.name
+    index = load_index(kept, data.stamp)
+    if index is None:
+      index = _scan(read, data)
+      save_index(kept, data.stamp, index)
+  fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
+  return Captioned(read, index, data.length, fingerprint)
+
+
+def open_image_text_set(
+  name: str, split: str, *, size: int, data_dir: str | os.PathLike | None = None
+) -> ImageTextSet:
+  """Images of a prepared data set with all their captions.
+
+  A group is an image and its captions. Images are resized to size x size
+  pixels whatever their shape, as in the published protocol.
+
+  Args:
+    name: The data set, see `tfds_reader.find_data_set`.
+    split: Name of the split.
+    size: Height and width of the images, in pixels.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such data set or split.
+  """
+  data = open_captioned(name, split, data_dir)
+  return ImageTextSet(
+    resized_images(data, size),
+    np.arange(data.num_records),
+    all_captions(data),
+    np.array(data.index.record),
+  )
+
+
+def resized_images(data: Captioned, size: int) -> LazyImages:
+  """All images by record, decoded and resized when they are asked for.
+
+  Args:
+    data: The split.
+    size: Height and width of the images, in pixels.
+  """
+  from nuclr_jax.data import images
+
+  def fetch(numbers):
+    rows = data.read(numbers)
+    return np.stack(
+      images.in_threads(
+        lambda row: images.resize(_decode(row, data), size), rows
+      )
+    )
+
+  return LazyImages(data.num_records, fetch)
+
+
+def all_captions(data: Captioned) -> list[str]:
+  """The captions of all pairs, by pair id."""
+  rows = tfds_reader.all_rows(data.read, data.num_records)
+  return [caption for row in rows for caption in row.captions]
+
+
+def captioned_source(
+  data: Captioned,
+  tokenizer: Tokenizer,
+  *,
+  size: int,
+  scale: tuple[float, float] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: int = 2,
+  level: float = 7.0,
+) -> Source:
+  """Pairs of images and tokens, decoded and augmented batch by batch.
+
+  An image that is not augmented is the whole image, resized; see `images` and
+  `augment.rand_augment`.
+
+  Args:
+    data: The split.
+    tokenizer: Encodes the captions.
+    size: Height and width of the images, in pixels.
+    scale: Smallest and largest share of the area that a random crop takes.
+    flip: Whether half of the images are mirrored.
+    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
+    level: The strength of these operations, in [0, 10].
+
+  Raises:
+    ValueError: If a number is out of range.
+  """
+  from nuclr_jax.data import images
+  from nuclr_jax.data.augment import rand_augment
+
+  _check_options(size, scale, num_ops, level)
+  index = data.index
+
+  def square(row, random):
+    image = _decode(row, data)
+    if random is None:
+      return images.resize(image, size)
+    cropped = images.random_resized_crop(
+      image, random, size=size, scale=scale, flip=flip
+    )
+    rest = random[images.CROP_NUMBERS :]
+    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+
+  def fetch(pair_ids, random=None):
+    rows = data.read(index.record[pair_ids])
+    numbers = [None] * len(rows) if random is None else random
+    squares = images.in_threads(
+      lambda x: square(*x), list(zip(rows, numbers, strict=True))
+    )
+    which = zip(rows, index.caption[pair_ids], strict=True)
+    return Batch(
+      np.stack(squares),
+      tokenizer.encode([row.captions[i] for row, i in which]),
+      np.asarray(pair_ids, np.int32),
+      *index.ids(pair_ids),
+    )
+
+  def captions(text_ids):
+    pairs = index.pairs_of_texts(text_ids)
+    records = index.record[pairs]
+    rows = tfds_reader.all_rows(
+      lambda i: data.read(records[list(i)]), len(pairs)
+    )
+    which = zip(rows, index.caption[pairs], strict=True)
+    return [row.captions[i] for row, i in which]
+
+  return Source(
+    index.sizes,
+    fetch,
+    index.ids,
+    captions,
+    data.fingerprint,
+    lambda: index_keys(index),
+  )
+
+
+def _check_options(size, scale, num_ops, level) -> None:
+  from nuclr_jax.data import augment, images
+
+  if size < 1 or not 0 < scale[0] <= scale[1] <= 1:
+    raise ValueError(
+      "size must be at least 1 pixel and scale two shares in (0, 1], the "
+      f"smaller first; got {size} and {scale}"
+    )
+  most = (NUM_RANDOM - images.CROP_NUMBERS) // augment.NUMBERS
+  if not 0 <= num_ops <= most or not 0 <= level <= augment.MAX_LEVEL:
+    raise ValueError(
+      f"num_ops must be in [0, {most}] and level in "
+      f"[0, {augment.MAX_LEVEL}], got {num_ops} and {level}"
+    )
+
+
+def _decode(row: Record, data: Captioned) -> np.ndarray:
+  from nuclr_jax.data import images
+
+  try:
+    return images.decode(row.image)
+  except ValueError as error:
+    raise ValueError(
+      f"{data.fingerprint}: the image captioned {row.captions[:1]} is broken: "
+      f"{error}; nuclr ingest --input=tfds:NAME makes a data set without "
+      "broken images"
+    ) from error
+
+
+def _probe_sets(place, **options) -> ProbeSets:
+  """The splits train and test of a place."""
+  from nuclr_jax.data.sets import open_labelled_set
+
+  of_all = place._replace(split=None)
+  return ProbeSets(
+    open_labelled_set(of_all, split="train", **options),
+    open_labelled_set(place, **options),
+  )
+
+
+def _scan(read, data: tfds_reader.PreparedSplit) -> PairIndex:
+  """Reads all records once, to number the pairs."""
+  log.info("numbering the pairs of %s, once", data.name)
+  image, count, caption, empty = [], [], [], 0
+  show = progress.reporter(f"records of {data.name}", data.length)
+  for row in tfds_reader.all_rows(read, data.length):
+    image.append(content_hash(row.image))
+    count.append(len(row.captions))
+    for text in map(canonical, row.captions):
+      empty += not text
+      caption.append(content_hash(text.encode()))
+    show(len(image))
+  if empty:
+    log.warning("%s: %d captions hold no word", data.name, empty)
+  return number_pairs(
+    np.array(image, np.uint64),
+    np.array(count, np.int32),
+    np.array(caption, np.uint64),
+  )

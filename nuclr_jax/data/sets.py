@@ -1,0 +1,248 @@
+"""Where a data set lies, and labelled sets that are opened from there.
+
+A config names a data set in one string: `SET`, `SET:SPLIT`, or `NAME=SET:SPLIT`
+(`NAME=SET`) to give it another name in metrics. `SET` is a prepared TFDS data
+set or, for labelled sets, a folder with `CLASS/*.jpg` or `SPLIT/CLASS/*.jpg`.
+"""
+
+from collections.abc import Callable, Sequence
+import os
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from nuclr_jax.data import images, tfds_reader
+from nuclr_jax.data.source import LabelledSet, LazyImages
+
+TEST_SPLITS = ("test", "validation", "val")
+
+
+class Place(NamedTuple):
+  """Where a data set lies."""
+
+  name: str  # of its metrics and prompts
+  source: str  # a folder, or a prepared data set
+  split: str | None
+
+
+def parse_place(text: str) -> Place:
+  """Reads a string of the form that this module's docstring describes.
+
+  Raises:
+    ValueError: If the string is empty.
+
+  Example:
+    >>> parse_place("coco:test")
+    Place(name='coco', source='coco', split='test')
+    >>> parse_place("imagenet=/data/imagenet/val").source
+    '/data/imagenet/val'
+  """
+  if not text.strip():
+    raise ValueError(
+      f"a data set is missing, got {text!r}; give SET, SET:SPLIT or "
+      "NAME=SET:SPLIT"
+    )
+  name, equals, source = text.partition("=")
+  if not equals:
+    source, _, split = text.partition(":")
+    return Place(source.partition("/")[0], source, split or None)
+  folder, _, split = source.rpartition(":")
+  return Place(name, folder, split) if folder else Place(name, source, None)
+
+
+def parse_places(texts: Sequence[str]) -> list[Place]:
+  """Reads several strings; their names tell metrics apart.
+
+  Raises:
+    ValueError: If two have the same name, or one has none.
+
+  Example:
+    >>> [x.name for x in parse_places(["coco:val", "mine=coco:test"])]
+    ['coco', 'mine']
+  """
+  places = [parse_place(text) for text in texts]
+  names = [place.name for place in places]
+  wrong = sorted({x for x in names if not x or names.count(x) > 1})
+  if wrong:
+    raise ValueError(
+      f"evaluation sets need names of their own, got {wrong} of {list(texts)}; "
+      "give names as NAME=SET:SPLIT"
+    )
+  return places
+
+
+def open_labelled_set(
+  place: Place,
+  *,
+  size: int,
+  split: str | None = None,
+  data_dir: str | os.PathLike | None = None,
+) -> LabelledSet:
+  """Opens images with classes; each image is read when it is needed.
+
+  Images become their central square, size x size pixels.
+
+  Args:
+    place: Where the images lie. The classes of a folder are its sub-folders, in
+      alphabetical order.
+    size: Height and width of the images, in pixels.
+    split: The split if the place does not name one; by default the test split,
+      else the validation split, else, of a folder, the folder itself.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such data set, or it has no classes or images
+      without a label.
+  """
+  split = place.split or split
+
+  def to_square(data: bytes, where) -> images.SquareImage:
+    try:
+      return images.resize_and_crop(images.decode(data), size)
+    except ValueError as error:
+      raise ValueError(f"{where}: {error}") from error
+
+  folder = class_folder(place, data_dir)
+  if folder is None:
+    opened = _open_prepared(place, split, to_square, data_dir)
+  else:
+    opened = _open_folder(folder, split, to_square)
+  fetch, label, classes = opened
+  return LabelledSet(LazyImages(len(label), fetch), label, classes)
+
+
+def check_labelled_set(
+  place: Place,
+  data_dir: str | os.PathLike | None = None,
+  *,
+  split: str | None = None,
+) -> None:
+  """Raises ValueError unless `open_labelled_set` would find labelled images.
+
+  It opens no image, and looks only at the first label of a data set.
+
+  Args:
+    place: Where the images lie.
+    data_dir: Folder of prepared data sets.
+    split: The split if the place does not name one, by default as in
+      `open_labelled_set`.
+  """
+  split = place.split or split
+  folder = class_folder(place, data_dir)
+  if folder is not None:
+    folder = _split_folder(folder, split)
+    if not any(map(_is_image, folder.glob("*/*"))):
+      raise _no_images(folder)
+    return
+  data, _, label = _prepared_split(place, split, data_dir)
+  _check_labels(data.name, [row[label] for row in data.read([0])])
+
+
+def class_folder(
+  place: Place, data_dir: str | os.PathLike | None = None
+) -> pathlib.Path | None:
+  """The folder of classes at a place; None if it is a prepared data set."""
+  source = pathlib.Path(place.source).expanduser()
+  folder = tfds_reader.cache_dir(data_dir) / source
+  is_folder = folder.is_dir() and not tfds_reader.prepared_versions(folder)
+  return folder if is_folder else None
+
+
+# Fetches images by number; the labels; the names of the classes.
+Opened = tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, Sequence[str]]
+
+
+def _open_folder(folder, split, to_square) -> Opened:
+  """Images, labels and class names of a folder of classes."""
+  folder = _split_folder(folder, split)
+  classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
+  paths, label = [], []
+  for i, name in enumerate(classes):
+    members = sorted(filter(_is_image, (folder / name).iterdir()))
+    paths += members
+    label += [i] * len(members)
+  if not paths:
+    raise _no_images(folder)
+
+  def fetch(numbers):
+    return np.stack(
+      images.in_threads(
+        lambda i: to_square(paths[i].read_bytes(), paths[i]), list(numbers)
+      )
+    )
+
+  return fetch, np.array(label), classes
+
+
+def _is_image(path: pathlib.Path) -> bool:
+  return path.suffix.lower() in images.ENDINGS
+
+
+def _no_images(folder: pathlib.Path) -> ValueError:
+  return ValueError(
+    f"{folder} holds no images in sub-folders, one for each class; it holds "
+    f"{sorted(x.name for x in folder.iterdir())[:5]}"
+  )
+
+
+def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
+  """The folder of a split; by default the test split's or the folder itself."""
+  same = {"validation": ("validation", "val"), "val": ("val", "validation")}
+  names = TEST_SPLITS if split is None else same.get(split, (split,))
+  folders = [folder / name for name in names if (folder / name).is_dir()]
+  if not folders and split is not None:
+    raise ValueError(
+      f"{folder} has no folder {split}; it holds "
+      f"{sorted(x.name for x in folder.iterdir())[:5]}"
+    )
+  return folders[0] if folders else folder
+
+
+def _open_prepared(place, split, to_square, data_dir) -> Opened:
+  """Images, labels and class names of a prepared TFDS data set."""
+  data, image, label = _prepared_split(place, split, data_dir)
+
+  def fetch(numbers):
+    rows = [row[image] for row in data.read(numbers)]
+    return np.stack(images.in_threads(lambda x: to_square(x, data.name), rows))
+
+  labels = [
+    int(row[label]) for row in tfds_reader.all_rows(data.read, data.length)
+  ]
+  _check_labels(data.name, labels)
+  return fetch, np.array(labels), data.features[label].names
+
+
+def _check_labels(name: str, labels) -> None:
+  if min(labels) < 0:  # as TFDS marks them
+    raise ValueError(
+      f"{name} has images without a label ({min(labels)}); choose a split "
+      "whose images have one"
+    )
+
+
+def _prepared_split(place, split, data_dir):
+  """A split of a prepared data set, its image feature and its class label."""
+  import tensorflow_datasets as tfds
+
+  if split is None:
+    names = tfds_reader.split_names(place.source, data_dir)
+    split = next((x for x in TEST_SPLITS if x in names), TEST_SPLITS[0])
+  data = tfds_reader.open_split(place.source, split, data_dir)
+  kinds = {
+    kind: [k for k, f in data.features.items() if isinstance(f, kind)]
+    for kind in (tfds.features.Image, tfds.features.ClassLabel)
+  }
+  if not all(kinds.values()):
+    raise ValueError(
+      f"{data.name} needs an image feature and a class label; its features are "
+      f"{sorted(data.features)}"
+    )
+  image, label = (
+    name if name in names else names[0]
+    for name, names in zip(("image", "label"), kinds.values(), strict=True)
+  )
+  if not data.length:
+    raise ValueError(f"{data.name} has no images; choose another split")
+  return data, image, label

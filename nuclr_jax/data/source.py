@@ -1,0 +1,326 @@
+"""What a data set brings to a run, as plain data.
+
+`Data` holds the training pairs as a `Source`, the tokenizer, the shape of the
+images and the held-out sets. `evaluate.suites` chooses how held-out sets are
+scored; nothing here knows about models or scores.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from jaxtyping import Float, Int, UInt8
+import numpy as np
+
+from nuclr_jax.data.pair_index import Keys, content_keys
+from nuclr_jax.types import Batch, Sides, Sizes, both
+
+NUM_RANDOM = 32  # uniform numbers in [0, 1) that every example gets
+
+Random = Float[np.ndarray, "batch numbers"]
+ImageBatch = UInt8[np.ndarray, "batch height width channels"]
+Transform = Callable[[ImageBatch, Random], ImageBatch]
+
+
+def random_numbers(
+  seed: int, epoch: int, pair_ids: Int[np.ndarray, "batch"]
+) -> Random:
+  """Uniform numbers [batch, NUM_RANDOM] in [0, 1), made by hashing.
+
+  A source augments by these numbers alone. They depend on the seed, the epoch
+  and the pair id only, so a pair looks the same in an epoch whatever the batch
+  size and the numbers of processes and threads.
+
+  Args:
+    seed: The seed of the run, at least 0.
+    epoch: The epoch, counted from 0.
+    pair_ids: The pairs; each gets a row of numbers.
+
+  Example:
+    >>> numbers = random_numbers(0, 7, np.array([3, 5]))
+    >>> again = random_numbers(0, 7, np.array([5]))
+    >>> numbers.shape, bool((numbers[1] == again[0]).all())
+    ((2, 32), True)
+
+  Reference: the hash is the finaliser of SplitMix64 (Steele et al., Fast
+    Splittable Pseudorandom Number Generators, OOPSLA 2014).
+  """
+  rows = _mix(
+    _mix(_mix(np.array([seed])) ^ _unsigned(epoch)) ^ _unsigned(pair_ids)
+  )
+  steps = np.arange(NUM_RANDOM, dtype=np.uint64) * _GOLDEN
+  bits = _mix(rows[:, None] + steps)
+  return (bits >> np.uint64(11)) * 2.0**-53
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _unsigned(x):
+  return np.asarray(x).astype(np.uint64)
+
+
+def _mix(x):
+  """Makes every bit of the result depend on every bit of x; wraps around."""
+  x = _unsigned(x) + _GOLDEN
+  x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return x ^ (x >> np.uint64(31))
+
+
+class Source(NamedTuple):
+  """Training pairs with ids 0 ... n - 1, read by id in any order."""
+
+  sizes: Sizes
+  # (pair ids, random = None) -> NumPy batch; augmented by the random numbers
+  # if there are any, see `random_numbers`.
+  fetch: Callable[..., Batch]
+  ids: Callable[[np.ndarray], Sides]  # pair ids -> image ids, text ids
+  captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
+  fingerprint: str  # of the prepared data; a checkpoint remembers it
+  # Identify samples after the data set has changed; None = they cannot.
+  keys: Callable[[], Keys] | None = None
+
+
+def source_of_samples(
+  n: int,
+  fetch: Callable[..., Batch],
+  captions: Callable[[np.ndarray], list[str]],
+  fingerprint: str,
+  contents: Callable[[], Iterable[bytes]],
+) -> Source:
+  """A source of n samples, each of which is both sides of its own pair.
+
+  Args:
+    n: The number of samples.
+    fetch: Makes a batch of pair ids and random numbers, as in `Source`.
+    captions: Names samples by their ids, as in `Source`.
+    fingerprint: Identifies the data; a checkpoint remembers it.
+    contents: Gives the content of each sample; its key is a hash of it.
+
+  Example:
+    >>> words = ["a dog", "a cat"]
+    >>> source = source_of_samples(
+    ...   len(words),
+    ...   lambda ids, random=None: Batch(ids, ids, ids),
+    ...   lambda text_ids: [words[i] for i in text_ids],
+    ...   "words/2",
+    ...   lambda: map(str.encode, words),
+    ... )
+    >>> source.sizes.num_pairs, source.captions([1])
+    (2, ['a cat'])
+  """
+
+  def keys():
+    sample_keys = content_keys(contents())
+    return Keys(pair=sample_keys, image=sample_keys, text=sample_keys)
+
+  def ids(pair_ids):
+    return both(pair_ids)
+
+  return Source(Sizes(n, n, n), fetch, ids, captions, fingerprint, keys)
+
+
+class Records(NamedTuple):
+  """All records of a split, in memory, in the order of their ids."""
+
+  image: np.ndarray  # uint8 [n, height, width, channels]
+  text_id: np.ndarray  # int32 [n]
+  captions: list[str]  # by text id
+  fingerprint: str
+
+
+def in_memory(
+  records: Records, tokens: np.ndarray, transform: Transform | None = None
+) -> Source:
+  """Serves a split from memory.
+
+  Args:
+    records: The split.
+    tokens: Token ids [num_texts, length] of `records.captions`.
+    transform: The augmentation; None = none.
+  """
+  n = len(records.image)
+
+  def fetch(pair_ids, random=None):
+    image, text_ids = records.image[pair_ids], records.text_id[pair_ids]
+    if transform is not None and random is not None:
+      image = transform(image, random)
+    return Batch(
+      image=image,
+      text=tokens[text_ids],
+      pair_id=np.asarray(pair_ids, np.int32),
+      text_id=text_ids,
+    )
+
+  return Source(
+    Sizes(n, n, len(records.captions)),
+    fetch,
+    lambda pair_ids: Sides(pair_ids, records.text_id[pair_ids]),
+    lambda text_ids: [records.captions[i] for i in text_ids],
+    records.fingerprint,
+    partial(_record_keys, records),
+  )
+
+
+def _record_keys(records: Records) -> Keys:
+  """Keys by content; an image has the key of its pair."""
+  text = content_keys(caption.encode() for caption in records.captions)
+  pairs = zip(records.image, records.text_id, strict=True)
+  pair = content_keys(
+    image.tobytes() + text[text_id].tobytes() for image, text_id in pairs
+  )
+  return Keys(pair=pair, image=pair, text=text)
+
+
+class LazyImages:
+  """Images that are read when they are asked for, some at a time.
+
+  They are indexed like an array: `images[10:20]`, `images[np.array([3])]`.
+
+  Example:
+    >>> squares = LazyImages(5, lambda ids: ids**2)
+    >>> len(squares), squares[1:3].tolist()
+    (5, [1, 4])
+  """
+
+  def __init__(self, count: int, fetch: Callable[[np.ndarray], np.ndarray]):
+    self._ids, self._fetch = np.arange(count), fetch
+
+  def __len__(self) -> int:
+    return len(self._ids)
+
+  def __getitem__(self, which) -> np.ndarray:
+    return self._fetch(self._ids[which])
+
+
+Images = np.ndarray | LazyImages  # [n, height, width, channels]
+
+
+class ImageTextSet(NamedTuple):
+  """Images and captions to retrieve each other; a group belongs together."""
+
+  image: Images
+  image_group: np.ndarray
+  captions: Sequence[str]
+  caption_group: np.ndarray
+
+
+class LabelledSet(NamedTuple):
+  """Images with a class each."""
+
+  image: Images
+  label: np.ndarray  # [n], from 0
+  classes: Sequence[str] = ()  # their names, where they are known
+  # Captions that describe each class; () = CLIP's prompts for `classes`.
+  prompts: Sequence[Sequence[str]] = ()
+  name: str = ""  # identifies the images; part of a source's fingerprint
+
+
+class ProbeSets(NamedTuple):
+  """Labelled images to train classifiers of frozen features, and to score."""
+
+  train: LabelledSet
+  test: LabelledSet
+
+
+class ClassScores(NamedTuple):
+  """Labelled images, and which scores of latent classes they get."""
+
+  train: LabelledSet | None  # None = no images of the classes of `test`
+  test: LabelledSet
+  scores: Sequence[str]  # of `data.labelled.SCORES`, in the order of metrics
+  ways: Sequence[int] = (2, 10)  # classes of the tasks that are averaged over
+  num_negatives: Sequence[int] = (1,)  # of the contrastive losses
+
+
+class RatedPairs(NamedTuple):
+  """Pairs of sentences and how similar people find them."""
+
+  first: list[str]
+  second: list[str]
+  score: np.ndarray  # float64 [n], of any scale
+
+
+class HeldOut(NamedTuple):
+  """The held-out sets of one split, by kind and name.
+
+  A name becomes part of the names of a set's metrics; "" adds nothing. A set
+  behind a function is opened by the first evaluation that needs it.
+  """
+
+  retrieval: Mapping[str, ImageTextSet] = {}
+  zero_shot: Mapping[str, Callable[[], LabelledSet]] = {}
+  probes: Mapping[str, Callable[[], ProbeSets]] = {}
+  rated: Mapping[str, RatedPairs] = {}
+  classes: Mapping[str, ClassScores] = {}
+
+
+class AnyTokenizer(Protocol):
+  """Turns texts into rows of numbers: a `tokenizer.Tokenizer` or a stand-in."""
+
+  @property
+  def text(self) -> str:
+    """The whole definition; a checkpoint remembers it."""
+
+  @property
+  def length(self) -> int:
+    """How many numbers a row has."""
+
+  @property
+  def vocab_size(self) -> int:
+    """Number of token ids; 0 if rows do not hold token ids."""
+
+  def encode(self, captions: Sequence[str]) -> np.ndarray:
+    """Makes a row for each caption."""
+
+
+class Inputs(NamedTuple):
+  """The input of a model: images (or rows) of a shape, and encoded texts."""
+
+  image_shape: tuple[int, ...]
+  tokenizer: AnyTokenizer
+
+
+class Data(NamedTuple):
+  """What a data set brings to a run."""
+
+  train: Source
+  tokenizer: AnyTokenizer
+  image_shape: tuple[int, ...]
+  held_out: Mapping[str, HeldOut] = {}  # by split: validation, test
+  num_classes: int | None = None  # of labelled data
+  block_size: int | None = None  # consecutive pairs that share a class
+
+  @property
+  def inputs(self) -> Inputs:
+    """The input of a model of these data."""
+    return Inputs(self.image_shape, self.tokenizer)
+
+  @property
+  def sets(self) -> dict[str, ImageTextSet]:
+    """The first set to retrieve in of each split that has one."""
+    return {
+      split: next(iter(held_out.retrieval.values()))
+      for split, held_out in self.held_out.items()
+      if held_out.retrieval
+    }
+
+
+def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
+  """What is known about a run's data without opening them.
+
+  Args:
+    sizes: How many training pairs, images and texts there are.
+    fingerprint: The fingerprint of the training pairs.
+    inputs: The input of the run's model.
+  """
+
+  def not_opened(*args):
+    raise ValueError(
+      "the training pairs of this run were not opened, only their number is "
+      "known; load the run with pairs=True on a machine that has the data"
+    )
+
+  train = Source(sizes, not_opened, not_opened, not_opened, fingerprint)
+  return Data(train, inputs.tokenizer, inputs.image_shape)

@@ -1,0 +1,418 @@
+"""Prepared TFDS data sets (array_record): found by name, read by record.
+
+A TFDS data set in array_record format is random access and needs no
+TensorFlow. Which of its features is the image and which holds the captions is
+recognised by type and name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import os
+import pathlib
+from typing import Any, NamedTuple
+import zlib
+
+from nuclr_jax import progress
+
+INFO = "dataset_info.json"
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # of file names
+WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG would not gain from more
+SCANNED = 256  # records read at a time
+CAPTIONS = (  # usual names of the feature, the likeliest first
+  "caption",
+  "captions",
+  "captions/text",
+  "caption/text",
+  "text",
+  "texts",
+  "title",
+  "sentence",
+  "sentences",
+  "sentences/raw",
+  "description",
+)
+
+
+class PreparedSplit(NamedTuple):
+  """The records of a split; images are left as encoded bytes."""
+
+  name: str  # data set, configuration, version and split
+  folder: pathlib.Path
+  features: Any  # TFDS features by name
+  length: int
+  stamp: str  # changes when the files change
+  # Record numbers -> rows; images are bytes.
+  read: Callable[[Sequence[int]], list[dict[str, Any]]]
+
+
+def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
+  """The folder of prepared data sets.
+
+  Args:
+    data_dir: The folder; None = $NUCLR_DATA_DIR or ~/.cache/nuclr_jax.
+  """
+  if data_dir is None:
+    data_dir = os.environ.get("NUCLR_DATA_DIR", "~/.cache/nuclr_jax")
+  return pathlib.Path(data_dir).expanduser().absolute()
+
+
+def find_data_set(
+  name: str, data_dir: str | os.PathLike | None = None
+) -> pathlib.Path:
+  """The folder of a prepared data set's newest version.
+
+  Args:
+    name: An absolute path, or a name such as "cc3m", "coco_captions/2014" or
+      "cifar100/3.0.2" below `data_dir` or below the folder of TFDS itself
+      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
+    data_dir: Folder of prepared data sets, see `cache_dir`.
+
+  Raises:
+    ValueError: If there is no such data set, or several match the name.
+  """
+  tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+  roots = [cache_dir(data_dir), pathlib.Path(tfds_dir).expanduser()]
+  for root in roots:
+    # An absolute path stays itself.
+    folder = root / pathlib.Path(name).expanduser()
+    versions = prepared_versions(folder)
+    configurations = {path.parent for path in versions}
+    if len(configurations) > 1:
+      raise ValueError(
+        f"{folder} holds several configurations, name one of "
+        f"{sorted(map(str, configurations))}"
+      )
+    if versions:
+      return max(versions, key=_version_number)
+  raise ValueError(
+    f"no data set {name!r} is prepared in {' or '.join(map(str, roots))}; "
+    "prepare it with nuclr ingest, or with tfds.builder(NAME, data_dir=..., "
+    "file_format='array_record').download_and_prepare(), or say where it is "
+    "with --data_dir"
+  )
+
+
+def prepared_versions(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Folders of prepared versions in a folder or at most two levels below."""
+  levels = ("", "*/", "*/*/")
+  infos = [path for level in levels for path in folder.glob(level + INFO)]
+  return [
+    path.parent
+    for path in infos
+    if not any(
+      part.startswith("incomplete") for part in path.relative_to(folder).parts
+    )
+  ]
+
+
+def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
+  """Opens a prepared data set.
+
+  Args:
+    name: The data set, see `find_data_set`.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The TFDS builder of the data set, which only reads.
+
+  Raises:
+    ValueError: If there is no such data set, or its format is not array_record.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = os.fspath(find_data_set(name, data_dir))
+  builder = tfds.builder_from_directory(folder)
+  kind = builder.info.file_format.value
+  if kind != "array_record":
+    raise ValueError(
+      f"{folder} is in the format {kind}, which cannot be read in random "
+      f"order; convert it once with nuclr convert --input={folder}"
+    )
+  return builder
+
+
+def split_names(
+  name: str, data_dir: str | os.PathLike | None = None
+) -> list[str]:
+  """The names of the splits of a prepared data set.
+
+  Args:
+    name: The data set, see `find_data_set`.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If `open_builder` cannot open it.
+  """
+  return sorted(open_builder(name, data_dir).info.splits)
+
+
+def open_split(
+  name: str, split: str, data_dir: str | os.PathLike | None = None
+) -> PreparedSplit:
+  """Opens a split of a prepared data set without decoding anything.
+
+  Args:
+    name: The data set, see `find_data_set`.
+    split: A split such as "train" or "validation[:1000]".
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such data set or split, its files have been
+      damaged since they were written, or its format is not array_record.
+  """
+  import tensorflow_datasets as tfds
+
+  builder = open_builder(name, data_dir)
+  folder, splits = pathlib.Path(builder.data_dir), builder.info.splits
+  base = split.partition("[")[0]
+  if base not in splits:
+    raise ValueError(f"{folder} has no split {base!r}; it has {sorted(splits)}")
+  files = splits[base].filepaths, splits[base].shard_lengths
+  check_lengths(*files)
+  images = {
+    field: tfds.decode.SkipDecoding()
+    for field, feature in builder.info.features.items()
+    if isinstance(feature, tfds.features.Image)
+  }
+  data = builder.as_data_source(split, decoders=images)
+
+  def read(numbers):
+    try:
+      return data.__getitems__([int(i) for i in numbers])
+    except RuntimeError as error:  # of array_record
+      first, last = min(numbers), max(numbers)
+      raise ValueError(
+        f"{folder}: records {first} to {last} of {split} cannot be read "
+        f"({error}); the files are damaged: prepare the data set again"
+      ) from error
+
+  return PreparedSplit(
+    f"{builder.info.full_name}/{split}",
+    folder,
+    builder.info.features,
+    len(data),
+    _stamp(files[0]),
+    read,
+  )
+
+
+def all_rows(
+  read: Callable[[Sequence[int]], list[Any]], length: int
+) -> Iterator[Any]:
+  """All records in order, read `SCANNED` at a time.
+
+  Example:
+    >>> list(all_rows(lambda numbers: [10 * i for i in numbers], 3))
+    [0, 10, 20]
+  """
+  for start in range(0, length, SCANNED):
+    yield from read(range(start, min(start + SCANNED, length)))
+
+
+def image_field(features: Any) -> str:
+  """Name of the feature that holds encoded images.
+
+  Args:
+    features: `builder.info.features` of a TFDS data set.
+
+  Returns:
+    "image" if it is an image feature, else the only image feature.
+
+  Raises:
+    ValueError: If there is no image feature, or several and none is "image".
+
+  Example:
+    >>> import tensorflow_datasets as tfds
+    >>> image_field(
+    ...   {"photo": tfds.features.Image(), "id": tfds.features.Text()}
+    ... )
+    'photo'
+  """
+  import tensorflow_datasets as tfds
+
+  images = [
+    name
+    for name, feature in features.items()
+    if isinstance(feature, tfds.features.Image)
+  ]
+  if "image" in images:
+    return "image"
+  if len(images) != 1:
+    raise ValueError(
+      "the data set needs a feature image, or only one image feature; its "
+      f"image features are {images} of {sorted(features)}"
+    )
+  return images[0]
+
+
+def caption_field(features: Any) -> str:
+  """Name of the feature that holds one or several captions of an image.
+
+  Args:
+    features: `builder.info.features` of a TFDS data set.
+
+  Returns:
+    The name; "captions/text" is the text of a sequence of dicts.
+
+  Raises:
+    ValueError: If no feature with a usual name holds text.
+
+  Example:
+    >>> import tensorflow_datasets as tfds
+    >>> caption_field({"title": tfds.features.Text()})
+    'title'
+  """
+  for name in CAPTIONS:
+    if _is_text(_find_feature(features, name)):
+      return name
+  raise ValueError(
+    f"no text among the features {sorted(features)} is a caption by its name; "
+    f"known names are {', '.join(CAPTIONS)}"
+  )
+
+
+def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
+  """The captions of a row, however they are stored.
+
+  Args:
+    row: A row of a data source, of JSON or of a table.
+    field: The name that `caption_field` gives, or that of a column.
+
+  Returns:
+    The captions; one that is missing from a list is "".
+
+  Example:
+    >>> captions_of({"caption": b"a dog"}, "caption")
+    ['a dog']
+    >>> captions_of({"captions": [{"text": "a dog"}, None]}, "captions/text")
+    ['a dog', '']
+  """
+  value = row
+  for name in field.split("/"):
+    if isinstance(value, Mapping):
+      value = value.get(name)
+    else:  # a sequence of dicts comes back as either
+      value = [x.get(name) if x else None for x in _listed(value)]
+  return [_text(x) for x in _listed(value)]
+
+
+def damaged(path: os.PathLike, reason: str) -> ValueError:
+  """The error for a prepared file that cannot be trusted.
+
+  Args:
+    path: The file.
+    reason: What is wrong with it.
+  """
+  path = pathlib.Path(path)
+  return ValueError(
+    f"the prepared data set is damaged: {path}: {reason}. Delete the folder "
+    f"{path.parent} and prepare it again: the next run draws the glyphs, "
+    "other data sets need nuclr ingest, nuclr convert or TFDS"
+  )
+
+
+def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
+  """Raises ValueError unless files hold as many records as were written."""
+  for path, length in zip(paths, lengths, strict=True):
+    path = pathlib.Path(path)
+    if not path.exists():
+      raise damaged(path, "it is missing")
+    try:
+      count = num_records(path)
+    except Exception as error:
+      reason = f"cannot be opened ({progress.first_line(error)})"
+      raise damaged(path, reason) from error
+    if count != length:
+      raise damaged(path, f"it holds {count} records instead of {length}")
+
+
+def num_records(path: str | os.PathLike) -> int:
+  """How many records an array_record file holds.
+
+  Raises:
+    RuntimeError: If it cannot be read.
+  """
+  from array_record.python import array_record_module
+
+  reader = array_record_module.ArrayRecordReader(os.fspath(path))
+  try:
+    return reader.num_records()
+  finally:
+    reader.close()
+
+
+@contextlib.contextmanager
+def record_writer(path: str | os.PathLike) -> Iterator[Any]:
+  """Opens a writer of an array_record file, which is closed in any case.
+
+  Raises:
+    OSError: From its `write` and at the end, for instance on a full disk.
+
+  Example:
+    >>> with record_writer(tmp_path / "x.array_record") as writer:
+    ...   _ = writer.write(b"first")
+    >>> num_records(tmp_path / "x.array_record")
+    1
+  """
+  from array_record.python import array_record_module
+
+  writer = array_record_module.ArrayRecordWriter(
+    os.fspath(path), WRITER_OPTIONS
+  )
+  try:
+    try:
+      yield writer
+    except BaseException:
+      with contextlib.suppress(RuntimeError):  # the first error says more
+        writer.close()
+      raise
+    writer.close()
+  except RuntimeError as error:  # of array_record
+    raise OSError(f"{path} cannot be written: {error}") from error
+
+
+def _stamp(paths: Sequence[Any]) -> str:
+  """A hash of the names, sizes and times of files."""
+  states = [(os.fspath(path), os.stat(path)) for path in paths]
+  facts = [(name, x.st_size, x.st_mtime_ns) for name, x in states]
+  return f"{zlib.crc32(repr(facts).encode()):08x}"
+
+
+def _version_number(folder: pathlib.Path) -> list[int]:
+  return [int(x) for x in folder.name.split(".") if x.isdigit()]
+
+
+def _find_feature(features, name):
+  """The feature at a path; a sequence stands for what it is made of."""
+  for part in name.split("/"):
+    features = getattr(features, "feature", features)
+    features = features[part] if part in _feature_names(features) else None
+    if features is None:
+      return None
+  return features
+
+
+def _feature_names(features) -> Sequence[str]:
+  return list(features.keys()) if hasattr(features, "keys") else ()
+
+
+def _is_text(feature) -> bool:
+  import tensorflow_datasets as tfds
+
+  feature = getattr(feature, "feature", feature)
+  return isinstance(feature, tfds.features.Text)
+
+
+def _listed(value) -> list:
+  """One value or many, as a list."""
+  if value is None:
+    return []
+  if isinstance(value, str | bytes | Mapping):
+    return [value]
+  return list(value) if hasattr(value, "__iter__") else [value]
+
+
+def _text(value) -> str:
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  return value if isinstance(value, str) else ""

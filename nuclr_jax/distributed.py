@@ -1,0 +1,327 @@
+"""Processes: those that train together, and the workers of this process."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent import futures
+import contextlib
+import ctypes
+import json
+import logging
+import multiprocessing
+import os
+import pathlib
+import signal
+import sys
+import threading
+from typing import Any, NoReturn
+import uuid
+
+import jax
+from jax.experimental import multihost_utils
+import numpy as np
+
+from nuclr_jax.types import flatten
+
+# Seconds after which processes notice that one of them has died, and stop.
+HEARTBEAT_TIMEOUT = 60
+
+log = logging.getLogger(__name__)
+
+
+def join(
+  *,
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+  distributed: bool | None = None,
+) -> None:
+  """Joins the processes of a run. Call it before anything touches a device.
+
+  Without arguments it joins the tasks of a Slurm step or the hosts of a TPU
+  slice, and does nothing elsewhere.
+
+  Args:
+    coordinator: Address and port of process 0, such as "10.0.0.1:8476". It
+      needs `num_processes` and `process_id` as well.
+    num_processes: How many processes there are.
+    process_id: The number of this process, counted from 0.
+    distributed: True looks for other processes even where no environment
+      variable says that there are any (JAX finds them on Slurm, Open MPI,
+      Kubernetes and Cloud TPU); False never looks.
+
+  Raises:
+    ValueError: If the three arguments are not given together, or do not fit
+      together.
+    RuntimeError: If the other processes cannot be reached.
+  """
+  address = (coordinator, num_processes, process_id)
+  if any(x is not None for x in address):
+    if any(x is None for x in address) or not 0 <= process_id < num_processes:
+      raise ValueError(
+        "--coordinator, --num_processes and --process_id go together, with "
+        "0 <= process_id < num_processes; got "
+        f"{coordinator}, {num_processes}, {process_id}"
+      )
+    if not coordinator.rpartition(":")[2].isdigit():
+      raise ValueError(
+        "--coordinator must be an address and a port, such as 10.0.0.1:8476; "
+        f"got {coordinator}"
+      )
+    arguments = dict(
+      coordinator_address=coordinator,
+      num_processes=num_processes,
+      process_id=process_id,
+    )
+  elif distributed or (distributed is None and _is_one_of_several()):
+    arguments = {}
+  else:
+    return
+  try:
+    jax.distributed.initialize(
+      **arguments, heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT
+    )
+  except ValueError as error:
+    raise ValueError(
+      f"cannot join the other processes ({error}); give --coordinator, "
+      "--num_processes and --process_id"
+    ) from error
+
+
+def is_first() -> bool:
+  """Whether this process is the one that writes files."""
+  return jax.process_index() == 0
+
+
+def wait_for_all(name: str) -> None:
+  """Waits until all processes have called this with the same name."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+@contextlib.contextmanager
+def first_before_others(name: str) -> Iterator[None]:
+  """Runs a block in the first process, and then in all other processes."""
+  if not is_first():
+    wait_for_all(name)
+  yield
+  if is_first():
+    wait_for_all(name)
+
+
+def check_same(what: str, value: Mapping[str, Any]) -> None:
+  """Raises ValueError unless process 0 has the same value.
+
+  Processes that disagree would train something else together, or wait for each
+  other forever.
+
+  Args:
+    what: What the value is, for the message.
+    value: A nested mapping of anything that JSON can hold.
+  """
+  if jax.process_count() == 1:
+    return
+  differing = differences(json.loads(_of_first(json.dumps(value))), value)
+  if differing:
+    raise ValueError(
+      f"process 0 has another {what}: {'; '.join(differing)}; start all "
+      "processes with the same command, data and versions of the libraries"
+    )
+
+
+def differences(
+  there: Mapping[str, Any],
+  here: Mapping[str, Any],
+  *,
+  besides: Collection[str] = (),
+) -> list[str]:
+  """Says in words where two nested mappings differ, once written as JSON.
+
+  Args:
+    there: The mapping that is called "there", such as a config on disk.
+    here: The mapping that is called "here".
+    besides: Keys that may differ; nested keys are joined with slashes.
+
+  Returns:
+    One text for each key that differs.
+
+  Example:
+    >>> differences({"a": {"b": (1,)}}, {"a": {"b": [1], "c": 2}})
+    ['a.c is absent there, 2 here']
+  """
+  there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
+  return [
+    f"{key.replace('/', '.')} is {there.get(key, 'absent')} there, "
+    f"{here.get(key, 'absent')} here"
+    for key in sorted((there.keys() | here.keys()) - set(besides))
+    if there.get(key) != here.get(key)
+  ]
+
+
+def check_shared(folder: pathlib.Path) -> None:
+  """Raises ValueError unless all processes see the same folder."""
+  if jax.process_count() == 1:
+    return
+  file = folder / f".shared_{_of_first(uuid.uuid4().hex)}"
+  if is_first():
+    folder.mkdir(parents=True, exist_ok=True)
+    file.touch()
+  wait_for_all("written")
+  seen = file.exists()
+  wait_for_all("seen")
+  if is_first():
+    file.unlink()
+  if not seen:
+    raise ValueError(
+      f"{folder} here is not where process 0 writes; --workdir must be one "
+      "folder that all processes share"
+    )
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[Callable[[int], bool]]:
+  """Yields `stop_requested(step)`, which is to be asked after every step.
+
+  It says whether SIGTERM or SIGINT came. If one of several processes gets
+  either, all of them stop after the same step. A second signal to a process
+  that trains alone acts as usual.
+  """
+  if jax.process_count() == 1:
+    with _signal_received() as received:
+      yield lambda step: received()
+    return
+  on_main_thread = threading.current_thread() is threading.main_thread()
+  before = signal.getsignal(signal.SIGINT)
+  if on_main_thread:  # JAX itself listens to SIGTERM
+    signal.signal(
+      signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+    )
+  try:
+    yield multihost_utils.reached_preemption_sync_point
+  finally:
+    if on_main_thread:
+      signal.signal(signal.SIGINT, before)
+
+
+def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
+  """Ends this process with a message, without waiting for other processes.
+
+  They would wait for this one in turn, until the runtime gives up.
+
+  Args:
+    message: What to print on standard error.
+    code: The exit code.
+  """
+  several = jax.process_count() > 1
+  name = f"[process {jax.process_index()}] " if several else ""
+  print(f"{name}{message}", file=sys.stderr)
+  if not several:
+    sys.exit(code)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
+
+
+def num_cores() -> int:
+  """The number of cores that this process may use."""
+  return len(os.sched_getaffinity(0))
+
+
+def keep_memory() -> None:
+  """Lets glibc keep freed memory instead of handing it back to the system.
+
+  XLA allocates its buffers anew at every step; on a CPU the page faults of
+  that took a third of the step's time.
+  """
+  mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+  if mallopt is not None:
+    mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+    mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+
+
+@contextlib.contextmanager
+def worker_pool(
+  workers: int, *, compiled: str | None = None
+) -> Iterator[futures.ProcessPoolExecutor]:
+  """Starts processes that share the cores, and that end with this one.
+
+  They end even if this process is killed, which workers of
+  `concurrent.futures` would survive. An error, or Ctrl-C, ends them at once.
+
+  Args:
+    workers: How many processes; each imports what it runs.
+    compiled: Folder where they share what JAX has compiled.
+  """
+  variables = {"NPROC": str(max(1, num_cores() // workers))}  # XLA's threads
+  if compiled is not None:
+    variables["JAX_COMPILATION_CACHE_DIR"] = compiled
+    variables["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+  before = {name: os.environ.get(name) for name in variables}
+  context = multiprocessing.get_context("spawn")
+  listen, alive = context.Pipe(duplex=False)
+  pool = futures.ProcessPoolExecutor(
+    workers, mp_context=context, initializer=_end_with, initargs=(listen,)
+  )
+  os.environ.update(variables)
+  try:
+    yield pool
+    pool.shutdown()
+  finally:
+    alive.close()  # ends the workers
+    pool.shutdown(cancel_futures=True)
+    listen.close()
+    for name, value in before.items():
+      if value is None:
+        del os.environ[name]
+      else:
+        os.environ[name] = value
+
+
+def _of_first(text: str) -> str:
+  """The text of process 0."""
+  data = np.frombuffer(text.encode(), np.uint8)
+  length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+  data = np.resize(data, length) if length else data[:0]
+  return multihost_utils.broadcast_one_to_all(data).tobytes().decode()
+
+
+def _is_one_of_several() -> bool:
+  """Whether Slurm or a TPU slice says that this process has company."""
+  slurm = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1
+  tpu = "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+  return slurm or tpu
+
+
+@contextlib.contextmanager
+def _signal_received() -> Iterator[Callable[[], bool]]:
+  """Yields whether SIGTERM or SIGINT came; a second one acts as usual."""
+  received = []
+  signals = (signal.SIGTERM, signal.SIGINT)
+  if threading.current_thread() is not threading.main_thread():
+    yield lambda: False  # only the main thread may handle signals
+    return
+  before = {number: signal.getsignal(number) for number in signals}
+
+  def handle(number, frame):
+    del frame
+    log.info("%s: saving, then stopping", signal.Signals(number).name)
+    received.append(number)
+    signal.signal(number, before[number])
+
+  for number in signals:
+    signal.signal(number, handle)
+  try:
+    yield lambda: bool(received)
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+def _end_with(listen) -> None:
+  """Ends this process when the other end of a pipe is closed."""
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+
+  def watch():
+    with contextlib.suppress(EOFError, OSError):
+      listen.recv()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,189 @@
+"""What an evaluator is, what it sees of a model, and how evaluators are run.
+
+An evaluator is a function of `Embed`, which is all that it sees of a model, to
+scores by name. The modules beside this one define evaluators, each next to the
+pure functions of embeddings that it calls; `suites` chooses those of a run.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+import numpy as np
+
+from nuclr_jax import sharding
+from nuclr_jax.data.source import Images, LazyImages, Source
+from nuclr_jax.models import Model
+from nuclr_jax.pairwise import unit_norm
+from nuclr_jax.types import (
+  Batch,
+  Metrics,
+  Pairs,
+  Params,
+  PyTree,
+  Sides,
+)
+
+CHUNK = (
+  512  # inputs embedded at a time, rounded up to a multiple of the devices
+)
+
+
+class Embed(NamedTuple):
+  """A trained model as an evaluator sees it."""
+
+  image: Callable[[Images], np.ndarray]  # images -> [n, dim], unit norm
+  text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
+  features: Sides | None = None  # functions to features before the projection
+  outputs: Sides | None = None  # to what the objective sees, of any norm
+
+
+Evaluator = Callable[[Embed], Metrics]
+MakeEmbed = Callable[[Params, PyTree], Embed]
+
+
+def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
+  """Compiles the embedding of images and of texts, split over the mesh.
+
+  Args:
+    model: The model.
+    encode: Turns captions into token ids, such as `Tokenizer.encode`.
+    mesh: The device mesh.
+
+  Returns:
+    `make(params, model_state) -> Embed`, where `params` are the model's. The
+    functions of `Embed` raise FloatingPointError for embeddings that are not
+    finite, since no score of them would mean anything.
+  """
+  rows = NamedSharding(mesh, sharding.ROWS)
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+  chunk = CHUNK + -CHUNK % mesh.shape["data"]
+
+  def outputs(params, model_state, batch):
+    pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
+    return pairs.text if batch.image is None else pairs.image
+
+  def embeddings(params, model_state, batch):
+    return unit_norm(outputs(params, model_state, batch))
+
+  def features(params, model_state, batch):
+    sides = model.features(params, model_state, batch)
+    return sides.text if batch.image is None else sides.image
+
+  def split(x):
+    return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
+
+  def in_chunks(function):
+    compiled = jax.jit(function, out_shardings=everywhere)
+
+    def run(params, model_state, inputs, to_batch):
+      """Chunks of one shape; the last is padded with its last input."""
+      results = []
+      for start in range(0, len(inputs), chunk):
+        full = part = inputs[start : start + chunk]
+        if len(part) < chunk:
+          missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
+          full = np.pad(part, missing, mode="edge")
+        result = compiled(params, model_state, to_batch(split(full)))
+        results.append((result, len(part)))
+        jax.block_until_ready(results[-3:][0])  # else inputs pile up
+      result = np.concatenate([np.asarray(x)[:n] for x, n in results])
+      _check_finite(result)
+      return result
+
+    return run
+
+  embed, before, raw = map(in_chunks, (embeddings, features, outputs))
+
+  def make(params, model_state):
+    def sides(run):
+      run = partial(run, params, model_state)
+      return Sides(
+        image=lambda images: run(images, _image_batch),
+        text=lambda captions: run(encode(captions), _text_batch),
+      )
+
+    plain = sides(embed)
+    return Embed(
+      *plain,
+      features=sides(before) if model.features else plain,
+      outputs=sides(raw),
+    )
+
+  return make
+
+
+def _check_finite(embedding: np.ndarray) -> None:
+  wrong = np.flatnonzero(~np.isfinite(embedding).all(axis=-1))
+  if len(wrong):
+    raise FloatingPointError(
+      f"{len(wrong)} of {len(embedding)} embeddings are not finite, the first "
+      f"is that of input {wrong[0]}; if all are affected, the training has "
+      "diverged (try a lower learning rate or a higher temperature, from an "
+      "earlier checkpoint)"
+    )
+
+
+def _image_batch(x) -> Batch:
+  return Batch(x, None, None)
+
+
+def _text_batch(x) -> Batch:
+  return Batch(None, x, None)
+
+
+def embed_pairs(
+  embed: Embed, source: Source, pair_ids: np.ndarray | None = None
+) -> Pairs:
+  """Embeds pairs of a source, not augmented, on the host.
+
+  Images and texts that pairs share are embedded once.
+
+  Args:
+    embed: The model.
+    source: The pairs.
+    pair_ids: Which pairs are embedded; None = all.
+  """
+  if pair_ids is None:
+    pair_ids = np.arange(source.sizes.num_pairs)
+  ids = source.ids(pair_ids)
+  _, first, row = np.unique(ids.image, return_index=True, return_inverse=True)
+  images = LazyImages(len(first), lambda i: source.fetch(pair_ids[first[i]])[0])
+  image = embed.image(images)[row]
+  texts, row = np.unique(ids.text, return_inverse=True)
+  text = embed.text(source.captions(texts))[row]
+  return Pairs(image, text, pair_ids, *ids)
+
+
+def run_evaluators(
+  evaluators: Sequence[Evaluator], embed: Embed, prefix: str
+) -> Metrics:
+  """Runs evaluators and puts a prefix before the names of their scores.
+
+  Args:
+    evaluators: Evaluators whose scores have different names.
+    embed: The model.
+    prefix: Goes before the names, with a slash.
+
+  Returns:
+    All scores.
+
+  Raises:
+    ValueError: If two evaluators give a score of the same name.
+
+  Example:
+    >>> run_evaluators([lambda embed: {"top1": 0.5}], Embed(len, len), "test")
+    {'test/top1': 0.5}
+  """
+  scores = {}
+  for evaluator in evaluators:
+    more = evaluator(embed)
+    if twice := sorted(set(more) & set(scores)):
+      raise ValueError(
+        f"two evaluators of {prefix} give {twice[:3]}; give the sets different "
+        "names (NAME=SET)"
+      )
+    scores |= more
+  return {f"{prefix}/{name}": value for name, value in scores.items()}

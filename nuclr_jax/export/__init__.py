@@ -1,0 +1,18 @@
+"""What leaves a run: its model for other libraries, and embeddings in files."""
+
+from nuclr_jax.export.embed import (
+  Embedder,
+  embedder_of_config,
+  embedder_of_run,
+  write_embeddings,
+)
+from nuclr_jax.export.model import Exported, write_model
+
+__all__ = [
+  "Embedder",
+  "Exported",
+  "embedder_of_config",
+  "embedder_of_run",
+  "write_embeddings",
+  "write_model",
+]

@@ -1,0 +1,263 @@
+"""Embeddings of any images and captions, computed by a model, in files.
+
+`write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
+[captions, dim]. `images.parquet` (key) and `texts.parquet` (image, caption)
+have a row for each row of the arrays; `image` is the row of the caption's
+image. Items that could not be embedded are listed in `rejected.jsonl`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax import files, progress
+from nuclr_jax.config import Config, complete
+from nuclr_jax.data import images
+from nuclr_jax.data.embeddings import ARRAYS, IMAGES, TEXTS
+from nuclr_jax.evaluate import evaluators
+from nuclr_jax.ingest import records
+from nuclr_jax.train import build, checkpoint, loop, resume
+from nuclr_jax.types import Metrics, Sides
+
+REJECTED = "rejected.jsonl"
+
+Append = Callable[[Any], None]
+
+
+class Embedder(NamedTuple):
+  """A model with its parameters, as functions of images and of captions.
+
+  `encode.image` takes uint8 [n, image_size, image_size, 3], `encode.text` a
+  list of captions; both return float32 [n, dim].
+  """
+
+  encode: Sides
+  image_size: int  # in pixels
+
+
+@contextlib.contextmanager
+def embedder_of_run(
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  features: bool = False,
+) -> Iterator[Embedder]:
+  """Opens the model of a run; the run's training data need not exist any more.
+
+  Args:
+    workdir: The run's folder.
+    data_dir: The folder of prepared data sets.
+    checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the one that
+      scored best on validation.
+    features: Whether to return the towers' features, on which the model `heads`
+      is trained, instead of embeddings of unit norm.
+
+  Raises:
+    ValueError: If there is no such run, or its model does not take RGB images.
+  """
+  loaded, mesh, state = loop.load(
+    workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
+  )
+  variables = (state.params["model"], state.model_state)
+  with jax.set_mesh(mesh):
+    yield _embedder(loaded.model, loaded.data.inputs, mesh, variables, features)
+
+
+@contextlib.contextmanager
+def embedder_of_config(
+  config: Config,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  features: bool = False,
+) -> Iterator[Embedder]:
+  """Opens a config's model before any training, with its pretrained weights.
+
+  Args:
+    config: The config. Its data sets are read only if its tokenizer is built
+      from them.
+    data_dir: The folder of prepared data sets.
+    features: Whether to return the towers' features instead of embeddings of
+      unit norm.
+
+  Raises:
+    ValueError: If the model cannot be built, or does not take RGB images.
+  """
+  config = complete(config)
+  inputs = build.load_inputs(config["data"], data_dir=data_dir)
+  model = build.make_model(config, inputs)
+  mesh = build.make_mesh(config)
+  with jax.set_mesh(mesh):
+    variables = resume.first_model(config, model, mesh)
+    yield _embedder(model, inputs, mesh, variables, features)
+
+
+def write_embeddings(
+  embedder: Embedder, items: Iterable[Any], folder: str | os.PathLike
+) -> Metrics:
+  """Embeds items and writes the files, all of them or none.
+
+  Args:
+    embedder: An open model, see `embedder_of_run`. Images of any shape are
+      resized to its image size.
+    items: Images, each with any number of captions (`records.Item`), and items
+      that were rejected before (`records.Rejected`).
+    folder: The folder to make; it must not exist.
+
+  Returns:
+    The numbers of images and captions embedded, and of items rejected.
+
+  Raises:
+    ValueError: If the folder exists, or if no image could be embedded.
+  """
+  folder = pathlib.Path(folder).expanduser().absolute()
+  if folder.exists():
+    raise ValueError(f"{folder} exists already; choose another --output")
+  with files.complete_folder(folder) as work:
+    return _write_files(embedder, items, work)
+
+
+def _write_files(
+  embedder: Embedder, items: Iterable[Any], work: pathlib.Path
+) -> Metrics:
+  """Writes the files; raises ValueError if no image could be embedded."""
+  count, reasons = {"images": 0, "captions": 0, "rejected": 0}, Counter()
+  show = progress.reporter("images")
+  with contextlib.ExitStack() as stack:
+
+    def opened(make, name):
+      return stack.enter_context(make(work / name))
+
+    arrays = Sides(*(opened(_array, name) for name in ARRAYS))
+    keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
+    rejected = opened(_lines, REJECTED)
+    for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
+      kept, pixels = [], []
+      for result in images.in_threads(
+        lambda item: _decoded(item, embedder.image_size), chunk
+      ):
+        if isinstance(result, records.Rejected):
+          rejected(result)
+          reasons[result.reason] += 1
+        else:
+          kept.append(result[0])
+          pixels.append(result[1])
+      if kept:
+        rows = [
+          {"image": count["images"] + i, "caption": caption}
+          for i, item in enumerate(kept)
+          for caption in item.captions
+        ]
+        arrays.image(embedder.encode.image(np.stack(pixels)))
+        keys([{"key": item.key} for item in kept])
+        if rows:
+          arrays.text(embedder.encode.text([row["caption"] for row in rows]))
+          texts(rows)
+        count["images"] += len(kept)
+        count["captions"] += len(rows)
+      show(count["images"])
+  if not count["images"]:
+    raise ValueError(
+      f"no image could be embedded; rejected were {dict(reasons) or 'none'}"
+    )
+  return count | {"rejected": reasons.total()}
+
+
+def _embedder(model, inputs, mesh, variables, features: bool) -> Embedder:
+  """Compiles the functions of a model with its params and state."""
+  shape = inputs.image_shape
+  if len(shape) != 3 or shape[2] != 3:
+    raise ValueError(
+      f"the model takes images of shape {shape}, not RGB images of shape "
+      "(size, size, 3); give a run or a config of such a model"
+    )
+  make = evaluators.make_embedder(model, inputs.tokenizer.encode, mesh)
+  embed = make(*variables)
+  embeddings = Sides(embed.image, embed.text)
+  return Embedder(embed.features if features else embeddings, shape[0])
+
+
+def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
+  """Items whose captions can be written; empty captions are rejected."""
+  for item in items:
+    item, empty = records.tidy(item)
+    yield from empty
+    yield item
+
+
+def _decoded(item, size) -> tuple[records.Item, np.ndarray] | records.Rejected:
+  """The item and its pixels [size, size, 3], or why it is rejected."""
+  if isinstance(item, records.Rejected):
+    return item
+  try:
+    return item, images.resize(images.decode(item.image), size)
+  except ValueError:
+    return records.Rejected(item.key, item.source, records.UNREADABLE)
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+  chunk = []
+  for item in items:
+    chunk.append(item)
+    if len(chunk) == size:
+      yield chunk
+      chunk = []
+  if chunk:
+    yield chunk
+
+
+@contextlib.contextmanager
+def _array(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rows to an .npy file.
+
+  The number of rows is known at the end only: the header, whose length does not
+  depend on it, is then written again.
+  """
+  shape = [0, 0]
+  with path.open("wb") as file:
+
+    def write_header():
+      file.seek(0)
+      header = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+      np.lib.format.write_array_header_1_0(file, header)
+
+    def append(rows):
+      if not shape[0]:
+        shape[1] = rows.shape[1]
+        write_header()
+      shape[0] += len(rows)
+      file.write(np.ascontiguousarray(rows, "<f4").tobytes())
+
+    yield append
+    write_header()
+
+
+@contextlib.contextmanager
+def _table(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rows, dicts with the same keys, to a Parquet file."""
+  import pyarrow
+  from pyarrow import parquet
+
+  fields = {
+    IMAGES: [("key", pyarrow.string())],
+    TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
+  }
+  schema = pyarrow.schema(fields[path.name])
+  with parquet.ParquetWriter(path, schema) as writer:
+    yield lambda rows: writer.write_table(
+      pyarrow.Table.from_pylist(rows, schema)
+    )
+
+
+@contextlib.contextmanager
+def _lines(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rejected items as lines of JSON."""
+  with path.open("w", encoding="utf-8") as file:
+    yield lambda item: file.write(json.dumps(item._asdict()) + "\n")

@@ -1,0 +1,219 @@
+"""From files that users have to a prepared data set that TFDS reads.
+
+The input is cut into parts, which processes check and write independently.
+Finished parts stay, so the same call resumes after any interruption. A bad item
+never stops the work and never vanishes: everything that was left out is listed
+beside the records, with the reason.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent import futures
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+
+from nuclr_jax import distributed, progress
+from nuclr_jax.data.tfds_reader import cache_dir
+from nuclr_jax.ingest import inputs, publish, records
+
+log = logging.getLogger(__name__)
+
+VERSION = "1.0.0"
+FORMAT = 1  # of unfinished work, which another format cannot resume
+
+
+def ingest(
+  input: str,
+  name: str,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  split: str | None = None,
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+  max_size: int | None = None,
+  workers: int | None = None,
+) -> pathlib.Path:
+  """Makes a data set of images with captions, or adds a split to one.
+
+  Record i of a split is the i-th good image of the input, with one or more
+  captions and the key that the input gives it (two files may use the same
+  keys). Everything that was rejected is listed in NAME-SPLIT.rejected.jsonl.
+
+  Args:
+    input: Files of img2dataset (tar or parquet), an annotation table, a folder
+      of images with texts, or `tfds:NAME`; also a pattern, a folder of such
+      files or a list with commas. `tfds:NAME` takes the split of the same name,
+      `tfds:NAME:SPLIT` the split that it names.
+    name: Name of the data set.
+    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    split: Name of the split, "train" by default. A table that names splits, as
+      Karpathy's does, makes all of them by default, else only this one.
+    images: Folder that the paths of a table start from.
+    image_column: Column of the images, if it has an unusual name.
+    caption_column: Column of the captions, if it has an unusual name.
+    max_size: Images whose shorter side is longer are shrunk to so many pixels.
+    workers: Processes that read; by default one for each core. With more than
+      one a script needs `if __name__ == "__main__"`.
+
+  Returns:
+    The folder of the data set.
+
+  Raises:
+    ValueError: If the input is not understood or holds no good image, or if the
+      split, or unfinished work, exists from another input or other options.
+
+  Example:
+    >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
+    PosixPath('/home/me/.cache/nuclr_jax/cc3m/1.0.0')
+  """
+  _check(name, split or "train", max_size, workers)
+  home = cache_dir(data_dir) / name
+  folder, work = home / VERSION, home / "incomplete"
+  if images is not None:
+    images = os.path.abspath(os.path.expanduser(images))
+  options = {
+    "images": images,
+    "image_column": image_column,
+    "caption_column": caption_column,
+  }
+  plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
+  splits = list(dict.fromkeys(part.split for part in plan.parts))
+  for planned in splits:
+    _check(name, planned, max_size, workers)
+  home.mkdir(parents=True, exist_ok=True)
+  with _alone(home):
+    existing = publish.published_splits(folder)
+    _remove_leftovers(work, existing)
+    todo = [part for part in plan.parts if part.split not in existing]
+    options |= {"max_size": max_size, "input": plan.files}
+    for old in sorted(set(splits) & set(existing)):
+      publish.check_same_options(folder, old, options)
+      log.info("split %s is in %s already; it stays as it is", old, folder)
+    if todo or not plan.parts:
+      made = list(dict.fromkeys(part.split for part in todo))
+      how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
+      _begin(work, options | how)
+      _write_parts(todo, work, max_size, workers or distributed.num_cores())
+      publish.publish(
+        [(part.split, _stem(work, i)) for i, part in enumerate(todo)],
+        work,
+        folder,
+        options,
+      )
+  return folder
+
+
+def _check(name, split, max_size, workers) -> None:
+  for what, value in (("--dataset", name), ("--split", split)):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", value) or value == "all":
+      raise ValueError(
+        f"{what}={value} is not a name; use lower-case letters, digits and _, "
+        "with a letter first, and not the word all"
+      )
+  if max_size is not None and max_size < records.MIN_SIZE:
+    raise ValueError(
+      f"--max_size must be at least {records.MIN_SIZE} pixels, got {max_size}"
+    )
+  if workers is not None and workers < 1:
+    raise ValueError(f"--workers must be at least 1, got {workers}")
+
+
+@contextlib.contextmanager
+def _alone(home: pathlib.Path) -> Iterator[None]:
+  """Keeps other processes out; a process that dies leaves no lock behind."""
+  handle = os.open(home, os.O_RDONLY)
+  try:
+    try:
+      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      raise ValueError(
+        f"another process is at work in {home}; wait until it has finished"
+      ) from error
+    except OSError:
+      log.warning("%s: the file system has no locks", home)
+    yield
+  finally:
+    os.close(handle)
+
+
+def _remove_leftovers(work: pathlib.Path, existing: Mapping) -> None:
+  """Removes the work of an ingest that was killed after it had published."""
+  path = work / "ingest.json"
+  made = json.loads(path.read_text())["splits"] if path.exists() else []
+  if not made or set(made) & set(existing):  # splits appear together
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _begin(work: pathlib.Path, options: Mapping) -> None:
+  """Notes what is being ingested, or checks it against unfinished work."""
+  path = work / "ingest.json"
+  if path.exists():
+    other = publish.differing(path, options)
+    if other:
+      raise ValueError(
+        f"{work} holds an unfinished ingest of another {', '.join(other)}; "
+        "finish it with the command that began it, or delete the folder"
+      )
+    log.info("resuming the work in %s", work)
+  else:
+    work.mkdir()
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(publish.noted(options))
+    temporary.rename(path)
+
+
+def _stem(work: pathlib.Path, number: int) -> pathlib.Path:
+  return work / f"part-{number:05d}"
+
+
+def _write_parts(
+  todo: Sequence[records.Part],
+  work: pathlib.Path,
+  max_size: int | None,
+  workers: int,
+) -> None:
+  """Writes the parts that are missing and logs the progress."""
+  for path in work.glob("*.tmp"):
+    path.unlink()
+  stems = [_stem(work, i) for i in range(len(todo))]
+  jobs = [
+    (part, stem)
+    for part, stem in zip(todo, stems, strict=True)
+    if not stem.with_suffix(".npz").exists()
+  ]
+  log.info("%d parts, of which %d are to be read", len(todo), len(jobs))
+  done, images, rejected = len(todo) - len(jobs), 0, 0
+  show = progress.reporter("parts", len(todo), start=done)
+  for count, counts in enumerate(_results(jobs, max_size, workers), 1):
+    images, rejected = images + counts[0], rejected + counts[1]
+    show(done + count, f"{images} images, {rejected} rejected")
+
+
+def _results(
+  jobs: Sequence[tuple[records.Part, pathlib.Path]],
+  max_size: int | None,
+  workers: int,
+) -> Iterator[tuple[int, int]]:
+  """Runs the jobs and yields the result of each as it ends."""
+  if min(workers, len(jobs)) <= 1:
+    for job in jobs:
+      yield records.write_part(*job, max_size=max_size)
+    return
+  try:
+    with distributed.worker_pool(min(workers, len(jobs))) as pool:
+      submitted = [
+        pool.submit(records.write_part, *job, max_size=max_size) for job in jobs
+      ]
+      for future in futures.as_completed(submitted):
+        yield future.result()
+  except futures.process.BrokenProcessPool as error:
+    raise OSError(
+      "a worker process was killed, perhaps for lack of memory; the same "
+      "command resumes, and --workers=N uses fewer processes"
+    ) from error

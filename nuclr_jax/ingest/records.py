@@ -1,0 +1,307 @@
+"""Records of a data set that is being ingested: checked, then written.
+
+A part of a split becomes a file of records, a list of what was rejected and
+why, and the hashes of everything, from which the pairs of the whole split are
+numbered. Items are handled one after the other; at most one is in memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+import json
+import os
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import tensorflow_datasets as tfds
+
+from nuclr_jax.data.pair_index import canonical, content_hash
+from nuclr_jax.data.tfds_reader import num_records, record_writer
+
+MIN_SIZE = 16  # pixels a side
+QUALITY = 95  # of JPEGs that are made of images in other formats
+# Why an item was rejected, or a single caption where it says so.
+NO_CAPTION = "no caption"
+EMPTY_CAPTION = "empty caption"  # a caption; the item keeps its other captions
+NO_UTF8 = "caption is not UTF-8"  # a caption; the item keeps its other captions
+DUPLICATE_KEY = "duplicate key"  # an earlier item of the part has the same key
+UNREADABLE = "unreadable image"  # not an image, or not of a known kind
+TRUNCATED = "truncated image"  # the end is missing
+TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
+TOO_LARGE = "too large"  # for JPEG
+NO_IMAGE = "missing image"  # the input names no image
+NO_FILE = "missing file"  # the input names a file that does not exist
+BROKEN_ROW = "broken row"  # of a table
+BROKEN_RECORD = "unreadable record"  # of a TFDS data set
+DAMAGED = "damaged file"  # an input file, or the rest of it
+
+
+class Item(NamedTuple):
+  """An image and its captions as the input has them, not yet checked."""
+
+  key: str
+  source: str  # the input file
+  image: bytes
+  captions: Sequence[str]
+
+
+class Rejected(NamedTuple):
+  """An item, or a part of the input, that did not become a record."""
+
+  key: str
+  source: str
+  reason: str
+
+
+class Part(NamedTuple):
+  """A share of a split's items, which one process reads."""
+
+  split: str
+  read: Callable[[], Iterable[Item | Rejected]]
+
+
+def record_features() -> tfds.features.FeaturesDict:
+  """The TFDS features of every ingested data set."""
+  return tfds.features.FeaturesDict(
+    {
+      "image": tfds.features.Image(encoding_format="jpeg"),
+      "captions": tfds.features.Sequence(tfds.features.Text()),
+      "key": tfds.features.Text(),
+    }
+  )
+
+
+@contextlib.contextmanager
+def quiet_opencv() -> Iterator[None]:
+  """Keeps OpenCV from logging every broken image."""
+  moved = not hasattr(cv2, "setLogLevel")  # OpenCV 5 has it elsewhere
+  set_level = (cv2.utils.logging if moved else cv2).setLogLevel
+  before = set_level(0)
+  try:
+    yield
+  finally:
+    set_level(before)
+
+
+def write_part(
+  part: Part, stem: str | os.PathLike, *, max_size: int | None = None
+) -> tuple[int, int]:
+  """Writes STEM.array_record, STEM.rejected.jsonl and finally STEM.npz.
+
+  A file gets its name only when it is complete. The .npz holds image_hash
+  uint64 [records], num_captions int32 [records], caption_hash uint64
+  [captions], and num_bytes.
+
+  Args:
+    part: The part to write.
+    stem: Path of the files, without their endings.
+    max_size: Images whose shorter side is longer are shrunk to so many pixels.
+
+  Returns:
+    The number of records and the number of rejections.
+
+  Raises:
+    OSError: If the records cannot be written, for instance on a full disk.
+  """
+  names = [f"{os.fspath(stem)}.{x}" for x in ("array_record", "rejected.jsonl")]
+  temporary = [f"{name}.tmp" for name in names]
+  encode, num_bytes, rejected = record_features().serialize_example, 0, 0
+  images, counts, captions = [], [], []
+  with (
+    record_writer(temporary[0]) as writer,
+    open(temporary[1], "w", encoding="utf-8") as listed,
+    quiet_opencv(),
+  ):
+    for item in check_items(part.read(), max_size=max_size):
+      if isinstance(item, Rejected):
+        print(json.dumps(item._asdict()), file=listed)
+        rejected += 1
+        continue
+      row = {"image": item.image, "captions": item.captions, "key": item.key}
+      data = encode(row)
+      writer.write(data)
+      num_bytes += len(data)
+      images.append(content_hash(item.image))
+      counts.append(len(item.captions))
+      words = map(canonical, item.captions)
+      captions += [content_hash(x.encode()) for x in words]
+  _check_length(temporary[0], len(images))
+  for old, new in zip(temporary, names, strict=True):
+    os.replace(old, new)
+  hashes = {
+    "image_hash": np.array(images, np.uint64),
+    "num_captions": np.array(counts, np.int32),
+    "caption_hash": np.array(captions, np.uint64),
+    "num_bytes": np.int64(num_bytes),
+  }
+  with open(f"{os.fspath(stem)}.npz.tmp", "wb") as file:
+    np.savez(file, **hashes)
+  os.replace(file.name, file.name.removesuffix(".tmp"))
+  return len(images), rejected
+
+
+def check_items(
+  items: Iterable[Item | Rejected], *, max_size: int | None = None
+) -> Iterator[Item | Rejected]:
+  """Passes good items on, with JPEG bytes, and rejects all others.
+
+  An item with some empty captions keeps its other captions; the empty ones are
+  rejected before it.
+
+  Args:
+    items: The items of a part.
+    max_size: Images whose shorter side is longer are shrunk to so many pixels.
+
+  Example:
+    >>> items = [Item("a", "x.tar", b"", ["a dog"])]
+    >>> [rejected.reason for rejected in check_items(items)]
+    ['unreadable image']
+  """
+  keys = set()
+  for item in items:
+    item, bad = tidy(item)
+    if isinstance(item, Rejected):
+      yield item
+      continue
+    reason = "" if item.captions else NO_CAPTION
+    if item.key in keys:
+      reason = DUPLICATE_KEY
+    keys.add(item.key)
+    try:
+      image = b"" if reason else to_jpeg(item.image, max_size=max_size)
+    except ValueError as error:
+      reason = str(error)
+    if reason:
+      yield Rejected(item.key, item.source, reason)
+      continue
+    yield from bad
+    yield item._replace(image=image)
+
+
+def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
+  """Cleans the texts of an item and separates its bad captions.
+
+  Example:
+    >>> item, bad = tidy(Item("a", "x.tar", b"", [" a dog ", "?!"]))
+    >>> item.captions, bad[0].reason
+    (['a dog'], 'empty caption')
+  """
+  item = item._replace(key=_clean(item.key), source=_clean(item.source))
+  if isinstance(item, Rejected):
+    return item, []
+  captions = [_clean(caption).strip() for caption in item.captions]
+  wrong = list(map(_wrong, captions))
+  kept = [x for x, reason in zip(captions, wrong, strict=True) if not reason]
+  bad = [Rejected(item.key, item.source, x) for x in wrong if x]
+  return item._replace(captions=kept), bad
+
+
+def _wrong(caption: str) -> str:
+  """Why a caption cannot be used; U+FFFD stands for bytes that are not text."""
+  if "\ufffd" in caption:
+    return NO_UTF8
+  return "" if canonical(caption) else EMPTY_CAPTION
+
+
+def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
+  """Decodes an image to check it, and returns it as JPEG.
+
+  The bytes of a JPEG stay the same to the bit. Other formats become JPEG of
+  three channels, with white where they are transparent.
+
+  Args:
+    data: The bytes of an image file.
+    max_size: An image whose shorter side is longer is shrunk to so many pixels.
+
+  Raises:
+    ValueError: If the image cannot be used; the message is the reason in two
+      words.
+  """
+  is_jpeg = data.startswith(b"\xff\xd8")
+  # Orientation is ignored in both; only other formats have transparency.
+  how = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+  pixels = _decode(data, how if is_jpeg else cv2.IMREAD_UNCHANGED)
+  height, width = pixels.shape[:2]
+  shorter = min(height, width)
+  if shorter < MIN_SIZE:
+    raise ValueError(TOO_SMALL)
+  small_enough = max_size is None or shorter <= max_size
+  if is_jpeg and small_enough:
+    return data
+  pixels = _three_channels(pixels, is_tiff=data[:2] in (b"II", b"MM"))
+  if not small_enough:
+    size = (round(x * max_size / shorter) for x in (width, height))
+    pixels = cv2.resize(pixels, tuple(size), interpolation=cv2.INTER_AREA)
+  options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
+  try:
+    good, encoded = cv2.imencode(".jpg", pixels, options)
+  except cv2.error:
+    good = False
+  if not good:  # a side is above 65,535 pixels
+    raise ValueError(TOO_LARGE)
+  return encoded.tobytes()
+
+
+def _decode(data: bytes, how: int) -> np.ndarray:
+  """The pixels of an image; ValueError with the reason if it is broken."""
+  if _is_cut(data):
+    raise ValueError(TRUNCATED)
+  pixels = None
+  with contextlib.suppress(cv2.error):
+    if data:
+      pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
+  if pixels is None:
+    raise ValueError(UNREADABLE)
+  return pixels
+
+
+def _is_cut(data: bytes) -> bool:
+  """Whether the end of a JPEG or PNG is missing; other bytes may follow it.
+
+  An interrupted copy leaves zeros after the cut, which decoders take for data.
+  """
+  if data.startswith(b"\x89PNG"):
+    return b"IEND" not in data
+  if not data.startswith(b"\xff\xd8\xff"):
+    return False
+  at = 2  # skips the header, whose thumbnail has an end of its own
+  while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
+    is_fill = data[at + 1 : at + 2] == b"\xff"
+    size = int.from_bytes(data[at + 2 : at + 4], "big")
+    at += 1 if is_fill else 2 + size
+  return data.find(b"\xff\xd9", at) < 0
+
+
+def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
+  """Turns anything that OpenCV decodes into BGR uint8."""
+  if pixels.dtype == np.uint16:
+    pixels = (pixels / 257).round().astype(np.uint8)
+  if pixels.dtype != np.uint8:
+    raise ValueError(UNREADABLE)
+  if pixels.ndim == 2:
+    return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)
+  if pixels.shape[2] == 4:
+    alpha = pixels[..., 3:].astype(np.float32) / 255
+    # The colours of a TIFF are already multiplied by alpha.
+    colours = pixels[..., :3] * (1.0 if is_tiff else alpha)
+    return (colours + 255 * (1 - alpha)).round().clip(0, 255).astype(np.uint8)
+  return pixels
+
+
+def _check_length(path: str, length: int) -> None:
+  """Reads back how many records a file has: a full disk may go unreported."""
+  try:
+    count = num_records(path)
+  except Exception as error:  # array_record raises RuntimeError
+    raise OSError(
+      f"{path} was not written correctly: is the disk full?"
+    ) from error
+  if count != length:
+    raise OSError(
+      f"{path} holds {count} of {length} records: is the disk full?"
+    )
+
+
+def _clean(text: str) -> str:
+  """The text without what UTF-8 cannot encode."""
+  return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,46 @@
+"""Published weights in our models, and our weights in published layouts.
+
+Weights come in along this way, one module a step:
+
+    a path, or a name on the hub
+      -> a file on disk                         hub.find_file
+      -> arrays by the keys of their library    load.read_tensors
+      -> the name of their layout               convert.recognize
+      -> params and state of a model            convert.from_layout
+
+`load.load_towers` goes all of it for one or both towers,
+`load.load_dual_encoder` for a whole model with its projections. `layouts` is
+the table that both directions read: a rule for each array, with its names in
+our params and in the file. `convert.to_layout` goes back from params and state
+to arrays by the library's keys; `nuclr_jax.export` writes them into files.
+"""
+
+from nuclr_jax.models.pretrained.convert import (
+  from_layout,
+  recognize,
+  to_layout,
+)
+from nuclr_jax.models.pretrained.hub import find_file
+from nuclr_jax.models.pretrained.layouts import LAYOUTS, Layout, Rule
+from nuclr_jax.models.pretrained.load import (
+  PROJECTION_KEYS,
+  PROJECTIONS,
+  load_dual_encoder,
+  load_towers,
+  read_tensors,
+)
+
+__all__ = [
+  "LAYOUTS",
+  "PROJECTIONS",
+  "PROJECTION_KEYS",
+  "Layout",
+  "Rule",
+  "find_file",
+  "from_layout",
+  "load_dual_encoder",
+  "load_towers",
+  "read_tensors",
+  "recognize",
+  "to_layout",
+]

@@ -1,0 +1,345 @@
+"""Arrays of a published layout to params and state of a model, and back."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+import math
+import re
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax.models.pretrained.layouts import LAYOUTS, Layout, Rule
+from nuclr_jax.types import Params, PyTree, Sides
+
+log = logging.getLogger(__name__)
+
+Arrays = Sequence[np.ndarray]
+Tensors = Mapping[str, np.ndarray]
+
+
+class Conversion(NamedTuple):
+  """How the arrays of a rule are read and written."""
+
+  read: Callable[[Arrays, Sequence[tuple[int, ...]]], Arrays]  # our shapes
+  write: Callable[[Arrays, int], Arrays]  # the number of their arrays
+  any_length: int | None = None  # index of theirs that may be longer than ours
+
+
+class Match(NamedTuple):
+  """A rule with its numbers filled in."""
+
+  ours: list[str]
+  theirs: list[str]
+  kind: str
+
+
+def recognize(keys: Sequence[str]) -> str:
+  """Returns the name of the layout that a file with these keys has.
+
+  Args:
+    keys: All keys of the file.
+
+  Raises:
+    ValueError: If the keys fit no layout, or several.
+
+  Example:
+    >>> recognize(["conv1.weight", "layer1.0.conv1.weight"])
+    'torchvision_resnet'
+  """
+  names = [
+    name
+    for name, layout in LAYOUTS.items()
+    if any(re.fullmatch(layout.mark, _bare(key, layout)) for key in keys)
+  ]
+  if len(names) != 1:
+    raise ValueError(
+      f"the keys must fit one of the layouts {sorted(LAYOUTS)}, but they fit "
+      f"{names or 'none'}: {_first_ten(keys)}; give a file as one of these "
+      "libraries saves it"
+    )
+  return names[0]
+
+
+def from_layout(
+  tensors: Tensors,
+  layout: str,
+  params: Params,
+  state: PyTree,
+  *,
+  sides: Sequence[str] | None = None,
+) -> tuple[Params, PyTree]:
+  """Puts the arrays of a file where they belong in a model.
+
+  Args:
+    tensors: Arrays by key, of any floating dtype. Arrays that a tower has no
+      use for, such as classification heads, are ignored.
+    layout: A name in `layouts.LAYOUTS`.
+    params: The params of a `dual_encoder`; only their shapes matter.
+    state: The model's state; only its shapes matter.
+    sides: Which of "image" and "text" to read; None reads those that the layout
+      has. A side of a CLIP file brings its projection along.
+
+  Returns:
+    Params and state; the arrays that were read are NumPy's, in float32.
+
+  Raises:
+    ValueError: If keys are missing or left over, or if shapes differ.
+
+  Example:
+    >>> tensors = pretrained.read_tensors("a.safetensors")  # doctest: +SKIP
+    >>> params, state = from_layout(  # doctest: +SKIP
+    ...   tensors, "torchvision_resnet", params, state
+    ... )
+  """
+  leaves = _leaves((params, state))
+  shapes = {name: x.shape for name, x in leaves.items()}
+  matches = _matches(layout, shapes, sides)
+  tensors = {_bare(key, LAYOUTS[layout]): x for key, x in tensors.items()}
+  _check_keys(tensors, layout, matches, sides)
+  _check_shapes(tensors, matches, shapes)
+  for match in matches:
+    theirs = [np.asarray(tensors[key], np.float32) for key in match.theirs]
+    ours = CONVERSIONS[match.kind].read(theirs, [shapes[x] for x in match.ours])
+    for name, x in zip(match.ours, ours, strict=True):
+      leaves[name] = np.ascontiguousarray(x)
+  return jax.tree.unflatten(
+    jax.tree.structure((params, state)), leaves.values()
+  )
+
+
+def to_layout(
+  params: Params,
+  state: PyTree,
+  layout: str,
+  *,
+  sides: Sequence[str] | None = None,
+) -> dict[str, np.ndarray]:
+  """Returns the arrays of a model as a file of another library has them.
+
+  Args:
+    params: The params of a `dual_encoder`.
+    state: The model's state.
+    layout: A name in `layouts.LAYOUTS`.
+    sides: Which of "image" and "text" to write; None writes those that the
+      layout has.
+
+  Returns:
+    float32 arrays by key, without the prefix that some files have.
+
+  Raises:
+    ValueError: If a tower is of a kind that the layout does not describe.
+
+  Example:
+    >>> from nuclr_jax import models
+    >>> model = models.towers(
+    ...   image_shape=(32, 32, 3),
+    ...   vocab_size=9,
+    ...   length=4,
+    ...   image=dict(name="resnet50", stages=(1,), width=4),
+    ...   text=dict(name="distilbert", width=8, layers=1, heads=2),
+    ... )
+    >>> params, state = model.init(jax.random.key(0))
+    >>> tensors = to_layout(params, state, "hf_distilbert")
+    >>> len(tensors), tensors["embeddings.word_embeddings.weight"].shape
+    (20, (9, 8))
+  """
+  leaves = _leaves((params, state))
+  tensors = {}
+  for match in _matches(layout, leaves, sides):
+    ours = [np.asarray(leaves[name], np.float32) for name in match.ours]
+    theirs = CONVERSIONS[match.kind].write(ours, len(match.theirs))
+    arrays = map(np.ascontiguousarray, theirs)
+    tensors.update(zip(match.theirs, arrays, strict=True))
+  return tensors
+
+
+def _read_grid(theirs, shapes):
+  """The position of the class token, and those of the patches.
+
+  The patches' positions are resized if our grid has another shape.
+  """
+  first, rest = np.split(theirs[0].reshape(-1, theirs[0].shape[-1]), [1])
+  rows, columns, width = shapes[1]
+  side = math.isqrt(len(rest))
+  # A file does not say which shape its grid has. All published grids are
+  # square; any other number of patches must be that of our own grid.
+  if side**2 == len(rest):
+    rest = rest.reshape(side, side, width)
+  elif len(rest) == rows * columns:
+    rest = rest.reshape(shapes[1])
+  else:
+    raise ValueError(
+      f"the position embeddings are of {len(rest)} patches, which do not form "
+      f"a square, and cannot be resized to {rows} x {columns}"
+    )
+  if rest.shape != shapes[1]:
+    log.info("positions resized from %s to %s", rest.shape[:2], shapes[1][:2])
+    rest = np.asarray(jax.image.resize(rest, shapes[1], "bicubic"))
+  return [first[0], rest]
+
+
+def _write_grid(ours):
+  first, rest = ours
+  return np.concatenate([first[None], rest.reshape(-1, len(first))])
+
+
+CONVERSIONS = {  # by the kind of a rule
+  "same": Conversion(
+    lambda theirs, _: [np.concatenate(theirs)],
+    lambda ours, count: np.split(ours[0], count),
+  ),
+  "flat": Conversion(
+    lambda theirs, _: [theirs[0].reshape(-1)],
+    lambda ours, _: [ours[0].reshape(1, 1, -1)],
+  ),
+  # PyTorch's linear layers keep [outputs, inputs], ours [inputs, outputs]. Our
+  # queries, keys and values are one matrix; theirs may be three.
+  "matrix": Conversion(
+    lambda theirs, _: [np.concatenate(theirs).T],
+    lambda ours, count: np.split(ours[0].T, count),
+  ),
+  # PyTorch's convolutions keep [outputs, inputs, height, width].
+  "kernel": Conversion(
+    lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
+    lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
+  ),
+  "grid": Conversion(
+    _read_grid, lambda ours, _: [_write_grid(ours)], any_length=0
+  ),
+  "batched_grid": Conversion(
+    _read_grid, lambda ours, _: [_write_grid(ours)[None]], any_length=0
+  ),
+  # BERT adds an embedding of the token's type. Here every token is of type 0,
+  # so its row is added to all positions once, and zeros are written back.
+  "positions_and_types": Conversion(
+    lambda theirs, _: [theirs[0] + theirs[1][:1]],
+    lambda ours, _: [ours[0], np.zeros((2, ours[0].shape[1]), np.float32)],
+    any_length=1,
+  ),
+}
+
+
+def _leaves(tree: PyTree) -> dict[str, Any]:
+  """Arrays by slash-joined name, those of params and state in one dict."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  name = jax.tree_util.keystr
+  return {name(path[1:], simple=True, separator="/"): x for path, x in leaves}
+
+
+def _bare(key: str, layout: Layout) -> str:
+  """A key without the layout's prefix and with today's endings.
+
+  Old files of BERT have LayerNorm.gamma and LayerNorm.beta.
+  """
+  key = key.removeprefix(layout.prefix)
+  key = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", key)
+  return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", key)
+
+
+def _pattern(template: str) -> str:
+  """A template's regular expression; `{i1}` matches whatever `{i}` does."""
+  parts = re.split(r"\{(\w)1?\}", template)
+  parts[::2] = map(re.escape, parts[::2])
+  parts[1::2] = [rf"(?P<{name}>\d+)" for name in parts[1::2]]
+  return "".join(parts)
+
+
+def _matches(
+  layout: str, names: Mapping, sides: Sequence[str] | None
+) -> list[Match]:
+  """The layout's rules, filled in for every array of the model that has one.
+
+  Raises:
+    ValueError: If a tower has arrays that no rule covers.
+  """
+  matches, covered = [], set()
+  rules = list(_rules_of(layout, sides))
+  for rule in rules:
+    pattern = re.compile(_pattern(rule.ours[0]))
+    for name in filter(None, map(pattern.fullmatch, names)):
+      numbers = {key: int(value) for key, value in name.groupdict().items()}
+      numbers |= {f"{key}1": value + 1 for key, value in numbers.items()}
+      ours, theirs = (
+        [template.format(**numbers) for template in templates]
+        for templates in (rule.ours, rule.theirs)
+      )
+      matches.append(Match(ours, theirs, rule.kind))
+      covered.update(ours)
+  towers = tuple({f"{rule.ours[0].split('/')[0]}/" for rule in rules})
+  towers = tuple(x for x in towers if "projection" not in x)
+  uncovered = [x for x in names if x.startswith(towers) and x not in covered]
+  if uncovered:
+    raise ValueError(
+      f"the layout is {layout}, which describes another kind of tower: it has "
+      f"no {_first_ten(uncovered)}"
+    )
+  return matches
+
+
+def _rules_of(layout: str, sides: Sequence[str] | None) -> Iterator[Rule]:
+  """A layout's rules for some sides, or for all sides that it has."""
+  spec = LAYOUTS[layout]
+  known = [side for side in Sides._fields if getattr(spec, side)]
+  for side in known if sides is None else sides:
+    if side not in known:
+      raise ValueError(f"the layout is {layout}, which has no {side} tower")
+    yield from getattr(spec, side)
+
+
+def _check_keys(tensors, layout, matches, sides) -> None:
+  """Raises ValueError if keys are missing or left over; logs ignored ones."""
+  spec = LAYOUTS[layout]
+  wanted = {key for match in matches for key in match.theirs}
+  missing = sorted(wanted - set(tensors))
+  # The other tower's keys are known, too, where a file holds both towers.
+  unread = set(spec.image + spec.text) - set(_rules_of(layout, sides))
+  known = [*spec.ignored, *(_pattern(x) for r in unread for x in r.theirs)]
+  unused = sorted(set(tensors) - wanted)
+  extra = [x for x in unused if not any(re.fullmatch(p, x) for p in known)]
+  problems = [
+    f"{len(keys)} keys are {what}: {_first_ten(keys)}"
+    for what, keys in (("missing", missing), ("left over", extra))
+    if keys
+  ]
+  if problems:
+    raise ValueError(
+      f"the layout is {layout}, but {'; '.join(problems)}; does the file "
+      "belong to a tower of this size?"
+    )
+  if unused:
+    count, names = len(unused), _first_ten(unused)
+    log.info("%s: %d arrays not used: %s", layout, count, names)
+
+
+def _check_shapes(tensors, matches, shapes) -> None:
+  """Raises ValueError unless the arrays have the shapes of ours."""
+  wrong, names = [], []
+  for match in matches:
+    # Ours as they would be written, without memory for their numbers.
+    ours = [np.broadcast_to(np.float32(0), shapes[x]) for x in match.ours]
+    conversion = CONVERSIONS[match.kind]
+    expected = conversion.write(ours, len(match.theirs))
+    for i, (key, x) in enumerate(zip(match.theirs, expected, strict=True)):
+      start = -1 if i == conversion.any_length else 0
+      shape = tensors[key].shape
+      if shape[start:] != x.shape[start:] or len(shape) != x.ndim:
+        wrong.append(f"{key} {list(shape)} instead of {list(x.shape)}")
+        names.append(match.ours[0])
+  hints = {
+    "text/tokens": "the tokenizer's vocabulary must be that of the file",
+    "image_projection": "the model's dim must be that of the file",
+    "text_projection": "the model's dim must be that of the file",
+  }
+  if wrong:
+    hint = "".join(sorted({f"; {hints[x]}" for x in names if x in hints}))
+    raise ValueError(
+      f"{len(wrong)} arrays have other shapes: {_first_ten(wrong)}{hint}"
+    )
+
+
+def _first_ten(names: Sequence[str]) -> str:
+  """The first ten of many names, and how many more there are."""
+  names = list(names)
+  rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
+  return ", ".join(map(str, names[:10])) + rest

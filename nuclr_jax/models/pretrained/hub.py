@@ -1,0 +1,95 @@
+"""Files of published models: local paths, or names on the Hugging Face hub."""
+
+from collections.abc import Sequence
+import logging
+import os
+import pathlib
+import re
+
+from nuclr_jax import progress
+
+log = logging.getLogger(__name__)
+
+
+def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
+  """Returns the path of the first of several files that a model has.
+
+  Args:
+    source: A file (returned as it is), a folder, or a name on the hub such as
+      "timm/resnet50.a1_in1k". Downloads stay in the hub's cache.
+    names: Names of files, in order of preference.
+
+  Raises:
+    ValueError: If the model has none of the files, or if the hub cannot be
+      reached.
+
+  Example:
+    >>> _ = (tmp_path / "vocab.txt").write_text("[PAD]")
+    >>> find_file(tmp_path, ["tokenizer.json", "vocab.txt"]).name
+    'vocab.txt'
+  """
+  path = pathlib.Path(source).expanduser()
+  if path.is_file():
+    return path
+  if path.is_dir():
+    for name in names:
+      if (path / name).exists():
+        return path / name
+    entries = sorted(entry.name for entry in path.iterdir())
+    raise ValueError(
+      f"{path} has none of {', '.join(names)}; it has {entries[:10]}"
+    )
+  # A name that ends like a file was meant as one: the hub is not asked for it.
+  if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or path.suffix in (
+    ".safetensors",
+    ".npz",
+    ".txt",
+    ".json",
+  ):
+    raise ValueError(
+      f"{path} does not exist; give a file, a folder that has "
+      f"{' or '.join(names)}, or a name on the Hugging Face hub"
+    )
+  return _download(str(source), names)
+
+
+def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
+  """The first file that the repository has, from the cache or from the hub.
+
+  What happens to be in the cache does not change the answer: a file that comes
+  before the cached one is asked for first.
+  """
+  import huggingface_hub
+  from huggingface_hub import errors
+
+  failures = (errors.EntryNotFoundError, errors.HfHubHTTPError)
+  # A path, None if the file was never asked for, or a mark that the hub has
+  # said before that it has no such file.
+  cache = {
+    name: huggingface_hub.try_to_load_from_cache(repository, name)
+    for name in names
+  }
+  for name, cached in cache.items():
+    if isinstance(cached, str):
+      return pathlib.Path(cached)
+    if cached is not None:
+      continue
+    try:
+      return pathlib.Path(huggingface_hub.hf_hub_download(repository, name))
+    except (*failures, OSError, ValueError) as error:
+      # The error for "not in the cache, and the hub was not reached" is a
+      # subclass of the one for "the hub has no such file".
+      unreached = isinstance(error, errors.LocalEntryNotFoundError)
+      if isinstance(error, errors.EntryNotFoundError) and not unreached:
+        continue
+      # Without the hub the next best file is better than none.
+      if paths := [x for x in cache.values() if isinstance(x, str)]:
+        reason = progress.first_line(error)
+        log.warning("%s: %s; taking %s", repository, reason, paths[0])
+        return pathlib.Path(paths[0])
+      raise ValueError(
+        f"{repository} is not a local path, and could not be downloaded from "
+        f"the hub: {progress.first_line(error)} Download "
+        f"{' or '.join(names)} yourself and give its path"
+      ) from error
+  raise ValueError(f"{repository} on the hub has none of {', '.join(names)}")

@@ -1,0 +1,145 @@
+"""Pretrained weights in place of a model's first ones."""
+
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+
+import numpy as np
+
+from nuclr_jax.models.pretrained import convert, hub
+from nuclr_jax.types import Params, PyTree, Sides
+
+PROJECTIONS = "projections.safetensors"  # in a folder of `nuclr export`
+# Our names and the keys of that file, whose matrices are transposed.
+PROJECTION_KEYS = {
+  f"{side}_projection{ours}": f"{side}_projection.{theirs}"
+  for side in Sides._fields
+  for ours, theirs in (("", "weight"), ("_bias", "bias"))
+}
+_INDEX = "model.safetensors.index.json"  # of weights in several files
+
+
+def load_towers(
+  source: str | os.PathLike,
+  params: Params,
+  state: PyTree,
+  *,
+  sides: Sequence[str],
+) -> tuple[Params, PyTree]:
+  """Replaces towers of a `dual_encoder` by pretrained ones.
+
+  Args:
+    source: Where the weights are, see `read_tensors`. The layout is recognized
+      by its keys: ResNets of torchvision and Hugging Face (timm's have the keys
+      of torchvision), ViTs of timm and Hugging Face, BERT, DistilBERT, and CLIP
+      of Hugging Face, OpenAI and OpenCLIP.
+    params: The first params; only their shapes matter.
+    state: The first state; only its shapes matter.
+    sides: Which of "image" and "text" to replace. A side of a CLIP file brings
+      its projection along.
+
+  Returns:
+    Params and state.
+
+  Raises:
+    ValueError: If there is no such file, or if it does not fit the towers.
+
+  Example:
+    >>> params, state = load_towers(  # doctest: +SKIP
+    ...   "timm/resnet50.a1_in1k", params, state, sides=("image",)
+    ... )
+  """
+  tensors = read_tensors(source)
+  try:
+    layout = convert.recognize(list(tensors))
+    return convert.from_layout(tensors, layout, params, state, sides=sides)
+  except ValueError as error:
+    raise ValueError(f"pretrained weights {source}: {error}") from error
+
+
+def load_dual_encoder(
+  source: str | os.PathLike, params: Params, state: PyTree
+) -> tuple[Params, PyTree]:
+  """Replaces both towers of a `dual_encoder` and their projections.
+
+  Args:
+    source: A folder that `nuclr export` wrote, or a CLIP: see `load_towers`.
+    params: The first params; only their shapes matter.
+    state: The first state; only its shapes matter.
+
+  Returns:
+    Params and state.
+
+  Raises:
+    ValueError: If there is no such folder, or if it does not fit the model.
+  """
+  folder = pathlib.Path(source).expanduser()
+  if not (folder / PROJECTIONS).exists():
+    return load_towers(source, params, state, sides=Sides._fields)
+  for side in Sides._fields:
+    encoder = folder / f"{side}_encoder"
+    params, state = load_towers(encoder, params, state, sides=(side,))
+  tensors = read_tensors(folder / PROJECTIONS)
+  shapes = {key: x.shape for key, x in tensors.items()}
+  expected = {
+    key: np.shape(params[name])[::-1]
+    for name, key in PROJECTION_KEYS.items()
+    if name in params
+  }
+  if shapes != expected:
+    raise ValueError(
+      f"{folder / PROJECTIONS} holds {shapes}, the model's projections are "
+      f"{expected}; dim and projection_bias must be those of the folder"
+    )
+  projections = {
+    name: tensors[key].T
+    for name, key in PROJECTION_KEYS.items()
+    if key in tensors
+  }
+  return params | projections, state
+
+
+def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
+  """Reads the arrays of a file, or of several that belong together, by key.
+
+  Args:
+    source: A .safetensors or .npz file, a folder with model.safetensors (or its
+      index and parts), or a name on the hub such as "timm/resnet50.a1_in1k".
+
+  Raises:
+    ValueError: If there is no such file, or if it cannot be read.
+
+  Example:
+    >>> np.savez(tmp_path / "x.npz", bias=np.zeros(3))
+    >>> sorted(read_tensors(tmp_path / "x.npz"))
+    ['bias']
+  """
+  path = hub.find_file(source, ("model.safetensors", _INDEX))
+  try:
+    if path.suffix == ".npz":
+      with np.load(path) as file:
+        return dict(file)
+    if path.suffix == ".json":
+      parts = set(json.loads(path.read_text())["weight_map"].values())
+      tensors = {}
+      for name in sorted(parts):
+        part = path.with_name(name)
+        part = part if part.exists() else hub.find_file(source, (name,))
+        tensors |= _read_safetensors(part)
+      return tensors
+    if path.suffix == ".safetensors":
+      return _read_safetensors(path)
+  except Exception as error:  # of NumPy, safetensors or the file system
+    raise ValueError(f"{path} cannot be read: {error}") from error
+  raise ValueError(
+    f"weights must be a .safetensors or .npz file, got {path}; other files can "
+    "be rewritten with safetensors.torch.save_file"
+  )
+
+
+def _read_safetensors(path) -> dict[str, np.ndarray]:
+  import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
+  from safetensors import numpy as safetensors
+
+  return safetensors.load_file(path)

@@ -1,0 +1,95 @@
+"""What objectives with a row for each class share."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from nuclr_jax import checks, pairwise
+from nuclr_jax.types import Pairs, Params, Spec
+
+
+def samples(
+  pairs: Pairs, num_classes: int
+) -> tuple[Float[Array, "rows dim"], Int[Array, "rows"]]:
+  """All rows of both sides and their labels; NaN for a label out of range.
+
+  Raises:
+    ValueError: Without labels.
+  """
+  if pairs.label is None:
+    raise ValueError(
+      "this objective needs labels; use a data set that brings them, such as "
+      "config.data.name = 'labelled'"
+    )
+  x = jnp.concatenate(pairwise.embeddings(pairs))
+  label = jnp.tile(pairs.label, 2)
+  known = (label >= 0) & (label < num_classes)
+  return jnp.where(known[:, None], x, jnp.nan), label
+
+
+def is_own(
+  label: Int[Array, "rows"], num_classes: int
+) -> Bool[Array, "rows classes"]:
+  """True at each row's class.
+
+  Example:
+    >>> is_own(jnp.array([1, 0]), 2)
+    Array([[False,  True],
+           [ True, False]], dtype=bool)
+  """
+  return jnp.equal(label[:, None], jnp.arange(num_classes)[None])
+
+
+def of_spec(
+  spec: Spec, name: str, what: str, seed: int
+) -> tuple[int, Callable[[], Params]]:
+  """The number of classes, and `init` of a random row for each.
+
+  Args:
+    spec: With `num_classes` and `dim`.
+    name: What the rows are called in the parameters.
+    what: The objective, for the message.
+    seed: Decides the rows.
+
+  Raises:
+    ValueError: If the spec lacks a number.
+
+  Example:
+    >>> spec = Spec(num_classes=3, dim=2)
+    >>> count, init = of_spec(spec, "classes", "softmax", seed=0)
+    >>> count, init()["classes"].shape
+    (3, (3, 2))
+  """
+  spec = spec.require("num_classes", "dim", what=what)
+  count = spec.num_classes
+  return count, random_rows(name, count, spec.dim, seed)
+
+
+def random_rows(
+  name: str, count: int, dim: int, seed: int
+) -> Callable[[], Params]:
+  """Makes `init`: random rows of length about 1, as the one parameter.
+
+  Args:
+    name: What the parameter is called.
+    count: Number of rows.
+    dim: Width of the embeddings.
+    seed: Decides the rows.
+
+  Raises:
+    ValueError: For counts that are no whole numbers of at least 1.
+
+  Example:
+    >>> random_rows("classes", 3, 2, seed=0)()["classes"].shape
+    (3, 2)
+  """
+  count = checks.count(f"the number of {name}", count)
+  dim = checks.count("dim", dim)
+
+  def init():
+    rows = jax.random.normal(jax.random.key(seed), (count, dim))
+    return {name: rows / dim**0.5}
+
+  return init

@@ -1,0 +1,147 @@
+"""Difference alignment: differences of embeddings should be consistent."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives import base
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.types import Scalar, Spec, each
+
+DIFFERENCES, NORMS = ("chain", "star"), ("l2", "l1")
+
+
+def difference_alignment(
+  spec: Spec | None = None,
+  *,
+  differences: str = "chain",
+  norm: str = "l2",
+  labels: bool = False,
+) -> base.Objective:
+  r"""The cross-total-variation of a batch's first-order differences.
+
+  With columns M_j = grad_j and weights w_j,
+
+    sum_{j < k} w_j w_k ||M_j - M_k|| / sum_{j < k} w_j w_k,
+
+  for each side of the pairs, the mean of both. It is a term to be added to
+  any objective, such as `add(ntxent=ntxent(), dar=scale(difference_alignment(),
+  0.5))`. Two choices of differences of the B embeddings phi_j of a side:
+
+    chain  grad_j = phi_j - phi_{j+1}, B - 1 of them, in the batch's order
+    star   grad_j = phi_0 - phi_j, so that M_j - M_k = phi_k - phi_j: the mean
+           distance of the batch, no second-order difference
+
+  w_j is 0 for a difference within a class (`Pairs.label`; without labels, or
+  unless `labels`, of a thing with itself by its ids) and 1 otherwise. The
+  paper sums where this takes the mean, so that the weight of the term does not
+  depend on the batch size; 0.5 is the paper's.
+
+  The paper calls the sum a norm of [M_j]; it is a seminorm, since it vanishes
+  wherever all columns are equal. Memory is O(B d + tile^2). At coincident
+  columns the gradient is that of the smallest norm, 0.
+
+  Args:
+    spec: Not used; every factory takes one.
+    differences: "chain" or "star".
+    norm: Of M_j - M_k, "l2" or "l1".
+    labels: Whether labels of a batch are used: for hosts that learn from them.
+
+  Returns:
+    An `Objective` without params and state; metric `variation`, its value
+    before it is scaled.
+
+  Raises:
+    ValueError: For an unknown choice; from `apply`, for fewer than three rows
+      of a chain.
+
+  Example:
+    >>> objective = difference_alignment()
+    >>> x = jnp.arange(8.0).reshape(4, 2)  # all steps are alike
+    >>> loss, _ = objective.apply(*objective.init(), Pairs(x, x, jnp.arange(4)))
+    >>> print(loss)
+    0.0
+
+  Reference: Chen et al., Robust Similarity Learning with Difference Alignment
+    Regularization, ICLR 2024, eq. (4) to (6).
+  """
+  del spec
+  checks.choice("differences", differences, DIFFERENCES)
+  checks.choice("norm", norm, NORMS)
+
+  def loss_fn(params, pairs):
+    del params
+    values = each(
+      lambda x, kind: _variation(*_differences(x, kind, differences), norm),
+      pairwise.embeddings(pairs),
+      pairs.kinds if labels else pairs.ids,
+    )
+    value = (values.image + values.text) / 2
+    return value, {"variation": value}
+
+  return base.stateless(loss_fn)
+
+
+def _differences(x, kind, which):
+  """The columns M_j, as rows, and their weights."""
+  if len(x) < 3:
+    raise ValueError(
+      f"differences of differences need three rows or more, got {len(x)}"
+    )
+  first, second = (x[:-1], x[1:]) if which == "chain" else (x[:1], x[1:])
+  kinds = (kind[:-1], kind[1:]) if which == "chain" else (kind[:1], kind[1:])
+  return first - second, jnp.not_equal(*kinds).astype(x.dtype)
+
+
+def _variation(
+  columns: Float[Array, "columns dim"],
+  weight: Float[Array, "columns"],
+  norm: str,
+) -> Scalar:
+  """The weighted mean of ||M_j - M_k|| over j < k, with its gradient."""
+  fixed, w = jax.lax.stop_gradient((columns, weight))
+  total, gradient = _sums(fixed, w, norm)
+  count = jnp.maximum(jnp.sum(w) ** 2 - jnp.sum(w * w), 1.0)  # twice j < k
+  value = jnp.sum(total) / count
+  # d/dM_j of the sum over both orders is twice that over one.
+  surrogate = jnp.sum(columns * gradient) * 2 / count
+  return base.attach_gradient(value, surrogate)
+
+
+def _sums(x, weight, norm):
+  """w_j sum_k w_k ||x_j - x_k|| and its gradient in x_j, by rows."""
+  step = {"l2": _l2_step, "l1": _l1_step}[norm]
+  columns, first = (x, weight), (jnp.zeros_like(weight), jnp.zeros_like(x))
+  total, gradient = tiles.over_rows(step, columns, columns, first)
+  return weight * total, weight[:, None] * gradient
+
+
+def _l2_step(rows, columns, sums):
+  """Adds the distances of one tile, dimension by dimension."""
+  (a, _), (b, weight), (total, gradient) = rows, columns, sums
+
+  def add(square, x):
+    return square + jnp.square(x[0][:, None] - x[1][None]), None
+
+  zeros = jnp.zeros_like(a[:, :1] + b[None, :, 0])
+  square, _ = jax.lax.scan(add, zeros, (a.T, b.T), unroll=8)
+  apart = square > 0
+  inverse = jnp.where(apart, jax.lax.rsqrt(jnp.where(apart, square, 1.0)), 0.0)
+  inverse *= weight[None]
+  total += jnp.sum(inverse * square, axis=1)
+  gradient += a * jnp.sum(inverse, axis=1, keepdims=True)
+  return total, gradient - tiles.matmul(inverse, b)
+
+
+def _l1_step(rows, columns, sums):
+  """Likewise, with the sum of absolute values."""
+  (a, _), (b, weight), (total, gradient) = rows, columns, sums
+
+  def add(total, x):
+    difference = x[0][:, None] - x[1][None]
+    total += jnp.sum(weight[None] * jnp.abs(difference), axis=1)
+    return total, jnp.sum(weight[None] * jnp.sign(difference), axis=1)
+
+  total, signs = jax.lax.scan(add, total, (a.T, b.T), unroll=8)
+  return total, gradient + signs.T

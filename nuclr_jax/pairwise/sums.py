@@ -1,0 +1,87 @@
+"""Sums of a function of all similarities."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from nuclr_jax.pairwise import batch, tiles
+from nuclr_jax.types import Pairs, Sides, each
+
+
+def sum_over_negatives(
+  pairs: Pairs,
+  f: Callable[..., Array],
+  *params: Float[Array, ""],
+  tile: int | None = None,
+) -> Float[Array, ""]:
+  """Sums f(sim_ij, *params) over all images i and texts j that are negatives.
+
+  Differentiable in the embeddings and in `params`. The gradient is accumulated
+  in the forward pass, tile by tile.
+
+  Args:
+    pairs: The batch.
+    f: An elementwise function, finite everywhere; whatever it closes over is
+      constant.
+    *params: Scalars.
+    tile: As in `tiles.for_each`.
+
+  Example:
+    >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
+    >>> print(sum_over_negatives(pairs, lambda sim: sim + 1))  # 3 x 2 zeros
+    6.0
+  """
+  sides = batch.both_sides(pairs)
+  params = tuple(batch.spread(x, sides.image.own) for x in params)
+  vectors = each(lambda side: side.vector, sides)
+  return _sum(f, tile, vectors, params, sides)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _sum(f, tile, vectors, params, sides):
+  """The sum of f(sim_ij, *params_i); constant in `sides`."""
+  return _sum_forward(f, tile, vectors, params, sides)[0]
+
+
+def _sum_forward(f, tile, vectors, params, sides):
+  """The sum, and its gradient by vectors and params."""
+  image, text = each(lambda side, x: side._replace(vector=x), sides, vectors)
+
+  def step(image, text, image_sums, text_sums):
+    negative = batch.is_negative(image, text)
+
+    def masked(sim, params):
+      params = (x[:, None] for x in params)
+      return jnp.where(negative, f(sim, *params), 0.0)
+
+    sim = tiles.matmul(image.vector, text.vector.T)
+    values, pull_back = jax.vjp(masked, sim, image.extra)
+    d_sim, d_params = pull_back(jnp.ones_like(values))
+    of_image = (
+      tiles.matmul(d_sim, text.vector),
+      jnp.sum(values, axis=1),
+      d_params,
+    )
+    nothing = jnp.zeros_like(text.own)
+    of_text = tiles.matmul(d_sim.T, image.vector), nothing, ()
+    add = partial(jax.tree.map, jnp.add)
+    return add(image_sums, of_image), add(text_sums, of_text)
+
+  def zero(side):
+    return jax.tree.map(jnp.zeros_like, (side.vector, side.own, side.extra))
+
+  sides = Sides(image._replace(extra=params), text)
+  image, text = batch.over_tiles(step, zero, sides, tile=tile)
+  (d_image, values, d_params), (d_text, *_) = image, text
+  return jnp.sum(values), (Sides(d_image, d_text), d_params)
+
+
+def _sum_backward(f, tile, gradients, cotangent):
+  del f, tile
+  return *jax.tree.map(lambda x: cotangent * x, gradients), None
+
+
+_sum.defvjp(_sum_forward, _sum_backward)

@@ -1,0 +1,329 @@
+"""All pairs of rows and columns, tile by tile: no matrix of all of them.
+
+`for_each` is the loop under `pairwise` (within a batch). On a mesh, `over_rows`
+gives each device its share of the rows and all columns, as in `log_sum_exp`
+(over whole data sets); `over_columns` leaves the rows where they are and gives
+each device all columns, which gather from them (a memory of pairs).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from jax import lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax import sharding
+from nuclr_jax.types import Number, PyTree
+
+# Rows and columns of a tile, at most. 512 is the fastest on CPUs; elsewhere a
+# tile must be large enough for the start of a kernel not to count.
+CPU_TILE, TILE = 512, 4096
+# True float32, on TPUs six passes of bf16. At temperature 0.01 an exponential
+# is then right to 1e-4; one pass of bf16 makes that 0.1, TF32 0.01
+# (experiments/step_time/precision.py).
+PRECISION = lax.Precision.HIGHEST
+
+
+def matmul(
+  a: Float[Array, "m k"], b: Float[Array, "k n"]
+) -> Float[Array, "m n"]:
+  """A product in `PRECISION`, whatever JAX's default is."""
+  return jnp.matmul(a, b, precision=PRECISION)
+
+
+def for_each(
+  step: Callable[[PyTree, PyTree, PyTree, PyTree], tuple[PyTree, PyTree]],
+  rows: PyTree,
+  columns: PyTree,
+  row_sums: PyTree,
+  column_sums: PyTree,
+  *,
+  tile: int | None = None,
+) -> tuple[PyTree, PyTree]:
+  """Runs a step on every tile, which adds to what rows and columns gather.
+
+  Memory is that of the arguments and of what the step makes of one tile.
+
+  Args:
+    step: `step(rows, columns, row_sums, column_sums)` of one tile returns the
+      sums with this tile's terms. Rows and columns beyond the end are zeros
+      (False); a step must keep them out of the sums of the others.
+    rows: Arrays with one leading axis [rows].
+    columns: Arrays with one leading axis [columns].
+    row_sums: First sums, arrays [rows, ...].
+    column_sums: First sums, arrays [columns, ...].
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`. Where
+      there are fewer rows it has as many more columns, and vice versa.
+
+  Returns:
+    The sums of rows and of columns.
+
+  Example:
+    >>> x = jnp.arange(3.0)
+    >>> def step(rows, columns, row_sums, column_sums):
+    ...   product = rows[:, None] * columns[None, :]
+    ...   return row_sums + product.sum(1), column_sums + product.sum(0)
+    >>> for_each(step, x, x, jnp.zeros(3), jnp.zeros(3), tile=2)[0]
+    Array([0., 3., 6.], dtype=float32)
+  """
+  num_rows, num_columns = map(_length, (rows, columns))
+  tile = tile or (CPU_TILE if jax.default_backend() == "cpu" else TILE)
+  height, width = (
+    tile**2 // max(1, min(tile, n)) for n in (num_columns, num_rows)
+  )
+  row_blocks, row_sums = _blocks((rows, row_sums), height)
+  column_blocks = _blocks((columns, column_sums), width)
+
+  def column_block(row_sums, block):
+    columns, column_sums = block
+
+    def row_block(column_sums, block):
+      return step(block[0], columns, block[1], column_sums)[::-1]
+
+    column_sums, row_sums = lax.scan(
+      row_block, column_sums, (row_blocks, row_sums)
+    )
+    return row_sums, column_sums
+
+  row_sums, column_sums = lax.scan(column_block, row_sums, column_blocks)
+  return _join(row_sums, num_rows), _join(column_sums, num_columns)
+
+
+def over_rows(
+  step: Callable[[PyTree, PyTree, PyTree], PyTree],
+  rows: PyTree,
+  columns: PyTree,
+  row_sums: PyTree,
+  *,
+  tile: int | None = None,
+) -> PyTree:
+  """`for_each` where only rows gather; on a mesh they are split over devices.
+
+  Args:
+    step: `step(rows, columns, row_sums)` of one tile returns the sums.
+    rows: As in `for_each`.
+    columns: Likewise; every device has all of them.
+    row_sums: As in `for_each`.
+    tile: Likewise.
+
+  Returns:
+    The sums of rows.
+
+  Example:
+    >>> x = jnp.arange(3.0)
+    >>> def step(rows, columns, sums):
+    ...   return sums + jnp.sum(rows[:, None] * columns[None, :], axis=1)
+    >>> over_rows(step, x, x, jnp.zeros(3))
+    Array([0., 3., 6.], dtype=float32)
+  """
+  num_rows, num_devices = _length(rows), sharding.num_devices()
+
+  def step_of_rows(rows, columns, row_sums, nothing):
+    return step(rows, columns, row_sums), nothing
+
+  def all_tiles(rows, columns, row_sums):
+    return for_each(step_of_rows, rows, columns, row_sums, (), tile=tile)[0]
+
+  if num_devices > 1:
+    all_tiles = jax.shard_map(
+      all_tiles,
+      in_specs=(sharding.ROWS, sharding.REPLICATED, sharding.ROWS),
+      out_specs=sharding.ROWS,
+    )
+    rows, row_sums = pad((rows, row_sums), -num_rows % num_devices)
+  sums = all_tiles(rows, columns, row_sums)
+  return jax.tree.map(lambda x: x[:num_rows], sums)
+
+
+def over_columns(
+  step: Callable[[PyTree, PyTree, PyTree], PyTree],
+  rows: PyTree,
+  columns: PyTree,
+  column_sums: PyTree,
+  *,
+  tile: int | None = None,
+) -> PyTree:
+  """`for_each` where only columns gather, by sums of exponentials.
+
+  On a mesh the rows stay where they are: each device goes through its own, and
+  only what the columns have gathered crosses devices.
+
+  Args:
+    step: `step(rows, columns, column_sums)` of one tile returns the sums.
+    rows: Arrays with one leading axis [rows], split over the devices.
+    columns: Arrays with one leading axis [columns]; every device has them all.
+    column_sums: First sums, a pytree of `LogSum` [columns].
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`.
+
+  Returns:
+    The sums of columns.
+
+  Example:
+    >>> x = jnp.arange(3.0)
+    >>> def step(rows, columns, sums):
+    ...   return add_terms(sums, rows[:, None] * columns[None, :], axis=0)
+    >>> log_total(over_columns(step, x, x, no_terms(x)))[0]  # log(3 exp(0))
+    Array(1.0986123, dtype=float32)
+  """
+  num_devices = sharding.num_devices()
+
+  def step_of_columns(rows, columns, nothing, column_sums):
+    return nothing, step(rows, columns, column_sums)
+
+  def all_tiles(rows, columns, column_sums):
+    args = rows, columns, (), column_sums
+    return for_each(step_of_columns, *args, tile=tile)[1]
+
+  def per_device(rows, columns, column_sums):
+    varying = partial(lax.pcast, axis_name="data", to="varying")
+    columns, column_sums = jax.tree.map(varying, (columns, column_sums))
+    return _sum_over_devices(all_tiles(rows, columns, column_sums))
+
+  if num_devices == 1:
+    return all_tiles(rows, columns, column_sums)
+  rows = pad(rows, -_length(rows) % num_devices)
+  specs = sharding.ROWS, sharding.REPLICATED, sharding.REPLICATED
+  f = jax.shard_map(per_device, in_specs=specs, out_specs=sharding.REPLICATED)
+  return f(rows, columns, column_sums)
+
+
+class LogSum(NamedTuple):
+  """A sum of exponentials in progress: total * exp(greatest)."""
+
+  greatest: Array
+  total: Array
+
+
+def no_terms(like: Array) -> LogSum:
+  """The empty sum, one for each entry of an array."""
+  return LogSum(jnp.full_like(like, -jnp.inf), jnp.zeros_like(like))
+
+
+def add_terms(log_sum: LogSum, logits: Array, axis: int) -> LogSum:
+  """The sum with exp(logits) added along an axis."""
+  log_sum = at_least(log_sum, jnp.max(logits, axis))
+  logits -= jnp.expand_dims(finite(log_sum.greatest), axis)
+  return log_sum._replace(total=log_sum.total + jnp.sum(jnp.exp(logits), axis))
+
+
+def at_least(log_sum: LogSum, greatest: Array) -> LogSum:
+  """The same sum, relative to a greatest logit that may be greater."""
+  greatest = jnp.maximum(log_sum.greatest, greatest)
+  total = log_sum.total * jnp.exp(log_sum.greatest - finite(greatest))
+  return LogSum(greatest, total)
+
+
+def finite(greatest: Array) -> Array:
+  """0 in place of -inf: inf - inf would be NaN where there is no term."""
+  return jnp.where(greatest == -jnp.inf, 0.0, greatest)
+
+
+def log_total(log_sum: LogSum) -> Array:
+  """The logarithm of the sum; -inf without terms."""
+  return jnp.log(log_sum.total) + log_sum.greatest
+
+
+def _sum_over_devices(sums: PyTree) -> PyTree:
+  """Adds the `LogSum`s of all devices; each gets the result."""
+
+  def add(log_sum):
+    log_sum = at_least(log_sum, lax.pmax(log_sum.greatest, "data"))
+    total = lax.psum(log_sum.total, "data")
+    return LogSum(lax.pmax(log_sum.greatest, "data"), total)
+
+  return jax.tree.map(add, sums, is_leaf=lambda x: isinstance(x, LogSum))
+
+
+@partial(jax.jit, static_argnames="tile")
+def log_sum_exp(
+  rows: Float[Array, "rows dim"],
+  columns: Float[Array, "columns dim"],
+  log_weight: Float[Array, "columns"],
+  *,
+  temperature: Number,
+  row_ids: Int[Array, "rows spaces"] | None = None,
+  column_ids: Int[Array, "columns spaces"] | None = None,
+  tile: int | None = None,
+) -> Float[Array, "rows"]:
+  r"""Log sum_j exp(row_i . column_j / temperature + log_weight_j).
+
+  The sum is over the columns that share no id with the row. Memory is
+  O(rows + columns + tile^2), the dot products are true float32 or better.
+
+  Args:
+    rows: One embedding each.
+    columns: One embedding each.
+    log_weight: Of each column; -inf leaves it out.
+    temperature: Greater than 0.
+    row_ids: Ids of each row, one in each id space; None hides nothing.
+    column_ids: Ids of each column in the same spaces.
+    tile: As in `for_each`.
+
+  Returns:
+    One value per row; -inf where no column is left.
+
+  Raises:
+    ValueError: If only one of the ids is given.
+
+  Example:
+    >>> eye, id = jnp.eye(3), jnp.arange(3)[:, None]
+    >>> log_sum_exp(  # log(2 exp(0))
+    ...   eye, eye, jnp.zeros(3), temperature=0.5, row_ids=id, column_ids=id
+    ... )
+    Array([0.6931472, 0.6931472, 0.6931472], dtype=float32)
+  """
+  dtype = jnp.result_type(jnp.float32, rows, columns)
+  if (row_ids is None) != (column_ids is None):
+    raise ValueError("row_ids and column_ids go together, got only one")
+  if row_ids is None:
+    row_ids = jnp.zeros((len(rows), 0), jnp.int32)
+    column_ids = jnp.zeros((len(columns), 0), jnp.int32)
+  row_data = (rows.astype(dtype) / temperature, row_ids)
+  valid = jnp.ones(len(columns), bool)
+  column_data = (columns.astype(dtype), column_ids, log_weight, valid)
+
+  def step(rows, columns, sums):
+    return add_terms(sums, _logits(rows, columns), axis=1)
+
+  first = no_terms(row_data[0][:, 0])
+  return log_total(over_rows(step, row_data, column_data, first, tile=tile))
+
+
+def _logits(rows, columns):
+  """The logits of a tile; -inf where a column does not count."""
+  (rows, row_ids), (columns, column_ids, log_weight, valid) = rows, columns
+  logits = matmul(rows, columns.T) + log_weight.astype(rows.dtype)[None, :]
+  hidden = jnp.logical_not(valid)[None, :]
+  for space in range(row_ids.shape[1]):
+    hidden |= jnp.equal(row_ids[:, space, None], column_ids[None, :, space])
+  return jnp.where(hidden, -jnp.inf, logits)
+
+
+def _length(tree: PyTree) -> int:
+  return len(jax.tree.leaves(tree)[0])
+
+
+def _blocks(tree: PyTree, size: int) -> PyTree:
+  """Cuts leading axes into blocks of one size, at most `size`, padded."""
+
+  def cut(x):
+    count = max(1, -(-len(x) // size))
+    x = pad(x, -len(x) % count)
+    return x.reshape(count, len(x) // count, *x.shape[1:])
+
+  return jax.tree.map(cut, tree)
+
+
+def _join(tree: PyTree, length: int) -> PyTree:
+  """The inverse of `_blocks`."""
+  return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tree)
+
+
+def pad(tree: PyTree, count: int) -> PyTree:
+  """Adds `count` zeros at the end of leading axes."""
+  return jax.tree.map(
+    lambda x: jnp.pad(x, [(0, count)] + [(0, 0)] * (x.ndim - 1)), tree
+  )

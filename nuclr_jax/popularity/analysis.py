@@ -1,0 +1,180 @@
+"""What popularities tell: agreement, suspects, samples not in the data."""
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax import checks, sharding
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.popularity.exact import Popularity
+from nuclr_jax.types import AnyArray, Metrics, Pairs, Sides, each, swap
+
+
+def compare(
+  learned: Float[AnyArray, "ids"], exact: Float[AnyArray, "ids"]
+) -> Metrics:
+  """Correlations and spreads of the zeta of one side, one row per id.
+
+  Returns:
+    `pearson` and `spearman` (NaN where either side is constant), and the
+    standard deviations `learned_std` and `exact_std`, in units of similarity.
+
+  Example:
+    >>> x = np.array([1.0, 2.0, 4.0])
+    >>> round(compare(x, 2 * x)["pearson"], 6)
+    1.0
+  """
+  from scipy import stats  # slow to import
+
+  learned, exact = (np.asarray(x, float) for x in (learned, exact))
+  constant = np.ptp(learned) == 0 or np.ptp(exact) == 0
+  found = {}
+  for name, f in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
+    value = np.nan if constant else f(learned, exact).statistic
+    found[name] = float(value)
+  return found | {
+    "learned_std": float(np.std(learned)),
+    "exact_std": float(np.std(exact)),
+  }
+
+
+CHUNK = 2**26  # similarities at a time, 256 MiB
+
+
+MAX_LINKS = 32  # links of a row that are followed, the first ones
+
+
+def log_own_weight(
+  found: Popularity, pairs: Pairs, *, temperature: float
+) -> Sides:
+  """Log of the weight w_ii that each anchor gives to its own pair.
+
+    log w_ii = (sim_ii - zeta_i) / tau - D_i
+
+  Near 0 if the pair finds itself among all data; very negative if others are
+  far more likely: then its text may be wrong (label noise).
+
+  Returns:
+    [pairs] each, filed with the anchor.
+  """
+  own = np.einsum("nd,nd->n", pairs.image, pairs.text)
+  rows = each(lambda ids, x: np.searchsorted(ids, x), found.ids, pairs.ids)
+  zeta = each(lambda z, row: z[row], found.zeta, rows)
+  return each(
+    lambda z, d: (own - z) / temperature - d,
+    swap(zeta),
+    found.log_denominator,
+  )
+
+
+def preferred(
+  anchors: Float[np.ndarray, "anchors dim"],
+  contrast: Float[np.ndarray, "contrast dim"],
+  zeta: Float[np.ndarray, "contrast"],
+) -> Int[np.ndarray, "anchors"]:
+  """The contrast that gets the greatest weight of each of a few anchors.
+
+  Example:
+    >>> preferred(np.eye(2), np.eye(2), np.array([0.0, 2.0]))
+    array([0, 0])
+  """
+  return np.argmax(anchors @ contrast.T - zeta, axis=1)
+
+
+def clusters(
+  embedding: Float[np.ndarray, "rows dim"],
+  partner: Int[np.ndarray, "rows"],
+  *,
+  threshold: float,
+) -> list[Int[np.ndarray, "members"]]:
+  """Groups of near-duplicates that training takes for negatives.
+
+  Two rows are linked if their cosine similarity is at least the threshold and
+  they have different partners (images of one text are no negatives of each
+  other anyway). A cluster is what links connect; of a row with more
+  than `MAX_LINKS` links only the first are followed.
+
+  Args:
+    embedding: Unit-norm embeddings of one side, one row per id.
+    partner: The other side's id of each row.
+    threshold: In (0, 1]; 1 - temperature / 2 is where the loss can hardly tell
+      two samples apart.
+
+  Returns:
+    Row indices of each cluster, the largest cluster first.
+
+  Example:
+    >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> clusters(x, np.arange(3), threshold=0.9)
+    [array([0, 2])]
+  """
+  from scipy.sparse import csgraph, csr_array  # slow to import
+
+  n = len(embedding)
+  size = max(1, CHUNK // n)
+  starts, ends = [], []
+  for first in range(0, n, size):
+    rows = slice(first, first + size)
+    linked = embedding[rows] @ embedding.T >= threshold
+    linked &= partner[rows, None] != partner
+    start, end = np.nonzero(linked)
+    # The position of a link among those of its row.
+    place = np.arange(len(start)) - np.searchsorted(start, start)
+    followed = place < MAX_LINKS
+    starts.append(start[followed] + first)
+    ends.append(end[followed])
+  start, end = np.concatenate(starts), np.concatenate(ends)
+  graph = csr_array((np.ones(len(start), bool), (start, end)), shape=(n, n))
+  count, label = csgraph.connected_components(graph, directed=False)
+  sizes = np.bincount(label, minlength=count)
+  order = np.argsort(label, kind="stable")
+  members = np.split(order, np.cumsum(sizes)[:-1])
+  largest = np.argsort(-sizes, kind="stable")
+  return [members[i] for i in largest if sizes[i] > 1]
+
+
+def zeta_of_unseen(
+  unseen: Float[AnyArray, "unseen dim"],
+  anchors: Float[AnyArray, "pairs dim"],
+  log_denominator: Float[AnyArray, "pairs"],
+  *,
+  temperature: float,
+) -> Float[np.ndarray, "unseen"]:
+  r"""Zeta of new contrast data against the anchors of a solution.
+
+    zeta_j = tau log sum_i exp(sim_ij / tau - D_i)
+
+  Equation (9) read from left to right, with D_i the anchors' denominators in
+  the solved data: how much of all anchors' weight a newcomer would attract. A
+  new image or text has no pair of its own among the anchors. Subtracted from
+  similarities it corrects for hubs: samples near to everyone.
+
+  Args:
+    unseen: Embeddings of new texts (or images).
+    anchors: Embeddings of the solved pairs' images (or texts).
+    log_denominator: Theirs, `Popularity.log_denominator.image` (or `.text`).
+    temperature: tau of the solution.
+
+  Returns:
+    zeta, up to a constant that all of them share.
+
+  Example:
+    >>> from nuclr_jax import popularity
+    >>> eye = np.eye(3)
+    >>> found = popularity.solve(eye, eye, temperature=0.5)
+    >>> zeta = zeta_of_unseen(
+    ...   np.array([[0.6, 0.8, 0.0], [0.0, 0.0, -1.0]]),
+    ...   eye,
+    ...   found.log_denominator.image,
+    ...   temperature=0.5,
+    ... )
+    >>> bool(zeta[0] > zeta[1])  # the first is near to two of three
+    True
+  """
+  tau = checks.temperature(temperature)
+  unseen, anchors = np.asarray(unseen), np.asarray(anchors)
+  dtype = np.result_type(np.float32, unseen, anchors)
+  weight = -np.asarray(log_denominator, dtype)
+  found = tiles.log_sum_exp(
+    unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
+  )
+  return tau * np.asarray(sharding.fetch(found), float)

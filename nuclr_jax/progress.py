@@ -1,0 +1,174 @@
+"""The progress of long work: log lines, the clock of a run, and ETAs."""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import logging
+import math
+import time
+from typing import NamedTuple
+
+from nuclr_jax.types import Metrics
+
+PERIOD = 10.0  # seconds between two lines about long work
+# What a clock measures; the rest of the time is that of the steps.
+PARTS = ("data", "evaluation", "saving")
+
+log = logging.getLogger(__name__)
+
+
+def log_to_stderr(*, process: int = 0) -> None:
+  """Sends the library's log messages to standard error, with the time.
+
+  Calling it again replaces the handler of the first call.
+
+  Args:
+    process: The number of this process. Only process 0 logs more than
+      warnings; the others put their number in front of each line.
+  """
+  handler, name = logging.StreamHandler(), f"[process {process}] "
+  handler.name = "nuclr_jax"
+  line = f"%(asctime)s {name if process else ''}%(message)s"
+  handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
+  logger = logging.getLogger("nuclr_jax")
+  for old in [x for x in logger.handlers if x.name == handler.name]:
+    logger.removeHandler(old)
+  logger.addHandler(handler)
+  logger.setLevel(logging.WARNING if process else logging.INFO)
+  logger.propagate = False
+
+
+def reporter(
+  what: str, total: int | None = None, *, start: int = 0
+) -> Callable[..., None]:
+  """Makes `show(done, more)`, which logs progress every few seconds.
+
+  Args:
+    what: What is counted, such as "records of cc3m".
+    total: How many there are, if that is known; then an ETA is logged.
+    start: How many were done before this call, for the rate.
+
+  Returns:
+    `show(done, more="")`, where `more` is added to the line.
+
+  Example:
+    >>> show = reporter("records", 3)
+    >>> for done in (1, 2, 3):
+    ...   show(done)
+  """
+  began = shown = time.monotonic()
+
+  def show(done: int, more: str = "") -> None:
+    nonlocal shown
+    now = time.monotonic()
+    if now < shown + PERIOD and done != total:
+      return
+    shown, rate = now, (done - start) / max(now - began, 1e-9)
+    if total is None:
+      log.info("%d %s  %.3g/s  %s", done, what, rate, more)
+    else:
+      left = duration((total - done) / rate if rate else math.inf)
+      line = "%d of %d %s  %.3g/s  %s  ETA %s"
+      log.info(line, done, total, what, rate, more, left)
+
+  return show
+
+
+class Clock(NamedTuple):
+  """Measures what a run spends its time on; see `start_clock`."""
+
+  # `with during(part)` counts the time of its block as that of a part.
+  during: Callable[[str], contextlib.AbstractContextManager[None]]
+  # `show(step, loss)` logs a line and returns the numbers since the last call.
+  show: Callable[[int, float], Metrics]
+
+
+def start_clock(*, num_steps: int, batch_size: int) -> Clock:
+  """Starts the clock of a run.
+
+  `show` logs the step, the loss, the speed since the last call and the ETA. It
+  returns `pairs_per_second`, which counts the time of the steps only, and
+  `share/<part>`, the share of the time of each part in `PARTS` and of "step",
+  in [0, 1]. Speed, ETA and numbers start with the second call, so that
+  compilation does not distort them.
+
+  Devices work asynchronously: wait for them before calling `show` and before
+  starting a part that needs them. The share of "data" is the time spent waiting
+  for batches, not that of making them.
+
+  Args:
+    num_steps: Steps of the whole run, for the ETA.
+    batch_size: Pairs per step, for the speed.
+
+  Example:
+    >>> clock = start_clock(num_steps=10, batch_size=8)
+    >>> with clock.during("data"):
+    ...   pass
+    >>> clock.show(1, 0.5)
+    {}
+    >>> sorted(clock.show(2, 0.4))[:2]
+    ['pairs_per_second', 'share/data']
+  """
+  marks = []  # (time, step) of the first call and of the last
+  spent = dict.fromkeys(PARTS, 0.0)  # since the last call
+
+  @contextlib.contextmanager
+  def during(part: str) -> Iterator[None]:
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      spent[part] += time.monotonic() - began
+
+  def show(step: int, loss: float) -> Metrics:
+    now, numbers = time.monotonic(), {}
+    line = f"step {step}/{num_steps} ({100 * step // num_steps} %)"
+    line += f"  loss {loss:.4f}"
+    if marks:
+      (first_time, first_step), (last_time, last_step) = marks[0], marks[-1]
+      took = max(now - last_time, 1e-9)
+      training = max(took - spent["evaluation"] - spent["saving"], 1e-9)
+      rate = (step - last_step) / training
+      mean = (step - first_step) / max(now - first_time, 1e-9)
+      numbers = {"pairs_per_second": rate * batch_size}
+      numbers |= {f"share/{part}": x / took for part, x in spent.items()}
+      numbers["share/step"] = 1 - sum(spent.values()) / took
+      line += f"  {rate:.1f} steps/s  {rate * batch_size:,.0f} pairs/s"
+      waits = [
+        f"{100 * x / took:.0f} % {part}"
+        for part, x in spent.items()
+        if x > 0.05 * took
+      ]
+      line += f"  ({', '.join(waits)})" if waits else ""
+      line += f"  ETA {duration((num_steps - step) / mean)}"
+    log.info(line)
+    spent.update(dict.fromkeys(PARTS, 0.0))
+    marks[1:] = [(now, step)]
+    return numbers
+
+  return Clock(during, show)
+
+
+def duration(seconds: float) -> str:
+  """Formats seconds as minutes and seconds, with hours if there are any.
+
+  Example:
+    >>> duration(62), duration(3600), duration(float("inf"))
+    ('1:02', '1:00:00', 'an unknown time')
+  """
+  if not math.isfinite(seconds):
+    return "an unknown time"
+  minutes, rest = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+  return f"{minutes}:{rest:02d}"
+
+
+def first_line(error: BaseException) -> str:
+  r"""Returns the first line of an error's message, or its type without one.
+
+  Example:
+    >>> first_line(ValueError("not so\nbecause")), first_line(KeyError())
+    ('not so', 'KeyError')
+  """
+  return (str(error).strip().splitlines() or [type(error).__name__])[0]

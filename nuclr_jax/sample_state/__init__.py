@@ -1,0 +1,27 @@
+"""State of every sample: u, zeta, temperatures, and a memory of pairs.
+
+`table` reads and writes rows by id, wherever they lie. `denominator` keeps the
+moving average u of every anchor's denominator, `zeta` the popularities. What
+moves them is up to rules: `zeta_rules` (with the memory of `queue`),
+`temperature_rules` and `own_pair_rules`. Objectives are made of these.
+"""
+
+from nuclr_jax.sample_state import (
+  denominator,
+  own_pair_rules,
+  queue,
+  table,
+  temperature_rules,
+  zeta,
+  zeta_rules,
+)
+
+__all__ = [
+  "denominator",
+  "own_pair_rules",
+  "queue",
+  "table",
+  "temperature_rules",
+  "zeta",
+  "zeta_rules",
+]

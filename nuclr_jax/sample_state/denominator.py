@@ -1,0 +1,201 @@
+"""The moving average u of every anchor's denominator, kept as log u.
+
+What SogCLR, iSogCLR and NUCLR share. For images as anchors, with n pairs in
+the data set, B in the batch and L_ij the logits of `pairwise`,
+
+  phi_i  = (n - 1) / (B - 1) sum_{j != i} exp(L_ij)   (estimates the sum over
+                                                       the whole data set)
+  u_i   <- (1 - gamma) u_i + gamma phi_i
+  loss   = mean_i temperature_i (log(epsilon_i + u_i) + offset)
+
+and the same for texts. Rows never visited hold -inf and take phi.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from nuclr_jax import pairwise, sharding
+from nuclr_jax.sample_state.table import (
+  log_mean_exp_by_id,
+  read_rows,
+  write_rows,
+)
+from nuclr_jax.types import (
+  Pairs,
+  Popularities,
+  Scalar,
+  Sides,
+  Sizes,
+  Temperature,
+  both,
+  each,
+  unzip,
+)
+
+NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log epsilon = log 0
+
+
+class PairRows(NamedTuple):
+  """State of a pair, one row per `pair_id`; .image: images as anchors."""
+
+  log_u: Sides  # [num_pairs] each; -inf = never visited
+  temperature: Sides | None = None  # only where anchors have their own
+  temperature_momentum: Sides | None = None  # likewise
+
+
+class Shared(NamedTuple):
+  """Scalars."""
+
+  count: Int[Array, ""]  # steps done; schedules read it
+
+
+def unvisited(num_rows: Sides) -> Sides:
+  """The first log_u of both sides: -inf, never visited."""
+  return each(lambda n: jnp.full(n, -jnp.inf, float), num_rows)
+
+
+def log_ratio(sizes: Sizes, batch: int) -> float:
+  """log((n - 1) / (B - 1)): from a sum over the batch to one over the data."""
+  return math.log((sizes.num_pairs - 1) / max(batch - 1, 1))
+
+
+def estimate(
+  pairs: Pairs,
+  sizes: Sizes,
+  *,
+  temperature: Temperature,
+  bias: Sides | None = None,
+) -> Sides:
+  """Estimates log phi_i of every anchor; -inf where it has no negative."""
+  ratio = log_ratio(sizes, len(pairs.pair_id))
+  lse = pairwise.log_sum_exp(pairs, temperature=temperature, bias=bias)
+  return each(lambda x: x + ratio, lse)
+
+
+def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
+  """Which rows have a negative, in both directions, from `estimate`."""
+  return log_phi.image != -jnp.inf
+
+
+def track(
+  log_u: Sides, ids: Sides, log_phi: Sides, gamma, num_rows: Sides
+) -> tuple[Sides, Sides]:
+  """Moves u <- (1 - gamma) u + gamma phi, in log space.
+
+  phi is averaged (in linear space) over rows of the batch with equal ids.
+  A row never visited takes phi; a row without negatives stays as it was.
+
+  Args:
+    log_u: Tables, with a row for each id of anchors.
+    ids: Of the batch's anchors, pairs or images and texts.
+    log_phi: From `estimate`.
+    gamma: Weight of phi, in (0, 1].
+    num_rows: Of the tables, without padding.
+
+  Returns:
+    The tables, and the batch's new rows.
+  """
+
+  def side(table, ids, log_phi, num_rows):
+    old = read_rows(table, ids, num_rows).astype(log_phi.dtype)
+    phi = log_mean_exp_by_id(log_phi, ids)
+    moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
+    new = jnp.where(old == -jnp.inf, phi, moved)
+    new = jnp.where(phi == -jnp.inf, old, new)
+    return write_rows(table, ids, new, num_rows), new
+
+  return unzip(each(side, log_u, ids, log_phi, num_rows))
+
+
+def track_pairs(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
+  """`track` of one u per pair and side."""
+  ids, num_rows = both(pairs.pair_id), both(sizes.num_pairs)
+  return track(log_u, ids, log_phi, gamma, num_rows)
+
+
+def track_ids(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
+  """`track` of one u per image id, and one per text id, as anchors."""
+  return track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
+
+
+class AnchorLoss(NamedTuple):
+  """The loss of a batch's anchors, and what the second pass needs of it."""
+
+  value: Scalar  # differentiable in the temperature, with D held constant
+  log_denominator: Sides  # log D of each anchor
+  row_log_weight: Sides  # each anchor's weight, for `pairwise.weighted`
+
+
+def anchor_loss(
+  log_phi: Sides,
+  log_u: Sides,
+  log_epsilon: Sides,
+  sizes: Sizes,
+  *,
+  temperature: Sides,
+  offset: float = 0.0,
+) -> AnchorLoss:
+  """The loss with D_i = epsilon_i + u_i, summed over both sides.
+
+  The loss is mean_i temperature_i (log D_i + offset); the encoders' gradient is
+  (1 / B) sum_i (temperature_i / D_i) grad phi_i with D held constant. Anchors
+  without negatives add nothing.
+
+  Args:
+    log_phi: From `estimate`.
+    log_u: From `track`.
+    log_epsilon: The own pair's term; -inf leaves it out. Its dependence on the
+      temperature is part of the gradient.
+    sizes: Of the data set.
+    temperature: Scalars or one entry per anchor.
+    offset: rho - log(number of terms of D), see `temperature_rules`.
+  """
+  stop = jax.lax.stop_gradient
+
+  def side(log_phi, log_u, log_epsilon, temperature):
+    batch = len(log_phi)
+    log_d = jnp.where(
+      log_phi == -jnp.inf, -offset, stop(jnp.logaddexp(log_epsilon, log_u))
+    )
+    value = jnp.mean(temperature * (log_d + offset))
+    # d log D / d temperature by way of epsilon; that by way of u is the
+    # second pass's. Where there is no own pair, inf - inf must not arise.
+    own = (log_epsilon != -jnp.inf) & (log_phi != -jnp.inf)
+    log_epsilon = jnp.where(own, log_epsilon, 0.0)
+    share = jnp.where(own, jnp.exp(log_epsilon - log_d), 0.0)
+    through_epsilon = jnp.mean(stop(temperature * share) * log_epsilon)
+    value += through_epsilon - stop(through_epsilon)
+    log_weight = jnp.log(temperature / batch) + log_ratio(sizes, batch)
+    return value, log_d, log_weight - log_d
+
+  value, log_d, log_weight = unzip(
+    each(side, log_phi, log_u, log_epsilon, temperature)
+  )
+  return AnchorLoss(value.image + value.text, log_d, log_weight)
+
+
+def log_u_metrics(log_u: Sides) -> dict[str, Scalar]:
+  """Mean log u of the batch's visited rows, per side."""
+  image, text = each(lambda x: mean_where(x, x != -jnp.inf), log_u)
+  return {"log_u/image": image, "log_u/text": text}
+
+
+def mean_where(
+  x: Float[Array, "*shape"], where: Bool[Array, "*shape"]
+) -> Scalar:
+  """The mean of some numbers; 0 if there is none."""
+  return jnp.sum(x, where=where) / jnp.maximum(jnp.sum(where), 1)
+
+
+def assign_log_u(pair_rows: PairRows, popularities: Popularities) -> PairRows:
+  """Writes log u from outside, at `Popularities.pair_id`; on the host."""
+  log_u = each(
+    lambda table, x: sharding.replace_rows(table, popularities.pair_id, x),
+    pair_rows.log_u,
+    popularities.log_u,
+  )
+  return pair_rows._replace(log_u=log_u)

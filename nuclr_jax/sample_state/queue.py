@@ -1,0 +1,352 @@
+r"""The zeta rule over the latest pairs: more of them than a batch has.
+
+The batch's sums are noisy. Over the last Q pairs, a few steps old, both sums
+of Sinkhorn's iteration are Q / B times as good, for four products
+[batch, dim] x [dim, Q]. With images as anchors i and texts as contrast j, the
+other pairs q of the memory and rho = (n - 1) / their number:
+
+  D_i = log[ rho sum_q exp((sim_iq - zeta_q) / tau_i)
+             + exp((sim_ii - zeta_i) / tau_i) ]
+  w_jj = exp((sim_jj - zeta_j) / tau_j - D_j)
+  sum_{i != j} w_ij = rho sum_q exp((sim_qj - zeta_j) / tau_q - D_q)
+
+At the fixed point the weights of every contrast sum to 1. With S_j their sum,
+d log S_j / d zeta_j = -E_w[1 / tau], the mean over the weights of j, so
+
+  zeta_j <- zeta_j + rate log S_j / E_w[1 / tau]
+
+is Newton's step times the rate; with one temperature tau it is the whole of
+Sinkhorn's, tau log S_j, at rate 1. D_q is as it was when q was in the batch,
+zeta_q as it is now. Pairs that share an image or a text with the batch's row
+are left out. Where several pairs have one image or text, the mean of their
+steps is not exactly the step of the mean.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax import checks, pairwise, sharding
+from nuclr_jax.pairwise import tiles
+from nuclr_jax.sample_state import zeta as zetas
+from nuclr_jax.sample_state.table import read_rows, write_rows
+from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
+from nuclr_jax.types import (
+  Number,
+  ScalarOrSchedule,
+  Sides,
+  Sizes,
+  both,
+  each,
+  swap,
+)
+
+
+class Memory(NamedTuple):
+  """The latest pairs; a newcomer takes the place of the oldest."""
+
+  embedding: Sides  # [size, dim] each
+  pair_id: Int[Array, "size"]
+  ids: Sides  # [size] each: image ids, text ids
+  inverse_tau: Sides  # [size] each, 1 / temperature, .image: images as anchors
+  log_denominator: Sides  # D [size], .image: images as anchors; inf = empty
+
+
+def queue(
+  *,
+  size: int = 4096,
+  rate: ScalarOrSchedule | Sides = 0.3,
+  momentum: Number = 0.0,
+  center: bool = True,
+  init: Number | Sides = 0.0,
+) -> zetas.Unbound:
+  """Moves zeta along Sinkhorn's step over the latest pairs.
+
+  On glyphs its zeta correlate 0.87 (images) and 0.92 (texts) with the exact
+  ones, those of `batch` 0.25 and 0.42. Individual temperatures are fine: the
+  fixed point needs no common one.
+
+  Args:
+    size: How many of the latest pairs are looked at, at least the batch size; 8
+      dim + 28 bytes each, split over the devices.
+    rate: Fraction of the way to the estimate, in [0, 1]: a number, a schedule
+      of the step count, or `Sides` of them. While it is 0, zeta rests and the
+      memory fills.
+    momentum: In [0, 1), the weight of the old momentum. 0 saves four bytes a
+      row.
+    center: Whether the batch mean of the steps is subtracted, per side: zeta
+      is defined up to a constant only.
+    init: First zeta of every row, in units of similarity: a number, or `Sides`
+      of arrays with one number for each image id and each text id.
+
+  Returns:
+    A rule for `nuclr`'s argument `zeta`. It needs a `Spec` with `dim`; the
+    state's `memory` is a `Memory`.
+
+  Raises:
+    ValueError: If an argument is out of its range, or the width of the
+      embeddings is not known; from the step, if the memory is smaller than the
+      batch or embeddings have another width.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> rule = queue(size=64)
+    >>> objective = objectives.nuclr(num_pairs=100, dim=8, zeta=rule)
+    >>> objective.init()[1].memory.embedding.image.shape
+    (64, 8)
+
+  Reference: derived in this library; Sinkhorn's iteration on the problem of
+    Wang et al., ICLR 2025, eq. (8), over a first-in first-out memory as in He
+    et al., Momentum Contrast, CVPR 2020.
+  """
+  size = checks.count("zeta.size", size)
+  settings = zetas.check_settings(init, rate, momentum, center, highest=1.0)
+
+  def bind(spec, temperature):
+    sizes = spec.sizes
+    dim = spec.require("dim", what="the zeta rule 'queue'").dim
+
+    def step(id_rows, memory, evidence):
+      gradient, memory = advance(
+        memory, id_rows, evidence, temperature, sizes, size=size
+      )
+      args = settings, id_rows, evidence, gradient, temperature, sizes
+      id_rows, zeta = zetas.move_zeta(*args)
+      return id_rows, memory, zeta
+
+    def assign(id_rows, memory, popularities):
+      return zetas.assign_zeta(id_rows, popularities), emptied(memory)
+
+    return ZetaRule(
+      init=lambda: (
+        zetas.first_rows(init, sizes, momentum=settings.momentum),
+        empty_memory(size, dim),
+      ),
+      read=lambda rows, pairs: zetas.read_zeta(rows, pairs, sizes),
+      step=step,
+      assign=assign,
+    )
+
+  return bind
+
+
+def empty_memory(size: int, dim: int) -> Memory:
+  """A memory without pairs."""
+
+  def full(shape, value, dtype):  # two buffers, so that they can be donated
+    return each(lambda _: jnp.full(shape, value, dtype), both(None))
+
+  return Memory(
+    embedding=full((size, dim), 0, float),
+    pair_id=jnp.full(size, -1, int),
+    ids=full(size, -1, int),
+    inverse_tau=full(size, 1, float),
+    log_denominator=full(size, jnp.inf, float),
+  )
+
+
+def emptied(memory: Memory) -> Memory:
+  """The memory without its pairs, for when zeta was written from outside."""
+  return memory._replace(
+    log_denominator=each(
+      lambda x: jnp.full_like(x, jnp.inf), memory.log_denominator
+    )
+  )
+
+
+def advance(
+  memory: Memory,
+  id_rows: Sides,
+  evidence: Evidence,
+  temperature: float,
+  sizes: Sizes,
+  *,
+  size: int,
+) -> tuple[Sides, Memory]:
+  """The gradient of the batch's zeta; then the batch joins the memory.
+
+  Args:
+    memory: The earlier pairs.
+    id_rows: `ZetaRows` of images and of texts, with the current zeta.
+    evidence: Of the batch. Its own estimate is all that is known at first,
+      while the memory is empty and zeta rests.
+    temperature: The unit of the gradient.
+    sizes: Of the data set.
+    size: Rows of the memory, without padding.
+
+  Returns:
+    The gradient [batch] of each side as contrast, -log S_j in units of the
+    temperature, and the next memory.
+
+  Raises:
+    ValueError: If the memory is smaller than the batch, or for embeddings of
+      another width.
+  """
+  pairs, zeta = evidence.pairs, evidence.zeta
+  _check_fit(memory, pairs, size)
+  vectors = jax.lax.stop_gradient(pairwise.embeddings(pairs))
+  own = pairwise.own_similarity(pairs)
+  inverse_tau = each(
+    lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
+    evidence.tau,
+  )
+  none = jnp.zeros_like(own)
+  # The batch as anchors and the memory as contrast: the rest of D_i.
+  is_empty = memory.log_denominator.image == jnp.inf
+  # Where ids or what is read were split, the compiler would gather the table.
+  replicate = partial(sharding.constrain, spec=sharding.REPLICATED)
+  old_zeta = each(
+    lambda rows, ids, n: replicate(read_rows(rows.zeta, replicate(ids), n)),
+    id_rows,
+    memory.ids,
+    sizes.ids,
+  )
+  sums = partial(_log_sums, memory, pairs, sizes)
+  rest = each(
+    lambda anchor, contrast, scale, bias: (
+      sums(
+        Terms(anchor, scale, none, none),
+        Terms(
+          contrast,
+          jnp.ones_like(bias),
+          jnp.where(is_empty, 0.0, bias),
+          jnp.where(is_empty, -jnp.inf, 0.0),
+        ),
+      ).log_sum
+    ),
+    vectors,
+    swap(memory.embedding),
+    inverse_tau,
+    swap(old_zeta),
+  )
+  nothing_yet = jnp.all(is_empty)
+  rest = each(
+    lambda x, phi, scale: jnp.where(nothing_yet, phi + own * scale, x),
+    rest,
+    evidence.log_phi,
+    inverse_tau,
+  )
+  log_own = each(lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau)
+  denominator = each(jnp.logaddexp, log_own, rest)
+  # The memory as anchors and the batch as contrast: the sum of w_ij.
+  others = each(
+    lambda contrast, anchor, bias, scale, d: sums(
+      Terms(contrast, jnp.ones_like(bias), bias, none),
+      Terms(anchor, scale, jnp.zeros_like(d), -d),
+    ),
+    vectors,
+    swap(memory.embedding),
+    zeta,
+    swap(memory.inverse_tau),
+    swap(memory.log_denominator),
+  )
+
+  def gradient(others, own_weight, own_scale):
+    log_total = jnp.logaddexp(own_weight, others.log_sum)
+    own_share = jnp.exp(own_weight - log_total)
+    slope = own_share * own_scale + (1 - own_share) * others.mean_scale
+    step = -log_total / (temperature * slope)
+    return jnp.where(nothing_yet, 0.0, step)
+
+  gradients = each(
+    gradient,
+    others,
+    swap(each(jnp.subtract, log_own, denominator)),
+    swap(inverse_tau),
+  )
+  newest = Memory(vectors, pairs.pair_id, pairs.ids, inverse_tau, denominator)
+  return gradients, _push(memory, newest, evidence.count, size)
+
+
+class Terms(NamedTuple):
+  """One side of a sum of exponentials, a row for each pair."""
+
+  vector: Float[Array, "rows dim"]
+  scale: Float[Array, "rows"]  # 1 / tau of an anchor, 1 of a contrast
+  bias: Float[Array, "rows"]  # zeta of a contrast, 0 of an anchor
+  log_weight: Float[Array, "rows"]  # -D of an anchor; -inf leaves a row out
+
+
+class Sums(NamedTuple):
+  """What a row sums up over the memory."""
+
+  log_sum: Float[Array, "batch"]
+  mean_scale: Float[Array, "batch"]  # of the scales, by the sum's weights
+
+
+def _log_sums(memory, pairs, sizes, row: Terms, column: Terms) -> Sums:
+  r"""Log rho sum_q exp((sim_iq - bias) scale + log_weight) by row i.
+
+  bias, scale and log_weight are the sums (the product) of the row's and the
+  column's. Rows are the batch, columns the memory without what shares an image
+  or a text with the row.
+  """
+  ids = jnp.stack(pairs.ids, axis=1)
+  memory_ids = jnp.stack(memory.ids, axis=1).astype(ids.dtype)
+
+  def step(memory_rows, batch_rows, sums):
+    (column, column_ids), (row, row_ids) = memory_rows, batch_rows
+    sim = tiles.matmul(column.vector, row.vector.T)  # [memory, batch]
+    scale = column.scale[:, None] * row.scale[None]
+    logits = (sim - column.bias[:, None] - row.bias[None]) * scale
+    logits += column.log_weight[:, None] + row.log_weight[None]
+    same = jnp.equal(column_ids[:, None], row_ids[None]).any(-1)
+    # What pads a tile has scale 0.
+    logits = jnp.where(same | (scale == 0), -jnp.inf, logits)
+    greatest = jnp.max(logits, 0)
+    weights, scales = (tiles.at_least(x, greatest) for x in sums)
+    w = jnp.exp(logits - tiles.finite(weights.greatest)[None])
+    return (
+      weights._replace(total=weights.total + jnp.sum(w, 0)),
+      scales._replace(
+        total=scales.total + jnp.sum(w * column.scale[:, None], 0)
+      ),
+    )
+
+  weights, scales = tiles.over_columns(
+    step, (column, memory_ids), (row, ids), (tiles.no_terms(row.scale),) * 2
+  )
+  # What rho makes up for: the pairs of the memory that are not the row itself.
+  filled = memory.log_denominator.image != jnp.inf
+  held = jnp.where(filled, memory.pair_id, -1)
+  count = jnp.sum(filled) - _occurrences(held, pairs.pair_id)
+  log_ratio = jnp.log((sizes.num_pairs - 1) / jnp.maximum(count, 1))
+  has_terms = weights.total > 0
+  mean = scales.total / jnp.where(has_terms, weights.total, 1.0)
+  return Sums(
+    tiles.log_total(weights) + log_ratio, jnp.where(has_terms, mean, 1.0)
+  )
+
+
+def _check_fit(memory: Memory, pairs, size: int) -> None:
+  dim = memory.embedding.image.shape[1]
+  batch, width = pairs.image.shape
+  if size < batch:
+    raise ValueError(
+      f"the zeta rule's size must be at least the batch size, {batch}, got "
+      f"{size}; set it (objective.zeta.size in a config)"
+    )
+  if dim != width:
+    raise ValueError(f"dim must be the embeddings' width, {width}, got {dim}")
+
+
+def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
+  """Replaces the oldest pairs; what is not a whole batch stays empty."""
+  batch = len(newest.pair_id)
+  start = count % (size // batch) * batch
+  slots = start + jnp.arange(batch)
+
+  def put(table, rows):
+    return write_rows(table, slots, rows, size)
+
+  return jax.tree.map(put, memory, newest)
+
+
+def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):
+  """How often each number occurs among the values."""
+  values, of = jnp.sort(values), of.astype(values.dtype)
+  first, end = (jnp.searchsorted(values, of, side=x) for x in ("left", "right"))
+  return end - first

@@ -1,0 +1,338 @@
+r"""Rules for the temperature: fixed, learned for all, or one for each anchor.
+
+One temperature for all is a parameter, `params["log_scale"]` =
+-log(temperature), moved by the optimizer. Individual ones are state, moved by
+their own momentum descent. Where a temperature is learned with a moving average
+of the denominator, the loss of anchor i is
+
+  temperature_i (log D_i - log(number of terms of D) + rho),
+
+distributionally robust: at the optimum the KL divergence of the weights in D
+from uniform ones is rho, within the bounds of the temperature.
+
+A rule is made in two steps: `individual(rho=8.0)` checks its own numbers and
+knows no data; `sogclr` and `nuclr` bind it to the sizes of a data set.
+"""
+
+from collections.abc import Callable
+from functools import partial
+import math
+from typing import NamedTuple
+import warnings
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from nuclr_jax import checks
+from nuclr_jax.sample_state.denominator import PairRows
+from nuclr_jax.sample_state.table import mean_by_id, read_rows, write_rows
+from nuclr_jax.types import (
+  Metrics,
+  Number,
+  Pairs,
+  Params,
+  Scalar,
+  ScalarOrSchedule,
+  Sides,
+  Spec,
+  both,
+  each,
+  unzip,
+)
+
+MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
+MAX_GRADIENT = 5.0  # of an individual temperature, as in the iSogCLR code
+
+
+class Step(NamedTuple):
+  """What a step knows when individual temperatures move; filed with anchors."""
+
+  pairs: Pairs
+  log_denominator: Sides  # log D
+  own_share: Sides  # epsilon / D, of the own pair's term
+  own_logit: Sides  # its logit, log epsilon up to a constant
+  mean_logit: Sides  # of `pairwise.weighted`: (tau_i / B) sum_j w_ij L_ij
+  has_negative: Array  # [batch]; False rows do not count
+  count: Int[Array, ""]  # steps done; schedules read it
+
+
+class TemperatureRule(NamedTuple):
+  """How a temperature starts, is read and moves."""
+
+  first: float
+  offset: float  # rho - log(number of terms of D); 0 without rho
+  # -> (params, the fields of `PairRows` that it needs)
+  init: Callable[[], tuple[Params, dict[str, Sides]]]
+  # (params, `PairRows`, pairs) -> of each anchor: scalars, or [batch]
+  read: Callable[[Params, PairRows, Pairs], Sides]
+  step: Callable[[PairRows, Step], PairRows]
+  # (params, `PairRows`) -> one for all, or `Sides` of [num_pairs]
+  readout: Callable[[Params, PairRows], Scalar | Sides]
+  metrics: Callable[[Sides], Metrics]  # of what was read
+
+
+# What `fixed`, `learned` and `individual` return: the rule of a data set, for
+# a denominator of so many terms.
+Unbound = Callable[[Spec, int], TemperatureRule]
+
+
+def fixed(temperature: Number = 0.05) -> Unbound:
+  """One temperature that never changes; a number is short for it.
+
+  Args:
+    temperature: Divides cosine similarities; greater than 0.
+
+  Returns:
+    A rule for the argument `temperature` of `sogclr` and `nuclr`.
+
+  Raises:
+    ValueError: If the temperature is not positive.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> objective = objectives.nuclr(num_pairs=4, temperature=fixed(0.1))
+  """
+  temperature = checks.temperature(temperature)
+  return lambda spec, num_terms: TemperatureRule(
+    first=temperature,
+    offset=0.0,
+    init=lambda: ({}, {}),
+    read=lambda params, rows, pairs: both(temperature),
+    step=lambda rows, evidence: rows,
+    readout=lambda params, rows: jnp.asarray(temperature),
+    metrics=lambda tau: {},
+  )
+
+
+def learned(temperature: Number = 0.07, *, rho: Number = 8.0) -> Unbound:
+  """One temperature for all anchors, a parameter (RGCL-g, FastCLIP-v3).
+
+  Its gradient, per side, is the mean over anchors of log D_i - log(number of
+  terms) + rho - sum_j w_ij h_ij, w_ij the softmax over the terms of D.
+  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
+  higher.
+
+  Args:
+    temperature: The first value; greater than 0.
+    rho: The KL divergence at the optimum; below the logarithm of the number
+      of terms, as a larger one is impossible.
+
+  Returns:
+    A rule for the argument `temperature` of `sogclr`.
+
+  Raises:
+    ValueError: If a number is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> rule = learned(0.1, rho=1.0)
+    >>> params, _ = objectives.sogclr(num_pairs=4, temperature=rule).init()
+    >>> print(jnp.exp(-params["log_scale"]).round(3))
+    0.1
+
+  Reference: Wei et al., FastCLIP, 2024.
+  """
+  first, rho = checks.temperature(temperature), checks.rho(rho)
+
+  def bind(spec, num_terms):
+    return TemperatureRule(
+      first=first,
+      offset=_offset(rho, num_terms),
+      init=lambda: (init_log_scale(first), {}),
+      read=lambda params, rows, pairs: both(one_for_all(params, first)),
+      step=lambda rows, evidence: rows,
+      readout=lambda params, rows: one_for_all(params, first),
+      metrics=lambda tau: {"temperature": tau.image},
+    )
+
+  return bind
+
+
+def individual(
+  temperature: Number = 0.05,
+  *,
+  bounds: tuple[float, float] = (0.005, 0.5),
+  rate: ScalarOrSchedule = 0.02,
+  momentum: Number = 0.5,
+  rho: Number = 8.0,
+) -> Unbound:
+  r"""A temperature for every anchor, moved by clipped momentum descent.
+
+  With the derivative of the loss,
+
+    g_i    = log D_i + rho - log(number of terms) - sum_j w_ij L_ij, in [-5, 5]
+    m_i   <- momentum m_i + (1 - momentum) g_i
+    tau_i <- tau_i - rate tau_first m_i, within the bounds,
+
+  once per pair of the batch, as images and as texts. Pairs without a negative
+  rest, and all pairs while the rate is 0.
+
+  Args:
+    temperature: The first value of every anchor; greater than 0.
+    bounds: Smallest and largest temperature (published: 0.005, 0.05).
+    rate: Step size in units of the first temperature, in [0, 1]: a number or a
+      schedule of the step count.
+    momentum: In [0, 1), the weight of the old momentum.
+    rho: The KL divergence from uniform weights at the optimum; published 6 to
+      8 for millions of pairs.
+
+  Returns:
+    A rule for the argument `temperature` of `sogclr` and `nuclr`; the rows are
+    `State.sample.pair.temperature` and `.temperature_momentum`.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> rule = individual(0.1, rho=1.0)
+    >>> _, state = objectives.sogclr(num_pairs=4, temperature=rule).init()
+    >>> print(state.sample.pair.temperature.image)
+    [0.1 0.1 0.1 0.1]
+
+  Reference: Qiu et al., Not All Semantics are Created Equal: Contrastive
+    Self-supervised Learning with Automatic Temperature Individualization,
+    ICML 2023.
+  """
+  first = checks.temperature(temperature)
+  low, high = _check_bounds(bounds, first)
+  rate = checks.schedule(
+    "temperature.rate", rate, low=0.0, high=1.0, low_allowed=True
+  )
+  beta = checks.momentum("temperature.momentum", momentum)
+  rho = checks.rho(rho)
+
+  def bind(spec, num_terms):
+    num_rows, offset = spec.sizes.num_pairs, _offset(rho, num_terms)
+
+    def init():
+      def full(value):  # two buffers, so that they can be donated
+        return each(lambda _: jnp.full(num_rows, value, float), both(None))
+
+      return {}, dict(temperature=full(first), temperature_momentum=full(0.0))
+
+    def read(params, pair_rows, pairs):
+      read_side = partial(read_rows, ids=pairs.pair_id, num_rows=num_rows)
+      return each(read_side, pair_rows.temperature)
+
+    def step(pair_rows, evidence):
+      ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
+
+      def side(temperature, momentum, log_d, mean_logit, own_share, own_logit):
+        value = read_rows(temperature, ids, num_rows)
+        mean = mean_logit * len(ids) / value + own_share * own_logit
+        g = jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
+        g, touched = mean_by_id(g, ids, evidence.has_negative)
+        touched &= rate_now != 0
+        old = read_rows(momentum, ids, num_rows)
+        new = jnp.where(touched, beta * old + (1 - beta) * g, old)
+        moved = jnp.clip(value - rate_now * first * new, low, high)
+        moved = jnp.where(touched, moved, value)
+        return (
+          write_rows(temperature, ids, moved, num_rows),
+          write_rows(momentum, ids, new, num_rows),
+        )
+
+      temperature, momentum = unzip(
+        each(
+          side,
+          pair_rows.temperature,
+          pair_rows.temperature_momentum,
+          evidence.log_denominator,
+          evidence.mean_logit,
+          evidence.own_share,
+          evidence.own_logit,
+        )
+      )
+      return pair_rows._replace(
+        temperature=temperature, temperature_momentum=momentum
+      )
+
+    return TemperatureRule(
+      first=first,
+      offset=offset,
+      init=init,
+      read=read,
+      step=step,
+      readout=lambda params, rows: rows.temperature,
+      metrics=lambda tau: {
+        "temperature/image": jnp.mean(tau.image),
+        "temperature/text": jnp.mean(tau.text),
+      },
+    )
+
+  return bind
+
+
+def rule_of(temperature: Number | Unbound) -> Unbound:
+  """A rule as it is; a number as `fixed`.
+
+  Raises:
+    ValueError: If a number is not positive.
+  """
+  return temperature if callable(temperature) else fixed(temperature)
+
+
+def init_log_scale(temperature: float) -> Params:
+  """The parameter of one learned temperature."""
+  return {"log_scale": jnp.full((), -math.log(temperature), float)}
+
+
+def one_for_all(params: Params, first: float) -> Number:
+  """The learned temperature, or the first one if it is fixed.
+
+  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
+  higher. There the gradient is 0 if it would raise `log_scale` further, and
+  whole if it leads back.
+  """
+  if "log_scale" not in params:
+    return first
+  highest = max(math.log(MAX_SCALE), -math.log(first))
+  return jnp.exp(-_at_most(params["log_scale"], highest))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _at_most(x, highest):
+  """min(x, highest), whose gradient can lead back from above."""
+  return jnp.minimum(x, highest)
+
+
+def _at_most_forward(x, highest):
+  return jnp.minimum(x, highest), x > highest
+
+
+def _at_most_backward(highest, above, gradient):
+  return (jnp.where(above & (gradient < 0), 0, gradient),)
+
+
+_at_most.defvjp(_at_most_forward, _at_most_backward)
+
+
+def _check_bounds(bounds, first: float) -> tuple[float, float]:
+  try:
+    low, high = (checks.temperature(x) for x in bounds)
+  except (TypeError, ValueError):
+    low, high = math.nan, math.nan
+  if not low <= first <= high:
+    raise ValueError(
+      "temperature.bounds must be (low, high) with 0 < low <= temperature <= "
+      f"high, got {bounds!r} and temperature {first}"
+    )
+  return low, high
+
+
+def _offset(rho: float, num_terms: int) -> float:
+  """Rho - log(number of terms of D), which makes rho a KL divergence.
+
+  Warns where rho is too large: no weights on so many terms differ as much from
+  uniform ones, so that a learned temperature can only fall.
+  """
+  largest = math.log(num_terms)
+  if rho >= largest:
+    warnings.warn(
+      f"rho is {rho:g}, but log(number of pairs) is {largest:.3g}: learned "
+      "temperatures can only fall; give a smaller rho",
+      stacklevel=4,
+    )
+  return rho - largest

@@ -1,0 +1,222 @@
+r"""Zeta, the popularity of every image and every text as contrast: its rows.
+
+A gradient g_j of the batch moves row j, once per id,
+
+  m_j    <- beta m_j + (1 - beta) g_j, or g_j at the first touch
+  zeta_j <- zeta_j - rate tau m_j,
+
+with tau the first temperature of the objective: zeta acts through zeta / tau
+only, so one dimensionless rate means the same at every temperature and for
+every rule. Where the gradients come from is up to a `ZetaRule`, see
+`zeta_rules`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+import numpy as np
+
+from nuclr_jax import checks, sharding
+from nuclr_jax.sample_state.table import mean_by_id, read_rows, write_rows
+from nuclr_jax.types import (
+  Metrics,
+  Number,
+  Pairs,
+  Popularities,
+  PyTree,
+  Sides,
+  Sizes,
+  Spec,
+  both,
+  each,
+  unzip,
+)
+
+
+class ZetaRows(NamedTuple):
+  """State of a contrast id, one row per `image_id` or `text_id`."""
+
+  zeta: Float[Array, "ids"]
+  # Of the gradient of zeta; 0 = untouched. None if the rule has no momentum.
+  momentum: Float[Array, "ids"] | None = None
+  # The anchor's average by id instead of by pair, see `nuclr_variant`.
+  log_u: Float[Array, "ids"] | None = None
+
+
+class Evidence(NamedTuple):
+  """What a step knows of the batch when the rules move.
+
+  Filed with the anchor, but for `zeta` and `contrast_sums`, which are filed
+  with the contrast. `.image` of what is filed with anchors has images as
+  anchors.
+  """
+
+  pairs: Pairs
+  zeta: Sides  # of the batch's images and texts, before the step
+  tau: Sides  # of each anchor: scalars or [batch]
+  log_phi: Sides  # the batch's estimates of the denominators; -inf = lonely
+  log_u: Sides  # their averages, this batch included
+  log_own: Sides  # log epsilon', the own pair's term
+  contrast_sums: Sides  # sum_{i != j} w_ij over the anchors of the batch
+  count: Int[Array, ""]  # steps done; schedules read it
+
+  @property
+  def has_negative(self) -> Bool[Array, "batch"]:
+    """Which rows have a negative; it is the same in both directions."""
+    return self.log_phi.image != -jnp.inf
+
+
+class ZetaRule(NamedTuple):
+  """How zeta starts, is read, moves, and is written from outside."""
+
+  init: Callable[[], tuple[Sides, PyTree]]  # -> (`ZetaRows` sides, memory)
+  read: Callable[[Sides, Pairs], Sides]  # -> zeta of the batch
+  # (rows, memory, evidence) -> (rows, memory, zeta of the batch)
+  step: Callable[[Sides, PyTree, Evidence], tuple[Sides, PyTree, Sides]]
+  # (rows, memory, popularities) -> (rows, memory); on the host
+  assign: Callable[[Sides, PyTree, Popularities], tuple[Sides, PyTree]]
+
+
+# What the functions of `zeta_rules` return: the rule of a data set, for a first
+# temperature.
+Unbound = Callable[[Spec, float], ZetaRule]
+
+
+class Settings(NamedTuple):
+  """How fast rows of zeta move, checked."""
+
+  rate: Sides  # schedules
+  momentum: float
+  center: bool
+
+
+def check_settings(init, rate, momentum, center, *, highest) -> Settings:
+  """Checks the arguments that rules with a rate share; `highest` is of it.
+
+  Raises:
+    ValueError: If one is out of its range.
+  """
+  check_init(init)
+  checks.choice("zeta.center", center, (False, True))
+  rates = each(
+    lambda x: checks.schedule(
+      "zeta.rate", x, low=0.0, high=highest, low_allowed=True
+    ),
+    both(rate),
+  )
+  return Settings(rates, checks.momentum("zeta.momentum", momentum), center)
+
+
+def check_init(init: Number | Sides) -> None:
+  """Raises ValueError unless zeta starts at finite numbers."""
+  for side, x in zip(Sides._fields, both(init), strict=True):
+    wrong = ~np.isfinite(np.asarray(x, float))
+    if np.any(wrong):
+      raise ValueError(
+        f"zeta.init must be finite, got {np.sum(wrong)} {side} value(s) that "
+        f"are not ({init if np.ndim(x) == 0 else 'an array'})"
+      )
+
+
+def first_rows(
+  init: Number | Sides, sizes: Sizes, *, momentum: float | bool
+) -> Sides:
+  """The first `ZetaRows` of images and of texts.
+
+  Raises:
+    ValueError: If there are other numbers of rows than ids.
+  """
+
+  def side(num_rows, first):
+    if np.ndim(first) and np.shape(first) != (num_rows,):
+      raise ValueError(
+        f"zeta.init must have one number for each of {num_rows} ids (of "
+        f"images, or of texts), got {list(np.shape(first))}"
+      )
+    zeta = jnp.broadcast_to(jnp.asarray(first, float), num_rows)
+    return ZetaRows(zeta, jnp.zeros(num_rows) if momentum else None)
+
+  return each(side, sizes.ids, both(init))
+
+
+def read_zeta(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
+  """The zeta of each image and each text of the batch."""
+  return each(
+    lambda rows, ids, num_rows: read_rows(rows.zeta, ids, num_rows),
+    id_rows,
+    pairs.ids,
+    sizes.ids,
+  )
+
+
+def move_zeta(
+  settings: Settings,
+  id_rows: Sides,
+  evidence: Evidence,
+  gradient: Sides,
+  temperature: float,
+  sizes: Sizes,
+) -> tuple[Sides, Sides]:
+  """One step of momentum descent on the rows of the batch, once per id.
+
+  Rows without a negative rest, and all rows while the rate is 0.
+
+  Args:
+    settings: From `check_settings`.
+    id_rows: `ZetaRows` of images and of texts.
+    evidence: Of the batch.
+    gradient: Of each row's zeta, of images and of texts; dimensionless.
+    temperature: The unit of the rate.
+    sizes: Of the data set.
+
+  Returns:
+    The new `ZetaRows` of both sides, and their zeta of the batch.
+  """
+  has_negative = evidence.has_negative
+
+  def side(id_rows, ids, gradient, rate, num_rows):
+    rate = rate(evidence.count)
+    if settings.center:
+      num_valid = jnp.maximum(jnp.sum(has_negative), 1)
+      gradient -= jnp.sum(gradient, where=has_negative) / num_valid
+    gradient, touched = mean_by_id(gradient, ids, has_negative)
+    touched &= rate != 0
+    beta, table = settings.momentum, id_rows.momentum
+    if table is not None:
+      old = read_rows(table, ids, num_rows)
+      mixed = beta * old + (1 - beta) * gradient
+      gradient = jnp.where(old == 0, gradient, mixed)
+      moved = jnp.where(touched, gradient, old)
+      table = write_rows(table, ids, moved, num_rows)
+    zeta = read_rows(id_rows.zeta, ids, num_rows)
+    zeta = jnp.where(touched, zeta - rate * temperature * gradient, zeta)
+    zeta_table = write_rows(id_rows.zeta, ids, zeta, num_rows)
+    return id_rows._replace(zeta=zeta_table, momentum=table), zeta
+
+  args = id_rows, evidence.pairs.ids, gradient, settings.rate, sizes.ids
+  return unzip(each(side, *args))
+
+
+def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
+  """Writes zeta from outside; the momentum of these rows is forgotten."""
+
+  def side(rows, ids, zeta):
+    momentum = rows.momentum
+    if momentum is not None:
+      momentum = sharding.replace_rows(momentum, ids, 0.0)
+    zeta = sharding.replace_rows(rows.zeta, ids, zeta)
+    return rows._replace(zeta=zeta, momentum=momentum)
+
+  return each(side, id_rows, popularities.ids, popularities.zeta)
+
+
+def zeta_metrics(zeta: Sides, xi: Sides) -> Metrics:
+  """Spread of zeta over the batch's rows, and xi, per side."""
+  return {
+    "zeta/image_std": jnp.std(zeta.image),
+    "zeta/text_std": jnp.std(zeta.text),
+    "xi/image": xi.image,
+    "xi/text": xi.text,
+  }

@@ -1,0 +1,186 @@
+r"""Rules for zeta: what moves the popularities of images and texts.
+
+A rule says how zeta starts and where its gradient g_j comes from; `zeta` has
+the step that all share. With w_ij = exp(L_ij) / (epsilon'_i + u_i),
+w_jj = epsilon'_j / (epsilon'_j + u_j) and epsilon'_i = exp(-zeta_i / tau),
+
+  unbiased  1 - w_jj - (n - 1) / (B - 1) sum_{i in B, i != j} w_ij
+  paper     1 - (n / B) [w_jj + (n - 1) / (B - 1) sum w_ij]   (eq. 14)
+  official  1 - (n / B) [w_jj + sum w_ij]               (the released code)
+  queue     -log(w_jj + sum over the latest pairs of w_ij), see `queue`
+
+A rule is made in two steps: `batch(rate=0.1)` checks its own numbers and knows
+no data; `nuclr` binds it to the sizes of a data set and to a temperature.
+"""
+
+import jax
+
+from nuclr_jax import checks
+from nuclr_jax.sample_state.queue import queue
+from nuclr_jax.sample_state.zeta import (
+  Unbound,
+  ZetaRule,
+  assign_zeta,
+  check_init,
+  check_settings,
+  first_rows,
+  move_zeta,
+  read_zeta,
+)
+from nuclr_jax.types import (
+  Number,
+  ScalarOrSchedule,
+  Sides,
+  each,
+  swap,
+)
+
+__all__ = ["ESTIMATORS", "Unbound", "batch", "batch_gradient", "fixed", "queue"]
+
+ESTIMATORS = ("unbiased", "paper", "official")
+# The derivative of the gradient by zeta / tau is at most 1, so that steps
+# longer than 2 overshoot by more than the error they correct.
+HIGHEST = 2.0
+
+
+def fixed(*, init: Number | Sides = 0.0) -> Unbound:
+  """Leaves zeta as it starts; only `assign` changes it.
+
+  Args:
+    init: First zeta of every row, in units of similarity: a number, or `Sides`
+      of arrays with one number for each image id and each text id.
+
+  Returns:
+    A rule for `nuclr`'s argument `zeta`.
+
+  Raises:
+    ValueError: If `init` is not finite, or has another number of rows than
+      the data set.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> objective = objectives.nuclr(num_pairs=4, zeta=fixed(init=0.1))
+    >>> print(objective.init()[1].sample.text.zeta)
+    [0.1 0.1 0.1 0.1]
+  """
+  check_init(init)
+
+  def bind(spec, temperature):
+    del temperature
+
+    def rest(id_rows, memory, evidence):
+      return id_rows, memory, evidence.zeta
+
+    return ZetaRule(
+      init=lambda: (first_rows(init, spec.sizes, momentum=False), ()),
+      read=lambda id_rows, pairs: read_zeta(id_rows, pairs, spec.sizes),
+      step=rest,
+      assign=lambda rows, memory, new: (assign_zeta(rows, new), memory),
+    )
+
+  return bind
+
+
+def batch(
+  *,
+  estimator: str = "unbiased",
+  rate: ScalarOrSchedule | Sides = 0.02,
+  momentum: Number = 0.1,
+  center: bool | None = None,
+  init: Number | Sides = 0.0,
+) -> Unbound:
+  r"""Moves zeta along an estimate of its gradient from the batch alone.
+
+  The estimators are at the head of `zeta_rules`. "unbiased" has mean 0 at the
+  solution, for given u; "paper" and "official" do not.
+
+  Args:
+    estimator: "unbiased", "paper" or "official".
+    rate: Step size in units of the objective's first temperature, in [0, 2]:
+      a number, a schedule of the step count, or `Sides` of them for zeta of
+      images and of texts. While it is 0, zeta and its momentum rest. The
+      gradients of "paper" and "official" are n / B times as large, and want a
+      rate that much smaller.
+    momentum: In [0, 1), the weight of the old momentum. 0 saves four bytes a
+      row.
+    center: Whether the batch mean of the gradients is subtracted, per side. The
+      exact ones sum to 0; with u a moving average their mean is a drift. None
+      means True for "unbiased" and False for the others.
+    init: First zeta of every row, in units of similarity: a number, or `Sides`
+      of arrays with one number for each image id and each text id.
+
+  Returns:
+    A rule for `nuclr`'s argument `zeta`.
+
+  Raises:
+    ValueError: If an argument is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> rule = batch(rate=0.1, momentum=0.0)
+    >>> _, state = objectives.nuclr(num_pairs=4, zeta=rule).init()
+    >>> print(state.sample.image.zeta, state.sample.image.momentum)
+    [0. 0. 0. 0.] None
+
+  Reference: Wang et al., ICLR 2025, eq. (14) and Algorithm 1. "unbiased" is
+    derived in this library: given that j is in the batch, its own pair is
+    always there, any other anchor with probability (B - 1) / (n - 1).
+  """
+  checks.choice("zeta.estimator", estimator, ESTIMATORS)
+  if center is None:
+    center = estimator == "unbiased"
+  settings = check_settings(init, rate, momentum, center, highest=HIGHEST)
+
+  def bind(spec, temperature):
+    sizes = spec.sizes
+
+    def step(id_rows, memory, evidence):
+      gradient = batch_gradient(
+        estimator,
+        evidence.contrast_sums,
+        evidence.log_own,
+        evidence.log_u,
+        sizes.num_pairs,
+      )
+      args = settings, id_rows, evidence, gradient, temperature, sizes
+      id_rows, zeta = move_zeta(*args)
+      return id_rows, memory, zeta
+
+    return ZetaRule(
+      init=lambda: (first_rows(init, sizes, momentum=settings.momentum), ()),
+      read=lambda id_rows, pairs: read_zeta(id_rows, pairs, sizes),
+      step=step,
+      assign=lambda rows, memory, new: (assign_zeta(rows, new), memory),
+    )
+
+  return bind
+
+
+def batch_gradient(
+  estimator: str, contrast_sums: Sides, log_own: Sides, log_u: Sides, n: int
+) -> Sides:
+  """Estimates the gradient of zeta by the anchors of a batch.
+
+  Args:
+    estimator: "unbiased", "paper" or "official", see the head of `zeta_rules`.
+    contrast_sums: sum_{i != j} w_ij over the anchors of the batch, filed with
+      the contrast j.
+    log_own: log epsilon', filed with the anchor.
+    log_u: log u, filed with the anchor; w_jj = epsilon' / (epsilon' + u).
+    n: Pairs of the data set.
+
+  Returns:
+    One number for each row of the batch, filed with the contrast.
+  """
+  own_weight = each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)
+
+  def side(sums, own):
+    size = len(sums)
+    all_anchors = (n - 1) / max(size - 1, 1) * sums
+    if estimator == "unbiased":
+      return 1 - own - all_anchors
+    if estimator == "paper":
+      return 1 - n / size * (own + all_anchors)
+    return 1 - n / size * (own + sums)
+
+  return each(side, contrast_sums, swap(own_weight))

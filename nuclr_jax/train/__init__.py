@@ -1,0 +1,34 @@
+"""Training: from a config to a trained model, and the pieces for other loops.
+
+`fit` is the whole of `nuclr train`. A loop of your own takes `init_state` and
+`make_train_step` instead. The modules are: `build` (from a config to the parts
+of a run), `step`, `loop`, `resume` (the state that a run starts from),
+`checkpoint`, `records` (the files of a workdir), `optimizer`, `hooks` and
+`diagnostics`.
+"""
+
+from nuclr_jax.train.hooks import Hook, refresh_popularity
+from nuclr_jax.train.loop import Result, embedder, evaluate, fit, load
+from nuclr_jax.train.optimizer import make_optimizer, make_schedule
+from nuclr_jax.train.step import (
+  TrainState,
+  init_state,
+  make_train_step,
+  shardings,
+)
+
+__all__ = [
+  "Hook",
+  "Result",
+  "TrainState",
+  "embedder",
+  "evaluate",
+  "fit",
+  "init_state",
+  "load",
+  "make_optimizer",
+  "make_schedule",
+  "make_train_step",
+  "refresh_popularity",
+  "shardings",
+]

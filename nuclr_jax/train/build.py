@@ -1,0 +1,271 @@
+"""From a config to the parts of a run.
+
+A config names factories and their keyword arguments; this module looks them up
+and calls them. Replace a part with your own by
+`build(config)._replace(model=...)` and hand the result to `train.fit`.
+"""
+
+import inspect
+import os
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+import numpy as np
+import optax
+
+from nuclr_jax import checks, sharding
+from nuclr_jax.config import Config, complete, plain
+from nuclr_jax.data import DATASETS, Data, Inputs, inputs_of
+from nuclr_jax.evaluate import suites
+from nuclr_jax.models import ENCODERS, MODELS, Model, microbatched
+from nuclr_jax.objectives import (
+  OBJECTIVES,
+  RULES,
+  TERMS,
+  Objective,
+  add,
+  scale,
+)
+from nuclr_jax.popularity.files import load_zeta
+from nuclr_jax.train import factories, names
+from nuclr_jax.train.hooks import Hook, check_has_zeta, refresh_popularity
+from nuclr_jax.train.optimizer import (
+  is_frozen,
+  make_optimizer,
+  without_frozen_gradients,
+)
+from nuclr_jax.types import Popularities, Spec, each
+
+
+class Experiment(NamedTuple):
+  """All parts of a run."""
+
+  config: dict[str, Any]
+  data: Data
+  model: Model
+  objective: Objective
+  optimizer: optax.GradientTransformation
+  num_steps: int
+  hooks: tuple[Hook, ...] = ()
+  popularities: Popularities | None = None  # what the first state starts with
+  evaluators: suites.Suites = {}  # by split: validation, test
+
+
+def build(
+  config: Config,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  data: Data | None = None,
+  fresh: bool = True,
+) -> Experiment:
+  """Makes the parts that a config names; prepares the data if need be.
+
+  Args:
+    config: A mapping such as `configs/glyphs.py` makes.
+    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    data: What `load_data` gave for `config.data`, so that many runs in one
+      process read it once.
+    fresh: False leaves out the warm start, which only a first state needs.
+
+  Returns:
+    An `Experiment`.
+
+  Raises:
+    ValueError: For unknown names or keys, and from the factories.
+  """
+  config = complete(config)
+  names.checked(config)
+  _check_views_differ(config)
+  data = data or load_data(config["data"], data_dir=data_dir)
+  evaluators = suites.choose_evaluators(data)
+  sizes = data.train.sizes
+  steps_per_epoch = sizes.num_pairs // config["batch_size"]
+  num_steps = round(config["num_epochs"] * steps_per_epoch)
+  if num_steps < 1:
+    raise ValueError(
+      f"the run has no step: num_epochs {config['num_epochs']}, batch_size "
+      f"{config['batch_size']}, {sizes.num_pairs} training pairs; lower "
+      "batch_size, or raise num_epochs"
+    )
+  span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+  spec = Spec(
+    sizes,
+    dim=config["model"].get("dim"),
+    num_classes=data.num_classes,
+    steps_per_epoch=steps_per_epoch,
+    block_size=data.block_size,
+  )
+  objective = make_objective(config, spec, num_steps=num_steps)
+  popularities = None
+  if fresh and config["warm_start"] is not None:
+    temperature = check_has_zeta("warm_start", objective)
+    zeta = load_zeta(
+      config["warm_start"],
+      sizes,
+      temperature=temperature,
+      fingerprint=data.train.fingerprint,
+    )
+    popularities = Popularities(each(np.arange, sizes.ids), zeta)
+  return Experiment(
+    config=config,
+    data=data,
+    model=make_model(config, data.inputs),
+    objective=objective,
+    optimizer=factories.call(
+      "optimizer",
+      {"adamw": make_optimizer},
+      {"name": "adamw", **config["optimizer"]},
+      language=factories.Language(span),
+    ),
+    num_steps=num_steps,
+    hooks=_hooks(config, data, objective, steps_per_epoch),
+    popularities=popularities,
+    evaluators=evaluators,
+  )
+
+
+def make_objective(config: Config, spec: Spec, *, num_steps: int) -> Objective:
+  """The objective of a config that is complete, with its terms.
+
+  Args:
+    config: Its keys `objective` and `terms` are read.
+    spec: Of the data and the model; with `steps_per_epoch`.
+    num_steps: Of the run; schedules end there.
+
+  Raises:
+    ValueError: From the factories.
+  """
+  span = dict(num_steps=num_steps, steps_per_epoch=spec.steps_per_epoch)
+  objective = factories.call(
+    "objective",
+    OBJECTIVES,
+    config["objective"],
+    spec,
+    language=factories.Language(span, RULES),
+  )
+  terms = {
+    name: scale(
+      factories.call("terms", TERMS, arguments | {"name": name}, spec), weight
+    )
+    for name, weight, arguments in _weighted(config)
+    if weight
+  }
+  if not terms:
+    return objective
+  return add(**{config["objective"]["name"]: objective}, **terms)
+
+
+def make_model(config: Config, inputs: Inputs) -> Model:
+  """The model of a config that is complete, for its inputs.
+
+  Raises:
+    ValueError: From the factories.
+  """
+  freeze = config["optimizer"].get("freeze", ())
+  factory = MODELS[config["model"]["name"]]
+  of_run = factories.accepted(
+    factory,
+    image_shape=inputs.image_shape,
+    vocab_size=inputs.tokenizer.vocab_size,
+    length=inputs.tokenizer.length,
+    frozen=tuple(
+      x
+      for x in ("image", "text")
+      # By its own name, or by a pattern of everything below it.
+      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
+    ),
+  )
+  model = factories.call("model", MODELS, config["model"], **of_run)
+  return microbatched(
+    without_frozen_gradients(model, freeze), config["num_microbatches"]
+  )
+
+
+def make_mesh(config: Config) -> Mesh:
+  """The mesh of a config; a batch must divide over devices and microbatches.
+
+  Raises:
+    ValueError: If it does not, or for an impossible number of devices.
+  """
+  mesh = sharding.make_mesh(config["num_devices"])
+  pieces = config["num_microbatches"]
+  if config["batch_size"] % (mesh.size * pieces):
+    raise ValueError(
+      "batch_size must be a multiple of the number of devices times "
+      f"num_microbatches, got {config['batch_size']}, {mesh.size} and "
+      f"{pieces}; change one, or use fewer devices with num_devices"
+    )
+  return mesh
+
+
+def load_data(
+  spec: Config, *, data_dir: str | os.PathLike | None = None
+) -> Data:
+  """Reads the data that `config.data` names; prepares it if need be.
+
+  Args:
+    spec: `config.data`, a mapping or a `ConfigDict`.
+    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+
+  Raises:
+    ValueError: For an unknown name or key.
+  """
+  spec = plain(spec)
+  names.check_data(spec)
+  of_run = factories.accepted(DATASETS[spec["name"]], data_dir=data_dir)
+  return factories.call("data", DATASETS, spec, **of_run)
+
+
+def load_inputs(
+  spec: Config, *, data_dir: str | os.PathLike | None = None
+) -> Inputs:
+  """What models of `config.data` take; reads the data only if need be.
+
+  Raises:
+    ValueError: For an unknown name or key.
+  """
+  spec = plain(spec)
+  names.check_data(spec)
+  return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
+
+
+def _weighted(config):
+  """Name, weight and arguments of each term."""
+  for name, spec in (config["terms"] or {}).items():
+    weight = checks.weight(f"terms.{name}.weight", spec["weight"])
+    yield name, weight, {key: x for key, x in spec.items() if key != "weight"}
+
+
+def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
+  """What the config asks for between the steps."""
+  refresh = config["refresh"] or {"every_epochs": 0}
+  if not refresh["every_epochs"]:
+    return ()
+  check_has_zeta("refresh", objective)
+  return (
+    refresh_popularity(
+      data.train,
+      objective,
+      seed=config["seed"],
+      steps_per_epoch=steps_per_epoch,
+      **refresh,
+    ),
+  )
+
+
+def _check_views_differ(config) -> None:
+  """Raises ValueError if nothing makes two views of a sentence."""
+  names = (config["data"]["name"], config["model"]["name"])
+  if names != ("sentences", "views"):
+    return
+  encoder = config["model"].get("encoder", {})
+  factory = ENCODERS.get(encoder.get("name"))
+  if factory is None:
+    return  # the model says so
+  known = inspect.signature(factory).parameters
+  default = known["dropout"].default if "dropout" in known else 0.0
+  if encoder.get("dropout", default) == 0:
+    raise ValueError(
+      "config.model.encoder has no dropout, so that both views of a sentence "
+      "are equal; set config.model.encoder.dropout, say to 0.1"
+    )

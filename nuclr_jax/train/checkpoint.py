@@ -1,0 +1,281 @@
+"""Checkpoints: the training state and what it belongs to, with Orbax.
+
+A checkpoint holds a pytree (step, parameters, model state, optimizer state and
+per-sample state) and a JSON `meta`: the config, the sizes and fingerprint of
+the data, the tokenizer, the shape of an image, and the versions of the
+libraries that decide the order of the data. Which pairs were taken follows from
+the step. Saves are asynchronous and atomic.
+
+A workdir has two folders of checkpoints: the newest ones, and the one that
+scored best on validation.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import logging
+import math
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from nuclr_jax import distributed, progress
+from nuclr_jax.types import PyTree
+
+log = logging.getLogger(__name__)
+
+Meta = dict[str, Any]
+# `keep_if_best(step, state, scores)` saves the state if no score was better.
+KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
+
+NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
+
+
+def open_to_write(
+  workdir: pathlib.Path, *, max_to_keep: int = 2, name: str = NEWEST
+) -> ocp.CheckpointManager:
+  """Opens the checkpoints of a workdir for writing.
+
+  A folder that a killed run left incomplete is renamed to `<step>.incomplete`,
+  so that neither reading nor writing trips over it. Only one run at a time may
+  open the checkpoints for writing.
+
+  Args:
+    workdir: Folder of the run; made if missing.
+    max_to_keep: How many checkpoints stay; older ones are deleted.
+    name: The folder of checkpoints, `NEWEST` or `BEST`.
+  """
+  folder = _folder(workdir, name)
+  with distributed.first_before_others("incomplete checkpoints"):
+    for entry in folder.iterdir() if folder.exists() else ():
+      if entry.name.isdigit() and not _complete(entry):
+        _move_aside(entry)
+  options = ocp.CheckpointManagerOptions(
+    max_to_keep=max_to_keep, cleanup_tmp_directories=True
+  )
+  return ocp.CheckpointManager(folder, options=options)
+
+
+def open_to_read(
+  workdir: pathlib.Path, *, name: str = NEWEST
+) -> ocp.CheckpointManager:
+  """Opens the checkpoints of a workdir for reading.
+
+  Nothing is changed, so the run may be in progress.
+
+  Args:
+    workdir: Folder of the run.
+    name: The folder of checkpoints, `NEWEST` or `BEST`.
+
+  Raises:
+    ValueError: If there is no complete checkpoint.
+  """
+  if not steps(workdir, name=name):
+    hint = "train first" if name == NEWEST else "train with --config.keep_best"
+    raise ValueError(
+      f"{_folder(workdir, name)} holds no complete checkpoint; {hint}"
+    )
+  options = ocp.CheckpointManagerOptions(create=False)
+  return ocp.CheckpointManager(_folder(workdir, name), options=options)
+
+
+def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
+  """The steps of the complete checkpoints, in ascending order."""
+  return _steps(_folder(workdir, name))
+
+
+def latest(manager: ocp.CheckpointManager) -> int | None:
+  """The step of the newest complete checkpoint, or None if there is none."""
+  return max(_steps(pathlib.Path(manager.directory)), default=None)
+
+
+def save(
+  manager: ocp.CheckpointManager, step: int, state: PyTree, meta: Meta
+) -> None:
+  """Starts to save a state; `manager.wait_until_finished()` waits for it."""
+  manager.save(
+    step,
+    args=ocp.args.Composite(
+      state=ocp.args.StandardSave(state),
+      meta=ocp.args.JsonSave(meta),
+    ),
+  )
+
+
+def restore(
+  manager: ocp.CheckpointManager, step: int, abstract: PyTree
+) -> PyTree:
+  """Restores the state of a step.
+
+  Args:
+    manager: From `open_to_read` or `open_to_write`.
+    step: One of `steps(workdir)`.
+    abstract: The state as `jax.ShapeDtypeStruct`s with shardings, see
+      `abstract_state`; the number of devices may differ from that of the run.
+
+  Raises:
+    ValueError: If the checkpoint cannot be read; the message names the folder.
+  """
+  only_state = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+  return _read(manager, step, only_state).state
+
+
+def read_meta(manager: ocp.CheckpointManager, step: int) -> Meta:
+  """Reads the meta of a checkpoint: which config and data it belongs to.
+
+  Raises:
+    ValueError: If it cannot be read.
+  """
+  only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
+  return _read(manager, step, only_meta).meta
+
+
+def check_meta(
+  manager: ocp.CheckpointManager,
+  step: int,
+  saved: Meta,
+  expected: Meta,
+  keys: Sequence[str],
+) -> None:
+  """Raises ValueError if a checkpoint does not belong to a run.
+
+  Args:
+    manager: From `open_to_read` or `open_to_write`.
+    step: The step of the checkpoint.
+    saved: The checkpoint's meta.
+    expected: The meta of the run.
+    keys: Which entries have to be equal.
+  """
+  for key in keys:
+    if saved[key] != expected[key]:
+      raise ValueError(
+        f"checkpoint {manager.directory / str(step)} was made with {key} "
+        f"{_short(saved[key])}, but this run has {_short(expected[key])}; use "
+        "the data of that run, or another workdir"
+      )
+
+
+def check_versions(
+  manager: ocp.CheckpointManager, step: int, saved: Meta, expected: Meta
+) -> None:
+  """Warns if a checkpoint was made with other versions of the libraries.
+
+  Args:
+    manager: From `open_to_read` or `open_to_write`.
+    step: The step of the checkpoint.
+    saved: The checkpoint's meta.
+    expected: The meta of the run.
+  """
+  if saved["versions"] != expected["versions"]:
+    log.warning(
+      "checkpoint %s was made with %s, but this run uses %s: its numbers may "
+      "differ from those of an uninterrupted run",
+      manager.directory / str(step),
+      saved["versions"],
+      expected["versions"],
+    )
+
+
+def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
+  """Describes a state as `restore` wants it: shapes, dtypes and shardings."""
+  return jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    state,
+    shardings,
+  )
+
+
+@contextlib.contextmanager
+def open_best(
+  workdir: pathlib.Path, *, score: str | None, meta: Meta
+) -> Iterator[KeepIfBest]:
+  """Opens the folder of the best checkpoint of a run.
+
+  Args:
+    workdir: Folder of the run.
+    score: The score to maximize, such as "validation/coco/mean_recall@1"; None
+      keeps nothing.
+    meta: The meta of the run; the score is added to it, so that a run that is
+      continued knows what to beat.
+
+  Yields:
+    `keep_if_best(step, state, scores)`. It raises ValueError if `score` is not
+    among the scores.
+  """
+  if score is None:
+    yield lambda step, state, scores: None
+    return
+  manager = open_to_write(workdir, max_to_keep=1, name=BEST)
+
+  def keep_if_best(step, state, scores):
+    if score not in scores:
+      raise ValueError(
+        f"keep_best is {score!r}, which is not a score of this run; there are "
+        f"{sorted(scores)}"
+      )
+    manager.wait_until_finished()
+    best_step, best_value = latest(manager), -math.inf
+    if best_step is not None:
+      best_value = read_meta(manager, best_step)["best"].get(score, best_value)
+    value = float(scores[score])
+    # A run that continues from before its best step passes that step again.
+    if value > best_value and (best_step is None or step > best_step):
+      save(manager, step, state, meta | {"best": {score: value}})
+      log.info("step %d is the best so far: %s = %.4f", step, score, value)
+
+  with contextlib.closing(manager):
+    yield keep_if_best
+
+
+def _steps(folder: pathlib.Path) -> list[int]:
+  entries = folder.iterdir() if folder.exists() else ()
+  return sorted(
+    int(entry.name)
+    for entry in entries
+    if entry.name.isdigit() and _complete(entry)
+  )
+
+
+def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
+  return workdir.absolute() / name
+
+
+def _complete(entry: pathlib.Path) -> bool:
+  """Whether a checkpoint is complete; Orbax writes this file last."""
+  return (entry / "_CHECKPOINT_METADATA").exists()
+
+
+def _move_aside(entry: pathlib.Path) -> None:
+  aside, count = entry.with_name(f"{entry.name}.incomplete"), 1
+  while aside.exists():
+    count += 1
+    aside = entry.with_name(f"{entry.name}.incomplete{count}")
+  log.warning("%s is incomplete; it is now %s", entry, aside.name)
+  entry.rename(aside)
+
+
+def _read(manager, step, args):
+  """Restores items of a step; Orbax's errors get a message with a remedy."""
+  try:
+    return manager.restore(step, args=args)
+  except Exception as error:
+    reason = progress.first_line(error)
+    remedy = (
+      "If it is damaged, delete this folder to continue from the checkpoint "
+      "before it"
+    )
+    if "structure" in reason:  # the pytrees differ
+      remedy = (
+        "The run was trained with other parts (model, objective, optimizer) "
+        "than its config names: pass them to fit and load as parts="
+      )
+    raise ValueError(
+      f"checkpoint {manager.directory / str(step)} cannot be read: "
+      f"{reason[:300]}. {remedy}"
+    ) from error
+
+
+def _short(value) -> str:
+  text = repr(value)
+  return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,320 @@
+"""How a training is doing, besides its loss.
+
+All are of a fixed random sample of the training pairs, augmented as in
+training and embedded by the model as it is evaluated.
+"""
+
+from collections.abc import Callable
+from functools import partial
+import logging
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+import numpy as np
+
+from nuclr_jax import distributed, pairwise, sharding
+from nuclr_jax.data.source import random_numbers
+from nuclr_jax.objectives import Objective, Readout
+from nuclr_jax.pairwise import tiles, unit_norm
+from nuclr_jax.sample_state import denominator, zeta_rules
+from nuclr_jax.sample_state.denominator import mean_where
+from nuclr_jax.sample_state.table import mean_by_id, read_rows
+from nuclr_jax.train.build import Experiment
+from nuclr_jax.train.step import TrainState
+from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
+
+log = logging.getLogger(__name__)
+
+SAMPLE = 4_096  # pairs at most, unless a batch is larger
+SETTLED = 1_000  # steps, or an epoch, before which nothing is alarming
+
+
+def measure(
+  pairs: Pairs, readout: Readout, *, sizes: Sizes, batch_size: int
+) -> Metrics:
+  r"""Numbers of a sample of m training pairs; a pure function.
+
+  For images (texts likewise), with L_ij = (sim_ij - sim_ii - zeta_j) / tau and
+  sums over the negatives of an anchor,
+
+    alignment            mean_i sim_ii
+    mean_cosine          of two different images' embeddings; 1 = collapsed
+    dimensions           (tr C)^2 / tr C^2 of their covariance C
+    effective_negatives  mean_i (sum_j e^{L_ij})^2 / sum_j e^{2 L_ij}, of
+                         batches; in [1, batch_size - 1]
+    u_drift              mean_i log u_i - log[(n - 1) / (m - 1) sum_j e^{L_ij}]
+                         in nats: how far u is behind the model
+    zeta_residual        root mean square over contrasts j of 1 - sum_i w_ij,
+                         see `popularity.solve`; 0 at the exact zeta
+    zeta_gain            1 - zeta_residual / (the residual of zeta = 0)
+    temperature          mean tau
+
+  u_drift is there if the readout has u of pairs, residual and gain if it has
+  zeta; effective_negatives and temperature, if it has a temperature.
+  Residuals have the noise of a sample: of 43,173 glyphs the exact zeta have a
+  gain of 0.5 (images) and 0.6 (texts) with 4,096 pairs, 0.3 and 0.4 with 1,024.
+
+  Args:
+    pairs: The sample, of any norm; m is a multiple of `batch_size`.
+    readout: What the objective has to read, see `Objective.readout`.
+    sizes: Of the training pairs.
+    batch_size: Of training.
+
+  Example:
+    >>> pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4))
+    >>> sizes = Sizes(100, 100, 100)
+    >>> readout = Readout(temperature=jnp.float32(0.5))
+    >>> found = measure(pairs, readout, sizes=sizes, batch_size=4)
+    >>> print(found["effective_negatives/image"], found["dimensions/image"])
+    3.0 3.0
+  """
+  pairs = pairs._replace(
+    image=unit_norm(jnp.asarray(pairs.image, float)),
+    text=unit_norm(jnp.asarray(pairs.text, float)),
+  )
+  sides = Sides(pairs.image, pairs.text)
+  found = {
+    "mean_cosine": each(_mean_cosine, sides),
+    "dimensions": each(_dimensions, sides),
+  }
+  if readout.temperature is not None:
+    found |= _of_negatives(pairs, readout, sizes, batch_size)
+  return {"alignment": jnp.mean(jnp.sum(sides.image * sides.text, axis=1))} | {
+    f"{name}/{side}": value
+    for name, both in found.items()
+    for side, value in zip(Sides._fields, both, strict=True)
+  }
+
+
+def _mean_cosine(x):
+  count = len(x)
+  total = jnp.sum(jnp.square(jnp.sum(x, axis=0))) - jnp.sum(jnp.square(x))
+  return total / max(count * (count - 1), 1)
+
+
+def _dimensions(x):
+  x = x - jnp.mean(x, axis=0, keepdims=True)
+  gram = tiles.matmul(x.T, x)
+  norm = jnp.sum(jnp.square(gram))
+  return jnp.square(jnp.trace(gram)) / jnp.where(norm > 0, norm, 1.0)
+
+
+def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
+  """The numbers that look at negatives."""
+
+  def of_pairs(tables):
+    return each(lambda x: read_rows(x, pairs.pair_id, sizes.num_pairs), tables)
+
+  tau, zeta = readout.temperature, None
+  tau = of_pairs(tau) if isinstance(tau, Sides) else both(tau)
+  if readout.zeta is not None:
+    zeta = each(read_rows, readout.zeta, pairs.ids, sizes.ids)
+  kind = dict(temperature=tau, bias=zeta)
+  found = {
+    "temperature": each(jnp.mean, tau),
+    "effective_negatives": _effective(pairs, batch_size, **kind),
+  }
+  if readout.log_u is not None:
+    log_phi = denominator.estimate(pairs, sizes, **kind)
+    found["u_drift"] = each(_mean_difference, of_pairs(readout.log_u), log_phi)
+  if zeta is not None:
+    nothing = each(jnp.zeros_like, zeta)
+    off, uniform = (_residual(pairs, x, tau, sizes) for x in (zeta, nothing))
+    found["zeta_residual"] = off
+    found["zeta_gain"] = each(
+      lambda x, y: jnp.where(y > 0, 1 - x / y, 0.0), off, uniform
+    )
+  return found
+
+
+def _effective(pairs, batch_size, *, temperature, bias) -> Sides:
+  """Of each batch of the sample, on average."""
+  count = len(pairs.pair_id) // batch_size
+
+  def of_batch(batch):
+    pairs, tau, bias = batch
+    once = pairwise.log_sum_exp(pairs, temperature=tau, bias=bias)
+    half = each(lambda x: x / 2, tau)
+    twice = pairwise.log_sum_exp(pairs, temperature=half, bias=bias)
+    return each(lambda a, b: 2 * a - b, once, twice)
+
+  def split(x):
+    return x.reshape(count, batch_size, *x.shape[1:])
+
+  everyone = each(
+    lambda x: jnp.broadcast_to(x, pairs.pair_id.shape), temperature
+  )
+  logs = jax.lax.map(of_batch, jax.tree.map(split, (pairs, everyone, bias)))
+  return each(lambda x: mean_where(jnp.exp(x), jnp.isfinite(x)), logs)
+
+
+def _mean_difference(log_u, log_phi):
+  known = jnp.isfinite(log_u) & jnp.isfinite(log_phi)
+  return mean_where(log_u - log_phi, known)
+
+
+def _residual(pairs, zeta, tau, sizes) -> Sides:
+  """Root mean square of 1 - sum_i w_ij over the contrasts, per side."""
+  log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
+  # By anchor: the zeta of its own contrast, which is of the other side.
+  log_own = each(lambda x, t: -x / t, swap(zeta), tau)
+  total = each(jnp.logaddexp, log_own, log_phi)
+  out = pairwise.weighted(
+    pairs,
+    temperature=tau,
+    bias=zeta,
+    row_log_weight=each(lambda x: -x, total),
+  )
+  gradient = zeta_rules.batch_gradient(
+    "unbiased", out.contrast_sums, log_own, log_phi, sizes.num_pairs
+  )
+  there = denominator.has_negative(log_phi)
+
+  def side(gradient, ids):
+    off, known = mean_by_id(gradient, ids, there)
+    return jnp.sqrt(mean_where(jnp.square(off), known))
+
+  return each(side, gradient, pairs.ids)
+
+
+def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
+  """Makes `measure` of a run's state, as `diagnostics/...`.
+
+  Alarms are logged as warnings, after the first epoch or `SETTLED` steps.
+
+  Args:
+    parts: The parts of the run.
+    mesh: Where it trains; to be entered when the result is called.
+  """
+  source, model = parts.data.train, parts.model
+  batch_size, seed = parts.config["batch_size"], parts.config["seed"]
+  sizes, readout = source.sizes, _readable(parts.objective)
+  count = max(1, min(SAMPLE, sizes.num_pairs) // batch_size)
+  settled = min(sizes.num_pairs // batch_size, SETTLED)
+  sample = np.random.default_rng(seed).choice(
+    sizes.num_pairs, count * batch_size, replace=False, shuffle=False
+  )
+  batches = np.sort(sample).reshape(count, batch_size)
+  layout = NamedSharding(mesh, sharding.ROWS)
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+
+  def put(x):
+    return jax.make_array_from_callback(x.shape, layout, lambda at: x[at])
+
+  @jax.jit
+  def embed(params, model_state, batch):
+    return model.apply(params, model_state, batch, key=None, train=False)[0]
+
+  @partial(jax.jit, out_shardings=everywhere)
+  def score(embedded, params, state):
+    pairs = jax.tree.map(lambda *x: jnp.concatenate(x), *embedded)
+    return measure(
+      pairs, readout(params, state), sizes=sizes, batch_size=batch_size
+    )
+
+  def run(train_state):
+    params, embedded = train_state.params, []
+    for ids in batches:
+      batch = source.fetch(ids, random_numbers(seed, 0, ids))
+      batch = jax.tree.map(put, batch)
+      embedded.append(embed(params["model"], train_state.model_state, batch))
+    scores = score(embedded, params["objective"], train_state.objective)
+    scores = {name: float(x) for name, x in jax.device_get(scores).items()}
+    step = int(train_state.step)
+    if step >= settled and distributed.is_first():
+      for message in find_alarms(scores, batch_size=batch_size):
+        log.warning("step %d: %s", step, message)
+    return {f"diagnostics/{name}": x for name, x in scores.items()}
+
+  return run
+
+
+def _readable(objective: Objective) -> Callable[..., Readout]:
+  """The objective's readout; nothing if it is ambiguous, with a warning."""
+  try:
+    jax.eval_shape(lambda: objective.readout(*objective.init()))
+  except ValueError as error:
+    log.warning("diagnostics without temperature, u and zeta: %s", error)
+    return lambda params, state: Readout()
+  return objective.readout
+
+
+class Alarm(NamedTuple):
+  """When a number of `diagnostics.measure` is to be looked at."""
+
+  name: str  # without the side
+  wrong: Callable[[float, int], bool]  # of the number and the batch size
+  text: str  # {side}, {value}
+
+
+ALARMS = (
+  Alarm(
+    "mean_cosine",
+    lambda x, batch_size: x > 0.9,
+    "the embeddings of {side}s are nearly all the same (mean cosine "
+    "{value:.2f}): collapse; try a lower learning rate, or a lower weight of "
+    "added terms",
+  ),
+  Alarm(
+    "dimensions",
+    lambda x, batch_size: x < 2,
+    "the embeddings of {side}s have {value:.1f} dimensions: collapse, or a "
+    "model that has not learned yet",
+  ),
+  Alarm(
+    "effective_negatives",
+    lambda x, batch_size: x < 1.5 < 0.9 * (batch_size - 1),
+    "{side}s as anchors see {value:.1f} negatives of a batch: the temperature "
+    "is very low, or batches have near-duplicates",
+  ),
+  Alarm(
+    "effective_negatives",
+    lambda x, batch_size: x > 0.9 * (batch_size - 1) > 1.5,
+    "{side}s as anchors see all negatives of a batch alike ({value:.1f}): the "
+    "temperature is high, or the model has not learned yet",
+  ),
+  Alarm(
+    "temperature",
+    lambda x, batch_size: not 0.005 <= x <= 1,
+    "the temperature of {side}s as anchors is {value:.2g}, outside of "
+    "[0.005, 1]: lower its learning rate, or fix it",
+  ),
+  Alarm(
+    "u_drift",
+    lambda x, batch_size: abs(x) > 2,
+    "u of {side}s as anchors is {value:+.1f} nats off the model: raise gamma, "
+    "or wait for the learning rate to fall (until then BatchNorm's running "
+    "statistics lag behind, too, and all scores with them)",
+  ),
+  Alarm(
+    "zeta_gain",
+    lambda x, batch_size: x < -0.1,
+    "zeta of {side}s is worse than none (gain {value:.2f}): lower "
+    "the rule's rate, or solve them with refresh.every_epochs",
+  ),
+)
+
+
+def find_alarms(metrics: Metrics, *, batch_size: int) -> list[str]:
+  """What numbers of `diagnostics.measure` warn of, in words.
+
+  Args:
+    metrics: By name, with or without a prefix ending in a slash; others are
+      not looked at.
+    batch_size: Of training.
+
+  Example:
+    >>> (message,) = find_alarms({"mean_cosine/text": 0.97}, batch_size=8)
+    >>> message[:42]
+    'the embeddings of texts are nearly all the'
+  """
+  return [
+    alarm.text.format(side=side, value=value)
+    for alarm in ALARMS
+    for side in Sides._fields
+    for name, value in metrics.items()
+    if f"/{name}".endswith(f"/{alarm.name}/{side}")
+    and alarm.wrong(value, batch_size)
+  ]

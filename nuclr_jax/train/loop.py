@@ -1,0 +1,372 @@
+"""Training: the only loop, and loading the run that it leaves behind.
+
+`fit` opens a run, takes its newest state, trains to the last step, and
+evaluates. Everything that a step computes is in `step`; everything that the
+config decides is in `build`.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import json
+import logging
+import os
+import pathlib
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+import orbax.checkpoint as ocp
+
+from nuclr_jax import distributed, files, progress, sharding
+from nuclr_jax.config import Config, complete, validation_period
+from nuclr_jax.evaluate.evaluators import (
+  Embed,
+  make_embedder,
+  run_evaluators,
+)
+from nuclr_jax.objectives import Readout
+from nuclr_jax.train import build, checkpoint, diagnostics, records, resume
+from nuclr_jax.train.build import Experiment
+from nuclr_jax.train.step import TrainState, make_train_step
+from nuclr_jax.types import Batch, Metrics
+
+log = logging.getLogger(__name__)
+
+ANOTHER_CONFIG = "parts are of another config"
+
+
+class Result(NamedTuple):
+  """What `fit` returns."""
+
+  train_state: TrainState
+  metrics: Metrics  # as in metrics.json; empty if the run was stopped
+  finished: bool
+
+
+class OpenRun(NamedTuple):
+  """A run that is open for training."""
+
+  workdir: pathlib.Path
+  parts: Experiment
+  mesh: Mesh
+  manager: ocp.CheckpointManager
+  meta: checkpoint.Meta  # what its checkpoints say about where they belong
+  keep_if_best: checkpoint.KeepIfBest
+  diagnose: Callable[[TrainState], Metrics]
+
+
+def fit(
+  config: Config,
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  parts: Experiment | None = None,
+) -> Result:
+  """Trains and evaluates, and leaves everything in `workdir`.
+
+  A run continues from the newest complete checkpoint in `workdir`, if there is
+  one. On SIGTERM or SIGINT it saves a checkpoint and returns. A finished run
+  leaves `metrics.json` and is not trained again.
+
+  Args:
+    config: A mapping such as `configs/glyphs.py` makes.
+    workdir: Folder of the run; made if missing.
+    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    parts: The parts to use instead of those that `build.build` makes of the
+      config.
+
+  Returns:
+    `Result(train_state, metrics, finished)`.
+
+  Raises:
+    ValueError: If the config, the workdir, the devices or a checkpoint do not
+      fit together.
+    FloatingPointError: If the loss is not finite; the message names the step,
+      the metric and the last good checkpoint.
+
+  Example:
+    >>> result = fit(config, "runs/mine")  # doctest: +SKIP
+  """
+  workdir = pathlib.Path(workdir)
+  opened = _open_run(complete(config), workdir, data_dir=data_dir, parts=parts)
+  with opened as run:
+    train_state = resume.start(run.parts, run.mesh, run.manager)
+    metrics_file, last = workdir / records.METRICS, run.parts.num_steps
+    if int(train_state.step) < last:
+      train_state = _train(run, train_state)
+    elif metrics_file.exists():
+      log.info("%s holds a finished run; it is not trained again", workdir)
+      metrics = json.loads(metrics_file.read_text(encoding="utf-8"))
+      return Result(train_state, metrics, True)
+    if int(train_state.step) < last:  # a signal came
+      return Result(train_state, {}, False)
+    metrics = evaluate(run.parts, run.mesh, train_state)
+    metrics |= run.diagnose(train_state)
+    run.keep_if_best(last, train_state, metrics)
+  with records.open_recorder(workdir, start_step=last) as recorder:
+    recorder.write(last, metrics)
+  examples_seen = last * run.parts.config["batch_size"]
+  counts = {"step": last, "examples_seen": examples_seen}
+  files.write_json(metrics_file, counts | metrics)
+  return Result(train_state, counts | metrics, True)
+
+
+def load(
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  parts: Experiment | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  pairs: bool = True,
+) -> tuple[Experiment, Mesh, TrainState]:
+  """Loads a run: its parts, its mesh, and the state of a checkpoint.
+
+  The workdir is only read, so the run may be in progress.
+
+  Args:
+    workdir: Folder of a run.
+    data_dir: Folder of prepared data sets.
+    parts: The parts to use instead of those that the run's config names.
+    checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the state that
+      scored best on validation (see `keep_best` in a config).
+    pairs: Whether to open the data sets. Without them the parts have the model
+      and what it takes as input, and the data sets need not be on this machine.
+
+  Returns:
+    `(parts, mesh, train_state)`.
+
+  Raises:
+    ValueError: If the workdir holds no run, or no complete checkpoint.
+
+  Example:
+    >>> parts, mesh, state = load("runs/mine")  # doctest: +SKIP
+  """
+  workdir = pathlib.Path(workdir)
+  recorded = complete(records.read_config(workdir))
+  mesh = build.make_mesh(recorded)
+  manager = checkpoint.open_to_read(workdir, name=checkpoints)
+  with jax.set_mesh(mesh), contextlib.closing(manager):
+    if parts is None:
+      data = None if pairs else resume.data_of(manager)
+      parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
+    else:
+      records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})
+    return parts, mesh, resume.start(parts, mesh, manager)
+
+
+def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
+  """Scores a state on every split that has evaluators.
+
+  Args:
+    parts: The parts of a run.
+    mesh: The mesh of the run, entered by `jax.set_mesh`.
+    train_state: The state to score.
+
+  Returns:
+    Metrics by name, such as "test/mean_recall@1".
+  """
+  embed = embedder(parts, mesh)(train_state)
+  metrics = {}
+  for split, evaluators in parts.evaluators.items():
+    metrics |= run_evaluators(evaluators, embed, split)
+  return metrics
+
+
+def readout(parts: Experiment, train_state: TrainState) -> Readout:
+  """Temperature, log u and zeta of a run, as far as its objective has some."""
+  params = train_state.params["objective"]
+  return parts.objective.readout(params, train_state.objective)
+
+
+def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Embed]:
+  """Makes `embed(train_state)`, the function that evaluators embed with."""
+  make = make_embedder(parts.model, parts.data.tokenizer.encode, mesh)
+  return lambda state: make(state.params["model"], state.model_state)
+
+
+@contextlib.contextmanager
+def _open_run(
+  config: Config,
+  workdir: pathlib.Path,
+  *,
+  data_dir: str | os.PathLike | None,
+  parts: Experiment | None,
+) -> Iterator[OpenRun]:
+  """Opens a run for training, and enters its mesh.
+
+  What can be refused is refused before the data is prepared, and a config is
+  written only after it has made the parts of a run.
+
+  Args:
+    config: The complete config.
+    workdir: Folder of the run; made if missing.
+    data_dir: Folder of prepared data sets.
+    parts: The parts to use, or None to make them of the config.
+
+  Raises:
+    ValueError: If the config, the workdir or the devices do not fit together.
+  """
+  mesh = build.make_mesh(config)
+  distributed.check_shared(workdir)
+  distributed.check_same("config", config)
+  fresh = not checkpoint.steps(workdir)
+  others = {} if parts is None else {ANOTHER_CONFIG: parts.config}
+  # A run that was killed before its first checkpoint may have a best state.
+  if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
+    recorded = complete(records.read_config(workdir))
+    others[f"{workdir} holds a run with another config"] = recorded
+  records.check_same_run(config, others)
+  with distributed.first_before_others("data and config"):
+    if parts is None:
+      parts = build.build(config, data_dir=data_dir, fresh=fresh)
+    parts = parts._replace(config=config)  # log_every and the like may differ
+    records.write_config(workdir, parts.config)
+  meta = resume.meta(parts)
+  distributed.check_same("data set or version", meta)
+  manager = checkpoint.open_to_write(
+    workdir, max_to_keep=config["max_checkpoints"]
+  )
+  best = checkpoint.open_best(workdir, score=config["keep_best"], meta=meta)
+  with jax.set_mesh(mesh), contextlib.closing(manager), best as keep_if_best:
+    resume.write_keys(workdir, parts)
+    diagnose = diagnostics.of_run(parts, mesh)  # once, since it compiles
+    yield OpenRun(workdir, parts, mesh, manager, meta, keep_if_best, diagnose)
+
+
+def _train(run: OpenRun, train_state: TrainState) -> TrainState:
+  """Trains from the state's step to the last one, or until a signal."""
+  parts, config, manager = run.parts, run.parts.config, run.manager
+  first, last = int(train_state.step), parts.num_steps
+  batch_size, sizes = config["batch_size"], parts.data.train.sizes
+  period = validation_period(
+    eval_every=config["eval_every"],
+    eval_every_epochs=config["eval_every_epochs"],
+    steps_per_epoch=sizes.num_pairs // batch_size,
+  )
+  step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
+  clock = progress.start_clock(num_steps=last, batch_size=batch_size)
+  window = []  # (step, metrics on the device) since the last line of the log
+  place = f"{run.mesh.size} device(s) of {jax.process_count()} process(es)"
+  log.info("training steps %d to %d on %s", first + 1, last, place)
+  log.info("compiling the first step, which may take minutes")
+  with (
+    records.open_recorder(run.workdir, start_step=first) as recorder,
+    _batches(parts, run.mesh, first) as batches,
+    distributed.stop_on_signal() as stop_requested,
+  ):
+    validate = _make_validate(run, make_embed, recorder.write)
+    if _lacks_validation(run, period, first):
+      validate(first, train_state)
+    for step in range(first + 1, last + 1):
+      with clock.during("data"):
+        batch = next(batches)
+      train_state, metrics = step_fn(train_state, batch)
+      window.append((step, metrics))
+      for hook in (x for x in parts.hooks if _is_due(x.every, step)):
+        # Steps run asynchronously: without waiting, the clock would count the
+        # step as evaluation.
+        jax.block_until_ready(metrics)
+        with clock.during("evaluation"):
+          train_state = hook.apply(train_state, make_embed(train_state))
+      stopping = step == last or stop_requested(step)
+      saving = stopping or _is_due(config["checkpoint_every"], step)
+      logging_now = step == last or _is_due(config["log_every"], step)
+      if saving or logging_now:  # never save a state that is not finite
+        means = records.means(window, lambda: _latest(manager))
+      if logging_now:
+        recorder.write(step, means)
+        recorder.write_times(step, clock.show(step, means["train/loss"]))
+        window = []
+      if saving:
+        with clock.during("saving"):
+          checkpoint.save(manager, step, train_state, run.meta)
+      if _is_due(period, step) and step < last:
+        jax.block_until_ready(train_state.step)  # as above
+        with clock.during("evaluation"):
+          validate(step, train_state)
+      if stopping:
+        break
+  manager.wait_until_finished()
+  if step < last:
+    log.info(
+      "stopped at step %d of %d; run the same command again to continue",
+      step,
+      last,
+    )
+  return train_state
+
+
+def _lacks_validation(run, period, step) -> bool:
+  """Whether a run has to be validated at the step that it starts from.
+
+  At step 0, so that a wrong `keep_best` is found early; later, if the run was
+  killed between a checkpoint and the validation of the same step.
+  """
+  if step == 0:
+    return run.parts.config["keep_best"] is not None
+  is_due = _is_due(period, step)
+  return is_due and not records.has_scores(run.workdir, step, "validation/")
+
+
+def _make_validate(run, make_embed, write):
+  """Makes `validate(step, train_state)`, which records scores.
+
+  The scores are those of the split validation, and the diagnostics.
+  """
+
+  def validate(step, train_state):
+    evaluators = run.parts.evaluators.get("validation", ())
+    embed = make_embed(train_state)
+    scores = run_evaluators(evaluators, embed, "validation")
+    if scores:
+      log.info("step %d  %s", step, records.summary(scores))
+    scores |= run.diagnose(train_state)
+    write(step, scores)
+    run.keep_if_best(step, train_state, scores)
+
+  return validate
+
+
+def _compile(parts, train_state):
+  """The jitted train step; it updates the state in place, where it lies."""
+  layout = jax.tree.map(lambda x: x.sharding, train_state)
+  # The seed folded with 0 makes the first parameters, see `resume`.
+  key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 1)
+  return jax.jit(
+    make_train_step(parts.model, parts.objective, parts.optimizer, key),
+    out_shardings=(layout, None),
+    donate_argnums=0,
+  )
+
+
+@contextlib.contextmanager
+def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
+  """The batches of the steps after `first_step`, on the devices."""
+  from nuclr_jax.data import loader  # here, to import this module without Grain
+
+  rows = NamedSharding(mesh, sharding.ROWS)
+
+  def put(x):
+    return jax.make_array_from_process_local_data(rows, x)
+
+  with loader.batches(
+    parts.data.train,
+    batch_size=parts.config["batch_size"],
+    seed=parts.config["seed"],
+    start_step=first_step,
+    process_index=jax.process_index(),
+    process_count=jax.process_count(),
+    num_workers=parts.config["num_workers"],
+  ) as stream:
+    yield (jax.tree.map(put, batch) for batch in stream)
+
+
+def _latest(manager) -> str:
+  """Where the newest checkpoint is, after a save in progress has ended."""
+  manager.wait_until_finished()
+  step = checkpoint.latest(manager)
+  return "none" if step is None else str(manager.directory / str(step))
+
+
+def _is_due(period: int, step: int) -> bool:
+  return period > 0 and step % period == 0

@@ -1,0 +1,158 @@
+"""Which names and keys a config may have: those that a factory takes.
+
+All of them are checked before anything else is done with a config, so that a
+misspelt key costs seconds and not the preparation of a data set.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+import inspect
+from typing import Any, NamedTuple
+
+from nuclr_jax.config import Config, ConfigError
+from nuclr_jax.data import DATASETS
+from nuclr_jax.models import ENCODERS, IMAGE_TOWERS, MODELS, TEXT_TOWERS
+from nuclr_jax.objectives import OBJECTIVES, RULES, TERMS
+from nuclr_jax.train.hooks import refresh_popularity
+from nuclr_jax.train.optimizer import make_optimizer, make_schedule
+from nuclr_jax.types import Sides
+
+
+class Table(NamedTuple):
+  """Factories by name, and what a config may say about their arguments."""
+
+  factories: Mapping[str, Callable]
+  run: tuple[str, ...] = ()  # arguments that the run gives, never a config
+  more: tuple[str, ...] = ()  # keys that are read before the factory is called
+  parts: Mapping[str, Any] = {}  # tables of arguments that name a factory
+  schedules: bool = False  # whether numbers may be schedules instead
+
+
+INPUTS = ("image_shape", "vocab_size", "length")
+TOWERS = {
+  "image": Table(IMAGE_TOWERS, run=INPUTS, more=("pretrained",)),
+  "text": Table(TEXT_TOWERS, run=INPUTS, more=("pretrained",)),
+  "encoder": Table(ENCODERS, run=INPUTS),
+}
+RULE_TABLES = {key: Table(x, schedules=True) for key, x in RULES.items()}
+TABLES = {
+  "data": Table(DATASETS, run=("data_dir",)),
+  "model": Table(MODELS, run=(*INPUTS, "frozen"), parts=TOWERS),
+  "objective": Table(
+    OBJECTIVES, run=("spec",), parts=RULE_TABLES, schedules=True
+  ),
+}
+# Keys of a config that stand for one factory each, without naming it.
+TERM = Table(TERMS, run=("spec",), more=("weight",))
+OPTIMIZER = Table({"optimizer": make_optimizer}, schedules=True)
+REFRESH = Table(
+  {"refresh": refresh_popularity},
+  run=("source", "objective", "seed", "steps_per_epoch"),
+)
+SCHEDULE = Table(
+  {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
+)
+
+
+def checked(config: dict[str, Any]) -> dict[str, Any]:
+  """Returns the config, if factories take all names and keys in it.
+
+  Nested factories, such as `config.model.text` and the rules of an objective,
+  and schedules are checked as well.
+
+  Args:
+    config: The config of a run, completed by `config.complete`.
+
+  Raises:
+    ConfigError: For an unknown name or key, and for a key that is missing.
+
+  Example:
+    >>> from nuclr_jax.config import complete, load_config
+    >>> config = checked(complete(load_config("glyphs")))
+    >>> config["model"] |= {"depth": 3}
+    >>> try:
+    ...   _ = checked(config)
+    ... except ConfigError as error:
+    ...   print(error.key, str(error)[:33])
+    model.depth unknown keys ['depth'] of model '
+  """
+  for key, table in TABLES.items():
+    _check(key, table, config[key])
+  for name, spec in (config["terms"] or {}).items():
+    if not isinstance(spec, Mapping) or "weight" not in spec:
+      key = f"terms.{name}"
+      raise ConfigError(
+        f"{key} must be a mapping with a weight, got {spec!r}", key
+      )
+    _check(f"terms.{name}", TERM, spec | {"name": name})
+  _check("optimizer", OPTIMIZER, config["optimizer"] | {"name": "optimizer"})
+  if config["refresh"] is not None:
+    _check("refresh", REFRESH, config["refresh"] | {"name": "refresh"})
+  return config
+
+
+def check_data(spec: Config) -> None:
+  """Checks `config.data` alone, where the rest of a config does not matter.
+
+  Args:
+    spec: The mapping `config.data`.
+
+  Raises:
+    ConfigError: For an unknown name or key, and for a key that is missing.
+  """
+  _check("data", TABLES["data"], spec)
+
+
+def _check(key: str, table: Table, spec: Any) -> None:
+  """Checks the factory that a mapping names, and those that it names."""
+  if not isinstance(spec, Mapping):
+    raise ConfigError(
+      f"config.{key} must be a mapping with a name of "
+      f"{sorted(table.factories)}, got {spec!r}",
+      key,
+    )
+  name = spec.get("name")
+  if name not in table.factories:
+    raise ConfigError(
+      f"config.{key}.name is {name!r}; known names are "
+      f"{sorted(table.factories)}",
+      f"{key}.name",
+    )
+  what = key if name == key.rpartition(".")[2] else f"{key} {name!r}"
+  _check_keys(key, what, table, table.factories[name], spec.keys() - {"name"})
+  for argument, value in spec.items():
+    _check_argument(f"{key}.{argument}", table, argument, value)
+
+
+def _check_argument(key: str, table: Table, argument: str, value: Any) -> None:
+  """Checks an argument that is a mapping, or that has to be one."""
+  part = table.parts.get(argument)
+  is_named = isinstance(value, Mapping) and "name" in value
+  if part is not None and (is_named or not table.schedules):
+    _check(key, part, value)
+  elif not table.schedules or not isinstance(value, Mapping):
+    return
+  elif value.keys() == set(Sides._fields):
+    for side, x in value.items():
+      _check_argument(f"{key}.{side}", table, argument, x)
+  else:
+    _check_keys(key, key, SCHEDULE, make_schedule, value)
+
+
+def _check_keys(
+  key: str, what: str, table: Table, factory: Callable, keys: Iterable[str]
+) -> None:
+  """Checks keys against the arguments of a factory."""
+  parameters = [
+    x
+    for x in inspect.signature(factory).parameters.values()
+    if x.kind != x.VAR_KEYWORD  # what only Python programs give
+  ]
+  required = {x.name for x in parameters if x.default is x.empty}
+  known = {x.name for x in parameters}.difference(table.run).union(table.more)
+  if unknown := sorted(set(keys) - known):
+    raise ConfigError(
+      f"unknown keys {unknown} of {what}; known are {sorted(known)}",
+      f"{key}.{unknown[0]}",
+    )
+  if missing := sorted(required.difference(table.run, keys)):
+    raise ConfigError(f"{what} lacks {', '.join(missing)}", key)

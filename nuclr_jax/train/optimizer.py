@@ -1,0 +1,226 @@
+"""The optimizer of a run, and schedules in epochs."""
+
+from collections.abc import Sequence
+import math
+import re
+
+import jax
+import optax
+
+from nuclr_jax.models import Model
+from nuclr_jax.types import PyTree
+
+
+def make_schedule(
+  value: float,
+  *,
+  num_steps: int,
+  steps_per_epoch: int,
+  freeze_epochs: float = 0.0,
+  warmup_epochs: float = 0.0,
+  warmup_steps: int = 0,
+  first_value: float = 0.0,
+  decay: str = "constant",
+  decay_fraction: float = 1.0,
+  end_value: float = 0.0,
+  drops: Sequence[float] = (),
+) -> optax.Schedule:
+  """Makes a schedule: zero, then a linear rise, then constant or a cosine.
+
+  Args:
+    value: The value after the rise, at least 0.
+    num_steps: Steps of the whole run.
+    steps_per_epoch: Steps of an epoch, to convert epochs to steps.
+    freeze_epochs: Epochs at the start during which the value is 0.
+    warmup_epochs: Epochs during which it then rises from `first_value`.
+    warmup_steps: Further steps of the rise, in addition to `warmup_epochs`.
+    first_value: The value that the rise starts from, at least 0.
+    decay: What follows the rise: "constant" keeps the value, "cosine" lowers it
+      to `end_value`.
+    decay_fraction: Share of the rest of the run that the cosine takes, in
+      (0, 1].
+    end_value: The value after the cosine, at least 0.
+    drops: Shares of the run, in (0, 1). From each of them on the value is
+      divided by ten, once more each time.
+
+  Raises:
+    ValueError: For an unknown decay, a value or fraction out of range, or if
+      nothing is left after the rise.
+
+  Example:
+    >>> rate = make_schedule(
+    ...   1.0, num_steps=10, steps_per_epoch=1, freeze_epochs=2, decay="cosine"
+    ... )
+    >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 6, 10)]
+    [0.0, 0.0, 1.0, 0.5, 0.0]
+  """
+  if decay not in ("constant", "cosine"):
+    raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
+  values = dict(value=value, first_value=first_value, end_value=end_value)
+  if not all(0 <= x < math.inf for x in values.values()):
+    raise ValueError(f"values must be finite and at least 0, got {values}")
+  if not all(0 < drop < 1 for drop in drops):
+    raise ValueError(f"drops must be in (0, 1), got {drops}")
+  if not 0 < decay_fraction <= 1:
+    raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
+  freeze = round(freeze_epochs * steps_per_epoch)
+  warmup = round(warmup_epochs * steps_per_epoch) + warmup_steps
+  rest = num_steps - freeze - warmup
+  if freeze < 0 or warmup < 0 or rest < 1:
+    raise ValueError(
+      f"freeze_epochs {freeze_epochs:g}, and warmup_epochs {warmup_epochs:g} "
+      f"with warmup_steps {warmup_steps}, are {freeze} and {warmup} steps; "
+      "they must be at least 0 and together shorter than the run of "
+      f"{num_steps} steps"
+    )
+  if decay == "constant":
+    last = optax.constant_schedule(value)
+  else:
+    steps = max(round(decay_fraction * rest), 1)
+    last = optax.cosine_decay_schedule(value - end_value, steps)
+    last = _shifted(last, end_value)
+  schedule = optax.join_schedules(
+    [
+      optax.constant_schedule(0.0),
+      optax.linear_schedule(first_value, value, max(warmup, 1)),
+      last,
+    ],
+    [freeze, freeze + warmup],
+  )
+  if not drops:
+    return schedule
+  factor = optax.piecewise_constant_schedule(
+    1.0, {round(drop * num_steps): 0.1 for drop in drops}
+  )
+  return lambda step: schedule(step) * factor(step)
+
+
+def make_optimizer(
+  learning_rate: optax.ScalarOrSchedule,
+  *,
+  weight_decay: float = 0.0,
+  clip_norm: float = 0.0,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  freeze: Sequence[str] = (),
+) -> optax.GradientTransformation:
+  """Makes AdamW that decays matrices only and leaves frozen parameters alone.
+
+  Args:
+    learning_rate: A number or a schedule of the step count.
+    weight_decay: Weight decay of leaves with two or more axes, at least 0.
+    clip_norm: The largest global norm of the gradient; 0 does not clip.
+    b1: Decay of Adam's first moment.
+    b2: Decay of Adam's second moment.
+    freeze: Regular expressions that match names of parameters or of parts of
+      the model, such as `model/image` (everything below it) or
+      `model/.*/layers/0`. A tower that is frozen as a whole runs as in
+      evaluation; if only parts of it are frozen, its batch statistics are still
+      updated.
+
+  Raises:
+    ValueError: For numbers out of range; from `init`, if an expression matches
+      no parameter.
+
+  Example:
+    >>> params = {"model": {"image": {"kernel": jax.numpy.ones((2, 2))}}}
+    >>> frozen = make_optimizer(0.1, freeze=("model/image",))
+    >>> updates, _ = frozen.update(params, frozen.init(params), params)
+    >>> float(updates["model"]["image"]["kernel"].sum())
+    0.0
+  """
+  if weight_decay < 0 or clip_norm < 0:
+    raise ValueError(
+      f"weight_decay and clip_norm must be at least 0, got {weight_decay} and "
+      f"{clip_norm}"
+    )
+  steps = [
+    optax.adamw(
+      learning_rate,
+      b1=b1,
+      b2=b2,
+      weight_decay=weight_decay,
+      mask=lambda params: jax.tree.map(lambda x: x.ndim >= 2, params),
+    )
+  ]
+  if clip_norm:
+    steps.insert(0, optax.clip_by_global_norm(clip_norm))
+  train = optax.chain(*steps)
+  if not freeze:
+    return train
+  return optax.partition(
+    {"train": train, "frozen": optax.set_to_zero()},
+    lambda params: _labels(params, freeze),
+  )
+
+
+def is_frozen(name: str, freeze: Sequence[str]) -> bool:
+  """Whether a pattern matches a parameter's name, or a part that contains it.
+
+  Args:
+    name: The keys on the way to the parameter, joined with slashes.
+    freeze: Regular expressions, see `make_optimizer`.
+
+  Raises:
+    ValueError: If a pattern is not a regular expression.
+
+  Example:
+    >>> names = ("model/image/dense/kernel", "model/image_projection")
+    >>> [is_frozen(name, ("model/image",)) for name in names]
+    [True, False]
+  """
+  try:
+    return any(re.fullmatch(f"(?:{part})(?:/.*)?", name) for part in freeze)
+  except re.error as error:
+    raise ValueError(
+      f"freeze {tuple(freeze)} is not a regular expression: {error}"
+    ) from error
+
+
+def without_frozen_gradients(model: Model, freeze: Sequence[str]) -> Model:
+  """Stops the gradients of a model's frozen parameters.
+
+  The optimizer would drop these gradients. Stopping them saves computing them,
+  and keeping the activations that only they need.
+
+  Args:
+    model: Any model.
+    freeze: Regular expressions of what is frozen, see `make_optimizer`.
+
+  Returns:
+    The model with another `apply`.
+  """
+  if not freeze:
+    return model
+
+  def hold(path, x):
+    frozen = is_frozen(f"model/{_name(path)}", freeze)
+    return jax.lax.stop_gradient(x) if frozen else x
+
+  def apply(params, *args, **kwargs):
+    params = jax.tree_util.tree_map_with_path(hold, params)
+    return model.apply(params, *args, **kwargs)
+
+  return model._replace(apply=apply)
+
+
+def _name(path) -> str:
+  """The keys on the way to a leaf, joined with slashes."""
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _shifted(schedule, offset):
+  return lambda step: schedule(step) + offset
+
+
+def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
+  """Labels every leaf "train" or "frozen"."""
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  names = [_name(path) for path, _ in leaves]
+  for pattern in freeze:
+    if not any(is_frozen(name, (pattern,)) for name in names):
+      raise ValueError(
+        f"freeze pattern {pattern!r} matches no parameter; there are {names}"
+      )
+  labels = ["frozen" if is_frozen(x, freeze) else "train" for x in names]
+  return jax.tree.unflatten(jax.tree.structure(params), labels)

@@ -1,0 +1,240 @@
+"""What a run records in its workdir: its config, metrics and times."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from functools import partial
+import json
+import logging
+import math
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+from tensorboardX import SummaryWriter
+
+from nuclr_jax import distributed, files
+from nuclr_jax.types import Metrics
+
+log = logging.getLogger(__name__)
+
+
+# Files of a workdir.
+CONFIG, METRICS = "config.json", "metrics.json"
+HISTORY, TIMES = "history.jsonl", "times.jsonl"
+
+# Keys that do not change what is learned: a run may continue with other values.
+MAY_DIFFER = (
+  # Where the work is done.
+  "num_devices",
+  "shard_params",
+  "offload_rows",
+  "num_workers",  # the batches are the same
+  # What is logged, scored and kept, and when.
+  "log_every",
+  "eval_every",
+  "eval_every_epochs",
+  "checkpoint_every",
+  "max_checkpoints",
+  "keep_best",
+  # What is scored at the end: a wrong name must not cost the run.
+  "data/test",
+  "data/zero_shot",
+  "data/probes",
+)
+
+MUST_BE_FINITE = (
+  "train/loss",
+  "train/gradient_norm",
+)  # other metrics may be inf
+
+
+class Recorder(NamedTuple):
+  """Writes the scalars of a step to a file of JSON lines and to TensorBoard."""
+
+  # To `HISTORY`, which is the same for every run with the same seed.
+  write: Callable[[int, Metrics], None]
+  # To `TIMES`, which is not.
+  write_times: Callable[[int, Metrics], None]
+
+
+@contextlib.contextmanager
+def open_recorder(
+  workdir: pathlib.Path, *, start_step: int
+) -> Iterator[Recorder]:
+  """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
+
+  Lines about steps after `start_step` are dropped, since these steps are done
+  again; at step 0 all lines are.
+
+  Args:
+    workdir: Folder of the run.
+    start_step: The step that the run continues from.
+  """
+  if not distributed.is_first():
+    yield Recorder(*[lambda step, metrics: None] * 2)
+    return
+
+  kept = start_step if start_step > 0 else -1  # the last step that stays
+
+  def write(file, step, metrics):
+    metrics = {name: float(value) for name, value in metrics.items()}
+    file.write(json.dumps({"step": step} | metrics) + "\n")
+    file.flush()
+    for name, value in metrics.items():
+      tensorboard.add_scalar(name, value, step)
+
+  with contextlib.ExitStack() as stack:
+    tensorboard = stack.enter_context(
+      SummaryWriter(os.fspath(workdir / "tensorboard"), purge_step=kept + 1)
+    )
+    writers = []
+    for name in (HISTORY, TIMES):
+      rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
+      text = "".join(json.dumps(row) + "\n" for row in rows)
+      files.write_atomically(workdir / name, text)
+      file = stack.enter_context((workdir / name).open("a", encoding="utf-8"))
+      writers.append(partial(write, file))
+    yield Recorder(*writers)
+
+
+def read_history(
+  workdir: pathlib.Path, name: str = HISTORY
+) -> list[dict[str, float]]:
+  """Reads all rows of `HISTORY` or `TIMES`; a row cut by a crash is left out.
+
+  Args:
+    workdir: Folder of the run.
+    name: `HISTORY` or `TIMES`.
+
+  Returns:
+    The rows, each with "step" and the metrics of the step.
+  """
+  return files.read_lines(workdir / name)
+
+
+def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
+  """Whether the history has metrics of a step with a prefix in their names."""
+  return any(
+    name.startswith(prefix)
+    for row in read_history(workdir)
+    if row["step"] == step
+    for name in row
+  )
+
+
+def check_same_run(
+  config: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+) -> None:
+  """Raises ValueError if other configs would train something else.
+
+  Keys that do not change what is learned (`MAY_DIFFER`) may differ.
+
+  Args:
+    config: The complete config of a run.
+    others: Complete configs to compare it with; each key says what is wrong if
+      this one differs.
+
+  Example:
+    >>> recorded = {"runs/mine holds a run with another config": {"seed": 0}}
+    >>> check_same_run({"seed": 1}, recorded)
+    Traceback (most recent call last):
+    ValueError: runs/mine holds a run with another config: seed is 0 there, 1
+    here. Give the same config, or another workdir
+    >>> check_same_run({"seed": 0, "log_every": 5}, recorded)
+  """
+  for message, other in others.items():
+    differing = distributed.differences(other, config, besides=MAY_DIFFER)
+    if differing:
+      raise ValueError(
+        f"{message}: {'; '.join(differing)}. Give the same "
+        "config, or another workdir"
+      )
+
+
+def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Makes the workdir and writes the config of its run."""
+  workdir.mkdir(parents=True, exist_ok=True)
+  files.write_json(workdir / CONFIG, config)
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any]:
+  """Reads the config of the run in `workdir`.
+
+  Raises:
+    ValueError: If the workdir holds no run.
+  """
+  path = workdir / CONFIG
+  if not path.exists():
+    raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except json.JSONDecodeError as error:
+    raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def means(
+  window: Sequence[tuple[int, Metrics]], last_good: Callable[[], str]
+) -> Metrics:
+  """Averages metrics over steps, and checks that they are finite.
+
+  Args:
+    window: `(step, metrics)` of each step; the metrics may be on the devices.
+    last_good: Returns where the newest checkpoint is, for the error message.
+
+  Returns:
+    The mean of each metric.
+
+  Raises:
+    FloatingPointError: For the first step with a NaN, or a loss or gradient
+      norm that is not finite.
+
+  Example:
+    >>> window = [(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})]
+    >>> means(window, lambda: "none")
+    {'train/loss': 1.5}
+  """
+  fetched = jax.device_get(window)
+  for step, metrics in fetched:
+    wrong = [
+      f"{name} = {value}"
+      for name, value in metrics.items()
+      if math.isnan(value) or (math.isinf(value) and name in MUST_BE_FINITE)
+    ]
+    if wrong:
+      raise FloatingPointError(
+        f"step {step} is not finite: {', '.join(wrong)}. Last good checkpoint: "
+        f"{last_good()}. A lower learning rate, gradient "
+        "clipping (optimizer.clip_norm) or a higher temperature may help, in "
+        "another workdir; a NaN also comes from an id outside the range of the "
+        "per-sample state"
+      )
+  names = fetched[0][1]
+  total = {name: sum(float(m[name]) for _, m in fetched) for name in names}
+  return {name: value / len(fetched) for name, value in total.items()}
+
+
+def is_headline(name: str) -> bool:
+  """Whether a metric belongs in a one-line summary.
+
+  Example:
+    >>> is_headline("validation/coco/image_to_text/recall@1")
+    True
+    >>> is_headline("validation/coco/image_to_text/recall@10")
+    False
+  """
+  return name.endswith(("recall@1", "/top1", "/top_1", "/spearman"))
+
+
+def summary(metrics: Metrics) -> str:
+  """Puts the headline metrics of an evaluation on one line.
+
+  Args:
+    metrics: All metrics of the evaluation, by name.
+
+  Example:
+    >>> summary({"test/mean_recall@1": 0.5, "test/mean_recall@5": 0.9})
+    'test/mean_recall@1 0.500'
+  """
+  chosen = {name: x for name, x in metrics.items() if is_headline(name)}
+  return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())

@@ -1,0 +1,267 @@
+"""The state that a run starts from: the first one, or a checkpoint's.
+
+A checkpoint's per-sample rows belong to the ids of its data set. If the data
+set has gained or lost samples since, rows follow their samples by keys (see
+`data.pair_index`), which lie beside the checkpoints, and new samples start with
+first rows.
+"""
+
+import importlib.metadata
+import logging
+import pathlib
+import zlib
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+import numpy as np
+import orbax.checkpoint as ocp
+
+from nuclr_jax import distributed, sharding
+from nuclr_jax.config import Config
+from nuclr_jax.data import Data, Inputs, without_pairs
+from nuclr_jax.data.pair_index import Keys, match_keys
+from nuclr_jax.data.tokenizer import Tokenizer
+from nuclr_jax.models import Model
+from nuclr_jax.train import checkpoint
+from nuclr_jax.train.build import Experiment
+from nuclr_jax.train.step import TrainState, init_state, shardings
+from nuclr_jax.types import Params, PyTree, Sample, Sizes
+
+# Share of the smaller data set's pairs that must be in both.
+MIN_COMMON = 0.5
+
+log = logging.getLogger(__name__)
+
+
+def start(
+  parts: Experiment, mesh: Mesh, manager: ocp.CheckpointManager
+) -> TrainState:
+  """The newest checkpoint's state, or the first state, laid out on `mesh`.
+
+  Raises:
+    ValueError: If the checkpoint belongs to another tokenizer or a data set
+      with which less than half of the pairs are in common, or cannot be read.
+  """
+  step = checkpoint.latest(manager)
+  if step is None:
+    return first_state(parts, mesh)
+  log.info("taking the state of step %d from its checkpoint", step)
+  expected, found = meta(parts), checkpoint.read_meta(manager, step)
+  workdir = pathlib.Path(manager.directory).parent
+  changed = any(found[key] != expected[key] for key in ("data", "sizes"))
+  keys = _keys_of_both(workdir, found["data"], parts) if changed else None
+  if changed and keys is None:
+    checkpoint.check_meta(manager, step, found, expected, ("data", "sizes"))
+  checkpoint.check_meta(manager, step, found, expected, ("tokenizer",))
+  checkpoint.check_versions(manager, step, found, expected)
+  init, shapes, layout = _init(parts, mesh)
+  abstract = checkpoint.abstract_state(shapes, layout)
+  if not changed:
+    return checkpoint.restore(manager, step, abstract)
+  then = _with_rows_of(abstract, Sizes(**found["sizes"]))
+  old = checkpoint.restore(manager, step, then)
+  first = jax.jit(init, out_shardings=layout)()
+  return _carry_over(old, first, *keys)
+
+
+def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
+  """The state before any step.
+
+  Pretrained weights and the popularities of a warm start are in it, if there
+  are some.
+
+  Raises:
+    ValueError: If these cannot be read, or do not fit.
+  """
+  init, _, layout = _init(parts, mesh)
+  first = jax.jit(init, out_shardings=layout)()
+  params, state = _pretrained(
+    parts.model, first.params["model"], first.model_state
+  )
+  first = first._replace(
+    params=first.params | {"model": params}, model_state=state
+  )
+  if parts.popularities is None:
+    return first
+  return first._replace(
+    objective=parts.objective.assign(first.objective, parts.popularities)
+  )
+
+
+def first_model(
+  config: Config, model: Model, mesh: Mesh
+) -> tuple[Params, PyTree]:
+  """The model's part of `first_state`, `(params, model_state)`.
+
+  Args:
+    config: Of a run.
+    model: Of the same config.
+    mesh: Every device gets all of it.
+  """
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+  init = jax.jit(model.init, out_shardings=everywhere)
+  return _pretrained(model, *init(_first_key(config)))
+
+
+def meta(parts: Experiment) -> checkpoint.Meta:
+  """What a checkpoint says about where it belongs."""
+  data = parts.data
+  return {
+    "config": parts.config,
+    "sizes": data.train.sizes._asdict(),
+    "data": data.train.fingerprint,
+    "tokenizer": data.tokenizer._asdict(),
+    "image_shape": list(data.image_shape),
+    "versions": {
+      name: importlib.metadata.version(name) for name in ("jax", "grain")
+    },
+  }
+
+
+def data_of(manager: ocp.CheckpointManager) -> Data | None:
+  """What the newest checkpoint says of its data, which are left alone.
+
+  None if it says too little, as of data without texts or of an old run.
+  """
+  found = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  if len(found.get("image_shape", ())) != 3 or not found["tokenizer"]["text"]:
+    return None
+  inputs = Inputs(tuple(found["image_shape"]), Tokenizer(**found["tokenizer"]))
+  return without_pairs(Sizes(**found["sizes"]), found["data"], inputs)
+
+
+def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
+  """Writes the keys of the run's data beside its checkpoints, once."""
+  source = parts.data.train
+  path = _keys_path(workdir, source.fingerprint)
+  if source.keys is None or path.exists() or not distributed.is_first():
+    return
+  temporary = path.with_name(f"tmp.{path.name}")
+  np.savez(temporary, **source.keys()._asdict())
+  temporary.rename(path)
+
+
+def _init(parts: Experiment, mesh: Mesh):
+  """How the first state is made, its shapes, and how it lies on the mesh."""
+  config = parts.config
+  key = _first_key(config)
+
+  def init():
+    return init_state(parts.model, parts.objective, parts.optimizer, key)
+
+  shapes = jax.eval_shape(init)
+  _check_rows(shapes.objective.sample, parts.data.train.sizes)
+  layout = shardings(
+    mesh,
+    shapes,
+    shard_params=config["shard_params"],
+    offload_rows=config["offload_rows"],
+  )
+  return init, shapes, layout
+
+
+def _check_rows(sample: Sample, sizes: Sizes) -> None:
+  """Raises ValueError unless there is state for all samples of the data."""
+  for name, rows, size in zip(Sample._fields, sample, sizes, strict=True):
+    for x in jax.tree.leaves(rows):
+      if len(x) != sharding.padded(size):
+        raise ValueError(
+          f"the objective has state for another number of {name} ids than the "
+          f"training data, which have {size}; make the parts for these data "
+          "with nuclr_jax.build(config, data=...)"
+        )
+
+
+def _first_key(config: Config) -> jax.Array:
+  return jax.random.fold_in(jax.random.key(config["seed"]), 0)
+
+
+def _pretrained(model: Model, params: Params, state: PyTree):
+  """What the model loads from files in place of these, where they lie."""
+  if model.load is None:
+    return params, state
+  old = (params, state)
+
+  def put(new, old):
+    if new is old:
+      return old
+    new = np.asarray(new, old.dtype)
+    return jax.make_array_from_callback(
+      old.shape, old.sharding, new.__getitem__
+    )
+
+  return jax.tree.map(put, model.load(*old), old)
+
+
+def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:
+  """The keys of a checkpoint's data and of the run's, if both have some.
+
+  Raises:
+    ValueError: If too few pairs are in both.
+  """
+  path, keys = _keys_path(workdir, fingerprint), parts.data.train.keys
+  if keys is None or not path.exists():
+    return None
+  with np.load(path) as file:
+    old, new = Keys(**file), keys()
+  share = np.isin(new.pair, old.pair).sum() / min(len(old.pair), len(new.pair))
+  if share < MIN_COMMON:
+    raise ValueError(
+      f"{workdir} holds checkpoints of the data {fingerprint}, this run has "
+      f"{parts.data.train.fingerprint}: {share:.0%} of the smaller one's pairs "
+      f"are in both, {MIN_COMMON:.0%} are needed; use the data of that run, or "
+      "another workdir"
+    )
+  return old, new
+
+
+def _keys_path(workdir: pathlib.Path, fingerprint: str) -> pathlib.Path:
+  return workdir / f"keys_{zlib.crc32(fingerprint.encode()):08x}.npz"
+
+
+def _with_rows_of(abstract: TrainState, sizes: Sizes) -> TrainState:
+  """The same shapes, but per-sample state for a data set of other sizes."""
+
+  def resize(tree, num_rows):
+    rows = sharding.padded(num_rows)
+    return jax.tree.map(lambda x: x.update(shape=(rows, *x.shape[1:])), tree)
+
+  sample = Sample(*map(resize, abstract.objective.sample, sizes))
+  return abstract._replace(objective=abstract.objective._replace(sample=sample))
+
+
+def _carry_over(
+  old: TrainState, first: TrainState, old_keys: Keys, new_keys: Keys
+) -> TrainState:
+  """The old state with rows for the new samples, and the first memory.
+
+  Rows of any objective follow their samples; a memory of pairs knows them by
+  their old ids, so it starts anew. The averages u of carried rows keep the
+  scale of the old number of pairs; they follow at the next visits.
+  """
+  before = Keys(*map(match_keys, old_keys, new_keys))
+
+  def carry_group(rows: PyTree, fresh: PyTree, before) -> PyTree:
+    common = np.flatnonzero(before >= 0)
+
+    def carry(rows, fresh):
+      carried = sharding.fetch(rows)[before[common]]
+      return sharding.replace_rows(fresh, common, carried)
+
+    return jax.tree.map(carry, rows, fresh)
+
+  sample = Sample(
+    *map(carry_group, old.objective.sample, first.objective.sample, before)
+  )
+  for name, ids, lost in zip(Keys._fields, before, old_keys, strict=True):
+    new = np.sum(ids < 0)
+    log.warning(
+      "the data set has changed: of %d %ss, %d are new and start unvisited; "
+      "%d of before are gone",
+      len(ids),
+      name,
+      new,
+      len(lost) - (len(ids) - new),
+    )
+  state = old.objective._replace(sample=sample, memory=first.objective.memory)
+  return old._replace(objective=state)

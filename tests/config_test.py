@@ -1,0 +1,359 @@
+"""Configs: what the command line may change, and how."""
+
+import inspect
+
+from absl.testing import flagsaver
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+import jax
+import pytest
+
+from nuclr_jax import models
+from nuclr_jax.cli import flags
+from nuclr_jax.config import (
+  DEFAULTS,
+  ConfigError,
+  complete,
+  load_config,
+  merge_named,
+  override,
+)
+from nuclr_jax.objectives import RULES
+from nuclr_jax.train import names
+
+# What the data and the encoders decide.
+OF_THE_RUN = {
+  "data": {"data_dir"},
+  "model": {"image_shape", "vocab_size", "length", "frozen"},
+  "objective": {"spec", "numbers"},
+}
+
+
+def change(config, *changes):
+  """The config after `KEY=VALUE` changes, as the command line checks it."""
+  pairs = [tuple(x.split("=", 1)) for x in changes]
+  return names.checked(complete(override(config, pairs)))
+
+
+@pytest.fixture(scope="module")
+def glyphs():
+  return load_config("glyphs")
+
+
+# Arguments that must be mappings.
+MAPPINGS = {
+  "encoder": "{'name': 'transformer'}",
+  "image": "{'name': 'vit_b16'}",
+  "text": "{'name': 'bert'}",
+}
+
+
+@pytest.mark.parametrize(
+  "section, name",
+  [(key, name) for key, x in names.TABLES.items() for name in x.factories],
+)
+def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
+  before = complete(glyphs) | {section: {"name": "another"}}
+  parameters = inspect.signature(names.TABLES[section].factories[name])
+  keys = set(parameters.parameters) - OF_THE_RUN[section]
+  changes = [f"{section}.{key}={MAPPINGS.get(key, '3')}" for key in keys]
+  config = change(before, f"{section}.name={name}", *changes)
+  assert config[section].keys() == keys | {"name"}
+  with pytest.raises(ConfigError, match=r"unknown keys \['colour'\]") as error:
+    change(before, f"{section}.name={name}", *changes, f"{section}.colour=3")
+  assert error.value.key == f"{section}.colour"
+  for key in keys:
+    assert repr(key) in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "argument, name",
+  [(key, name) for key, rules in RULES.items() for name in rules],
+)
+def test_every_keyword_of_a_rule_can_be_set(argument, name, glyphs):
+  before = complete(glyphs) | {"objective": {"name": "nuclr_variant"}}
+  rule, key = RULES[argument][name], f"objective.{argument}"
+  changes = [f"{key}.{x}=0.5" for x in inspect.signature(rule).parameters]
+  config = change(before, f"{key}.name={name}", *changes)
+  expected = dict.fromkeys(inspect.signature(rule).parameters, 0.5)
+  assert config["objective"][argument] == {"name": name} | expected
+  with pytest.raises(ConfigError, match=f"of {key} '{name}'; known") as error:
+    change(before, f"{key}.name={name}", f"{key}.colour=3")
+  assert error.value.key == f"{key}.colour"
+
+
+def test_a_keyword_of_an_encoder_is_what_the_encoder_gets():
+  config = load_config("cc3m:smoke")
+  assert "hidden" not in config.model.text
+  widths = []
+  for changes in ([], ["model.text.hidden=48", "model.text.layers=2"]):
+    spec = dict(change(config, *changes)["model"])
+    del spec["name"]
+    model = models.towers(
+      image_shape=(32, 32, 3), vocab_size=9, length=4, **spec
+    )
+    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = {x.shape for x in jax.tree.leaves(params["text"])}
+    layers = sum(
+      "attention" in jax.tree_util.keystr(path) and x.shape == (32, 32)
+      for path, x in jax.tree_util.tree_leaves_with_path(params["text"])
+    )
+    widths.append(((48,) in shapes, layers))
+  (with_48, layers), (with_48_now, layers_now) = widths
+  assert not with_48 and with_48_now
+  assert layers_now == 2 * layers > 0
+
+
+class TestAnotherName:
+  """A mapping with a name is a factory and its arguments."""
+
+  BASE = {
+    "objective": {
+      "name": "nuclr",
+      "temperature": 0.07,
+      "zeta": {"name": "queue", "size": 4096, "rate": 0.3},
+    },
+    "seed": 1,
+  }
+
+  def objective(self, **changes):
+    changes = [
+      (f"objective.{x}".replace("__", "."), changes[x]) for x in changes
+    ]
+    return override(self.BASE, changes)["objective"]
+
+  def test_it_drops_the_arguments_of_the_old_factory(self):
+    assert self.objective(name="sogclr") == {"name": "sogclr"}
+    assert self.objective(zeta__name="batch") == {
+      "name": "nuclr",
+      "temperature": 0.07,
+      "zeta": {"name": "batch"},
+    }
+
+  def test_it_keeps_what_the_command_line_gives(self):
+    before = self.objective(temperature="0.5", name="clip")
+    after = self.objective(name="clip", temperature="0.5")
+    assert before == after == {"name": "clip", "temperature": 0.5}
+    assert self.objective(zeta__rate="0.1", zeta__name="batch")["zeta"] == {
+      "name": "batch",
+      "rate": 0.1,
+    }
+    # All of the old factory goes, also another factory inside of it.
+    assert self.objective(name="isogclr", zeta__rate="0.1") == {
+      "name": "isogclr",
+      "zeta": {"rate": 0.1},
+    }
+
+  def test_the_same_name_drops_nothing(self):
+    assert self.objective(name="nuclr") == self.BASE["objective"]
+    assert self.objective(zeta__name="queue", zeta__size="8")["zeta"] == {
+      "name": "queue",
+      "size": 8,
+      "rate": 0.3,
+    }
+
+  def test_nothing_else_changes(self):
+    config = override(self.BASE, [("objective.name", "clip")])
+    assert config.pop("objective") == {"name": "clip"}
+    assert config.pop("seed") == 1
+    assert config == {
+      key: x for key, x in DEFAULTS.items() if x is not ... and key != "seed"
+    }
+
+  def test_a_number_becomes_a_factory_or_a_schedule_and_back(self):
+    assert self.objective(temperature__name="learned")["temperature"] == {
+      "name": "learned"
+    }
+    schedule = self.objective(
+      temperature__value="1.0", temperature__decay="cosine"
+    )
+    assert schedule["temperature"] == {"value": 1.0, "decay": "cosine"}
+    assert self.objective(zeta="None")["zeta"] is None
+    assert self.objective(zeta="0.3")["zeta"] == 0.3
+
+
+CONFIGS = st.recursive(
+  st.integers(0, 2),
+  lambda inner: (
+    st.dictionaries(st.sampled_from("abc"), inner)
+    | st.builds(
+      lambda name, rest: {"name": name} | rest,
+      st.sampled_from("xy"),
+      st.dictionaries(st.sampled_from("abc"), inner),
+    )
+  ),
+  max_leaves=8,
+).filter(lambda x: isinstance(x, dict))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(CONFIGS, CONFIGS)
+def test_merging_again_changes_nothing(base, overrides):
+  merged = merge_named(base, overrides)
+  assert merge_named(merged, overrides) == merged
+  assert merge_named(base, {}) == base
+
+  def contains(whole, part):
+    return all(
+      contains(whole[key], x) if isinstance(x, dict) else whole[key] == x
+      for key, x in part.items()
+    )
+
+  assert contains(merged, overrides)
+
+
+TYPED = dict(
+  count=128,
+  rate=0.5,
+  flag=False,
+  text="cc3m",
+  items=("coco",),
+  nothing=None,
+  schedule={"value": 1.0},
+)
+
+
+@pytest.mark.parametrize(
+  "changes, expected",
+  [
+    # The type of the config's value.
+    (["count=64"], 64),
+    (["count=1", "count=2"], 2),  # the last one counts
+    (["rate=2"], 2.0),
+    (["rate=1e-3"], 1e-3),
+    (["rate=inf"], float("inf")),
+    (["flag=True"], True),
+    (["flag=1"], True),
+    (["flag=false"], False),
+    (["text=123"], "123"),
+    (["text=('a',)"], "('a',)"),
+    (["items=('a', 'b')"], ("a", "b")),
+    (["items=a"], ("a",)),
+    (["items=/data/a:train[10%:]"], ("/data/a:train[10%:]",)),
+    (["items=a", "items=b"], ("a", "b")),
+    (["items=((2, 1, 32), (2, 1, 64))"], ((2, 1, 32), (2, 1, 64))),
+    (["items=()"], ()),
+    # None, of any type, and mappings instead of numbers.
+    (["count=None"], None),
+    (["rate=None"], None),
+    (["text=None"], None),
+    (["items=None"], None),
+    (["rate={'value': 1.0, 'drops': [0.5]}"], {"value": 1.0, "drops": (0.5,)}),
+    # Keys that the config does not name, or whose value is None.
+    *(
+      ([f"{key}={text}"], expected)
+      for key in ("nothing", "new")
+      for text, expected in {
+        "3": 3,
+        "-0.5": -0.5,
+        "1e-3": 1e-3,
+        "True": True,
+        "true": True,
+        "None": None,
+        "(1, 2)": (1, 2),
+        "[1, (2, 3)]": (1, (2, 3)),
+        "validation/mean_recall@1": "validation/mean_recall@1",
+        "wiki.txt": "wiki.txt",
+        "'3'": "3",
+        "": "",
+      }.items()
+    ),
+    (["schedule=0.5"], 0.5),
+  ],
+)
+def test_values_have_types(changes, expected):
+  pairs = [tuple(x.split("=", 1)) for x in changes]
+  value = override(TYPED, pairs)[pairs[0][0]]
+  assert value == expected and type(value) is type(expected)
+
+
+@pytest.mark.parametrize(
+  "changes, key, message",
+  [
+    (["count=1.5"], "count", "takes a whole number such as 128, got '1.5'"),
+    (["count=True"], "count", "takes a whole number"),
+    (["rate=fast"], "rate", "takes a number such as 0.5, got 'fast'"),
+    (["flag=maybe"], "flag", "takes true or false, got 'maybe'"),
+    (["items=a, b"], "items", "takes a tuple such as"),
+    (["new.a=1", "new=2"], "new", "either new or parts of it"),
+    (["new=2", "new.a=1"], "new.a", "either new or new.a, not both"),
+  ],
+)
+def test_values_that_do_not_fit(changes, key, message):
+  with pytest.raises(ConfigError, match=message) as error:
+    override(TYPED, [tuple(x.split("=", 1)) for x in changes])
+  assert error.value.key == key
+
+
+@pytest.mark.parametrize(
+  "changes, key, message",
+  [
+    (["batch_sze=1"], "batch_sze", r"unknown config keys \['batch_sze'\]"),
+    (["objective=clip"], "objective", "objective must be a mapping"),
+    (["batch_size=None"], "batch_size", "must be greater than 0, got None"),
+    (["seed=-1"], "seed", "seed must be at least 0, got -1"),
+    (["objective.name=clop"], "objective.name", "known names are"),
+    (["optimizer.lr=1"], "optimizer.lr", "of optimizer; known are"),
+    (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
+    (["terms.cyclic.weight=1"], "terms.cyclic.name", "is 'cyclic'; known"),
+    (["terms.cyclic_consistency.in_modal=1"], None, "mapping with a weight"),
+    (["model.name=towers"], "model", "model 'towers' lacks image, text"),
+    (
+      ["model.name=views", "model.encoder.name=vgg"],
+      "model.encoder.name",
+      "config.model.encoder.name is 'vgg'; known names are .'bert'",
+    ),
+    (
+      ["model.name=views", "model.encoder.name=vgg16", "model.encoder.wide=2"],
+      "model.encoder.wide",
+      "of model.encoder 'vgg16'; known are",
+    ),
+    (["model.name=views", "model.encoder=vgg16"], None, "a mapping with a nam"),
+    (["objective.gamma.decay=cosine"], "objective.gamma", "lacks value"),
+    (["objective.gamma.name=falling"], "objective.gamma.name", "unknown keys"),
+    (["objective.zeta.name=qeue"], "objective.zeta.name", "known names are"),
+    (["objective.num_pairs=3"], "objective.num_pairs", "unknown keys"),
+    (
+      ["objective.zeta.rate.value=1", "objective.zeta.rate.vale=1"],
+      "objective.zeta.rate.vale",
+      "of objective.zeta.rate; known are",
+    ),
+    (
+      ["objective.gamma.image.value=1", "objective.gamma.text.vale=1"],
+      "objective.gamma.text.vale",
+      "known are .'decay'",
+    ),
+  ],
+)
+def test_names_and_keys_that_no_factory_takes(changes, key, message, glyphs):
+  with pytest.raises(ConfigError, match=message) as error:
+    change(glyphs, *changes)
+  assert key is None or error.value.key == key
+
+
+def test_the_command_line_is_read_as_it_is_written():
+  words = ["nuclr", "train", "--config=glyphs", "--config.seed", "3"]
+  words += ["--config.shard_params", "--noconfig.offload_rows"]
+  words += ["-config.objective.name=sogclr", "--config.keep_best=a=b"]
+  words += ["--config.optimizer.b1=0.8"]  # not in the file
+  with flagsaver.flagsaver():
+    assert flags.parse(words) == ["nuclr", "train"]
+    config = flags.chosen_config()
+    assert {"config", "config.seed", "config.objective.name"} <= set(
+      flags.present()
+    )
+  assert config["seed"] == 3
+  assert config["shard_params"] and not config["offload_rows"]
+  assert config["objective"] == {"name": "sogclr"}
+  assert config["keep_best"] == "a=b"
+  assert config["optimizer"]["b1"] == 0.8
+  assert config["optimizer"]["b2"] == load_config("glyphs").optimizer.b2
+
+
+def test_an_error_names_the_flag():
+  with flagsaver.flagsaver(
+    config="glyphs",
+    config_change=["seed=1", "objective.name=clip", "objective.gamma=0.5"],
+  ):
+    with pytest.raises(ValueError, match="^--config.objective.gamma=0.5: unkn"):
+      flags.chosen_config()

@@ -1,0 +1,111 @@
+"""The stream of batches: order, position, augmentation, processes, errors."""
+
+import numpy as np
+import pytest
+
+from nuclr_jax.data import augment, loader
+from nuclr_jax.data.glyphs import prepare_glyphs, read_records
+from nuclr_jax.data.source import in_memory
+from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.types import Sizes
+
+
+@pytest.fixture(scope="module")
+def train(data_dir):
+  return read_records(prepare_glyphs(data_dir, size=16), "train")
+
+
+@pytest.fixture(scope="module")
+def source(train):
+  words = build_tokenizer(train.captions, length=12)
+  move = augment.augment(shift=2.0, scale=0.1)
+  return in_memory(train, words.encode(train.captions), move)
+
+
+class TestBatches:
+  def take(self, source, start, count, **kwargs):
+    options = dict(batch_size=1000, seed=3) | kwargs
+    with loader.batches(source, start_step=start, **options) as stream:
+      return [next(stream) for _ in range(count)]
+
+  def assert_equal(self, left, right):
+    for a, b in zip(left, right, strict=True):
+      for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+  def test_every_id_at_most_once_per_epoch_and_another_tail(self, source):
+    n = source.sizes.num_pairs
+    steps = n // 1000
+    ids = [b.pair_id for b in self.take(source, 0, 3 * steps, augment=False)]
+    epochs = [
+      np.concatenate(ids[i * steps : (i + 1) * steps]) for i in range(3)
+    ]
+    tails = [frozenset(range(n)) - set(epoch.tolist()) for epoch in epochs]
+    assert [len(tail) for tail in tails] == [n % 1000] * 3
+    assert len(set(tails)) == 3
+    assert not np.array_equal(epochs[0], epochs[1])
+
+  def test_same_seed_same_batches(self, source):
+    first = self.take(source, 0, 3)
+    self.assert_equal(first, self.take(source, 0, 3))
+    other = self.take(source, 0, 3, seed=4)
+    assert not np.array_equal(first[0].pair_id, other[0].pair_id)
+
+  def test_position_is_one_integer(self, source):
+    steps = source.sizes.num_pairs // 1000
+    whole = self.take(source, 0, steps + 5)
+    self.assert_equal(whole[steps - 2 :], self.take(source, steps - 2, 7))
+
+  def test_threads_change_nothing(self, source):
+    self.assert_equal(
+      self.take(source, 0, 4),
+      self.take(source, 0, 4, num_threads=4, prefetch=8),
+    )
+
+  def test_augmentation_follows_the_pair(self, source):
+    """Neither the batch size nor the place in a batch changes an image."""
+
+    def images_of(start, count, **kwargs):
+      batches = self.take(source, start, count, **kwargs)
+      ids = np.concatenate([b.pair_id for b in batches])
+      images = np.concatenate([b.image for b in batches])
+      return dict(zip(ids.tolist(), images, strict=True))
+
+    some, others = images_of(0, 1), images_of(0, 8, batch_size=250)
+    both = sorted(some.keys() & others.keys())
+    assert len(both) == 1000
+    assert all((some[i] == others[i]).all() for i in both)
+    steps = source.sizes.num_pairs // 1000
+    later = images_of(steps, steps)  # the second epoch
+    both = sorted(some.keys() & later.keys())
+    assert np.mean([(some[i] != later[i]).any() for i in both]) > 0.9
+
+  def test_processes_share_the_global_batch(self, source):
+    (whole,) = self.take(source, 9, 1)
+    parts = [
+      self.take(source, 9, 1, process_index=i, process_count=2)[0]
+      for i in range(2)
+    ]
+    for i, part in enumerate(parts):
+      half = slice(i * len(part.pair_id), (i + 1) * len(part.pair_id))
+      np.testing.assert_array_equal(part.pair_id, whole.pair_id[half])
+      np.testing.assert_array_equal(part.image, whole.image[half])
+
+  def test_ids_belong_to_the_images_of(self, source, train):
+    (batch,) = self.take(source, 5, 1, augment=False)
+    np.testing.assert_array_equal(batch.image, train.image[batch.pair_id])
+    np.testing.assert_array_equal(batch.text_id, train.text_id[batch.pair_id])
+
+  @pytest.mark.parametrize("batch_size", [0, 10**6])
+  def test_impossible_batch_size(self, source, batch_size):
+    with pytest.raises(ValueError, match="batch_size must be in"):
+      self.take(source, 0, 1, batch_size=batch_size)
+
+  def test_processes_must_divide(self, source):
+    with pytest.raises(ValueError, match="must divide the batch size"):
+      self.take(source, 0, 1, process_count=3)
+
+  def test_ids_out_of_range_stop_the_stream(self, source):
+    small = source._replace(sizes=Sizes(43_000, 43_000, 10))
+    with pytest.raises(ValueError, match=r"text_id must be in \[0, 10\)"):
+      self.take(small, 0, 1)

@@ -1,0 +1,44 @@
+"""What pip installs: the files of the package, the locked versions."""
+
+import pathlib
+import tomllib
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_file_of_the_package_is_installed():
+  """Setuptools skips folders without `__init__.py` and unlisted suffixes."""
+  patterns = PROJECT["tool"]["setuptools"]["package-data"]["*"]
+  paths = [
+    path
+    for path in (ROOT / "nuclr_jax").rglob("*")
+    if path.is_file() and path.suffix != ".pyc"
+  ]
+  assert len(paths) > 50
+  for path in paths:
+    assert (path.parent / "__init__.py").exists(), path
+    assert any(path.match(p) for p in ["*.py", *patterns]), path
+
+
+def test_the_lock_has_every_dependency_in_a_version_that_is_allowed():
+  lines = (ROOT / "requirements" / "tested.txt").read_text().splitlines()
+  pins = [Requirement(x) for x in lines if x and not x.startswith("#")]
+  versions = {x.name: str(x.specifier).removeprefix("==") for x in pins}
+  assert len(versions) == len(pins)  # one version on every Python
+  needed = [
+    *PROJECT["project"]["dependencies"],
+    *PROJECT["project"]["optional-dependencies"]["test"],
+    *PROJECT["dependency-groups"]["build"],
+    *PROJECT["build-system"]["requires"],
+  ]
+  for text in needed:
+    requirement = Requirement(text)
+    version = versions.get(canonicalize_name(requirement.name))
+    assert version, f"{text} is not locked; run `make lock`"
+    assert requirement.specifier.contains(version), (
+      f"{text} does not allow the locked {version}; run `make lock`"
+    )

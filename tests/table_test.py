@@ -1,0 +1,92 @@
+"""Rows of per-sample state."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+import numpy as np
+import pytest
+
+from nuclr_jax import sharding
+from nuclr_jax.sample_state import table
+
+IDS = np.random.default_rng(0).integers(0, 9, 40)
+VALUES = np.random.default_rng(1).normal(size=40)
+
+
+def test_means_by_id():
+  valid = np.random.default_rng(2).random(40) < 0.6
+  valid[IDS == 3] = False
+  found, touched = jax.jit(table.mean_by_id)(
+    jnp.asarray(VALUES), jnp.asarray(IDS), jnp.asarray(valid)
+  )
+  for i, key in enumerate(IDS):
+    members = valid & (IDS == key)
+    assert touched[i] == members.any()
+    expected = VALUES[members].mean() if members.any() else 0
+    np.testing.assert_allclose(found[i], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_log_mean_exp_by_id_ignores_empty_rows():
+  values = 300 * VALUES  # far beyond the range of exp in float32
+  values[IDS == 3] = -np.inf
+  values[::5] = -np.inf
+  found = jax.jit(table.log_mean_exp_by_id)(
+    jnp.asarray(values), jnp.asarray(IDS)
+  )
+  for i, key in enumerate(IDS):
+    members = values[(IDS == key) & np.isfinite(values)]
+    expected = -np.inf
+    if len(members):
+      top = members.max()
+      expected = top + np.log(np.mean(np.exp(members - top)))
+    np.testing.assert_allclose(found[i], expected, rtol=1e-5)
+
+
+def test_narrow_ids_do_not_wrap():
+  zeros = jnp.zeros(1024)
+  ids = jnp.array([250, 3], jnp.uint8)
+  written = table.write_rows(zeros, ids, jnp.ones(2), num_rows=200)
+  np.testing.assert_array_equal(np.flatnonzero(written), [3])
+  assert np.isnan(table.read_rows(zeros, ids, num_rows=200)[0])
+
+
+def test_padding_and_wrong_ids_read_nan_and_drop_writes():
+  rows, ids = jnp.arange(8.0), jnp.array([0, 5, 6, 7, 8, -1])
+  read = table.read_rows(rows, ids, num_rows=6)
+  np.testing.assert_array_equal(read, [0, 5, *[np.nan] * 4])
+  written = table.write_rows(rows, ids, jnp.full(6, 9.0), num_rows=6)
+  np.testing.assert_array_equal(written, [9, 1, 2, 3, 4, 9, 6, 7])
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+@pytest.mark.parametrize("shape", [(2048,), (2048, 3)])
+def test_the_same_in_the_hosts_memory(num_devices, shape):
+  mesh = sharding.make_mesh(num_devices)
+  layout = sharding.on_host(NamedSharding(mesh, sharding.ROWS))
+  whole = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+  whole[5] = -np.inf
+  ids = jnp.array([0, 5, 1999, 2000, 2047, 2048, -1, 255, 256, 1023])
+  values = jnp.ones((10, *shape[1:]))
+  with jax.set_mesh(mesh):
+    on_host = jax.device_put(whole, layout)
+    read = table.read_rows(on_host, ids, 2000)
+    at_once = table.write_rows(on_host, ids, values, 2000)
+    largest = jax.jit(lambda x: table.greatest(x, 5))(on_host)
+    written = jax.jit(
+      lambda x: table.write_rows(x, ids, values, 2000), donate_argnums=0
+    )(on_host)
+  assert written.sharding == layout and on_host.is_deleted()
+  np.testing.assert_array_equal(largest, whole[:5].max())
+  np.testing.assert_array_equal(at_once, written)
+  assert read.sharding.memory_kind == "device"
+  device = jnp.asarray(whole)
+  np.testing.assert_array_equal(read, table.read_rows(device, ids, 2000))
+  expected = table.write_rows(device, ids, values, 2000)
+  np.testing.assert_array_equal(written, expected)
+
+
+def test_the_hosts_memory_must_be_in_reach(monkeypatch):
+  layout = NamedSharding(sharding.make_mesh(1), sharding.ROWS)
+  monkeypatch.setattr(sharding, "HOST_MEMORY", "moon")
+  with pytest.raises(ValueError, match="offload_rows needs .* moon memory"):
+    sharding.on_host(layout)
