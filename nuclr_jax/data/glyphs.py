@@ -145,9 +145,9 @@ def prepare_glyphs(
   if size < 8:
     raise ValueError(f"size must be at least 8 pixels, got {size}")
   make = _builder_class()
-  config = tfds.core.BuilderConfig(name=f"{size}px_{_fingerprint(size)}")
+  name = f"{size}px_{_fingerprint(size)}"
   version = str(make.VERSION)
-  folder = pathlib.Path(data_dir) / make.name / config.name / version
+  folder = pathlib.Path(data_dir) / make.name / name / version
   if folder.exists():
     if not (folder / INFO).exists():
       raise damaged(folder / INFO, "it is missing")
@@ -156,7 +156,7 @@ def prepare_glyphs(
   tfds.disable_progress_bar()
   builder = make(
     size=size,
-    config=config,
+    config=tfds.core.BuilderConfig(name=name),
     data_dir=os.fspath(data_dir),
     file_format="array_record",
   )

@@ -95,7 +95,7 @@ def embedder_of_config(
   model = build.make_model(config, inputs)
   mesh = build.make_mesh(config)
   with jax.set_mesh(mesh):
-    variables = resume.first_model(config, model, mesh)
+    variables = resume.first_model(model, mesh, seed=config["seed"])
     yield _embedder(model, inputs, mesh, variables, features)
 
 

@@ -127,7 +127,7 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
     "hf_clip": hf_configs.clip_config,
     "hf_dual_encoder": hf_configs.dual_encoder_config,
   }
-  config = make_config[layout](
+  hf_config = make_config[layout](
     image,
     text,
     image_size=model.image_size,
@@ -139,7 +139,8 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
   if model.temperature:
     scale = float(np.log(1 / model.temperature))
   tensors["logit_scale"] = np.array(scale, np.float32)
-  return HFModel(config | {"logit_scale_init_value": scale}, tensors)
+  hf_config["logit_scale_init_value"] = scale
+  return HFModel(hf_config, tensors)
 
 
 def _separate_models(model: Exported, image, text) -> Sides:
@@ -150,19 +151,20 @@ def _separate_models(model: Exported, image, text) -> Sides:
     text=hf_configs.text_config(text, vocab_size=vocab_size),
   )
 
-  def one_tower(side, config):
+  def one_tower(side, hf_config):
+    layout = f"hf_{hf_config['model_type']}"
     tensors = pretrained.to_layout(
-      model.params, model.state, f"hf_{config['model_type']}", sides=(side,)
+      model.params, model.state, layout, sides=(side,)
     )
-    return HFModel(config, tensors)
+    return HFModel(hf_config, tensors)
 
   return Sides(*(one_tower(*x) for x in configs._asdict().items()))
 
 
 def _write_hf_model(folder, model: HFModel) -> None:
   folder.mkdir(exist_ok=True)
-  config = {"torch_dtype": "float32"} | model.config
-  (folder / CONFIG).write_text(json.dumps(config, indent=2))
+  hf_config = {"torch_dtype": "float32"} | model.config
+  (folder / CONFIG).write_text(json.dumps(hf_config, indent=2))
   _write_tensors(folder / WEIGHTS, model.tensors)
 
 
@@ -213,13 +215,13 @@ def _write_preprocessing(folder, image, image_size: int) -> None:
 def _write_tokenizer(folder, tokenizer: Tokenizer) -> None:
   """Writes the tokenizer, which includes the cleaning of captions."""
   (folder / "tokenizer.json").write_text(tokenizer.text, encoding="utf-8")
-  config = {
+  settings = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": tokenizer.length,
     "padding_side": "right",
   }
   vocabulary = json.loads(tokenizer.text)["model"]["vocab"]
   special = dict(pad=PAD, unk=UNKNOWN, cls=FIRST, sep=LAST)
-  config |= {f"{k}_token": x for k, x in special.items() if x in vocabulary}
+  settings |= {f"{k}_token": x for k, x in special.items() if x in vocabulary}
   path = folder / "tokenizer_config.json"
-  path.write_text(json.dumps(config, indent=2))
+  path.write_text(json.dumps(settings, indent=2))

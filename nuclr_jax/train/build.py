@@ -73,9 +73,8 @@ def build(
   Raises:
     ValueError: For unknown names or keys, and from the factories.
   """
-  config = complete(config)
-  names.checked(config)
-  _check_views_differ(config)
+  config = names.checked(complete(config))
+  _check_views_differ(config["data"], config["model"])
   data = data or load_data(config["data"], data_dir=data_dir)
   evaluators = suites.choose_evaluators(data)
   sizes = data.train.sizes
@@ -95,7 +94,9 @@ def build(
     steps_per_epoch=steps_per_epoch,
     block_size=data.block_size,
   )
-  objective = make_objective(config, spec, num_steps=num_steps)
+  objective = make_objective(
+    spec, config["objective"], config["terms"], num_steps=num_steps
+  )
   popularities = None
   if fresh and config["warm_start"] is not None:
     temperature = check_has_zeta("warm_start", objective)
@@ -106,6 +107,17 @@ def build(
       fingerprint=data.train.fingerprint,
     )
     popularities = Popularities(each(np.arange, sizes.ids), zeta)
+  hooks = ()
+  if config["refresh"] is not None and config["refresh"]["every_epochs"]:
+    check_has_zeta("refresh", objective)
+    refresh = refresh_popularity(
+      data.train,
+      objective,
+      seed=config["seed"],
+      steps_per_epoch=steps_per_epoch,
+      **config["refresh"],
+    )
+    hooks = (refresh,)
   return Experiment(
     config=config,
     data=data,
@@ -118,19 +130,22 @@ def build(
       language=factories.Language(span),
     ),
     num_steps=num_steps,
-    hooks=_hooks(config, data, objective, steps_per_epoch),
+    hooks=hooks,
     popularities=popularities,
     evaluators=evaluators,
   )
 
 
-def make_objective(config: Config, spec: Spec, *, num_steps: int) -> Objective:
-  """The objective of a config that is complete, with its terms.
+def make_objective(
+  spec: Spec, host: Config, terms: Config | None = None, *, num_steps: int
+) -> Objective:
+  """Makes the objective of a run and adds its terms.
 
   Args:
-    config: Its keys `objective` and `terms` are read.
-    spec: Of the data and the model; with `steps_per_epoch`.
-    num_steps: Of the run; schedules end there.
+    spec: The sizes of the data and the model, with `steps_per_epoch`.
+    host: `config.objective`.
+    terms: `config.terms`.
+    num_steps: The length of the run, where schedules end.
 
   Raises:
     ValueError: From the factories.
@@ -139,20 +154,20 @@ def make_objective(config: Config, spec: Spec, *, num_steps: int) -> Objective:
   objective = factories.call(
     "objective",
     OBJECTIVES,
-    config["objective"],
+    host,
     spec,
     language=factories.Language(span, RULES),
   )
-  terms = {
+  scaled = {
     name: scale(
       factories.call("terms", TERMS, arguments | {"name": name}, spec), weight
     )
-    for name, weight, arguments in _weighted(config)
+    for name, weight, arguments in _weighted(terms or {})
     if weight
   }
-  if not terms:
+  if not scaled:
     return objective
-  return add(**{config["objective"]["name"]: objective}, **terms)
+  return add(**{host["name"]: objective}, **scaled)
 
 
 def make_model(config: Config, inputs: Inputs) -> Model:
@@ -229,36 +244,18 @@ def load_inputs(
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
 
 
-def _weighted(config):
-  """Name, weight and arguments of each term."""
-  for name, spec in (config["terms"] or {}).items():
+def _weighted(terms):
+  """Yields the name, the weight and the arguments of each term."""
+  for name, spec in terms.items():
     weight = checks.weight(f"terms.{name}.weight", spec["weight"])
     yield name, weight, {key: x for key, x in spec.items() if key != "weight"}
 
 
-def _hooks(config, data, objective, steps_per_epoch) -> tuple[Hook, ...]:
-  """What the config asks for between the steps."""
-  refresh = config["refresh"] or {"every_epochs": 0}
-  if not refresh["every_epochs"]:
-    return ()
-  check_has_zeta("refresh", objective)
-  return (
-    refresh_popularity(
-      data.train,
-      objective,
-      seed=config["seed"],
-      steps_per_epoch=steps_per_epoch,
-      **refresh,
-    ),
-  )
-
-
-def _check_views_differ(config) -> None:
+def _check_views_differ(data: Config, model: Config) -> None:
   """Raises ValueError if nothing makes two views of a sentence."""
-  names = (config["data"]["name"], config["model"]["name"])
-  if names != ("sentences", "views"):
+  if (data["name"], model["name"]) != ("sentences", "views"):
     return
-  encoder = config["model"].get("encoder", {})
+  encoder = model.get("encoder", {})
   factory = ENCODERS.get(encoder.get("name"))
   if factory is None:
     return  # the model says so

@@ -16,8 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 import orbax.checkpoint as ocp
 
-from nuclr_jax import distributed, sharding
-from nuclr_jax.config import Config
+from nuclr_jax import __version__, distributed, sharding
 from nuclr_jax.data import Data, Inputs, without_pairs
 from nuclr_jax.data.pair_index import Keys, match_keys
 from nuclr_jax.data.tokenizer import Tokenizer
@@ -89,18 +88,18 @@ def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
 
 
 def first_model(
-  config: Config, model: Model, mesh: Mesh
+  model: Model, mesh: Mesh, *, seed: int
 ) -> tuple[Params, PyTree]:
   """The model's part of `first_state`, `(params, model_state)`.
 
   Args:
-    config: Of a run.
-    model: Of the same config.
-    mesh: Every device gets all of it.
+    model: The model of a run.
+    mesh: The devices; each gets all of the weights.
+    seed: The seed of the run.
   """
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
   init = jax.jit(model.init, out_shardings=everywhere)
-  return _pretrained(model, *init(_first_key(config)))
+  return _pretrained(model, *init(_first_key(seed)))
 
 
 def meta(parts: Experiment) -> checkpoint.Meta:
@@ -113,7 +112,9 @@ def meta(parts: Experiment) -> checkpoint.Meta:
     "tokenizer": data.tokenizer._asdict(),
     "image_shape": list(data.image_shape),
     "versions": {
-      name: importlib.metadata.version(name) for name in ("jax", "grain")
+      "nuclr_jax": __version__,
+      "jax": importlib.metadata.version("jax"),
+      "grain": importlib.metadata.version("grain"),
     },
   }
 
@@ -144,7 +145,7 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
 def _init(parts: Experiment, mesh: Mesh):
   """How the first state is made, its shapes, and how it lies on the mesh."""
   config = parts.config
-  key = _first_key(config)
+  key = _first_key(config["seed"])
 
   def init():
     return init_state(parts.model, parts.objective, parts.optimizer, key)
@@ -172,8 +173,8 @@ def _check_rows(sample: Sample, sizes: Sizes) -> None:
         )
 
 
-def _first_key(config: Config) -> jax.Array:
-  return jax.random.fold_in(jax.random.key(config["seed"]), 0)
+def _first_key(seed: int) -> jax.Array:
+  return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def _pretrained(model: Model, params: Params, state: PyTree):
