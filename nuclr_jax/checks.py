@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from nuclr_jax.types import Sizes
+from nuclr_jax.types import Sizes, constant_schedule
 
 
 def number(name: str, value, allowed: str, is_allowed) -> float:
@@ -142,4 +142,4 @@ def schedule(
     f"{']' if high < math.inf else ')'} or a schedule of the step count",
     lambda x: low <= x <= high and x < math.inf and (low_allowed or x > low),
   )
-  return lambda count: jnp.asarray(constant)
+  return constant_schedule(constant)

@@ -19,7 +19,18 @@ Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | jax.typing.ArrayLike  # a scalar
 Scalar = Float[Array, ""]
-ScalarOrSchedule = Number | Callable[[Any], Any]  # of the step count
+Schedule = Callable[[Any], Any]  # of the step count
+ScalarOrSchedule = Number | Schedule
+
+
+def constant_schedule(value: Number) -> Schedule:
+  """The schedule that has the same value at every step.
+
+  Example:
+    >>> print(constant_schedule(0.5)(1_000))
+    0.5
+  """
+  return lambda count: jnp.asarray(value)
 
 
 class Sides(NamedTuple):

@@ -7,14 +7,13 @@ Every factory takes a `Spec` first (or its numbers by name) and returns an
 from nuclr_jax.objectives.base import (
   Objective,
   Readout,
-  add,
   attach_gradient,
   make_spec,
   one_temperature,
-  scale,
   stateless,
 )
 from nuclr_jax.objectives.clip import clip, ntxent
+from nuclr_jax.objectives.combine import add, scale
 from nuclr_jax.objectives.contrib.classification import (
   arcface,
   softmax,

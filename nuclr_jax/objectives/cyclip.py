@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
+from nuclr_jax.objectives.combine import add
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Number, Spec
 
@@ -44,7 +45,7 @@ def cyclip(
   Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
     Pretraining, NeurIPS 2022.
   """
-  return base.add(
+  return add(
     clip=clip(
       spec, temperature=temperature, learn_temperature=learn_temperature
     ),

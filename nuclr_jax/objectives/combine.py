@@ -1,0 +1,139 @@
+"""Sums and multiples of objectives."""
+
+import math
+from typing import Any
+
+from nuclr_jax import checks
+from nuclr_jax.objectives.base import Objective, Readout
+from nuclr_jax.types import Number, Sample, State, flatten
+
+
+def add(**terms: Objective) -> Objective:
+  """Sums objectives; params, state and metrics are keyed by the terms' names.
+
+  Each term's own loss is the metric `<term>/loss`. What can be read and written
+  is that of the one term that has it: with `add(nuclr=nuclr(...), cyclic=...)`
+  the temperature and zeta are those of `nuclr`.
+
+  Args:
+    **terms: By name, an `Objective`.
+
+  Raises:
+    ValueError: If there is no term, or one is not an `Objective`; from
+      `readout` and `assign`, if two terms have what is asked for.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip, cyclic_consistency, scale
+    >>> objective = add(clip=clip(), cyclic=scale(cyclic_consistency(), 0.5))
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))
+    >>> loss, (_, metrics) = objective.apply(*objective.init(), pairs)
+    >>> sorted(metrics)
+    ['clip/loss', 'clip/temperature', 'cyclic/loss']
+  """
+  if not terms:
+    raise ValueError("add needs at least one term, such as add(clip=clip())")
+  for name, term in terms.items():
+    if not isinstance(term, Objective):
+      raise ValueError(
+        f"{name} must be an Objective, such as clip(), got {term!r}"
+      )
+
+  def init():
+    firsts = {name: term.init() for name, term in terms.items()}
+    params = {name: first[0] for name, first in firsts.items()}
+    return params, _join({name: first[1] for name, first in firsts.items()})
+
+  def apply(params, state, pairs):
+    losses, states, metrics = {}, {}, {}
+    for name, term in terms.items():
+      losses[name], (states[name], of_term) = term.apply(
+        params[name], _part(state, name), pairs
+      )
+      metrics |= flatten({name: {**of_term, "loss": losses[name]}})
+    return sum(losses.values()), (_join(states), metrics)
+
+  def readout(params, state):
+    readouts = {
+      name: term.readout(params[name], _part(state, name))
+      for name, term in terms.items()
+    }
+    return Readout(
+      **{
+        field: _the_one(
+          field,
+          {
+            name: getattr(x, field)
+            for name, x in readouts.items()
+            if getattr(x, field) is not None
+          },
+        )
+        for field in Readout._fields
+      }
+    )
+
+  def assign(state, popularities):
+    (name,) = writable
+    states = {term: _part(state, term) for term in terms}
+    states[name] = terms[name].assign(states[name], popularities)
+    return _join(states)
+
+  writable = [name for name, term in terms.items() if term.assign]
+  return Objective(init, apply, readout, assign if len(writable) == 1 else None)
+
+
+def scale(objective: Objective, weight: Number) -> Objective:
+  """Multiplies the loss, and so its gradient, by a finite number.
+
+  State that moves by itself (popularities, individual temperatures) moves as
+  without the weight.
+
+  Args:
+    objective: Any objective.
+    weight: Finite; may be negative.
+
+  Raises:
+    ValueError: If the weight is not finite.
+
+  Example:
+    >>> from nuclr_jax.objectives import clip
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))
+    >>> losses = [
+    ...   x.apply(*x.init(), pairs)[0] for x in (clip(), scale(clip(), 2.0))
+    ... ]
+    >>> bool(losses[1] == 2 * losses[0])
+    True
+  """
+  weight = checks.number("weight", weight, "a finite number", math.isfinite)
+
+  def apply(params, state, pairs):
+    loss, rest = objective.apply(params, state, pairs)
+    return weight * loss, rest
+
+  return objective._replace(apply=apply)
+
+
+def _the_one(field: str, values: dict[str, Any]) -> Any:
+  """The value of the one term that has it; None if no term does."""
+  if len(values) > 1:
+    raise ValueError(
+      f"the terms {' and '.join(sorted(values))} both have a {field}; which "
+      "one is meant is not known, so read it from the term itself"
+    )
+  return next(iter(values.values()), None)
+
+
+def _join(states: dict[str, State]) -> State:
+  """One state whose groups of rows are dicts keyed by term."""
+  groups = [
+    {name: getattr(state.sample, group) for name, state in states.items()}
+    for group in Sample._fields
+  ]
+  memory = {name: state.memory for name, state in states.items()}
+  shared = {name: state.shared for name, state in states.items()}
+  return State(Sample(*groups), memory, shared)
+
+
+def _part(state: State, name: str) -> State:
+  """The state of one term, the inverse of `_join`."""
+  sample = Sample(*(group[name] for group in state.sample))
+  return State(sample, state.memory[name], state.shared[name])
