@@ -127,8 +127,8 @@ def test_one_model_of_two(tmp_path):
 @pytest.mark.parametrize(
   "spec, message",
   [
-    (dict(image=VIT | dict(pooler=True), text=BERT), "no layout of these tow"),
-    (dict(TOWERS["clip"], text=BERT), "no layout of these towers"),
+    (dict(image=VIT | dict(pooler=True), text=BERT), "no layout for these tow"),
+    (dict(TOWERS["clip"], text=BERT), "no layout for these towers"),
     # CLIP's projections have no bias; it must not be left out silently.
     (dict(TOWERS["clip"], projection_bias=True), "projection_bias must be"),
     (
@@ -151,7 +151,7 @@ def test_a_vgg_has_no_layout(tmp_path):
   image = dict(name="vgg16", stages=((4, 1), (8, 1)))
   params, state = make(dict(image=image, text=BERT)).init(jax.random.key(0))
   whole = dict(name="towers", image=image, text=BERT)
-  with pytest.raises(ValueError, match="no layout of 'vgg16'; export a model"):
+  with pytest.raises(ValueError, match="no layout for 'vgg16'; export a model"):
     write_model(
       Exported(whole, params, state, WORDS, SIZE), tmp_path / "a" / "out"
     )

@@ -210,11 +210,8 @@ def test_differentiating_twice_is_refused(name):
   ids=lambda x: "_".join(x),
 )
 def test_batches_that_do_not_fit_are_refused(name, change):
-  make = objectives.OBJECTIVES[name]
-  sizes, known = dict(num_pairs=64, num_classes=3), inspect.signature(make)
-  sizes |= {"dim": D}
-  needed = {k: v for k, v in sizes.items() if k in known.parameters}
-  objective = make(**needed)
+  spec = objectives.make_spec(None, num_pairs=64, num_classes=3, dim=D)
+  objective = objectives.OBJECTIVES[name](spec)
   wrong = Pairs(*batch())._replace(label=jnp.zeros(B, int))._replace(**change)
   with pytest.raises(ValueError, match=r"integers of shape .*; got image"):
     objective.apply(*objective.init(), wrong)

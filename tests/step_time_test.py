@@ -26,9 +26,9 @@ def run(name, **flags):
 @pytest.mark.parametrize(
   ("script", "flag", "message"),
   [
-    ("real_towers", "forms=nuclr,siglip", "must be of nuclr, clip, torch"),
-    ("real_towers", "forms=clip", "nuclr among them"),
-    ("full_step", "objectives=nuclr", "clip among them"),
+    ("real_towers", "forms=nuclr,siglip", "chosen from nuclr, clip, torch"),
+    ("real_towers", "forms=clip", "and include nuclr"),
+    ("full_step", "objectives=nuclr", "and include clip"),
   ],
 )
 def test_names_are_checked_at_once(script, flag, message):

@@ -3,8 +3,8 @@
 import make_captioned
 import numpy as np
 import pytest
-import shapes
 
+from experiments.cc3m import shapes
 from nuclr_jax.data import DATASETS, sets
 from nuclr_jax.data.labelled import SCORES, digit_splits
 from nuclr_jax.data.source import (

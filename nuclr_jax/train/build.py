@@ -1,8 +1,8 @@
-"""From a config to the parts of a run.
+"""Makes the parts of a run from its config.
 
 A config names factories and their keyword arguments; this module looks them up
-and calls them. Replace a part with your own by
-`build(config)._replace(model=...)` and hand the result to `train.fit`.
+and calls them. To replace a part with your own, pass
+`build(config)._replace(model=...)` to `train.fit` as `parts`.
 """
 
 import inspect
@@ -58,20 +58,20 @@ def build(
   data: Data | None = None,
   fresh: bool = True,
 ) -> Experiment:
-  """Makes the parts that a config names; prepares the data if need be.
+  """Makes the parts that a config names; prepares the data if necessary.
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
     data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
-    data: What `load_data` gave for `config.data`, so that many runs in one
-      process read it once.
-    fresh: False leaves out the warm start, which only a first state needs.
+    data: The result of `load_data` for `config.data`, so that many runs in one
+      process read the data only once.
+    fresh: Whether to include the warm start, which only a first state needs.
 
   Returns:
     An `Experiment`.
 
   Raises:
-    ValueError: For unknown names or keys, and from the factories.
+    ValueError: If a name or key is unknown, or a factory rejects an argument.
   """
   config = names.checked(complete(config))
   _check_views_differ(config["data"], config["model"])
@@ -143,12 +143,12 @@ def make_objective(
 
   Args:
     spec: The sizes of the data and the model, with `steps_per_epoch`.
-    host: `config.objective`.
-    terms: `config.terms`.
-    num_steps: The length of the run, where schedules end.
+    host: The mapping `config.objective`.
+    terms: The mapping `config.terms`.
+    num_steps: The number of steps of the run, after which schedules end.
 
   Raises:
-    ValueError: From the factories.
+    ValueError: If a factory rejects an argument.
   """
   span = dict(num_steps=num_steps, steps_per_epoch=spec.steps_per_epoch)
   objective = factories.call(
@@ -158,23 +158,21 @@ def make_objective(
     spec,
     language=factories.Language(span, RULES),
   )
-  scaled = {
-    name: scale(
-      factories.call("terms", TERMS, arguments | {"name": name}, spec), weight
-    )
-    for name, weight, arguments in _weighted(terms or {})
-    if weight
-  }
+  scaled = {}
+  for name, weight, arguments in _weighted(terms or {}):
+    term = factories.call("terms", TERMS, arguments | {"name": name}, spec)
+    if weight:  # a term of weight 0 is checked, too
+      scaled[name] = scale(term, weight)
   if not scaled:
     return objective
   return add(**{host["name"]: objective}, **scaled)
 
 
 def make_model(config: Config, inputs: Inputs) -> Model:
-  """The model of a config that is complete, for its inputs.
+  """Makes the model of a complete config, for the inputs of its data.
 
   Raises:
-    ValueError: From the factories.
+    ValueError: If a factory rejects an argument.
   """
   freeze = config["optimizer"].get("freeze", ())
   factory = MODELS[config["model"]["name"]]
@@ -186,7 +184,7 @@ def make_model(config: Config, inputs: Inputs) -> Model:
     frozen=tuple(
       x
       for x in ("image", "text")
-      # By its own name, or by a pattern of everything below it.
+      # Frozen by its name, or by a pattern that matches everything below it.
       if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )
@@ -197,10 +195,11 @@ def make_model(config: Config, inputs: Inputs) -> Model:
 
 
 def make_mesh(config: Config) -> Mesh:
-  """The mesh of a config; a batch must divide over devices and microbatches.
+  """Makes the mesh of a config, and checks that a batch fits it.
 
   Raises:
-    ValueError: If it does not, or for an impossible number of devices.
+    ValueError: If the batch does not divide evenly over devices and
+      microbatches, or the number of devices is impossible.
   """
   mesh = sharding.make_mesh(config["num_devices"])
   pieces = config["num_microbatches"]
@@ -216,7 +215,7 @@ def make_mesh(config: Config) -> Mesh:
 def load_data(
   spec: Config, *, data_dir: str | os.PathLike | None = None
 ) -> Data:
-  """Reads the data that `config.data` names; prepares it if need be.
+  """Reads the data that `config.data` names; prepares it if necessary.
 
   Args:
     spec: `config.data`, a mapping or a `ConfigDict`.
@@ -234,7 +233,7 @@ def load_data(
 def load_inputs(
   spec: Config, *, data_dir: str | os.PathLike | None = None
 ) -> Inputs:
-  """What models of `config.data` take; reads the data only if need be.
+  """Returns the model inputs of `config.data`; reads the data only if needed.
 
   Raises:
     ValueError: For an unknown name or key.
@@ -252,13 +251,13 @@ def _weighted(terms):
 
 
 def _check_views_differ(data: Config, model: Config) -> None:
-  """Raises ValueError if nothing makes two views of a sentence."""
+  """Raises ValueError if both views of a sentence would be equal."""
   if (data["name"], model["name"]) != ("sentences", "views"):
     return
   encoder = model.get("encoder", {})
   factory = ENCODERS.get(encoder.get("name"))
   if factory is None:
-    return  # the model says so
+    return  # reported elsewhere
   known = inspect.signature(factory).parameters
   default = known["dropout"].default if "dropout" in known else 0.0
   if encoder.get("dropout", default) == 0:
