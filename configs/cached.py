@@ -1,4 +1,4 @@
-"""Projections of cached embeddings: minutes, since no tower is needed.
+"""Projections of cached embeddings, trained in minutes without towers.
 
 nuclr embed --config=configs/cc3m.py:clip_b16 --features --input=tfds:cc3m \
   --output=cached/train
@@ -18,7 +18,7 @@ from nuclr_jax.config import load_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
   config = load_config(f"{path}:{arg}")
   config.data = ConfigDict(

@@ -14,7 +14,7 @@ from nuclr_jax.config import load_config
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   path = pathlib.Path(__file__).with_name("cc3m.py")
   config = load_config(f"{path}:{arg}")
   if config.data.train == "cc3m":  # not the smoke run

@@ -6,14 +6,14 @@ nuclr train --config=configs/cc3m.py --workdir=runs/cc3m
 experiments/cc3m/README.md has all commands, starting with the download. The
 argument after a colon is a comma-separated list of
 
-- a name in `ALGORITHMS`: nuclr, the default, is our recommended setting, and
-  nuclr_official that of the released code, with its biased gradient,
-- float32: the towers compute in float32, as published, not in bfloat16,
+- a name in `ALGORITHMS`: nuclr, the default, is our recommended setting;
+  nuclr_official is that of the released code, with its biased gradient,
+- float32: the towers compute in float32, as published, instead of bfloat16,
 - lit: the image tower is frozen,
 - own: the config names none of the paper's data sets; name yours with
   --config.data.train, and those to evaluate on,
 - clip_b16: the towers are CLIP's pretrained ViT-B/16 and text transformer,
-- smoke: tiny towers on the data set `smoke`, for minutes on a laptop.
+- smoke: tiny towers on the data set `smoke`, minutes on a laptop.
 
 nuclr train --config=configs/cc3m.py:sogclr,float32 --workdir=runs/sogclr
 """
@@ -30,7 +30,7 @@ FALLING = dict(freeze_epochs=5.0, decay="cosine", drops=(0.5, 0.75))
 # By config name; the objective has the same name unless `name` says otherwise.
 # Hyper-parameters are the published ones (Section 4 of the paper, and its
 # code), except for `nuclr`, where they are ours, and for spectral and vicreg,
-# which have the library's defaults.
+# which use the library's defaults.
 ALGORITHMS = dict(
   clip=dict(temperature=TEMPERATURE, learn_temperature=False),
   cyclip=dict(
@@ -73,7 +73,7 @@ ALGORITHMS = dict(
         image=dict(value=5e-5) | FALLING, text=dict(value=5e-4) | FALLING
       ),
     ),
-    own_pair=dict(name="released"),  # xi is signed, and taken once an epoch
+    own_pair=dict(name="released"),  # the greatest signed zeta, once an epoch
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
@@ -85,7 +85,7 @@ SETS = ("validation", "validation_zero_shot", "test", "zero_shot", "probes")
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   words = [word for word in arg.split(",") if word]
   names = [word for word in words if word not in OPTIONS] or ["nuclr"]
   if len(names) > 1 or names[0] not in ALGORITHMS:
@@ -116,7 +116,7 @@ def get_config(arg: str = "") -> ConfigDict:
     dim=256,
     image=dict(name="resnet50", pretrained="timm/resnet50.a1_in1k"),
     text=dict(name="distilbert", pretrained="distilbert-base-uncased"),
-    pretrained=config_dict.placeholder(str),  # of both, instead
+    pretrained=config_dict.placeholder(str),  # one for both towers, instead
     dtype="float32" if "float32" in words else "bfloat16",
     projection_bias=True,
     normalize=names[0] != "vicreg",
@@ -153,7 +153,7 @@ def get_config(arg: str = "") -> ConfigDict:
 
 
 def start_from_clip(config: ConfigDict) -> None:
-  """Takes CLIP's towers and weights, and the image size that they expect."""
+  """Switches to CLIP's towers and weights, and to the inputs they expect."""
   source = "openai/clip-vit-base-patch16"
   config.data.update(dict(size=224, tokenizer=source, length=77, clean=False))
   config.model.update(
@@ -170,7 +170,7 @@ def start_from_clip(config: ConfigDict) -> None:
 
 
 def shrink(config: ConfigDict) -> None:
-  """Makes everything tiny: 200 images, towers of 10,000 parameters."""
+  """Shrinks everything: 200 images, towers of 10,000 parameters."""
   config.data.update(
     dict(
       train="smoke",

@@ -1,4 +1,4 @@
-"""Glyphs and their names: the built-in data set, minutes on two CPU cores.
+"""Glyphs and their names, the built-in data set: minutes on two CPU cores.
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
@@ -25,9 +25,9 @@ INDIVIDUAL = dict(
 )
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
-# ntxent, the rate of ζ of nuclr_individual (which is that of "unbiased" there)
-# and the rule of nuclr, which experiments/popularity compares. Rates are in
-# units of the first temperature.
+# ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there) and
+# the rule of nuclr, which experiments/popularity compares. Rates are in units
+# of the first temperature.
 ALGORITHMS = dict(
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
@@ -69,7 +69,7 @@ LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   name, smoke = choose(arg, ALGORITHMS, {"smoke": True})
   name = name or "nuclr"
   config = blank()  # all keys, with their defaults

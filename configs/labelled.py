@@ -64,7 +64,7 @@ BUILT_IN = ("digits", "glyphs")
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   name, data = choose(arg, ALGORITHMS, DATA)
   name, data = name or "ntxent", data or "digits"
   images = {"flip": False} | DATA[data]

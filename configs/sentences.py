@@ -46,7 +46,7 @@ ENCODERS = dict(
 
 
 def get_config(arg: str = "") -> ConfigDict:
-  """Makes the config, see the module's docstring."""
+  """Makes the config; see the module's docstring."""
   name, encoder = choose(arg, ALGORITHMS, ENCODERS)
   name, spec = name or "clip", ENCODERS[encoder or "bert"]
   config = blank()  # all keys, with their defaults

@@ -1,8 +1,8 @@
 """Contrastive learning with learned popularities, in JAX.
 
 Objectives and popularities need nothing but JAX. `fit`, `load` and `build`
-train by a config; they are imported when they are first used, because they
-bring Flax, Orbax and the readers of data sets with them.
+work from a config; they are imported on first use, because they bring in Flax,
+Orbax and the readers of data sets.
 """
 
 import importlib
@@ -36,7 +36,7 @@ _HOMES = {
 
 
 def __getattr__(name: str):
-  """Imports a public name at its first use (PEP 562)."""
+  """Imports a public name on first use (PEP 562)."""
   if name not in _HOMES:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""Checks of hyper-parameters: a clear message before any work is done."""
+"""Checks of hyperparameters, with clear messages before any work is done."""
 
 from collections.abc import Callable
 import math
@@ -13,28 +13,28 @@ from nuclr_jax.types import Sizes, constant_schedule
 
 
 def number(name: str, value, allowed: str, is_allowed) -> float:
-  """Returns a Python float, from any scalar that is allowed.
+  """Returns an allowed scalar as a Python float.
 
   Args:
-    name: Of the argument, for the message.
+    name: The name of the argument, for the message.
     value: A number, a NumPy scalar or an array without axes.
     allowed: What is allowed, in words, for the message.
-    is_allowed: Tells whether a float is.
+    is_allowed: Returns whether a float is allowed.
 
   Raises:
-    ValueError: If `value` is no number or not allowed.
+    ValueError: If `value` is not a number or not allowed.
   """
   try:
     number = math.nan if isinstance(value, bool | str) else float(value)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
-  if not is_allowed(number):  # nothing allows nan
+  if not is_allowed(number):  # no check allows NaN
     raise ValueError(f"{name} must be {allowed}, got {value!r}")
   return number
 
 
 def temperature(temperature) -> float:
-  """Returns the temperature; ValueError unless positive and finite."""
+  """Returns the temperature if positive and finite, else raises ValueError."""
   return number(
     "temperature",
     temperature,
@@ -45,36 +45,36 @@ def temperature(temperature) -> float:
 
 
 def positive(name: str, value) -> float:
-  """Returns the value; ValueError unless greater than 0 and finite."""
+  """Returns the value if positive and finite, else raises ValueError."""
   return number(
     name, value, "a number greater than 0", lambda x: 0 < x < math.inf
   )
 
 
 def count(name: str, value) -> int:
-  """Returns the count; ValueError unless a whole number of at least 1."""
+  """Returns the count if it is an integer >= 1, else raises ValueError."""
   wanted = "a whole number of at least 1"
   return int(number(name, value, wanted, lambda x: x >= 1 and x % 1 == 0))
 
 
 def weight(name: str, weight) -> float:
-  """Returns the weight of a term; ValueError unless finite and at least 0."""
+  """Returns a term's weight if finite and >= 0, else raises ValueError."""
   return number(
     name, weight, "a number of at least 0", lambda x: 0 <= x < math.inf
   )
 
 
 def rho(rho) -> float:
-  """Returns rho as a float; ValueError unless finite."""
+  """Returns rho as a float if it is finite, else raises ValueError."""
   return number("rho", rho, "a finite number", math.isfinite)
 
 
 def momentum(name: str, momentum) -> float:
-  """Returns the weight of an old momentum; ValueError unless in [0, 1)."""
+  """Returns the momentum's weight if in [0, 1), else raises ValueError."""
   return number(
     name,
     momentum,
-    "in [0, 1) (it weights the old momentum; published codes often give the "
+    "in [0, 1) (it weights the old momentum; published code often gives the "
     "weight of the new gradient)",
     lambda x: 0 <= x < 1,
   )
@@ -92,17 +92,17 @@ def sizes(
   num_texts: SupportsIndex | None,
 ) -> Sizes:
   """Fills in the defaults and checks the row counts of per-sample state."""
-  given = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
-  for name, value in given.items():
+  counts = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
+  for name, value in counts.items():
     if value is None and name != "num_pairs":
       continue
     try:
-      given[name] = operator.index("" if isinstance(value, bool) else value)
+      counts[name] = operator.index("" if isinstance(value, bool) else value)
     except TypeError as error:
       message = f"{name} must be a whole number, got {value!r}"
       raise ValueError(message) from error
-  n = given["num_pairs"]
-  sizes = Sizes(*(n if x is None else x for x in given.values()))
+  n = counts["num_pairs"]
+  sizes = Sizes(*(n if x is None else x for x in counts.values()))
   if sizes.num_pairs < 2:
     raise ValueError(
       f"num_pairs must be at least 2, got {num_pairs}; it is the number of "
@@ -126,8 +126,8 @@ def schedule(
 ) -> Callable[[Array], Array]:
   """Makes a schedule of the step count from a number or a schedule.
 
-  Numbers are checked against their range. Of a schedule only the first value
-  is; it may be `low`.
+  A number is checked against its range. Of a schedule, only the value at step
+  0 is checked; it may equal `low`.
   """
   if callable(value):
     with jax.ensure_compile_time_eval():

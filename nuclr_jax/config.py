@@ -1,7 +1,7 @@
 """Configs: where they are, which keys they have, and how to change them.
 
-A config is a nested mapping. Inside it, a mapping with a `name` stands for a
-factory and its keyword arguments: `{"name": "clip", "temperature": 0.05}`.
+A config is a nested mapping. Inside it, a mapping with a `name` names a factory
+and gives its keyword arguments: `{"name": "clip", "temperature": 0.05}`.
 """
 
 import ast
@@ -22,7 +22,7 @@ DEFAULTS = dict(
   data=...,
   model=...,
   objective=...,
-  terms=None,  # {name: {"weight": ...}}, added to it; see `objectives.TERMS`
+  terms=None,  # {name: {"weight": ...}}, to be added; see `objectives.TERMS`
   optimizer=...,
   batch_size=...,
   num_microbatches=1,  # pieces of a batch that the encoders see at a time
@@ -32,13 +32,13 @@ DEFAULTS = dict(
   shard_params=False,  # split params and optimizer state over the devices
   offload_rows=False,  # keep per-sample state in the host's memory
   log_every=50,  # steps
-  eval_every=0,  # steps; 0 = by the next one
-  eval_every_epochs=0.0,  # 0 = at the end only
-  checkpoint_every=0,  # steps; 0 = at the end only
+  eval_every=0,  # steps; 0 = by `eval_every_epochs`
+  eval_every_epochs=0.0,  # 0 = only at the end
+  checkpoint_every=0,  # steps; 0 = only at the end
   max_checkpoints=2,
   keep_best=None,  # keep the state with the best score of this name
-  num_workers=0,  # processes that make batches; 0 = threads of this one
-  warm_start=None,  # popularity.npz of another run; zeta starts there
+  num_workers=0,  # processes that make batches; 0 = threads of this process
+  warm_start=None,  # popularity.npz of another run, for the first zeta
   refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
 )
 MAPPINGS = ("data", "model", "objective", "terms", "optimizer", "refresh")
@@ -61,7 +61,7 @@ BOOLEANS |= {"false": False, "f": False, "0": False}
 
 
 class ConfigError(ValueError):
-  """Says what is wrong with a config; `key` is the dotted key it is about."""
+  """Says what is wrong with a config; `key` is the dotted key at fault."""
 
   def __init__(self, message: str, key: str = ""):
     super().__init__(message)
@@ -71,7 +71,7 @@ class ConfigError(ValueError):
 def blank() -> Any:
   """Makes an `ml_collections.ConfigDict` of all keys that have a default.
 
-  Config files begin with it and then set what they need.
+  Config files start from it and set what they need.
 
   Example:
     >>> config = blank()
@@ -97,7 +97,7 @@ def blank() -> Any:
 def folder() -> pathlib.Path:
   """Returns the folder of the configs that the library ships.
 
-  It lies beside the package in a checkout, and inside it when installed.
+  It is next to the package in a checkout, and inside it when installed.
   """
   here = pathlib.Path(__file__).parent
   return next(
@@ -111,8 +111,8 @@ def path_of(name: str) -> str:
   """Resolves the name of a config to its file, if there is one.
 
   Args:
-    name: A path, or the name of a config that the library ships, with or
-      without a colon and an argument.
+    name: A path, or the name of a config that the library ships, optionally
+      followed by a colon and an argument.
 
   Returns:
     The path, with the same argument.
@@ -135,13 +135,13 @@ def load_config(name: str) -> Any:
   """Loads the config that `nuclr train --config=NAME` takes.
 
   Args:
-    name: What `path_of` resolves.
+    name: A path or the name of a shipped config, as `path_of` resolves it.
 
   Returns:
     An `ml_collections.ConfigDict`.
 
   Raises:
-    ValueError: If there is no such file, or if it raises an error itself.
+    ValueError: If there is no such file, or if the file raises an error.
 
   Example:
     >>> load_config("glyphs:clip").objective.name
@@ -173,17 +173,17 @@ def load_config(name: str) -> Any:
 
 
 def choose(argument: str, *tables: Mapping[str, Any]) -> list[str | None]:
-  """Reads a config file's argument: at most one name of each table.
+  """Reads a config file's argument: at most one name from each table.
 
   Args:
     argument: Names separated by commas.
-    *tables: What can be chosen, by name; no two tables share a name.
+    *tables: The choices, by name; no two tables share a name.
 
   Returns:
-    For each table the name that was chosen from it, or None.
+    For each table, the name that was chosen from it, or None.
 
   Raises:
-    ValueError: For a name that no table has, or two of the same table.
+    ValueError: For a name that no table has, or two from the same table.
 
   Example:
     >>> choose("b", {"a": 1, "b": 2}, {"c": 3})
@@ -204,10 +204,10 @@ def complete(config: Config) -> dict[str, Any]:
   """Turns a config into plain nested dicts with the defaults filled in.
 
   Args:
-    config: A mapping such as `configs/glyphs.py` makes.
+    config: A mapping such as the one that `configs/glyphs.py` makes.
 
   Raises:
-    ConfigError: For unknown or missing keys and impossible numbers.
+    ConfigError: For unknown or missing keys, or numbers out of range.
 
   Example:
     >>> config = dict(data={}, model={}, objective={}, optimizer={})
@@ -261,22 +261,24 @@ def plain(value: Any) -> Any:
 def override(
   base: Config, changes: Iterable[tuple[str, str]]
 ) -> dict[str, Any]:
-  """Applies changes as the command line has them: dotted keys and texts.
+  """Applies changes as given on the command line: dotted keys and texts.
 
-  A text takes the type of the value that it replaces. Where the config names
-  no value, or None, it is read as a Python literal, or else as a string; so is
-  every argument of a factory that the config does not name (`merge_named`).
+  A text takes the type of the value that it replaces. Where the config has no
+  value, or None, the text is read as a Python literal, or else as a string. The
+  same holds for every argument of a factory that replaces the config's (see
+  `merge_named`).
 
   Args:
     base: The config to change; the defaults are filled in first.
-    changes: For example `("objective.temperature", "0.05")`. A key may come
-      several times: the last text counts, or, for a tuple, each adds an item.
+    changes: Keys and texts, such as `("objective.temperature", "0.05")`. If a
+      key occurs several times, the last text counts; for a tuple, each text
+      adds an item.
 
   Returns:
     The changed config, in plain dicts.
 
   Raises:
-    ConfigError: If a text does not fit, or a key is given besides a part of it.
+    ConfigError: If a text does not fit, or a key and a part of it are given.
 
   Example:
     >>> config = {"model": {"name": "towers", "text": {"name": "bert"}}}
@@ -296,16 +298,16 @@ def merge_named(
 ) -> dict[str, Any]:
   """Merges overrides into a nested mapping.
 
-  A mapping with a `name` stands for a factory and its arguments. Overrides
+  A mapping with a `name` names a factory and gives its arguments. Overrides
   that choose another name drop the arguments of the base, which belong to the
   old factory.
 
   Args:
-    base: The mapping; it is left as it is.
-    overrides: What goes before it. Where a mapping meets a mapping, both are
-      merged; anything else is replaced.
-    read: Makes the new value from that of `overrides` and the old one, which
-      is None where there is none.
+    base: The mapping; it is not modified.
+    overrides: The mapping that takes precedence. Where both have a mapping, the
+      two are merged; anything else is replaced.
+    read: Makes the new value from the value in `overrides` and the old one
+      (None if there is none).
 
   Example:
     >>> base = {"name": "queue", "size": 4096, "rate": 0.3}
@@ -331,13 +333,13 @@ def merge_named(
 def validation_period(
   *, eval_every: int, eval_every_epochs: float, steps_per_epoch: int
 ) -> int:
-  """Steps from one validation to the next; 0 = none before the end.
+  """Returns the steps between validations; 0 = none before the end.
 
   Args:
-    eval_every: The period in steps. It goes before `eval_every_epochs`, with a
-      warning.
+    eval_every: The period in steps. It takes precedence over
+      `eval_every_epochs`, with a warning.
     eval_every_epochs: The period in epochs.
-    steps_per_epoch: Steps of an epoch.
+    steps_per_epoch: The number of steps in an epoch.
 
   Example:
     >>> validation_period(
@@ -347,8 +349,8 @@ def validation_period(
   """
   if eval_every and eval_every_epochs:
     log.warning(
-      "eval_every %d goes before eval_every_epochs %g; set it to 0 to validate "
-      "by epochs",
+      "eval_every %d takes precedence over eval_every_epochs %g; set it to 0 "
+      "to validate by epochs",
       eval_every,
       eval_every_epochs,
     )
@@ -358,7 +360,7 @@ def validation_period(
 
 
 class _Texts(NamedTuple):
-  """What the command line gives for a key: a text each time."""
+  """The texts that the command line gives for one key."""
 
   key: str
   texts: tuple[str, ...]
@@ -382,14 +384,14 @@ def _nested(changes: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _read(change: _Texts, old: Any) -> Any:
-  """The value that a change gives, of the type of the old one."""
+  """Reads the value of a change, in the type of the old value."""
   text = change.texts[-1]
   if isinstance(old, tuple):
     return _read_tuple(change)
   value = _literal(text)
   if isinstance(old, str):
     return None if value is None else text
-  # A mapping may replace a number: a schedule, or another rule.
+  # A mapping may replace a number: it describes a schedule or a rule.
   if value is None or isinstance(value, Mapping):
     return value
   if isinstance(old, bool):
@@ -406,7 +408,7 @@ def _read(change: _Texts, old: Any) -> Any:
 
 
 def _read_tuple(change: _Texts) -> tuple | None:
-  """Literals, such as "('coco',)"; plain words are items themselves."""
+  """Reads literals such as "('coco',)"; a plain word is one item."""
   items = []
   for text in change.texts:
     value = _literal(text)
@@ -420,7 +422,7 @@ def _read_tuple(change: _Texts) -> tuple | None:
 
 
 def _literal(text: str) -> Any:
-  """A Python literal, in dicts and tuples, or the text itself."""
+  """Reads a Python literal as dicts and tuples, or returns the text itself."""
   if text in ("true", "false"):
     return BOOLEANS[text]
   try:

@@ -1,4 +1,4 @@
-"""Processes: those that train together, and the workers of this process."""
+"""Processes that train together, and the worker processes of this one."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent import futures
@@ -41,16 +41,16 @@ def join(
 
   Args:
     coordinator: Address and port of process 0, such as "10.0.0.1:8476". It
-      needs `num_processes` and `process_id` as well.
-    num_processes: How many processes there are.
+      requires `num_processes` and `process_id`.
+    num_processes: The number of processes.
     process_id: The number of this process, counted from 0.
     distributed: True looks for other processes even where no environment
       variable says that there are any (JAX finds them on Slurm, Open MPI,
       Kubernetes and Cloud TPU); False never looks.
 
   Raises:
-    ValueError: If the three arguments are not given together, or do not fit
-      together.
+    ValueError: If only some of the three arguments are given, or if they do
+      not fit together.
     RuntimeError: If the other processes cannot be reached.
   """
   address = (coordinator, num_processes, process_id)
@@ -87,7 +87,7 @@ def join(
 
 
 def is_first() -> bool:
-  """Whether this process is the one that writes files."""
+  """Returns whether this process is the one that writes files."""
   return jax.process_index() == 0
 
 
@@ -110,12 +110,12 @@ def first_before_others(name: str) -> Iterator[None]:
 def check_same(what: str, value: Mapping[str, Any]) -> None:
   """Raises ValueError unless process 0 has the same value.
 
-  Processes that disagree would train something else together, or wait for each
+  Processes that disagree would train something unintended, or wait for each
   other forever.
 
   Args:
     what: What the value is, for the message.
-    value: A nested mapping of anything that JSON can hold.
+    value: A nested mapping of values that JSON can hold.
   """
   if jax.process_count() == 1:
     return
@@ -133,11 +133,11 @@ def differences(
   *,
   besides: Collection[str] = (),
 ) -> list[str]:
-  """Says in words where two nested mappings differ, once written as JSON.
+  """Says where two nested mappings differ once they are written as JSON.
 
   Args:
-    there: The mapping that is called "there", such as a config on disk.
-    here: The mapping that is called "here".
+    there: The mapping that the texts call "there", such as a config on disk.
+    here: The mapping that the texts call "here".
     besides: Keys that may differ; nested keys are joined with slashes.
 
   Returns:
@@ -178,11 +178,11 @@ def check_shared(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[Callable[[int], bool]]:
-  """Yields `stop_requested(step)`, which is to be asked after every step.
+  """Yields `stop_requested(step)`, which is to be called after every step.
 
-  It says whether SIGTERM or SIGINT came. If one of several processes gets
-  either, all of them stop after the same step. A second signal to a process
-  that trains alone acts as usual.
+  It returns whether SIGTERM or SIGINT was received. If one of several processes
+  receives either, all of them stop after the same step. A second signal to a
+  process that trains alone has its usual effect.
   """
   if jax.process_count() == 1:
     with _signal_received() as received:
@@ -190,7 +190,7 @@ def stop_on_signal() -> Iterator[Callable[[int], bool]]:
     return
   on_main_thread = threading.current_thread() is threading.main_thread()
   before = signal.getsignal(signal.SIGINT)
-  if on_main_thread:  # JAX itself listens to SIGTERM
+  if on_main_thread:  # JAX itself handles SIGTERM
     signal.signal(
       signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
     )
@@ -204,7 +204,8 @@ def stop_on_signal() -> Iterator[Callable[[int], bool]]:
 def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
   """Ends this process with a message, without waiting for other processes.
 
-  They would wait for this one in turn, until the runtime gives up.
+  A normal exit would wait for the other processes, which wait for this one,
+  until the runtime gives up.
 
   Args:
     message: What to print on standard error.
@@ -221,15 +222,15 @@ def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
 
 
 def num_cores() -> int:
-  """The number of cores that this process may use."""
+  """Returns the number of cores that this process may use."""
   return len(os.sched_getaffinity(0))
 
 
 def keep_memory() -> None:
   """Lets glibc keep freed memory instead of handing it back to the system.
 
-  XLA allocates its buffers anew at every step; on a CPU the page faults of
-  that took a third of the step's time.
+  XLA allocates its buffers anew at every step; on a CPU, the resulting page
+  faults took a third of the step's time.
   """
   mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
   if mallopt is not None:
@@ -241,14 +242,14 @@ def keep_memory() -> None:
 def worker_pool(
   workers: int, *, compiled: str | None = None
 ) -> Iterator[futures.ProcessPoolExecutor]:
-  """Starts processes that share the cores, and that end with this one.
+  """Starts processes that share the cores and end with this process.
 
   They end even if this process is killed, which workers of
   `concurrent.futures` would survive. An error, or Ctrl-C, ends them at once.
 
   Args:
-    workers: How many processes; each imports what it runs.
-    compiled: Folder where they share what JAX has compiled.
+    workers: The number of processes; each imports what it runs.
+    compiled: A folder in which they share what JAX has compiled.
   """
   variables = {"NPROC": str(max(1, num_cores() // workers))}  # XLA's threads
   if compiled is not None:
@@ -276,7 +277,7 @@ def worker_pool(
 
 
 def _of_first(text: str) -> str:
-  """The text of process 0."""
+  """Returns the text that process 0 has passed."""
   data = np.frombuffer(text.encode(), np.uint8)
   length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
   data = np.resize(data, length) if length else data[:0]
@@ -284,7 +285,7 @@ def _of_first(text: str) -> str:
 
 
 def _is_one_of_several() -> bool:
-  """Whether Slurm or a TPU slice says that this process has company."""
+  """Returns whether Slurm or a TPU slice says that there are more processes."""
   slurm = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1
   tpu = "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
   return slurm or tpu
@@ -292,7 +293,10 @@ def _is_one_of_several() -> bool:
 
 @contextlib.contextmanager
 def _signal_received() -> Iterator[Callable[[], bool]]:
-  """Yields whether SIGTERM or SIGINT came; a second one acts as usual."""
+  """Yields a function that says whether SIGTERM or SIGINT was received.
+
+  A second signal has its usual effect.
+  """
   received = []
   signals = (signal.SIGTERM, signal.SIGINT)
   if threading.current_thread() is not threading.main_thread():

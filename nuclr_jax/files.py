@@ -1,4 +1,4 @@
-"""Files and folders that are never seen half written."""
+"""Files and folders that are never seen half-written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
@@ -21,7 +21,7 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Makes a folder that gets its name only when it is complete.
 
   Until then it is called `incomplete.NAME`. If the block raises an error,
-  nothing is left of it.
+  that folder is removed.
 
   Args:
     folder: The folder to make; it must not exist.
@@ -36,7 +36,7 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     '1 2 3'
   """
   work = folder.with_name(f"incomplete.{folder.name}")
-  shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
+  shutil.rmtree(work, ignore_errors=True)  # leftovers of a killed process
   work.mkdir(parents=True)
   try:
     yield work
@@ -49,7 +49,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """Reads a file of JSON lines; a line cut off by a crash is left out.
 
   Args:
-    path: The file; one that does not exist has no lines.
+    path: The file; if it does not exist, there are no lines.
   """
   rows = []
   text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -62,7 +62,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is never seen half written; only process 0 writes."""
+  """Writes a file that is never seen half-written; only process 0 writes."""
   if not distributed.is_first():
     return
   temporary = path.with_name(path.name + ".tmp")
@@ -80,8 +80,8 @@ def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
   Args:
     path: The file.
-    rows: The rows. The columns are all keys of all rows, in the order in which
-      they come; a row may lack some of them.
+    rows: The rows. The columns are the keys of all rows, in order of first
+      appearance; a row may lack some of them.
   """
   columns = list(dict.fromkeys(key for row in rows for key in row))
   text = io.StringIO()

@@ -1,4 +1,4 @@
-"""The progress of long work: log lines, the clock of a run, and ETAs."""
+"""Progress of long operations: log lines, the clock of a run, and ETAs."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from nuclr_jax.types import Metrics
 
-PERIOD = 10.0  # seconds between two lines about long work
-# What a clock measures; the rest of the time is that of the steps.
+PERIOD = 10.0  # seconds between two lines about a long operation
+# What a clock measures; the remaining time is that of the steps.
 PARTS = ("data", "evaluation", "saving")
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def log_to_stderr(*, process: int = 0) -> None:
 
   Args:
     process: The number of this process. Only process 0 logs more than
-      warnings; the others put their number in front of each line.
+      warnings; other processes put their number in front of each line.
   """
   handler, name = logging.StreamHandler(), f"[process {process}] "
   handler.name = "nuclr_jax"
@@ -44,8 +44,8 @@ def reporter(
 
   Args:
     what: What is counted, such as "records of cc3m".
-    total: How many there are, if that is known; then an ETA is logged.
-    start: How many were done before this call, for the rate.
+    total: The total number, if it is known; an ETA is then logged.
+    start: The number done before this call, which the rate leaves out.
 
   Returns:
     `show(done, more="")`, where `more` is added to the line.
@@ -76,7 +76,7 @@ def reporter(
 class Clock(NamedTuple):
   """Measures what a run spends its time on; see `start_clock`."""
 
-  # `with during(part)` counts the time of its block as that of a part.
+  # `with during(part)` counts the time of its block towards a part.
   during: Callable[[str], contextlib.AbstractContextManager[None]]
   # `show(step, loss)` logs a line and returns the numbers since the last call.
   show: Callable[[int, float], Metrics]
@@ -86,18 +86,18 @@ def start_clock(*, num_steps: int, batch_size: int) -> Clock:
   """Starts the clock of a run.
 
   `show` logs the step, the loss, the speed since the last call and the ETA. It
-  returns `pairs_per_second`, which counts the time of the steps only, and
-  `share/<part>`, the share of the time of each part in `PARTS` and of "step",
-  in [0, 1]. Speed, ETA and numbers start with the second call, so that
+  returns `pairs_per_second`, which leaves out evaluation and saving, and
+  `share/<part>`, the share of the time in [0, 1] that each part in `PARTS` and
+  "step" took. Speed, ETA and these numbers start with the second call, so that
   compilation does not distort them.
 
   Devices work asynchronously: wait for them before calling `show` and before
   starting a part that needs them. The share of "data" is the time spent waiting
-  for batches, not that of making them.
+  for batches, not the time spent making them.
 
   Args:
-    num_steps: Steps of the whole run, for the ETA.
-    batch_size: Pairs per step, for the speed.
+    num_steps: The number of steps in the whole run, for the ETA.
+    batch_size: The number of pairs per step, for the speed.
 
   Example:
     >>> clock = start_clock(num_steps=10, batch_size=8)
@@ -165,7 +165,7 @@ def duration(seconds: float) -> str:
 
 
 def first_line(error: BaseException) -> str:
-  r"""Returns the first line of an error's message, or its type without one.
+  r"""Returns the first line of an error's message, or its type if it has none.
 
   Example:
     >>> first_line(ValueError("not so\nbecause")), first_line(KeyError())

@@ -1,8 +1,9 @@
-"""The device mesh and how arrays lie on it.
+"""The device mesh and how arrays are laid out on it.
 
-One axis, `data`: batches and per-sample state are split along it, everything
-else is replicated. Losses never see the mesh; `fit` enters it with
-`jax.set_mesh` and the helpers below read it from there.
+The mesh has one axis, `data`. Batches and per-sample state are split along it;
+everything else is replicated, except large parameters and their optimizer state
+with `shard_params`. Losses never see the mesh: `fit` enters it with
+`jax.set_mesh`, and the helpers below read it from there.
 """
 
 import math
@@ -25,7 +26,7 @@ REPLICATED = P()
 # so that the shapes in a checkpoint do not depend on the device count.
 ROW_MULTIPLE = 1024
 HOST_MEMORY = "pinned_host"
-MIN_SPLIT = 2**16  # parameters; smaller arrays are replicated in any case
+MIN_SPLIT = 2**16  # numbers; smaller arrays are always replicated
 
 
 def make_mesh(num_devices: int | None = None) -> Mesh:
@@ -68,10 +69,10 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
 
 
 def num_devices(batch: int | None = None) -> int:
-  """Over how many devices the current mesh splits rows; 1 without a mesh.
+  """Returns over how many devices the mesh splits rows; 1 without a mesh.
 
   Args:
-    batch: The rows of a batch, if these must divide evenly.
+    batch: The number of rows of a batch, if they must divide evenly.
 
   Raises:
     ValueError: If the mesh's axis `data` is not Auto, or does not divide the
@@ -96,10 +97,10 @@ def num_devices(batch: int | None = None) -> int:
 
 
 def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
-  """Splits an array along its largest axis that divides evenly.
+  """Returns the spec that splits the largest axis that divides evenly.
 
-  Arrays of fewer than `MIN_SPLIT` numbers are replicated; of equal axes the
-  last is taken.
+  Arrays of fewer than `MIN_SPLIT` numbers are replicated; among equally long
+  axes, the last one is split.
 
   Example:
     >>> tuple(split_largest_axis((1000, 512, 512), 8))
@@ -117,13 +118,13 @@ def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
 
 
 def on_host(layout: PyTree) -> PyTree:
-  """The same layout in the memory of the devices' hosts.
+  """Returns the same layout in the memory of the devices' hosts.
 
   Args:
     layout: A pytree of `NamedSharding`.
 
   Raises:
-    ValueError: If a device cannot reach it.
+    ValueError: If the devices cannot reach such memory.
 
   Example:
     >>> layout = NamedSharding(make_mesh(1), ROWS)
@@ -145,7 +146,7 @@ def on_host(layout: PyTree) -> PyTree:
 
 
 def constrain(tree: PyTree, spec: P) -> PyTree:
-  """Lays all arrays out as `spec` on the current mesh; a no-op without one."""
+  """Lays out all arrays as `spec` on the current mesh; a no-op without one."""
   if num_devices() == 1:
     return tree
   layout = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
@@ -153,7 +154,7 @@ def constrain(tree: PyTree, spec: P) -> PyTree:
 
 
 def padded(num_rows: int) -> int:
-  """Rows of a table of per-sample state, padding included.
+  """Returns the rows of a table of per-sample state, padding included.
 
   Example:
     >>> padded(1_000), padded(1_025)
@@ -165,7 +166,7 @@ def padded(num_rows: int) -> int:
 def pad_rows(table: PyTree) -> PyTree:
   """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
 
-  The padding repeats the last row; no id ever points at it.
+  The padding repeats the last row; no id ever points to it.
 
   Example:
     >>> pad_rows(jnp.arange(3.0))[1:5]
@@ -191,7 +192,7 @@ def replace_rows(
   ids: Int[np.ndarray, "some"],
   values: Float[np.ndarray, "some"] | float,
 ) -> jax.Array:
-  """The table with other values at some rows, where it lies; on the host.
+  """Replaces rows of a table, which keeps its layout; runs on the host.
 
   Example:
     >>> replace_rows(jnp.zeros(4), np.array([1, 3]), 5.0)

@@ -19,12 +19,12 @@ Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | jax.typing.ArrayLike  # a scalar
 Scalar = Float[Array, ""]
-Schedule = Callable[[Any], Any]  # of the step count
+Schedule = Callable[[Any], Any]  # a function of the step count
 ScalarOrSchedule = Number | Schedule
 
 
 def constant_schedule(value: Number) -> Schedule:
-  """The schedule that has the same value at every step.
+  """Returns a schedule that has the same value at every step.
 
   Example:
     >>> print(constant_schedule(0.5)(1_000))
@@ -41,7 +41,7 @@ class Sides(NamedTuple):
 
 
 def both(x: Any) -> Sides:
-  """The same value on both sides; `Sides` stay as they are.
+  """Puts one value on both sides; returns `Sides` unchanged.
 
   Example:
     >>> both(3)
@@ -71,36 +71,36 @@ def unzip(sides: Sides) -> tuple[Sides, ...]:
 
 
 def swap(sides: Sides) -> Sides:
-  """Files the image part under `text` and the other way round.
+  """Swaps the image part and the text part.
 
-  What belongs to image anchors is then filed with texts, their contrast.
+  What was filed under image anchors is then filed under texts, their contrast.
   """
   return Sides(image=sides.text, text=sides.image)
 
 
-# One for all anchors, one for each, or `Sides` of either; greater than 0.
+# One for all anchors, one per anchor, or `Sides` of either; greater than 0.
 Temperature = Number | Float[Array, "batch"] | Sides
 
 
 class Batch(NamedTuple):
   """A batch of inputs; row i of `image` matches row i of `text`.
 
-  To embed one side only, the other side and the ids may be None.
+  To embed only one side, the other side and the ids may be None.
   """
 
   image: Num[Array, "batch ..."] | None
-  text: Num[Array, "batch ..."] | None  # token ids, 0 = padding; other views
+  text: Num[Array, "batch ..."] | None  # token ids (0 = padding) or a view
   pair_id: Int[Array, "batch"] | None
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
-  label: Int[Array, "batch"] | None = None  # the class, of labelled data
+  label: Int[Array, "batch"] | None = None  # the class, in labelled data
 
 
 class Pairs(NamedTuple):
   """A global batch of embeddings; row i of `image` matches row i of `text`.
 
-  Embeddings have unit norm, unless an objective says that it wants others.
-  Objectives that do not name `label` take no notice of it.
+  Embeddings have unit norm unless an objective says otherwise. Objectives that
+  do not mention `label` ignore it.
   """
 
   image: Float[Array, "batch dim"]
@@ -108,11 +108,11 @@ class Pairs(NamedTuple):
   pair_id: Int[Array, "batch"]  # row of the pair's state, in [0, num_pairs)
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
-  label: Int[Array, "batch"] | None = None  # the class, of labelled data
+  label: Int[Array, "batch"] | None = None  # the class, in labelled data
 
   @property
   def kinds(self) -> Sides:
-    """The label on both sides; without labels `ids`."""
+    """The label on both sides; without labels, `ids`."""
     if self.label is None:
       return self.ids
     return both(self.label)
@@ -127,7 +127,7 @@ class Pairs(NamedTuple):
 
 
 def check_pairs(pairs: Pairs) -> None:
-  """Raises ValueError unless each row has two embeddings and its ids."""
+  """Raises ValueError unless embeddings, ids and labels fit together."""
   sides = {"image": pairs.image, "text": pairs.text}
   ids = {k: v for k, v in pairs._asdict().items() if k.endswith("_id")}
   ids["label"] = pairs.label
@@ -140,18 +140,18 @@ def check_pairs(pairs: Pairs) -> None:
   good = [fits(x, shape, jnp.floating) for x in sides.values()]
   good += [fits(x, shape[:1], jnp.integer) for x in ids.values()]
   if len(shape) != 2 or not all(good):
-    found = [
+    descriptions = [
       f"{name} {jnp.result_type(x)}{list(jnp.shape(x))}"
       for name, x in (sides | ids).items()
     ]
     raise ValueError(
       "image and text must be floating and of one shape [batch, dim], ids "
-      f"and labels integers of shape [batch]; got {', '.join(found)}"
+      f"and labels integers of shape [batch]; got {', '.join(descriptions)}"
     )
 
 
 class Sample(NamedTuple):
-  """Per-sample state, grouped by the ids that its rows belong to."""
+  """Per-sample state, grouped by the kind of id that its rows belong to."""
 
   pair: PyTree = ()  # leaves [num_pairs, ...], read at `pair_id`
   image: PyTree = ()  # leaves [num_images, ...], read at `image_id`
@@ -159,24 +159,24 @@ class Sample(NamedTuple):
 
 
 class State(NamedTuple):
-  """State of an objective; all of it is in the checkpoint.
+  """State of an objective; all of it is checkpointed.
 
-  On a mesh the rows of `sample` and of `memory` are split over the axis `data`
-  and `shared` is replicated.
+  On a mesh, the rows of `sample` and `memory` are split along the axis `data`;
+  `shared` is replicated.
   """
 
-  sample: Sample = Sample()  # a row for each id of the data set
-  memory: PyTree = ()  # a row for each of the latest pairs; none outlive it
+  sample: Sample = Sample()  # one row per id of the data set
+  memory: PyTree = ()  # latest pairs; emptied when the data set changes
   shared: PyTree = ()  # counters and scalars
 
 
 class Popularities(NamedTuple):
-  """Popularities from outside, to be written into an objective's state."""
+  """External popularities, to be written into an objective's state."""
 
   ids: Sides  # the image ids and the text ids that are written
-  zeta: Sides  # theirs, in units of similarity
-  pair_id: Int[np.ndarray, "pairs"] | None = None  # of log_u
-  log_u: Sides | None = None  # [pairs] each, filed with the anchors
+  zeta: Sides  # of these ids, in units of similarity
+  pair_id: Int[np.ndarray, "pairs"] | None = None  # rows of log_u
+  log_u: Sides | None = None  # [pairs] each, filed under the anchors
 
 
 class Sizes(NamedTuple):
@@ -193,24 +193,24 @@ class Sizes(NamedTuple):
 
 
 class Spec(NamedTuple):
-  """What an objective may have to know of its data and model; static.
+  """What an objective may need to know about its data and model; static.
 
-  Every factory of `objectives` takes one as its first argument, and says by
-  `require` which fields it needs.
+  Every factory in `objectives` takes one as its first argument and calls
+  `require` with the fields that it needs.
   """
 
   sizes: Sizes | None = None  # rows of per-sample state
   dim: int | None = None  # width of the embeddings
-  num_classes: int | None = None  # of labelled data
+  num_classes: int | None = None  # classes of labelled data
   steps_per_epoch: int | None = None
-  block_size: int | None = None  # pairs after each other that are of one class
+  block_size: int | None = None  # consecutive pairs of one class
 
   def require(self, *fields: str, what: str) -> "Spec":
-    """This spec, if it has these fields.
+    """Returns this spec, if it has these fields.
 
     Args:
-      *fields: Names of fields.
-      what: Needs them, for the message.
+      *fields: The names of the fields.
+      what: What needs them, for the message.
 
     Raises:
       ValueError: If one of them is None.

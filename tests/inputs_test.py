@@ -311,8 +311,8 @@ def test_karpathys_splits(tmp_path):
 
 MESSAGES = [
   ({"input": "none/*.tar"}, "none/.* does not exist"),
-  ({"input": "{}"}, "nothing to read; understood are"),
-  ({"input": "{}/x.zip"}, "of the kinds .zip; .* understood are"),
+  ({"input": "{}"}, "nothing to read; supported inputs are"),
+  ({"input": "{}/x.zip"}, "of the kinds .zip; .* supported inputs are"),
   ({"input": "{}/x.tsv,{}/x.tar"}, "of the kinds .tar, .tsv"),
   ({"input": "{}/x.tsv"}, "by URL.*\n.*img2dataset --url_list"),
   ({"input": "{}/urls.csv"}, "by URL.*\n.*img2dataset --url_list"),
@@ -320,7 +320,7 @@ MESSAGES = [
   ({"input": "{}/y.csv"}, "columns .*'a', 'b'.* --image_column=NAME"),
   ({"input": "{}/y.csv", "image_column": "c"}, "no column c"),
   ({"input": "{}/bad.json"}, "is not a .json file"),
-  ({"input": "{}/dict.json"}, "understood are a list"),
+  ({"input": "{}/dict.json"}, "supported forms are a list"),
   ({"input": "{}/meta.parquet"}, "columns .*none can hold .* img2dataset"),
   (
     {"input": "{}/urls.parquet", "image_column": "url"},

@@ -26,16 +26,16 @@ from nuclr_jax.types import Batch
 # The states of a finding; LOOK asks for attention, BROKEN has to be repaired.
 FINE, LOOK, BROKEN = "ok", "look", "BROKEN"
 LIBRARIES = "jax jaxlib flax optax orbax-checkpoint grain tensorflow-datasets"
-INPUT = "grain tensorflow_datasets array_record cv2 tokenizers"  # as imported
+INPUT = "grain tensorflow_datasets array_record cv2 tokenizers"  # import names
 # A low temperature magnifies the rounding errors of matrix products.
 TEMPERATURE = 0.01
-LARGEST_ERROR = 1e-3  # of the exponentials, relative
+LARGEST_ERROR = 1e-3  # relative, of the exponentials
 FREE_SPACE = 2.0  # GB
 STEP = dict(batch=256, size=32, length=16, vocab=1_000)
 
 
 class Finding(NamedTuple):
-  """What a check has found."""
+  """One result of a check."""
 
   state: str  # FINE, LOOK or BROKEN
   text: str  # with a remedy, if one is needed
@@ -49,7 +49,7 @@ def examine(
   """Runs all checks and shows what they find, a line for each finding.
 
   Args:
-    data_dir: Folder of prepared data sets.
+    data_dir: The folder of prepared data sets.
     show: Called with each line.
 
   Returns:
@@ -135,7 +135,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def _precision() -> Iterator[Finding]:
-  """Measures the error of exponentials of similarities, ours and JAX's."""
+  """Measures the error of exp(similarity / temperature), ours and JAX's."""
   x, y = np.random.default_rng(0).normal(size=(2, 512, 256))
   x, y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
   exact = x @ y.T
@@ -179,7 +179,7 @@ def _fonts() -> Iterator[Finding]:
   from nuclr_jax.data import glyphs
 
   for font in glyphs.FONTS:
-    glyphs.font_path(font)  # or an error that says what to do
+    glyphs.font_path(font)  # raises an error that says what to do
   yield Finding(FINE, f"all {len(glyphs.FONTS)} of the glyphs")
 
 

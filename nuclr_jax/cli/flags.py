@@ -18,7 +18,7 @@ CONFIG = flags.DEFINE_string(
   "the config's arguments of the old objective.",
 )
 CHANGES = flags.DEFINE_multi_string(
-  "config_change", [], "What --config.KEY=VALUE stands for: KEY=VALUE."
+  "config_change", [], "The KEY=VALUE of each --config.KEY=VALUE."
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of the run.")
 DATA_DIR = flags.DEFINE_string(
@@ -136,7 +136,7 @@ CHANGE = re.compile(r"--?(no)?config\.([^=]*)(=.*)?", re.DOTALL)
 
 
 def parse(words: Sequence[str]) -> list[str]:
-  """Parses the words of a command; afterwards the flags have their values.
+  """Parses the words of a command, and sets the flags.
 
   Args:
     words: The command line, starting with the name of the program.
@@ -151,7 +151,7 @@ def parse(words: Sequence[str]) -> list[str]:
 
 
 def present() -> list[str]:
-  """The names of the flags that the command line has, `--` left out."""
+  """Returns the names of the flags on the command line, without `--`."""
   module = flags.FLAGS.get_flags_for_module(__name__)
   names = [x.name for x in module if x.present and x.name != CHANGES.name]
   keys = [change.partition("=")[0] for change in CHANGES.value]
@@ -159,14 +159,14 @@ def present() -> list[str]:
 
 
 def chosen_config() -> dict[str, Any] | None:
-  """The config that the flags choose and change, completed and checked.
+  """Returns the config that the flags describe, completed and checked.
 
   Returns:
     Plain dicts, or None without --config.
 
   Raises:
     ValueError: If the config cannot be loaded, or a name, key or value in it is
-      wrong; the message names the flag that is.
+      wrong; the message names the flag at fault.
   """
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
@@ -174,7 +174,7 @@ def chosen_config() -> dict[str, Any] | None:
     if changes:
       raise ConfigError(f"--config.{changes[0][0]} needs --config as well")
     return None
-  from nuclr_jax.train import names  # here, since it takes seconds
+  from nuclr_jax.train import names  # a slow import
 
   try:
     return names.checked(complete(override(load_config(CONFIG.value), changes)))
@@ -193,10 +193,10 @@ def _is_below(key: str, parent: str) -> bool:
 
 
 def _with_changes(words: Sequence[str]) -> list[str]:
-  """The words with each `--config.KEY=VALUE` as a value of `CHANGES`.
+  """Returns the words with each `--config.KEY=VALUE` as a value of `CHANGES`.
 
-  absl knows flags by their whole names, and these have the keys of a config
-  that is not loaded yet in them.
+  absl needs the whole name of every flag in advance, and these names contain
+  the keys of a config that is not loaded yet.
   """
   rewritten, rest = [], list(words)
   while rest:

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
     argv: The name of the program and the verb, from `parse_flags`.
   """
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
-  # It repeats the error that Orbax raises, with a traceback for each array.
+  # asyncio repeats the error that Orbax raises, with a traceback per array.
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)
   distributed.keep_memory()
   verb = argv[1]
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> None:
         process_id=flags.PROCESS_ID.value,
         distributed=flags.DISTRIBUTED.value,
       )
-    # jax.process_index() takes hold of a GPU, which reading data does not need.
+    # jax.process_index() claims a GPU, which reading data does not need.
     process = 0 if verb in ("ingest", "convert") else jax.process_index()
     progress.log_to_stderr(process=process)
     VERBS[verb].run()
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def remedy(error: Exception) -> str:
-  """What to do about an error of the file system, after a semicolon.
+  """Returns what to do about a file system error, after a semicolon.
 
   Example:
     >>> remedy(OSError(errno.ENOSPC, "No space left on device"))
@@ -129,7 +129,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _verb(words: Sequence[str]) -> str | None:
-  """The verb among the words of a command, if any."""
+  """Returns the verb among the words of a command, if any."""
   verb = next((word for word in words if word in VERBS), None)
   if verb is None and words and not words[0].startswith("-"):
     _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}")
@@ -137,7 +137,7 @@ def _verb(words: Sequence[str]) -> str | None:
 
 
 def _is_full_disk(error: Exception) -> bool:
-  """Orbax, for one, does not raise an OSError."""
+  """Returns whether a disk is full; Orbax, for one, raises no OSError then."""
   return "No space left on device" in str(error)
 
 

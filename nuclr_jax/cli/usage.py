@@ -1,4 +1,4 @@
-"""What `nuclr --help` says: the flags of each verb, with examples."""
+"""The text of `nuclr --help`: the flags of each verb, with examples."""
 
 from collections.abc import Callable
 import textwrap
@@ -111,13 +111,13 @@ nuclr doctor
 
 
 def overview() -> str:
-  """One line for each verb, as `nuclr --help` shows them."""
+  """Returns a line for each verb, as `nuclr --help` shows them."""
   width = max(map(len, VERBS))
   return "\n".join(f"  {name:<{width}}  {_summary(name)}" for name in VERBS)
 
 
 def help_of(name: str) -> str:
-  """The text of `nuclr VERB --help`, for the verb of that name."""
+  """Returns the text of `nuclr VERB --help` for the verb of that name."""
   lines = [_summary(name), VERBS[name].example]
   for flag in (*VERBS[name].flags, "debug"):
     lines += textwrap.wrap(

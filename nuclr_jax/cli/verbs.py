@@ -1,7 +1,7 @@
-"""What each verb of `nuclr` does with its flags; `usage` has their help.
+"""The verbs of `nuclr`; `usage` has their help.
 
-What a verb needs is imported when it runs: `nuclr ingest` does not wait for
-Flax and Orbax.
+Each verb imports what it needs when it runs, so that `nuclr ingest` does not
+wait for Flax and Orbax.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ INTERRUPTED = 130  # exit code of a run that a signal stopped
 
 
 class UsageError(ValueError):
-  """A command that lacks a flag, or has one that does not go with the rest."""
+  """A command that lacks a flag, or whose flags do not go together."""
 
 
 def ingest() -> None:
@@ -192,14 +192,14 @@ def doctor() -> None:
 
 
 def checkpoints() -> str:
-  """The folder of checkpoints that the --best flag chooses."""
+  """Returns the folder of checkpoints that the --best flag chooses."""
   from nuclr_jax.train import checkpoint
 
   return checkpoint.BEST if flags.BEST.value else checkpoint.NEWEST
 
 
 def workdir() -> pathlib.Path:
-  """The --workdir flag, or a UsageError where it is missing."""
+  """Returns the --workdir flag; raises UsageError if it is missing."""
   if not flags.WORKDIR.value:
     raise UsageError("--workdir is missing, such as --workdir=runs/mine")
   return pathlib.Path(flags.WORKDIR.value)

@@ -1,8 +1,8 @@
-"""Data sets by name, and what each of them brings to a run.
+"""Data sets by name, and what each of them provides to a run.
 
 `DATASETS` holds the factories that a config's `data.name` names. Each makes a
-`Data`: training pairs with stable ids, by which a run keeps state for every
-sample, a tokenizer, and held-out sets.
+`Data`: training pairs, whose stable ids let a run keep state for every sample;
+a tokenizer; and held-out sets.
 """
 
 from nuclr_jax.data import embeddings, glyphs, image_text, labelled, sentences

@@ -1,10 +1,9 @@
 """Augmentation: pure functions of images and their random numbers.
 
-`augment` moves and stretches small images in NumPy. `rand_augment` is
-RandAugment as in the published CC3M recipe, with OpenCV: Pillow's operations,
-mirrored pixel for pixel where the arithmetic is in whole numbers, at one
-strength each; see `OPERATIONS`. The random numbers come from
-`source.random_numbers`.
+`augment` moves and stretches small images in NumPy. `rand_augment` is the
+RandAugment of the published CC3M recipe, in OpenCV. Its `OPERATIONS` have one
+strength each, and equal Pillow's pixel for pixel where the arithmetic is in
+integers. The random numbers come from `source.random_numbers`.
 """
 
 import cv2
@@ -14,19 +13,19 @@ import numpy as np
 from nuclr_jax.data.images import SquareImage
 from nuclr_jax.data.source import Transform
 
-GREY = (128, 128, 128)  # fills what moves into the image
-NUMBERS = 3  # uniform numbers that an operation takes
+GREY = (128, 128, 128)  # of pixels that lie outside the original image
+NUMBERS = 3  # uniform numbers that an operation needs
 MAX_LEVEL = 10
 
 
 def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
-  """Moves and stretches each image a little at random, and mirrors half.
+  """Makes a transform that moves, stretches and mirrors images at random.
 
   Args:
     shift: Largest move along each axis, in pixels, at least 0.
     scale: Largest change of the logarithm of the size along each axis, at
       least 0; 0.1 is about 10 percent.
-    flip: Whether half of the images are mirrored.
+    flip: Whether to mirror half of the images.
 
   Raises:
     ValueError: If an argument is negative.
@@ -77,9 +76,10 @@ def rand_augment(
   Args:
     image: The image.
     random: At least `NUMBERS * num_ops` uniform numbers in [0, 1).
-    num_ops: How many operations are drawn.
-    level: Their strength, in [0, 10]: contrast factors are 0.1 + 0.18 level,
-      shears 0.03 level, moves `level` pixels, angles 3 level degrees.
+    num_ops: How many operations to draw.
+    level: The strength of the operations, in [0, 10]: contrast factors are
+      0.1 + 0.18 level, shears 0.03 level, moves `level` pixels, angles 3 level
+      degrees.
 
   Example:
     >>> grey = np.full((8, 8, 3), 100, np.uint8)
@@ -117,6 +117,7 @@ def equalize(image: SquareImage) -> SquareImage:
   for i in range(3):
     counts = cv2.calcHist([image], [i], None, [256], [0, 256]).reshape(-1)
     counts = counts.astype(np.int64)
+    # The integer arithmetic of Pillow's `ImageOps.equalize`.
     last = counts[np.flatnonzero(counts)[-1]]
     step = (counts.sum() - last) // 255
     before = np.cumsum(counts) - counts
@@ -126,16 +127,16 @@ def equalize(image: SquareImage) -> SquareImage:
 
 
 def brightness(image: SquareImage, factor: float) -> SquareImage:
-  """Multiplies by the factor."""
-  # In float32 like Pillow: near whole numbers the precision decides.
+  """Multiplies all values by the factor."""
+  # In float32 like Pillow: near integers, the precision decides the result.
   table = np.arange(256, dtype=np.float32)[:, None] * np.float32(factor)
   return _look_up(image, np.repeat(table, 3, 1))
 
 
 def sharpness(image: SquareImage, factor: float) -> SquareImage:
-  """Moves away from a smoothed copy (factor above 1) or towards it.
+  """Moves the image away from a smoothed copy (factor above 1) or towards it.
 
-  Pixels at the edge stay as they are.
+  Pixels at the edge are left as they are.
   """
   smooth = np.ones((3, 3), np.float32)
   smooth[1, 1] = 5
@@ -165,7 +166,7 @@ def rotate(image: SquareImage, degrees: float) -> SquareImage:
   return affine(image, cv2.getRotationMatrix2D(centre, degrees, 1.0))
 
 
-# Each takes an image and the signed strength, in [-1, 1].
+# Each operation takes an image and the signed strength, in [-1, 1].
 OPERATIONS = {
   "identity": lambda x, s: x,
   "autocontrast": lambda x, s: autocontrast(x),
@@ -181,7 +182,7 @@ OPERATIONS = {
 
 
 def _interpolation(size, move, grow) -> np.ndarray:
-  """Matrices [batch, size, size] that resample one axis linearly."""
+  """Makes matrices [batch, size, size] that resample one axis linearly."""
   centre = (size - 1) / 2
   pixels = np.arange(size)
   source = (pixels - centre - move[:, None]) / grow[:, None] + centre
@@ -190,6 +191,6 @@ def _interpolation(size, move, grow) -> np.ndarray:
 
 
 def _look_up(image, table) -> SquareImage:
-  """Replaces values by a table [256, 3], fractions cut off as Pillow does."""
+  """Maps values by a table [256, 3]; cuts off fractions, as Pillow does."""
   table = np.clip(table, 0, 255).astype(np.uint8)
   return cv2.LUT(image, table[None])

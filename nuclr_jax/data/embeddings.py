@@ -1,8 +1,9 @@
 """Embeddings or features in files: pairs to train on without the towers.
 
-A folder as `nuclr embed` writes it: `image.npy` [images, dim] and `text.npy`
-[texts, dim], `images.parquet` (key) and `texts.parquet` (image, caption), with
-a row for each row of the arrays; `image` is the row of the caption's image.
+A folder that `nuclr embed` wrote holds `image.npy` [images, dim], `text.npy`
+[texts, dim], `images.parquet` (key) and `texts.parquet` (image, caption). The
+tables have a row for each row of the arrays; `image` is the row of the
+caption's image.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,13 +27,13 @@ from nuclr_jax.data.source import Data, HeldOut, ImageTextSet, Source
 from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
-COMPARED = 500  # repeated captions, to see that all folders are of one model
-TOLERANCE = 0.05  # of a row's norm, as bfloat16 on other devices may differ
+COMPARED = 500  # repeated captions, to check that all folders are of one model
+TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
 ARRAYS = Sides("image.npy", "text.npy")
 
 
 class Cached(NamedTuple):
-  """What a folder holds; arrays are mapped into memory."""
+  """The contents of a folder; arrays are mapped into memory."""
 
   image: Float[np.ndarray, "images width"]
   text: Float[np.ndarray, "texts width"]
@@ -46,12 +47,12 @@ def embeddings(
   validation: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
 ) -> Data:
-  """Embeddings or features that `nuclr embed` wrote, for the model `heads`.
+  """Opens what `nuclr embed` wrote, as pairs for the model `heads`.
 
   Args:
     train: Folder of the training pairs.
-    validation: Folders to retrieve in while training.
-    test: Folders to retrieve in at the end.
+    validation: Folders for retrieval during training.
+    test: Folders for retrieval at the end.
 
   Raises:
     ValueError: If a folder does not hold what `nuclr embed` writes.
@@ -60,7 +61,7 @@ def embeddings(
     names = [pathlib.Path(path).name for path in paths]
     if len(set(names)) < len(names):
       raise ValueError(
-        f"folders to retrieve in must differ in their last names, got {paths}"
+        f"folders for retrieval must differ in their last parts, got {paths}"
       )
   folders = {
     path: open_embeddings(path) for path in (train, *validation, *test)
@@ -86,15 +87,15 @@ def embeddings(
 
 
 class Lookup:
-  """Stands in for a tokenizer: finds the rows that captions were embedded as.
+  """A stand-in for a tokenizer, which looks up the embeddings of captions.
 
-  Captions are found by their hashes, 24 bytes for each.
+  Captions are found by their hashes, at 24 bytes per caption.
   """
 
   vocab_size = 0
 
   def __init__(self, folders: Sequence[Cached]):
-    """Collects the captions of some folders.
+    """Collects the captions of all folders.
 
     Raises:
       ValueError: If the folders were not embedded by the same model.
@@ -114,10 +115,10 @@ class Lookup:
     self.text = json.dumps({"texts": len(first), "check": f"{checksum:08x}"})
 
   def encode(self, captions: Sequence[str]) -> Float[np.ndarray, "texts width"]:
-    """The rows of captions.
+    """Returns the rows of captions.
 
     Raises:
-      ValueError: For a caption that none of the folders holds.
+      ValueError: If none of the folders holds a caption.
     """
     hashes = _hashes(x.encode() for x in captions)
     at = np.searchsorted(self._hashes, hashes)
@@ -144,7 +145,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
     folder: The folder.
 
   Raises:
-    ValueError: If a file is missing, or the files do not fit each other.
+    ValueError: If a file is missing, or the files do not match each other.
   """
   from pyarrow import parquet
 
@@ -178,10 +179,10 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
 
 
 def index_of_rows(data: Cached) -> PairIndex:
-  """The pairs: one for each caption, in the order of the images.
+  """Numbers the pairs: one for each caption, in the order of the images.
 
   Args:
-    data: What a folder holds.
+    data: The contents of a folder.
 
   Returns:
     The index; its `caption` is the row of each pair's text.
@@ -189,7 +190,7 @@ def index_of_rows(data: Cached) -> PairIndex:
   order = np.argsort(data.image_of_text, kind="stable")
   words = [canonical(data.captions[i]) for i in order]
   index = number_pairs(
-    # By content, since the keys of several files may repeat.
+    # By content, since several files may use the same keys.
     _hashes(row.tobytes() for row in np.asarray(data.image)),
     np.bincount(data.image_of_text, minlength=len(data.image)),
     _hashes(word.encode() for word in words),
@@ -198,10 +199,10 @@ def index_of_rows(data: Cached) -> PairIndex:
 
 
 def source_of_rows(data: Cached) -> Source:
-  """Pairs of an image's row and a text's row.
+  """Makes the source of pairs of an image's row and a text's row.
 
   Args:
-    data: What a folder holds.
+    data: The contents of a folder.
   """
   index = index_of_rows(data)
 
@@ -234,8 +235,8 @@ def source_of_rows(data: Cached) -> Source:
 def _check_one_model(folders: Sequence[Cached], folder, row, same) -> None:
   """Raises ValueError unless equal captions have equal rows.
 
-  Some hundreds of the captions that occur several times are compared; `same` is
-  the first place of each place's caption.
+  It compares some hundreds of the captions that occur more than once; `same`
+  holds, for every place, the first place with the same caption.
   """
   widths = {(data.image.shape[1], data.text.shape[1]) for data in folders}
   if len(widths) > 1:

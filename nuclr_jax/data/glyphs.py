@@ -3,11 +3,11 @@
 Real image-text pairs with nothing to download: about 54,000 images of 7,300
 characters in 16 font files, each captioned with the character's name ("LATIN
 SMALL LETTER A WITH GRAVE"). Splits are by character, never by image. Many
-fonts draw one character, many characters look alike and words have a long
-tail, which is what popularity is about.
+fonts draw the same character, many characters look alike, and word
+frequencies have a long tail, which is what popularity is about.
 
-Also here are scikit-learn's handwritten digits, which look enough like glyphs
-to be classified by a model of glyphs.
+The module also loads scikit-learn's handwritten digits, which look enough like
+glyphs to be classified by a model of glyphs.
 """
 
 from collections.abc import Collection, Iterator
@@ -46,7 +46,7 @@ FONTS = tuple(
   }.items()
   for style in styles
 )
-SPLITS = {"validation": 500, "test": 1000}  # characters; the rest train
+SPLITS = {"validation": 500, "test": 1000}  # characters; all others train
 SPLIT_SEED = 0
 SCRIPTS = (
   "LATIN GREEK CYRILLIC ARABIC ARMENIAN GEORGIAN HEBREW TIFINAGH NKO LAO LISU "
@@ -56,7 +56,7 @@ DIGIT_PROMPTS = tuple(
   (f"DIGIT {name}",)
   for name in "ZERO ONE TWO THREE FOUR FIVE SIX SEVEN EIGHT NINE".split()
 )
-FORMAT = 2  # of the records; a change makes new configurations
+FORMAT = 2  # of the records; another format gets another folder
 DESCRIPTION = "Characters of matplotlib's fonts, captioned with their names."
 
 
@@ -77,19 +77,20 @@ def glyphs(
   scale: float = 0.0,
   share_texts: bool = True,
 ) -> Data:
-  """The glyphs, drawn by the first run that needs them.
+  """Loads the glyphs, which the first run that needs them renders.
 
-  Held out are characters to retrieve and letters to classify by script
-  ("script"), and in the split test also handwritten digits ("digits").
+  The held-out sets are characters for retrieval and letters to classify by
+  script ("script"); the test split also has handwritten digits ("digits").
 
   Args:
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.
     length: Token ids per caption.
-    min_count: In how many captions a word must occur to become a token.
+    min_count: The number of captions in which a word must occur to become a
+      token.
     shift: Largest move of an augmented image along each axis, in pixels.
     scale: Largest change of the logarithm of its size along each axis.
-    share_texts: False hides from training which captions repeat, see
+    share_texts: Whether training knows which captions repeat; if not, see
       `hide_repetitions`.
   """
   # Not at the top: the core imports this file without OpenCV.
@@ -126,13 +127,13 @@ def prepare_glyphs(
   """Renders the data set below `data_dir` unless it exists.
 
   Args:
-    data_dir: Folder of prepared data sets; made if missing.
+    data_dir: Folder of prepared data sets; created if missing.
     size: Height and width of the grey images, in pixels.
 
   Returns:
     The folder of the prepared TFDS data set (array_record files), with splits
     train, validation and test. Its name carries a fingerprint of the fonts
-    and settings, so that other fonts or sizes make another folder.
+    and settings, so that other fonts or sizes get another folder.
 
   Raises:
     ValueError: If `size` is below 8.
@@ -169,9 +170,10 @@ def prepare_glyphs(
 
 @functools.cache
 def _builder_class():
-  """The TFDS builder; record i of a split is the pair with id i.
+  """Makes the class of the TFDS builder; record i of a split is pair i.
 
-  In a function because its base class loads TFDS, which the core does without.
+  It is defined in a function because its base class imports TFDS, which the
+  core does without.
   """
   import tensorflow_datasets as tfds
 
@@ -235,8 +237,8 @@ def split_characters(
   """Splits the visible characters into train, validation and test, sorted.
 
   Args:
-    code_points: Everything that the fonts name; it fixes the order in which
-      characters are drawn for the splits.
+    code_points: All code points that the fonts name; they fix the order in
+      which characters are assigned to splits.
     visible: The code points that have ink, which may depend on the size.
 
   Example:
@@ -254,7 +256,7 @@ def split_characters(
 
 
 def script_of(caption: str) -> int:
-  """Index in `SCRIPTS` of a letter's script; -1 for any other character.
+  """Returns the index in `SCRIPTS` of a letter's script; otherwise -1.
 
   Example:
     >>> script_of("GREEK SMALL LETTER ALPHA"), script_of("GREEK RHO SYMBOL")
@@ -288,7 +290,7 @@ def render_glyphs(size: int) -> Iterator[tuple[Glyph, np.ndarray]]:
 
 
 def _draw(font, character: str, size: int) -> np.ndarray:
-  """Draws on a common baseline, the ink centred horizontally."""
+  """Draws a character on a common baseline, its ink centred horizontally."""
   from PIL import Image, ImageDraw
 
   left, _, right, _ = font.getbbox(character, anchor="ls")
@@ -301,7 +303,7 @@ def _draw(font, character: str, size: int) -> np.ndarray:
 
 
 def font_path(font_name: str) -> str:
-  """Where matplotlib keeps a font file of `FONTS`.
+  """Returns the path of a font file of `FONTS`, which comes with matplotlib.
 
   Raises:
     FileNotFoundError: If the file is missing.
@@ -319,7 +321,7 @@ def font_path(font_name: str) -> str:
 
 
 def _code_points(path: str) -> list[int]:
-  """Code points of a font that have a name and are meant to be seen."""
+  """Lists a font's code points that have a name and are meant to be seen."""
   import matplotlib.ft2font
 
   charmap = matplotlib.ft2font.FT2Font(path).get_charmap()
@@ -334,7 +336,7 @@ def _code_points(path: str) -> list[int]:
 
 @functools.cache
 def _fingerprint(size: int) -> str:
-  """A hash of everything that decides which record has which id."""
+  """Hashes everything that decides which record has which id."""
   digest = hashlib.sha256(
     repr(
       (FORMAT, size, SPLITS, SPLIT_SEED, unicodedata.unidata_version)
@@ -381,7 +383,7 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
       words = [row["caption"].bytes_list.value[0].decode() for row in rows]
       pixels = b"".join(row["image"].bytes_list.value[0] for row in rows)
       image = np.frombuffer(pixels, np.uint8).reshape(length, *shape)
-    except Exception as error:  # several libraries raise their own
+    except Exception as error:  # each library raises errors of its own
       reason = f"cannot be read ({progress.first_line(error)})"
       raise damaged(path, reason) from error
     if index != list(ids):
@@ -402,7 +404,7 @@ def hide_repetitions(records: Records) -> Records:
   """Gives every pair its own text id, even where captions repeat.
 
   Pairs with the same caption then become negatives of each other, as in data
-  sets whose repetitions nobody has looked for.
+  sets whose repeated captions have not been identified.
   """
   return records._replace(
     text_id=np.arange(len(records.text_id), dtype=np.int32),
@@ -411,7 +413,7 @@ def hide_repetitions(records: Records) -> Records:
 
 
 def _scripts(glyphs_of_split: ImageTextSet) -> LabelledSet:
-  """The letters among the glyphs, labelled with their script."""
+  """Selects the letters among the glyphs, labelled with their script."""
   image, group, captions, _ = glyphs_of_split
   script = np.array([script_of(caption) for caption in captions])
   label = script[group]
@@ -421,13 +423,13 @@ def _scripts(glyphs_of_split: ImageTextSet) -> LabelledSet:
 
 
 def _digits(size: int) -> LabelledSet:
-  """Handwritten digits with prompts in the words of the glyphs."""
+  """Loads handwritten digits, with prompts worded like the names of glyphs."""
   image, label = digits_like_glyphs(size)
   return LabelledSet(image, label, prompts=DIGIT_PROMPTS)
 
 
 def digits_like_glyphs(size: int) -> tuple[np.ndarray, np.ndarray]:
-  """All 1,797 handwritten digits, drawn as large as a glyph is.
+  """Loads all 1,797 handwritten digits, as large as a glyph.
 
   Args:
     size: Height and width of the images, in pixels.
@@ -450,7 +452,7 @@ def digits_like_glyphs(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def enlarged_digits(size: int) -> tuple[np.ndarray, np.ndarray]:
-  """All 1,797 handwritten digits, resized from 8 x 8 pixels to fill the image.
+  """Loads all 1,797 handwritten digits, enlarged from 8 x 8 pixels.
 
   Args:
     size: Height and width of the images, in pixels.
@@ -468,7 +470,7 @@ def enlarged_digits(size: int) -> tuple[np.ndarray, np.ndarray]:
     pixels = Image.fromarray((digit * (255 / 16)).astype(np.uint8))
     return pixels.resize((size, size), Image.Resampling.BICUBIC)
 
-  # Importing scikit-learn to read its file would take seconds.
+  # Reads scikit-learn's file directly: importing the library takes seconds.
   package = pathlib.Path(importlib.util.find_spec("sklearn").origin).parent
   file = package / "datasets" / "data" / "digits.csv.gz"
   rows = np.loadtxt(file, delimiter=",")  # 64 pixels 0 ... 16 and the label

@@ -1,6 +1,6 @@
-"""Images with captions, read and decoded as training goes on.
+"""Images with captions, read and decoded during training.
 
-The data set is a prepared TFDS one, as `nuclr ingest` or TFDS itself makes it.
+The data set is in TFDS format, prepared by `nuclr ingest` or by TFDS itself.
 OpenCV is imported by the functions that decode, so that the core can import
 this file without it.
 """
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-  """An image, as it is stored, and its captions."""
+  """An image as it is stored, and its captions."""
 
   image: bytes
   captions: list[str]
@@ -81,7 +81,7 @@ def image_text(
   zero_shot: tuple[str, ...] = (),
   probes: tuple[str, ...] = (),
 ) -> Data:
-  """Images with captions, as `nuclr ingest` or TFDS prepares them.
+  """Opens images with captions that `nuclr ingest` or TFDS has prepared.
 
   Args:
     train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set.
@@ -93,18 +93,18 @@ def image_text(
     length: Token ids per caption.
     clean: Whether a pretrained tokenizer cleans captions as in the published
       CC3M recipe.
-    min_count: In how many captions a word must occur to become a token of a
-      built tokenizer.
+    min_count: The number of captions in which a word must occur to become a
+      token of a built tokenizer.
     scale: Smallest and largest share of the area that a random crop takes.
-    flip: Whether half of the training images are mirrored.
+    flip: Whether to mirror half of the training images.
     num_ops: How many operations RandAugment draws, at most 3; 0 = none.
     level: The strength of these operations, in [0, 10].
-    validation: Captioned sets to retrieve in while training, `NAME` (its split
-      validation) or `NAME:SPLIT`.
-    validation_zero_shot: Labelled sets, see `data.sets`, to classify while
-      training. The published recipe takes a test split here; name another
-      split if you choose by its scores.
-    test: Captioned sets to retrieve in at the end, `NAME` (its split test) or
+    validation: Captioned sets for retrieval during training, `NAME` (its
+      validation split) or `NAME:SPLIT`.
+    validation_zero_shot: Labelled sets, see `data.sets`, to classify during
+      training. The published recipe uses a test split here; name another split
+      if you select models by its scores.
+    test: Captioned sets for retrieval at the end, `NAME` (its test split) or
       `NAME:SPLIT`.
     zero_shot: Labelled sets to classify at the end.
     probes: Labelled sets on whose frozen features classifiers are trained and
@@ -171,15 +171,16 @@ def image_text(
 
 
 def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
-  """The input of models of a `config.data`, if it is known without any data.
+  """Returns the model inputs of a `config.data`, if known without its data.
 
-  It is not if the tokenizer is built from the training captions, for instance.
+  They are not if the tokenizer is built from the training captions, for
+  instance.
 
   Args:
     spec: The mapping `config.data`.
 
   Returns:
-    The input, or None.
+    The inputs, or None.
   """
   if spec["name"] != "image_text":
     return None
@@ -200,8 +201,8 @@ def open_captioned(
 ) -> Captioned:
   """Opens a split of a prepared TFDS data set with images and captions.
 
-  A data set that `nuclr ingest` wrote knows its pairs. Any other data set is
-  read once to number them; the result is kept in `data_dir`.
+  A data set that `nuclr ingest` wrote has an index of its pairs. Any other data
+  set is read once to number them; the index is kept in `data_dir`.
 
   Args:
     name: The data set, see `tfds_reader.find_data_set`.
@@ -235,7 +236,7 @@ def open_captioned(
 def open_image_text_set(
   name: str, split: str, *, size: int, data_dir: str | os.PathLike | None = None
 ) -> ImageTextSet:
-  """Images of a prepared data set with all their captions.
+  """Opens images of a prepared data set, with all their captions.
 
   A group is an image and its captions. Images are resized to size x size
   pixels whatever their shape, as in the published protocol.
@@ -259,7 +260,7 @@ def open_image_text_set(
 
 
 def resized_images(data: Captioned, size: int) -> LazyImages:
-  """All images by record, decoded and resized when they are asked for.
+  """Makes lazy images, one per record, decoded and resized on access.
 
   Args:
     data: The split.
@@ -279,7 +280,7 @@ def resized_images(data: Captioned, size: int) -> LazyImages:
 
 
 def all_captions(data: Captioned) -> list[str]:
-  """The captions of all pairs, by pair id."""
+  """Reads the captions of all pairs, in the order of the pair ids."""
   rows = tfds_reader.all_rows(data.read, data.num_records)
   return [caption for row in rows for caption in row.captions]
 
@@ -294,17 +295,17 @@ def captioned_source(
   num_ops: int = 2,
   level: float = 7.0,
 ) -> Source:
-  """Pairs of images and tokens, decoded and augmented batch by batch.
+  """Makes a source of images and tokens, decoded and augmented by the batch.
 
-  An image that is not augmented is the whole image, resized; see `images` and
+  Without augmentation, the whole image is resized; see `images` and
   `augment.rand_augment`.
 
   Args:
     data: The split.
-    tokenizer: Encodes the captions.
+    tokenizer: The tokenizer of the captions.
     size: Height and width of the images, in pixels.
     scale: Smallest and largest share of the area that a random crop takes.
-    flip: Whether half of the images are mirrored.
+    flip: Whether to mirror half of the images.
     num_ops: How many operations RandAugment draws, at most 3; 0 = none.
     level: The strength of these operations, in [0, 10].
 
@@ -390,7 +391,7 @@ def _decode(row: Record, data: Captioned) -> np.ndarray:
 
 
 def _probe_sets(place, **options) -> ProbeSets:
-  """The splits train and test of a place."""
+  """Opens the train and test splits of a place."""
   from nuclr_jax.data.sets import open_labelled_set
 
   of_all = place._replace(split=None)

@@ -1,4 +1,4 @@
-"""Photos, from encoded bytes to square images of one size, with OpenCV."""
+"""Turns encoded images into square arrays of one size, with OpenCV."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +18,8 @@ Image = UInt8[np.ndarray, "height width 3"]
 SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
-TRIES = 10  # to draw a random crop that fits
-# Uniform numbers that a random crop takes.
+TRIES = 10  # attempts to draw a random crop that fits
+# Uniform numbers that a random crop needs.
 CROP_NUMBERS = 2 * TRIES + 3
 
 cv2.setNumThreads(0)  # images are spread over threads instead
@@ -56,10 +56,10 @@ def decode(data: bytes) -> Image:
 def resize(image: Image, size: int) -> SquareImage:
   """Resizes the whole image to size x size pixels, whatever its shape; bicubic.
 
-  OpenCV's kernels do not grow with the factor. So an image that shrinks is
-  resized to twice the size and then halved; if it is larger still, blocks of
-  whole pixels are averaged before. For factors of 1.4 and more, a linear resize
-  comes nearer to a cubic kernel that grows, as Pillow's does.
+  OpenCV's kernels do not widen with the factor. An image that shrinks is
+  therefore resized to twice the size and then halved; if it is larger still,
+  blocks of whole pixels are averaged first. For factors of 1.4 and more, a
+  linear resize is closer to a cubic kernel that widens, as Pillow's does.
 
   Args:
     image: The image.
@@ -82,7 +82,7 @@ def resize(image: Image, size: int) -> SquareImage:
 
 
 def resize_and_crop(image: Image, size: int) -> SquareImage:
-  """Cuts out the central square and resizes it to size x size pixels.
+  """Crops the central square and resizes it to size x size pixels.
 
   Args:
     image: The image.
@@ -107,7 +107,7 @@ def random_resized_crop(
   ratio: tuple[float, float] = (3 / 4, 4 / 3),
   flip: bool = True,
 ) -> SquareImage:
-  """Resizes a random part of the image to size x size pixels; mirrors half.
+  """Crops a random part and resizes it to size x size pixels; mirrors half.
 
   The part's share of the area is uniform in `scale`, and the logarithm of its
   width / height is uniform between those of `ratio`. A part that does not fit
@@ -142,10 +142,10 @@ def random_resized_crop(
 
 
 def in_threads(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-  """`[f(x) for x in items]`, computed by as many threads as there are cores.
+  """Computes `[f(x) for x in items]` with as many threads as there are cores.
 
-  A worker process of Grain computes one item after the other, because the
-  cores belong to its siblings.
+  A worker process of Grain computes the items one after another, because its
+  siblings use the other cores.
 
   Args:
     f: The function of an item.
@@ -166,7 +166,7 @@ def _resize_to(image, shape, interpolation):
 
 
 def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
-  """Rows and columns of a random crop, and whether a drawn one fits."""
+  """Returns the rows and columns of a crop, and whether a random one fits."""
   low, high = map(math.log, ratio)
   for i in range(TRIES):
     area = height * width * (scale[0] + random[2 * i] * (scale[1] - scale[0]))
@@ -187,6 +187,6 @@ def _crop_shape(height, width, random, scale, ratio) -> tuple[int, int, bool]:
 
 @functools.cache
 def _threads(process: int) -> ThreadPoolExecutor:
-  """The pool of a process, by its id: threads do not survive a fork."""
+  """Makes the pool of a process, by its id: threads do not survive a fork."""
   del process
   return ThreadPoolExecutor(distributed.num_cores())

@@ -1,4 +1,4 @@
-"""Labelled images in memory, and two views of each of them.
+"""Labelled images in memory, and two views of each.
 
 scikit-learn's digits and the glyphs need no download; prepared TFDS data sets
 (CIFAR, MNIST and the like) and folders of classes are read whole.
@@ -56,7 +56,7 @@ def labelled(
   ways: tuple[int, ...] = (2, 10),
   num_negatives: tuple[int, ...] = (1,),
 ) -> Data:
-  """Two views of labelled images, for the model `views`.
+  """Loads labelled images and makes two views of each, for the model `views`.
 
   The output that the objective sees is scored by linear classifiers
   ("classes"), by the "recall" of other images of the same class, by contrastive
@@ -67,25 +67,25 @@ def labelled(
   Args:
     train: "digits" (scikit-learn's), "glyphs" (characters in 16 fonts), or
       `NAME:SPLIT` or a folder of classes, see `data.sets`.
-    validation: Images to score while training, `NAME:SPLIT` or a folder; None =
-      those that digits and glyphs bring, and none for other data.
-    test: Images to score at the end, `NAME:SPLIT` or a folder; None = those
-      that digits and glyphs bring, or the split test of `train`.
+    validation: Images to score during training, `NAME:SPLIT` or a folder; None
+      = the validation split of digits and glyphs, and none for other data.
+    test: Images to score at the end, `NAME:SPLIT` or a folder; None = the test
+      split of `train`.
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.
     shift: Largest move of an augmented image along each axis, in pixels.
     scale: Largest change of the logarithm of its size along each axis.
-    flip: Whether half of the views are mirrored.
+    flip: Whether to mirror half of the views.
     positive: "view" or "class", see `two_views`.
     block_size: Consecutive pairs that share a class, see `two_views`.
     classes: How many classes to keep; None = all.
     per_class: How many training images of each class to keep; None = all.
     unseen: Whether to test on classes that are not trained on, see
       `halve_classes`; only recalls and variations are scored on them.
-    scores: What is scored on the split test: names of `SCORES`.
-    validation_scores: What is scored on the split validation.
-    ways: Numbers of classes of the tasks that are averaged over.
-    num_negatives: Numbers of negatives of the contrastive losses that are
+    scores: The scores of the test split, from `SCORES`.
+    validation_scores: The scores of the validation split, from `SCORES`.
+    ways: The numbers of classes of the tasks that are averaged over.
+    num_negatives: The numbers of negatives of the contrastive losses that are
       measured.
 
   Raises:
@@ -137,7 +137,7 @@ def labelled(
 
 
 class NoText:
-  """Stands in for a tokenizer where there are no texts."""
+  """A stand-in for a tokenizer, for data without texts."""
 
   vocab_size, length, text = 0, 0, ""
 
@@ -153,7 +153,7 @@ class NoText:
 
 
 def digit_splits(size: int) -> dict[str, LabelledSet]:
-  """scikit-learn's 1,797 handwritten digits, split at random.
+  """Splits scikit-learn's 1,797 handwritten digits at random.
 
   The splits are the same in every run.
 
@@ -178,11 +178,11 @@ def digit_splits(size: int) -> dict[str, LabelledSet]:
 def glyph_splits(
   size: int, *, data_dir: str | os.PathLike | None = None
 ) -> dict[str, LabelledSet]:
-  """Characters as classes: all that each of the 16 font files draws.
+  """Makes a class of each character that all 16 font files draw.
 
-  About 730 classes of 16 images; some characters look alike, for instance Latin
-  A and Greek Alpha. Which fonts are in which split is drawn for each character,
-  and is the same in every run.
+  There are about 730 classes of 16 images; some characters look alike, for
+  instance Latin A and Greek Alpha. The fonts of each character are assigned to
+  the splits at random, in the same way in every run.
 
   Args:
     size: Height and width of the images, in pixels.
@@ -228,7 +228,7 @@ def keep_part(
       no more; None = all.
 
   Raises:
-    ValueError: If there are not as many classes, or a number is too small.
+    ValueError: If there are not that many classes, or a number is too small.
 
   Example:
     >>> kept = keep_part(digit_splits(8), classes=3, per_class=5)
@@ -271,7 +271,7 @@ def keep_part(
 
 
 def halve_classes(splits: Mapping[str, LabelledSet]) -> dict[str, LabelledSet]:
-  """Trains on the first half of the classes and tests on the other half.
+  """Splits by class: trains on the first half and tests on the other half.
 
   As in metric learning, the images of all splits are divided by their class.
 
@@ -312,20 +312,22 @@ def two_views(
   positive: str = VIEW,
   block_size: int = 1,
 ) -> Source:
-  """Pairs of two views; pair i begins with image i.
+  """Makes pairs of two views; pair i begins with image i.
 
   Args:
     data: The images, in memory.
     transform: Makes a view from half of a row of random numbers.
     positive: "view", another view of the same image, or "class", a view of any
       image of its class, as latent-class theory draws it.
-    block_size: With "class", so many consecutive pairs share the class of the
-      first; the rest of them begin with images drawn from it. For `curl` and
-      `quick_thought`; an image may then be in a batch more than once.
+    block_size: With "class", the number of consecutive pairs that share the
+      class of the first; the others begin with images drawn from that class.
+      For `curl` and `quick_thought`; an image may then be in a batch more than
+      once.
 
   Raises:
-    ValueError: For another `positive`, or blocks without "class"; while
-      fetching, if blocks do not fit into a batch (or a process's part of it).
+    ValueError: If `positive` is unknown, or there are blocks without "class";
+      while fetching, if `block_size` does not divide a batch (or a process's
+      part of it).
 
   Example:
     >>> from nuclr_jax.data.augment import augment
@@ -357,7 +359,7 @@ def two_views(
     if block_size > 1 and random is not None:
       if len(pair_ids) % block_size:
         raise ValueError(
-          f"a batch must be a row of blocks of {block_size} pairs, got "
+          f"a batch must consist of blocks of {block_size} pairs, got "
           f"{len(pair_ids)} pairs; choose a batch size that block_size divides"
         )
       leader = np.arange(len(pair_ids)) // block_size * block_size
@@ -385,20 +387,20 @@ def two_views(
 
 
 def _read_splits(train, validation, test, *, size, data_dir):
-  """Labelled images by split, read into memory."""
+  """Reads labelled images into memory, by split."""
   from nuclr_jax.data.sets import open_labelled_set, parse_place
 
-  at_hand = {
+  built_in = {
     "digits": digit_splits,
     "glyphs": partial(glyph_splits, data_dir=data_dir),
   }
-  if train in at_hand:
+  if train in built_in:
     if validation is not None or test is not None:
       raise ValueError(
-        f"{train} brings validation and test, got {validation} and {test}; "
-        "leave both out"
+        f"{train} has its own validation and test splits, got {validation} "
+        f"and {test}; leave both out"
       )
-    return at_hand[train](size)
+    return built_in[train](size)
   if test is None:
     place = parse_place(train)
     test = f"{place.name}={place.source}:test"

@@ -34,26 +34,26 @@ def batches(
   Args:
     source: The training pairs.
     batch_size: Pairs in the global batch; `process_count` must divide it.
-    seed: Decides the order and the augmentation.
+    seed: The seed of the order and the augmentation.
     start_step: The first step; the stream from k on is the stream from 0
       without its first k batches.
     augment: Whether the source augments its images, by random numbers that are
       a function of seed, epoch and pair id.
-    process_index: Which process this is. It gets the process_index-th part of
-      consecutive rows of each batch.
+    process_index: The index of this process, which gets the process_index-th of
+      `process_count` consecutive parts of each batch.
     process_count: Number of processes.
     num_threads: Threads that make batches; their number does not change the
       batches.
     num_workers: Processes that make batches instead of threads; their number
       does not change the batches either.
-    prefetch: Batches made ahead of time, by each worker.
+    prefetch: Batches that each worker makes ahead of time.
 
   Yields:
     The iterator, closed at the end of the `with` block.
 
   Raises:
     ValueError: If the batch size does not fit the data or the processes, or
-      (while iterating) if the source gives an id that is out of range.
+      (while iterating) if the source returns an id that is out of range.
 
   Example:
     >>> with batches(source, batch_size=4, seed=0) as stream:
@@ -96,7 +96,7 @@ def batches(
 def epoch_ids(
   num_pairs: int, *, batch_size: int, seed: int
 ) -> grain.MapDataset:
-  """The shuffled ids of one epoch; `.repeat()` shuffles them anew each time.
+  """Shuffles the ids of one epoch; `.repeat()` shuffles them anew each time.
 
   Raises:
     ValueError: If the data set is smaller than one batch.

@@ -5,7 +5,7 @@ its captions. Pairs are numbered in the order of records and captions. Images of
 equal bytes share an image id, captions of equal words share a text id.
 
 Ids are row numbers and change when the data set changes; a key is a hash of
-what a sample contains, and still identifies it after the data set has grown or
+the content of a sample, and still identifies it after the data set has grown or
 shrunk.
 """
 
@@ -46,11 +46,11 @@ class PairIndex(NamedTuple):
     return zlib.crc32(self.text_hash, zlib.crc32(self.image_hash))
 
   def ids(self, pair_ids: np.ndarray) -> Sides:
-    """The image id and the text id of pairs."""
+    """Returns the image ids and the text ids of pairs."""
     return Sides(self.image_id[pair_ids], self.text_id[pair_ids])
 
   def pairs_of_texts(self, text_ids: np.ndarray) -> np.ndarray:
-    """The first pair of each text."""
+    """Returns the first pair of each text."""
     return np.unique(self.text_id, return_index=True)[1][text_ids]
 
 
@@ -63,7 +63,7 @@ class Keys(NamedTuple):
 
 
 class _Words(dict):
-  """Maps characters of words to themselves and all others to a space."""
+  """Maps characters of words to themselves and all other characters to " "."""
 
   def __missing__(self, point):
     kind = unicodedata.category(chr(point))
@@ -77,7 +77,7 @@ _WORDS = _Words()
 
 
 def canonical(caption: str) -> str:
-  """The words of a caption; captions of the same words are one text.
+  """Reduces a caption to its words; captions of the same words are one text.
 
   Case, punctuation, white space and the way Unicode encodes an accent make no
   difference.
@@ -91,7 +91,7 @@ def canonical(caption: str) -> str:
 
 
 def content_hash(data: bytes) -> int:
-  """A 64-bit hash that is the same in every process and every version.
+  """Computes a 64-bit hash that is the same in every process and version.
 
   Example:
     >>> content_hash(b"a dog") == content_hash(b"a dog")
@@ -102,9 +102,9 @@ def content_hash(data: bytes) -> int:
 
 
 def content_keys(contents: Iterable[bytes]) -> UInt64[np.ndarray, "ids"]:
-  """Keys made of what samples contain.
+  """Makes keys from the content of samples.
 
-  Samples of equal content are told apart by their order.
+  Samples with equal content are distinguished by their order.
 
   Example:
     >>> a, b, c = content_keys([b"x", b"y", b"x"])
@@ -125,7 +125,7 @@ def content_keys(contents: Iterable[bytes]) -> UInt64[np.ndarray, "ids"]:
 def match_keys(
   old: UInt64[np.ndarray, "old"], new: UInt64[np.ndarray, "new"]
 ) -> Int[np.ndarray, "new"]:
-  """The id that each new sample had before; -1 for samples that are new.
+  """Finds the old id of each sample of a new data set; -1 if it has none.
 
   Example:
     >>> old, new = np.uint64([7, 5, 9]), np.uint64([9, 8, 7])
@@ -147,12 +147,12 @@ def number_pairs(
 
   Args:
     image_hash: `content_hash` of each record's image.
-    num_captions: How many captions each record has.
+    num_captions: The number of captions of each record.
     caption_hash: `content_hash` of each caption's `canonical` form, record
       after record.
 
   Raises:
-    ValueError: If the lengths and counts do not fit each other.
+    ValueError: If the lengths and counts do not match.
 
   Example:
     >>> hashes = np.array([7, 8, 7], np.uint64), np.array([5, 6, 5], np.uint64)
@@ -179,7 +179,7 @@ def number_pairs(
 
 
 def index_keys(index: PairIndex) -> Keys:
-  """The keys of all pairs, images and texts of an index."""
+  """Makes the keys of all pairs, images and texts of an index."""
   both = np.stack(
     [index.image_hash[index.image_id], index.text_hash[index.text_id]], axis=1
   )
@@ -188,9 +188,9 @@ def index_keys(index: PairIndex) -> Keys:
 
 
 def save_index(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
-  """Writes the index of a split beside its records, never half of it.
+  """Writes the index of a split beside its records, atomically.
 
-  An index that another process has just written stays.
+  An index that another process has just written is kept.
 
   Args:
     folder: Folder of the data set.
@@ -211,7 +211,7 @@ def save_index(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
 
 
 def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
-  """Opens what `save_index` wrote, mapped into memory; None if it is absent.
+  """Opens an index of `save_index`, mapped into memory; None if it is absent.
 
   Args:
     folder: Folder of the data set.
@@ -225,7 +225,7 @@ def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
 
 
 def _number(hashes):
-  """Ids in the order of first occurrence, and the hash of each id."""
+  """Returns ids in the order of first occurrence, and the hash of each id."""
   values, first, inverse = np.unique(
     hashes, return_index=True, return_inverse=True
   )

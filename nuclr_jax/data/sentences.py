@@ -31,23 +31,23 @@ def sentences(
   length: int = 32,
   min_count: int = 1,
 ) -> Data:
-  """Sentences without labels; dropout makes two views of each (SimCSE).
+  """Reads sentences without labels; dropout makes two views of each (SimCSE).
 
   Args:
     train: A text file with a sentence on each line; repeated sentences count
       once.
-    validation: TSV files of rated pairs (score, sentence and sentence on each
-      line) that are scored while training, see `evaluate.sts`.
-    test: TSV files of rated pairs that are scored at the end.
+    validation: TSV files of rated pairs (a score and two sentences on each
+      line) to score during training, see `evaluate.sts`.
+    test: TSV files of rated pairs to score at the end.
     tokenizer: A file, a folder or a hub name, see
       `tokenizer.pretrained_tokenizer`; or "build", to build one from the
       sentences.
     length: Token ids per sentence.
-    min_count: In how many sentences a word must occur to become a token of a
-      built tokenizer.
+    min_count: The number of sentences in which a word must occur to become a
+      token of a built tokenizer.
 
   Raises:
-    ValueError: If a file cannot be read, or does not hold what it should.
+    ValueError: If a file is not named, cannot be read, or has another format.
 
   Reference: Gao et al., SimCSE: Simple Contrastive Learning of Sentence
     Embeddings, EMNLP 2021.
@@ -73,7 +73,7 @@ def sentences(
 
 
 def read_sentences(path: str | os.PathLike) -> list[str]:
-  r"""The distinct sentences of a text file, one on each line.
+  r"""Reads the distinct sentences of a text file, one on each line.
 
   Args:
     path: The text file.
@@ -98,13 +98,13 @@ def read_sentences(path: str | os.PathLike) -> list[str]:
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
-  r"""Rated pairs of a TSV file: a score and two sentences on each line.
+  r"""Reads rated pairs of a TSV file: a score and two sentences on each line.
 
   Args:
     path: The TSV file.
 
   Raises:
-    ValueError: If a line is anything else, or there are fewer than two.
+    ValueError: If a line has another form, or there are fewer than two.
 
   Example:
     >>> text = "5\tA dog.\tDogs.\n0\tA dog.\tNoon.\n"
@@ -136,12 +136,12 @@ def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
 
 
 def twice(lines: Sequence[str], tokens: np.ndarray, name: str) -> Source:
-  """Pairs of a sentence with itself; pair i is sentence i.
+  """Makes pairs of a sentence with itself; pair i is sentence i.
 
   Args:
     lines: The sentences, all different.
     tokens: Their token ids [n, length].
-    name: The name of the data; checkpoints remember it.
+    name: The name of the data, which checkpoints record.
   """
   n = len(lines)
 
@@ -161,7 +161,7 @@ def twice(lines: Sequence[str], tokens: np.ndarray, name: str) -> Source:
 
 
 def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:
-  """Rated pairs by the names of their files."""
+  """Reads rated pairs, by the names of their files."""
   names = [pathlib.Path(path).stem for path in paths]
   if len(set(names)) < len(names):
     raise ValueError(f"files of rated pairs need different names, got {paths}")

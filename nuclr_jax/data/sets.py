@@ -1,4 +1,4 @@
-"""Where a data set lies, and labelled sets that are opened from there.
+"""Where data sets are, and how labelled sets are opened there.
 
 A config names a data set in one string: `SET`, `SET:SPLIT`, or `NAME=SET:SPLIT`
 (`NAME=SET`) to give it another name in metrics. `SET` is a prepared TFDS data
@@ -19,7 +19,7 @@ TEST_SPLITS = ("test", "validation", "val")
 
 
 class Place(NamedTuple):
-  """Where a data set lies."""
+  """Where a data set is."""
 
   name: str  # of its metrics and prompts
   source: str  # a folder, or a prepared data set
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 def parse_place(text: str) -> Place:
-  """Reads a string of the form that this module's docstring describes.
+  """Parses a string of the form that this module's docstring describes.
 
   Raises:
     ValueError: If the string is empty.
@@ -52,10 +52,10 @@ def parse_place(text: str) -> Place:
 
 
 def parse_places(texts: Sequence[str]) -> list[Place]:
-  """Reads several strings; their names tell metrics apart.
+  """Parses several strings, whose names must differ.
 
   Raises:
-    ValueError: If two have the same name, or one has none.
+    ValueError: If two places have the same name, or one has none.
 
   Example:
     >>> [x.name for x in parse_places(["coco:val", "mine=coco:test"])]
@@ -81,14 +81,14 @@ def open_labelled_set(
 ) -> LabelledSet:
   """Opens images with classes; each image is read when it is needed.
 
-  Images become their central square, size x size pixels.
+  Images are cropped to their central square, of size x size pixels.
 
   Args:
-    place: Where the images lie. The classes of a folder are its sub-folders, in
+    place: Where the images are. The classes of a folder are its sub-folders, in
       alphabetical order.
     size: Height and width of the images, in pixels.
     split: The split if the place does not name one; by default the test split,
-      else the validation split, else, of a folder, the folder itself.
+      else the validation split, else, for a folder, the folder itself.
     data_dir: Folder of prepared data sets.
 
   Raises:
@@ -123,7 +123,7 @@ def check_labelled_set(
   It opens no image, and looks only at the first label of a data set.
 
   Args:
-    place: Where the images lie.
+    place: Where the images are.
     data_dir: Folder of prepared data sets.
     split: The split if the place does not name one, by default as in
       `open_labelled_set`.
@@ -142,19 +142,19 @@ def check_labelled_set(
 def class_folder(
   place: Place, data_dir: str | os.PathLike | None = None
 ) -> pathlib.Path | None:
-  """The folder of classes at a place; None if it is a prepared data set."""
+  """Returns a place's folder of classes; None if it is a prepared data set."""
   source = pathlib.Path(place.source).expanduser()
   folder = tfds_reader.cache_dir(data_dir) / source
   is_folder = folder.is_dir() and not tfds_reader.prepared_versions(folder)
   return folder if is_folder else None
 
 
-# Fetches images by number; the labels; the names of the classes.
+# A function from numbers to images; the labels; the names of the classes.
 Opened = tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, Sequence[str]]
 
 
 def _open_folder(folder, split, to_square) -> Opened:
-  """Images, labels and class names of a folder of classes."""
+  """Opens a folder of classes."""
   folder = _split_folder(folder, split)
   classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
   paths, label = [], []
@@ -187,7 +187,7 @@ def _no_images(folder: pathlib.Path) -> ValueError:
 
 
 def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
-  """The folder of a split; by default the test split's or the folder itself."""
+  """Finds a split's folder; by default the test split's, or the folder."""
   same = {"validation": ("validation", "val"), "val": ("val", "validation")}
   names = TEST_SPLITS if split is None else same.get(split, (split,))
   folders = [folder / name for name in names if (folder / name).is_dir()]
@@ -200,7 +200,7 @@ def _split_folder(folder: pathlib.Path, split: str | None) -> pathlib.Path:
 
 
 def _open_prepared(place, split, to_square, data_dir) -> Opened:
-  """Images, labels and class names of a prepared TFDS data set."""
+  """Opens a prepared TFDS data set."""
   data, image, label = _prepared_split(place, split, data_dir)
 
   def fetch(numbers):
@@ -215,7 +215,7 @@ def _open_prepared(place, split, to_square, data_dir) -> Opened:
 
 
 def _check_labels(name: str, labels) -> None:
-  if min(labels) < 0:  # as TFDS marks them
+  if min(labels) < 0:  # as TFDS marks missing labels
     raise ValueError(
       f"{name} has images without a label ({min(labels)}); choose a split "
       "whose images have one"
@@ -223,7 +223,7 @@ def _check_labels(name: str, labels) -> None:
 
 
 def _prepared_split(place, split, data_dir):
-  """A split of a prepared data set, its image feature and its class label."""
+  """Opens a split; finds its image feature and its class label."""
   import tensorflow_datasets as tfds
 
   if split is None:

@@ -1,4 +1,4 @@
-"""What a data set brings to a run, as plain data.
+"""What a data set provides to a run, as plain data.
 
 `Data` holds the training pairs as a `Source`, the tokenizer, the shape of the
 images and the held-out sets. `evaluate.suites` chooses how held-out sets are
@@ -25,10 +25,10 @@ Transform = Callable[[ImageBatch, Random], ImageBatch]
 def random_numbers(
   seed: int, epoch: int, pair_ids: Int[np.ndarray, "batch"]
 ) -> Random:
-  """Uniform numbers [batch, NUM_RANDOM] in [0, 1), made by hashing.
+  """Makes uniform numbers [batch, NUM_RANDOM] in [0, 1) by hashing.
 
-  A source augments by these numbers alone. They depend on the seed, the epoch
-  and the pair id only, so a pair looks the same in an epoch whatever the batch
+  A source augments by these numbers alone. They depend only on the seed, the
+  epoch and the pair id, so a pair looks the same in an epoch whatever the batch
   size and the numbers of processes and threads.
 
   Args:
@@ -50,6 +50,7 @@ def random_numbers(
   )
   steps = np.arange(NUM_RANDOM, dtype=np.uint64) * _GOLDEN
   bits = _mix(rows[:, None] + steps)
+  # The upper 53 bits: as many as a float64 holds exactly.
   return (bits >> np.uint64(11)) * 2.0**-53
 
 
@@ -77,8 +78,9 @@ class Source(NamedTuple):
   fetch: Callable[..., Batch]
   ids: Callable[[np.ndarray], Sides]  # pair ids -> image ids, text ids
   captions: Callable[[np.ndarray], list[str]]  # text ids -> captions
-  fingerprint: str  # of the prepared data; a checkpoint remembers it
-  # Identify samples after the data set has changed; None = they cannot.
+  fingerprint: str  # of the prepared data; checkpoints record it
+  # Makes keys, which identify samples after the data set has changed; None = no
+  # keys.
   keys: Callable[[], Keys] | None = None
 
 
@@ -89,14 +91,14 @@ def source_of_samples(
   fingerprint: str,
   contents: Callable[[], Iterable[bytes]],
 ) -> Source:
-  """A source of n samples, each of which is both sides of its own pair.
+  """Makes a source of n samples, each of which is both sides of its own pair.
 
   Args:
     n: The number of samples.
     fetch: Makes a batch of pair ids and random numbers, as in `Source`.
-    captions: Names samples by their ids, as in `Source`.
-    fingerprint: Identifies the data; a checkpoint remembers it.
-    contents: Gives the content of each sample; its key is a hash of it.
+    captions: Returns the names of samples by their ids, as in `Source`.
+    fingerprint: Identifies the data; checkpoints record it.
+    contents: Returns the content of each sample, a hash of which is its key.
 
   Example:
     >>> words = ["a dog", "a cat"]
@@ -164,7 +166,7 @@ def in_memory(
 
 
 def _record_keys(records: Records) -> Keys:
-  """Keys by content; an image has the key of its pair."""
+  """Makes keys from contents; an image has the key of its pair."""
   text = content_keys(caption.encode() for caption in records.captions)
   pairs = zip(records.image, records.text_id, strict=True)
   pair = content_keys(
@@ -174,7 +176,7 @@ def _record_keys(records: Records) -> Keys:
 
 
 class LazyImages:
-  """Images that are read when they are asked for, some at a time.
+  """Images that are read on access, a few at a time.
 
   They are indexed like an array: `images[10:20]`, `images[np.array([3])]`.
 
@@ -198,7 +200,7 @@ Images = np.ndarray | LazyImages  # [n, height, width, channels]
 
 
 class ImageTextSet(NamedTuple):
-  """Images and captions to retrieve each other; a group belongs together."""
+  """Images and captions for retrieval; those of the same group match."""
 
   image: Images
   image_group: np.ndarray
@@ -207,7 +209,7 @@ class ImageTextSet(NamedTuple):
 
 
 class LabelledSet(NamedTuple):
-  """Images with a class each."""
+  """Images, each with a class."""
 
   image: Images
   label: np.ndarray  # [n], from 0
@@ -218,18 +220,18 @@ class LabelledSet(NamedTuple):
 
 
 class ProbeSets(NamedTuple):
-  """Labelled images to train classifiers of frozen features, and to score."""
+  """Labelled images to train and to score classifiers of frozen features."""
 
   train: LabelledSet
   test: LabelledSet
 
 
 class ClassScores(NamedTuple):
-  """Labelled images, and which scores of latent classes they get."""
+  """Labelled images, and the scores of latent classes to compute on them."""
 
   train: LabelledSet | None  # None = no images of the classes of `test`
   test: LabelledSet
-  scores: Sequence[str]  # of `data.labelled.SCORES`, in the order of metrics
+  scores: Sequence[str]  # from `data.labelled.SCORES`, in the order of metrics
   ways: Sequence[int] = (2, 10)  # classes of the tasks that are averaged over
   num_negatives: Sequence[int] = (1,)  # of the contrastive losses
 
@@ -239,7 +241,7 @@ class RatedPairs(NamedTuple):
 
   first: list[str]
   second: list[str]
-  score: np.ndarray  # float64 [n], of any scale
+  score: np.ndarray  # float64 [n], on any scale
 
 
 class HeldOut(NamedTuple):
@@ -261,7 +263,7 @@ class AnyTokenizer(Protocol):
 
   @property
   def text(self) -> str:
-    """The whole definition; a checkpoint remembers it."""
+    """The whole definition; checkpoints record it."""
 
   @property
   def length(self) -> int:
@@ -269,21 +271,21 @@ class AnyTokenizer(Protocol):
 
   @property
   def vocab_size(self) -> int:
-    """Number of token ids; 0 if rows do not hold token ids."""
+    """Number of token ids; 0 if rows hold something else."""
 
   def encode(self, captions: Sequence[str]) -> np.ndarray:
     """Makes a row for each caption."""
 
 
 class Inputs(NamedTuple):
-  """The input of a model: images (or rows) of a shape, and encoded texts."""
+  """The inputs of a model: images (or rows) of a shape, and encoded texts."""
 
   image_shape: tuple[int, ...]
   tokenizer: AnyTokenizer
 
 
 class Data(NamedTuple):
-  """What a data set brings to a run."""
+  """What a data set provides to a run."""
 
   train: Source
   tokenizer: AnyTokenizer
@@ -294,12 +296,12 @@ class Data(NamedTuple):
 
   @property
   def inputs(self) -> Inputs:
-    """The input of a model of these data."""
+    """The inputs of a model for these data."""
     return Inputs(self.image_shape, self.tokenizer)
 
   @property
   def sets(self) -> dict[str, ImageTextSet]:
-    """The first set to retrieve in of each split that has one."""
+    """The first retrieval set of each split that has one."""
     return {
       split: next(iter(held_out.retrieval.values()))
       for split, held_out in self.held_out.items()
@@ -308,18 +310,18 @@ class Data(NamedTuple):
 
 
 def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
-  """What is known about a run's data without opening them.
+  """Describes the data of a run without opening them.
 
   Args:
-    sizes: How many training pairs, images and texts there are.
+    sizes: The numbers of training pairs, images and texts.
     fingerprint: The fingerprint of the training pairs.
-    inputs: The input of the run's model.
+    inputs: The inputs of the run's model.
   """
 
   def not_opened(*args):
     raise ValueError(
-      "the training pairs of this run were not opened, only their number is "
-      "known; load the run with pairs=True on a machine that has the data"
+      "the training pairs of this run were not opened; only their number is "
+      "known: load the run with pairs=True on a machine that has the data"
     )
 
   train = Source(sizes, not_opened, not_opened, not_opened, fingerprint)

@@ -1,8 +1,8 @@
 """Prepared TFDS data sets (array_record): found by name, read by record.
 
-A TFDS data set in array_record format is random access and needs no
-TensorFlow. Which of its features is the image and which holds the captions is
-recognised by type and name.
+A TFDS data set in array_record format has random access and needs no
+TensorFlow. The features that hold the image and the captions are recognised by
+type and name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ from nuclr_jax import progress
 
 INFO = "dataset_info.json"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # of file names
-WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG would not gain from more
+WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG is already compressed
 SCANNED = 256  # records read at a time
-CAPTIONS = (  # usual names of the feature, the likeliest first
+CAPTIONS = (  # usual names of the feature, likeliest first
   "caption",
   "captions",
   "captions/text",
@@ -46,7 +46,7 @@ class PreparedSplit(NamedTuple):
 
 
 def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
-  """The folder of prepared data sets.
+  """Returns the folder of prepared data sets.
 
   Args:
     data_dir: The folder; None = $NUCLR_DATA_DIR or ~/.cache/nuclr_jax.
@@ -59,7 +59,7 @@ def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
 def find_data_set(
   name: str, data_dir: str | os.PathLike | None = None
 ) -> pathlib.Path:
-  """The folder of a prepared data set's newest version.
+  """Finds the folder of a prepared data set's newest version.
 
   Args:
     name: An absolute path, or a name such as "cc3m", "coco_captions/2014" or
@@ -73,7 +73,7 @@ def find_data_set(
   tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
   roots = [cache_dir(data_dir), pathlib.Path(tfds_dir).expanduser()]
   for root in roots:
-    # An absolute path stays itself.
+    # Joining an absolute path to a root leaves it as it is.
     folder = root / pathlib.Path(name).expanduser()
     versions = prepared_versions(folder)
     configurations = {path.parent for path in versions}
@@ -93,7 +93,7 @@ def find_data_set(
 
 
 def prepared_versions(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Folders of prepared versions in a folder or at most two levels below."""
+  """Lists prepared versions: a folder itself, or at most two levels below."""
   levels = ("", "*/", "*/*/")
   infos = [path for level in levels for path in folder.glob(level + INFO)]
   return [
@@ -134,7 +134,7 @@ def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
 def split_names(
   name: str, data_dir: str | os.PathLike | None = None
 ) -> list[str]:
-  """The names of the splits of a prepared data set.
+  """Lists the names of the splits of a prepared data set.
 
   Args:
     name: The data set, see `find_data_set`.
@@ -179,7 +179,7 @@ def open_split(
   def read(numbers):
     try:
       return data.__getitems__([int(i) for i in numbers])
-    except RuntimeError as error:  # of array_record
+    except RuntimeError as error:  # from array_record
       first, last = min(numbers), max(numbers)
       raise ValueError(
         f"{folder}: records {first} to {last} of {split} cannot be read "
@@ -199,7 +199,7 @@ def open_split(
 def all_rows(
   read: Callable[[Sequence[int]], list[Any]], length: int
 ) -> Iterator[Any]:
-  """All records in order, read `SCANNED` at a time.
+  """Yields all records in order, reading `SCANNED` at a time.
 
   Example:
     >>> list(all_rows(lambda numbers: [10 * i for i in numbers], 3))
@@ -210,7 +210,7 @@ def all_rows(
 
 
 def image_field(features: Any) -> str:
-  """Name of the feature that holds encoded images.
+  """Finds the name of the feature that holds encoded images.
 
   Args:
     features: `builder.info.features` of a TFDS data set.
@@ -246,7 +246,7 @@ def image_field(features: Any) -> str:
 
 
 def caption_field(features: Any) -> str:
-  """Name of the feature that holds one or several captions of an image.
+  """Finds the name of the feature that holds the captions of an image.
 
   Args:
     features: `builder.info.features` of a TFDS data set.
@@ -272,14 +272,14 @@ def caption_field(features: Any) -> str:
 
 
 def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
-  """The captions of a row, however they are stored.
+  """Returns the captions of a row, however they are stored.
 
   Args:
     row: A row of a data source, of JSON or of a table.
-    field: The name that `caption_field` gives, or that of a column.
+    field: The name that `caption_field` returns, or the name of a column.
 
   Returns:
-    The captions; one that is missing from a list is "".
+    The captions, with "" for one that is missing from a list.
 
   Example:
     >>> captions_of({"caption": b"a dog"}, "caption")
@@ -291,13 +291,13 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
   for name in field.split("/"):
     if isinstance(value, Mapping):
       value = value.get(name)
-    else:  # a sequence of dicts comes back as either
+    else:  # a sequence of dicts, which may also be a dict of sequences
       value = [x.get(name) if x else None for x in _listed(value)]
   return [_text(x) for x in _listed(value)]
 
 
 def damaged(path: os.PathLike, reason: str) -> ValueError:
-  """The error for a prepared file that cannot be trusted.
+  """Makes the error for a prepared file that cannot be trusted.
 
   Args:
     path: The file.
@@ -327,10 +327,10 @@ def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
 
 
 def num_records(path: str | os.PathLike) -> int:
-  """How many records an array_record file holds.
+  """Counts the records of an array_record file.
 
   Raises:
-    RuntimeError: If it cannot be read.
+    RuntimeError: If the file cannot be read.
   """
   from array_record.python import array_record_module
 
@@ -343,10 +343,10 @@ def num_records(path: str | os.PathLike) -> int:
 
 @contextlib.contextmanager
 def record_writer(path: str | os.PathLike) -> Iterator[Any]:
-  """Opens a writer of an array_record file, which is closed in any case.
+  """Opens a writer of an array_record file, and always closes it.
 
   Raises:
-    OSError: From its `write` and at the end, for instance on a full disk.
+    OSError: If writing or closing fails, for instance on a full disk.
 
   Example:
     >>> with record_writer(tmp_path / "x.array_record") as writer:
@@ -367,12 +367,12 @@ def record_writer(path: str | os.PathLike) -> Iterator[Any]:
         writer.close()
       raise
     writer.close()
-  except RuntimeError as error:  # of array_record
+  except RuntimeError as error:  # from array_record
     raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def _stamp(paths: Sequence[Any]) -> str:
-  """A hash of the names, sizes and times of files."""
+  """Hashes the names, sizes and times of files."""
   states = [(os.fspath(path), os.stat(path)) for path in paths]
   facts = [(name, x.st_size, x.st_mtime_ns) for name, x in states]
   return f"{zlib.crc32(repr(facts).encode()):08x}"
@@ -383,7 +383,7 @@ def _version_number(folder: pathlib.Path) -> list[int]:
 
 
 def _find_feature(features, name):
-  """The feature at a path; a sequence stands for what it is made of."""
+  """Finds the feature at a path, which may lead through sequences."""
   for part in name.split("/"):
     features = getattr(features, "feature", features)
     features = features[part] if part in _feature_names(features) else None
@@ -404,7 +404,7 @@ def _is_text(feature) -> bool:
 
 
 def _listed(value) -> list:
-  """One value or many, as a list."""
+  """Returns one value or many as a list."""
   if value is None:
     return []
   if isinstance(value, str | bytes | Mapping):

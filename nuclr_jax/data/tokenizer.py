@@ -25,10 +25,10 @@ from tokenizers import (
 from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
-PADS = (PAD, "<pad>")  # names of padding, in BERT and in RoBERTa or T5
+PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
-# From captions, in the published CC3M recipe (after lower-casing).
+# What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
 
 
@@ -36,7 +36,7 @@ class Tokenizer(NamedTuple):
   """Turns captions into token ids; `text` is its whole definition."""
 
   text: str  # the JSON of the `tokenizers` library
-  length: int  # token ids per caption; longer ones are cut
+  length: int  # token ids per caption; longer captions are cut
 
   @property
   def vocab_size(self) -> int:
@@ -44,7 +44,7 @@ class Tokenizer(NamedTuple):
     return _encoder(self.text, self.length).get_vocab_size()
 
   def encode(self, captions: Sequence[str]) -> np.ndarray:
-    """Token ids int32 [captions, length], padded with 0.
+    """Returns token ids int32 [captions, length], padded with 0.
 
     Example:
       >>> tokenizer = build_tokenizer(["DIGIT ONE", "DIGIT TWO"], length=4)
@@ -68,14 +68,15 @@ def build_tokenizer(
   """Builds the tokenizer of a set of captions.
 
   The vocabulary consists of padding, unknown, all characters (as first and as
-  continuing pieces), and the words that occur in at least `min_count`
+  continuation pieces), and the words that occur in at least `min_count`
   captions, most frequent first; other words are spelled in characters.
   Captions are lower-cased and split at white space and punctuation.
 
   Args:
     captions: The training captions, each distinct caption once.
     length: Token ids per caption.
-    min_count: In how many captions a word must occur to become a token.
+    min_count: The number of captions in which a word must occur to become a
+      token.
     first_and_last: Whether captions begin and end with special tokens, as
       BERT's do; towers that take the feature of the first token need them.
 
@@ -148,7 +149,7 @@ def pretrained_tokenizer(
   if path.suffix == ".json":
     tokenizer = _from_json(path)
   else:
-    # Not splitlines: some tokens are characters that it takes for line ends.
+    # Not splitlines, which takes some characters that are tokens for line ends.
     tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     tokenizer = _bert(tokens, path)
   if length < 3:
@@ -175,17 +176,17 @@ def choose_tokenizer(
   clean: bool = True,
   min_count: int = 1,
 ) -> Tokenizer:
-  """The tokenizer that a config names.
+  """Makes the tokenizer that a config names.
 
   Args:
     source: A file, a folder or a hub name for `pretrained_tokenizer`, or
       "build" to build a tokenizer from the training captions.
-    captions: Reads the training captions; only called to build a tokenizer.
+    captions: Returns the training captions; called only to build a tokenizer.
     length: Token ids per caption.
     clean: Whether a pretrained tokenizer cleans captions as in the published
       CC3M recipe.
-    min_count: In how many captions a word must occur to become a token of a
-      built tokenizer.
+    min_count: The number of captions in which a word must occur to become a
+      token of a built tokenizer.
 
   Raises:
     ValueError: If the tokenizer cannot be read or built.
@@ -226,7 +227,7 @@ def _from_json(path) -> tokenizers.Tokenizer:
 
 
 def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
-  """The tokenizer of lower-cased BERT models; line i is the token with id i."""
+  """Makes the tokenizer of lower-cased BERT models from tokens by id."""
   ids = {token: i for i, token in enumerate(vocabulary)}
   missing = [x for x in (PAD, UNKNOWN, FIRST, LAST) if x not in ids]
   if missing:
@@ -250,7 +251,7 @@ def _first_and_last(ids) -> processors.TemplateProcessing:
 
 @functools.lru_cache(maxsize=8)
 def _encoder(text: str, length: int) -> tokenizers.Tokenizer:
-  """The tokenizer of a definition, whose reading takes tens of milliseconds."""
+  """Parses a tokenizer; cached, since that takes tens of milliseconds."""
   encoder = tokenizers.Tokenizer.from_str(text)
   encoder.enable_truncation(length)
   return encoder

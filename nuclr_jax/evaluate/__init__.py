@@ -1,4 +1,4 @@
-"""Evaluation: pure functions of embeddings, and the evaluators made of them.
+"""Evaluation: pure functions of embeddings, and the evaluators built on them.
 
 `choose_evaluators` turns the held-out sets of a data set into the evaluators of
 a run.

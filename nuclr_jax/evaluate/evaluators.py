@@ -1,8 +1,9 @@
 """What an evaluator is, what it sees of a model, and how evaluators are run.
 
-An evaluator is a function of `Embed`, which is all that it sees of a model, to
-scores by name. The modules beside this one define evaluators, each next to the
-pure functions of embeddings that it calls; `suites` chooses those of a run.
+An evaluator is a function from `Embed`, which is all that it sees of a model,
+to scores by name. The other modules of this package define evaluators, each
+next to the pure functions of embeddings that it calls; `suites` chooses the
+evaluators of a run.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +27,8 @@ from nuclr_jax.types import (
   Sides,
 )
 
-CHUNK = (
-  512  # inputs embedded at a time, rounded up to a multiple of the devices
-)
+# Inputs embedded at a time, rounded up to a multiple of the devices.
+CHUNK = 512
 
 
 class Embed(NamedTuple):
@@ -37,7 +37,7 @@ class Embed(NamedTuple):
   image: Callable[[Images], np.ndarray]  # images -> [n, dim], unit norm
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
   features: Sides | None = None  # functions to features before the projection
-  outputs: Sides | None = None  # to what the objective sees, of any norm
+  outputs: Sides | None = None  # to what the objective sees, any norm
 
 
 Evaluator = Callable[[Embed], Metrics]
@@ -45,7 +45,7 @@ MakeEmbed = Callable[[Params, PyTree], Embed]
 
 
 def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
-  """Compiles the embedding of images and of texts, split over the mesh.
+  """Compiles functions that embed images and texts, split over the mesh.
 
   Args:
     model: The model.
@@ -55,7 +55,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   Returns:
     `make(params, model_state) -> Embed`, where `params` are the model's. The
     functions of `Embed` raise FloatingPointError for embeddings that are not
-    finite, since no score of them would mean anything.
+    finite, since their scores would be meaningless.
   """
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
@@ -79,7 +79,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     compiled = jax.jit(function, out_shardings=everywhere)
 
     def run(params, model_state, inputs, to_batch):
-      """Chunks of one shape; the last is padded with its last input."""
+      """Runs chunks of one shape; the last is padded with its last input."""
       results = []
       for start in range(0, len(inputs), chunk):
         full = part = inputs[start : start + chunk]
@@ -144,7 +144,7 @@ def embed_pairs(
   Args:
     embed: The model.
     source: The pairs.
-    pair_ids: Which pairs are embedded; None = all.
+    pair_ids: Which pairs to embed; None embeds all.
   """
   if pair_ids is None:
     pair_ids = np.arange(source.sizes.num_pairs)
@@ -160,12 +160,12 @@ def embed_pairs(
 def run_evaluators(
   evaluators: Sequence[Evaluator], embed: Embed, prefix: str
 ) -> Metrics:
-  """Runs evaluators and puts a prefix before the names of their scores.
+  """Runs evaluators, and prefixes the names of their scores.
 
   Args:
     evaluators: Evaluators whose scores have different names.
     embed: The model.
-    prefix: Goes before the names, with a slash.
+    prefix: What precedes the names, with a slash.
 
   Returns:
     All scores.

@@ -10,7 +10,7 @@ from nuclr_jax.evaluate.evaluators import Embed, Evaluator, embed_pairs
 from nuclr_jax.evaluate.retrieval import recall
 from nuclr_jax.types import Metrics, Sides, each
 
-QUERIES = 16_384  # training pairs that are used
+QUERIES = 16_384  # training pairs used
 
 
 def corrected_retrieval_evaluator(
@@ -20,17 +20,17 @@ def corrected_retrieval_evaluator(
   temperature: float,
   strength: float,
 ) -> Evaluator:
-  """Recall as by `retrieval_evaluator`, corrected for hubs by training queries.
+  """Makes an evaluator of recall, corrected for hubs by training queries.
 
-  Candidates are ranked by sim - strength * zeta. The zeta of a candidate is
-  that of `popularity.zeta_of_unseen` against training pairs of the other side,
-  so the correction uses no test query. Metrics are called `hubs_corrected/...`.
+  Candidates are ranked by sim - strength * zeta. A candidate's zeta comes from
+  `popularity.zeta_of_unseen` and training pairs of the other side, so the
+  correction uses no test query. Metrics are called `hubs_corrected/...`.
 
   Args:
     data: The images and captions to retrieve.
-    train: The training pairs, of which `QUERIES` are drawn, always the same.
+    train: The training pairs; `QUERIES` of them are used, always the same ones.
     temperature: The temperature of the objective.
-    strength: 0 = no correction, 1 = the whole zeta.
+    strength: How much of zeta to subtract: 0 is no correction, 1 all of it.
   """
 
   def evaluate(embed: Embed) -> Metrics:

@@ -18,9 +18,9 @@ from nuclr_jax.types import Metrics, Pairs
 
 log = logging.getLogger(__name__)
 
-FEW = 5  # labelled rows of a class, for mu-5
-MAX_ROWS = 1_000  # of which losses and bounds are computed
-LARGEST_RANGE = 2_000.0  # of similarities, for losses of several negatives
+FEW = 5  # labelled rows of each class, for mu_5
+MAX_ROWS = 1_000  # from which losses and bounds are computed
+LARGEST_RANGE = 2_000.0  # of similarities; above it, N > 1 is left out
 
 
 def classifiers_evaluator(
@@ -32,22 +32,21 @@ def classifiers_evaluator(
   top: Sequence[int] = (1, 10),
   seed: int = 0,
 ) -> Evaluator:
-  """Accuracies of linear classifiers on what the objective sees.
+  """Makes an evaluator of linear classifiers on what the objective sees.
 
   `classes_<name>/<classifier>/avg_<k>` is the mean accuracy over all k-way
-  tasks, `.../top_<r>` the accuracy of the r best of all classes. Classifiers
-  are `mu` (class means of the training rows), `mu_5` (of five rows of each
-  class) and `trained` (`probe.fit_linear` on all classes; a task keeps the
-  rows of its classes).
+  tasks, `.../top_<r>` the accuracy of the r best of all classes. The
+  classifiers are `mu` (class means of the training rows), `mu_5` (class means
+  of five rows of each class) and `trained` (`probe.fit_linear` on all classes;
+  a task keeps the logits of its classes).
 
   Args:
     train: Labelled images to learn from.
     test: Labelled images to score.
     name: The name of the data set.
-    ways: Numbers of classes of the tasks, at least 2; those that exceed the
-      number of classes are left out.
-    top: The values of r; those that are not below the number of classes are
+    ways: The values of k, at least 2; those above the number of classes are
       left out.
+    top: The values of r; those not below the number of classes are left out.
     seed: Decides which five rows are taken and which rows choose the penalty of
       the trained classifier.
 
@@ -92,26 +91,27 @@ def losses_evaluator(
   num_negatives: Sequence[int] = (1,),
   max_rows: int = MAX_ROWS,
 ) -> Evaluator:
-  """The contrastive loss, the loss of the mean classifier, and the bounds.
+  """Makes an evaluator of contrastive and mean-classifier losses, and bounds.
 
-  They are called `classes_<name>/...`, use natural logarithms, and are computed
-  of about `max_rows` rows, of which every class has its share and at least one:
+  The scores are called `classes_<name>/...`, use natural logarithms, and are
+  computed from about `max_rows` rows, of which every class has its share and at
+  least one:
 
     unsupervised_<N>   L_un^N                    mean_classifier  L_sup^mu
     same, other        the parts of L_un, N = 1  collision        tau
-    bound              Lemma 1 of Merad et al., which N = 1 gives
+    bound              Lemma 1 of Merad et al., from N = 1
     bound_<N>          Lemma 2, L_un^N / p_cc(N)
     deviation          s(f) of Saunshi et al.
-    min_norm, max_norm of ||f(x)||
+    min_norm, max_norm range of ||f(x)||
 
   Args:
     data: Labelled images.
     name: The name of the data set.
-    num_negatives: Values of N, at least 1. Values other than 1 get a
+    num_negatives: The values of N, at least 1. Values other than 1 get a
       `bound_<N>` if N draws can hit every class. They are left out, with a
       warning, where similarities range over more than `LARGEST_RANGE`, because
       exact values would take minutes.
-    max_rows: About how many rows are taken, always the same ones.
+    max_rows: About how many rows are used, always the same ones.
 
   Raises:
     ValueError: If a value of `num_negatives` is out of range.
@@ -156,10 +156,10 @@ def losses_evaluator(
 
 
 def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
-  """`retrieval.same_class_recall` of what the objective sees, normalised.
+  """Makes an evaluator of same-class recall by what the objective sees.
 
-  It is called `classes_<name>/recall@<k>`. Rows that are alone in their class
-  are left out.
+  `classes_<name>/recall@<k>` is `retrieval.same_class_recall` of unit-norm
+  rows. Rows that are alone in their class are left out.
 
   Args:
     data: Labelled images.
@@ -186,17 +186,19 @@ def same_class_evaluator(data: LabelledSet, name: str) -> Evaluator:
 def variation_evaluator(
   data: LabelledSet, name: str, *, max_rows: int = MAX_ROWS
 ) -> Evaluator:
-  """How consistent differences are: `objectives.difference_alignment`'s value.
+  """Makes an evaluator of how consistent differences are.
 
-  The differences are those between classes, whether or not the run learns from
-  labels. The values are called `classes_<name>/variation_<chain or star>`, in
-  units of the mean norm of what the objective sees, for rows in a random order;
-  star is the mean distance. They are 0 if all outputs are 0.
+  It computes the value of `objectives.difference_alignment` for differences
+  between classes, whether or not the run learns from labels. The values are
+  called `classes_<name>/variation_<chain or star>`, in units of the mean norm
+  of what the objective sees, for rows in a random order; star is the mean
+  distance. They are 0 if all outputs are 0.
 
   Args:
     data: Labelled images.
     name: The name of the data set.
-    max_rows: How many rows are taken, always the same ones in the same order.
+    max_rows: How many rows are used at most, always the same ones in the same
+      order.
 
   Reference: Chen et al., ICLR 2024, Figure 8.
   """
@@ -233,7 +235,7 @@ def _check_numbers(name, values, least, most=np.inf) -> None:
 
 
 def _share_of_each_class(label: np.ndarray, count: int) -> np.ndarray:
-  """About `count` rows, of which every class has its share and at least one."""
+  """Returns about `count` rows: every class has its share, and at least one."""
   if len(label) <= count:
     return np.arange(len(label))
   order = np.random.default_rng(0).permutation(len(label))

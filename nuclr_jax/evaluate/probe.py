@@ -27,18 +27,18 @@ def mean_classifier(
   test: Float[np.ndarray, "test dim"],
   test_label: Int[np.ndarray, "test"],
 ) -> Metrics:
-  """Accuracy of the nearest class mean, by cosine similarity.
+  """Computes the accuracy of the nearest class mean, by cosine similarity.
 
   A class without any training row is never chosen.
 
   Args:
     train: Features of the training rows.
-    train_label: Their classes, from 0.
+    train_label: The classes of the training rows, from 0.
     test: Features of the rows to classify.
-    test_label: Their classes.
+    test_label: The classes of the rows to classify.
 
   Returns:
-    `top1` and `mean_per_class`, see `zero_shot.accuracy`.
+    `top1` and `mean_per_class` (see `zero_shot.accuracy`).
 
   Example:
     >>> x, label = np.eye(3), np.arange(3)
@@ -52,6 +52,7 @@ def mean_classifier(
   classes = _num_classes(train_label, test_label)
   means = class_means(unit_rows(train), train_label, classes)
   trained = np.bincount(train_label, minlength=classes) > 0
+  # `accuracy` ranks NaN last.
   centres = np.where(trained[:, None], unit_rows(means), np.nan)
   return accuracy(unit_rows(test), centres, test_label, top=TOP)
 
@@ -65,20 +66,20 @@ def nearest_neighbours(
   k: int = 20,
   temperature: float = 0.07,
 ) -> Metrics:
-  """Accuracy of a vote by the k most similar training rows.
+  """Computes the accuracy of a vote by the k most similar training rows.
 
   Row j votes for its class with weight exp(cosine similarity / temperature).
 
   Args:
     train: Features of the rows that vote.
-    train_label: Their classes, from 0.
+    train_label: The classes of the rows that vote, from 0.
     test: Features of the rows to classify.
-    test_label: Their classes.
+    test_label: The classes of the rows to classify.
     k: How many rows vote.
-    temperature: Divides the similarities, greater than 0.
+    temperature: The divisor of the similarities, greater than 0.
 
   Returns:
-    `top1` and `mean_per_class`, see `zero_shot.accuracy`.
+    `top1` and `mean_per_class` (see `zero_shot.accuracy`).
 
   Raises:
     ValueError: If shapes or numbers do not fit.
@@ -119,24 +120,25 @@ def linear_probe(
   num_steps: int = 200,
   seed: int = 0,
 ) -> Metrics:
-  """Accuracy of multinomial logistic regression on standardised features.
+  """Computes the accuracy of multinomial logistic regression.
 
-  Minimises the mean cross-entropy + l2 / 2 ||W||^2 by L-BFGS on all rows at
-  once, which are split over the devices. If there are several values of `l2`,
-  the one that is best on a tenth of the training rows is fitted again on all.
+  It standardizes the features and minimizes the mean cross-entropy +
+  l2 / 2 ||W||^2 by L-BFGS on all rows at once, which are split over the
+  devices. If there are several values of `l2`, the one that is best on a tenth
+  of the training rows is fitted again on all.
 
   Args:
     train: Features of the training rows.
-    train_label: Their classes, from 0.
+    train_label: The classes of the training rows, from 0.
     test: Features of the rows to classify.
-    test_label: Their classes.
-    l2: Weights of the penalty to choose from.
-    num_steps: Steps of L-BFGS.
+    test_label: The classes of the rows to classify.
+    l2: The weights of the penalty to choose from.
+    num_steps: The number of steps of L-BFGS.
     seed: Decides which tenth of the rows chooses `l2`.
 
   Returns:
-    `top1` and `mean_per_class`, see `zero_shot.accuracy`, and `log10_l2` of the
-    chosen weight.
+    `top1` and `mean_per_class` (see `zero_shot.accuracy`), and `log10_l2` of
+    the chosen weight.
 
   Raises:
     ValueError: If shapes or numbers do not fit.
@@ -158,9 +160,10 @@ def linear_probe(
 def probe_evaluator(
   train: LabelledSet, test: LabelledSet, name: str
 ) -> Evaluator:
-  """Classifiers of frozen features, as `probe_<name>/<classifier>/...`.
+  """Makes an evaluator of classifiers, as `probe_<name>/<classifier>/...`.
 
-  The classifiers are `mean`, `neighbours` (20 at most) and `linear`.
+  The classifiers of frozen features are `mean`, `neighbours` (20 at most) and
+  `linear`.
 
   Args:
     train: Images to learn from.
@@ -190,7 +193,7 @@ class Linear(NamedTuple):
 
   weight: Float[np.ndarray, "dim classes"]
   bias: Float[np.ndarray, "classes"]
-  # Rows are standardised by the features' mean and standard deviation.
+  # Rows are standardized by the features' mean and standard deviation.
   mean: Float[np.ndarray, "dim"]
   deviation: Float[np.ndarray, "dim"]
   l2: float  # weight of the penalty
@@ -198,7 +201,7 @@ class Linear(NamedTuple):
   def __call__(
     self, x: Float[np.ndarray, "rows dim"]
   ) -> Float[np.ndarray, "rows classes"]:
-    """The logits of rows of features."""
+    """Returns the logits of rows of features."""
     x = (np.float32(x) - self.mean) / self.deviation
     return _logits((self.weight, self.bias), x)
 
@@ -216,10 +219,11 @@ def fit_linear(
 
   Args:
     train: Features of the training rows.
-    train_label: Their classes, from 0.
-    num_classes: By default one more than the largest label.
-    l2: Weights of the penalty to choose from.
-    num_steps: Steps of L-BFGS.
+    train_label: The classes of the training rows, from 0.
+    num_classes: The number of classes; by default, one more than the largest
+      label.
+    l2: The weights of the penalty to choose from.
+    num_steps: The number of steps of L-BFGS.
     seed: Decides which tenth of the rows chooses `l2`.
 
   Example:
@@ -245,7 +249,7 @@ def fit_linear(
 
 
 def _fit(x, label, l2, *, classes, num_steps):
-  """The layer `(W, b)`; rows that are added for the devices have weight 0."""
+  """Fits `(W, b)`; rows that pad to a multiple of the devices have weight 0."""
   missing = -len(x) % sharding.num_devices()
   x = np.pad(np.float32(x), ((0, missing), (0, 0)))
   weight = np.pad(np.ones(len(label), np.float32), (0, missing)) / len(label)
@@ -289,6 +293,7 @@ def _votes(test, train, train_label, *, k, classes, temperature):
   test = sharding.constrain(test, sharding.ROWS)
   sim = jnp.matmul(test, train.T, precision=tiles.PRECISION)
   best, which = jax.lax.top_k(sim, k)
+  # Relative to a query's best: exp cannot overflow, and the same class wins.
   weight = jnp.exp((best - best[:, :1]) / temperature)
   votes = jax.vmap(
     lambda label, weight: jnp.zeros(classes).at[label].add(weight)

@@ -10,8 +10,8 @@ import numpy as np
 from nuclr_jax import sharding
 from nuclr_jax.pairwise import tiles
 
-SMALLEST_NORM = 1e-12  # that is divided by
-CHUNK_SIMILARITIES = 2**26  # that a device holds at a time: 256 MiB
+SMALLEST_NORM = 1e-12  # used as a divisor
+CHUNK_SIMILARITIES = 2**26  # that a device holds at once: 256 MiB
 
 
 def unit_rows(
@@ -37,8 +37,8 @@ def in_chunks(
   current mesh; the last chunk is padded with zeros.
 
   Args:
-    f: Takes a chunk of each of `queries` and gives an array with as many rows.
-    gallery_size: Candidates of each query; it decides how large a chunk is.
+    f: Takes a chunk of each of `queries`, and returns as many rows.
+    gallery_size: The number of candidates per query; it sets the chunk size.
     *queries: Arrays of equal length.
 
   Example:
@@ -65,7 +65,7 @@ def ranks(
   penalty: Float[np.ndarray, "gallery"] | float = 0.0,
   left_out: Int[np.ndarray, "queries"] | int = -1,
 ) -> Int[np.ndarray, "queries"]:
-  """How many wrong candidates come before each query's best right one.
+  """Counts the wrong candidates before each query's best right one.
 
   A candidate is right if its group is the query's. Candidates are ordered by
   similarity - penalty; ties count against the query, and so do embeddings that
@@ -78,7 +78,7 @@ def ranks(
     query_group: The group of each query.
     gallery_group: The group of each candidate.
     penalty: Subtracted from the similarities of each candidate.
-    left_out: For each query the number of a candidate that does not count, such
+    left_out: For each query, the index of a candidate that does not count, such
       as the query itself; -1 if all count.
 
   Example:

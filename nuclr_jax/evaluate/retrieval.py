@@ -20,20 +20,20 @@ def recall(
   top: tuple[int, ...] = (1, 5, 10),
   zeta: Sides = NO_ZETA,
 ) -> Metrics:
-  """Recall@k both ways; an image and a text belong together by their group.
+  """Computes recall@k both ways, between images and texts of the same group.
 
   A query succeeds at k if *any* member of its group is among the k candidates
-  of greatest similarity. So on COCO, where a group is an image and its five
-  captions, the query of an image succeeds if one of its captions is found, and
-  every caption is a query of its own. Ties count against the query.
+  of greatest similarity. On COCO, where a group is an image and its five
+  captions, an image as the query succeeds if one of its captions is found, and
+  every caption is a separate query. Ties count against the query.
 
   Args:
     image: Unit-norm embeddings of the images.
     text: Unit-norm embeddings of the texts.
     image_group: The group of each image.
-    text_group: The group of each text; the same groups as those of the images.
+    text_group: The group of each text; the images must have the same groups.
     top: The values of k.
-    zeta: Popularity of each image and each text as a candidate, subtracted
+    zeta: The popularity of each image and each text as a candidate, subtracted
       from its similarities to all queries.
 
   Returns:
@@ -54,7 +54,7 @@ def recall(
   alone = set(image_group.tolist()) ^ set(text_group.tolist())
   if alone:
     raise ValueError(
-      "image_group and text_group must hold the same groups, these are in one "
+      "image_group and text_group must hold the same groups; these are in one "
       f"only: {sorted(alone)[:5]}"
     )
   forth = ranks(image, text, image_group, text_group, zeta.text)
@@ -75,15 +75,15 @@ def same_class_recall(
   *,
   top: tuple[int, ...] = (1, 2, 4, 8),
 ) -> Metrics:
-  """Recall@k within one set, where each row is a query for all other rows.
+  """Computes recall@k within one set, where each row queries all other rows.
 
   A query succeeds at k if one of the k most similar other rows is of its class;
-  metric learning scores classes that were not trained on in this way. Ties
+  metric learning evaluates classes that were not trained on in this way. Ties
   count against the query.
 
   Args:
     embedding: Unit-norm embeddings.
-    label: Their classes, each with two rows or more.
+    label: The class of each row; every class has two rows or more.
     top: The values of k.
 
   Returns:
@@ -103,7 +103,7 @@ def same_class_recall(
   classes, counts = np.unique(label, return_counts=True)
   if (counts < 2).any():
     raise ValueError(
-      "every class needs two rows or more, these have one: "
+      "every class needs two rows or more; these have one: "
       f"{classes[counts < 2][:5].tolist()}"
     )
   rows = np.arange(len(label))
@@ -112,7 +112,7 @@ def same_class_recall(
 
 
 def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
-  """Recall@1, 5 and 10 both ways, see `recall`.
+  """Makes an evaluator of recall@1, 5 and 10 both ways (see `recall`).
 
   Args:
     data: The images and captions to retrieve.

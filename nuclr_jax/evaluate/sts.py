@@ -13,7 +13,7 @@ def rank_correlation(
   second: Float[np.ndarray, "pairs dim"],
   score: Float[np.ndarray, "pairs"],
 ) -> float:
-  """Spearman's correlation of cosine similarities with scores, in [-1, 1].
+  """Computes Spearman's correlation of cosine similarities with scores.
 
   Args:
     first: Unit-norm embeddings of the first sentences.
@@ -21,7 +21,8 @@ def rank_correlation(
     score: The scores, on any scale.
 
   Returns:
-    The correlation; NaN if all scores, or all similarities, are equal.
+    The correlation, in [-1, 1]; NaN if all scores, or all similarities, are
+    equal.
 
   Example:
     >>> x, y = (
@@ -33,7 +34,7 @@ def rank_correlation(
 
   Reference: Cer et al., SemEval-2017 Task 1.
   """
-  from scipy import stats  # a second to import
+  from scipy import stats  # takes a second to import
 
   cosine = np.sum(np.asarray(first, np.float64) * second, axis=1)
   if np.ptp(cosine) == 0 or np.ptp(score) == 0:
@@ -42,7 +43,7 @@ def rank_correlation(
 
 
 def sts_evaluator(data: RatedPairs, name: str) -> Evaluator:
-  """The rank correlation of rated pairs, as `<name>/spearman`.
+  """Makes an evaluator of `rank_correlation`, as `<name>/spearman`.
 
   Args:
     data: The rated pairs.

@@ -1,4 +1,4 @@
-"""Which evaluators a data set gets: from held-out sets to scores."""
+"""The choice of evaluators for a data set: from held-out sets to scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
@@ -22,15 +22,16 @@ from nuclr_jax.evaluate.zero_shot import zero_shot_evaluator
 Suites = Mapping[str, Sequence[Evaluator]]  # by split
 
 SPLITS = ("validation", "test")
-# Scores that say something about classes that were not trained on.
+# Scores that are meaningful for classes that were not trained on.
 OF_UNSEEN = ("recall", "variation")
 
 
 def choose_evaluators(data: Data) -> dict[str, list[Evaluator]]:
-  """The evaluators of a data set's held-out sets, by split.
+  """Returns the evaluators of a data set's held-out sets, by split.
 
-  Their order is that of metrics: retrieval, zero-shot classification, probes,
-  rated sentences, then scores of classes; sets of a kind keep their order.
+  They are in the order of their metrics: retrieval, zero-shot classification,
+  probes, rated sentences, then scores of classes; sets of a kind keep their
+  order.
 
   Args:
     data: The data set.
@@ -65,16 +66,16 @@ def choose_evaluators(data: Data) -> dict[str, list[Evaluator]]:
 def correct_hubs(
   suites: Suites, data: Data, *, temperature: float, strength: float
 ) -> dict[str, list[Evaluator]]:
-  """Adds retrieval corrected for hubs to each split that retrieves.
+  """Adds retrieval corrected for hubs to each split with a retrieval set.
 
   Args:
     suites: The evaluators so far.
-    data: The data set; the first set to retrieve in of each split counts.
+    data: The data set; the first retrieval set of each split is used.
     temperature: The temperature of the objective.
-    strength: 0 = no correction, 1 = the whole zeta.
+    strength: How much of zeta to subtract: 0 is no correction, 1 all of it.
 
   Returns:
-    The evaluators, with those of corrected retrieval at the end of a split.
+    The evaluators, with those of corrected retrieval at the end of each split.
   """
   suites = {split: list(evaluators) for split, evaluators in suites.items()}
   for split, captioned in data.sets.items():
@@ -87,7 +88,7 @@ def correct_hubs(
 
 
 def _evaluators(split: str, held_out: HeldOut) -> list[Evaluator]:
-  """The evaluators of one split."""
+  """Returns the evaluators of one split."""
   return [
     *(retrieval_evaluator(x, name) for name, x in held_out.retrieval.items()),
     *(
@@ -108,13 +109,13 @@ def _evaluators(split: str, held_out: HeldOut) -> list[Evaluator]:
 
 
 def _when_asked(make: Callable[[], Evaluator]) -> Evaluator:
-  """An evaluator that is made, and its set opened, when it first runs."""
+  """Delays making an evaluator, and opening its set, until it first runs."""
   make = functools.cache(make)
   return lambda embed: make()(embed)
 
 
 def _of_classes(split: str, sets: ClassScores, name: str) -> list[Evaluator]:
-  """The evaluators of labelled images, in the order of `sets.scores`."""
+  """Makes the evaluators of labelled images, in the order of `sets.scores`."""
   train, test, scores, ways, num_negatives = sets
   make = {
     "classes": lambda: classifiers_evaluator(train, test, name, ways=ways),
@@ -138,6 +139,6 @@ def _check_same_classes(split: str, sets: ClassScores, name: str) -> None:
   if train != test:
     raise ValueError(
       f"{name}: the splits train and {split} must have images of the same "
-      f"classes, these are in one only: {sorted(map(int, train ^ test))[:10]}; "
+      f"classes; these are in one only: {sorted(map(int, train ^ test))[:10]}; "
       "leave 'classes' out of the scores, or give splits that have all"
     )

@@ -1,8 +1,8 @@
 """Zero-shot classification by prompts, from embeddings.
 
-`zero_shot.json` holds the templates and the names of ImageNet's classes that
-were published with CLIP (Radford et al., ICML 2021, MIT licence), the latter by
-WordNet id.
+`zero_shot.json` holds the templates, and by WordNet id the names of ImageNet's
+classes, that were published with CLIP (Radford et al., ICML 2021, MIT
+licence).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ DEFAULT_TEMPLATES = ("a photo of a {}.",)
 def make_prompts(
   data_set: str, classes: Sequence[str]
 ) -> list[tuple[str, ...]]:
-  """CLIP's prompts for each class.
+  """Makes CLIP's prompts for each class.
 
   Args:
     data_set: "cifar100", "dtd", "food101" and "imagenet..." (1k, R and the
-      like) have templates of their own, all others "a photo of a {}.".
+      like) have their own templates; all other names get "a photo of a {}.".
     classes: Names of the classes, or WordNet ids ("n01440764").
 
   Example:
@@ -50,7 +50,7 @@ def class_embeddings(
   prompts: Float[np.ndarray, "prompts dim"],
   class_of_prompt: Int[np.ndarray, "prompts"],
 ) -> Float[np.ndarray, "classes dim"]:
-  """Mean of each class's unit-norm prompt embeddings, normalised again.
+  """Returns the unit-norm mean of each class's unit-norm prompt embeddings.
 
   Example:
     >>> class_embeddings(np.eye(2), np.array([0, 0])).round(3)
@@ -66,7 +66,7 @@ def accuracy(
   *,
   top: tuple[int, ...] = (1, 3, 5, 10),
 ) -> Metrics:
-  """Accuracy of the most similar classes; ties count as errors.
+  """Computes the accuracy of the most similar classes; ties count as errors.
 
   Args:
     image: Unit-norm embeddings of the images.
@@ -77,7 +77,7 @@ def accuracy(
   Returns:
     `top<k>`, the fraction of images whose class is among the k most similar
     (for k below the number of classes), and `mean_per_class`, the mean over
-    classes of each class's top-1 fraction (insensitive to their sizes).
+    classes of each class's top-1 fraction (insensitive to class sizes).
 
   Raises:
     ValueError: If a label is out of range.
@@ -98,12 +98,12 @@ def accuracy(
 
 
 def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
-  """Accuracy by prompts as `zero_shot_<name>/top1`, see `accuracy`.
+  """Makes an evaluator of `accuracy` by prompts, as `zero_shot_<name>/...`.
 
   Args:
     data: Images with classes that have prompts or names.
-    name: The name of the data set; without prompts, also decides CLIP's
-      templates, see `make_prompts`.
+    name: The name of the data set. If the data have no prompts, it also selects
+      CLIP's templates (see `make_prompts`).
   """
   groups = data.prompts or make_prompts(name, data.classes)
   prompts = [prompt for group in groups for prompt in group]

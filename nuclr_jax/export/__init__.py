@@ -1,4 +1,4 @@
-"""What leaves a run: its model for other libraries, and embeddings in files."""
+"""Exports of a run: its model for other libraries, and embeddings in files."""
 
 from nuclr_jax.export.embed import (
   Embedder,

@@ -1,4 +1,4 @@
-"""Embeddings of any images and captions, computed by a model, in files.
+"""Writes a model's embeddings of any images and captions to files.
 
 `write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
 [captions, dim]. `images.parquet` (key) and `texts.parquet` (image, caption)
@@ -50,7 +50,7 @@ def embedder_of_run(
   checkpoints: str = checkpoint.NEWEST,
   features: bool = False,
 ) -> Iterator[Embedder]:
-  """Opens the model of a run; the run's training data need not exist any more.
+  """Opens the model of a run; its training data no longer need to exist.
 
   Args:
     workdir: The run's folder.
@@ -105,10 +105,10 @@ def write_embeddings(
   """Embeds items and writes the files, all of them or none.
 
   Args:
-    embedder: An open model, see `embedder_of_run`. Images of any shape are
+    embedder: An open model (see `embedder_of_run`). Images of any shape are
       resized to its image size.
     items: Images, each with any number of captions (`records.Item`), and items
-      that were rejected before (`records.Rejected`).
+      that are already rejected (`records.Rejected`).
     folder: The folder to make; it must not exist.
 
   Returns:
@@ -185,7 +185,7 @@ def _embedder(model, inputs, mesh, variables, features: bool) -> Embedder:
 
 
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
-  """Items whose captions can be written; empty captions are rejected."""
+  """Yields items whose captions can be written; rejects empty captions."""
   for item in items:
     item, empty = records.tidy(item)
     yield from empty
@@ -193,7 +193,7 @@ def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _decoded(item, size) -> tuple[records.Item, np.ndarray] | records.Rejected:
-  """The item and its pixels [size, size, 3], or why it is rejected."""
+  """Returns an item and its pixels [size, size, 3], or why it is rejected."""
   if isinstance(item, records.Rejected):
     return item
   try:
@@ -217,7 +217,7 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def _array(path: pathlib.Path) -> Iterator[Append]:
   """Appends rows to an .npy file.
 
-  The number of rows is known at the end only: the header, whose length does not
+  The number of rows is known only at the end: the header, whose length does not
   depend on it, is then written again.
   """
   shape = [0, 0]

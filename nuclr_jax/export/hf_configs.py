@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 Arguments = Mapping[str, Any]  # of a tower's factory, defaults included
-# Activations that have another name there.
+# Activations that Hugging Face names differently.
 HIDDEN_ACT = {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
@@ -30,8 +30,8 @@ def image_config(image: Arguments, *, image_size: int) -> dict[str, Any]:
     }
   if "patch" not in image:
     raise ValueError(
-      f"Hugging Face has no layout of {image['name']!r}; export a model with a "
-      "ResNet or a ViT"
+      f"Hugging Face has no layout for {image['name']!r}; export a model with "
+      "a ResNet or a ViT"
     )
   return {
     "model_type": "vit",
@@ -125,8 +125,8 @@ def clip_config(
     "max_position_embeddings": text["max_length"],
     "layer_norm_eps": text["eps"],
     # The first published configs had this id by mistake. Ever since,
-    # transformers takes it to mean that the token with the largest id is the
-    # end, as it is in our tower.
+    # transformers has taken it to mean that the token with the largest id is
+    # the end, as it is in our tower.
     "eos_token_id": 2,
     "projection_dim": dim,
   }
@@ -140,7 +140,7 @@ def clip_config(
 
 
 def _sizes(tower: Arguments) -> dict[str, Any]:
-  """The part of the config that all transformers share."""
+  """Returns the part of the config that all transformers share."""
   return {
     "hidden_size": tower["width"],
     "num_hidden_layers": tower["layers"],

@@ -1,4 +1,4 @@
-"""Models in folders that other libraries read, in Hugging Face's layouts.
+"""Writes models to folders that other libraries read, in Hugging Face layouts.
 
 The towers decide which of three kinds of folder is written:
 
@@ -30,7 +30,7 @@ from nuclr_jax.types import Params, PyTree, Sides, both
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
-# Features of a tower in the loader, by the tower's `model_type`.
+# The loader's expression for a tower's features, by the tower's `model_type`.
 FEATURES = {
   "resnet": "output.pooler_output.flatten(1)",
   "vit": "output.last_hidden_state[:, 0]",
@@ -38,7 +38,7 @@ FEATURES = {
 
 
 class Exported(NamedTuple):
-  """Everything of a trained model that its folder tells."""
+  """Everything about a trained model that its folder records."""
 
   spec: Mapping[str, Any]  # `config.model`, whose name is "towers"
   params: Params
@@ -49,7 +49,7 @@ class Exported(NamedTuple):
 
 
 class HFModel(NamedTuple):
-  """A model of Hugging Face's, of one tower or of both."""
+  """A Hugging Face model of one tower, or of both."""
 
   config: Mapping[str, Any]
   tensors: Mapping[str, np.ndarray]
@@ -87,8 +87,8 @@ def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
     joint = _joint_model(model, image, text, "hf_dual_encoder")
   elif any(is_clip + pooled):
     raise ValueError(
-      "Hugging Face has no layout of these towers. Towers of CLIP go with "
-      "each other; with a pooler both towers must have one; and in both cases "
+      "Hugging Face has no layout for these towers. A tower of CLIP needs the "
+      "other one; if one tower has a pooler, both must; and in both cases "
       "projection_bias must be False"
     )
   else:
@@ -109,7 +109,7 @@ def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
 
 
 def _arguments(spec, side: str) -> dict[str, Any]:
-  """All arguments of a tower, defaults included, and its name."""
+  """Returns all arguments of a tower, defaults included, and its name."""
   spec = dict(spec[side])
   tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
   parameters = inspect.signature(tables[side][spec["name"]]).parameters
@@ -122,7 +122,7 @@ def _arguments(spec, side: str) -> dict[str, Any]:
 
 
 def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
-  """One model with both towers and their projections."""
+  """Makes one model of both towers and their projections."""
   make_config = {
     "hf_clip": hf_configs.clip_config,
     "hf_dual_encoder": hf_configs.dual_encoder_config,
@@ -144,7 +144,7 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
 
 
 def _separate_models(model: Exported, image, text) -> Sides:
-  """An `HFModel` for each tower, without its projection."""
+  """Makes an `HFModel` for each tower, without its projection."""
   vocab_size = model.tokenizer.vocab_size
   configs = Sides(
     image=hf_configs.image_config(image, image_size=model.image_size),
@@ -192,7 +192,7 @@ def _write_tensors(path, tensors) -> None:
 
 
 def _write_preprocessing(folder, image, image_size: int) -> None:
-  """Writes how images become the numbers that the tower takes."""
+  """Writes how images are preprocessed for the tower."""
   kind = (
     "CLIPImageProcessor" if image.get("norm_before") else "ViTImageProcessor"
   )

@@ -1,4 +1,4 @@
-"""From files that users have to data sets of captioned images."""
+"""Makes data sets of captioned images from users' files."""
 
 from nuclr_jax.ingest.ingest import ingest
 

@@ -40,7 +40,7 @@ def convert(
 
   Raises:
     ValueError: If there is no such data set, it is in another format, or a
-      file does not hold what it should.
+      file is incomplete.
 
   Example:
     >>> folder = convert("/data/tfds/food101/2.0.0")  # doctest: +SKIP
@@ -85,13 +85,13 @@ def _check_template(folder, split) -> None:
   template = split.get("filepathTemplate", TEMPLATE)
   if template != TEMPLATE:
     raise ValueError(
-      f"{folder} names its files {template}, only {TEMPLATE} is known; prepare "
-      "the data set again with file_format='array_record'"
+      f"{folder} names its files {template}, but only {TEMPLATE} is known; "
+      "prepare the data set again with file_format='array_record'"
     )
 
 
 def _copy(old: pathlib.Path, new: pathlib.Path, length: int) -> None:
-  """Copies the records of a file, of which there must be `length`."""
+  """Copies the records of a file, which must have `length` of them."""
   count = 0
   with record_writer(new) as writer:
     for record in _records(old):

@@ -1,9 +1,9 @@
-"""From files that users have to a prepared data set that TFDS reads.
+"""Makes a prepared data set, which TFDS can read, from users' files.
 
 The input is cut into parts, which processes check and write independently.
-Finished parts stay, so the same call resumes after any interruption. A bad item
-never stops the work and never vanishes: everything that was left out is listed
-beside the records, with the reason.
+Finished parts are kept, so that the same call resumes after any interruption. A
+bad item never stops the work and never vanishes: everything that was left out
+is listed beside the records, with the reason.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from nuclr_jax.ingest import inputs, publish, records
 log = logging.getLogger(__name__)
 
 VERSION = "1.0.0"
-FORMAT = 1  # of unfinished work, which another format cannot resume
+FORMAT = 1  # of unfinished work, which can be resumed in the same format only
 
 
 def ingest(
@@ -42,31 +42,34 @@ def ingest(
   """Makes a data set of images with captions, or adds a split to one.
 
   Record i of a split is the i-th good image of the input, with one or more
-  captions and the key that the input gives it (two files may use the same
-  keys). Everything that was rejected is listed in NAME-SPLIT.rejected.jsonl.
+  captions and its key in the input (keys may repeat in different files).
+  Everything that was rejected is listed in NAME-SPLIT.rejected.jsonl.
 
   Args:
     input: Files of img2dataset (tar or parquet), an annotation table, a folder
       of images with texts, or `tfds:NAME`; also a pattern, a folder of such
-      files or a list with commas. `tfds:NAME` takes the split of the same name,
-      `tfds:NAME:SPLIT` the split that it names.
+      files, or a list separated by commas. `tfds:NAME` reads the split that
+      `split` names, `tfds:NAME:SPLIT` the one in the string.
     name: Name of the data set.
     data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
-    split: Name of the split, "train" by default. A table that names splits, as
-      Karpathy's does, makes all of them by default, else only this one.
-    images: Folder that the paths of a table start from.
+    split: Name of the split, "train" by default. From a table that names
+      splits, as Karpathy's does, all of them are made by default, else only
+      this one.
+    images: Folder that the paths of a table are relative to.
     image_column: Column of the images, if it has an unusual name.
     caption_column: Column of the captions, if it has an unusual name.
-    max_size: Images whose shorter side is longer are shrunk to so many pixels.
-    workers: Processes that read; by default one for each core. With more than
-      one a script needs `if __name__ == "__main__"`.
+    max_size: The largest shorter side of an image, in pixels; larger images are
+      shrunk to it.
+    workers: Number of processes that read; by default one for each core. With
+      more than one, a script needs `if __name__ == "__main__"`.
 
   Returns:
     The folder of the data set.
 
   Raises:
     ValueError: If the input is not understood or holds no good image, or if the
-      split, or unfinished work, exists from another input or other options.
+      split exists already, finished or not, from another input or with other
+      options.
 
   Example:
     >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
@@ -94,7 +97,7 @@ def ingest(
     options |= {"max_size": max_size, "input": plan.files}
     for old in sorted(set(splits) & set(existing)):
       publish.check_same_options(folder, old, options)
-      log.info("split %s is in %s already; it stays as it is", old, folder)
+      log.info("split %s is in %s already; it is left as it is", old, folder)
     if todo or not plan.parts:
       made = list(dict.fromkeys(part.split for part in todo))
       how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
@@ -143,7 +146,7 @@ def _alone(home: pathlib.Path) -> Iterator[None]:
 
 
 def _remove_leftovers(work: pathlib.Path, existing: Mapping) -> None:
-  """Removes the work of an ingest that was killed after it had published."""
+  """Removes the leftovers of an ingest that was killed after publishing."""
   path = work / "ingest.json"
   made = json.loads(path.read_text())["splits"] if path.exists() else []
   if not made or set(made) & set(existing):  # splits appear together
@@ -151,7 +154,7 @@ def _remove_leftovers(work: pathlib.Path, existing: Mapping) -> None:
 
 
 def _begin(work: pathlib.Path, options: Mapping) -> None:
-  """Notes what is being ingested, or checks it against unfinished work."""
+  """Records what is being ingested, or checks it against unfinished work."""
   path = work / "ingest.json"
   if path.exists():
     other = publish.differing(path, options)
@@ -178,7 +181,7 @@ def _write_parts(
   max_size: int | None,
   workers: int,
 ) -> None:
-  """Writes the parts that are missing and logs the progress."""
+  """Writes the missing parts and logs the progress."""
   for path in work.glob("*.tmp"):
     path.unlink()
   stems = [_stem(work, i) for i in range(len(todo))]
@@ -187,7 +190,7 @@ def _write_parts(
     for part, stem in zip(todo, stems, strict=True)
     if not stem.with_suffix(".npz").exists()
   ]
-  log.info("%d parts, of which %d are to be read", len(todo), len(jobs))
+  log.info("%d parts, of which %d must still be read", len(todo), len(jobs))
   done, images, rejected = len(todo) - len(jobs), 0, 0
   show = progress.reporter("parts", len(todo), start=done)
   for count, counts in enumerate(_results(jobs, max_size, workers), 1):
@@ -200,7 +203,7 @@ def _results(
   max_size: int | None,
   workers: int,
 ) -> Iterator[tuple[int, int]]:
-  """Runs the jobs and yields the result of each as it ends."""
+  """Runs the jobs and yields the result of each as soon as it ends."""
   if min(workers, len(jobs)) <= 1:
     for job in jobs:
       yield records.write_part(*job, max_size=max_size)

@@ -1,4 +1,4 @@
-"""Kinds of input, recognised by their files and cut into parts."""
+"""Recognises kinds of input by their files, and cuts them into parts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,22 +31,23 @@ from nuclr_jax.ingest.tables import (
 
 log = logging.getLogger(__name__)
 
-PART_SIZE = 5_000  # rows of a part, where the input itself has no parts
+PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
 BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
 HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
 SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
 UNDERSTOOD = (
-  "understood are .tar and .parquet files as img2dataset writes them, .parquet "
-  "files with images, .csv, .tsv, .json and .jsonl tables of images, folders "
-  "of .tar or .parquet files or of images with texts beside them, and tfds:NAME"
+  "supported inputs are .tar and .parquet files as img2dataset writes them, "
+  ".parquet files with images, .csv, .tsv, .json and .jsonl tables of images, "
+  "folders of .tar or .parquet files or of images with texts beside them, and "
+  "tfds:NAME"
 )
 
 
 class Plan(NamedTuple):
-  """An input, cut into parts, in its order."""
+  """An input, cut into parts; they keep its order."""
 
   parts: list[Part]
-  files: list[list[Any]]  # path, size and time of change of the input files
+  files: list[list[Any]]  # path, size and modification time of input files
 
 
 def plan(
@@ -63,10 +64,10 @@ def plan(
   Args:
     text: A path, a pattern or a folder, or several of them separated by commas;
       or tfds:NAME or tfds:NAME:SPLIT.
-    split: The split to make, "train" by default; of a table that names splits,
-      as Karpathy's does, all of them by default.
+    split: The split to make, "train" by default; from a table that names
+      splits, as Karpathy's does, all of them by default.
     data_dir: Folder of prepared TFDS data sets.
-    images: Folder that the paths of a table start from.
+    images: Folder that the paths of a table are relative to.
     image_column: Column of the images.
     caption_column: Column of the captions.
 
@@ -108,12 +109,12 @@ def plan(
 
 
 def _items(text: str) -> list[str]:
-  """The items of a list; a path that exists may contain commas."""
+  """Splits a list into items; a path that exists may contain commas."""
   return [text] if os.path.exists(text) else text.split(",")
 
 
 def _expand(item: str, split: str) -> list[pathlib.Path]:
-  """The files of an item, sorted; a folder of images stays a folder."""
+  """Lists the files of an item, sorted; a folder of images stays a folder."""
   item = os.path.expanduser(item.strip())
   names = [item] if os.path.exists(item) else glob.glob(item, recursive=True)
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
@@ -123,7 +124,7 @@ def _expand(item: str, split: str) -> list[pathlib.Path]:
 
 
 def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
-  """The data files in a folder, or the path itself."""
+  """Lists the data files in a folder, or the path itself."""
   if path.is_file():
     return [path]
   tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
@@ -140,9 +141,9 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
 def _of_split(
   folder: pathlib.Path, paths: list[pathlib.Path], split: str
 ) -> list[pathlib.Path]:
-  """The files of one split, where names or folders tell several apart.
+  """Selects the files of one split, if names or folders distinguish splits.
 
-  Test images must not be trained on.
+  Otherwise a run would train on test images.
   """
   splits = []
   for path in paths:
@@ -157,14 +158,14 @@ def _of_split(
       f"{folder} has the splits {sorted(set(splits))}, not {split}; name the "
       "files of one split with a pattern"
     )
-  log.info("of %s only the files of split %s are read", folder, split)
+  log.info("%s: only the files of split %s are read", folder, split)
   return [path for path, x in zip(paths, splits, strict=True) if x == split]
 
 
 def _chosen(
   splits: dict[str, list], only: str | None, text: str
 ) -> dict[str, list]:
-  """The split that the user names, or all."""
+  """Selects the split that the user names, or all splits."""
   if only is None or set(splits) <= {only}:
     return splits
   if only not in splits:
@@ -172,12 +173,12 @@ def _chosen(
       f"{text} has the splits {sorted(splits)}, not {only}; name one of them "
       "with --split, or leave the flag out to make all"
     )
-  log.info("of %s only the split %s is read", text, only)
+  log.info("%s: only the split %s is read", text, only)
   return {only: splits[only]}
 
 
 def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Paths of the images in a folder, in order."""
+  """Yields the paths of the images in a folder, in order."""
   for place, folders, names in os.walk(folder):
     folders.sort()
     for name in sorted(names):
@@ -186,7 +187,7 @@ def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _warn_of_others(folder: pathlib.Path) -> None:
-  """Warns of files that are neither images of a known kind nor their texts."""
+  """Warns about files that are neither known images nor their texts."""
   known = (*ENDINGS, ".txt", ".json")
   unread = Counter(
     pathlib.Path(name).suffix.lower() or name
@@ -224,7 +225,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   name, _, read_split = name.partition(":")
   builder = open_builder(name, data_dir)
   folder = pathlib.Path(builder.data_dir)
-  image_field(builder.info.features)  # fail early
+  image_field(builder.info.features)  # raises early, before any reading
   caption_field(builder.info.features)
   read_split = read_split or split
   length = len(builder.as_data_source(read_split))
@@ -236,7 +237,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
 
 
 def _cut(split: str, rows: Sequence) -> list[Part]:
-  """The parts of a list of rows."""
+  """Cuts a list of rows into parts."""
   return [
     Part(split, partial(readers.read_rows, rows[i : i + PART_SIZE]))
     for i in range(0, len(rows), PART_SIZE)
@@ -246,7 +247,7 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
 def _cut_parquet(
   path: pathlib.Path, *, image_column: str | None, caption_column: str | None
 ) -> list:
-  """Readers of the row groups of a file; small groups share one reader."""
+  """Makes readers of a file's row groups; small groups share one reader."""
   import pyarrow
   from pyarrow import parquet
 
@@ -283,7 +284,7 @@ def _cut_parquet(
 
 
 def _has_bytes(kind) -> bool:
-  """Whether a column of this type can hold images."""
+  """Returns whether a column of this type can hold images."""
   from pyarrow import types
 
   if types.is_struct(kind):
@@ -292,6 +293,6 @@ def _has_bytes(kind) -> bool:
 
 
 def _stamp(path: str | os.PathLike) -> list:
-  """Path, size and time of a file; they differ once the file has changed."""
+  """Returns path, size and time of a file, which differ once it has changed."""
   state = os.stat(path)
   return [os.fspath(path), state.st_size, state.st_mtime_ns]

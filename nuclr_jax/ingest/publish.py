@@ -34,17 +34,17 @@ def publish(
   folder: pathlib.Path,
   options: Mapping[str, Any],
 ) -> None:
-  """Makes a data set of finished parts, or adds their splits to one.
+  """Makes a data set from finished parts, or adds their splits to one.
 
   Args:
     written: Split and stem of each part, see `records.write_part`.
     work: Folder of the parts; it is removed at the end.
     folder: The data set, DATA_DIR/NAME/VERSION.
-    options: The input of the splits and the options of the ingest, which
-      `check_same_options` compares later.
+    options: The input and the options of the ingest, for `check_same_options`
+      to compare later.
 
   Raises:
-    ValueError: If the parts hold no record at all.
+    ValueError: If the parts hold no record.
   """
   stems = {}
   for split, stem in written:
@@ -63,6 +63,7 @@ def publish(
     (stage / _made_of(name, split)).write_text(noted(options))
   _write_info(infos, stage, folder)
   if existing:
+    # dataset_info.json comes last: replacing it makes the new splits appear.
     for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
       old = folder / path.name
       if old.is_dir():
@@ -95,20 +96,20 @@ def check_same_options(
 
 
 def differing(path: pathlib.Path, options: Mapping[str, Any]) -> list[str]:
-  """Names of the options that differ from those noted in a file."""
+  """Lists the options that differ from those recorded in a file."""
   before, options = json.loads(path.read_text()), json.loads(noted(options))
   return [x for x in options if options[x] != before.get(x)]
 
 
 def noted(options: Mapping[str, Any]) -> str:
-  """The text in which a file keeps options, for `differing`."""
+  """Formats options for the file that `differing` reads."""
   return json.dumps(options, indent=2, default=os.fspath)
 
 
 def published_splits(
   folder: pathlib.Path,
 ) -> dict[str, tfds.core.SplitInfo]:
-  """The splits of an ingested data set; {} if it does not exist.
+  """Returns the splits of an ingested data set; {} if it does not exist.
 
   Args:
     folder: The data set, DATA_DIR/NAME/VERSION.
@@ -185,7 +186,7 @@ def _publish_split(
     place = template.sharded_filepath(shard_index=number, num_shards=len(full))
     if path.exists():  # else an earlier attempt has moved it
       path.replace(place)
-  pairs = f"pairs-{split}"  # in full: another split's name may begin like it
+  pairs = f"pairs-{split}"  # in full: another split's name may begin so
   for old in [*stage.glob(pairs), *stage.glob(f"tmp.{pairs}.*")]:
     shutil.rmtree(old)
   hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
@@ -217,7 +218,7 @@ def _write_info(infos, stage, folder) -> None:
 
 
 def _log(split, loaded, reasons, path) -> None:
-  """Logs what became of a split."""
+  """Logs how many images, captions and rejections a split has."""
   images = sum(len(x["image_hash"]) for x in loaded)
   captions = sum(len(x["caption_hash"]) for x in loaded)
   listed = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
@@ -237,7 +238,7 @@ def _log(split, loaded, reasons, path) -> None:
 
 
 def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
-  """The error for an input of which everything was rejected."""
+  """Makes the error for an input of which everything was rejected."""
   examples = islice(_rejections(paths), 3)
   shown = "".join(f"\n  {json.dumps(example)}" for example in examples)
   why = (
@@ -247,7 +248,7 @@ def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
 
 
 def _reasons(paths: Sequence[pathlib.Path]) -> Counter:
-  """How often each reason occurs in lists of what was rejected."""
+  """Counts the reasons in lists of what was rejected."""
   return Counter(rejected["reason"] for rejected in _rejections(paths))
 
 

@@ -1,6 +1,6 @@
-"""Readers of the kinds of input that users have, one item after the other.
+"""Readers of the kinds of input; each yields one item after another.
 
-A reader reads one part on its own. It does not fail because of its data, but
+A reader reads one part on its own. It does not fail because of bad data, but
 yields what it could not read as rejected. `records.check_items` decides which
 items are good.
 """
@@ -28,7 +28,7 @@ from nuclr_jax.ingest.records import (
 )
 from nuclr_jax.ingest.tables import Row
 
-BLOCK = 512  # bytes, of a tar file
+BLOCK = 512  # bytes in a block of a tar file
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
@@ -63,7 +63,7 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
   """Opens the images that rows of a table name.
 
   Args:
-    rows: The rows; rejected ones are passed on.
+    rows: The rows; rejected rows are passed on.
 
   Example:
     >>> row = Row("a.jpg", "t.csv", "no such folder/a.jpg", ["a dog"])
@@ -97,7 +97,7 @@ def read_parquet(
     caption: Column of strings, or of lists of strings.
 
   Yields:
-    Items. Their keys are those of the column `key` if there is one, else the
+    Items. Their keys come from the column `key` if there is one, else from the
     name of the file and the number of the row.
   """
   import pyarrow
@@ -105,7 +105,7 @@ def read_parquet(
 
   for group in groups:
     try:
-      # So that it keeps some pages in memory instead of whole row groups.
+      # Keeps a few pages in memory instead of whole row groups.
       how = {"buffer_size": 1 << 20, "pre_buffer": False}
       with parquet.ParquetFile(path, **how) as file:
         sizes = (file.metadata.row_group(i).num_rows for i in range(group))
@@ -143,11 +143,11 @@ def read_tfds(
     key = f"{split}-{i:09d}"
     try:
       row = data[i]
-    except Exception:  # array_record and TFDS raise different ones
+    except Exception:  # array_record and TFDS raise different errors
       yield Rejected(key, folder, BROKEN_RECORD)
       continue
     stored = captions_of(row, "key") if "key" in row else []
-    if stored and stored[0] not in keys:  # files of one name share their key
+    if stored and stored[0] not in keys:  # files of equal names share a key
       keys.add(stored[0])
       key = stored[0]
     captions = captions_of(row, caption)
@@ -155,12 +155,12 @@ def read_tfds(
 
 
 def damaged_file(path: str) -> Iterator[Rejected]:
-  """Yields only that a file cannot be opened."""
+  """Yields a single rejection: the file cannot be opened."""
   yield Rejected("", path, DAMAGED)
 
 
 def _members(file) -> tuple[dict, bool]:
-  """Where the files of each item are, and whether the tar is complete.
+  """Finds the files of each item, and whether the tar is complete.
 
   A second file of the same key and kind belongs to another item. The tarfile
   module takes a damaged header for the end, so the end is checked here.
@@ -194,13 +194,13 @@ def _bytes_at(file, offset: int, size: int) -> bytes:
 
 
 def _beside(path: str) -> dict[str, bytes]:
-  """The contents of the text files beside an image."""
+  """Reads the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
   return {x: file.read_bytes() for x, file in texts.items() if file.is_file()}
 
 
 def _captions(files: Mapping[str, bytes]) -> list[str]:
-  """The captions in files, given by their kind."""
+  """Returns the captions in files; the keys are the kinds of the files."""
   if "txt" in files:
     return captions_of(files, "txt")
   try:
@@ -211,7 +211,7 @@ def _captions(files: Mapping[str, bytes]) -> list[str]:
 
 
 def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
-  """The item in one row of a batch."""
+  """Makes the item of one row of a batch."""
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
   except UnicodeDecodeError:

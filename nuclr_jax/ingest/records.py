@@ -1,8 +1,9 @@
-"""Records of a data set that is being ingested: checked, then written.
+"""Checks and writes the records of a data set that is being ingested.
 
 A part of a split becomes a file of records, a list of what was rejected and
-why, and the hashes of everything, from which the pairs of the whole split are
-numbered. Items are handled one after the other; at most one is in memory.
+why, and the hashes of all images and captions, from which the pairs of the
+whole split are numbered. Items are handled one after another; at most one is in
+memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +19,9 @@ import tensorflow_datasets as tfds
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 
-MIN_SIZE = 16  # pixels a side
-QUALITY = 95  # of JPEGs that are made of images in other formats
-# Why an item was rejected, or a single caption where it says so.
+MIN_SIZE = 16  # pixels per side
+QUALITY = 95  # of JPEGs that are made from images in other formats
+# Reasons to reject an item or, where the comment says so, a single caption.
 NO_CAPTION = "no caption"
 EMPTY_CAPTION = "empty caption"  # a caption; the item keeps its other captions
 NO_UTF8 = "caption is not UTF-8"  # a caption; the item keeps its other captions
@@ -33,11 +34,11 @@ NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names a file that does not exist
 BROKEN_ROW = "broken row"  # of a table
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set
-DAMAGED = "damaged file"  # an input file, or the rest of it
+DAMAGED = "damaged file"  # an input file, or the remainder of it
 
 
 class Item(NamedTuple):
-  """An image and its captions as the input has them, not yet checked."""
+  """An image and its captions as they are in the input, not yet checked."""
 
   key: str
   source: str  # the input file
@@ -54,14 +55,14 @@ class Rejected(NamedTuple):
 
 
 class Part(NamedTuple):
-  """A share of a split's items, which one process reads."""
+  """A part of a split's items, which one process reads."""
 
   split: str
   read: Callable[[], Iterable[Item | Rejected]]
 
 
 def record_features() -> tfds.features.FeaturesDict:
-  """The TFDS features of every ingested data set."""
+  """Returns the TFDS features of every ingested data set."""
   return tfds.features.FeaturesDict(
     {
       "image": tfds.features.Image(encoding_format="jpeg"),
@@ -74,7 +75,7 @@ def record_features() -> tfds.features.FeaturesDict:
 @contextlib.contextmanager
 def quiet_opencv() -> Iterator[None]:
   """Keeps OpenCV from logging every broken image."""
-  moved = not hasattr(cv2, "setLogLevel")  # OpenCV 5 has it elsewhere
+  moved = not hasattr(cv2, "setLogLevel")  # in OpenCV 5
   set_level = (cv2.utils.logging if moved else cv2).setLogLevel
   before = set_level(0)
   try:
@@ -95,7 +96,8 @@ def write_part(
   Args:
     part: The part to write.
     stem: Path of the files, without their endings.
-    max_size: Images whose shorter side is longer are shrunk to so many pixels.
+    max_size: The largest shorter side of an image, in pixels; larger images are
+      shrunk to it.
 
   Returns:
     The number of records and the number of rejections.
@@ -143,14 +145,15 @@ def write_part(
 def check_items(
   items: Iterable[Item | Rejected], *, max_size: int | None = None
 ) -> Iterator[Item | Rejected]:
-  """Passes good items on, with JPEG bytes, and rejects all others.
+  """Yields good items, with JPEG bytes, and rejects all other items.
 
-  An item with some empty captions keeps its other captions; the empty ones are
-  rejected before it.
+  An item of which only some captions are bad keeps its other captions; the bad
+  ones are yielded before it, as rejected.
 
   Args:
     items: The items of a part.
-    max_size: Images whose shorter side is longer are shrunk to so many pixels.
+    max_size: The largest shorter side of an image, in pixels; larger images are
+      shrunk to it.
 
   Example:
     >>> items = [Item("a", "x.tar", b"", ["a dog"])]
@@ -197,7 +200,7 @@ def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
 
 
 def _wrong(caption: str) -> str:
-  """Why a caption cannot be used; U+FFFD stands for bytes that are not text."""
+  """Returns why a caption is bad, or ""; U+FFFD marks undecodable bytes."""
   if "\ufffd" in caption:
     return NO_UTF8
   return "" if canonical(caption) else EMPTY_CAPTION
@@ -206,19 +209,20 @@ def _wrong(caption: str) -> str:
 def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
   """Decodes an image to check it, and returns it as JPEG.
 
-  The bytes of a JPEG stay the same to the bit. Other formats become JPEG of
-  three channels, with white where they are transparent.
+  A JPEG that is not shrunk is returned bit for bit. Other formats become JPEGs
+  of three channels, with white where they are transparent.
 
   Args:
     data: The bytes of an image file.
-    max_size: An image whose shorter side is longer is shrunk to so many pixels.
+    max_size: The largest shorter side of the image, in pixels; a larger image
+      is shrunk to it.
 
   Raises:
     ValueError: If the image cannot be used; the message is the reason in two
       words.
   """
   is_jpeg = data.startswith(b"\xff\xd8")
-  # Orientation is ignored in both; only other formats have transparency.
+  # Both flags ignore orientation; only other formats have transparency.
   how = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
   pixels = _decode(data, how if is_jpeg else cv2.IMREAD_UNCHANGED)
   height, width = pixels.shape[:2]
@@ -243,7 +247,7 @@ def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
 
 
 def _decode(data: bytes, how: int) -> np.ndarray:
-  """The pixels of an image; ValueError with the reason if it is broken."""
+  """Decodes an image; raises ValueError with the reason if it is broken."""
   if _is_cut(data):
     raise ValueError(TRUNCATED)
   pixels = None
@@ -256,7 +260,7 @@ def _decode(data: bytes, how: int) -> np.ndarray:
 
 
 def _is_cut(data: bytes) -> bool:
-  """Whether the end of a JPEG or PNG is missing; other bytes may follow it.
+  """Returns whether a JPEG or PNG lacks its end marker; bytes may follow it.
 
   An interrupted copy leaves zeros after the cut, which decoders take for data.
   """
@@ -264,7 +268,7 @@ def _is_cut(data: bytes) -> bool:
     return b"IEND" not in data
   if not data.startswith(b"\xff\xd8\xff"):
     return False
-  at = 2  # skips the header, whose thumbnail has an end of its own
+  at = 2  # skips the header, whose thumbnail has an end marker, too
   while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
     is_fill = data[at + 1 : at + 2] == b"\xff"
     size = int.from_bytes(data[at + 2 : at + 4], "big")
@@ -289,7 +293,7 @@ def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
 
 
 def _check_length(path: str, length: int) -> None:
-  """Reads back how many records a file has: a full disk may go unreported."""
+  """Checks how many records a file has: a full disk may go unreported."""
   try:
     count = num_records(path)
   except Exception as error:  # array_record raises RuntimeError
@@ -303,5 +307,5 @@ def _check_length(path: str, length: int) -> None:
 
 
 def _clean(text: str) -> str:
-  """The text without what UTF-8 cannot encode."""
+  """Replaces whatever UTF-8 cannot encode."""
   return text.encode("utf-8", "replace").decode()

@@ -2,7 +2,7 @@
 
 Tables are CSV, TSV, JSON or JSON lines. Rows that name the same image become
 one row with all its captions, in the place of the first. A table is read into
-memory, at about 500 bytes for a row; images are not.
+memory, at about 500 bytes per row; images are not.
 """
 
 from collections import deque
@@ -25,7 +25,7 @@ IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = "caption title text captions".split()
 TEXT = {"encoding": "utf-8-sig", "errors": "replace"}
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
-MAX_LINES = 20  # of a cell in quotation marks
+MAX_LINES = 20  # most lines of a quoted cell
 KARPATHY = {"restval": "train", "val": "validation"}
 URLS = (
   "{path} names images by URL. Download them first, for instance with\n"
@@ -39,7 +39,7 @@ URLS = (
 class Row(NamedTuple):
   """An image that a table names."""
 
-  key: str  # its name in the table
+  key: str  # the name of the image in the table
   source: str  # the table
   path: str
   captions: Sequence[str] | None  # None = in a text file beside the image
@@ -56,9 +56,9 @@ def read_table(
   """Reads a table.
 
   Args:
-    path: The table; its ending tells the format.
+    path: The table; its suffix decides the format.
     split: The split of its images, if the table does not name it.
-    images: Folder that relative paths start from; by default the table's.
+    images: Folder that paths are relative to; by default the table's folder.
     image_column: Column or JSON key of the image's path.
     caption_column: Column or JSON key of the caption or the captions.
 
@@ -66,7 +66,7 @@ def read_table(
     `(split, row)`; what cannot be a row is rejected.
 
   Raises:
-    ValueError: If the table is not understood; the message says what is.
+    ValueError: If the table has an unknown form; the message lists known forms.
   """
   path = pathlib.Path(path)
   folder = os.fspath(path.parent if images is None else images)
@@ -114,7 +114,7 @@ def join_rows(
 
 
 def _row(path, place: str, image: str | None, captions) -> Row | Rejected:
-  """The row at a place of a table; its path is not yet joined to a folder."""
+  """Makes the row at a place of a table; its path is not yet joined."""
   source = os.fspath(path)
   if not image:
     return Rejected(place, source, NO_IMAGE)
@@ -146,9 +146,9 @@ def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
 
 
 def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-  """Yields the number of each row's (first) line and its cells.
+  """Yields the number of each row's first line, and the row's cells.
 
-  A cell in quotation marks may have several lines. A mark that is not closed
+  A quoted cell may have several lines. A quotation mark that is not closed
   within `MAX_LINES`, or not at the end of a cell, belongs to the text, so that
   it does not swallow rows.
   """
@@ -212,9 +212,9 @@ def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
   else:
     shown = sorted(content)[:8] if isinstance(content, Mapping) else content
     raise ValueError(
-      f"{path} holds {shown}; understood are a list of objects with an image "
-      "and a caption, Karpathy's JSON (images with sentences and split), and "
-      "COCO's (images, annotations)"
+      f"{path} holds {shown}; supported forms are a list of objects with an "
+      "image and a caption, Karpathy's JSON (images with sentences and split), "
+      "and COCO's (images, annotations)"
     )
 
 
@@ -225,7 +225,7 @@ def _from_json_lines(path, columns) -> Iterator[tuple[None, Row | Rejected]]:
 
 
 def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
-  """Yields rows of objects, whose keys are those of the first object."""
+  """Yields rows of objects; the keys of the first one decide the columns."""
   image = caption = None
   for number, row in enumerate(rows):
     if not isinstance(row, Mapping):
@@ -242,7 +242,7 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
 
 
 def _object(line: str) -> Any:
-  """The value of a line of JSON; None if it cannot be read."""
+  """Parses a line of JSON; returns None if it cannot be read."""
   try:
     return json.loads(line)
   except json.JSONDecodeError:
@@ -250,7 +250,7 @@ def _object(line: str) -> Any:
 
 
 def _columns(path, header: Sequence[str], columns) -> tuple[str, str]:
-  """Names of the column of images and of that of captions."""
+  """Chooses the column of images and the column of captions."""
   usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
   flags = ("image_column", "caption_column")
   if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
@@ -269,13 +269,13 @@ def choose_column(
   usual: Sequence[str],
   flag: str,
 ) -> str:
-  """The column that the user names, or the first usual one that exists.
+  """Chooses the column that the user names, or the first usual one.
 
   Args:
     path: The table, for messages.
     header: The columns of the table.
     name: The column that the user names, if any.
-    usual: Usual names, the likeliest first.
+    usual: Usual names, likeliest first.
     flag: The flag that names the column, for messages.
 
   Raises:
@@ -292,8 +292,8 @@ def choose_column(
     if candidate in header:
       return candidate
   raise ValueError(
-    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; say "
-    f"which it is with --{flag}=NAME"
+    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; name "
+    f"it with --{flag}=NAME"
   )
 
 

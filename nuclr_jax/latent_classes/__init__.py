@@ -1,4 +1,4 @@
-"""Latent-class theory as tools: what contrastive losses say of classes.
+"""Latent-class theory as tools: what contrastive losses say about classes.
 
 Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
 Representation Learning, ICML 2019; Merad et al., About contrastive

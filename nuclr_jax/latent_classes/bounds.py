@@ -1,7 +1,8 @@
-"""What the contrastive loss says about classification: the bounds.
+"""Bounds: what the contrastive loss says about classification.
 
-Each is a function of numbers that the other modules compute. L_sup^mu is the
-loss of the mean classifier, `supervised.task_loss(features @ class_means.T)`.
+Each bound is a function of numbers that the other modules compute. L_sup^mu,
+the loss of the mean classifier, is
+`supervised.task_loss(features @ class_means.T)`.
 """
 
 from jaxtyping import Float
@@ -17,17 +18,17 @@ MAX_DRAWS = 5_000
 def of_pairs(
   unsupervised: float, probability: Float[np.ndarray, "classes"]
 ) -> float:
-  """L_sup^mu <= (L_un - tau) / (1 - tau), averaged over tasks of two classes.
+  """Bounds the mean classifier's loss, averaged over tasks of two classes.
 
-  For losses that are 1 at margin 0 (hinge, logistic) and one negative. The
-  block loss gives a tighter bound.
+  L_sup^mu <= (L_un - tau) / (1 - tau), for one negative and losses that are
+  1 at margin 0 (hinge, logistic). The block loss gives a tighter bound.
 
   Args:
-    unsupervised: `unsupervised_loss`, or `block_loss`.
-    probability: rho.
+    unsupervised: The `unsupervised_loss` or the `block_loss`.
+    probability: The class probabilities, rho.
 
   Returns:
-    Of `average_loss(ways=2, probability=rho)`.
+    A bound on `average_loss(ways=2, probability=rho)`.
 
   Example:
     >>> of_pairs(1.0, np.array([0.5, 0.5]))
@@ -44,14 +45,16 @@ def of_pairs(
 def of_all_classes(
   unsupervised: float, probability: Float[np.ndarray, "classes"]
 ) -> float:
-  """L_sup^mu <= L_un / rho_min + log C, for the task of all classes.
+  """Bounds the mean classifier's loss on the task of all classes.
+
+  L_sup^mu <= L_un / rho_min + log C.
 
   Args:
-    unsupervised: `unsupervised_loss(loss="cross_entropy")`, one negative.
-    probability: rho.
+    unsupervised: `unsupervised_loss(loss="cross_entropy")` of one negative.
+    probability: The class probabilities, rho.
 
   Returns:
-    Of `task_loss(loss="cross_entropy")`.
+    A bound on `task_loss(loss="cross_entropy")`.
 
   Example:
     >>> round(of_all_classes(0.5, np.array([0.5, 0.5])), 4)
@@ -68,16 +71,18 @@ def by_coverage(
   probability: Float[np.ndarray, "classes"],
   num_negatives: int,
 ) -> float:
-  """L_sup^mu <= L_un^N / p_cc(N), for the task of all classes.
+  """Bounds the mean classifier's loss by the coverage of N negatives.
+
+  L_sup^mu <= L_un^N / p_cc(N), for the task of all classes.
 
   Args:
     unsupervised: `unsupervised_loss(loss="cross_entropy")` of N negatives.
-    probability: rho.
-    num_negatives: N.
+    probability: The class probabilities, rho.
+    num_negatives: The number of negatives, N.
 
   Returns:
-    Of `task_loss(loss="cross_entropy")`; inf if N negatives cannot be of all
-    classes.
+    A bound on `task_loss(loss="cross_entropy")`; inf if N negatives cannot
+    cover all classes.
 
   Example:
     >>> by_coverage(0.5, np.array([0.5, 0.5]), 2)
@@ -92,18 +97,19 @@ def by_coverage(
 def of_average_task(
   unsupervised: float, num_classes: int, num_negatives: int, ways: int
 ) -> float:
-  """L_sup,k^mu <= k / (1 - tau_N^+) (L_un^N - tau_N^+ log(N + 1)).
+  """Bounds the mean classifier's loss, averaged over tasks of k + 1 classes.
 
-  k = ways - 1; for classes that are equally probable.
+  L_sup,k^mu <= k / (1 - tau_N^+) (L_un^N - tau_N^+ log(N + 1)) with
+  k = ways - 1, for classes that are equally probable.
 
   Args:
     unsupervised: `unsupervised_loss(loss="cross_entropy")` of N negatives.
-    num_classes: How many there are.
-    num_negatives: N.
-    ways: Classes of a task.
+    num_classes: The number of classes.
+    num_negatives: The number of negatives, N.
+    ways: The number of classes in a task.
 
   Returns:
-    Of `average_loss(loss="cross_entropy", ways=ways)`.
+    A bound on `average_loss(loss="cross_entropy", ways=ways)`.
 
   Example:
     >>> round(of_average_task(np.log(2), 2, 1, 2), 4)
@@ -124,18 +130,19 @@ def of_average_task(
 def coverage(
   probability: Float[np.ndarray, "classes"], num_draws: int
 ) -> float:
-  """p_cc(N): the probability that N draws from rho hit every class.
+  """Returns p_cc(N), the probability that N draws from rho hit every class.
 
-  By halves of the classes: how many of the draws are of the first half, and
-  whether they hit all of it. All terms are positive, so nothing cancels. Time
-  and memory grow with N^2; classes that are equally probable share the work.
+  The classes are halved recursively; each level sums, over the number of draws
+  that fall into the first half, the probability that both halves are hit. All
+  terms are positive, so nothing cancels. Time and memory grow with N^2; halves
+  with equal probabilities are computed once.
 
   Args:
-    probability: rho.
-    num_draws: N.
+    probability: The class probabilities, rho.
+    num_draws: The number of draws, N.
 
   Raises:
-    ValueError: For more than `MAX_DRAWS` draws.
+    ValueError: If there are more than `MAX_DRAWS` draws.
 
   Example:
     >>> coverage(np.array([0.5, 0.5]), 2)
@@ -150,14 +157,14 @@ def coverage(
     return 0.0
   if num_draws > MAX_DRAWS:
     raise ValueError(f"num_draws must be at most {MAX_DRAWS}, got {num_draws}")
-  found = _covered(tuple(sorted(rho.tolist())), num_draws, {})
-  return float(min(found[-1], 1.0))
+  covered = _covered(tuple(sorted(rho.tolist())), num_draws, {})
+  return float(min(covered[-1], 1.0))
 
 
 def norms(
   features: Float[AnyArray, "rows dim"],
 ) -> tuple[float, float]:
-  """The smallest and the largest ||f(x)||.
+  """Returns the smallest and the largest norm ||f(x)||.
 
   Training converges if they stay away from 0 and from infinity.
 
@@ -167,17 +174,18 @@ def norms(
 
   Reference: Merad et al., Assumption 2.
   """
-  found = np.linalg.norm(np.asarray(features, np.float64), axis=1)
-  return float(found.min()), float(found.max())
+  norm = np.linalg.norm(np.asarray(features, np.float64), axis=1)
+  return float(norm.min()), float(norm.max())
 
 
 def smoothness(largest_norm: float) -> float:
-  """L_smooth <= 2 + 8 C^2 of the loss of one triplet, where norms are below C.
+  """Bounds the smoothness of the loss of a triplet with norms of at most C.
 
-  The loss is log(1 + exp(z_1^T (z_3 - z_2))) as a function of the three.
+  L_smooth <= 2 + 8 C^2 for the loss log(1 + exp(z_1^T (z_3 - z_2))) as a
+  function of all three vectors.
 
   Args:
-    largest_norm: C.
+    largest_norm: The largest norm, C.
 
   Example:
     >>> smoothness(1.0)
@@ -189,7 +197,7 @@ def smoothness(largest_norm: float) -> float:
 
 
 def _covered(rho: tuple[float, ...], num_draws: int, known: dict) -> np.ndarray:
-  """P(all these classes are hit | m draws of them), m = 0 ... num_draws."""
+  """Returns P(all classes are hit | m draws), for m = 0 ... num_draws."""
   if rho in known:
     return known[rho]
   draws = np.arange(num_draws + 1)
@@ -198,7 +206,7 @@ def _covered(rho: tuple[float, ...], num_draws: int, known: dict) -> np.ndarray:
   halves = rho[: len(rho) // 2], rho[len(rho) // 2 :]
   first, second = (_covered(half, num_draws, known) for half in halves)
   share = sum(halves[0]) / sum(rho)
-  j, m = draws[:, None], draws[None]  # j of m draws are of the first half
+  j, m = draws[:, None], draws[None]  # j of m draws fall into the first half
   rest = np.maximum(m - j, 0)
   log_p = gammaln(m + 1) - gammaln(j + 1) - gammaln(rest + 1)
   log_p += xlogy(j, share) + xlogy(rest, 1 - share)

@@ -1,4 +1,4 @@
-"""Classes of labelled features: probabilities, collisions, spread."""
+"""Probabilities, collisions and spread of the classes of features."""
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -10,7 +10,7 @@ from nuclr_jax.types import AnyArray
 def probabilities(
   label: Int[np.ndarray, "rows"],
 ) -> Float[np.ndarray, "classes"]:
-  """Rho as the shares of the classes among the rows.
+  """Returns rho, the share of each class among the rows.
 
   Raises:
     ValueError: If labels are not 0, 1, ... with rows of every class.
@@ -33,14 +33,15 @@ def rho_of(
   label: Int[np.ndarray, "rows"],
   probability: Float[np.ndarray, "classes"] | None,
 ) -> Float[np.ndarray, "classes"]:
-  """The classes' probabilities, given or by their shares of the rows."""
+  """Returns rho; by default it is the share of each class among the rows."""
   shares = probabilities(label)
   if probability is None:
     return shares
   rho = check_probability(probability)
   if len(rho) != len(shares):
     raise ValueError(
-      f"there are {len(shares)} classes of rows and {len(rho)} probabilities"
+      f"the rows have {len(shares)} classes but {len(rho)} probabilities were "
+      "given"
     )
   return rho
 
@@ -48,7 +49,7 @@ def rho_of(
 def check_probability(
   probability: Float[np.ndarray, "classes"],
 ) -> Float[np.ndarray, "classes"]:
-  """The probabilities; ValueError if they are none."""
+  """Returns rho in float64; raises ValueError if it is not a distribution."""
   rho = np.asarray(probability, np.float64)
   if rho.ndim != 1 or not np.all(rho > 0) or abs(rho.sum() - 1) > 1e-6:
     raise ValueError(
@@ -61,11 +62,13 @@ def check_probability(
 def collision(
   probability: Float[np.ndarray, "classes"], num_negatives: int = 1
 ) -> float:
-  """tau_N^+ = sum_c rho(c)^(N + 1): all N negatives are of the anchor's class.
+  """Returns the probability that all N negatives are of the anchor's class.
+
+  tau_N^+ = sum_c rho(c)^(N + 1).
 
   Args:
-    probability: rho.
-    num_negatives: N.
+    probability: The class probabilities, rho.
+    num_negatives: The number of negatives, N.
 
   Example:
     >>> collision(np.array([0.5, 0.5])), collision(np.array([0.5, 0.5]), 2)
@@ -84,15 +87,17 @@ def deviation(
   *,
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
-  """s(f) = E_{c ~ nu}[sqrt(||Sigma(f, c)||_2) E_{x ~ D_c}[||f(x)||]].
+  """Computes the intraclass deviation of features.
 
-  nu(c) is proportional to rho(c)^2, Sigma(f, c) is the covariance of the class
-  and ||.||_2 its largest eigenvalue.
+  s(f) = E_{c ~ nu}[sqrt(||Sigma(f, c)||_2) E_{x ~ D_c}[||f(x)||]], where nu(c)
+  is proportional to rho(c)^2, Sigma(f, c) is the covariance of the class and
+  ||.||_2 its largest eigenvalue.
 
   Args:
-    features: As in `unsupervised_loss`.
-    label: Likewise.
-    probability: Likewise.
+    features: The features f(x), of any norm.
+    label: Class labels 0, 1, ...; every class must have rows.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
 
   Example:
     >>> float(deviation(np.array([[1.0], [3.0]]), np.array([0, 0])))

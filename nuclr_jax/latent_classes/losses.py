@@ -1,14 +1,14 @@
 """Losses of margins, and their exact expectation over random negatives.
 
 An anchor x with similarities s_+ to its positive and s_1 ... s_N to its
-negatives has margins v_i = s_+ - s_i. The losses of them are
+negatives has margins v_i = s_+ - s_i. The losses are
 
   hinge          max(0, 1 + max_i(-v_i))
   logistic       log2(1 + sum_i exp(-v_i))
   cross_entropy  the same with the natural logarithm.
 
-Hinge and logistic are 1 at a single margin of 0, as Saunshi et al. want it;
-the natural logarithm is that of Merad et al.
+Hinge and logistic are 1 at a single margin of 0, as Saunshi et al. require;
+Merad et al. use the natural logarithm.
 """
 
 import math
@@ -20,23 +20,23 @@ from nuclr_jax import checks
 from nuclr_jax.types import AnyArray
 
 LOSSES = ("hinge", "logistic", "cross_entropy")
-SPACING = 0.3  # of the trapezoid rule; its error is exp(-pi^2 / SPACING)
-TAIL = 36.0  # exp(-TAIL) of the integral is left out at its left end
-NODES = 16  # of it, evaluated at a time
+SPACING = 0.3  # of the trapezoid rule, whose error is exp(-pi^2 / SPACING)
+TAIL = 36.0  # exp(-TAIL) of the integral is cut off at its left end
+NODES = 16  # of the trapezoid rule, evaluated at a time
 
 
 def of_margins(
   margins: Float[AnyArray, "*batch negatives"], loss: str
 ) -> Float[AnyArray, "*batch"]:
-  """The loss of each row of margins, NumPy's or JAX's.
+  """Computes the loss of each row of margins, a NumPy or JAX array.
 
   Args:
-    margins: Similarity to the positive minus that to each negative; inf where
-      there is none.
+    margins: The similarity to the positive minus that to each negative; inf
+      where there is no negative.
     loss: A name in `LOSSES`.
 
   Raises:
-    ValueError: For an unknown loss.
+    ValueError: If the loss is unknown.
 
   Example:
     >>> of_margins(np.zeros((1, 3)), "hinge")
@@ -63,29 +63,30 @@ def expected(
   loss: str,
   num_negatives: int = 1,
 ) -> Float[np.ndarray, "anchors"]:
-  r"""E[loss] of each anchor: a positive and N negatives drawn independently.
+  r"""Computes E[loss] of each anchor over independent positives and negatives.
 
-  No draw is made. Hinge needs the largest of N draws, whose distribution
-  function is the N-th power of one draw's. For the others
+  Nothing is sampled. Hinge depends on the largest of N draws, whose
+  distribution function is the N-th power of one draw's. For the other losses,
 
     log(1 + Z) = \int_0^\infty (1 - e^{-tZ}) e^{-t} / t dt
 
   turns the expectation over N draws into the N-th power of
   psi(t) = E[exp(-t exp(s_-))], a sum over the rows; with t = exp(z) the
-  trapezoid rule is exact to rounding. A single negative needs the sum over
-  positives and negatives only. Float64; for each anchor rows times some hundred
-  operations, more in proportion to the range of its similarities beyond 10.
+  trapezoid rule is exact to rounding. A single negative needs only the sum
+  over positives and negatives. Everything is float64. An anchor costs a few
+  hundred operations per row; if its similarities range over more than 10, the
+  cost grows in proportion.
 
   Args:
-    similarity: Of anchors to rows.
-    positive: Probability of each row to be the positive; rows sum to 1.
-    negative: Likewise of each negative.
+    similarity: The similarity of each anchor to each row.
+    positive: The probability that a row is the positive; an anchor's sum to 1.
+    negative: The probability that a negative is this row; an anchor's sum to 1.
     loss: A name in `LOSSES`.
-    num_negatives: N.
+    num_negatives: The number of negatives, N.
 
   Raises:
-    ValueError: For an unknown loss, fewer than one negative, or similarities
-      that are not finite.
+    ValueError: If the loss is unknown, `num_negatives` is below 1, or
+      similarities are not finite.
 
   Example:
     >>> sim, first, both = np.eye(1, 2), np.eye(1, 2), np.full((1, 2), 0.5)
@@ -106,42 +107,42 @@ def expected(
 
 
 def nodes(similarity: Float[np.ndarray, "rows"], count: int) -> np.ndarray:
-  """Where the integral is evaluated, z + s_+, for `count` negatives."""
+  """Returns the nodes z = log t - s_+ of the integral for `count` negatives."""
   low = -similarity.max() - math.log(count) - TAIL
   high = -similarity.min() + math.log(TAIL)
   return np.arange(low, high + SPACING, SPACING)
 
 
 def _single_negative(similarity, positive, negative, count):
-  """E[log(1 + exp(s_- - s_+))] of one anchor."""
+  """Returns E[log(1 + exp(s_- - s_+))] of one anchor."""
   del count
-  own = np.flatnonzero(positive)
-  each = np.logaddexp(0.0, similarity[None] - similarity[own, None])
-  return positive[own] @ (each @ negative)
+  positives = np.flatnonzero(positive)
+  each = np.logaddexp(0.0, similarity[None] - similarity[positives, None])
+  return positive[positives] @ (each @ negative)
 
 
 def _cross_entropy(similarity, positive, negative, count):
-  """E[log(1 + sum exp(s_i - s_+))] of one anchor.
+  """Returns E[log(1 + sum exp(s_i - s_+))] of one anchor.
 
-  exp(-exp(z + s)) is 1 or 0 for most rows at a node; only the others are
-  evaluated, for some nodes at a time.
+  At a node, exp(-exp(z + s)) is 1 or 0 for most rows; it is evaluated only for
+  the remaining rows, `NODES` nodes at a time.
   """
   order = np.argsort(similarity)
   s, positive, negative = (x[order] for x in (similarity, positive, negative))
-  is_one = np.append(0.0, np.cumsum(positive))  # of the rows before
-  is_zero = np.append(np.cumsum(negative[::-1])[::-1], 0.0)  # from a row on
+  is_one = np.append(0.0, np.cumsum(positive))  # weight of the rows before
+  is_zero = np.append(np.cumsum(negative[::-1])[::-1], 0.0)  # from here on
   total = 0.0
   everything = nodes(s, count)
   for start in range(0, len(everything), NODES):
     z = everything[start : start + NODES]
     first, last = np.searchsorted(s, [-TAIL - z[-1], math.log(TAIL) - z[0]])
-    own = slice(first, last)
+    mid = slice(first, last)  # neither 1 nor 0
     # Later terms vanish before they overflow.
-    shifted = np.exp(np.minimum(z[:, None] + s[own][None], 700.0))
+    shifted = np.exp(np.minimum(z[:, None] + s[mid][None], 700.0))
     missed = np.expm1(-shifted)
-    survives = is_one[first] + positive[own].sum() + missed @ positive[own]
-    # The weights sum to 1 up to rounding.
-    missed = np.maximum(missed @ negative[own] - is_zero[last], -1.0)
+    survives = is_one[first] + positive[mid].sum() + missed @ positive[mid]
+    # Weights sum to 1 only up to rounding, so this could pass -1.
+    missed = np.maximum(missed @ negative[mid] - is_zero[last], -1.0)
     with np.errstate(divide="ignore"):
       hit = -np.expm1(count * np.log1p(missed))  # 1 - psi^N
     total += np.sum(hit * survives)
@@ -149,13 +150,13 @@ def _cross_entropy(similarity, positive, negative, count):
 
 
 def _hinge(similarity, positive, negative, count):
-  """E[max(0, 1 + largest - s_+)] of one anchor."""
+  """Returns E[max(0, 1 + largest - s_+)] of one anchor."""
   order = np.argsort(similarity)
   values = similarity[order]
   below = np.minimum(np.cumsum(negative[order]), 1.0)
   largest = np.diff(below**count, prepend=0.0)
   # Sums over the rows that exceed s_+ - 1, from the right.
   total = np.append(np.cumsum((largest * (1.0 + values))[::-1])[::-1], 0.0)
-  some = np.append(np.cumsum(largest[::-1])[::-1], 0.0)
+  mass = np.append(np.cumsum(largest[::-1])[::-1], 0.0)
   first = np.searchsorted(values, similarity - 1.0)
-  return np.sum(positive * (total[first] - similarity * some[first]))
+  return np.sum(positive * (total[first] - similarity * mass[first]))

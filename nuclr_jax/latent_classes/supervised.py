@@ -1,9 +1,10 @@
 """Losses and accuracies of linear classifiers, averaged over tasks.
 
-A classifier is known by its scores W f(x), one for each class. A k-way task is
-k distinct classes, drawn uniformly; its rows are those of its classes, each
-class as often. All averages are exact: of the wrong classes of a row only the
-largest score, or the sum of a function of the scores, matters.
+A classifier is represented by its scores W f(x), one for each class. A k-way
+task consists of k distinct classes, drawn uniformly, and of their rows, with
+equal weight for each class. All averages are exact: the wrong classes of a row
+matter only through the largest of their scores, or through the sum of a
+function of the scores.
 """
 
 import math
@@ -21,7 +22,7 @@ from nuclr_jax.latent_classes.classes import (
 )
 from nuclr_jax.types import AnyArray
 
-CHUNK = 2**22  # numbers of an array
+CHUNK = 2**22  # elements of an intermediate array
 
 
 def class_means(
@@ -29,12 +30,12 @@ def class_means(
   label: Int[np.ndarray, "rows"],
   num_classes: int | None = None,
 ) -> Float[np.ndarray, "classes dim"]:
-  """W^mu: the mean row of each class; zeros for a class without any.
+  """Returns W^mu, the mean row of each class; zeros for a class without rows.
 
   Args:
-    rows: f(x).
-    label: Classes 0, 1, ...
-    num_classes: By default one more than the largest label.
+    rows: The features f(x).
+    label: The class of each row: 0, 1, ...
+    num_classes: The number of classes; by default the largest label plus one.
 
   Example:
     >>> class_means(np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 1]))
@@ -52,7 +53,7 @@ def class_means(
 def few_of_each(
   label: Int[np.ndarray, "rows"], count: int, seed: int = 0
 ) -> Int[np.ndarray, "chosen"]:
-  """Rows, at most `count` of each class, drawn without replacement.
+  """Draws at most `count` row indices of each class, without replacement.
 
   Example:
     >>> few_of_each(np.array([0, 0, 1]), 1).shape
@@ -70,18 +71,20 @@ def task_loss(
   loss: str = "logistic",
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
-  """L_sup of the task of all classes: E_{c ~ rho, x ~ D_c}[loss(margins)].
+  """Computes L_sup on the task of all classes.
 
-  A margin is the score of the row's class minus that of another one.
+  L_sup = E_{c ~ rho, x ~ D_c}[loss(margins)], where a margin is the score of
+  the row's class minus the score of another class.
 
   Args:
-    scores: W f(x).
-    label: Classes 0, 1, ..., each with rows.
-    loss: See `losses`.
-    probability: rho; by default the classes' shares of the rows.
+    scores: The scores W f(x).
+    label: Class labels 0, 1, ...; every class must have rows.
+    loss: A name in `losses.LOSSES`.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
 
   Raises:
-    ValueError: For labels, a loss or probabilities that do not fit.
+    ValueError: If the labels, the loss or the probabilities do not fit.
 
   Example:
     >>> task_loss(np.zeros((4, 2)), np.array([0, 0, 1, 1]))
@@ -104,18 +107,18 @@ def average_loss(
   loss: str = "logistic",
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
-  """The mean loss over all tasks of so many ways.
+  """Averages the loss over all tasks of `ways` classes.
 
   Args:
-    scores: W f(x).
-    label: Classes 0, 1, ..., each with rows.
-    ways: Classes of a task, from 2 on.
-    loss: See `losses`.
-    probability: For two ways only: the classes of a task are two draws of rho
-      that differ, instead of uniform ones.
+    scores: The scores W f(x).
+    label: Class labels 0, 1, ...; every class must have rows.
+    ways: The number of classes in a task, at least 2.
+    loss: A name in `losses.LOSSES`.
+    probability: For two ways only: rho, from which the two distinct classes of
+      a task are drawn; by default they are drawn uniformly.
 
   Raises:
-    ValueError: For labels, a loss, ways or probabilities that do not fit.
+    ValueError: If the labels, the loss, `ways` or the probabilities do not fit.
 
   Example:
     >>> average_loss(np.eye(3), np.arange(3), ways=2, loss="hinge")
@@ -128,7 +131,7 @@ def average_loss(
   _check_ways(ways, count)
   if probability is not None:
     if ways != 2:
-      raise ValueError("probabilities go with tasks of two ways only")
+      raise ValueError("probabilities are allowed for tasks of two ways only")
     return _two_ways(own, others, label, check_probability(probability), loss)
   checks.choice("loss", loss, losses.LOSSES)
   below = own[:, None] - others
@@ -148,15 +151,15 @@ def average_accuracy(
   *,
   ways: int,
 ) -> float:
-  """The mean accuracy over all tasks of so many ways; ties are errors.
+  """Averages the accuracy over all tasks of `ways` classes; ties are errors.
 
   Args:
-    scores: W f(x).
-    label: Classes 0, 1, ..., each with rows.
-    ways: Classes of a task, from 2 on.
+    scores: The scores W f(x).
+    label: Class labels 0, 1, ...; every class must have rows.
+    ways: The number of classes in a task, at least 2.
 
   Raises:
-    ValueError: For labels or ways that do not fit.
+    ValueError: If the labels or `ways` do not fit.
 
   Example:
     >>> scores = np.array([[2.0, 1.0, 3.0]])
@@ -180,12 +183,14 @@ def top_accuracy(
   *,
   top: int,
 ) -> float:
-  """How often fewer than `top` other classes score as high as the row's own.
+  """Returns how often fewer than `top` other classes score at least as high.
+
+  Ties count against the row's own class; every class has the same weight.
 
   Args:
-    scores: W f(x).
-    label: Classes 0, 1, ..., each with rows; each class counts as much.
-    top: At least 1.
+    scores: The scores W f(x).
+    label: Class labels 0, 1, ...; every class must have rows.
+    top: The number of best scores that count, at least 1.
 
   Example:
     >>> top_accuracy(np.eye(3)[[0, 1, 1]], np.arange(3), top=1)
@@ -198,7 +203,7 @@ def top_accuracy(
 
 
 def _own_and_others(scores, label):
-  """Scores of the rows' own classes, and of all others."""
+  """Returns the score of each row's own class, and those of all others."""
   probabilities(label)  # checks them
   scores, classes = np.asarray(scores, np.float64), int(label.max()) + 1
   if not np.isfinite(scores).all():
@@ -210,6 +215,7 @@ def _own_and_others(scores, label):
       f"scores must be [rows, classes], here [{len(label)}, {classes}], got "
       f"{list(scores.shape)}"
     )
+  # All classes but the row's own; from that class on, indices shift by one.
   wrong = np.arange(classes - 1)[None] + (
     np.arange(classes - 1)[None] >= label[:, None]
   )
@@ -223,39 +229,40 @@ def _check_ways(ways: int, count: int) -> None:
 
 
 def _balanced(each, label) -> float:
-  """The mean over rows, every class counting as much."""
+  """Returns the mean over rows, with equal weight for every class."""
   weight = 1 / np.bincount(label)[label] / (int(label.max()) + 1)
   return float(np.sum(weight * each))
 
 
 def _two_ways(own, others, label, rho, loss) -> float:
-  """E over two distinct draws of rho, and a row of the first."""
+  """Returns the mean over two distinct draws of rho, and a row of the first."""
   each = losses.of_margins((own[:, None] - others)[..., None], loss)
   classes = np.arange(len(rho) - 1)[None]
   other = rho[classes + (classes >= label[:, None])]
   row = (rho[label] / np.bincount(label)[label])[:, None]
   total = np.sum(row * other * each)
+  # Two draws differ with probability 1 - sum_c rho(c)^2.
   return float(total / (1 - np.sum(rho**2)))
 
 
 def _is_largest(count: int, chosen: int) -> np.ndarray:
-  """P(the r-th smallest of `count` is the largest of `chosen` drawn ones)."""
+  """Returns P(the r-th smallest of `count` is the largest of those chosen)."""
 
   def log_binomial(n, k):
     n = np.asarray(n, np.float64)
     value = gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
     return np.where(n >= k, value, -np.inf)
 
-  rank = np.arange(count)  # of it; so many are smaller
+  rank = np.arange(count)  # r: the number of values below it
   return np.exp(log_binomial(rank, chosen - 1) - log_binomial(count, chosen))
 
 
 def _average_cross_entropy(margins, chosen: int):
-  """Mean of log(1 + sum exp(-v)) over all choices of so many of the margins.
+  """Averages log(1 + sum exp(-v)) over all choices of `chosen` margins.
 
-  The integral of `losses.expected`; the mean over choices of a product, one
-  factor for each class that is chosen, is an elementary symmetric polynomial,
-  built class after class.
+  This is the integral of `losses.expected`. The mean over choices of a product
+  with one factor for each chosen class is an elementary symmetric polynomial,
+  which is built up class by class.
   """
   z = losses.nodes(np.append(-margins.ravel(), 0.0), chosen)
   size = max(1, CHUNK // (len(z) * (chosen + 1)))
@@ -267,7 +274,8 @@ def _average_cross_entropy(margins, chosen: int):
 
 
 def _by_integral(margins, z, chosen):
-  # missed[j]: the mean of 1 - product over choices of j of the classes so far.
+  # missed[j]: mean of 1 - product over all choices of j of the classes so far;
+  # of these choices, the fraction j / m includes the m-th class.
   missed = [np.zeros((len(margins), len(z))) for _ in range(chosen + 1)]
   for m, margin in enumerate(margins.T, 1):
     shifted = np.exp(np.minimum(z[None] - margin[:, None], 700.0))

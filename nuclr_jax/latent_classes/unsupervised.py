@@ -1,8 +1,8 @@
 """Contrastive losses of labelled features, as exact expectations.
 
 Class c has probability rho(c), and D_c is uniform over its rows. An anchor and
-its positive are two draws of D_c, the same row allowed; a negative is a draw of
-a class by rho, then of its D_c. With draws like these the bounds hold.
+its positive are two draws from D_c, possibly of the same row; a negative is a
+draw from D_c', for a class c' drawn from rho. The bounds hold for such draws.
 """
 
 import itertools
@@ -18,11 +18,11 @@ from nuclr_jax.latent_classes.classes import collision, rho_of
 from nuclr_jax.types import AnyArray
 
 Key = Any  # a JAX random key
-MAX_BLOCKS = 100_000  # that are all formed
+MAX_BLOCKS = 100_000  # per class, if all of them are formed
 
 
 class Split(NamedTuple):
-  """The loss with one negative, by whether its class is the anchor's.
+  """The loss with one negative, split by whether its class is the anchor's.
 
   `total = collision * same + (1 - collision) * other`.
   """
@@ -34,7 +34,7 @@ class Split(NamedTuple):
 
 
 class _Draws(NamedTuple):
-  """Probabilities of anchors, and of each one's positives and negatives."""
+  """Probabilities of anchors, and of each anchor's positives and negatives."""
 
   anchor: np.ndarray  # [anchors]
   positive: np.ndarray  # [anchors, rows]
@@ -49,20 +49,21 @@ def unsupervised_loss(
   num_negatives: int = 1,
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
-  """L_un = E[loss(f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... N)].
+  """Computes L_un = E[loss(f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... N)].
 
-  Nothing is drawn, see `losses.expected`: rows^2 times some hundred
-  operations.
+  Nothing is sampled (see `losses.expected`); the cost is rows^2 times a few
+  hundred operations.
 
   Args:
-    features: f(x), of any norm.
-    label: Classes 0, 1, ..., each with rows.
-    loss: See `losses`.
-    num_negatives: N.
-    probability: rho; by default the classes' shares of the rows.
+    features: The features f(x), of any norm.
+    label: Class labels 0, 1, ...; every class must have rows.
+    loss: A name in `LOSSES`.
+    num_negatives: The number of negatives, N.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
 
   Raises:
-    ValueError: For labels, a loss or probabilities that do not fit.
+    ValueError: If the labels, the loss or the probabilities do not fit.
 
   Example:
     >>> round(unsupervised_loss(np.zeros((4, 2)), np.array([0, 0, 1, 1])), 9)
@@ -81,13 +82,14 @@ def split_loss(
   loss: str = "logistic",
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> Split:
-  """L_un with one negative and its two parts, see `Split`.
+  """Computes L_un with one negative, and its two parts.
 
   Args:
-    features: As in `unsupervised_loss`.
-    label: Likewise.
-    loss: Likewise.
-    probability: Likewise.
+    features: The features f(x), of any norm.
+    label: Class labels 0, 1, ...; every class must have rows.
+    loss: A name in `LOSSES`.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
 
   Example:
     >>> split_loss(np.eye(2), np.array([0, 1]), loss="hinge")
@@ -98,6 +100,8 @@ def split_loss(
   rho = rho_of(label, probability)
   draws, own = _draws(label, label, rho), rho[label]
   tau = collision(rho)
+  # If the classes agree, the anchor's is c with probability rho(c)^2 / tau; if
+  # they differ, with probability rho(c) (1 - rho(c)) / (1 - tau).
   same = _mean(
     features,
     features,
@@ -132,22 +136,24 @@ def block_loss(
   num_negatives: int = 1,
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
-  """L_un^block: positives and negatives are means of blocks of one class.
+  """Computes L_un^block: positives and negatives are means of blocks.
 
   Args:
-    features: As in `unsupervised_loss`.
-    label: Likewise.
-    key: A JAX random key that draws blocks; None forms every block, rows of a
-      class to the power of `block_size` of them.
-    block_size: Draws of a class that a block is the mean of.
-    num_blocks: That are drawn of each class; the estimate has the error of so
-      many draws.
-    loss: As in `unsupervised_loss`.
-    num_negatives: Negative blocks.
-    probability: As in `unsupervised_loss`.
+    features: The features f(x), of any norm.
+    label: Class labels 0, 1, ...; every class must have rows.
+    key: A JAX random key that draws the blocks; None forms all of them,
+      (rows of the class)^block_size for each class.
+    block_size: The number of draws from one class that a block averages.
+    num_blocks: The number of blocks to draw from each class; the estimate has
+      the sampling error of that many draws.
+    loss: A name in `LOSSES`.
+    num_negatives: The number of negative blocks.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
 
   Raises:
-    ValueError: As `unsupervised_loss`, or if there are too many blocks.
+    ValueError: If the labels, the loss or the probabilities do not fit, or if
+      there are too many blocks to form.
 
   Example:
     >>> x, label = np.eye(4), np.array([0, 0, 1, 1])
@@ -180,7 +186,7 @@ def block_loss(
 
 
 def _draws(label, row_label, probability) -> _Draws:
-  """Draws of anchors with `label`, and of rows with `row_label`."""
+  """Makes the draws of anchors with `label` and of rows with `row_label`."""
   rho = rho_of(label, probability)
   anchor, row = (
     rho[x] / np.bincount(x)[x] for x in (np.asarray(label), row_label)
@@ -191,7 +197,7 @@ def _draws(label, row_label, probability) -> _Draws:
 
 
 def _mean(features, rows, draws: _Draws, loss, num_negatives) -> float:
-  """The expected loss over all anchors."""
+  """Returns the expected loss over all anchors."""
   x, y = (np.asarray(a, np.float64) for a in (features, rows))
   if (len(x), len(y)) != draws.positive.shape:
     raise ValueError(

@@ -1,11 +1,11 @@
-"""Models: images and texts to embeddings in one space.
+"""Models that embed images and texts in one space.
 
 `base` has the protocol, `Model(init, apply)`, and the dual encoder. The models
 that a config can name are in `MODELS`: `small` for a CPU, `towers` of published
-encoders (resnet, vgg and vit for images; bert and clip_text for texts, made of
+encoders (resnet, vgg and vit for images; bert and clip_text for texts; made of
 `layers` and the attention blocks of `transformer`), `views` with one encoder
-for both sides, and `heads` on features that were computed before. `microbatch`
-wraps any of them; `pretrained` reads published weights.
+for both sides, and `heads` on precomputed features. `microbatch` wraps any of
+them; `pretrained` reads published weights.
 """
 
 from nuclr_jax.models.base import (

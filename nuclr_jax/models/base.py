@@ -19,7 +19,7 @@ Key = Any  # a JAX random key
 
 
 class ModelInit(Protocol):
-  """Makes the first parameters and model state (such as batch statistics)."""
+  """Makes the initial parameters and model state (such as batch statistics)."""
 
   def __call__(self, key: Key) -> tuple[Params, PyTree]:
     """Returns `(params, model_state)`, nested dicts of arrays."""
@@ -39,21 +39,21 @@ class ModelApply(Protocol):
   ) -> tuple[Pairs, PyTree]:
     """Returns the embeddings and the next model state.
 
-    Embeddings have unit norm unless the model was told not to normalize. A side
+    Embeddings have unit norm unless the model is configured otherwise. A side
     of the batch that is None stays None. `key` is for random layers such as
     dropout; it may be None if `train` is False.
     """
 
 
 class Model(NamedTuple):
-  """Images and texts to embeddings in one space.
+  """A function from images and texts to embeddings in one space.
 
   Attributes:
     init: `init(key) -> (params, model_state)`.
     apply: `apply(params, model_state, batch, *, key, train) -> (pairs,
       model_state)`.
     load: `load(params, model_state)` returns both with pretrained weights from
-      files in place of the first ones; None if nothing is pretrained. A run
+      files in place of the initial ones; None if nothing is pretrained. A run
       calls it once, at its start.
     features: `features(params, model_state, batch)` returns both towers'
       features before the projection, computed as in evaluation; None if the
@@ -85,14 +85,14 @@ def from_nnx(build, num_features: int) -> Tower:
 
   Args:
     build: `build(rngs) -> nnx.Module`. The module is called as `module(x)`,
-      with `rngs=` if its `__call__` takes them. Its variables must all be
+      with `rngs=` if its `__call__` takes it. All its variables must be
       `nnx.Param` or `nnx.BatchStat`: make dropout layers without `rngs`, and
-      pass those of the call on to them.
+      pass them the `rngs` of the call.
     num_features: The width of the module's output.
 
   Raises:
     ValueError: From `apply`, if params or state belong to another module. (NNX
-      would match them by position and compute something else silently.)
+      would match them by position and silently compute something else.)
 
   Example:
     >>> tower = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs), 2)
@@ -147,12 +147,12 @@ def dual_encoder(
       `vicreg` expects. (Evaluation scales them in any case.)
     projection_bias: Whether the projections have a bias.
     frozen: Towers ("image", "text") that always run as in evaluation: without
-      dropout, and with batch statistics that do not move. Whether their
-      parameters move is up to the optimizer's `freeze`.
+      dropout, and with fixed batch statistics. Whether their parameters are
+      trained is up to the optimizer's `freeze`.
 
   Returns:
     A `Model` with params `{"image", "text", "image_projection",
-    "text_projection"}` (with biases also `"image_projection_bias"` and
+    "text_projection"}` (with biases, also `"image_projection_bias"` and
     `"text_projection_bias"`) and state `{"image", "text"}`.
 
   Example:

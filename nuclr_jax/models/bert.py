@@ -61,10 +61,10 @@ def bert(
   attended_dropout: float | None = None,
   dtype: str = "float32",
 ) -> base.Tower:
-  """BERT; its features are those of the first token.
+  """Makes a BERT; its features are those of the first token.
 
-  All tokens are of type 0; the embedding of that type is added to those of the
-  positions when weights are read.
+  All tokens have type 0; the embedding of that type is added to the position
+  embeddings when weights are read.
 
   Args:
     vocab_size: The number of token ids; 0 is padding.
@@ -77,8 +77,8 @@ def bert(
     eps: The eps of LayerNorm.
     activation: "gelu", "gelu_tanh" or "quick_gelu".
     pooler: Whether a dense layer and tanh follow, as in BERT's pretraining.
-    dropout: The dropout rate behind the embeddings, of the attention's weights
-      and in both residual branches.
+    dropout: The dropout rate after the embeddings, on the attention weights and
+      in both residual branches.
     attended_dropout: The dropout rate in the attention's residual branch; None
       is `dropout`.
     dtype: The dtype of activations, "float32" or "bfloat16".
@@ -127,6 +127,6 @@ def bert(
   return base.from_nnx(build, width)
 
 
-# DistilBERT has half of the blocks, and no dropout in the attention's residual
+# DistilBERT has half the blocks, and no dropout in the attention's residual
 # branch. Sanh et al., DistilBERT, a distilled version of BERT, 2019.
 distilbert = partial(bert, layers=6, attended_dropout=0.0)

@@ -51,10 +51,10 @@ def clip_text(
   dropout: float = 0.0,
   dtype: str = "float32",
 ) -> base.Tower:
-  """CLIP's text transformer; its features are those of the end token.
+  """Makes CLIP's text transformer; its features are those of the end token.
 
-  The end token is the first token with the largest id of its text. Tokens
-  attend to earlier ones only, so that the padding behind it changes nothing.
+  The end token is the first token with the largest id in its text. No token
+  attends to later ones, so the padding after the end changes nothing.
 
   Args:
     vocab_size: The number of token ids, 49,408 in pretrained files.
@@ -65,9 +65,9 @@ def clip_text(
     hidden: The width of the blocks' MLP; None is four times `width`.
     max_length: The number of position embeddings, as in pretrained files.
     eps: The eps of LayerNorm.
-    activation: "quick_gelu" as OpenAI trained, "gelu" as OpenCLIP mostly did,
+    activation: "quick_gelu" (OpenAI's models), "gelu" (most of OpenCLIP's),
       or "gelu_tanh".
-    dropout: The dropout rate behind the embeddings and in both residual
+    dropout: The dropout rate after the embeddings and in both residual
       branches.
     dtype: The dtype of activations, "float32" or "bfloat16".
 
@@ -90,7 +90,7 @@ def clip_text(
     Language Supervision, ICML 2021.
   """
   transformer.check_texts(vocab_size, length, max_length)
-  # What a branch adds shrinks with the number of branches, as in OpenAI's code.
+  # As in OpenAI's code: the more branches, the less each one adds at first.
   narrow = (2 * width * layers) ** -0.5
   spec = transformer.make_spec(
     width=width,

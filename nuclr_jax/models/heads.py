@@ -1,4 +1,4 @@
-"""Heads on features that were computed before: training without towers."""
+"""Heads on precomputed features: training without towers."""
 
 from flax import nnx
 import jax
@@ -34,14 +34,14 @@ def heads(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """Projects features that frozen towers have computed before.
+  """Makes a model that projects features precomputed by frozen towers.
 
   Args:
     image_shape: The width of the images' features, as a tuple of one number.
     length: The width of the texts' features.
     dim: The width of the embeddings.
     hidden: The width of a hidden layer on each side; 0 leaves it out.
-    dropout: The dropout rate behind the hidden layer, in [0, 1).
+    dropout: The dropout rate after the hidden layer, in [0, 1).
     projection_bias: Whether the projections have a bias.
     normalize: Whether to scale embeddings to unit norm.
     frozen: Sides ("image", "text") whose hidden layer runs without dropout.

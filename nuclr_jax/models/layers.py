@@ -1,4 +1,4 @@
-"""Layers that the encoders share.
+"""Layers shared by the encoders.
 
 Activations have the compute dtype; parameters, statistics and sums over many
 numbers are float32.
@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-# Of the images that CLIP was trained on, on the scale [0, 1].
+# The statistics of CLIP's training images, on the scale [0, 1].
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 def compute_dtype(name: str) -> type:
-  """Returns the dtype of activations with this name.
+  """Returns the activation dtype with this name.
 
   Raises:
     ValueError: If the name is not in `DTYPES`.
@@ -55,8 +55,8 @@ def normalize(
   """Scales whole numbers in [0, 255] to zero mean and unit variance.
 
   Args:
-    image: A batch of images. Floats count as normalized already and are only
-      cast.
+    image: A batch of images. Floats are taken to be normalized already and are
+      only cast.
     mean: The mean of each channel, on the scale [0, 1].
     std: The standard deviation of each channel, on the scale [0, 1].
     dtype: The dtype of the result.
@@ -95,8 +95,8 @@ class LayerNorm(nnx.Module):
 class BatchNorm(nnx.Module):
   """Normalizes channels by the batch's statistics, or by running averages.
 
-  As in PyTorch, the running average is of the unbiased variance. Under a mesh
-  the statistics are those of the global batch.
+  As in PyTorch, the running average tracks the unbiased variance. Under a
+  mesh, the statistics are those of the global batch.
   """
 
   def __init__(self, width, *, scale=1.0, eps=1e-5, momentum=0.1):
@@ -111,8 +111,8 @@ class BatchNorm(nnx.Module):
     if self.use_running_average:
       mean, var = self.mean[...], self.var[...]
     else:
-      # E[y^2] - E[y]^2 takes both sums in one pass over the activations; its
-      # rounding may make it negative.
+      # E[y^2] - E[y]^2 needs only one pass over the activations, but rounding
+      # can make it negative.
       y = x.astype(jnp.float32)
       mean = jnp.mean(y, (0, 1, 2))
       var = jnp.maximum(jnp.mean(y * y, (0, 1, 2)) - mean * mean, 0)
@@ -143,7 +143,7 @@ class Conv(nnx.Module):
     kernel = self.kernel[...].astype(self.dtype)
     size, stride = len(kernel), self.stride
     if size == 1:
-      # As a matrix product, with which a ResNet-50 takes a quarter less time.
+      # With a matrix product here, a ResNet-50 takes a quarter less time.
       return x[:, ::stride, ::stride] @ kernel[0, 0]
     return jax.lax.conv_general_dilated(
       x,

@@ -17,12 +17,12 @@ def microbatched(model: Model, count: int) -> Model:
   memory of a single piece and a third more time, and the objective, with its
   per-sample state, sees the whole batch once.
 
-  Piece i has the rows i, i + count, i + 2 count, ... of the batch, on any
+  Piece i holds the rows i, i + count, i + 2 count, ... of the batch, on any
   number of devices. Embeddings and gradients are those of the whole batch up to
   rounding, except with layers that mix rows: batch normalization takes its
   statistics from one piece (over all devices), and its running averages move
   once per batch, to the mean of where the pieces would move them. Each piece
-  has a dropout key of its own.
+  has its own dropout key.
 
   Args:
     model: Any model.
@@ -65,9 +65,9 @@ def microbatched(model: Model, count: int) -> Model:
 
 
 def _cut(batch: PyTree, count: int) -> PyTree:
-  """[batch, ...] -> [count, batch / count, ...], without moving a row.
+  """Reshapes [batch, ...] to [count, batch / count, ...] without moving a row.
 
-  Each device cuts its own rows: they stay where they are.
+  Each device cuts its own rows, which stay where they are.
   """
 
   def cut(x):
@@ -84,7 +84,7 @@ def _cut(batch: PyTree, count: int) -> PyTree:
 
 
 def _join(pieces: PyTree) -> PyTree:
-  """The inverse of `_cut`."""
+  """Inverts `_cut`."""
 
   def join(x):
     x = jnp.swapaxes(x, 0, 1)
@@ -94,6 +94,6 @@ def _join(pieces: PyTree) -> PyTree:
 
 
 def _mean(states):
-  """The mean over pieces; counters are the same in all of them."""
+  """Returns the mean over pieces; counters are the same in all of them."""
   floating = jnp.issubdtype(states.dtype, jnp.floating)
   return jnp.mean(states, axis=0) if floating else states[0]

@@ -1,4 +1,4 @@
-"""Residual networks of version 1.5: 3 x 3 convolutions have the stride."""
+"""Residual networks, version 1.5: the 3 x 3 convolutions have the stride."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,7 +23,7 @@ from nuclr_jax.models.layers import (
 class ResidualBlock(nnx.Module):
   """Convolutions with batch normalization, added to a shortcut.
 
-  `sizes` holds the kernel, outputs and stride of each convolution.
+  `sizes` holds each convolution's kernel size, number of outputs and stride.
   """
 
   def __init__(self, inputs, sizes, *, last_scale, dtype, rngs):
@@ -107,18 +107,18 @@ def resnet(
   std: Sequence[float] = STD,
   dtype: str = "float32",
 ) -> base.Tower:
-  """A ResNet v1.5 without its classification head.
+  """Makes a ResNet v1.5 without its classification head.
 
   Args:
     image_shape: Height, width and channels of the images; any size will do.
     stages: The number of residual blocks in each stage. The stem divides height
       and width by four; all stages but the first halve them.
     width: The number of channels of the stem.
-    bottleneck: Whether a block is a 3 x 3 convolution between two of 1 x 1, the
-      second with four times the channels (ResNet-50 and larger), or two
-      convolutions of 3 x 3.
-    zero_init: Whether every block starts as the identity, with 0 for the scale
-      of its last normalization.
+    bottleneck: Whether a block is a 3 x 3 convolution between two 1 x 1
+      convolutions, the second with four times the channels (ResNet-50 and
+      larger), instead of two 3 x 3 convolutions.
+    zero_init: Whether every block starts as the identity: the scale of its last
+      normalization is then 0.
     mean: The mean of each channel, on the scale [0, 1].
     std: The standard deviation of each channel, on the scale [0, 1].
     dtype: The dtype of activations, "float32" or "bfloat16". Parameters, batch

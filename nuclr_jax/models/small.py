@@ -1,4 +1,4 @@
-"""A small model for the data that need no download, quick on a CPU."""
+"""A small model, quick on a CPU, for the data sets that need no download."""
 
 import math
 
@@ -108,7 +108,7 @@ def small(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """A small ConvNet and a small text transformer.
+  """Makes a model of a small ConvNet and a small text transformer.
 
   Args:
     image_shape: Height, width and channels of the images; height must equal
@@ -167,7 +167,7 @@ def convnet(
   num_features: int = 256,
   dropout: float = 0.0,
 ) -> base.Tower:
-  """The image tower of `small`.
+  """Makes the image tower of `small`.
 
   Args:
     image_shape: Height, width and channels of the images; height must equal
@@ -216,7 +216,7 @@ def transformer(
   heads: int = 4,
   dropout: float = 0.0,
 ) -> base.Tower:
-  """The text tower of `small`.
+  """Makes the text tower of `small`.
 
   Args:
     vocab_size: The number of token ids; 0 is padding.
@@ -254,7 +254,7 @@ def transformer(
     rates=Rates(attended=dropout, hidden=dropout),
     deviations=Deviations(None, None, None, None),
     qkv_bias=False,
-    norm_keys=True,  # the tower was made of Flax's layers before
+    norm_keys=True,  # same initial params as with Flax's layers
   )
 
   def build(rngs):

@@ -42,12 +42,12 @@ def towers(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """A published image encoder and a published text encoder.
+  """Makes a model of a published image encoder and a published text encoder.
 
   Args:
     image_shape: Height, width and channels of the images.
-    vocab_size: The number of token ids. With a pretrained text tower it must be
-      that of the tower's file.
+    vocab_size: The number of token ids. With a pretrained text tower it must
+      match the tower's file.
     length: The number of token ids per text.
     image: `{"name": ..., "pretrained": ..., ...}`: a name in `IMAGE_TOWERS`,
       where its weights are (see `pretrained.read_tensors`; None, the default,
@@ -55,8 +55,8 @@ def towers(
       such as `stages` of `resnet50`.
     text: The same for the text tower, with a name in `TEXT_TOWERS`.
     pretrained: A folder with both towers and their projections, as `nuclr
-      export` writes it, or a CLIP. The weights that `image` and `text` name are
-      not read then.
+      export` writes it, or a CLIP model. The weights that `image` and `text`
+      name are then not read.
     dim: The width of the embeddings.
     dtype: The dtype of both towers' activations, "float32" or "bfloat16".
       Parameters, features and embeddings are float32.
@@ -126,11 +126,11 @@ def make_tower(
   """Calls the factory that a config names.
 
   Args:
-    key: The key of `config.model` that `spec` is from, for messages.
+    key: The key of `config.model` that `spec` comes from, for messages.
     table: Factories by name.
     spec: `{"name": ..., **arguments}`.
     inputs: Arguments that describe the data; the factory gets those that it
-      takes, and `spec` must not have them.
+      takes, and `spec` must not contain them.
     other_keys: Keys that the caller has taken out of `spec`, for messages.
 
   Raises:

@@ -18,19 +18,18 @@ ACTIVATIONS = {
 
 
 class Rates(NamedTuple):
-  """Dropout rates, by where numbers are dropped."""
+  """Dropout rates, by where they apply."""
 
-  embeddings: float = 0.0  # behind the embeddings
-  attention: float = 0.0  # from the attention's weights
-  attended: float = 0.0  # from the attention's residual branch
-  hidden: float = 0.0  # from the MLP's residual branch
+  embeddings: float = 0.0  # after the embeddings
+  attention: float = 0.0  # on the attention weights
+  attended: float = 0.0  # in the attention's residual branch
+  hidden: float = 0.0  # in the MLP's residual branch
 
 
 class Deviations(NamedTuple):
-  """Standard deviations of the kernels before training.
+  """Standard deviations of the initial kernels.
 
-  None draws from LeCun's normal distribution, whose deviation is one over the
-  root of the number of inputs.
+  None is LeCun's choice: one over the square root of the number of inputs.
   """
 
   qkv: float | None = 0.02
@@ -40,20 +39,20 @@ class Deviations(NamedTuple):
 
 
 class Spec(NamedTuple):
-  """What the blocks of a transformer have in common."""
+  """The settings shared by all blocks of a transformer."""
 
   width: int
   layers: int
   heads: int
   hidden: int  # width of the MLP
-  pre_norm: bool  # LayerNorm before each branch, else after its sum
+  pre_norm: bool  # LayerNorm before each branch, else after each sum
   eps: float  # of LayerNorm
   activation: str  # a name in `ACTIVATIONS`
   dtype: type  # of activations
   rates: Rates = Rates()
   deviations: Deviations = Deviations()
   qkv_bias: bool = True  # of queries, keys and values
-  norm_keys: bool = False  # whether LayerNorms draw keys, see `Block`
+  norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
 
 
 def make_spec(
@@ -111,7 +110,7 @@ def check_texts(vocab_size: int, length: int, max_length: int) -> None:
 def dense(
   inputs, outputs, deviation, *, use_bias=True, dtype, rngs
 ) -> nnx.Linear:
-  """A linear layer whose kernel has this standard deviation before training."""
+  """Makes a linear layer whose initial kernel has this standard deviation."""
   init = nnx.initializers.lecun_normal()
   if deviation is not None:
     init = nnx.initializers.normal(deviation)
@@ -149,6 +148,7 @@ class Attention(nnx.Module):
       "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
     )
     if mask is not None:
+      # Finite, since -inf would make a fully masked row NaN.
       logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(logits).astype(x.dtype)
     weights = self.dropout(weights, rngs=rngs)
@@ -160,8 +160,8 @@ class Block(nnx.Module):
   """Self-attention and an MLP, both residual, each with its LayerNorm.
 
   LayerNorms start as ones and zeros and need no random keys. Flax's own layer
-  draws two nevertheless, so that the kernels behind it start from other
-  numbers; `Spec.norm_keys` does the same.
+  still draws two, which changes the initial kernels of the layers after it;
+  `Spec.norm_keys` does the same.
   """
 
   def __init__(self, spec: Spec, *, rngs):
@@ -207,5 +207,5 @@ class Pooler(nnx.Module):
 
 
 def make_blocks(spec: Spec, rngs: nnx.Rngs):
-  """All blocks of a transformer."""
+  """Makes all blocks of a transformer."""
   return nnx.List(Block(spec, rngs=rngs) for _ in range(spec.layers))

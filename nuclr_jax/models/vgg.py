@@ -53,22 +53,23 @@ def vgg16(
   std: Sequence[float] | float = 0.25,
   dtype: str = "float32",
 ) -> base.Tower:
-  """VGG-16 for small images, without its wide layers, with batch normalization.
+  """Makes a VGG-16 for small images, without its wide dense layers.
 
-  The five halvings leave a single position of 32 x 32 pixels; of larger images
-  the features are the mean over positions.
+  It has batch normalization. The five halvings reduce 32 x 32 pixels to a
+  single position; for larger images the features are the mean over positions.
 
   Args:
-    image_shape: Height, width and channels of the images; height and width are
-      at least 2 to the power of the number of stages.
-    stages: The width and the number of convolutions between two halvings.
-    mean: The mean of each channel, or of all, on the scale [0, 1].
-    std: The standard deviation of each channel, or of all, on the scale [0, 1].
+    image_shape: Height, width and channels of the images; height and width must
+      be at least 2 to the power of the number of stages.
+    stages: The width and the number of convolutions before each halving.
+    mean: The mean of each channel, or one for all, on the scale [0, 1].
+    std: The standard deviation of each channel, or one for all, on the scale
+      [0, 1].
     dtype: The dtype of activations, "float32" or "bfloat16".
 
   Returns:
-    A `Tower` from uint8 images to the last stage, by default [batch, 512]; it
-    has 14.7 million parameters.
+    A `Tower` from uint8 images to features of the last stage, by default
+    [batch, 512]; it has 14.7 million parameters.
 
   Raises:
     ValueError: If a number is out of range.

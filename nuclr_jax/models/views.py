@@ -1,4 +1,4 @@
-"""One encoder for both sides of a batch, as two views of the same things."""
+"""One encoder for both sides of a batch: two views of the same things."""
 
 from collections.abc import Callable, Mapping
 import os
@@ -46,7 +46,7 @@ def views(
     length: The number of token ids per text, if the encoder takes texts.
     encoder: `{"name": ..., ...}`: a name in `ENCODERS`, and any other argument
       of the encoder's factory.
-    pretrained: Where the encoder's weights are, see `pretrained.read_tensors`;
+    pretrained: Where the encoder's weights are (see `pretrained.read_tensors`);
       None starts from random ones.
     dim: The width of the embeddings.
     hidden: The width of a hidden layer in the projection; 0 leaves it out.
@@ -56,8 +56,8 @@ def views(
     A `Model`, which has `load` if there are pretrained weights.
 
   Raises:
-    ValueError: If the encoder is unknown, and from its factory; from `load`, if
-      the weights cannot be read or do not fit.
+    ValueError: If the encoder is unknown, or its factory refuses the arguments;
+      from `load`, if the weights cannot be read or do not fit.
 
   Example:
     >>> model = views(
@@ -81,7 +81,7 @@ def views(
   side = "image" if encoder["name"] in IMAGE_TOWERS else "text"
 
   def load(params, state):
-    # Names of arrays in files are known for the sides of a dual encoder.
+    # `load_towers` knows only the names of a dual encoder's sides.
     loaded, state = load_towers(
       pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)
     )
@@ -136,8 +136,8 @@ def one_encoder(
 
   def apply(params, model_state, batch, *, key=None, train=False):
     inputs = [x for x in (batch.image, batch.text) if x is not None]
-    # The views of a thing are put next to each other, not one side behind the
-    # other: so every row stays on its device.
+    # The views of a thing go next to each other, not one side after the other,
+    # so that every row stays on its device.
     x = jnp.stack(inputs, axis=1)
     x = x.reshape(-1, *x.shape[2:])
     features, state = encode(params, model_state, x, key=key, train=train)

@@ -90,11 +90,11 @@ def vit(
   std: Sequence[float] = STD,
   dtype: str = "float32",
 ) -> base.Tower:
-  """A vision transformer; its features are those of the class token.
+  """Makes a vision transformer; its features are those of the class token.
 
   Args:
     image_shape: Height, width and channels of the images; `patch` must divide
-      height and width. Pretrained position embeddings of another grid are
+      height and width. Pretrained position embeddings for another grid are
       resized.
     patch: The height and width of a patch, in pixels.
     width: The width of the features.
@@ -105,10 +105,10 @@ def vit(
       in CLIP.
     activation: "gelu", "gelu_tanh" (its approximation by tanh), or "quick_gelu"
       (x sigmoid(1.702 x), OpenAI's CLIP).
-    norm_before: Whether to do as CLIP does: LayerNorm before the blocks, and
+    norm_before: Whether to follow CLIP: LayerNorm before the blocks, and
       patches without bias.
     pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
-    dropout: The dropout rate behind the embeddings and in both residual
+    dropout: The dropout rate after the embeddings and in both residual
       branches.
     mean: The mean of each channel, on the scale [0, 1].
     std: The standard deviation of each channel, on the scale [0, 1].
@@ -166,7 +166,7 @@ def vit(
 
 vit_b16 = vit  # 86 million parameters
 vit_s16 = partial(vit, width=384, heads=6)
-# CLIP's own projection is that of the dual encoder. OpenAI trained with
-# quick_gelu, OpenCLIP mostly with `activation="gelu"`.
+# CLIP's projection is left to the dual encoder. OpenAI trained with quick_gelu,
+# OpenCLIP mostly with `activation="gelu"`.
 clip_vit_b16 = partial(vit, eps=1e-5, activation="quick_gelu", norm_before=True)
 clip_vit_b32 = partial(clip_vit_b16, patch=32)

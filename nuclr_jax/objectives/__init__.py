@@ -1,7 +1,7 @@
 """Contrastive objectives, by name.
 
-Every factory takes a `Spec` first (or its numbers by name) and returns an
-`Objective`. `contrib` holds those that need labels or blocks, and terms to add.
+Every factory takes a `Spec` (or its numbers by name) and returns an
+`Objective`. `contrib` holds those beyond the core, mostly for labels or blocks.
 """
 
 from nuclr_jax.objectives.base import (
@@ -66,13 +66,13 @@ OBJECTIVES = {
   "vicreg": vicreg,
 }
 
-# Without params and state, to be added to any of these.
+# Terms without params and state, which can be added to any objective.
 TERMS = {
   "cyclic_consistency": cyclic_consistency,
   "difference_alignment": difference_alignment,
 }
 
-# What an argument of an objective may name in a config: {"name": ..., ...}.
+# What a config may name as an argument of an objective: {"name": ..., ...}.
 RULES = {
   "own_pair": {
     "by_zeta": own_pair_rules.by_zeta,

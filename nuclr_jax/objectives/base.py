@@ -23,10 +23,10 @@ from nuclr_jax.types import (
 
 
 class Readout(NamedTuple):
-  """What can be read from an objective, whatever it is; None = it has none.
+  """What can be read from any objective; None where it has no such value.
 
-  Tables may be padded for sharding. Filed with the anchors are the temperature
-  and log u (`.image`: images as anchors), with the contrast is zeta.
+  Tables may be padded for sharding. The temperature and log u are filed under
+  the anchors (`.image`: images as anchors), zeta under the contrast.
   """
 
   temperature: Scalar | Sides | None = None  # one for all, or [num_pairs] each
@@ -52,17 +52,17 @@ class ApplyFn(Protocol):
 
 
 class ReadoutFn(Protocol):
-  """Finds what there is to read."""
+  """Reads temperature, log u and zeta."""
 
   def __call__(self, params: Params, state: State) -> Readout:
-    """Returns temperature, log u and zeta, as far as there are some."""
+    """Returns those of temperature, log u and zeta that the objective has."""
 
 
 class AssignFn(Protocol):
-  """Writes popularities from outside: a refresh, or a warm start."""
+  """Writes external popularities: a refresh or a warm start."""
 
   def __call__(self, state: State, popularities: Popularities) -> State:
-    """Returns the state with these rows; whatever depends on the old is reset.
+    """Returns the state with these rows; what depends on the old ones is reset.
 
     It runs on the host, on a state that may be split over devices.
     """
@@ -72,8 +72,8 @@ class Objective(NamedTuple):
   """A contrastive objective: pure functions, and the state between them.
 
   `loss, (state, metrics) = apply(params, state, pairs)` is what
-  `jax.value_and_grad(..., has_aux=True)` wants. The value of the loss is the
-  objective's estimate; its gradient may be another function's (see
+  `jax.value_and_grad(..., has_aux=True)` expects. The value of the loss is the
+  objective's estimate; its gradient may be that of a surrogate (see
   `attach_gradient`).
   """
 
@@ -84,15 +84,15 @@ class Objective(NamedTuple):
 
 
 def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
-  """A spec as it is, or one made of numbers.
+  """Returns the spec, or makes one from numbers.
 
   Args:
-    spec: What `build` gives to every factory; None in short calls.
+    spec: The spec that `build` passes to every factory; None to make one.
     **numbers: `num_pairs`, `num_images`, `num_texts` or a field of `Spec`, in
       place of a spec: `nuclr(num_pairs=1797, temperature=0.1)`.
 
   Raises:
-    TypeError: For both, or another keyword.
+    TypeError: If both are given, or for any other keyword.
     ValueError: For numbers out of range.
 
   Example:
@@ -109,8 +109,8 @@ def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
   if unknown := sorted(set(numbers) - set(Spec._fields[1:])):
     known = [*Sizes._fields, *Spec._fields[1:]]
     raise TypeError(
-      f"unexpected argument(s) {', '.join(unknown)}; besides the objective's "
-      f"own there are {', '.join(known)}"
+      f"unexpected argument(s) {', '.join(unknown)}; allowed besides the "
+      f"objective's own arguments are {', '.join(known)}"
     )
   numbers = {
     name: None if x is None else checks.count(name, x)
@@ -122,14 +122,14 @@ def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
 
 
 def one_temperature(readout: Readout, what: str) -> float:
-  """The one temperature of an objective, fixed or as learned so far.
+  """Returns an objective's single temperature, fixed or as learned so far.
 
   Args:
-    readout: Of the objective.
-    what: Needs it, for the message.
+    readout: What the objective's `readout` returned.
+    what: What needs the temperature, for the message.
 
   Raises:
-    ValueError: If there is none, or one for each sample.
+    ValueError: If there is no temperature, or one per sample.
 
   Example:
     >>> print(one_temperature(Readout(temperature=0.5), "popularity"))

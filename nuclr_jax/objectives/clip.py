@@ -28,19 +28,19 @@ def clip(
   temperature: Number = 0.07,
   learn_temperature: bool = True,
 ) -> base.Objective:
-  r"""InfoNCE: each anchor classifies its own pair among the batch.
+  r"""Makes InfoNCE, where each anchor classifies its pair within the batch.
 
   The loss of image i is -log softmax_j(sim_ij / temperature)_i
-  = log(1 + sum_{j != i} exp((sim_ij - sim_ii) / temperature)); likewise for
-  texts; the mean over the batch and over both sides. Pairs that share an
-  image or a text (by their ids) are not negatives of each other.
+  = log(1 + sum_{j != i} exp((sim_ij - sim_ii) / temperature)), and likewise
+  for texts; the objective is the mean over the batch and both sides. Pairs that
+  share an image or a text (by their ids) are not negatives of each other.
 
   Args:
     spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
-      learned; 1 / temperature is then kept at or below 100 (or its first value
+      learned; 1 / temperature is then kept at or below 100 (or its first value,
       if that is higher).
 
   Returns:
@@ -79,11 +79,12 @@ def ntxent(
   temperature: Number = 0.1,
   learn_temperature: bool = False,
 ) -> base.Objective:
-  r"""NT-Xent: InfoNCE among all 2 B views of the batch, as in SimCLR.
+  r"""Makes NT-Xent: InfoNCE among all 2 B views of the batch, as in SimCLR.
 
   `Pairs.image` and `Pairs.text` are two views of the same things. Each of the
-  2 B views is an anchor, its other view the positive, and the 2 B - 2 views of
-  other things, of either kind, are negatives; the mean over all views.
+  2 B views is an anchor: its positive is the other view of the same thing, its
+  negatives are the 2 B - 2 views of other things, on either side. The objective
+  is the mean over all views.
 
   Args:
     spec: Not used; every factory takes one.
@@ -119,7 +120,7 @@ def ntxent(
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:
-  """InfoNCE at a temperature that may be learned, and its metrics."""
+  """Computes InfoNCE and its metrics; the temperature may be learned."""
   lse = pairwise.log_sum_exp(pairs, temperature=temperature)
   loss = each(jax.nn.softplus, lse)
   batch = len(pairs.pair_id)
@@ -135,7 +136,7 @@ def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:
 
 
 def _all_views(pairs: Pairs) -> Pairs:
-  """2 B pairs (view, other view); an id bars both views of a thing."""
+  """Makes 2 B pairs (view, other view); equal ids are never negatives."""
   return Pairs(
     jnp.concatenate([pairs.image, pairs.text]),
     jnp.concatenate([pairs.text, pairs.image]),

@@ -11,16 +11,17 @@ from nuclr_jax.types import Number, Sample, State, flatten
 def add(**terms: Objective) -> Objective:
   """Sums objectives; params, state and metrics are keyed by the terms' names.
 
-  Each term's own loss is the metric `<term>/loss`. What can be read and written
-  is that of the one term that has it: with `add(nuclr=nuclr(...), cyclic=...)`
-  the temperature and zeta are those of `nuclr`.
+  Each term's own loss is the metric `<term>/loss`. A value is read from the one
+  term that has it: with `add(nuclr=nuclr(...), cyclic=...)` the temperature and
+  zeta are those of `nuclr`. Popularities are written to the one term that has
+  them; `assign` is None if none or several do.
 
   Args:
-    **terms: By name, an `Objective`.
+    **terms: The objectives, by name.
 
   Raises:
     ValueError: If there is no term, or one is not an `Objective`; from
-      `readout` and `assign`, if two terms have what is asked for.
+      `readout`, if several terms have the value.
 
   Example:
     >>> from nuclr_jax.objectives import clip, cyclic_consistency, scale
@@ -84,12 +85,12 @@ def add(**terms: Objective) -> Objective:
 def scale(objective: Objective, weight: Number) -> Objective:
   """Multiplies the loss, and so its gradient, by a finite number.
 
-  State that moves by itself (popularities, individual temperatures) moves as
-  without the weight.
+  The weight does not change how state moves (popularities, individual
+  temperatures).
 
   Args:
     objective: Any objective.
-    weight: Finite; may be negative.
+    weight: A finite number; it may be negative.
 
   Raises:
     ValueError: If the weight is not finite.
@@ -113,7 +114,7 @@ def scale(objective: Objective, weight: Number) -> Objective:
 
 
 def _the_one(field: str, values: dict[str, Any]) -> Any:
-  """The value of the one term that has it; None if no term does."""
+  """Returns the value of the one term that has it; None if no term does."""
   if len(values) > 1:
     raise ValueError(
       f"the terms {' and '.join(sorted(values))} both have a {field}; which "
@@ -123,7 +124,7 @@ def _the_one(field: str, values: dict[str, Any]) -> Any:
 
 
 def _join(states: dict[str, State]) -> State:
-  """One state whose groups of rows are dicts keyed by term."""
+  """Joins states into one, whose parts are dicts keyed by term."""
   groups = [
     {name: getattr(state.sample, group) for name, state in states.items()}
     for group in Sample._fields
@@ -134,6 +135,6 @@ def _join(states: dict[str, State]) -> State:
 
 
 def _part(state: State, name: str) -> State:
-  """The state of one term, the inverse of `_join`."""
+  """Returns the state of one term; the inverse of `_join`."""
   sample = Sample(*(group[name] for group in state.sample))
   return State(sample, state.memory[name], state.shared[name])

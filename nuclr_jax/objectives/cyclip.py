@@ -18,7 +18,7 @@ def cyclip(
   in_modal: Number = 0.25,
   cross_modal: Number = 0.25,
 ) -> base.Objective:
-  """CLIP plus cyclic consistency, `add(clip=clip(), cyclic=...)`.
+  """Makes CLIP plus cyclic consistency, `add(clip=clip(), cyclic=...)`.
 
   Args:
     spec: Not used; every factory takes one.
@@ -29,8 +29,8 @@ def cyclip(
     cross_modal: Weight of the consistency across modalities, at least 0.
 
   Returns:
-    An `Objective` without state; params and metrics are those of `clip` under
-    the name "clip", those of the consistency under "cyclic".
+    An `Objective` without state. Params and metrics of `clip` are under the
+    name "clip", those of the consistency under "cyclic".
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -59,21 +59,22 @@ def cyclic_consistency(
   in_modal: Number = 0.25,
   cross_modal: Number = 0.25,
 ) -> base.Objective:
-  r"""Squared differences of similarities that should agree.
+  r"""Makes a penalty on differences of similarities that should agree.
 
-  With the matrices I and T of the batch's embeddings,
+  With the matrices I and T of the batch's embeddings, the loss is
 
     (in_modal / B) ||I I^T - T T^T||^2 + (cross_modal / B) ||I T^T - T I^T||^2
 
   (Frobenius norms; the published loss divides similarities by the temperature
   and multiplies by its square, which cancels). With P = I - T, Q = I + T,
-  a = <P^T P, Q^T Q> and b = tr((P^T Q)^2) the norms are (a + b) / 2 and
-  (a - b) / 2: O(B d^2), never [B, B], and exact where I is close to T.
+  a = <P^T P, Q^T Q> and b = tr((P^T Q)^2), the squared norms are (a + b) / 2
+  and (a - b) / 2: this takes O(B d^2), makes no [B, B] matrix, and is exact
+  where I is close to T.
 
   Args:
     spec: Not used; every factory takes one.
     in_modal: Weight of the first term, at least 0.
-    cross_modal: Weight of the second, at least 0.
+    cross_modal: Weight of the second term, at least 0.
 
   Returns:
     An `Objective` without params and state. Ids are not used.

@@ -16,21 +16,22 @@ def debiased(
   temperature: Number = 0.07,
   tau_plus: Number = 0.1,
 ) -> base.Objective:
-  r"""InfoNCE whose negatives are freed of the expected share of positives.
+  r"""Makes InfoNCE, corrected for the positives expected among negatives.
 
   With p = exp(sim_ii / temperature) and N negatives, the loss of image i is
 
     -log(p / (p + g)), g = max{(sum_{j != i} exp(sim_ij / temperature)
       - tau_plus N p) / (1 - tau_plus), N exp(-1 / temperature)};
 
-  likewise for texts; the mean over the batch and over both sides. Computed in
-  log space, relative to p, so that no temperature overflows. N is B - 1, less
-  the pairs of the batch that share the anchor's image or text.
+  and likewise for texts; the objective is the mean over the batch and both
+  sides. It is computed in log space, relative to p, so that no temperature
+  overflows. N is B - 1, minus the number of pairs of the batch that share the
+  anchor's image or text.
 
   Args:
     spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0.
-    tau_plus: Probability that a negative is a positive in truth, in [0, 1).
+    tau_plus: Probability that a negative is in truth a positive, in [0, 1).
 
   Returns:
     An `Objective` without params and state.
@@ -65,7 +66,7 @@ def debiased(
     log_false = jnp.log(tau_plus * count)
 
     def side(lse):
-      """The loss of each anchor, and its row weight or its floor's loss."""
+      """Returns half the mean loss of a side, and its row log weights."""
       above = lse > log_false
       gap = jnp.where(above, log_false - lse, -1.0)
       log_ratio = lse + jnp.log1p(-jnp.exp(gap)) - math.log1p(-tau_plus)

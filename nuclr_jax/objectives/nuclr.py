@@ -29,7 +29,7 @@ from nuclr_jax.types import (
 
 
 class Shared(NamedTuple):
-  """Scalars."""
+  """The scalars of the state."""
 
   xi: Sides  # see `own_pair_rules`; .text is used with images as anchors
   count: Int[Array, ""]  # steps done; schedules read it
@@ -44,7 +44,7 @@ def nuclr(
   own_weight: Number = 1.0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""Non-uniform contrastive loss with a learned popularity per sample.
+  r"""Makes a non-uniform contrastive loss with a learned popularity per sample.
 
   For images as anchors (texts are anchors in the same way, with their own
   state), with L_ij = (sim_ij - sim_ii - zeta_j) / temperature for i != j:
@@ -54,31 +54,31 @@ def nuclr(
     loss    = mean_i temperature log(epsilon_i + u_i)
     zeta_j  moves by its rule, towards sum_i w_ij = 1
 
-  The denominator is a Monte Carlo integral over texts and exp(zeta_j /
-  temperature) is, up to a factor, the popularity that makes it right. The
+  The denominator is a Monte Carlo integral over texts, and exp(zeta_j /
+  temperature) is, up to a factor, the popularity that makes it correct. The
   encoders' gradient is (1 / B) sum_i temperature / (epsilon_i + u_i)
   grad phi_i with u and epsilon constant. epsilon_i = own_weight
   exp(-xi / temperature), with xi the running maximum of |zeta|.
 
-  With `temperature_rules.individual` every pair has its own temperature on each
-  side: temperature_i replaces temperature above and the loss is
+  With `temperature_rules.individual`, every pair has its own temperature on
+  each side: temperature_i replaces temperature above and the loss is
   mean_i temperature_i (log((epsilon_i + u_i) / n) + rho).
 
   Pairs that share an image or a text are not negatives of each other. Rows
-  without any negative change nothing. Several pairs of a batch with one id
-  move its row once, by the mean of their gradients (of their phi for u). A NaN
-  (a bad id or embedding) gives a NaN loss and stays in xi: stop, and go back to
-  a state from before.
+  without any negative change nothing. If several pairs of a batch share an id,
+  its row moves once, by the mean of their gradients (for u, of their phi). A
+  NaN (a bad id or embedding) gives a NaN loss and stays in xi: stop, and return
+  to an earlier state.
 
   Args:
-    spec: Sizes of the data set; the rule `queue` needs `dim`, too.
+    spec: The sizes of the data set; the rule `queue` also needs `dim`.
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
       step count.
-    zeta: What moves zeta: `zeta_rules.batch(...)` (the default),
-      `zeta_rules.queue(...)`, which finds them far better where the latest
-      pairs are a good part of the data, or `zeta_rules.fixed(...)`.
+    zeta: The rule that moves zeta: `zeta_rules.batch(...)` (the default),
+      `zeta_rules.queue(...)`, which estimates zeta far better where the latest
+      pairs are a large part of the data, or `zeta_rules.fixed(...)`.
     own_weight: Factor of epsilon, at least 0: 0 leaves an anchor's own pair
       out, as SogCLR does.
     **numbers: `num_pairs`, `num_images`, `num_texts`, `dim` in place of a
@@ -88,8 +88,8 @@ def nuclr(
     An `Objective` without params. `State.sample.pair.log_u.image` and `.text`
     are [num_pairs], -inf = never visited; `State.sample.image` and `.text`
     hold `zeta` and `momentum` of that side as contrast; `State.shared` holds
-    `xi` and `count`, `State.memory` what the rule of zeta remembers.
-    Individual temperatures are `State.sample.pair.temperature`.
+    `xi` and `count`; `State.memory` holds what the rule of zeta remembers.
+    Individual temperatures are in `State.sample.pair.temperature`.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -126,24 +126,29 @@ def nuclr_variant(
   anchor_average: str = "pair",
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""NUCLR with another own-pair rule or average: ablations, the released code.
+  r"""Makes NUCLR with another own-pair rule or average.
+
+  These are for ablations and for the released code.
 
   Args:
-    spec: As in `nuclr`; the rule `own_pair_rules.released` needs
-      `steps_per_epoch`, too.
-    temperature: As in `nuclr`.
-    gamma: As in `nuclr`.
-    zeta: As in `nuclr`.
-    own_pair: What epsilon is made of: `own_pair_rules.running_max(...)` (the
+    spec: The sizes of the data set; the zeta rule `queue` also needs `dim`,
+      `own_pair_rules.released` also needs `steps_per_epoch`.
+    temperature: Divides cosine similarities, greater than 0; or
+      `temperature_rules.individual(...)`.
+    gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
+      step count.
+    zeta: The rule that moves zeta; None means `zeta_rules.batch()`.
+    own_pair: The rule for epsilon: `own_pair_rules.running_max(...)` (the
       paper's, the default), `own_pair_rules.released(...)` (the released code)
       or `own_pair_rules.by_zeta(...)` (the ablation NUCLR-diamond).
     anchor_average: "pair" (the paper's) weights the encoders' gradient by one
       u per pair; "id" by one u per image id (text id for texts as anchors).
-    **numbers: As in `nuclr`.
+    **numbers: `num_pairs`, `num_images`, `num_texts`, `dim`, `steps_per_epoch`
+      in place of a `Spec`.
 
   Returns:
-    An `Objective` as that of `nuclr`; with "id" `State.sample.image` and
-    `.text` hold `log_u` of that side as anchor, besides.
+    An `Objective` with the state of `nuclr`; with "id", `State.sample.image`
+    and `.text` also hold `log_u` of that side as anchor.
 
   Raises:
     ValueError: If an argument is out of its range, or for "id" with individual
@@ -208,8 +213,8 @@ def nuclr_variant(
       )
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
 
-    # Step 4: the encoders' gradient, with epsilon and u constant. The zeta of
-    # an anchor's own pair is that of its contrast, filed with the other side.
+    # Step 4: the encoders' gradient, with epsilon and u constant. The zeta in
+    # an anchor's own pair belongs to its contrast, so to the other side.
     log_own = each(lambda z, t: -z / t, swap(zeta), tau)
     own_logit = epsilons.logit(xi, log_own, tau)
     log_epsilon = each(lambda x: x + epsilons.log_weight, own_logit)
@@ -228,7 +233,7 @@ def nuclr_variant(
       ),
     )
 
-    # Steps 5 and 6: the popularities and xi; temperatures, if they are state.
+    # Steps 5 and 6: the popularities and xi; also temperatures that are state.
     evidence = Evidence(
       pairs, zeta, tau, log_phi, log_u, log_own, out.contrast_sums, count
     )
@@ -246,6 +251,7 @@ def nuclr_variant(
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     metrics |= zeta_metrics(zeta, xi)
     state = State(Sample(pair_rows, *id_rows), memory, Shared(xi, count + 1))
+    # The surrogate contributes its gradient only, not its value.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
     return value, (state, metrics)
 

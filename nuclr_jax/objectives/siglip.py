@@ -16,18 +16,18 @@ def siglip(
   init_scale: Number = 10.0,
   init_bias: Number = -10.0,
 ) -> base.Objective:
-  r"""Sigmoid loss of all pairs.
+  r"""Makes the sigmoid loss of all pairs.
 
-  -(1 / B) sum_ij log sigmoid(z_ij (scale sim_ij + bias)), z_ij = 1 if i = j
-  and -1 otherwise, on unit-norm embeddings. Pairs i != j that share an image
-  or a text (by their ids) are left out: they are neither positives nor
-  negatives.
+  The loss is -(1 / B) sum_ij log sigmoid(z_ij (scale sim_ij + bias)) with
+  z_ij = 1 if i = j and -1 otherwise, on unit-norm embeddings. Pairs i != j that
+  share an image or a text (by their ids) are left out: they are neither
+  positives nor negatives.
 
   Args:
     spec: Not used; every factory takes one.
     init_scale: First scale, learned as `params["log_scale"]`; greater than 0.
-    init_bias: First bias, learned as `params["logit_bias"]`; it cancels the
-      imbalance of negatives at the start.
+    init_bias: First bias, learned as `params["logit_bias"]`; it offsets the
+      excess of negatives at the start.
 
   Returns:
     An `Objective` without state.

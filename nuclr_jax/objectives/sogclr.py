@@ -23,7 +23,7 @@ from nuclr_jax.types import (
 
 
 class AnchorRows(NamedTuple):
-  """State of an anchor id when `anchor_average="id"`."""
+  """State of an anchor id, with `anchor_average="id"`."""
 
   log_u: Float[Array, "ids"]
 
@@ -36,7 +36,7 @@ def sogclr(
   anchor_average: str = "pair",
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""Global contrastive loss with a moving average of each denominator.
+  r"""Makes a global contrastive loss with moving averages of denominators.
 
   With h_ij = (sim_ij - sim_ii) / temperature, the loss of anchor i is
   temperature * log u_i, where u_i tracks sum_{j != i} exp(h_ij) over all
@@ -44,16 +44,17 @@ def sogclr(
   Rows never visited hold -inf and take the batch estimate. Images and texts
   are anchors in turn; the loss is the sum of both means.
 
-  With a rule that learns the temperature the loss of anchor i is
+  With a rule that learns the temperature, the loss of anchor i is
   temperature_i * (log(u_i / (n - 1)) + rho): `temperature_rules.learned` (one
   for all: RGCL-g, FastCLIP-v3) or `temperature_rules.individual` (iSogCLR, see
   `isogclr`).
 
   Args:
-    spec: Sizes of the data set.
+    spec: The sizes of the data set.
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
-      (FastCLIP-v1 falls as a cosine from 1 over the first half of training).
+      count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
+      training).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
     **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
@@ -134,7 +135,8 @@ def sogclr(
     sample = sample._replace(pair=taus.step(sample.pair, moved))
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     state = State(sample, shared=denominator.Shared(count=count + 1))
-    # The gradient in the temperature: through the factor, then through u.
+    # Both terms carry a gradient to the temperature: `loss.value` through the
+    # factor, the surrogate through u.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
     return value, (state, metrics)
 
@@ -160,32 +162,35 @@ def isogclr(
   gamma: ScalarOrSchedule = 0.8,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""Global contrastive loss with individual temperatures (RGCL).
+  r"""Makes a global contrastive loss with individual temperatures (RGCL).
 
-  `sogclr` with `temperature_rules.individual`: with h_ij = (sim_ij - sim_ii) /
-  temperature_i, u_i as in `sogclr`, n pairs and w_ij = exp(h_ij) / u_i over
-  the batch's negatives, times (n - 1) / (B - 1):
+  This is `sogclr` with `temperature_rules.individual`. With n pairs, h_ij =
+  (sim_ij - sim_ii) / temperature_i, u_i as in `sogclr`, and w_ij =
+  (n - 1) / (B - 1) exp(h_ij) / u_i over the batch's negatives:
 
     loss          = mean_i temperature_i (log(u_i / (n - 1)) + rho)
     g_i           = log(u_i / (n - 1)) + rho - sum_j w_ij h_ij, within [-5, 5]
     m_i          <- momentum m_i + (1 - momentum) g_i
     temperature_i <- temperature_i - rate temperature m_i
 
-  It is distributionally robust: where the temperature is not at one of its
-  bounds, the KL divergence of w_i from uniform weights is rho at the optimum,
-  so rho below log(n - 1) says how sharply an anchor chooses its negatives.
-  Pairs are anchors twice, as images and as texts, with a temperature each.
+  The loss is distributionally robust: where the temperature is not at one of
+  its bounds, the KL divergence of w_i from uniform weights is rho at the
+  optimum, so a rho below log(n - 1) sets how sharply an anchor selects its
+  negatives. Each pair is an anchor twice, as an image and as a text, with a
+  temperature for each.
 
   Args:
-    spec: Sizes of the data set.
+    spec: The sizes of the data set.
     temperature: First temperature of every anchor; greater than 0.
     bounds: Smallest and largest temperature (published: 0.005, 0.05).
     rate: Step size in units of the first temperature, in [0, 1]: a number or a
       schedule of the step count. While it is 0, temperatures and their
-      momentum rest.
-    momentum: In [0, 1), weight of the old momentum.
-    rho: See above; published 6 to 8 for millions of pairs.
-    gamma: Weight of the new estimate in u, in (0, 1], or a schedule.
+      momentum do not move.
+    momentum: Weight of the old momentum, in [0, 1).
+    rho: The KL divergence at the optimum; published values are 6 to 8 for
+      millions of pairs.
+    gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the step
+      count.
     **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
 
   Returns:

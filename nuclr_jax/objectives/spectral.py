@@ -8,14 +8,15 @@ from nuclr_jax.types import Spec
 
 
 def spectral(spec: Spec | None = None) -> base.Objective:
-  r"""Low-rank factorisation of the graph of pairs.
+  r"""Makes the spectral loss: low-rank factorisation of the graph of pairs.
 
-  -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2, for
-  embeddings of norm at most 1 (the radius mu of the paper is 1). Pairs that
+  The loss is -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2,
+  for embeddings of norm at most 1 (the radius mu of the paper is 1). Pairs that
   share an image or a text (by their ids) are not negatives of each other.
-  (The published code projects rows of norm >= 1 to the sphere, so that rounding
-  decides for unit-norm rows whether the radial part of their gradient is there;
-  here it always is, and normalising embeddings removes it.)
+
+  The published code projects rows of norm >= 1 onto the sphere, so that for
+  unit-norm rows rounding decides whether their gradient has its radial part.
+  Here it always does, and normalising the embeddings removes that part.
 
   Args:
     spec: Not used; every factory takes one.
@@ -38,7 +39,7 @@ def spectral(spec: Spec | None = None) -> base.Objective:
   def loss_fn(params, pairs):
     del params
     own = pairwise.own_similarity(pairs)
-    # B (B - 1) is beyond int32 from B = 46,342 on.
+    # B (B - 1) exceeds int32 from B = 46,342 on.
     negatives = pairwise.num_negatives(pairs).astype(own.dtype)
     count = jnp.maximum(jnp.sum(negatives), 1)
     squares = pairwise.sum_over_negatives(pairs, jnp.square) / count

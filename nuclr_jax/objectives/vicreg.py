@@ -18,25 +18,26 @@ def vicreg(
   variance: Number = 25.0,
   covariance: Number = 1.0,
 ) -> base.Objective:
-  r"""Variance-invariance-covariance regularisation.
+  r"""Makes variance-invariance-covariance regularisation.
 
-  With embeddings Z (images) and Z' (texts) of width d,
+  With embeddings Z (images) and Z' (texts) of width d, the loss is
 
     invariance * mean((Z - Z')^2)
       + variance * sum over both of mean_k max(0, 1 - std_k)
       + covariance * sum over both of (1 / d) sum_{k != l} C_kl^2,
 
-  std_k = sqrt(var_k + 1e-4) and C the covariance matrix over the batch
-  (divided by B - 1), k and l dimensions. It wants embeddings that are *not*
-  of unit norm, since those cannot reach a standard deviation of 1: give the
-  model `normalize=False`. The paper's Algorithm 1; the authors' code halves
-  the variance term. O(B d^2), no [B, B]. Ids are not used.
+  with std_k = sqrt(var_k + 1e-4), C the covariance matrix over the batch
+  (divided by B - 1), and k and l dimensions. Embeddings should *not* have unit
+  norm, since they could not reach a standard deviation of 1: give the model
+  `normalize=False`. This is the paper's Algorithm 1; the authors' code halves
+  the variance term. It takes O(B d^2) and makes no [B, B] matrix. Ids are not
+  used.
 
   Args:
     spec: Not used; every factory takes one.
-    invariance: Weight, at least 0.
-    variance: Weight, at least 0.
-    covariance: Weight, at least 0.
+    invariance: Weight of the invariance term, at least 0.
+    variance: Weight of the variance term, at least 0.
+    covariance: Weight of the covariance term, at least 0.
 
   Returns:
     An `Objective` without params and state; metrics `invariance`, `variance`,
@@ -77,7 +78,7 @@ def vicreg(
 
 
 def _spread(z):
-  """The variance and the covariance term of one side."""
+  """Returns the variance term and the covariance term of one side."""
   batch, dim = z.shape
   z = z - jnp.mean(z, axis=0, keepdims=True)
   matrix = tiles.matmul(z.T, z) / max(batch - 1, 1)

@@ -1,24 +1,24 @@
-r"""All pairs of a batch, in two passes: the one numerical core.
+r"""All pairs of a batch, in two passes: the numerical core.
 
-Images and texts are anchors in turn. For image i as anchor and text j as
+Images and texts both serve as anchors. For image i as anchor and text j as
 contrast the logit is
 
   L_ij = (sim_ij - sim_ii - bias_j) / temperature_i,
 
-a pair j being no negative of pair i if they share an image or a text. Every
+and pair j is not a negative of pair i if they share an image or a text. Every
 softmax-like objective needs two passes over these logits:
 
 1. `log_sum_exp`: the anchors' log-sum-exp values, from which the objective
-   makes its weights;
+   computes its weights;
 2. `weighted`: the sum of exp(L_ij + weight_i), its gradient (computed in the
    same pass), and the sums over anchors that per-contrast state needs.
 
-Both go through the similarities tile by tile (see `tiles`), in float32 or
-better whatever the dtype of the embeddings: memory is O(batch dim + tile^2).
-On a mesh each device has the rows of its images and gathers all texts; what
-texts sum up is scattered back. The gradient of the second pass treats the
-weights as constants, so it has no derivative of its own: differentiating
-twice is refused.
+Both compute the similarities tile by tile (see `tiles`), in float32 or better
+whatever the dtype of the embeddings: memory is O(batch dim + tile^2). On a
+mesh each device has the rows of its images and gathers all texts; the sums of
+the texts are scattered back. The gradient of the second pass treats the
+weights as constants, so its own derivative would be wrong: differentiating
+twice raises an error.
 """
 
 from nuclr_jax.pairwise.batch import (

@@ -22,10 +22,10 @@ from nuclr_jax.types import (
 
 
 class Side(NamedTuple):
-  """The images or the texts of a batch, or of a tile: a row for each pair."""
+  """The images or the texts of a batch or of a tile, one row per pair."""
 
   vector: Float[Array, "rows dim"]  # the embedding
-  ids: Sides  # of the pair's image and of its text
+  ids: Sides  # of the pair's image and text
   valid: Bool[Array, "rows"]  # False beyond the end of the batch
   own: Float[Array, "rows"]  # sim_ii
   scale: Float[Array, "rows"]  # 1 / temperature, as anchor
@@ -34,10 +34,10 @@ class Side(NamedTuple):
 
 
 def embeddings(pairs: Pairs) -> Sides:
-  """The embeddings in one type, float32 or better.
+  """Returns the embeddings in one dtype, float32 or better.
 
-  Whether a batch's shapes fit is checked once, by the objective that gets it
-  (`types.check_pairs`), not by every function of this room.
+  The shapes of a batch are checked once, by the objective that receives it
+  (`types.check_pairs`), not by every function of this package.
 
   Example:
     >>> x = jnp.eye(2, dtype=jnp.bfloat16)
@@ -57,11 +57,12 @@ def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
   """
   x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   square = jnp.sum(x * x, axis=-1, keepdims=True)
+  # The floor keeps zero rows, and their gradients, finite.
   return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
 
 
 def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:
-  """The similarity of each image and its own text, sim_ii.
+  """Returns the similarity of each image and its own text, sim_ii.
 
   Example:
     >>> text = jnp.array([[1.0, 0.0], [0.6, 0.8]])
@@ -94,12 +95,12 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
 def both_sides(
   pairs: Pairs, temperature: Temperature = 1.0, bias: Sides | None = None
 ) -> Sides:
-  """`Sides` of `Side`, in float32 or better.
+  """Makes the `Side` of images and that of texts, in float32 or better.
 
   Args:
     pairs: The batch.
-    temperature: See `log_sum_exp`.
-    bias: Likewise.
+    temperature: A scalar, or `Sides` of scalars or [batch] arrays.
+    bias: `Sides` of scalars or [batch] arrays; None means 0.
   """
   own = own_similarity(pairs)
   valid = jnp.ones_like(own, bool)
@@ -113,15 +114,15 @@ def both_sides(
 
 
 def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:
-  """Gives each row its number, of the type of `like`."""
+  """Broadcasts to one number per row, in the dtype of `like`."""
   return jnp.broadcast_to(jnp.asarray(x, like.dtype), like.shape)
 
 
 def scatter_sum(sums: PyTree) -> PyTree:
   """Adds over devices, in their order; each keeps its share of the rows.
 
-  As many bytes as `lax.psum_scatter`, which slows down later collectives of
-  several CPU processes by a factor of hundreds (Gloo in jax 0.10).
+  It sends as many bytes as `lax.psum_scatter`, which slows down later
+  collectives of several CPU processes hundreds of times (Gloo in jax 0.10).
   """
   count = lax.axis_size("data")
 
@@ -133,7 +134,7 @@ def scatter_sum(sums: PyTree) -> PyTree:
 
 
 def scatter_log_sum(sums: tiles.LogSum) -> tiles.LogSum:
-  """As `scatter_sum`, for sums of exponentials."""
+  """Adds sums of exponentials over devices, as `scatter_sum` does for sums."""
   greatest = lax.pmax(sums.greatest, "data")
   shift = jnp.where(greatest == -jnp.inf, 0.0, greatest)
   total = scatter_sum(sums.total * jnp.exp(sums.greatest - shift))
@@ -150,15 +151,15 @@ def over_tiles(
   tile: int | None = None,
   scatter: Callable[[PyTree], PyTree] = scatter_sum,
 ) -> Sides:
-  """What a step adds up for images and for texts, see `tiles.for_each`.
+  """Returns what a step adds up over all tiles, for images and for texts.
 
   Args:
-    step: Of a tile; images are its rows, texts its columns.
-    zero: Makes the first sums of a side.
-    sides: `Side` of images and of texts.
-    tile: As in `tiles.for_each`.
-    scatter: Combines what the devices have summed up for all texts; each keeps
-      its own texts.
+    step: The step of `tiles.for_each`, with images as rows, texts as columns.
+    zero: Makes the initial sums of a side.
+    sides: The `Side` of images and that of texts.
+    tile: Rows and columns of a tile; None means the default of the backend.
+    scatter: Combines the devices' sums for all texts; each device keeps those
+      of its own texts.
   """
 
   def all_tiles(image, text):
@@ -177,7 +178,7 @@ def over_tiles(
 
 
 def broadcastable(image: Side, text: Side) -> Sides:
-  """A tile's sides such that they broadcast: [images, 1], [1, texts]."""
+  """Makes a tile's sides broadcast: [images, 1] and [1, texts]."""
   return Sides(
     jax.tree.map(lambda x: x[:, None], image),
     jax.tree.map(lambda x: x[None, :], text),
@@ -185,7 +186,7 @@ def broadcastable(image: Side, text: Side) -> Sides:
 
 
 def is_negative(image: Side, text: Side) -> Bool[Array, "images texts"]:
-  """True where two pairs share neither an image nor a text."""
+  """Returns True where two pairs share neither an image nor a text."""
   image, text = broadcastable(image, text)
   same = each(jnp.equal, image.ids, text.ids)
   return image.valid & text.valid & ~(same.image | same.text)

@@ -27,19 +27,19 @@ def log_sum_exp(
   bias: Sides | None = None,
   tile: int | None = None,
 ) -> Sides:
-  r"""Log-sum-exp of every anchor's logits over its negatives, values only.
+  r"""Computes log-sum-exp of every anchor's logits over its negatives.
 
-  For images as anchors, log sum_{j negative of i} exp(L_ij) with
+  For images as anchors, it is log sum_{j negative of i} exp(L_ij) with
   L_ij = (sim_ij - sim_ii - bias.text_j) / temperature.image_i; for texts as
-  anchors likewise with `bias.image` and `temperature.text`.
+  anchors, `bias.image` and `temperature.text` are used instead.
 
   Args:
-    pairs: The batch, unit-norm embeddings.
+    pairs: The batch, with unit-norm embeddings.
     temperature: A scalar, or `Sides` of scalars or [batch] arrays (one per
       anchor); greater than 0.
     bias: `Sides` of [batch] arrays, subtracted from the similarities of that
       side *as contrast*; None means 0.
-    tile: As in `tiles.for_each`.
+    tile: Rows and columns of a tile; None means the default of the backend.
 
   Returns:
     `Sides` of [batch] arrays; -inf where an anchor has no negative. No
@@ -77,7 +77,7 @@ def weighted(
   bias: Sides | None = None,
   tile: int | None = None,
 ) -> Weighted:
-  r"""Sums all exponentials with a weight per anchor, and differentiates them.
+  r"""Sums all exponentials with a weight per anchor; differentiates the sum.
 
   With w_ij = exp(L_ij + row_log_weight_i) over the negatives j of i,
 
@@ -86,19 +86,21 @@ def weighted(
     contrast_sums_j = sum_i exp(L_ij + contrast_log_weight_i).
 
   The gradient of `surrogate` reaches the embeddings and `temperature`; weights
-  and biases are constants to it, and the other two results carry no gradient.
-  It is accumulated in the forward pass, so that nothing of size
-  [batch, batch] is kept for the backward one.
+  and biases are treated as constants, and the other two results carry no
+  gradient. It is accumulated in the forward pass, so that nothing of size
+  [batch, batch] is kept for the backward pass.
 
   Args:
-    pairs: The batch, unit-norm embeddings.
-    temperature: As in `log_sum_exp`.
-    row_log_weight: `Sides` of [batch] arrays, one weight per anchor (-inf
+    pairs: The batch, with unit-norm embeddings.
+    temperature: A scalar, or `Sides` of scalars or [batch] arrays (one per
+      anchor); greater than 0.
+    row_log_weight: `Sides` of [batch] arrays, one log weight per anchor (-inf
       removes the anchor).
-    contrast_log_weight: The weights for `contrast_sums`; None means
+    contrast_log_weight: The log weights for `contrast_sums`; None means
       `row_log_weight`.
-    bias: As in `log_sum_exp`.
-    tile: As in `tiles.for_each`.
+    bias: `Sides` of [batch] arrays, subtracted from the similarities of that
+      side *as contrast*; None means 0.
+    tile: Rows and columns of a tile; None means the default of the backend.
 
   Returns:
     `Weighted(surrogate, contrast_sums, mean_logit)`.
@@ -130,13 +132,13 @@ class _Sums(NamedTuple):
   weight: Float[Array, "rows"]  # as anchor: sum_j w_ij
   logit: Float[Array, "rows"]  # as anchor: sum_j w_ij L_ij
   contrast: Float[Array, "rows"]  # as contrast: `contrast_sums`
-  vector: Float[Array, "rows dim"]  # d surrogate / d vector by sim_ij, i != j
+  vector: Float[Array, "rows dim"]  # d surrogate / d vector via sim_ij, i != j
 
 
 def _logits(image: batch.Side, text: batch.Side) -> Sides:
-  """Both sides' logits [image, text]; -inf where a pair is no negative.
+  """Returns the logits [image, text] of both sides; -inf except for negatives.
 
-  The anchors of `.image` are the rows, those of `.text` the columns.
+  The rows are the anchors of `.image`, the columns those of `.text`.
   """
   sim = tiles.matmul(image.vector, text.vector.T)
   negative = batch.is_negative(image, text)
@@ -150,7 +152,8 @@ def _logits(image: batch.Side, text: batch.Side) -> Sides:
 
 
 def _exp(logits, log_weight):
-  """exp(logits + log_weight), 0 where logits are -inf whatever the weight."""
+  """Returns exp(logits + log_weight); 0 where the logit is -inf."""
+  # The weight of an anchor without negatives may be inf: -inf + inf is NaN.
   return jnp.where(logits == -jnp.inf, 0.0, jnp.exp(logits + log_weight))
 
 
@@ -160,7 +163,7 @@ def _times(weights, logits):
 
 
 def _add_tile(image, text, image_sums, text_sums):
-  """Adds the sums of a tile."""
+  """Adds the terms of a tile to both sums."""
   logits = _logits(image, text)
   tile = batch.broadcastable(image, text)
   w = each(lambda x, side: _exp(x, side.extra[0]), logits, tile)
@@ -190,7 +193,7 @@ def _zero(side: batch.Side) -> _Sums:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _weighted(tile, inputs, sides):
-  """`Weighted`; the gradient reaches `inputs`, not `sides`."""
+  """Returns `Weighted`; the gradient reaches `inputs`, not `sides`."""
   return _weighted_forward(tile, inputs, sides)[0]
 
 
@@ -205,10 +208,11 @@ def _weighted_forward(tile, inputs, sides):
     contrast_sums=each(lambda x: x.contrast, sums),
     mean_logit=each(lambda x: x.logit, sums),
   )
+  # All logits of anchor i have the term -sim_ii, which depends on both vectors.
   by_own = each(lambda x, side: -x.weight * side.scale, sums, sides)
   d_own = (by_own.image + by_own.text)[:, None]
 
-  def gradient(sums, side, other):
+  def gradient(sums, side, other):  # d L_ij / d scale_i = L_ij / scale_i
     return sums.vector + d_own * other.vector, sums.logit / side.scale
 
   gradients = each(gradient, sums, sides, swap(sides))
@@ -225,14 +229,14 @@ _weighted.defvjp(_weighted_forward, _weighted_backward)
 
 @jax.custom_vjp
 def _without_derivative(x):
-  """The identity; differentiating it is an error instead of a wrong number."""
+  """Returns x; differentiating it raises an error instead of being wrong."""
   return x
 
 
 def _refuse(_, cotangent):
   raise NotImplementedError(
     "the gradient of this objective has no derivative: its weights are "
-    "constants to it. Take finite differences of the gradient instead"
+    "treated as constants. Take finite differences of the gradient instead"
   )
 
 

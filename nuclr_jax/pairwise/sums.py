@@ -1,4 +1,4 @@
-"""Sums of a function of all similarities."""
+"""Sums of a function over all similarities."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,15 +19,15 @@ def sum_over_negatives(
 ) -> Float[Array, ""]:
   """Sums f(sim_ij, *params) over all images i and texts j that are negatives.
 
-  Differentiable in the embeddings and in `params`. The gradient is accumulated
-  in the forward pass, tile by tile.
+  The sum is differentiable in the embeddings and in `params`. Its gradient is
+  accumulated in the forward pass, tile by tile.
 
   Args:
     pairs: The batch.
-    f: An elementwise function, finite everywhere; whatever it closes over is
-      constant.
-    *params: Scalars.
-    tile: As in `tiles.for_each`.
+    f: An elementwise function, finite everywhere; values that it closes over
+      are constants.
+    *params: Scalars to pass to `f`.
+    tile: Rows and columns of a tile; None means the default of the backend.
 
   Example:
     >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
@@ -35,6 +35,8 @@ def sum_over_negatives(
     6.0
   """
   sides = batch.both_sides(pairs)
+  # One copy per row, which tiles can slice; autodiff of `spread` adds up the
+  # gradients of the copies.
   params = tuple(batch.spread(x, sides.image.own) for x in params)
   vectors = each(lambda side: side.vector, sides)
   return _sum(f, tile, vectors, params, sides)
@@ -42,12 +44,12 @@ def sum_over_negatives(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _sum(f, tile, vectors, params, sides):
-  """The sum of f(sim_ij, *params_i); constant in `sides`."""
+  """Returns the sum of f(sim_ij, *params_i), constant in `sides`."""
   return _sum_forward(f, tile, vectors, params, sides)[0]
 
 
 def _sum_forward(f, tile, vectors, params, sides):
-  """The sum, and its gradient by vectors and params."""
+  """Returns the sum, and its gradient with respect to vectors and params."""
   image, text = each(lambda side, x: side._replace(vector=x), sides, vectors)
 
   def step(image, text, image_sums, text_sums):

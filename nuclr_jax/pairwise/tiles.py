@@ -1,9 +1,9 @@
-"""All pairs of rows and columns, tile by tile: no matrix of all of them.
+"""All pairs of rows and columns, tile by tile, never in one matrix.
 
-`for_each` is the loop under `pairwise` (within a batch). On a mesh, `over_rows`
-gives each device its share of the rows and all columns, as in `log_sum_exp`
-(over whole data sets); `over_columns` leaves the rows where they are and gives
-each device all columns, which gather from them (a memory of pairs).
+`for_each` is the loop behind `pairwise` (within a batch). On a mesh,
+`over_rows` gives each device its share of the rows and all columns, as in
+`log_sum_exp` (over whole data sets); `over_columns` leaves the rows where they
+are and gives each device all columns, for sums over a memory of pairs.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from jaxtyping import Array, Float, Int
 from nuclr_jax import sharding
 from nuclr_jax.types import Number, PyTree
 
-# Rows and columns of a tile, at most. 512 is the fastest on CPUs; elsewhere a
-# tile must be large enough for the start of a kernel not to count.
+# Rows and columns of a square tile. 512 is fastest on CPUs; elsewhere a tile
+# must be so large that the time to launch a kernel does not matter.
 CPU_TILE, TILE = 512, 4096
 # True float32, on TPUs six passes of bf16. At temperature 0.01 an exponential
-# is then right to 1e-4; one pass of bf16 makes that 0.1, TF32 0.01
-# (experiments/step_time/precision.py).
+# is then accurate to 1e-4; with one pass of bf16 the error would be 0.1,
+# with TF32 0.01 (experiments/step_time/precision.py).
 PRECISION = lax.Precision.HIGHEST
 
 
 def matmul(
   a: Float[Array, "m k"], b: Float[Array, "k n"]
 ) -> Float[Array, "m n"]:
-  """A product in `PRECISION`, whatever JAX's default is."""
+  """Multiplies matrices in `PRECISION`, whatever JAX's default is."""
   return jnp.matmul(a, b, precision=PRECISION)
 
 
@@ -43,20 +43,20 @@ def for_each(
   *,
   tile: int | None = None,
 ) -> tuple[PyTree, PyTree]:
-  """Runs a step on every tile, which adds to what rows and columns gather.
+  """Runs a step on every tile, which adds to the sums of rows and columns.
 
-  Memory is that of the arguments and of what the step makes of one tile.
+  Memory is that of the arguments and of one step.
 
   Args:
-    step: `step(rows, columns, row_sums, column_sums)` of one tile returns the
-      sums with this tile's terms. Rows and columns beyond the end are zeros
-      (False); a step must keep them out of the sums of the others.
+    step: `step(rows, columns, row_sums, column_sums)` returns both sums with
+      the terms of one tile added. Rows and columns beyond the end are zeros
+      (False); a step must keep them out of the sums of actual entries.
     rows: Arrays with one leading axis [rows].
     columns: Arrays with one leading axis [columns].
-    row_sums: First sums, arrays [rows, ...].
-    column_sums: First sums, arrays [columns, ...].
-    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`. Where
-      there are fewer rows it has as many more columns, and vice versa.
+    row_sums: Initial sums, arrays [rows, ...].
+    column_sums: Initial sums, arrays [columns, ...].
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`. If there
+      are fewer rows than that, a tile has more columns, and vice versa.
 
   Returns:
     The sums of rows and of columns.
@@ -100,14 +100,15 @@ def over_rows(
   *,
   tile: int | None = None,
 ) -> PyTree:
-  """`for_each` where only rows gather; on a mesh they are split over devices.
+  """Runs `for_each` with sums of rows only; on a mesh, devices share the rows.
 
   Args:
-    step: `step(rows, columns, row_sums)` of one tile returns the sums.
-    rows: As in `for_each`.
-    columns: Likewise; every device has all of them.
-    row_sums: As in `for_each`.
-    tile: Likewise.
+    step: `step(rows, columns, row_sums)` returns the sums with the terms of one
+      tile added.
+    rows: Arrays with one leading axis [rows].
+    columns: Arrays with one leading axis [columns]; every device has them all.
+    row_sums: Initial sums, arrays [rows, ...].
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`.
 
   Returns:
     The sums of rows.
@@ -146,16 +147,17 @@ def over_columns(
   *,
   tile: int | None = None,
 ) -> PyTree:
-  """`for_each` where only columns gather, by sums of exponentials.
+  """Runs `for_each` with sums of columns only, as sums of exponentials.
 
-  On a mesh the rows stay where they are: each device goes through its own, and
-  only what the columns have gathered crosses devices.
+  On a mesh the rows stay where they are: each device goes through its own rows,
+  and only the sums of the columns cross devices.
 
   Args:
-    step: `step(rows, columns, column_sums)` of one tile returns the sums.
+    step: `step(rows, columns, column_sums)` returns the sums with the terms of
+      one tile added.
     rows: Arrays with one leading axis [rows], split over the devices.
     columns: Arrays with one leading axis [columns]; every device has them all.
-    column_sums: First sums, a pytree of `LogSum` [columns].
+    column_sums: Initial sums, a pytree of `LogSum` [columns].
     tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`.
 
   Returns:
@@ -178,6 +180,7 @@ def over_columns(
     return for_each(step_of_columns, *args, tile=tile)[1]
 
   def per_device(rows, columns, column_sums):
+    # A scan's carry must be marked as varying over devices from the start.
     varying = partial(lax.pcast, axis_name="data", to="varying")
     columns, column_sums = jax.tree.map(varying, (columns, column_sums))
     return _sum_over_devices(all_tiles(rows, columns, column_sums))
@@ -191,38 +194,38 @@ def over_columns(
 
 
 class LogSum(NamedTuple):
-  """A sum of exponentials in progress: total * exp(greatest)."""
+  """A running sum of exponentials: total * exp(greatest)."""
 
   greatest: Array
   total: Array
 
 
 def no_terms(like: Array) -> LogSum:
-  """The empty sum, one for each entry of an array."""
+  """Makes an empty sum for each entry of an array."""
   return LogSum(jnp.full_like(like, -jnp.inf), jnp.zeros_like(like))
 
 
 def add_terms(log_sum: LogSum, logits: Array, axis: int) -> LogSum:
-  """The sum with exp(logits) added along an axis."""
+  """Adds exp(logits) to a sum, along an axis."""
   log_sum = at_least(log_sum, jnp.max(logits, axis))
   logits -= jnp.expand_dims(finite(log_sum.greatest), axis)
   return log_sum._replace(total=log_sum.total + jnp.sum(jnp.exp(logits), axis))
 
 
 def at_least(log_sum: LogSum, greatest: Array) -> LogSum:
-  """The same sum, relative to a greatest logit that may be greater."""
+  """Expresses a sum relative to `greatest` if that is above its own."""
   greatest = jnp.maximum(log_sum.greatest, greatest)
   total = log_sum.total * jnp.exp(log_sum.greatest - finite(greatest))
   return LogSum(greatest, total)
 
 
 def finite(greatest: Array) -> Array:
-  """0 in place of -inf: inf - inf would be NaN where there is no term."""
+  """Replaces -inf by 0: inf - inf would be NaN where there is no term."""
   return jnp.where(greatest == -jnp.inf, 0.0, greatest)
 
 
 def log_total(log_sum: LogSum) -> Array:
-  """The logarithm of the sum; -inf without terms."""
+  """Returns the logarithm of the sum; -inf without terms."""
   return jnp.log(log_sum.total) + log_sum.greatest
 
 
@@ -232,6 +235,7 @@ def _sum_over_devices(sums: PyTree) -> PyTree:
   def add(log_sum):
     log_sum = at_least(log_sum, lax.pmax(log_sum.greatest, "data"))
     total = lax.psum(log_sum.total, "data")
+    # All devices agree on `greatest` now; `pmax` marks it as replicated.
     return LogSum(lax.pmax(log_sum.greatest, "data"), total)
 
   return jax.tree.map(add, sums, is_leaf=lambda x: isinstance(x, LogSum))
@@ -248,19 +252,19 @@ def log_sum_exp(
   column_ids: Int[Array, "columns spaces"] | None = None,
   tile: int | None = None,
 ) -> Float[Array, "rows"]:
-  r"""Log sum_j exp(row_i . column_j / temperature + log_weight_j).
+  r"""Computes log sum_j exp(row_i . column_j / temperature + log_weight_j).
 
   The sum is over the columns that share no id with the row. Memory is
-  O(rows + columns + tile^2), the dot products are true float32 or better.
+  O(rows + columns + tile^2); the dot products are true float32 or better.
 
   Args:
-    rows: One embedding each.
-    columns: One embedding each.
-    log_weight: Of each column; -inf leaves it out.
-    temperature: Greater than 0.
+    rows: The embedding of each row.
+    columns: The embedding of each column.
+    log_weight: The log weight of each column; -inf leaves it out.
+    temperature: The temperature, greater than 0.
     row_ids: Ids of each row, one in each id space; None hides nothing.
     column_ids: Ids of each column in the same spaces.
-    tile: As in `for_each`.
+    tile: Rows and columns of a tile; None means `CPU_TILE` or `TILE`.
 
   Returns:
     One value per row; -inf where no column is left.
@@ -293,7 +297,7 @@ def log_sum_exp(
 
 
 def _logits(rows, columns):
-  """The logits of a tile; -inf where a column does not count."""
+  """Returns the logits of a tile; -inf where a column does not count."""
   (rows, row_ids), (columns, column_ids, log_weight, valid) = rows, columns
   logits = matmul(rows, columns.T) + log_weight.astype(rows.dtype)[None, :]
   hidden = jnp.logical_not(valid)[None, :]
@@ -307,7 +311,7 @@ def _length(tree: PyTree) -> int:
 
 
 def _blocks(tree: PyTree, size: int) -> PyTree:
-  """Cuts leading axes into blocks of one size, at most `size`, padded."""
+  """Cuts leading axes into padded blocks of equal size, at most `size`."""
 
   def cut(x):
     count = max(1, -(-len(x) // size))
@@ -318,12 +322,12 @@ def _blocks(tree: PyTree, size: int) -> PyTree:
 
 
 def _join(tree: PyTree, length: int) -> PyTree:
-  """The inverse of `_blocks`."""
+  """Undoes `_blocks`."""
   return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], tree)
 
 
 def pad(tree: PyTree, count: int) -> PyTree:
-  """Adds `count` zeros at the end of leading axes."""
+  """Appends `count` zeros to leading axes."""
   return jax.tree.map(
     lambda x: jnp.pad(x, [(0, count)] + [(0, 0)] * (x.ndim - 1)), tree
   )

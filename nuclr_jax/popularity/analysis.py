@@ -1,4 +1,4 @@
-"""What popularities tell: agreement, suspects, samples not in the data."""
+"""What popularities show: agreement, suspects, samples not in the data."""
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -12,7 +12,7 @@ from nuclr_jax.types import AnyArray, Metrics, Pairs, Sides, each, swap
 def compare(
   learned: Float[AnyArray, "ids"], exact: Float[AnyArray, "ids"]
 ) -> Metrics:
-  """Correlations and spreads of the zeta of one side, one row per id.
+  """Computes correlations and spreads of the zeta of one side, one row per id.
 
   Returns:
     `pearson` and `spearman` (NaN where either side is constant), and the
@@ -27,11 +27,11 @@ def compare(
 
   learned, exact = (np.asarray(x, float) for x in (learned, exact))
   constant = np.ptp(learned) == 0 or np.ptp(exact) == 0
-  found = {}
+  metrics = {}
   for name, f in (("pearson", stats.pearsonr), ("spearman", stats.spearmanr)):
     value = np.nan if constant else f(learned, exact).statistic
-    found[name] = float(value)
-  return found | {
+    metrics[name] = float(value)
+  return metrics | {
     "learned_std": float(np.std(learned)),
     "exact_std": float(np.std(exact)),
   }
@@ -40,25 +40,27 @@ def compare(
 CHUNK = 2**26  # similarities at a time, 256 MiB
 
 
-MAX_LINKS = 32  # links of a row that are followed, the first ones
+MAX_LINKS = 32  # links of a row that are followed, starting with the first
 
 
 def log_own_weight(
   found: Popularity, pairs: Pairs, *, temperature: float
 ) -> Sides:
-  """Log of the weight w_ii that each anchor gives to its own pair.
+  """Returns the log of the weight w_ii that each anchor gives to its own pair.
 
     log w_ii = (sim_ii - zeta_i) / tau - D_i
 
-  Near 0 if the pair finds itself among all data; very negative if others are
-  far more likely: then its text may be wrong (label noise).
+  It is near 0 if the anchor picks its own pair out of all data, and very
+  negative if other pairs are far more likely: the text may then be wrong (label
+  noise).
 
   Returns:
-    [pairs] each, filed with the anchor.
+    `Sides` of [pairs] arrays, filed with the anchor.
   """
   own = np.einsum("nd,nd->n", pairs.image, pairs.text)
   rows = each(lambda ids, x: np.searchsorted(ids, x), found.ids, pairs.ids)
   zeta = each(lambda z, row: z[row], found.zeta, rows)
+  # zeta is filed with the contrast, log_denominator with the anchor.
   return each(
     lambda z, d: (own - z) / temperature - d,
     swap(zeta),
@@ -71,7 +73,7 @@ def preferred(
   contrast: Float[np.ndarray, "contrast dim"],
   zeta: Float[np.ndarray, "contrast"],
 ) -> Int[np.ndarray, "anchors"]:
-  """The contrast that gets the greatest weight of each of a few anchors.
+  """Returns the contrast to which each of a few anchors gives most weight.
 
   Example:
     >>> preferred(np.eye(2), np.eye(2), np.array([0.0, 2.0]))
@@ -86,18 +88,18 @@ def clusters(
   *,
   threshold: float,
 ) -> list[Int[np.ndarray, "members"]]:
-  """Groups of near-duplicates that training takes for negatives.
+  """Finds groups of near-duplicates that training treats as negatives.
 
   Two rows are linked if their cosine similarity is at least the threshold and
-  they have different partners (images of one text are no negatives of each
-  other anyway). A cluster is what links connect; of a row with more
-  than `MAX_LINKS` links only the first are followed.
+  they have different partners (images of one text are not negatives of each
+  other anyway). Clusters are the connected components; only the first
+  `MAX_LINKS` links of each row are followed.
 
   Args:
     embedding: Unit-norm embeddings of one side, one row per id.
-    partner: The other side's id of each row.
-    threshold: In (0, 1]; 1 - temperature / 2 is where the loss can hardly tell
-      two samples apart.
+    partner: The other side's id for each row.
+    threshold: The least cosine similarity of a link, in (0, 1]; at
+      1 - temperature / 2 the loss can hardly tell two samples apart.
 
   Returns:
     Row indices of each cluster, the largest cluster first.
@@ -117,7 +119,7 @@ def clusters(
     linked = embedding[rows] @ embedding.T >= threshold
     linked &= partner[rows, None] != partner
     start, end = np.nonzero(linked)
-    # The position of a link among those of its row.
+    # The position of each link among the links of its row.
     place = np.arange(len(start)) - np.searchsorted(start, start)
     followed = place < MAX_LINKS
     starts.append(start[followed] + first)
@@ -139,23 +141,24 @@ def zeta_of_unseen(
   *,
   temperature: float,
 ) -> Float[np.ndarray, "unseen"]:
-  r"""Zeta of new contrast data against the anchors of a solution.
+  r"""Computes zeta of new contrast data from the anchors of a solution.
 
     zeta_j = tau log sum_i exp(sim_ij / tau - D_i)
 
-  Equation (9) read from left to right, with D_i the anchors' denominators in
-  the solved data: how much of all anchors' weight a newcomer would attract. A
-  new image or text has no pair of its own among the anchors. Subtracted from
-  similarities it corrects for hubs: samples near to everyone.
+  This is eq. (9) read from left to right, with D_i the anchors' denominators in
+  the solved data: it says how much of the anchors' weight a new sample would
+  attract. A new image or text has no pair of its own among the anchors.
+  Subtracting zeta from similarities corrects for hubs, samples that are near to
+  all others.
 
   Args:
     unseen: Embeddings of new texts (or images).
     anchors: Embeddings of the solved pairs' images (or texts).
-    log_denominator: Theirs, `Popularity.log_denominator.image` (or `.text`).
-    temperature: tau of the solution.
+    log_denominator: The D_i, `Popularity.log_denominator.image` (or `.text`).
+    temperature: The tau of the solution.
 
   Returns:
-    zeta, up to a constant that all of them share.
+    zeta, up to a constant that all new samples share.
 
   Example:
     >>> from nuclr_jax import popularity
@@ -174,7 +177,7 @@ def zeta_of_unseen(
   unseen, anchors = np.asarray(unseen), np.asarray(anchors)
   dtype = np.result_type(np.float32, unseen, anchors)
   weight = -np.asarray(log_denominator, dtype)
-  found = tiles.log_sum_exp(
+  log_sums = tiles.log_sum_exp(
     unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
   )
-  return tau * np.asarray(sharding.fetch(found), float)
+  return tau * np.asarray(sharding.fetch(log_sums), float)

@@ -1,4 +1,4 @@
-"""Popularities in a file, for another run to start from."""
+"""Files of popularities, from which another run can start."""
 
 import logging
 import os
@@ -22,9 +22,9 @@ def save_popularity(
   temperature: float,
   fingerprint: str,
 ) -> None:
-  """Writes zeta with their ids, the temperature and the data's fingerprint.
+  """Writes zeta with its ids, the temperature and the data's fingerprint.
 
-  And log_u of every pair, for people; a run does not read it.
+  The file also has log_u of every pair, for inspection; runs do not read it.
   """
   np.savez(
     path,
@@ -49,41 +49,42 @@ def load_zeta(
   """Reads the zeta of every image id and text id of a data set.
 
   Args:
-    path: What `save_popularity` wrote.
-    sizes: Of the data set.
-    temperature: Of the run; a warning is logged if the file's is another,
-      whose zeta are a start only.
-    fingerprint: Of the data set.
+    path: The file that `save_popularity` wrote.
+    sizes: The sizes of the data set.
+    temperature: The temperature of the run; a warning is logged if the file has
+      another one, because its zeta are then only a starting point.
+    fingerprint: The fingerprint of the data set.
 
   Raises:
-    ValueError: If there is no such file, or it is of other data.
+    ValueError: If there is no such file, or it belongs to other data.
   """
   path = pathlib.Path(path)
   try:
     with np.load(path) as file:
       zeta = Sides(file["zeta_image"], file["zeta_text"])
       ids = Sides(file["image_id"], file["text_id"])
-      found, tau = str(file["fingerprint"]), float(file["temperature"])
+      file_fingerprint = str(file["fingerprint"])
+      tau = float(file["temperature"])
   except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
     raise ValueError(
       f"warm_start: {path} is not the {POPULARITY_FILE} of a run ({error}); "
       "write one with nuclr popularity --workdir=..."
     ) from error
-  if found != fingerprint:
+  if file_fingerprint != fingerprint:
     raise ValueError(
-      f"warm_start: {path} is of the data {found!r}, this run has "
+      f"warm_start: {path} is of the data {file_fingerprint!r}, this run has "
       f"{fingerprint!r}; solve the popularities of a run on the same data"
     )
-  for side, given, size in zip(Sides._fields, ids, sizes.ids, strict=True):
-    if not np.array_equal(given, np.arange(size)):
+  for side, file_ids, size in zip(Sides._fields, ids, sizes.ids, strict=True):
+    if not np.array_equal(file_ids, np.arange(size)):
       raise ValueError(
-        f"warm_start: {path} has {len(given)} of {size} {side} ids; solve all "
-        "pairs"
+        f"warm_start: {path} has {len(file_ids)} of {size} {side} ids; solve "
+        "all pairs"
       )
   if abs(tau - temperature) > 0.01 * temperature:
     log.warning(
       "warm_start: %s has the popularities at temperature %.3g, this run has "
-      "%.3g, at which others are right",
+      "%.3g, so they are only a starting point",
       path,
       tau,
       temperature,

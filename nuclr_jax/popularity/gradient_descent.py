@@ -1,6 +1,7 @@
-"""The paper's own way to the popularities: gradient descent on eq. (8).
+"""The paper's own method for the popularities: gradient descent on eq. (8).
 
-Slow, dense and literal: it shares no line with `exact.solve`, which it checks.
+It is slow, dense and literal: it shares no code with `exact.solve`, so that it
+can serve as a check.
 """
 
 from functools import partial
@@ -17,7 +18,7 @@ from nuclr_jax import checks
 class Descent(NamedTuple):
   """Where the descent ended."""
 
-  zeta: Float[Array, "pairs"]  # of the texts, of mean 0
+  zeta: Float[Array, "pairs"]  # of the texts, with mean 0
   gradient_norm: Float[Array, ""]  # Euclidean norm of the gradient of Phi
   steps: Int[Array, ""]
 
@@ -29,7 +30,7 @@ def phi(
   *,
   temperature: float,
 ) -> Float[Array, ""]:
-  r"""Phi(zeta), convex, of the texts as contrast of image anchors.
+  r"""Returns the convex Phi(zeta), with texts as contrast of image anchors.
 
   - mean_i tau log[ exp(E_ii / tau) / sum_j exp((E_ij - zeta_j) / tau) ]
   + mean_j zeta_j                                                  (eq. 8)
@@ -50,16 +51,16 @@ def descend(
 ) -> Descent:
   r"""Minimises `phi` by gradient descent from zeta = 0.
 
-  The step size is that of the smoothness at hand, n tau / max_j sum_i w_ij
-  (at least 1, which it approaches). Memory is quadratic in the pairs, whose
-  images and texts must all differ.
+  The step size follows the current smoothness: n tau / max_j sum_i w_ij, whose
+  denominator is at least 1 and approaches 1. Memory is quadratic in the pairs,
+  whose images and texts must all differ.
 
   Args:
-    image: Embeddings; float64 for tolerances below 1e-6.
-    text: Likewise.
+    image: Embeddings of the images; float64 for tolerances below 1e-6.
+    text: Embeddings of the texts; float64 for tolerances below 1e-6.
     temperature: tau; greater than 0.
-    tolerance: Of the gradient's norm (Appendix G.1 stops at 1e-15).
-    max_steps: Stops here in any case.
+    tolerance: The gradient norm to reach (Appendix G.1 stops at 1e-15).
+    max_steps: The maximum number of steps.
 
   Example:
     >>> eye = jnp.eye(3)

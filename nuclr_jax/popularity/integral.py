@@ -18,10 +18,10 @@ LogDensity = Float[Array, "n n draws"]  # [k, j, l]: log p_k(y_jl)
 
 
 def log_popularity(log_density: LogDensity) -> Float[Array, "n draws"]:
-  r"""Log q of every draw, q(y) = sum_k p_k(y): how popular y is.
+  r"""Returns log q of every draw; q(y) = sum_k p_k(y) is how popular y is.
 
   Args:
-    log_density: log p_k(y_jl) at [k, j, l], y_jl the l-th draw from p_j.
+    log_density: log p_k(y_jl) at [k, j, l]; y_jl is the l-th draw from p_j.
 
   Example:
     >>> print(log_popularity(jnp.log(jnp.full((4, 4, 1), 0.5)))[0])
@@ -31,9 +31,9 @@ def log_popularity(log_density: LogDensity) -> Float[Array, "n draws"]:
 
 
 def balance_heuristic(log_density: LogDensity) -> LogDensity:
-  r"""Log omega_k(y_jl) with omega_k(y) = p_k(y) / sum_k' p_k'(y).
+  r"""Returns log omega_k(y_jl), omega_k(y) = p_k(y) / sum_k' p_k'(y).
 
-  Among all weights it gives the smallest bound on the variance of
+  Among all weights, these give the smallest bound on the variance of
   `log_partition` (Appendix B; Veach and Guibas, SIGGRAPH 1995).
 
   Example:
@@ -49,19 +49,19 @@ def log_partition(
   log_density: LogDensity,
   log_weight: LogDensity | None = None,
 ) -> Float[Array, "*anchors"]:
-  r"""MIS estimates g^ of the integral of f from draws of n distributions.
+  r"""Estimates the integral of f by MIS, from draws of n distributions.
 
     g^ = sum_j 1/m sum_l omega_j(y_jl) f(y_jl) / p_j(y_jl)         (eq. 16)
 
-  for m draws from each. Unbiased if the weights are at least 0 and
-  sum_k omega_k(y) = 1 wherever f(y) > 0. With the balance heuristic it is
-  eq. (4) for m = 1: each draw counts f / q.
+  for m draws from each. The estimate g^ is unbiased if the weights are at least
+  0 and sum_k omega_k(y) = 1 wherever f(y) > 0. With the balance heuristic and
+  m = 1 it is eq. (4): each draw contributes f / q.
 
   Args:
     log_integrand: log f(y_jl) at [..., j, l], such as E(x_i, y_jl) / tau for
       every anchor x_i.
     log_density: log p_k(y_jl) at [k, j, l].
-    log_weight: log omega_k(y_jl) likewise; None = `balance_heuristic`.
+    log_weight: log omega_k(y_jl) at [k, j, l]; None means `balance_heuristic`.
 
   Returns:
     log g^ of every anchor.
@@ -87,8 +87,8 @@ def log_partition(
     log_ratio = -log_popularity(log_density)
   else:
     _check_weight(log_weight, log_density.shape)
-    own = jnp.arange(n)
-    log_ratio = log_weight[own, own] - log_density[own, own]
+    j = jnp.arange(n)
+    log_ratio = log_weight[j, j] - log_density[j, j]
   logs = log_integrand + log_ratio.reshape(
     (1,) * (log_integrand.ndim - 2) + (n, draws)
   )
@@ -102,17 +102,17 @@ def empirical_risk(
   *,
   temperature: float,
 ) -> Float[Array, ""]:
-  r"""The discriminative risk with given popularities, images as anchors.
+  r"""Computes the discriminative risk for given popularities.
 
     L^ = - mean_i tau log[ exp(E_ii / tau) / sum_j exp(E_ij / tau) / q_j ]
 
-  Eq. (5). A constant q is the global contrastive loss; a factor c on q adds
-  -tau log c. Tile by tile: memory is not quadratic. For texts as anchors swap
-  the first two arguments.
+  This is eq. (5), with images as anchors; for texts as anchors, swap the first
+  two arguments. A constant q gives the global contrastive loss; a factor c on q
+  adds -tau log c. The sum is taken tile by tile, so memory is not quadratic.
 
   Args:
-    image: Embeddings; E_ij = image_i . text_j.
-    text: Likewise.
+    image: Embeddings of the images; E_ij = image_i . text_j.
+    text: Embeddings of the texts.
     log_popularity: log q~_j of every text.
     temperature: tau; greater than 0.
 
@@ -139,13 +139,13 @@ def error_term(
   *,
   temperature: float,
 ) -> Float[Array, ""]:
-  r"""What a wrong popularity adds to the generalisation error in Theorem 1.
+  r"""Computes the term that wrong popularities add to the error in Theorem 1.
 
     1/n sum_ij |1 / q~_j - 1 / q_j| exp((E_ij - 1) / tau)
 
   Args:
-    image: Embeddings; E_ij = image_i . text_j.
-    text: Likewise.
+    image: Embeddings of the images; E_ij = image_i . text_j.
+    text: Embeddings of the texts.
     log_approximation: log q~_j.
     log_popularity: log q_j.
     temperature: tau; greater than 0.
@@ -171,7 +171,7 @@ def _check_weight(log_weight, shape) -> None:
       f"log_weight must be {list(shape)}, got {list(log_weight.shape)}"
     )
   if isinstance(log_weight, jax.core.Tracer):
-    return
+    return  # under jit there are no values to check
   total = jnp.exp(logsumexp(log_weight, axis=0))
   if not jnp.allclose(total, 1, atol=1e-3):
     raise ValueError(

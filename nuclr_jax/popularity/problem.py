@@ -1,21 +1,21 @@
 r"""The popularity problem of a set of pairs, ready to be solved.
 
-Pairs i, j with similarities sim_ij and potentials b_j = zeta_j / temperature.
-With images as anchors (texts likewise, the sides swapped), n pairs in the data
-set of which m are here, rho = (n - 1) / (m - 1) and N(i) the pairs that share
-neither image nor text with pair i,
+Pairs i, j have similarities sim_ij and potentials b_j = zeta_j / temperature.
+Images are anchors (for texts as anchors, the sides are swapped). If the problem
+has m of the n pairs in the data set, rho = (n - 1) / (m - 1), and N(i) are the
+pairs that share neither image nor text with pair i, then
 
   D_i = log[ rho sum_{j in N(i)} exp(sim_ij / temperature - b_j)
              + exp(sim_ii / temperature - b_i) ]           (`log_denominators`)
   w_ij = exp(sim_ij / temperature - b_j - D_i)
 
-and the popularities that solve eq. (8) of the paper have, as the mean over the
-pairs j of each text, rho sum_{i in N(j)} w_ij + w_jj = 1. For given D that
-means b = `potentials(D)`: alternating the two is Sinkhorn's iteration.
+and, where the popularities solve eq. (8) of the paper, the mean of
+rho sum_{i in N(j)} w_ij + w_jj over the pairs j of each text is 1. For given D
+this means b = `potentials(D)`: alternating the two is Sinkhorn's iteration.
 
-Images or texts that repeat are embedded once and summed over once wherever the
-mask of shared ids allows it ("cells"). Similarities live on the devices, tile
-by tile; what is per pair is float64 on the host.
+Repeated images or texts are stored once and summed over once, as one "cell",
+wherever the mask of shared ids allows it. Similarities are computed on the
+devices, tile by tile; values per pair are float64 on the host.
 """
 
 from typing import NamedTuple
@@ -28,9 +28,9 @@ from nuclr_jax import sharding
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Sides, both, each, swap
 
-SAME = 1e-3  # how far embeddings of one id may be apart
-MULTIPLE = 1024  # more cells than this are padded, to compile less often
-HALVINGS = 40  # of the interval in which a potential is sought
+SAME = 1e-3  # how far apart embeddings of one id may be
+MULTIPLE = 1024  # larger numbers of cells are padded to a multiple
+HALVINGS = 40  # steps of the bisection for a potential
 PerPair = Float[np.ndarray, "pairs"]
 
 
@@ -42,11 +42,11 @@ class Groups(NamedTuple):
   start: Int[np.ndarray, "groups"]  # where each group starts in that order
 
   def log_sum(self, values: PerPair) -> Float[np.ndarray, "groups"]:
-    """Log sum exp over the pairs of each group."""
+    """Returns log sum exp over the pairs of each group."""
     return np.logaddexp.reduceat(values[self.order], self.start)
 
   def log_mean(self, values: PerPair) -> PerPair:
-    """Log mean exp over the pairs of each group, at each of its pairs."""
+    """Returns, for each pair, log mean exp over the pairs of its group."""
     count = np.diff(self.start, append=len(self.order))
     return (self.log_sum(values) - np.log(count))[self.of_pair]
 
@@ -57,7 +57,7 @@ class Groups(NamedTuple):
 
 
 def make_groups(label: Int[np.ndarray, "pairs"]) -> Groups:
-  """Groups pairs with equal labels; groups are in the order of the labels."""
+  """Groups pairs with equal labels, in the order of the labels."""
   _, of_pair = np.unique(label, return_inverse=True)
   order = np.argsort(of_pair, kind="stable")
   start = np.flatnonzero(np.diff(of_pair[order], prepend=-1))
@@ -67,8 +67,8 @@ def make_groups(label: Int[np.ndarray, "pairs"]) -> Groups:
 class Cells(NamedTuple):
   """The embeddings of one side, on the devices, and which pairs have them.
 
-  Their number is rounded up to whole tiles, so that samples of other data
-  have the same shapes and nothing is compiled again.
+  Numbers of cells above `MULTIPLE` are rounded up to a multiple of it, so that
+  problems of similar size have the same shapes and are compiled once.
   """
 
   embedding: Float[Array, "cells dim"]
@@ -77,33 +77,33 @@ class Cells(NamedTuple):
 
 
 class Problem(NamedTuple):
-  """Who is compared with whom."""
+  """Which images are compared with which texts, and how."""
 
   cells: Sides  # `Cells` of images and of texts
-  ids: Sides  # `Groups` of the pairs with one image, with one text
+  ids: Sides  # `Groups` of the pairs that share an image, a text
   own: PerPair  # sim_ii / temperature
   log_ratio: float  # log of rho
   temperature: float
 
   def swap(self) -> "Problem":
-    """The same with texts as anchors: what is said of images is of texts."""
+    """Returns the same problem with texts as anchors."""
     return self._replace(cells=swap(self.cells), ids=swap(self.ids))
 
 
 class Checked(NamedTuple):
-  """Pairs that make sense, on the host."""
+  """Pairs that have passed the checks, on the host."""
 
-  embedding: Sides  # [pairs, dim] each, of one type
+  embedding: Sides  # [pairs, dim] each, of one dtype
   ids: Sides  # the distinct ids, sorted
-  rows: Sides  # [pairs] each: which of the distinct ids a pair has
+  rows: Sides  # [pairs] each: the index of the pair's id in `ids`
 
 
 def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
-  """Checks embeddings and ids as `solve` takes them, whatever they are.
+  """Checks the embeddings and ids that `solve` takes.
 
   Raises:
-    ValueError: For shapes that do not fit, values that are not finite, or
-      equal ids with different embeddings.
+    ValueError: If shapes do not fit, values are not finite, or equal ids have
+      different embeddings.
   """
   image, text = map(np.asarray, (image, text))
   shape = image.shape
@@ -116,7 +116,7 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
   dtype = jax.dtypes.canonicalize_dtype(np.result_type(np.float32, image, text))
   embedding = Sides(image.astype(dtype), text.astype(dtype))
   ids, rows = [], []
-  for side, x, given in zip(
+  for side, x, side_ids in zip(
     Sides._fields, embedding, (image_id, text_id), strict=True
   ):
     wrong = np.flatnonzero(~np.isfinite(x).all(axis=1))
@@ -125,21 +125,21 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
         f"{side} must be finite; row {wrong[0]} is not ({wrong.size} such "
         "rows). Find out what made them, or leave these pairs out"
       )
-    given = np.arange(len(x)) if given is None else np.asarray(given)
-    if given.shape != (len(x),) or given.dtype.kind not in "iu":
+    side_ids = np.arange(len(x)) if side_ids is None else np.asarray(side_ids)
+    if side_ids.shape != (len(x),) or side_ids.dtype.kind not in "iu":
       raise ValueError(
         f"{side}_id must be integers of shape [{len(x)}], got "
-        f"{given.dtype}{list(given.shape)}"
+        f"{side_ids.dtype}{list(side_ids.shape)}"
       )
     distinct, first, row = np.unique(
-      given, return_index=True, return_inverse=True
+      side_ids, return_index=True, return_inverse=True
     )
     apart = np.abs(x - x[first][row]).max(axis=1)
     if apart.max() > SAME:
       i = int(apart.argmax())
       raise ValueError(
         f"equal {side}_id must have equal embeddings; pairs {first[row[i]]} "
-        f"and {i} have {side}_id {given[i]} and differ by {apart[i]:.2g}. "
+        f"and {i} have {side}_id {side_ids[i]} and differ by {apart[i]:.2g}. "
         "Embed without augmentation, or give them ids of their own"
       )
     ids.append(distinct)
@@ -156,19 +156,19 @@ def make_problem(
 ) -> Problem:
   """Makes the problem of all pairs, or of a `sample` of them.
 
-  If the images are all distinct, equal texts can be one cell, as the mask
-  looks at texts only; likewise the other way round. If both repeat, the mask
-  looks at both and every pair is its own cell.
+  If all images are distinct, equal texts can share a cell, because the mask
+  depends on text ids only; the same holds with the sides swapped. If both
+  repeat, the mask depends on both ids and every pair has its own cell.
 
   Args:
     pairs: All pairs.
-    temperature: Greater than 0.
-    num_pairs: Size of the data set; None = all pairs.
-    sample: Indices of the pairs of the problem; None = all. The cells of two
-      problems made from the same `pairs` go together, see `log_sums`.
+    temperature: The temperature, greater than 0.
+    num_pairs: The size of the data set; None means the number of `pairs`.
+    sample: Indices of the pairs in the problem; None means all. `log_sums` can
+      combine the cells of two problems made from the same `pairs`.
 
   Raises:
-    ValueError: If `num_pairs` is smaller than the number of pairs here.
+    ValueError: If `num_pairs` is smaller than the number of `pairs`.
   """
   n = len(pairs.rows.image)
   num_pairs = n if num_pairs is None else num_pairs
@@ -211,15 +211,15 @@ def log_sums(
   log_weight: Float[np.ndarray, "others"],
   temperature: float,
 ) -> PerPair:
-  """Log sum_j exp(sim_ij / temperature + log_weight_j), by pair i of `to`.
+  """Returns log sum_j exp(sim_ij / temperature + log_weight_j) for each i.
 
-  The sum is over the pairs j of `over` that are negatives of i.
+  i are the pairs of `to`, j the pairs of `over` that are negatives of i.
   """
   weight = over.groups.log_sum(log_weight).astype(over.embedding.dtype)
-  found = tiles.log_sum_exp(
+  sums = tiles.log_sum_exp(
     to.embedding,
     over.embedding,
-    np.pad(
+    np.pad(  # cells of padding weigh nothing
       weight,
       (0, len(over.embedding) - len(weight)),
       constant_values=-np.inf,
@@ -228,26 +228,26 @@ def log_sums(
     row_ids=to.ids,
     column_ids=over.ids,
   )
-  return np.asarray(sharding.fetch(found), float)[to.groups.of_pair]
+  return np.asarray(sharding.fetch(sums), float)[to.groups.of_pair]
 
 
 def log_negatives(problem: Problem, potential: PerPair) -> PerPair:
-  """Log rho sum_{j in N(i)} exp(sim_ij / temperature - b_j), by anchor."""
-  found = log_sums(*problem.cells, -potential, problem.temperature)
-  return found + problem.log_ratio
+  """Returns log[rho sum_{j in N(i)} exp(sim_ij / temperature - b_j)]."""
+  sums = log_sums(*problem.cells, -potential, problem.temperature)
+  return sums + problem.log_ratio
 
 
 def log_denominators(problem: Problem, potential: PerPair) -> PerPair:
-  """D of every anchor, see the head of this file."""
+  """Returns D of every anchor, see the top of this file."""
   rest = log_negatives(problem, potential)
   return np.logaddexp(rest, problem.own - potential)
 
 
 def potentials(problem: Problem, log_denominator: PerPair) -> PerPair:
-  """The b of every contrast that belong to given D."""
-  found = log_sums(*swap(problem.cells), -log_denominator, problem.temperature)
+  """Returns the b of every contrast for given D."""
+  sums = log_sums(*swap(problem.cells), -log_denominator, problem.temperature)
   own = problem.own - log_denominator
-  return problem.ids.text.log_mean(np.logaddexp(found + problem.log_ratio, own))
+  return problem.ids.text.log_mean(np.logaddexp(sums + problem.log_ratio, own))
 
 
 def extend(
@@ -256,22 +256,25 @@ def extend(
   potential: Float[np.ndarray, "sample"],
   log_ratio: PerPair,
 ) -> tuple[PerPair, PerPair]:
-  """B and `log_negatives` of all pairs, from the solution of a sample of them.
+  """Returns b and `log_negatives` of all pairs, from the solution of a sample.
 
-  With both sums over the sample given, b is where the mean over the pairs j of
-  a text of rho sum_i w_ij + w_jj is 1. That decreases in b; it is bisected.
+  With both sums taken over the sample, b is the value at which the mean of
+  rho sum_i w_ij + w_jj over the pairs j of a text is 1. This mean decreases
+  with b, so b is found by bisection.
 
   Args:
     full: The problem of all pairs.
-    part: That of the sample.
-    potential: b of the sample.
-    log_ratio: log of rho for each pair; it depends on being in the sample.
+    part: The problem of the sample.
+    potential: The b of the sample.
+    log_ratio: log of rho for each pair; it depends on whether the pair is in
+      the sample.
   """
   tau, own, log_mean = full.temperature, full.own, full.ids.text.log_mean
   (image, text), (image_sample, text_sample) = full.cells, part.cells
   rest = log_sums(image, text_sample, -potential, tau) + log_ratio
   log_denominator = log_denominators(part, potential)
   anchors = log_sums(text, image_sample, -log_denominator, tau) + log_ratio
+  # The bounds are b for w_jj = 0 and for w_jj = exp(own - rest - b).
   low = log_mean(anchors)
   high = log_mean(np.logaddexp(anchors, own - rest))
   for _ in range(HALVINGS):

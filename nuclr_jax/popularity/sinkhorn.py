@@ -1,8 +1,8 @@
-"""Sinkhorn's iteration with Anderson's extrapolation.
+"""Sinkhorn's iteration with Anderson acceleration.
 
 Walker and Ni, Anderson Acceleration for Fixed-Point Iterations, SIAM J. Numer.
-Anal. 2011. On trained embeddings it takes 5 to 10 times fewer iterations than
-the plain iteration.
+Anal. 2011. On trained embeddings it needs 5 to 10 times fewer iterations than
+the plain method.
 """
 
 import logging
@@ -23,7 +23,7 @@ from nuclr_jax.popularity.problem import (
 log = logging.getLogger(__name__)
 
 MEMORY = 8  # earlier iterates that the extrapolation combines
-PATIENCE = 10.0  # seconds between lines of progress
+PATIENCE = 10.0  # seconds between progress messages
 
 
 class Run(NamedTuple):
@@ -40,20 +40,21 @@ def iterate(
   """Finds the potentials of the contrasts.
 
   Args:
-    problem: With images as anchors.
-    start: b to start from; None = 0.
-    side: What the contrasts are, for messages.
-    tolerance: Of max_j |1 - sum_i w_ij|.
-    max_iterations: Ends here in any case.
+    problem: The problem, with images as anchors.
+    start: The b to start from; None means 0.
+    side: The name of the contrasts in messages.
+    tolerance: The residual max_j |1 - sum_i w_ij| to reach.
+    max_iterations: The maximum number of iterations.
   """
   b = np.zeros_like(problem.own) if start is None else start
-  b = problem.ids.text.log_mean(b)
+  b = problem.ids.text.log_mean(b)  # one value for each text
   past, began = _Past([], []), time.monotonic()
   shown, first_residual = began, None
   for iteration in range(max_iterations + 1):
     b = b - b.mean()
-    with np.errstate(invalid="ignore"):  # found and reported below
+    with np.errstate(invalid="ignore"):  # reported below
       step = potentials(problem, log_denominators(problem, b)) - b
+      # exp(step_j) = sum_i w_ij, see `potentials`.
       residual = float(np.abs(np.expm1(step)).max())
     if not math.isfinite(residual):
       raise ValueError(
@@ -91,7 +92,7 @@ class _Past(NamedTuple):
 
 
 def _extrapolate(past: _Past, point, step) -> np.ndarray:
-  """Anderson's next iterate; forgets the past if the step grew."""
+  """Returns Anderson's next iterate; forgets the past if the step has grown."""
   size = np.linalg.norm(step)
   if any(size > 2 * np.linalg.norm(x) for x in past.steps):
     past.points.clear()

@@ -1,4 +1,4 @@
-"""How a training went: diagnostics, alarms, and what its time was spent on."""
+"""How training went: diagnostics, alarms, and where the time went."""
 
 from collections.abc import Mapping, Sequence
 import html
@@ -13,7 +13,7 @@ from nuclr_jax.types import Sides
 History = Sequence[Mapping[str, float]]
 
 PREFIX = "diagnostics/"
-# A panel each: of one number of both sides, its title and its limits.
+# The title and the limits of each panel, which shows a number of both sides.
 PANELS = {
   "mean_cosine": ("mean cosine of different samples", (-0.1, 1)),
   "dimensions": ("dimensions of the embeddings", None),
@@ -28,13 +28,13 @@ PANELS = {
 def section(
   history: History, times: History, plots: pathlib.Path, *, batch_size: int
 ) -> str:
-  """The section of a report; empty if the run has recorded nothing.
+  """Makes the section of a report; it is empty if the run recorded nothing.
 
   Args:
-    history: Of the run, see `records.read_history`.
-    times: Likewise.
-    plots: Folder for the plots.
-    batch_size: Of the run.
+    history: The run's diagnostics (see `records.read_history`).
+    times: How the run spent its time, read from `records.TIMES`.
+    plots: The folder for the plots.
+    batch_size: The batch size of the run.
   """
   panels = [("gradient norm", ["train/gradient_norm"], None, history)]
   for name, (title, limits) in PANELS.items():
@@ -64,12 +64,12 @@ def section(
 
 
 def _alarms(history, batch_size) -> str:
-  """What the newest diagnostics warn of."""
+  """Shows what the newest diagnostics warn of."""
   rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
   if not rows:
     return ""
-  found = find_alarms(rows[-1], batch_size=batch_size)
-  if not found:
+  alarms = find_alarms(rows[-1], batch_size=batch_size)
+  if not alarms:
     return "<p>The newest diagnostics warn of nothing.</p>"
-  items = "".join(f"<li class=wrong>{html.escape(x)}" for x in found)
+  items = "".join(f"<li class=wrong>{html.escape(x)}" for x in alarms)
   return f"<p>At step {rows[-1]['step']}:</p><ul>{items}</ul>"

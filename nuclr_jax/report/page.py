@@ -1,4 +1,4 @@
-"""Pieces of HTML pages: galleries, plots, one file that needs no other."""
+"""Pieces of self-contained HTML pages: galleries, tables and plots."""
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from PIL import Image
 
 from nuclr_jax import files
 
-LARGEST = 128  # pixels of an image on a page
+LARGEST = 128  # width or height of an image on a page, in pixels
 NUM_SHOWN = 24  # samples in a gallery
 
 STYLE = """
@@ -32,7 +32,7 @@ pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
 
 
 def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
-  """Writes a page of its sections."""
+  """Writes a page made of these sections."""
   title = html.escape(title)
   files.write_atomically(
     path,
@@ -43,9 +43,9 @@ def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
 
 
 def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
-  """Images, each with a note in HTML; notes alone if there are none.
+  """Returns a gallery of images, each with a note in HTML.
 
-  Rows of features instead of images are not shown either.
+  Without images, or with rows of features instead, it shows only the notes.
   """
   if images is None or images.ndim < 3:
     figures = [f"<figure>{note}</figure>" for note in notes]
@@ -65,18 +65,18 @@ def popular(
   captions: Callable[[np.ndarray], Sequence[str]],
   images: Callable[[np.ndarray], np.ndarray | None],
 ) -> list[str]:
-  """Galleries of the samples of greatest and of smallest zeta.
+  """Returns galleries of the samples with the greatest and the smallest zeta.
 
   Args:
     side: "image" or "text".
-    zeta: Of the samples, which are known by their rows.
-    choose: Takes rows in the order of a gallery, gives those that are shown.
-    captions: Of rows.
-    images: Of rows; None if there are none.
+    zeta: The zeta of each sample; a sample's row identifies it.
+    choose: Takes rows in the order of a gallery, and returns those to show.
+    captions: Returns the captions of rows.
+    images: Returns the images of rows, or None if there are none.
   """
   order, sections = np.argsort(zeta, kind="stable"), []
-  for which, found in (("Most", order[::-1]), ("Least", order)):
-    rows = choose(found)
+  for which, ranked in (("Most", order[::-1]), ("Least", order)):
+    rows = choose(ranked)
     notes = [
       f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
       for i, caption in zip(rows, captions(rows), strict=True)
@@ -88,7 +88,7 @@ def popular(
 
 
 def table(numbers: Mapping[str, str]) -> str:
-  """Names, and what is shown of each."""
+  """Returns a table of names and their values."""
   rows = "".join(
     f"<tr><td>{html.escape(name)}<td class=n>{html.escape(shown)}"
     for name, shown in numbers.items()
@@ -97,7 +97,7 @@ def table(numbers: Mapping[str, str]) -> str:
 
 
 def png(image: np.ndarray) -> str:
-  """An image as a data address."""
+  """Returns an image as a data URL."""
   buffer, small = io.BytesIO(), Image.fromarray(np.squeeze(image))
   small.thumbnail((LARGEST, LARGEST))
   small.save(buffer, format="png")
@@ -105,7 +105,7 @@ def png(image: np.ndarray) -> str:
 
 
 def save(figure: Figure, path: pathlib.Path) -> str:
-  """Saves a plot beside the report and shows it inside."""
+  """Saves a plot beside the report, and returns it as HTML."""
   figure.savefig(path, dpi=110)
   return f"<img class=plot alt='' src='{_data_address(path.read_bytes())}'>"
 
@@ -115,12 +115,12 @@ def _data_address(data: bytes) -> str:
 
 
 def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
-  """Draws numbers of a history over its steps; those that are there.
+  """Plots numbers of a history over its steps; missing ones are left out.
 
   Args:
-    axes: Of Matplotlib.
-    rows: Of `records.read_history`.
-    names: Of the numbers.
+    axes: The axes of Matplotlib to plot on.
+    rows: The rows of the history (see `records.read_history`).
+    names: The names of the numbers.
   """
   for name in names:
     points = [(row["step"], row[name]) for row in rows if name in row]

@@ -1,4 +1,4 @@
-"""Exact popularities as a table, a plot and a page of samples to look at."""
+"""Exact popularities as tables, a plot and a page of samples."""
 
 import csv
 import html
@@ -26,10 +26,10 @@ NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
 
 
 class Side(NamedTuple):
-  """One side's table: a row per id."""
+  """One side's table, with a row per id."""
 
   name: str  # "image" or "text"
-  pair: np.ndarray  # index of some pair of each id
+  pair: np.ndarray  # index of one pair of each id
   columns: dict[str, Any]
   clusters: list[np.ndarray]  # rows of near-duplicates, largest cluster first
 
@@ -40,16 +40,17 @@ def write(
   *,
   max_pairs: int | None = None,
 ) -> pathlib.Path:
-  """Solves the popularities and writes them to `workdir/popularity/`.
+  """Solves for the popularities and writes them to `workdir/popularity/`.
 
   `images.csv` and `texts.csv` are tables with a row per id; `popularity.npz`
   is for the warm start of a run; `summary.json` has the correlations;
   `popularity.html` shows the samples.
 
   Args:
-    subject: From `subject.from_run` or `subject.from_files`.
-    workdir: Folder; made if missing.
-    max_pairs: Solve a sample of so many pairs exactly and extend it to all.
+    subject: The pairs, from `subject.from_run` or `subject.from_files`.
+    workdir: The folder to write in; made if missing.
+    max_pairs: Solve for a sample of this many pairs exactly, and extend the
+      solution to all of them.
 
   Returns:
     The path of the page.
@@ -62,7 +63,7 @@ def write(
   log.info("solving the popularities of %d pairs", len(pairs.pair_id))
   began = time.monotonic()
   with jax.set_mesh(sharding.make_mesh()):
-    found = popularity.solve_sampled(
+    solution = popularity.solve_sampled(
       pairs.image,
       pairs.text,
       temperature=tau,
@@ -72,41 +73,43 @@ def write(
       key=jax.random.key(0),
     )
   seconds = time.monotonic() - began
-  log.info("solved in %.0f s, residual %.2g", seconds, found.residual)
+  log.info("solved in %.0f s, residual %.2g", seconds, solution.residual)
   folder.mkdir(parents=True, exist_ok=True)
   save_popularity(
     folder / POPULARITY_FILE,
-    found,
+    solution,
     temperature=tau,
     fingerprint=subject.fingerprint,
   )
-  own = analysis.log_own_weight(found, pairs, temperature=tau)
-  sides = [_side(name, subject, found, own) for name in Sides._fields]
+  log_own = analysis.log_own_weight(solution, pairs, temperature=tau)
+  sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   for side in sides:
     _write_table(folder / f"{side.name}s.csv", side)
   summary = {
     "pairs": len(pairs.pair_id),
-    "images": len(found.ids.image),
-    "texts": len(found.ids.text),
+    "images": len(solution.ids.image),
+    "texts": len(solution.ids.text),
     "temperature": tau,
-    "pairs_solved": found.num_solved,
-    "residual": found.residual,
-    "iterations": found.iterations,
-    "converged": found.converged,
+    "pairs_solved": solution.num_solved,
+    "residual": solution.residual,
+    "iterations": solution.iterations,
+    "converged": solution.converged,
     "seconds": round(seconds, 1),
   } | _scores(sides)
   files.write_json(folder / "summary.json", summary)
   sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
   for side in sides:
     sections += _galleries(subject, side)
-    sections.append(_noise(subject, found, side, getattr(own, side.name)))
+    sections.append(
+      _noise(subject, solution, side, getattr(log_own, side.name))
+    )
   path = folder / "popularity.html"
   page.write(path, f"Popularities: {folder.parent.name}", sections)
   return path
 
 
 def _side(name, subject, found, own) -> Side:
-  """The table of one side."""
+  """Makes the table of one side."""
   pairs, tau = subject.pairs, subject.temperature
   other = "text" if name == "image" else "image"
   side_id, other_id = (getattr(pairs.ids, x) for x in (name, other))
@@ -115,7 +118,7 @@ def _side(name, subject, found, own) -> Side:
   )
 
   def mean(values):
-    """Mean over the pairs of each id."""
+    """Returns the mean over the pairs of each id."""
     return np.bincount(row, values) / count
 
   def log_mean(values):
@@ -126,6 +129,7 @@ def _side(name, subject, found, own) -> Side:
 
   zeta, log_u = learned(subject.zeta), learned(subject.log_u)
   embedding = getattr(pairs, name)[first]
+  # Above this similarity, the loss can hardly tell two samples apart.
   groups = analysis.clusters(embedding, other_id[first], threshold=1 - tau / 2)
   cluster = np.zeros(len(ids), int)
   for number, members in enumerate(groups, 1):
@@ -154,13 +158,13 @@ def _write_table(path: pathlib.Path, side: Side) -> None:
 
 
 def _scores(sides) -> dict[str, float]:
-  """How the learned zeta compare with the exact ones."""
+  """Compares the learned zeta with the exact ones."""
   scores = {}
   for side in sides:
     zeta = side.columns["zeta_learned"]
     if not isinstance(zeta, list):
-      found = popularity.compare(zeta, side.columns["zeta_exact"])
-      scores |= {f"{side.name}/{name}": x for name, x in found.items()}
+      agreement = popularity.compare(zeta, side.columns["zeta_exact"])
+      scores |= {f"{side.name}/{name}": x for name, x in agreement.items()}
   return scores
 
 
@@ -176,7 +180,7 @@ def _table(summary) -> str:
 
 
 def _plot(sides) -> Figure:
-  """Learned against exact zeta, or the distribution of the exact ones."""
+  """Plots learned against exact zeta, or the distribution of the exact ones."""
   figure = Figure(figsize=(10, 4.4), layout="constrained")
   for axes, side in zip(figure.subplots(1, 2), sides, strict=True):
     exact, learned = side.columns["zeta_exact"], side.columns["zeta_learned"]
@@ -188,6 +192,7 @@ def _plot(sides) -> Figure:
       continue
     axes.scatter(exact, learned, s=3, alpha=0.2, linewidths=0, color="#456")
     low, high = float(np.min(exact)), float(np.max(exact))
+    # Zeta is determined only up to a constant, so the diagonal is shifted.
     shift = float(np.mean(learned) - np.mean(exact))
     axes.plot([low, high], [low + shift, high + shift], color="#a8261c", lw=1)
     axes.set_ylabel("learned zeta")
@@ -196,7 +201,7 @@ def _plot(sides) -> Figure:
 
 
 def _galleries(subject: Subject, side: Side) -> list[str]:
-  """The most and the least popular, and the clusters of near-duplicates."""
+  """Shows the most and least popular samples, and near-duplicates."""
   captions = side.columns["caption"]
 
   def images(rows):
@@ -225,7 +230,7 @@ def _galleries(subject: Subject, side: Side) -> list[str]:
 
 
 def _noise(subject: Subject, found, side: Side, log_own) -> str:
-  """Pairs whose anchor finds almost anything more likely than its own."""
+  """Shows pairs whose anchor finds almost anything likelier than its match."""
   pairs = subject.pairs
   other = "text" if side.name == "image" else "image"
   worst = np.argsort(log_own, kind="stable")[: page.NUM_SHOWN]
@@ -237,12 +242,12 @@ def _noise(subject: Subject, found, side: Side, log_own) -> str:
       getattr(found.zeta, other),
     )
   ]
-  own = subject.captions(pairs.ids.text[worst])
-  rather = subject.captions(pairs.ids.text[best])
+  own_captions = subject.captions(pairs.ids.text[worst])
+  best_captions = subject.captions(pairs.ids.text[best])
   notes = [
     f"<b>{html.escape(a)}</b><br>own weight {np.exp(log_own[i]):.1e}<br>"
     f"rather: <span class=wrong>{html.escape(b)}</span>"
-    for i, a, b in zip(worst, own, rather, strict=True)
+    for i, a, b in zip(worst, own_captions, best_captions, strict=True)
   ]
   return (
     f"<h2>Suspected label noise, {side.name}s as anchors</h2>"
@@ -251,7 +256,7 @@ def _noise(subject: Subject, found, side: Side, log_own) -> str:
 
 
 def _one_each(rows, captions, count: int) -> np.ndarray:
-  """The first rows with different captions."""
+  """Returns the first `count` rows with different captions."""
   first = {}
   for row in rows:
     first.setdefault(captions[row], row)

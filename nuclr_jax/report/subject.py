@@ -1,4 +1,4 @@
-"""Whose popularities are solved: a run, or embeddings in files."""
+"""The pairs whose popularities are solved: of a run, or from files."""
 
 from collections.abc import Callable, Sequence
 import logging
@@ -21,12 +21,12 @@ log = logging.getLogger(__name__)
 
 
 class Subject(NamedTuple):
-  """Pairs with embeddings, and what is known of them."""
+  """Pairs with embeddings, and what is known about them."""
 
   pairs: Pairs  # NumPy arrays
   temperature: float
-  captions: Callable[[np.ndarray], Sequence[str]]  # of text ids
-  images: Callable[[np.ndarray], np.ndarray | None]  # of pair indices
+  captions: Callable[[np.ndarray], Sequence[str]]  # by text id
+  images: Callable[[np.ndarray], np.ndarray | None]  # by pair index
   zeta: Sides | None = None  # learned, [ids] each, row = id
   log_u: Sides | None = None  # learned, [pairs] each
   fingerprint: str = ""
@@ -39,10 +39,10 @@ def from_run(
   temperature: float | None = None,
   parts: Experiment | None = None,
 ) -> Subject:
-  """The training pairs of a run, embedded by its newest checkpoint.
+  """Embeds the training pairs of a run with its newest checkpoint.
 
   Raises:
-    ValueError: If there is no run, or its objective has no one temperature.
+    ValueError: If there is no run, or its objective has no single temperature.
   """
   parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
   readout = loop.readout(parts, state)
@@ -69,17 +69,17 @@ def from_run(
 
 
 def from_files(paths: str, *, temperature: float | None) -> Subject:
-  """Embeddings of any model.
+  """Reads embeddings of any model from files.
 
   Args:
     paths: One `.npz` with arrays `image` and `text` [pairs, dim] and, if ids
       repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
       (strings, one for each pair); or two `.npy` files joined by a comma,
       images first; or the folder that `nuclr embed` made. With `text_id`,
-      `text` may have a row per id instead, then `text_id` points into it;
-      likewise `image`. As many rows as pairs are one for each pair. Rows are
-      scaled to unit norm.
-    temperature: Greater than 0.
+      `text` may have a row per id, which `text_id` then indexes; the same holds
+      for `image` and `image_id`. An array with as many rows as pairs has a row
+      for each pair. Rows are scaled to unit norm.
+    temperature: The temperature to solve with, greater than 0.
 
   Raises:
     ValueError: If a file cannot be read or lacks something.
@@ -137,13 +137,13 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
 
 
 def _is_other_order(ids: np.ndarray) -> bool:
-  """Whether ids are a permutation of 0, 1, ..., but not in order."""
+  """Returns whether ids are a permutation of 0, 1, ..., but not in order."""
   order = np.arange(len(ids))
   return not np.array_equal(ids, order) and np.array_equal(np.sort(ids), order)
 
 
 def _read(paths: str) -> dict[str, Any]:
-  """The arrays of one .npz, of two .npy files or of a folder."""
+  """Reads the arrays of one .npz file, of two .npy files or of a folder."""
   names = paths.split(",")
   if os.path.isdir(paths):
     return _read_cached(paths)
@@ -162,7 +162,7 @@ def _read(paths: str) -> dict[str, Any]:
 
 
 def _read_cached(folder: str) -> dict[str, Any]:
-  """The pairs of a folder that `nuclr embed` made."""
+  """Reads the pairs of a folder that `nuclr embed` made."""
   data = open_embeddings(folder)
   index = index_of_rows(data)
   return {
@@ -175,7 +175,7 @@ def _read_cached(folder: str) -> dict[str, Any]:
 
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
-  """Rows of unit norm in float32; says so if they were not."""
+  """Scales rows to unit norm, in float32; warns if they were not."""
   x = x.astype(np.float32)
   norm = np.linalg.norm(x, axis=1, keepdims=True)
   if (norm == 0).any():
@@ -188,7 +188,7 @@ def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
 
 
 def _captions(caption, text_id):
-  """Captions by text id, from one for each pair; the ids if there are none."""
+  """Returns a function from text ids to captions, or to names without any."""
   if caption is None:
     return lambda ids: [f"text {i}" for i in ids]
   if len(caption) != len(text_id):

@@ -21,7 +21,7 @@ from nuclr_jax.types import Sides, both
 
 log = logging.getLogger(__name__)
 
-# Scores that are shares, by the last part of their names; others are losses,
+# The last part of the names of scores that are shares. Other scores are losses,
 # norms and the like.
 SHARES = r"(mean_)?recall(@\d+)?|top_?\d+|avg_\d+|mean_per_class"
 
@@ -35,9 +35,9 @@ def write(
   """Writes `report.html` and `report/*.png` for the newest checkpoint.
 
   Args:
-    workdir: Folder of a run.
-    data_dir: Folder of prepared data sets.
-    parts: The parts of the run if its config does not name them.
+    workdir: The folder of a run.
+    data_dir: The folder of prepared data sets.
+    parts: The parts of the run, if its config does not name them.
 
   Returns:
     The path of `report.html`.
@@ -68,12 +68,12 @@ def write(
 
 
 def _metrics(workdir) -> str:
-  """The table of final numbers."""
+  """Returns the table of final metrics."""
   path = workdir / records.METRICS
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
-  found = json.loads(path.read_text(encoding="utf-8"))
-  shown = {name: _shown(name, x) for name, x in found.items()}
+  metrics = json.loads(path.read_text(encoding="utf-8"))
+  shown = {name: _shown(name, x) for name, x in metrics.items()}
   return f"<h2>Results</h2>{page.table(shown)}"
 
 
@@ -85,7 +85,7 @@ def _shown(name, x) -> str:
 
 
 def _curves(history, plots) -> str:
-  """The loss and the headline scores of validation over steps."""
+  """Plots the loss and the headline validation scores over steps."""
   figure = Figure(figsize=(11, 3.6), layout="constrained")
   left, right = figure.subplots(1, 2)
   page.plot(left, history, ["train/loss"])
@@ -101,7 +101,7 @@ def _curves(history, plots) -> str:
 
 
 def _sample_state(parts, state, plots) -> str:
-  """Histograms of the rows, and the most and least popular samples."""
+  """Shows histograms of the tables, and the most and least popular samples."""
   readout = loop.readout(parts, state)
   sizes, tau = parts.data.train.sizes, readout.temperature
   pairs = both(sizes.num_pairs)
@@ -135,7 +135,7 @@ def _sample_state(parts, state, plots) -> str:
 
 
 def _popular(source, side, zeta) -> str:
-  """Galleries of the samples of greatest and of smallest zeta."""
+  """Returns galleries of the samples with the greatest and smallest zeta."""
   pair_of = _pairs_by_id(source, side)
   known = np.flatnonzero(pair_of >= 0)
   pairs = pair_of[known]
@@ -150,7 +150,7 @@ def _popular(source, side, zeta) -> str:
 
 
 def _pairs_by_id(source, side) -> np.ndarray:
-  """Some pair of every image id or text id; -1 where there is none."""
+  """Returns one pair of every image id or text id; -1 if it has none."""
   pair_ids = np.arange(source.sizes.num_pairs)
   pair_of = np.full(getattr(source.sizes.ids, side), -1)
   pair_of[getattr(source.ids(pair_ids), side)] = pair_ids
@@ -158,7 +158,7 @@ def _pairs_by_id(source, side) -> np.ndarray:
 
 
 def _retrieval(parts, mesh, state) -> str:
-  """Images with their three best captions, right ones and wrong ones."""
+  """Shows images with their three best captions, right and wrong."""
   examples = parts.data.sets.get("test")
   if examples is None:
     return ""
@@ -169,8 +169,8 @@ def _retrieval(parts, mesh, state) -> str:
   best = in_chunks(
     lambda x: np.argsort(-(x @ text.T), axis=1)[:, :3], len(text), image
   )
-  own = examples.image_group
-  right = examples.caption_group[best[:, 0]] == own
+  group_of = examples.image_group
+  right = examples.caption_group[best[:, 0]] == group_of
   first = {}
   for group, caption in zip(
     examples.caption_group, examples.captions, strict=True
@@ -178,25 +178,25 @@ def _retrieval(parts, mesh, state) -> str:
     first.setdefault(group, caption)
   section = "<h2>Retrieval on the test split: image to text</h2>"
   for title, rows in (("right", right), ("wrong", ~right)):
-    some = np.random.default_rng(0).permutation(np.flatnonzero(rows))
-    some = some[: page.NUM_SHOWN // 2]
+    shown = np.random.default_rng(0).permutation(np.flatnonzero(rows))
+    shown = shown[: page.NUM_SHOWN // 2]
     notes = [
-      f"<b>{html.escape(first[own[i]])}</b><br>"
+      f"<b>{html.escape(first[group_of[i]])}</b><br>"
       + "<br>".join(
         f"<span class="
-        f"{'right' if examples.caption_group[t] == own[i] else 'wrong'}>"
+        f"{'right' if examples.caption_group[t] == group_of[i] else 'wrong'}>"
         f"{html.escape(examples.captions[t])}</span>"
         for t in best[i]
       )
-      for i in some
+      for i in shown
     ]
     section += f"<h3 class={title}>{title}</h3>"
-    section += page.gallery(examples.image[some], notes)
+    section += page.gallery(examples.image[shown], notes)
   return section
 
 
 def _config(parts) -> str:
-  """The config and the versions."""
+  """Shows the config, and the versions of Python and of libraries."""
   versions = {
     name: importlib.metadata.version(name)
     for name in ("nuclr_jax", "jax", "flax", "optax", "grain", "numpy")

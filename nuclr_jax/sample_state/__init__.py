@@ -1,9 +1,10 @@
-"""State of every sample: u, zeta, temperatures, and a memory of pairs.
+"""Per-sample state: u, zeta, temperatures, and a memory of pairs.
 
-`table` reads and writes rows by id, wherever they lie. `denominator` keeps the
-moving average u of every anchor's denominator, `zeta` the popularities. What
-moves them is up to rules: `zeta_rules` (with the memory of `queue`),
-`temperature_rules` and `own_pair_rules`. Objectives are made of these.
+`table` reads and writes rows by id, in whichever memory they are. `denominator`
+keeps the moving average u of every anchor's denominator, `zeta` the
+popularities. Rules decide what moves them: `zeta_rules` (with the memory of
+`queue`), `temperature_rules` and `own_pair_rules`. Objectives are built from
+these.
 """
 
 from nuclr_jax.sample_state import (

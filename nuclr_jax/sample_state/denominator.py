@@ -1,7 +1,7 @@
 """The moving average u of every anchor's denominator, kept as log u.
 
-What SogCLR, iSogCLR and NUCLR share. For images as anchors, with n pairs in
-the data set, B in the batch and L_ij the logits of `pairwise`,
+SogCLR, iSogCLR and NUCLR share it. For images as anchors, with n pairs in the
+data set, B in the batch and L_ij the logits of `pairwise`,
 
   phi_i  = (n - 1) / (B - 1) sum_{j != i} exp(L_ij)   (estimates the sum over
                                                        the whole data set)
@@ -43,23 +43,23 @@ class PairRows(NamedTuple):
   """State of a pair, one row per `pair_id`; .image: images as anchors."""
 
   log_u: Sides  # [num_pairs] each; -inf = never visited
-  temperature: Sides | None = None  # only where anchors have their own
-  temperature_momentum: Sides | None = None  # likewise
+  temperature: Sides | None = None  # only with individual temperatures
+  temperature_momentum: Sides | None = None  # of the gradient of temperature
 
 
 class Shared(NamedTuple):
-  """Scalars."""
+  """The scalars of the state."""
 
   count: Int[Array, ""]  # steps done; schedules read it
 
 
 def unvisited(num_rows: Sides) -> Sides:
-  """The first log_u of both sides: -inf, never visited."""
+  """Returns the first log_u of both sides: -inf, never visited."""
   return each(lambda n: jnp.full(n, -jnp.inf, float), num_rows)
 
 
 def log_ratio(sizes: Sizes, batch: int) -> float:
-  """log((n - 1) / (B - 1)): from a sum over the batch to one over the data."""
+  """Returns log((n - 1) / (B - 1)): it scales a batch's sum to the data."""
   return math.log((sizes.num_pairs - 1) / max(batch - 1, 1))
 
 
@@ -77,7 +77,7 @@ def estimate(
 
 
 def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
-  """Which rows have a negative, in both directions, from `estimate`."""
+  """Returns which rows have a negative; it is the same in both directions."""
   return log_phi.image != -jnp.inf
 
 
@@ -90,11 +90,11 @@ def track(
   A row never visited takes phi; a row without negatives stays as it was.
 
   Args:
-    log_u: Tables, with a row for each id of anchors.
-    ids: Of the batch's anchors, pairs or images and texts.
-    log_phi: From `estimate`.
+    log_u: The tables, with a row for each id of anchors.
+    ids: The ids of the batch's anchors: of pairs, or of images and texts.
+    log_phi: What `estimate` returned.
     gamma: Weight of phi, in (0, 1].
-    num_rows: Of the tables, without padding.
+    num_rows: The number of rows of the tables, without padding.
 
   Returns:
     The tables, and the batch's new rows.
@@ -112,18 +112,18 @@ def track(
 
 
 def track_pairs(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
-  """`track` of one u per pair and side."""
+  """Calls `track` for one u per pair and side."""
   ids, num_rows = both(pairs.pair_id), both(sizes.num_pairs)
   return track(log_u, ids, log_phi, gamma, num_rows)
 
 
 def track_ids(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
-  """`track` of one u per image id, and one per text id, as anchors."""
+  """Calls `track` for one u per image id and per text id, as anchors."""
   return track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
 
 
 class AnchorLoss(NamedTuple):
-  """The loss of a batch's anchors, and what the second pass needs of it."""
+  """The loss of a batch's anchors, and what the second pass needs from it."""
 
   value: Scalar  # differentiable in the temperature, with D held constant
   log_denominator: Sides  # log D of each anchor
@@ -139,31 +139,32 @@ def anchor_loss(
   temperature: Sides,
   offset: float = 0.0,
 ) -> AnchorLoss:
-  """The loss with D_i = epsilon_i + u_i, summed over both sides.
+  """Computes the loss with D_i = epsilon_i + u_i, summed over both sides.
 
   The loss is mean_i temperature_i (log D_i + offset); the encoders' gradient is
   (1 / B) sum_i (temperature_i / D_i) grad phi_i with D held constant. Anchors
-  without negatives add nothing.
+  without negatives contribute nothing.
 
   Args:
-    log_phi: From `estimate`.
-    log_u: From `track`.
+    log_phi: What `estimate` returned.
+    log_u: What `track` returned, for the batch.
     log_epsilon: The own pair's term; -inf leaves it out. Its dependence on the
       temperature is part of the gradient.
-    sizes: Of the data set.
-    temperature: Scalars or one entry per anchor.
+    sizes: The sizes of the data set.
+    temperature: Scalars, or one entry per anchor.
     offset: rho - log(number of terms of D), see `temperature_rules`.
   """
   stop = jax.lax.stop_gradient
 
   def side(log_phi, log_u, log_epsilon, temperature):
     batch = len(log_phi)
+    # Without negatives, log_d = -offset gives the anchor a loss of 0.
     log_d = jnp.where(
       log_phi == -jnp.inf, -offset, stop(jnp.logaddexp(log_epsilon, log_u))
     )
     value = jnp.mean(temperature * (log_d + offset))
-    # d log D / d temperature by way of epsilon; that by way of u is the
-    # second pass's. Where there is no own pair, inf - inf must not arise.
+    # d log D / d temperature through epsilon; the second pass adds the part
+    # through u. Without an own pair, inf - inf must be avoided.
     own = (log_epsilon != -jnp.inf) & (log_phi != -jnp.inf)
     log_epsilon = jnp.where(own, log_epsilon, 0.0)
     share = jnp.where(own, jnp.exp(log_epsilon - log_d), 0.0)
@@ -179,7 +180,7 @@ def anchor_loss(
 
 
 def log_u_metrics(log_u: Sides) -> dict[str, Scalar]:
-  """Mean log u of the batch's visited rows, per side."""
+  """Returns the mean log u of the batch's visited rows, per side."""
   image, text = each(lambda x: mean_where(x, x != -jnp.inf), log_u)
   return {"log_u/image": image, "log_u/text": text}
 
@@ -187,7 +188,7 @@ def log_u_metrics(log_u: Sides) -> dict[str, Scalar]:
 def mean_where(
   x: Float[Array, "*shape"], where: Bool[Array, "*shape"]
 ) -> Scalar:
-  """The mean of some numbers; 0 if there is none."""
+  """Returns the mean of `x` where a condition holds; 0 if it holds nowhere."""
   return jnp.sum(x, where=where) / jnp.maximum(jnp.sum(where), 1)
 
 

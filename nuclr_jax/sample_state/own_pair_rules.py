@@ -1,15 +1,15 @@
 r"""Rules for epsilon, the weight of an anchor's own pair in its denominator.
 
-An anchor's denominator is epsilon_i + u_i. In the paper epsilon_i =
-exp(-xi / tau) with xi the greatest |zeta| of the contrast so far, a constant of
-the step; the rules differ in xi. All take a factor `weight` k,
+An anchor's denominator is epsilon_i + u_i. In the paper, epsilon_i =
+exp(-xi / tau) with xi the greatest |zeta| of the contrast so far, a constant
+within a step; the rules differ in xi. All take a factor `weight` k,
 
   epsilon_i = k exp(-xi / tau):
 
-k = 0 leaves the own pair out as SogCLR does, k = 1 is NUCLR, and InfoNCE has
-the gradient of k = (n - 1) / (B - 1) at gamma = 1 and zeta = 0. The factor is
-part of the encoders' denominator only: in the gradient of zeta the own pair
-always counts once.
+k = 0 leaves the own pair out as SogCLR does, k = 1 is NUCLR, and
+k = (n - 1) / (B - 1) at gamma = 1 and zeta = 0 has the gradient of InfoNCE. The
+factor is part of the encoders' denominator only: in the gradient of zeta, the
+own pair always counts once.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from nuclr_jax.types import Number, Sides, Spec, both, each, swap
 class OwnPairRule(NamedTuple):
   """How xi starts and moves, and what epsilon is made of.
 
-  xi is filed with the contrast: `.text` is used with images as anchors.
+  xi is filed under the contrast: `.text` is used with images as anchors.
   """
 
   init: Callable[[Sides], Sides]  # `ZetaRows` of both sides -> xi
@@ -39,14 +39,14 @@ class OwnPairRule(NamedTuple):
   step: Callable[[Sides, Sides, Sides, Evidence], Sides]
 
 
-Unbound = Callable[[Spec], OwnPairRule]  # the rule of a data set
+Unbound = Callable[[Spec], OwnPairRule]  # makes the rule of a data set
 
 
 def running_max(*, weight: Number = 1.0, init: Number | None = None) -> Unbound:
-  """The paper's: xi is the greatest |zeta| so far.
+  """Makes the paper's rule: xi is the greatest |zeta| so far.
 
   Args:
-    weight: k above, at least 0.
+    weight: The factor k, at least 0.
     init: First xi, at least 0; None means the greatest |zeta| at the start.
 
   Returns:
@@ -85,15 +85,15 @@ def running_max(*, weight: Number = 1.0, init: Number | None = None) -> Unbound:
 
 
 def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
-  """The released code's: the signed greatest zeta, taken once an epoch.
+  """Makes the released code's rule: the greatest signed zeta, once an epoch.
 
   xi <- max(max_j zeta_j, init) over all rows after the last step of an epoch.
-  It is not |zeta| and it can fall. With zeta starting at -0.05 and init = 0 it
-  stays 0, so that epsilon = 1, until some zeta is positive: for most of the
-  published CC3M run.
+  It is not the greatest |zeta|, and it can fall. With zeta starting at -0.05
+  and init = 0 it stays 0, so that epsilon = 1, until some zeta is positive: for
+  most of the published CC3M run.
 
   Args:
-    weight: k above, at least 0.
+    weight: The factor k, at least 0.
     init: First xi, and its smallest value; at least 0.
 
   Returns:
@@ -102,7 +102,7 @@ def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
 
   Raises:
     ValueError: If a number is out of its range, or the length of an epoch is
-      not known.
+      unknown.
 
   Example:
     >>> from nuclr_jax import objectives
@@ -149,13 +149,13 @@ def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
 
 
 def by_zeta(*, weight: Number = 1.0) -> Unbound:
-  """The ablation NUCLR-diamond: epsilon_i = k exp(-zeta_i / tau).
+  """Makes the ablation NUCLR-diamond's: epsilon_i = k exp(-zeta_i / tau).
 
-  zeta_i is that of the anchor's own contrast. xi is kept as in `running_max`,
-  for the record only.
+  zeta_i belongs to the anchor's own contrast. xi is kept as in `running_max`,
+  but only for the record.
 
   Args:
-    weight: k above, at least 0.
+    weight: The factor k, at least 0.
 
   Returns:
     A rule for `nuclr_variant`'s argument `own_pair`.
@@ -176,7 +176,7 @@ def by_zeta(*, weight: Number = 1.0) -> Unbound:
 
 
 def _check_weight(weight) -> float:
-  """The logarithm of a weight; -inf for 0."""
+  """Returns the logarithm of a weight; -inf for 0."""
   weight = checks.weight("own_weight", weight)
   return math.log(weight) if weight else -math.inf
 
@@ -191,7 +191,7 @@ def _running_max(xi: Sides, zeta: Sides) -> Sides:
 
 
 def raise_to(xi: Sides, zeta: Sides) -> Sides:
-  """Xi raised to the greatest |zeta| of what was written from outside."""
+  """Raises xi to the greatest |zeta| of the values written from outside."""
   return each(
     lambda x, z: jax.device_put(
       jnp.maximum(x, jnp.max(jnp.abs(jnp.asarray(z, x.dtype)))), x.sharding

@@ -1,9 +1,9 @@
-r"""The zeta rule over the latest pairs: more of them than a batch has.
+r"""The zeta rule over the latest pairs, more of them than a batch has.
 
 The batch's sums are noisy. Over the last Q pairs, a few steps old, both sums
-of Sinkhorn's iteration are Q / B times as good, for four products
-[batch, dim] x [dim, Q]. With images as anchors i and texts as contrast j, the
-other pairs q of the memory and rho = (n - 1) / their number:
+of Sinkhorn's iteration have Q / B times as many terms, at the cost of four
+products [batch, dim] x [dim, Q]. With images as anchors i, texts as contrast j,
+q the other pairs of the memory and rho = (n - 1) / their number:
 
   D_i = log[ rho sum_q exp((sim_iq - zeta_q) / tau_i)
              + exp((sim_ii - zeta_i) / tau_i) ]
@@ -15,11 +15,11 @@ d log S_j / d zeta_j = -E_w[1 / tau], the mean over the weights of j, so
 
   zeta_j <- zeta_j + rate log S_j / E_w[1 / tau]
 
-is Newton's step times the rate; with one temperature tau it is the whole of
-Sinkhorn's, tau log S_j, at rate 1. D_q is as it was when q was in the batch,
-zeta_q as it is now. Pairs that share an image or a text with the batch's row
-are left out. Where several pairs have one image or text, the mean of their
-steps is not exactly the step of the mean.
+is Newton's step times the rate; with a single temperature tau and at rate 1, it
+is Sinkhorn's full step, tau log S_j. D_q is the value from the step that had q
+in its batch, zeta_q the current one. Pairs that share an image or a text with
+the batch's row are left out. Where several pairs share an image or a text, the
+mean of their steps is not exactly the step of the mean.
 """
 
 from functools import partial
@@ -46,7 +46,7 @@ from nuclr_jax.types import (
 
 
 class Memory(NamedTuple):
-  """The latest pairs; a newcomer takes the place of the oldest."""
+  """The latest pairs; each new pair replaces the oldest."""
 
   embedding: Sides  # [size, dim] each
   pair_id: Int[Array, "size"]
@@ -63,19 +63,19 @@ def queue(
   center: bool = True,
   init: Number | Sides = 0.0,
 ) -> zetas.Unbound:
-  """Moves zeta along Sinkhorn's step over the latest pairs.
+  """Makes the rule that moves zeta by Sinkhorn's step over the latest pairs.
 
-  On glyphs its zeta correlate 0.87 (images) and 0.92 (texts) with the exact
-  ones, those of `batch` 0.25 and 0.42. Individual temperatures are fine: the
-  fixed point needs no common one.
+  On glyphs, its zeta has a correlation of 0.87 (images) and 0.92 (texts) with
+  the exact zeta; the zeta of `batch` has 0.25 and 0.42. Individual temperatures
+  are supported: the fixed point needs no common one.
 
   Args:
-    size: How many of the latest pairs are looked at, at least the batch size; 8
-      dim + 28 bytes each, split over the devices.
+    size: How many of the latest pairs are used, at least the batch size; each
+      takes 8 dim + 28 bytes, split over the devices.
     rate: Fraction of the way to the estimate, in [0, 1]: a number, a schedule
-      of the step count, or `Sides` of them. While it is 0, zeta rests and the
-      memory fills.
-    momentum: In [0, 1), the weight of the old momentum. 0 saves four bytes a
+      of the step count, or `Sides` of them. While it is 0, zeta does not move,
+      but the memory fills.
+    momentum: The weight of the old momentum, in [0, 1). 0 saves four bytes per
       row.
     center: Whether the batch mean of the steps is subtracted, per side: zeta
       is defined up to a constant only.
@@ -89,7 +89,7 @@ def queue(
   Raises:
     ValueError: If an argument is out of its range, or the width of the
       embeddings is not known; from the step, if the memory is smaller than the
-      batch or embeddings have another width.
+      batch or the embeddings have another width.
 
   Example:
     >>> from nuclr_jax import objectives
@@ -134,7 +134,7 @@ def queue(
 
 
 def empty_memory(size: int, dim: int) -> Memory:
-  """A memory without pairs."""
+  """Makes a memory without pairs."""
 
   def full(shape, value, dtype):  # two buffers, so that they can be donated
     return each(lambda _: jnp.full(shape, value, dtype), both(None))
@@ -149,7 +149,7 @@ def empty_memory(size: int, dim: int) -> Memory:
 
 
 def emptied(memory: Memory) -> Memory:
-  """The memory without its pairs, for when zeta was written from outside."""
+  """Empties the memory, for when zeta was written from outside."""
   return memory._replace(
     log_denominator=each(
       lambda x: jnp.full_like(x, jnp.inf), memory.log_denominator
@@ -166,16 +166,16 @@ def advance(
   *,
   size: int,
 ) -> tuple[Sides, Memory]:
-  """The gradient of the batch's zeta; then the batch joins the memory.
+  """Computes the gradient of the batch's zeta and adds the batch to the memory.
 
   Args:
     memory: The earlier pairs.
     id_rows: `ZetaRows` of images and of texts, with the current zeta.
-    evidence: Of the batch. Its own estimate is all that is known at first,
-      while the memory is empty and zeta rests.
+    evidence: The evidence of the batch. While the memory is empty, only the
+      batch's own estimate is known, and zeta does not move.
     temperature: The unit of the gradient.
-    sizes: Of the data set.
-    size: Rows of the memory, without padding.
+    sizes: The sizes of the data set.
+    size: The number of rows of the memory, without padding.
 
   Returns:
     The gradient [batch] of each side as contrast, -log S_j in units of the
@@ -194,9 +194,9 @@ def advance(
     evidence.tau,
   )
   none = jnp.zeros_like(own)
-  # The batch as anchors and the memory as contrast: the rest of D_i.
+  # The batch as anchors and the memory as contrast: D_i but for the own pair.
   is_empty = memory.log_denominator.image == jnp.inf
-  # Where ids or what is read were split, the compiler would gather the table.
+  # If ids or the rows read were split, the compiler would gather the table.
   replicate = partial(sharding.constrain, spec=sharding.REPLICATED)
   old_zeta = each(
     lambda rows, ids, n: replicate(read_rows(rows.zeta, replicate(ids), n)),
@@ -262,7 +262,7 @@ def advance(
 
 
 class Terms(NamedTuple):
-  """One side of a sum of exponentials, a row for each pair."""
+  """One side of a sum of exponentials, one row per pair."""
 
   vector: Float[Array, "rows dim"]
   scale: Float[Array, "rows"]  # 1 / tau of an anchor, 1 of a contrast
@@ -271,18 +271,18 @@ class Terms(NamedTuple):
 
 
 class Sums(NamedTuple):
-  """What a row sums up over the memory."""
+  """A row's sums over the memory."""
 
   log_sum: Float[Array, "batch"]
-  mean_scale: Float[Array, "batch"]  # of the scales, by the sum's weights
+  mean_scale: Float[Array, "batch"]  # mean of the scales, weighted by the terms
 
 
 def _log_sums(memory, pairs, sizes, row: Terms, column: Terms) -> Sums:
-  r"""Log rho sum_q exp((sim_iq - bias) scale + log_weight) by row i.
+  r"""Computes log(rho sum_q exp((sim_iq - bias) scale + log_weight)) by row i.
 
-  bias, scale and log_weight are the sums (the product) of the row's and the
-  column's. Rows are the batch, columns the memory without what shares an image
-  or a text with the row.
+  bias and log_weight are sums of the row's value and the column's, scale is
+  their product. Rows are the batch; columns are the memory, without the pairs
+  that share an image or a text with the row.
   """
   ids = jnp.stack(pairs.ids, axis=1)
   memory_ids = jnp.stack(memory.ids, axis=1).astype(ids.dtype)
@@ -294,7 +294,7 @@ def _log_sums(memory, pairs, sizes, row: Terms, column: Terms) -> Sums:
     logits = (sim - column.bias[:, None] - row.bias[None]) * scale
     logits += column.log_weight[:, None] + row.log_weight[None]
     same = jnp.equal(column_ids[:, None], row_ids[None]).any(-1)
-    # What pads a tile has scale 0.
+    # Padding of a tile has scale 0.
     logits = jnp.where(same | (scale == 0), -jnp.inf, logits)
     greatest = jnp.max(logits, 0)
     weights, scales = (tiles.at_least(x, greatest) for x in sums)
@@ -309,7 +309,7 @@ def _log_sums(memory, pairs, sizes, row: Terms, column: Terms) -> Sums:
   weights, scales = tiles.over_columns(
     step, (column, memory_ids), (row, ids), (tiles.no_terms(row.scale),) * 2
   )
-  # What rho makes up for: the pairs of the memory that are not the row itself.
+  # rho scales the memory's pairs, other than the row's own, to the data set.
   filled = memory.log_denominator.image != jnp.inf
   held = jnp.where(filled, memory.pair_id, -1)
   count = jnp.sum(filled) - _occurrences(held, pairs.pair_id)
@@ -334,7 +334,7 @@ def _check_fit(memory: Memory, pairs, size: int) -> None:
 
 
 def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
-  """Replaces the oldest pairs; what is not a whole batch stays empty."""
+  """Replaces the oldest pairs; slots beyond the last whole batch stay empty."""
   batch = len(newest.pair_id)
   start = count % (size // batch) * batch
   slots = start + jnp.arange(batch)
@@ -346,7 +346,7 @@ def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
 
 
 def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):
-  """How often each number occurs among the values."""
+  """Counts how often each number of `of` occurs among the values."""
   values, of = jnp.sort(values), of.astype(values.dtype)
   first, end = (jnp.searchsorted(values, of, side=x) for x in ("left", "right"))
   return end - first

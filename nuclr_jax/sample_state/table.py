@@ -4,11 +4,11 @@ A table may be padded for sharding, so every function takes the logical number
 of rows. An id out of range reads NaN, which stops the run at its next check; it
 never wraps around and never writes.
 
-A table lies on the devices or, with `offload_rows`, in their hosts' memory
-(`pinned_host`). There each device's host gathers the rows of a batch from its
-part of the table and writes them back in place: besides ids and the rows of a
-batch nothing moves. JAX wants all operands of a gather or scatter in one
-memory, hence the transfers.
+A table is on the devices or, with `offload_rows`, in their hosts' memory
+(`pinned_host`). In the latter case, each device's host gathers the rows of a
+batch from its part of the table and writes them back in place: only ids and the
+rows of a batch are transferred. JAX requires all operands of a gather or
+scatter to be in one memory, hence the transfers.
 """
 
 import jax
@@ -64,9 +64,9 @@ def write_rows(
 def greatest(
   table: Float[Array, "rows ..."], num_rows: int
 ) -> Float[Array, ""]:
-  """The greatest entry of a whole table, its padding left out.
+  """Returns the greatest entry of a whole table, without its padding.
 
-  It reads every row: meant for once an epoch, not for every step.
+  It reads every row, so it is meant for once an epoch, not for every step.
 
   Example:
     >>> print(greatest(jnp.array([-2.0, -1.0, 7.0]), num_rows=2))
@@ -87,7 +87,7 @@ def mean_by_id(
   to rounding.
 
   Returns:
-    The means (0 where an id has no valid row), and where there is one.
+    The means (0 where an id has no valid row), and where an id has one.
 
   Example:
     >>> values, ids = jnp.array([1.0, 2.0, 5.0]), jnp.array([4, 9, 4])
@@ -145,15 +145,15 @@ def _combine(op, values: Float[Array, "batch k"], ids: Ids):
 
 
 def is_on_host(table: jax.Array) -> bool:
-  """Whether a table lies in the host's memory; also of a traced one."""
+  """Returns whether a table, traced or not, is in the host's memory."""
   return jax.typeof(table).memory_space == HOST
 
 
-@jax.jit  # without it there are no transfers on a mesh
+@jax.jit  # on a mesh, there are no transfers without it
 def _read_on_host(
   table: Float[Array, "rows ..."], ids: Ids
 ) -> Float[Array, "batch ..."]:
-  """The rows `ids`, on the devices; NaN for those past the end."""
+  """Reads the rows `ids` to the devices; NaN for those past the end."""
 
   def local(table, ids):
     mine = _inside(table, ids)
@@ -193,11 +193,11 @@ def _write_on_host(
 
 
 def _run_on_host(f, table, *operands):
-  """Runs `f` where the table lies."""
-  # What is `compute_on` from jax 0.12 on is `compute_on2` before.
+  """Runs `f` in the host's memory, where the table is."""
+  # jax 0.12 renames `compute_on2` to `compute_on`.
   run = getattr(compute_on, "compute_on2", compute_on.compute_on)
-  there = run(f, compute_type="device_host", out_memory_spaces=HOST)
-  return there(table, *jax.device_put(operands, HOST))
+  on_host = run(f, compute_type="device_host", out_memory_spaces=HOST)
+  return on_host(table, *jax.device_put(operands, HOST))
 
 
 def _gather(table, ids):

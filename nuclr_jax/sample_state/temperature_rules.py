@@ -1,17 +1,17 @@
 r"""Rules for the temperature: fixed, learned for all, or one for each anchor.
 
 One temperature for all is a parameter, `params["log_scale"]` =
--log(temperature), moved by the optimizer. Individual ones are state, moved by
-their own momentum descent. Where a temperature is learned with a moving average
-of the denominator, the loss of anchor i is
+-log(temperature), which the optimizer moves. Individual temperatures are state,
+which momentum descent moves. Where a temperature is learned with a moving
+average of the denominator, the loss of anchor i is
 
   temperature_i (log D_i - log(number of terms of D) + rho),
 
-distributionally robust: at the optimum the KL divergence of the weights in D
-from uniform ones is rho, within the bounds of the temperature.
+which is distributionally robust: at the optimum, the KL divergence of the
+weights in D from uniform ones is rho, within the bounds of the temperature.
 
-A rule is made in two steps: `individual(rho=8.0)` checks its own numbers and
-knows no data; `sogclr` and `nuclr` bind it to the sizes of a data set.
+A rule is made in two steps: `individual(rho=8.0)` checks its arguments without
+knowing the data; `sogclr` and `nuclr` bind it to the sizes of a data set.
 """
 
 from collections.abc import Callable
@@ -41,19 +41,19 @@ from nuclr_jax.types import (
   unzip,
 )
 
-MAX_SCALE = 100.0  # of 1 / temperature, as in the CLIP paper
-MAX_GRADIENT = 5.0  # of an individual temperature, as in the iSogCLR code
+MAX_SCALE = 100.0  # highest 1 / temperature, as in the CLIP paper
+MAX_GRADIENT = 5.0  # for individual temperatures, as in the iSogCLR code
 
 
 class Step(NamedTuple):
-  """What a step knows when individual temperatures move; filed with anchors."""
+  """What individual temperatures need for a step; filed under the anchors."""
 
   pairs: Pairs
   log_denominator: Sides  # log D
-  own_share: Sides  # epsilon / D, of the own pair's term
+  own_share: Sides  # epsilon / D, the share of the own pair's term
   own_logit: Sides  # its logit, log epsilon up to a constant
-  mean_logit: Sides  # of `pairwise.weighted`: (tau_i / B) sum_j w_ij L_ij
-  has_negative: Array  # [batch]; False rows do not count
+  mean_logit: Sides  # from `pairwise.weighted`: (tau_i / B) sum_j w_ij L_ij
+  has_negative: Array  # [batch]; rows with False do not count
   count: Int[Array, ""]  # steps done; schedules read it
 
 
@@ -64,21 +64,21 @@ class TemperatureRule(NamedTuple):
   offset: float  # rho - log(number of terms of D); 0 without rho
   # -> (params, the fields of `PairRows` that it needs)
   init: Callable[[], tuple[Params, dict[str, Sides]]]
-  # (params, `PairRows`, pairs) -> of each anchor: scalars, or [batch]
+  # (params, `PairRows`, pairs) -> each anchor's temperature: scalars or [batch]
   read: Callable[[Params, PairRows, Pairs], Sides]
   step: Callable[[PairRows, Step], PairRows]
-  # (params, `PairRows`) -> one for all, or `Sides` of [num_pairs]
+  # (params, `PairRows`) -> one temperature, or `Sides` of [num_pairs]
   readout: Callable[[Params, PairRows], Scalar | Sides]
-  metrics: Callable[[Sides], Metrics]  # of what was read
+  metrics: Callable[[Sides], Metrics]  # of what `read` returned
 
 
-# What `fixed`, `learned` and `individual` return: the rule of a data set, for
-# a denominator of so many terms.
+# What `fixed`, `learned` and `individual` return: a function that makes the
+# rule from the spec of a data set and the number of terms of the denominator.
 Unbound = Callable[[Spec, int], TemperatureRule]
 
 
 def fixed(temperature: Number = 0.05) -> Unbound:
-  """One temperature that never changes; a number is short for it.
+  """Makes a temperature that never changes; a number means the same.
 
   Args:
     temperature: Divides cosine similarities; greater than 0.
@@ -106,17 +106,17 @@ def fixed(temperature: Number = 0.05) -> Unbound:
 
 
 def learned(temperature: Number = 0.07, *, rho: Number = 8.0) -> Unbound:
-  """One temperature for all anchors, a parameter (RGCL-g, FastCLIP-v3).
+  """Makes one temperature for all anchors, a parameter (RGCL-g, FastCLIP-v3).
 
   Its gradient, per side, is the mean over anchors of log D_i - log(number of
-  terms) + rho - sum_j w_ij h_ij, w_ij the softmax over the terms of D.
+  terms) + rho - sum_j w_ij h_ij, with w_ij the softmax over the terms of D.
   1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
   higher.
 
   Args:
     temperature: The first value; greater than 0.
-    rho: The KL divergence at the optimum; below the logarithm of the number
-      of terms, as a larger one is impossible.
+    rho: The KL divergence at the optimum. It should be below the logarithm of
+      the number of terms, since a larger one is impossible.
 
   Returns:
     A rule for the argument `temperature` of `sogclr`.
@@ -157,7 +157,7 @@ def individual(
   momentum: Number = 0.5,
   rho: Number = 8.0,
 ) -> Unbound:
-  r"""A temperature for every anchor, moved by clipped momentum descent.
+  r"""Makes a temperature per anchor, moved by clipped momentum descent.
 
   With the derivative of the loss,
 
@@ -165,21 +165,21 @@ def individual(
     m_i   <- momentum m_i + (1 - momentum) g_i
     tau_i <- tau_i - rate tau_first m_i, within the bounds,
 
-  once per pair of the batch, as images and as texts. Pairs without a negative
-  rest, and all pairs while the rate is 0.
+  once per pair of the batch, with images and with texts as anchors. Pairs
+  without a negative do not move; while the rate is 0, no pair moves.
 
   Args:
     temperature: The first value of every anchor; greater than 0.
     bounds: Smallest and largest temperature (published: 0.005, 0.05).
     rate: Step size in units of the first temperature, in [0, 1]: a number or a
       schedule of the step count.
-    momentum: In [0, 1), the weight of the old momentum.
-    rho: The KL divergence from uniform weights at the optimum; published 6 to
-      8 for millions of pairs.
+    momentum: The weight of the old momentum, in [0, 1).
+    rho: The KL divergence from uniform weights at the optimum; published values
+      are 6 to 8 for millions of pairs.
 
   Returns:
-    A rule for the argument `temperature` of `sogclr` and `nuclr`; the rows are
-    `State.sample.pair.temperature` and `.temperature_momentum`.
+    A rule for the argument `temperature` of `sogclr` and `nuclr`; its rows
+    are `State.sample.pair.temperature` and `.temperature_momentum`.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -221,6 +221,7 @@ def individual(
 
       def side(temperature, momentum, log_d, mean_logit, own_share, own_logit):
         value = read_rows(temperature, ids, num_rows)
+        # The factor tau_i / B of `mean_logit` is undone.
         mean = mean_logit * len(ids) / value + own_share * own_logit
         g = jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
         g, touched = mean_by_id(g, ids, evidence.has_negative)
@@ -266,7 +267,7 @@ def individual(
 
 
 def rule_of(temperature: Number | Unbound) -> Unbound:
-  """A rule as it is; a number as `fixed`.
+  """Returns a rule unchanged, and a number as a `fixed` rule.
 
   Raises:
     ValueError: If a number is not positive.
@@ -275,16 +276,16 @@ def rule_of(temperature: Number | Unbound) -> Unbound:
 
 
 def init_log_scale(temperature: float) -> Params:
-  """The parameter of one learned temperature."""
+  """Returns the parameter of one learned temperature."""
   return {"log_scale": jnp.full((), -math.log(temperature), float)}
 
 
 def one_for_all(params: Params, first: float) -> Number:
-  """The learned temperature, or the first one if it is fixed.
+  """Returns the learned temperature, or the first one if it is fixed.
 
   1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
-  higher. There the gradient is 0 if it would raise `log_scale` further, and
-  whole if it leads back.
+  higher. Above that, the gradient is 0 if it would raise `log_scale` further;
+  if it leads back, it is passed on in full.
   """
   if "log_scale" not in params:
     return first
@@ -294,7 +295,7 @@ def one_for_all(params: Params, first: float) -> Number:
 
 @partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _at_most(x, highest):
-  """min(x, highest), whose gradient can lead back from above."""
+  """Returns min(x, highest), whose gradient can lead back from above."""
   return jnp.minimum(x, highest)
 
 
@@ -323,9 +324,9 @@ def _check_bounds(bounds, first: float) -> tuple[float, float]:
 
 
 def _offset(rho: float, num_terms: int) -> float:
-  """Rho - log(number of terms of D), which makes rho a KL divergence.
+  """Returns rho - log(number of terms of D), which makes rho a KL divergence.
 
-  Warns where rho is too large: no weights on so many terms differ as much from
+  Warns if rho is too large: no weights on that many terms differ that much from
   uniform ones, so that a learned temperature can only fall.
   """
   largest = math.log(num_terms)

@@ -1,14 +1,13 @@
-r"""Zeta, the popularity of every image and every text as contrast: its rows.
+r"""Rows of zeta, the popularity of every image and every text as contrast.
 
 A gradient g_j of the batch moves row j, once per id,
 
   m_j    <- beta m_j + (1 - beta) g_j, or g_j at the first touch
   zeta_j <- zeta_j - rate tau m_j,
 
-with tau the first temperature of the objective: zeta acts through zeta / tau
-only, so one dimensionless rate means the same at every temperature and for
-every rule. Where the gradients come from is up to a `ZetaRule`, see
-`zeta_rules`.
+with tau the first temperature of the objective: zeta acts only through
+zeta / tau, so one dimensionless rate means the same at every temperature and
+for every rule. The gradients come from a `ZetaRule`, see `zeta_rules`.
 """
 
 from collections.abc import Callable
@@ -39,24 +38,23 @@ class ZetaRows(NamedTuple):
   """State of a contrast id, one row per `image_id` or `text_id`."""
 
   zeta: Float[Array, "ids"]
-  # Of the gradient of zeta; 0 = untouched. None if the rule has no momentum.
+  # Averages the gradient of zeta; 0 = untouched, None = rule without momentum.
   momentum: Float[Array, "ids"] | None = None
-  # The anchor's average by id instead of by pair, see `nuclr_variant`.
+  # The average of this id as anchor, with `anchor_average="id"`.
   log_u: Float[Array, "ids"] | None = None
 
 
 class Evidence(NamedTuple):
-  """What a step knows of the batch when the rules move.
+  """What a step knows about the batch when the rules move.
 
-  Filed with the anchor, but for `zeta` and `contrast_sums`, which are filed
-  with the contrast. `.image` of what is filed with anchors has images as
-  anchors.
+  Fields are filed under the anchor (`.image`: images as anchors), except `zeta`
+  and `contrast_sums`, which are filed under the contrast.
   """
 
   pairs: Pairs
   zeta: Sides  # of the batch's images and texts, before the step
   tau: Sides  # of each anchor: scalars or [batch]
-  log_phi: Sides  # the batch's estimates of the denominators; -inf = lonely
+  log_phi: Sides  # the batch's estimates of denominators; -inf = no negative
   log_u: Sides  # their averages, this batch included
   log_own: Sides  # log epsilon', the own pair's term
   contrast_sums: Sides  # sum_{i != j} w_ij over the anchors of the batch
@@ -79,13 +77,13 @@ class ZetaRule(NamedTuple):
   assign: Callable[[Sides, PyTree, Popularities], tuple[Sides, PyTree]]
 
 
-# What the functions of `zeta_rules` return: the rule of a data set, for a first
-# temperature.
+# What the functions of `zeta_rules` return: a function that makes the rule from
+# the spec of a data set and the first temperature of the objective.
 Unbound = Callable[[Spec, float], ZetaRule]
 
 
 class Settings(NamedTuple):
-  """How fast rows of zeta move, checked."""
+  """How rows of zeta move, after checks."""
 
   rate: Sides  # schedules
   momentum: float
@@ -93,7 +91,7 @@ class Settings(NamedTuple):
 
 
 def check_settings(init, rate, momentum, center, *, highest) -> Settings:
-  """Checks the arguments that rules with a rate share; `highest` is of it.
+  """Checks the arguments of rules with a rate, which is at most `highest`.
 
   Raises:
     ValueError: If one is out of its range.
@@ -110,7 +108,7 @@ def check_settings(init, rate, momentum, center, *, highest) -> Settings:
 
 
 def check_init(init: Number | Sides) -> None:
-  """Raises ValueError unless zeta starts at finite numbers."""
+  """Raises ValueError unless all first values of zeta are finite."""
   for side, x in zip(Sides._fields, both(init), strict=True):
     wrong = ~np.isfinite(np.asarray(x, float))
     if np.any(wrong):
@@ -123,10 +121,10 @@ def check_init(init: Number | Sides) -> None:
 def first_rows(
   init: Number | Sides, sizes: Sizes, *, momentum: float | bool
 ) -> Sides:
-  """The first `ZetaRows` of images and of texts.
+  """Returns the first `ZetaRows` of images and of texts.
 
   Raises:
-    ValueError: If there are other numbers of rows than ids.
+    ValueError: If `init` does not have as many numbers as there are ids.
   """
 
   def side(num_rows, first):
@@ -142,7 +140,7 @@ def first_rows(
 
 
 def read_zeta(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
-  """The zeta of each image and each text of the batch."""
+  """Reads the zeta of each image and each text of the batch."""
   return each(
     lambda rows, ids, num_rows: read_rows(rows.zeta, ids, num_rows),
     id_rows,
@@ -159,20 +157,21 @@ def move_zeta(
   temperature: float,
   sizes: Sizes,
 ) -> tuple[Sides, Sides]:
-  """One step of momentum descent on the rows of the batch, once per id.
+  """Takes one step of momentum descent on the batch's rows, once per id.
 
-  Rows without a negative rest, and all rows while the rate is 0.
+  Rows without a negative do not move; while the rate is 0, no row moves.
 
   Args:
-    settings: From `check_settings`.
+    settings: What `check_settings` returned.
     id_rows: `ZetaRows` of images and of texts.
-    evidence: Of the batch.
-    gradient: Of each row's zeta, of images and of texts; dimensionless.
+    evidence: The evidence of the batch.
+    gradient: The gradient of each row's zeta, of images and of texts;
+      dimensionless.
     temperature: The unit of the rate.
-    sizes: Of the data set.
+    sizes: The sizes of the data set.
 
   Returns:
-    The new `ZetaRows` of both sides, and their zeta of the batch.
+    The new `ZetaRows` of both sides, and the batch's new zeta.
   """
   has_negative = evidence.has_negative
 
@@ -200,7 +199,7 @@ def move_zeta(
 
 
 def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
-  """Writes zeta from outside; the momentum of these rows is forgotten."""
+  """Writes zeta from outside; the momentum of these rows is reset."""
 
   def side(rows, ids, zeta):
     momentum = rows.momentum
@@ -213,7 +212,7 @@ def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
 
 
 def zeta_metrics(zeta: Sides, xi: Sides) -> Metrics:
-  """Spread of zeta over the batch's rows, and xi, per side."""
+  """Returns the spread of zeta over the batch's rows, and xi, per side."""
   return {
     "zeta/image_std": jnp.std(zeta.image),
     "zeta/text_std": jnp.std(zeta.text),

@@ -1,7 +1,7 @@
 r"""Rules for zeta: what moves the popularities of images and texts.
 
 A rule says how zeta starts and where its gradient g_j comes from; `zeta` has
-the step that all share. With w_ij = exp(L_ij) / (epsilon'_i + u_i),
+the step that all rules share. With w_ij = exp(L_ij) / (epsilon'_i + u_i),
 w_jj = epsilon'_j / (epsilon'_j + u_j) and epsilon'_i = exp(-zeta_i / tau),
 
   unbiased  1 - w_jj - (n - 1) / (B - 1) sum_{i in B, i != j} w_ij
@@ -9,8 +9,9 @@ w_jj = epsilon'_j / (epsilon'_j + u_j) and epsilon'_i = exp(-zeta_i / tau),
   official  1 - (n / B) [w_jj + sum w_ij]               (the released code)
   queue     -log(w_jj + sum over the latest pairs of w_ij), see `queue`
 
-A rule is made in two steps: `batch(rate=0.1)` checks its own numbers and knows
-no data; `nuclr` binds it to the sizes of a data set and to a temperature.
+A rule is made in two steps: `batch(rate=0.1)` checks its arguments without
+knowing the data; `nuclr` binds it to the sizes of a data set and to a
+temperature.
 """
 
 import jax
@@ -38,13 +39,13 @@ from nuclr_jax.types import (
 __all__ = ["ESTIMATORS", "Unbound", "batch", "batch_gradient", "fixed", "queue"]
 
 ESTIMATORS = ("unbiased", "paper", "official")
-# The derivative of the gradient by zeta / tau is at most 1, so that steps
-# longer than 2 overshoot by more than the error they correct.
+# The derivative of the gradient in zeta / tau is at most 1, so a rate above 2
+# could overshoot by more than the error that it corrects.
 HIGHEST = 2.0
 
 
 def fixed(*, init: Number | Sides = 0.0) -> Unbound:
-  """Leaves zeta as it starts; only `assign` changes it.
+  """Makes the rule that leaves zeta as it starts; only `assign` changes it.
 
   Args:
     init: First zeta of every row, in units of similarity: a number, or `Sides`
@@ -54,7 +55,7 @@ def fixed(*, init: Number | Sides = 0.0) -> Unbound:
     A rule for `nuclr`'s argument `zeta`.
 
   Raises:
-    ValueError: If `init` is not finite, or has another number of rows than
+    ValueError: If `init` is not finite, or does not have one number per id of
       the data set.
 
   Example:
@@ -89,23 +90,23 @@ def batch(
   center: bool | None = None,
   init: Number | Sides = 0.0,
 ) -> Unbound:
-  r"""Moves zeta along an estimate of its gradient from the batch alone.
+  r"""Makes the rule that moves zeta by a gradient estimated from the batch.
 
-  The estimators are at the head of `zeta_rules`. "unbiased" has mean 0 at the
+  The formulas are at the top of `zeta_rules`. "unbiased" has mean 0 at the
   solution, for given u; "paper" and "official" do not.
 
   Args:
     estimator: "unbiased", "paper" or "official".
     rate: Step size in units of the objective's first temperature, in [0, 2]:
       a number, a schedule of the step count, or `Sides` of them for zeta of
-      images and of texts. While it is 0, zeta and its momentum rest. The
-      gradients of "paper" and "official" are n / B times as large, and want a
+      images and of texts. While it is 0, zeta and its momentum do not move. The
+      gradients of "paper" and "official" are n / B times as large, and need a
       rate that much smaller.
-    momentum: In [0, 1), the weight of the old momentum. 0 saves four bytes a
+    momentum: The weight of the old momentum, in [0, 1). 0 saves four bytes per
       row.
     center: Whether the batch mean of the gradients is subtracted, per side. The
-      exact ones sum to 0; with u a moving average their mean is a drift. None
-      means True for "unbiased" and False for the others.
+      exact gradients sum to 0; with u a moving average, their mean is a drift.
+      None means True for "unbiased" and False for the other two.
     init: First zeta of every row, in units of similarity: a number, or `Sides`
       of arrays with one number for each image id and each text id.
 
@@ -123,8 +124,8 @@ def batch(
     [0. 0. 0. 0.] None
 
   Reference: Wang et al., ICLR 2025, eq. (14) and Algorithm 1. "unbiased" is
-    derived in this library: given that j is in the batch, its own pair is
-    always there, any other anchor with probability (B - 1) / (n - 1).
+    derived in this library: given that j is in the batch, its own pair
+    always is, and any other anchor with probability (B - 1) / (n - 1).
   """
   checks.choice("zeta.estimator", estimator, ESTIMATORS)
   if center is None:
@@ -159,18 +160,18 @@ def batch(
 def batch_gradient(
   estimator: str, contrast_sums: Sides, log_own: Sides, log_u: Sides, n: int
 ) -> Sides:
-  """Estimates the gradient of zeta by the anchors of a batch.
+  """Estimates the gradient of zeta from the anchors of a batch.
 
   Args:
-    estimator: "unbiased", "paper" or "official", see the head of `zeta_rules`.
-    contrast_sums: sum_{i != j} w_ij over the anchors of the batch, filed with
+    estimator: "unbiased", "paper" or "official", see the top of `zeta_rules`.
+    contrast_sums: sum_{i != j} w_ij over the anchors of the batch, filed under
       the contrast j.
-    log_own: log epsilon', filed with the anchor.
-    log_u: log u, filed with the anchor; w_jj = epsilon' / (epsilon' + u).
-    n: Pairs of the data set.
+    log_own: log epsilon', filed under the anchor.
+    log_u: log u, filed under the anchor; w_jj = epsilon' / (epsilon' + u).
+    n: The number of pairs in the data set.
 
   Returns:
-    One number for each row of the batch, filed with the contrast.
+    One number for each row of the batch, filed under the contrast.
   """
   own_weight = each(lambda own, u: jax.nn.sigmoid(own - u), log_own, log_u)
 

@@ -1,10 +1,10 @@
-"""Training: from a config to a trained model, and the pieces for other loops.
+"""Training: from a config to a trained model, and the pieces of a custom loop.
 
-`fit` is the whole of `nuclr train`. A loop of your own takes `init_state` and
-`make_train_step` instead. The modules are: `build` (from a config to the parts
-of a run), `step`, `loop`, `resume` (the state that a run starts from),
-`checkpoint`, `records` (the files of a workdir), `optimizer`, `hooks` and
-`diagnostics`.
+`fit` is all that `nuclr train` runs. To write your own loop, use `init_state`
+and `make_train_step` instead. The modules are: `build` (makes the parts of a
+run from its config), `step`, `loop`, `resume` (the state that a run starts
+from), `checkpoint`, `records` (the files of a workdir), `optimizer`, `hooks`
+and `diagnostics`.
 """
 
 from nuclr_jax.train.hooks import Hook, refresh_popularity

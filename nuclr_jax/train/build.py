@@ -176,7 +176,7 @@ def make_model(config: Config, inputs: Inputs) -> Model:
   """
   freeze = config["optimizer"].get("freeze", ())
   factory = MODELS[config["model"]["name"]]
-  of_run = factories.accepted(
+  run_arguments = factories.accepted(
     factory,
     image_shape=inputs.image_shape,
     vocab_size=inputs.tokenizer.vocab_size,
@@ -188,7 +188,7 @@ def make_model(config: Config, inputs: Inputs) -> Model:
       if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )
-  model = factories.call("model", MODELS, config["model"], **of_run)
+  model = factories.call("model", MODELS, config["model"], **run_arguments)
   return microbatched(
     without_frozen_gradients(model, freeze), config["num_microbatches"]
   )
@@ -226,8 +226,8 @@ def load_data(
   """
   spec = plain(spec)
   names.check_data(spec)
-  of_run = factories.accepted(DATASETS[spec["name"]], data_dir=data_dir)
-  return factories.call("data", DATASETS, spec, **of_run)
+  run_arguments = factories.accepted(DATASETS[spec["name"]], data_dir=data_dir)
+  return factories.call("data", DATASETS, spec, **run_arguments)
 
 
 def load_inputs(

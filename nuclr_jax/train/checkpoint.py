@@ -1,10 +1,10 @@
-"""Checkpoints: the training state and what it belongs to, with Orbax.
+"""Checkpoints of the training state and of what it belongs to, with Orbax.
 
 A checkpoint holds a pytree (step, parameters, model state, optimizer state and
 per-sample state) and a JSON `meta`: the config, the sizes and fingerprint of
 the data, the tokenizer, the shape of an image, and the versions of the
-libraries that decide the order of the data. Which pairs were taken follows from
-the step. Saves are asynchronous and atomic.
+libraries that decide the order of the data. Which pairs have been visited
+follows from the step. Saves are asynchronous and atomic.
 
 A workdir has two folders of checkpoints: the newest ones, and the one that
 scored best on validation.
@@ -26,7 +26,7 @@ from nuclr_jax.types import PyTree
 log = logging.getLogger(__name__)
 
 Meta = dict[str, Any]
-# `keep_if_best(step, state, scores)` saves the state if no score was better.
+# `keep_if_best(step, state, scores)` saves a state that scores best so far.
 KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
 
 NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
@@ -42,8 +42,8 @@ def open_to_write(
   open the checkpoints for writing.
 
   Args:
-    workdir: Folder of the run; made if missing.
-    max_to_keep: How many checkpoints stay; older ones are deleted.
+    workdir: Folder of the run; created if missing.
+    max_to_keep: How many checkpoints to keep; older ones are deleted.
     name: The folder of checkpoints, `NEWEST` or `BEST`.
   """
   folder = _folder(workdir, name)
@@ -81,12 +81,12 @@ def open_to_read(
 
 
 def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
-  """The steps of the complete checkpoints, in ascending order."""
+  """Lists the steps of the complete checkpoints, in ascending order."""
   return _steps(_folder(workdir, name))
 
 
 def latest(manager: ocp.CheckpointManager) -> int | None:
-  """The step of the newest complete checkpoint, or None if there is none."""
+  """Returns the step of the newest complete checkpoint, or None."""
   return max(_steps(pathlib.Path(manager.directory)), default=None)
 
 
@@ -109,8 +109,8 @@ def restore(
   """Restores the state of a step.
 
   Args:
-    manager: From `open_to_read` or `open_to_write`.
-    step: One of `steps(workdir)`.
+    manager: A manager from `open_to_read` or `open_to_write`.
+    step: The step, one of `steps(workdir)`.
     abstract: The state as `jax.ShapeDtypeStruct`s with shardings, see
       `abstract_state`; the number of devices may differ from that of the run.
 
@@ -125,7 +125,7 @@ def read_meta(manager: ocp.CheckpointManager, step: int) -> Meta:
   """Reads the meta of a checkpoint: which config and data it belongs to.
 
   Raises:
-    ValueError: If it cannot be read.
+    ValueError: If the checkpoint cannot be read.
   """
   only_meta = ocp.args.Composite(meta=ocp.args.JsonRestore())
   return _read(manager, step, only_meta).meta
@@ -141,11 +141,11 @@ def check_meta(
   """Raises ValueError if a checkpoint does not belong to a run.
 
   Args:
-    manager: From `open_to_read` or `open_to_write`.
+    manager: A manager from `open_to_read` or `open_to_write`.
     step: The step of the checkpoint.
     saved: The checkpoint's meta.
     expected: The meta of the run.
-    keys: Which entries have to be equal.
+    keys: The entries that must be equal.
   """
   for key in keys:
     if saved[key] != expected[key]:
@@ -162,7 +162,7 @@ def check_versions(
   """Warns if a checkpoint was made with other versions of the libraries.
 
   Args:
-    manager: From `open_to_read` or `open_to_write`.
+    manager: A manager from `open_to_read` or `open_to_write`.
     step: The step of the checkpoint.
     saved: The checkpoint's meta.
     expected: The meta of the run.
@@ -178,7 +178,7 @@ def check_versions(
 
 
 def abstract_state(state: PyTree, shardings: PyTree) -> PyTree:
-  """Describes a state as `restore` wants it: shapes, dtypes and shardings."""
+  """Describes a state as `restore` expects it: shapes, dtypes and shardings."""
   return jax.tree.map(
     lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
     state,
@@ -196,8 +196,8 @@ def open_best(
     workdir: Folder of the run.
     score: The score to maximize, such as "validation/coco/mean_recall@1"; None
       keeps nothing.
-    meta: The meta of the run; the score is added to it, so that a run that is
-      continued knows what to beat.
+    meta: The meta of the run; the score is added to it, so that a resumed run
+      knows the score to beat.
 
   Yields:
     `keep_if_best(step, state, scores)`. It raises ValueError if `score` is not
@@ -211,15 +211,15 @@ def open_best(
   def keep_if_best(step, state, scores):
     if score not in scores:
       raise ValueError(
-        f"keep_best is {score!r}, which is not a score of this run; there are "
-        f"{sorted(scores)}"
+        f"keep_best is {score!r}, which is not a score of this run; its scores "
+        f"are {sorted(scores)}"
       )
     manager.wait_until_finished()
     best_step, best_value = latest(manager), -math.inf
     if best_step is not None:
       best_value = read_meta(manager, best_step)["best"].get(score, best_value)
     value = float(scores[score])
-    # A run that continues from before its best step passes that step again.
+    # A run resumed from before its best step passes that step again.
     if value > best_value and (best_step is None or step > best_step):
       save(manager, step, state, meta | {"best": {score: value}})
       log.info("step %d is the best so far: %s = %.4f", step, score, value)
@@ -242,7 +242,7 @@ def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _complete(entry: pathlib.Path) -> bool:
-  """Whether a checkpoint is complete; Orbax writes this file last."""
+  """Returns whether a checkpoint is complete; Orbax writes this file last."""
   return (entry / "_CHECKPOINT_METADATA").exists()
 
 
@@ -251,12 +251,12 @@ def _move_aside(entry: pathlib.Path) -> None:
   while aside.exists():
     count += 1
     aside = entry.with_name(f"{entry.name}.incomplete{count}")
-  log.warning("%s is incomplete; it is now %s", entry, aside.name)
+  log.warning("%s is incomplete; it is renamed to %s", entry, aside.name)
   entry.rename(aside)
 
 
 def _read(manager, step, args):
-  """Restores items of a step; Orbax's errors get a message with a remedy."""
+  """Restores items of a step; adds a remedy to the errors of Orbax."""
   try:
     return manager.restore(step, args=args)
   except Exception as error:

@@ -1,7 +1,7 @@
-"""How a training is doing, besides its loss.
+"""Diagnostics: how training is going, beyond the loss.
 
-All are of a fixed random sample of the training pairs, augmented as in
-training and embedded by the model as it is evaluated.
+They are measured on a fixed random sample of the training pairs, augmented as
+in training and embedded by the model in evaluation mode.
 """
 
 from collections.abc import Callable
@@ -27,23 +27,23 @@ from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
 
 log = logging.getLogger(__name__)
 
-SAMPLE = 4_096  # pairs at most, unless a batch is larger
-SETTLED = 1_000  # steps, or an epoch, before which nothing is alarming
+SAMPLE = 4_096  # pairs at most, unless one batch is larger
+SETTLED = 1_000  # first steps without alarms; the first epoch if it is shorter
 
 
 def measure(
   pairs: Pairs, readout: Readout, *, sizes: Sizes, batch_size: int
 ) -> Metrics:
-  r"""Numbers of a sample of m training pairs; a pure function.
+  r"""Measures a sample of m training pairs; a pure function.
 
-  For images (texts likewise), with L_ij = (sim_ij - sim_ii - zeta_j) / tau and
-  sums over the negatives of an anchor,
+  With L_ij = (sim_ij - sim_ii - zeta_j) / tau and sums over the negatives of an
+  anchor, for images, and in the same way for texts,
 
     alignment            mean_i sim_ii
-    mean_cosine          of two different images' embeddings; 1 = collapsed
+    mean_cosine          between the embeddings of two images; 1 = collapsed
     dimensions           (tr C)^2 / tr C^2 of their covariance C
-    effective_negatives  mean_i (sum_j e^{L_ij})^2 / sum_j e^{2 L_ij}, of
-                         batches; in [1, batch_size - 1]
+    effective_negatives  mean_i (sum_j e^{L_ij})^2 / sum_j e^{2 L_ij},
+                         within batches; in [1, batch_size - 1]
     u_drift              mean_i log u_i - log[(n - 1) / (m - 1) sum_j e^{L_ij}]
                          in nats: how far u is behind the model
     zeta_residual        root mean square over contrasts j of 1 - sum_i w_ij,
@@ -51,23 +51,23 @@ def measure(
     zeta_gain            1 - zeta_residual / (the residual of zeta = 0)
     temperature          mean tau
 
-  u_drift is there if the readout has u of pairs, residual and gain if it has
-  zeta; effective_negatives and temperature, if it has a temperature.
-  Residuals have the noise of a sample: of 43,173 glyphs the exact zeta have a
-  gain of 0.5 (images) and 0.6 (texts) with 4,096 pairs, 0.3 and 0.4 with 1,024.
+  All but the first three need a readout with a temperature; u_drift also needs
+  u by pair, and the residual and the gain need zeta. Residuals carry the noise
+  of the sample: on 43,173 glyphs, the exact zeta have a gain of 0.5 (images)
+  and 0.6 (texts) with 4,096 pairs, and of 0.3 and 0.4 with 1,024.
 
   Args:
-    pairs: The sample, of any norm; m is a multiple of `batch_size`.
-    readout: What the objective has to read, see `Objective.readout`.
-    sizes: Of the training pairs.
-    batch_size: Of training.
+    pairs: The sample, with embeddings of any norm; `batch_size` divides m.
+    readout: What can be read from the objective, see `Objective.readout`.
+    sizes: The sizes of the training data.
+    batch_size: The batch size of training.
 
   Example:
     >>> pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4))
     >>> sizes = Sizes(100, 100, 100)
     >>> readout = Readout(temperature=jnp.float32(0.5))
-    >>> found = measure(pairs, readout, sizes=sizes, batch_size=4)
-    >>> print(found["effective_negatives/image"], found["dimensions/image"])
+    >>> metrics = measure(pairs, readout, sizes=sizes, batch_size=4)
+    >>> print(metrics["effective_negatives/image"], metrics["dimensions/image"])
     3.0 3.0
   """
   pairs = pairs._replace(
@@ -75,16 +75,16 @@ def measure(
     text=unit_norm(jnp.asarray(pairs.text, float)),
   )
   sides = Sides(pairs.image, pairs.text)
-  found = {
+  metrics = {
     "mean_cosine": each(_mean_cosine, sides),
     "dimensions": each(_dimensions, sides),
   }
   if readout.temperature is not None:
-    found |= _of_negatives(pairs, readout, sizes, batch_size)
+    metrics |= _of_negatives(pairs, readout, sizes, batch_size)
   return {"alignment": jnp.mean(jnp.sum(sides.image * sides.text, axis=1))} | {
     f"{name}/{side}": value
-    for name, both in found.items()
-    for side, value in zip(Sides._fields, both, strict=True)
+    for name, values in metrics.items()
+    for side, value in zip(Sides._fields, values, strict=True)
   }
 
 
@@ -102,7 +102,7 @@ def _dimensions(x):
 
 
 def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
-  """The numbers that look at negatives."""
+  """Computes the metrics that depend on negatives."""
 
   def of_pairs(tables):
     return each(lambda x: read_rows(x, pairs.pair_id, sizes.num_pairs), tables)
@@ -112,29 +112,31 @@ def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
   if readout.zeta is not None:
     zeta = each(read_rows, readout.zeta, pairs.ids, sizes.ids)
   kind = dict(temperature=tau, bias=zeta)
-  found = {
+  metrics = {
     "temperature": each(jnp.mean, tau),
     "effective_negatives": _effective(pairs, batch_size, **kind),
   }
   if readout.log_u is not None:
     log_phi = denominator.estimate(pairs, sizes, **kind)
-    found["u_drift"] = each(_mean_difference, of_pairs(readout.log_u), log_phi)
+    log_u = of_pairs(readout.log_u)
+    metrics["u_drift"] = each(_mean_difference, log_u, log_phi)
   if zeta is not None:
-    nothing = each(jnp.zeros_like, zeta)
-    off, uniform = (_residual(pairs, x, tau, sizes) for x in (zeta, nothing))
-    found["zeta_residual"] = off
-    found["zeta_gain"] = each(
+    zeros = each(jnp.zeros_like, zeta)
+    off, uniform = (_residual(pairs, x, tau, sizes) for x in (zeta, zeros))
+    metrics["zeta_residual"] = off
+    metrics["zeta_gain"] = each(
       lambda x, y: jnp.where(y > 0, 1 - x / y, 0.0), off, uniform
     )
-  return found
+  return metrics
 
 
 def _effective(pairs, batch_size, *, temperature, bias) -> Sides:
-  """Of each batch of the sample, on average."""
+  """Computes effective_negatives, each anchor within a batch of the sample."""
   count = len(pairs.pair_id) // batch_size
 
   def of_batch(batch):
     pairs, tau, bias = batch
+    # Half the temperature doubles L: `twice` is log sum_j e^{2 L_ij}.
     once = pairwise.log_sum_exp(pairs, temperature=tau, bias=bias)
     half = each(lambda x: x / 2, tau)
     twice = pairwise.log_sum_exp(pairs, temperature=half, bias=bias)
@@ -156,9 +158,9 @@ def _mean_difference(log_u, log_phi):
 
 
 def _residual(pairs, zeta, tau, sizes) -> Sides:
-  """Root mean square of 1 - sum_i w_ij over the contrasts, per side."""
+  """Computes the root mean square of 1 - sum_i w_ij over contrasts, by side."""
   log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
-  # By anchor: the zeta of its own contrast, which is of the other side.
+  # Filed by anchor: the zeta of an anchor's own contrast is on the other side.
   log_own = each(lambda x, t: -x / t, swap(zeta), tau)
   total = each(jnp.logaddexp, log_own, log_phi)
   out = pairwise.weighted(
@@ -170,23 +172,24 @@ def _residual(pairs, zeta, tau, sizes) -> Sides:
   gradient = zeta_rules.batch_gradient(
     "unbiased", out.contrast_sums, log_own, log_phi, sizes.num_pairs
   )
-  there = denominator.has_negative(log_phi)
+  valid = denominator.has_negative(log_phi)
 
   def side(gradient, ids):
-    off, known = mean_by_id(gradient, ids, there)
+    off, known = mean_by_id(gradient, ids, valid)
     return jnp.sqrt(mean_where(jnp.square(off), known))
 
   return each(side, gradient, pairs.ids)
 
 
 def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
-  """Makes `measure` of a run's state, as `diagnostics/...`.
+  """Makes a function that measures a run's state, as `diagnostics/...`.
 
-  Alarms are logged as warnings, after the first epoch or `SETTLED` steps.
+  It logs alarms as warnings, after the first epoch or `SETTLED` steps.
 
   Args:
     parts: The parts of the run.
-    mesh: Where it trains; to be entered when the result is called.
+    mesh: The mesh of the run, which must be entered when the function is
+      called.
   """
   source, model = parts.data.train, parts.model
   batch_size, seed = parts.config["batch_size"], parts.config["seed"]
@@ -232,7 +235,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
 
 
 def _readable(objective: Objective) -> Callable[..., Readout]:
-  """The objective's readout; nothing if it is ambiguous, with a warning."""
+  """Returns the readout function; if ambiguous, warns and reads nothing."""
   try:
     jax.eval_shape(lambda: objective.readout(*objective.init()))
   except ValueError as error:
@@ -242,11 +245,11 @@ def _readable(objective: Objective) -> Callable[..., Readout]:
 
 
 class Alarm(NamedTuple):
-  """When a number of `diagnostics.measure` is to be looked at."""
+  """A warning, and the values of a metric of `measure` that call for it."""
 
-  name: str  # without the side
-  wrong: Callable[[float, int], bool]  # of the number and the batch size
-  text: str  # {side}, {value}
+  name: str  # of the metric, without the side
+  wrong: Callable[[float, int], bool]  # (value, batch size) -> whether to warn
+  text: str  # of the warning, with {side} and {value}
 
 
 ALARMS = (
@@ -298,12 +301,12 @@ ALARMS = (
 
 
 def find_alarms(metrics: Metrics, *, batch_size: int) -> list[str]:
-  """What numbers of `diagnostics.measure` warn of, in words.
+  """Returns the warnings that metrics of `diagnostics.measure` call for.
 
   Args:
-    metrics: By name, with or without a prefix ending in a slash; others are
-      not looked at.
-    batch_size: Of training.
+    metrics: The metrics by name, with or without a prefix that ends in a slash;
+      metrics of other names are ignored.
+    batch_size: The batch size of training.
 
   Example:
     >>> (message,) = find_alarms({"mean_cosine/text": 0.97}, batch_size=8)

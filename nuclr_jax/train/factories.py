@@ -1,4 +1,4 @@
-"""Calling factories by name: what a config's mappings mean.
+"""Calls factories by name, which is what mappings in a config mean.
 
 A mapping with `name` calls the factory of that name with the other keys as
 keyword arguments. Arguments of a factory may be mappings, too: a rule
@@ -18,13 +18,13 @@ Table = Mapping[str, Callable]  # factories by name
 
 
 class Language(NamedTuple):
-  """What the arguments of a factory may say, besides numbers and strings."""
+  """What mappings among the arguments of a factory may mean."""
 
-  span: Mapping[str, int] | None = None  # of the run; without, no schedules
-  rules: Mapping[str, Table] = {}  # by argument: rules by name
+  span: Mapping[str, int] | None = None  # steps of the run; None = no schedules
+  rules: Mapping[str, Table] = {}  # rules by name, for each argument
 
 
-PLAIN = Language()  # numbers, strings and mappings as they are
+PLAIN = Language()  # passes mappings on as they are
 
 
 def call(
@@ -41,9 +41,9 @@ def call(
     where: The key of the config, for messages.
     table: Factories by name.
     spec: `{"name": ..., **arguments}`.
-    *args: Come before the arguments of the spec.
+    *args: Positional arguments, before the arguments of the spec.
     language: What mappings among the arguments mean.
-    **defaults: Of the run; `spec` goes before them.
+    **defaults: Arguments from the run; `spec` takes precedence over them.
   """
   arguments = {
     key: _resolve(f"{where}.{key}", key, value, language)
@@ -54,7 +54,7 @@ def call(
 
 
 def accepted(factory: Callable, **values: Any) -> dict[str, Any]:
-  """Those of the values that a factory has a parameter for."""
+  """Returns the values that a factory has parameters for."""
   known = inspect.signature(factory).parameters
   return {key: value for key, value in values.items() if key in known}
 
@@ -70,7 +70,7 @@ def _resolve(where: str, key: str, value: Any, language: Language) -> Any:
   if _is_rule(value) and key in language.rules:
     return call(where, language.rules[key], value, language=language)
   if language.span is None:
-    return value  # of a factory that takes mappings as they are
+    return value  # the factory takes mappings as they are
   if set(value) == {"image", "text"}:
     return Sides(
       **{

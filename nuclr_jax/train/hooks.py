@@ -1,4 +1,4 @@
-"""What a run does every so many steps, besides its steps."""
+"""Hooks: what a run does between steps, at regular intervals."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Hook(NamedTuple):
   """`apply(train_state, embed) -> train_state` after every `every` steps.
 
-  It is a pure function of its arguments, so that a resumed run does the same.
+  `apply` is a pure function, so that a resumed run does the same.
   """
 
   every: int
@@ -39,26 +39,27 @@ def refresh_popularity(
   tolerance: float = 1e-2,
   max_iterations: int = 200,
 ) -> Hook:
-  """Replaces zeta and log u by exact ones of the current embeddings.
+  """Makes a hook that replaces zeta and log u by their exact values.
 
-  All pairs are embedded as they are (not augmented) and the popularities are
-  solved, see `popularity.solve_sampled`, at the objective's temperature. What
-  depends on the old ones (momentum, a memory of pairs) is forgotten, and xi is
-  raised to the greatest |zeta|.
+  All pairs are embedded without augmentation, and the popularities of these
+  embeddings are solved at the objective's temperature, see
+  `popularity.solve_sampled`. Whatever depends on the old popularities
+  (momentum, a memory of pairs) is discarded, and xi is raised to the greatest
+  |zeta|.
 
   Args:
     source: The training pairs.
     objective: An objective with popularities, such as `nuclr`.
-    seed: The run's seed; with the step it decides the samples.
+    seed: The run's seed, which decides the samples together with the step.
     steps_per_epoch: Length of the run's epoch.
     every_epochs: Epochs between two refreshes, greater than 0.
-    max_pairs: Pairs that are solved exactly; the rest follow from them.
+    max_pairs: How many pairs are solved exactly; all others follow from them.
     tolerance: Largest residual, see `popularity.solve`.
-    max_iterations: Most iterations of either side.
+    max_iterations: The largest number of iterations of either side.
 
   Raises:
-    ValueError: If `every_epochs` is not greater than 0, or the objective has no
-      popularities, individual temperatures, or averages u by id.
+    ValueError: If `every_epochs` is not greater than 0, or if the objective has
+      no popularities, has individual temperatures, or averages u by id.
   """
   checks.positive("every_epochs", every_epochs)
   check_has_zeta("refresh", objective)
@@ -97,14 +98,14 @@ def refresh_popularity(
 
 
 def check_has_zeta(what: str, objective: Objective) -> float:
-  """The first temperature of an objective with popularities.
+  """Returns the first temperature of an objective with popularities.
 
   Args:
-    what: Needs them, for the message.
+    what: What needs the popularities, for the message.
     objective: Any objective.
 
   Raises:
-    ValueError: Unless there are popularities to write, at one temperature.
+    ValueError: Unless the objective has popularities and one temperature.
   """
   shapes = jax.eval_shape(partial(_first_readout, objective))
   if objective.assign is None or isinstance(shapes.temperature, Sides):
@@ -112,7 +113,7 @@ def check_has_zeta(what: str, objective: Objective) -> float:
       f"{what} needs an objective with popularities and one temperature, such "
       "as nuclr"
     )
-  # Compiled, the tables that are not read are never made.
+  # Under jit, so that tables that are not read are never allocated.
   first = jax.jit(lambda: _first_readout(objective).temperature)
   return one_temperature(Readout(temperature=first()), what)
 

@@ -1,4 +1,4 @@
-"""Training: the only loop, and loading the run that it leaves behind.
+"""The only training loop, and loading of the runs that it leaves behind.
 
 `fit` opens a run, takes its newest state, trains to the last step, and
 evaluates. Everything that a step computes is in `step`; everything that the
@@ -32,7 +32,7 @@ from nuclr_jax.types import Batch, Metrics
 
 log = logging.getLogger(__name__)
 
-ANOTHER_CONFIG = "parts are of another config"
+ANOTHER_CONFIG = "parts were made from another config"
 
 
 class Result(NamedTuple):
@@ -50,7 +50,7 @@ class OpenRun(NamedTuple):
   parts: Experiment
   mesh: Mesh
   manager: ocp.CheckpointManager
-  meta: checkpoint.Meta  # what its checkpoints say about where they belong
+  meta: checkpoint.Meta  # identifies the run in its checkpoints
   keep_if_best: checkpoint.KeepIfBest
   diagnose: Callable[[TrainState], Metrics]
 
@@ -70,9 +70,9 @@ def fit(
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
-    workdir: Folder of the run; made if missing.
+    workdir: Folder of the run; created if missing.
     data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
-    parts: The parts to use instead of those that `build.build` makes of the
+    parts: The parts to use instead of those that `build.build` makes from the
       config.
 
   Returns:
@@ -81,8 +81,9 @@ def fit(
   Raises:
     ValueError: If the config, the workdir, the devices or a checkpoint do not
       fit together.
-    FloatingPointError: If the loss is not finite; the message names the step,
-      the metric and the last good checkpoint.
+    FloatingPointError: If the loss or the gradient norm is not finite, or a
+      metric is NaN; the message names the step, the metric and the last good
+      checkpoint.
 
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
@@ -98,7 +99,7 @@ def fit(
       log.info("%s holds a finished run; it is not trained again", workdir)
       metrics = json.loads(metrics_file.read_text(encoding="utf-8"))
       return Result(train_state, metrics, True)
-    if int(train_state.step) < last:  # a signal came
+    if int(train_state.step) < last:  # stopped by a signal
       return Result(train_state, {}, False)
     metrics = evaluate(run.parts, run.mesh, train_state)
     metrics |= run.diagnose(train_state)
@@ -129,8 +130,8 @@ def load(
     parts: The parts to use instead of those that the run's config names.
     checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the state that
       scored best on validation (see `keep_best` in a config).
-    pairs: Whether to open the data sets. Without them the parts have the model
-      and what it takes as input, and the data sets need not be on this machine.
+    pairs: Whether to open the data sets. Without them, the parts still have the
+      model and its inputs, and the data sets need not be on this machine.
 
   Returns:
     `(parts, mesh, train_state)`.
@@ -173,7 +174,7 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
 
 
 def readout(parts: Experiment, train_state: TrainState) -> Readout:
-  """Temperature, log u and zeta of a run, as far as its objective has some."""
+  """Reads temperature, log u and zeta of a run, if its objective has them."""
   params = train_state.params["objective"]
   return parts.objective.readout(params, train_state.objective)
 
@@ -194,14 +195,14 @@ def _open_run(
 ) -> Iterator[OpenRun]:
   """Opens a run for training, and enters its mesh.
 
-  What can be refused is refused before the data is prepared, and a config is
-  written only after it has made the parts of a run.
+  Whatever can be rejected is rejected before the data is prepared, and a config
+  is written only after the parts of the run have been made from it.
 
   Args:
     config: The complete config.
-    workdir: Folder of the run; made if missing.
+    workdir: Folder of the run; created if missing.
     data_dir: Folder of prepared data sets.
-    parts: The parts to use, or None to make them of the config.
+    parts: The parts to use, or None to make them from the config.
 
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
@@ -297,10 +298,10 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
 
 
 def _lacks_validation(run, period, step) -> bool:
-  """Whether a run has to be validated at the step that it starts from.
+  """Returns whether a run must be validated at the step that it starts from.
 
-  At step 0, so that a wrong `keep_best` is found early; later, if the run was
-  killed between a checkpoint and the validation of the same step.
+  At step 0 it must if `keep_best` is set, so that a wrong name is found early;
+  later, if it was killed between a checkpoint and the validation of that step.
   """
   if step == 0:
     return run.parts.config["keep_best"] is not None
@@ -311,7 +312,7 @@ def _lacks_validation(run, period, step) -> bool:
 def _make_validate(run, make_embed, write):
   """Makes `validate(step, train_state)`, which records scores.
 
-  The scores are those of the split validation, and the diagnostics.
+  The scores are those of the validation split, and the diagnostics.
   """
 
   def validate(step, train_state):
@@ -328,7 +329,7 @@ def _make_validate(run, make_embed, write):
 
 
 def _compile(parts, train_state):
-  """The jitted train step; it updates the state in place, where it lies."""
+  """Jits the train step, which updates the state in place."""
   layout = jax.tree.map(lambda x: x.sharding, train_state)
   # The seed folded with 0 makes the first parameters, see `resume`.
   key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 1)
@@ -341,8 +342,8 @@ def _compile(parts, train_state):
 
 @contextlib.contextmanager
 def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
-  """The batches of the steps after `first_step`, on the devices."""
-  from nuclr_jax.data import loader  # here, to import this module without Grain
+  """Opens the stream of batches after `first_step`, on the devices."""
+  from nuclr_jax.data import loader  # here, so that this module needs no Grain
 
   rows = NamedSharding(mesh, sharding.ROWS)
 
@@ -362,7 +363,7 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
 
 
 def _latest(manager) -> str:
-  """Where the newest checkpoint is, after a save in progress has ended."""
+  """Returns where the newest checkpoint is, once pending saves have ended."""
   manager.wait_until_finished()
   step = checkpoint.latest(manager)
   return "none" if step is None else str(manager.directory / str(step))

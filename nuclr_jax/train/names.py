@@ -1,7 +1,7 @@
-"""Which names and keys a config may have: those that a factory takes.
+"""Checks the names and keys of a config against its factories.
 
-All of them are checked before anything else is done with a config, so that a
-misspelt key costs seconds and not the preparation of a data set.
+This happens before anything else is done with a config, so that a misspelt key
+costs seconds and not the preparation of a data set.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,13 +18,13 @@ from nuclr_jax.types import Sides
 
 
 class Table(NamedTuple):
-  """Factories by name, and what a config may say about their arguments."""
+  """Factories by name, and what a config may set of their arguments."""
 
   factories: Mapping[str, Callable]
-  run: tuple[str, ...] = ()  # arguments that the run gives, never a config
+  run: tuple[str, ...] = ()  # arguments from the run, never from a config
   more: tuple[str, ...] = ()  # keys that are read before the factory is called
-  parts: Mapping[str, Any] = {}  # tables of arguments that name a factory
-  schedules: bool = False  # whether numbers may be schedules instead
+  parts: Mapping[str, Any] = {}  # tables for arguments that name a factory
+  schedules: bool = False  # whether a schedule may replace a number
 
 
 INPUTS = ("image_shape", "vocab_size", "length")
@@ -41,7 +41,7 @@ TABLES = {
     OBJECTIVES, run=("spec",), parts=RULE_TABLES, schedules=True
   ),
 }
-# Keys of a config that stand for one factory each, without naming it.
+# Mappings of a config that have no `name`, since their key decides the factory.
 TERM = Table(TERMS, run=("spec",), more=("weight",))
 OPTIMIZER = Table({"optimizer": make_optimizer}, schedules=True)
 REFRESH = Table(
@@ -54,16 +54,16 @@ SCHEDULE = Table(
 
 
 def checked(config: dict[str, Any]) -> dict[str, Any]:
-  """Returns the config, if factories take all names and keys in it.
+  """Returns the config if its factories take all of its names and keys.
 
   Nested factories, such as `config.model.text` and the rules of an objective,
   and schedules are checked as well.
 
   Args:
-    config: The config of a run, completed by `config.complete`.
+    config: The config of a run, as completed by `config.complete`.
 
   Raises:
-    ConfigError: For an unknown name or key, and for a key that is missing.
+    ConfigError: For an unknown name or key, or for a missing key.
 
   Example:
     >>> from nuclr_jax.config import complete, load_config
@@ -91,19 +91,19 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_data(spec: Config) -> None:
-  """Checks `config.data` alone, where the rest of a config does not matter.
+  """Checks `config.data` alone, without the other keys of a config.
 
   Args:
     spec: The mapping `config.data`.
 
   Raises:
-    ConfigError: For an unknown name or key, and for a key that is missing.
+    ConfigError: For an unknown name or key, or for a missing key.
   """
   _check("data", TABLES["data"], spec)
 
 
 def _check(key: str, table: Table, spec: Any) -> None:
-  """Checks the factory that a mapping names, and those that it names."""
+  """Checks a mapping that names a factory, and the mappings inside it."""
   if not isinstance(spec, Mapping):
     raise ConfigError(
       f"config.{key} must be a mapping with a name of "
@@ -124,7 +124,7 @@ def _check(key: str, table: Table, spec: Any) -> None:
 
 
 def _check_argument(key: str, table: Table, argument: str, value: Any) -> None:
-  """Checks an argument that is a mapping, or that has to be one."""
+  """Checks an argument that is a mapping, or must be one."""
   part = table.parts.get(argument)
   is_named = isinstance(value, Mapping) and "name" in value
   if part is not None and (is_named or not table.schedules):
@@ -145,7 +145,7 @@ def _check_keys(
   parameters = [
     x
     for x in inspect.signature(factory).parameters.values()
-    if x.kind != x.VAR_KEYWORD  # what only Python programs give
+    if x.kind != x.VAR_KEYWORD  # only for calls from Python
   ]
   required = {x.name for x in parameters if x.default is x.empty}
   known = {x.name for x in parameters}.difference(table.run).union(table.more)

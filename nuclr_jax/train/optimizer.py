@@ -32,20 +32,20 @@ def make_schedule(
     num_steps: Steps of the whole run.
     steps_per_epoch: Steps of an epoch, to convert epochs to steps.
     freeze_epochs: Epochs at the start during which the value is 0.
-    warmup_epochs: Epochs during which it then rises from `first_value`.
-    warmup_steps: Further steps of the rise, in addition to `warmup_epochs`.
+    warmup_epochs: Epochs of the linear rise from `first_value` that follows.
+    warmup_steps: Steps of the rise, in addition to `warmup_epochs`.
     first_value: The value that the rise starts from, at least 0.
     decay: What follows the rise: "constant" keeps the value, "cosine" lowers it
       to `end_value`.
-    decay_fraction: Share of the rest of the run that the cosine takes, in
-      (0, 1].
+    decay_fraction: Fraction of the steps after the rise that the cosine takes,
+      in (0, 1].
     end_value: The value after the cosine, at least 0.
-    drops: Shares of the run, in (0, 1). From each of them on the value is
-      divided by ten, once more each time.
+    drops: Fractions of the run, in (0, 1). At each of them the value is divided
+      by ten once more.
 
   Raises:
-    ValueError: For an unknown decay, a value or fraction out of range, or if
-      nothing is left after the rise.
+    ValueError: If the decay is unknown, a value or fraction is out of range, or
+      no step is left after the rise.
 
   Example:
     >>> rate = make_schedule(
@@ -77,6 +77,7 @@ def make_schedule(
     last = optax.constant_schedule(value)
   else:
     steps = max(round(decay_fraction * rest), 1)
+    # optax's own final value is relative to the first one, so shift the curve.
     last = optax.cosine_decay_schedule(value - end_value, steps)
     last = _shifted(last, end_value)
   schedule = optax.join_schedules(
@@ -114,13 +115,13 @@ def make_optimizer(
     b2: Decay of Adam's second moment.
     freeze: Regular expressions that match names of parameters or of parts of
       the model, such as `model/image` (everything below it) or
-      `model/.*/layers/0`. A tower that is frozen as a whole runs as in
-      evaluation; if only parts of it are frozen, its batch statistics are still
-      updated.
+      `model/.*/layers/0`. A tower that is frozen as a whole runs in
+      evaluation mode; if only parts of it are frozen, its batch statistics are
+      still updated.
 
   Raises:
-    ValueError: For numbers out of range; from `init`, if an expression matches
-      no parameter.
+    ValueError: If a number is out of range; from `init`, if an expression
+      matches no parameter.
 
   Example:
     >>> params = {"model": {"image": {"kernel": jax.numpy.ones((2, 2))}}}
@@ -155,10 +156,10 @@ def make_optimizer(
 
 
 def is_frozen(name: str, freeze: Sequence[str]) -> bool:
-  """Whether a pattern matches a parameter's name, or a part that contains it.
+  """Returns whether a pattern matches a parameter, or a part that contains it.
 
   Args:
-    name: The keys on the way to the parameter, joined with slashes.
+    name: The keys on the path to the parameter, joined with slashes.
     freeze: Regular expressions, see `make_optimizer`.
 
   Raises:
@@ -180,12 +181,12 @@ def is_frozen(name: str, freeze: Sequence[str]) -> bool:
 def without_frozen_gradients(model: Model, freeze: Sequence[str]) -> Model:
   """Stops the gradients of a model's frozen parameters.
 
-  The optimizer would drop these gradients. Stopping them saves computing them,
-  and keeping the activations that only they need.
+  The optimizer would drop these gradients anyway. Stopping them saves their
+  computation, and the memory of the activations that only they need.
 
   Args:
     model: Any model.
-    freeze: Regular expressions of what is frozen, see `make_optimizer`.
+    freeze: Regular expressions, see `make_optimizer`.
 
   Returns:
     The model with another `apply`.
@@ -205,7 +206,7 @@ def without_frozen_gradients(model: Model, freeze: Sequence[str]) -> Model:
 
 
 def _name(path) -> str:
-  """The keys on the way to a leaf, joined with slashes."""
+  """Returns the keys on the path to a leaf, joined with slashes."""
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
@@ -220,7 +221,7 @@ def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
   for pattern in freeze:
     if not any(is_frozen(name, (pattern,)) for name in names):
       raise ValueError(
-        f"freeze pattern {pattern!r} matches no parameter; there are {names}"
+        f"freeze pattern {pattern!r} matches no parameter; they are {names}"
       )
   labels = ["frozen" if is_frozen(x, freeze) else "train" for x in names]
   return jax.tree.unflatten(jax.tree.structure(params), labels)

@@ -1,4 +1,4 @@
-"""What a run records in its workdir: its config, metrics and times."""
+"""The files that a run writes to its workdir: config, metrics and times."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
@@ -43,18 +43,19 @@ MAY_DIFFER = (
   "data/probes",
 )
 
+# Other metrics may be infinite, but not NaN.
 MUST_BE_FINITE = (
   "train/loss",
   "train/gradient_norm",
-)  # other metrics may be inf
+)
 
 
 class Recorder(NamedTuple):
   """Writes the scalars of a step to a file of JSON lines and to TensorBoard."""
 
-  # To `HISTORY`, which is the same for every run with the same seed.
+  # Writes to `HISTORY`, which is the same for every run with the same seed.
   write: Callable[[int, Metrics], None]
-  # To `TIMES`, which is not.
+  # Writes to `TIMES`, which differs from run to run.
   write_times: Callable[[int, Metrics], None]
 
 
@@ -64,8 +65,8 @@ def open_recorder(
 ) -> Iterator[Recorder]:
   """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
 
-  Lines about steps after `start_step` are dropped, since these steps are done
-  again; at step 0 all lines are.
+  Lines for steps after `start_step` are dropped, since these steps are done
+  again; a run that starts at step 0 drops all lines.
 
   Args:
     workdir: Folder of the run.
@@ -75,7 +76,7 @@ def open_recorder(
     yield Recorder(*[lambda step, metrics: None] * 2)
     return
 
-  kept = start_step if start_step > 0 else -1  # the last step that stays
+  kept = start_step if start_step > 0 else -1  # the last step to keep
 
   def write(file, step, metrics):
     metrics = {name: float(value) for name, value in metrics.items()}
@@ -101,7 +102,7 @@ def open_recorder(
 def read_history(
   workdir: pathlib.Path, name: str = HISTORY
 ) -> list[dict[str, float]]:
-  """Reads all rows of `HISTORY` or `TIMES`; a row cut by a crash is left out.
+  """Reads the rows of `HISTORY` or `TIMES`, except one cut off by a crash.
 
   Args:
     workdir: Folder of the run.
@@ -114,7 +115,7 @@ def read_history(
 
 
 def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
-  """Whether the history has metrics of a step with a prefix in their names."""
+  """Returns whether the history has a metric of a step with this prefix."""
   return any(
     name.startswith(prefix)
     for row in read_history(workdir)
@@ -132,8 +133,8 @@ def check_same_run(
 
   Args:
     config: The complete config of a run.
-    others: Complete configs to compare it with; each key says what is wrong if
-      this one differs.
+    others: Complete configs to compare it with; each key begins the message
+      if that config differs.
 
   Example:
     >>> recorded = {"runs/mine holds a run with another config": {"seed": 0}}
@@ -186,8 +187,8 @@ def means(
     The mean of each metric.
 
   Raises:
-    FloatingPointError: For the first step with a NaN, or a loss or gradient
-      norm that is not finite.
+    FloatingPointError: If a metric is NaN, or the loss or the gradient norm is
+      infinite; the message names the first such step.
 
   Example:
     >>> window = [(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})]
@@ -215,7 +216,7 @@ def means(
 
 
 def is_headline(name: str) -> bool:
-  """Whether a metric belongs in a one-line summary.
+  """Returns whether a metric belongs in a one-line summary.
 
   Example:
     >>> is_headline("validation/coco/image_to_text/recall@1")

@@ -1,9 +1,9 @@
-"""The state that a run starts from: the first one, or a checkpoint's.
+"""The state that a run starts from: a first one, or that of a checkpoint.
 
 A checkpoint's per-sample rows belong to the ids of its data set. If the data
-set has gained or lost samples since, rows follow their samples by keys (see
-`data.pair_index`), which lie beside the checkpoints, and new samples start with
-first rows.
+set has since gained or lost samples, rows follow their samples by keys (see
+`data.pair_index`), which are stored beside the checkpoints, and new samples
+start with fresh rows.
 """
 
 import importlib.metadata
@@ -26,7 +26,7 @@ from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, init_state, shardings
 from nuclr_jax.types import Params, PyTree, Sample, Sizes
 
-# Share of the smaller data set's pairs that must be in both.
+# The share of the smaller data set's pairs that the other must contain.
 MIN_COMMON = 0.5
 
 log = logging.getLogger(__name__)
@@ -35,42 +35,43 @@ log = logging.getLogger(__name__)
 def start(
   parts: Experiment, mesh: Mesh, manager: ocp.CheckpointManager
 ) -> TrainState:
-  """The newest checkpoint's state, or the first state, laid out on `mesh`.
+  """Returns the newest checkpoint's state, or a first one, laid out on `mesh`.
 
   Raises:
-    ValueError: If the checkpoint belongs to another tokenizer or a data set
-      with which less than half of the pairs are in common, or cannot be read.
+    ValueError: If the checkpoint cannot be read, or belongs to another
+      tokenizer or to a data set that shares too few pairs with this one
+      (`MIN_COMMON`).
   """
   step = checkpoint.latest(manager)
   if step is None:
     return first_state(parts, mesh)
   log.info("taking the state of step %d from its checkpoint", step)
-  expected, found = meta(parts), checkpoint.read_meta(manager, step)
+  expected, saved = meta(parts), checkpoint.read_meta(manager, step)
   workdir = pathlib.Path(manager.directory).parent
-  changed = any(found[key] != expected[key] for key in ("data", "sizes"))
-  keys = _keys_of_both(workdir, found["data"], parts) if changed else None
+  changed = any(saved[key] != expected[key] for key in ("data", "sizes"))
+  keys = _keys_of_both(workdir, saved["data"], parts) if changed else None
   if changed and keys is None:
-    checkpoint.check_meta(manager, step, found, expected, ("data", "sizes"))
-  checkpoint.check_meta(manager, step, found, expected, ("tokenizer",))
-  checkpoint.check_versions(manager, step, found, expected)
+    checkpoint.check_meta(manager, step, saved, expected, ("data", "sizes"))
+  checkpoint.check_meta(manager, step, saved, expected, ("tokenizer",))
+  checkpoint.check_versions(manager, step, saved, expected)
   init, shapes, layout = _init(parts, mesh)
   abstract = checkpoint.abstract_state(shapes, layout)
   if not changed:
     return checkpoint.restore(manager, step, abstract)
-  then = _with_rows_of(abstract, Sizes(**found["sizes"]))
-  old = checkpoint.restore(manager, step, then)
+  old_abstract = _with_rows_of(abstract, Sizes(**saved["sizes"]))
+  old = checkpoint.restore(manager, step, old_abstract)
   first = jax.jit(init, out_shardings=layout)()
   return _carry_over(old, first, *keys)
 
 
 def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
-  """The state before any step.
+  """Makes the state before any step.
 
-  Pretrained weights and the popularities of a warm start are in it, if there
-  are some.
+  It includes pretrained weights and the popularities of a warm start, if the
+  parts have them.
 
   Raises:
-    ValueError: If these cannot be read, or do not fit.
+    ValueError: If pretrained weights cannot be read, or do not fit.
   """
   init, _, layout = _init(parts, mesh)
   first = jax.jit(init, out_shardings=layout)()
@@ -90,11 +91,11 @@ def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
 def first_model(
   model: Model, mesh: Mesh, *, seed: int
 ) -> tuple[Params, PyTree]:
-  """The model's part of `first_state`, `(params, model_state)`.
+  """Makes the model's part of `first_state`: `(params, model_state)`.
 
   Args:
     model: The model of a run.
-    mesh: The devices; each gets all of the weights.
+    mesh: The mesh; each of its devices gets all weights.
     seed: The seed of the run.
   """
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
@@ -103,7 +104,7 @@ def first_model(
 
 
 def meta(parts: Experiment) -> checkpoint.Meta:
-  """What a checkpoint says about where it belongs."""
+  """Returns what a checkpoint records about its run, apart from the state."""
   data = parts.data
   return {
     "config": parts.config,
@@ -120,15 +121,16 @@ def meta(parts: Experiment) -> checkpoint.Meta:
 
 
 def data_of(manager: ocp.CheckpointManager) -> Data | None:
-  """What the newest checkpoint says of its data, which are left alone.
+  """Describes the data of the newest checkpoint, without opening them.
 
-  None if it says too little, as of data without texts or of an old run.
+  Returns None if the checkpoint says too little, for instance because the data
+  have no texts or the run is old.
   """
-  found = checkpoint.read_meta(manager, checkpoint.latest(manager))
-  if len(found.get("image_shape", ())) != 3 or not found["tokenizer"]["text"]:
+  saved = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  if len(saved.get("image_shape", ())) != 3 or not saved["tokenizer"]["text"]:
     return None
-  inputs = Inputs(tuple(found["image_shape"]), Tokenizer(**found["tokenizer"]))
-  return without_pairs(Sizes(**found["sizes"]), found["data"], inputs)
+  inputs = Inputs(tuple(saved["image_shape"]), Tokenizer(**saved["tokenizer"]))
+  return without_pairs(Sizes(**saved["sizes"]), saved["data"], inputs)
 
 
 def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
@@ -143,7 +145,7 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
 
 
 def _init(parts: Experiment, mesh: Mesh):
-  """How the first state is made, its shapes, and how it lies on the mesh."""
+  """Returns the function that makes the first state, its shapes and layout."""
   config = parts.config
   key = _first_key(config["seed"])
 
@@ -162,7 +164,7 @@ def _init(parts: Experiment, mesh: Mesh):
 
 
 def _check_rows(sample: Sample, sizes: Sizes) -> None:
-  """Raises ValueError unless there is state for all samples of the data."""
+  """Raises ValueError unless per-sample state has the sizes of the data."""
   for name, rows, size in zip(Sample._fields, sample, sizes, strict=True):
     for x in jax.tree.leaves(rows):
       if len(x) != sharding.padded(size):
@@ -178,7 +180,7 @@ def _first_key(seed: int) -> jax.Array:
 
 
 def _pretrained(model: Model, params: Params, state: PyTree):
-  """What the model loads from files in place of these, where they lie."""
+  """Loads pretrained weights in place of these, with the same layout."""
   if model.load is None:
     return params, state
   old = (params, state)
@@ -195,7 +197,7 @@ def _pretrained(model: Model, params: Params, state: PyTree):
 
 
 def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:
-  """The keys of a checkpoint's data and of the run's, if both have some.
+  """Returns the keys of a checkpoint's data and the run's, if both have keys.
 
   Raises:
     ValueError: If too few pairs are in both.
@@ -221,7 +223,7 @@ def _keys_path(workdir: pathlib.Path, fingerprint: str) -> pathlib.Path:
 
 
 def _with_rows_of(abstract: TrainState, sizes: Sizes) -> TrainState:
-  """The same shapes, but per-sample state for a data set of other sizes."""
+  """Gives per-sample state the shapes for a data set of other sizes."""
 
   def resize(tree, num_rows):
     rows = sharding.padded(num_rows)
@@ -234,11 +236,11 @@ def _with_rows_of(abstract: TrainState, sizes: Sizes) -> TrainState:
 def _carry_over(
   old: TrainState, first: TrainState, old_keys: Keys, new_keys: Keys
 ) -> TrainState:
-  """The old state with rows for the new samples, and the first memory.
+  """Carries an old state over to the samples of a changed data set.
 
-  Rows of any objective follow their samples; a memory of pairs knows them by
-  their old ids, so it starts anew. The averages u of carried rows keep the
-  scale of the old number of pairs; they follow at the next visits.
+  The rows of any objective follow their samples; a memory of pairs holds old
+  ids, so it starts afresh. The averages u of carried rows keep the scale of the
+  old number of pairs, until the next visits change it.
   """
   before = Keys(*map(match_keys, old_keys, new_keys))
 
@@ -258,7 +260,7 @@ def _carry_over(
     new = np.sum(ids < 0)
     log.warning(
       "the data set has changed: of %d %ss, %d are new and start unvisited; "
-      "%d of before are gone",
+      "%d old ones are gone",
       len(ids),
       name,
       new,

@@ -1,4 +1,4 @@
-"""The state of a training and the step that changes it: pure functions."""
+"""The training state and the step that updates it: pure functions."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from nuclr_jax.types import Batch, Metrics, Params, PyTree, State
 class TrainState(NamedTuple):
   """Everything that a step changes."""
 
-  step: jax.Array  # how many steps are done
+  step: jax.Array  # steps done
   params: Params  # {"model": ..., "objective": ...}
   model_state: PyTree
   opt_state: PyTree
@@ -25,7 +25,7 @@ class TrainState(NamedTuple):
 
 
 # How a TrainState is laid out on the mesh: a pytree prefix, so that it fits any
-# objective. Per-sample state alone grows with the data, so it alone is split.
+# objective. Only per-sample state grows with the data, so only it is split.
 LAYOUT = TrainState(
   step=sharding.REPLICATED,
   params=sharding.REPLICATED,

@@ -1,6 +1,6 @@
 """Published weights in our models, and our weights in published layouts.
 
-Weights come in along this way, one module a step:
+Weights are loaded step by step:
 
     a path, or a name on the hub
       -> a file on disk                         hub.find_file
@@ -8,11 +8,11 @@ Weights come in along this way, one module a step:
       -> the name of their layout               convert.recognize
       -> params and state of a model            convert.from_layout
 
-`load.load_towers` goes all of it for one or both towers,
+`load.load_towers` takes all steps for one or both towers,
 `load.load_dual_encoder` for a whole model with its projections. `layouts` is
 the table that both directions read: a rule for each array, with its names in
-our params and in the file. `convert.to_layout` goes back from params and state
-to arrays by the library's keys; `nuclr_jax.export` writes them into files.
+our params and in the file. `convert.to_layout` converts params and state back
+to arrays by the library's keys; `nuclr_jax.export` writes them to files.
 """
 
 from nuclr_jax.models.pretrained.convert import (

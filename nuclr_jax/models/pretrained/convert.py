@@ -1,4 +1,4 @@
-"""Arrays of a published layout to params and state of a model, and back."""
+"""Converts arrays of a published layout to params and state, and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import logging
@@ -21,9 +21,12 @@ Tensors = Mapping[str, np.ndarray]
 class Conversion(NamedTuple):
   """How the arrays of a rule are read and written."""
 
-  read: Callable[[Arrays, Sequence[tuple[int, ...]]], Arrays]  # our shapes
-  write: Callable[[Arrays, int], Arrays]  # the number of their arrays
-  any_length: int | None = None  # index of theirs that may be longer than ours
+  # `read(their_arrays, our_shapes) -> our_arrays`
+  read: Callable[[Arrays, Sequence[tuple[int, ...]]], Arrays]
+  # `write(our_arrays, number_of_theirs) -> their_arrays`
+  write: Callable[[Arrays, int], Arrays]
+  # The index of their array, if any, of which only the last axis must match.
+  any_length: int | None = None
 
 
 class Match(NamedTuple):
@@ -72,16 +75,17 @@ def from_layout(
   """Puts the arrays of a file where they belong in a model.
 
   Args:
-    tensors: Arrays by key, of any floating dtype. Arrays that a tower has no
-      use for, such as classification heads, are ignored.
+    tensors: Arrays by key, of any floating dtype. Arrays that a tower does not
+      use, such as classification heads, are ignored.
     layout: A name in `layouts.LAYOUTS`.
-    params: The params of a `dual_encoder`; only their shapes matter.
-    state: The model's state; only its shapes matter.
+    params: The params of a `dual_encoder`; of those replaced, only the shapes
+      matter.
+    state: The model's state; of what is replaced, only the shapes matter.
     sides: Which of "image" and "text" to read; None reads those that the layout
-      has. A side of a CLIP file brings its projection along.
+      has. A CLIP file also sets the projections of these sides.
 
   Returns:
-    Params and state; the arrays that were read are NumPy's, in float32.
+    The new params and state; arrays that were read are float32 NumPy arrays.
 
   Raises:
     ValueError: If keys are missing or left over, or if shapes differ.
@@ -115,7 +119,7 @@ def to_layout(
   *,
   sides: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-  """Returns the arrays of a model as a file of another library has them.
+  """Returns the arrays of a model by the keys of another library.
 
   Args:
     params: The params of a `dual_encoder`.
@@ -155,15 +159,15 @@ def to_layout(
 
 
 def _read_grid(theirs, shapes):
-  """The position of the class token, and those of the patches.
+  """Returns the position of the class token, and those of the patches.
 
   The patches' positions are resized if our grid has another shape.
   """
   first, rest = np.split(theirs[0].reshape(-1, theirs[0].shape[-1]), [1])
   rows, columns, width = shapes[1]
   side = math.isqrt(len(rest))
-  # A file does not say which shape its grid has. All published grids are
-  # square; any other number of patches must be that of our own grid.
+  # The file does not store the shape of its grid. All published grids are
+  # square; one that is not must have as many patches as ours.
   if side**2 == len(rest):
     rest = rest.reshape(side, side, width)
   elif len(rest) == rows * columns:
@@ -193,13 +197,13 @@ CONVERSIONS = {  # by the kind of a rule
     lambda theirs, _: [theirs[0].reshape(-1)],
     lambda ours, _: [ours[0].reshape(1, 1, -1)],
   ),
-  # PyTorch's linear layers keep [outputs, inputs], ours [inputs, outputs]. Our
+  # PyTorch's linear layers store [outputs, inputs], ours [inputs, outputs]. Our
   # queries, keys and values are one matrix; theirs may be three.
   "matrix": Conversion(
     lambda theirs, _: [np.concatenate(theirs).T],
     lambda ours, count: np.split(ours[0].T, count),
   ),
-  # PyTorch's convolutions keep [outputs, inputs, height, width].
+  # PyTorch's convolutions store [outputs, inputs, height, width].
   "kernel": Conversion(
     lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
     lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
@@ -210,8 +214,8 @@ CONVERSIONS = {  # by the kind of a rule
   "batched_grid": Conversion(
     _read_grid, lambda ours, _: [_write_grid(ours)[None]], any_length=0
   ),
-  # BERT adds an embedding of the token's type. Here every token is of type 0,
-  # so its row is added to all positions once, and zeros are written back.
+  # BERT adds an embedding of the token's type. Here every type is 0, so row 0
+  # of that embedding is added to all positions once; zeros are written back.
   "positions_and_types": Conversion(
     lambda theirs, _: [theirs[0] + theirs[1][:1]],
     lambda ours, _: [ours[0], np.zeros((2, ours[0].shape[1]), np.float32)],
@@ -221,16 +225,16 @@ CONVERSIONS = {  # by the kind of a rule
 
 
 def _leaves(tree: PyTree) -> dict[str, Any]:
-  """Arrays by slash-joined name, those of params and state in one dict."""
+  """Returns the arrays of params and state by slash-joined name."""
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   name = jax.tree_util.keystr
   return {name(path[1:], simple=True, separator="/"): x for path, x in leaves}
 
 
 def _bare(key: str, layout: Layout) -> str:
-  """A key without the layout's prefix and with today's endings.
+  """Returns a key without the layout's prefix and with the current endings.
 
-  Old files of BERT have LayerNorm.gamma and LayerNorm.beta.
+  Old BERT files have LayerNorm.gamma and LayerNorm.beta.
   """
   key = key.removeprefix(layout.prefix)
   key = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", key)
@@ -238,7 +242,7 @@ def _bare(key: str, layout: Layout) -> str:
 
 
 def _pattern(template: str) -> str:
-  """A template's regular expression; `{i1}` matches whatever `{i}` does."""
+  """Returns a template's regular expression; `{i1}` matches what `{i}` does."""
   parts = re.split(r"\{(\w)1?\}", template)
   parts[::2] = map(re.escape, parts[::2])
   parts[1::2] = [rf"(?P<{name}>\d+)" for name in parts[1::2]]
@@ -248,7 +252,7 @@ def _pattern(template: str) -> str:
 def _matches(
   layout: str, names: Mapping, sides: Sequence[str] | None
 ) -> list[Match]:
-  """The layout's rules, filled in for every array of the model that has one.
+  """Returns the layout's rules, filled in for every array that they cover.
 
   Raises:
     ValueError: If a tower has arrays that no rule covers.
@@ -278,7 +282,7 @@ def _matches(
 
 
 def _rules_of(layout: str, sides: Sequence[str] | None) -> Iterator[Rule]:
-  """A layout's rules for some sides, or for all sides that it has."""
+  """Yields a layout's rules for these sides, or for all sides that it has."""
   spec = LAYOUTS[layout]
   known = [side for side in Sides._fields if getattr(spec, side)]
   for side in known if sides is None else sides:
@@ -292,7 +296,7 @@ def _check_keys(tensors, layout, matches, sides) -> None:
   spec = LAYOUTS[layout]
   wanted = {key for match in matches for key in match.theirs}
   missing = sorted(wanted - set(tensors))
-  # The other tower's keys are known, too, where a file holds both towers.
+  # Where a file holds both towers, the keys of the unread one are known, too.
   unread = set(spec.image + spec.text) - set(_rules_of(layout, sides))
   known = [*spec.ignored, *(_pattern(x) for r in unread for x in r.theirs)]
   unused = sorted(set(tensors) - wanted)
@@ -313,10 +317,10 @@ def _check_keys(tensors, layout, matches, sides) -> None:
 
 
 def _check_shapes(tensors, matches, shapes) -> None:
-  """Raises ValueError unless the arrays have the shapes of ours."""
+  """Raises ValueError unless the arrays fit our shapes."""
   wrong, names = [], []
   for match in matches:
-    # Ours as they would be written, without memory for their numbers.
+    # A broadcast scalar has our shape, but takes no memory.
     ours = [np.broadcast_to(np.float32(0), shapes[x]) for x in match.ours]
     conversion = CONVERSIONS[match.kind]
     expected = conversion.write(ours, len(match.theirs))
@@ -339,7 +343,7 @@ def _check_shapes(tensors, matches, shapes) -> None:
 
 
 def _first_ten(names: Sequence[str]) -> str:
-  """The first ten of many names, and how many more there are."""
+  """Joins the first ten names, and says how many more there are."""
   names = list(names)
   rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
   return ", ".join(map(str, names[:10])) + rest

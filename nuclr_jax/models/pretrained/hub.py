@@ -39,7 +39,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
     raise ValueError(
       f"{path} has none of {', '.join(names)}; it has {entries[:10]}"
     )
-  # A name that ends like a file was meant as one: the hub is not asked for it.
+  # A name that ends like a file is meant as one: the hub is not asked for it.
   if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or path.suffix in (
     ".safetensors",
     ".npz",
@@ -54,17 +54,17 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
 
 
 def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
-  """The first file that the repository has, from the cache or from the hub.
+  """Returns the first file that the repository has, from the cache or the hub.
 
-  What happens to be in the cache does not change the answer: a file that comes
-  before the cached one is asked for first.
+  What happens to be in the cache does not change the choice: files preferred to
+  the cached one are requested first.
   """
   import huggingface_hub
   from huggingface_hub import errors
 
   failures = (errors.EntryNotFoundError, errors.HfHubHTTPError)
-  # A path, None if the file was never asked for, or a mark that the hub has
-  # said before that it has no such file.
+  # A path; None if the file was never requested; or a sentinel if the hub is
+  # already known not to have it.
   cache = {
     name: huggingface_hub.try_to_load_from_cache(repository, name)
     for name in names
@@ -82,7 +82,7 @@ def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
       unreached = isinstance(error, errors.LocalEntryNotFoundError)
       if isinstance(error, errors.EntryNotFoundError) and not unreached:
         continue
-      # Without the hub the next best file is better than none.
+      # Without the hub, a less preferred file is better than none.
       if paths := [x for x in cache.values() if isinstance(x, str)]:
         reason = progress.first_line(error)
         log.warning("%s: %s; taking %s", repository, reason, paths[0])

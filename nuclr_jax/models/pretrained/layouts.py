@@ -1,16 +1,16 @@
-"""How the files of published weights name their arrays, as data.
+"""How files of published weights name their arrays, as tables of rules.
 
 A rule pairs our names with the keys of a file. `{s}`, `{b}`, `{c}` and `{i}`
-stand for numbers, `{s1}` for the number plus one, since torchvision counts
-stages and convolutions from 1. The rules of a layout hold for any number of
-blocks: the model at hand says how many there are.
+are placeholders for numbers; `{s1}` is that number plus one, since torchvision
+counts stages and convolutions from 1. The rules of a layout hold for any number
+of blocks: the model at hand determines how many there are.
 """
 
 from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-  """Names of ours, the keys that hold the same numbers, and a conversion.
+  """Our names, the keys of the same numbers in a file, and their conversion.
 
   `kind` is a name in `convert.CONVERSIONS`.
   """
@@ -26,15 +26,15 @@ class Layout(NamedTuple):
   mark: str  # regular expression of a key that no other layout has
   image: tuple[Rule, ...] = ()
   text: tuple[Rule, ...] = ()
-  prefix: str = ""  # that some files put before every key of the encoder
-  ignored: tuple[str, ...] = ()  # regular expressions of keys without use here
+  prefix: str = ""  # before every key of the encoder in some files
+  ignored: tuple[str, ...] = ()  # regular expressions of unused keys
 
 
 Row = tuple[str, str, str]  # our names, their keys, kind; blanks separate names
 
 _NORM = [("/scale", ".weight", "same"), ("/bias", ".bias", "same")]
-# Kinds of whole layers: the endings of their arrays in our names and in theirs,
-# and the kind of each array.
+# Kinds of whole layers: for each array of the layer, the endings of our name
+# and of their key, and the array's kind.
 _LAYERS = {
   "norm": _NORM,
   "batch_norm": [
@@ -50,7 +50,7 @@ _LAYERS = {
 
 
 def _rules(side: str, *rows: Row) -> tuple[Rule, ...]:
-  """Expands rows to rules, a layer to one rule for each of its arrays.
+  """Expands rows into rules: a layer becomes one rule for each of its arrays.
 
   Example:
     >>> [rule.theirs for rule in _rules("text", ("norm", "ln_final", "norm"))]
@@ -68,7 +68,7 @@ def _rules(side: str, *rows: Row) -> tuple[Rule, ...]:
 
 
 def _nested(prefix: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-  """The same rules for a model that is a part of a larger one."""
+  """Returns these rules for a model that is part of a larger one."""
   return tuple(
     rule._replace(theirs=tuple(prefix + key for key in rule.theirs))
     for rule in rules
@@ -85,9 +85,10 @@ def _block_rows(
   *,
   packed: bool = False,
 ) -> tuple[Row, ...]:
-  """Rows of attention blocks; `qkv` is one key, or three separated by blanks.
+  """Returns the rows of attention blocks.
 
-  PyTorch's own attention is `packed`: the endings of its keys differ.
+  `qkv` is one key, or three separated by blanks. PyTorch's own attention is
+  `packed`: the endings of its keys differ.
   """
   return (
     ("blocks/{i}/attention/qkv", qkv, "packed" if packed else "linear"),
@@ -100,7 +101,7 @@ def _block_rows(
 
 
 def _hf_blocks(attention: str, before: str, after: str):
-  """Rows of ViT's and BERT's blocks, which differ in three names."""
+  """Returns the rows of ViT's or BERT's blocks, which differ in three names."""
   block = "encoder.layer.{i}"
   heads = f"{block}.attention.{attention}"
   return _block_rows(
@@ -127,7 +128,7 @@ def _hf_distilbert_blocks():
 
 
 def _hf_clip(prefix: str):
-  """Rows of the blocks of one side, `prefix`."""
+  """Returns the rows of one side's blocks, whose keys begin with `prefix`."""
   block = f"{prefix}.encoder.layers.{{i}}"
   attention = f"{block}.self_attn"
   return _block_rows(

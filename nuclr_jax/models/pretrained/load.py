@@ -1,4 +1,4 @@
-"""Pretrained weights in place of a model's first ones."""
+"""Loads pretrained weights in place of a model's initial ones."""
 
 from collections.abc import Sequence
 import json
@@ -17,7 +17,7 @@ PROJECTION_KEYS = {
   for side in Sides._fields
   for ours, theirs in (("", "weight"), ("_bias", "bias"))
 }
-_INDEX = "model.safetensors.index.json"  # of weights in several files
+_INDEX = "model.safetensors.index.json"  # for weights in several files
 
 
 def load_towers(
@@ -27,20 +27,20 @@ def load_towers(
   *,
   sides: Sequence[str],
 ) -> tuple[Params, PyTree]:
-  """Replaces towers of a `dual_encoder` by pretrained ones.
+  """Replaces towers of a `dual_encoder` with pretrained ones.
 
   Args:
-    source: Where the weights are, see `read_tensors`. The layout is recognized
+    source: Where the weights are (see `read_tensors`). The layout is recognized
       by its keys: ResNets of torchvision and Hugging Face (timm's have the keys
       of torchvision), ViTs of timm and Hugging Face, BERT, DistilBERT, and CLIP
       of Hugging Face, OpenAI and OpenCLIP.
-    params: The first params; only their shapes matter.
-    state: The first state; only its shapes matter.
-    sides: Which of "image" and "text" to replace. A side of a CLIP file brings
-      its projection along.
+    params: The initial params; of those replaced, only the shapes matter.
+    state: The initial state; of what is replaced, only the shapes matter.
+    sides: Which of "image" and "text" to replace. A CLIP file also
+      replaces the projections of these sides.
 
   Returns:
-    Params and state.
+    The new params and state.
 
   Raises:
     ValueError: If there is no such file, or if it does not fit the towers.
@@ -64,12 +64,13 @@ def load_dual_encoder(
   """Replaces both towers of a `dual_encoder` and their projections.
 
   Args:
-    source: A folder that `nuclr export` wrote, or a CLIP: see `load_towers`.
-    params: The first params; only their shapes matter.
-    state: The first state; only its shapes matter.
+    source: A folder that `nuclr export` wrote, or a CLIP model (see
+      `load_towers`).
+    params: The initial params; of those replaced, only the shapes matter.
+    state: The initial state; of what is replaced, only the shapes matter.
 
   Returns:
-    Params and state.
+    The new params and state.
 
   Raises:
     ValueError: If there is no such folder, or if it does not fit the model.
@@ -130,7 +131,7 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
       return tensors
     if path.suffix == ".safetensors":
       return _read_safetensors(path)
-  except Exception as error:  # of NumPy, safetensors or the file system
+  except Exception as error:  # from NumPy, safetensors or the file system
     raise ValueError(f"{path} cannot be read: {error}") from error
   raise ValueError(
     f"weights must be a .safetensors or .npz file, got {path}; other files can "

@@ -1,7 +1,7 @@
-"""Objectives that need labels or blocks, and terms to add to any other.
+"""Objectives beyond the core, mostly for labels or blocks, and a term to add.
 
-They pass the same tests as those of `nuclr_jax.objectives`, which has all of
-them by name.
+They pass the same tests as the core objectives; `nuclr_jax.objectives` exports
+all of them by name.
 """
 
 from nuclr_jax.objectives.contrib.classification import (

@@ -1,4 +1,4 @@
-"""What objectives with a row for each class share."""
+"""What objectives with one parameter row per class have in common."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ from nuclr_jax.types import Pairs, Params, Spec
 def samples(
   pairs: Pairs, num_classes: int
 ) -> tuple[Float[Array, "rows dim"], Int[Array, "rows"]]:
-  """All rows of both sides and their labels; NaN for a label out of range.
+  """Returns all rows and their labels; NaN rows for labels out of range.
 
   Raises:
-    ValueError: Without labels.
+    ValueError: If there are no labels.
   """
   if pairs.label is None:
     raise ValueError(
@@ -32,7 +32,7 @@ def samples(
 def is_own(
   label: Int[Array, "rows"], num_classes: int
 ) -> Bool[Array, "rows classes"]:
-  """True at each row's class.
+  """Marks each row's class with True.
 
   Example:
     >>> is_own(jnp.array([1, 0]), 2)
@@ -45,13 +45,13 @@ def is_own(
 def of_spec(
   spec: Spec, name: str, what: str, seed: int
 ) -> tuple[int, Callable[[], Params]]:
-  """The number of classes, and `init` of a random row for each.
+  """Returns the number of classes, and `init` of one random row for each.
 
   Args:
-    spec: With `num_classes` and `dim`.
+    spec: A spec with `num_classes` and `dim`.
     name: What the rows are called in the parameters.
     what: The objective, for the message.
-    seed: Decides the rows.
+    seed: The seed of the rows.
 
   Raises:
     ValueError: If the spec lacks a number.
@@ -70,16 +70,16 @@ def of_spec(
 def random_rows(
   name: str, count: int, dim: int, seed: int
 ) -> Callable[[], Params]:
-  """Makes `init`: random rows of length about 1, as the one parameter.
+  """Makes `init`, whose only parameter is random rows of length about 1.
 
   Args:
     name: What the parameter is called.
     count: Number of rows.
     dim: Width of the embeddings.
-    seed: Decides the rows.
+    seed: The seed of the rows.
 
   Raises:
-    ValueError: For counts that are no whole numbers of at least 1.
+    ValueError: For counts that are not whole numbers of at least 1.
 
   Example:
     >>> random_rows("classes", 3, 2, seed=0)()["classes"].shape

@@ -1,6 +1,6 @@
 """Classification as an objective: a softmax over classes, angular margins.
 
-With labels; each row of either side of a batch is a sample.
+They need labels; each row of either side of a batch is a sample.
 """
 
 import math
@@ -19,14 +19,14 @@ from nuclr_jax.types import Number, Spec
 def softmax(
   spec: Spec | None = None, *, seed: int = 0, **numbers: SupportsIndex | None
 ) -> base.Objective:
-  r"""Supervised training: the cross-entropy of a linear classifier.
+  r"""Makes the cross-entropy of a linear classifier: supervised training.
 
-  logits W f(x), the mean over all rows of both sides. Embeddings are meant not
-  to have unit norm: give the model `normalize=False`.
+  The logits are W f(x); the loss is the mean over all rows of both sides.
+  Embeddings should not have unit norm: give the model `normalize=False`.
 
   Args:
-    spec: With `num_classes`, the rows of W, and `dim`.
-    seed: Decides the first W.
+    spec: A spec with `num_classes`, the rows of W, and `dim`.
+    seed: The seed of the first W.
     **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
@@ -34,7 +34,7 @@ def softmax(
     `accuracy`.
 
   Raises:
-    ValueError: For numbers out of range; from `apply`, without labels.
+    ValueError: For numbers out of range; from `apply`, if there are no labels.
 
   Example:
     >>> objective = softmax(num_classes=4, dim=2)
@@ -67,17 +67,18 @@ def arcface(
   seed: int = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""ArcFace: a softmax over angles, with a margin added to the right one.
+  r"""Makes ArcFace: a softmax over angles, with a margin for the true class.
 
   logit_c = scale cos(theta_c), but scale cos(theta_y + margin) for the row's
-  class y; where theta_y + margin exceeds pi, scale (cos(theta_y) - margin
-  sin(margin)) goes on decreasing. The mean cross-entropy of all rows.
+  class y; where theta_y + margin exceeds pi, it is scale (cos(theta_y) - margin
+  sin(margin)), which keeps decreasing. The loss is the mean cross-entropy of
+  all rows.
 
   Args:
-    spec: With `num_classes`, the rows of the classifier, and `dim`.
-    scale: Of the cosines, greater than 0.
-    margin: In radians, in [0, pi / 2].
-    seed: Decides the first classifier.
+    spec: A spec with `num_classes`, the rows of the classifier, and `dim`.
+    scale: Factor of the cosines, greater than 0.
+    margin: The margin in radians, in [0, pi / 2].
+    seed: The seed of the first classifier.
     **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
@@ -85,7 +86,7 @@ def arcface(
     `accuracy`, without the margin.
 
   Raises:
-    ValueError: For numbers out of range; from `apply`, without labels.
+    ValueError: For numbers out of range; from `apply`, if there are no labels.
 
   Example:
     >>> objective = arcface(num_classes=3, dim=2)
@@ -118,19 +119,19 @@ def sphereface(
   seed: int = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""SphereFace: a softmax over angles, the right one multiplied.
+  r"""Makes SphereFace: a softmax over angles, the true class's multiplied.
 
   logit_c = ||x|| cos(theta_c); for the row's class y it is
   ||x|| (plain cos(theta_y) + psi(theta_y)) / (plain + 1) with
   psi(theta) = (-1)^k cos(m theta) - 2 k, k = floor(m theta / pi), which
-  decreases over [0, pi]. Without `normalize=False` ||x|| is 1.
+  decreases over [0, pi]. Unless the model has `normalize=False`, ||x|| is 1.
 
   Args:
-    spec: With `num_classes`, the rows of the classifier, and `dim`.
+    spec: A spec with `num_classes`, the rows of the classifier, and `dim`.
     margin: m, a whole number of at least 1.
-    plain: Weight of the plain cosine, which the authors lower to 5 while
+    plain: Weight of the plain cosine, which the authors lower to 5 during
       training; at least 0.
-    seed: Decides the first classifier.
+    seed: The seed of the first classifier.
     **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
@@ -138,7 +139,7 @@ def sphereface(
     `accuracy`, without the margin.
 
   Raises:
-    ValueError: For numbers out of range; from `apply`, without labels.
+    ValueError: For numbers out of range; from `apply`, if there are no labels.
 
   Example:
     >>> objective = sphereface(num_classes=3, dim=2)
@@ -152,6 +153,7 @@ def sphereface(
   plain = checks.weight("plain", plain)
 
   def of_own(cosine):
+    # The derivative of arccos is infinite at -1 and 1.
     theta = jnp.arccos(jnp.clip(cosine, -1 + 1e-6, 1 - 1e-6))
     k = jax.lax.stop_gradient(jnp.floor(m * theta / math.pi))
     psi = (1 - 2 * (k % 2)) * jnp.cos(m * theta) - 2 * k
@@ -165,7 +167,7 @@ def sphereface(
 
 
 def _softmax(spec, of_own, scale, *, name, seed) -> base.Objective:
-  """Cross-entropy of scaled cosines; that of the row's class is changed."""
+  """Makes a cross-entropy of scaled cosines; `of_own` changes the true one."""
   num_classes, init = classes.of_spec(spec, "classes", name, seed)
 
   def loss_fn(params, pairs):

@@ -19,42 +19,44 @@ def difference_alignment(
   norm: str = "l2",
   labels: bool = False,
 ) -> base.Objective:
-  r"""The cross-total-variation of a batch's first-order differences.
+  r"""Makes the cross-total-variation of a batch's first-order differences.
 
-  With columns M_j = grad_j and weights w_j,
+  With columns M_j = grad_j and weights w_j, the loss of a side is
 
     sum_{j < k} w_j w_k ||M_j - M_k|| / sum_{j < k} w_j w_k,
 
-  for each side of the pairs, the mean of both. It is a term to be added to
-  any objective, such as `add(ntxent=ntxent(), dar=scale(difference_alignment(),
-  0.5))`. Two choices of differences of the B embeddings phi_j of a side:
+  and the objective is the mean of both sides. It is a term to be added to any
+  objective, such as `add(ntxent=ntxent(), dar=scale(difference_alignment(),
+  0.5))`. There are two choices of differences of the B embeddings phi_j of a
+  side:
 
     chain  grad_j = phi_j - phi_{j+1}, B - 1 of them, in the batch's order
     star   grad_j = phi_0 - phi_j, so that M_j - M_k = phi_k - phi_j: the mean
-           distance of the batch, no second-order difference
+           distance of the batch, not a second-order difference
 
-  w_j is 0 for a difference within a class (`Pairs.label`; without labels, or
-  unless `labels`, of a thing with itself by its ids) and 1 otherwise. The
-  paper sums where this takes the mean, so that the weight of the term does not
-  depend on the batch size; 0.5 is the paper's.
+  w_j is 0 for a difference within a class and 1 otherwise. The class is
+  `Pairs.label`; without labels, or unless `labels` is set, it is the image id
+  or the text id. The paper takes the sum instead of the mean; with the mean,
+  the weight of the term does not depend on the batch size. The paper's weight
+  is 0.5.
 
   The paper calls the sum a norm of [M_j]; it is a seminorm, since it vanishes
   wherever all columns are equal. Memory is O(B d + tile^2). At coincident
-  columns the gradient is that of the smallest norm, 0.
+  columns the gradient is the subgradient of smallest norm, 0.
 
   Args:
     spec: Not used; every factory takes one.
     differences: "chain" or "star".
-    norm: Of M_j - M_k, "l2" or "l1".
-    labels: Whether labels of a batch are used: for hosts that learn from them.
+    norm: The norm of M_j - M_k, "l2" or "l1".
+    labels: Whether to use the labels of a batch, for objectives that learn from
+      them.
 
   Returns:
     An `Objective` without params and state; metric `variation`, its value
     before it is scaled.
 
   Raises:
-    ValueError: For an unknown choice; from `apply`, for fewer than three rows
-      of a chain.
+    ValueError: For an unknown choice; from `apply`, for fewer than three rows.
 
   Example:
     >>> objective = difference_alignment()
@@ -84,7 +86,7 @@ def difference_alignment(
 
 
 def _differences(x, kind, which):
-  """The columns M_j, as rows, and their weights."""
+  """Returns the columns M_j, as rows, and their weights."""
   if len(x) < 3:
     raise ValueError(
       f"differences of differences need three rows or more, got {len(x)}"
@@ -99,18 +101,18 @@ def _variation(
   weight: Float[Array, "columns"],
   norm: str,
 ) -> Scalar:
-  """The weighted mean of ||M_j - M_k|| over j < k, with its gradient."""
+  """Computes the weighted mean of ||M_j - M_k|| over j < k, differentiable."""
   fixed, w = jax.lax.stop_gradient((columns, weight))
   total, gradient = _sums(fixed, w, norm)
   count = jnp.maximum(jnp.sum(w) ** 2 - jnp.sum(w * w), 1.0)  # twice j < k
   value = jnp.sum(total) / count
-  # d/dM_j of the sum over both orders is twice that over one.
+  # The sum has both orders of j and k, so that each M_j occurs twice.
   surrogate = jnp.sum(columns * gradient) * 2 / count
   return base.attach_gradient(value, surrogate)
 
 
 def _sums(x, weight, norm):
-  """w_j sum_k w_k ||x_j - x_k|| and its gradient in x_j, by rows."""
+  """Computes w_j sum_k w_k ||x_j - x_k||, and its gradient in x_j, by rows."""
   step = {"l2": _l2_step, "l1": _l1_step}[norm]
   columns, first = (x, weight), (jnp.zeros_like(weight), jnp.zeros_like(x))
   total, gradient = tiles.over_rows(step, columns, columns, first)
@@ -118,7 +120,7 @@ def _sums(x, weight, norm):
 
 
 def _l2_step(rows, columns, sums):
-  """Adds the distances of one tile, dimension by dimension."""
+  """Adds the L2 distances of one tile, dimension by dimension."""
   (a, _), (b, weight), (total, gradient) = rows, columns, sums
 
   def add(square, x):
@@ -135,7 +137,7 @@ def _l2_step(rows, columns, sums):
 
 
 def _l1_step(rows, columns, sums):
-  """Likewise, with the sum of absolute values."""
+  """Adds the L1 distances of one tile, dimension by dimension."""
   (a, _), (b, weight), (total, gradient) = rows, columns, sums
 
   def add(total, x):

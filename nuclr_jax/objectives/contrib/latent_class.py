@@ -16,24 +16,24 @@ def latent_class(
   num_negatives: int = 1,
   loss: str = "logistic",
 ) -> base.Objective:
-  r"""The loss of k negatives per anchor, with margins instead of a softmax.
+  r"""Makes a loss of the margins between a positive and k negatives.
 
   Anchors x are `Pairs.image`, positives x^+ `Pairs.text`. The margins of an
-  anchor are v_i = f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... k; the loss of them is
+  anchor are v_i = f(x)^T (f(x^+) - f(x_i^-)), i = 1 ... k; their loss is one of
 
     hinge          max(0, 1 + max_i(-v_i))
     logistic       log2(1 + sum_i exp(-v_i))
     cross_entropy  the same with the natural logarithm,
 
-  and the mean over the batch. Negatives are the positives of the next k pairs
-  of the batch, those left out that share an image or a text with the anchor.
-  Embeddings need not have unit norm: give the model `normalize=False` as the
-  theory has it. O(B k d); no [B, B].
+  averaged over the batch. Negatives are the positives of the next k pairs of
+  the batch, except those that share an image or a text with the anchor.
+  Embeddings need not have unit norm: give the model `normalize=False`, as in
+  the theory. It takes O(B k d) and makes no [B, B] matrix.
 
   Args:
     spec: Not used; every factory takes one.
     num_negatives: k, at least 1; fewer than the batch.
-    loss: A name above.
+    loss: One of the names above.
 
   Returns:
     An `Objective` without params and state; metric `margin`, the mean of v.
@@ -71,21 +71,21 @@ def curl(
   num_negatives: int = 1,
   loss: str = "logistic",
 ) -> base.Objective:
-  r"""CURL: positives and negatives are means over blocks of similar things.
+  r"""Makes CURL: positives and negatives are means over blocks.
 
-  The batch is a row of blocks: `block_size` pairs after each other are of one
-  thing (a class, a document). The margins of an anchor are
-  v_i = f(x)^T (mean_j f(x_j^+) - mean_j f(x_{ij}^-)): the means of the texts of
-  its own block and of the next k blocks.
+  The batch is a sequence of blocks: `block_size` consecutive pairs belong to
+  one thing (a class, a document). The margins of an anchor are
+  v_i = f(x)^T (mean_j f(x_j^+) - mean_j f(x_{ij}^-)), with the means over the
+  texts of its own block and of each of the next k blocks.
 
   Args:
     spec: If it has a `block_size`, that must be the same.
-    block_size: Pairs of a block, b; it divides the batch.
+    block_size: Pairs per block, b; it divides the batch.
     num_negatives: Negative blocks, k; fewer than the batch has blocks.
     loss: "hinge", "logistic" or "cross_entropy", as in `latent_class`.
 
   Returns:
-    As `latent_class`.
+    An `Objective` without params and state; metric `margin`, the mean of v.
 
   Raises:
     ValueError: For an unknown loss or a wrong number.
@@ -121,10 +121,10 @@ def curl(
 def quick_thought(
   spec: Spec | None = None, *, block_size: int = 1
 ) -> base.Objective:
-  r"""Quick thoughts: a softmax over the batch; every pair of a block is one.
+  r"""Makes quick thoughts: a softmax with all pairs of a block as positives.
 
-  The batch is a row of blocks, as for `curl`. Each x_i of a block and each
-  x_j^+ of the same block is a positive pair, its negatives the x^+ of all other
+  The batch is a sequence of blocks, as for `curl`. Each x_i and each x_j^+ of
+  the same block form a positive pair; its negatives are the x^+ of all other
   blocks:
 
     mean over i, j of log(1 + sum_m exp(f(x_i)^T (f(x_m^+) - f(x_j^+)))).
@@ -133,7 +133,7 @@ def quick_thought(
 
   Args:
     spec: If it has a `block_size`, that must be the same.
-    block_size: Pairs of a block; it divides the batch.
+    block_size: Pairs per block; it divides the batch.
 
   Returns:
     An `Objective` without params and state.
@@ -170,7 +170,7 @@ def quick_thought(
     own = jnp.diagonal(within, axis1=1, axis2=2)[:, :, None]
     logits = lse.reshape(count, block_size, 1) + own - within
     direct = jnp.mean(jax.nn.softplus(logits))
-    # The rest of the gradient: that of the sums over other blocks.
+    # The rest of the gradient comes from the sums over other blocks.
     log_share = jnp.log(jnp.mean(jax.nn.sigmoid(logits), axis=2)).reshape(-1)
     weight = jax.lax.stop_gradient(log_share) - lse - jnp.log(len(text))
     nothing = jnp.full_like(weight, -jnp.inf)
@@ -183,7 +183,7 @@ def quick_thought(
 
 
 def _check_block_size(spec: Spec | None, block_size) -> int:
-  """The size of a block; ValueError if the data have blocks of another size."""
+  """Returns the block size; raises ValueError if the data have another one."""
   block_size = checks.count("block_size", block_size)
   of_data = None if spec is None else spec.block_size
   if of_data not in (None, block_size):
@@ -196,7 +196,7 @@ def _check_block_size(spec: Spec | None, block_size) -> int:
 
 
 def _margins(image, text, own, ids, count, step=1):
-  """Margins [batch, count] to the texts some steps on; inf where barred."""
+  """Computes margins [batch, count] to the next texts; inf for equal ids."""
   if count * step >= len(text):
     raise ValueError(
       f"num_negatives must be below the batch's {len(text) // step} "
@@ -212,14 +212,14 @@ def _margins(image, text, own, ids, count, step=1):
 
 
 def _mean(margins, loss):
-  """The mean loss, and the mean margin as a metric."""
+  """Returns the mean loss, and the mean margin as a metric."""
   kept = jnp.isfinite(margins)
   margin = jnp.sum(jnp.where(kept, margins, 0.0)) / jnp.maximum(kept.sum(), 1)
   return jnp.mean(losses.of_margins(margins, loss)), {"margin": margin}
 
 
 def _blocks(x, block_size: int):
-  """How many blocks the rows are, and the block's number of each row."""
+  """Returns the number of blocks, and the block number of each row."""
   if len(x) % block_size or len(x) == block_size:
     raise ValueError(
       f"a batch must be two or more blocks of {block_size} pairs, got {len(x)}"

@@ -17,16 +17,16 @@ from nuclr_jax.types import Number, Pairs, Spec
 
 
 def npair(spec: Spec | None = None, *, l2: Number = 0.002) -> base.Objective:
-  r"""Multi-class N-pair loss: a softmax over dot products, without scale.
+  r"""Makes the multi-class N-pair loss: a softmax over unscaled dot products.
 
-  For anchor i and its positive i^+,
+  For anchor i and its positive i^+, the loss is
 
     log(1 + sum_{j: y_j != y_i} exp(f_i^T f_j^+ - f_i^T f_i^+)),
 
-  the mean over the batch and both sides as anchors, plus
-  l2 * mean(||f||^2). Embeddings are meant not to have unit norm: give the
-  model `normalize=False`. Rows of one label (or, without labels, one image or
-  text) are not negatives of each other.
+  averaged over the batch and both sides as anchors, plus l2 * mean(||f||^2).
+  Embeddings should not have unit norm: give the model `normalize=False`. Rows
+  of one label (or, without labels, one image or text) are not negatives of each
+  other.
 
   Args:
     spec: Not used; every factory takes one.
@@ -71,25 +71,26 @@ def proxy_anchor(
   seed: int = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""Proxy Anchor: a learned proxy of each class pulls and pushes a batch.
+  r"""Makes Proxy Anchor: a proxy per class pulls and pushes the batch.
 
-  With cosine similarities s(x, p) and P^+ the classes in the batch,
+  The proxies p are learned. With cosine similarities s(x, p) and P^+ the
+  classes in the batch, the loss is
 
     mean_{p in P^+} log(1 + sum_{x of p} exp(-alpha (s(x, p) - margin)))
       + mean_p log(1 + sum_{x not of p} exp(alpha (s(x, p) + margin))).
 
   Args:
-    spec: With `num_classes`, the number of proxies, and `dim`.
+    spec: A spec with `num_classes`, the number of proxies, and `dim`.
     alpha: Scale, greater than 0.
-    margin: delta, at least 0.
-    seed: Decides the first proxies.
+    margin: The margin (delta in the paper), at least 0.
+    seed: The seed of the first proxies.
     **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["proxies"]` [num_classes, dim].
 
   Raises:
-    ValueError: For numbers out of range; from `apply`, without labels.
+    ValueError: For numbers out of range; from `apply`, if there are no labels.
 
   Example:
     >>> objective = proxy_anchor(num_classes=3, dim=2)
@@ -118,9 +119,9 @@ def proxy_anchor(
 
     pulls = pull_or_push(-alpha * (s - margin), own)
     pushes = pull_or_push(alpha * (s + margin), ~own)
-    there = jnp.any(own, axis=0)
+    present = jnp.any(own, axis=0)
     terms = {
-      "pull": jnp.sum(jnp.where(there, pulls, 0.0)) / jnp.sum(there),
+      "pull": jnp.sum(jnp.where(present, pulls, 0.0)) / jnp.sum(present),
       "push": jnp.mean(pushes),
     }
     return terms["pull"] + terms["push"], terms

@@ -24,20 +24,21 @@ def swav(
   seed: int = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
-  r"""Swapped prediction of assignments, which Sinkhorn spreads evenly.
+  r"""Makes swapped prediction of assignments, which Sinkhorn spreads evenly.
 
   With cosines s = z^T c to the prototypes, each side's assignment q is
   `assign(s, epsilon)`, a constant to the gradient, and the loss is the mean
   cross-entropy of q of one view and softmax(s / temperature) of the other.
-  O(B K) for K prototypes. Ids are not used.
+  It takes O(B K) for K prototypes. Ids are not used.
 
   Args:
-    spec: With `dim`.
-    num_prototypes: K.
-    temperature: Of the predictions, greater than 0.
-    epsilon: Of the assignments, greater than 0; the smaller the harder.
-    num_iterations: Rounds of Sinkhorn.
-    seed: Decides the first prototypes.
+    spec: A spec with `dim`.
+    num_prototypes: The number of prototypes, K.
+    temperature: The temperature of the predictions, greater than 0.
+    epsilon: The temperature of the assignments, greater than 0; the smaller it
+      is, the harder they are.
+    num_iterations: The number of rounds of Sinkhorn.
+    seed: The seed of the first prototypes.
     **numbers: `dim` in place of a `Spec`.
 
   Returns:
@@ -90,15 +91,15 @@ def assign(
   epsilon: float,
   num_iterations: int = 3,
 ) -> Float[Array, "batch prototypes"]:
-  """Soft assignments with every prototype used (nearly) as often.
+  """Makes soft assignments that use all prototypes (nearly) equally often.
 
-  Sinkhorn's iteration on exp(score / epsilon), in log space: columns are
-  scaled to equal sums, then rows to sum 1; it ends with the rows.
+  This is Sinkhorn's iteration on exp(score / epsilon), in log space: columns
+  are scaled to equal sums, then rows to sum 1; it ends with the rows.
 
   Args:
     score: Similarities to the prototypes.
-    epsilon: Greater than 0.
-    num_iterations: Of both scalings.
+    epsilon: The temperature of the assignments, greater than 0.
+    num_iterations: The number of rounds of both scalings.
 
   Example:
     >>> assign(jnp.eye(2), epsilon=0.01).round(3)
