@@ -1,12 +1,13 @@
-# make demo: train NUCLR on the embedded data, report, exact popularities.
-# make test: every check, as CI runs it.
-# Both make a virtual environment in .venv first, with the versions of
+# make demo: train NUCLR on the embedded data, write a report, solve for the
+# exact popularities.
+# make test: run every check, as CI does.
+# Both first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt. With LOCKED=no they use .venv-newest, with the newest
 # versions that pyproject.toml allows.
-# make docs: the documentation, into site/.
-# make lock: add new dependencies to requirements/tested.txt. With
-# UPGRADE=--upgrade renew all versions, with UPGRADE="--upgrade-package jax" one.
-# make parity: the encoders against PyTorch's, in an environment of its own.
+# make docs: build the documentation into site/.
+# make lock: add new dependencies to requirements/tested.txt. UPGRADE=--upgrade
+# upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
+# make parity: compare the encoders with PyTorch's, in a separate environment.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -17,8 +18,9 @@ TESTED := requirements/tested.txt
 
 ifeq ($(LOCKED),yes)
 VENV := .venv
-# As variables of the environment the constraints also hold where pip builds a
-# package; PIP_BUILD_CONSTRAINT says so since pip 25.3, PIP_CONSTRAINT before.
+# As environment variables, the constraints also apply when pip builds a package:
+# pip 25.3 and later read PIP_BUILD_CONSTRAINT for this, earlier versions
+# PIP_CONSTRAINT.
 CONSTRAIN := PIP_CONSTRAINT=$(TESTED) PIP_BUILD_CONSTRAINT=$(TESTED)
 else ifeq ($(LOCKED),no)
 VENV := .venv-newest

@@ -1,4 +1,4 @@
-"""Draws docs/figures/concepts.png: an integral with weights alike and 1 / q.
+"""Draws docs/figures/concepts.png: an integral, weighted equally and by 1 / q.
 
 python docs/concepts_figure.py   # from the root of the repository
 """
@@ -17,21 +17,23 @@ OUTPUT = pathlib.Path(__file__).parent / "figures" / "concepts.png"
 
 
 def density(y):
-  """Of the samples on [0, 1]: a crowd near 0.75, few elsewhere."""
+  """Returns the density of the samples: a crowd near 0.75, few elsewhere."""
+  # 0.1253 = sqrt(0.005 pi), the integral of the bump.
   return 0.4 + 0.6 * np.exp(-((y - 0.75) ** 2) / 0.005) / 0.1253
 
 
 def draw(rng, count):
-  """Samples of the density, by rejection."""
-  found = np.zeros(0)
-  while len(found) < count:
+  """Draws samples from the density, by rejection."""
+  samples = np.zeros(0)
+  while len(samples) < count:
     y, height = rng.random((2, 4 * count))
-    found = np.r_[found, y[height * 6 < density(y)]]
-  return found[:count]
+    # The density is below 6 everywhere.
+    samples = np.r_[samples, y[height * 6 < density(y)]]
+  return samples[:count]
 
 
 def integrand(y):
-  """exp(sim / tau), with similarity falling with the distance."""
+  """Returns exp(sim / tau); the similarity falls with the distance."""
   return np.exp(-np.abs(y - ANCHOR) / TAU)
 
 
@@ -61,10 +63,10 @@ def main() -> None:
   ):
     errors = []
     for count in SIZES:
-      found = [draw(rng, count) for _ in range(SEEDS)]
+      draws = [draw(rng, count) for _ in range(SEEDS)]
       estimates = [
         np.mean(integrand(x) / np.interp(x, grid, weight) ** power)
-        for x in found
+        for x in draws
       ]
       errors.append(np.abs(np.log(np.array(estimates) / truth)).mean())
     right.loglog(SIZES, errors, "o-", color=color, label=name)

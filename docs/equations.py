@@ -1,4 +1,4 @@
-"""Docstrings for the reference: equations and examples become code blocks."""
+"""mkdocstrings extension: equations and examples become code blocks."""
 
 import re
 import textwrap
@@ -14,32 +14,32 @@ class Equations(griffe.Extension):
   """Rewrites docstrings before they are parsed."""
 
   def on_instance(self, *, obj: griffe.Object, **_) -> None:
-    """Called for every object."""
+    """Rewrites the docstring of an object; griffe calls it for every one."""
     if obj.docstring is not None:
       obj.docstring.value = sections(marked(obj.docstring.value))
 
   def on_class(self, *, cls: griffe.Class, **_) -> None:
-    """Called for every class, when its members are known."""
+    """Lists the fields of a NamedTuple; called when its members are known."""
     if "NamedTuple" in map(str, cls.bases) and cls.docstring is not None:
       rows = [f"  {name}: {comment(x)}" for name, x in cls.attributes.items()]
       cls.docstring.value += "\n\nAttributes:\n" + "\n".join(rows)
 
 
 def comment(field: griffe.Attribute) -> str:
-  """What is said of a field behind it, or in the lines above it."""
+  """Returns the comment on a field: on its last line, or in the lines above."""
   lines = field.module.lines
   if " # " in lines[field.endlineno - 1]:
     return lines[field.endlineno - 1].split(" # ")[1]
-  found = []
+  above = []
   for line in reversed(lines[: field.lineno - 1]):
     if not line.strip().startswith("# "):
       break
-    found.append(line.strip().removeprefix("# "))
-  return " ".join(reversed(found))
+    above.append(line.strip().removeprefix("# "))
+  return " ".join(reversed(above))
 
 
 def sections(text: str) -> str:
-  r"""The text with sections by names that the parser knows.
+  r"""Renames the sections of a docstring to names that the parser knows.
 
   Example:
     >>> sections("Example:\n  x\n\nReference: One.")
@@ -50,9 +50,9 @@ def sections(text: str) -> str:
 
 
 def marked(text: str) -> str:
-  r"""The text as Markdown that shows its formulas as they were written.
+  r"""Turns a docstring into Markdown that shows its formulas as written.
 
-  Indented paragraphs outside of sections get fences; prose keeps its "<".
+  Indented paragraphs outside sections are fenced; "<" in prose is escaped.
 
   Example:
     >>> print(marked("With s = <a, b>:\n\n  y = x\n\nDone."))

@@ -1,6 +1,6 @@
-"""MkDocs hook: TeX between dollars becomes MathML, which browsers typeset.
+"""MkDocs hook: TeX between dollar signs becomes MathML, which browsers typeset.
 
-Nothing is loaded to show a formula, neither a script nor a font.
+Showing a formula needs neither a script nor a font to be loaded.
 """
 
 import html
@@ -8,13 +8,13 @@ import re
 
 from latex2mathml import converter
 
-# What pymdownx.arithmatex (generic) leaves of `$...$` and `$$...$$`.
+# What pymdownx.arithmatex (generic) makes of `$...$` and `$$...$$`.
 FORMULA = re.compile(
   r'<(span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</\1>', re.DOTALL
 )
 
-# Spaces that TeX has and the converter's MathML has not: a thin one between a
-# function and an argument without parentheses, none around infinity.
+# TeX's spacing, which the converter's MathML lacks: a thin space between a
+# function and an argument without parentheses, and none around infinity.
 MENDED = (
   (
     re.compile("(<mi>(?:exp|log|max|min)</mi>)(?!<mo)"),
@@ -25,11 +25,11 @@ MENDED = (
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
-  r"""Converts a formula.
+  r"""Converts a formula from TeX to MathML.
 
   Args:
-    tex: The formula, without dollars.
-    display: Whether it stands in a line of its own.
+    tex: The formula, without dollar signs.
+    display: Whether the formula is on a line of its own.
 
   Raises:
     ValueError: If the formula has a command that the converter does not know.
@@ -52,7 +52,7 @@ def mathml(tex: str, *, display: bool = False) -> str:
 
 
 def on_page_content(content: str, **_) -> str:
-  """Called by MkDocs for the HTML of every page."""
+  """Typesets the formulas of a page; MkDocs calls it with the page's HTML."""
   return FORMULA.sub(
     lambda x: mathml(html.unescape(x["tex"]).strip(), display=x[1] == "div"),
     content,

@@ -1,28 +1,28 @@
-"""MkDocs hooks: lines of code that pages quote get their numbers."""
+"""MkDocs hook: adds line numbers to the lines of code that pages quote."""
 
 import pathlib
 import re
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# A cell `nuclr_jax/file.py` followed by a cell `a line of it`.
+# A table cell `nuclr_jax/file.py` followed by a cell with a line of that file.
 QUOTED = re.compile(r"\| `(?P<path>[\w/]+\.py)` \| `(?P<code>[^`]+)` \|")
 
 
 def line_number(path: str, code: str) -> int:
-  """Where a file has a line with this code.
+  """Returns the number of the line of a file that contains this code.
 
   Raises:
-    ValueError: If it has none, or several.
+    ValueError: If no line contains it, or if several do.
   """
   lines = (ROOT / path).read_text().splitlines()
-  found = [i for i, line in enumerate(lines, 1) if code in line]
-  if len(found) != 1:
-    raise ValueError(f"{path} has {len(found)} lines with {code!r}, not one")
-  return found[0]
+  matches = [i for i, line in enumerate(lines, 1) if code in line]
+  if len(matches) != 1:
+    raise ValueError(f"{path} has {len(matches)} lines with {code!r}, not one")
+  return matches[0]
 
 
 def on_page_markdown(markdown: str, **_) -> str:
-  """Called by MkDocs for every page."""
+  """Numbers the lines that a page quotes; MkDocs calls it for every page."""
 
   def numbered(match):
     path, code = match["path"], match["code"]

@@ -7,8 +7,8 @@ from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
 FOLDER = pathlib.Path(__file__).parents[1] / "experiments" / "colab"
-# nbconvert's Markdown with the language of the code, which the notebooks do not
-# name, and with outputs marked as such for the style sheet.
+# nbconvert's Markdown, plus the language of the code, which the notebooks do
+# not name, and a class on outputs, which the style sheet uses.
 TEMPLATE = """
 {%- extends "markdown/index.md.j2" -%}
 {% block input %}
@@ -26,7 +26,7 @@ TEMPLATE = """
 {% endblock %}
 """
 NOTE = """
-*This page is the notebook [{0}.ipynb]({0}.ipynb) with the outputs of a whole
+*This page is the notebook [{0}.ipynb]({0}.ipynb) with the outputs of a complete
 run.*
 """
 
@@ -38,7 +38,7 @@ def convert(path: pathlib.Path) -> tuple[str, dict[str, bytes]]:
     path: The notebook; its first cell must begin with the title.
 
   Returns:
-    The page, and the images it shows by their paths beside it.
+    The page, and the images that it shows, keyed by their paths relative to it.
   """
   exporter = MarkdownExporter(
     extra_loaders=[DictLoader({"page.md.j2": TEMPLATE})],
@@ -52,7 +52,7 @@ def convert(path: pathlib.Path) -> tuple[str, dict[str, bytes]]:
 
 
 def on_files(files, config):
-  """Called by MkDocs with the files of the documentation."""
+  """Adds the notebooks' pages to the files of the documentation."""
   for path in sorted(FOLDER.glob("*.ipynb")):
     page, images = convert(path)
     contents = {f"{path.stem}.md": page, path.name: path.read_bytes()} | images

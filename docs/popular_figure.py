@@ -27,7 +27,7 @@ OUTPUT = pathlib.Path(__file__).parent / "figures" / "popular.png"
 
 
 def distinct(samples, key):
-  """The first samples with different keys, as many as a row shows."""
+  """Returns the first samples with different keys, as many as fit in a row."""
   first = {}
   for sample in samples:
     first.setdefault(key(sample), sample)
@@ -35,18 +35,18 @@ def distinct(samples, key):
 
 
 def cluster_or_caption(sample):
-  """The cluster of a sample; its caption if it has no near-duplicates."""
+  """Returns a sample's cluster, or its caption if it has no near-duplicates."""
   return sample["cluster"] if sample["cluster"] != "0" else sample["caption"]
 
 
 def zeta_range(samples):
-  """The first and the last popularity in a row."""
+  """Returns the first and the last popularity in a row, as text."""
   first, last = (float(samples[i]["zeta_exact"]) for i in (0, -1))
   return f"ζ = {first:.3f} to {last:.3f}".replace("-", "−")
 
 
 def rows_of(samples):
-  """A heading and the samples of every row, from the table of images."""
+  """Yields the heading and the samples of every row of the figure."""
   samples = sorted(samples, key=lambda x: -float(x["zeta_exact"]))
   # Near-duplicates are equally popular, so one of each cluster is enough.
   for which, order in (("most", samples), ("least", samples[::-1])):
@@ -63,11 +63,11 @@ def rows_of(samples):
 
 
 def draw(rows, fetch):
-  """A figure with a band for each row, as high as its longest caption.
+  """Draws a figure with a band for each row, as high as its longest caption.
 
   Args:
-    rows: Headings and samples.
-    fetch: Ids of images to the images.
+    rows: The heading and the samples of each row.
+    fetch: Maps image ids to the images.
   """
   captions = [
     [textwrap.fill(x["caption"], CAPTION_WIDTH) for x in samples]
@@ -107,7 +107,7 @@ def main(workdir: pathlib.Path) -> None:
   with (workdir / "popularity" / "images.csv").open(encoding="utf-8") as file:
     rows = list(rows_of(csv.DictReader(file)))
   parts, _, _ = loop.load(workdir)
-  # The source is read by pairs; each image of the glyphs has one, its own.
+  # A source is read by pair ids; each image of the glyphs has its own pair.
   figure = draw(rows, lambda ids: parts.data.train.fetch(ids).image)
   OUTPUT.parent.mkdir(exist_ok=True)
   figure.savefig(OUTPUT, dpi=160)
