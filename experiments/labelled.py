@@ -1,4 +1,4 @@
-"""What studies of configs/labelled.py share: runs, scores, curves, status."""
+"""Shared by studies of configs/labelled.py: runs, scores, curves, status."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from experiments.harness.statistics import MISSING, statistics
 Rows = Sequence[Row]
 WORKERS = {1: "one", 2: "two"}  # in words
 
-# The words of these studies, and the keys of a config that get their values.
+# Maps the words of these studies to the config keys that get their values.
 KEYS = {
   "batch_size": "batch_size",
   "block_size": "data.block_size, objective.block_size",
@@ -50,12 +50,12 @@ def plan(
   """Plans a part: every setting with seeds 0, 1, ...
 
   Args:
-    options: Of the study's command.
-    part: Name of the part, "data set/what".
-    settings: By name, the argument of configs/labelled.py and the values, in
-      the words of `KEYS`, that differ from `common`.
-    common: Values that all settings have.
-    seeds: How many, unless as many as the options say.
+    options: The options of the study's command.
+    part: The name of the part, "data set/what".
+    settings: Maps the name of a setting to the argument of configs/labelled.py
+      and the values, in the words of `KEYS`, that differ from `common`.
+    common: The values that all settings share.
+    seeds: The number of seeds; by default that of the options.
   """
   place = {"data_dir": options.data_dir} if options.data_dir else {}
   return [
@@ -82,7 +82,12 @@ def make_config(run: Run):
 
 
 def held_out(data: str, at_hand: Sequence[str]) -> dict[str, str]:
-  """Returns the values that give a data set without a validation split one."""
+  """Returns the values that split off 10 % for validation if it has no split.
+
+  Args:
+    data: The name of a data set.
+    at_hand: The data sets that already have a validation split.
+  """
   if data in at_hand:
     return {}
   return {
@@ -92,7 +97,7 @@ def held_out(data: str, at_hand: Sequence[str]) -> dict[str, str]:
 
 
 def small(data: str) -> dict[str, Any]:
-  """Returns the values that make a run short, whatever the encoder."""
+  """Returns the values that make a run short, depending on its encoder."""
   encoder = training.get_config("labelled")(data).model.encoder.name
   return {
     "convnet": {},
@@ -117,12 +122,12 @@ def measure(run: Run, place: Place) -> dict[str, Any]:
 
 
 def is_training(run: Run) -> bool:
-  """Tells trainings apart from what else a study measures."""
+  """Returns whether a run is a training, not another kind of measurement."""
   return "config" in dict(run.values)
 
 
 def configs(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-  """Returns the first config of each part and argument."""
+  """Returns the first config of each pair of part and config argument."""
   typical = {}
   for run in filter(is_training, runs):
     name = f"{run.part}: {dict(run.values)['config']}"
@@ -152,28 +157,28 @@ def by_setting(rows: Rows, part: str) -> dict[str, list[Row]]:
 
 
 def data_of(rows: Rows) -> list[str]:
-  """Returns the data sets of trainings, in their order."""
+  """Returns the data sets of the rows, in the order of the rows."""
   return list(dict.fromkeys(row["part"].split("/")[0] for row in rows))
 
 
 def data_with(rows: Rows, part: str) -> list[str]:
-  """Returns the data sets that have rows of a part, in their order."""
+  """Returns the data sets that have rows of a part, in the rows' order."""
   return [x for x in data_of(rows) if by_setting(rows, f"{x}/{part}")]
 
 
 def score(row: Row, name: str, split: str = "test") -> float:
-  """Returns a score by the end of its name; NaN if there is none."""
+  """Returns a score, given the end of its name; NaN if the row lacks it."""
   data = row["part"].split("/")[0]
   return row["metrics"].get(f"{split}/classes_{data}/{name}", np.nan)
 
 
 def course(row: Row, name: str, *, plain: bool = False) -> tuple[list, list]:
-  """Returns steps, and a score at each of them.
+  """Returns the steps of a curve and the score at each of them.
 
   Args:
-    row: A training.
+    row: The row of a training.
     name: The end of the score's name.
-    plain: Whether it is the whole name of a metric instead.
+    plain: Whether `name` is the whole name of a metric instead.
   """
   data = row["part"].split("/")[0]
   full = name if plain else f"validation/classes_{data}/{name}"
@@ -182,7 +187,7 @@ def course(row: Row, name: str, *, plain: bool = False) -> tuple[list, list]:
 
 
 def percent(rows: Rows, name: str) -> str:
-  """Formats the mean and the standard error of a score; a dash for none."""
+  """Formats a score's mean and standard error in percent; no rows, a dash."""
   return statistics(100 * score(x, name) for x in rows).show("standard_error")
 
 
@@ -200,7 +205,7 @@ def draw_course(
 
 
 def status(results: Results) -> str:
-  """Says what was run, and where."""
+  """Summarizes what was run, and on which machine."""
   rows = trained(results)
   minutes = sum(row["seconds"] for row in rows) / 60
   machines = [

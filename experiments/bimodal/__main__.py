@@ -1,8 +1,8 @@
-"""The paper's comparisons in miniature, every algorithm tuned alike.
+"""The paper's comparisons in miniature, with every algorithm tuned alike.
 
-python -m experiments.bimodal             # all runs, or what is left of them
+python -m experiments.bimodal             # all runs that are not done yet
 python -m experiments.bimodal --tables    # only tables and figures
-python -m experiments.bimodal --smoke     # minutes, to runs/
+python -m experiments.bimodal --smoke     # takes minutes, writes to runs/
 
 Run it from the root of the repository. Interrupt it at any time: finished runs
 are in rows.jsonl and are not run again.
@@ -20,7 +20,7 @@ STUDY = harness.Study(
   measure=measure.measure,
   tables=tables.tables,
   figures=figures.figures,
-  seeds=len(plan.PAIRED_SEEDS),  # at most, of a setting
+  seeds=len(plan.PAIRED_SEEDS),  # the most that a setting gets
   describe=measure.describe,
   configs=measure.configs,
 )

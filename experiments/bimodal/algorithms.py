@@ -1,10 +1,10 @@
-"""The algorithms of the study: the config of each and what is tuned in it."""
+"""The algorithms of the study: their configs and what is tuned in them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-# The words of this study, in the order in which a setting lists them, and the
-# keys of a config that get their values. Rows and README.md have the words.
+# Maps the words of this study, in the order in which a setting lists them, to
+# the config keys that get their values. Rows and README.md use the words.
 KEYS = {
   "data.share_texts": "data.share_texts",
   "num_epochs": "num_epochs",
@@ -37,14 +37,15 @@ KEYS = {
 }
 TEMPERATURE, RATE = "temperature", "zeta_learning_rate.value"
 FREEZE = "zeta_learning_rate.freeze_epochs"
-# Words of rates in units of similarity; those of a config are in units of the
+# These rates are in units of similarity; a config has them in units of the
 # first temperature.
 RATES_OF_SIMILARITY = (RATE, "temperature_learning_rate")
-# What NUCLR has here, where configs/glyphs.py has a queue.
+# NUCLR's rule for ζ in this study, which replaces the queue of
+# configs/glyphs.py.
 BATCH_RULE = {"zeta_estimator": "unbiased", RATE: 1e-2, "zeta_momentum": 0.1}
 
 TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
-MIDDLE = (0.05, 0.07, 0.1)  # where a second number is tuned
+MIDDLE = (0.05, 0.07, 0.1)  # temperatures if a second number is tuned too
 RATES = (3e-3, 1e-2, 3e-2)
 RHOS = (3.0, 4.5, 6.0)
 
@@ -52,8 +53,8 @@ RHOS = (3.0, 4.5, 6.0)
 class Algorithm(NamedTuple):
   """A config of `configs/glyphs.py`, what is fixed in it and what is tuned.
 
-  All in words of `KEYS`. A key of the grid may have several words, which get
-  the same value.
+  Both are in the words of `KEYS`. A key of the grid may list several words,
+  which get the same value.
   """
 
   config: str
@@ -145,11 +146,11 @@ ALGORITHMS = {
 
 
 def keys_of(name: str) -> dict[str, str]:
-  """Returns by word the keys of an algorithm's config.
+  """Returns the keys of an algorithm's config, by word.
 
   Args:
-    name: In `ALGORITHMS`. Some have a rule with a name for their temperature,
-      which has the numbers that are keywords of the others.
+    name: A name in `ALGORITHMS`. Two of these algorithms have a temperature
+      rule that takes the numbers which all others take as keywords.
 
   Example:
     >>> keys_of("isogclr")["rho"], keys_of("fastclip_v3")["rho"]
@@ -162,10 +163,10 @@ def keys_of(name: str) -> dict[str, str]:
 
 
 def translate(words: Mapping[str, Any], first: float) -> dict[str, Any]:
-  """Returns values as a config has them.
+  """Translates values to those of a config.
 
   Args:
-    words: Values by word.
+    words: The values, by word.
     first: The first temperature of the run.
 
   Example:

@@ -13,7 +13,7 @@ from experiments.harness.statistics import statistics
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
-  """Draws all figures, by their files."""
+  """Draws all figures; returns them by file name."""
   scale, rows = plan.scale_of(options), results.rows
   return {
     "curves.png": draw_curves(scale, rows),
@@ -46,7 +46,7 @@ def draw_curves(scale: Scale, rows: Rows) -> Figure:
 
 
 def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
-  """Draws trials over the temperature, at the best value of a second number."""
+  """Draws trials over the temperature, at the best second number if any."""
   figure = new_figure((9, 3.5), dpi=120)
   panels = {
     CRITERION: "validation mean R@1, %",

@@ -23,11 +23,11 @@ from experiments.harness import Options, Place, Row, Run, training
 from nuclr_jax import popularity
 
 NUM_EXACT = 4096  # pairs whose exact popularity is computed
-SMOKE = 0.004  # the share of all epochs that a smoke run trains
+SMOKE = 0.004  # the fraction of all epochs that a smoke run trains
 
 
 def make_config(run: Run):
-  """Makes the config of a run: configs/glyphs.py with towers of a minute."""
+  """Makes the config of a run: configs/glyphs.py with fast towers."""
   config = training.get_config("glyphs")(ALGORITHMS[run.part].config)
   objective, words = config.objective, dict(settings_of(run))
   if objective.name == "nuclr":
@@ -38,7 +38,8 @@ def make_config(run: Run):
       objective.name = "nuclr_variant"
   config.model.text_layers = 0
   config.model.image_features = 256
-  # Below the norm of every loss, so that losses of any scale train alike.
+  # This is below the gradient norm of every loss, so that clipping normalizes
+  # gradients and the scale of a loss does not matter.
   config.optimizer.clip_norm = 0.1
   config.num_epochs = float(NUM_EPOCHS)
   config.batch_size = BATCH_SIZE
@@ -47,7 +48,7 @@ def make_config(run: Run):
   first = words.get(TEMPERATURE, first_temperature(objective))
   values = translate(words, first)
   training.change(config, values, keys_of(run.part))
-  # The same rule for everyone: the rate grows with the root of the batch.
+  # For every algorithm the rate grows with the root of the batch size.
   rate = config.optimizer.learning_rate
   rate.value = float(rate.value * (config.batch_size / BATCH_SIZE) ** 0.5)
   if "smoke" in dict(run.values):
@@ -60,7 +61,7 @@ def make_config(run: Run):
 
 
 def first_temperature(objective) -> float | None:
-  """Returns the temperature that a config starts with, if it has one."""
+  """Returns the initial temperature of a config's objective, if it has one."""
   temperature = objective.get("temperature")
   return getattr(temperature, "temperature", temperature)
 
@@ -75,7 +76,7 @@ def configs(options: Options) -> dict[str, dict]:
 
 
 def measure(run: Run, place: Place) -> Row:
-  """Trains and evaluates; the row of a run that diverged says so."""
+  """Trains and evaluates; if a run diverged, its row says so."""
   config = make_config(run)
   parts = training.prepare(config, place)
   steps_per_epoch = round(parts.num_steps / config.num_epochs)
@@ -105,7 +106,7 @@ def measure(run: Run, place: Place) -> Row:
 
 
 def exact_correlations(parts, state) -> dict[str, float]:
-  """Compares learned zeta of some training pairs with exact ones."""
+  """Compares the learned zeta of `NUM_EXACT` training pairs with exact zeta."""
   spec = parts.config["objective"]
   if "zeta" not in spec or not isinstance(spec["temperature"], float):
     return {}  # individual temperatures have no Sinkhorn form
@@ -134,7 +135,7 @@ def exact_correlations(parts, state) -> dict[str, float]:
 
 
 def describe(row: Row) -> str:
-  """Says how good a run was."""
+  """Summarizes the result of a run in one line."""
   if "diverged" in row:
     return f"diverged: {row['diverged']}"
   return f"validation {100 * row[CRITERION]:.1f} test {100 * row[MEAN]:.1f}"

@@ -1,9 +1,9 @@
 """The runs, decided from the results so far.
 
 Every algorithm gets `TRIALS` settings on one tuning seed at batch 128. The best
-finalists of them run on the other tuning seeds too; the one with the best mean
-validation recall over all tuning seeds is used everywhere else, on seeds that
-tuning has not seen.
+of them, the finalists, run on the other tuning seeds too. The finalist with the
+best mean validation recall over all tuning seeds is used everywhere else, on
+seeds that tuning has not seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ Rows = Mapping[tuple[str, str, int], Row]  # by `Run.key`
 
 TRIALS = 9
 BATCH_SIZE = 128
-NUM_PAIRS = 43_173  # of the training split
+NUM_PAIRS = 43_173  # in the training split
 NUM_EPOCHS = 8
-PAIRED = ("clip", "sogclr", "nuclr")  # eight seeds; the other algorithms three
+PAIRED = ("clip", "sogclr", "nuclr")  # have eight seeds, all others three
 PAIRED_SEEDS, SEEDS = range(8), range(3)
 ABLATION_SEEDS, ESTIMATOR_SEEDS = range(4), range(2)
 CRITERION = "validation/mean_recall@1"
@@ -41,10 +41,10 @@ class Scale(NamedTuple):
   trials: int = TRIALS
   finalists: int = 3
   tuning_seeds: tuple[int, ...] = (100, 101, 102)
-  seeds: int = len(PAIRED_SEEDS)  # at most, of a tuned setting
-  batch_sizes: tuple[int, ...] = (64, 512)  # besides `BATCH_SIZE`
+  seeds: int = len(PAIRED_SEEDS)  # the most that a tuned setting gets
+  batch_sizes: tuple[int, ...] = (64, 512)  # in addition to `BATCH_SIZE`
   changes: int | None = None  # regimes, ablations and estimators; None = all
-  smoke: bool = False  # runs of a few steps
+  smoke: bool = False  # whether a run has only a few steps
 
 
 SMOKE = Scale(
@@ -64,13 +64,14 @@ def scale_of(options: Options) -> Scale:
   return scale._replace(seeds=options.seeds)
 
 
-# Where stored denominators or popularities should matter most, for `PAIRED`:
-# small batches, a low temperature, long training, more or less averaging, and
-# captions whose repetitions nobody has marked, which makes false negatives.
+# The regimes where stored denominators or popularities should matter most, for
+# `PAIRED`: small batches, a low temperature, long training, more or less
+# averaging, and repeated captions that are not marked as such, which makes
+# false negatives.
 SMALL_BATCH, LOW_TEMPERATURE, LONG_EPOCHS = 16, 0.03, 24.0
 LONG_TEMPERATURES, GAMMAS = (0.05, 0.12), (0.4, 1.0)
 
-# Ablations of the tuned NUCLR: Figure 4, Table 3, then how ζ moves.
+# Ablations of the tuned NUCLR: Figure 4, Table 3, then the update of ζ.
 ABLATIONS = {
   "NUCLR-† (ζ fixed)": {RATE: 0.0},
   "NUCLR-♢ (own pair by ζ)": {"own_pair": "zeta"},
@@ -79,7 +80,8 @@ ABLATIONS = {
   "ζ momentum 0.9": {"zeta_momentum": 0.9},
   "ζ rate falls as a cosine": {"zeta_learning_rate.decay": "cosine"},
 }
-# Gradients of ζ; the last two are n / B = 337 times as large, their rates less.
+# Estimators of the gradient of ζ. The last two are n / B = 337 times as large,
+# so their rates are smaller.
 SENSITIVITY = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 ESTIMATORS = {
   "unbiased": ({"zeta_estimator": "unbiased"}, SENSITIVITY),
@@ -93,7 +95,7 @@ ESTIMATORS = {
 
 
 def settings(*parts: Mapping[str, Any]) -> Settings:
-  """Joins settings; later ones win.
+  """Joins settings; later parts take precedence.
 
   Example:
     >>> settings({"rho": 3.0}, {"temperature": 0.1}, {"rho": 6.0})
@@ -105,7 +107,7 @@ def settings(*parts: Mapping[str, Any]) -> Settings:
 
 
 def words(chosen: Settings) -> str:
-  """Says settings in words, as rows and tables have them."""
+  """Formats settings in words, as rows and tables show them."""
   return " ".join(f"{word}={value}" for word, value in chosen)
 
 
@@ -129,7 +131,7 @@ def settings_of(run: Run) -> Settings:
 
 
 def trials(scale: Scale, name: str) -> list[Run]:
-  """Plans every setting of an algorithm's grid on the first tuning seed."""
+  """Plans an algorithm's grid of settings on the first tuning seed."""
   algorithm = ALGORITHMS[name]
   runs = []
   for values in itertools.product(*algorithm.grid.values()):
@@ -157,7 +159,7 @@ def finals(scale: Scale, name: str, rows: Rows) -> dict[Settings, list[Run]]:
 
 
 def best(scale: Scale, name: str, rows: Rows) -> Settings | None:
-  """Returns the settings with the best mean in the finals; None before."""
+  """Returns the settings that won the finals; None before the finals end."""
   means = {}
   for chosen, runs in finals(scale, name, rows).items():
     if any(run.key not in rows for run in runs):
@@ -175,7 +177,7 @@ def score(run: Run, rows: Rows) -> float:
 def comparison(
   scale: Scale, rows: Rows, batch_size: int = BATCH_SIZE
 ) -> dict[str, list[Run]]:
-  """Plans by label the tuned algorithms on fresh seeds."""
+  """Plans the tuned algorithms on fresh seeds, by label."""
   groups = {}
   for name in scale.algorithms:
     algorithm, tuned = ALGORITHMS[name], best(scale, name, rows)
@@ -193,7 +195,7 @@ def comparison(
 
 
 def regimes(scale: Scale, rows: Rows) -> dict[str, dict[str, list[Run]]]:
-  """Plans by regime and label CLIP, SogCLR, NUCLR where they should differ."""
+  """Plans `PAIRED` where they should differ, by regime and label."""
   groups = {}
 
   def add(regime, name, change, seeds=SEEDS, batch_size=BATCH_SIZE):
@@ -217,14 +219,16 @@ def regimes(scale: Scale, rows: Rows) -> dict[str, dict[str, list[Run]]]:
       for gamma in GAMMAS:
         add(f"γ = {gamma:g}", name, {"gamma": gamma})
     add("repetitions hidden", name, {"data.share_texts": False})
-    if name == "sogclr":  # as CLIP, but for its own pair in the denominator
+    # With γ = 1 SogCLR has no average: it differs from CLIP only in leaving the
+    # own pair out of the denominator.
+    if name == "sogclr":
       change = long | {"gamma": 1.0}
       add(f"{LONG_EPOCHS:g} epochs, γ = 1", name, change)
   return dict(list(groups.items())[: scale.changes])
 
 
 def ablations(scale: Scale, rows: Rows) -> dict[str, list[Run]]:
-  """Plans by label the tuned NUCLR, changed in one way."""
+  """Plans the tuned NUCLR with one change each, by label."""
   tuned = best(scale, "nuclr", rows)
   if tuned is None:
     return {}
@@ -237,7 +241,7 @@ def ablations(scale: Scale, rows: Rows) -> dict[str, list[Run]]:
 
 
 def estimators(scale: Scale, rows: Rows) -> dict[str, dict[float, list[Run]]]:
-  """Plans by label and rate the tuned NUCLR with other gradients of zeta."""
+  """Plans the tuned NUCLR with other gradients of zeta, by label and rate."""
   best_settings = best(scale, "nuclr", rows)
   if best_settings is None:
     return {}
@@ -245,7 +249,7 @@ def estimators(scale: Scale, rows: Rows) -> dict[str, dict[float, list[Run]]]:
   seeds, groups = _fresh(scale, ESTIMATOR_SEEDS), {}
   for label, (change, rates) in list(ESTIMATORS.items())[: scale.changes]:
     if label == "unbiased":
-      change = {}  # so that its runs are those of the comparison
+      change = {}  # the default; so the comparison's runs are reused
       rates = sorted({*rates, tuned[RATE]})
     groups[label] = {
       rate: _seeds(scale, "nuclr", settings(tuned, change, {RATE: rate}), seeds)
@@ -255,7 +259,7 @@ def estimators(scale: Scale, rows: Rows) -> dict[str, dict[float, list[Run]]]:
 
 
 def plan(options: Options, rows: Rows) -> list[Run]:
-  """Plans all runs that are decided by now, each once, in order."""
+  """Plans all runs that are decided by now, in order and without repetition."""
   scale = scale_of(options)
   groups = [group for name in PAIRED for group in tuning(scale, name, rows)]
   groups += comparison(scale, rows).values()
@@ -288,5 +292,5 @@ def _seeds(
 
 
 def _fresh(scale: Scale, seeds: Sequence[int]) -> Sequence[int]:
-  """At most as many seeds as the command wants."""
+  """Returns as many of the seeds as the command asks for."""
   return seeds[: scale.seeds]

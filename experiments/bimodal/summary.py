@@ -1,4 +1,4 @@
-"""Numbers over seeds: metrics in percent, diverged runs."""
+"""Summaries over seeds: metrics in percent, diverged runs."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ MEAN = "test/mean_recall@1"
 def values(
   runs: Sequence[Run], rows: Rows, metric: str | Sequence[str]
 ) -> dict[int, float]:
-  """Returns a metric, or the mean of several, in percent by seed.
+  """Returns a metric, or the mean of several, in percent and by seed.
 
   Args:
-    runs: Runs of one setting; those that are not done are left out.
+    runs: The runs of one setting; those that are not done are left out.
     rows: All rows.
-    metric: A name, or several.
+    metric: The name of a metric, or several names.
   """
   names = [metric] if isinstance(metric, str) else metric
   by_seed = {}
@@ -30,12 +30,12 @@ def values(
 
 
 def diverged(runs: Sequence[Run], rows: Rows) -> list[bool]:
-  """Tells of each run that is done whether it diverged."""
+  """Returns for each run that is done whether it diverged."""
   return ["diverged" in rows[run.key] for run in runs if run.key in rows]
 
 
 def seeds(runs: Sequence[Run], rows: Rows) -> str:
-  """Says how many runs are done, and how many of them diverged."""
+  """Formats how many runs are done, and how many of them diverged."""
   wrong = diverged(runs, rows)
   return (
     f"{len(wrong)} ({sum(wrong)} diverged)" if any(wrong) else str(len(wrong))

@@ -1,6 +1,6 @@
 """The tables of README.md.
 
-They work on an unfinished study too; every table says how many seeds it has.
+They work on an unfinished study too; every table shows its numbers of seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from experiments.bimodal.summary import MEAN, diverged, seeds, values
 from experiments.harness import Options, Results, Run, markdown
 from experiments.harness.statistics import MISSING, paired, statistics
 
-REFERENCE = "NUCLR"  # differences are taken against it
+REFERENCE = "NUCLR"  # all differences are this algorithm minus another
 COLUMNS = {
   "image → text": "test/image_to_text/recall@1",
   "text → image": "test/text_to_image/recall@1",
@@ -28,7 +28,7 @@ GAP = f"{REFERENCE} − it [95 %]"
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   scale, rows = plan.scale_of(options), results.rows
   return {
     "status": status(results),
@@ -47,7 +47,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 
 
 def status(results: Results) -> str:
-  """Says how much was run, by which commits."""
+  """Summarizes how much was run, and by which commits."""
   done = list(results.rows.values())
   every = [*done, *results.earlier]
   about = "" if len(done) == results.planned else "about "
@@ -110,7 +110,7 @@ def gap(
   rows: Rows,
   metric: str | Sequence[str],
 ) -> str:
-  """Says how far the reference is ahead; a dash if runs diverged."""
+  """Formats how far the reference is ahead; a dash if runs diverged."""
   ours = groups.get(REFERENCE, ())
   if label == REFERENCE:
     return ""
@@ -123,7 +123,7 @@ def gap(
 def comparison_table(
   scale: Scale, rows: Rows, batch_size: int = plan.BATCH_SIZE
 ) -> str:
-  """Shows every algorithm at one batch size on the test characters."""
+  """Shows every algorithm on the test characters, at one batch size."""
   groups = plan.comparison(scale, rows, batch_size)
   lines = against_reference(groups, rows, COLUMNS)
   return markdown.table(["algorithm", *COLUMNS, GAP, "seeds"], lines)
@@ -141,7 +141,7 @@ def difference_table(scale: Scale, rows: Rows) -> str:
 
 
 def batch_size_table(scale: Scale, rows: Rows) -> str:
-  """Shows mean R@1 at every batch size, on the seeds that all sizes have."""
+  """Shows mean R@1 at every batch size, over the seeds that all sizes have."""
   sizes = sorted((plan.BATCH_SIZE, *scale.batch_sizes))
   cells, gaps = {}, {}
   for size in sizes:
@@ -198,7 +198,7 @@ def correlation(runs: Sequence[Run], rows: Rows, side: str) -> str:
 
 
 def spread(runs: Sequence[Run], rows: Rows, side: str) -> str:
-  """Formats the standard deviation of learned over that of exact zeta."""
+  """Formats the ratio of the standard deviations of learned and exact zeta."""
   learned = values(runs, rows, f"exact/learned_std_{side}")
   exact = values(runs, rows, f"exact/exact_std_{side}")
   return mean_std({seed: x / exact[seed] for seed, x in learned.items()}, 2)

@@ -3,10 +3,10 @@
 python -m experiments.cc3m.overlay --runs=runs/cc3m,runs/sogclr \
   --out=experiments/cc3m/curves.png
 
-The published ones (`official_curves.csv`) are of the two runs, NUCLR and
-SogCLR, whose logs the authors put beside their code: 30 epochs of CC3M, batch
-512, float32, two A100s. A run's curves are those of its `history.jsonl`; it may
-still be training.
+The published curves (`official_curves.csv`) are those of the two runs, NUCLR
+and SogCLR, whose logs the authors published with their code: 30 epochs of CC3M,
+batch 512, float32, two A100s. A run's curves are read from its `history.jsonl`;
+it may still be training.
 """
 
 import csv
@@ -18,11 +18,12 @@ import numpy as np
 
 from nuclr_jax.train import checkpoint, records
 
-RUNS = flags.DEFINE_list("runs", [], "Workdirs, with commas.")
-OUT = flags.DEFINE_string("out", "curves.png", "The picture.")
+RUNS = flags.DEFINE_list("runs", [], "Workdirs, comma-separated.")
+OUT = flags.DEFINE_string("out", "curves.png", "File of the figure.")
 PUBLISHED = pathlib.Path(__file__).with_name("official_curves.csv")
 
-# Title, our metric (fractions), column of the published curves, its scale.
+# The title, our metric (a fraction), the column of the published curves, and
+# the factor that turns that column into percent.
 PANELS = (
   (
     "COCO, validation: mean R@1 (%)",
@@ -52,22 +53,22 @@ PANELS = (
 
 
 def published() -> dict[str, dict[str, np.ndarray]]:
-  """Columns of each algorithm's epochs."""
+  """Reads the published columns, over epochs, of each algorithm."""
   with PUBLISHED.open(newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
-  found = {}
+  curves = {}
   for name in sorted({row["algorithm"] for row in rows}):
-    own = [row for row in rows if row["algorithm"] == name]
-    found[name] = {
-      key: np.array([float(row[key] or "nan") for row in own])
-      for key in own[0]
+    epochs = [row for row in rows if row["algorithm"] == name]
+    curves[name] = {
+      key: np.array([float(row[key] or "nan") for row in epochs])
+      for key in epochs[0]
       if key != "algorithm"
     }
-  return found
+  return curves
 
 
 def epochs_per_step(workdir: pathlib.Path) -> float:
-  """From a run's newest checkpoint."""
+  """Computes the epochs per step from a run's newest checkpoint."""
   manager = checkpoint.open_to_read(workdir)
   meta = checkpoint.read_meta(manager, checkpoint.latest(manager))
   manager.close()
@@ -75,7 +76,7 @@ def epochs_per_step(workdir: pathlib.Path) -> float:
 
 
 def main(argv) -> None:
-  """Draws the picture."""
+  """Draws the figure."""
   del argv
   logging.set_verbosity(logging.WARNING)  # Orbax is chatty
   runs = [
@@ -87,7 +88,7 @@ def main(argv) -> None:
     figure.subplots(2, 2).flat, PANELS, strict=True
   ):
     for name, columns in published().items():
-      # The published numbers of epoch e are those after e + 1 epochs.
+      # Published epochs count from 0, and their numbers are from their ends.
       axes.plot(
         columns["epoch"] + 1,
         scale * columns[column],

@@ -1,8 +1,8 @@
-"""Photos that need no download: coloured shapes on a noisy wall, captioned.
+"""Generates captioned photos, so that nothing must be downloaded.
 
-They are written as users have photos: a tar file as img2dataset makes it
-(KEY.jpg, KEY.txt, KEY.json) and folders of classes. Everything is a function of
-a seed.
+They show coloured shapes on a noisy wall and are written in the formats in
+which users have photos: a tar file as img2dataset makes it (KEY.jpg, KEY.txt,
+KEY.json) and folders of classes. Everything is a function of a seed.
 """
 
 import io
@@ -28,7 +28,7 @@ SCENES = ("A {}, on a grey wall.", "Photo of a {}!", "one {} - close-up")
 
 
 def draw(rng: np.random.Generator, colour: str, shape: str) -> np.ndarray:
-  """A picture of its own size, uint8 [height, width, 3]."""
+  """Draws an image of random size, uint8 [height, width, 3]."""
   height, width = rng.integers(100, 161, 2).tolist()
   wall = np.full((height, width, 3), rng.integers(90, 161, 3), np.float64)
   image = np.clip(wall + rng.normal(0, 8, wall.shape), 0, 255).astype(np.uint8)
@@ -45,7 +45,7 @@ def draw(rng: np.random.Generator, colour: str, shape: str) -> np.ndarray:
 
 
 def encode(image: np.ndarray) -> bytes:
-  """JPEG bytes."""
+  """Encodes an image as JPEG."""
   options = [cv2.IMWRITE_JPEG_QUALITY, 90]
   return cv2.imencode(".jpg", image[..., ::-1], options)[1].tobytes()
 
@@ -53,7 +53,14 @@ def encode(image: np.ndarray) -> bytes:
 def write_tar(
   path: pathlib.Path, count: int, *, seed: int, broken: tuple[int, ...] = ()
 ) -> None:
-  """A tar of `count` photos and captions; those in `broken` are cut short."""
+  """Writes a tar of photos and captions.
+
+  Args:
+    path: The tar file to write.
+    count: The number of photos.
+    seed: The seed of shapes, captions and noise.
+    broken: The numbers of photos whose files are cut short.
+  """
   rng = np.random.default_rng(seed)
   colours = list(COLOURS)
   with tarfile.open(path, "w") as tar:
@@ -76,7 +83,10 @@ def write_tar(
 
 
 def write_classes(folder: pathlib.Path, count: int, *, seed: int) -> None:
-  """`count` photos of each colour, as FOLDER/SPLIT/COLOUR/NUMBER.jpg."""
+  """Writes `count` photos per split and colour.
+
+  The files are FOLDER/SPLIT/COLOUR/NUMBER.jpg.
+  """
   rng = np.random.default_rng(seed)
   for split in ("train", "test"):
     for colour in COLOURS:

@@ -1,11 +1,11 @@
-"""The whole recipe in minutes: ingest, train, evaluate; nothing to download.
+"""The whole recipe in minutes, without a download: ingest, train, evaluate.
 
 python -m experiments.cc3m.smoke --out=runs/smoke
 
-Writes photos of coloured shapes as users have theirs (a tar of 200 with two
-broken ones among them), ingests them, trains the tiny towers of
-`configs/cc3m.py:smoke` and scores them on everything that the recipe scores.
-The commands are printed; with real data they are the same.
+It writes photos of coloured shapes in a format in which users have theirs (a
+tar of 200, two of them broken), ingests them, trains the tiny towers of
+`configs/cc3m.py:smoke` and runs every evaluation of the recipe. It prints the
+commands; with real data they are the same.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def nuclr(*arguments: str) -> None:
-  """Runs a verb of the launcher, and ends with it if it fails."""
+  """Runs a verb of the launcher; exits with its code if it fails."""
   print(shlex.join(["nuclr", *arguments]), flush=True)
   command = [sys.executable, "-m", "nuclr_jax.cli.main", *arguments]
   code = subprocess.run(command).returncode
@@ -34,7 +34,7 @@ def nuclr(*arguments: str) -> None:
 
 
 def main(argv) -> None:
-  """Runs everything."""
+  """Runs the whole recipe."""
   del argv
   out = pathlib.Path(OUT.value).absolute()
   raw, data = out / "raw", out / "data"

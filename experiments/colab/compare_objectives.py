@@ -18,14 +18,15 @@
 # # Compare objectives on the same data
 #
 # CLIP, SogCLR and NUCLR, each with its tuned temperature, train on the same
-# pictures and captions. One seed says little: `experiments/bimodal` has the
-# comparison with intervals (at batch 128 they retrieve alike).
+# images and captions. One seed says little: `experiments/bimodal` has the
+# comparison with intervals (at batch 128 they retrieve equally well).
 #
-# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+# Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
+# to run.
 
 # %%
-"""CLIP, SogCLR and NUCLR on glyphs."""
+"""Compares CLIP, SogCLR and NUCLR on glyphs."""
 
 import importlib.util
 import os
@@ -52,13 +53,13 @@ from nuclr_jax.train import build, loop, records
 
 progress.log_to_stderr()
 NAMES = ("clip", "nuclr") if SHORT else ("clip", "sogclr", "nuclr")
-SEEDS = 1  # more take as many times as long, and tell more
+SEEDS = 1  # more seeds take proportionally longer, and are more conclusive
 
 # %% [markdown]
 # ## Train
 #
-# The data are read once. A key of the config is changed in the same way for
-# all.
+# The data are read once. Keys of the config are changed in the same way for
+# every objective.
 
 # %%
 runs, data = {}, None
@@ -70,7 +71,7 @@ for name in NAMES:
     config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
     config.data.size = 16 if SHORT else 32
     config.log_every = 5 if SHORT else 100
-    config.eval_every = 0  # steps; instead:
+    config.eval_every = 0  # in steps; replaced by:
     config.eval_every_epochs = config.num_epochs / 4
     data = data or build.load_data(config.data)
     workdir = pathlib.Path("runs", "compare", f"{name}_{seed}")
@@ -82,8 +83,8 @@ for name in NAMES:
 # %% [markdown]
 # ## Scores
 #
-# Retrieval among unseen characters and handwritten digits by the names of
-# their classes, in percent; mean over seeds.
+# Retrieval among unseen characters, and handwritten digits classified by the
+# names of their classes. Scores are in percent, averaged over seeds.
 
 # %%
 SCORES = {
@@ -92,9 +93,9 @@ SCORES = {
   "test/zero_shot_digits/top1": "digits",
 }
 print(f"{'':10}" + "".join(f"{x:>10}" for x in SCORES.values()))
-for name, found in runs.items():
+for name, by_seed in runs.items():
   means = [
-    100 * sum(metrics[key] for metrics, _ in found) / len(found)
+    100 * sum(metrics[key] for metrics, _ in by_seed) / len(by_seed)
     for key in SCORES
   ]
   print(f"{name:10}" + "".join(f"{x:10.1f}" for x in means))
@@ -102,8 +103,9 @@ for name, found in runs.items():
 # %% [markdown]
 # ## Along the training
 #
-# Losses are on other scales and are not compared. What is: retrieval, how
-# many negatives an anchor sees, and how fast a step is.
+# The losses have different scales and cannot be compared. These numbers can:
+# recall, the effective number of negatives of an anchor, alignment, and the
+# speed of a step.
 
 # %%
 PANELS = (
@@ -113,8 +115,8 @@ PANELS = (
 )
 figure, axes = plt.subplots(1, 3, figsize=(12, 3), layout="constrained")
 for place, key in zip(axes, PANELS, strict=True):
-  for name, found in runs.items():
-    for number, (_, history) in enumerate(found):
+  for name, by_seed in runs.items():
+    for number, (_, history) in enumerate(by_seed):
       rows = [(row["step"], row[key]) for row in history if key in row]
       label = None if number else name
       color = f"C{NAMES.index(name)}"

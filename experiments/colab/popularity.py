@@ -17,17 +17,18 @@
 # %% [markdown]
 # # Popularities: exact, learned, and where the truth is known
 #
-# NUCLR learns for every sample a popularity ζ. For embeddings that do not
-# change, the right ζ solve an equation: here they are solved exactly, compared
-# with those that a training learned, and shown. Then a toy model whose
-# popularities are known (`experiments/toy_dpm`, whose README says what follows
-# from it).
+# NUCLR learns a popularity ζ for every sample. For fixed embeddings, the exact
+# ζ are the solution of an equation. This notebook solves it, compares the
+# solution with the ζ learned in a training, and shows the most popular samples.
+# Then it studies a toy model whose popularities are known
+# (`experiments/toy_dpm`, whose README has the conclusions).
 #
-# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+# Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
+# to run.
 
 # %%
-"""Exact and learned popularities, and the toy study, in pictures."""
+"""Shows exact and learned popularities, and the toy study."""
 
 import importlib
 import importlib.util
@@ -45,7 +46,7 @@ ROOT = next(
   (x for x in (HERE, *HERE.parents) if (x / STUDY).is_dir()),
   HERE / "nuclr",
 )
-if not ROOT.exists():  # for the study; the library alone needs no clone
+if not ROOT.exists():  # only the toy study needs a clone
   assert REPOSITORY, "set REPOSITORY to the address of the repository"
   subprocess.run(["git", "clone", REPOSITORY, ROOT], check=True)
 if importlib.util.find_spec("nuclr_jax") is None:
@@ -57,8 +58,9 @@ sys.path.insert(0, str(ROOT))
 # %% [markdown]
 # ## A run, and its exact popularities
 #
-# A short training on glyphs. `popularity.solve` takes any embeddings of pairs;
-# `nuclr popularity --workdir=...` does all of this section in one command.
+# The run is a short training on glyphs. `popularity.solve` takes any embeddings
+# of pairs; `nuclr popularity --workdir=...` does all of this section in one
+# command.
 
 # %%
 import jax
@@ -79,11 +81,11 @@ workdir = pathlib.Path("runs", "popularity")
 loop.fit(config, workdir)
 parts, mesh, state = loop.load(workdir)
 source = parts.data.train
-some = np.random.default_rng(0).permutation(source.sizes.num_pairs)
-some = np.sort(some[: 500 if SHORT else 10_000])
+subset = np.random.default_rng(0).permutation(source.sizes.num_pairs)
+subset = np.sort(subset[: 500 if SHORT else 10_000])
 with jax.set_mesh(mesh):
   embed = loop.embedder(parts, mesh)(state)
-  pairs = evaluators.embed_pairs(embed, source, some)
+  pairs = evaluators.embed_pairs(embed, source, subset)
 readout = loop.readout(parts, state)
 exact = popularity.solve(
   pairs.image,
@@ -98,8 +100,8 @@ print(f"residual {exact.residual:.1e}, iterations {exact.iterations}")
 # %% [markdown]
 # ## Learned against exact
 #
-# ζ is unique up to a constant. After a long training the points
-# lie near a line (0.87 for images and 0.92 for texts after 16 epochs).
+# ζ is unique up to a constant. After a long training the points lie near a
+# line (correlation 0.87 for images and 0.92 for texts after 16 epochs).
 
 # %%
 learned = np.asarray(state.objective.sample.text.zeta)[exact.ids.text]
@@ -121,9 +123,9 @@ for title, ids in (("most", order[::-1][:8]), ("least", order[:8])):
 # %% [markdown]
 # ## The toy model
 #
-# Anchors x are uniform on a half disc, contrasts y in the unit square have
-# density p(y | x) = exp(x . y / tau) / g(x). Here g is known, so that we can
-# see how well popularities replace it. From here on everything is float64.
+# Anchors x are uniform on a half disc, and contrasts y in the unit square have
+# the density p(y | x) = exp(x . y / tau) / g(x). Here g is known, so that we
+# can see how well popularities replace it. From here on everything is float64.
 
 # %%
 from experiments.harness import command, plots, run_here
@@ -178,8 +180,9 @@ plt.show()
 # %% [markdown]
 # ## What no constant changes
 #
-# A constant factor on q~ shifts the risk and nothing else. Training follows the
-# gradient, which the factor leaves alone: GCL's does not vanish at the truth.
+# A constant factor of q~ shifts the risk and changes nothing else. Training
+# follows the gradient, which does not depend on the factor: GCL's gradient does
+# not vanish at the truth.
 
 # %%
 figure = plt.figure(figsize=plots.SIZE, layout="constrained")

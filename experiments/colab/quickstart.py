@@ -15,18 +15,19 @@
 # ---
 
 # %% [markdown]
-# # Quickstart: train on glyphs, look at what came out
+# # Quickstart: train on glyphs, look at the results
 #
-# Pictures of characters in 16 fonts and their Unicode names: real image-text
-# pairs with nothing to download. NUCLR trains on them, retrieves among
-# characters it never saw, and tells which samples are popular. Two to ten
-# minutes on a laptop.
+# The data are images of characters in 16 fonts and their Unicode names: real
+# image-text pairs with nothing to download. NUCLR trains on them, retrieves
+# among characters that it never saw, and shows which samples are popular. It
+# takes two to ten minutes on a laptop.
 #
-# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+# Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
+# to run.
 
 # %%
-"""Trains on glyphs; looks at retrieval and popularities."""
+"""Trains on glyphs; shows retrieval and popularities."""
 
 import importlib.util
 import os
@@ -60,15 +61,15 @@ WORKDIR = pathlib.Path("runs", "quickstart")
 # %% [markdown]
 # ## Train
 #
-# A config names the parts and their arguments; every key can be changed. Run
-# the cell again, and the run goes on where it was.
+# A config names the parts and their arguments; every key can be changed. If
+# you run the cell again, the training continues where it stopped.
 
 # %%
 config = load_config("glyphs:nuclr")
 config.num_epochs = 0.05 if SHORT else 4.0
 config.optimizer.learning_rate.warmup_epochs = config.num_epochs / 10
 config.data.size = 16 if SHORT else 32
-config.eval_every = 0  # steps; instead:
+config.eval_every = 0  # in steps; replaced by:
 config.eval_every_epochs = config.num_epochs / 8
 config.log_every = 5 if SHORT else 100
 result = loop.fit(config, WORKDIR)
@@ -76,9 +77,9 @@ result = loop.fit(config, WORKDIR)
 # %% [markdown]
 # ## The numbers
 #
-# Recall@1: how often a right one of 1,000 captions (of 7,315 pictures) comes
-# first; chance is 0.1 %. `diagnostics/...` say how the training is doing, see
-# the guide in the documentation.
+# Recall@1 is how often a correct one of 1,000 captions (of 7,315 images) comes
+# first; chance is 0.1 %. `diagnostics/...` show how the training is going; the
+# documentation has a guide to them.
 
 # %%
 for name, value in result.metrics.items():
@@ -103,8 +104,8 @@ plt.show()
 # %% [markdown]
 # ## Retrieval
 #
-# Pictures that the model has not seen, and the three names it finds most
-# similar; the right one is marked.
+# Images that the model has not seen, with the three names that it finds most
+# similar; the correct one is marked.
 
 # %%
 parts, mesh, state = loop.load(WORKDIR)
@@ -129,8 +130,8 @@ plt.show()
 # %% [markdown]
 # ## Popularity
 #
-# ζ of a sample is high where many anchors find it similar. The pictures of
-# the highest and the lowest learned ζ:
+# ζ of a sample is high if many anchors are similar to it. These are the images
+# with the highest and the lowest learned ζ:
 
 # %%
 zeta = np.asarray(state.objective.sample.image.zeta)
@@ -138,9 +139,9 @@ zeta = zeta[: parts.data.train.sizes.num_images]
 order = np.argsort(zeta)
 figure, axes = plt.subplots(2, 10, figsize=(12, 3), layout="constrained")
 for row, ids in zip(axes, (order[::-1][:10], order[:10]), strict=True):
-  pictures = parts.data.train.fetch(ids).image
-  for place, i, picture in zip(row, ids, pictures, strict=True):
-    place.imshow(np.squeeze(picture), cmap="gray")
+  images = parts.data.train.fetch(ids).image
+  for place, i, pixels in zip(row, ids, images, strict=True):
+    place.imshow(np.squeeze(pixels), cmap="gray")
     place.set_axis_off()
     place.set_title(f"{zeta[i]:+.3f}", fontsize=8)
 plt.show()
@@ -148,7 +149,8 @@ plt.show()
 # %% [markdown]
 # ## The report
 #
-# Everything on one page, with galleries: `runs/quickstart/report.html`.
+# It shows everything on one page, with galleries:
+# `runs/quickstart/report.html`.
 
 # %%
 print(report.write(WORKDIR))

@@ -17,16 +17,17 @@
 # %% [markdown]
 # # Your own photos: a folder with captions, from files to zero-shot
 #
-# A folder of pictures with a text file beside each becomes a data set; two
-# published encoders train on it (here small ones, from nothing, on drawings
-# of coloured shapes; with real photos give `pretrained` weights, see
-# `configs/cc3m.py`).
+# A folder of images, each with a text file beside it, becomes a data set on
+# which two published encoders train. Here they are small and train from
+# scratch on drawings of coloured shapes; for real photos use `pretrained`
+# weights (see `configs/cc3m.py`).
 #
-# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+# Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
+# to run.
 
 # %%
-"""Ingests a folder, trains, classifies by prompts."""
+"""Ingests a folder, trains on it, and classifies by prompts."""
 
 import importlib.util
 import os
@@ -62,9 +63,9 @@ ROOT = pathlib.Path("runs", "your_own_data")
 DATA = ROOT / "data"  # prepared data sets
 
 # %% [markdown]
-# ## A folder of pictures
+# ## A folder of images
 #
-# `photo.jpg` beside `photo.txt`. Replace this cell by your own folder.
+# It has `photo.txt` beside `photo.jpg`. Replace this cell with your own folder.
 
 # %%
 COLOURS = dict(red=(220, 40, 40), green=(40, 170, 60), blue=(50, 70, 220))
@@ -105,10 +106,10 @@ for i, place in enumerate(axes):
 plt.show()
 
 # %% [markdown]
-# ## Files to data sets
+# ## From files to data sets
 #
-# What cannot be read is listed with the reason. In a shell: `nuclr ingest
-# --input=photos --dataset=mine`.
+# Files that cannot be read are listed with the reason. In a shell: `nuclr
+# ingest --input=photos --dataset=mine`.
 
 # %%
 for folder, split in (("photos", "train"), ("held_out", "validation")):
@@ -118,11 +119,11 @@ print(where)
 # %% [markdown]
 # ## Train
 #
-# The CC3M recipe, with small encoders. Ten of the 90 held-out pictures say the
-# same, so that the right one is among the first ten at best.
+# This is the CC3M recipe with small encoders. Each caption fits ten of the 90
+# held-out images equally well, so its own image is at best among the first ten.
 
 # %%
-config = load_config("cc3m:nuclr,smoke")  # without smoke: the published size
+config = load_config("cc3m:nuclr,smoke")  # without smoke, the published size
 config.data.train = "mine"
 config.data.validation = config.data.test = ("mine:validation",)
 for key in ("validation_zero_shot", "zero_shot", "probes"):
@@ -144,22 +145,23 @@ plt.show()
 # %% [markdown]
 # ## Zero-shot
 #
-# The model was never told classes. A class is the caption that describes it.
+# The model was never told the classes. Each class is given by a caption that
+# describes it.
 
 # %%
 classes = [" ".join(kind) for kind in itertools.product(COLOURS, SHAPES)]
 rng = np.random.default_rng(2)
-pictures = [draw(rng, *kind.split()) for kind in classes for _ in range(10)]
+drawings = [draw(rng, *kind.split()) for kind in classes for _ in range(10)]
 label = np.repeat(np.arange(len(classes)), 10)
 with embedder_of_run(ROOT / "run", data_dir=DATA) as model:
   size = (model.image_size, model.image_size)
-  image = np.stack([np.asarray(x.resize(size)) for x in pictures])
+  image = np.stack([np.asarray(x.resize(size)) for x in drawings])
   image_vectors = model.encode.image(image)
   class_vectors = model.encode.text(classes)
 sim = image_vectors @ class_vectors.T
-found = zero_shot.accuracy(image_vectors, class_vectors, label, top=(1,))
+scores = zero_shot.accuracy(image_vectors, class_vectors, label, top=(1,))
 print(
-  f"top-1 {100 * found['top1']:.0f} %, by chance {100 / len(classes):.0f} %"
+  f"top-1 {100 * scores['top1']:.0f} %, by chance {100 / len(classes):.0f} %"
 )
 figure, axes = plt.subplots(2, 6, figsize=(11, 4), layout="constrained")
 for place, i in zip(axes.ravel(), rng.permutation(len(image)), strict=False):

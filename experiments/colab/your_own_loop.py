@@ -17,15 +17,16 @@
 # %% [markdown]
 # # An objective in your own training loop
 #
-# Two views of handwritten digits, each without some pixels, in plain Flax and
-# optax. Everything that NUCLR remembers of samples is the `state` that goes
-# in and comes out.
+# The pairs are two views of handwritten digits, each with some pixels removed;
+# the loop is plain Flax and optax. Everything that NUCLR remembers about the
+# samples is in the `state` that goes in and comes out.
 #
-# Outside of a checkout, as in Colab, set `REPOSITORY` to the address of the
-# repository. `SHORT` (or `NUCLR_SHORT=1`) is just enough to run.
+# Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
+# repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
+# to run.
 
 # %%
-"""NUCLR and CLIP in a plain Flax and optax loop."""
+"""Trains NUCLR and CLIP in a plain Flax and optax loop."""
 
 import importlib.util
 import os
@@ -62,8 +63,8 @@ STEPS, BATCH = (40, 64) if SHORT else (1500, 64)
 # ## The loop
 #
 # `objective.apply` returns `loss, (state, metrics)`. `pair_id` is the row of
-# a sample in the data set. The state is an argument of the step and a result;
-# donated, it is updated in place.
+# a sample in the data set. The state is both an argument and a result of the
+# step; since it is donated, it is updated in place.
 
 
 # %%
@@ -109,15 +110,15 @@ def train(objective, key):
 # %% [markdown]
 # ## Two objectives
 #
-# Another objective is another line. Their losses are on other scales; the
-# accuracy of the nearest neighbour among the other digits is comparable.
+# Another objective is another line. The losses have different scales; the
+# accuracy of the nearest neighbour among all other digits is comparable.
 
 # %%
-found = {
+compared = {
   "CLIP": objectives.clip(temperature=0.1, learn_temperature=False),
   "NUCLR": objectives.nuclr(num_pairs=len(x), temperature=0.1),
 }
-results = {name: train(x, jax.random.key(0)) for name, x in found.items()}
+results = {name: train(x, jax.random.key(0)) for name, x in compared.items()}
 figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 for place, (name, (z, _, losses)) in zip(axes, results.items(), strict=True):
   place.plot(losses)
@@ -129,8 +130,8 @@ plt.show()
 # %% [markdown]
 # ## What NUCLR remembers
 #
-# `log_u`: the logarithm of each sample's averaged denominator. `zeta`:
-# popularities. Digits that many others look like have a high ζ.
+# `log_u` is the logarithm of each sample's averaged denominator; `zeta` are
+# the popularities. Digits that resemble many other digits have a high ζ.
 
 # %%
 state = results["NUCLR"][1]

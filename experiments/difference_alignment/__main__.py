@@ -1,7 +1,7 @@
 """The paper on difference alignment: trains, measures, draws, writes tables.
 
 python -m experiments.difference_alignment             # digits and glyphs
-python -m experiments.difference_alignment --smoke     # minutes, to runs/
+python -m experiments.difference_alignment --smoke     # takes minutes
 python -m experiments.difference_alignment --data cifar10 --data_dir=...
 
 Run it from the root of the repository. Interrupt it at any time: finished runs

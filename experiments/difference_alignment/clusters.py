@@ -1,9 +1,9 @@
 """Figure 2 and Tables 6 and 7 of the paper: clusters and nearest neighbours.
 
-Three Gaussian clusters in four cases. The distances of the clusters differ in
-(a) and are equal in (b); the directions of their differences differ in (c) and
-are equal in (d). The paper says that the consistent cases (b, d) generalise
-better.
+There are four cases of three Gaussian clusters. The distances of the clusters
+differ in (a) and are equal in (b); the directions of their differences differ
+in (c) and are equal in (d). The paper says that the consistent cases (b, d)
+generalize better.
 """
 
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ from scipy.stats import multivariate_normal
 
 from experiments.harness import Run
 
-TRAIN, TEST = 1_000, 200  # points of a cluster
+TRAIN, TEST = 1_000, 200  # points per cluster
 NEIGHBOURS = (1, 8)
-SPREADS = (1.0, 1.5, 2.0, 3.0, 4.0)  # times the deviations of Table 6
+SPREADS = (1.0, 1.5, 2.0, 3.0, 4.0)  # factors of the deviations of Table 6
 KINDS = ("as in Table 6", "equal smallest distance", "equal mean distance")
 SAMPLES = (3, 10, 100, 1_000)
 PUBLISHED = {"a": (99.4, 80.3), "b": (98.8, 89.2), "c": (98.6, 81.5)}
@@ -25,7 +25,7 @@ PUBLISHED |= {"d": (98.4, 85.6)}
 
 
 class Case(NamedTuple):
-  """Means [3, 2] and covariances [3, 2, 2] of three clusters."""
+  """The means [3, 2] and covariances [3, 2, 2] of three clusters."""
 
   mean: np.ndarray
   covariance: np.ndarray
@@ -48,11 +48,11 @@ CASES = {  # Table 6
 
 
 def wider(case: Case, spread: float, kind: str) -> Case:
-  """Widens clusters, as they are in Table 6 or made comparable first.
+  """Widens the clusters of a case, after making cases comparable if asked to.
 
   Args:
     case: A case of Table 6.
-    spread: Factor of the standard deviations.
+    spread: The factor of the standard deviations.
     kind: One of `KINDS`. For equal distances, covariances are 4 times the
       identity and means are scaled so that the smallest or the mean distance
       of two of them is 12: cases then differ only in where their means lie.
@@ -67,31 +67,31 @@ def wider(case: Case, spread: float, kind: str) -> Case:
 
 
 def draw(rng, case: Case, count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Draws points; returns them and their clusters."""
+  """Draws `count` points of each cluster; returns points and cluster ids."""
   x = [rng.multivariate_normal(m, c, count) for m, c in zip(*case, strict=True)]
   return np.concatenate(x), np.repeat(np.arange(3), count)
 
 
 def nearest_neighbours(x, label, test, k: int, *, leave_out: bool = False):
-  """Predicts the most frequent label of k neighbours.
+  """Predicts the most frequent label among the k nearest neighbours.
 
   Args:
-    x: Labelled points [n, 2].
-    label: Their labels.
-    test: Points to label.
-    k: Neighbours.
+    x: The labelled points [n, 2].
+    label: The label of each point.
+    test: The points to label.
+    k: The number of neighbours.
     leave_out: Whether `test` is `x`; a point is then not its own neighbour.
   """
   _, near = cKDTree(x).query(test, k=np.arange(1, k + 1 + leave_out))
   votes = label[near[:, leave_out:]]
   counts = np.stack([(votes == c).sum(axis=1) for c in range(3)], axis=1)
-  # Among equal counts the nearest point decides.
+  # argmax takes the first of equal counts, so the nearest point breaks ties.
   first = np.take_along_axis(counts, votes, axis=1).argmax(axis=1)
   return votes[np.arange(len(test)), first]
 
 
 def best(case: Case, test) -> np.ndarray:
-  """Predicts the most probable cluster by the true densities."""
+  """Predicts the cluster with the largest true density."""
   parts = [
     multivariate_normal(m, c).logpdf(test) for m, c in zip(*case, strict=True)
   ]
@@ -103,13 +103,13 @@ def measure_case(case: Case, *, seed: int, train: int, k: int) -> dict:
 
   Args:
     case: The clusters.
-    seed: Decides the points.
-    train: Points of a cluster to learn from.
-    k: Neighbours.
+    seed: The seed of the points.
+    train: The number of training points per cluster.
+    k: The number of neighbours.
 
   Returns:
-    "train" without the point itself, "test", and "best", the test accuracy of
-    the true densities.
+    The accuracies "train" (where a point is not its own neighbour), "test", and
+    "best", the test accuracy of the true densities.
   """
   rng = np.random.default_rng(seed)
   x, label = draw(rng, case, train)
@@ -136,7 +136,7 @@ def measure_table_7(run: Run) -> dict[str, Any]:
 
 
 def measure_wider(run: Run) -> dict[str, Any]:
-  """Measures wider clusters, by kind and case, over `SPREADS`."""
+  """Measures clusters of several widths, by kind and case."""
   values = dict(run.values)
 
   def measure(case, kind, spread):
@@ -151,7 +151,7 @@ def measure_wider(run: Run) -> dict[str, Any]:
 
 
 def measure_few(run: Run) -> dict[str, Any]:
-  """Measures fewer points, by kind and case, over `SAMPLES`."""
+  """Measures several numbers of training points, by kind and case."""
   values = dict(run.values)
 
   def measure(case, kind, points):

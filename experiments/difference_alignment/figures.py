@@ -18,7 +18,7 @@ from experiments.labelled import (
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
-  """Draws all figures, by their files."""
+  """Draws all figures; returns them by file name."""
   del options
   rows = labelled.trained(results)
   wider = labelled.of_part(results, plan.WIDER)

@@ -17,7 +17,7 @@ from nuclr_jax.train.step import init_state, make_train_step
 
 BATCHES = (128, 512, 1024, 2048)
 REPETITIONS = 15
-SIZE, DIM = 16, 128  # pixels; width of embeddings
+SIZE, DIM = 16, 128  # pixels along a side; width of the embeddings
 
 
 def hosts() -> dict[str, objectives.Objective]:
@@ -29,7 +29,7 @@ def hosts() -> dict[str, objectives.Objective]:
 
 
 def measure(run: Run) -> dict[str, Any]:
-  """Measures milliseconds of a step, and the median ratio within a round."""
+  """Measures milliseconds per step, and the median of the rounds' ratios."""
   values = dict(run.values)
   model = models.views(
     image_shape=(SIZE, SIZE, 1),
@@ -62,7 +62,7 @@ def measure(run: Run) -> dict[str, Any]:
 
       runs = {key: functools.partial(time_of, *x) for key, x in steps.items()}
       times = benchmark.take_turns(runs, values["repetitions"] + 2)
-      times = {key: ms[2:] for key, ms in times.items()}  # warmed up
+      times = {key: ms[2:] for key, ms in times.items()}  # drops the warm-up
       results.setdefault(name, {})[str(size)] = {
         "host_ms": float(np.median(times["host"])),
         "with_ms": float(np.median(times["with"])),

@@ -7,13 +7,13 @@ from experiments import labelled
 from experiments.difference_alignment import clusters, overhead
 from experiments.harness import Options, Run
 
-AT_HAND = ("digits", "glyphs")
-HOSTS = ("npair", "proxy_anchor")  # of metric learning; classes are unseen
-VIEWS = ("ntxent", "swav")  # of two views
+AT_HAND = ("digits", "glyphs")  # data sets that need no download
+HOSTS = ("npair", "proxy_anchor")  # metric learning, tested on unseen classes
+VIEWS = ("ntxent", "swav")  # hosts of two views
 WEIGHTS = (0.0, 0.1, 0.5)
-SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # Table 9
+SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # the weights of Table 9
 VIEW_PARTS, CLASS_PARTS = ("batches", "sweep", "curves"), ("unseen",)
-# Parts that are not trained.
+# Parts of the study that train nothing.
 TABLE_7, WIDER, FEW, OVERHEAD = "table 7", "clusters", "few points", "overhead"
 
 
@@ -23,7 +23,7 @@ class Size(NamedTuple):
   epochs: float
   batches: tuple[int, ...]
   parts: tuple[str, ...]
-  values: dict  # of all runs, in the words of `labelled.KEYS`
+  values: dict  # values of all runs, in the words of `labelled.KEYS`
 
 
 SMALL, LARGE = (32, 64, 128, 256), (64, 128, 256, 512)
@@ -41,7 +41,7 @@ SIZES = {
 
 
 def plan(options: Options, rows: Mapping) -> list[Run]:
-  """Plans all runs; none depends on results."""
+  """Plans all runs; none depends on the results of another."""
   del rows
   runs = [run for data in options.data for run in trainings(data, options)]
   return runs + untrained(options)
@@ -73,7 +73,7 @@ def trainings(data: str, options: Options) -> list[Run]:
 
 
 def untrained(options: Options) -> list[Run]:
-  """Plans what is not trained: clusters, and the time of a step."""
+  """Plans the runs without training: clusters, and the time of a step."""
   table = (("points", clusters.TRAIN), ("neighbours", clusters.NEIGHBOURS))
   wider = (
     ("points", clusters.TRAIN),
@@ -95,7 +95,7 @@ def untrained(options: Options) -> list[Run]:
 
 
 def _batches(data, size):
-  """Settings of Figure 5: two-view hosts over batch sizes."""
+  """Makes the settings of Figure 5: two-view hosts over batch sizes."""
   return {
     f"{host} {batch} {weight:g}": (
       f"{host},{data}",
@@ -108,7 +108,7 @@ def _batches(data, size):
 
 
 def _unseen(data, size):
-  """Settings of Tables 1 and 2: metric learning, scored on unseen classes."""
+  """Makes the settings of Tables 1 and 2: metric learning, unseen classes."""
   return {
     f"{host} {batch} {weight:g}": (
       f"{host},{data}",
@@ -128,7 +128,7 @@ def _unseen(data, size):
 
 
 def _sweep(data, size):
-  """Settings of Table 9, for chain and for star."""
+  """Makes the settings of Table 9, for chain and for star."""
   weights = {f"chain {x:g}": {"weight": x} for x in (0.0, *SWEEP)}
   weights |= {
     f"star {x:g}": {"weight": x, "differences": "star"} for x in SWEEP[1:]
@@ -143,7 +143,7 @@ def _sweep(data, size):
 
 
 def _curves(data, size):
-  """Settings of Figure 8: the variation along training."""
+  """Makes the settings of Figure 8: the variation along training."""
   return {
     f"{host} {weight:g}": (
       f"{host},{data}",

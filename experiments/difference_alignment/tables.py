@@ -14,7 +14,7 @@ SCORES = {
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   del options
   rows = labelled.trained(results)
   of_part = labelled.of_part
@@ -40,7 +40,7 @@ def shown(values: Statistics) -> str:
 
 
 def table_7(rows: Rows) -> str:
-  """Compares published accuracies with those of the distributions."""
+  """Compares published accuracies with those measured on Table 6."""
   if not rows:
     return ""
   lines = []
@@ -59,12 +59,12 @@ def table_7(rows: Rows) -> str:
 
 
 def cluster_table(rows: Rows, numbers: tuple, unit: str) -> str:
-  """Shows test accuracies where clusters are wider, or points fewer.
+  """Shows test accuracies for wider clusters or fewer points.
 
   Args:
-    rows: One row for each seed.
-    numbers: What the columns are.
-    unit: Their unit, for the header.
+    rows: One row per seed.
+    numbers: The number that each column is for.
+    unit: The unit of the numbers, for the header.
   """
   if not rows:
     return ""
@@ -87,9 +87,9 @@ def trained(rows: Rows, part: str, words: int) -> str:
   """Shows the scores of a part; the last word of a setting is its weight.
 
   Args:
-    rows: All trainings.
-    part: Of the study.
-    words: How many words of a setting say what is compared.
+    rows: The rows of all trainings.
+    part: The part of the study.
+    words: How many words of a setting, from the first, name a table row.
   """
   lines, weights = [], []
   for data in data_of(rows):
@@ -114,7 +114,7 @@ def trained(rows: Rows, part: str, words: int) -> str:
 
 
 def overhead(rows: Rows) -> str:
-  """Shows the time of a step, as Table 8."""
+  """Shows the time of a step, as in Table 8."""
   if not rows:
     return ""
   lines = [

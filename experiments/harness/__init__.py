@@ -1,6 +1,6 @@
-"""One harness for all studies: plan of runs, their rows, tables and figures.
+"""The harness of all studies: plans of runs, their rows, tables and figures.
 
-See README.md of this folder.
+README.md of this folder explains how a study works.
 """
 
 from experiments.harness.command import main, report

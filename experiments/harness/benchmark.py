@@ -1,4 +1,4 @@
-"""What benchmarks share: the machine, variants in alternation, JSON out."""
+"""Shared by benchmarks: the machine, alternating variants, JSON output."""
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 import gc
@@ -18,7 +18,7 @@ PACKAGES = ("jax", "numpy", "scipy", "matplotlib")
 
 
 def machine() -> dict[str, Any]:
-  """Returns device, processor and version, for the JSON of a benchmark."""
+  """Returns device, processor and JAX version, for a benchmark's JSON."""
   device = jax.devices()[0]
   return {
     "device": device.device_kind,
@@ -39,7 +39,7 @@ def versions() -> dict[str, Any]:
 
 
 def show(*parts: Mapping[str, Any]) -> None:
-  """Prints the joined parts as JSON."""
+  """Prints the merged parts as JSON."""
   joined = {key: value for part in parts for key, value in part.items()}
   print(json.dumps(joined, indent=2))
 
@@ -47,20 +47,20 @@ def show(*parts: Mapping[str, Any]) -> None:
 def one_of(
   flag: str, known: Collection[str], *, first: str | None = None
 ) -> None:
-  """Refuses a list with unknown names, or without the first, at once.
+  """Makes a flag refuse lists with unknown names or without `first`.
 
   Args:
-    flag: A flag that is a list of names.
-    known: The names that it may have.
-    first: The name that the rest is compared with.
+    flag: The name of a flag that takes a list of names.
+    known: The names that the list may contain.
+    first: The name that all others are compared with; it must be listed.
   """
-  message = f"must be of {', '.join(known)}"
+  message = f"must be chosen from {', '.join(known)}"
   flags.register_validator(
     flag,
     lambda names: (
       names is None or (set(names) <= set(known) and first in (None, *names))
     ),
-    message=message + (f", {first} among them" if first else ""),
+    message=message + (f", and include {first}" if first else ""),
   )
 
 
@@ -70,8 +70,8 @@ def take_turns(
   """Times several variants in alternation, since machines are noisy.
 
   Args:
-    runs: By name, functions that do their steps and return their time.
-    rounds: How often each is called.
+    runs: Maps each name to a function that runs steps and returns their time.
+    rounds: How many times each function is called.
   """
   times = {name: [] for name in runs}
   show_progress = progress.reporter("rounds", rounds)
@@ -84,5 +84,5 @@ def take_turns(
 
 
 def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-  """Returns the median of the rounds' ratios."""
+  """Returns the median over rounds of the ratio of the times."""
   return float(np.median(np.divide(times, reference)))

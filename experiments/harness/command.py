@@ -50,14 +50,14 @@ def parse_arguments(
   parser.add_argument(
     "--only",
     metavar="PATTERN",
-    help='only runs whose "part: setting, seed N" has this regular expression; '
-    "writes no tables",
+    help='runs only what matches this regular expression in "part: setting, '
+    'seed N"; writes no tables',
   )
   parser.add_argument(
-    "--workers", type=int, default=2, help="runs at a time; 1 on a GPU"
+    "--workers", type=int, default=2, help="parallel runs; use 1 on a GPU"
   )
   parser.add_argument(
-    "--seeds", type=int, help=f"seeds of a setting, by default {study.seeds}"
+    "--seeds", type=int, help=f"seeds per setting, by default {study.seeds}"
   )
   parser.add_argument("--data_dir", help="folder of prepared data sets")
   if study.data:
@@ -80,8 +80,8 @@ def parse_arguments(
     parser.add_argument(
       "--configs",
       action="store_true",
-      help="runs nothing; stores today's configs as those of the rows, after a "
-      "change of names only",
+      help="runs nothing; stores the current configs as those of the rows, for "
+      "when only names have changed",
     )
   values = vars(parser.parse_args(arguments))
   if values["workers"] < 1 or (values["seeds"] or 2) < 2:
@@ -97,7 +97,7 @@ def parse_arguments(
 
 
 def _output(study: Study, values: Mapping) -> pathlib.Path:
-  """Chooses the study's folder only for what its README.md has."""
+  """Chooses the study's folder only for what its README.md shows."""
   if values["data"] == study.data and not values["smoke"]:
     return study.home
   words = [*values["data"], *(["smoke"] if values["smoke"] else [])]
@@ -123,13 +123,13 @@ def report(
   tables: Mapping[str, str],
   figures: Mapping[str, Figure],
 ) -> None:
-  """Writes tables and figures; what is empty is left as it was.
+  """Writes tables and figures; skips those that are empty.
 
   Args:
-    folder: Its README.md gets the tables between their marks; without one they
-      are written to tables.md.
-    tables: Markdown by mark.
-    figures: Figures by file name.
+    folder: The folder whose README.md gets the tables between their marks;
+      without a README.md they are written to tables.md.
+    tables: The Markdown of each table, by mark.
+    figures: The figures, by file name.
   """
   tables = {name: text for name, text in tables.items() if text}
   readme = folder / "README.md"

@@ -18,7 +18,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def insert(text: str, parts: Mapping[str, str]) -> str:
-  """Replaces what lies between `<!-- name -->` and `<!-- end -->`.
+  """Replaces the text between `<!-- name -->` and `<!-- end -->`.
+
+  Args:
+    text: The text of the Markdown file.
+    parts: The new text of each part, by name.
 
   Raises:
     ValueError: If a mark is missing.

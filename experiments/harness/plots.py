@@ -1,4 +1,4 @@
-"""What the figures of several studies share."""
+"""Shared by the figures of several studies."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ def new_figure(size: tuple[float, float] = SIZE, *, dpi: int = 100) -> Figure:
 
   Args:
     size: Width and height in inches.
-    dpi: Pixels in an inch.
+    dpi: Pixels per inch.
   """
   return Figure(figsize=size, dpi=dpi, layout="constrained")
 
@@ -27,11 +27,11 @@ def draw_statistics(
   """Draws means with their standard errors.
 
   Args:
-    axes: Where to draw.
-    points: By their place on the x axis.
-    color: One color for all.
-    label: Text of the legend.
-    style: Marker and line, as Matplotlib writes them.
+    axes: The Matplotlib axes to draw on.
+    points: The statistics at each place on the x axis.
+    color: The color of all points.
+    label: The text of the legend.
+    style: A Matplotlib format string for marker and line.
   """
   axes.errorbar(
     list(points),
@@ -45,7 +45,7 @@ def draw_statistics(
 
 
 def log_ticks(axis) -> None:
-  """Puts ticks at 1, 2, 5 of each decade of a logarithmic axis."""
+  """Puts ticks at 1, 2 and 5 in each decade of a logarithmic axis."""
   axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
   axis.set_major_formatter("{x:g}")
   axis.set_minor_locator(ticker.NullLocator())

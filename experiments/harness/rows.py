@@ -13,7 +13,7 @@ COMMAND = "command"  # the part of rows that record commands, not runs
 
 
 def read(path: pathlib.Path) -> list[Row]:
-  """Reads all rows; a last line that a crash cut off is left out.
+  """Reads all rows, without a last line that a crash has cut off.
 
   Raises:
     ValueError: If a line is damaged.
@@ -40,10 +40,10 @@ def read(path: pathlib.Path) -> list[Row]:
 
 
 def cut_torn_line(file: io.TextIOBase) -> None:
-  """Removes what a crash left of a last line, before rows are appended.
+  """Removes a last line that a crash has cut off, before rows are appended.
 
   Args:
-    file: Opened to append to.
+    file: The file of the rows, opened for appending.
   """
   path = pathlib.Path(file.name)
   whole, newline, _ = path.read_bytes().rpartition(b"\n")
@@ -51,13 +51,13 @@ def cut_torn_line(file: io.TextIOBase) -> None:
 
 
 def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
-  """Writes all rows anew."""
+  """Replaces the file with these rows."""
   path.parent.mkdir(parents=True, exist_ok=True)
   files.write_atomically(path, "".join(map(as_line, rows)))
 
 
 def as_line(row: Row) -> str:
-  """A row as a line of the file."""
+  """Formats a row as a line of the file."""
   return json.dumps(row, ensure_ascii=False) + "\n"
 
 
@@ -67,10 +67,10 @@ def key_of(row: Row) -> Key:
 
 
 def index(rows: Sequence[Row]) -> dict[Key, Row]:
-  """Returns the rows of runs by their keys.
+  """Returns the rows of runs, by key.
 
   Raises:
-    ValueError: If two rows are of the same run.
+    ValueError: If two rows have the same key.
   """
   runs = [row for row in rows if row["part"] != COMMAND]
   by_key = {key_of(row): row for row in runs}

@@ -1,4 +1,4 @@
-"""Runs what a study lacks: in worker processes, a row at a time."""
+"""Runs what a study lacks, in worker processes, and appends row by row."""
 
 from collections.abc import Iterator
 from concurrent import futures
@@ -39,7 +39,7 @@ def results(study: Study, options: Options) -> Results:
   """Reads what has been measured so far.
 
   Raises:
-    ValueError: If the rows are damaged or of runs with other values.
+    ValueError: If rows are damaged or were measured with other values.
   """
   stored = rows.read(options.output / rows.FILE)
   by_key = rows.index(stored)
@@ -55,7 +55,7 @@ def results(study: Study, options: Options) -> Results:
 
 
 def check_rows(plan, by_key, path: pathlib.Path) -> None:
-  """Raises ValueError for rows of the plan that have other values."""
+  """Raises `ValueError` if rows of the plan have other values than it has."""
   changed = [
     run.name
     for run in plan
@@ -65,15 +65,16 @@ def check_rows(plan, by_key, path: pathlib.Path) -> None:
     raise ValueError(
       f"{path} has {len(changed)} rows of runs with other values than the plan "
       f"has now, such as {changed[0]}: move those rows away to run them again, "
-      "or go back to the plan that they are of"
+      "or go back to the plan that they belong to"
     )
 
 
 def size(study: Study, options: Options, by_key: dict[Key, Row]) -> int:
-  """Counts the runs of the whole plan, give or take those that coincide.
+  """Estimates how many runs the whole plan has.
 
-  Runs that are not done yet count as done without a score, which opens the
-  next ones.
+  Runs that are not done yet are taken as done without a score, so that the
+  plan goes on to the runs that depend on them. The real scores may choose runs
+  that coincide with others, so the number is only approximate.
   """
   by_key = dict(by_key)
   while True:
@@ -85,7 +86,7 @@ def size(study: Study, options: Options, by_key: dict[Key, Row]) -> int:
 
 
 def snapshot(study: Study, options: Options) -> dict[str, Row]:
-  """Returns the study's configs: what all have in common, then the rest."""
+  """Returns the study's configs: what all share, then how each differs."""
   configs = {
     name: json.loads(json.dumps(config))
     for name, config in study.configs(options).items()
@@ -114,7 +115,7 @@ def check_configs(study: Study, options: Options) -> None:
   path, today = options.output / CONFIGS, snapshot(study, options)
   if options.configs or not path.exists():
     text = json.dumps(today, indent=1, ensure_ascii=False)
-    # Lists of a config on one line each.
+    # Puts each list of a config on one line.
     text = re.sub(
       r"\[\s*([^][{}]*?)\s*\]", lambda x: f"[{' '.join(x[1].split())}]", text
     )
@@ -124,15 +125,15 @@ def check_configs(study: Study, options: Options) -> None:
   differences = distributed.differences(stored, today)
   if differences:
     raise ValueError(
-      f"the configs are not those of {path}: {'; '.join(differences[:5])}"
+      f"the configs differ from {path}: {'; '.join(differences[:5])}"
       f"{' ...' if len(differences) > 5 else ''}. Go back to those configs; or "
-      "if only names have changed, store today's by --configs; or move the "
-      "folder's rows and its configs away to run everything again"
+      "if only names have changed, store the current ones with --configs; or "
+      "move the folder's rows and configs away to run everything again"
     )
 
 
 def execute(measure, run: Run, place: Place) -> Row:
-  """Measures one run, in a worker."""
+  """Measures one run in a worker process and returns its row."""
   distributed.keep_memory()
   began = time.monotonic()
   place.folder.mkdir(parents=True, exist_ok=True)
@@ -152,9 +153,9 @@ def complete(study: Study, options: Options) -> None:
 
   Raises:
     ValueError: If stored rows or configs do not fit the study, or another
-      command is at work in the folder.
-    RuntimeError: If runs failed; the rows of the others are kept.
-    KeyboardInterrupt: If a signal stopped it; the same command goes on.
+      command is writing in the folder.
+    RuntimeError: If runs failed; the rows of all other runs are kept.
+    KeyboardInterrupt: If a signal stopped it; the same command continues.
   """
   path = options.output / rows.FILE
   path.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +211,16 @@ def _run_all(
   *,
   alone: bool,
 ) -> dict[Run, Exception]:
-  """Runs all runs of one kind; returns those that failed."""
+  """Runs what is missing of one kind; returns the runs that failed.
+
+  Args:
+    study: The study.
+    options: The command line.
+    by_key: All rows so far; new rows are added to it.
+    file: The file to which new rows are appended.
+    alone: Whether to run the measurements of time, one after another, or all
+      other runs.
+  """
   running: dict[futures.Future, Run] = {}
   failed: dict[Run, Exception] = {}
   version, began, done = commit(), time.monotonic(), 0
@@ -264,7 +274,7 @@ def _run_all(
           done += 1
           report(row, run)
     except KeyboardInterrupt:
-      say("stopping; the same command goes on")
+      say("stopping; the same command continues")
       for worker in multiprocessing.active_children():
         worker.terminate()  # `fit` saves first
       pool.shutdown(cancel_futures=True)
@@ -272,7 +282,7 @@ def _run_all(
 
 
 def place_of(run: Run, options: Options) -> Place:
-  """Returns where a run works."""
+  """Returns the folders of a run."""
   name = re.sub(r"[^\w.=+-]+", "_", f"{run.part}_{run.setting}")
   folder = f"{name[:80]}_{fingerprint(run)}_{run.seed}"
   shared = options.workdir / "shared"
@@ -280,7 +290,7 @@ def place_of(run: Run, options: Options) -> Place:
 
 
 def commit() -> str:
-  """Returns the commit that is run, with a plus if files differ from it."""
+  """Returns the commit of the code, with a plus if files differ from it."""
 
   def git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
@@ -305,7 +315,7 @@ def _append(file: io.TextIOBase, row: Row) -> None:
 
 @contextlib.contextmanager
 def _compiled() -> Iterator[str]:
-  """Yields the folder where workers share what they compile."""
+  """Yields the folder in which workers share compiled programs."""
   if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
     yield folder
     return
@@ -315,7 +325,7 @@ def _compiled() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _locked(path: pathlib.Path) -> Iterator[io.TextIOBase]:
-  """Opens a file to append to, unless another process has done so."""
+  """Opens and locks a file for appending; raises if it is locked already."""
   with path.open("a", encoding="utf-8") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-MISSING = "–"  # in a table, for what was not measured
+MISSING = "–"  # the table cell of what was not measured
 
 
 class Statistics(NamedTuple):
@@ -15,7 +15,7 @@ class Statistics(NamedTuple):
 
   count: int
   mean: Any
-  std: Any  # with n - 1; NaN for a single value
+  std: Any  # divides by n - 1; NaN for a single value
 
   @property
   def standard_error(self) -> Any:
@@ -30,11 +30,11 @@ class Statistics(NamedTuple):
     return stats.t.ppf(0.975, self.count - 1) * self.standard_error
 
   def show(self, spread: str, digits: int = 1) -> str:
-    """The mean ± a spread, as a cell of a table.
+    """Formats the mean ± a spread as a table cell.
 
     Args:
       spread: "std", "standard_error" or "half_width".
-      digits: Digits after the point.
+      digits: The number of decimals.
 
     Example:
       >>> statistics([1.0, 2.0, 3.0]).show("std")
@@ -49,7 +49,7 @@ class Statistics(NamedTuple):
     return f"{self.mean:.{digits}f}{more}"
 
   def show_interval(self, digits: int = 1) -> str:
-    """The mean [its 95 % interval], with a star if 0 is not inside.
+    """Formats the mean [its 95 % interval], with a star if 0 is outside.
 
     Example:
       >>> statistics([1.0, 2.0, 3.0]).show_interval()
@@ -66,10 +66,10 @@ class Statistics(NamedTuple):
 
 
 def statistics(values: Iterable[Any]) -> Statistics:
-  """Summarises a sample along its first axis.
+  """Summarizes a sample along its first axis.
 
   Args:
-    values: Numbers, or arrays of one shape.
+    values: Numbers, or arrays that all have the same shape.
 
   Example:
     >>> statistics([1.0, 2.0, 6.0]).mean
@@ -86,11 +86,11 @@ def statistics(values: Iterable[Any]) -> Statistics:
 
 
 def paired(ours: Mapping[Any, Any], theirs: Mapping[Any, Any]) -> Statistics:
-  """Summarises the differences, ours minus theirs, over common seeds.
+  """Summarizes the differences, ours minus theirs, over common seeds.
 
   Args:
-    ours: Values by seed.
-    theirs: Values by seed, of what ours are compared with.
+    ours: Our values, by seed.
+    theirs: The values to compare with, by seed.
 
   Example:
     >>> paired({0: 5.0, 1: 7.0, 9: 0.0}, {0: 4.0, 1: 5.0}).mean

@@ -1,4 +1,4 @@
-"""What a study consists of, as plain values and pure functions."""
+"""The parts of a study, as plain values and pure functions."""
 
 from collections.abc import Callable, Mapping, Sequence
 import hashlib
@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 Key = tuple[str, str, int]  # part, setting and seed of a run
-Row = Mapping[str, Any]  # of JSON values, under the names of its columns
+Row = Mapping[str, Any]  # JSON values, by the names of the columns
 
 
 class Run(NamedTuple):
   """One run of a study, which gives one row.
 
-  Its values are in the study's own words, not in the keys of a config: the
-  study translates them in one place, so that keys can be renamed while rows
-  that were measured before stay valid.
+  Its values are in the study's own words, not in the keys of a config. The
+  study translates them in one place, so that renaming a key does not
+  invalidate rows that were measured before.
   """
 
-  part: str  # of the study, such as "digits/table 1"
+  part: str  # a part of the study, such as "digits/table 1"
   setting: str
   seed: int
-  values: tuple[tuple[str, Any], ...] = ()  # what else decides the row
-  alone: bool = False  # a measurement of time, with all cores to itself
+  values: tuple[tuple[str, Any], ...] = ()  # everything else behind the row
+  alone: bool = False  # whether it measures time and needs all cores
 
   @property
   def key(self) -> Key:
@@ -33,12 +33,12 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The run in messages, and what `--only` is compared with."""
+    """The run's name in messages, and what `--only` is matched against."""
     return f"{self.part}: {self.setting}, seed {self.seed}"
 
 
 def fingerprint(run: Run) -> str:
-  """Hashes the values of a run, so that rows of other values are noticed.
+  """Hashes the values of a run, to detect rows measured with other values.
 
   Example:
     >>> run = Run("digits", "large batch", 0, (("batch_size", 512),))
@@ -56,12 +56,12 @@ class Options(NamedTuple):
 
   output: pathlib.Path  # folder of the rows, tables and figures
   workdir: pathlib.Path  # folder of unfinished runs
-  seeds: int  # how many
+  seeds: int  # the number of seeds per setting
   smoke: bool = False
   workers: int = 2
   only: str | None = None  # a regular expression for `Run.name`
-  tables: bool = False  # no runs
-  configs: bool = False  # store today's configs
+  tables: bool = False  # runs nothing
+  configs: bool = False  # stores the current configs
   data: tuple[str, ...] = ()  # names of data sets
   data_dir: str | None = None  # folder of prepared data sets
 
@@ -69,18 +69,18 @@ class Options(NamedTuple):
 class Place(NamedTuple):
   """Where a run finds its data and leaves its files."""
 
-  folder: pathlib.Path  # its own; removed once its row is written
-  shared: pathlib.Path  # of all runs of the study; kept
-  data_dir: str | None = None
+  folder: pathlib.Path  # of this run; removed once its row is written
+  shared: pathlib.Path  # shared by all runs of the study; kept
+  data_dir: str | None = None  # folder of prepared data sets
 
 
 class Results(NamedTuple):
   """What has been measured so far."""
 
-  rows: Mapping[Key, Row]  # of runs of the plan, in its order
-  earlier: Sequence[Row] = ()  # of runs that the plan does not have any more
+  rows: Mapping[Key, Row]  # rows of planned runs, in the plan's order
+  earlier: Sequence[Row] = ()  # rows of runs that are no longer planned
   commands: Sequence[Row] = ()  # a record of each command that ran something
-  planned: int = 0  # runs of the whole plan, as far as it is known
+  planned: int = 0  # runs in the whole plan, as far as it is known
 
 
 class Study(NamedTuple):
@@ -90,10 +90,9 @@ class Study(NamedTuple):
   again with every new row, so that a study may choose its next runs by the
   results of the first. `measure(run, place)` is called in a worker process and
   returns the columns of the run's row. `tables(options, results)` returns
-  Markdown by the marks of README.md, `figures(options, results)` figures by
-  their file names. `configs(options)` returns the configs of typical runs,
-  which are stored beside the rows; they must not change while the study goes
-  on.
+  Markdown by mark of README.md, and `figures(options, results)` returns figures
+  by file name. `configs(options)` returns the configs of typical runs, which
+  are stored beside the rows and must not change until the study is complete.
   """
 
   home: pathlib.Path  # folder of the study
@@ -102,8 +101,8 @@ class Study(NamedTuple):
   measure: Callable[[Run, Place], Row]
   tables: Callable[[Options, Results], Mapping[str, str]]
   figures: Callable[[Options, Results], Mapping[str, Figure]]
-  seeds: int  # by default
+  seeds: int  # the default number of seeds per setting
   describe: Callable[[Row], str] = lambda row: ""  # a row, for progress lines
   configs: Callable[[Options], Mapping[str, Mapping[str, Any]]] | None = None
   data: tuple[str, ...] = ()  # data sets of its README, if they can be chosen
-  known_data: tuple[str, ...] = ()  # all that can be chosen
+  known_data: tuple[str, ...] = ()  # all data sets that can be chosen

@@ -1,4 +1,4 @@
-"""Runs that train a config of the library."""
+"""Shared by runs that train a config of the library."""
 
 import ast
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ class Trained(NamedTuple):
 
   parts: Any  # an `Experiment`
   state: Any  # a `TrainState`
-  metrics: Mapping[str, float]  # as in metrics.json
+  metrics: Mapping[str, float]  # the contents of metrics.json
   history: list[dict[str, float]]
 
 
-@functools.cache  # so that a process uses the file as it was at first
+@functools.cache  # so that a process does not see later edits of the file
 def get_config(name: str):
-  """Returns `get_config` of a file in configs/."""
+  """Returns the `get_config` function of a file in configs/."""
   return runpy.run_path(str(folder() / f"{name}.py"))["get_config"]
 
 
@@ -32,11 +32,11 @@ def change(config, values: Mapping[str, Any], keys: Mapping[str, str]) -> None:
 
   Args:
     config: The `ConfigDict` to change.
-    values: By the study's words.
-    keys: By word, the dotted keys that get its value, with commas between.
+    values: The new values, by the study's words.
+    keys: For each word, the dotted keys that get its value, comma-separated.
 
   Raises:
-    ValueError: For a word without keys.
+    ValueError: If a word has no keys.
 
   Example:
     >>> from ml_collections import ConfigDict
@@ -48,7 +48,7 @@ def change(config, values: Mapping[str, Any], keys: Mapping[str, str]) -> None:
   unknown = sorted(values.keys() - keys.keys())
   if unknown:
     raise ValueError(
-      f"the study has no keys for {unknown}; it has some for {sorted(keys)}"
+      f"the study has no keys for {unknown}, only for {sorted(keys)}"
     )
   changes = {
     key: value
@@ -75,12 +75,12 @@ def prepare(config, place: Place):
 
 
 def train(config, place: Place, parts) -> Trained:
-  """Trains and evaluates; an interrupted run goes on from where it stopped.
+  """Trains and evaluates; an interrupted run continues where it stopped.
 
   Args:
-    config: Its config.
-    place: Where it leaves its files.
-    parts: From `prepare`.
+    config: The config of the training.
+    place: The folders of the run.
+    parts: What `prepare` returned.
 
   Raises:
     KeyboardInterrupt: If a signal stopped the training.
@@ -93,7 +93,7 @@ def train(config, place: Place, parts) -> Trained:
 
 
 def flat(config) -> dict[str, Any]:
-  """Returns a config as one level of dotted keys."""
+  """Returns a config as a flat dictionary with dotted keys."""
   return {
     key.replace("/", "."): value
     for key, value in flatten(config.to_dict()).items()

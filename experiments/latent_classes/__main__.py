@@ -1,7 +1,7 @@
 """Papers on latent classes: trains, measures, draws, writes the tables.
 
 python -m experiments.latent_classes              # digits and glyphs
-python -m experiments.latent_classes --smoke      # minutes, to runs/
+python -m experiments.latent_classes --smoke      # takes minutes
 python -m experiments.latent_classes --data cifar100 --data_dir=...
 
 Run it from the root of the repository. Interrupt it at any time: finished runs

@@ -1,8 +1,8 @@
-"""Where contrastive learning chooses the useless f_0 = 0 (paper 1), exactly.
+"""Exact cases where contrastive learning picks the useless f_0 = 0 (paper 1).
 
-Each example has two encoders, f_0 = 0 and f_1, with which classes (or clusters
-of them) can be told apart. The loss is hinge; that of f_0 is 1 whatever is
-measured.
+Each example has two encoders, f_0 = 0 and f_1. The features of f_1 distinguish
+classes (or clusters of classes). The loss is the hinge loss; f_0 always has
+loss 1.
 """
 
 from typing import Any, NamedTuple
@@ -19,16 +19,16 @@ RADIUS = 2.0
 
 
 class Example(NamedTuple):
-  """f_1 of all points, and their classes."""
+  """The features f_1 of all points, and their classes."""
 
   features: np.ndarray
   label: np.ndarray
 
 
 def one_point(r: float) -> Example:
-  """Figure 1 (a): one point a class; a direction of no use is the largest.
+  """Makes Figure 1 (a): one point per class; the longest direction is useless.
 
-  The text does not give the figure's coordinates; these have its properties.
+  The paper does not give the figure's coordinates; these have its properties.
   The first coordinate separates the classes, so s(f_1) = 0 and the supervised
   loss of a linear classifier is 0, but f(x)^T f(x') grows with r^2.
   """
@@ -36,27 +36,27 @@ def one_point(r: float) -> Example:
 
 
 def two_points(r: float) -> Example:
-  """Figure 1 (b): two points a class, whose means are far apart.
+  """Makes Figure 1 (b): two points per class, with class means far apart.
 
-  The mean classifier is right with a margin, but two points of one class are
-  apart by 2 r.
+  The mean classifier is correct with a margin, but the two points of a class
+  have distance 2 r.
   """
   x = np.array([[1.0, r], [1.0, -r], [-1.0, r], [-1.0, -r]])
   return Example(x, np.array([0, 0, 1, 1]))
 
 
 def scaled_points(num_classes: int, r: float) -> Example:
-  """Appendix C, 1: the points of class i are 3/2 r e_i and 1/2 r e_i."""
+  """Makes Appendix C, 1: class i has the points 3/2 r e_i and 1/2 r e_i."""
   basis = np.eye(num_classes)
   x = np.concatenate([1.5 * r * basis, 0.5 * r * basis])
   return Example(x, np.tile(np.arange(num_classes), 2))
 
 
 def clusters(num_clusters: int, r: float) -> Example:
-  """Appendix C, 2: as many classes in each of n clusters, all alike in f_1.
+  """Makes Appendix C, 2: n clusters of n classes with the same features each.
 
-  Classes (i, j) have the points 3/2 r e_i and 1/2 r e_i: f_1 tells clusters
-  apart, and no classes within.
+  Class (i, j) has the points 3/2 r e_i and 1/2 r e_i, so f_1 distinguishes
+  clusters, but not the classes within a cluster.
   """
   one = scaled_points(num_clusters, r)
   x = np.repeat(one.features, num_clusters, axis=0)
@@ -80,7 +80,7 @@ def measure_radii(run: Run) -> dict[str, Any]:
 
 
 def measure_negatives(run: Run) -> dict[str, Any]:
-  """Measures the losses of f_1 over the number of negatives, Appendix C."""
+  """Measures the losses of f_1 over the number of negatives: Appendix C."""
   values = dict(run.values)
   example = APPENDIX_C[run.setting](values["classes"], values["radius"])
   return {
@@ -92,14 +92,14 @@ def measure_negatives(run: Run) -> dict[str, Any]:
 
 
 def loss(example: Example, num_negatives: int = 1) -> float:
-  """L_un of f_1."""
+  """Computes L_un of f_1."""
   return latent_classes.unsupervised_loss(
     *example, loss="hinge", num_negatives=num_negatives
   )
 
 
 def supervised(example: Example) -> float:
-  """L_sup^mu of f_1, over tasks of two classes."""
+  """Computes L_sup^mu of f_1, over tasks of two classes."""
   means = latent_classes.class_means(*example)
   scores = example.features @ means.T
   return latent_classes.average_loss(
@@ -108,7 +108,10 @@ def supervised(example: Example) -> float:
 
 
 def separable(example: Example) -> float:
-  """The loss of W = diag(1, 0), which is a linear classifier of f_1."""
+  """Computes the loss of one linear classifier of f_1.
+
+  Its rows (1, 0) and (-1, 0) use the first coordinate only.
+  """
   scores = np.array([[1.0, 0.0], [-1.0, 0.0]]) @ example.features.T
   return latent_classes.average_loss(
     scores.T, example.label, ways=2, loss="hinge"

@@ -24,7 +24,7 @@ from experiments.latent_classes import plan
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
-  """Draws all figures, by their files."""
+  """Draws all figures; returns them by file name."""
   del options
   rows = labelled.trained(results)
   exact = list(results.rows.values())
@@ -41,7 +41,7 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
 
 
 def draw_amounts(figure: Figure, rows: Rows) -> Figure:
-  """Draws accuracies over k, a curve for each amount: paper 1, Figure 2."""
+  """Draws accuracies over k for each amount of data: paper 1, Figure 2."""
   if not (everything := data_with(rows, "figure 2")):
     return figure
   panels = figure.subplots(len(everything), 2, squeeze=False)

@@ -1,4 +1,4 @@
-"""The runs, of papers 1 (Saunshi et al.) and 2 (Merad et al.)."""
+"""The runs for papers 1 (Saunshi et al.) and 2 (Merad et al.)."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,33 +7,33 @@ from experiments import labelled
 from experiments.harness import Options, Run
 from experiments.latent_classes import counter_examples, theorem
 
-AT_HAND = ("digits", "glyphs")
+AT_HAND = ("digits", "glyphs")  # data sets that need no download
 BLOCKS = (1, 2, 5, 10)
-MANY = (15, 25, 35)  # negatives, of Lemma 2
-CURVE_SEEDS = 5  # of the figures of paper 2
-# Parts that are not trained.
+MANY = (15, 25, 35)  # numbers of negatives in Lemma 2
+CURVE_SEEDS = 5  # as in the figures of paper 2
+# Parts of the study that train nothing.
 SECTION_5_1, APPENDIX_C, THEOREM_1 = "section 5.1", "appendix C", "theorem 1"
 
 
 class Size(NamedTuple):
   """How much is trained on a data set."""
 
-  epochs: float  # on all images; fewer images get as many steps
+  epochs: float  # over all images; a subset gets the same number of steps
   batch: int
   dim: int
   classes: int
-  per_class: int  # training images of a class, about
+  per_class: int  # training images per class, approximately
   negatives: tuple[int, ...]
-  values: dict  # of all runs, in the words of `labelled.KEYS`
+  values: dict  # values of all runs, in the words of `labelled.KEYS`
 
   @property
   def warmup(self) -> float:
-    """An epoch; less in a smoke run."""
+    """The epochs of warm-up: one, or less in a smoke run."""
     return min(1.0, self.epochs / 4)
 
 
-CLASSES = {"positive": "class"}  # the papers' draw of a positive
-FRACTIONS = (0.2, 0.5, 1.0)  # of the training images
+CLASSES = {"positive": "class"}  # the papers draw positives from the class
+FRACTIONS = (0.2, 0.5, 1.0)  # fractions of the training images
 FEW, MORE = (1, 4, 16, 64), (1, 4, 16, 64, 256)
 SIZES = {
   "digits": Size(30.0, 100, 32, 10, 119, FEW, {"image_size": 8}),
@@ -41,7 +41,7 @@ SIZES = {
   "mnist": Size(10.0, 500, 32, 10, 6_000, MORE, {}),
   "fashion_mnist": Size(10.0, 500, 32, 10, 6_000, MORE, {}),
   "cifar10": Size(100.0, 500, 100, 10, 5_000, MORE, {}),
-  "cifar100": Size(100.0, 500, 100, 100, 500, MORE, {}),  # as paper 1
+  "cifar100": Size(100.0, 500, 100, 100, 500, MORE, {}),  # as in paper 1
   "stl10": Size(100.0, 500, 100, 10, 500, MORE, {}),
   "caltech_birds2011": Size(100.0, 100, 128, 200, 30, FEW, {}),
   "cars196": Size(100.0, 100, 128, 196, 41, FEW, {}),
@@ -63,7 +63,7 @@ def size_of(data: str, *, smoke: bool) -> Size:
 
 
 def plan(options: Options, rows: Mapping) -> list[Run]:
-  """Plans all runs; none depends on results."""
+  """Plans all runs; none depends on the results of another."""
   del rows
   runs = [run for data in options.data for run in trainings(data, options)]
   return runs + exact(options)
@@ -113,7 +113,10 @@ def trainings(data: str, options: Options) -> list[Run]:
 
 
 def _blocks(data, size):
-  """Batches of equally many pairs: larger blocks are fewer."""
+  """Makes the settings with equally many pairs per batch.
+
+  Larger blocks are then fewer blocks.
+  """
   return {
     f"{name} {b}": (
       f"{name},{data}",
@@ -128,7 +131,7 @@ def _blocks(data, size):
 
 
 def _as_many(data, size):
-  """Batches of equally many blocks, for equally many steps."""
+  """Makes the settings with equally many blocks per batch and equal steps."""
   unit = size.batch // 5
   return {
     name: (
@@ -146,7 +149,8 @@ def _as_many(data, size):
 
 def curves(data: str, size: Size, common: dict, options: Options) -> list[Run]:
   """Plans runs whose losses, bounds and norms are recorded along training."""
-  # Fewer negatives than classes can never be of all classes.
+  # Lemma 2 needs negatives of all classes, so there must be at least as many
+  # negatives as classes.
   many = [n for n in MANY if size.classes <= n < size.batch]
   settings = {
     str(n): (
@@ -174,7 +178,7 @@ def curves(data: str, size: Size, common: dict, options: Options) -> list[Run]:
 
 
 def exact(options: Options) -> list[Run]:
-  """Plans what is not trained: counter-examples, descent on triplets."""
+  """Plans the runs without training: counter-examples, fixed triplets."""
   radii = (("radius", counter_examples.RADII),)
   negatives = (
     ("classes", counter_examples.NUM_CLASSES),

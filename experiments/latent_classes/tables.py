@@ -15,7 +15,7 @@ SCORES = ("avg_2", "avg_10", "top_10", "top_1")
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   del options
   rows = labelled.trained(results)
   exact = {
@@ -53,7 +53,7 @@ def table_1(rows: Rows) -> str:
 
 
 def table_2(rows: Rows) -> str:
-  """Compares block sizes, of CURL and quick thoughts."""
+  """Compares block sizes of CURL and quick thoughts."""
   parts = {"table 2": "pairs", "table 2b": "blocks"}
   lines, sizes = [], _numbers(rows, parts)
   for data in data_of(rows):
@@ -72,7 +72,7 @@ def table_2(rows: Rows) -> str:
 
 
 def figure_2(rows: Rows) -> str:
-  """Shows accuracies over k and the amount of data."""
+  """Shows accuracies over k and over the amount of data."""
   lines, negatives = [], _numbers(rows, ["figure 2"])
   for data in data_of(rows):
     settings = by_setting(rows, f"{data}/figure 2")
@@ -87,7 +87,7 @@ def figure_2(rows: Rows) -> str:
 
 
 def bounds(rows: Rows) -> str:
-  """Shows losses and bounds at the end, and how often the bounds held."""
+  """Shows the final losses and bounds, and how often the bounds held."""
   lines = []
   for data in data_of(rows):
     for n, seeds in by_setting(rows, f"{data}/curves").items():
@@ -104,7 +104,8 @@ def bounds(rows: Rows) -> str:
         np.corrcoef(un, sup)[0, 1] if len(un) > 2 else np.nan
         for un, sup in zip(values["un"], values["sup"], strict=True)
       ]
-      # Lemma 1 without log C, Lemma 2 without 1 / p_cc.
+      # The bounds without their constants: log C in Lemma 1, 1 / p_cc in
+      # Lemma 2.
       plain = values["un"]
       if n == "1":
         plain = values["bound"] - np.log(plan.SIZES[data].classes)
@@ -124,7 +125,7 @@ def bounds(rows: Rows) -> str:
 
 
 def section_5_1(examples: dict[str, Rows]) -> str:
-  """Shows over r where f_1 loses against f_0, whose loss is 1."""
+  """Shows the losses of f_1 over r; f_0, with loss 1, wins where L_un > 1."""
   kinds = {
     "unsupervised": "L_un(f_1)",
     "mean classifier": "L_sup^μ(f_1)",
@@ -140,7 +141,7 @@ def section_5_1(examples: dict[str, Rows]) -> str:
 
 
 def appendix_c(examples: dict[str, Rows]) -> str:
-  """Shows the same over the number of negatives."""
+  """Shows the losses of f_1 over the number of negatives."""
   lines = [
     [
       f"{name}, {x['classes']} classes",
@@ -156,7 +157,7 @@ def appendix_c(examples: dict[str, Rows]) -> str:
 
 
 def theorem_1(widths: dict[str, Rows]) -> str:
-  """Shows the loss at the end, and norms over all steps, by width."""
+  """Shows by width the final loss, and norms over all steps."""
   lines, steps = [], 0
   for width, seeds in widths.items():
     steps = seeds[0]["steps"]
@@ -175,12 +176,12 @@ def theorem_1(widths: dict[str, Rows]) -> str:
 
 
 def _table(header: list[str], lines: list[list[str]]) -> str:
-  """Formats a table; nothing if it has no lines."""
+  """Formats a table; the empty string if it has no lines."""
   return markdown.table(header, lines) if lines else ""
 
 
 def _numbers(rows: Rows, parts: Iterable[str]) -> list[str]:
-  """The last words of the settings of parts, of all data sets, in order."""
+  """Returns the numbers that end the settings of parts, in order."""
   numbers = {
     setting.split()[-1]
     for data in data_of(rows)
@@ -193,5 +194,5 @@ def _numbers(rows: Rows, parts: Iterable[str]) -> list[str]:
 def _percents(
   settings: dict[str, Rows], names: Iterable[str], score: str
 ) -> list[str]:
-  """The score of each setting; a dash for those that a data set lacks."""
+  """Formats the score of each setting; a dash for one that is missing."""
   return [percent(settings.get(x, []), score) for x in names]

@@ -12,13 +12,13 @@ from experiments.latent_classes import triplets
 
 WIDTHS = (16, 64, 256, 512)
 NUM_TRIPLETS, INPUTS, OUTPUTS = 30, 10, 8
-SEPARATION = 0.5  # of all inputs, which have norm 1
+SEPARATION = 0.5  # the smallest distance of two inputs, which have norm 1
 NUM_STEPS = 1_000
 RATE = 0.02
 
 
 def init(key, width: int):
-  """Draws three layers: He's scale inside, 1 / OUTPUTS at the end."""
+  """Draws three layers with variances 2 / width, 2 / width, 1 / OUTPUTS."""
   sizes = (INPUTS, width, width, OUTPUTS)
   keys = jax.random.split(key, 3)
   scales = (2 / width, 2 / width, 1 / OUTPUTS)
@@ -35,7 +35,7 @@ def encode(params, x):
 
 
 def separated(rng, count: int) -> np.ndarray:
-  """Draws unit vectors of which no two are closer than `SEPARATION`."""
+  """Draws unit vectors with pairwise distances above `SEPARATION`."""
   vectors = np.zeros((0, INPUTS))
   while len(vectors) < count:
     x = rng.normal(size=INPUTS)
@@ -46,7 +46,7 @@ def separated(rng, count: int) -> np.ndarray:
 
 
 def measure(run: Run) -> dict[str, Any]:
-  """Descends; returns losses, a triplet, along it, and norms over all steps."""
+  """Descends; returns the mean loss per triplet over steps, and the norms."""
   values = dict(run.values)
   num_steps = values["steps"]
   rng = np.random.default_rng(run.seed)

@@ -1,4 +1,4 @@
-"""Full-batch gradient descent on triplets that stay the same."""
+"""Full-batch gradient descent on fixed triplets."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from nuclr_jax.types import Params, PyTree
 
 
 class Triplets(NamedTuple):
-  """Inputs: anchors, their positives and their negatives, row by row."""
+  """The inputs: row by row an anchor, its positive and its negative."""
 
   anchor: PyTree
   positive: PyTree
@@ -19,13 +19,13 @@ class Triplets(NamedTuple):
 
 
 class Descent(NamedTuple):
-  """The course of gradient descent; entry i is from before step i."""
+  """The course of gradient descent; entry i is the value before step i."""
 
-  params: Params
-  loss: Float[Array, "steps"]  # a sum over the triplets
+  params: Params  # the params after the last step
+  loss: Float[Array, "steps"]  # the sum over the triplets
   gradient_norm: Float[Array, "steps"]
-  min_norm: Float[Array, "steps"]  # of the outputs
-  max_norm: Float[Array, "steps"]
+  min_norm: Float[Array, "steps"]  # the smallest norm of an output
+  max_norm: Float[Array, "steps"]  # the largest norm of an output
 
 
 def triplet_loss(
@@ -36,9 +36,9 @@ def triplet_loss(
   """Sums log(1 + exp(f(x)^T (f(x^-) - f(x^+)))) over the triplets.
 
   Args:
-    anchor: Outputs f(x), of any norm.
-    positive: Outputs f(x^+).
-    negative: Outputs f(x^-).
+    anchor: The outputs f(x), of any norm.
+    positive: The outputs f(x^+).
+    negative: The outputs f(x^-).
 
   Example:
     >>> print(round(float(triplet_loss(*jnp.zeros((3, 4, 2)))), 4))  # 4 log 2
@@ -57,17 +57,17 @@ def descend(
   learning_rate: float,
   num_steps: int,
 ) -> Descent:
-  """Minimises `triplet_loss` of all triplets by gradient descent.
+  """Minimizes `triplet_loss` of all triplets by gradient descent.
 
-  With an encoder that is wide enough, inputs that differ and outputs whose
-  norms stay away from 0 and infinity, the loss falls below any number.
+  If the encoder is wide enough, the inputs differ, and the norms of the outputs
+  stay away from 0 and infinity, the loss falls below any positive number.
 
   Args:
-    encode: `encode(params, inputs) -> outputs`; rows do not see each other.
+    encode: `encode(params, inputs) -> outputs`, row by row.
     params: The params to start from.
-    triplets: The inputs, which stay the same.
+    triplets: The inputs, the same in every step.
     learning_rate: The step size, greater than 0.
-    num_steps: Number of steps, at least 1.
+    num_steps: The number of steps, at least 1.
 
   Raises:
     ValueError: If a number is out of range.

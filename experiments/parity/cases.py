@@ -1,7 +1,7 @@
 """The published encoders in PyTorch, at tiny and at full size.
 
-Weights are random, batch statistics and biases too, so that leaving one out
-cannot go unnoticed.
+Weights are random, including batch statistics and biases, so that leaving one
+out cannot go unnoticed.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ class Case(NamedTuple):
   make: Callable[[], torch.nn.Module]
   forward: Callable[[torch.nn.Module, dict], dict[str, torch.Tensor]]
   towers: dict[str, Any]  # arguments of `models.towers`
-  inputs: dict[str, np.ndarray]  # "image" normalised NHWC, "text" ids
-  train: bool = False  # whether to compare batch statistics, too
-  golden: bool = True  # whether the tests have a tiny one
+  inputs: dict[str, np.ndarray]  # "image": normalized NHWC, "text": ids
+  train: bool = False  # whether to compare batch statistics too
+  golden: bool = True  # whether the tests have its tiny version
 
 
 def randomized(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
   """Fills all arrays so that each of them matters, at any size.
 
-  Matrices keep the size of what they multiply: with PyTorch's first ones
+  Matrices preserve the scale of their input: with PyTorch's initialization
   attention is almost uniform and activations almost linear. Scales of batch
-  normalisation are small, so that deep ResNets are less sensitive: else
-  rounding errors decide which side of 0 some numbers of every ReLU are on, and
+  normalization are small to make deep ResNets less sensitive: otherwise
+  rounding errors decide on which side of 0 some inputs of every ReLU lie, and
   float32 gradients differ by percents from float64 ones.
   """
   generator = torch.Generator().manual_seed(seed)
@@ -56,13 +56,13 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
 
 
 def images(size, batch=2, seed=0) -> np.ndarray:
-  """Normally distributed pixels [batch, size, size, 3]."""
+  """Draws normally distributed pixels [batch, size, size, 3]."""
   rng = np.random.default_rng(seed)
   return rng.normal(size=(batch, size, size, 3)).astype(np.float32)
 
 
 def texts(vocab_size, length, batch=3, clip=False) -> np.ndarray:
-  """Random ids of several lengths; CLIP's end with the largest id."""
+  """Draws captions of several lengths; CLIP's end with the largest id."""
   rng = np.random.default_rng(0)
   ids = rng.integers(1, vocab_size - 1, (batch, length)).astype(np.int32)
   for row, end in enumerate(rng.integers(2, length, batch)):
@@ -81,7 +81,7 @@ def _ids(x):
 
 
 def resnet(*, tiny: bool) -> Case:
-  """Hugging Face's ResNet."""
+  """Makes the case of Hugging Face's ResNet."""
   config = transformers.ResNetConfig()
   ours, size = {}, 224
   if tiny:
@@ -106,7 +106,7 @@ def resnet(*, tiny: bool) -> Case:
 
 
 def basic_resnet(*, tiny: bool) -> Case:
-  """The same with two convolutions in a block: ResNet-34."""
+  """Makes the case of a ResNet with two convolutions per block: ResNet-34."""
   sizes = ([4, 8], [1, 2]) if tiny else ([64, 128, 256, 512], [3, 4, 6, 3])
   config = transformers.ResNetConfig(
     embedding_size=sizes[0][0],
@@ -129,7 +129,7 @@ def basic_resnet(*, tiny: bool) -> Case:
 
 
 def vit(*, tiny: bool, pooler: bool = False) -> Case:
-  """Hugging Face's ViT."""
+  """Makes the case of Hugging Face's ViT."""
   config, ours, size = transformers.ViTConfig(), {}, 224
   if tiny:
     config = transformers.ViTConfig(
@@ -163,7 +163,7 @@ def vit(*, tiny: bool, pooler: bool = False) -> Case:
 
 
 def distilbert(*, tiny: bool) -> Case:
-  """Hugging Face's DistilBERT."""
+  """Makes the case of Hugging Face's DistilBERT."""
   config, ours, vocab, length = transformers.DistilBertConfig(), {}, 30522, 64
   if tiny:
     vocab, length = 30, 8
@@ -189,7 +189,7 @@ def distilbert(*, tiny: bool) -> Case:
 
 
 def bert(*, tiny: bool, pooler: bool = False) -> Case:
-  """Hugging Face's BERT."""
+  """Makes the case of Hugging Face's BERT."""
   config, ours, vocab, length = transformers.BertConfig(), {}, 30522, 64
   if tiny:
     vocab, length = 30, 8
@@ -229,7 +229,7 @@ def _first_token(model, inputs):
 
 
 def clip(*, tiny: bool) -> Case:
-  """Hugging Face's CLIP: both towers, projections, unit norm."""
+  """Makes the case of Hugging Face's CLIP: both towers, projections, norm."""
   config = transformers.CLIPConfig(vision_config=dict(patch_size=16))
   image, text = dict(name="clip_vit_b16"), dict(name="clip_text")
   vocab, length, size, dim = 49408, 77, 224, 512
@@ -277,7 +277,7 @@ def clip(*, tiny: bool) -> Case:
 
 
 def timm(*, tiny: bool) -> list[Case]:
-  """ResNet-50 and ViT-B/16 of timm, if it can be imported."""
+  """Makes the cases of timm's ResNet-50 and ViT-B/16, if it is installed."""
   library = optional.load("timm")
   if library is None:
     return []
@@ -294,7 +294,7 @@ def timm(*, tiny: bool) -> list[Case]:
     )
 
   vit = ("vit_base_patch16_224", "timm_vit")
-  if tiny:  # the width of its ResNets' stem is fixed
+  if tiny:  # no ResNet, since timm's stem has a fixed width
     tower = dict(
       name="vit_b16", width=16, layers=2, heads=4, hidden=24, patch=8
     )
@@ -308,7 +308,10 @@ def timm(*, tiny: bool) -> list[Case]:
 
 
 def open_clip(*, tiny: bool) -> list[Case]:
-  """OpenCLIP's ViT-B/32, if it can be imported; OpenAI's files are alike."""
+  """Makes the case of OpenCLIP's ViT-B/32, if it is installed.
+
+  OpenAI's files have the same layout.
+  """
   library = optional.load("open_clip.model")
   if library is None:
     return []
@@ -349,7 +352,7 @@ def open_clip(*, tiny: bool) -> list[Case]:
 
 
 def cases(*, tiny: bool) -> list[Case]:
-  """All comparisons at one size."""
+  """Makes all cases at one size."""
   return [
     resnet(tiny=tiny),
     basic_resnet(tiny=tiny),

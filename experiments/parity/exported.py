@@ -1,10 +1,11 @@
-"""Compares what `nuclr export` writes with what PyTorch makes of it.
+"""Compares models with what PyTorch computes from their exported folders.
 
 python -m experiments.parity.exported   # exits 1 on failure
 
-Models of each kind of folder, with random weights, are exported and loaded as
-the folder says: `VisionTextDualEncoderModel`, `CLIPModel`, or the `load.py`
-beside two encoders. Embeddings of the same images and captions must agree.
+Models with random weights are exported to each kind of folder and loaded as the
+folder says: by `VisionTextDualEncoderModel`, by `CLIPModel`, or by the
+`load.py` beside two encoders. Embeddings of the same images and captions must
+agree.
 """
 
 import importlib.util
@@ -49,7 +50,7 @@ CASES = {
 
 
 def randomized(tree, seed: int):
-  """Moves all but the first weights, so that nothing else is 0 or 1."""
+  """Moves all vectors and scalars, so that no bias is 0 and no scale is 1."""
   rng = np.random.default_rng(seed)
 
   def move(x):
@@ -60,7 +61,7 @@ def randomized(tree, seed: int):
 
 
 def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
-  """Computes embeddings of unit norm by PyTorch."""
+  """Computes embeddings of unit norm with PyTorch."""
   if (folder / "config.json").exists():
     model = transformers.AutoModel.from_pretrained(folder).eval()
     outputs = model(
@@ -75,7 +76,7 @@ def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
 
 
 def compare(spec, folder: pathlib.Path) -> float:
-  """Returns the greatest difference of embeddings."""
+  """Exports a model; returns the largest difference of its embeddings."""
   model = models.towers(
     image_shape=(SIZE, SIZE, 3),
     vocab_size=WORDS.vocab_size,
@@ -102,7 +103,7 @@ def compare(spec, folder: pathlib.Path) -> float:
 
 
 def main() -> None:
-  """Prints a line for each case."""
+  """Prints a line for each case; exits 1 if an error is too large."""
   transformers.logging.set_verbosity_error()
   failed = False
   for name, spec in CASES.items():

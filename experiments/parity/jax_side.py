@@ -1,4 +1,4 @@
-"""What the towers of this library compute, by the keys of a published file.
+"""Computes with the towers of this library, by the keys of a published file.
 
 The tests use it too.
 """
@@ -15,7 +15,7 @@ from nuclr_jax import models
 from nuclr_jax.models import pretrained
 from nuclr_jax.types import Batch
 
-# The tower beside the one that is compared.
+# The tower of the other side, if only one side is compared.
 OTHER = {
   "image": dict(name="resnet50", stages=(1,), width=2),
   "text": dict(name="bert", width=8, layers=1, heads=1),
@@ -30,11 +30,11 @@ def load(
   """Makes a model and loads a file into it.
 
   Args:
-    towers: Arguments of `models.towers`; if there is one side only, embeddings
-      are its features.
+    towers: The arguments of `models.towers`. If there is only one side, its
+      embeddings are its features.
     inputs: "image" [batch, height, width, 3] or "text" [batch, length], or
       both.
-    source: Path of the file.
+    source: The path of the file.
 
   Returns:
     The model, its params and its state.
@@ -63,7 +63,7 @@ def load(
 
 
 def outputs(model, params, state, inputs, *, train: bool = False):
-  """Returns embeddings by side, and the next state."""
+  """Returns the embeddings by side, and the next state."""
   batch = Batch(inputs.get("image"), inputs.get("text"), None)
   pairs, state = model.apply(
     params, state, batch, key=jax.random.key(0), train=train
@@ -75,16 +75,16 @@ def compute(towers, inputs, source, *, layout: str, train: bool) -> dict:
   """Computes outputs and gradients; with `train` also batch statistics.
 
   Args:
-    towers: Arguments of `models.towers`.
+    towers: The arguments of `models.towers`.
     inputs: "image" [batch, height, width, 3] or "text" [batch, length], or
       both.
-    source: Path of the file with the weights.
-    layout: The file's layout, for the names of the gradients.
-    train: Whether to compute in training as well.
+    source: The path of the file with the weights.
+    layout: The layout of the file, which names the gradients.
+    train: Whether to compute in training mode as well.
 
   Returns:
-    Dicts of arrays under the names "outputs", "gradients" and, if asked for,
-    "trained" (outputs) and "statistics".
+    A dict of dicts of arrays: "outputs", "gradients" and, with `train`,
+    "trained" (the outputs in training) and "statistics".
   """
   model, params, state = load(towers, inputs, source)
   sides = tuple(inputs)
@@ -110,7 +110,7 @@ def compute(towers, inputs, source, *, layout: str, train: bool) -> dict:
 
 
 def direction(shape) -> np.ndarray:
-  """Draws fixed numbers whose product with the outputs is differentiated."""
+  """Draws fixed weights; gradients are of the outputs' sum weighted by them."""
   return np.random.default_rng(1).normal(size=tuple(shape)).astype(np.float32)
 
 
@@ -119,11 +119,12 @@ def errors(
 ) -> dict[str, tuple[float, str]]:
   """Returns the largest error of each part, and the array that has it.
 
-  For outputs and statistics it is the largest difference over the largest
-  number of the array. For gradients it is the norm of the difference over the
-  array's norm, since rounding may decide on which side of 0 a number of some
-  ReLU is; or over 1e-3 of the largest norm of all arrays, since some (of
-  attention's key biases) are zero but for rounding.
+  For outputs and statistics the error is the largest difference divided by the
+  largest number of the array. For gradients it is the norm of the difference
+  divided by the array's norm, since rounding may decide on which side of 0 the
+  input of some ReLU lies. The divisor is at least 1e-3 of the largest norm of
+  all arrays, since some gradients (of attention's key biases) are zero up to
+  rounding.
   """
   worst = {}
   for part, arrays in computed.items():

@@ -1,11 +1,11 @@
-"""Libraries that import more than they need here."""
+"""Imports libraries without the modules that they import but do not need."""
 
 import importlib
 import importlib.machinery
 import sys
 import types
 
-# timm and OpenCLIP import these when they are imported themselves.
+# timm and OpenCLIP import these modules, but the towers do not use them.
 NOT_NEEDED = (
   "torchvision torchvision.datasets torchvision.datasets.folder "
   "torchvision.models torchvision.models.feature_extraction torchvision.ops "
@@ -15,7 +15,7 @@ NOT_NEEDED = (
 
 
 class _Anything(type):
-  """A class with any attribute, each a class of this kind."""
+  """A metaclass whose classes have any attribute: another such class."""
 
   def __getattr__(cls, name):
     if name.startswith("__"):
@@ -33,9 +33,9 @@ class _Stub(types.ModuleType):
 
 
 def load(name: str) -> types.ModuleType | None:
-  """Imports a module; None if it, or something else that it needs, is missing.
+  """Imports a module; returns None if it or a module that it needs is missing.
 
-  The modules of `NOT_NEEDED` are replaced by stubs where they are missing.
+  Missing modules of `NOT_NEEDED` are replaced by stubs.
   """
   for missing in NOT_NEEDED:
     if missing not in sys.modules and _is_missing(missing):

@@ -4,8 +4,8 @@ python -m experiments.parity.towers                  # exits 1 on failure
 python -m experiments.parity.towers --size=tiny      # not the published sizes
 python -m experiments.parity.towers --write-golden   # tiny ones, for the tests
 
-PyTorch writes random weights to model.safetensors, this library reads them
-through `pretrained` and computes in float32, PyTorch in float64.
+PyTorch writes random weights to model.safetensors and computes in float64. This
+library reads them through `pretrained` and computes in float32.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from experiments.parity import cases, jax_side
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
 TOLERANCE = 1e-4
-# BERT's token types are part of the positions here, all of type 0.
+# All tokens have type 0 here, so BERT's token types are part of the positions.
 NOT_COMPARED = "embeddings.token_type_embeddings.weight"
 
 
 def save(model: torch.nn.Module) -> dict[str, np.ndarray]:
-  """Returns arrays as the model's library writes them."""
+  """Returns the arrays that the model's library writes to a file."""
   if not hasattr(model, "save_pretrained"):
     return {k: x.numpy().copy() for k, x in model.state_dict().items()}
   with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ def save(model: torch.nn.Module) -> dict[str, np.ndarray]:
 
 
 def theirs(case: cases.Case) -> dict[str, dict[str, np.ndarray]]:
-  """Computes weights, outputs, gradients and batch statistics by PyTorch."""
+  """Computes weights, outputs, gradients and statistics with PyTorch."""
   torch.manual_seed(0)
   model = cases.randomized(case.make())
   computed = {"weights": save(model)}
@@ -52,7 +52,7 @@ def theirs(case: cases.Case) -> dict[str, dict[str, np.ndarray]]:
   directions = (jax_side.direction(x.shape) for x in outputs.values())
   pairs = zip(outputs.values(), map(torch.from_numpy, directions), strict=True)
   sum((x * direction).sum() for x, direction in pairs).backward()
-  # Saved in place of the parameters, gradients have the keys of the file.
+  # Gradients are saved in place of the parameters, to get the file's keys.
   gradients = copy.deepcopy(model)
   for old, new in zip(model.parameters(), gradients.parameters(), strict=True):
     new.data = torch.zeros_like(old) if old.grad is None else old.grad
@@ -69,7 +69,7 @@ def theirs(case: cases.Case) -> dict[str, dict[str, np.ndarray]]:
 
 
 def compare(case: cases.Case) -> tuple[dict, dict]:
-  """Returns the errors of one case, and what PyTorch computed."""
+  """Returns the errors of a case, and what PyTorch computed."""
   expected = theirs(case)
   with tempfile.TemporaryDirectory() as folder:
     path = f"{folder}/model.safetensors"
@@ -86,7 +86,7 @@ def compare(case: cases.Case) -> tuple[dict, dict]:
 
 
 def write_golden(case: cases.Case, expected: dict) -> None:
-  """Writes one tiny case for the tests: every third gradient is enough."""
+  """Writes a tiny case for the tests, with every third gradient only."""
   keys = sorted(
     key
     for key in expected["gradients"]

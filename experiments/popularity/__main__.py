@@ -1,8 +1,8 @@
 """Popularities in training and after it: trains, measures, writes the tables.
 
-python -m experiments.popularity             # 21 runs, about half an hour
+python -m experiments.popularity             # 21 runs, 45 minutes
 python -m experiments.popularity --tables    # only the tables
-python -m experiments.popularity --smoke     # minutes, to runs/
+python -m experiments.popularity --smoke     # takes minutes, writes to runs/
 
 Run it from the root of the repository. Interrupt it at any time: finished runs
 are in rows.jsonl and are not run again.

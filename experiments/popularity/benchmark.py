@@ -1,10 +1,10 @@
-"""Time and memory of exact popularities; JSON on standard output.
+"""Measures time and memory of exact popularities; prints JSON.
 
 python -m experiments.popularity.benchmark --pairs=43000 --texts=6000 --dim=128
 
 Embeddings are drawn at random: captions around 300 topics, and for each pair an
 image near its caption. `plain` is Sinkhorn's iteration without extrapolation,
-in the same process, on the same problem.
+in the same process and on the same problem.
 """
 
 import resource
@@ -22,17 +22,17 @@ PAIRS = flags.DEFINE_integer("pairs", 43_000, "Number of pairs.")
 TEXTS = flags.DEFINE_integer("texts", 6_000, "Number of distinct captions.")
 DIM = flags.DEFINE_integer("dim", 128, "Width of the embeddings.")
 TEMPERATURES = flags.DEFINE_multi_float("temperature", [0.07], "Temperatures.")
-TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Largest residual.")
-PLAIN = flags.DEFINE_bool("plain", True, "Also without extrapolation.")
+TOLERANCE = flags.DEFINE_float("tolerance", 1e-3, "Largest allowed residual.")
+PLAIN = flags.DEFINE_bool("plain", True, "Also solves without extrapolation.")
 
 
 def unit(x):
-  """Scales rows to unit norm, float32."""
+  """Scales rows to unit norm, in float32."""
   return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
 def embeddings():
-  """Draws images and texts of all pairs, and text ids."""
+  """Draws the image, text and text id of each pair."""
   rng = np.random.default_rng(0)
   topics = unit(rng.normal(size=(300, DIM.value)))
   topic = topics[rng.integers(0, 300, TEXTS.value)]
@@ -43,7 +43,7 @@ def embeddings():
 
 
 def solve(image, text, text_id, temperature: float) -> dict[str, float]:
-  """Solves once; returns what it took."""
+  """Solves once; returns time, iterations and residual."""
   began = time.monotonic()
   solution = popularity.solve(
     image,
@@ -62,7 +62,7 @@ def solve(image, text, text_id, temperature: float) -> dict[str, float]:
 
 
 def main(argv) -> None:
-  """Solves each problem once to compile, then measures."""
+  """Solves once to compile, then measures every temperature."""
   del argv
   distributed.keep_memory()
   data = embeddings()
@@ -71,6 +71,7 @@ def main(argv) -> None:
   for temperature in TEMPERATURES.value:
     row = {"temperature": temperature} | solve(*data, temperature)
     if PLAIN.value:
+      # The extrapolation uses the last MEMORY iterates; 0 turns it off.
       memory, sinkhorn.MEMORY = sinkhorn.MEMORY, 0
       row["plain"] = solve(*data, temperature)
       sinkhorn.MEMORY = memory

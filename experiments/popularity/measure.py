@@ -1,4 +1,4 @@
-"""One run: training, the exact solution, hubs, the network."""
+"""Measures one run: training, the exact solution, hubs, the network."""
 
 import pathlib
 import time
@@ -15,7 +15,7 @@ from nuclr_jax.popularity.files import save_popularity
 from nuclr_jax.train import build, loop
 from nuclr_jax.types import each
 
-HELD_OUT = 0.2  # share of the ids that the network does not learn from
+HELD_OUT = 0.2  # fraction of captions held out from the network's training
 
 
 def measure(run: Run, place: Place) -> Row:
@@ -62,7 +62,7 @@ def solution_of(place: Place, setting: str, seed: int) -> pathlib.Path:
 
 
 def _solve(pairs: Pairs, tau: float, tolerance: float):
-  """Solves the exact popularities; returns them and what they took."""
+  """Solves the exact popularities; returns them and the cost of solving."""
   began = time.monotonic()
   exact = popularity.solve(
     pairs.image,
@@ -79,14 +79,14 @@ def _solve(pairs: Pairs, tau: float, tolerance: float):
 
 
 def _save(exact, path: pathlib.Path, parts, tau: float) -> None:
-  """Leaves the exact zeta for runs that start from them."""
+  """Saves the exact zeta for the runs that start from it."""
   path.parent.mkdir(parents=True, exist_ok=True)
   fingerprint = parts.data.train.fingerprint
   save_popularity(path, exact, temperature=tau, fingerprint=fingerprint)
 
 
 def _compare(exact, state) -> dict[str, float]:
-  """Compares learned zeta with the exact ones."""
+  """Compares learned and exact zeta."""
   sample = state.objective.sample
   learned = Sides(sample.image.zeta, sample.text.zeta)
   row = {}
@@ -99,7 +99,7 @@ def _compare(exact, state) -> dict[str, float]:
 
 
 def _hubs(split, data, embed, pairs, exact, networks, tau) -> dict[str, float]:
-  """Scores a split with similarities corrected by zeta."""
+  """Scores retrieval on a split with similarities corrected by zeta."""
   image, text = embed.image(data.image), embed.text(data.captions)
   corrections = {
     "exact": Sides(
@@ -132,10 +132,10 @@ def _hubs(split, data, embed, pairs, exact, networks, tau) -> dict[str, float]:
 
 
 def _networks(pairs: Pairs, exact, tau: float, seed: int, num_steps: int):
-  """Fits a network for each side; scores it on ids that it has not seen.
+  """Fits a network for each side; scores it on seen and on unseen ids.
 
-  Held out are captions with all their images, so that no other image of a
-  held-out character is known.
+  Captions are held out with all their images, so that the network sees no
+  image of a held-out character.
   """
   rng = np.random.default_rng(seed)
   held_text = rng.random(len(exact.ids.text)) < HELD_OUT

@@ -1,6 +1,6 @@
 """A small network that predicts popularities from embeddings.
 
-It keeps no row per sample, so it gives unseen samples a zeta too.
+It keeps no row per sample, so it predicts zeta of unseen samples too.
 """
 
 from functools import partial
@@ -13,11 +13,13 @@ import optax
 
 from nuclr_jax.types import AnyArray
 
-SHARPNESS = 10.0  # of the first features: zeta changes over short distances
+# Scales the initial kernel: zeta changes over short distances, so the features
+# must be steep.
+SHARPNESS = 10.0
 
 
 class Network(NamedTuple):
-  """The weights of one hidden layer, see `predict_zeta`."""
+  """The weights of a network with one hidden layer; see `predict_zeta`."""
 
   kernel: Float[Array, "dim width"]
   bias: Float[Array, "width"]
@@ -51,23 +53,24 @@ def fit_network(
   learning_rate: float = 3e-3,
   weight_decay: float = 0.1,
 ) -> Network:
-  """Distils exact (or learned) popularities of one side into a network.
+  """Distills exact (or learned) popularities of one side into a network.
 
-  Least squares in units of the temperature, AdamW, the rate falling to 0.
+  Minimizes the squared error in units of the temperature, with AdamW and a
+  cosine decay of the learning rate to 0.
 
   Args:
-    key: Decides the first weights and the batches.
+    key: Decides the initial weights and the batches.
     embedding: Unit-norm embeddings, one row per id.
     zeta: The popularity of each row.
     temperature: The temperature of the objective.
     width: Number of hidden features.
     num_steps: Number of steps of the optimizer.
-    batch_size: Rows in a step, drawn with replacement.
+    batch_size: Rows per step, drawn with replacement.
     learning_rate: The rate of the first step.
     weight_decay: The weight decay of AdamW.
 
   Returns:
-    A `Network` for `predict_zeta` of embeddings of the same side.
+    A `Network` with which `predict_zeta` predicts zeta of the same side.
 
   Example:
     >>> x = jax.random.normal(jax.random.key(0), (64, 4))
@@ -114,7 +117,7 @@ def fit_network(
 def r_squared(
   predicted: Float[AnyArray, "rows"], actual: Float[AnyArray, "rows"]
 ) -> float:
-  """Returns the share of the variance that a prediction explains, at most 1.
+  """Returns the fraction of variance that a prediction explains, at most 1.
 
   Example:
     >>> r_squared(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 4.0]))

@@ -1,14 +1,14 @@
-"""The runs: ways to get zeta, on one data set, with the same seeds."""
+"""The runs: ways to get zeta, on one data set and with the same seeds."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from experiments.harness import Options, Run, training
 
-PART = "glyphs"  # all runs are on these data
-STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # of the correction for hubs
+PART = "glyphs"  # the data of all runs
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # strengths of the correction for hubs
 
-# The words of this study, and the keys of a config that get their values.
+# Maps the words of this study to the config keys that get their values.
 KEYS = {
   "clip_norm": "optimizer.clip_norm",
   "image_features": "model.image_features",
@@ -20,10 +20,10 @@ KEYS = {
   "zeta_learning_rate": "objective.zeta.rate.value",
   "zeta_momentum": "objective.zeta.momentum",
 }
-# How a run is measured; these are not in its config.
+# The values that say how a run is measured; these are not in its config.
 MEASURED = {"tolerance": 1e-3, "network_steps": 3000}
 COMMON = {
-  "text_layers": 0,  # an encoder of a minute, as in experiments/bimodal
+  "text_layers": 0,  # fast towers, as in experiments/bimodal
   "image_features": 256,
   "clip_norm": 0.1,
   "num_epochs": 8.0,
@@ -45,7 +45,7 @@ class Variant(NamedTuple):
   """A way to get zeta."""
 
   name: str
-  values: dict[str, Any]  # in the study's words, where not as in `COMMON`
+  values: dict[str, Any]  # what differs from `COMMON`, in the study's words
   starts_from: str | None = None  # the variant whose exact zeta it starts with
 
 
@@ -92,7 +92,8 @@ def make_config(run: Run):
   objective = config.objective
   if values.pop("zeta_estimator") == "unbiased":
     objective.zeta = dict(name="batch", rate=objective.zeta.rate)
-    # In rows in units of similarity, in a config in those of the temperature.
+    # Rows have the rate in units of similarity, a config in units of the
+    # temperature.
     values["zeta_learning_rate"] /= objective.temperature
   training.change(config, values, KEYS)
   config.seed = run.seed

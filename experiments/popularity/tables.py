@@ -14,7 +14,7 @@ RECALL = "mean_recall@1"
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   del options
   rows = list(results.rows.values())
   return {
@@ -48,7 +48,7 @@ def gain(rows: Rows, variant: str, column: str, over: str) -> str:
 
 
 def variant_table(rows: Rows) -> str:
-  """Shows what each way to get zeta gives."""
+  """Shows the results of each way to get zeta."""
   lines = []
   for variant in VARIANTS:
     name = variant.name
@@ -93,7 +93,7 @@ def hub_table(rows: Rows) -> str:
 
 
 def network_table(rows: Rows) -> str:
-  """Shows R^2 of the network."""
+  """Shows the R^2 of the network."""
   lines = []
   for variant in VARIANTS:
     cells = [
@@ -109,7 +109,7 @@ def network_table(rows: Rows) -> str:
 
 
 def solver_line(rows: Rows) -> str:
-  """Says what the exact solutions took."""
+  """Summarizes the cost of the exact solutions."""
   if not rows:
     return ""
   seconds = [row["exact/seconds"] for row in rows]
@@ -123,7 +123,7 @@ def solver_line(rows: Rows) -> str:
 
 
 def _spread(rows: Rows, variant: str, side: str) -> str:
-  """Standard deviation of the learned zeta over that of the exact ones."""
+  """Formats the ratio of the standard deviations of learned and exact zeta."""
   learned, exact = (
     values(rows, variant, f"exact/{x}_std_{side}") for x in ("learned", "exact")
   )
@@ -131,7 +131,7 @@ def _spread(rows: Rows, variant: str, side: str) -> str:
 
 
 def _hub_gain(rows: Rows, split, source, strength, k) -> str:
-  """Gain in points: one number per seed, the mean over its runs."""
+  """Formats the gain in points; a seed counts as the mean over its runs."""
   recall = f"mean_recall@{k}"
   gains = {}
   for row in rows:

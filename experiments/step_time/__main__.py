@@ -2,8 +2,8 @@
 
 python -m experiments.step_time
 
-Each benchmark is a command of its own, such as
-`python -m experiments.step_time.loss_step`, and prints the JSON.
+Each benchmark is a separate command, such as
+`python -m experiments.step_time.loss_step`, and prints its JSON.
 """
 
 import json
@@ -23,11 +23,11 @@ FORMS = {
   "tiles": ("tiles", "C0"),
   "products": ("products only", "0.6"),
 }
-DIM = 256  # of the plot
+DIM = 256  # the width shown in the plot
 
 
 def read(name: str) -> dict:
-  """Reads one JSON file of this folder."""
+  """Reads a JSON file of this folder."""
   return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,7 @@ def cell(value: float | None, digits: int = 1) -> str:
 
 
 def loss_table(loss: dict) -> str:
-  """Shows times, ratios and memory of every batch size and width."""
+  """Shows times, ratios and memory for every batch size and width."""
   rows = []
   for row in loss["rows"]:
     forms = row["forms"]
@@ -67,7 +67,7 @@ def state_table(state: dict) -> str:
 
 
 def full_table(results: list[tuple[str, dict]]) -> str:
-  """Shows whole training steps, a row for each objective."""
+  """Shows whole training steps, one row per objective."""
   names = list(results[0][1])
   header, rows = ["objective"], [[name] for name in names]
   for tower, forms in results:
@@ -98,7 +98,7 @@ def precision_table(precision: dict) -> str:
 
 
 def target_table(results: list[dict]) -> str:
-  """Shows memory of each device on machines that were not at hand."""
+  """Shows memory per device for machines that were not available."""
   rows = [
     [
       row["target"],
@@ -124,7 +124,7 @@ def loading_table(loading: dict) -> str:
 
 
 def towers_table(results: list[dict]) -> str:
-  """Shows the full model, beside PyTorch."""
+  """Shows the full model beside PyTorch."""
   rows = []
   for result in results:
     for name, row in result["forms"].items():
@@ -147,7 +147,7 @@ def towers_table(results: list[dict]) -> str:
 
 
 def photos_table(photos: dict) -> str:
-  """Shows the steps from JPEG to batch."""
+  """Shows image rates for the steps from JPEG to batch."""
   rows = [
     [name, cell(rate, 0)] for name, rate in photos["images_per_s"].items()
   ]
@@ -155,7 +155,7 @@ def photos_table(photos: dict) -> str:
 
 
 def draw_forms(axes, key: str, loss: dict) -> None:
-  """Draws a line for each form, against the batch size."""
+  """Draws time or memory of each form against the batch size."""
   for name, (label, color) in FORMS.items():
     points = [
       (row["batch_size"], row["forms"][name][key])
@@ -171,7 +171,7 @@ def draw_forms(axes, key: str, loss: dict) -> None:
 
 
 def draw(loss: dict, state: dict) -> Figure:
-  """Draws time and memory of the loss step, and time over the data set."""
+  """Draws time and memory of the loss step, and time over data set sizes."""
   figure = new_figure((12, 3.6), dpi=110)
   time, memory, rows = figure.subplots(1, 3)
   draw_forms(time, "ms", loss)
@@ -193,7 +193,7 @@ def draw(loss: dict, state: dict) -> Figure:
 
 
 def tables() -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   full = read("full_step_cpu")
   towers = [(name, full[name]) for name in ("prototype", "glyphs")]
   large = read("full_step_large_cpu")
@@ -213,7 +213,7 @@ def tables() -> dict[str, str]:
 
 
 def figures() -> dict[str, Figure]:
-  """Returns the figure, by its file."""
+  """Returns the figure, by file name."""
   return {"cpu.png": draw(read("loss_step_cpu"), read("state_rows_cpu"))}
 
 

@@ -12,7 +12,7 @@ def loss_step(objective: Objective, **options):
   The state is donated.
 
   Args:
-    objective: Without params.
+    objective: An objective without params.
     **options: Options of `jax.jit`.
   """
 

@@ -1,8 +1,8 @@
-"""Time of a training step, objectives side by side; JSON on standard output.
+"""Times a training step with each objective; prints JSON.
 
 python -m experiments.step_time.full_step [--steps=60] [--rounds=5]
 
-The objectives are timed in alternation in every round, so that a noisy machine
+The objectives are timed in alternation in each round, so that a noisy machine
 slows all of them alike; `ms` is the median over rounds, `ratio_to_clip` the
 median of the rounds' ratios.
 """
@@ -31,7 +31,7 @@ BATCH = flags.DEFINE_integer("batch_size", 128, "Pairs per step.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 43_000, "Rows of state.")
 
 TOWERS = {
-  # As many multiplications as towers of real size (on small images).
+  # As many multiplications as towers of realistic size, on small images.
   "large": dict(
     image_stages=((2, 2, 128), (2, 1, 512), (2, 1, 1024)),
     image_features=1024,
@@ -72,7 +72,11 @@ benchmark.one_of("objectives", OBJECTIVES, first="clip")
 
 
 def random_batch(key: int) -> Batch:
-  """Draws images and captions of the glyphs' shapes; about half is padding."""
+  """Draws images and captions shaped like glyphs; half of a caption is padding.
+
+  Args:
+    key: The seed.
+  """
   rng = np.random.default_rng(key)
   text = rng.integers(1, 1900, (BATCH.value, 12)).astype(np.int32)
   text[:, 6:] = 0
@@ -84,7 +88,7 @@ def random_batch(key: int) -> Batch:
 
 
 def make_run(tower: dict, objective: objectives.Objective):
-  """Compiles the step and returns a function that times `STEPS` of them."""
+  """Compiles the step; returns a function that times `STEPS` steps."""
   model = models.small(
     image_shape=(32, 32, 1), vocab_size=1900, length=12, **tower
   )
@@ -107,7 +111,7 @@ def make_run(tower: dict, objective: objectives.Objective):
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Times all towers and objectives, and prints the JSON."""
   del argv
   distributed.keep_memory()
   progress.log_to_stderr()

@@ -1,9 +1,10 @@
-"""Pairs per second of the data pipeline against cores; JSON out.
+"""Measures pairs per second of the data pipeline against cores; prints JSON.
 
 python -m experiments.step_time.loading --data_dir=...
 
-The training stream of configs/glyphs.py (in memory, shifted images), with as
-many threads as cores, each number of cores in a process of its own.
+The data are the training stream of configs/glyphs.py (in memory, shifted
+images), read with as many threads as cores. Each number of cores is measured in
+a separate process.
 """
 
 import json
@@ -21,15 +22,17 @@ from nuclr_jax.train import build
 
 DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared data.")
 BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per batch.")
-SECONDS = flags.DEFINE_float("seconds", 5.0, "Seconds of a measurement.")
-ROUNDS = flags.DEFINE_integer("rounds", 3, "Measurements; the median counts.")
+SECONDS = flags.DEFINE_float("seconds", 5.0, "Seconds per measurement.")
+ROUNDS = flags.DEFINE_integer(
+  "rounds", 3, "Number of measurements; their median counts."
+)
 CORES = flags.DEFINE_integer(
-  "cores", None, "Measures with so many cores; set by the command itself."
+  "cores", None, "Number of cores to measure with; set by the command itself."
 )
 
 
 def measure() -> list[float]:
-  """Measures pairs per second, once a round."""
+  """Measures pairs per second, once per round."""
   spec = dict(name="glyphs", shift=1.0)
   data = build.load_data(spec, data_dir=DATA_DIR.value)
   rates = []
@@ -51,7 +54,7 @@ def measure() -> list[float]:
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Measures each number of cores in a subprocess, and prints the JSON."""
   if CORES.value:
     print(json.dumps(measure()))
     return

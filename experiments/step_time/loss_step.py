@@ -1,21 +1,20 @@
-"""Time and memory of NUCLR's loss step, in forms side by side; JSON out.
+"""Measures time and memory of NUCLR's loss step in several forms; prints JSON.
 
 python -m experiments.step_time.loss_step --batch_sizes=512,2048 --dims=256
 
-A loss step is forward, backward (to the embeddings) and the state's update.
+A loss step is the forward pass, the backward pass (to the embeddings) and the
+update of the state.
 
   tiles     this library: no matrix of all pairs
   dense     this library with one tile as large as the batch
-  torch     the dense form in PyTorch (needs the extra `parity`; left out
-            without it)
+  torch     the dense form in PyTorch (left out without the extra `parity`)
   products  only the matrix products that `tiles` needs, tile by tile
 
-The forms are timed in alternation in every round; a ratio is the median of the
-rounds' ratios. `temporary_mib` is what XLA allocates besides arguments and
-results.
-A form that would not fit is compiled (for its memory) but not run. On a GPU,
---precisions=BF16_BF16_F32_X6,BF16_BF16_F32_X3 adds `tiles` with products of
-several bf16 passes, which CPUs do not have.
+The forms are timed in alternation in each round; a ratio is the median of the
+rounds' ratios. `temporary_mib` is what XLA allocates in addition to arguments
+and results. A form that would not fit is compiled (for its memory) but not run.
+On a GPU, --precisions=BF16_BF16_F32_X6,BF16_BF16_F32_X3 adds `tiles` with
+products of several bf16 passes, which CPUs do not have.
 """
 
 import functools
@@ -41,7 +40,7 @@ BATCHES = flags.DEFINE_list(
 DIMS = flags.DEFINE_list("dims", ["256"], "Widths of embeddings.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 SECONDS = flags.DEFINE_float(
-  "seconds", 1.0, "Least seconds of a form in a round."
+  "seconds", 1.0, "Approximate seconds per form and round."
 )
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3_000_000, "Rows of state.")
 MAX_DENSE = flags.DEFINE_integer(
@@ -51,14 +50,14 @@ TILE = flags.DEFINE_integer(
   "tile", None, "Rows of a tile, instead of the default."
 )
 PRECISIONS = flags.DEFINE_list(
-  "precisions", [], "Also time `tiles` with these."
+  "precisions", [], "Also time `tiles` with these precisions."
 )
 SETTINGS = dict(temperature=0.05)
-RATE = 1e-6  # of zeta, in units of similarity
+RATE = 1e-6  # the rate of zeta, in units of similarity
 
 
 def embeddings(batch: int, dim: int) -> np.ndarray:
-  """Draws unit rows of images and texts that agree a little."""
+  """Draws unit embeddings [2, batch, dim] of weakly aligned pairs."""
   x = np.random.default_rng(0).normal(size=(3, batch, dim))
   x = x[:2] + x[2]
   x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -66,12 +65,12 @@ def embeddings(batch: int, dim: int) -> np.ndarray:
 
 
 def ids_of(batch: int, step: int) -> np.ndarray:
-  """Returns distinct ids, different ones in each step."""
+  """Returns distinct ids; consecutive steps have different ids."""
   return (step * batch + np.arange(batch)) % NUM_PAIRS.value
 
 
 class Jax:
-  """Times the objective with tiles of some size."""
+  """The objective of this library with a given tile size."""
 
   def __init__(
     self, batch: int, dim: int, tile: int, precision=tiles.PRECISION
@@ -108,7 +107,7 @@ class Jax:
 
 
 class Torch:
-  """Times the dense form in PyTorch."""
+  """The dense form in PyTorch."""
 
   temporary_mib = None
 
@@ -143,7 +142,7 @@ class Torch:
 
 
 class Products:
-  """Times the products of both passes: similarities twice, two gradients."""
+  """The matrix products of both passes: similarities twice, two gradients."""
 
   def __init__(self, tile: int):
     def first(rows, columns, row_sums, column_sums):
@@ -159,7 +158,9 @@ class Products:
       zero = jnp.zeros(len(image))
       each = functools.partial(tiles.for_each, tile=tile)
       sums, _ = each(first, image, text, zero, zero)
-      image *= 1 + 1e-9 * sums[:, None]  # the second pass waits for the first
+      # XLA must not drop the first pass or run it beside the second, so the
+      # second depends on its result.
+      image *= 1 + 1e-9 * sums[:, None]
       zeros = jnp.zeros_like(image)
       return each(second, image, text, zeros, zeros)
 
@@ -181,7 +182,7 @@ class Products:
 
 
 def time_of(form, vectors, steps: int) -> float:
-  """Measures milliseconds per step, after one to warm up."""
+  """Measures milliseconds per step, after one step to warm up."""
   state, vectors = form.start(vectors)
   batch = vectors.shape[1]
   state, _ = form.run(state, vectors, ids_of(batch, 0))
@@ -211,7 +212,7 @@ def check_equal(forms: dict, vectors) -> float | None:
 
 
 def make_forms(batch: int, dim: int) -> dict:
-  """The forms, by name."""
+  """Makes the forms; returns them by name."""
   default = tiles.CPU_TILE if jax.default_backend() == "cpu" else tiles.TILE
   tile = TILE.value or default
   forms = {
@@ -230,7 +231,7 @@ def make_forms(batch: int, dim: int) -> dict:
 
 
 def compare(batch: int, dim: int) -> dict:
-  """Measures the row of a batch size and a width."""
+  """Measures all forms at one batch size and width."""
   vectors, forms = embeddings(batch, dim), make_forms(batch, dim)
   run = {
     name: form
@@ -268,7 +269,7 @@ def compare(batch: int, dim: int) -> dict:
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Measures all batch sizes and widths, and prints the JSON."""
   del argv
   distributed.keep_memory()
   rows = []

@@ -1,10 +1,10 @@
-"""Memory of the loss step on GPUs and TPUs that are not at hand; JSON out.
+"""Finds the loss step's memory on GPUs and TPUs without them; prints JSON.
 
 python -m experiments.step_time.not_at_hand --targets=h200,8xh200,v5e:2x4
 
-XLA compiles for a machine without having it, if its compiler is installed: the
-extra `compilers`, best in a virtual environment of its own. The numbers are
-XLA's plan of buffers per device; times cannot be measured like this.
+XLA can compile for a machine that is not available if its compiler is
+installed: the extra `compilers`, best in a separate virtual environment. The
+numbers are XLA's plan of buffers per device; times cannot be measured this way.
 """
 
 import json
@@ -31,7 +31,9 @@ BATCHES = flags.DEFINE_list("batch_sizes", ["65536"], "Global batch sizes.")
 DIMS = flags.DEFINE_list("dims", ["512"], "Widths of embeddings.")
 TILE = flags.DEFINE_integer("tile", tiles.TILE, "Rows of a tile.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 3 * 2**20, "Rows of state.")
-OFFLOAD = flags.DEFINE_bool("offload_rows", False, "As in a config; TPUs only.")
+OFFLOAD = flags.DEFINE_bool(
+  "offload_rows", False, "Keeps rows in the host's memory; TPUs only."
+)
 
 
 def compile_for(target: str, batch: int, dim: int):
@@ -64,7 +66,7 @@ def compile_for(target: str, batch: int, dim: int):
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Compiles for all targets and sizes, and prints the JSON."""
   del argv
   targets.prepare()
   rows = []

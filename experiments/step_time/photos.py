@@ -1,17 +1,17 @@
-"""Images per second from JPEG to augmented batch; JSON on standard output.
+"""Measures images per second from JPEG to augmented batch; prints JSON.
 
 python -m experiments.step_time.photos [--seconds=5] [--rounds=3]
 
-The photos are parts of scikit-learn's two sample photos at 500 x 375 pixels,
-about 50 KB each, ingested as users ingest theirs. First on one core, step by
-step (each includes those before it):
+The photos are crops of scikit-learn's two sample photos at 500 x 375 pixels,
+about 42 KB each, ingested as users ingest theirs. The steps are first measured
+on one core (each includes the steps before it):
 
   decode     JPEG to pixels
-  crop       random part, 256 x 256 pixels, mirrored
+  crop       random crop, 256 x 256 pixels, randomly mirrored
   augment    RandAugment(2, 7)
 
-then the whole stream of batches (array_record, captions to tokens, decoding and
-augmenting) by threads of one process, and by worker processes.
+Then the whole stream of batches (array_record, captions to tokens, decoding and
+augmenting) is measured, with threads of one process and with worker processes.
 """
 
 import io
@@ -37,9 +37,11 @@ from nuclr_jax.data.image_text import (
 from nuclr_jax.data.source import random_numbers
 from nuclr_jax.data.tokenizer import build_tokenizer
 
-SECONDS = flags.DEFINE_float("seconds", 5.0, "Per measurement.")
-ROUNDS = flags.DEFINE_integer("rounds", 3, "Measurements; the median counts.")
-COUNT = flags.DEFINE_integer("count", 1024, "Photos.")
+SECONDS = flags.DEFINE_float("seconds", 5.0, "Seconds per measurement.")
+ROUNDS = flags.DEFINE_integer(
+  "rounds", 3, "Number of measurements; their median counts."
+)
+COUNT = flags.DEFINE_integer("count", 1024, "Number of photos.")
 BATCH = flags.DEFINE_integer("batch_size", 256, "Pairs per batch.")
 WORKERS = flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
 SIZE = 256
@@ -72,7 +74,7 @@ def write_tar(path: pathlib.Path, files: list[bytes]) -> None:
 
 
 def steps(files: list[bytes]) -> dict:
-  """Returns what a photo goes through, as functions of its number."""
+  """Returns the steps, by name, as functions of a photo's number."""
   random = random_numbers(0, 0, np.arange(len(files)))
 
   def crop(i):
@@ -110,7 +112,7 @@ def stream_rate(source, num_workers: int) -> float:
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Measures the steps and the streams, and prints the JSON."""
   del argv
   files = photos(np.random.default_rng(0))
   measured = {

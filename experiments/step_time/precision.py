@@ -1,11 +1,11 @@
-"""What the precision of products does to exp(similarity / temperature).
+"""Measures how product precision affects exp(similarity / temperature).
 
-python -m experiments.step_time.precision; JSON out
+python -m experiments.step_time.precision  # prints JSON
 
-Unit vectors with a common direction; each precision's rounding is done by hand,
-since CPUs have none of them: `bf16` and `tf32` round both operands, `bf16 x 3`
-and `bf16 x 6` add the products of their leading parts. Sums are float32. Errors
-are against float64.
+The vectors have unit norm and a common direction. CPUs have none of these
+precisions, so their rounding is emulated: `bf16` and `tf32` round both
+operands, `bf16 x 3` and `bf16 x 6` add the products of their leading parts.
+Sums are float32. Errors are against float64.
 """
 
 from absl import app, flags
@@ -20,12 +20,12 @@ TEMPERATURE = 0.01
 
 
 def bf16(x: np.ndarray) -> np.ndarray:
-  """Rounds to 8 bits of significand."""
+  """Rounds to a significand of 8 bits."""
   return x.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def tf32(x: np.ndarray) -> np.ndarray:
-  """Rounds to 11 bits of significand."""
+  """Rounds to a significand of 11 bits (halves away from zero)."""
   bits = x.view(np.uint32) + np.uint32(0x1000)
   return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -40,9 +40,9 @@ def parts(x: np.ndarray) -> list[np.ndarray]:
 
 
 def passes(a: np.ndarray, b: np.ndarray, depth: int) -> np.ndarray:
-  """Sums the products of parts i and j with i + j < depth, small ones first.
+  """Sums the products of parts i and j with i + j < depth, smallest first.
 
-  Depth 2 has three products, depth 3 six.
+  Depth 2 has three products, depth 3 has six.
   """
   a, b = parts(a), parts(b)
   pairs = [(i, j) for i in range(depth) for j in range(depth) if i + j < depth]
@@ -59,7 +59,7 @@ FORMS = {
 
 
 def errors(dim: int) -> list[dict]:
-  """Measures a row for each precision."""
+  """Measures the errors of every precision; returns a row for each."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=(2, ROWS.value, dim)) + rng.normal(size=dim)
   x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -81,7 +81,7 @@ def errors(dim: int) -> list[dict]:
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Measures all widths, and prints the JSON."""
   del argv
   rows = [row for dim in map(int, DIMS.value) for row in errors(dim)]
   settings = {"temperature": TEMPERATURE, "rows_a_side": ROWS.value}

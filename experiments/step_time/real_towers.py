@@ -1,10 +1,10 @@
-"""Pairs per second with ResNet-50 and DistilBERT, PyTorch beside it; JSON out.
+"""Times ResNet-50 and DistilBERT here and in PyTorch; prints JSON.
 
 python -m experiments.step_time.real_towers --batch_size=512 --dtype=bfloat16
 
 A step is everything that training does on the device: both towers, the loss
-with its per-sample state, AdamW. Images and captions are random and in
-memory. The forms are timed in alternation in every round:
+with its per-sample state, and AdamW. Images and captions are random and in
+memory. The forms are timed in alternation in each round:
 
   nuclr, clip  this library
   torch        NUCLR with the same towers of timm (else transformers) and
@@ -12,9 +12,9 @@ memory. The forms are timed in alternation in every round:
                (left out without the extra `parity`)
 
 `flops_per_pair` is three times what XLA counts in the towers' forward pass.
-`of_products` is the rate reached as a share of that of a large matrix product
-in the same type, measured in the same run; `mfu` the share of the rate that the
-maker states for dense products in bfloat16, where it is known.
+`of_products` is the flop/s as a fraction of those of a large matrix product in
+the same type, measured in the same run. `mfu` is the fraction of the flop/s
+that the maker states for dense products in bfloat16, if they are known.
 """
 
 import functools
@@ -46,13 +46,13 @@ STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 ALL = ("nuclr", "clip", "torch")
-FORMS = flags.DEFINE_list("forms", list(ALL), "Which forms; nuclr among them.")
+FORMS = flags.DEFINE_list("forms", list(ALL), "Forms to time, with nuclr.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
 benchmark.one_of("forms", ALL, first="nuclr")
 
-# Dense bfloat16 products, flop/s, as their makers state.
+# Flop/s of dense bfloat16 products, as stated by the makers.
 STATED = {
   "NVIDIA A100": 312e12,
   "NVIDIA H100": 989e12,
@@ -66,7 +66,7 @@ STATED = {
 
 
 def random_batch(step: int) -> Batch:
-  """Draws images and captions of 12 to 30 tokens; ids do not repeat."""
+  """Draws images and captions of 12 to `LENGTH` tokens, with new ids."""
   rng = np.random.default_rng(step % 4)
   batch, size, length = BATCH.value, SIZE.value, LENGTH.value
   text = rng.integers(1, VOCABULARY, (batch, length)).astype(np.int32)
@@ -93,7 +93,7 @@ def towers() -> models.Model:
 
 
 class Jax:
-  """Times the train step of this library."""
+  """The train step of this library."""
 
   def __init__(self, objective: objectives.Objective):
     adamw = optimizer.make_optimizer(RATE, weight_decay=0.02)
@@ -111,7 +111,7 @@ class Jax:
 
 
 class Torch:
-  """Times the same in PyTorch."""
+  """The same train step in PyTorch."""
 
   def __init__(self):
     import torch
@@ -163,7 +163,7 @@ class Torch:
 
 
 def make(name: str):
-  """Makes a form; None if what it needs is not installed."""
+  """Makes a form; None if a library that it needs is not installed."""
   if name == "torch":
     try:
       return Torch()
@@ -176,14 +176,14 @@ def make(name: str):
 
 
 def time_of(form) -> float:
-  """Measures seconds of a step."""
+  """Measures seconds per step."""
   start = time.perf_counter()
   form.run(STEPS.value)
   return (time.perf_counter() - start) / STEPS.value
 
 
 def flops_per_pair() -> float:
-  """Counts the flops of a training step's towers."""
+  """Counts the flops per pair of the towers in a training step."""
   model, batch = towers(), random_batch(0)
   inputs = jax.eval_shape(model.init, jax.random.key(0))
 
@@ -192,6 +192,7 @@ def flops_per_pair() -> float:
     return pairs.image, pairs.text
 
   lowered = jax.jit(forward).lower(*inputs, batch.image, batch.text)
+  # The backward pass has two products for each one of the forward pass.
   return 3 * lowered.cost_analysis()["flops"] / BATCH.value
 
 
@@ -210,7 +211,7 @@ def product_rate() -> float:
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Times all forms, and prints the JSON."""
   del argv
   distributed.keep_memory()
   progress.log_to_stderr()

@@ -1,9 +1,10 @@
-"""Memory of the full train step on machines that are not at hand; JSON out.
+"""Finds the full train step's memory on machines without them; prints JSON.
 
 python -m experiments.step_time.real_towers_memory --targets=h200,8xh200,v5e:4x4
 
-ResNet-50 and DistilBERT, NUCLR and AdamW, at the batch of the CC3M recipe, as
-XLA plans it per device; see `not_at_hand.py` for what that needs and means.
+The step is ResNet-50 and DistilBERT, NUCLR and AdamW, at the batch size of the
+CC3M recipe; memory is what XLA plans per device. `not_at_hand.py` explains what
+that needs and means.
 """
 
 import json
@@ -26,7 +27,9 @@ BATCHES = flags.DEFINE_list("batch_sizes", ["512"], "Global batch sizes.")
 SIZE = flags.DEFINE_integer(
   "size", 256, "Height and width of the images, in pixels."
 )
-MICROBATCHES = flags.DEFINE_integer("num_microbatches", 1, "As in a config.")
+MICROBATCHES = flags.DEFINE_integer(
+  "num_microbatches", 1, "Parts of a batch that the towers see in turn."
+)
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 LENGTH, VOCABULARY = 30, 30_522
 
@@ -70,7 +73,7 @@ def compile_for(target: str, batch: int):
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Compiles for all targets and batch sizes, and prints the JSON."""
   del argv
   targets.prepare()
   rows = []

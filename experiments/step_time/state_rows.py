@@ -1,10 +1,10 @@
-"""Time of NUCLR's loss step against the size of the data set; JSON out.
+"""Times NUCLR's loss step against the size of the data set; prints JSON.
 
 python -m experiments.step_time.state_rows --num_pairs=10000,100000000
 
-One batch size, random ids, state of n pairs (24 bytes each). The sizes are
-timed in alternation in every round; `ratio_to_first` is the median of the
-rounds' ratios.
+The batch size is fixed, ids are random, and the state has n pairs (24 bytes
+each). The sizes are timed in alternation in each round; `ratio_to_first` is the
+median of the rounds' ratios.
 """
 
 import time
@@ -27,7 +27,7 @@ STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
 
 
 def make_run(num_pairs: int):
-  """Compiles the step; returns a function that times `STEPS` of them."""
+  """Compiles the step; returns a function that times `STEPS` steps."""
   objective = objectives.nuclr(num_pairs=num_pairs, temperature=0.05)
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(2, BATCH.value, DIM.value)).astype(np.float32)
@@ -52,7 +52,7 @@ def make_run(num_pairs: int):
 
 
 def main(argv) -> None:
-  """Prints the JSON."""
+  """Times all sizes, and prints the JSON."""
   del argv
   distributed.keep_memory()
   progress.log_to_stderr()

@@ -1,4 +1,4 @@
-"""Machines that are not at hand, described for XLA's compilers."""
+"""Descriptions for XLA's compilers of machines that are not available."""
 
 import os
 import re
@@ -7,7 +7,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-# What XLA needs to know about the GPU, from its data sheet and CUDA's limits.
+# What XLA must know about the GPU, from its data sheet and CUDA's limits.
 H200 = """
 gpu_device_info {
   threads_per_block_limit: 1024
@@ -36,9 +36,10 @@ device_description_str: "NVIDIA H200"
 
 
 def prepare() -> None:
-  """Sets JAX up; to be called before anything touches a device."""
+  """Configures JAX; must be called before anything touches a device."""
   jax.config.update("jax_platforms", "cpu")
-  # With Triton's, XLA of jax 0.10 aborts on ResNet-50 for a GPU it cannot see.
+  # With Triton's matrix products, XLA of jax 0.10 aborts on ResNet-50 if it
+  # compiles for a GPU that is not present.
   flags = os.environ.get("XLA_FLAGS", "")
   os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_triton_gemm=false"
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
@@ -46,12 +47,12 @@ def prepare() -> None:
 
 
 def mesh(target: str) -> Mesh:
-  """Makes a mesh of all of a target's devices."""
+  """Makes a mesh of all devices of a target."""
   return Mesh(devices(target), ("data",), axis_types=(AxisType.Auto,))
 
 
 def devices(target: str) -> list:
-  """Describes a target's devices, for the compiler only."""
+  """Returns descriptions of a target's devices, for the compiler only."""
   gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
   if not gpu:
     return topologies.get_topology_desc(target, platform="tpu").devices

@@ -1,8 +1,8 @@
-"""NUCLR's loss step in PyTorch, dense, as published losses are written.
+"""NUCLR's loss step in PyTorch, dense, written as published losses are.
 
-For comparison only (`pip install -e '.[parity]'`): every [batch, batch] matrix
-is formed, u and zeta are tensors that are read and written by index, the
-gradient comes from autograd.
+It is for comparison only (`pip install -e '.[parity]'`): every [batch, batch]
+matrix is formed, u and zeta are tensors that are read and written by index, and
+the gradient comes from autograd.
 """
 
 import torch
@@ -11,7 +11,7 @@ GAMMA, MOMENTUM = 0.8, 0.1
 
 
 class Side:
-  """Holds a side's per-sample state, as anchor and as contrast."""
+  """The per-sample state of a side, as anchor and as contrast."""
 
   def __init__(self, num_pairs: int, device: str):
     def zeros():
@@ -23,14 +23,14 @@ class Side:
 
 
 class Nuclr:
-  """Computes gradients in `step(image, text, ids)` and moves the state."""
+  """NUCLR's loss; `step(image, text, ids)` updates its state."""
 
   def __init__(self, *, num_pairs, temperature, zeta_rate, device="cpu"):
     self.n, self.tau, self.rate = num_pairs, temperature, zeta_rate
     self.image, self.text = Side(num_pairs, device), Side(num_pairs, device)
 
   def step(self, image, text, ids):
-    """Returns both gradients; ids must be distinct."""
+    """Returns the gradients of image and text; ids must be distinct."""
     image = image.detach().requires_grad_()
     text = text.detach().requires_grad_()
     sim = image @ text.T
@@ -48,7 +48,11 @@ class Nuclr:
     return image.grad, text.grad
 
   def _anchors(self, side, differences, contrast, self_pair, ids):
-    """Returns the surrogate of a side, and its contrast's gradient of zeta."""
+    """Returns the surrogate loss of a side, and the gradient of contrast zeta.
+
+    The surrogate has the gradient of the loss, not its value: the weights are
+    detached from the graph.
+    """
     batch, zeta, xi = len(ids), contrast.zeta[ids], contrast.xi
     logits = (differences - zeta[None, :]) / self.tau
     exps = torch.exp(logits.detach()).masked_fill(self_pair, 0.0)
@@ -65,7 +69,10 @@ class Nuclr:
     return loss / batch, gradient
 
   def _move(self, side, gradient, ids):
-    """Does a step of momentum descent on zeta; a first touch takes g."""
+    """Does a step of momentum descent on zeta.
+
+    The momentum of a row that was never updated starts at the gradient.
+    """
     old = side.momentum[ids]
     new = torch.where(
       old == 0, gradient, MOMENTUM * old + (1 - MOMENTUM) * gradient

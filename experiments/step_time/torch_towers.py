@@ -8,7 +8,7 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 class Towers(torch.nn.Module):
-  """Both towers, with random weights, and their projections."""
+  """Both towers, with random weights, and their projection layers."""
 
   def __init__(self, dim: int):
     super().__init__()
@@ -34,7 +34,7 @@ class Towers(torch.nn.Module):
 
 
 class _OfTransformers(torch.nn.Module):
-  """The same layout as timm's."""
+  """ResNet-50 of transformers with the layout of timm's."""
 
   def __init__(self):
     super().__init__()

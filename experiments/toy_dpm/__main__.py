@@ -2,7 +2,7 @@
 
 python -m experiments.toy_dpm             # everything
 python -m experiments.toy_dpm --tables    # only tables and figures
-python -m experiments.toy_dpm --smoke     # seconds, to runs/
+python -m experiments.toy_dpm --smoke     # takes seconds, writes to runs/
 
 Run it from the root of the repository. A seed is a repetition.
 """

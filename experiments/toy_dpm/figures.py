@@ -13,11 +13,11 @@ from experiments.toy_dpm.risks import GCL, LEARNED, MLE, TRUE
 from experiments.toy_dpm.summary import Numbers, summarise_all
 
 APPROXIMATION = r"$\tilde{q}$"
-GRID = 80  # points of a heat map in each direction
+GRID = 80  # points of a heat map along each axis
 
 
 class Style(NamedTuple):
-  """How a method looks everywhere; colours of Okabe and Ito."""
+  """How a method looks in every figure; the colors are Okabe and Ito's."""
 
   label: str
   color: str
@@ -34,7 +34,9 @@ STYLES = {
   "GCL, area": Style("GCL, c = 1", "#D55E00", "X"),
   "GCL, best": Style("GCL, best c", "#E69F00", "P", "--"),
 }
-ALIKE = {  # one look for what depends on no constant, and for both best c
+# Quantities that depend on no constant have one look per method, and the best c
+# looks the same whether it is fitted or chosen per data set.
+ALIKE = {
   LEARNED: STYLES["learned, maxima"]._replace(label="learned"),
   GCL: STYLES["GCL, area"]._replace(label="GCL"),
   "GCL, fitted": STYLES["GCL, best"],
@@ -46,7 +48,7 @@ ERROR_LABEL = "absolute error, units of E"
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
-  """Draws all figures, by their files."""
+  """Draws all figures; returns them by file name."""
   del options
   numbers = summarise_all(results)
   drawings = {
@@ -75,7 +77,7 @@ def draw_curves(axes, methods, numbers: Numbers, sizes, ylabel: str) -> None:
       color=style.color,
       label=style.label,
     )
-    low = np.maximum(mean - half, mean / 10)
+    low = np.maximum(mean - half, mean / 10)  # a log axis has no place for 0
     axes.fill_between(
       sizes, low, mean + half, color=style.color, alpha=0.15, linewidth=0
     )
@@ -105,7 +107,7 @@ def draw_popularity(axes, points, values, limits, title: str):
 
 
 def draw_spaces(figure: Figure, results: Numbers) -> None:
-  """Draws spaces, q, q~, and the error at the first temperature: Figure 2."""
+  """Draws Figure 2: spaces, q, q~ and error at the first temperature."""
   tau, numbers = next(iter(results["temperatures"].items()))
   example = numbers["example"]
   axes = figure.subplot_mosaic(
@@ -160,7 +162,7 @@ def draw_density(axes, example, tau: str) -> None:
 
 
 def draw_temperatures(figure: Figure, results: Numbers) -> None:
-  """Draws densities, generalisation error and error term: Figure 6."""
+  """Draws Figure 6: densities, generalisation error and error term."""
   every = results["temperatures"]
   rows = figure.subplots(len(every), 3, squeeze=False)
   sizes = results["sizes"]
@@ -177,7 +179,7 @@ def draw_temperatures(figure: Figure, results: Numbers) -> None:
 
 
 def draw_without_constants(figure: Figure, results: Numbers) -> None:
-  """Draws what no constant changes: the shape of q~, and the gradient."""
+  """Draws what no constant changes: the shape of q~ and the gradient."""
   every = results["temperatures"]
   rows = figure.subplots(len(every), 2, squeeze=False)
   sizes = results["sizes"]

@@ -3,10 +3,11 @@ r"""The toy model of Section 3.3: anchors in a half disc, contrasts in a square.
 X = {x : |x| <= 1, x_2 >= 0} with x uniform, Y = [0, 1]^2, E(x, y) = x . y and
 
   p(y | x) = exp(x . y / tau) / g(x),  g(x) = f(x_1 / tau) f(x_2 / tau),
-  f(a) = int_0^1 exp(a t) dt = (exp(a) - 1) / a,
+  f(a) = int_0^1 exp(a t) dt = (exp(a) - 1) / a.
 
-a product over the two coordinates of y, each with an inverse CDF in closed
-form. Pairs are `Sides`: anchors are `.image`, contrasts `.text`.
+p(y | x) is a product over the two coordinates of y, each of which has an
+inverse CDF in closed form. Pairs are `Sides`: anchors are `.image`, contrasts
+are `.text`.
 """
 
 from functools import partial
@@ -20,8 +21,8 @@ import numpy as np
 from nuclr_jax import Sides
 from nuclr_jax.pairwise import tiles
 
-AREA = 1.0  # of Y
-NODES = 64  # of the quadrature, in each of two directions
+AREA = 1.0  # the area of Y
+NODES = 64  # quadrature nodes along each of two axes
 
 Anchors = Float[Array, "*batch 2"]
 
@@ -34,7 +35,10 @@ class Estimate(NamedTuple):
 
 
 def sample_anchors(key: Array, count: int) -> Anchors:
-  """Draws points of the half disc: |x|^2 and the angle are uniform."""
+  """Draws uniform points of the half disc.
+
+  |x|^2 and the angle are uniform: the area within a radius grows as its square.
+  """
   square, turn = jax.random.uniform(key, (2, count), float)
   angle = jnp.pi * turn
   direction = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
@@ -46,7 +50,8 @@ def sample_contrasts(
 ) -> Float[Array, "*batch 2"]:
   r"""Draws y from p(y | x) for each x by the inverse CDF.
 
-  t = log(1 + u (exp(a) - 1)) / a in each coordinate, a = x_k / tau.
+  Each coordinate is t = log(1 + u (exp(a) - 1)) / a with a = x_k / tau and u
+  uniform in [0, 1].
   """
   a = anchor / temperature
   uniform = jax.random.uniform(key, a.shape, float)
@@ -57,7 +62,7 @@ def sample_contrasts(
 
 @partial(jax.jit, static_argnames="count")
 def sample_pairs(key: Array, count: int, *, temperature: float) -> Sides:
-  """Draws pairs (x, y), a new y for each x."""
+  """Draws pairs (x, y) with a new y for each x."""
   anchor_key, contrast_key = jax.random.split(key)
   anchor = sample_anchors(anchor_key, count)
   contrast = sample_contrasts(contrast_key, anchor, temperature=temperature)
@@ -69,8 +74,8 @@ def log_integral(
 ) -> Float[Array, "*batch"]:
   r"""Computes log g(x), the exact partition function.
 
-  log f(a) = max(a, 0) + log[(1 - exp(-|a|)) / |a|], which neither overflows
-  nor cancels.
+  It uses log f(a) = max(a, 0) + log[(1 - exp(-|a|)) / |a|], which neither
+  overflows nor loses digits to cancellation.
   """
   a = anchor / temperature
   size = jnp.where(a == 0, 1, jnp.abs(a))
@@ -99,7 +104,7 @@ def log_popularity(pairs: Sides, *, temperature: float) -> Float[Array, "n"]:
 def likelihood_risk(
   anchor: Anchors, contrast: Float[Array, "n 2"], *, temperature: float
 ) -> Float[Array, ""]:
-  """Computes the risk of MLE with the exact integral, - mean_i tau log p."""
+  """Computes MLE's risk with the exact integral, - mean_i tau log p."""
   log_p = log_density(anchor, contrast, temperature=temperature)
   return -temperature * jnp.mean(log_p)
 
@@ -110,7 +115,7 @@ def risk_of_anchors(
 ) -> Float[Array, "*batch"]:
   r"""Computes - E[tau log p(y | x)] over y, for each x.
 
-  It is tau log g - x . E[y | x], and E[y | x] = tau grad log g(x).
+  It equals tau log g - x . E[y | x], where E[y | x] = tau grad log g(x).
   """
   log_g, pullback = jax.vjp(
     partial(log_integral, temperature=temperature), anchor
@@ -132,7 +137,7 @@ def true_risk(*, temperature: float) -> float:
 
 @partial(jax.jit, static_argnames="count")
 def sampled_risk(key: Array, count: int, *, temperature: float) -> Estimate:
-  """Estimates the same from drawn pairs, as in Appendix G.1."""
+  """Estimates the true risk from sampled pairs, as in Appendix G.1."""
   pairs = sample_pairs(key, count, temperature=temperature)
   risk = -temperature * log_density(*pairs, temperature=temperature)
   return Estimate(jnp.mean(risk), jnp.std(risk, ddof=1) / jnp.sqrt(count))

@@ -1,8 +1,8 @@
-r"""The runs, and what is measured: empirical risks and how far they are off.
+r"""The runs and their measurements: empirical risks and their errors.
 
 An approximation of the popularities is q~_j = n c exp(s_j) with a shape s and a
-constant c. GCL has s = 0; the learned one has s = zeta / tau, zeta of mean 0,
-which leaves c open, as eq. (8) does. Rules for c are in `log_constants`.
+constant c. GCL has s = 0. The learned one has s = zeta / tau with zeta of mean
+0; that leaves c open, as eq. (8) does. `log_constants` has the rules for c.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ from nuclr_jax.pairwise import tiles
 
 SIZES, SMOKE_SIZES = (30, 100, 300, 1000, 3000), (30, 100)
 TEMPERATURES = (0.2, 1.0)
-SEED = 0  # of everything; see `key_of`
-TOLERANCE = 1e-8  # of the popularities in the repetitions
-EXAMPLE_SIZE = 100  # pairs of the figures' data set and the solvers' check
+SEED = 0  # the seed of all keys; see `key_of`
+TOLERANCE = 1e-8  # residual of the popularities in the repetitions
+EXAMPLE_SIZE = 100  # pairs in the data set of the figures and solver checks
 EXAMPLE_TOLERANCE = 1e-13
 TRUTH_PAIRS = 50_000
 LEARNED, GCL = "learned", "GCL"  # the two approximations
-MLE, TRUE = "MLE", "true q"  # what they are compared with
-# Parts of the study.
+MLE, TRUE = "MLE", "true q"  # the methods that they are compared with
+# The parts of the study.
 EXAMPLE, TRUTH, REPETITION = "example", "true risk", "repetition"
 
 
 def plan(options: Options, rows: Mapping) -> list[Run]:
-  """Plans all runs; none depends on results."""
+  """Plans all runs; none depends on the results of another."""
   del rows
   sizes = SMOKE_SIZES if options.smoke else SIZES
   example = {"pairs": EXAMPLE_SIZE, "tolerance": EXAMPLE_TOLERANCE}
@@ -83,11 +83,11 @@ class Example(NamedTuple):
   pairs: Sides
   log_q: Float[Array, "n"]
   log_learned: Float[Array, "n"]  # with the constant of the paper
-  difference: float  # largest of `solve`'s from `descend`'s zeta
-  gradient_norm: float  # of `descend`
-  steps: int  # of `descend`
-  residual: float  # of `solve`
-  iterations: int  # of `solve`
+  difference: float  # largest difference of zeta by `solve` and `descend`
+  gradient_norm: float  # where `descend` stopped
+  steps: int  # steps of `descend`
+  residual: float  # where `solve` stopped
+  iterations: int  # iterations of `solve`
 
 
 def key_of(seed: int, *path: int) -> Array:
@@ -96,7 +96,7 @@ def key_of(seed: int, *path: int) -> Array:
 
 
 def make_example(temperature: float) -> Example:
-  """Draws a data set and finds its popularities in two ways."""
+  """Draws a data set and computes its popularities in two ways."""
   key = key_of(SEED, 1)
   pairs = model.sample_pairs(key, EXAMPLE_SIZE, temperature=temperature)
   solved = popularity.solve(
@@ -125,9 +125,9 @@ def log_constants(
 ) -> dict[str, Float[Array, ""]]:
   r"""Computes log c of q~_j = n c exp(s_j) by three rules.
 
-  - area: sum_j 1 / q~_j, the MIS estimate of Y's area, is 1, the area; c = 1
-    for GCL. It does not use the truth.
-  - maxima: max q~ = max q, the paper's Z = max q~' / max q.
+  - area: sum_j 1 / q~_j, the MIS estimate of Y's area, equals the area, 1. GCL
+    gets c = 1. This rule does not use the truth.
+  - maxima: max q~ = max q; the paper's Z = max q~' / max q.
   - means: mean log q~ = mean log q.
   """
   log_n = jnp.log(len(shape))
@@ -146,10 +146,10 @@ def best_log_constant(
   *,
   temperature: float,
 ) -> Float[Array, ""]:
-  r"""Computes the log c that has the smallest error term on these very pairs.
+  r"""Computes the log c with the smallest error term on these pairs.
 
   The term is sum_j a_j |1 / c - v_j| with v_j = n exp(s_j) / q_j and a_j =
-  sum_i exp((E_ij - 1) / tau - s_j) / n^2: a weighted median of v is 1 / c.
+  sum_i exp((E_ij - 1) / tau - s_j) / n^2, so 1 / c is a weighted median of v.
   """
   log_weight = tiles.log_sum_exp(
     pairs.text, pairs.image, jnp.zeros(len(shape)), temperature=temperature
@@ -166,12 +166,18 @@ def measure_pairs(
 ) -> dict[str, np.ndarray]:
   r"""Measures one data set.
 
+  Args:
+    pairs: The data set.
+    temperature: The temperature of the model.
+    tolerance: The largest allowed residual of the popularities.
+
   Returns:
-    By "what/method", where methods with a constant are "approximation, rule":
-    `risk`; `error_term` of Theorem 1; `gradient` [2, 2], that of the risk with
-    respect to W in E(x, y) = x' W y at W = 1, where it is 0 for the true risk
-    (q~ is held fixed, its constant has no influence); `shape`, the standard
-    deviation of log q~ / q; and `correlation` of learned and true log q.
+    The numbers by "what/method", where a method with a constant is called
+    "approximation, rule". `risk` is the empirical risk and `error_term` that of
+    Theorem 1. `gradient` [2, 2] is the gradient of the risk with respect to W
+    in E(x, y) = x' W y at W = 1, where it is 0 for the true risk (q~ is held
+    fixed, and its constant has no influence). `shape` is the standard deviation
+    of log q~ / q, and `correlation` compares the learned and the true log q.
   """
   n = len(pairs.image)
   log_q = model.log_popularity(pairs, temperature=temperature)
@@ -228,11 +234,11 @@ def measure_pairs(
 def measure_sizes(run: Run) -> dict[str, np.ndarray]:
   """Measures one repetition at all sizes.
 
-  Data sets of two temperatures have the same anchors and uniform numbers.
+  The data sets of both temperatures share anchors and uniform random numbers.
 
   Returns:
-    The columns of `measure_pairs`, each a list over the sizes; gradients are
-    their norms.
+    The numbers of `measure_pairs`, each as a list over the sizes, with the
+    norms of the gradients instead of the gradients.
   """
   values = dict(run.values)
   tau, columns = values["temperature"], {}

@@ -1,4 +1,4 @@
-"""From the rows of all repetitions to the numbers of tables and figures."""
+"""Computes the numbers of tables and figures from the rows."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from experiments.toy_dpm.risks import (
 
 PerData = Float[np.ndarray, "repetitions sizes"]
 Numbers = dict[str, Any]
-PAIRS = {  # what is compared repetition by repetition, second minus first
+PAIRS = {  # methods compared within each repetition, second minus first
   "error": (
     ("learned, fitted", "GCL, fitted"),
     (MLE, "learned, area"),
@@ -28,10 +28,10 @@ PAIRS = {  # what is compared repetition by repetition, second minus first
 
 
 def fit_constant(risk: PerData, truth: float) -> PerData:
-  """Shifts the risk by one constant for all sizes, not fitted to itself.
+  """Shifts each repetition's risk by one constant for all sizes.
 
-  The constant of a repetition is that with which the *other* repetitions have
-  mean error 0 at the largest size.
+  With that constant the *other* repetitions have mean error 0 at the largest
+  size. A constant fitted on the repetition itself would leave no error.
   """
   offset = risk[:, -1] - truth
   mean_of_the_rest = (offset.sum() - offset) / (len(offset) - 1)
@@ -39,7 +39,7 @@ def fit_constant(risk: PerData, truth: float) -> PerData:
 
 
 def errors(measured: dict[str, np.ndarray], truth: float) -> dict[str, PerData]:
-  """Computes the empirical minus the true risk of every method."""
+  """Computes the empirical risk of every method minus the true risk."""
   risks = {
     key.removeprefix("risk/"): value
     for key, value in measured.items()
@@ -56,9 +56,9 @@ def summarise(
   """Computes all numbers of one temperature.
 
   Args:
-    measured: Columns of `risks.measure_sizes`, [repetitions, sizes].
+    measured: The columns of `risks.measure_sizes`, [repetitions, sizes].
     truth: The row of the true risk.
-    temperature: Of the model.
+    temperature: The temperature of the model.
 
   Returns:
     Nested dicts of `Statistics` over repetitions, with an entry for each size.
@@ -92,7 +92,7 @@ def summarise(
       }
       for what, pairs in PAIRS.items()
     },
-    "fitted_factor": {  # on the c of the area rule, from all repetitions
+    "fitted_factor": {  # multiplies the area rule's c; from all repetitions
       name: float(np.exp(signed[f"{name}, area"][:, -1].mean() / temperature))
       for name in (LEARNED, GCL)
     },
@@ -103,8 +103,9 @@ def summarise_all(results: Results) -> Numbers:
   """Computes all numbers of the study.
 
   Returns:
-    "sizes", "repetitions" and "temperatures", by temperature the numbers of
-    `summarise` and the rows "truth" and "example". Empty if rows are missing.
+    A dictionary of "sizes", "repetitions" and "temperatures"; the latter has
+    for each temperature the numbers of `summarise` and the rows "truth" and
+    "example". It is empty if rows are missing.
   """
   rows = list(results.rows.values())
   temperatures, repetitions, sizes = {}, [], []

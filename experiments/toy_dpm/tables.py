@@ -5,8 +5,8 @@ from experiments.toy_dpm import risks
 from experiments.toy_dpm.risks import GCL, LEARNED, MLE, TRUE
 from experiments.toy_dpm.summary import Numbers, summarise_all
 
-SHOWN = (100, 1000, 3000)  # sizes in the tables; the figures have all
-ERRORS = {  # in the tables of errors
+SHOWN = (100, 1000, 3000)  # sizes in the tables; the figures show all
+ERRORS = {  # rows of the table of errors
   "learned, area": "learned, area",
   "learned, maxima": "learned, maxima (paper)",
   "learned, means": "learned, means",
@@ -15,7 +15,7 @@ ERRORS = {  # in the tables of errors
   "GCL, means": "GCL, means",
   "GCL, fitted": "GCL, fitted to the true risk",
 }
-ERROR_TERMS = {  # in the tables of error terms
+ERROR_TERMS = {  # rows of the table of error terms
   "learned, area": "learned, area",
   "learned, maxima": "learned, maxima (paper)",
   "learned, means": "learned, means",
@@ -27,7 +27,7 @@ ERROR_TERMS = {  # in the tables of error terms
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
-  """Returns all tables, by their marks."""
+  """Returns all tables, by mark."""
   del options
   numbers = summarise_all(results)
   if not numbers:
@@ -44,7 +44,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 
 
 def cells(results: Numbers, *path: str, digits: int = 4) -> list[str]:
-  """Formats means ± half of their 95 % intervals, for every column."""
+  """Formats mean ± half of the 95 % interval, for every column."""
   every = []
   for numbers in results["temperatures"].values():
     for key in path:
@@ -55,14 +55,14 @@ def cells(results: Numbers, *path: str, digits: int = 4) -> list[str]:
 
 
 def shown(results: Numbers) -> list[int]:
-  """Chooses the temperatures and sizes that are columns of the tables."""
+  """Returns the indices of the temperatures and sizes that tables show."""
   sizes = results["sizes"] * len(results["temperatures"])
   chosen = [i for i, n in enumerate(sizes) if n in SHOWN]
   return chosen or list(range(len(sizes)))
 
 
 def header(results: Numbers, first: str) -> list[str]:
-  """Makes the first line of a table: temperatures and sizes."""
+  """Makes the header of a table: temperatures and sizes."""
   names = [
     f"τ {tau}, n {n}"
     for tau in results["temperatures"]
@@ -116,7 +116,7 @@ def difference_table(results: Numbers) -> str:
 
 
 def truth_list(results: Numbers) -> str:
-  """Shows the true risk, by quadrature and from pairs, and what it changes."""
+  """Shows the true risk by quadrature and from pairs, and errors by both."""
   lines = []
   for tau, numbers in results["temperatures"].items():
     truth = numbers["truth"]
@@ -138,7 +138,7 @@ def truth_list(results: Numbers) -> str:
 
 
 def solver_list(results: Numbers) -> str:
-  """Shows that the two ways to the popularities agree."""
+  """Shows that the two ways to compute the popularities agree."""
   lines = []
   for tau, numbers in results["temperatures"].items():
     example = numbers["example"]
@@ -152,7 +152,7 @@ def solver_list(results: Numbers) -> str:
 
 
 def status(results: Results, numbers: Numbers) -> str:
-  """Says what was run, and where."""
+  """Summarizes what was run, and on which machine."""
   factors = ", ".join(
     f"{x['fitted_factor'][GCL]:.3f} at τ = {tau}"
     for tau, x in numbers["temperatures"].items()
