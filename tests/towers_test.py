@@ -379,9 +379,7 @@ def test_a_run_by_config(tiny):
   )
   assert pairs.image.shape == pairs.text.shape == (2, 16)
   config.model.text.depth = 3
-  with pytest.raises(
-    ValueError, match="unknown keys .'depth'. of model.text"
-  ):
+  with pytest.raises(ValueError, match="unknown keys .'depth'. of model.text"):
     build.build(config, data=data)
 
 
