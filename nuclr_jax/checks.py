@@ -86,6 +86,12 @@ def choice(name: str, value, choices: tuple) -> None:
     raise ValueError(f"{name} must be one of {choices}, got {value!r}")
 
 
+def rule(name: str, rule, example: str) -> None:
+  """Raises ValueError unless `rule` is what a rule's factory returned."""
+  if not callable(rule):
+    raise ValueError(f"{name} must be a rule such as {example}, got {rule!r}")
+
+
 def sizes(
   num_pairs: SupportsIndex,
   num_images: SupportsIndex | None,

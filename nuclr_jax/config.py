@@ -7,6 +7,7 @@ and gives its keyword arguments: `{"name": "clip", "temperature": 0.05}`.
 import ast
 from collections.abc import Callable, Iterable, Mapping
 import logging
+from math import inf
 import numbers
 import pathlib
 import runpy
@@ -42,20 +43,18 @@ DEFAULTS = dict(
   refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
 )
 MAPPINGS = ("data", "model", "objective", "terms", "optimizer", "refresh")
-POSITIVE = (
-  "batch_size",
-  "num_microbatches",
-  "num_epochs",
-  "log_every",
-  "max_checkpoints",
+COUNTS = dict(  # whole numbers, and the least that is allowed
+  batch_size=1,
+  num_microbatches=1,
+  seed=0,
+  num_devices=1,
+  log_every=1,
+  eval_every=0,
+  checkpoint_every=0,
+  max_checkpoints=1,
+  num_workers=0,
 )
-NOT_NEGATIVE = (
-  "seed",
-  "eval_every",
-  "eval_every_epochs",
-  "checkpoint_every",
-  "num_workers",
-)
+SWITCHES = ("shard_params", "offload_rows")
 BOOLEANS = {"true": True, "t": True, "1": True}
 BOOLEANS |= {"false": False, "f": False, "0": False}
 
@@ -232,16 +231,29 @@ def complete(config: Config) -> dict[str, Any]:
       raise ConfigError(
         f"{key} must be a mapping of a factory's arguments, got {value!r}", key
       )
-  for keys, wanted, fits in (
-    (POSITIVE, "greater than 0", lambda x: x > 0),
-    (NOT_NEGATIVE, "at least 0", lambda x: x >= 0),
+  for key, least in COUNTS.items():
+    value = completed[key]
+    if value is None and DEFAULTS[key] is None:
+      continue
+    is_count = isinstance(value, numbers.Integral) and type(value) is not bool
+    if not is_count or value < least:
+      _refuse(completed, key, f"a whole number of at least {least}")
+  for key in SWITCHES:
+    if not isinstance(completed[key], bool):
+      _refuse(completed, key, "True or False")
+  for key, allowed, fits in (
+    ("num_epochs", "greater than 0 and finite", lambda x: 0 < x < inf),
+    ("eval_every_epochs", "at least 0 and finite", lambda x: 0 <= x < inf),
   ):
-    for key in keys:
-      value = completed[key]
-      is_number = isinstance(value, numbers.Real)
-      if not is_number or isinstance(value, bool) or not fits(value):
-        raise ConfigError(f"{key} must be {wanted}, got {value!r}", key)
+    value = completed[key]
+    is_number = isinstance(value, numbers.Real) and type(value) is not bool
+    if not is_number or not fits(value):
+      _refuse(completed, key, allowed)
   return completed
+
+
+def _refuse(config: Mapping[str, Any], key: str, allowed: str) -> None:
+  raise ConfigError(f"{key} must be {allowed}, got {config[key]!r}", key)
 
 
 def plain(value: Any) -> Any:

@@ -1,9 +1,7 @@
 """Files and folders that are never seen half-written."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 import contextlib
-import csv
-import io
 import json
 import logging
 import os
@@ -73,19 +71,3 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, value) -> None:
   """Writes a value as indented JSON, atomically."""
   write_atomically(path, json.dumps(value, indent=2) + "\n")
-
-
-def write_table(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-  """Writes a CSV table, atomically.
-
-  Args:
-    path: The file.
-    rows: The rows. The columns are the keys of all rows, in order of first
-      appearance; a row may lack some of them.
-  """
-  columns = list(dict.fromkeys(key for row in rows for key in row))
-  text = io.StringIO()
-  writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-  writer.writeheader()
-  writer.writerows(rows)
-  write_atomically(path, text.getvalue())

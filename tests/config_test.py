@@ -290,8 +290,16 @@ def test_values_that_do_not_fit(changes, key, message):
   [
     (["batch_sze=1"], "batch_sze", r"unknown config keys \['batch_sze'\]"),
     (["objective=clip"], "objective", "objective must be a mapping"),
-    (["batch_size=None"], "batch_size", "must be greater than 0, got None"),
-    (["seed=-1"], "seed", "seed must be at least 0, got -1"),
+    (
+      ["batch_size=None"],
+      "batch_size",
+      "must be a whole number of at least 1, got None",
+    ),
+    (["seed=-1"], "seed", "seed must be a whole number of at least 0, got -1"),
+    (["log_every=0.5"], "log_every", "takes a whole number"),
+    (["num_devices='2'"], "num_devices", "whole number of at least 1, got '2'"),
+    (["shard_params=None"], "shard_params", "must be True or False, got None"),
+    (["num_epochs=inf"], "num_epochs", "greater than 0 and finite, got inf"),
     (["objective.name=clop"], "objective.name", "known names are"),
     (["optimizer.lr=1"], "optimizer.lr", "of optimizer; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),

@@ -1,6 +1,7 @@
 """NUCLR and SogCLR against oracles, limits and hostile input."""
 
 import functools
+import inspect
 import math
 
 import chex
@@ -373,6 +374,8 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \[0, 1\]"),
     (dict(own_pair=own_pair_rules.released()), "needs steps_per_epoch"),
     (dict(zeta=zeta_rules.queue()), "the zeta rule 'queue' needs dim"),
+    (dict(zeta="queue"), r"zeta must be a rule such as .*, got 'queue'"),
+    (dict(own_pair=1.0), r"own_pair must be a rule such as .*, got 1.0"),
     (
       dict(zeta=zeta_rules.fixed(init=Sides(np.zeros(7), 0.0))),
       r"one number for each of 8 ids .* got \[7\]",
@@ -381,7 +384,9 @@ def test_scalars_of_numpy_and_jax_are_numbers():
 )
 def test_bad_arguments_say_what_is_allowed(arguments, message):
   with pytest.raises(ValueError, match=message):
-    objectives.nuclr_variant(**(dict(num_pairs=8) | arguments)).init()
+    # Past the types that are checked in tests.
+    make = inspect.unwrap(objectives.nuclr_variant)
+    make(**(dict(num_pairs=8) | arguments)).init()
 
 
 @pytest.mark.parametrize(

@@ -394,7 +394,7 @@ class TestRefusals:
       (dict(num_devices=3), "must divide 1024"),
       (dict(batch_size=10**6), "the run has no step"),
       (dict(num_epochs=0.0), "num_epochs must be greater than 0"),
-      (dict(seed=-1), "seed must be at least 0"),
+      (dict(seed=-1), "seed must be a whole number of at least 0"),
       (
         {"optimizer.learning_rate.value": -1.0},
         "optimizer.learning_rate: values must be finite and at",
@@ -442,6 +442,25 @@ class TestOptimizer:
     "model": {"image": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}},
     "objective": {"log_scale": jnp.ones(())},
   }
+
+  @pytest.mark.parametrize(
+    "numbers, message",
+    [
+      (
+        dict(learning_rate=-0.1),
+        "learning_rate must be a number of at least 0",
+      ),
+      (
+        dict(weight_decay=math.nan),
+        "weight_decay must be a number of at least",
+      ),
+      (dict(clip_norm=-1.0), "clip_norm must be a number of at least 0"),
+      (dict(b2=1.5), r"b2 must be in \[0, 1\), got 1.5"),
+    ],
+  )
+  def test_numbers_out_of_range(self, numbers, message):
+    with pytest.raises(ValueError, match=message):
+      optimizer.make_optimizer(**{"learning_rate": 0.1} | numbers)
 
   def test_decays_matrices_only(self):
     tx = optimizer.make_optimizer(0.1, weight_decay=1.0)

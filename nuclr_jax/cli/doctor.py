@@ -1,4 +1,4 @@
-"""Checks that a machine is set up correctly and fast enough to train on."""
+"""Checks that a machine is set up correctly, and times a step on it."""
 
 from collections.abc import Callable, Iterator
 import importlib

@@ -98,12 +98,6 @@ HUBS = flags.DEFINE_float(
   "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
   "zeta. 0.5 is a good value.",
 )
-CLASSES = flags.DEFINE_string(
-  "classes",
-  None,
-  "Also evaluate linear classifiers on labelled images: digits, glyphs, or a "
-  "prepared data set such as cifar100:train.",
-)
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "The embeddings to use instead of those of a run."
 )

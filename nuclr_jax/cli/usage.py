@@ -53,10 +53,10 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   ),
   "evaluate": Verb(
     verbs.evaluate,
-    ("workdir", "data_dir", "best", "hubs", "temperature", "classes"),
+    ("workdir", "data_dir", "best", "hubs", "temperature"),
     """
 nuclr evaluate --workdir=runs/mine --hubs=0.5
-nuclr evaluate --workdir=runs/mine --classes=digits
+nuclr evaluate --workdir=runs/mine --best
 """,
   ),
   "report": Verb(

@@ -184,7 +184,7 @@ def export() -> None:
 
 
 def doctor() -> None:
-  """Check that this machine is set up correctly and fast enough."""
+  """Check that this machine is set up correctly, and time a step."""
   from nuclr_jax.cli import doctor
 
   if not doctor.examine(data_dir=flags.DATA_DIR.value):

@@ -85,10 +85,11 @@ def nuclr(
       `Spec`.
 
   Returns:
-    An `Objective` without params. `State.sample.pair.log_u.image` and `.text`
-    are [num_pairs], -inf = never visited; `State.sample.image` and `.text`
-    hold `zeta` and `momentum` of that side as contrast; `State.shared` holds
-    `xi` and `count`; `State.memory` holds what the rule of zeta remembers.
+    An `Objective`; it has params only with `temperature_rules.learned`.
+    `State.sample.pair.log_u.image` and `.text` are [num_pairs], -inf = never
+    visited; `State.sample.image` and `.text` hold `zeta` and `momentum` of that
+    side as contrast; `State.shared` holds `xi` and `count`; `State.memory`
+    holds what the rule of zeta remembers.
     Individual temperatures are in `State.sample.pair.temperature`.
 
   Raises:
@@ -174,10 +175,13 @@ def nuclr_variant(
   checks.choice("anchor_average", anchor_average, ("pair", "id"))
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs)
-  zetas = (zeta or zeta_rules.batch())(spec, taus.first)
-  epsilons = (own_pair or own_pair_rules.running_max())(spec)
+  zeta = zeta or zeta_rules.batch()
+  own_pair = own_pair or own_pair_rules.running_max()
+  checks.rule("zeta", zeta, "zeta_rules.batch()")
+  checks.rule("own_pair", own_pair, "own_pair_rules.running_max()")
+  zetas, epsilons = zeta(spec, taus.first), own_pair(spec)
   by_id = anchor_average == "id"
-  if by_id and taus.init()[1]:
+  if by_id and taus.is_individual:
     raise ValueError(
       "anchor_average must be 'pair' with individual temperatures, got 'id': a "
       "u per id would mix the temperatures of its pairs"
@@ -244,7 +248,7 @@ def nuclr_variant(
     )
     moved = temperature_rules.Step(
       *(pairs, loss.log_denominator, own_share, own_logit, out.mean_logit),
-      has_negative=evidence.has_negative,
+      has_negative=denominator.has_negative(log_phi),
       count=count,
     )
     pair_rows = taus.step(pair_rows, moved)

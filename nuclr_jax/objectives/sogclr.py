@@ -86,7 +86,7 @@ def sogclr(
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs - 1)
   by_id = anchor_average == "id"
-  if by_id and taus.init()[1]:
+  if by_id and taus.is_individual:
     raise ValueError(
       "anchor_average must be 'pair' with individual temperatures, got 'id': a "
       "u per id would mix the temperatures of its pairs"

@@ -135,11 +135,10 @@ def scatter_sum(sums: PyTree) -> PyTree:
 
 def scatter_log_sum(sums: tiles.LogSum) -> tiles.LogSum:
   """Adds sums of exponentials over devices, as `scatter_sum` does for sums."""
-  greatest = lax.pmax(sums.greatest, "data")
-  shift = jnp.where(greatest == -jnp.inf, 0.0, greatest)
-  total = scatter_sum(sums.total * jnp.exp(sums.greatest - shift))
+  sums = tiles.at_least(sums, lax.pmax(sums.greatest, "data"))
+  total = scatter_sum(sums.total)
   start = lax.axis_index("data") * len(total)
-  mine = lax.dynamic_slice_in_dim(greatest, start, len(total))
+  mine = lax.dynamic_slice_in_dim(sums.greatest, start, len(total))
   return tiles.LogSum(mine, total)
 
 

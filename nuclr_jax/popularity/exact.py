@@ -112,7 +112,7 @@ def solve(
     Sinkhorn Distances, NeurIPS 2013.
   """
   tau = checks.temperature(temperature)
-  _check_limits(tolerance, max_iterations)
+  check_limits(tolerance, max_iterations)
   pairs = checked_pairs(image, text, image_id, text_id)
   problem = make_problem(pairs, temperature=tau, num_pairs=num_pairs)
   return _solve(
@@ -165,10 +165,8 @@ def solve_sampled(
   Raises:
     ValueError: For the same reasons as `solve`, or if `max_pairs` is below 2.
   """
-  if checks.count("max_pairs", max_pairs) < 2:
-    raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
+  check_limits(tolerance, max_iterations, max_pairs)
   tau = checks.temperature(temperature)
-  _check_limits(tolerance, max_iterations)
   pairs = checked_pairs(image, text, image_id, text_id)
   n = len(pairs.rows.image)
   full = make_problem(pairs, temperature=tau)
@@ -186,8 +184,12 @@ def solve_sampled(
   return _result(pairs, full, potential, swap(rest), runs, tolerance)
 
 
-def _check_limits(tolerance, max_iterations) -> None:
-  """Raises ValueError for limits of the iteration that make no sense."""
+def check_limits(
+  tolerance: float, max_iterations: int, max_pairs: int = 2
+) -> None:
+  """Raises ValueError for a limit of `solve_sampled` that is out of range."""
+  if checks.count("max_pairs", max_pairs) < 2:
+    raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
   checks.positive("tolerance", tolerance)
   allowed = "a whole number of at least 0"
   checks.number(

@@ -70,8 +70,9 @@ def queue(
   are supported: the fixed point needs no common one.
 
   Args:
-    size: How many of the latest pairs are used, at least the batch size; each
-      takes 8 dim + 28 bytes, split over the devices.
+    size: How many of the latest pairs are used, at least the batch size and
+      best a multiple of it, since whole batches are kept; each pair takes 8 dim
+      + 28 bytes, split over the devices.
     rate: Fraction of the way to the estimate, in [0, 1]: a number, a schedule
       of the step count, or `Sides` of them. While it is 0, zeta does not move,
       but the memory fills.

@@ -61,6 +61,7 @@ class TemperatureRule(NamedTuple):
   """How a temperature starts, is read and moves."""
 
   first: float
+  is_individual: bool  # whether every anchor has its own, as state
   offset: float  # rho - log(number of terms of D); 0 without rho
   # -> (params, the fields of `PairRows` that it needs)
   init: Callable[[], tuple[Params, dict[str, Sides]]]
@@ -96,6 +97,7 @@ def fixed(temperature: Number = 0.05) -> Unbound:
   temperature = checks.temperature(temperature)
   return lambda spec, num_terms: TemperatureRule(
     first=temperature,
+    is_individual=False,
     offset=0.0,
     init=lambda: ({}, {}),
     read=lambda params, rows, pairs: both(temperature),
@@ -138,6 +140,7 @@ def learned(temperature: Number = 0.07, *, rho: Number = 8.0) -> Unbound:
   def bind(spec, num_terms):
     return TemperatureRule(
       first=first,
+      is_individual=False,
       offset=_offset(rho, num_terms),
       init=lambda: (init_log_scale(first), {}),
       read=lambda params, rows, pairs: both(one_for_all(params, first)),
@@ -252,6 +255,7 @@ def individual(
 
     return TemperatureRule(
       first=first,
+      is_individual=True,
       offset=offset,
       init=init,
       read=read,

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 import numpy as np
 
 from nuclr_jax import checks, sharding
+from nuclr_jax.sample_state import denominator
 from nuclr_jax.sample_state.table import mean_by_id, read_rows, write_rows
 from nuclr_jax.types import (
   Metrics,
@@ -59,11 +60,6 @@ class Evidence(NamedTuple):
   log_own: Sides  # log epsilon', the own pair's term
   contrast_sums: Sides  # sum_{i != j} w_ij over the anchors of the batch
   count: Int[Array, ""]  # steps done; schedules read it
-
-  @property
-  def has_negative(self) -> Bool[Array, "batch"]:
-    """Which rows have a negative; it is the same in both directions."""
-    return self.log_phi.image != -jnp.inf
 
 
 class ZetaRule(NamedTuple):
@@ -173,7 +169,7 @@ def move_zeta(
   Returns:
     The new `ZetaRows` of both sides, and the batch's new zeta.
   """
-  has_negative = evidence.has_negative
+  has_negative = denominator.has_negative(evidence.log_phi)
 
   def side(id_rows, ids, gradient, rate, num_rows):
     rate = rate(evidence.count)

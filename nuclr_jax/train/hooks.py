@@ -12,6 +12,7 @@ from nuclr_jax import checks, popularity
 from nuclr_jax.data.source import Source
 from nuclr_jax.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.objectives import Objective, Readout, one_temperature
+from nuclr_jax.popularity import exact
 from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Popularities, Sides
 
@@ -58,10 +59,11 @@ def refresh_popularity(
     max_iterations: The largest number of iterations of either side.
 
   Raises:
-    ValueError: If `every_epochs` is not greater than 0, or if the objective has
+    ValueError: If a number is out of its range, or if the objective has
       no popularities, has individual temperatures, or averages u by id.
   """
   checks.positive("every_epochs", every_epochs)
+  exact.check_limits(tolerance, max_iterations, max_pairs)
   check_has_zeta("refresh", objective)
   if jax.eval_shape(partial(_first_readout, objective)).log_u_by_id is not None:
     raise ValueError("refresh needs anchor_average 'pair', got 'id'")

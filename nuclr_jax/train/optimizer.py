@@ -7,6 +7,7 @@ import re
 import jax
 import optax
 
+from nuclr_jax import checks
 from nuclr_jax.models import Model
 from nuclr_jax.types import PyTree
 
@@ -108,11 +109,11 @@ def make_optimizer(
   """Makes AdamW that decays matrices only and leaves frozen parameters alone.
 
   Args:
-    learning_rate: A number or a schedule of the step count.
+    learning_rate: A number of at least 0, or a schedule of the step count.
     weight_decay: Weight decay of leaves with two or more axes, at least 0.
     clip_norm: The largest global norm of the gradient; 0 does not clip.
-    b1: Decay of Adam's first moment.
-    b2: Decay of Adam's second moment.
+    b1: Decay of Adam's first moment, in [0, 1).
+    b2: Decay of Adam's second moment, in [0, 1).
     freeze: Regular expressions that match names of parameters or of parts of
       the model, such as `model/image` (everything below it) or
       `model/.*/layers/0`. A tower that is frozen as a whole runs in
@@ -130,11 +131,12 @@ def make_optimizer(
     >>> float(updates["model"]["image"]["kernel"].sum())
     0.0
   """
-  if weight_decay < 0 or clip_norm < 0:
-    raise ValueError(
-      f"weight_decay and clip_norm must be at least 0, got {weight_decay} and "
-      f"{clip_norm}"
-    )
+  if not callable(learning_rate):
+    learning_rate = checks.weight("learning_rate", learning_rate)
+  checks.weight("weight_decay", weight_decay)
+  checks.weight("clip_norm", clip_norm)
+  for name, decay in (("b1", b1), ("b2", b2)):
+    checks.number(name, decay, "in [0, 1)", lambda x: 0 <= x < 1)
   steps = [
     optax.adamw(
       learning_rate,
