@@ -1,4 +1,4 @@
-# make demo: train NUCLR on the embedded data, write a report, solve for the
+# make demo: train NUCLR on the built-in glyphs, write a report, solve for the
 # exact popularities.
 # make test: run every check, as CI does.
 # Both first make a virtual environment in .venv, with the versions in

@@ -188,4 +188,4 @@ def test_a_count_must_divide_the_rows():
 def test_the_whole_batch_must_divide(tiny):
   config = tiny(batch_size=60, num_microbatches=8)
   with pytest.raises(ValueError, match="num_microbatches, got 60, 1 and 8"):
-    build.make_mesh(complete(config))
+    build.mesh_of(complete(config))

@@ -40,7 +40,7 @@ def plotted(monkeypatch):
   return found
 
 
-def test_labelled_pictures(tmp_path, plotted):
+def test_labelled_images(tmp_path, plotted):
   config = get_config(
     "labelled",
     "nuclr",

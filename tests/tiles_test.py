@@ -22,7 +22,7 @@ def dense(temperature, hidden):
 
 
 def tiled(temperature, tile, **ids):
-  return tiles.log_sum_exp(
+  return tiles.row_log_sum_exp(
     *map(jnp.asarray, (ROWS, COLUMNS, WEIGHT)),
     temperature=temperature,
     tile=tile,
@@ -49,7 +49,7 @@ def test_against_numpy(tile, temperature, x64):
 def test_float32_is_true_float32():
   found = tiled(0.05, 8)
   np.testing.assert_allclose(found, dense(0.05, False), rtol=2e-6)
-  half = tiles.log_sum_exp(
+  half = tiles.row_log_sum_exp(
     *(jnp.asarray(x, jnp.bfloat16) for x in (ROWS, COLUMNS)),
     jnp.asarray(WEIGHT),
     temperature=0.05,
@@ -66,7 +66,7 @@ def test_eight_devices_give_the_same(tile):
 
 def test_rows_without_columns_are_minus_infinity():
   same = jnp.zeros((3, 1), jnp.int32)
-  found = tiles.log_sum_exp(
+  found = tiles.row_log_sum_exp(
     jnp.eye(3),
     jnp.eye(3),
     jnp.zeros(3),
@@ -82,14 +82,14 @@ def test_ids_of_one_side_only_are_refused():
   x, ids = jnp.eye(2), jnp.arange(2)[:, None]
   for key in ("row_ids", "column_ids"):
     with pytest.raises(ValueError, match="go together, got only one"):
-      tiles.log_sum_exp(x, x, jnp.zeros(2), temperature=1.0, **{key: ids})
+      tiles.row_log_sum_exp(x, x, jnp.zeros(2), temperature=1.0, **{key: ids})
 
 
 def test_memory_is_that_of_tiles():
   n = 20_000
   rows, weight = jnp.ones((n, 4)), jnp.zeros(n)
   ids = jnp.arange(n)[:, None]
-  compiled = tiles.log_sum_exp.lower(
+  compiled = tiles.row_log_sum_exp.lower(
     rows, rows, weight, temperature=0.1, row_ids=ids, column_ids=ids
   ).compile()
   temporary = compiled.memory_analysis().temp_size_in_bytes

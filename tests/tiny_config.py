@@ -1,4 +1,4 @@
-"""A config that is done in seconds: small pictures, small towers."""
+"""A config that is done in seconds: small images, small towers."""
 
 BATCH, NUM_PAIRS = 64, 43_000
 NUM_DIGITS = 1_197

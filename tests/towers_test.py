@@ -256,7 +256,7 @@ def test_statistics_and_dropout_in_training_only():
 @pytest.mark.parametrize("place", transformer.Rates._fields)
 def test_dropout_at_each_place(place):
   """One mask for each block, or one behind the embeddings."""
-  spec = transformer.Spec(
+  spec = transformer.BlockSpec(
     width=8,
     layers=3,
     heads=2,

@@ -38,7 +38,7 @@ def measure(run: Run, place: Place) -> Row:
   trained = training.train(config, place, parts)
   row = {"train_seconds": round(time.monotonic() - began, 1)}
   row |= trained.metrics
-  mesh = build.make_mesh(parts.config)
+  mesh = build.mesh_of(parts.config)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     pairs = evaluators.embed_pairs(embed, parts.data.train)

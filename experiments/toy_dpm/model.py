@@ -95,7 +95,7 @@ def log_density(
 def log_popularity(pairs: Sides, *, temperature: float) -> Float[Array, "n"]:
   """Computes log q_j of every contrast, q_j = sum_i p(y_j | x_i)."""
   log_g = log_integral(pairs.image, temperature=temperature)
-  return tiles.log_sum_exp(
+  return tiles.row_log_sum_exp(
     pairs.text, pairs.image, -log_g, temperature=temperature
   )
 

@@ -151,7 +151,7 @@ def best_log_constant(
   The term is sum_j a_j |1 / c - v_j| with v_j = n exp(s_j) / q_j and a_j =
   sum_i exp((E_ij - 1) / tau - s_j) / n^2, so 1 / c is a weighted median of v.
   """
-  log_weight = tiles.log_sum_exp(
+  log_weight = tiles.row_log_sum_exp(
     pairs.text, pairs.image, jnp.zeros(len(shape)), temperature=temperature
   )
   log_weight -= shape

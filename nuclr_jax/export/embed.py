@@ -93,7 +93,7 @@ def embedder_of_config(
   config = complete(config)
   inputs = build.load_inputs(config["data"], data_dir=data_dir)
   model = build.make_model(config, inputs)
-  mesh = build.make_mesh(config)
+  mesh = build.mesh_of(config)
   with jax.set_mesh(mesh):
     variables = resume.first_model(model, mesh, seed=config["seed"])
     yield _embedder(model, inputs, mesh, variables, features)

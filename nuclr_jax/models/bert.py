@@ -103,7 +103,7 @@ def bert(
   transformer.check_texts(vocab_size, length, max_length)
   if attended_dropout is None:
     attended_dropout = dropout
-  spec = transformer.make_spec(
+  spec = transformer.make_block_spec(
     width=width,
     layers=layers,
     heads=heads,

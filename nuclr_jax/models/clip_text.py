@@ -92,7 +92,7 @@ def clip_text(
   transformer.check_texts(vocab_size, length, max_length)
   # As in OpenAI's code: the more branches, the less each one adds at first.
   narrow = (2 * width * layers) ** -0.5
-  spec = transformer.make_spec(
+  spec = transformer.make_block_spec(
     width=width,
     layers=layers,
     heads=heads,

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, UInt8
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import LayerNorm
 from nuclr_jax.models.transformer import (
+  BlockSpec,
   Deviations,
   Rates,
-  Spec,
   make_blocks,
 )
 
@@ -242,7 +242,7 @@ def transformer(
       f"{heads} and {width}"
     )
 
-  spec = Spec(
+  spec = BlockSpec(
     width=width,
     layers=num_layers,
     heads=heads,

@@ -38,7 +38,7 @@ class Deviations(NamedTuple):
   down: float | None = 0.02
 
 
-class Spec(NamedTuple):
+class BlockSpec(NamedTuple):
   """The settings shared by all blocks of a transformer."""
 
   width: int
@@ -55,30 +55,32 @@ class Spec(NamedTuple):
   norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
 
 
-def make_spec(
+def make_block_spec(
   *, width: int, hidden: int | None, dtype: str, **fields: Any
-) -> Spec:
-  """Makes a `Spec` from the arguments of a tower, and checks it.
+) -> BlockSpec:
+  """Makes a `BlockSpec` from the arguments of a tower, and checks it.
 
   Args:
     width: The width of the features.
     hidden: The width of the MLP; None is four times `width`.
     dtype: The name of the activations' dtype, "float32" or "bfloat16".
-    **fields: All other fields of `Spec`.
+    **fields: All other fields of `BlockSpec`.
 
   Raises:
     ValueError: If a number is out of range, or if a name is unknown.
 
   Example:
     >>> blocks = dict(layers=2, heads=4, pre_norm=True, eps=1e-6)
-    >>> spec = make_spec(
+    >>> spec = make_block_spec(
     ...   width=64, hidden=None, dtype="float32", activation="gelu", **blocks
     ... )
     >>> spec.hidden
     256
   """
   hidden = 4 * width if hidden is None else hidden
-  spec = Spec(width=width, hidden=hidden, dtype=compute_dtype(dtype), **fields)
+  spec = BlockSpec(
+    width=width, hidden=hidden, dtype=compute_dtype(dtype), **fields
+  )
   sizes = (spec.width, spec.layers, spec.heads, spec.hidden)
   if min(sizes) < 1 or spec.width % spec.heads:
     raise ValueError(
@@ -127,7 +129,7 @@ def dense(
 class Attention(nnx.Module):
   """Multi-head self-attention; the softmax is in float32."""
 
-  def __init__(self, spec: Spec, *, rngs):
+  def __init__(self, spec: BlockSpec, *, rngs):
     make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
     self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
     self.out = make(spec.width, spec.deviations.out)
@@ -161,10 +163,10 @@ class Block(nnx.Module):
 
   LayerNorms start as ones and zeros and need no random keys. Flax's own layer
   still draws two, which changes the initial kernels of the layers after it;
-  `Spec.norm_keys` does the same.
+  `BlockSpec.norm_keys` does the same.
   """
 
-  def __init__(self, spec: Spec, *, rngs):
+  def __init__(self, spec: BlockSpec, *, rngs):
     make = partial(dense, dtype=spec.dtype, rngs=rngs)
 
     def norm():
@@ -206,6 +208,6 @@ class Pooler(nnx.Module):
     return jnp.tanh(self.linear(x))
 
 
-def make_blocks(spec: Spec, rngs: nnx.Rngs):
+def make_blocks(spec: BlockSpec, rngs: nnx.Rngs):
   """Makes all blocks of a transformer."""
   return nnx.List(Block(spec, rngs=rngs) for _ in range(spec.layers))

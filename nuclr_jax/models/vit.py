@@ -135,7 +135,7 @@ def vit(
       f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"
     )
-  spec = transformer.make_spec(
+  spec = transformer.make_block_spec(
     width=width,
     layers=layers,
     heads=heads,

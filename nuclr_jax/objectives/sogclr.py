@@ -3,7 +3,7 @@
 from typing import NamedTuple, SupportsIndex
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
@@ -20,6 +20,12 @@ from nuclr_jax.types import (
   check_pairs,
   each,
 )
+
+
+class StepCount(NamedTuple):
+  """The scalars of the state."""
+
+  count: Int[Array, ""]  # steps done; schedules read it
 
 
 class AnchorRows(NamedTuple):
@@ -100,7 +106,7 @@ def sogclr(
     else:
       log_u = denominator.unvisited(both(sizes.num_pairs))
       sample = Sample(pair=denominator.PairRows(log_u, **of_pairs))
-    shared = denominator.Shared(count=jnp.zeros((), jnp.int32))
+    shared = StepCount(count=jnp.zeros((), jnp.int32))
     return params, State(sample, shared=shared)
 
   def apply(params, state, pairs):
@@ -134,7 +140,7 @@ def sogclr(
     )
     sample = sample._replace(pair=taus.step(sample.pair, moved))
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
-    state = State(sample, shared=denominator.Shared(count=count + 1))
+    state = State(sample, shared=StepCount(count=count + 1))
     # Both terms carry a gradient to the temperature: `loss.value` through the
     # factor, the surrogate through u.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)

@@ -2,8 +2,8 @@
 
 `for_each` is the loop behind `pairwise` (within a batch). On a mesh,
 `over_rows` gives each device its share of the rows and all columns, as in
-`log_sum_exp` (over whole data sets); `over_columns` leaves the rows where they
-are and gives each device all columns, for sums over a memory of pairs.
+`row_log_sum_exp` (over whole data sets); `over_columns` leaves the rows where
+they are and gives each device all columns, for sums over a memory of pairs.
 """
 
 from collections.abc import Callable
@@ -242,7 +242,7 @@ def _sum_over_devices(sums: PyTree) -> PyTree:
 
 
 @partial(jax.jit, static_argnames="tile")
-def log_sum_exp(
+def row_log_sum_exp(
   rows: Float[Array, "rows dim"],
   columns: Float[Array, "columns dim"],
   log_weight: Float[Array, "columns"],
@@ -274,7 +274,7 @@ def log_sum_exp(
 
   Example:
     >>> eye, id = jnp.eye(3), jnp.arange(3)[:, None]
-    >>> log_sum_exp(  # log(2 exp(0))
+    >>> row_log_sum_exp(  # log(2 exp(0))
     ...   eye, eye, jnp.zeros(3), temperature=0.5, row_ids=id, column_ids=id
     ... )
     Array([0.6931472, 0.6931472, 0.6931472], dtype=float32)

@@ -177,7 +177,7 @@ def zeta_of_unseen(
   unseen, anchors = np.asarray(unseen), np.asarray(anchors)
   dtype = np.result_type(np.float32, unseen, anchors)
   weight = -np.asarray(log_denominator, dtype)
-  log_sums = tiles.log_sum_exp(
+  log_sums = tiles.row_log_sum_exp(
     unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
   )
   return tau * np.asarray(sharding.fetch(log_sums), float)

@@ -127,7 +127,7 @@ def empirical_risk(
   tau = checks.temperature(temperature)
   dtype = jnp.result_type(jnp.float32, image, text)
   image, text = image.astype(dtype), text.astype(dtype)
-  log_g = tiles.log_sum_exp(image, text, -log_popularity, temperature=tau)
+  log_g = tiles.row_log_sum_exp(image, text, -log_popularity, temperature=tau)
   return jnp.mean(tau * log_g - jnp.sum(image * text, axis=1))
 
 
@@ -160,7 +160,7 @@ def error_term(
   """
   tau = checks.temperature(temperature)
   gap = jnp.abs(jnp.exp(-log_approximation) - jnp.exp(-log_popularity))
-  logs = tiles.log_sum_exp(image, text, jnp.log(gap), temperature=tau)
+  logs = tiles.row_log_sum_exp(image, text, jnp.log(gap), temperature=tau)
   return jnp.mean(jnp.exp(logs - 1 / tau))
 
 

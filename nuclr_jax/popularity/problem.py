@@ -216,7 +216,7 @@ def log_sums(
   i are the pairs of `to`, j the pairs of `over` that are negatives of i.
   """
   weight = over.groups.log_sum(log_weight).astype(over.embedding.dtype)
-  sums = tiles.log_sum_exp(
+  sums = tiles.row_log_sum_exp(
     to.embedding,
     over.embedding,
     np.pad(  # cells of padding weigh nothing

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
 
 
-class Side(NamedTuple):
+class SidePage(NamedTuple):
   """One side's table, with a row per id."""
 
   name: str  # "image" or "text"
@@ -108,7 +108,7 @@ def write(
   return path
 
 
-def _side(name, subject, found, own) -> Side:
+def _side(name, subject, found, own) -> SidePage:
   """Makes the table of one side."""
   pairs, tau = subject.pairs, subject.temperature
   other = "text" if name == "image" else "image"
@@ -147,10 +147,10 @@ def _side(name, subject, found, own) -> Side:
     "own_weight": mean(np.exp(getattr(own, name))),
     "cluster": cluster,
   }
-  return Side(name, first, columns, groups)
+  return SidePage(name, first, columns, groups)
 
 
-def _write_table(path: pathlib.Path, side: Side) -> None:
+def _write_table(path: pathlib.Path, side: SidePage) -> None:
   with path.open("w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
     writer.writerow(side.columns)
@@ -200,7 +200,7 @@ def _plot(sides) -> Figure:
   return figure
 
 
-def _galleries(subject: Subject, side: Side) -> list[str]:
+def _galleries(subject: Subject, side: SidePage) -> list[str]:
   """Shows the most and least popular samples, and near-duplicates."""
   captions = side.columns["caption"]
 
@@ -229,7 +229,7 @@ def _galleries(subject: Subject, side: Side) -> list[str]:
   return sections
 
 
-def _noise(subject: Subject, found, side: Side, log_own) -> str:
+def _noise(subject: Subject, found, side: SidePage, log_own) -> str:
   """Shows pairs whose anchor finds almost anything likelier than its match."""
   pairs = subject.pairs
   other = "text" if side.name == "image" else "image"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from nuclr_jax import pairwise, sharding
 from nuclr_jax.sample_state.table import (
@@ -45,12 +45,6 @@ class PairRows(NamedTuple):
   log_u: Sides  # [num_pairs] each; -inf = never visited
   temperature: Sides | None = None  # only with individual temperatures
   temperature_momentum: Sides | None = None  # of the gradient of temperature
-
-
-class Shared(NamedTuple):
-  """The scalars of the state."""
-
-  count: Int[Array, ""]  # steps done; schedules read it
 
 
 def unvisited(num_rows: Sides) -> Sides:

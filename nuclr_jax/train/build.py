@@ -194,7 +194,7 @@ def make_model(config: Config, inputs: Inputs) -> Model:
   )
 
 
-def make_mesh(config: Config) -> Mesh:
+def mesh_of(config: Config) -> Mesh:
   """Makes the mesh of a config, and checks that a batch fits it.
 
   Raises:

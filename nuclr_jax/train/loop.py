@@ -144,7 +144,7 @@ def load(
   """
   workdir = pathlib.Path(workdir)
   recorded = complete(records.read_config(workdir))
-  mesh = build.make_mesh(recorded)
+  mesh = build.mesh_of(recorded)
   manager = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
@@ -207,7 +207,7 @@ def _open_run(
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
   """
-  mesh = build.make_mesh(config)
+  mesh = build.mesh_of(config)
   distributed.check_shared(workdir)
   distributed.check_same("config", config)
   fresh = not checkpoint.steps(workdir)
