@@ -19,7 +19,7 @@ from nuclr_jax.config import (
   override,
 )
 from nuclr_jax.objectives import RULES
-from nuclr_jax.train import names
+from nuclr_jax.train import factories
 
 # What the data and the encoders decide.
 OF_THE_RUN = {
@@ -32,7 +32,7 @@ OF_THE_RUN = {
 def change(config, *changes):
   """The config after `KEY=VALUE` changes, as the command line checks it."""
   pairs = [tuple(x.split("=", 1)) for x in changes]
-  return names.checked(complete(override(config, pairs)))
+  return factories.checked(complete(override(config, pairs)))
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,11 @@ MAPPINGS = {
 
 @pytest.mark.parametrize(
   "section, name",
-  [(key, name) for key, x in names.TABLES.items() for name in x.factories],
+  [(key, name) for key, x in factories.TABLES.items() for name in x.factories],
 )
 def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
   before = complete(glyphs) | {section: {"name": "another"}}
-  parameters = inspect.signature(names.TABLES[section].factories[name])
+  parameters = inspect.signature(factories.TABLES[section].factories[name])
   keys = set(parameters.parameters) - OF_THE_RUN[section]
   changes = [f"{section}.{key}={MAPPINGS.get(key, '3')}" for key in keys]
   config = change(before, f"{section}.name={name}", *changes)

@@ -11,7 +11,7 @@ import pytest
 
 from nuclr_jax.config import DEFAULTS, complete, override
 from nuclr_jax.data import DATASETS
-from nuclr_jax.train import build, names
+from nuclr_jax.train import build, factories
 from nuclr_jax.train.step import init_state, make_train_step
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -44,7 +44,7 @@ def test_a_step_of_every_config(name, tiny, data, monkeypatch):
 def test_a_config_has_all_keys_and_factories_take_them(path):
   config = load_file(path).get_config()
   assert set(config.keys()) == set(DEFAULTS)
-  names.checked(complete(config))
+  factories.checked(complete(config))
 
 
 @pytest.mark.parametrize("folder", PLACES, ids=lambda path: path.name)
@@ -56,7 +56,7 @@ def test_readmes_name_keys_that_exist(folder):
   for key, quoted, word in changes:
     config = cc3m if key.startswith(("data.", "model.")) else glyphs
     change = (key, quoted or word)
-    names.checked(complete(override(config.get_config(), [change])))
+    factories.checked(complete(override(config.get_config(), [change])))
 
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])

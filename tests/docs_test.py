@@ -18,7 +18,7 @@ import pytest
 
 from nuclr_jax.cli import main, verbs
 from nuclr_jax.config import complete, load_config, override
-from nuclr_jax.train import checkpoint, names, records
+from nuclr_jax.train import checkpoint, factories, records
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,7 +71,7 @@ def test_commands_have_flags_and_keys_that_exist(words):
       changes.append((key, "1" if shell_variable else value))
   if changes:
     assert config is not None, "--config is missing"
-    names.checked(complete(override(config, changes)))
+    factories.checked(complete(override(config, changes)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -168,10 +168,11 @@ def chosen_config() -> dict[str, Any] | None:
     if changes:
       raise ConfigError(f"--config.{changes[0][0]} needs --config as well")
     return None
-  from nuclr_jax.train import names  # a slow import
+  from nuclr_jax.train import factories  # a slow import
 
   try:
-    return names.checked(complete(override(load_config(CONFIG.value), changes)))
+    base = load_config(CONFIG.value)
+    return factories.checked(complete(override(base, changes)))
   except ConfigError as error:
     guilty = [
       f"--config.{key}={value}"

@@ -15,25 +15,14 @@ import optax
 
 from nuclr_jax import checks, sharding
 from nuclr_jax.config import Config, complete, plain
-from nuclr_jax.data import DATASETS, Data, Inputs, inputs_of
+from nuclr_jax.data import Data, Inputs, inputs_of
 from nuclr_jax.evaluate import suites
-from nuclr_jax.models import ENCODERS, MODELS, Model, microbatched
-from nuclr_jax.objectives import (
-  OBJECTIVES,
-  RULES,
-  TERMS,
-  Objective,
-  add,
-  scale,
-)
+from nuclr_jax.models import ENCODERS, Model, microbatched
+from nuclr_jax.objectives import Objective, add, scale
 from nuclr_jax.popularity.files import load_zeta
-from nuclr_jax.train import factories, names
+from nuclr_jax.train import factories
 from nuclr_jax.train.hooks import Hook, check_has_zeta, refresh_popularity
-from nuclr_jax.train.optimizer import (
-  is_frozen,
-  make_optimizer,
-  without_frozen_gradients,
-)
+from nuclr_jax.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.types import Popularities, Spec, each
 
 
@@ -73,7 +62,7 @@ def build(
   Raises:
     ValueError: If a name or key is unknown, or a factory rejects an argument.
   """
-  config = names.checked(complete(config))
+  config = factories.checked(complete(config))
   _check_views_differ(config["data"], config["model"])
   data = data or load_data(config["data"], data_dir=data_dir)
   evaluators = suites.choose_evaluators(data)
@@ -86,7 +75,6 @@ def build(
       f"{config['batch_size']}, {sizes.num_pairs} training pairs; lower "
       "batch_size, or raise num_epochs"
     )
-  span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
   spec = Spec(
     sizes,
     dim=config["model"].get("dim"),
@@ -109,7 +97,6 @@ def build(
     popularities = Popularities(each(np.arange, sizes.ids), zeta)
   hooks = ()
   if config["refresh"] is not None and config["refresh"]["every_epochs"]:
-    check_has_zeta("refresh", objective)
     refresh = refresh_popularity(
       data.train,
       objective,
@@ -125,9 +112,9 @@ def build(
     objective=objective,
     optimizer=factories.call(
       "optimizer",
-      {"adamw": make_optimizer},
-      {"name": "adamw", **config["optimizer"]},
-      language=factories.Language(span),
+      factories.OPTIMIZER,
+      config["optimizer"] | {"name": "optimizer"},
+      span=dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch),
     ),
     num_steps=num_steps,
     hooks=hooks,
@@ -151,16 +138,12 @@ def make_objective(
     ValueError: If a factory rejects an argument.
   """
   span = dict(num_steps=num_steps, steps_per_epoch=spec.steps_per_epoch)
-  objective = factories.call(
-    "objective",
-    OBJECTIVES,
-    host,
-    spec,
-    language=factories.Language(span, RULES),
-  )
+  table = factories.TABLES["objective"]
+  objective = factories.call("objective", table, host, spec, span=span)
   scaled = {}
   for name, weight, arguments in _weighted(terms or {}):
-    term = factories.call("terms", TERMS, arguments | {"name": name}, spec)
+    named = arguments | {"name": name}
+    term = factories.call("terms", factories.TERM, named, spec)
     if weight:  # a term of weight 0 is checked, too
       scaled[name] = scale(term, weight)
   if not scaled:
@@ -175,9 +158,10 @@ def make_model(config: Config, inputs: Inputs) -> Model:
     ValueError: If a factory rejects an argument.
   """
   freeze = config["optimizer"].get("freeze", ())
-  factory = MODELS[config["model"]["name"]]
-  run_arguments = factories.accepted(
-    factory,
+  model = factories.call(
+    "model",
+    factories.TABLES["model"],
+    config["model"],
     image_shape=inputs.image_shape,
     vocab_size=inputs.tokenizer.vocab_size,
     length=inputs.tokenizer.length,
@@ -188,7 +172,6 @@ def make_model(config: Config, inputs: Inputs) -> Model:
       if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
     ),
   )
-  model = factories.call("model", MODELS, config["model"], **run_arguments)
   return microbatched(
     without_frozen_gradients(model, freeze), config["num_microbatches"]
   )
@@ -225,9 +208,9 @@ def load_data(
     ValueError: For an unknown name or key.
   """
   spec = plain(spec)
-  names.check_data(spec)
-  run_arguments = factories.accepted(DATASETS[spec["name"]], data_dir=data_dir)
-  return factories.call("data", DATASETS, spec, **run_arguments)
+  factories.check_data(spec)
+  table = factories.TABLES["data"]
+  return factories.call("data", table, spec, data_dir=data_dir)
 
 
 def load_inputs(
@@ -239,7 +222,7 @@ def load_inputs(
     ValueError: For an unknown name or key.
   """
   spec = plain(spec)
-  names.check_data(spec)
+  factories.check_data(spec)
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
 
 
