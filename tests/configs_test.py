@@ -26,7 +26,7 @@ def data(data_dir):
 
 @pytest.mark.parametrize("name", glyphs.ALGORITHMS)
 def test_a_step_of_every_config(name, tiny, data, monkeypatch):
-  monkeypatch.setitem(build.DATASETS, "glyphs", lambda **_: data)
+  monkeypatch.setitem(DATASETS, "glyphs", lambda **_: data)
   config = tiny(name)
   config.data = {"name": "glyphs"}
   parts = build.build(config)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Sides, popularity, sharding
+from nuclr_jax.data import DATASETS
 from nuclr_jax.evaluate import evaluators
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.train import build as experiment
@@ -241,7 +242,7 @@ class TestWarmStart:
   def test_only_the_first_state_needs_the_file(
     self, tiny, build, few_pairs, path, tmp_path, monkeypatch
   ):
-    monkeypatch.setitem(experiment.DATASETS, "glyphs", lambda **_: few_pairs)
+    monkeypatch.setitem(DATASETS, "glyphs", lambda **_: few_pairs)
     config = tiny(num_epochs=0.01).to_dict()
     config |= {"warm_start": str(path), "data": {"name": "glyphs"}}
     loop.fit(config, tmp_path / "run")

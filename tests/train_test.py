@@ -72,9 +72,7 @@ def short_copy(short_run, tmp_path):
   return shutil.copytree(short_run, tmp_path / "run")
 
 
-def test_a_run_leaves_everything_in_its_workdir(
-  tiny, data_dir, build, tmp_path
-):
+def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
   config = tiny(eval_every=10)
   result = loop.fit(config, tmp_path, data_dir=data_dir)
   assert result.finished and int(result.train_state.step) == 20
@@ -98,13 +96,13 @@ def test_a_run_leaves_everything_in_its_workdir(
 
   # The same command again does not train again.
   before = (tmp_path / "metrics.json").stat().st_mtime_ns
-  again = loop.fit(config, tmp_path, parts=build(config))
+  again = loop.fit(config, tmp_path, data_dir=data_dir)
   assert again.finished and again.metrics == metrics
   assert (tmp_path / "metrics.json").stat().st_mtime_ns == before
 
   # Killed between the last checkpoint and the end: only evaluated again.
   (tmp_path / "metrics.json").unlink()
-  assert loop.fit(config, tmp_path, parts=build(config)).metrics == metrics
+  assert loop.fit(config, tmp_path, data_dir=data_dir).metrics == metrics
 
 
 def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
