@@ -45,6 +45,12 @@ def study_of(name):
   return importlib.import_module(f"experiments.{name}.__main__").STUDY
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_workers_can_import_what_measures(name):
+  """Processes of a pool do not import a package's `__main__`."""
+  assert not study_of(name).measure.__module__.endswith("__main__")
+
+
 class InThisProcess:
   """A pool that runs things when they are submitted."""
 

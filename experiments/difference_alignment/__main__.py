@@ -11,33 +11,13 @@ are in rows.jsonl and are not run again.
 import pathlib
 
 from experiments import harness, labelled
-from experiments.difference_alignment import (
-  clusters,
-  figures,
-  overhead,
-  plan,
-  tables,
-)
-
-
-def measure(run: harness.Run, place: harness.Place) -> harness.Row:
-  """Measures any run of the study."""
-  if labelled.is_training(run):
-    return labelled.measure(run, place)
-  measures = {
-    plan.TABLE_7: clusters.measure_table_7,
-    plan.WIDER: clusters.measure_wider,
-    plan.FEW: clusters.measure_few,
-    plan.OVERHEAD: overhead.measure,
-  }
-  return measures[run.part](run)
-
+from experiments.difference_alignment import figures, measure, plan, tables
 
 STUDY = harness.Study(
   home=pathlib.Path(__file__).resolve().parent,
   doc=__doc__,
   plan=plan.plan,
-  measure=measure,
+  measure=measure.measure,
   tables=tables.tables,
   figures=figures.figures,
   seeds=3,

@@ -88,8 +88,9 @@ class Study(NamedTuple):
 
   `plan(options, rows)` returns the runs that are decided by now. It is called
   again with every new row, so that a study may choose its next runs by the
-  results of the first. `measure(run, place)` is called in a worker process and
-  returns the columns of the run's row. `tables(options, results)` returns
+  results of the first. `measure(run, place)` is called in a worker process,
+  which cannot import what a package's `__main__` defines, and returns the
+  columns of the run's row. `tables(options, results)` returns
   Markdown by mark of README.md, and `figures(options, results)` returns figures
   by file name. `configs(options)` returns the configs of typical runs, which
   are stored beside the rows and must not change until the study is complete.

@@ -11,32 +11,13 @@ are in rows.jsonl and are not run again.
 import pathlib
 
 from experiments import harness, labelled
-from experiments.latent_classes import (
-  counter_examples,
-  figures,
-  plan,
-  tables,
-  theorem,
-)
-
-
-def measure(run: harness.Run, place: harness.Place) -> harness.Row:
-  """Measures any run of the study."""
-  if labelled.is_training(run):
-    return labelled.measure(run, place)
-  measures = {
-    plan.SECTION_5_1: counter_examples.measure_radii,
-    plan.APPENDIX_C: counter_examples.measure_negatives,
-    plan.THEOREM_1: theorem.measure,
-  }
-  return measures[run.part](run)
-
+from experiments.latent_classes import figures, measure, plan, tables
 
 STUDY = harness.Study(
   home=pathlib.Path(__file__).resolve().parent,
   doc=__doc__,
   plan=plan.plan,
-  measure=measure,
+  measure=measure.measure,
   tables=tables.tables,
   figures=figures.figures,
   seeds=3,
