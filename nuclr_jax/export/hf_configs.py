@@ -28,7 +28,7 @@ def image_config(image: Arguments, *, image_size: int) -> dict[str, Any]:
       "downsample_in_first_stage": False,
       "downsample_in_bottleneck": False,
     }
-  if "patch" not in image:
+  if not image["name"].startswith("vit_"):
     raise ValueError(
       f"Hugging Face has no layout for {image['name']!r}; export a model with "
       "a ResNet or a ViT"

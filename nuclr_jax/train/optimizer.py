@@ -72,7 +72,7 @@ def make_schedule(
       f"freeze_epochs {freeze_epochs:g}, and warmup_epochs {warmup_epochs:g} "
       f"with warmup_steps {warmup_steps}, are {freeze} and {warmup} steps; "
       "they must be at least 0 and together shorter than the run of "
-      f"{num_steps} steps"
+      f"{num_steps} steps; in a short run, set warmup_epochs to 0"
     )
   if decay == "constant":
     last = optax.constant_schedule(value)
