@@ -18,7 +18,7 @@ from nuclr_jax.config import complete, load_config
 from nuclr_jax.data import Data, Source
 from nuclr_jax.export import embedder_of_run
 from nuclr_jax.train import build as experiment
-from nuclr_jax.train import loop, optimizer
+from nuclr_jax.train import factories, loop, optimizer
 from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -70,15 +70,16 @@ def given(monkeypatch):
 
     return call
 
-  for name, factory in list(experiment.OBJECTIVES.items()):
-    monkeypatch.setitem(experiment.OBJECTIVES, name, spy(factory))
-  for rules in experiment.RULES.values():
+  for name, factory in list(factories.OBJECTIVES.items()):
+    monkeypatch.setitem(factories.OBJECTIVES, name, spy(factory))
+  for rules in factories.RULES.values():
     for name, factory in list(rules.items()):
       monkeypatch.setitem(rules, name, spy(factory))
   towers = functools.wraps(models.towers)(lambda **_: models.Model(None, None))
-  monkeypatch.setitem(experiment.MODELS, "towers", spy(towers))
-  make = spy(experiment.make_optimizer)
-  monkeypatch.setattr(experiment, "make_optimizer", make)
+  monkeypatch.setitem(factories.MODELS, "towers", spy(towers))
+  optimizers = factories.OPTIMIZER.factories
+  for name, factory in list(optimizers.items()):
+    monkeypatch.setitem(optimizers, name, spy(factory))
   return found
 
 
