@@ -1,6 +1,6 @@
 """Shared by studies of configs/labelled.py: runs, scores, curves, status."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,18 @@ def small(data: str) -> dict[str, Any]:
   }[encoder] | {"per_class": 60}
 
 
-def measure(run: Run, place: Place) -> dict[str, Any]:
-  """Trains and evaluates one run."""
+def measure(
+  run: Run, place: Place, others: Mapping[str, Callable[[Run], Row]] = {}
+) -> Row:
+  """Trains and evaluates a run that has a config.
+
+  Args:
+    run: The run.
+    place: The folders of the run.
+    others: For each part without configs, the function that measures its runs.
+  """
+  if not is_training(run):
+    return others[run.part](run)
   config = make_config(run)
   parts = training.prepare(config, place)
   trained = training.train(config, place, parts)

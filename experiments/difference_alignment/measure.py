@@ -3,15 +3,15 @@
 from experiments import harness, labelled
 from experiments.difference_alignment import clusters, overhead, plan
 
+# What measures the parts whose runs are not trainings.
+OTHERS = {
+  plan.TABLE_7: clusters.measure_table_7,
+  plan.WIDER: clusters.measure_wider,
+  plan.FEW: clusters.measure_few,
+  plan.OVERHEAD: overhead.measure,
+}
+
 
 def measure(run: harness.Run, place: harness.Place) -> harness.Row:
   """Measures any run of the study."""
-  if labelled.is_training(run):
-    return labelled.measure(run, place)
-  measures = {
-    plan.TABLE_7: clusters.measure_table_7,
-    plan.WIDER: clusters.measure_wider,
-    plan.FEW: clusters.measure_few,
-    plan.OVERHEAD: overhead.measure,
-  }
-  return measures[run.part](run)
+  return labelled.measure(run, place, OTHERS)

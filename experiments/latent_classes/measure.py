@@ -3,14 +3,14 @@
 from experiments import harness, labelled
 from experiments.latent_classes import counter_examples, plan, theorem
 
+# What measures the parts whose runs are not trainings.
+OTHERS = {
+  plan.SECTION_5_1: counter_examples.measure_radii,
+  plan.APPENDIX_C: counter_examples.measure_negatives,
+  plan.THEOREM_1: theorem.measure,
+}
+
 
 def measure(run: harness.Run, place: harness.Place) -> harness.Row:
   """Measures any run of the study."""
-  if labelled.is_training(run):
-    return labelled.measure(run, place)
-  measures = {
-    plan.SECTION_5_1: counter_examples.measure_radii,
-    plan.APPENDIX_C: counter_examples.measure_negatives,
-    plan.THEOREM_1: theorem.measure,
-  }
-  return measures[run.part](run)
+  return labelled.measure(run, place, OTHERS)
