@@ -172,7 +172,6 @@ def nuclr_variant(
   """
   spec = base.make_spec(spec, **numbers).require("sizes", what="nuclr")
   sizes = spec.sizes
-  checks.choice("anchor_average", anchor_average, ("pair", "id"))
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs)
   zeta = zeta or zeta_rules.batch()
@@ -180,12 +179,7 @@ def nuclr_variant(
   checks.rule("zeta", zeta, "zeta_rules.batch()")
   checks.rule("own_pair", own_pair, "own_pair_rules.running_max()")
   zetas, epsilons = zeta(spec, taus.first), own_pair(spec)
-  by_id = anchor_average == "id"
-  if by_id and taus.is_individual:
-    raise ValueError(
-      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
-      "u per id would mix the temperatures of its pairs"
-    )
+  by_id = temperature_rules.averages_by_id(anchor_average, taus)
 
   def init():
     params, of_pairs = taus.init()

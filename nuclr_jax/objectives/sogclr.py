@@ -88,15 +88,9 @@ def sogclr(
   """
   spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
   sizes = spec.sizes
-  checks.choice("anchor_average", anchor_average, ("pair", "id"))
   gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs - 1)
-  by_id = anchor_average == "id"
-  if by_id and taus.is_individual:
-    raise ValueError(
-      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
-      "u per id would mix the temperatures of its pairs"
-    )
+  by_id = temperature_rules.averages_by_id(anchor_average, taus)
 
   def init():
     params, of_pairs = taus.init()

@@ -279,6 +279,23 @@ def rule_of(temperature: Number | Unbound) -> Unbound:
   return temperature if callable(temperature) else fixed(temperature)
 
 
+def averages_by_id(anchor_average: str, rule: TemperatureRule) -> bool:
+  """Returns whether `anchor_average` is "id", one u per image id and text id.
+
+  Raises:
+    ValueError: If it is neither "pair" nor "id", or "id" with individual
+      temperatures.
+  """
+  checks.choice("anchor_average", anchor_average, ("pair", "id"))
+  by_id = anchor_average == "id"
+  if by_id and rule.is_individual:
+    raise ValueError(
+      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
+      "u per id would mix the temperatures of its pairs"
+    )
+  return by_id
+
+
 def init_log_scale(temperature: float) -> Params:
   """Returns the parameter of one learned temperature."""
   return {"log_scale": jnp.full((), -math.log(temperature), float)}
