@@ -145,6 +145,16 @@ def on_host(layout: PyTree) -> PyTree:
   return jax.tree.map(move, layout)
 
 
+def put(x: np.ndarray, layout: NamedSharding) -> jax.Array:
+  """Lays out an array that every process has; each device gets its part.
+
+  Example:
+    >>> put(np.arange(3.0), NamedSharding(make_mesh(1), ROWS))
+    Array([0., 1., 2.], dtype=float32)
+  """
+  return jax.make_array_from_callback(x.shape, layout, lambda at: x[at])
+
+
 def constrain(tree: PyTree, spec: P) -> PyTree:
   """Lays out all arrays as `spec` on the current mesh; a no-op without one."""
   if num_devices() == 1:

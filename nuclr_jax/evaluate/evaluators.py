@@ -72,9 +72,6 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     sides = model.features(params, model_state, batch)
     return sides.text if batch.image is None else sides.image
 
-  def split(x):
-    return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
-
   def in_chunks(function):
     compiled = jax.jit(function, out_shardings=everywhere)
 
@@ -86,7 +83,9 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
         if len(part) < chunk:
           missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
           full = np.pad(part, missing, mode="edge")
-        result = compiled(params, model_state, to_batch(split(full)))
+        result = compiled(
+          params, model_state, to_batch(sharding.put(full, rows))
+        )
         results.append((result, len(part)))
         jax.block_until_ready(results[-3:][0])  # else inputs pile up
       result = np.concatenate([np.asarray(x)[:n] for x, n in results])

@@ -203,9 +203,6 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
   layout = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 
-  def put(x):
-    return jax.make_array_from_callback(x.shape, layout, lambda at: x[at])
-
   @jax.jit
   def embed(params, model_state, batch):
     return model.apply(params, model_state, batch, key=None, train=False)[0]
@@ -221,7 +218,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
     params, embedded = train_state.params, []
     for ids in batches:
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
-      batch = jax.tree.map(put, batch)
+      batch = jax.tree.map(partial(sharding.put, layout=layout), batch)
       embedded.append(embed(params["model"], train_state.model_state, batch))
     scores = score(embedded, params["objective"], train_state.objective)
     scores = {name: float(x) for name, x in jax.device_get(scores).items()}

@@ -188,10 +188,7 @@ def _pretrained(model: Model, params: Params, state: PyTree):
   def put(new, old):
     if new is old:
       return old
-    new = np.asarray(new, old.dtype)
-    return jax.make_array_from_callback(
-      old.shape, old.sharding, new.__getitem__
-    )
+    return sharding.put(np.asarray(new, old.dtype), old.sharding)
 
   return jax.tree.map(put, model.load(*old), old)
 
