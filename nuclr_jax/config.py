@@ -235,8 +235,7 @@ def complete(config: Config) -> dict[str, Any]:
     value = completed[key]
     if value is None and DEFAULTS[key] is None:
       continue
-    is_count = isinstance(value, numbers.Integral) and type(value) is not bool
-    if not is_count or value < least:
+    if not _is_a(numbers.Integral, value) or value < least:
       _refuse(completed, key, f"a whole number of at least {least}")
   for key in SWITCHES:
     if not isinstance(completed[key], bool):
@@ -245,11 +244,14 @@ def complete(config: Config) -> dict[str, Any]:
     ("num_epochs", "greater than 0 and finite", lambda x: 0 < x < inf),
     ("eval_every_epochs", "at least 0 and finite", lambda x: 0 <= x < inf),
   ):
-    value = completed[key]
-    is_number = isinstance(value, numbers.Real) and type(value) is not bool
-    if not is_number or not fits(value):
+    if not _is_a(numbers.Real, completed[key]) or not fits(completed[key]):
       _refuse(completed, key, allowed)
   return completed
+
+
+def _is_a(kind: type, value: Any) -> bool:
+  """Returns whether a value is a number of a kind; True and False are not."""
+  return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _refuse(config: Mapping[str, Any], key: str, allowed: str) -> None:
