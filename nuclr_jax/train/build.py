@@ -141,9 +141,10 @@ def make_objective(
   table = factories.TABLES["objective"]
   objective = factories.call("objective", table, host, spec, span=span)
   scaled = {}
-  for name, weight, arguments in _weighted(terms or {}):
-    named = arguments | {"name": name}
-    term = factories.call("terms", factories.TERM, named, spec)
+  for name, term_spec in (terms or {}).items():
+    arguments = {**term_spec, "name": name}
+    weight = checks.weight(f"terms.{name}.weight", arguments.pop("weight"))
+    term = factories.call("terms", factories.TERM, arguments, spec)
     if weight:  # a term of weight 0 is checked, too
       scaled[name] = scale(term, weight)
   if not scaled:
@@ -224,13 +225,6 @@ def load_inputs(
   spec = plain(spec)
   factories.check_data(spec)
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
-
-
-def _weighted(terms):
-  """Yields the name, the weight and the arguments of each term."""
-  for name, spec in terms.items():
-    weight = checks.weight(f"terms.{name}.weight", spec["weight"])
-    yield name, weight, {key: x for key, x in spec.items() if key != "weight"}
 
 
 def _check_views_differ(data: Config, model: Config) -> None:
