@@ -59,11 +59,12 @@ def forget():
 
 @pytest.fixture(scope="session", autouse=True)
 def small_diagnostics():
-  """Runs are diagnosed with few pairs."""
-  from nuclr_jax.train import diagnostics
+  """Runs are diagnosed and recalibrated with few pairs."""
+  from nuclr_jax.train import diagnostics, recalibrate
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(diagnostics, "SAMPLE", warm.SAMPLE)
+    patch.setattr(recalibrate, "SAMPLE", warm.SAMPLE)
     yield
 
 

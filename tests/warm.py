@@ -17,7 +17,7 @@ import tempfile
 import types
 from unittest import mock
 
-SAMPLE = 512  # pairs that a run is diagnosed with; 4,096 take seconds each time
+SAMPLE = 512  # pairs that runs are diagnosed with; 4,096 take seconds each time
 CONTEXT = multiprocessing.get_context("forkserver")
 # Modules that define no flags, since scripts have flags of the same names. A
 # module that cannot be imported is left out.
@@ -110,9 +110,9 @@ def _start(command, cwd, files, devices) -> None:
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
-  from nuclr_jax.train import diagnostics
+  from nuclr_jax.train import diagnostics, recalibrate
 
-  diagnostics.SAMPLE = SAMPLE
+  diagnostics.SAMPLE = recalibrate.SAMPLE = SAMPLE
 
   def run_warm(command, *, plain_run=subprocess.run, **options):
     """`subprocess.run`, for scripts that start Python themselves."""

@@ -5,7 +5,8 @@ that a config can name are in `MODELS`: `small` for a CPU, `towers` of published
 encoders (resnet, vgg and vit for images; bert and clip_text for texts; made of
 `layers` and the attention blocks of `transformer`), `views` with one encoder
 for both sides, and `heads` on precomputed features. `microbatch` wraps any of
-them; `pretrained` reads published weights.
+them; `statistics` takes a model's batch statistics anew; `pretrained` reads
+published weights.
 """
 
 from nuclr_jax.models.base import (
@@ -17,6 +18,7 @@ from nuclr_jax.models.base import (
 from nuclr_jax.models.heads import heads
 from nuclr_jax.models.microbatch import microbatched
 from nuclr_jax.models.small import small
+from nuclr_jax.models.statistics import batch_statistics
 from nuclr_jax.models.towers import IMAGE_TOWERS, TEXT_TOWERS, towers
 from nuclr_jax.models.views import ENCODERS, one_encoder, views
 
@@ -29,6 +31,7 @@ __all__ = [
   "TEXT_TOWERS",
   "Model",
   "Tower",
+  "batch_statistics",
   "dual_encoder",
   "from_nnx",
   "heads",

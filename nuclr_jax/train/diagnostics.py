@@ -285,8 +285,7 @@ ALARMS = (
     "u_drift",
     lambda x, batch_size: abs(x) > 2,
     "u of {side}s as anchors is {value:+.1f} nats off the model: raise gamma, "
-    "or wait for the learning rate to fall (until then BatchNorm's running "
-    "statistics lag behind, too, and all scores with them)",
+    "or wait for the learning rate to fall",
   ),
   Alarm(
     "zeta_gain",

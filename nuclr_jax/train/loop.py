@@ -25,7 +25,14 @@ from nuclr_jax.evaluate.evaluators import (
   run_evaluators,
 )
 from nuclr_jax.objectives import Readout
-from nuclr_jax.train import build, checkpoint, diagnostics, records, resume
+from nuclr_jax.train import (
+  build,
+  checkpoint,
+  diagnostics,
+  recalibrate,
+  records,
+  resume,
+)
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, make_train_step
 from nuclr_jax.types import Batch, Metrics
@@ -161,7 +168,8 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
   Args:
     parts: The parts of a run.
     mesh: The mesh of the run, entered by `jax.set_mesh`.
-    train_state: The state to score.
+    train_state: The state to score, with batch statistics of its own weights:
+      what `fit` or `load` returned, or `recalibrate` made.
 
   Returns:
     Metrics by name, such as "test/mean_recall@1".
@@ -245,8 +253,17 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
     steps_per_epoch=sizes.num_pairs // batch_size,
   )
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
+  new_statistics = recalibrate.of_run(parts, run.mesh)
   clock = progress.start_clock(num_steps=last, batch_size=batch_size)
   window = []  # (step, metrics on the device) since the last line of the log
+
+  def recalibrated(train_state):
+    # Steps run asynchronously: without waiting, the clock would count the step
+    # as evaluation.
+    jax.block_until_ready(train_state.step)
+    with clock.during("evaluation"):
+      return new_statistics(train_state)
+
   place = f"{run.mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
   log.info("compiling the first step, which may take minutes")
@@ -263,15 +280,17 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
         batch = next(batches)
       train_state, metrics = step_fn(train_state, batch)
       window.append((step, metrics))
-      for hook in (x for x in parts.hooks if _is_due(x.every, step)):
-        # Steps run asynchronously: without waiting, the clock would count the
-        # step as evaluation.
-        jax.block_until_ready(metrics)
+      validating = _is_due(period, step) and step < last
+      if hooks := [x for x in parts.hooks if _is_due(x.every, step)]:
+        train_state = recalibrated(train_state)
         with clock.during("evaluation"):
-          train_state = hook.apply(train_state, make_embed(train_state))
+          for hook in hooks:
+            train_state = hook.apply(train_state, make_embed(train_state))
       stopping = step == last or stop_requested(step)
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
+      if (saving or validating) and not hooks:
+        train_state = recalibrated(train_state)
       if saving or logging_now:  # never save a state that is not finite
         means = records.means(window, lambda: _latest(manager))
       if logging_now:
@@ -281,8 +300,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       if saving:
         with clock.during("saving"):
           checkpoint.save(manager, step, train_state, run.meta)
-      if _is_due(period, step) and step < last:
-        jax.block_until_ready(train_state.step)  # as above
+      if validating:
         with clock.during("evaluation"):
           validate(step, train_state)
       if stopping:

@@ -1,0 +1,217 @@
+"""Batch statistics at given weights, of models and in runs."""
+
+import functools
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nuclr_jax import Batch, models, sharding
+from nuclr_jax.config import complete
+from nuclr_jax.data.source import random_numbers
+from nuclr_jax.models import batch_statistics
+from nuclr_jax.train import build, loop, records
+
+SHAPE = (8, 8, 1)
+SMALL = functools.partial(
+  models.small,
+  image_shape=SHAPE,
+  vocab_size=9,
+  length=4,
+  image_stages=((2, 1, 6), (2, 1, 5)),
+  text_layers=0,
+)
+
+
+def batch(size=16, seed=0, views=False):
+  rng = np.random.default_rng(seed)
+  images = rng.integers(0, 256, (2, size, *SHAPE)).astype(np.uint8)
+  tokens = rng.integers(1, 9, (size, 4))
+  return Batch(images[0], images[1] if views else tokens, np.arange(size))
+
+
+def views(encoder):
+  return models.views(
+    image_shape=SHAPE, vocab_size=0, length=0, encoder=encoder, dim=3
+  )
+
+
+class Counter(nnx.Module):
+  """Has a counter, an average that moves slowly, and one that never does."""
+
+  def __init__(self):
+    self.steps = nnx.BatchStat(jnp.zeros((), jnp.int32))
+    self.average = nnx.BatchStat(jnp.full(3, 7.0))
+    self.constant = nnx.BatchStat(jnp.full(3, 5.0))
+    self.training = True  # set by the module's train() and eval()
+
+  def set_attributes(self, **_):
+    return self
+
+  def __call__(self, x):
+    self.steps.set_value(self.steps[...] + 1)
+    mean = jnp.mean(x, 0)
+    self.average.set_value(0.75 * self.average[...] + 0.25 * mean)
+    return x + self.constant[...][None]
+
+
+CASES = dict(
+  small=(SMALL(), batch()),
+  pieces=(models.microbatched(SMALL(), 4), batch()),
+  views=(views({"name": "convnet"}), batch(views=True)),
+  vgg=(
+    views({"name": "vgg16", "stages": ((1, 4), (1, 6))}),
+    batch(views=True),
+  ),
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_running_averages_converge_to_them(name):
+  """Those of a single batch, after as many steps as forget the beginning."""
+  model, inputs = CASES[name]
+  params, state = model.init(jax.random.key(0))
+  found, momentum = jax.jit(functools.partial(batch_statistics, model))(
+    params, state, inputs
+  )
+
+  @jax.jit
+  def run(state):
+    def step(_, state):
+      return model.apply(params, state, inputs, key=None, train=True)[1]
+
+    return jax.lax.fori_loop(0, 300, step, state)
+
+  assert jax.tree.structure(found) == jax.tree.structure(state)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6),
+    found,
+    run(state),
+  )
+  for m in jax.tree.leaves(momentum):
+    np.testing.assert_allclose(m, 0.9, rtol=1e-6)
+
+
+def test_evaluation_with_them_is_what_training_computes():
+  model = SMALL()
+  params, state = model.init(jax.random.key(0))
+  found, _ = batch_statistics(model, params, state, batch())
+  expected, _ = model.apply(params, state, batch(), key=None, train=True)
+  lagging, _ = model.apply(params, state, batch())
+  pairs, _ = model.apply(params, found, batch())
+  np.testing.assert_allclose(pairs.image, expected.image, atol=1e-5)
+  assert np.abs(lagging.image - expected.image).max() > 0.01
+
+
+def test_they_do_not_depend_on_the_averages():
+  model = SMALL()
+  params, state = model.init(jax.random.key(0))
+  other = jax.tree.map(lambda x: 3 * x + 1, state)
+  found = [
+    batch_statistics(model, params, x, batch())[0] for x in (state, other)
+  ]
+  jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+def test_what_does_not_move_stays():
+  model = SMALL(frozen=("image",))
+  params, state = model.init(jax.random.key(0))
+  found, momentum = batch_statistics(model, params, state, batch())
+  jax.tree.map(np.testing.assert_array_equal, found, state)
+  assert all(np.all(x == 1) for x in jax.tree.leaves(momentum))
+  tower = models.from_nnx(lambda rngs: Counter(), 3)
+  model = models.one_encoder(tower, dim=2)
+  params, state = model.init(jax.random.key(0))
+  x = np.arange(12, dtype=np.float32).reshape(4, 3)
+  found, momentum = batch_statistics(model, params, state, Batch(x, None, None))
+  assert found["steps"] == 0 and momentum["steps"] == 1
+  np.testing.assert_array_equal(found["constant"], 5)
+  np.testing.assert_allclose(found["average"], x.mean(0), rtol=1e-6)
+  np.testing.assert_allclose(momentum["average"], 0.75, rtol=1e-6)
+
+
+def test_a_model_without_state_has_none():
+  model = models.heads(image_shape=(3,), length=5, dim=2)
+  params, state = model.init(jax.random.key(0))
+  x = Batch(np.ones((4, 3), np.float32), np.ones((4, 5), np.float32), None)
+  assert batch_statistics(model, params, state, x) == (state, state)
+
+
+def test_eight_devices_give_the_same():
+  model = SMALL()
+  params, state = model.init(jax.random.key(0))
+  alone, _ = batch_statistics(model, params, state, batch())
+  mesh = sharding.make_mesh(8)
+  with jax.set_mesh(mesh):
+    rows = jax.NamedSharding(mesh, sharding.ROWS)
+    inputs = jax.tree.map(lambda x: sharding.put(x, rows), batch())
+    found, _ = jax.jit(functools.partial(batch_statistics, model))(
+      params, state, inputs
+    )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5), found, alone
+  )
+
+
+@pytest.fixture(scope="module")
+def config(tiny):
+  """A learning rate so high that running averages are far behind."""
+  return tiny(
+    **{
+      "optimizer.learning_rate.value": 0.05,
+      "eval_every": 10,
+      "checkpoint_every": 10,
+    }
+  )
+
+
+@pytest.fixture(scope="module")
+def parts(config, few_pairs):
+  return build.build(config, data=few_pairs)._replace(num_steps=20)
+
+
+@pytest.fixture(scope="module")
+def run(config, parts, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp("run")
+  loop.fit(config, workdir, parts=parts)
+  return workdir
+
+
+def test_a_run_has_those_of_its_own_weights(run, parts):
+  """The mean over batches of the state that they leave, by the definition."""
+  _, mesh, state = loop.load(run, parts=parts)
+  total = None
+  for ids in np.random.default_rng(0).choice(6_400, (8, 64), replace=False):
+    inputs = parts.data.train.fetch(ids, random_numbers(0, 0, ids))
+    _, after = parts.model.apply(
+      state.params["model"],
+      jax.tree.map(jnp.zeros_like, state.model_state),
+      inputs,
+      key=None,
+      train=True,
+    )
+    of_batch = jax.tree.map(lambda x: np.asarray(x, np.float64) / 0.1, after)
+    total = of_batch if total is None else jax.tree.map(np.add, total, of_batch)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y / 8, rtol=1e-4, atol=1e-5),
+    state.model_state,
+    total,
+  )
+
+
+def test_validation_does_not_change_the_training(run, config, parts, tmp_path):
+  config = complete(config) | {"eval_every": 0, "checkpoint_every": 0}
+  plain = loop.fit(config, tmp_path, parts=parts).train_state
+  state = loop.load(run, parts=parts)[2]
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    jax.device_get(plain),
+    jax.device_get(state),
+  )
+  losses = [
+    [x["train/loss"] for x in records.read_history(folder) if "train/loss" in x]
+    for folder in (run, tmp_path)
+  ]
+  assert losses[0] == losses[1]
