@@ -148,5 +148,5 @@ def test_every_ablation_and_estimator_builds_an_objective():
   groups += plan.comparison(SCALE, rows).values()
   for group in groups:
     config = measure.make_config(group[0])
-    spec = make_spec(None, num_pairs=43_173, steps_per_epoch=337)
+    spec = make_spec(None, num_pairs=43_173, steps_per_epoch=337, dim=128)
     build.make_objective(spec, config.objective.to_dict(), num_steps=2700)

@@ -30,6 +30,7 @@ KEYS = {
   "zeta_learning_rate.freeze_epochs": "objective.zeta.rate.freeze_epochs",
   "zeta_learning_rate.value": "objective.zeta.rate.value",
   "zeta_momentum": "objective.zeta.momentum",
+  "zeta_rule": "objective.zeta.name",
   "optimizer.clip_norm": "optimizer.clip_norm",
   "optimizer.learning_rate.value": "optimizer.learning_rate.value",
   "optimizer.weight_decay": "optimizer.weight_decay",
@@ -41,8 +42,10 @@ FREEZE = "zeta_learning_rate.freeze_epochs"
 # first temperature.
 RATES_OF_SIMILARITY = (RATE, "temperature_learning_rate")
 # NUCLR's rule for ζ in this study, which replaces the queue of
-# configs/glyphs.py.
+# configs/glyphs.py unless `SHIPPED` is set.
 BATCH_RULE = {"zeta_estimator": "unbiased", RATE: 1e-2, "zeta_momentum": 0.1}
+# What configs/glyphs.py ships: the queue and its rate as they are.
+SHIPPED = {"temperature": 0.07, "zeta_rule": "queue"}
 
 TEMPERATURES = (0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12, 0.15)
 MIDDLE = (0.05, 0.07, 0.1)  # temperatures if a second number is tuned too

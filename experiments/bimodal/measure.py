@@ -31,7 +31,7 @@ def make_config(run: Run):
   config = training.get_config("glyphs")(ALGORITHMS[run.part].config)
   objective, words = config.objective, dict(settings_of(run))
   if objective.name == "nuclr":
-    if objective.zeta.name == "queue":
+    if objective.zeta.name == "queue" and "zeta_rule" not in words:
       objective.zeta = dict(name="batch", rate=objective.zeta.rate)
       words = BATCH_RULE | words
     if words.keys() & {"anchor_average", "own_pair"}:

@@ -17,6 +17,7 @@ from experiments.bimodal.algorithms import (
   FREEZE,
   KEYS,
   RATE,
+  SHIPPED,
   TEMPERATURE,
 )
 from experiments.harness import Options, Row, Run
@@ -191,6 +192,9 @@ def comparison(
       seeds = _fresh(scale, SEEDS)
       label = f"{algorithm.label}, u per id"
       groups[label] = _seeds(scale, name, by_id, seeds, batch_size)
+    if name == "nuclr" and paired:
+      seeds = _fresh(scale, PAIRED_SEEDS)
+      groups["NUCLR, queue"] = _seeds(scale, name, settings(SHIPPED), seeds)
   return groups
 
 
