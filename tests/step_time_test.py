@@ -80,6 +80,22 @@ def test_state_rows():
   assert second["ratio_to_first"] == pytest.approx(ratio)
 
 
+def test_recalibration(data_dir):
+  found = run(
+    "recalibration",
+    config="configs/glyphs.py:smoke",
+    data_dir=data_dir,
+    at="1,2",
+    samples="128,256",
+    rounds=1,
+    **{"config.data.size": 16, "config.model.text_layers": 0},
+  )
+  assert [row["step"] for row in found["rows"]] == [1, 2]
+  for row in found["rows"]:
+    assert row["128"]["seconds"] > 0
+    assert all(0 <= row[x]["score"] <= 1 for x in ("running", "128", "256"))
+
+
 def test_precision():
   found = run("precision", dims=16, rows=64)
   error = {row["precision"]: row["error"] for row in found["rows"]}

@@ -170,6 +170,22 @@ def draw_forms(axes, key: str, loss: dict) -> None:
   axes.legend()
 
 
+def recalibration_table(found: dict) -> str:
+  """Shows validation scores by the pairs of the statistics, and their time."""
+  samples = list(found["rows"][0])[2:]
+  lines = [
+    [
+      f"{row['step']:,}",
+      *(f"{100 * row[name]['score']:.1f}" for name in ("running", *samples)),
+    ]
+    for row in found["rows"]
+  ]
+  seconds = [found["rows"][-1][name]["seconds"] for name in samples]
+  lines.append(["seconds", MISSING, *(f"{x:.2f}" for x in seconds)])
+  header = ["step", "running averages", *(f"{int(x):,} pairs" for x in samples)]
+  return markdown.table(header, lines)
+
+
 def draw(loss: dict, state: dict) -> Figure:
   """Draws time and memory of the loss step, and time over data set sizes."""
   figure = new_figure((12, 3.6), dpi=110)
@@ -184,7 +200,7 @@ def draw(loss: dict, state: dict) -> Figure:
     "o-",
   )
   rows.set_xscale("log")
-  rows.set_ylim(bottom=0)
+  rows.set_ylim(0, 1.1 * max(row["ms"] for row in state["rows"]))
   rows.set_xlabel("pairs of the data set")
   rows.set_ylabel(f"loss step, ms (batch {state['batch_size']})")
   for axes in (time, memory, rows):
@@ -205,6 +221,7 @@ def tables() -> dict[str, str]:
     "real towers": towers_table([read("real_towers_cpu")]),
     "loading": loading_table(read("loading_cpu")),
     "photos": photos_table(read("photos_cpu")),
+    "recalibration": recalibration_table(read("recalibration_cpu")),
     "precision": precision_table(read("precision")),
     "not at hand": target_table(
       [read("not_at_hand"), read("not_at_hand_offload")]

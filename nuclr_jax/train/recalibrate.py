@@ -29,7 +29,9 @@ from nuclr_jax.train.step import TrainState
 SAMPLE = 4_096  # pairs at most, unless one batch is larger
 
 
-def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], TrainState]:
+def of_run(
+  parts: Experiment, mesh: Mesh, *, sample: int | None = None
+) -> Callable[[TrainState], TrainState]:
   """Makes a function that recomputes a run's batch statistics.
 
   The statistics are the mean of those of whole training batches: the same
@@ -42,6 +44,8 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], TrainState]:
     parts: The parts of the run.
     mesh: The mesh of the run, which must be entered when the function is
       called.
+    sample: The number of pairs, rounded down to whole batches; None means
+      `SAMPLE`. One batch is the least.
 
   Example:
     >>> evaluated = of_run(parts, mesh)(train_state)  # doctest: +SKIP
@@ -49,7 +53,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], TrainState]:
   source, seed = parts.data.train, parts.config["seed"]
   batch_size = parts.config["batch_size"]
   num_pairs = source.sizes.num_pairs
-  count = max(1, min(SAMPLE, num_pairs) // batch_size)
+  count = max(1, min(sample or SAMPLE, num_pairs) // batch_size)
   batches = np.random.default_rng(seed).choice(
     num_pairs, (count, batch_size), replace=False
   )
