@@ -22,7 +22,6 @@ from experiments import harness
 from experiments.harness import (
   command,
   fingerprint,
-  markdown,
   rows,
   runner,
   training,
@@ -374,15 +373,14 @@ class TestStatistics:
 
 class TestStudies:
   @pytest.mark.parametrize("name", STUDIES)
-  def test_the_tables_of_the_page_are_those_of_the_rows(self, name):
+  def test_the_page_has_all_tables(self, name):
     study = study_of(name)
     options = command.parse_arguments(study, ["--tables"])
     results = runner.results(study, options)
     assert len(results.rows) == results.planned > 20
     tables = study.tables(options, results)
     page = (study.home / "README.md").read_text()
-    assert markdown.insert(page, tables) == page
-    marks = {x.strip() for x in re.findall("<!--(.*?)-->", page)}
+    marks = {x.strip() for x in re.findall("<!--(?!=)(.*?)-->", page)}
     assert marks == {*tables, "end"} and all(tables.values())
 
   @pytest.mark.parametrize("name", STUDIES)
@@ -483,7 +481,7 @@ def test_commands_of_pages_are_there(module, words):
   text = file.read_text()
   assert 'if __name__ == "__main__":' in text
   name = module.split(".")[1]
-  if "STUDY" in text:
+  if "STUDY = " in text:
     command.parse_arguments(study_of(name), words)
     return
   # DEFINE_bool("plain", ...) is --plain and --noplain.

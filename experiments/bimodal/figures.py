@@ -9,7 +9,7 @@ from experiments.bimodal.plan import CRITERION, Rows, Scale
 from experiments.bimodal.summary import MEAN, values
 from experiments.harness import Options, Results
 from experiments.harness.plots import new_figure
-from experiments.harness.statistics import statistics
+from experiments.harness.statistics import paired, statistics
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
@@ -25,23 +25,31 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
 
 def draw_curves(scale: Scale, rows: Rows) -> Figure:
   """Draws validation recall over epochs, with standard errors: Figure 3."""
-  figure = new_figure((5, 3.5), dpi=120)
+  figure = new_figure((6.5, 3.5), dpi=120)
   axes = figure.subplots()
   groups = plan.comparison(scale, rows)
-  for label in ("CLIP", "SogCLR", "NUCLR"):
+  for label in ("CLIP", "SogCLR", "NUCLR", "NUCLR, queue"):
     by_epoch = {}
     for run in groups.get(label, ()):
       curve = rows.get(run.key, {}).get("curve", {"epoch": (), CRITERION: ()})
       for epoch, recall in zip(*curve.values(), strict=True):
         by_epoch.setdefault(epoch, []).append(100 * recall)
+    if not by_epoch:
+      continue
     x = sorted(by_epoch)
     recalls = [statistics(by_epoch[epoch]) for epoch in x]
     y = np.array([recall.mean for recall in recalls])
     error = np.array([recall.standard_error for recall in recalls])
-    (line,) = axes.plot(x, y, label=label)
+    (line,) = axes.plot(x, y, label=f"{label}, {recalls[0].count} seeds")
     color = line.get_color()
     axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
+  old = [row["curve"] for row in plan.running_averages().values()]
+  if old:
+    mean = np.mean([curve[CRITERION] for curve in old], axis=0)
+    label = "all three, with running averages"
+    axes.plot(old[0]["epoch"], 100 * mean, "k:", label=label)
   axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
+  axes.set_title("mean over seeds, band: ± its standard error", fontsize=10)
   return with_legend(figure, axes)
 
 
@@ -71,20 +79,26 @@ def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
         )
   for axes, title in zip(all_axes, panels.values(), strict=True):
     axes.set(xlabel="temperature τ", title=title)
+  figure.supxlabel("a point is one training (seed 100)", fontsize=9)
   return with_legend(figure, all_axes[0])
 
 
 def draw_ablations(scale: Scale, rows: Rows) -> Figure:
-  """Draws what each part of NUCLR does, with standard errors: Figure 4."""
-  figure = new_figure((5, 3.5), dpi=120)
+  """Draws how far NUCLR is ahead of each variant, paired: Figure 4."""
+  figure = new_figure((6.5, 3), dpi=120)
   axes = figure.subplots()
-  for i, (label, runs) in enumerate(plan.ablations(scale, rows).items()):
-    recall = statistics(values(runs, rows, MEAN).values())
-    if recall.count > 1:
-      error = recall.standard_error
-      axes.errorbar(i, recall.mean, error, fmt="o", label=label)
-  axes.set(xticks=[], ylabel="test mean R@1, %")
-  return with_legend(figure, axes)
+  ours, *variants = plan.ablations(scale, rows).items() or [("", ())]
+  for i, (_, runs) in enumerate(variants):
+    ahead = paired(values(ours[1], rows, MEAN), values(runs, rows, MEAN))
+    if ahead.count > 1:
+      axes.errorbar(ahead.mean, i, xerr=ahead.half_width, fmt="o", color="C0")
+  axes.axvline(0, color="black", linestyle=":")
+  axes.set_yticks(range(len(variants)), [label for label, _ in variants])
+  axes.invert_yaxis()
+  axes.set_xlabel(
+    "test mean R@1, points: NUCLR − variant, with its 95 % interval"
+  )
+  return figure
 
 
 def draw_rates(scale: Scale, rows: Rows) -> Figure:
@@ -98,22 +112,21 @@ def draw_rates(scale: Scale, rows: Rows) -> Figure:
   all_axes = figure.subplots(1, len(panels))
   for axes, (metric, title) in zip(all_axes, panels.items(), strict=True):
     factor = 1 if metric == MEAN else 100
-    for label, rates in plan.estimators(scale, rows).items():
-      means = {
-        rate: statistics(values(runs, rows, metric).values()).mean / factor
-        for rate, runs in rates.items()
-        if values(runs, rows, metric)
-      }
+    for i, (label, rates) in enumerate(plan.estimators(scale, rows).items()):
       larger = label in ("paper", "official")
       unit = plan.NUM_PAIRS / plan.BATCH_SIZE if larger else 1
-      axes.plot(
-        [rate * unit for rate in means],
-        list(means.values()),
-        "o-",
-        label=label,
-      )
+      points = {
+        rate * unit: [x / factor for x in values(runs, rows, metric).values()]
+        for rate, runs in rates.items()
+      }
+      points = {rate: seeds for rate, seeds in points.items() if seeds}
+      means = [np.mean(seeds) for seeds in points.values()]
+      axes.plot(points.keys(), means, "-", color=f"C{i}", label=label)
+      for rate, seeds in points.items():
+        axes.plot([rate] * len(seeds), seeds, ".", color=f"C{i}", markersize=5)
     axes.set(xscale="log", title=title)
     axes.set_xlabel("ζ rate (paper, official: × n/B)")
+  figure.supxlabel("dots: the two seeds; lines: their means", fontsize=9)
   return with_legend(figure, all_axes[0])
 
 

@@ -8,6 +8,7 @@ seeds that tuning has not seen.
 
 from collections.abc import Mapping, Sequence
 import itertools
+import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from experiments.bimodal.algorithms import (
   TEMPERATURE,
 )
 from experiments.harness import Options, Row, Run
+from experiments.harness import rows as rows_of_file
 
 Settings = tuple[tuple[str, Any], ...]  # (word of `KEYS`, value), in its order
 Rows = Mapping[tuple[str, str, int], Row]  # by `Run.key`
@@ -278,6 +280,16 @@ def plan(options: Options, rows: Rows) -> list[Run]:
   for by_label in regimes(scale, rows).values():
     groups += by_label.values()
   return list(dict.fromkeys(run for group in groups for run in group))
+
+
+def running_averages() -> dict[tuple[str, str, int], Row]:
+  """Reads rows of runs that were scored with running averages, by `Run.key`.
+
+  The same runs were done again with recomputed batch statistics; those rows are
+  the study's.
+  """
+  path = pathlib.Path(__file__).with_name("running_averages.jsonl")
+  return rows_of_file.index(rows_of_file.read(path))
 
 
 def tuning(scale: Scale, name: str, rows: Rows) -> list[list[Run]]:

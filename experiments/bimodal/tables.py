@@ -3,7 +3,8 @@
 They work on an unfinished study too; every table shows its numbers of seeds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+import itertools
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from experiments.bimodal import plan
 from experiments.bimodal.algorithms import ALGORITHMS
 from experiments.bimodal.plan import CRITERION, Rows, Scale
 from experiments.bimodal.summary import MEAN, diverged, seeds, values
-from experiments.harness import Options, Results, Run, markdown
+from experiments.harness import Options, Results, Row, Run, markdown
 from experiments.harness.statistics import MISSING, paired, statistics
 
 REFERENCE = "NUCLR"  # all differences are this algorithm minus another
@@ -24,6 +25,10 @@ COLUMNS = {
 }
 COLUMNS["mean of the four"] = [x for x in COLUMNS.values() if x != MEAN]
 BOTH_SPLITS = {"validation R@1": CRITERION, "test R@1": MEAN}
+COMPARED = (  # by `numbers`
+  *("CLIP", "CyCLIP", "SogCLR", "NUCLR", "NUCLR, queue"),
+  "NUCLR-† (ζ fixed)",
+)
 GAP = f"{REFERENCE} − it [95 %]"
 
 
@@ -44,6 +49,68 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "ablations": ablation_table(scale, rows),
     "estimators": estimator_table(scale, rows),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns means and paired differences that the text states, by name.
+
+  "128: NUCLR: digits" is a mean ± its standard deviation over seeds, and
+  "τ = 0.03: SogCLR − CLIP: mean R@1" a difference with its interval.
+  """
+  scale, rows = plan.scale_of(options), results.rows
+  groups = {
+    str(size): plan.comparison(scale, rows, size)
+    for size in (plan.BATCH_SIZE, *scale.batch_sizes)
+  } | plan.regimes(scale, rows)
+  groups["ablations"] = plan.ablations(scale, rows)
+  columns = COLUMNS | {"validation R@1": CRITERION}
+  found = {}
+  for group, by_label in groups.items():
+    by_label = {k: x for k, x in by_label.items() if k in COMPARED}
+    for column, metric in columns.items():
+      scores = {k: values(x, rows, metric) for k, x in by_label.items()}
+      for label, ours in scores.items():
+        found[f"{group}: {label}: {column}"] = mean_std(ours)
+        for other, theirs in scores.items():
+          difference = paired(ours, theirs).show_interval()
+          found[f"{group}: {label} − {other}: {column}"] = difference
+    for label in by_label.keys() & {"NUCLR", "NUCLR, queue"}:
+      for side in ("image", "text"):
+        name = f"{group}: {label}: correlation, {side}s"
+        found[name] = correlation(by_label[label], rows, side)
+  if long := groups.get("24 epochs"):
+    clip, plain = long["CLIP"], groups["24 epochs, γ = 1"]["SogCLR"]
+    difference = paired(values(clip, rows, MEAN), values(plain, rows, MEAN))
+    name = "24 epochs: CLIP − SogCLR with γ = 1: mean R@1"
+    found[name] = difference.show_interval()
+  old = plan.running_averages()
+  new = {key: rows[key] for key in old if key in rows}
+  if new:
+    found["running averages: falls"] = _falls(old[key] for key in new)
+    found["recomputed: falls"] = _falls(new.values())
+    for name, metric in BOTH_SPLITS.items():
+      moved = paired(
+        *({k: 100 * x[k][metric] for k in new} for x in (new, old))
+      )
+      found[f"recomputed − running averages: {name}"] = moved.show_interval()
+  tuned = groups[str(plan.BATCH_SIZE)].get(REFERENCE, ())
+  for side in ("image", "text"):
+    spread_of = values(tuned, rows, f"exact/exact_std_{side}").values()
+    mean = statistics(spread_of).mean / 100
+    found[f"exact ζ: std {side}s"] = f"{mean:.3f}"
+  return found
+
+
+def _falls(rows: Iterable[Row]) -> str:
+  """Formats the largest fall of a curve, and the curves that fall by 2 points.
+
+  Falls are from one epoch to the next, in points of validation recall.
+  """
+  largest = [
+    max(100 * (x - y) for x, y in itertools.pairwise(row["curve"][CRITERION]))
+    for row in rows
+  ]
+  return f"{max(largest):.1f} {sum(x > 2 for x in largest)}"
 
 
 def status(results: Results) -> str:
@@ -155,7 +222,10 @@ def batch_size_table(scale: Scale, rows: Rows) -> str:
       gaps.setdefault(label, []).append(ahead)
   header = ["algorithm", *(f"batch {size}" for size in sizes)]
   header += [f"{REFERENCE} − it at {size}" for size in sizes]
-  return markdown.table(header, [[x, *cells[x], *gaps[x]] for x in cells])
+  lines = [
+    [x, *cells[x], *gaps[x]] for x in cells if len(cells[x]) == len(sizes)
+  ]
+  return markdown.table(header, lines)
 
 
 def regime_table(scale: Scale, rows: Rows) -> str:

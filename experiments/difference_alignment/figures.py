@@ -16,6 +16,15 @@ from experiments.labelled import (
   score,
 )
 
+NAMES = {
+  "ntxent": "SimCLR",
+  "swav": "SwAV",
+  "npair": "N-pair",
+  "proxy_anchor": "proxy anchors",
+  "recall@1": "R@1",
+  "mu/top_1": "mean classifier",
+}
+
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
   """Draws all figures; returns them by file name."""
@@ -73,14 +82,16 @@ def draw_batches(figure: Figure, rows: Rows) -> Figure:
             for x, seeds in settings.items()
             if x.split()[::2] == [host, weight]
           }
-          draw_statistics(axes, points, color, f"{what}, λ = {weight}", style)
-      axes.set(xscale="log", title=f"{data}, {host}", xlabel="batch size")
+          label = f"{NAMES[what]}, λ = {weight}"
+          draw_statistics(axes, points, color, label, style)
+      axes.set(xscale="log", title=f"{data}, {NAMES[host]}")
+      axes.set_xlabel("batch size")
       axes.set_xticks(list(points), map(str, points))
       axes.minorticks_off()
     _draw_weights(last, by_setting(rows, f"{data}/sweep"))
-    last.set_title(f"{data}, ntxent")
+    last.set_title(f"{data}, SimCLR")
     for axes in (*panels, last):
-      axes.set_ylabel("%")
+      axes.set_ylabel("accuracy or R@1, %")
       axes.grid(alpha=0.3)
       axes.legend(fontsize=8)
   return figure
@@ -100,7 +111,7 @@ def draw_curves(figure: Figure, rows: Rows) -> Figure:
         label = f"λ = {weight}"
         draw_course(above, seeds, loss, color, label, "-", plain=True)
         draw_course(below, seeds, "variation_chain", color, label, "-")
-      above.set(title=f"{data}, {host}", ylabel="loss of the host")
+      above.set(title=f"{data}, {NAMES[host]}", ylabel="loss of the host")
       below.set(xlabel="step", ylabel="variation (chain)")
       for axes in (above, below):
         axes.grid(alpha=0.3)
@@ -130,7 +141,7 @@ def _draw_weights(axes, settings) -> None:
       for x, seeds in settings.items()
       if x.split()[0] == kind and float(x.split()[1]) > 0
     }
-    draw_statistics(axes, points, color, f"recall@1, {kind}")
+    draw_statistics(axes, points, color, f"R@1, {kind}")
   without = recall(settings.get("chain 0", []))
   axes.axhline(without.mean, color="black", linestyle=":", label="λ = 0")
   axes.set(xscale="log", xlabel="λ")

@@ -158,6 +158,6 @@ def _curves(data, size):
       }
       | labelled.held_out(data, AT_HAND),
     )
-    for host in ("ntxent", *HOSTS)
+    for host in (*VIEWS, *HOSTS)
     for weight in (0.0, 0.5)
   }

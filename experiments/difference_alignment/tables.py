@@ -3,7 +3,12 @@
 from experiments import labelled
 from experiments.difference_alignment import clusters, plan
 from experiments.harness import Options, Results, markdown
-from experiments.harness.statistics import MISSING, Statistics, statistics
+from experiments.harness.statistics import (
+  MISSING,
+  Statistics,
+  paired,
+  statistics,
+)
 from experiments.labelled import Rows, by_setting, data_of, percent, score
 
 SCORES = {
@@ -32,6 +37,26 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "unseen": trained(rows, "unseen", 2),
     "sweep": trained(rows, "sweep", 1),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns what the term changes: paired differences ± standard errors.
+
+  A name is that of a row, a weight and a score: "ntxent 32: 0.5: R@1".
+  """
+  del options
+  rows, found = labelled.trained(results), {}
+  for part in ("digits/batches", "glyphs/unseen"):
+    settings = by_setting(rows, part)
+    for setting, seeds in settings.items():
+      first, _, weight = setting.rpartition(" ")
+      for name, label in SCORES.items():
+        with_term, without = (
+          {row["seed"]: 100 * score(row, name) for row in x}
+          for x in (seeds, settings[f"{first} 0"])
+        )
+        found[f"{first}: {weight}: {label}"] = shown(paired(with_term, without))
+  return found
 
 
 def shown(values: Statistics) -> str:

@@ -104,6 +104,10 @@ class Study(NamedTuple):
   figures: Callable[[Options, Results], Mapping[str, Figure]]
   seeds: int  # the default number of seeds per setting
   describe: Callable[[Row], str] = lambda row: ""  # a row, for progress lines
+  # Other numbers that pages state, by name; see `experiments.check_numbers`.
+  numbers: Callable[[Options, Results], Mapping[str, str]] = (
+    lambda options, results: {}
+  )
   configs: Callable[[Options], Mapping[str, Mapping[str, Any]]] | None = None
   data: tuple[str, ...] = ()  # data sets of its README, if they can be chosen
   known_data: tuple[str, ...] = ()  # all data sets that can be chosen

@@ -44,11 +44,15 @@ def draw_amounts(figure: Figure, rows: Rows) -> Figure:
   """Draws accuracies over k for each amount of data: paper 1, Figure 2."""
   if not (everything := data_with(rows, "figure 2")):
     return figure
+  label_of = {
+    "mu/avg_2": "mean classifier, tasks of 2 classes",
+    "mu/top_1": "mean classifier, all classes",
+  }
   panels = figure.subplots(len(everything), 2, squeeze=False)
   for row, data in zip(panels, everything, strict=True):
     settings = by_setting(rows, f"{data}/figure 2")
     fractions = list(dict.fromkeys(x.split()[0] for x in settings))
-    for axes, name in zip(row, ("mu/avg_2", "mu/top_1"), strict=True):
+    for axes, name in zip(row, label_of, strict=True):
       for color, fraction in zip(COLORS, fractions, strict=False):
         points = {
           int(x.split()[1]): statistics(100 * score(y, name) for y in seeds)
@@ -57,7 +61,7 @@ def draw_amounts(figure: Figure, rows: Rows) -> Figure:
         }
         label = f"{100 * float(fraction):g} % of the images"
         draw_statistics(axes, points, color, label)
-      axes.set(xscale="log", title=f"{data}: {name.replace('/', ', ')}")
+      axes.set(xscale="log", title=f"{data}: {label_of[name]}")
       axes.set(xlabel="negatives k", ylabel="accuracy, %")
       axes.set_xticks(list(points), map(str, points))
       axes.minorticks_off()
@@ -68,50 +72,56 @@ def draw_amounts(figure: Figure, rows: Rows) -> Figure:
 
 def draw_lemmas(figure: Figure, rows: Rows) -> Figure:
   """Draws losses and bounds along training: paper 2, Figures 1 and 2."""
+  for axes, (data, n, seeds) in _panels(figure, rows):
+    bound = "bound" if n == 1 else f"bound_{n}"
+    kinds = (
+      (f"unsupervised_{n}", "unsupervised loss", "-"),
+      ("mean_classifier", "loss of the mean classifier", "-"),
+      (bound, "bound (Lemma 1; 2 for N > 1)", "--"),
+    )
+    for color, (name, label, style) in zip(COLORS, kinds, strict=False):
+      draw_course(axes, seeds, name, color, label, style)
+    axes.set(
+      title=f"{data}, N = {n}", yscale="log", ylabel="loss, or its bound"
+    )
+    axes.set_xlabel("step")
+    log_ticks(axes.yaxis)
+  return _with_legend(figure)
+
+
+def draw_norms(figure: Figure, rows: Rows) -> Figure:
+  """Draws the extreme norms along training: paper 2, Figure 3."""
+  for axes, (data, n, seeds) in _panels(figure, rows):
+    draw_course(axes, seeds, "max_norm", COLORS[0], "largest norm", "-")
+    draw_course(axes, seeds, "min_norm", COLORS[1], "smallest norm", "--")
+    axes.set(title=f"{data}, N = {n}", xlabel="step", ylabel="norm of f(x)")
+    axes.set_ylim(bottom=0)
+  return _with_legend(figure)
+
+
+def _panels(figure: Figure, rows: Rows) -> list[tuple]:
+  """Makes a panel for each data set and N of the curves."""
   panels = [
     (data, int(n), seeds)
     for data in data_of(rows)
     for n, seeds in by_setting(rows, f"{data}/curves").items()
   ]
   if not panels:
-    return figure
+    return []
   across = -(-len(panels) // 2)
   places = figure.subplots(2, across, squeeze=False).ravel()
   for axes in places[len(panels) :]:
-    axes.set_axis_off()
-  for axes, (data, n, seeds) in zip(places, panels, strict=False):
-    bound = "bound" if n == 1 else f"bound_{n}"
-    kinds = (
-      (f"unsupervised_{n}", r"$L_{un}$" if n == 1 else r"$L_{un}^N$", "-"),
-      ("mean_classifier", r"$L_{sup}^\mu$", "-"),
-      (bound, "Lemma 1" if n == 1 else "Lemma 2", "--"),
-    )
-    for color, (name, label, style) in zip(COLORS, kinds, strict=False):
-      draw_course(axes, seeds, name, color, label, style)
-    axes.set(title=f"{data}, N = {n}", yscale="log", xlabel="step")
-    log_ticks(axes.yaxis)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-  return figure
+    axes.remove()
+  return list(zip(places, panels, strict=False))
 
 
-def draw_norms(figure: Figure, rows: Rows) -> Figure:
-  """Draws the extreme norms along training: paper 2, Figure 3."""
-  if not (everything := data_with(rows, "curves")):
-    return figure
-  for axes, data in zip(
-    figure.subplots(1, len(everything), squeeze=False)[0],
-    everything,
-    strict=True,
-  ):
-    settings = by_setting(rows, f"{data}/curves")
-    for color, (n, seeds) in zip(COLORS, settings.items(), strict=False):
-      draw_course(axes, seeds, "max_norm", color, f"largest, N = {n}", "-")
-      draw_course(axes, seeds, "min_norm", color, f"smallest, N = {n}", "--")
-    axes.set(title=data, xlabel="step", ylabel="norm of f(x)", yscale="log")
-    log_ticks(axes.yaxis)
+def _with_legend(figure: Figure) -> Figure:
+  """Adds one legend for all panels, outside of them."""
+  for axes in figure.get_axes():
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+  if figure.get_axes():
+    lines = figure.get_axes()[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=3)
   return figure
 
 
@@ -146,10 +156,11 @@ def draw_exact(figure: Figure, rows: Rows) -> Figure:
   widths = by_setting(rows, plan.THEOREM_1)
   for color, (width, seeds) in zip(COLORS, widths.items(), strict=False):
     for i, x in enumerate(seeds):
-      steps = np.linspace(0, x["steps"], len(x["loss"]))
+      steps = np.linspace(0, x["steps"], len(x["loss"]))[1:]
       label = f"width {width}" if not i else None
-      third.plot(steps, x["loss"], color=color, label=label, linewidth=1)
-  third.set(xlabel="step", ylabel="loss, a triplet", yscale="log")
+      third.plot(steps, x["loss"][1:], color=color, label=label, linewidth=1)
+  third.set(xlabel="step", ylabel="loss of a triplet")
+  third.set(xscale="log", yscale="log")
   third.set(title="Theorem 1: fixed triplets")
   for axes in (first, second, third):
     axes.grid(alpha=0.3)

@@ -11,7 +11,7 @@ are in rows.jsonl and are not run again.
 import pathlib
 
 from experiments import harness
-from experiments.popularity import measure, plan, tables
+from experiments.popularity import figures, measure, plan, tables
 
 STUDY = harness.Study(
   home=pathlib.Path(__file__).resolve().parent,
@@ -19,7 +19,8 @@ STUDY = harness.Study(
   plan=plan.plan,
   measure=measure.measure,
   tables=tables.tables,
-  figures=lambda options, results: {},
+  figures=figures.figures,
+  numbers=tables.numbers,
   seeds=3,
   configs=plan.configs,
 )

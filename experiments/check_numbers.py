@@ -1,0 +1,346 @@
+"""Checks the numbers that pages state against the rows they were computed from.
+
+python -m experiments.check_numbers           # says what is wrong
+python -m experiments.check_numbers --write   # corrects the numbers
+
+Run it from the root of the repository; `make test` runs it, too. Every table of
+a study is recomputed from its rows and compared with the page. In the text, a
+comment right after numbers says which cells they are from:
+
+  NUCLR - CLIP is +6.9 [+4.0, +9.8]<!--= differences; CLIP; digits -->
+
+It has a mark of the study's README.md, the first cell of a row (more of them if
+one does not identify it) and the header of a column. `A | B` in place of one
+name stands for several cells. On pages outside of the study, `bimodal:` in
+front says which study. `file.json; key; key` is a value of a JSON file in the
+study's folder; `numbers; name` is a value of the study's function `numbers`.
+The numbers may be rounded further; of `53.2 ± 0.7`, the text may have the first
+only. A sign is compared if the text has one.
+
+What looks like a measurement (decimals, or a unit) must have a comment, except
+the value of a setting, as in "τ = 0.05". `<!--= given -->` says of all numbers
+before it in a paragraph that no row has them: definitions, hardware, what
+others published; `<!--= given below -->` of all that follow under a heading.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+import functools
+import importlib
+import json
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from experiments.harness import command, markdown, runner
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+STUDIES = (
+  "bimodal",
+  "difference_alignment",
+  "latent_classes",
+  "popularity",
+  "step_time",
+  "toy_dpm",
+)
+# Pages whose texts are checked, with the study that their comments mean unless
+# they name another.
+PAGES = {
+  "README.md": "",
+  "CONTRIBUTING.md": "",
+  "experiments/README.md": "",
+  "experiments/cc3m/README.md": "",
+  "experiments/harness/README.md": "",
+  **{
+    str(x.relative_to(ROOT)): "" for x in sorted((ROOT / "docs").rglob("*.md"))
+  },
+  **{f"experiments/{study}/README.md": study for study in STUDIES},
+}
+
+GIVEN = "given"
+COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
+NUMBER = re.compile(
+  r"(?<![\w.@^])(?<!\w-)[+\-−]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)"
+)
+UNIT = re.compile(
+  r"\s?(%|points?\b|nats\b|k?ms\b|s\b|minutes?\b|hours?\b|[KMG]iB\b|\w+/s\b)"
+)
+# What precedes the value of a setting, which is no measurement.
+SETTING = re.compile(
+  r"((\b\w|[₀⁺])\s*=|\b([τγλρεζ]|rates?|version|Sections?|Tables?|Figures?"
+  r"|Theorems?|Propositions?|Lemmas?|Corollary|Definition))\s*$"
+)
+# What is not text: code, formulas, addresses, generated parts, other comments.
+NOT_TEXT = re.compile(
+  r"^```.*?^```|<!-- [^\n]*? -->\n.*?<!-- end -->|`[^`]*`|\$[^$]*\$"
+  r"|\]\([^)]*\)|<!--(?!=).*?-->|^\|[-| ]+\|$"
+  r"|<!--= given below -->.*?(?=^#|\Z)",
+  re.DOTALL | re.MULTILINE,
+)
+
+
+class Problem(NamedTuple):
+  """A number that is wrong, or that has no row."""
+
+  page: str
+  line: int
+  message: str
+
+
+def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
+  """Checks one page.
+
+  Args:
+    page: The name of the page, for messages.
+    text: The text of the page.
+    study: The study that comments mean unless they name another.
+
+  Returns:
+    The text with wrong numbers corrected, and the problems.
+  """
+  problems, corrections = [], []
+
+  def complain(at: int, message: str) -> None:
+    problems.append(Problem(page, text.count("\n", 0, at) + 1, message))
+
+  plain = NOT_TEXT.sub(_blank, text)
+  for first, last in _blocks(plain):
+    free = list(NUMBER.finditer(_without_comments(plain), first, last))
+    before = first
+    for comment in COMMENT.finditer(plain, first, last):
+      here = [x for x in free if before <= x.start() < comment.start()]
+      if comment[1] == GIVEN:
+        free = [x for x in free if x.start() > comment.start()]
+        continue
+      try:
+        choices = values(comment[1], study)
+      except LookupError as error:
+        complain(comment.start(), f"{comment[0]}: {error.args[0]}")
+        continue
+      found, right = _match(plain, comment, here, choices)
+      if not found:
+        complain(comment.start(), f"{comment[0]}: too few numbers before it")
+      for number, value in zip(found, right, strict=True):
+        if not _agrees(number[0], value):
+          new = _as(number[0], value)
+          corrections.append((number.span(), new))
+          complain(number.start(), f"{number[0]} is {new}: {comment[0]}")
+      free = [x for x in free if x not in found]
+      before = comment.end()
+    for number in free:
+      if SETTING.search(plain, first, number.start()):
+        continue
+      if "." in number[0] or UNIT.match(plain, number.end()):
+        complain(number.start(), f"{number[0]} has no comment with its row")
+  for (start, end), new in sorted(corrections, reverse=True):
+    text = text[:start] + new + text[end:]
+  return text, problems
+
+
+def _blocks(plain: str) -> Iterator[tuple[int, int]]:
+  """Yields where paragraphs, items and rows of tables begin and end."""
+  begins = re.finditer(r"^(?=\s*(?:[-*|#]+ |\d+\. )|\s*\n)", plain, re.M)
+  starts = [x.start() for x in begins]
+  ends = [*starts, len(plain)]
+  return zip([0, *starts], ends, strict=True)
+
+
+def _without_comments(plain: str) -> str:
+  return COMMENT.sub(_blank, plain)
+
+
+def _blank(found: re.Match) -> str:
+  """Returns spaces in place of a text, and its ends of lines."""
+  return re.sub(r"[^\n]", " ", found[0])
+
+
+def _match(
+  plain: str,
+  comment: re.Match,
+  numbers: Sequence[re.Match],
+  choices: Sequence[Sequence["Value"]],
+) -> tuple[list[re.Match], list["Value"]]:
+  """Returns the last numbers before a comment, and what they should be.
+
+  The choices are the values alone, and the values with their spreads. The
+  latter are meant where there is a ± or an interval; otherwise, the choice that
+  fits better, and if all numbers of both agree, the longer one.
+  """
+
+  def share_wrong(choice):
+    pairs = zip(numbers[-len(choice) :], choice, strict=True)
+    return sum(not _agrees(x[0], y) for x, y in pairs) / len(choice)
+
+  possible = [x for x in choices if len(x) <= len(numbers)]
+  if not possible:
+    return [], []
+  longest = max(possible, key=len)
+  text = plain[numbers[-len(longest)].start() : comment.start()]
+  if len(longest) > 1 and re.search(r"±|\]", text):
+    best = longest
+  else:
+    best = min(
+      possible,
+      key=lambda x: (wrong := share_wrong(x), len(x) if wrong else -len(x)),
+    )
+  return list(numbers[-len(best) :]), list(best)
+
+
+def _agrees(shown: str, value: "Value") -> bool:
+  """Returns whether a number of a text is the rounded value."""
+  x = float(shown.replace(",", "").replace("−", "-"))
+  y = value.number
+  if shown[0] not in "+-−":
+    y = abs(y)
+  # A cell is rounded itself, so a text with fewer digits may be off by both.
+  unit = _unit(shown)
+  tolerance = (unit + value.unit) / 2 if unit > value.unit else 0.0
+  return abs(x - y) <= tolerance + 1e-9 * abs(y)
+
+
+def _unit(shown: str) -> float:
+  """Returns the value of a number's last digit."""
+  mantissa, _, exponent = shown.partition("e")
+  decimals = len(mantissa.partition(".")[2])
+  return 10.0 ** (int(exponent or 0) - decimals)
+
+
+def _as(shown: str, value: "Value") -> str:
+  """Formats a value as another number is formatted."""
+  decimals = len(shown.partition("e")[0].partition(".")[2])
+  kind = "e" if "e" in shown else "f"
+  comma = "," if "," in shown else ""
+  sign = "+" if shown[0] in "+-−" else ""
+  number = value.number if sign else abs(value.number)
+  return f"{number:{sign}{comma}.{decimals}{kind}}"
+
+
+class Value(NamedTuple):
+  """A number of a table, and the value of its last digit; 0 = not rounded."""
+
+  number: float
+  unit: float = 0.0
+
+
+def values(comment: str, study: str) -> list[list[Value]]:
+  """Looks up what a comment names: the values alone, and with their spreads.
+
+  Raises:
+    LookupError: If there is no such row, column, file or key.
+  """
+  if other := re.match(r"(\w+): ", comment):
+    study, comment = other[1], comment[other.end() :]
+  first, *names = (x.strip() for x in comment.split(";"))
+  if first.endswith(".json"):
+    path = HERE / study / first
+    paths = _product([x.split(" | ") for x in names])
+    return [[Value(float(_follow(path, keys))) for keys in paths]]
+  if study not in STUDIES:
+    raise LookupError(
+      f"{study!r} is not a study; they are {', '.join(STUDIES)}"
+    )
+  cells = []
+  for chosen in _product([x.split(" | ") for x in names]):
+    cells.append(_cell(study, first, chosen))
+  alone = [_numbers(cell)[0] for cell in cells]
+  everything = [x for cell in cells for x in _numbers(cell)]
+  return [alone, everything]
+
+
+def _product(choices: Sequence[Sequence[str]]) -> list[list[str]]:
+  result = [[]]
+  for names in choices:
+    result = [[*start, name.strip()] for start in result for name in names]
+  return result
+
+
+def _numbers(cell: str) -> list[Value]:
+  found = [x[0] for x in NUMBER.finditer(cell)]
+  if not found:
+    raise LookupError(f"the cell has no number, but {cell!r}")
+  return [Value(float(x.replace(",", "")), _unit(x)) for x in found]
+
+
+def _follow(path: pathlib.Path, keys: Sequence[str]) -> Any:
+  if not path.exists():
+    raise LookupError(f"there is no {path.name}")
+  value = json.loads(path.read_text(encoding="utf-8"))
+  for key in keys:
+    if isinstance(value, list):
+      key = int(key)
+    elif key not in value:
+      raise LookupError(f"{path.name} has no {key!r}, only {sorted(value)}")
+    value = value[key]
+  return value
+
+
+def _cell(study: str, mark: str, names: Sequence[str]) -> str:
+  """Finds a cell of a table by its row and its column."""
+  parts = recompute(study)
+  if mark not in parts:
+    raise LookupError(f"{study} has no {mark!r}, only {', '.join(parts)}")
+  lines = [
+    [x.strip() for x in line.strip().strip("|").split(" | ")]
+    for line in parts[mark].splitlines()
+  ]
+  header, *rows = lines
+  *row, column = names if len(names) > 1 else (*names, header[-1])
+  if column not in header:
+    raise LookupError(f"{mark} has no column {column!r}, only {header}")
+  found = [x for x in rows if x[: len(row)] == row]
+  if len(found) != 1:
+    raise LookupError(f"{mark} has {len(found)} rows that begin with {row}")
+  return found[0][header.index(column)]
+
+
+@functools.cache
+def recompute(study: str) -> Mapping[str, str]:
+  """Recomputes all tables of a study, and its other numbers, from its rows."""
+  module = importlib.import_module(f"experiments.{study}.__main__")
+  if study == "step_time":  # has JSON files of benchmarks instead of rows
+    return module.tables()
+  options = command.parse_arguments(module.STUDY, ["--tables"])
+  results = runner.results(module.STUDY, options)
+  parts = dict(module.STUDY.tables(options, results))
+  numbers = module.STUDY.numbers(options, results)
+  lines = [[name, text] for name, text in numbers.items()]
+  return parts | {"numbers": markdown.table(["name", "value"], lines)}
+
+
+def check_tables(study: str) -> list[Problem]:
+  """Compares the generated parts of a study's page with its rows."""
+  page = f"experiments/{study}/README.md"
+  text = (ROOT / page).read_text(encoding="utf-8")
+  parts = {k: x for k, x in recompute(study).items() if k != "numbers" and x}
+  return [
+    Problem(page, 1, f"the part {name!r} is not what the rows give")
+    for name, part in parts.items()
+    if markdown.insert(text, {name: part}) != text
+  ]
+
+
+def main() -> None:
+  """Checks all pages; exits with 1 if a number is wrong."""
+  parser = argparse.ArgumentParser(
+    description=__doc__.partition("\n")[0], prog="experiments.check_numbers"
+  )
+  parser.add_argument(
+    "--write", action="store_true", help="corrects wrong numbers in the pages"
+  )
+  write = parser.parse_args().write
+  problems = [x for study in STUDIES for x in check_tables(study)]
+  for page, study in PAGES.items():
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    corrected, found = check(page, text, study)
+    problems += found
+    if write and corrected != text:
+      path.write_text(corrected, encoding="utf-8")
+  for x in problems:
+    print(f"{x.page}:{x.line}: {x.message}")
+  raise SystemExit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+  main()
