@@ -101,8 +101,9 @@ def _invented(runs):
     losses += [
       f"{x}_{n}" for x in ("unsupervised", "bound") for n in (1, 15, 25, 35)
     ]
+    host = run.setting.split()[0]
     curve = [
-      {"step": step, "train/loss": 1.0, "train/host/loss": 1.0}
+      {"step": step, "train/loss": 1.0, f"train/{host}/loss": 1.0}
       | {f"validation/classes_{data}/{x}": rng.uniform(1, 2) for x in losses}
       for step in (1, 2, 3)
     ]

@@ -107,7 +107,7 @@ def draw_curves(figure: Figure, rows: Rows) -> Figure:
       above, below = grid[:, column]
       for color, weight in zip(COLORS, ("0", "0.5"), strict=False):
         seeds = settings.get(f"{host} {weight}", [])
-        loss = "train/loss" if weight == "0" else "train/host/loss"
+        loss = "train/loss" if weight == "0" else f"train/{host}/loss"
         label = f"λ = {weight}"
         draw_course(above, seeds, loss, color, label, "-", plain=True)
         draw_course(below, seeds, "variation_chain", color, label, "-")
