@@ -132,6 +132,58 @@ def test_what_does_not_move_stays():
   np.testing.assert_allclose(momentum["average"], 0.75, rtol=1e-6)
 
 
+class FrozenStem(nnx.Module):
+  """A normalization that is always fixed, then one that is not."""
+
+  def __init__(self, *, rngs):
+    self.stem = nnx.BatchNorm(3, rngs=rngs)
+    self.stem.mean[...] = jnp.array([5.0, 6.0, 7.0])
+    self.linear = nnx.Linear(3, 4, rngs=rngs)
+    self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+
+  def __call__(self, x):
+    x = self.stem(x, use_running_average=True)
+    return self.norm(self.linear(x))
+
+
+def test_what_follows_on_a_fixed_layer():
+  tower = models.from_nnx(lambda rngs: FrozenStem(rngs=rngs), 4)
+  model = models.one_encoder(tower, dim=2)
+  params, state = model.init(jax.random.key(0))
+  x = np.random.default_rng(0).normal(5, 3, (64, 3)).astype(np.float32)
+  found, momentum = batch_statistics(model, params, state, Batch(x, None, None))
+  assert np.all(momentum["stem"]["mean"] == 1)
+  jax.tree.map(np.testing.assert_array_equal, found["stem"], state["stem"])
+  y = (x - [5, 6, 7]) @ np.asarray(params["encoder"]["linear"]["kernel"])
+  np.testing.assert_allclose(found["norm"]["mean"], y.mean(0), rtol=1e-3)
+  np.testing.assert_allclose(found["norm"]["var"], y.var(0), rtol=1e-3)
+
+
+class Spectral(nnx.Module):
+  """Its state is a vector of a power iteration, not an average."""
+
+  def __init__(self, *, rngs):
+    linear = nnx.Linear(3, 4, rngs=rngs)
+    self.linear = nnx.SpectralNorm(linear, rngs=rngs)
+    self.training = True  # set by the module's train() and eval()
+
+  def set_attributes(self, **_):
+    return self
+
+  def __call__(self, x):
+    return self.linear(x, update_stats=True)
+
+
+def test_what_is_no_average_stays():
+  tower = models.from_nnx(lambda rngs: Spectral(rngs=rngs), 4)
+  model = models.one_encoder(tower, dim=2)
+  params, state = model.init(jax.random.key(0))
+  x = Batch(np.ones((4, 3), np.float32), None, None)
+  found, momentum = batch_statistics(model, params, state, x)
+  jax.tree.map(np.testing.assert_array_equal, found, state)
+  assert all(np.all(m == 1) for m in jax.tree.leaves(momentum))
+
+
 def test_a_model_without_state_has_none():
   model = models.heads(image_shape=(3,), length=5, dim=2)
   params, state = model.init(jax.random.key(0))

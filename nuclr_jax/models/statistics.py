@@ -7,6 +7,7 @@ from nuclr_jax.models.base import Key, Model
 from nuclr_jax.types import Batch, Params, PyTree
 
 HUGE = 2.0**60  # a power of two, so that scaling by it does not round
+TOLERANCE = 0.01  # what an average may be off, relative to the largest of all
 
 
 def batch_statistics(
@@ -29,21 +30,21 @@ def batch_statistics(
   ones while the learning rate is high. The mean of b over some batches, all at
   the present weights, is what evaluation should use.
 
-  One forward pass yields both, for any layer: b from the state that follows on
-  s = 0, and m from the one that follows on an s beside which b vanishes.
+  The state that follows on s = 0 yields b, and the one that follows on an s
+  beside which b vanishes yields m. Layers in training do not read their state,
+  so one forward pass serves for both.
 
   Args:
-    model: Any model whose state consists of running averages, as above.
+    model: Any model.
     params: The model's parameters.
-    model_state: The model's state. Only its shapes matter, except for entries
-      that do not move.
+    model_state: The model's state. Its averages do not matter.
     batch: A batch of training data.
     key: The random key of dropout; it may be None for models without.
 
   Returns:
-    `(statistics, momentum)`, both like `model_state`: b and m. Entries that do
-    not move, such as those of a frozen tower, and integers, such as counters,
-    have m = 1 and keep the value that they have in `model_state`.
+    `(statistics, momentum)`, both like `model_state`: b and m. Whatever does
+    not move as above has m = 1 and keeps its value: the state of a frozen
+    tower, integers such as counters, and arrays that are not running averages.
 
   Example:
     >>> from nuclr_jax import models
@@ -59,25 +60,48 @@ def batch_statistics(
   Reference: Wu and Johnson, Rethinking "Batch" in BatchNorm, arXiv:2105.07576,
     Section 3 ("PreciseBN").
   """
-  leaves, structure = jax.tree.flatten(model_state)
-  is_average = [jnp.issubdtype(x.dtype, jnp.floating) for x in leaves]
 
-  def next_averages(first):
-    """Returns where the averages go that all start with the value `first`."""
-    state = structure.unflatten(
-      jnp.full_like(x, first) if average else x
-      for x, average in zip(leaves, is_average, strict=True)
-    )
+  def following(state):
     return model.apply(params, state, batch, key=key, train=True)[1]
 
+  after = following(model_state)
+  fixed = jax.tree.map(lambda x, y: x == y, model_state, after)
+
+  def after_probe(value):
+    """Returns what follows if everything that moves starts with a value."""
+
+    def start(x, fixed):
+      if not _is_floating(x):
+        return x
+      return jnp.where(fixed, x, jnp.asarray(value, x.dtype))
+
+    return following(jax.tree.map(start, model_state, fixed))
+
   # What does not depend on the state, so all layers in training, is run once.
-  state = jax.vmap(next_averages)(jnp.array([0.0, HUGE]))
-  statistics, momenta = [], []
-  found = jax.tree.leaves(state)
-  for x, average, moved in zip(leaves, is_average, found, strict=True):
-    momentum = moved[1] / HUGE if average else jnp.ones_like(x)
-    moves = momentum < 1
-    statistic = moved[0] / jnp.where(moves, 1 - momentum, 1)
-    statistics.append(jnp.where(moves, statistic, x))
-    momenta.append(momentum)
-  return structure.unflatten(statistics), structure.unflatten(momenta)
+  probes = jax.vmap(after_probe)(jnp.array([0.0, HUGE]))
+  structure = jax.tree.structure(model_state)
+  leaves = map(jax.tree.leaves, (model_state, after, fixed, probes))
+  found = [_separate(*x) for x in zip(*leaves, strict=True)]
+  return (
+    structure.unflatten([statistic for statistic, _ in found]),
+    structure.unflatten([momentum for _, momentum in found]),
+  )
+
+
+def _separate(x, after, fixed, probes):
+  """Returns b and m of one array, and the array and 1 if it is no average."""
+  if not _is_floating(x):
+    return x, jnp.ones_like(x)
+  momentum = probes[1] / HUGE
+  statistic = probes[0] / jnp.where(momentum < 1, 1 - momentum, 1)
+  # An average of the present values must follow on them, too.
+  terms = momentum * x, (1 - momentum) * statistic
+  off = jnp.abs(after - sum(terms))
+  scale = jnp.max(sum(map(jnp.abs, terms)), initial=0.0)
+  fits = (momentum > 0) & (momentum < 1) & (off <= TOLERANCE * scale)
+  moves = ~fixed & jnp.all(fits | fixed)
+  return jnp.where(moves, statistic, x), jnp.where(moves, momentum, 1)
+
+
+def _is_floating(x) -> bool:
+  return jnp.issubdtype(x.dtype, jnp.floating)

@@ -281,16 +281,19 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       train_state, metrics = step_fn(train_state, batch)
       window.append((step, metrics))
       validating = _is_due(period, step) and step < last
+      looked_at = None
       if hooks := [x for x in parts.hooks if _is_due(x.every, step)]:
         train_state = recalibrated(train_state)
+        looked_at = train_state.params["model"]
         with clock.during("evaluation"):
           for hook in hooks:
             train_state = hook.apply(train_state, make_embed(train_state))
       stopping = step == last or stop_requested(step)
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
-      if (saving or validating) and not hooks:
-        train_state = recalibrated(train_state)
+      if saving or validating:  # unless the hooks left the model as it was
+        if train_state.params["model"] is not looked_at:
+          train_state = recalibrated(train_state)
       if saving or logging_now:  # never save a state that is not finite
         means = records.means(window, lambda: _latest(manager))
       if logging_now:
