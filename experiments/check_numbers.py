@@ -60,12 +60,16 @@ PAGES = {
 
 GIVEN = "given"
 COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
+UNITS = (
+  r"%|percent\b|points?\b|pp\b|nats\b|times\b|[×x]\b(?!\s?\d)|-fold|of \d"
+  r"|k?[mµun]?s\b|sec(?:onds?)?\b|min(?:utes?)?\b|h(?:ours?)?\b|days?\b"
+  r"|[KMGT]i?B\b|\w+/s\b|\w+ per second\b"
+)
 NUMBER = re.compile(
-  r"(?<![\w.@^])(?<!\w-)[+\-−]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?!\w)"
+  r"(?<![\w.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?"
+  rf"(?!\w|\.\d)|(?<![\w.@^])(?<!\w-)\d[\d,]*(?:\.\d+)?(?={UNITS})"
 )
-UNIT = re.compile(
-  r"\s?(%|points?\b|nats\b|k?ms\b|s\b|minutes?\b|hours?\b|[KMG]iB\b|\w+/s\b)"
-)
+UNIT = re.compile(rf"\**\s?(?:{UNITS})")
 # What precedes the value of a setting, which is no measurement.
 SETTING = re.compile(
   r"((\b\w|[₀⁺])\s*=|\b([τγλρεζ]|rates?|version|Sections?|Tables?|Figures?"

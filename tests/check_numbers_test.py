@@ -79,7 +79,15 @@ def test_wrong_numbers_are_found_and_corrected(text, corrected):
   [
     ("It is 1.5 here.", "1.5 has no comment"),
     ("It takes 3 s.", "3 has no comment"),
-    ("It gains 20 %.", "20 has no comment"),
+    *(
+      (f"It is {text} here.", "77 has no comment")
+      for text in (
+        *("77 %", "**77** %", "77 seconds", "77s", "77 µs", "77 GB", "77 pp"),
+        *("77 times faster", "77x", "77 of 100 runs", "77 photos per second"),
+      )
+    ),
+    ("It is .77 nats.", ".77 has no comment"),
+    ("It is 77.7x faster.", "77.7 has no comment"),
     ("1.5<!--= given --> and\n2.5", "2.5 has no comment"),
     ("<!--= given below -->\n1.5\n\n# New\n\n2.5", "2.5 has no comment"),
     ("1.5\n\n2.5<!--= given -->", "1.5 has no comment"),
