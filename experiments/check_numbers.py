@@ -27,6 +27,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 import functools
 import importlib
+import itertools
 import json
 import pathlib
 import re
@@ -109,8 +110,9 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
     problems.append(Problem(page, text.count("\n", 0, at) + 1, message))
 
   plain = NOT_TEXT.sub(_blank, text)
+  without_comments = COMMENT.sub(_blank, plain)
   for first, last in _blocks(plain):
-    free = list(NUMBER.finditer(_without_comments(plain), first, last))
+    free = list(NUMBER.finditer(without_comments, first, last))
     before = first
     for comment in COMMENT.finditer(plain, first, last):
       here = [x for x in free if before <= x.start() < comment.start()]
@@ -148,10 +150,6 @@ def _blocks(plain: str) -> Iterator[tuple[int, int]]:
   starts = [x.start() for x in begins]
   ends = [*starts, len(plain)]
   return zip([0, *starts], ends, strict=True)
-
-
-def _without_comments(plain: str) -> str:
-  return COMMENT.sub(_blank, plain)
 
 
 def _blank(found: re.Match) -> str:
@@ -238,25 +236,20 @@ def values(comment: str, study: str) -> list[list[Value]]:
   first, *names = (x.strip() for x in comment.split(";"))
   if first.endswith(".json"):
     path = HERE / study / first
-    paths = _product([x.split(" | ") for x in names])
-    return [[Value(float(_follow(path, keys))) for keys in paths]]
+    return [[Value(float(_follow(path, keys))) for keys in _paths(names)]]
   if study not in STUDIES:
     raise LookupError(
       f"{study!r} is not a study; they are {', '.join(STUDIES)}"
     )
-  cells = []
-  for chosen in _product([x.split(" | ") for x in names]):
-    cells.append(_cell(study, first, chosen))
+  cells = [_cell(study, first, chosen) for chosen in _paths(names)]
   alone = [_numbers(cell)[0] for cell in cells]
   everything = [x for cell in cells for x in _numbers(cell)]
   return [alone, everything]
 
 
-def _product(choices: Sequence[Sequence[str]]) -> list[list[str]]:
-  result = [[]]
-  for names in choices:
-    result = [[*start, name.strip()] for start in result for name in names]
-  return result
+def _paths(names: Sequence[str]) -> list[tuple[str, ...]]:
+  """Returns what names with alternatives, `A | B`, stand for."""
+  return list(itertools.product(*(x.split(" | ") for x in names)))
 
 
 def _numbers(cell: str) -> list[Value]:
@@ -292,7 +285,7 @@ def _cell(study: str, mark: str, names: Sequence[str]) -> str:
   *row, column = names if len(names) > 1 else (*names, header[-1])
   if column not in header:
     raise LookupError(f"{mark} has no column {column!r}, only {header}")
-  found = [x for x in rows if x[: len(row)] == row]
+  found = [x for x in rows if x[: len(row)] == list(row)]
   if len(found) != 1:
     raise LookupError(f"{mark} has {len(found)} rows that begin with {row}")
   return found[0][header.index(column)]

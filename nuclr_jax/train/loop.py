@@ -291,9 +291,10 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       stopping = step == last or stop_requested(step)
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
-      if saving or validating:  # unless the hooks left the model as it was
-        if train_state.params["model"] is not looked_at:
-          train_state = recalibrated(train_state)
+      # A hook may have changed the model that it looked at.
+      changed = train_state.params["model"] is not looked_at
+      if (saving or validating) and changed:
+        train_state = recalibrated(train_state)
       if saving or logging_now:  # never save a state that is not finite
         means = records.means(window, lambda: _latest(manager))
       if logging_now:
@@ -368,9 +369,6 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
 
   rows = NamedSharding(mesh, sharding.ROWS)
 
-  def put(x):
-    return jax.make_array_from_process_local_data(rows, x)
-
   with loader.batches(
     parts.data.train,
     batch_size=parts.config["batch_size"],
@@ -380,7 +378,7 @@ def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
     process_count=jax.process_count(),
     num_workers=parts.config["num_workers"],
   ) as stream:
-    yield (jax.tree.map(put, batch) for batch in stream)
+    yield (sharding.put_own(batch, rows) for batch in stream)
 
 
 def _latest(manager) -> str:

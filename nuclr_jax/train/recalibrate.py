@@ -86,9 +86,6 @@ def of_run(
       *(total, moves, old),
     )
 
-  def put(x):
-    return jax.make_array_from_process_local_data(rows, x)
-
   def recalibrate(train_state):
     state, total = train_state.model_state, None
     if not jax.tree.leaves(state) or not int(train_state.step):
@@ -98,7 +95,7 @@ def of_run(
       found, moves = statistics_of(
         train_state.params["model"],
         state,
-        jax.tree.map(put, batch),
+        sharding.put_own(batch, rows),
         number,
       )
       total = found if total is None else add(total, found)
