@@ -15,12 +15,16 @@ name stands for several cells. On pages outside of the study, `bimodal:` in
 front says which study. `file.json; key; key` is a value of a JSON file in the
 study's folder; `numbers; name` is a value of the study's function `numbers`.
 The numbers may be rounded further; of `53.2 ± 0.7`, the text may have the first
-only. A sign is compared if the text has one.
+only. `-a; CLIP; gain` is the negative of a cell, for "it loses 0.3".
 
 What looks like a measurement (decimals, or a unit) must have a comment, except
-the value of a setting, as in "τ = 0.05". `<!--= given -->` says of all numbers
-before it in a paragraph that no row has them: definitions, hardware, what
-others published; `<!--= given below -->` of all that follow under a heading.
+the value of a setting, as in "τ = 0.05". `<!--= given -->` says of the last
+such number, and `<!--= given 3 -->` of the last three, that no row has them:
+definitions, hardware, what others published. `<!--= given below -->` says so of
+all numbers that follow under a heading.
+
+`--write` corrects numbers in the text only; tables are written by the studies'
+own `--tables`.
 """
 
 import argparse
@@ -31,7 +35,7 @@ import itertools
 import json
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from experiments.harness import command, markdown, runner
 
@@ -41,25 +45,21 @@ STUDIES = (
   "bimodal",
   "difference_alignment",
   "latent_classes",
+  "parity",
   "popularity",
   "step_time",
   "toy_dpm",
 )
-# Pages whose texts are checked, with the study that their comments mean unless
-# they name another.
-PAGES = {
-  "README.md": "",
-  "CONTRIBUTING.md": "",
-  "experiments/README.md": "",
-  "experiments/cc3m/README.md": "",
-  "experiments/harness/README.md": "",
-  **{
-    str(x.relative_to(ROOT)): "" for x in sorted((ROOT / "docs").rglob("*.md"))
-  },
-  **{f"experiments/{study}/README.md": study for study in STUDIES},
-}
+# Pages whose texts are checked: all but the history.
+PAGES = tuple(
+  str(path.relative_to(ROOT))
+  for folder in ("", "docs/**/", "experiments/**/", "nuclr_jax/**/")
+  for path in sorted(ROOT.glob(f"{folder}*.md"))
+  if path.name != "CHANGELOG.md"
+)
 
-GIVEN = "given"
+COARSEST = 0.2  # how much rounding may change a number
+GIVEN = re.compile(r"given(?: (\d+))?$")
 COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
 UNITS = (
   r"%|percent\b|points?\b|pp\b|nats\b|times\b|[×x]\b(?!\s?\d)|-fold|of \d"
@@ -73,12 +73,13 @@ NUMBER = re.compile(
 UNIT = re.compile(rf"\**\s?(?:{UNITS})")
 # What precedes the value of a setting, which is no measurement.
 SETTING = re.compile(
-  r"((\b\w|[₀⁺])\s*=|\b([τγλρεζ]|rates?|version|Sections?|Tables?|Figures?"
+  r"((\b[A-Zbcdkmns]|[τγλρε][₀⁺]?)\s*=|\b([τγλρεζ]|rates?|version|Sections?|Tables?|Figures?"
   r"|Theorems?|Propositions?|Lemmas?|Corollary|Definition))\s*$"
 )
-# What is not text: code, formulas, addresses, generated parts, other comments.
+GENERATED = re.compile(r"<!-- ([^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
+# What is not text: code, formulas, addresses, other comments.
 NOT_TEXT = re.compile(
-  r"^```.*?^```|<!-- [^\n]*? -->\n.*?<!-- end -->|`[^`]*`|\$[^$]*\$"
+  r"^```.*?^```|`[^`]*`|\$[^$]*\$"
   r"|\]\([^)]*\)|<!--(?!=).*?-->|^\|[-| ]+\|$"
   r"|<!--= given below -->.*?(?=^#|\Z)",
   re.DOTALL | re.MULTILINE,
@@ -109,15 +110,25 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
   def complain(at: int, message: str) -> None:
     problems.append(Problem(page, text.count("\n", 0, at) + 1, message))
 
-  plain = NOT_TEXT.sub(_blank, text)
+  plain = text
+  for found in GENERATED.finditer(text):
+    if found[1] in (recompute(study) if study else ()):
+      plain = plain.replace(found[0], _blank(found))
+    else:
+      complain(found.start(), f"no study makes the part {found[1]!r}")
+  plain = NOT_TEXT.sub(_blank, plain)
   without_comments = COMMENT.sub(_blank, plain)
   for first, last in _blocks(plain):
     free = list(NUMBER.finditer(without_comments, first, last))
     before = first
     for comment in COMMENT.finditer(plain, first, last):
       here = [x for x in free if before <= x.start() < comment.start()]
-      if comment[1] == GIVEN:
-        free = [x for x in free if x.start() > comment.start()]
+      if given := GIVEN.match(comment[1]):
+        count = int(given[1] or 1)
+        named = [x for x in here if _is_measurement(plain, first, x)][-count:]
+        if len(named) < count:
+          complain(comment.start(), f"{comment[0]}: too few numbers before it")
+        free = [x for x in free if x not in named]
         continue
       try:
         choices = values(comment[1], study)
@@ -135,13 +146,18 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
       free = [x for x in free if x not in found]
       before = comment.end()
     for number in free:
-      if SETTING.search(plain, first, number.start()):
-        continue
-      if "." in number[0] or UNIT.match(plain, number.end()):
+      if _is_measurement(plain, first, number):
         complain(number.start(), f"{number[0]} has no comment with its row")
   for (start, end), new in sorted(corrections, reverse=True):
     text = text[:start] + new + text[end:]
   return text, problems
+
+
+def _is_measurement(plain: str, first: int, number: re.Match) -> bool:
+  """Returns whether a number has decimals or a unit and is no setting's."""
+  if SETTING.search(plain, first, number.start()):
+    return False
+  return "." in number[0] or bool(UNIT.match(plain, number.end()))
 
 
 def _blocks(plain: str) -> Iterator[tuple[int, int]]:
@@ -193,12 +209,10 @@ def _agrees(shown: str, value: "Value") -> bool:
   """Returns whether a number of a text is the rounded value."""
   x = float(shown.replace(",", "").replace("−", "-"))
   y = value.number
-  if shown[0] not in "+-−":
-    y = abs(y)
   # A cell is rounded itself, so a text with fewer digits may be off by both.
   unit = _unit(shown)
   tolerance = (unit + value.unit) / 2 if unit > value.unit else 0.0
-  return abs(x - y) <= tolerance + 1e-9 * abs(y)
+  return abs(x - y) <= min(tolerance, COARSEST * abs(y)) + 1e-9 * abs(y)
 
 
 def _unit(shown: str) -> float:
@@ -214,8 +228,7 @@ def _as(shown: str, value: "Value") -> str:
   kind = "e" if "e" in shown else "f"
   comma = "," if "," in shown else ""
   sign = "+" if shown[0] in "+-−" else ""
-  number = value.number if sign else abs(value.number)
-  return f"{number:{sign}{comma}.{decimals}{kind}}"
+  return f"{value.number:{sign}{comma}.{decimals}{kind}}"
 
 
 class Value(NamedTuple):
@@ -231,20 +244,21 @@ def values(comment: str, study: str) -> list[list[Value]]:
   Raises:
     LookupError: If there is no such row, column, file or key.
   """
+  negative, comment = comment.startswith("-"), comment.removeprefix("-")
   if other := re.match(r"(\w+): ", comment):
     study, comment = other[1], comment[other.end() :]
   first, *names = (x.strip() for x in comment.split(";"))
   if first.endswith(".json"):
-    path = HERE / study / first
-    return [[Value(float(_follow(path, keys))) for keys in _paths(names)]]
+    path, sign = HERE / study / first, -1 if negative else 1
+    return [[Value(sign * _follow(path, keys)) for keys in _paths(names)]]
   if study not in STUDIES:
     raise LookupError(
       f"{study!r} is not a study; they are {', '.join(STUDIES)}"
     )
-  cells = [_cell(study, first, chosen) for chosen in _paths(names)]
-  alone = [_numbers(cell)[0] for cell in cells]
-  everything = [x for cell in cells for x in _numbers(cell)]
-  return [alone, everything]
+  cells = [_numbers(_cell(study, first, chosen)) for chosen in _paths(names)]
+  if negative:
+    cells = [_negative(*cell) for cell in cells]
+  return [[x for x, *_ in cells], [x for cell in cells for x in cell]]
 
 
 def _paths(names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -259,7 +273,13 @@ def _numbers(cell: str) -> list[Value]:
   return [Value(float(x.replace(",", "")), _unit(x)) for x in found]
 
 
-def _follow(path: pathlib.Path, keys: Sequence[str]) -> Any:
+def _negative(mean: Value, *spread: Value) -> list[Value]:
+  """Negates a value; a ± stays, and the ends of an interval change places."""
+  mean, *ends = (Value(-x.number, x.unit) for x in (mean, *reversed(spread)))
+  return [mean, *(ends if len(ends) == 2 else spread)]
+
+
+def _follow(path: pathlib.Path, keys: Sequence[str]) -> float:
   if not path.exists():
     raise LookupError(f"there is no {path.name}")
   value = json.loads(path.read_text(encoding="utf-8"))
@@ -269,7 +289,7 @@ def _follow(path: pathlib.Path, keys: Sequence[str]) -> Any:
     elif key not in value:
       raise LookupError(f"{path.name} has no {key!r}, only {sorted(value)}")
     value = value[key]
-  return value
+  return float(value)
 
 
 def _cell(study: str, mark: str, names: Sequence[str]) -> str:
@@ -295,7 +315,7 @@ def _cell(study: str, mark: str, names: Sequence[str]) -> str:
 def recompute(study: str) -> Mapping[str, str]:
   """Recomputes all tables of a study, and its other numbers, from its rows."""
   module = importlib.import_module(f"experiments.{study}.__main__")
-  if study == "step_time":  # has JSON files of benchmarks instead of rows
+  if not hasattr(module, "STUDY"):  # has the JSON of benchmarks, not rows
     return module.tables()
   options = command.parse_arguments(module.STUDY, ["--tables"])
   results = runner.results(module.STUDY, options)
@@ -327,9 +347,10 @@ def main() -> None:
   )
   write = parser.parse_args().write
   problems = [x for study in STUDIES for x in check_tables(study)]
-  for page, study in PAGES.items():
+  for page in PAGES:
     path = ROOT / page
     text = path.read_text(encoding="utf-8")
+    study = path.parent.name if path.parent.name in STUDIES else ""
     corrected, found = check(page, text, study)
     problems += found
     if write and corrected != text:

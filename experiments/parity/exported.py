@@ -1,6 +1,6 @@
 """Compares models with what PyTorch computes from their exported folders.
 
-python -m experiments.parity.exported   # exits 1 on failure
+python -m experiments.parity.exported   # prints JSON, exits 1 on failure
 
 Models with random weights are exported to each kind of folder and loaded as the
 folder says: by `VisionTextDualEncoderModel`, by `CLIPModel`, or by the
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 import transformers
 
+from experiments.harness import benchmark
+from experiments.parity import optional
 from nuclr_jax import Batch, models
 from nuclr_jax.data.tokenizer import build_tokenizer
 from nuclr_jax.export import Exported, write_model
@@ -103,15 +105,17 @@ def compare(spec, folder: pathlib.Path) -> float:
 
 
 def main() -> None:
-  """Prints a line for each case; exits 1 if an error is too large."""
+  """Prints the errors as JSON; exits 1 if one is above the tolerance."""
   transformers.logging.set_verbosity_error()
-  failed = False
+  errors = {}
   for name, spec in CASES.items():
     with tempfile.TemporaryDirectory() as folder:
-      error = compare(spec, pathlib.Path(folder) / "out")
-    failed |= not error < TOLERANCE
-    print(f"{error:.1e}  {name}", flush=True)
-  sys.exit(failed)
+      errors[name] = compare(spec, pathlib.Path(folder) / "out")
+  benchmark.show(
+    benchmark.machine(), optional.versions(), {"embeddings": errors}
+  )
+  failed = [name for name, error in errors.items() if not error < TOLERANCE]
+  sys.exit(f"FAILED: {', '.join(failed)}" if failed else None)
 
 
 if __name__ == "__main__":

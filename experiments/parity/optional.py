@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.machinery
+import importlib.metadata
 import sys
 import types
 
@@ -50,6 +51,17 @@ def load(name: str) -> types.ModuleType | None:
   except ImportError as error:
     print(f"not compared with {name}: {error}")
     return None
+
+
+def versions() -> dict[str, str]:
+  """Returns the versions of the installed libraries, for the JSON."""
+  names = ("torch", "transformers", "timm", "open_clip_torch")
+  installed = {
+    x.name: x.version
+    for x in importlib.metadata.distributions()
+    if x.name in names
+  }
+  return {name: installed[name] for name in names if name in installed}
 
 
 def _is_missing(name: str) -> bool:

@@ -1,11 +1,12 @@
 """Compares the towers with PyTorch: outputs, gradients, batch statistics.
 
-python -m experiments.parity.towers                  # exits 1 on failure
+python -m experiments.parity.towers                  # prints JSON
 python -m experiments.parity.towers --size=tiny      # not the published sizes
 python -m experiments.parity.towers --write-golden   # tiny ones, for the tests
 
 PyTorch writes random weights to model.safetensors and computes in float64. This
-library reads them through `pretrained` and computes in float32.
+library reads them through `pretrained` and computes in float32. Exits with 1 if
+an error is above the tolerance.
 """
 
 import argparse
@@ -15,14 +16,15 @@ import pathlib
 import re
 import sys
 import tempfile
-import time
 
 import numpy as np
 from safetensors import numpy as safetensors
 import torch
 import transformers
 
-from experiments.parity import cases, jax_side
+from experiments.harness import benchmark
+from experiments.parity import cases, jax_side, optional
+from nuclr_jax import progress
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
 TOLERANCE = 1e-4
@@ -112,7 +114,7 @@ def write_golden(case: cases.Case, expected: dict) -> None:
 
 
 def main() -> None:
-  """Prints a table; exits 1 if an error is above the tolerance."""
+  """Prints the errors as JSON; exits 1 if one is above the tolerance."""
   parser = argparse.ArgumentParser()
   parser.add_argument(
     "--size", choices=("tiny", "full", "both"), default="both"
@@ -124,26 +126,28 @@ def main() -> None:
   if args.write_golden:
     sizes = [True]
   transformers.utils.logging.disable_progress_bar()
-  failed = False
-  parts = ("outputs", "gradients", "trained", "statistics")
-  print("|", " | ".join(("encoder", "size", *parts, "s")), "|")
-  print("|", " | ".join(["---"] * 7), "|")
-  for tiny in sizes:
-    for case in cases.cases(tiny=tiny):
-      if args.only not in case.name:
-        continue
-      start = time.time()
-      errors, expected = compare(case)
-      row = [f"{errors[x][0]:.1e}" if x in errors else "–" for x in parts]
-      size, seconds = "tiny" if tiny else "full", f"{time.time() - start:.0f}"
-      print("|", " | ".join((case.name, size, *row, seconds)), "|", flush=True)
-      for part, (error, key) in errors.items():
-        if not error < TOLERANCE:
-          failed = True
-          print(f"  FAILED: {part} differ by {error:.1e}, most in {key}")
-      if args.write_golden and case.golden:
-        write_golden(case, expected)
-  sys.exit(failed)
+  chosen = [
+    ("tiny" if tiny else "full", case)
+    for tiny in sizes
+    for case in cases.cases(tiny=tiny)
+    if args.only in case.name
+  ]
+  rows, failed = [], []
+  show_progress = progress.reporter("encoders", len(chosen))
+  for size, case in chosen:
+    errors, expected = compare(case)
+    largest = {part: error for part, (error, _) in errors.items()}
+    rows.append({"encoder": case.name, "size": size} | largest)
+    failed += [
+      f"FAILED: {case.name}, {size}: {part} off by {error:.1e}, most in {key}"
+      for part, (error, key) in errors.items()
+      if not error < TOLERANCE
+    ]
+    if args.write_golden and case.golden:
+      write_golden(case, expected)
+    show_progress(len(rows))
+  benchmark.show(benchmark.machine(), optional.versions(), {"rows": rows})
+  sys.exit("\n".join(failed) or None)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""Writes the tables of README.md from the JSON files.
+
+python -m experiments.parity
+
+`experiments.parity.towers` and `experiments.parity.exported` print them.
+"""
+
+import json
+import pathlib
+
+from experiments import harness
+from experiments.harness import markdown
+from experiments.harness.statistics import MISSING
+
+HERE = pathlib.Path(__file__).parent
+PARTS = {  # names in the JSON -> headers
+  "outputs": "outputs",
+  "gradients": "gradients",
+  "trained": "outputs in training",
+  "statistics": "statistics",
+}
+
+
+def read(name: str) -> dict:
+  """Reads a JSON file of this folder."""
+  return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def towers_table(towers: dict) -> str:
+  """Shows the errors of every encoder."""
+  lines = [
+    [
+      row["encoder"],
+      row["size"],
+      *(f"{row[x]:.1e}" if x in row else MISSING for x in PARTS),
+    ]
+    for row in towers["rows"]
+  ]
+  return markdown.table(["encoder", "size", *PARTS.values()], lines)
+
+
+def exported_table(exported: dict) -> str:
+  """Shows the errors of every exported model."""
+  lines = [[k, f"{x:.1e}"] for k, x in exported["embeddings"].items()]
+  return markdown.table(["exported", "embeddings"], lines)
+
+
+def versions_line(results: dict) -> str:
+  """Names the machine and the libraries."""
+  names = ("jax", "torch", "transformers", "timm", "open_clip_torch")
+  libraries = [f"{x} {results[x]}" for x in names if x in results]
+  return f"{results['cores']} cores ({', '.join(libraries)})."
+
+
+def tables() -> dict[str, str]:
+  """Returns all tables, by mark."""
+  towers = read("towers_cpu")
+  return {
+    "machine": versions_line(towers),
+    "towers": towers_table(towers),
+    "exported": exported_table(read("exported_cpu")),
+  }
+
+
+if __name__ == "__main__":
+  harness.report(HERE, tables(), {})
