@@ -216,9 +216,9 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
 
   def run(train_state):
     params, embedded = train_state.params, []
-    for ids in batches:
+    for ids in sharding.own_rows(batches):
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
-      batch = jax.tree.map(partial(sharding.put, layout=layout), batch)
+      batch = sharding.put_own(batch, layout)
       embedded.append(embed(params["model"], train_state.model_state, batch))
     scores = score(embedded, params["objective"], train_state.objective)
     scores = {name: float(x) for name, x in jax.device_get(scores).items()}

@@ -63,10 +63,6 @@ def of_run(
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 
-  # Each process reads its own rows.
-  process, processes = jax.process_index(), jax.process_count()
-  own = np.split(batches, processes, axis=1)[process]
-
   @partial(jax.jit, out_shardings=everywhere)
   def statistics_of(params, model_state, batch, number):
     batch_key = jax.random.fold_in(key, number)
@@ -90,7 +86,7 @@ def of_run(
     state, total = train_state.model_state, None
     if not jax.tree.leaves(state) or not int(train_state.step):
       return train_state
-    for number, ids in enumerate(own):
+    for number, ids in enumerate(sharding.own_rows(batches)):
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
       found, moves = statistics_of(
         train_state.params["model"],
