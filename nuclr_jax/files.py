@@ -1,7 +1,15 @@
-"""Files and folders that are never seen half-written."""
+"""Files and folders that are never seen half-written, or damaged unnoticed.
 
-from collections.abc import Iterator
+A flipped bit in a checkpoint is a number like any other: a run would train on
+with it. `write_digests` therefore records SHA-256 of every file, in the format
+of `sha256sum --check SHA256SUMS`, and `damage` compares. It does not protect
+from somebody who changes both.
+"""
+
+from collections.abc import Collection, Iterator
+from concurrent import futures
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -10,6 +18,8 @@ import shutil
 from typing import Any
 
 from nuclr_jax import distributed
+
+DIGESTS = "SHA256SUMS"
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +69,36 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   return rows
 
 
+def read_json(path: pathlib.Path) -> Any:
+  """Reads a JSON file.
+
+  Raises:
+    ValueError: If it is not JSON; the message names the file.
+
+  Example:
+    >>> _ = (tmp_path / "x.json").write_text("{")
+    >>> read_json(tmp_path / "x.json")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ...x.json is damaged: ...
+  """
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except (ValueError, RecursionError) as error:  # Unicode's errors, too
+    raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def inside(path: pathlib.Path, folder: pathlib.Path) -> bool:
+  """Returns whether a path is in a folder once links have been followed.
+
+  Example:
+    >>> inside(tmp_path / "a" / ".." / "b", tmp_path)
+    True
+    >>> inside(tmp_path / ".." / "b", tmp_path)
+    False
+  """
+  return path.resolve().is_relative_to(folder.resolve())
+
+
 def write_atomically(path: pathlib.Path, text: str) -> None:
   """Writes a file that is never seen half-written; only process 0 writes."""
   if not distributed.is_first():
@@ -71,3 +111,101 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
 def write_json(path: pathlib.Path, value) -> None:
   """Writes a value as indented JSON, atomically."""
   write_atomically(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_digests(
+  folder: pathlib.Path, *, besides: Collection[str] = ()
+) -> None:
+  """Writes the digests of all files in a folder and below.
+
+  Args:
+    folder: The folder, whose files are complete.
+    besides: Names of files that will change.
+
+  Example:
+    >>> _ = (tmp_path / "weights").write_text("1 2 3")
+    >>> write_digests(tmp_path)
+    >>> damage(tmp_path)
+    []
+    >>> _ = (tmp_path / "weights").write_text("1 2 4")
+    >>> damage(tmp_path)
+    ['weights has changed']
+  """
+  names = [
+    path.relative_to(folder).as_posix()
+    for path in sorted(folder.rglob("*"))
+    if path.is_file() and path.name not in (DIGESTS, *besides)
+  ]
+  pairs = zip(_digests(folder, names), names, strict=True)
+  lines = [_header(names), *(f"{digest}  {name}" for digest, name in pairs)]
+  (folder / DIGESTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
+  """Compares the files of a folder with their digests.
+
+  Args:
+    folder: A folder with digests, see `has_digests`.
+    names: The files to look at; none means all that have a digest.
+
+  Returns:
+    What is wrong, a text for each file; nothing if all files are as written.
+    Files without a digest are not looked at.
+  """
+  text = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace")
+  header, *lines = text.splitlines() or [""]
+  expected = {
+    name: digest for digest, _, name in (x.partition("  ") for x in lines)
+  }
+  if header != _header(expected):  # cut off, for instance
+    return [f"{DIGESTS} cannot be read"]
+  if names:
+    expected = {k: x for k, x in expected.items() if k in names}
+  there = [x for x in expected if os.path.isfile(folder / x)]
+  found = dict(zip(there, _digests(folder, there), strict=True))
+  return [
+    f"{name} {'has changed' if name in found else 'is missing'}"
+    for name, digest in expected.items()
+    if found.get(name) != digest
+  ]
+
+
+def has_digests(folder: pathlib.Path) -> bool:
+  """Returns whether a folder has digests."""
+  return (folder / DIGESTS).exists()
+
+
+def check_digests(folder: pathlib.Path, *names: str) -> None:
+  """Raises ValueError if files of a folder are not as they were written.
+
+  Args:
+    folder: The folder; one without digests is not looked at.
+    names: The files to look at; none means all that have a digest.
+  """
+  if has_digests(folder) and (wrong := damage(folder, names=names)):
+    raise ValueError(
+      f"{folder} is damaged: {join_damage(wrong)}; write or copy it again (or "
+      f"delete {DIGESTS}, if you have changed these files yourself)"
+    )
+
+
+def join_damage(damage: Collection[str]) -> str:
+  """Joins the texts of `damage`; of many, the first three."""
+  first, more = list(damage)[:3], len(damage) - 3
+  return "; ".join(first) + (f"; and {more} more" if more > 0 else "")
+
+
+def _header(names: Collection[str]) -> str:
+  """Returns the first line, a comment."""
+  return f"# {len(names)} files"
+
+
+def _digests(folder, names) -> list[str]:
+  """Computes digests in threads; hashing does not hold Python's lock."""
+
+  def digest(name: str) -> str:
+    with (folder / name).open("rb") as file:
+      return hashlib.file_digest(file, "sha256").hexdigest()
+
+  with futures.ThreadPoolExecutor() as pool:
+    return list(pool.map(digest, names))

@@ -119,6 +119,16 @@ def test_the_model_of_a_config_opens_without_data(tmp_path):
       pass
 
 
+def test_damaged_rows_are_refused(tmp_path):
+  folder = tmp_path / "out"
+  write_embeddings(model(), items(3, np.random.default_rng(0)), folder)
+  damaged = bytearray((folder / "image.npy").read_bytes())
+  damaged[-1] ^= 1
+  (folder / "image.npy").write_bytes(damaged)
+  with pytest.raises(ValueError, match="is damaged: image.npy has changed"):
+    embeddings.open_embeddings(folder)
+
+
 def test_nothing_half_written(tmp_path):
   with pytest.raises(ValueError, match="no image could be embedded"):
     write_embeddings(model(), [Item("a", "x", b"", ["a"])], tmp_path / "out")

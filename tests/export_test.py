@@ -166,6 +166,14 @@ def test_errors_when_reading(tmp_path):
     model.load(*model.init(jax.random.key(0)))
   with pytest.raises(ValueError, match="exists already"):
     exported("resnet and distilbert", tmp_path / "out")
+  for name in ("image_encoder/model", "projections"):
+    file = tmp_path / "out" / f"{name}.safetensors"
+    intact = file.read_bytes()
+    file.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+    model = make(spec, pretrained=tmp_path / "out")
+    with pytest.raises(ValueError, match=f"damaged: {name}.safetensors has ch"):
+      model.load(*model.init(jax.random.key(0)))
+    file.write_bytes(intact)
 
 
 def test_names_of_activations():

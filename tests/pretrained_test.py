@@ -390,7 +390,7 @@ def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
   mesh = sharding.make_mesh(8)
   manager = checkpoint.open_to_write(tmp_path / "run")
   with jax.set_mesh(mesh):
-    state = resume.start(parts, mesh, manager)
+    state = resume.start(parts, mesh, manager, None)
     params_of_run = state.params["model"]
     jax.tree.map(
       np.testing.assert_array_equal, params_of_run["text"], params["text"]
@@ -403,7 +403,7 @@ def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):
     checkpoint.save(manager, 1, state, resume.meta(parts))
     manager.wait_until_finished()
     file.unlink()
-    state = resume.start(parts, mesh, manager)
+    state = resume.start(parts, mesh, manager, 1)
     with pytest.raises(ValueError, match="does not exist; give a file"):
       parts.model.load(*filled(parts.model))
   manager.close()

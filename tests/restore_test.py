@@ -58,9 +58,9 @@ def run(tiny, build, tmp_path_factory):
 
 def load(workdir, parts, num_devices=1):
   mesh = sharding.make_mesh(num_devices)
-  manager = checkpoint.open_to_read(workdir)
+  manager, step = checkpoint.open_to_read(workdir)
   with jax.set_mesh(mesh):
-    state = resume.start(parts, mesh, manager)
+    state = resume.start(parts, mesh, manager, step)
   manager.close()
   return jax.device_get(state)
 

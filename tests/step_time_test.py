@@ -96,6 +96,12 @@ def test_recalibration(data_dir):
     assert all(0 <= row[x]["score"] <= 1 for x in ("running", "128", "256"))
 
 
+def test_checkpoints():
+  found = run("checkpoints", gib=0.001, arrays=2, rounds=2)["seconds"]
+  assert all(x > 0 for x in found.values())
+  assert found["digests"] < found["save"] > found["wait"]
+
+
 def test_precision():
   found = run("precision", dims=16, rows=64)
   error = {row["precision"]: row["error"] for row in found["rows"]}

@@ -69,8 +69,8 @@ def published() -> dict[str, dict[str, np.ndarray]]:
 
 def epochs_per_step(workdir: pathlib.Path) -> float:
   """Computes the epochs per step from a run's newest checkpoint."""
-  manager = checkpoint.open_to_read(workdir)
-  meta = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  manager, step = checkpoint.open_to_read(workdir)
+  meta = checkpoint.read_meta(manager, step)
   manager.close()
   return 1 / (meta["sizes"]["num_pairs"] // meta["config"]["batch_size"])
 

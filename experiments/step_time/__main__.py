@@ -186,6 +186,19 @@ def recalibration_table(found: dict) -> str:
   return markdown.table(header, lines)
 
 
+def checkpoint_table(checkpoints: dict) -> str:
+  """Shows the seconds of saving and restoring."""
+  headers = {
+    "wait": "wait",
+    "save": "save, all of it",
+    "digests": "of this, digests",
+    "verify": "verify",
+    "restore": "restore",
+  }
+  line = [f"{checkpoints['seconds'][name]:.2f}" for name in headers]
+  return markdown.table(list(headers.values()), [line])
+
+
 def draw(loss: dict, state: dict) -> Figure:
   """Draws time and memory of the loss step, and time over data set sizes."""
   figure = new_figure((12, 3.6), dpi=110)
@@ -222,6 +235,7 @@ def tables() -> dict[str, str]:
     "loading": loading_table(read("loading_cpu")),
     "photos": photos_table(read("photos_cpu")),
     "recalibration": recalibration_table(read("recalibration_cpu")),
+    "checkpoints": checkpoint_table(read("checkpoints_cpu")),
     "precision": precision_table(read("precision")),
     "not at hand": target_table(
       [read("not_at_hand"), read("not_at_hand_offload")]

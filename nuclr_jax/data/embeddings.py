@@ -16,6 +16,7 @@ import zlib
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
@@ -145,7 +146,8 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
     folder: The folder.
 
   Raises:
-    ValueError: If a file is missing, or the files do not match each other.
+    ValueError: If a file is missing or damaged, or the files do not match each
+      other.
   """
   from pyarrow import parquet
 
@@ -155,6 +157,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
     raise ValueError(
       f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
     )
+  files.check_digests(folder)
   image, text = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
   texts = parquet.read_table(folder / TEXTS)
   cached = Cached(

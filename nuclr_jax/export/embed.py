@@ -121,7 +121,9 @@ def write_embeddings(
   if folder.exists():
     raise ValueError(f"{folder} exists already; choose another --output")
   with files.complete_folder(folder) as work:
-    return _write_files(embedder, items, work)
+    counts = _write_files(embedder, items, work)
+    files.write_digests(work)
+  return counts
 
 
 def _write_files(

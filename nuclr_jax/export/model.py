@@ -105,6 +105,7 @@ def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
       _write_loader(work, separate.image.config["model_type"])
     _write_preprocessing(folders.image, image, model.image_size)
     _write_tokenizer(folders.text, model.tokenizer)
+    files.write_digests(work)
   return folder
 
 

@@ -4,7 +4,8 @@ A checkpoint holds a pytree (step, parameters, model state, optimizer state and
 per-sample state) and a JSON `meta`: the config, the sizes and fingerprint of
 the data, the tokenizer, the shape of an image, and the versions of the
 libraries that decide the order of the data. Which pairs have been visited
-follows from the step. Saves are asynchronous and atomic.
+follows from the step. Saves are asynchronous and atomic. Each has the digests
+of its files; a damaged checkpoint is named, and the one before it is used.
 
 A workdir has two folders of checkpoints: the newest ones, and the one that
 scored best on validation.
@@ -20,7 +21,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from nuclr_jax import distributed, progress
+from nuclr_jax import distributed, files, progress
 from nuclr_jax.types import PyTree
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ Meta = dict[str, Any]
 KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
 
 NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
+# Written last by Orbax; nothing that is restored depends on its content.
+METADATA = "_CHECKPOINT_METADATA"
 
 
 def open_to_write(
@@ -38,28 +41,51 @@ def open_to_write(
   """Opens the checkpoints of a workdir for writing.
 
   A folder that a killed run left incomplete is renamed to `<step>.incomplete`,
-  so that neither reading nor writing trips over it. Only one run at a time may
-  open the checkpoints for writing.
+  and a damaged checkpoint to `<step>.damaged`, so that neither reading nor
+  writing trips over them. Only one run at a time may open the checkpoints for
+  writing.
 
   Args:
     workdir: Folder of the run; created if missing.
     max_to_keep: How many checkpoints to keep; older ones are deleted.
     name: The folder of checkpoints, `NEWEST` or `BEST`.
+
+  Raises:
+    ValueError: If all checkpoints of `NEWEST` are damaged. Nothing is renamed
+      then.
   """
   folder = _folder(workdir, name)
-  with distributed.first_before_others("incomplete checkpoints"):
-    for entry in folder.iterdir() if folder.exists() else ():
-      if entry.name.isdigit() and not _complete(entry):
-        _move_aside(entry)
+  with distributed.first_before_others("checkpoints of killed runs"):
+    if distributed.is_first() and folder.exists():
+      for entry in folder.iterdir():
+        if entry.name.isdigit() and not _complete(entry):
+          log.warning("%s is incomplete", entry)
+          _move_aside(entry, "incomplete")
+      step = _newest_intact(folder)
+      if step is None and name == BEST and steps(workdir, name=name):
+        log.warning(
+          "%s: the state that scored best is lost; the best from now on is "
+          "kept",
+          folder,
+        )
+      elif step is None and steps(workdir, name=name):
+        _raise_no_intact(folder)
+      for damaged in steps(workdir, name=name):
+        if step is None or damaged > step:
+          _move_aside(folder / str(damaged), "damaged")
   options = ocp.CheckpointManagerOptions(
-    max_to_keep=max_to_keep, cleanup_tmp_directories=True
+    max_to_keep=max_to_keep,
+    cleanup_tmp_directories=True,
+    async_options=ocp.AsyncOptions(
+      post_finalization_callback=lambda: _write_digests(folder)
+    ),
   )
   return ocp.CheckpointManager(folder, options=options)
 
 
 def open_to_read(
   workdir: pathlib.Path, *, name: str = NEWEST
-) -> ocp.CheckpointManager:
+) -> tuple[ocp.CheckpointManager, int]:
   """Opens the checkpoints of a workdir for reading.
 
   Nothing is changed, so the run may be in progress.
@@ -68,16 +94,22 @@ def open_to_read(
     workdir: Folder of the run.
     name: The folder of checkpoints, `NEWEST` or `BEST`.
 
+  Returns:
+    `(manager, step)`, with the step of the newest checkpoint that is complete
+    and not damaged.
+
   Raises:
-    ValueError: If there is no complete checkpoint.
+    ValueError: If there is none.
   """
+  folder = _folder(workdir, name)
   if not steps(workdir, name=name):
     hint = "train first" if name == NEWEST else "train with --config.keep_best"
-    raise ValueError(
-      f"{_folder(workdir, name)} holds no complete checkpoint; {hint}"
-    )
+    raise ValueError(f"{folder} holds no complete checkpoint; {hint}")
+  step = _newest_intact(folder)
+  if step is None:
+    _raise_no_intact(folder)
   options = ocp.CheckpointManagerOptions(create=False)
-  return ocp.CheckpointManager(_folder(workdir, name), options=options)
+  return ocp.CheckpointManager(folder, options=options), step
 
 
 def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
@@ -110,7 +142,7 @@ def restore(
 
   Args:
     manager: A manager from `open_to_read` or `open_to_write`.
-    step: The step, one of `steps(workdir)`.
+    step: The step, such as `latest(manager)`.
     abstract: The state as `jax.ShapeDtypeStruct`s with shardings, see
       `abstract_state`; the number of devices may differ from that of the run.
 
@@ -242,16 +274,51 @@ def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def _complete(entry: pathlib.Path) -> bool:
-  """Returns whether a checkpoint is complete; Orbax writes this file last."""
-  return (entry / "_CHECKPOINT_METADATA").exists()
+  """Returns whether a checkpoint is complete."""
+  return (entry / METADATA).exists()
 
 
-def _move_aside(entry: pathlib.Path) -> None:
-  aside, count = entry.with_name(f"{entry.name}.incomplete"), 1
+def _newest_intact(folder: pathlib.Path) -> int | None:
+  """Returns the step of the newest checkpoint that is as it was written."""
+  damaged = []
+  for step in reversed(_steps(folder)):
+    entry, wrong = folder / str(step), []
+    if files.has_digests(entry):
+      wrong = files.damage(entry)
+    else:
+      log.warning("%s has no digests, so it cannot be verified", entry)
+    if not wrong:
+      if damaged:
+        log.warning(
+          "the checkpoint of step %d is used; what steps %d to %d did is lost",
+          *(step, step + 1, damaged[0]),
+        )
+      return step
+    log.warning("%s is damaged: %s", entry, files.join_damage(wrong))
+    damaged.append(step)
+  return None
+
+
+def _raise_no_intact(folder: pathlib.Path) -> None:
+  raise ValueError(
+    f"all checkpoints in {folder} are damaged (see the lines above); copy them "
+    "again if there is a copy, or delete the folder to start anew"
+  )
+
+
+def _write_digests(folder: pathlib.Path) -> None:
+  """Writes the digests of the checkpoint that Orbax is about to complete."""
+  if distributed.is_first():
+    for entry in folder.glob("*.orbax-checkpoint-tmp*"):
+      files.write_digests(entry, besides=[METADATA])
+
+
+def _move_aside(entry: pathlib.Path, why: str) -> None:
+  aside, count = entry.with_name(f"{entry.name}.{why}"), 1
   while aside.exists():
     count += 1
-    aside = entry.with_name(f"{entry.name}.incomplete{count}")
-  log.warning("%s is incomplete; it is renamed to %s", entry, aside.name)
+    aside = entry.with_name(f"{entry.name}.{why}{count}")
+  log.warning("%s is renamed to %s", entry, aside.name)
   entry.rename(aside)
 
 

@@ -98,7 +98,8 @@ def fit(
   workdir = pathlib.Path(workdir)
   opened = _open_run(complete(config), workdir, data_dir=data_dir, parts=parts)
   with opened as run:
-    train_state = resume.start(run.parts, run.mesh, run.manager)
+    step = checkpoint.latest(run.manager)
+    train_state = resume.start(run.parts, run.mesh, run.manager, step)
     metrics_file, last = workdir / records.METRICS, run.parts.num_steps
     if int(train_state.step) < last:
       train_state = _train(run, train_state)
@@ -152,14 +153,14 @@ def load(
   workdir = pathlib.Path(workdir)
   recorded = complete(records.read_config(workdir))
   mesh = build.mesh_of(recorded)
-  manager = checkpoint.open_to_read(workdir, name=checkpoints)
+  manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
-      data = None if pairs else resume.data_of(manager)
+      data = None if pairs else resume.data_of(manager, step)
       parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
     else:
       records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})
-    return parts, mesh, resume.start(parts, mesh, manager)
+    return parts, mesh, resume.start(parts, mesh, manager, step)
 
 
 def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:

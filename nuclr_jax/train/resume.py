@@ -33,16 +33,24 @@ log = logging.getLogger(__name__)
 
 
 def start(
-  parts: Experiment, mesh: Mesh, manager: ocp.CheckpointManager
+  parts: Experiment,
+  mesh: Mesh,
+  manager: ocp.CheckpointManager,
+  step: int | None,
 ) -> TrainState:
-  """Returns the newest checkpoint's state, or a first one, laid out on `mesh`.
+  """Returns a checkpoint's state, or a first one, laid out on `mesh`.
+
+  Args:
+    parts: The parts of the run.
+    mesh: The mesh of the run.
+    manager: The run's checkpoints.
+    step: The step of the checkpoint, or None for a first state.
 
   Raises:
     ValueError: If the checkpoint cannot be read, or belongs to another
       tokenizer or to a data set that shares too few pairs with this one
       (`MIN_COMMON`).
   """
-  step = checkpoint.latest(manager)
   if step is None:
     return first_state(parts, mesh)
   log.info("taking the state of step %d from its checkpoint", step)
@@ -120,13 +128,13 @@ def meta(parts: Experiment) -> checkpoint.Meta:
   }
 
 
-def data_of(manager: ocp.CheckpointManager) -> Data | None:
-  """Describes the data of the newest checkpoint, without opening them.
+def data_of(manager: ocp.CheckpointManager, step: int) -> Data | None:
+  """Describes the data of a checkpoint, without opening them.
 
   Returns None if the checkpoint says too little, for instance because the data
   have no texts or the run is old.
   """
-  saved = checkpoint.read_meta(manager, checkpoint.latest(manager))
+  saved = checkpoint.read_meta(manager, step)
   if len(saved.get("image_shape", ())) != 3 or not saved["tokenizer"]["text"]:
     return None
   inputs = Inputs(tuple(saved["image_shape"]), Tokenizer(**saved["tokenizer"]))

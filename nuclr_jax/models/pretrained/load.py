@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.models.pretrained import convert, hub
 from nuclr_jax.types import Params, PyTree, Sides
 
@@ -143,4 +144,7 @@ def _read_safetensors(path) -> dict[str, np.ndarray]:
   import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
   from safetensors import numpy as safetensors
 
+  # What `nuclr export` wrote has digests, in the folder of both towers.
+  for folder in (path.parent, path.parent.parent):
+    files.check_digests(folder, path.relative_to(folder).as_posix())
   return safetensors.load_file(path)

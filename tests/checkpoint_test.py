@@ -1,0 +1,169 @@
+"""Checkpoints that were damaged after they were written."""
+
+import contextlib
+import logging
+import random
+import subprocess
+
+import chex
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nuclr_jax import files, sharding
+from nuclr_jax.train import checkpoint
+
+META = {"config": {"seed": 3}}
+
+
+def state_of(step):
+  numbers = np.random.default_rng(step).normal(size=(8, 30))
+  return {"step": jnp.array(step), "weights": jnp.array(numbers, jnp.float32)}
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """The workdir of a run with checkpoints of steps 4 and 8, 8 the best."""
+  return make(tmp_path / "run")
+
+
+def make(folder):
+  for name, steps in ((checkpoint.NEWEST, (4, 8)), (checkpoint.BEST, (8,))):
+    with contextlib.closing(checkpoint.open_to_write(folder, name=name)) as to:
+      for step in steps:
+        checkpoint.save(to, step, state_of(step), META)
+  return folder
+
+
+def read(workdir, name=checkpoint.NEWEST):
+  manager, step = checkpoint.open_to_read(workdir, name=name)
+  everywhere = {
+    key: sharding.NamedSharding(sharding.make_mesh(1), sharding.REPLICATED)
+    for key in ("step", "weights")
+  }
+  abstract = checkpoint.abstract_state(state_of(step), everywhere)
+  with contextlib.closing(manager):
+    state = checkpoint.restore(manager, step, abstract)
+    return step, state, checkpoint.read_meta(manager, step)
+
+
+def files_of(folder):
+  return sorted(x for x in folder.rglob("*") if x.is_file())
+
+
+def flip(path, bit):
+  data = bytearray(path.read_bytes())
+  data[bit // 8] ^= 1 << bit % 8
+  path.write_bytes(data)
+
+
+def flip_one(workdir, step=8, name=checkpoint.NEWEST):
+  """Flips a bit of the largest file of the state, which holds the weights."""
+  files = files_of(workdir / name / str(step) / "state")
+  flip(max(files, key=lambda x: x.stat().st_size), 999)
+
+
+def assert_is(found, step):
+  assert found[0] == step and found[2] == META
+  chex.assert_trees_all_equal(found[1], state_of(step))
+
+
+def test_an_intact_checkpoint_is_read_without_a_word(workdir, caplog):
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    assert_is(read(workdir), 8)
+    assert_is(read(workdir, checkpoint.BEST), 8)
+  assert not caplog.records
+
+
+def test_no_flipped_bit_goes_unnoticed(workdir):
+  """Whatever the bit, what is read is what was written."""
+  files, rng = files_of(workdir / checkpoint.NEWEST / "8"), random.Random(0)
+  unnoticed = set()
+  for i in range(150):
+    path = files[i] if i < len(files) else rng.choice(files)
+    bit = rng.randrange(8 * path.stat().st_size)
+    flip(path, bit)
+    manager, step = checkpoint.open_to_read(workdir)
+    manager.close()
+    if step == 8:
+      unnoticed.add(path.name)
+      assert_is(read(workdir), 8)
+    flip(path, bit)
+  # Orbax writes these last, and nothing that is restored depends on them.
+  assert unnoticed <= {"_CHECKPOINT_METADATA", "commit_success.txt"}
+
+
+def test_a_run_goes_on_from_the_checkpoint_before(workdir, caplog):
+  flip_one(workdir)
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    assert_is(read(workdir), 4)
+    assert checkpoint.steps(workdir) == [4, 8]  # reading changes nothing
+    checkpoint.open_to_write(workdir).close()
+  for text in (
+    "8 is damaged: state/",
+    "the checkpoint of step 4 is used; what steps 5 to 8 did is lost",
+    "is renamed to 8.damaged",
+  ):
+    assert text in caplog.text
+  assert checkpoint.steps(workdir) == [4]
+  assert (workdir / checkpoint.NEWEST / "8.damaged").exists()
+  assert_is(read(workdir), 4)
+  with contextlib.closing(checkpoint.open_to_write(workdir)) as to:
+    checkpoint.save(to, 8, state_of(8), META)
+  assert_is(read(workdir), 8)
+
+
+def test_digests_are_those_of_sha256sum(workdir):
+  folder = workdir / checkpoint.NEWEST / "8"
+  command = ["sha256sum", "--check", "--strict", files.DIGESTS]
+  subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+  lines = (folder / files.DIGESTS).read_text().splitlines()[1:]
+  assert len(lines) == len(files_of(folder)) - 3  # all but the last written
+
+
+def test_all_checkpoints_damaged(workdir):
+  for step in (4, 8):
+    flip_one(workdir, step)
+  for opened in (checkpoint.open_to_read, checkpoint.open_to_write):
+    with pytest.raises(ValueError, match="all checkpoints in .* are damaged"):
+      opened(workdir)
+  assert checkpoint.steps(workdir) == [4, 8]
+
+
+def test_a_damaged_best_state(workdir, caplog):
+  flip_one(workdir, name=checkpoint.BEST)
+  with pytest.raises(ValueError, match="best are damaged"):
+    read(workdir, checkpoint.BEST)
+  assert_is(read(workdir), 8)
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    checkpoint.open_to_write(workdir, name=checkpoint.BEST).close()
+  assert "the state that scored best is lost" in caplog.text
+  assert (workdir / checkpoint.BEST / "8.damaged").exists()
+
+
+def test_missing_files_and_missing_digests(workdir, caplog):
+  folder = workdir / checkpoint.NEWEST / "8"
+  (folder / "meta" / "metadata").unlink()
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    assert read(workdir)[0] == 4
+  assert "8 is damaged: meta/metadata is missing" in caplog.text
+  (folder / files.DIGESTS).write_bytes(b"")
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    assert read(workdir)[0] == 4
+  assert "SHA256SUMS cannot be read" in caplog.text
+  (workdir / checkpoint.NEWEST / "4" / files.DIGESTS).unlink()
+  with caplog.at_level(logging.WARNING, "nuclr_jax"):
+    assert_is(read(workdir), 4)
+  assert "4 has no digests, so it cannot be verified" in caplog.text
+
+
+def test_a_file_of_many(tmp_path):
+  for name in ("a", "b"):
+    (tmp_path / name).write_text(name)
+  files.check_digests(tmp_path)  # has no digests
+  files.write_digests(tmp_path)
+  (tmp_path / "b").write_text("c")
+  (tmp_path / "new").touch()
+  files.check_digests(tmp_path, "a", "new")
+  with pytest.raises(ValueError, match="is damaged: b has changed; write or"):
+    files.check_digests(tmp_path)
