@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 
 from array_record.python import array_record_module
@@ -38,18 +39,31 @@ class Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):
       yield i, {"x": i * i, "label": 0}
 
 
+def frame(record):
+  """Frames a record as TFRecord's format says, with a CRC-32C bit by bit."""
+
+  def checksum(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+      crc ^= byte
+      for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32)
+
+  length = struct.pack("<Q", len(record))
+  return length + checksum(length) + record + checksum(record)
+
+
 @pytest.fixture
 def old(tmp_path):
-  """A TFRecord data set; the bytes are framed here, as its format says."""
+  """A TFRecord data set; the bytes are framed here."""
   builder = Toy(data_dir=tmp_path / "old", file_format="array_record")
   builder.download_and_prepare()
   folder = tmp_path / "old" / "toy" / "2.1.0"
   for path in list(folder.glob("*.array_record-*")):
     reader = array_record_module.ArrayRecordReader(os.fspath(path))
-    frames = [
-      struct.pack("<QI", len(x), 7) + x + struct.pack("<I", 7)
-      for x in reader.read_all()
-    ]
+    frames = [frame(x) for x in reader.read_all()]
     reader.close()
     name = path.name.replace("array_record", "tfrecord")
     path.with_name(name).write_bytes(b"".join(frames))
@@ -95,3 +109,80 @@ def test_damage_and_other_formats(old, tmp_path):
     convert.convert(folder, tmp_path / "newer")
   with pytest.raises(ValueError, match="dataset_info.json is missing"):
     convert.convert(tmp_path)
+
+
+def test_every_flipped_bit_is_noticed(old, tmp_path):
+  path = old / "toy-test.tfrecord-00000-of-00001"
+  whole = path.read_bytes()
+  for bit in np.random.default_rng(0).integers(8 * len(whole), size=40):
+    flipped = bytearray(whole)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    with pytest.raises(ValueError, match="checksum is wrong; copy the file"):
+      convert.convert(old, tmp_path / "new")
+  assert not list((tmp_path / "new").rglob("*.*"))
+
+
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    (dict(name="../../ESCAPED"), "has the name '../../ESCAPED'; names of data"),
+    (dict(name="/tmp/escaped"), "has the name '/tmp/escaped'"),
+    (dict(name=".."), "has the name '..'"),
+    (dict(version="../../../ESCAPED"), "has the name"),
+    (dict(configName="../ESCAPED"), "has the name"),
+    (dict(splits=[dict(name="../x", shardLengths=["1"])]), "name '../x'"),
+    (dict(name=7), "has the name 7"),
+    (dict(splits=7), "is damaged: it lacks what TFDS writes"),
+    (dict(splits=[{"name": "train"}]), "is damaged: it lacks"),
+    (dict(splits=[dict(name="a", shardLengths=["x"])]), "is damaged: it lacks"),
+    (
+      dict(
+        splits=[dict(name="a", shardLengths=[], filepathTemplate="../../{x}")]
+      ),
+      "names its files ../../{x}, but only",
+    ),
+  ],
+)
+def test_names_do_not_lead_out_of_the_data_folder(
+  change, message, old, tmp_path
+):
+  path = old / tfds_reader.INFO
+  path.write_text(json.dumps(json.loads(path.read_text()) | change))
+  before = sorted(tmp_path.rglob("*"))
+  with pytest.raises(ValueError, match=re.escape(message)):
+    convert.convert(old, tmp_path / "deep" / "er" / "new")
+  assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "7", "[" * 100_000, b"\xff"])
+def test_a_description_that_is_none(content, old, tmp_path):
+  data = content if isinstance(content, bytes) else content.encode()
+  (old / tfds_reader.INFO).write_bytes(data)
+  with pytest.raises(ValueError, match="dataset_info.json is damaged"):
+    convert.convert(old, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+  "name", ["label.labels.txt", "toy-test.tfrecord-00000-of-00001"]
+)
+def test_links_out_of_the_input_are_not_followed(name, old, tmp_path):
+  (tmp_path / "private").write_text("secret")
+  (old / name).unlink()
+  (old / name).symlink_to(tmp_path / "private")
+  with pytest.raises(ValueError, match="is a link out of .* is not followed"):
+    convert.convert(old, tmp_path / "new")
+  assert not list((tmp_path / "new").rglob("*.*"))
+
+
+def test_a_split_that_names_files_elsewhere(old, tmp_path):
+  """A data set that was tampered with after it was converted."""
+  folder = convert.convert(old, tmp_path / "new")
+  path = folder / tfds_reader.INFO
+  info = json.loads(path.read_text())
+  for template in ("../../{DATASET}-{SPLIT}", "/etc/{DATASET}{SPLIT}"):
+    info["splits"][0]["filepathTemplate"] = template
+    path.write_text(json.dumps(info))
+    with pytest.raises(ValueError, match="Delete|elsewhere") as error:
+      tfds_reader.open_split("toy", info["splits"][0]["name"], tmp_path / "new")
+    assert f"Delete the folder {folder} and" in str(error.value)

@@ -298,6 +298,7 @@ def test_files_are_closed_after_an_error(tmp_path, monkeypatch):
   with pytest.raises(OSError, match="cannot be written: the disk is full"):
     records.write_part(records.Part("train", lambda: items), tmp_path / "part")
   assert closed == [f"{tmp_path}/part.array_record.tmp"]
+  (tmp_path / "a").touch()
   with pytest.raises(ValueError, match=r"cannot be opened \(the disk is full"):
-    check_lengths([tmp_path], [1])
-  assert closed[1:] == [str(tmp_path)]
+    check_lengths(tmp_path, [tmp_path / "a"], [1])
+  assert closed[1:] == [str(tmp_path / "a")]

@@ -151,7 +151,7 @@ def prepare_glyphs(
   folder = pathlib.Path(data_dir) / make.name / name / version
   if folder.exists():
     if not (folder / INFO).exists():
-      raise damaged(folder / INFO, "it is missing")
+      raise damaged(folder, INFO, "it is missing")
     return folder
   log.info("rendering the glyphs into %s", folder)
   tfds.disable_progress_bar()
@@ -367,13 +367,14 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
   parse = tf_example_pb2.Example.FromString
   shape = builder.info.features["image"].shape
   info = builder.info.splits[split]
-  check_lengths(info.filepaths, info.shard_lengths)
+  check_lengths(folder, info.filepaths, info.shard_lengths)
   # TFDS decodes records one by one; parsed here, reading is 15 times faster.
   data = builder.as_data_source(
     split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
   )
   images, text_ids, captions, start = [], [], {}, 0
-  for path, length in zip(info.filepaths, info.shard_lengths, strict=True):
+  paths = map(pathlib.Path, info.filepaths)
+  for path, length in zip(paths, info.shard_lengths, strict=True):
     ids = range(start, start + length)
     try:
       raw = data.__getitems__(list(ids))
@@ -385,9 +386,10 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
       image = np.frombuffer(pixels, np.uint8).reshape(length, *shape)
     except Exception as error:  # each library raises errors of its own
       reason = f"cannot be read ({progress.first_line(error)})"
-      raise damaged(path, reason) from error
+      raise damaged(folder, path.name, reason) from error
     if index != list(ids):
-      raise damaged(path, f"does not hold the records {ids[0]} to {ids[-1]}")
+      reason = f"does not hold the records {ids[0]} to {ids[-1]}"
+      raise damaged(folder, path.name, reason)
     images.append(image)
     text_ids += text_id
     captions |= dict(zip(text_id, words, strict=True))

@@ -168,7 +168,7 @@ def open_split(
   if base not in splits:
     raise ValueError(f"{folder} has no split {base!r}; it has {sorted(splits)}")
   files = splits[base].filepaths, splits[base].shard_lengths
-  check_lengths(*files)
+  check_lengths(folder, *files)
   images = {
     field: tfds.decode.SkipDecoding()
     for field, feature in builder.info.features.items()
@@ -296,34 +296,45 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
   return [_text(x) for x in _listed(value)]
 
 
-def damaged(path: os.PathLike, reason: str) -> ValueError:
+def damaged(folder: pathlib.Path, file: str, reason: str) -> ValueError:
   """Makes the error for a prepared file that cannot be trusted.
 
   Args:
-    path: The file.
+    folder: The folder of the data set's version.
+    file: The name of the file.
     reason: What is wrong with it.
   """
-  path = pathlib.Path(path)
   return ValueError(
-    f"the prepared data set is damaged: {path}: {reason}. Delete the folder "
-    f"{path.parent} and prepare it again: the next run draws the glyphs, "
+    f"the prepared data set is damaged: {folder / file}: {reason}. Delete the "
+    f"folder {folder} and prepare it again: the next run draws the glyphs, "
     "other data sets need nuclr ingest, nuclr convert or TFDS"
   )
 
 
-def check_lengths(paths: Sequence[Any], lengths: Sequence[int]) -> None:
-  """Raises ValueError unless files hold as many records as were written."""
-  for path, length in zip(paths, lengths, strict=True):
-    path = pathlib.Path(path)
+def check_lengths(
+  folder: pathlib.Path, paths: Sequence[Any], lengths: Sequence[int]
+) -> None:
+  """Raises ValueError unless files hold as many records as were written.
+
+  Args:
+    folder: The folder of the data set's version, which must hold the files.
+    paths: The files.
+    lengths: The number of records of each file.
+  """
+  for path, length in zip(map(pathlib.Path, paths), lengths, strict=True):
+    # Names come from dataset_info.json, which may be anybody's.
+    if not path.absolute().parent == folder.absolute():
+      raise damaged(folder, INFO, f"it names a file elsewhere, {path}")
     if not path.exists():
-      raise damaged(path, "it is missing")
+      raise damaged(folder, path.name, "it is missing")
     try:
       count = num_records(path)
     except Exception as error:
       reason = f"cannot be opened ({progress.first_line(error)})"
-      raise damaged(path, reason) from error
+      raise damaged(folder, path.name, reason) from error
     if count != length:
-      raise damaged(path, f"it holds {count} records instead of {length}")
+      reason = f"it holds {count} records instead of {length}"
+      raise damaged(folder, path.name, reason)
 
 
 def num_records(path: str | os.PathLike) -> int:

@@ -120,7 +120,7 @@ def published_splits(
   if not folder.exists():
     return {}
   if not (folder / INFO).exists():
-    raise damaged(folder / INFO, "it is missing")
+    raise damaged(folder, INFO, "it is missing")
   info = tfds.builder_from_directory(os.fspath(folder)).info
   if sorted(info.features) != sorted(record_features()):
     raise ValueError(
