@@ -12,7 +12,7 @@ from nuclr_jax import Batch, models, sharding
 from nuclr_jax.config import complete
 from nuclr_jax.data.source import random_numbers
 from nuclr_jax.models import batch_statistics
-from nuclr_jax.train import build, loop, records
+from nuclr_jax.train import build, loop, recalibrate, records, resume
 
 SHAPE = (8, 8, 1)
 SMALL = functools.partial(
@@ -184,6 +184,47 @@ def test_what_is_no_average_stays():
   assert all(np.all(m == 1) for m in jax.tree.leaves(momentum))
 
 
+class Teacher(nnx.Module):
+  """Its state is an average of a weight, which training may read."""
+
+  def __init__(self, *, reads, rngs):
+    self.linear = nnx.Linear(3, 4, rngs=rngs)
+    self.norm = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+    self.average = nnx.BatchStat(self.linear.kernel[...])
+    self.reads = reads
+    self.training = True  # set by the module's train() and eval()
+
+  def set_attributes(self, **attributes):
+    self.norm.set_attributes(**attributes)
+    return self
+
+  def __call__(self, x):
+    old = self.average[...]
+    self.average.set_value(0.9 * old + 0.1 * self.linear.kernel[...])
+    y = self.norm(self.linear(x))
+    return y + x @ old if self.reads else y
+
+
+def teacher(reads):
+  make = functools.partial(Teacher, reads=reads)
+  tower = models.from_nnx(lambda rngs: make(rngs=rngs), 4)
+  model = models.one_encoder(tower, dim=2)
+  params, state = model.init(jax.random.key(0))
+  return model, params, jax.tree.map(lambda x: x + 1, state)
+
+
+def test_a_state_that_training_reads_stays():
+  x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+  for reads in (False, True):
+    model, params, state = teacher(reads)
+    found, momentum = batch_statistics(
+      model, params, state, Batch(x, None, None)
+    )
+    assert np.all((momentum["norm"]["mean"] == 1) == reads)
+    if reads:
+      jax.tree.map(np.testing.assert_array_equal, found, state)
+
+
 def test_a_model_without_state_has_none():
   model = models.heads(image_shape=(3,), length=5, dim=2)
   params, state = model.init(jax.random.key(0))
@@ -213,6 +254,7 @@ def config(tiny):
   return tiny(
     **{
       "optimizer.learning_rate.value": 0.05,
+      "num_epochs": 0.2,  # 20 steps
       "eval_every": 10,
       "checkpoint_every": 10,
     }
@@ -221,7 +263,7 @@ def config(tiny):
 
 @pytest.fixture(scope="module")
 def parts(config, few_pairs):
-  return build.build(config, data=few_pairs)._replace(num_steps=20)
+  return build.build(config, data=few_pairs)
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +299,7 @@ def test_validation_does_not_change_the_training(run, config, parts, tmp_path):
   config = complete(config) | {"eval_every": 0, "checkpoint_every": 0}
   plain = loop.fit(config, tmp_path, parts=parts).train_state
   state = loop.load(run, parts=parts)[2]
+  assert int(state.step) == 20
   jax.tree.map(
     np.testing.assert_array_equal,
     jax.device_get(plain),
@@ -267,3 +310,55 @@ def test_validation_does_not_change_the_training(run, config, parts, tmp_path):
     for folder in (run, tmp_path)
   ]
   assert losses[0] == losses[1]
+
+
+def with_state(model, of_batch):
+  """Adds arrays to a model's state: averages of what a function returns."""
+
+  def init(key):
+    params, state = model.init(key)
+    return params, {"model": state, "more": jnp.full(3, 5.0)}
+
+  def apply(params, state, batch, *, key=None, train=False):
+    pairs, inner = model.apply(
+      params, state["model"], batch, key=key, train=train
+    )
+    more = state["more"]
+    if train:
+      more = 0.9 * more + 0.1 * of_batch(params, batch)
+    return pairs, {"model": inner, "more": more}
+
+  return model._replace(init=init, apply=apply)
+
+
+def recomputed(parts, of_batch):
+  parts = parts._replace(model=with_state(parts.model, of_batch))
+  mesh = sharding.make_mesh(1)
+  with jax.set_mesh(mesh):
+    state = resume.first_state(parts, mesh)._replace(step=jnp.array(7))
+    found = recalibrate.of_run(parts, mesh)(state)
+  return found.model_state["more"], parts
+
+
+def test_an_average_of_weights_is_no_statistic(parts):
+  found, _ = recomputed(
+    parts, lambda params, batch: jax.tree.leaves(params)[0].ravel()[:3]
+  )
+  np.testing.assert_array_equal(found, 5)
+
+
+def test_a_channel_that_few_batches_reach(parts):
+  """In most batches it is 0, in some of them what it was before."""
+  ids = np.random.default_rng(0).choice(6_400, (8, 64), replace=False)
+  reached = (ids % 100 == 7).any(axis=1)
+  assert 0 < reached.sum() < 8
+
+  def of_batch(params, batch):
+    rare = jnp.any(batch.pair_id % 100 == 7)
+    return jnp.array([0.0, 1.0, 0.0]) * rare + jnp.array(
+      [jnp.mean(batch.image), 0.0, 5.0]
+    )
+
+  found, _ = recomputed(parts, of_batch)
+  np.testing.assert_allclose(found[1], reached.mean(), rtol=1e-6)
+  np.testing.assert_array_equal(found[2], 5)

@@ -31,8 +31,10 @@ def batch_statistics(
   the present weights, is what evaluation should use.
 
   The state that follows on s = 0 yields b, and the one that follows on an s
-  beside which b vanishes yields m. Layers in training do not read their state,
-  so one forward pass serves for both.
+  beside which b vanishes yields m. Such layers do not read their state in
+  training, so one forward pass serves for both. If the embeddings of a training
+  step do depend on the state, as with a codebook that lives there, then all of
+  the state keeps its values.
 
   Args:
     model: Any model.
@@ -44,7 +46,8 @@ def batch_statistics(
   Returns:
     `(statistics, momentum)`, both like `model_state`: b and m. Whatever does
     not move as above has m = 1 and keeps its value: the state of a frozen
-    tower, integers such as counters, and arrays that are not running averages.
+    tower, integers such as counters, arrays that are not running averages, and
+    all of a state that training reads.
 
   Example:
     >>> from nuclr_jax import models
@@ -62,9 +65,9 @@ def batch_statistics(
   """
 
   def following(state):
-    return model.apply(params, state, batch, key=key, train=True)[1]
+    return model.apply(params, state, batch, key=key, train=True)
 
-  after = following(model_state)
+  _, after = following(model_state)
   fixed = jax.tree.map(lambda x, y: x == y, model_state, after)
 
   def after_probe(value):
@@ -78,17 +81,19 @@ def batch_statistics(
     return following(jax.tree.map(start, model_state, fixed))
 
   # What does not depend on the state, so all layers in training, is run once.
-  probes = jax.vmap(after_probe)(jnp.array([0.0, HUGE]))
+  pairs, probes = jax.vmap(after_probe)(jnp.array([0.0, HUGE]))
+  is_read = [jnp.any(x[0] != x[1]) for x in jax.tree.leaves(pairs)]
+  unread = ~jnp.any(jnp.array(is_read))
   structure = jax.tree.structure(model_state)
   leaves = map(jax.tree.leaves, (model_state, after, fixed, probes))
-  found = [_separate(*x) for x in zip(*leaves, strict=True)]
+  found = [_separate(*x, unread) for x in zip(*leaves, strict=True)]
   return (
     structure.unflatten([statistic for statistic, _ in found]),
     structure.unflatten([momentum for _, momentum in found]),
   )
 
 
-def _separate(x, after, fixed, probes):
+def _separate(x, after, fixed, probes, unread):
   """Returns b and m of one array, and the array and 1 if it is no average."""
   if not _is_floating(x):
     return x, jnp.ones_like(x)
@@ -98,8 +103,9 @@ def _separate(x, after, fixed, probes):
   terms = momentum * x, (1 - momentum) * statistic
   off = jnp.abs(after - sum(terms))
   scale = jnp.max(sum(map(jnp.abs, terms)), initial=0.0)
-  fits = (momentum > 0) & (momentum < 1) & (off <= TOLERANCE * scale)
-  moves = ~fixed & jnp.all(fits | fixed)
+  is_share = (momentum > -1 / HUGE**0.5) & (momentum < 1)  # 0 within rounding
+  fits = is_share & (off <= TOLERANCE * scale)
+  moves = ~fixed & jnp.all(fits | fixed) & unread
   return jnp.where(moves, statistic, x), jnp.where(moves, momentum, 1)
 
 

@@ -6,7 +6,8 @@ averages lag behind the weights, so far that a score can lose more than half and
 recover a validation later (`experiments/bimodal`). A run therefore recomputes
 the statistics from a fixed set of training batches whenever a state is
 evaluated, diagnosed, handed to a hook, or saved. Training does not see the
-difference: no step reads the averages.
+difference: no step reads the averages, and the state of a model whose training
+does read it stays as it is, which the log says.
 
 The cost is reading up to `SAMPLE` training pairs and their forward pass, on a
 signal, too, before the checkpoint is saved; nothing for a model without batch
@@ -14,7 +15,10 @@ statistics, and one batch if all of them are frozen.
 """
 
 from collections.abc import Callable
+import functools
 from functools import partial
+import logging
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +30,21 @@ from nuclr_jax.data.source import random_numbers
 from nuclr_jax.models import batch_statistics
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
+from nuclr_jax.types import PyTree
 
-SAMPLE = 4_096  # pairs at most, unless one batch is larger
+SAMPLE = 4_096  # pairs at most, unless two batches are more
+
+log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+  """What some batches have shown; pytrees like the model's state."""
+
+  total: PyTree  # the sum of their statistics
+  first: PyTree  # the statistics of the first batch
+  moves: PyTree  # bool: entries that some batch would move
+  fits: PyTree  # bool scalars: arrays of which every batch would move something
+  varies: PyTree  # bool scalars: arrays that two batches would move differently
 
 
 def of_run(
@@ -39,14 +56,15 @@ def of_run(
   random pairs each time, chosen by the run's seed and augmented as in the first
   epoch. They are a function of the weights alone, so a resumed run has the same
   bits. The state before the first step is returned as it is: its statistics may
-  be published ones.
+  be published ones. An array that every batch would move to the same values, as
+  an average of weights, is no statistic of batches and keeps its value.
 
   Args:
     parts: The parts of the run.
     mesh: The mesh of the run, which must be entered when the function is
       called.
     sample: The number of pairs, rounded down to whole batches; None means
-      `SAMPLE`. One batch is the least.
+      `SAMPLE`. Two batches are the least, if there are so many.
 
   Example:
     >>> evaluated = of_run(parts, mesh)(train_state)  # doctest: +SKIP
@@ -54,49 +72,68 @@ def of_run(
   source, seed = parts.data.train, parts.config["seed"]
   batch_size = parts.config["batch_size"]
   num_pairs = source.sizes.num_pairs
-  count = max(1, min(sample or SAMPLE, num_pairs) // batch_size)
+  most = num_pairs // batch_size
+  count = min(most, max(2, (sample or SAMPLE) // batch_size))
   batches = np.random.default_rng(seed).choice(
     num_pairs, (count, batch_size), replace=False
   )
+  say_once = functools.cache(log.info)
   # 0 makes the first parameters, 1 is for the steps.
   key = jax.random.fold_in(jax.random.key(seed), 2)
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 
   @partial(jax.jit, out_shardings=everywhere)
-  def statistics_of(params, model_state, batch, number):
+  def see(params, model_state, batch, number):
     batch_key = jax.random.fold_in(key, number)
     found, momentum = batch_statistics(
       parts.model, params, model_state, batch, key=batch_key
     )
-    return found, jax.tree.map(lambda m: m < 1, momentum)
+    moves = jax.tree.map(lambda m: m < 1, momentum)
+    some = jax.tree.map(jnp.any, moves)
+    same = jax.tree.map(jnp.zeros_like, some)
+    return Seen(found, found, moves, some, same)
 
   @partial(jax.jit, out_shardings=everywhere)
-  def add(total, found):
-    return jax.tree.map(jnp.add, total, found)
+  def join(old, new):
+    differs = jax.tree.map(lambda x, y: jnp.any(x != y), old.first, new.first)
+    return Seen(
+      jax.tree.map(jnp.add, old.total, new.total),
+      old.first,
+      jax.tree.map(jnp.logical_or, old.moves, new.moves),
+      jax.tree.map(jnp.logical_and, old.fits, new.fits),
+      jax.tree.map(jnp.logical_or, old.varies, differs),
+    )
 
   @partial(jax.jit, out_shardings=everywhere)
-  def mean(total, moves, old):
+  def mean(seen, old):
+    def choose(total, moves, fits, varies, old):
+      is_statistic = moves & fits & (varies | (count == 1))
+      return jnp.where(is_statistic, total / count, old).astype(old.dtype)
+
     return jax.tree.map(
-      lambda x, moves, old: jnp.where(moves, x / count, old).astype(old.dtype),
-      *(total, moves, old),
+      choose, seen.total, seen.moves, seen.fits, seen.varies, old
     )
 
   def recalibrate(train_state):
-    state, total = train_state.model_state, None
+    state, seen = train_state.model_state, None
     if not jax.tree.leaves(state) or not int(train_state.step):
       return train_state
     for number, ids in enumerate(sharding.own_rows(batches)):
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
-      found, moves = statistics_of(
+      new = see(
         train_state.params["model"],
         state,
         sharding.put_own(batch, rows),
         number,
       )
-      total = found if total is None else add(total, found)
-      if not number and not any(np.any(x) for x in jax.tree.leaves(moves)):
-        return train_state  # everything is frozen
-    return train_state._replace(model_state=mean(total, moves, state))
+      if not number and not any(map(np.any, jax.tree.leaves(new.fits))):
+        say_once(
+          "the model's state is frozen, or read by training: it is used "
+          "as it is"
+        )
+        return train_state
+      seen = new if seen is None else join(seen, new)
+    return train_state._replace(model_state=mean(seen, state))
 
   return recalibrate
