@@ -62,19 +62,24 @@ COARSEST = 0.2  # how much rounding may change a number
 GIVEN = re.compile(r"given(?: (\d+))?$")
 COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
 UNITS = (
-  r"%|percent\b|points?\b|pp\b|nats\b|times\b|[×x]\b(?!\s?\d)|-fold|of \d"
-  r"|k?[mµun]?s\b|sec(?:onds?)?\b|min(?:utes?)?\b|h(?:ours?)?\b|days?\b"
-  r"|[KMGT]i?B\b|\w+/s\b|\w+ per second\b"
+  r"%|‰|per ?cent\b|percentage points?\b|(?:more )?points?\b|-point\b|pp\b"
+  r"|nats\b|times\b|[×x](?=\s+[a-z])|[×x]\b(?!\s?\d)|-fold|of (?:the )?\d|in \d"
+  r"|(?:milli|micro|nano)?seconds?\b|k?[mµun]?s\b|sec\b|min(?:utes?)?\b"
+  r"|h(?:ours?)?\b|days?\b|weeks?\b|[kMGT]Hz\b|[KMGT]i?B\b|(?:kilo|mega|giga)?bytes?\b"
+  r"|\w+/s\b|\w+ (?:per|a) (?:second|minute|hour)\b|seeds?\b|iterations?\b"
+  r"|trials?\b|cells?\b|process hours\b"
 )
 NUMBER = re.compile(
-  r"(?<![\w.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?"
-  rf"(?!\w|\.\d)|(?<![\w.@^])(?<!\w-)\d[\d,]*(?:\.\d+)?(?={UNITS})"
+  r"(?<![A-Za-z0-9.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+  r"(?:e[+-]?\d+)?(?![A-Za-z0-9]|\.\d)"
+  rf"|(?<![A-Za-z0-9.@^])(?<!\w-)\d[\d,]*(?:\.\d+)?(?={UNITS})"
 )
-UNIT = re.compile(rf"\**\s?(?:{UNITS})")
+UNIT = re.compile(rf"[*_`$]*\s{{0,9}}(?:{UNITS})")
 # What precedes the value of a setting, which is no measurement.
 SETTING = re.compile(
-  r"((\b[A-Zbcdkmns]|[τγλρε][₀⁺]?)\s*=|\b([τγλρεζ]|rates?|version|Sections?|Tables?|Figures?"
-  r"|Theorems?|Propositions?|Lemmas?|Corollary|Definition))\s*$"
+  r"((\b[A-Zbcdkmns]|[τγλρε][₀⁺]?)\s*=|\b([τγλρε]|(?<!accuracy )rates?|version"
+  r"|Sections?|Tables?|Figures?|Theorems?|Propositions?|Lemmas?|Corollary"
+  r"|Definition))\s*$"
 )
 GENERATED = re.compile(r"<!-- ([^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
 # What is not text: code, formulas, addresses, other comments.
@@ -155,9 +160,9 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
 
 def _is_measurement(plain: str, first: int, number: re.Match) -> bool:
   """Returns whether a number has decimals or a unit and is no setting's."""
-  if SETTING.search(plain, first, number.start()):
-    return False
-  return "." in number[0] or bool(UNIT.match(plain, number.end()))
+  if UNIT.match(plain, number.end()):
+    return True
+  return "." in number[0] and not SETTING.search(plain, first, number.start())
 
 
 def _blocks(plain: str) -> Iterator[tuple[int, int]]:
@@ -169,7 +174,12 @@ def _blocks(plain: str) -> Iterator[tuple[int, int]]:
 
 
 def _blank(found: re.Match) -> str:
-  """Returns spaces in place of a text, and its ends of lines."""
+  """Returns spaces in place of a text, and its ends of lines.
+
+  A number alone stays, in code or in a formula.
+  """
+  if re.fullmatch(r"[`$][-+\d.,%\\]+[`$]", found[0]):
+    return found[0]
   return re.sub(r"[^\n]", " ", found[0])
 
 
@@ -330,11 +340,14 @@ def check_tables(study: str) -> list[Problem]:
   page = f"experiments/{study}/README.md"
   text = (ROOT / page).read_text(encoding="utf-8")
   parts = {k: x for k, x in recompute(study).items() if k != "numbers" and x}
-  return [
-    Problem(page, 1, f"the part {name!r} is not what the rows give")
-    for name, part in parts.items()
-    if markdown.insert(text, {name: part}) != text
-  ]
+  problems = []
+  for name, part in parts.items():
+    try:
+      if markdown.insert(text, {name: part}) != text:
+        problems.append(f"the part {name!r} is not what the rows give")
+    except ValueError as error:  # has no such marks
+      problems.append(str(error))
+  return [Problem(page, 1, x) for x in problems]
 
 
 def main() -> None:

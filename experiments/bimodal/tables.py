@@ -83,6 +83,8 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
     difference = paired(values(clip, rows, MEAN), values(plain, rows, MEAN))
     name = "24 epochs: CLIP − SogCLR with γ = 1: mean R@1"
     found[name] = difference.show_interval()
+  cells = difference_table(scale, rows).splitlines()[2:]
+  found["differences: cells"] = str(sum(x.count("[") for x in cells))
   old = plan.running_averages()
   new = {key: rows[key] for key in old if key in rows}
   if new:

@@ -1,6 +1,6 @@
 """Popularities in training and after it: trains, measures, writes the tables.
 
-python -m experiments.popularity             # 21 runs, 45 minutes
+python -m experiments.popularity             # 21 runs, 30 to 60 minutes
 python -m experiments.popularity --tables    # only the tables
 python -m experiments.popularity --smoke     # takes minutes, writes to runs/
 
