@@ -4,18 +4,22 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
+import tarfile
 import time
+import zlib
 
 from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
 from nuclr_jax import ingest
 from nuclr_jax.data import pair_index
-from nuclr_jax.ingest import publish, records
+from nuclr_jax.ingest import inputs, publish, readers, records
 from nuclr_jax.ingest.ingest import _alone
 
+PHOTO = PHOTOS[0]
 ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -220,19 +224,15 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
   for options in ({"max_size": 32}, {"split": "test"}):
     with pytest.raises(ValueError, match=f"{work} holds an unfinished ingest"):
       ingest.ingest(given, "mine", data_dir=tmp_path, workers=1, **options)
+  assert len(set(seen)) == 3
+  # The input may be amended: what has not changed is not read again.
   os.utime(tmp_path / "0.tar")
-  with pytest.raises(ValueError, match="another input"):
-    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
-  write_pairs(tmp_path / "3.tar", [7])
-  with pytest.raises(ValueError, match="another input.* delete the folder"):
-    ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
-  assert seen == ["part-00000", "part-00001", "part-00002"]
-  stamp = json.loads((work / "ingest.json").read_text())["input"][0][2]
-  os.utime(tmp_path / "0.tar", ns=(stamp, stamp))
-  (tmp_path / "3.tar").unlink()
+  (tmp_path / "2.tar").unlink()
+  write_pairs(tmp_path / "3.tar", [7, 8])
   caplog.set_level("INFO")
   ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
-  assert seen[3:] == ["part-00002"]
+  assert "what has not changed is not read again" in caplog.text
+  assert len(seen) == 5 and not set(seen[3:]) & set(seen[:3])
   assert "3 of 3 parts" in caplog.text and "ETA" in caplog.text
 
 
@@ -256,3 +256,109 @@ def test_nothing_left(tmp_path):
     ingest.ingest(given, "mine", data_dir=tmp_path, workers=1)
   images = tmp_path / "photos" / "sub"
   ingest.ingest(given, "mine", data_dir=tmp_path, images=images, workers=1)
+
+
+def tar_of(path, *members):
+  """Writes a tar of one pair and of members with headers of any size."""
+  write_pairs(path, [0])
+  whole = path.read_bytes().rstrip(b"\0")
+  whole += bytes(-len(whole) % 512)
+  for name, size, content in members:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    whole += info.tobuf(tarfile.GNU_FORMAT) + content
+    whole += bytes(-len(whole) % 512)
+  path.write_bytes(whole + bytes(1024))
+
+
+@pytest.mark.parametrize("size", [2**36, 2**70])
+def test_a_header_that_claims_too_much(size, tmp_path):
+  tar_of(tmp_path / "0.tar", ("x.jpg", size, b"abc"))
+  write_pairs(tmp_path / "1.tar", [3])
+  folder = ingest.ingest(
+    f"{tmp_path}/*.tar", "mine", data_dir=tmp_path, workers=1
+  )
+  assert publish.split_counts(folder)["train images"] == 2
+  reasons = {row["reason"] for row in rejected(folder)}
+  assert reasons == {"damaged file"}
+
+
+def test_json_that_is_nested_too_deep(tmp_path):
+  deep = b'{"caption":' + b"[" * 100_000
+  tar_of(
+    tmp_path / "0.tar",
+    ("x.jpg", len(PHOTO), PHOTO),
+    ("x.json", len(deep), deep),
+  )
+  folder = ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path)
+  assert publish.split_counts(folder)["train images"] == 1
+  assert [row["reason"] for row in rejected(folder)] == ["no caption"]
+
+
+def test_an_image_of_more_pixels_than_memory(tmp_path):
+  """1.2 MB claim 10^8 pixels; none of them is decoded."""
+  rows = zlib.compress(bytes(10_000 * (1 + 10_000 // 8)))
+
+  def chunk(kind, data):
+    crc = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
+
+  header = struct.pack(">IIBBBBB", 10_000, 10_000, 1, 0, 0, 0, 0)
+  bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+  bomb += chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+  tar_of(tmp_path / "0.tar", ("x.png", len(bomb), bomb), ("x.txt", 5, b"a dog"))
+  folder = ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path)
+  assert [row["reason"] for row in rejected(folder)] == ["too many pixels"]
+  allowed = ingest.ingest(
+    f"{tmp_path}/0.tar",
+    "more",
+    data_dir=tmp_path,
+    max_pixels=10**8,
+    max_size=16,
+  )
+  assert not rejected(allowed)
+
+
+def test_what_no_reader_foresaw(tmp_path, monkeypatch):
+  write_pairs(tmp_path / "0.tar", [0])
+  write_pairs(tmp_path / "1.tar", [1])
+
+  read_tar = readers.read_tar
+
+  def broken(path):
+    yield from read_tar(path)
+    if "0.tar" in path:
+      raise KeyError("strange")
+
+  monkeypatch.setattr(inputs.readers, "read_tar", broken)
+  folder = ingest.ingest(
+    f"{tmp_path}/*.tar", "mine", data_dir=tmp_path, workers=1
+  )
+  assert publish.split_counts(folder)["train images"] == 2
+  assert [row["reason"] for row in rejected(folder)] == [
+    "damaged file (KeyError: 'strange')"
+  ]
+
+
+def test_links_out_of_a_folder_and_what_is_no_file(tmp_path):
+  """Neither a photo nor a text of somebody else becomes a record."""
+  photo_folder(tmp_path / "photos")
+  (tmp_path / "secret.txt").write_text("a secret")
+  (tmp_path / "secret.jpg").write_bytes(PHOTO)
+  photos = tmp_path / "photos"
+  (photos / "x.jpg").symlink_to(tmp_path / "secret.jpg")
+  (photos / "y.jpg").write_bytes(PHOTO)
+  (photos / "y.txt").symlink_to(tmp_path / "secret.txt")
+  os.mkfifo(photos / "z.jpg")
+  (photos / "w.jpg").symlink_to(photos / "sub" / "0.jpg")
+  (photos / "w.txt").write_text("a link within")
+  folder = ingest.ingest(f"{photos}", "mine", data_dir=tmp_path, workers=1)
+  reasons = {row["key"]: row["reason"] for row in rejected(folder)}
+  assert reasons["x.jpg"] == reasons["y.jpg"] == "link out of the folder"
+  assert reasons["z.jpg"] == "missing file" and "w.jpg" not in reasons
+  (tmp_path / "tars").mkdir()
+  write_pairs(tmp_path / "0.tar", [0])
+  (tmp_path / "tars" / "0.tar").symlink_to(tmp_path / "0.tar")
+  with pytest.raises(ValueError, match="is a link out of .* with a pattern"):
+    ingest.ingest(f"{tmp_path}/tars", "other", data_dir=tmp_path)
+  assert ingest.ingest(f"{tmp_path}/tars/*.tar", "other", data_dir=tmp_path)

@@ -202,7 +202,7 @@ def test_damaged_files_keep_what_can_be_read(tmp_path):
   )
   assert found == Counter(
     [(str(number), "damaged file") for number in range(1, 6)]
-    + [("1", "no caption")]
+    + [("1", "damaged file")]  # the remainder, and the image that it begins
   )
   keys = [key for key, _, _ in read(made["b"])]
   assert keys[:2] == ["a", "b"] and not {"c", "d"} & set(keys)

@@ -65,6 +65,13 @@ MAX_SIZE = flags.DEFINE_integer(
   "for training at 256.",
   lower_bound=16,
 )
+MAX_PIXELS = flags.DEFINE_integer(
+  "max_pixels",
+  2**26,
+  "Reject images with more pixels than this, before they are decoded.",
+  lower_bound=256,
+  upper_bound=178_956_970,  # Pillow's own limit
+)
 WORKERS = flags.DEFINE_integer(
   "workers",
   None,

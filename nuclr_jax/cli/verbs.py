@@ -41,6 +41,7 @@ def ingest() -> None:
     image_column=flags.IMAGE_COLUMN.value,
     caption_column=flags.CAPTION_COLUMN.value,
     max_size=flags.MAX_SIZE.value,
+    max_pixels=flags.MAX_PIXELS.value,
     workers=flags.WORKERS.value,
   )
   print_table(publish.split_counts(folder))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 import functools
+import io
 import math
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ from typing import Any
 import cv2
 from jaxtyping import Float, UInt8
 import numpy as np
+import PIL.Image
 
 from nuclr_jax import distributed
 
@@ -18,6 +20,7 @@ Image = UInt8[np.ndarray, "height width 3"]
 SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
+MAX_PIXELS = 2**26  # of an image; 200 MB of them
 TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
 CROP_NUMBERS = 2 * TRIES + 3
@@ -35,13 +38,18 @@ def decode(data: bytes) -> Image:
     data: The bytes of an image file.
 
   Raises:
-    ValueError: If the bytes are not an image, or only a part of one.
+    ValueError: If the bytes are not an image, or only a part of one, or if it
+      has more than `MAX_PIXELS` pixels.
 
   Example:
     >>> png = cv2.imencode(".png", np.zeros((4, 6, 3), np.uint8))[1].tobytes()
     >>> decode(png).shape
     (4, 6, 3)
   """
+  if num_pixels(data) > MAX_PIXELS:
+    raise ValueError(
+      f"an image of {len(data)} bytes claims more than {MAX_PIXELS:,} pixels"
+    )
   flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
   buffer = np.frombuffer(data, np.uint8)
   try:
@@ -51,6 +59,33 @@ def decode(data: bytes) -> Image:
   if image is None:
     raise ValueError(f"{len(data)} bytes cannot be decoded as an image")
   return image
+
+
+def num_pixels(data: bytes) -> int:
+  """Reads from an image's header how many pixels it has; decodes none of them.
+
+  A few kilobytes may claim any number of pixels, which would fill the memory.
+
+  Args:
+    data: The bytes of an image file.
+
+  Raises:
+    ValueError: If the bytes do not begin like an image.
+
+  Example:
+    >>> png = cv2.imencode(".png", np.zeros((4, 6, 3), np.uint8))[1].tobytes()
+    >>> num_pixels(png)
+    24
+  """
+  try:
+    with PIL.Image.open(io.BytesIO(data)) as header:
+      return header.width * header.height
+  except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
+    return 2**62  # Pillow does not say how many
+  except Exception as error:  # formats have errors of their own
+    raise ValueError(
+      f"{len(data)} bytes cannot be decoded as an image"
+    ) from error
 
 
 def resize(image: Image, size: int) -> SquareImage:

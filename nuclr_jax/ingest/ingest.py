@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -18,13 +19,14 @@ import re
 import shutil
 
 from nuclr_jax import distributed, progress
+from nuclr_jax.data.images import MAX_PIXELS
 from nuclr_jax.data.tfds_reader import cache_dir
 from nuclr_jax.ingest import inputs, publish, records
 
 log = logging.getLogger(__name__)
 
 VERSION = "1.0.0"
-FORMAT = 1  # of unfinished work, which can be resumed in the same format only
+FORMAT = 2  # of unfinished work, which can be resumed in the same format only
 
 
 def ingest(
@@ -37,6 +39,7 @@ def ingest(
   image_column: str | None = None,
   caption_column: str | None = None,
   max_size: int | None = None,
+  max_pixels: int | None = None,
   workers: int | None = None,
 ) -> pathlib.Path:
   """Makes a data set of images with captions, or adds a split to one.
@@ -60,6 +63,8 @@ def ingest(
     caption_column: Column of the captions, if it has an unusual name.
     max_size: The largest shorter side of an image, in pixels; larger images are
       shrunk to it.
+    max_pixels: Images with more pixels are rejected before they are decoded; by
+      default `images.MAX_PIXELS`, 67 million.
     workers: Number of processes that read; by default one for each core. With
       more than one, a script needs `if __name__ == "__main__"`.
 
@@ -68,8 +73,7 @@ def ingest(
 
   Raises:
     ValueError: If the input is not understood or holds no good image, or if the
-      split exists already, finished or not, from another input or with other
-      options.
+      split exists already, finished from another input, or with other options.
 
   Example:
     >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
@@ -94,7 +98,8 @@ def ingest(
     existing = publish.published_splits(folder)
     _remove_leftovers(work, existing)
     todo = [part for part in plan.parts if part.split not in existing]
-    options |= {"max_size": max_size, "input": plan.files}
+    sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
+    options |= sizes | {"input": plan.files}
     for old in sorted(set(splits) & set(existing)):
       publish.check_same_options(folder, old, options)
       log.info("split %s is in %s already; it is left as it is", old, folder)
@@ -102,9 +107,9 @@ def ingest(
       made = list(dict.fromkeys(part.split for part in todo))
       how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
       _begin(work, options | how)
-      _write_parts(todo, work, max_size, workers or distributed.num_cores())
+      _write_parts(todo, work, sizes, workers or distributed.num_cores())
       publish.publish(
-        [(part.split, _stem(work, i)) for i, part in enumerate(todo)],
+        [(part.split, _stem(work, part)) for part in todo],
         work,
         folder,
         options,
@@ -158,33 +163,38 @@ def _begin(work: pathlib.Path, options: Mapping) -> None:
   path = work / "ingest.json"
   if path.exists():
     other = publish.differing(path, options)
-    if other:
+    if set(other) - {"input"}:
       raise ValueError(
         f"{work} holds an unfinished ingest of another {', '.join(other)}; "
         "finish it with the command that began it, or delete the folder"
       )
     log.info("resuming the work in %s", work)
-  else:
-    work.mkdir()
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(publish.noted(options))
-    temporary.rename(path)
+    if other:
+      log.info("the input has changed; what has not changed is not read again")
+  work.mkdir(exist_ok=True)
+  temporary = path.with_suffix(".tmp")
+  temporary.write_text(publish.noted(options))
+  temporary.rename(path)
 
 
-def _stem(work: pathlib.Path, number: int) -> pathlib.Path:
-  return work / f"part-{number:05d}"
+def _stem(work: pathlib.Path, part: records.Part) -> pathlib.Path:
+  """Names the files of a part by what it reads, so that inputs may change."""
+  read = part.read
+  facts = part.split, read.func.__name__, read.args, read.keywords, part.stamp
+  digest = hashlib.sha256(repr(facts).encode("utf-8", "replace")).hexdigest()
+  return work / f"part-{digest[:16]}"
 
 
 def _write_parts(
   todo: Sequence[records.Part],
   work: pathlib.Path,
-  max_size: int | None,
+  sizes: Mapping[str, int | None],
   workers: int,
 ) -> None:
   """Writes the missing parts and logs the progress."""
   for path in work.glob("*.tmp"):
     path.unlink()
-  stems = [_stem(work, i) for i in range(len(todo))]
+  stems = [_stem(work, part) for part in todo]
   jobs = [
     (part, stem)
     for part, stem in zip(todo, stems, strict=True)
@@ -193,25 +203,25 @@ def _write_parts(
   log.info("%d parts, of which %d must still be read", len(todo), len(jobs))
   done, images, rejected = len(todo) - len(jobs), 0, 0
   show = progress.reporter("parts", len(todo), start=done)
-  for count, counts in enumerate(_results(jobs, max_size, workers), 1):
+  for count, counts in enumerate(_results(jobs, sizes, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
     show(done + count, f"{images} images, {rejected} rejected")
 
 
 def _results(
   jobs: Sequence[tuple[records.Part, pathlib.Path]],
-  max_size: int | None,
+  sizes: Mapping[str, int | None],
   workers: int,
 ) -> Iterator[tuple[int, int]]:
   """Runs the jobs and yields the result of each as soon as it ends."""
   if min(workers, len(jobs)) <= 1:
     for job in jobs:
-      yield records.write_part(*job, max_size=max_size)
+      yield records.write_part(*job, **sizes)
     return
   try:
     with distributed.worker_pool(min(workers, len(jobs))) as pool:
       submitted = [
-        pool.submit(records.write_part, *job, max_size=max_size) for job in jobs
+        pool.submit(records.write_part, *job, **sizes) for job in jobs
       ]
       for future in futures.as_completed(submitted):
         yield future.result()

@@ -91,15 +91,23 @@ def plan(
   if kinds == {"folder"}:
     return _plan_images(split, paths)
   if kinds == {".tar"}:
-    parts = [Part(split, partial(readers.read_tar, str(x))) for x in paths]
+    parts = [
+      Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
+    ]
   elif kinds == {".parquet"}:
-    reads = [read for path in paths for read in _cut_parquet(path, **columns)]
-    parts = [Part(split, read) for read in reads]
+    parts = [
+      Part(split, read, _stamp(path))
+      for path in paths
+      for read in _cut_parquet(path, **columns)
+    ]
   elif kinds <= set(SUFFIXES):
     how = {"split": split, "images": images} | columns
     rows = (row for path in paths for row in read_table(path, **how))
     splits = _chosen(join_rows(rows), only, text)
-    parts = [part for x in splits.items() for part in _cut(*x)]
+    stamps = [_stamp(path) for path in paths]
+    parts = [
+      part._replace(stamp=stamps) for x in splits.items() for part in _cut(*x)
+    ]
   else:
     raise ValueError(
       f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
@@ -128,6 +136,12 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   if path.is_file():
     return [path]
   tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
+  for found in (*tars, *parquets):
+    if readers.leads_out(path, found):
+      raise ValueError(
+        f"{found} is a link out of {path}, which is not followed; name the "
+        "files themselves, with a pattern"
+      )
   of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
   if tars:  # img2dataset also writes .parquet files, without the images
     return _of_split(path, tars, split)
@@ -212,10 +226,14 @@ def _plan_images(split, folders) -> Plan:
       Row(str(path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
     ]
-    parts += _cut(split, rows)
+    stamps = [_stamp(path) for path in paths]
+    parts += [
+      part._replace(stamp=stamps[i * PART_SIZE : (i + 1) * PART_SIZE])
+      for i, part in enumerate(_cut(split, rows))
+    ]
     _warn_of_others(folder)
-    stamps = "\n".join(f"{_stamp(path)}" for path in paths)
-    digest = hashlib.sha256(stamps.encode("utf-8", "replace")).hexdigest()
+    text = "\n".join(map(str, stamps))
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     files.append([str(folder), len(paths), digest])
   return Plan(parts, files)
 
@@ -233,7 +251,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   read = partial(readers.read_tfds, str(folder), read_split)
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
   stamps = [[read_split, length, 0], _stamp(folder / INFO)]
-  return Plan([Part(split, part) for part in parts], stamps)
+  return Plan([Part(split, part, stamps) for part in parts], stamps)
 
 
 def _cut(split: str, rows: Sequence) -> list[Part]:

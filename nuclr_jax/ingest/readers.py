@@ -11,6 +11,7 @@ import os
 import pathlib
 import tarfile
 
+from nuclr_jax import files
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tfds_reader import (
   caption_field,
@@ -23,6 +24,7 @@ from nuclr_jax.ingest.records import (
   DAMAGED,
   NO_FILE,
   NO_IMAGE,
+  OUTSIDE,
   Item,
   Rejected,
 )
@@ -47,13 +49,18 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
   try:
     with open(path, "rb") as file:
       members, complete = _members(file)
+      left = os.fstat(file.fileno()).st_size
       for (key, _), places in members.items():
-        files = {name: _bytes_at(file, *at) for name, at in places.items()}
-        if "image" in files:
-          yield Item(key, path, files["image"], _captions(files))
+        if any(offset + size > left for offset, size in places.values()):
+          yield Rejected(key, path, DAMAGED)  # claims more than there is
+          complete = False
+          continue
+        found = {name: _bytes_at(file, *at) for name, at in places.items()}
+        if "image" in found:
+          yield Item(key, path, found["image"], _captions(found))
         else:
           yield Rejected(key, path, NO_IMAGE)
-  except OSError:
+  except (OSError, OverflowError, MemoryError):
     complete = False
   if not complete:
     yield Rejected("", path, DAMAGED)
@@ -75,13 +82,20 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
       yield row
       continue
     try:
+      if not os.path.isfile(row.path):  # a FIFO would wait for ever
+        raise ValueError(row.path)
       with open(row.path, "rb") as file:
         image = file.read()
     except (OSError, ValueError):  # ValueError: a name that no file can have
       yield Rejected(row.key, row.source, NO_FILE)
       continue
     captions = row.captions
-    captions = _captions(_beside(row.path)) if captions is None else captions
+    if captions is None:
+      texts = _beside(row.path)
+      if leads_out(pathlib.Path(row.source), row.path, *texts.values()):
+        yield Rejected(row.key, row.source, OUTSIDE)
+        continue
+      captions = _captions({x: y.read_bytes() for x, y in texts.items()})
     yield Item(row.key, row.source, image, captions)
 
 
@@ -183,7 +197,7 @@ def _members(file) -> tuple[dict, bool]:
         if kind in ("image", "txt", "json"):
           places[kind] = (member.offset_data, member.size)
       end = tar.offset
-  except tarfile.TarError:
+  except Exception:  # not only tarfile's own, such as of sizes like 2^70
     return items, False
   return items, _bytes_at(file, end, BLOCK) == bytes(BLOCK)
 
@@ -193,19 +207,27 @@ def _bytes_at(file, offset: int, size: int) -> bytes:
   return file.read(size)
 
 
-def _beside(path: str) -> dict[str, bytes]:
-  """Reads the text files beside an image."""
+def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
+  """Returns whether one of these paths in a folder is a link out of it."""
+  return any(
+    os.path.islink(path) and not files.inside(pathlib.Path(path), folder)
+    for path in paths
+  )
+
+
+def _beside(path: str) -> dict[str, pathlib.Path]:
+  """Finds the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
-  return {x: file.read_bytes() for x, file in texts.items() if file.is_file()}
+  return {x: file for x, file in texts.items() if file.is_file()}
 
 
-def _captions(files: Mapping[str, bytes]) -> list[str]:
+def _captions(texts: Mapping[str, bytes]) -> list[str]:
   """Returns the captions in files; the keys are the kinds of the files."""
-  if "txt" in files:
-    return captions_of(files, "txt")
+  if "txt" in texts:
+    return captions_of(texts, "txt")
   try:
-    content = json.loads(files.get("json", b"{}"))
-  except ValueError:
+    content = json.loads(texts.get("json", b"{}"))
+  except (ValueError, RecursionError):
     return []
   return captions_of(content, "caption") if type(content) is dict else []
 

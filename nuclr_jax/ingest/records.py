@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import json
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 
+from nuclr_jax import progress
+from nuclr_jax.data.images import MAX_PIXELS, num_pixels
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 
@@ -30,8 +32,10 @@ UNREADABLE = "unreadable image"  # not an image, or not of a known kind
 TRUNCATED = "truncated image"  # the end is missing
 TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
 TOO_LARGE = "too large"  # for JPEG
+TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
 NO_IMAGE = "missing image"  # the input names no image
-NO_FILE = "missing file"  # the input names a file that does not exist
+NO_FILE = "missing file"  # the input names no regular file
+OUTSIDE = "link out of the folder"  # the file, or the text beside it
 BROKEN_ROW = "broken row"  # of a table
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set
 DAMAGED = "damaged file"  # an input file, or the remainder of it
@@ -59,6 +63,7 @@ class Part(NamedTuple):
 
   split: str
   read: Callable[[], Iterable[Item | Rejected]]
+  stamp: Any = None  # changes when the files do that are read
 
 
 def record_features() -> tfds.features.FeaturesDict:
@@ -85,7 +90,11 @@ def quiet_opencv() -> Iterator[None]:
 
 
 def write_part(
-  part: Part, stem: str | os.PathLike, *, max_size: int | None = None
+  part: Part,
+  stem: str | os.PathLike,
+  *,
+  max_size: int | None = None,
+  max_pixels: int = MAX_PIXELS,
 ) -> tuple[int, int]:
   """Writes STEM.array_record, STEM.rejected.jsonl and finally STEM.npz.
 
@@ -98,6 +107,7 @@ def write_part(
     stem: Path of the files, without their endings.
     max_size: The largest shorter side of an image, in pixels; larger images are
       shrunk to it.
+    max_pixels: Images with more pixels are rejected before they are decoded.
 
   Returns:
     The number of records and the number of rejections.
@@ -114,7 +124,9 @@ def write_part(
     open(temporary[1], "w", encoding="utf-8") as listed,
     quiet_opencv(),
   ):
-    for item in check_items(part.read(), max_size=max_size):
+    items = _guarded(part.read)
+    sizes = {"max_size": max_size, "max_pixels": max_pixels}
+    for item in check_items(items, **sizes):
       if isinstance(item, Rejected):
         print(json.dumps(item._asdict()), file=listed)
         rejected += 1
@@ -142,8 +154,29 @@ def write_part(
   return len(images), rejected
 
 
+def _guarded(
+  read: Callable[[], Iterable[Item | Rejected]],
+) -> Iterator[Item | Rejected]:
+  """Yields the items of a reader; an error is the last item, as rejected.
+
+  Readers yield what they cannot read. What they did not foresee must not stop
+  an ingest of many files either, nor every attempt to repeat it.
+  """
+  source = ""
+  try:
+    for item in read():
+      source = item.source
+      yield item
+  except Exception as error:
+    reason = f"{DAMAGED} ({type(error).__name__}: {progress.first_line(error)})"
+    yield Rejected("", source, reason)
+
+
 def check_items(
-  items: Iterable[Item | Rejected], *, max_size: int | None = None
+  items: Iterable[Item | Rejected],
+  *,
+  max_size: int | None = None,
+  max_pixels: int = MAX_PIXELS,
 ) -> Iterator[Item | Rejected]:
   """Yields good items, with JPEG bytes, and rejects all other items.
 
@@ -154,13 +187,14 @@ def check_items(
     items: The items of a part.
     max_size: The largest shorter side of an image, in pixels; larger images are
       shrunk to it.
+    max_pixels: Images with more pixels are rejected before they are decoded.
 
   Example:
     >>> items = [Item("a", "x.tar", b"", ["a dog"])]
     >>> [rejected.reason for rejected in check_items(items)]
     ['unreadable image']
   """
-  keys = set()
+  keys, sizes = set(), {"max_size": max_size, "max_pixels": max_pixels}
   for item in items:
     item, bad = tidy(item)
     if isinstance(item, Rejected):
@@ -171,9 +205,11 @@ def check_items(
       reason = DUPLICATE_KEY
     keys.add(item.key)
     try:
-      image = b"" if reason else to_jpeg(item.image, max_size=max_size)
+      image = b"" if reason else to_jpeg(item.image, **sizes)
     except ValueError as error:
       reason = str(error)
+    except Exception as error:  # such as MemoryError
+      reason = f"{UNREADABLE} ({type(error).__name__})"
     if reason:
       yield Rejected(item.key, item.source, reason)
       continue
@@ -206,7 +242,9 @@ def _wrong(caption: str) -> str:
   return "" if canonical(caption) else EMPTY_CAPTION
 
 
-def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
+def to_jpeg(
+  data: bytes, *, max_size: int | None = None, max_pixels: int = MAX_PIXELS
+) -> bytes:
   """Decodes an image to check it, and returns it as JPEG.
 
   A JPEG that is not shrunk is returned bit for bit. Other formats become JPEGs
@@ -216,11 +254,20 @@ def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
     data: The bytes of an image file.
     max_size: The largest shorter side of the image, in pixels; a larger image
       is shrunk to it.
+    max_pixels: The largest number of pixels that may be decoded.
 
   Raises:
     ValueError: If the image cannot be used; the message is the reason in two
       words.
   """
+  if _is_cut(data):
+    raise ValueError(TRUNCATED)
+  try:
+    count = num_pixels(data)
+  except ValueError as error:
+    raise ValueError(UNREADABLE) from error
+  if count > max_pixels:
+    raise ValueError(TOO_MANY)
   is_jpeg = data.startswith(b"\xff\xd8")
   # Both flags ignore orientation; only other formats have transparency.
   how = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
@@ -248,8 +295,6 @@ def to_jpeg(data: bytes, *, max_size: int | None = None) -> bytes:
 
 def _decode(data: bytes, how: int) -> np.ndarray:
   """Decodes an image; raises ValueError with the reason if it is broken."""
-  if _is_cut(data):
-    raise ValueError(TRUNCATED)
   pixels = None
   with contextlib.suppress(cv2.error):
     if data:
@@ -285,10 +330,13 @@ def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
   if pixels.ndim == 2:
     return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)
   if pixels.shape[2] == 4:
-    alpha = pixels[..., 3:].astype(np.float32) / 255
-    # The colours of a TIFF are already multiplied by alpha.
-    colours = pixels[..., :3] * (1.0 if is_tiff else alpha)
-    return (colours + 255 * (1 - alpha)).round().clip(0, 255).astype(np.uint8)
+    opaque = np.empty((*pixels.shape[:2], 3), np.uint8)
+    for old, new in zip(pixels, opaque, strict=True):  # rows, to save memory
+      alpha = old[:, 3:].astype(np.float32) / 255
+      # The colours of a TIFF are already multiplied by alpha.
+      colours = old[:, :3] * (1.0 if is_tiff else alpha)
+      new[:] = (colours + 255 * (1 - alpha)).round().clip(0, 255)
+    return opaque
   return pixels
 
 
