@@ -9,19 +9,74 @@ from somebody who changes both.
 from collections.abc import Collection, Iterator
 from concurrent import futures
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import pathlib
+import shlex
 import shutil
+import socket
+import sys
+import time
 from typing import Any
 
 from nuclr_jax import distributed
 
-DIGESTS = "SHA256SUMS"
+DIGESTS, LOCK = "SHA256SUMS", ".lock"
 
 log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def locked(folder: pathlib.Path) -> Iterator[None]:
+  """Keeps other processes out of a folder, by a lock on its file `.lock`.
+
+  A process that dies leaves no lock behind. Where the file system has no locks,
+  a warning says so, and nobody is kept out. Of several processes that train
+  together, the first one locks for all.
+
+  Args:
+    folder: The folder, which exists.
+
+  Raises:
+    ValueError: If another process has locked the folder; the message says which
+      one.
+
+  Example:
+    >>> with locked(tmp_path):
+    ...   with locked(tmp_path):  # doctest: +ELLIPSIS
+    ...     pass
+    Traceback (most recent call last):
+    ValueError: ... is in use by process ...
+  """
+  if not distributed.is_first():
+    yield
+    return
+  path = folder / LOCK
+  with path.open("a+", encoding="utf-8") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+      holder = path.read_text(encoding="utf-8", errors="replace").strip()
+      raise ValueError(
+        f"{folder} is in use by {holder or 'another process'}; wait until it "
+        "has finished, or choose another folder"
+      ) from error
+    except OSError as error:
+      log.warning(
+        "%s: the file system has no locks (%s); see that no other process "
+        "works there",
+        *(folder, error),
+      )
+    file.truncate(0)
+    file.write(
+      f"process {os.getpid()} on {socket.gethostname()} since "
+      f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({shlex.join(sys.argv)[:200]})\n"
+    )
+    file.flush()
+    yield
 
 
 @contextlib.contextmanager
@@ -37,6 +92,9 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   Yields:
     The folder to write into.
 
+  Raises:
+    ValueError: If another process is making the folder, or has made it.
+
   Example:
     >>> with complete_folder(tmp_path / "data") as work:
     ...   _ = (work / "numbers").write_text("1 2 3")
@@ -44,13 +102,21 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     '1 2 3'
   """
   work = folder.with_name(f"incomplete.{folder.name}")
-  shutil.rmtree(work, ignore_errors=True)  # leftovers of a killed process
-  work.mkdir(parents=True)
-  try:
-    yield work
-    work.rename(folder)
-  finally:
-    shutil.rmtree(work, ignore_errors=True)
+  work.mkdir(parents=True, exist_ok=True)
+  with locked(work):
+    try:
+      for entry in work.iterdir():  # leftovers of a killed process
+        if entry.is_dir() and not entry.is_symlink():
+          shutil.rmtree(entry)
+        elif entry.name != LOCK:
+          entry.unlink()
+      yield work
+      if folder.exists():
+        raise ValueError(f"{folder} exists already: another process made it")
+      (work / LOCK).unlink()
+      work.rename(folder)
+    finally:
+      shutil.rmtree(work, ignore_errors=True)
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -134,7 +200,7 @@ def write_digests(
   names = [
     path.relative_to(folder).as_posix()
     for path in sorted(folder.rglob("*"))
-    if path.is_file() and path.name not in (DIGESTS, *besides)
+    if path.is_file() and path.name not in (DIGESTS, LOCK, *besides)
   ]
   pairs = zip(_digests(folder, names), names, strict=True)
   lines = [_header(names), *(f"{digest}  {name}" for digest, name in pairs)]

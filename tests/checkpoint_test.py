@@ -1,9 +1,11 @@
-"""Checkpoints that were damaged after they were written."""
+"""Checkpoints and folders: damage, and several processes at once."""
 
 import contextlib
+import errno
 import logging
 import random
 import subprocess
+import sys
 
 import chex
 import jax.numpy as jnp
@@ -167,3 +169,58 @@ def test_a_file_of_many(tmp_path):
   files.check_digests(tmp_path, "a", "new")
   with pytest.raises(ValueError, match="is damaged: b has changed; write or"):
     files.check_digests(tmp_path)
+
+
+HOLD = """
+import pathlib, sys, time
+from nuclr_jax import files
+with files.locked(pathlib.Path(sys.argv[1])):
+  print("locked", flush=True)
+  time.sleep(60)
+"""
+
+
+def test_the_lock_of_another_process_ends_with_it(tmp_path):
+  command = [sys.executable, "-c", HOLD, tmp_path]
+  with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    process.stdout.readline()
+    message = f"in use by process {process.pid} on .* since .*; wait until"
+    with pytest.raises(ValueError, match=message), files.locked(tmp_path):
+      pass
+    process.kill()
+  with files.locked(tmp_path):
+    pass
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
+  def flock(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+  monkeypatch.setattr(files.fcntl, "flock", flock)
+  with caplog.at_level(logging.WARNING, "nuclr_jax"), files.locked(tmp_path):
+    pass
+  assert "the file system has no locks" in caplog.text
+
+
+def test_two_make_one_folder(tmp_path):
+  folder = tmp_path / "out"
+  with files.complete_folder(folder) as work:
+    (work / "a").write_text("mine")
+    with (
+      pytest.raises(ValueError, match="incomplete.out is in use by process"),
+      files.complete_folder(folder),
+    ):
+      pass
+  assert [x.name for x in folder.iterdir()] == ["a"]
+  left = tmp_path / "incomplete.other"  # by a process that was killed
+  (left / "sub").mkdir(parents=True)
+  (left / "sub" / "b").touch()
+  with files.complete_folder(tmp_path / "other") as work:
+    (work / "a").touch()
+  assert [x.name for x in (tmp_path / "other").iterdir()] == ["a"]
+  with (
+    pytest.raises(ValueError, match="exists already: another process made"),
+    files.complete_folder(tmp_path / "third"),
+  ):
+    (tmp_path / "third").mkdir()
+  assert not left.exists()

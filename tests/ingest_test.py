@@ -14,10 +14,9 @@ import zlib
 from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
-from nuclr_jax import ingest
+from nuclr_jax import files, ingest
 from nuclr_jax.data import pair_index
 from nuclr_jax.ingest import inputs, publish, readers, records
-from nuclr_jax.ingest.ingest import _alone
 
 PHOTO = PHOTOS[0]
 ROOT = pathlib.Path(__file__).parents[1]
@@ -148,7 +147,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
     assert index.record.tolist() == list(range(6))
     assert [row["source"][-5:] for row in rejected(folder, split)] == ["1.tar"]
   assert not (folder.parent / "incomplete").exists()
-  assert sorted(path.name for path in folder.parent.iterdir()) == ["1.0.0"]
+  assert {path.name for path in folder.parent.iterdir()} == {"1.0.0", ".lock"}
   names = {path.name for path in folder.iterdir()}
   assert not [name for name in names if "tmp" in name]
 
@@ -239,11 +238,11 @@ def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):
 def test_two_at_once(tmp_path):
   write_pairs(tmp_path / "0.tar", [0])
   (tmp_path / "mine").mkdir()
-  with _alone(tmp_path / "mine"):
-    files = os.listdir("/proc/self/fd")
-    with pytest.raises(ValueError, match="another process is at work"):
+  with files.locked(tmp_path / "mine"):
+    opened = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError, match=f"is in use by process {os.getpid()}"):
       ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
-    assert len(os.listdir("/proc/self/fd")) == len(files)
+    assert len(os.listdir("/proc/self/fd")) == len(opened)
   ingest.ingest(f"{tmp_path}/0.tar", "mine", data_dir=tmp_path, workers=1)
 
 

@@ -16,7 +16,7 @@ import pytest
 import tiny_config
 import warm
 
-from nuclr_jax import distributed, objectives, sharding
+from nuclr_jax import distributed, files, objectives, sharding
 from nuclr_jax.config import complete
 from nuclr_jax.data.source import HeldOut, ImageTextSet
 from nuclr_jax.train import build as experiment
@@ -204,6 +204,17 @@ def test_an_unknown_score_to_keep_stops_at_once(tiny, build, tmp_path):
   assert not checkpoint.steps(tmp_path)
   with pytest.raises(ValueError, match="keep_best"):
     loop.load(tmp_path, parts=build(config), checkpoints=checkpoint.BEST)
+
+
+def test_a_second_run_in_a_workdir_is_refused(tiny, build_plain, tmp_path):
+  config = tiny(**SHORT)
+  parts = build_plain(config)
+  with files.locked(tmp_path):
+    message = f"in use by process {os.getpid()} on"
+    with pytest.raises(ValueError, match=message):
+      loop.fit(config, tmp_path, parts=parts)
+    assert {x.name for x in tmp_path.iterdir()} == {".lock"}
+  assert loop.fit(config, tmp_path, parts=parts).finished
 
 
 def test_runs_can_share_their_data(tiny, build):

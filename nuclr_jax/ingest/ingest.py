@@ -8,8 +8,6 @@ is listed beside the records, with the reason.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
-import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -18,7 +16,7 @@ import pathlib
 import re
 import shutil
 
-from nuclr_jax import distributed, progress
+from nuclr_jax import distributed, files, progress
 from nuclr_jax.data.images import MAX_PIXELS
 from nuclr_jax.data.tfds_reader import cache_dir
 from nuclr_jax.ingest import inputs, publish, records
@@ -94,7 +92,7 @@ def ingest(
   for planned in splits:
     _check(name, planned, max_size, workers)
   home.mkdir(parents=True, exist_ok=True)
-  with _alone(home):
+  with files.locked(home):
     existing = publish.published_splits(folder)
     _remove_leftovers(work, existing)
     todo = [part for part in plan.parts if part.split not in existing]
@@ -130,24 +128,6 @@ def _check(name, split, max_size, workers) -> None:
     )
   if workers is not None and workers < 1:
     raise ValueError(f"--workers must be at least 1, got {workers}")
-
-
-@contextlib.contextmanager
-def _alone(home: pathlib.Path) -> Iterator[None]:
-  """Keeps other processes out; a process that dies leaves no lock behind."""
-  handle = os.open(home, os.O_RDONLY)
-  try:
-    try:
-      fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise ValueError(
-        f"another process is at work in {home}; wait until it has finished"
-      ) from error
-    except OSError:
-      log.warning("%s: the file system has no locks", home)
-    yield
-  finally:
-    os.close(handle)
 
 
 def _remove_leftovers(work: pathlib.Path, existing: Mapping) -> None:

@@ -7,7 +7,6 @@ config decides is in `build`.
 
 from collections.abc import Callable, Iterator
 import contextlib
-import json
 import logging
 import os
 import pathlib
@@ -87,7 +86,7 @@ def fit(
 
   Raises:
     ValueError: If the config, the workdir, the devices or a checkpoint do not
-      fit together.
+      fit together, or another process trains in the workdir.
     FloatingPointError: If the loss or the gradient norm is not finite, or a
       metric is NaN; the message names the step, the metric and the last good
       checkpoint.
@@ -95,28 +94,30 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
-  workdir = pathlib.Path(workdir)
-  opened = _open_run(complete(config), workdir, data_dir=data_dir, parts=parts)
-  with opened as run:
-    step = checkpoint.latest(run.manager)
-    train_state = resume.start(run.parts, run.mesh, run.manager, step)
-    metrics_file, last = workdir / records.METRICS, run.parts.num_steps
-    if int(train_state.step) < last:
-      train_state = _train(run, train_state)
-    elif metrics_file.exists():
-      log.info("%s holds a finished run; it is not trained again", workdir)
-      metrics = json.loads(metrics_file.read_text(encoding="utf-8"))
-      return Result(train_state, metrics, True)
-    if int(train_state.step) < last:  # stopped by a signal
-      return Result(train_state, {}, False)
-    metrics = evaluate(run.parts, run.mesh, train_state)
-    metrics |= run.diagnose(train_state)
-    run.keep_if_best(last, train_state, metrics)
-  with records.open_recorder(workdir, start_step=last) as recorder:
-    recorder.write(last, metrics)
-  examples_seen = last * run.parts.config["batch_size"]
-  counts = {"step": last, "examples_seen": examples_seen}
-  files.write_json(metrics_file, counts | metrics)
+  workdir, config = pathlib.Path(workdir), complete(config)
+  mesh = build.mesh_of(config)
+  parts = _prepare(config, workdir, data_dir=data_dir, parts=parts)
+  metrics_file, last = workdir / records.METRICS, parts.num_steps
+  workdir.mkdir(parents=True, exist_ok=True)
+  with files.locked(workdir):
+    with _open_run(workdir, parts, mesh) as run:
+      step = checkpoint.latest(run.manager)
+      train_state = resume.start(parts, mesh, run.manager, step)
+      if int(train_state.step) < last:
+        train_state = _train(run, train_state)
+      elif metrics_file.exists():
+        log.info("%s holds a finished run; it is not trained again", workdir)
+        return Result(train_state, files.read_json(metrics_file), True)
+      if int(train_state.step) < last:  # stopped by a signal
+        return Result(train_state, {}, False)
+      metrics = evaluate(parts, mesh, train_state)
+      metrics |= run.diagnose(train_state)
+      run.keep_if_best(last, train_state, metrics)
+    with records.open_recorder(workdir, start_step=last) as recorder:
+      recorder.write(last, metrics)
+    examples_seen = last * parts.config["batch_size"]
+    counts = {"step": last, "examples_seen": examples_seen}
+    files.write_json(metrics_file, counts | metrics)
   return Result(train_state, counts | metrics, True)
 
 
@@ -194,29 +195,26 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Embed]:
   return lambda state: make(state.params["model"], state.model_state)
 
 
-@contextlib.contextmanager
-def _open_run(
+def _prepare(
   config: Config,
   workdir: pathlib.Path,
   *,
   data_dir: str | os.PathLike | None,
   parts: Experiment | None,
-) -> Iterator[OpenRun]:
-  """Opens a run for training, and enters its mesh.
+) -> Experiment:
+  """Makes the parts of a run, and writes nothing but prepared data.
 
-  Whatever can be rejected is rejected before the data is prepared, and a config
-  is written only after the parts of the run have been made from it.
+  Whatever can be rejected is rejected before the data is prepared.
 
   Args:
     config: The complete config.
-    workdir: Folder of the run; created if missing.
+    workdir: Folder of the run.
     data_dir: Folder of prepared data sets.
     parts: The parts to use, or None to make them from the config.
 
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
   """
-  mesh = build.mesh_of(config)
   distributed.check_shared(workdir)
   distributed.check_same("config", config)
   fresh = not checkpoint.steps(workdir)
@@ -226,13 +224,24 @@ def _open_run(
     recorded = complete(records.read_config(workdir))
     others[f"{workdir} holds a run with another config"] = recorded
   records.check_same_run(config, others)
-  with distributed.first_before_others("data and config"):
+  with distributed.first_before_others("data"):
     if parts is None:
       parts = build.build(config, data_dir=data_dir, fresh=fresh)
-    parts = parts._replace(config=config)  # log_every and the like may differ
-    records.write_config(workdir, parts.config)
-  meta = resume.meta(parts)
+  return parts._replace(config=config)  # log_every and the like may differ
+
+
+@contextlib.contextmanager
+def _open_run(
+  workdir: pathlib.Path, parts: Experiment, mesh: Mesh
+) -> Iterator[OpenRun]:
+  """Opens a workdir for training with these parts, and enters the mesh.
+
+  Raises:
+    ValueError: If processes disagree, or all checkpoints are damaged.
+  """
+  config, meta = parts.config, resume.meta(parts)
   distributed.check_same("data set or version", meta)
+  records.write_config(workdir, config)
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
   )
