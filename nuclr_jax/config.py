@@ -237,6 +237,8 @@ def complete(config: Config) -> dict[str, Any]:
       continue
     if not _is_a(numbers.Integral, value) or value < least:
       _refuse(completed, key, f"a whole number of at least {least}")
+  if completed["seed"] >= 2**32:
+    _refuse(completed, "seed", "less than 2**32")
   for key in SWITCHES:
     if not isinstance(completed[key], bool):
       _refuse(completed, key, "True or False")

@@ -51,6 +51,8 @@ class TestAugment:
   def test_negative(self):
     with pytest.raises(ValueError, match="at least 0"):
       augment.augment(shift=-1, scale=0)
+    with pytest.raises(ValueError, match="finite and at least 0, got nan"):
+      augment.augment(shift=float("nan"), scale=0)
 
   def test_flip(self):
     mirror = augment.augment(shift=0.0, scale=0.0, flip=True)

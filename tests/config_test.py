@@ -296,6 +296,7 @@ def test_values_that_do_not_fit(changes, key, message):
       "must be a whole number of at least 1, got None",
     ),
     (["seed=-1"], "seed", "seed must be a whole number of at least 0, got -1"),
+    (["seed=99999999999999999999"], "seed", "seed must be less than 2"),
     (["log_every=0.5"], "log_every", "takes a whole number"),
     (["num_devices='2'"], "num_devices", "whole number of at least 1, got '2'"),
     (["shard_params=None"], "shard_params", "must be True or False, got None"),

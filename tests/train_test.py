@@ -217,6 +217,11 @@ def test_a_second_run_in_a_workdir_is_refused(tiny, build_plain, tmp_path):
   assert loop.fit(config, tmp_path, parts=parts).finished
 
 
+def test_more_steps_than_can_be_counted(tiny, build):
+  with pytest.raises(ValueError, match="steps, 2,147,483,648 or more; lower"):
+    build(tiny(num_epochs=1e300))
+
+
 def test_runs_can_share_their_data(tiny, build):
   assert build(tiny()).data is build(tiny(seed=1)).data
   with pytest.raises(ValueError, match="config.data.name is 'cc3m'"):

@@ -6,6 +6,8 @@ strength each, and equal Pillow's pixel for pixel where the arithmetic is in
 integers. The random numbers come from `source.random_numbers`.
 """
 
+import math
+
 import cv2
 from jaxtyping import Float
 import numpy as np
@@ -41,9 +43,9 @@ def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
     >>> mirror(image, np.full((1, 32), 0.25)).ravel().tolist()
     [3, 2, 1, 0]
   """
-  if shift < 0 or scale < 0:
+  if not (0 <= shift < math.inf and 0 <= scale < math.inf):
     raise ValueError(
-      f"shift and scale must be at least 0, got {shift} and {scale}"
+      f"shift and scale must be finite and at least 0, got {shift} and {scale}"
     )
 
   def transform(image, random):
