@@ -43,11 +43,13 @@ def draw_curves(scale: Scale, rows: Rows) -> Figure:
     (line,) = axes.plot(x, y, label=f"{label}, {recalls[0].count} seeds")
     color = line.get_color()
     axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
-  old = [row["curve"] for row in plan.running_averages().values()]
-  if old:
-    mean = np.mean([curve[CRITERION] for curve in old], axis=0)
-    label = "all three, with running averages"
-    axes.plot(old[0]["epoch"], 100 * mean, "k:", label=label)
+  before, label = plan.running_averages(), "single runs, running averages"
+  for run in (*groups.get("CLIP", ()), *groups.get("NUCLR", ())):
+    if run.key in before:
+      curve = before[run.key]["curve"]
+      recall = 100 * np.array(curve[CRITERION])
+      axes.plot(curve["epoch"], recall, "k:", lw=0.6, alpha=0.5, label=label)
+      label = None
   axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
   axes.set_title("mean over seeds, band: ± its standard error", fontsize=10)
   return with_legend(figure, axes)

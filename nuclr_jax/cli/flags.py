@@ -1,6 +1,7 @@
 """The flags of `nuclr`, and the config that they choose and change."""
 
 from collections.abc import Sequence
+import math
 import re
 from typing import Any
 
@@ -105,6 +106,12 @@ HUBS = flags.DEFINE_float(
   "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
   "zeta. 0.5 is a good value.",
 )
+for name in ("temperature", "hubs"):
+  flags.register_validator(
+    name,
+    lambda value: value is None or math.isfinite(value),
+    message="must be finite",
+  )
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "The embeddings to use instead of those of a run."
 )

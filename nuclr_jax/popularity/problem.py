@@ -102,8 +102,8 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
   """Checks the embeddings and ids that `solve` takes.
 
   Raises:
-    ValueError: If shapes do not fit, values are not finite, or equal ids have
-      different embeddings.
+    ValueError: If shapes do not fit, values or norms are not finite, or equal
+      ids have different embeddings.
   """
   image, text = map(np.asarray, (image, text))
   shape = image.shape
@@ -124,6 +124,14 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
       raise ValueError(
         f"{side} must be finite; row {wrong[0]} is not ({wrong.size} such "
         "rows). Find out what made them, or leave these pairs out"
+      )
+    with np.errstate(over="ignore", under="ignore"):
+      squares = np.sum(np.square(x), axis=1)
+    lost = np.isinf(squares) | ((squares == 0) & x.any(axis=1))
+    if lost.any():
+      raise ValueError(
+        f"{side} has rows whose norms {x.dtype} cannot hold, such as row "
+        f"{np.argmax(lost)} ({np.sum(lost)} such rows); scale them to unit norm"
       )
     side_ids = np.arange(len(x)) if side_ids is None else np.asarray(side_ids)
     if side_ids.shape != (len(x),) or side_ids.dtype.kind not in "iu":
