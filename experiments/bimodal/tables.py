@@ -96,6 +96,12 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
       )
       found[f"recomputed − running averages: {name}"] = moved.show_interval()
   tuned = groups[str(plan.BATCH_SIZE)].get(REFERENCE, ())
+  ablated = plan.ablations(scale, rows)
+  for label, runs in ablated.items():
+    ours, theirs = (values(x, old, MEAN) for x in (ablated["NUCLR"], runs))
+    difference = paired(ours, theirs).show_interval()
+    name = f"running averages: NUCLR − {label}: mean R@1"
+    found[name] = difference
   for side in ("image", "text"):
     spread_of = values(tuned, rows, f"exact/exact_std_{side}").values()
     mean = statistics(spread_of).mean / 100
