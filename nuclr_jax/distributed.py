@@ -97,6 +97,16 @@ def wait_for_all(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
+def own_rows(ids: np.ndarray) -> np.ndarray:
+  """Returns the ids that this process reads of batches [..., batch].
+
+  Example:
+    >>> own_rows(np.arange(8).reshape(2, 4)).shape  # of a single process
+    (2, 4)
+  """
+  return np.split(ids, jax.process_count(), axis=-1)[jax.process_index()]
+
+
 @contextlib.contextmanager
 def first_before_others(name: str) -> Iterator[None]:
   """Runs a block in the first process, and then in all other processes."""

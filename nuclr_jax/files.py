@@ -38,7 +38,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   together, the first one locks for all.
 
   Args:
-    folder: The folder, which exists.
+    folder: The folder; made if missing.
 
   Raises:
     ValueError: If another process has locked the folder; the message says which
@@ -54,6 +54,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   if not distributed.is_first():
     yield
     return
+  folder.mkdir(parents=True, exist_ok=True)
   path = folder / LOCK
   with path.open("a+", encoding="utf-8") as file:
     try:
@@ -102,7 +103,6 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     '1 2 3'
   """
   work = folder.with_name(f"incomplete.{folder.name}")
-  work.mkdir(parents=True, exist_ok=True)
   with locked(work):
     try:
       for entry in work.iterdir():  # leftovers of a killed process

@@ -155,16 +155,6 @@ def put(x: np.ndarray, layout: NamedSharding) -> jax.Array:
   return jax.make_array_from_callback(x.shape, layout, lambda at: x[at])
 
 
-def own_rows(ids: Int[np.ndarray, "*batches b"]) -> np.ndarray:
-  """Returns the ids that this process reads of batches, for `put_own`.
-
-  Example:
-    >>> own_rows(np.arange(8).reshape(2, 4)).shape  # of a single process
-    (2, 4)
-  """
-  return np.split(ids, jax.process_count(), axis=-1)[jax.process_index()]
-
-
 def put_own(batch: PyTree, layout: NamedSharding) -> PyTree:
   """Lays out a batch of which every process has its own rows."""
   return jax.tree.map(

@@ -250,7 +250,7 @@ def test_renamed_parameters_are_refused():
     (dict(text_heads=3), "text_heads must be at least 1 and divide"),
     (dict(text_heads=0), "text_heads must be at least 1 and divide"),
     (dict(image_stages=((32, 1, 8),)), "strides' product must divide"),
-    (dict(image_stages=((0, 0, 0),)), "a number of channels of at least 1"),
+    (dict(image_stages=((0, 0, 0),)), "image_stages must be at least 1"),
   ],
 )
 def test_bad_arguments(arguments, message):

@@ -218,7 +218,7 @@ def test_a_second_run_in_a_workdir_is_refused(tiny, build_plain, tmp_path):
 
 
 def test_more_steps_than_can_be_counted(tiny, build):
-  with pytest.raises(ValueError, match="steps, 2,147,483,648 or more; lower"):
+  with pytest.raises(ValueError, match="steps are too many; lower num_epochs"):
     build(tiny(num_epochs=1e300))
 
 
@@ -422,8 +422,13 @@ class TestRefusals:
     for path in (step / "state").rglob("*"):
       if path.is_file():
         path.write_bytes(b"")
+    parts = build_plain(tiny(**SHORT))
+    with pytest.raises(ValueError, match="are damaged") as error:
+      loop.load(short_copy, parts=parts)
+    assert str(step.parent) in str(error.value)
+    (step / files.DIGESTS).unlink()  # nothing says so, until it is read
     with pytest.raises(ValueError, match="cannot be read") as error:
-      loop.load(short_copy, parts=build_plain(tiny(**SHORT)))
+      loop.load(short_copy, parts=parts)
     assert str(step) in str(error.value)
 
   def test_parts_that_the_config_does_not_name(

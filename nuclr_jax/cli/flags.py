@@ -70,7 +70,6 @@ MAX_PIXELS = flags.DEFINE_integer(
   "max_pixels",
   2**26,
   "Reject images with more pixels than this, before they are decoded.",
-  lower_bound=256,
   upper_bound=178_956_970,  # Pillow's own limit
 )
 WORKERS = flags.DEFINE_integer(
@@ -106,11 +105,9 @@ HUBS = flags.DEFINE_float(
   "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
   "zeta. 0.5 is a good value.",
 )
-for name in ("temperature", "hubs"):
+for _flag in (TEMPERATURE, HUBS):
   flags.register_validator(
-    name,
-    lambda value: value is None or math.isfinite(value),
-    message="must be finite",
+    _flag, lambda x: x is None or math.isfinite(x), "must be finite"
   )
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "The embeddings to use instead of those of a run."

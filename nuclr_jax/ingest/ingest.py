@@ -91,7 +91,6 @@ def ingest(
   splits = list(dict.fromkeys(part.split for part in plan.parts))
   for planned in splits:
     _check(name, planned, max_size, workers)
-  home.mkdir(parents=True, exist_ok=True)
   with files.locked(home):
     existing = publish.published_splits(folder)
     _remove_leftovers(work, existing)

@@ -188,11 +188,8 @@ def convnet(
   if image_shape[0] != image_shape[1]:
     raise ValueError(f"images must be square, got {image_shape}")
   _check_dropout(dropout)
-  if not all(len(stage) == 3 and min(stage) >= 1 for stage in stages):
-    raise ValueError(
-      "each of image_stages must be a stride, a reach and a number of channels "
-      f"of at least 1, got {stages}"
-    )
+  if min(map(min, stages), default=1) < 1:
+    raise ValueError(f"image_stages must be at least 1, got {stages}")
   stride = math.prod(stage[0] for stage in stages)
   if image_shape[0] % stride:
     raise ValueError(

@@ -76,10 +76,7 @@ def build(
       "batch_size, or raise num_epochs"
     )
   if num_steps >= 2**31:  # steps are counted in int32
-    raise ValueError(
-      f"the run has {num_steps:.3g} steps, {2**31:,} or more; lower "
-      f"num_epochs, which is {config['num_epochs']}"
-    )
+    raise ValueError(f"{num_steps:.3g} steps are too many; lower num_epochs")
   spec = Spec(
     sizes,
     dim=config["model"].get("dim"),

@@ -216,7 +216,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
 
   def run(train_state):
     params, embedded = train_state.params, []
-    for ids in sharding.own_rows(batches):
+    for ids in distributed.own_rows(batches):
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
       batch = sharding.put_own(batch, layout)
       embedded.append(embed(params["model"], train_state.model_state, batch))

@@ -94,11 +94,9 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
-  workdir, config = pathlib.Path(workdir), complete(config)
-  mesh = build.mesh_of(config)
-  parts = _prepare(config, workdir, data_dir=data_dir, parts=parts)
+  workdir = pathlib.Path(workdir)
+  parts, mesh = _prepare(complete(config), workdir, data_dir, parts)
   metrics_file, last = workdir / records.METRICS, parts.num_steps
-  workdir.mkdir(parents=True, exist_ok=True)
   with files.locked(workdir):
     with _open_run(workdir, parts, mesh) as run:
       step = checkpoint.latest(run.manager)
@@ -198,23 +196,15 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Embed]:
 def _prepare(
   config: Config,
   workdir: pathlib.Path,
-  *,
   data_dir: str | os.PathLike | None,
   parts: Experiment | None,
-) -> Experiment:
-  """Makes the parts of a run, and writes nothing but prepared data.
-
-  Whatever can be rejected is rejected before the data is prepared.
-
-  Args:
-    config: The complete config.
-    workdir: Folder of the run.
-    data_dir: Folder of prepared data sets.
-    parts: The parts to use, or None to make them from the config.
+) -> tuple[Experiment, Mesh]:
+  """Makes a run's parts and mesh; rejects what it can before preparing data.
 
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
   """
+  mesh = build.mesh_of(config)
   distributed.check_shared(workdir)
   distributed.check_same("config", config)
   fresh = not checkpoint.steps(workdir)
@@ -225,9 +215,8 @@ def _prepare(
     others[f"{workdir} holds a run with another config"] = recorded
   records.check_same_run(config, others)
   with distributed.first_before_others("data"):
-    if parts is None:
-      parts = build.build(config, data_dir=data_dir, fresh=fresh)
-  return parts._replace(config=config)  # log_every and the like may differ
+    parts = parts or build.build(config, data_dir=data_dir, fresh=fresh)
+  return parts._replace(config=config), mesh  # log_every and others may differ
 
 
 @contextlib.contextmanager
@@ -241,7 +230,7 @@ def _open_run(
   """
   config, meta = parts.config, resume.meta(parts)
   distributed.check_same("data set or version", meta)
-  records.write_config(workdir, config)
+  records.write_config(workdir, parts.config)
   manager = checkpoint.open_to_write(
     workdir, max_to_keep=config["max_checkpoints"]
   )

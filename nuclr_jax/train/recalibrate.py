@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
-from nuclr_jax import sharding
+from nuclr_jax import distributed, sharding
 from nuclr_jax.data.source import random_numbers
 from nuclr_jax.models import batch_statistics
 from nuclr_jax.train.build import Experiment
@@ -119,7 +119,7 @@ def of_run(
     state, seen = train_state.model_state, None
     if not jax.tree.leaves(state) or not int(train_state.step):
       return train_state
-    for number, ids in enumerate(sharding.own_rows(batches)):
+    for number, ids in enumerate(distributed.own_rows(batches)):
       batch = source.fetch(ids, random_numbers(seed, 0, ids))
       new = see(
         train_state.params["model"],

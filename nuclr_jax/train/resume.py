@@ -14,7 +14,7 @@ import zlib
 import jax
 from jax.sharding import Mesh, NamedSharding
 import numpy as np
-import orbax.checkpoint as ocp
+from orbax.checkpoint import CheckpointManager
 
 from nuclr_jax import __version__, distributed, sharding
 from nuclr_jax.data import Data, Inputs, without_pairs
@@ -33,10 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def start(
-  parts: Experiment,
-  mesh: Mesh,
-  manager: ocp.CheckpointManager,
-  step: int | None,
+  parts: Experiment, mesh: Mesh, manager: CheckpointManager, step: int | None
 ) -> TrainState:
   """Returns a checkpoint's state, or a first one, laid out on `mesh`.
 
@@ -128,7 +125,7 @@ def meta(parts: Experiment) -> checkpoint.Meta:
   }
 
 
-def data_of(manager: ocp.CheckpointManager, step: int) -> Data | None:
+def data_of(manager: CheckpointManager, step: int) -> Data | None:
   """Describes the data of a checkpoint, without opening them.
 
   Returns None if the checkpoint says too little, for instance because the data
