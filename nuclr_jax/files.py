@@ -115,8 +115,9 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         raise ValueError(f"{folder} exists already: another process made it")
       (work / LOCK).unlink()
       work.rename(folder)
-    finally:
+    except BaseException:
       shutil.rmtree(work, ignore_errors=True)
+      raise
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:

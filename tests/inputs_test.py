@@ -335,6 +335,7 @@ MESSAGES = [
   ({"input": "{}/x.tar", "name": "My-Set"}, "is not a name"),
   ({"input": "{}/x.tar", "split": "all"}, "is not a name"),
   ({"input": "{}/x.tar", "max_size": 8}, "at least 16"),
+  ({"input": "{}/x.tar", "max_pixels": 0}, "at least 256, got 0"),
   ({"input": "{}/x.tar", "workers": 0}, "at least 1"),
   ({"input": "{}/x.tar", "name": "captions"}, "is another data set"),
 ]

@@ -5,12 +5,12 @@ python -m experiments.parity
 `experiments.parity.towers` and `experiments.parity.exported` print them.
 """
 
-import json
 import pathlib
 
 from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.statistics import MISSING
+from nuclr_jax import files
 
 HERE = pathlib.Path(__file__).parent
 PARTS = {  # names in the JSON -> headers
@@ -23,7 +23,7 @@ PARTS = {  # names in the JSON -> headers
 
 def read(name: str) -> dict:
   """Reads a JSON file of this folder."""
-  return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+  return files.read_json(HERE / f"{name}.json")
 
 
 def towers_table(towers: dict) -> str:

@@ -6,7 +6,6 @@ Each benchmark is a separate command, such as
 `python -m experiments.step_time.loss_step`, and prints its JSON.
 """
 
-import json
 import pathlib
 
 from matplotlib.figure import Figure
@@ -15,6 +14,7 @@ from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import MISSING
+from nuclr_jax import files
 
 HERE = pathlib.Path(__file__).parent
 FORMS = {
@@ -28,7 +28,7 @@ DIM = 256  # the width shown in the plot
 
 def read(name: str) -> dict:
   """Reads a JSON file of this folder."""
-  return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+  return files.read_json(HERE / f"{name}.json")
 
 
 def cell(value: float | None, digits: int = 1) -> str:

@@ -68,8 +68,10 @@ MAX_SIZE = flags.DEFINE_integer(
 )
 MAX_PIXELS = flags.DEFINE_integer(
   "max_pixels",
-  2**26,
-  "Reject images with more pixels than this, before they are decoded.",
+  None,
+  "Reject images with more pixels than this, before they are decoded (default: "
+  "67 million).",
+  lower_bound=256,
   upper_bound=178_956_970,  # Pillow's own limit
 )
 WORKERS = flags.DEFINE_integer(

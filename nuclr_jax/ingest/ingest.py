@@ -9,7 +9,6 @@ is listed beside the records, with the reason.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 import hashlib
-import json
 import logging
 import os
 import pathlib
@@ -77,7 +76,7 @@ def ingest(
     >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
     PosixPath('/home/me/.cache/nuclr_jax/cc3m/1.0.0')
   """
-  _check(name, split or "train", max_size, workers)
+  _check(name, split or "train", max_size, max_pixels, workers)
   home = cache_dir(data_dir) / name
   folder, work = home / VERSION, home / "incomplete"
   if images is not None:
@@ -90,7 +89,7 @@ def ingest(
   plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
   splits = list(dict.fromkeys(part.split for part in plan.parts))
   for planned in splits:
-    _check(name, planned, max_size, workers)
+    _check(name, planned, max_size, max_pixels, workers)
   with files.locked(home):
     existing = publish.published_splits(folder)
     _remove_leftovers(work, existing)
@@ -114,7 +113,7 @@ def ingest(
   return folder
 
 
-def _check(name, split, max_size, workers) -> None:
+def _check(name, split, max_size, max_pixels, workers) -> None:
   for what, value in (("--dataset", name), ("--split", split)):
     if not re.fullmatch(r"[a-z][a-z0-9_]*", value) or value == "all":
       raise ValueError(
@@ -125,6 +124,10 @@ def _check(name, split, max_size, workers) -> None:
     raise ValueError(
       f"--max_size must be at least {records.MIN_SIZE} pixels, got {max_size}"
     )
+  if max_pixels is not None and max_pixels < records.MIN_SIZE**2:
+    raise ValueError(
+      f"--max_pixels must be at least {records.MIN_SIZE**2}, got {max_pixels}"
+    )
   if workers is not None and workers < 1:
     raise ValueError(f"--workers must be at least 1, got {workers}")
 
@@ -132,7 +135,7 @@ def _check(name, split, max_size, workers) -> None:
 def _remove_leftovers(work: pathlib.Path, existing: Mapping) -> None:
   """Removes the leftovers of an ingest that was killed after publishing."""
   path = work / "ingest.json"
-  made = json.loads(path.read_text())["splits"] if path.exists() else []
+  made = files.read_json(path)["splits"] if path.exists() else []
   if not made or set(made) & set(existing):  # splits appear together
     shutil.rmtree(work, ignore_errors=True)
 

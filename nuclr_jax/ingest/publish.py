@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
+from nuclr_jax import files
 from nuclr_jax.data.pair_index import load_index, number_pairs, save_index
 from nuclr_jax.data.tfds_reader import INFO, TEMPLATE, damaged
 from nuclr_jax.ingest.records import EMPTY_CAPTION, NO_UTF8, record_features
@@ -97,7 +98,7 @@ def check_same_options(
 
 def differing(path: pathlib.Path, options: Mapping[str, Any]) -> list[str]:
   """Lists the options that differ from those recorded in a file."""
-  before, options = json.loads(path.read_text()), json.loads(noted(options))
+  before, options = files.read_json(path), json.loads(noted(options))
   return [x for x in options if options[x] != before.get(x)]
 
 

@@ -60,7 +60,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           yield Item(key, path, found["image"], _captions(found))
         else:
           yield Rejected(key, path, NO_IMAGE)
-  except (OSError, OverflowError, MemoryError):
+  except OSError:
     complete = False
   if not complete:
     yield Rejected("", path, DAMAGED)

@@ -13,6 +13,7 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.evaluate.ranking import in_chunks
 from nuclr_jax.report import health, page
 from nuclr_jax.train import loop, records
@@ -72,7 +73,7 @@ def _metrics(workdir) -> str:
   path = workdir / records.METRICS
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
-  metrics = json.loads(path.read_text(encoding="utf-8"))
+  metrics = files.read_json(path)
   shown = {name: _shown(name, x) for name, x in metrics.items()}
   return f"<h2>Results</h2>{page.table(shown)}"
 

@@ -163,15 +163,12 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   """Reads the config of the run in `workdir`.
 
   Raises:
-    ValueError: If the workdir holds no run.
+    ValueError: If the workdir holds no run, or its config is damaged.
   """
   path = workdir / CONFIG
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except json.JSONDecodeError as error:
-    raise ValueError(f"{path} is damaged: {error}") from error
+  return files.read_json(path)
 
 
 def means(
