@@ -118,7 +118,7 @@ def first_before_others(name: str) -> Iterator[None]:
 
 
 def check_same(what: str, value: Mapping[str, Any]) -> None:
-  """Raises ValueError unless process 0 has the same value.
+  """Raises ValueError in all processes unless all have the same value.
 
   Processes that disagree would train something unintended, or wait for each
   other forever.
@@ -127,14 +127,14 @@ def check_same(what: str, value: Mapping[str, Any]) -> None:
     what: What the value is, for the message.
     value: A nested mapping of values that JSON can hold.
   """
-  if jax.process_count() == 1:
-    return
-  differing = differences(json.loads(_of_first(json.dumps(value))), value)
-  if differing:
-    raise ValueError(
-      f"process 0 has another {what}: {'; '.join(differing)}; start all "
-      "processes with the same command, data and versions of the libraries"
-    )
+  first, *others = map(json.loads, _of_all(json.dumps(value)))
+  for number, other in enumerate(others, 1):
+    places = ("in process 0", f"in process {number}")
+    if differing := differences(first, other, places=places):
+      raise ValueError(
+        f"the processes differ in their {what}: {'; '.join(differing)}; start "
+        "all with the same command, data and versions of the libraries"
+      )
 
 
 def differences(
@@ -142,13 +142,15 @@ def differences(
   here: Mapping[str, Any],
   *,
   besides: Collection[str] = (),
+  places: tuple[str, str] = ("there", "here"),
 ) -> list[str]:
   """Says where two nested mappings differ once they are written as JSON.
 
   Args:
-    there: The mapping that the texts call "there", such as a config on disk.
-    here: The mapping that the texts call "here".
+    there: A mapping, such as a config on disk.
+    here: Another one.
     besides: Keys that may differ; nested keys are joined with slashes.
+    places: What the texts call the mappings.
 
   Returns:
     One text for each key that differs.
@@ -159,29 +161,28 @@ def differences(
   """
   there, here = (flatten(json.loads(json.dumps(x))) for x in (there, here))
   return [
-    f"{key.replace('/', '.')} is {there.get(key, 'absent')} there, "
-    f"{here.get(key, 'absent')} here"
+    f"{key.replace('/', '.')} is {there.get(key, 'absent')} {places[0]}, "
+    f"{here.get(key, 'absent')} {places[1]}"
     for key in sorted((there.keys() | here.keys()) - set(besides))
     if there.get(key) != here.get(key)
   ]
 
 
 def check_shared(folder: pathlib.Path) -> None:
-  """Raises ValueError unless all processes see the same folder."""
+  """Raises ValueError in all processes unless all see the same folder."""
   if jax.process_count() == 1:
     return
-  file = folder / f".shared_{_of_first(uuid.uuid4().hex)}"
+  file = folder / f".shared_{_of_all(uuid.uuid4().hex)[0]}"
   if is_first():
     folder.mkdir(parents=True, exist_ok=True)
     file.touch()
   wait_for_all("written")
-  seen = file.exists()
-  wait_for_all("seen")
+  missing = [x for x in _of_all("" if file.exists() else str(folder)) if x]
   if is_first():
     file.unlink()
-  if not seen:
+  if missing:
     raise ValueError(
-      f"{folder} here is not where process 0 writes; --workdir must be one "
+      f"{missing[0]} is not where process 0 writes; --workdir must be one "
       "folder that all processes share"
     )
 
@@ -286,12 +287,16 @@ def worker_pool(
         os.environ[name] = value
 
 
-def _of_first(text: str) -> str:
-  """Returns the text that process 0 has passed."""
+def _of_all(text: str) -> list[str]:
+  """Returns the texts that all processes have passed, in their order."""
+  if jax.process_count() == 1:
+    return [text]
   data = np.frombuffer(text.encode(), np.uint8)
-  length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-  data = np.resize(data, length) if length else data[:0]
-  return multihost_utils.broadcast_one_to_all(data).tobytes().decode()
+  lengths = multihost_utils.process_allgather(np.int32(len(data)))
+  padded = np.pad(data, (0, max(lengths) + 1 - len(data)))  # never empty
+  rows = multihost_utils.process_allgather(padded)
+  pairs = zip(rows, lengths, strict=True)
+  return [row[:length].tobytes().decode() for row, length in pairs]
 
 
 def _is_one_of_several() -> bool:
