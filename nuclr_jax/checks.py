@@ -1,89 +1,234 @@
-"""Checks of hyperparameters, with clear messages before any work is done."""
+"""What arguments may be: types with ranges, and checks with clear messages.
 
-from collections.abc import Callable
+A signature such as `layers: Count = 12` says what a factory takes. A config is
+checked against the signatures of its factories before any work is done; bodies
+check what two arguments, or callers from Python, may get wrong.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import inspect
 import math
+import numbers
 import operator
-from typing import SupportsIndex
+import sys
+import types
+from typing import (
+  Annotated,
+  Any,
+  NamedTuple,
+  SupportsIndex,
+  Union,
+  get_args,
+  get_origin,
+)
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
-from nuclr_jax.types import Sizes, constant_schedule
+from nuclr_jax.types import (
+  Number,
+  ScalarOrSchedule,
+  Schedule,
+  Sizes,
+  constant_schedule,
+)
 
 
-def number(name: str, value, allowed: str, is_allowed) -> float:
+class Range(NamedTuple):
+  """The values that an annotated type allows."""
+
+  allowed: str  # in words, for messages
+  fits: Callable[[Any], bool]
+
+
+def one_of(names: tuple[str, ...]) -> Any:
+  """Makes the type of an argument that is one of a few names."""
+  return Annotated[str, Range(f"one of {names}", names.__contains__)]
+
+
+LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
+
+Count = Annotated[
+  int,
+  Range(
+    "a whole number of at least 1",
+    lambda x: 1 <= x < LARGEST and x % 1 == 0,
+  ),
+]
+Natural = Annotated[
+  int,
+  Range(
+    "a whole number of at least 0",
+    lambda x: 0 <= x < LARGEST and x % 1 == 0,
+  ),
+]
+Seed = Annotated[
+  int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
+]
+Finite = Annotated[Number, Range("a finite number", math.isfinite)]
+Positive = Annotated[
+  Number, Range("a number greater than 0", lambda x: 0 < x < math.inf)
+]
+NonNegative = Annotated[
+  Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+]
+Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+Momentum = Annotated[
+  Number,
+  Range(
+    "in [0, 1) (it weights the old momentum; published code often gives the "
+    "weight of the new gradient)",
+    lambda x: 0 <= x < 1,
+  ),
+]
+Temperature = Annotated[
+  Number,
+  Range(
+    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
+    "usual)",
+    lambda x: 0 < x < math.inf,
+  ),
+]
+Gamma = Annotated[
+  ScalarOrSchedule,
+  Range("in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1),
+]
+Rate = Annotated[
+  ScalarOrSchedule,
+  Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
+]
+NAMES = {int: "a whole number", float: "a finite number", str: "a text"}
+NAMES |= {bool: "True or False", types.NoneType: "None", Mapping: "a mapping"}
+
+
+def fits(value: Any, hint: Any) -> bool:
+  """Returns whether a value of a config fits the annotation of an argument.
+
+  True and False are not numbers, and numbers are finite.
+
+  Args:
+    value: Plain data: numbers, texts, None, tuples, mappings.
+    hint: The annotation, such as `Count | None` or `tuple[Positive, ...]`.
+
+  Example:
+    >>> fits(12, Count), fits(0, Count), fits("12", Count), fits(True, Count)
+    (True, False, False, False)
+    >>> fits((1, 2), tuple[Count, ...]), fits((1, 2, 3), tuple[int, int])
+    (True, False)
+  """
+  kind, inner = get_origin(hint), get_args(hint)
+  if kind is Annotated:
+    kind, span = inner
+    return fits(value, kind) and (callable(value) or span.fits(value))
+  if kind in (Union, types.UnionType):
+    return any(fits(value, x) for x in inner)
+  if kind in (tuple, Sequence):
+    if not isinstance(value, tuple | list):
+      return False
+    if kind is tuple and inner[-1] is not ...:
+      return len(value) == len(inner) and all(map(fits, value, inner))
+    return all(fits(x, inner[0]) for x in value)
+  if hint in (Any, inspect.Parameter.empty):
+    return True
+  if hint in (int, SupportsIndex):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+  if hint is float:
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and abs(value) <= sys.float_info.max  # not NaN
+  return isinstance(value, kind or hint)
+
+
+def allowed(hint: Any) -> str:
+  """Says in words what an annotation allows in a config.
+
+  Example:
+    >>> allowed(Count | None)
+    'a whole number of at least 1, or None'
+    >>> allowed(tuple[Positive, Positive])
+    'a tuple of 2, each a number greater than 0'
+  """
+  kind, inner = get_origin(hint), get_args(hint)
+  if kind is Annotated:
+    return inner[1].allowed
+  if kind in (Union, types.UnionType):
+    return ", or ".join(dict.fromkeys(filter(None, map(allowed, inner))))
+  if kind in (tuple, Sequence):
+    count = "" if kind is not tuple or inner[-1] is ... else f" of {len(inner)}"
+    return f"a tuple{count}, each {allowed(inner[0])}"
+  if hint == Schedule:
+    return "a schedule"
+  return NAMES.get(kind or hint, "")
+
+
+def alternatives(hint: Any) -> set[Any]:
+  """Returns the types that an annotation allows, without their ranges.
+
+  Example:
+    >>> alternatives(Count | None) == {int, types.NoneType}
+    True
+  """
+  kind, inner = get_origin(hint), get_args(hint)
+  if kind is Annotated:
+    return alternatives(inner[0])
+  if kind in (Union, types.UnionType):
+    return set().union(*map(alternatives, inner))
+  return {hint}
+
+
+def number(name: str, value: Any, kind: Any) -> float:
   """Returns an allowed scalar as a Python float.
 
   Args:
     name: The name of the argument, for the message.
     value: A number, a NumPy scalar or an array without axes.
-    allowed: What is allowed, in words, for the message.
-    is_allowed: Returns whether a float is allowed.
+    kind: A type with a range, such as `Positive`.
 
   Raises:
-    ValueError: If `value` is not a number or not allowed.
+    ValueError: If `value` is not a number or not in the range.
   """
   try:
     number = math.nan if isinstance(value, bool | str) else float(value)
   except (TypeError, ValueError, OverflowError):
     number = math.nan
-  if not is_allowed(number):  # no check allows NaN
-    raise ValueError(f"{name} must be {allowed}, got {value!r}")
+  if not get_args(kind)[1].fits(number):  # no range has NaN
+    raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
   return number
 
 
 def temperature(temperature) -> float:
   """Returns the temperature if positive and finite, else raises ValueError."""
-  return number(
-    "temperature",
-    temperature,
-    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual)",
-    lambda x: 0 < x < math.inf,
-  )
+  return number("temperature", temperature, Temperature)
 
 
 def positive(name: str, value) -> float:
   """Returns the value if positive and finite, else raises ValueError."""
-  return number(
-    name, value, "a number greater than 0", lambda x: 0 < x < math.inf
-  )
+  return number(name, value, Positive)
 
 
 def count(name: str, value) -> int:
   """Returns the count if it is an integer >= 1, else raises ValueError."""
-  wanted = "a whole number of at least 1"
-  return int(number(name, value, wanted, lambda x: x >= 1 and x % 1 == 0))
+  return int(number(name, value, Count))
 
 
 def weight(name: str, weight) -> float:
   """Returns a term's weight if finite and >= 0, else raises ValueError."""
-  return number(
-    name, weight, "a number of at least 0", lambda x: 0 <= x < math.inf
-  )
+  return number(name, weight, NonNegative)
 
 
 def rho(rho) -> float:
   """Returns rho as a float if it is finite, else raises ValueError."""
-  return number("rho", rho, "a finite number", math.isfinite)
+  return number("rho", rho, Finite)
 
 
 def momentum(name: str, momentum) -> float:
   """Returns the momentum's weight if in [0, 1), else raises ValueError."""
-  return number(
-    name,
-    momentum,
-    "in [0, 1) (it weights the old momentum; published code often gives the "
-    "weight of the new gradient)",
-    lambda x: 0 <= x < 1,
-  )
+  return number(name, momentum, Momentum)
 
 
-def choice(name: str, value, choices: tuple) -> None:
-  """Raises ValueError unless `value` is one of `choices`."""
-  if value not in choices:
-    raise ValueError(f"{name} must be one of {choices}, got {value!r}")
+def choice(name: str, value: Any, kind: Any) -> None:
+  """Raises ValueError unless the value is of a kind, such as `bool`."""
+  if not fits(value, kind):
+    raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
 
 
 def rule(name: str, rule, example: str) -> None:
@@ -127,25 +272,22 @@ def sizes(
   return sizes
 
 
-def schedule(
-  name: str, value, *, low: float, high: float, low_allowed: bool = False
-) -> Callable[[Array], Array]:
+def schedule(name: str, value: Any, kind: Any) -> Schedule:
   """Makes a schedule of the step count from a number or a schedule.
 
-  A number is checked against its range. Of a schedule, only the value at step
-  0 is checked; it may equal `low`.
+  Args:
+    name: The name of the argument, for the message.
+    value: A number, or a schedule, of which only the value at step 0 is
+      checked; it may be 0.
+    kind: A type with a range, such as `Rate`.
+
+  Raises:
+    ValueError: If the number, or the schedule's first one, is not in the range.
   """
-  if callable(value):
-    with jax.ensure_compile_time_eval():
-      first = value(jnp.zeros((), jnp.int32))
-    span = f"in [{low:g}, {high:g}]"
-    number(f"{name} at step 0", first, span, lambda x: low <= x <= high)
-    return value
-  constant = number(
-    name,
-    value,
-    f"in {'[' if low_allowed else '('}{low:g}, {high:g}"
-    f"{']' if high < math.inf else ')'} or a schedule of the step count",
-    lambda x: low <= x <= high and x < math.inf and (low_allowed or x > low),
-  )
-  return constant_schedule(constant)
+  if not callable(value):
+    return constant_schedule(number(name, value, kind))
+  with jax.ensure_compile_time_eval():
+    first = value(jnp.zeros((), jnp.int32))
+  if first != 0:
+    number(f"{name} at step 0", first, kind)
+  return value

@@ -7,12 +7,14 @@ and gives its keyword arguments: `{"name": "clip", "temperature": 0.05}`.
 import ast
 from collections.abc import Callable, Iterable, Mapping
 import logging
-from math import inf
-import numbers
+import os
 import pathlib
 import runpy
 import traceback
 from typing import Any, NamedTuple
+
+from nuclr_jax import checks
+from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
 
 log = logging.getLogger(__name__)
 
@@ -42,19 +44,29 @@ DEFAULTS = dict(
   warm_start=None,  # popularity.npz of another run, for the first zeta
   refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
 )
-MAPPINGS = ("data", "model", "objective", "terms", "optimizer", "refresh")
-COUNTS = dict(  # whole numbers, and the least that is allowed
-  batch_size=1,
-  num_microbatches=1,
-  seed=0,
-  num_devices=1,
-  log_every=1,
-  eval_every=0,
-  checkpoint_every=0,
-  max_checkpoints=1,
-  num_workers=0,
+TYPES = dict(
+  data=Mapping,
+  model=Mapping,
+  objective=Mapping,
+  terms=Mapping | None,
+  optimizer=Mapping,
+  batch_size=Count,
+  num_microbatches=Count,
+  num_epochs=Positive,
+  seed=Seed,
+  num_devices=Count | None,
+  shard_params=bool,
+  offload_rows=bool,
+  log_every=Count,
+  eval_every=Natural,
+  eval_every_epochs=NonNegative,
+  checkpoint_every=Natural,
+  max_checkpoints=Count,
+  keep_best=str | None,
+  num_workers=Natural,
+  warm_start=str | os.PathLike | None,
+  refresh=Mapping | None,
 )
-SWITCHES = ("shard_params", "offload_rows")
 BOOLEANS = {"true": True, "t": True, "1": True}
 BOOLEANS |= {"false": False, "f": False, "0": False}
 
@@ -206,7 +218,7 @@ def complete(config: Config) -> dict[str, Any]:
     config: A mapping such as the one that `configs/glyphs.py` makes.
 
   Raises:
-    ConfigError: For unknown or missing keys, or numbers out of range.
+    ConfigError: For unknown or missing keys, or values that are not allowed.
 
   Example:
     >>> config = dict(data={}, model={}, objective={}, optimizer={})
@@ -224,40 +236,11 @@ def complete(config: Config) -> dict[str, Any]:
   missing = [key for key, value in completed.items() if value is ...]
   if missing:
     raise ConfigError(f"the config lacks {', '.join(missing)}", missing[0])
-  for key in MAPPINGS:
-    value = completed[key]
-    allowed = value is None and DEFAULTS[key] is None
-    if not isinstance(value, Mapping) and not allowed:
-      raise ConfigError(
-        f"{key} must be a mapping of a factory's arguments, got {value!r}", key
-      )
-  for key, least in COUNTS.items():
-    value = completed[key]
-    if value is None and DEFAULTS[key] is None:
-      continue
-    if not _is_a(numbers.Integral, value) or value < least:
-      _refuse(completed, key, f"a whole number of at least {least}")
-  if completed["seed"] >= 2**32:
-    _refuse(completed, "seed", "less than 2**32")
-  for key in SWITCHES:
-    if not isinstance(completed[key], bool):
-      _refuse(completed, key, "True or False")
-  for key, allowed, fits in (
-    ("num_epochs", "greater than 0 and finite", lambda x: 0 < x < inf),
-    ("eval_every_epochs", "at least 0 and finite", lambda x: 0 <= x < inf),
-  ):
-    if not _is_a(numbers.Real, completed[key]) or not fits(completed[key]):
-      _refuse(completed, key, allowed)
+  for key, kind in TYPES.items():
+    if not checks.fits(completed[key], kind):
+      allowed, value = checks.allowed(kind), completed[key]
+      raise ConfigError(f"{key} must be {allowed}, got {value!r}", key)
   return completed
-
-
-def _is_a(kind: type, value: Any) -> bool:
-  """Returns whether a value is a number of a kind; True and False are not."""
-  return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _refuse(config: Mapping[str, Any], key: str, allowed: str) -> None:
-  raise ConfigError(f"{key} must be {allowed}, got {config[key]!r}", key)
 
 
 def plain(value: Any) -> Any:

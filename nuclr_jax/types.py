@@ -8,7 +8,6 @@ state.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 import numpy as np
@@ -17,7 +16,7 @@ PyTree = Any
 AnyArray = Array | np.ndarray  # on a device or on the host
 Params = Any  # nested dicts of arrays
 Metrics = dict[str, Any]  # slash-separated names -> scalars
-Number = float | jax.typing.ArrayLike  # a scalar
+Number = float | np.number | AnyArray  # a scalar
 Scalar = Float[Array, ""]
 Schedule = Callable[[Any], Any]  # a function of the step count
 ScalarOrSchedule = Number | Schedule

@@ -40,12 +40,22 @@ def glyphs():
   return load_config("glyphs")
 
 
-# Arguments that must be mappings.
-MAPPINGS = {
+# Values of arguments that have no default.
+REQUIRED = {
+  "train": "digits",
   "encoder": "{'name': 'transformer'}",
   "image": "{'name': 'vit_b16'}",
   "text": "{'name': 'bert'}",
 }
+
+
+def values_of(factory, of_the_run=()):
+  """Arguments of a factory, with a value for each."""
+  return {
+    x.name: REQUIRED[x.name] if x.default is x.empty else x.default
+    for x in inspect.signature(factory).parameters.values()
+    if x.name not in of_the_run
+  }
 
 
 @pytest.mark.parametrize(
@@ -54,9 +64,11 @@ MAPPINGS = {
 )
 def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
   before = complete(glyphs) | {section: {"name": "another"}}
-  parameters = inspect.signature(factories.TABLES[section].factories[name])
-  keys = set(parameters.parameters) - OF_THE_RUN[section]
-  changes = [f"{section}.{key}={MAPPINGS.get(key, '3')}" for key in keys]
+  values = values_of(
+    factories.TABLES[section].factories[name], OF_THE_RUN[section]
+  )
+  keys = values.keys()
+  changes = [f"{section}.{key}={x}" for key, x in values.items()]
   config = change(before, f"{section}.name={name}", *changes)
   assert config[section].keys() == keys | {"name"}
   with pytest.raises(ConfigError, match=r"unknown keys \['colour'\]") as error:
@@ -73,9 +85,9 @@ def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
 def test_every_keyword_of_a_rule_can_be_set(argument, name, glyphs):
   before = complete(glyphs) | {"objective": {"name": "nuclr_variant"}}
   rule, key = RULES[argument][name], f"objective.{argument}"
-  changes = [f"{key}.{x}=0.5" for x in inspect.signature(rule).parameters]
+  expected = values_of(rule)
+  changes = [f"{key}.{x}={value}" for x, value in expected.items()]
   config = change(before, f"{key}.name={name}", *changes)
-  expected = dict.fromkeys(inspect.signature(rule).parameters, 0.5)
   assert config["objective"][argument] == {"name": name} | expected
   with pytest.raises(ConfigError, match=f"of {key} '{name}'; known") as error:
     change(before, f"{key}.name={name}", f"{key}.colour=3")
@@ -295,12 +307,16 @@ def test_values_that_do_not_fit(changes, key, message):
       "batch_size",
       "must be a whole number of at least 1, got None",
     ),
-    (["seed=-1"], "seed", "seed must be a whole number of at least 0, got -1"),
-    (["seed=99999999999999999999"], "seed", "seed must be less than 2"),
+    (
+      ["seed=-1"],
+      "seed",
+      r"seed must be a whole number in \[0, 2\*\*32\), got -1",
+    ),
+    (["seed=99999999999999999999"], "seed", "seed must be a whole"),
     (["log_every=0.5"], "log_every", "takes a whole number"),
-    (["num_devices='2'"], "num_devices", "whole number of at least 1, got '2'"),
+    (["num_devices='2'"], "num_devices", "of at least 1, or None, got '2'"),
     (["shard_params=None"], "shard_params", "must be True or False, got None"),
-    (["num_epochs=inf"], "num_epochs", "greater than 0 and finite, got inf"),
+    (["num_epochs=inf"], "num_epochs", "greater than 0, got inf"),
     (["objective.name=clop"], "objective.name", "known names are"),
     (["optimizer.lr=1"], "optimizer.lr", "of optimizer; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
@@ -328,8 +344,12 @@ def test_values_that_do_not_fit(changes, key, message):
       "of objective.zeta.rate; known are",
     ),
     (
-      ["objective.gamma.image.value=1", "objective.gamma.text.vale=1"],
-      "objective.gamma.text.vale",
+      [
+        "objective.zeta.name=batch",
+        "objective.zeta.rate.image.value=1",
+        "objective.zeta.rate.text.vale=1",
+      ],
+      "objective.zeta.rate.text.vale",
       "known are .'decay'",
     ),
   ],

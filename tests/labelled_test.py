@@ -351,7 +351,7 @@ class TestWrongData:
     ("changes", "message"),
     [
       ({"ways": (1, 2)}, r"ways must be whole .* at least 2, got \[1\]"),
-      ({"num_negatives": (0,)}, r"at least 1 and at most 5000, got \[0\]"),
+      ({"num_negatives": (0,)}, r"each a whole number of at least 1, got \(0"),
       ({"num_negatives": (6000,)}, r"at most 5000, got \[6000\]"),
       ({"test": "cifar10:test"}, "digits has its own validation and test"),
       ({"train": "mine:train", "test": "mine:train"}, "are the same images"),

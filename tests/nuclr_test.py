@@ -371,7 +371,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(num_pairs=True), "num_pairs must be a whole number"),
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
     (dict(temperature=10**400), "temperature must be a number"),
-    (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \[0, 1\]"),
+    (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \(0, 1\]"),
     (dict(own_pair=own_pair_rules.released()), "needs steps_per_epoch"),
     (dict(zeta=zeta_rules.queue()), "the zeta rule 'queue' needs dim"),
     (dict(zeta="queue"), r"zeta must be a rule such as .*, got 'queue'"),

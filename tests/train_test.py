@@ -449,15 +449,15 @@ class TestRefusals:
       (dict(num_devices=9), r"num_devices must be in \[1, 8\]"),
       (dict(num_devices=3), "must divide 1024"),
       (dict(batch_size=10**6), "the run has no step"),
-      (dict(num_epochs=0.0), "num_epochs must be greater than 0"),
-      (dict(seed=-1), "seed must be a whole number of at least 0"),
+      (dict(num_epochs=0.0), "num_epochs must be a number greater than 0"),
+      (dict(seed=-1), "seed must be a whole number in"),
       (
         {"optimizer.learning_rate.value": -1.0},
-        "optimizer.learning_rate: values must be finite and at",
+        "optimizer.learning_rate.value must be a number of at",
       ),
       (
         {"objective.zeta.rate.value": -1.0},
-        "objective.zeta.rate: values must be finite and at",
+        "objective.zeta.rate.value must be a number of at least",
       ),
     ],
   )

@@ -23,6 +23,7 @@ import unicodedata
 import numpy as np
 
 from nuclr_jax import progress
+from nuclr_jax.checks import Count, NonNegative
 from nuclr_jax.data.source import (
   Data,
   HeldOut,
@@ -70,11 +71,11 @@ class Glyph(NamedTuple):
 def glyphs(
   *,
   data_dir: str | os.PathLike | None = None,
-  size: int = 32,
-  length: int = 12,
-  min_count: int = 1,
-  shift: float = 0.0,
-  scale: float = 0.0,
+  size: Count = 32,
+  length: Count = 12,
+  min_count: Count = 1,
+  shift: NonNegative = 0.0,
+  scale: NonNegative = 0.0,
   share_texts: bool = True,
 ) -> Data:
   """Loads the glyphs, which the first run that needs them renders.

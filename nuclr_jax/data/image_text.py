@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuclr_jax import progress
+from nuclr_jax.checks import Count, Natural, NonNegative, Positive
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.pair_index import (
   PairIndex,
@@ -66,15 +67,15 @@ def image_text(
   *,
   train: str,
   data_dir: str | os.PathLike | None = None,
-  size: int = 256,
+  size: Count = 256,
   tokenizer: str = BUILD,
-  length: int = 30,
+  length: Count = 30,
   clean: bool = True,
-  min_count: int = 1,
-  scale: tuple[float, float] = (0.5, 1.0),
+  min_count: Count = 1,
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,
-  num_ops: int = 2,
-  level: float = 7.0,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
   validation: tuple[str, ...] = (),
   validation_zero_shot: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
@@ -290,10 +291,10 @@ def captioned_source(
   tokenizer: Tokenizer,
   *,
   size: int,
-  scale: tuple[float, float] = (0.5, 1.0),
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,
-  num_ops: int = 2,
-  level: float = 7.0,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
 ) -> Source:
   """Makes a source of images and tokens, decoded and augmented by the batch.
 

@@ -11,6 +11,7 @@ import zlib
 
 import numpy as np
 
+from nuclr_jax.checks import Count, NonNegative, one_of
 from nuclr_jax.data.glyphs import (
   FONTS,
   enlarged_digits,
@@ -31,6 +32,7 @@ from nuclr_jax.data.tfds_reader import cache_dir
 from nuclr_jax.types import Batch
 
 VIEW, CLASS = "view", "class"  # what a positive shares with its anchor
+Shared = one_of((VIEW, CLASS))
 NUM_DIGITS = {"train": 1_197, "validation": 300, "test": 300}
 NUM_FONTS = {"train": 10, "validation": 2, "test": 4}  # of each character
 SCORES = ("classes", "recall", "losses", "variation", "probe")
@@ -42,19 +44,19 @@ def labelled(
   validation: str | None = None,
   test: str | None = None,
   data_dir: str | os.PathLike | None = None,
-  size: int = 16,
-  shift: float = 1.0,
-  scale: float = 0.1,
+  size: Count = 16,
+  shift: NonNegative = 1.0,
+  scale: NonNegative = 0.1,
   flip: bool = False,
-  positive: str = VIEW,
-  block_size: int = 1,
-  classes: int | None = None,
-  per_class: int | None = None,
+  positive: Shared = VIEW,
+  block_size: Count = 1,
+  classes: Count | None = None,
+  per_class: Count | None = None,
   unseen: bool = False,
   scores: tuple[str, ...] = SCORES,
   validation_scores: tuple[str, ...] = ("classes", "recall", "losses"),
-  ways: tuple[int, ...] = (2, 10),
-  num_negatives: tuple[int, ...] = (1,),
+  ways: tuple[Count, ...] = (2, 10),
+  num_negatives: tuple[Count, ...] = (1,),
 ) -> Data:
   """Loads labelled images and makes two views of each, for the model `views`.
 
@@ -214,8 +216,8 @@ def glyph_splits(
 def keep_part(
   splits: Mapping[str, LabelledSet],
   *,
-  classes: int | None = None,
-  per_class: int | None = None,
+  classes: Count | None = None,
+  per_class: Count | None = None,
 ) -> dict[str, LabelledSet]:
   """Keeps some classes, or some training images of each.
 
@@ -309,8 +311,8 @@ def two_views(
   data: LabelledSet,
   transform: Transform,
   *,
-  positive: str = VIEW,
-  block_size: int = 1,
+  positive: Shared = VIEW,
+  block_size: Count = 1,
 ) -> Source:
   """Makes pairs of two views; pair i begins with image i.
 

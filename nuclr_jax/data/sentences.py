@@ -11,6 +11,7 @@ import zlib
 
 import numpy as np
 
+from nuclr_jax.checks import Count
 from nuclr_jax.data.source import (
   Data,
   HeldOut,
@@ -28,8 +29,8 @@ def sentences(
   validation: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
   tokenizer: str = BUILD,
-  length: int = 32,
-  min_count: int = 1,
+  length: Count = 32,
+  min_count: Count = 1,
 ) -> Data:
   """Reads sentences without labels; dropout makes two views of each (SimCSE).
 

@@ -20,13 +20,14 @@ from nuclr_jax import checks
 from nuclr_jax.types import AnyArray
 
 LOSSES = ("hinge", "logistic", "cross_entropy")
+Loss = checks.one_of(LOSSES)
 SPACING = 0.3  # of the trapezoid rule, whose error is exp(-pi^2 / SPACING)
 TAIL = 36.0  # exp(-TAIL) of the integral is cut off at its left end
 NODES = 16  # of the trapezoid rule, evaluated at a time
 
 
 def of_margins(
-  margins: Float[AnyArray, "*batch negatives"], loss: str
+  margins: Float[AnyArray, "*batch negatives"], loss: Loss
 ) -> Float[AnyArray, "*batch"]:
   """Computes the loss of each row of margins, a NumPy or JAX array.
 
@@ -44,7 +45,7 @@ def of_margins(
     >>> of_margins(np.zeros((1, 3)), "logistic")
     array([2.])
   """
-  checks.choice("loss", loss, LOSSES)
+  checks.choice("loss", loss, Loss)
   xp = margins.__array_namespace__()
   worst = xp.max(-margins, axis=-1)
   if loss == "hinge":
@@ -93,7 +94,7 @@ def expected(
     >>> expected(sim, first, both, loss="hinge")
     array([0.5])
   """
-  checks.choice("loss", loss, LOSSES)
+  checks.choice("loss", loss, Loss)
   num_negatives = checks.count("num_negatives", num_negatives)
   rows = [np.asarray(x, np.float64) for x in (similarity, positive, negative)]
   if not np.isfinite(rows[0]).all():

@@ -133,7 +133,7 @@ def average_loss(
     if ways != 2:
       raise ValueError("probabilities are allowed for tasks of two ways only")
     return _two_ways(own, others, label, check_probability(probability), loss)
-  checks.choice("loss", loss, losses.LOSSES)
+  checks.choice("loss", loss, losses.Loss)
   below = own[:, None] - others
   if loss == "hinge":
     order = np.sort(-below, axis=1)  # the largest is the worst

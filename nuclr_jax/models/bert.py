@@ -6,8 +6,9 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from nuclr_jax.checks import Count, Fraction, Positive
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import LayerNorm
+from nuclr_jax.models.layers import Dtype, LayerNorm
 
 
 class Bert(nnx.Module):
@@ -49,17 +50,17 @@ def bert(
   *,
   vocab_size: int,
   length: int,
-  width: int = 768,
-  layers: int = 12,
-  heads: int = 12,
-  hidden: int | None = None,
-  max_length: int = 512,
-  eps: float = 1e-12,
-  activation: str = "gelu",
+  width: Count = 768,
+  layers: Count = 12,
+  heads: Count = 12,
+  hidden: Count | None = None,
+  max_length: Count = 512,
+  eps: Positive = 1e-12,
+  activation: transformer.Activation = "gelu",
   pooler: bool = False,
-  dropout: float = 0.1,
-  attended_dropout: float | None = None,
-  dtype: str = "float32",
+  dropout: Fraction = 0.1,
+  attended_dropout: Fraction | None = None,
+  dtype: Dtype = "float32",
 ) -> base.Tower:
   """Makes a BERT; its features are those of the first token.
 

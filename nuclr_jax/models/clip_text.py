@@ -4,8 +4,9 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from nuclr_jax.checks import Count, Fraction, Positive
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import LayerNorm
+from nuclr_jax.models.layers import Dtype, LayerNorm
 
 
 class ClipText(nnx.Module):
@@ -41,15 +42,15 @@ def clip_text(
   *,
   vocab_size: int,
   length: int,
-  width: int = 512,
-  layers: int = 12,
-  heads: int = 8,
-  hidden: int | None = None,
-  max_length: int = 77,
-  eps: float = 1e-5,
-  activation: str = "quick_gelu",
-  dropout: float = 0.0,
-  dtype: str = "float32",
+  width: Count = 512,
+  layers: Count = 12,
+  heads: Count = 8,
+  hidden: Count | None = None,
+  max_length: Count = 77,
+  eps: Positive = 1e-5,
+  activation: transformer.Activation = "quick_gelu",
+  dropout: Fraction = 0.0,
+  dtype: Dtype = "float32",
 ) -> base.Tower:
   """Makes CLIP's text transformer; its features are those of the end token.
 

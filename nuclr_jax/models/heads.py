@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nuclr_jax.checks import Count, Fraction, Natural
 from nuclr_jax.models import base
 
 
@@ -27,9 +28,9 @@ def heads(
   *,
   image_shape: tuple[int],
   length: int,
-  dim: int = 256,
-  hidden: int = 0,
-  dropout: float = 0.0,
+  dim: Count = 256,
+  hidden: Natural = 0,
+  dropout: Fraction = 0.0,
   projection_bias: bool = True,
   normalize: bool = True,
   frozen: tuple[str, ...] = (),

@@ -11,10 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax import checks
+
 # The statistics of CLIP's training images, on the scale [0, 1].
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
+Dtype = checks.one_of(tuple(DTYPES))  # of activations
 
 
 def compute_dtype(name: str) -> type:

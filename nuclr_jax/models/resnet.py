@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax.checks import Count, Finite, Positive
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import (
   MEAN,
   STD,
   BatchNorm,
   Conv,
+  Dtype,
   check_images,
   compute_dtype,
   normalize,
@@ -99,13 +101,13 @@ class ResNet(nnx.Module):
 def resnet(
   *,
   image_shape: tuple[int, int, int],
-  stages: Sequence[int] = (3, 4, 6, 3),
-  width: int = 64,
+  stages: Sequence[Count] = (3, 4, 6, 3),
+  width: Count = 64,
   bottleneck: bool = True,
   zero_init: bool = True,
-  mean: Sequence[float] = MEAN,
-  std: Sequence[float] = STD,
-  dtype: str = "float32",
+  mean: Sequence[Finite] = MEAN,
+  std: Sequence[Positive] = STD,
+  dtype: Dtype = "float32",
 ) -> base.Tower:
   """Makes a ResNet v1.5 without its classification head.
 

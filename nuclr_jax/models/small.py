@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt8
 
+from nuclr_jax.checks import Count, Fraction, Natural
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import LayerNorm
 from nuclr_jax.models.transformer import (
@@ -44,6 +45,9 @@ class PatchConv(nnx.Module):
       for j in range(self.reach)
     ]
     return self.linear(jnp.concatenate(shifts, axis=-1))
+
+
+Stages = tuple[tuple[Count, Count, Count], ...]
 
 
 class SmallConvNet(nnx.Module):
@@ -98,13 +102,13 @@ def small(
   image_shape: tuple[int, int, int],
   vocab_size: int,
   length: int,
-  dim: int = 128,
-  image_stages: tuple[tuple[int, int, int], ...] = ((4, 2, 64), (2, 1, 128)),
-  image_features: int = 256,
-  text_width: int = 128,
-  text_layers: int = 1,
-  text_heads: int = 4,
-  dropout: float = 0.0,
+  dim: Count = 128,
+  image_stages: Stages = ((4, 2, 64), (2, 1, 128)),
+  image_features: Count = 256,
+  text_width: Count = 128,
+  text_layers: Natural = 1,
+  text_heads: Count = 4,
+  dropout: Fraction = 0.0,
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
@@ -163,9 +167,9 @@ def small(
 def convnet(
   *,
   image_shape: tuple[int, int, int],
-  stages: tuple[tuple[int, int, int], ...] = ((4, 2, 64), (2, 1, 128)),
-  num_features: int = 256,
-  dropout: float = 0.0,
+  stages: Stages = ((4, 2, 64), (2, 1, 128)),
+  num_features: Count = 256,
+  dropout: Fraction = 0.0,
 ) -> base.Tower:
   """Makes the image tower of `small`.
 
@@ -213,10 +217,10 @@ def transformer(
   *,
   vocab_size: int,
   length: int,
-  width: int = 128,
-  num_layers: int = 1,
-  heads: int = 4,
-  dropout: float = 0.0,
+  width: Count = 128,
+  num_layers: Natural = 1,
+  heads: Count = 4,
+  dropout: Fraction = 0.0,
 ) -> base.Tower:
   """Makes the text tower of `small`.
 

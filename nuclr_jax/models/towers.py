@@ -5,9 +5,11 @@ import inspect
 import os
 from typing import Any
 
+from nuclr_jax.checks import Count
 from nuclr_jax.models import base
 from nuclr_jax.models.bert import bert, distilbert
 from nuclr_jax.models.clip_text import clip_text
+from nuclr_jax.models.layers import Dtype
 from nuclr_jax.models.pretrained import load_dual_encoder, load_towers
 from nuclr_jax.models.resnet import resnet50
 from nuclr_jax.models.vgg import vgg16
@@ -36,8 +38,8 @@ def towers(
   image: Mapping[str, Any],
   text: Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
-  dim: int = 256,
-  dtype: str = "float32",
+  dim: Count = 256,
+  dtype: Dtype = "float32",
   projection_bias: bool = True,
   normalize: bool = True,
   frozen: tuple[str, ...] = (),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from nuclr_jax.checks import one_of
 from nuclr_jax.models.layers import LayerNorm, compute_dtype
 
 ACTIVATIONS = {
@@ -15,6 +16,9 @@ ACTIVATIONS = {
   "gelu_tanh": partial(jax.nn.gelu, approximate=True),
   "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
+
+
+Activation = one_of(tuple(ACTIVATIONS))
 
 
 class Rates(NamedTuple):

@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax.checks import Count, Finite, Positive
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import (
   BatchNorm,
   Conv,
+  Dtype,
   check_images,
   compute_dtype,
   normalize,
@@ -48,10 +50,10 @@ class VGG(nnx.Module):
 def vgg16(
   *,
   image_shape: tuple[int, int, int],
-  stages: Sequence[tuple[int, int]] = STAGES,
-  mean: Sequence[float] | float = 0.5,
-  std: Sequence[float] | float = 0.25,
-  dtype: str = "float32",
+  stages: Sequence[tuple[Count, Count]] = STAGES,
+  mean: Sequence[Finite] | Finite = 0.5,
+  std: Sequence[Positive] | Positive = 0.25,
+  dtype: Dtype = "float32",
 ) -> base.Tower:
   """Makes a VGG-16 for small images, without its wide dense layers.
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from nuclr_jax.checks import Count, Natural
 from nuclr_jax.models import base
 from nuclr_jax.models.pretrained import load_towers
 from nuclr_jax.models.small import convnet, transformer
@@ -29,8 +30,8 @@ def views(
   length: int,
   encoder: Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
-  dim: int = 128,
-  hidden: int = 0,
+  dim: Count = 128,
+  hidden: Natural = 0,
   normalize: bool = True,
 ) -> base.Model:
   """Encodes both sides of a batch with the same tower, in one call.

@@ -7,10 +7,12 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax.checks import Count, Finite, Fraction, Positive
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   MEAN,
   STD,
+  Dtype,
   LayerNorm,
   Patches,
   check_images,
@@ -76,19 +78,19 @@ class VisionTransformer(nnx.Module):
 def vit(
   *,
   image_shape: tuple[int, int, int],
-  patch: int = 16,
-  width: int = 768,
-  layers: int = 12,
-  heads: int = 12,
-  hidden: int | None = None,
-  eps: float = 1e-6,
-  activation: str = "gelu",
+  patch: Count = 16,
+  width: Count = 768,
+  layers: Count = 12,
+  heads: Count = 12,
+  hidden: Count | None = None,
+  eps: Positive = 1e-6,
+  activation: transformer.Activation = "gelu",
   norm_before: bool = False,
   pooler: bool = False,
-  dropout: float = 0.0,
-  mean: Sequence[float] = MEAN,
-  std: Sequence[float] = STD,
-  dtype: str = "float32",
+  dropout: Fraction = 0.0,
+  mean: Sequence[Finite] = MEAN,
+  std: Sequence[Positive] = STD,
+  dtype: Dtype = "float32",
 ) -> base.Tower:
   """Makes a vision transformer; its features are those of the class token.
 

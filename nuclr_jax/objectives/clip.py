@@ -25,7 +25,7 @@ from nuclr_jax.types import (
 def clip(
   spec: Spec | None = None,
   *,
-  temperature: Number = 0.07,
+  temperature: checks.Temperature = 0.07,
   learn_temperature: bool = True,
 ) -> base.Objective:
   r"""Makes InfoNCE, where each anchor classifies its pair within the batch.
@@ -61,7 +61,7 @@ def clip(
   """
   del spec
   first = checks.temperature(temperature)
-  checks.choice("learn_temperature", learn_temperature, (False, True))
+  checks.choice("learn_temperature", learn_temperature, bool)
 
   def tau(params):
     return one_for_all(params, first)
@@ -76,7 +76,7 @@ def clip(
 def ntxent(
   spec: Spec | None = None,
   *,
-  temperature: Number = 0.1,
+  temperature: checks.Temperature = 0.1,
   learn_temperature: bool = False,
 ) -> base.Objective:
   r"""Makes NT-Xent: InfoNCE among all 2 B views of the batch, as in SimCLR.

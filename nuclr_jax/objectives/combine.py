@@ -1,6 +1,5 @@
 """Sums and multiples of objectives."""
 
-import math
 from typing import Any
 
 from nuclr_jax import checks
@@ -104,7 +103,7 @@ def scale(objective: Objective, weight: Number) -> Objective:
     >>> bool(losses[1] == 2 * losses[0])
     True
   """
-  weight = checks.number("weight", weight, "a finite number", math.isfinite)
+  weight = checks.number("weight", weight, checks.Finite)
 
   def apply(params, state, pairs):
     loss, rest = objective.apply(params, state, pairs)

@@ -15,8 +15,8 @@ def cyclip(
   *,
   temperature: Number = 0.07,
   learn_temperature: bool = True,
-  in_modal: Number = 0.25,
-  cross_modal: Number = 0.25,
+  in_modal: checks.NonNegative = 0.25,
+  cross_modal: checks.NonNegative = 0.25,
 ) -> base.Objective:
   """Makes CLIP plus cyclic consistency, `add(clip=clip(), cyclic=...)`.
 
@@ -56,8 +56,8 @@ def cyclip(
 def cyclic_consistency(
   spec: Spec | None = None,
   *,
-  in_modal: Number = 0.25,
-  cross_modal: Number = 0.25,
+  in_modal: checks.NonNegative = 0.25,
+  cross_modal: checks.NonNegative = 0.25,
 ) -> base.Objective:
   r"""Makes a penalty on differences of similarities that should agree.
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number, Spec, each, unzip
+from nuclr_jax.types import Spec, each, unzip
 
 
 def debiased(
   spec: Spec | None = None,
   *,
-  temperature: Number = 0.07,
-  tau_plus: Number = 0.1,
+  temperature: checks.Temperature = 0.07,
+  tau_plus: checks.Fraction = 0.1,
 ) -> base.Objective:
   r"""Makes InfoNCE, corrected for the positives expected among negatives.
 
@@ -54,9 +54,7 @@ def debiased(
   """
   del spec
   temperature = checks.temperature(temperature)
-  tau_plus = checks.number(
-    "tau_plus", tau_plus, "in [0, 1)", lambda x: 0 <= x < 1
-  )
+  tau_plus = checks.number("tau_plus", tau_plus, checks.Fraction)
 
   def loss_fn(params, pairs):
     del params

@@ -15,9 +15,7 @@ from nuclr_jax.sample_state import (
 )
 from nuclr_jax.sample_state.zeta import Evidence, zeta_metrics
 from nuclr_jax.types import (
-  Number,
   Sample,
-  ScalarOrSchedule,
   Sides,
   Spec,
   State,
@@ -38,10 +36,10 @@ class Shared(NamedTuple):
 def nuclr(
   spec: Spec | None = None,
   *,
-  temperature: Number | temperature_rules.Unbound = 0.05,
-  gamma: ScalarOrSchedule = 0.8,
+  temperature: checks.Temperature | temperature_rules.Unbound = 0.05,
+  gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.Unbound | None = None,
-  own_weight: Number = 1.0,
+  own_weight: checks.NonNegative = 1.0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes a non-uniform contrastive loss with a learned popularity per sample.
@@ -120,11 +118,11 @@ def nuclr(
 def nuclr_variant(
   spec: Spec | None = None,
   *,
-  temperature: Number | temperature_rules.Unbound = 0.05,
-  gamma: ScalarOrSchedule = 0.8,
+  temperature: checks.Temperature | temperature_rules.Unbound = 0.05,
+  gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.Unbound | None = None,
   own_pair: own_pair_rules.Unbound | None = None,
-  anchor_average: str = "pair",
+  anchor_average: temperature_rules.AnchorAverage = "pair",
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes NUCLR with another own-pair rule or average.
@@ -172,7 +170,7 @@ def nuclr_variant(
   """
   spec = base.make_spec(spec, **numbers).require("sizes", what="nuclr")
   sizes = spec.sizes
-  gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
+  gamma = checks.schedule("gamma", gamma, checks.Gamma)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs)
   zeta = zeta or zeta_rules.batch()
   own_pair = own_pair or own_pair_rules.running_max()

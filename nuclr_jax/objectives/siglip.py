@@ -7,14 +7,14 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Number, Spec
+from nuclr_jax.types import Spec
 
 
 def siglip(
   spec: Spec | None = None,
   *,
-  init_scale: Number = 10.0,
-  init_bias: Number = -10.0,
+  init_scale: checks.Positive = 10.0,
+  init_bias: checks.Finite = -10.0,
 ) -> base.Objective:
   r"""Makes the sigmoid loss of all pairs.
 
@@ -46,15 +46,8 @@ def siglip(
     ICCV 2023.
   """
   del spec
-  init_scale = checks.number(
-    "init_scale",
-    init_scale,
-    "a number greater than 0 (it multiplies cosine similarities)",
-    lambda x: 0 < x < math.inf,
-  )
-  init_bias = checks.number(
-    "init_bias", init_bias, "a finite number", math.isfinite
-  )
+  init_scale = checks.positive("init_scale", init_scale)
+  init_bias = checks.number("init_bias", init_bias, checks.Finite)
 
   def init_params():
     return {

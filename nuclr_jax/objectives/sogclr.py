@@ -10,9 +10,7 @@ from nuclr_jax.objectives import base
 from nuclr_jax.sample_state import denominator, temperature_rules
 from nuclr_jax.sample_state.denominator import NO_OWN_PAIR
 from nuclr_jax.types import (
-  Number,
   Sample,
-  ScalarOrSchedule,
   Sides,
   Spec,
   State,
@@ -37,9 +35,9 @@ class AnchorRows(NamedTuple):
 def sogclr(
   spec: Spec | None = None,
   *,
-  temperature: Number | temperature_rules.Unbound = 0.07,
-  gamma: ScalarOrSchedule = 0.8,
-  anchor_average: str = "pair",
+  temperature: checks.Temperature | temperature_rules.Unbound = 0.07,
+  gamma: checks.Gamma = 0.8,
+  anchor_average: temperature_rules.AnchorAverage = "pair",
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes a global contrastive loss with moving averages of denominators.
@@ -88,7 +86,7 @@ def sogclr(
   """
   spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
   sizes = spec.sizes
-  gamma = checks.schedule("gamma", gamma, low=0.0, high=1.0)
+  gamma = checks.schedule("gamma", gamma, checks.Gamma)
   taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs - 1)
   by_id = temperature_rules.averages_by_id(anchor_average, taus)
 
@@ -154,12 +152,12 @@ def sogclr(
 def isogclr(
   spec: Spec | None = None,
   *,
-  temperature: Number = 0.05,
+  temperature: checks.Temperature = 0.05,
   bounds: tuple[float, float] = (0.005, 0.5),
-  rate: ScalarOrSchedule = 0.02,
-  momentum: Number = 0.5,
-  rho: Number = 8.0,
-  gamma: ScalarOrSchedule = 0.8,
+  rate: checks.Rate = 0.02,
+  momentum: checks.Momentum = 0.5,
+  rho: checks.Finite = 8.0,
+  gamma: checks.Gamma = 0.8,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes a global contrastive loss with individual temperatures (RGCL).

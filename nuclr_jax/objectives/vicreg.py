@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Number, Spec
+from nuclr_jax.types import Spec
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
 
@@ -14,9 +14,9 @@ EPSILON = 1e-4  # under the square root, so that its gradient is finite
 def vicreg(
   spec: Spec | None = None,
   *,
-  invariance: Number = 25.0,
-  variance: Number = 25.0,
-  covariance: Number = 1.0,
+  invariance: checks.NonNegative = 25.0,
+  variance: checks.NonNegative = 25.0,
+  covariance: checks.NonNegative = 1.0,
 ) -> base.Objective:
   r"""Makes variance-invariance-covariance regularisation.
 

@@ -191,13 +191,7 @@ def check_limits(
   if checks.count("max_pairs", max_pairs) < 2:
     raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
   checks.positive("tolerance", tolerance)
-  allowed = "a whole number of at least 0"
-  checks.number(
-    "max_iterations",
-    max_iterations,
-    allowed,
-    lambda x: x >= 0 and x % 1 == 0,
-  )
+  checks.number("max_iterations", max_iterations, checks.Natural)
 
 
 def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from nuclr_jax import checks
 from nuclr_jax.sample_state.table import greatest
 from nuclr_jax.sample_state.zeta import Evidence
-from nuclr_jax.types import Number, Sides, Spec, both, each, swap
+from nuclr_jax.types import Sides, Spec, both, each, swap
 
 
 class OwnPairRule(NamedTuple):
@@ -42,7 +42,9 @@ class OwnPairRule(NamedTuple):
 Unbound = Callable[[Spec], OwnPairRule]  # makes the rule of a data set
 
 
-def running_max(*, weight: Number = 1.0, init: Number | None = None) -> Unbound:
+def running_max(
+  *, weight: checks.NonNegative = 1.0, init: checks.NonNegative | None = None
+) -> Unbound:
   """Makes the paper's rule: xi is the greatest |zeta| so far.
 
   Args:
@@ -65,10 +67,7 @@ def running_max(*, weight: Number = 1.0, init: Number | None = None) -> Unbound:
   """
   log_weight = _check_weight(weight)
   if init is not None:
-    allowed = "a number of at least 0, or None for the greatest |zeta|"
-    init = checks.number(
-      "own_pair.init", init, allowed, lambda x: 0 <= x < math.inf
-    )
+    init = checks.weight("own_pair.init", init)
 
   def first(id_rows):
     largest = each(lambda rows: jnp.max(jnp.abs(rows.zeta)), id_rows)
@@ -84,7 +83,9 @@ def running_max(*, weight: Number = 1.0, init: Number | None = None) -> Unbound:
   )
 
 
-def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
+def released(
+  *, weight: checks.NonNegative = 1.0, init: checks.NonNegative = 0.0
+) -> Unbound:
   """Makes the released code's rule: the greatest signed zeta, once an epoch.
 
   xi <- max(max_j zeta_j, init) over all rows after the last step of an epoch.
@@ -115,9 +116,7 @@ def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
   Reference: the code released with Wang et al., ICLR 2025.
   """
   log_weight = _check_weight(weight)
-  init = checks.number(
-    "own_pair.init", init, "a number of at least 0", lambda x: 0 <= x < math.inf
-  )
+  init = checks.weight("own_pair.init", init)
 
   def bind(spec):
     spec = spec.require("steps_per_epoch", what="the own-pair rule 'released'")
@@ -148,7 +147,7 @@ def released(*, weight: Number = 1.0, init: Number = 0.0) -> Unbound:
   return bind
 
 
-def by_zeta(*, weight: Number = 1.0) -> Unbound:
+def by_zeta(*, weight: checks.NonNegative = 1.0) -> Unbound:
   """Makes the ablation NUCLR-diamond's: epsilon_i = k exp(-zeta_i / tau).
 
   zeta_i belongs to the anchor's own contrast. xi is kept as in `running_max`,

@@ -35,8 +35,6 @@ from nuclr_jax.sample_state import zeta as zetas
 from nuclr_jax.sample_state.table import read_rows, write_rows
 from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
 from nuclr_jax.types import (
-  Number,
-  ScalarOrSchedule,
   Sides,
   Sizes,
   both,
@@ -57,11 +55,11 @@ class Memory(NamedTuple):
 
 def queue(
   *,
-  size: int = 4096,
-  rate: ScalarOrSchedule | Sides = 0.3,
-  momentum: Number = 0.0,
+  size: checks.Count = 4096,
+  rate: checks.Rate | Sides = 0.3,
+  momentum: checks.Momentum = 0.0,
   center: bool = True,
-  init: Number | Sides = 0.0,
+  init: checks.Finite | Sides = 0.0,
 ) -> zetas.Unbound:
   """Makes the rule that moves zeta by Sinkhorn's step over the latest pairs.
 
@@ -104,7 +102,9 @@ def queue(
     et al., Momentum Contrast, CVPR 2020.
   """
   size = checks.count("zeta.size", size)
-  settings = zetas.check_settings(init, rate, momentum, center, highest=1.0)
+  settings = zetas.check_settings(
+    init, rate, momentum, center, kind=checks.Rate
+  )
 
   def bind(spec, temperature):
     sizes = spec.sizes

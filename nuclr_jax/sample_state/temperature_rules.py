@@ -33,7 +33,6 @@ from nuclr_jax.types import (
   Pairs,
   Params,
   Scalar,
-  ScalarOrSchedule,
   Sides,
   Spec,
   both,
@@ -75,10 +74,11 @@ class TemperatureRule(NamedTuple):
 
 # What `fixed`, `learned` and `individual` return: a function that makes the
 # rule from the spec of a data set and the number of terms of the denominator.
+AnchorAverage = checks.one_of(("pair", "id"))  # what log u is kept for
 Unbound = Callable[[Spec, int], TemperatureRule]
 
 
-def fixed(temperature: Number = 0.05) -> Unbound:
+def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
   """Makes a temperature that never changes; a number means the same.
 
   Args:
@@ -107,7 +107,9 @@ def fixed(temperature: Number = 0.05) -> Unbound:
   )
 
 
-def learned(temperature: Number = 0.07, *, rho: Number = 8.0) -> Unbound:
+def learned(
+  temperature: checks.Temperature = 0.07, *, rho: checks.Finite = 8.0
+) -> Unbound:
   """Makes one temperature for all anchors, a parameter (RGCL-g, FastCLIP-v3).
 
   Its gradient, per side, is the mean over anchors of log D_i - log(number of
@@ -153,12 +155,12 @@ def learned(temperature: Number = 0.07, *, rho: Number = 8.0) -> Unbound:
 
 
 def individual(
-  temperature: Number = 0.05,
+  temperature: checks.Temperature = 0.05,
   *,
   bounds: tuple[float, float] = (0.005, 0.5),
-  rate: ScalarOrSchedule = 0.02,
-  momentum: Number = 0.5,
-  rho: Number = 8.0,
+  rate: checks.Rate = 0.02,
+  momentum: checks.Momentum = 0.5,
+  rho: checks.Finite = 8.0,
 ) -> Unbound:
   r"""Makes a temperature per anchor, moved by clipped momentum descent.
 
@@ -200,9 +202,7 @@ def individual(
   """
   first = checks.temperature(temperature)
   low, high = _check_bounds(bounds, first)
-  rate = checks.schedule(
-    "temperature.rate", rate, low=0.0, high=1.0, low_allowed=True
-  )
+  rate = checks.schedule("temperature.rate", rate, checks.Rate)
   beta = checks.momentum("temperature.momentum", momentum)
   rho = checks.rho(rho)
 
@@ -286,7 +286,7 @@ def averages_by_id(anchor_average: str, rule: TemperatureRule) -> bool:
     ValueError: If it is neither "pair" nor "id", or "id" with individual
       temperatures.
   """
-  checks.choice("anchor_average", anchor_average, ("pair", "id"))
+  checks.choice("anchor_average", anchor_average, AnchorAverage)
   by_id = anchor_average == "id"
   if by_id and rule.is_individual:
     raise ValueError(

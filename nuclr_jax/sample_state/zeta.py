@@ -86,18 +86,16 @@ class Settings(NamedTuple):
   center: bool
 
 
-def check_settings(init, rate, momentum, center, *, highest) -> Settings:
-  """Checks the arguments of rules with a rate, which is at most `highest`.
+def check_settings(init, rate, momentum, center, *, kind) -> Settings:
+  """Checks the arguments of rules with a rate of this kind.
 
   Raises:
     ValueError: If one is out of its range.
   """
   check_init(init)
-  checks.choice("zeta.center", center, (False, True))
+  checks.choice("zeta.center", center, bool)
   rates = each(
-    lambda x: checks.schedule(
-      "zeta.rate", x, low=0.0, high=highest, low_allowed=True
-    ),
+    lambda x: checks.schedule("zeta.rate", x, kind),
     both(rate),
   )
   return Settings(rates, checks.momentum("zeta.momentum", momentum), center)

@@ -14,6 +14,8 @@ knowing the data; `nuclr` binds it to the sizes of a data set and to a
 temperature.
 """
 
+from typing import Annotated
+
 import jax
 
 from nuclr_jax import checks
@@ -29,22 +31,26 @@ from nuclr_jax.sample_state.zeta import (
   read_zeta,
 )
 from nuclr_jax.types import (
-  Number,
   ScalarOrSchedule,
   Sides,
   each,
   swap,
 )
 
-__all__ = ["ESTIMATORS", "Unbound", "batch", "batch_gradient", "fixed", "queue"]
+__all__ = ["Unbound", "batch", "batch_gradient", "fixed", "queue"]
 
-ESTIMATORS = ("unbiased", "paper", "official")
+Estimator = checks.one_of(("unbiased", "paper", "official"))
 # The derivative of the gradient in zeta / tau is at most 1, so a rate above 2
 # could overshoot by more than the error that it corrects.
-HIGHEST = 2.0
+BatchRate = Annotated[
+  ScalarOrSchedule,
+  checks.Range(
+    "in [0, 2] or a schedule of the step count", lambda x: 0 <= x <= 2
+  ),
+]
 
 
-def fixed(*, init: Number | Sides = 0.0) -> Unbound:
+def fixed(*, init: checks.Finite | Sides = 0.0) -> Unbound:
   """Makes the rule that leaves zeta as it starts; only `assign` changes it.
 
   Args:
@@ -84,11 +90,11 @@ def fixed(*, init: Number | Sides = 0.0) -> Unbound:
 
 def batch(
   *,
-  estimator: str = "unbiased",
-  rate: ScalarOrSchedule | Sides = 0.02,
-  momentum: Number = 0.1,
+  estimator: Estimator = "unbiased",
+  rate: BatchRate | Sides = 0.02,
+  momentum: checks.Momentum = 0.1,
   center: bool | None = None,
-  init: Number | Sides = 0.0,
+  init: checks.Finite | Sides = 0.0,
 ) -> Unbound:
   r"""Makes the rule that moves zeta by a gradient estimated from the batch.
 
@@ -127,10 +133,10 @@ def batch(
     derived in this library: given that j is in the batch, its own pair
     always is, and any other anchor with probability (B - 1) / (n - 1).
   """
-  checks.choice("zeta.estimator", estimator, ESTIMATORS)
+  checks.choice("zeta.estimator", estimator, Estimator)
   if center is None:
     center = estimator == "unbiased"
-  settings = check_settings(init, rate, momentum, center, highest=HIGHEST)
+  settings = check_settings(init, rate, momentum, center, kind=BatchRate)
 
   def bind(spec, temperature):
     sizes = spec.sizes

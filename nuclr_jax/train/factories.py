@@ -5,21 +5,24 @@ keyword arguments. Arguments of a factory may be mappings, too: a rule
 (`{"name": "queue", "size": 4096}`), a schedule (`{"value": 0.1, "decay":
 "cosine"}`) or one value for each side (`{"image": ..., "text": ...}`).
 
-All names and keys are checked before anything else is done with a config, so
-that a misspelt key costs seconds and not the preparation of a data set.
+All names, keys and values are checked against the signatures of the factories
+before anything else is done with a config, so that a slip costs seconds and not
+the preparation of a data set.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 import inspect
+import os
 from typing import Any, NamedTuple
 
+from nuclr_jax import checks
 from nuclr_jax.config import Config, ConfigError
 from nuclr_jax.data import DATASETS
 from nuclr_jax.models import ENCODERS, IMAGE_TOWERS, MODELS, TEXT_TOWERS
 from nuclr_jax.objectives import OBJECTIVES, RULES, TERMS
 from nuclr_jax.train.hooks import refresh_popularity
 from nuclr_jax.train.optimizer import make_optimizer, make_schedule
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Schedule, Sides
 
 
 class Table(NamedTuple):
@@ -27,15 +30,16 @@ class Table(NamedTuple):
 
   factories: Mapping[str, Callable]
   run: tuple[str, ...] = ()  # arguments from the run, never from a config
-  more: tuple[str, ...] = ()  # keys that are read before the factory is called
+  more: Mapping[str, Any] = {}  # types of keys that are no arguments of it
   parts: Mapping[str, Any] = {}  # tables for arguments that name a factory
   schedules: bool = False  # whether a schedule may replace a number
 
 
 INPUTS = ("image_shape", "vocab_size", "length")
+PRETRAINED = {"pretrained": str | os.PathLike | None}
 TOWERS = {
-  "image": Table(IMAGE_TOWERS, run=INPUTS, more=("pretrained",)),
-  "text": Table(TEXT_TOWERS, run=INPUTS, more=("pretrained",)),
+  "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
+  "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
   "encoder": Table(ENCODERS, run=INPUTS),
 }
 RULE_TABLES = {key: Table(x, schedules=True) for key, x in RULES.items()}
@@ -47,7 +51,7 @@ TABLES = {
   ),
 }
 # Mappings of a config that have no `name`, since their key decides the factory.
-TERM = Table(TERMS, run=("spec",), more=("weight",))
+TERM = Table(TERMS, run=("spec",), more={"weight": checks.NonNegative})
 OPTIMIZER = Table({"optimizer": make_optimizer}, schedules=True)
 REFRESH = Table(
   {"refresh": refresh_popularity},
@@ -59,7 +63,7 @@ SCHEDULE = Table(
 
 
 def checked(config: dict[str, Any]) -> dict[str, Any]:
-  """Returns the config if its factories take all of its names and keys.
+  """Returns the config if its factories take all of its names and values.
 
   Nested factories, such as `config.model.text` and the rules of an objective,
   and schedules are checked as well.
@@ -68,7 +72,8 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
     config: The config of a run, as completed by `config.complete`.
 
   Raises:
-    ConfigError: For an unknown name or key, or for a missing key.
+    ConfigError: For an unknown name or key, a missing key, or a value of the
+      wrong type or out of its range.
 
   Example:
     >>> from nuclr_jax.config import complete, load_config
@@ -102,7 +107,8 @@ def check_data(spec: Config) -> None:
     spec: The mapping `config.data`.
 
   Raises:
-    ConfigError: For an unknown name or key, or for a missing key.
+    ConfigError: For an unknown name or key, a missing key, or a value of the
+      wrong type or out of its range.
   """
   _check("data", TABLES["data"], spec)
 
@@ -171,41 +177,56 @@ def _check(key: str, table: Table, spec: Any) -> None:
       f"{key}.name",
     )
   what = key if name == key.rpartition(".")[2] else f"{key} {name!r}"
-  _check_keys(key, what, table, table.factories[name], spec.keys() - {"name"})
-  for argument, value in spec.items():
-    _check_argument(f"{key}.{argument}", table, argument, value)
+  arguments = {x: value for x, value in spec.items() if x != "name"}
+  _check_arguments(key, what, table, table.factories[name], arguments)
 
 
-def _check_argument(key: str, table: Table, argument: str, value: Any) -> None:
-  """Checks an argument that is a mapping, or must be one."""
-  part = table.parts.get(argument)
-  is_named = isinstance(value, Mapping) and "name" in value
-  if part is not None and (is_named or not table.schedules):
-    _check(key, part, value)
-  elif not table.schedules or not isinstance(value, Mapping):
-    return
-  elif value.keys() == set(Sides._fields):
-    for side, x in value.items():
-      _check_argument(f"{key}.{side}", table, argument, x)
-  else:
-    _check_keys(key, key, SCHEDULE, make_schedule, value)
-
-
-def _check_keys(
-  key: str, what: str, table: Table, factory: Callable, keys: Iterable[str]
+def _check_arguments(
+  key: str,
+  what: str,
+  table: Table,
+  factory: Callable,
+  arguments: Mapping[str, Any],
 ) -> None:
-  """Checks keys against the arguments of a factory."""
+  """Checks arguments against the signature of a factory."""
   parameters = [
     x
     for x in inspect.signature(factory).parameters.values()
-    if x.kind != x.VAR_KEYWORD  # only for calls from Python
+    if x.kind != x.VAR_KEYWORD and x.name not in table.run
   ]
   required = {x.name for x in parameters if x.default is x.empty}
-  known = {x.name for x in parameters}.difference(table.run).union(table.more)
-  if unknown := sorted(set(keys) - known):
+  hints = {x.name: x.annotation for x in parameters} | table.more
+  if unknown := sorted(arguments.keys() - hints.keys()):
     raise ConfigError(
-      f"unknown keys {unknown} of {what}; known are {sorted(known)}",
+      f"unknown keys {unknown} of {what}; known are {sorted(hints)}",
       f"{key}.{unknown[0]}",
     )
-  if missing := sorted(required.difference(table.run, keys)):
+  if missing := sorted(required - arguments.keys()):
     raise ConfigError(f"{what} lacks {', '.join(missing)}", key)
+  for name, value in arguments.items():
+    _check_value(
+      f"{key}.{name}", table, table.parts.get(name), hints[name], value
+    )
+
+
+def _check_value(
+  key: str, table: Table, part: Table | None, hint: Any, value: Any
+) -> None:
+  """Checks the value of an argument, or the mapping that stands for it."""
+  is_mapping, kinds = isinstance(value, Mapping), checks.alternatives(hint)
+  if part and (not table.schedules or (is_mapping and "name" in value)):
+    _check(key, part, value)
+  elif is_mapping and Sides in kinds and value.keys() == set(Sides._fields):
+    for side, x in value.items():
+      _check_value(f"{key}.{side}", table, part, hint, x)
+  elif is_mapping and table.schedules and Schedule in kinds:
+    _check_arguments(key, key, SCHEDULE, make_schedule, value)
+  elif not checks.fits(value, hint):
+    allowed = [checks.allowed(hint)]
+    if part:
+      allowed.append(f"a mapping with a name of {sorted(part.factories)}")
+    raise ConfigError(
+      f"config.{key} must be {', or '.join(filter(None, allowed))}, got "
+      f"{value!r}",
+      key,
+    )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from nuclr_jax import checks, popularity
+from nuclr_jax.checks import Count, NonNegative, Positive
 from nuclr_jax.data.source import Source
 from nuclr_jax.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.objectives import Objective, Readout, one_temperature
@@ -35,10 +36,10 @@ def refresh_popularity(
   *,
   seed: int,
   steps_per_epoch: int,
-  every_epochs: float,
-  max_pairs: int = 16_384,
-  tolerance: float = 1e-2,
-  max_iterations: int = 200,
+  every_epochs: NonNegative,
+  max_pairs: Count = 16_384,
+  tolerance: Positive = 1e-2,
+  max_iterations: Count = 200,
 ) -> Hook:
   """Makes a hook that replaces zeta and log u by their exact values.
 

@@ -8,23 +8,26 @@ import jax
 import optax
 
 from nuclr_jax import checks
+from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive
 from nuclr_jax.models import Model
-from nuclr_jax.types import PyTree
+from nuclr_jax.types import PyTree, Schedule
+
+Decay = checks.one_of(("constant", "cosine"))
 
 
 def make_schedule(
-  value: float,
+  value: NonNegative,
   *,
   num_steps: int,
   steps_per_epoch: int,
-  freeze_epochs: float = 0.0,
-  warmup_epochs: float = 0.0,
-  warmup_steps: int = 0,
-  first_value: float = 0.0,
-  decay: str = "constant",
-  decay_fraction: float = 1.0,
-  end_value: float = 0.0,
-  drops: Sequence[float] = (),
+  freeze_epochs: NonNegative = 0.0,
+  warmup_epochs: NonNegative = 0.0,
+  warmup_steps: Natural = 0,
+  first_value: NonNegative = 0.0,
+  decay: Decay = "constant",
+  decay_fraction: Positive = 1.0,
+  end_value: NonNegative = 0.0,
+  drops: Sequence[Fraction] = (),
 ) -> optax.Schedule:
   """Makes a schedule: zero, then a linear rise, then constant or a cosine.
 
@@ -98,12 +101,12 @@ def make_schedule(
 
 
 def make_optimizer(
-  learning_rate: optax.ScalarOrSchedule,
+  learning_rate: NonNegative | Schedule,
   *,
-  weight_decay: float = 0.0,
-  clip_norm: float = 0.0,
-  b1: float = 0.9,
-  b2: float = 0.999,
+  weight_decay: NonNegative = 0.0,
+  clip_norm: NonNegative = 0.0,
+  b1: Fraction = 0.9,
+  b2: Fraction = 0.999,
   freeze: Sequence[str] = (),
 ) -> optax.GradientTransformation:
   """Makes AdamW that decays matrices only and leaves frozen parameters alone.
@@ -136,7 +139,7 @@ def make_optimizer(
   checks.weight("weight_decay", weight_decay)
   checks.weight("clip_norm", clip_norm)
   for name, decay in (("b1", b1), ("b2", b2)):
-    checks.number(name, decay, "in [0, 1)", lambda x: 0 <= x < 1)
+    checks.number(name, decay, Fraction)
   steps = [
     optax.adamw(
       learning_rate,

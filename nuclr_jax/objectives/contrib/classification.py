@@ -4,7 +4,7 @@ They need labels; each row of either side of a batch is a sample.
 """
 
 import math
-from typing import SupportsIndex
+from typing import Annotated, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,16 @@ from nuclr_jax.objectives.contrib import classes
 from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import Number, Spec
 
+Angle = Annotated[
+  Number, checks.Range("in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)
+]
+
 
 def softmax(
-  spec: Spec | None = None, *, seed: int = 0, **numbers: SupportsIndex | None
+  spec: Spec | None = None,
+  *,
+  seed: checks.Seed = 0,
+  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes the cross-entropy of a linear classifier: supervised training.
 
@@ -62,9 +69,9 @@ def softmax(
 def arcface(
   spec: Spec | None = None,
   *,
-  scale: Number = 30.0,
-  margin: Number = 0.5,
-  seed: int = 0,
+  scale: checks.Positive = 30.0,
+  margin: Angle = 0.5,
+  seed: checks.Seed = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes ArcFace: a softmax over angles, with a margin for the true class.
@@ -97,9 +104,7 @@ def arcface(
     Recognition, CVPR 2019.
   """
   scale = checks.positive("scale", scale)
-  margin = checks.number(
-    "margin", margin, "in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2
-  )
+  margin = checks.number("margin", margin, Angle)
 
   def of_own(cosine):
     sine = jnp.sqrt(jnp.clip(1 - cosine**2, 1e-12))
@@ -114,9 +119,9 @@ def arcface(
 def sphereface(
   spec: Spec | None = None,
   *,
-  margin: int = 4,
-  plain: Number = 5.0,
-  seed: int = 0,
+  margin: checks.Count = 4,
+  plain: checks.NonNegative = 5.0,
+  seed: checks.Seed = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes SphereFace: a softmax over angles, the true class's multiplied.

@@ -9,14 +9,15 @@ from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Scalar, Spec, each
 
-DIFFERENCES, NORMS = ("chain", "star"), ("l2", "l1")
+Differences = checks.one_of(("chain", "star"))
+Norm = checks.one_of(("l2", "l1"))
 
 
 def difference_alignment(
   spec: Spec | None = None,
   *,
-  differences: str = "chain",
-  norm: str = "l2",
+  differences: Differences = "chain",
+  norm: Norm = "l2",
   labels: bool = False,
 ) -> base.Objective:
   r"""Makes the cross-total-variation of a batch's first-order differences.
@@ -69,8 +70,8 @@ def difference_alignment(
     Regularization, ICLR 2024, eq. (4) to (6).
   """
   del spec
-  checks.choice("differences", differences, DIFFERENCES)
-  checks.choice("norm", norm, NORMS)
+  checks.choice("differences", differences, Differences)
+  checks.choice("norm", norm, Norm)
 
   def loss_fn(params, pairs):
     del params

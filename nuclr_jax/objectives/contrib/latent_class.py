@@ -13,8 +13,8 @@ from nuclr_jax.types import Pairs, Sides, Spec, both, each
 def latent_class(
   spec: Spec | None = None,
   *,
-  num_negatives: int = 1,
-  loss: str = "logistic",
+  num_negatives: checks.Count = 1,
+  loss: losses.Loss = "logistic",
 ) -> base.Objective:
   r"""Makes a loss of the margins between a positive and k negatives.
 
@@ -52,7 +52,7 @@ def latent_class(
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
   del spec
-  checks.choice("loss", loss, losses.LOSSES)
+  checks.choice("loss", loss, losses.Loss)
   num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
@@ -67,9 +67,9 @@ def latent_class(
 def curl(
   spec: Spec | None = None,
   *,
-  block_size: int = 2,
-  num_negatives: int = 1,
-  loss: str = "logistic",
+  block_size: checks.Count = 2,
+  num_negatives: checks.Count = 1,
+  loss: losses.Loss = "logistic",
 ) -> base.Objective:
   r"""Makes CURL: positives and negatives are means over blocks.
 
@@ -99,7 +99,7 @@ def curl(
 
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
-  checks.choice("loss", loss, losses.LOSSES)
+  checks.choice("loss", loss, losses.Loss)
   block_size = _check_block_size(spec, block_size)
   num_negatives = checks.count("num_negatives", num_negatives)
 
@@ -119,7 +119,7 @@ def curl(
 
 
 def quick_thought(
-  spec: Spec | None = None, *, block_size: int = 1
+  spec: Spec | None = None, *, block_size: checks.Count = 1
 ) -> base.Objective:
   r"""Makes quick thoughts: a softmax with all pairs of a block as positives.
 

@@ -13,10 +13,12 @@ from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import info_nce
 from nuclr_jax.objectives.contrib import classes
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Number, Pairs, Spec
+from nuclr_jax.types import Pairs, Spec
 
 
-def npair(spec: Spec | None = None, *, l2: Number = 0.002) -> base.Objective:
+def npair(
+  spec: Spec | None = None, *, l2: checks.NonNegative = 0.002
+) -> base.Objective:
   r"""Makes the multi-class N-pair loss: a softmax over unscaled dot products.
 
   For anchor i and its positive i^+, the loss is
@@ -66,9 +68,9 @@ def npair(spec: Spec | None = None, *, l2: Number = 0.002) -> base.Objective:
 def proxy_anchor(
   spec: Spec | None = None,
   *,
-  alpha: Number = 32.0,
-  margin: Number = 0.1,
-  seed: int = 0,
+  alpha: checks.Positive = 32.0,
+  margin: checks.NonNegative = 0.1,
+  seed: checks.Seed = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes Proxy Anchor: a proxy per class pulls and pushes the batch.

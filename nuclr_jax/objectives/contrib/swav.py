@@ -11,17 +11,17 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.contrib.classes import random_rows
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Number, Spec, each, swap
+from nuclr_jax.types import Spec, each, swap
 
 
 def swav(
   spec: Spec | None = None,
   *,
-  num_prototypes: int = 256,
-  temperature: Number = 0.1,
-  epsilon: Number = 0.05,
-  num_iterations: int = 3,
-  seed: int = 0,
+  num_prototypes: checks.Count = 256,
+  temperature: checks.Temperature = 0.1,
+  epsilon: checks.Positive = 0.05,
+  num_iterations: checks.Count = 3,
+  seed: checks.Seed = 0,
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes swapped prediction of assignments, which Sinkhorn spreads evenly.
@@ -89,7 +89,7 @@ def assign(
   score: Float[Array, "batch prototypes"],
   *,
   epsilon: float,
-  num_iterations: int = 3,
+  num_iterations: checks.Count = 3,
 ) -> Float[Array, "batch prototypes"]:
   """Makes soft assignments that use all prototypes (nearly) equally often.
 
