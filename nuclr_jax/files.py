@@ -21,10 +21,14 @@ import socket
 import sys
 import time
 from typing import Any
+import zipfile
+
+import numpy as np
 
 from nuclr_jax import distributed
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
+MAX_EXPANSION = 100  # of compressed arrays; a bomb reaches 1,000
 
 log = logging.getLogger(__name__)
 
@@ -120,38 +124,106 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       raise
 
 
+@contextlib.contextmanager
+def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+  """Reads a file that may be anybody's; whatever goes wrong is a ValueError.
+
+  Libraries that read files raise many errors, and few of them name the file.
+
+  Args:
+    path: The file; `~` is expanded.
+
+  Yields:
+    The path.
+
+  Raises:
+    ValueError: If there is no regular file (reading a pipe would wait for ever,
+      and a device fill the memory), or if the block raises an error.
+
+  Example:
+    >>> with reading(tmp_path):
+    ...   pass  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ... is not a regular file
+  """
+  path = pathlib.Path(path).expanduser()
+  if not path.is_file():
+    why = "is not a regular file" if path.exists() else "does not exist"
+    raise ValueError(f"{path} {why}")
+  try:
+    yield path
+  except Exception as error:
+    reason = str(error) or type(error).__name__
+    raise ValueError(f"{path} cannot be read: {reason}") from error
+
+
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads a file of JSON lines; a line cut off by a crash is left out.
+  """Reads a file of JSON objects, one in each line.
+
+  A line that is none, for instance one cut off by a crash, is left out with a
+  warning.
 
   Args:
     path: The file; if it does not exist, there are no lines.
   """
+  if not path.exists():
+    return []
   rows = []
-  text = path.read_text(encoding="utf-8") if path.exists() else ""
-  for line in text.splitlines():
+  with reading(path):
+    text = path.read_text(encoding="utf-8", errors="replace")
+  for number, line in enumerate(text.splitlines(), 1):
     try:
-      rows.append(json.loads(line))
-    except json.JSONDecodeError:
-      log.warning("%s: left out a line that was cut off", path)
+      row = json.loads(line)
+    except (ValueError, RecursionError):
+      row = None
+    if isinstance(row, dict):
+      rows.append(row)
+    else:
+      log.warning("%s: left out line %d, which is damaged", path, number)
   return rows
 
 
-def read_json(path: pathlib.Path) -> Any:
-  """Reads a JSON file.
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a JSON file that holds an object.
 
   Raises:
-    ValueError: If it is not JSON; the message names the file.
+    ValueError: If there is none; the message names the file.
 
   Example:
     >>> _ = (tmp_path / "x.json").write_text("{")
     >>> read_json(tmp_path / "x.json")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ...x.json is damaged: ...
+    ValueError: ...x.json cannot be read: ...
   """
-  try:
-    return json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:  # Unicode's errors, too
-    raise ValueError(f"{path} is damaged: {error}") from error
+  with reading(path):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+      raise ValueError(f"it holds a {type(content).__name__}, not an object")
+  return content
+
+
+def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
+  """Reads the arrays of an .npz file.
+
+  Raises:
+    ValueError: If it cannot be read, holds anything else, or would fill
+      `MAX_EXPANSION` times its own size.
+
+  Example:
+    >>> np.savez(tmp_path / "x.npz", bias=np.zeros(3))
+    >>> read_arrays(tmp_path / "x.npz")
+    {'bias': array([0., 0., 0.])}
+  """
+  with reading(path) as path:
+    with zipfile.ZipFile(path) as archive:
+      size = sum(x.file_size for x in archive.infolist())
+    if size > MAX_EXPANSION * path.stat().st_size:
+      raise ValueError(f"its arrays claim to have {size:.2g} bytes")
+    with np.load(path) as file:
+      arrays = dict(file)
+    if wrong := [k for k, x in arrays.items() if not hasattr(x, "dtype")]:
+      raise ValueError(f"{wrong[0]} is not an array")
+  return arrays
 
 
 def inside(path: pathlib.Path, folder: pathlib.Path) -> bool:

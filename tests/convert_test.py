@@ -159,7 +159,7 @@ def test_names_do_not_lead_out_of_the_data_folder(
 def test_a_description_that_is_none(content, old, tmp_path):
   data = content if isinstance(content, bytes) else content.encode()
   (old / tfds_reader.INFO).write_bytes(data)
-  with pytest.raises(ValueError, match="dataset_info.json is damaged"):
+  with pytest.raises(ValueError, match="dataset_info.json cannot be read"):
     convert.convert(old, tmp_path / "new")
 
 

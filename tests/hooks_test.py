@@ -168,7 +168,7 @@ def test_refresh_refuses_what_has_no_zeta(
 @pytest.mark.parametrize(
   "refresh, message",
   [
-    ({"every_epochs": -1.0}, "every_epochs must be a number greater than 0"),
+    ({"every_epochs": -1.0}, "every_epochs must be a number of at least 0"),
     ({"every_epochs": 1.0, "max_pairs": 1}, "max_pairs must be at least 2"),
     ({"every_epochs": 1.0, "tolerance": -1.0}, "tolerance must be a number"),
     ({"every_epoch": 1.0}, "unknown keys .'every_epoch'. of refresh"),

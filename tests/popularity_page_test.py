@@ -169,7 +169,7 @@ class TestFiles:
   def test_no_temperature_or_no_file(self, tmp_path):
     with pytest.raises(ValueError, match="need --temperature"):
       subject.from_files("x.npz", temperature=None)
-    with pytest.raises(ValueError, match="no.npz cannot be read"):
+    with pytest.raises(ValueError, match="no.npz does not exist"):
       subject.from_files(str(tmp_path / "no.npz"), temperature=0.1)
     (tmp_path / "broken.npz").write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="broken.npz cannot be read"):

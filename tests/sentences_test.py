@@ -47,7 +47,7 @@ class TestFiles:
     (tmp_path / "a.txt").write_bytes(data)
     with pytest.raises(ValueError, match="has [01] different|cannot be read"):
       sentences.read_sentences(tmp_path / "a.txt")
-    with pytest.raises(ValueError, match="b.txt cannot be read"):
+    with pytest.raises(ValueError, match="b.txt does not exist"):
       sentences.read_sentences(tmp_path / "b.txt")
 
   @pytest.mark.parametrize(

@@ -158,20 +158,32 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
     )
   files.check_digests(folder)
-  image, text = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
-  texts = parquet.read_table(folder / TEXTS)
-  cached = Cached(
-    image,
-    text,
-    texts["image"].to_numpy(),
-    texts["caption"].to_pylist(),
-  )
-  num_keys = parquet.read_metadata(folder / IMAGES).num_rows
-  sizes = [len(image), num_keys, len(text), len(cached.captions)]
+  arrays = []
+  for name in ARRAYS:
+    with files.reading(folder / name) as path:
+      arrays.append(np.load(path, mmap_mode="r"))
+      if arrays[-1].ndim != 2 or arrays[-1].dtype.kind != "f":
+        raise ValueError(f"it holds {arrays[-1].dtype}{arrays[-1].shape}")
+  with files.reading(folder / TEXTS) as path:
+    texts = parquet.read_table(path)
+    cached = Cached(
+      *arrays,
+      texts["image"].cast("int64").to_numpy(),
+      list(map(str, texts["caption"].to_pylist())),
+    )
+  with files.reading(folder / IMAGES) as path:
+    num_keys = parquet.read_metadata(path).num_rows
+  sizes = [len(cached.image), num_keys, len(cached.text), len(cached.captions)]
   if sizes[0] != sizes[1] or sizes[2] != sizes[3]:
     raise ValueError(
       f"{folder}: {ARRAYS.image} has {sizes[0]} rows, {IMAGES} {sizes[1]}; "
       f"{ARRAYS.text} has {sizes[2]}, {TEXTS} {sizes[3]}; write it again"
+    )
+  image = cached.image_of_text
+  if image.min(initial=0) < 0 or image.max(initial=0) >= sizes[0]:
+    raise ValueError(
+      f"{folder / TEXTS} has images {image.min()} to {image.max()}, and there "
+      f"are {sizes[0]}; write it again"
     )
   if not sizes[2]:
     raise ValueError(

@@ -32,7 +32,13 @@ from nuclr_jax.data.source import (
   Records,
   in_memory,
 )
-from nuclr_jax.data.tfds_reader import INFO, cache_dir, check_lengths, damaged
+from nuclr_jax.data.tfds_reader import (
+  INFO,
+  cache_dir,
+  check_lengths,
+  damaged,
+  read_only_builder,
+)
 from nuclr_jax.data.tokenizer import build_tokenizer
 
 log = logging.getLogger(__name__)
@@ -364,7 +370,7 @@ def read_records(folder: str | os.PathLike, split: str) -> Records:
   from tensorflow_datasets.proto import tf_example_pb2
 
   folder = pathlib.Path(folder)
-  builder = tfds.builder_from_directory(os.fspath(folder))
+  builder = read_only_builder(folder)
   parse = tf_example_pb2.Example.FromString
   shape = builder.info.features["image"].shape
   info = builder.info.splits[split]

@@ -9,7 +9,7 @@ the content of a sample, and still identifies it after the data set has grown or
 shrunk.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 import hashlib
 import os
 import pathlib
@@ -22,6 +22,7 @@ import zlib
 from jaxtyping import Int, UInt64
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.types import Sides, Sizes
 
 
@@ -202,6 +203,7 @@ def save_index(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
   temporary.mkdir(parents=True)
   for name, x in index._asdict().items():
     np.save(temporary / f"{name}.npy", x)
+  files.write_digests(temporary)
   try:
     temporary.rename(path)
   except OSError:
@@ -216,12 +218,23 @@ def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
   Args:
     folder: Folder of the data set.
     split: Name of the split.
+
+  Raises:
+    ValueError: If a file is damaged or missing.
   """
   path = _path(folder, split)
   if not path.exists():
     return None
-  names: Sequence[str] = PairIndex._fields
-  return PairIndex(*(np.load(path / f"{x}.npy", mmap_mode="r") for x in names))
+  if files.has_digests(path) and (wrong := files.damage(path)):
+    raise ValueError(
+      f"{path} is damaged: {files.join_damage(wrong)}; delete this folder, and "
+      "the next run makes it again"
+    )
+  arrays = []
+  for name in PairIndex._fields:
+    with files.reading(path / f"{name}.npy") as file:
+      arrays.append(np.load(file, mmap_mode="r"))
+  return PairIndex(*arrays)
 
 
 def _number(hashes):

@@ -11,6 +11,7 @@ import zlib
 
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.checks import Count
 from nuclr_jax.data.source import (
   Data,
@@ -173,7 +174,5 @@ def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:
 
 
 def _text(path: str | os.PathLike) -> str:
-  try:
-    return pathlib.Path(path).expanduser().read_text(encoding="utf-8")
-  except (OSError, UnicodeDecodeError) as error:
-    raise ValueError(f"{path} cannot be read: {error}") from error
+  with files.reading(path) as path:
+    return path.read_text(encoding="utf-8")

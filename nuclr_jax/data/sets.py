@@ -176,7 +176,7 @@ def _open_folder(folder, split, to_square) -> Opened:
 
 
 def _is_image(path: pathlib.Path) -> bool:
-  return path.suffix.lower() in images.ENDINGS
+  return path.suffix.lower() in images.ENDINGS and path.is_file()
 
 
 def _no_images(folder: pathlib.Path) -> ValueError:

@@ -7,14 +7,16 @@ type and name.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import json
 import os
 import pathlib
 from typing import Any, NamedTuple
 import zlib
 
-from nuclr_jax import progress
+from nuclr_jax import files, progress
 
-INFO = "dataset_info.json"
+INFO, FEATURES = "dataset_info.json", "features.json"
+CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # of file names
 WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG is already compressed
 SCANNED = 256  # records read at a time
@@ -118,10 +120,8 @@ def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
   Raises:
     ValueError: If there is no such data set, or its format is not array_record.
   """
-  import tensorflow_datasets as tfds
-
-  folder = os.fspath(find_data_set(name, data_dir))
-  builder = tfds.builder_from_directory(folder)
+  folder = find_data_set(name, data_dir)
+  builder = read_only_builder(folder)
   kind = builder.info.file_format.value
   if kind != "array_record":
     raise ValueError(
@@ -129,6 +129,52 @@ def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
       f"order; convert it once with nuclr convert --input={folder}"
     )
   return builder
+
+
+def read_only_builder(folder: str | os.PathLike) -> Any:
+  """Opens a folder of TFDS, whose metadata may be anybody's.
+
+  Args:
+    folder: The folder of a data set's version.
+
+  Returns:
+    The TFDS builder of the data set, which only reads.
+
+  Raises:
+    ValueError: If the metadata are damaged, or name a class that is not TFDS's:
+      TFDS would import its module, and so run its code.
+  """
+  import tensorflow_datasets as tfds
+
+  folder = pathlib.Path(folder)
+  features = files.read_json(folder / FEATURES)
+  with files.reading(folder / FEATURES):
+    names = sorted(_class_names(features))
+  for name in names:
+    if not name.startswith("tensorflow_datasets."):
+      raise ValueError(
+        f"{folder / FEATURES} names the class {name}, which is not one of "
+        "TFDS, and is not imported; prepare the data set with features of TFDS"
+      )
+  with files.reading(folder / INFO):
+    return tfds.builder_from_directory(os.fspath(folder))
+
+
+def _class_names(content: Any) -> set[str]:
+  """Finds the names of classes in the JSON of a data set's features."""
+  if isinstance(content, list):
+    return set().union(*map(_class_names, content))
+  if not isinstance(content, dict):
+    return set()
+  names = set()
+  for key, value in content.items():
+    if key in CLASS_KEYS and isinstance(value, str):
+      names.add(value)
+    elif key == "json" and isinstance(value, str):  # JSON inside JSON
+      names |= _class_names(json.loads(value))
+    else:
+      names |= _class_names(value)
+  return names
 
 
 def split_names(
@@ -167,8 +213,8 @@ def open_split(
   base = split.partition("[")[0]
   if base not in splits:
     raise ValueError(f"{folder} has no split {base!r}; it has {sorted(splits)}")
-  files = splits[base].filepaths, splits[base].shard_lengths
-  check_lengths(folder, *files)
+  paths = splits[base].filepaths
+  check_lengths(folder, paths, splits[base].shard_lengths)
   images = {
     field: tfds.decode.SkipDecoding()
     for field, feature in builder.info.features.items()
@@ -191,7 +237,7 @@ def open_split(
     folder,
     builder.info.features,
     len(data),
-    _stamp(files[0]),
+    _stamp(paths),
     read,
   )
 
@@ -292,7 +338,9 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
     if isinstance(value, Mapping):
       value = value.get(name)
     else:  # a sequence of dicts, which may also be a dict of sequences
-      value = [x.get(name) if x else None for x in _listed(value)]
+      value = [
+        x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
+      ]
   return [_text(x) for x in _listed(value)]
 
 

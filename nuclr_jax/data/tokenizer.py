@@ -22,6 +22,7 @@ from tokenizers import (
   processors,
 )
 
+from nuclr_jax import files
 from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
@@ -149,9 +150,10 @@ def pretrained_tokenizer(
   if path.suffix == ".json":
     tokenizer = _from_json(path)
   else:
+    with files.reading(path):
+      text = path.read_text(encoding="utf-8")
     # Not splitlines, which takes some characters that are tokens for line ends.
-    tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    tokenizer = _bert(tokens, path)
+    tokenizer = _bert(text.removesuffix("\n").split("\n"), path)
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")
   for name in PADS:

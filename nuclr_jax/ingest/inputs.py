@@ -135,8 +135,15 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   """Lists the data files in a folder, or the path itself."""
   if path.is_file():
     return [path]
+  if not path.is_dir():
+    raise ValueError(f"{path} is neither a regular file nor a folder")
   tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
   for found in (*tars, *parquets):
+    if not found.is_file():
+      raise ValueError(
+        f"{found} is not a regular file; remove it, or name the "
+        "files to read with a pattern"
+      )
     if readers.leads_out(path, found):
       raise ValueError(
         f"{found} is a link out of {path}, which is not followed; name the "

@@ -20,7 +20,12 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax import files
 from nuclr_jax.data.pair_index import load_index, number_pairs, save_index
-from nuclr_jax.data.tfds_reader import INFO, TEMPLATE, damaged
+from nuclr_jax.data.tfds_reader import (
+  INFO,
+  TEMPLATE,
+  damaged,
+  read_only_builder,
+)
 from nuclr_jax.ingest.records import EMPTY_CAPTION, NO_UTF8, record_features
 
 log = logging.getLogger(__name__)
@@ -50,7 +55,9 @@ def publish(
   stems = {}
   for split, stem in written:
     stems.setdefault(split, []).append(stem)
-  if not any(np.load(_file(stem, "npz"))["num_bytes"] for _, stem in written):
+  if not any(
+    files.read_arrays(_file(stem, "npz"))["num_bytes"] for _, stem in written
+  ):
     error = _nothing([_file(stem, "rejected.jsonl") for _, stem in written])
     shutil.rmtree(work)  # else it would block the next attempt
     raise error
@@ -122,7 +129,7 @@ def published_splits(
     return {}
   if not (folder / INFO).exists():
     raise damaged(folder, INFO, "it is missing")
-  info = tfds.builder_from_directory(os.fspath(folder)).info
+  info = read_only_builder(folder).info
   if sorted(info.features) != sorted(record_features()):
     raise ValueError(
       f"{folder} is another data set, with features {sorted(info.features)}; "
@@ -149,8 +156,8 @@ def split_counts(folder: str | os.PathLike) -> dict[str, int]:
     listed = folder / _listed(folder.parent.name, split)
     reasons = _reasons([listed])
     counts[f"{split} images"] = info.num_examples
-    index = load_index(folder, split)
-    counts[f"{split} captions"] = index.sizes.num_pairs
+    if index := load_index(folder, split):
+      counts[f"{split} captions"] = index.sizes.num_pairs
     counts[f"{split} rejected"] = sum(reasons.values())
     for reason, count in reasons.most_common():
       counts[f"{split} rejected, {reason}"] = count
@@ -166,7 +173,7 @@ def _publish_split(
     for path in listed:
       with open(path, "rb") as file:
         shutil.copyfileobj(file, out)
-  loaded = [dict(np.load(_file(stem, "npz"))) for stem in stems]
+  loaded = [files.read_arrays(_file(stem, "npz")) for stem in stems]
   lengths = [len(x["image_hash"]) for x in loaded]
   _log(split, loaded, _reasons(listed), target / _listed(name, split))
   full = [stem for stem, n in zip(stems, lengths, strict=True) if n]

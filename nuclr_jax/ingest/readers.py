@@ -17,6 +17,7 @@ from nuclr_jax.data.tfds_reader import (
   caption_field,
   captions_of,
   image_field,
+  read_only_builder,
 )
 from nuclr_jax.ingest.records import (
   BROKEN_RECORD,
@@ -147,7 +148,7 @@ def read_tfds(
   """
   import tensorflow_datasets as tfds
 
-  builder = tfds.builder_from_directory(folder)
+  builder = read_only_builder(folder)
   image = image_field(builder.info.features)
   caption = caption_field(builder.info.features)
   decoders = {image: tfds.decode.SkipDecoding()}

@@ -79,7 +79,7 @@ def read_table(
       if isinstance(row, Row):
         row = row._replace(path=os.path.join(folder, row.path))
       yield named_split or split, row
-  except (csv.Error, json.JSONDecodeError) as error:
+  except (csv.Error, json.JSONDecodeError, RecursionError) as error:
     raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
 
 
@@ -113,10 +113,10 @@ def join_rows(
   return splits
 
 
-def _row(path, place: str, image: str | None, captions) -> Row | Rejected:
+def _row(path, place: str, image: Any, captions) -> Row | Rejected:
   """Makes the row at a place of a table; its path is not yet joined."""
   source = os.fspath(path)
-  if not image:
+  if not isinstance(image, str) or not image:
     return Rejected(place, source, NO_IMAGE)
   if image.startswith(("http://", "https://")):
     raise ValueError(URLS.format(path=path))
@@ -190,32 +190,59 @@ def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
   if isinstance(content, list):
     yield from _from_dicts(path, content, columns)
   elif _has_lists(content, "images", "annotations"):
-    names = {x.get("id"): x.get("file_name") for x in content["images"]}
-    for row in content["annotations"]:
-      place, name = (
-        f"annotation {row.get('id')}",
-        names.get(row.get("image_id")),
-      )
-      yield None, _row(path, place, name, captions_of(row, "caption"))
-    described = {x.get("image_id") for x in content["annotations"]}
-    for key, name in names.items():
-      if key not in described:
-        place = name or f"image {key}"
-        yield None, Rejected(place, os.fspath(path), NO_CAPTION)
-  elif _has_lists(content, "images") and "sentences" in content["images"][0]:
-    for number, row in enumerate(content["images"]):
-      split = row.get("split", "train")
-      name = os.path.join(row.get("filepath", ""), row.get("filename", ""))
-      captions = captions_of(row, "sentences/raw")
-      row = _row(path, f"image {number}", name, captions)
-      yield KARPATHY.get(split, split), row
+    for row in _from_coco(path, content["images"], content["annotations"]):
+      yield None, row
+  elif _has_lists(content, "images") and any(
+    isinstance(x, Mapping) and "sentences" in x for x in content["images"]
+  ):
+    yield from _from_karpathy(path, content["images"])
   else:
     shown = sorted(content)[:8] if isinstance(content, Mapping) else content
     raise ValueError(
-      f"{path} holds {shown}; supported forms are a list of objects with an "
-      "image and a caption, Karpathy's JSON (images with sentences and split), "
-      "and COCO's (images, annotations)"
+      f"{path} holds {str(shown)[:200]}; supported forms are a list of objects "
+      "with an image and a caption, Karpathy's JSON (images with sentences and "
+      "split), and COCO's (images, annotations)"
     )
+
+
+def _from_coco(path, images, annotations) -> Iterator[Row | Rejected]:
+  """Yields a row for each annotation, and a rejection for an image without."""
+  source, names, described = os.fspath(path), {}, set()
+  for number, image in enumerate(images):
+    if isinstance(image, Mapping) and _is_id(image.get("id")):
+      names[image["id"]] = image.get("file_name")
+    else:
+      yield Rejected(f"image {number}", source, BROKEN_ROW)
+  for number, row in enumerate(annotations):
+    if not isinstance(row, Mapping) or not _is_id(row.get("image_id")):
+      yield Rejected(f"annotation {number}", source, BROKEN_ROW)
+      continue
+    key, place = row["image_id"], f"annotation {row.get('id', number)}"
+    described.add(key)
+    yield _row(path, place, names.get(key), captions_of(row, "caption"))
+  for key, name in names.items():
+    if key not in described:
+      place = name if isinstance(name, str) and name else f"image {key}"
+      yield Rejected(place, source, NO_CAPTION)
+
+
+def _from_karpathy(path, images) -> Iterator[tuple[str | None, Row | Rejected]]:
+  """Yields the split and the row of each image."""
+  for number, row in enumerate(images):
+    place = f"image {number}"
+    split = row.get("split", "train") if isinstance(row, Mapping) else None
+    if not isinstance(split, str):
+      yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
+      continue
+    parts = row.get("filepath", ""), row.get("filename")
+    is_named = all(isinstance(x, str) for x in parts) and parts[1]
+    name = os.path.join(*parts) if is_named else None
+    captions = captions_of(row, "sentences/raw")
+    yield KARPATHY.get(split, split), _row(path, place, name, captions)
+
+
+def _is_id(value: Any) -> bool:
+  return isinstance(value, int | str)
 
 
 def _from_json_lines(path, columns) -> Iterator[tuple[None, Row | Rejected]]:
@@ -235,17 +262,15 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
       continue
     if image is None:
       image, caption = _columns(path, list(row), columns)
-    name = row.get(image)
-    name = name if isinstance(name, str) else None
     captions = captions_of(row, caption)
-    yield None, _row(path, f"row {number}", name, captions)
+    yield None, _row(path, f"row {number}", row.get(image), captions)
 
 
 def _object(line: str) -> Any:
   """Parses a line of JSON; returns None if it cannot be read."""
   try:
     return json.loads(line)
-  except json.JSONDecodeError:
+  except (ValueError, RecursionError):
     return None
 
 

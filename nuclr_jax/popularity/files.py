@@ -3,10 +3,10 @@
 import logging
 import os
 import pathlib
-from zipfile import BadZipFile
 
 import numpy as np
 
+from nuclr_jax.files import read_arrays
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
 
@@ -60,12 +60,12 @@ def load_zeta(
   """
   path = pathlib.Path(path)
   try:
-    with np.load(path) as file:
-      zeta = Sides(file["zeta_image"], file["zeta_text"])
-      ids = Sides(file["image_id"], file["text_id"])
-      file_fingerprint = str(file["fingerprint"])
-      tau = float(file["temperature"])
-  except (OSError, LookupError, ValueError, EOFError, BadZipFile) as error:
+    arrays = read_arrays(path)
+    zeta = Sides(arrays["zeta_image"], arrays["zeta_text"])
+    ids = Sides(arrays["image_id"], arrays["text_id"])
+    file_fingerprint = str(arrays["fingerprint"])
+    tau = float(arrays["temperature"])
+  except (LookupError, TypeError, ValueError) as error:
     raise ValueError(
       f"warm_start: {path} is not the {POPULARITY_FILE} of a run ({error}); "
       "write one with nuclr popularity --workdir=..."
@@ -80,6 +80,12 @@ def load_zeta(
       raise ValueError(
         f"warm_start: {path} has {len(file_ids)} of {size} {side} ids; solve "
         "all pairs"
+      )
+    of_side = getattr(zeta, side)
+    if of_side.shape != (size,) or not np.isfinite(of_side).all():
+      raise ValueError(
+        f"warm_start: {path} does not have one finite zeta for each {side}; "
+        "solve the popularities again"
       )
   if abs(tau - temperature) > 0.01 * temperature:
     log.warning(

@@ -5,11 +5,11 @@ import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
-from zipfile import BadZipFile
 
 import jax
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.data.embeddings import index_of_rows, open_embeddings
 from nuclr_jax.evaluate.evaluators import embed_pairs
 from nuclr_jax.objectives import one_temperature
@@ -152,13 +152,13 @@ def _read(paths: str) -> dict[str, Any]:
       "--embeddings must be one .npz, two .npy files, image.npy,text.npy, or "
       f"the folder that nuclr embed made; got {paths}"
     )
-  try:
-    if len(names) == 2:
-      return dict(zip(("image", "text"), map(np.load, names), strict=True))
-    with np.load(paths) as file:
-      return dict(file)
-  except (OSError, ValueError, EOFError, BadZipFile) as error:
-    raise ValueError(f"{paths} cannot be read: {error}") from error
+  if len(names) == 1:
+    return files.read_arrays(paths)
+  arrays = {}
+  for side, name in zip(Sides._fields, names, strict=True):
+    with files.reading(name) as path:
+      arrays[side] = np.load(path, mmap_mode="r")
+  return arrays
 
 
 def _read_cached(folder: str) -> dict[str, Any]:

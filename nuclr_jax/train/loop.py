@@ -150,7 +150,7 @@ def load(
     >>> parts, mesh, state = load("runs/mine")  # doctest: +SKIP
   """
   workdir = pathlib.Path(workdir)
-  recorded = complete(records.read_config(workdir))
+  recorded = records.read_config(workdir)
   mesh = build.mesh_of(recorded)
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
@@ -211,7 +211,7 @@ def _prepare(
   others = {} if parts is None else {ANOTHER_CONFIG: parts.config}
   # A run that was killed before its first checkpoint may have a best state.
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
-    recorded = complete(records.read_config(workdir))
+    recorded = records.read_config(workdir)
     others[f"{workdir} holds a run with another config"] = recorded
   records.check_same_run(config, others)
   with distributed.first_before_others("data"):

@@ -14,6 +14,7 @@ import jax
 from tensorboardX import SummaryWriter
 
 from nuclr_jax import distributed, files
+from nuclr_jax.config import ConfigError, complete
 from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,8 @@ def read_history(
   Returns:
     The rows, each with "step" and the metrics of the step.
   """
-  return files.read_lines(workdir / name)
+  rows = files.read_lines(workdir / name)
+  return [row for row in rows if isinstance(row.get("step"), int)]
 
 
 def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
@@ -160,7 +162,7 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
-  """Reads the config of the run in `workdir`.
+  """Reads the complete config of the run in `workdir`.
 
   Raises:
     ValueError: If the workdir holds no run, or its config is damaged.
@@ -168,7 +170,10 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   path = workdir / CONFIG
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
-  return files.read_json(path)
+  try:
+    return complete(files.read_json(path))
+  except ConfigError as error:
+    raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def means(

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 from orbax.checkpoint import CheckpointManager
 
-from nuclr_jax import __version__, distributed, sharding
+from nuclr_jax import __version__, distributed, files, sharding
 from nuclr_jax.data import Data, Inputs, without_pairs
 from nuclr_jax.data.pair_index import Keys, match_keys
 from nuclr_jax.data.tokenizer import Tokenizer
@@ -207,8 +207,10 @@ def _keys_of_both(workdir, fingerprint: str, parts) -> tuple[Keys, Keys] | None:
   path, keys = _keys_path(workdir, fingerprint), parts.data.train.keys
   if keys is None or not path.exists():
     return None
-  with np.load(path) as file:
-    old, new = Keys(**file), keys()
+  arrays = files.read_arrays(path)
+  with files.reading(path):
+    old = Keys(*(arrays[name] for name in Keys._fields))
+  new = keys()
   share = np.isin(new.pair, old.pair).sum() / min(len(old.pair), len(new.pair))
   if share < MIN_COMMON:
     raise ValueError(

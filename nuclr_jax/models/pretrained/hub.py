@@ -33,7 +33,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
     return path
   if path.is_dir():
     for name in names:
-      if (path / name).exists():
+      if (path / name).is_file():
         return path / name
     entries = sorted(entry.name for entry in path.iterdir())
     raise ValueError(

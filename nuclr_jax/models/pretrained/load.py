@@ -118,26 +118,30 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
     ['bias']
   """
   path = hub.find_file(source, ("model.safetensors", _INDEX))
-  try:
-    if path.suffix == ".npz":
-      with np.load(path) as file:
-        return dict(file)
+  if path.suffix == ".npz":
+    return files.read_arrays(path)
+  with files.reading(path):
     if path.suffix == ".json":
-      parts = set(json.loads(path.read_text())["weight_map"].values())
       tensors = {}
-      for name in sorted(parts):
+      for name in _part_names(path):
         part = path.with_name(name)
         part = part if part.exists() else hub.find_file(source, (name,))
         tensors |= _read_safetensors(part)
       return tensors
     if path.suffix == ".safetensors":
       return _read_safetensors(path)
-  except Exception as error:  # from NumPy, safetensors or the file system
-    raise ValueError(f"{path} cannot be read: {error}") from error
   raise ValueError(
     f"weights must be a .safetensors or .npz file, got {path}; other files can "
     "be rewritten with safetensors.torch.save_file"
   )
+
+
+def _part_names(index: pathlib.Path) -> list[str]:
+  """Returns the names of the files that an index names, all beside it."""
+  names = set(json.loads(index.read_text())["weight_map"].values())
+  if outside := [x for x in names if pathlib.PurePath(x).name != x]:
+    raise ValueError(f"it names {outside[0]!r}, which is not beside it")
+  return sorted(names)
 
 
 def _read_safetensors(path) -> dict[str, np.ndarray]:
