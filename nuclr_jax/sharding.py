@@ -6,6 +6,7 @@ with `shard_params`. Losses never see the mesh: `fit` enters it with
 `jax.set_mesh`, and the helpers below read it from there.
 """
 
+from collections.abc import Callable
 import math
 
 import jax
@@ -23,8 +24,9 @@ SECOND_AXIS = P(None, "data")
 REPLICATED = P()
 
 # Per-sample state is padded to a multiple of this many rows. It is a constant
-# so that the shapes in a checkpoint do not depend on the device count.
-ROW_MULTIPLE = 1024
+# so that the shapes in a checkpoint do not depend on the device count, which
+# may be any divisor: 1, 2, 3, 4, 5, 6, 8, 9, 10, 12, 16, ..., 24, ..., 72, ...
+ROW_MULTIPLE = 2**10 * 3**2 * 5
 HOST_MEMORY = "pinned_host"
 MIN_SPLIT = 2**16  # numbers; smaller arrays are always replicated
 
@@ -60,12 +62,22 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
     )
   if ROW_MULTIPLE % count:
     raise ValueError(
-      f"the number of devices must divide {ROW_MULTIPLE}, got {count}; "
-      "choose a power of two with num_devices"
+      f"the number of devices must divide {ROW_MULTIPLE} = 2**10 * 3**2 * 5, "
+      f"got {count}; choose {largest_count(count)} with num_devices"
     )
   return jax.make_mesh(
     (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
   )
+
+
+def largest_count(count: int) -> int:
+  """Returns the largest allowed number of devices that is at most `count`.
+
+  Example:
+    >>> largest_count(6), largest_count(7)
+    (6, 6)
+  """
+  return next(x for x in range(count, 0, -1) if ROW_MULTIPLE % x == 0)
 
 
 def num_devices(batch: int | None = None) -> int:
@@ -174,14 +186,30 @@ def padded(num_rows: int) -> int:
   """Returns the rows of a table of per-sample state, padding included.
 
   Example:
-    >>> padded(1_000), padded(1_025)
-    (1024, 2048)
+    >>> padded(1_000), padded(46_081)
+    (46080, 92160)
   """
   return num_rows + -num_rows % ROW_MULTIPLE
 
 
-def pad_rows(table: PyTree) -> PyTree:
-  """Pads the leading axis of every leaf to a multiple of `ROW_MULTIPLE`.
+def padded_memory(num_rows: int) -> int:
+  """Returns the rows of a memory of pairs, padding included.
+
+  A step computes with all of them, so a small memory is padded by less: to a
+  smaller multiple, which fewer numbers of devices divide.
+
+  Example:
+    >>> padded_memory(4_096), padded_memory(16_384), padded_memory(65_536)
+    (5760, 17280, 69120)
+  """
+  multiple = ROW_MULTIPLE
+  while 8 * multiple > num_rows and multiple > 2**6 * 3**2 * 5:
+    multiple //= 2
+  return num_rows + -num_rows % multiple
+
+
+def pad_rows(table: PyTree, padded_to: Callable[[int], int] = padded) -> PyTree:
+  """Pads the leading axis of every leaf.
 
   The padding repeats the last row; no id ever points to it.
 
@@ -191,7 +219,7 @@ def pad_rows(table: PyTree) -> PyTree:
   """
 
   def pad(x):
-    missing = padded(len(x)) - len(x)
+    missing = padded_to(len(x)) - len(x)
     return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), mode="edge")
 
   return jax.tree.map(pad, table)

@@ -27,7 +27,8 @@ def make_step(objective):
 
 def first_state(objective):
   params, state = objective.init()
-  sample, memory = sharding.pad_rows((state.sample, state.memory))
+  sample = sharding.pad_rows(state.sample)
+  memory = sharding.pad_rows(state.memory, sharding.padded_memory)
   return params, state._replace(sample=sample, memory=memory)
 
 

@@ -131,8 +131,9 @@ def test_equal_contents_have_keys_of_their_own():
   )
 
 
-def test_state_for_other_data_than_there_are(build, run, tmp_path):
+def test_state_for_other_data_than_there_are(build, run, tmp_path, monkeypatch):
   """An objective made for other pairs would train with a wrong n."""
+  monkeypatch.setattr(sharding, "ROW_MULTIPLE", 64)
   config, _, parts = run
   more = build(config, np.arange(3000), "more").data.train
   wrong = parts._replace(data=parts.data._replace(train=more))

@@ -240,12 +240,15 @@ def bytes_on_a_device(state):
 def test_restores_on_another_number_of_devices(
   tiny, build_plain, tmp_path, monkeypatch
 ):
-  """1 device, or 8 and then 4, rows moved: one trajectory within rounding."""
+  """1, 8, 6 and 4 devices, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
-  workdir, config = tmp_path / "moved", complete(tiny(log_every=1))
+  config = complete(tiny(log_every=1, batch_size=48))
+  workdir = tmp_path / "moved"
   parts = build_plain(config)
   straight = loop.fit(config, tmp_path / "straight", parts=parts)
-  for num_devices, last, split in ((8, 7, True), (4, 20, False)):
+  last = parts.num_steps
+  runs = [(1, 3, False), (8, 7, True), (6, 12, False), (4, last, False)]
+  for num_devices, last, split in runs:
     here = config | dict(
       num_devices=num_devices, shard_params=split, offload_rows=not split
     )
@@ -396,7 +399,8 @@ def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):
   config = complete(tiny())
   parts = build_plain(config)
   sizes = parts.data.train.sizes._asdict()
-  fewer = {name: n // 1024 * 1024 + 1 for name, n in sizes.items()}
+  assert sharding.padded(2) == sharding.padded(max(sizes.values()))
+  fewer = dict.fromkeys(sizes, 2)
   small = objectives.nuclr(**fewer, temperature=0.1)  # tables of equal size
   with pytest.raises(FloatingPointError, match="outside the range"):
     loop.fit(config, tmp_path, parts=parts._replace(objective=small))
@@ -447,7 +451,7 @@ class TestRefusals:
     [
       (dict(batch_size=63, num_devices=2), "multiple of the number of devices"),
       (dict(num_devices=9), r"num_devices must be in \[1, 8\]"),
-      (dict(num_devices=3), "must divide 1024"),
+      (dict(num_devices=7), "must divide 46080 .*; choose 6 with num_dev"),
       (dict(batch_size=10**6), "the run has no step"),
       (dict(num_epochs=0.0), "num_epochs must be a number greater than 0"),
       (dict(seed=-1), "seed must be a whole number in"),

@@ -129,8 +129,8 @@ def _devices() -> Iterator[Finding]:
   if sharding.ROW_MULTIPLE % len(devices):
     yield Finding(
       LOOK,
-      "their number is not a power of two; train with --config.num_devices set "
-      "to a power of two",
+      f"{sharding.ROW_MULTIPLE} is not a multiple of their number; train with "
+      f"--config.num_devices={sharding.largest_count(len(devices))}",
     )
 
 

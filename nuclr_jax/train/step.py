@@ -59,9 +59,8 @@ def init_state(
   model_params, model_state = model.init(key)
   objective_params, objective_state = objective.init()
   params = {"model": model_params, "objective": objective_params}
-  sample, memory = sharding.pad_rows(
-    (objective_state.sample, objective_state.memory)
-  )
+  sample = sharding.pad_rows(objective_state.sample)
+  memory = sharding.pad_rows(objective_state.memory, sharding.padded_memory)
   return TrainState(
     step=jnp.zeros((), jnp.int32),
     params=params,
@@ -162,12 +161,19 @@ def shardings(
 
   Raises:
     ValueError: If `offload_rows` is set and the devices cannot reach the
-      host's memory.
+      host's memory, or a memory of pairs cannot be split over them.
   """
 
   def fill(spec, tree):
     return jax.tree.map(lambda _: NamedSharding(mesh, spec), tree)
 
+  for x in jax.tree.leaves(shapes.objective.memory):
+    if len(x) % mesh.size:
+      raise ValueError(
+        f"a memory of {len(x)} rows cannot be split over {mesh.size} devices; "
+        f"make it larger ({8 * sharding.ROW_MULTIPLE} always fits; "
+        "objective.zeta.size in a config), or use fewer devices"
+      )
   layout = jax.tree.map(
     fill, LAYOUT, shapes, is_leaf=lambda x: isinstance(x, jax.P)
   )
