@@ -48,6 +48,8 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
     ['damaged file']
   """
   try:
+    if not os.path.isfile(path):  # a FIFO would wait for ever
+      raise OSError(path)
     with open(path, "rb") as file:
       members, complete = _members(file)
       left = os.fstat(file.fileno()).st_size
