@@ -146,7 +146,8 @@ class TestFiles:
     "change, message",
     [
       (dict(text_id=np.array(["a"] * 50)), "text_id must be integers"),
-      (dict(image=np.zeros((50, 8))), "image must not be zero; row 0 is"),
+      (dict(image=np.zeros((50, 8))), "must be finite and not zero; row 0 is"),
+      (dict(image=np.full((50, 8), np.inf)), r"row 0 is not \(50 such rows"),
       (dict(image=np.ones(50)), "image must be floating of shape"),
       (dict(text=np.ones((3, 8)), text_id=np.arange(3)), "got 50 and 3; say"),
       (dict(text=None), r"lacks the arrays \['text'\], it has"),
@@ -165,6 +166,16 @@ class TestFiles:
     np.savez(tmp_path / "x.npz", **content)
     with pytest.raises(ValueError, match=message):
       subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+
+  @pytest.mark.parametrize("factor", [1e-30, 1e30])
+  def test_norms_of_any_size(self, factor, tmp_path):
+    """Squares overflow in float32; a norm of inf would make every row zero."""
+    image = self.content["image"]
+    scaled = self.content | {"image": (image * factor).astype(np.float32)}
+    np.savez(tmp_path / "x.npz", **scaled)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    norm = np.linalg.norm(given.pairs.image, axis=1)
+    np.testing.assert_allclose(norm, 1, rtol=1e-5)
 
   def test_no_temperature_or_no_file(self, tmp_path):
     with pytest.raises(ValueError, match="need --temperature"):

@@ -176,15 +176,20 @@ def _read_cached(folder: str) -> dict[str, Any]:
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   """Scales rows to unit norm, in float32; warns if they were not."""
-  x = x.astype(np.float32)
+  # Squares of large numbers overflow, unless the largest number is 1.
+  largest = np.abs(x).max(axis=1, keepdims=True, initial=0)
+  wrong = np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
+  if len(wrong):
+    raise ValueError(
+      f"{side} must be finite and not zero; row {wrong[0]} is not "
+      f"({len(wrong)} such rows). Find out what made them, or leave these "
+      "pairs out"
+    )
+  x = (x / largest).astype(np.float32)
   norm = np.linalg.norm(x, axis=1, keepdims=True)
-  if (norm == 0).any():
-    row = int(np.flatnonzero(norm == 0)[0])
-    raise ValueError(f"{side} must not be zero; row {row} is")
-  if np.nanmax(np.abs(norm - 1)) > 1e-2:
+  if np.abs(norm * largest - 1).max(initial=0) > 1e-2:
     log.warning("%s embeddings are scaled to unit norm", side)
-    x = x / norm
-  return x
+  return x / norm
 
 
 def _captions(caption, text_id):
