@@ -24,11 +24,13 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
 
 from absl import flags
+import hypothesis
 import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
+hypothesis.settings.register_profile("long", max_examples=5_000)
 
 import numpy as np
 import pytest

@@ -1,19 +1,18 @@
 """Contrastive learning with learned popularities, in JAX.
 
 Objectives and popularities need nothing but JAX. `fit`, `load` and `build`
-work from a config; they are imported on first use, because they bring in Flax,
-Orbax and the readers of data sets.
+work from a config, and bring in Flax, Orbax and the readers of data sets. All
+are imported on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-from nuclr_jax import objectives, popularity
-from nuclr_jax.types import Batch, Pairs, Sides
-
 if TYPE_CHECKING:
+  from nuclr_jax import objectives, popularity
   from nuclr_jax.train.build import build
   from nuclr_jax.train.loop import fit, load
+  from nuclr_jax.types import Batch, Pairs, Sides
 
 __version__ = "0.1.0"
 
@@ -29,9 +28,14 @@ __all__ = [
 ]
 
 _HOMES = {
+  "Batch": "nuclr_jax.types",
+  "Pairs": "nuclr_jax.types",
+  "Sides": "nuclr_jax.types",
   "build": "nuclr_jax.train.build",
   "fit": "nuclr_jax.train.loop",
   "load": "nuclr_jax.train.loop",
+  "objectives": "nuclr_jax",
+  "popularity": "nuclr_jax",
 }
 
 
@@ -39,6 +43,8 @@ def __getattr__(name: str):
   """Imports a public name on first use (PEP 562)."""
   if name not in _HOMES:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+  if _HOMES[name] == __name__:
+    return importlib.import_module(f"{__name__}.{name}")
   return getattr(importlib.import_module(_HOMES[name]), name)
 
 

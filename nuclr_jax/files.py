@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def locked(folder: pathlib.Path) -> Iterator[None]:
+def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
   """Keeps other processes out of a folder, by a lock on its file `.lock`.
 
   A process that dies leaves no lock behind. Where the file system has no locks,
@@ -43,10 +43,11 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
   Args:
     folder: The folder; made if missing.
+    wait: Whether to wait until the lock is free.
 
   Raises:
-    ValueError: If another process has locked the folder; the message says which
-      one.
+    ValueError: If another process has locked the folder and `wait` is False;
+      the message says which one.
 
   Example:
     >>> with locked(tmp_path):
@@ -62,7 +63,7 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
   path = folder / LOCK
   with path.open("a+", encoding="utf-8") as file:
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
       holder = path.read_text(encoding="utf-8", errors="replace").strip()
       raise ValueError(

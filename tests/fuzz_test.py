@@ -33,10 +33,9 @@ from nuclr_jax.train import factories
 from nuclr_jax.train import records as run_records
 from nuclr_jax.types import Sizes
 
-settings.register_profile("long", max_examples=5_000)
-LONG = settings.get_current_profile_name() == "long"
+LONG = settings.default.max_examples > 1_000
 FUZZ = settings(
-  max_examples=5_000 if LONG else 100,
+  max_examples=settings.default.max_examples,
   deadline=20_000,  # milliseconds, for one example
   phases=[Phase.explicit, Phase.reuse, Phase.generate],
   suppress_health_check=list(HealthCheck),

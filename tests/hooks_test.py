@@ -98,6 +98,7 @@ def test_a_stopped_run_with_refreshes_goes_on_bit_for_bit(
       "refresh.every_epochs": EVERY,
       "refresh.max_pairs": 500,
       "model.dropout": 0.1,
+      "log_every": 4,  # the stop comes within such a window
     }
   )
   parts = build(config)
@@ -115,6 +116,10 @@ def test_a_stopped_run_with_refreshes_goes_on_bit_for_bit(
     np.testing.assert_array_equal,
     *map(jax.device_get, (whole.train_state, straight.train_state)),
   )
+  histories = [
+    (tmp_path / x / "history.jsonl").read_text() for x in ("straight", "halves")
+  ]
+  assert histories[0] == histories[1]
 
 
 def test_hooks_see_every_nth_state_and_its_model(tiny, build, tmp_path):

@@ -121,7 +121,7 @@ FAILING = [  # exit code 1
   (["popularity", "--workdir=missing"], "missing holds no run"),
   (
     ["popularity", "--workdir=x", "--embeddings=no.npz", "--temperature=1"],
-    "no.npz cannot be read",
+    "no.npz does not exist",
   ),
 ]
 ERRORS = [(2, *x) for x in WRONG] + [(1, *x) for x in FAILING]

@@ -28,8 +28,8 @@ CEILINGS = dict(
   arrows=94,  # signatures name the ranges in `checks`
   config_arguments=15,
   checks_per_step=1,
-  files_to_loss=17,
-  lines_to_loss=2_115,
+  files_to_loss=18,
+  lines_to_loss=2_125,
 )
 
 

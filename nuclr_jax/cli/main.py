@@ -13,6 +13,7 @@ import logging
 import sys
 import traceback
 from typing import NoReturn
+import warnings
 
 from absl import app
 from absl import flags as absl_flags
@@ -38,7 +39,7 @@ REMEDIES = {
 
 
 def run() -> None:
-  """Runs `nuclr`: the entry point of the console script."""
+  """Runs the command line of this process."""
   app.run(main, flags_parser=parse_flags)
 
 
@@ -49,8 +50,8 @@ def main(argv: Sequence[str]) -> None:
     argv: The name of the program and the verb, from `parse_flags`.
   """
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
-  # asyncio repeats the error that Orbax raises, with a traceback per array.
-  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+  if not flags.DEBUG.value:
+    _hide_what_threads_say()
   distributed.keep_memory()
   verb = argv[1]
   try:
@@ -134,6 +135,28 @@ def _verb(words: Sequence[str]) -> str | None:
   if verb is None and words and not words[0].startswith("-"):
     _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}")
   return verb
+
+
+def _hide_what_threads_say() -> None:
+  """Keeps threads from showing an error that the command will end with.
+
+  If a disk is full, each of Orbax's and TensorStore's threads would show a
+  traceback, hundreds of lines before the one that says what to do.
+  """
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+  def first_line(record: logging.LogRecord) -> bool:
+    record.exc_info = record.exc_text = None
+    record.msg, record.args = record.getMessage().partition("\n")[0], ()
+    return True
+
+  def except_closed_loops(raised):
+    if str(raised.exc_value) != "Event loop is closed":
+      sys.__unraisablehook__(raised)
+
+  absl_logging.get_absl_logger().addFilter(first_line)
+  sys.unraisablehook = except_closed_loops
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 
 def _is_full_disk(error: Exception) -> bool:

@@ -17,12 +17,13 @@ import importlib.util
 import logging
 import os
 import pathlib
+import shutil
 from typing import NamedTuple
 import unicodedata
 
 import numpy as np
 
-from nuclr_jax import progress
+from nuclr_jax import files, progress
 from nuclr_jax.checks import Count, NonNegative
 from nuclr_jax.data.source import (
   Data,
@@ -160,18 +161,20 @@ def prepare_glyphs(
     if not (folder / INFO).exists():
       raise damaged(folder, INFO, "it is missing")
     return folder
-  log.info("rendering the glyphs into %s", folder)
-  tfds.disable_progress_bar()
-  builder = make(
-    size=size,
-    config=tfds.core.BuilderConfig(name=name),
-    data_dir=os.fspath(data_dir),
-    file_format="array_record",
-  )
-  try:
+  with files.locked(folder.parent, wait=True):
+    if folder.exists():
+      return folder  # another process has made it meanwhile
+    for old in folder.parent.glob(f"incomplete.*_{version}"):
+      shutil.rmtree(old)  # left by a process that was killed
+    log.info("rendering the glyphs into %s", folder)
+    tfds.disable_progress_bar()
+    builder = make(
+      size=size,
+      config=tfds.core.BuilderConfig(name=name),
+      data_dir=os.fspath(data_dir),
+      file_format="array_record",
+    )
     builder.download_and_prepare()
-  except FileExistsError:
-    log.info("another process prepared %s meanwhile", folder)
   return folder
 
 

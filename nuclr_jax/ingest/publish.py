@@ -67,7 +67,7 @@ def publish(
   infos = list(existing.values())
   for split in stems:
     target = folder if existing else stage
-    infos += _publish_split(split, stems[split], name, stage, target)
+    infos += _publish_split(split, stems[split], folder, stage, target)
     (stage / _made_of(name, split)).write_text(noted(options))
   _write_info(infos, stage, folder)
   if existing:
@@ -165,9 +165,10 @@ def split_counts(folder: str | os.PathLike) -> dict[str, int]:
 
 
 def _publish_split(
-  split, stems, name, stage, target
+  split, stems, folder, stage, target
 ) -> list[tfds.core.SplitInfo]:
   """Moves the files of a split into place; [] if it has no record."""
+  name = folder.parent.name
   listed = [_file(stem, "rejected.jsonl") for stem in stems]
   with open(stage / _listed(name, split), "wb") as out:
     for path in listed:
@@ -175,7 +176,7 @@ def _publish_split(
         shutil.copyfileobj(file, out)
   loaded = [files.read_arrays(_file(stem, "npz")) for stem in stems]
   lengths = [len(x["image_hash"]) for x in loaded]
-  _log(split, loaded, _reasons(listed), target / _listed(name, split))
+  _log(split, loaded, _reasons(listed), folder / _listed(name, split))
   full = [stem for stem, n in zip(stems, lengths, strict=True) if n]
   if not full:
     return []

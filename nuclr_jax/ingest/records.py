@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
 from nuclr_jax.data.images import MAX_PIXELS, num_pixels
@@ -132,7 +133,10 @@ def write_part(
         rejected += 1
         continue
       row = {"image": item.image, "captions": item.captions, "key": item.key}
-      data = encode(row)
+      # The fields of a record have no order of their own: with a fixed one, the
+      # same input makes the same bytes.
+      example = tf_example_pb2.Example.FromString(encode(row))
+      data = example.SerializeToString(deterministic=True)
       writer.write(data)
       num_bytes += len(data)
       images.append(content_hash(item.image))

@@ -14,6 +14,7 @@ from nuclr_jax import files
 
 LARGEST = 128  # width or height of an image on a page, in pixels
 NUM_SHOWN = 24  # samples in a gallery
+MAX_TEXT = 500  # characters of a caption
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
@@ -78,13 +79,25 @@ def popular(
   for which, ranked in (("Most", order[::-1]), ("Least", order)):
     rows = choose(ranked)
     notes = [
-      f"{html.escape(caption)}<br>&zeta; = {zeta[i]:+.4f}"
+      f"{shown(caption)}<br>&zeta; = {zeta[i]:+.4f}"
       for i, caption in zip(rows, captions(rows), strict=True)
     ]
     sections.append(
       f"<h2>{which} popular {side}s</h2>" + gallery(images(rows), notes)
     )
   return sections
+
+
+def shown(text: str) -> str:
+  """Returns a text as HTML; of a very long one, the beginning.
+
+  Example:
+    >>> shown("a < b")
+    'a &lt; b'
+  """
+  more = len(text) - MAX_TEXT
+  end = f"... ({more:,} more characters)" if more > 0 else ""
+  return html.escape(text[:MAX_TEXT]) + end
 
 
 def table(numbers: Mapping[str, str]) -> str:

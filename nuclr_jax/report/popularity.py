@@ -1,7 +1,6 @@
 """Exact popularities as tables, a plot and a page of samples."""
 
 import csv
-import html
 import logging
 import os
 import pathlib
@@ -221,7 +220,7 @@ def _galleries(subject: Subject, side: SidePage) -> list[str]:
   )
   for members in side.clusters[:NUM_CLUSTERS]:
     shown = _one_each(members, captions, CLUSTER_SHOWN)
-    notes = [html.escape(captions[i]) for i in shown]
+    notes = [page.shown(captions[i]) for i in shown]
     sections.append(
       f"<h3>{len(members):,} {side.name}s</h3>"
       + page.gallery(images(shown), notes)
@@ -245,8 +244,8 @@ def _noise(subject: Subject, found, side: SidePage, log_own) -> str:
   own_captions = subject.captions(pairs.ids.text[worst])
   best_captions = subject.captions(pairs.ids.text[best])
   notes = [
-    f"<b>{html.escape(a)}</b><br>own weight {np.exp(log_own[i]):.1e}<br>"
-    f"rather: <span class=wrong>{html.escape(b)}</span>"
+    f"<b>{page.shown(a)}</b><br>own weight {np.exp(log_own[i]):.1e}<br>"
+    f"rather: <span class=wrong>{page.shown(b)}</span>"
     for i, a, b in zip(worst, own_captions, best_captions, strict=True)
   ]
   return (

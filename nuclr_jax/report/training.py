@@ -186,7 +186,7 @@ def _retrieval(parts, mesh, state) -> str:
       + "<br>".join(
         f"<span class="
         f"{'right' if examples.caption_group[t] == group_of[i] else 'wrong'}>"
-        f"{html.escape(examples.captions[t])}</span>"
+        f"{page.shown(examples.captions[t])}</span>"
         for t in best[i]
       )
       for i in shown

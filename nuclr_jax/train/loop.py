@@ -254,7 +254,8 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
   new_statistics = recalibrate.of_run(parts, run.mesh)
   clock = progress.start_clock(num_steps=last, batch_size=batch_size)
-  window = []  # (step, metrics on the device) since the last line of the log
+  # (step, metrics) since the last line of the log, also of an earlier process.
+  window = resume.window(manager, first)
 
   def recalibrated(train_state):
     # Steps run asynchronously: without waiting, the clock would count the step
@@ -295,14 +296,16 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       if (saving or validating) and changed:
         train_state = recalibrated(train_state)
       if saving or logging_now:  # never save a state that is not finite
-        means = records.means(window, lambda: _latest(manager))
+        window = records.fetch(window, lambda: _latest(manager))
       if logging_now:
+        means = records.means(window)
         recorder.write(step, means)
         recorder.write_times(step, clock.show(step, means["train/loss"]))
         window = []
       if saving:
         with clock.during("saving"):
-          checkpoint.save(manager, step, train_state, run.meta)
+          meta = run.meta | {resume.WINDOW: list(window)}  # saved later
+          checkpoint.save(manager, step, train_state, meta)
       if validating:
         with clock.during("evaluation"):
           validate(step, train_state)

@@ -8,10 +8,14 @@ import logging
 import math
 import os
 import pathlib
+import time
 from typing import Any, NamedTuple
+import uuid
 
 import jax
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from nuclr_jax import distributed, files
 from nuclr_jax.config import ConfigError, complete
@@ -23,6 +27,8 @@ log = logging.getLogger(__name__)
 # Files of a workdir.
 CONFIG, METRICS = "config.json", "metrics.json"
 HISTORY, TIMES = "history.jsonl", "times.jsonl"
+
+Window = Sequence[tuple[int, Metrics]]  # metrics of steps
 
 # Keys that do not change what is learned: a run may continue with other values.
 MAY_DIFFER = (
@@ -83,13 +89,16 @@ def open_recorder(
     metrics = {name: float(value) for name, value in metrics.items()}
     file.write(json.dumps({"step": step} | metrics) + "\n")
     file.flush()
-    for name, value in metrics.items():
-      tensorboard.add_scalar(name, value, step)
+    values = [
+      Summary.Value(tag=name, simple_value=x) for name, x in metrics.items()
+    ]
+    add_event(step=step, summary=Summary(value=values))
 
   with contextlib.ExitStack() as stack:
-    tensorboard = stack.enter_context(
-      SummaryWriter(os.fspath(workdir / "tensorboard"), purge_step=kept + 1)
-    )
+    add_event = stack.enter_context(_open_tensorboard(workdir / "tensorboard"))
+    # TensorBoard hides what an earlier process has written from this step on.
+    start = SessionLog(status=SessionLog.START)
+    add_event(step=kept + 1, session_log=start)
     writers = []
     for name in (HISTORY, TIMES):
       rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
@@ -98,6 +107,27 @@ def open_recorder(
       file = stack.enter_context((workdir / name).open("a", encoding="utf-8"))
       writers.append(partial(write, file))
     yield Recorder(*writers)
+
+
+@contextlib.contextmanager
+def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
+  """Yields a function that adds an event, and writes it at once.
+
+  tensorboardX's `SummaryWriter` writes in a thread, which a full disk ends; the
+  run would then wait for it for ever.
+  """
+  folder.mkdir(exist_ok=True)
+  # By default, the name of a file is the second in which it is opened.
+  events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")
+
+  def add(**event):
+    events.write_event(Event(wall_time=time.time(), **event))
+    events.flush()
+
+  try:
+    yield add
+  finally:
+    events.close()
 
 
 def read_history(
@@ -176,28 +206,21 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
     raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def means(
-  window: Sequence[tuple[int, Metrics]], last_good: Callable[[], str]
-) -> Metrics:
-  """Averages metrics over steps, and checks that they are finite.
+def fetch(window: Window, last_good: Callable[[], str]) -> Window:
+  """Fetches metrics of steps from the devices, and checks that they are finite.
 
   Args:
-    window: `(step, metrics)` of each step; the metrics may be on the devices.
+    window: `(step, metrics)` of each step.
     last_good: Returns where the newest checkpoint is, for the error message.
-
-  Returns:
-    The mean of each metric.
 
   Raises:
     FloatingPointError: If a metric is NaN, or the loss or the gradient norm is
       infinite; the message names the first such step.
-
-  Example:
-    >>> window = [(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})]
-    >>> means(window, lambda: "none")
-    {'train/loss': 1.5}
   """
-  fetched = jax.device_get(window)
+  fetched = [
+    (step, {name: float(x) for name, x in metrics.items()})
+    for step, metrics in jax.device_get(window)
+  ]
   for step, metrics in fetched:
     wrong = [
       f"{name} = {value}"
@@ -212,9 +235,20 @@ def means(
         "another workdir; a NaN also comes from an id outside the range of the "
         "per-sample state"
       )
-  names = fetched[0][1]
-  total = {name: sum(float(m[name]) for _, m in fetched) for name in names}
-  return {name: value / len(fetched) for name, value in total.items()}
+  return fetched
+
+
+def means(window: Window) -> Metrics:
+  """Averages metrics over steps.
+
+  Example:
+    >>> means([(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})])
+    {'train/loss': 1.5}
+  """
+  return {
+    name: sum(metrics[name] for _, metrics in window) / len(window)
+    for name in window[0][1]
+  }
 
 
 def is_headline(name: str) -> bool:

@@ -24,9 +24,10 @@ from nuclr_jax.models import Model
 from nuclr_jax.train import checkpoint
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, init_state, shardings
-from nuclr_jax.types import Params, PyTree, Sample, Sizes
+from nuclr_jax.types import Metrics, Params, PyTree, Sample, Sizes
 
 # The share of the smaller data set's pairs that the other must contain.
+WINDOW = "window"  # what a checkpoint calls them, see `window`
 MIN_COMMON = 0.5
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,15 @@ def data_of(manager: CheckpointManager, step: int) -> Data | None:
     return None
   inputs = Inputs(tuple(saved["image_shape"]), Tokenizer(**saved["tokenizer"]))
   return without_pairs(Sizes(**saved["sizes"]), saved["data"], inputs)
+
+
+def window(manager: CheckpointManager, step: int) -> list[tuple[int, Metrics]]:
+  """Returns the steps before a checkpoint that the history does not have yet.
+
+  Without them, the first line after an interruption would average fewer steps.
+  """
+  saved = checkpoint.read_meta(manager, step) if step else {}
+  return [(at, metrics) for at, metrics in saved.get(WINDOW, ())]
 
 
 def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:

@@ -1,0 +1,311 @@
+"""Bad input for `chaos`: a command each, and what its message must contain.
+
+Functions of the prepared folder, an empty folder to put files into and a random
+generator; they return the words after `nuclr`, and a part of the message.
+"""
+
+import functools
+import io
+import json
+import os
+import tarfile
+import zlib
+
+import make_photos
+import numpy as np
+
+from nuclr_jax.config import complete, load_config
+
+TABLE = "image,caption\na.jpg,a dog\n"
+
+
+def ingest(path, folder, *more):
+  where = [f"--input={path}", "--dataset=mine", f"--data_dir={folder}/data"]
+  return ["ingest", *where, "--workers=1", *more]
+
+
+def a_file(name, content, message, *more):
+  """An input of `nuclr ingest` with this content."""
+
+  def make(place, folder, rng):
+    path = folder / name
+    path.write_bytes(
+      content if isinstance(content, bytes) else content.encode()
+    )
+    return ingest(path, folder, *more), message
+
+  make.__name__ = f"a_file({name})"
+  return make
+
+
+def a_command(message, *words):
+  """A command line; {place} and {folder} are filled in."""
+
+  def make(place, folder, rng):
+    return [x.format(place=place, folder=folder) for x in words], message
+
+  make.__name__ = "a_command"
+  return make
+
+
+def a_tar_of(size):
+  """A tar whose only header claims this size."""
+  member = tarfile.TarInfo("a.jpg")
+  member.size = size
+  header = member.tobuf(tarfile.GNU_FORMAT)
+  return header + make_photos.PHOTOS[0]
+
+
+def a_pipe(place, folder, rng):
+  path = folder / f"a{rng.choice(['.tar', '.csv', '.json', '.parquet'])}"
+  os.mkfifo(path)
+  return ingest(path, folder), "neither a regular file nor a folder"
+
+
+def a_pipe_in_a_folder(place, folder, rng):
+  os.mkfifo(folder / "a.tar")
+  return ingest(folder, folder), "is not a regular file"
+
+
+def a_device(place, folder, rng):
+  return ingest("/dev/zero", folder), "neither a regular file nor a folder"
+
+
+def a_pipe_as_embeddings(place, folder, rng):
+  os.mkfifo(folder / "a.npz")
+  return popularity(folder / "a.npz", folder), "is not a regular file"
+
+
+def popularity(path, folder, *more):
+  words = ["popularity", f"--embeddings={path}", f"--workdir={folder}/p"]
+  return [*words, *(more or ["--temperature=0.1"])]
+
+
+def embeddings(message, **arrays):
+  """Embeddings with these arrays."""
+
+  def make(place, folder, rng):
+    np.savez(folder / "x.npz", **arrays)
+    return popularity(folder / "x.npz", folder), message
+
+  make.__name__ = f"embeddings({message})"
+  return make
+
+
+def a_bomb(place, folder, rng):
+  """A PNG of 16,000 x 16,000 pixels in some kilobytes."""
+  data = b""
+  side = 16_000
+  for kind, content in (
+    (b"IHDR", np.array([side, side], ">u4").tobytes() + b"\x08\0\0\0\0"),
+    (b"IDAT", zlib.compress(bytes(10_000))),
+    (b"IEND", b""),
+  ):
+    crc = zlib.crc32(kind + content)
+    data += len(content).to_bytes(4, "big") + kind + content
+    data += crc.to_bytes(4, "big")
+  (folder / "in").mkdir()
+  (folder / "in" / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+  (folder / "in" / "a.txt").write_text("a dog")
+  return ingest(folder / "in", folder), "too many pixels"
+
+
+def a_link_out(place, folder, rng):
+  (folder / "in").mkdir()
+  (folder / "in" / "a.tar").symlink_to(place / "tars" / "0.tar")
+  return ingest(folder / "in", folder), "is a link out of"
+
+
+def converted(message, **changes):
+  """A data set of TFRecord files whose description has been changed."""
+
+  def make(place, folder, rng):
+    import shutil
+
+    new = folder / "in" / "toy" / "1.0.0"
+    shutil.copytree(place / "old" / "toy" / "1.0.0", new)
+    info = json.loads((new / "dataset_info.json").read_text())
+    (new / "dataset_info.json").write_text(json.dumps(info | changes))
+    return ["convert", f"--input={new}", f"--data_dir={folder}/d/e"], message
+
+  make.__name__ = f"converted({changes})"
+  return make
+
+
+def a_run(message, **changes):
+  """A run whose config.json has been changed."""
+
+  def make(place, folder, rng):
+    (folder / "run").mkdir()
+    config = json.loads((place / "run" / "config.json").read_text()) | changes
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    verb = rng.choice(["evaluate", "report", "popularity"])
+    return [verb, f"--workdir={folder}/run"], message
+
+  make.__name__ = f"a_run({changes})"
+  return make
+
+
+@functools.cache
+def leaves(name):
+  """The numbers and switches of a config: dotted keys and values."""
+  found = {}
+
+  def walk(prefix, value):
+    for key, x in value.items():
+      if isinstance(x, dict):
+        walk(f"{prefix}{key}.", x)
+      elif isinstance(x, bool | int | float):
+        found[f"{prefix}{key}"] = x
+
+  walk("", complete(load_config(name)))
+  return sorted(found.items())
+
+
+def wrong_config(place, folder, rng):
+  """A value that no number or switch of a config takes."""
+  name = rng.choice(["glyphs", "cc3m:smoke", "labelled", "sentences", "cached"])
+  key, value = rng.choice(leaves(name))
+  wrong = {
+    bool: ["maybe", "3", "None", "nan"],
+    int: ["1.5", "x", "-7", "True", "9" * 20, "[1]", "1e400"],
+    float: ["nan", "inf", "-inf", "x", "1e999", "[0.1]", "{'vale': 1}"],
+  }[type(value)]
+  words = ["train", f"--config={name}", f"--workdir={folder}/w"]
+  words += [f"--config.{key}={rng.choice(wrong)}", f"--data_dir={folder}/data"]
+  return words, key.rpartition(".")[2]
+
+
+PHOTO = io.BytesIO(make_photos.PHOTOS[0]).getvalue()
+EYE = np.eye(4, dtype=np.float32)
+CASES = [
+  a_pipe,
+  a_pipe_in_a_folder,
+  a_device,
+  a_pipe_as_embeddings,
+  a_bomb,
+  a_link_out,
+  *(
+    a_file("a.tar", a_tar_of(size), "damaged file")
+    for size in (2**20, 2**36, 2**62, 2**70)
+  ),
+  a_file("a.tar", b"", "damaged file"),
+  a_file("a.tar", b"no tar at all" * 100, "damaged file"),
+  a_file("a.parquet", b"PAR1 nothing PAR1", "damaged file"),
+  a_file("a.csv", "", "has the columns"),
+  a_file("a.csv", "colour,sound\nred,loud\n", "has the columns"),
+  a_file("a.csv", TABLE, "missing file"),
+  a_file("a.csv", TABLE.replace("a.jpg", "http://x/a.jpg"), "by URL"),
+  a_file("a.csv", TABLE.replace("a.jpg", "\0"), "no image with a caption"),
+  a_file("a.csv", b"\xff\xfe" * 50, "has the columns"),
+  a_file("a.json", "{", "is not a .json file"),
+  a_file("a.json", "[" * 100_000, "is not a .json file"),
+  a_file("a.json", "7", "supported forms are"),
+  a_file("a.json", "[7]", "is not a JSON object"),
+  a_file("a.json", '{"images": 3, "annotations": 4}', "supported forms are"),
+  *(
+    a_file("a.json", json.dumps({"images": a, "annotations": b}), "no image")
+    for a, b in (
+      ([1], [2]),
+      ([{"id": [1], "file_name": "a"}], [{"image_id": 1}]),
+      ([{"id": 1, "file_name": 7}], [{"image_id": 1, "caption": {"a": 1}}]),
+      ([{"id": 1}], [None]),
+      ([{"id": 1, "file_name": "a"}], [{"image_id": {}, "caption": "x"}]),
+    )
+  ),
+  *(
+    a_file("a.json", json.dumps({"images": [row]}), "no image")
+    for row in (
+      {"sentences": 3, "filename": "a.jpg"},
+      {"sentences": [1], "filename": 4},
+      {"sentences": [{"raw": 1}], "filename": "a.jpg", "split": [1]},
+      {"sentences": {"raw": "x"}, "filepath": 3, "filename": "a.jpg"},
+    )
+  ),
+  a_file(
+    "a.json",
+    json.dumps(
+      {"images": [{"sentences": [], "filename": "a", "split": "../x"}]}
+    ),
+    "is not a name",
+  ),
+  a_file("a.jsonl", "\n\n", "no image with a caption"),
+  a_file("a.jsonl", "[" * 100_000 + "\n", "is not a JSON object"),
+  a_file("a.exe", b"MZ", "name files of one kind"),
+  a_file("a.tar", PHOTO, "--max_pixels", "--max_pixels=0"),
+  a_file("a.tar", PHOTO, "--max_size", "--max_size=1"),
+  embeddings("lacks the arrays", image=EYE),
+  embeddings("must be floating", image=np.array(["a"]), text=EYE),
+  embeddings("must be finite", image=EYE * np.nan, text=EYE),
+  embeddings("must be finite", image=EYE * 0, text=EYE),
+  embeddings("one entry for each pair", image=EYE, text=EYE[:3]),
+  embeddings("cannot be read", image=np.array([{}]), text=EYE),
+  converted("../../ESCAPED", name="../../ESCAPED"),
+  converted("/tmp/ESCAPED", name="/tmp/ESCAPED"),
+  converted("../1.0.0", version="../1.0.0"),
+  converted("is damaged", splits=7),
+  converted("instead of", splits=[{"name": "train", "shardLengths": ["9"]}]),
+  converted("in the format", fileFormat="riegeli"),
+  a_run("batch_size", batch_size="128"),
+  a_run("num_epochs", num_epochs=1e400),
+  a_run("data must be a mapping", data=None),
+  a_run("model", model={"name": "resnet"}),
+  a_run("unknown config keys", colour="red"),
+  a_command(
+    "does not exist", "ingest", "--input={folder}/no", "--dataset=mine"
+  ),
+  a_command(
+    "is not a name", "ingest", "--input={place}/tars/*", "--dataset=../x"
+  ),
+  a_command("needs --input", "ingest", "--dataset=mine"),
+  a_command(
+    "does not exist",
+    "popularity",
+    "--embeddings={folder}/no.npz",
+    "--temperature=0.1",
+    "--workdir={folder}/w",
+  ),
+  *(
+    a_command(
+      "temperature",
+      "popularity",
+      "--embeddings={place}/pairs.npz",
+      f"--temperature={x}",
+      "--workdir={folder}/w",
+    )
+    for x in ("nan", "0", "-1", "inf", "x")
+  ),
+  *(
+    a_command("hubs", "evaluate", "--workdir={place}/run", f"--hubs={x}")
+    for x in ("nan", "inf", "-1", "x")
+  ),
+  a_command("holds no run", "evaluate", "--workdir={folder}/no"),
+  a_command("holds no run", "report", "--workdir={folder}/no"),
+  a_command("--workdir is missing", "evaluate"),
+  a_command(
+    "either --workdir or --config",
+    "embed",
+    "--input={place}/photos",
+    "--output={folder}/e",
+  ),
+  a_command(
+    "exists already",
+    "export",
+    "--workdir={place}/run",
+    "--data_dir={place}/data",
+    "--output={place}/of_export",
+  ),
+  a_command(
+    "is not a config file", "train", "--config=no", "--workdir={folder}/w"
+  ),
+  a_command("needs --config", "train", "--workdir={folder}/w"),
+  a_command(
+    "unknown keys",
+    "train",
+    "--config=glyphs",
+    "--workdir={folder}/w",
+    "--config.model.colour=red",
+  ),
+  a_command("needs one of the verbs", "tran"),
+  a_command("lr", "train", "--config=glyphs", "--lr=3"),
+]
