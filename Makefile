@@ -2,11 +2,12 @@
 # exact popularities.
 # make test: run every check, as CI does.
 # Both first make a virtual environment in .venv, with the versions in
-# requirements/tested.txt. With LOCKED=no they use .venv-newest, with the newest
-# versions that pyproject.toml allows.
+# requirements/tested.txt, whose hashes pip verifies. With LOCKED=no they use
+# .venv-newest, with the newest versions that pyproject.toml allows.
 # make docs: build the documentation into site/.
 # make lock: add new dependencies to requirements/tested.txt. UPGRADE=--upgrade
 # upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
+# make audit: look for known vulnerabilities of these versions.
 # make parity: compare the encoders with PyTorch's, in a separate environment.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
@@ -21,30 +22,34 @@ VENV := .venv
 # As environment variables, the constraints also apply when pip builds a package:
 # pip 25.3 and later read PIP_BUILD_CONSTRAINT for this, earlier versions
 # PIP_CONSTRAINT.
-CONSTRAIN := PIP_CONSTRAINT=$(TESTED) PIP_BUILD_CONSTRAINT=$(TESTED)
+DEPENDENCIES = PIP_CONSTRAINT=$(TESTED) PIP_BUILD_CONSTRAINT=$(TESTED) \
+  $(PIP) --require-hashes --requirement $(TESTED)
+PACKAGE := --no-deps --no-build-isolation --editable .
 else ifeq ($(LOCKED),no)
 VENV := .venv-newest
+DEPENDENCIES := true
+PACKAGE := --editable ".[test]"
 else
 $(error LOCKED is "$(LOCKED)"; it must be "yes" or "no")
 endif
 BIN := $(VENV)/bin
-INSTALL := $(CONSTRAIN) $(BIN)/python -m pip install --quiet --editable
+PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint docs lock parity
+.PHONY: demo test lint docs lock audit parity
 
-demo: $(VENV)/demo.stamp
+demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
-test: $(VENV)/test.stamp lint docs
+test: $(VENV)/installed.stamp lint docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/test.stamp
+lint: $(VENV)/installed.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-docs: $(VENV)/test.stamp
+docs: $(VENV)/installed.stamp
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock: $(BIN)/python
@@ -52,7 +57,13 @@ lock: $(BIN)/python
 	$(BIN)/uv pip compile pyproject.toml --extra test --group build $(UPGRADE) \
 	  --universal --python-version 3.11 --no-python-downloads \
 	  --fork-strategy fewest --no-annotate \
-	  --custom-compile-command "make lock" --quiet --output-file $(TESTED)
+	  --generate-hashes --custom-compile-command "make lock" --quiet \
+	  --output-file $(TESTED)
+
+audit:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit
+	.venv-audit/bin/pip-audit --require-hashes --requirement $(TESTED)
 
 parity: .venv-parity/parity.stamp
 	.venv-parity/bin/python -m experiments.parity.towers
@@ -67,12 +78,8 @@ parity: .venv-parity/parity.stamp
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/demo.stamp: pyproject.toml setup.py $(TESTED) | $(BIN)/python
+$(VENV)/installed.stamp: pyproject.toml setup.py $(TESTED) | $(BIN)/python
 	@echo "installing the packages into $(VENV) (about a minute)"
-	@$(INSTALL) .
+	@$(DEPENDENCIES)
+	@$(PIP) $(PACKAGE)
 	touch $@
-
-$(VENV)/test.stamp: pyproject.toml setup.py $(TESTED) | $(BIN)/python
-	@echo "installing the packages into $(VENV) (about a minute)"
-	@$(INSTALL) ".[test]"
-	touch $@ $(VENV)/demo.stamp

@@ -41,7 +41,8 @@ from nuclr_jax import Pairs
 from nuclr_jax.config import load_config
 
 # Files of minutes, the longest first.
-LONG = "train notebooks processes cc3m objectives main hooks step_time".split()
+LONG = "train notebooks processes cc3m chaos objectives main hooks".split()
+LONG += ["step_time"]
 
 
 def pytest_collection_modifyitems(items):
