@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 import contextlib
 import logging
 import math
+import sys
 import time
 from typing import NamedTuple
+import warnings
 
 from nuclr_jax.types import Metrics
 
@@ -162,6 +164,28 @@ def duration(seconds: float) -> str:
   if hours:
     return f"{hours}:{minutes:02d}:{rest:02d}"
   return f"{minutes}:{rest:02d}"
+
+
+def hide_what_threads_say() -> None:
+  """Keeps threads from showing an error that the command will end with.
+
+  If a disk is full, each of Orbax's and TensorStore's threads would show a
+  traceback, hundreds of lines before the one that says what to do.
+  """
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+  def first_line(record: logging.LogRecord) -> bool:
+    record.exc_info = record.exc_text = None
+    record.msg, record.args = record.getMessage().partition("\n")[0], ()
+    return True
+
+  def except_closed_loops(raised):
+    if str(raised.exc_value) != "Event loop is closed":
+      sys.__unraisablehook__(raised)
+
+  logging.getLogger("absl").addFilter(first_line)
+  sys.unraisablehook = except_closed_loops
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 
 def first_line(error: BaseException) -> str:

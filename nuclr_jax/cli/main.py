@@ -9,11 +9,9 @@ was interrupted (run the same command again to continue).
 
 from collections.abc import Sequence
 import errno
-import logging
 import sys
 import traceback
 from typing import NoReturn
-import warnings
 
 from absl import app
 from absl import flags as absl_flags
@@ -51,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
   """
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
   if not flags.DEBUG.value:
-    _hide_what_threads_say()
+    progress.hide_what_threads_say()
   distributed.keep_memory()
   verb = argv[1]
   try:
@@ -135,28 +133,6 @@ def _verb(words: Sequence[str]) -> str | None:
   if verb is None and words and not words[0].startswith("-"):
     _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}")
   return verb
-
-
-def _hide_what_threads_say() -> None:
-  """Keeps threads from showing an error that the command will end with.
-
-  If a disk is full, each of Orbax's and TensorStore's threads would show a
-  traceback, hundreds of lines before the one that says what to do.
-  """
-  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-
-  def first_line(record: logging.LogRecord) -> bool:
-    record.exc_info = record.exc_text = None
-    record.msg, record.args = record.getMessage().partition("\n")[0], ()
-    return True
-
-  def except_closed_loops(raised):
-    if str(raised.exc_value) != "Event loop is closed":
-      sys.__unraisablehook__(raised)
-
-  absl_logging.get_absl_logger().addFilter(first_line)
-  sys.unraisablehook = except_closed_loops
-  warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 
 def _is_full_disk(error: Exception) -> bool:

@@ -28,6 +28,7 @@ from nuclr_jax.train import (
   build,
   checkpoint,
   diagnostics,
+  factories,
   recalibrate,
   records,
   resume,
@@ -150,7 +151,8 @@ def load(
     >>> parts, mesh, state = load("runs/mine")  # doctest: +SKIP
   """
   workdir = pathlib.Path(workdir)
-  recorded = records.read_config(workdir)
+  checks = () if parts else (factories.checked,)  # own parts may have any name
+  recorded = records.read_config(workdir, *checks)
   mesh = build.mesh_of(recorded)
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):

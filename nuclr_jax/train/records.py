@@ -191,8 +191,15 @@ def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
   files.write_json(workdir / CONFIG, config)
 
 
-def read_config(workdir: pathlib.Path) -> dict[str, Any]:
+def read_config(
+  workdir: pathlib.Path,
+  check: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
+) -> dict[str, Any]:
   """Reads the complete config of the run in `workdir`.
+
+  Args:
+    workdir: Folder of the run.
+    check: A further check, such as `factories.checked`.
 
   Raises:
     ValueError: If the workdir holds no run, or its config is damaged.
@@ -201,7 +208,7 @@ def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
   try:
-    return complete(files.read_json(path))
+    return check(complete(files.read_json(path)))
   except ConfigError as error:
     raise ValueError(f"{path} is damaged: {error}") from error
 
