@@ -61,7 +61,14 @@ def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
     return
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / LOCK
-  with path.open("a+", encoding="utf-8") as file:
+  try:
+    file = path.open("a+", encoding="utf-8")
+  except FileNotFoundError as error:
+    raise ValueError(
+      f"{folder} was in use by another process, which has just finished; run "
+      "the same command again"
+    ) from error
+  with file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
@@ -110,16 +117,18 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   work = folder.with_name(f"incomplete.{folder.name}")
   with locked(work):
     try:
+      _check_absent(folder)  # before another process's work is touched
       for entry in work.iterdir():  # leftovers of a killed process
         if entry.is_dir() and not entry.is_symlink():
           shutil.rmtree(entry)
         elif entry.name != LOCK:
           entry.unlink()
       yield work
-      if folder.exists():
-        raise ValueError(f"{folder} exists already: another process made it")
-      (work / LOCK).unlink()
+      _check_absent(folder)
+      # The lock goes with the folder, and last: whoever got hold of it before
+      # finds that the folder exists.
       work.rename(folder)
+      (folder / LOCK).unlink()
     except BaseException:
       shutil.rmtree(work, ignore_errors=True)
       raise
@@ -156,6 +165,11 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   except Exception as error:
     reason = str(error) or type(error).__name__
     raise ValueError(f"{path} cannot be read: {reason}") from error
+
+
+def _check_absent(folder: pathlib.Path) -> None:
+  if folder.exists():
+    raise ValueError(f"{folder} exists already: another process made it")
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
