@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterator
 import contextlib
 import logging
 import math
+import os
+import signal
 import sys
+import threading
 import time
 from typing import NamedTuple
 import warnings
@@ -170,7 +173,8 @@ def hide_what_threads_say() -> None:
   """Keeps threads from showing an error that the command will end with.
 
   If a disk is full, each of Orbax's and TensorStore's threads would show a
-  traceback, hundreds of lines before the one that says what to do.
+  traceback, hundreds of lines before the one that says what to do. Ctrl-C that
+  comes during garbage collection, where Python ignores it, comes again.
   """
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
@@ -179,12 +183,15 @@ def hide_what_threads_say() -> None:
     record.msg, record.args = record.getMessage().partition("\n")[0], ()
     return True
 
-  def except_closed_loops(raised):
-    if str(raised.exc_value) != "Event loop is closed":
+  def unraisable(raised):
+    if raised.exc_type is KeyboardInterrupt:
+      again = os.getpid(), signal.SIGINT
+      threading.Timer(0.1, os.kill, again).start()
+    elif str(raised.exc_value) != "Event loop is closed":
       sys.__unraisablehook__(raised)
 
   logging.getLogger("absl").addFilter(first_line)
-  sys.unraisablehook = except_closed_loops
+  sys.unraisablehook = unraisable
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 
 

@@ -1,6 +1,8 @@
 """Damaged files of a run are named; damaged lines of a history are left out."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -72,3 +74,27 @@ def test_waiting_for_a_lock(tmp_path):
         pass
   with files.locked(tmp_path, wait=True):
     pass
+
+
+def test_ctrl_c_during_garbage_collection_is_not_lost():
+  """Python ignores what is raised there."""
+  code = """
+import os, signal, time
+from nuclr_jax import progress
+
+class Slow:
+  def __del__(self):
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(1000))
+
+progress.hide_what_threads_say()
+slow = Slow()
+try:
+  del slow
+  time.sleep(20)
+except KeyboardInterrupt:
+  print("came")
+"""
+  command = [sys.executable, "-c", code]
+  result = subprocess.run(command, capture_output=True, text=True)
+  assert (result.stdout, result.stderr) == ("came\n", "")
