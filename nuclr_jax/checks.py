@@ -10,7 +10,6 @@ import inspect
 import math
 import numbers
 import operator
-import sys
 import types
 from typing import (
   Annotated,
@@ -47,6 +46,7 @@ def one_of(names: tuple[str, ...]) -> Any:
 
 
 LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
+LARGEST_FLOAT = 2**127  # below the largest number in float32
 
 Count = Annotated[
   int,
@@ -134,7 +134,7 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if hint is float:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and abs(value) <= sys.float_info.max  # not NaN
+    return real and abs(value) <= LARGEST_FLOAT  # not NaN
   return isinstance(value, kind or hint)
 
 

@@ -28,7 +28,8 @@ import numpy as np
 from nuclr_jax import distributed
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
-MAX_EXPANSION = 100  # of compressed arrays; a bomb reaches 1,000
+MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
+LITTLE = 2**24  # bytes that may be expanded from anything
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,26 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   return content
 
 
+def check_expansion(metadata: Any) -> None:
+  """Raises ValueError if a Parquet file would fill many times its own size.
+
+  Args:
+    metadata: The metadata of the file, by pyarrow.
+  """
+  for i in range(metadata.num_row_groups):
+    group = metadata.row_group(i)
+    for column in (group.column(j) for j in range(group.num_columns)):
+      size, stored = (
+        column.total_uncompressed_size,
+        column.total_compressed_size,
+      )
+      if size > max(MAX_EXPANSION * stored, LITTLE):
+        raise ValueError(
+          f"column {column.path_in_schema} of row group {i} claims to have "
+          f"{size:.2g} bytes in {stored:.2g}"
+        )
+
+
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
   """Reads the arrays of an .npz file.
 
@@ -232,7 +253,7 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
   with reading(path) as path:
     with zipfile.ZipFile(path) as archive:
       size = sum(x.file_size for x in archive.infolist())
-    if size > MAX_EXPANSION * path.stat().st_size:
+    if size > max(MAX_EXPANSION * path.stat().st_size, LITTLE):
       raise ValueError(f"its arrays claim to have {size:.2g} bytes")
     with np.load(path) as file:
       arrays = dict(file)
@@ -306,13 +327,18 @@ def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
     What is wrong, a text for each file; nothing if all files are as written.
     Files without a digest are not looked at.
   """
-  text = (folder / DIGESTS).read_text(encoding="utf-8", errors="replace")
+  with reading(folder / DIGESTS) as path:
+    text = path.read_text(encoding="utf-8", errors="replace")
   header, *lines = text.splitlines() or [""]
   expected = {
     name: digest for digest, _, name in (x.partition("  ") for x in lines)
   }
   if header != _header(expected):  # cut off, for instance
     return [f"{DIGESTS} cannot be read"]
+  paths = {x for x in folder.rglob("*") if not x.is_file() and not x.is_dir()}
+  if paths or not all(inside(folder / x, folder) for x in expected):
+    strange = [str(x) for x in paths] or [f"a name in {DIGESTS}"]
+    return [f"{strange[0]} is no file of this folder"]
   if names:
     expected = {k: x for k, x in expected.items() if k in names}
   there = [x for x in expected if os.path.isfile(folder / x)]
@@ -326,7 +352,7 @@ def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
 
 def has_digests(folder: pathlib.Path) -> bool:
   """Returns whether a folder has digests."""
-  return (folder / DIGESTS).exists()
+  return (folder / DIGESTS).exists()  # a pipe, too, which `damage` refuses
 
 
 def check_digests(folder: pathlib.Path, *names: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 import contextlib
+import inspect
 import logging
 import math
 import os
@@ -187,7 +188,10 @@ def hide_what_threads_say() -> None:
     if raised.exc_type is KeyboardInterrupt:
       again = os.getpid(), signal.SIGINT
       threading.Timer(0.1, os.kill, again).start()
-    elif str(raised.exc_value) != "Event loop is closed":
+    elif not (
+      inspect.iscoroutine(raised.object)
+      or str(raised.exc_value) == "Event loop is closed"
+    ):
       sys.__unraisablehook__(raised)
 
   logging.getLogger("absl").addFilter(first_line)

@@ -43,6 +43,8 @@ import numpy as np
 import tiny_config
 import warm
 
+from nuclr_jax import files
+
 ROOT = pathlib.Path(__file__).parents[1]
 LIMIT = 120  # seconds for any command
 # What differs from run to run: times, and the folder's name.
@@ -154,7 +156,8 @@ def digests(folder: pathlib.Path) -> dict[str, str]:
     if "checkpoints" in path.relative_to(folder).parts:
       # The bytes of a state's files differ; the history tells whether it is.
       if path.parent.name == "checkpoints":
-        found[name] = "step"
+        whole = files.has_digests(path) and not files.damage(path)
+        found[name] = "whole" if whole else "damaged"
     elif "tensorboard" not in name and path.is_file():
       if path.name not in VARYING and path.suffix not in (".html", ".png"):
         found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -294,9 +297,7 @@ def flip(place: Place, out: pathlib.Path, rng: random.Random) -> Trial:
   paths = [
     x for x in sorted(out.rglob("*")) if x.is_file() and x.stat().st_size
   ]
-  if name == "checkpoint":
-    paths = [x for x in paths if "checkpoints" in x.parts]
-    paths = [x for x in paths if x.name not in MARKS]
+  paths = [x for x in paths if counts(name, x.relative_to(out))]
   silent = []
   for _ in range(10):
     path = rng.choice(paths)
@@ -316,16 +317,31 @@ def flip(place: Place, out: pathlib.Path, rng: random.Random) -> Trial:
   return Trial("flip", name, 10, f"silent: {silent}" if silent else "")
 
 
+def counts(name: str, path: pathlib.Path) -> bool:
+  """Returns whether a file of an artefact is one that its reader reads."""
+  if name == "checkpoint":
+    newest = path.parts[:1] == ("checkpoints",) and "28" in path.parts
+    return newest and path.name not in MARKS
+  if name == "weights":
+    return path.suffix in (".safetensors", ".txt") or path.name == "SHA256SUMS"
+  return "rejected" not in path.name and path.name not in VARYING
+
+
 def read_checkpoint(folder):
-  """What training would go on from: the steps whose digests are right."""
-  from nuclr_jax import files
+  """The newest state and what belongs to it, as `nuclr report` opens them."""
   from nuclr_jax.train import checkpoint
 
-  steps = [folder / "checkpoints" / str(x) for x in checkpoint.steps(folder)]
-  good = [x for x in steps if files.has_digests(x) and not files.damage(x)]
-  if len(good) < len(steps):
-    raise ValueError("a damaged step, which `open_to_write` sets aside")
-  return [digests(x) for x in good]
+  newest = max(checkpoint.steps(folder))
+  manager, step = checkpoint.open_to_read(folder)
+  manager.close()
+  if step < newest:
+    raise ValueError(f"step {newest} is damaged; step {step} is used")
+  place = folder / "checkpoints" / str(step)
+  return {
+    path: path.read_bytes()
+    for path in sorted(place.rglob("*"))
+    if path.is_file() and path.name not in MARKS
+  }
 
 
 def read_data(folder):
@@ -402,15 +418,17 @@ def bad(place: Place, out: pathlib.Path, rng: random.Random) -> Trial:
   make = CASES[number] if number < len(CASES) else wrong_config
   out.mkdir()
   words, message = make(place.folder, out, rng)
-  before = listing(out)
+  before = listing(out) | listing(place.folder)
   words = [str(x) for x in words]
   process = start(["-m", "nuclr_jax.cli.main", *words], out)
   code, said = finish(process, 60)
   fault = fault_of(code, said, expected=(1, 2))
   if not fault and message not in said:
     fault = f"not {message!r}, but {said[-800:]}"
-  if not fault and listing(out) != before:
-    fault = f"wrote {sorted(listing(out) ^ before)}"
+  after = listing(out) | listing(place.folder)
+  outside = list(out.parent.glob("*ESCAPED*")) + list(out.glob("*ESCAPED*"))
+  if not fault and (after != before or outside):
+    fault = f"wrote {sorted(after ^ before)} {outside}"
   shown = f"{make.__name__} {' '.join(words)[:200]}"
   return Trial("bad", shown, 1, fault)
 
@@ -418,7 +436,7 @@ def bad(place: Place, out: pathlib.Path, rng: random.Random) -> Trial:
 def listing(folder: pathlib.Path) -> set[tuple[str, int]]:
   """All files below a folder, but for locks and unfinished work."""
   return {
-    (str(x.relative_to(folder)), x.lstat().st_size)
+    (str(x), x.lstat().st_size)
     for x in folder.rglob("*")
     if not x.is_dir() and x.name != ".lock" and "incomplete" not in str(x)
   }

@@ -132,6 +132,52 @@ def converted(message, **changes):
   return make
 
 
+def an_absolute_name(place, folder, rng):
+  """A data set whose name is a path."""
+  return converted("ESCAPED", name=f"{folder}/ESCAPED")(place, folder, rng)
+
+
+def a_bad_row_before_good_ones(place, folder, rng):
+  """A file of a terabyte, which takes no space; the other rows are read."""
+  with open(folder / "big.jpg", "wb") as file:
+    file.truncate(2**40)
+  (folder / "t.csv").write_text("image,caption\nbig.jpg,x\nno.jpg,y\n")
+  return ingest(folder / "t.csv", folder), "too large a file"
+
+
+def shards_elsewhere(place, folder, rng):
+  """Metadata that lead out of the data set's folder, or a link that does."""
+  import shutil
+
+  data = folder / "in" / "photos" / "1.0.0"
+  shutil.copytree(place / "data" / "photos" / "1.0.0", data)
+  info = json.loads((data / "dataset_info.json").read_text())
+  if rng.random() < 0.5:
+    split, *_ = info["splits"]
+    split["filepathTemplate"] = (
+      f"{place}/data/photos/1.0.0/" + split["filepathTemplate"]
+    )
+    (data / "dataset_info.json").write_text(json.dumps(info))
+    message = "names a file elsewhere"
+  else:
+    shard = next(data.glob("*.array_record-*"))
+    shard.unlink()
+    shard.symlink_to(place / "data" / "photos" / "1.0.0" / shard.name)
+    message = "is a link out of"
+  words = ["ingest", "--input=tfds:photos", "--dataset=copy"]
+  return [*words, f"--data_dir={folder}/in"], message
+
+
+def a_parquet_bomb(place, folder, rng):
+  """A cell of 300 MB in some kilobytes."""
+  import pyarrow
+  from pyarrow import parquet
+
+  table = pyarrow.table({"jpg": [bytes(3 * 10**8)], "caption": ["a dog"]})
+  parquet.write_table(table, folder / "b.parquet", compression="zstd")
+  return ingest(folder / "b.parquet", folder), "damaged file"
+
+
 def a_run(message, **changes):
   """A run whose config.json has been changed."""
 
@@ -185,6 +231,10 @@ CASES = [
   a_pipe_as_embeddings,
   a_bomb,
   a_link_out,
+  an_absolute_name,
+  a_bad_row_before_good_ones,
+  shards_elsewhere,
+  a_parquet_bomb,
   *(
     a_file("a.tar", a_tar_of(size), "damaged file")
     for size in (2**20, 2**36, 2**62, 2**70)
@@ -241,7 +291,6 @@ CASES = [
   embeddings("one entry for each pair", image=EYE, text=EYE[:3]),
   embeddings("cannot be read", image=np.array([{}]), text=EYE),
   converted("../../ESCAPED", name="../../ESCAPED"),
-  converted("/tmp/ESCAPED", name="/tmp/ESCAPED"),
   converted("../1.0.0", version="../1.0.0"),
   converted("is damaged", splits=7),
   converted("instead of", splits=[{"name": "train", "shardLengths": ["9"]}]),
@@ -249,7 +298,8 @@ CASES = [
   a_run("batch_size", batch_size="128"),
   a_run("num_epochs", num_epochs=1e400),
   a_run("data must be a mapping", data=None),
-  a_run("model", model={"name": "resnet"}),
+  a_run("config.model.name is 'resnet'", model={"name": "resnet"}),
+  a_run("config.model.name is {'a': 1}", model={"name": {"a": 1}}),
   a_run("unknown config keys", colour="red"),
   a_command(
     "does not exist", "ingest", "--input={folder}/no", "--dataset=mine"

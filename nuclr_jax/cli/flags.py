@@ -107,10 +107,14 @@ HUBS = flags.DEFINE_float(
   "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
   "zeta. 0.5 is a good value.",
 )
-for _flag in (TEMPERATURE, HUBS):
-  flags.register_validator(
-    _flag, lambda x: x is None or math.isfinite(x), "must be finite"
-  )
+flags.register_validator(
+  TEMPERATURE,
+  lambda x: x is None or 0 < x < math.inf,
+  "must be greater than 0 and finite",
+)
+flags.register_validator(
+  HUBS, lambda x: 0 <= x < math.inf, "must be at least 0 and finite"
+)
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "The embeddings to use instead of those of a run."
 )

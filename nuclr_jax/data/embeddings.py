@@ -149,6 +149,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
     ValueError: If a file is missing or damaged, or the files do not match each
       other.
   """
+  import pyarrow
   from pyarrow import parquet
 
   folder = pathlib.Path(folder).expanduser()
@@ -165,11 +166,17 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       if arrays[-1].ndim != 2 or arrays[-1].dtype.kind != "f":
         raise ValueError(f"it holds {arrays[-1].dtype}{arrays[-1].shape}")
   with files.reading(folder / TEXTS) as path:
+    files.check_expansion(parquet.read_metadata(path))
     texts = parquet.read_table(path)
+    kind = texts["caption"].type
+    if kind not in (pyarrow.string(), pyarrow.large_string()) or any(
+      texts[name].null_count for name in ("caption", "image")
+    ):
+      raise ValueError("captions must be texts, and none may be missing")
     cached = Cached(
       *arrays,
       texts["image"].cast("int64").to_numpy(),
-      list(map(str, texts["caption"].to_pylist())),
+      texts["caption"].to_pylist(),
     )
   with files.reading(folder / IMAGES) as path:
     num_keys = parquet.read_metadata(path).num_rows

@@ -141,8 +141,9 @@ def read_only_builder(folder: str | os.PathLike) -> Any:
     The TFDS builder of the data set, which only reads.
 
   Raises:
-    ValueError: If the metadata are damaged, or name a class that is not TFDS's:
-      TFDS would import its module, and so run its code.
+    ValueError: If the metadata are damaged, name files elsewhere, or name a
+      class that is not TFDS's: TFDS would import its module, and so run its
+      code.
   """
   import tensorflow_datasets as tfds
 
@@ -157,7 +158,20 @@ def read_only_builder(folder: str | os.PathLike) -> Any:
         "TFDS, and is not imported; prepare the data set with features of TFDS"
       )
   with files.reading(folder / INFO):
-    return tfds.builder_from_directory(os.fspath(folder))
+    builder = tfds.builder_from_directory(os.fspath(folder))
+    splits = builder.info.splits.values()
+    for path in (pathlib.Path(x) for split in splits for x in split.filepaths):
+      # Names come from dataset_info.json, which may be anybody's.
+      if path.absolute().parent != folder.absolute():
+        raise damaged(folder, INFO, f"it names a file elsewhere, {path}")
+      if path.exists() and not path.is_file():
+        raise damaged(folder, path.name, "it is not a regular file")
+      if not files.inside(path, folder):
+        raise ValueError(
+          f"{path} is a link out of {folder}, and is not followed; copy the "
+          "file in place of the link"
+        )
+  return builder
 
 
 def _class_names(content: Any) -> set[str]:
@@ -221,6 +235,8 @@ def open_split(
     if isinstance(feature, tfds.features.Image)
   }
   data = builder.as_data_source(split, decoders=images)
+  if not len(data):
+    raise ValueError(f"{folder} has no records in {split}")
 
   def read(numbers):
     try:
@@ -370,9 +386,6 @@ def check_lengths(
     lengths: The number of records of each file.
   """
   for path, length in zip(map(pathlib.Path, paths), lengths, strict=True):
-    # Names come from dataset_info.json, which may be anybody's.
-    if not path.absolute().parent == folder.absolute():
-      raise damaged(folder, INFO, f"it names a file elsewhere, {path}")
     if not path.exists():
       raise damaged(folder, path.name, "it is missing")
     try:

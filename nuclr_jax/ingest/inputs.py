@@ -283,6 +283,8 @@ def _cut_parquet(
   except (pyarrow.ArrowException, OSError):
     return [partial(readers.damaged_file, str(path))]
   names = schema.names
+  if twice := [name for name, count in Counter(names).items() if count > 1]:
+    raise ValueError(f"{path} has several columns with the name {twice[0]}")
   binary = [field.name for field in schema if _has_bytes(field.type)]
   if not binary or (image_column in names and image_column not in binary):
     raise ValueError(

@@ -26,12 +26,15 @@ from nuclr_jax.ingest.records import (
   NO_FILE,
   NO_IMAGE,
   OUTSIDE,
+  TOO_BIG,
+  UNREADABLE,
   Item,
   Rejected,
 )
 from nuclr_jax.ingest.tables import Row
 
 BLOCK = 512  # bytes in a block of a tar file
+MAX_BYTES = 2**30  # of an image file
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
@@ -54,7 +57,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
       members, complete = _members(file)
       left = os.fstat(file.fileno()).st_size
       for (key, _), places in members.items():
-        if any(offset + size > left for offset, size in places.values()):
+        if any(y < 0 or x + y > left for x, y in places.values()):
           yield Rejected(key, path, DAMAGED)  # claims more than there is
           complete = False
           continue
@@ -85,21 +88,12 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
       yield row
       continue
     try:
-      if not os.path.isfile(row.path):  # a FIFO would wait for ever
-        raise ValueError(row.path)
-      with open(row.path, "rb") as file:
-        image = file.read()
+      yield _item_of_row(row)
     except (OSError, ValueError):  # ValueError: a name that no file can have
       yield Rejected(row.key, row.source, NO_FILE)
-      continue
-    captions = row.captions
-    if captions is None:
-      texts = _beside(row.path)
-      if leads_out(pathlib.Path(row.source), row.path, *texts.values()):
-        yield Rejected(row.key, row.source, OUTSIDE)
-        continue
-      captions = _captions({x: y.read_bytes() for x, y in texts.items()})
-    yield Item(row.key, row.source, image, captions)
+    except Exception as error:  # must not end the part
+      reason = f"{UNREADABLE} ({type(error).__name__})"
+      yield Rejected(row.key, row.source, reason)
 
 
 def read_parquet(
@@ -125,6 +119,7 @@ def read_parquet(
       # Keeps a few pages in memory instead of whole row groups.
       how = {"buffer_size": 1 << 20, "pre_buffer": False}
       with parquet.ParquetFile(path, **how) as file:
+        files.check_expansion(file.metadata)
         sizes = (file.metadata.row_group(i).num_rows for i in range(group))
         number = sum(sizes)
         columns = sorted({image, caption, "key"} & set(file.schema_arrow.names))
@@ -133,7 +128,7 @@ def read_parquet(
             key = f"{pathlib.Path(path).stem}-{number:09d}"
             number += 1
             yield _parquet_item(key, path, batch, at, image, caption)
-    except (pyarrow.ArrowException, OSError):
+    except (pyarrow.ArrowException, OSError, ValueError):
       yield Rejected(f"row group {group}", path, DAMAGED)
 
 
@@ -218,6 +213,25 @@ def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
   )
 
 
+def _item_of_row(row: Row) -> Item | Rejected:
+  """Opens the image of a row."""
+  if not os.path.isfile(row.path):  # a FIFO would wait for ever
+    raise ValueError(row.path)
+  of_folder = row.captions is None
+  texts = _beside(row.path) if of_folder else {}
+  places = pathlib.Path(row.source), row.path, *texts.values()
+  if of_folder and leads_out(*places):
+    return Rejected(row.key, row.source, OUTSIDE)
+  if os.path.getsize(row.path) > MAX_BYTES:
+    return Rejected(row.key, row.source, TOO_BIG)
+  with open(row.path, "rb") as file:
+    image = file.read()
+  captions = row.captions
+  if captions is None:
+    captions = _captions({x: y.read_bytes() for x, y in texts.items()})
+  return Item(row.key, row.source, image, captions)
+
+
 def _beside(path: str) -> dict[str, pathlib.Path]:
   """Finds the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
@@ -239,9 +253,9 @@ def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:
   """Makes the item of one row of a batch."""
   try:
     row = {name: batch.column(name)[at].as_py() for name in batch.schema.names}
-  except UnicodeDecodeError:
+    key = str(row.get("key") or key)
+  except Exception:  # pyarrow raises several
     return Rejected(key, path, BROKEN_ROW)
-  key = str(row.get("key") or key)
   data = row[image]
   data = data.get("bytes") if isinstance(data, dict) else data
   if not data:

@@ -34,6 +34,7 @@ TRUNCATED = "truncated image"  # the end is missing
 TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
 TOO_LARGE = "too large"  # for JPEG
 TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
+TOO_BIG = "too large a file"
 NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names no regular file
 OUTSIDE = "link out of the folder"  # the file, or the text beside it
@@ -166,7 +167,7 @@ def _guarded(
   Readers yield what they cannot read. What they did not foresee must not stop
   an ingest of many files either, nor every attempt to repeat it.
   """
-  source = ""
+  source = str(next(iter(getattr(read, "args", ())), ""))[:500]
   try:
     for item in read():
       source = item.source

@@ -79,7 +79,7 @@ def read_table(
       if isinstance(row, Row):
         row = row._replace(path=os.path.join(folder, row.path))
       yield named_split or split, row
-  except (csv.Error, json.JSONDecodeError, RecursionError) as error:
+  except csv.Error as error:
     raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
 
 
@@ -186,7 +186,10 @@ def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
   """Yields rows of a list, of Karpathy's splits or of COCO's annotations."""
   with open(path, **TEXT) as file:
-    content = json.load(file)
+    try:
+      content = json.load(file)
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f"{path} is not a .json file: {error}") from error
   if isinstance(content, list):
     yield from _from_dicts(path, content, columns)
   elif _has_lists(content, "images", "annotations"):

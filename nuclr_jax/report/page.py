@@ -138,7 +138,9 @@ def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
   for name in names:
     points = [(row["step"], row[name]) for row in rows if name in row]
     if points:
-      axes.plot(*zip(*points, strict=True), marker=".", label=name)
+      axes.plot(
+        *zip(*points, strict=True), marker=".", label=name.replace("$", r"\$")
+      )
   axes.set_xlabel("step")
   axes.grid(alpha=0.3)
   if axes.lines:

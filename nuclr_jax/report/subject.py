@@ -101,7 +101,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
         f"{x.dtype}{list(x.shape)}"
       )
     i = content.get(f"{side}_id", np.arange(len(x)))
-    if i.ndim != 1 or i.dtype.kind not in "iu":
+    if i.ndim != 1 or i.dtype.kind not in "iu" or not i.size:
       raise ValueError(
         f"{side}_id must be integers of shape [pairs], got "
         f"{i.dtype}{list(i.shape)}; number the {side}s"
@@ -196,10 +196,10 @@ def _captions(caption, text_id):
   """Returns a function from text ids to captions, or to names without any."""
   if caption is None:
     return lambda ids: [f"text {i}" for i in ids]
-  if len(caption) != len(text_id):
+  if np.shape(caption) != np.shape(text_id):
     raise ValueError(
       f"caption must have one entry for each of {len(text_id)} pairs, got "
-      f"{len(caption)}"
+      f"{list(np.shape(caption))}"
     )
   texts, first = np.unique(text_id, return_index=True)
   return lambda ids: [

@@ -13,7 +13,6 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
-from nuclr_jax import files
 from nuclr_jax.evaluate.ranking import in_chunks
 from nuclr_jax.report import health, page
 from nuclr_jax.train import loop, records
@@ -73,7 +72,7 @@ def _metrics(workdir) -> str:
   path = workdir / records.METRICS
   if not path.exists():
     return "<p>The run has not finished: no final numbers yet.</p>"
-  metrics = files.read_json(path)
+  metrics = records.read_metrics(workdir)
   shown = {name: _shown(name, x) for name, x in metrics.items()}
   return f"<h2>Results</h2>{page.table(shown)}"
 

@@ -170,7 +170,7 @@ def _check(key: str, table: Table, spec: Any) -> None:
       key,
     )
   name = spec.get("name")
-  if name not in table.factories:
+  if not isinstance(name, str) or name not in table.factories:
     raise ConfigError(
       f"config.{key}.name is {name!r}; known names are "
       f"{sorted(table.factories)}",

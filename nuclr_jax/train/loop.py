@@ -106,7 +106,7 @@ def fit(
         train_state = _train(run, train_state)
       elif metrics_file.exists():
         log.info("%s holds a finished run; it is not trained again", workdir)
-        return Result(train_state, files.read_json(metrics_file), True)
+        return Result(train_state, records.read_metrics(workdir), True)
       if int(train_state.step) < last:  # stopped by a signal
         return Result(train_state, {}, False)
       metrics = evaluate(parts, mesh, train_state)

@@ -142,8 +142,38 @@ def read_history(
   Returns:
     The rows, each with "step" and the metrics of the step.
   """
-  rows = files.read_lines(workdir / name)
-  return [row for row in rows if isinstance(row.get("step"), int)]
+  rows = []
+  for row in files.read_lines(workdir / name):
+    if _is_step(row.get("step")) and all(map(_is_number, row.values())):
+      rows.append(row)
+    else:
+      path = workdir / name
+      log.warning("%s: left out a line that holds more than numbers", path)
+  return rows
+
+
+def read_metrics(workdir: pathlib.Path) -> Metrics:
+  """Reads the final metrics of the run in `workdir`.
+
+  Raises:
+    ValueError: If they are damaged.
+  """
+  path = workdir / METRICS
+  metrics = files.read_json(path)
+  if wrong := [k for k, x in metrics.items() if not _is_number(x)]:
+    raise ValueError(f"{path} is damaged: {wrong[0]} is not a number")
+  return metrics
+
+
+def _is_step(value: Any) -> bool:
+  return isinstance(value, int) and 0 <= value < 2**31
+
+
+def _is_number(value: Any) -> bool:
+  """Returns whether a value is a number that a float can hold, or NaN."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return False
+  return isinstance(value, float) or abs(value) < 2**63
 
 
 def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
