@@ -244,7 +244,7 @@ def complete(config: Config) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-  """Turns any nested mappings and sequences into dicts and tuples.
+  """Turns any nested mappings, sequences and arrays into dicts and tuples.
 
   Example:
     >>> plain({"freeze": ["model/image"]})
@@ -254,6 +254,8 @@ def plain(value: Any) -> Any:
     return {key: plain(x) for key, x in value.items()}
   if isinstance(value, list | tuple):
     return tuple(map(plain, value))
+  if hasattr(value, "tolist"):  # arrays, and scalars of NumPy
+    return plain(value.tolist())
   return value
 
 

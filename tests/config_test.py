@@ -1,11 +1,14 @@
 """Configs: what the command line may change, and how."""
 
 import inspect
+import json
 
 from absl.testing import flagsaver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from nuclr_jax import models
@@ -320,6 +323,7 @@ def test_values_that_do_not_fit(changes, key, message):
     (["objective.name=clop"], "objective.name", "known names are"),
     (["optimizer.lr=1"], "optimizer.lr", "of optimizer; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
+    (["optimizer.name=adam"], "optimizer.name", "known names are .'optimizer"),
     (["terms.cyclic.weight=1"], "terms.cyclic.name", "is 'cyclic'; known"),
     (["terms.cyclic_consistency.in_modal=1"], None, "mapping with a weight"),
     (["model.name=towers"], "model", "model 'towers' lacks image, text"),
@@ -386,3 +390,21 @@ def test_an_error_names_the_flag():
   ):
     with pytest.raises(ValueError, match="^--config.objective.gamma=0.5: unkn"):
       flags.chosen_config()
+
+
+def test_numbers_of_numpy_and_jax_are_numbers(glyphs):
+  """As configs that are made in Python have them."""
+  config = complete(glyphs)
+  config |= {"batch_size": np.int64(64), "num_epochs": jnp.float32(0.5)}
+  config |= {"shard_params": np.True_}
+  config["model"] |= {"image_stages": np.array([[4, 2, 64]])}
+  config["objective"] |= {"temperature": np.array(0.25)}
+  checked = factories.checked(complete(config))
+  assert json.loads(json.dumps(checked)) == json.loads(
+    json.dumps(
+      checked
+      | {"batch_size": 64, "num_epochs": 0.5, "shard_params": True}
+      | {"model": checked["model"] | {"image_stages": [[4, 2, 64]]}}
+      | {"objective": checked["objective"] | {"temperature": 0.25}}
+    )
+  )

@@ -93,10 +93,10 @@ def checked(config: dict[str, Any]) -> dict[str, Any]:
       raise ConfigError(
         f"{key} must be a mapping with a weight, got {spec!r}", key
       )
-    _check(f"terms.{name}", TERM, spec | {"name": name})
-  _check("optimizer", OPTIMIZER, config["optimizer"] | {"name": "optimizer"})
+    _check(f"terms.{name}", TERM, {"name": name} | spec)
+  _check("optimizer", OPTIMIZER, {"name": "optimizer"} | config["optimizer"])
   if config["refresh"] is not None:
-    _check("refresh", REFRESH, config["refresh"] | {"name": "refresh"})
+    _check("refresh", REFRESH, {"name": "refresh"} | config["refresh"])
   return config
 
 
