@@ -20,53 +20,34 @@ log = logging.getLogger(__name__)
 
 Config = Any  # a mapping, or an ml_collections.ConfigDict
 
-# Keys of a config and their defaults; `...` marks those without one.
-DEFAULTS = dict(
-  data=...,
-  model=...,
-  objective=...,
-  terms=None,  # {name: {"weight": ...}}, to be added; see `objectives.TERMS`
-  optimizer=...,
-  batch_size=...,
-  num_microbatches=1,  # pieces of a batch that the encoders see at a time
-  num_epochs=...,
-  seed=0,
-  num_devices=None,  # None = all
-  shard_params=False,  # split params and optimizer state over the devices
-  offload_rows=False,  # keep per-sample state in the host's memory
-  log_every=50,  # steps
-  eval_every=0,  # steps; 0 = by `eval_every_epochs`
-  eval_every_epochs=0.0,  # 0 = only at the end
-  checkpoint_every=0,  # steps; 0 = only at the end
-  max_checkpoints=2,
-  keep_best=None,  # keep the state with the best score of this name
-  num_workers=0,  # processes that make batches; 0 = threads of this process
-  warm_start=None,  # popularity.npz of another run, for the first zeta
-  refresh=None,  # arguments of `hooks.refresh_popularity`; None = never
+# Keys of a config: the default, `...` if there is none, and the type.
+KEYS = dict(
+  data=(..., Mapping),
+  model=(..., Mapping),
+  objective=(..., Mapping),
+  # {name: {"weight": ...}}, to be added; see `objectives.TERMS`
+  terms=(None, Mapping | None),
+  optimizer=(..., Mapping),
+  batch_size=(..., Count),
+  num_microbatches=(1, Count),  # pieces of a batch that the encoders see
+  num_epochs=(..., Positive),
+  seed=(0, Seed),
+  num_devices=(None, Count | None),  # None = all
+  shard_params=(False, bool),  # split params and optimizer state, too
+  offload_rows=(False, bool),  # keep per-sample state in the host's memory
+  log_every=(50, Count),  # steps
+  eval_every=(0, Natural),  # steps; 0 = by `eval_every_epochs`
+  eval_every_epochs=(0.0, NonNegative),  # 0 = only at the end
+  checkpoint_every=(0, Natural),  # steps; 0 = only at the end
+  max_checkpoints=(2, Count),
+  keep_best=(None, str | None),  # keep the state with the best such score
+  num_workers=(0, Natural),  # processes that make batches; 0 = threads
+  # popularity.npz of another run, for the first zeta
+  warm_start=(None, str | os.PathLike | None),
+  # arguments of `hooks.refresh_popularity`; None = never
+  refresh=(None, Mapping | None),
 )
-TYPES = dict(
-  data=Mapping,
-  model=Mapping,
-  objective=Mapping,
-  terms=Mapping | None,
-  optimizer=Mapping,
-  batch_size=Count,
-  num_microbatches=Count,
-  num_epochs=Positive,
-  seed=Seed,
-  num_devices=Count | None,
-  shard_params=bool,
-  offload_rows=bool,
-  log_every=Count,
-  eval_every=Natural,
-  eval_every_epochs=NonNegative,
-  checkpoint_every=Natural,
-  max_checkpoints=Count,
-  keep_best=str | None,
-  num_workers=Natural,
-  warm_start=str | os.PathLike | None,
-  refresh=Mapping | None,
-)
+DEFAULTS = {key: default for key, (default, _) in KEYS.items()}
 BOOLEANS = {"true": True, "t": True, "1": True}
 BOOLEANS |= {"false": False, "f": False, "0": False}
 
@@ -236,7 +217,7 @@ def complete(config: Config) -> dict[str, Any]:
   missing = [key for key, value in completed.items() if value is ...]
   if missing:
     raise ConfigError(f"the config lacks {', '.join(missing)}", missing[0])
-  for key, kind in TYPES.items():
+  for key, (_, kind) in KEYS.items():
     if not checks.fits(completed[key], kind):
       allowed, value = checks.allowed(kind), completed[key]
       raise ConfigError(f"{key} must be {allowed}, got {value!r}", key)

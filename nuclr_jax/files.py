@@ -226,11 +226,9 @@ def check_expansion(metadata: Any) -> None:
   """
   for i in range(metadata.num_row_groups):
     group = metadata.row_group(i)
-    for column in (group.column(j) for j in range(group.num_columns)):
-      size, stored = (
-        column.total_uncompressed_size,
-        column.total_compressed_size,
-      )
+    for column in map(group.column, range(group.num_columns)):
+      size = column.total_uncompressed_size
+      stored = column.total_compressed_size
       if size > max(MAX_EXPANSION * stored, LITTLE):
         raise ValueError(
           f"column {column.path_in_schema} of row group {i} claims to have "

@@ -179,7 +179,7 @@ def hide_what_threads_say() -> None:
   """
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
-  def first_line(record: logging.LogRecord) -> bool:
+  def without_traceback(record: logging.LogRecord) -> bool:
     record.exc_info = record.exc_text = None
     record.msg, record.args = record.getMessage().partition("\n")[0], ()
     return True
@@ -194,7 +194,7 @@ def hide_what_threads_say() -> None:
     ):
       sys.__unraisablehook__(raised)
 
-  logging.getLogger("absl").addFilter(first_line)
+  logging.getLogger("absl").addFilter(without_traceback)
   sys.unraisablehook = unraisable
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")
 

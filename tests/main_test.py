@@ -105,7 +105,10 @@ WRONG = [  # exit code 2
     ["report", "--workdir=x", "--config.seed=1"],
     "report does not take --config.seed",
   ),
-  (["evaluate", "--workdir=x", "--hubs=nan"], "--hubs=nan: must be at least 0 and finite"),
+  (
+    ["evaluate", "--workdir=x", "--hubs=nan"],
+    "--hubs=nan: must be at least 0 and finite",
+  ),
   (
     ["embed", "--workdir=x", "--input=x", "--output=y", "--config.seed=1"],
     "--config.seed needs --config as well",

@@ -16,8 +16,6 @@ ACTIVATIONS = {
   "gelu_tanh": partial(jax.nn.gelu, approximate=True),
   "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-
-
 Activation = one_of(tuple(ACTIVATIONS))
 
 

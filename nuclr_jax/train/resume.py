@@ -26,8 +26,8 @@ from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, init_state, shardings
 from nuclr_jax.types import Metrics, Params, PyTree, Sample, Sizes
 
+WINDOW = "window"  # key of what `window` returns, in a checkpoint's meta
 # The share of the smaller data set's pairs that the other must contain.
-WINDOW = "window"  # what a checkpoint calls them, see `window`
 MIN_COMMON = 0.5
 
 log = logging.getLogger(__name__)
