@@ -6,7 +6,7 @@ of `sha256sum --check SHA256SUMS`, and `damage` compares. It does not protect
 from somebody who changes both.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent import futures
 import contextlib
 import fcntl
@@ -218,13 +218,14 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   return content
 
 
-def check_expansion(metadata: Any) -> None:
+def check_expansion(metadata: Any, groups: Iterable[int] | None = None) -> None:
   """Raises ValueError if a Parquet file would fill many times its own size.
 
   Args:
     metadata: The metadata of the file, by pyarrow.
+    groups: The row groups to look at; None means all of them.
   """
-  for i in range(metadata.num_row_groups):
+  for i in range(metadata.num_row_groups) if groups is None else groups:
     group = metadata.row_group(i)
     for column in map(group.column, range(group.num_columns)):
       size = column.total_uncompressed_size

@@ -119,7 +119,7 @@ def read_parquet(
       # Keeps a few pages in memory instead of whole row groups.
       how = {"buffer_size": 1 << 20, "pre_buffer": False}
       with parquet.ParquetFile(path, **how) as file:
-        files.check_expansion(file.metadata)
+        files.check_expansion(file.metadata, [group])
         sizes = (file.metadata.row_group(i).num_rows for i in range(group))
         number = sum(sizes)
         columns = sorted({image, caption, "key"} & set(file.schema_arrow.names))
