@@ -190,6 +190,14 @@ class TestFeatures:
     assert image_text.all_captions(data) == expected
     assert data.read(np.array([1]))[0].image == B
 
+  def test_a_feature_that_the_records_lack(self, tmp_path):
+    prepare(tmp_path, {"train": ROWS})
+    (path,) = tmp_path.rglob("features.json")
+    path.write_text(path.read_text().replace('"image": {', '"other": {', 1))
+    data = tfds_reader.open_split("mine", "train", tmp_path)
+    with pytest.raises(ValueError, match="records of train lack 'other', which"):
+      data.read([0, 1])
+
   def test_captions_that_are_str(self, folder, monkeypatch, tmp_path):
     """As mocked data sets give them, instead of bytes."""
     found = tfds_reader.open_split("mine", "train", folder)

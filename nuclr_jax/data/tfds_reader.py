@@ -240,13 +240,19 @@ def open_split(
 
   def read(numbers):
     try:
-      return data.__getitems__([int(i) for i in numbers])
+      rows = data.__getitems__([int(i) for i in numbers])
     except RuntimeError as error:  # from array_record
       first, last = min(numbers), max(numbers)
       raise ValueError(
         f"{folder}: records {first} to {last} of {split} cannot be read "
         f"({error}); the files are damaged: prepare the data set again"
       ) from error
+    for name in sorted({k for row in rows for k, x in row.items() if x is None}):
+      raise ValueError(
+        f"{folder}: records of {split} lack {name!r}, which features.json "
+        "names; the files are damaged: prepare the data set again"
+      )
+    return rows
 
   return PreparedSplit(
     f"{builder.info.full_name}/{split}",
