@@ -195,7 +195,9 @@ class TestFeatures:
     (path,) = tmp_path.rglob("features.json")
     path.write_text(path.read_text().replace('"image": {', '"other": {', 1))
     data = tfds_reader.open_split("mine", "train", tmp_path)
-    with pytest.raises(ValueError, match="records of train lack 'other', which"):
+    with pytest.raises(
+      ValueError, match="records of train lack 'other', which"
+    ):
       data.read([0, 1])
 
   def test_captions_that_are_str(self, folder, monkeypatch, tmp_path):

@@ -247,7 +247,9 @@ def open_split(
         f"{folder}: records {first} to {last} of {split} cannot be read "
         f"({error}); the files are damaged: prepare the data set again"
       ) from error
-    for name in sorted({k for row in rows for k, x in row.items() if x is None}):
+    for name in sorted(
+      {k for row in rows for k, x in row.items() if x is None}
+    ):
       raise ValueError(
         f"{folder}: records of {split} lack {name!r}, which features.json "
         "names; the files are damaged: prepare the data set again"
