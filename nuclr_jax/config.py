@@ -33,6 +33,7 @@ KEYS = dict(
   num_epochs=(..., Positive),
   seed=(0, Seed),
   num_devices=(None, Count | None),  # None = all
+  num_slices=(1, Count),  # groups of devices with a slow network between them
   shard_params=(False, bool),  # split params and optimizer state, too
   offload_rows=(False, bool),  # keep per-sample state in the host's memory
   log_every=(50, Count),  # steps

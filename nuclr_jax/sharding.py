@@ -1,16 +1,19 @@
-"""The device mesh and how arrays are laid out on it.
+"""The device mesh, how arrays are laid out on it, and what crosses it.
 
-The mesh has one axis, `data`. Batches and per-sample state are split along it;
-everything else is replicated, except large parameters and their optimizer state
-with `shard_params`. Losses never see the mesh: `fit` enters it with
-`jax.set_mesh`, and the helpers below read it from there.
+The mesh has two axes. `data` joins devices with a fast network; `slice`, often
+1, joins groups of them by a slow one. Batches and per-sample state are split
+along both; everything else is replicated, except large parameters and their
+optimizer state with `shard_params`, which are split within a slice. Losses
+never see the mesh: `fit` enters it with `jax.set_mesh`, and the helpers below
+read it from there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import math
 
 import jax
-from jax.experimental import multihost_utils
+from jax import lax
+from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,8 +22,9 @@ import numpy as np
 
 from nuclr_jax.types import PyTree
 
-ROWS = P("data")  # split along the leading axis
-SECOND_AXIS = P(None, "data")
+AXES = ("slice", "data")
+ROWS = P(AXES)  # split along the leading axis
+SECOND_AXIS = P(None, AXES)
 REPLICATED = P()
 
 # Per-sample state is padded to a multiple of this many rows. It is a constant
@@ -31,24 +35,28 @@ HOST_MEMORY = "pinned_host"
 MIN_SPLIT = 2**16  # numbers; smaller arrays are always replicated
 
 
-def make_mesh(num_devices: int | None = None) -> Mesh:
+def make_mesh(num_devices: int | None = None, *, num_slices: int = 1) -> Mesh:
   """Makes the mesh of all devices (or the first `num_devices`).
 
   Args:
     num_devices: How many devices to use; None means all of them.
+    num_slices: Into how many groups the devices fall, in their order, if the
+      network between groups is slow: slices of TPUs, or hosts of GPUs.
 
   Returns:
-    A mesh with one Auto axis named `data`.
+    A mesh with two Auto axes, `slice` of `num_slices` groups and `data`.
 
   Raises:
     ValueError: If there are fewer devices, or their number does not divide
-      `ROW_MULTIPLE`, so that per-sample state could not be split evenly.
+      `ROW_MULTIPLE`, so that per-sample state could not be split evenly; or if
+      the groups are not equally large.
 
   Example:
-    >>> make_mesh(1).shape["data"]
-    1
+    >>> dict(make_mesh(1).shape)
+    {'slice': 1, 'data': 1}
   """
-  devices = jax.devices()
+  # Slices of TPUs have numbers.
+  devices = sorted(jax.devices(), key=lambda x: getattr(x, "slice_index", 0))
   count = len(devices) if num_devices is None else num_devices
   if jax.process_count() > 1 and count != len(devices):
     raise ValueError(
@@ -65,9 +73,24 @@ def make_mesh(num_devices: int | None = None) -> Mesh:
       f"the number of devices must divide {ROW_MULTIPLE} = 2**10 * 3**2 * 5, "
       f"got {count}; choose {largest_count(count)} with num_devices"
     )
-  return jax.make_mesh(
-    (count,), ("data",), axis_types=(AxisType.Auto,), devices=devices[:count]
-  )
+  if num_slices < 1 or count % num_slices:
+    raise ValueError(
+      f"num_slices must divide the {count} device(s), got {num_slices}"
+    )
+  return mesh_of(devices[:count], num_slices)
+
+
+def mesh_of(devices: Sequence[jax.Device], num_slices: int = 1) -> Mesh:
+  """Makes a mesh of devices, in an order in which neighbours are close.
+
+  Within a slice, JAX chooses the order by the topology.
+  """
+  groups = np.reshape(np.asarray(devices, object), (num_slices, -1))
+  ordered = [
+    mesh_utils.create_device_mesh((len(group),), devices=list(group))
+    for group in groups
+  ]
+  return Mesh(np.stack(ordered), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def largest_count(count: int) -> int:
@@ -87,25 +110,27 @@ def num_devices(batch: int | None = None) -> int:
     batch: The number of rows of a batch, if they must divide evenly.
 
   Raises:
-    ValueError: If the mesh's axis `data` is not Auto, or does not divide the
-      batch.
+    ValueError: If the mesh is not of the kind that `make_mesh` makes, or its
+      devices do not divide the batch.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  count = mesh.shape.get("data", 1)
-  if count == 1:
+  if mesh.size <= 1:
     return 1
-  kind = mesh.axis_types[mesh.axis_names.index("data")]
-  if kind != AxisType.Auto:
+  kinds = {
+    name: x.name
+    for name, x in zip(mesh.axis_names, mesh.axis_types, strict=True)
+  }
+  if kinds != dict.fromkeys(AXES, AxisType.Auto.name):
     raise ValueError(
-      f"the mesh axis 'data' must be Auto, got {kind.name}; make the mesh with "
-      "nuclr_jax.sharding.make_mesh, or give jax.make_mesh axis_types=("
-      "jax.sharding.AxisType.Auto,)"
+      f"the mesh must have the Auto axes {' and '.join(AXES)}, got {kinds}; "
+      "make it with nuclr_jax.sharding.make_mesh"
     )
-  if batch is not None and batch % count:
+  if batch is not None and batch % mesh.size:
     raise ValueError(
-      f"a batch must be a multiple of the mesh's {count} devices, got {batch}"
+      f"a batch must be a multiple of the mesh's {mesh.size} devices, got "
+      f"{batch}"
     )
-  return count
+  return mesh.size
 
 
 def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:
@@ -180,6 +205,68 @@ def constrain(tree: PyTree, spec: P) -> PyTree:
     return tree
   layout = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
   return jax.lax.with_sharding_constraint(tree, layout)
+
+
+def gather(x: jax.Array) -> jax.Array:
+  """Gives every device all rows of an array that is split by rows.
+
+  Every row crosses the slow network once for each slice that lacks it, and is
+  then passed on within the slice.
+  """
+  if num_devices() == 1:
+    return x
+  slices = jax.sharding.get_abstract_mesh().shape["slice"]
+  if slices == 1:
+    return constrain(x, REPLICATED)
+  rows = x.reshape(slices, len(x) // slices, *x.shape[1:])
+  for spec in (P(*AXES), P(None, "data"), REPLICATED):
+    rows = constrain(rows, spec)
+  return constrain(rows.reshape(x.shape), REPLICATED)
+
+
+# The rest of this file runs on each device, within `jax.shard_map`.
+
+
+def varying(x: jax.Array) -> jax.Array:
+  """Marks an array that is the same on all devices, but not from here on."""
+  return lax.pcast(x, AXES, to="varying")
+
+
+def own_rows(x: jax.Array) -> jax.Array:
+  """Returns this device's rows of an array that every device has."""
+  size = len(x) // lax.axis_size(AXES)
+  return lax.dynamic_slice_in_dim(x, lax.axis_index(AXES) * size, size)
+
+
+def among_all(rows: jax.Array, fill: float = 0) -> jax.Array:
+  """Puts this device's rows in their place among those of all devices."""
+  shape = (lax.axis_size(AXES) * len(rows), *rows.shape[1:])
+  start = lax.axis_index(AXES) * len(rows)
+  whole = varying(jnp.full(shape, fill, rows.dtype))
+  return lax.dynamic_update_slice_in_dim(whole, rows, start, axis=0)
+
+
+def scatter_sum(x: jax.Array) -> jax.Array:
+  """Adds over devices, within a slice first; each keeps its share of the rows.
+
+  On CPUs, `lax.psum_scatter` would slow down later collectives of several
+  processes hundreds of times (Gloo in jax 0.10); what is used there instead
+  sends as many bytes, and adds in the order of the devices.
+  """
+  slices, devices = (lax.axis_size(name) for name in AXES)
+  x = x.reshape(slices, devices, len(x) // (slices * devices), *x.shape[1:])
+  return _scatter_sum(_scatter_sum(x.swapaxes(0, 1), "data"), "slice")
+
+
+def _scatter_sum(x, axis):
+  """Adds x[i] over the devices of an axis and gives the sum to device i."""
+  if len(x) == 1:
+    return x[0]
+  return lax.platform_dependent(
+    x,
+    cpu=lambda x: jnp.sum(lax.all_to_all(x, axis, 0, 0), axis=0),
+    default=lambda x: lax.psum_scatter(x, axis),
+  )
 
 
 def padded(num_rows: int) -> int:

@@ -160,7 +160,7 @@ class Sample(NamedTuple):
 class State(NamedTuple):
   """State of an objective; all of it is checkpointed.
 
-  On a mesh, the rows of `sample` and `memory` are split along the axis `data`;
+  On a mesh, the rows of `sample` and `memory` are split over the devices;
   `shared` is replicated.
   """
 

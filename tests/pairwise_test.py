@@ -24,7 +24,7 @@ def setting(x64):
     temperature=sides(0.1, 0.5),
     bias=sides(-0.1, 0.1),
     row=sides(-3, 0),
-    contrast=sides(-3, 0),
+    factor=sides(0.1, 2),
   )
 
 
@@ -45,7 +45,7 @@ def logits(setting, image, text, temperature):
 def test_log_sum_exp(tile, setting):
   pairs, tau = setting["pairs"], setting["temperature"]
   found = pairwise.log_sum_exp(
-    pairs, temperature=tau, bias=setting["bias"], tile=tile
+    pairwise.logits(pairs, temperature=tau, bias=setting["bias"], tile=tile)
   )
   *both, negative = logits(setting, pairs.image, pairs.text, tau)
   for x, side in zip(both, found, strict=True):
@@ -55,12 +55,14 @@ def test_log_sum_exp(tile, setting):
 
 def weighted(setting, image, text, temperature, tile=None):
   return pairwise.weighted(
-    setting["pairs"]._replace(image=image, text=text),
-    temperature=temperature,
-    bias=setting["bias"],
+    pairwise.logits(
+      setting["pairs"]._replace(image=image, text=text),
+      temperature=temperature,
+      bias=setting["bias"],
+      tile=tile,
+    ),
     row_log_weight=setting["row"],
-    contrast_log_weight=setting["contrast"],
-    tile=tile,
+    contrast_factor=setting["factor"],
   )
 
 
@@ -76,14 +78,14 @@ def test_weighted_values(tile, setting):
     w = (
       np.exp(x + np.asarray(getattr(setting["row"], side))[:, None]) * negative
     )
-    k = np.asarray(getattr(setting["contrast"], side))[:, None]
+    factor = np.asarray(getattr(setting["factor"], side))[:, None]
     total += w.sum()
     np.testing.assert_allclose(
       getattr(out.mean_logit, side), (w * x).sum(1), rtol=1e-11
     )
     np.testing.assert_allclose(
       getattr(out.contrast_sums, other),
-      (np.exp(x + k) * negative).sum(0),
+      (factor * w).sum(0),
       rtol=1e-11,
     )
   np.testing.assert_allclose(out.surrogate, total, rtol=1e-12)
@@ -157,20 +159,17 @@ def test_the_gradient_of_sum_over_negatives_has_one(setting):
 
 def everything(pairs, temperature, tile):
   """All results of the module and all gradients."""
-  zero = jnp.zeros_like(pairs.image[:, 0])
   bias = Sides(0.1 * pairs.image[:, 0], 0.1 * pairs.text[:, 1])
 
   def f(inputs):
     image, text, tau = inputs
     batch = pairs._replace(image=image, text=text)
-    lse = pairwise.log_sum_exp(batch, temperature=tau, bias=bias, tile=tile)
+    logits = pairwise.logits(batch, temperature=tau, bias=bias, tile=tile)
+    lse = pairwise.log_sum_exp(logits)
     out = pairwise.weighted(
-      batch,
-      temperature=tau,
-      bias=bias,
+      logits,
       row_log_weight=jax.tree.map(jnp.negative, lse),
-      contrast_log_weight=Sides(zero, zero),
-      tile=tile,
+      contrast_factor=jax.tree.map(jnp.exp, lse),
     )
     squares = pairwise.sum_over_negatives(batch, jnp.square, tile=tile)
     return out.surrogate + squares, (lse, out)
@@ -215,7 +214,8 @@ def test_only_the_surrogate_carries_a_gradient(setting):
 
   def others(image):
     out = weighted(setting, image, pairs.text, setting["temperature"])
-    lse = pairwise.log_sum_exp(pairs._replace(image=image), temperature=0.1)
+    batch = pairs._replace(image=image)
+    lse = pairwise.log_sum_exp(pairwise.logits(batch, temperature=0.1))
     return sum(map(jnp.sum, jax.tree.leaves((out[1:], lse))))
 
   np.testing.assert_array_equal(jax.grad(others)(pairs.image), 0)
@@ -229,7 +229,8 @@ def test_large_exponents_neither_overflow_nor_vanish(setting):
   )
   weight = jnp.full(2, -2000.0)
   out = pairwise.weighted(
-    pairs, temperature=1e-3, row_log_weight=Sides(weight, weight)
+    pairwise.logits(pairs, temperature=1e-3),
+    row_log_weight=Sides(weight, weight),
   )
   np.testing.assert_allclose(out.surrogate, 4.0, rtol=1e-9)
 
@@ -240,8 +241,8 @@ def test_products_are_true_float32():
   weights = Sides(jnp.zeros(16), jnp.zeros(16))
 
   def loss(pairs):
-    out = pairwise.weighted(pairs, temperature=0.1, row_log_weight=weights)
-    return out.surrogate
+    logits = pairwise.logits(pairs, temperature=0.1)
+    return pairwise.weighted(logits, row_log_weight=weights).surrogate
 
   step = jax.jit(jax.grad(loss, allow_int=True))
   products = [

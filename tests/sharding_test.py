@@ -23,5 +23,5 @@ def test_a_batch_that_the_devices_do_not_divide():
 def test_an_explicit_axis():
   mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
   with jax.set_mesh(mesh):
-    with pytest.raises(ValueError, match="must be Auto, got Explicit; make"):
+    with pytest.raises(ValueError, match="Auto axes slice and data, got "):
       apply(16)

@@ -10,7 +10,7 @@ import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
 from nuclr_jax.objectives import zeta_rules
-from nuclr_jax.sample_state import denominator, table, temperature_rules, zeta
+from nuclr_jax.sample_state import table
 
 BATCH, DIM, DEVICES = 64, 8, 8
 OBJECTIVES = dict(
@@ -68,18 +68,17 @@ def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
 def test_tables_are_read_before_they_are_written(name, monkeypatch):
   """What is read again is moved to the device, if it lies on the host."""
   objective = OBJECTIVES[name](num_pairs=BATCH)
-  real, seen = table.read_rows, []
+  real, seen = table._read, []
 
   def step(vectors, ids):
     params, state = objective.init()
     given = {id(x) for x in jax.tree.leaves(state.sample)}
 
-    def read(table, ids, num_rows):
-      seen.append(id(table) in given)
-      return real(table, ids, num_rows)
+    def read(tables, keys):
+      seen.extend(id(x) in given for x in tables)
+      return real(tables, keys)
 
-    for module in (denominator, temperature_rules, zeta):
-      monkeypatch.setattr(module, "read_rows", read)
+    monkeypatch.setattr(table, "_read", read)
     return objective.apply(params, state, Pairs(vectors, vectors, ids))
 
   vectors = jax.ShapeDtypeStruct((BATCH, DIM), jnp.float32)

@@ -59,7 +59,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   """
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
-  chunk = CHUNK + -CHUNK % mesh.shape["data"]
+  chunk = CHUNK + -CHUNK % mesh.size
 
   def outputs(params, model_state, batch):
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)

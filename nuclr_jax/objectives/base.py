@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, SupportsIndex
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import checks
+from nuclr_jax import checks, pairwise
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -174,8 +174,7 @@ def stateless(
   """
 
   def apply(params, state, pairs):
-    check_pairs(pairs)
-    loss, metrics = loss_fn(params, pairs)
+    loss, metrics = loss_fn(params, receive(pairs))
     return loss, (state, metrics)
 
   def readout(params, state):
@@ -184,6 +183,22 @@ def stateless(
     return Readout(temperature=tau)
 
   return Objective(lambda: (init_params(), State()), apply, readout)
+
+
+def receive(pairs: Pairs) -> Pairs:
+  """Checks a batch, and gives every device its ids.
+
+  Every `apply` begins with it.
+
+  Raises:
+    ValueError: Unless embeddings, ids and labels fit together.
+
+  Example:
+    >>> receive(Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))).pair_id
+    Array([0, 1], dtype=int32)
+  """
+  check_pairs(pairs)
+  return pairwise.replicated_ids(pairs)
 
 
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:

@@ -17,7 +17,6 @@ from nuclr_jax.types import (
   Pairs,
   Scalar,
   Spec,
-  check_pairs,
   each,
 )
 
@@ -113,20 +112,19 @@ def ntxent(
   )
 
   def apply(params, state, pairs):
-    check_pairs(pairs)
-    return inner.apply(params, state, _all_views(pairs))
+    return inner.apply(params, state, _all_views(base.receive(pairs)))
 
   return inner._replace(apply=apply)
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:
   """Computes InfoNCE and its metrics; the temperature may be learned."""
-  lse = pairwise.log_sum_exp(pairs, temperature=temperature)
+  logits = pairwise.logits(pairs, temperature=temperature)
+  lse = pairwise.log_sum_exp(logits)
   loss = each(jax.nn.softplus, lse)
   batch = len(pairs.pair_id)
   out = pairwise.weighted(
-    pairs,
-    temperature=temperature,
+    logits,
     # d softplus(lse) / d logit_ij = exp(logit_ij - softplus(lse_i))
     row_log_weight=each(lambda x: -x - math.log(2 * batch), loss),
   )

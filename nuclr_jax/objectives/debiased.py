@@ -58,6 +58,7 @@ def debiased(
 
   def loss_fn(params, pairs):
     del params
+    logits = pairwise.logits(pairs, temperature=temperature)
     own = pairwise.own_similarity(pairs)
     count = pairwise.num_negatives(pairs).astype(own.dtype)
     log_floor = jnp.log(count) - (1 + own) / temperature
@@ -77,11 +78,8 @@ def debiased(
       weight = jnp.where(corrected, weight, -jnp.inf)
       return jnp.mean(loss) / 2, weight - math.log(2 * len(own))
 
-    lse = pairwise.log_sum_exp(pairs, temperature=temperature)
-    loss, row_log_weight = unzip(each(side, lse))
-    out = pairwise.weighted(
-      pairs, temperature=temperature, row_log_weight=row_log_weight
-    )
+    loss, row_log_weight = unzip(each(side, pairwise.log_sum_exp(logits)))
+    out = pairwise.weighted(logits, row_log_weight=row_log_weight)
     value = loss.image + loss.text  # differentiable where g is at its floor
     return base.attach_gradient(value, value + out.surrogate), {}
 

@@ -13,6 +13,7 @@ from nuclr_jax.sample_state import (
   temperature_rules,
   zeta_rules,
 )
+from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.sample_state.zeta import Evidence, zeta_metrics
 from nuclr_jax.types import (
   Sample,
@@ -20,7 +21,6 @@ from nuclr_jax.types import (
   Spec,
   State,
   both,
-  check_pairs,
   each,
   swap,
 )
@@ -191,23 +191,24 @@ def nuclr_variant(
     return params, State(sample, memory, shared)
 
   def apply(params, state, pairs):
-    check_pairs(pairs)
-    pair_rows, *id_rows = state.sample
-    id_rows, (xi, count) = Sides(*id_rows), state.shared
-    tau = taus.read(params, pair_rows, pairs)
-    zeta = zetas.read(id_rows, pairs)
+    pairs, (xi, count) = base.receive(pairs), state.shared
+    old = read_batch(state.sample, pairs, sizes)
+    pair_rows, id_rows = old.pair, Sides(old.image, old.text)
+    tau = taus.read(params, pair_rows)
+    zeta = each(lambda x: x.zeta, id_rows)
 
     # Steps 2 and 3: the batch's estimates phi, and their averages u.
-    log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
-    averages, log_u = denominator.track_pairs(
-      pair_rows.log_u, pairs, log_phi, gamma(count), sizes
+    logits = pairwise.logits(pairs, temperature=tau, bias=zeta)
+    log_phi = denominator.estimate(logits, sizes)
+    log_u = denominator.track(
+      pair_rows.log_u, both(pairs.pair_id), log_phi, gamma(count)
     )
-    pair_rows, encoder_log_u = pair_rows._replace(log_u=averages), log_u
+    pair_rows, encoder_log_u = pair_rows._replace(log_u=log_u), log_u
     if by_id:
-      averages, encoder_log_u = denominator.track_ids(
-        each(lambda x: x.log_u, id_rows), pairs, log_phi, gamma(count), sizes
+      encoder_log_u = denominator.track(
+        each(lambda x: x.log_u, id_rows), pairs.ids, log_phi, gamma(count)
       )
-      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
+      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, encoder_log_u)
 
     # Step 4: the encoders' gradient, with epsilon and u constant. The zeta in
     # an anchor's own pair belongs to its contrast, so to the other side.
@@ -220,21 +221,29 @@ def nuclr_variant(
       offset=taus.offset,
     )
     out = pairwise.weighted(
-      pairs,
-      temperature=tau,
-      bias=zeta,
+      logits,
       row_log_weight=loss.row_log_weight,
-      contrast_log_weight=each(  # -log(epsilon' + u)
-        lambda own, u: -jnp.logaddexp(own, u), log_own, log_u
+      contrast_factor=each(  # makes the weights 1 / (epsilon' + u)
+        lambda own, u, row: jnp.exp(-jnp.logaddexp(own, u) - row),
+        log_own,
+        log_u,
+        loss.row_log_weight,
       ),
     )
 
     # Steps 5 and 6: the popularities and xi; also temperatures that are state.
     evidence = Evidence(
-      pairs, zeta, tau, log_phi, log_u, log_own, out.contrast_sums, count
+      pairs=pairs,
+      tables=Sides(state.sample.image, state.sample.text),
+      zeta=zeta,
+      tau=tau,
+      log_phi=log_phi,
+      log_u=log_u,
+      log_own=log_own,
+      contrast_sums=out.contrast_sums,
+      count=count,
     )
-    id_rows, memory, zeta = zetas.step(id_rows, state.memory, evidence)
-    xi = epsilons.step(xi, id_rows, zeta, evidence)
+    id_rows, memory = zetas.step(id_rows, state.memory, evidence)
     own_share = each(
       lambda x, d: jnp.exp(x - d), log_epsilon, loss.log_denominator
     )
@@ -243,10 +252,15 @@ def nuclr_variant(
       has_negative=denominator.has_negative(log_phi),
       count=count,
     )
-    pair_rows = taus.step(pair_rows, moved)
+    new = Sample(taus.step(pair_rows, moved), *id_rows)
+    sample = write_batch(state.sample, pairs, sizes, old=old, new=new)
+    zeta = each(lambda x: x.zeta, id_rows)
+    tables = Sides(sample.image, sample.text)
+    xi = epsilons.step(xi, tables, zeta, evidence)
+
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     metrics |= zeta_metrics(zeta, xi)
-    state = State(Sample(pair_rows, *id_rows), memory, Shared(xi, count + 1))
+    state = State(sample, memory, Shared(xi, count + 1))
     # The surrogate contributes its gradient only, not its value.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
     return value, (state, metrics)

@@ -9,13 +9,13 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.sample_state import denominator, temperature_rules
 from nuclr_jax.sample_state.denominator import NO_OWN_PAIR
+from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.types import (
   Sample,
   Sides,
   Spec,
   State,
   both,
-  check_pairs,
   each,
 )
 
@@ -102,35 +102,37 @@ def sogclr(
     return params, State(sample, shared=shared)
 
   def apply(params, state, pairs):
-    check_pairs(pairs)
-    sample, count = state.sample, state.shared.count
-    tau = taus.read(params, sample.pair, pairs)
-    log_phi = denominator.estimate(pairs, sizes, temperature=tau)
+    pairs, count = base.receive(pairs), state.shared.count
+    old = read_batch(state.sample, pairs, sizes)
+    tau = taus.read(params, old.pair)
+    logits = pairwise.logits(pairs, temperature=tau)
+    log_phi = denominator.estimate(logits, sizes)
     if by_id:
-      averages = Sides(sample.image.log_u, sample.text.log_u)
-      averages, log_u = denominator.track_ids(
-        averages, pairs, log_phi, gamma(count), sizes
+      log_u = denominator.track(
+        Sides(old.image.log_u, old.text.log_u),
+        pairs.ids,
+        log_phi,
+        gamma(count),
       )
-      sample = Sample((), *each(AnchorRows, averages))
+      new = Sample((), *each(AnchorRows, log_u))
     else:
-      averages, log_u = denominator.track_pairs(
-        sample.pair.log_u, pairs, log_phi, gamma(count), sizes
+      log_u = denominator.track(
+        old.pair.log_u, both(pairs.pair_id), log_phi, gamma(count)
       )
-      sample = Sample(sample.pair._replace(log_u=averages))
+      new = Sample(old.pair._replace(log_u=log_u))
     loss = denominator.anchor_loss(
       *(log_phi, log_u, NO_OWN_PAIR, sizes),
       temperature=tau,
       offset=taus.offset,
     )
-    out = pairwise.weighted(
-      pairs, temperature=tau, row_log_weight=loss.row_log_weight
-    )
+    out = pairwise.weighted(logits, row_log_weight=loss.row_log_weight)
     moved = temperature_rules.Step(
       *(pairs, loss.log_denominator, both(0.0), both(0.0), out.mean_logit),
       has_negative=denominator.has_negative(log_phi),
       count=count,
     )
-    sample = sample._replace(pair=taus.step(sample.pair, moved))
+    new = new._replace(pair=taus.step(new.pair, moved))
+    sample = write_batch(state.sample, pairs, sizes, old=old, new=new)
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     state = State(sample, shared=StepCount(count=count + 1))
     # Both terms carry a gradient to the temperature: `loss.value` through the

@@ -13,29 +13,40 @@ softmax-like objective needs two passes over these logits:
 2. `weighted`: the sum of exp(L_ij + weight_i), its gradient (computed in the
    same pass), and the sums over anchors that per-contrast state needs.
 
-Both compute the similarities tile by tile (see `tiles`), in float32 or better
-whatever the dtype of the embeddings: memory is O(batch dim + tile^2). On a
-mesh each device has the rows of its images and gathers all texts; the sums of
-the texts are scattered back. The gradient of the second pass treats the
-weights as constants, so its own derivative would be wrong: differentiating
-twice raises an error.
+Both work tile by tile (see `tiles`), in float32 or better whatever the dtype of
+the embeddings: memory is O(batch dim + tile^2). If one tile holds all, the
+similarities are computed once for both passes. On a mesh each device has the
+rows of its images and gathers all texts, once; the gradients of the texts are
+scattered back, and what is one number per row is on every device. The gradient
+of the second pass treats the weights as constants, so its own derivative would
+be wrong: differentiating twice raises an error.
 """
 
 from nuclr_jax.pairwise.batch import (
   embeddings,
   num_negatives,
   own_similarity,
+  replicated_ids,
   unit_norm,
 )
-from nuclr_jax.pairwise.passes import Weighted, log_sum_exp, weighted
+from nuclr_jax.pairwise.passes import (
+  Logits,
+  Weighted,
+  log_sum_exp,
+  logits,
+  weighted,
+)
 from nuclr_jax.pairwise.sums import sum_over_negatives
 
 __all__ = [
+  "Logits",
   "Weighted",
   "embeddings",
   "log_sum_exp",
+  "logits",
   "num_negatives",
   "own_similarity",
+  "replicated_ids",
   "sum_over_negatives",
   "unit_norm",
   "weighted",

@@ -22,7 +22,11 @@ from nuclr_jax.types import (
 
 
 class Side(NamedTuple):
-  """The images or the texts of a batch or of a tile, one row per pair."""
+  """The images or the texts of a batch or of a tile, one row per pair.
+
+  On a mesh, the vectors of images are split over the devices; those of texts,
+  and all that is one number per row, are on every device.
+  """
 
   vector: Float[Array, "rows dim"]  # the embedding
   ids: Sides  # of the pair's image and text
@@ -37,7 +41,7 @@ def embeddings(pairs: Pairs) -> Sides:
   """Returns the embeddings in one dtype, float32 or better.
 
   The shapes of a batch are checked once, by the objective that receives it
-  (`types.check_pairs`), not by every function of this package.
+  (`objectives.base.receive`), not by every function of this package.
 
   Example:
     >>> x = jnp.eye(2, dtype=jnp.bfloat16)
@@ -82,8 +86,8 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
     Array([1, 1, 2], dtype=int32)
   """
 
-  def step(image, text, image_count, text_count):
-    count = jnp.sum(is_negative(image, text), axis=1)
+  def step(tile, image_count, text_count):
+    count = jnp.sum(is_negative(tile), axis=1)
     return image_count + count, text_count
 
   def zero(side):
@@ -102,15 +106,33 @@ def both_sides(
     temperature: A scalar, or `Sides` of scalars or [batch] arrays.
     bias: `Sides` of scalars or [batch] arrays; None means 0.
   """
-  own = own_similarity(pairs)
+  own = sharding.constrain(own_similarity(pairs), sharding.REPLICATED)
   valid = jnp.ones_like(own, bool)
+  ids = replicated_ids(pairs).ids
+  # Texts cross devices in their own dtype.
+  gathered = pairs._replace(text=sharding.gather(pairs.text))
 
   def side(vector, temperature, bias):
     scale = 1 / spread(temperature, own)
-    return Side(vector, pairs.ids, valid, own, scale, spread(bias, own))
+    return Side(vector, ids, valid, own, scale, spread(bias, own))
 
   bias = both(0.0) if bias is None else bias
-  return each(side, embeddings(pairs), both(temperature), bias)
+  return each(side, embeddings(gathered), both(temperature), bias)
+
+
+def replicated_ids(pairs: Pairs) -> Pairs:
+  """Gives every device the ids of the whole batch, in one collective."""
+  ids = {
+    name: x
+    for name, x in pairs._asdict().items()
+    if name.endswith("_id") and x is not None
+  }
+  if sharding.num_devices() == 1:
+    return pairs
+  dtype = jnp.result_type(*ids.values())
+  stacked = jnp.stack([x.astype(dtype) for x in ids.values()], axis=1)
+  rows = sharding.constrain(stacked, sharding.REPLICATED).T
+  return pairs._replace(**dict(zip(ids, rows, strict=True)))
 
 
 def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:
@@ -118,74 +140,132 @@ def spread(x, like: Float[Array, "batch"]) -> Float[Array, "batch"]:
   return jnp.broadcast_to(jnp.asarray(x, like.dtype), like.shape)
 
 
-def scatter_sum(sums: PyTree) -> PyTree:
-  """Adds over devices, in their order; each keeps its share of the rows.
+class Tile(NamedTuple):
+  """Some images and some texts; or all those of a device, if they are few."""
 
-  It sends as many bytes as `lax.psum_scatter`, which slows down later
-  collectives of several CPU processes hundreds of times (Gloo in jax 0.10).
+  image: Side
+  text: Side
+  similarity: Float[Array, "images texts"] | None = None  # if it is known
+
+
+def similarity(tile: Tile) -> Float[Array, "images texts"]:
+  """Returns the similarities of a tile's images and texts."""
+  if tile.similarity is not None:
+    return tile.similarity
+  return tiles.matmul(tile.image.vector, tile.text.vector.T)
+
+
+def similarity_of_one_tile(
+  sides: Sides, tile: int | None
+) -> Float[Array, "batch batch"] | None:
+  """Returns all similarities if one tile holds those of a device, else None.
+
+  Then they need not be computed in each of several passes.
   """
-  count = lax.axis_size("data")
-
-  def scatter(x):
-    shares = x.reshape(count, len(x) // count, *x.shape[1:])
-    return jnp.sum(lax.all_to_all(shares, "data", 0, 0), axis=0)
-
-  return jax.tree.map(scatter, sums)
-
-
-def scatter_log_sum(sums: tiles.LogSum) -> tiles.LogSum:
-  """Adds sums of exponentials over devices, as `scatter_sum` does for sums."""
-  sums = tiles.at_least(sums, lax.pmax(sums.greatest, "data"))
-  total = scatter_sum(sums.total)
-  start = lax.axis_index("data") * len(total)
-  mine = lax.dynamic_slice_in_dim(sums.greatest, start, len(total))
-  return tiles.LogSum(mine, total)
+  batch = len(sides.image.own)
+  images = batch // sharding.num_devices(batch)
+  if not tiles.is_one(images, batch, tile):
+    return None
+  return similarity(Tile(*sides))
 
 
 def over_tiles(
-  step: Callable[..., tuple[PyTree, PyTree]],
+  step: Callable[[Tile, PyTree, PyTree], tuple[PyTree, PyTree]],
   zero: Callable[[Side], PyTree],
   sides: Sides,
   *,
+  similarity: Float[Array, "batch batch"] | None = None,
   tile: int | None = None,
-  scatter: Callable[[PyTree], PyTree] = scatter_sum,
+  add_up: Callable[[Sides], Sides] | None = None,
 ) -> Sides:
   """Returns what a step adds up over all tiles, for images and for texts.
 
   Args:
-    step: The step of `tiles.for_each`, with images as rows, texts as columns.
-    zero: Makes the initial sums of a side.
-    sides: The `Side` of images and that of texts.
+    step: `step(tile, image_sums, text_sums)` returns both sums with the terms
+      of a `Tile` added.
+    zero: Makes the initial sums of a side: arrays [rows] or [rows, dim].
+    sides: What `both_sides` returned.
+    similarity: What `similarity_of_one_tile` returned.
     tile: Rows and columns of a tile; None means the default of the backend.
-    scatter: Combines the devices' sums for all texts; each device keeps those
-      of its own texts.
+    add_up: Combines the sums of the devices, which have some images and all
+      texts each; None means `sums_of_devices`.
+
+  Returns:
+    The sums of both sides. On a mesh, those of shape [batch, dim] are split
+    over the devices, and those of shape [batch] are on every device.
   """
 
-  def all_tiles(image, text):
+  def all_tiles(image, text, similarity):
     zeros = zero(image), zero(text)
-    return Sides(*tiles.for_each(step, image, text, *zeros, tile=tile))
+    if similarity is not None:
+      return Sides(*step(Tile(image, text, similarity), *zeros))
 
-  def per_device(image, text):
-    gather = partial(lax.all_gather, axis_name="data", tiled=True)
-    sums = all_tiles(image, jax.tree.map(gather, text))
-    return sums._replace(text=scatter(sums.text))
+    def one_tile(image, text, *sums):
+      return step(Tile(image, text), *sums)
+
+    return Sides(*tiles.for_each(one_tile, image, text, *zeros, tile=tile))
+
+  def per_device(image, text, similarity):
+    mine = jax.tree.map(sharding.own_rows, image._replace(vector=()))
+    mine = mine._replace(vector=image.vector)
+    # A scan's carry must be marked as varying over devices from the start.
+    text = jax.tree.map(sharding.varying, text)
+    return (add_up or sums_of_devices)(all_tiles(mine, text, similarity))
 
   if sharding.num_devices(len(sides.image.own)) == 1:
-    return all_tiles(*sides)
-  rows = sharding.ROWS
-  return jax.shard_map(per_device, in_specs=rows, out_specs=rows)(*sides)
+    return all_tiles(*sides, similarity)
+  whole = jax.tree.map(lambda _: sharding.REPLICATED, sides)
+  split_image = whole.image._replace(vector=sharding.ROWS)
+  sums = each(partial(jax.eval_shape, zero), sides)
+  by_rank = {1: sharding.REPLICATED, 2: sharding.ROWS}
+  return jax.shard_map(
+    per_device,
+    in_specs=(split_image, whole.text, sharding.ROWS),
+    out_specs=jax.tree.map(lambda x: by_rank[x.ndim], sums),
+  )(*sides, similarity)
 
 
-def broadcastable(image: Side, text: Side) -> Sides:
-  """Makes a tile's sides broadcast: [images, 1] and [1, texts]."""
-  return Sides(
-    jax.tree.map(lambda x: x[:, None], image),
-    jax.tree.map(lambda x: x[None, :], text),
+def sums_of_devices(sums: Sides) -> Sides:
+  """Adds over devices: everything [rows] at once; vectors are left split."""
+  split = sums._replace(
+    image=jax.tree.map(
+      lambda x: x if x.ndim == 2 else sharding.among_all(x), sums.image
+    ),
+    text=jax.tree.map(
+      lambda x: sharding.scatter_sum(x) if x.ndim == 2 else x, sums.text
+    ),
+  )
+  leaves, structure = jax.tree.flatten(split)
+  short = [x for x in leaves if x.ndim == 1]
+  total = iter(lax.psum(jnp.stack(short), sharding.AXES))
+  return structure.unflatten(
+    [next(total) if x.ndim == 1 else x for x in leaves]
   )
 
 
-def is_negative(image: Side, text: Side) -> Bool[Array, "images texts"]:
+def log_sums_of_devices(sums: Sides) -> Sides:
+  """Adds sums of exponentials, a `LogSum` for each side, over devices."""
+  image = tiles.LogSum(
+    sharding.among_all(sums.image.greatest, -jnp.inf),
+    sharding.among_all(sums.image.total),
+  )
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), image, sums.text)
+  greatest = lax.pmax(stacked.greatest, sharding.AXES)
+  total = tiles.at_least(stacked, greatest).total
+  total = lax.psum(total, sharding.AXES)
+  return Sides(*map(tiles.LogSum, greatest, total))
+
+
+def broadcastable(tile: Tile) -> Sides:
+  """Makes a tile's sides broadcast: [images, 1] and [1, texts]."""
+  return Sides(
+    jax.tree.map(lambda x: x[:, None], tile.image),
+    jax.tree.map(lambda x: x[None, :], tile.text),
+  )
+
+
+def is_negative(tile: Tile) -> Bool[Array, "images texts"]:
   """Returns True where two pairs share neither an image nor a text."""
-  image, text = broadcastable(image, text)
+  image, text = broadcastable(tile)
   same = each(jnp.equal, image.ids, text.ids)
   return image.valid & text.valid & ~(same.image | same.text)

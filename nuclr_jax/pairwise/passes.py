@@ -1,4 +1,4 @@
-"""The two passes over the exponentials of all logits."""
+"""The logits of all pairs, and the two passes over their exponentials."""
 
 from functools import partial
 from typing import NamedTuple
@@ -12,26 +12,43 @@ from nuclr_jax.pairwise import batch, tiles
 from nuclr_jax.types import Pairs, Sides, Temperature, each, swap
 
 
+class Logits(NamedTuple):
+  """The logits of all pairs of a batch, before they are computed."""
+
+  # (vector, 1 / temperature) of each side, which the gradient reaches
+  inputs: Sides
+  sides: Sides  # the `Side` of images and that of texts, constant
+  similarity: Float[Array, "batch batch"] | None  # if one tile holds all
+  tile: int | None
+
+  @property
+  def own(self) -> Float[Array, "batch"]:
+    """The similarity of each image and its own text; constant."""
+    return self.sides.image.own
+
+
 class Weighted(NamedTuple):
   """What the second pass returns."""
 
   surrogate: Float[Array, ""]  # carries the gradient
-  contrast_sums: Sides  # [batch] each; .text: sums over image anchors
   mean_logit: Sides  # [batch] each; .image: images as anchors
+  contrast_sums: Sides  # [batch] each; .text: sums over image anchors
 
 
-def log_sum_exp(
+def logits(
   pairs: Pairs,
   *,
   temperature: Temperature,
   bias: Sides | None = None,
   tile: int | None = None,
-) -> Sides:
-  r"""Computes log-sum-exp of every anchor's logits over its negatives.
+) -> Logits:
+  r"""Prepares the logits of a batch for `log_sum_exp` and `weighted`.
 
-  For images as anchors, it is log sum_{j negative of i} exp(L_ij) with
-  L_ij = (sim_ij - sim_ii - bias.text_j) / temperature.image_i; for texts as
-  anchors, `bias.image` and `temperature.text` are used instead.
+  With images as anchors, L_ij = (sim_ij - sim_ii - bias.text_j) /
+  temperature.image_i for the negatives j of i; with texts as anchors,
+  `bias.image` and `temperature.text` are used instead. On a mesh, this is where
+  texts cross devices. The similarities are computed here if one tile holds
+  those of a device, else in each pass.
 
   Args:
     pairs: The batch, with unit-norm embeddings.
@@ -41,18 +58,38 @@ def log_sum_exp(
       side *as contrast*; None means 0.
     tile: Rows and columns of a tile; None means the default of the backend.
 
+  Example:
+    >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
+    >>> print(logits(pairs, temperature=0.5).own)
+    [1. 1. 1.]
+  """
+  sides = batch.both_sides(pairs, temperature, bias)
+  inputs = each(
+    lambda vector, side: (vector, side.scale), batch.embeddings(pairs), sides
+  )
+  sides = lax.stop_gradient(sides)
+  similarity = batch.similarity_of_one_tile(sides, tile)
+  return Logits(inputs, sides, similarity, tile)
+
+
+def log_sum_exp(logits: Logits) -> Sides:
+  r"""Computes log sum_{j negative of i} exp(L_ij) of every anchor i.
+
+  Args:
+    logits: What `logits` returned.
+
   Returns:
     `Sides` of [batch] arrays; -inf where an anchor has no negative. No
     gradient flows through them.
 
   Example:
     >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
-    >>> log_sum_exp(pairs, temperature=0.5).image  # log(2 exp(-1 / 0.5))
+    >>> log_sum_exp(logits(pairs, temperature=0.5)).image
     Array([-1.3068528, -1.3068528, -1.3068528], dtype=float32)
   """
 
-  def step(image, text, image_sums, text_sums):
-    logits = _logits(image, text)
+  def step(tile, image_sums, text_sums):
+    logits = _logits(tile)
     return (
       tiles.add_terms(image_sums, logits.image, axis=1),
       tiles.add_terms(text_sums, logits.text, axis=0),
@@ -61,21 +98,19 @@ def log_sum_exp(
   sums = batch.over_tiles(
     step,
     lambda side: tiles.no_terms(side.own),
-    lax.stop_gradient(batch.both_sides(pairs, temperature, bias)),
-    tile=tile,
-    scatter=batch.scatter_log_sum,
+    logits.sides,
+    similarity=logits.similarity,
+    tile=logits.tile,
+    add_up=batch.log_sums_of_devices,
   )
   return each(tiles.log_total, sums)
 
 
 def weighted(
-  pairs: Pairs,
+  logits: Logits,
   *,
-  temperature: Temperature,
   row_log_weight: Sides,
-  contrast_log_weight: Sides | None = None,
-  bias: Sides | None = None,
-  tile: int | None = None,
+  contrast_factor: Sides | None = None,
 ) -> Weighted:
   r"""Sums all exponentials with a weight per anchor; differentiates the sum.
 
@@ -83,46 +118,41 @@ def weighted(
 
     surrogate       = sum_ij w_ij, summed over both sides;
     mean_logit_i    = sum_j w_ij L_ij;
-    contrast_sums_j = sum_i exp(L_ij + contrast_log_weight_i).
+    contrast_sums_j = sum_i contrast_factor_i w_ij.
 
-  The gradient of `surrogate` reaches the embeddings and `temperature`; weights
-  and biases are treated as constants, and the other two results carry no
-  gradient. It is accumulated in the forward pass, so that nothing of size
+  The gradient of `surrogate` reaches the embeddings and the temperature; the
+  weights and the bias are treated as constants, and the other two results carry
+  no gradient. It is accumulated in the forward pass, so that nothing of size
   [batch, batch] is kept for the backward pass.
 
   Args:
-    pairs: The batch, with unit-norm embeddings.
-    temperature: A scalar, or `Sides` of scalars or [batch] arrays (one per
-      anchor); greater than 0.
+    logits: What `logits` returned.
     row_log_weight: `Sides` of [batch] arrays, one log weight per anchor (-inf
       removes the anchor).
-    contrast_log_weight: The log weights for `contrast_sums`; None means
-      `row_log_weight`.
-    bias: `Sides` of [batch] arrays, subtracted from the similarities of that
-      side *as contrast*; None means 0.
-    tile: Rows and columns of a tile; None means the default of the backend.
+    contrast_factor: `Sides` of [batch] arrays, finite; None means 1.
 
   Returns:
-    `Weighted(surrogate, contrast_sums, mean_logit)`.
+    `Weighted(surrogate, mean_logit, contrast_sums)`.
 
   Example:
     >>> pairs = Pairs(jnp.eye(3), jnp.eye(3), jnp.arange(3))
-    >>> lse = log_sum_exp(pairs, temperature=0.5)
+    >>> all_logits = logits(pairs, temperature=0.5)
+    >>> lse = log_sum_exp(all_logits)
     >>> weight = jax.tree.map(jnp.negative, lse)  # softmax over negatives
-    >>> out = weighted(pairs, temperature=0.5, row_log_weight=weight)
+    >>> out = weighted(all_logits, row_log_weight=weight)
     >>> print(out.surrogate, out.mean_logit.image)  # 3 rows x 2 sides
     6.0 [-2. -2. -2.]
   """
-  if contrast_log_weight is None:
-    contrast_log_weight = row_log_weight
+  if contrast_factor is None:
+    contrast_factor = each(jnp.ones_like, row_log_weight)
   sides = each(
     lambda side, *weights: side._replace(extra=weights),
-    batch.both_sides(pairs, temperature, bias),
+    logits.sides,
     row_log_weight,
-    contrast_log_weight,
+    contrast_factor,
   )
-  inputs = each(lambda side: (side.vector, side.scale), sides)
-  surrogate, *rest = _weighted(tile, inputs, lax.stop_gradient(sides))
+  constants = lax.stop_gradient((sides, logits.similarity))
+  surrogate, *rest = _weighted(logits.tile, logits.inputs, constants)
   return Weighted(surrogate, *lax.stop_gradient(rest))
 
 
@@ -135,52 +165,48 @@ class _Sums(NamedTuple):
   vector: Float[Array, "rows dim"]  # d surrogate / d vector via sim_ij, i != j
 
 
-def _logits(image: batch.Side, text: batch.Side) -> Sides:
+def _logits(tile: batch.Tile) -> Sides:
   """Returns the logits [image, text] of both sides; -inf except for negatives.
 
   The rows are the anchors of `.image`, the columns those of `.text`.
   """
-  sim = tiles.matmul(image.vector, text.vector.T)
-  negative = batch.is_negative(image, text)
+  sim, negative = batch.similarity(tile), batch.is_negative(tile)
 
   def side(anchor, contrast):
     logits = (sim - anchor.own - contrast.bias) * anchor.scale
     return jnp.where(negative, logits, -jnp.inf)
 
-  tile = batch.broadcastable(image, text)
-  return each(side, tile, swap(tile))
+  sides = batch.broadcastable(tile)
+  return each(side, sides, swap(sides))
 
 
-def _exp(logits, log_weight):
-  """Returns exp(logits + log_weight); 0 where the logit is -inf."""
-  # The weight of an anchor without negatives may be inf: -inf + inf is NaN.
-  return jnp.where(logits == -jnp.inf, 0.0, jnp.exp(logits + log_weight))
+def _where_negative(logits, x):
+  """Returns x; 0 where the logit is -inf, which could make it NaN."""
+  return jnp.where(logits == -jnp.inf, 0.0, x)
 
 
-def _times(weights, logits):
-  """Multiplies weights and logits; 0 where the logit is -inf."""
-  return jnp.where(logits == -jnp.inf, 0.0, weights * logits)
-
-
-def _add_tile(image, text, image_sums, text_sums):
+def _add_tile(tile, image_sums, text_sums):
   """Adds the terms of a tile to both sums."""
-  logits = _logits(image, text)
-  tile = batch.broadcastable(image, text)
-  w = each(lambda x, side: _exp(x, side.extra[0]), logits, tile)
-  w_contrast = each(lambda x, side: _exp(x, side.extra[1]), logits, tile)
-  w_logit = each(_times, w, logits)
-  d_sim = w.image * tile.image.scale + w.text * tile.text.scale
+  logits, sides = _logits(tile), batch.broadcastable(tile)
+  w = each(
+    lambda x, side: _where_negative(x, jnp.exp(x + side.extra[0])),
+    logits,
+    sides,
+  )
+  w_logit = each(lambda x, w: _where_negative(x, w * x), logits, w)
+  w_contrast = each(lambda w, side: w * side.extra[1], w, sides)
+  d_sim = w.image * sides.image.scale + w.text * sides.text.scale
   of_image = _Sums(
     weight=jnp.sum(w.image, axis=1),
     logit=jnp.sum(w_logit.image, axis=1),
     contrast=jnp.sum(w_contrast.text, axis=1),
-    vector=tiles.matmul(d_sim, text.vector),
+    vector=tiles.matmul(d_sim, tile.text.vector),
   )
   of_text = _Sums(
     weight=jnp.sum(w.text, axis=0),
     logit=jnp.sum(w_logit.text, axis=0),
     contrast=jnp.sum(w_contrast.image, axis=0),
-    vector=tiles.matmul(d_sim.T, image.vector),
+    vector=tiles.matmul(d_sim.T, tile.image.vector),
   )
   add = partial(jax.tree.map, jnp.add)
   return add(image_sums, of_image), add(text_sums, of_text)
@@ -192,30 +218,31 @@ def _zero(side: batch.Side) -> _Sums:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _weighted(tile, inputs, sides):
-  """Returns `Weighted`; the gradient reaches `inputs`, not `sides`."""
-  return _weighted_forward(tile, inputs, sides)[0]
+def _weighted(tile, inputs, constants):
+  """Returns `Weighted`; the gradient reaches `inputs`, not `constants`."""
+  return _weighted_forward(tile, inputs, constants)[0]
 
 
-def _weighted_forward(tile, inputs, sides):
-  sides = each(
-    lambda side, x: side._replace(vector=x[0], scale=x[1]), sides, inputs
+def _weighted_forward(tile, inputs, constants):
+  sides, similarity = constants
+  sums = batch.over_tiles(
+    _add_tile, _zero, sides, similarity=similarity, tile=tile
   )
-  sums = batch.over_tiles(_add_tile, _zero, sides, tile=tile)
   total = each(lambda x: jnp.sum(x.weight), sums)
   out = Weighted(
     surrogate=total.image + total.text,
-    contrast_sums=each(lambda x: x.contrast, sums),
     mean_logit=each(lambda x: x.logit, sums),
+    contrast_sums=each(lambda x: x.contrast, sums),
   )
   # All logits of anchor i have the term -sim_ii, which depends on both vectors.
   by_own = each(lambda x, side: -x.weight * side.scale, sums, sides)
   d_own = (by_own.image + by_own.text)[:, None]
 
   def gradient(sums, side, other):  # d L_ij / d scale_i = L_ij / scale_i
-    return sums.vector + d_own * other.vector, sums.logit / side.scale
+    vector, _ = other
+    return sums.vector + d_own * vector, sums.logit / side.scale
 
-  gradients = each(gradient, sums, sides, swap(sides))
+  gradients = each(gradient, sums, sides, swap(inputs))
   return out, _without_derivative(gradients)
 
 

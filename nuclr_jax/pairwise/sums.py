@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from nuclr_jax import sharding
 from nuclr_jax.pairwise import batch, tiles
 from nuclr_jax.types import Pairs, Sides, each
 
@@ -38,8 +39,8 @@ def sum_over_negatives(
   # One copy per row, which tiles can slice; autodiff of `spread` adds up the
   # gradients of the copies.
   params = tuple(batch.spread(x, sides.image.own) for x in params)
-  vectors = each(lambda side: side.vector, sides)
-  return _sum(f, tile, vectors, params, sides)
+  sides = jax.lax.stop_gradient(sides)
+  return _sum(f, tile, batch.embeddings(pairs), params, sides)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -51,31 +52,33 @@ def _sum(f, tile, vectors, params, sides):
 def _sum_forward(f, tile, vectors, params, sides):
   """Returns the sum, and its gradient with respect to vectors and params."""
   image, text = each(lambda side, x: side._replace(vector=x), sides, vectors)
+  text = text._replace(vector=sharding.gather(text.vector))
+  sides = Sides(image._replace(extra=params), text)
 
-  def step(image, text, image_sums, text_sums):
-    negative = batch.is_negative(image, text)
+  def step(tile, image_sums, text_sums):
+    negative = batch.is_negative(tile)
 
     def masked(sim, params):
       params = (x[:, None] for x in params)
       return jnp.where(negative, f(sim, *params), 0.0)
 
-    sim = tiles.matmul(image.vector, text.vector.T)
-    values, pull_back = jax.vjp(masked, sim, image.extra)
+    values, pull_back = jax.vjp(
+      masked, batch.similarity(tile), tile.image.extra
+    )
     d_sim, d_params = pull_back(jnp.ones_like(values))
     of_image = (
-      tiles.matmul(d_sim, text.vector),
+      tiles.matmul(d_sim, tile.text.vector),
       jnp.sum(values, axis=1),
       d_params,
     )
-    nothing = jnp.zeros_like(text.own)
-    of_text = tiles.matmul(d_sim.T, image.vector), nothing, ()
+    nothing = jnp.zeros_like(tile.text.own)
+    of_text = tiles.matmul(d_sim.T, tile.image.vector), nothing, ()
     add = partial(jax.tree.map, jnp.add)
     return add(image_sums, of_image), add(text_sums, of_text)
 
   def zero(side):
     return jax.tree.map(jnp.zeros_like, (side.vector, side.own, side.extra))
 
-  sides = Sides(image._replace(extra=params), text)
   image, text = batch.over_tiles(step, zero, sides, tile=tile)
   (d_image, values, d_params), (d_text, *_) = image, text
   return jnp.sum(values), (Sides(d_image, d_text), d_params)

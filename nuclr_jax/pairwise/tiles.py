@@ -70,10 +70,7 @@ def for_each(
     Array([0., 3., 6.], dtype=float32)
   """
   num_rows, num_columns = map(_length, (rows, columns))
-  tile = tile or (CPU_TILE if jax.default_backend() == "cpu" else TILE)
-  height, width = (
-    tile**2 // max(1, min(tile, n)) for n in (num_columns, num_rows)
-  )
+  height, width = _shape_of_blocks(num_rows, num_columns, tile)
   row_blocks, row_sums = _blocks((rows, row_sums), height)
   column_blocks = _blocks((columns, column_sums), width)
 
@@ -90,6 +87,26 @@ def for_each(
 
   row_sums, column_sums = lax.scan(column_block, row_sums, column_blocks)
   return _join(row_sums, num_rows), _join(column_sums, num_columns)
+
+
+def is_one(num_rows: int, num_columns: int, tile: int | None = None) -> bool:
+  """Returns whether `for_each` makes a single tile of all rows and columns.
+
+  Example:
+    >>> is_one(512, 512, tile=512), is_one(64, 4096, 512), is_one(513, 512, 512)
+    (True, True, False)
+  """
+  height, width = _shape_of_blocks(num_rows, num_columns, tile)
+  return num_rows <= height and num_columns <= width
+
+
+def _shape_of_blocks(num_rows, num_columns, tile) -> tuple[int, int]:
+  """Returns the greatest height and width of a tile."""
+  tile = tile or (CPU_TILE if jax.default_backend() == "cpu" else TILE)
+  return (
+    tile**2 // max(1, min(tile, num_columns)),
+    tile**2 // max(1, min(tile, num_rows)),
+  )
 
 
 def over_rows(
@@ -181,8 +198,9 @@ def over_columns(
 
   def per_device(rows, columns, column_sums):
     # A scan's carry must be marked as varying over devices from the start.
-    varying = partial(lax.pcast, axis_name="data", to="varying")
-    columns, column_sums = jax.tree.map(varying, (columns, column_sums))
+    columns, column_sums = jax.tree.map(
+      sharding.varying, (columns, column_sums)
+    )
     return _sum_over_devices(all_tiles(rows, columns, column_sums))
 
   if num_devices == 1:
@@ -233,10 +251,10 @@ def _sum_over_devices(sums: PyTree) -> PyTree:
   """Adds the `LogSum`s of all devices; each gets the result."""
 
   def add(log_sum):
-    log_sum = at_least(log_sum, lax.pmax(log_sum.greatest, "data"))
-    total = lax.psum(log_sum.total, "data")
+    log_sum = at_least(log_sum, lax.pmax(log_sum.greatest, sharding.AXES))
+    total = lax.psum(log_sum.total, sharding.AXES)
     # All devices agree on `greatest` now; `pmax` marks it as replicated.
-    return LogSum(lax.pmax(log_sum.greatest, "data"), total)
+    return LogSum(lax.pmax(log_sum.greatest, sharding.AXES), total)
 
   return jax.tree.map(add, sums, is_leaf=lambda x: isinstance(x, LogSum))
 

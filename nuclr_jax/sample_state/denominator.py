@@ -19,19 +19,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from nuclr_jax import pairwise, sharding
-from nuclr_jax.sample_state.table import (
-  log_mean_exp_by_id,
-  read_rows,
-  write_rows,
-)
+from nuclr_jax.sample_state.table import log_mean_exp_by_id
 from nuclr_jax.types import (
-  Pairs,
   Popularities,
   Scalar,
   Sides,
   Sizes,
-  Temperature,
-  both,
   each,
   unzip,
 )
@@ -57,17 +50,10 @@ def log_ratio(sizes: Sizes, batch: int) -> float:
   return math.log((sizes.num_pairs - 1) / max(batch - 1, 1))
 
 
-def estimate(
-  pairs: Pairs,
-  sizes: Sizes,
-  *,
-  temperature: Temperature,
-  bias: Sides | None = None,
-) -> Sides:
+def estimate(logits: pairwise.Logits, sizes: Sizes) -> Sides:
   """Estimates log phi_i of every anchor; -inf where it has no negative."""
-  ratio = log_ratio(sizes, len(pairs.pair_id))
-  lse = pairwise.log_sum_exp(pairs, temperature=temperature, bias=bias)
-  return each(lambda x: x + ratio, lse)
+  ratio = log_ratio(sizes, len(logits.own))
+  return each(lambda x: x + ratio, pairwise.log_sum_exp(logits))
 
 
 def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
@@ -75,45 +61,30 @@ def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
   return log_phi.image != -jnp.inf
 
 
-def track(
-  log_u: Sides, ids: Sides, log_phi: Sides, gamma, num_rows: Sides
-) -> tuple[Sides, Sides]:
+def track(log_u: Sides, ids: Sides, log_phi: Sides, gamma) -> Sides:
   """Moves u <- (1 - gamma) u + gamma phi, in log space.
 
   phi is averaged (in linear space) over rows of the batch with equal ids.
   A row never visited takes phi; a row without negatives stays as it was.
 
   Args:
-    log_u: The tables, with a row for each id of anchors.
+    log_u: The batch's rows.
     ids: The ids of the batch's anchors: of pairs, or of images and texts.
     log_phi: What `estimate` returned.
     gamma: Weight of phi, in (0, 1].
-    num_rows: The number of rows of the tables, without padding.
 
   Returns:
-    The tables, and the batch's new rows.
+    The batch's new rows.
   """
 
-  def side(table, ids, log_phi, num_rows):
-    old = read_rows(table, ids, num_rows).astype(log_phi.dtype)
+  def side(old, ids, log_phi):
+    old = old.astype(log_phi.dtype)
     phi = log_mean_exp_by_id(log_phi, ids)
     moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
     new = jnp.where(old == -jnp.inf, phi, moved)
-    new = jnp.where(phi == -jnp.inf, old, new)
-    return write_rows(table, ids, new, num_rows), new
+    return jnp.where(phi == -jnp.inf, old, new)
 
-  return unzip(each(side, log_u, ids, log_phi, num_rows))
-
-
-def track_pairs(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
-  """Calls `track` for one u per pair and side."""
-  ids, num_rows = both(pairs.pair_id), both(sizes.num_pairs)
-  return track(log_u, ids, log_phi, gamma, num_rows)
-
-
-def track_ids(log_u, pairs: Pairs, log_phi: Sides, gamma, sizes: Sizes):
-  """Calls `track` for one u per image id and per text id, as anchors."""
-  return track(log_u, pairs.ids, log_phi, gamma, sizes.ids)
+  return each(side, log_u, ids, log_phi)
 
 
 class AnchorLoss(NamedTuple):

@@ -35,7 +35,7 @@ class OwnPairRule(NamedTuple):
   log_weight: float  # log k
   # (xi, log epsilon', tau) -> log(epsilon / k), by anchor
   logit: Callable[[Sides, Sides, Sides], Sides]
-  # (xi, new `ZetaRows`, the batch's new zeta, evidence) -> xi
+  # (xi, new tables of `ZetaRows`, the batch's new zeta, evidence) -> xi
   step: Callable[[Sides, Sides, Sides, Evidence], Sides]
 
 

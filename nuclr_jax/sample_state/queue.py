@@ -110,13 +110,12 @@ def queue(
     sizes = spec.sizes
     dim = spec.require("dim", what="the zeta rule 'queue'").dim
 
-    def step(id_rows, memory, evidence):
+    def step(rows, memory, evidence):
       gradient, memory = advance(
-        memory, id_rows, evidence, temperature, sizes, size=size
+        memory, evidence, temperature, sizes, size=size
       )
-      args = settings, id_rows, evidence, gradient, temperature, sizes
-      id_rows, zeta = zetas.move_zeta(*args)
-      return id_rows, memory, zeta
+      rows = zetas.move_zeta(settings, rows, evidence, gradient, temperature)
+      return rows, memory
 
     def assign(id_rows, memory, popularities):
       return zetas.assign_zeta(id_rows, popularities), emptied(memory)
@@ -126,7 +125,6 @@ def queue(
         zetas.first_rows(init, sizes, momentum=settings.momentum),
         empty_memory(size, dim),
       ),
-      read=lambda rows, pairs: zetas.read_zeta(rows, pairs, sizes),
       step=step,
       assign=assign,
     )
@@ -160,7 +158,6 @@ def emptied(memory: Memory) -> Memory:
 
 def advance(
   memory: Memory,
-  id_rows: Sides,
   evidence: Evidence,
   temperature: float,
   sizes: Sizes,
@@ -171,7 +168,6 @@ def advance(
 
   Args:
     memory: The earlier pairs.
-    id_rows: `ZetaRows` of images and of texts, with the current zeta.
     evidence: The evidence of the batch. While the memory is empty, only the
       batch's own estimate is known, and zeta does not move.
     temperature: The unit of the gradient.
@@ -189,7 +185,7 @@ def advance(
   pairs, zeta = evidence.pairs, evidence.zeta
   _check_fit(memory, pairs, size)
   vectors = jax.lax.stop_gradient(pairwise.embeddings(pairs))
-  own = pairwise.own_similarity(pairs)
+  own = sharding.constrain(pairwise.own_similarity(pairs), sharding.REPLICATED)
   inverse_tau = each(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
     evidence.tau,
@@ -197,11 +193,9 @@ def advance(
   none = jnp.zeros_like(own)
   # The batch as anchors and the memory as contrast: D_i but for the own pair.
   is_empty = memory.log_denominator.image == jnp.inf
-  # If ids or the rows read were split, the compiler would gather the table.
-  replicate = partial(sharding.constrain, spec=sharding.REPLICATED)
   old_zeta = each(
-    lambda rows, ids, n: replicate(read_rows(rows.zeta, replicate(ids), n)),
-    id_rows,
+    lambda table, ids, n: read_rows(table.zeta, ids, n),
+    evidence.tables,
     memory.ids,
     sizes.ids,
   )
@@ -340,10 +334,7 @@ def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
   start = count % (size // batch) * batch
   slots = start + jnp.arange(batch)
 
-  def put(table, rows):
-    return write_rows(table, slots, rows, size)
-
-  return jax.tree.map(put, memory, newest)
+  return write_rows(memory, slots, newest, size)
 
 
 def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):

@@ -1,5 +1,9 @@
 """Tables of per-sample state: reading, combining and writing their rows.
 
+A step reads the rows of its batch from all tables at once, computes new ones,
+and writes them back, each device to its own part of the tables; between the two
+every device has all the rows of the batch.
+
 A table may be padded for sharding, so every function takes the logical number
 of rows. An id out of range reads NaN, which stops the run at its next check; it
 never wraps around and never writes.
@@ -11,54 +15,121 @@ rows of a batch are transferred. JAX requires all operands of a gather or
 scatter to be in one memory, hence the transfers.
 """
 
+from collections.abc import Callable, Sequence
+import itertools
+
 import jax
 from jax import lax
 from jax.experimental import compute_on
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Integer, Num
+from jaxtyping import Array, Bool, Float, Integer
 
 from nuclr_jax import sharding
+from nuclr_jax.types import Pairs, PyTree, Sample, Sizes
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 Ids = Integer[Array, "batch"]
+# Larger batches on a mesh share the work of combining rows of equal ids, at the
+# price of a collective each time.
+LARGE_BATCH = 2**13
 
 
-def read_rows(
-  table: Float[Array, "rows ..."], ids: Ids, num_rows: int
-) -> Float[Array, "batch ..."]:
-  """Reads the rows `ids`; NaN for ids outside [0, num_rows).
+def read_rows(tables: PyTree, ids: Ids, num_rows: int) -> PyTree:
+  """Reads the rows `ids` of tables; NaN for ids outside [0, num_rows).
+
+  Args:
+    tables: A pytree of arrays [rows, ...].
+    ids: The ids, of every table.
+    num_rows: The number of rows of the tables, without padding.
+
+  Returns:
+    A pytree of arrays [batch, ...], on every device.
 
   Example:
     >>> print(read_rows(jnp.arange(4.0), jnp.array([2, -1, 3]), num_rows=3))
     [ 2. nan nan]
   """
-  ids = _drop_invalid(table, ids, num_rows)
-  if is_on_host(table):
-    return _read_on_host(table, ids)
-  return table.at[ids].get(mode="fill", fill_value=jnp.nan)
+  leaves, structure = jax.tree.flatten(tables)
+  return structure.unflatten(_read(leaves, [(ids, num_rows)] * len(leaves)))
 
 
-def write_rows(
-  table: Num[Array, "rows ..."],
-  ids: Ids,
-  values: Num[Array, "batch ..."],
-  num_rows: int,
-) -> Num[Array, "rows ..."]:
-  """Writes `values` to the rows `ids`; drops ids outside [0, num_rows).
+def write_rows(tables: PyTree, ids: Ids, rows: PyTree, num_rows: int) -> PyTree:
+  """Writes rows to tables; drops ids outside [0, num_rows).
 
   Equal ids must come with equal values (see `mean_by_id`), so that the result
   does not depend on the order of writing.
+
+  Args:
+    tables: A pytree of arrays [rows, ...].
+    ids: The ids, of every table.
+    rows: A pytree of arrays [batch, ...].
+    num_rows: The number of rows of the tables, without padding.
+
+  Returns:
+    The new tables.
 
   Example:
     >>> table = jnp.zeros(3)
     >>> print(write_rows(table, jnp.array([1, 7]), jnp.array([5.0, 5.0]), 3))
     [0. 5. 0.]
   """
-  ids = _drop_invalid(table, ids, num_rows)
-  values = jax.lax.stop_gradient(values).astype(table.dtype)
-  if is_on_host(table):
-    return _write_on_host(table, ids, values)
-  return table.at[ids].set(values, mode="drop")
+  leaves, structure = jax.tree.flatten(tables)
+  keys = [(ids, num_rows)] * len(leaves)
+  return structure.unflatten(
+    _write(leaves, keys, structure.flatten_up_to(rows))
+  )
+
+
+def read_batch(sample: Sample, pairs: Pairs, sizes: Sizes) -> Sample:
+  """Reads the rows of a batch from all tables, in one collective.
+
+  Example:
+    >>> sample = Sample(pair=jnp.arange(4.0), text=jnp.array([7.0, 8.0]))
+    >>> text_id = jnp.array([1, 1])
+    >>> pairs = Pairs(
+    ...   jnp.eye(2), jnp.eye(2), jnp.array([3, 0]), text_id=text_id
+    ... )
+    >>> rows = read_batch(sample, pairs, Sizes(4, 4, 2))
+    >>> print(rows.pair, rows.image, rows.text)
+    [3. 0.] () [8. 8.]
+  """
+  tables, structure = jax.tree.flatten(sample)
+  return structure.unflatten(_read(tables, _keys(sample, pairs, sizes)))
+
+
+def write_batch(
+  sample: Sample, pairs: Pairs, sizes: Sizes, *, old: Sample, new: Sample
+) -> Sample:
+  """Writes the rows of a batch to all tables.
+
+  Args:
+    sample: The tables.
+    pairs: The batch.
+    sizes: The sizes of the data set.
+    old: What `read_batch` returned.
+    new: The new rows. Those that are the same objects as the old ones are not
+      written.
+
+  Returns:
+    The new tables.
+
+  Example:
+    >>> sample = Sample(pair=jnp.zeros(4))
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.array([3, 0]))
+    >>> sizes = Sizes(4, 4, 4)
+    >>> old = read_batch(sample, pairs, sizes)
+    >>> new = Sample(pair=old.pair + 1)
+    >>> print(write_batch(sample, pairs, sizes, old=old, new=new).pair)
+    [1. 0. 0. 1.]
+  """
+  tables, structure = jax.tree.flatten(sample)
+  keys = _keys(sample, pairs, sizes)
+  rows = [structure.flatten_up_to(x) for x in (old, new)]
+  moved = [i for i, (a, b) in enumerate(zip(*rows, strict=True)) if a is not b]
+  written = _write(*([x[i] for i in moved] for x in (tables, keys, rows[1])))
+  for i, table in zip(moved, written, strict=True):
+    tables[i] = table
+  return structure.unflatten(tables)
 
 
 def greatest(
@@ -94,8 +165,8 @@ def mean_by_id(
     >>> print(mean_by_id(values, ids, jnp.array([True, True, True]))[0])
     [3. 2. 3.]
   """
-  summands = jnp.stack([jnp.where(valid, values, 0), valid], axis=1)
-  total, count = _combine(jnp.add, summands, ids).T
+  summands = jnp.stack([jnp.where(valid, values, 0), valid])
+  total, count = _over_equal_ids(lax.add, summands, ids, 0)
   return total / jnp.maximum(count, 1), count > 0
 
 
@@ -111,37 +182,12 @@ def log_mean_exp_by_id(
     >>> print(jnp.exp(log_mean_exp_by_id(values, ids)))
     [2. 2. 2.]
   """
-  log_one = jnp.where(values == -jnp.inf, -jnp.inf, 0)
-  summands = jnp.stack([values, log_one], axis=1)
-  total, log_count = _combine(jnp.logaddexp, summands, ids).T
-  return jnp.where(total == -jnp.inf, -jnp.inf, total - log_count)
-
-
-def _drop_invalid(table, ids, num_rows):
-  """Sends ids outside [0, num_rows) past the end of the (padded) table."""
-  ids = jnp.asarray(ids)
-  ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
-  return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))
-
-
-def _combine(op, values: Float[Array, "batch k"], ids: Ids):
-  """Reduces `values` over equal ids with an associative `op`, at every row.
-
-  Sorts by id and scans each run of equal ids: a scatter-add would combine
-  duplicates in an order that a GPU does not fix.
-  """
-  ids = jnp.asarray(ids)
-  order = jnp.argsort(ids, stable=True)
-  sorted_ids = ids[order]
-
-  def combine(left, right):
-    (left_id, left_value), (right_id, right_value) = left, right
-    same = (left_id == right_id)[:, None]
-    return right_id, jnp.where(same, op(left_value, right_value), right_value)
-
-  _, running = jax.lax.associative_scan(combine, (sorted_ids, values[order]))
-  last = jnp.searchsorted(sorted_ids, ids, side="right") - 1
-  return running[last]
+  counts = values != -jnp.inf
+  greatest = _over_equal_ids(lax.max, values[None], ids, -jnp.inf)[0]
+  terms = jnp.where(counts, jnp.exp(values - greatest), 0)
+  summands = jnp.stack([terms, counts])
+  total, count = _over_equal_ids(lax.add, summands, ids, 0)
+  return jnp.where(count > 0, jnp.log(total / count) + greatest, -jnp.inf)
 
 
 def is_on_host(table: jax.Array) -> bool:
@@ -149,51 +195,147 @@ def is_on_host(table: jax.Array) -> bool:
   return jax.typeof(table).memory_space == HOST
 
 
-@jax.jit  # on a mesh, there are no transfers without it
-def _read_on_host(
-  table: Float[Array, "rows ..."], ids: Ids
-) -> Float[Array, "batch ..."]:
-  """Reads the rows `ids` to the devices; NaN for those past the end."""
+def _over_equal_ids(
+  op: Callable[[Array, Array], Array],
+  values: Float[Array, "k batch"],
+  ids: Ids,
+  fill: float,
+) -> Float[Array, "k batch"]:
+  """Reduces values over the rows with the same id, at every row.
+
+  Every row is compared with every other, but nothing of size [batch, batch] is
+  kept: GPUs and TPUs do it in one kernel, CPUs row by row, as their compiler
+  would keep a matrix. It costs a hundredth of the logits of the batch. (A
+  scatter-add would combine duplicates in an order that a GPU does not fix, and
+  a sort takes many kernels.)
+  """
+
+  def at_once(rows):
+    kept = jnp.where(rows[:, None] == ids[None], values[:, None], fill)
+    return lax.reduce(kept, jnp.asarray(fill, kept.dtype), op, (2,))
+
+  def one_by_one(rows):
+    def step(total, one):
+      value, id = one
+      return op(total, jnp.where(rows == id, value[:, None], fill)), None
+
+    first = jnp.full((len(values), len(rows)), fill, values.dtype)
+    return lax.scan(step, first, (values.T, ids), unroll=16)[0]
+
+  def reduce(rows):
+    return lax.platform_dependent(rows, cpu=one_by_one, default=at_once)
+
+  if sharding.num_devices() == 1 or len(ids) <= LARGE_BATCH:
+    return reduce(ids)
+  share = reduce(sharding.constrain(ids, sharding.ROWS))
+  return sharding.constrain(share, sharding.REPLICATED)
+
+
+def _keys(sample: Sample, pairs: Pairs, sizes: Sizes) -> list:
+  """Returns the ids of the batch and the number of rows, for each table."""
+  ids = Sample(pairs.pair_id, *pairs.ids)
+  return [
+    (x, num_rows)
+    for group, x, num_rows in zip(sample, ids, sizes, strict=True)
+    for _ in jax.tree.leaves(group)
+  ]
+
+
+def _read(tables: Sequence[Array], keys: Sequence) -> list[Array]:
+  """Reads the rows of tables by their (ids, number of rows)."""
+  if not tables:
+    return []
+  keys = [_valid(*x, table) for x, table in zip(keys, tables, strict=True)]
+  return _read_valid(list(tables), keys)
+
+
+def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[Array]):
+  """Writes rows to tables by their (ids, number of rows)."""
+  if not tables:
+    return []
+  keys = [_valid(*x, table) for x, table in zip(keys, tables, strict=True)]
+  rows = [
+    jax.lax.stop_gradient(x).astype(table.dtype)
+    for x, table in zip(rows, tables, strict=True)
+  ]
+  return _write_valid(list(tables), keys, rows)
+
+
+def _valid(ids, num_rows, table):
+  """Sends ids outside [0, num_rows) past the end of the (padded) table."""
+  ids = jnp.asarray(ids)
+  ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
+  return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))
+
+
+@jax.jit  # on a mesh, there are no transfers from the host without it
+def _read_valid(tables, keys):
+  """Reads rows to the devices; NaN for ids past the end."""
 
   def local(table, ids):
     mine = _inside(table, ids)
-    rows = _run_on_host(_gather, table, jnp.where(mine, ids, 0))
-    rows = jax.device_put(rows, DEVICE)
+    rows = _run(_gather, table, jnp.where(mine, ids, 0))
+    if is_on_host(table):
+      rows = jax.device_put(rows, DEVICE)
     return jnp.where(_column(mine, rows), rows, 0)
 
-  def per_device(table, ids):
-    return lax.psum(local(table, _from_first(table, ids)), "data")
+  def per_device(tables, keys):
+    keys = jax.tree.map(_from_first, keys, list(map(len, tables)))
+    return _psum_at_once(list(map(local, tables, keys)))
 
-  f = local
-  if sharding.num_devices() > 1:
+  if not _are_split(tables):
+    found = list(map(local, tables, keys))
+  else:
     specs = sharding.ROWS, sharding.REPLICATED
     f = jax.shard_map(per_device, in_specs=specs, out_specs=specs[1])
-  rows = f(table, ids)
-  return jnp.where(_column(_inside(table, ids), rows), rows, jnp.nan)
+    found = f(tables, keys)
+  return [
+    jnp.where(_column(_inside(table, ids), rows), rows, jnp.nan)
+    for table, ids, rows in zip(tables, keys, found, strict=True)
+  ]
 
 
 @jax.jit
-def _write_on_host(
-  table: Float[Array, "rows ..."], ids: Ids, values: Float[Array, "batch ..."]
-) -> Float[Array, "rows ..."]:
-  """Writes `values` to the rows `ids`; drops those past the end."""
+def _write_valid(tables, keys, rows):
+  """Writes rows; drops those whose ids are past the end."""
 
-  def local(table, ids, values):
+  def local(table, ids, rows):
     ids = jnp.where(_inside(table, ids), ids, len(table))
-    return _run_on_host(_scatter, table, ids, values)
+    return _run(_scatter, table, ids, rows)
 
-  def per_device(table, ids, values):
-    return local(table, _from_first(table, ids), values)
+  def per_device(tables, keys, rows):
+    keys = jax.tree.map(_from_first, keys, list(map(len, tables)))
+    return list(map(local, tables, keys, rows))
 
-  f = local
-  if sharding.num_devices() > 1:
-    specs = sharding.ROWS, sharding.REPLICATED, sharding.REPLICATED
-    f = jax.shard_map(per_device, in_specs=specs, out_specs=sharding.ROWS)
-  return f(table, ids, values)
+  if not _are_split(tables):
+    return list(map(local, tables, keys, rows))
+  specs = sharding.ROWS, sharding.REPLICATED, sharding.REPLICATED
+  f = jax.shard_map(per_device, in_specs=specs, out_specs=sharding.ROWS)
+  return f(tables, keys, rows)
 
 
-def _run_on_host(f, table, *operands):
-  """Runs `f` in the host's memory, where the table is."""
+def _are_split(tables) -> bool:
+  """Returns whether the devices of a mesh share the rows of tables evenly.
+
+  A run's tables are padded; those of a user's own loop need not be.
+  """
+  count = sharding.num_devices()
+  return count > 1 and not any(len(x) % count for x in tables)
+
+
+def _psum_at_once(rows: list[Array]) -> list[Array]:
+  """Adds arrays [batch, ...] over the devices, in one collective."""
+  flat = [x.reshape(len(x), -1) for x in rows]
+  total = lax.psum(jnp.concatenate(flat, axis=1).T, sharding.AXES).T
+  ends = list(itertools.accumulate(x.shape[1] for x in flat))
+  parts = jnp.split(total, ends[:-1], axis=1)
+  return [p.reshape(x.shape) for p, x in zip(parts, rows, strict=True)]
+
+
+def _run(f, table, *operands):
+  """Runs `f` where the table is."""
+  if not is_on_host(table):
+    return f(table, *operands)
   # jax 0.12 renames `compute_on2` to `compute_on`.
   run = getattr(compute_on, "compute_on2", compute_on.compute_on)
   on_host = run(f, compute_type="device_host", out_memory_spaces=HOST)
@@ -210,9 +352,9 @@ def _scatter(table, ids, values):
   return table.at[ids].set(values, mode="drop", wrap_negative_indices=False)
 
 
-def _from_first(table, ids):
+def _from_first(ids, num_rows):
   """Counts ids from the first row of this device's part of a table."""
-  return ids - lax.axis_index("data") * len(table)
+  return ids - lax.axis_index(sharding.AXES) * num_rows
 
 
 def _inside(table, ids):

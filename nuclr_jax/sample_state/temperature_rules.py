@@ -26,7 +26,7 @@ from jaxtyping import Array, Int
 
 from nuclr_jax import checks
 from nuclr_jax.sample_state.denominator import PairRows
-from nuclr_jax.sample_state.table import mean_by_id, read_rows, write_rows
+from nuclr_jax.sample_state.table import mean_by_id
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -57,15 +57,19 @@ class Step(NamedTuple):
 
 
 class TemperatureRule(NamedTuple):
-  """How a temperature starts, is read and moves."""
+  """How a temperature starts, is read and moves.
+
+  `init` and `readout` deal with tables, `read` and `step` with the rows of a
+  batch.
+  """
 
   first: float
   is_individual: bool  # whether every anchor has its own, as state
   offset: float  # rho - log(number of terms of D); 0 without rho
   # -> (params, the fields of `PairRows` that it needs)
   init: Callable[[], tuple[Params, dict[str, Sides]]]
-  # (params, `PairRows`, pairs) -> each anchor's temperature: scalars or [batch]
-  read: Callable[[Params, PairRows, Pairs], Sides]
+  # (params, `PairRows`) -> each anchor's temperature: scalars or [batch]
+  read: Callable[[Params, PairRows], Sides]
   step: Callable[[PairRows, Step], PairRows]
   # (params, `PairRows`) -> one temperature, or `Sides` of [num_pairs]
   readout: Callable[[Params, PairRows], Scalar | Sides]
@@ -100,7 +104,7 @@ def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
     is_individual=False,
     offset=0.0,
     init=lambda: ({}, {}),
-    read=lambda params, rows, pairs: both(temperature),
+    read=lambda params, rows: both(temperature),
     step=lambda rows, evidence: rows,
     readout=lambda params, rows: jnp.asarray(temperature),
     metrics=lambda tau: {},
@@ -145,7 +149,7 @@ def learned(
       is_individual=False,
       offset=_offset(rho, num_terms),
       init=lambda: (init_log_scale(first), {}),
-      read=lambda params, rows, pairs: both(one_for_all(params, first)),
+      read=lambda params, rows: both(one_for_all(params, first)),
       step=lambda rows, evidence: rows,
       readout=lambda params, rows: one_for_all(params, first),
       metrics=lambda tau: {"temperature": tau.image},
@@ -215,41 +219,32 @@ def individual(
 
       return {}, dict(temperature=full(first), temperature_momentum=full(0.0))
 
-    def read(params, pair_rows, pairs):
-      read_side = partial(read_rows, ids=pairs.pair_id, num_rows=num_rows)
-      return each(read_side, pair_rows.temperature)
-
-    def step(pair_rows, evidence):
+    def step(rows, evidence):
       ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
 
-      def side(temperature, momentum, log_d, mean_logit, own_share, own_logit):
-        value = read_rows(temperature, ids, num_rows)
+      def side(value, momentum, log_d, mean_logit, own_share, own_logit):
         # The factor tau_i / B of `mean_logit` is undone.
         mean = mean_logit * len(ids) / value + own_share * own_logit
         g = jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
         g, touched = mean_by_id(g, ids, evidence.has_negative)
         touched &= rate_now != 0
-        old = read_rows(momentum, ids, num_rows)
-        new = jnp.where(touched, beta * old + (1 - beta) * g, old)
+        new = beta * momentum + (1 - beta) * g
+        new = jnp.where(touched, new, momentum)
         moved = jnp.clip(value - rate_now * first * new, low, high)
-        moved = jnp.where(touched, moved, value)
-        return (
-          write_rows(temperature, ids, moved, num_rows),
-          write_rows(momentum, ids, new, num_rows),
-        )
+        return jnp.where(touched, moved, value), new
 
       temperature, momentum = unzip(
         each(
           side,
-          pair_rows.temperature,
-          pair_rows.temperature_momentum,
+          rows.temperature,
+          rows.temperature_momentum,
           evidence.log_denominator,
           evidence.mean_logit,
           evidence.own_share,
           evidence.own_logit,
         )
       )
-      return pair_rows._replace(
+      return rows._replace(
         temperature=temperature, temperature_momentum=momentum
       )
 
@@ -258,7 +253,7 @@ def individual(
       is_individual=True,
       offset=offset,
       init=init,
-      read=read,
+      read=lambda params, rows: rows.temperature,
       step=step,
       readout=lambda params, rows: rows.temperature,
       metrics=lambda tau: {

@@ -19,7 +19,7 @@ import numpy as np
 
 from nuclr_jax import checks, sharding
 from nuclr_jax.sample_state import denominator
-from nuclr_jax.sample_state.table import mean_by_id, read_rows, write_rows
+from nuclr_jax.sample_state.table import mean_by_id
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -31,7 +31,6 @@ from nuclr_jax.types import (
   Spec,
   both,
   each,
-  unzip,
 )
 
 
@@ -53,6 +52,7 @@ class Evidence(NamedTuple):
   """
 
   pairs: Pairs
+  tables: Sides  # `ZetaRows` of all images and texts, before the step
   zeta: Sides  # of the batch's images and texts, before the step
   tau: Sides  # of each anchor: scalars or [batch]
   log_phi: Sides  # the batch's estimates of denominators; -inf = no negative
@@ -63,13 +63,15 @@ class Evidence(NamedTuple):
 
 
 class ZetaRule(NamedTuple):
-  """How zeta starts, is read, moves, and is written from outside."""
+  """How zeta starts, moves, and is written from outside.
+
+  `init` and `assign` deal with tables, `step` with the rows of a batch.
+  """
 
   init: Callable[[], tuple[Sides, PyTree]]  # -> (`ZetaRows` sides, memory)
-  read: Callable[[Sides, Pairs], Sides]  # -> zeta of the batch
-  # (rows, memory, evidence) -> (rows, memory, zeta of the batch)
-  step: Callable[[Sides, PyTree, Evidence], tuple[Sides, PyTree, Sides]]
-  # (rows, memory, popularities) -> (rows, memory); on the host
+  # (`ZetaRows` sides of the batch, memory, evidence) -> (rows, memory)
+  step: Callable[[Sides, PyTree, Evidence], tuple[Sides, PyTree]]
+  # (tables, memory, popularities) -> (tables, memory); on the host
   assign: Callable[[Sides, PyTree, Popularities], tuple[Sides, PyTree]]
 
 
@@ -133,63 +135,46 @@ def first_rows(
   return each(side, sizes.ids, both(init))
 
 
-def read_zeta(id_rows: Sides, pairs: Pairs, sizes: Sizes) -> Sides:
-  """Reads the zeta of each image and each text of the batch."""
-  return each(
-    lambda rows, ids, num_rows: read_rows(rows.zeta, ids, num_rows),
-    id_rows,
-    pairs.ids,
-    sizes.ids,
-  )
-
-
 def move_zeta(
   settings: Settings,
-  id_rows: Sides,
+  rows: Sides,
   evidence: Evidence,
   gradient: Sides,
   temperature: float,
-  sizes: Sizes,
-) -> tuple[Sides, Sides]:
+) -> Sides:
   """Takes one step of momentum descent on the batch's rows, once per id.
 
   Rows without a negative do not move; while the rate is 0, no row moves.
 
   Args:
     settings: What `check_settings` returned.
-    id_rows: `ZetaRows` of images and of texts.
+    rows: `ZetaRows` of the batch's images and texts.
     evidence: The evidence of the batch.
     gradient: The gradient of each row's zeta, of images and of texts;
       dimensionless.
     temperature: The unit of the rate.
-    sizes: The sizes of the data set.
 
   Returns:
-    The new `ZetaRows` of both sides, and the batch's new zeta.
+    The new `ZetaRows` of both sides.
   """
   has_negative = denominator.has_negative(evidence.log_phi)
 
-  def side(id_rows, ids, gradient, rate, num_rows):
+  def side(rows, ids, gradient, rate):
     rate = rate(evidence.count)
     if settings.center:
       num_valid = jnp.maximum(jnp.sum(has_negative), 1)
       gradient -= jnp.sum(gradient, where=has_negative) / num_valid
     gradient, touched = mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
-    beta, table = settings.momentum, id_rows.momentum
-    if table is not None:
-      old = read_rows(table, ids, num_rows)
+    beta, old = settings.momentum, rows.momentum
+    if old is not None:
       mixed = beta * old + (1 - beta) * gradient
       gradient = jnp.where(old == 0, gradient, mixed)
-      moved = jnp.where(touched, gradient, old)
-      table = write_rows(table, ids, moved, num_rows)
-    zeta = read_rows(id_rows.zeta, ids, num_rows)
-    zeta = jnp.where(touched, zeta - rate * temperature * gradient, zeta)
-    zeta_table = write_rows(id_rows.zeta, ids, zeta, num_rows)
-    return id_rows._replace(zeta=zeta_table, momentum=table), zeta
+      rows = rows._replace(momentum=jnp.where(touched, gradient, old))
+    moved = rows.zeta - rate * temperature * gradient
+    return rows._replace(zeta=jnp.where(touched, moved, rows.zeta))
 
-  args = id_rows, evidence.pairs.ids, gradient, settings.rate, sizes.ids
-  return unzip(each(side, *args))
+  return each(side, rows, evidence.pairs.ids, gradient, settings.rate)
 
 
 def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:

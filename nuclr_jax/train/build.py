@@ -185,9 +185,11 @@ def mesh_of(config: Config) -> Mesh:
 
   Raises:
     ValueError: If the batch does not divide evenly over devices and
-      microbatches, or the number of devices is impossible.
+      microbatches, or the number of devices or slices is impossible.
   """
-  mesh = sharding.make_mesh(config["num_devices"])
+  mesh = sharding.make_mesh(
+    config["num_devices"], num_slices=config["num_slices"]
+  )
   pieces = config["num_microbatches"]
   if config["batch_size"] % (mesh.size * pieces):
     raise ValueError(

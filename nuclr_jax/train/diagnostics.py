@@ -105,7 +105,7 @@ def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
   """Computes the metrics that depend on negatives."""
 
   def of_pairs(tables):
-    return each(lambda x: read_rows(x, pairs.pair_id, sizes.num_pairs), tables)
+    return read_rows(tables, pairs.pair_id, sizes.num_pairs)
 
   tau, zeta = readout.temperature, None
   tau = of_pairs(tau) if isinstance(tau, Sides) else both(tau)
@@ -117,7 +117,7 @@ def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
     "effective_negatives": _effective(pairs, batch_size, **kind),
   }
   if readout.log_u is not None:
-    log_phi = denominator.estimate(pairs, sizes, **kind)
+    log_phi = denominator.estimate(pairwise.logits(pairs, **kind), sizes)
     log_u = of_pairs(readout.log_u)
     metrics["u_drift"] = each(_mean_difference, log_u, log_phi)
   if zeta is not None:
@@ -137,9 +137,11 @@ def _effective(pairs, batch_size, *, temperature, bias) -> Sides:
   def of_batch(batch):
     pairs, tau, bias = batch
     # Half the temperature doubles L: `twice` is log sum_j e^{2 L_ij}.
-    once = pairwise.log_sum_exp(pairs, temperature=tau, bias=bias)
     half = each(lambda x: x / 2, tau)
-    twice = pairwise.log_sum_exp(pairs, temperature=half, bias=bias)
+    once, twice = (
+      pairwise.log_sum_exp(pairwise.logits(pairs, temperature=x, bias=bias))
+      for x in (tau, half)
+    )
     return each(lambda a, b: 2 * a - b, once, twice)
 
   def split(x):
@@ -159,16 +161,12 @@ def _mean_difference(log_u, log_phi):
 
 def _residual(pairs, zeta, tau, sizes) -> Sides:
   """Computes the root mean square of 1 - sum_i w_ij over contrasts, by side."""
-  log_phi = denominator.estimate(pairs, sizes, temperature=tau, bias=zeta)
+  logits = pairwise.logits(pairs, temperature=tau, bias=zeta)
+  log_phi = denominator.estimate(logits, sizes)
   # Filed by anchor: the zeta of an anchor's own contrast is on the other side.
   log_own = each(lambda x, t: -x / t, swap(zeta), tau)
   total = each(jnp.logaddexp, log_own, log_phi)
-  out = pairwise.weighted(
-    pairs,
-    temperature=tau,
-    bias=zeta,
-    row_log_weight=each(lambda x: -x, total),
-  )
+  out = pairwise.weighted(logits, row_log_weight=each(jnp.negative, total))
   gradient = zeta_rules.batch_gradient(
     "unbiased", out.contrast_sums, log_own, log_phi, sizes.num_pairs
   )

@@ -34,6 +34,7 @@ Window = Sequence[tuple[int, Metrics]]  # metrics of steps
 MAY_DIFFER = (
   # Where the work is done.
   "num_devices",
+  "num_slices",
   "shard_params",
   "offload_rows",
   "num_workers",  # the batches are the same

@@ -155,7 +155,7 @@ def shardings(
     mesh: The mesh of the devices.
     shapes: The state, or its shapes.
     shard_params: Whether to split large parameters and their optimizer state as
-      well, by `sharding.split_largest_axis`.
+      well, within a slice, by `sharding.split_largest_axis`.
     offload_rows: Whether to keep per-sample state in the host's memory, see
       `sample_state.table`.
 
@@ -186,7 +186,7 @@ def shardings(
     return layout
   params, opt_state = jax.tree.map(
     lambda x: NamedSharding(
-      mesh, sharding.split_largest_axis(x.shape, mesh.size)
+      mesh, sharding.split_largest_axis(x.shape, mesh.shape["data"])
     ),
     (shapes.params, shapes.opt_state),
   )

@@ -158,9 +158,8 @@ def quick_thought(
     image, text = pairwise.embeddings(pairs)
     count, block = _blocks(text, block_size)
     apart = Pairs(image, text, block)
-    lse = jax.lax.stop_gradient(
-      pairwise.log_sum_exp(apart, temperature=1.0).image
-    )
+    between = pairwise.logits(apart, temperature=1.0)
+    lse = jax.lax.stop_gradient(pairwise.log_sum_exp(between).image)
     # Similarities within blocks, [blocks, x, x^+].
     within = jnp.einsum(
       "gid,gjd->gij",
@@ -174,9 +173,7 @@ def quick_thought(
     log_share = jnp.log(jnp.mean(jax.nn.sigmoid(logits), axis=2)).reshape(-1)
     weight = jax.lax.stop_gradient(log_share) - lse - jnp.log(len(text))
     nothing = jnp.full_like(weight, -jnp.inf)
-    out = pairwise.weighted(
-      apart, temperature=1.0, row_log_weight=Sides(weight, nothing)
-    )
+    out = pairwise.weighted(between, row_log_weight=Sides(weight, nothing))
     return base.attach_gradient(direct, direct + out.surrogate), {}
 
   return base.stateless(loss_fn)
