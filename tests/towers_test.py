@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 
+import chex
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,14 @@ from experiments.parity import jax_side
 from nuclr_jax import Batch, models
 from nuclr_jax.data.source import Data, Records, in_memory
 from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.models import bert, clip_text, layers, resnet, transformer, vit
+from nuclr_jax.models import (
+  bert,
+  clip_text,
+  layers,
+  resnet,
+  transformer,
+  vit,
+)
 from nuclr_jax.train import build
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
@@ -406,3 +414,98 @@ def test_a_run_by_config(tiny):
 def test_bad_arguments(changes, message):
   with pytest.raises(ValueError, match=message):
     make(**changes)
+
+
+TEXTS = dict(width=16, heads=2, layers=3, vocab_size=9, length=6)
+TOWERS = {
+  "resnet50": (resnet.resnet50, dict(stages=(1, 2), width=8)),
+  "vit_s16": (
+    vit.vit_s16,
+    dict(width=16, heads=2, layers=3, patch=8, dropout=0.1),
+  ),
+  "distilbert": (bert.distilbert, TEXTS),
+  "clip_text": (clip_text.clip_text, TEXTS),
+}
+
+
+def loss_of(name, batch=4, **options):
+  """A number made of a tower's features, as a function of its params."""
+  make, settings = TOWERS[name]
+  rng = np.random.default_rng(0)
+  if settings is not TEXTS:
+    inputs = rng.integers(0, 256, (batch, 32, 32, 3)).astype(np.uint8)
+    options["image_shape"] = inputs.shape[1:]
+  else:
+    inputs = rng.integers(1, 9, (batch, 6)).astype(np.int32)
+    inputs[0, 3:] = 0
+  tower = make(**settings, **options)
+  params, state = tower.init(jax.random.key(0))
+
+  def loss(params):
+    key = jax.random.key(1)
+    x = jnp.asarray(inputs)
+    y, new = tower.apply(params, state, x, key=key, train=True)
+    return jnp.mean(jnp.sin(y)), new
+
+  return loss, params
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+@pytest.mark.parametrize("name", TOWERS)
+def test_rematerialisation_changes_nothing(name, remat):
+  """Nor do dropout's masks and batch statistics."""
+  found = []
+  for options in ({}, {"remat": remat}):
+    step, params = loss_of(name, **options)
+    found.append(jax.jit(jax.value_and_grad(step, has_aux=True))(params))
+  chex.assert_trees_all_close(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TOWERS)
+def test_rematerialisation_keeps_less_for_the_backward_pass(name):
+  kept = []
+  for remat in ("full", "dots", "none"):
+    step, params = loss_of(name, batch=64, remat=remat)
+    _, pull_back = jax.eval_shape(
+      lambda x, step=step: jax.vjp(lambda x: step(x)[0], x), params
+    )
+    kept.append(sum(x.size for x in jax.tree.leaves(pull_back)))
+  full, dots, none = kept
+  assert full < dots < none and full < none / 3
+
+
+def test_attention_by_cudnn(monkeypatch):
+  """Without a GPU: the same call, computed by XLA instead."""
+
+  def gradient(**options):
+    step, params = loss_of("clip_text", dtype="bfloat16", **options)
+    return jax.value_and_grad(step, has_aux=True)(params)
+
+  expected, real = gradient(), jax.nn.dot_product_attention
+
+  def attend(*args, implementation, **kwargs):
+    assert implementation == "cudnn"
+    return real(*args, implementation="xla", **kwargs)
+
+  monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
+  with pytest.raises(
+    ValueError, match="needs an NVIDIA GPU, and JAX uses 'cpu"
+  ):
+    gradient(attention="cudnn")
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  found = gradient(attention="cudnn")
+  chex.assert_trees_all_close(found, expected, rtol=0.1, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "message"),
+  [
+    ("distilbert", dict(attention="cudnn", dtype="bfloat16"), "no dropout on"),
+    ("clip_text", dict(attention="cudnn"), "'bfloat16' .* got 'float32'"),
+    ("vit_s16", dict(attention="flash"), "attention must be .* got 'flash'"),
+    ("resnet50", dict(remat="some"), "remat must be .* got 'some'"),
+  ],
+)
+def test_options_that_do_not_exist(name, options, message):
+  with pytest.raises(ValueError, match=message):
+    loss_of(name, **options)

@@ -8,7 +8,12 @@ from jaxtyping import Array, Float, Int
 
 from nuclr_jax.checks import Count, Fraction, Positive
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import Dtype, LayerNorm
+from nuclr_jax.models.layers import (
+  Dtype,
+  LayerNorm,
+  Remat,
+  run_blocks,
+)
 
 
 class Bert(nnx.Module):
@@ -26,6 +31,7 @@ class Bert(nnx.Module):
     self.norm = LayerNorm(spec.width, eps=spec.eps)
     self.dropout = nnx.Dropout(spec.rates.embeddings)
     self.blocks = transformer.make_blocks(spec, rngs)
+    self.remat = spec.remat
     pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
     self.dtype = spec.dtype
@@ -38,8 +44,7 @@ class Bert(nnx.Module):
     x += self.positions[: tokens.shape[1]][None]
     x = self.norm(x).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)
-    for block in self.blocks:
-      x = block(x, mask, rngs=rngs)
+    x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
     x = x[:, 0]
     if self.pooler is not None:
       x = self.pooler(x)
@@ -61,6 +66,8 @@ def bert(
   dropout: Fraction = 0.1,
   attended_dropout: Fraction | None = None,
   dtype: Dtype = "float32",
+  remat: Remat = "none",
+  attention: transformer.Implementation = "xla",
 ) -> base.Tower:
   """Makes a BERT; its features are those of the first token.
 
@@ -83,6 +90,10 @@ def bert(
     attended_dropout: The dropout rate in the attention's residual branch; None
       is `dropout`.
     dtype: The dtype of activations, "float32" or "bfloat16".
+    remat: What the backward pass computes again to save memory: "none", "full"
+      (whole blocks), or "dots" (all but products with parameters).
+    attention: "xla", or "cudnn": flash attention on NVIDIA GPUs, in bfloat16
+      and without dropout on the attention weights.
 
   Returns:
     A `Tower` from token ids [batch, length] to features [batch, width].
@@ -113,6 +124,8 @@ def bert(
     eps=eps,
     activation=activation,
     dtype=dtype,
+    remat=remat,
+    attention=attention,
     rates=transformer.Rates(dropout, dropout, attended_dropout, dropout),
   )
 

@@ -6,7 +6,12 @@ from jaxtyping import Array, Float, Int
 
 from nuclr_jax.checks import Count, Fraction, Positive
 from nuclr_jax.models import base, transformer
-from nuclr_jax.models.layers import Dtype, LayerNorm
+from nuclr_jax.models.layers import (
+  Dtype,
+  LayerNorm,
+  Remat,
+  run_blocks,
+)
 
 
 class ClipText(nnx.Module):
@@ -20,6 +25,7 @@ class ClipText(nnx.Module):
     self.positions = nnx.Param(init(0.01)(rngs.params(), shape))
     self.dropout = nnx.Dropout(spec.rates.embeddings)
     self.blocks = transformer.make_blocks(spec, rngs)
+    self.remat = spec.remat
     self.norm = LayerNorm(spec.width, eps=spec.eps)
     self.dtype = spec.dtype
 
@@ -31,8 +37,7 @@ class ClipText(nnx.Module):
     x = jnp.take(self.tokens[...], tokens, axis=0)
     x = (x + self.positions[:length][None]).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)
-    for block in self.blocks:
-      x = block(x, causal, rngs=rngs)
+    x = run_blocks(self.blocks, x, causal, rngs, remat=self.remat)
     end = jnp.argmax(tokens, axis=1)  # the end token has the largest id
     x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
     return self.norm(x).astype(jnp.float32)
@@ -51,6 +56,8 @@ def clip_text(
   activation: transformer.Activation = "quick_gelu",
   dropout: Fraction = 0.0,
   dtype: Dtype = "float32",
+  remat: Remat = "none",
+  attention: transformer.Implementation = "xla",
 ) -> base.Tower:
   """Makes CLIP's text transformer; its features are those of the end token.
 
@@ -71,6 +78,10 @@ def clip_text(
     dropout: The dropout rate after the embeddings and in both residual
       branches.
     dtype: The dtype of activations, "float32" or "bfloat16".
+    remat: What the backward pass computes again to save memory: "none", "full"
+      (whole blocks), or "dots" (all but products with parameters).
+    attention: "xla", or "cudnn": flash attention on NVIDIA GPUs, in bfloat16
+      and without dropout on the attention weights.
 
   Returns:
     A `Tower` from token ids [batch, length] to features [batch, width].
@@ -102,6 +113,8 @@ def clip_text(
     eps=eps,
     activation=activation,
     dtype=dtype,
+    remat=remat,
+    attention=attention,
     rates=transformer.Rates(
       embeddings=dropout, attended=dropout, hidden=dropout
     ),

@@ -16,6 +16,14 @@ from nuclr_jax import checks
 # The statistics of CLIP's training images, on the scale [0, 1].
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
+# What the backward pass computes again instead of keeping it: nothing, whole
+# blocks, or all in a block but its products with parameters.
+REMAT_POLICIES = {
+  "none": None,
+  "full": jax.checkpoint_policies.nothing_saveable,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+Remat = checks.one_of(tuple(REMAT_POLICIES))
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 Dtype = checks.one_of(tuple(DTYPES))  # of activations
 
@@ -33,6 +41,26 @@ def compute_dtype(name: str) -> type:
   if name not in DTYPES:
     raise ValueError(f"dtype must be one of {sorted(DTYPES)}, got {name!r}")
   return DTYPES[name]
+
+
+def run_blocks(blocks: Sequence[nnx.Module], x, *args, remat: str):
+  """Runs blocks one after the other, each with the same further arguments.
+
+  Args:
+    blocks: The blocks, which are called as `block(x, *args)`.
+    x: The activations.
+    *args: Further arguments, such as a mask.
+    remat: A name in `REMAT_POLICIES`.
+  """
+
+  def run(block, x, *args):
+    return block(x, *args)
+
+  if remat != "none":
+    run = nnx.remat(run, policy=REMAT_POLICIES[remat])
+  for block in blocks:
+    x = run(block, x, *args)
+  return x
 
 
 def check_images(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax import checks
 from nuclr_jax.checks import Count, Finite, Positive
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import (
@@ -16,9 +17,11 @@ from nuclr_jax.models.layers import (
   BatchNorm,
   Conv,
   Dtype,
+  Remat,
   check_images,
   compute_dtype,
   normalize,
+  run_blocks,
 )
 
 
@@ -65,6 +68,7 @@ class ResNet(nnx.Module):
     mean,
     std,
     dtype,
+    remat,
     rngs,
   ):
     self.stem = Conv(channels, width, 7, stride=2, dtype=dtype, rngs=rngs)
@@ -85,6 +89,7 @@ class ResNet(nnx.Module):
       groups.append(nnx.List(blocks))
     self.stages = nnx.List(groups)
     self.input = (tuple(mean), tuple(std), dtype)
+    self.remat = remat
 
   def __call__(
     self, image: Num[Array, "batch height width channels"]
@@ -93,8 +98,7 @@ class ResNet(nnx.Module):
     # Flax pads with -inf here, as PyTorch does.
     x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
     for stage in self.stages:
-      for block in stage:
-        x = block(x)
+      x = run_blocks(stage, x, remat=self.remat)
     return jnp.mean(x, (1, 2), dtype=jnp.float32)
 
 
@@ -108,6 +112,7 @@ def resnet(
   mean: Sequence[Finite] = MEAN,
   std: Sequence[Positive] = STD,
   dtype: Dtype = "float32",
+  remat: Remat = "none",
 ) -> base.Tower:
   """Makes a ResNet v1.5 without its classification head.
 
@@ -125,6 +130,8 @@ def resnet(
     std: The standard deviation of each channel, on the scale [0, 1].
     dtype: The dtype of activations, "float32" or "bfloat16". Parameters, batch
       statistics and features are float32 in any case.
+    remat: What the backward pass computes again to save memory: "none", "full"
+      (whole blocks), or "dots" (all but products with parameters).
 
   Returns:
     A `Tower` from uint8 images to the mean over positions of the last stage,
@@ -143,6 +150,7 @@ def resnet(
   Reference: He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
   """
   check_images(image_shape, mean, std)
+  checks.choice("remat", remat, Remat)
   if min(*stages, width, 1) < 1 or not stages:
     raise ValueError(
       "stages must be one or more numbers, and these and width at least 1, got "
@@ -159,6 +167,7 @@ def resnet(
       mean=mean,
       std=std,
       dtype=compute_dtype(dtype),
+      remat=remat,
       rngs=rngs,
     )
 

@@ -8,15 +8,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from nuclr_jax.checks import one_of
-from nuclr_jax.models.layers import LayerNorm, compute_dtype
+from nuclr_jax import checks
+from nuclr_jax.models.layers import LayerNorm, Remat, compute_dtype
 
 ACTIVATIONS = {
   "gelu": partial(jax.nn.gelu, approximate=False),
   "gelu_tanh": partial(jax.nn.gelu, approximate=True),
   "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-Activation = one_of(tuple(ACTIVATIONS))
+Activation = checks.one_of(tuple(ACTIVATIONS))
+# What computes attention: this file, on any machine, or NVIDIA's flash
+# attention.
+Implementation = checks.one_of(("xla", "cudnn"))
 
 
 class Rates(NamedTuple):
@@ -55,6 +58,8 @@ class BlockSpec(NamedTuple):
   deviations: Deviations = Deviations()
   qkv_bias: bool = True  # of queries, keys and values
   norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
+  remat: str = "none"  # a name in `layers.REMAT_POLICIES`
+  attention: str = "xla"  # or "cudnn", see `Attention`
 
 
 def make_block_spec(
@@ -94,6 +99,16 @@ def make_block_spec(
       f"activation must be one of {sorted(ACTIVATIONS)}, got "
       f"{spec.activation!r}"
     )
+  checks.choice("remat", spec.remat, Remat)
+  checks.choice("attention", spec.attention, Implementation)
+  if spec.attention == "cudnn" and (
+    spec.dtype != jnp.bfloat16 or spec.rates.attention
+  ):
+    raise ValueError(
+      "attention 'cudnn' needs dtype 'bfloat16' and no dropout on the "
+      f"attention weights, got {jnp.dtype(spec.dtype).name!r} and "
+      f"{spec.rates.attention}"
+    )
   if not all(0 <= rate < 1 for rate in spec.rates) or spec.eps <= 0:
     raise ValueError(
       "dropout rates must be in [0, 1) and eps greater than 0, got "
@@ -129,14 +144,18 @@ def dense(
 
 
 class Attention(nnx.Module):
-  """Multi-head self-attention; the softmax is in float32."""
+  """Multi-head self-attention; the softmax is in float32.
+
+  With `BlockSpec.attention` = "cudnn", the weights are never in the memory of
+  the GPU as a whole.
+  """
 
   def __init__(self, spec: BlockSpec, *, rngs):
     make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
     self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
     self.out = make(spec.width, spec.deviations.out)
     self.dropout = nnx.Dropout(spec.rates.attention)
-    self.heads = spec.heads
+    self.heads, self.implementation = spec.heads, spec.attention
 
   def __call__(
     self,
@@ -147,6 +166,8 @@ class Attention(nnx.Module):
     batch, length, width = x.shape
     qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
     q, k, v = jnp.moveaxis(qkv, 2, 0)
+    if self.implementation == "cudnn":
+      return self.out(_flash_attention(q, k, v, mask).reshape(x.shape))
     q *= (width // self.heads) ** -0.5
     logits = jnp.einsum(
       "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
@@ -158,6 +179,21 @@ class Attention(nnx.Module):
     weights = self.dropout(weights, rngs=rngs)
     attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
     return self.out(attended.reshape(x.shape))
+
+
+def _flash_attention(q, k, v, mask):
+  """Attends by cuDNN, which only NVIDIA's GPUs have."""
+  if jax.default_backend() != "gpu":
+    raise ValueError(
+      "attention 'cudnn' needs an NVIDIA GPU, and JAX uses "
+      f"{jax.default_backend()!r}; choose 'xla'"
+    )
+  if mask is not None:
+    length = q.shape[1]
+    mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
+  return jax.nn.dot_product_attention(
+    q, k, v, mask=mask, implementation="cudnn"
+  )
 
 
 class Block(nnx.Module):

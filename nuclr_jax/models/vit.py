@@ -15,8 +15,10 @@ from nuclr_jax.models.layers import (
   Dtype,
   LayerNorm,
   Patches,
+  Remat,
   check_images,
   normalize,
+  run_blocks,
 )
 
 
@@ -48,6 +50,7 @@ class VisionTransformer(nnx.Module):
     self.norm_before = nnx.data(norm() if norm_before else None)
     self.dropout = nnx.Dropout(spec.rates.embeddings)
     self.blocks = transformer.make_blocks(spec, rngs)
+    self.remat = spec.remat
     self.norm = norm()
     pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
@@ -67,8 +70,7 @@ class VisionTransformer(nnx.Module):
     if self.norm_before is not None:
       x = self.norm_before(x)
     x = self.dropout(x, rngs=rngs)
-    for block in self.blocks:
-      x = block(x, rngs=rngs)
+    x = run_blocks(self.blocks, x, None, rngs, remat=self.remat)
     x = self.norm(x[:, 0])
     if self.pooler is not None:
       x = self.pooler(x)
@@ -91,6 +93,8 @@ def vit(
   mean: Sequence[Finite] = MEAN,
   std: Sequence[Positive] = STD,
   dtype: Dtype = "float32",
+  remat: Remat = "none",
+  attention: transformer.Implementation = "xla",
 ) -> base.Tower:
   """Makes a vision transformer; its features are those of the class token.
 
@@ -115,6 +119,10 @@ def vit(
     mean: The mean of each channel, on the scale [0, 1].
     std: The standard deviation of each channel, on the scale [0, 1].
     dtype: The dtype of activations, "float32" or "bfloat16".
+    remat: What the backward pass computes again to save memory: "none", "full"
+      (whole blocks), or "dots" (all but products with parameters).
+    attention: "xla", or "cudnn": flash attention on NVIDIA GPUs, in bfloat16
+      and without dropout on the attention weights.
 
   Returns:
     A `Tower` from uint8 images to features [batch, width].
@@ -146,6 +154,8 @@ def vit(
     eps=eps,
     activation=activation,
     dtype=dtype,
+    remat=remat,
+    attention=attention,
     rates=transformer.Rates(
       embeddings=dropout, attended=dropout, hidden=dropout
     ),
