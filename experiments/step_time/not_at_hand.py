@@ -9,20 +9,16 @@ numbers are XLA's plan of buffers per device; times cannot be measured this way.
 
 import json
 import sys
-from unittest import mock
 
 from absl import app, flags
 import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding
 
 from experiments.harness import benchmark
 from experiments.step_time import targets
-from experiments.step_time.common import loss_step
-from nuclr_jax import objectives, sharding
+from experiments.step_time.common import trace_step
+from nuclr_jax import objectives
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
-from nuclr_jax.types import State
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:2x4"], "[count x] h200, or a TPU slice."
@@ -39,30 +35,12 @@ OFFLOAD = flags.DEFINE_bool(
 def compile_for(target: str, batch: int, dim: int):
   """Compiles NUCLR's forward, backward and state update for a target."""
   mesh = targets.mesh(target)
-  split, whole = (
-    NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
-  )
   objective = objectives.nuclr(
     num_pairs=NUM_PAIRS.value, zeta=zeta_rules.batch(estimator="official")
   )
-  rows = sharding.on_host(split) if OFFLOAD.value else split
-  layout = State(rows, rows, whole)
-  step = loss_step(
-    objective,
-    in_shardings=(layout, split, split),
-    out_shardings=(layout, split),
-  )
-  vector = jax.ShapeDtypeStruct((batch, dim), jnp.float32)
-  ids = jax.ShapeDtypeStruct((batch,), jnp.int32)
-  patch = dict(CPU_TILE=TILE.value, TILE=TILE.value)
-  with jax.set_mesh(mesh), mock.patch.multiple(tiles, **patch):
-    state = jax.eval_shape(lambda: objective.init()[1])
-    state = jax.tree.map(
-      lambda x, y: x.update(sharding=y),
-      state,
-      jax.tree.broadcast(layout, state),
-    )
-    return step.lower(state, (vector, vector), ids).compile()
+  with jax.set_mesh(mesh), targets.tiles_of(target, TILE.value):
+    traced = trace_step(objective, mesh, batch, dim, offload_rows=OFFLOAD.value)
+    return traced.lower().compile()
 
 
 def main(argv) -> None:

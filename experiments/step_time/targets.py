@@ -1,11 +1,17 @@
 """Descriptions for XLA's compilers of machines that are not available."""
 
+import contextlib
 import os
 import re
+from unittest import mock
 
 import jax
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
+import numpy as np
+
+from nuclr_jax import sharding
+from nuclr_jax.pairwise import tiles
 
 # What XLA must know about the GPU, from its data sheet and CUDA's limits.
 H200 = """
@@ -41,18 +47,24 @@ def prepare() -> None:
   # With Triton's matrix products, XLA of jax 0.10 aborts on ResNet-50 if it
   # compiles for a GPU that is not present.
   flags = os.environ.get("XLA_FLAGS", "")
-  os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_enable_triton_gemm=false"
+  os.environ["XLA_FLAGS"] = (
+    f"{flags} --xla_gpu_enable_triton_gemm=false "
+    "--xla_force_host_platform_device_count=8"
+  )
   os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
 
 
-def mesh(target: str) -> Mesh:
+def mesh(target: str, num_slices: int = 1) -> Mesh:
   """Makes a mesh of all devices of a target."""
-  return Mesh(devices(target), ("data",), axis_types=(AxisType.Auto,))
+  grid = np.reshape(np.asarray(devices(target), object), (num_slices, -1))
+  return Mesh(grid, sharding.AXES, axis_types=(AxisType.Auto,) * 2)
 
 
 def devices(target: str) -> list:
   """Returns descriptions of a target's devices, for the compiler only."""
+  if cpu := re.fullmatch(r"(?:(\d+)x)?cpu", target):
+    return jax.devices("cpu")[: int(cpu[1] or 1)]
   gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
   if not gpu:
     return topologies.get_topology_desc(target, platform="tpu").devices
@@ -62,3 +74,12 @@ def devices(target: str) -> list:
     topology=f"1x1x{gpu[1] or 1}",
     target_config=H200,
   ).devices
+
+
+def tiles_of(target: str, tile: int = tiles.TILE) -> contextlib.ExitStack:
+  """Sets the tile for a target, since JAX sees only the CPU."""
+  stack = contextlib.ExitStack()
+  if not target.endswith("cpu"):
+    patch = dict(CPU_TILE=tile, TILE=tile)
+    stack.enter_context(mock.patch.multiple(tiles, **patch))
+  return stack

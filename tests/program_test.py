@@ -1,0 +1,164 @@
+"""What a loss step compiles to: collectives, products, the slow network."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+import make_pairs
+from make_step import first_state, layout, make_step
+import numpy as np
+import pytest
+
+from experiments.step_time import program
+from experiments.step_time.common import trace_step
+from nuclr_jax import objectives, sharding
+from nuclr_jax.objectives import zeta_rules
+
+BATCH, DIM = 64, 16
+NUCLR = objectives.nuclr(num_pairs=1000)
+QUEUE = zeta_rules.queue(size=512)
+OBJECTIVES = dict(
+  clip=(objectives.clip(), 7),
+  sogclr=(objectives.sogclr(num_pairs=1000), 8),
+  nuclr=(NUCLR, 8),
+  nuclr_queue=(objectives.nuclr(num_pairs=1000, dim=DIM, zeta=QUEUE), 26),
+)
+
+
+def measure(objective, num_devices, batch=BATCH):
+  mesh = sharding.make_mesh(num_devices)
+  with jax.set_mesh(mesh):
+    return program.measure(objective, mesh, batch, DIM)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_collectives_on_eight_devices(name):
+  """Few, whatever the number of tables and of values in the step."""
+  objective, most = OBJECTIVES[name]
+  assert 3 <= measure(objective, 8)["num_collectives"] <= most
+
+
+@pytest.mark.parametrize(
+  ("num_devices", "batch", "products"), [(1, 64, 3), (8, 64, 3), (1, 1024, 4)]
+)
+def test_similarities_are_computed_once_in_one_tile(
+  num_devices, batch, products
+):
+  """In products of [batch, dim] and [dim, batch]; a tile is 512 x 512."""
+  assert measure(NUCLR, num_devices, batch)["products"] == products
+
+
+def test_a_program_is_counted():
+  text = """
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %e = f32[4]{0} exponential(%p)
+}
+
+%body (b: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %b = (s32[], f32[4]{0}) parameter(0)
+  %x = f32[4]{0} get-tuple-element(%b), index=1
+  %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  %r = f32[4]{0} all-reduce(%f), replica_groups={{0,1}}, to_apply=%add
+  ROOT %t = (s32[], f32[4]{0}) tuple(%i, %r)
+}
+
+ENTRY %main (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %c = f32[4]{0} copy(%a)
+  %s = (f32[4]{0}, bf16[8]{0}) all-gather-start(%c), replica_groups={{0,1}}
+  %d = bf16[8]{0} all-gather-done(%s)
+  %w = (s32[], f32[4]{0}) while(%z), condition=%cond, body=%body, \
+backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %o = f32[4]{0} get-tuple-element(%w), index=1
+}
+"""
+  assert program.count(text) == {
+    "kernels": 2,
+    "launches": 6,
+    "loops": 1,
+    "copies": 1,
+    "sorts": 0,
+    "num_collectives": 2,
+    "collectives": {"all-gather": 1, "all-reduce": 1},
+    "collective_bytes": 16 + 5 * 16,
+  }
+
+
+def groups(line):
+  """The groups of devices of a collective, in any of XLA's notations."""
+  if listed := re.search(r"replica_groups=\{(\{.*?\})\}", line):
+    return [numbers(x) for x in re.findall(r"\{([\d,]+)\}", listed[1])]
+  if tiled := re.search(r"replica_groups=\[([\d,]+)\]<=(\[\S+)", line):
+    return ordered(tiled[2]).reshape(numbers(tiled[1])).tolist()
+  axes, chosen = re.search(
+    r"replica_groups=mesh\[(.*?)\].*?\{'axis_(\d)'\}", line
+  ).groups()
+  shape = [int(x) for x in re.findall(r"=(\d+)", axes)]
+  order = re.search(r"device_ids=\((\S+)\)", line)
+  devices = ordered(order[1]) if order else np.arange(np.prod(shape))
+  grid = np.moveaxis(devices.reshape(shape), int(chosen), -1)
+  return grid.reshape(-1, grid.shape[-1]).tolist()
+
+
+def numbers(text):
+  return [int(x) for x in text.split(",")]
+
+
+def ordered(text):
+  """Devices in an order such as [2,4]T(1,0)."""
+  shape, order = re.match(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text).groups()
+  devices = np.arange(np.prod(numbers(shape))).reshape(numbers(shape))
+  return devices.transpose(order and numbers(order)).reshape(-1)
+
+
+def test_embeddings_cross_the_slow_network_once():
+  """With two slices of four devices, as few bytes as possible."""
+  mesh = sharding.make_mesh(8, num_slices=2)
+  with jax.set_mesh(mesh):
+    step = trace_step(NUCLR, mesh, BATCH, DIM).lower().compile()
+  crossing, within = [], []
+  parts = program.computations(step.as_text())
+  for kind, line, times in program.instructions(parts):
+    assert kind not in program.COLLECTIVES or times == 1
+    if kind.startswith("all-gather") and f",{DIM}]" in line:
+      mixed = any({i < 4 for i in x} == {True, False} for x in groups(line))
+      (crossing if mixed else within).append(program.result_bytes(line))
+  # Each device gets the rows of its counterpart: a quarter of the batch.
+  assert crossing == [4 * BATCH * DIM // 4]
+  assert within == [4 * BATCH * DIM]
+
+
+def test_slices_change_nothing(x64):
+  del x64
+  objective = OBJECTIVES["nuclr_queue"][0]
+  results = []
+  for slices in (1, 2, 4):
+    mesh = sharding.make_mesh(8, num_slices=slices)
+    rows, whole = (
+      NamedSharding(mesh, x) for x in (sharding.ROWS, sharding.REPLICATED)
+    )
+    with jax.set_mesh(mesh):
+      params, state = first_state(objective)
+      state = jax.device_put(state, layout(mesh))
+      params = jax.device_put(params, whole)
+      step = jax.jit(make_step(objective))
+      for key in range(2):
+        pairs = make_pairs.make_pairs(
+          key, batch=BATCH, dim=DIM, num_pairs=1000, dtype=jnp.float64
+        )
+        out = step(params, state, jax.device_put(pairs, rows))
+        (_, (state, _)), _ = out
+    results.append(jax.device_get(out))
+  for other in results[1:]:
+    jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, 1e-11, 1e-12),
+      results[0],
+      other,
+    )
+
+
+def test_slices_must_be_equally_large():
+  with pytest.raises(ValueError, match=r"num_slices must divide .* 8 .* got 3"):
+    sharding.make_mesh(8, num_slices=3)
