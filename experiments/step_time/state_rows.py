@@ -2,7 +2,7 @@
 
 python -m experiments.step_time.state_rows --num_pairs=10000,100000000
 
-The batch size is fixed, ids are random, and the state has n pairs (24 bytes
+The batch size is fixed, ids are random, and the state has n pairs (16 bytes
 each). The sizes are timed in alternation in each round; `ratio_to_first` is the
 median of the rounds' ratios.
 """
@@ -11,11 +11,13 @@ import time
 
 from absl import app, flags
 import jax
+from jax.sharding import NamedSharding
 import numpy as np
 
 from experiments.harness import benchmark
 from experiments.step_time.common import loss_step
-from nuclr_jax import distributed, objectives, progress
+from nuclr_jax import distributed, objectives, progress, sharding
+from nuclr_jax.types import State
 
 NUM_PAIRS = flags.DEFINE_list(
   "num_pairs", [str(10**k) for k in range(4, 9)], "Sizes of data sets."
@@ -24,6 +26,9 @@ BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
 DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")
 ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
+OFFLOAD = flags.DEFINE_bool(
+  "offload_rows", False, "Keeps rows in the host's memory."
+)
 
 
 def make_run(num_pairs: int):
@@ -36,8 +41,17 @@ def make_run(num_pairs: int):
     rng.integers(0, num_pairs, BATCH.value).astype(np.int32) for _ in range(64)
   ]
 
-  step = loss_step(objective)
   state, vectors = objective.init()[1], jax.device_put(vectors)
+  options = {}
+  if OFFLOAD.value:
+    whole = NamedSharding(sharding.make_mesh(1), sharding.REPLICATED)
+    layout = State(sharding.on_host(whole), whole, whole)
+    layout = jax.tree.broadcast(layout, state)
+    state, options = (
+      jax.device_put(state, layout),
+      {"out_shardings": (layout, whole)},
+    )
+  step = loss_step(objective, **options)
 
   def run(steps: int = STEPS.value) -> float:
     nonlocal state
@@ -67,6 +81,7 @@ def main(argv) -> None:
     for n, ms in times.items()
   ]
   settings = {"batch_size": BATCH.value, "dim": DIM.value}
+  settings["offload_rows"] = OFFLOAD.value
   benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 

@@ -1,0 +1,152 @@
+"""Trains on glyphs from end to end; prints JSON.
+
+python -m experiments.accelerator.glyphs --cache=glyphs.npz --write_cache
+python -m experiments.accelerator.glyphs --cache=glyphs.npz
+
+The towers, the objective and the optimizer are those of `configs/glyphs.py`
+without augmentation, and the batches are the same on every machine. Rendering
+and reading the glyphs needs the whole library; the cache can be carried to a
+machine that has the core only. `glyphs_cpu.json`, written on a CPU with
+`--write_reference`, is what the losses are compared with: rounding grows along
+a training, so the difference is small at first and not at the end.
+"""
+
+import pathlib
+import time
+
+from absl import app, flags
+import jax
+import numpy as np
+import optax
+
+from experiments.harness import benchmark
+from nuclr_jax import Batch, distributed, files, models, objectives, progress
+from nuclr_jax.evaluate.ranking import ranks
+from nuclr_jax.objectives import zeta_rules
+from nuclr_jax.train import optimizer
+from nuclr_jax.train.step import init_state, make_train_step
+
+CACHE = flags.DEFINE_string(
+  "cache", None, "The glyphs as arrays.", required=True
+)
+WRITE_CACHE = flags.DEFINE_bool("write_cache", False, "Only writes the cache.")
+WRITE = flags.DEFINE_bool("write_reference", False, "Writes glyphs_cpu.json.")
+STEPS = flags.DEFINE_integer("steps", 2000, "Steps of training.")
+BATCH = flags.DEFINE_integer("batch_size", 128, "Pairs per step.")
+REFERENCE = pathlib.Path(__file__).parent / "glyphs_cpu.json"
+SHOWN = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+WARM = 20  # steps before the clock starts
+
+
+def write_cache(path: str) -> None:
+  """Renders the glyphs and writes them as arrays."""
+  from nuclr_jax.data.glyphs import glyphs
+
+  data = glyphs()
+  sizes, test = data.train.sizes, data.sets["test"]
+  train = data.train.fetch(np.arange(sizes.num_pairs))
+  np.savez_compressed(
+    path,
+    image=train.image,
+    text_id=train.text_id,
+    text=train.text,
+    vocab_size=data.tokenizer.vocab_size,
+    test_image=np.asarray(test.image[:]),
+    test_group=test.image_group,
+    test_text=data.tokenizer.encode(test.captions),
+    test_text_group=test.caption_group,
+  )
+
+
+def train(cache: dict[str, np.ndarray]) -> dict:
+  """Trains; returns the losses, the speed and recall@1 on the test."""
+  steps, batch_size = STEPS.value, BATCH.value
+  num_pairs, length = len(cache["image"]), cache["text"].shape[1]
+  model = models.small(
+    image_shape=cache["image"].shape[1:],
+    vocab_size=int(cache["vocab_size"]),
+    length=length,
+    dim=128,
+    image_stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)),
+    image_features=384,
+  )
+  objective = objectives.nuclr(
+    num_pairs=num_pairs,
+    num_texts=int(cache["text_id"].max()) + 1,
+    dim=128,
+    temperature=0.07,
+    zeta=zeta_rules.queue(size=4096, rate=0.3),
+  )
+  rate = optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 20, steps)
+  adamw = optimizer.make_optimizer(
+    rate, weight_decay=0.5, clip_norm=1.0, b2=0.98
+  )
+  parts, key = (model, objective, adamw), jax.random.key(0)
+  state = jax.jit(lambda: init_state(*parts, key))()
+  step = jax.jit(make_train_step(*parts, key), donate_argnums=0)
+  order, losses, begun = np.random.default_rng(0), {}, 0.0
+  for i in range(steps):
+    if i == WARM:
+      jax.block_until_ready(state)
+      begun = time.perf_counter()
+    ids = order.choice(num_pairs, batch_size, replace=False)
+    ids = ids.astype(np.int32)
+    texts = cache["text_id"][ids]
+    batch = Batch(cache["image"][ids], cache["text"][ids], ids, ids, texts)
+    state, metrics = step(state, batch)
+    if i + 1 in SHOWN:
+      losses[str(i + 1)] = metrics["train/loss"]
+  jax.block_until_ready(state)
+  seconds = time.perf_counter() - begun
+  return {
+    "losses": {k: float(x) for k, x in losses.items()},
+    "pairs_per_s": max(steps - WARM, 0) * batch_size / seconds,
+    "recall": recall_at_1(model, state, cache),
+  }
+
+
+def recall_at_1(model, state, cache) -> float:
+  """Scores the test's characters in %, with running averages."""
+
+  @jax.jit
+  def embed(batch):
+    return model.apply(state.params["model"], state.model_state, batch)[0]
+
+  image, text = cache["test_image"], cache["test_text"]
+  vectors = [
+    embed(Batch(image, None, None)).image,
+    embed(Batch(None, text, None)).text,
+  ]
+  groups = [cache["test_group"], cache["test_text_group"]]
+  forth = ranks(*vectors, *groups)
+  back = ranks(*vectors[::-1], *groups[::-1])
+  return 50 * float(np.mean(forth < 1) + np.mean(back < 1))
+
+
+def main(argv) -> None:
+  """Writes the cache, or trains and prints the JSON."""
+  del argv
+  distributed.keep_memory()
+  progress.log_to_stderr()
+  path = pathlib.Path(CACHE.value)
+  if WRITE_CACHE.value or not path.exists():
+    write_cache(CACHE.value)
+    if WRITE_CACHE.value:
+      return
+  cache = files.read_arrays(path)
+  found = train(cache)
+  settings = {"steps": STEPS.value, "batch_size": BATCH.value}
+  if WRITE.value:
+    files.write_json(REFERENCE, benchmark.machine() | settings | found)
+  if REFERENCE.exists():
+    cpu = files.read_json(REFERENCE)
+    if all(cpu[k] == x for k, x in settings.items()):
+      differences = (
+        abs(found["losses"][k] - x) for k, x in cpu["losses"].items()
+      )
+      found |= {"cpu": cpu, "greatest_difference": max(differences)}
+  benchmark.show(benchmark.machine(), settings, found)
+
+
+if __name__ == "__main__":
+  app.run(main)

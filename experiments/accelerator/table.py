@@ -1,0 +1,143 @@
+"""The table of what an accelerator has shown, and of what it has not."""
+
+from collections.abc import Callable, Mapping
+import pathlib
+from typing import Any
+
+from experiments.harness import markdown
+from nuclr_jax import files
+
+NOT_MEASURED = "not measured"
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def _of(part: str, read: Callable[[dict], str]) -> Callable[[Results], str]:
+  """Reads a cell from the result of a part, or says why it is empty."""
+
+  def cell(results):
+    record = results.get(part, {})
+    if "result" in record:
+      return read(record["result"])
+    error = record.get("error", "")
+    return "does not fit" if "RESOURCE_EXHAUSTED" in error else NOT_MEASURED
+
+  return cell
+
+
+def _tests(result):
+  failed = result.get("failed", 0) + result.get("error", 0)
+  return f"{result.get('passed', 0)} passed, {failed} failed"
+
+
+def _step(form):
+  def read(result):
+    found = result["forms"].get(form)
+    return NOT_MEASURED if found is None else f"{found['pairs_per_s']:,.0f}"
+
+  return read
+
+
+def _against(form):
+  def read(result):
+    found = result["forms"].get(form)
+    if found is None:
+      return NOT_MEASURED
+    return f"{found['time_to_nuclr']:.2f}"
+
+  return read
+
+
+def _mfu(result):
+  mfu = result["forms"]["nuclr"]["mfu"]
+  return NOT_MEASURED if mfu is None else f"{100 * mfu:.0f} %"
+
+
+def _memory(result):
+  peak = result["peak_bytes_of_jax"]
+  return NOT_MEASURED if peak is None else f"{peak / 2**30:.1f} GiB"
+
+
+def _loss(result):
+  return "; ".join(
+    f"{row['batch_size']:,} x {row['dim']}: "
+    + ", ".join(
+      f"{name} {form['ms']:.2f}"
+      for name, form in row["forms"].items()
+      if "ms" in form
+    )
+    for row in result["rows"]
+  )
+
+
+def _popularity(result):
+  return (
+    f"{result['seconds']:.1f} s, {result['iterations']} iterations, residual "
+    f"{result['residual']:.1e}"
+  )
+
+
+def _state(result):
+  return ", ".join(
+    f"{x['num_pairs']:.0e}: {x['ms']:.2f}" for x in result["rows"]
+  )
+
+
+def _glyphs(result):
+  return (
+    f"{result['pairs_per_s']:,.0f} pairs/s, R@1 {result['recall']:.1f} (on the "
+    f"CPU {result['cpu']['recall']:.1f}), losses differ by "
+    f"{result['greatest_difference']:.1e}"
+    if "cpu" in result
+    else f"{result['pairs_per_s']:,.0f} pairs/s, R@1 {result['recall']:.1f}"
+  )
+
+
+CELLS: dict[str, Callable[[Results], str]] = {
+  "numerical tests on the device": _of("tests", _tests),
+  **{
+    f"full step of CC3M, batch {batch}: {what}": _of(f"full_step_{batch}", read)
+    for batch in (512, 1536)
+    for what, read in {
+      "NUCLR, pairs/s": _step("nuclr"),
+      "PyTorch, pairs/s": _step("torch"),
+      "PyTorch's time / NUCLR's": _against("torch"),
+      "CLIP's time / NUCLR's": _against("clip"),
+      "MFU": _mfu,
+      "memory of JAX": _memory,
+    }.items()
+  },
+  **{
+    f"full step of CC3M, batch {batch}: NUCLR alone, pairs/s": _of(
+      f"full_step_{batch}_alone", _step("nuclr")
+    )
+    for batch in (1024, 2048, 3072, 4096, 6144, 8192)
+  },
+  "loss step by precision, ms": _of("loss_step_precisions", _loss),
+  "loss step of large batches, ms": _of("loss_step_large", _loss),
+  **{
+    f"loss step with tiles of {tile}, ms": _of(f"loss_step_tile_{tile}", _loss)
+    for tile in (1024, 2048, 8192)
+  },
+  "exact popularity of 50,000 pairs": _of("popularity_50k", _popularity),
+  "exact popularity of 1,000,000 pairs": _of("popularity_1m", _popularity),
+  "loss step by pairs of state, ms": _of("state_rows", _state),
+  "the same with offload_rows, ms": _of("state_rows_offload", _state),
+  "glyphs from end to end": _of("glyphs", _glyphs),
+}
+
+
+def of_folder(folder: pathlib.Path) -> str:
+  """Makes the table of a folder of results.
+
+  Args:
+    folder: What `python -m experiments.accelerator` wrote; it need not exist.
+  """
+  results = {
+    path.stem: files.read_json(path)
+    for path in sorted(folder.glob("*.json"))
+    if path.stem != "device"
+  }
+  rows = [[name, cell(results)] for name, cell in CELLS.items()]
+  empty = sum(row[1] == NOT_MEASURED for row in rows)
+  text = markdown.table(["what", "found"], rows)
+  return f"{text}\n\n{len(rows) - empty} of {len(rows)} measured."
