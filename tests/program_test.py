@@ -10,7 +10,7 @@ from make_step import first_state, layout, make_step
 import numpy as np
 import pytest
 
-from experiments.step_time import program
+from experiments.step_time import hlo, program
 from experiments.step_time.common import trace_step
 from nuclr_jax import objectives, sharding
 from nuclr_jax.objectives import zeta_rules
@@ -74,7 +74,7 @@ backend_config={"known_trip_count":{"n":"5"}}
   ROOT %o = f32[4]{0} get-tuple-element(%w), index=1
 }
 """
-  assert program.count(text) == {
+  assert hlo.count(text) == {
     "kernels": 2,
     "launches": 6,
     "loops": 1,
@@ -119,12 +119,12 @@ def test_embeddings_cross_the_slow_network_once():
   with jax.set_mesh(mesh):
     step = trace_step(NUCLR, mesh, BATCH, DIM).lower().compile()
   crossing, within = [], []
-  parts = program.computations(step.as_text())
-  for kind, line, times in program.instructions(parts):
-    assert kind not in program.COLLECTIVES or times == 1
+  parts = hlo.computations(step.as_text())
+  for kind, line, times in hlo.instructions(parts):
+    assert kind not in hlo.COLLECTIVES or times == 1
     if kind.startswith("all-gather") and f",{DIM}]" in line:
       mixed = any({i < 4 for i in x} == {True, False} for x in groups(line))
-      (crossing if mixed else within).append(program.result_bytes(line))
+      (crossing if mixed else within).append(hlo.result_bytes(line))
   # Each device gets the rows of its counterpart: a quarter of the batch.
   assert crossing == [4 * BATCH * DIM // 4]
   assert within == [4 * BATCH * DIM]

@@ -131,7 +131,8 @@ def test_the_core_needs_no_input_libraries():
   code = (
     "import sys\n"
     "for name in ('grain', 'tensorflow_datasets', 'array_record', "
-    "'ml_collections', 'tensorflow', 'torch', 'chex', 'cv2'):\n"
+    "'ml_collections', 'tensorflow', 'torch', 'chex', 'cv2', "
+    "'tensorboardX', 'pyarrow', 'matplotlib', 'sklearn'):\n"
     "  sys.modules[name] = None\n"
     "import nuclr_jax.train.loop, nuclr_jax.models, nuclr_jax.pairwise\n"
   )

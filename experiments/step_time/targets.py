@@ -65,6 +65,8 @@ def devices(target: str) -> list:
   """Returns descriptions of a target's devices, for the compiler only."""
   if cpu := re.fullmatch(r"(?:(\d+)x)?cpu", target):
     return jax.devices("cpu")[: int(cpu[1] or 1)]
+  if target == "v5e":  # the smallest slice has four
+    return devices("v5e:2x2")[:1]
   gpu = re.fullmatch(r"(?:(\d+)x)?h200", target)
   if not gpu:
     return topologies.get_topology_desc(target, platform="tpu").devices

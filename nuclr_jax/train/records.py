@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 import uuid
 
 import jax
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 
 from nuclr_jax import distributed, files
 from nuclr_jax.config import ConfigError, complete
@@ -84,6 +81,10 @@ def open_recorder(
     yield Recorder(*[lambda step, metrics: None] * 2)
     return
 
+  # Not at the top: the train step needs no TensorBoard.
+  from tensorboardX.proto.event_pb2 import SessionLog
+  from tensorboardX.proto.summary_pb2 import Summary
+
   kept = start_step if start_step > 0 else -1  # the last step to keep
 
   def write(file, step, metrics):
@@ -117,6 +118,9 @@ def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
   tensorboardX's `SummaryWriter` writes in a thread, which a full disk ends; the
   run would then wait for it for ever.
   """
+  from tensorboardX.event_file_writer import EventsWriter
+  from tensorboardX.proto.event_pb2 import Event
+
   folder.mkdir(exist_ok=True)
   # By default, the name of a file is the second in which it is opened.
   events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")

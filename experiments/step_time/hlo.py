@@ -1,0 +1,172 @@
+"""Counts what a program consists of: in its jaxpr, and once it is compiled."""
+
+from collections.abc import Iterator
+import math
+import re
+from typing import Any
+
+from jax.extend.core import jaxprs_in_params
+
+COLLECTIVES = (
+  "all-gather",
+  "all-reduce",
+  "all-to-all",
+  "collective-permute",
+  "reduce-scatter",
+)
+# Instructions that do no work of their own, or whose work is counted elsewhere:
+# the second half of an asynchronous one, and calls.
+FREE = frozenset(
+  "parameter constant tuple get-tuple-element bitcast after-all partition-id "
+  "replica-id call conditional async-done async-update opt-barrier domain "
+  "add-dependency".split()
+)
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "f64": 8}
+
+
+def count_products(jaxpr, repeats: int = 1) -> int:
+  """Returns the flops of matrix products, on all devices together."""
+  return sum(
+    times * _flops_of_product(eqn)
+    for eqn, times in equations(jaxpr, repeats)
+    if eqn.primitive.name == "dot_general"
+  )
+
+
+def count_convolutions(jaxpr, repeats: int = 1) -> int:
+  """Returns the flops of convolutions, on all devices together."""
+  return sum(
+    times * _flops_of_convolution(eqn)
+    for eqn, times in equations(jaxpr, repeats)
+    if eqn.primitive.name == "conv_general_dilated"
+  )
+
+
+def equations(jaxpr, repeats: int = 1) -> Iterator[tuple[Any, int]]:
+  """Yields all equations, and how often they are executed on all devices."""
+  for eqn in jaxpr.eqns:
+    yield eqn, repeats
+    times = repeats
+    if eqn.primitive.name == "scan":
+      times *= eqn.params["length"]
+    elif eqn.primitive.name == "shard_map":
+      times *= math.prod(eqn.params["mesh"].shape.values())
+    for inner in jaxprs_in_params(eqn.params):
+      yield from equations(getattr(inner, "jaxpr", inner), times)
+
+
+def _flops_of_product(eqn) -> int:
+  (contracted, _), _ = eqn.params["dimension_numbers"]
+  shape = eqn.invars[0].aval.shape
+  inner = math.prod(shape[i] for i in contracted)
+  return 2 * inner * math.prod(eqn.outvars[0].aval.shape)
+
+
+def _flops_of_convolution(eqn) -> int:
+  """Counts no products with the zeros between dilated inputs."""
+  _, inputs, *spatial = eqn.params["dimension_numbers"].rhs_spec
+  kernel = eqn.invars[1].aval.shape
+  inner = kernel[inputs] * math.prod(kernel[i] for i in spatial)
+  zeros = math.prod(eqn.params["lhs_dilation"])
+  return 2 * inner * math.prod(eqn.outvars[0].aval.shape) // zeros
+
+
+def computations(hlo: str) -> dict[str, list[str]]:
+  """Splits the text of a compiled program into its computations' lines."""
+  found, name = {}, None
+  for line in hlo.splitlines():
+    if head := re.match(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$", line):
+      name = head[1]
+      found[name] = []
+      if line.startswith("ENTRY"):
+        found["ENTRY"] = found[name]
+    elif line.startswith("}"):
+      name = None
+    elif name:
+      found[name].append(line.strip())
+  return found
+
+
+def instructions(
+  parts: dict[str, list[str]], name: str = "ENTRY", repeats: int = 1
+) -> Iterator[tuple[str, str, int]]:
+  """Yields (opcode, line, executions) of all that a program runs."""
+  for line in parts[name]:
+    match = re.search(r"= (?:\(.*?\)|\S+) ([\w-]+)\(", line)
+    if not match:
+      continue
+    kind, times = match[1], repeats
+    yield kind, line, repeats
+    if kind == "while":
+      trips = re.search(r'known_trip_count":\{"n":"(\d+)"', line)
+      times *= int(trips[1]) if trips else 1
+    if kind in ("while", "call", "conditional", "async-start"):
+      for inner in re.findall(
+        r"(?:body|to_apply|calls|true_computation|false_computation)="
+        r"%?([\w.-]+)",
+        line,
+      ):
+        yield from instructions(parts, inner, times)
+      for some in re.findall(r"branch_computations=\{(.*?)\}", line):
+        for inner in re.findall(r"[\w.-]+", some):
+          yield from instructions(parts, inner, times)
+
+
+def result_bytes(line: str) -> int:
+  """Returns the bytes of an instruction's result."""
+  shapes = re.search(r"= (\(.*?\)|\S+) [\w-]+\(", line)[1]
+  arrays = [
+    BYTES.get(kind, 4) * math.prod(int(x) for x in dims.split(",") if x)
+    for kind, dims in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", shapes)
+  ]
+  if "-start(" in line and len(arrays) > 1:  # operands, then results
+    arrays = arrays[len(arrays) // 2 :]
+  return sum(arrays)
+
+
+def bytes_moved(hlo: str) -> int:
+  """Returns the bytes that a device's kernels read and write."""
+  parts, total = computations(hlo), 0
+  sizes = {
+    found[1]: result_bytes(line)
+    for lines in parts.values()
+    for line in lines
+    if (found := re.match(r"(?:ROOT )?%?([\w.-]+) = ", line))
+  }
+  for kind, line, times in instructions(parts):
+    if kind in FREE or kind == "while" or kind.endswith("-done"):
+      continue
+    operands = re.search(rf" {kind}\((.*?)\)", line)[1]
+    read = sum(sizes.get(x, 0) for x in re.findall(r"%([\w.-]+)", operands))
+    total += times * (read + result_bytes(line))
+  return total
+
+
+def count(hlo: str) -> dict:
+  """Counts kernels, loops, copies and collectives of a compiled program."""
+  kernels = launches = loops = copies = sorts = 0
+  collectives, bytes_sent = {}, 0
+  for kind, line, times in instructions(computations(hlo)):
+    base = kind.removesuffix("-start")
+    if kind in FREE or kind.endswith("-done"):
+      continue
+    if base == "while":
+      loops += 1
+    elif base in COLLECTIVES:
+      collectives[base] = collectives.get(base, 0) + 1
+      bytes_sent += times * result_bytes(line)
+    else:
+      kernels += 1
+      launches += times
+      copies += base == "copy"
+      sorts += base == "sort"
+  return {
+    "kernels": kernels,
+    "launches": launches,
+    "loops": loops,
+    "copies": copies,
+    "sorts": sorts,
+    "num_collectives": sum(collectives.values()),
+    "collectives": collectives,
+    "collective_bytes": bytes_sent,
+  }

@@ -1,0 +1,154 @@
+"""Bounds the speed of the whole CC3M step from XLA's own counts; prints JSON.
+
+python -m experiments.step_time.roofline --targets=h200,8xh200
+
+The step of `configs/cc3m.py` is compiled for machines that are not available
+(see `not_at_hand`), as a whole and in parts: towers, loss, optimizer. A part
+takes at least the time of its flops at the stated peak, or of its bytes at the
+memory's bandwidth; the sum of the parts bounds the step. Flops are those of the
+products and convolutions in the jaxpr, where library calls are still visible.
+Bytes are what the kernels of the compiled program read and write, most of it
+activations.
+"""
+
+import json
+import sys
+
+from absl import app, flags
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+import optax
+
+from experiments.harness import benchmark
+from experiments.step_time import hlo, targets
+from experiments.step_time.common import trace_step
+from nuclr_jax import Batch, models, objectives, sharding
+from nuclr_jax.train import optimizer
+
+TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
+BATCHES = flags.DEFINE_list("batch_sizes", ["512", "1536"], "Global sizes.")
+SIZE = flags.DEFINE_integer("size", 256, "Height and width, in pixels.")
+REMAT = flags.DEFINE_string("remat", "none", "What towers compute again.")
+LENGTH, VOCABULARY, DIM, NUM_PAIRS = 30, 30_522, 256, 2_798_889
+# Of an H200, as stated by its maker: flop/s in bfloat16 and in float32, bytes/s
+# of its memory, and of the connection to the host (PCIe 5, one direction).
+BFLOAT16, FLOAT32, MEMORY, HOST = 989e12, 67e12, 4.8e12, 64e9
+
+
+def parts_of(mesh: Mesh, batch: int, key: jax.Array) -> dict:
+  """Returns the parts of a step as (traced, peak flop/s), by name."""
+  model = models.towers(
+    image_shape=(SIZE.value, SIZE.value, 3),
+    vocab_size=VOCABULARY,
+    length=LENGTH,
+    image=dict(name="resnet50", remat=REMAT.value),
+    text=dict(name="distilbert", remat=REMAT.value),
+    dim=DIM,
+    dtype="bfloat16",
+  )
+  objective = objectives.nuclr(num_pairs=NUM_PAIRS, temperature=0.01)
+  adamw = optimizer.make_optimizer(2e-4, weight_decay=0.02)
+  rows, whole = (
+    NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
+  )
+
+  def described(tree, layout):
+    return jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout), tree
+    )
+
+  params, state = described(jax.eval_shape(model.init, key), whole)
+  moments = described(jax.eval_shape(adamw.init, params), whole)
+  pixels = (batch, SIZE.value, SIZE.value, 3)
+  inputs = described(
+    (
+      jax.ShapeDtypeStruct(pixels, jnp.uint8),
+      jax.ShapeDtypeStruct((batch, LENGTH), jnp.int32),
+    ),
+    rows,
+  )
+  vectors = described(
+    (jax.ShapeDtypeStruct((batch, DIM), jnp.float32),) * 2, rows
+  )
+
+  def towers(params, state, inputs, cotangent):
+    def embed(params):
+      pairs, new = model.apply(
+        params,
+        state,
+        Batch(*inputs, None),
+        key=key,
+        train=True,
+      )
+      return (pairs.image, pairs.text), new
+
+    _, pull_back, new = jax.vjp(embed, params, has_aux=True)
+    return pull_back(cotangent), new
+
+  def update(gradient, moments, params):
+    updates, moments = adamw.update(gradient, moments, params)
+    return optax.apply_updates(params, updates), moments
+
+  loss = trace_step(objective, mesh, batch, DIM)
+  embed = jax.jit(towers).trace(params, state, inputs, vectors)
+  update = jax.jit(update, donate_argnums=(1, 2))
+  return {
+    "towers": (embed, BFLOAT16),
+    "loss": (loss, FLOAT32),
+    "optimizer": (update.trace(params, moments, params), FLOAT32),
+  }
+
+
+def bound(traced, peak: float, devices: int) -> dict:
+  """Counts a part's flops and bytes per device, and its least time."""
+  jaxpr, compiled = traced.jaxpr.jaxpr, traced.lower().compile()
+  flops = hlo.count_products(jaxpr) + hlo.count_convolutions(jaxpr)
+  flops /= devices
+  text = compiled.as_text()
+  moved, crossing = hlo.bytes_moved(text), hlo.count(text)
+  times = {"flops": flops / peak, "bytes": moved / MEMORY}
+  return {
+    "tflop": flops / 1e12,
+    "gb": moved / 1e9,
+    "ms": 1e3 * max(times.values()),
+    "ms_of_flops": 1e3 * times["flops"],
+    "bound_by": max(times, key=times.get),
+    "collectives": crossing["num_collectives"],
+    "collective_mb": crossing["collective_bytes"] / 1e6,
+    "temporary_gib": compiled.memory_analysis().temp_size_in_bytes / 2**30,
+  }
+
+
+def main(argv) -> None:
+  """Bounds the step for all targets and batch sizes, and prints the JSON."""
+  del argv
+  targets.prepare()
+  rows, key = [], jax.random.key(0)  # the devices of a target hold nothing
+  for target in TARGETS.value:
+    mesh = targets.mesh(target)
+    for batch in map(int, BATCHES.value):
+      with jax.set_mesh(mesh), targets.tiles_of(target):
+        parts = {
+          name: bound(*part, mesh.size)
+          for name, part in parts_of(mesh, batch, key).items()
+        }
+      photos = batch * SIZE.value**2 * 3 / mesh.size
+      parts["input"] = {"gb": photos / 1e9, "ms": 1e3 * photos / HOST}
+      compute = sum(parts[x]["ms"] for x in ("towers", "loss", "optimizer"))
+      rows.append(
+        {
+          "target": target,
+          "batch_size": batch,
+          "parts": parts,
+          "ms": compute,  # the input comes in the meantime
+          "pairs_per_s": 1e3 * batch / max(compute, parts["input"]["ms"]),
+        }
+      )
+      print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+  settings = {"jax": jax.__version__, "size": SIZE.value, "remat": REMAT.value}
+  benchmark.show(settings, {"rows": rows})
+
+
+if __name__ == "__main__":
+  app.run(main)
