@@ -1,11 +1,17 @@
-"""The table of what an accelerator has shown, and of what it has not."""
+"""The table of what an accelerator has shown, and of what it has not.
+
+python -m experiments.accelerator.table  # writes it into README.md
+"""
 
 from collections.abc import Callable, Mapping
 import pathlib
 from typing import Any
 
+from experiments import harness
 from experiments.harness import markdown
 from nuclr_jax import files
+
+HERE = pathlib.Path(__file__).parent
 
 NOT_MEASURED = "not measured"
 Results = Mapping[str, Mapping[str, Any]]
@@ -141,3 +147,12 @@ def of_folder(folder: pathlib.Path) -> str:
   empty = sum(row[1] == NOT_MEASURED for row in rows)
   text = markdown.table(["what", "found"], rows)
   return f"{text}\n\n{len(rows) - empty} of {len(rows)} measured."
+
+
+def tables() -> dict[str, str]:
+  """Returns the tables of README.md, by mark."""
+  return {"h200": of_folder(HERE / "h200")}
+
+
+if __name__ == "__main__":
+  harness.report(HERE, tables(), {})

@@ -115,6 +115,62 @@ def target_table(results: list[dict]) -> str:
   return markdown.table([*header, "in the host's memory: MiB"], rows)
 
 
+# (target, batch size) of the columns.
+PROGRAMS = (("h200", 512), ("h200", 8192), ("8xh200", 512), ("8xh200", 8192))
+
+
+def program_table(program: dict) -> str:
+  """Shows kernels, products and collectives of every objective's loss step."""
+  found = {
+    (row["target"], row["batch_size"], row["objective"]): row
+    for row in program["rows"]
+  }
+  header, lines = ["objective"], []
+  for target, batch in PROGRAMS:
+    header.append(f"{target}, {batch:,}: kernels")
+    if target == "h200":
+      header.append("products")
+    else:
+      header += ["collectives", "MB"]
+  for name in dict.fromkeys(row["objective"] for row in program["rows"]):
+    line = [name]
+    for target, batch in PROGRAMS:
+      row = found[target, batch, name]
+      line.append(str(row["kernels"]))
+      if target == "h200":
+        line.append(f"{row['products']:g}")
+      else:
+        line.append(str(row["num_collectives"]))
+        line.append(cell(row["collective_bytes"] / 1e6, 2))
+    lines.append(line)
+  return markdown.table(header, lines)
+
+
+def roofline_table(roofline: dict) -> str:
+  """Shows what bounds the whole step, by part."""
+  lines = []
+  for row in roofline["rows"]:
+    parts = row["parts"]
+    towers = parts["towers"]
+    lines.append(
+      [
+        row["target"],
+        f"{row['batch_size']:,}",
+        cell(towers["tflop"], 1),
+        cell(towers["ms_of_flops"], 1),
+        cell(towers["gb"], 0),
+        *(
+          cell(parts[name]["ms"], 2)
+          for name in ("towers", "loss", "optimizer", "input")
+        ),
+        cell(row["pairs_per_s"], 0),
+      ]
+    )
+  header = ["devices", "batch", "towers: Tflop", "ms of flops", "GB"]
+  header += [f"{x}: ms" for x in ("towers", "loss", "optimizer", "input")]
+  return markdown.table([*header, "bound: pairs/s"], lines)
+
+
 def loading_table(loading: dict) -> str:
   """Shows pairs per second against cores."""
   rows = [
@@ -237,6 +293,8 @@ def tables() -> dict[str, str]:
     "recalibration": recalibration_table(read("recalibration_cpu")),
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
     "precision": precision_table(read("precision")),
+    "program": program_table(read("program")),
+    "roofline": roofline_table(read("roofline")),
     "not at hand": target_table(
       [read("not_at_hand"), read("not_at_hand_offload")]
     ),

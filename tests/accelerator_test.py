@@ -1,0 +1,106 @@
+"""The command for the first hour on an accelerator, tried on the CPU."""
+
+import json
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import warm
+
+from experiments.accelerator import __main__ as command
+from experiments.accelerator import parts, table
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+  """What the short form wrote, and said."""
+  out = tmp_path_factory.mktemp("trial") / "results"
+  out.mkdir()
+  rng = np.random.default_rng(0)
+  np.savez(
+    out / parts.CACHE,
+    image=rng.integers(0, 256, (64, 32, 32, 1)).astype(np.uint8),
+    text_id=np.arange(64, dtype=np.int32) % 50,
+    text=rng.integers(1, 9, (64, 12)).astype(np.int32),
+    vocab_size=9,
+    test_image=rng.integers(0, 256, (8, 32, 32, 1)).astype(np.uint8),
+    test_group=np.arange(8) % 4,
+    test_text=rng.integers(1, 9, (4, 12)).astype(np.int32),
+    test_text_group=np.arange(4),
+  )
+  return out, start(out)
+
+
+def start(out, *flags):
+  words = ["-m", "experiments.accelerator", f"--out={out}", "--short", *flags]
+  done = warm.run(words, cwd=ROOT)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
+def test_every_part_has_a_result(trial):
+  out, said = trial
+  for part in parts.short():
+    record = json.loads((out / f"{part.name}.json").read_text())
+    assert "result" in record, (part.name, record)
+    assert record["seconds"] > 0 and record["versions"]["jax"]
+    assert f"{part.name}: " in said
+  tests = json.loads((out / "tests.json").read_text())["result"]
+  # Those of eight devices are left out, where there is one.
+  assert tests["passed"] >= 5 and tests["skipped"] >= 1 and not tests["which"]
+  assert "1 x cpu" in said and "| not measured |" in said
+
+
+def test_what_is_done_is_not_done_again(trial):
+  out, _ = trial
+  (out / "popularity_50k.json").write_text('{"error": "interrupted"}')
+  said = start(out, "--minutes=0")
+  assert said.count("done before") == len(parts.short()) - 1
+  assert "popularity_50k: no time left" in said
+  said = start(out, "--only=popularity_50k")
+  assert "popularity_50k: " in said and "done before" not in said
+  assert "result" in json.loads((out / "popularity_50k.json").read_text())
+
+
+def test_parts_have_cells_and_cells_have_parts():
+  names = [part.name for part in parts.full()]
+  assert len(names) == len(set(names))
+  asked = set()
+
+  class Results(dict):
+    def get(self, name, default=None):
+      asked.add(name)
+      return default
+
+  for cell in table.CELLS.values():
+    assert cell(Results()) == table.NOT_MEASURED
+  assert asked == set(names)
+
+
+def test_failures_are_told(tmp_path, monkeypatch):
+  missing = parts.Part("x", "json", needs=("no_such_module",))
+  assert command.run(missing, tmp_path, 1.0) == {
+    "error": "not installed: no_such_module"
+  }
+  slow = parts.Part("x", "timeit", ("import time; time.sleep(60)",))
+  assert "not done after 1 s" in command.run(slow, tmp_path, 1.0)["error"]
+  wrong = parts.Part("x", "no_such_module")
+  found = command.run(wrong, tmp_path, 60.0)["error"]
+  assert "No module named" in found
+  text = "1\nRESOURCE_EXHAUSTED: Out of memory\n" + "trace\n" * 9
+  assert command.last_lines(text).startswith("RESOURCE_EXHAUSTED")
+  record = {"error": command.last_lines(text)}
+  cell = table.CELLS["full step of CC3M, batch 8192: NUCLR alone, pairs/s"]
+  assert cell({"full_step_8192_alone": record}) == "does not fit"
+  assert os.environ.get("NUCLR_TESTS_ON") is None
+
+
+def test_tests_are_counted():
+  said = "FAILED tests/a.py::b - c\n2 failed, 7 passed, 1 skipped in 3s\n"
+  found = command.result_of_tests(said)["result"]
+  assert (found["failed"], found["passed"]) == (2, 7)
+  assert found["which"] == ["FAILED tests/a.py::b - c"]
+  assert "no tests ran" in command.result_of_tests("no tests ran")["error"]
