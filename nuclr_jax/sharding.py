@@ -114,23 +114,21 @@ def num_devices(batch: int | None = None) -> int:
       devices do not divide the batch.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.size <= 1:
+  kinds = (x.name for x in mesh.axis_types)
+  kinds = dict(zip(mesh.axis_names, kinds, strict=True))
+  if not kinds.keys() & set(AXES):
     return 1
-  kinds = {
-    name: x.name
-    for name, x in zip(mesh.axis_names, mesh.axis_types, strict=True)
-  }
-  if kinds != dict.fromkeys(AXES, AxisType.Auto.name):
+  if any(kinds.get(name) != AxisType.Auto.name for name in AXES):
     raise ValueError(
       f"the mesh must have the Auto axes {' and '.join(AXES)}, got {kinds}; "
       "make it with nuclr_jax.sharding.make_mesh"
     )
-  if batch is not None and batch % mesh.size:
+  count = math.prod(mesh.shape[name] for name in AXES)
+  if batch is not None and batch % count:
     raise ValueError(
-      f"a batch must be a multiple of the mesh's {mesh.size} devices, got "
-      f"{batch}"
+      f"a batch must be a multiple of the mesh's {count} devices, got {batch}"
     )
-  return mesh.size
+  return count
 
 
 def split_largest_axis(shape: tuple[int, ...], num_devices: int) -> P:

@@ -3,6 +3,7 @@
 import jax
 from jax.sharding import AxisType
 import make_pairs
+import numpy as np
 import pytest
 
 from nuclr_jax import objectives, sharding
@@ -25,3 +26,12 @@ def test_an_explicit_axis():
   with jax.set_mesh(mesh):
     with pytest.raises(ValueError, match="Auto axes slice and data, got "):
       apply(16)
+
+
+def test_a_mesh_of_other_axes_is_left_alone():
+  """As in a loop of one's own, whose arrays the compiler splits."""
+  mesh = jax.make_mesh((8,), ("model",), axis_types=(AxisType.Auto,))
+  expected, _ = apply(12)
+  with jax.set_mesh(mesh):
+    found, _ = apply(12)
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
