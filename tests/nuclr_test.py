@@ -167,7 +167,9 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
     num_pairs=n,
     temperature=tau,
     gamma=lambda count: 0.0,
-    zeta=zeta_rules.batch(estimator=estimator, center=False, rate=1.0),
+    zeta=zeta_rules.batch(
+      estimator=estimator, center=False, rate=1.0, momentum=0.1
+    ),
   )
   params, state = objective.init()
   sample = state.sample
@@ -313,7 +315,9 @@ def test_frozen_zeta_rests_and_then_starts_with_its_first_gradient():
   objective = objectives.nuclr(
     num_pairs=64,
     temperature=0.2,
-    zeta=zeta_rules.batch(rate=lambda count: jnp.where(count < 2, 0.0, 0.05)),
+    zeta=zeta_rules.batch(
+      rate=lambda count: jnp.where(count < 2, 0.0, 0.05), momentum=0.1
+    ),
   )
   params, state = objective.init()
   pairs = make_pairs.make_pairs(0)

@@ -22,7 +22,7 @@ OBJECTIVES = dict(
     zeta=zeta_rules.queue(size=256, momentum=0.1), dim=DIM, **x
   ),
 )
-BYTES = dict(sogclr=8, isogclr=24, nuclr=24, nuclr_by_id=32, nuclr_queue=24)
+BYTES = dict(sogclr=8, isogclr=24, nuclr=16, nuclr_by_id=24, nuclr_queue=24)
 
 
 def compiled(make, num_pairs, **options):

@@ -8,6 +8,7 @@ import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.sample_state import table
+from nuclr_jax.types import Sides, both
 
 IDS = np.random.default_rng(0).integers(0, 9, 40)
 VALUES = np.random.default_rng(1).normal(size=40)
@@ -16,13 +17,19 @@ VALUES = np.random.default_rng(1).normal(size=40)
 def test_means_by_id():
   valid = np.random.default_rng(2).random(40) < 0.6
   valid[IDS == 3] = False
-  found, touched = jax.jit(table.mean_by_id)(
-    jnp.asarray(VALUES), jnp.asarray(IDS), jnp.asarray(valid)
-  )
-  for i, key in enumerate(IDS):
-    members = valid & (IDS == key)
+  other = np.arange(40) % 3
+  values = Sides(jnp.asarray(VALUES), jnp.asarray(2 * VALUES))
+  for ids in (both(jnp.asarray(IDS)), Sides(*map(jnp.asarray, (IDS, other)))):
+    found, touched = jax.jit(table.mean_by_id)(values, ids, jnp.asarray(valid))
+    check_means(VALUES, IDS, valid, found.image, touched.image)
+    check_means(2 * VALUES, ids.text, valid, found.text, touched.text)
+
+
+def check_means(values, ids, valid, found, touched):
+  for i, key in enumerate(np.asarray(ids)):
+    members = valid & (np.asarray(ids) == key)
     assert touched[i] == members.any()
-    expected = VALUES[members].mean() if members.any() else 0
+    expected = values[members].mean() if members.any() else 0
     np.testing.assert_allclose(found[i], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -31,8 +38,8 @@ def test_log_mean_exp_by_id_ignores_empty_rows():
   values[IDS == 3] = -np.inf
   values[::5] = -np.inf
   found = jax.jit(table.log_mean_exp_by_id)(
-    jnp.asarray(values), jnp.asarray(IDS)
-  )
+    both(jnp.asarray(values)), both(jnp.asarray(IDS))
+  ).text
   for i, key in enumerate(IDS):
     members = values[(IDS == key) & np.isfinite(values)]
     expected = -np.inf

@@ -1,6 +1,6 @@
 """Counts what the loss step of every objective compiles to; prints JSON.
 
-python -m experiments.step_time.program --targets=h200,8xh200,v5e,v5e:2x4
+python -m experiments.step_time.program --targets=h200,8xh200,v5e:2x4
 
 XLA compiles for the targets without having them (see `not_at_hand`), and the
 program is read: kernels, collectives and their bytes, loops, and memory. The
@@ -24,7 +24,7 @@ from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
 
 TARGETS = flags.DEFINE_list(
   "targets",
-  ["h200", "8xh200", "v5e", "v5e:2x4", "cpu", "8xcpu"],
+  ["h200", "8xh200", "cpu", "8xcpu", "v5e:2x4"],
   "[count x] h200 or cpu, v5e, or a TPU slice.",
 )
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "8192"], "Global sizes.")

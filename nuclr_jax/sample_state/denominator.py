@@ -77,14 +77,13 @@ def track(log_u: Sides, ids: Sides, log_phi: Sides, gamma) -> Sides:
     The batch's new rows.
   """
 
-  def side(old, ids, log_phi):
-    old = old.astype(log_phi.dtype)
-    phi = log_mean_exp_by_id(log_phi, ids)
+  def side(old, phi):
+    old = old.astype(phi.dtype)
     moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
     new = jnp.where(old == -jnp.inf, phi, moved)
     return jnp.where(phi == -jnp.inf, old, new)
 
-  return each(side, log_u, ids, log_phi)
+  return each(side, log_u, log_mean_exp_by_id(log_phi, ids))
 
 
 class AnchorLoss(NamedTuple):

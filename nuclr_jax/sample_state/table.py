@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
 from nuclr_jax import sharding
-from nuclr_jax.types import Pairs, PyTree, Sample, Sizes
+from nuclr_jax.types import Pairs, PyTree, Sample, Sides, Sizes, each, unzip
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 Ids = Integer[Array, "batch"]
@@ -150,44 +150,68 @@ def greatest(
 
 
 def mean_by_id(
-  values: Float[Array, "batch"], ids: Ids, valid: Bool[Array, "batch"]
-) -> tuple[Float[Array, "batch"], Bool[Array, "batch"]]:
+  values: Sides, ids: Sides, valid: Bool[Array, "batch"]
+) -> tuple[Sides, Sides]:
   """Replaces each value by the mean of the valid ones with the same id.
 
   Deterministic on every backend, and independent of the order of the rows up
   to rounding.
+
+  Args:
+    values: A number for each row of the batch, on both sides.
+    ids: The ids of the rows, on both sides.
+    valid: Which rows count, on either side.
 
   Returns:
     The means (0 where an id has no valid row), and where an id has one.
 
   Example:
     >>> values, ids = jnp.array([1.0, 2.0, 5.0]), jnp.array([4, 9, 4])
-    >>> print(mean_by_id(values, ids, jnp.array([True, True, True]))[0])
-    [3. 2. 3.]
+    >>> both = Sides(values, -values), Sides(ids, ids)
+    >>> mean_by_id(*both, jnp.array([True, True, True]))[0].text
+    Array([-3., -2., -3.], dtype=float32)
   """
-  summands = jnp.stack([jnp.where(valid, values, 0), valid])
-  total, count = _over_equal_ids(lax.add, summands, ids, 0)
-  return total / jnp.maximum(count, 1), count > 0
+
+  def summands(x):
+    return jnp.stack([jnp.where(valid, x, 0), valid])
+
+  def mean(sums):
+    total, count = sums
+    return total / jnp.maximum(count, 1), count > 0
+
+  sums = _over_equal_ids(lax.add, each(summands, values), ids, 0)
+  return unzip(each(mean, sums))
 
 
-def log_mean_exp_by_id(
-  values: Float[Array, "batch"], ids: Ids
-) -> Float[Array, "batch"]:
+def log_mean_exp_by_id(values: Sides, ids: Sides) -> Sides:
   """Replaces each value by log mean exp of the finite ones with the same id.
 
   Rows of -inf do not count; an id with no other row gets -inf.
 
+  Args:
+    values: A number for each row of the batch, on both sides.
+    ids: The ids of the rows, on both sides.
+
   Example:
     >>> values, ids = jnp.log(jnp.array([1.0, 2.0, 3.0])), jnp.array([4, 9, 4])
-    >>> print(jnp.exp(log_mean_exp_by_id(values, ids)))
+    >>> both = Sides(values, values), Sides(ids, ids)
+    >>> print(jnp.exp(log_mean_exp_by_id(*both).text))
     [2. 2. 2.]
   """
-  counts = values != -jnp.inf
-  greatest = _over_equal_ids(lax.max, values[None], ids, -jnp.inf)[0]
-  terms = jnp.where(counts, jnp.exp(values - greatest), 0)
-  summands = jnp.stack([terms, counts])
-  total, count = _over_equal_ids(lax.add, summands, ids, 0)
-  return jnp.where(count > 0, jnp.log(total / count) + greatest, -jnp.inf)
+  rows = each(lambda x: x[None], values)
+  greatest = _over_equal_ids(lax.max, rows, ids, -jnp.inf)
+
+  def summands(x, greatest):
+    counts = x != -jnp.inf
+    return jnp.stack([jnp.where(counts, jnp.exp(x - greatest[0]), 0), counts])
+
+  def mean(sums, greatest):
+    total, count = sums
+    log_mean = jnp.log(total / count) + greatest[0]
+    return jnp.where(count > 0, log_mean, -jnp.inf)
+
+  terms = each(summands, values, greatest)
+  return each(mean, _over_equal_ids(lax.add, terms, ids, 0), greatest)
 
 
 def is_on_host(table: jax.Array) -> bool:
@@ -196,12 +220,9 @@ def is_on_host(table: jax.Array) -> bool:
 
 
 def _over_equal_ids(
-  op: Callable[[Array, Array], Array],
-  values: Float[Array, "k batch"],
-  ids: Ids,
-  fill: float,
-) -> Float[Array, "k batch"]:
-  """Reduces values over the rows with the same id, at every row.
+  op: Callable[[Array, Array], Array], values: Sides, ids: Sides, fill: float
+) -> Sides:
+  """Reduces values [k, batch] over the rows with the same id, at every row.
 
   Every row is compared with every other, but nothing of size [batch, batch] is
   kept: GPUs and TPUs do it in one kernel, CPUs row by row, as their compiler
@@ -209,26 +230,34 @@ def _over_equal_ids(
   scatter-add would combine duplicates in an order that a GPU does not fix, and
   a sort takes many kernels.)
   """
+  if ids.image is ids.text:
+    x, keys = jnp.concatenate(values)[None], ids.image[None]
+  else:
+    x, keys = jnp.stack(values), jnp.stack(ids)  # [sides, k, batch]
 
   def at_once(rows):
-    kept = jnp.where(rows[:, None] == ids[None], values[:, None], fill)
-    return lax.reduce(kept, jnp.asarray(fill, kept.dtype), op, (2,))
+    same = rows[:, None, :, None] == keys[:, None, None]
+    kept = jnp.where(same, x[:, :, None], fill)
+    return lax.reduce(kept, jnp.asarray(fill, kept.dtype), op, (3,))
 
   def one_by_one(rows):
     def step(total, one):
-      value, id = one
-      return op(total, jnp.where(rows == id, value[:, None], fill)), None
+      value, key = one
+      same = rows[:, None] == key[:, None, None]
+      return op(total, jnp.where(same, value[:, :, None], fill)), None
 
-    first = jnp.full((len(values), len(rows)), fill, values.dtype)
-    return lax.scan(step, first, (values.T, ids), unroll=16)[0]
+    first = jnp.full((*x.shape[:2], rows.shape[1]), fill, x.dtype)
+    each_row = jnp.moveaxis(x, 2, 0), keys.T
+    return lax.scan(step, first, each_row, unroll=16)[0]
 
-  def reduce(rows):
-    return lax.platform_dependent(rows, cpu=one_by_one, default=at_once)
-
-  if sharding.num_devices() == 1 or len(ids) <= LARGE_BATCH:
-    return reduce(ids)
-  share = reduce(sharding.constrain(ids, sharding.ROWS))
-  return sharding.constrain(share, sharding.REPLICATED)
+  rows, batch = keys, keys.shape[1]
+  split = sharding.num_devices() > 1 and batch > LARGE_BATCH
+  if split:
+    rows = sharding.constrain(rows, sharding.SECOND_AXIS)
+  reduced = lax.platform_dependent(rows, cpu=one_by_one, default=at_once)
+  if split:
+    reduced = sharding.constrain(reduced, sharding.REPLICATED)
+  return Sides(*reduced.reshape(2, -1, batch))
 
 
 def _keys(sample: Sample, pairs: Pairs, sizes: Sizes) -> list:

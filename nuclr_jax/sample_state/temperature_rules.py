@@ -222,27 +222,29 @@ def individual(
     def step(rows, evidence):
       ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
 
-      def side(value, momentum, log_d, mean_logit, own_share, own_logit):
+      def gradient(value, log_d, mean_logit, own_share, own_logit):
         # The factor tau_i / B of `mean_logit` is undone.
         mean = mean_logit * len(ids) / value + own_share * own_logit
-        g = jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
-        g, touched = mean_by_id(g, ids, evidence.has_negative)
+        return jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
+
+      def side(value, momentum, g, touched):
         touched &= rate_now != 0
         new = beta * momentum + (1 - beta) * g
         new = jnp.where(touched, new, momentum)
         moved = jnp.clip(value - rate_now * first * new, low, high)
         return jnp.where(touched, moved, value), new
 
+      gradients = each(
+        gradient,
+        rows.temperature,
+        evidence.log_denominator,
+        evidence.mean_logit,
+        evidence.own_share,
+        evidence.own_logit,
+      )
+      means = mean_by_id(gradients, both(ids), evidence.has_negative)
       temperature, momentum = unzip(
-        each(
-          side,
-          rows.temperature,
-          rows.temperature_momentum,
-          evidence.log_denominator,
-          evidence.mean_logit,
-          evidence.own_share,
-          evidence.own_logit,
-        )
+        each(side, rows.temperature, rows.temperature_momentum, *means)
       )
       return rows._replace(
         temperature=temperature, temperature_momentum=momentum

@@ -159,12 +159,12 @@ def move_zeta(
   """
   has_negative = denominator.has_negative(evidence.log_phi)
 
-  def side(rows, ids, gradient, rate):
+  def centred(gradient):
+    num_valid = jnp.maximum(jnp.sum(has_negative), 1)
+    return gradient - jnp.sum(gradient, where=has_negative) / num_valid
+
+  def side(rows, gradient, touched, rate):
     rate = rate(evidence.count)
-    if settings.center:
-      num_valid = jnp.maximum(jnp.sum(has_negative), 1)
-      gradient -= jnp.sum(gradient, where=has_negative) / num_valid
-    gradient, touched = mean_by_id(gradient, ids, has_negative)
     touched &= rate != 0
     beta, old = settings.momentum, rows.momentum
     if old is not None:
@@ -174,7 +174,10 @@ def move_zeta(
     moved = rows.zeta - rate * temperature * gradient
     return rows._replace(zeta=jnp.where(touched, moved, rows.zeta))
 
-  return each(side, rows, evidence.pairs.ids, gradient, settings.rate)
+  if settings.center:
+    gradient = each(centred, gradient)
+  means = mean_by_id(gradient, evidence.pairs.ids, has_negative)
+  return each(side, rows, *means, settings.rate)
 
 
 def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:

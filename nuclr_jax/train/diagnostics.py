@@ -172,11 +172,10 @@ def _residual(pairs, zeta, tau, sizes) -> Sides:
   )
   valid = denominator.has_negative(log_phi)
 
-  def side(gradient, ids):
-    off, known = mean_by_id(gradient, ids, valid)
-    return jnp.sqrt(mean_where(jnp.square(off), known))
-
-  return each(side, gradient, pairs.ids)
+  return each(
+    lambda off, known: jnp.sqrt(mean_where(jnp.square(off), known)),
+    *mean_by_id(gradient, pairs.ids, valid),
+  )
 
 
 def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
