@@ -174,8 +174,11 @@ class Conv(nnx.Module):
     kernel = self.kernel[...].astype(self.dtype)
     size, stride = len(kernel), self.stride
     if size == 1:
-      # With a matrix product here, a ResNet-50 takes a quarter less time.
-      return x[:, ::stride, ::stride] @ kernel[0, 0]
+      # On CPUs, a product of two matrices is faster than a convolution, and its
+      # gradients are twice as fast as with the axes of the image kept apart.
+      x = x[:, ::stride, ::stride]
+      y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
+      return y.reshape(*x.shape[:-1], -1)
     return jax.lax.conv_general_dilated(
       x,
       kernel,
