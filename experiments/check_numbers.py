@@ -42,6 +42,7 @@ from experiments.harness import command, markdown, runner
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 STUDIES = (
+  "accelerator",
   "bimodal",
   "difference_alignment",
   "latent_classes",

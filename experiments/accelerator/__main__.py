@@ -29,6 +29,7 @@ MINUTES = flags.DEFINE_float("minutes", 40.0, "When to stop.", lower_bound=0)
 SHORT = flags.DEFINE_bool("short", False, "A trial with tiny sizes.")
 ONLY = flags.DEFINE_list("only", [], "Names of parts; none = all.")
 ROOT = pathlib.Path(__file__).parents[2]
+tables = table.tables  # of README.md
 # What a process needs at least: to start, and to compile.
 LEAST_SECONDS = 20.0
 FACTS = """
