@@ -14,6 +14,7 @@ from experiments.step_time import hlo, program
 from experiments.step_time.common import trace_step
 from nuclr_jax import objectives, sharding
 from nuclr_jax.objectives import zeta_rules
+from nuclr_jax.sample_state import table
 
 BATCH, DIM = 64, 16
 NUCLR = objectives.nuclr(num_pairs=1000)
@@ -130,33 +131,56 @@ def test_embeddings_cross_the_slow_network_once():
   assert within == [4 * BATCH * DIM]
 
 
-def test_slices_change_nothing(x64):
-  del x64
+def two_steps(mesh):
+  """What two steps of a batch with equal ids give, in float64."""
   objective = OBJECTIVES["nuclr_queue"][0]
-  results = []
-  for slices in (1, 2, 4):
-    mesh = sharding.make_mesh(8, num_slices=slices)
-    rows, whole = (
-      NamedSharding(mesh, x) for x in (sharding.ROWS, sharding.REPLICATED)
-    )
-    with jax.set_mesh(mesh):
-      params, state = first_state(objective)
-      state = jax.device_put(state, layout(mesh))
-      params = jax.device_put(params, whole)
-      step = jax.jit(make_step(objective))
-      for key in range(2):
-        pairs = make_pairs.make_pairs(
-          key, batch=BATCH, dim=DIM, num_pairs=1000, dtype=jnp.float64
-        )
-        out = step(params, state, jax.device_put(pairs, rows))
-        (_, (state, _)), _ = out
-    results.append(jax.device_get(out))
-  for other in results[1:]:
-    jax.tree.map(
-      lambda x, y: np.testing.assert_allclose(x, y, 1e-11, 1e-12),
-      results[0],
-      other,
-    )
+  rows, whole = (
+    NamedSharding(mesh, x) for x in (sharding.ROWS, sharding.REPLICATED)
+  )
+  with jax.set_mesh(mesh):
+    params, state = first_state(objective)
+    state = jax.device_put(state, layout(mesh))
+    params = jax.device_put(params, whole)
+    step = jax.jit(make_step(objective))
+    for key in range(2):
+      pairs = make_pairs.make_pairs(
+        key, batch=BATCH, dim=DIM, num_pairs=1000, dtype=jnp.float64
+      )
+      # Some ids occur twice.
+      pairs = pairs._replace(pair_id=pairs.pair_id // 20)
+      out = step(params, state, jax.device_put(pairs, rows))
+      (_, (state, _)), _ = out
+  return jax.device_get(out)
+
+
+def assert_equal_trees(one, other):
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, 1e-11, 1e-12), one, other
+  )
+
+
+def test_slices_change_nothing(x64):
+  expected = two_steps(sharding.make_mesh(8))
+  for slices in (2, 4):
+    found = two_steps(sharding.make_mesh(8, num_slices=slices))
+    assert_equal_trees(found, expected)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_what_gpus_and_tpus_run_instead(large, monkeypatch, x64):
+  """And how the devices share a large batch's rows of equal ids."""
+  expected = two_steps(sharding.make_mesh(1))
+  calls = []
+
+  def elsewhere(x, *, cpu, default):
+    calls.append(cpu)
+    return default(x)
+
+  monkeypatch.setattr(jax.lax, "platform_dependent", elsewhere)
+  if large:
+    monkeypatch.setattr(table, "LARGE_BATCH", 8)
+  assert_equal_trees(two_steps(sharding.make_mesh(8)), expected)
+  assert len(calls) >= 4
 
 
 def test_slices_must_be_equally_large():

@@ -3,12 +3,13 @@
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
+import make_pairs
 import numpy as np
 import pytest
 
 from nuclr_jax import sharding
 from nuclr_jax.sample_state import table
-from nuclr_jax.types import Sides, both
+from nuclr_jax.types import Sample, Sides, Sizes, both
 
 IDS = np.random.default_rng(0).integers(0, 9, 40)
 VALUES = np.random.default_rng(1).normal(size=40)
@@ -97,3 +98,21 @@ def test_the_hosts_memory_must_be_in_reach(monkeypatch):
   monkeypatch.setattr(sharding, "HOST_MEMORY", "moon")
   with pytest.raises(ValueError, match="offload_rows needs .* moon memory"):
     sharding.on_host(layout)
+
+
+def test_a_batch_reads_and_writes_all_tables():
+  """Rows that are not replaced are not written."""
+  sample = Sample(
+    pair=(jnp.arange(6.0), jnp.zeros(6)), image=(), text=jnp.arange(3.0)
+  )
+  pairs = make_pairs.make_pairs(0, batch=4, num_pairs=6, num_texts=3)
+  sizes = Sizes(6, 6, 3)
+  old = table.read_batch(sample, pairs, sizes)
+  np.testing.assert_array_equal(old.pair[0], pairs.pair_id)
+  np.testing.assert_array_equal(old.text, pairs.text_id)
+  new = old._replace(pair=(old.pair[0], old.pair[1] + 7))
+  found = table.write_batch(sample, pairs, sizes, old=old, new=new)
+  assert found.pair[0] is sample.pair[0] and found.text is sample.text
+  expected = np.zeros(6)
+  expected[pairs.pair_id] = 7
+  np.testing.assert_array_equal(found.pair[1], expected)
