@@ -190,6 +190,11 @@ def _flash_attention(q, k, v, mask):
     )
   if mask is not None:
     length = q.shape[1]
+    if length % 2:
+      raise ValueError(
+        "attention 'cudnn' needs texts of an even length, got "
+        f"{length}; change the tokenizer's length, or choose 'xla'"
+      )
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
   return jax.nn.dot_product_attention(
     q, k, v, mask=mask, implementation="cudnn"

@@ -38,7 +38,7 @@ def read_rows(tables: PyTree, ids: Ids, num_rows: int) -> PyTree:
   """Reads the rows `ids` of tables; NaN for ids outside [0, num_rows).
 
   Args:
-    tables: A pytree of arrays [rows, ...].
+    tables: A pytree of floating arrays [rows, ...].
     ids: The ids, of every table.
     num_rows: The number of rows of the tables, without padding.
 
@@ -226,7 +226,7 @@ def _over_equal_ids(
 
   Every row is compared with every other, but nothing of size [batch, batch] is
   kept: GPUs and TPUs do it in one kernel, CPUs row by row, as their compiler
-  would keep a matrix. It costs a hundredth of the logits of the batch. (A
+  would keep a matrix. It costs a few hundredths of the logits of the batch. (A
   scatter-add would combine duplicates in an order that a GPU does not fix, and
   a sort takes many kernels.)
   """
@@ -358,7 +358,9 @@ def _psum_at_once(rows: list[Array]) -> list[Array]:
   total = lax.psum(jnp.concatenate(flat, axis=1).T, sharding.AXES).T
   ends = list(itertools.accumulate(x.shape[1] for x in flat))
   parts = jnp.split(total, ends[:-1], axis=1)
-  return [p.reshape(x.shape) for p, x in zip(parts, rows, strict=True)]
+  return [
+    p.reshape(x.shape).astype(x.dtype) for p, x in zip(parts, rows, strict=True)
+  ]
 
 
 def _run(f, table, *operands):
