@@ -28,14 +28,16 @@ if not ON_DEVICE:
   os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
 
 from absl import flags
-import hypothesis
 import jax
 
 if not ON_DEVICE:
   jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
-hypothesis.settings.register_profile("long", max_examples=5_000)
+if not ON_DEVICE:
+  import hypothesis
+
+  hypothesis.settings.register_profile("long", max_examples=5_000)
 
 import numpy as np
 import pytest
@@ -62,13 +64,13 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
+def pytest_runtest_makereport(item, call):
   """Skips tests that need more devices than an accelerator has."""
-  del pyfuncitem
-  outcome = yield
-  error = outcome.excinfo and outcome.excinfo[1]
-  if ON_DEVICE and "num_devices must be in" in str(error):
-    outcome.force_exception(pytest.skip.Exception("one device"))
+  report = (yield).get_result()
+  error = str(call.excinfo.value) if call.excinfo else ""
+  if ON_DEVICE and "num_devices must be in" in error:
+    report.outcome = "skipped"
+    report.longrepr = (str(item.path), item.location[1] or 0, "one device")
 
 
 @pytest.fixture(scope="module", autouse=True)

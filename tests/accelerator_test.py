@@ -48,7 +48,7 @@ def test_every_part_has_a_result(trial):
     assert "result" in record, (part.name, record)
     assert record["seconds"] > 0 and record["versions"]["jax"]
     assert f"{part.name}: " in said
-  tests = json.loads((out / "tests.json").read_text())["result"]
+  tests = json.loads((out / "tests_core.json").read_text())["result"]
   # Those of eight devices are left out, where there is one.
   assert tests["passed"] >= 5 and tests["skipped"] >= 1 and not tests["which"]
   assert "1 x cpu" in said and "| not measured |" in said
@@ -93,8 +93,8 @@ def test_failures_are_told(tmp_path, monkeypatch):
   text = "1\nRESOURCE_EXHAUSTED: Out of memory\n" + "trace\n" * 9
   assert command.last_lines(text).startswith("RESOURCE_EXHAUSTED")
   record = {"error": command.last_lines(text)}
-  cell = table.CELLS["full step of CC3M, batch 8192: NUCLR alone, pairs/s"]
-  assert cell({"full_step_8192_alone": record}) == "does not fit"
+  cell = table.CELLS["full step of CC3M, batch 2048: NUCLR, pairs/s"]
+  assert cell({"full_step_2048": record}) == "does not fit"
   assert os.environ.get("NUCLR_TESTS_ON") is None
 
 
@@ -103,4 +103,23 @@ def test_tests_are_counted():
   found = command.result_of_tests(said)["result"]
   assert (found["failed"], found["passed"]) == (2, 7)
   assert found["which"] == ["FAILED tests/a.py::b - c"]
-  assert "no tests ran" in command.result_of_tests("no tests ran")["error"]
+  for said in ("no tests ran", "1 error in 1.1s", ""):
+    assert command.result_of_tests(said, "ImportError")["error"]
+
+
+def test_what_was_printed_before_the_json_does_not_matter(tmp_path):
+  def printed(text):
+    part = parts.Part("x", "timeit", ("-n1", "-r1", f"print({text!r})"))
+    return command.run(part, tmp_path, 60.0)
+
+  assert "no JSON was printed" in printed("nothing")["error"]
+
+
+def test_results_of_other_code_are_measured_again(tmp_path):
+  path, record = tmp_path / "x.json", {"commit": "a", "command": "b"}
+  assert not command.is_done(path, record)
+  path.write_text(json.dumps(record | {"result": {}}))
+  assert command.is_done(path, record)
+  assert not command.is_done(path, record | {"commit": "c"})
+  path.write_text(json.dumps(record | {"error": "late"}))
+  assert not command.is_done(path, record)

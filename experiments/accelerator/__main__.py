@@ -9,6 +9,7 @@ says what was measured and what was not. It needs neither grain nor
 tensorflow-datasets, array_record or ml_collections.
 """
 
+import argparse
 import datetime
 import importlib.util
 import json
@@ -19,15 +20,9 @@ import subprocess
 import sys
 import time
 
-from absl import app, flags
-
 from experiments.accelerator import parts, table
 from nuclr_jax import files, progress
 
-OUT = flags.DEFINE_string("out", None, "Folder of the results.", required=True)
-MINUTES = flags.DEFINE_float("minutes", 40.0, "When to stop.", lower_bound=0)
-SHORT = flags.DEFINE_bool("short", False, "A trial with tiny sizes.")
-ONLY = flags.DEFINE_list("only", [], "Names of parts; none = all.")
 ROOT = pathlib.Path(__file__).parents[2]
 tables = table.tables  # of README.md
 # What a process needs at least: to start, and to compile.
@@ -46,17 +41,23 @@ print(json.dumps(dict(
 """
 
 
-def environment() -> dict[str, str]:
-  """Returns the environment of a part."""
-  # PyTorch and JAX share the device; products of tests are true float32.
+def environment(part: parts.Part | None = None) -> dict[str, str]:
+  """Returns the environment of a part, or of the question for devices."""
+  if part is None or any("torch" in x for x in part.flags):
+    # PyTorch and JAX share the device.
+    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+  else:
+    own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
+  if part is not None and part.module == "pytest":
+    # What tests compare with are true float32 products.
+    own |= {"JAX_DEFAULT_MATMUL_PRECISION": "float32"}
+    own |= {"NUCLR_TESTS_ON": "device"}
   return os.environ | {
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    "NUCLR_TESTS_ON": "device",
-    "JAX_DEFAULT_MATMUL_PRECISION": "float32",
     "PYTHONPATH": os.pathsep.join(
       x for x in (str(ROOT), os.environ.get("PYTHONPATH")) if x
     ),
     "PYTHONUNBUFFERED": "1",
+    **own,
   }
 
 
@@ -96,67 +97,105 @@ def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
     done = subprocess.run(
       words,
       cwd=ROOT,
-      env=environment(),
+      env=environment(part),
       capture_output=True,
       text=True,
       timeout=seconds,
     )
-  except subprocess.TimeoutExpired:
-    return {"error": f"not done after {seconds:.0f} s"}
+  except subprocess.TimeoutExpired as late:
+    said = (late.stderr or b"").decode(errors="replace")
+    return {"error": f"not done after {seconds:.0f} s\n{said[-10_000:]}"}
   if part.module == "pytest":
-    return result_of_tests(done.stdout)
+    return result_of_tests(done.stdout, done.stderr)
   if done.returncode:
     return {"error": last_lines(done.stderr)}
-  return {"result": json.loads(done.stdout)}
+  # A library may have printed something before.
+  try:
+    return {"result": json.loads(done.stdout[done.stdout.find("{\n") :])}
+  except json.JSONDecodeError:
+    return {"error": f"no JSON was printed: {last_lines(done.stdout)}"}
 
 
-def result_of_tests(said: str) -> dict:
+def result_of_tests(said: str, warned: str = "") -> dict:
   """Counts tests by their outcome, and names those that failed."""
-  lines = said.strip().splitlines()
+  lines = said.strip().splitlines() or [""]
   counts = re.findall(r"(\d+) (passed|failed|skipped|error)", lines[-1])
-  if not counts:
-    return {"error": last_lines(said)}
+  if "passed" not in [kind for _, kind in counts]:
+    return {"error": last_lines(f"{warned}\n{said}")}
   failed = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
   return {"result": {k: int(n) for n, k in counts} | {"which": failed}}
 
 
 def last_lines(said: str) -> str:
   """Returns the end of an error message, which says the most."""
-  memory = [x for x in said.splitlines() if "RESOURCE_EXHAUSTED" in x]
+  full = ("RESOURCE_EXHAUSTED", "out of memory")
+  memory = [x for x in said.splitlines() if any(y in x for y in full)]
   return "\n".join(memory[:1] or said.strip().splitlines()[-5:])[:2000]
 
 
-def main(argv) -> None:
+def is_done(path: pathlib.Path, record: dict) -> bool:
+  """Returns whether this has been measured, of this code and on this device."""
+  if not path.exists():
+    return False
+  found = files.read_json(path)
+  same = all(found.get(key) == x for key, x in record.items())
+  return same and "result" in found
+
+
+def read_arguments() -> argparse.Namespace:
+  """Reads the command line."""
+  parser = argparse.ArgumentParser(
+    prog="python -m experiments.accelerator",
+    description=__doc__,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument("--out", required=True, help="folder of the results")
+  parser.add_argument(
+    "--minutes", type=float, default=40.0, help="when to stop"
+  )
+  parser.add_argument(
+    "--short", action="store_true", help="a trial with tiny sizes"
+  )
+  parser.add_argument(
+    "--only", default="", help="names of parts, with commas; none = all"
+  )
+  return parser.parse_args()
+
+
+def main() -> None:
   """Runs the parts that are not done yet, and writes the table."""
-  del argv
+  options = read_arguments()
   progress.log_to_stderr()
-  start, out = time.monotonic(), pathlib.Path(OUT.value)
+  start, out = time.monotonic(), pathlib.Path(options.out)
+  only = [x for x in options.only.split(",") if x]
   out.mkdir(parents=True, exist_ok=True)
-  facts, todo = find_devices(), parts.short() if SHORT.value else parts.full()
+  facts, todo = find_devices(), parts.short() if options.short else parts.full()
   files.write_json(out / "device.json", facts)
   print(f"{facts['count']} x {facts['device']}, commit {facts['commit']}")
-  if unknown := set(ONLY.value) - {part.name for part in todo}:
+  if unknown := set(only) - {part.name for part in todo}:
     names = ", ".join(part.name for part in todo)
     sys.exit(f"unknown parts {sorted(unknown)}; choose from {names}")
   for part in todo:
     path = out / f"{part.name}.json"
-    if ONLY.value and part.name not in ONLY.value:
+    if only and part.name not in only:
       continue
-    if path.exists() and "result" in files.read_json(path):
+    record = {
+      "command": " ".join(["python", "-m", part.module, *part.flags]),
+      "device": facts["device"],
+      "versions": facts["versions"],
+      "commit": facts["commit"],
+    }
+    if is_done(path, record):
       print(f"{part.name}: done before")
       continue
-    left = 60 * MINUTES.value - (time.monotonic() - start)
+    left = 60 * options.minutes - (time.monotonic() - start)
     if left < LEAST_SECONDS:
       print(f"{part.name}: no time left")
       continue
     begun = time.monotonic()
     found = run(part, out, min(60 * part.minutes, left))
     when = datetime.datetime.now(datetime.UTC)
-    record = {
-      "command": " ".join(["python", "-m", part.module, *part.flags]),
-      "device": facts["device"],
-      "versions": facts["versions"],
-      "commit": facts["commit"],
+    record |= {
       "at": when.isoformat(timespec="seconds"),
       "seconds": round(time.monotonic() - begun, 1),
     }
@@ -169,4 +208,4 @@ def main(argv) -> None:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  main()

@@ -3,19 +3,12 @@
 from typing import NamedTuple
 
 # Numbers, against closed forms and the official PyTorch losses.
-TESTS = (
-  "table",
-  "pairwise",
-  "tiles",
-  "golden",
-  "nuclr",
-  "queue",
-  "temperature",
-  "stateless",
-  "objectives",
-  "popularity",
-  "state",
-)
+TESTS = {
+  "core": ("table", "pairwise", "tiles", "golden", "nuclr"),
+  "objectives": ("objectives", "queue", "temperature", "state"),
+  "popularity": ("popularity",),
+  "stateless": ("stateless",),
+}
 CACHE = "glyphs.npz"  # in the folder of results, or carried there
 
 
@@ -29,25 +22,17 @@ class Part(NamedTuple):
   needs: tuple[str, ...] = ()  # modules without which it is left out
 
 
-def full_step(batch: int, *forms: str, **flags) -> Part:
+def full_step(name: str, batch: int, forms: str, **flags) -> Part:
   """Times the whole step of the CC3M recipe."""
-  chosen = dict(
-    batch_size=batch, forms=",".join(forms), dtype="bfloat16", **flags
-  )
-  against = "" if "torch" in forms else "_alone"
-  needs = ("torch", "transformers") if "torch" in forms else ()
-  return Part(
-    f"full_step_{batch}{against}",
-    "experiments.step_time.real_towers",
-    as_flags(**chosen),
-    needs=needs,
-  )
+  chosen = dict(batch_size=batch, forms=forms, dtype="bfloat16", **flags)
+  module = "experiments.step_time.real_towers"
+  return Part(f"full_step_{name}", module, as_flags(**chosen))
 
 
-def loss_step(name: str, **flags) -> Part:
+def loss_step(name: str, minutes: float = 5.0, **flags) -> Part:
   """Times the loss step on given embeddings."""
   module = "experiments.step_time.loss_step"
-  return Part(f"loss_step_{name}", module, as_flags(**flags))
+  return Part(f"loss_step_{name}", module, as_flags(**flags), minutes)
 
 
 def as_flags(**flags) -> tuple[str, ...]:
@@ -55,32 +40,41 @@ def as_flags(**flags) -> tuple[str, ...]:
   return tuple(f"--{name}={value}" for name, value in flags.items())
 
 
-def tests(*names: str) -> Part:
+def tests(name: str, files: tuple[str, ...]) -> Part:
   """Runs test files; `conftest.py` leaves the device to them."""
-  options = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rfE")
-  files = tuple(f"tests/{name}_test.py" for name in names)
-  return Part("tests", "pytest", (*options, *files), 10, ("pytest", "chex"))
+  options = ("-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist")
+  # Without the options of pyproject.toml, which need more libraries.
+  options += ("-o", "addopts=", "--continue-on-collection-errors")
+  paths = tuple(f"tests/{file}_test.py" for file in files)
+  needs = ("pytest", "chex", "scipy")
+  return Part(f"tests_{name}", "pytest", (*options, *paths), 8, needs)
 
 
 def full() -> list[Part]:
   """Returns all parts, the most important first."""
   step_time = "experiments.step_time"
   precisions = "BF16_BF16_F32_X6,BF16_BF16_F32_X3"
+  once = dict(steps=5, rounds=2)
   return [
-    tests(*TESTS),
-    full_step(512, "nuclr", "clip", "torch"),
-    full_step(1536, "nuclr", "clip", "torch"),
+    tests("core", TESTS["core"]),
+    full_step("512", 512, "nuclr,clip,torch"),
+    # Both libraries at once would not fit.
+    full_step("1536", 1536, "nuclr,clip"),
     loss_step(
       "precisions",
+      10,
       batch_sizes="512,2048,8192",
       dims="256,512",
       precisions=precisions,
+      rounds=3,
     ),
-    *(
-      full_step(batch, "nuclr", steps=5, rounds=2)
-      for batch in (1024, 2048, 3072, 4096)
-    ),
-    loss_step("large", batch_sizes="16384,32768", dims="512", rounds=3),
+    # The towers take 59 MiB a pair, and 17 if their blocks are computed again.
+    full_step("1024", 1024, "nuclr", **once),
+    full_step("2048", 2048, "nuclr", **once),
+    full_step("512_remat", 512, "nuclr", remat="full", **once),
+    full_step("2048_remat", 2048, "nuclr", remat="full", **once),
+    full_step("4096_remat", 4096, "nuclr", remat="full", **once),
+    loss_step("large", 8, batch_sizes="16384,32768", dims="512", rounds=3),
     *(
       loss_step(
         f"tile_{tile}",
@@ -100,7 +94,8 @@ def full() -> list[Part]:
     Part(
       "popularity_1m",
       f"{step_time}.exact_popularity",
-      as_flags(num_pairs=1_000_000, max_iterations=3),
+      as_flags(num_pairs=1_000_000, max_iterations=3, rounds=1),
+      8,
     ),
     Part("state_rows", f"{step_time}.state_rows", as_flags(rounds=5)),
     Part(
@@ -108,8 +103,8 @@ def full() -> list[Part]:
       f"{step_time}.state_rows",
       as_flags(rounds=5, steps=50, offload_rows=True),
     ),
-    Part("glyphs", "experiments.accelerator.glyphs", needs=("matplotlib",)),
-    *(full_step(batch, "nuclr", steps=5, rounds=2) for batch in (6144, 8192)),
+    Part("glyphs", "experiments.accelerator.glyphs"),
+    *(tests(name, TESTS[name]) for name in list(TESTS)[1:]),
   ]
 
 
@@ -119,8 +114,8 @@ def short() -> list[Part]:
   few = dict(rounds=1, num_pairs=100)
   step_time = "experiments.step_time"
   return [
-    tests("table"),
-    full_step(4, "nuclr", "clip", **tiny),
+    tests("core", ("table",)),
+    full_step("512", 4, "nuclr,clip", remat="full", **tiny),
     loss_step(
       "precisions",
       batch_sizes="16",

@@ -18,8 +18,8 @@ COLLECTIVES = (
 # the second half of an asynchronous one, and calls.
 FREE = frozenset(
   "parameter constant tuple get-tuple-element bitcast after-all partition-id "
-  "replica-id call conditional async-done async-update opt-barrier domain "
-  "add-dependency".split()
+  "replica-id call conditional async-start async-done async-update opt-barrier "
+  "domain add-dependency".split()
 )
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "f64": 8}
 
@@ -119,7 +119,8 @@ def result_bytes(line: str) -> int:
     BYTES.get(kind, 4) * math.prod(int(x) for x in dims.split(",") if x)
     for kind, dims in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", shapes)
   ]
-  if "-start(" in line and len(arrays) > 1:  # operands, then results
+  gathered = "all-gather-start(" in line or "collective-permute-start(" in line
+  if gathered and len(arrays) > 1:  # operands, then results
     arrays = arrays[len(arrays) // 2 :]
   return sum(arrays)
 

@@ -47,6 +47,7 @@ ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 ALL = ("nuclr", "clip", "torch")
 FORMS = flags.DEFINE_list("forms", list(ALL), "Forms to time, with nuclr.")
+REMAT = flags.DEFINE_string("remat", "none", "What towers compute again.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
@@ -72,7 +73,7 @@ def random_batch(step: int) -> Batch:
   text = rng.integers(1, VOCABULARY, (batch, length)).astype(np.int32)
   text[np.arange(length) >= rng.integers(12, length + 1, batch)[:, None]] = 0
   ids = (step * batch + np.arange(batch)) % NUM_PAIRS.value
-  image = rng.integers(0, 256, (batch, size, size, 3)).astype(np.uint8)
+  image = rng.integers(0, 256, (batch, size, size, 3), np.uint8)
   return Batch(image, text, ids.astype(np.int32))
 
 
@@ -85,8 +86,8 @@ def towers() -> models.Model:
     image_shape=(SIZE.value, SIZE.value, 3),
     vocab_size=VOCABULARY,
     length=LENGTH.value,
-    image=image | dict(name="resnet50"),
-    text=text | dict(name="distilbert"),
+    image=image | dict(name="resnet50", remat=REMAT.value),
+    text=text | dict(name="distilbert", remat=REMAT.value),
     dim=DIM,
     dtype=DTYPE.value,
   )
@@ -239,7 +240,7 @@ def main(argv) -> None:
   memory = jax.devices()[0].memory_stats() or {}
   settings = {
     name: flags.FLAGS[name].value
-    for name in "batch_size size length dtype steps rounds tiny".split()
+    for name in "batch_size size length dtype remat steps rounds tiny".split()
   }
   facts = {
     "flops_per_pair": flops,
