@@ -166,19 +166,21 @@ def test_slices_change_nothing(x64):
     assert_equal_trees(found, expected)
 
 
+@pytest.mark.parametrize("machine", ["default", "tpu"])
 @pytest.mark.parametrize("large", [False, True])
-def test_what_gpus_and_tpus_run_instead(large, monkeypatch, x64):
+def test_what_gpus_and_tpus_run_instead(machine, large, monkeypatch, x64):
   """And how the devices share a large batch's rows of equal ids."""
   expected = two_steps(sharding.make_mesh(1))
   calls = []
 
-  def elsewhere(x, *, cpu, default):
-    calls.append(cpu)
-    return default(x)
+  def elsewhere(x, **forms):
+    calls.append(forms)
+    return forms.get(machine, forms["default"])(x)
 
   monkeypatch.setattr(jax.lax, "platform_dependent", elsewhere)
   if large:
     monkeypatch.setattr(table, "LARGE_BATCH", 8)
+    monkeypatch.setattr(table, "MOST_COMPARED", 100)
   assert_equal_trees(two_steps(sharding.make_mesh(8)), expected)
   assert len(calls) >= 4
 

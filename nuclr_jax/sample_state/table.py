@@ -32,6 +32,7 @@ Ids = Integer[Array, "batch"]
 # Larger batches on a mesh share the work of combining rows of equal ids, at the
 # price of a collective each time.
 LARGE_BATCH = 2**13
+MOST_COMPARED = 2**21  # pairs of rows that a TPU compares at once
 
 
 def read_rows(tables: PyTree, ids: Ids, num_rows: int) -> PyTree:
@@ -225,10 +226,10 @@ def _over_equal_ids(
   """Reduces values [k, batch] over the rows with the same id, at every row.
 
   Every row is compared with every other, but nothing of size [batch, batch] is
-  kept: GPUs and TPUs do it in one kernel, CPUs row by row, as their compiler
-  would keep a matrix. It costs a few hundredths of the logits of the batch. (A
-  scatter-add would combine duplicates in an order that a GPU does not fix, and
-  a sort takes many kernels.)
+  kept: GPUs do it in one kernel; the compilers of TPUs and CPUs would keep a
+  matrix, so TPUs do it in blocks of rows and CPUs row by row. It costs a few
+  hundredths of the logits of the batch. (A scatter-add would combine duplicates
+  in an order that a GPU does not fix, and a sort takes many kernels.)
   """
   if ids.image is ids.text:
     x, keys = jnp.concatenate(values)[None], ids.image[None]
@@ -239,6 +240,16 @@ def _over_equal_ids(
     same = rows[:, None, :, None] == keys[:, None, None]
     kept = jnp.where(same, x[:, :, None], fill)
     return lax.reduce(kept, jnp.asarray(fill, kept.dtype), op, (3,))
+
+  def in_blocks(rows):
+    sides, length = rows.shape
+    least = -(-length * batch // MOST_COMPARED)
+    count = next(n for n in range(max(least, 1), length + 1) if length % n == 0)
+    if count == 1:
+      return at_once(rows)
+    blocks = rows.reshape(sides, count, -1).swapaxes(0, 1)
+    reduced = jnp.moveaxis(lax.map(at_once, blocks), 0, 2)
+    return reduced.reshape(sides, -1, length)
 
   def one_by_one(rows):
     def step(total, one):
@@ -254,7 +265,9 @@ def _over_equal_ids(
   split = sharding.num_devices() > 1 and batch > LARGE_BATCH
   if split:
     rows = sharding.constrain(rows, sharding.SECOND_AXIS)
-  reduced = lax.platform_dependent(rows, cpu=one_by_one, default=at_once)
+  reduced = lax.platform_dependent(
+    rows, cpu=one_by_one, tpu=in_blocks, default=at_once
+  )
   if split:
     reduced = sharding.constrain(reduced, sharding.REPLICATED)
   return Sides(*reduced.reshape(2, -1, batch))
