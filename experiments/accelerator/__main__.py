@@ -21,6 +21,7 @@ import sys
 import time
 
 from experiments.accelerator import parts, table
+from experiments.harness import runner
 from nuclr_jax import files, progress
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -71,18 +72,7 @@ def find_devices() -> dict:
   )
   if done.returncode:
     sys.exit(f"JAX finds no device: {done.stderr.strip().splitlines()[-1:]}")
-  return json.loads(done.stdout.splitlines()[-1]) | {"commit": commit()}
-
-
-def commit() -> str | None:
-  """Returns the commit that is measured; None outside a repository."""
-  done = subprocess.run(
-    ["git", "describe", "--always", "--dirty", "--exclude=*"],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
-  return done.stdout.strip() or None
+  return json.loads(done.stdout.splitlines()[-1]) | {"commit": runner.commit()}
 
 
 def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:

@@ -21,7 +21,7 @@ import optax
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, distributed, files, models, objectives, progress
-from nuclr_jax.evaluate.ranking import ranks
+from nuclr_jax.evaluate.retrieval import recall
 from nuclr_jax.objectives import zeta_rules
 from nuclr_jax.train import optimizer
 from nuclr_jax.train.step import init_state, make_train_step
@@ -114,15 +114,13 @@ def recall_at_1(model, state, cache) -> float:
   def embed(batch):
     return model.apply(state.params["model"], state.model_state, batch)[0]
 
-  image, text = cache["test_image"], cache["test_text"]
-  vectors = [
-    embed(Batch(image, None, None)).image,
-    embed(Batch(None, text, None)).text,
-  ]
-  groups = [cache["test_group"], cache["test_text_group"]]
-  forth = ranks(*vectors, *groups)
-  back = ranks(*vectors[::-1], *groups[::-1])
-  return 50 * float(np.mean(forth < 1) + np.mean(back < 1))
+  scores = recall(
+    embed(Batch(cache["test_image"], None, None)).image,
+    embed(Batch(None, cache["test_text"], None)).text,
+    cache["test_group"],
+    cache["test_text_group"],
+  )
+  return 100 * scores["mean_recall@1"]
 
 
 def main(argv) -> None:

@@ -7,8 +7,7 @@ from unittest import mock
 
 import jax
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh
-import numpy as np
+from jax.sharding import Mesh
 
 from nuclr_jax import sharding
 from nuclr_jax.pairwise import tiles
@@ -55,10 +54,9 @@ def prepare() -> None:
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
 
 
-def mesh(target: str, num_slices: int = 1) -> Mesh:
+def mesh(target: str) -> Mesh:
   """Makes a mesh of all devices of a target."""
-  grid = np.reshape(np.asarray(devices(target), object), (num_slices, -1))
-  return Mesh(grid, sharding.AXES, axis_types=(AxisType.Auto,) * 2)
+  return sharding.mesh_of(devices(target))
 
 
 def devices(target: str) -> list:
