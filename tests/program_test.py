@@ -70,6 +70,8 @@ ENTRY %main (a: f32[4]) -> f32[4] {
   %c = f32[4]{0} copy(%a)
   %s = (f32[4]{0}, bf16[8]{0}) all-gather-start(%c), replica_groups={{0,1}}
   %d = bf16[8]{0} all-gather-done(%s)
+  %q = ((f32[8,4]{1,0}), f32[1,4]{1,0}) reduce-scatter-start(%a)
+  %u = (f32[4]{0}, f32[8]{0}) all-reduce-start(%c, %d), to_apply=%add
   %w = (s32[], f32[4]{0}) while(%z), condition=%cond, body=%body, \
 backend_config={"known_trip_count":{"n":"5"}}
   ROOT %o = f32[4]{0} get-tuple-element(%w), index=1
@@ -81,9 +83,9 @@ backend_config={"known_trip_count":{"n":"5"}}
     "loops": 1,
     "copies": 1,
     "sorts": 0,
-    "num_collectives": 2,
-    "collectives": {"all-gather": 1, "all-reduce": 1},
-    "collective_bytes": 16 + 5 * 16,
+    "num_collectives": 4,
+    "collectives": {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2},
+    "collective_bytes": 16 + 16 + 48 + 5 * 16,
   }
 
 

@@ -119,8 +119,8 @@ def result_bytes(line: str) -> int:
     BYTES.get(kind, 4) * math.prod(int(x) for x in dims.split(",") if x)
     for kind, dims in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", shapes)
   ]
-  gathered = "all-gather-start(" in line or "collective-permute-start(" in line
-  if gathered and len(arrays) > 1:  # operands, then results
+  # The start of an all-reduce has the results only, others the operands before.
+  if "-start(" in line and "all-reduce-start(" not in line:
     arrays = arrays[len(arrays) // 2 :]
   return sum(arrays)
 
