@@ -222,51 +222,6 @@ def gather(x: jax.Array) -> jax.Array:
   return constrain(rows.reshape(x.shape), REPLICATED)
 
 
-# The rest of this file runs on each device, within `jax.shard_map`.
-
-
-def varying(x: jax.Array) -> jax.Array:
-  """Marks an array that is the same on all devices, but not from here on."""
-  return lax.pcast(x, AXES, to="varying")
-
-
-def own_rows(x: jax.Array) -> jax.Array:
-  """Returns this device's rows of an array that every device has."""
-  size = len(x) // lax.axis_size(AXES)
-  return lax.dynamic_slice_in_dim(x, lax.axis_index(AXES) * size, size)
-
-
-def among_all(rows: jax.Array, fill: float = 0) -> jax.Array:
-  """Puts this device's rows in their place among those of all devices."""
-  shape = (lax.axis_size(AXES) * len(rows), *rows.shape[1:])
-  start = lax.axis_index(AXES) * len(rows)
-  whole = varying(jnp.full(shape, fill, rows.dtype))
-  return lax.dynamic_update_slice_in_dim(whole, rows, start, axis=0)
-
-
-def scatter_sum(x: jax.Array) -> jax.Array:
-  """Adds over devices, within a slice first; each keeps its share of the rows.
-
-  On CPUs, `lax.psum_scatter` would slow down later collectives of several
-  processes hundreds of times (Gloo in jax 0.10); what is used there instead
-  sends as many bytes, and adds in the order of the devices.
-  """
-  slices, devices = (lax.axis_size(name) for name in AXES)
-  x = x.reshape(slices, devices, len(x) // (slices * devices), *x.shape[1:])
-  return _scatter_sum(_scatter_sum(x.swapaxes(0, 1), "data"), "slice")
-
-
-def _scatter_sum(x, axis):
-  """Adds x[i] over the devices of an axis and gives the sum to device i."""
-  if len(x) == 1:
-    return x[0]
-  return lax.platform_dependent(
-    x,
-    cpu=lambda x: jnp.sum(lax.all_to_all(x, axis, 0, 0), axis=0),
-    default=lambda x: lax.psum_scatter(x, axis),
-  )
-
-
 def padded(num_rows: int) -> int:
   """Returns the rows of a table of per-sample state, padding included.
 
@@ -337,3 +292,48 @@ def replace_rows(
 def replicate(tree: PyTree) -> PyTree:
   """Puts all arrays on every device of the current mesh."""
   return constrain(tree, REPLICATED)
+
+
+# The rest of this file runs on each device, within `jax.shard_map`.
+
+
+def varying(x: jax.Array) -> jax.Array:
+  """Marks an array that is the same on all devices, but not from here on."""
+  return lax.pcast(x, AXES, to="varying")
+
+
+def own_rows(x: jax.Array) -> jax.Array:
+  """Returns this device's rows of an array that every device has."""
+  size = len(x) // lax.axis_size(AXES)
+  return lax.dynamic_slice_in_dim(x, lax.axis_index(AXES) * size, size)
+
+
+def among_all(rows: jax.Array, fill: float = 0) -> jax.Array:
+  """Puts this device's rows in their place among those of all devices."""
+  shape = (lax.axis_size(AXES) * len(rows), *rows.shape[1:])
+  start = lax.axis_index(AXES) * len(rows)
+  whole = varying(jnp.full(shape, fill, rows.dtype))
+  return lax.dynamic_update_slice_in_dim(whole, rows, start, axis=0)
+
+
+def scatter_sum(x: jax.Array) -> jax.Array:
+  """Adds over devices, within a slice first; each keeps its share of the rows.
+
+  On CPUs, `lax.psum_scatter` would slow down later collectives of several
+  processes hundreds of times (Gloo in jax 0.10); what is used there instead
+  sends as many bytes, and adds in the order of the devices.
+  """
+  slices, devices = (lax.axis_size(name) for name in AXES)
+  x = x.reshape(slices, devices, len(x) // (slices * devices), *x.shape[1:])
+  return _scatter_sum(_scatter_sum(x.swapaxes(0, 1), "data"), "slice")
+
+
+def _scatter_sum(x, axis):
+  """Adds x[i] over the devices of an axis and gives the sum to device i."""
+  if len(x) == 1:
+    return x[0]
+  return lax.platform_dependent(
+    x,
+    cpu=lambda x: jnp.sum(lax.all_to_all(x, axis, 0, 0), axis=0),
+    default=lambda x: lax.psum_scatter(x, axis),
+  )
