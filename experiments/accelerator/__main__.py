@@ -1,6 +1,6 @@
 """The first hour on an accelerator: one command that measures everything.
 
-python -m experiments.accelerator --out=results/h200 --minutes=40
+python -m experiments.accelerator --out=experiments/accelerator/h200
 
 Parts run by priority, each in a process of its own and with a limit, and each
 writes `OUT/NAME.json` as soon as it is done. The same command goes on where it
@@ -93,7 +93,8 @@ def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
       timeout=seconds,
     )
   except subprocess.TimeoutExpired as late:
-    said = (late.stderr or b"").decode(errors="replace")
+    said = late.stderr or b""  # bytes, though text was asked for
+    said = said if isinstance(said, str) else said.decode(errors="replace")
     return {"error": f"not done after {seconds:.0f} s\n{said[-10_000:]}"}
   if part.module == "pytest":
     return result_of_tests(done.stdout, done.stderr)
@@ -118,8 +119,7 @@ def result_of_tests(said: str, warned: str = "") -> dict:
 
 def last_lines(said: str) -> str:
   """Returns the end of an error message, which says the most."""
-  full = ("RESOURCE_EXHAUSTED", "out of memory")
-  memory = [x for x in said.splitlines() if any(y in x for y in full)]
+  memory = [x for x in said.splitlines() if table.lacks_memory(x)]
   return "\n".join(memory[:1] or said.strip().splitlines()[-5:])[:2000]
 
 

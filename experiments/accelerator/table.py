@@ -25,11 +25,15 @@ def _of(part: str, read: Callable[[dict], str]) -> Callable[[Results], str]:
     record = results.get(part, {})
     if "result" in record:
       return read(record["result"])
-    error = record.get("error", "")
-    full = "RESOURCE_EXHAUSTED" in error or "out of memory" in error
-    return "does not fit" if full else NOT_MEASURED
+    too_large = lacks_memory(record.get("error", ""))
+    return "does not fit" if too_large else NOT_MEASURED
 
   return cell
+
+
+def lacks_memory(said: str) -> bool:
+  """Returns whether JAX or PyTorch says that the device's memory is full."""
+  return "RESOURCE_EXHAUSTED" in said or "out of memory" in said
 
 
 def _tests(result):
