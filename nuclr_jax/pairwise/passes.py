@@ -228,9 +228,8 @@ def _weighted_forward(tile, inputs, constants):
   sums = batch.over_tiles(
     _add_tile, _zero, sides, similarity=similarity, tile=tile
   )
-  total = each(lambda x: jnp.sum(x.weight), sums)
   out = Weighted(
-    surrogate=total.image + total.text,
+    surrogate=jnp.sum(sums.image.weight + sums.text.weight),
     mean_logit=each(lambda x: x.logit, sums),
     contrast_sums=each(lambda x: x.contrast, sums),
   )

@@ -76,14 +76,11 @@ def track(log_u: Sides, ids: Sides, log_phi: Sides, gamma) -> Sides:
   Returns:
     The batch's new rows.
   """
-
-  def side(old, phi):
-    old = old.astype(phi.dtype)
-    moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
-    new = jnp.where(old == -jnp.inf, phi, moved)
-    return jnp.where(phi == -jnp.inf, old, new)
-
-  return each(side, log_u, log_mean_exp_by_id(log_phi, ids))
+  phi = jnp.stack(log_mean_exp_by_id(log_phi, ids))
+  old = jnp.stack(log_u).astype(phi.dtype)
+  moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
+  new = jnp.where(old == -jnp.inf, phi, moved)
+  return Sides(*jnp.where(phi == -jnp.inf, old, new))
 
 
 class AnchorLoss(NamedTuple):
@@ -126,13 +123,13 @@ def anchor_loss(
     log_d = jnp.where(
       log_phi == -jnp.inf, -offset, stop(jnp.logaddexp(log_epsilon, log_u))
     )
-    value = jnp.mean(temperature * (log_d + offset))
+    value = temperature * (log_d + offset)
     # d log D / d temperature through epsilon; the second pass adds the part
     # through u. Without an own pair, inf - inf must be avoided.
     own = (log_epsilon != -jnp.inf) & (log_phi != -jnp.inf)
     log_epsilon = jnp.where(own, log_epsilon, 0.0)
     share = jnp.where(own, jnp.exp(log_epsilon - log_d), 0.0)
-    through_epsilon = jnp.mean(stop(temperature * share) * log_epsilon)
+    through_epsilon = stop(temperature * share) * log_epsilon
     value += through_epsilon - stop(through_epsilon)
     log_weight = jnp.log(temperature / batch) + log_ratio(sizes, batch)
     return value, log_d, log_weight - log_d
@@ -140,20 +137,34 @@ def anchor_loss(
   value, log_d, log_weight = unzip(
     each(side, log_phi, log_u, log_epsilon, temperature)
   )
-  return AnchorLoss(value.image + value.text, log_d, log_weight)
+  return AnchorLoss(jnp.mean(value.image + value.text), log_d, log_weight)
 
 
 def log_u_metrics(log_u: Sides) -> dict[str, Scalar]:
   """Returns the mean log u of the batch's visited rows, per side."""
-  image, text = each(lambda x: mean_where(x, x != -jnp.inf), log_u)
+  rows = jnp.stack(log_u)
+  image, text = mean_where(rows, rows != -jnp.inf, axis=1)
   return {"log_u/image": image, "log_u/text": text}
 
 
 def mean_where(
-  x: Float[Array, "*shape"], where: Bool[Array, "*shape"]
-) -> Scalar:
-  """Returns the mean of `x` where a condition holds; 0 if it holds nowhere."""
-  return jnp.sum(x, where=where) / jnp.maximum(jnp.sum(where), 1)
+  x: Float[Array, "*shape"],
+  where: Bool[Array, "..."],
+  axis: int | None = None,
+) -> Float[Array, "*means"]:
+  """Returns the mean of `x` where a condition holds; 0 if it holds nowhere.
+
+  Args:
+    x: The numbers.
+    where: The condition, of a shape that broadcasts to that of `x`.
+    axis: The axis to average over; None means all.
+
+  Example:
+    >>> print(mean_where(jnp.array([1.0, 2.0, 9.0]), jnp.array([1, 1, 0]) > 0))
+    1.5
+  """
+  count = jnp.sum(jnp.broadcast_to(where, x.shape), axis)
+  return jnp.sum(x, axis, where=where) / jnp.maximum(count, 1)
 
 
 def assign_log_u(pair_rows: PairRows, popularities: Popularities) -> PairRows:

@@ -186,7 +186,8 @@ def _by_xi(xi: Sides, tau: Sides) -> Sides:
 
 
 def _running_max(xi: Sides, zeta: Sides) -> Sides:
-  return each(lambda x, z: jnp.maximum(x, jnp.max(jnp.abs(z))), xi, zeta)
+  greatest = Sides(*jnp.max(jnp.abs(jnp.stack(zeta)), axis=1))
+  return each(jnp.maximum, xi, greatest)
 
 
 def raise_to(xi: Sides, zeta: Sides) -> Sides:

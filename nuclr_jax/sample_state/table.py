@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
 from nuclr_jax import sharding
-from nuclr_jax.types import Pairs, PyTree, Sample, Sides, Sizes, each, unzip
+from nuclr_jax.types import Pairs, PyTree, Sample, Sides, Sizes, each
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
 Ids = Integer[Array, "batch"]
@@ -172,16 +172,10 @@ def mean_by_id(
     >>> mean_by_id(*both, jnp.array([True, True, True]))[0].text
     Array([-3., -2., -3.], dtype=float32)
   """
-
-  def summands(x):
-    return jnp.stack([jnp.where(valid, x, 0), valid])
-
-  def mean(sums):
-    total, count = sums
-    return total / jnp.maximum(count, 1), count > 0
-
-  sums = _over_equal_ids(lax.add, each(summands, values), ids, 0)
-  return unzip(each(mean, sums))
+  terms = each(lambda x: jnp.stack([jnp.where(valid, x, 0), valid]), values)
+  sums = _over_equal_ids(lax.add, jnp.stack(terms), ids, 0)
+  total, count = sums[:, 0], sums[:, 1]
+  return Sides(*(total / jnp.maximum(count, 1))), Sides(*(count > 0))
 
 
 def log_mean_exp_by_id(values: Sides, ids: Sides) -> Sides:
@@ -199,20 +193,14 @@ def log_mean_exp_by_id(values: Sides, ids: Sides) -> Sides:
     >>> print(jnp.exp(log_mean_exp_by_id(*both).text))
     [2. 2. 2.]
   """
-  rows = each(lambda x: x[None], values)
-  greatest = _over_equal_ids(lax.max, rows, ids, -jnp.inf)
-
-  def summands(x, greatest):
-    counts = x != -jnp.inf
-    return jnp.stack([jnp.where(counts, jnp.exp(x - greatest[0]), 0), counts])
-
-  def mean(sums, greatest):
-    total, count = sums
-    log_mean = jnp.log(total / count) + greatest[0]
-    return jnp.where(count > 0, log_mean, -jnp.inf)
-
-  terms = each(summands, values, greatest)
-  return each(mean, _over_equal_ids(lax.add, terms, ids, 0), greatest)
+  x = jnp.stack(values)
+  greatest = _over_equal_ids(lax.max, x[:, None], ids, -jnp.inf)[:, 0]
+  counts = x != -jnp.inf
+  terms = jnp.where(counts, jnp.exp(x - greatest), 0)
+  sums = _over_equal_ids(lax.add, jnp.stack([terms, counts], 1), ids, 0)
+  total, count = sums[:, 0], sums[:, 1]
+  log_mean = jnp.log(total / count) + greatest
+  return Sides(*jnp.where(count > 0, log_mean, -jnp.inf))
 
 
 def is_on_host(table: jax.Array) -> bool:
@@ -221,9 +209,12 @@ def is_on_host(table: jax.Array) -> bool:
 
 
 def _over_equal_ids(
-  op: Callable[[Array, Array], Array], values: Sides, ids: Sides, fill: float
-) -> Sides:
-  """Reduces values [k, batch] over the rows with the same id, at every row.
+  op: Callable[[Array, Array], Array],
+  values: Float[Array, "2 k batch"],
+  ids: Sides,
+  fill: float,
+) -> Float[Array, "2 k batch"]:
+  """Reduces k values of both sides over the rows with the same id.
 
   Every row is compared with every other, but nothing of size [batch, batch] is
   kept: GPUs do it in one kernel; the compilers of TPUs and CPUs would keep a
@@ -232,9 +223,9 @@ def _over_equal_ids(
   in an order that a GPU does not fix, and a sort takes many kernels.)
   """
   if ids.image is ids.text:
-    x, keys = jnp.concatenate(values)[None], ids.image[None]
+    x, keys = values.reshape(1, -1, values.shape[2]), ids.image[None]
   else:
-    x, keys = jnp.stack(values), jnp.stack(ids)  # [sides, k, batch]
+    x, keys = values, jnp.stack(ids)
 
   def at_once(rows):
     same = rows[:, None, :, None] == keys[:, None, None]
@@ -270,7 +261,7 @@ def _over_equal_ids(
   )
   if split:
     reduced = sharding.constrain(reduced, sharding.REPLICATED)
-  return Sides(*reduced.reshape(2, -1, batch))
+  return reduced.reshape(values.shape)
 
 
 def _keys(sample: Sample, pairs: Pairs, sizes: Sizes) -> list:

@@ -159,10 +159,6 @@ def move_zeta(
   """
   has_negative = denominator.has_negative(evidence.log_phi)
 
-  def centred(gradient):
-    num_valid = jnp.maximum(jnp.sum(has_negative), 1)
-    return gradient - jnp.sum(gradient, where=has_negative) / num_valid
-
   def side(rows, gradient, touched, rate):
     rate = rate(evidence.count)
     touched &= rate != 0
@@ -175,7 +171,9 @@ def move_zeta(
     return rows._replace(zeta=jnp.where(touched, moved, rows.zeta))
 
   if settings.center:
-    gradient = each(centred, gradient)
+    sides = jnp.stack(gradient)
+    mean = denominator.mean_where(sides, has_negative, axis=1)
+    gradient = Sides(*(sides - mean[:, None]))
   means = mean_by_id(gradient, evidence.pairs.ids, has_negative)
   return each(side, rows, *means, settings.rate)
 
@@ -195,9 +193,10 @@ def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
 
 def zeta_metrics(zeta: Sides, xi: Sides) -> Metrics:
   """Returns the spread of zeta over the batch's rows, and xi, per side."""
+  image, text = jnp.std(jnp.stack(zeta), axis=1)
   return {
-    "zeta/image_std": jnp.std(zeta.image),
-    "zeta/text_std": jnp.std(zeta.text),
+    "zeta/image_std": image,
+    "zeta/text_std": text,
     "xi/image": xi.image,
     "xi/text": xi.text,
   }
