@@ -57,10 +57,16 @@ def test_a_program_is_counted():
   ROOT %e = f32[4]{0} exponential(%p)
 }
 
+%one (k: s32[]) -> s32[] {
+  %k = s32[] parameter(0)
+  ROOT %m = s32[] add(%k, %k)
+}
+
 %body (b: (s32[], f32[4])) -> (s32[], f32[4]) {
   %b = (s32[], f32[4]{0}) parameter(0)
   %x = f32[4]{0} get-tuple-element(%b), index=1
   %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  %n = s32[] fusion(%i), kind=kLoop, calls=%one
   %r = f32[4]{0} all-reduce(%f), replica_groups={{0,1}}, to_apply=%add
   ROOT %t = (s32[], f32[4]{0}) tuple(%i, %r)
 }
@@ -68,6 +74,8 @@ def test_a_program_is_counted():
 ENTRY %main (a: f32[4]) -> f32[4] {
   %a = f32[4]{0} parameter(0)
   %c = f32[4]{0} copy(%a)
+  %h = f32[] negate(%g), metadata={op_name="of x[3]"}
+  %y = (f32[4]{0}, f32[4]{0}, u32[]) copy-start(%c)
   %s = (f32[4]{0}, bf16[8]{0}) all-gather-start(%c), replica_groups={{0,1}}
   %d = bf16[8]{0} all-gather-done(%s)
   %q = ((f32[8,4]{1,0}), f32[1,4]{1,0}) reduce-scatter-start(%a)
@@ -78,11 +86,13 @@ backend_config={"known_trip_count":{"n":"5"}}
 }
 """
   assert hlo.count(text) == {
-    "kernels": 2,
-    "launches": 6,
+    "kernels": 4,
+    "launches": 12,
     "loops": 1,
     "copies": 1,
     "sorts": 0,
+    "scalars": 2,
+    "prefetches": 1,
     "num_collectives": 4,
     "collectives": {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2},
     "collective_bytes": 16 + 16 + 48 + 5 * 16,

@@ -143,11 +143,29 @@ def bytes_moved(hlo: str) -> int:
   return total
 
 
+def _is_scalar(line: str, kind: str, parts: dict[str, list[str]]) -> bool:
+  """Returns whether an operation only deals with single numbers."""
+  lines = [line]
+  if kind == "fusion":
+    lines = parts[re.search(r"calls=%?([\w.-]+)", line)[1]]
+  elif kind in ("reduce", "custom-call"):  # the text has no operands' shapes
+    return False
+  return not any(re.search(r"\w\[\d", x.split("metadata=")[0]) for x in lines)
+
+
 def count(hlo: str) -> dict:
-  """Counts kernels, loops, copies and collectives of a compiled program."""
-  kernels = launches = loops = copies = sorts = 0
+  """Counts what a compiled program consists of.
+
+  Returns:
+    `kernels` are the operations, and `launches` counts those in loops as often
+    as they run. `copies`, `sorts` and `scalars` are among them; the latter deal
+    with single numbers, which cost a launch on a GPU and nearly nothing on a
+    TPU or CPU. `prefetches` copy to a faster memory while something else runs.
+  """
+  kernels = launches = loops = copies = sorts = scalars = prefetches = 0
   collectives, bytes_sent = {}, 0
-  for kind, line, times in instructions(computations(hlo)):
+  parts = computations(hlo)
+  for kind, line, times in instructions(parts):
     base = kind.removesuffix("-start")
     if kind in FREE or kind.endswith("-done"):
       continue
@@ -156,8 +174,11 @@ def count(hlo: str) -> dict:
     elif base in COLLECTIVES:
       collectives[base] = collectives.get(base, 0) + 1
       bytes_sent += times * result_bytes(line)
+    elif kind in ("copy-start", "slice-start"):
+      prefetches += 1
     else:
       kernels += 1
+      scalars += _is_scalar(line, kind, parts)
       launches += times
       copies += base == "copy"
       sorts += base == "sort"
@@ -167,6 +188,8 @@ def count(hlo: str) -> dict:
     "loops": loops,
     "copies": copies,
     "sorts": sorts,
+    "scalars": scalars,
+    "prefetches": prefetches,
     "num_collectives": sum(collectives.values()),
     "collectives": collectives,
     "collective_bytes": bytes_sent,
