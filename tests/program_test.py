@@ -126,21 +126,26 @@ def ordered(text):
   return devices.transpose(order and numbers(order)).reshape(-1)
 
 
+SENT = ("all-gather", "all-to-all")  # a CPU's form of reduce-scatter
+
+
 def test_embeddings_cross_the_slow_network_once():
   """With two slices of four devices, as few bytes as possible."""
   mesh = sharding.make_mesh(8, num_slices=2)
   with jax.set_mesh(mesh):
     step = trace_step(NUCLR, mesh, BATCH, DIM).lower().compile()
-  crossing, within = [], []
+  crossing, within = {}, {}
   parts = hlo.computations(step.as_text())
   for kind, line, times in hlo.instructions(parts):
     assert kind not in hlo.COLLECTIVES or times == 1
-    if kind.startswith("all-gather") and f",{DIM}]" in line:
+    if kind in hlo.COLLECTIVES and f",{DIM}]" in line:
       mixed = any({i < 4 for i in x} == {True, False} for x in groups(line))
-      (crossing if mixed else within).append(hlo.result_bytes(line))
-  # Each device gets the rows of its counterpart: a quarter of the batch.
-  assert crossing == [4 * BATCH * DIM // 4]
-  assert within == [4 * BATCH * DIM]
+      found = (crossing if mixed else within).setdefault(kind, [])
+      found.append(hlo.result_bytes(line))
+  # Each device gets the rows of its counterpart, a quarter of the batch, and
+  # the same of their gradients.
+  assert crossing == dict.fromkeys(SENT, [4 * BATCH * DIM // 4])
+  assert within == dict.fromkeys(SENT, [4 * BATCH * DIM])
 
 
 def two_steps(mesh):
