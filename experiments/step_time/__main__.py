@@ -117,6 +117,8 @@ def target_table(results: list[dict]) -> str:
 
 # (target, batch size) of the columns.
 PROGRAMS = (("h200", 512), ("h200", 8192), ("8xh200", 512), ("8xh200", 8192))
+OTHER_MACHINES = ("cpu", "8xcpu", "v5e", "v5e:2x4")
+SEVERAL = ("8xcpu", "v5e:2x4")
 
 
 def program_table(program: dict) -> str:
@@ -142,6 +144,24 @@ def program_table(program: dict) -> str:
       else:
         line.append(str(row["num_collectives"]))
         line.append(cell(row["collective_bytes"] / 1e6, 2))
+    lines.append(line)
+  return markdown.table(header, lines)
+
+
+def other_programs_table(program: dict) -> str:
+  """Shows kernels of the loss step at a batch of 512 on other machines."""
+  rows = [row for row in program["rows"] if row["batch_size"] == 512]
+  found = {(row["target"], row["objective"]): row for row in rows}
+  header, lines = ["objective"], []
+  for target in OTHER_MACHINES:
+    header += [f"{target}: kernels", "on one number"]
+    header += ["collectives"] * (target in SEVERAL)
+  for name in dict.fromkeys(row["objective"] for row in rows):
+    line = [name]
+    for target in OTHER_MACHINES:
+      row = found[target, name]
+      line += [str(row["kernels"]), str(row["scalars"])]
+      line += [str(row["num_collectives"])] * (target in SEVERAL)
     lines.append(line)
   return markdown.table(header, lines)
 
@@ -294,6 +314,7 @@ def tables() -> dict[str, str]:
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
     "precision": precision_table(read("precision")),
     "program": program_table(read("program")),
+    "other programs": other_programs_table(read("program")),
     "roofline": roofline_table(read("roofline")),
     "not at hand": target_table(
       [read("not_at_hand"), read("not_at_hand_offload")]
