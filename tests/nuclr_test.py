@@ -14,7 +14,11 @@ import pytest
 import reference
 
 from nuclr_jax import Pairs, Sides, objectives
-from nuclr_jax.objectives import own_pair_rules, zeta_rules
+from nuclr_jax.objectives import (
+  own_pair_rules,
+  temperature_rules,
+  zeta_rules,
+)
 from nuclr_jax.types import Popularities
 
 
@@ -211,8 +215,9 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
   assert n / batch * (1 - own.mean()) > 20 * error.mean()
 
 
+@pytest.mark.parametrize("own_weight", [0.0, 7.0])
 @pytest.mark.parametrize("average", ["pair", "id"])
-def test_without_zeta_and_own_pair_it_is_sogclr(average):
+def test_without_zeta_it_is_sogclr(average, own_weight):
   common = dict(
     num_pairs=64,
     num_texts=20,
@@ -220,11 +225,11 @@ def test_without_zeta_and_own_pair_it_is_sogclr(average):
     gamma=falling,
     anchor_average=average,
   )
-  plain = objectives.sogclr(**common)
+  plain = objectives.sogclr(**common, own_weight=own_weight)
   limit = objectives.nuclr_variant(
     **common,
     zeta=zeta_rules.fixed(),
-    own_pair=own_pair_rules.running_max(weight=0.0),
+    own_pair=own_pair_rules.running_max(weight=own_weight),
   )
   states = [plain.init()[1], limit.init()[1]]
   for step in range(3):
@@ -251,6 +256,50 @@ def test_zeta_and_xi_start_where_asked():
     np.testing.assert_allclose(state.sample.image.zeta, [init] * 8)
     np.testing.assert_allclose(state.sample.text.zeta, [init] * 3)
     np.testing.assert_allclose(state.shared.xi, xi)
+
+
+@pytest.mark.parametrize("name", ["sogclr", "nuclr"])
+def test_an_own_weight_gives_the_gradient_of_clip(name, x64):
+  """gamma = 1, k = (n - 1) / (B - 1), on a batch of few of the pairs."""
+  n, batch, tau = 1000, 16, 0.3
+  pairs = make_pairs.make_pairs(0, batch=batch, num_pairs=n, num_texts=5)
+  rule = dict(zeta=zeta_rules.fixed()) if name == "nuclr" else {}
+  weight = (n - 1) / (batch - 1)
+  objective = objectives.OBJECTIVES[name](
+    num_pairs=n, temperature=tau, gamma=1.0, own_weight=weight, **rule
+  )
+  clip = objectives.clip(temperature=tau, learn_temperature=False)
+  (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
+  (infonce, _), expected = value_and_grad(clip, *clip.init(), pairs)
+  chex.assert_trees_all_close(
+    grads, jax.tree.map(lambda x: 2 * tau * x, expected), rtol=1e-10
+  )
+  expected = 2 * tau * (infonce + math.log(weight))
+  np.testing.assert_allclose(loss, expected, rtol=1e-12)
+
+
+def test_an_own_weight_in_the_gradient_of_temperatures(x64):
+  """Of SogCLR: like NUCLR's, but for the number of terms."""
+  n, weight, rho = 64, 7.0, 0.5
+  pairs = make_pairs.make_pairs(0, num_pairs=n)
+
+  def learned(rho):
+    return temperature_rules.individual(0.2, rate=0.1, rho=rho)
+
+  plain = objectives.sogclr(
+    num_pairs=n, temperature=learned(rho), own_weight=weight
+  )
+  limit = objectives.nuclr(
+    num_pairs=n,
+    temperature=learned(rho - math.log((n - 1 + weight) / n)),
+    own_weight=weight,
+    zeta=zeta_rules.fixed(),
+  )
+  first, second = (value_and_grad(x, *x.init(), pairs) for x in (plain, limit))
+  chex.assert_trees_all_close(first[1], second[1], rtol=1e-12)
+  states = [x[0][1][0].sample.pair for x in (first, second)]
+  chex.assert_trees_all_close(*states, rtol=1e-12)
+  assert not np.allclose(states[0].temperature.image[pairs.pair_id], 0.2)
 
 
 @pytest.mark.parametrize("num_texts", [None, 5])

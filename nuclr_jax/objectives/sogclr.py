@@ -7,8 +7,11 @@ from jaxtyping import Array, Float, Int
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.sample_state import denominator, temperature_rules
-from nuclr_jax.sample_state.denominator import NO_OWN_PAIR
+from nuclr_jax.sample_state import (
+  denominator,
+  own_pair_rules,
+  temperature_rules,
+)
 from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.types import (
   Sample,
@@ -37,6 +40,7 @@ def sogclr(
   *,
   temperature: checks.Temperature | temperature_rules.Unbound = 0.07,
   gamma: checks.Gamma = 0.8,
+  own_weight: checks.NonNegative = 0.0,
   anchor_average: temperature_rules.AnchorAverage = "pair",
   **numbers: SupportsIndex | None,
 ) -> base.Objective:
@@ -53,12 +57,19 @@ def sogclr(
   for all: RGCL-g, FastCLIP-v3) or `temperature_rules.individual` (iSogCLR, see
   `isogclr`).
 
+  With an own weight k, k + u_i replaces u_i in the loss, and n - 1 + k replaces
+  n - 1. At gamma = 1 and k = (n - 1) / (B - 1), the gradient is 2 temperature
+  times that of `clip`: this weight and the average are all that distinguishes
+  the two.
+
   Args:
     spec: The sizes of the data set.
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
       training).
+    own_weight: The weight k of an anchor's own pair in its denominator, at
+      least 0; published: 0.
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
     **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
@@ -87,7 +98,9 @@ def sogclr(
   spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
   sizes = spec.sizes
   gamma = checks.schedule("gamma", gamma, checks.Gamma)
-  taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs - 1)
+  log_own_weight = own_pair_rules.log_of_weight(own_weight)
+  num_terms = sizes.num_pairs - 1 + own_weight
+  taus = temperature_rules.rule_of(temperature)(spec, num_terms)
   by_id = temperature_rules.averages_by_id(anchor_average, taus)
 
   def init():
@@ -121,13 +134,16 @@ def sogclr(
       )
       new = Sample(old.pair._replace(log_u=log_u))
     loss = denominator.anchor_loss(
-      *(log_phi, log_u, NO_OWN_PAIR, sizes),
+      *(log_phi, log_u, both(log_own_weight), sizes),
       temperature=tau,
       offset=taus.offset,
     )
     out = pairwise.weighted(logits, row_log_weight=loss.row_log_weight)
+    own_share = each(
+      lambda d: jnp.exp(log_own_weight - d), loss.log_denominator
+    )
     moved = temperature_rules.Step(
-      *(pairs, loss.log_denominator, both(0.0), both(0.0), out.mean_logit),
+      *(pairs, loss.log_denominator, own_share, both(0.0), out.mean_logit),
       has_negative=denominator.has_negative(log_phi),
       count=count,
     )

@@ -29,8 +29,6 @@ from nuclr_jax.types import (
   unzip,
 )
 
-NO_OWN_PAIR = Sides(-jnp.inf, -jnp.inf)  # log epsilon = log 0
-
 
 class PairRows(NamedTuple):
   """State of a pair, one row per `pair_id`; .image: images as anchors."""

@@ -79,7 +79,7 @@ class TemperatureRule(NamedTuple):
 # What `fixed`, `learned` and `individual` return: a function that makes the
 # rule from the spec of a data set and the number of terms of the denominator.
 AnchorAverage = checks.one_of(("pair", "id"))  # what log u is kept for
-Unbound = Callable[[Spec, int], TemperatureRule]
+Unbound = Callable[[Spec, float], TemperatureRule]
 
 
 def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
@@ -341,7 +341,7 @@ def _check_bounds(bounds, first: float) -> tuple[float, float]:
   return low, high
 
 
-def _offset(rho: float, num_terms: int) -> float:
+def _offset(rho: float, num_terms: float) -> float:
   """Returns rho - log(number of terms of D), which makes rho a KL divergence.
 
   Warns if rho is too large: no weights on that many terms differ that much from
