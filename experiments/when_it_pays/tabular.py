@@ -60,7 +60,8 @@ def fit(
     dim: The width of the vectors.
     zeta: "0", "tau log p", or "learned" (minimized as well).
     tau: The temperature.
-    start: Where to start; None means the best of random starts.
+    start: The fit whose vectors to start from, with zeta = 0; None means the
+      best of random starts, of zeta as well.
   """
   p = density.sum(1), density.sum(0)
   log_p = tuple(map(np.log, p))
@@ -89,7 +90,8 @@ def fit(
     vectors = [rng.normal(size=(len(x), dim)) for x in p]
     params = {"vectors": start.params["vectors"] if start else vectors}
     if zeta == "learned":
-      params["zeta"] = [np.zeros(len(x)) for x in p]
+      spread = 0.0 if start else tau
+      params["zeta"] = [spread * rng.normal(size=len(x)) for x in p]
     flat, unravel = ravel_pytree(params)
     gradient = jax.jit(jax.value_and_grad(objective))
     found = optimize.minimize(
@@ -130,6 +132,7 @@ def measure(*, seed: int, dim: int, exponent: float, tau: float) -> dict:
     fits = {
       "0": plain,
       "learned": fit(density, dim=dim, zeta="learned", tau=tau, start=plain),
+      "learned from elsewhere": fit(density, dim=dim, zeta="learned", tau=tau),
       "tau log p": fit(density, dim=dim, zeta="tau log p", tau=tau),
     }
   row = {

@@ -1,0 +1,100 @@
+"""Long-tailed characters: images in noise, captions that repeat unmarked.
+
+Which text is asked for how often is known, and the answer is often uncertain:
+the letters of a subset differ in accents, and are small and noisy. Training
+draws a letter by its frequency and a font among `TRAIN_FONTS`; every training
+pair has an id of its own, so that equal captions are negatives of each other,
+as they are in data that nobody has searched for repetitions. The test has every
+letter in the other fonts equally often and is weighted afterwards.
+"""
+
+import functools
+from typing import NamedTuple
+import unicodedata
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax.data import glyphs
+from nuclr_jax.data.augment import augment
+from nuclr_jax.data.source import Data, Records, in_memory
+from nuclr_jax.data.tokenizer import build_tokenizer
+
+TEST_FONTS = (
+  "DejaVuSans-Bold",
+  "DejaVuSansMono",
+  "DejaVuSerif-Italic",
+  "STIXGeneral",
+)
+TRAIN_FONTS = tuple(x for x in glyphs.FONTS if x not in TEST_FONTS)
+SIZE = 16  # pixels
+NOISE = 0.3  # standard deviation, of white
+VIEWS = 5  # noisy test images of a letter in a font
+
+
+class Tails(NamedTuple):
+  """A long-tailed data set and its test."""
+
+  data: Data
+  item: Int[np.ndarray, "pairs"]  # the letter of each training pair
+  p: Float[np.ndarray, "items"]  # how often a letter is drawn
+  captions: list[str]  # of the letters
+  test_image: np.ndarray  # [tests, size, size, 1]
+  test_item: Int[np.ndarray, "tests"]
+
+
+@functools.cache
+def letters() -> tuple[list[int], np.ndarray]:
+  """Returns the Latin letters of all fonts; images [fonts, letters, ...]."""
+  drawn = dict(glyphs.render_glyphs(SIZE))
+
+  def is_letter(point):
+    name = unicodedata.name(chr(point))
+    return name.startswith("LATIN") and "LETTER" in name
+
+  def images(point):
+    return [drawn.get(glyphs.Glyph(font, point)) for font in glyphs.FONTS]
+
+  points = sorted({x.code_point for x in drawn if is_letter(x.code_point)})
+  found = {point: images(point) for point in points}
+  whole = {c: x for c, x in found.items() if all(y is not None for y in x)}
+  return list(whole), np.array(list(whole.values())).swapaxes(0, 1)
+
+
+@functools.lru_cache(maxsize=4)
+def make_tails(
+  *, seed: int, exponent: float, num_items: int, num_pairs: int
+) -> Tails:
+  """Draws letters whose frequencies fall as rank^-exponent."""
+  points, images = letters()
+  rng = np.random.default_rng(seed)
+  chosen = rng.choice(len(points), num_items, replace=False)
+  p = rng.permutation(np.arange(1, num_items + 1.0) ** -exponent)
+  p /= p.sum()
+  item = rng.choice(num_items, num_pairs, p=p)
+  fonts = [glyphs.FONTS.index(x) for x in TRAIN_FONTS]
+  image = images[rng.choice(fonts, num_pairs), chosen[item]]
+  captions = [unicodedata.name(chr(points[i])) for i in chosen]
+  records = Records(
+    noisy(image, rng),
+    np.arange(num_pairs, dtype=np.int32),
+    [captions[i] for i in item],
+    f"tails/{seed}/{exponent}/{num_items}/{num_pairs}",
+  )
+  words = build_tokenizer(captions, length=12)
+  shift = augment(shift=1.0, scale=0.0)
+  data = Data(
+    train=in_memory(records, words.encode(records.captions), shift),
+    tokenizer=words,
+    image_shape=(SIZE, SIZE, 1),
+  )
+  clean = images[[glyphs.FONTS.index(x) for x in TEST_FONTS]][:, chosen]
+  test_item = np.tile(np.arange(num_items), len(TEST_FONTS) * VIEWS)
+  clean = np.tile(clean.reshape(-1, SIZE, SIZE), (VIEWS, 1, 1))
+  return Tails(data, item, p, captions, noisy(clean, rng), test_item)
+
+
+def noisy(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+  """Adds white noise to images [n, size, size]; returns uint8 [..., 1]."""
+  x = images + 255 * NOISE * rng.normal(size=images.shape)
+  return np.clip(x, 0, 255).astype(np.uint8)[..., None]
