@@ -43,7 +43,7 @@ KEYS = dict(
   max_checkpoints=(2, Count),
   keep_best=(None, str | None),  # keep the state with the best such score
   num_workers=(0, Natural),  # processes that make batches; 0 = threads
-  # popularity.npz of another run, for the first zeta
+  # for the first zeta: popularity.npz of another run, or "counts" of ids
   warm_start=(None, str | os.PathLike | None),
   # arguments of `hooks.refresh_popularity`; None = never
   refresh=(None, Mapping | None),

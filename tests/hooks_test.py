@@ -255,6 +255,16 @@ class TestWarmStart:
     _, _, state = loop.load(tmp_path / "run")
     assert int(state.step) == 1
 
+  def test_counts_of_ids(self, tiny, build, few_pairs):
+    parts = build(self.config(tiny, "counts"))
+    ids = few_pairs.train.ids(np.arange(few_pairs.train.sizes.num_pairs))
+    counts = np.bincount(ids.text)
+    zeta = 0.07 * np.log(np.maximum(counts, 1))  # the config's temperature
+    expected = zeta - np.average(zeta, weights=counts)
+    np.testing.assert_allclose(parts.popularities.zeta.text, expected)
+    assert counts.max() > counts.min()
+    np.testing.assert_array_equal(parts.popularities.zeta.image, 0)
+
   def test_no_such_file(self, tiny, build, tmp_path):
     with pytest.raises(ValueError, match="write one with nuclr popularity"):
       build(self.config(tiny, tmp_path / "missing.npz"))

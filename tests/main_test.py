@@ -95,7 +95,7 @@ WRONG = [  # exit code 2
   ),
   (
     ["evaluate", "--workdir=x", "--temperature=0.1"],
-    "takes --temperature with --hubs only",
+    "takes --temperature with --hubs or --prior only",
   ),
   (
     ["report", "--workdir=x", "--config=glyphs", "--config.seed=1"],

@@ -115,6 +115,13 @@ flags.register_validator(
 flags.register_validator(
   HUBS, lambda x: 0 <= x < math.inf, "must be at least 0 and finite"
 )
+PRIOR = flags.DEFINE_string(
+  "prior",
+  None,
+  "Also evaluate with a prior of the texts: rank by sim + temperature * log p. "
+  "'counts' counts them among the training captions; otherwise a .json file "
+  "that maps texts to counts, or a .csv file of texts and counts.",
+)
 EMBEDDINGS = flags.DEFINE_string(
   "embeddings", None, "The embeddings to use instead of those of a run."
 )

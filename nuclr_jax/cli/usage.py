@@ -53,9 +53,10 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   ),
   "evaluate": Verb(
     verbs.evaluate,
-    ("workdir", "data_dir", "best", "hubs", "temperature"),
+    ("workdir", "data_dir", "best", "hubs", "prior", "temperature"),
     """
 nuclr evaluate --workdir=runs/mine --hubs=0.5
+nuclr evaluate --workdir=runs/mine --prior=counts
 nuclr evaluate --workdir=runs/mine --best
 """,
   ),

@@ -75,27 +75,30 @@ def train() -> None:
 
 def evaluate() -> None:
   """Evaluate a run and print its metrics."""
-  from nuclr_jax.evaluate import suites
+  from nuclr_jax import evaluate
   from nuclr_jax.objectives import one_temperature
   from nuclr_jax.train import loop
 
-  if flags.TEMPERATURE.value is not None and not flags.HUBS.value:
-    raise UsageError("evaluate takes --temperature with --hubs only")
+  asked = [x for x in ("hubs", "prior") if getattr(flags, x.upper()).value]
+  if flags.TEMPERATURE.value is not None and not asked:
+    raise UsageError("evaluate takes --temperature with --hubs or --prior only")
   parts, mesh, state = loop.load(
     workdir(), data_dir=flags.DATA_DIR.value, checkpoints=checkpoints()
   )
+  if flags.HUBS.value and not parts.data.sets:
+    raise UsageError("--hubs needs data with images and captions to retrieve")
+  suites, tau = parts.evaluators, flags.TEMPERATURE.value
+  if asked and tau is None:
+    tau = one_temperature(loop.readout(parts, state), f"--{asked[0]}")
   if flags.HUBS.value:
-    if not parts.data.sets:
-      raise UsageError("--hubs needs data with images and captions to retrieve")
-    tau = flags.TEMPERATURE.value
-    if tau is None:
-      tau = one_temperature(loop.readout(parts, state), "--hubs")
-    evaluators = suites.correct_hubs(
-      parts.evaluators, parts.data, temperature=tau, strength=flags.HUBS.value
+    suites = evaluate.correct_hubs(
+      suites, parts.data, temperature=tau, strength=flags.HUBS.value
     )
-    parts = parts._replace(evaluators=evaluators)
+  if flags.PRIOR.value:
+    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
+    suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
   with jax.set_mesh(mesh):
-    print_table(loop.evaluate(parts, mesh, state))
+    print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))
 
 
 def report() -> None:

@@ -11,14 +11,21 @@ from nuclr_jax.evaluate.evaluators import (
   make_embedder,
   run_evaluators,
 )
-from nuclr_jax.evaluate.suites import choose_evaluators, correct_hubs
+from nuclr_jax.evaluate.prior import make_prior
+from nuclr_jax.evaluate.suites import (
+  add_prior,
+  choose_evaluators,
+  correct_hubs,
+)
 
 __all__ = [
   "Embed",
   "Evaluator",
+  "add_prior",
   "choose_evaluators",
   "correct_hubs",
   "embed_pairs",
   "make_embedder",
+  "make_prior",
   "run_evaluators",
 ]

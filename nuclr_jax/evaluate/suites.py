@@ -14,6 +14,7 @@ from nuclr_jax.evaluate.latent import (
   same_class_evaluator,
   variation_evaluator,
 )
+from nuclr_jax.evaluate.prior import Prior, prior_evaluators
 from nuclr_jax.evaluate.probe import probe_evaluator
 from nuclr_jax.evaluate.retrieval import retrieval_evaluator
 from nuclr_jax.evaluate.sts import sts_evaluator
@@ -85,6 +86,31 @@ def correct_hubs(
       )
     )
   return suites
+
+
+def add_prior(
+  suites: Suites, data: Data, prior: Prior, *, temperature: float
+) -> dict[str, list[Evaluator]]:
+  """Adds retrieval and zero-shot classification with a prior to each split.
+
+  Args:
+    suites: The evaluators so far.
+    data: The data set.
+    prior: What `prior.make_prior` returned.
+    temperature: The temperature of the objective.
+
+  Returns:
+    The evaluators, with those that use the prior at the end of each split.
+  """
+  return {
+    split: [
+      *suites.get(split, ()),
+      *prior_evaluators(
+        data.held_out.get(split, HeldOut()), prior, temperature=temperature
+      ),
+    ]
+    for split in SPLITS
+  }
 
 
 def _evaluators(split: str, held_out: HeldOut) -> list[Evaluator]:

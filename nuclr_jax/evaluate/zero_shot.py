@@ -65,6 +65,7 @@ def accuracy(
   label: Int[np.ndarray, "images"],
   *,
   top: tuple[int, ...] = (1, 3, 5, 10),
+  zeta: Float[np.ndarray, "classes"] | float = 0.0,
 ) -> Metrics:
   """Computes the accuracy of the most similar classes; ties count as errors.
 
@@ -73,6 +74,7 @@ def accuracy(
     classes: Unit-norm embeddings of the classes.
     label: The class of each image.
     top: The values of k.
+    zeta: The popularity of each class, subtracted from its similarities.
 
   Returns:
     `top<k>`, the fraction of images whose class is among the k most similar
@@ -89,7 +91,7 @@ def accuracy(
   wrong = label[(label < 0) | (label >= len(classes))]
   if wrong.size:
     raise ValueError(f"labels must be in [0, {len(classes)}), found {wrong[0]}")
-  rank = ranks(image, classes, label, np.arange(len(classes)))
+  rank = ranks(image, classes, label, np.arange(len(classes)), zeta)
   shares = {
     f"top{k}": float((rank < k).mean()) for k in top if k < len(classes)
   }
@@ -105,16 +107,23 @@ def zero_shot_evaluator(data: LabelledSet, name: str) -> Evaluator:
     name: The name of the data set. If the data have no prompts, it also selects
       CLIP's templates (see `make_prompts`).
   """
-  groups = data.prompts or make_prompts(name, data.classes)
-  prompts = [prompt for group in groups for prompt in group]
-  class_of_prompt = np.repeat(np.arange(len(groups)), list(map(len, groups)))
 
   def evaluate(embed: Embed) -> Metrics:
-    classes = class_embeddings(embed.text(prompts), class_of_prompt)
+    classes = embed_classes(embed, data, name)
     scores = accuracy(embed.image(data.image), classes, data.label)
     return {f"zero_shot_{name}/{key}": x for key, x in scores.items()}
 
   return evaluate
+
+
+def embed_classes(
+  embed: Embed, data: LabelledSet, name: str
+) -> Float[np.ndarray, "classes dim"]:
+  """Embeds the classes of a set by its prompts, or by CLIP's."""
+  groups = data.prompts or make_prompts(name, data.classes)
+  prompts = [prompt for group in groups for prompt in group]
+  class_of_prompt = np.repeat(np.arange(len(groups)), list(map(len, groups)))
+  return class_embeddings(embed.text(prompts), class_of_prompt)
 
 
 @functools.cache

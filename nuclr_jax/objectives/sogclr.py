@@ -98,7 +98,8 @@ def sogclr(
   spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
   sizes = spec.sizes
   gamma = checks.schedule("gamma", gamma, checks.Gamma)
-  log_own_weight = own_pair_rules.log_of_weight(own_weight)
+  own_pair = own_pair_rules.running_max(weight=own_weight)(spec)
+  log_own_weight = own_pair.log_weight
   num_terms = sizes.num_pairs - 1 + own_weight
   taus = temperature_rules.rule_of(temperature)(spec, num_terms)
   by_id = temperature_rules.averages_by_id(anchor_average, taus)

@@ -2,6 +2,7 @@
 
 from nuclr_jax.popularity.analysis import compare, zeta_of_unseen
 from nuclr_jax.popularity.exact import Popularity, solve, solve_sampled
+from nuclr_jax.popularity.frequency import zeta_of_counts
 from nuclr_jax.popularity.gradient_descent import Descent, descend
 from nuclr_jax.popularity.integral import (
   balance_heuristic,
@@ -23,5 +24,6 @@ __all__ = [
   "log_popularity",
   "solve",
   "solve_sampled",
+  "zeta_of_counts",
   "zeta_of_unseen",
 ]

@@ -65,7 +65,7 @@ def running_max(
     >>> print(objective.init()[1].shared.xi.text)
     0.3
   """
-  log_weight = log_of_weight(weight)
+  log_weight = _check_weight(weight)
   if init is not None:
     init = checks.weight("own_pair.init", init)
 
@@ -115,7 +115,7 @@ def released(
 
   Reference: the code released with Wang et al., ICLR 2025.
   """
-  log_weight = log_of_weight(weight)
+  log_weight = _check_weight(weight)
   init = checks.weight("own_pair.init", init)
 
   def bind(spec):
@@ -174,16 +174,8 @@ def by_zeta(*, weight: checks.NonNegative = 1.0) -> Unbound:
   return bind
 
 
-def log_of_weight(weight: checks.NonNegative) -> float:
-  """Checks an own pair's weight; returns its logarithm, -inf for 0.
-
-  Raises:
-    ValueError: If it is negative or not finite.
-
-  Example:
-    >>> log_of_weight(1.0), log_of_weight(0.0)
-    (0.0, -inf)
-  """
+def _check_weight(weight) -> float:
+  """Returns the logarithm of a weight; -inf for 0."""
   weight = checks.weight("own_weight", weight)
   return math.log(weight) if weight else -math.inf
 

@@ -10,7 +10,6 @@ import os
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
-import numpy as np
 import optax
 
 from nuclr_jax import checks, sharding
@@ -19,11 +18,14 @@ from nuclr_jax.data import Data, Inputs, inputs_of
 from nuclr_jax.evaluate import suites
 from nuclr_jax.models import ENCODERS, Model, microbatched
 from nuclr_jax.objectives import Objective, add, scale
-from nuclr_jax.popularity.files import load_zeta
 from nuclr_jax.train import factories
-from nuclr_jax.train.hooks import Hook, check_has_zeta, refresh_popularity
+from nuclr_jax.train.hooks import (
+  Hook,
+  first_popularities,
+  refresh_popularity,
+)
 from nuclr_jax.train.optimizer import is_frozen, without_frozen_gradients
-from nuclr_jax.types import Popularities, Spec, each
+from nuclr_jax.types import Popularities, Spec
 
 
 class Experiment(NamedTuple):
@@ -89,14 +91,9 @@ def build(
   )
   popularities = None
   if fresh and config["warm_start"] is not None:
-    temperature = check_has_zeta("warm_start", objective)
-    zeta = load_zeta(
-      config["warm_start"],
-      sizes,
-      temperature=temperature,
-      fingerprint=data.train.fingerprint,
+    popularities = first_popularities(
+      config["warm_start"], data.train, objective
     )
-    popularities = Popularities(each(np.arange, sizes.ids), zeta)
   hooks = ()
   if config["refresh"] is not None and config["refresh"]["every_epochs"]:
     refresh = refresh_popularity(

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 import logging
+import os
 import time
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from nuclr_jax import checks, popularity
 from nuclr_jax.checks import Count, NonNegative, Positive
@@ -14,8 +16,10 @@ from nuclr_jax.data.source import Source
 from nuclr_jax.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.objectives import Objective, Readout, one_temperature
 from nuclr_jax.popularity import exact
+from nuclr_jax.popularity.files import load_zeta
+from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.train.step import TrainState
-from nuclr_jax.types import Popularities, Sides
+from nuclr_jax.types import Popularities, Sides, each
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +123,36 @@ def check_has_zeta(what: str, objective: Objective) -> float:
   # Under jit, so that tables that are not read are never allocated.
   first = jax.jit(lambda: _first_readout(objective).temperature)
   return one_temperature(Readout(temperature=first()), what)
+
+
+def first_popularities(
+  warm_start: str | os.PathLike, source: Source, objective: Objective
+) -> Popularities:
+  """Returns the popularities that a run starts with.
+
+  Args:
+    warm_start: "counts" for `popularity.zeta_of_counts`; otherwise the file
+      that `popularity.files.save_popularity` wrote.
+    source: The training pairs.
+    objective: The objective of the run.
+
+  Raises:
+    ValueError: If the objective has no popularities, there is no such file, it
+      belongs to other data, or counts of ids say nothing.
+  """
+  sizes = source.sizes
+  temperature = check_has_zeta("warm_start", objective)
+  if warm_start == COUNTS:
+    ids = source.ids(np.arange(sizes.num_pairs))
+    zeta = popularity.zeta_of_counts(ids, sizes, temperature=temperature)
+  else:
+    zeta = load_zeta(
+      warm_start,
+      sizes,
+      temperature=temperature,
+      fingerprint=source.fingerprint,
+    )
+  return Popularities(each(np.arange, sizes.ids), zeta)
 
 
 def _first_readout(objective: Objective) -> Readout:

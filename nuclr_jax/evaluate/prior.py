@@ -1,0 +1,200 @@
+"""Scores that know how often each text is asked for: logit adjustment.
+
+A model trained with zeta = 0 (CLIP, SogCLR) scores a text y of an image x by
+log p(y | x) / p(y), which is right if all candidates are asked for equally
+often. If they are asked for as often as p says, sim + temperature log p(y) is
+right; see docs/what_zeta_is.md.
+"""
+
+from collections.abc import Callable, Sequence
+import csv
+import json
+import logging
+import math
+import os
+import pathlib
+
+from jaxtyping import Float
+import numpy as np
+
+from nuclr_jax.data.source import HeldOut, Source
+from nuclr_jax.evaluate.evaluators import Embed, Evaluator
+from nuclr_jax.evaluate.retrieval import recall
+from nuclr_jax.evaluate.zero_shot import accuracy, embed_classes
+from nuclr_jax.popularity.frequency import COUNTS
+from nuclr_jax.types import Metrics, Sides
+
+log = logging.getLogger(__name__)
+
+CHUNK = 2**16  # captions read at a time
+# Texts (captions, or names of classes) -> log p of each, up to a constant; None
+# if it knows none of them.
+Prior = Callable[[Sequence[str]], Float[np.ndarray, "texts"] | None]
+
+
+def make_prior(prior: str | os.PathLike, train: Source) -> Prior:
+  r"""Makes a prior from "counts" or from a file.
+
+  Args:
+    prior: "counts" takes how often a text is a caption of a training pair, plus
+      1/2 so that unseen texts can be chosen. Otherwise a .json file that maps
+      texts to counts (or probabilities), or a .csv file of texts and counts.
+    train: The training pairs.
+
+  Raises:
+    ValueError: For a file that is no such table. What is returned raises
+      ValueError if the file has some of the texts it is asked for, but not all.
+
+  Example:
+    >>> path = tmp_path / "asked.csv"
+    >>> _ = path.write_text("a dog,30\na cat,10\n")
+    >>> np.exp(make_prior(path, None)(["a cat", "a dog"])).round()
+    array([10., 30.])
+  """
+  if prior == COUNTS:
+    return _of_captions(train)
+  path = pathlib.Path(prior)
+  known = _read(path)
+
+  def log_prior(texts):
+    missing = [x for x in texts if x not in known]
+    if len(missing) == len(texts):
+      return None
+    if missing:
+      raise ValueError(
+        f"{path} lacks {len(missing)} of {len(texts)} texts, such as "
+        f"{missing[0]!r}; give each a count greater than 0"
+      )
+    return np.log([known[x] for x in texts])
+
+  return log_prior
+
+
+def _of_captions(train: Source) -> Prior:
+  """Counts the captions of the training pairs, once they are asked for."""
+  counted: dict[str, int] = {}
+
+  def count():
+    n, num_texts = train.sizes.num_pairs, train.sizes.num_texts
+    of_text = np.zeros(num_texts, np.int64)
+    for start in range(0, n, CHUNK):
+      ids = train.ids(np.arange(start, min(start + CHUNK, n))).text
+      of_text += np.bincount(ids, minlength=num_texts)
+    for start in range(0, num_texts, CHUNK):
+      ids = np.arange(start, min(start + CHUNK, num_texts))
+      for caption, number in zip(
+        train.captions(ids), of_text[ids], strict=True
+      ):
+        counted[caption] = counted.get(caption, 0) + int(number)
+
+  def log_prior(texts):
+    if not counted:
+      count()
+    found = np.array([counted.get(x, 0) for x in texts])
+    return np.log(found + 0.5) if found.any() else None
+
+  return log_prior
+
+
+def _read(path: pathlib.Path) -> dict[str, float]:
+  """Reads a table of texts and counts."""
+  try:
+    if path.suffix == ".json":
+      pairs = json.loads(path.read_text(encoding="utf-8")).items()
+    else:
+      with path.open(encoding="utf-8", newline="") as lines:
+        pairs = [(text, number) for text, number in csv.reader(lines)]
+    found = {text: float(number) for text, number in pairs}
+  except (OSError, ValueError, TypeError, AttributeError) as error:
+    raise ValueError(
+      f"--prior: {path} is no table of texts and counts ({error}); give "
+      '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '
+      "text and a count in each line"
+    ) from error
+  wrong = [x for x, p in found.items() if not 0 < p < math.inf]
+  if wrong or not found or len(found) < len(pairs):
+    problem = (
+      f"the count of {wrong[0]!r} is {found[wrong[0]]}"
+      if wrong
+      else "it has no texts"
+      if not found
+      else "a text occurs twice"
+    )
+    raise ValueError(
+      f"--prior: {path}: {problem}; each text needs one count greater than 0"
+    )
+  return found
+
+
+def prior_evaluators(
+  held_out: HeldOut, prior: Prior, *, temperature: float
+) -> list[Evaluator]:
+  """Makes evaluators of retrieval and zero-shot sets with a prior of the texts.
+
+  Candidates are ranked by sim + temperature log p; images as candidates have
+  no prior. Metrics are those without a prior, called `prior/...`. A set is left
+  out, with a warning, if the prior knows none of its texts.
+
+  Args:
+    held_out: The sets of a split.
+    prior: What `make_prior` returned. For zero-shot sets it is asked for the
+      names of the classes; without names, for the first prompt of each.
+    temperature: The temperature of the objective.
+  """
+
+  def zeta_of(texts, what):
+    log_p = prior(texts)
+    if log_p is None:
+      log.warning(
+        "--prior: it has none of the %d texts of %s, such as %r; this set is "
+        "left out",
+        len(texts),
+        what,
+        texts[0],
+      )
+      return None
+    return -temperature * log_p
+
+  def of_retrieval(name, data):
+    def evaluate(embed: Embed) -> Metrics:
+      zeta = zeta_of(
+        data.captions, f"the set {name!r}" if name else "retrieval"
+      )
+      if zeta is None:
+        return {}
+      scores = recall(
+        embed.image(data.image),
+        embed.text(data.captions),
+        data.image_group,
+        data.caption_group,
+        zeta=Sides(0.0, zeta),
+      )
+      return _named(f"{name}/" if name else "", scores)
+
+    return evaluate
+
+  def of_classes(name, get):
+    def evaluate(embed: Embed) -> Metrics:
+      data = get()
+      names = list(data.classes) or [x[0] for x in data.prompts]
+      zeta = zeta_of(names, f"zero_shot_{name}")
+      if zeta is None:
+        return {}
+      scores = accuracy(
+        embed.image(data.image),
+        embed_classes(embed, data, name),
+        data.label,
+        zeta=zeta,
+      )
+      return _named(f"zero_shot_{name}/", scores)
+
+    return evaluate
+
+  return [
+    *(of_retrieval(name, x) for name, x in held_out.retrieval.items()),
+    *(of_classes(name, x) for name, x in held_out.zero_shot.items()),
+  ]
+
+
+def _named(prefix: str, scores: Metrics) -> Metrics:
+  return {f"prior/{prefix}{key}": x for key, x in scores.items()}

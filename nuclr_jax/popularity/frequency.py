@@ -1,0 +1,52 @@
+"""How often images and texts occur: the popularity that one can count."""
+
+from jaxtyping import Int
+import numpy as np
+
+from nuclr_jax.types import Sides, Sizes, each
+
+COUNTS = "counts"  # what asks for them, instead of a file
+
+
+def zeta_of_counts(ids: Sides, sizes: Sizes, *, temperature: float) -> Sides:
+  r"""Computes zeta = temperature log p of every image and text, p counted.
+
+  With these zeta held fixed in training, similarities estimate
+  temperature log p(text | image), which answers queries that ask for each text
+  as often as it occurs. With zeta = 0 they estimate log p(text | image) /
+  p(text), and adding zeta to them afterwards does as well.
+
+  Args:
+    ids: The image id and the text id of every pair, [num_pairs] each.
+    sizes: The sizes of the data set.
+    temperature: The temperature of the objective.
+
+  Returns:
+    `Sides` of [num_images] and [num_texts], with mean 0 over the pairs.
+
+  Raises:
+    ValueError: If all ids occur equally often, so that zeta would be 0.
+
+  Example:
+    >>> ids = Sides(np.arange(3), np.array([0, 1, 1]))
+    >>> zeta = zeta_of_counts(ids, Sizes(3, 3, 2), temperature=1.0)
+    >>> zeta.image, zeta.text.round(3)
+    (array([0., 0., 0.]), array([-0.462,  0.231]))
+
+  Reference: Menon et al., Long-tail Learning via Logit Adjustment, ICLR 2021;
+    derived for popularities in docs/what_zeta_is.md.
+  """
+
+  def side(ids: Int[np.ndarray, "pairs"], num_ids: int):
+    counts = np.bincount(ids, minlength=num_ids)
+    zeta = temperature * np.log(np.maximum(counts, 1))
+    return zeta - zeta[ids].mean()
+
+  zeta = each(side, ids, sizes.ids)
+  if not (zeta.image.any() or zeta.text.any()):
+    raise ValueError(
+      "all images and all texts occur equally often by their ids, so that "
+      "counts say nothing about popularity; give equal captions one id (nuclr "
+      "ingest does, and so does data.share_texts), or use zeta = 0"
+    )
+  return zeta

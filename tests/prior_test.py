@@ -1,0 +1,144 @@
+"""Priors of texts: in scores after training, and as zeta held fixed."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from nuclr_jax import Sides, popularity
+from nuclr_jax.data.source import (
+  Batch,
+  Data,
+  HeldOut,
+  ImageTextSet,
+  LabelledSet,
+  Source,
+)
+from nuclr_jax.evaluate import Embed, add_prior, make_prior, run_evaluators
+from nuclr_jax.types import Sizes
+
+CAPTIONS = ["a dog", "a cat", "a dog"]  # of three text ids
+TEXT_ID = np.array([0, 0, 1, 2, 2, 2])
+TAU = 0.5
+
+
+def source():
+  n = len(TEXT_ID)
+  return Source(
+    Sizes(n, n, 3),
+    fetch=lambda ids, random=None: Batch(None, None, ids),
+    ids=lambda ids: Sides(ids, TEXT_ID[ids]),
+    captions=lambda ids: [CAPTIONS[i] for i in ids],
+    fingerprint="",
+  )
+
+
+def held_out():
+  """Two texts that one image cannot tell apart, a third that is asked for."""
+  images = np.zeros((3, 4, 4, 1))
+  images[:, 0, 0, 0] = range(3)
+  captioned = ImageTextSet(
+    images, np.arange(3), ["a cat", "a dog", "a cow"], np.arange(3)
+  )
+  classes = LabelledSet(images, np.array([0, 1, 1]), ["a cat", "a dog"])
+  return HeldOut({"": captioned}, {"pets": lambda: classes})
+
+
+VECTORS = {"a cat": 0, "a dog": 1, "a cow": 2}
+IMAGES = np.array([[0.97, 0.2, 0.1], [0.71, 0.7, 0.05], [0.05, -0.3, 0.95]])
+
+
+def embed():
+  def text(captions):
+    words = [c.removeprefix("a photo of ").rstrip(".") for c in captions]
+    return np.eye(3)[[VECTORS[w.replace("a a", "a")] for w in words]]
+
+  return Embed(lambda x: IMAGES[x[:, 0, 0, 0].astype(int)], text)
+
+
+def score(prior, split="test"):
+  data = Data(source(), None, (4, 4, 1), {split: held_out()})
+  suites = add_prior({}, data, make_prior(prior, source()), temperature=TAU)
+  return run_evaluators(suites[split], embed(), split)
+
+
+def expected(log_p):
+  """How often the best score is right, by hand."""
+  ranked = IMAGES + TAU * np.asarray(log_p)
+  return np.mean(np.argmax(ranked, 1) == np.arange(3))
+
+
+def test_counts_of_captions():
+  """Of all text ids that have the caption; none is half a pair."""
+  scores = score("counts")
+  log_p = np.log(np.array([1, 5, 0]) + 0.5)
+  found = scores["test/prior/image_to_text/recall@1"]
+  assert found == expected(log_p) != expected([0, 0, 0])
+  # No prior of images: as it was without.
+  best = np.argmax(IMAGES, 0) == np.arange(3)
+  assert scores["test/prior/text_to_image/recall@1"] == best.mean()
+  # Image 0 is a cat, images 1 and 2 are dogs.
+  pets = (IMAGES + TAU * log_p)[:, :2].argmax(1) == [0, 1, 1]
+  assert scores["test/prior/zero_shot_pets/top1"] == pets.mean()
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_counts_of_a_file(kind, tmp_path):
+  counts = {"a cat": 1.0, "a dog": 2.5, "a cow": 3.0}
+  path = tmp_path / f"asked.{kind}"
+  if kind == "json":
+    path.write_text(json.dumps(counts))
+  else:
+    path.write_text("".join(f'"{k}",{x}\n' for k, x in counts.items()))
+  found = score(path)["test/prior/image_to_text/recall@1"]
+  assert found == expected(np.log(list(counts.values())))
+
+
+@pytest.mark.parametrize(
+  ("name", "text", "message"),
+  [
+    ("x.json", "[1]", "no table of texts and counts"),
+    ("x.json", '{"a": "b"}', "no table of texts and counts"),
+    ("x.json", "{}", "it has no texts"),
+    ("x.csv", "a dog,0\n", "the count of 'a dog' is 0.0; each text needs"),
+    ("x.csv", "a dog,nan\n", "the count of 'a dog' is nan"),
+    ("x.csv", "a dog,1\na dog,2\n", "a text occurs twice"),
+    ("x.csv", "a dog\n", "no table of texts and counts"),
+    ("x.csv", "a dog,1\n", "lacks 2 of 3 texts, such as 'a cat'; give each"),
+  ],
+)
+def test_bad_files(name, text, message, tmp_path):
+  path = tmp_path / name
+  path.write_text(text)
+  with pytest.raises(ValueError, match=message):
+    score(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+  with pytest.raises(
+    ValueError, match="no table of texts and counts .*No such"
+  ):
+    make_prior(tmp_path / "none.csv", source())
+
+
+def test_sets_without_a_known_text_are_left_out(tmp_path, caplog):
+  path = tmp_path / "x.csv"
+  path.write_text("a whale,3\n")
+  with caplog.at_level(logging.WARNING):
+    assert not score(path)
+  assert "none of the 3 texts of retrieval, such as 'a cat'" in caplog.text
+  assert "none of the 2 texts of zero_shot_pets" in caplog.text
+
+
+def test_zeta_of_counts():
+  zeta = popularity.zeta_of_counts(
+    source().ids(np.arange(6)), source().sizes, temperature=TAU
+  )
+  log_p = np.log([2, 1, 3])
+  mean = np.average(log_p, weights=[2, 1, 3])
+  np.testing.assert_allclose(zeta.text, TAU * (log_p - mean))
+  np.testing.assert_array_equal(zeta.image, 0)
+  same = Sides(np.arange(6), np.arange(6)[::-1])
+  with pytest.raises(ValueError, match="occur equally often by their ids"):
+    popularity.zeta_of_counts(same, Sizes(6, 6, 6), temperature=TAU)
