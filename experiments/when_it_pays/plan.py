@@ -111,8 +111,8 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
   ]
   runs += tuning(smoke)
   taus = {arm: chosen_tau(rows, arm, smoke) for arm in ARMS}
-  for seed in range(options.seeds):
-    for exponent, dim in settings(smoke):
+  for exponent, dim in settings(smoke):
+    for seed in range(options.seeds):
       runs += [
         run_of(
           TAILS,
