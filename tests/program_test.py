@@ -23,7 +23,7 @@ OBJECTIVES = dict(
   clip=(objectives.clip(), 7),
   sogclr=(objectives.sogclr(num_pairs=1000), 8),
   nuclr=(NUCLR, 8),
-  nuclr_queue=(objectives.nuclr(num_pairs=1000, dim=DIM, zeta=QUEUE), 26),
+  nuclr_queue=(objectives.nuclr(num_pairs=1000, dim=DIM, zeta=QUEUE), 11),
 )
 
 
@@ -106,12 +106,14 @@ def groups(line):
   if tiled := re.search(r"replica_groups=\[([\d,]+)\]<=(\[\S+)", line):
     return ordered(tiled[2]).reshape(numbers(tiled[1])).tolist()
   axes, chosen = re.search(
-    r"replica_groups=mesh\[(.*?)\].*?\{'axis_(\d)'\}", line
+    r"replica_groups=mesh\[(.*?)\].*?\{'(\w+)'\}", line
   ).groups()
-  shape = [int(x) for x in re.findall(r"=(\d+)", axes)]
+  axes = dict(re.findall(r"'(\w+)'=(\d+)", axes))
+  chosen = list(axes).index(chosen)
+  shape = [int(x) for x in axes.values()]
   order = re.search(r"device_ids=\((\S+)\)", line)
   devices = ordered(order[1]) if order else np.arange(np.prod(shape))
-  grid = np.moveaxis(devices.reshape(shape), int(chosen), -1)
+  grid = np.moveaxis(devices.reshape(shape), chosen, -1)
   return grid.reshape(-1, grid.shape[-1]).tolist()
 
 
@@ -126,14 +128,18 @@ def ordered(text):
   return devices.transpose(order and numbers(order)).reshape(-1)
 
 
-SENT = ("all-gather", "all-to-all")  # a CPU's form of reduce-scatter
+GATHER, SCATTER = "all-gather", "all-to-all"  # a CPU's reduce-scatter
 
 
-def test_embeddings_cross_the_slow_network_once():
-  """With two slices of four devices, as few bytes as possible."""
-  mesh = sharding.make_mesh(8, num_slices=2)
+@pytest.mark.parametrize(("name", "sides"), [("nuclr", 1), ("nuclr_queue", 2)])
+def test_embeddings_cross_the_slow_network_once(name, sides):
+  """With two slices of four devices, as few bytes as possible.
+
+  The queue also needs all images.
+  """
+  mesh, (objective, _) = sharding.make_mesh(8, num_slices=2), OBJECTIVES[name]
   with jax.set_mesh(mesh):
-    step = trace_step(NUCLR, mesh, BATCH, DIM).lower().compile()
+    step = trace_step(objective, mesh, BATCH, DIM).lower().compile()
   crossing, within = {}, {}
   parts = hlo.computations(step.as_text())
   for kind, line, times in hlo.instructions(parts):
@@ -144,8 +150,9 @@ def test_embeddings_cross_the_slow_network_once():
       found.append(hlo.result_bytes(line))
   # Each device gets the rows of its counterpart, a quarter of the batch, and
   # the same of their gradients.
-  assert crossing == dict.fromkeys(SENT, [4 * BATCH * DIM // 4])
-  assert within == dict.fromkeys(SENT, [4 * BATCH * DIM])
+  size = 4 * BATCH * DIM
+  assert crossing == {GATHER: sides * [size // 4], SCATTER: [size // 4]}
+  assert within == {GATHER: sides * [size], SCATTER: [size]}
 
 
 def two_steps(mesh):

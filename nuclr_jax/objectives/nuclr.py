@@ -233,7 +233,8 @@ def nuclr_variant(
 
     # Steps 5 and 6: the popularities and xi; also temperatures that are state.
     evidence = Evidence(
-      pairs=pairs,
+      pairs=pairs._replace(text=logits.sides.text.vector),
+      own=logits.own,
       tables=Sides(state.sample.image, state.sample.text),
       zeta=zeta,
       tau=tau,

@@ -248,15 +248,14 @@ def log_total(log_sum: LogSum) -> Array:
 
 
 def _sum_over_devices(sums: PyTree) -> PyTree:
-  """Adds the `LogSum`s of all devices; each gets the result."""
-
-  def add(log_sum):
-    log_sum = at_least(log_sum, lax.pmax(log_sum.greatest, sharding.AXES))
-    total = lax.psum(log_sum.total, sharding.AXES)
-    # All devices agree on `greatest` now; `pmax` marks it as replicated.
-    return LogSum(lax.pmax(log_sum.greatest, sharding.AXES), total)
-
-  return jax.tree.map(add, sums, is_leaf=lambda x: isinstance(x, LogSum))
+  """Adds the `LogSum`s of all devices, all at once; each gets the results."""
+  sums, structure = jax.tree.flatten(
+    sums, is_leaf=lambda x: isinstance(x, LogSum)
+  )
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), *sums)
+  greatest = lax.pmax(stacked.greatest, sharding.AXES)
+  total = lax.psum(at_least(stacked, greatest).total, sharding.AXES)
+  return structure.unflatten(map(LogSum, greatest, total))
 
 
 @partial(jax.jit, static_argnames="tile")

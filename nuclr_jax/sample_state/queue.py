@@ -32,15 +32,19 @@ from jaxtyping import Array, Float, Int
 from nuclr_jax import checks, pairwise, sharding
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta as zetas
-from nuclr_jax.sample_state.table import read_rows, write_rows
+from nuclr_jax.sample_state.table import read_batch, write_rows
 from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
 from nuclr_jax.types import (
+  Pairs,
+  Sample,
   Sides,
   Sizes,
   both,
   each,
   swap,
 )
+
+EMPTY = -1  # the pair id of a slot without a pair
 
 
 class Memory(NamedTuple):
@@ -140,8 +144,8 @@ def empty_memory(size: int, dim: int) -> Memory:
 
   return Memory(
     embedding=full((size, dim), 0, float),
-    pair_id=jnp.full(size, -1, int),
-    ids=full(size, -1, int),
+    pair_id=jnp.full(size, EMPTY, int),
+    ids=full(size, EMPTY, int),
     inverse_tau=full(size, 1, float),
     log_denominator=full(size, jnp.inf, float),
   )
@@ -184,8 +188,9 @@ def advance(
   """
   pairs, zeta = evidence.pairs, evidence.zeta
   _check_fit(memory, pairs, size)
-  vectors = jax.lax.stop_gradient(pairwise.embeddings(pairs))
-  own = sharding.constrain(pairwise.own_similarity(pairs), sharding.REPLICATED)
+  whole = pairs._replace(image=sharding.gather(pairs.image))
+  vectors = jax.lax.stop_gradient(pairwise.embeddings(whole))
+  own = evidence.own
   inverse_tau = each(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
     evidence.tau,
@@ -193,33 +198,27 @@ def advance(
   none = jnp.zeros_like(own)
   # The batch as anchors and the memory as contrast: D_i but for the own pair.
   is_empty = memory.log_denominator.image == jnp.inf
-  old_zeta = each(
-    lambda table, ids, n: read_rows(table.zeta, ids, n),
-    evidence.tables,
-    memory.ids,
-    sizes.ids,
-  )
-  sums = partial(_log_sums, memory, pairs, sizes)
-  rest = each(
-    lambda anchor, contrast, scale, bias: (
-      sums(
-        Terms(anchor, scale, none, none),
-        Terms(
-          contrast,
-          jnp.ones_like(bias),
-          jnp.where(is_empty, 0.0, bias),
-          jnp.where(is_empty, -jnp.inf, 0.0),
-        ),
-      ).log_sum
+  pair_id = jnp.where(is_empty, EMPTY, memory.pair_id)
+  held = pairwise.replicated_ids(Pairs(*memory.embedding, pair_id, *memory.ids))
+  tables = each(lambda rows: rows.zeta, evidence.tables)
+  old_zeta = Sides(*read_batch(Sample((), *tables), held, sizes)[1:])
+  sums = partial(_log_sums, memory, pairs, _log_ratio(held, pairs, sizes))
+  rest = sums(
+    each(lambda x, scale: Terms(x, scale, none, none), vectors, inverse_tau),
+    each(
+      lambda x, bias: Terms(
+        x,
+        jnp.ones_like(bias),
+        jnp.where(is_empty, 0.0, bias),
+        jnp.where(is_empty, -jnp.inf, 0.0),
+      ),
+      swap(memory.embedding),
+      swap(old_zeta),
     ),
-    vectors,
-    swap(memory.embedding),
-    inverse_tau,
-    swap(old_zeta),
   )
-  nothing_yet = jnp.all(is_empty)
+  nothing_yet = jnp.all(held.pair_id == EMPTY)
   rest = each(
-    lambda x, phi, scale: jnp.where(nothing_yet, phi + own * scale, x),
+    lambda x, phi, scale: jnp.where(nothing_yet, phi + own * scale, x.log_sum),
     rest,
     evidence.log_phi,
     inverse_tau,
@@ -227,16 +226,14 @@ def advance(
   log_own = each(lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau)
   denominator = each(jnp.logaddexp, log_own, rest)
   # The memory as anchors and the batch as contrast: the sum of w_ij.
-  others = each(
-    lambda contrast, anchor, bias, scale, d: sums(
-      Terms(contrast, jnp.ones_like(bias), bias, none),
-      Terms(anchor, scale, jnp.zeros_like(d), -d),
+  others = sums(
+    each(lambda x, z: Terms(x, jnp.ones_like(z), z, none), vectors, zeta),
+    each(
+      lambda x, scale, d: Terms(x, scale, jnp.zeros_like(d), -d),
+      swap(memory.embedding),
+      swap(memory.inverse_tau),
+      swap(memory.log_denominator),
     ),
-    vectors,
-    swap(memory.embedding),
-    zeta,
-    swap(memory.inverse_tau),
-    swap(memory.log_denominator),
   )
 
   def gradient(others, own_weight, own_scale):
@@ -272,48 +269,63 @@ class Sums(NamedTuple):
   mean_scale: Float[Array, "batch"]  # mean of the scales, weighted by the terms
 
 
-def _log_sums(memory, pairs, sizes, row: Terms, column: Terms) -> Sums:
+def _log_sums(memory, pairs, log_ratio, rows: Sides, columns: Sides) -> Sides:
   r"""Computes log(rho sum_q exp((sim_iq - bias) scale + log_weight)) by row i.
 
   bias and log_weight are sums of the row's value and the column's, scale is
   their product. Rows are the batch; columns are the memory, without the pairs
-  that share an image or a text with the row.
+  that share an image or a text with the row. Both arguments are `Sides` of
+  `Terms`, and the result is `Sides` of `Sums`.
   """
   ids = jnp.stack(pairs.ids, axis=1)
   memory_ids = jnp.stack(memory.ids, axis=1).astype(ids.dtype)
 
   def step(memory_rows, batch_rows, sums):
-    (column, column_ids), (row, row_ids) = memory_rows, batch_rows
-    sim = tiles.matmul(column.vector, row.vector.T)  # [memory, batch]
-    scale = column.scale[:, None] * row.scale[None]
-    logits = (sim - column.bias[:, None] - row.bias[None]) * scale
-    logits += column.log_weight[:, None] + row.log_weight[None]
+    (columns, column_ids), (rows, row_ids) = memory_rows, batch_rows
     same = jnp.equal(column_ids[:, None], row_ids[None]).any(-1)
-    # Padding of a tile has scale 0.
-    logits = jnp.where(same | (scale == 0), -jnp.inf, logits)
-    greatest = jnp.max(logits, 0)
-    weights, scales = (tiles.at_least(x, greatest) for x in sums)
-    w = jnp.exp(logits - tiles.finite(weights.greatest)[None])
-    return (
-      weights._replace(total=weights.total + jnp.sum(w, 0)),
-      scales._replace(
-        total=scales.total + jnp.sum(w * column.scale[:, None], 0)
-      ),
+
+    def side(column, row, sums):
+      sim = tiles.matmul(column.vector, row.vector.T)  # [memory, batch]
+      scale = column.scale[:, None] * row.scale[None]
+      logits = (sim - column.bias[:, None] - row.bias[None]) * scale
+      logits += column.log_weight[:, None] + row.log_weight[None]
+      # Padding of a tile has scale 0.
+      logits = jnp.where(same | (scale == 0), -jnp.inf, logits)
+      greatest = jnp.max(logits, 0)
+      weights, scales = (tiles.at_least(x, greatest) for x in sums)
+      w = jnp.exp(logits - tiles.finite(weights.greatest)[None])
+      return (
+        weights._replace(total=weights.total + jnp.sum(w, 0)),
+        scales._replace(
+          total=scales.total + jnp.sum(w * column.scale[:, None], 0)
+        ),
+      )
+
+    return each(side, columns, rows, sums)
+
+  sums = tiles.over_columns(
+    step,
+    (columns, memory_ids),
+    (rows, ids),
+    each(lambda row: (tiles.no_terms(row.scale),) * 2, rows),
+  )
+
+  def read(sums):
+    weights, scales = sums
+    has_terms = weights.total > 0
+    mean = scales.total / jnp.where(has_terms, weights.total, 1.0)
+    return Sums(
+      tiles.log_total(weights) + log_ratio, jnp.where(has_terms, mean, 1.0)
     )
 
-  weights, scales = tiles.over_columns(
-    step, (column, memory_ids), (row, ids), (tiles.no_terms(row.scale),) * 2
-  )
-  # rho scales the memory's pairs, other than the row's own, to the data set.
-  filled = memory.log_denominator.image != jnp.inf
-  held = jnp.where(filled, memory.pair_id, -1)
-  count = jnp.sum(filled) - _occurrences(held, pairs.pair_id)
-  log_ratio = jnp.log((sizes.num_pairs - 1) / jnp.maximum(count, 1))
-  has_terms = weights.total > 0
-  mean = scales.total / jnp.where(has_terms, weights.total, 1.0)
-  return Sums(
-    tiles.log_total(weights) + log_ratio, jnp.where(has_terms, mean, 1.0)
-  )
+  return each(read, sums)
+
+
+def _log_ratio(held: Pairs, pairs: Pairs, sizes) -> Float[Array, "batch"]:
+  """Returns log rho, which scales the memory's other pairs to the data set."""
+  filled = jnp.sum(held.pair_id != EMPTY)
+  others = filled - _occurrences(held.pair_id, pairs.pair_id)
+  return jnp.log((sizes.num_pairs - 1) / jnp.maximum(others, 1))
 
 
 def _check_fit(memory: Memory, pairs, size: int) -> None:

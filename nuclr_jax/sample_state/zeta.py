@@ -51,7 +51,8 @@ class Evidence(NamedTuple):
   and `contrast_sums`, which are filed under the contrast.
   """
 
-  pairs: Pairs
+  pairs: Pairs  # with all texts on every device
+  own: Float[Array, "batch"]  # sim_ii of every pair
   tables: Sides  # `ZetaRows` of all images and texts, before the step
   zeta: Sides  # of the batch's images and texts, before the step
   tau: Sides  # of each anchor: scalars or [batch]
