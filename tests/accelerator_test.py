@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -52,11 +54,12 @@ def test_every_part_has_a_result(trial):
   # Those of eight devices are left out, where there is one.
   assert tests["passed"] >= 5 and tests["skipped"] >= 1 and not tests["which"]
   assert "1 x cpu" in said and "| not measured |" in said
+  assert "a trial with tiny sizes" in said
 
 
 def test_what_is_done_is_not_done_again(trial):
   out, _ = trial
-  (out / "popularity_50k.json").write_text('{"error": "interrupted"}')
+  (out / "popularity_50k.json").write_text('{"half')
   said = start(out, "--minutes=0")
   assert said.count("done before") == len(parts.short()) - 1
   assert "popularity_50k: no time left" in said
@@ -72,7 +75,7 @@ def test_parts_have_cells_and_cells_have_parts():
 
   class Results(dict):
     def get(self, name, default=None):
-      asked.add(name)
+      asked.add(name.removesuffix(".error"))
       return default
 
   for cell in table.CELLS.values():
@@ -94,7 +97,7 @@ def test_failures_are_told(tmp_path, monkeypatch):
   assert command.last_lines(text).startswith("RESOURCE_EXHAUSTED")
   record = {"error": command.last_lines(text)}
   cell = table.CELLS["full step of CC3M, batch 2048: NUCLR, pairs/s"]
-  assert cell({"full_step_2048": record}) == "does not fit"
+  assert cell({"full_step_2048.error": record}) == "does not fit"
   assert os.environ.get("NUCLR_TESTS_ON") is None
 
 
@@ -116,10 +119,56 @@ def test_what_was_printed_before_the_json_does_not_matter(tmp_path):
 
 
 def test_results_of_other_code_are_measured_again(tmp_path):
-  path, record = tmp_path / "x.json", {"commit": "a", "command": "b"}
+  path, record = tmp_path / "x.json", {"code": "a", "command": "b"}
   assert not command.is_done(path, record)
   path.write_text(json.dumps(record | {"result": {}}))
   assert command.is_done(path, record)
-  assert not command.is_done(path, record | {"commit": "c"})
-  path.write_text(json.dumps(record | {"error": "late"}))
+  assert command.is_done(path, record | {"commit": "the same code"})
+  assert not command.is_done(path, record | {"code": "c"})
+  path.write_text(json.dumps(record | {"result": {"failed": 1}}))
   assert not command.is_done(path, record)
+  for damaged in ("", "[]", '{"result"'):
+    path.write_text(damaged)
+    assert not command.is_done(path, record)
+
+
+def test_an_error_does_not_replace_a_result(tmp_path):
+  command.save(tmp_path, "x", {"result": {"ms": 1}})
+  command.save(tmp_path, "x", {"error": "late"})
+  assert table.read_record(tmp_path / "x.json") == {"result": {"ms": 1}}
+  command.save(tmp_path, "x", {"result": {"ms": 2}})
+  assert [x.name for x in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_what_a_part_starts_ends_with_it(tmp_path):
+  """Or it would hold the device's memory."""
+  file = tmp_path / "alive"
+  child = f"import time; time.sleep(3); open({str(file)!r}, 'w')"
+  parent = (
+    "import subprocess, sys, time; "
+    f"subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+  )
+  done = command.execute([sys.executable, "-c", parent], dict(os.environ), 1.0)
+  assert done.late
+  time.sleep(3.5)
+  assert not file.exists()
+
+
+def test_a_cpu_is_no_accelerator(tmp_path, monkeypatch):
+  said = json.dumps({"platform": "cpu", "count": 1, "device": "cpu"})
+  answer = command.Done(0, said, "warning: CUDA was not found")
+  monkeypatch.setattr(command, "execute", lambda *_, **__: answer)
+  assert command.find_devices(short=True)["short"]
+  with pytest.raises(SystemExit, match="CUDA was not found\\n.* only the CPU"):
+    command.find_devices(short=False)
+  broken = command.Done(1, "", "Traceback")
+  monkeypatch.setattr(command, "execute", lambda *_, **__: broken)
+  with pytest.raises(SystemExit, match="Traceback\\nJAX finds no device"):
+    command.find_devices(short=False)
+
+
+def test_trials_and_results_do_not_mix(trial):
+  out, _ = trial
+  words = ["-m", "experiments.accelerator", f"--out={out}"]
+  done = warm.run(words, cwd=ROOT)
+  assert done.returncode and "has results of --short" in done.stderr

@@ -101,6 +101,7 @@ def test_the_papers_descent_finds_the_same(x64):
 
 
 def test_ott_finds_the_same(x64):
+  pytest.importorskip("ott")
   from ott.geometry import costs, pointcloud
   from ott.problems.linear import linear_problem
   from ott.solvers.linear import sinkhorn as ott_sinkhorn

@@ -8,6 +8,8 @@ import warm
 
 from experiments.harness import markdown
 from experiments.step_time import __main__ as report
+from experiments.step_time import common
+from nuclr_jax.config import load_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -26,7 +28,11 @@ def run(name, **flags):
 @pytest.mark.parametrize(
   ("script", "flag", "message"),
   [
-    ("real_towers", "forms=nuclr,siglip", "chosen from nuclr, clip, torch"),
+    (
+      "real_towers",
+      "forms=nuclr,siglip",
+      "chosen from nuclr, nuclr_queue, clip",
+    ),
     ("real_towers", "forms=clip", "and include nuclr"),
     ("full_step", "objectives=nuclr", "and include clip"),
   ],
@@ -109,6 +115,14 @@ def test_precision():
   assert error["bf16"] < 2**-7  # two roundings to eight bits
 
 
+def test_the_recipe_is_the_one_of_the_config():
+  config = load_config("cc3m").objective
+  found = dict(config.zeta) | {"rate": config.zeta.rate.value}
+  assert config.name == "nuclr"
+  assert found == {"name": "queue"} | common.MEMORY
+  assert {x: config[x] for x in common.RECIPE} == common.RECIPE
+
+
 def test_real_towers():
   found = run(
     "real_towers",
@@ -120,9 +134,9 @@ def test_real_towers():
     steps=1,
     rounds=1,
     num_pairs=100,
-    forms="nuclr",
+    forms="nuclr,nuclr_queue",
   )
-  assert set(found["forms"]) == {"nuclr"}
+  assert set(found["forms"]) == {"nuclr", "nuclr_queue"}
   row = found["forms"]["nuclr"]
   assert row["ms"] * row["pairs_per_s"] == pytest.approx(4 * 1e3)
   assert 1e4 < found["flops_per_pair"] < 1e8

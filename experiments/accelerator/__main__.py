@@ -3,22 +3,27 @@
 python -m experiments.accelerator --out=experiments/accelerator/h200
 
 Parts run by priority, each in a process of its own and with a limit, and each
-writes `OUT/NAME.json` as soon as it is done. The same command goes on where it
-was interrupted; parts that failed are tried again. At the end, `OUT/table.md`
-says what was measured and what was not. It needs neither grain nor
+writes `OUT/NAME.json` as soon as it is done, or `OUT/NAME.error.json`. The same
+command goes on where it was interrupted; parts that failed, or were measured on
+another device or of other code, are run again. At the end, `OUT/table.md` says
+what was measured and what was not. It needs neither grain nor
 tensorflow-datasets, array_record or ml_collections.
 """
 
 import argparse
+import contextlib
 import datetime
+import hashlib
 import importlib.util
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 from experiments.accelerator import parts, table
 from experiments.harness import runner
@@ -26,14 +31,15 @@ from nuclr_jax import files, progress
 
 ROOT = pathlib.Path(__file__).parents[2]
 tables = table.tables  # of README.md
-# What a process needs at least: to start, and to compile.
-LEAST_SECONDS = 20.0
+# Of its limit, what a part needs at least to be worth starting.
+LEAST_SHARE = 0.3
 FACTS = """
 import importlib.metadata as m, json, jax
 def version(name):
   try: return m.version(name)
   except m.PackageNotFoundError: return None
 d = jax.devices()
+jax.numpy.ones((8, 8)).dot(jax.numpy.ones(8)).block_until_ready()
 names = ("jax", "jaxlib", "flax", "optax", "numpy", "torch", "transformers")
 print(json.dumps(dict(
   device=d[0].device_kind, platform=d[0].platform, count=len(d),
@@ -54,6 +60,8 @@ def environment(part: parts.Part | None = None) -> dict[str, str]:
     own |= {"JAX_DEFAULT_MATMUL_PRECISION": "float32"}
     own |= {"NUCLR_TESTS_ON": "device"}
   return os.environ | {
+    # A part that is cut off finds its programs compiled the next time.
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax_cache"),
     "PYTHONPATH": os.pathsep.join(
       x for x in (str(ROOT), os.environ.get("PYTHONPATH")) if x
     ),
@@ -62,17 +70,64 @@ def environment(part: parts.Part | None = None) -> dict[str, str]:
   }
 
 
-def find_devices() -> dict:
+def find_devices(short: bool) -> dict:
   """Asks a process of its own, since who asks keeps the device's memory."""
-  done = subprocess.run(
-    [sys.executable, "-c", FACTS],
-    env=environment(),
-    capture_output=True,
+  done = execute([sys.executable, "-c", FACTS], environment(), seconds=300)
+  if done.late or done.code:
+    sys.exit(f"{done.errors}\nJAX finds no device that works")
+  facts = json.loads(done.said.splitlines()[-1])
+  if facts["platform"] == "cpu" and not short:
+    sys.exit(
+      f"{done.errors}\nJAX finds no accelerator, only the CPU; install JAX for "
+      "the accelerator, or try the command with --short"
+    )
+  return facts | {
+    "commit": runner.commit(),
+    "code": fingerprint(),
+    "short": short,
+  }
+
+
+def fingerprint() -> str:
+  """Hashes the code that parts run, which a commit may not tell."""
+  digest = hashlib.sha256()
+  for folder in ("nuclr_jax", "experiments", "tests"):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+      digest.update(path.read_bytes())
+  return digest.hexdigest()[:12]
+
+
+class Done(NamedTuple):
+  """How a process ended."""
+
+  code: int
+  said: str
+  errors: str
+  late: bool = False  # whether it was stopped
+
+
+def execute(words: list[str], environment: dict, seconds: float) -> Done:
+  """Runs a process and all that it starts, at most so long."""
+  process = subprocess.Popen(
+    words,
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
     text=True,
+    start_new_session=True,
   )
-  if done.returncode:
-    sys.exit(f"JAX finds no device: {done.stderr.strip().splitlines()[-1:]}")
-  return json.loads(done.stdout.splitlines()[-1]) | {"commit": runner.commit()}
+  late = False
+  try:
+    said, errors = process.communicate(timeout=seconds)
+  except subprocess.TimeoutExpired:
+    late = True
+  finally:  # an interrupt, too, must not leave it on the device
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+  if late:
+    said, errors = process.communicate()
+  return Done(process.returncode, said, errors, late)
 
 
 def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
@@ -83,28 +138,18 @@ def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
   words = [sys.executable, "-m", part.module, *part.flags]
   if part.module.startswith("experiments.accelerator."):
     words.append(f"--cache={out / parts.CACHE}")
-  try:
-    done = subprocess.run(
-      words,
-      cwd=ROOT,
-      env=environment(part),
-      capture_output=True,
-      text=True,
-      timeout=seconds,
-    )
-  except subprocess.TimeoutExpired as late:
-    said = late.stderr or b""  # bytes, though text was asked for
-    said = said if isinstance(said, str) else said.decode(errors="replace")
-    return {"error": f"not done after {seconds:.0f} s\n{said[-10_000:]}"}
+  done = execute(words, environment(part), seconds)
+  if done.late:
+    return {"error": f"not done after {seconds:.0f} s\n{done.errors[-10_000:]}"}
   if part.module == "pytest":
-    return result_of_tests(done.stdout, done.stderr)
-  if done.returncode:
-    return {"error": last_lines(done.stderr)}
+    return result_of_tests(done.said, done.errors)
+  if done.code:
+    return {"error": last_lines(done.errors)}
   # A library may have printed something before.
   try:
-    return {"result": json.loads(done.stdout[done.stdout.find("{\n") :])}
+    return {"result": json.loads(done.said[done.said.find("{\n") :])}
   except json.JSONDecodeError:
-    return {"error": f"no JSON was printed: {last_lines(done.stdout)}"}
+    return {"error": f"no JSON was printed: {last_lines(done.said)}"}
 
 
 def result_of_tests(said: str, warned: str = "") -> dict:
@@ -125,11 +170,21 @@ def last_lines(said: str) -> str:
 
 def is_done(path: pathlib.Path, record: dict) -> bool:
   """Returns whether this has been measured, of this code and on this device."""
-  if not path.exists():
-    return False
-  found = files.read_json(path)
-  same = all(found.get(key) == x for key, x in record.items())
-  return same and "result" in found
+  found = table.read_record(path)
+  same = all(
+    found.get(key) == x for key, x in record.items() if key != "commit"
+  )
+  return same and "result" in found and not found["result"].get("failed")
+
+
+def save(out: pathlib.Path, name: str, record: dict) -> None:
+  """Writes a result, or an error, which leaves an earlier result alone."""
+  error = out / f"{name}.error.json"
+  if "error" in record:
+    files.write_json(error, record)
+  else:
+    files.write_json(out / f"{name}.json", record)
+    error.unlink(missing_ok=True)
 
 
 def read_arguments() -> argparse.Namespace:
@@ -156,10 +211,24 @@ def main() -> None:
   """Runs the parts that are not done yet, and writes the table."""
   options = read_arguments()
   progress.log_to_stderr()
-  start, out = time.monotonic(), pathlib.Path(options.out)
+  signal.signal(signal.SIGTERM, signal.default_int_handler)
+  out = pathlib.Path(options.out).resolve()
+  try:
+    out.mkdir(parents=True, exist_ok=True)
+    with files.locked(out):
+      measure(options, out)
+  except OSError as error:
+    sys.exit(f"--out={options.out}: {error}")
+
+
+def measure(options: argparse.Namespace, out: pathlib.Path) -> None:
+  """Runs the parts that are not done yet in a folder, and writes the table."""
+  start, short = time.monotonic(), options.short
   only = [x for x in options.only.split(",") if x]
-  out.mkdir(parents=True, exist_ok=True)
-  facts, todo = find_devices(), parts.short() if options.short else parts.full()
+  before = table.read_record(out / "device.json")
+  if before.get("short", short) != short:
+    sys.exit(f"{out} has results {'without' if short else 'of'} --short")
+  facts, todo = find_devices(short), parts.short() if short else parts.full()
   files.write_json(out / "device.json", facts)
   print(f"{facts['count']} x {facts['device']}, commit {facts['commit']}")
   if unknown := set(only) - {part.name for part in todo}:
@@ -174,12 +243,14 @@ def main() -> None:
       "device": facts["device"],
       "versions": facts["versions"],
       "commit": facts["commit"],
+      "code": facts["code"],
+      "short": short,
     }
     if is_done(path, record):
       print(f"{part.name}: done before")
       continue
     left = 60 * options.minutes - (time.monotonic() - start)
-    if left < LEAST_SECONDS:
+    if left < LEAST_SHARE * 60 * part.minutes:
       print(f"{part.name}: no time left")
       continue
     begun = time.monotonic()
@@ -189,12 +260,14 @@ def main() -> None:
       "at": when.isoformat(timespec="seconds"),
       "seconds": round(time.monotonic() - begun, 1),
     }
-    files.write_json(path, record | found)
+    save(out, part.name, record | found)
     outcome = found.get("error", "done").splitlines()[-1:]
     print(f"{part.name}: {record['seconds']:.0f} s, {''.join(outcome)}")
   text = table.of_folder(out)
   files.write_atomically(out / "table.md", text + "\n")
   print(text)
+  if not any((out / f"{part.name}.json").exists() for part in todo):
+    sys.exit("nothing was measured; the errors are in *.error.json")
 
 
 if __name__ == "__main__":

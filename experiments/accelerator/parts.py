@@ -9,6 +9,8 @@ TESTS = {
   "popularity": ("popularity",),
   "stateless": ("stateless",),
 }
+# Besides jax; those of tests come on top.
+NEEDS = ("chex", "flax", "matplotlib", "optax", "scipy", "tokenizers")
 CACHE = "glyphs.npz"  # in the folder of results, or carried there
 
 
@@ -19,7 +21,7 @@ class Part(NamedTuple):
   module: str  # what `python -m` runs
   flags: tuple[str, ...] = ()
   minutes: float = 5.0  # longest time
-  needs: tuple[str, ...] = ()  # modules without which it is left out
+  needs: tuple[str, ...] = NEEDS  # modules without which it is left out
 
 
 def full_step(name: str, batch: int, forms: str, **flags) -> Part:
@@ -46,8 +48,8 @@ def tests(name: str, files: tuple[str, ...]) -> Part:
   # Without the options of pyproject.toml, which need more libraries.
   options += ("-o", "addopts=", "--continue-on-collection-errors")
   paths = tuple(f"tests/{file}_test.py" for file in files)
-  needs = ("pytest", "chex", "scipy")
-  return Part(f"tests_{name}", "pytest", (*options, *paths), 8, needs)
+  needs = ("pytest", *NEEDS)
+  return Part(f"tests_{name}", "pytest", (*options, *paths), 5, needs)
 
 
 def full() -> list[Part]:
@@ -56,10 +58,11 @@ def full() -> list[Part]:
   precisions = "BF16_BF16_F32_X6,BF16_BF16_F32_X3"
   once = dict(steps=5, rounds=2)
   return [
-    tests("core", TESTS["core"]),
-    full_step("512", 512, "nuclr,clip,torch"),
+    *(tests(name, files) for name, files in TESTS.items()),
+    # Three programs of JAX and one of PyTorch are compiled.
+    full_step("512", 512, "nuclr,nuclr_queue,clip,torch")._replace(minutes=9),
     # Both libraries at once would not fit.
-    full_step("1536", 1536, "nuclr,clip"),
+    full_step("1536", 1536, "nuclr,nuclr_queue,clip"),
     loss_step(
       "precisions",
       10,
@@ -104,7 +107,6 @@ def full() -> list[Part]:
       as_flags(rounds=5, steps=50, offload_rows=True),
     ),
     Part("glyphs", "experiments.accelerator.glyphs"),
-    *(tests(name, TESTS[name]) for name in list(TESTS)[1:]),
   ]
 
 

@@ -4,13 +4,16 @@ python -m experiments.accelerator.table  # writes it into README.md
 """
 
 from collections.abc import Callable, Mapping
+import json
+import logging
 import pathlib
 from typing import Any
 
 from experiments import harness
 from experiments.accelerator import parts
 from experiments.harness import markdown
-from nuclr_jax import files
+
+log = logging.getLogger(__name__)
 
 HERE = pathlib.Path(__file__).parent
 
@@ -24,11 +27,28 @@ def _of(part: str, read: Callable[[dict], str]) -> Callable[[Results], str]:
   def cell(results):
     record = results.get(part, {})
     if "result" in record:
-      return read(record["result"])
-    too_large = lacks_memory(record.get("error", ""))
-    return "does not fit" if too_large else NOT_MEASURED
+      try:
+        return read(record["result"])
+      except (LookupError, TypeError, ValueError):
+        return "unreadable"
+    error = results.get(f"{part}.error", {}).get("error", "")
+    return "does not fit" if lacks_memory(error) else NOT_MEASURED
 
   return cell
+
+
+def read_record(path: pathlib.Path) -> dict[str, Any]:
+  """Reads what a part left; {}, with a warning, if it is no record."""
+  if not path.exists():
+    return {}
+  try:
+    record = json.loads(path.read_text(encoding="utf-8"))
+  except ValueError:
+    record = None
+  if isinstance(record, dict):
+    return record
+  log.warning("%s is damaged; its part counts as not measured", path)
+  return {}
 
 
 def lacks_memory(said: str) -> bool:
@@ -82,9 +102,11 @@ def _loss(result):
 
 
 def _popularity(result):
+  peak = result.get("peak_bytes")
+  memory = "" if peak is None else f", {peak / 2**30:.2f} GiB"
   return (
     f"{result['seconds']:.1f} s, {result['iterations']} iterations, residual "
-    f"{result['residual']:.1e}"
+    f"{result['residual']:.1e}{memory}"
   )
 
 
@@ -115,6 +137,7 @@ CELLS: dict[str, Callable[[Results], str]] = {
     for what, read in {
       "NUCLR, pairs/s": _step("nuclr"),
       "CLIP's time / NUCLR's": _against("clip"),
+      "time with the queue / without": _against("nuclr_queue"),
       "MFU": _mfu,
       "memory of JAX": _memory,
     }.items()
@@ -158,14 +181,18 @@ def of_folder(folder: pathlib.Path) -> str:
     folder: What `python -m experiments.accelerator` wrote; it need not exist.
   """
   results = {
-    path.stem: files.read_json(path)
-    for path in sorted(folder.glob("*.json"))
-    if path.stem != "device"
+    path.stem: read_record(path) for path in sorted(folder.glob("*.json"))
   }
+  device = results.pop("device", {})
   rows = [[name, cell(results)] for name, cell in CELLS.items()]
   empty = sum(row[1] == NOT_MEASURED for row in rows)
   text = markdown.table(["what", "found"], rows)
-  return f"{text}\n\n{len(rows) - empty} of {len(rows)} measured."
+  where = ""
+  if device:
+    short = ", a trial with tiny sizes" if device.get("short") else ""
+    where = f" on {device['count']} x {device['device']}{short}"
+    where += f", commit {device['commit'] or 'unknown'}"
+  return f"{text}\n\n{len(rows) - empty} of {len(rows)} measured{where}."
 
 
 def tables() -> dict[str, str]:

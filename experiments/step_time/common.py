@@ -4,9 +4,18 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from nuclr_jax import Pairs, sharding
-from nuclr_jax.objectives import Objective
+from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax.objectives import Objective, zeta_rules
 from nuclr_jax.types import State
+
+RECIPE = dict(temperature=0.01, gamma=0.8)  # of configs/cc3m.py
+MEMORY = dict(size=16_384, rate=0.3)
+
+
+def recipe(num_pairs: int, dim: int) -> Objective:
+  """Makes NUCLR as in configs/cc3m.py, which needs more libraries to read."""
+  queue = zeta_rules.queue(**MEMORY)
+  return objectives.nuclr(num_pairs=num_pairs, dim=dim, zeta=queue, **RECIPE)
 
 
 def loss_step(objective: Objective, **options):

@@ -142,7 +142,10 @@ class Torch:
 
 
 class Products:
-  """The matrix products of both passes: similarities twice, two gradients."""
+  """The matrix products of both passes: similarities, and two gradients.
+
+  Similarities are computed once if one tile holds them all, else twice.
+  """
 
   def __init__(self, tile: int):
     def first(rows, columns, row_sums, column_sums):
@@ -154,7 +157,13 @@ class Products:
       row_sums += tiles.matmul(sim, columns)
       return row_sums, column_sums + tiles.matmul(sim.T, rows)
 
+    def one_tile(image, text):
+      sim = tiles.matmul(image, text.T)
+      return tiles.matmul(sim, text), tiles.matmul(sim.T, image)
+
     def step(image, text):
+      if tiles.is_one(len(image), len(text), tile):
+        return one_tile(image, text)
       zero = jnp.zeros(len(image))
       each = functools.partial(tiles.for_each, tile=tile)
       sums, _ = each(first, image, text, zero, zero)

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.harness import benchmark
+from experiments.step_time.common import recipe
 from nuclr_jax import Batch, distributed, models, objectives, progress
 from nuclr_jax.train import optimizer
 from nuclr_jax.train.step import init_state, make_train_step
@@ -45,7 +46,7 @@ DTYPE = flags.DEFINE_enum(
 STEPS = flags.DEFINE_integer("steps", 20, "Steps per form and round.")
 ROUNDS = flags.DEFINE_integer("rounds", 5, "Number of rounds.")
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
-ALL = ("nuclr", "clip", "torch")
+ALL = ("nuclr", "nuclr_queue", "clip", "torch")
 FORMS = flags.DEFINE_list("forms", list(ALL), "Forms to time, with nuclr.")
 REMAT = flags.DEFINE_string("remat", "none", "What towers compute again.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
@@ -171,8 +172,10 @@ def make(name: str):
     except ModuleNotFoundError as error:
       print(f"torch is left out: {error}", file=sys.stderr)
       return None
-  if name == "nuclr":
+  if name == "nuclr":  # as in PyTorch
     return Jax(objectives.nuclr(num_pairs=NUM_PAIRS.value, temperature=0.01))
+  if name == "nuclr_queue":
+    return Jax(recipe(NUM_PAIRS.value, DIM))
   return Jax(objectives.clip(temperature=0.01, learn_temperature=False))
 
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from experiments.harness import benchmark
 from experiments.step_time import targets
-from nuclr_jax import Batch, models, objectives, sharding
+from experiments.step_time.common import recipe
+from nuclr_jax import Batch, models, sharding
 from nuclr_jax.train import optimizer
 from nuclr_jax.train.step import init_state, make_train_step, shardings
 
@@ -31,7 +32,7 @@ MICROBATCHES = flags.DEFINE_integer(
   "num_microbatches", 1, "Parts of a batch that the towers see in turn."
 )
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
-LENGTH, VOCABULARY = 30, 30_522
+LENGTH, VOCABULARY, DIM = 30, 30_522, 256
 
 
 def compile_for(target: str, batch: int):
@@ -43,10 +44,11 @@ def compile_for(target: str, batch: int):
     length=LENGTH,
     image=dict(name="resnet50"),
     text=dict(name="distilbert"),
+    dim=DIM,
     dtype="bfloat16",
   )
   model = models.microbatched(model, MICROBATCHES.value)
-  objective = objectives.nuclr(num_pairs=NUM_PAIRS.value, temperature=0.01)
+  objective = recipe(NUM_PAIRS.value, DIM)
   parts = (model, objective, optimizer.make_optimizer(2e-4, weight_decay=0.02))
   key = jax.random.key(0)
   rows = jax.sharding.NamedSharding(mesh, sharding.ROWS)

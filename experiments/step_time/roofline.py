@@ -22,8 +22,8 @@ import optax
 
 from experiments.harness import benchmark
 from experiments.step_time import hlo, targets
-from experiments.step_time.common import trace_step
-from nuclr_jax import Batch, models, objectives, sharding
+from experiments.step_time.common import recipe, trace_step
+from nuclr_jax import Batch, models, sharding
 from nuclr_jax.train import optimizer
 
 TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
@@ -47,7 +47,7 @@ def parts_of(mesh: Mesh, batch: int, key: jax.Array) -> dict:
     dim=DIM,
     dtype="bfloat16",
   )
-  objective = objectives.nuclr(num_pairs=NUM_PAIRS, temperature=0.01)
+  objective = recipe(NUM_PAIRS, DIM)
   adamw = optimizer.make_optimizer(2e-4, weight_decay=0.02)
   rows, whole = (
     NamedSharding(mesh, spec) for spec in (sharding.ROWS, sharding.REPLICATED)
