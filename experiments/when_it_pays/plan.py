@@ -8,6 +8,7 @@ import numpy as np
 from experiments.harness import Options, Run, training
 
 TABLE, TUNING, TAILS = "table", "tuning", "tails"
+ONE_TAU = "one temperature"  # added after the rows of `TAILS`
 SCORES = ("natural", "balanced")
 
 # Part "table": a fit to a known density; see `tabular`.
@@ -125,7 +126,26 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
         for arm, tau in taus.items()
         if tau is not None
       ]
+  if not smoke and None not in taus.values():
+    runs += at_one_temperature(options, taus)
   return runs
+
+
+def at_one_temperature(options: Options, taus: Mapping) -> list[Run]:
+  """Returns runs of arms with another temperature, at that of SogCLR."""
+  tau, tails = taus["SogCLR"], max(EXPONENTS)
+  return [
+    run_of(
+      ONE_TAU,
+      f"{arm}, exponent {tails}, d {dim}",
+      seed,
+      COMMON | {"arm": arm, "temperature": tau, "exponent": tails, "dim": dim},
+    )
+    for dim in WIDTHS
+    for seed in range(options.seeds)
+    for arm in ARMS
+    if taus[arm] != tau
+  ]
 
 
 def settings(smoke: bool = False) -> list[tuple[float, int]]:
