@@ -50,6 +50,7 @@ STUDIES = (
   "popularity",
   "step_time",
   "toy_dpm",
+  "when_it_pays",
 )
 # Pages whose texts are checked: all but the history.
 PAGES = tuple(
