@@ -163,6 +163,13 @@ class Torch:
     if self.device == "cuda":
       torch.cuda.synchronize()
 
+  @property
+  def peak_bytes(self) -> int | None:
+    """The greatest memory that tensors had; None on a CPU."""
+    if self.device == "cpu":
+      return None
+    return self.torch.cuda.max_memory_allocated()
+
 
 def make(name: str):
   """Makes a form; None if a library that it needs is not installed."""
@@ -249,6 +256,7 @@ def main(argv) -> None:
     "flops_per_pair": flops,
     "product_rate": products,
     "peak_bytes_of_jax": memory.get("peak_bytes_in_use"),
+    "peak_bytes_of_torch": getattr(forms.get("torch"), "peak_bytes", None),
   }
   benchmark.show(benchmark.machine(), settings, facts, {"forms": rows})
 
