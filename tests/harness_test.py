@@ -37,6 +37,7 @@ STUDIES = (
   "latent_classes",
   "popularity",
   "toy_dpm",
+  "when_it_pays",
 )
 
 

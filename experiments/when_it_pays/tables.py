@@ -39,6 +39,12 @@ OTHER_SCORES = {
   "ζ exact, each epoch, E + ζ": ("ζ exact, each epoch", "E + ζ"),
   "ζ = τ log p, E − ζ": ("ζ = τ log p", "E - ζ"),
 }
+PAIRS = (
+  (ADJUSTED, "ζ = τ log p"),
+  ("SogCLR, E + τ log p counted", ADJUSTED),
+  ("ζ = τ log p, counted", "ζ = τ log p"),
+  ("SogCLR, E + ζ exact", BASE),
+)
 NAMES = {arm: (arm, "E") for arm in ARMS} | OTHER_SCORES
 
 
@@ -52,6 +58,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     **{kind: gain_table(tails, kind) for kind in SCORES},
     "spread": spread_table(tails),
     "one temperature": one_temperature_table(results),
+    "pairs": pair_table(tails),
   }
 
 
@@ -72,10 +79,29 @@ def values(
   }
 
 
-def gain(rows: Sequence[Row], name: str, setting: str, kind: str) -> Statistics:
-  """Returns the paired difference to SogCLR's E, in points."""
-  ours, base = (values(rows, x, setting, kind) for x in (name, BASE))
+def gain(
+  rows: Sequence[Row], name: str, setting: str, kind: str, over: str = BASE
+) -> Statistics:
+  """Returns the paired difference to another score, in points."""
+  ours, base = (values(rows, x, setting, kind) for x in (name, over))
   return paired(ours, base)
+
+
+def pair_table(rows: Sequence[Row]) -> str:
+  """Shows differences under natural queries that predictions are about."""
+  columns = [names_of(x) for x in LONG_TAILS]
+  lines = []
+  for name, over in PAIRS:
+    gains = [gain(rows, name, x, "natural", over) for x in columns]
+    cells = [x.show("half_width") if x.count else "–" for x in gains]
+    lines.append([f"({name}) − ({over})", *cells])
+  for name in ("ζ learned, batch", "ζ learned, queue", "ζ exact, each epoch"):
+    shares = []
+    for x in columns:
+      part, whole = (gain(rows, y, x, "natural") for y in (name, ADJUSTED))
+      shares.append(f"{part.mean / whole.mean:.2f}" if part.count else "–")
+    lines.append([f"{name}: gain as a share of the adjusted", *shares])
+  return markdown.table(["natural queries", *columns], lines)
 
 
 def exact_table(rows: Sequence[Row]) -> str:

@@ -79,7 +79,7 @@ def fit(
 
   def objective(flat):
     sim, of_image, of_text = parts(unravel(flat))
-    texts = logsumexp((sim - of_text) / tau + log_p[1], axis=1)
+    texts = logsumexp((sim - of_text[None]) / tau, axis=1, b=p[1][None])
     images = logsumexp((sim - of_image[:, None]) / tau, axis=0, b=p[0][:, None])
     value = p[0] @ texts + p[1] @ images - 2 * jnp.sum(density * sim) / tau
     return value + (p[0] @ of_image + p[1] @ of_text) / tau

@@ -34,15 +34,7 @@ from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta as zetas
 from nuclr_jax.sample_state.table import read_batch, write_rows
 from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
-from nuclr_jax.types import (
-  Pairs,
-  Sample,
-  Sides,
-  Sizes,
-  both,
-  each,
-  swap,
-)
+from nuclr_jax.types import Pairs, Sample, Sides, Sizes, both, each, swap
 
 EMPTY = -1  # the pair id of a slot without a pair
 
