@@ -115,6 +115,11 @@ def test_bad_files(name, text, message, tmp_path):
     score(path)
 
 
+def test_counts_need_pairs():
+  with pytest.raises(ValueError, match="'counts' needs the training pairs"):
+    make_prior("counts")
+
+
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(
     ValueError, match="no table of texts and counts .*No such"

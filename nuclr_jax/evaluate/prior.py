@@ -32,26 +32,29 @@ CHUNK = 2**16  # captions read at a time
 Prior = Callable[[Sequence[str]], Float[np.ndarray, "texts"] | None]
 
 
-def make_prior(prior: str | os.PathLike, train: Source) -> Prior:
+def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
   r"""Makes a prior from "counts" or from a file.
 
   Args:
     prior: "counts" takes how often a text is a caption of a training pair, plus
       1/2 so that unseen texts can be chosen. Otherwise a .json file that maps
       texts to counts (or probabilities), or a .csv file of texts and counts.
-    train: The training pairs.
+    train: The training pairs; "counts" needs them.
 
   Raises:
-    ValueError: For a file that is no such table. What is returned raises
-      ValueError if the file has some of the texts it is asked for, but not all.
+    ValueError: For "counts" without pairs, or a file that is no such table.
+      What is returned raises ValueError if the file has some of the texts it is
+      asked for, but not all.
 
   Example:
     >>> path = tmp_path / "asked.csv"
     >>> _ = path.write_text("a dog,30\na cat,10\n")
-    >>> np.exp(make_prior(path, None)(["a cat", "a dog"])).round()
+    >>> np.exp(make_prior(path)(["a cat", "a dog"])).round()
     array([10., 30.])
   """
   if prior == COUNTS:
+    if train is None:
+      raise ValueError("the prior 'counts' needs the training pairs")
     return _of_captions(train)
   path = pathlib.Path(prior)
   known = _read(path)
