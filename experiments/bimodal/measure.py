@@ -77,7 +77,11 @@ def configs(options: Options) -> dict[str, dict]:
 
 def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates; if a run diverged, its row says so."""
-  config = make_config(run)
+  return train(make_config(run), place)
+
+
+def train(config, place: Place) -> Row:
+  """Trains a config of `make_config` and evaluates it after every epoch."""
   parts = training.prepare(config, place)
   steps_per_epoch = round(parts.num_steps / config.num_epochs)
   config.eval_every = steps_per_epoch

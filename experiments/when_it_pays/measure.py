@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from experiments.harness import Place, Row, Run, training
-from experiments.when_it_pays import data, tabular
+from experiments.when_it_pays import data, own_weight, tabular
 from experiments.when_it_pays.plan import ARMS, TABLE, make_config
 from nuclr_jax import Sides, popularity
 from nuclr_jax.evaluate import evaluators
@@ -20,6 +20,8 @@ def measure(run: Run, place: Place) -> Row:
   """Measures one run, of any part."""
   if run.part == TABLE:
     return tabular.measure(seed=run.seed, **dict(run.values))
+  if run.part == own_weight.PART:
+    return own_weight.measure(run, place)
   return letters(run, place)
 
 

@@ -1,4 +1,4 @@
-"""The runs: a table without estimation, and letters with long tails."""
+"""The runs: a table, letters with long tails, and weights of the own pair."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.harness import Options, Run, training
+from experiments.when_it_pays import own_weight
 
 TABLE, TUNING, TAILS = "table", "tuning", "tails"
 ONE_TAU = "one temperature"  # added after the rows of `TAILS`
@@ -128,7 +129,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       ]
   if not smoke and None not in taus.values():
     runs += at_one_temperature(options, taus)
-  return runs
+  return runs + own_weight.plan(options)
 
 
 def at_one_temperature(options: Options, taus: Mapping) -> list[Run]:
@@ -174,7 +175,11 @@ def make_config(values: Mapping[str, Any]):
 
 def configs(options: Options) -> dict[str, dict[str, Any]]:
   """Returns the config of each arm."""
-  return {
-    dict(run.values)["arm"]: training.flat(make_config(dict(run.values)))
+  of_letters = {
+    dict(run.values)["arm"]: make_config(dict(run.values))
     for run in tuning(options.smoke)
+  }
+  return {
+    arm: training.flat(config)
+    for arm, config in (of_letters | own_weight.configs(options)).items()
   }

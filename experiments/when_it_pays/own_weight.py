@@ -1,0 +1,78 @@
+"""The own pair's weight k: what CLIP has and a sum over all pairs loses.
+
+In CLIP's batch of B, an anchor's own pair is one of B terms of the denominator;
+seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
+SogCLR leaves it out, NUCLR counts it once. The runs are those of
+`experiments.bimodal`, with `own_weight` and `gamma` of SogCLR changed.
+"""
+
+from experiments.bimodal import measure as trainings
+from experiments.bimodal.plan import BATCH_SIZE, NUM_PAIRS
+from experiments.harness import Options, Place, Row, Run
+
+PART = "own weight"
+CLIP = "CLIP"
+WEIGHTS = (0.0, 1.0, 20.0, round((NUM_PAIRS - 1) / (BATCH_SIZE - 1)))
+GAMMAS = (0.8, 1.0)
+LENGTHS = (8.0, 24.0)  # epochs
+TEMPERATURE = 0.08  # the best one of CLIP and of SogCLR, in bimodal
+FIRST_SEED = 10  # bimodal used 0 to 7
+
+
+def name_of(weight: float, gamma: float) -> str:
+  """Returns how tables name SogCLR with an own weight."""
+  return f"k = {weight:g}, γ = {gamma:g}"
+
+
+ARMS = {CLIP: {}} | {
+  name_of(k, gamma): {"own_weight": float(k), "gamma": gamma}
+  for gamma in GAMMAS
+  for k in WEIGHTS
+}
+
+
+def plan(options: Options) -> list[Run]:
+  """Plans the runs, seed by seed."""
+  smoke = {"smoke": True} if options.smoke else {}
+  lengths = LENGTHS[:1] if options.smoke else LENGTHS
+  return [
+    Run(
+      PART,
+      setting_of(arm, length),
+      FIRST_SEED + seed,
+      tuple(({"arm": arm, "num_epochs": length} | smoke).items()),
+    )
+    for seed in range(options.seeds)
+    for length in lengths
+    for arm in ARMS
+  ]
+
+
+def setting_of(arm: str, length: float) -> str:
+  """Returns how rows name an arm that is trained for so many epochs."""
+  return f"{arm}, {length:g} epochs"
+
+
+def make_config(run: Run):
+  """Makes the config of a run."""
+  values = dict(run.values)
+  arm = dict(ARMS[values.pop("arm")])
+  name = "sogclr" if arm else "clip"
+  weight = arm.pop("own_weight", None)
+  words = arm | values | {"temperature": TEMPERATURE}
+  config = trainings.make_config(Run(name, "", run.seed, tuple(words.items())))
+  if weight is not None:
+    config.objective.own_weight = weight
+  return config
+
+
+def measure(run: Run, place: Place) -> Row:
+  """Trains and evaluates after every epoch."""
+  return trainings.train(make_config(run), place)
+
+
+def configs(options: Options) -> dict:
+  """Returns the config of each arm."""
+  return {
+    f"{run.part}: {run.setting}": make_config(run) for run in plan(options)
+  }
