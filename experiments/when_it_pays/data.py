@@ -6,9 +6,13 @@ draws a letter by its frequency and a font among `TRAIN_FONTS`; every training
 pair has an id of its own, so that equal captions are negatives of each other,
 as they are in data that nobody has searched for repetitions. The test has every
 letter in the other fonts equally often and is weighted afterwards.
+
+A share of the captions may be replaced by paraphrases of `BOILERPLATES`, which
+say nothing about the image.
 """
 
 import functools
+import itertools
 from typing import NamedTuple
 import unicodedata
 
@@ -30,6 +34,15 @@ TRAIN_FONTS = tuple(x for x in glyphs.FONTS if x not in TEST_FONTS)
 SIZE = 16  # pixels
 NOISE = 0.3  # standard deviation, of white
 VIEWS = 5  # noisy test images of a letter in a font
+BOILERPLATES = (
+  *("BLACK SYMBOL", "PRINTED SIGN", "STOCK PHOTO", "VECTOR GRAPHIC"),
+  *("COMPANY LOGO", "OLD TYPEFACE", "WEBSITE ICON", "DIGITAL ARTWORK"),
+  *("BLANK PAGE", "BOOK COVER", "HANDMADE STAMP", "SCANNED DOCUMENT"),
+  *("DESIGN ELEMENT", "COLOURING SHEET", "MODERN POSTER", "ROYALTY CLIPART"),
+  *("PRODUCT SAMPLE", "PROFILE PICTURE", "PATTERN TILE", "MISSING PREVIEW"),
+)
+OPENINGS = ("", "THE", "THIS IS", "AN IMAGE OF", "PICTURE SHOWS", "SIMPLE")
+ENDINGS = ("", "ON WHITE", "ISOLATED", "FREE DOWNLOAD", "IN HIGH RESOLUTION")
 
 
 class Tails(NamedTuple):
@@ -38,7 +51,8 @@ class Tails(NamedTuple):
   data: Data
   item: Int[np.ndarray, "pairs"]  # the letter of each training pair
   p: Float[np.ndarray, "items"]  # how often a letter is drawn
-  captions: list[str]  # of the letters
+  captions: list[str]  # all distinct ones: of the letters, then boilerplates
+  caption: Int[np.ndarray, "pairs"]  # the caption of each training pair
   test_image: np.ndarray  # [tests, size, size, 1]
   test_item: Int[np.ndarray, "tests"]
 
@@ -63,9 +77,22 @@ def letters() -> tuple[list[int], np.ndarray]:
 
 @functools.lru_cache(maxsize=4)
 def make_tails(
-  *, seed: int, exponent: float, num_items: int, num_pairs: int
+  *,
+  seed: int,
+  exponent: float,
+  num_items: int,
+  num_pairs: int,
+  boilerplate: float = 0.0,
 ) -> Tails:
-  """Draws letters whose frequencies fall as rank^-exponent."""
+  """Draws letters whose frequencies fall as rank^-exponent.
+
+  Args:
+    seed: Decides everything that is drawn.
+    exponent: 0 draws all letters equally often.
+    num_items: How many letters there are.
+    num_pairs: How many training pairs there are.
+    boilerplate: The share of captions that paraphrase a boilerplate.
+  """
   points, images = letters()
   rng = np.random.default_rng(seed)
   chosen = rng.choice(len(points), num_items, replace=False)
@@ -74,12 +101,22 @@ def make_tails(
   item = rng.choice(num_items, num_pairs, p=p)
   fonts = [glyphs.FONTS.index(x) for x in TRAIN_FONTS]
   image = images[rng.choice(fonts, num_pairs), chosen[item]]
-  captions = [unicodedata.name(chr(points[i])) for i in chosen]
+  pixels = noisy(image, rng)
+  clean = images[[glyphs.FONTS.index(x) for x in TEST_FONTS]][:, chosen]
+  clean = np.tile(clean.reshape(-1, SIZE, SIZE), (VIEWS, 1, 1))
+  test_image = noisy(clean, rng)
+  test_item = np.tile(np.arange(num_items), len(TEST_FONTS) * VIEWS)
+  names = [unicodedata.name(chr(points[i])) for i in chosen]
+  of_pair = [names[i] for i in item]
+  for i in np.flatnonzero(rng.uniform(size=num_pairs) < boilerplate):
+    of_pair[i] = rng.choice(paraphrases())
+  captions = names + sorted(set(of_pair) - set(names))
+  position = {text: i for i, text in enumerate(captions)}
   records = Records(
-    noisy(image, rng),
+    pixels,
     np.arange(num_pairs, dtype=np.int32),
-    [captions[i] for i in item],
-    f"tails/{seed}/{exponent}/{num_items}/{num_pairs}",
+    of_pair,
+    f"tails/{seed}/{exponent}/{num_items}/{num_pairs}/{boilerplate}",
   )
   words = build_tokenizer(captions, length=12)
   shift = augment(shift=1.0, scale=0.0)
@@ -88,10 +125,15 @@ def make_tails(
     tokenizer=words,
     image_shape=(SIZE, SIZE, 1),
   )
-  clean = images[[glyphs.FONTS.index(x) for x in TEST_FONTS]][:, chosen]
-  test_item = np.tile(np.arange(num_items), len(TEST_FONTS) * VIEWS)
-  clean = np.tile(clean.reshape(-1, SIZE, SIZE), (VIEWS, 1, 1))
-  return Tails(data, item, p, captions, noisy(clean, rng), test_item)
+  caption = np.array([position[x] for x in of_pair])
+  return Tails(data, item, p, captions, caption, test_image, test_item)
+
+
+@functools.cache
+def paraphrases() -> list[str]:
+  """Returns all wordings of all boilerplates."""
+  parts = itertools.product(OPENINGS, BOILERPLATES, ENDINGS)
+  return [" ".join(filter(None, words)) for words in parts]
 
 
 def noisy(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:

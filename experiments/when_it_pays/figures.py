@@ -8,7 +8,8 @@ import numpy as np
 from experiments.harness import Options, Results, Row
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import statistics
-from experiments.when_it_pays.plan import ARMS, TABLE, TAILS
+from experiments.when_it_pays.letters import ARMS
+from experiments.when_it_pays.plan import TABLE, TAILS
 from experiments.when_it_pays.tables import ADJUSTED, gain, of_part
 
 # Fits of the table, and the score of each that is drawn.

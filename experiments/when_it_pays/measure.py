@@ -1,19 +1,16 @@
 """Measures one run: trains, and scores letters in fonts never seen."""
 
-import time
-
-import jax
 import numpy as np
 
-from experiments.harness import Place, Row, Run, training
-from experiments.when_it_pays import data, own_weight, tabular
-from experiments.when_it_pays.plan import ARMS, TABLE, make_config
-from nuclr_jax import Sides, popularity
-from nuclr_jax.evaluate import evaluators
-from nuclr_jax.train import build, loop
-from nuclr_jax.types import Popularities, each
-
-TOLERANCE = 1e-3  # of exact popularities
+from experiments.harness import Place, Row, Run
+from experiments.when_it_pays import data, duplicates, own_weight, tabular
+from experiments.when_it_pays.letters import (
+  ARMS,
+  by_caption,
+  fit,
+  make_config,
+)
+from experiments.when_it_pays.plan import TABLE
 
 
 def measure(run: Run, place: Place) -> Row:
@@ -22,6 +19,8 @@ def measure(run: Run, place: Place) -> Row:
     return tabular.measure(seed=run.seed, **dict(run.values))
   if run.part == own_weight.PART:
     return own_weight.measure(run, place)
+  if run.part == duplicates.PART:
+    return duplicates.measure(run, place)
   return letters(run, place)
 
 
@@ -42,55 +41,31 @@ def letters(run: Run, place: Place) -> Row:
   }
   config = make_config(values)
   config.seed = run.seed
-  parts = build.build(config, data=tails.data)
+  zeta = None
   if arm.oracle:
-    of_item = log_p[arm.oracle]
-    zeta = of_item[tails.item]
-    zeta = Sides(np.zeros(len(zeta)), zeta - zeta.mean())
-    sizes = tails.data.train.sizes
-    parts = parts._replace(
-      popularities=Popularities(each(np.arange, sizes.ids), zeta)
-    )
-  began = time.monotonic()
-  trained = training.train(config, place, parts)
-  row = {"train_seconds": round(time.monotonic() - began, 1)}
-  mesh = build.mesh_of(parts.config)
-  with jax.set_mesh(mesh):
-    embed = loop.embedder(parts, mesh)(trained.state)
-    pairs = evaluators.embed_pairs(embed, parts.data.train)
-    image, text = embed.image(tails.test_image), embed.text(tails.captions)
-    exact = popularity.solve(
-      pairs.image, pairs.text, temperature=tau, tolerance=TOLERANCE
-    )
-  readout = parts.objective.readout(
-    trained.state.params["objective"], trained.state.objective
-  )
-
-  def by_item(zeta):
-    """The mean zeta of an item's texts; the mean of all for unseen ones."""
-    total = np.bincount(tails.item, zeta, minlength=len(counts))
-    return np.where(counts, total / np.maximum(counts, 1), np.mean(zeta))
-
+    zeta = log_p[arm.oracle][tails.item]
+    zeta -= zeta.mean()
+  fitted = fit(config, place, tails, zeta)
+  row = {"train_seconds": round(fitted.seconds, 1)}
+  exact = by_caption(fitted.exact.text, tails)
   shifts = {
     "E": 0.0,
     "E + τ log p": log_p["true"],
     "E + τ log p, counted": log_p["counted"],
-    "E - ζ exact": -by_item(exact.zeta.text),
-    "E + ζ exact": by_item(exact.zeta.text),
+    "E - ζ exact": -exact,
+    "E + ζ exact": exact,
   }
-  if readout.zeta is not None:
-    num_pairs = len(tails.item)
-    learned = by_item(np.asarray(readout.zeta.text)[:num_pairs])
+  if fitted.zeta is not None:
+    learned = by_caption(fitted.zeta.text, tails)
     shifts |= {
       "E - ζ": -learned,
       "E + ζ": learned,
       "E - ζ + τ log p": log_p["true"] - learned,
     }
     row["zeta_sd"] = float(np.std(learned[counts > 0]) / tau)
-  row["exact_sd"] = float(np.std(by_item(exact.zeta.text)[counts > 0]) / tau)
-  similarity = image @ text.T
+  row["exact_sd"] = float(np.std(exact[counts > 0]) / tau)
   row["scores"] = {
-    name: accuracies(similarity + shift, tails)
+    name: accuracies(fitted.similarity + shift, tails)
     for name, shift in shifts.items()
   }
   return row

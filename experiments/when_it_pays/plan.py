@@ -1,12 +1,13 @@
-"""The runs: a table, letters with long tails, and weights of the own pair."""
+"""The runs, decided from the results so far."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from experiments.harness import Options, Run, training
-from experiments.when_it_pays import own_weight
+from experiments.when_it_pays import duplicates, own_weight
+from experiments.when_it_pays.letters import ARMS, COMMON, SMOKE, make_config
 
 TABLE, TUNING, TAILS = "table", "tuning", "tails"
 ONE_TAU = "one temperature"  # added after the rows of `TAILS`
@@ -16,46 +17,7 @@ SCORES = ("natural", "balanced")
 DIMS = (2, 3, 4, 6, 8, 16)
 TABLE_VALUES = {"exponent": 1.2, "tau": 0.07}
 
-# Parts "tuning" and "tails": letters; see `data`.
-KEYS = {
-  "batch_size": "batch_size",
-  "dim": "model.dim",
-  "num_epochs": "num_epochs",
-  "temperature": "objective.temperature",
-}
-COMMON = {
-  "batch_size": 32,
-  "dim": 32,
-  "exponent": 1.2,
-  "num_epochs": 20.0,
-  "num_items": 100,
-  "num_pairs": 4000,
-}
-SMOKE = {"num_epochs": 2.0, "num_pairs": 320, "num_items": 20}
-
-
-class Arm(NamedTuple):
-  """A way to train."""
-
-  objective: Mapping[str, Any]  # of a config, without the temperature
-  oracle: str = ""  # "true" or "counted": zeta is tau log p from the start
-  refresh: bool = False  # whether zeta is solved exactly after every epoch
-
-
-NUCLR = dict(name="nuclr", gamma=0.8)
-FIXED = NUCLR | dict(zeta=dict(name="fixed"))
-ARMS = {
-  "CLIP": Arm(dict(name="clip", learn_temperature=False)),
-  "SogCLR": Arm(dict(name="sogclr", gamma=0.8)),
-  "ζ = 0": Arm(FIXED),
-  "ζ learned, batch": Arm(NUCLR | dict(zeta=dict(name="batch", rate=0.14))),
-  "ζ learned, queue": Arm(
-    NUCLR | dict(zeta=dict(name="queue", size=1024, rate=0.3))
-  ),
-  "ζ exact, each epoch": Arm(FIXED, refresh=True),
-  "ζ = τ log p": Arm(FIXED, oracle="true"),
-  "ζ = τ log p, counted": Arm(FIXED, oracle="counted"),
-}
+# Parts "tuning" and "tails".
 TAUS = (0.03, 0.05, 0.08, 0.13)
 TUNING_SEEDS = (100, 101)
 EXPONENTS = (0.0, 0.6, 1.2)
@@ -129,7 +91,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       ]
   if not smoke and None not in taus.values():
     runs += at_one_temperature(options, taus)
-  return runs + own_weight.plan(options)
+  return runs + duplicates.plan(options) + own_weight.plan(options)
 
 
 def at_one_temperature(options: Options, taus: Mapping) -> list[Run]:
@@ -154,23 +116,6 @@ def settings(smoke: bool = False) -> list[tuple[float, int]]:
   first = [(1.2, 32), (0.0, 32), (1.2, 8), (1.2, 128), (0.6, 32)]
   every = [(exponent, dim) for exponent in EXPONENTS for dim in WIDTHS]
   return list(dict.fromkeys(first + every))[: 1 if smoke else None]
-
-
-def make_config(values: Mapping[str, Any]):
-  """Makes the config of a run on letters: configs/glyphs.py, but smaller."""
-  arm = ARMS[values["arm"]]
-  config = training.get_config("glyphs")("sogclr")
-  config.objective = dict(arm.objective)
-  config.model.image_stages = ((2, 2, 32), (2, 1, 64))
-  config.model.image_features = 128
-  config.model.text_layers = 0
-  config.optimizer.clip_norm = 0.1  # so that a loss's scale does not matter
-  config.optimizer.learning_rate.warmup_epochs = 1.0
-  training.change(config, {x: values[x] for x in KEYS}, KEYS)
-  config.eval_every = config.checkpoint_every = 0
-  if arm.refresh:
-    config.refresh = dict(every_epochs=1.0)
-  return config
 
 
 def configs(options: Options) -> dict[str, dict[str, Any]]:

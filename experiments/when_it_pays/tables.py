@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.when_it_pays.letters import ARMS
 from experiments.when_it_pays.plan import (
-  ARMS,
   DIMS,
   EXPONENTS,
   ONE_TAU,
