@@ -194,3 +194,29 @@ def count(hlo: str) -> dict:
     "collectives": collectives,
     "collective_bytes": bytes_sent,
   }
+
+
+def bound(traced, flops_per_s: float, bytes_per_s: float, devices: int) -> dict:
+  """Counts a program's flops and bytes per device, and its least time.
+
+  Args:
+    traced: What `jax.jit(...).trace` returns.
+    flops_per_s: The peak of a device.
+    bytes_per_s: The bandwidth of its memory.
+    devices: How many devices share the flops.
+  """
+  jaxpr, compiled = traced.jaxpr.jaxpr, traced.lower().compile()
+  flops = (count_products(jaxpr) + count_convolutions(jaxpr)) / devices
+  text = compiled.as_text()
+  moved, crossing = bytes_moved(text), count(text)
+  times = {"flops": flops / flops_per_s, "bytes": moved / bytes_per_s}
+  return {
+    "tflop": flops / 1e12,
+    "gb": moved / 1e9,
+    "ms": 1e3 * max(times.values()),
+    "ms_of_flops": 1e3 * times["flops"],
+    "bound_by": max(times, key=times.get),
+    "collectives": crossing["num_collectives"],
+    "collective_mb": crossing["collective_bytes"] / 1e6,
+    "temporary_gib": compiled.memory_analysis().temp_size_in_bytes / 2**30,
+  }

@@ -100,26 +100,6 @@ def parts_of(mesh: Mesh, batch: int, key: jax.Array) -> dict:
   }
 
 
-def bound(traced, peak: float, devices: int) -> dict:
-  """Counts a part's flops and bytes per device, and its least time."""
-  jaxpr, compiled = traced.jaxpr.jaxpr, traced.lower().compile()
-  flops = hlo.count_products(jaxpr) + hlo.count_convolutions(jaxpr)
-  flops /= devices
-  text = compiled.as_text()
-  moved, crossing = hlo.bytes_moved(text), hlo.count(text)
-  times = {"flops": flops / peak, "bytes": moved / MEMORY}
-  return {
-    "tflop": flops / 1e12,
-    "gb": moved / 1e9,
-    "ms": 1e3 * max(times.values()),
-    "ms_of_flops": 1e3 * times["flops"],
-    "bound_by": max(times, key=times.get),
-    "collectives": crossing["num_collectives"],
-    "collective_mb": crossing["collective_bytes"] / 1e6,
-    "temporary_gib": compiled.memory_analysis().temp_size_in_bytes / 2**30,
-  }
-
-
 def main(argv) -> None:
   """Bounds the step for all targets and batch sizes, and prints the JSON."""
   del argv
@@ -130,8 +110,8 @@ def main(argv) -> None:
     for batch in map(int, BATCHES.value):
       with jax.set_mesh(mesh), targets.tiles_of(target):
         parts = {
-          name: bound(*part, mesh.size)
-          for name, part in parts_of(mesh, batch, key).items()
+          name: hlo.bound(traced, peak, MEMORY, mesh.size)
+          for name, (traced, peak) in parts_of(mesh, batch, key).items()
         }
       photos = batch * SIZE.value**2 * 3 / mesh.size
       parts["input"] = {"gb": photos / 1e9, "ms": 1e3 * photos / HOST}

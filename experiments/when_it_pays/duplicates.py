@@ -26,7 +26,6 @@ ARMS = (
   *("ζ learned, queue", "ζ exact, each epoch"),
 )
 VALUES = COMMON | {"exponent": 0.0, "num_items": 200}
-POOLS = ("names", "all captions")
 
 
 def plan(options: Options) -> list[Run]:

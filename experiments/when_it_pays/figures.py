@@ -8,6 +8,12 @@ import numpy as np
 from experiments.harness import Options, Results, Row
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import statistics
+from experiments.when_it_pays import (
+  duplicates,
+  duplicates_report,
+  own_weight,
+  own_weight_report,
+)
 from experiments.when_it_pays.letters import ARMS
 from experiments.when_it_pays.plan import TABLE, TAILS
 from experiments.when_it_pays.tables import ADJUSTED, gain, of_part
@@ -29,6 +35,10 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
   return {
     "table.png": draw_table(of_part(results, TABLE)),
     "tails.png": draw_tails(of_part(results, TAILS)),
+    "near_duplicates.png": duplicates_report.draw(
+      of_part(results, duplicates.PART)
+    ),
+    "own_weight.png": own_weight_report.draw(of_part(results, own_weight.PART)),
   }
 
 

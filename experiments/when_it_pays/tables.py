@@ -4,6 +4,12 @@ from collections.abc import Sequence
 
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.when_it_pays import (
+  duplicates,
+  duplicates_report,
+  own_weight,
+  own_weight_report,
+)
 from experiments.when_it_pays.letters import ARMS
 from experiments.when_it_pays.plan import (
   DIMS,
@@ -59,6 +65,8 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "spread": spread_table(tails),
     "one temperature": one_temperature_table(results),
     "pairs": pair_table(tails),
+    **duplicates_report.tables(of_part(results, duplicates.PART)),
+    **own_weight_report.tables(of_part(results, own_weight.PART)),
   }
 
 
