@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -14,6 +15,18 @@ from experiments.accelerator import __main__ as command
 from experiments.accelerator import parts, table
 
 ROOT = pathlib.Path(__file__).parents[1]
+# Packages that an accelerator's machine may lack, refused in all subprocesses.
+LACKING = """
+import sys
+
+class Lacking:
+  names = {"grain", "tensorflow_datasets", "array_record", "ml_collections"}
+  def find_spec(self, name, path=None, target=None):
+    if name.partition(".")[0] in self.names:
+      raise ModuleNotFoundError(f"No module named {name!r}: it is lacking")
+
+sys.meta_path.insert(0, Lacking())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +46,29 @@ def trial(tmp_path_factory):
     test_text=rng.integers(1, 9, (4, 12)).astype(np.int32),
     test_text_group=np.arange(4),
   )
-  return out, start(out)
+  lacking = tmp_path_factory.mktemp("lacking")
+  (lacking / "sitecustomize.py").write_text(LACKING)
+  without = os.environ | {"PYTHONPATH": str(lacking)}
+  done = python("-c", "import grain", env=without)
+  assert done.returncode and "it is lacking" in done.stderr
+  done = python(*words(out), env=without)
+  assert done.returncode == 0, done.stderr
+  return out, done.stdout
+
+
+def python(*words, env):
+  """Runs an interpreter of its own, with another environment."""
+  return subprocess.run(
+    [sys.executable, *words], cwd=ROOT, env=env, capture_output=True, text=True
+  )
+
+
+def words(out, *flags):
+  return ["-m", "experiments.accelerator", f"--out={out}", "--short", *flags]
 
 
 def start(out, *flags):
-  words = ["-m", "experiments.accelerator", f"--out={out}", "--short", *flags]
-  done = warm.run(words, cwd=ROOT)
+  done = warm.run(words(out, *flags), cwd=ROOT)
   assert done.returncode == 0, done.stderr
   return done.stdout
 
