@@ -26,7 +26,7 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> None:
     if options.only is None:
       write(study, options)
   except (ValueError, RuntimeError) as error:
-    sys.exit(f"{study.home.name}: {error}")
+    sys.exit(f"{study.name}: {error}")
   except KeyboardInterrupt:
     sys.exit(130)
 
@@ -36,7 +36,7 @@ def parse_arguments(
 ) -> Options:
   """Reads the command line of a study."""
   parser = argparse.ArgumentParser(
-    prog=f"python -m experiments.{study.home.name}",
+    prog=f"python -m experiments.{study.name}",
     description=study.doc.splitlines()[0],
   )
   parser.add_argument(
@@ -90,7 +90,7 @@ def parse_arguments(
   values["seeds"] = values["seeds"] or (2 if values["smoke"] else study.seeds)
   values["output"] = values["output"] or _output(study, values)
   values["workdir"] = values["workdir"] or pathlib.Path(
-    "runs", study.home.name, *(["smoke"] if values["smoke"] else []), "work"
+    "runs", study.name, *(["smoke"] if values["smoke"] else []), "work"
   )
   values["workdir"] = values["workdir"].absolute()
   return Options(**values)
@@ -101,7 +101,7 @@ def _output(study: Study, values: Mapping) -> pathlib.Path:
   if values["data"] == study.data and not values["smoke"]:
     return study.home
   words = [*values["data"], *(["smoke"] if values["smoke"] else [])]
-  return pathlib.Path("runs", study.home.name, "_".join(words))
+  return pathlib.Path("runs", study.name, "_".join(words))
 
 
 def write(study: Study, options: Options) -> None:

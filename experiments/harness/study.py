@@ -111,3 +111,12 @@ class Study(NamedTuple):
   configs: Callable[[Options], Mapping[str, Mapping[str, Any]]] | None = None
   data: tuple[str, ...] = ()  # data sets of its README, if they can be chosen
   known_data: tuple[str, ...] = ()  # all data sets that can be chosen
+
+  @property
+  def name(self) -> str:
+    """The study's name in commands: its folder, below experiments/."""
+    parts = self.home.parts
+    if "experiments" not in parts:
+      return self.home.name
+    above = len(parts) - parts[::-1].index("experiments")
+    return ".".join(parts[above:])

@@ -1,0 +1,59 @@
+"""The runs: every way at every temperature, some on embeddings that drift."""
+
+from collections.abc import Mapping
+
+from experiments.harness import Options, Run
+from experiments.popularity.at_scale.ways import WAYS
+
+FROZEN, DRIFTING, LARGE = "frozen", "drifting", "large"
+TAUS = (0.01, 0.02, 0.04, 0.07)
+TAU = 0.04  # of drifting embeddings and of large data
+BATCH_SIZE = 16
+NUM_PAIRS, NUM_EPOCHS, DIM = 16_384, 20, 32
+LARGE_PAIRS = 131_072  # the batch is 0.012 % of them
+LARGE_WAYS = ("ζ = 0", "queue 0.6 %", "queue 0.6 %, falls")
+SMOKE = {"num_pairs": 1024, "num_epochs": 2}
+
+
+def make_run(part: str, way: str, seed: int, *, tau: float, **values) -> Run:
+  """Makes a run."""
+  values = {
+    "way": way,
+    "temperature": tau,
+    "num_pairs": NUM_PAIRS,
+    "dim": DIM,
+    "batch_size": BATCH_SIZE,
+    "num_epochs": NUM_EPOCHS,
+    "drift": part == DRIFTING,
+  } | values
+  return Run(part, setting_of(way, tau), seed, tuple(values.items()))
+
+
+def setting_of(way: str, tau: float) -> str:
+  """Returns how rows name a setting."""
+  return f"{way}, τ {tau}"
+
+
+def plan(options: Options, rows: Mapping) -> list[Run]:
+  """Plans the runs, seed by seed."""
+  del rows
+  runs = []
+  for seed in range(options.seeds):
+    if options.smoke:
+      runs += [
+        make_run(FROZEN, way, seed, tau=TAU, **SMOKE)
+        for way in ("ζ = 0", "queue 9.4 %", "sample 25 %")
+      ]
+      continue
+    for tau in TAUS:
+      runs += [make_run(FROZEN, way, seed, tau=tau) for way in WAYS]
+    runs += [
+      make_run(DRIFTING, name, seed, tau=TAU)
+      for name, way in WAYS.items()
+      if way.rule  # a sample is solved at the end, where nothing drifts
+    ]
+    runs += [
+      make_run(LARGE, way, seed, tau=TAU, num_pairs=LARGE_PAIRS)
+      for way in LARGE_WAYS
+    ]
+  return runs
