@@ -137,8 +137,19 @@ def slope_table(rows: Sequence[Row]) -> str:
     if slopes:
       together = np.concatenate([x for x in every if len(x) > 2])
       correlation = np.corrcoef(together.T)[0, 1]
-      lines.append([name, shown(statistics(slopes)), f"{correlation:.2f}"])
-  header = ["score", "points per sd(ζ*) / τ", "correlation, all points"]
+      gains = [np.mean(x[:, 1]) for x in every if len(x) == len(SETTINGS)]
+      lines.append(
+        [
+          name,
+          shown(statistics(slopes)),
+          f"{correlation:.2f}",
+          shown(statistics(gains)),
+        ]
+      )
+  header = [
+    *("score", "points per sd(ζ*) / τ", "correlation, all points"),
+    "mean gain of the six settings",
+  ]
   return markdown.table(header, lines)
 
 
