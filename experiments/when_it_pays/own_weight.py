@@ -73,7 +73,8 @@ def measure(run: Run, place: Place) -> Row:
 
 
 def configs(options: Options) -> dict:
-  """Returns the config of each arm."""
+  """Returns the config of each arm, of its shortest training."""
   return {
-    f"{run.part}: {run.setting}": make_config(run) for run in plan(options)
+    f"{PART}: {dict(run.values)['arm']}": make_config(run)
+    for run in plan(options)[: len(ARMS)]
   }

@@ -135,7 +135,8 @@ def draw(rows: Sequence[Row]) -> Figure:
     axes.set(xlabel="weight k of the own pair", ylim=(-5.5, 2.5))
     axes.set_title(f"{length:g} epochs: points over CLIP", fontsize=10)
     axes.grid(alpha=0.3)
-  left.legend(frameon=False, fontsize=8, loc="lower right")
+  if left.get_legend_handles_labels()[0]:
+    left.legend(frameon=False, fontsize=8, loc="lower right")
   clip = curves(rows, CLIP)
   for i, k in enumerate((WEIGHTS[0], LAST)):
     for gamma, style in zip(GAMMAS, ("-", "--"), strict=True):
@@ -154,5 +155,6 @@ def draw(rows: Sequence[Row]) -> Figure:
   right.set(xlabel="epoch of 24")
   right.set_title("validation: points over CLIP", fontsize=10)
   right.grid(alpha=0.3)
-  right.legend(frameon=False, fontsize=8)
+  if right.lines[1:]:
+    right.legend(frameon=False, fontsize=8)
   return figure
