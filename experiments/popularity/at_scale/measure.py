@@ -140,7 +140,8 @@ def scores(
   """
   tau = values["temperature"]
   rng = np.random.default_rng([seed, 3])
-  anchors = np.sort(rng.choice(len(final.image), NUM_ANCHORS, replace=False))
+  n = len(final.image)
+  anchors = np.sort(rng.choice(n, min(NUM_ANCHORS, n), replace=False))
   row: Row = {"r2": {}, "spread": {}, "exact_sd": {}, "gradient": {}}
   row |= {} if log_u is None else {"log_u": {}, "step": {}}
   for side in Sides._fields:
