@@ -1,6 +1,6 @@
 """When learned popularities pay: trains, measures, writes tables and figures.
 
-python -m experiments.when_it_pays             # an hour or two on two cores
+python -m experiments.when_it_pays             # about six hours on two cores
 python -m experiments.when_it_pays --tables    # only the tables and figures
 python -m experiments.when_it_pays --smoke     # takes minutes, writes to runs/
 

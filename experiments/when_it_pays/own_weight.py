@@ -17,7 +17,6 @@ GAMMAS = (0.8, 1.0)
 LENGTHS = (8.0, 24.0)  # epochs
 TEMPERATURE = 0.08  # the best one of CLIP and of SogCLR, in bimodal
 FIRST_SEED = 10  # bimodal used 0 to 7
-NUM_SEEDS = 2
 
 
 def name_of(weight: float, gamma: float) -> str:
@@ -43,7 +42,7 @@ def plan(options: Options) -> list[Run]:
       FIRST_SEED + seed,
       tuple(({"arm": arm, "num_epochs": length} | smoke).items()),
     )
-    for seed in range(min(options.seeds, NUM_SEEDS))
+    for seed in range(options.seeds)
     for length in lengths
     for arm in ARMS
   ]
