@@ -53,6 +53,14 @@ def test_similarities_are_computed_once_in_one_tile(
   assert measure(NUCLR, num_devices, batch)["products"] == products
 
 
+def test_a_queue_costs_two_products_with_the_memory():
+  """One for each side, which both sums share; 512 rows are padded to 2,880."""
+  queue, nuclr = (
+    measure(OBJECTIVES[x], 1, 256)["products"] for x in ("nuclr_queue", "nuclr")
+  )
+  assert queue - nuclr == 2 * 2880 / 256
+
+
 def test_a_program_is_counted():
   text = """
 %fused (p: f32[4]) -> f32[4] {

@@ -1,7 +1,7 @@
 r"""The zeta rule over the latest pairs, more of them than a batch has.
 
 The batch's sums are noisy. Over the last Q pairs, a few steps old, both sums
-of Sinkhorn's iteration have Q / B times as many terms, at the cost of four
+of Sinkhorn's iteration have Q / B times as many terms, at the cost of two
 products [batch, dim] x [dim, Q]. With images as anchors i, texts as contrast j,
 q the other pairs of the memory and rho = (n - 1) / their number:
 
@@ -22,7 +22,6 @@ the batch's row are left out. Where several pairs share an image or a text, the
 mean of their steps is not exactly the step of the mean.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -34,7 +33,16 @@ from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta as zetas
 from nuclr_jax.sample_state.table import read_batch, write_rows
 from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
-from nuclr_jax.types import Pairs, Sample, Sides, Sizes, both, each, swap
+from nuclr_jax.types import (
+  Pairs,
+  Sample,
+  Sides,
+  Sizes,
+  both,
+  each,
+  swap,
+  unzip,
+)
 
 EMPTY = -1  # the pair id of a slot without a pair
 
@@ -187,46 +195,33 @@ def advance(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
     evidence.tau,
   )
-  none = jnp.zeros_like(own)
-  # The batch as anchors and the memory as contrast: D_i but for the own pair.
   is_empty = memory.log_denominator.image == jnp.inf
   pair_id = jnp.where(is_empty, EMPTY, memory.pair_id)
   held = pairwise.replicated_ids(Pairs(*memory.embedding, pair_id, *memory.ids))
   tables = each(lambda rows: rows.zeta, evidence.tables)
   old_zeta = Sides(*read_batch(Sample((), *tables), held, sizes)[1:])
-  sums = partial(_log_sums, memory, pairs, _log_ratio(held, pairs, sizes))
-  rest = sums(
-    each(lambda x, scale: Terms(x, scale, none, none), vectors, inverse_tau),
-    each(
-      lambda x, bias: Terms(
-        x,
-        jnp.ones_like(bias),
-        jnp.where(is_empty, 0.0, bias),
-        jnp.where(is_empty, -jnp.inf, 0.0),
+  rest, others = unzip(
+    _log_sums(
+      each(Rows, vectors, zeta, inverse_tau, both(jnp.zeros_like(own))),
+      each(
+        Rows,
+        *(swap(x) for x in (memory.embedding, old_zeta)),
+        *(swap(x) for x in (memory.inverse_tau, memory.log_denominator)),
       ),
-      swap(memory.embedding),
-      swap(old_zeta),
-    ),
+      batch_ids=pairs.ids,
+      memory_ids=memory.ids,
+      log_ratio=_log_ratio(held, pairs, sizes),
+    )
   )
   nothing_yet = jnp.all(held.pair_id == EMPTY)
   rest = each(
-    lambda x, phi, scale: jnp.where(nothing_yet, phi + own * scale, x.log_sum),
+    lambda x, phi, scale: jnp.where(nothing_yet, phi + own * scale, x),
     rest,
     evidence.log_phi,
     inverse_tau,
   )
   log_own = each(lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau)
   denominator = each(jnp.logaddexp, log_own, rest)
-  # The memory as anchors and the batch as contrast: the sum of w_ij.
-  others = sums(
-    each(lambda x, z: Terms(x, jnp.ones_like(z), z, none), vectors, zeta),
-    each(
-      lambda x, scale, d: Terms(x, scale, jnp.zeros_like(d), -d),
-      swap(memory.embedding),
-      swap(memory.inverse_tau),
-      swap(memory.log_denominator),
-    ),
-  )
 
   def gradient(others, own_weight, own_scale):
     log_total = jnp.logaddexp(own_weight, others.log_sum)
@@ -245,69 +240,88 @@ def advance(
   return gradients, _push(memory, newest, evidence.count, size)
 
 
-class Terms(NamedTuple):
-  """One side of a sum of exponentials, one row per pair."""
+class Rows(NamedTuple):
+  """One side of a batch or of a memory, as anchors and as contrast."""
 
   vector: Float[Array, "rows dim"]
-  scale: Float[Array, "rows"]  # 1 / tau of an anchor, 1 of a contrast
-  bias: Float[Array, "rows"]  # zeta of a contrast, 0 of an anchor
-  log_weight: Float[Array, "rows"]  # -D of an anchor; -inf leaves a row out
+  zeta: Float[Array, "rows"]  # as contrast
+  scale: Float[Array, "rows"]  # 1 / tau as anchor; 0 only in a tile's padding
+  log_denominator: Float[Array, "rows"]  # D as anchor; inf = not there
 
 
 class Sums(NamedTuple):
-  """A row's sums over the memory."""
+  """The memory's terms with one row of the batch as contrast."""
 
   log_sum: Float[Array, "batch"]
   mean_scale: Float[Array, "batch"]  # mean of the scales, weighted by the terms
 
 
-def _log_sums(memory, pairs, log_ratio, rows: Sides, columns: Sides) -> Sides:
-  r"""Computes log(rho sum_q exp((sim_iq - bias) scale + log_weight)) by row i.
+def _log_sums(
+  batch: Sides,
+  memory: Sides,
+  *,
+  batch_ids: Sides,
+  memory_ids: Sides,
+  log_ratio: Float[Array, "batch"],
+) -> Sides:
+  r"""Sums both kinds of terms over the memory, from one product for each side.
 
-  bias and log_weight are sums of the row's value and the column's, scale is
-  their product. Rows are the batch; columns are the memory, without the pairs
-  that share an image or a text with the row. Both arguments are `Sides` of
-  `Terms`, and the result is `Sides` of `Sums`.
+  A row of the batch is the anchor of exp((sim_iq - zeta_q) / tau_i) and the
+  contrast of exp((sim_qj - zeta_j) / tau_q - D_q); memory pairs that share an
+  image or a text with it are left out.
+
+  Args:
+    batch: `Rows` of the batch's images and texts.
+    memory: `Rows` of the memory's texts and images: what each side meets.
+    batch_ids: Image and text ids.
+    memory_ids: Image and text ids.
+    log_ratio: log rho, see `_log_ratio`.
+
+  Returns:
+    For each side, the logarithm of rho times the first sum, and `Sums` of the
+    second.
   """
-  ids = jnp.stack(pairs.ids, axis=1)
-  memory_ids = jnp.stack(memory.ids, axis=1).astype(ids.dtype)
+  ids = jnp.stack(batch_ids, axis=1)
+  memory_ids = jnp.stack(memory_ids, axis=1).astype(ids.dtype)
 
-  def step(memory_rows, batch_rows, sums):
-    (columns, column_ids), (rows, row_ids) = memory_rows, batch_rows
-    same = jnp.equal(column_ids[:, None], row_ids[None]).any(-1)
+  def add(sums, logits):
+    sums = tiles.at_least(sums, jnp.max(logits, 0))
+    terms = jnp.exp(logits - tiles.finite(sums.greatest)[None])
+    return sums._replace(total=sums.total + jnp.sum(terms, 0)), terms
 
-    def side(column, row, sums):
-      sim = tiles.matmul(column.vector, row.vector.T)  # [memory, batch]
-      scale = column.scale[:, None] * row.scale[None]
-      logits = (sim - column.bias[:, None] - row.bias[None]) * scale
-      logits += column.log_weight[:, None] + row.log_weight[None]
-      # Padding of a tile has scale 0.
-      logits = jnp.where(same | (scale == 0), -jnp.inf, logits)
-      greatest = jnp.max(logits, 0)
-      weights, scales = (tiles.at_least(x, greatest) for x in sums)
-      w = jnp.exp(logits - tiles.finite(weights.greatest)[None])
-      return (
-        weights._replace(total=weights.total + jnp.sum(w, 0)),
-        scales._replace(
-          total=scales.total + jnp.sum(w * column.scale[:, None], 0)
-        ),
-      )
+  def step(memory, batch, sums):
+    (memory, memory_ids), (batch, batch_ids) = memory, batch
+    same = jnp.equal(memory_ids[:, None], batch_ids[None]).any(-1)
 
-    return each(side, columns, rows, sums)
+    def side(memory, row, sums):
+      as_anchor, as_contrast, scales = sums
+      old_zeta, scale, d = (x[:, None] for x in memory[1:])
+      zeta, row_scale, _ = (x[None] for x in row[1:])
+      out = same | (scale * row_scale == 0) | (d == jnp.inf)
+      sim = tiles.matmul(memory.vector, row.vector.T)  # [memory, batch]
+      logits = (sim - old_zeta) * row_scale
+      as_anchor, _ = add(as_anchor, jnp.where(out, -jnp.inf, logits))
+      logits = (sim - zeta) * scale - d
+      as_contrast, terms = add(as_contrast, jnp.where(out, -jnp.inf, logits))
+      scales = tiles.at_least(scales, as_contrast.greatest)
+      total = scales.total + jnp.sum(terms * scale, 0)
+      return as_anchor, as_contrast, scales._replace(total=total)
+
+    return each(side, memory, batch, sums)
 
   sums = tiles.over_columns(
     step,
-    (columns, memory_ids),
-    (rows, ids),
-    each(lambda row: (tiles.no_terms(row.scale),) * 2, rows),
+    (memory, memory_ids),
+    (batch, ids),
+    each(lambda row: (tiles.no_terms(row.scale),) * 3, batch),
   )
 
   def read(sums):
-    weights, scales = sums
-    has_terms = weights.total > 0
-    mean = scales.total / jnp.where(has_terms, weights.total, 1.0)
-    return Sums(
-      tiles.log_total(weights) + log_ratio, jnp.where(has_terms, mean, 1.0)
+    as_anchor, as_contrast, scales = sums
+    has_terms = as_contrast.total > 0
+    mean = scales.total / jnp.where(has_terms, as_contrast.total, 1.0)
+    return tiles.log_total(as_anchor) + log_ratio, Sums(
+      tiles.log_total(as_contrast) + log_ratio, jnp.where(has_terms, mean, 1.0)
     )
 
   return each(read, sums)
@@ -343,6 +357,8 @@ def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
 
 def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):
   """Counts how often each number of `of` occurs among the values."""
-  values, of = jnp.sort(values), of.astype(values.dtype)
-  first, end = (jnp.searchsorted(values, of, side=x) for x in ("left", "right"))
-  return end - first
+  keys = jnp.sort(of.astype(values.dtype))  # a memory is too long to sort
+  place = jnp.minimum(jnp.searchsorted(keys, values), len(keys) - 1)
+  found = (keys[place] == values).astype(jnp.int32)
+  counts = jax.ops.segment_sum(found, place, num_segments=len(keys))
+  return counts[jnp.searchsorted(keys, of.astype(values.dtype))]

@@ -9,7 +9,7 @@ FROZEN, DRIFTING, LARGE = "frozen", "drifting", "large"
 TAUS = (0.01, 0.02, 0.04, 0.07)
 TAU = 0.04  # of drifting embeddings and of large data
 BATCH_SIZE = 16
-NUM_PAIRS, NUM_EPOCHS, DIM = 16_384, 20, 32
+NUM_PAIRS, NUM_EPOCHS, DIM = 16_384, 30, 32
 LARGE_PAIRS = 131_072  # the batch is 0.012 % of them
 LARGE_WAYS = ("ζ = 0", "queue 0.6 %", "queue 0.6 %, falls")
 SMOKE = {"num_pairs": 1024, "num_epochs": 2}
