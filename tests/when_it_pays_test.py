@@ -56,6 +56,18 @@ def test_letters():
   np.testing.assert_allclose(again.p, 1 / 20)
 
 
+def test_marked_captions_share_an_id():
+  tails = data.make_tails(
+    seed=3, exponent=1.2, num_items=20, num_pairs=200, marked=True
+  )
+  train = tails.data.train
+  assert train.sizes == (200, 200, 20)
+  ids = train.ids(np.arange(200))
+  np.testing.assert_array_equal(ids.text, tails.text_id)
+  captions = train.captions(ids.text)
+  assert captions == [tails.captions[i] for i in tails.item]
+
+
 def test_queries_are_weighted():
   tails = data.make_tails(seed=3, exponent=1.2, num_items=20, num_pairs=2000)
   always = int(np.argmax(tails.p))
@@ -66,9 +78,13 @@ def test_queries_are_weighted():
   assert found["balanced"] == pytest.approx(5)
 
 
-@pytest.mark.parametrize("arm", ["SogCLR", "ζ = τ log p"])
-def test_a_run(arm, tmp_path):
+@pytest.mark.parametrize(
+  ("arm", "marked"),
+  [("SogCLR", False), ("ζ = τ log p", False), ("ζ = τ log p", True)],
+)
+def test_a_run(arm, marked, tmp_path):
   values = plan.COMMON | plan.SMOKE | {"arm": arm, "temperature": 0.08}
+  values["marked"] = marked
   run = plan.run_of(plan.TAILS, arm, 0, values)
   row = measure.measure(run, Place(tmp_path / "run", tmp_path))
   scores = row["scores"]

@@ -8,7 +8,8 @@ as they are in data that nobody has searched for repetitions. The test has every
 letter in the other fonts equally often and is weighted afterwards.
 
 A share of the captions may be replaced by paraphrases of `BOILERPLATES`, which
-say nothing about the image.
+say nothing about the image. Or equal captions are marked: they share one id,
+and are no negatives of each other.
 """
 
 import functools
@@ -53,6 +54,7 @@ class Tails(NamedTuple):
   p: Float[np.ndarray, "items"]  # how often a letter is drawn
   captions: list[str]  # all distinct ones: of the letters, then boilerplates
   caption: Int[np.ndarray, "pairs"]  # the caption of each training pair
+  text_id: Int[np.ndarray, "pairs"]  # that training knows
   test_image: np.ndarray  # [tests, size, size, 1]
   test_item: Int[np.ndarray, "tests"]
 
@@ -83,6 +85,7 @@ def make_tails(
   num_items: int,
   num_pairs: int,
   boilerplate: float = 0.0,
+  marked: bool = False,
 ) -> Tails:
   """Draws letters whose frequencies fall as rank^-exponent.
 
@@ -92,6 +95,7 @@ def make_tails(
     num_items: How many letters there are.
     num_pairs: How many training pairs there are.
     boilerplate: The share of captions that paraphrase a boilerplate.
+    marked: Whether equal captions share one id.
   """
   points, images = letters()
   rng = np.random.default_rng(seed)
@@ -112,11 +116,14 @@ def make_tails(
     of_pair[i] = rng.choice(paraphrases())
   captions = names + sorted(set(of_pair) - set(names))
   position = {text: i for i, text in enumerate(captions)}
+  caption = np.array([position[x] for x in of_pair])
+  text_id = caption if marked else np.arange(num_pairs)
+  name = f"tails/{seed}/{exponent}/{num_items}/{num_pairs}/{boilerplate}"
   records = Records(
     pixels,
-    np.arange(num_pairs, dtype=np.int32),
-    of_pair,
-    f"tails/{seed}/{exponent}/{num_items}/{num_pairs}/{boilerplate}",
+    text_id.astype(np.int32),
+    captions if marked else of_pair,
+    name + "/marked" * marked,
   )
   words = build_tokenizer(captions, length=12)
   shift = augment(shift=1.0, scale=0.0)
@@ -125,8 +132,8 @@ def make_tails(
     tokenizer=words,
     image_shape=(SIZE, SIZE, 1),
   )
-  caption = np.array([position[x] for x in of_pair])
-  return Tails(data, item, p, captions, caption, test_image, test_item)
+  test = test_image, test_item
+  return Tails(data, item, p, captions, caption, text_id, *test)
 
 
 @functools.cache

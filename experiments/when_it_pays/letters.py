@@ -78,8 +78,8 @@ class Fitted(NamedTuple):
   """A trained model on a test."""
 
   similarity: Float[np.ndarray, "tests captions"]
-  exact: Sides  # zeta of the training pairs' embeddings
-  zeta: Sides | None  # the objective's own
+  exact: Sides  # zeta of the training embeddings, by pair
+  zeta: Sides | None  # the objective's own, by pair
   seconds: float  # of training
 
 
@@ -92,11 +92,11 @@ def fit(
     config: The config of the run, with its seed.
     place: The folders of the run.
     tails: The data.
-    zeta: First popularities of the training texts.
+    zeta: First popularities of the training texts, by id.
   """
   parts = build.build(config, data=tails.data)
   if zeta is not None:
-    first = Sides(np.zeros(len(zeta)), zeta)
+    first = Sides(np.zeros(len(tails.item)), zeta)
     ids = each(np.arange, tails.data.train.sizes.ids)
     parts = parts._replace(popularities=Popularities(ids, first))
   began = time.monotonic()
@@ -111,15 +111,19 @@ def fit(
       pairs.image,
       pairs.text,
       temperature=config.objective.temperature,
+      image_id=pairs.ids.image,
+      text_id=pairs.ids.text,
       tolerance=TOLERANCE,
     )
   learned = parts.objective.readout(
     trained.state.params["objective"], trained.state.objective
   ).zeta
+  ids = Sides(np.arange(len(tails.item)), tails.text_id)
   if learned is not None:
-    num_pairs = len(tails.item)
-    learned = each(lambda x: np.asarray(x)[:num_pairs], learned)
-  return Fitted(image @ text.T, exact.zeta, learned, seconds)
+    learned = each(lambda x, i: np.asarray(x)[i], learned, ids)
+  rows = each(np.searchsorted, exact.ids, ids)
+  of_pair = each(lambda x, row: x[row], exact.zeta, rows)
+  return Fitted(image @ text.T, of_pair, learned, seconds)
 
 
 def by_caption(zeta: np.ndarray, tails: data.Tails) -> np.ndarray:

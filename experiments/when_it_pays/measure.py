@@ -33,6 +33,7 @@ def letters(run: Run, place: Place) -> Row:
     exponent=values["exponent"],
     num_items=values["num_items"],
     num_pairs=values["num_pairs"],
+    marked=values.get("marked", False),
   )
   counts = np.bincount(tails.item, minlength=len(tails.p))
   log_p = {
@@ -43,8 +44,10 @@ def letters(run: Run, place: Place) -> Row:
   config.seed = run.seed
   zeta = None
   if arm.oracle:
-    zeta = log_p[arm.oracle][tails.item]
-    zeta -= zeta.mean()
+    by_letter = log_p[arm.oracle]
+    mean = by_letter[tails.item].mean()
+    marked = values.get("marked", False)
+    zeta = (by_letter if marked else by_letter[tails.item]) - mean
   fitted = fit(config, place, tails, zeta)
   row = {"train_seconds": round(fitted.seconds, 1)}
   exact = by_caption(fitted.exact.text, tails)
@@ -52,6 +55,7 @@ def letters(run: Run, place: Place) -> Row:
     "E": 0.0,
     "E + τ log p": log_p["true"],
     "E + τ log p, counted": log_p["counted"],
+    "E - τ log p": -log_p["true"],
     "E - ζ exact": -exact,
     "E + ζ exact": exact,
   }

@@ -11,6 +11,8 @@ from experiments.when_it_pays.letters import ARMS, COMMON, SMOKE, make_config
 
 TABLE, TUNING, TAILS = "table", "tuning", "tails"
 ONE_TAU = "one temperature"  # added after the rows of `TAILS`
+# Added after a review: arms at many temperatures, and equal captions marked.
+TEMPERATURES, MARKED = "temperatures", "marked"
 SCORES = ("natural", "balanced")
 
 # Part "table": a fit to a known density; see `tabular`.
@@ -22,6 +24,12 @@ TAUS = (0.03, 0.05, 0.08, 0.13)
 TUNING_SEEDS = (100, 101)
 EXPONENTS = (0.0, 0.6, 1.2)
 WIDTHS = (8, 32, 128)
+# Parts "temperatures" and "marked".
+MORE_TAUS = (*TAUS, 0.2, 0.3)
+MORE_ARMS = {
+  TEMPERATURES: ("CLIP", "SogCLR", "ζ = τ log p"),
+  MARKED: ("SogCLR", "ζ = τ log p"),
+}
 
 
 def run_of(part: str, setting: str, seed: int, values: Mapping) -> Run:
@@ -91,6 +99,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       ]
   if not smoke and None not in taus.values():
     runs += at_one_temperature(options, taus)
+  runs += more_temperatures(options)
   return runs + duplicates.plan(options) + own_weight.plan(options)
 
 
@@ -108,6 +117,26 @@ def at_one_temperature(options: Options, taus: Mapping) -> list[Run]:
     for seed in range(options.seeds)
     for arm in ARMS
     if taus[arm] != tau
+  ]
+
+
+def more_temperatures(options: Options) -> list[Run]:
+  """Returns runs of some arms at all temperatures, unmarked and marked."""
+  smoke = options.smoke
+  return [
+    run_of(
+      part,
+      f"{arm}, τ {tau}",
+      seed,
+      COMMON
+      | {"arm": arm, "temperature": tau}
+      | ({"marked": True} if part == MARKED else {})
+      | (SMOKE if smoke else {}),
+    )
+    for seed in range(1 if smoke else options.seeds)
+    for part, arms in MORE_ARMS.items()
+    for arm in arms[-1 if smoke else None :]
+    for tau in MORE_TAUS[: 1 if smoke else None]
   ]
 
 
