@@ -101,10 +101,15 @@ def test_counts_of_a_file(kind, tmp_path):
     ("x.json", "[1]", "no table of texts and counts"),
     ("x.json", '{"a": "b"}', "no table of texts and counts"),
     ("x.json", "{}", "it has no texts"),
-    ("x.csv", "a dog,0\n", "the count of 'a dog' is 0.0; each text needs"),
+    ("x.csv", "a dog,0\n", "the count of 'a dog' is 0; each text needs"),
     ("x.csv", "a dog,nan\n", "the count of 'a dog' is nan"),
-    ("x.csv", "a dog,1\na dog,2\n", "a text occurs twice"),
-    ("x.csv", "a dog\n", "no table of texts and counts"),
+    ("x.csv", "a dog,1\na dog,2\n", "'a dog' occurs twice"),
+    ("x.json", '{"a dog": 1, "a dog": 2}', "'a dog' occurs twice"),
+    ("x.json", '[["a dog", 1]]', "no object"),
+    ("x.json", '{"a dog": 1' + 400 * "0" + "}", "no table .* too large"),
+    ("x.csv", "a dog\n", "line 1 has 1 columns, not 2"),
+    ("x.csv", "a dog,1\n\na cat,x\n", "the count in line 3 is 'x'"),
+    ("x.csv", "a" * 140_000 + ",1\n", "no table .* limit"),
     ("x.csv", "a dog,1\n", "lacks 2 of 3 texts, such as 'a cat'; give each"),
   ],
 )
@@ -113,6 +118,20 @@ def test_bad_files(name, text, message, tmp_path):
   path.write_text(text)
   with pytest.raises(ValueError, match=message):
     score(path)
+
+
+def test_a_spreadsheet_with_a_mark_and_blank_lines(tmp_path):
+  path = tmp_path / "asked.csv"
+  path.write_text("\ufeffa cat,1\n\na dog,2\n,\n", encoding="utf-8")
+  found = make_prior(path)(["a cat", "a dog"])
+  np.testing.assert_allclose(found, np.log([1, 2]))
+
+
+def test_counts_that_know_few_texts(caplog):
+  """A third of the texts is not among the captions."""
+  score("counts")
+  assert "67 % of 3 texts are training captions" in caplog.text
+  assert "such as 'a cow'" in caplog.text
 
 
 def test_counts_need_pairs():

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 import numpy as np
+import scipy.stats
 
 from experiments.harness import Row, markdown
 from experiments.harness.plots import new_figure
@@ -82,15 +83,12 @@ def gain_table(rows: Sequence[Row], pool: str) -> str:
     )
     lines.append([f"({AFTER}) − ({LEARNED})", *map(shown, differences)])
   if pool == "all captions":
-    picked = (
-      accuracies(rows, BASE, "E", x, "boilerplates").values() for x in SETTINGS
-    )
-    lines.append(
-      [
-        "SogCLR, E: boilerplates picked, %",
-        *(shown(statistics(x)) for x in picked),
-      ]
-    )
+    for arm in (BASE, "CLIP"):
+      picked = (
+        accuracies(rows, arm, "E", x, "boilerplates").values() for x in SETTINGS
+      )
+      name = f"{arm}, E: boilerplates picked, %"
+      lines.append([name, *(shown(statistics(x)) for x in picked)])
   return markdown.table(["score", *COLUMNS], lines)
 
 
@@ -136,18 +134,24 @@ def slope_table(rows: Sequence[Row]) -> str:
     slopes = [np.polyfit(*x.T, deg=1)[0] for x in every if len(x) > 2]
     if slopes:
       together = np.concatenate([x for x in every if len(x) > 2])
-      correlation = np.corrcoef(together.T)[0, 1]
-      gains = [np.mean(x[:, 1]) for x in every if len(x) == len(SETTINGS)]
+      fit = scipy.stats.linregress(*together.T)
+      margin = fit.stderr * scipy.stats.t.ppf(0.975, len(together) - 2)
+      whole = [x[:, 1] for x in every if len(x) == len(SETTINGS)]
+      some = np.array([share > 0 for share, _ in SETTINGS])
       lines.append(
         [
           name,
           shown(statistics(slopes)),
-          f"{correlation:.2f}",
-          shown(statistics(gains)),
+          f"{fit.slope:.1f} ± {margin:.1f}",
+          *(
+            shown(statistics(np.mean(x[y]) for x in whole))
+            for y in (~some, some, some | ~some)
+          ),
         ]
       )
   header = [
-    *("score", "points per sd(ζ*) / τ", "correlation, all points"),
+    *("score", "points per sd(ζ*) / τ", "of all points at once"),
+    *("mean gain: no boilerplates", "mean gain: boilerplates"),
     "mean gain of the six settings",
   ]
   return markdown.table(header, lines)

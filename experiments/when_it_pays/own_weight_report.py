@@ -22,7 +22,8 @@ from experiments.when_it_pays.own_weight import (
 
 DIGITS = "test/zero_shot_digits/top1"
 MIDDLE = 16  # epochs, of the long trainings
-LAST = WEIGHTS[-1]
+MIDDLING, LAST = WEIGHTS[-2:]
+EARLY = 8  # epochs
 SHORT, LONG = LENGTHS
 
 
@@ -47,6 +48,14 @@ def in_the_middle(rows: Sequence[Row], arm: str) -> dict[int, float]:
   return {seed: curve[MIDDLE - 1] for seed, curve in curves(rows, arm).items()}
 
 
+def early(rows: Sequence[Row], arm: str) -> dict[int, float]:
+  """Returns the mean validation recall of a long training's first epochs."""
+  return {
+    seed: float(np.mean(curve[:EARLY]))
+    for seed, curve in curves(rows, arm).items()
+  }
+
+
 def curves(rows: Sequence[Row], arm: str) -> dict[int, np.ndarray]:
   """Returns the validation recall after each epoch in percent, by seed."""
   name = setting_of(arm, LONG)
@@ -69,6 +78,7 @@ def comparison(rows: Sequence[Row]) -> str:
     f"{LONG:g} epochs: test": lambda x: scores(rows, x, LONG),
     "validation": lambda x: scores(rows, x, LONG, VALIDATION),
     f"validation after {MIDDLE}": lambda x: in_the_middle(rows, x),
+    f"validation, mean of the first {EARLY}": lambda x: early(rows, x),
     "digits": lambda x: scores(rows, x, LONG, DIGITS),
   }
   header = ["arm"]
@@ -92,6 +102,7 @@ def differences(rows: Sequence[Row]) -> str:
     for gamma in GAMMAS
     for k in WEIGHTS[1:]
   ]
+  pairs += [(name_of(LAST, x), name_of(MIDDLING, x)) for x in GAMMAS]
   pairs += [(name_of(k, GAMMAS[0]), name_of(k, GAMMAS[1])) for k in WEIGHTS]
   lines = []
   for ours, theirs in pairs:
@@ -138,7 +149,7 @@ def draw(rows: Sequence[Row]) -> Figure:
   if left.get_legend_handles_labels()[0]:
     left.legend(frameon=False, fontsize=8, loc="lower right")
   clip = curves(rows, CLIP)
-  for i, k in enumerate((WEIGHTS[0], LAST)):
+  for i, k in enumerate((WEIGHTS[0], MIDDLING, LAST)):
     for gamma, style in zip(GAMMAS, ("-", "--"), strict=True):
       ours = curves(rows, name_of(k, gamma))
       seeds = ours.keys() & clip.keys()

@@ -9,6 +9,7 @@ from experiments.when_it_pays import (
   duplicates_report,
   own_weight,
   own_weight_report,
+  temperatures_report,
 )
 from experiments.when_it_pays.letters import ARMS
 from experiments.when_it_pays.plan import (
@@ -39,10 +40,16 @@ OTHER_SCORES = {
   "CLIP, E + τ log p": ("CLIP", "E + τ log p"),
   "ζ learned, batch, E − ζ": ("ζ learned, batch", "E - ζ"),
   "ζ learned, batch, E + ζ": ("ζ learned, batch", "E + ζ"),
+  "ζ learned, batch, E − ζ + τ log p": ("ζ learned, batch", "E - ζ + τ log p"),
   "ζ learned, queue, E − ζ": ("ζ learned, queue", "E - ζ"),
   "ζ learned, queue, E + ζ": ("ζ learned, queue", "E + ζ"),
+  "ζ learned, queue, E − ζ + τ log p": ("ζ learned, queue", "E - ζ + τ log p"),
   "ζ exact, each epoch, E − ζ": ("ζ exact, each epoch", "E - ζ"),
   "ζ exact, each epoch, E + ζ": ("ζ exact, each epoch", "E + ζ"),
+  "ζ exact, each epoch, E − ζ + τ log p": (
+    "ζ exact, each epoch",
+    "E - ζ + τ log p",
+  ),
   "ζ = τ log p, E − ζ": ("ζ = τ log p", "E - ζ"),
 }
 PAIRS = (
@@ -67,6 +74,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "pairs": pair_table(tails),
     **duplicates_report.tables(of_part(results, duplicates.PART)),
     **own_weight_report.tables(of_part(results, own_weight.PART)),
+    **temperatures_report.tables(list(results.rows.values())),
   }
 
 
@@ -173,14 +181,29 @@ def gain_table(rows: Sequence[Row], kind: str) -> str:
     [
       "SogCLR, E: %",
       *(x.show("half_width") if x.count else "–" for x in base),
+      "",
     ]
   ]
   for name in NAMES:
     if name != BASE:
       gains = [gain(rows, name, x, kind) for x in columns]
-      cells = (x.show("half_width") if x.count else "–" for x in gains)
-      lines.append([name, *cells])
-  return markdown.table(["score", *columns], lines)
+      cells = [x.show("half_width") if x.count else "–" for x in gains]
+      lines.append([name, *cells, mean_gain(rows, name, columns, kind)])
+  return markdown.table(["score", *columns, "mean of all"], lines)
+
+
+def mean_gain(
+  rows: Sequence[Row], name: str, settings: Sequence[str], kind: str
+) -> str:
+  """Shows a score's difference to SogCLR's E, averaged over settings."""
+
+  def means(name):
+    found = [values(rows, name, x, kind) for x in settings]
+    seeds = set.intersection(*(set(x) for x in found))
+    return {x: statistics(y[x] for y in found).mean for x in seeds}
+
+  found = paired(means(name), means(BASE))
+  return found.show("half_width") if found.count else "–"
 
 
 def one_temperature_table(results: Results) -> str:

@@ -6,8 +6,10 @@ often. If they are asked for as often as p says, sim + temperature log p(y) is
 right; see docs/what_zeta_is.md.
 """
 
+import collections
 from collections.abc import Callable, Sequence
 import csv
+import io
 import json
 import logging
 import math
@@ -27,6 +29,7 @@ from nuclr_jax.types import Metrics, Sides
 log = logging.getLogger(__name__)
 
 CHUNK = 2**16  # captions read at a time
+FEW = 0.9  # a smaller share of known texts calls for a warning
 # Texts (captions, or names of classes) -> log p of each, up to a constant; None
 # if it knows none of them.
 Prior = Callable[[Sequence[str]], Float[np.ndarray, "texts"] | None]
@@ -36,9 +39,11 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
   r"""Makes a prior from "counts" or from a file.
 
   Args:
-    prior: "counts" takes how often a text is a caption of a training pair, plus
-      1/2 so that unseen texts can be chosen. Otherwise a .json file that maps
-      texts to counts (or probabilities), or a .csv file of texts and counts.
+    prior: "counts" takes how often a text is, letter by letter, a caption of a
+      training pair, plus 1/2 so that unseen texts can be chosen; it warns where
+      fewer than 90 % of the texts it is asked for are captions. Otherwise a
+      .json file that maps texts to counts (or probabilities), or a .csv file of
+      texts and counts.
     train: The training pairs; "counts" needs them.
 
   Raises:
@@ -77,56 +82,90 @@ def _of_captions(train: Source) -> Prior:
   """Counts the captions of the training pairs, once they are asked for."""
   counted: dict[str, int] = {}
 
-  def count():
-    n, num_texts = train.sizes.num_pairs, train.sizes.num_texts
-    of_text = np.zeros(num_texts, np.int64)
-    for start in range(0, n, CHUNK):
-      ids = train.ids(np.arange(start, min(start + CHUNK, n))).text
-      of_text += np.bincount(ids, minlength=num_texts)
-    for start in range(0, num_texts, CHUNK):
-      ids = np.arange(start, min(start + CHUNK, num_texts))
-      for caption, number in zip(
-        train.captions(ids), of_text[ids], strict=True
-      ):
-        counted[caption] = counted.get(caption, 0) + int(number)
-
   def log_prior(texts):
     if not counted:
-      count()
+      counted.update(count_captions(train))
     found = np.array([counted.get(x, 0) for x in texts])
-    return np.log(found + 0.5) if found.any() else None
+    known = np.mean(found > 0)
+    if known == 0:
+      return None
+    if known < FEW:
+      unseen = texts[int(np.argmin(found))]
+      log.warning(
+        "--prior=counts: only %.0f %% of %d texts are training captions; all "
+        "others, such as %r, get the same small prior",
+        100 * known,
+        len(texts),
+        unseen,
+      )
+    return np.log(found + 0.5)
 
   return log_prior
+
+
+def count_captions(train: Source) -> dict[str, int]:
+  """Counts of how many training pairs each distinct caption is the text."""
+  n, num_texts = train.sizes.num_pairs, train.sizes.num_texts
+  of_text = np.zeros(num_texts, np.int64)
+  for start in range(0, n, CHUNK):
+    ids = train.ids(np.arange(start, min(start + CHUNK, n))).text
+    of_text += np.bincount(ids, minlength=num_texts)
+  counted: dict[str, int] = {}
+  for start in range(0, num_texts, CHUNK):
+    ids = np.arange(start, min(start + CHUNK, num_texts))
+    for caption, number in zip(train.captions(ids), of_text[ids], strict=True):
+      counted[caption] = counted.get(caption, 0) + int(number)
+  return counted
 
 
 def _read(path: pathlib.Path) -> dict[str, float]:
   """Reads a table of texts and counts."""
   try:
+    text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark
     if path.suffix == ".json":
-      pairs = json.loads(path.read_text(encoding="utf-8")).items()
+      table = json.loads(text, object_pairs_hook=tuple)
+      if not isinstance(table, tuple):
+        raise ValueError(f"it holds {text[:20]!r}, which is no object")
+      pairs = [(x, float(number)) for x, number in table]
     else:
-      with path.open(encoding="utf-8", newline="") as lines:
-        pairs = [(text, number) for text, number in csv.reader(lines)]
-    found = {text: float(number) for text, number in pairs}
-  except (OSError, ValueError, TypeError, AttributeError) as error:
+      pairs = _rows(text)
+  except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
     raise ValueError(
       f"--prior: {path} is no table of texts and counts ({error}); give "
       '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '
       "text and a count in each line"
     ) from error
-  wrong = [x for x, p in found.items() if not 0 < p < math.inf]
-  if wrong or not found or len(found) < len(pairs):
-    problem = (
-      f"the count of {wrong[0]!r} is {found[wrong[0]]}"
-      if wrong
-      else "it has no texts"
-      if not found
-      else "a text occurs twice"
-    )
+  found = dict(pairs)
+  problem = next(
+    (f"the count of {x!r} is {p:g}" for x, p in pairs if not 0 < p < math.inf),
+    "it has no texts" if not pairs else "",
+  )
+  if not problem and len(found) < len(pairs):
+    texts = collections.Counter(x for x, _ in pairs)
+    problem = f"{texts.most_common(1)[0][0]!r} occurs twice"
+  if problem:
     raise ValueError(
       f"--prior: {path}: {problem}; each text needs one count greater than 0"
     )
   return found
+
+
+def _rows(text: str) -> list[tuple[str, float]]:
+  """Reads lines of a text and a count; blank lines are left out."""
+  lines = csv.reader(io.StringIO(text, newline=""))
+  pairs = []
+  for row in lines:
+    if not any(map(str.strip, row)):
+      continue
+    if len(row) != 2:
+      raise ValueError(f"line {lines.line_num} has {len(row)} columns, not 2")
+    try:
+      pairs.append((row[0], float(row[1])))
+    except ValueError:
+      raise ValueError(
+        f"the count in line {lines.line_num} is {row[1]!r}"
+      ) from None
+  return pairs
 
 
 def prior_evaluators(
