@@ -15,7 +15,15 @@ from nuclr_jax.data.source import (
   LabelledSet,
   Source,
 )
-from nuclr_jax.evaluate import Embed, add_prior, make_prior, run_evaluators
+from nuclr_jax.evaluate import (
+  Embed,
+  add_prior,
+  make_prior,
+  prior,
+  run_evaluators,
+)
+from nuclr_jax.evaluate.prior import counts_by_text
+from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Sizes
 
 CAPTIONS = ["a dog", "a cat", "a dog"]  # of three text ids
@@ -57,9 +65,9 @@ def embed():
   return Embed(lambda x: IMAGES[x[:, 0, 0, 0].astype(int)], text)
 
 
-def score(prior, split="test"):
+def score(which, split="test"):
   data = Data(source(), None, (4, 4, 1), {split: held_out()})
-  suites = add_prior({}, data, make_prior(prior, source()), temperature=TAU)
+  suites = add_prior({}, data, make_prior(which, source()), temperature=TAU)
   return run_evaluators(suites[split], embed(), split)
 
 
@@ -155,14 +163,41 @@ def test_sets_without_a_known_text_are_left_out(tmp_path, caplog):
   assert "none of the 2 texts of zero_shot_pets" in caplog.text
 
 
-def test_zeta_of_counts():
-  zeta = popularity.zeta_of_counts(
-    source().ids(np.arange(6)), source().sizes, temperature=TAU
+def test_doubts():
+  """Where similarities hold log p already, wholly or in part."""
+  train, distinct = source(), source()._replace(sizes=Sizes(6, 6, 6))
+  zeta = Sides(np.zeros(8), np.array([0, 0.3, 0.6, 0.3, 0.0, 0.6, 9.0, 9.0]))
+  tied = Readout(temperature=np.float32(TAU), zeta=zeta)
+  plain = Readout(temperature=np.float32(TAU))
+  assert not prior.doubts(plain, distinct)
+  assert not prior.doubts(
+    tied._replace(zeta=Sides(*np.zeros((2, 8)))), distinct
   )
+  (found,) = prior.doubts(tied, distinct)
+  assert "a spread of 0.49 temperatures" in found
+  (found,) = prior.doubts(plain, train)
+  assert "6 training pairs share 3 texts" in found
+
+
+def test_zeta_of_counts():
+  zeta = popularity.zeta_of_counts(source().ids(np.arange(6)), temperature=TAU)
   log_p = np.log([2, 1, 3])
   mean = np.average(log_p, weights=[2, 1, 3])
   np.testing.assert_allclose(zeta.text, TAU * (log_p - mean))
   np.testing.assert_array_equal(zeta.image, 0)
   same = Sides(np.arange(6), np.arange(6)[::-1])
-  with pytest.raises(ValueError, match="occur equally often by their ids"):
-    popularity.zeta_of_counts(same, Sizes(6, 6, 6), temperature=TAU)
+  with pytest.raises(ValueError, match="occur equally often"):
+    popularity.zeta_of_counts(same, temperature=TAU)
+
+
+def test_zeta_of_counts_of_captions():
+  """Equal captions have two ids, which have the same zeta."""
+  counts = counts_by_text(source())
+  np.testing.assert_array_equal(counts, [5, 1, 5])
+  ids = source().ids(np.arange(6))
+  zeta = popularity.zeta_of_counts(
+    ids, Sides(np.ones(6), counts), temperature=TAU
+  )
+  log_p = np.log(counts)
+  expected = TAU * (log_p - np.average(log_p, weights=[2, 1, 3]))
+  np.testing.assert_allclose(zeta.text, expected)

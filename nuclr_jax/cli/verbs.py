@@ -6,6 +6,7 @@ wait for Flax and Orbax.
 
 from collections.abc import Mapping
 import json
+import logging
 import pathlib
 import sys
 from typing import Any
@@ -77,11 +78,15 @@ def evaluate() -> None:
   """Evaluate a run and print its metrics."""
   from nuclr_jax import evaluate
   from nuclr_jax.objectives import one_temperature
+  from nuclr_jax.popularity.frequency import COUNTS
   from nuclr_jax.train import loop
 
   asked = [x for x in ("hubs", "prior") if getattr(flags, x.upper()).value]
   if flags.TEMPERATURE.value is not None and not asked:
     raise UsageError("evaluate takes --temperature with --hubs or --prior only")
+  prior = flags.PRIOR.value
+  if prior not in (None, COUNTS):
+    prior = evaluate.make_prior(prior)  # a bad file is found at once
   parts, mesh, state = loop.load(
     workdir(), data_dir=flags.DATA_DIR.value, checkpoints=checkpoints()
   )
@@ -94,8 +99,12 @@ def evaluate() -> None:
     suites = evaluate.correct_hubs(
       suites, parts.data, temperature=tau, strength=flags.HUBS.value
     )
-  if flags.PRIOR.value:
-    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
+  if prior is not None:
+    train = parts.data.train
+    for doubt in evaluate.prior.doubts(loop.readout(parts, state), train):
+      logging.getLogger(__name__).warning(doubt)
+    if prior == COUNTS:
+      prior = evaluate.make_prior(prior, train)
     suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
   with jax.set_mesh(mesh):
     print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))

@@ -16,19 +16,21 @@ import math
 import os
 import pathlib
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax.data.source import HeldOut, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.retrieval import recall
 from nuclr_jax.evaluate.zero_shot import accuracy, embed_classes
+from nuclr_jax.objectives import Readout, one_temperature
 from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.types import Metrics, Sides
 
 log = logging.getLogger(__name__)
 
 CHUNK = 2**16  # captions read at a time
+NOTICEABLE = 0.1  # a share of repetitions, a spread of zeta in temperatures
 FEW = 0.9  # a smaller share of known texts calls for a warning
 # Texts (captions, or names of classes) -> log p of each, up to a constant; None
 # if it knows none of them.
@@ -118,6 +120,16 @@ def count_captions(train: Source) -> dict[str, int]:
   return counted
 
 
+def counts_by_text(train: Source) -> Int[np.ndarray, "texts"]:
+  """Counts the training pairs that have a text's caption, by text id."""
+  counted, num_texts = count_captions(train), train.sizes.num_texts
+  found = np.empty(num_texts, np.int64)
+  for start in range(0, num_texts, CHUNK):
+    ids = np.arange(start, min(start + CHUNK, num_texts))
+    found[ids] = [counted[x] for x in train.captions(ids)]
+  return found
+
+
 def _read(path: pathlib.Path) -> dict[str, float]:
   """Reads a table of texts and counts."""
   try:
@@ -166,6 +178,36 @@ def _rows(text: str) -> list[tuple[str, float]]:
         f"the count in line {lines.line_num} is {row[1]!r}"
       ) from None
   return pairs
+
+
+def doubts(readout: Readout, train: Source) -> list[str]:
+  """Returns what speaks against a prior in the scores of a trained model.
+
+  sim + temperature log p is right where zeta was 0 in training, and equal
+  captions were negatives of each other.
+
+  Args:
+    readout: What can be read from the objective.
+    train: The training pairs.
+  """
+  found, sizes = [], train.sizes
+  if readout.zeta is not None:
+    spread = float(np.std(np.asarray(readout.zeta.text)[: sizes.num_texts]))
+    spread /= float(one_temperature(readout, "--prior"))
+    if spread > NOTICEABLE:
+      found.append(
+        f"--prior: zeta of texts has a spread of {spread:.2g} temperatures in "
+        "this run, and similarities hold it already, as far as it stands for "
+        "log p; a prior is right for runs with zeta = 0"
+      )
+  if sizes.num_texts < (1 - NOTICEABLE) * sizes.num_pairs:
+    found.append(
+      f"--prior: {sizes.num_pairs:,} training pairs share {sizes.num_texts:,} "
+      "texts. Pairs with one text are no negatives of each other, so that "
+      "similarities hold a part of log p already, and a prior gains less "
+      "(experiments/when_it_pays)"
+    )
+  return found
 
 
 def prior_evaluators(

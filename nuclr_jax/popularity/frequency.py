@@ -3,33 +3,38 @@
 from jaxtyping import Int
 import numpy as np
 
-from nuclr_jax.types import Sides, Sizes, each
+from nuclr_jax.types import Sides, each
 
 COUNTS = "counts"  # what asks for them, instead of a file
 
 
-def zeta_of_counts(ids: Sides, sizes: Sizes, *, temperature: float) -> Sides:
+def zeta_of_counts(
+  ids: Sides, counts: Sides | None = None, *, temperature: float
+) -> Sides:
   r"""Computes zeta = temperature log p of every image and text, p counted.
 
   With these zeta held fixed in training, similarities estimate
   temperature log p(text | image), which answers queries that ask for each text
   as often as it occurs. With zeta = 0 they estimate log p(text | image) /
-  p(text), and adding zeta to them afterwards does as well.
+  p(text), and adding zeta to them afterwards does as well. Both hold where
+  equal texts have ids of their own, and are negatives of each other.
 
   Args:
     ids: The image id and the text id of every pair, [num_pairs] each.
-    sizes: The sizes of the data set.
+    counts: How often each image and each text occurs, by id; None counts ids.
+      Give the counts of captions where equal captions have several ids.
     temperature: The temperature of the objective.
 
   Returns:
-    `Sides` of [num_images] and [num_texts], with mean 0 over the pairs.
+    `Sides` with a number for each id up to the greatest, or for each count,
+    with mean 0 over the pairs.
 
   Raises:
-    ValueError: If all ids occur equally often, so that zeta would be 0.
+    ValueError: If all occur equally often, so that zeta would be 0.
 
   Example:
     >>> ids = Sides(np.arange(3), np.array([0, 1, 1]))
-    >>> zeta = zeta_of_counts(ids, Sizes(3, 3, 2), temperature=1.0)
+    >>> zeta = zeta_of_counts(ids, temperature=1.0)
     >>> zeta.image, zeta.text.round(3)
     (array([0., 0., 0.]), array([-0.462,  0.231]))
 
@@ -37,16 +42,14 @@ def zeta_of_counts(ids: Sides, sizes: Sizes, *, temperature: float) -> Sides:
     derived for popularities in docs/what_zeta_is.md.
   """
 
-  def side(ids: Int[np.ndarray, "pairs"], num_ids: int):
-    counts = np.bincount(ids, minlength=num_ids)
+  def side(ids: Int[np.ndarray, "pairs"], counts):
     zeta = temperature * np.log(np.maximum(counts, 1))
     return zeta - zeta[ids].mean()
 
-  zeta = each(side, ids, sizes.ids)
+  zeta = each(side, ids, counts or each(np.bincount, ids))
   if not (zeta.image.any() or zeta.text.any()):
     raise ValueError(
-      "all images and all texts occur equally often by their ids, so that "
-      "counts say nothing about popularity; give equal captions one id (nuclr "
-      "ingest does, and so does data.share_texts), or use zeta = 0"
+      "all images and all texts occur equally often, so that counts say "
+      "nothing about popularity; use zeta = 0"
     )
   return zeta

@@ -14,6 +14,7 @@ from nuclr_jax import checks, popularity
 from nuclr_jax.checks import Count, NonNegative, Positive
 from nuclr_jax.data.source import Source
 from nuclr_jax.evaluate.evaluators import Embed, embed_pairs
+from nuclr_jax.evaluate.prior import counts_by_text
 from nuclr_jax.objectives import Objective, Readout, one_temperature
 from nuclr_jax.popularity import exact
 from nuclr_jax.popularity.files import load_zeta
@@ -131,7 +132,8 @@ def first_popularities(
   """Returns the popularities that a run starts with.
 
   Args:
-    warm_start: "counts" for `popularity.zeta_of_counts`; otherwise the file
+    warm_start: "counts" for `popularity.zeta_of_counts`, with images counted
+      by id and texts by caption; otherwise the file
       that `popularity.files.save_popularity` wrote.
     source: The training pairs.
     objective: The objective of the run.
@@ -144,7 +146,9 @@ def first_popularities(
   temperature = check_has_zeta("warm_start", objective)
   if warm_start == COUNTS:
     ids = source.ids(np.arange(sizes.num_pairs))
-    zeta = popularity.zeta_of_counts(ids, sizes, temperature=temperature)
+    images = np.bincount(ids.image, minlength=sizes.num_images)
+    counts = Sides(images, counts_by_text(source))
+    zeta = popularity.zeta_of_counts(ids, counts, temperature=temperature)
   else:
     zeta = load_zeta(
       warm_start,
