@@ -19,7 +19,7 @@ from nuclr_jax.types import each, swap
 
 TOLERANCE = 1e-4  # of the exact solution
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared
-NUM_DRAWS = 1024  # batches of each, twice
+NUM_TERMS = 2**14  # of each in random batches, twice
 
 
 def measure(run: Run, place: Place) -> Row:
@@ -202,15 +202,16 @@ def step_gradient(contrast, terms: Terms, anchors, log_u, values, rng):
   """Returns the mean gradient of steps that begin with averages u."""
   batch_size, gamma = values["batch_size"], WAYS[values["way"]].gamma
   num_anchors, n = terms.others.shape
+  num_draws = max(NUM_TERMS // batch_size, 4)
   weights = np.zeros_like(terms.others)
   scale = np.log((n - 1) / (batch_size - 1))
   for i in range(num_anchors):
-    ids = rng.integers(n, size=(NUM_DRAWS, batch_size - 1))
+    ids = rng.integers(n, size=(num_draws, batch_size - 1))
     logits = scale + terms.others[i, ids]
     estimate = logsumexp(logits, axis=1)
     new = np.logaddexp(np.log1p(-gamma) + log_u[i], np.log(gamma) + estimate)
     log_total = np.logaddexp(new, terms.own[i])
-    each_weight = np.exp(logits - log_total[:, None]) / NUM_DRAWS
+    each_weight = np.exp(logits - log_total[:, None]) / num_draws
     weights[i] = np.bincount(ids.ravel(), each_weight.ravel(), minlength=n)
   return difference(contrast, weights, anchors)
 

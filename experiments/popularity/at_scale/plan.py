@@ -6,12 +6,16 @@ from experiments.harness import Options, Run
 from experiments.popularity.at_scale.ways import WAYS
 
 FROZEN, DRIFTING, LARGE = "frozen", "drifting", "large"
+BATCHES = "batches"  # added after the rows of `FROZEN`
 TAUS = (0.01, 0.02, 0.04, 0.07)
 TAU = 0.04  # of drifting embeddings and of large data
 BATCH_SIZE = 16
 NUM_PAIRS, NUM_EPOCHS, DIM = 16_384, 30, 32
 LARGE_PAIRS = 131_072  # the batch is 0.012 % of them
 LARGE_WAYS = ("ζ = 0", "queue 0.6 %", "queue 0.6 %, falls")
+BATCH_SIZES = (64, 256, 1024)
+BATCH_TAUS = (0.01, 0.04, 0.07)
+BATCH_WAYS = ("ζ = 0", "ζ exact", "batch, rate 0.14", "queue 9.4 %")
 SMOKE = {"num_pairs": 1024, "num_epochs": 2}
 
 
@@ -26,12 +30,14 @@ def make_run(part: str, way: str, seed: int, *, tau: float, **values) -> Run:
     "num_epochs": NUM_EPOCHS,
     "drift": part == DRIFTING,
   } | values
-  return Run(part, setting_of(way, tau), seed, tuple(values.items()))
+  setting = setting_of(way, tau, values["batch_size"])
+  return Run(part, setting, seed, tuple(values.items()))
 
 
-def setting_of(way: str, tau: float) -> str:
+def setting_of(way: str, tau: float, batch_size: int = BATCH_SIZE) -> str:
   """Returns how rows name a setting."""
-  return f"{way}, τ {tau}"
+  batch = f", batch {batch_size}" if batch_size != BATCH_SIZE else ""
+  return f"{way}, τ {tau}{batch}"
 
 
 def plan(options: Options, rows: Mapping) -> list[Run]:
@@ -51,6 +57,12 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       make_run(DRIFTING, name, seed, tau=TAU)
       for name, way in WAYS.items()
       if way.rule  # a sample is solved at the end, where nothing drifts
+    ]
+    runs += [
+      make_run(BATCHES, way, seed, tau=tau, batch_size=batch_size)
+      for batch_size in BATCH_SIZES
+      for tau in BATCH_TAUS
+      for way in BATCH_WAYS
     ]
     runs += [
       make_run(LARGE, way, seed, tau=TAU, num_pairs=LARGE_PAIRS)
