@@ -113,6 +113,19 @@ class TestIds:
     # Of pairs with equal words the first one's caption.
     assert source.captions(np.array([2, 0])) == ["the sea", "A dog."]
 
+  def test_texts_may_have_ids_of_their_own(self, folder):
+    data = image_text.image_text(
+      train="mine", data_dir=folder, size=16, share_texts=False
+    )
+    source = data.train
+    assert source.sizes == Sizes(4, 2, 4)
+    pairs = np.arange(4)
+    assert source.ids(pairs).text.tolist() == [0, 1, 2, 3]
+    assert source.ids(pairs).image.tolist() == [0, 0, 1, 0]
+    assert source.captions(pairs) == CAPTIONS
+    keys = source.keys()
+    assert len(set(keys.text.tolist())) == len(set(keys.pair.tolist())) == 4
+
   def test_keys_follow_the_content(self, folder, mine, words, tmp_path):
     """Another order and another image; what stays keeps its key."""
     prepare(tmp_path, {"train": [(C, ["new"]), ROWS[1], ROWS[0]]})

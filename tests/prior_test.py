@@ -18,12 +18,11 @@ from nuclr_jax.data.source import (
 from nuclr_jax.evaluate import (
   Embed,
   add_prior,
+  doubt_prior,
   make_prior,
-  prior,
   run_evaluators,
 )
 from nuclr_jax.evaluate.prior import counts_by_text
-from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Sizes
 
 CAPTIONS = ["a dog", "a cat", "a dog"]  # of three text ids
@@ -65,9 +64,9 @@ def embed():
   return Embed(lambda x: IMAGES[x[:, 0, 0, 0].astype(int)], text)
 
 
-def score(which, split="test"):
+def score(prior, split="test"):
   data = Data(source(), None, (4, 4, 1), {split: held_out()})
-  suites = add_prior({}, data, make_prior(which, source()), temperature=TAU)
+  suites = add_prior({}, data, make_prior(prior, source()), temperature=TAU)
   return run_evaluators(suites[split], embed(), split)
 
 
@@ -163,20 +162,19 @@ def test_sets_without_a_known_text_are_left_out(tmp_path, caplog):
   assert "none of the 2 texts of zero_shot_pets" in caplog.text
 
 
-def test_doubts():
+def test_doubts(caplog):
   """Where similarities hold log p already, wholly or in part."""
-  train, distinct = source(), source()._replace(sizes=Sizes(6, 6, 6))
+  distinct = source()._replace(sizes=Sizes(6, 6, 6))
   zeta = Sides(np.zeros(8), np.array([0, 0.3, 0.6, 0.3, 0.0, 0.6, 9.0, 9.0]))
-  tied = Readout(temperature=np.float32(TAU), zeta=zeta)
-  plain = Readout(temperature=np.float32(TAU))
-  assert not prior.doubts(plain, distinct)
-  assert not prior.doubts(
-    tied._replace(zeta=Sides(*np.zeros((2, 8)))), distinct
-  )
-  (found,) = prior.doubts(tied, distinct)
-  assert "a spread of 0.49 temperatures" in found
-  (found,) = prior.doubts(plain, train)
-  assert "6 training pairs share 3 texts" in found
+  zeros = Sides(*np.zeros((2, 8)))
+  doubt_prior(distinct, None, temperature=TAU)
+  doubt_prior(distinct, zeros, temperature=TAU)
+  assert not caplog.text
+  doubt_prior(distinct, zeta, temperature=TAU)
+  assert "a spread of 0.49 temperatures" in caplog.text
+  assert "share" not in caplog.text
+  doubt_prior(source(), None, temperature=TAU)
+  assert "6 training pairs share 3 texts" in caplog.text
 
 
 def test_zeta_of_counts():

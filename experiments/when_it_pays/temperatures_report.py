@@ -29,8 +29,10 @@ BySeed = Mapping[int, float]
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
   """Returns all tables, by mark."""
-  gains = {f"temperatures: {kind}": gain_table(rows, kind) for kind in SCORES}
-  return gains | {"temperatures: differences": differences(rows)}
+  gains = {
+    f"all temperatures: {kind}": gain_table(rows, kind) for kind in SCORES
+  }
+  return gains | {"all temperatures: differences": differences(rows)}
 
 
 def by_seed(

@@ -6,7 +6,6 @@ wait for Flax and Orbax.
 
 from collections.abc import Mapping
 import json
-import logging
 import pathlib
 import sys
 from typing import Any
@@ -78,33 +77,27 @@ def evaluate() -> None:
   """Evaluate a run and print its metrics."""
   from nuclr_jax import evaluate
   from nuclr_jax.objectives import one_temperature
-  from nuclr_jax.popularity.frequency import COUNTS
   from nuclr_jax.train import loop
 
   asked = [x for x in ("hubs", "prior") if getattr(flags, x.upper()).value]
   if flags.TEMPERATURE.value is not None and not asked:
     raise UsageError("evaluate takes --temperature with --hubs or --prior only")
-  prior = flags.PRIOR.value
-  if prior not in (None, COUNTS):
-    prior = evaluate.make_prior(prior)  # a bad file is found at once
   parts, mesh, state = loop.load(
     workdir(), data_dir=flags.DATA_DIR.value, checkpoints=checkpoints()
   )
   if flags.HUBS.value and not parts.data.sets:
     raise UsageError("--hubs needs data with images and captions to retrieve")
   suites, tau = parts.evaluators, flags.TEMPERATURE.value
+  readout = loop.readout(parts, state)
   if asked and tau is None:
-    tau = one_temperature(loop.readout(parts, state), f"--{asked[0]}")
+    tau = one_temperature(readout, f"--{asked[0]}")
   if flags.HUBS.value:
     suites = evaluate.correct_hubs(
       suites, parts.data, temperature=tau, strength=flags.HUBS.value
     )
-  if prior is not None:
-    train = parts.data.train
-    for doubt in evaluate.prior.doubts(loop.readout(parts, state), train):
-      logging.getLogger(__name__).warning(doubt)
-    if prior == COUNTS:
-      prior = evaluate.make_prior(prior, train)
+  if flags.PRIOR.value:
+    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
+    evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)
     suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
   with jax.set_mesh(mesh):
     print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))

@@ -21,6 +21,7 @@ from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
   content_hash,
+  hide_repetitions,
   index_keys,
   load_index,
   number_pairs,
@@ -76,6 +77,7 @@ def image_text(
   flip: bool = True,
   num_ops: Natural = 2,
   level: NonNegative = 7.0,
+  share_texts: bool = True,
   validation: tuple[str, ...] = (),
   validation_zero_shot: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
@@ -100,6 +102,9 @@ def image_text(
     flip: Whether to mirror half of the training images.
     num_ops: How many operations RandAugment draws, at most 3; 0 = none.
     level: The strength of these operations, in [0, 10].
+    share_texts: Whether pairs with the same caption share a text id, and are no
+      negatives of each other. Where captions repeat with a long tail, False is
+      better (docs/what_zeta_is.md).
     validation: Captioned sets for retrieval during training, `NAME` (its
       validation split) or `NAME:SPLIT`.
     validation_zero_shot: Labelled sets, see `data.sets`, to classify during
@@ -128,6 +133,8 @@ def image_text(
     sets.check_labelled_set(of_all, data_dir, split="train")
   place = sets.parse_place(train)
   pairs = open_captioned(place.source, place.split or "train", data_dir)
+  if not share_texts:
+    pairs = pairs._replace(index=hide_repetitions(pairs.index))
   words = choose_tokenizer(
     tokenizer,
     lambda: all_captions(pairs),

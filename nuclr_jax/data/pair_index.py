@@ -179,6 +179,24 @@ def number_pairs(
   )
 
 
+def hide_repetitions(index: PairIndex) -> PairIndex:
+  """Gives every pair its own text id, even where captions repeat.
+
+  Pairs with the same caption then become negatives of each other.
+
+  Example:
+    >>> hashes = np.array([7, 8], np.uint64), np.array([5, 5], np.uint64)
+    >>> index = number_pairs(hashes[0], np.array([1, 1]), hashes[1])
+    >>> index.text_id.tolist(), hide_repetitions(index).text_id.tolist()
+    ([0, 0], [0, 1])
+  """
+  hashes = index.text_hash[index.text_id]
+  return index._replace(
+    text_id=np.arange(len(hashes), dtype=index.text_id.dtype),
+    text_hash=content_keys(x.tobytes() for x in hashes),
+  )
+
+
 def index_keys(index: PairIndex) -> Keys:
   """Makes the keys of all pairs, images and texts of an index."""
   both = np.stack(

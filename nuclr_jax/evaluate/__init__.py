@@ -11,7 +11,7 @@ from nuclr_jax.evaluate.evaluators import (
   make_embedder,
   run_evaluators,
 )
-from nuclr_jax.evaluate.prior import make_prior
+from nuclr_jax.evaluate.prior import doubt_prior, make_prior
 from nuclr_jax.evaluate.suites import (
   add_prior,
   choose_evaluators,
@@ -26,6 +26,7 @@ __all__ = [
   "correct_hubs",
   "embed_pairs",
   "make_embedder",
+  "doubt_prior",
   "make_prior",
   "run_evaluators",
 ]

@@ -23,7 +23,6 @@ from nuclr_jax.data.source import HeldOut, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.retrieval import recall
 from nuclr_jax.evaluate.zero_shot import accuracy, embed_classes
-from nuclr_jax.objectives import Readout, one_temperature
 from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.types import Metrics, Sides
 
@@ -180,34 +179,37 @@ def _rows(text: str) -> list[tuple[str, float]]:
   return pairs
 
 
-def doubts(readout: Readout, train: Source) -> list[str]:
-  """Returns what speaks against a prior in the scores of a trained model.
+def doubt_prior(
+  train: Source, zeta: Sides | None, *, temperature: float
+) -> None:
+  """Warns of what speaks against a prior in the scores of a trained model.
 
   sim + temperature log p is right where zeta was 0 in training, and equal
   captions were negatives of each other.
 
   Args:
-    readout: What can be read from the objective.
     train: The training pairs.
+    zeta: The popularities of the objective; None = it has none.
+    temperature: The temperature of the objective.
   """
-  found, sizes = [], train.sizes
-  if readout.zeta is not None:
-    spread = float(np.std(np.asarray(readout.zeta.text)[: sizes.num_texts]))
-    spread /= float(one_temperature(readout, "--prior"))
-    if spread > NOTICEABLE:
-      found.append(
-        f"--prior: zeta of texts has a spread of {spread:.2g} temperatures in "
-        "this run, and similarities hold it already, as far as it stands for "
-        "log p; a prior is right for runs with zeta = 0"
+  sizes = train.sizes
+  if zeta is not None:
+    spread = float(np.std(np.asarray(zeta.text)[: sizes.num_texts]))
+    if (spread := spread / temperature) > NOTICEABLE:
+      log.warning(
+        "--prior: zeta of texts has a spread of %.2g temperatures in this run, "
+        "and similarities hold it already, as far as it stands for log p; a "
+        "prior is right for runs with zeta = 0",
+        spread,
       )
   if sizes.num_texts < (1 - NOTICEABLE) * sizes.num_pairs:
-    found.append(
-      f"--prior: {sizes.num_pairs:,} training pairs share {sizes.num_texts:,} "
-      "texts. Pairs with one text are no negatives of each other, so that "
-      "similarities hold a part of log p already, and a prior gains less "
-      "(experiments/when_it_pays)"
+    log.warning(
+      "--prior: %d training pairs share %d texts. Pairs with one text are no "
+      "negatives of each other, so that similarities hold a part of log p "
+      "already, and a prior gains less (experiments/when_it_pays)",
+      sizes.num_pairs,
+      sizes.num_texts,
     )
-  return found
 
 
 def prior_evaluators(

@@ -200,18 +200,15 @@ def advance(
   held = pairwise.replicated_ids(Pairs(*memory.embedding, pair_id, *memory.ids))
   tables = each(lambda rows: rows.zeta, evidence.tables)
   old_zeta = Sides(*read_batch(Sample((), *tables), held, sizes)[1:])
-  rest, others = unzip(
-    _log_sums(
-      each(Rows, vectors, zeta, inverse_tau, both(jnp.zeros_like(own))),
+  rest, others, mean_scale = _log_sums(
+    (each(Rows, vectors, zeta, inverse_tau, both(jnp.zeros_like(own))), pairs),
+    (
       each(
-        Rows,
-        *(swap(x) for x in (memory.embedding, old_zeta)),
-        *(swap(x) for x in (memory.inverse_tau, memory.log_denominator)),
+        Rows, *map(swap, (memory.embedding, old_zeta)), *map(swap, memory[3:])
       ),
-      batch_ids=pairs.ids,
-      memory_ids=memory.ids,
-      log_ratio=_log_ratio(held, pairs, sizes),
-    )
+      memory,
+    ),
+    _log_ratio(held, pairs, sizes),
   )
   nothing_yet = jnp.all(held.pair_id == EMPTY)
   rest = each(
@@ -223,16 +220,17 @@ def advance(
   log_own = each(lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau)
   denominator = each(jnp.logaddexp, log_own, rest)
 
-  def gradient(others, own_weight, own_scale):
-    log_total = jnp.logaddexp(own_weight, others.log_sum)
+  def gradient(others, mean_scale, own_weight, own_scale):
+    log_total = jnp.logaddexp(own_weight, others)
     own_share = jnp.exp(own_weight - log_total)
-    slope = own_share * own_scale + (1 - own_share) * others.mean_scale
+    slope = own_share * own_scale + (1 - own_share) * mean_scale
     step = -log_total / (temperature * slope)
     return jnp.where(nothing_yet, 0.0, step)
 
   gradients = each(
     gradient,
     others,
+    mean_scale,
     swap(each(jnp.subtract, log_own, denominator)),
     swap(inverse_tau),
   )
@@ -249,21 +247,7 @@ class Rows(NamedTuple):
   log_denominator: Float[Array, "rows"]  # D as anchor; inf = not there
 
 
-class Sums(NamedTuple):
-  """The memory's terms with one row of the batch as contrast."""
-
-  log_sum: Float[Array, "batch"]
-  mean_scale: Float[Array, "batch"]  # mean of the scales, weighted by the terms
-
-
-def _log_sums(
-  batch: Sides,
-  memory: Sides,
-  *,
-  batch_ids: Sides,
-  memory_ids: Sides,
-  log_ratio: Float[Array, "batch"],
-) -> Sides:
+def _log_sums(batch, memory, log_ratio) -> tuple[Sides, Sides, Sides]:
   r"""Sums both kinds of terms over the memory, from one product for each side.
 
   A row of the batch is the anchor of exp((sim_iq - zeta_q) / tau_i) and the
@@ -271,18 +255,17 @@ def _log_sums(
   image or a text with it are left out.
 
   Args:
-    batch: `Rows` of the batch's images and texts.
-    memory: `Rows` of the memory's texts and images: what each side meets.
-    batch_ids: Image and text ids.
-    memory_ids: Image and text ids.
-    log_ratio: log rho, see `_log_ratio`.
+    batch: `Rows` of the batch's images and texts, and what has its `ids`.
+    memory: `Rows` of the memory's texts and images (what each side meets), and
+      what has its `ids`.
+    log_ratio: log rho [batch], see `_log_ratio`.
 
   Returns:
-    For each side, the logarithm of rho times the first sum, and `Sums` of the
-    second.
+    For each side [batch], the logarithms of rho times the first sum and of rho
+    times the second, and the mean of 1 / tau_q, weighted by the second's terms.
   """
-  ids = jnp.stack(batch_ids, axis=1)
-  memory_ids = jnp.stack(memory_ids, axis=1).astype(ids.dtype)
+  ids, memory_ids = (jnp.stack(x.ids, axis=1) for _, x in (batch, memory))
+  memory_ids = memory_ids.astype(ids.dtype)
 
   def add(sums, logits):
     sums = tiles.at_least(sums, jnp.max(logits, 0))
@@ -311,26 +294,30 @@ def _log_sums(
 
   sums = tiles.over_columns(
     step,
-    (memory, memory_ids),
-    (batch, ids),
-    each(lambda row: (tiles.no_terms(row.scale),) * 3, batch),
+    (memory[0], memory_ids),
+    (batch[0], ids),
+    each(lambda row: (tiles.no_terms(row.scale),) * 3, batch[0]),
   )
 
   def read(sums):
     as_anchor, as_contrast, scales = sums
     has_terms = as_contrast.total > 0
     mean = scales.total / jnp.where(has_terms, as_contrast.total, 1.0)
-    return tiles.log_total(as_anchor) + log_ratio, Sums(
-      tiles.log_total(as_contrast) + log_ratio, jnp.where(has_terms, mean, 1.0)
-    )
+    logs = (tiles.log_total(x) + log_ratio for x in (as_anchor, as_contrast))
+    return *logs, jnp.where(has_terms, mean, 1.0)
 
-  return each(read, sums)
+  return unzip(each(read, sums))
 
 
 def _log_ratio(held: Pairs, pairs: Pairs, sizes) -> Float[Array, "batch"]:
   """Returns log rho, which scales the memory's other pairs to the data set."""
-  filled = jnp.sum(held.pair_id != EMPTY)
-  others = filled - _occurrences(held.pair_id, pairs.pair_id)
+  keys = jnp.sort(pairs.pair_id.astype(held.pair_id.dtype))
+  # By a search in the batch: a memory is too long to be sorted in every step.
+  place = jnp.minimum(jnp.searchsorted(keys, held.pair_id), len(keys) - 1)
+  again = (keys[place] == held.pair_id).astype(jnp.int32)
+  again = jax.ops.segment_sum(again, place, num_segments=len(keys))
+  own = again[jnp.searchsorted(keys, pairs.pair_id.astype(keys.dtype))]
+  others = jnp.sum(held.pair_id != EMPTY) - own
   return jnp.log((sizes.num_pairs - 1) / jnp.maximum(others, 1))
 
 
@@ -353,12 +340,3 @@ def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:
   slots = start + jnp.arange(batch)
 
   return write_rows(memory, slots, newest, size)
-
-
-def _occurrences(values: Int[Array, "size"], of: Int[Array, "batch"]):
-  """Counts how often each number of `of` occurs among the values."""
-  keys = jnp.sort(of.astype(values.dtype))  # a memory is too long to sort
-  place = jnp.minimum(jnp.searchsorted(keys, values), len(keys) - 1)
-  found = (keys[place] == values).astype(jnp.int32)
-  counts = jax.ops.segment_sum(found, place, num_segments=len(keys))
-  return counts[jnp.searchsorted(keys, of.astype(values.dtype))]
