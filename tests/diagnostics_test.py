@@ -10,6 +10,7 @@ import make_pairs
 import numpy as np
 import pytest
 
+from experiments.popularity.at_scale.data import generate
 from nuclr_jax import (
   Pairs,
   objectives,
@@ -19,7 +20,7 @@ from nuclr_jax import (
 )
 from nuclr_jax.objectives import Readout, zeta_rules
 from nuclr_jax.train import diagnostics, records
-from nuclr_jax.types import Sides, Sizes
+from nuclr_jax.types import Sides, Sizes, each
 
 N, BATCH, TAU = 64, 8, 0.2
 SIZES = Sizes(N, N, 12)
@@ -107,15 +108,22 @@ def loops(pairs, state):
         + scale * sum(exp_logit(i, j, z) for j in rows if negative(i, j))
         for i in rows
       ]
-      off = {}
-      for j in rows:
-        w = np.exp(-z[j] / TAU) / total[j]
-        w += scale * sum(
-          exp_logit(i, j, z) / total[i] for i in rows if negative(i, j)
-        )
-        off.setdefault(int(ids[other][j]), []).append(1 - w)
-      by_row = [np.mean(off[int(ids[other][j])]) for j in rows]
-      residuals.append(np.sqrt(np.mean(np.square(by_row))))
+      means = []  # of 1 - w, and of what halves of the anchors differ by
+      for sign in (1, -1):
+        found_by_id = {}
+        for j in rows:
+          w = np.exp(-z[j] / TAU) / total[j] if sign == 1 else 0.0
+          w += scale * sum(
+            sign**i * exp_logit(i, j, z) / total[i]
+            for i in rows
+            if negative(i, j)
+          )
+          value = 1 - w if sign == 1 else w
+          found_by_id.setdefault(int(ids[other][j]), []).append(value)
+        means.append([np.mean(found_by_id[int(ids[other][j])]) for j in rows])
+      off, noise = map(np.array, means)
+      unseen = 1 - (len(rows) - 1) / (N - 1)
+      residuals.append(np.sqrt(np.mean(off**2 - unseen * noise**2)))
     found[f"zeta_residual/{other}"] = residuals[0]
     found[f"zeta_gain/{other}"] = 1 - residuals[0] / residuals[1]
   return found
@@ -130,6 +138,31 @@ def test_measure_against_loops(num_devices, x64):
   assert set(found) == set(expected)
   for name, value in expected.items():
     assert found[name] == pytest.approx(value, rel=1e-9), name
+
+
+def test_a_sample_tells_good_popularities_from_bad():
+  """The gain of a third of generated pairs is that of all of them."""
+  n, tau = 2304, 0.04
+  image, text = generate(num_pairs=n, dim=32, seed=0)
+  exact = popularity.solve(image, text, temperature=tau).zeta
+  sizes, ids = Sizes(n, n, n), np.random.default_rng(0).permutation(n)
+
+  def gain(zeta, rows):
+    read = Readout(temperature=jnp.float32(tau), zeta=zeta)
+    pairs = Pairs(image[rows], text[rows], jnp.asarray(rows))
+    run = functools.partial(diagnostics.measure, sizes=sizes, batch_size=256)
+    found = jax.jit(run)(pairs, read)
+    return float(found["zeta_gain/text"])
+
+  found = []
+  for factor in (1.0, 0.7, 0.3, -1.0):
+    zeta = each(lambda x, f=factor: jnp.asarray(f * x), exact)
+    whole, part = gain(zeta, ids), gain(zeta, ids[:768])
+    assert part == pytest.approx(whole, abs=0.15 * max(1, abs(whole)))
+    found.append((whole, part))
+  assert found[0][0] > 0.99 and found[-1][0] < -1
+  for gains in zip(*found, strict=True):
+    assert list(gains) == sorted(gains, reverse=True)
 
 
 def test_exact_popularities_have_no_residual(x64):
