@@ -48,6 +48,7 @@ STUDIES = (
   "latent_classes",
   "parity",
   "popularity",
+  "popularity/at_scale",
   "step_time",
   "toy_dpm",
   "when_it_pays",
@@ -326,7 +327,9 @@ def _cell(study: str, mark: str, names: Sequence[str]) -> str:
 @functools.cache
 def recompute(study: str) -> Mapping[str, str]:
   """Recomputes all tables of a study, and its other numbers, from its rows."""
-  module = importlib.import_module(f"experiments.{study}.__main__")
+  module = importlib.import_module(
+    f"experiments.{study.replace('/', '.')}.__main__"
+  )
   if not hasattr(module, "STUDY"):  # has the JSON of benchmarks, not rows
     return module.tables()
   options = command.parse_arguments(module.STUDY, ["--tables"])
@@ -352,6 +355,17 @@ def check_tables(study: str) -> list[Problem]:
   return [Problem(page, 1, x) for x in problems]
 
 
+def study_of(page: str) -> str:
+  """Returns the study that a page reports; "" for other pages.
+
+  Example:
+    >>> study_of("experiments/popularity/at_scale/README.md")
+    'popularity/at_scale'
+  """
+  folder = str(pathlib.PurePath(page).parent).removeprefix("experiments/")
+  return folder if folder in STUDIES else ""
+
+
 def main() -> None:
   """Checks all pages; exits with 1 if a number is wrong."""
   parser = argparse.ArgumentParser(
@@ -365,8 +379,7 @@ def main() -> None:
   for page in PAGES:
     path = ROOT / page
     text = path.read_text(encoding="utf-8")
-    study = path.parent.name if path.parent.name in STUDIES else ""
-    corrected, found = check(page, text, study)
+    corrected, found = check(page, text, study_of(page))
     problems += found
     if write and corrected != text:
       path.write_text(corrected, encoding="utf-8")

@@ -36,6 +36,7 @@ STUDIES = (
   "difference_alignment",
   "latent_classes",
   "popularity",
+  "popularity.at_scale",
   "toy_dpm",
   "when_it_pays",
 )

@@ -57,8 +57,8 @@ def measure(
   u by pair, and the residual and the gain need zeta. What is left in residuals
   is the error of denominators that the sample sees in part: the exact zeta of
   16,384 generated pairs have a gain of 0.8 with 4,096 of them and of 0.5 with
-  384 at tau 0.01, of 0.9 and 0.8 at 0.04; zeta that are too small or of the wrong sign keep
-  their order (experiments/popularity/at_scale/data.py).
+  384 at tau 0.01, of 0.9 and 0.8 at 0.04; zeta that are too small, or of the
+  wrong sign, keep their order (experiments/popularity/at_scale/data.py).
 
   Args:
     pairs: The sample, with embeddings of any norm; `batch_size` divides m.

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import MISSING, statistics
 from experiments.popularity.at_scale.plan import (
+  BATCH_SIZES,
+  BATCH_TAUS,
+  BATCH_WAYS,
+  BATCHES,
   DRIFTING,
   FROZEN,
   LARGE,
@@ -29,15 +33,18 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   del options
   rows = list(results.rows.values())
   return {score: by_temperature(rows, score) for score in SCORES} | {
+    "batches": by_batch(rows),
     "drifting": all_scores(rows, DRIFTING, WAYS),
     "large": all_scores(rows, LARGE, LARGE_WAYS),
     "costs": costs(rows),
   }
 
 
-def found(rows: Sequence[Row], part: str, way: str, tau: float) -> list[Row]:
+def found(
+  rows: Sequence[Row], part: str, way: str, tau: float, *batch_size: int
+) -> list[Row]:
   """Returns the rows of a setting."""
-  name = setting_of(way, tau)
+  name = setting_of(way, tau, *batch_size)
   return [x for x in rows if x["part"] == part and x["setting"] == name]
 
 
@@ -60,6 +67,23 @@ def by_temperature(rows: Sequence[Row], score: str) -> str:
     if set(cells) != {MISSING}:
       lines.append([way, *cells])
   return markdown.table(["way", *(f"τ {x}" for x in TAUS)], lines)
+
+
+def by_batch(rows: Sequence[Row]) -> str:
+  """Shows a step's error by batch size and temperature."""
+  columns = [(x, tau) for x in BATCH_SIZES for tau in BATCH_TAUS]
+  lines = [
+    [
+      way,
+      *(
+        cell(mean(found(rows, BATCHES, way, tau, x), "step"))
+        for x, tau in columns
+      ),
+    ]
+    for way in BATCH_WAYS
+  ]
+  header = [f"batch {x}, τ {tau}" for x, tau in columns]
+  return markdown.table(["gradient error of a step", *header], lines)
 
 
 def all_scores(rows: Sequence[Row], part: str, ways: Sequence[str]) -> str:
