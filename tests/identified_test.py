@@ -183,3 +183,25 @@ def test_what_unit_vectors_absorb():
   best, residual, *_ = np.linalg.lstsq(centred, np.ones(100), rcond=None)
   np.testing.assert_allclose(best, 0, atol=1e-12)
   np.testing.assert_allclose(residual, 100)
+
+
+@pytest.mark.parametrize("dim", [2, 8, 32])
+def test_what_a_cone_absorbs(dim):
+  """Between the extremes: more of a shift, the narrower the cone and wider f.
+
+  With mean m and covariance C of the images, the best v leaves
+  min_v mean (1 - f^T v)^2 = 1 / (1 + m^T C^-1 m) of a text's shift.
+  """
+  rng = np.random.default_rng(dim)
+  x, middle = rng.normal(size=(4000, dim)), np.eye(dim)[0] * dim**0.5
+  left = []
+  for cone in (0.0, 0.5, 1.0, 2.0):
+    f = unit(x + cone * middle)
+    m, c = f.mean(0), np.cov(f.T, bias=True)
+    v, *_ = np.linalg.lstsq(f, np.ones(len(f)), rcond=None)
+    left.append(np.mean((1 - f @ v) ** 2))
+    expected = 1 / (1 + m @ np.linalg.solve(c, m))
+    np.testing.assert_allclose(left[-1], expected, rtol=1e-9)
+  assert left[0] > 0.95 and left == sorted(left, reverse=True)
+  # What a cone of 45 degrees leaves falls with the width, as 1 / dim.
+  assert 0.3 < dim * left[2] < 0.6
