@@ -56,6 +56,8 @@ ALGORITHMS = dict(
   nuclr=dict(
     temperature=TEMPERATURE,
     gamma=0.8,
+    # At this temperature a queue finds zeta in part, and a step is hardly
+    # better for it (experiments/popularity/at_scale).
     zeta=dict(
       name="queue", size=16_384, rate=dict(value=0.3, freeze_epochs=1.0)
     ),
