@@ -146,7 +146,8 @@ def test_real_towers():
 def test_photos():
   found = run("photos", count=8, batch_size=4, seconds=0.1, rounds=1, workers=1)
   rates = found["images_per_s"]
-  assert rates["decode"] > rates["augment"] > 0
+  # No rate is compared with another: a busy machine can reverse any two.
+  assert all(rate > 0 for rate in rates.values())
   assert {"stream, threads", "stream, 1 workers"} <= set(rates)
 
 
