@@ -3,7 +3,8 @@
 In CLIP's batch of B, an anchor's own pair is one of B terms of the denominator;
 seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
 SogCLR leaves it out, NUCLR counts it once. The runs are those of
-`experiments.bimodal`, with `own_weight` and `gamma` of SogCLR changed.
+`experiments.bimodal`, with `own_weight` and `gamma` of SogCLR changed, and with
+`own_weight` of NUCLR (as users get it: zeta by the rule `queue`).
 """
 
 from experiments.bimodal import measure as trainings
@@ -12,6 +13,8 @@ from experiments.harness import Options, Place, Row, Run
 
 PART = "own weight"
 CLIP = "CLIP"
+NUCLR = "NUCLR, "  # begins the names of its arms
+NUCLR_WEIGHTS = (1.0, 20.0, 1000.0)  # times exp(-xi / temperature)
 WEIGHTS = (0.0, 1.0, 20.0, round((NUM_PAIRS - 1) / (BATCH_SIZE - 1)))
 GAMMAS = (0.8, 1.0)
 LENGTHS = (8.0, 24.0)  # epochs
@@ -24,10 +27,20 @@ def name_of(weight: float, gamma: float) -> str:
   return f"k = {weight:g}, γ = {gamma:g}"
 
 
-ARMS = {CLIP: {}} | {
-  name_of(k, gamma): {"own_weight": float(k), "gamma": gamma}
+ARMS = {CLIP: {"part": "clip"}} | {
+  name_of(k, gamma): {"part": "sogclr", "own_weight": float(k), "gamma": gamma}
   for gamma in GAMMAS
   for k in WEIGHTS
+}
+# Added after the rows of the other arms.
+ARMS |= {
+  NUCLR + name_of(k, GAMMAS[0]): {
+    "part": "nuclr",
+    "own_weight": float(k),
+    "gamma": GAMMAS[0],
+    "zeta_rule": "queue",
+  }
+  for k in NUCLR_WEIGHTS
 }
 
 
@@ -57,8 +70,7 @@ def make_config(run: Run):
   """Makes the config of a run."""
   values = dict(run.values)
   arm = dict(ARMS[values.pop("arm")])
-  name = "sogclr" if arm else "clip"
-  weight = arm.pop("own_weight", None)
+  name, weight = arm.pop("part"), arm.pop("own_weight", None)
   words = arm | values | {"temperature": TEMPERATURE}
   config = trainings.make_config(Run(name, "", run.seed, tuple(words.items())))
   if weight is not None:

@@ -15,6 +15,8 @@ from experiments.when_it_pays.own_weight import (
   CLIP,
   GAMMAS,
   LENGTHS,
+  NUCLR,
+  NUCLR_WEIGHTS,
   WEIGHTS,
   name_of,
   setting_of,
@@ -104,6 +106,9 @@ def differences(rows: Sequence[Row]) -> str:
   ]
   pairs += [(name_of(LAST, x), name_of(MIDDLING, x)) for x in GAMMAS]
   pairs += [(name_of(k, GAMMAS[0]), name_of(k, GAMMAS[1])) for k in WEIGHTS]
+  once, *more = (NUCLR + name_of(k, GAMMAS[0]) for k in NUCLR_WEIGHTS)
+  pairs += [(name, once) for name in more]
+  pairs += [(once, name_of(WEIGHTS[0], GAMMAS[0]))]
   lines = []
   for ours, theirs in pairs:
     cells = [

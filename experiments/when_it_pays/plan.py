@@ -148,10 +148,11 @@ def settings(smoke: bool = False) -> list[tuple[float, int]]:
 
 
 def configs(options: Options) -> dict[str, dict[str, Any]]:
-  """Returns the config of each arm."""
+  """Returns a config of each arm, that of letters at the lowest temperature."""
   of_letters = {
-    dict(run.values)["arm"]: make_config(dict(run.values))
+    run.setting: make_config(dict(run.values))
     for run in tuning(options.smoke)
+    if dict(run.values)["temperature"] == min(TAUS)
   }
   return {
     arm: training.flat(config)
