@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import MISSING, statistics
 from experiments.popularity.at_scale.plan import (
+  BATCH_SIZE,
   BATCH_SIZES,
   BATCH_TAUS,
   BATCH_WAYS,
@@ -13,6 +14,10 @@ from experiments.popularity.at_scale.plan import (
   FROZEN,
   LARGE,
   LARGE_WAYS,
+  RECIPE,
+  RECIPE_BATCH,
+  RECIPE_TAU,
+  RECIPE_WAYS,
   TAU,
   TAUS,
   setting_of,
@@ -36,6 +41,9 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "batches": by_batch(rows),
     "drifting": all_scores(rows, DRIFTING, WAYS),
     "large": all_scores(rows, LARGE, LARGE_WAYS),
+    "recipe": all_scores(
+      rows, RECIPE, RECIPE_WAYS, RECIPE_TAU, batch_size=RECIPE_BATCH
+    ),
     "costs": costs(rows),
   }
 
@@ -86,11 +94,19 @@ def by_batch(rows: Sequence[Row]) -> str:
   return markdown.table(["gradient error of a step", *header], lines)
 
 
-def all_scores(rows: Sequence[Row], part: str, ways: Sequence[str]) -> str:
+def all_scores(
+  rows: Sequence[Row],
+  part: str,
+  ways: Sequence[str],
+  tau: float = TAU,
+  *,
+  batch_size: int = BATCH_SIZE,
+) -> str:
   """Shows all scores at one temperature."""
   lines = []
   for way in ways:
-    cells = [cell(mean(found(rows, part, way, TAU), x)) for x in SCORES]
+    some = found(rows, part, way, tau, batch_size)
+    cells = [cell(mean(some, x)) for x in SCORES]
     if set(cells) != {MISSING}:
       lines.append([way, *cells])
   return markdown.table(["way", *SCORES.values()], lines)

@@ -29,6 +29,8 @@ for _rate in (0.02, 0.14):
   for _falls in (False, True):
     _name = f"batch, rate {_rate}" + (", falls" if _falls else "")
     WAYS[_name] = Way("batch", _rate, _falls)
+for _rate in (0.5, 1.0):  # added after the rows of the other ways
+  WAYS[f"batch, rate {_rate:g}"] = Way("batch", _rate)
 for _share in SHARES:
   for _falls in (False, True):
     _name = f"queue {100 * _share:g} %" + (", falls" if _falls else "")
