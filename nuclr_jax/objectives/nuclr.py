@@ -78,7 +78,9 @@ def nuclr(
       `zeta_rules.queue(...)`, which estimates zeta far better where the latest
       pairs are a large part of the data, or `zeta_rules.fixed(...)`.
     own_weight: Factor of epsilon, at least 0: 0 leaves an anchor's own pair
-      out, as SogCLR does.
+      out, as SogCLR does. exp(-xi / temperature) is far below 1, so a weight
+      like that of SogCLR takes a larger factor: 1,000 gives long trainings on
+      glyphs most of what they lose to CLIP (experiments/when_it_pays).
     **numbers: `num_pairs`, `num_images`, `num_texts`, `dim` in place of a
       `Spec`.
 
