@@ -147,6 +147,20 @@ def test_refresh_on_eight_devices(tiny, build):
   assert all(jax.tree.leaves(jax.tree.map(same, *sample)))
 
 
+def test_a_refresh_from_few_pairs_warns(tiny, build, caplog):
+  def found(max_pairs):
+    caplog.clear()
+    settings = {"refresh.every_epochs": EVERY, "refresh.max_pairs": max_pairs}
+    build(tiny(**settings))
+    return [x for x in caplog.messages if "refresh.max_pairs" in x]
+
+  assert not found(100_000)
+  (message,) = found(2)
+  assert message.startswith("refresh solves for 2 of ")
+  needed = int(message.split("refresh.max_pairs to ")[1].split()[0])
+  assert needed > 2 and not found(needed) and found(needed - 1)
+
+
 @pytest.mark.parametrize(
   "name, overrides, message",
   [

@@ -308,7 +308,7 @@ ALARMS = (
     "zeta_gain",
     lambda x, batch_size: x < -0.1,
     "zeta of {side}s is worse than none (gain {value:.2f}): lower "
-    "the rule's rate, or solve them with refresh.every_epochs",
+    "the rule's rate, or enlarge its memory",
   ),
 )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 import logging
+import math
 import os
 import time
 from typing import NamedTuple
@@ -23,6 +24,10 @@ from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Popularities, Sides, each
 
 log = logging.getLogger(__name__)
+
+# A refresh from a smaller share of the pairs is worse than a queue of that
+# share, see experiments/popularity/at_scale.
+SMALL_SAMPLE = 0.1
 
 
 class Hook(NamedTuple):
@@ -61,6 +66,9 @@ def refresh_popularity(
     steps_per_epoch: Length of the run's epoch.
     every_epochs: Epochs between two refreshes, greater than 0.
     max_pairs: How many pairs are solved exactly; all others follow from them.
+      Below a tenth of all pairs, a queue of that many pairs is nearer to the
+      exact zeta than they are (experiments/popularity/at_scale): a warning says
+      so.
     tolerance: Largest residual, see `popularity.solve`.
     max_iterations: The largest number of iterations of either side.
 
@@ -71,6 +79,18 @@ def refresh_popularity(
   checks.positive("every_epochs", every_epochs)
   exact.check_limits(tolerance, max_iterations, max_pairs)
   check_has_zeta("refresh", objective)
+  num_pairs = source.sizes.num_pairs
+  if max_pairs < SMALL_SAMPLE * num_pairs:
+    log.warning(
+      "refresh solves for %d of %d pairs (%.1f %%): from so small a sample the "
+      "popularities can be further off than those that the rule has learned, "
+      "or than none at low temperatures; raise refresh.max_pairs to %d or "
+      "more, or leave refresh out",
+      max_pairs,
+      num_pairs,
+      100 * max_pairs / num_pairs,
+      math.ceil(SMALL_SAMPLE * num_pairs),
+    )
   if jax.eval_shape(partial(_first_readout, objective)).log_u_by_id is not None:
     raise ValueError("refresh needs anchor_average 'pair', got 'id'")
 
