@@ -56,8 +56,9 @@ ALGORITHMS = dict(
   nuclr=dict(
     temperature=TEMPERATURE,
     gamma=0.8,
-    # At this temperature a queue finds zeta in part, and a step is hardly
-    # better for it (experiments/popularity/at_scale).
+    # At this temperature and batch size no step is better for zeta, not even
+    # for the exact one; a queue finds more than half of it, for E - zeta and to
+    # look at, and the batch alone a quarter (experiments/popularity/at_scale).
     zeta=dict(
       name="queue", size=16_384, rate=dict(value=0.3, freeze_epochs=1.0)
     ),
