@@ -10,6 +10,7 @@ import make_pairs
 import numpy as np
 import pytest
 
+from experiments.popularity.at_scale import measure as at_scale
 from experiments.popularity.at_scale.data import generate
 from nuclr_jax import (
   Pairs,
@@ -163,6 +164,49 @@ def test_a_sample_tells_good_popularities_from_bad():
   assert found[0][0] > 0.99 and found[-1][0] < -1
   for gains in zip(*found, strict=True):
     assert list(gains) == sorted(gains, reverse=True)
+
+
+def test_gain_of_a_small_queue_is_what_the_gradient_gains():
+  """A tenth of the pairs judges the zeta of a memory of 0.6 % of them."""
+  n, tau, batch = 4096, 0.04, 16
+  final = generate(num_pairs=n, dim=32, seed=0)
+  exact = popularity.solve(*final, temperature=tau, tolerance=1e-3).zeta
+  ids = np.random.default_rng(0).permutation(n)[:384]
+  values = dict(num_pairs=n, dim=32, temperature=tau, drift=False)
+  values |= dict(batch_size=batch, num_epochs=6)
+
+  def follow(way):
+    state, _ = at_scale.follow(values | {"way": way}, final, exact, seed=0)
+    sample = state.sample
+    return Sides(*(np.asarray(x.zeta)[:n] for x in (sample.image, sample.text)))
+
+  def error(zeta):
+    row = at_scale.scores(final, values, zeta, None, exact, seed=0)
+    return row["gradient"]["text"]
+
+  small = follow("queue 0.6 %")
+  zetas = {
+    "exact": Sides(*exact),
+    "quarter": follow("queue 25 %"),
+    "small": small,
+    "none": each(np.zeros_like, small),
+    "of another pair": each(lambda x: np.roll(x, 1), small),
+  }
+  run = functools.partial(
+    diagnostics.measure, sizes=Sizes(n, n, n), batch_size=batch
+  )
+  pairs = Pairs(final.image[ids], final.text[ids], jnp.asarray(ids))
+  none, gains = error(zetas["none"]), {}
+  for name, zeta in zetas.items():
+    read = Readout(temperature=jnp.float32(tau), zeta=each(jnp.asarray, zeta))
+    gains[name] = float(jax.jit(run)(pairs, read)["zeta_gain/text"])
+    gain = 1 - error(zeta) / none
+    # Below 0, only the sign counts.
+    assert gains[name] < -0.2 or gains[name] == pytest.approx(gain, abs=0.25)
+    assert gain > -0.1 or gains[name] < -0.2, name
+  assert list(gains.values()) == sorted(gains.values(), reverse=True), gains
+  assert gains["small"] > 0.3 and gains["of another pair"] < -0.2, gains
+  assert len(set(gains.values())) == len(gains)
 
 
 def test_exact_popularities_have_no_residual(x64):
