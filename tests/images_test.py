@@ -109,6 +109,14 @@ class TestDecode:
 
 
 class TestResize:
+  @pytest.mark.parametrize("size", [32, 224, 700])
+  def test_as_published_models_expect(self, size):
+    """From the file to the pixels, as Hugging Face's processors see them."""
+    data = encoded(Image.fromarray(PHOTOS[0]), "JPEG", quality=90)
+    square = Image.open(io.BytesIO(data)).resize((size, size), Image.BICUBIC)
+    found = images.resize(images.decode(data), size)
+    np.testing.assert_array_equal(found, np.array(square))
+
   # Height, width, size; the largest mean difference from Pillow's bicubic
   # (of 256 levels, on either photo), which measures 0.2 to 2.5. Pillow's own
   # bilinear differs by 0.3 to 2.1, OpenCV's plain bicubic by 0.2 to 16.
@@ -130,7 +138,7 @@ class TestResize:
   def test_close_to_pillow(self, height, width, size, bound):
     for photo in PHOTOS:
       part = np.ascontiguousarray(photo[:height, :width])
-      found = images.resize(part, size)
+      found = images.resize_fast(part, size)
       bicubic = Image.fromarray(part).resize((size, size), Image.BICUBIC)
       assert difference(found, np.array(bicubic)).mean() < bound
       assert abs(np.mean(np.float64(found) - np.array(bicubic))) < 0.16
@@ -140,12 +148,13 @@ class TestResize:
     for photo in PHOTOS:
       plain = cv2.resize(photo, (size, size), interpolation=cv2.INTER_CUBIC)
       exact = Image.fromarray(photo).resize((size, size), Image.BICUBIC)
-      ours = difference(images.resize(photo, size), exact).mean()
+      ours = difference(images.resize_fast(photo, size), exact).mean()
       assert 3 * ours < difference(plain, exact).mean()
 
+  @pytest.mark.parametrize("resize", [images.resize, images.resize_fast])
   @pytest.mark.parametrize("shape", [(50, 250), (250, 50), (90, 131)])
   @pytest.mark.parametrize("size", [20, 64, 100])
-  def test_every_pixel_is_in_its_place(self, shape, size):
+  def test_every_pixel_is_in_its_place(self, resize, shape, size):
     """A slope stays one: pixel i shows the place (i + 1/2) n / size."""
     for axis in (0, 1):
       n = shape[axis]
@@ -153,7 +162,7 @@ class TestResize:
       slope = np.rint(np.broadcast_to(values, (n, shape[1 - axis], 3)))
       if axis:
         slope = slope.swapaxes(0, 1)
-      found = images.resize(slope.astype(np.uint8), size)
+      found = resize(slope.astype(np.uint8), size)
       places = ((np.arange(size) + 0.5) * n / size - 0.5) * 255 / n
       lines = found.mean(axis=(1 - axis, 2))
       inner = slice(size // 10, -(size // 10))
@@ -161,13 +170,15 @@ class TestResize:
       # Rounding is 1 or so; half a pixel of the result would be 1.3 or more.
       assert np.abs(wrong).max() < 1.5 and abs(wrong.mean()) < 0.6
 
-  def test_the_same_size_changes_nothing(self):
-    square = np.ascontiguousarray(PHOTOS[0][:256, :256])
-    np.testing.assert_array_equal(images.resize(square, 256), square)
+  @pytest.mark.parametrize("resize", [images.resize, images.resize_fast])
+  def test_the_same_size_changes_nothing(self, resize):
+    square = PHOTOS[0][:256, :256]
+    np.testing.assert_array_equal(resize(square, 256), square)
 
+  @pytest.mark.parametrize("resize", [images.resize, images.resize_fast])
   @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (500, 1), (3, 2)])
-  def test_tiny_and_thin(self, shape):
-    found = images.resize(np.full((*shape, 3), 9, np.uint8), 16)
+  def test_tiny_and_thin(self, resize, shape):
+    found = resize(np.full((*shape, 3), 9, np.uint8), 16)
     assert found.shape == (16, 16, 3) and (found == 9).all()
 
   @pytest.mark.parametrize("shape", [(60, 300), (300, 61), (64, 64)])
@@ -207,7 +218,7 @@ def boxes(monkeypatch):
     ]
     return np.array(found, int), np.array(flipped)
 
-  monkeypatch.setattr(images, "resize", look)
+  monkeypatch.setattr(images, "resize_fast", look)
   return crop
 
 
@@ -277,7 +288,7 @@ class TestRandomResizedCrop:
     side = round(math.sqrt(0.5 * 427 * 640))
     top, left = (427 - side + 1) // 2, (640 - side + 1) // 2
     part = PHOTOS[0][top : top + side, left : left + side]
-    np.testing.assert_array_equal(whole, images.resize(part, 64))
+    np.testing.assert_array_equal(whole, images.resize_fast(part, 64))
     numbers[-1] = 0.49
     mirrored = images.random_resized_crop(
       PHOTOS[0], numbers, size=64, scale=(0.5, 0.5), ratio=(1.0, 1.0)

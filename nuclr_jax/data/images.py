@@ -1,4 +1,4 @@
-"""Turns encoded images into square arrays of one size, with OpenCV."""
+"""Turns encoded images into square arrays of one size."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,12 +89,10 @@ def num_pixels(data: bytes) -> int:
 
 
 def resize(image: Image, size: int) -> SquareImage:
-  """Resizes the whole image to size x size pixels, whatever its shape; bicubic.
+  """Resizes the whole image to size x size pixels, whatever its shape.
 
-  OpenCV's kernels do not widen with the factor. An image that shrinks is
-  therefore resized to twice the size and then halved; if it is larger still,
-  blocks of whole pixels are averaged first. For factors of 1.4 and more, a
-  linear resize is closer to a cubic kernel that widens, as Pillow's does.
+  Pillow's bicubic kernel, which widens with the factor so that nothing aliases:
+  the pixels are those that Hugging Face's and OpenCLIP's preprocessing gives.
 
   Args:
     image: The image.
@@ -102,6 +100,26 @@ def resize(image: Image, size: int) -> SquareImage:
 
   Example:
     >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
+    7.0
+  """
+  whole = PIL.Image.fromarray(image)
+  return np.array(whole.resize((size, size), PIL.Image.Resampling.BICUBIC))
+
+
+def resize_fast(image: Image, size: int) -> SquareImage:
+  """Resizes like `resize`, nearly so and several times faster, with OpenCV.
+
+  Augmentation uses it. OpenCV's kernels do not widen with the factor. An image
+  that shrinks is therefore resized to twice the size and then halved; if it is
+  larger still, blocks of whole pixels are averaged first. For factors of 1.4
+  and more, a linear resize is closer to a cubic kernel that widens.
+
+  Args:
+    image: The image.
+    size: Height and width of the result, in pixels.
+
+  Example:
+    >>> resize_fast(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
     7.0
   """
   shape = np.array(image.shape[:2])
@@ -172,7 +190,7 @@ def random_resized_crop(
   place = random[2 * TRIES : 2 * TRIES + 2] if fits else (0.5, 0.5)
   top = int(place[0] * (height - rows + 1))
   left = int(place[1] * (width - columns + 1))
-  part = resize(image[top : top + rows, left : left + columns], size)
+  part = resize_fast(image[top : top + rows, left : left + columns], size)
   return part[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else part
 
 
