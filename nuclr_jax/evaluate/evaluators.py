@@ -8,6 +8,7 @@ evaluators of a run.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+import math
 from typing import NamedTuple
 
 import jax
@@ -27,8 +28,10 @@ from nuclr_jax.types import (
   Sides,
 )
 
-# Inputs embedded at a time, rounded up to a multiple of the devices.
-CHUNK = 512
+CHUNK = 512  # inputs that are read at a time
+# Inputs embedded at a time on each device: a power of two, at most this many
+# token ids, or patches of 16 x 16 pixels.
+MAX_TOKENS, PATCH = 2**14, 16 * 16 * 3
 
 
 class Embed(NamedTuple):
@@ -59,7 +62,6 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   """
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
-  chunk = CHUNK + -CHUNK % mesh.size
 
   def outputs(params, model_state, batch):
     pairs, _ = model.apply(params, model_state, batch, key=None, train=False)
@@ -76,18 +78,21 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     compiled = jax.jit(function, out_shardings=everywhere)
 
     def run(params, model_state, inputs, to_batch):
-      """Runs chunks of one shape; the last is padded with its last input."""
-      results = []
-      for start in range(0, len(inputs), chunk):
-        full = part = inputs[start : start + chunk]
-        if len(part) < chunk:
-          missing = [(0, chunk - len(part))] + [(0, 0)] * (part.ndim - 1)
-          full = np.pad(part, missing, mode="edge")
-        result = compiled(
-          params, model_state, to_batch(sharding.put(full, rows))
-        )
-        results.append((result, len(part)))
-        jax.block_until_ready(results[-3:][0])  # else inputs pile up
+      """Runs batches of one shape; the last is padded with its last input."""
+      results, size = [], None
+      for start in range(0, len(inputs), CHUNK):
+        chunk = inputs[start : start + CHUNK]
+        size = size or batch_size(chunk.shape, mesh.size)
+        for first in range(0, len(chunk), size):
+          full = part = chunk[first : first + size]
+          if len(part) < size:
+            missing = [(0, size - len(part))] + [(0, 0)] * (part.ndim - 1)
+            full = np.pad(part, missing, mode="edge")
+          result = compiled(
+            params, model_state, to_batch(sharding.put(full, rows))
+          )
+          results.append((result, len(part)))
+          jax.block_until_ready(results[-3:][0])  # else inputs pile up
       result = np.concatenate([np.asarray(x)[:n] for x, n in results])
       _check_finite(result)
       return result
@@ -112,6 +117,30 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     )
 
   return make
+
+
+def batch_size(shape: Sequence[int], num_devices: int) -> int:
+  """Returns how many inputs to embed at a time.
+
+  Powers of two for each device keep the number of compiled shapes small where
+  the number of inputs varies. Few inputs are not padded to many, and large ones
+  come in small batches.
+
+  Args:
+    shape: The shape of the inputs, [n, height, width, 3] or [n, tokens].
+    num_devices: The number of devices that share the inputs.
+
+  Example:
+    >>> batch_size((88, 224, 224, 3), 1), batch_size((20, 224, 224, 3), 1)
+    (64, 32)
+    >>> batch_size((512, 32, 32, 3), 8), batch_size((87, 77), 1)
+    (512, 128)
+  """
+  tokens = math.prod(shape[1:]) / (PATCH if len(shape) == 4 else 1)
+  most = max(1, int(MAX_TOKENS / max(tokens, 1)))
+  wanted = math.ceil(shape[0] / num_devices)
+  fits = 2 ** (most.bit_length() - 1)
+  return num_devices * min(fits, 2 ** (wanted - 1).bit_length())
 
 
 def _check_finite(embedding: np.ndarray) -> None:
