@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import sharding
-from nuclr_jax.data.source import ImageTextSet, LabelledSet, Source
+from nuclr_jax.data.source import ImageTextSet, LabelledSet, LazyImages, Source
 from nuclr_jax.evaluate import (
   evaluators,
   hubness,
@@ -210,6 +210,35 @@ def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
       FloatingPointError, match=r"400 of 1100 embeddings .* of input 700"
     ):
       embed.image(image)
+
+
+@pytest.mark.parametrize(
+  ("num_devices", "shape", "batch"),
+  [
+    (1, (5, 3), 8),  # few inputs are not padded to many
+    (8, (5, 3), 8),
+    (8, (1100, 3), 512),
+    (6, (1100, 3), 768),
+    (1, (40, 77), 64),
+    (1, (300, 77), 128),  # 212 texts of 77 tokens would be 2^14 tokens
+    (8, (20, 224, 224, 3), 32),
+    (1, (70, 224, 224, 3), 64),  # each of 196 patches
+    (1, (2, 4096, 4096, 3), 1),  # even one is too many
+  ],
+)
+def test_batches_have_one_shape(num_devices, shape, batch):
+  numbers = np.arange(shape[0], dtype=np.float32)
+
+  def fetch(rows):
+    some = numbers[rows].reshape(-1, *[1] * (len(shape) - 1))
+    return np.broadcast_to(some, (len(some), *shape[1:]))
+
+  inputs, found = LazyImages(len(numbers), fetch), []
+  for rows, count in evaluators._batches(inputs, num_devices):
+    assert rows.shape == (batch, *shape[1:])
+    assert 0 < count <= batch and (rows[count:] == rows[count - 1]).all()
+    found.extend(rows[:count].reshape(count, -1)[:, 0])
+  np.testing.assert_array_equal(found, numbers)
 
 
 def test_zero_shot_evaluator_groups_prompts():

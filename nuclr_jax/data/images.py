@@ -91,8 +91,8 @@ def num_pixels(data: bytes) -> int:
 def resize(image: Image, size: int) -> SquareImage:
   """Resizes the whole image to size x size pixels, whatever its shape.
 
-  Pillow's bicubic kernel, which widens with the factor so that nothing aliases:
-  the pixels are those that Hugging Face's and OpenCLIP's preprocessing gives.
+  The kernel is Pillow's bicubic one, which widens as the image shrinks, so that
+  nothing aliases. The pixels are those of Hugging Face's processors.
 
   Args:
     image: The image.
@@ -107,12 +107,13 @@ def resize(image: Image, size: int) -> SquareImage:
 
 
 def resize_fast(image: Image, size: int) -> SquareImage:
-  """Resizes like `resize`, nearly so and several times faster, with OpenCV.
+  """Approximates `resize` with OpenCV, several times faster.
 
-  Augmentation uses it. OpenCV's kernels do not widen with the factor. An image
-  that shrinks is therefore resized to twice the size and then halved; if it is
-  larger still, blocks of whole pixels are averaged first. For factors of 1.4
-  and more, a linear resize is closer to a cubic kernel that widens.
+  Random crops are resized in this way. OpenCV's kernels do not widen as the
+  image shrinks. An image that shrinks is therefore resized to twice the size
+  and then halved; if it is larger still, blocks of whole pixels are averaged
+  first. For factors of 1.4 and more, a linear resize is closer to a cubic
+  kernel that widens.
 
   Args:
     image: The image.

@@ -6,7 +6,7 @@ next to the pure functions of embeddings that it calls; `suites` chooses the
 evaluators of a run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 import math
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from nuclr_jax.types import (
   Sides,
 )
 
-CHUNK = 512  # inputs that are read at a time
+CHUNK = 512  # inputs that are read at a time, see `_batches`
 # Inputs embedded at a time on each device: a power of two, at most this many
 # token ids, or patches of 16 x 16 pixels.
 MAX_TOKENS, PATCH = 2**14, 16 * 16 * 3
@@ -74,32 +74,24 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
     sides = model.features(params, model_state, batch)
     return sides.text if batch.image is None else sides.image
 
-  def in_chunks(function):
+  def in_batches(function):
     compiled = jax.jit(function, out_shardings=everywhere)
 
     def run(params, model_state, inputs, to_batch):
-      """Runs batches of one shape; the last is padded with its last input."""
-      results, size = [], None
-      for start in range(0, len(inputs), CHUNK):
-        chunk = inputs[start : start + CHUNK]
-        size = size or batch_size(chunk.shape, mesh.size)
-        for first in range(0, len(chunk), size):
-          full = part = chunk[first : first + size]
-          if len(part) < size:
-            missing = [(0, size - len(part))] + [(0, 0)] * (part.ndim - 1)
-            full = np.pad(part, missing, mode="edge")
-          result = compiled(
-            params, model_state, to_batch(sharding.put(full, rows))
-          )
-          results.append((result, len(part)))
-          jax.block_until_ready(results[-3:][0])  # else inputs pile up
+      results = []
+      for batch, count in _batches(inputs, mesh.size):
+        result = compiled(
+          params, model_state, to_batch(sharding.put(batch, rows))
+        )
+        results.append((result, count))
+        jax.block_until_ready(results[-3:][0])  # else inputs pile up
       result = np.concatenate([np.asarray(x)[:n] for x, n in results])
       _check_finite(result)
       return result
 
     return run
 
-  embed, before, raw = map(in_chunks, (embeddings, features, outputs))
+  embed, before, raw = map(in_batches, (embeddings, features, outputs))
 
   def make(params, model_state):
     def sides(run):
@@ -138,9 +130,34 @@ def batch_size(shape: Sequence[int], num_devices: int) -> int:
   """
   tokens = math.prod(shape[1:]) / (PATCH if len(shape) == 4 else 1)
   most = max(1, int(MAX_TOKENS / max(tokens, 1)))
-  wanted = math.ceil(shape[0] / num_devices)
-  fits = 2 ** (most.bit_length() - 1)
-  return num_devices * min(fits, 2 ** (wanted - 1).bit_length())
+  most = 2 ** (most.bit_length() - 1)
+  return num_devices * min(most, _power_of_two(shape[0] / num_devices))
+
+
+def _batches(
+  inputs: Images | np.ndarray, num_devices: int
+) -> Iterator[tuple[np.ndarray, int]]:
+  """Yields batches of one shape, and how many of their rows are inputs.
+
+  The last batch is padded with its last input.
+  """
+  # A multiple of every `batch_size`.
+  chunk_size = num_devices * _power_of_two(CHUNK / num_devices)
+  size = None
+  for start in range(0, len(inputs), chunk_size):
+    chunk = inputs[start : start + chunk_size]
+    size = size or batch_size(chunk.shape, num_devices)
+    count = len(chunk)
+    if missing := -count % size:
+      width = [(0, missing)] + [(0, 0)] * (chunk.ndim - 1)
+      chunk = np.pad(chunk, width, mode="edge")
+    for first in range(0, len(chunk), size):
+      yield chunk[first : first + size], min(size, count - first)
+
+
+def _power_of_two(x: float) -> int:
+  """Returns the smallest power of two that is at least x."""
+  return 2 ** (math.ceil(x) - 1).bit_length()
 
 
 def _check_finite(embedding: np.ndarray) -> None:
