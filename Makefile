@@ -19,11 +19,13 @@ TESTED := requirements/tested.txt
 
 ifeq ($(LOCKED),yes)
 VENV := .venv
-# As environment variables, the constraints also apply when pip builds a package:
-# pip 25.3 and later read PIP_BUILD_CONSTRAINT for this, earlier versions
-# PIP_CONSTRAINT.
-DEPENDENCIES = PIP_CONSTRAINT=$(TESTED) PIP_BUILD_CONSTRAINT=$(TESTED) \
-  $(PIP) --require-hashes --requirement $(TESTED)
+# A package without a wheel is built with the setuptools of
+# requirements/tested.txt, whose hashes pip verifies first: in an isolated
+# environment, pip would take the newest ones or, up to version 25, refuse them.
+BUILD := awk '/^(packaging|setuptools|wheel)==/, /[^\\]$$/' $(TESTED)
+DEPENDENCIES = $(BUILD) > $(VENV)/build.txt && \
+  $(PIP) --require-hashes --requirement $(VENV)/build.txt && \
+  $(PIP) --require-hashes --no-build-isolation --requirement $(TESTED)
 PACKAGE := --no-deps --no-build-isolation --editable .
 else ifeq ($(LOCKED),no)
 VENV := .venv-newest
