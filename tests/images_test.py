@@ -13,7 +13,7 @@ from scipy import stats
 import sklearn.datasets
 
 from nuclr_jax.data import images
-from nuclr_jax.data.source import random_numbers
+from nuclr_jax.data.source import Resize, random_numbers
 
 PHOTOS = sklearn.datasets.load_sample_images().images  # [427, 640, 3]
 SMALL = cv2.resize(PHOTOS[0], (90, 60), interpolation=cv2.INTER_AREA)
@@ -181,16 +181,37 @@ class TestResize:
     found = resize(np.full((*shape, 3), 9, np.uint8), 16)
     assert found.shape == (16, 16, 3) and (found == 9).all()
 
-  @pytest.mark.parametrize("shape", [(60, 300), (300, 61), (64, 64)])
-  def test_central_square(self, shape):
-    height, width = shape
-    side = min(shape)
-    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
-    top, left = (height - side) // 2, (width - side) // 2
-    middle = image[top : top + side, left : left + side]
-    np.testing.assert_array_equal(images.resize_and_crop(image, side), middle)
-    half = images.resize_and_crop(image, side // 2)
-    assert half.shape == (side // 2, side // 2, 3)
+  @pytest.mark.parametrize("kernel", ["bicubic", "bilinear"])
+  @pytest.mark.parametrize(
+    ("shape", "scaled"),
+    # Height and width, and what Hugging Face's rule makes of them at 48 pixels.
+    [((60, 300), (48, 240)), ((310, 61), (243, 48)), ((64, 64), (48, 48))],
+  )
+  def test_crop(self, shape, scaled, kernel):
+    """The shorter side is resized first; then the centre is cropped."""
+    photo = PHOTOS[0][: shape[0], : shape[1]]
+    how = Resize("crop", kernel)
+    whole = Image.fromarray(photo).resize(
+      scaled[::-1], getattr(Image, kernel.upper())
+    )
+    top, left = ((x - 48) // 2 for x in scaled)
+    expected = np.array(whole.crop((left, top, left + 48, top + 48)))
+    np.testing.assert_array_equal(images.resize(photo, 48, how), expected)
+    expected = Image.fromarray(photo).resize(
+      (48, 48), getattr(Image, kernel.upper())
+    )
+    found = images.resize(photo, 48, Resize("squash", kernel))
+    np.testing.assert_array_equal(found, np.array(expected))
+
+  @pytest.mark.parametrize("shape", [(2, 99_999), (99_998, 2)])
+  def test_crop_of_a_line(self, shape):
+    """The middle of a line is cropped before the line is made larger."""
+    image = np.zeros((*shape, 3), np.uint8)
+    axis = int(np.argmax(shape))
+    middle = np.moveaxis(image, axis, 0)
+    middle[shape[axis] // 2 - 5 : shape[axis] // 2 + 5] = 200
+    found = images.resize(image, 64, Resize("crop"))
+    assert found.shape == (64, 64, 3) and (found == 200).all()
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ import tensorflow_datasets as tfds
 
 from experiments.cc3m import shapes
 from nuclr_jax.data import images, sets
+from nuclr_jax.data.source import Resize
 from nuclr_jax.evaluate.zero_shot import make_prompts
+
+CROP = Resize("crop")
 
 Place = sets.Place
 photo = make_captioned.photo
@@ -73,7 +76,7 @@ class TestFolders:
     assert len(data.image) == 24
     which = np.array([5, 23, 0])
     expected = [
-      images.resize_and_crop(images.decode(paths[i].read_bytes()), 16)
+      images.resize(images.decode(paths[i].read_bytes()), 16, CROP)
       for i in which
     ]
     np.testing.assert_array_equal(data.image[which], np.stack(expected))
@@ -162,7 +165,7 @@ class TestDataSets:
       ("a photo of ice cream, a type of food.",),
       ("a photo of goldfish, a type of food.",),
     ]
-    expected = images.resize_and_crop(images.decode(self.ROWS[3][0]), 8)
+    expected = images.resize(images.decode(self.ROWS[3][0]), 8, CROP)
     np.testing.assert_array_equal(data.image[3:4][0], expected)
     place = sets.parse_place("food101:train")
     train = sets.open_labelled_set(place, size=8, data_dir=tmp_path)

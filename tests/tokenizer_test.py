@@ -129,6 +129,26 @@ TEXTS = st.lists(
 ).map("".join)
 
 
+@pytest.fixture(scope="module")
+def canonicalize(tmp_path_factory):
+  """The cleaning of SigLIP alone, as a function of a caption."""
+  tmp_path = tmp_path_factory.mktemp("words")
+  save_words(tmp_path, ["<pad>"])
+  words = tokenizer.pretrained_tokenizer(
+    tmp_path, length=3, clean="canonicalize"
+  )
+  whole = tokenizers.Tokenizer.from_str(words.text)
+  return whole.normalizer.normalize_str
+
+
+def save_words(folder, words):
+  """Writes a tokenizer of whole words."""
+  ids = {word: i for i, word in enumerate(words)}
+  whole = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, words[0]))
+  whole.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  whole.save(str(folder / "tokenizer.json"))
+
+
 class TestCleaning:
   @settings(max_examples=500, deadline=None, derandomize=True)
   @given(TEXTS)
@@ -161,6 +181,23 @@ class TestCleaning:
     dog, the, unknown = IDS["dog"], IDS["the"], IDS["[UNK]"]
     assert plain.encode(caption)[0, 1:4].tolist() == [dog, unknown, the]
     assert cleaned.encode(caption)[0, 1:3].tolist() == [dog, the]
+
+  @settings(max_examples=300, deadline=None, derandomize=True)
+  @given(TEXTS)
+  @example("A dog-runs!  (it's #1)\n [CLS] <a_b> `~^")
+  def test_canonicalize(self, canonicalize, caption):
+    """As SigLIP's code: no ASCII punctuation, lower case, single spaces."""
+    kept = caption.lower().translate(str.maketrans("", "", string.punctuation))
+    assert canonicalize(caption) == " ".join(kept.split())
+
+  def test_lower(self, tmp_path):
+    save_words(tmp_path, ["<pad>", "a", "A", "!"])
+    words = tokenizer.pretrained_tokenizer(tmp_path, length=4, clean="lower")
+    assert words.encode(["A !"]).tolist() == [[1, 3, 0, 0]]
+
+  def test_unknown_cleaning(self, folder):
+    with pytest.raises(ValueError, match="clean must be .*'canonicalize'"):
+      tokenizer.pretrained_tokenizer(folder, length=8, clean="Lower")
 
   def test_accents_go(self, words):
     found = words.encode(["Dög", "dog"])
@@ -283,11 +320,20 @@ class TestErrors:
       tokenizer.pretrained_tokenizer(path, length=8)
 
   def test_padding_of_roberta(self, tmp_path):
-    ids = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, "<unk>"))
-    words.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ValueError, match="pads with id 1, <pad>"):
+    save_words(tmp_path, ["<s>", "<pad>", "</s>", "<unk>"])
+    with pytest.raises(ValueError, match="pads with id 1, <pad>, not with 0"):
       tokenizer.pretrained_tokenizer(tmp_path, length=8)
+
+  def test_padding_of_siglip(self, tmp_path):
+    save_words(tmp_path, ["<unk>", "</s>", "a", "dog"])
+    words = tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=1)
+    assert words.pad_id == 1
+    assert words.encode(["a dog", "dog a dog a a"]).tolist() == [
+      [2, 3, 1, 1],
+      [3, 2, 3, 2],
+    ]
+    with pytest.raises(ValueError, match="one of the 4 ids of .*, got 4"):
+      tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=4)
 
   def test_no_vocabulary_of_bert(self, tmp_path):
     path = self.write(tmp_path, ["[PAD]", "[UNK]", "a"])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nuclr_jax import progress
+from nuclr_jax import checks, progress
 from nuclr_jax.checks import Count, Natural, NonNegative, Positive
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.pair_index import (
@@ -28,6 +28,7 @@ from nuclr_jax.data.pair_index import (
   save_index,
 )
 from nuclr_jax.data.source import (
+  DEFAULT_RESIZE,
   NUM_RANDOM,
   Data,
   HeldOut,
@@ -35,10 +36,12 @@ from nuclr_jax.data.source import (
   Inputs,
   LazyImages,
   ProbeSets,
+  Resize,
   Source,
 )
 from nuclr_jax.data.tokenizer import (
   BUILD,
+  Clean,
   Tokenizer,
   choose_tokenizer,
   pretrained_tokenizer,
@@ -46,6 +49,9 @@ from nuclr_jax.data.tokenizer import (
 from nuclr_jax.types import Batch
 
 log = logging.getLogger(__name__)
+
+ResizeMode = checks.one_of(("squash", "crop")) | None
+Kernel = checks.one_of(("bicubic", "bilinear"))
 
 
 class Record(NamedTuple):
@@ -69,9 +75,12 @@ def image_text(
   train: str,
   data_dir: str | os.PathLike | None = None,
   size: Count = 256,
+  resize: ResizeMode = None,
+  kernel: Kernel = "bicubic",
   tokenizer: str = BUILD,
   length: Count = 30,
-  clean: bool = True,
+  clean: Clean = True,
+  pad_id: Natural = 0,
   min_count: Count = 1,
   scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,
@@ -90,12 +99,18 @@ def image_text(
     train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set.
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.
+    resize: How images that are not augmented become squares: "squash" resizes
+      the whole image, "crop" its shorter side and then crops the centre, as
+      CLIP does. None squashes captioned images and crops labelled ones, as in
+      the published CC3M recipe.
+    kernel: The kernel of this, "bicubic" or "bilinear".
     tokenizer: A file, a folder or a hub name, see
       `tokenizer.pretrained_tokenizer`; or "build", to build one from the
       training captions.
     length: Token ids per caption.
-    clean: Whether a pretrained tokenizer cleans captions as in the published
-      CC3M recipe.
+    clean: How a pretrained tokenizer cleans captions, see
+      `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe.
+    pad_id: The id that a pretrained tokenizer pads with; SigLIP has 1.
     min_count: The number of captions in which a word must occur to become a
       token of a built tokenizer.
     scale: Smallest and largest share of the area that a random crop takes.
@@ -140,9 +155,11 @@ def image_text(
     lambda: all_captions(pairs),
     length=length,
     clean=clean,
+    pad_id=pad_id,
     min_count=min_count,
   )
-  options = dict(size=size, data_dir=data_dir)
+  how = Resize(resize, kernel)
+  options = dict(size=size, resize=how, data_dir=data_dir)
   held_out = {}
   for split, texts in (("validation", validation), ("test", test)):
     held_out[split] = HeldOut(
@@ -167,6 +184,7 @@ def image_text(
       pairs,
       words,
       size=size,
+      resize=how,
       scale=scale,
       flip=flip,
       num_ops=num_ops,
@@ -175,6 +193,7 @@ def image_text(
     tokenizer=words,
     image_shape=(size, size, 3),
     held_out=held_out,
+    resize=how,
   )
 
 
@@ -199,9 +218,11 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
   if values["tokenizer"] == BUILD:
     return None
   words = pretrained_tokenizer(
-    values["tokenizer"], length=values["length"], clean=values["clean"]
+    values["tokenizer"],
+    **{key: values[key] for key in ("length", "clean", "pad_id")},
   )
-  return Inputs((values["size"], values["size"], 3), words)
+  resize = Resize(values["resize"], values["kernel"])
+  return Inputs((values["size"], values["size"], 3), words, resize)
 
 
 def open_captioned(
@@ -242,17 +263,22 @@ def open_captioned(
 
 
 def open_image_text_set(
-  name: str, split: str, *, size: int, data_dir: str | os.PathLike | None = None
+  name: str,
+  split: str,
+  *,
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  data_dir: str | os.PathLike | None = None,
 ) -> ImageTextSet:
   """Opens images of a prepared data set, with all their captions.
 
-  A group is an image and its captions. Images are resized to size x size
-  pixels whatever their shape, as in the published protocol.
+  A group is an image and its captions.
 
   Args:
     name: The data set, see `tfds_reader.find_data_set`.
     split: Name of the split.
     size: Height and width of the images, in pixels.
+    resize: How images become squares; without a mode, they are squashed.
     data_dir: Folder of prepared data sets.
 
   Raises:
@@ -260,19 +286,22 @@ def open_image_text_set(
   """
   data = open_captioned(name, split, data_dir)
   return ImageTextSet(
-    resized_images(data, size),
+    resized_images(data, size, resize),
     np.arange(data.num_records),
     all_captions(data),
     np.array(data.index.record),
   )
 
 
-def resized_images(data: Captioned, size: int) -> LazyImages:
+def resized_images(
+  data: Captioned, size: int, resize: Resize = DEFAULT_RESIZE
+) -> LazyImages:
   """Makes lazy images, one per record, decoded and resized on access.
 
   Args:
     data: The split.
     size: Height and width of the images, in pixels.
+    resize: How images become squares; without a mode, they are squashed.
   """
   from nuclr_jax.data import images
 
@@ -280,7 +309,7 @@ def resized_images(data: Captioned, size: int) -> LazyImages:
     rows = data.read(numbers)
     return np.stack(
       images.in_threads(
-        lambda row: images.resize(_decode(row, data), size), rows
+        lambda row: images.resize(_decode(row, data), size, resize), rows
       )
     )
 
@@ -298,6 +327,7 @@ def captioned_source(
   tokenizer: Tokenizer,
   *,
   size: int,
+  resize: Resize = DEFAULT_RESIZE,
   scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,
   num_ops: Natural = 2,
@@ -305,13 +335,14 @@ def captioned_source(
 ) -> Source:
   """Makes a source of images and tokens, decoded and augmented by the batch.
 
-  Without augmentation, the whole image is resized; see `images` and
-  `augment.rand_augment`.
+  See `images` and `augment.rand_augment`.
 
   Args:
     data: The split.
     tokenizer: The tokenizer of the captions.
     size: Height and width of the images, in pixels.
+    resize: How images become squares without augmentation; without a mode, they
+      are squashed.
     scale: Smallest and largest share of the area that a random crop takes.
     flip: Whether to mirror half of the images.
     num_ops: How many operations RandAugment draws, at most 3; 0 = none.
@@ -329,7 +360,7 @@ def captioned_source(
   def square(row, random):
     image = _decode(row, data)
     if random is None:
-      return images.resize(image, size)
+      return images.resize(image, size, resize)
     cropped = images.random_resized_crop(
       image, random, size=size, scale=scale, flip=flip
     )

@@ -15,12 +15,14 @@ import numpy as np
 import PIL.Image
 
 from nuclr_jax import distributed
+from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 
 Image = UInt8[np.ndarray, "height width 3"]
 SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
+MAX_ASPECT = 100  # of an image that is cropped after it is resized
 TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
 CROP_NUMBERS = 2 * TRIES + 3
@@ -88,22 +90,43 @@ def num_pixels(data: bytes) -> int:
     ) from error
 
 
-def resize(image: Image, size: int) -> SquareImage:
-  """Resizes the whole image to size x size pixels, whatever its shape.
+def resize(
+  image: Image, size: int, how: Resize = DEFAULT_RESIZE
+) -> SquareImage:
+  """Makes an image a square of size x size pixels, as published models do.
 
-  The kernel is Pillow's bicubic one, which widens as the image shrinks, so that
-  nothing aliases. The pixels are those of Hugging Face's processors.
+  The kernels are Pillow's, which widen as the image shrinks, so that nothing
+  aliases. The pixels are those of Hugging Face's processors: with "crop", the
+  shorter side is resized first and the centre cropped then, and both the longer
+  side and the margins are rounded down.
 
   Args:
     image: The image.
     size: Height and width of the result, in pixels.
+    how: The mode and the kernel; without a mode, the image is squashed.
 
   Example:
     >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
     7.0
+    >>> wide = np.zeros((4, 12, 3), np.uint8)
+    >>> wide[:, 4:8] = 255
+    >>> resize(wide, 4, Resize("crop")).min(), resize(wide, 4).min()
+    (np.uint8(255), np.uint8(0))
   """
   whole = PIL.Image.fromarray(image)
-  return np.array(whole.resize((size, size), PIL.Image.Resampling.BICUBIC))
+  kernel = PIL.Image.Resampling[how.kernel.upper()]
+  if how.mode != "crop":
+    return np.array(whole.resize((size, size), kernel))
+  shorter = min(whole.size)
+  longest = MAX_ASPECT * shorter
+  if max(whole.size) > longest:  # else a line may fill the memory
+    starts = [max(x - longest, 0) // 2 for x in image.shape[:2]]
+    rows, columns = (slice(x, x + longest) for x in starts)
+    whole = PIL.Image.fromarray(image[rows, columns])
+  width, height = (int(size * x / shorter) for x in whole.size)
+  left, top = (width - size) // 2, (height - size) // 2
+  part = np.array(whole.resize((width, height), kernel))
+  return part[top : top + size, left : left + size]
 
 
 def resize_fast(image: Image, size: int) -> SquareImage:
@@ -133,23 +156,6 @@ def resize_fast(image: Image, size: int) -> SquareImage:
   kind = cv2.INTER_CUBIC if left.min() < 1.4 else cv2.INTER_LINEAR
   image = _resize_to(image, (2 * size, 2 * size), kind)
   return _resize_to(image, (size, size), cv2.INTER_AREA)
-
-
-def resize_and_crop(image: Image, size: int) -> SquareImage:
-  """Crops the central square and resizes it to size x size pixels.
-
-  Args:
-    image: The image.
-    size: Height and width of the result, in pixels.
-
-  Example:
-    >>> resize_and_crop(np.zeros((60, 300, 3), np.uint8), 32).shape
-    (32, 32, 3)
-  """
-  height, width = image.shape[:2]
-  side = min(height, width)
-  top, left = (height - side) // 2, (width - side) // 2
-  return resize(image[top : top + side, left : left + side], size)
 
 
 def random_resized_crop(

@@ -13,7 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from nuclr_jax.data import images, tfds_reader
-from nuclr_jax.data.source import LabelledSet, LazyImages
+from nuclr_jax.data.source import (
+  DEFAULT_RESIZE,
+  LabelledSet,
+  LazyImages,
+  Resize,
+)
 
 TEST_SPLITS = ("test", "validation", "val")
 
@@ -76,17 +81,17 @@ def open_labelled_set(
   place: Place,
   *,
   size: int,
+  resize: Resize = DEFAULT_RESIZE,
   split: str | None = None,
   data_dir: str | os.PathLike | None = None,
 ) -> LabelledSet:
   """Opens images with classes; each image is read when it is needed.
 
-  Images are cropped to their central square, of size x size pixels.
-
   Args:
     place: Where the images are. The classes of a folder are its sub-folders, in
       alphabetical order.
     size: Height and width of the images, in pixels.
+    resize: How images become squares; without a mode, they are cropped.
     split: The split if the place does not name one; by default the test split,
       else the validation split, else, for a folder, the folder itself.
     data_dir: Folder of prepared data sets.
@@ -96,10 +101,11 @@ def open_labelled_set(
       without a label.
   """
   split = place.split or split
+  how = resize._replace(mode=resize.mode or "crop")
 
   def to_square(data: bytes, where) -> images.SquareImage:
     try:
-      return images.resize_and_crop(images.decode(data), size)
+      return images.resize(images.decode(data), size, how)
     except ValueError as error:
       raise ValueError(f"{where}: {error}") from error
 

@@ -277,11 +277,25 @@ class AnyTokenizer(Protocol):
     """Makes a row for each caption."""
 
 
+class Resize(NamedTuple):
+  """How an image that is not augmented becomes a square."""
+
+  # "squash": the whole image, whatever its shape. "crop": its shorter side, and
+  # then the centre is cropped. None: captioned images are squashed and labelled
+  # ones cropped, as in the published CC3M recipe.
+  mode: str | None = None
+  kernel: str = "bicubic"  # or "bilinear"; both widen as the image shrinks
+
+
+DEFAULT_RESIZE = Resize()
+
+
 class Inputs(NamedTuple):
   """The inputs of a model: images (or rows) of a shape, and encoded texts."""
 
   image_shape: tuple[int, ...]
   tokenizer: AnyTokenizer
+  resize: Resize = DEFAULT_RESIZE
 
 
 class Data(NamedTuple):
@@ -293,11 +307,12 @@ class Data(NamedTuple):
   held_out: Mapping[str, HeldOut] = {}  # by split: validation, test
   num_classes: int | None = None  # of labelled data
   block_size: int | None = None  # consecutive pairs that share a class
+  resize: Resize = DEFAULT_RESIZE  # how other images become those of the model
 
   @property
   def inputs(self) -> Inputs:
     """The inputs of a model for these data."""
-    return Inputs(self.image_shape, self.tokenizer)
+    return Inputs(self.image_shape, self.tokenizer, self.resize)
 
   @property
   def sets(self) -> dict[str, ImageTextSet]:
@@ -325,4 +340,4 @@ def without_pairs(sizes: Sizes, fingerprint: str, inputs: Inputs) -> Data:
     )
 
   train = Source(sizes, not_opened, not_opened, not_opened, fingerprint)
-  return Data(train, inputs.tokenizer, inputs.image_shape)
+  return Data(train, inputs.tokenizer, inputs.image_shape, resize=inputs.resize)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 import functools
 import os
+import re
+import string
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +24,8 @@ from tokenizers import (
   processors,
 )
 
-from nuclr_jax import files
+from nuclr_jax import checks, files
+from nuclr_jax.checks import Natural
 from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
@@ -31,6 +34,7 @@ BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
 # What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
+Clean = bool | checks.one_of(("lower", "canonicalize"))  # True: as for CC3M
 
 
 class Tokenizer(NamedTuple):
@@ -41,11 +45,16 @@ class Tokenizer(NamedTuple):
 
   @property
   def vocab_size(self) -> int:
-    """Number of token ids; 0 is padding."""
+    """Number of token ids."""
     return _encoder(self.text, self.length).get_vocab_size()
 
+  @property
+  def pad_id(self) -> int:
+    """The id that follows the end of short captions."""
+    return (_encoder(self.text, self.length).padding or {}).get("pad_id", 0)
+
   def encode(self, captions: Sequence[str]) -> np.ndarray:
-    """Returns token ids int32 [captions, length], padded with 0.
+    """Returns token ids int32 [captions, length], padded with `pad_id`.
 
     Example:
       >>> tokenizer = build_tokenizer(["DIGIT ONE", "DIGIT TWO"], length=4)
@@ -53,7 +62,7 @@ class Tokenizer(NamedTuple):
       [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
     rows = _encoder(self.text, self.length).encode_batch(list(captions))
-    ids = np.zeros((len(rows), self.length), np.int32)
+    ids = np.full((len(rows), self.length), self.pad_id, np.int32)
     for row, encoding in zip(ids, rows, strict=True):
       row[: len(encoding.ids)] = encoding.ids
     return ids
@@ -120,7 +129,11 @@ def build_tokenizer(
 
 
 def pretrained_tokenizer(
-  source: str | os.PathLike, *, length: int, clean: bool = True
+  source: str | os.PathLike,
+  *,
+  length: int,
+  clean: Clean = True,
+  pad_id: Natural = 0,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
 
@@ -129,14 +142,19 @@ def pretrained_tokenizer(
       `tokenizer.json`, a folder with one of them, or a hub name.
     length: Token ids per caption, including the first and the last token;
       longer captions are cut before the last token.
-    clean: Whether captions are cleaned as in the published CC3M recipe: lower
-      case, the characters , . ' ! ? " ( ) * # : ; ~ removed, "-" and "/"
-      replaced by spaces, "<person>" by "person", white space collapsed. (The
-      recipe also keeps at most 30 words, which 30 tokens never exceed.)
+    clean: How captions are cleaned before the tokenizer's own normalization.
+      True is the published CC3M recipe: lower case, the characters , . ' ! ? "
+      ( ) * # : ; ~ removed, "-" and "/" replaced by spaces, "<person>" by
+      "person", white space collapsed. (The recipe also keeps at most 30 words,
+      which 30 tokens never exceed.) "canonicalize", as SigLIP expects: lower
+      case, all ASCII punctuation removed, white space collapsed. "lower", as
+      SigLIP 2 expects: lower case only. False changes nothing.
+    pad_id: The id that follows the end of short captions. Text towers that mask
+      the padding, such as BERT, need 0; SigLIP attends to it, and takes 1.
 
   Raises:
     ValueError: If there is no such file, it is not a tokenizer, or its padding
-      has an id other than 0.
+      token has an id other than `pad_id`.
 
   Example:
     >>> _ = (tmp_path / "vocab.txt").write_text(
@@ -157,15 +175,25 @@ def pretrained_tokenizer(
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")
   for name in PADS:
-    if tokenizer.token_to_id(name) not in (None, 0):
+    if tokenizer.token_to_id(name) not in (None, pad_id):
       raise ValueError(
-        f"{path} pads with id {tokenizer.token_to_id(name)}, {name}; the text "
-        "towers take 0 as padding, so choose another tokenizer such as BERT's"
+        f"{path} pads with id {tokenizer.token_to_id(name)}, {name}, not with "
+        f"{pad_id}; text towers that mask the padding, such as BERT, need 0: "
+        "choose another tokenizer, or set pad_id for a tower that does not"
       )
+  checks.choice("clean", clean, Clean)
   tokenizer.no_padding()
   tokenizer.no_truncation()
+  if pad_id:
+    pad_token = tokenizer.id_to_token(pad_id)
+    if pad_token is None:
+      raise ValueError(
+        f"pad_id must be one of the {tokenizer.get_vocab_size()} ids of {path},"
+        f" got {pad_id}"
+      )
+    tokenizer.enable_padding(pad_id=pad_id, pad_token=pad_token, length=length)
   if clean:
-    steps = [_published_cleaning(), tokenizer.normalizer]
+    steps = [_cleaning(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   return Tokenizer(tokenizer.to_str(), length)
 
@@ -175,7 +203,8 @@ def choose_tokenizer(
   captions: Callable[[], Iterable[str]],
   *,
   length: int,
-  clean: bool = True,
+  clean: Clean = True,
+  pad_id: Natural = 0,
   min_count: int = 1,
 ) -> Tokenizer:
   """Makes the tokenizer that a config names.
@@ -185,8 +214,8 @@ def choose_tokenizer(
       "build" to build a tokenizer from the training captions.
     captions: Returns the training captions; called only to build a tokenizer.
     length: Token ids per caption.
-    clean: Whether a pretrained tokenizer cleans captions as in the published
-      CC3M recipe.
+    clean: How a pretrained tokenizer cleans captions.
+    pad_id: The id that a pretrained tokenizer pads with.
     min_count: The number of captions in which a word must occur to become a
       token of a built tokenizer.
 
@@ -199,7 +228,9 @@ def choose_tokenizer(
     (1, 4)
   """
   if source != BUILD:
-    return pretrained_tokenizer(source, length=length, clean=clean)
+    return pretrained_tokenizer(
+      source, length=length, clean=clean, pad_id=pad_id
+    )
   return build_tokenizer(
     sorted(set(captions())),
     length=length,
@@ -208,7 +239,19 @@ def choose_tokenizer(
   )
 
 
-def _published_cleaning() -> normalizers.Normalizer:
+def _cleaning(kind: Clean) -> normalizers.Normalizer:
+  """Returns the cleaning of captions of this kind, which is not False."""
+  if kind == "lower":
+    return normalizers.Lowercase()
+  if kind == "canonicalize":
+    return normalizers.Sequence(
+      [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Strip(),
+      ]
+    )
   return normalizers.Sequence(
     [
       normalizers.Lowercase(),

@@ -17,7 +17,7 @@ import numpy as np
 from orbax.checkpoint import CheckpointManager
 
 from nuclr_jax import __version__, distributed, files, sharding
-from nuclr_jax.data import Data, Inputs, without_pairs
+from nuclr_jax.data import Data, Inputs, Resize, without_pairs
 from nuclr_jax.data.pair_index import Keys, match_keys
 from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.models import Model
@@ -118,6 +118,7 @@ def meta(parts: Experiment) -> checkpoint.Meta:
     "data": data.train.fingerprint,
     "tokenizer": data.tokenizer._asdict(),
     "image_shape": list(data.image_shape),
+    "resize": data.resize._asdict(),
     "versions": {
       "nuclr_jax": __version__,
       "jax": importlib.metadata.version("jax"),
@@ -135,7 +136,11 @@ def data_of(manager: CheckpointManager, step: int) -> Data | None:
   saved = checkpoint.read_meta(manager, step)
   if len(saved.get("image_shape", ())) != 3 or not saved["tokenizer"]["text"]:
     return None
-  inputs = Inputs(tuple(saved["image_shape"]), Tokenizer(**saved["tokenizer"]))
+  inputs = Inputs(
+    tuple(saved["image_shape"]),
+    Tokenizer(**saved["tokenizer"]),
+    Resize(**saved["resize"]),
+  )
   return without_pairs(Sizes(**saved["sizes"]), saved["data"], inputs)
 
 
