@@ -1,6 +1,7 @@
 """The flags of `nuclr`, and the config that they choose and change."""
 
 from collections.abc import Sequence
+import functools
 import math
 import re
 from typing import Any
@@ -20,6 +21,26 @@ CONFIG = flags.DEFINE_string(
 )
 CHANGES = flags.DEFINE_multi_string(
   "config_change", [], "The KEY=VALUE of each --config.KEY=VALUE."
+)
+MODEL = flags.DEFINE_string(
+  "model",
+  None,
+  "A published model, in place of a run or a config: a name on the Hugging "
+  "Face hub such as openai/clip-vit-base-patch32, or a folder with CLIP, "
+  "SigLIP or an exported model. --config.KEY=VALUE changes the config that it "
+  "stands for.",
+)
+DATA = flags.DEFINE_list(
+  "data",
+  [],
+  "The data sets to use with --model: NAME or NAME:SPLIT of what nuclr ingest "
+  "or TFDS has prepared, with commas between several.",
+)
+ZERO_SHOT = flags.DEFINE_list(
+  "zero_shot",
+  [],
+  "The labelled sets to classify with --model: a prepared data set, or a "
+  "folder with a sub-folder for each class; NAME=SET names it.",
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of the run.")
 DATA_DIR = flags.DEFINE_string(
@@ -180,7 +201,7 @@ def chosen_config() -> dict[str, Any] | None:
   """Returns the config that the flags describe, completed and checked.
 
   Returns:
-    Plain dicts, or None without --config.
+    Plain dicts, or None without --config and --model.
 
   Raises:
     ValueError: If the config cannot be loaded, or a name, key or value in it is
@@ -188,14 +209,16 @@ def chosen_config() -> dict[str, Any] | None:
   """
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
-  if CONFIG.value is None:
+  if CONFIG.value is None and MODEL.value is None:
     if changes:
       raise ConfigError(f"--config.{changes[0][0]} needs --config as well")
     return None
+  if None not in (CONFIG.value, MODEL.value):
+    raise ConfigError("give either --config or --model, not both")
   from nuclr_jax.train import factories  # a slow import
 
   try:
-    base = load_config(CONFIG.value)
+    base = _of_published() if MODEL.value else load_config(CONFIG.value)
     return factories.checked(complete(override(base, changes)))
   except ConfigError as error:
     guilty = [
@@ -205,6 +228,19 @@ def chosen_config() -> dict[str, Any] | None:
     ]
     prefix = f"{', '.join(guilty)}: " if guilty else ""
     raise ConfigError(f"{prefix}{error}", error.key) from error
+
+
+@functools.cache
+def _of_published() -> dict[str, Any]:
+  """Returns the config of --model; it is read once."""
+  from nuclr_jax.train import untrained
+
+  return untrained.config_of_published(
+    MODEL.value,
+    data=DATA.value,
+    zero_shot=ZERO_SHOT.value,
+    data_dir=DATA_DIR.value,
+  )
 
 
 def _is_below(key: str, parent: str) -> bool:

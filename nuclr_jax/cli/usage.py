@@ -53,11 +53,19 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   ),
   "evaluate": Verb(
     verbs.evaluate,
-    ("workdir", "data_dir", "best", "hubs", "prior", "temperature"),
+    (
+      *("workdir", "config", "model", "data", "zero_shot", "data_dir"),
+      *("best", "hubs", "prior", "temperature"),
+    ),
     """
 nuclr evaluate --workdir=runs/mine --hubs=0.5
 nuclr evaluate --workdir=runs/mine --prior=counts
 nuclr evaluate --workdir=runs/mine --best
+nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=0.5
+nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
+  Without --workdir, nothing needs to have been trained here. --data names what
+  nuclr ingest made; a name without a split stands for its validation and test
+  splits, or for the only split that it has.
 """,
   ),
   "report": Verb(
@@ -71,9 +79,17 @@ nuclr report --workdir=runs/mine
   ),
   "popularity": Verb(
     verbs.popularity,
-    ("workdir", "data_dir", "embeddings", "temperature", "max_pairs"),
+    (
+      *("workdir", "config", "model", "data", *INPUTS, "data_dir"),
+      *("embeddings", "temperature", "max_pairs"),
+    ),
     """
 nuclr popularity --workdir=runs/mine
+nuclr popularity --model=openai/clip-vit-base-patch32 --input=photos \
+  --workdir=runs/photos
+  Which of your photos and captions are popular, near-duplicates or mislabelled,
+  as a published model sees them. --data=mine takes the pairs of a prepared data
+  set instead of --input.
 nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   --embeddings takes the embeddings of any model: an .npz file with the arrays
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
@@ -83,13 +99,18 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   ),
   "embed": Verb(
     verbs.embed,
-    (*INPUTS, "workdir", "config", "data_dir", "output", "features", "best"),
+    (
+      *(*INPUTS, "workdir", "config", "model"),
+      *("data_dir", "output", "features", "best"),
+    ),
     """
 nuclr embed --workdir=runs/mine --input=photos --output=embeddings
+nuclr embed --model=google/siglip2-base-patch16-224 --input=photos --output=out
 nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
   Writes image.npy and text.npy, and tables that say what each row is.
-  With --config, the model has its pretrained weights and no training. The
-  config cached trains on such a folder (config.data.name is "embeddings").
+  With --config or --model, the model has its pretrained weights and no training
+  of yours. The config cached trains on such a folder (config.data.name is
+  "embeddings").
 """,
   ),
   "export": Verb(

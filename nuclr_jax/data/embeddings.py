@@ -1,9 +1,9 @@
 """Embeddings or features in files: pairs to train on without the towers.
 
 A folder that `nuclr embed` wrote holds `image.npy` [images, dim], `text.npy`
-[texts, dim], `images.parquet` (key) and `texts.parquet` (image, caption). The
-tables have a row for each row of the arrays; `image` is the row of the
-caption's image.
+[texts, dim], `images.parquet` (key, thumbnail) and `texts.parquet` (image,
+caption). The tables have a row for each row of the arrays; `image` is the row
+of the caption's image, and thumbnails may be missing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,6 +28,7 @@ from nuclr_jax.data.source import Data, HeldOut, ImageTextSet, Source
 from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
+THUMBNAIL = "thumbnail"  # a column of IMAGES
 COMPARED = 500  # repeated captions, to check that all folders are of one model
 TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
 ARRAYS = Sides("image.npy", "text.npy")
@@ -198,6 +199,26 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       "have captions"
     )
   return cached
+
+
+def read_thumbnails(folder: str | os.PathLike) -> list[bytes] | None:
+  """Reads the images' thumbnails, as JPEG bytes; None if there are none.
+
+  Args:
+    folder: A folder that `open_embeddings` opens.
+
+  Raises:
+    ValueError: If the table cannot be read.
+  """
+  from pyarrow import parquet
+
+  with files.reading(pathlib.Path(folder).expanduser() / IMAGES) as path:
+    metadata = parquet.read_metadata(path)
+    if THUMBNAIL not in metadata.schema.names:
+      return None
+    files.check_expansion(metadata)
+    column = parquet.read_table(path, columns=[THUMBNAIL])[THUMBNAIL]
+    return None if column.null_count else column.to_pylist()
 
 
 def index_of_rows(data: Cached) -> PairIndex:

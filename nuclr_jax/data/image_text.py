@@ -136,16 +136,17 @@ def image_text(
   """
   from nuclr_jax.data import sets
 
-  classified = {
-    "validation": sets.parse_places(validation_zero_shot),
-    "test": sets.parse_places(zero_shot),
-  }
-  probed = sets.parse_places(probes)
-  for place in (*classified["validation"], *classified["test"], *probed):
-    sets.check_labelled_set(place, data_dir)
-  for place in probed:
-    of_all = place._replace(split=None)
-    sets.check_labelled_set(of_all, data_dir, split="train")
+  how = Resize(resize, kernel)
+  held_out = open_held_out(
+    validation=validation,
+    validation_zero_shot=validation_zero_shot,
+    test=test,
+    zero_shot=zero_shot,
+    probes=probes,
+    size=size,
+    resize=how,
+    data_dir=data_dir,
+  )
   place = sets.parse_place(train)
   pairs = open_captioned(place.source, place.split or "train", data_dir)
   if not share_texts:
@@ -158,8 +159,66 @@ def image_text(
     pad_id=pad_id,
     min_count=min_count,
   )
-  how = Resize(resize, kernel)
-  options = dict(size=size, resize=how, data_dir=data_dir)
+  return Data(
+    train=captioned_source(
+      pairs,
+      words,
+      size=size,
+      resize=how,
+      scale=scale,
+      flip=flip,
+      num_ops=num_ops,
+      level=level,
+    ),
+    tokenizer=words,
+    image_shape=(size, size, 3),
+    held_out=held_out,
+    resize=how,
+  )
+
+
+def open_held_out(
+  *,
+  validation: tuple[str, ...] = (),
+  validation_zero_shot: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  zero_shot: tuple[str, ...] = (),
+  probes: tuple[str, ...] = (),
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  data_dir: str | os.PathLike | None = None,
+) -> dict[str, HeldOut]:
+  """Opens the held-out sets of a config, without its training pairs.
+
+  Args:
+    validation: Captioned sets for retrieval during training.
+    validation_zero_shot: Labelled sets to classify during training.
+    test: Captioned sets for retrieval at the end.
+    zero_shot: Labelled sets to classify at the end.
+    probes: Labelled sets for classifiers of frozen features, at the end.
+    size: Height and width of the images, in pixels.
+    resize: How images become squares.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The sets of the splits "validation" and "test".
+
+  Raises:
+    ValueError: If a data set is missing or cannot be read.
+  """
+  from nuclr_jax.data import sets
+
+  classified = {
+    "validation": sets.parse_places(validation_zero_shot),
+    "test": sets.parse_places(zero_shot),
+  }
+  probed = sets.parse_places(probes)
+  for place in (*classified["validation"], *classified["test"], *probed):
+    sets.check_labelled_set(place, data_dir)
+  for place in probed:
+    of_all = place._replace(split=None)
+    sets.check_labelled_set(of_all, data_dir, split="train")
+  options = dict(size=size, resize=resize, data_dir=data_dir)
   held_out = {}
   for split, texts in (("validation", validation), ("test", test)):
     held_out[split] = HeldOut(
@@ -179,22 +238,7 @@ def image_text(
       place.name: partial(_probe_sets, place, **options) for place in probed
     }
   )
-  return Data(
-    train=captioned_source(
-      pairs,
-      words,
-      size=size,
-      resize=how,
-      scale=scale,
-      flip=flip,
-      num_ops=num_ops,
-      level=level,
-    ),
-    tokenizer=words,
-    image_shape=(size, size, 3),
-    held_out=held_out,
-    resize=how,
-  )
+  return held_out
 
 
 def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:

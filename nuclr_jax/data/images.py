@@ -22,6 +22,7 @@ SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
+THUMBNAIL = 96  # pixels
 MAX_ASPECT = 100  # of an image that is cropped after it is resized
 TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
@@ -127,6 +128,21 @@ def resize(
   left, top = (width - size) // 2, (height - size) // 2
   part = np.array(whole.resize((width, height), kernel))
   return part[top : top + size, left : left + size]
+
+
+def thumbnail(image: Image, size: int = THUMBNAIL) -> bytes:
+  """Returns a small square of the whole image, as JPEG bytes.
+
+  Args:
+    image: The image.
+    size: Height and width of the square, in pixels.
+
+  Example:
+    >>> decode(thumbnail(np.zeros((60, 300, 3), np.uint8), 32)).shape
+    (32, 32, 3)
+  """
+  small = cv2.cvtColor(resize_fast(image, size), cv2.COLOR_RGB2BGR)
+  return cv2.imencode(".jpg", small)[1].tobytes()
 
 
 def resize_fast(image: Image, size: int) -> SquareImage:

@@ -1,9 +1,10 @@
 """Writes a model's embeddings of any images and captions to files.
 
 `write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
-[captions, dim]. `images.parquet` (key) and `texts.parquet` (image, caption)
-have a row for each row of the arrays; `image` is the row of the caption's
-image. Items that could not be embedded are listed in `rejected.jsonl`.
+[captions, dim]. `images.parquet` (key, and a thumbnail if asked for) and
+`texts.parquet` (image, caption) have a row for each row of the arrays; `image`
+is the row of the caption's image. Items that could not be embedded are listed
+in `rejected.jsonl`.
 """
 
 from collections import Counter
@@ -18,12 +19,13 @@ import jax
 import numpy as np
 
 from nuclr_jax import files, progress
-from nuclr_jax.config import Config, complete
+from nuclr_jax.config import Config
 from nuclr_jax.data import images
-from nuclr_jax.data.embeddings import ARRAYS, IMAGES, TEXTS
+from nuclr_jax.data.embeddings import ARRAYS, IMAGES, TEXTS, THUMBNAIL
+from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.evaluate import evaluators
 from nuclr_jax.ingest import records
-from nuclr_jax.train import build, checkpoint, loop, resume
+from nuclr_jax.train import checkpoint, loop, untrained
 from nuclr_jax.types import Metrics, Sides
 
 REJECTED = "rejected.jsonl"
@@ -40,6 +42,7 @@ class Embedder(NamedTuple):
 
   encode: Sides
   image_size: int  # in pixels
+  resize: Resize = DEFAULT_RESIZE  # how images of any shape become such squares
 
 
 @contextlib.contextmanager
@@ -63,12 +66,11 @@ def embedder_of_run(
   Raises:
     ValueError: If there is no such run, or its model does not take RGB images.
   """
-  loaded, mesh, state = loop.load(
+  opened = loop.load(
     workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
   )
-  variables = (state.params["model"], state.model_state)
-  with jax.set_mesh(mesh):
-    yield _embedder(loaded.model, loaded.data.inputs, mesh, variables, features)
+  with jax.set_mesh(opened[1]):
+    yield _embedder(*opened, features)
 
 
 @contextlib.contextmanager
@@ -90,17 +92,17 @@ def embedder_of_config(
   Raises:
     ValueError: If the model cannot be built, or does not take RGB images.
   """
-  config = complete(config)
-  inputs = build.load_inputs(config["data"], data_dir=data_dir)
-  model = build.make_model(config, inputs)
-  mesh = build.mesh_of(config)
-  with jax.set_mesh(mesh):
-    variables = resume.first_model(model, mesh, seed=config["seed"])
-    yield _embedder(model, inputs, mesh, variables, features)
+  opened = untrained.open_untrained(config, data_dir=data_dir, pairs=False)
+  with jax.set_mesh(opened[1]):
+    yield _embedder(*opened, features)
 
 
 def write_embeddings(
-  embedder: Embedder, items: Iterable[Any], folder: str | os.PathLike
+  embedder: Embedder,
+  items: Iterable[Any],
+  folder: str | os.PathLike,
+  *,
+  thumbnails: bool = False,
 ) -> Metrics:
   """Embeds items and writes the files, all of them or none.
 
@@ -110,6 +112,8 @@ def write_embeddings(
     items: Images, each with any number of captions (`records.Item`), and items
       that are already rejected (`records.Rejected`).
     folder: The folder to make; it must not exist.
+    thumbnails: Whether to store a small JPEG of every image, for pages that
+      show images.
 
   Returns:
     The numbers of images and captions embedded, and of items rejected.
@@ -121,13 +125,16 @@ def write_embeddings(
   if folder.exists():
     raise ValueError(f"{folder} exists already; choose another --output")
   with files.complete_folder(folder) as work:
-    counts = _write_files(embedder, items, work)
+    counts = _write_files(embedder, items, work, thumbnails)
     files.write_digests(work)
   return counts
 
 
 def _write_files(
-  embedder: Embedder, items: Iterable[Any], work: pathlib.Path
+  embedder: Embedder,
+  items: Iterable[Any],
+  work: pathlib.Path,
+  thumbnails: bool,
 ) -> Metrics:
   """Writes the files; raises ValueError if no image could be embedded."""
   count, reasons = {"images": 0, "captions": 0, "rejected": 0}, Counter()
@@ -141,9 +148,9 @@ def _write_files(
     keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
     rejected = opened(_lines, REJECTED)
     for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
-      kept, pixels = [], []
+      kept, pixels, small = [], [], []
       for result in images.in_threads(
-        lambda item: _decoded(item, embedder.image_size), chunk
+        lambda item: _decoded(item, embedder, thumbnails), chunk
       ):
         if isinstance(result, records.Rejected):
           rejected(result)
@@ -151,6 +158,7 @@ def _write_files(
         else:
           kept.append(result[0])
           pixels.append(result[1])
+          small.append(result[2])
       if kept:
         rows = [
           {"image": count["images"] + i, "caption": caption}
@@ -158,7 +166,12 @@ def _write_files(
           for caption in item.captions
         ]
         arrays.image(embedder.encode.image(np.stack(pixels)))
-        keys([{"key": item.key} for item in kept])
+        keys(
+          [
+            {"key": item.key, THUMBNAIL: thumbnail}
+            for item, thumbnail in zip(kept, small, strict=True)
+          ]
+        )
         if rows:
           arrays.text(embedder.encode.text([row["caption"] for row in rows]))
           texts(rows)
@@ -172,18 +185,19 @@ def _write_files(
   return count | {"rejected": reasons.total()}
 
 
-def _embedder(model, inputs, mesh, variables, features: bool) -> Embedder:
+def _embedder(parts, mesh, state, features: bool) -> Embedder:
   """Compiles the functions of a model with its params and state."""
+  inputs = parts.data.inputs
   shape = inputs.image_shape
   if len(shape) != 3 or shape[2] != 3:
     raise ValueError(
       f"the model takes images of shape {shape}, not RGB images of shape "
       "(size, size, 3); give a run or a config of such a model"
     )
-  make = evaluators.make_embedder(model, inputs.tokenizer.encode, mesh)
-  embed = make(*variables)
+  embed = loop.embedder(parts, mesh)(state)
   embeddings = Sides(embed.image, embed.text)
-  return Embedder(embed.features if features else embeddings, shape[0])
+  encode = embed.features if features else embeddings
+  return Embedder(encode, shape[0], inputs.resize)
 
 
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
@@ -194,14 +208,16 @@ def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
     yield item
 
 
-def _decoded(item, size) -> tuple[records.Item, np.ndarray] | records.Rejected:
-  """Returns an item and its pixels [size, size, 3], or why it is rejected."""
+def _decoded(item, embedder: Embedder, thumbnails: bool):
+  """Returns an item, its pixels and its thumbnail; or why it is rejected."""
   if isinstance(item, records.Rejected):
     return item
   try:
-    return item, images.resize(images.decode(item.image), size)
+    image = images.decode(item.image)
   except ValueError:
     return records.Rejected(item.key, item.source, records.UNREADABLE)
+  square = images.resize(image, embedder.image_size, embedder.resize)
+  return item, square, images.thumbnail(image) if thumbnails else None
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -248,7 +264,7 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
   from pyarrow import parquet
 
   fields = {
-    IMAGES: [("key", pyarrow.string())],
+    IMAGES: [("key", pyarrow.string()), (THUMBNAIL, pyarrow.binary())],
     TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
   }
   schema = pyarrow.schema(fields[path.name])

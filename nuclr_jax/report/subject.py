@@ -7,14 +7,21 @@ import pathlib
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 import numpy as np
 
 from nuclr_jax import files
-from nuclr_jax.data.embeddings import index_of_rows, open_embeddings
+from nuclr_jax.data.embeddings import (
+  THUMBNAIL,
+  index_of_rows,
+  open_embeddings,
+  read_thumbnails,
+)
 from nuclr_jax.evaluate.evaluators import embed_pairs
 from nuclr_jax.objectives import one_temperature
 from nuclr_jax.train import loop
 from nuclr_jax.train.build import Experiment
+from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Pairs, Sides, each
 
 log = logging.getLogger(__name__)
@@ -44,7 +51,28 @@ def from_run(
   Raises:
     ValueError: If there is no run, or its objective has no single temperature.
   """
-  parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
+  opened = loop.load(workdir, data_dir=data_dir, parts=parts)
+  return from_state(*opened, temperature=temperature)
+
+
+def from_state(
+  parts: Experiment,
+  mesh: Mesh,
+  state: TrainState,
+  *,
+  temperature: float | None = None,
+) -> Subject:
+  """Embeds the training pairs of parts that are open.
+
+  Args:
+    parts: What `loop.load` or `untrained.open_untrained` returned.
+    mesh: The same.
+    state: The same.
+    temperature: The temperature to solve with; None means the objective's.
+
+  Raises:
+    ValueError: If the objective has no single temperature.
+  """
   readout = loop.readout(parts, state)
   if temperature is None:
     temperature = one_temperature(readout, "popularity")
@@ -127,13 +155,19 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       f"and {len(ids[1])}; say by image_id or text_id which belong together"
     )
   pairs = Pairs(*sides, np.arange(len(ids[0])), *ids)
-  caption = content.get("caption")
+  caption, small = content.get("caption"), content.get(THUMBNAIL)
   return Subject(
     pairs,
     temperature,
     _captions(caption, pairs.text_id),
-    lambda rows: None,
+    lambda rows: None if small is None else _decoded([small[i] for i in rows]),
   )
+
+
+def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
+  from nuclr_jax.data import images
+
+  return np.stack([images.decode(x) for x in thumbnails])
 
 
 def _is_other_order(ids: np.ndarray) -> bool:
@@ -164,13 +198,14 @@ def _read(paths: str) -> dict[str, Any]:
 def _read_cached(folder: str) -> dict[str, Any]:
   """Reads the pairs of a folder that `nuclr embed` made."""
   data = open_embeddings(folder)
-  index = index_of_rows(data)
+  index, small = index_of_rows(data), read_thumbnails(folder)
   return {
     "image": np.asarray(data.image)[index.record],
     "text": np.asarray(data.text)[index.caption],
     "image_id": index.image_id,
     "text_id": index.text_id,
     "caption": [data.captions[i] for i in index.caption],
+    THUMBNAIL: small and [small[i] for i in index.record],
   }
 
 

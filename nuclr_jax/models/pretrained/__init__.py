@@ -13,6 +13,8 @@ Weights are loaded step by step:
 the table that both directions read: a rule for each array, with its names in
 our params and in the file. `convert.to_layout` converts params and state back
 to arrays by the library's keys; `nuclr_jax.export` writes them to files.
+`published.read_published` reads how to build a published model in the first
+place, and how to prepare its inputs.
 """
 
 from nuclr_jax.models.pretrained.convert import (
@@ -29,17 +31,20 @@ from nuclr_jax.models.pretrained.load import (
   load_towers,
   read_tensors,
 )
+from nuclr_jax.models.pretrained.published import Published, read_published
 
 __all__ = [
   "LAYOUTS",
   "PROJECTIONS",
   "PROJECTION_KEYS",
   "Layout",
+  "Published",
   "Rule",
   "find_file",
   "from_layout",
   "load_dual_encoder",
   "load_towers",
+  "read_published",
   "read_tensors",
   "recognize",
   "to_layout",

@@ -19,6 +19,8 @@ PROJECTION_KEYS = {
   for ours, theirs in (("", "weight"), ("_bias", "bias"))
 }
 _INDEX = "model.safetensors.index.json"  # for weights in several files
+WEIGHTS = ("model.safetensors", _INDEX, "open_clip_model.safetensors")
+LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 
 
 def load_towers(
@@ -107,7 +109,8 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
 
   Args:
     source: A .safetensors or .npz file, a folder with model.safetensors (or its
-      index and parts), or a name on the hub such as "timm/resnet50.a1_in1k".
+      index and parts) or open_clip_model.safetensors, or a name on the hub such
+      as "timm/resnet50.a1_in1k".
 
   Raises:
     ValueError: If there is no such file, or if it cannot be read.
@@ -117,7 +120,7 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
     >>> sorted(read_tensors(tmp_path / "x.npz"))
     ['bias']
   """
-  path = hub.find_file(source, ("model.safetensors", _INDEX))
+  path = hub.find_file(source, WEIGHTS)
   if path.suffix == ".npz":
     return files.read_arrays(path)
   with files.reading(path):
@@ -134,6 +137,46 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
     f"weights must be a .safetensors or .npz file, got {path}; other files can "
     "be rewritten with safetensors.torch.save_file"
   )
+
+
+def read_logit_scale(source: str | os.PathLike) -> float | None:
+  """Reads log(1 / temperature) of a published model, and nothing else.
+
+  Args:
+    source: As for `read_tensors`.
+
+  Returns:
+    The number, or None if the model has none.
+
+  Raises:
+    ValueError: If there is no such file, or if it cannot be read.
+
+  Example:
+    >>> np.savez(tmp_path / "model.npz", logit_scale=np.float32(4.5))
+    >>> read_logit_scale(tmp_path / "model.npz")
+    4.5
+  """
+  import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
+  from safetensors import safe_open
+
+  path = hub.find_file(source, WEIGHTS)
+  with files.reading(path):
+    if path.suffix == ".json":
+      part = json.loads(path.read_text())["weight_map"].get(LOGIT_SCALE)
+      if part is None:
+        return None
+      _part_names(path)
+      path = path.with_name(part)
+      path = path if path.exists() else hub.find_file(source, (part,))
+    if path.suffix == ".npz":
+      value = files.read_arrays(path).get(LOGIT_SCALE)
+    else:
+      with safe_open(path, "numpy") as weights:
+        names = weights.keys()
+        value = (
+          weights.get_tensor(LOGIT_SCALE) if LOGIT_SCALE in names else None
+        )
+    return None if value is None else float(np.asarray(value).reshape(()))
 
 
 def _part_names(index: pathlib.Path) -> list[str]:

@@ -1,0 +1,433 @@
+"""What the files of a published model say about it, as keys of our configs.
+
+`read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
+Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
+the files for images and texts beside them. The result names our towers, their
+sizes, and the preprocessing that the model was trained with.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from nuclr_jax import files
+from nuclr_jax.models.layers import MEAN, STD
+from nuclr_jax.models.pretrained import hub, load
+
+CONFIGS = ("config.json", "open_clip_config.json")
+CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
+ACTIVATIONS = {  # by their names in Hugging Face's configs
+  "gelu": "gelu",
+  "gelu_new": "gelu_tanh",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "quick_gelu": "quick_gelu",
+}
+KERNELS = {2: "bilinear", 3: "bicubic"}  # by Pillow's number
+# How a tokenizer of this class cleans captions before its own normalization.
+CLEANING = {
+  "SiglipTokenizer": "canonicalize",
+  "GemmaTokenizer": "lower",
+  "Siglip2Tokenizer": "lower",
+}
+# Widths, layers, heads and hidden units of timm's ViTs for SigLIP.
+SIGLIP_SIZES = {
+  "base": (768, 12, 12, 3072),
+  "large": (1024, 24, 16, 4096),
+  "so400m": (1152, 27, 16, 4304),
+  "giantopt": (1536, 40, 16, 6144),
+}
+
+Json = Mapping[str, Any]
+
+
+class Published(NamedTuple):
+  """A published model, as keys of our configs."""
+
+  model: dict[str, Any]  # `config.model`
+  data: dict[str, Any]  # the keys of `config.data` for its inputs
+  temperature: float | None  # as learned; None if the file has none
+
+
+def read_published(source: str | os.PathLike) -> Published:
+  """Reads how to build a published model, and how to prepare its inputs.
+
+  Args:
+    source: A folder, or a name on the hub such as
+      "openai/clip-vit-base-patch32".
+
+  Raises:
+    ValueError: If there is no such model, or it has a part that the towers of
+      this library do not have.
+
+  Example:
+    >>> model = read_published("google/siglip2-base-patch16-224").model
+    ... # doctest: +SKIP
+    >>> model["image"]["name"], model["projected"]  # doctest: +SKIP
+    ('siglip_vit_b16', ('text',))
+  """
+  folder = pathlib.Path(source).expanduser()
+  if (folder / load.PROJECTIONS).exists():
+    model, data = _of_separate_encoders(folder)
+    temperature = None
+  else:
+    path = hub.find_file(source, CONFIGS)
+    read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
+    try:
+      model, data = read(source, files.read_json(path))
+    except KeyError as error:
+      raise ValueError(f"{path} lacks {error}") from error
+    scale = load.read_logit_scale(source)
+    temperature = None if scale is None else math.exp(-scale)
+  model = {"name": "towers", "pretrained": os.fspath(source)} | model
+  data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
+  return Published(model, data, temperature)
+
+
+def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
+  """Reads a `config.json`: `(config.model, config.data)`."""
+  kind = spec.get("model_type")
+  readers = {
+    "clip": _hf_clip,
+    "siglip": _hf_siglip,
+    "vision-text-dual-encoder": _hf_dual_encoder,
+  }
+  if kind not in readers:
+    raise ValueError(
+      f"{source} is a model of type {kind!r}; models of images and texts that "
+      f"can be read are of the types {sorted(readers)}, or in OpenCLIP's layout"
+    )
+  towers = {
+    side: dict(spec.get(f"{name}_config") or {})
+    # Older files repeat what differs from the defaults; it takes precedence.
+    | dict(spec.get(f"{name}_config_dict") or {})
+    for side, name in (("image", "vision"), ("text", "text"))
+  }
+  model, length = readers[kind](spec, towers["image"], towers["text"])
+  image, data = _preprocessing(source, kind)
+  model["image"] |= image
+  return model, data | _tokenizer(source, kind, length, towers["text"])
+
+
+def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
+  """Reads a folder of `nuclr export` with two encoders."""
+  parts = [folder / "image_encoder", folder / "text_encoder"]
+  image, text = (files.read_json(part / CONFIGS[0]) for part in parts)
+  readers = {
+    "resnet": _resnet,
+    "vit": _vit,
+    "distilbert": _distilbert,
+    "bert": _bert,
+  }
+  tensors = load.read_tensors(folder / load.PROJECTIONS)
+  model = {
+    "dim": len(tensors["image_projection.weight"]),
+    "projection_bias": "image_projection.bias" in tensors,
+    "image": readers[image["model_type"]](image),
+    "text": readers[text["model_type"]](text),
+  }
+  normalization, data = _preprocessing(parts[0], "vit")
+  model["image"] |= normalization
+  length = model["text"]["max_length"]
+  data |= _tokenizer(parts[1], "bert", length, text)
+  return model, data | {"tokenizer": os.fspath(parts[1])}
+
+
+def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads CLIP's config: `(config.model, length of texts)`."""
+  # The defaults of transformers' configs, which files leave out.
+  image = dict(hidden_size=768, num_hidden_layers=12, patch_size=32) | image
+  text = dict(hidden_size=512, num_attention_heads=8) | text
+  length = text.get("max_position_embeddings", 77)
+  model = {
+    "dim": spec.get("projection_dim", 512),
+    "projection_bias": False,
+    "image": {"name": "clip_vit_b32", "patch": image["patch_size"]}
+    | _sizes(image, eps=1e-5, activation="quick_gelu"),
+    "text": {"name": "clip_text", "max_length": length}
+    | _sizes(text, eps=1e-5, activation="quick_gelu"),
+  }
+  return model, length
+
+
+def _hf_siglip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads SigLIP's config, which SigLIP 2 has for images of one size."""
+  if not image.get("vision_use_head", True):
+    raise ValueError(
+      "the model has no attention pooling (vision_use_head is false), and so "
+      "no embedding of an image"
+    )
+  length = text.get("max_position_embeddings", 64)
+  shared = dict(eps=1e-6, activation="gelu_pytorch_tanh")
+  model = {
+    "projected": ("text",),
+    "projection_bias": True,
+    "image": {
+      "name": "siglip_vit_b16",
+      "patch": image.get("patch_size", 16),
+    }
+    | _sizes(image, **shared),
+    "text": {"name": "siglip_text", "max_length": length}
+    | _sizes(text, **shared),
+  }
+  return model | {"dim": model["image"]["width"]}, length
+
+
+def _hf_dual_encoder(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads a config of ViT and BERT, both with their pooler."""
+  kinds = image.get("model_type"), text.get("model_type")
+  if kinds != ("vit", "bert"):
+    raise ValueError(
+      f"the encoders are of the types {kinds}; 'vit' and 'bert' can be read"
+    )
+  model = {
+    "dim": spec.get("projection_dim", 512),
+    "projection_bias": False,
+    "image": _vit(image) | {"pooler": True},
+    "text": _bert(text) | {"pooler": True},
+  }
+  return model, model["text"]["max_length"]
+
+
+def _vit(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "vit_b16",
+    "patch": spec.get("patch_size", 16),
+  } | _sizes(spec, eps=1e-12, activation="gelu")
+
+
+def _bert(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "bert",
+    "max_length": spec.get("max_position_embeddings", 512),
+  } | _sizes(spec, eps=1e-12, activation="gelu")
+
+
+def _distilbert(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "distilbert",
+    "max_length": spec.get("max_position_embeddings", 512),
+    "width": spec.get("dim", 768),
+    "layers": spec.get("n_layers", 6),
+    "heads": spec.get("n_heads", 12),
+    "hidden": spec.get("hidden_dim", 3072),
+  }
+
+
+def _resnet(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "resnet50",
+    "stages": tuple(spec["depths"]),
+    "width": spec["embedding_size"],
+    "bottleneck": spec["layer_type"] == "bottleneck",
+  }
+
+
+def _sizes(spec: Json, *, eps: float, activation: str) -> dict[str, Any]:
+  """Reads what all transformers of Hugging Face share."""
+  width = spec.get("hidden_size", 768)
+  name = spec.get("hidden_act", activation)
+  if name not in ACTIVATIONS:
+    raise ValueError(
+      f"hidden_act is {name!r}; our towers have {sorted(ACTIVATIONS)}"
+    )
+  return {
+    "width": width,
+    "layers": spec.get("num_hidden_layers", 12),
+    "heads": spec.get("num_attention_heads", 12),
+    "hidden": spec.get("intermediate_size", 4 * width),
+    "eps": spec.get("layer_norm_eps", eps),
+    "activation": ACTIVATIONS[name],
+  }
+
+
+def _preprocessing(source, kind: str) -> tuple[dict, dict]:
+  """Reads how images are prepared.
+
+  Returns `(keys of config.model.image, keys of config.data)`.
+  """
+  path = hub.find_file(source, ("preprocessor_config.json",))
+  spec = files.read_json(path)
+  size, crop = spec.get("size", 224), spec.get("crop_size", 224)
+  # Before 2022, a number: the shorter side of CLIP, both sides of others.
+  if not isinstance(size, Mapping):
+    names = ("shortest_edge",) if kind == "clip" else ("height", "width")
+    size = dict.fromkeys(names, size)
+  if not isinstance(crop, Mapping):
+    crop = {"height": crop, "width": crop}
+  if "shortest_edge" in size:
+    size = dict.fromkeys(("height", "width"), size["shortest_edge"])
+    mode = "crop"
+  else:
+    mode, crop = "squash", size
+  kernel = KERNELS.get(spec.get("resample", 3))
+  cropped = mode == "squash" or spec.get("do_center_crop", True)
+  if size != crop or len({*size.values()}) != 1 or not cropped or not kernel:
+    raise ValueError(
+      f"{path}: images must be resized to a square, or their shorter side to "
+      "the size that is then cropped, with the resample 2 or 3; got size "
+      f"{spec.get('size')}, crop_size {spec.get('crop_size')}, do_center_crop "
+      f"{spec.get('do_center_crop')} and resample {spec.get('resample')}"
+    )
+  image = {
+    "mean": tuple(spec.get("image_mean", MEAN)),
+    "std": tuple(spec.get("image_std", STD)),
+  }
+  return image, {"size": size["height"], "resize": mode, "kernel": kernel}
+
+
+def _tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
+  """Reads how captions are prepared: keys of config.data."""
+  path = hub.find_file(source, ("tokenizer_config.json",))
+  spec = files.read_json(path)
+  name = str(spec.get("tokenizer_class")).removesuffix("Fast")
+  longest = spec.get("model_max_length", length)
+  data = {
+    "length": int(min(length, longest)),
+    "clean": CLEANING.get(name, False),
+  }
+  return data | ({"pad_id": _pad_id(spec, text)} if kind == "siglip" else {})
+
+
+def _pad_id(spec: Json, text: Json) -> int:
+  """Returns the id of the padding token, to which SigLIP attends."""
+  token = spec.get("pad_token")
+  token = token["content"] if isinstance(token, Mapping) else token
+  for number, added in spec.get("added_tokens_decoder", {}).items():
+    if added["content"] == token:
+      return int(number)
+  return text.get("pad_token_id", 1)
+
+
+def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
+  """Reads an `open_clip_config.json`: `(config.model, config.data)`."""
+  whole, preprocessing = spec["model_cfg"], spec.get("preprocess_cfg", {})
+  vision, text = whole["vision_cfg"], whole["text_cfg"]
+  if "timm_model_name" in vision:
+    model = _open_clip_siglip(vision, text)
+  elif isinstance(vision["layers"], Sequence):
+    model = _open_clip_resnet(vision, text)
+  else:
+    model = _open_clip_vit(vision, text)
+  if model["image"]["name"].startswith("clip_"):
+    quick = whole.get("quick_gelu", False)
+    for tower in model["image"], model["text"]:
+      if "stages" not in tower:  # a ResNet has none
+        tower["activation"] = "quick_gelu" if quick else "gelu"
+  model["dim"] = whole["embed_dim"]
+  model["image"] |= {
+    "mean": tuple(preprocessing.get("mean", MEAN)),
+    "std": tuple(preprocessing.get("std", STD)),
+  }
+  mode = preprocessing.get("resize_mode", "shortest")
+  if mode not in ("shortest", "squash"):
+    raise ValueError(
+      f"resize_mode is {mode!r}; images can be resized by 'shortest' or "
+      "'squash'"
+    )
+  data = {
+    "size": vision.get("image_size", 224),
+    "resize": "squash" if mode == "squash" else "crop",
+    "kernel": preprocessing.get("interpolation", "bicubic"),
+    "length": text.get("context_length", 77),
+    "clean": text.get("tokenizer_kwargs", {}).get("clean", False),
+  }
+  if model["text"]["name"] == "siglip_text":
+    # The id of </s> in T5's vocabulary, and of <pad> in Gemma's.
+    data["pad_id"] = 1 if text["vocab_size"] == 32_000 else 0
+  return model, data | {"tokenizer": _open_clip_tokenizer(source, text)}
+
+
+def _open_clip_tokenizer(source, text: Json) -> str:
+  """Returns where the tokenizer is: beside the weights, or another model's."""
+  try:
+    hub.find_file(source, ("tokenizer.json",))
+  except ValueError:
+    return text.get("hf_tokenizer_name", CLIP_TOKENIZER)
+  return os.fspath(source)
+
+
+def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
+  width = vision["width"]
+  known = {"layers", "width", "patch_size", "image_size", "head_width"}
+  _reject("vision_cfg", vision, known | {"mlp_ratio"})
+  image = {
+    "name": "clip_vit_b32",
+    "patch": vision["patch_size"],
+    "width": width,
+    "layers": vision["layers"],
+    "heads": width // vision.get("head_width", 64),
+    "hidden": int(width * vision.get("mlp_ratio", 4.0)),
+  }
+  return {
+    "projection_bias": False,
+    "image": image,
+    "text": _open_clip_text("clip_text", text),
+  }
+
+
+def _open_clip_resnet(vision: Json, text: Json) -> dict[str, Any]:
+  known = {"layers", "width", "patch_size", "image_size", "head_width"}
+  _reject("vision_cfg", vision, known)
+  image = {
+    "name": "clip_resnet50",
+    "stages": tuple(vision["layers"]),
+    "width": vision["width"],
+  }
+  return {
+    "projection_bias": False,
+    "projected": ("text",),
+    "image": image,
+    "text": _open_clip_text("clip_text", text),
+  }
+
+
+def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
+  name = vision["timm_model_name"]
+  parts = re.fullmatch(r"vit_(\w+?)_patch(\d+)_siglip(?:_gap)?(_\d+)?", name)
+  pool = vision.get("timm_pool"), vision.get("timm_proj", "none")
+  if not parts or parts[1] not in SIGLIP_SIZES or pool != ("map", "none"):
+    raise ValueError(
+      f"the image tower is timm's {name!r} with pooling and projection {pool}; "
+      f"of timm's, only vit_SIZE_patchN_siglip_PIXELS can be read, with a SIZE "
+      f"of {sorted(SIGLIP_SIZES)}, 'map' and 'none'"
+    )
+  sizes = zip(
+    ("width", "layers", "heads", "hidden"), SIGLIP_SIZES[parts[1]], strict=True
+  )
+  tanh = text.get("act_kwargs", {}).get("approximate") == "tanh"
+  language = _open_clip_text("siglip_text", text)
+  return {
+    "projected": ("text",),
+    "projection_bias": True,
+    "image": {"name": "siglip_vit_b16", "patch": int(parts[2]), **dict(sizes)},
+    "text": language | {"activation": "gelu_tanh" if tanh else "gelu"},
+  }
+
+
+def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
+  known = {"context_length", "vocab_size", "width", "heads", "layers"}
+  known |= {"mlp_ratio", "hf_tokenizer_name", "tokenizer_kwargs"}
+  if name == "siglip_text":
+    known |= {"no_causal_mask", "proj_bias", "pool_type", "norm_kwargs"}
+    known |= {"act_kwargs"}
+  _reject("text_cfg", text, known)
+  return {
+    "name": name,
+    "max_length": text.get("context_length", 77),
+    "width": text["width"],
+    "layers": text["layers"],
+    "heads": text["heads"],
+    "hidden": int(text["width"] * text.get("mlp_ratio", 4.0)),
+  }
+
+
+def _reject(name: str, spec: Json, known: set[str]) -> None:
+  """Raises ValueError for keys that may describe another tower than ours."""
+  if unknown := sorted(key for key in spec if key not in known and spec[key]):
+    raise ValueError(
+      f"{name} of open_clip_config.json has {unknown}, which the towers of "
+      f"this library do not have; they have {sorted(known)}"
+    )
