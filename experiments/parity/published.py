@@ -1,0 +1,261 @@
+"""Writes tiny models as their libraries do, and what these compute from files.
+
+.venv-parity/bin/python -m experiments.parity.published
+
+Each folder is that of a published model: weights, config, tokenizer and
+preprocessing. `expected.npz` holds JPEG files and captions with the embeddings
+that the library computes from them, by its own processor and tokenizer, in
+float64. `nuclr --model` must compute the same from the folder; the tests
+compare. OpenCLIP's own transform needs torchvision, which is not installed, so
+Pillow does here what torchvision lets it do.
+"""
+
+import argparse
+import io
+import json
+import pathlib
+import shutil
+import string
+
+import numpy as np
+from PIL import Image
+from safetensors.torch import save_file
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+import torch
+import transformers
+
+from experiments.parity import optional
+
+OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "published"
+CAPTIONS = ["A photo of a Dog!", "two  cats, on a mat", "the dog's mat - a cat"]
+WORDS = "a photo of dog ! two cats , on mat the ' s - cat".split()
+SHAPES = ((50, 71), (64, 40), (33, 33))  # of the images, height and width
+SIZE, LENGTH, TEMPERATURE = 24, 9, 0.03
+START, END = "<|startoftext|>", "<|endoftext|>"
+BLOCKS = dict(
+  hidden_size=16,
+  intermediate_size=24,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+)
+
+
+def photos() -> list[bytes]:
+  """Makes JPEG files of smooth noise with sharp edges."""
+  rng = np.random.default_rng(0)
+  encoded = []
+  for height, width in SHAPES:
+    small = rng.integers(0, 256, (height // 8, width // 8, 3), np.uint8)
+    photo = np.array(Image.fromarray(small).resize((width, height)))
+    photo[height // 3 :, width // 2 :] //= 3
+    file = io.BytesIO()
+    Image.fromarray(photo).save(file, "JPEG", quality=95)
+    encoded.append(file.getvalue())
+  return encoded
+
+
+def randomized(model: torch.nn.Module) -> torch.nn.Module:
+  """Moves all vectors, so that no bias is 0 and no scale is 1."""
+  torch.manual_seed(0)
+  with torch.no_grad():
+    for x in model.parameters():
+      if x.ndim == 1:
+        x += 0.1 * torch.randn_like(x)
+    model.logit_scale.fill_(-np.log(TEMPERATURE))
+  return model.eval()
+
+
+def tokenizer(special: dict[str, int], first: str | None, last: str):
+  """Makes a tokenizer of whole words with an end token, and maybe a start."""
+  ids = dict(special)
+  for word in WORDS:
+    ids.setdefault(word, max(ids.values()) + 1)
+  if first:  # CLIP's have the largest ids
+    ids |= {first: len(ids), last: len(ids) + 1}
+  words = tokenizers.Tokenizer(models.WordLevel(ids, "<unk>"))
+  words.normalizer = normalizers.Lowercase()
+  words.pre_tokenizer = pre_tokenizers.Whitespace()
+  ends = [x for x in (first, last) if x]
+  words.post_processor = processors.TemplateProcessing(
+    single=f"{first or ''} $A {last}".strip(),
+    special_tokens=[(x, ids[x]) for x in ends],
+  )
+  return words, len(ids)
+
+
+def save_inputs(folder, words, processor: dict, settings: dict) -> None:
+  """Writes the files that say how inputs are prepared."""
+  words.save(str(folder / "tokenizer.json"))
+  processor = (
+    dict(
+      do_resize=True,
+      do_rescale=True,
+      rescale_factor=1 / 255,
+      do_normalize=True,
+      image_mean=[0.4, 0.5, 0.6],
+      image_std=[0.2, 0.3, 0.25],
+    )
+    | processor
+  )
+  for name, content in (
+    ("preprocessor_config.json", processor),
+    ("tokenizer_config.json", settings | {"model_max_length": LENGTH}),
+  ):
+    (folder / name).write_text(json.dumps(content, indent=1))
+
+
+def hf_clip(folder: pathlib.Path) -> tuple:
+  """Writes Hugging Face's CLIP, which crops the centre."""
+  words, vocab_size = tokenizer({"!": 0, "<unk>": 1}, START, END)
+  text = dict(vocab_size=vocab_size, max_position_embeddings=LENGTH)
+  text |= dict(bos_token_id=vocab_size - 2, eos_token_id=vocab_size - 1)
+  config = transformers.CLIPConfig(
+    text_config=BLOCKS | text,
+    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
+    projection_dim=12,
+  )
+  model = randomized(transformers.CLIPModel(config))
+  model.save_pretrained(folder)
+  processor = dict(
+    image_processor_type="CLIPImageProcessor",
+    size={"shortest_edge": SIZE},
+    crop_size={"height": SIZE, "width": SIZE},
+    do_center_crop=True,
+    resample=3,
+  )
+  settings = dict(tokenizer_class="CLIPTokenizerFast", pad_token=END)
+  save_inputs(folder, words, processor, settings)
+  return by_transformers(folder, model, words, END)
+
+
+def hf_siglip(folder: pathlib.Path) -> tuple:
+  """Writes Hugging Face's SigLIP, which squashes and attends to padding."""
+  words, vocab_size = tokenizer({"<unk>": 0, "</s>": 1}, None, "</s>")
+  text = dict(vocab_size=vocab_size, max_position_embeddings=LENGTH)
+  config = transformers.SiglipConfig(
+    text_config=BLOCKS | text,
+    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
+  )
+  model = randomized(transformers.SiglipModel(config))
+  model.save_pretrained(folder)
+  processor = dict(
+    image_processor_type="SiglipImageProcessor",
+    size={"height": SIZE, "width": SIZE},
+    resample=2,
+  )
+  token = {"content": "</s>", "special": True}
+  settings = dict(
+    tokenizer_class="SiglipTokenizer",
+    pad_token="</s>",
+    added_tokens_decoder={"1": token},
+  )
+  save_inputs(folder, words, processor, settings)
+  # What `SiglipTokenizer` does before its own model of pieces.
+  removed = str.maketrans("", "", string.punctuation)
+  captions = [" ".join(x.lower().translate(removed).split()) for x in CAPTIONS]
+  return by_transformers(folder, model, words, "</s>", captions)
+
+
+def by_transformers(folder, model, words, pad: str, captions=CAPTIONS) -> tuple:
+  """Computes embeddings with a folder's own processor."""
+  process = transformers.AutoImageProcessor.from_pretrained(folder)
+  pixels = process(
+    images=[Image.open(io.BytesIO(x)) for x in photos()], return_tensors="pt"
+  )["pixel_values"]
+  words = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=words, pad_token=pad
+  )
+  ids = words(
+    list(captions),
+    padding="max_length",
+    max_length=LENGTH,
+    truncation=True,
+    return_tensors="pt",
+  )["input_ids"]
+  output = model.double()(pixel_values=pixels.double(), input_ids=ids)
+  return output.image_embeds, output.text_embeds
+
+
+def open_clip(folder: pathlib.Path) -> tuple | None:
+  """Writes OpenCLIP's ViT; None if the library is missing."""
+  library = optional.load("open_clip.model")
+  if library is None:
+    return None
+  words, vocab_size = tokenizer({"!": 0, "<unk>": 1}, START, END)
+  shape = dict(layers=2, width=16, mlp_ratio=1.5)
+  vision = shape | dict(head_width=4, patch_size=8, image_size=SIZE)
+  text = shape | dict(heads=4, vocab_size=vocab_size, context_length=LENGTH)
+  model = randomized(library.CLIP(12, vision, text))
+  tensors = {k: v.contiguous() for k, v in model.state_dict().items()}
+  folder.mkdir(parents=True)
+  save_file(tensors, folder / "open_clip_model.safetensors")
+  mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+  preprocess = dict(
+    size=SIZE,
+    mode="RGB",
+    mean=mean,
+    std=std,
+    interpolation="bicubic",
+    resize_mode="shortest",
+    fill_color=0,
+  )
+  whole = dict(embed_dim=12, vision_cfg=vision, text_cfg=text)
+  (folder / "open_clip_config.json").write_text(
+    json.dumps(dict(model_cfg=whole, preprocess_cfg=preprocess), indent=1)
+  )
+  words.save(str(folder / "tokenizer.json"))
+  pixels = []
+  for photo in map(io.BytesIO, photos()):
+    image = Image.open(photo)
+    shorter = min(image.size)
+    width, height = (int(SIZE * x / shorter) for x in image.size)
+    left, top = (width - SIZE) // 2, (height - SIZE) // 2
+    image = image.resize((width, height), Image.BICUBIC)
+    image = image.crop((left, top, left + SIZE, top + SIZE))
+    pixels.append((np.asarray(image) / 255 - mean) / std)
+  words.enable_padding(pad_id=0, length=LENGTH)
+  words.enable_truncation(LENGTH)
+  ids = torch.tensor([x.ids for x in words.encode_batch(CAPTIONS)])
+  model = model.double()
+  pixels = torch.tensor(np.stack(pixels).transpose(0, 3, 1, 2))
+  return model.encode_image(pixels), model.encode_text(ids)
+
+
+def write(name: str, make) -> None:
+  """Writes a folder, and what the library computes from it."""
+  folder = OUT / name
+  shutil.rmtree(folder, ignore_errors=True)
+  with torch.no_grad():
+    embeddings = make(folder)
+  if embeddings is None:
+    return
+  image, text = (
+    torch.nn.functional.normalize(x, dim=-1).numpy() for x in embeddings
+  )
+  jpegs = {
+    f"photo{i}": np.frombuffer(x, np.uint8) for i, x in enumerate(photos())
+  }
+  np.savez_compressed(
+    folder / "expected.npz",
+    captions=CAPTIONS,
+    image=np.float32(image),
+    text=np.float32(text),
+    temperature=TEMPERATURE,
+    **jpegs,
+  )
+  print(f"{folder}: {sum(x.stat().st_size for x in folder.iterdir())} bytes")
+
+
+def main() -> None:
+  """Writes all folders."""
+  argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+  ).parse_args()
+  transformers.logging.set_verbosity_error()
+  for make in (hf_clip, hf_siglip, open_clip):
+    write(make.__name__, make)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,437 @@
+"""Models as their libraries publish them: what is read, and what is computed.
+
+`golden/published` holds tiny models in their libraries' own files, and what the
+libraries compute from JPEG files and captions.
+"""
+
+import functools
+import json
+import pathlib
+
+import jax
+import make_captioned
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+import warm
+
+from nuclr_jax.data.embeddings import open_embeddings, read_thumbnails
+from nuclr_jax.export import embedder_of_config, write_embeddings
+from nuclr_jax.ingest.records import Item
+from nuclr_jax.models.pretrained import published, read_published
+from nuclr_jax.report import subject
+from nuclr_jax.train import loop, untrained
+
+ROOT = pathlib.Path(__file__).parents[1]
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"
+FOLDERS = sorted(x for x in GOLDEN.iterdir() if x.is_dir())
+CLIP = GOLDEN / "hf_clip"
+
+
+def items(expected):
+  """The photos and captions, one pair after the other."""
+  photos = (expected[f"photo{i}"].tobytes() for i in range(3))
+  pairs = zip(photos, expected["captions"], strict=True)
+  return [
+    Item(str(i), "x", photo, [str(x)]) for i, (photo, x) in enumerate(pairs)
+  ]
+
+
+@functools.cache
+def expected_of(folder):
+  with np.load(folder / "expected.npz") as content:
+    return dict(content)
+
+
+class TestComputed:
+  @pytest.mark.parametrize("folder", FOLDERS, ids=lambda x: x.name)
+  def test_from_files_to_embeddings(self, folder, tmp_path):
+    """The library's own processor, tokenizer and float64 model agree."""
+    expected = expected_of(folder)
+    config = untrained.config_of_published(folder)
+    with embedder_of_config(config) as opened:
+      write_embeddings(
+        opened, items(expected), tmp_path / "out", thumbnails=True
+      )
+    found = open_embeddings(tmp_path / "out")
+    np.testing.assert_allclose(found.image, expected["image"], atol=2e-6)
+    np.testing.assert_allclose(found.text, expected["text"], atol=2e-6)
+    np.testing.assert_allclose(
+      config["objective"]["temperature"], expected["temperature"], rtol=1e-6
+    )
+
+  def test_thumbnails(self, tmp_path):
+    """A page can show the images of a folder of embeddings."""
+    expected = expected_of(CLIP)
+    config = untrained.config_of_published(CLIP)
+    with embedder_of_config(config) as opened:
+      write_embeddings(
+        opened, items(expected), tmp_path / "out", thumbnails=True
+      )
+      write_embeddings(opened, items(expected), tmp_path / "without")
+    assert read_thumbnails(tmp_path / "without") is None
+    pairs = subject.from_files(str(tmp_path / "out"), temperature=0.1)
+    shown = pairs.images(np.array([2, 0]))
+    assert shown.shape == (2, 96, 96, 3) and shown.dtype == np.uint8
+    # The third photo is a square, so its small copy is much like it.
+    square = subject.from_files(str(tmp_path / "without"), temperature=0.1)
+    assert square.images(np.array([0])) is None
+    assert np.abs(np.float32(shown[0].mean()) - np.float32(shown[1].mean())) > 1
+
+
+class TestOpened:
+  def test_parts_without_data(self):
+    parts, _, state = untrained.open_untrained(
+      untrained.config_of_published(CLIP), pairs=False
+    )
+    assert parts.evaluators == {"validation": [], "test": []}
+    assert loop.readout(parts, state).temperature == pytest.approx(0.03)
+    with pytest.raises(ValueError, match="were not opened"):
+      parts.data.train.fetch(np.arange(2))
+
+  def test_splits(self, tmp_path):
+    rows = make_captioned.ROWS
+    make_captioned.prepare(tmp_path, {"train": rows, "test": rows[:2]})
+    make_captioned.prepare(tmp_path, {"train": rows}, name="Other")
+
+    def splits(*names):
+      config = untrained.config_of_published(
+        CLIP, data=names, data_dir=tmp_path
+      )
+      return config["data"]["train"], config["data"]["test"]
+
+    assert splits("mine") == ("mine", ("mine=mine:test",))
+    assert splits("other") == ("other", ("other=other:train",))
+    assert splits("mine:train[:2]") == (
+      "mine:train[:2]",
+      ("mine=mine:train[:2]",),
+    )
+    assert splits("mine:test", "other") == (
+      "mine:test",
+      ("mine=mine:test", "other=other:train"),
+    )
+    assert splits() == ("", ())
+
+  def test_scores(self, tmp_path):
+    """Recall of a published model is that of its embeddings."""
+    make_captioned.prepare(tmp_path, {"test": make_captioned.ROWS})
+    parts, mesh, state = untrained.open_untrained(
+      untrained.config_of_published(CLIP, data=["mine"], data_dir=tmp_path),
+      data_dir=tmp_path,
+    )
+    with jax.set_mesh(mesh):
+      scores = loop.evaluate(parts, mesh, state)
+      pairs = subject.from_state(parts, mesh, state).pairs
+    # Four captions of three images, of which the first and the third are one.
+    ranks = np.argsort(-pairs.text @ pairs.image[[0, 2, 3]].T, axis=1)
+    own = np.array([0, 0, 1, 2])
+    hits = np.mean(ranks[:, 0] == own)
+    assert scores["test/mine/text_to_image/recall@1"] == pytest.approx(hits)
+
+  def test_labelled_folder_alone(self, tmp_path):
+    for name in ("dog", "cat"):
+      folder = tmp_path / "pets" / name
+      folder.mkdir(parents=True)
+      for i in range(3):
+        (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
+    config = untrained.config_of_published(
+      CLIP, zero_shot=[f"pets={tmp_path / 'pets'}"], data_dir=tmp_path
+    )
+    parts, mesh, state = untrained.open_untrained(config, data_dir=tmp_path)
+    with jax.set_mesh(mesh):
+      scores = loop.evaluate(parts, mesh, state)
+    assert scores["test/zero_shot_pets/top1"] == 0.5  # the same photos in both
+
+
+def write_model(
+  folder, spec, *, name="config.json", processor=None, words=None
+):
+  """Writes the files of a published model, its weights apart."""
+  folder.mkdir(exist_ok=True)
+  contents = {
+    name: spec,
+    "preprocessor_config.json": processor,
+    "tokenizer_config.json": words or {},
+  }
+  for file, content in contents.items():
+    if content is not None:
+      (folder / file).write_text(json.dumps(content))
+  scale = {"logit_scale": np.array(np.log(100), np.float32)}
+  safetensors.save_file(scale, folder / "model.safetensors")
+  return folder
+
+
+CROPPED = dict(size=224, crop_size=224, do_center_crop=True, resample=3)
+SQUASHED = dict(size=dict(height=256, width=256), resample=2)
+LARGE = dict(hidden_size=1024, intermediate_size=4096, num_attention_heads=16)
+
+
+class TestConfigs:
+  """The numbers are those of the published files."""
+
+  def test_openai_clip(self, tmp_path):
+    """openai/clip-vit-large-patch14, whose files repeat the text's sizes."""
+    text = dict(hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+    vision = dict(LARGE, num_hidden_layers=24, patch_size=14)
+    spec = dict(
+      model_type="clip",
+      projection_dim=768,
+      text_config_dict=text,
+      vision_config=vision,
+    )
+    found = read_published(write_model(tmp_path / "x", spec, processor=CROPPED))
+    assert found.temperature == pytest.approx(0.01)
+    blocks = dict(eps=1e-5, activation="quick_gelu")
+    assert found.model == dict(
+      name="towers",
+      pretrained=str(tmp_path / "x"),
+      dim=768,
+      projection_bias=False,
+      image=dict(
+        name="clip_vit_b32",
+        patch=14,
+        width=1024,
+        layers=24,
+        heads=16,
+        hidden=4096,
+        mean=published.MEAN,
+        std=published.STD,
+        **blocks,
+      ),
+      text=dict(
+        name="clip_text",
+        max_length=77,
+        width=768,
+        layers=12,
+        heads=12,
+        hidden=3072,
+        **blocks,
+      ),
+    )
+    assert found.data == dict(
+      name="image_text",
+      tokenizer=str(tmp_path / "x"),
+      size=224,
+      resize="crop",
+      kernel="bicubic",
+      length=77,
+      clean=False,
+    )
+
+  def test_laion_clip(self, tmp_path):
+    """OpenCLIP's models in Hugging Face's layout have exact GELUs."""
+    act = dict(hidden_act="gelu")
+    spec = dict(model_type="clip", text_config=act, vision_config=act)
+    found = read_published(write_model(tmp_path / "x", spec, processor=CROPPED))
+    for side in ("image", "text"):
+      assert found.model[side]["activation"] == "gelu"
+    assert found.model["image"]["patch"] == 32
+    assert (found.model["text"]["heads"], found.model["dim"]) == (8, 512)
+
+  def test_siglip_2(self, tmp_path):
+    """google/siglip2-large-patch16-256."""
+    blocks = dict(LARGE, num_hidden_layers=24)
+    spec = dict(
+      model_type="siglip",
+      text_config=dict(blocks, vocab_size=256_000),
+      vision_config=dict(blocks, image_size=256),
+    )
+    words = dict(
+      tokenizer_class="GemmaTokenizerFast",
+      pad_token={"content": "<pad>"},
+      added_tokens_decoder={"0": {"content": "<pad>"}},
+      model_max_length=64,
+    )
+    folder = write_model(tmp_path / "x", spec, processor=SQUASHED, words=words)
+    found = read_published(folder)
+    assert found.model["projected"] == ("text",)
+    assert found.model["dim"] == found.model["image"]["width"] == 1024
+    assert found.model["text"]["activation"] == "gelu_tanh"
+    data = dict(size=256, resize="squash", kernel="bilinear")
+    data |= dict(length=64, clean="lower", pad_id=0)
+    assert data.items() <= found.data.items()
+
+  OPEN_CLIP_TEXT = dict(
+    context_length=77, vocab_size=49408, width=512, heads=8, layers=12
+  )
+
+  def open_clip(self, folder, vision, text=None, **more):
+    text = text or self.OPEN_CLIP_TEXT
+    model = dict(embed_dim=1024, vision_cfg=vision, text_cfg=text) | more
+    spec = dict(model_cfg=model, preprocess_cfg=dict(resize_mode="squash"))
+    return read_published(
+      write_model(folder / "x", spec, name="open_clip_config.json")
+    )
+
+  def test_open_clip_resnet(self, tmp_path):
+    """OpenAI's RN50, in OpenCLIP's layout."""
+    vision = dict(image_size=224, layers=[3, 4, 6, 3], width=64)
+    found = self.open_clip(tmp_path, vision, quick_gelu=True)
+    image = dict(name="clip_resnet50", stages=(3, 4, 6, 3), width=64)
+    assert image.items() <= found.model["image"].items()
+    assert "activation" not in found.model["image"]
+    assert found.model["projected"] == ("text",)
+    assert not found.model["projection_bias"]
+    assert found.model["text"]["activation"] == "quick_gelu"
+    assert found.data["resize"] == "squash"
+    # It has no tokenizer of its own.
+    assert found.data["tokenizer"] == "openai/clip-vit-base-patch32"
+
+  def test_open_clip_siglip(self, tmp_path):
+    """ViT-SO400M-14-SigLIP-384."""
+    vision = dict(
+      image_size=384,
+      timm_model_name="vit_so400m_patch14_siglip_384",
+      timm_pool="map",
+      timm_proj="none",
+    )
+    text = dict(
+      context_length=64,
+      vocab_size=32_000,
+      hf_tokenizer_name="timm/ViT-B-16-SigLIP",
+      tokenizer_kwargs=dict(clean="canonicalize"),
+      width=1152,
+      heads=16,
+      layers=27,
+      mlp_ratio=3.7362,
+      no_causal_mask=True,
+      proj_bias=True,
+      pool_type="last",
+      norm_kwargs=dict(eps=1e-6),
+    )
+    found = self.open_clip(tmp_path, vision, text, embed_dim=1152)
+    sizes = dict(width=1152, layers=27, heads=16, hidden=4304)
+    for side in ("image", "text"):
+      assert sizes.items() <= found.model[side].items()
+    assert found.model["image"]["patch"] == 14
+    assert found.model["text"]["activation"] == "gelu"
+    data = dict(length=64, clean="canonicalize", pad_id=1, size=384)
+    data |= dict(tokenizer="timm/ViT-B-16-SigLIP")
+    assert data.items() <= found.data.items()
+
+
+class TestErrors:
+  def read(self, tmp_path, spec, **files):
+    read_published(write_model(tmp_path / "x", spec, **files))
+
+  @pytest.mark.parametrize(
+    ("spec", "processor", "message"),
+    [
+      (dict(model_type="llava"), CROPPED, "is a model of type 'llava'; .*clip"),
+      ({}, CROPPED, "is a model of type None"),
+      (
+        dict(model_type="siglip", vision_config=dict(vision_use_head=False)),
+        SQUASHED,
+        "no attention pooling",
+      ),
+      (
+        dict(model_type="clip", text_config=dict(hidden_act="relu")),
+        CROPPED,
+        "hidden_act is 'relu'; our towers have .*gelu",
+      ),
+      (dict(model_type="clip"), None, "none of preprocessor_config.json"),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(size=256),
+        "size 256, crop_size 224",
+      ),
+      (dict(model_type="clip"), CROPPED | dict(resample=1), "and resample 1"),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(do_center_crop=False),
+        "do_center_crop False",
+      ),
+      (
+        dict(model_type="vision-text-dual-encoder"),
+        CROPPED,
+        "'vit' and 'bert' can be read",
+      ),
+    ],
+  )
+  def test_what_the_towers_do_not_have(
+    self, tmp_path, spec, processor, message
+  ):
+    with pytest.raises(ValueError, match=message):
+      self.read(tmp_path, spec, processor=processor)
+
+  @pytest.mark.parametrize(
+    ("vision", "message"),
+    [
+      (dict(layers=12, width=768), "lacks 'patch_size'"),
+      (
+        dict(layers=12, width=768, patch_size=32, attentional_pool=True),
+        "has .'attentional_pool'., which the towers",
+      ),
+      (dict(timm_model_name="convnext_base"), "timm's 'convnext_base'"),
+      (
+        dict(timm_model_name="vit_tiny_patch16_siglip_224", timm_pool="map"),
+        "with a SIZE of .'base', 'giantopt'",
+      ),
+    ],
+  )
+  def test_open_clip(self, tmp_path, vision, message):
+    with pytest.raises(ValueError, match=message):
+      TestConfigs().open_clip(tmp_path, vision)
+
+
+class TestCommands:
+  def nuclr(self, *args, **kwargs):
+    return warm.run(["-m", "nuclr_jax.cli.main", *args], cwd=ROOT, **kwargs)
+
+  @pytest.mark.parametrize(
+    ("args", "message"),
+    [
+      (["evaluate"], "give one of --workdir, --config and --model"),
+      (
+        ["evaluate", f"--model={CLIP}", "--workdir=x"],
+        "give one of --workdir, --config and --model",
+      ),
+      (
+        ["evaluate", f"--model={CLIP}"],
+        "--model needs data: --data=mine, or --zero_shot",
+      ),
+      (
+        ["popularity", f"--model={CLIP}", "--workdir=x"],
+        "popularity needs --input or --data with --model",
+      ),
+      (
+        ["popularity", "--input=photos", "--workdir=x"],
+        "popularity takes --input with --model or --config only",
+      ),
+      (
+        ["popularity", f"--model={CLIP}", "--embeddings=x", "--workdir=x"],
+        "popularity takes one of --embeddings and --model",
+      ),
+      (
+        ["embed", f"--model={CLIP}", "--config=glyphs", "--input=x"],
+        "give either --config or --model, not both",
+      ),
+    ],
+  )
+  def test_wrong(self, args, message):
+    result = self.nuclr(*args)
+    assert result.returncode == 2, result.stderr
+    assert message in result.stderr
+
+  def test_popularity_of_photos(self, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for i in range(8):
+      (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
+      (folder / f"{i}.txt").write_text(f"{'a photo of the dog'[: 4 + 2 * i]}")
+    result = self.nuclr(
+      "popularity",
+      f"--model={CLIP}",
+      f"--input={folder}",
+      f"--workdir={tmp_path / 'run'}",
+    )
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "run" / "popularity" / "popularity.html").read_text()
+    assert page.count("<img") > 8
+    printed = dict(
+      line.split()
+      for line in result.stdout.splitlines()
+      if len(line.split()) == 2
+    )
+    assert float(printed["temperature"]) == pytest.approx(0.03)
+    assert (printed["images"], printed["converged"]) == ("8", "True")
