@@ -335,6 +335,16 @@ class TestErrors:
     with pytest.raises(ValueError, match="one of the 4 ids of .*, got 4"):
       tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=4)
 
+  def test_ids_of_the_tower(self, tmp_path):
+    """Towers may have more ids than the tokenizer, or, unused, fewer."""
+    save_words(tmp_path, ["<unk>", "a", "dog"])
+    more = tokenizer.pretrained_tokenizer(tmp_path, length=3, vocab_size=9)
+    assert more.vocab_size == 9
+    fewer = tokenizer.pretrained_tokenizer(tmp_path, length=3, vocab_size=2)
+    assert fewer.encode(["a"]).tolist() == [[1, 0, 0]]
+    with pytest.raises(ValueError, match="gave id 2, .* the text tower has 2"):
+      fewer.encode(["dog"])
+
   def test_no_vocabulary_of_bert(self, tmp_path):
     path = self.write(tmp_path, ["[PAD]", "[UNK]", "a"])
     with pytest.raises(

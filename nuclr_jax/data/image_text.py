@@ -81,6 +81,7 @@ def image_text(
   length: Count = 30,
   clean: Clean = True,
   pad_id: Natural = 0,
+  vocab_size: Count | None = None,
   min_count: Count = 1,
   scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,
@@ -111,6 +112,8 @@ def image_text(
     clean: How a pretrained tokenizer cleans captions, see
       `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe.
     pad_id: The id that a pretrained tokenizer pads with; SigLIP has 1.
+    vocab_size: The number of ids of a pretrained text tower, if it is not that
+      of the tokenizer.
     min_count: The number of captions in which a word must occur to become a
       token of a built tokenizer.
     scale: Smallest and largest share of the area that a random crop takes.
@@ -157,6 +160,7 @@ def image_text(
     length=length,
     clean=clean,
     pad_id=pad_id,
+    vocab_size=vocab_size,
     min_count=min_count,
   )
   return Data(
@@ -263,7 +267,7 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
     return None
   words = pretrained_tokenizer(
     values["tokenizer"],
-    **{key: values[key] for key in ("length", "clean", "pad_id")},
+    **{key: values[key] for key in ("length", "clean", "pad_id", "vocab_size")},
   )
   resize = Resize(values["resize"], values["kernel"])
   return Inputs((values["size"], values["size"], 3), words, resize)

@@ -25,7 +25,7 @@ from tokenizers import (
 )
 
 from nuclr_jax import checks, files
-from nuclr_jax.checks import Natural
+from nuclr_jax.checks import Count, Natural
 from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
@@ -42,10 +42,13 @@ class Tokenizer(NamedTuple):
 
   text: str  # the JSON of the `tokenizers` library
   length: int  # token ids per caption; longer captions are cut
+  num_ids: int | None = None  # of the text tower; None = the vocabulary's
 
   @property
   def vocab_size(self) -> int:
-    """Number of token ids."""
+    """Number of token ids that the text tower needs."""
+    if self.num_ids is not None:
+      return self.num_ids
     return _encoder(self.text, self.length).get_vocab_size()
 
   @property
@@ -65,6 +68,11 @@ class Tokenizer(NamedTuple):
     ids = np.full((len(rows), self.length), self.pad_id, np.int32)
     for row, encoding in zip(ids, rows, strict=True):
       row[: len(encoding.ids)] = encoding.ids
+    if self.num_ids is not None and ids.max(initial=0) >= self.num_ids:
+      raise ValueError(
+        f"the tokenizer gave id {ids.max()}, and the text tower has "
+        f"{self.num_ids} ids; is it the tokenizer of this model?"
+      )
     return ids
 
 
@@ -134,6 +142,7 @@ def pretrained_tokenizer(
   length: int,
   clean: Clean = True,
   pad_id: Natural = 0,
+  vocab_size: Count | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
 
@@ -151,6 +160,8 @@ def pretrained_tokenizer(
       SigLIP 2 expects: lower case only. False changes nothing.
     pad_id: The id that follows the end of short captions. Text towers that mask
       the padding, such as BERT, need 0; SigLIP attends to it, and takes 1.
+    vocab_size: The number of ids of a pretrained text tower, if it is not that
+      of the tokenizer. Published towers may have ids that are never used.
 
   Raises:
     ValueError: If there is no such file, it is not a tokenizer, or its padding
@@ -195,7 +206,7 @@ def pretrained_tokenizer(
   if clean:
     steps = [_cleaning(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
-  return Tokenizer(tokenizer.to_str(), length)
+  return Tokenizer(tokenizer.to_str(), length, vocab_size)
 
 
 def choose_tokenizer(
@@ -205,6 +216,7 @@ def choose_tokenizer(
   length: int,
   clean: Clean = True,
   pad_id: Natural = 0,
+  vocab_size: Count | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
   """Makes the tokenizer that a config names.
@@ -216,6 +228,8 @@ def choose_tokenizer(
     length: Token ids per caption.
     clean: How a pretrained tokenizer cleans captions.
     pad_id: The id that a pretrained tokenizer pads with.
+    vocab_size: The number of ids of a pretrained text tower, if it is another
+      than the tokenizer's.
     min_count: The number of captions in which a word must occur to become a
       token of a built tokenizer.
 
@@ -229,7 +243,11 @@ def choose_tokenizer(
   """
   if source != BUILD:
     return pretrained_tokenizer(
-      source, length=length, clean=clean, pad_id=pad_id
+      source,
+      length=length,
+      clean=clean,
+      pad_id=pad_id,
+      vocab_size=vocab_size,
     )
   return build_tokenizer(
     sorted(set(captions())),

@@ -288,7 +288,11 @@ def _tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
     "length": int(min(length, longest)),
     "clean": CLEANING.get(name, False),
   }
-  return data | ({"pad_id": _pad_id(spec, text)} if kind == "siglip" else {})
+  if kind == "siglip":
+    data["pad_id"] = _pad_id(spec, text)
+  if "vocab_size" in text:
+    data["vocab_size"] = text["vocab_size"]
+  return data
 
 
 def _pad_id(spec: Json, text: Json) -> int:
@@ -333,6 +337,7 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
     "kernel": preprocessing.get("interpolation", "bicubic"),
     "length": text.get("context_length", 77),
     "clean": text.get("tokenizer_kwargs", {}).get("clean", False),
+    "vocab_size": text["vocab_size"],
   }
   if model["text"]["name"] == "siglip_text":
     # The id of </s> in T5's vocabulary, and of <pad> in Gemma's.
