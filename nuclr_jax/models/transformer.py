@@ -60,6 +60,7 @@ class BlockSpec(NamedTuple):
   norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
   remat: str = "none"  # a name in `layers.REMAT_POLICIES`
   attention: str = "xla"  # or "cudnn", see `Attention`
+  layer_scale: float | None = None  # where `Block`'s factors start, if any
 
 
 def make_block_spec(
@@ -109,6 +110,11 @@ def make_block_spec(
       f"attention weights, got {jnp.dtype(spec.dtype).name!r} and "
       f"{spec.rates.attention}"
     )
+  if spec.layer_scale is not None and not spec.layer_scale > 0:
+    raise ValueError(
+      "layer_scale must be greater than 0, or None for blocks without it, got "
+      f"{spec.layer_scale}"
+    )
   if not all(0 <= rate < 1 for rate in spec.rates) or spec.eps <= 0:
     raise ValueError(
       "dropout rates must be in [0, 1) and eps greater than 0, got "
@@ -144,16 +150,19 @@ def dense(
 
 
 class Attention(nnx.Module):
-  """Multi-head self-attention; the softmax is in float32.
+  """Multi-head attention; the softmax is in float32.
+
+  The queries are those of all tokens, or of `asking` ones only. The result has
+  `outputs` features, by default as many as there are inputs.
 
   With `BlockSpec.attention` = "cudnn", the weights are never in the memory of
   the GPU as a whole.
   """
 
-  def __init__(self, spec: BlockSpec, *, rngs):
+  def __init__(self, spec: BlockSpec, *, outputs: int | None = None, rngs):
     make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
     self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
-    self.out = make(spec.width, spec.deviations.out)
+    self.out = make(outputs or spec.width, spec.deviations.out)
     self.dropout = nnx.Dropout(spec.rates.attention)
     self.heads, self.implementation = spec.heads, spec.attention
 
@@ -162,12 +171,19 @@ class Attention(nnx.Module):
     x: Float[Array, "batch length width"],
     mask: Bool[Array, "#batch 1 #length length"] | None = None,
     rngs: nnx.Rngs | None = None,
-  ) -> Float[Array, "batch length width"]:
+    asking: Float[Array, "batch queries width"] | None = None,
+  ) -> Float[Array, "batch queries outputs"]:
     batch, length, width = x.shape
-    qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
-    q, k, v = jnp.moveaxis(qkv, 2, 0)
+    if asking is None:
+      asking = x
+      qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
+      q, k, v = jnp.moveaxis(qkv, 2, 0)
+    else:
+      q, k, v = (
+        self._project(y, part) for part, y in enumerate((asking, x, x))
+      )
     if self.implementation == "cudnn":
-      return self.out(_flash_attention(q, k, v, mask).reshape(x.shape))
+      return self.out(_flash_attention(q, k, v, mask).reshape(asking.shape))
     q *= (width // self.heads) ** -0.5
     logits = jnp.einsum(
       "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
@@ -178,7 +194,16 @@ class Attention(nnx.Module):
     weights = jax.nn.softmax(logits).astype(x.dtype)
     weights = self.dropout(weights, rngs=rngs)
     attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
-    return self.out(attended.reshape(x.shape))
+    return self.out(attended.reshape(asking.shape))
+
+  def _project(self, x, part: int):
+    """Returns the queries (part 0), the keys (1) or the values (2) of x."""
+    batch, length, width = x.shape
+    columns = slice(part * width, (part + 1) * width)
+    x @= self.qkv.kernel[:, columns].astype(x.dtype)
+    if self.qkv.bias is not None:
+      x += self.qkv.bias[columns].astype(x.dtype)[None, None]
+    return x.reshape(batch, length, self.heads, -1)
 
 
 def _flash_attention(q, k, v, mask):
@@ -204,6 +229,9 @@ def _flash_attention(q, k, v, mask):
 class Block(nnx.Module):
   """Self-attention and an MLP, both residual, each with its LayerNorm.
 
+  With `BlockSpec.layer_scale`, each branch is multiplied by learned factors,
+  one for each feature, before it is added.
+
   LayerNorms start as ones and zeros and need no random keys. Flax's own layer
   still draws two, which changes the initial kernels of the layers after it;
   `BlockSpec.norm_keys` does the same.
@@ -224,15 +252,29 @@ class Block(nnx.Module):
     self.down = make(spec.hidden, spec.width, spec.deviations.down)
     self.dropout1 = nnx.Dropout(spec.rates.attended)
     self.dropout2 = nnx.Dropout(spec.rates.hidden)
+    self.scale1, self.scale2 = (
+      nnx.data(
+        None
+        if spec.layer_scale is None
+        else nnx.Param(jnp.full(spec.width, spec.layer_scale, jnp.float32))
+      )
+      for _ in range(2)
+    )
     self.spec = spec
 
   def __call__(self, x, mask=None, rngs=None):
+    def scaled(x, scale):
+      if scale is None:
+        return x
+      return x * scale[...].astype(x.dtype)[None, None]
+
     def attend(x):
-      return self.dropout1(self.attention(x, mask, rngs), rngs=rngs)
+      x = scaled(self.attention(x, mask, rngs), self.scale1)
+      return self.dropout1(x, rngs=rngs)
 
     def mlp(x):
       hidden = ACTIVATIONS[self.spec.activation](self.up(x))
-      return self.dropout2(self.down(hidden), rngs=rngs)
+      return self.dropout2(scaled(self.down(hidden), self.scale2), rngs=rngs)
 
     if self.spec.pre_norm:
       x += attend(self.norm1(x))
@@ -249,6 +291,34 @@ class Pooler(nnx.Module):
 
   def __call__(self, x):
     return jnp.tanh(self.linear(x))
+
+
+class AttentionPool(nnx.Module):
+  """A learned probe that attends to all tokens, and a residual MLP.
+
+  SigLIP's head. cuDNN is not asked to serve a single query.
+  """
+
+  def __init__(self, spec: BlockSpec, *, rngs):
+    init = nnx.initializers.normal(spec.width**-0.5)
+    self.probe = nnx.Param(init(rngs.params(), (spec.width,)))
+    self.attention = Attention(spec._replace(attention="xla"), rngs=rngs)
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
+    make = partial(dense, dtype=spec.dtype, rngs=rngs)
+    self.up = make(spec.width, spec.hidden, spec.deviations.up)
+    self.down = make(spec.hidden, spec.width, spec.deviations.down)
+    self.activation = spec.activation
+
+  def __call__(
+    self,
+    x: Float[Array, "batch length width"],
+    rngs: nnx.Rngs | None = None,
+  ) -> Float[Array, "batch width"]:
+    probe = self.probe[...].astype(x.dtype)[None, None]
+    probe = jnp.broadcast_to(probe, (len(x), 1, x.shape[-1]))
+    x = self.attention(x, rngs=rngs, asking=probe)[:, 0]
+    hidden = ACTIVATIONS[self.activation](self.up(self.norm(x)))
+    return x + self.down(hidden)
 
 
 def make_blocks(spec: BlockSpec, rngs: nnx.Rngs):

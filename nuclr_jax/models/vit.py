@@ -1,4 +1,4 @@
-"""Image towers of the ViT family: the plain vision transformer, and CLIP's."""
+"""Vision transformers: the plain ones, CLIP's, SigLIP's and DINOv2's."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,6 +7,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
+from nuclr_jax import checks
 from nuclr_jax.checks import Count, Finite, Fraction, Positive
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
@@ -21,16 +22,30 @@ from nuclr_jax.models.layers import (
   run_blocks,
 )
 
+# What the features are of: the class token, or a probe that attends to all
+# patches.
+Pool = checks.one_of(("class", "attention"))
+
 
 class VisionTransformer(nnx.Module):
-  """Pre-norm blocks, which return the features of the class token.
+  """Pre-norm blocks, which return the features of the class token or a probe.
 
   CLIP has a LayerNorm before the blocks and no bias in the patches
   (`norm_before`). A pooler is a dense layer and tanh at the end.
   """
 
   def __init__(
-    self, spec, *, image_shape, patch, norm_before, pooler, mean, std, rngs
+    self,
+    spec,
+    *,
+    image_shape,
+    patch,
+    norm_before,
+    pool,
+    pooler,
+    mean,
+    std,
+    rngs,
   ):
     height, width, channels = image_shape
     grid = (height // patch, width // patch)
@@ -43,8 +58,14 @@ class VisionTransformer(nnx.Module):
       rngs=rngs,
     )
     init = nnx.initializers.normal(0.02)
-    self.class_token = nnx.Param(init(rngs.params(), (spec.width,)))
-    self.class_position = nnx.Param(init(rngs.params(), (spec.width,)))
+    self.class_token, self.class_position = (
+      nnx.data(
+        nnx.Param(init(rngs.params(), (spec.width,)))
+        if pool == "class"
+        else None
+      )
+      for _ in range(2)
+    )
     self.positions = nnx.Param(init(rngs.params(), (*grid, spec.width)))
     norm = partial(LayerNorm, spec.width, eps=spec.eps)
     self.norm_before = nnx.data(norm() if norm_before else None)
@@ -52,8 +73,10 @@ class VisionTransformer(nnx.Module):
     self.blocks = transformer.make_blocks(spec, rngs)
     self.remat = spec.remat
     self.norm = norm()
-    pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
-    self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
+    probe = partial(transformer.AttentionPool, spec)
+    self.pool = nnx.data(probe(rngs=rngs) if pool == "attention" else None)
+    dense = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
+    self.pooler = nnx.data(dense(rngs=rngs) if pooler else None)
     self.input = (tuple(mean), tuple(std), spec.dtype)
 
   def __call__(
@@ -64,14 +87,18 @@ class VisionTransformer(nnx.Module):
     x = self.patches(normalize(image, *self.input))
     positions = self.positions[...].reshape(1, -1, x.shape[-1])
     x += positions.astype(x.dtype)
-    token = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
-    token = jnp.broadcast_to(token, (len(x), 1, len(token)))
-    x = jnp.concatenate([token, x], axis=1)
+    if self.pool is None:
+      token = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
+      token = jnp.broadcast_to(token, (len(x), 1, len(token)))
+      x = jnp.concatenate([token, x], axis=1)
     if self.norm_before is not None:
       x = self.norm_before(x)
     x = self.dropout(x, rngs=rngs)
     x = run_blocks(self.blocks, x, None, rngs, remat=self.remat)
-    x = self.norm(x[:, 0])
+    if self.pool is None:
+      x = self.norm(x[:, 0])
+    else:
+      x = self.pool(self.norm(x), rngs)
     if self.pooler is not None:
       x = self.pooler(x)
     return x.astype(jnp.float32)
@@ -88,6 +115,8 @@ def vit(
   eps: Positive = 1e-6,
   activation: transformer.Activation = "gelu",
   norm_before: bool = False,
+  layer_scale: Positive | None = None,
+  pool: Pool = "class",
   pooler: bool = False,
   dropout: Fraction = 0.0,
   mean: Sequence[Finite] = MEAN,
@@ -96,23 +125,28 @@ def vit(
   remat: Remat = "none",
   attention: transformer.Implementation = "xla",
 ) -> base.Tower:
-  """Makes a vision transformer; its features are those of the class token.
+  """Makes a vision transformer; its features are by default the class token's.
 
   Args:
     image_shape: Height, width and channels of the images; `patch` must divide
       height and width. Pretrained position embeddings for another grid are
-      resized.
+      resized (see `pretrained.from_layout`).
     patch: The height and width of a patch, in pixels.
     width: The width of the features.
     layers: The number of attention blocks.
     heads: The number of attention heads, a divisor of `width`.
     hidden: The width of the blocks' MLP; None is four times `width`.
-    eps: The eps of LayerNorm: 1e-6 in timm, 1e-12 in Hugging Face's ViT, 1e-5
-      in CLIP.
+    eps: The eps of LayerNorm: 1e-6 in timm, SigLIP and DINOv2, 1e-12 in Hugging
+      Face's ViT, 1e-5 in CLIP.
     activation: "gelu", "gelu_tanh" (its approximation by tanh), or "quick_gelu"
       (x sigmoid(1.702 x), OpenAI's CLIP).
     norm_before: Whether to follow CLIP: LayerNorm before the blocks, and
       patches without bias.
+    layer_scale: Where the learned factors start that multiply both branches of
+      each block (DINOv2's LayerScale); None is without them.
+    pool: "class", the features of a class token; or "attention", those of a
+      learned probe that attends to all patches (SigLIP; there is then no class
+      token).
     pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
     dropout: The dropout rate after the embeddings and in both residual
       branches.
@@ -128,8 +162,8 @@ def vit(
     A `Tower` from uint8 images to features [batch, width].
 
   Raises:
-    ValueError: If an image cannot be cut into patches, or if a number is out of
-      range.
+    ValueError: If an image cannot be cut into patches, if a number is out of
+      range, or if there are two poolers.
 
   Example:
     >>> tower = vit(image_shape=(8, 16, 3), patch=4, width=8, layers=1, heads=2)
@@ -137,13 +171,21 @@ def vit(
     >>> params["positions"].shape
     (2, 4, 8)
 
-  Reference: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021.
+  Reference: Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021; Zhai
+    et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023; Oquab et
+    al., DINOv2, TMLR 2024.
   """
   check_images(image_shape, mean, std)
   if patch < 1 or image_shape[0] % patch or image_shape[1] % patch:
     raise ValueError(
       f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"
+    )
+  checks.choice("pool", pool, Pool)
+  if pooler and pool == "attention":
+    raise ValueError(
+      "pooler is a layer on the class token, which pool='attention' does not "
+      "have; leave out one of the two"
     )
   spec = transformer.make_block_spec(
     width=width,
@@ -156,6 +198,7 @@ def vit(
     dtype=dtype,
     remat=remat,
     attention=attention,
+    layer_scale=layer_scale,
     rates=transformer.Rates(
       embeddings=dropout, attended=dropout, hidden=dropout
     ),
@@ -167,6 +210,7 @@ def vit(
       image_shape=image_shape,
       patch=patch,
       norm_before=norm_before,
+      pool=pool,
       pooler=pooler,
       mean=mean,
       std=std,
@@ -182,3 +226,21 @@ vit_s16 = partial(vit, width=384, heads=6)
 # OpenCLIP mostly with `activation="gelu"`.
 clip_vit_b16 = partial(vit, eps=1e-5, activation="quick_gelu", norm_before=True)
 clip_vit_b32 = partial(clip_vit_b16, patch=32)
+clip_vit_l14 = partial(clip_vit_b16, patch=14, width=1024, layers=24, heads=16)
+# SigLIP and SigLIP 2 of a fixed resolution. The size so400m is width=1152,
+# layers=27, heads=16, hidden=4304, patch=14.
+siglip_vit_b16 = partial(
+  vit,
+  activation="gelu_tanh",
+  pool="attention",
+  mean=(0.5, 0.5, 0.5),
+  std=(0.5, 0.5, 0.5),
+)
+dinov2_vit_b14 = partial(
+  vit,
+  patch=14,
+  layer_scale=1e-5,
+  mean=(0.485, 0.456, 0.406),  # of ImageNet
+  std=(0.229, 0.224, 0.225),
+)
+dinov2_vit_s14 = partial(dinov2_vit_b14, width=384, heads=6)
