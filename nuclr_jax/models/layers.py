@@ -162,17 +162,25 @@ class BatchNorm(nnx.Module):
 
 
 class Conv(nnx.Module):
-  """A convolution without bias, padded by half its kernel on each side."""
+  """A convolution without bias, padded by half its kernel on each side.
 
-  def __init__(self, inputs, outputs, size, *, stride=1, dtype, rngs):
+  With `pooled`, it takes means over squares of `stride` x `stride` positions
+  first, in place of skipping positions.
+  """
+
+  def __init__(
+    self, inputs, outputs, size, *, stride=1, pooled=False, dtype, rngs
+  ):
     init = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
     shape = (size, size, inputs, outputs)
     self.kernel = nnx.Param(init(rngs.params(), shape))
-    self.stride, self.dtype = stride, dtype
+    self.stride, self.pooled, self.dtype = stride, pooled, dtype
 
   def __call__(self, x):
     kernel = self.kernel[...].astype(self.dtype)
     size, stride = len(kernel), self.stride
+    if self.pooled and stride > 1:
+      x, stride = nnx.avg_pool(x, (stride, stride), (stride, stride)), 1
     if size == 1:
       # On CPUs, a product of two matrices is faster than a convolution, and its
       # gradients are twice as fast as with the axes of the image kept apart.

@@ -28,11 +28,12 @@ from nuclr_jax.models.layers import (
 class ResidualBlock(nnx.Module):
   """Convolutions with batch normalization, added to a shortcut.
 
-  `sizes` holds each convolution's kernel size, number of outputs and stride.
+  `sizes` holds each convolution's kernel size, number of outputs and stride;
+  `pooled` is that of `Conv`.
   """
 
-  def __init__(self, inputs, sizes, *, last_scale, dtype, rngs):
-    conv = partial(Conv, dtype=dtype, rngs=rngs)
+  def __init__(self, inputs, sizes, *, last_scale, pooled=False, dtype, rngs):
+    conv = partial(Conv, pooled=pooled, dtype=dtype, rngs=rngs)
     convs, norms, width = [], [], inputs
     for kernel, outputs, stride in sizes:
       convs.append(conv(width, outputs, kernel, stride=stride))
