@@ -1,4 +1,6 @@
-"""The text tower of CLIP."""
+"""The text towers of CLIP and SigLIP."""
+
+from functools import partial
 
 from flax import nnx
 import jax.numpy as jnp
@@ -15,9 +17,13 @@ from nuclr_jax.models.layers import (
 
 
 class ClipText(nnx.Module):
-  """Causal pre-norm blocks, which return the features of the end token."""
+  """Pre-norm blocks, which return the features of the end token.
 
-  def __init__(self, spec, *, vocab_size, max_length, rngs):
+  If they are not causal, every token attends to all, and the features are those
+  of the last position.
+  """
+
+  def __init__(self, spec, *, vocab_size, max_length, causal, rngs):
     shape = (vocab_size, spec.width)
     init = nnx.initializers.normal
     self.tokens = nnx.Param(init(0.02)(rngs.params(), shape))
@@ -27,19 +33,22 @@ class ClipText(nnx.Module):
     self.blocks = transformer.make_blocks(spec, rngs)
     self.remat = spec.remat
     self.norm = LayerNorm(spec.width, eps=spec.eps)
-    self.dtype = spec.dtype
+    self.dtype, self.causal = spec.dtype, causal
 
   def __call__(
     self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
   ) -> Float[Array, "batch features"]:
     length = tokens.shape[1]
-    causal = jnp.tri(length, dtype=bool)[None, None]
+    mask = jnp.tri(length, dtype=bool)[None, None] if self.causal else None
     x = jnp.take(self.tokens[...], tokens, axis=0)
     x = (x + self.positions[:length][None]).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)
-    x = run_blocks(self.blocks, x, causal, rngs, remat=self.remat)
-    end = jnp.argmax(tokens, axis=1)  # the end token has the largest id
-    x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
+    x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
+    if self.causal:
+      end = jnp.argmax(tokens, axis=1)  # the end token has the largest id
+      x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
+    else:
+      x = x[:, -1]
     return self.norm(x).astype(jnp.float32)
 
 
@@ -54,6 +63,7 @@ def clip_text(
   max_length: Count = 77,
   eps: Positive = 1e-5,
   activation: transformer.Activation = "quick_gelu",
+  causal: bool = True,
   dropout: Fraction = 0.0,
   dtype: Dtype = "float32",
   remat: Remat = "none",
@@ -64,17 +74,32 @@ def clip_text(
   The end token is the first token with the largest id in its text. No token
   attends to later ones, so the padding after the end changes nothing.
 
+  SigLIP's text transformer (`siglip_text`) is not causal: every token attends
+  to all, padding included, and the features are those of the last position.
+  Texts must therefore be padded as they were in training: to 64 ids, with the
+  id of SigLIP's own tokenizer.
+
+  The position embeddings of a file may be fewer than `max_length` if the tower
+  is causal. They are stretched as in Long-CLIP: the first 20, which most
+  captions never exceed, are kept, and the others interpolated. A text of up to
+  20 ids then has the same features as with the file's own length; longer ones
+  need fine-tuning.
+
   Args:
-    vocab_size: The number of token ids, 49,408 in pretrained files.
+    vocab_size: The number of token ids: 49,408 in CLIP's files, 32,000 in
+      SigLIP's and 256,000 in SigLIP 2's.
     length: The number of token ids per text, at most `max_length`.
     width: The width of the features.
     layers: The number of attention blocks.
     heads: The number of attention heads, a divisor of `width`.
     hidden: The width of the blocks' MLP; None is four times `width`.
-    max_length: The number of position embeddings, as in pretrained files.
-    eps: The eps of LayerNorm.
+    max_length: The number of position embeddings: 77 in CLIP's files, 64 in
+      SigLIP's. A causal tower may have more than its file.
+    eps: The eps of LayerNorm, 1e-5 in CLIP and 1e-6 in SigLIP.
     activation: "quick_gelu" (OpenAI's models), "gelu" (most of OpenCLIP's),
-      or "gelu_tanh".
+      or "gelu_tanh" (SigLIP).
+    causal: Whether no token attends to later ones and the features are those of
+      the end token.
     dropout: The dropout rate after the embeddings and in both residual
       branches.
     dtype: The dtype of activations, "float32" or "bfloat16".
@@ -99,7 +124,8 @@ def clip_text(
     True
 
   Reference: Radford et al., Learning Transferable Visual Models From Natural
-    Language Supervision, ICML 2021.
+    Language Supervision, ICML 2021; Zhai et al., Sigmoid Loss for Language
+    Image Pre-Training, ICCV 2023; Zhang et al., Long-CLIP, ECCV 2024.
   """
   transformer.check_texts(vocab_size, length, max_length)
   # As in OpenAI's code: the more branches, the less each one adds at first.
@@ -125,7 +151,22 @@ def clip_text(
 
   def build(rngs):
     return ClipText(
-      spec, vocab_size=vocab_size, max_length=max_length, rngs=rngs
+      spec,
+      vocab_size=vocab_size,
+      max_length=max_length,
+      causal=causal,
+      rngs=rngs,
     )
 
   return base.from_nnx(build, width)
+
+
+siglip_text = partial(
+  clip_text,
+  width=768,
+  heads=12,
+  max_length=64,
+  eps=1e-6,
+  activation="gelu_tanh",
+  causal=False,
+)
