@@ -2,11 +2,11 @@
 
 `base` has the protocol, `Model(init, apply)`, and the dual encoder. The models
 that a config can name are in `MODELS`: `small` for a CPU, `towers` of published
-encoders (resnet, vgg and vit for images; bert and clip_text for texts; made of
-`layers` and the attention blocks of `transformer`), `views` with one encoder
-for both sides, and `heads` on precomputed features. `microbatch` wraps any of
-them; `statistics` takes a model's batch statistics anew; `pretrained` reads
-published weights.
+encoders (resnet, clip_resnet, vgg and vit for images; bert and clip_text for
+texts; made of `layers` and the attention blocks of `transformer`), `views` with
+one encoder for both sides, and `heads` on precomputed features. `microbatch`
+wraps any of them; `statistics` takes a model's batch statistics anew;
+`pretrained` reads published weights.
 """
 
 from nuclr_jax.models.base import (

@@ -4,7 +4,7 @@ A model is a pair of pure functions over nested dicts. Flax modules live behind
 `from_nnx`; the rest of the library never sees them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import inspect
 from typing import Any, NamedTuple, Protocol
 
@@ -12,10 +12,12 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 
+from nuclr_jax import checks
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Batch, Pairs, Params, PyTree, Sides
 
 Key = Any  # a JAX random key
+Side = checks.one_of(Sides._fields)
 
 
 class ModelInit(Protocol):
@@ -135,9 +137,10 @@ def dual_encoder(
   dim: int,
   normalize: bool = True,
   projection_bias: bool = False,
+  projected: Sequence[Side] = ("image", "text"),
   frozen: tuple[str, ...] = (),
 ) -> Model:
-  """Makes a model of two towers, each with a linear projection.
+  """Makes a model of two towers, by default each with a linear projection.
 
   Args:
     image: The encoder of `Batch.image`.
@@ -146,6 +149,8 @@ def dual_encoder(
     normalize: Whether to scale embeddings to unit norm, as every objective but
       `vicreg` expects. (Evaluation scales them in any case.)
     projection_bias: Whether the projections have a bias.
+    projected: The sides ("image", "text") that have a projection; the features
+      of the other side are its embeddings and must have the width `dim`.
     frozen: Towers ("image", "text") that always run as in evaluation: without
       dropout, and with fixed batch statistics. Whether their parameters are
       trained is up to the optimizer's `freeze`.
@@ -153,7 +158,12 @@ def dual_encoder(
   Returns:
     A `Model` with params `{"image", "text", "image_projection",
     "text_projection"}` (with biases, also `"image_projection_bias"` and
-    `"text_projection_bias"`) and state `{"image", "text"}`.
+    `"text_projection_bias"`; without those of sides that are not projected)
+    and state `{"image", "text"}`.
+
+  Raises:
+    ValueError: If a side is unknown, or is not projected and has features of
+      another width than `dim`.
 
   Example:
     >>> towers = [
@@ -167,21 +177,28 @@ def dual_encoder(
     >>> pairs.image.shape, pairs.text.shape
     ((7, 5), (7, 5))
   """
+  checks.choice("projected", projected, Sequence[Side])
+  for side, tower in (("image", image), ("text", text)):
+    if side not in projected and tower.num_features != dim:
+      raise ValueError(
+        f"the {side} tower has {tower.num_features} features and no "
+        f"projection, so dim must be {tower.num_features}, got {dim}; change "
+        f"dim, or add {side!r} to projected"
+      )
 
   def init(key):
     keys = jax.random.split(key, 4)
     image_params, image_state = image.init(keys[0])
     text_params, text_state = text.init(keys[1])
     scale = jax.nn.initializers.lecun_normal()
-    params = {
-      "image": image_params,
-      "text": text_params,
-      "image_projection": scale(keys[2], (image.num_features, dim)),
-      "text_projection": scale(keys[3], (text.num_features, dim)),
-    }
-    if projection_bias:
-      zeros = jnp.zeros(dim)
-      params |= {"image_projection_bias": zeros, "text_projection_bias": zeros}
+    params = {"image": image_params, "text": text_params}
+    towers = {"image": (keys[2], image), "text": (keys[3], text)}
+    for side in projected:
+      key, tower = towers[side]
+      shape = (tower.num_features, dim)
+      params[f"{side}_projection"] = scale(key, shape)
+      if projection_bias:
+        params[f"{side}_projection_bias"] = jnp.zeros(dim)
     return params, {"image": image_state, "text": text_state}
 
   def encode(params, model_state, batch, *, key, train):
@@ -205,9 +222,11 @@ def dual_encoder(
   def project(params, side, features):
     if features is None:
       return None
-    x = features @ params[f"{side}_projection"]
-    if projection_bias:
-      x += params[f"{side}_projection_bias"][None]
+    x = features
+    if side in projected:
+      x = x @ params[f"{side}_projection"]
+      if projection_bias:
+        x += params[f"{side}_projection_bias"][None]
     return unit_norm(x) if normalize else x
 
   def apply(params, model_state, batch, *, key=None, train=False):

@@ -1,6 +1,6 @@
 """Pairs of published encoders, with or without pretrained weights."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import inspect
 import os
 from typing import Any
@@ -8,17 +8,32 @@ from typing import Any
 from nuclr_jax.checks import Count
 from nuclr_jax.models import base
 from nuclr_jax.models.bert import bert, distilbert
-from nuclr_jax.models.clip_text import clip_text
+from nuclr_jax.models.clip_resnet import clip_resnet50
+from nuclr_jax.models.clip_text import clip_text, siglip_text
 from nuclr_jax.models.layers import Dtype
 from nuclr_jax.models.pretrained import load_dual_encoder, load_towers
 from nuclr_jax.models.resnet import resnet50
 from nuclr_jax.models.vgg import vgg16
-from nuclr_jax.models.vit import clip_vit_b16, clip_vit_b32, vit_b16, vit_s16
+from nuclr_jax.models.vit import (
+  clip_vit_b16,
+  clip_vit_b32,
+  clip_vit_l14,
+  dinov2_vit_b14,
+  dinov2_vit_s14,
+  siglip_vit_b16,
+  vit_b16,
+  vit_s16,
+)
 
 IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
+  "clip_resnet50": clip_resnet50,
   "clip_vit_b16": clip_vit_b16,
   "clip_vit_b32": clip_vit_b32,
+  "clip_vit_l14": clip_vit_l14,
+  "dinov2_vit_b14": dinov2_vit_b14,
+  "dinov2_vit_s14": dinov2_vit_s14,
   "resnet50": resnet50,
+  "siglip_vit_b16": siglip_vit_b16,
   "vgg16": vgg16,
   "vit_b16": vit_b16,
   "vit_s16": vit_s16,
@@ -27,6 +42,7 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "bert": bert,
   "clip_text": clip_text,
   "distilbert": distilbert,
+  "siglip_text": siglip_text,
 }
 
 
@@ -41,6 +57,7 @@ def towers(
   dim: Count = 256,
   dtype: Dtype = "float32",
   projection_bias: bool = True,
+  projected: Sequence[base.Side] = ("image", "text"),
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
@@ -57,12 +74,15 @@ def towers(
       such as `stages` of `resnet50`.
     text: The same for the text tower, with a name in `TEXT_TOWERS`.
     pretrained: A folder with both towers and their projections, as `nuclr
-      export` writes it, or a CLIP model. The weights that `image` and `text`
-      name are then not read.
+      export` writes it, or a model of CLIP or SigLIP. The weights that `image`
+      and `text` name are then not read.
     dim: The width of the embeddings.
     dtype: The dtype of both towers' activations, "float32" or "bfloat16".
       Parameters, features and embeddings are float32.
     projection_bias: Whether the projections have a bias.
+    projected: The sides that have a projection; the other's features must have
+      the width `dim`. SigLIP and CLIP's ResNets have one of texts only, SigLIP
+      with a bias and CLIP without.
     normalize: Whether to scale embeddings to unit norm.
     frozen: Towers ("image", "text") that always run as in evaluation.
 
@@ -100,6 +120,7 @@ def towers(
     dim=dim,
     normalize=normalize,
     projection_bias=projection_bias,
+    projected=projected,
     frozen=frozen,
   )
   sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
