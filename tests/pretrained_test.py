@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 from towers_test import GOLDEN, configured, few_pairs, read_golden
 
-from nuclr_jax import models, sharding
+from nuclr_jax import Batch, models, sharding
 from nuclr_jax.models import pretrained
 from nuclr_jax.train import build, checkpoint, resume
 
@@ -21,7 +21,15 @@ CLIP = dict(
   image=dict(name="clip_vit_b16", patch=8, **SMALL),
   text=dict(name="clip_text", **SMALL),
 )
-# For each layout towers that have it.
+SIGLIP = dict(
+  image=dict(name="siglip_vit_b16", patch=8, **SMALL),
+  text=dict(name="siglip_text", **SMALL),
+  dim=16,
+  projection_bias=True,
+  projected=("text",),
+)
+# For each layout towers that have it; what follows a colon tells apart several
+# of a layout.
 TOWERS = {
   "torchvision_resnet": dict(
     image=dict(name="resnet50", stages=(2, 1), width=4)
@@ -30,15 +38,27 @@ TOWERS = {
     image=dict(name="resnet50", stages=(1, 2), width=4, bottleneck=False)
   ),
   "timm_vit": dict(image=dict(name="vit_b16", patch=8, **SMALL)),
+  "timm_vit:dinov2": dict(image=dict(name="dinov2_vit_s14", patch=8, **SMALL)),
+  "timm_vit:siglip": dict(image=SIGLIP["image"]),
   "hf_vit": dict(image=dict(name="vit_b16", patch=8, pooler=True, **SMALL)),
+  "hf_dinov2": dict(image=dict(name="dinov2_vit_b14", patch=8, **SMALL)),
   "hf_distilbert": dict(text=dict(name="distilbert", **SMALL)),
   "hf_bert": dict(text=dict(name="bert", pooler=True, **SMALL)),
   "hf_clip": CLIP,
+  "hf_siglip": SIGLIP,
   "hf_dual_encoder": dict(
     image=dict(name="vit_b16", patch=8, **SMALL),
     text=dict(name="bert", **SMALL),
   ),
   "open_clip": CLIP,
+  "open_clip:resnet": dict(
+    image=dict(
+      name="clip_resnet50", stages=(2, 1), width=4, heads=4, features=12
+    ),
+    text=CLIP["text"],
+    projected=("text",),
+  ),
+  "open_clip_siglip": SIGLIP,
 }
 
 
@@ -71,7 +91,12 @@ def exported(layout, seed=0, **changes):
   """A file's arrays, and the model and the numbers that they are of."""
   model = make(**TOWERS[layout] | changes)
   params, state = filled(model, seed)
+  layout = layout.partition(":")[0]
   return pretrained.to_layout(params, state, layout), model, (params, state)
+
+
+def sides_of(layout):
+  return tuple(x for x in ("image", "text") if x in TOWERS[layout])
 
 
 def golden(name):
@@ -83,9 +108,10 @@ def golden(name):
 def test_round_trip(layout):
   """Every number of a tower is written once and read back bit by bit."""
   tensors, model, expected = exported(layout)
+  sides = sides_of(layout)
+  layout = layout.partition(":")[0]
   assert pretrained.recognize(list(tensors)) == layout
   loaded = pretrained.from_layout(tensors, layout, *filled(model))
-  sides = tuple(TOWERS[layout])
   both = len(sides) == 2  # such files have projections, too
   for tree, original in zip(loaded, expected, strict=True):
     for name in tree:
@@ -107,12 +133,15 @@ def test_written_keys_are_those_of_the_library(path):
   spec, parts = read_golden(path)
   tensors, towers = parts["weights"], spec["towers"]
   sides = [side for side in ("image", "text") if side in towers]
-  towers |= dict(projection_bias=False, length=8)
+  shape = parts["inputs"].get("image", np.zeros((1, 24, 24, 3))).shape[1:]
+  towers |= dict(length=8, image_shape=shape)
+  towers |= dict(projection_bias="siglip" in spec["layout"])
   model = make(**towers)
   loaded = pretrained.from_layout(tensors, spec["layout"], *filled(model))
   written = pretrained.to_layout(*loaded, spec["layout"], sides=sides)
   ignored = {k for k in tensors if k.endswith("batches_tracked")}
-  assert set(written) == set(tensors) - ignored - {"logit_scale"}
+  ignored |= {"logit_scale", "logit_bias", "embeddings.mask_token"}
+  assert set(written) == set(tensors) - ignored
   types = "embeddings.token_type_embeddings.weight"
   for key, x in written.items():
     expected = tensors[key]
@@ -140,6 +169,8 @@ def test_names_of_torchvision():
     ("torchvision_resnet", "", ["fc.weight", "bn1.num_batches_tracked"]),
     ("hf_resnet", "resnet.", ["classifier.1.bias"]),
     ("timm_vit", "", ["head.weight"]),
+    ("timm_vit:dinov2", "", ["mask_token"]),
+    ("hf_dinov2", "dinov2.", ["embeddings.mask_token", "classifier.bias"]),
     ("hf_vit", "vit.", ["classifier.weight"]),
     (
       "hf_distilbert",
@@ -148,8 +179,11 @@ def test_names_of_torchvision():
     ),
     ("hf_bert", "bert.", ["cls.predictions.bias", "embeddings.position_ids"]),
     ("hf_clip", "", ["logit_scale", "text_model.embeddings.position_ids"]),
+    ("hf_siglip", "", ["logit_scale", "logit_bias"]),
     ("hf_dual_encoder", "", ["logit_scale"]),
     ("open_clip", "", ["logit_scale", "input_resolution"]),
+    ("open_clip:resnet", "", ["visual.bn1.num_batches_tracked"]),
+    ("open_clip_siglip", "", ["logit_scale", "logit_bias"]),
   ],
 )
 def test_prefixes_and_heads(layout, prefix, heads, tmp_path, caplog):
@@ -157,7 +191,7 @@ def test_prefixes_and_heads(layout, prefix, heads, tmp_path, caplog):
   tensors = {prefix + key: x for key, x in tensors.items()}
   tensors |= {key: np.zeros(3, np.float32) for key in heads}
   save_file(tensors, tmp_path / "model.safetensors")
-  sides = tuple(TOWERS[layout])
+  sides = sides_of(layout)
   with caplog.at_level(logging.INFO, "nuclr_jax"):
     params, state = pretrained.load_towers(
       tmp_path, *filled(model), sides=sides
@@ -291,6 +325,26 @@ def without(tensors, *keys):
       "of 5 patches, which do not form a square",
     ),
     (
+      "hf_dinov2",
+      lambda x: without(x, "encoder.layer.1.layer_scale2.lambda1"),
+      "1 keys are missing: encoder.layer.1.layer_scale2.lambda1",
+    ),
+    (
+      "timm_vit",
+      lambda x: x | {"blocks.0.ls1.gamma": np.zeros(16)},
+      "1 keys are left over: blocks.0.ls1.gamma; does the file belong",
+    ),
+    (
+      "open_clip:resnet",
+      lambda x: x | {"visual.proj": np.zeros((16, 12))},
+      "left over: visual.proj; projected and projection_bias must be those of",
+    ),
+    (
+      "hf_siglip",
+      lambda x: without(x, "text_model.head.bias"),
+      "missing: text_model.head.bias; projected and projection_bias must be",
+    ),
+    (
       "hf_clip",
       lambda x: {"a": np.zeros(1)},
       "fit one of the layouts.*fit none: a",
@@ -300,7 +354,7 @@ def without(tensors, *keys):
 def test_files_that_do_not_fit(layout, change, message, tmp_path):
   tensors, model, _ = exported(layout)
   np.savez(tmp_path / "x.npz", **change(tensors))
-  sides = tuple(TOWERS[layout])
+  sides = sides_of(layout)
   with pytest.raises(ValueError, match=message):
     pretrained.load_towers(tmp_path / "x.npz", *filled(model), sides=sides)
 
@@ -320,6 +374,21 @@ def test_files_that_do_not_fit(layout, change, message, tmp_path):
       dict(image=TOWERS["torchvision_resnet"]["image"]),
       "layout is hf_vit, which describes another kind of tower",
     ),
+    (
+      "hf_vit",
+      TOWERS["hf_dinov2"],
+      "another kind of tower: it has no image/blocks/0/scale1",
+    ),
+    (
+      "hf_clip",
+      dict(text=CLIP["text"] | dict(max_length=76)),
+      "position embeddings of 77 tokens, the text tower of 76 .max_length.",
+    ),
+    (
+      "hf_siglip",
+      dict(projected=("image", "text")),
+      "hf_siglip, which has no image_projection; leave the side out",
+    ),
   ],
 )
 def test_towers_that_do_not_fit(layout, changes, message):
@@ -335,6 +404,109 @@ def test_a_file_of_the_other_side():
     pretrained.from_layout(tensors, "hf_bert", *filled(model), sides=("image",))
 
 
+def test_no_projection_is_lost():
+  """A layout that cannot hold a model's projection is refused."""
+  model = make(**SIGLIP | dict(projected=("image", "text")))
+  for layout in ("hf_siglip", "open_clip_siglip"):
+    with pytest.raises(ValueError, match="which has no image_projection"):
+      pretrained.to_layout(*filled(model), layout)
+    sides = dict(sides=("text",))
+    tensors = pretrained.to_layout(*filled(model), layout, **sides)
+    assert pretrained.recognize(list(tensors)) == layout
+
+
+@pytest.mark.parametrize("layout", ["hf_siglip", "open_clip_siglip"])
+def test_one_side_of_siglip(layout):
+  """The image tower has no projection: the model's own may stay."""
+  tensors, _, (params, _) = exported(layout)
+  for side in ("image", "text"):
+    other = dict(dim=16, projection_bias=True)
+    model = make(**other | {side: SIGLIP[side]})
+    zeros = filled(model)
+    loaded, _ = pretrained.from_layout(tensors, layout, *zeros, sides=(side,))
+    jax.tree.map(np.testing.assert_array_equal, loaded[side], params[side])
+    assert not np.any(loaded["image_projection"])
+    for name in ("text_projection", "text_projection_bias"):
+      expected = params[name] if side == "text" else 0 * loaded[name]
+      np.testing.assert_array_equal(loaded[name], expected)
+
+
+def test_queries_are_the_first_third():
+  """Of timm's pooling, which has keys and values together."""
+  tensors, _, (params, _) = exported("timm_vit:siglip")
+  qkv = params["image"]["pool"]["attention"]["qkv"]
+  for i, (name, columns) in enumerate((("q", (0, 16)), ("kv", (16, 48)))):
+    columns = slice(*columns)
+    key = f"attn_pool.{name}"
+    assert tensors[f"{key}.weight"].shape == (16 * (i + 1), 16)
+    np.testing.assert_array_equal(
+      tensors[f"{key}.weight"], qkv["kernel"][:, columns].T
+    )
+    np.testing.assert_array_equal(tensors[f"{key}.bias"], qkv["bias"][columns])
+
+
+def long_clip(old, keep=20, times=4):
+  """The stretching in Long-CLIP's code, one position after the other.
+
+  The positions after the last one continue the line through the last two.
+  """
+  new = [old[i] for i in range(keep)]
+  for i in range(keep, len(old) - 1):
+    for j in range(times):
+      new.append(old[i] * (times - j) / times + old[i + 1] * j / times)
+  for j in range(times):
+    new.append(old[-1] + j * (old[-1] - old[-2]) / times)
+  return np.stack(new)
+
+
+@pytest.mark.parametrize("layout", ["hf_clip", "open_clip"])
+def test_positions_of_long_texts(layout, caplog):
+  """To 248 as in Long-CLIP, to other lengths by linear interpolation."""
+  tensors, _, (params, _) = exported(layout)
+  old = np.float64(params["text"]["positions"])
+  assert old.shape == (77, 16)
+
+  def loaded(length):
+    text = CLIP["text"] | dict(max_length=length)
+    model = make(image=CLIP["image"], text=text, length=length)
+    new, _ = pretrained.from_layout(tensors, layout, *filled(model))
+    return model, new
+
+  with caplog.at_level(logging.INFO, "nuclr_jax"):
+    model, new = loaded(248)
+  assert "positions of texts stretched from 77 to 248" in caplog.text
+  np.testing.assert_allclose(
+    new["text"]["positions"], long_clip(old), rtol=1e-5, atol=1e-5
+  )
+  assert len(pretrained.to_layout(new, {"image": {}, "text": {}}, layout)) == (
+    len(tensors)
+  )
+  inside = 20 + np.arange(80) * 57 / 80  # of which the last is beyond 76
+  expected = [np.interp(inside[:-1], np.arange(77), x) for x in old.T]
+  positions = loaded(100)[1]["text"]["positions"]
+  np.testing.assert_allclose(
+    positions[20:-1], np.stack(expected, 1), rtol=1e-5, atol=1e-5
+  )
+  np.testing.assert_array_equal(
+    positions[:20], params["text"]["positions"][:20]
+  )
+  # A caption of up to 20 ids has the features that it had.
+  short = make(image=CLIP["image"], text=CLIP["text"], length=20)
+  ids = np.random.default_rng(0).integers(1, 30, (3, 20)).astype(np.int32)
+  states = {"image": {}, "text": {}}
+  few, _ = short.apply(params, states, Batch(None, ids, None))
+  padded = np.pad(ids, ((0, 0), (0, 228)))
+  many, _ = model.apply(new, states, Batch(None, padded, None))
+  np.testing.assert_allclose(few.text, many.text, atol=1e-5)
+
+
+def test_files_with_few_positions_are_not_stretched():
+  tensors, *_ = exported("hf_clip", text=CLIP["text"] | dict(max_length=21))
+  model = make(**CLIP | dict(text=CLIP["text"] | dict(max_length=30)))
+  with pytest.raises(ValueError, match="more only of a file with at least 22"):
+    pretrained.from_layout(tensors, "hf_clip", *filled(model))
+
+
 @pytest.mark.parametrize("layout", ["hf_clip", "open_clip"])
 def test_one_side_of_clip(layout):
   """It comes with its projection; the other side's arrays are known."""
@@ -348,16 +520,19 @@ def test_one_side_of_clip(layout):
   assert not np.any(loaded["text_projection"])
 
 
+@pytest.mark.parametrize("layout", ["timm_vit", "timm_vit:siglip"])
 @pytest.mark.parametrize("shape", [(32, 32, 3), (48, 16, 3), (8, 72, 3)])
-def test_positions_are_resized_as_pillow_resizes(shape, caplog):
+def test_positions_are_resized_as_pillow_resizes(shape, layout, caplog):
   """Bicubic; also to nine patches that are no square."""
-  tensors, *_ = exported("timm_vit")
-  model = make(**TOWERS["timm_vit"], image_shape=shape)
+  tensors, *_ = exported(layout)
+  model = make(**TOWERS[layout], image_shape=shape)
   with caplog.at_level(logging.INFO, "nuclr_jax"):
     params, _ = pretrained.from_layout(tensors, "timm_vit", *filled(model))
   assert "positions resized from (3, 3)" in caplog.text
-  first, rest = tensors["pos_embed"][0, 0], tensors["pos_embed"][0, 1:]
-  np.testing.assert_array_equal(params["image"]["class_position"], first)
+  rest = tensors["pos_embed"][0]
+  if layout == "timm_vit":
+    first, rest = rest[0], rest[1:]
+    np.testing.assert_array_equal(params["image"]["class_position"], first)
   size = (shape[1] // 8, shape[0] // 8)
   expected = [
     np.asarray(Image.fromarray(x).resize(size, Image.Resampling.BICUBIC))
@@ -369,9 +544,15 @@ def test_positions_are_resized_as_pillow_resizes(shape, caplog):
 
 
 def test_layouts_have_marks_of_their_own():
-  for layout in pretrained.LAYOUTS:
-    assert pretrained.recognize(list(exported(layout)[0])) == layout
-  assert set(TOWERS) == set(pretrained.LAYOUTS)
+  """For each tower of CLIP and SigLIP alone, too."""
+  for towers in TOWERS:
+    tensors, _, numbers = exported(towers)
+    layout = towers.partition(":")[0]
+    assert pretrained.recognize(list(tensors)) == layout
+    for side in sides_of(towers) if "lip" in layout else ():
+      tensors = pretrained.to_layout(*numbers, layout, sides=(side,))
+      assert pretrained.recognize(list(tensors)) == layout
+  assert {x.partition(":")[0] for x in TOWERS} == set(pretrained.LAYOUTS)
 
 
 def test_a_run_starts_from_pretrained_weights(tiny, tmp_path):

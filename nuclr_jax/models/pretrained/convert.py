@@ -13,6 +13,7 @@ from nuclr_jax.models.pretrained.layouts import LAYOUTS, Layout, Rule
 from nuclr_jax.types import Params, PyTree, Sides
 
 log = logging.getLogger(__name__)
+KEPT = 20  # positions of a text that stretching leaves alone
 
 Arrays = Sequence[np.ndarray]
 Tensors = Mapping[str, np.ndarray]
@@ -53,7 +54,8 @@ def recognize(keys: Sequence[str]) -> str:
   names = [
     name
     for name, layout in LAYOUTS.items()
-    if any(re.fullmatch(layout.mark, _bare(key, layout)) for key in keys)
+    if _has(layout.mark, layout, keys)
+    and not (layout.unless and _has(layout.unless, layout, keys))
   ]
   if len(names) != 1:
     raise ValueError(
@@ -74,6 +76,13 @@ def from_layout(
 ) -> tuple[Params, PyTree]:
   """Puts the arrays of a file where they belong in a model.
 
+  Position embeddings of images are resized to the model's grid by bicubic
+  interpolation with antialiasing, as Pillow, timm and OpenCLIP do it. (DINOv2's
+  own code does not antialias, and its cubic kernel has a = -0.75 instead of
+  -0.5: both libraries agree for images of 518 x 518 pixels, the size that its
+  files are of, and differ slightly for others.) Those of CLIP's texts are
+  stretched (see `clip_text`).
+
   Args:
     tensors: Arrays by key, of any floating dtype. Arrays that a tower does not
       use, such as classification heads, are ignored.
@@ -88,7 +97,8 @@ def from_layout(
     The new params and state; arrays that were read are float32 NumPy arrays.
 
   Raises:
-    ValueError: If keys are missing or left over, or if shapes differ.
+    ValueError: If keys are missing or left over, if shapes differ, or if the
+      file has no projection for a side that the model projects.
 
   Example:
     >>> tensors = pretrained.read_tensors("a.safetensors")  # doctest: +SKIP
@@ -132,7 +142,8 @@ def to_layout(
     float32 arrays by key, without the prefix that some files have.
 
   Raises:
-    ValueError: If a tower is of a kind that the layout does not describe.
+    ValueError: If a tower is of a kind that the layout does not describe, or
+      if it has no place for a projection.
 
   Example:
     >>> from nuclr_jax import models
@@ -159,49 +170,81 @@ def to_layout(
 
 
 def _read_grid(theirs, shapes):
-  """Returns the position of the class token, and those of the patches.
+  """Returns the position of the class token, if any, and those of the patches.
 
   The patches' positions are resized if our grid has another shape.
   """
-  first, rest = np.split(theirs[0].reshape(-1, theirs[0].shape[-1]), [1])
-  rows, columns, width = shapes[1]
+  positions = theirs[0].reshape(-1, theirs[0].shape[-1])
+  first, rest = np.split(positions, [len(shapes) - 1])
+  shape = rows, columns, width = shapes[-1]
   side = math.isqrt(len(rest))
   # The file does not store the shape of its grid. All published grids are
   # square; one that is not must have as many patches as ours.
   if side**2 == len(rest):
     rest = rest.reshape(side, side, width)
   elif len(rest) == rows * columns:
-    rest = rest.reshape(shapes[1])
+    rest = rest.reshape(shape)
   else:
     raise ValueError(
       f"the position embeddings are of {len(rest)} patches, which do not form "
       f"a square, and cannot be resized to {rows} x {columns}"
     )
-  if rest.shape != shapes[1]:
-    log.info("positions resized from %s to %s", rest.shape[:2], shapes[1][:2])
-    rest = np.asarray(jax.image.resize(rest, shapes[1], "bicubic"))
-  return [first[0], rest]
+  if rest.shape != shape:
+    log.info("positions resized from %s to %s", rest.shape[:2], shape[:2])
+    rest = np.asarray(jax.image.resize(rest, shape, "bicubic"))
+  return [*first, rest]
 
 
 def _write_grid(ours):
-  first, rest = ours
-  return np.concatenate([first[None], rest.reshape(-1, len(first))])
+  return np.concatenate([x.reshape(-1, x.shape[-1]) for x in ours])
+
+
+def _read_stretched(theirs, shapes):
+  """Returns the positions of a text, stretched if ours are more.
+
+  As in Long-CLIP, position j >= 20 is that at 20 + (j - 20) / ratio, between
+  two of the file or on the line through its last two.
+  """
+  old, length = theirs[0], shapes[0][0]
+  if len(old) == length:
+    return [old]
+  if length < len(old) or len(old) < KEPT + 2:
+    raise ValueError(
+      f"the file has position embeddings of {len(old)} tokens, the text tower "
+      f"of {length} (max_length); it may have as many or more, and more only "
+      f"of a file with at least {KEPT + 2}"
+    )
+  log.info("positions of texts stretched from %d to %d", len(old), length)
+  ratio = (length - KEPT) / (len(old) - KEPT)
+  at = KEPT + np.arange(length - KEPT) / ratio
+  before = np.minimum(at.astype(int), len(old) - 2)
+  part = (at - before)[:, None]
+  rest = (1 - part) * old[before] + part * old[before + 1]
+  return [np.concatenate([old[:KEPT], rest]).astype(np.float32)]
+
+
+def _split(x, count):
+  """Splits queries, keys and values, which files have in up to three parts.
+
+  Of two parts, the second holds keys and values.
+  """
+  return np.split(x, [len(x) // 3] if count == 2 else count)
 
 
 CONVERSIONS = {  # by the kind of a rule
   "same": Conversion(
     lambda theirs, _: [np.concatenate(theirs)],
-    lambda ours, count: np.split(ours[0], count),
+    lambda ours, count: _split(ours[0], count),
   ),
   "flat": Conversion(
     lambda theirs, _: [theirs[0].reshape(-1)],
     lambda ours, _: [ours[0].reshape(1, 1, -1)],
   ),
   # PyTorch's linear layers store [outputs, inputs], ours [inputs, outputs]. Our
-  # queries, keys and values are one matrix; theirs may be three.
+  # queries, keys and values are one matrix; theirs may be two or three.
   "matrix": Conversion(
     lambda theirs, _: [np.concatenate(theirs).T],
-    lambda ours, count: np.split(ours[0].T, count),
+    lambda ours, count: _split(ours[0].T, count),
   ),
   # PyTorch's convolutions store [outputs, inputs, height, width].
   "kernel": Conversion(
@@ -213,6 +256,9 @@ CONVERSIONS = {  # by the kind of a rule
   ),
   "batched_grid": Conversion(
     _read_grid, lambda ours, _: [_write_grid(ours)[None]], any_length=0
+  ),
+  "stretched": Conversion(
+    _read_stretched, lambda ours, _: [ours[0]], any_length=0
   ),
   # BERT adds an embedding of the token's type. Here every type is 0, so row 0
   # of that embedding is added to all positions once; zeros are written back.
@@ -241,6 +287,10 @@ def _bare(key: str, layout: Layout) -> str:
   return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", key)
 
 
+def _has(pattern: str, layout: Layout, keys: Sequence[str]) -> bool:
+  return any(re.fullmatch(pattern, _bare(key, layout)) for key in keys)
+
+
 def _pattern(template: str) -> str:
   """Returns a template's regular expression; `{i1}` matches what `{i}` does."""
   parts = re.split(r"\{(\w)1?\}", template)
@@ -254,14 +304,18 @@ def _matches(
 ) -> list[Match]:
   """Returns the layout's rules, filled in for every array that they cover.
 
+  An array that several rules cover is that of the first.
+
   Raises:
-    ValueError: If a tower has arrays that no rule covers.
+    ValueError: If a tower has arrays that no rule covers, or if a layout of
+      both towers does not cover a projection.
   """
   matches, covered = [], set()
   rules = list(_rules_of(layout, sides))
   for rule in rules:
     pattern = re.compile(_pattern(rule.ours[0]))
-    for name in filter(None, map(pattern.fullmatch, names)):
+    rest = (name for name in names if name not in covered)
+    for name in filter(None, map(pattern.fullmatch, list(rest))):
       numbers = {key: int(value) for key, value in name.groupdict().items()}
       numbers |= {f"{key}1": value + 1 for key, value in numbers.items()}
       ours, theirs = (
@@ -277,6 +331,14 @@ def _matches(
     raise ValueError(
       f"the layout is {layout}, which describes another kind of tower: it has "
       f"no {_first_ten(uncovered)}"
+    )
+  described = [x for rule in rules for x in rule.ours if "projection" in x]
+  lost = [f"{side}_projection" for side in Sides._fields]
+  lost = [x for x in lost if x in names and x not in described]
+  if described and len(towers) == 2 and lost:
+    raise ValueError(
+      f"the layout is {layout}, which has no {lost[0]}; leave the side out of "
+      "projected"
     )
   return matches
 
@@ -307,9 +369,17 @@ def _check_keys(tensors, layout, matches, sides) -> None:
     if keys
   ]
   if problems:
+    projections = {
+      key
+      for rule in _rules_of(layout, sides)
+      for key in rule.theirs
+      if "projection" in rule.ours[0]
+    }
+    hint = "does the file belong to a tower of this size?"
+    if projections & {*missing, *extra}:
+      hint = "projected and projection_bias must be those of the file"
     raise ValueError(
-      f"the layout is {layout}, but {'; '.join(problems)}; does the file "
-      "belong to a tower of this size?"
+      f"the layout is {layout}, but {'; '.join(problems)}; {hint}"
     )
   if unused:
     count, names = len(unused), _first_ten(unused)

@@ -28,6 +28,9 @@ class Layout(NamedTuple):
   text: tuple[Rule, ...] = ()
   prefix: str = ""  # before every key of the encoder in some files
   ignored: tuple[str, ...] = ()  # regular expressions of unused keys
+  # Regular expression of a key by which a file with the mark is of another
+  # layout.
+  unless: str | None = None
 
 
 Row = tuple[str, str, str]  # our names, their keys, kind; blanks separate names
@@ -75,6 +78,14 @@ def _nested(prefix: str, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
   )
 
 
+def _biased_projection(key: str) -> tuple[Rule, ...]:
+  """Returns the rules of the text side's projection as a linear layer."""
+  return (
+    Rule(("text_projection",), (f"{key}.weight",), "matrix"),
+    Rule(("text_projection_bias",), (f"{key}.bias",), "same"),
+  )
+
+
 def _block_rows(
   qkv: str,
   out: str,
@@ -111,6 +122,23 @@ def _hf_blocks(attention: str, before: str, after: str):
     f"{block}.{after}",
     f"{block}.intermediate.dense",
     f"{block}.output.dense",
+  )
+
+
+def _hf_dinov2_blocks():
+  block = "encoder.layer.{i}"
+  heads = f"{block}.attention.attention"
+  return (
+    *_block_rows(
+      f"{heads}.query {heads}.key {heads}.value",
+      f"{block}.attention.output.dense",
+      f"{block}.norm1",
+      f"{block}.norm2",
+      f"{block}.mlp.fc1",
+      f"{block}.mlp.fc2",
+    ),
+    ("blocks/{i}/scale1", f"{block}.layer_scale1.lambda1", "same"),
+    ("blocks/{i}/scale2", f"{block}.layer_scale2.lambda1", "same"),
   )
 
 
@@ -154,6 +182,27 @@ def _open_clip(prefix: str):
   )
 
 
+def _pool_rows(
+  probe: str,
+  qkv: str,
+  out: str,
+  norm: str,
+  up: str,
+  down: str,
+  *,
+  packed: bool = False,
+) -> tuple[Row, ...]:
+  """Returns the rows of attention pooling by a learned probe."""
+  return (
+    ("pool/probe", probe, "flat"),
+    ("pool/attention/qkv", qkv, "packed" if packed else "linear"),
+    ("pool/attention/out", out, "linear"),
+    ("pool/norm", norm, "norm"),
+    ("pool/up", up, "linear"),
+    ("pool/down", down, "linear"),
+  )
+
+
 _GRID = "class_position positions"
 _TORCHVISION = _rules(
   "image",
@@ -175,10 +224,12 @@ _HF_RESNET = _rules(
   ("stages/{s}/{b}/shortcut/0", f"{_SHORTCUT}.convolution", "conv"),
   ("stages/{s}/{b}/shortcut/1", f"{_SHORTCUT}.normalization", "batch_norm"),
 )
+# With and without a class token, LayerScale and attention pooling.
 _TIMM_VIT = _rules(
   "image",
   ("class_token", "cls_token", "flat"),
   (_GRID, "pos_embed", "batched_grid"),
+  ("positions", "pos_embed", "batched_grid"),
   ("patches", "patch_embed.proj", "conv_bias"),
   *_block_rows(
     "blocks.{i}.attn.qkv",
@@ -188,7 +239,17 @@ _TIMM_VIT = _rules(
     "blocks.{i}.mlp.fc1",
     "blocks.{i}.mlp.fc2",
   ),
+  ("blocks/{i}/scale1", "blocks.{i}.ls1.gamma", "same"),
+  ("blocks/{i}/scale2", "blocks.{i}.ls2.gamma", "same"),
   ("norm", "norm", "norm"),
+  *_pool_rows(
+    "attn_pool.latent",
+    "attn_pool.q attn_pool.kv",
+    "attn_pool.proj",
+    "attn_pool.norm",
+    "attn_pool.mlp.fc1",
+    "attn_pool.mlp.fc2",
+  ),
 )
 _POSITIONS = "embeddings.position_embeddings"
 _HF_VIT = _rules(
@@ -199,6 +260,14 @@ _HF_VIT = _rules(
   *_hf_blocks("attention", "layernorm_before", "layernorm_after"),
   ("norm", "layernorm", "norm"),
   ("pooler/linear", "pooler.dense", "linear"),
+)
+_HF_DINOV2 = _rules(
+  "image",
+  ("class_token", "embeddings.cls_token", "flat"),
+  (_GRID, _POSITIONS, "batched_grid"),
+  ("patches", "embeddings.patch_embeddings.projection", "conv_bias"),
+  *_hf_dinov2_blocks(),
+  ("norm", "layernorm", "norm"),
 )
 _HF_BERT = _rules(
   "text",
@@ -221,6 +290,7 @@ _HF_DISTILBERT = _rules(
 )
 
 _VISION, _TEXT = "vision_model.embeddings", "text_model.embeddings"
+_HEAD = "vision_model.head"
 _PROJECTIONS = {
   side: (Rule((f"{side}_projection",), (f"{key}.weight",), "matrix"),)
   for side, key in (("image", "visual_projection"), ("text", "text_projection"))
@@ -237,10 +307,35 @@ _HF_CLIP_IMAGE = _PROJECTIONS["image"] + _rules(
 _HF_CLIP_TEXT = _PROJECTIONS["text"] + _rules(
   "text",
   ("tokens", f"{_TEXT}.token_embedding.weight", "same"),
+  ("positions", f"{_TEXT}.position_embedding.weight", "stretched"),
+  *_hf_clip("text_model"),
+  ("norm", "text_model.final_layer_norm", "norm"),
+)
+_HF_SIGLIP_IMAGE = _rules(
+  "image",
+  ("positions", f"{_VISION}.position_embedding.weight", "grid"),
+  ("patches", f"{_VISION}.patch_embedding", "conv_bias"),
+  *_hf_clip("vision_model"),
+  ("norm", "vision_model.post_layernorm", "norm"),
+  *_pool_rows(
+    f"{_HEAD}.probe",
+    f"{_HEAD}.attention.in_proj",
+    f"{_HEAD}.attention.out_proj",
+    f"{_HEAD}.layernorm",
+    f"{_HEAD}.mlp.fc1",
+    f"{_HEAD}.mlp.fc2",
+    packed=True,
+  ),
+)
+_HF_SIGLIP_TEXT = _biased_projection("text_model.head") + _rules(
+  "text",
+  ("tokens", f"{_TEXT}.token_embedding.weight", "same"),
   ("positions", f"{_TEXT}.position_embedding.weight", "same"),
   *_hf_clip("text_model"),
   ("norm", "text_model.final_layer_norm", "norm"),
 )
+_VISUAL, _ATTNPOOL = "visual.layer{s1}.{b}", "visual.attnpool"
+# A ViT, or CLIP's own ResNet, whose last layer is its projection.
 _OPEN_CLIP_IMAGE = (
   Rule(("image_projection",), ("visual.proj",), "same"),
   *_rules(
@@ -251,6 +346,27 @@ _OPEN_CLIP_IMAGE = (
     ("norm_before", "visual.ln_pre", "norm"),
     *_open_clip("visual."),
     ("norm", "visual.ln_post", "norm"),
+    ("stem/convs/{c}", "visual.conv{c1}", "conv"),
+    ("stem/norms/{c}", "visual.bn{c1}", "batch_norm"),
+    ("stages/{s}/{b}/convs/{c}", f"{_VISUAL}.conv{{c1}}", "conv"),
+    ("stages/{s}/{b}/norms/{c}", f"{_VISUAL}.bn{{c1}}", "batch_norm"),
+    ("stages/{s}/{b}/shortcut/0", f"{_VISUAL}.downsample.0", "conv"),
+    (
+      "stages/{s}/{b}/shortcut/1",
+      f"{_VISUAL}.downsample.1",
+      "batch_norm",
+    ),
+    (
+      "pool/mean_position pool/positions",
+      f"{_ATTNPOOL}.positional_embedding",
+      "grid",
+    ),
+    (
+      "pool/attention/qkv",
+      f"{_ATTNPOOL}.q_proj {_ATTNPOOL}.k_proj {_ATTNPOOL}.v_proj",
+      "linear",
+    ),
+    ("pool/attention/out", f"{_ATTNPOOL}.c_proj", "linear"),
   ),
 )
 _OPEN_CLIP_TEXT = (
@@ -258,14 +374,22 @@ _OPEN_CLIP_TEXT = (
   *_rules(
     "text",
     ("tokens", "token_embedding.weight", "same"),
-    ("positions", "positional_embedding", "same"),
+    ("positions", "positional_embedding", "stretched"),
     *_open_clip(""),
     ("norm", "ln_final", "norm"),
   ),
 )
+_OPEN_CLIP_SIGLIP_TEXT = _biased_projection("text.text_projection") + _rules(
+  "text",
+  ("tokens", "text.token_embedding.weight", "same"),
+  ("positions", "text.positional_embedding", "same"),
+  *_open_clip("text."),
+  ("norm", "text.ln_final", "norm"),
+)
 
 _COUNTERS = r".*\.num_batches_tracked"
 _IDS = r".*\.position_ids"
+_SIGLIP = r"vision_model\.head\.probe|text_model\.head\.weight"
 LAYOUTS = {
   "torchvision_resnet": Layout(
     mark=r"layer1\.0\.conv1\.weight",
@@ -281,13 +405,19 @@ LAYOUTS = {
   "timm_vit": Layout(
     mark=r"patch_embed\.proj\.weight",
     image=_TIMM_VIT,
-    ignored=(r"head\..*",),
+    ignored=(r"head\..*", "mask_token"),
   ),
   "hf_vit": Layout(
-    mark=r"embeddings\.patch_embeddings\.projection\.weight",
+    mark=r"encoder\.layer\.0\.layernorm_before\.bias",
     image=_HF_VIT,
     prefix="vit.",
     ignored=(r"classifier\..*", r"pooler\..*"),
+  ),
+  "hf_dinov2": Layout(
+    mark=r"encoder\.layer\.0\.layer_scale1\.lambda1",
+    image=_HF_DINOV2,
+    prefix="dinov2.",
+    ignored=(r"classifier\..*", r"embeddings\.mask_token"),
   ),
   "hf_distilbert": Layout(
     mark=r"transformer\.layer\.\d+\.attention\.q_lin\.weight",
@@ -306,6 +436,13 @@ LAYOUTS = {
     image=_HF_CLIP_IMAGE,
     text=_HF_CLIP_TEXT,
     ignored=(_IDS, "logit_scale"),
+    unless=_SIGLIP,
+  ),
+  "hf_siglip": Layout(
+    mark=_SIGLIP,
+    image=_HF_SIGLIP_IMAGE,
+    text=_HF_SIGLIP_TEXT,
+    ignored=(_IDS, "logit_scale", "logit_bias"),
   ),
   "hf_dual_encoder": Layout(
     mark=r"vision_model\.encoder\.layer\.0\.layernorm_before\.bias",
@@ -314,11 +451,24 @@ LAYOUTS = {
     ignored=(_IDS, "logit_scale"),
   ),
   "open_clip": Layout(
-    mark=r"visual\.ln_pre\.weight|transformer\.resblocks\.0\.ln_1\.weight",
+    mark=(
+      r"visual\.(ln_pre\.weight|attnpool\.c_proj\.weight)|"
+      r"transformer\.resblocks\.0\.ln_1\.weight"
+    ),
     image=_OPEN_CLIP_IMAGE,
     text=_OPEN_CLIP_TEXT,
     ignored=(
       r"logit_\w+|attn_mask|input_resolution|context_length|vocab_size",
+      _COUNTERS,
     ),
+  ),
+  "open_clip_siglip": Layout(
+    mark=(
+      r"visual\.trunk\.patch_embed\.proj\.weight|"
+      r"text\.transformer\.resblocks\.0\.ln_1\.weight"
+    ),
+    image=_nested("visual.trunk.", _TIMM_VIT),
+    text=_OPEN_CLIP_SIGLIP_TEXT,
+    ignored=(r"logit_\w+",),
   ),
 }

@@ -35,11 +35,12 @@ def load_towers(
   Args:
     source: Where the weights are (see `read_tensors`). The layout is recognized
       by its keys: ResNets of torchvision and Hugging Face (timm's have the keys
-      of torchvision), ViTs of timm and Hugging Face, BERT, DistilBERT, and CLIP
-      of Hugging Face, OpenAI and OpenCLIP.
+      of torchvision), ViTs and DINOv2 of timm and Hugging Face, BERT,
+      DistilBERT, CLIP of Hugging Face, OpenAI and OpenCLIP, and SigLIP of
+      Hugging Face and OpenCLIP.
     params: The initial params; of those replaced, only the shapes matter.
     state: The initial state; of what is replaced, only the shapes matter.
-    sides: Which of "image" and "text" to replace. A CLIP file also
+    sides: Which of "image" and "text" to replace. A file of CLIP or SigLIP also
       replaces the projections of these sides.
 
   Returns:
@@ -67,8 +68,8 @@ def load_dual_encoder(
   """Replaces both towers of a `dual_encoder` and their projections.
 
   Args:
-    source: A folder that `nuclr export` wrote, or a CLIP model (see
-      `load_towers`).
+    source: A folder that `nuclr export` wrote, or a model of CLIP or SigLIP
+      (see `load_towers`).
     params: The initial params; of those replaced, only the shapes matter.
     state: The initial state; of what is replaced, only the shapes matter.
 
