@@ -16,7 +16,13 @@ from safetensors import numpy as safetensors
 import warm
 
 from nuclr_jax.data.embeddings import open_embeddings, read_thumbnails
-from nuclr_jax.export import embedder_of_config, write_embeddings
+from nuclr_jax.export import (
+  Exported,
+  embedder_of_config,
+  write_embeddings,
+  write_model,
+)
+from nuclr_jax.export.model import LAYOUTS
 from nuclr_jax.ingest.records import Item
 from nuclr_jax.models.pretrained import published, read_published
 from nuclr_jax.report import subject
@@ -77,6 +83,52 @@ class TestComputed:
     square = subject.from_files(str(tmp_path / "without"), temperature=0.1)
     assert square.images(np.array([0])) is None
     assert np.abs(np.float32(shown[0].mean()) - np.float32(shown[1].mean())) > 1
+
+
+def export(folder, out, layout):
+  """Exports a published model with its own preprocessing, as `nuclr export`."""
+  config = untrained.config_of_published(folder)
+  parts, _, state = untrained.open_untrained(config, pairs=False)
+  model = Exported(
+    parts.config["model"],
+    state.params["model"],
+    state.model_state,
+    parts.data.tokenizer,
+    parts.data.image_shape[0],
+    config["objective"]["temperature"],
+    parts.data.resize,
+  )
+  return write_model(model, out, layout=layout)
+
+
+class TestExported:
+  @pytest.mark.parametrize("layout", LAYOUTS)
+  @pytest.mark.parametrize("folder", FOLDERS, ids=lambda x: x.name)
+  def test_reads_back(self, folder, layout, tmp_path):
+    """What a library wrote, and we wrote again, computes the same."""
+    if (folder.name, layout) == ("hf_siglip", "open_clip"):
+      with pytest.raises(ValueError, match="takes SigLIP's image tower from"):
+        export(folder, tmp_path / "out", layout)
+      return
+    out = export(folder, tmp_path / "out", layout)
+    expected = expected_of(folder)
+    config = untrained.config_of_published(out)
+    assert config["objective"]["temperature"] == pytest.approx(0.03)
+    with embedder_of_config(config) as opened:
+      write_embeddings(opened, items(expected), tmp_path / "embeddings")
+    found = open_embeddings(tmp_path / "embeddings")
+    np.testing.assert_allclose(found.image, expected["image"], atol=2e-6)
+    np.testing.assert_allclose(found.text, expected["text"], atol=2e-6)
+
+  def test_digests_are_verified(self, tmp_path):
+    out = export(CLIP, tmp_path / "out", "open_clip")
+    weights = out / "open_clip_model.safetensors"
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    config = untrained.config_of_published(out)
+    with pytest.raises(ValueError, match="is damaged: open_clip_model"):
+      untrained.open_untrained(config, pairs=False)
 
 
 class TestOpened:
@@ -143,7 +195,7 @@ class TestOpened:
     assert scores["test/zero_shot_pets/top1"] == 0.5  # the same photos in both
 
 
-def write_model(
+def write_files(
   folder, spec, *, name="config.json", processor=None, words=None
 ):
   """Writes the files of a published model, its weights apart."""
@@ -179,7 +231,7 @@ class TestConfigs:
       text_config_dict=text,
       vision_config=vision,
     )
-    found = read_published(write_model(tmp_path / "x", spec, processor=CROPPED))
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
     assert found.temperature == pytest.approx(0.01)
     blocks = dict(eps=1e-5, activation="quick_gelu")
     assert found.model == dict(
@@ -222,7 +274,7 @@ class TestConfigs:
     """OpenCLIP's models in Hugging Face's layout have exact GELUs."""
     act = dict(hidden_act="gelu")
     spec = dict(model_type="clip", text_config=act, vision_config=act)
-    found = read_published(write_model(tmp_path / "x", spec, processor=CROPPED))
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
     for side in ("image", "text"):
       assert found.model[side]["activation"] == "gelu"
     assert found.model["image"]["patch"] == 32
@@ -242,7 +294,7 @@ class TestConfigs:
       added_tokens_decoder={"0": {"content": "<pad>"}},
       model_max_length=64,
     )
-    folder = write_model(tmp_path / "x", spec, processor=SQUASHED, words=words)
+    folder = write_files(tmp_path / "x", spec, processor=SQUASHED, words=words)
     found = read_published(folder)
     assert found.model["projected"] == ("text",)
     assert found.model["dim"] == found.model["image"]["width"] == 1024
@@ -260,7 +312,7 @@ class TestConfigs:
     model = dict(embed_dim=1024, vision_cfg=vision, text_cfg=text) | more
     spec = dict(model_cfg=model, preprocess_cfg=dict(resize_mode="squash"))
     return read_published(
-      write_model(folder / "x", spec, name="open_clip_config.json")
+      write_files(folder / "x", spec, name="open_clip_config.json")
     )
 
   def test_open_clip_resnet(self, tmp_path):
@@ -312,7 +364,7 @@ class TestConfigs:
 
 class TestErrors:
   def read(self, tmp_path, spec, **files):
-    read_published(write_model(tmp_path / "x", spec, **files))
+    read_published(write_files(tmp_path / "x", spec, **files))
 
   @pytest.mark.parametrize(
     ("spec", "processor", "message"),

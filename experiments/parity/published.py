@@ -84,7 +84,9 @@ def tokenizer(special: dict[str, int], first: str | None, last: str):
   return words, len(ids)
 
 
-def save_inputs(folder, words, processor: dict, settings: dict) -> None:
+def save_inputs(
+  folder, words, processor: dict, settings: dict, *, length: int = LENGTH
+) -> None:
   """Writes the files that say how inputs are prepared."""
   words.save(str(folder / "tokenizer.json"))
   processor = (
@@ -100,7 +102,7 @@ def save_inputs(folder, words, processor: dict, settings: dict) -> None:
   )
   for name, content in (
     ("preprocessor_config.json", processor),
-    ("tokenizer_config.json", settings | {"model_max_length": LENGTH}),
+    ("tokenizer_config.json", settings | {"model_max_length": length}),
   ):
     (folder / name).write_text(json.dumps(content, indent=1))
 

@@ -96,7 +96,7 @@ def write_clip(folder: pathlib.Path) -> None:
     resample=3,
   )
   settings = dict(tokenizer_class="CLIPTokenizerFast", pad_token=published.END)
-  published.save_inputs(folder, words, processor, settings)
+  published.save_inputs(folder, words, processor, settings, length=77)
 
 
 def main() -> None:

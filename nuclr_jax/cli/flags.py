@@ -116,6 +116,13 @@ BEST = flags.DEFINE_bool(
 OUTPUT = flags.DEFINE_string(
   "output", None, "The folder to write. It must not exist yet."
 )
+LAYOUT = flags.DEFINE_enum(
+  "layout",
+  "hugging_face",
+  ["hugging_face", "open_clip"],
+  "The library that should read the exported model. open_clip takes CLIP's or "
+  "SigLIP's two towers, and opens the folder as local-dir: and its path.",
+)
 FEATURES = flags.DEFINE_bool(
   "features",
   False,

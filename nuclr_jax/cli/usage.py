@@ -115,11 +115,13 @@ nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
   ),
   "export": Verb(
     verbs.export,
-    ("workdir", "data_dir", "output", "best"),
+    ("workdir", "data_dir", "output", "layout", "best"),
     """
 nuclr export --workdir=runs/mine --output=exported
-  Writes both encoders in the format of Hugging Face, with the tokenizer and
-  the projections. config.model.pretrained reads them back.
+nuclr export --workdir=runs/mine --output=exported --layout=open_clip
+  Writes both encoders in the format of Hugging Face or OpenCLIP, with the
+  tokenizer and the projections. config.model.pretrained and --model read them
+  back.
 """,
   ),
   "doctor": Verb(

@@ -176,6 +176,7 @@ def export() -> None:
   )
   tau = loop.readout(parts, state).temperature
   is_single = tau is not None and not isinstance(tau, Sides)
+  bias = state.params["objective"].get("logit_bias")
   model = Exported(
     parts.config["model"],
     state.params["model"],
@@ -183,8 +184,11 @@ def export() -> None:
     parts.data.tokenizer,
     parts.data.image_shape[0],
     float(tau) if is_single else None,
+    parts.data.resize,
+    None if bias is None else float(bias),
   )
-  print(f"exported: {write_model(model, flags.OUTPUT.value)}")
+  folder = write_model(model, flags.OUTPUT.value, layout=flags.LAYOUT.value)
+  print(f"exported: {folder}")
 
 
 def doctor() -> None:

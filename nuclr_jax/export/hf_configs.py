@@ -139,6 +139,30 @@ def clip_config(
   }
 
 
+def siglip_config(
+  image: Arguments, text: Arguments, *, image_size: int, vocab_size: int
+) -> dict[str, Any]:
+  """Returns the config of one model with SigLIP's two towers."""
+  vision = {
+    "model_type": "siglip_vision_model",
+    "image_size": image_size,
+    "patch_size": image["patch"],
+    "layer_norm_eps": image["eps"],
+  }
+  language = {
+    "model_type": "siglip_text_model",
+    "vocab_size": vocab_size,
+    "max_position_embeddings": text["max_length"],
+    "layer_norm_eps": text["eps"],
+  }
+  return {
+    "model_type": "siglip",
+    "architectures": ["SiglipModel"],
+    "vision_config": vision | _sizes(image),
+    "text_config": language | _sizes(text),
+  }
+
+
 def _sizes(tower: Arguments) -> dict[str, Any]:
   """Returns the part of the config that all transformers share."""
   return {

@@ -1,16 +1,19 @@
-"""Writes models to folders that other libraries read, in Hugging Face layouts.
+"""Writes models to folders that other libraries read.
 
-The towers decide which of three kinds of folder is written:
+In Hugging Face's layout, the towers decide which kind of folder is written:
 
   CLIP's two towers       one `CLIPModel`
+  SigLIP's two towers     one `SiglipModel`
   ViT and BERT, both with their pooler and no bias in the projections
                           one `VisionTextDualEncoderModel`
   ResNet or ViT, BERT or DistilBERT
                           `image_encoder/` and `text_encoder/`, a model each,
                           `projections.safetensors` and `load.py`
 
-The tokenizer with its cleaning of captions and the preprocessing of images are
-written beside the weights. `config.model.pretrained` reads all of them back.
+OpenCLIP's layout takes the towers of CLIP or SigLIP. It has the files
+`open_clip_config.json` and `open_clip_model.safetensors`. The tokenizer with
+its cleaning of captions and the preprocessing of images are written beside the
+weights. `config.model.pretrained` and `--model` read all of them back.
 """
 
 from collections.abc import Mapping
@@ -21,14 +24,20 @@ import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 
-from nuclr_jax import files
-from nuclr_jax.data.tokenizer import FIRST, LAST, PAD, UNKNOWN, Tokenizer
-from nuclr_jax.export import hf_configs
+from nuclr_jax import checks, files
+from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
+from nuclr_jax.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
+from nuclr_jax.export import hf_configs, open_clip_configs
 from nuclr_jax.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained
 from nuclr_jax.types import Params, PyTree, Sides, both
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
+OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+LAYOUTS = ("hugging_face", "open_clip")
+RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
 # The loader's expression for a tower's features, by the tower's `model_type`.
 FEATURES = {
@@ -46,6 +55,8 @@ class Exported(NamedTuple):
   tokenizer: Tokenizer
   image_size: int  # in pixels
   temperature: float | None = None  # the objective's, if it has one
+  resize: Resize = DEFAULT_RESIZE  # how images become squares
+  logit_bias: float | None = None  # SigLIP's, if the objective has one
 
 
 class HFModel(NamedTuple):
@@ -55,20 +66,24 @@ class HFModel(NamedTuple):
   tensors: Mapping[str, np.ndarray]
 
 
-def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
-  """Writes a model in Hugging Face's layouts, all of it or nothing.
+def write_model(
+  model: Exported, folder: str | os.PathLike, *, layout: str = LAYOUTS[0]
+) -> pathlib.Path:
+  """Writes a model in another library's layout, all of it or nothing.
 
   Args:
     model: The model; its towers are those of `models.towers`.
     folder: The folder to make; it must not exist.
+    layout: "hugging_face" or "open_clip".
 
   Returns:
     The folder's path.
 
   Raises:
-    ValueError: If the folder exists, or if Hugging Face has no such towers;
+    ValueError: If the folder exists, or if the library has no such towers;
       nothing is written then.
   """
+  checks.choice("layout", layout, checks.one_of(LAYOUTS))
   folder = pathlib.Path(folder).expanduser().absolute()
   if folder.exists():
     raise ValueError(f"{folder} exists already; choose another --output")
@@ -78,18 +93,24 @@ def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
       f"{model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
+  if layout == "open_clip":
+    return _write_open_clip(model, image, text, folder)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
+  is_siglip = image.get("pool") == "attention", text["name"] == "siglip_text"
   pooled = bool(image.get("pooler")), bool(text.get("pooler"))
   biased = "image_projection_bias" in model.params
   if all(is_clip) and not biased:
     joint = _joint_model(model, image, text, "hf_clip")
+  elif all(is_siglip) and "image_projection" not in model.params:
+    joint = _joint_model(model, image, text, "hf_siglip")
   elif all(pooled) and not biased:
     joint = _joint_model(model, image, text, "hf_dual_encoder")
-  elif any(is_clip + pooled):
+  elif any(is_clip + is_siglip + pooled) or len(_projected(model)) < 2:
     raise ValueError(
-      "Hugging Face has no layout for these towers. A tower of CLIP needs the "
-      "other one; if one tower has a pooler, both must; and in both cases "
-      "projection_bias must be False"
+      "Hugging Face has no layout for these towers. A tower of CLIP or SigLIP "
+      "needs the other one; if one tower has a pooler, both must; "
+      "projection_bias must be False, but for SigLIP, which projects texts "
+      "only. For CLIP's ResNet-50, choose --layout=open_clip"
     )
   else:
     joint, separate = None, _separate_models(model, image, text)
@@ -103,7 +124,7 @@ def write_model(model: Exported, folder: str | os.PathLike) -> pathlib.Path:
         _write_hf_model(part, hf_model)
       _write_projections(work, model.params)
       _write_loader(work, separate.image.config["model_type"])
-    _write_preprocessing(folders.image, image, model.image_size)
+    _write_preprocessing(folders.image, image, model)
     _write_tokenizer(folders.text, model.tokenizer)
     files.write_digests(work)
   return folder
@@ -126,22 +147,79 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
   """Makes one model of both towers and their projections."""
   make_config = {
     "hf_clip": hf_configs.clip_config,
+    "hf_siglip": hf_configs.siglip_config,
     "hf_dual_encoder": hf_configs.dual_encoder_config,
   }
-  hf_config = make_config[layout](
+  sizes = dict(
+    image_size=model.image_size, vocab_size=model.tokenizer.vocab_size
+  )
+  if layout != "hf_siglip":
+    sizes["dim"] = model.params["image_projection"].shape[1]
+  hf_config = make_config[layout](image, text, **sizes)
+  tensors = pretrained.to_layout(model.params, model.state, layout)
+  tensors |= _scalars(model, is_siglip=layout == "hf_siglip")
+  if layout != "hf_siglip":
+    hf_config["logit_scale_init_value"] = float(tensors["logit_scale"])
+  return HFModel(hf_config, tensors)
+
+
+def _scalars(model: Exported, *, is_siglip: bool) -> dict[str, np.ndarray]:
+  """Returns the scale of the logits and, for SigLIP, their bias."""
+  scale = LOGIT_SCALE
+  if model.temperature:
+    scale = float(np.log(1 / model.temperature))
+  if not is_siglip:
+    return {"logit_scale": np.array(scale, np.float32)}
+  bias = -10.0 if model.logit_bias is None else model.logit_bias
+  scalars = {"logit_scale": [scale], "logit_bias": [bias]}
+  return {name: np.array(x, np.float32) for name, x in scalars.items()}
+
+
+def _projected(model: Exported) -> list[str]:
+  """Returns the sides that have a projection."""
+  return [x for x in Sides._fields if f"{x}_projection" in model.params]
+
+
+def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
+  """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
+  layout, model_config = open_clip_configs.open_clip_config(
     image,
     text,
     image_size=model.image_size,
     vocab_size=model.tokenizer.vocab_size,
-    dim=model.params["image_projection"].shape[1],
+    length=model.tokenizer.length,
+    dim=model.params["text_projection"].shape[1],
   )
+  is_siglip = layout == "open_clip_siglip"
+  is_biased = "text_projection_bias" in model.params
+  projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]
+  if _projected(model) != projects or is_biased != is_siglip:
+    raise ValueError(
+      f"OpenCLIP has projections of {projects} for these towers, with a bias "
+      f"for SigLIP only; the model has those of {_projected(model)}"
+      f"{' with a bias' if is_biased else ''}"
+    )
   tensors = pretrained.to_layout(model.params, model.state, layout)
-  scale = LOGIT_SCALE
-  if model.temperature:
-    scale = float(np.log(1 / model.temperature))
-  tensors["logit_scale"] = np.array(scale, np.float32)
-  hf_config["logit_scale_init_value"] = scale
-  return HFModel(hf_config, tensors)
+  tensors |= _scalars(model, is_siglip=is_siglip)
+  # OpenCLIP keeps the numbers themselves, Hugging Face's SigLIP lists of one.
+  tensors |= {
+    name: x.reshape(()) for name, x in tensors.items() if "logit_" in name
+  }
+  preprocessing = {
+    "size": model.image_size,
+    "mode": "RGB",
+    "mean": list(image["mean"]),
+    "std": list(image["std"]),
+    "interpolation": model.resize.kernel,
+    "resize_mode": "shortest" if model.resize.mode == "crop" else "squash",
+  }
+  config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
+  with files.complete_folder(folder) as work:
+    (work / OPEN_CLIP_CONFIG).write_text(json.dumps(config, indent=2))
+    _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
+    _write_tokenizer(work, model.tokenizer)
+    files.write_digests(work)
+  return folder
 
 
 def _separate_models(model: Exported, image, text) -> Sides:
@@ -192,23 +270,29 @@ def _write_tensors(path, tensors) -> None:
   safetensors.save_file(tensors, path, metadata={"format": "pt"})
 
 
-def _write_preprocessing(folder, image, image_size: int) -> None:
+def _write_preprocessing(folder, image, model: Exported) -> None:
   """Writes how images are preprocessed for the tower."""
-  kind = (
-    "CLIPImageProcessor" if image.get("norm_before") else "ViTImageProcessor"
-  )
+  kind = "ViTImageProcessor"
+  if image.get("norm_before"):
+    kind = "CLIPImageProcessor"
+  elif image.get("pool") == "attention":
+    kind = "SiglipImageProcessor"
+  square = {"height": model.image_size, "width": model.image_size}
+  crop = model.resize.mode == "crop"
+  if crop:  # the other processors do not crop
+    kind = "CLIPImageProcessor"
   processor = {
     "image_processor_type": kind,
     "do_resize": True,
-    "size": {"height": image_size, "width": image_size},
-    "resample": 3,  # bicubic
-    "do_center_crop": False,
+    "size": {"shortest_edge": model.image_size} if crop else square,
+    "resample": RESAMPLE[model.resize.kernel],
+    "do_center_crop": crop,
     "do_rescale": True,
     "rescale_factor": 1 / 255,
     "do_normalize": True,
     "image_mean": list(image["mean"]),
     "image_std": list(image["std"]),
-  }
+  } | ({"crop_size": square} if crop else {})
   path = folder / "preprocessor_config.json"
   path.write_text(json.dumps(processor, indent=2))
 
@@ -221,8 +305,16 @@ def _write_tokenizer(folder, tokenizer: Tokenizer) -> None:
     "model_max_length": tokenizer.length,
     "padding_side": "right",
   }
-  vocabulary = json.loads(tokenizer.text)["model"]["vocab"]
-  special = dict(pad=PAD, unk=UNKNOWN, cls=FIRST, sep=LAST)
-  settings |= {f"{k}_token": x for k, x in special.items() if x in vocabulary}
+  words = tokenizers.Tokenizer.from_str(tokenizer.text)
+  special = dict(unk=UNKNOWN, cls=FIRST, sep=LAST)
+  settings |= {
+    f"{name}_token": x
+    for name, x in special.items()
+    if words.token_to_id(x) is not None
+  }
+  settings["pad_token"] = pad_token = words.id_to_token(tokenizer.pad_id)
+  if tokenizer.pad_id:
+    token = {"content": pad_token, "special": True}
+    settings["added_tokens_decoder"] = {str(tokenizer.pad_id): token}
   path = folder / "tokenizer_config.json"
   path.write_text(json.dumps(settings, indent=2))

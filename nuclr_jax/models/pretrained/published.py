@@ -32,6 +32,12 @@ CLEANING = {
   "GemmaTokenizer": "lower",
   "Siglip2Tokenizer": "lower",
 }
+# Tokenizers collapse white space anyway.
+OPEN_CLIP_CLEANING = {
+  "canonicalize": "canonicalize",
+  "lower": "lower",
+  "whitespace": False,
+}
 # Widths, layers, heads and hidden units of timm's ViTs for SigLIP.
 SIGLIP_SIZES = {
   "base": (768, 12, 12, 3072),
@@ -312,7 +318,7 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
   if "timm_model_name" in vision:
     model = _open_clip_siglip(vision, text)
   elif isinstance(vision["layers"], Sequence):
-    model = _open_clip_resnet(vision, text)
+    model = _open_clip_resnet(vision, text, whole["embed_dim"])
   else:
     model = _open_clip_vit(vision, text)
   if model["image"]["name"].startswith("clip_"):
@@ -331,12 +337,18 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
       f"resize_mode is {mode!r}; images can be resized by 'shortest' or "
       "'squash'"
     )
+  cleaning = text.get("tokenizer_kwargs", {}).get("clean", "whitespace")
+  if cleaning not in OPEN_CLIP_CLEANING:
+    raise ValueError(
+      f"captions are cleaned by {cleaning!r}; known are "
+      f"{sorted(OPEN_CLIP_CLEANING)}"
+    )
   data = {
     "size": vision.get("image_size", 224),
     "resize": "squash" if mode == "squash" else "crop",
     "kernel": preprocessing.get("interpolation", "bicubic"),
     "length": text.get("context_length", 77),
-    "clean": text.get("tokenizer_kwargs", {}).get("clean", False),
+    "clean": OPEN_CLIP_CLEANING[cleaning],
     "vocab_size": text["vocab_size"],
   }
   if model["text"]["name"] == "siglip_text":
@@ -373,13 +385,15 @@ def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
   }
 
 
-def _open_clip_resnet(vision: Json, text: Json) -> dict[str, Any]:
+def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
   known = {"layers", "width", "patch_size", "image_size", "head_width"}
   _reject("vision_cfg", vision, known)
   image = {
     "name": "clip_resnet50",
     "stages": tuple(vision["layers"]),
     "width": vision["width"],
+    "heads": vision["width"] * 32 // vision.get("head_width", 64),
+    "features": dim,
   }
   return {
     "projection_bias": False,
@@ -404,6 +418,7 @@ def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
   )
   tanh = text.get("act_kwargs", {}).get("approximate") == "tanh"
   language = _open_clip_text("siglip_text", text)
+  language["eps"] = text.get("norm_kwargs", {}).get("eps", 1e-5)
   return {
     "projected": ("text",),
     "projection_bias": True,
