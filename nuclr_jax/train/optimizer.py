@@ -5,6 +5,7 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from nuclr_jax import checks
@@ -12,7 +13,8 @@ from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive
 from nuclr_jax.models import Model
 from nuclr_jax.types import PyTree, Schedule
 
-Decay = checks.one_of(("constant", "cosine"))
+DECAYS = ("constant", "cosine", "linear", "sqrt")
+Decay = checks.one_of(DECAYS)
 
 
 def make_schedule(
@@ -26,10 +28,15 @@ def make_schedule(
   first_value: NonNegative = 0.0,
   decay: Decay = "constant",
   decay_fraction: Positive = 1.0,
+  stable_fraction: Fraction = 0.0,
   end_value: NonNegative = 0.0,
   drops: Sequence[Fraction] = (),
 ) -> optax.Schedule:
-  """Makes a schedule: zero, then a linear rise, then constant or a cosine.
+  """Makes a schedule: zero, a linear rise, a constant phase, and a decay.
+
+  Warm-up-stable-decay, which keeps its value until the end is near, has a
+  `stable_fraction`. Hu et al. decay over the last 10 % of the steps; Hägele et
+  al. recommend 20 % and "sqrt", which was better than "linear" there.
 
   Args:
     value: The value after the rise, at least 0.
@@ -39,11 +46,14 @@ def make_schedule(
     warmup_epochs: Epochs of the linear rise from `first_value` that follows.
     warmup_steps: Steps of the rise, in addition to `warmup_epochs`.
     first_value: The value that the rise starts from, at least 0.
-    decay: What follows the rise: "constant" keeps the value, "cosine" lowers it
-      to `end_value`.
-    decay_fraction: Fraction of the steps after the rise that the cosine takes,
-      in (0, 1].
-    end_value: The value after the cosine, at least 0.
+    decay: What follows the rise: "constant" keeps the value; "cosine", "linear"
+      and "sqrt" lower it to `end_value`. After a share x of the steps of the
+      decay, (1 + cos(pi x)) / 2, 1 - x or 1 - sqrt(x) of the way is left.
+    decay_fraction: Fraction of the steps after the rise and the constant phase
+      that the decay takes, in (0, 1].
+    stable_fraction: Fraction of the steps after the rise during which the value
+      stays constant before it decays, in [0, 1).
+    end_value: The value after the decay, at least 0.
     drops: Fractions of the run, in (0, 1). At each of them the value is divided
       by ten once more.
 
@@ -57,9 +67,20 @@ def make_schedule(
     ... )
     >>> [round(float(rate(step)), 2) for step in (0, 1, 2, 6, 10)]
     [0.0, 0.0, 1.0, 0.5, 0.0]
+    >>> rate = make_schedule(
+    ...   1, num_steps=10, steps_per_epoch=1, decay="sqrt", stable_fraction=0.6
+    ... )
+    >>> [round(float(rate(step)), 2) for step in (0, 6, 7, 8, 10)]
+    [1.0, 1.0, 0.5, 0.29, 0.0]
+
+  References:
+    Hu et al., MiniCPM: Unveiling the Potential of Small Language Models with
+    Scalable Training Strategies, COLM 2024.
+    Hägele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed
+    Training Durations, NeurIPS 2024.
   """
-  if decay not in ("constant", "cosine"):
-    raise ValueError(f"decay must be 'constant' or 'cosine', got {decay!r}")
+  if decay not in DECAYS:
+    raise ValueError(f"decay must be one of {DECAYS}, got {decay!r}")
   values = dict(value=value, first_value=first_value, end_value=end_value)
   if not all(0 <= x < math.inf for x in values.values()):
     raise ValueError(f"values must be finite and at least 0, got {values}")
@@ -67,6 +88,10 @@ def make_schedule(
     raise ValueError(f"drops must be in (0, 1), got {drops}")
   if not 0 < decay_fraction <= 1:
     raise ValueError(f"decay_fraction must be in (0, 1], got {decay_fraction}")
+  if not 0 <= stable_fraction < 1:
+    raise ValueError(
+      f"stable_fraction must be in [0, 1), got {stable_fraction}"
+    )
   freeze = round(freeze_epochs * steps_per_epoch)
   warmup = round(warmup_epochs * steps_per_epoch) + warmup_steps
   rest = num_steps - freeze - warmup
@@ -77,21 +102,19 @@ def make_schedule(
       "they must be at least 0 and together shorter than the run of "
       f"{num_steps} steps; in a short run, set warmup_epochs to 0"
     )
-  if decay == "constant":
-    last = optax.constant_schedule(value)
-  else:
-    steps = max(round(decay_fraction * rest), 1)
-    # optax's own final value is relative to the first one, so shift the curve.
-    last = optax.cosine_decay_schedule(value - end_value, steps)
-    last = _shifted(last, end_value)
-  schedule = optax.join_schedules(
-    [
-      optax.constant_schedule(0.0),
-      optax.linear_schedule(first_value, value, max(warmup, 1)),
-      last,
-    ],
-    [freeze, freeze + warmup],
-  )
+  stable = 0 if decay == "constant" else round(stable_fraction * rest)
+  stable = min(stable, rest - 1)
+  phases = [
+    optax.constant_schedule(0.0),
+    optax.linear_schedule(first_value, value, max(warmup, 1)),
+  ]
+  ends = [freeze, freeze + warmup]
+  if stable:
+    phases.append(optax.constant_schedule(value))
+    ends.append(freeze + warmup + stable)
+  steps = max(round(decay_fraction * (rest - stable)), 1)
+  phases.append(_decay(decay, value, end_value, steps))
+  schedule = optax.join_schedules(phases, ends)
   if not drops:
     return schedule
   factor = optax.piecewise_constant_schedule(
@@ -215,8 +238,24 @@ def _name(path) -> str:
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _shifted(schedule, offset):
-  return lambda step: schedule(step) + offset
+def _decay(
+  decay: Decay, value: float, end_value: float, steps: int
+) -> optax.Schedule:
+  """Returns a schedule that goes from `value` to `end_value` and stays."""
+  if decay == "constant":
+    return optax.constant_schedule(value)
+  if decay == "linear":
+    return optax.linear_schedule(value, end_value, steps)
+  if decay == "cosine":
+    # optax's own final value is relative to the first one, so shift the curve.
+    cosine = optax.cosine_decay_schedule(value - end_value, steps)
+    return lambda step: cosine(step) + end_value
+
+  def one_minus_sqrt(step):
+    share = jnp.clip(step / steps, 0.0, 1.0)
+    return end_value + (value - end_value) * (1 - jnp.sqrt(share))
+
+  return one_minus_sqrt
 
 
 def _labels(params: PyTree, freeze: Sequence[str]) -> PyTree:
