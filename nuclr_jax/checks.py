@@ -73,6 +73,7 @@ NonNegative = Annotated[
   Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
 Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
   Number,
   Range(
@@ -128,6 +129,8 @@ def fits(value: Any, hint: Any) -> bool:
     if kind is tuple and inner[-1] is not ...:
       return len(value) == len(inner) and all(map(fits, value, inner))
     return all(fits(x, inner[0]) for x in value)
+  if kind is Mapping and isinstance(value, Mapping):
+    return all(fits(x, inner[1]) for x in value.values())
   if hint in (Any, inspect.Parameter.empty):
     return True
   if hint in (int, SupportsIndex):
@@ -146,6 +149,8 @@ def allowed(hint: Any) -> str:
     'a whole number of at least 1, or None'
     >>> allowed(tuple[Positive, Positive])
     'a tuple of 2, each a number greater than 0'
+    >>> allowed(Mapping[str, Positive])
+    'a mapping, each value a number greater than 0'
   """
   kind, inner = get_origin(hint), get_args(hint)
   if kind is Annotated:
@@ -155,6 +160,8 @@ def allowed(hint: Any) -> str:
   if kind in (tuple, Sequence):
     count = "" if kind is not tuple or inner[-1] is ... else f" of {len(inner)}"
     return f"a tuple{count}, each {allowed(inner[0])}"
+  if kind is Mapping and (values := allowed(inner[1])):
+    return f"a mapping, each value {values}"
   if hint == Schedule:
     return "a schedule"
   return NAMES.get(kind or hint, "")

@@ -13,7 +13,7 @@ the preparation of a data set.
 from collections.abc import Callable, Mapping
 import inspect
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 from nuclr_jax import checks
 from nuclr_jax.config import Config, ConfigError
@@ -136,8 +136,12 @@ def call(
   known = inspect.signature(factory).parameters
   arguments = {name: x for name, x in from_run.items() if name in known}
   for name, value in spec.items():
-    if name != "name":
-      arguments[name] = _resolve(f"{key}.{name}", table, name, value, span)
+    if name == "name":
+      continue
+    hint = known[name].annotation if name in known else None
+    if get_origin(hint) is not Mapping:  # a mapping that stands for itself
+      value = _resolve(f"{key}.{name}", table, name, value, span)
+    arguments[name] = value
   return factory(*args, **arguments)
 
 
