@@ -113,6 +113,13 @@ BEST = flags.DEFINE_bool(
   "Use the checkpoint with the best validation score instead of the newest. "
   "The run must have been trained with --config.keep_best.",
 )
+AVERAGE = flags.DEFINE_bool(
+  "average",
+  True,
+  "Use the averaged weights if the run keeps an average "
+  "(--config.optimizer.weight_average). --noaverage uses those of the last "
+  "step.",
+)
 OUTPUT = flags.DEFINE_string(
   "output", None, "The folder to write. It must not exist yet."
 )

@@ -55,7 +55,7 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
     verbs.evaluate,
     (
       *("workdir", "config", "model", "data", "zero_shot", "data_dir"),
-      *("best", "hubs", "prior", "temperature"),
+      *("best", "average", "hubs", "prior", "temperature"),
     ),
     """
 nuclr evaluate --workdir=runs/mine --hubs=0.5
@@ -100,8 +100,8 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   "embed": Verb(
     verbs.embed,
     (
-      *(*INPUTS, "workdir", "config", "model"),
-      *("data_dir", "output", "features", "best"),
+      *(*INPUTS, "workdir", "config", "model", "data_dir", "output"),
+      *("features", "best", "average"),
     ),
     """
 nuclr embed --workdir=runs/mine --input=photos --output=embeddings
@@ -115,7 +115,7 @@ nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
   ),
   "export": Verb(
     verbs.export,
-    ("workdir", "data_dir", "output", "layout", "best"),
+    ("workdir", "data_dir", "output", "layout", "best", "average"),
     """
 nuclr export --workdir=runs/mine --output=exported
 nuclr export --workdir=runs/mine --output=exported --layout=open_clip

@@ -173,6 +173,7 @@ def export() -> None:
     data_dir=flags.DATA_DIR.value,
     checkpoints=checkpoints(),
     pairs=False,
+    averaged=flags.AVERAGE.value,
   )
   tau = loop.readout(parts, state).temperature
   is_single = tau is not None and not isinstance(tau, Sides)
@@ -221,7 +222,10 @@ def opened(*, of_run: bool = True):
     from nuclr_jax.train import loop
 
     return loop.load(
-      workdir(), data_dir=flags.DATA_DIR.value, checkpoints=checkpoints()
+      workdir(),
+      data_dir=flags.DATA_DIR.value,
+      checkpoints=checkpoints(),
+      averaged=flags.AVERAGE.value,
     )
   if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
     raise UsageError(
@@ -265,7 +269,10 @@ def embed_inputs(
   config = flags.chosen_config()
   if config is None:
     model = export.embedder_of_run(
-      flags.WORKDIR.value, checkpoints=checkpoints(), **how
+      flags.WORKDIR.value,
+      checkpoints=checkpoints(),
+      averaged=flags.AVERAGE.value,
+      **how,
     )
   else:
     model = export.embedder_of_config(config, **how)

@@ -51,6 +51,7 @@ def embedder_of_run(
   *,
   data_dir: str | os.PathLike | None = None,
   checkpoints: str = checkpoint.NEWEST,
+  averaged: bool = True,
   features: bool = False,
 ) -> Iterator[Embedder]:
   """Opens the model of a run; its training data no longer need to exist.
@@ -60,6 +61,7 @@ def embedder_of_run(
     data_dir: The folder of prepared data sets.
     checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the one that
       scored best on validation.
+    averaged: Whether to use the averaged weights, if the run keeps an average.
     features: Whether to return the towers' features, on which the model `heads`
       is trained, instead of embeddings of unit norm.
 
@@ -67,7 +69,11 @@ def embedder_of_run(
     ValueError: If there is no such run, or its model does not take RGB images.
   """
   opened = loop.load(
-    workdir, data_dir=data_dir, checkpoints=checkpoints, pairs=False
+    workdir,
+    data_dir=data_dir,
+    checkpoints=checkpoints,
+    pairs=False,
+    averaged=averaged,
   )
   with jax.set_mesh(opened[1]):
     yield _embedder(*opened, features)

@@ -25,6 +25,7 @@ from nuclr_jax.evaluate.evaluators import (
 )
 from nuclr_jax.objectives import Readout
 from nuclr_jax.train import (
+  average,
   build,
   checkpoint,
   diagnostics,
@@ -45,7 +46,7 @@ ANOTHER_CONFIG = "parts were made from another config"
 class Result(NamedTuple):
   """What `fit` returns."""
 
-  train_state: TrainState
+  train_state: TrainState  # to look at, see `average`
   metrics: Metrics  # as in metrics.json; empty if the run was stopped
   finished: bool
 
@@ -106,18 +107,20 @@ def fit(
         train_state = _train(run, train_state)
       elif metrics_file.exists():
         log.info("%s holds a finished run; it is not trained again", workdir)
-        return Result(train_state, records.read_metrics(workdir), True)
+        shown = average.to_look_at(train_state)
+        return Result(shown, records.read_metrics(workdir), True)
+      shown = average.to_look_at(train_state)
       if int(train_state.step) < last:  # stopped by a signal
-        return Result(train_state, {}, False)
-      metrics = evaluate(parts, mesh, train_state)
-      metrics |= run.diagnose(train_state)
+        return Result(shown, {}, False)
+      metrics = evaluate(parts, mesh, shown)
+      metrics |= run.diagnose(shown)
       run.keep_if_best(last, train_state, metrics)
     with records.open_recorder(workdir, start_step=last) as recorder:
       recorder.write(last, metrics)
     examples_seen = last * parts.config["batch_size"]
     counts = {"step": last, "examples_seen": examples_seen}
     files.write_json(metrics_file, counts | metrics)
-  return Result(train_state, counts | metrics, True)
+  return Result(shown, counts | metrics, True)
 
 
 def load(
@@ -127,6 +130,7 @@ def load(
   parts: Experiment | None = None,
   checkpoints: str = checkpoint.NEWEST,
   pairs: bool = True,
+  averaged: bool = True,
 ) -> tuple[Experiment, Mesh, TrainState]:
   """Loads a run: its parts, its mesh, and the state of a checkpoint.
 
@@ -140,6 +144,9 @@ def load(
       scored best on validation (see `keep_best` in a config).
     pairs: Whether to open the data sets. Without them, the parts still have the
       model and its inputs, and the data sets need not be on this machine.
+    averaged: Whether the parameters are the averaged ones, if the run keeps an
+      average. To recompute batch statistics of the others, the data sets are
+      opened.
 
   Returns:
     `(parts, mesh, train_state)`.
@@ -154,6 +161,8 @@ def load(
   checks = () if parts else (factories.checked,)  # own parts may have any name
   recorded = records.read_config(workdir, *checks)
   mesh = build.mesh_of(recorded)
+  if not averaged and recorded["optimizer"].get("weight_average"):
+    pairs = True  # checkpoints have batch statistics of the average
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
@@ -161,7 +170,11 @@ def load(
       parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
     else:
       records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})
-    return parts, mesh, resume.start(parts, mesh, manager, step)
+    train_state = resume.start(parts, mesh, manager, step)
+    shown = average.to_look_at(train_state)
+    if shown is not train_state and not averaged:
+      shown = recalibrate.of_run(parts, mesh)(train_state)
+    return parts, mesh, shown
 
 
 def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
@@ -259,12 +272,12 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
   # (step, metrics) since the last line of the log, also of an earlier process.
   window = resume.window(manager, first)
 
-  def recalibrated(train_state):
+  def recalibrated(train_state, shown):
     # Steps run asynchronously: without waiting, the clock would count the step
     # as evaluation.
     jax.block_until_ready(train_state.step)
     with clock.during("evaluation"):
-      return new_statistics(train_state)
+      return train_state._replace(model_state=new_statistics(shown).model_state)
 
   place = f"{run.mesh.size} device(s) of {jax.process_count()} process(es)"
   log.info("training steps %d to %d on %s", first + 1, last, place)
@@ -285,7 +298,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       validating = _is_due(period, step) and step < last
       looked_at = None
       if hooks := [x for x in parts.hooks if _is_due(x.every, step)]:
-        train_state = recalibrated(train_state)
+        train_state = recalibrated(train_state, train_state)
         looked_at = train_state.params["model"]
         with clock.during("evaluation"):
           for hook in hooks:
@@ -293,10 +306,11 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       stopping = step == last or stop_requested(step)
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
-      # A hook may have changed the model that it looked at.
-      changed = train_state.params["model"] is not looked_at
+      shown = average.to_look_at(train_state)
+      # A hook sees no average, and may have changed the model that it sees.
+      changed = shown.params["model"] is not looked_at
       if (saving or validating) and changed:
-        train_state = recalibrated(train_state)
+        train_state = recalibrated(train_state, shown)
       if saving or logging_now:  # never save a state that is not finite
         window = records.fetch(window, lambda: _latest(manager))
       if logging_now:
@@ -343,11 +357,12 @@ def _make_validate(run, make_embed, write):
 
   def validate(step, train_state):
     evaluators = run.parts.evaluators.get("validation", ())
-    embed = make_embed(train_state)
+    shown = average.to_look_at(train_state)
+    embed = make_embed(shown)
     scores = run_evaluators(evaluators, embed, "validation")
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
-    scores |= run.diagnose(train_state)
+    scores |= run.diagnose(shown)
     write(step, scores)
     run.keep_if_best(step, train_state, scores)
 

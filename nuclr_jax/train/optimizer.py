@@ -12,6 +12,7 @@ import optax
 from nuclr_jax import checks
 from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive, UpToOne
 from nuclr_jax.models import Model
+from nuclr_jax.train.average import with_average
 from nuclr_jax.types import PyTree, Schedule
 
 DECAYS = ("constant", "cosine", "linear", "sqrt")
@@ -138,6 +139,7 @@ def make_optimizer(
   freeze: Sequence[str] = (),
   rate_factors: Mapping[str, Positive] = types.MappingProxyType({}),
   layer_decay: UpToOne = 1.0,
+  weight_average: Fraction = 0.0,
 ) -> optax.GradientTransformation:
   """Makes AdamW that decays matrices only and leaves frozen parameters alone.
 
@@ -171,6 +173,8 @@ def make_optimizer(
     layer_decay: The decay d of the learning rate from one block to the block
       before it, in (0, 1]; 1 has no effect. Dong et al. fine-tune CLIP's
       ViT-B/16 with 0.6 and its ViT-L/14 with 0.65.
+    weight_average: Decay of a moving average of the weights, see
+      `average.with_average`; 0 keeps none.
 
   Raises:
     ValueError: If a number is out of range; from `init`, if an expression
@@ -198,6 +202,7 @@ def make_optimizer(
   for pattern, factor in rate_factors.items():
     checks.number(f"rate_factors[{pattern!r}]", factor, Positive)
   checks.number("layer_decay", layer_decay, UpToOne)
+  checks.number("weight_average", weight_average, Fraction)
   steps = [
     optax.adamw(
       learning_rate,
@@ -215,9 +220,9 @@ def make_optimizer(
       {"train": train, "frozen": optax.set_to_zero()},
       lambda params: _labels(params, freeze),
     )
-  if not rate_factors and layer_decay == 1:
-    return train
-  return optax.chain(train, _scale_by_name(rate_factors, layer_decay))
+  if rate_factors or layer_decay < 1:
+    train = optax.chain(train, _scale_by_name(rate_factors, layer_decay))
+  return with_average(train, weight_average) if weight_average else train
 
 
 def is_frozen(name: str, freeze: Sequence[str]) -> bool:

@@ -22,6 +22,7 @@ from nuclr_jax.data.pair_index import Keys, match_keys
 from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.models import Model
 from nuclr_jax.train import checkpoint
+from nuclr_jax.train.average import averaged
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, init_state, shardings
 from nuclr_jax.types import Metrics, Params, PyTree, Sample, Sizes
@@ -84,9 +85,11 @@ def first_state(parts: Experiment, mesh: Mesh) -> TrainState:
   params, state = _pretrained(
     parts.model, first.params["model"], first.model_state
   )
-  first = first._replace(
-    params=first.params | {"model": params}, model_state=state
-  )
+  params = first.params | {"model": params}
+  first = first._replace(params=params, model_state=state)
+  if averaged(first.opt_state) is not None:  # it starts from the loaded weights
+    again = jax.jit(parts.optimizer.init, out_shardings=layout.opt_state)
+    first = first._replace(opt_state=again(params))
   if parts.popularities is None:
     return first
   return first._replace(
