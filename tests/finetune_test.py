@@ -1,0 +1,163 @@
+"""Fine-tuning from end to end: train, export, and train on from there."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+import warm
+
+from experiments.cc3m import shapes
+from nuclr_jax import ingest, models
+from nuclr_jax.config import complete, load_config
+from nuclr_jax.data.embeddings import open_embeddings
+from nuclr_jax.train import factories, loop, records
+
+ROOT = pathlib.Path(__file__).parents[1]
+SCORE = "validation/smoke/mean_recall@1"
+needs_siglip = pytest.mark.skipif(
+  "siglip_text" not in models.TEXT_TOWERS, reason="no SigLIP towers yet"
+)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+  """A folder with the data sets `smoke` and `smoke_classes`."""
+  folder = tmp_path_factory.mktemp("finetune") / "data"
+  folder.mkdir()
+  for seed, (split, count) in enumerate(
+    dict(train=96, validation=24, test=24).items()
+  ):
+    tar = folder.parent / f"{split}.tar"
+    shapes.write_tar(tar, count, seed=seed)
+    ingest.ingest(str(tar), "smoke", split=split, data_dir=folder, workers=1)
+  shapes.write_classes(folder / "smoke_classes", 3, seed=3)
+  return folder
+
+
+def config_of(name, **changes):
+  config = load_config(name)
+  config.update_from_flattened_dict(
+    {"num_epochs": 20.0, "log_every": 12, "eval_every_epochs": 0.0}
+    | {"optimizer.weight_average": 0.9, "num_devices": 1, "keep_best": SCORE}
+    | changes
+  )
+  return config
+
+
+def losses_of(workdir):
+  history = records.read_history(workdir)
+  return [x["train/loss"] for x in history if "train/loss" in x]
+
+
+def nuclr(*arguments):
+  """What a verb prints."""
+  done = warm.run(["-m", "nuclr_jax.cli.main", *arguments], cwd=ROOT)
+  assert done.returncode == 0, done.stdout + done.stderr
+  return done.stdout
+
+
+@pytest.fixture(scope="module")
+def run(data_dir):
+  """The workdir and the metrics of a run of `finetune_clip:smoke`."""
+  workdir = data_dir.parent / "run"
+  config = config_of("finetune_clip:smoke")
+  return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
+
+
+def test_a_smoke_run_learns_and_classifies(run):
+  workdir, metrics = run
+  losses = losses_of(workdir)
+  assert losses[-1] < 0.9 * losses[0]
+  assert 0 <= metrics["test/zero_shot_smoke_classes/top1"] <= 1
+  assert metrics[SCORE] > 2 / 24
+
+
+def test_a_run_goes_on_where_an_exported_one_ended(run, data_dir, tmp_path):
+  """Its scores before the first step are the last ones there."""
+  workdir, metrics = run
+  exported = tmp_path / "exported"
+  nuclr("export", f"--workdir={workdir}", f"--output={exported}")
+  config = config_of(
+    "finetune_clip:smoke",
+    num_epochs=1.0,
+    **{"model.pretrained": str(exported), "data.tokenizer": str(exported)},
+  )
+  again = loop.fit(config, tmp_path / "again", data_dir=data_dir)
+  first = next(
+    x for x in records.read_history(tmp_path / "again") if SCORE in x
+  )
+  assert first["step"] == 0
+  np.testing.assert_allclose(first[SCORE], metrics[SCORE], atol=1 / 24)
+  np.testing.assert_allclose(
+    first["diagnostics/alignment"], metrics["diagnostics/alignment"], rtol=0.02
+  )
+  assert again.metrics["step"] == 6
+
+
+def test_commands_use_the_average_unless_told_otherwise(
+  run, data_dir, tmp_path
+):
+  workdir, metrics = run
+  where = (f"--workdir={workdir}", f"--data_dir={data_dir}")
+  printed = [
+    dict(re.findall(r"^(\S+) +(\S+)$", nuclr("evaluate", *where, *flag), re.M))
+    for flag in ((), ("--noaverage",))
+  ]
+  for name, value in printed[0].items():
+    assert float(value) == pytest.approx(metrics[name], abs=1e-4)
+  assert printed[0] != printed[1] and printed[0].keys() == printed[1].keys()
+
+  states = {
+    averaged: loop.load(workdir, data_dir=data_dir, averaged=averaged)[2]
+    for averaged in (True, False)
+  }
+  embedded = {}
+  for averaged, flag in ((True, ()), (False, ("--average=false",))):
+    out = tmp_path / f"exported_{averaged}"
+    nuclr("export", *where, f"--output={out}", *flag)
+    tensors = safetensors.load_file(out / "model.safetensors")
+    np.testing.assert_array_equal(
+      tensors["visual_projection.weight"].T,
+      states[averaged].params["model"]["image_projection"],
+    )
+    out = tmp_path / f"embedded_{averaged}"
+    tar = data_dir.parent / "test.tar"
+    nuclr("embed", *where, f"--input={tar}", f"--output={out}", *flag)
+    embedded[averaged] = open_embeddings(out).image
+  assert not np.allclose(embedded[True], embedded[False], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["", "b32", "nuclr", "sogclr"])
+def test_arguments(name):
+  config = complete(load_config(f"finetune_clip:{name}"))
+  factories.checked(config)
+  tower = "clip_vit_b32" if name == "b32" else "clip_vit_b16"
+  assert config["model"]["image"]["name"] == tower
+  objective = name if name in ("nuclr", "sogclr") else "clip"
+  assert config["objective"]["name"] == objective
+  assert config["objective"]["temperature"] == 0.01  # exp(-logit_scale)
+  small = complete(load_config(f"finetune_clip:{name},smoke"))
+  assert small["model"]["pretrained"] is None
+  assert small["optimizer"].keys() == config["optimizer"].keys()
+
+
+def test_unknown_argument():
+  with pytest.raises(ValueError, match="must be one of .'b16', 'b32'., and"):
+    load_config("finetune_clip:l14")
+
+
+def test_both_configs_tune_alike():
+  clip, siglip = map(load_config, ("finetune_clip", "finetune_siglip2"))
+  for key in ("layer_decay", "weight_average", "rate_factors", "clip_norm"):
+    assert clip.optimizer[key] == siglip.optimizer[key]
+  assert clip.data.keys() == siglip.data.keys()
+
+
+@needs_siglip
+def test_siglip_trains(data_dir, tmp_path):
+  config = config_of("finetune_siglip2:smoke")
+  metrics = loop.fit(config, tmp_path, data_dir=data_dir).metrics
+  losses = losses_of(tmp_path)
+  assert losses[-1] < losses[0] and metrics["step"] == 120
