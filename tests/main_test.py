@@ -146,7 +146,7 @@ def test_hubs_of_data_without_captions(monkeypatch):
   monkeypatch.setattr(loop, "load", lambda *_, **__: (parts, None, None))
   with (
     flagsaver.flagsaver(hubs=0.5, workdir="x"),
-    pytest.raises(verbs.UsageError, match="--hubs needs data with images and"),
+    pytest.raises(flags.UsageError, match="--hubs needs data with images and"),
   ):
     verbs.evaluate()
 

@@ -188,6 +188,10 @@ DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
 CHANGE = re.compile(r"--?(no)?config\.([^=]*)(=.*)?", re.DOTALL)
 
 
+class UsageError(ValueError):
+  """A command that lacks a flag, or whose flags do not go together."""
+
+
 def parse(words: Sequence[str]) -> list[str]:
   """Parses the words of a command, and sets the flags.
 
@@ -255,6 +259,14 @@ def _of_published() -> dict[str, Any]:
     zero_shot=ZERO_SHOT.value,
     data_dir=DATA_DIR.value,
   )
+
+
+def chosen_state() -> dict[str, Any]:
+  """Returns what --best and --average choose, as arguments of `loop.load`."""
+  from nuclr_jax.train import checkpoint  # a slow import
+
+  name = checkpoint.BEST if BEST.value else checkpoint.NEWEST
+  return {"checkpoints": name, "averaged": AVERAGE.value}
 
 
 def _is_below(key: str, parent: str) -> bool:

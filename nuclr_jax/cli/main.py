@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> None:
     distributed.exit_at_once(message, code=verbs.INTERRUPTED)
   except Exception as error:
     message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
-    if isinstance(error, verbs.UsageError):
+    if isinstance(error, flags.UsageError):
       distributed.exit_at_once(message, code=WRONG_USE)
     expected = isinstance(error, USER_ERRORS) or _is_full_disk(error)
     if expected and not flags.DEBUG.value:

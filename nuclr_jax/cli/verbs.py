@@ -14,12 +14,9 @@ import jax
 
 from nuclr_jax import distributed
 from nuclr_jax.cli import flags
+from nuclr_jax.cli.flags import UsageError
 
 INTERRUPTED = 130  # exit code of a run that a signal stopped
-
-
-class UsageError(ValueError):
-  """A command that lacks a flag, or whose flags do not go together."""
 
 
 def ingest() -> None:
@@ -76,13 +73,14 @@ def train() -> None:
 def evaluate() -> None:
   """Evaluate a run or a published model, and print its metrics."""
   from nuclr_jax import evaluate
+  from nuclr_jax.cli import chosen
   from nuclr_jax.objectives import one_temperature
   from nuclr_jax.train import loop
 
   asked = [x for x in ("hubs", "prior") if getattr(flags, x.upper()).value]
   if flags.TEMPERATURE.value is not None and not asked:
     raise UsageError("evaluate takes --temperature with --hubs or --prior only")
-  parts, mesh, state = opened()
+  parts, mesh, state = chosen.opened()
   if flags.HUBS.value and not parts.data.sets:
     raise UsageError("--hubs needs data with images and captions to retrieve")
   suites, tau = parts.evaluators, flags.TEMPERATURE.value
@@ -109,39 +107,12 @@ def report() -> None:
 
 
 def popularity() -> None:
-  """Solve for the exact popularities of a run, or of any embeddings."""
-  from nuclr_jax.report import popularity, subject
+  """Solve for the exact popularities of a run, photos, or any embeddings."""
+  from nuclr_jax.cli import chosen
+  from nuclr_jax.report import popularity
 
-  folder, tau = workdir(), flags.TEMPERATURE.value
-  sources = {
-    "--embeddings": flags.EMBEDDINGS.value,
-    "--config": flags.CONFIG.value,
-    "--model": flags.MODEL.value,
-  }
-  chosen = [name for name, value in sources.items() if value]
-  if len(chosen) > 1:
-    raise UsageError(f"popularity takes one of {' and '.join(chosen)}")
-  if flags.INPUT.value and chosen != ["--model"] and chosen != ["--config"]:
-    raise UsageError("popularity takes --input with --model or --config only")
-  if flags.INPUT.value:
-    folder.mkdir(parents=True, exist_ok=True)
-    embeddings = folder / "embeddings"
-    if tau is None:
-      tau = temperature_of_model()
-    print_table(embed_inputs(embeddings, thumbnails=True))
-    pairs = subject.from_files(str(embeddings), temperature=tau)
-  elif flags.EMBEDDINGS.value:
-    if tau is None:
-      raise UsageError("popularity needs --temperature with --embeddings")
-    pairs = subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
-  elif chosen:
-    if flags.MODEL.value and not flags.DATA.value:
-      raise UsageError("popularity needs --input or --data with --model")
-    pairs = subject.from_state(*opened(of_run=False), temperature=tau)
-  else:
-    pairs = subject.from_run(
-      folder, data_dir=flags.DATA_DIR.value, temperature=tau
-    )
+  folder = workdir()
+  pairs = chosen.subject(folder)
   path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
   summary = (path.parent / "summary.json").read_text(encoding="utf-8")
   print_table(json.loads(summary))
@@ -149,14 +120,18 @@ def popularity() -> None:
 
 
 def embed() -> None:
-  """Embed images and captions with the model of a run or of a config."""
+  """Embed images and captions with a run's, a config's or a published model."""
+  from nuclr_jax.cli import chosen
+
   if not flags.INPUT.value or not flags.OUTPUT.value:
     raise UsageError(
       "embed needs --input and --output, such as --input=photos "
       "--output=embeddings"
     )
-  check_one_model()
-  print_table(embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value))
+  chosen.check_one_model()
+  print_table(
+    chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
+  )
   print(f"embeddings: {flags.OUTPUT.value}")
 
 
@@ -171,9 +146,8 @@ def export() -> None:
   parts, _, state = loop.load(
     workdir(),
     data_dir=flags.DATA_DIR.value,
-    checkpoints=checkpoints(),
     pairs=False,
-    averaged=flags.AVERAGE.value,
+    **flags.chosen_state(),
   )
   tau = loop.readout(parts, state).temperature
   is_single = tau is not None and not isinstance(tau, Sides)
@@ -198,95 +172,6 @@ def doctor() -> None:
 
   if not doctor.examine(data_dir=flags.DATA_DIR.value):
     sys.exit(1)
-
-
-def check_one_model() -> None:
-  """Raises UsageError unless the flags name one run, config or model."""
-  named = (flags.WORKDIR.value, flags.CONFIG.value, flags.MODEL.value)
-  if sum(x is not None for x in named) != 1:
-    raise UsageError("give one of --workdir, --config and --model")
-
-
-def opened(*, of_run: bool = True):
-  """Opens the run, config or published model that the flags name.
-
-  Args:
-    of_run: Whether it may be a run; else --workdir is where output goes.
-
-  Returns:
-    `(parts, mesh, train_state)`, with data.
-  """
-  if of_run:
-    check_one_model()
-  if of_run and flags.WORKDIR.value:
-    from nuclr_jax.train import loop
-
-    return loop.load(
-      workdir(),
-      data_dir=flags.DATA_DIR.value,
-      checkpoints=checkpoints(),
-      averaged=flags.AVERAGE.value,
-    )
-  if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
-    raise UsageError(
-      "--model needs data: --data=mine, or --zero_shot=flowers=photos"
-    )
-  from nuclr_jax.train import untrained
-
-  return untrained.open_untrained(
-    flags.chosen_config(), data_dir=flags.DATA_DIR.value
-  )
-
-
-def temperature_of_model() -> float:
-  """Returns the temperature of the config or published model in the flags."""
-  tau = flags.chosen_config()["objective"].get("temperature")
-  if not isinstance(tau, float):
-    raise UsageError("this model has no single temperature; give --temperature")
-  return tau
-
-
-def embed_inputs(
-  output: str | pathlib.Path,
-  *,
-  features: bool = False,
-  thumbnails: bool = False,
-) -> Mapping[str, Any]:
-  """Embeds --input with the run, config or model of the flags; see `export`."""
-  from nuclr_jax import export
-  from nuclr_jax.ingest import inputs
-
-  plan = inputs.plan(
-    flags.INPUT.value,
-    split=flags.SPLIT.value,
-    data_dir=flags.DATA_DIR.value,
-    images=flags.IMAGES.value,
-    image_column=flags.IMAGE_COLUMN.value,
-    caption_column=flags.CAPTION_COLUMN.value,
-  )
-  items = (item for part in plan.parts for item in part.read())
-  how = {"data_dir": flags.DATA_DIR.value, "features": features}
-  config = flags.chosen_config()
-  if config is None:
-    model = export.embedder_of_run(
-      flags.WORKDIR.value,
-      checkpoints=checkpoints(),
-      averaged=flags.AVERAGE.value,
-      **how,
-    )
-  else:
-    model = export.embedder_of_config(config, **how)
-  with model as embedder:
-    return export.write_embeddings(
-      embedder, items, output, thumbnails=thumbnails
-    )
-
-
-def checkpoints() -> str:
-  """Returns the folder of checkpoints that the --best flag chooses."""
-  from nuclr_jax.train import checkpoint
-
-  return checkpoint.BEST if flags.BEST.value else checkpoint.NEWEST
 
 
 def workdir() -> pathlib.Path:

@@ -145,8 +145,8 @@ def load(
     pairs: Whether to open the data sets. Without them, the parts still have the
       model and its inputs, and the data sets need not be on this machine.
     averaged: Whether the parameters are the averaged ones, if the run keeps an
-      average. To recompute batch statistics of the others, the data sets are
-      opened.
+      average. Otherwise batch statistics are computed again, from the data
+      sets, since checkpoints have those of the average.
 
   Returns:
     `(parts, mesh, train_state)`.
@@ -161,20 +161,15 @@ def load(
   checks = () if parts else (factories.checked,)  # own parts may have any name
   recorded = records.read_config(workdir, *checks)
   mesh = build.mesh_of(recorded)
-  if not averaged and recorded["optimizer"].get("weight_average"):
-    pairs = True  # checkpoints have batch statistics of the average
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
-      data = None if pairs else resume.data_of(manager, step)
+      data = None if pairs or not averaged else resume.data_of(manager, step)
       parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
     else:
       records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})
-    train_state = resume.start(parts, mesh, manager, step)
-    shown = average.to_look_at(train_state)
-    if shown is not train_state and not averaged:
-      shown = recalibrate.of_run(parts, mesh)(train_state)
-    return parts, mesh, shown
+    look = average.to_look_at if averaged else recalibrate.of_run(parts, mesh)
+    return parts, mesh, look(resume.start(parts, mesh, manager, step))
 
 
 def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
@@ -306,11 +301,10 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
       stopping = step == last or stop_requested(step)
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
-      shown = average.to_look_at(train_state)
       # A hook sees no average, and may have changed the model that it sees.
-      changed = shown.params["model"] is not looked_at
+      changed = average.to_look_at(train_state).params["model"] is not looked_at
       if (saving or validating) and changed:
-        train_state = recalibrated(train_state, shown)
+        train_state = recalibrated(train_state, average.to_look_at(train_state))
       if saving or logging_now:  # never save a state that is not finite
         window = records.fetch(window, lambda: _latest(manager))
       if logging_now:
@@ -357,12 +351,11 @@ def _make_validate(run, make_embed, write):
 
   def validate(step, train_state):
     evaluators = run.parts.evaluators.get("validation", ())
-    shown = average.to_look_at(train_state)
-    embed = make_embed(shown)
+    embed = make_embed(average.to_look_at(train_state))
     scores = run_evaluators(evaluators, embed, "validation")
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
-    scores |= run.diagnose(shown)
+    scores |= run.diagnose(average.to_look_at(train_state))
     write(step, scores)
     run.keep_if_best(step, train_state, scores)
 

@@ -1,0 +1,128 @@
+"""The run, config, published model or embeddings that the flags choose.
+
+Modules are imported where they are used, as in `verbs`.
+"""
+
+from collections.abc import Mapping
+import pathlib
+from typing import Any
+
+from nuclr_jax.cli import flags
+from nuclr_jax.cli.flags import UsageError
+
+
+def check_one_model() -> None:
+  """Raises UsageError unless the flags name one run, config or model."""
+  named = (flags.WORKDIR.value, flags.CONFIG.value, flags.MODEL.value)
+  if sum(x is not None for x in named) != 1:
+    raise UsageError("give one of --workdir, --config and --model")
+
+
+def opened(*, of_run: bool = True):
+  """Opens the run, config or published model that the flags name.
+
+  Args:
+    of_run: Whether it may be a run; else --workdir is where output goes.
+
+  Returns:
+    `(parts, mesh, train_state)`, with data.
+  """
+  if of_run:
+    check_one_model()
+  if of_run and flags.WORKDIR.value:
+    from nuclr_jax.train import loop
+
+    return loop.load(
+      flags.WORKDIR.value,
+      data_dir=flags.DATA_DIR.value,
+      **flags.chosen_state(),
+    )
+  if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
+    raise UsageError(
+      "--model needs data: --data=mine, or --zero_shot=flowers=photos"
+    )
+  from nuclr_jax.train import untrained
+
+  return untrained.open_untrained(
+    flags.chosen_config(), data_dir=flags.DATA_DIR.value
+  )
+
+
+def temperature_of_model() -> float:
+  """Returns the temperature of the config or published model in the flags."""
+  tau = flags.chosen_config()["objective"].get("temperature")
+  if not isinstance(tau, float):
+    raise UsageError("this model has no single temperature; give --temperature")
+  return tau
+
+
+def embed_inputs(
+  output: str | pathlib.Path,
+  *,
+  features: bool = False,
+  thumbnails: bool = False,
+) -> Mapping[str, Any]:
+  """Embeds --input with the run, config or model of the flags; see `export`."""
+  from nuclr_jax import export
+  from nuclr_jax.ingest import inputs
+
+  plan = inputs.plan(
+    flags.INPUT.value,
+    split=flags.SPLIT.value,
+    data_dir=flags.DATA_DIR.value,
+    images=flags.IMAGES.value,
+    image_column=flags.IMAGE_COLUMN.value,
+    caption_column=flags.CAPTION_COLUMN.value,
+  )
+  items = (item for part in plan.parts for item in part.read())
+  how = {"data_dir": flags.DATA_DIR.value, "features": features}
+  config = flags.chosen_config()
+  if config is None:
+    model = export.embedder_of_run(
+      flags.WORKDIR.value, **flags.chosen_state(), **how
+    )
+  else:
+    model = export.embedder_of_config(config, **how)
+  with model as embedder:
+    return export.write_embeddings(
+      embedder, items, output, thumbnails=thumbnails
+    )
+
+
+def subject(folder: pathlib.Path):
+  """Returns the pairs to solve for, a `report.subject.Subject`.
+
+  Args:
+    folder: The --workdir: a run or, with another source of pairs, where output
+      goes; embeddings of --input are written below it.
+  """
+  from nuclr_jax.report import subject
+
+  tau = flags.TEMPERATURE.value
+  sources = {
+    "--embeddings": flags.EMBEDDINGS.value,
+    "--config": flags.CONFIG.value,
+    "--model": flags.MODEL.value,
+  }
+  given = [name for name, value in sources.items() if value]
+  if len(given) > 1:
+    raise UsageError(f"popularity takes one of {' and '.join(given)}")
+  if not given and not flags.INPUT.value:
+    return subject.from_run(
+      folder, data_dir=flags.DATA_DIR.value, temperature=tau
+    )
+  if given == ["--embeddings"] and not flags.INPUT.value:
+    if tau is None:
+      raise UsageError("popularity needs --temperature with --embeddings")
+    return subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
+  if given not in (["--model"], ["--config"]):
+    raise UsageError("popularity takes --input with --model or --config only")
+  if flags.INPUT.value:
+    folder.mkdir(parents=True, exist_ok=True)
+    embeddings = folder / "embeddings"
+    tau = temperature_of_model() if tau is None else tau
+    embed_inputs(embeddings, thumbnails=True)
+    return subject.from_files(str(embeddings), temperature=tau)
+  if flags.MODEL.value and not flags.DATA.value:
+    raise UsageError("popularity needs --input or --data with --model")
+  return subject.from_state(*opened(of_run=False), temperature=tau)
