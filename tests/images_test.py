@@ -203,6 +203,18 @@ class TestResize:
     found = images.resize(photo, 48, Resize("squash", kernel))
     np.testing.assert_array_equal(found, np.array(expected))
 
+  @pytest.mark.parametrize(
+    ("width", "left", "rounded"),
+    # torchvision's int(round((width - 48) / 2.0)) rounds a half to even.
+    [(50, 1, 1), (51, 1, 2), (53, 2, 2), (55, 3, 4), (48, 0, 0)],
+  )
+  def test_margins(self, width, left, rounded):
+    photo = PHOTOS[0][:48, :width]
+    for mode, start in (("crop", left), ("crop_torchvision", rounded)):
+      np.testing.assert_array_equal(
+        images.resize(photo, 48, Resize(mode)), photo[:, start : start + 48]
+      )
+
   @pytest.mark.parametrize("shape", [(2, 99_999), (99_998, 2)])
   def test_crop_of_a_line(self, shape):
     """The middle of a line is cropped before the line is made larger."""

@@ -12,7 +12,7 @@ import tiny_config
 import warm
 
 import nuclr_jax
-from nuclr_jax.cli import doctor, main, usage, verbs
+from nuclr_jax.cli import doctor, flags, main, usage, verbs
 from nuclr_jax.config import load_config, path_of
 from nuclr_jax.train import loop
 

@@ -297,11 +297,12 @@ class TestLength:
     plain = tokenizer.build_tokenizer(captions, length=4)
     assert words.vocab_size == plain.vocab_size + 2
     found = words.encode(["digit two", "one two one two", ""])
-    inner = plain.encode(["digit two", "one two"])[:, :2] + 2
+    inner = plain.encode(["digit two", "one two"])[:, :2] + 1
+    last = words.vocab_size - 1  # the largest, for CLIP's text tower
     assert found[:, 0].tolist() == [2, 2, 2]
     np.testing.assert_array_equal(found[:2, 1:3], inner)
-    assert found[:2, 3].tolist() == [3, 3]
-    assert found[2].tolist() == [2, 3, 0, 0]
+    assert found[:2, 3].tolist() == [last, last]
+    assert found[2].tolist() == [2, last, 0, 0]
 
 
 class TestErrors:

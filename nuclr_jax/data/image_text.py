@@ -50,7 +50,7 @@ from nuclr_jax.types import Batch
 
 log = logging.getLogger(__name__)
 
-ResizeMode = checks.one_of(("squash", "crop")) | None
+ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
 Kernel = checks.one_of(("bicubic", "bilinear"))
 
 
@@ -102,8 +102,9 @@ def image_text(
     size: Height and width of the images, in pixels.
     resize: How images that are not augmented become squares: "squash" resizes
       the whole image, "crop" its shorter side and then crops the centre, as
-      CLIP does. None squashes captioned images and crops labelled ones, as in
-      the published CC3M recipe.
+      CLIP does ("crop_torchvision" as OpenCLIP, see `images.resize`). None
+      squashes captioned images and crops labelled ones, as in the published
+      CC3M recipe.
     kernel: The kernel of this, "bicubic" or "bilinear".
     tokenizer: A file, a folder or a hub name, see
       `tokenizer.pretrained_tokenizer`; or "build", to build one from the

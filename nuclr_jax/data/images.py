@@ -99,7 +99,8 @@ def resize(
   The kernels are Pillow's, which widen as the image shrinks, so that nothing
   aliases. The pixels are those of Hugging Face's processors: with "crop", the
   shorter side is resized first and the centre cropped then, and both the longer
-  side and the margins are rounded down.
+  side and the margins are rounded down. torchvision, and so OpenCLIP, rounds
+  margins to an even number where they end in one half: "crop_torchvision".
 
   Args:
     image: The image.
@@ -116,7 +117,7 @@ def resize(
   """
   whole = PIL.Image.fromarray(image)
   kernel = PIL.Image.Resampling[how.kernel.upper()]
-  if how.mode != "crop":
+  if how.mode in (None, "squash"):
     return np.array(whole.resize((size, size), kernel))
   shorter = min(whole.size)
   longest = MAX_ASPECT * shorter
@@ -125,7 +126,8 @@ def resize(
     rows, columns = (slice(x, x + longest) for x in starts)
     whole = PIL.Image.fromarray(image[rows, columns])
   width, height = (int(size * x / shorter) for x in whole.size)
-  left, top = (width - size) // 2, (height - size) // 2
+  to_whole = round if how.mode == "crop_torchvision" else int
+  left, top = (to_whole((x - size) / 2) for x in (width, height))
   part = np.array(whole.resize((width, height), kernel))
   return part[top : top + size, left : left + size]
 

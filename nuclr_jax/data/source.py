@@ -281,8 +281,9 @@ class Resize(NamedTuple):
   """How an image that is not augmented becomes a square."""
 
   # "squash": the whole image, whatever its shape. "crop": its shorter side, and
-  # then the centre is cropped. None: captioned images are squashed and labelled
-  # ones cropped, as in the published CC3M recipe.
+  # then the centre is cropped ("crop_torchvision" may differ by a pixel, see
+  # `images.resize`). None: captioned images are squashed and labelled ones
+  # cropped, as in the published CC3M recipe.
   mode: str | None = None
   kernel: str = "bicubic"  # or "bilinear"; both widen as the image shrinks
 

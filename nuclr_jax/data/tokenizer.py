@@ -96,7 +96,8 @@ def build_tokenizer(
     min_count: The number of captions in which a word must occur to become a
       token.
     first_and_last: Whether captions begin and end with special tokens, as
-      BERT's do; towers that take the feature of the first token need them.
+      BERT's do; towers that take the feature of the first token need them. The
+      last one has the largest id, where CLIP's text tower takes its feature.
 
   Raises:
     ValueError: If there are no captions, or `length` is not positive.
@@ -121,9 +122,11 @@ def build_tokenizer(
     (w for w, count in words.items() if count >= min_count and len(w) > 1),
     key=lambda w: (-words[w], w),
   )
-  special = [PAD, UNKNOWN, *((FIRST, LAST) if first_and_last else ())]
-  pieces = [*special, *characters, *(f"##{c}" for c in characters)]
-  vocabulary = {piece: i for i, piece in enumerate(pieces + frequent)}
+  special = [PAD, UNKNOWN, *((FIRST,) if first_and_last else ())]
+  pieces = [*special, *characters, *(f"##{c}" for c in characters), *frequent]
+  if first_and_last:
+    pieces.append(LAST)  # CLIP's text tower ends at the largest id
+  vocabulary = {piece: i for i, piece in enumerate(pieces)}
   tokenizer = tokenizers.Tokenizer(
     models.WordPiece(
       vocabulary, unk_token=UNKNOWN, max_input_chars_per_word=100

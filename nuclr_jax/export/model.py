@@ -180,6 +180,11 @@ def _projected(model: Exported) -> list[str]:
   return [x for x in Sides._fields if f"{x}_projection" in model.params]
 
 
+def _crops(resize: Resize) -> bool:
+  """Returns whether images are cropped; by default captioned ones are not."""
+  return resize.mode not in (None, "squash")
+
+
 def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
   """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
   layout, model_config = open_clip_configs.open_clip_config(
@@ -211,7 +216,7 @@ def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
     "mean": list(image["mean"]),
     "std": list(image["std"]),
     "interpolation": model.resize.kernel,
-    "resize_mode": "shortest" if model.resize.mode == "crop" else "squash",
+    "resize_mode": "shortest" if _crops(model.resize) else "squash",
   }
   config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
   with files.complete_folder(folder) as work:
@@ -278,7 +283,7 @@ def _write_preprocessing(folder, image, model: Exported) -> None:
   elif image.get("pool") == "attention":
     kind = "SiglipImageProcessor"
   square = {"height": model.image_size, "width": model.image_size}
-  crop = model.resize.mode == "crop"
+  crop = _crops(model.resize)
   if crop:  # the other processors do not crop
     kind = "CLIPImageProcessor"
   processor = {

@@ -345,7 +345,7 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
     )
   data = {
     "size": vision.get("image_size", 224),
-    "resize": "squash" if mode == "squash" else "crop",
+    "resize": "squash" if mode == "squash" else "crop_torchvision",
     "kernel": preprocessing.get("interpolation", "bicubic"),
     "length": text.get("context_length", 77),
     "clean": OPEN_CLIP_CLEANING[cleaning],
