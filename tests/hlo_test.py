@@ -59,6 +59,17 @@ class TestFlops:
 
 
 class TestBytes:
+  @pytest.mark.parametrize(
+    ("kind", "size"),
+    [("pred", 1), ("s4", 0.5), ("u8", 1), ("f8e4m3fn", 1), ("s16", 2)]
+    + [("u16", 2), ("bf16", 2), ("u32", 4), ("f32", 4), ("u64", 8)]
+    + [("s64", 8), ("f64", 8), ("c64", 8), ("c128", 16)],
+  )
+  def test_of_every_kind_of_number(self, kind, size):
+    line = f"%x = ({kind}[6,4]{{1,0:T(8,128)}}, token[]) fusion(%y)"
+    assert hlo.result_bytes(line) == 24 * size
+    assert hlo.result_bytes(f"%x = {kind}[] add(%y, %y)") == max(1, size)
+
   def test_of_one_kernel(self):
     text = of(lambda x, y: x + 2 * y, (512,), (512,)).lower().compile()
     assert hlo.bytes_moved(text.as_text()) == 3 * 512 * 4

@@ -21,7 +21,7 @@ FREE = frozenset(
   "replica-id call conditional async-start async-done async-update opt-barrier "
   "domain add-dependency".split()
 )
-BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "f64": 8}
+ARRAY = r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]"  # its kind and its shape
 
 
 def count_products(jaxpr, repeats: int = 1) -> int:
@@ -116,13 +116,20 @@ def result_bytes(line: str) -> int:
   """Returns the bytes of an instruction's result."""
   shapes = re.search(r"= (\(.*?\)|\S+) [\w-]+\(", line)[1]
   arrays = [
-    BYTES.get(kind, 4) * math.prod(int(x) for x in dims.split(",") if x)
-    for kind, dims in re.findall(r"([a-z]+\d*)\[([\d,]*)\]", shapes)
+    math.ceil(
+      _bits(kind) * math.prod(map(int, filter(None, dims.split(",")))) / 8
+    )
+    for kind, dims in re.findall(ARRAY, shapes)
   ]
   # The start of an all-reduce has the results only, others the operands before.
   if "-start(" in line and "all-reduce-start(" not in line:
     arrays = arrays[len(arrays) // 2 :]
   return sum(arrays)
+
+
+def _bits(kind: str) -> int:
+  """Returns the bits of a number, such as 16 of bf16 and 8 of f8e4m3fn."""
+  return 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
 
 
 def bytes_moved(hlo: str) -> int:
