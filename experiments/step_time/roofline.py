@@ -8,9 +8,14 @@ takes at least the time of its flops at the stated peak, or of its bytes at the
 memory's bandwidth; the sum of the parts bounds the step. Flops are those of the
 products and convolutions in the jaxpr, where library calls are still visible.
 Bytes are what the kernels of the compiled program read and write, most of it
-activations.
+activations. A kernel that reads some rows of an array counts all of the array.
+Networks are not in the bound: `collective_mb` says what crosses them.
+
+With --parts=loss --keep=OLD.json, only the loss is counted again.
 """
 
+from collections.abc import Callable
+import functools
 import json
 import sys
 
@@ -23,21 +28,27 @@ import optax
 from experiments.harness import benchmark
 from experiments.step_time import hlo, targets
 from experiments.step_time.common import recipe, trace_step
-from nuclr_jax import Batch, models, sharding
+from nuclr_jax import Batch, files, models, sharding
 from nuclr_jax.train import optimizer
 
 TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "1536"], "Global sizes.")
 SIZE = flags.DEFINE_integer("size", 256, "Height and width, in pixels.")
 REMAT = flags.DEFINE_string("remat", "none", "What towers compute again.")
+COUNTED = ("towers", "loss", "optimizer")
+PARTS = flags.DEFINE_list("parts", list(COUNTED), "What is counted.")
+KEEP = flags.DEFINE_string("keep", None, "Earlier JSON with the other parts.")
+benchmark.one_of("parts", COUNTED)
 LENGTH, VOCABULARY, DIM, NUM_PAIRS = 30, 30_522, 256, 2_798_889
 # Of an H200, as stated by its maker: flop/s in bfloat16 and in float32, bytes/s
 # of its memory, and of the connection to the host (PCIe 5, one direction).
 BFLOAT16, FLOAT32, MEMORY, HOST = 989e12, 67e12, 4.8e12, 64e9
 
 
-def parts_of(mesh: Mesh, batch: int, key: jax.Array) -> dict:
-  """Returns the parts of a step as (traced, peak flop/s), by name."""
+def parts_of(
+  mesh: Mesh, batch: int, key: jax.Array
+) -> dict[str, tuple[Callable, float]]:
+  """Returns the parts of a step as (function that traces, peak flop/s)."""
   model = models.towers(
     image_shape=(SIZE.value, SIZE.value, 3),
     vocab_size=VOCABULARY,
@@ -90,14 +101,27 @@ def parts_of(mesh: Mesh, batch: int, key: jax.Array) -> dict:
     updates, moments = adamw.update(gradient, moments, params)
     return optax.apply_updates(params, updates), moments
 
-  loss = trace_step(objective, mesh, batch, DIM)
-  embed = jax.jit(towers).trace(params, state, inputs, vectors)
+  embed = functools.partial(jax.jit(towers).trace, params, state, inputs)
   update = jax.jit(update, donate_argnums=(1, 2))
   return {
-    "towers": (embed, BFLOAT16),
-    "loss": (loss, FLOAT32),
-    "optimizer": (update.trace(params, moments, params), FLOAT32),
+    "towers": (functools.partial(embed, vectors), BFLOAT16),
+    "loss": (
+      functools.partial(trace_step, objective, mesh, batch, DIM),
+      FLOAT32,
+    ),
+    "optimizer": (
+      functools.partial(update.trace, params, moments, params),
+      FLOAT32,
+    ),
   }
+
+
+def kept_parts() -> dict[tuple[str, int], dict]:
+  """Reads the parts of an earlier count, by target and batch size."""
+  if not KEEP.value:
+    return {}
+  rows = files.read_json(KEEP.value)["rows"]
+  return {(row["target"], row["batch_size"]): row["parts"] for row in rows}
 
 
 def main(argv) -> None:
@@ -105,17 +129,19 @@ def main(argv) -> None:
   del argv
   targets.prepare()
   rows, key = [], jax.random.key(0)  # the devices of a target hold nothing
+  kept = kept_parts()
   for target in TARGETS.value:
     mesh = targets.mesh(target)
     for batch in map(int, BATCHES.value):
       with jax.set_mesh(mesh), targets.tiles_of(target):
-        parts = {
-          name: hlo.bound(traced, peak, MEMORY, mesh.size)
-          for name, (traced, peak) in parts_of(mesh, batch, key).items()
+        parts = kept.get((target, batch), {}) | {
+          name: hlo.bound(trace(), peak, MEMORY, mesh.size)
+          for name, (trace, peak) in parts_of(mesh, batch, key).items()
+          if name in PARTS.value
         }
       photos = batch * SIZE.value**2 * 3 / mesh.size
       parts["input"] = {"gb": photos / 1e9, "ms": 1e3 * photos / HOST}
-      compute = sum(parts[x]["ms"] for x in ("towers", "loss", "optimizer"))
+      compute = sum(parts[x]["ms"] for x in COUNTED)
       rows.append(
         {
           "target": target,
