@@ -428,7 +428,7 @@ TOWERS = {
 }
 
 
-def loss_of(name, batch=4, **options):
+def loss_of(name, batch=4, length=6, **options):
   """A number made of a tower's features, as a function of its params."""
   make, settings = TOWERS[name]
   rng = np.random.default_rng(0)
@@ -436,9 +436,10 @@ def loss_of(name, batch=4, **options):
     inputs = rng.integers(0, 256, (batch, 32, 32, 3)).astype(np.uint8)
     options["image_shape"] = inputs.shape[1:]
   else:
-    inputs = rng.integers(1, 9, (batch, 6)).astype(np.int32)
+    inputs = rng.integers(1, 9, (batch, length)).astype(np.int32)
     inputs[0, 3:] = 0
-  tower = make(**settings, **options)
+    options["length"] = length
+  tower = make(**settings | options)
   params, state = tower.init(jax.random.key(0))
 
   def loss(params):
@@ -474,18 +475,25 @@ def test_rematerialisation_keeps_less_for_the_backward_pass(name):
   assert full < dots < none and full < none / 3
 
 
-def test_attention_by_cudnn(monkeypatch):
+@pytest.mark.parametrize(
+  ("name", "length"), [("clip_text", 6), ("clip_text", 5), ("distilbert", 6)]
+)
+def test_attention_by_cudnn(name, length, monkeypatch):
   """Without a GPU: the same call, computed by XLA instead."""
 
   def gradient(**options):
-    step, params = loss_of("clip_text", dtype="bfloat16", **options)
+    if name == "distilbert":
+      options["dropout"] = 0.0
+    step, params = loss_of(name, length=length, dtype="bfloat16", **options)
     return jax.value_and_grad(step, has_aux=True)(params)
 
   expected, real = gradient(), jax.nn.dot_product_attention
 
-  def attend(*args, implementation, **kwargs):
+  def attend(*args, implementation, mask, is_causal):
+    # cuDNN takes other masks as a bias, and a bias only of an even length.
     assert implementation == "cudnn"
-    return real(*args, implementation="xla", **kwargs)
+    assert is_causal == (mask is None) == (name == "clip_text")
+    return real(*args, mask=mask, is_causal=is_causal, implementation="xla")
 
   monkeypatch.setattr(jax.nn, "dot_product_attention", attend)
   with pytest.raises(
@@ -493,8 +501,17 @@ def test_attention_by_cudnn(monkeypatch):
   ):
     gradient(attention="cudnn")
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-  found = gradient(attention="cudnn")
-  chex.assert_trees_all_close(found, expected, rtol=0.1, atol=2e-2)
+  for remat in ("none", "full"):
+    found = gradient(attention="cudnn", remat=remat)
+    chex.assert_trees_all_close(found, expected, rtol=0.1, atol=2e-2)
+
+
+def test_cudnn_refuses_padded_texts_of_an_odd_length(monkeypatch):
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  options = dict(attention="cudnn", dtype="bfloat16", dropout=0.0)
+  step, params = loss_of("distilbert", length=5, **options)
+  with pytest.raises(ValueError, match="padded texts of an even .* got 5"):
+    step(params)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class ClipText(nnx.Module):
     self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
   ) -> Float[Array, "batch features"]:
     length = tokens.shape[1]
-    mask = jnp.tri(length, dtype=bool)[None, None] if self.causal else None
+    mask = transformer.Causal() if self.causal else None
     x = jnp.take(self.tokens[...], tokens, axis=0)
     x = (x + self.positions[:length][None]).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)

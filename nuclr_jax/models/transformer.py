@@ -43,6 +43,13 @@ class Deviations(NamedTuple):
   down: float | None = 0.02
 
 
+class Causal(NamedTuple):
+  """The mask with which no token attends to later ones.
+
+  It has no array, so that an implementation may know it without reading it.
+  """
+
+
 class BlockSpec(NamedTuple):
   """The settings shared by all blocks of a transformer."""
 
@@ -169,7 +176,7 @@ class Attention(nnx.Module):
   def __call__(
     self,
     x: Float[Array, "batch length width"],
-    mask: Bool[Array, "#batch 1 #length length"] | None = None,
+    mask: Bool[Array, "#batch 1 #length length"] | Causal | None = None,
     rngs: nnx.Rngs | None = None,
     asking: Float[Array, "batch queries width"] | None = None,
   ) -> Float[Array, "batch queries outputs"]:
@@ -188,6 +195,8 @@ class Attention(nnx.Module):
     logits = jnp.einsum(
       "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
     )
+    if isinstance(mask, Causal):
+      mask = jnp.tri(length, dtype=bool)[None, None]
     if mask is not None:
       # Finite, since -inf would make a fully masked row NaN.
       logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
@@ -213,16 +222,18 @@ def _flash_attention(q, k, v, mask):
       "attention 'cudnn' needs an NVIDIA GPU, and JAX uses "
       f"{jax.default_backend()!r}; choose 'xla'"
     )
+  causal = isinstance(mask, Causal)
+  mask = None if causal else mask
   if mask is not None:
     length = q.shape[1]
     if length % 2:
       raise ValueError(
-        "attention 'cudnn' needs texts of an even length, got "
+        "attention 'cudnn' needs padded texts of an even length, got "
         f"{length}; change the tokenizer's length, or choose 'xla'"
       )
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
   return jax.nn.dot_product_attention(
-    q, k, v, mask=mask, implementation="cudnn"
+    q, k, v, mask=mask, is_causal=causal, implementation="cudnn"
   )
 
 
