@@ -17,6 +17,7 @@ With --parts=loss --keep=OLD.json, only the loss is counted again.
 from collections.abc import Callable
 import functools
 import json
+import pathlib
 import sys
 
 from absl import app, flags
@@ -120,7 +121,7 @@ def kept_parts() -> dict[tuple[str, int], dict]:
   """Reads the parts of an earlier count, by target and batch size."""
   if not KEEP.value:
     return {}
-  rows = files.read_json(KEEP.value)["rows"]
+  rows = files.read_json(pathlib.Path(KEEP.value))["rows"]
   return {(row["target"], row["batch_size"]): row["parts"] for row in rows}
 
 
