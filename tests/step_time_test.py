@@ -143,6 +143,93 @@ def test_real_towers():
   assert all(0 < x["of_products"] for x in found["forms"].values())
 
 
+# What an accelerator's plugin and a full memory do to the command.
+ON_AN_ACCELERATOR = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from unittest import mock
+from absl import app
+import jax
+from experiments.step_time import real_towers
+
+class Full:
+  def __init__(self):
+    raise RuntimeError("CUDA out of memory")
+
+class FullLater(real_towers.Jax):
+  runs = 0
+  def run(self, steps):
+    super().run(steps)
+    FullLater.runs += 1
+    if FullLater.runs == 3:
+      raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: late")
+
+make = real_towers.make
+
+def make_form(name):
+  if name == "torch":
+    return Full()
+  if name == "clip":
+    with mock.patch.object(real_towers, "Jax", FullLater):
+      return make(name)
+  if BROKEN:
+    raise RuntimeError("CUDA out of memory, as others")
+  return make(name)
+
+def no_counts(self):
+  raise NotImplementedError("cost_analysis() is not implemented for PJRT")
+
+with (
+  mock.patch.object(jax.stages.Lowered, "cost_analysis", no_counts),
+  mock.patch.object(jax.stages.Compiled, "cost_analysis", no_counts),
+  mock.patch.object(real_towers, "make", make_form),
+):
+  app.run(real_towers.main)
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_real_towers_on_an_accelerator(broken, tmp_path):
+  """XLA counts nothing there, and a form that does not fit costs no other."""
+  script = tmp_path / "script.py"
+  script.write_text(f"BROKEN = {broken}{ON_AN_ACCELERATOR}")
+  sizes = ["--batch_size=4", "--size=32", "--length=16", "--num_pairs=100"]
+  turns = ["--steps=1", "--rounds=3", "--tiny", "--dtype=float32"]
+  forms = "nuclr,torch" + ("" if broken else ",clip")
+  done = warm.run([script, *sizes, *turns, f"--forms={forms}"], cwd=ROOT)
+  if broken:
+    assert done.returncode and "CUDA out of memory, as others" in done.stderr
+    return
+  assert done.returncode == 0, done.stderr
+  found = json.loads(done.stdout)
+  assert found["forms"]["nuclr"]["ms"] > 0 and found["flops_per_pair"] > 1e4
+  assert found["forms"]["torch"] == {
+    "error": "RuntimeError: CUDA out of memory"
+  }
+  assert "RESOURCE_EXHAUSTED" in found["forms"]["clip"]["error"]
+  # After each round, what would remain if it were cut off.
+  lines = [x for x in done.stderr.splitlines() if x.startswith("{")]
+  assert len(lines) == 3
+  assert json.loads(lines[0])["forms"]["clip"]["ms"] > 0
+  assert json.loads(lines[-1])["forms"].keys() == found["forms"].keys()
+
+
+def test_real_towers_of_clip():
+  sizes = dict(batch_size=4, size=32, length=13, num_pairs=100)
+  found = run(
+    "real_towers",
+    towers="clip_b16",
+    tiny=True,
+    dtype="float32",
+    steps=1,
+    rounds=1,
+    forms="nuclr,nuclr_queue",
+    **sizes,
+  )
+  assert (found["towers"], found["attention"]) == ("clip_b16", "xla")
+  assert found["forms"]["nuclr_queue"]["time_to_nuclr"] > 0
+
+
 def test_photos():
   found = run("photos", count=8, batch_size=4, seconds=0.1, rounds=1, workers=1)
   rates = found["images_per_s"]

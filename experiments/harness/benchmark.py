@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 from typing import Any
 
 from absl import flags
@@ -44,6 +45,16 @@ def show(*parts: Mapping[str, Any]) -> None:
   print(json.dumps(joined, indent=2))
 
 
+def show_so_far(*parts: Mapping[str, Any]) -> None:
+  """Prints the merged parts as a line of JSON, where errors go.
+
+  It is what remains of a benchmark that is cut off: `experiments.accelerator`
+  reads the last line of this kind.
+  """
+  joined = {key: value for part in parts for key, value in part.items()}
+  print(json.dumps(joined), file=sys.stderr, flush=True)
+
+
 def one_of(
   flag: str, known: Collection[str], *, first: str | None = None
 ) -> None:
@@ -65,13 +76,17 @@ def one_of(
 
 
 def take_turns(
-  runs: Mapping[Hashable, Callable[[], float]], rounds: int
+  runs: Mapping[Hashable, Callable[[], float]],
+  rounds: int,
+  after_round: Callable[[Mapping[Hashable, Sequence[float]]], None]
+  | None = None,
 ) -> dict[Hashable, list[float]]:
   """Times several variants in alternation, since machines are noisy.
 
   Args:
     runs: Maps each name to a function that runs steps and returns their time.
     rounds: How many times each function is called.
+    after_round: Called after each round with all times so far.
   """
   times = {name: [] for name in runs}
   show_progress = progress.reporter("rounds", rounds)
@@ -79,6 +94,8 @@ def take_turns(
     for name, run in runs.items():
       times[name].append(run())
       gc.collect()
+    if after_round is not None:
+      after_round(times)
     show_progress(i + 1)
   return times
 

@@ -18,8 +18,6 @@ products of several bf16 passes, which CPUs do not have.
 """
 
 import functools
-import json
-import sys
 import time
 from unittest import mock
 
@@ -282,11 +280,11 @@ def main(argv) -> None:
   del argv
   distributed.keep_memory()
   rows = []
+  settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
   for dim in map(int, DIMS.value):
     for batch in map(int, BATCHES.value):
       rows.append(compare(batch, dim))
-      print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-  settings = {"num_pairs": NUM_PAIRS.value, "rounds": ROUNDS.value}
+      benchmark.show_so_far(benchmark.machine(), settings, {"rows": rows})
   benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 

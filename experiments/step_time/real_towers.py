@@ -1,4 +1,4 @@
-"""Times ResNet-50 and DistilBERT here and in PyTorch; prints JSON.
+"""Times published towers here and in PyTorch; prints JSON.
 
 python -m experiments.step_time.real_towers --batch_size=512 --dtype=bfloat16
 
@@ -11,13 +11,23 @@ memory. The forms are timed in alternation in each round:
                transformers: autocast, channels-last, torch.compile, fused AdamW
                (left out without the extra `parity`)
 
-`flops_per_pair` is three times what XLA counts in the towers' forward pass.
+The towers are ResNet-50 and DistilBERT, or those of CLIP ViT-B/16 with
+--towers=clip_b16, where --attention=cudnn may be compared with xla. A form that
+fails, say for lack of memory, has an "error" in place of its numbers, and the
+others go on.
+
+`flops_per_pair` is three times the products and convolutions of the towers'
+forward pass; they are counted before XLA compiles it, in the jaxpr.
 `of_products` is the flop/s as a fraction of those of a large matrix product in
 the same type, measured in the same run. `mfu` is the fraction of the flop/s
 that the maker states for dense products in bfloat16, if they are known.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 import functools
+import gc
+import logging
+import math
 import sys
 import time
 
@@ -27,11 +37,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.harness import benchmark
+from experiments.step_time import hlo
 from experiments.step_time.common import recipe
 from nuclr_jax import Batch, distributed, models, objectives, progress
 from nuclr_jax.train import optimizer
 from nuclr_jax.train.step import init_state, make_train_step
 
+log = logging.getLogger(__name__)
+
+TOWERS = flags.DEFINE_enum(
+  "towers", "cc3m", ["cc3m", "clip_b16"], "Which towers."
+)
+ATTENTION = flags.DEFINE_string("attention", "xla", "Of --towers=clip_b16.")
 BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
 SIZE = flags.DEFINE_integer(
   "size", 256, "Height and width of the images, in pixels."
@@ -52,7 +69,15 @@ REMAT = flags.DEFINE_string("remat", "none", "What towers compute again.")
 TINY = flags.DEFINE_bool("tiny", False, "Tiny towers, to try the script.")
 COMPILE = flags.DEFINE_bool("compile", True, "torch.compile the towers.")
 VOCABULARY, DIM, RATE = 30_522, 256, 2e-4
+SETTINGS = "towers batch_size size length dtype remat attention steps rounds"
+SETTINGS += " tiny"
+OF_CLIP = dict(vocabulary=49_408, dim=512)
 benchmark.one_of("forms", ALL, first="nuclr")
+flags.register_multi_flags_validator(
+  ["towers", "forms"],
+  lambda x: x["towers"] == "cc3m" or "torch" not in (x["forms"] or ()),
+  message="PyTorch has the towers of cc3m only; choose other --forms",
+)
 
 # Flop/s of dense bfloat16 products, as stated by the makers.
 STATED = {
@@ -79,17 +104,27 @@ def random_batch(step: int) -> Batch:
 
 
 @functools.cache
-def towers() -> models.Model:
-  """Makes ResNet-50 and DistilBERT."""
-  tiny = [dict(stages=(1,), width=4), dict(width=8, layers=1, heads=2)]
-  image, text = tiny if TINY.value else ({}, {})
+def towers(attention: str) -> models.Model:
+  """Makes the towers; `attention` is that of CLIP's."""
+  few = dict(width=8, layers=1, heads=2)
+  options = dict(remat=REMAT.value)
+  if TOWERS.value == "clip_b16":
+    options["attention"] = attention
+    names, tiny, sizes = ("clip_vit_b16", "clip_text"), (few, few), OF_CLIP
+  else:
+    names, tiny = ("resnet50", "distilbert"), (dict(stages=(1,), width=4), few)
+    sizes = dict(vocabulary=VOCABULARY, dim=DIM)
+  image, text = (
+    options | dict(name=name) | (small if TINY.value else {})
+    for name, small in zip(names, tiny, strict=True)
+  )
   return models.towers(
     image_shape=(SIZE.value, SIZE.value, 3),
-    vocab_size=VOCABULARY,
+    vocab_size=sizes["vocabulary"],
     length=LENGTH.value,
-    image=image | dict(name="resnet50", remat=REMAT.value),
-    text=text | dict(name="distilbert", remat=REMAT.value),
-    dim=DIM,
+    image=image,
+    text=text,
+    dim=sizes["dim"],
     dtype=DTYPE.value,
   )
 
@@ -99,7 +134,8 @@ class Jax:
 
   def __init__(self, objective: objectives.Objective):
     adamw = optimizer.make_optimizer(RATE, weight_decay=0.02)
-    parts, key = (towers(), objective, adamw), jax.random.key(0)
+    model = towers(ATTENTION.value)
+    parts, key = (model, objective, adamw), jax.random.key(0)
     self.state = jax.jit(lambda: init_state(*parts, key))()
     self.batches = [jax.device_put(random_batch(i)) for i in range(4)]
     step = make_train_step(*parts, key)
@@ -182,7 +218,8 @@ def make(name: str):
   if name == "nuclr":  # as in PyTorch
     return Jax(objectives.nuclr(num_pairs=NUM_PAIRS.value, temperature=0.01))
   if name == "nuclr_queue":
-    return Jax(recipe(NUM_PAIRS.value, DIM))
+    dim = OF_CLIP["dim"] if TOWERS.value == "clip_b16" else DIM
+    return Jax(recipe(NUM_PAIRS.value, dim))
   return Jax(objectives.clip(temperature=0.01, learn_temperature=False))
 
 
@@ -194,17 +231,22 @@ def time_of(form) -> float:
 
 
 def flops_per_pair() -> float:
-  """Counts the flops per pair of the towers in a training step."""
-  model, batch = towers(), random_batch(0)
+  """Counts the flops per pair of the towers in a training step.
+
+  On accelerators, XLA has no counts of a program that it has not compiled.
+  """
+  model, batch = towers("xla"), random_batch(0)
   inputs = jax.eval_shape(model.init, jax.random.key(0))
 
   def forward(params, state, image, text):
     pairs, _ = model.apply(params, state, Batch(image, text, None))
     return pairs.image, pairs.text
 
-  lowered = jax.jit(forward).lower(*inputs, batch.image, batch.text)
+  traced = jax.jit(forward).trace(*inputs, batch.image, batch.text)
+  jaxpr = traced.jaxpr.jaxpr
+  flops = hlo.count_products(jaxpr) + hlo.count_convolutions(jaxpr)
   # The backward pass has two products for each one of the forward pass.
-  return 3 * lowered.cost_analysis()["flops"] / BATCH.value
+  return 3 * flops / BATCH.value
 
 
 def product_rate() -> float:
@@ -221,44 +263,92 @@ def product_rate() -> float:
   return 2 * n**3 / min(times)
 
 
+class Forms:
+  """The forms that work, and why others do not."""
+
+  def __init__(self, names: Sequence[str]):
+    self.forms, self.errors = {}, {}
+    for name in names:
+      self._try(name, lambda name=name: self._start(name))
+    if not self.forms:
+      raise next(iter(self.errors.values()))
+
+  def _start(self, name: str) -> None:
+    form = make(name)
+    if form is not None:
+      self.forms[name] = form
+      form.run(3)
+
+  def _try(self, name: str, call: Callable[[], float | None]) -> float:
+    """Calls a function; if it fails, gives up the form and what it holds."""
+    try:
+      return call() or math.nan
+    except Exception as error:  # whatever PyTorch's compiler raises
+      log.exception("%s is given up", name)
+      self.errors[name] = error.with_traceback(None)
+      self.forms.pop(name, None)
+      gc.collect()
+      if torch := sys.modules.get("torch"):
+        torch.cuda.empty_cache()  # or JAX would not get it
+      return math.nan
+
+  def time(self, name: str) -> float:
+    """Measures seconds per step; NaN if the form has been given up."""
+    if name not in self.forms:
+      return math.nan
+    return self._try(name, lambda: time_of(self.forms[name]))
+
+  def rows(
+    self, seconds: Mapping[str, Sequence[float]], facts: Mapping[str, float]
+  ) -> dict[str, dict]:
+    """Returns the numbers of each form, or its error."""
+    rows = {
+      name: {"error": f"{type(error).__name__}: {error}"[:2000]}
+      for name, error in self.errors.items()
+    }
+    for name in self.forms:
+      rate = BATCH.value / float(np.median(seconds[name]))
+      flops, stated = rate * facts["flops_per_pair"], facts["stated"]
+      row = {"ms": 1e3 * BATCH.value / rate, "pairs_per_s": rate}
+      if "nuclr" in self.forms:
+        row["time_to_nuclr"] = benchmark.ratio(seconds[name], seconds["nuclr"])
+      row["of_products"] = flops / facts["product_rate"]
+      row["mfu"] = flops / stated if stated else None
+      rows[name] = row
+    return rows
+
+
 def main(argv) -> None:
   """Times all forms, and prints the JSON."""
   del argv
   distributed.keep_memory()
   progress.log_to_stderr()
-  forms = {name: make(name) for name in FORMS.value}
-  forms = {name: form for name, form in forms.items() if form is not None}
-  for form in forms.values():
-    form.run(3)
-  seconds = benchmark.take_turns(
-    {name: functools.partial(time_of, form) for name, form in forms.items()},
-    ROUNDS.value,
-  )
-  flops, products = flops_per_pair(), product_rate()
+  flops = flops_per_pair()
+  forms = Forms(FORMS.value)
   kind = jax.devices()[0].device_kind
   stated = next((x for k, x in STATED.items() if kind.startswith(k)), None)
-  rows = {}
-  for name, times in seconds.items():
-    rate = BATCH.value / float(np.median(times))
-    rows[name] = {
-      "ms": 1e3 * float(np.median(times)),
-      "pairs_per_s": rate,
-      "time_to_nuclr": benchmark.ratio(times, seconds["nuclr"]),
-      "of_products": rate * flops / products,
-      "mfu": rate * flops / stated if stated else None,
+  rates = {"flops_per_pair": flops, "product_rate": product_rate()}
+  settings = {name: flags.FLAGS[name].value for name in SETTINGS.split()}
+
+  def parts(seconds):
+    memory = jax.devices()[0].memory_stats() or {}
+    torch = forms.forms.get("torch")
+    facts = rates | {
+      "peak_bytes_of_jax": memory.get("peak_bytes_in_use"),
+      "peak_bytes_of_torch": getattr(torch, "peak_bytes", None),
     }
-  memory = jax.devices()[0].memory_stats() or {}
-  settings = {
-    name: flags.FLAGS[name].value
-    for name in "batch_size size length dtype remat steps rounds tiny".split()
+    rows = forms.rows(seconds, rates | {"stated": stated})
+    return benchmark.machine(), settings, facts, {"forms": rows}
+
+  runs = {
+    name: functools.partial(forms.time, name) for name in list(forms.forms)
   }
-  facts = {
-    "flops_per_pair": flops,
-    "product_rate": products,
-    "peak_bytes_of_jax": memory.get("peak_bytes_in_use"),
-    "peak_bytes_of_torch": getattr(forms.get("torch"), "peak_bytes", None),
-  }
-  benchmark.show(benchmark.machine(), settings, facts, {"forms": rows})
+  seconds = benchmark.take_turns(
+    runs, ROUNDS.value, lambda seconds: benchmark.show_so_far(*parts(seconds))
+  )
+  if not forms.forms:
+    raise next(iter(forms.errors.values()))
+  benchmark.show(*parts(seconds))
 
 
 if __name__ == "__main__":
