@@ -98,6 +98,118 @@ def test_what_is_done_is_not_done_again(trial):
   assert "result" in json.loads((out / "popularity_50k.json").read_text())
 
 
+PRECISIONS = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+from absl import app
+import jax
+from experiments.accelerator import glyphs
+
+real = glyphs.make_train_step
+
+def make_train_step(*parts):
+  step = real(*parts)
+  def traced(*inputs):
+    print("traced with", jax.config.jax_default_matmul_precision)
+    return step(*inputs)
+  return traced
+
+glyphs.make_train_step = make_train_step
+app.run(glyphs.main)
+"""
+
+
+def test_steps_that_are_compared_have_float32_products(trial, tmp_path):
+  """Or TF32 would be taken for an error."""
+  out, _ = trial
+  script = tmp_path / "script.py"
+  script.write_text(PRECISIONS)
+  cache = f"--cache={out / parts.CACHE}"
+  done = warm.run([script, cache, "--steps=22", "--batch_size=16"], cwd=ROOT)
+  assert done.returncode == 0, done.stderr
+  lines = [x for x in done.stdout.splitlines() if x.startswith("traced")]
+  assert lines == ["traced with float32", "traced with None"]
+
+
+def full_results(**changes):
+  """Records of two parts, of one device."""
+  record = dict(device="NVIDIA H200", count=1, commit="abc")
+  tests, rows = {"passed": 9, "failed": 0}, dict(bytes_per_pair=16)
+  rows["rows"] = [
+    dict(num_pairs=10**4, ms=1.0),
+    dict(num_pairs=10**8, ms=1.5),
+  ]
+  return {
+    "tests_core": record | {"result": tests},
+    "state_rows_offload": record | {"result": rows} | changes,
+  }
+
+
+def write(folder, results):
+  folder.mkdir()
+  for name, record in ({"device": {}} | results).items():
+    (folder / f"{name}.json").write_text(json.dumps(record))
+
+
+def test_results_are_attributed_to_their_devices(tmp_path, monkeypatch):
+  """Not to the last one that wrote into the folder."""
+  cells, said = table.column(full_results())
+  assert "9 passed, 0 failed" in cells
+  assert said.startswith("3 of ") and said.endswith("H200, commit abc.")
+  cells, said = table.column(full_results(device="NVIDIA H100", count=2))
+  assert "9 passed, 0 failed [1 x NVIDIA H200, commit abc]" in cells
+  assert "2 x NVIDIA H100, commit abc, except where a cell" in said
+  monkeypatch.setattr(table, "HERE", tmp_path)
+  assert "| what | found |" in table.tables()["found"]
+  write(tmp_path / "h200", full_results())
+  write(tmp_path / "h100", full_results(device="NVIDIA H100"))
+  text = table.tables()["found"]
+  assert "| what | h100 | h200 |" in text
+  assert "h100: 3 of" in text and "h200: 3 of" in text
+
+
+def test_a_copy_of_all_rows_takes_time():
+  name = "offload_rows: are rows in the host's memory written in place?"
+
+  def cell(last, pairs=10**8):
+    results = full_results()
+    row = results["state_rows_offload"]["result"]["rows"][-1]
+    row |= dict(ms=last, num_pairs=pairs)
+    return table.CELLS[name](results)
+
+  assert cell(1.5).startswith("yes: +0.50 ms for 1.6 GB more, which take 3.2")
+  assert cell(60.0).startswith("NO: +59.00 ms")
+  assert cell(60.0, 10**5) == "too few rows to tell"
+
+
+def test_cells_of_forms_and_of_the_products_share():
+  forms = {
+    "nuclr": {"pairs_per_s": 3000.4, "time_to_nuclr": 1.0, "mfu": None},
+    "torch": {"error": "OutOfMemoryError: CUDA out of memory"},
+    "clip": {"error": "ValueError: no"},
+  }
+  results = {"full_step_512": {"result": {"forms": forms}}}
+  cell = {
+    name.removeprefix("full step of CC3M, batch 512: "): read(results)
+    for name, read in table.CELLS.items()
+  }
+  assert cell["NUCLR, pairs/s"] == "3,000"
+  assert cell["PyTorch, pairs/s"] == cell["PyTorch, MFU"] == "does not fit"
+  assert cell["CLIP's time / NUCLR's"] == cell["MFU"] == table.NOT_MEASURED
+  forms = {
+    "tiles": {"ms": 4.0, "ratio_to_tiles": 1.0},
+    "dense": {"temporary_mib": 1.0},
+    "products": {"ms": 3.0, "ratio_to_tiles": 0.75},
+    "tiles BF16": {"ms": 2.0, "ratio_to_tiles": 0.5},
+  }
+  rows = [{"batch_size": 2048, "dim": 256, "forms": forms}]
+  found = {"loss_step_large": {"result": {"rows": rows}}}
+  name = "loss step of large batches, ms (the products' share)"
+  assert table.CELLS[name](found) == (
+    "2,048 x 256: tiles 4.00 (75 %), products 3.00, tiles BF16 2.00 (150 %)"
+  )
+
+
 def test_parts_have_cells_and_cells_have_parts():
   names = [part.name for part in parts.full()]
   assert len(names) == len(set(names))
@@ -136,8 +248,39 @@ def test_tests_are_counted():
   found = command.result_of_tests(said)["result"]
   assert (found["failed"], found["passed"]) == (2, 7)
   assert found["which"] == ["FAILED tests/a.py::b - c"]
+  found = command.result_of_tests("FAILED tests/a.py::b\n3 failed in 3s\n")
+  assert found["result"] == {"failed": 3, "which": ["FAILED tests/a.py::b"]}
+  cell = table.CELLS["numerical tests on the device: core"]
+  assert cell({"tests_core": found}) == "0 passed, 3 failed"
   for said in ("no tests ran", "1 error in 1.1s", ""):
     assert command.result_of_tests(said, "ImportError")["error"]
+
+
+def test_what_was_measured_before_the_end_is_kept(tmp_path):
+  """Tests that ran, and the last line of JSON of a benchmark."""
+  (tmp_path / "x_test.py").write_text(
+    "import time\ndef test_a(): pass\ndef test_b(): assert False\n"
+    "def test_c(): time.sleep(60)\n"
+  )
+  options = ("-q", "-p", "no:cacheprovider", "-o", "addopts=", "--noconftest")
+  tests = parts.Part("x", "pytest", (*options, str(tmp_path / "x_test.py")))
+  found = command.run(tests, tmp_path, 15.0)
+  assert found["error"].startswith("not done after 15 s")
+  counts = {"passed": 1, "failed": 1, "error": 0, "skipped": 0}
+  assert found["so_far"] == counts
+  cell = table.CELLS["numerical tests on the device: core"]
+  said = cell({"tests_core.error": found})
+  assert said == "1 passed, 1 failed (cut off)"
+  code = (
+    "import sys, time\n"
+    "for x in ('{\"rows\": 1}', '{\"rows\": 2}', 'a warning', '3'):\n"
+    "  print(x, file=sys.stderr, flush=True)\n"
+    "time.sleep(60)"
+  )
+  slow = parts.Part("x", "timeit", (code,))
+  assert command.run(slow, tmp_path, 5.0)["so_far"] == {"rows": 2}
+  quiet = parts.Part("x", "timeit", ("import time; time.sleep(60)",))
+  assert "so_far" not in command.run(quiet, tmp_path, 1.0)
 
 
 def test_what_was_printed_before_the_json_does_not_matter(tmp_path):
@@ -155,8 +298,11 @@ def test_results_of_other_code_are_measured_again(tmp_path):
   assert command.is_done(path, record)
   assert command.is_done(path, record | {"commit": "the same code"})
   assert not command.is_done(path, record | {"code": "c"})
-  path.write_text(json.dumps(record | {"result": {"failed": 1}}))
-  assert not command.is_done(path, record)
+  for bad in ("failed", "error"):  # in a test, or before it
+    path.write_text(json.dumps(record | {"result": {"passed": 9, bad: 1}}))
+    assert not command.is_done(path, record)
+  path.write_text(json.dumps(record | {"result": {"passed": 9, "failed": 0}}))
+  assert command.is_done(path, record)
   for damaged in ("", "[]", '{"result"'):
     path.write_text(damaged)
     assert not command.is_done(path, record)
@@ -184,6 +330,17 @@ def test_what_a_part_starts_ends_with_it(tmp_path):
   assert not file.exists()
 
 
+def test_the_driver_and_the_clocks_are_asked(tmp_path, monkeypatch):
+  smi = tmp_path / "nvidia-smi"
+  smi.write_text("#!/bin/sh\necho 'NVIDIA X, 570.1, 1980 MHz, 1980 MHz'\n")
+  smi.chmod(0o755)
+  monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+  (found,) = command.ask_gpus()
+  assert found["driver_version"] == "570.1" and found["name"] == "NVIDIA X"
+  smi.write_text("#!/bin/sh\nexit 9\n")
+  assert command.ask_gpus() == []
+
+
 def test_a_cpu_is_no_accelerator(tmp_path, monkeypatch):
   said = json.dumps({"platform": "cpu", "count": 1, "device": "cpu"})
   answer = command.Done(0, said, "warning: CUDA was not found")
@@ -191,6 +348,7 @@ def test_a_cpu_is_no_accelerator(tmp_path, monkeypatch):
   assert command.find_devices(short=True)["short"]
   with pytest.raises(SystemExit, match="CUDA was not found\\n.* only the CPU"):
     command.find_devices(short=False)
+  assert command.find_devices(short=True)["gpus"] == []
   broken = command.Done(1, "", "Traceback")
   monkeypatch.setattr(command, "execute", lambda *_, **__: broken)
   with pytest.raises(SystemExit, match="Traceback\\nJAX finds no device"):

@@ -3,7 +3,8 @@
 python -m experiments.accelerator --out=experiments/accelerator/h200
 
 Parts run by priority, each in a process of its own and with a limit, and each
-writes `OUT/NAME.json` as soon as it is done, or `OUT/NAME.error.json`. The same
+writes `OUT/NAME.json` as soon as it is done, or `OUT/NAME.error.json`, where a
+part that was cut off has what it had measured by then, in `so_far`. The same
 command goes on where it was interrupted; parts that failed, or were measured on
 another device or of other code, are run again. At the end, `OUT/table.md` says
 what was measured and what was not. It needs neither grain nor
@@ -31,8 +32,12 @@ from nuclr_jax import files, progress
 
 ROOT = pathlib.Path(__file__).parents[2]
 tables = table.tables  # of README.md
+LETTERS = {".": "passed", "F": "failed", "E": "error", "s": "skipped"}
+AGAIN = ("failed", "error")  # tests of a result that is not the last word
 # Of its limit, what a part needs at least to be worth starting.
 LEAST_SHARE = 0.3
+OF_GPUS = ("name", "driver_version", "clocks.sm", "clocks.max.sm")
+OF_GPUS += ("clocks.max.mem", "power.limit", "memory.total", "mig.mode.current")
 FACTS = """
 import importlib.metadata as m, json, jax
 def version(name):
@@ -75,7 +80,7 @@ def find_devices(short: bool) -> dict:
   done = execute([sys.executable, "-c", FACTS], environment(), seconds=300)
   if done.late or done.code:
     sys.exit(f"{done.errors}\nJAX finds no device that works")
-  facts = json.loads(done.said.splitlines()[-1])
+  facts = json.loads(done.said.splitlines()[-1]) | {"gpus": ask_gpus()}
   if facts["platform"] == "cpu" and not short:
     sys.exit(
       f"{done.errors}\nJAX finds no accelerator, only the CPU; install JAX for "
@@ -86,6 +91,22 @@ def find_devices(short: bool) -> dict:
     "code": fingerprint(),
     "short": short,
   }
+
+
+def ask_gpus() -> list[dict[str, str]]:
+  """Asks NVIDIA's driver for its version and clocks; [] where there is none."""
+  words = ["nvidia-smi", f"--query-gpu={','.join(OF_GPUS)}"]
+  words.append("--format=csv,noheader")
+  try:
+    done = subprocess.run(
+      words, capture_output=True, text=True, timeout=30, check=True
+    )
+  except (OSError, subprocess.SubprocessError):
+    return []
+  return [
+    dict(zip(OF_GPUS, (x.strip() for x in line.split(",")), strict=False))
+    for line in done.stdout.splitlines()
+  ]
 
 
 def fingerprint() -> str:
@@ -140,7 +161,8 @@ def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
     words.append(f"--cache={out / parts.CACHE}")
   done = execute(words, environment(part), seconds)
   if done.late:
-    return {"error": f"not done after {seconds:.0f} s\n{done.errors[-10_000:]}"}
+    error = f"not done after {seconds:.0f} s\n{done.errors[-10_000:]}"
+    return {"error": error} | so_far(part, done)
   if part.module == "pytest":
     return result_of_tests(done.said, done.errors)
   if done.code:
@@ -152,11 +174,26 @@ def run(part: parts.Part, out: pathlib.Path, seconds: float) -> dict:
     return {"error": f"no JSON was printed: {last_lines(done.said)}"}
 
 
+def so_far(part: parts.Part, done: Done) -> dict:
+  """Returns what a part that was cut off had measured, if anything."""
+  if part.module == "pytest":
+    # Lines of letters, one for each test.
+    lines = re.findall(r"^([.FEsxX]+)(?:\s+\[ *\d+%\])?$", done.said, re.M)
+    letters = "".join(lines)
+    counts = {name: letters.count(x) for x, name in LETTERS.items()}
+    return {"so_far": counts} if letters else {}
+  for line in reversed(done.errors.splitlines()):
+    with contextlib.suppress(json.JSONDecodeError):
+      if isinstance(found := json.loads(line), dict):
+        return {"so_far": found}
+  return {}
+
+
 def result_of_tests(said: str, warned: str = "") -> dict:
   """Counts tests by their outcome, and names those that failed."""
   lines = said.strip().splitlines() or [""]
   counts = re.findall(r"(\d+) (passed|failed|skipped|error)", lines[-1])
-  if "passed" not in [kind for _, kind in counts]:
+  if not {"passed", "failed"} & {kind for _, kind in counts}:
     return {"error": last_lines(f"{warned}\n{said}")}
   failed = [x for x in lines if x.startswith(("FAILED", "ERROR"))]
   return {"result": {k: int(n) for n, k in counts} | {"which": failed}}
@@ -174,7 +211,8 @@ def is_done(path: pathlib.Path, record: dict) -> bool:
   same = all(
     found.get(key) == x for key, x in record.items() if key != "commit"
   )
-  return same and "result" in found and not found["result"].get("failed")
+  result = found.get("result")
+  return same and result is not None and not any(map(result.get, AGAIN))
 
 
 def save(out: pathlib.Path, name: str, record: dict) -> None:
@@ -241,6 +279,7 @@ def measure(options: argparse.Namespace, out: pathlib.Path) -> None:
     record = {
       "command": " ".join(["python", "-m", part.module, *part.flags]),
       "device": facts["device"],
+      "count": facts["count"],
       "versions": facts["versions"],
       "commit": facts["commit"],
       "code": facts["code"],
@@ -257,13 +296,14 @@ def measure(options: argparse.Namespace, out: pathlib.Path) -> None:
     found = run(part, out, min(60 * part.minutes, left))
     when = datetime.datetime.now(datetime.UTC)
     record |= {
+      "gpus": facts["gpus"],
       "at": when.isoformat(timespec="seconds"),
       "seconds": round(time.monotonic() - begun, 1),
     }
     save(out, part.name, record | found)
     outcome = found.get("error", "done").splitlines()[-1:]
     print(f"{part.name}: {record['seconds']:.0f} s, {''.join(outcome)}")
-  text = table.of_folder(out)
+  text = table.of_folders([out])
   files.write_atomically(out / "table.md", text + "\n")
   print(text)
   if not any((out / f"{part.name}.json").exists() for part in todo):

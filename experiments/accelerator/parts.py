@@ -24,11 +24,13 @@ class Part(NamedTuple):
   needs: tuple[str, ...] = NEEDS  # modules without which it is left out
 
 
-def full_step(name: str, batch: int, forms: str, **flags) -> Part:
+def full_step(
+  name: str, batch: int, forms: str, minutes: float = 5.0, **flags
+) -> Part:
   """Times the whole step of the CC3M recipe."""
   chosen = dict(batch_size=batch, forms=forms, dtype="bfloat16", **flags)
   module = "experiments.step_time.real_towers"
-  return Part(f"full_step_{name}", module, as_flags(**chosen))
+  return Part(f"full_step_{name}", module, as_flags(**chosen), minutes)
 
 
 def loss_step(name: str, minutes: float = 5.0, **flags) -> Part:
@@ -56,13 +58,26 @@ def full() -> list[Part]:
   """Returns all parts, the most important first."""
   step_time = "experiments.step_time"
   precisions = "BF16_BF16_F32_X6,BF16_BF16_F32_X3"
-  once = dict(steps=5, rounds=2)
+  once = dict(steps=5, rounds=2, minutes=3)
+  of_clip = dict(towers="clip_b16", size=224, length=77)
   return [
     *(tests(name, files) for name, files in TESTS.items()),
     # Three programs of JAX and one of PyTorch are compiled.
-    full_step("512", 512, "nuclr,nuclr_queue,clip,torch")._replace(minutes=9),
-    # Both libraries at once would not fit.
+    full_step("512", 512, "nuclr,nuclr_queue,clip,torch", minutes=9),
+    # Where both libraries at once do not fit.
+    full_step("256", 256, "nuclr,torch", **once | dict(minutes=5)),
     full_step("1536", 1536, "nuclr,nuclr_queue,clip"),
+    # The towers take 59 MiB a pair, and 17 if their blocks are computed again.
+    full_step("1024", 1024, "nuclr", **once),
+    full_step("2048", 2048, "nuclr", **once),
+    full_step("512_remat", 512, "nuclr", remat="full", **once),
+    full_step("2048_remat", 2048, "nuclr", remat="full", **once),
+    full_step("4096_remat", 4096, "nuclr", remat="full", **once),
+    # 197 patches and 77 tokens attend to each other.
+    *(
+      full_step(f"clip_b16_{x}", 256, "nuclr", attention=x, **of_clip, **once)
+      for x in ("xla", "cudnn")
+    ),
     loss_step(
       "precisions",
       10,
@@ -71,16 +86,11 @@ def full() -> list[Part]:
       precisions=precisions,
       rounds=3,
     ),
-    # The towers take 59 MiB a pair, and 17 if their blocks are computed again.
-    full_step("1024", 1024, "nuclr", **once),
-    full_step("2048", 2048, "nuclr", **once),
-    full_step("512_remat", 512, "nuclr", remat="full", **once),
-    full_step("2048_remat", 2048, "nuclr", remat="full", **once),
-    full_step("4096_remat", 4096, "nuclr", remat="full", **once),
     loss_step("large", 8, batch_sizes="16384,32768", dims="512", rounds=3),
     *(
       loss_step(
         f"tile_{tile}",
+        3,
         batch_sizes="8192,32768",
         dims="512",
         tile=tile,
@@ -114,10 +124,12 @@ def short() -> list[Part]:
   """Returns one small part of each kind, for a trial on any machine."""
   tiny = dict(tiny=True, size=32, steps=1, rounds=1, num_pairs=100)
   few = dict(rounds=1, num_pairs=100)
+  few_steps = dict(batch_size=16, rounds=1, steps=2)
   step_time = "experiments.step_time"
   return [
     tests("core", ("table",)),
     full_step("512", 4, "nuclr,clip", remat="full", **tiny),
+    full_step("clip_b16_xla", 4, "nuclr", towers="clip_b16", **tiny),
     loss_step(
       "precisions",
       batch_sizes="16",
@@ -133,7 +145,12 @@ def short() -> list[Part]:
     Part(
       "state_rows",
       f"{step_time}.state_rows",
-      as_flags(num_pairs="100,1000", batch_size=16, rounds=1, steps=2),
+      as_flags(num_pairs="100,1000", **few_steps),
+    ),
+    Part(
+      "state_rows_offload",
+      f"{step_time}.state_rows",
+      as_flags(num_pairs="100,1000", offload_rows=True, **few_steps),
     ),
     Part(
       "glyphs",

@@ -26,6 +26,7 @@ BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per step.")
 DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")
 ROUNDS = flags.DEFINE_integer("rounds", 7, "Number of rounds.")
 STEPS = flags.DEFINE_integer("steps", 200, "Steps per size and round.")
+BYTES_PER_PAIR = 16
 OFFLOAD = flags.DEFINE_bool(
   "offload_rows", False, "Keeps rows in the host's memory."
 )
@@ -82,6 +83,7 @@ def main(argv) -> None:
   ]
   settings = {"batch_size": BATCH.value, "dim": DIM.value}
   settings["offload_rows"] = OFFLOAD.value
+  settings["bytes_per_pair"] = BYTES_PER_PAIR
   benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 
