@@ -41,7 +41,7 @@ def compiled(make, num_pairs, **options):
     lowered = step.lower(params, state, Pairs(vectors, vectors, ids))
     # As users compile, see conftest.py.
     emitters = "xla_cpu_use_fusion_emitters"
-    changed = emitters in os.environ["XLA_FLAGS"]
+    changed = emitters in os.environ.get("XLA_FLAGS", "")
     return lowered.compile({emitters: True} if changed else None)
 
 
@@ -62,6 +62,12 @@ def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
   assert share <= memory.argument_size_in_bytes < share + rest
   assert share <= memory.alias_size_in_bytes < share + rest
   assert memory.temp_size_in_bytes < rest
+
+
+def test_the_step_compiles_without_flags_of_xla(monkeypatch):
+  """As on an accelerator, see conftest.py."""
+  monkeypatch.delenv("XLA_FLAGS", raising=False)
+  assert compiled(OBJECTIVES["sogclr"], sharding.padded(1)).as_text()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
