@@ -10,6 +10,7 @@ from make_step import first_state, layout, make_step
 import numpy as np
 import pytest
 
+from experiments.step_time import __main__ as report
 from experiments.step_time import hlo, program
 from experiments.step_time.common import trace_step
 from nuclr_jax import objectives, sharding
@@ -218,6 +219,12 @@ def test_what_gpus_and_tpus_run_instead(machine, large, monkeypatch, x64):
     monkeypatch.setattr(table, "MOST_COMPARED", 100)
   assert_equal_trees(two_steps(sharding.make_mesh(8)), expected)
   assert len(calls) >= 4
+
+
+def test_all_machines_of_the_page_are_counted():
+  """By the command without flags that the page names."""
+  asked = {target for target, _ in report.PROGRAMS} | {*report.OTHER_MACHINES}
+  assert asked <= set(program.TARGETS.default)
 
 
 def test_slices_must_be_equally_large():

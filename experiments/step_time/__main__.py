@@ -129,22 +129,53 @@ def program_table(program: dict) -> str:
   }
   header, lines = ["objective"], []
   for target, batch in PROGRAMS:
-    header.append(f"{target}, {batch:,}: kernels")
+    header += [f"{target}, {batch:,}: kernels", "MiB"]
     if target == "h200":
       header.append("products")
     else:
-      header += ["collectives", "MB"]
+      header += ["collectives", "MB received"]
   for name in dict.fromkeys(row["objective"] for row in program["rows"]):
     line = [name]
     for target, batch in PROGRAMS:
       row = found[target, batch, name]
-      line.append(str(row["kernels"]))
+      line += [str(row["kernels"]), cell(row["temporary_mib"], 0)]
       if target == "h200":
         line.append(f"{row['products']:g}")
       else:
         line.append(str(row["num_collectives"]))
         line.append(cell(row["collective_bytes"] / 1e6, 2))
     lines.append(line)
+  return markdown.table(header, lines)
+
+
+def budget_table(program: dict) -> str:
+  """Shows NUCLR's kernels beside their budget, which is set by CLIP's."""
+  kernels = {
+    (row["target"], row["batch_size"], row["objective"]): row["kernels"]
+    for row in program["rows"]
+  }
+  lines = []
+  for batch in (512, 8192):
+    for target in dict.fromkeys(row["target"] for row in program["rows"]):
+      clip, nuclr, queue = (
+        kernels[target, batch, name]
+        for name in ("clip", "nuclr", "nuclr_queue")
+      )
+      budget = 1.5 * clip + 40
+      lines.append(
+        [
+          f"{batch:,}",
+          target,
+          f"{budget:g}",
+          *(
+            text
+            for x in (nuclr, queue)
+            for text in (str(x), f"{x - budget:+g}")
+          ),
+        ]
+      )
+  header = ["batch", "devices", "budget", "nuclr", "nuclr: over"]
+  header += ["nuclr_queue", "nuclr_queue: over"]
   return markdown.table(header, lines)
 
 
@@ -189,6 +220,60 @@ def roofline_table(roofline: dict) -> str:
   header = ["devices", "batch", "towers: Tflop", "ms of flops", "GB"]
   header += [f"{x}: ms" for x in ("towers", "loss", "optimizer", "input")]
   return markdown.table([*header, "bound: pairs/s"], lines)
+
+
+def shares_table(roofline: dict) -> str:
+  """Shows each part's share of the bound, and what crosses the network."""
+  lines = []
+  for row in roofline["rows"]:
+    parts = row["parts"]
+    shares = (
+      100 * parts[name]["ms"] / row["ms"]
+      for name in ("towers", "loss", "optimizer", "input")
+    )
+    crossing = []
+    for name in ("towers", "loss"):
+      crossing.append(str(parts[name]["collectives"]))
+      crossing.append(cell(parts[name]["collective_mb"], 1))
+    lines.append(
+      [
+        row["target"],
+        f"{row['batch_size']:,}",
+        *(f"{x:.1f} %" for x in shares),
+        *crossing,
+      ]
+    )
+  header = ["devices", "batch", "towers", "loss", "optimizer"]
+  header.append("input, beside them")
+  header += ["towers: collectives", "towers: MB", "loss: collectives"]
+  return markdown.table([*header, "loss: MB"], lines)
+
+
+def remat_table(results: list[dict]) -> str:
+  """Shows what computing blocks again does to memory and to the bound."""
+  row_of = {result["remat"]: result["rows"][0] for result in results}
+  base = row_of["none"]
+  lines = []
+  for name, row in row_of.items():
+    if (row["target"], row["batch_size"]) != (
+      base["target"],
+      base["batch_size"],
+    ):
+      raise ValueError("remat is compared on the same devices and batch")
+    towers = row["parts"]["towers"]
+    lines.append(
+      [
+        name,
+        cell(towers["temporary_gib"], 1),
+        cell(towers["ms"], 1),
+        cell(row["pairs_per_s"], 0),
+        MISSING
+        if row is base
+        else f"{100 * (row['pairs_per_s'] / base['pairs_per_s'] - 1):+.0f} %",
+      ]
+    )
+  header = ["remat", "towers: temporary GiB", "towers: ms"]
+  return markdown.table([*header, "bound: pairs/s", "change"], lines)
 
 
 def loading_table(loading: dict) -> str:
@@ -315,7 +400,10 @@ def tables() -> dict[str, str]:
     "precision": precision_table(read("precision")),
     "program": program_table(read("program")),
     "other programs": other_programs_table(read("program")),
+    "budget": budget_table(read("program")),
     "roofline": roofline_table(read("roofline")),
+    "shares": shares_table(read("roofline")),
+    "remat": remat_table([read("roofline"), read("roofline_remat")]),
     "not at hand": target_table(
       [read("not_at_hand"), read("not_at_hand_offload")]
     ),

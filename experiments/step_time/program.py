@@ -24,7 +24,7 @@ from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
 
 TARGETS = flags.DEFINE_list(
   "targets",
-  ["h200", "8xh200", "cpu", "8xcpu", "v5e:2x4"],
+  ["h200", "8xh200", "cpu", "8xcpu", "v5e", "v5e:2x4"],
   "[count x] h200 or cpu, v5e, or a TPU slice.",
 )
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "8192"], "Global sizes.")
