@@ -18,6 +18,7 @@ from experiments.cc3m import shapes
 from nuclr_jax import ingest
 from nuclr_jax.data import (
   augment,
+  captioned,
   image_text,
   images,
   loader,
@@ -33,12 +34,12 @@ from nuclr_jax.types import Sizes
 STREAM = """
 import hashlib, sys
 from absl import flags
-from nuclr_jax.data import image_text, loader, tokenizer
+from nuclr_jax.data import captioned, image_text, loader, tokenizer
 
 def main():
   flags.FLAGS.mark_as_parsed()
-  data = image_text.open_captioned("shapes", "train", sys.argv[1])
-  words = tokenizer.build_tokenizer(image_text.all_captions(data), length=8)
+  data = captioned.open_captioned("shapes", "train", sys.argv[1])
+  words = tokenizer.build_tokenizer(captioned.all_captions(data), length=8)
   source = image_text.captioned_source(data, words, size=24)
   for workers in (0, 2):
     digest = hashlib.sha256()
@@ -73,14 +74,14 @@ def words():
 
 @pytest.fixture(scope="module")
 def mine(folder):
-  return image_text.open_captioned("mine", "train", folder)
+  return captioned.open_captioned("mine", "train", folder)
 
 
 @pytest.fixture(scope="module")
 def photos(folder):
   """A source of 22 ingested pairs."""
-  data = image_text.open_captioned("shapes", "train", folder)
-  words = build_tokenizer(image_text.all_captions(data), length=8)
+  data = captioned.open_captioned("shapes", "train", folder)
+  words = build_tokenizer(captioned.all_captions(data), length=8)
   return image_text.captioned_source(data, words, size=24)
 
 
@@ -97,7 +98,7 @@ class TestIds:
     assert mine.index.image_id.tolist() == [0, 0, 1, 0]
     assert mine.index.text_id.tolist() == [0, 1, 0, 2]
     assert mine.index.sizes == Sizes(4, 2, 3)
-    assert image_text.all_captions(mine) == CAPTIONS
+    assert captioned.all_captions(mine) == CAPTIONS
 
   def test_source(self, mine, words):
     source = image_text.captioned_source(mine, words, size=16)
@@ -129,7 +130,7 @@ class TestIds:
   def test_keys_follow_the_content(self, folder, mine, words, tmp_path):
     """Another order and another image; what stays keeps its key."""
     prepare(tmp_path, {"train": [(C, ["new"]), ROWS[1], ROWS[0]]})
-    other = image_text.open_captioned("mine", "train", tmp_path)
+    other = captioned.open_captioned("mine", "train", tmp_path)
     before, after = (
       image_text.captioned_source(data, words, size=16).keys()
       for data in (mine, other)
@@ -151,19 +152,19 @@ class TestIds:
     prints = {mine.fingerprint}
     for i, changed in enumerate((image, text)):
       prepare(tmp_path / str(i), {"train": changed})
-      other = image_text.open_captioned("mine", "train", tmp_path / str(i))
+      other = captioned.open_captioned("mine", "train", tmp_path / str(i))
       prints.add(other.fingerprint)
     assert len(prints) == 3
 
   def test_ingested_pairs_are_those_of_a_scan(self, folder, monkeypatch):
     with monkeypatch.context() as patch:
-      patch.setattr(image_text, "_scan", no_scan)
-      data = image_text.open_captioned("shapes", "train", folder)
+      patch.setattr(captioned, "_scan", no_scan)
+      data = captioned.open_captioned("shapes", "train", folder)
     assert data.num_records == 22
     assert data.index.sizes.num_pairs == 22
-    monkeypatch.setattr(image_text, "load_index", lambda *_: None)
-    monkeypatch.setattr(image_text, "save_index", lambda *_: None)
-    scanned = image_text.open_captioned("shapes", "train", folder)
+    monkeypatch.setattr(captioned, "load_index", lambda *_: None)
+    monkeypatch.setattr(captioned, "save_index", lambda *_: None)
+    scanned = captioned.open_captioned("shapes", "train", folder)
     for ours, theirs in zip(data.index, scanned.index, strict=True):
       np.testing.assert_array_equal(ours, theirs)
     assert data.fingerprint == scanned.fingerprint
@@ -199,8 +200,8 @@ class TestFeatures:
   def test_where_captions_are(self, captions, column, expected, tmp_path):
     options = dict(captions=captions, column=column)
     prepare(tmp_path, {"train": ROWS}, **options)
-    data = image_text.open_captioned("mine", "train", tmp_path)
-    assert image_text.all_captions(data) == expected
+    data = captioned.open_captioned("mine", "train", tmp_path)
+    assert captioned.all_captions(data) == expected
     assert data.read(np.array([1]))[0].image == B
 
   def test_a_feature_that_the_records_lack(self, tmp_path):
@@ -226,8 +227,8 @@ class TestFeatures:
     monkeypatch.setattr(
       tfds_reader, "open_split", lambda *_: found._replace(read=read)
     )
-    data = image_text.open_captioned("mine", "train", tmp_path)
-    assert image_text.all_captions(data) == CAPTIONS
+    data = captioned.open_captioned("mine", "train", tmp_path)
+    assert captioned.all_captions(data) == CAPTIONS
 
   def test_no_captions(self, tmp_path):
     label = {"label": tfds.features.ClassLabel(names=["a", "b"])}
@@ -238,7 +239,7 @@ class TestFeatures:
       column=lambda texts: {"label": len(texts) - 1},
     )
     with pytest.raises(ValueError, match=r"no text among .*'label'"):
-      image_text.open_captioned("mine", "train", tmp_path)
+      captioned.open_captioned("mine", "train", tmp_path)
 
 
 class TestImages:
@@ -264,7 +265,7 @@ class TestImages:
       np.testing.assert_array_equal(result, expected)
 
   def test_all_records_one_size(self, mine):
-    found = image_text.resized_images(mine, 8)
+    found = captioned.resized_images(mine, 8)
     assert len(found) == 3
     np.testing.assert_array_equal(found[0:1], found[2:3])
     np.testing.assert_array_equal(
@@ -343,19 +344,19 @@ class TestScan:
 
   def test_kept(self, tmp_path, monkeypatch):
     prepare(tmp_path, {"train": ROWS})
-    first = image_text.open_captioned("mine", "train", tmp_path)
-    monkeypatch.setattr(image_text, "_scan", no_scan)
-    again = image_text.open_captioned("mine", "train", tmp_path)
+    first = captioned.open_captioned("mine", "train", tmp_path)
+    monkeypatch.setattr(captioned, "_scan", no_scan)
+    again = captioned.open_captioned("mine", "train", tmp_path)
     for old, new in zip(first.index, again.index, strict=True):
       np.testing.assert_array_equal(old, new)
     assert first.fingerprint == again.fingerprint
 
   def test_not_kept_for_other_files_of_that_name(self, tmp_path):
     home = prepare(tmp_path, {"train": ROWS})
-    first = image_text.open_captioned("mine", "train", tmp_path)
+    first = captioned.open_captioned("mine", "train", tmp_path)
     shutil.rmtree(home)
     prepare(tmp_path, {"train": [(B, ["a tree"]), *ROWS]})
-    second = image_text.open_captioned("mine", "train", tmp_path)
+    second = captioned.open_captioned("mine", "train", tmp_path)
     assert len(second.index.record) == 5
     assert second.fingerprint != first.fingerprint
 
@@ -363,7 +364,7 @@ class TestScan:
     found = []
     for place, rows in (("a", ROWS), ("b", ROWS[:2])):
       home = prepare(tmp_path / place, {"train": rows})
-      found.append(image_text.open_captioned(str(home), "train", tmp_path))
+      found.append(captioned.open_captioned(str(home), "train", tmp_path))
     assert [len(x.index.record) for x in found] == [4, 3]
 
   def test_two_at_once(self, tmp_path):
@@ -380,7 +381,7 @@ class TestScan:
 
   def test_images_without_captions_make_no_pair(self, tmp_path):
     prepare(tmp_path, {"train": [(A, []), (B, ["a dog"]), (C, [])]})
-    data = image_text.open_captioned("mine", "train", tmp_path)
+    data = captioned.open_captioned("mine", "train", tmp_path)
     assert data.index.record.tolist() == [1]
     assert data.index.text_id.tolist() == [0]
 
@@ -388,8 +389,8 @@ class TestScan:
 class TestSplits:
   @pytest.mark.parametrize("name", ["mine", "shapes"])
   def test_a_part_of_a_split(self, name, folder, words):
-    whole = image_text.open_captioned(name, "train", folder)
-    part = image_text.open_captioned(name, "train[:50%]", folder)
+    whole = captioned.open_captioned(name, "train", folder)
+    part = captioned.open_captioned(name, "train[:50%]", folder)
     assert part.num_records == round(whole.num_records / 2)
     numbers = np.arange(part.num_records)
     assert part.read(numbers) == whole.read(numbers)
@@ -399,11 +400,11 @@ class TestSplits:
 
   def test_no_such_split(self, folder):
     with pytest.raises(ValueError, match=r"no split 'val'.*'test', 'train'"):
-      image_text.open_captioned("mine", "val", folder)
+      captioned.open_captioned("mine", "val", folder)
 
   def test_no_such_set(self, folder):
     with pytest.raises(ValueError, match="no data set 'yours' is prepared"):
-      image_text.open_captioned("yours", "train", folder)
+      captioned.open_captioned("yours", "train", folder)
 
 
 class TestFind:
@@ -458,7 +459,7 @@ class TestDamage:
     return path
 
   def test_flipped_bytes(self, copy, words):
-    image_text.open_captioned("mine", "train", copy)
+    captioned.open_captioned("mine", "train", copy)
     path = self.shard(copy)
     times = path.stat()
     data = bytearray(path.read_bytes())
@@ -466,7 +467,7 @@ class TestDamage:
     data[middle : middle + 32] = bytes(32)
     path.write_bytes(data)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    opened = image_text.open_captioned("mine", "train", copy)
+    opened = captioned.open_captioned("mine", "train", copy)
     source = image_text.captioned_source(opened, words, size=16)
     with pytest.raises(ValueError, match="records 1 to 1 of train cannot be r"):
       source.fetch(np.array([2]))
@@ -475,32 +476,32 @@ class TestDamage:
     path = self.shard(copy)
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(ValueError, match="damaged") as error:
-      image_text.open_captioned("mine", "train", copy)
+      captioned.open_captioned("mine", "train", copy)
     assert str(path) in str(error.value)
 
   def test_missing(self, copy):
     self.shard(copy).unlink()
     with pytest.raises(ValueError, match="it is missing"):
-      image_text.open_captioned("mine", "train", copy)
+      captioned.open_captioned("mine", "train", copy)
 
   def test_another_format(self, copy):
     path = copy / "mine" / "1.0.0" / "dataset_info.json"
     info = json.loads(path.read_text())
     path.write_text(json.dumps(info | {"fileFormat": "tfrecord"}))
     with pytest.raises(ValueError, match="in the format tfrecord.*convert it"):
-      image_text.open_captioned("mine", "train", copy)
+      captioned.open_captioned("mine", "train", copy)
 
   def test_a_broken_image(self, tmp_path, words):
     """Ingested sets have none; others say which it is when they meet it."""
     rows = [ROWS[0], (B[: len(B) // 2], ["a half dog"])]
     prepare(tmp_path, {"train": rows})
-    data = image_text.open_captioned("mine", "train", tmp_path)
+    data = captioned.open_captioned("mine", "train", tmp_path)
     source = image_text.captioned_source(data, words, size=16)
     assert source.fetch(np.array([0, 1])).image.shape == (2, 16, 16, 3)
     with pytest.raises(ValueError, match=r"captioned \['a half dog'\] is brok"):
       source.fetch(np.array([0, 2]))
     with pytest.raises(ValueError, match="nuclr ingest --input=tfds"):
-      image_text.resized_images(data, 8)[:]
+      captioned.resized_images(data, 8)[:]
 
 
 class TestPairIndex:
@@ -541,7 +542,7 @@ def classes(tmp_path_factory):
 class TestHeldOut:
   def test_captions_in_groups(self, tmp_path):
     prepare(tmp_path, {"test": ROWS})
-    data = image_text.open_image_text_set(
+    data = captioned.open_image_text_set(
       "mine", "test", size=8, data_dir=tmp_path
     )
     assert data.image_group.tolist() == [0, 1, 2]

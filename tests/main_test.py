@@ -12,9 +12,9 @@ import tiny_config
 import warm
 
 import nuclr_jax
-from nuclr_jax.cli import doctor, flags, main, usage, verbs
+from nuclr_jax.cli import flags, main, usage, verbs
 from nuclr_jax.config import load_config, path_of
-from nuclr_jax.train import loop
+from nuclr_jax.train import doctor, loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 

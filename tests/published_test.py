@@ -17,8 +17,8 @@ import warm
 
 from nuclr_jax.data.embeddings import open_embeddings, read_thumbnails
 from nuclr_jax.export import (
-  Exported,
   embedder_of_config,
+  exported,
   write_embeddings,
   write_model,
 )
@@ -89,16 +89,7 @@ def export(folder, out, layout):
   """Exports a published model with its own preprocessing, as `nuclr export`."""
   config = untrained.config_of_published(folder)
   parts, _, state = untrained.open_untrained(config, pairs=False)
-  model = Exported(
-    parts.config["model"],
-    state.params["model"],
-    state.model_state,
-    parts.data.tokenizer,
-    parts.data.image_shape[0],
-    config["objective"]["temperature"],
-    parts.data.resize,
-  )
-  return write_model(model, out, layout=layout)
+  return write_model(exported(parts, state), out, layout=layout)
 
 
 class TestExported:

@@ -76,13 +76,12 @@ def embed_inputs(
   )
   items = (item for part in plan.parts for item in part.read())
   how = {"data_dir": flags.DATA_DIR.value, "features": features}
-  config = flags.chosen_config()
-  if config is None:
+  if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):
     model = export.embedder_of_run(
       flags.WORKDIR.value, **flags.chosen_state(), **how
     )
   else:
-    model = export.embedder_of_config(config, **how)
+    model = export.embedder_of_config(flags.chosen_config(), **how)
   with model as embedder:
     return export.write_embeddings(
       embedder, items, output, thumbnails=thumbnails

@@ -120,7 +120,7 @@ def popularity() -> None:
 
 
 def embed() -> None:
-  """Embed images and captions with a run's, a config's or a published model."""
+  """Embed images and captions with the model of a run, or a published one."""
   from nuclr_jax.cli import chosen
 
   if not flags.INPUT.value or not flags.OUTPUT.value:
@@ -137,38 +137,22 @@ def embed() -> None:
 
 def export() -> None:
   """Export the model of a run for other libraries."""
-  from nuclr_jax.export import Exported, write_model
-  from nuclr_jax.train import loop
-  from nuclr_jax.types import Sides
+  from nuclr_jax import export
 
   if not flags.OUTPUT.value:
     raise UsageError("export needs --output, such as --output=exported")
-  parts, _, state = loop.load(
-    workdir(),
-    data_dir=flags.DATA_DIR.value,
-    pairs=False,
-    **flags.chosen_state(),
+  model = export.model_of_run(
+    workdir(), data_dir=flags.DATA_DIR.value, **flags.chosen_state()
   )
-  tau = loop.readout(parts, state).temperature
-  is_single = tau is not None and not isinstance(tau, Sides)
-  bias = state.params["objective"].get("logit_bias")
-  model = Exported(
-    parts.config["model"],
-    state.params["model"],
-    state.model_state,
-    parts.data.tokenizer,
-    parts.data.image_shape[0],
-    float(tau) if is_single else None,
-    parts.data.resize,
-    None if bias is None else float(bias),
+  folder = export.write_model(
+    model, flags.OUTPUT.value, layout=flags.LAYOUT.value
   )
-  folder = write_model(model, flags.OUTPUT.value, layout=flags.LAYOUT.value)
   print(f"exported: {folder}")
 
 
 def doctor() -> None:
   """Check that this machine is set up correctly, and time a step."""
-  from nuclr_jax.cli import doctor
+  from nuclr_jax.train import doctor
 
   if not doctor.examine(data_dir=flags.DATA_DIR.value):
     sys.exit(1)

@@ -1,40 +1,36 @@
 """Images with captions, read and decoded during training.
 
-The data set is in TFDS format, prepared by `nuclr ingest` or by TFDS itself.
+The data set is in TFDS format, prepared by `nuclr ingest` or by TFDS itself;
+`captioned` opens it.
 OpenCV is imported by the functions that decode, so that the core can import
 this file without it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 import inspect
-import logging
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from nuclr_jax import checks, progress
+from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, NonNegative, Positive
 from nuclr_jax.data import tfds_reader
-from nuclr_jax.data.pair_index import (
-  PairIndex,
-  canonical,
-  content_hash,
-  hide_repetitions,
-  index_keys,
-  load_index,
-  number_pairs,
-  save_index,
+from nuclr_jax.data.captioned import (
+  Captioned,
+  all_captions,
+  decode,
+  open_captioned,
+  open_image_text_set,
 )
+from nuclr_jax.data.pair_index import hide_repetitions, index_keys
 from nuclr_jax.data.source import (
   DEFAULT_RESIZE,
   NUM_RANDOM,
   Data,
   HeldOut,
-  ImageTextSet,
   Inputs,
-  LazyImages,
   ProbeSets,
   Resize,
   Source,
@@ -48,26 +44,8 @@ from nuclr_jax.data.tokenizer import (
 )
 from nuclr_jax.types import Batch
 
-log = logging.getLogger(__name__)
-
 ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
 Kernel = checks.one_of(("bicubic", "bilinear"))
-
-
-class Record(NamedTuple):
-  """An image as it is stored, and its captions."""
-
-  image: bytes
-  captions: list[str]
-
-
-class Captioned(NamedTuple):
-  """A split of captioned images."""
-
-  read: Callable[[np.ndarray], list[Record]]  # record numbers -> records
-  index: PairIndex
-  num_records: int
-  fingerprint: str
 
 
 def image_text(
@@ -274,103 +252,6 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
   return Inputs((values["size"], values["size"], 3), words, resize)
 
 
-def open_captioned(
-  name: str, split: str, data_dir: str | os.PathLike | None = None
-) -> Captioned:
-  """Opens a split of a prepared TFDS data set with images and captions.
-
-  A data set that `nuclr ingest` wrote has an index of its pairs. Any other data
-  set is read once to number them; the index is kept in `data_dir`.
-
-  Args:
-    name: The data set, see `tfds_reader.find_data_set`.
-    split: Name of the split.
-    data_dir: Folder of prepared data sets.
-
-  Raises:
-    ValueError: If it cannot be read, or has no images with captions.
-  """
-  data = tfds_reader.open_split(name, split, data_dir)
-  image = tfds_reader.image_field(data.features)
-  caption = tfds_reader.caption_field(data.features)
-
-  def read(numbers):
-    return [
-      Record(row[image], tfds_reader.captions_of(row, caption))
-      for row in data.read(numbers)
-    ]
-
-  index = load_index(data.folder, split)
-  if index is None:
-    kept = tfds_reader.cache_dir(data_dir) / "pairs" / data.name
-    index = load_index(kept, data.stamp)
-    if index is None:
-      index = _scan(read, data)
-      save_index(kept, data.stamp, index)
-  fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
-  return Captioned(read, index, data.length, fingerprint)
-
-
-def open_image_text_set(
-  name: str,
-  split: str,
-  *,
-  size: int,
-  resize: Resize = DEFAULT_RESIZE,
-  data_dir: str | os.PathLike | None = None,
-) -> ImageTextSet:
-  """Opens images of a prepared data set, with all their captions.
-
-  A group is an image and its captions.
-
-  Args:
-    name: The data set, see `tfds_reader.find_data_set`.
-    split: Name of the split.
-    size: Height and width of the images, in pixels.
-    resize: How images become squares; without a mode, they are squashed.
-    data_dir: Folder of prepared data sets.
-
-  Raises:
-    ValueError: If there is no such data set or split.
-  """
-  data = open_captioned(name, split, data_dir)
-  return ImageTextSet(
-    resized_images(data, size, resize),
-    np.arange(data.num_records),
-    all_captions(data),
-    np.array(data.index.record),
-  )
-
-
-def resized_images(
-  data: Captioned, size: int, resize: Resize = DEFAULT_RESIZE
-) -> LazyImages:
-  """Makes lazy images, one per record, decoded and resized on access.
-
-  Args:
-    data: The split.
-    size: Height and width of the images, in pixels.
-    resize: How images become squares; without a mode, they are squashed.
-  """
-  from nuclr_jax.data import images
-
-  def fetch(numbers):
-    rows = data.read(numbers)
-    return np.stack(
-      images.in_threads(
-        lambda row: images.resize(_decode(row, data), size, resize), rows
-      )
-    )
-
-  return LazyImages(data.num_records, fetch)
-
-
-def all_captions(data: Captioned) -> list[str]:
-  """Reads the captions of all pairs, in the order of the pair ids."""
-  rows = tfds_reader.all_rows(data.read, data.num_records)
-  return [caption for row in rows for caption in row.captions]
-
-
 def captioned_source(
   data: Captioned,
   tokenizer: Tokenizer,
@@ -407,7 +288,7 @@ def captioned_source(
   index = data.index
 
   def square(row, random):
-    image = _decode(row, data)
+    image = decode(row, data)
     if random is None:
       return images.resize(image, size, resize)
     cropped = images.random_resized_crop(
@@ -465,19 +346,6 @@ def _check_options(size, scale, num_ops, level) -> None:
     )
 
 
-def _decode(row: Record, data: Captioned) -> np.ndarray:
-  from nuclr_jax.data import images
-
-  try:
-    return images.decode(row.image)
-  except ValueError as error:
-    raise ValueError(
-      f"{data.fingerprint}: the image captioned {row.captions[:1]} is broken: "
-      f"{error}; nuclr ingest --input=tfds:NAME makes a data set without "
-      "broken images"
-    ) from error
-
-
 def _probe_sets(place, **options) -> ProbeSets:
   """Opens the train and test splits of a place."""
   from nuclr_jax.data.sets import open_labelled_set
@@ -486,25 +354,4 @@ def _probe_sets(place, **options) -> ProbeSets:
   return ProbeSets(
     open_labelled_set(of_all, split="train", **options),
     open_labelled_set(place, **options),
-  )
-
-
-def _scan(read, data: tfds_reader.PreparedSplit) -> PairIndex:
-  """Reads all records once, to number the pairs."""
-  log.info("numbering the pairs of %s, once", data.name)
-  image, count, caption, empty = [], [], [], 0
-  show = progress.reporter(f"records of {data.name}", data.length)
-  for row in tfds_reader.all_rows(read, data.length):
-    image.append(content_hash(row.image))
-    count.append(len(row.captions))
-    for text in map(canonical, row.captions):
-      empty += not text
-      caption.append(content_hash(text.encode()))
-    show(len(image))
-  if empty:
-    log.warning("%s: %d captions hold no word", data.name, empty)
-  return number_pairs(
-    np.array(image, np.uint64),
-    np.array(count, np.int32),
-    np.array(caption, np.uint64),
   )

@@ -6,13 +6,20 @@ from nuclr_jax.export.embed import (
   embedder_of_run,
   write_embeddings,
 )
-from nuclr_jax.export.model import Exported, write_model
+from nuclr_jax.export.model import (
+  Exported,
+  exported,
+  model_of_run,
+  write_model,
+)
 
 __all__ = [
   "Embedder",
   "Exported",
   "embedder_of_config",
   "embedder_of_run",
+  "exported",
+  "model_of_run",
   "write_embeddings",
   "write_model",
 ]

@@ -26,11 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from nuclr_jax import checks, files
+from nuclr_jax import files
 from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.export import hf_configs, open_clip_configs
 from nuclr_jax.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained
+from nuclr_jax.train import checkpoint, loop
+from nuclr_jax.train.build import Experiment
+from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Params, PyTree, Sides, both
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
@@ -59,6 +62,56 @@ class Exported(NamedTuple):
   logit_bias: float | None = None  # SigLIP's, if the objective has one
 
 
+def model_of_run(
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  averaged: bool = True,
+) -> Exported:
+  """Loads what `write_model` writes of a run; its data need not be here.
+
+  Args:
+    workdir: The run's folder.
+    data_dir: The folder of prepared data sets.
+    checkpoints: `checkpoint.NEWEST` or `checkpoint.BEST`.
+    averaged: Whether to take the average of the weights, if the run keeps one.
+
+  Raises:
+    ValueError: If there is no such run.
+  """
+  parts, _, state = loop.load(
+    workdir,
+    data_dir=data_dir,
+    checkpoints=checkpoints,
+    averaged=averaged,
+    pairs=False,
+  )
+  return exported(parts, state)
+
+
+def exported(parts: Experiment, state: TrainState) -> Exported:
+  """Returns what `write_model` writes of parts that are open, and their state.
+
+  Args:
+    parts: What `loop.load` or `untrained.open_untrained` returned.
+    state: The same.
+  """
+  tau = loop.readout(parts, state).temperature
+  is_single = tau is not None and not isinstance(tau, Sides)
+  bias = state.params["objective"].get("logit_bias")
+  return Exported(
+    parts.config["model"],
+    state.params["model"],
+    state.model_state,
+    parts.data.tokenizer,
+    parts.data.image_shape[0],
+    float(tau) if is_single else None,
+    parts.data.resize,
+    None if bias is None else float(bias),
+  )
+
+
 class HFModel(NamedTuple):
   """A Hugging Face model of one tower, or of both."""
 
@@ -83,7 +136,8 @@ def write_model(
     ValueError: If the folder exists, or if the library has no such towers;
       nothing is written then.
   """
-  checks.choice("layout", layout, checks.one_of(LAYOUTS))
+  if layout not in LAYOUTS:
+    raise ValueError(f"layout must be one of {LAYOUTS}, got {layout!r}")
   folder = pathlib.Path(folder).expanduser().absolute()
   if folder.exists():
     raise ValueError(f"{folder} exists already; choose another --output")

@@ -12,18 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-import optax
 
-from nuclr_jax import sharding
 from nuclr_jax.config import Config, complete
 from nuclr_jax.data import without_pairs
 from nuclr_jax.data.image_text import open_held_out
-from nuclr_jax.evaluate import suites
 from nuclr_jax.models.pretrained import read_published
-from nuclr_jax.train import build, factories, resume
+from nuclr_jax.train import build, resume
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
-from nuclr_jax.types import Sizes, Spec
+from nuclr_jax.types import Sizes
 
 NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
@@ -97,12 +94,12 @@ def open_untrained(
     ValueError: If a name or key is unknown, a factory rejects an argument, or
       pretrained weights cannot be read.
   """
-  config = factories.checked(complete(config))
   if pairs and config["data"].get("train") != NO_PAIRS:
-    data = build.load_data(config["data"], data_dir=data_dir)
+    data = None
   else:
     inputs = build.load_inputs(config["data"], data_dir=data_dir)
-    data = without_pairs(Sizes(1, 1, 1), NOT_OPENED, inputs)
+    count = jax.device_count()
+    data = without_pairs(Sizes(count, count, count), NOT_OPENED, inputs)
     if pairs:
       data = data._replace(
         held_out=open_held_out(
@@ -112,29 +109,15 @@ def open_untrained(
           data_dir=data_dir,
         )
       )
-  sizes = data.train.sizes
-  spec = Spec(
-    sizes,
-    dim=config["model"].get("dim"),
-    num_classes=data.num_classes,
-    steps_per_epoch=max(1, sizes.num_pairs // config["batch_size"]),
-    block_size=data.block_size,
+  # Whatever the batch size of a training, few pairs can be looked at, too.
+  smallest = {"batch_size": jax.device_count(), "num_microbatches": 1}
+  parts = build.build(
+    {**config, **smallest}, data_dir=data_dir, data=data, fresh=False
   )
-  parts = Experiment(
-    config,
-    data,
-    build.make_model(config, data.inputs),
-    build.make_objective(spec, config["objective"], num_steps=1),
-    optax.identity(),
-    num_steps=0,
-    evaluators=suites.choose_evaluators(data),
-  )
-  mesh = sharding.make_mesh(
-    config["num_devices"], num_slices=config["num_slices"]
-  )
+  mesh = build.mesh_of(parts.config)
   with jax.set_mesh(mesh):
     params, model_state = resume.first_model(
-      parts.model, mesh, seed=config["seed"]
+      parts.model, mesh, seed=parts.config["seed"]
     )
   objective_params, objective_state = parts.objective.init()
   state = TrainState(
