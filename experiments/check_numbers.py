@@ -45,6 +45,7 @@ STUDIES = (
   "accelerator",
   "bimodal",
   "difference_alignment",
+  "hubs_and_suspects",
   "latent_classes",
   "parity",
   "popularity",

@@ -34,6 +34,7 @@ EXPERIMENTS = ROOT / "experiments"
 STUDIES = (
   "bimodal",
   "difference_alignment",
+  "hubs_and_suspects",
   "latent_classes",
   "popularity",
   "popularity.at_scale",

@@ -8,6 +8,7 @@ cleanlab 2.9.
 """
 
 from typing import NamedTuple
+import warnings
 
 from jaxtyping import Bool, Float, Int
 import numpy as np
@@ -154,9 +155,10 @@ def cross_validated(
   fold = np.random.default_rng(0).permutation(len(label)) % FOLDS
   probabilities = np.zeros((len(label), num_classes))
   for i in range(FOLDS):
-    classifier = LinearDiscriminantAnalysis(
-      solver="lsqr", shrinkage=SHRINKAGE
-    ).fit(features[fold != i], label[fold != i])
+    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=SHRINKAGE)
+    with warnings.catch_warnings():
+      warnings.filterwarnings("ignore", "Only one sample")  # of a rare class
+      classifier.fit(features[fold != i], label[fold != i])
     rows = np.ix_(np.flatnonzero(fold == i), classifier.classes_)
     probabilities[rows] = classifier.predict_proba(features[fold == i])
   return probabilities

@@ -1,7 +1,228 @@
 """The tables of README.md."""
 
+from collections.abc import Callable, Sequence
 
-def tables(options, results):
+from experiments.harness import Options, Results, Row, markdown
+from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.hubs_and_suspects.plan import (
+  ARMS,
+  TRAINED_ON_ERRORS,
+)
+from experiments.hubs_and_suspects.predictions import prediction_table
+from experiments.hubs_and_suspects.results import (
+  BASE,
+  COLUMNS,
+  DUPLICATES,
+  FAMILIAR,
+  OURS,
+  OWN,
+  PRIOR,
+  TUNED,
+  UNFAMILIAR,
+  VIEWS,
+  WRONG,
+  area,
+  recall,
+  settings_of,
+)
+
+UNTUNED = (
+  *("ζ, strength 1, fixed", "ζ, strength 0.5, fixed", "CSLS, k 10, fixed"),
+  *("IS, τ, fixed", "IS, τ, strength 0.5, fixed", "QB-Norm, fixed"),
+)
+FREE = ("ζ, any τ", "CSLS, any strength", "IS, any strength")
+WITH_PRIOR = (
+  *(PRIOR, "E + prior, any strength", "ζ + τ log p", "CSLS + τ log p"),
+  *("IS + τ log p", "QB-Norm + τ log p", "CSLS, any strength + τ log p"),
+  *("IS, any strength + τ log p",),
+)
+NATURAL = next(x for x in COLUMNS if x.startswith("natural: image"))
+SCORES = (
+  *("own similarity", OURS, "own weight, images", "own weight, texts"),
+  *("own weight, ζ = 0", "margin", "margin, images", "margin, ζ = 0"),
+  *("neighbours: overlap", "neighbours: captions", "neighbours: images"),
+  *("neighbours: both", "LEMoN"),
+)
+OF_CLASSES = tuple(
+  f"CL, {p}: {x}"
+  for p in ("cross-validated", "zero-shot")
+  for x in ("self-confidence", "adjusted margin", "flagged first")
+)
+NEAREST = ("image", "image + text", "image − density", "image − ζ", "gap")
+FLAGS = tuple(
+  f"{who} threshold: {x}"
+  for who in ("the page's", "cleanlab's")
+  for x in ("precision", "recall")
+)
+
+
+def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
-  del options, results
-  return {}
+  del options
+  rows = list(results.rows.values())
+  return {
+    "predictions": prediction_table(rows),
+    "hubs": hub_table(rows, (*TUNED, *FREE, *UNTUNED), BASE),
+    "hubs: against ζ": hub_table(rows, (*TUNED[1:], *FREE, *UNTUNED), "ζ"),
+    "hubs: natural, with log p": prior_table(rows),
+    "hubs: by model": model_table(rows),
+    "hubs: chosen": chosen_table(rows),
+    **{f"suspects: {view}": suspect_table(rows, view) for view in VIEWS},
+    **{
+      f"suspects: {view}, against {OURS}": suspect_table(rows, view, OURS)
+      for view in VIEWS
+    },
+    "suspects: by model": suspects_by_model(rows),
+    "duplicates": duplicate_table(rows),
+  }
+
+
+def shown(found: Statistics, digits: int = 1) -> str:
+  """Formats a mean and its 95 % interval."""
+  return found.show("half_width", digits) if found.count else "–"
+
+
+def hub_table(rows: Sequence[Row], names: Sequence[str], base: str) -> str:
+  """Shows differences of recall@1 to one score, means of the models."""
+  first = [shown(statistics(recall(rows, x, base).values())) for x in COLUMNS]
+  lines = [[f"{base}: %", *first]]
+  for name in names:
+    cells = [
+      shown(paired(recall(rows, x, name), recall(rows, x, base)))
+      for x in COLUMNS
+    ]
+    lines.append([name, *cells])
+  return markdown.table(["correction", *COLUMNS], lines)
+
+
+def prior_table(rows: Sequence[Row]) -> str:
+  """Shows natural queries with and without log p, image to text."""
+  lines = []
+  for name in (*TUNED, *FREE, *WITH_PRIOR):
+    ours = recall(rows, NATURAL, name)
+    lines.append(
+      [
+        name,
+        shown(statistics(ours.values())),
+        shown(paired(ours, recall(rows, NATURAL, BASE))),
+        shown(paired(ours, recall(rows, NATURAL, PRIOR))),
+      ]
+    )
+  header = ["score", "%", "− E", f"− ({PRIOR})"]
+  return markdown.table(header, lines)
+
+
+def model_table(rows: Sequence[Row]) -> str:
+  """Shows each model's E, and what corrections gain."""
+  lines = []
+  for arm in ARMS:
+    base = {x: recall(rows, x, BASE, arms=(arm,)) for x in COLUMNS}
+    cells = [shown(statistics(x.values())) for x in base.values()]
+    lines.append([f"{arm}, E: %", *cells])
+    for name in TUNED:
+      gains = (
+        paired(recall(rows, x, name, arms=(arm,)), base[x]) for x in COLUMNS
+      )
+      lines.append([f"{arm}, {name}", *map(shown, gains)])
+  return markdown.table(["model and correction", *COLUMNS], lines)
+
+
+def chosen_table(rows: Sequence[Row]) -> str:
+  """Shows the mean of the settings that validation chose."""
+  names = {
+    "ζ": ("ζ", "strength", 1.0),
+    "ζ, any τ: strength": ("ζ, any τ", "strength", 1.0),
+    "ζ, any τ: τ / τ of the training": ("ζ, any τ", "setting", 1.0),
+    "CSLS: k": ("CSLS", "setting", 1.0),
+    "CSLS, any strength: strength": ("CSLS, any strength", "strength", 1.0),
+    "IS: temperature / τ": ("IS", "setting", 0.08),
+    "IS, any strength: strength": ("IS, any strength", "strength", 1.0),
+    "QB-Norm: temperature / τ": ("QB-Norm", "setting", 0.08),
+    "QB-Norm: k": ("QB-Norm", "k", 1.0),
+  }
+  lines = []
+  for shown_name, (name, key, unit) in names.items():
+    cells = [
+      [y[key] / unit for y in settings_of(rows, x, name)] for x in COLUMNS
+    ]
+    lines.append(
+      [shown_name, *(f"{statistics(x).mean:.2f}" if x else "–" for x in cells)]
+    )
+  return markdown.table(["mean of the chosen", *COLUMNS], lines)
+
+
+def suspect_table(rows: Sequence[Row], view: str, base: str = "") -> str:
+  """Shows the AUPRC of wrong captions, or differences to one score."""
+  lines = []
+  for name in (*SCORES, *OF_CLASSES):
+    if name == base:
+      continue
+    cells = []
+    for errors in WRONG:
+      ours = area(rows, view, errors, name)
+      found = (
+        paired(ours, area(rows, view, errors, base))
+        if base
+        else statistics(ours.values())
+      )
+      cells.append(shown(found, 3))
+    lines.append([name, *cells])
+  return markdown.table(["score", *WRONG], lines)
+
+
+def suspects_by_model(rows: Sequence[Row]) -> str:
+  """Shows the AUPRC of the main scores for each model at 5 % wrong."""
+  names = (
+    *("own similarity", OURS, "margin", "neighbours: both", "LEMoN"),
+    "CL, cross-validated: self-confidence",
+  )
+  lines = []
+  for view in VIEWS:
+    for arm in TRAINED_ON_ERRORS if view == OWN else ARMS:
+      cells = [
+        shown(
+          statistics(area(rows, view, WRONG[1], x, arms=(arm,)).values()), 3
+        )
+        for x in names
+      ]
+      lines.append([f"{view}: {arm}", *cells])
+  return markdown.table(["model", *names], lines)
+
+
+def duplicate_table(rows: Sequence[Row]) -> str:
+  """Shows the AUPRC of duplicates, differences, and what thresholds find."""
+  views = (OWN, FAMILIAR, UNFAMILIAR)
+
+  def line(name: str, found: Callable[[str], Statistics]) -> list[str]:
+    return [name, *(shown(found(view), 3) for view in views)]
+
+  lines = []
+  for name in NEAREST:
+    lines.append(
+      line(
+        name,
+        lambda view, name=name: statistics(
+          area(rows, view, DUPLICATES, name).values()
+        ),
+      )
+    )
+  for name in NEAREST[1:]:
+    lines.append(
+      line(
+        f"({name}) − (image)",
+        lambda view, name=name: paired(
+          area(rows, view, DUPLICATES, name),
+          area(rows, view, DUPLICATES, NEAREST[0]),
+        ),
+      )
+    )
+  for name in FLAGS:
+    lines.append(
+      line(
+        name,
+        lambda view, name=name: statistics(
+          area(rows, view, DUPLICATES, name).values()
+        ),
+      )
+    )
+  return markdown.table(["score", *views], lines)
