@@ -1,6 +1,6 @@
 """Hubs and suspects: zeta against other tools, for embeddings of any model.
 
-python -m experiments.hubs_and_suspects             # about 30 min on two cores
+python -m experiments.hubs_and_suspects             # an hour on two busy cores
 python -m experiments.hubs_and_suspects --tables    # only tables and figures
 python -m experiments.hubs_and_suspects --smoke     # writes to runs/
 

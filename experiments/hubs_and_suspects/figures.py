@@ -11,10 +11,12 @@ from experiments.harness.statistics import paired, statistics
 from experiments.hubs_and_suspects.results import (
   BASE,
   COLUMNS,
+  FAMILIAR,
   OURS,
+  OWN,
   PRIOR,
   TUNED,
-  VIEWS,
+  UNFAMILIAR,
   WRONG,
   area,
   recall,
@@ -42,46 +44,46 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
 
 def draw_hubs(rows: Sequence[Row]) -> Figure:
   """Draws what each correction gains over the similarities."""
-  figure = new_figure((10, 4.6), dpi=120)
-  axes = figure.subplots()
-  for i, name in enumerate(DRAWN):
-    for at, column in enumerate(COLUMNS):
-      found = paired(recall(rows, column, name), recall(rows, column, BASE))
-      if not found.count:
-        continue
+  figure = new_figure((11, 4), dpi=120)
+  panels = figure.subplots(1, 2, width_ratios=(3, 2))
+  for axes, kind in zip(panels, ("balanced", "natural"), strict=True):
+    columns = [x for x in COLUMNS if x.startswith(kind)]
+    for i, name in enumerate(DRAWN):
+      found = {
+        at: paired(recall(rows, x, name), recall(rows, x, BASE))
+        for at, x in enumerate(columns)
+      }
+      found = {at: x for at, x in found.items() if x.count}
       axes.errorbar(
-        found.mean,
-        at + 0.15 * (i - 2),
-        xerr=np.nan_to_num(found.half_width),
+        [x.mean for x in found.values()],
+        [at + 0.14 * (i - 2) for at in found],
+        xerr=[np.nan_to_num(x.half_width) for x in found.values()],
         fmt=MARKERS[i],
         color=COLORS[i],
         markersize=5,
-        label=name if column == NATURAL else None,
+        label=name,
       )
-  axes.axvline(0, color=BLACK, linestyle=":")
-  axes.set_yticks(np.arange(len(COLUMNS)), list(COLUMNS))
-  axes.invert_yaxis()
-  axes.set_xlabel("points of recall@1 over E, mean of three models")
-  axes.grid(alpha=0.3)
-  axes.legend(
-    frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1)
-  )
+    axes.axvline(0, color=BLACK, linestyle=":")
+    places = [x.replace("balanced: ", "").replace(": ", ":\n") for x in columns]
+    axes.set_yticks(np.arange(len(columns)), places, fontsize=9)
+    axes.set_ylim(len(columns) - 0.5, -0.5)
+    axes.set_title(f"{kind} queries: points of recall@1 over E", fontsize=10)
+    axes.grid(alpha=0.3)
+  lines = panels[1].get_legend_handles_labels()
+  figure.legend(*lines, loc="outside lower center", ncols=5, fontsize=9)
   return figure
-
-
-NATURAL = "natural: image to text"  # where all of `DRAWN` are scored
 
 
 def draw_suspects(rows: Sequence[Row]) -> Figure:
   """Draws how well scores find wrong captions."""
   figure = new_figure((11, 4.2), dpi=120)
-  panels = figure.subplots(1, len(VIEWS), sharey=True)
-  titles = (
-    "trained on the errors",
-    "published, familiar",
-    "published, new fonts",
-  )
-  for axes, view, title in zip(panels, VIEWS, titles, strict=True):
+  panels = figure.subplots(1, 3, sharey=True)
+  titles = {
+    OWN: "trained on the errors",
+    FAMILIAR: "published, familiar fonts",
+    UNFAMILIAR: "published, unfamiliar fonts",
+  }
+  for axes, (view, title) in zip(panels, titles.items(), strict=True):
     for i, (label, name) in enumerate(SCORES.items()):
       found = [statistics(area(rows, view, x, name).values()) for x in WRONG]
       places = np.arange(len(WRONG)) + 0.09 * (i - 2.5)

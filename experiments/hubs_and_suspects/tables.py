@@ -49,6 +49,11 @@ OF_CLASSES = tuple(
   for x in ("self-confidence", "adjusted margin", "flagged first")
 )
 NEAREST = ("image", "image + text", "image − density", "image − ζ", "gap")
+RIVALS = (  # not told the classes, and without ζ
+  *("own similarity", "neighbours: overlap", "neighbours: captions"),
+  *("neighbours: images", "neighbours: both", "LEMoN"),
+)
+TOLD = "CL, cross-validated: self-confidence"
 FLAGS = tuple(
   f"{who} threshold: {x}"
   for who in ("the page's", "cleanlab's")
@@ -62,17 +67,19 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   rows = list(results.rows.values())
   return {
     "predictions": prediction_table(rows),
+    "decision on hubs": hub_decision(rows),
+    "decision on suspects": suspect_decision(rows),
     "hubs": hub_table(rows, (*TUNED, *FREE, *UNTUNED), BASE),
-    "hubs: against ζ": hub_table(rows, (*TUNED[1:], *FREE, *UNTUNED), "ζ"),
-    "hubs: natural, with log p": prior_table(rows),
-    "hubs: by model": model_table(rows),
-    "hubs: chosen": chosen_table(rows),
-    **{f"suspects: {view}": suspect_table(rows, view) for view in VIEWS},
+    "hubs against ζ": hub_table(rows, (*TUNED[1:], *FREE, *UNTUNED), "ζ"),
+    "hubs with log p": prior_table(rows),
+    "hubs by model": model_table(rows),
+    "hubs chosen": chosen_table(rows),
+    **{f"suspects, {view}": suspect_table(rows, view) for view in VIEWS},
     **{
-      f"suspects: {view}, against {OURS}": suspect_table(rows, view, OURS)
+      f"suspects, {view}, against {OURS}": suspect_table(rows, view, OURS)
       for view in VIEWS
     },
-    "suspects: by model": suspects_by_model(rows),
+    "suspects by model": suspects_by_model(rows),
     "duplicates": duplicate_table(rows),
   }
 
@@ -93,6 +100,48 @@ def hub_table(rows: Sequence[Row], names: Sequence[str], base: str) -> str:
     ]
     lines.append([name, *cells])
   return markdown.table(["correction", *COLUMNS], lines)
+
+
+def hub_decision(rows: Sequence[Row]) -> str:
+  """Shows ζ against the best rival of each column, tuned and not."""
+  ours = {"tuned": "ζ", "nothing tuned": UNTUNED[1]}
+  rivals = {"tuned": TUNED[1:], "nothing tuned": UNTUNED[2:]}
+  lines = []
+  for how, name in ours.items():
+    for column in COLUMNS:
+      found = recall(rows, column, name)
+      best = best_of(rivals[how], lambda x, c=column: recall(rows, c, x))
+      gains = [
+        shown(paired(found, recall(rows, column, x)))
+        for x in (BASE, rivals[how][0], best)
+      ]
+      lines.append([f"{how}: {column}", *gains[:2], best, gains[2]])
+  header = ["queries", "ζ − E", "ζ − CSLS", "best rival", "ζ − best rival"]
+  return markdown.table(header, lines)
+
+
+def suspect_decision(rows: Sequence[Row]) -> str:
+  """Shows the own weight against similarity, the best rival, and CL."""
+  lines = []
+  for view in VIEWS:
+    for errors in WRONG:
+      found = {x: area(rows, view, errors, x) for x in (OURS, TOLD, *RIVALS)}
+      best = best_of(RIVALS, found.get)
+      differences = [
+        shown(paired(found[OURS], found[x]), 3) for x in (RIVALS[0], best, TOLD)
+      ]
+      lines.append(
+        [f"{view}: {errors}", differences[0], best, *differences[1:]]
+      )
+  header = ["data", "− own similarity", "best rival", "− best rival", "− CL"]
+  return markdown.table(header, lines)
+
+
+def best_of(
+  names: Sequence[str], values: Callable[[str], dict[int, float]]
+) -> str:
+  """Returns the name with the highest mean over seeds."""
+  return max(names, key=lambda x: statistics(values(x).values()).mean)
 
 
 def prior_table(rows: Sequence[Row]) -> str:
