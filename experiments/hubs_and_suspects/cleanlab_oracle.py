@@ -1,6 +1,6 @@
 """Writes what cleanlab finds in random probabilities, as a test's reference.
 
-.venv-cleanlab/bin/python experiments/hubs_and_suspects/cleanlab_oracle.py
+.venv-cleanlab/bin/python -m experiments.hubs_and_suspects.cleanlab_oracle
 
 in an environment with cleanlab 2.9; it needs nothing of this repository.
 """
