@@ -30,6 +30,9 @@ from nuclr_jax.train import build
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
 RESNET = dict(name="resnet50", stages=(1, 1), width=4)
+CLIP_RESNET = dict(
+  name="clip_resnet50", stages=(1, 1), width=4, heads=4, features=6
+)
 TEXT = dict(width=8, layers=1, heads=2)
 SMALL = dict(width=16, layers=2, heads=4)
 
@@ -91,7 +94,7 @@ def test_sizes_of_the_published_encoders():
   def size(side, name, **sizes):
     table = dict(image=models.IMAGE_TOWERS, text=models.TEXT_TOWERS)[side]
     if side == "image":
-      sizes = dict(image_shape=(224, 224, 3))
+      sizes = dict(image_shape=(224, 224, 3)) | sizes
     tower = table[name](**sizes)
     return count(jax.eval_shape(tower.init, jax.random.key(0))[0])
 
@@ -103,6 +106,23 @@ def test_sizes_of_the_published_encoders():
   clip = size("image", "clip_vit_b32")
   clip += size("text", "clip_text", vocab_size=49408, length=77)
   assert clip == 151_277_313 - 512 * (768 + 512) - 1
+  # ViT-L/14, with texts of width 768.
+  clip = size("image", "clip_vit_l14")
+  large = dict(vocab_size=49408, length=77, width=768, heads=12)
+  clip += size("text", "clip_text", **large)
+  assert clip == 427_616_513 - 768 * (1024 + 768) - 1
+  # OpenAI's RN50, less its projection of texts and the temperature.
+  clip = size("image", "clip_resnet50")
+  clip += size("text", "clip_text", vocab_size=49408, length=77)
+  assert clip == 102_007_137 - 512 * 1024 - 1
+  # SigLIP's ViT-B/16, less its projection, the temperature and the bias.
+  siglip = size("image", "siglip_vit_b16")
+  siglip += size("text", "siglip_text", vocab_size=32000, length=64)
+  assert siglip == 203_155_970 - 768 * 769 - 2
+  # DINOv2's files, which are of 518 pixels, less the token of masked patches.
+  large = dict(image_shape=(518, 518, 3))
+  assert size("image", "dinov2_vit_s14", **large) == 22_056_576 - 384
+  assert size("image", "dinov2_vit_b14", **large) == 86_580_480 - 768
 
 
 def test_vgg_against_scipy():
@@ -146,8 +166,14 @@ def test_vgg_needs_pixels():
     ("image", dict(name="vit_b16", patch=8, **TEXT)),
     ("text", dict(name="distilbert", **TEXT)),
     ("text", dict(name="clip_text", **TEXT)),
+    ("image", CLIP_RESNET),
+    ("image", dict(name="siglip_vit_b16", patch=8, **TEXT)),
+    ("image", dict(name="dinov2_vit_b14", patch=8, layer_scale=0.5, **TEXT)),
+    ("text", dict(name="siglip_text", **TEXT)),
   ],
-  ids=["resnet", "vit", "distilbert", "clip_text"],
+  ids=(
+    "resnet vit distilbert clip_text clip_resnet siglip_vit dinov2 siglip_text"
+  ).split(),
 )
 def test_bfloat16(side, tower):
   """Embeddings are close, everything that stays is float32."""
@@ -319,6 +345,139 @@ def test_padding_changes_nothing():
   assert np.abs(b - c).max() > 1e-3
 
 
+def test_siglip_attends_to_padding():
+  """Every token, also one after the end, changes the last one's features."""
+  tower = clip_text.siglip_text(vocab_size=9, length=6, **TEXT)
+  params, state = numbers(tower.init)
+  texts = np.array([[3, 8, 5, 1, 1, 1]] * 7)
+  texts[np.arange(6), np.arange(6)] = 2
+  features, _ = tower.apply(params, state, jnp.array(texts))
+  features = np.asarray(features)
+  changes = np.abs(features[:-1] - features[-1]).max(-1)
+  assert changes.min() > 1e-3
+  # The last position is that of the texts at hand, not of the longest ones.
+  shorter, _ = tower.apply(params, state, jnp.array(texts[:, :4]))
+  assert shorter.shape == (7, 8) and np.abs(shorter - features).max() > 1e-3
+
+
+def test_attention_of_some_queries():
+  """It is the same as the rows of these queries of attention among all."""
+  spec = transformer.make_block_spec(
+    width=8,
+    layers=1,
+    heads=2,
+    hidden=None,
+    pre_norm=True,
+    eps=1e-5,
+    activation="gelu",
+    dtype="float32",
+  )
+  layer = transformer.Attention(spec, rngs=nnx.Rngs(0))
+  layer.qkv.bias.set_value(jnp.linspace(-1, 1, 24))
+  x = jax.random.normal(jax.random.key(0), (3, 5, 8))
+  expected = layer(x)[:, 1:3]
+  np.testing.assert_allclose(layer(x, asking=x[:, 1:3]), expected, atol=1e-6)
+  wide = transformer.Attention(spec, outputs=6, rngs=nnx.Rngs(0))
+  assert wide(x, asking=x[:, :1]).shape == (3, 1, 6)
+
+
+def test_attention_pooling_against_numpy():
+  spec = transformer.make_block_spec(
+    width=8,
+    layers=1,
+    heads=2,
+    hidden=12,
+    pre_norm=True,
+    eps=1e-6,
+    activation="gelu_tanh",
+    dtype="float32",
+  )
+  tower = models.from_nnx(
+    lambda rngs: transformer.AttentionPool(spec, rngs=rngs), 8
+  )
+  params, state = numbers(tower.init)
+  x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
+  pooled, _ = tower.apply(params, state, jnp.asarray(x))
+  p = jax.tree.map(np.float64, params)
+  qkv = p["attention"]["qkv"]
+  for i, tokens in enumerate(np.float64(x)):
+    attended = []
+    for head in range(2):
+      q, k, v = (
+        y @ qkv["kernel"][:, start : start + 4] + qkv["bias"][start : start + 4]
+        for part, y in enumerate((p["probe"], tokens, tokens))
+        for start in [8 * part + 4 * head]
+      )
+      weights = np.exp(k @ q / 2)  # 2 is the root of the head's width
+      attended.append(weights @ v / weights.sum())
+    out = p["attention"]["out"]
+    y = np.concatenate(attended) @ out["kernel"] + out["bias"]
+    normal = (y - y.mean()) / np.sqrt(y.var() + 1e-6)
+    hidden = normal * p["norm"]["scale"] + p["norm"]["bias"]
+    hidden = hidden @ p["up"]["kernel"] + p["up"]["bias"]
+    cubic = np.sqrt(2 / np.pi) * (hidden + 0.044715 * hidden**3)
+    hidden *= (1 + np.tanh(cubic)) / 2
+    y += hidden @ p["down"]["kernel"] + p["down"]["bias"]
+    np.testing.assert_allclose(pooled[i], y, atol=1e-5)
+
+
+def test_layer_scale():
+  """Factors of 1 change nothing; tiny ones leave the residual stream."""
+  shape = dict(image_shape=(16, 16, 3), patch=8, **SMALL)
+  plain, scaled = vit.vit(**shape), vit.vit(layer_scale=1.0, **shape)
+  params, state = numbers(plain.init)
+  image = jnp.asarray(batch(2).image[:, :16, :16])
+  expected, _ = plain.apply(params, state, image)
+
+  def features(factor):
+    blocks = {
+      i: block | {name: np.full(16, factor) for name in ("scale1", "scale2")}
+      for i, block in params["blocks"].items()
+    }
+    return scaled.apply(params | {"blocks": blocks}, state, image)[0]
+
+  chex.assert_trees_all_equal(features(np.float32(1)), expected)
+  token = params["class_token"] + params["class_position"]
+  normal = (token - token.mean()) / np.sqrt(token.var() + 1e-6)
+  normal = normal * params["norm"]["scale"] + params["norm"]["bias"]
+  np.testing.assert_allclose(
+    features(np.float32(1e-9)), np.stack([normal] * 2), atol=1e-4
+  )
+  start = scaled.init(jax.random.key(0))[0]["blocks"][1]["scale2"]
+  np.testing.assert_array_equal(start, np.ones(16))
+
+
+def test_convolutions_of_means():
+  """Means over squares, then the convolution; the odd row is left out."""
+  layer = layers.Conv(
+    3, 4, 1, stride=2, pooled=True, dtype=jnp.float32, rngs=nnx.Rngs(0)
+  )
+  x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
+  means = x[:, :4].reshape(2, 2, 2, 3, 2, 3).mean((2, 4))
+  expected = means @ np.asarray(layer.kernel[...])[0, 0]
+  np.testing.assert_allclose(layer(jnp.asarray(x)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_side_without_projection(bias):
+  """Its embeddings are its features; all else is as with both projections."""
+  every = make(projection_bias=bias)
+  some = make(projection_bias=bias, projected=("image",))
+  key = jax.random.key(0)
+  (params, _), (fewer, state) = every.init(key), some.init(key)
+  left_out = {"text_projection", "text_projection_bias"}
+  chex.assert_trees_all_equal(
+    fewer, {k: x for k, x in params.items() if k not in left_out}
+  )
+  assert ("image_projection_bias" in fewer) == bias
+  pairs, _ = some.apply(fewer, state, batch())
+  features = some.features(fewer, state, batch()).text
+  norm = np.linalg.norm(features, axis=1, keepdims=True)
+  np.testing.assert_allclose(pairs.text, features / norm, atol=1e-6)
+  expected, _ = every.apply(params, state, batch())
+  np.testing.assert_array_equal(pairs.image, expected.image)
+
+
 def test_images_need_not_be_square():
   tower = vit.vit(image_shape=(16, 32, 3), patch=8, **TEXT)
   params, state = numbers(tower.init)
@@ -409,6 +568,26 @@ def test_a_run_by_config(tiny):
     (dict(image=RESNET | dict(std=(1, 1, 0))), "std must be greater than 0"),
     (dict(image=RESNET | dict(stages=(1, 0))), "stages must be one or more"),
     (dict(dtype="float16"), "dtype must be one of"),
+    (
+      dict(image=dict(name="siglip_vit_b16", patch=8, pooler=True)),
+      "pooler is a layer on the class token",
+    ),
+    (dict(image=dict(name="vit_b16", pool="mean")), "pool must be one of"),
+    (
+      dict(image=dict(name="dinov2_vit_s14", patch=8, layer_scale=0)),
+      "layer_scale must be greater than 0",
+    ),
+    (dict(image=CLIP_RESNET | dict(width=3)), "and width even, got .1, 1., 6"),
+    (dict(image=CLIP_RESNET | dict(heads=3)), "heads must divide width"),
+    (
+      dict(image=CLIP_RESNET, image_shape=(32, 36, 3)),
+      "divide height and width by 8, .* 32 x 36 pixels; change",
+    ),
+    (
+      dict(image=CLIP_RESNET, projected=("text",)),
+      "image tower has 6 features and no projection, so dim must be 6, got 8",
+    ),
+    (dict(projected=("both",)), "projected must be .* got .'both'"),
   ],
 )
 def test_bad_arguments(changes, message):
