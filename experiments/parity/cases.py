@@ -1,4 +1,4 @@
-"""The published encoders in PyTorch, at tiny and at full size.
+"""The published encoders in PyTorch, at tiny and at full size: transformers'.
 
 Weights are random, including batch statistics and biases, so that leaving one
 out cannot go unnoticed.
@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import transformers
-
-from experiments.parity import optional
 
 
 class Case(NamedTuple):
@@ -72,11 +70,13 @@ def texts(vocab_size, length, batch=3, clip=False) -> np.ndarray:
   return ids
 
 
-def _channels_first(x):
+def channels_first(x) -> torch.Tensor:
+  """Returns images as PyTorch's models take them."""
   return torch.from_numpy(x).permute(0, 3, 1, 2).double()
 
 
-def _ids(x):
+def token_ids(x) -> torch.Tensor:
+  """Returns token ids as PyTorch's models take them."""
   return torch.from_numpy(x).long()
 
 
@@ -91,7 +91,7 @@ def resnet(*, tiny: bool) -> Case:
     ours, size = dict(stages=(2, 1), width=4), 40
 
   def forward(model, inputs):
-    out = model(_channels_first(inputs["image"]))
+    out = model(channels_first(inputs["image"]))
     return {"image": out.pooler_output.flatten(1)}
 
   return Case(
@@ -144,7 +144,7 @@ def vit(*, tiny: bool, pooler: bool = False) -> Case:
     size = 24
 
   def forward(model, inputs):
-    out = model(_channels_first(inputs["image"]))
+    out = model(channels_first(inputs["image"]))
     first = out.last_hidden_state[:, 0]
     return {"image": out.pooler_output if pooler else first}
 
@@ -204,7 +204,7 @@ def bert(*, tiny: bool, pooler: bool = False) -> Case:
     ours = dict(width=16, layers=2, heads=4, hidden=24, max_length=12)
 
   def pooled(model, inputs):
-    ids = _ids(inputs["text"])
+    ids = token_ids(inputs["text"])
     return {"text": model(ids, attention_mask=ids != 0).pooler_output}
 
   return Case(
@@ -223,7 +223,7 @@ def bert(*, tiny: bool, pooler: bool = False) -> Case:
 
 
 def _first_token(model, inputs):
-  ids = _ids(inputs["text"])
+  ids = token_ids(inputs["text"])
   out = model(ids, attention_mask=(ids != 0).long())
   return {"text": out.last_hidden_state[:, 0]}
 
@@ -255,8 +255,8 @@ def clip(*, tiny: bool) -> Case:
 
   def forward(model, inputs):
     out = model(
-      input_ids=_ids(inputs["text"]),
-      pixel_values=_channels_first(inputs["image"]),
+      input_ids=token_ids(inputs["text"]),
+      pixel_values=channels_first(inputs["image"]),
     )
     return {"image": out.image_embeds, "text": out.text_embeds}
 
@@ -276,83 +276,68 @@ def clip(*, tiny: bool) -> Case:
   )
 
 
-def timm(*, tiny: bool) -> list[Case]:
-  """Makes the cases of timm's ResNet-50 and ViT-B/16, if it is installed."""
-  library = optional.load("timm")
-  if library is None:
-    return []
-
-  def case(name, layout, tower, dim, size, **sizes):
-    return Case(
-      f"timm {name}",
-      layout,
-      lambda: library.create_model(name, num_classes=0, **sizes),
-      lambda model, inputs: {"image": model(_channels_first(inputs["image"]))},
-      dict(image=tower, dim=dim),
-      dict(image=images(size)),
-      train=layout == "torchvision_resnet",
-    )
-
-  vit = ("vit_base_patch16_224", "timm_vit")
-  if tiny:  # no ResNet, since timm's stem has a fixed width
-    tower = dict(
-      name="vit_b16", width=16, layers=2, heads=4, hidden=24, patch=8
-    )
-    sizes = dict(embed_dim=16, depth=2, num_heads=4, mlp_ratio=1.5)
-    return [case(*vit, tower, 16, 24, img_size=24, patch_size=8, **sizes)]
-  resnet = ("resnet50", "torchvision_resnet")
-  return [
-    case(*resnet, dict(name="resnet50"), 2048, 224),
-    case(*vit, dict(name="vit_b16"), 768, 224),
-  ]
-
-
-def open_clip(*, tiny: bool) -> list[Case]:
-  """Makes the case of OpenCLIP's ViT-B/32, if it is installed.
-
-  OpenAI's files have the same layout.
-  """
-  library = optional.load("open_clip.model")
-  if library is None:
-    return []
-  image = dict(layers=12, width=768, patch_size=32, image_size=224)
-  text = dict(
-    layers=12, width=512, heads=8, vocab_size=49408, context_length=77
-  )
-  dim, ours = 512, {}
+def siglip(*, tiny: bool) -> Case:
+  """Makes the case of Hugging Face's SigLIP: both towers, one projection."""
+  config = transformers.SiglipConfig()
+  image, text = dict(name="siglip_vit_b16"), dict(name="siglip_text")
+  vocab, length, size, dim = 32000, 64, 224, 768
   if tiny:
-    dim, shape = 12, dict(layers=2, width=16, mlp_ratio=1.5)
-    image = shape | dict(head_width=4, patch_size=8, image_size=24)
-    text = shape | dict(heads=4, vocab_size=30, context_length=8)
-    ours = dict(layers=2, width=16, heads=4, hidden=24)
-  towers = dict(
-    image=dict(name="clip_vit_b32", patch=image["patch_size"], **ours),
-    text=dict(name="clip_text", max_length=text["context_length"], **ours),
-    dim=dim,
-    vocab_size=text["vocab_size"],
-    projection_bias=False,
-  )
+    vocab, length, size, dim = 30, 8, 24, 16
+    shape = dict(num_hidden_layers=2, num_attention_heads=4)
+    shape |= dict(hidden_size=dim, intermediate_size=24)
+    ends = dict(bos_token_id=0, eos_token_id=1)
+    config = transformers.SiglipConfig(
+      text_config=shape
+      | ends
+      | dict(vocab_size=vocab, max_position_embeddings=length),
+      vision_config=shape | dict(image_size=size, patch_size=8),
+    )
+    ours = dict(width=dim, layers=2, heads=4, hidden=24)
+    image |= ours | dict(patch=8)
+    text |= ours | dict(max_length=length)
 
   def forward(model, inputs):
-    image = model.encode_image(_channels_first(inputs["image"]), normalize=True)
-    text = model.encode_text(_ids(inputs["text"]), normalize=True)
-    return {"image": image, "text": text}
-
-  ids = texts(text["vocab_size"], text["context_length"], 2, clip=True)
-  return [
-    Case(
-      "OpenCLIP",
-      "open_clip",
-      lambda: library.CLIP(dim, image, text, quick_gelu=True),
-      forward,
-      towers,
-      dict(image=images(image["image_size"]), text=ids),
+    out = model(
+      input_ids=token_ids(inputs["text"]),
+      pixel_values=channels_first(inputs["image"]),
     )
-  ]
+    return {"image": out.image_embeds, "text": out.text_embeds}
+
+  return Case(
+    "HF SigLIP",
+    "hf_siglip",
+    lambda: transformers.SiglipModel(config),
+    forward,
+    dict(image=image, text=text, dim=dim, vocab_size=vocab, projected=["text"]),
+    dict(image=images(size), text=texts(vocab, length, 2)),
+  )
+
+
+def dinov2(*, tiny: bool) -> Case:
+  """Makes the case of Hugging Face's DINOv2, ViT-S/14."""
+  shape = dict(hidden_size=384, num_hidden_layers=12, num_attention_heads=6)
+  ours, size, patch = {}, 224, 14
+  if tiny:
+    shape = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4)
+    ours = dict(width=16, layers=2, heads=4, hidden=32, patch=8)
+    shape["mlp_ratio"], size, patch = 2, 24, 8
+  config = transformers.Dinov2Config(image_size=size, patch_size=patch, **shape)
+
+  def forward(model, inputs):
+    return {"image": model(channels_first(inputs["image"])).pooler_output}
+
+  return Case(
+    "HF DINOv2",
+    "hf_dinov2",
+    lambda: transformers.Dinov2Model(config),
+    forward,
+    dict(image=dict(name="dinov2_vit_s14", **ours), dim=shape["hidden_size"]),
+    dict(image=images(size)),
+  )
 
 
 def cases(*, tiny: bool) -> list[Case]:
-  """Makes all cases at one size."""
+  """Makes all cases of transformers at one size."""
   return [
     resnet(tiny=tiny),
     basic_resnet(tiny=tiny),
@@ -362,6 +347,6 @@ def cases(*, tiny: bool) -> list[Case]:
     bert(tiny=tiny),
     bert(tiny=tiny, pooler=True),
     clip(tiny=tiny),
-    *timm(tiny=tiny),
-    *open_clip(tiny=tiny),
+    siglip(tiny=tiny),
+    dinov2(tiny=tiny),
   ]
