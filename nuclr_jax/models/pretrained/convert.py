@@ -79,9 +79,9 @@ def from_layout(
   Position embeddings of images are resized to the model's grid by bicubic
   interpolation with antialiasing, as Pillow, timm and OpenCLIP do it. (DINOv2's
   own code does not antialias, and its cubic kernel has a = -0.75 instead of
-  -0.5: both libraries agree for images of 518 x 518 pixels, the size that its
-  files are of, and differ slightly for others.) Those of CLIP's texts are
-  stretched (see `clip_text`).
+  -0.5. Both agree for images of 518 x 518 pixels, which its files are of; for
+  others the features differ.) Those of CLIP's texts are stretched (see
+  `clip_text`).
 
   Args:
     tensors: Arrays by key, of any floating dtype. Arrays that a tower does not
