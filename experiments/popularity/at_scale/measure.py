@@ -11,20 +11,21 @@ import numpy as np
 from scipy.special import logsumexp
 
 from experiments.harness import Place, Row, Run
-from experiments.popularity.at_scale import data
+from experiments.popularity.at_scale import data, steps
 from experiments.popularity.at_scale.ways import WAYS, make_objective
 from experiments.step_time import hlo
-from nuclr_jax import Pairs, Sides, popularity
-from nuclr_jax.types import each, swap
+from nuclr_jax import Pairs, Sides, files, popularity
+from nuclr_jax.types import State, both, each, swap
 
 TOLERANCE = 1e-4  # of the exact solution, unless a run says otherwise
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared
-NUM_TERMS = 2**14  # of each in random batches, twice
 
 
 def measure(run: Run, place: Place) -> Row:
   """Follows a way over all epochs and compares it with the exact solution."""
   values = dict(run.values)
+  if values.get("trace"):
+    return costs(values)
   n, tau = values["num_pairs"], values["temperature"]
   final = data.generate(num_pairs=n, dim=values["dim"], seed=run.seed)
   tolerance = values.get("tolerance", TOLERANCE)
@@ -38,23 +39,19 @@ def measure(run: Run, place: Place) -> Row:
       max_pairs=round(way.sample * n),
       key=jax.random.key(run.seed),
     ).zeta
-    log_u, state, flops = None, (), None
+    log_u, state = None, ()
   else:
-    state, flops = follow(values, final, exact, run.seed)
-    rows = state.sample
-    zeta = Sides(*(np.asarray(x.zeta)[:n] for x in (rows.image, rows.text)))
-    log_u = each(lambda x: np.asarray(x)[:n], rows.pair.log_u)
+    objective, params, state = follow(values, final, exact, run.seed)
+    zeta = zeta_of(state, n)
+    log_u = each(lambda x: np.asarray(x)[:n], state.sample.pair.log_u)
   row = {
     "num_pairs": n,
     "follow_seconds": round(time.monotonic() - began, 1),
   }
   row |= scores(final, values, zeta, log_u, exact, run.seed)
-  row["flops"] = flops
-  row["bytes"] = {
-    name: sum(x.nbytes for x in jax.tree.leaves(part))
-    for name, part in getattr(state, "_asdict", dict)().items()
-  }
-  return row
+  if values.get("steps"):
+    row |= of_steps(objective, params, state, final, values, exact, run, place)
+  return row | {"bytes": bytes_of(state)}
 
 
 def exact_of(
@@ -66,24 +63,30 @@ def exact_of(
 ) -> Sides:
   """Solves for the exact zeta once for all ways, and keeps it."""
   n, dim = final.image.shape
-  path = place.shared / f"exact_{n}_{dim}_{tau}_{seed}.npz"
-  if not path.exists():
-    found = popularity.solve(*final, temperature=tau, tolerance=tolerance)
-    if not found.converged:
-      raise RuntimeError(f"no exact zeta: residual {found.residual:.1e}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{time.monotonic_ns()}.npz")
-    np.savez(part, **found.zeta._asdict())
-    part.replace(path)
+  path = place.shared / f"exact_{n}_{dim}_{tau}_{seed}" / "zeta.npz"
+  path.parent.mkdir(parents=True, exist_ok=True)
+  with files.locked(path.parent, wait=True):  # else all workers solve it
+    if not path.exists():
+      found = popularity.solve(*final, temperature=tau, tolerance=tolerance)
+      if not found.converged:
+        raise RuntimeError(f"no exact zeta: residual {found.residual:.1e}")
+      part = path.with_suffix(".part.npz")
+      np.savez(part, **found.zeta._asdict())
+      part.replace(path)
   with np.load(path) as file:
     return Sides(file["image"], file["text"])
 
 
-def follow(values, final: data.Embeddings, exact: Sides, seed: int):
-  """Runs an objective over all epochs; returns its last state.
+def zeta_of(state: State, n: int) -> Sides:
+  """Returns the rows of zeta; 0 if the objective has none."""
+  tables = Sides(state.sample.image, state.sample.text)
+  if not jax.tree.leaves(tables):
+    return both(np.zeros(n, np.float32))
+  return each(lambda x: np.asarray(x.zeta)[:n], tables)
 
-  The second result are the flops of a step's products.
-  """
+
+def follow(values, final: data.Embeddings, exact: Sides, seed: int):
+  """Runs an objective over all epochs; returns it, params and last state."""
   n, batch = values["num_pairs"], values["batch_size"]
   num_epochs, steps = values["num_epochs"], n // batch
   objective = make_objective(
@@ -96,15 +99,11 @@ def follow(values, final: data.Embeddings, exact: Sides, seed: int):
     exact=exact,
   )
   params, state = objective.init()
-  rows = jnp.zeros((batch, values["dim"]))
-  some = Pairs(rows, rows, jnp.arange(batch))
-  traced = jax.jit(objective.apply).trace(params, state, some)
-  flops = hlo.count_products(traced.jaxpr.jaxpr)
   first = data.early(final, seed=seed) if values["drift"] else final
   ends = [jnp.asarray(x) for x in (*first, *final)]
 
   @functools.partial(jax.jit, donate_argnums=0)
-  def epoch(state, ids, done):
+  def epoch(state, ends, ids, done):
     def step(state, row):
       i, ids = row
       share = (done + i / steps) / num_epochs  # of the way to the final ones
@@ -124,8 +123,67 @@ def follow(values, final: data.Embeddings, exact: Sides, seed: int):
   rng = np.random.default_rng([seed, 2])
   for done in range(num_epochs):
     ids = rng.permutation(n)[: steps * batch].reshape(steps, batch)
-    state = epoch(state, jnp.asarray(ids, jnp.int32), jnp.float32(done))
-  return state, flops
+    ids = jnp.asarray(ids, jnp.int32)
+    state = epoch(state, ends, ids, jnp.float32(done))
+  return objective, params, state
+
+
+def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
+  """Scores the steps from a state against those with exact zeta, u and xi.
+
+  `whole` is the relative error of a batch of all pairs, which has no noise of
+  u: what is wrong with zeta and xi alone.
+  """
+  tau, n = values["temperature"], values["num_pairs"]
+  target = steps.reference(final, tau, exact, place, run.seed)
+  vectors = Sides(*map(jnp.asarray, final))
+  if WAYS[values["way"]].exact_u:
+    state = steps.with_exact_u(objective, params, state, vectors)
+  row = steps.scores(
+    objective,
+    params,
+    state,
+    final,
+    target,
+    batch_size=values["batch_size"],
+    seed=run.seed,
+  )
+  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no own pair
+  if values["whole"]:
+    found = steps.of_all_pairs(vectors, tau, zeta_of(state, n), xi)
+    row["whole"] = steps.compare(found, found, target)["step"]
+  return row
+
+
+def costs(values) -> Row:
+  """Counts what an objective keeps, and the products of a step, by a trace."""
+  n, batch, dim = (values[x] for x in ("num_pairs", "batch_size", "dim"))
+  objective = make_objective(
+    values["way"],
+    num_pairs=n,
+    dim=dim,
+    temperature=values["temperature"],
+    batch_size=batch,
+    num_steps=1,
+    exact=both(np.zeros(n)),
+  )
+  params, state = objective.init()
+  vectors = jnp.zeros((batch, dim))
+  pairs = Pairs(vectors, vectors, jnp.arange(batch))
+  traced = jax.jit(objective.apply).trace(params, state, pairs)
+  return {
+    "num_pairs": n,
+    "bytes": bytes_of(state),
+    "flops": hlo.count_products(traced.jaxpr.jaxpr),
+  }
+
+
+def bytes_of(state) -> Row:
+  """Returns the bytes of each part of a state."""
+  return {
+    name: sum(x.nbytes for x in jax.tree.leaves(part))
+    for name, part in getattr(state, "_asdict", dict)().items()
+  }
 
 
 def scores(
@@ -139,16 +197,15 @@ def scores(
   """Compares zeta and log u with the exact ones; "text" is zeta of texts.
 
   `gradient` is the relative error of the encoders' gradient of fresh anchors
-  with this zeta and its exact denominators, `step` that of the mean over
-  batches, as a step takes it with its average u. `log_u` is the root mean
-  square error of log u, given this zeta.
+  with this zeta and its exact denominators. `log_u` is the root mean square
+  error of log u, given this zeta.
   """
   tau = values["temperature"]
   rng = np.random.default_rng([seed, 3])
   n = len(final.image)
   anchors = np.sort(rng.choice(n, min(NUM_ANCHORS, n), replace=False))
   row: Row = {"r2": {}, "spread": {}, "exact_sd": {}, "gradient": {}}
-  row |= {} if log_u is None else {"log_u": {}, "step": {}}
+  row |= {} if log_u is None else {"log_u": {}}
   for side in Sides._fields:
     raw, best = (
       np.asarray(getattr(x, side), np.float64) for x in (zeta, exact)
@@ -166,17 +223,13 @@ def scores(
     target, _ = gradient_of(contrast, weigh(sim, best, tau, anchors), anchors)
     terms = weigh(sim, z, tau, anchors)
     found, log_sum = gradient_of(contrast, terms, anchors)
-    row["gradient"][side] = relative(found - target, found - target, target)
+    error = found - target
+    row["gradient"][side] = steps.relative(error, error, target)
     if log_u is not None:
       # u has the weights of the rule's own zeta, which is not centred.
       u = np.asarray(getattr(swap(log_u), side), np.float64)[anchors]
       u = u + mean / tau
       row["log_u"][side] = float(np.sqrt(np.mean((u - log_sum) ** 2)))
-      halves = (
-        step_gradient(contrast, terms, anchors, u, values, rng) - target
-        for _ in range(2)
-      )
-      row["step"][side] = relative(*halves, target)
   return row
 
 
@@ -203,34 +256,6 @@ def gradient_of(contrast, terms: Terms, anchors):
   return difference(contrast, weights, anchors), log_u
 
 
-def step_gradient(contrast, terms: Terms, anchors, log_u, values, rng):
-  """Returns the mean gradient of steps that begin with averages u."""
-  batch_size, gamma = values["batch_size"], WAYS[values["way"]].gamma
-  num_anchors, n = terms.others.shape
-  num_draws = max(NUM_TERMS // batch_size, 4)
-  weights = np.zeros_like(terms.others)
-  scale = np.log((n - 1) / (batch_size - 1))
-  for i in range(num_anchors):
-    ids = rng.integers(n, size=(num_draws, batch_size - 1))
-    logits = scale + terms.others[i, ids]
-    estimate = logsumexp(logits, axis=1)
-    new = np.logaddexp(np.log1p(-gamma) + log_u[i], np.log(gamma) + estimate)
-    log_total = np.logaddexp(new, terms.own[i])
-    each_weight = np.exp(logits - log_total[:, None]) / num_draws
-    weights[i] = np.bincount(ids.ravel(), each_weight.ravel(), minlength=n)
-  return difference(contrast, weights, anchors)
-
-
 def difference(contrast, weights, anchors):
   """Returns sum_j weights_ij (y_j - y_i)."""
   return weights @ contrast - weights.sum(1)[:, None] * contrast[anchors]
-
-
-def relative(one, other, target) -> float:
-  """Returns the relative error, over all anchors together.
-
-  The product of two errors whose noises are independent has the noise's
-  expectation in it only once: none.
-  """
-  square = max(float(np.sum(one * other)), 0.0)
-  return square**0.5 / float(np.linalg.norm(target))

@@ -13,12 +13,13 @@ SHARES = (1.0, 0.25, 0.094, 0.023, 0.006)  # of all pairs
 class Way(NamedTuple):
   """How zeta is found."""
 
-  rule: str  # of zeta; "exact" is fixed too, and with "" a sample is solved
+  rule: str  # of zeta; "exact" is fixed too; with "" a sample is solved
   rate: float = 0.0
   falls: bool = False  # whether the rate falls to 0 as a cosine
   share: float = 0.0  # of all pairs, in the queue's memory
   sample: float = 0.0  # of all pairs, in the sample
   gamma: float = 0.8  # of the averages u
+  exact_u: bool = False  # whether steps begin with the exact u
 
 
 WAYS = {"ζ = 0": Way("fixed"), "ζ exact": Way("exact")}
@@ -37,6 +38,9 @@ for _share in SHARES:
     WAYS[_name] = Way("queue", 0.3, _falls, share=_share)
 for _share in SHARES[1:]:
   WAYS[f"sample {100 * _share:g} %"] = Way("", sample=_share)
+FROZEN_WAYS = tuple(WAYS)
+WAYS["SogCLR"] = Way("sogclr")  # of these, only steps were measured
+WAYS["ζ exact, u exact"] = Way("exact", exact_u=True)
 
 
 def make_objective(
@@ -52,6 +56,10 @@ def make_objective(
   """Makes NUCLR with a way's rule of zeta; some ways know the exact one."""
   way = WAYS[name]
   rate = way.rate
+  if way.rule == "sogclr":  # zeta = 0, and no own pair
+    return objectives.sogclr(
+      num_pairs=num_pairs, temperature=temperature, gamma=way.gamma
+    )
   if way.falls:
     rate = optax.cosine_decay_schedule(rate, num_steps)
   if way.rule == "fixed":
