@@ -74,7 +74,8 @@ def of_all_pairs(
     num_pairs=n, temperature=temperature, zeta=zeta_rules.fixed(init=zeta)
   )
   params, state = objective.init()
-  state = state._replace(shared=state.shared._replace(xi=each(jnp.float32, xi)))
+  xi = each(lambda x: jnp.asarray(x, float), xi)
+  state = state._replace(shared=state.shared._replace(xi=xi))
   state = with_exact_u(objective, params, state, vectors)
   return mean_gradient(objective, params, state, vectors, jnp.arange(n)[None])
 
