@@ -85,8 +85,9 @@ def given(final):
   """Vectors of other lengths, zeta, log u and xi, by side."""
   rng = np.random.default_rng(3)
   vectors = [x * rng.uniform(0.5, 2, (NUM_PAIRS, 1)) for x in final]
-  zeta, log_u = TAU * rng.normal(size=(2, NUM_PAIRS)), rng.normal(
-    size=(2, NUM_PAIRS)
+  zeta, log_u = (
+    TAU * rng.normal(size=(2, NUM_PAIRS)),
+    rng.normal(size=(2, NUM_PAIRS)),
   )
   return vectors, zeta, log_u, np.array([0.15, 0.25])
 

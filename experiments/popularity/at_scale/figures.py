@@ -4,11 +4,16 @@ from matplotlib.figure import Figure
 
 from experiments.harness import Options, Results
 from experiments.harness.plots import new_figure
-from experiments.popularity.at_scale.plan import FROZEN, TAUS
+from experiments.popularity.at_scale.plan import (
+  FROZEN,
+  STEP_BATCHES,
+  STEPS,
+  TAUS,
+)
 from experiments.popularity.at_scale.tables import found, mean
 from experiments.popularity.at_scale.ways import SHARES
 
-SCORES = {"gradient": "ζ, exact denominators", "step": "a step, with its u"}
+WAYS = {"ζ exact": "o-", "SogCLR": "s:", "ζ = 0": "^--"}
 
 
 def figures(options: Options, results: Results) -> dict[str, Figure]:
@@ -18,34 +23,44 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
 
 
 def draw(rows) -> Figure:
-  """Draws gradient errors against the share of the pairs in memory."""
-  figure = new_figure((11, 4.2), dpi=120)
-  panels = figure.subplots(1, len(SCORES), sharey=True)
+  """Draws the error of zeta by memory, and that of steps by batch size."""
+  figure = new_figure((11, 4.6), dpi=120)
+  left, right = figure.subplots(1, 2, sharey=True)
   shares = sorted(SHARES)
-  for axes, (score, title) in zip(panels, SCORES.items(), strict=True):
-    for i, tau in enumerate(TAUS):
-      for end, style in (("", "o-"), (", falls", "s--")):
-        points = [
-          (
-            100 * x,
-            mean(found(rows, FROZEN, f"queue {100 * x:g} %{end}", tau), score),
-          )
-          for x in shares
-        ]
-        points = [x for x in points if x[1] is not None]
-        if points:
-          label = f"τ {tau}, queue{end}"
-          axes.plot(
-            *zip(*points, strict=True), style, color=f"C{i}", label=label
-          )
-      none = mean(found(rows, FROZEN, "ζ = 0", tau), score)
-      if none is not None:
-        axes.axhline(none, color=f"C{i}", linestyle=":")
-    axes.set(xscale="log", xlabel="memory: % of all pairs")
-    axes.set_title(f"gradient error: {title}", fontsize=10)
+  for i, tau in enumerate(TAUS):
+    for end, style in (("", "o-"), (", falls", "s--")):
+      values = {
+        100 * x: mean(
+          found(rows, FROZEN, f"queue {100 * x:g} %{end}", tau), "gradient"
+        )
+        for x in shares
+      }
+      _line(left, values, style, color=f"C{i}", label=f"τ {tau}, queue{end}")
+    none = mean(found(rows, FROZEN, "ζ = 0", tau), "gradient")
+    if none is not None:
+      left.axhline(none, color=f"C{i}", linestyle=":")
+    for way, style in WAYS.items():
+      values = {
+        x: mean(found(rows, STEPS, way, tau, x), "step") for x in STEP_BATCHES
+      }
+      _line(right, values, style, color=f"C{i}", label=f"τ {tau}, {way}")
+  left.set(xscale="log", xlabel="memory: % of 16,384 pairs (dotted: ζ = 0)")
+  left.set_title("gradient error of ζ, batch 16", fontsize=10)
+  left.set_ylabel("relative error")
+  right.set(xscale="log", xlabel="batch size, of 4,096 pairs")
+  right.set_xticks(STEP_BATCHES, STEP_BATCHES)
+  right.set_title("gradient error of a step", fontsize=10)
+  for axes in (left, right):
     axes.grid(alpha=0.3)
-  panels[0].set_ylabel("relative error (dotted: ζ = 0)")
-  handles = panels[0].get_legend_handles_labels()
-  if handles[0]:
-    figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=8)
+    if axes.get_legend_handles_labels()[0]:
+      axes.legend(
+        fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15)
+      )
   return figure
+
+
+def _line(axes, values, style: str, **look) -> None:
+  """Draws the points that were measured."""
+  points = [x for x in values.items() if x[1] is not None]
+  if points:
+    axes.plot(*zip(*points, strict=True), style, markersize=4, **look)

@@ -15,7 +15,9 @@ from experiments.popularity.at_scale import data, steps
 from experiments.popularity.at_scale.ways import WAYS, make_objective
 from experiments.step_time import hlo
 from nuclr_jax import Pairs, Sides, files, popularity
-from nuclr_jax.types import State, both, each, swap
+from nuclr_jax.objectives import Readout
+from nuclr_jax.train import diagnostics
+from nuclr_jax.types import Sizes, State, both, each, swap
 
 TOLERANCE = 1e-4  # of the exact solution, unless a run says otherwise
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared
@@ -51,6 +53,8 @@ def measure(run: Run, place: Place) -> Row:
   row |= scores(final, values, zeta, log_u, exact, run.seed)
   if values.get("steps"):
     row |= of_steps(objective, params, state, final, values, exact, run, place)
+  if values.get("gains"):
+    row["gain"] = gains(final, values, zeta, run.seed)
   return row | {"bytes": bytes_of(state)}
 
 
@@ -152,6 +156,25 @@ def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
   if values["whole"]:
     found = steps.of_all_pairs(vectors, tau, zeta_of(state, n), xi)
     row["whole"] = steps.compare(found, found, target)["step"]
+  return row
+
+
+def gains(final: data.Embeddings, values, zeta: Sides, seed: int) -> Row:
+  """Returns `diagnostics/zeta_gain` with all pairs, and with a quarter."""
+  n, batch_size = values["num_pairs"], values["batch_size"]
+  readout = Readout(
+    temperature=jnp.float32(values["temperature"]),
+    zeta=each(jnp.asarray, zeta),
+  )
+  ids = np.random.default_rng([seed, 5]).permutation(n)
+  row: Row = {}
+  for name, rows in (("all", ids), ("quarter", ids[: n // 4])):
+    pairs = Pairs(final.image[rows], final.text[rows], jnp.asarray(rows))
+    run = functools.partial(
+      diagnostics.measure, sizes=Sizes(n, n, n), batch_size=batch_size
+    )
+    found = jax.jit(run)(pairs, readout)
+    row[name] = {x: float(found[f"zeta_gain/{x}"]) for x in Sides._fields}
   return row
 
 

@@ -59,6 +59,8 @@ MOVING_WAYS = (
   "batch, rate 0.14",
   "queue 25 %",
 )
+GAINS = "gains"  # what diagnostics say of ζ
+GAIN_WAYS = ("ζ exact", "queue 25 %", "queue 0.6 %", "batch, rate 0.14")
 COSTS = "costs"
 COST_WAYS = (
   "SogCLR",
@@ -150,6 +152,11 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
     runs += [
       make_step_run(MOVING_STEPS, way, seed, tau=TAU, batch_size=BATCH_SIZE)
       for way in MOVING_WAYS
+    ]
+    runs += [
+      make_run(GAINS, way, seed, tau=tau, num_pairs=STEP_PAIRS, gains=True)
+      for tau in TAUS
+      for way in GAIN_WAYS
     ]
   runs += [make_run(COSTS, way, 0, tau=TAU, trace=True) for way in COST_WAYS]
   return runs

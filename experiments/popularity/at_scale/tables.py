@@ -1,6 +1,6 @@
 """The tables of README.md."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import MISSING, statistics
@@ -10,42 +10,89 @@ from experiments.popularity.at_scale.plan import (
   BATCH_TAUS,
   BATCH_WAYS,
   BATCHES,
+  COST_WAYS,
+  COSTS,
   DRIFTING,
   FROZEN,
+  GAIN_WAYS,
+  GAINS,
   LARGE,
   LARGE_WAYS,
+  MOVING_STEPS,
+  MOVING_WAYS,
   RECIPE,
   RECIPE_BATCH,
   RECIPE_TAU,
   RECIPE_WAYS,
+  STEP_BATCHES,
+  STEP_WAYS,
+  STEPS,
   TAU,
   TAUS,
   setting_of,
 )
-from experiments.popularity.at_scale.ways import WAYS
+from experiments.popularity.at_scale.ways import FROZEN_WAYS, WAYS
 
 SCORES = {
   "gradient": "gradient error of ζ",
-  "step": "gradient error of a step",
   "log_u": "error of log u",
   "r2": "R² of ζ",
   "spread": "spread of ζ",
+  "exact_sd": "sd(ζ*) / τ",
 }
+# What memories of 4,096 pairs hold.
+NAMES = {
+  "queue 25 %": "queue, 1,024 pairs",
+  "queue 9.4 %": "queue, 384 pairs",
+  "queue 0.6 %": "queue, 32 pairs",
+}
+ANGLE_WAYS = ("SogCLR", "ζ = 0", "ζ exact", "batch, rate 0.14", "queue 25 %")
+RATIOS = (
+  ("ζ exact", "ζ = 0"),
+  ("ζ exact", "SogCLR"),
+  ("queue 25 %", "SogCLR"),
+  ("batch, rate 0.14", "SogCLR"),
+)
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
   del options
   rows = list(results.rows.values())
-  return {score: by_temperature(rows, score) for score in SCORES} | {
+  return {
+    "gradient": by_temperature(rows, "gradient"),
+    "log_u": by_temperature(rows, "log_u"),
+    "r2": by_temperature(rows, "r2"),
+    "spread": by_temperature(rows, "spread"),
+    "sd": spreads(rows),
     "batches": by_batch(rows),
-    "drifting": all_scores(rows, DRIFTING, WAYS),
+    "drifting": all_scores(rows, DRIFTING, FROZEN_WAYS),
     "large": all_scores(rows, LARGE, LARGE_WAYS),
     "recipe": all_scores(
       rows, RECIPE, RECIPE_WAYS, RECIPE_TAU, batch_size=RECIPE_BATCH
     ),
+    "steps": steps(rows, "step", STEP_WAYS),
+    "angles": steps(rows, "angle", ANGLE_WAYS),
+    "ratios": ratios(rows, "step"),
+    "ratios of angles": ratios(rows, "angle"),
+    "drifting steps": drifting_steps(rows),
+    "gains": gains(rows),
     "costs": costs(rows),
   }
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns numbers of the text that no table has."""
+  del options
+  rows = list(results.rows.values())
+  spreads = [
+    statistics([mean([x], "step") for x in some]).std
+    for tau in TAUS
+    for way, batches in STEP_WAYS.items()
+    for batch in batches
+    if len(some := found(rows, STEPS, way, tau, batch)) > 1
+  ]
+  return {"steps: sd over seeds": cell(max(spreads))} if spreads else {}
 
 
 def found(
@@ -70,28 +117,39 @@ def cell(value: float | None) -> str:
 def by_temperature(rows: Sequence[Row], score: str) -> str:
   """Shows a score of every way at every temperature, frozen."""
   lines = []
-  for way in WAYS:
-    cells = [cell(mean(found(rows, FROZEN, way, x), score)) for x in TAUS]
+  for name in FROZEN_WAYS:
+    if score != "log_u" and WAYS[name].gamma != WAYS["ζ = 0"].gamma:
+      continue  # zeta does not depend on u where it is fixed
+    cells = [cell(mean(found(rows, FROZEN, name, x), score)) for x in TAUS]
     if set(cells) != {MISSING}:
-      lines.append([way, *cells])
+      lines.append([name, *cells])
   return markdown.table(["way", *(f"τ {x}" for x in TAUS)], lines)
 
 
+def spreads(rows: Sequence[Row]) -> str:
+  """Shows the spread of the exact zeta in units of the temperature."""
+  lines = []
+  for label, part, way, batch in (
+    ("16,384 pairs", FROZEN, "ζ exact", BATCH_SIZE),
+    ("4,096 pairs", STEPS, "ζ exact", BATCH_SIZE),
+    ("131,072 pairs", LARGE, "ζ = 0", BATCH_SIZE),
+    ("65,536 pairs", RECIPE, "ζ exact", RECIPE_BATCH),
+  ):
+    some = [found(rows, part, way, x, batch) for x in TAUS]
+    lines.append([label, *(cell(mean(x, "exact_sd")) for x in some)])
+  return markdown.table(["sd(ζ*) / τ", *(f"τ {x}" for x in TAUS)], lines)
+
+
 def by_batch(rows: Sequence[Row]) -> str:
-  """Shows a step's error by batch size and temperature."""
+  """Shows the error of zeta by batch size and temperature."""
   columns = [(x, tau) for x in BATCH_SIZES for tau in BATCH_TAUS]
-  lines = [
-    [
-      way,
-      *(
-        cell(mean(found(rows, BATCHES, way, tau, x), "step"))
-        for x, tau in columns
-      ),
-    ]
-    for way in BATCH_WAYS
-  ]
+  lines = []
+  for way in BATCH_WAYS:
+    some = [found(rows, BATCHES, way, tau, x) for x, tau in columns]
+    cells = [cell(mean(x, "gradient")) for x in some]
+    lines.append([way, *cells])
   header = [f"batch {x}, τ {tau}" for x, tau in columns]
-  return markdown.table(["gradient error of a step", *header], lines)
+  return markdown.table(["gradient error of ζ", *header], lines)
 
 
 def all_scores(
@@ -112,13 +170,72 @@ def all_scores(
   return markdown.table(["way", *SCORES.values()], lines)
 
 
+def steps(rows: Sequence[Row], score: str, ways: Iterable[str]) -> str:
+  """Shows a score of steps by temperature, way and batch size."""
+  lines = []
+  for tau in TAUS:
+    for way in ways:
+      some = [found(rows, STEPS, way, tau, x) for x in STEP_BATCHES]
+      cells = [cell(mean(x, score)) for x in some]
+      if score == "step":
+        cells.append(cell(mean(some[0], "whole")))
+      lines.append([f"{tau}", NAMES.get(way, way), *cells])
+  header = [f"batch {x}" for x in STEP_BATCHES]
+  header += ["all pairs"] if score == "step" else []
+  return markdown.table(["τ", "way", *header], lines)
+
+
+def ratios(rows: Sequence[Row], score: str) -> str:
+  """Shows what share of one way's score is left by another."""
+  lines = []
+  for over, under in RATIOS:
+    for tau in TAUS:
+      cells = []
+      for batch in STEP_BATCHES:
+        one, other = (
+          mean(found(rows, STEPS, x, tau, batch), score) for x in (over, under)
+        )
+        cells.append(cell(one / other if one and other else None))
+      name = f"({NAMES.get(over, over)}) / ({under})"
+      lines.append([name, f"{tau}", *cells])
+  header = [f"batch {x}" for x in STEP_BATCHES]
+  return markdown.table(["ratio", "τ", *header], lines)
+
+
+def drifting_steps(rows: Sequence[Row]) -> str:
+  """Shows the scores of steps after embeddings that drift."""
+  lines = []
+  for way in MOVING_WAYS:
+    some = found(rows, MOVING_STEPS, way, TAU)
+    cells = [cell(mean(some, x)) for x in ("step", "angle", "log_u")]
+    lines.append([NAMES.get(way, way), *cells])
+  header = ["way", "gradient error of a step", "sine of its angle"]
+  return markdown.table([*header, "error of log u"], lines)
+
+
+def gains(rows: Sequence[Row]) -> str:
+  """Shows what diagnostics say of zeta, and what the gradient gains."""
+  lines = []
+  for tau in TAUS:
+    none = mean(found(rows, STEPS, "ζ = 0", tau), "gradient")
+    for way in GAIN_WAYS:
+      some = found(rows, GAINS, way, tau)
+      error = mean(some, "gradient")
+      gain = None if error is None or none is None else 1 - error / none
+      parts = [
+        mean([x["gain"] for x in some], name) for name in ("all", "quarter")
+      ]
+      cells = [cell(x) for x in (gain, *parts)]
+      lines.append([f"{tau}", NAMES.get(way, way), *cells])
+  header = ["share of ζ's error that is gone", "zeta_gain, all pairs"]
+  return markdown.table(["τ", "way", *header, "zeta_gain, a quarter"], lines)
+
+
 def costs(rows: Sequence[Row]) -> str:
   """Shows what a way keeps and computes."""
   lines = []
-  for way in WAYS:
-    some = [x for x in found(rows, FROZEN, way, TAU) if x["bytes"]]
-    if some:
-      per_pair = sum(some[0]["bytes"].values()) / some[0]["num_pairs"]
-      flops = some[0]["flops"] / 1e6
-      lines.append([way, f"{per_pair:.1f}", f"{flops:.2f}"])
+  for way in COST_WAYS:
+    for x in found(rows, COSTS, way, TAU):
+      per_pair = sum(x["bytes"].values()) / x["num_pairs"]
+      lines.append([way, f"{per_pair:.1f}", f"{x['flops'] / 1e6:.2f}"])
   return markdown.table(["way", "bytes per pair", "Mflop per step"], lines)
