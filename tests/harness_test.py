@@ -53,6 +53,20 @@ def test_workers_can_import_what_measures(name):
   assert not study_of(name).measure.__module__.endswith("__main__")
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_says_how_long_it_takes_and_what_there_is(name, capsys):
+  study = study_of(name)
+  with pytest.raises(SystemExit) as ended:
+    command.parse_arguments(study, ["--help"])
+  assert not ended.value.code
+  said = capsys.readouterr().out
+  assert re.search(r"took \d+:\d\d(:\d\d)? on \d+ cores", said)
+  assert "the same command goes on" in said
+  stored = rows.index(rows.read(study.home / rows.FILE))
+  part = next(iter(stored))[0]
+  assert re.search(rf"Parts, for --only: .*{re.escape(part)}", said)
+
+
 class InThisProcess:
   """A pool that runs things when they are submitted."""
 

@@ -8,9 +8,9 @@ import sys
 
 from matplotlib.figure import Figure
 
-from experiments.harness import markdown, runner
+from experiments.harness import markdown, rows, runner
 from experiments.harness.study import Options, Study
-from nuclr_jax import files
+from nuclr_jax import files, progress
 
 
 def main(study: Study, arguments: Sequence[str] | None = None) -> None:
@@ -37,7 +37,12 @@ def parse_arguments(
   """Reads the command line of a study."""
   parser = argparse.ArgumentParser(
     prog=f"python -m experiments.{study.name}",
-    description=study.doc.splitlines()[0],
+    description=study.doc,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    add_help=False,  # the plan, which it names, depends on other arguments
+  )
+  parser.add_argument(
+    "-h", "--help", action="store_true", help="prints this and ends"
   )
   parser.add_argument(
     "--smoke", action="store_true", help="runs just enough to try everything"
@@ -84,6 +89,7 @@ def parse_arguments(
       "when only names have changed",
     )
   values = vars(parser.parse_args(arguments))
+  wants_help = values.pop("help")
   if values["workers"] < 1 or (values["seeds"] or 2) < 2:
     parser.error("--workers must be at least 1 and --seeds at least 2")
   values["data"] = tuple(values.get("data", ()))
@@ -93,7 +99,29 @@ def parse_arguments(
     "runs", study.name, *(["smoke"] if values["smoke"] else []), "work"
   )
   values["workdir"] = values["workdir"].absolute()
-  return Options(**values)
+  options = Options(**values)
+  if wants_help:
+    parser.epilog = describe(study, options)
+    parser.print_help()
+    parser.exit()
+  return options
+
+
+def describe(study: Study, options: Options) -> str:
+  """Says how long the stored rows took, and what `--only` is matched with."""
+  stored = rows.read(options.output / rows.FILE)
+  lines = ["Interrupt it at any time: the same command goes on where it was."]
+  records = [x for x in rows.commands(stored) if "seconds" in x]
+  if records:
+    took = progress.duration(sum(x["seconds"] for x in records))
+    cores = max(x["cores"] for x in records)
+    lines.append(f"The commands behind its rows took {took} on {cores} cores.")
+  runs = study.plan(options, rows.index(stored))
+  parts = "; ".join(dict.fromkeys(run.part for run in runs))
+  lines.append(f"Parts, for --only: {parts}")
+  if runs:
+    lines.append(f"A run, as --only sees it: {runs[0].name}")
+  return "\n".join(lines)
 
 
 def _output(study: Study, values: Mapping) -> pathlib.Path:

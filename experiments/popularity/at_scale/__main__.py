@@ -1,11 +1,12 @@
 """Ways to zeta and u where data are much larger than a memory of them.
 
-python -m experiments.popularity.at_scale             # hours on two cores
+python -m experiments.popularity.at_scale                  # three hours
+python -m experiments.popularity.at_scale --only='^steps'  # the errors of steps
 python -m experiments.popularity.at_scale --tables    # only tables and figure
 python -m experiments.popularity.at_scale --smoke     # a minute, in runs/
 
-Run it from the root of the repository. Interrupt it at any time: finished runs
-are in rows.jsonl and are not run again.
+Run it from the root of the repository, on two cores. Interrupt it at any time:
+finished runs are in rows.jsonl and are not run again.
 """
 
 import pathlib
