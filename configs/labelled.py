@@ -23,7 +23,7 @@ ALGORITHMS = dict(
   latent_class=dict(num_negatives=10, loss="cross_entropy"),
   npair=dict(l2=0.002),
   ntxent=dict(temperature=0.2),
-  nuclr=dict(temperature=0.2, gamma=0.9, zeta=dict(name="batch", rate=0.005)),
+  nuclr=dict(temperature=0.2, gamma=0.9, zeta=dict(name="batch")),
   proxy_anchor=dict(alpha=16.0, margin=0.1),
   quick_thought=dict(block_size=1),
   softmax=dict(),

@@ -259,7 +259,7 @@ def values(comment: str, study: str) -> list[list[Value]]:
     LookupError: If there is no such row, column, file or key.
   """
   negative, comment = comment.startswith("-"), comment.removeprefix("-")
-  if other := re.match(r"(\w+): ", comment):
+  if other := re.match(r"([\w/]+): ", comment):
     study, comment = other[1], comment[other.end() :]
   first, *names = (x.strip() for x in comment.split(";"))
   if first.endswith(".json"):

@@ -67,9 +67,11 @@ def queue(
 ) -> zetas.Unbound:
   """Makes the rule that moves zeta by Sinkhorn's step over the latest pairs.
 
-  On glyphs, its zeta has a correlation of 0.87 (images) and 0.92 (texts) with
-  the exact zeta; the zeta of `batch` has 0.25 and 0.42. Individual temperatures
-  are supported: the fixed point needs no common one.
+  On generated pairs at a temperature of 0.04, a memory of a tenth of them gives
+  zeta an R2 of 0.98 against the exact one, one of 96 in 16,384 an R2 of 0.9 and
+  `batch` one of 0.75; at 0.01 it is 0.87, 0.66 and 0.13
+  (experiments/popularity/at_scale). Individual temperatures are supported: the
+  fixed point needs no common one.
 
   Args:
     size: How many of the latest pairs are used, at least the batch size and
