@@ -153,11 +153,12 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       make_step_run(MOVING_STEPS, way, seed, tau=TAU, batch_size=BATCH_SIZE)
       for way in MOVING_WAYS
     ]
-    runs += [
-      make_run(GAINS, way, seed, tau=tau, num_pairs=STEP_PAIRS, gains=True)
-      for tau in TAUS
-      for way in GAIN_WAYS
-    ]
+  runs += [
+    make_run(GAINS, way, seed, tau=tau, num_pairs=STEP_PAIRS, gains=True)
+    for seed in range(options.seeds)
+    for tau in TAUS
+    for way in GAIN_WAYS
+  ]
   runs += [make_run(COSTS, way, 0, tau=TAU, trace=True) for way in COST_WAYS]
   return runs
 

@@ -1,6 +1,6 @@
 """The tables of README.md."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import MISSING, statistics
@@ -40,8 +40,17 @@ SCORES = {
   "spread": "spread of ζ",
   "exact_sd": "sd(ζ*) / τ",
 }
-# What memories of 4,096 pairs hold.
-NAMES = {
+# What memories hold.
+LARGE_NAMES = {
+  "queue 0.6 %": "queue, 784 pairs",
+  "queue 0.6 %, falls": "queue, 784 pairs, falls",
+}
+BATCH_NAMES = {"queue 9.4 %": "queue, 1,536 pairs (batch 1,024: 2,048)"}
+RECIPE_NAMES = {
+  "queue 9.4 %": "queue, 6,144 pairs",
+  "queue 0.6 %": "queue, 512 pairs",
+}
+NAMES = {  # of 4,096 pairs
   "queue 25 %": "queue, 1,024 pairs",
   "queue 9.4 %": "queue, 384 pairs",
   "queue 0.6 %": "queue, 32 pairs",
@@ -67,9 +76,11 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "sd": spreads(rows),
     "batches": by_batch(rows),
     "drifting": all_scores(rows, DRIFTING, FROZEN_WAYS),
-    "large": all_scores(rows, LARGE, LARGE_WAYS),
+    "large": all_scores(rows, LARGE, LARGE_WAYS, names=LARGE_NAMES),
     "recipe": all_scores(
-      rows, RECIPE, RECIPE_WAYS, RECIPE_TAU, batch_size=RECIPE_BATCH
+      *(rows, RECIPE, RECIPE_WAYS, RECIPE_TAU),
+      batch_size=RECIPE_BATCH,
+      names=RECIPE_NAMES,
     ),
     "steps": steps(rows, "step", STEP_WAYS),
     "angles": steps(rows, "angle", ANGLE_WAYS),
@@ -147,7 +158,7 @@ def by_batch(rows: Sequence[Row]) -> str:
   for way in BATCH_WAYS:
     some = [found(rows, BATCHES, way, tau, x) for x, tau in columns]
     cells = [cell(mean(x, "gradient")) for x in some]
-    lines.append([way, *cells])
+    lines.append([BATCH_NAMES.get(way, way), *cells])
   header = [f"batch {x}, τ {tau}" for x, tau in columns]
   return markdown.table(["gradient error of ζ", *header], lines)
 
@@ -159,6 +170,7 @@ def all_scores(
   tau: float = TAU,
   *,
   batch_size: int = BATCH_SIZE,
+  names: Mapping[str, str] = {},
 ) -> str:
   """Shows all scores at one temperature."""
   lines = []
@@ -166,7 +178,7 @@ def all_scores(
     some = found(rows, part, way, tau, batch_size)
     cells = [cell(mean(some, x)) for x in SCORES]
     if set(cells) != {MISSING}:
-      lines.append([way, *cells])
+      lines.append([names.get(way, way), *cells])
   return markdown.table(["way", *SCORES.values()], lines)
 
 
@@ -217,9 +229,11 @@ def gains(rows: Sequence[Row]) -> str:
   """Shows what diagnostics say of zeta, and what the gradient gains."""
   lines = []
   for tau in TAUS:
-    none = mean(found(rows, STEPS, "ζ = 0", tau), "gradient")
     for way in GAIN_WAYS:
       some = found(rows, GAINS, way, tau)
+      seeds = {x["seed"] for x in some}
+      none = found(rows, STEPS, "ζ = 0", tau)
+      none = mean([x for x in none if x["seed"] in seeds], "gradient")
       error = mean(some, "gradient")
       gain = None if error is None or none is None else 1 - error / none
       parts = [
