@@ -55,10 +55,10 @@ def measure(
 
   All but the first three need a readout with a temperature; u_drift also needs
   u by pair, and the residual and the gain need zeta. What is left in residuals
-  is the error of denominators that the sample sees in part: the exact zeta of
-  16,384 generated pairs have a gain of 0.8 with 4,096 of them and of 0.5 with
-  384 at tau 0.01, of 0.9 and 0.8 at 0.04; zeta that are too small, or of the
-  wrong sign, keep their order (experiments/popularity/at_scale/data.py).
+  is the error of denominators that the sample sees in part: with a quarter of
+  4,096 generated pairs, the exact zeta have a gain of 0.7 at tau 0.01 and of 0.9
+  at 0.04 (experiments/popularity/at_scale); zeta that are too small, or of the
+  wrong sign, keep their order.
 
   Args:
     pairs: The sample, with embeddings of any norm; `batch_size` divides m.
