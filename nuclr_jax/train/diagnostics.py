@@ -55,9 +55,9 @@ def measure(
 
   All but the first three need a readout with a temperature; u_drift also needs
   u by pair, and the residual and the gain need zeta. What is left in residuals
-  is the error of denominators that the sample sees in part: with a quarter of
-  4,096 generated pairs, the exact zeta have a gain of 0.7 at tau 0.01 and of 0.9
-  at 0.04 (experiments/popularity/at_scale); zeta that are too small, or of the
+  is the error of denominators that the sample sees in part: by a quarter of
+  4,096 generated pairs, the gain of exact zeta is 0.7 at tau 0.01 and 0.9 at
+  0.04 (experiments/popularity/at_scale); zeta that are too small, or of the
   wrong sign, keep their order.
 
   Args:
