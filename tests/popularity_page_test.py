@@ -72,9 +72,9 @@ def test_the_page_shows_all_galleries(run):
       f"Most popular {side}s",
       f"Least popular {side}s",
       f"Near-duplicate {side}s",
-      f"label noise, {side}s as anchors",
     ):
       assert title in page
+  assert page.count("Suspected label noise") == 1
   assert page.count("data:image/png") > 100
   assert (folder / "popularity" / "zeta.png").stat().st_size > 5000
 
@@ -88,8 +88,43 @@ def test_the_file_for_warm_starts_has_all_ids_of_the_run(run):
   assert len(file["zeta_text"]) == len(file["text_id"])
 
 
+def test_suspects_of_a_run_are_far_from_their_neighbours(run):
+  """By the definition of the score, in loops."""
+  folder, _, found, _ = run
+  rows = table(folder / "popularity" / "suspects.csv")
+  pairs = found.pairs
+  assert sorted(int(x["pair"]) for x in rows) == list(pairs.pair_id)
+  scores = [float(x["neighbours_distance"]) for x in rows]
+  assert scores == sorted(scores, reverse=True)
+  for row in (rows[0], rows[100], rows[-1]):
+    i = int(np.flatnonzero(pairs.pair_id == int(row["pair"]))[0])
+    expected = []
+    for x, y in ((pairs.image, pairs.text), (pairs.text, pairs.image)):
+      sim = np.float64(x) @ x[i]
+      sim[i] = -9
+      near = np.argsort(sim)[-10:]
+      expected.append(1 - np.mean([y[i] @ y[j] for j in near]))
+    # Equal captions are neighbours in any order.
+    assert float(row["neighbours_distance"]) == pytest.approx(
+      np.mean(expected), abs=0.02
+    )
+
+
 class TestFiles:
   """Embeddings of another model."""
+
+  def test_suspects_have_little_weight(self, tmp_path):
+    """Wrong captions of a model that has not seen them come first."""
+    text = make_pairs.unit_rows(3, 40, 8)
+    image = text + 0.2 * make_pairs.unit_rows(4, 40, 8)
+    text[[5, 9]] = text[[9, 5]]
+    np.savez(tmp_path / "x.npz", image=image, text=text)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    popularity_page.write(given, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert {int(x["pair"]) for x in rows[:2]} == {5, 9}
+    weights = [float(x["own_weight"]) for x in rows]
+    assert weights == sorted(weights) and "neighbours_distance" not in rows[0]
 
   def setup_method(self):
     self.text = make_pairs.unit_rows(0, 20, 8)

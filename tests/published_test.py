@@ -15,7 +15,11 @@ import pytest
 from safetensors import numpy as safetensors
 import warm
 
-from nuclr_jax.data.embeddings import open_embeddings, read_thumbnails
+from nuclr_jax.data.embeddings import (
+  THUMBNAIL,
+  open_embeddings,
+  read_column,
+)
 from nuclr_jax.export import (
   embedder_of_config,
   exported,
@@ -75,7 +79,7 @@ class TestComputed:
         opened, items(expected), tmp_path / "out", thumbnails=True
       )
       write_embeddings(opened, items(expected), tmp_path / "without")
-    assert read_thumbnails(tmp_path / "without") is None
+    assert read_column(tmp_path / "without", THUMBNAIL) is None
     pairs = subject.from_files(str(tmp_path / "out"), temperature=0.1)
     shown = pairs.images(np.array([2, 0]))
     assert shown.shape == (2, 96, 96, 3) and shown.dtype == np.uint8

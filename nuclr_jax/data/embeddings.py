@@ -28,7 +28,7 @@ from nuclr_jax.data.source import Data, HeldOut, ImageTextSet, Source
 from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
-THUMBNAIL = "thumbnail"  # a column of IMAGES
+KEY, THUMBNAIL = "key", "thumbnail"  # columns of IMAGES
 COMPARED = 500  # repeated captions, to check that all folders are of one model
 TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
 ARRAYS = Sides("image.npy", "text.npy")
@@ -201,11 +201,14 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   return cached
 
 
-def read_thumbnails(folder: str | os.PathLike) -> list[bytes] | None:
-  """Reads the images' thumbnails, as JPEG bytes; None if there are none.
+def read_column(
+  folder: str | os.PathLike, name: str
+) -> list[str] | list[bytes] | None:
+  """Reads a column of the table of images; None if it is missing or empty.
 
   Args:
     folder: A folder that `open_embeddings` opens.
+    name: `KEY`, or `THUMBNAIL` for JPEG bytes.
 
   Raises:
     ValueError: If the table cannot be read.
@@ -214,10 +217,10 @@ def read_thumbnails(folder: str | os.PathLike) -> list[bytes] | None:
 
   with files.reading(pathlib.Path(folder).expanduser() / IMAGES) as path:
     metadata = parquet.read_metadata(path)
-    if THUMBNAIL not in metadata.schema.names:
+    if name not in metadata.schema.names:
       return None
     files.check_expansion(metadata)
-    column = parquet.read_table(path, columns=[THUMBNAIL])[THUMBNAIL]
+    column = parquet.read_table(path, columns=[name])[name]
     return None if column.null_count else column.to_pylist()
 
 

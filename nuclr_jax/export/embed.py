@@ -21,7 +21,7 @@ import numpy as np
 from nuclr_jax import files, progress
 from nuclr_jax.config import Config
 from nuclr_jax.data import images
-from nuclr_jax.data.embeddings import ARRAYS, IMAGES, TEXTS, THUMBNAIL
+from nuclr_jax.data.embeddings import ARRAYS, IMAGES, KEY, TEXTS, THUMBNAIL
 from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.evaluate import evaluators
 from nuclr_jax.ingest import records
@@ -174,7 +174,7 @@ def _write_files(
         arrays.image(embedder.encode.image(np.stack(pixels)))
         keys(
           [
-            {"key": item.key, THUMBNAIL: thumbnail}
+            {KEY: item.key, THUMBNAIL: thumbnail}
             for item, thumbnail in zip(kept, small, strict=True)
           ]
         )
@@ -270,7 +270,7 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
   from pyarrow import parquet
 
   fields = {
-    IMAGES: [("key", pyarrow.string()), (THUMBNAIL, pyarrow.binary())],
+    IMAGES: [(KEY, pyarrow.string()), (THUMBNAIL, pyarrow.binary())],
     TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
   }
   schema = pyarrow.schema(fields[path.name])

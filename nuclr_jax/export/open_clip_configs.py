@@ -101,6 +101,12 @@ def _clip_blocks(side: str, tower: Arguments) -> bool:
 
 def _siglip_vision(image: Arguments, image_size: int) -> dict[str, Any]:
   """Returns `vision_cfg` of SigLIP, which names a model of timm."""
+  if (image["activation"], image["eps"]) != ("gelu", 1e-6):
+    raise ValueError(
+      "OpenCLIP takes SigLIP's image tower from timm, which has the activation "
+      f"'gelu' and eps 1e-6, got {image['activation']!r} and {image['eps']}; "
+      "choose --layout=hugging_face"
+    )
   hidden = image["hidden"] or 4 * image["width"]
   sizes = (image["width"], image["layers"], image["heads"], hidden)
   names = [name for name, x in SIGLIP_SIZES.items() if x == sizes]

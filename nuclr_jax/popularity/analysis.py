@@ -38,9 +38,8 @@ def compare(
 
 
 CHUNK = 2**26  # similarities at a time, 256 MiB
-
-
 MAX_LINKS = 32  # links of a row that are followed, starting with the first
+NEIGHBOURS = 10  # of a pair, on each side
 
 
 def log_own_weight(
@@ -66,6 +65,46 @@ def log_own_weight(
     swap(zeta),
     found.log_denominator,
   )
+
+
+def neighbours_distance(
+  embedding: Float[np.ndarray, "pairs dim"],
+  partner: Float[np.ndarray, "pairs dim"],
+  *,
+  k: int = NEIGHBOURS,
+) -> Float[np.ndarray, "pairs"]:
+  """Returns how far a pair's partner is from those of its nearest neighbours.
+
+    d_i = 1 - (1 / k) sum_j <partner_i, partner_j>, over the k other pairs j
+          whose embeddings are most similar to that of i
+
+  If the embeddings are those of images, d_i says how far a caption is from the
+  captions of the nearest images. A model that was trained on wrong captions has
+  memorized some of them: the own pair then looks right, its neighbours do not
+  (experiments/hubs_and_suspects).
+
+  Args:
+    embedding: Unit-norm embeddings of one side.
+    partner: Those of the other side.
+    k: The number of neighbours; all other pairs, if there are fewer.
+
+  Example:
+    >>> image = np.float32([[1, 0], [1, 0], [1, 0], [0, 1]])
+    >>> text = image[[0, 0, 3, 3]]  # the third text is that of another image
+    >>> neighbours_distance(image, text, k=2)[:3]
+    array([0.5, 0.5, 1. ], dtype=float32)
+  """
+  n = len(embedding)
+  k = min(k, n - 1)
+  distance = np.empty(n, np.float32)
+  for first in range(0, n, max(1, CHUNK // n)):
+    rows = np.arange(first, min(n, first + max(1, CHUNK // n)))
+    sim = embedding[rows] @ embedding.T
+    sim[np.arange(len(rows)), rows] = -np.inf
+    near = np.argpartition(sim, -k, axis=1)[:, -k:]
+    means = partner[near].mean(axis=1)
+    distance[rows] = 1 - np.einsum("nd,nd->n", partner[rows], means)
+  return distance
 
 
 def preferred(

@@ -41,9 +41,10 @@ def write(
 ) -> pathlib.Path:
   """Solves for the popularities and writes them to `workdir/popularity/`.
 
-  `images.csv` and `texts.csv` are tables with a row per id; `popularity.npz`
-  is for the warm start of a run; `summary.json` has the correlations;
-  `popularity.html` shows the samples.
+  `images.csv` and `texts.csv` are tables with a row per id; `suspects.csv` has
+  all pairs, the likeliest label noise first; `popularity.npz` is for the warm
+  start of a run; `summary.json` has the correlations; `popularity.html` shows
+  the samples.
 
   Args:
     subject: The pairs, from `subject.from_run` or `subject.from_files`.
@@ -83,7 +84,7 @@ def write(
   log_own = analysis.log_own_weight(solution, pairs, temperature=tau)
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   for side in sides:
-    _write_table(folder / f"{side.name}s.csv", side)
+    _write_csv(folder / f"{side.name}s.csv", side.columns)
   summary = {
     "pairs": len(pairs.pair_id),
     "images": len(solution.ids.image),
@@ -99,9 +100,9 @@ def write(
   sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
   for side in sides:
     sections += _galleries(subject, side)
-    sections.append(
-      _noise(subject, solution, side, getattr(log_own, side.name))
-    )
+  suspects = _suspects(subject, log_own)
+  _write_suspects(folder / "suspects.csv", subject, suspects)
+  sections.append(_noise(subject, solution, suspects))
   path = folder / "popularity.html"
   page.write(path, f"Popularities: {folder.parent.name}", sections)
   return path
@@ -149,11 +150,11 @@ def _side(name, subject, found, own) -> SidePage:
   return SidePage(name, first, columns, groups)
 
 
-def _write_table(path: pathlib.Path, side: SidePage) -> None:
+def _write_csv(path: pathlib.Path, columns: dict[str, Any]) -> None:
   with path.open("w", newline="", encoding="utf-8") as file:
     writer = csv.writer(file)
-    writer.writerow(side.columns)
-    writer.writerows(zip(*side.columns.values(), strict=True))
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
 
 
 def _scores(sides) -> dict[str, float]:
@@ -228,29 +229,83 @@ def _galleries(subject: Subject, side: SidePage) -> list[str]:
   return sections
 
 
-def _noise(subject: Subject, found, side: SidePage, log_own) -> str:
-  """Shows pairs whose anchor finds almost anything likelier than its match."""
-  pairs = subject.pairs
-  other = "text" if side.name == "image" else "image"
-  worst = np.argsort(log_own, kind="stable")[: page.NUM_SHOWN]
-  _, first = np.unique(getattr(pairs.ids, other), return_index=True)
-  best = first[
-    analysis.preferred(
-      getattr(pairs, side.name)[worst],
-      getattr(pairs, other)[first],
-      getattr(found.zeta, other),
+class Suspects(NamedTuple):
+  """Which pairs may be label noise."""
+
+  pair: np.ndarray  # indices of all pairs, the most suspicious first
+  log_own_weight: np.ndarray  # by pair
+  neighbours_distance: np.ndarray | None  # by pair; None if it does not count
+
+
+def _suspects(subject: Subject, log_own: Sides) -> Suspects:
+  """Orders pairs by how suspicious they are.
+
+  A model that has not been trained on the pairs gives wrong captions little
+  weight. One that has been has memorized some of them, and the neighbours find
+  more of them (experiments/hubs_and_suspects).
+  """
+  pairs, distance = subject.pairs, None
+  # With exact zeta, both sides have the same weights, up to the residual.
+  log_own = np.mean(log_own, axis=0)
+  score = -log_own
+  if subject.trained:
+    sides = (pairs.image, pairs.text), (pairs.text, pairs.image)
+    distance = np.mean(
+      [analysis.neighbours_distance(*x) for x in sides], axis=0
     )
+    score = distance
+  return Suspects(np.argsort(-score, kind="stable"), log_own, distance)
+
+
+def _write_suspects(path, subject: Subject, suspects: Suspects) -> None:
+  """Writes the table of all pairs, the most suspicious first."""
+  pairs, order = subject.pairs, suspects.pair
+  own = np.einsum("nd,nd->n", pairs.image, pairs.text)
+  columns = {
+    "pair": pairs.pair_id[order],
+    "image": pairs.ids.image[order],
+    "text": pairs.ids.text[order],
+    "caption": subject.captions(pairs.ids.text[order]),
+    "own_similarity": own[order],
+    "own_weight": np.exp(suspects.log_own_weight[order]),
+  }
+  if subject.keys is not None:
+    columns = {"key": subject.keys(order)} | columns
+  if suspects.neighbours_distance is not None:
+    columns["neighbours_distance"] = suspects.neighbours_distance[order]
+  _write_csv(path, columns)
+
+
+def _noise(subject: Subject, found, suspects: Suspects) -> str:
+  """Shows the most suspicious pairs, and a caption that would fit better."""
+  pairs = subject.pairs
+  worst = suspects.pair[: page.NUM_SHOWN]
+  _, first = np.unique(pairs.ids.text, return_index=True)
+  best = first[
+    analysis.preferred(pairs.image[worst], pairs.text[first], found.zeta.text)
   ]
   own_captions = subject.captions(pairs.ids.text[worst])
   best_captions = subject.captions(pairs.ids.text[best])
+  weights = np.exp(suspects.log_own_weight[worst])
+  keys = [""] * len(worst)
+  if subject.keys is not None:
+    keys = [f"{page.shown(x)}<br>" for x in subject.keys(worst)]
   notes = [
-    f"<b>{page.shown(a)}</b><br>own weight {np.exp(log_own[i]):.1e}<br>"
+    f"{key}<b>{page.shown(a)}</b><br>own weight {weight:.1e}<br>"
     f"rather: <span class=wrong>{page.shown(b)}</span>"
-    for i, a, b in zip(worst, own_captions, best_captions, strict=True)
+    for key, a, b, weight in zip(
+      keys, own_captions, best_captions, weights, strict=True
+    )
   ]
+  how = (
+    "far from the captions and images of their nearest neighbours"
+    if subject.trained
+    else "given little weight by their own images and captions"
+  )
+  gallery = page.gallery(subject.images(worst), notes)
   return (
-    f"<h2>Suspected label noise, {side.name}s as anchors</h2>"
-    + page.gallery(subject.images(worst), notes)
+    f"<h2>Suspected label noise</h2><p>Pairs that are {how}; suspects.csv has "
+    f"all of them in this order.</p>{gallery}"
   )
 
 

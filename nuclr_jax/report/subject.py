@@ -12,10 +12,11 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.data.embeddings import (
+  KEY,
   THUMBNAIL,
   index_of_rows,
   open_embeddings,
-  read_thumbnails,
+  read_column,
 )
 from nuclr_jax.evaluate.evaluators import embed_pairs
 from nuclr_jax.objectives import one_temperature
@@ -37,6 +38,10 @@ class Subject(NamedTuple):
   zeta: Sides | None = None  # learned, [ids] each, row = id
   log_u: Sides | None = None  # learned, [pairs] each
   fingerprint: str = ""
+  trained: bool = False  # whether the model was trained on these pairs
+  keys: Callable[[np.ndarray], Sequence[str]] | None = (
+    None  # of images, by pair
+  )
 
 
 def from_run(
@@ -52,7 +57,8 @@ def from_run(
     ValueError: If there is no run, or its objective has no single temperature.
   """
   opened = loop.load(workdir, data_dir=data_dir, parts=parts)
-  return from_state(*opened, temperature=temperature)
+  subject = from_state(*opened, temperature=temperature)
+  return subject._replace(trained=True)
 
 
 def from_state(
@@ -156,11 +162,13 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     )
   pairs = Pairs(*sides, np.arange(len(ids[0])), *ids)
   caption, small = content.get("caption"), content.get(THUMBNAIL)
+  names = content.get(KEY)
   return Subject(
     pairs,
     temperature,
     _captions(caption, pairs.text_id),
     lambda rows: None if small is None else _decoded([small[i] for i in rows]),
+    keys=names and (lambda rows: [names[i] for i in rows]),
   )
 
 
@@ -198,7 +206,8 @@ def _read(paths: str) -> dict[str, Any]:
 def _read_cached(folder: str) -> dict[str, Any]:
   """Reads the pairs of a folder that `nuclr embed` made."""
   data = open_embeddings(folder)
-  index, small = index_of_rows(data), read_thumbnails(folder)
+  index, small = index_of_rows(data), read_column(folder, THUMBNAIL)
+  keys = read_column(folder, KEY)
   return {
     "image": np.asarray(data.image)[index.record],
     "text": np.asarray(data.text)[index.caption],
@@ -206,6 +215,7 @@ def _read_cached(folder: str) -> dict[str, Any]:
     "text_id": index.text_id,
     "caption": [data.captions[i] for i in index.caption],
     THUMBNAIL: small and [small[i] for i in index.record],
+    KEY: keys and [keys[i] for i in index.record],
   }
 
 

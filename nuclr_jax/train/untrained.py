@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from nuclr_jax import sharding
 from nuclr_jax.config import Config, complete
 from nuclr_jax.data import without_pairs
 from nuclr_jax.data.image_text import open_held_out
@@ -64,7 +65,7 @@ def config_of_published(
       "model": published.model,
       "objective": objective,
       "optimizer": {"learning_rate": 0.0},
-      "batch_size": jax.device_count(),
+      "batch_size": 1,
       "num_epochs": 1,
     }
   )
@@ -98,8 +99,7 @@ def open_untrained(
     data = None
   else:
     inputs = build.load_inputs(config["data"], data_dir=data_dir)
-    count = jax.device_count()
-    data = without_pairs(Sizes(count, count, count), NOT_OPENED, inputs)
+    data = without_pairs(Sizes(1, 1, 1), NOT_OPENED, inputs)
     if pairs:
       data = data._replace(
         held_out=open_held_out(
@@ -110,11 +110,15 @@ def open_untrained(
         )
       )
   # Whatever the batch size of a training, few pairs can be looked at, too.
-  smallest = {"batch_size": jax.device_count(), "num_microbatches": 1}
   parts = build.build(
-    {**config, **smallest}, data_dir=data_dir, data=data, fresh=False
+    {**config, "batch_size": 1, "num_microbatches": 1},
+    data_dir=data_dir,
+    data=data,
+    fresh=False,
   )
-  mesh = build.mesh_of(parts.config)
+  mesh = sharding.make_mesh(
+    parts.config["num_devices"], num_slices=parts.config["num_slices"]
+  )
   with jax.set_mesh(mesh):
     params, model_state = resume.first_model(
       parts.model, mesh, seed=parts.config["seed"]

@@ -422,7 +422,12 @@ def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
   return {
     "projected": ("text",),
     "projection_bias": True,
-    "image": {"name": "siglip_vit_b16", "patch": int(parts[2]), **dict(sizes)},
+    "image": {
+      "name": "siglip_vit_b16",
+      "patch": int(parts[2]),
+      "activation": "gelu",  # timm's, unlike Hugging Face's
+      **dict(sizes),
+    },
     "text": language | {"activation": "gelu_tanh" if tanh else "gelu"},
   }
 
