@@ -162,7 +162,9 @@ def get_config(arg: str = "") -> ConfigDict:
 def start_from_clip(config: ConfigDict) -> None:
   """Switches to CLIP's towers and weights, and to the inputs they expect."""
   source = "openai/clip-vit-base-patch16"
-  config.data.update(dict(size=224, tokenizer=source, length=77, clean=False))
+  config.data.update(
+    dict(size=224, resize="crop", tokenizer=source, length=77, clean=False)
+  )
   config.model.update(
     dict(
       dim=512,
