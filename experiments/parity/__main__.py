@@ -2,7 +2,7 @@
 
 python -m experiments.parity
 
-`experiments.parity.towers` and `experiments.parity.exported` print them.
+`experiments.parity.towers`, `.exported` and `.clip_benchmark` print them.
 """
 
 import pathlib
@@ -41,8 +41,20 @@ def towers_table(towers: dict) -> str:
 
 def exported_table(exported: dict) -> str:
   """Shows the errors of every exported model."""
-  lines = [[k, f"{x:.1e}"] for k, x in exported["embeddings"].items()]
-  return markdown.table(["exported", "embeddings"], lines)
+  lines = [
+    [name, f"{error:.1e}", f"{exported['pixels'][name]:.1e}"]
+    for name, error in exported["embeddings"].items()
+  ]
+  return markdown.table(["exported", "embeddings", "pixels"], lines)
+
+
+def benchmark_table(scores: dict) -> str:
+  """Shows the scores of one run by both libraries."""
+  lines = [
+    [name, f"{row['nuclr']:.4f}", f"{row['clip_benchmark']:.4f}"]
+    for name, row in scores.items()
+  ]
+  return markdown.table(["score", "nuclr evaluate", "CLIP_benchmark"], lines)
 
 
 def versions_line(results: dict) -> str:
@@ -59,6 +71,7 @@ def tables() -> dict[str, str]:
     "machine": versions_line(towers),
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
+    "benchmark": benchmark_table(read("clip_benchmark")),
   }
 
 

@@ -3,24 +3,29 @@
 python -m experiments.parity.exported   # prints JSON, exits 1 on failure
 
 Models with random weights are exported to each kind of folder and loaded as the
-folder says: by `VisionTextDualEncoderModel`, by `CLIPModel`, or by the
-`load.py` beside two encoders. Embeddings of the same images and captions must
-agree.
+folder says: by `VisionTextDualEncoderModel`, `CLIPModel` or `SiglipModel`, or
+by the `load.py` beside two encoders. Embeddings of the same images and captions
+must agree, and so must the pixels that the folder's processor makes of a JPEG
+file with those of `nuclr embed`.
 """
 
 import importlib.util
+import io
 import pathlib
 import sys
 import tempfile
 
 import jax
 import numpy as np
+from PIL import Image
 import torch
 import transformers
 
 from experiments.harness import benchmark
 from experiments.parity import optional
 from nuclr_jax import Batch, models
+from nuclr_jax.data import images
+from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.data.tokenizer import build_tokenizer
 from nuclr_jax.export import Exported, write_model
 
@@ -48,7 +53,14 @@ CASES = {
     text=SMALL | dict(name="clip_text", max_length=20),
     projection_bias=False,
   ),
+  "SigLIP": dict(
+    image=SMALL | dict(name="siglip_vit_b16", width=DIM),
+    text=SMALL | dict(name="siglip_text", max_length=LENGTH, width=DIM),
+    projected=("text",),
+  ),
 }
+# How images become squares in a case; others squash them.
+RESIZE = {"CLIP": Resize("crop"), "SigLIP": Resize("squash", "bilinear")}
 
 
 def randomized(tree, seed: int):
@@ -66,9 +78,10 @@ def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
   """Computes embeddings of unit norm with PyTorch."""
   if (folder / "config.json").exists():
     model = transformers.AutoModel.from_pretrained(folder).eval()
-    outputs = model(
-      pixel_values=pixels, input_ids=tokens, attention_mask=(tokens != 0).long()
-    )
+    mask = (tokens != 0).long()
+    if isinstance(model, transformers.SiglipModel):
+      mask = None  # it attends to padding
+    outputs = model(pixel_values=pixels, input_ids=tokens, attention_mask=mask)
     return outputs.image_embeds, outputs.text_embeds
   spec = importlib.util.spec_from_file_location("load", folder / "load.py")
   load = importlib.util.module_from_spec(spec)
@@ -77,8 +90,31 @@ def theirs(folder: pathlib.Path, pixels, tokens) -> tuple:
   return load.embed_images(pixels), load.embed_texts(CAPTIONS)
 
 
-def compare(spec, folder: pathlib.Path) -> float:
-  """Exports a model; returns the largest difference of its embeddings."""
+def pixel_error(folder: pathlib.Path, resize: Resize) -> float:
+  """Returns the largest difference of pixels on the scale [0, 1].
+
+  They are what the folder's processor makes of noise in a JPEG file, before
+  they are normalized, and what `nuclr embed` makes of it.
+  """
+  file = io.BytesIO()
+  noise = np.random.default_rng(2).integers(0, 256, (200, 261, 3), np.uint8)
+  Image.fromarray(noise).save(file, "JPEG", quality=90)
+  place = (
+    folder if (folder / "config.json").exists() else folder / "image_encoder"
+  )
+  process = transformers.AutoImageProcessor.from_pretrained(place)
+  theirs = process(
+    images=Image.open(file), do_normalize=False, return_tensors="np"
+  )["pixel_values"][0]
+  ours = images.resize(images.decode(file.getvalue()), SIZE, resize) / 255
+  return float(np.abs(ours.transpose(2, 0, 1) - theirs).max())
+
+
+def compare(spec, folder: pathlib.Path, resize: Resize) -> tuple[float, float]:
+  """Exports a model; returns the largest differences.
+
+  They are of embeddings, and of pixels.
+  """
   model = models.towers(
     image_shape=(SIZE, SIZE, 3),
     vocab_size=WORDS.vocab_size,
@@ -88,7 +124,7 @@ def compare(spec, folder: pathlib.Path) -> float:
   )
   params, state = randomized(model.init(jax.random.key(0)), 0)
   whole = dict(spec, name="towers", dim=DIM)
-  write_model(Exported(whole, params, state, WORDS, SIZE, 0.05), folder)
+  write_model(Exported(whole, params, state, WORDS, SIZE, 0.05, resize), folder)
   pixels = np.random.default_rng(1).normal(size=(3, SIZE, SIZE, 3))
   pixels, tokens = pixels.astype(np.float32), WORDS.encode(CAPTIONS)
   ours, _ = model.apply(params, state, Batch(pixels, tokens, None))
@@ -98,23 +134,30 @@ def compare(spec, folder: pathlib.Path) -> float:
       torch.tensor(pixels.transpose(0, 3, 1, 2)),
       torch.tensor(tokens, dtype=torch.long),
     )
-  return max(
+  error = max(
     float(np.abs(np.asarray(a) - b.numpy()).max())
     for a, b in zip((ours.image, ours.text), expected, strict=True)
   )
+  return error, pixel_error(folder, resize)
 
 
 def main() -> None:
   """Prints the errors as JSON; exits 1 if one is above the tolerance."""
   transformers.logging.set_verbosity_error()
-  errors = {}
+  errors, pixels = {}, {}
   for name, spec in CASES.items():
     with tempfile.TemporaryDirectory() as folder:
-      errors[name] = compare(spec, pathlib.Path(folder) / "out")
+      errors[name], pixels[name] = compare(
+        spec, pathlib.Path(folder) / "out", RESIZE.get(name, DEFAULT_RESIZE)
+      )
   benchmark.show(
-    benchmark.machine(), optional.versions(), {"embeddings": errors}
+    benchmark.machine(),
+    optional.versions(),
+    {"embeddings": errors, "pixels": pixels},
   )
-  failed = [name for name, error in errors.items() if not error < TOLERANCE]
+  failed = [
+    name for name in CASES if not max(errors[name], pixels[name]) < TOLERANCE
+  ]
   sys.exit(f"FAILED: {', '.join(failed)}" if failed else None)
 
 
