@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import tarfile
 import tempfile
 
@@ -29,7 +30,7 @@ from nuclr_jax.ingest import convert, inputs, readers, records
 from nuclr_jax.models.pretrained import load as weights
 from nuclr_jax.popularity.files import load_zeta
 from nuclr_jax.report import subject
-from nuclr_jax.train import factories
+from nuclr_jax.train import factories, untrained
 from nuclr_jax.train import records as run_records
 from nuclr_jax.types import Sizes
 
@@ -204,6 +205,31 @@ def test_tables_of_any_json(form, folder):
     (folder / "any.json").write_text(json.dumps(content))
     with harmless(folder):
       ingested(folder / "any.json")
+
+  check()
+
+
+PUBLISHED = pathlib.Path(__file__).parent / "golden" / "published"
+DESCRIPTIONS = sorted(
+  x.relative_to(PUBLISHED).as_posix()
+  for x in PUBLISHED.glob("*/*.json")
+  if x.name != "tokenizer.json"
+)
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_descriptions_of_published_models(name, folder):
+  """A damaged config may describe another model, but it ends in one line."""
+  home = folder / f"a model, {name.replace('/', ' ')}"
+  shutil.copytree((PUBLISHED / name).parent, home)
+  path = home / pathlib.Path(name).name
+
+  @FUZZ
+  @given(damaged(path.read_bytes()))
+  def check(data):
+    path.write_bytes(data)
+    with harmless(folder):
+      factories.checked(untrained.config_of_published(home))
 
   check()
 

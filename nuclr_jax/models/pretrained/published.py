@@ -76,15 +76,18 @@ def read_published(source: str | os.PathLike) -> Published:
   """
   folder = pathlib.Path(source).expanduser()
   if (folder / load.PROJECTIONS).exists():
-    model, data = _of_separate_encoders(folder)
+    with files.reading(folder / load.PROJECTIONS):
+      model, data = _of_separate_encoders(folder)
     temperature = None
   else:
     path = hub.find_file(source, CONFIGS)
     read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
-    try:
-      model, data = read(source, files.read_json(path))
-    except KeyError as error:
-      raise ValueError(f"{path} lacks {error}") from error
+    spec = files.read_json(path)
+    with files.reading(path):
+      try:
+        model, data = read(source, spec)
+      except KeyError as error:
+        raise ValueError(f"it lacks {error}") from error
     scale = load.read_logit_scale(source)
     temperature = None if scale is None else math.exp(-scale)
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
