@@ -156,12 +156,10 @@ class TestOpened:
 
     assert splits("mine") == ("mine", ("mine=mine:test",))
     assert splits("other") == ("other", ("other=other:train",))
-    assert splits("mine:train[:2]") == (
-      "mine:train[:2]",
-      ("mine=mine:train[:2]",),
-    )
+    # Queries for hubs and priors are those of the training split.
+    assert splits("mine:test[:1]") == ("mine", ("mine=mine:test[:1]",))
     assert splits("mine:test", "other") == (
-      "mine:test",
+      "mine",
       ("mine=mine:test", "other=other:train"),
     )
     assert splits() == ("", ())

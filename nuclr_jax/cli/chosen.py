@@ -116,11 +116,24 @@ def subject(folder: pathlib.Path):
     return subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
   if given not in (["--model"], ["--config"]):
     raise UsageError("popularity takes --input with --model or --config only")
+  if flags.INPUT.value and flags.DATA.value:
+    raise UsageError("popularity takes either --input or --data")
+  if len(flags.DATA.value) > 1:
+    raise UsageError("popularity takes one data set; run it once for each")
   if flags.INPUT.value:
     folder.mkdir(parents=True, exist_ok=True)
     embeddings = folder / "embeddings"
+    if embeddings.exists():
+      raise UsageError(
+        f"{embeddings} is there already: to solve again, give --embeddings="
+        f"{embeddings} and --temperature; to embed again, choose another "
+        "--workdir"
+      )
     tau = temperature_of_model() if tau is None else tau
-    embed_inputs(embeddings, thumbnails=True)
+    counts = embed_inputs(embeddings, thumbnails=True)
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+    if counts["rejected"]:
+      print(f"the rejected ones are in {embeddings / 'rejected.jsonl'}")
     return subject.from_files(str(embeddings), temperature=tau)
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")

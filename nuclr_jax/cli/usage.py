@@ -85,7 +85,7 @@ nuclr report --workdir=runs/mine
     ),
     """
 nuclr popularity --workdir=runs/mine
-nuclr popularity --model=openai/clip-vit-base-patch32 --input=photos \
+nuclr popularity --model=openai/clip-vit-base-patch32 --input=photos \\
   --workdir=runs/photos
   Which of your photos and captions are popular, near-duplicates or mislabelled,
   as a published model sees them. --data=mine takes the pairs of a prepared data

@@ -107,7 +107,7 @@ def report() -> None:
 
 
 def popularity() -> None:
-  """Solve for the exact popularities of a run, photos, or any embeddings."""
+  """Solve for the popularities of a run, of photos, or of embeddings."""
   from nuclr_jax.cli import chosen
   from nuclr_jax.report import popularity
 
@@ -120,7 +120,7 @@ def popularity() -> None:
 
 
 def embed() -> None:
-  """Embed images and captions with the model of a run, or a published one."""
+  """Embed images and captions with a run or a published model."""
   from nuclr_jax.cli import chosen
 
   if not flags.INPUT.value or not flags.OUTPUT.value:

@@ -148,11 +148,16 @@ def check_labelled_set(
 def class_folder(
   place: Place, data_dir: str | os.PathLike | None = None
 ) -> pathlib.Path | None:
-  """Returns a place's folder of classes; None if it is a prepared data set."""
+  """Returns a place's folder of classes; None if it is a prepared data set.
+
+  A relative path is looked for among the prepared data sets first, and then in
+  the current folder.
+  """
   source = pathlib.Path(place.source).expanduser()
-  folder = tfds_reader.cache_dir(data_dir) / source
-  is_folder = folder.is_dir() and not tfds_reader.prepared_versions(folder)
-  return folder if is_folder else None
+  for folder in (tfds_reader.cache_dir(data_dir) / source, source):
+    if folder.is_dir():
+      return None if tfds_reader.prepared_versions(folder) else folder
+  return None
 
 
 # A function from numbers to images; the labels; the names of the classes.

@@ -32,6 +32,7 @@ CHUNK = 512  # inputs that are read at a time, see `_batches`
 # Inputs embedded at a time on each device: a power of two, at most this many
 # token ids, or patches of 16 x 16 pixels.
 MAX_TOKENS, PATCH = 2**14, 16 * 16 * 3
+FEW = 8  # inputs; smaller batches are not made to save padding
 
 
 class Embed(NamedTuple):
@@ -115,8 +116,8 @@ def batch_size(shape: Sequence[int], num_devices: int) -> int:
   """Returns how many inputs to embed at a time.
 
   Powers of two for each device keep the number of compiled shapes small where
-  the number of inputs varies. Few inputs are not padded to many, and large ones
-  come in small batches.
+  the number of inputs varies. Large inputs come in small batches, and padding
+  adds at most a quarter of the inputs where the devices can share them so.
 
   Args:
     shape: The shape of the inputs, [n, height, width, 3] or [n, tokens].
@@ -124,14 +125,17 @@ def batch_size(shape: Sequence[int], num_devices: int) -> int:
 
   Example:
     >>> batch_size((88, 224, 224, 3), 1), batch_size((20, 224, 224, 3), 1)
-    (64, 32)
+    (32, 8)
     >>> batch_size((512, 32, 32, 3), 8), batch_size((87, 77), 1)
-    (512, 128)
+    (512, 32)
   """
   tokens = math.prod(shape[1:]) / (PATCH if len(shape) == 4 else 1)
   most = max(1, int(MAX_TOKENS / max(tokens, 1)))
   most = 2 ** (most.bit_length() - 1)
-  return num_devices * min(most, _power_of_two(shape[0] / num_devices))
+  size = min(most, _power_of_two(shape[0] / num_devices))
+  while size > FEW and -shape[0] % (size * num_devices) > shape[0] / 4:
+    size //= 2
+  return num_devices * size
 
 
 def _batches(

@@ -19,6 +19,7 @@ weights. `config.model.pretrained` and `--model` read all of them back.
 from collections.abc import Mapping
 import inspect
 import json
+import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ from nuclr_jax.train import checkpoint, loop
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Params, PyTree, Sides, both
+
+log = logging.getLogger(__name__)
 
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
@@ -249,6 +252,11 @@ def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
     length=model.tokenizer.length,
     dim=model.params["text_projection"].shape[1],
   )
+  if model.resize.mode == "crop":
+    log.warning(
+      "OpenCLIP crops images by torchvision's rule, which may differ by a "
+      "pixel from 'crop'; config.data.resize='crop_torchvision' is that rule"
+    )
   is_siglip = layout == "open_clip_siglip"
   is_biased = "text_projection_bias" in model.params
   projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]

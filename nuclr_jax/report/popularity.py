@@ -137,6 +137,7 @@ def _side(name, subject, found, own) -> SidePage:
   nothing = [""] * len(ids)
   columns = {
     "id": ids,
+    **({} if subject.keys is None else {"key": subject.keys(first)}),
     "caption": subject.captions(pairs.ids.text[first]),
     "pairs": count,
     "zeta_learned": nothing if zeta is None else zeta[ids],
@@ -202,7 +203,10 @@ def _plot(sides) -> Figure:
 
 def _galleries(subject: Subject, side: SidePage) -> list[str]:
   """Shows the most and least popular samples, and near-duplicates."""
-  captions = side.columns["caption"]
+  captions = labels = side.columns["caption"]
+  if "key" in side.columns:  # the names of photos are what a user looks for
+    names = zip(side.columns["key"], captions, strict=True)
+    labels = [f"{key}: {caption}" for key, caption in names]
 
   def images(rows):
     return subject.images(side.pair[rows])
@@ -211,7 +215,7 @@ def _galleries(subject: Subject, side: SidePage) -> list[str]:
     side.name,
     side.columns["zeta_exact"],
     choose=lambda rows: _one_each(rows, captions, page.NUM_SHOWN),
-    captions=lambda rows: [captions[i] for i in rows],
+    captions=lambda rows: [labels[i] for i in rows],
     images=images,
   )
   sections.append(
@@ -221,7 +225,7 @@ def _galleries(subject: Subject, side: SidePage) -> list[str]:
   )
   for members in side.clusters[:NUM_CLUSTERS]:
     shown = _one_each(members, captions, CLUSTER_SHOWN)
-    notes = [page.shown(captions[i]) for i in shown]
+    notes = [page.shown(labels[i]) for i in shown]
     sections.append(
       f"<h3>{len(members):,} {side.name}s</h3>"
       + page.gallery(images(shown), notes)

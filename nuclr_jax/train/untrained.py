@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+import numpy as np
 
 from nuclr_jax import sharding
 from nuclr_jax.config import Config, complete
@@ -21,7 +22,7 @@ from nuclr_jax.models.pretrained import read_published
 from nuclr_jax.train import build, resume
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
-from nuclr_jax.types import Sizes
+from nuclr_jax.types import Params, PyTree, Sizes
 
 NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
@@ -120,9 +121,7 @@ def open_untrained(
     parts.config["num_devices"], num_slices=parts.config["num_slices"]
   )
   with jax.set_mesh(mesh):
-    params, model_state = resume.first_model(
-      parts.model, mesh, seed=parts.config["seed"]
-    )
+    params, model_state = _weights(parts, mesh)
   objective_params, objective_state = parts.objective.init()
   state = TrainState(
     step=jnp.zeros((), jnp.int32),
@@ -134,6 +133,22 @@ def open_untrained(
   return parts, mesh, state
 
 
+def _weights(parts: Experiment, mesh: Mesh) -> tuple[Params, PyTree]:
+  """Returns params and state; random ones are made only if they are needed."""
+  settings = parts.config
+  if not settings["model"].get("pretrained"):
+    return resume.first_model(parts.model, mesh, seed=settings["seed"])
+  # A file of a whole model replaces all of these.
+  shapes = jax.eval_shape(parts.model.init, jax.random.key(0))
+  zeros = jax.tree.map(
+    lambda x: np.broadcast_to(np.zeros((), x.dtype), x.shape), shapes
+  )
+  everywhere = NamedSharding(mesh, sharding.REPLICATED)
+  return jax.tree.map(
+    lambda x: sharding.put(np.asarray(x), everywhere), parts.model.load(*zeros)
+  )
+
+
 def _splits(
   data: Sequence[str], data_dir: str | os.PathLike | None
 ) -> tuple[str, tuple[str, ...]]:
@@ -143,11 +158,12 @@ def _splits(
 
   train, test = NO_PAIRS, []
   for place in sets.parse_places(data):
+    known = tfds_reader.split_names(place.source, data_dir)
     names = [place.split]
     if place.split is None:
-      known = tfds_reader.split_names(place.source, data_dir)
       names = [x for x in HELD_OUT if x in known] or known
-      train = train or (place.source if TRAIN in known else NO_PAIRS)
+    if TRAIN in known:
+      train = train or place.source
     several = len(names) > 1
     test += [
       f"{place.name}{f'_{x}' if several else ''}={place.source}:{x}"

@@ -103,6 +103,8 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
     "siglip": _hf_siglip,
     "vision-text-dual-encoder": _hf_dual_encoder,
   }
+  if kind is None and "objective" in spec:
+    raise ValueError(f"{source} is a run; give it as --workdir")
   if kind not in readers:
     raise ValueError(
       f"{source} is a model of type {kind!r}; models of images and texts that "
@@ -257,8 +259,11 @@ def _preprocessing(source, kind: str) -> tuple[dict, dict]:
 
   Returns `(keys of config.model.image, keys of config.data)`.
   """
-  path = hub.find_file(source, ("preprocessor_config.json",))
+  # transformers 5 writes the second one, with the processor of captions.
+  names = ("preprocessor_config.json", "processor_config.json")
+  path = hub.find_file(source, names)
   spec = files.read_json(path)
+  spec = spec.get("image_processor", spec)
   size, crop = spec.get("size", 224), spec.get("crop_size", 224)
   # Before 2022, a number: the shorter side of CLIP, both sides of others.
   if not isinstance(size, Mapping):
