@@ -382,6 +382,18 @@ def draw(loss: dict, state: dict) -> Figure:
   return figure
 
 
+def embedding_table(measured: dict) -> str:
+  """Shows the seconds of whole commands that embed photos and captions."""
+  row = [
+    f"{measured['photos']}",
+    *(f"{measured['seconds'][x]:.0f} s" for x in ("nuclr", "transformers")),
+    f"{measured['ratio']:.2f}",
+    f"{measured['largest_difference']:.0e}",
+  ]
+  headers = ["photos", "nuclr embed", "transformers", "ratio", "difference"]
+  return markdown.table(headers, [row])
+
+
 def tables() -> dict[str, str]:
   """Returns all tables, by mark."""
   full = read("full_step_cpu")
@@ -396,6 +408,7 @@ def tables() -> dict[str, str]:
     "loading": loading_table(read("loading_cpu")),
     "photos": photos_table(read("photos_cpu")),
     "recalibration": recalibration_table(read("recalibration_cpu")),
+    "embedding": embedding_table(read("embedding_cpu")),
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
     "precision": precision_table(read("precision")),
     "program": program_table(read("program")),

@@ -117,7 +117,9 @@ def main() -> None:
 
     def run(out, *command):
       began = time.monotonic()
-      subprocess.run([sys.executable, *map(str, command)], check=True)
+      subprocess.run(
+        [sys.executable, *map(str, command)], check=True, stdout=sys.stderr
+      )
       return time.monotonic() - began
 
     def ours(out):

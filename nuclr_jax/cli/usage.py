@@ -85,11 +85,10 @@ nuclr report --workdir=runs/mine
     ),
     """
 nuclr popularity --workdir=runs/mine
-nuclr popularity --model=openai/clip-vit-base-patch32 --input=photos \\
-  --workdir=runs/photos
+nuclr popularity --model=exported --input=photos --workdir=runs/photos
   Which of your photos and captions are popular, near-duplicates or mislabelled,
-  as a published model sees them. --data=mine takes the pairs of a prepared data
-  set instead of --input.
+  as a model such as openai/clip-vit-base-patch32 sees them. --data=mine takes
+  the pairs of a prepared data set instead of --input.
 nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   --embeddings takes the embeddings of any model: an .npz file with the arrays
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
