@@ -280,3 +280,25 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert "Most popular" not in page  # SogCLR has no zeta
   for name in ("curves", "health"):
     assert (workdir / "report" / f"{name}.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+  ("verb", "message"),
+  [
+    ("ingest", "interrupted; run the same command again to continue"),
+    ("popularity", "interrupted; nothing was written"),
+  ],
+)
+def test_an_interrupted_command_says_what_is_left(monkeypatch, verb, message):
+  def interrupted():
+    raise KeyboardInterrupt
+
+  said = []
+  stub = main.VERBS[verb]._replace(run=interrupted)
+  monkeypatch.setitem(main.VERBS, verb, stub)
+  monkeypatch.setattr(
+    main.distributed, "exit_at_once", lambda text, code: said.append(text)
+  )
+  with flagsaver.flagsaver():
+    main.main(["nuclr", verb])
+  assert said == [f"\nnuclr: {message}"]

@@ -4,7 +4,7 @@ Usage: nuclr VERB [--flag=value ...]
 
 nuclr VERB --help shows the flags of a verb, with examples. The exit code is 0
 after success, 1 after an error, 2 if the command is wrong, and 130 if the run
-was interrupted (run the same command again to continue).
+was interrupted (run the same command again; train and ingest continue).
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ from nuclr_jax.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
 WRONG_USE = 2  # exit code
+RESUMABLE = ("train", "ingest", "convert")
+NOTHING = "nothing was written"
 HELP = {"--help", "-help", "-h"}
 ANOTHER = "choose another folder with --workdir, --data_dir or --output"
 REMEDIES = {
@@ -65,7 +67,8 @@ def main(argv: Sequence[str]) -> None:
     progress.log_to_stderr(process=process)
     VERBS[verb].run()
   except KeyboardInterrupt:
-    message = "\nnuclr: interrupted; run the same command again to continue"
+    what = "run the same command again to continue"
+    message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
     distributed.exit_at_once(message, code=verbs.INTERRUPTED)
   except Exception as error:
     message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
