@@ -88,7 +88,7 @@ def shrink(config: ConfigDict) -> None:
     dict(
       dim=32,
       image=dict(patch=8, **small),
-      text=small,
+      text=dict(max_length=16, **small),
       pretrained=config_dict.placeholder(str),
     )
   )

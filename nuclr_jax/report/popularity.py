@@ -22,6 +22,7 @@ from nuclr_jax.types import Sides
 log = logging.getLogger(__name__)
 
 NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
+INDISTINCT = 0.05  # standard deviation of log own weights
 
 
 class SidePage(NamedTuple):
@@ -252,6 +253,12 @@ def _suspects(subject: Subject, log_own: Sides) -> Suspects:
   # With exact zeta, both sides have the same weights, up to the residual.
   log_own = np.mean(log_own, axis=0)
   score = -log_own
+  if np.std(log_own) < INDISTINCT:
+    log.warning(
+      "all pairs have nearly the same weight: at temperature %g, this model "
+      "hardly tells captions apart, and the order of suspects says little",
+      subject.temperature,
+    )
   if subject.trained:
     sides = (pairs.image, pairs.text), (pairs.text, pairs.image)
     distance = np.mean(
@@ -308,8 +315,11 @@ def _noise(subject: Subject, found, suspects: Suspects) -> str:
   )
   gallery = page.gallery(subject.images(worst), notes)
   return (
-    f"<h2>Suspected label noise</h2><p>Pairs that are {how}; suspects.csv has "
-    f"all of them in this order.</p>{gallery}"
+    f"<h2>Suspected label noise</h2><p>Pairs that are {how}. Go through them "
+    "in this order, correct or remove the captions that are wrong, and stop "
+    "where most are right; suspects.csv has all of them. The own weight is the "
+    "share of an image's weights, over all captions, that its own caption gets."
+    f"</p>{gallery}"
   )
 
 
