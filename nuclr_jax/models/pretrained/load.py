@@ -144,7 +144,7 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   """Reads log(1 / temperature) of a published model, and nothing else.
 
   Args:
-    source: As for `read_tensors`.
+    source: A file, a folder or a name on the hub that `read_tensors` reads.
 
   Returns:
     The number, or None if the model has none.
