@@ -327,7 +327,7 @@ CASES = [
   ),
   *(
     a_command("hubs", "evaluate", "--workdir={place}/run", f"--hubs={x}")
-    for x in ("nan", "inf", "-1", "x")
+    for x in ("nan", "inf", "-1", "x", "csls,", "csls,x")
   ),
   a_command("holds no run", "evaluate", "--workdir={folder}/no"),
   a_command("holds no run", "report", "--workdir={folder}/no"),

@@ -275,17 +275,23 @@ def test_recall_with_popularities_subtracted():
   assert scores["text_to_image/recall@1"] == np.mean(back)
 
 
-def test_correcting_for_a_hub_finds_what_it_hid():
-  """Training queries tell that a text is near to everyone."""
+def hub_world(seen):
+  """Images of 300 pairs, five words near to all, and the training's source.
+
+  `seen` records how many images each call of `embed.image` gets.
+  """
   rng = np.random.default_rng(0)
   unit = lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True)
   common = 3 * np.eye(16)[0]
   images = unit(rng.normal(size=(300, 16)) + common).astype(np.float32)
   words = unit(images + 0.2 * rng.normal(size=(300, 16)))
-  words[295:] = unit(common + 0.3 * rng.normal(size=(5, 16)))  # near to all
-  embed = evaluators.Embed(
-    image=lambda x: x[:], text=lambda names: words[np.array(names, int)]
-  )
+  words[295:] = unit(common + 0.3 * rng.normal(size=(5, 16)))
+
+  def image(x):
+    seen.append(len(x))
+    return x[:]
+
+  embed = evaluators.Embed(image, lambda names: words[np.array(names, int)])
   source = Source(
     Sizes(250, 250, 250),
     lambda ids: Batch(images[ids], None, ids, None, ids),
@@ -296,17 +302,89 @@ def test_correcting_for_a_hub_finds_what_it_hid():
   data = ImageTextSet(
     images[250:], np.arange(50), range(250, 300), np.arange(50)
   )
+  return images, words, embed, source, data
+
+
+@pytest.mark.parametrize("method", ["csls", "zeta", 1.0])
+def test_correcting_for_a_hub_finds_what_it_hid(method):
+  """Training queries tell that a text is near to everyone."""
+  *_, embed, source, data = hub_world([])
   plain = retrieval.retrieval_evaluator(data)(embed)
+  bank = hubness.make_bank(source, temperature=0.05)
   corrected = hubness.corrected_retrieval_evaluator(
-    data, source, temperature=0.05, strength=1.0
+    data, bank, [method, 0.0], temperature=0.05
   )(embed)
-  assert set(corrected) == {f"hubs_corrected/{name}" for name in plain}
-  name = "image_to_text/recall@1"
-  assert corrected[f"hubs_corrected/{name}"] > plain[name] + 0.05
-  off = hubness.corrected_retrieval_evaluator(
-    data, source, temperature=0.05, strength=0.0
-  )(embed)
-  assert off[f"hubs_corrected/{name}"] == plain[name]
+  name = {"csls": "csls", "zeta": "zeta_0.5", 1.0: "zeta_1"}[method]
+  assert list(corrected) == [
+    f"hubs_{x}/{key}" for x in (name, "zeta_0") for key in plain
+  ]
+  for key in plain:
+    assert corrected[f"hubs_zeta_0/{key}"] == plain[key]
+  key = "image_to_text/recall@1"
+  assert corrected[f"hubs_{name}/{key}"] > plain[key] + 0.05
+
+
+def test_csls_is_its_definition():
+  """Recall by 2 sim - r_q - r_j, in float64, query by query."""
+  images, words, embed, source, data = hub_world([])
+  bank = hubness.make_bank(source)
+  scores = hubness.corrected_retrieval_evaluator(data, bank, ["csls"], "mine")(
+    embed
+  )
+  assert all(name.startswith("hubs_csls/mine/") for name in scores)
+  images, words = np.float64(images), np.float64(words)
+  for way, queries, candidates, bank_of_candidates in (
+    ("image_to_text", images[250:], words[250:], images[:250]),
+    ("text_to_image", words[250:], images[250:], words[:250]),
+  ):
+    found = []
+    for i, query in enumerate(queries):
+      score = []
+      for candidate in candidates:
+        sims = sorted(float(candidate @ x) for x in bank_of_candidates)
+        score.append(2 * float(query @ candidate) - sum(sims[-10:]) / 10)
+      found.append(int(np.argmax(score)) == i)
+    assert scores[f"hubs_csls/mine/{way}/recall@1"] == np.mean(found)
+
+
+@pytest.mark.parametrize("chunk", [1, 90, 2**22])
+def test_local_scaling_of_chunks(chunk, monkeypatch):
+  """Chunks of one or three candidates, and a bank smaller than k."""
+  monkeypatch.setattr(hubness, "CHUNK", chunk)
+  unseen = make_pairs.unit_rows(0, 7, 4)
+  for size in (30, 6):
+    queries = make_pairs.unit_rows(1, size, 4)
+    sims = np.float64(queries) @ np.float64(unseen).T
+    expected = [np.mean(sorted(x)[-10:]) for x in sims.T]
+    found = hubness.local_scaling_of_unseen(unseen, queries)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+  half = hubness.local_scaling_of_unseen(np.float16(unseen), np.float16(unseen))
+  assert half.dtype == np.float32
+
+
+def test_the_bank_is_embedded_once():
+  seen = []
+  *_, embed, source, data = hub_world(seen)
+  bank = hubness.make_bank(source)
+  for name in ("a", "b"):
+    hubness.corrected_retrieval_evaluator(data, bank, ["csls"], name)(embed)
+  assert seen == [250, 50, 50]
+
+
+@pytest.mark.parametrize(
+  ("method", "temperature", "message"),
+  [
+    ("zeta", None, "'zeta' needs a temperature, got None; 'csls' needs none"),
+    ("clss", 0.1, "is 'csls', 'zeta' or a strength .* got 'clss'"),
+    (-1.0, 0.1, "at least 0 and finite; got -1.0"),
+  ],
+)
+def test_corrections_that_are_not(method, temperature, message):
+  *_, source, data = hub_world([])
+  with pytest.raises(ValueError, match=message):
+    hubness.corrected_retrieval_evaluator(
+      data, hubness.make_bank(source), [method], temperature=temperature
+    )
 
 
 def test_embedded_pairs_are_those_of_the_source():

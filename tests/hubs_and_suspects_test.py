@@ -11,6 +11,7 @@ from experiments import harness
 from experiments.hubs_and_suspects import data, hubs, plan, retrieval, suspects
 from experiments.hubs_and_suspects.__main__ import STUDY
 from nuclr_jax import popularity
+from nuclr_jax.evaluate import hubness
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "cleanlab.json"
 
@@ -27,12 +28,12 @@ def similarities(seed=0, queries=30, candidates=7):
 def test_csls_is_a_loop():
   bank = similarities()
   expected = [np.mean(sorted(column)[-4:]) for column in bank.T]
-  np.testing.assert_allclose(hubs.local_scaling(bank, k=4), expected)
+  np.testing.assert_allclose(hubness.local_scaling(bank, k=4), expected)
   # Both terms of CSLS rank candidates as half of one does.
   sim = similarities(5)
   of_query = np.sort(sim, axis=1)[:, -4:].mean(axis=1, keepdims=True)
   whole = 2 * sim - of_query - expected
-  half = sim - 0.5 * hubs.local_scaling(bank, k=4)
+  half = sim - 0.5 * hubness.local_scaling(bank, k=4)
   np.testing.assert_array_equal(np.argsort(whole), np.argsort(half))
 
 
@@ -83,7 +84,7 @@ def test_galleries_are_corrected_one_by_one():
     active = hubs.activated(bank[i], k=1)
     np.testing.assert_allclose(whole[i], hubs.qb_norm(sim[i], alone, active))
     np.testing.assert_allclose(
-      hubs.local_scaling(bank, k=3)[i], hubs.local_scaling(bank[i], k=3)
+      hubness.local_scaling(bank, k=3)[i], hubness.local_scaling(bank[i], k=3)
     )
 
 

@@ -90,12 +90,16 @@ WRONG = [  # exit code 2
     "cc12m, cc3m, finetune_clip, finetune_siglip2, glyphs, labelled and ",
   ),
   (
-    ["report", "--workdir=x", "--hubs=0.5"],
+    ["report", "--workdir=x", "--hubs=csls"],
     "report does not take --hubs; it takes --workdir, --data_dir, --debug",
   ),
   (
     ["evaluate", "--workdir=x", "--temperature=0.1"],
-    "takes --temperature with --hubs or --prior only",
+    "--temperature is for --hubs=zeta and --prior only",
+  ),
+  (
+    ["evaluate", "--workdir=x", "--hubs=csls", "--temperature=0.1"],
+    "--temperature is for --hubs=zeta and --prior only",
   ),
   (
     ["report", "--workdir=x", "--config=glyphs", "--config.seed=1"],
@@ -107,8 +111,10 @@ WRONG = [  # exit code 2
   ),
   (
     ["evaluate", "--workdir=x", "--hubs=nan"],
-    "--hubs=nan: must be at least 0 and finite",
+    "--hubs=nan: 'nan' must be csls, zeta, or a strength of zeta that is at "
+    "least 0 and finite",
   ),
+  (["evaluate", "--workdir=x", "--hubs="], "--hubs=: it is empty; give csls, "),
   (
     ["embed", "--workdir=x", "--input=x", "--output=y", "--config.seed=1"],
     "--config.seed needs --config as well",
@@ -145,10 +151,16 @@ def test_hubs_of_data_without_captions(monkeypatch):
   parts = types.SimpleNamespace(data=types.SimpleNamespace(sets={}))
   monkeypatch.setattr(loop, "load", lambda *_, **__: (parts, None, None))
   with (
-    flagsaver.flagsaver(hubs=0.5, workdir="x"),
+    flagsaver.flagsaver(hubs=[0.5], workdir="x"),
     pytest.raises(flags.UsageError, match="--hubs needs data with images and"),
   ):
     verbs.evaluate()
+
+
+def test_corrections_for_hubs_are_words_and_numbers():
+  with flagsaver.flagsaver():
+    flags.parse(["nuclr", "evaluate", "--hubs=csls,zeta,1"])
+    assert flags.HUBS.value == ["csls", "zeta", 1.0]
 
 
 def test_help(capsys):

@@ -143,7 +143,7 @@ def test_evaluators_are_in_the_order_of_kinds_and_names():
   )
   chosen = suites.choose_evaluators(data)
   assert list(chosen) == ["validation", "test"] and chosen["validation"] == []
-  chosen = suites.correct_hubs(chosen, data, temperature=0.5, strength=1.0)
+  chosen = suites.correct_hubs(chosen, data, ["csls", 1.0], temperature=0.5)
   assert chosen["validation"] == []  # it has no set to retrieve in
   assert kinds(run_evaluators(chosen["test"], EMBED, "test")) == [
     "test/other/image_to_text",
@@ -158,9 +158,16 @@ def test_evaluators_are_in_the_order_of_kinds_and_names():
     "test/rated",
     "test/classes_it",
     *(f"test/probe_it/{x}" for x in ("mean", "neighbours", "linear")),
-    "test/hubs_corrected/image_to_text",
-    "test/hubs_corrected/text_to_image",
-    "test/hubs_corrected",
+    *(
+      f"test/{name}{end}"
+      for name in (
+        "hubs_csls/other",
+        "hubs_zeta_1/other",
+        "hubs_csls",
+        "hubs_zeta_1",
+      )
+      for end in ("/image_to_text", "/text_to_image", "")
+    ),
   ]
 
 

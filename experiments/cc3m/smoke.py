@@ -57,7 +57,7 @@ def main(argv) -> None:
   config = CONFIG.value or f"{ROOT / 'configs' / 'cc3m.py'}:smoke"
   run = f"--workdir={out / 'run'}"
   nuclr("train", f"--config={config}", run, f"--data_dir={data}")
-  nuclr("evaluate", run, f"--data_dir={data}", "--hubs=0.5")
+  nuclr("evaluate", run, f"--data_dir={data}", "--hubs=csls")
   nuclr("report", run, f"--data_dir={data}")
 
 

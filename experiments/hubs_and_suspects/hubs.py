@@ -13,6 +13,7 @@ of a query q are sim_qj - penalty_j:
                     similar candidate is among the k most similar candidates of
                     some query of the bank; similarities for all others
 
+The mean of CSLS is the library's (`nuclr_jax.evaluate.hubness.local_scaling`).
 D_i is the anchor's log denominator in the exact solution of the bank's pairs
 (`nuclr_jax.popularity.solve`), and zeta is `popularity.zeta_of_unseen`. With
 D_i = 0 it is the inverted softmax.
@@ -26,20 +27,6 @@ CVPR 2022 (QB-Norm; beta = 1 / t = 20 and k = 1 in its code).
 from jaxtyping import Bool, Float
 import numpy as np
 from scipy import special
-
-
-def local_scaling(
-  bank: Float[np.ndarray, "*galleries queries candidates"], *, k: int
-) -> Float[np.ndarray, "*galleries candidates"]:
-  """Returns r_j of CSLS, the mean similarity to the k most similar queries.
-
-  Example:
-    >>> local_scaling(np.array([[0.9, 0.1], [0.5, 0.2], [0.1, 0.0]]), k=2)
-    array([0.7 , 0.15])
-  """
-  k = min(k, bank.shape[-2])
-  largest = np.partition(bank, -k, axis=-2)[..., -k:, :]
-  return largest.mean(axis=-2)
 
 
 def inverted_softmax(

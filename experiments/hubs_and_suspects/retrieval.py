@@ -9,6 +9,7 @@ from jaxtyping import Float
 import numpy as np
 
 from experiments.hubs_and_suspects import hubs
+from nuclr_jax.evaluate import hubness
 
 ZETA_SCALES = (0.5, 1.0, 2.0)  # temperatures of exact zeta, by the training's
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the inverted softmax
@@ -40,7 +41,7 @@ class Scorer:
     def penalty(name, setting):
       bank = half.bank
       if name == "CSLS":
-        return hubs.local_scaling(bank, k=setting)
+        return hubness.local_scaling(bank, k=setting)
       if name == "ζ":
         return hubs.inverted_softmax(
           bank,

@@ -136,19 +136,44 @@ FEATURES = flags.DEFINE_bool(
   "Write the features of the encoders, before the projection into the shared "
   "space.",
 )
-HUBS = flags.DEFINE_float(
+
+
+class HubsParser(flags.ListParser):
+  """Parses --hubs: corrections, with commas between several."""
+
+  def parse(self, argument):
+    words = super().parse(argument)
+    if not words:
+      raise ValueError("it is empty; give csls, zeta, or both as csls,zeta")
+    return [self._method(word) for word in words]
+
+  def _method(self, word):
+    if word in ("csls", "zeta"):
+      return word
+    try:
+      strength = float(word)
+    except ValueError:
+      strength = math.nan
+    if not 0 <= strength < math.inf:
+      raise ValueError(
+        f"{word!r} must be csls, zeta, or a strength of zeta that is at least "
+        "0 and finite"
+      )
+    return strength
+
+
+HUBS = flags.DEFINE(
+  HubsParser(),
   "hubs",
-  0.0,
-  "Also evaluate retrieval that is corrected for hubs: rank by sim - HUBS * "
-  "zeta. 0.5 is a good value.",
+  None,
+  "Also evaluate retrieval that is corrected for hubs: csls (recommended; it "
+  "needs no temperature), zeta (rank by sim - zeta / 2), or another strength "
+  "of zeta, such as 1; with commas between several.",
 )
 flags.register_validator(
   TEMPERATURE,
   lambda x: x is None or 0 < x < math.inf,
   "must be greater than 0 and finite",
-)
-flags.register_validator(
-  HUBS, lambda x: 0 <= x < math.inf, "must be at least 0 and finite"
 )
 PRIOR = flags.DEFINE_string(
   "prior",
@@ -259,6 +284,15 @@ def _of_published() -> dict[str, Any]:
     zero_shot=ZERO_SHOT.value,
     data_dir=DATA_DIR.value,
   )
+
+
+def need_temperature() -> list[str]:
+  """Returns what `nuclr evaluate` is asked for that needs one temperature."""
+  needs_it = {
+    "--hubs=zeta": any(method != "csls" for method in HUBS.value or ()),
+    "--prior": bool(PRIOR.value),
+  }
+  return [name for name, needed in needs_it.items() if needed]
 
 
 def chosen_state() -> dict[str, Any]:

@@ -58,10 +58,10 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
       *("best", "average", "hubs", "prior", "temperature"),
     ),
     """
-nuclr evaluate --workdir=runs/mine --hubs=0.5
+nuclr evaluate --workdir=runs/mine --hubs=csls
 nuclr evaluate --workdir=runs/mine --prior=counts
 nuclr evaluate --workdir=runs/mine --best
-nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=0.5
+nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
 nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
   Without --workdir, nothing needs to have been trained here. --data names what
   nuclr ingest made; a name without a split stands for its validation and test

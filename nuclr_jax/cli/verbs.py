@@ -77,20 +77,18 @@ def evaluate() -> None:
   from nuclr_jax.objectives import one_temperature
   from nuclr_jax.train import loop
 
-  asked = [x for x in ("hubs", "prior") if getattr(flags, x.upper()).value]
+  hubs, asked = flags.HUBS.value, flags.need_temperature()
   if flags.TEMPERATURE.value is not None and not asked:
-    raise UsageError("evaluate takes --temperature with --hubs or --prior only")
+    raise UsageError("--temperature is for --hubs=zeta and --prior only")
   parts, mesh, state = chosen.opened()
-  if flags.HUBS.value and not parts.data.sets:
+  if hubs and not parts.data.sets:
     raise UsageError("--hubs needs data with images and captions to retrieve")
   suites, tau = parts.evaluators, flags.TEMPERATURE.value
   readout = loop.readout(parts, state)
   if asked and tau is None:
-    tau = one_temperature(readout, f"--{asked[0]}")
-  if flags.HUBS.value:
-    suites = evaluate.correct_hubs(
-      suites, parts.data, temperature=tau, strength=flags.HUBS.value
-    )
+    tau = one_temperature(readout, asked[0])
+  if hubs:
+    suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
   if flags.PRIOR.value:
     prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
     evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)

@@ -7,7 +7,12 @@ import numpy as np
 
 from nuclr_jax.data.source import ClassScores, Data, HeldOut
 from nuclr_jax.evaluate.evaluators import Evaluator
-from nuclr_jax.evaluate.hubness import corrected_retrieval_evaluator
+from nuclr_jax.evaluate.hubness import (
+  CSLS,
+  Method,
+  corrected_retrieval_evaluator,
+  make_bank,
+)
 from nuclr_jax.evaluate.latent import (
   classifiers_evaluator,
   losses_evaluator,
@@ -65,27 +70,38 @@ def choose_evaluators(data: Data) -> dict[str, list[Evaluator]]:
 
 
 def correct_hubs(
-  suites: Suites, data: Data, *, temperature: float, strength: float
+  suites: Suites,
+  data: Data,
+  methods: Sequence[Method],
+  *,
+  temperature: float | None = None,
 ) -> dict[str, list[Evaluator]]:
-  """Adds retrieval corrected for hubs to each split with a retrieval set.
+  """Adds retrieval corrected for hubs, of every captioned set.
 
   Args:
     suites: The evaluators so far.
-    data: The data set; the first retrieval set of each split is used.
-    temperature: The temperature of the objective.
-    strength: How much of zeta to subtract: 0 is no correction, 1 all of it.
+    data: The data set; its training pairs are embedded once for all sets.
+    methods: "csls", "zeta", or strengths of zeta, see `hubness`.
+    temperature: The temperature of the objective; zeta needs it.
 
   Returns:
     The evaluators, with those of corrected retrieval at the end of each split.
   """
-  suites = {split: list(evaluators) for split, evaluators in suites.items()}
-  for split, captioned in data.sets.items():
-    suites.setdefault(split, []).append(
+  of_zeta = any(method != CSLS for method in methods)
+  bank = make_bank(data.train, temperature=temperature if of_zeta else None)
+
+  def corrected(split):
+    captioned = data.held_out.get(split, HeldOut()).retrieval
+    return [
       corrected_retrieval_evaluator(
-        captioned, data.train, temperature=temperature, strength=strength
+        x, bank, methods, name, temperature=temperature
       )
-    )
-  return suites
+      for name, x in captioned.items()
+    ]
+
+  return {
+    split: [*suites.get(split, ()), *corrected(split)] for split in SPLITS
+  }
 
 
 def add_prior(

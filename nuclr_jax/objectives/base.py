@@ -141,7 +141,7 @@ def one_temperature(readout: Readout, what: str) -> float:
     raise ValueError(
       f"{what} needs one temperature, which this objective does not have"
       f"{each_its_own}; choose one with --temperature (nuclr popularity, nuclr "
-      "evaluate --hubs)"
+      "evaluate --hubs=zeta)"
     )
   return float(tau)
 
