@@ -120,17 +120,42 @@ class TestFolders:
       with pytest.raises(ValueError, match=r"no images in sub-folders.*'cat'"):
         call(sets.parse_place("mine"), data_dir=tmp_path)
 
-  def test_a_broken_image_is_named(self, tmp_path):
-    path = tmp_path / "mine" / "cat" / "a.jpg"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(photo(0)[:200])
-    data = sets.open_labelled_set(
-      sets.parse_place("mine"), size=8, data_dir=tmp_path
-    )
+  def open_damaged(self, folder, count):
+    """Opens two classes of four photos; `count` of the eight are damaged."""
+    for i in range(8):
+      path = folder / "mine" / ("cat", "dog")[i // 4] / f"{i}.jpg"
+      path.parent.mkdir(parents=True, exist_ok=True)
+      # Cut near the end: the header says nothing of it.
+      path.write_bytes(photo(i)[: -300 if i % 4 < count / 2 else None])
     before = cv2.utils.logging.setLogLevel(0)
-    with pytest.raises(ValueError, match="cat/a.jpg: 200 bytes cannot be deco"):
+    try:
+      return sets.open_labelled_set(
+        sets.parse_place("mine"), size=8, data_dir=folder
+      )
+    finally:
+      cv2.utils.logging.setLogLevel(before)
+
+  def test_broken_images_are_left_out_and_named(self, tmp_path, caplog):
+    data = self.open_damaged(tmp_path, 4)
+    assert "4 of 8 images cannot be read and are left out: cat/0" in caplog.text
+    assert "dog/5.jpg (" in caplog.text and "..." not in caplog.text
+    assert data.label.tolist() == [0, 0, 1, 1]
+    expected = [
+      images.resize(images.decode(photo(i)), 8, CROP) for i in (2, 3, 6, 7)
+    ]
+    np.testing.assert_array_equal(data.image[:], np.stack(expected))
+
+  def test_a_set_that_is_mostly_broken(self, tmp_path):
+    with pytest.raises(
+      ValueError, match=r"6 of 8 images cannot be read: .*, \.\.\.; repair or"
+    ):
+      self.open_damaged(tmp_path, 6)
+
+  def test_an_image_that_breaks_later_is_named(self, tmp_path):
+    data = self.open_damaged(tmp_path, 0)
+    (tmp_path / "mine" / "cat" / "2.jpg").write_bytes(b"x")
+    with pytest.raises(ValueError, match="cat/2.jpg: 1 bytes cannot be decode"):
       data.image[:]
-    cv2.utils.logging.setLogLevel(before)
 
   def test_nothing_there(self, tmp_path):
     with pytest.raises(ValueError, match="no data set 'mine' is prepared"):

@@ -6,10 +6,12 @@ set or, for labelled sets, a folder with `CLASS/*.jpg` or `SPLIT/CLASS/*.jpg`.
 """
 
 from collections.abc import Callable, Sequence
+import logging
 import os
 import pathlib
 from typing import NamedTuple
 
+from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax.data import images, tfds_reader
@@ -20,7 +22,11 @@ from nuclr_jax.data.source import (
   Resize,
 )
 
+log = logging.getLogger(__name__)
+
 TEST_SPLITS = ("test", "validation", "val")
+MAX_UNREADABLE = 0.5  # of a folder's images; with more, it is an error
+NAMED = 5  # unreadable images that messages name
 
 
 class Place(NamedTuple):
@@ -87,6 +93,9 @@ def open_labelled_set(
 ) -> LabelledSet:
   """Opens images with classes; each image is read when it is needed.
 
+  The images of a folder are decoded once before, since nothing else finds files
+  that are cut short. Those that cannot be are left out, with a warning.
+
   Args:
     place: Where the images are. The classes of a folder are its sub-folders, in
       alphabetical order.
@@ -97,8 +106,8 @@ def open_labelled_set(
     data_dir: Folder of prepared data sets.
 
   Raises:
-    ValueError: If there is no such data set, or it has no classes or images
-      without a label.
+    ValueError: If there is no such data set, or it has no classes, images
+      without a label, or more than `MAX_UNREADABLE` images that cannot be read.
   """
   split = place.split or split
   how = resize._replace(mode=resize.mode or "crop")
@@ -175,6 +184,8 @@ def _open_folder(folder, split, to_square) -> Opened:
     label += [i] * len(members)
   if not paths:
     raise _no_images(folder)
+  readable = _readable(folder, paths)
+  paths = [paths[i] for i in readable]
 
   def fetch(numbers):
     return np.stack(
@@ -183,7 +194,39 @@ def _open_folder(folder, split, to_square) -> Opened:
       )
     )
 
-  return fetch, np.array(label), classes
+  return fetch, np.array(label)[readable], classes
+
+
+def _readable(
+  folder: pathlib.Path, paths: Sequence[pathlib.Path]
+) -> Int[np.ndarray, "readable"]:
+  """Finds the images that can be decoded; warns of the others.
+
+  Raises:
+    ValueError: If there are more than `MAX_UNREADABLE` others.
+  """
+
+  def problem_of(path):
+    try:
+      images.decode(path.read_bytes())
+    except (OSError, ValueError) as error:
+      return f"{path.relative_to(folder)} ({error})"
+    return None
+
+  problems = images.in_threads(problem_of, paths)
+  found = [x for x in problems if x is not None]
+  if found:
+    count = f"{len(found)} of {len(paths)} images"
+    more = ", ..." if len(found) > NAMED else ""
+    named = f"{', '.join(found[:NAMED])}{more}"
+    if len(found) > MAX_UNREADABLE * len(paths):
+      raise ValueError(
+        f"{folder}: {count} cannot be read: {named}; repair or remove them"
+      )
+    log.warning(
+      "%s: %s cannot be read and are left out: %s", folder, count, named
+    )
+  return np.flatnonzero([x is None for x in problems])
 
 
 def _is_image(path: pathlib.Path) -> bool:
