@@ -30,10 +30,26 @@ class TestPlaces:
       ("pets=/data/pets", Place("pets", "/data/pets", None)),
       ("pets=/data/pets:val", Place("pets", "/data/pets", "val")),
       ("other=coco:test", Place("other", "coco", "test")),
+      ("/data/flowers", Place("flowers", "/data/flowers", None)),
+      ("/data/flowers/", Place("flowers", "/data/flowers/", None)),
+      ("~/flowers:val", Place("flowers", "~/flowers", "val")),
+      ("../x/./flowers", Place("flowers", "../x/./flowers", None)),
+      ("photos/flowers", Place("photos", "photos/flowers", None)),
     ],
   )
   def test_parse(self, text, expected):
     assert sets.parse_place(text) == expected
+
+  def test_a_relative_folder(self, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos" / "flowers").mkdir(parents=True)
+    assert sets.parse_place("photos/flowers").name == "flowers"
+    here = tmp_path / "photos" / "flowers"
+    monkeypatch.chdir(here)
+    assert sets.parse_place(".").name == "flowers"
+    make_captioned.prepare(tmp_path, {"test": make_captioned.ROWS}, name="Coco")
+    monkeypatch.chdir(tmp_path)
+    assert sets.parse_place("coco/1.0.0").name == "coco"
 
   def test_names_are_told_apart(self):
     names = [
@@ -45,7 +61,9 @@ class TestPlaces:
     with pytest.raises(ValueError, match="SET, SET:SPLIT or NAME=SET:SPLIT"):
       sets.parse_place(" ")
 
-  @pytest.mark.parametrize("texts", [["coco:a", "coco:b"], ["/data/coco"]])
+  @pytest.mark.parametrize(
+    "texts", [["coco:a", "coco:b"], ["/data/pets:train", "~/pets"], ["/"]]
+  )
   def test_names_that_are_not(self, texts):
     with pytest.raises(ValueError, match="names of their own.*NAME=SET:SPLIT"):
       sets.parse_places(texts)

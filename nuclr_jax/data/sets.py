@@ -3,6 +3,8 @@
 A config names a data set in one string: `SET`, `SET:SPLIT`, or `NAME=SET:SPLIT`
 (`NAME=SET`) to give it another name in metrics. `SET` is a prepared TFDS data
 set or, for labelled sets, a folder with `CLASS/*.jpg` or `SPLIT/CLASS/*.jpg`.
+Without a `NAME`, a folder is called by its last part, and any other set by its
+first, as in `coco/2014`.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,6 +48,8 @@ def parse_place(text: str) -> Place:
   Example:
     >>> parse_place("coco:test")
     Place(name='coco', source='coco', split='test')
+    >>> parse_place("/data/flowers/:val")
+    Place(name='flowers', source='/data/flowers/', split='val')
     >>> parse_place("imagenet=/data/imagenet/val").source
     '/data/imagenet/val'
   """
@@ -57,9 +61,18 @@ def parse_place(text: str) -> Place:
   name, equals, source = text.partition("=")
   if not equals:
     source, _, split = text.partition(":")
-    return Place(source.partition("/")[0], source, split or None)
+    return Place(_default_name(source), source, split or None)
   folder, _, split = source.rpartition(":")
   return Place(name, folder, split) if folder else Place(name, source, None)
+
+
+def _default_name(source: str) -> str:
+  """Returns the last part of a path; of a data set such as coco/2014, coco."""
+  path = pathlib.Path(source).expanduser()
+  is_path = source.startswith(("/", "~", "."))
+  if is_path or path.is_dir() and not tfds_reader.prepared_versions(path):
+    return os.path.basename(os.path.abspath(path))
+  return source.partition("/")[0]
 
 
 def parse_places(texts: Sequence[str]) -> list[Place]:
