@@ -382,8 +382,14 @@ def _check_keys(tensors, layout, matches, sides) -> None:
       f"the layout is {layout}, but {'; '.join(problems)}; {hint}"
     )
   if unused:
-    count, names = len(unused), _first_ten(unused)
-    log.info("%s: %d arrays not used: %s", layout, count, names)
+    # The scale of the logits is read elsewhere, as the temperature.
+    log.info(
+      "%s: %d of %d arrays not loaded into the towers: %s",
+      layout,
+      len(unused),
+      len(tensors),
+      _first_ten(unused),
+    )
 
 
 def _check_shapes(tensors, matches, shapes) -> None:
