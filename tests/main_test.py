@@ -314,3 +314,10 @@ def test_an_interrupted_command_says_what_is_left(monkeypatch, verb, message):
   with flagsaver.flagsaver():
     main.main(["nuclr", verb])
   assert said == [f"\nnuclr: {message}"]
+
+
+def test_small_numbers_keep_their_digits(capsys):
+  metrics = {"residual": 0.00025, "top1": 0.5, "none": 0.0, "pairs": 3}
+  verbs.print_table(metrics)
+  lines = capsys.readouterr().out.splitlines()
+  assert [x.split()[1] for x in lines] == ["0.00025", "0.5000", "0.0000", "3"]

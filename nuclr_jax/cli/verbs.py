@@ -112,8 +112,7 @@ def popularity() -> None:
   folder = workdir()
   pairs = chosen.subject(folder)
   path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
-  summary = (path.parent / "summary.json").read_text(encoding="utf-8")
-  print_table(json.loads(summary))
+  print_table(json.loads(path.with_name("summary.json").read_bytes()))
   print(f"popularities: {path}")
 
 
@@ -167,5 +166,6 @@ def print_table(metrics: Mapping[str, Any]) -> None:
   """Prints metrics, one per line."""
   width = max(map(len, metrics), default=0)
   for name, value in metrics.items():
-    shown = f"{value:.4f}" if isinstance(value, float) else value
-    print(f"{name:<{width}}  {shown}")
+    if isinstance(value, float):
+      value = f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+    print(f"{name:<{width}}  {value}")
