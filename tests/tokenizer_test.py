@@ -291,6 +291,26 @@ class TestLength:
     assert found[1, :3].tolist() == [IDS[x] for x in ("[CLS]", "dog", "[SEP]")]
     assert not found[1, 3:].any()
 
+  def test_what_is_cut(self, folder):
+    """A caption is whole if a longer row holds no more of it."""
+    captions = ["", "a dog", "a dog runs", "dogs running per person"]
+    short, long = (
+      tokenizer.pretrained_tokenizer(folder, length=n) for n in (5, 50)
+    )
+    whole = np.count_nonzero(long.encode(captions), axis=1) <= 5
+    np.testing.assert_array_equal(short.is_cut(captions), ~whole)
+    assert set(whole) == {True, False} and short.is_cut([]).shape == (0,)
+
+  def test_padding_is_not_cut(self, tmp_path):
+    """Padding after the end is no part of a caption."""
+    save_words(tmp_path, ["?", "</s>", "a", "dog"])
+    words = tokenizer.pretrained_tokenizer(
+      tmp_path, length=3, clean=False, pad_id=1
+    )
+    assert words.is_cut(["a", "a a dog", "a a a dog"]).tolist() == [
+      *(False, False, True)
+    ]
+
   def test_first_and_last_of_built_ones(self):
     captions = ["DIGIT ONE", "DIGIT TWO"]
     words = tokenizer.build_tokenizer(captions, length=4, first_and_last=True)

@@ -136,6 +136,10 @@ class Lookup:
       rows[i] = data.text[row]
     return rows
 
+  def is_cut(self, captions: Sequence[str]) -> np.ndarray:
+    """Says of no caption that it is cut: rows are looked up as they are."""
+    return np.zeros(len(captions), bool)
+
   def _asdict(self) -> dict[str, Any]:
     return {"text": self.text, "length": self.length}
 

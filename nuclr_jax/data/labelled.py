@@ -150,6 +150,10 @@ class NoText:
       "that need images alone"
     )
 
+  def is_cut(self, captions: Sequence[str]):
+    """Says of no caption that it is cut, since none is encoded."""
+    return np.zeros(len(captions), bool)
+
   def _asdict(self):
     return {"text": self.text, "length": self.length}
 

@@ -276,6 +276,9 @@ class AnyTokenizer(Protocol):
   def encode(self, captions: Sequence[str]) -> np.ndarray:
     """Makes a row for each caption."""
 
+  def is_cut(self, captions: Sequence[str]) -> np.ndarray:
+    """Returns for each caption whether its row lacks the end of it."""
+
 
 class Resize(NamedTuple):
   """How an image that is not augmented becomes a square."""

@@ -75,6 +75,17 @@ class Tokenizer(NamedTuple):
       )
     return ids
 
+  def is_cut(self, captions: Sequence[str]) -> np.ndarray:
+    """Returns whether each caption has more tokens than a row, bool [captions].
+
+    Example:
+      >>> tokenizer = build_tokenizer(["DIGIT ONE", "DIGIT TWO"], length=2)
+      >>> tokenizer.is_cut(["DIGIT TWO", "DIGIT ONE TWO"]).tolist()
+      [False, True]
+    """
+    rows = _encoder(self.text, self.length).encode_batch(list(captions))
+    return np.array([bool(row.overflowing) for row in rows], bool)
+
 
 def build_tokenizer(
   captions: Sequence[str],
