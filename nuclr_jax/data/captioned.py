@@ -32,10 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-  """An image as it is stored, and its captions."""
+  """An image as it is stored, its captions, and the name of its file."""
 
   image: bytes
   captions: list[str]
+  key: str  # a record number where the data set has no feature `key`
 
 
 class Captioned(NamedTuple):
@@ -69,8 +70,12 @@ def open_captioned(
 
   def read(numbers):
     return [
-      Record(row[image], tfds_reader.captions_of(row, caption))
-      for row in data.read(numbers)
+      Record(
+        row[image],
+        tfds_reader.captions_of(row, caption),
+        "".join(tfds_reader.captions_of(row, "key")) or f"record {i}",
+      )
+      for i, row in zip(numbers, data.read(numbers), strict=True)
     ]
 
   index = load_index(data.folder, split)

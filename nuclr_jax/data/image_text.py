@@ -29,6 +29,7 @@ from nuclr_jax.data.source import (
   DEFAULT_RESIZE,
   NUM_RANDOM,
   Data,
+  Files,
   HeldOut,
   Inputs,
   ProbeSets,
@@ -311,12 +312,14 @@ def captioned_source(
       *index.ids(pair_ids),
     )
 
+  def rows_of(records):
+    return tfds_reader.all_rows(
+      lambda i: data.read(records[list(i)]), len(records)
+    )
+
   def captions(text_ids):
     pairs = index.pairs_of_texts(text_ids)
-    records = index.record[pairs]
-    rows = tfds_reader.all_rows(
-      lambda i: data.read(records[list(i)]), len(pairs)
-    )
+    rows = rows_of(index.record[pairs])
     which = zip(rows, index.caption[pairs], strict=True)
     return [row.captions[i] for row, i in which]
 
@@ -327,6 +330,10 @@ def captioned_source(
     captions,
     data.fingerprint,
     lambda: index_keys(index),
+    Files(
+      lambda pair_ids: index.record[pair_ids],
+      lambda records: [row.key for row in rows_of(records)],
+    ),
   )
 
 

@@ -69,6 +69,13 @@ def _mix(x):
   return x ^ (x >> np.uint64(31))
 
 
+class Files(NamedTuple):
+  """The image files that pairs come from, by number; several may be copies."""
+
+  of_pairs: Callable[[np.ndarray], np.ndarray]  # pair ids -> files
+  names: Callable[[np.ndarray], list[str]]  # files -> their names
+
+
 class Source(NamedTuple):
   """Training pairs with ids 0 ... n - 1, read by id in any order."""
 
@@ -82,6 +89,7 @@ class Source(NamedTuple):
   # Makes keys, which identify samples after the data set has changed; None = no
   # keys.
   keys: Callable[[], Keys] | None = None
+  files: Files | None = None  # None = every image id is a file without a name
 
 
 def source_of_samples(
