@@ -49,7 +49,11 @@ def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
   counts = write_embeddings(
     model(), items(11, np.random.default_rng(0)), tmp_path / "out"
   )
-  assert counts == {"images": 9, "captions": 6, "rejected": 2}
+  assert counts == dict(
+    images=9, captions=6, without_caption=4, captions_cut=0, rejected=2
+  )
+  stored = (tmp_path / "out" / embeddings.COUNTS).read_text()
+  assert json.loads(stored) == counts
   data = embeddings.open_embeddings(tmp_path / "out")
   keys = parquet.read_table(tmp_path / "out" / embeddings.IMAGES)["key"]
   assert keys.to_pylist() == [str(i) for i in range(11) if i not in (2, 5)]
@@ -68,14 +72,14 @@ def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
     [item._replace(captions=()) for item in expected[:1]],
     tmp_path / "one",
   )
-  assert again == {"images": 1, "captions": 0, "rejected": 0}
+  assert (again["images"], again["captions"]) == (1, 0)
   one = np.load(tmp_path / "one" / "image.npy")
   np.testing.assert_allclose(one[0], data.image[0])
   rejected = (tmp_path / "out" / REJECTED).read_text().splitlines()
-  assert [json.loads(x)["reason"] for x in rejected] == [
-    "missing image",
-    "unreadable image",
-  ]
+  reasons = {(json.loads(x)["key"], json.loads(x)["reason"]) for x in rejected}
+  assert reasons == {("2", "missing image"), ("5", "unreadable image")} | {
+    (str(i), "no caption") for i in (0, 3, 6, 9)
+  }
 
 
 def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
@@ -89,7 +93,8 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
     Item("caf\udce9", "2.tar", photos[0], ["a dog again"]),
   ]
   count = write_embeddings(model(), inputs, tmp_path / "out")
-  assert count == {"images": 3, "captions": 3, "rejected": 2}
+  assert (count["images"], count["captions"]) == (3, 3)
+  assert (count["rejected"], count["without_caption"]) == (2, 0)
   data = embeddings.open_embeddings(tmp_path / "out")
   assert data.captions == ["a dog", "a? cat", "a dog again"]
   index = embeddings.index_of_rows(data)
@@ -187,6 +192,8 @@ def test_pairs_of_rows(folders):
   captions = source.captions(batch.text_id)
   rows = embeddings.Lookup([data]).encode(captions)
   np.testing.assert_array_equal(rows, batch.text)
+  assert source.files.of_pairs(np.array([0, 1, 2])).tolist() == [0, 0, 1]
+  assert source.files.names(np.array([3, 0])) == ["3", "0"]
   keys = source.keys()
   assert [len(x) for x in keys] == [500, 250, 500]
   assert all(len(np.unique(x)) == len(x) for x in keys)

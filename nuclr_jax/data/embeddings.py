@@ -1,9 +1,10 @@
 """Embeddings or features in files: pairs to train on without the towers.
 
 A folder that `nuclr embed` wrote holds `image.npy` [images, dim], `text.npy`
-[texts, dim], `images.parquet` (key, thumbnail) and `texts.parquet` (image,
-caption). The tables have a row for each row of the arrays; `image` is the row
-of the caption's image, and thumbnails may be missing.
+[texts, dim], `images.parquet` (key, content, thumbnail) and `texts.parquet`
+(image, caption). The tables have a row for each row of the arrays; `image` is
+the row of the caption's image, `content` a hash of the image's file, and
+thumbnails may be missing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,11 +25,18 @@ from nuclr_jax.data.pair_index import (
   index_keys,
   number_pairs,
 )
-from nuclr_jax.data.source import Data, HeldOut, ImageTextSet, Source
+from nuclr_jax.data.source import (
+  Data,
+  Files,
+  HeldOut,
+  ImageTextSet,
+  Source,
+)
 from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
-KEY, THUMBNAIL = "key", "thumbnail"  # columns of IMAGES
+KEY, CONTENT, THUMBNAIL = "key", "content", "thumbnail"  # columns of IMAGES
+COUNTS = "counts.json"  # of what was embedded, rejected and cut
 COMPARED = 500  # repeated captions, to check that all folders are of one model
 TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
 ARRAYS = Sides("image.npy", "text.npy")
@@ -41,6 +49,7 @@ class Cached(NamedTuple):
   text: Float[np.ndarray, "texts width"]
   image_of_text: Int[np.ndarray, "texts"]
   captions: Sequence[str]
+  folder: pathlib.Path
 
 
 def embeddings(
@@ -182,6 +191,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       *arrays,
       texts["image"].cast("int64").to_numpy(),
       texts["caption"].to_pylist(),
+      folder,
     )
   with files.reading(folder / IMAGES) as path:
     num_keys = parquet.read_metadata(path).num_rows
@@ -205,14 +215,12 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   return cached
 
 
-def read_column(
-  folder: str | os.PathLike, name: str
-) -> list[str] | list[bytes] | None:
+def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
   """Reads a column of the table of images; None if it is missing or empty.
 
   Args:
     folder: A folder that `open_embeddings` opens.
-    name: `KEY`, or `THUMBNAIL` for JPEG bytes.
+    name: `KEY`, `CONTENT`, or `THUMBNAIL` for JPEG bytes.
 
   Raises:
     ValueError: If the table cannot be read.
@@ -269,6 +277,10 @@ def source_of_rows(data: Cached) -> Source:
     rows = index.caption[index.pairs_of_texts(text_ids)]
     return [data.captions[i] for i in rows]
 
+  def names(rows):
+    keys = read_column(data.folder, KEY)
+    return [keys[i] if keys else f"image {i}" for i in rows]
+
   images = np.ascontiguousarray(data.image[:1024])
   checksum = zlib.crc32(images, index.checksum)
   fingerprint = f"embeddings/{len(index.record)}/{checksum:08x}"
@@ -279,6 +291,7 @@ def source_of_rows(data: Cached) -> Source:
     captions,
     fingerprint,
     lambda: index_keys(index),
+    Files(lambda pair_ids: index.record[pair_ids], names),
   )
 
 

@@ -1,16 +1,18 @@
 """Writes a model's embeddings of any images and captions to files.
 
 `write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
-[captions, dim]. `images.parquet` (key, and a thumbnail if asked for) and
-`texts.parquet` (image, caption) have a row for each row of the arrays; `image`
-is the row of the caption's image. Items that could not be embedded are listed
-in `rejected.jsonl`.
+[captions, dim]. `images.parquet` (key, content, and a thumbnail if asked for)
+and `texts.parquet` (image, caption) have a row for each row of the arrays;
+`image` is the row of the caption's image, and `content` a hash of the image's
+file. Items that could not be embedded are listed in `rejected.jsonl`, and so
+are images that were, but have no caption. `counts.json` counts all of them.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import json
+import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -21,14 +23,26 @@ import numpy as np
 from nuclr_jax import files, progress
 from nuclr_jax.config import Config
 from nuclr_jax.data import images
-from nuclr_jax.data.embeddings import ARRAYS, IMAGES, KEY, TEXTS, THUMBNAIL
-from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
+from nuclr_jax.data.embeddings import (
+  ARRAYS,
+  CONTENT,
+  COUNTS,
+  IMAGES,
+  KEY,
+  TEXTS,
+  THUMBNAIL,
+)
+from nuclr_jax.data.pair_index import content_hash
+from nuclr_jax.data.source import DEFAULT_RESIZE, AnyTokenizer, Resize
 from nuclr_jax.evaluate import evaluators
 from nuclr_jax.ingest import records
 from nuclr_jax.train import checkpoint, loop, untrained
 from nuclr_jax.types import Metrics, Sides
 
+log = logging.getLogger(__name__)
+
 REJECTED = "rejected.jsonl"
+COUNTED = "images captions without_caption captions_cut rejected".split()
 
 Append = Callable[[Any], None]
 
@@ -43,6 +57,7 @@ class Embedder(NamedTuple):
   encode: Sides
   image_size: int  # in pixels
   resize: Resize = DEFAULT_RESIZE  # how images of any shape become such squares
+  tokenizer: AnyTokenizer | None = None  # to count the captions that are cut
 
 
 @contextlib.contextmanager
@@ -109,6 +124,7 @@ def write_embeddings(
   folder: str | os.PathLike,
   *,
   thumbnails: bool = False,
+  pairs: bool = False,
 ) -> Metrics:
   """Embeds items and writes the files, all of them or none.
 
@@ -120,19 +136,35 @@ def write_embeddings(
     folder: The folder to make; it must not exist.
     thumbnails: Whether to store a small JPEG of every image, for pages that
       show images.
+    pairs: Whether at least one of the images must have a caption.
 
   Returns:
-    The numbers of images and captions embedded, and of items rejected.
+    The numbers of `images` and `captions` embedded; of images `without_caption`
+    among them; of captions longer than the model takes, `captions_cut`; and of
+    images and captions `rejected`.
 
   Raises:
-    ValueError: If the folder exists, or if no image could be embedded.
+    ValueError: If the folder exists, if no image could be embedded, or if none
+      has a caption and `pairs` are asked for.
   """
   folder = pathlib.Path(folder).expanduser().absolute()
   if folder.exists():
     raise ValueError(f"{folder} exists already; choose another --output")
   with files.complete_folder(folder) as work:
     counts = _write_files(embedder, items, work, thumbnails)
+    if pairs and not counts["captions"]:
+      raise ValueError(
+        f"none of {counts['images']} images has a caption, so there are no "
+        "pairs; a caption is in a text file beside the image, cat.txt beside "
+        "cat.jpg, or in a column of a table"
+      )
+    files.write_json(work / COUNTS, counts)
     files.write_digests(work)
+  if counts["captions_cut"]:
+    log.warning(
+      "%d of %d captions were cut to %d tokens",
+      *(counts["captions_cut"], counts["captions"], embedder.tokenizer.length),
+    )
   return counts
 
 
@@ -143,7 +175,7 @@ def _write_files(
   thumbnails: bool,
 ) -> Metrics:
   """Writes the files; raises ValueError if no image could be embedded."""
-  count, reasons = {"images": 0, "captions": 0, "rejected": 0}, Counter()
+  count, reasons = dict.fromkeys(COUNTED, 0), Counter()
   show = progress.reporter("images")
   with contextlib.ExitStack() as stack:
 
@@ -172,15 +204,19 @@ def _write_files(
           for caption in item.captions
         ]
         arrays.image(embedder.encode.image(np.stack(pixels)))
-        keys(
-          [
-            {KEY: item.key, THUMBNAIL: thumbnail}
-            for item, thumbnail in zip(kept, small, strict=True)
-          ]
-        )
+        keys([_image_row(*x) for x in zip(kept, small, strict=True)])
         if rows:
-          arrays.text(embedder.encode.text([row["caption"] for row in rows]))
+          captions = [row["caption"] for row in rows]
+          arrays.text(embedder.encode.text(captions))
           texts(rows)
+          if embedder.tokenizer:
+            cut = embedder.tokenizer.is_cut(captions)
+            count["captions_cut"] += int(cut.sum())
+        for item in kept:
+          if not item.captions:
+            why = records.NO_CAPTION
+            rejected(records.Rejected(item.key, item.source, why))
+            count["without_caption"] += 1
         count["images"] += len(kept)
         count["captions"] += len(rows)
       show(count["images"])
@@ -203,7 +239,7 @@ def _embedder(parts, mesh, state, features: bool) -> Embedder:
   embed = loop.embedder(parts, mesh)(state)
   embeddings = Sides(embed.image, embed.text)
   encode = embed.features if features else embeddings
-  return Embedder(encode, shape[0], inputs.resize)
+  return Embedder(encode, shape[0], inputs.resize, inputs.tokenizer)
 
 
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
@@ -263,6 +299,12 @@ def _array(path: pathlib.Path) -> Iterator[Append]:
     write_header()
 
 
+def _image_row(item: records.Item, thumbnail: bytes | None) -> dict[str, Any]:
+  """Returns the row of an image in its table."""
+  content = content_hash(item.image)
+  return {KEY: item.key, CONTENT: content, THUMBNAIL: thumbnail}
+
+
 @contextlib.contextmanager
 def _table(path: pathlib.Path) -> Iterator[Append]:
   """Appends rows, dicts with the same keys, to a Parquet file."""
@@ -270,7 +312,11 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
   from pyarrow import parquet
 
   fields = {
-    IMAGES: [(KEY, pyarrow.string()), (THUMBNAIL, pyarrow.binary())],
+    IMAGES: [
+      (KEY, pyarrow.string()),
+      (CONTENT, pyarrow.uint64()),
+      (THUMBNAIL, pyarrow.binary()),
+    ],
     TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
   }
   schema = pyarrow.schema(fields[path.name])
