@@ -469,6 +469,21 @@ class TestCommands:
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
 
+  def test_photos_without_captions(self, tmp_path):
+    """They leave nothing that would be in the way of the next attempt."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "0.jpg").write_bytes(make_captioned.photo(0))
+    command = ["popularity", f"--model={CLIP}", f"--input={photos}"]
+    command.append(f"--workdir={tmp_path / 'out'}")
+    result = self.nuclr(*command)
+    assert result.returncode == 1
+    assert "none of 1 images has a caption" in result.stderr
+    (photos / "0.txt").write_text("a photo of " + "the dog " * 20)
+    result = self.nuclr(*command)
+    assert result.returncode == 0, result.stderr
+    assert "1 of 1 captions were cut to 9 tokens" in result.stderr
+
   def test_popularity_of_photos(self, tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()

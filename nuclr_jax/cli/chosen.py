@@ -57,12 +57,16 @@ def temperature_of_model() -> float:
 
 
 def embed_inputs(
-  output: str | pathlib.Path,
-  *,
-  features: bool = False,
-  thumbnails: bool = False,
+  output: str | pathlib.Path, *, features: bool = False, pairs: bool = False
 ) -> Mapping[str, Any]:
-  """Embeds --input with the run, config or model of the flags; see `export`."""
+  """Embeds --input with the run, config or model of the flags; see `export`.
+
+  Args:
+    output: The folder to make.
+    features: Whether to write features instead of embeddings.
+    pairs: Whether the folder is for a page of pairs: it gets thumbnails, and at
+      least one image must have a caption.
+  """
   from nuclr_jax import export
   from nuclr_jax.ingest import inputs
 
@@ -84,7 +88,7 @@ def embed_inputs(
     model = export.embedder_of_config(flags.chosen_config(), **how)
   with model as embedder:
     return export.write_embeddings(
-      embedder, items, output, thumbnails=thumbnails
+      embedder, items, output, thumbnails=pairs, pairs=pairs
     )
 
 
@@ -121,19 +125,22 @@ def subject(folder: pathlib.Path):
   if len(flags.DATA.value) > 1:
     raise UsageError("popularity takes one data set; run it once for each")
   if flags.INPUT.value:
-    folder.mkdir(parents=True, exist_ok=True)
+    tau = temperature_of_model() if tau is None else tau
     embeddings = folder / "embeddings"
     if embeddings.exists():
       raise UsageError(
         f"{embeddings} is there already: to solve again, give --embeddings="
-        f"{embeddings} and --temperature; to embed again, choose another "
-        "--workdir"
+        f"{embeddings} --temperature={tau:g} in place of --input and the "
+        "model; to embed again, delete it or choose another --workdir"
       )
-    tau = temperature_of_model() if tau is None else tau
-    counts = embed_inputs(embeddings, thumbnails=True)
-    print(", ".join(f"{count} {name}" for name, count in counts.items()))
-    if counts["rejected"]:
-      print(f"the rejected ones are in {embeddings / 'rejected.jsonl'}")
+    counts = embed_inputs(embeddings, pairs=True)
+    shown = (f"{x} {name.replace('_', ' ')}" for name, x in counts.items())
+    print(", ".join(shown))
+    if counts["rejected"] or counts["without_caption"]:
+      print(
+        f"rejected ones, and those without a caption: {embeddings}"
+        "/rejected.jsonl"
+      )
     return subject.from_files(str(embeddings), temperature=tau)
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")

@@ -1,5 +1,6 @@
 """Exact popularities as tables, a plot and a page of samples."""
 
+from collections.abc import Sequence
 import csv
 import logging
 import os
@@ -15,13 +16,13 @@ from nuclr_jax import files, popularity, sharding
 from nuclr_jax.popularity import analysis
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
-from nuclr_jax.report import page
+from nuclr_jax.report import duplicates, page
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12
+NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12  # of texts
 INDISTINCT = 0.05  # standard deviation of log own weights
 
 
@@ -31,7 +32,6 @@ class SidePage(NamedTuple):
   name: str  # "image" or "text"
   pair: np.ndarray  # index of one pair of each id
   columns: dict[str, Any]
-  clusters: list[np.ndarray]  # rows of near-duplicates, largest cluster first
 
 
 def write(
@@ -43,9 +43,10 @@ def write(
   """Solves for the popularities and writes them to `workdir/popularity/`.
 
   `images.csv` and `texts.csv` are tables with a row per id; `suspects.csv` has
-  all pairs, the likeliest label noise first; `popularity.npz` is for the warm
-  start of a run; `summary.json` has the correlations; `popularity.html` shows
-  the samples.
+  all pairs, the likeliest label noise first; `duplicates.csv` has the exact and
+  near copies of images, file by file, the largest cluster first;
+  `popularity.npz` is for the warm start of a run; `summary.json` has the counts
+  and correlations; `popularity.html` shows the samples.
 
   Args:
     subject: The pairs, from `subject.from_run` or `subject.from_files`.
@@ -84,12 +85,22 @@ def write(
   )
   log_own = analysis.log_own_weight(solution, pairs, temperature=tau)
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
+  images, texts = sides
+  copies, alike = duplicates.find(subject), _text_clusters(subject, texts)
+  of_images = subject.photos.of_pairs[images.pair]
+  images.columns["cluster"] = copies.cluster[of_images]
+  texts.columns["cluster"] = np.zeros(len(texts.pair), int)
+  for number, members in enumerate(alike, 1):
+    texts.columns["cluster"][members] = number
   for side in sides:
     _write_csv(folder / f"{side.name}s.csv", side.columns)
+  _write_csv(folder / "duplicates.csv", duplicates.columns(subject, copies))
   summary = {
     "pairs": len(pairs.pair_id),
     "images": len(solution.ids.image),
     "texts": len(solution.ids.text),
+    **_counts(subject, texts.columns["caption"]),
+    **duplicates.counts(copies),
     "temperature": tau,
     "pairs_solved": solution.num_solved,
     "residual": solution.residual,
@@ -98,9 +109,15 @@ def write(
     "seconds": round(seconds, 1),
   } | _scores(sides)
   files.write_json(folder / "summary.json", summary)
-  sections = [_table(summary), page.save(_plot(sides), folder / "zeta.png")]
-  for side in sides:
-    sections += _galleries(subject, side)
+  sections = [
+    _left_out(summary),
+    _table(summary),
+    page.save(_plot(sides), folder / "zeta.png"),
+  ]
+  sections += _popular(subject, images)
+  sections.append(duplicates.section(subject, copies))
+  sections += _popular(subject, texts)
+  sections.append(_alike(subject, texts, alike))
   suspects = _suspects(subject, log_own)
   _write_suspects(folder / "suspects.csv", subject, suspects)
   sections.append(_noise(subject, solution, suspects))
@@ -111,9 +128,8 @@ def write(
 
 def _side(name, subject, found, own) -> SidePage:
   """Makes the table of one side."""
-  pairs, tau = subject.pairs, subject.temperature
-  other = "text" if name == "image" else "image"
-  side_id, other_id = (getattr(pairs.ids, x) for x in (name, other))
+  pairs = subject.pairs
+  side_id = getattr(pairs.ids, name)
   ids, first, row, count = np.unique(
     side_id, return_index=True, return_inverse=True, return_counts=True
   )
@@ -129,27 +145,52 @@ def _side(name, subject, found, own) -> SidePage:
     return None if x is None else getattr(x, name)
 
   zeta, log_u = learned(subject.zeta), learned(subject.log_u)
-  embedding = getattr(pairs, name)[first]
-  # Above this similarity, the loss can hardly tell two samples apart.
-  groups = analysis.clusters(embedding, other_id[first], threshold=1 - tau / 2)
-  cluster = np.zeros(len(ids), int)
-  for number, members in enumerate(groups, 1):
-    cluster[members] = number
-  nothing = [""] * len(ids)
-  columns = {
-    "id": ids,
-    **({} if subject.keys is None else {"key": subject.keys(first)}),
-    "caption": subject.captions(pairs.ids.text[first]),
-    "pairs": count,
-    "zeta_learned": nothing if zeta is None else zeta[ids],
-    "zeta_exact": getattr(found.zeta, name),
-    "log_u_learned": nothing if log_u is None else log_mean(log_u),
+  columns = {"id": ids}
+  if subject.photos.names:
+    columns["key"] = subject.keys(first)
+  columns["caption"] = subject.captions(pairs.ids.text[first])
+  columns["pairs"] = count
+  if zeta is not None:
+    columns["zeta_learned"] = zeta[ids]
+  columns["zeta_exact"] = getattr(found.zeta, name)
+  if log_u is not None:
+    columns["log_u_learned"] = log_mean(log_u)
+  columns |= {
     "log_u_exact": log_mean(getattr(found.log_u, name)),
     "own_similarity": mean(np.einsum("nd,nd->n", pairs.image, pairs.text)),
     "own_weight": mean(np.exp(getattr(own, name))),
-    "cluster": cluster,
   }
-  return SidePage(name, first, columns, groups)
+  return SidePage(name, first, columns)
+
+
+def _text_clusters(subject: Subject, texts: SidePage) -> list[np.ndarray]:
+  """Returns rows of texts that training takes for negatives of each other."""
+  pairs = subject.pairs
+  # Above this similarity, the loss can hardly tell two samples apart.
+  return analysis.clusters(
+    pairs.text[texts.pair],
+    pairs.ids.image[texts.pair],
+    threshold=1 - subject.temperature / 2,
+  )
+
+
+def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:
+  """Counts what became no pair, and the captions that were cut."""
+  counts = {
+    name: subject.counts[name]
+    for name in ("without_caption", "rejected", "captions_cut")
+    if name in subject.counts
+  }
+  if subject.photos.names:
+    counts = {"photos": len(subject.photos.names)} | counts
+  if subject.tokenizer is not None:
+    cut = counts["captions_cut"] = int(subject.tokenizer.is_cut(captions).sum())
+    if cut:
+      log.warning(
+        "%d of %d captions were cut to %d tokens",
+        *(cut, len(captions), subject.tokenizer.length),
+      )
+  return counts
 
 
 def _write_csv(path: pathlib.Path, columns: dict[str, Any]) -> None:
@@ -163,11 +204,29 @@ def _scores(sides) -> dict[str, float]:
   """Compares the learned zeta with the exact ones."""
   scores = {}
   for side in sides:
-    zeta = side.columns["zeta_learned"]
-    if not isinstance(zeta, list):
-      agreement = popularity.compare(zeta, side.columns["zeta_exact"])
+    if "zeta_learned" in side.columns:
+      zeta = [side.columns[f"zeta_{x}"] for x in ("learned", "exact")]
+      agreement = popularity.compare(*zeta)
       scores |= {f"{side.name}/{name}": x for name, x in agreement.items()}
   return scores
+
+
+def _left_out(summary) -> str:
+  """Says what became no pair, and what the model has not seen of captions."""
+  phrases = {
+    "without_caption": "images without a caption, which are in no pair",
+    "rejected": "images and captions that were rejected",
+    "captions_cut": "captions of which the model has seen the beginning only",
+  }
+  items = "".join(
+    f"<li>{summary[name]:,} {phrase}"
+    for name, phrase in phrases.items()
+    if summary.get(name)
+  )
+  where = ""
+  if summary.get("without_caption") or summary.get("rejected"):
+    where = "<p>rejected.jsonl, beside the embeddings, names the first two.</p>"
+  return f"<ul>{items}</ul>{where}" if items else ""
 
 
 def _table(summary) -> str:
@@ -185,10 +244,11 @@ def _plot(sides) -> Figure:
   """Plots learned against exact zeta, or the distribution of the exact ones."""
   figure = Figure(figsize=(10, 4.4), layout="constrained")
   for axes, side in zip(figure.subplots(1, 2), sides, strict=True):
-    exact, learned = side.columns["zeta_exact"], side.columns["zeta_learned"]
+    exact = side.columns["zeta_exact"]
+    learned = side.columns.get("zeta_learned")
     axes.set_title(f"{side.name}s")
     axes.set_xlabel("exact zeta")
-    if isinstance(learned, list):
+    if learned is None:
       axes.hist(exact, bins=80, color="#456")
       axes.set_ylabel(f"{side.name}s")
       continue
@@ -202,36 +262,41 @@ def _plot(sides) -> Figure:
   return figure
 
 
-def _galleries(subject: Subject, side: SidePage) -> list[str]:
-  """Shows the most and least popular samples, and near-duplicates."""
-  captions = labels = side.columns["caption"]
-  if "key" in side.columns:  # the names of photos are what a user looks for
-    names = zip(side.columns["key"], captions, strict=True)
-    labels = [f"{key}: {caption}" for key, caption in names]
-
-  def images(rows):
-    return subject.images(side.pair[rows])
-
-  sections = page.popular(
+def _popular(subject: Subject, side: SidePage) -> list[str]:
+  """Shows the most and least popular samples."""
+  captions, labels = side.columns["caption"], _labels(side)
+  return page.popular(
     side.name,
     side.columns["zeta_exact"],
     choose=lambda rows: _one_each(rows, captions, page.NUM_SHOWN),
     captions=lambda rows: [labels[i] for i in rows],
-    images=images,
+    images=lambda rows: subject.images(side.pair[rows]),
   )
-  sections.append(
-    f"<h2>Near-duplicate {side.name}s: suspected false negatives</h2><p>"
-    f"{len(side.clusters):,} clusters of {side.name}s that training takes for "
-    "negatives of each other.</p>"
-  )
-  for members in side.clusters[:NUM_CLUSTERS]:
-    shown = _one_each(members, captions, CLUSTER_SHOWN)
+
+
+def _alike(subject: Subject, texts: SidePage, clusters) -> str:
+  """Shows the largest clusters of texts."""
+  labels = _labels(texts)
+  parts = [
+    "<h2>Near-duplicate texts: suspected false negatives</h2><p>"
+    f"{len(clusters):,} clusters of texts that training takes for negatives of "
+    "each other.</p>"
+  ]
+  for members in clusters[:NUM_CLUSTERS]:
+    shown = _one_each(members, texts.columns["caption"], CLUSTER_SHOWN)
     notes = [page.shown(labels[i]) for i in shown]
-    sections.append(
-      f"<h3>{len(members):,} {side.name}s</h3>"
-      + page.gallery(images(shown), notes)
-    )
-  return sections
+    gallery = page.gallery(subject.images(texts.pair[shown]), notes)
+    parts.append(f"<h3>{len(members):,} texts</h3>{gallery}")
+  return "".join(parts)
+
+
+def _labels(side: SidePage) -> list[str]:
+  """Returns captions, after the names of photos where they are known."""
+  captions = side.columns["caption"]
+  if "key" not in side.columns:
+    return captions
+  names = zip(side.columns["key"], captions, strict=True)
+  return [f"{key}: {caption}" for key, caption in names]
 
 
 class Suspects(NamedTuple):
@@ -280,7 +345,7 @@ def _write_suspects(path, subject: Subject, suspects: Suspects) -> None:
     "own_similarity": own[order],
     "own_weight": np.exp(suspects.log_own_weight[order]),
   }
-  if subject.keys is not None:
+  if subject.photos.names:
     columns = {"key": subject.keys(order)} | columns
   if suspects.neighbours_distance is not None:
     columns["neighbours_distance"] = suspects.neighbours_distance[order]
@@ -299,7 +364,7 @@ def _noise(subject: Subject, found, suspects: Suspects) -> str:
   best_captions = subject.captions(pairs.ids.text[best])
   weights = np.exp(suspects.log_own_weight[worst])
   keys = [""] * len(worst)
-  if subject.keys is not None:
+  if subject.photos.names:
     keys = [f"{page.shown(x)}<br>" for x in subject.keys(worst)]
   notes = [
     f"{key}<b>{page.shown(a)}</b><br>own weight {weight:.1e}<br>"

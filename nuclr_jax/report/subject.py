@@ -1,6 +1,6 @@
 """The pairs whose popularities are solved: of a run, or from files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import logging
 import os
 import pathlib
@@ -12,12 +12,15 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.data.embeddings import (
+  CONTENT,
+  COUNTS,
   KEY,
   THUMBNAIL,
   index_of_rows,
   open_embeddings,
   read_column,
 )
+from nuclr_jax.data.source import AnyTokenizer, Source
 from nuclr_jax.evaluate.evaluators import embed_pairs
 from nuclr_jax.objectives import one_temperature
 from nuclr_jax.train import loop
@@ -28,20 +31,42 @@ from nuclr_jax.types import Pairs, Sides, each
 log = logging.getLogger(__name__)
 
 
+class Photos(NamedTuple):
+  """The files of the images, one by one.
+
+  An image id stands for all copies of an image, which are one sample to the
+  solver. Whoever looks for duplicate files needs each of them, and those that
+  are in no pair, for want of a caption.
+  """
+
+  embedding: np.ndarray  # [photos, dim], unit norm
+  content: np.ndarray  # [photos], equal numbers for exact copies
+  of_pairs: np.ndarray  # [pairs], the photo of each pair
+  images: Callable[[np.ndarray], np.ndarray | None]  # by photo
+  names: Sequence[str] | None  # None = not known
+
+
 class Subject(NamedTuple):
   """Pairs with embeddings, and what is known about them."""
 
   pairs: Pairs  # NumPy arrays
   temperature: float
   captions: Callable[[np.ndarray], Sequence[str]]  # by text id
-  images: Callable[[np.ndarray], np.ndarray | None]  # by pair index
+  photos: Photos
   zeta: Sides | None = None  # learned, [ids] each, row = id
   log_u: Sides | None = None  # learned, [pairs] each
   fingerprint: str = ""
   trained: bool = False  # whether the model was trained on these pairs
-  keys: Callable[[np.ndarray], Sequence[str]] | None = (
-    None  # of images, by pair
-  )
+  counts: Mapping[str, int] = {}  # of what became no pair or was cut, if known
+  tokenizer: AnyTokenizer | None = None  # to count the captions that are cut
+
+  def images(self, rows: np.ndarray) -> np.ndarray | None:
+    """Returns the images of pairs, by index; None if they are not known."""
+    return self.photos.images(self.photos.of_pairs[rows])
+
+  def keys(self, rows: np.ndarray) -> list[str]:
+    """Returns the names of the photos of pairs, which must be known."""
+    return [self.photos.names[i] for i in self.photos.of_pairs[rows]]
 
 
 def from_run(
@@ -95,10 +120,31 @@ def from_state(
     pairs,
     temperature,
     source.captions,
-    lambda rows: source.fetch(pairs.pair_id[rows]).image,
+    _photos_of_source(pairs, source),
     zeta,
     log_u,
     source.fingerprint,
+    tokenizer=parts.data.tokenizer,
+  )
+
+
+def _photos_of_source(pairs: Pairs, source: Source) -> Photos:
+  """Returns the files of a source; without any, one for every image id.
+
+  Files that share an image id are exact copies.
+  """
+  number = pairs.ids.image
+  if source.files is not None:
+    number = source.files.of_pairs(pairs.pair_id)
+  numbers, first, of_pairs = np.unique(
+    number, return_index=True, return_inverse=True
+  )
+  return Photos(
+    pairs.image[first],
+    pairs.ids.image[first],
+    of_pairs,
+    lambda rows: source.fetch(pairs.pair_id[first[rows]]).image,
+    None if source.files is None else source.files.names(numbers),
   )
 
 
@@ -120,7 +166,10 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   """
   if temperature is None:
     raise ValueError("embeddings from files need --temperature")
-  content = _read(paths)
+  if os.path.isdir(paths):
+    content, photos, counts = _read_cached(paths)
+  else:
+    content, photos, counts = _read(paths), None, {}
   missing = {"image", "text"} - set(content)
   if missing:
     raise ValueError(
@@ -161,14 +210,19 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
       f"and {len(ids[1])}; say by image_id or text_id which belong together"
     )
   pairs = Pairs(*sides, np.arange(len(ids[0])), *ids)
-  caption, small = content.get("caption"), content.get(THUMBNAIL)
-  names = content.get(KEY)
+  if photos is None:  # one for every image id
+    numbers, first, of_pairs = np.unique(
+      pairs.image_id, return_index=True, return_inverse=True
+    )
+    photos = Photos(
+      pairs.image[first], numbers, of_pairs, lambda rows: None, None
+    )
   return Subject(
     pairs,
     temperature,
-    _captions(caption, pairs.text_id),
-    lambda rows: None if small is None else _decoded([small[i] for i in rows]),
-    keys=names and (lambda rows: [names[i] for i in rows]),
+    _captions(content.get("caption"), pairs.text_id),
+    photos,
+    counts=counts,
   )
 
 
@@ -185,10 +239,8 @@ def _is_other_order(ids: np.ndarray) -> bool:
 
 
 def _read(paths: str) -> dict[str, Any]:
-  """Reads the arrays of one .npz file, of two .npy files or of a folder."""
+  """Reads the arrays of one .npz file or of two .npy files."""
   names = paths.split(",")
-  if os.path.isdir(paths):
-    return _read_cached(paths)
   if not (len(names) == 2 or paths.endswith(".npz")):
     raise ValueError(
       "--embeddings must be one .npz, two .npy files, image.npy,text.npy, or "
@@ -203,20 +255,27 @@ def _read(paths: str) -> dict[str, Any]:
   return arrays
 
 
-def _read_cached(folder: str) -> dict[str, Any]:
-  """Reads the pairs of a folder that `nuclr embed` made."""
+def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
+  """Reads arrays, photos and counts of a folder that `nuclr embed` made."""
   data = open_embeddings(folder)
-  index, small = index_of_rows(data), read_column(folder, THUMBNAIL)
-  keys = read_column(folder, KEY)
-  return {
-    "image": np.asarray(data.image)[index.record],
+  index, image = index_of_rows(data), _unit_norm("image", data.image)
+  small, content = (read_column(folder, x) for x in (THUMBNAIL, CONTENT))
+  photos = Photos(
+    image,
+    np.arange(len(image)) if content is None else np.array(content, np.uint64),
+    index.record,
+    lambda rows: small and _decoded([small[i] for i in rows]),
+    read_column(folder, KEY),
+  )
+  arrays = {
+    "image": image[index.record],
     "text": np.asarray(data.text)[index.caption],
     "image_id": index.image_id,
     "text_id": index.text_id,
     "caption": [data.captions[i] for i in index.caption],
-    THUMBNAIL: small and [small[i] for i in index.record],
-    KEY: keys and [keys[i] for i in index.record],
   }
+  counts = data.folder / COUNTS
+  return arrays, photos, files.read_json(counts) if counts.exists() else {}
 
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
