@@ -469,6 +469,15 @@ class TestCommands:
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
 
+  def test_the_folder_of_a_run_is_not_written_to(self, tmp_path):
+    """Its popularity/ is that of the run."""
+    (tmp_path / "config.json").write_text("{}")
+    for source in (f"--model={CLIP}", "--config=glyphs", "--embeddings=x.npz"):
+      result = self.nuclr("popularity", source, f"--workdir={tmp_path}")
+      assert result.returncode == 2
+      assert "is a training run, and popularity/ in it" in result.stderr
+    assert [x.name for x in tmp_path.iterdir()] == ["config.json"]
+
   def test_photos_without_captions(self, tmp_path):
     """They leave nothing that would be in the way of the next attempt."""
     photos = tmp_path / "photos"

@@ -114,6 +114,7 @@ def subject(folder: pathlib.Path):
     return subject.from_run(
       folder, data_dir=flags.DATA_DIR.value, temperature=tau
     )
+  _check_no_run(folder)
   if given == ["--embeddings"] and not flags.INPUT.value:
     if tau is None:
       raise UsageError("popularity needs --temperature with --embeddings")
@@ -145,3 +146,15 @@ def subject(folder: pathlib.Path):
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")
   return subject.from_state(*opened(of_run=False), temperature=tau)
+
+
+def _check_no_run(folder: pathlib.Path) -> None:
+  """Raises UsageError if the folder is a run, which has its own popularity/."""
+  from nuclr_jax.train import records
+
+  if (folder / records.CONFIG).exists():
+    raise UsageError(
+      f"--workdir={folder} is a training run, and popularity/ in it is about "
+      "its own pairs; choose another --workdir for these, or give --workdir "
+      "alone to solve for the run"
+    )
