@@ -43,6 +43,8 @@ FUZZ = settings(
   database=None,
   derandomize=not LONG,
 )
+TORCH_FILES = pathlib.Path(__file__).parent / "golden" / "torch_files"
+TORCH = {x: (TORCH_FILES / x).read_bytes() for x in ("zip.bin", "legacy.bin")}
 MEMORY = 2**30  # bytes that a file may take, many times its size
 
 
@@ -287,6 +289,8 @@ ARRAYS = {
   "pairs.npz": (npz_bytes(image=EYE, text=EYE), embeddings_of),
   "weights.npz": (npz_bytes(bias=EYE), weights.read_tensors),
   "weights.safetensors": (safetensors_bytes(), weights.read_tensors),
+  "zip.bin": (TORCH["zip.bin"], weights.read_tensors),
+  "legacy.bin": (TORCH["legacy.bin"], weights.read_tensors),
   "model.safetensors.index.json": (
     json.dumps({"weight_map": {"bias": "weights.npz"}}).encode(),
     weights.read_tensors,

@@ -262,13 +262,16 @@ def test_weights_in_several_files(tmp_path):
 def test_files_that_cannot_be_read(tmp_path):
   broken = tmp_path / "broken.safetensors"
   broken.write_bytes(b"\x00" * 30)
-  (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "weights.bin").write_bytes(b"PK")
+  (tmp_path / "weights.h5").write_bytes(b"x")
   for source, message in (
     (tmp_path / "none.safetensors", "does not exist; give a file"),
     ("./weights/here", "does not exist; give a file"),
-    (tmp_path, "has none of model.safetensors"),
+    (tmp_path / "empty", "has none of model.safetensors"),
     (broken, "cannot be read"),
-    (tmp_path / "pytorch_model.bin", "must be a .safetensors or .npz"),
+    (tmp_path / "weights.bin", "torch.save did not write it"),
+    (tmp_path / "weights.h5", "must be .safetensors, .npz, .bin"),
   ):
     with pytest.raises(ValueError, match=message):
       pretrained.read_tensors(source)

@@ -9,6 +9,7 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.models.pretrained import convert, hub
+from nuclr_jax.models.pretrained.torch_file import read_torch_file
 from nuclr_jax.types import Params, PyTree, Sides
 
 PROJECTIONS = "projections.safetensors"  # in a folder of `nuclr export`
@@ -18,8 +19,15 @@ PROJECTION_KEYS = {
   for side in Sides._fields
   for ours, theirs in (("", "weight"), ("_bias", "bias"))
 }
-_INDEX = "model.safetensors.index.json"  # for weights in several files
-WEIGHTS = ("model.safetensors", _INDEX, "open_clip_model.safetensors")
+WEIGHTS = (  # in order of preference; an index names several files
+  "model.safetensors",
+  "model.safetensors.index.json",
+  "open_clip_model.safetensors",
+  "pytorch_model.bin",
+  "pytorch_model.bin.index.json",
+  "open_clip_pytorch_model.bin",
+)
+TORCH = (".bin", ".pt", ".pth")
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 
 
@@ -109,9 +117,9 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   """Reads the arrays of a file, or of several that belong together, by key.
 
   Args:
-    source: A .safetensors or .npz file, a folder with model.safetensors (or its
-      index and parts) or open_clip_model.safetensors, or a name on the hub such
-      as "timm/resnet50.a1_in1k".
+    source: A .safetensors or .npz file, or a .bin, .pt or .pth file that holds
+      tensors and nothing else; a folder with one of the files `WEIGHTS`; or a
+      name on the hub such as "timm/resnet50.a1_in1k".
 
   Raises:
     ValueError: If there is no such file, or if it cannot be read.
@@ -121,23 +129,11 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
     >>> sorted(read_tensors(tmp_path / "x.npz"))
     ['bias']
   """
+  tensors: dict[str, np.ndarray] = {}
   path = hub.find_file(source, WEIGHTS)
-  if path.suffix == ".npz":
-    return files.read_arrays(path)
-  with files.reading(path):
-    if path.suffix == ".json":
-      tensors = {}
-      for name in _part_names(path):
-        part = path.with_name(name)
-        part = part if part.exists() else hub.find_file(source, (name,))
-        tensors |= _read_safetensors(part)
-      return tensors
-    if path.suffix == ".safetensors":
-      return _read_safetensors(path)
-  raise ValueError(
-    f"weights must be a .safetensors or .npz file, got {path}; other files can "
-    "be rewritten with safetensors.torch.save_file"
-  )
+  for part in _parts(source, path):
+    tensors |= _read_file(part)
+  return tensors
 
 
 def read_logit_scale(source: str | os.PathLike) -> float | None:
@@ -157,41 +153,66 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
     >>> read_logit_scale(tmp_path / "model.npz")
     4.5
   """
-  import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
-  from safetensors import safe_open
-
   path = hub.find_file(source, WEIGHTS)
+  for part in _parts(source, path, of=LOGIT_SCALE):
+    value = _read_file(part, only=LOGIT_SCALE).get(LOGIT_SCALE)
+    if value is not None:
+      return float(np.asarray(value).reshape(()))
+  return None
+
+
+def _parts(
+  source, path: pathlib.Path, of: str | None = None
+) -> list[pathlib.Path]:
+  """Returns a file, or the files that an index names, all beside it.
+
+  Args:
+    source: Where the file was found.
+    path: The file.
+    of: Only the file with this array.
+  """
+  if path.suffix != ".json":
+    return [path]
   with files.reading(path):
-    if path.suffix == ".json":
-      part = json.loads(path.read_text())["weight_map"].get(LOGIT_SCALE)
-      if part is None:
-        return None
-      _part_names(path)
-      path = path.with_name(part)
-      path = path if path.exists() else hub.find_file(source, (part,))
+    places = json.loads(path.read_text())["weight_map"]
+    names = {x for key, x in places.items() if of in (None, key)}
+    if outside := [x for x in names if pathlib.PurePath(x).name != x]:
+      raise ValueError(f"it names {outside[0]!r}, which is not beside it")
+  parts = [path.with_name(name) for name in sorted(names)]
+  return [x if x.exists() else hub.find_file(source, (x.name,)) for x in parts]
+
+
+def _read_file(
+  path: pathlib.Path, only: str | None = None
+) -> dict[str, np.ndarray]:
+  """Reads the arrays of a file, or only one of them if the file has it."""
+  with files.reading(path):
     if path.suffix == ".npz":
-      value = files.read_arrays(path).get(LOGIT_SCALE)
+      tensors = files.read_arrays(path)
+    elif path.suffix in TORCH:
+      tensors = read_torch_file(path)
+    elif path.suffix == ".safetensors":
+      return _read_safetensors(path, only)
     else:
-      with safe_open(path, "numpy") as weights:
-        names = weights.keys()
-        value = (
-          weights.get_tensor(LOGIT_SCALE) if LOGIT_SCALE in names else None
-        )
-    return None if value is None else float(np.asarray(value).reshape(()))
+      raise ValueError(
+        f"weights must be .safetensors, .npz, {', '.join(TORCH)} files; other "
+        "files can be rewritten with safetensors.torch.save_file"
+      )
+  return {key: x for key, x in tensors.items() if only in (None, key)}
 
 
-def _part_names(index: pathlib.Path) -> list[str]:
-  """Returns the names of the files that an index names, all beside it."""
-  names = set(json.loads(index.read_text())["weight_map"].values())
-  if outside := [x for x in names if pathlib.PurePath(x).name != x]:
-    raise ValueError(f"it names {outside[0]!r}, which is not beside it")
-  return sorted(names)
-
-
-def _read_safetensors(path) -> dict[str, np.ndarray]:
+def _read_safetensors(
+  path: pathlib.Path, only: str | None
+) -> dict[str, np.ndarray]:
   import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
   from safetensors import numpy as safetensors
+  from safetensors import safe_open
 
+  if only is not None:
+    with safe_open(path, "numpy") as weights:
+      return {
+        key: weights.get_tensor(key) for key in {*weights.keys()} & {only}
+      }
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())
