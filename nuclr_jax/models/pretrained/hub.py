@@ -43,6 +43,9 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or path.suffix in (
     ".safetensors",
     ".npz",
+    ".bin",
+    ".pt",
+    ".pth",
     ".txt",
     ".json",
   ):
@@ -87,9 +90,14 @@ def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
         reason = progress.first_line(error)
         log.warning("%s: %s; taking %s", repository, reason, paths[0])
         return pathlib.Path(paths[0])
+      refused = (errors.RepositoryNotFoundError, errors.GatedRepoError)
+      hint = (
+        "Check the name; a private or gated model needs `hf auth login`"
+        if isinstance(error, refused)
+        else f"Download {' or '.join(names)} yourself and give its path"
+      )
       raise ValueError(
         f"{repository} is not a local path, and could not be downloaded from "
-        f"the hub: {progress.first_line(error)} Download "
-        f"{' or '.join(names)} yourself and give its path"
+        f"the hub: {progress.first_line(error)} {hint}"
       ) from error
   raise ValueError(f"{repository} on the hub has none of {', '.join(names)}")

@@ -1,0 +1,160 @@
+"""The Hugging Face hub, by a local server that speaks its protocol.
+
+The client is `huggingface_hub` itself. For a file it asks
+`/OWNER/NAME/resolve/main/FILE`, with HEAD and then with GET; the server's
+headers say which commit it is, and what is missing.
+"""
+
+from collections.abc import Iterator
+from http import server
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+
+import make_captioned
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+CLIP = GOLDEN / "published" / "hf_clip"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Handler(server.SimpleHTTPRequestHandler):
+  """Serves a folder with OWNER/NAME/FILE."""
+
+  folder: pathlib.Path
+  asked: list[str]
+  token: str | None = None
+
+  def do_HEAD(self):
+    self.answer(body=False)
+
+  def do_GET(self):
+    self.answer(body=True)
+
+  def answer(self, *, body: bool) -> None:
+    repository, _, name = self.path.strip("/").partition("/resolve/main/")
+    path = self.folder / repository / name
+    if body:
+      self.asked.append(f"{repository}/{name}")
+    if self.token and self.headers["Authorization"] != f"Bearer {self.token}":
+      self.reply(401, {"X-Error-Code": "GatedRepo"})
+    elif not (self.folder / repository).is_dir():
+      self.reply(404, {"X-Error-Code": "RepoNotFound"})
+    elif not path.is_file():
+      self.reply(404, {"X-Error-Code": "EntryNotFound"})
+    else:
+      content = path.read_bytes()
+      headers = {"ETag": f'"{hash(content):x}"', "X-Repo-Commit": COMMIT}
+      self.reply(200, headers, content, body)
+
+  def reply(self, status, headers, content=b"", body=False) -> None:
+    self.send_response(status)
+    for name, value in headers.items():
+      self.send_header(name, value)
+    self.send_header("Content-Length", str(len(content)))
+    self.end_headers()
+    if body:
+      self.wfile.write(content)
+
+  def log_message(self, *_):
+    pass
+
+
+@pytest.fixture
+def hub(tmp_path) -> Iterator[type[Handler]]:
+  """A hub with a model that has weights in PyTorch's own format only."""
+  model = tmp_path / "hub" / "team" / "clip"
+  shutil.copytree(CLIP, model)
+  (model / "model.safetensors").unlink()
+  shutil.copy(GOLDEN / "torch_files" / "clip.bin", model / "pytorch_model.bin")
+
+  class Hub(Handler):
+    folder = tmp_path / "hub"
+    asked: list[str] = []
+
+  with server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    Hub.environment = {
+      "HF_ENDPOINT": f"http://127.0.0.1:{running.server_port}",
+      "HF_HOME": str(tmp_path / "cache"),
+    }
+    yield Hub
+    running.shutdown()
+
+
+@pytest.fixture
+def photos(tmp_path) -> pathlib.Path:
+  folder = tmp_path / "photos"
+  folder.mkdir()
+  for i in range(4):
+    (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
+    (folder / f"{i}.txt").write_text(f"a photo of a dog {i}")
+  return folder
+
+
+def run(hub, *command, **more) -> subprocess.CompletedProcess:
+  """A new process, as `huggingface_hub` reads its settings when imported."""
+  return subprocess.run(
+    [sys.executable, *map(str, command)],
+    cwd=ROOT,
+    env={**os.environ, "JAX_PLATFORMS": "cpu", **hub.environment, **more},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+def test_a_model_of_the_hub(hub, photos, tmp_path):
+  def embed(name, **more):
+    command = ("embed", "--model=team/clip", f"--input={photos}")
+    result = run(
+      hub,
+      *("-m", "nuclr_jax.cli.main", *command, f"--output={tmp_path / name}"),
+      **more,
+    )
+    assert result.returncode == 0, result.stderr
+    return np.load(tmp_path / name / "image.npy")
+
+  image = embed("first")
+  assert image.shape == (4, 12)
+  assert "team/clip/pytorch_model.bin" in hub.asked
+  # Everything is in the cache now, also what the hub does not have.
+  hub.asked.clear()
+  np.testing.assert_array_equal(embed("again", HF_HUB_OFFLINE="1"), image)
+  assert not hub.asked
+
+
+FIND = """
+import sys
+from nuclr_jax.models.pretrained import load
+try:
+  print(load.read_logit_scale(sys.argv[1]))
+except ValueError as error:
+  print(error)
+"""
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    (None, "3.5"),
+    ("repository", "Check the name"),
+    ("gated", "a private or gated model needs `hf auth login`"),
+    ("weights", "team/clip on the hub has none of model.safetensors"),
+  ],
+)
+def test_what_is_missing(hub, change, message):
+  if change == "repository":
+    shutil.rmtree(hub.folder / "team" / "clip")
+  elif change == "gated":
+    hub.token = "secret"
+  elif change == "weights":
+    (hub.folder / "team" / "clip" / "pytorch_model.bin").unlink()
+  result = run(hub, "-c", FIND, "team/clip")
+  assert message in result.stdout, result.stdout + result.stderr
