@@ -17,7 +17,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 PACKAGES = sorted(PACKAGE.rglob("__init__.py"))
 # A module may import those before it only.
 ORDER = (
-  "types checks distributed files progress config sharding pairwise "
+  "types checks distributed files progress remote config sharding pairwise "
   "sample_state latent_classes models data ingest objectives popularity "
   "evaluate train export report cli"
 ).split()
