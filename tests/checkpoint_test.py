@@ -196,7 +196,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
   def flock(*_):
     raise OSError(errno.ENOLCK, "No locks available")
 
-  monkeypatch.setattr(files.fcntl, "flock", flock)
+  monkeypatch.setattr(files.local.fcntl, "flock", flock)
   with caplog.at_level(logging.WARNING, "nuclr_jax"), files.locked(tmp_path):
     pass
   assert "the file system has no locks" in caplog.text

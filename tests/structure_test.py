@@ -17,7 +17,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "nuclr_jax"
 PACKAGES = sorted(PACKAGE.rglob("__init__.py"))
 # A module may import those before it only.
 ORDER = (
-  "types checks distributed files progress remote config sharding pairwise "
+  "types checks distributed progress files config sharding pairwise "
   "sample_state latent_classes models data ingest objectives popularity "
   "evaluate train export report cli"
 ).split()
@@ -25,11 +25,11 @@ ORDER = (
 CEILINGS = dict(
   top_level_names=20,
   layers=9,
-  arrows=89,
+  arrows=92,
   config_arguments=14,
   checks_per_step=1,
   files_to_loss=18,
-  lines_to_loss=2_255,
+  lines_to_loss=2_261,
 )
 
 

@@ -1,0 +1,53 @@
+"""Files and folders, on this machine and in buckets.
+
+`local` writes files that are never seen half-written and reads files that may
+be anybody's; its functions are those of this package. `bucket` reads from gs://
+and s3://, and `remote` copies from there and back.
+"""
+
+from nuclr_jax.files import bucket, remote
+from nuclr_jax.files.local import (
+  DIGESTS,
+  LITTLE,
+  LOCK,
+  MAX_EXPANSION,
+  check_digests,
+  check_expansion,
+  complete_folder,
+  damage,
+  has_digests,
+  inside,
+  join_damage,
+  locked,
+  read_arrays,
+  read_json,
+  read_lines,
+  reading,
+  write_atomically,
+  write_digests,
+  write_json,
+)
+
+__all__ = [
+  "DIGESTS",
+  "LITTLE",
+  "LOCK",
+  "MAX_EXPANSION",
+  "bucket",
+  "check_digests",
+  "check_expansion",
+  "complete_folder",
+  "damage",
+  "has_digests",
+  "inside",
+  "join_damage",
+  "locked",
+  "read_arrays",
+  "read_json",
+  "read_lines",
+  "reading",
+  "remote",
+  "write_atomically",
+  "write_digests",
+  "write_json",
+]

@@ -1,0 +1,194 @@
+"""Files in buckets, gs:// and s3://, and other paths beside them.
+
+fsspec speaks the protocols, with gcsfs for gs:// and s3fs for s3://, and finds
+the credentials where these libraries look for them.
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import hashlib
+import os
+import pathlib
+import re
+import tempfile
+from typing import Any
+
+from nuclr_jax import progress
+
+LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+  """Returns whether a path is in a bucket, which begins with a scheme.
+
+  Example:
+    >>> is_remote("gs://bucket/photos"), is_remote("/data/photos")
+    (True, False)
+  """
+  return "://" in os.fspath(path)
+
+
+def absolute(path: str | os.PathLike) -> str | pathlib.Path:
+  """Returns a path in a bucket as it is, and a local one in full.
+
+  Example:
+    >>> absolute("/data/photos"), absolute("s3://bucket/photos")
+    (PosixPath('/data/photos'), 's3://bucket/photos')
+  """
+  if is_remote(path):
+    return os.fspath(path)
+  return pathlib.Path(path).expanduser().absolute()
+
+
+class Unreached(OSError):
+  """A bucket could not be reached; another attempt may succeed."""
+
+
+def exists(path: str | os.PathLike) -> bool:
+  """Returns whether there is a file or folder at a path, here or in a bucket.
+
+  Raises:
+    Unreached: If the bucket cannot be reached.
+  """
+  if not is_remote(path):
+    return os.path.exists(path)
+  system, name = open_system(path)
+  with reaching(path):
+    system.invalidate_cache()
+    return system.exists(name)
+
+
+def names_in(path: str | os.PathLike) -> dict[str, str]:
+  """Lists the files of a folder in a bucket, and below.
+
+  Args:
+    path: The folder.
+
+  Returns:
+    Names relative to the folder, with a text for each that changes when the
+    file does; {} if there is no such folder.
+  """
+  system, name = open_system(path)
+  with reaching(path):
+    system.invalidate_cache()
+    found = system.find(name, detail=True)
+  start = len(name.rstrip("/")) + 1
+  return {
+    place[start:]: stamp_of(info)
+    for place, info in sorted(found.items())
+    if len(place) > start
+  }
+
+
+def find(pattern: str) -> dict[str, str]:
+  """Lists files in a bucket: one, those of a folder, or those of a pattern.
+
+  Args:
+    pattern: A path; `*`, `?` and `[...]` stand for parts of names, and `**` for
+      any folders.
+
+  Returns:
+    Their paths, with a text for each that changes when the file does.
+  """
+  system, name = open_system(pattern)
+  with reaching(pattern):
+    system.invalidate_cache()
+    if re.search(r"[*?\[]", name):
+      found = system.glob(name, detail=True)
+    else:
+      found = system.find(name, detail=True)
+  start = pattern.partition("://")[0]
+  return {
+    f"{start}://{place.lstrip('/')}": stamp_of(info)
+    for place, info in sorted(found.items())
+    if info["type"] == "file"
+  }
+
+
+def read_range(path: str | os.PathLike, start: int, size: int) -> bytes:
+  """Reads bytes of a file, local or in a bucket, without the rest of it.
+
+  Args:
+    path: The file.
+    start: The first byte.
+    size: The number of bytes; fewer are returned where the file ends.
+
+  Raises:
+    OSError: If there is no such file, or it cannot be read; `Unreached` if
+      another attempt may succeed.
+
+  Example:
+    >>> _ = (tmp_path / "x").write_bytes(b"0123456789")
+    >>> read_range(tmp_path / "x", 2, 3)
+    b'234'
+  """
+  if not is_remote(path):
+    with open(path, "rb") as file:
+      file.seek(start)
+      return file.read(size)
+  system, name = open_system(path)
+  with reaching(path):
+    return system.cat_file(name, start=start, end=start + size)
+
+
+@contextlib.contextmanager
+def downloaded(path: str) -> Iterator[pathlib.Path]:
+  """Yields a copy of a file in a bucket, which is removed after the block.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    Unreached: If the bucket cannot be reached.
+  """
+  system, name = open_system(path)
+  with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
+    here = pathlib.Path(folder) / pathlib.PurePosixPath(name).name
+    with reaching(path):
+      system.get_file(name, os.fspath(here))
+    yield here
+
+
+def open_system(path: str | os.PathLike) -> tuple[Any, str]:
+  """Returns the file system of a path in a bucket, and its name there."""
+  import fsspec
+
+  path = os.fspath(path)
+  scheme, _, rest = path.partition("://")
+  if scheme not in LIBRARIES:
+    raise ValueError(
+      f"{path}: {scheme}:// cannot be read or written; give a local path, "
+      "gs:// or s3://, or mount the storage as a folder"
+    )
+  if not rest.strip("/"):
+    raise ValueError(
+      f"{path} names no bucket, such as {scheme}://BUCKET/FOLDER"
+    )
+  try:
+    return fsspec.core.url_to_fs(path.rstrip("/"))
+  except ImportError as error:
+    raise ValueError(
+      f"{path}: {scheme}:// needs {LIBRARIES[scheme]}; pip install "
+      f'"nuclr_jax[{scheme}]"'
+    ) from error
+
+
+@contextlib.contextmanager
+def reaching(path: str | os.PathLike) -> Iterator[None]:
+  """Turns what a library raises about a bucket into an `Unreached`."""
+  try:
+    yield
+  except (FileNotFoundError, Unreached, ValueError):
+    raise
+  except Exception as error:  # each library has errors of its own
+    reason = f"{type(error).__name__}: {progress.first_line(error)}"
+    raise Unreached(
+      f"{os.fspath(path)} cannot be reached ({reason}); check the name of the "
+      "bucket and the credentials on this machine"
+    ) from error
+
+
+def stamp_of(info: Mapping[str, Any]) -> str:
+  """Returns a text that differs once a file has changed."""
+  keys = ("size", "ETag", "etag", "generation", "mtime", "LastModified")
+  keys += ("created",)
+  facts = {key: str(info[key]) for key in keys if info.get(key) is not None}
+  return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

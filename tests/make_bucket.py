@@ -1,0 +1,68 @@
+"""Local servers that speak the protocols of S3 and of Google Cloud Storage."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import socket
+from unittest import mock
+
+BUCKET = "bucket"
+
+
+@contextlib.contextmanager
+def s3() -> Iterator[str]:
+  """Yields s3://BUCKET, served by moto."""
+  from moto.server import ThreadedMotoServer
+  import requests
+  import s3fs
+
+  server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+  server.start()
+  host, port = server.get_host_and_port()
+  settings = {
+    "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+  }
+  try:
+    with mock.patch.dict(os.environ, settings):
+      s3fs.S3FileSystem.clear_instance_cache()
+      # What an earlier server has served in this process is still there.
+      requests.post(f"http://{host}:{port}/moto-api/reset", timeout=10)
+      s3fs.S3FileSystem().mkdir(BUCKET)
+      yield f"s3://{BUCKET}"
+  finally:
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@contextlib.contextmanager
+def gs() -> Iterator[str]:
+  """Yields gs://BUCKET, served by gcp-storage-emulator."""
+  from gcp_storage_emulator.server import create_server
+
+  with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+  server = create_server(
+    "127.0.0.1", port, in_memory=True, default_bucket=BUCKET
+  )
+  server.start()
+  settings = {
+    "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}",
+    # Asks for credentials, also of an emulator. It is read at the import.
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+  }
+  with mock.patch.dict(os.environ, settings):
+    import gcsfs
+
+    try:
+      gcsfs.GCSFileSystem.clear_instance_cache()
+      yield f"gs://{BUCKET}"
+    finally:
+      gcsfs.GCSFileSystem.clear_instance_cache()
+      server.stop()
+
+
+SERVERS = {"s3": s3, "gs": gs}
