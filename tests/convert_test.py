@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import tfds_reader
+from nuclr_jax.data import places, tfds_reader
 from nuclr_jax.ingest import convert
 
 
@@ -102,7 +102,7 @@ def test_damage_and_other_formats(old, tmp_path):
     with pytest.raises(ValueError, match=message):
       convert.convert(old, tmp_path / "new")
     with pytest.raises(ValueError, match="no data set 'toy'"):
-      tfds_reader.find_data_set("toy", tmp_path / "new")
+      places.find_data_set("toy", tmp_path / "new")
   path.write_bytes(whole)
   folder = convert.convert(old, tmp_path / "new")
   with pytest.raises(ValueError, match="array_record, which needs no conv"):

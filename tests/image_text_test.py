@@ -23,6 +23,7 @@ from nuclr_jax.data import (
   images,
   loader,
   pair_index,
+  places,
   tfds_reader,
 )
 from nuclr_jax.data.source import random_numbers
@@ -413,16 +414,16 @@ class TestFind:
       prepare(tmp_path, {"train": ROWS}, config="small", version=version)
     newest = tmp_path / "mine" / "small" / "10.0.0"
     for name in ("mine", "mine/small", "mine/small/10.0.0", str(newest)):
-      assert tfds_reader.find_data_set(name, tmp_path) == newest
+      assert places.find_data_set(name, tmp_path) == newest
     older = tmp_path / "mine" / "small" / "2.0.0"
-    assert tfds_reader.find_data_set("mine/small/2.0.0", tmp_path) == older
+    assert places.find_data_set("mine/small/2.0.0", tmp_path) == older
 
   def test_several_configurations(self, tmp_path):
     for config in ("small", "large"):
       prepare(tmp_path, {"train": ROWS[:1]}, config=config)
     with pytest.raises(ValueError, match="several configurations.*large"):
-      tfds_reader.find_data_set("mine", tmp_path)
-    assert tfds_reader.find_data_set("mine/large", tmp_path).name == "1.0.0"
+      places.find_data_set("mine", tmp_path)
+    assert places.find_data_set("mine/large", tmp_path).name == "1.0.0"
 
   @pytest.mark.parametrize(
     "unfinished", ["incomplete.ABCDEF_1.0.0", "incomplete/1.0.0"]
@@ -432,17 +433,13 @@ class TestFind:
     target = tmp_path / "mine" / unfinished
     shutil.copytree(folder / "mine" / "1.0.0", target)
     with pytest.raises(ValueError, match="no data set 'mine'"):
-      tfds_reader.find_data_set("mine", tmp_path)
+      places.find_data_set("mine", tmp_path)
     shutil.copytree(target, tmp_path / "mine" / "1.0.0")
-    assert (
-      tfds_reader.find_data_set("mine", tmp_path) == tmp_path / "mine" / "1.0.0"
-    )
+    assert places.find_data_set("mine", tmp_path) == tmp_path / "mine" / "1.0.0"
 
   def test_where_tfds_prepares(self, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
-    assert (
-      tfds_reader.find_data_set("mine", tmp_path) == folder / "mine" / "1.0.0"
-    )
+    assert places.find_data_set("mine", tmp_path) == folder / "mine" / "1.0.0"
 
   def test_splits(self, folder):
     assert tfds_reader.split_names("mine", folder) == ["test", "train"]

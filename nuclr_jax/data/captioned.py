@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nuclr_jax import progress
-from nuclr_jax.data import tfds_reader
+from nuclr_jax.data import places, tfds_reader
 from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
@@ -57,7 +57,7 @@ def open_captioned(
   set is read once to number them; the index is kept in `data_dir`.
 
   Args:
-    name: The data set, see `tfds_reader.find_data_set`.
+    name: The data set, see `places.find_data_set`.
     split: Name of the split.
     data_dir: Folder of prepared data sets.
 
@@ -80,7 +80,7 @@ def open_captioned(
 
   index = load_index(data.folder, split)
   if index is None:
-    kept = tfds_reader.cache_dir(data_dir) / "pairs" / data.name
+    kept = places.cache_dir(data_dir) / "pairs" / data.name
     index = load_index(kept, data.stamp)
     if index is None:
       index = _scan(read, data)
@@ -102,7 +102,7 @@ def open_image_text_set(
   A group is an image and its captions.
 
   Args:
-    name: The data set, see `tfds_reader.find_data_set`.
+    name: The data set, see `places.find_data_set`.
     split: Name of the split.
     size: Height and width of the images, in pixels.
     resize: How images become squares; without a mode, they are squashed.

@@ -166,7 +166,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   import pyarrow
   from pyarrow import parquet
 
-  folder = pathlib.Path(folder).expanduser()
+  folder = files.remote.fetch(folder).expanduser()
   missing = [x for x in (*ARRAYS, IMAGES, TEXTS) if not (folder / x).exists()]
   if missing:
     raise ValueError(
@@ -227,7 +227,8 @@ def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
   """
   from pyarrow import parquet
 
-  with files.reading(pathlib.Path(folder).expanduser() / IMAGES) as path:
+  folder = files.remote.fetch(folder).expanduser()
+  with files.reading(folder / IMAGES) as path:
     metadata = parquet.read_metadata(path)
     if name not in metadata.schema.names:
       return None

@@ -25,6 +25,7 @@ import numpy as np
 
 from nuclr_jax import files, progress
 from nuclr_jax.checks import Count, NonNegative
+from nuclr_jax.data.places import cache_dir
 from nuclr_jax.data.source import (
   Data,
   HeldOut,
@@ -35,7 +36,6 @@ from nuclr_jax.data.source import (
 )
 from nuclr_jax.data.tfds_reader import (
   INFO,
-  cache_dir,
   check_lengths,
   damaged,
   read_only_builder,

@@ -18,6 +18,7 @@ from nuclr_jax.data.glyphs import (
   prepare_glyphs,
   read_records,
 )
+from nuclr_jax.data.places import cache_dir
 from nuclr_jax.data.source import (
   NUM_RANDOM,
   ClassScores,
@@ -28,7 +29,6 @@ from nuclr_jax.data.source import (
   Transform,
   source_of_samples,
 )
-from nuclr_jax.data.tfds_reader import cache_dir
 from nuclr_jax.types import Batch
 
 VIEW, CLASS = "view", "class"  # what a positive shares with its anchor

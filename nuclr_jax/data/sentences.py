@@ -174,5 +174,5 @@ def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:
 
 
 def _text(path: str | os.PathLike) -> str:
-  with files.reading(path) as path:
+  with files.reading(files.remote.fetch(path)) as path:
     return path.read_text(encoding="utf-8")

@@ -17,12 +17,18 @@ from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax.data import images, tfds_reader
+from nuclr_jax.data.places import (
+  cache_dir,
+  prepared_versions,
+  without_records,
+)
 from nuclr_jax.data.source import (
   DEFAULT_RESIZE,
   LabelledSet,
   LazyImages,
   Resize,
 )
+from nuclr_jax.files import bucket, remote
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +58,8 @@ def parse_place(text: str) -> Place:
     Place(name='flowers', source='/data/flowers/', split='val')
     >>> parse_place("imagenet=/data/imagenet/val").source
     '/data/imagenet/val'
+    >>> parse_place("gs://bucket/flowers:val")
+    Place(name='flowers', source='gs://bucket/flowers', split='val')
   """
   if not text.strip():
     raise ValueError(
@@ -60,17 +68,22 @@ def parse_place(text: str) -> Place:
     )
   name, equals, source = text.partition("=")
   if not equals:
-    source, _, split = text.partition(":")
-    return Place(_default_name(source), source, split or None)
-  folder, _, split = source.rpartition(":")
-  return Place(name, folder, split) if folder else Place(name, source, None)
+    name, source = "", text
+  bucket, scheme, rest = source.rpartition("://")
+  if equals and not scheme:
+    folder, _, split = source.rpartition(":")
+    folder, split = (folder, split) if folder else (source, "")
+  else:
+    folder, _, split = rest.partition(":")
+    folder = f"{bucket}{scheme}{folder}"
+  return Place(name if equals else _default_name(folder), folder, split or None)
 
 
 def _default_name(source: str) -> str:
   """Returns the last part of a path; of a data set such as coco/2014, coco."""
   path = pathlib.Path(source).expanduser()
-  is_path = source.startswith(("/", "~", "."))
-  if is_path or path.is_dir() and not tfds_reader.prepared_versions(path):
+  is_path = source.startswith(("/", "~", ".")) or bucket.is_remote(source)
+  if is_path or path.is_dir() and not prepared_versions(path):
     return os.path.basename(os.path.abspath(path))
   return source.partition("/")[0]
 
@@ -175,10 +188,13 @@ def class_folder(
   A relative path is looked for among the prepared data sets first, and then in
   the current folder.
   """
+  if bucket.is_remote(place.source):
+    folder = remote.fetch(place.source, choose=without_records)
+    return None if prepared_versions(folder) else folder
   source = pathlib.Path(place.source).expanduser()
-  for folder in (tfds_reader.cache_dir(data_dir) / source, source):
+  for folder in (cache_dir(data_dir) / source, source):
     if folder.is_dir():
-      return None if tfds_reader.prepared_versions(folder) else folder
+      return None if prepared_versions(folder) else folder
   return None
 
 

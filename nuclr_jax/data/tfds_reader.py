@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import zlib
 
 from nuclr_jax import files, progress
+from nuclr_jax.data.places import INFO, find_data_set
+from nuclr_jax.files import remote
 
-INFO, FEATURES = "dataset_info.json", "features.json"
+FEATURES = "features.json"
 CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # of file names
 WRITER_OPTIONS = "group_size:1,uncompressed"  # JPEG is already compressed
@@ -47,71 +49,11 @@ class PreparedSplit(NamedTuple):
   read: Callable[[Sequence[int]], list[dict[str, Any]]]
 
 
-def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
-  """Returns the folder of prepared data sets.
-
-  Args:
-    data_dir: The folder; None = $NUCLR_DATA_DIR or ~/.cache/nuclr_jax.
-  """
-  if data_dir is None:
-    data_dir = os.environ.get("NUCLR_DATA_DIR", "~/.cache/nuclr_jax")
-  return pathlib.Path(data_dir).expanduser().absolute()
-
-
-def find_data_set(
-  name: str, data_dir: str | os.PathLike | None = None
-) -> pathlib.Path:
-  """Finds the folder of a prepared data set's newest version.
-
-  Args:
-    name: An absolute path, or a name such as "cc3m", "coco_captions/2014" or
-      "cifar100/3.0.2" below `data_dir` or below the folder of TFDS itself
-      ($TFDS_DATA_DIR or ~/tensorflow_datasets).
-    data_dir: Folder of prepared data sets, see `cache_dir`.
-
-  Raises:
-    ValueError: If there is no such data set, or several match the name.
-  """
-  tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-  roots = [cache_dir(data_dir), pathlib.Path(tfds_dir).expanduser()]
-  for root in roots:
-    # Joining an absolute path to a root leaves it as it is.
-    folder = root / pathlib.Path(name).expanduser()
-    versions = prepared_versions(folder)
-    configurations = {path.parent for path in versions}
-    if len(configurations) > 1:
-      raise ValueError(
-        f"{folder} holds several configurations, name one of "
-        f"{sorted(map(str, configurations))}"
-      )
-    if versions:
-      return max(versions, key=_version_number)
-  raise ValueError(
-    f"no data set {name!r} is prepared in {' or '.join(map(str, roots))}; "
-    "prepare it with nuclr ingest, or with tfds.builder(NAME, data_dir=..., "
-    "file_format='array_record').download_and_prepare(), or say where it is "
-    "with --data_dir"
-  )
-
-
-def prepared_versions(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Lists prepared versions: a folder itself, or at most two levels below."""
-  levels = ("", "*/", "*/*/")
-  infos = [path for level in levels for path in folder.glob(level + INFO)]
-  return [
-    path.parent
-    for path in infos
-    if not any(
-      part.startswith("incomplete") for part in path.relative_to(folder).parts
-    )
-  ]
-
-
 def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
   """Opens a prepared data set.
 
   Args:
-    name: The data set, see `find_data_set`.
+    name: The data set, see `places.find_data_set`.
     data_dir: Folder of prepared data sets.
 
   Returns:
@@ -197,7 +139,7 @@ def split_names(
   """Lists the names of the splits of a prepared data set.
 
   Args:
-    name: The data set, see `find_data_set`.
+    name: The data set, see `places.find_data_set`.
     data_dir: Folder of prepared data sets.
 
   Raises:
@@ -212,7 +154,7 @@ def open_split(
   """Opens a split of a prepared data set without decoding anything.
 
   Args:
-    name: The data set, see `find_data_set`.
+    name: The data set, see `places.find_data_set`.
     split: A split such as "train" or "validation[:1000]".
     data_dir: Folder of prepared data sets.
 
@@ -228,6 +170,7 @@ def open_split(
   if base not in splits:
     raise ValueError(f"{folder} has no split {base!r}; it has {sorted(splits)}")
   paths = splits[base].filepaths
+  remote.fetch_more(folder, [pathlib.Path(x).name for x in paths])
   check_lengths(folder, paths, splits[base].shard_lengths)
   images = {
     field: tfds.decode.SkipDecoding()
@@ -456,10 +399,6 @@ def _stamp(paths: Sequence[Any]) -> str:
   states = [(os.fspath(path), os.stat(path)) for path in paths]
   facts = [(name, x.st_size, x.st_mtime_ns) for name, x in states]
   return f"{zlib.crc32(repr(facts).encode()):08x}"
-
-
-def _version_number(folder: pathlib.Path) -> list[int]:
-  return [int(x) for x in folder.name.split(".") if x.isdigit()]
 
 
 def _find_feature(features, name):

@@ -19,6 +19,7 @@ import pathlib
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.data.source import HeldOut, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.retrieval import recall
@@ -62,7 +63,7 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
     if train is None:
       raise ValueError("the prior 'counts' needs the training pairs")
     return _of_captions(train)
-  path = pathlib.Path(prior)
+  path = files.remote.fetch(prior)
   known = _read(path)
 
   def log_prior(texts):

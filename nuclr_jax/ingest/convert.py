@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 from nuclr_jax import files
+from nuclr_jax.data.places import data_set_path
 from nuclr_jax.data.tfds_reader import (
   INFO,
   TEMPLATE,
-  cache_dir,
   record_writer,
 )
 
@@ -41,7 +41,7 @@ class Info(NamedTuple):
 
 def convert(
   folder: str | os.PathLike, data_dir: str | os.PathLike | None = None
-) -> pathlib.Path:
+) -> str | pathlib.Path:
   """Copies a prepared data set from TFRecord to array_record files.
 
   Args:
@@ -59,18 +59,18 @@ def convert(
   Example:
     >>> folder = convert("/data/tfds/food101/2.0.0")  # doctest: +SKIP
   """
-  folder = pathlib.Path(folder).expanduser().absolute()
+  folder = files.remote.fetch(folder).expanduser().absolute()
   if not (folder / INFO).exists():
     raise ValueError(
       f"{folder} is not a prepared TFDS data set, {INFO} is missing; name "
       "the folder of a version, such as food101/2.0.0"
     )
   info = _read_info(folder)
-  target = cache_dir(data_dir).joinpath(*info.names)
-  if target.exists():
+  target = data_set_path(data_dir, "/".join(info.names))
+  if files.bucket.exists(target):
     log.info("%s exists already", target)
     return target
-  with files.complete_folder(target) as work:
+  with files.remote.new_folder(target) as work:
     for split, lengths in info.shards.items():
       for i, length in enumerate(lengths):
         stem, shard = (

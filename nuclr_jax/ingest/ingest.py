@@ -17,7 +17,7 @@ import shutil
 
 from nuclr_jax import distributed, files, progress
 from nuclr_jax.data.images import MAX_PIXELS
-from nuclr_jax.data.tfds_reader import cache_dir
+from nuclr_jax.data.places import data_set_path, without_records
 from nuclr_jax.ingest import inputs, publish, records
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ def ingest(
       files, or a list separated by commas. `tfds:NAME` reads the split that
       `split` names, `tfds:NAME:SPLIT` the one in the string.
     name: Name of the data set.
-    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    data_dir: Folder of prepared data sets, see `places.cache_dir`. If it
+      is in a bucket, the data set is made here and copied there.
     split: Name of the split, "train" by default. From a table that names
       splits, as Karpathy's does, all of them are made by default, else only
       this one.
@@ -77,8 +78,7 @@ def ingest(
     PosixPath('/home/me/.cache/nuclr_jax/cc3m/1.0.0')
   """
   _check(name, split or "train", max_size, max_pixels, workers)
-  home = cache_dir(data_dir) / name
-  folder, work = home / VERSION, home / "incomplete"
+  place = data_set_path(data_dir, name)
   if images is not None:
     images = os.path.abspath(os.path.expanduser(images))
   options = {
@@ -87,15 +87,28 @@ def ingest(
     "caption_column": caption_column,
   }
   plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
-  splits = list(dict.fromkeys(part.split for part in plan.parts))
-  for planned in splits:
+  for planned in {part.split for part in plan.parts}:
     _check(name, planned, max_size, max_pixels, workers)
+  sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
+  with files.remote.local_folder(place, choose=without_records) as home:
+    return _ingest(plan, home, options, sizes, workers)
+
+
+def _ingest(
+  plan: inputs.Plan,
+  home: pathlib.Path,
+  options: Mapping,
+  sizes: Mapping[str, int | None],
+  workers: int | None,
+) -> pathlib.Path:
+  """Makes what is planned in the local folder of a data set."""
+  folder, work = home / VERSION, home / "incomplete"
+  splits = list(dict.fromkeys(part.split for part in plan.parts))
   with files.locked(home):
     existing = publish.published_splits(folder)
     _remove_leftovers(work, existing)
     todo = [part for part in plan.parts if part.split not in existing]
-    sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
-    options |= sizes | {"input": plan.files}
+    options = {**options, **sizes, "input": plan.files}
     for old in sorted(set(splits) & set(existing)):
       publish.check_same_options(folder, old, options)
       log.info("split %s is in %s already; it is left as it is", old, folder)

@@ -18,6 +18,7 @@ from nuclr_jax.data.tfds_reader import (
   image_field,
   open_builder,
 )
+from nuclr_jax.files import bucket, remote
 from nuclr_jax.ingest import readers
 from nuclr_jax.ingest.records import Part
 from nuclr_jax.ingest.tables import (
@@ -30,6 +31,16 @@ from nuclr_jax.ingest.tables import (
 )
 
 log = logging.getLogger(__name__)
+
+Path = pathlib.Path | str  # a text is a path in a bucket
+
+
+class FarFile(NamedTuple):
+  """A tar or Parquet file in a bucket."""
+
+  path: str
+  stamp: str  # changes when the file does
+
 
 PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
 BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
@@ -63,7 +74,9 @@ def plan(
 
   Args:
     text: A path, a pattern or a folder, or several of them separated by commas;
-      or tfds:NAME or tfds:NAME:SPLIT.
+      or tfds:NAME or tfds:NAME:SPLIT. Paths may be in a bucket: tar and Parquet
+      files are then copied here one at a time, while they are read, and other
+      files all at once.
     split: The split to make, "train" by default; from a table that names
       splits, as Karpathy's does, all of them by default.
     data_dir: Folder of prepared TFDS data sets.
@@ -82,6 +95,8 @@ def plan(
   paths = [path for item in _items(text) for path in _expand(item, split)]
   paths = list(dict.fromkeys(paths))
   columns = {"image_column": image_column, "caption_column": caption_column}
+  if any(isinstance(path, FarFile) for path in paths):
+    return _plan_far(text, paths, split, columns)
   kinds = {path.suffix if path.is_file() else "folder" for path in paths}
   if images is not None and not kinds <= set(SUFFIXES):
     raise ValueError(
@@ -121,9 +136,16 @@ def _items(text: str) -> list[str]:
   return [text] if os.path.exists(text) else text.split(",")
 
 
-def _expand(item: str, split: str) -> list[pathlib.Path]:
+def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
   """Lists the files of an item, sorted; a folder of images stays a folder."""
   item = os.path.expanduser(item.strip())
+  if bucket.is_remote(item):
+    found = bucket.find(item)
+    for ending in (".tar", ".parquet"):
+      far = [x for x in found if x.endswith(ending)]
+      if far:
+        return [FarFile(x, found[x]) for x in _of_split(item, far, split)]
+    item = os.fspath(remote.fetch(item))
   names = [item] if os.path.exists(item) else glob.glob(item, recursive=True)
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
   if not paths:
@@ -159,17 +181,16 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
   return _of_split(path, parquets, split)
 
 
-def _of_split(
-  folder: pathlib.Path, paths: list[pathlib.Path], split: str
-) -> list[pathlib.Path]:
+def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path]:
   """Selects the files of one split, if names or folders distinguish splits.
 
   Otherwise a run would train on test images.
   """
   splits = []
   for path in paths:
-    of_hub = re.fullmatch(HUB_NAME, path.name)
-    folders = path.relative_to(folder).parts[:-1]
+    within = os.fspath(path).removeprefix(os.fspath(folder))
+    *folders, name = within.strip("/").split("/")
+    of_hub = re.fullmatch(HUB_NAME, name)
     names = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
     splits.append(names[0] if names else "")
   if len(set(splits)) < 2:
@@ -259,6 +280,32 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
   stamps = [[read_split, length, 0], _stamp(folder / INFO)]
   return Plan([Part(split, part, stamps) for part in parts], stamps)
+
+
+def _plan_far(text: str, found: list, split: str, columns) -> Plan:
+  """Makes a part of each file in a bucket."""
+  kinds = {
+    os.path.splitext(x.path)[1] if isinstance(x, FarFile) else "files here"
+    for x in found
+  }
+  if len(kinds) > 1:
+    raise ValueError(
+      f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
+      "of one kind, all here or all in buckets"
+    )
+  parts = [
+    Part(split, partial(_read_far, x.path, split, **columns), list(x))
+    for x in found
+  ]
+  return Plan(parts, [list(x) for x in found])
+
+
+def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
+  """Reads a file in a bucket, through a copy that exists meanwhile."""
+  with bucket.downloaded(path) as here:
+    for part in plan(os.fspath(here), split=split, **columns).parts:
+      for item in part.read():
+        yield item._replace(source=path)
 
 
 def _cut(split: str, rows: Sequence) -> list[Part]:

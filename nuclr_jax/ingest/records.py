@@ -21,6 +21,7 @@ from nuclr_jax import progress
 from nuclr_jax.data.images import MAX_PIXELS, num_pixels
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
+from nuclr_jax.files import bucket
 
 MIN_SIZE = 16  # pixels per side
 QUALITY = 95  # of JPEGs that are made from images in other formats
@@ -172,6 +173,8 @@ def _guarded(
     for item in read():
       source = item.source
       yield item
+  except bucket.Unreached:  # it must be read again, once the bucket is there
+    raise
   except Exception as error:
     reason = f"{DAMAGED} ({type(error).__name__}: {progress.first_line(error)})"
     yield Rejected("", source, reason)

@@ -2,11 +2,10 @@
 
 import logging
 import os
-import pathlib
 
 import numpy as np
 
-from nuclr_jax.files import read_arrays
+from nuclr_jax.files import read_arrays, remote
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
 
@@ -58,7 +57,7 @@ def load_zeta(
   Raises:
     ValueError: If there is no such file, or it belongs to other data.
   """
-  path = pathlib.Path(path)
+  path = remote.fetch(path)
   try:
     arrays = read_arrays(path)
     zeta = Sides(arrays["zeta_image"], arrays["zeta_text"])

@@ -6,7 +6,7 @@ import os
 import pathlib
 import re
 
-from nuclr_jax import progress
+from nuclr_jax import files, progress
 
 log = logging.getLogger(__name__)
 
@@ -15,8 +15,9 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   """Returns the path of the first of several files that a model has.
 
   Args:
-    source: A file (returned as it is), a folder, or a name on the hub such as
-      "timm/resnet50.a1_in1k". Downloads stay in the hub's cache.
+    source: A file (returned as it is), a folder, either of them in a bucket
+      (gs://, s3://), or a name on the hub such as "timm/resnet50.a1_in1k".
+      Downloads are kept.
     names: Names of files, in order of preference.
 
   Raises:
@@ -28,7 +29,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
     >>> find_file(tmp_path, ["tokenizer.json", "vocab.txt"]).name
     'vocab.txt'
   """
-  path = pathlib.Path(source).expanduser()
+  path = files.remote.fetch(source).expanduser()
   if path.is_file():
     return path
   if path.is_dir():

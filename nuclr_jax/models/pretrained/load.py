@@ -87,7 +87,7 @@ def load_dual_encoder(
   Raises:
     ValueError: If there is no such folder, or if it does not fit the model.
   """
-  folder = pathlib.Path(source).expanduser()
+  folder = files.remote.fetch(source).expanduser()
   if not (folder / PROJECTIONS).exists():
     return load_towers(source, params, state, sides=Sides._fields)
   for side in Sides._fields:

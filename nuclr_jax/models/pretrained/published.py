@@ -74,7 +74,7 @@ def read_published(source: str | os.PathLike) -> Published:
     >>> model["image"]["name"], model["projected"]  # doctest: +SKIP
     ('siglip_vit_b16', ('text',))
   """
-  folder = pathlib.Path(source).expanduser()
+  folder = files.remote.fetch(source).expanduser()
   if (folder / load.PROJECTIONS).exists():
     with files.reading(folder / load.PROJECTIONS):
       model, data = _of_separate_encoders(folder)
