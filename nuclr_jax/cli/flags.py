@@ -9,6 +9,7 @@ from typing import Any
 from absl import flags
 
 from nuclr_jax.config import ConfigError, complete, load_config, override
+from nuclr_jax.files import bucket
 
 CONFIG = flags.DEFINE_string(
   "config",
@@ -210,6 +211,10 @@ DISTRIBUTED = flags.DEFINE_bool(
   "under Slurm and on TPU slices only.",
 )
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
+IN_BUCKETS = (  # flags of files and folders
+  *("input", "workdir", "data_dir", "output", "embeddings", "model", "data"),
+  *("zero_shot", "prior"),
+)
 CHANGE = re.compile(r"--?(no)?config\.([^=]*)(=.*)?", re.DOTALL)
 
 
@@ -238,6 +243,20 @@ def present() -> list[str]:
   names = [x.name for x in module if x.present and x.name != CHANGES.name]
   keys = [change.partition("=")[0] for change in CHANGES.value]
   return names + [f"config.{key}" for key in keys]
+
+
+def check_places() -> None:
+  """Raises ValueError for a path in a bucket that a flag cannot take."""
+  for name in present():
+    value = None if "." in name else flags.FLAGS[name].value
+    for text in value if isinstance(value, list) else [value]:
+      if isinstance(text, str) and bucket.is_remote(text):
+        if name not in IN_BUCKETS:
+          raise ValueError(
+            f"--{name}={text} must be on this machine; in a bucket may be "
+            f"--{', --'.join(IN_BUCKETS)}"
+          )
+        bucket.open_system(text.partition("=")[2] or text)
 
 
 def chosen_config() -> dict[str, Any] | None:

@@ -123,6 +123,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         _stop(
           f"{verb} does not take --{name}; it takes --{', --'.join(allowed)}"
         )
+    flags.check_places()
     flags.chosen_config()  # before processes join or data is read
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -6,7 +6,6 @@ wait for Flax and Orbax.
 
 from collections.abc import Mapping
 import json
-import pathlib
 import sys
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax
 from nuclr_jax import distributed
 from nuclr_jax.cli import flags
 from nuclr_jax.cli.flags import UsageError
+from nuclr_jax.files import remote
 
 INTERRUPTED = 130  # exit code of a run that a signal stopped
 
@@ -42,7 +42,7 @@ def ingest() -> None:
     workers=flags.WORKERS.value,
   )
   print_table(publish.split_counts(folder))
-  print(f"data set: {folder}")
+  print(f"data set: {remote.original(folder)}")
 
 
 def convert() -> None:
@@ -101,19 +101,22 @@ def report() -> None:
   """Write a report of a run as one HTML page."""
   from nuclr_jax import report
 
-  print(f"report: {report.write(workdir(), data_dir=flags.DATA_DIR.value)}")
+  path = report.write(workdir(), data_dir=flags.DATA_DIR.value)
+  print(f"report: {remote.original(path)}")
 
 
 def popularity() -> None:
   """Solve for the popularities of a run, of photos, or of embeddings."""
   from nuclr_jax.cli import chosen
   from nuclr_jax.report import popularity
+  from nuclr_jax.train import checkpoint
 
-  folder = workdir()
-  pairs = chosen.subject(folder)
-  path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
+  choose = checkpoint.of_newest
+  with remote.local_folder(workdir(), choose=choose) as folder:
+    pairs = chosen.subject(folder)
+    path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
   print_table(json.loads(path.with_name("summary.json").read_bytes()))
-  print(f"popularities: {path}")
+  print(f"popularities: {remote.original(path)}")
 
 
 def embed() -> None:
@@ -155,11 +158,11 @@ def doctor() -> None:
     sys.exit(1)
 
 
-def workdir() -> pathlib.Path:
+def workdir() -> str:
   """Returns the --workdir flag; raises UsageError if it is missing."""
   if not flags.WORKDIR.value:
     raise UsageError("--workdir is missing, such as --workdir=runs/mine")
-  return pathlib.Path(flags.WORKDIR.value)
+  return flags.WORKDIR.value
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ def write_embeddings(
       resized to its image size.
     items: Images, each with any number of captions (`records.Item`), and items
       that are already rejected (`records.Rejected`).
-    folder: The folder to make; it must not exist.
+    folder: The folder to make, here or in a bucket; it must not exist.
     thumbnails: Whether to store a small JPEG of every image, for pages that
       show images.
     pairs: Whether at least one of the images must have a caption.
@@ -147,10 +147,7 @@ def write_embeddings(
     ValueError: If the folder exists, if no image could be embedded, or if none
       has a caption and `pairs` are asked for.
   """
-  folder = pathlib.Path(folder).expanduser().absolute()
-  if folder.exists():
-    raise ValueError(f"{folder} exists already; choose another --output")
-  with files.complete_folder(folder) as work:
+  with files.remote.new_folder(folder) as work:
     counts = _write_files(embedder, items, work, thumbnails)
     if pairs and not counts["captions"]:
       raise ValueError(

@@ -124,16 +124,16 @@ class HFModel(NamedTuple):
 
 def write_model(
   model: Exported, folder: str | os.PathLike, *, layout: str = LAYOUTS[0]
-) -> pathlib.Path:
+) -> str | pathlib.Path:
   """Writes a model in another library's layout, all of it or nothing.
 
   Args:
     model: The model; its towers are those of `models.towers`.
-    folder: The folder to make; it must not exist.
+    folder: The folder to make, here or in a bucket; it must not exist.
     layout: "hugging_face" or "open_clip".
 
   Returns:
-    The folder's path.
+    The folder's path, in full.
 
   Raises:
     ValueError: If the folder exists, or if the library has no such towers;
@@ -141,9 +141,7 @@ def write_model(
   """
   if layout not in LAYOUTS:
     raise ValueError(f"layout must be one of {LAYOUTS}, got {layout!r}")
-  folder = pathlib.Path(folder).expanduser().absolute()
-  if folder.exists():
-    raise ValueError(f"{folder} exists already; choose another --output")
+  folder = files.bucket.absolute(folder)
   if model.spec["name"] != "towers":
     raise ValueError(
       "only models with the name 'towers' can be exported, got "
@@ -171,7 +169,7 @@ def write_model(
     )
   else:
     joint, separate = None, _separate_models(model, image, text)
-  with files.complete_folder(folder) as work:
+  with files.remote.new_folder(folder) as work:
     if joint:
       folders = both(work)
       _write_hf_model(work, joint)
@@ -242,7 +240,7 @@ def _crops(resize: Resize) -> bool:
   return resize.mode not in (None, "squash")
 
 
-def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
+def _write_open_clip(model: Exported, image, text, folder):
   """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
   layout, model_config = open_clip_configs.open_clip_config(
     image,
@@ -281,7 +279,7 @@ def _write_open_clip(model: Exported, image, text, folder) -> pathlib.Path:
     "resize_mode": "shortest" if _crops(model.resize) else "squash",
   }
   config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
-  with files.complete_folder(folder) as work:
+  with files.remote.new_folder(folder) as work:
     (work / OPEN_CLIP_CONFIG).write_text(json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
     _write_tokenizer(work, model.tokenizer)

@@ -166,6 +166,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   """
   if temperature is None:
     raise ValueError("embeddings from files need --temperature")
+  paths = ",".join(str(files.remote.fetch(x)) for x in paths.split(","))
   if os.path.isdir(paths):
     content, photos, counts = _read_cached(paths)
   else:

@@ -13,9 +13,10 @@ import jax
 from matplotlib.figure import Figure
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.evaluate.ranking import in_chunks
 from nuclr_jax.report import health, page
-from nuclr_jax.train import loop, records
+from nuclr_jax.train import checkpoint, loop, records
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.types import Sides, both
 
@@ -45,7 +46,13 @@ def write(
   Raises:
     ValueError: If the workdir holds no run or no complete checkpoint.
   """
-  workdir = pathlib.Path(workdir).absolute()
+  choose = checkpoint.of_newest
+  with files.remote.local_folder(workdir, choose=choose) as folder:
+    return _write(folder.absolute(), data_dir, parts)
+
+
+def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
+  """Writes the report of a run in a local folder."""
   parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
   plots = workdir / "report"
   plots.mkdir(exist_ok=True)

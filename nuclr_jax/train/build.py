@@ -53,7 +53,7 @@ def build(
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
-    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    data_dir: Folder of prepared data sets, see `places.cache_dir`.
     data: The result of `load_data` for `config.data`, so that many runs in one
       process read the data only once.
     fresh: Whether to include the warm start, which only a first state needs.
@@ -204,7 +204,7 @@ def load_data(
 
   Args:
     spec: `config.data`, a mapping or a `ConfigDict`.
-    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    data_dir: Folder of prepared data sets, see `places.cache_dir`.
 
   Raises:
     ValueError: For an unknown name or key.

@@ -112,6 +112,29 @@ def open_to_read(
   return ocp.CheckpointManager(folder, options=options), step
 
 
+def of_newest(names: Sequence[str]) -> list[str]:
+  """Chooses the files of a workdir without its older checkpoints.
+
+  Args:
+    names: Names of files in the workdir, as `files.remote.fetch` lists them.
+
+  Example:
+    >>> of_newest([f"checkpoints/{x}/{METADATA}" for x in (9, 10)] + ["x"])
+    ['checkpoints/10/_CHECKPOINT_METADATA', 'x']
+  """
+  found = [(x, pathlib.PurePosixPath(x).parts) for x in names]
+  newest: dict[str, int] = {}
+  for _, parts in found:
+    if len(parts) == 3 and parts[1].isdigit() and parts[2] == METADATA:
+      newest[parts[0]] = max(newest.get(parts[0], 0), int(parts[1]))
+  return [
+    name
+    for name, parts in found
+    if parts[0] not in (NEWEST, BEST)
+    or (len(parts) > 2 and parts[1] == str(newest.get(parts[0])))
+  ]
+
+
 def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
   """Lists the steps of the complete checkpoints, in ascending order."""
   return _steps(_folder(workdir, name))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax import distributed, models, objectives, sharding
-from nuclr_jax.data.tfds_reader import cache_dir
+from nuclr_jax.data.places import cache_dir
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.train import optimizer
 from nuclr_jax.train.step import init_state, make_train_step

@@ -78,8 +78,9 @@ def fit(
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
-    workdir: Folder of the run; created if missing.
-    data_dir: Folder of prepared data sets, see `tfds_reader.cache_dir`.
+    workdir: Folder of the run; created if missing. It may be in a bucket, see
+      `files.remote.local_folder`.
+    data_dir: Folder of prepared data sets, see `places.cache_dir`.
     parts: The parts to use instead of those that `build.build` makes from the
       config.
 
@@ -96,30 +97,36 @@ def fit(
   Example:
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
-  workdir = pathlib.Path(workdir)
-  parts, mesh = _prepare(complete(config), workdir, data_dir, parts)
+  period = files.remote.PERIOD
+  with files.remote.local_folder(workdir, period=period) as folder:
+    parts, mesh = _prepare(complete(config), folder, data_dir, parts)
+    with files.locked(folder):
+      return _fit(folder, parts, mesh)
+
+
+def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
+  """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
-  with files.locked(workdir):
-    with _open_run(workdir, parts, mesh) as run:
-      step = checkpoint.latest(run.manager)
-      train_state = resume.start(parts, mesh, run.manager, step)
-      if int(train_state.step) < last:
-        train_state = _train(run, train_state)
-      elif metrics_file.exists():
-        log.info("%s holds a finished run; it is not trained again", workdir)
-        shown = average.to_look_at(train_state)
-        return Result(shown, records.read_metrics(workdir), True)
+  with _open_run(workdir, parts, mesh) as run:
+    step = checkpoint.latest(run.manager)
+    train_state = resume.start(parts, mesh, run.manager, step)
+    if int(train_state.step) < last:
+      train_state = _train(run, train_state)
+    elif metrics_file.exists():
+      log.info("%s holds a finished run; it is not trained again", workdir)
       shown = average.to_look_at(train_state)
-      if int(train_state.step) < last:  # stopped by a signal
-        return Result(shown, {}, False)
-      metrics = evaluate(parts, mesh, shown)
-      metrics |= run.diagnose(shown)
-      run.keep_if_best(last, train_state, metrics)
-    with records.open_recorder(workdir, start_step=last) as recorder:
-      recorder.write(last, metrics)
-    examples_seen = last * parts.config["batch_size"]
-    counts = {"step": last, "examples_seen": examples_seen}
-    files.write_json(metrics_file, counts | metrics)
+      return Result(shown, records.read_metrics(workdir), True)
+    shown = average.to_look_at(train_state)
+    if int(train_state.step) < last:  # stopped by a signal
+      return Result(shown, {}, False)
+    metrics = evaluate(parts, mesh, shown)
+    metrics |= run.diagnose(shown)
+    run.keep_if_best(last, train_state, metrics)
+  with records.open_recorder(workdir, start_step=last) as recorder:
+    recorder.write(last, metrics)
+  examples_seen = last * parts.config["batch_size"]
+  counts = {"step": last, "examples_seen": examples_seen}
+  files.write_json(metrics_file, counts | metrics)
   return Result(shown, counts | metrics, True)
 
 
@@ -157,7 +164,7 @@ def load(
   Example:
     >>> parts, mesh, state = load("runs/mine")  # doctest: +SKIP
   """
-  workdir = pathlib.Path(workdir)
+  workdir = files.remote.fetch(workdir, choose=checkpoint.of_newest)
   checks = () if parts else (factories.checked,)  # own parts may have any name
   recorded = records.read_config(workdir, *checks)
   mesh = build.mesh_of(recorded)

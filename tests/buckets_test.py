@@ -1,0 +1,216 @@
+"""Data sets, runs, models and embeddings in a bucket, on local servers."""
+
+import io
+import os
+import pathlib
+import shutil
+import signal
+import tarfile
+
+import jax
+import make_bucket
+import make_captioned
+import numpy as np
+import pytest
+
+from nuclr_jax import ingest, report
+from nuclr_jax.cli import main
+from nuclr_jax.data import sets, tfds_reader
+from nuclr_jax.data.embeddings import open_embeddings
+from nuclr_jax.export import embedder_of_config, write_embeddings
+from nuclr_jax.files import bucket, remote
+from nuclr_jax.ingest import inputs
+from nuclr_jax.models.pretrained import read_published
+from nuclr_jax.report import subject
+from nuclr_jax.train import build, loop, untrained
+from nuclr_jax.train.hooks import Hook
+
+CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv(remote.CACHE, str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module", params=sorted(make_bucket.SERVERS))
+def root(request):
+  with make_bucket.SERVERS[request.param]() as path:
+    yield path
+
+
+def upload(folder: pathlib.Path, path: str) -> None:
+  system, name = bucket.open_system(path)
+  for file in folder.rglob("*"):
+    if file.is_file():
+      within = file.relative_to(folder).as_posix()
+      system.pipe_file(f"{name}/{within}", file.read_bytes())
+
+
+def new_machine(tmp_path) -> None:
+  """Forgets all copies, as another machine knows of none."""
+  shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+
+
+def tar(first: int, count: int) -> bytes:
+  file = io.BytesIO()
+  with tarfile.open(fileobj=file, mode="w") as written:
+    for i in range(first, first + count):
+      caption = f"a photo of number {i}".encode()
+      for name, data in (
+        (f"{i:04d}.jpg", make_captioned.photo(i)),
+        (f"{i:04d}.txt", caption),
+      ):
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        written.addfile(member, io.BytesIO(data))
+  return file.getvalue()
+
+
+def test_ingest_from_and_to_a_bucket(root, tmp_path):
+  raw = tmp_path / "raw"
+  for split, first in (("train", 0), ("val", 20)):
+    (raw / split).mkdir(parents=True)
+    for i in range(2):
+      (raw / split / f"{i}.tar").write_bytes(tar(first + 5 * i, 5))
+  upload(raw, f"{root}/raw")
+  here = {"data_dir": tmp_path / "d", "workers": 1}
+  there = here | {"data_dir": f"{root}/d"}
+  made = ingest.ingest(f"{root}/raw/train/*.tar", "mine", **there)
+  assert remote.original(made) == f"{root}/d/mine/1.0.0"
+  ingest.ingest(str(raw / "train" / "*.tar"), "mine", **here)
+  new_machine(tmp_path)
+  # Another machine adds a split, without the records of the first.
+  ingest.ingest(f"{root}/raw", "mine", split="val", **there)
+  ingest.ingest(str(raw), "mine", split="val", **here)
+  new_machine(tmp_path)
+  for split in ("train", "val"):
+    far = tfds_reader.open_split("mine", split, f"{root}/d")
+    near = tfds_reader.open_split("mine", split, tmp_path / "d")
+    assert far.length == near.length == 10
+    numbers = list(range(10))
+    for a, b in zip(far.read(numbers), near.read(numbers), strict=True):
+      assert a["image"] == b["image"] and a["key"] == b["key"]
+  named = tfds_reader.open_split(f"{root}/d/mine", "val")
+  assert named.read([0])[0]["image"] == far.read([0])[0]["image"]
+  with pytest.raises(ValueError, match="none does not exist, or is empty"):
+    tfds_reader.open_split("none", "train", f"{root}/d")
+
+
+def test_only_the_split_that_is_read_is_copied(root, tmp_path):
+  data = {"train": make_captioned.ROWS, "test": make_captioned.ROWS[:2]}
+  make_captioned.prepare(tmp_path / "d", data)
+  upload(tmp_path / "d", f"{root}/only")
+  tfds_reader.open_split("mine", "test", f"{root}/only")
+  records = [x.name for x in (tmp_path / "cache").rglob("*array_record*")]
+  assert records and all("-test." in x for x in records)
+
+
+def test_other_inputs(root, tmp_path):
+  folder = tmp_path / "photos"
+  folder.mkdir()
+  for i in range(3):
+    (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
+    (folder / f"{i}.txt").write_text(f"photo {i}")
+  upload(folder, f"{root}/photos")
+  (part,) = inputs.plan(f"{root}/photos").parts
+  assert [x.captions for x in part.read()] == [[f"photo {i}"] for i in range(3)]
+  upload(folder, f"{root}/classes/val/dog")
+  upload(folder, f"{root}/classes/val/cat")
+  opened = sets.open_labelled_set(
+    sets.parse_place(f"{root}/classes:val"), size=16
+  )
+  assert (list(opened.classes), len(opened.label)) == (["cat", "dog"], 6)
+  with pytest.raises(ValueError, match="of one kind, all here or all in bucke"):
+    system, name = bucket.open_system(f"{root}/t.tar")
+    system.pipe_file(name, tar(0, 1))
+    inputs.plan(f"{root}/t.tar,{folder}")
+
+
+def test_a_lost_file_is_no_damaged_file(root, monkeypatch):
+  """What could not be reached must be read again, and is not rejected."""
+  from nuclr_jax.ingest import records
+
+  system, name = bucket.open_system(f"{root}/lost.tar")
+  system.pipe_file(name, tar(0, 1))
+  (part,) = inputs.plan(f"{root}/lost.tar").parts
+
+  def lost(*_, **__):
+    raise ConnectionError("reset by peer")
+
+  monkeypatch.setattr(system, "get_file", lost)
+  with pytest.raises(bucket.Unreached, match="reset by peer"):
+    list(records._guarded(part.read))
+
+
+def test_models_and_embeddings(root, tmp_path):
+  upload(CLIP, f"{root}/clip")
+  assert read_published(f"{root}/clip").temperature == pytest.approx(0.03)
+  system, name = bucket.open_system(f"{root}/two.tar")
+  system.pipe_file(name, tar(0, 2))
+  for out in (f"{root}/out", tmp_path / "out"):
+    config = untrained.config_of_published(f"{root}/clip")
+    with embedder_of_config(config) as model:
+      (part,) = inputs.plan(f"{root}/two.tar").parts
+      write_embeddings(model, part.read(), out, thumbnails=True)
+  new_machine(tmp_path)
+  far, here = open_embeddings(f"{root}/out"), open_embeddings(tmp_path / "out")
+  np.testing.assert_array_equal(far.image, here.image)
+  assert far.captions == here.captions
+  found = subject.from_files(f"{root}/out", temperature=0.1)
+  assert found.keys(np.arange(2)) == ["0000", "0001"]
+
+
+def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):
+  config = tiny(log_every=2, checkpoint_every=1)
+  parts = build.build(config, data=few_pairs)
+  straight = loop.fit(config, tmp_path / "straight", parts=parts)
+
+  def stop(state, embed):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return state
+
+  interrupted = parts._replace(hooks=(Hook(2, stop), *parts.hooks))
+  half = loop.fit(config, f"{root}/run", parts=interrupted)
+  assert not half.finished
+  new_machine(tmp_path)
+  whole = loop.fit(config, f"{root}/run", parts=parts)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    *map(jax.device_get, (whole.train_state, straight.train_state)),
+  )
+  new_machine(tmp_path)
+  names = bucket.names_in(f"{root}/run")
+  steps = {x.split("/")[1] for x in names if x.startswith("checkpoints/")}
+  assert len(steps) == 2 and not any("tmp" in x or ".lock" in x for x in names)
+  assert loop.fit(config, f"{root}/run", parts=parts).finished
+  new_machine(tmp_path)
+  _, _, state = loop.load(f"{root}/run", parts=parts)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    *map(jax.device_get, (state.params, straight.train_state.params)),
+  )
+  copied = [x.name for x in (tmp_path / "cache").rglob("checkpoints/*")]
+  assert copied == [max(steps, key=int)]
+  page = report.write(f"{root}/run", parts=parts)
+  assert remote.original(page) == f"{root}/run/report.html"
+  assert "report.html" in bucket.names_in(f"{root}/run")
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (
+      ["train", "--config=glyphs", "--workdir=hdfs://x/run"],
+      "hdfs://x/run: hdfs:// cannot be read or written",
+    ),
+    (
+      ["train", "--config=gs://b/c.py", "--workdir=x"],
+      "--config=gs://b/c.py must be on this machine",
+    ),
+  ],
+)
+def test_places_are_checked_before_any_work(words, message, capsys):
+  with pytest.raises(SystemExit):
+    main.parse_flags(["nuclr", *words])
+  assert message in capsys.readouterr().err
