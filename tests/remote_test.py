@@ -129,6 +129,54 @@ def test_an_error_in_the_block(place):
     pass
 
 
+def test_what_could_not_be_copied_is_kept(place, monkeypatch):
+  system, name = bucket.open_system(place)
+  with remote.local_folder(place) as folder:
+    (folder / "a").write_text("1")
+
+  def lost(*_, **__):
+    raise ConnectionError("reset by peer")
+
+  def work():
+    with remote.local_folder(place) as folder:
+      (folder / "a").write_text("22")
+      (folder / "b").write_text("3")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(system, "put_file", lost)
+    with pytest.raises(bucket.Unreached, match="reset by peer"):
+      work()
+  assert files_in(place) == {"a": b"1"}
+  with remote.local_folder(place):
+    pass
+  assert files_in(place) == {"a": b"22", "b": b"3"}
+  with monkeypatch.context() as patch:
+    patch.setattr(system, "put_file", lost)
+    with pytest.raises(bucket.Unreached):
+      work()
+  system.pipe_file(f"{name}/c", b"of others")
+  with remote.local_folder(place) as folder:
+    assert (folder / "c").exists()
+  assert files_in(place) == {"a": b"22", "b": b"3", "c": b"of others"}
+
+
+def test_copies_may_be_deleted(place):
+  with remote.local_folder(place) as folder:
+    for name in "ab":
+      (folder / name).write_text(name)
+  (remote.fetch(place) / "a").unlink()
+  with remote.local_folder(place) as folder:
+    (folder / "c").write_text("c")
+  assert set(files_in(place)) == {"a", "b", "c"}
+  remote.fetch(place, choose=lambda names: ["b"])
+  (remote.fetch(place, choose=lambda names: ["b"]) / "a").unlink(
+    missing_ok=True
+  )
+  with remote.local_folder(place, choose=lambda names: ["b"]):
+    pass
+  assert set(files_in(place)) == {"a", "b", "c"}
+
+
 def test_what_is_not_there(place):
   with pytest.raises(ValueError, match="does not exist, or is empty"):
     remote.fetch(f"{place}/none")

@@ -180,7 +180,8 @@ def local_folder(
   """Yields a folder on this machine for work on a folder in a bucket.
 
   What the bucket holds is copied here first. What has changed here at the end
-  of the block is copied back, also if the block raises an error.
+  of the block is copied back, also if the block raises an error. If that fails,
+  it is kept here, and copied back the next time, unless the bucket has changed.
 
   Args:
     path: The folder, which need not exist; a local one is yielded as it is.
@@ -205,8 +206,8 @@ def local_folder(
     )
   copy = _copy_of(path, "read" if period is None else "write")
   with local.locked(copy.notes.parent):
-    _pull(copy, choose)
-    copy.here.mkdir(exist_ok=True)
+    _pull(copy, choose, keep=True)
+    copy.here.mkdir(parents=True, exist_ok=True)
     stop = threading.Event()
     thread = threading.Thread(target=_push_often, args=(copy, stop, period))
     if period is not None:
@@ -241,8 +242,15 @@ def _copy_of(path, use: str, folder: pathlib.Path | None = None) -> Copy:
   return Copy(path, place / pathlib.PurePosixPath(path).name, place / NOTES)
 
 
-def _pull(copy: Copy, choose: Choose) -> None:
-  """Makes the copy equal to the chosen part of the original."""
+def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
+  """Makes the copy equal to the chosen part of the original.
+
+  Args:
+    copy: The copy.
+    choose: Which files to copy.
+    keep: Whether to leave the copy as it is if nobody has changed the original
+      since: then it may have what could not be copied to the bucket.
+  """
   system, name = open_system(copy.path)
   with reaching(copy.path):
     system.invalidate_cache()
@@ -251,17 +259,24 @@ def _pull(copy: Copy, choose: Choose) -> None:
     else:
       stamps = names_in(copy.path)
     notes = _read_notes(copy)
-    for old in _files_here(copy):
-      if old not in stamps:
+    known = {x: note[0] for x, note in notes.items()}
+    chosen = {x: stamps[x] for x in choose(list(stamps))}
+    left_alone = known.keys() <= stamps.keys() and (
+      chosen.items() <= known.items()
+    )
+    if keep and left_alone:
+      todo = {x for x in chosen if not (copy.here / x).exists()}
+    else:
+      for old in set(_files_here(copy)) - stamps.keys():
         (copy.here / old).unlink()
-    todo = [
-      x
-      for x in choose(list(stamps))
-      if notes.get(x) != [stamps[x], *_state(copy.here / x)]
-    ]
+      todo = {
+        x
+        for x, stamp in chosen.items()
+        if notes.get(x) != [stamp, *_state(copy.here / x)]
+      }
     show = progress.reporter(f"files of {copy.path}", len(todo))
     try:
-      for done, file in enumerate(todo, 1):
+      for done, file in enumerate(sorted(todo), 1):
         place = copy.here / file
         if file and not local.inside(place, copy.here):
           raise ValueError(f"{copy.path} holds a file of the name {file!r}")
@@ -272,7 +287,9 @@ def _pull(copy: Copy, choose: Choose) -> None:
         notes[file] = [stamps[file], *_state(place)]
         show(done)
     finally:
-      _write_notes(copy, {x: notes[x] for x in notes if x in stamps})
+      # What is not here was not removed from the original, but not copied.
+      there = {x for x in stamps if (copy.here / x).exists()}
+      _write_notes(copy, {x: notes[x] for x in notes if x in there})
 
 
 def _push(copy: Copy) -> None:
