@@ -188,7 +188,7 @@ def _write_parts(
 ) -> None:
   """Writes the missing parts and logs the progress."""
   for path in work.glob("*.tmp"):
-    path.unlink()
+    path.unlink(missing_ok=True)  # a worker that was left behind may end, too
   stems = [_stem(work, part) for part in todo]
   jobs = [
     (part, stem)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from typing import Any, NamedTuple
+import uuid
 
 import cv2
 import numpy as np
@@ -118,46 +119,61 @@ def write_part(
   Raises:
     OSError: If the records cannot be written, for instance on a full disk.
   """
-  names = [f"{os.fspath(stem)}.{x}" for x in ("array_record", "rejected.jsonl")]
-  temporary = [f"{name}.tmp" for name in names]
-  encode, num_bytes, rejected = record_features().serialize_example, 0, 0
-  images, counts, captions = [], [], []
-  with (
-    record_writer(temporary[0]) as writer,
-    open(temporary[1], "w", encoding="utf-8") as listed,
-    quiet_opencv(),
-  ):
-    items = _guarded(part.read)
-    sizes = {"max_size": max_size, "max_pixels": max_pixels}
-    for item in check_items(items, **sizes):
-      if isinstance(item, Rejected):
-        print(json.dumps(item._asdict()), file=listed)
-        rejected += 1
-        continue
-      row = {"image": item.image, "captions": item.captions, "key": item.key}
-      # The fields of a record have no order of their own: with a fixed one, the
-      # same input makes the same bytes.
-      example = tf_example_pb2.Example.FromString(encode(row))
-      data = example.SerializeToString(deterministic=True)
-      writer.write(data)
-      num_bytes += len(data)
-      images.append(content_hash(item.image))
-      counts.append(len(item.captions))
-      words = map(canonical, item.captions)
-      captions += [content_hash(x.encode()) for x in words]
-  _check_length(temporary[0], len(images))
-  for old, new in zip(temporary, names, strict=True):
-    os.replace(old, new)
-  hashes = {
-    "image_hash": np.array(images, np.uint64),
-    "num_captions": np.array(counts, np.int32),
-    "caption_hash": np.array(captions, np.uint64),
-    "num_bytes": np.int64(num_bytes),
-  }
-  with open(f"{os.fspath(stem)}.npz.tmp", "wb") as file:
-    np.savez(file, **hashes)
-  os.replace(file.name, file.name.removesuffix(".tmp"))
+  endings = ("array_record", "rejected.jsonl", "npz")
+  with _replacing([f"{os.fspath(stem)}.{x}" for x in endings]) as temporary:
+    encode, num_bytes, rejected = record_features().serialize_example, 0, 0
+    images, counts, captions = [], [], []
+    with (
+      record_writer(temporary[0]) as writer,
+      open(temporary[1], "w", encoding="utf-8") as listed,
+      quiet_opencv(),
+    ):
+      items = _guarded(part.read)
+      sizes = {"max_size": max_size, "max_pixels": max_pixels}
+      for item in check_items(items, **sizes):
+        if isinstance(item, Rejected):
+          print(json.dumps(item._asdict()), file=listed)
+          rejected += 1
+          continue
+        row = {"image": item.image, "captions": item.captions, "key": item.key}
+        # The fields of a record have no order of their own: with a fixed one,
+        # the same input makes the same bytes.
+        example = tf_example_pb2.Example.FromString(encode(row))
+        data = example.SerializeToString(deterministic=True)
+        writer.write(data)
+        num_bytes += len(data)
+        images.append(content_hash(item.image))
+        counts.append(len(item.captions))
+        words = map(canonical, item.captions)
+        captions += [content_hash(x.encode()) for x in words]
+    _check_length(temporary[0], len(images))
+    hashes = {
+      "image_hash": np.array(images, np.uint64),
+      "num_captions": np.array(counts, np.int32),
+      "caption_hash": np.array(captions, np.uint64),
+      "num_bytes": np.int64(num_bytes),
+    }
+    with open(temporary[2], "wb") as file:
+      np.savez(file, **hashes)
   return len(images), rejected
+
+
+@contextlib.contextmanager
+def _replacing(names: Sequence[str]) -> Iterator[list[str]]:
+  """Yields temporary names of files, which get their names at the end, in turn.
+
+  They are of this attempt only: another machine may be at the same part.
+  """
+  attempt = uuid.uuid4().hex
+  temporary = [f"{name}.{attempt}.tmp" for name in names]
+  try:
+    yield temporary
+    for old, new in zip(temporary, names, strict=True):
+      os.replace(old, new)
+  finally:
+    for path in temporary:
+      with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _guarded(
