@@ -79,6 +79,32 @@ def reporter(
   return show
 
 
+@contextlib.contextmanager
+def every_period(call: Callable[[], None]) -> Iterator[None]:
+  """Calls a function every few seconds, in a thread, while a block runs.
+
+  Args:
+    call: For instance a `reporter` of what other processes have done.
+
+  Example:
+    >>> with every_period(lambda: print("10 seconds have passed")):
+    ...   pass
+  """
+  ended = threading.Event()
+
+  def watch() -> None:
+    while not ended.wait(PERIOD):
+      call()
+
+  thread = threading.Thread(target=watch, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
+
+
 class Clock(NamedTuple):
   """Measures what a run spends its time on; see `start_clock`."""
 

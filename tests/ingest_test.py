@@ -14,9 +14,9 @@ import zlib
 from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
-from nuclr_jax import files, ingest
+from nuclr_jax import files, ingest, progress
 from nuclr_jax.data import pair_index
-from nuclr_jax.ingest import inputs, publish, readers, records
+from nuclr_jax.ingest import beam, inputs, publish, readers, records
 
 PHOTO = PHOTOS[0]
 ROOT = pathlib.Path(__file__).parents[1]
@@ -361,3 +361,57 @@ def test_links_out_of_a_folder_and_what_is_no_file(tmp_path):
   with pytest.raises(ValueError, match="is a link out of .* with a pattern"):
     ingest.ingest(f"{tmp_path}/tars", "other", data_dir=tmp_path)
   assert ingest.ingest(f"{tmp_path}/tars/*.tar", "other", data_dir=tmp_path)
+
+
+def test_beam_that_is_not_installed(tmp_path, monkeypatch):
+  for name in ("apache_beam", "apache_beam.runners.portability"):
+    monkeypatch.setitem(sys.modules, name, None)
+  expected = r'needs Apache Beam, .* pip install "nuclr_jax\[beam\]"'
+  with pytest.raises(ValueError, match=expected):
+    ingest.ingest("no input", "mine", data_dir=tmp_path, beam_options=[])
+  assert not list(tmp_path.iterdir())
+
+
+def test_beam_has_workers_of_its_own(tmp_path):
+  options = {"data_dir": tmp_path, "workers": 2, "beam_options": []}
+  with pytest.raises(
+    ValueError, match="--workers=2 is the number of processes"
+  ):
+    ingest.ingest("no input", "mine", **options)
+
+
+def test_progress_while_others_work(monkeypatch):
+  monkeypatch.setattr(progress, "PERIOD", 0.001)
+  calls, deadline = [], time.monotonic() + 10
+  with progress.every_period(lambda: calls.append(time.monotonic())):
+    while len(calls) < 3 and time.monotonic() < deadline:
+      time.sleep(0.001)
+  count = len(calls)
+  time.sleep(0.01)
+  assert len(calls) == count >= 3
+
+
+WORKER_SEES = {  # what differs: the file that is missing, the message
+  "versions": (None, "has {.*, the launching process {.*1.0"),
+  "data_dir": ("part.job", "does not see .*part.job; --data_dir must be a"),
+  "tar": ("0.tar", "does not see .*0.tar; --input, and the images that"),
+  "photo": ("photos/sub/0.jpg", "does not see .*sub/0.jpg; --input, and the"),
+}
+
+
+@pytest.mark.parametrize("what", WORKER_SEES)
+def test_a_worker_of_beam_that_sees_something_else(what, tmp_path):
+  """Its parts would hold other bytes, or nothing but missing files."""
+  write_pairs(tmp_path / "0.tar", [0])
+  photo_folder(tmp_path / "photos")
+  given = tmp_path / ("photos" if what == "photo" else "0.tar")
+  [part] = inputs.plan(str(given)).parts
+  stem = str(tmp_path / "part")
+  beam.save_job(part, stem)
+  missing, message = WORKER_SEES[what]
+  versions = beam.VERSIONS | ({} if missing else {"OpenCV": "1.0"})
+  if missing:
+    (tmp_path / missing).unlink()
+  with pytest.raises(ValueError, match=f"the worker on .* {message}"):
+    beam.run_job(stem, sizes={}, versions=versions)
+  assert not (tmp_path / "part.npz").exists()

@@ -163,6 +163,13 @@ def test_corrections_for_hubs_are_words_and_numbers():
     assert flags.HUBS.value == ["csls", "zeta", 1.0]
 
 
+def test_options_of_beam_have_no_dashes_or_two():
+  with flagsaver.flagsaver():
+    flags.parse(["nuclr", "--beam_pipeline_options=runner=A,--flag,x=1=2"])
+    expected = ["--runner=A", "--flag", "--x=1=2"]
+    assert flags.BEAM_PIPELINE_OPTIONS.value == expected
+
+
 def test_help(capsys):
   shown = usage.overview()
   assert max(map(len, shown.splitlines())) <= 80

@@ -102,6 +102,23 @@ WORKERS = flags.DEFINE_integer(
   "The number of processes that read the input (default: one per core).",
   lower_bound=1,
 )
+
+
+class BeamParser(flags.ListParser):
+  """Parses --beam_pipeline_options, and gives the options their dashes."""
+
+  def parse(self, argument):
+    return ["--" + option.lstrip("-") for option in super().parse(argument)]
+
+
+BEAM_PIPELINE_OPTIONS = flags.DEFINE(
+  BeamParser(),
+  "beam_pipeline_options",
+  None,
+  "Read the input on the workers of an Apache Beam pipeline. These are its "
+  "options without their dashes, such as runner=FlinkRunner,flink_master=HOST. "
+  "All workers must see the input and the folder of prepared data sets.",
+)
 TEMPERATURE = flags.DEFINE_float(
   "temperature",
   None,

@@ -22,7 +22,10 @@ PROCESSES = ("coordinator", "num_processes", "process_id", "distributed")
 VERBS = {
   "ingest": Verb(
     verbs.ingest,
-    (*INPUTS, "dataset", "max_size", "max_pixels", "workers", "data_dir"),
+    (
+      *(*INPUTS, "dataset", "max_size", "max_pixels", "workers", "data_dir"),
+      "beam_pipeline_options",
+    ),
     """
 nuclr ingest --input='cc3m/*.tar' --dataset=cc3m
 nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test

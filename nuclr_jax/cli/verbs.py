@@ -40,6 +40,7 @@ def ingest() -> None:
     max_size=flags.MAX_SIZE.value,
     max_pixels=flags.MAX_PIXELS.value,
     workers=flags.WORKERS.value,
+    beam_options=flags.BEAM_PIPELINE_OPTIONS.value,
   )
   print_table(publish.split_counts(folder))
   print(f"data set: {remote.original(folder)}")

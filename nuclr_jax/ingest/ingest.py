@@ -18,7 +18,7 @@ import shutil
 from nuclr_jax import distributed, files, progress
 from nuclr_jax.data.images import MAX_PIXELS
 from nuclr_jax.data.places import data_set_path, without_records
-from nuclr_jax.ingest import inputs, publish, records
+from nuclr_jax.ingest import beam, inputs, publish, records
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ def ingest(
   max_size: int | None = None,
   max_pixels: int | None = None,
   workers: int | None = None,
+  beam_options: Sequence[str] | None = None,
 ) -> pathlib.Path:
   """Makes a data set of images with captions, or adds a split to one.
 
@@ -65,13 +66,19 @@ def ingest(
       default `images.MAX_PIXELS`, 67 million.
     workers: Number of processes that read; by default one for each core. With
       more than one, a script needs `if __name__ == "__main__"`.
+    beam_options: Read on the workers of an Apache Beam pipeline with these
+      options, such as `["--runner=FlinkRunner"]`, instead of in processes. The
+      data set is the same; input and `data_dir` must be on storage that all
+      workers share.
 
   Returns:
     The folder of the data set.
 
   Raises:
-    ValueError: If the input is not understood or holds no good image, or if the
-      split exists already, finished from another input, or with other options.
+    ValueError: If the input is not understood or holds no good image, if the
+      split exists already, finished from another input, or with other options,
+      or if Beam is not installed or does not take its options.
+    OSError: If files cannot be written, or if workers fail.
 
   Example:
     >>> ingest("cc3m/*.tar", "cc3m")  # doctest: +SKIP
@@ -79,6 +86,18 @@ def ingest(
   """
   _check(name, split or "train", max_size, max_pixels, workers)
   place = data_set_path(data_dir, name)
+  if beam_options is not None:
+    if workers is not None:
+      raise ValueError(
+        f"--workers={workers} is the number of processes without Beam; leave "
+        f"it out, and give {beam.FLAG} the option of the runner"
+      )
+    if files.bucket.is_remote(place):
+      raise ValueError(
+        f"Beam's workers need a folder that all of them see, and {place} is "
+        "in a bucket; mount the bucket, and give the folder as --data_dir"
+      )
+    beam.check_options(beam_options)
   if images is not None:
     images = os.path.abspath(os.path.expanduser(images))
   options = {
@@ -91,7 +110,7 @@ def ingest(
     _check(name, planned, max_size, max_pixels, workers)
   sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
   with files.remote.local_folder(place, choose=without_records) as home:
-    return _ingest(plan, home, options, sizes, workers)
+    return _ingest(plan, home, options, sizes, workers, beam_options)
 
 
 def _ingest(
@@ -100,6 +119,7 @@ def _ingest(
   options: Mapping,
   sizes: Mapping[str, int | None],
   workers: int | None,
+  beam_options: Sequence[str] | None,
 ) -> pathlib.Path:
   """Makes what is planned in the local folder of a data set."""
   folder, work = home / VERSION, home / "incomplete"
@@ -116,7 +136,8 @@ def _ingest(
       made = list(dict.fromkeys(part.split for part in todo))
       how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
       _begin(work, options | how)
-      _write_parts(todo, work, sizes, workers or distributed.num_cores())
+      workers = workers or distributed.num_cores()
+      _write_parts(todo, work, sizes, workers, beam_options)
       publish.publish(
         [(part.split, _stem(work, part)) for part in todo],
         work,
@@ -185,6 +206,7 @@ def _write_parts(
   work: pathlib.Path,
   sizes: Mapping[str, int | None],
   workers: int,
+  beam_options: Sequence[str] | None,
 ) -> None:
   """Writes the missing parts and logs the progress."""
   for path in work.glob("*.tmp"):
@@ -198,6 +220,12 @@ def _write_parts(
   log.info("%d parts, of which %d must still be read", len(todo), len(jobs))
   done, images, rejected = len(todo) - len(jobs), 0, 0
   show = progress.reporter("parts", len(todo), start=done)
+  if jobs and beam_options is not None:
+    beam.write_parts(
+      *(jobs, sizes, beam_options),
+      lambda written, more="": show(done + written, more),
+    )
+    return
   for count, counts in enumerate(_results(jobs, sizes, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
     show(done + count, f"{images} images, {rejected} rejected")
