@@ -9,6 +9,8 @@
 # upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
 # make audit: look for known vulnerabilities of these versions.
 # make parity: compare the encoders with PyTorch's, in a separate environment.
+# make beam: test ingest with Apache Beam, in a separate environment: Beam needs
+# older protobuf and Pillow than requirements/tested.txt has.
 
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -37,7 +39,7 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint docs lock audit parity
+.PHONY: demo test lint docs lock audit parity beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -75,6 +77,16 @@ parity: .venv-parity/parity.stamp
 	@echo "installing the packages and PyTorch into .venv-parity"
 	@test -x .venv-parity/bin/python || $(PYTHON) -m venv .venv-parity
 	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity]"
+	touch $@
+
+beam: .venv-beam/beam.stamp
+	.venv-beam/bin/python -m pytest tests/beam_test.py tests/ingest_test.py \
+	  tests/inputs_test.py tests/records_test.py
+
+.venv-beam/beam.stamp: pyproject.toml
+	@echo "installing the packages and Apache Beam into .venv-beam"
+	@test -x .venv-beam/bin/python || $(PYTHON) -m venv .venv-beam
+	@.venv-beam/bin/python -m pip install --quiet --editable ".[test,beam]"
 	touch $@
 
 $(BIN)/python:
