@@ -112,8 +112,7 @@ def popularity() -> None:
   from nuclr_jax.report import popularity
   from nuclr_jax.train import checkpoint
 
-  choose = checkpoint.of_newest
-  with remote.local_folder(workdir(), choose=choose) as folder:
+  with remote.local_folder(workdir(), choose=checkpoint.of_newest) as folder:
     pairs = chosen.subject(folder)
     path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
   print_table(json.loads(path.with_name("summary.json").read_bytes()))
