@@ -80,11 +80,14 @@ def reporter(
 
 
 @contextlib.contextmanager
-def every_period(call: Callable[[], None]) -> Iterator[None]:
+def every_period(
+  call: Callable[[], None], *, period: float = PERIOD
+) -> Iterator[None]:
   """Calls a function every few seconds, in a thread, while a block runs.
 
   Args:
     call: For instance a `reporter` of what other processes have done.
+    period: Seconds between the end of a call and the next one.
 
   Example:
     >>> with every_period(lambda: print("10 seconds have passed")):
@@ -93,7 +96,7 @@ def every_period(call: Callable[[], None]) -> Iterator[None]:
   ended = threading.Event()
 
   def watch() -> None:
-    while not ended.wait(PERIOD):
+    while not ended.wait(period):
       call()
 
   thread = threading.Thread(target=watch, daemon=True)

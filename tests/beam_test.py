@@ -6,15 +6,18 @@ have.
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import make_bucket
 from make_photos import photo_folder, write_pairs
 import pytest
 
 from nuclr_jax import ingest
+from nuclr_jax.files import bucket, remote
 from nuclr_jax.ingest import beam, inputs, records
 
 pytest.importorskip("apache_beam")
@@ -133,6 +136,22 @@ def test_kill_9_and_resume_with_and_without_beam(tmp_path):
   resumed = make(tars, tmp_path / "killed", IN_MEMORY, max_size=16)
   whole = make(tars, tmp_path / "whole", max_size=16)
   assert files_of(resumed) == files_of(whole)
+
+
+@pytest.mark.parametrize("options", [IN_MEMORY, several("multi_processing", 2)])
+def test_input_and_data_set_in_a_bucket(options, tars, tmp_path, monkeypatch):
+  """Workers and the launching process share nothing but the bucket."""
+  monkeypatch.setenv(remote.CACHE, str(tmp_path / "cache"))
+  with make_bucket.s3() as root:
+    for path in tmp_path.glob("*.tar"):
+      bucket.upload(path, f"{root}/raw/{path.name}")
+    expected = files_of(make(f"{root}/raw/*.tar", tmp_path / "one"))
+    made = make(f"{root}/raw/*.tar", f"{root}/data", options)
+    assert remote.original(made) == f"{root}/data/mine/1.0.0"
+    shutil.rmtree(tmp_path / "cache")
+    names = bucket.names_in(f"{root}/data/mine")
+    assert not any("incomplete" in x or x.endswith(".job") for x in names)
+    assert files_of(remote.fetch(f"{root}/data/mine/1.0.0")) == expected
 
 
 @pytest.mark.parametrize("options", [IN_MEMORY, several("multi_processing", 2)])

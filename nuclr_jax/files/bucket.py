@@ -10,7 +10,6 @@ import hashlib
 import os
 import pathlib
 import re
-import tempfile
 from typing import Any
 
 from nuclr_jax import progress
@@ -131,20 +130,53 @@ def read_range(path: str | os.PathLike, start: int, size: int) -> bytes:
     return system.cat_file(name, start=start, end=start + size)
 
 
-@contextlib.contextmanager
-def downloaded(path: str) -> Iterator[pathlib.Path]:
-  """Yields a copy of a file in a bucket, which is removed after the block.
+def download(path: str, here: pathlib.Path) -> None:
+  """Copies a file from a bucket; it gets its name when it is complete.
+
+  Args:
+    path: The file in the bucket.
+    here: The copy; its folder is made if missing.
 
   Raises:
     FileNotFoundError: If there is no such file.
     Unreached: If the bucket cannot be reached.
   """
   system, name = open_system(path)
-  with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
-    here = pathlib.Path(folder) / pathlib.PurePosixPath(name).name
-    with reaching(path):
-      system.get_file(name, os.fspath(here))
-    yield here
+  here.parent.mkdir(parents=True, exist_ok=True)
+  part = here.with_name(f"{here.name}.part")
+  with reaching(path):
+    system.get_file(name, os.fspath(part))
+  part.replace(here)
+
+
+def upload(here: pathlib.Path, path: str) -> None:
+  """Copies a file to a bucket.
+
+  Args:
+    here: The file.
+    path: Its copy in the bucket.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    Unreached: If the bucket cannot be reached.
+  """
+  system, name = open_system(path)
+  with reaching(path):
+    system.put_file(os.fspath(here), name)
+
+
+def remove(path: str) -> None:
+  """Removes a file, or a folder with all that is in it, from a bucket.
+
+  Args:
+    path: The file or folder; nothing is done if there is none.
+
+  Raises:
+    Unreached: If the bucket cannot be reached.
+  """
+  system, name = open_system(path)
+  with reaching(path), contextlib.suppress(FileNotFoundError):
+    system.rm(name, recursive=True)
 
 
 def open_system(path: str | os.PathLike) -> tuple[Any, str]:

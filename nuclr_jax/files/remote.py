@@ -15,7 +15,6 @@ import os
 import pathlib
 import re
 import tempfile
-import threading
 from typing import NamedTuple
 
 import jax
@@ -25,12 +24,15 @@ from nuclr_jax.files import local
 from nuclr_jax.files.bucket import (
   Unreached,
   absolute,
+  download,
   exists,
   is_remote,
   names_in,
   open_system,
   reaching,
+  remove,
   stamp_of,
+  upload,
 )
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ CACHE = "NUCLR_REMOTE_CACHE"  # environment variable
 PERIOD = 60.0  # seconds between two copies of a workdir to its bucket
 # A folder that has one of these is complete only with it.
 LAST = (local.DIGESTS, "_CHECKPOINT_METADATA", "dataset_info.json")
-NOTES, PART = "notes.json", ".part"
+NOTES = "notes.json"
 # Names that are not copied.
 UNFINISHED = (
   r"(^|[/.])incomplete([/.]|$)|orbax-checkpoint-tmp|\.(tmp|part|lock)$"
@@ -208,29 +210,28 @@ def local_folder(
   with local.locked(copy.notes.parent):
     _pull(copy, choose, keep=True)
     copy.here.mkdir(parents=True, exist_ok=True)
-    stop = threading.Event()
-    thread = threading.Thread(target=_push_often, args=(copy, stop, period))
     if period is not None:
       log.warning(
         "a bucket has no locks: see that no other machine trains in %s",
         copy.path,
       )
-      thread.start()
+    often = (
+      contextlib.nullcontext()
+      if period is None
+      else progress.every_period(lambda: _try_to_push(copy), period=period)
+    )
     try:
-      yield copy.here
+      with often:
+        yield copy.here
     finally:
-      stop.set()
-      if period is not None:
-        thread.join()
       _push(copy)
 
 
-def _push_often(copy: Copy, stop: threading.Event, period: float) -> None:
-  while not stop.wait(period):
-    try:
-      _push(copy)
-    except Unreached as error:  # the next time may succeed
-      log.warning("%s", error)
+def _try_to_push(copy: Copy) -> None:
+  try:
+    _push(copy)
+  except Unreached as error:  # the next time may succeed
+    log.warning("%s", error)
 
 
 def _copy_of(path, use: str, folder: pathlib.Path | None = None) -> Copy:
@@ -280,10 +281,7 @@ def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
         place = copy.here / file
         if file and not local.inside(place, copy.here):
           raise ValueError(f"{copy.path} holds a file of the name {file!r}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(f"{place.name}{PART}")
-        system.get_file(f"{name}/{file}".rstrip("/"), os.fspath(part))
-        part.replace(place)
+        download(f"{copy.path}/{file}".rstrip("/"), place)
         notes[file] = [stamps[file], *_state(place)]
         show(done)
     finally:
@@ -299,7 +297,6 @@ def _push(copy: Copy) -> None:
   first. A file that vanishes meanwhile, such as one of an old checkpoint, is
   left out.
   """
-  system, name = open_system(copy.path)
   notes = _read_notes(copy)
   states = {x: _state(copy.here / x) for x in _files_here(copy)}
   new = [x for x, state in states.items() if notes.get(x, [])[1:] != state]
@@ -311,12 +308,11 @@ def _push(copy: Copy) -> None:
     try:
       for done, file in enumerate(sorted(new, key=_is_last), 1):
         with contextlib.suppress(FileNotFoundError):
-          system.put_file(os.fspath(copy.here / file), f"{name}/{file}")
+          upload(copy.here / file, f"{copy.path}/{file}")
           pushed.append(file)
         show(done)
       for file in sorted(old, key=_is_last, reverse=True):
-        with contextlib.suppress(FileNotFoundError):
-          system.rm_file(f"{name}/{file}")
+        remove(f"{copy.path}/{file}")
         del notes[file]
     finally:
       stamps = names_in(copy.path)
@@ -355,6 +351,6 @@ def _read_notes(copy: Copy) -> dict[str, list]:
 
 def _write_notes(copy: Copy, notes: Mapping[str, list]) -> None:
   copy.notes.parent.mkdir(parents=True, exist_ok=True)
-  part = copy.notes.with_name(f"{NOTES}{PART}")
+  part = copy.notes.with_name(f"{NOTES}.part")
   part.write_text(json.dumps({"path": copy.path, "files": notes}))
   part.replace(copy.notes)

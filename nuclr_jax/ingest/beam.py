@@ -1,8 +1,9 @@
 """Ingest on several machines: the parts of the input as a Beam pipeline.
 
 Workers only write parts; the launching process plans them, and publishes the
-data set. Both need the same storage. A runner may start a part twice, even at
-the same time: whichever attempt ends first, the files are the same.
+data set. Both need the same storage, a folder or a bucket. A runner may start a
+part twice, even at the same time: whichever attempt ends first, the files are
+the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +15,17 @@ import pathlib
 import pickle
 import re
 import socket
+import tempfile
 
 import cv2
 
 from nuclr_jax import __version__, progress
+from nuclr_jax.files import bucket
 from nuclr_jax.ingest import records
 from nuclr_jax.ingest.tables import Row
 
 FLAG = "--beam_pipeline_options"
+ENDINGS = ("array_record", "rejected.jsonl", "npz")  # npz says "complete"
 COUNTERS = "nuclr_ingest"  # the namespace of Beam's counters
 # Two workers of different versions might write different bytes.
 VERSIONS = {"nuclr_jax": __version__, "OpenCV": cv2.__version__}
@@ -80,6 +84,8 @@ def write_parts(
   sizes: Mapping[str, int | None],
   options: Sequence[str],
   show: Callable[..., None],
+  *,
+  shared: str | None = None,
 ) -> None:
   """Writes parts on the workers of a Beam pipeline, and waits for them.
 
@@ -88,6 +94,8 @@ def write_parts(
     sizes: The options `max_size` and `max_pixels` of `records.write_part`.
     options: Options of Beam, which `check_options` has seen.
     show: `show(written, more)` reports the number of parts written so far.
+    shared: A folder in a bucket, through which the files go, if workers do not
+      see the folder of the stems; parts that are in it are not written again.
 
   Raises:
     OSError: If the pipeline fails.
@@ -98,6 +106,10 @@ def write_parts(
   stems = [os.fspath(stem) for _, stem in jobs]
   for (part, _), stem in zip(jobs, stems, strict=True):
     save_job(part, stem)
+  if shared is not None:
+    stems = [f"{shared}/{stem.name}" for _, stem in jobs]
+    for (_, stem), far in zip(jobs, stems, strict=True):
+      bucket.upload(stem.with_suffix(".job"), f"{far}.job")
   pipeline = _pipeline(options)
   log.info("Beam's %s begins", type(pipeline.runner).__name__)
   _ = (
@@ -123,6 +135,13 @@ def write_parts(
       f"are not in {os.path.dirname(stems[0])}; --data_dir must be a folder "
       "that all workers share, and the pipeline must not be cancelled"
     )
+  if shared is not None:
+    fetch = progress.reporter("finished parts copied here", len(stems))
+    for done, ((_, stem), far) in enumerate(zip(jobs, stems, strict=True), 1):
+      for ending in ENDINGS:
+        bucket.download(f"{far}.{ending}", stem.with_suffix(f".{ending}"))
+      fetch(done)
+    bucket.remove(shared)
   show(len(stems), ", ".join(f"{n} {name}" for name, n in _counts(result)))
 
 
@@ -145,7 +164,8 @@ def run_job(
   """Writes a part on a worker, if it sees what the launching process sees.
 
   Args:
-    stem: The stem of a part, for which `save_job` was called.
+    stem: The stem of a part, for which `save_job` was called; it may be in a
+      bucket.
     sizes: The options `max_size` and `max_pixels` of `records.write_part`.
     versions: `VERSIONS` of the launching process.
 
@@ -158,11 +178,20 @@ def run_job(
       f"{here} has {VERSIONS}, the launching process {dict(versions)}; install "
       "the same versions on all workers"
     )
-  if not os.path.exists(f"{stem}.job"):
+  if not bucket.exists(f"{stem}.job"):
     raise ValueError(
       f"{here} does not see {stem}.job; --data_dir must be a folder that all "
-      "workers share"
+      "workers share, or in a bucket"
     )
+  if bucket.is_remote(stem):
+    if not bucket.exists(f"{stem}.npz"):
+      with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
+        near = os.path.join(folder, os.path.basename(stem))
+        bucket.download(f"{stem}.job", pathlib.Path(f"{near}.job"))
+        run_job(near, sizes=sizes, versions=versions)
+        for ending in ENDINGS:
+          bucket.upload(pathlib.Path(f"{near}.{ending}"), f"{stem}.{ending}")
+    return
   with open(f"{stem}.job", "rb") as file:
     part, witness = pickle.load(file)
   if witness is not None and not os.path.exists(witness):
@@ -202,7 +231,9 @@ def _witness(part: records.Part) -> str | None:
 
 def _num_written(stems: Sequence[str]) -> int:
   """Counts the parts that are finished."""
-  names = set(os.listdir(os.path.dirname(stems[0])))
+  folder = os.path.dirname(stems[0])
+  far = bucket.is_remote(folder)
+  names = bucket.names_in(folder) if far else set(os.listdir(folder))
   return sum(f"{os.path.basename(stem)}.npz" in names for stem in stems)
 
 

@@ -69,7 +69,7 @@ def ingest(
     beam_options: Read on the workers of an Apache Beam pipeline with these
       options, such as `["--runner=FlinkRunner"]`, instead of in processes. The
       data set is the same; input and `data_dir` must be on storage that all
-      workers share.
+      workers share, or in a bucket.
 
   Returns:
     The folder of the data set.
@@ -91,11 +91,6 @@ def ingest(
       raise ValueError(
         f"--workers={workers} is the number of processes without Beam; leave "
         f"it out, and give {beam.FLAG} the option of the runner"
-      )
-    if files.bucket.is_remote(place):
-      raise ValueError(
-        f"Beam's workers need a folder that all of them see, and {place} is "
-        "in a bucket; mount the bucket, and give the folder as --data_dir"
       )
     beam.check_options(beam_options)
   if images is not None:
@@ -224,11 +219,23 @@ def _write_parts(
     beam.write_parts(
       *(jobs, sizes, beam_options),
       lambda written, more="": show(done + written, more),
+      shared=_shared(work, sizes),
     )
     return
   for count, counts in enumerate(_results(jobs, sizes, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
     show(done + count, f"{images} images, {rejected} rejected")
+
+
+def _shared(work: pathlib.Path, sizes: Mapping) -> str | None:
+  """Returns a folder in the bucket that the data set goes to, if it does.
+
+  Parts that were written with other options are in another one.
+  """
+  place = files.remote.original(work)
+  if not files.bucket.is_remote(place):
+    return None
+  return f"{place}.{hashlib.sha256(repr(sizes).encode()).hexdigest()[:8]}"
 
 
 def _results(

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import re
+import tempfile
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
@@ -302,7 +303,9 @@ def _plan_far(text: str, found: list, split: str, columns) -> Plan:
 
 def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
   """Reads a file in a bucket, through a copy that exists meanwhile."""
-  with bucket.downloaded(path) as here:
+  with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
+    here = pathlib.Path(folder) / os.path.basename(path)
+    bucket.download(path, here)
     for part in plan(os.fspath(here), split=split, **columns).parts:
       for item in part.read():
         yield item._replace(source=path)
