@@ -8,10 +8,23 @@ import numpy as np
 import pytest
 
 from experiments import harness
-from experiments.hubs_and_suspects import data, hubs, plan, retrieval, suspects
+from experiments.hubs_and_suspects import (
+  data,
+  hubs,
+  measure,
+  plan,
+  retrieval,
+  suspects,
+)
 from experiments.hubs_and_suspects.__main__ import STUDY
 from nuclr_jax import popularity
 from nuclr_jax.evaluate import hubness
+from nuclr_jax.popularity.suspects import (
+  MIN_SHARE,
+  learnable_share,
+  nearest,
+  neighbours_distance,
+)
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "cleanlab.json"
 
@@ -90,7 +103,7 @@ def test_galleries_are_corrected_one_by_one():
 
 def test_neighbours_are_a_loop():
   x, y, k = unit_rows(0, 25, 4), unit_rows(1, 25, 4), 3
-  near_x, near_y = suspects.nearest(x, k), suspects.nearest(y, k)
+  near_x, near_y = nearest(x, k), nearest(y, k)
   shared, captions, lemon = [], [], []
   for i in range(25):
 
@@ -119,7 +132,7 @@ def test_neighbours_are_a_loop():
     )
     lemon.append(1 - x[i] @ y[i] + 5 * (s_n + s_m))
   np.testing.assert_allclose(suspects.overlap(near_x, near_y), shared)
-  found = suspects.neighbours_distance(near_x, y)
+  found = neighbours_distance(near_x, y)
   np.testing.assert_allclose(found, captions)
   np.testing.assert_allclose(suspects.lemon(x, y, near_x, near_y), lemon)
 
@@ -146,12 +159,27 @@ def test_confident_learning_is_that_of_cleanlab():
 def test_classes_without_rows():
   label = np.array([0, 0, 2, 2] * 10)
   x = np.eye(3)[label] + 0.1 * np.random.default_rng(0).normal(size=(40, 3))
-  p = suspects.cross_validated(x, label, num_classes=3)
+  p = suspects.class_probabilities(x, label, num_classes=3)
   np.testing.assert_allclose(p.sum(axis=1), 1)
   np.testing.assert_array_equal(p[:, 1], 0)
   assert (p.argmax(axis=1) == label).all()
   for ranking in suspects.confident_learning(p, label).values():
     assert np.isfinite(ranking).all()
+
+
+@pytest.mark.parametrize("seed", range(STUDY.seeds))
+def test_the_tool_uses_classes_where_the_study_says_so(seed):
+  """Balanced letters can be learned from, a long tail cannot."""
+  for exponent in plan.EXPONENTS:
+    alphabet = data.make_alphabet(
+      seed=seed, exponent=exponent, num_items=plan.VALUES["num_items"]
+    )
+    for number in (measure.USER_DRAW, measure.UNFAMILIAR_DRAW):
+      drawn = data.draw(
+        alphabet, plan.VALUES["num_pairs"], seed=(seed, number), wrong=0.05
+      )
+      share = learnable_share(drawn.named, np.arange(len(drawn.named)))
+      assert (share >= MIN_SHARE) == (exponent == 0), share
 
 
 def test_margins_do_not_depend_on_copies():

@@ -2,9 +2,11 @@
 
 import make_pairs
 import numpy as np
+import pytest
+from scipy import stats
 
 from nuclr_jax import popularity
-from nuclr_jax.popularity import analysis
+from nuclr_jax.popularity import analysis, suspects
 from nuclr_jax.types import Pairs, Sides
 
 
@@ -44,7 +46,7 @@ def test_own_weights_are_those_of_the_definition():
     image, text, temperature=tau, text_id=text_id, tolerance=1e-6
   )
   pairs = Pairs(image, text, np.arange(n), None, text_id)
-  own = analysis.log_own_weight(found, pairs, temperature=tau)
+  own = suspects.log_own_weight(found, pairs, temperature=tau)
   zeta = Sides(found.zeta.image, found.zeta.text[text_id])
   negative = np.not_equal.outer(text_id, text_id)
   sim = image @ text.T
@@ -66,7 +68,7 @@ def test_swapped_captions_have_the_smallest_own_weights():
   text[[10, 77]] = text[[77, 10]]
   found = popularity.solve(image, text, temperature=0.1)
   pairs = Pairs(image, text, np.arange(n))
-  own = analysis.log_own_weight(found, pairs, temperature=0.1)
+  own = suspects.log_own_weight(found, pairs, temperature=0.1)
   for side in own:
     assert set(np.argsort(side)[:2]) == {10, 77}
   best = analysis.preferred(image[[10, 77]], text, found.zeta.text)
@@ -82,3 +84,106 @@ def test_zeta_of_unseen_is_equation_nine(x64):
     text, image, found.log_denominator.image, temperature=tau
   )
   np.testing.assert_allclose(again, found.zeta.text, atol=1e-9)
+
+
+def labelled_rows(seed=0, rows=60, classes=4, dim=5):
+  rng = np.random.default_rng(seed)
+  label = rng.integers(classes, size=rows)
+  x = rng.normal(size=(classes, dim))[label] + rng.normal(size=(rows, dim))
+  return x, label
+
+
+def log_posterior(x, label, new, *, num_classes, shrinkage):
+  """By Bayes' rule with the densities of normal distributions, in loops."""
+  dim = x.shape[1]
+  within = np.zeros((dim, dim))
+  for row, c in zip(x, label, strict=True):
+    apart = row - x[label == c].mean(axis=0)
+    within += np.outer(apart, apart) / len(x)
+  covariance = (1 - shrinkage) * within
+  covariance += shrinkage * np.trace(within) / dim * np.eye(dim)
+  joint = np.full((len(new), num_classes), -np.inf)
+  for c in set(label):
+    normal = stats.multivariate_normal(x[label == c].mean(axis=0), covariance)
+    joint[:, c] = np.log(np.mean(label == c)) + normal.logpdf(new)
+  return joint - np.logaddexp.reduce(joint, axis=1, keepdims=True)
+
+
+def test_the_classifier_is_bayes_rule_for_normal_classes(monkeypatch):
+  monkeypatch.setattr(suspects, "BLOCK", 35)  # seven rows
+  x, label = labelled_rows()
+  label[label == 2] = 3  # a class without rows
+  found = suspects.fit_classifier(x, label, num_classes=5, shrinkage=0.3)
+  new = make_pairs.unit_rows(1, 9, 5)
+  expected = log_posterior(x, label, new, num_classes=5, shrinkage=0.3)
+  np.testing.assert_allclose(found.log_probabilities(new), expected)
+  assert np.isneginf(expected[:, [2, 4]]).all()
+
+
+def test_self_confidence_is_out_of_sample(monkeypatch):
+  monkeypatch.setattr(suspects, "BLOCK", 35)
+  x, label = labelled_rows()
+  image = np.arange(60) // 2  # each image twice
+  x = x[image]
+  found = suspects.log_self_confidence(x, label, image)
+  fold = (np.random.default_rng(0).permutation(30) % 5)[image]
+  for i in range(60):
+    known = fold != fold[i]
+    (expected,) = log_posterior(
+      x[known], label[known], x[i : i + 1], num_classes=4, shrinkage=0.8
+    )
+    assert found[i] == pytest.approx(expected[label[i]])
+
+
+def test_far_wrong_labels_keep_an_order():
+  """Probabilities below the smallest float64 are not all 0."""
+  label = np.arange(4000) % 2
+  x = make_pairs.unit_rows(0, 4000, 3) + 1e3 * np.eye(3)[label]
+  label[:2] = 1, 0
+  x[0] *= 2
+  found = suspects.log_self_confidence(x, label)
+  assert np.argsort(found)[:2].tolist() == [0, 1] and found[0] < -800
+
+
+def test_a_class_in_one_fold_has_no_probability():
+  x, label = labelled_rows()
+  label[7] = 4
+  found = suspects.log_self_confidence(x, label)
+  assert np.isneginf(found[7]) and np.isfinite(np.delete(found, 7)).all()
+
+
+def test_classes_of_equal_images():
+  label = np.arange(40) % 4
+  found = suspects.log_self_confidence(np.eye(4)[label], label)
+  assert np.isfinite(found).all()
+
+
+def test_one_image_cannot_be_cross_validated():
+  with pytest.raises(ValueError, match="needs at least two images, got 1"):
+    suspects.log_self_confidence(np.eye(2), np.arange(2), np.zeros(2, int))
+
+
+def test_what_can_be_learned_from():
+  rng = np.random.default_rng(0)
+  label, image = rng.integers(9, size=80), rng.integers(70, size=80)
+  pairs = set(zip(label, image, strict=True))
+  expected = [
+    sum(c == label[i] for c, _ in pairs) >= suspects.MIN_IMAGES
+    and sum(x == image[i] for _, x in pairs) == 1
+    for i in range(80)
+  ]
+  assert 0 < np.mean(expected) < 1
+  found = suspects.learnable_share(label, image)
+  assert found == pytest.approx(np.mean(expected))
+
+
+def test_neighbours_are_found_in_chunks(monkeypatch):
+  x, y = make_pairs.unit_rows(0, 40, 6), make_pairs.unit_rows(1, 40, 6)
+  whole = suspects.nearest(x, 3)
+  distance = suspects.neighbours_distance(whole, y)
+  monkeypatch.setattr(suspects, "CHUNK", 7 * 40)
+  chunks = suspects.nearest(x, 3)
+  np.testing.assert_array_equal(chunks.row, whole.row)
+  np.testing.assert_allclose(chunks.distance, whole.distance)
+  np.testing.assert_allclose(suspects.neighbours_distance(chunks, y), distance)
+  assert suspects.nearest(x[:3], 10).row.shape == (3, 2)  # all others

@@ -14,7 +14,11 @@ from experiments.hubs_and_suspects.plan import CLEAN, kinds
 from experiments.when_it_pays.letters import make_config
 from nuclr_jax import Pairs, popularity
 from nuclr_jax.evaluate.evaluators import Embed
-from nuclr_jax.popularity import analysis
+from nuclr_jax.popularity.suspects import (
+  log_own_weight,
+  nearest,
+  neighbours_distance,
+)
 from nuclr_jax.train import build, loop
 
 NEIGHBOURS, LEMON_NEIGHBOURS = 10, 30
@@ -140,10 +144,10 @@ def rank(model: Model, alphabet: data.Alphabet, drawn: data.Drawn) -> Row:
   if drawn.duplicate.any():
     return rank_duplicates(image, text, solved.zeta.image, tau, drawn.duplicate)
   scores = own_scores(image, text, solved, tau)
-  more = [suspects.nearest(x, LEMON_NEIGHBOURS) for x in (image, text)]
+  more = [nearest(x, LEMON_NEIGHBOURS) for x in (image, text)]
   near_image, near_text = (x.first(NEIGHBOURS) for x in more)
-  of_captions = suspects.neighbours_distance(near_image, text)
-  of_images = suspects.neighbours_distance(near_text, image)
+  of_captions = neighbours_distance(near_image, text)
+  of_images = neighbours_distance(near_text, image)
   scores |= {
     "neighbours: overlap": suspects.overlap(near_image, near_text),
     "neighbours: captions": of_captions,
@@ -155,7 +159,7 @@ def rank(model: Model, alphabet: data.Alphabet, drawn: data.Drawn) -> Row:
   logits = (image @ names.T).astype(float) / tau
   zero_shot = np.exp(logits - logits.max(axis=1, keepdims=True))
   probabilities = {
-    "cross-validated": suspects.cross_validated(
+    "cross-validated": suspects.class_probabilities(
       image, drawn.named, num_classes=len(names)
     ),
     "zero-shot": zero_shot / zero_shot.sum(axis=1, keepdims=True),
@@ -175,7 +179,7 @@ def own_scores(
   """Returns scores of a pair's own similarity, weight and margin."""
   sim = image @ text.T
   pairs = Pairs(image, text, np.arange(len(image)))
-  weight = analysis.log_own_weight(solved, pairs, temperature=temperature)
+  weight = log_own_weight(solved, pairs, temperature=temperature)
   logits = sim / temperature
   plain = [
     np.log(np.exp(x - np.diagonal(x)[:, None]).sum(axis=1))

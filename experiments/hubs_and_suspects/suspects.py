@@ -7,18 +7,16 @@ Neighbors, ICML 2025; Northcutt et al., Confident Learning, JAIR 2021, as in
 cleanlab 2.9.
 """
 
-from typing import NamedTuple
-import warnings
-
 from jaxtyping import Bool, Float, Int
 import numpy as np
+
+from nuclr_jax.popularity.suspects import Neighbours, cross_validated
 
 Rows = Float[np.ndarray, "pairs dim"]
 PerPair = Float[np.ndarray, "pairs"]
 Probabilities = Float[np.ndarray, "pairs classes"]
 
-FOLDS = 5  # of a cross-validated classifier
-SHRINKAGE = 0.1  # of its covariance
+SHRINKAGE = 0.1  # of the covariance of a cross-validated classifier
 CONFIDENT = 1e-6  # cleanlab's tolerance of thresholds
 
 
@@ -41,36 +39,6 @@ def margins(
   return score.max(axis=1) - np.diagonal(score)
 
 
-class Neighbours(NamedTuple):
-  """The k nearest other rows of each row, the nearest first."""
-
-  row: Int[np.ndarray, "pairs k"]
-  distance: Float[np.ndarray, "pairs k"]  # 1 - cosine similarity
-
-  def first(self, k: int) -> "Neighbours":
-    """Returns the k nearest ones only."""
-    return Neighbours(self.row[:, :k], self.distance[:, :k])
-
-
-def nearest(x: Rows, k: int) -> Neighbours:
-  """Finds the k most similar other rows of each row.
-
-  Example:
-    >>> x = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    >>> found = nearest(x, 1)
-    >>> found.row.ravel(), found.distance.round(2).ravel()
-    (array([1, 2, 1]), array([0.4, 0.2, 0.2]))
-  """
-  sim = x @ x.T
-  np.fill_diagonal(sim, -np.inf)
-  row = np.argpartition(sim, -k, axis=1)[:, -k:]
-  distance = 1 - np.take_along_axis(sim, row, axis=1)
-  order = np.argsort(distance, axis=1, kind="stable")
-  return Neighbours(
-    *(np.take_along_axis(x, order, axis=1) for x in (row, distance))
-  )
-
-
 def overlap(image: Neighbours, text: Neighbours) -> PerPair:
   """Returns 1 - the share of an image's neighbours that its text has, too.
 
@@ -82,20 +50,6 @@ def overlap(image: Neighbours, text: Neighbours) -> PerPair:
   """
   both = (image.row[:, :, None] == text.row[:, None]).any(axis=2)
   return 1 - both.mean(axis=1)
-
-
-def neighbours_distance(neighbours: Neighbours, other: Rows) -> PerPair:
-  """Returns the mean distance, on the other side, to a pair's neighbours.
-
-  With neighbours among the images, it is how far the pair's caption is from
-  the captions of the nearest images.
-
-  Args:
-    neighbours: The neighbours on one side.
-    other: The embeddings of the other side.
-  """
-  sim = np.einsum("nd,nkd->nk", other, other[neighbours.row])
-  return 1 - sim.mean(axis=1)
 
 
 def lemon(
@@ -137,30 +91,23 @@ def lemon(
   return score
 
 
-def cross_validated(
+def class_probabilities(
   features: Rows, label: Int[np.ndarray, "pairs"], *, num_classes: int
 ) -> Probabilities:
   """Returns out-of-sample probabilities of classes, from a linear classifier.
 
-  The classifier is linear discriminant analysis with a shrunk covariance; the
-  probabilities of a row come from a fit without its fold.
+  They are those of `nuclr_jax.popularity.suspects.cross_validated`.
 
   Args:
     features: What is classified.
     label: The given class of each row.
     num_classes: The number of classes; a class without rows has probability 0.
   """
-  from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-  fold = np.random.default_rng(0).permutation(len(label)) % FOLDS
   probabilities = np.zeros((len(label), num_classes))
-  for i in range(FOLDS):
-    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=SHRINKAGE)
-    with warnings.catch_warnings():
-      warnings.filterwarnings("ignore", "Only one sample")  # of a rare class
-      classifier.fit(features[fold != i], label[fold != i])
-    rows = np.ix_(np.flatnonzero(fold == i), classifier.classes_)
-    probabilities[rows] = classifier.predict_proba(features[fold == i])
+  for rows, log_p in cross_validated(
+    features, label, num_classes=num_classes, shrinkage=SHRINKAGE
+  ):
+    probabilities[rows] = np.exp(log_p)
   return probabilities
 
 

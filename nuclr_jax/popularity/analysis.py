@@ -1,12 +1,11 @@
-"""What popularities show: agreement, suspects, samples not in the data."""
+"""What popularities show: agreement, copies, samples not in the data."""
 
 from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax import checks, sharding
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.popularity.exact import Popularity
-from nuclr_jax.types import AnyArray, Metrics, Pairs, Sides, each, swap
+from nuclr_jax.types import AnyArray, Metrics
 
 
 def compare(
@@ -39,72 +38,6 @@ def compare(
 
 CHUNK = 2**26  # similarities at a time, 256 MiB
 MAX_LINKS = 32  # links of a row that are followed, starting with the first
-NEIGHBOURS = 10  # of a pair, on each side
-
-
-def log_own_weight(
-  found: Popularity, pairs: Pairs, *, temperature: float
-) -> Sides:
-  """Returns the log of the weight w_ii that each anchor gives to its own pair.
-
-    log w_ii = (sim_ii - zeta_i) / tau - D_i
-
-  It is near 0 if the anchor picks its own pair out of all data, and very
-  negative if other pairs are far more likely: the text may then be wrong (label
-  noise).
-
-  Returns:
-    `Sides` of [pairs] arrays, filed with the anchor.
-  """
-  own = np.einsum("nd,nd->n", pairs.image, pairs.text)
-  rows = each(lambda ids, x: np.searchsorted(ids, x), found.ids, pairs.ids)
-  zeta = each(lambda z, row: z[row], found.zeta, rows)
-  # zeta is filed with the contrast, log_denominator with the anchor.
-  return each(
-    lambda z, d: (own - z) / temperature - d,
-    swap(zeta),
-    found.log_denominator,
-  )
-
-
-def neighbours_distance(
-  embedding: Float[np.ndarray, "pairs dim"],
-  partner: Float[np.ndarray, "pairs dim"],
-  *,
-  k: int = NEIGHBOURS,
-) -> Float[np.ndarray, "pairs"]:
-  """Returns how far a pair's partner is from those of its nearest neighbours.
-
-    d_i = 1 - (1 / k) sum_j <partner_i, partner_j>, over the k other pairs j
-          whose embeddings are most similar to that of i
-
-  If the embeddings are those of images, d_i says how far a caption is from the
-  captions of the nearest images. A model that was trained on wrong captions has
-  memorized some of them: the own pair then looks right, its neighbours do not
-  (experiments/hubs_and_suspects).
-
-  Args:
-    embedding: Unit-norm embeddings of one side.
-    partner: Those of the other side.
-    k: The number of neighbours; all other pairs, if there are fewer.
-
-  Example:
-    >>> image = np.float32([[1, 0], [1, 0], [1, 0], [0, 1]])
-    >>> text = image[[0, 0, 3, 3]]  # the third text is that of another image
-    >>> neighbours_distance(image, text, k=2)[:3]
-    array([0.5, 0.5, 1. ], dtype=float32)
-  """
-  n = len(embedding)
-  k = min(k, n - 1)
-  distance = np.empty(n, np.float32)
-  for first in range(0, n, max(1, CHUNK // n)):
-    rows = np.arange(first, min(n, first + max(1, CHUNK // n)))
-    sim = embedding[rows] @ embedding.T
-    sim[np.arange(len(rows)), rows] = -np.inf
-    near = np.argpartition(sim, -k, axis=1)[:, -k:]
-    means = partner[near].mean(axis=1)
-    distance[rows] = 1 - np.einsum("nd,nd->n", partner[rows], means)
-  return distance
 
 
 def preferred(

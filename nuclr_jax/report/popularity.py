@@ -16,6 +16,12 @@ from nuclr_jax import files, popularity, sharding
 from nuclr_jax.popularity import analysis
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
+from nuclr_jax.popularity.suspects import (
+  NEIGHBOURS,
+  log_own_weight,
+  nearest,
+  neighbours_distance,
+)
 from nuclr_jax.report import duplicates, page
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
@@ -83,7 +89,7 @@ def write(
     temperature=tau,
     fingerprint=subject.fingerprint,
   )
-  log_own = analysis.log_own_weight(solution, pairs, temperature=tau)
+  log_own = log_own_weight(solution, pairs, temperature=tau)
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   images, texts = sides
   copies, alike = duplicates.find(subject), _text_clusters(subject, texts)
@@ -327,7 +333,7 @@ def _suspects(subject: Subject, log_own: Sides) -> Suspects:
   if subject.trained:
     sides = (pairs.image, pairs.text), (pairs.text, pairs.image)
     distance = np.mean(
-      [analysis.neighbours_distance(*x) for x in sides], axis=0
+      [neighbours_distance(nearest(x, NEIGHBOURS), y) for x, y in sides], axis=0
     )
     score = distance
   return Suspects(np.argsort(-score, kind="stable"), log_own, distance)
