@@ -126,6 +126,46 @@ class TestFiles:
     weights = [float(x["own_weight"]) for x in rows]
     assert weights == sorted(weights) and "neighbours_distance" not in rows[0]
 
+  @pytest.mark.parametrize("shared", [True, False])
+  def test_suspects_among_class_names_look_like_other_classes(
+    self, shared, tmp_path
+  ):
+    """Captions that are equal name a class, also under ids of their own."""
+    label = np.arange(80) % 4
+    text = make_pairs.unit_rows(3, 4, 8)[label]
+    image = 3 * text + make_pairs.unit_rows(4, 80, 8)
+    given, caption = label.copy(), [f"class {i}" for i in label]
+    for i, j in ((5, 6), (10, 15)):
+      given[[i, j]] = given[[j, i]]
+      text[[i, j]] = text[[j, i]]
+      caption[i], caption[j] = caption[j], caption[i]
+    ids = given if shared else np.arange(80)
+    np.savez(
+      tmp_path / "x.npz", image=image, text=text, text_id=ids, caption=caption
+    )
+    pairs = subject.from_files(str(tmp_path / "x.npz"), temperature=0.5)
+    path = popularity_page.write(pairs, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert {int(x["pair"]) for x in rows[:4]} == {5, 6, 10, 15}
+    found = [float(x["self_confidence"]) for x in rows]
+    assert found == sorted(found) and found[0] < 0.1 < 0.9 < found[-1]
+    assert "own_weight" in rows[0]
+    summary = json.loads(path.with_name("summary.json").read_text())
+    assert summary["suspects_ordered_by"] == "self_confidence"
+    assert "names of classes" in path.read_text()
+
+  def test_rare_captions_are_no_classes(self, tmp_path):
+    label = np.r_[np.arange(72) % 4, np.arange(4, 12)]
+    text = make_pairs.unit_rows(3, 12, 8)
+    image = text[label] + 0.3 * make_pairs.unit_rows(4, 80, 8)
+    np.savez(tmp_path / "x.npz", image=image, text=text, text_id=label)
+    pairs = subject.from_files(str(tmp_path / "x.npz"), temperature=0.5)
+    path = popularity_page.write(pairs, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert "self_confidence" not in rows[0]
+    summary = json.loads(path.with_name("summary.json").read_text())
+    assert summary["suspects_ordered_by"] == "own_weight"
+
   def setup_method(self):
     self.text = make_pairs.unit_rows(0, 20, 8)
     self.text_id = np.arange(50) % 20

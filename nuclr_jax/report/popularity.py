@@ -16,20 +16,14 @@ from nuclr_jax import files, popularity, sharding
 from nuclr_jax.popularity import analysis
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
-from nuclr_jax.popularity.suspects import (
-  NEIGHBOURS,
-  log_own_weight,
-  nearest,
-  neighbours_distance,
-)
-from nuclr_jax.report import duplicates, page
+from nuclr_jax.popularity.suspects import log_own_weight
+from nuclr_jax.report import duplicates, page, suspects
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
 NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12  # of texts
-INDISTINCT = 0.05  # standard deviation of log own weights
 
 
 class SidePage(NamedTuple):
@@ -101,12 +95,15 @@ def write(
   for side in sides:
     _write_csv(folder / f"{side.name}s.csv", side.columns)
   _write_csv(folder / "duplicates.csv", duplicates.columns(subject, copies))
+  doubtful = suspects.find(subject, log_own)
+  _write_csv(folder / "suspects.csv", suspects.columns(subject, doubtful))
   summary = {
     "pairs": len(pairs.pair_id),
     "images": len(solution.ids.image),
     "texts": len(solution.ids.text),
     **_counts(subject, texts.columns["caption"]),
     **duplicates.counts(copies),
+    "suspects_ordered_by": doubtful.by,
     "temperature": tau,
     "pairs_solved": solution.num_solved,
     "residual": solution.residual,
@@ -124,9 +121,7 @@ def write(
   sections.append(duplicates.section(subject, copies))
   sections += _popular(subject, texts)
   sections.append(_alike(subject, texts, alike))
-  suspects = _suspects(subject, log_own)
-  _write_suspects(folder / "suspects.csv", subject, suspects)
-  sections.append(_noise(subject, solution, suspects))
+  sections.append(suspects.section(subject, solution, doubtful))
   path = folder / "popularity.html"
   page.write(path, f"Popularities: {folder.parent.name}", sections)
   return path
@@ -303,95 +298,6 @@ def _labels(side: SidePage) -> list[str]:
     return captions
   names = zip(side.columns["key"], captions, strict=True)
   return [f"{key}: {caption}" for key, caption in names]
-
-
-class Suspects(NamedTuple):
-  """Which pairs may be label noise."""
-
-  pair: np.ndarray  # indices of all pairs, the most suspicious first
-  log_own_weight: np.ndarray  # by pair
-  neighbours_distance: np.ndarray | None  # by pair; None if it does not count
-
-
-def _suspects(subject: Subject, log_own: Sides) -> Suspects:
-  """Orders pairs by how suspicious they are.
-
-  A model that has not been trained on the pairs gives wrong captions little
-  weight. One that has been has memorized some of them, and the neighbours find
-  more of them (experiments/hubs_and_suspects).
-  """
-  pairs, distance = subject.pairs, None
-  # With exact zeta, both sides have the same weights, up to the residual.
-  log_own = np.mean(log_own, axis=0)
-  score = -log_own
-  if np.std(log_own) < INDISTINCT:
-    log.warning(
-      "all pairs have nearly the same weight: at temperature %g, this model "
-      "hardly tells captions apart, and the order of suspects says little",
-      subject.temperature,
-    )
-  if subject.trained:
-    sides = (pairs.image, pairs.text), (pairs.text, pairs.image)
-    distance = np.mean(
-      [neighbours_distance(nearest(x, NEIGHBOURS), y) for x, y in sides], axis=0
-    )
-    score = distance
-  return Suspects(np.argsort(-score, kind="stable"), log_own, distance)
-
-
-def _write_suspects(path, subject: Subject, suspects: Suspects) -> None:
-  """Writes the table of all pairs, the most suspicious first."""
-  pairs, order = subject.pairs, suspects.pair
-  own = np.einsum("nd,nd->n", pairs.image, pairs.text)
-  columns = {
-    "pair": pairs.pair_id[order],
-    "image": pairs.ids.image[order],
-    "text": pairs.ids.text[order],
-    "caption": subject.captions(pairs.ids.text[order]),
-    "own_similarity": own[order],
-    "own_weight": np.exp(suspects.log_own_weight[order]),
-  }
-  if subject.photos.names:
-    columns = {"key": subject.keys(order)} | columns
-  if suspects.neighbours_distance is not None:
-    columns["neighbours_distance"] = suspects.neighbours_distance[order]
-  _write_csv(path, columns)
-
-
-def _noise(subject: Subject, found, suspects: Suspects) -> str:
-  """Shows the most suspicious pairs, and a caption that would fit better."""
-  pairs = subject.pairs
-  worst = suspects.pair[: page.NUM_SHOWN]
-  _, first = np.unique(pairs.ids.text, return_index=True)
-  best = first[
-    analysis.preferred(pairs.image[worst], pairs.text[first], found.zeta.text)
-  ]
-  own_captions = subject.captions(pairs.ids.text[worst])
-  best_captions = subject.captions(pairs.ids.text[best])
-  weights = np.exp(suspects.log_own_weight[worst])
-  keys = [""] * len(worst)
-  if subject.photos.names:
-    keys = [f"{page.shown(x)}<br>" for x in subject.keys(worst)]
-  notes = [
-    f"{key}<b>{page.shown(a)}</b><br>own weight {weight:.1e}<br>"
-    f"rather: <span class=wrong>{page.shown(b)}</span>"
-    for key, a, b, weight in zip(
-      keys, own_captions, best_captions, weights, strict=True
-    )
-  ]
-  how = (
-    "far from the captions and images of their nearest neighbours"
-    if subject.trained
-    else "given little weight by their own images and captions"
-  )
-  gallery = page.gallery(subject.images(worst), notes)
-  return (
-    f"<h2>Suspected label noise</h2><p>Pairs that are {how}. Go through them "
-    "in this order, correct or remove the captions that are wrong, and stop "
-    "where most are right; suspects.csv has all of them. The own weight is the "
-    "share of an image's weights, over all captions, that its own caption gets."
-    f"</p>{gallery}"
-  )
 
 
 def _one_each(rows, captions, count: int) -> np.ndarray:
