@@ -261,9 +261,9 @@ def test_a_smoke_run(tmp_path):
   options = harness.Options(tmp_path, tmp_path / "work", seeds=1, smoke=True)
   results = harness.run_here(STUDY, options)
   parts = {row["part"] for row in results.rows.values()}
-  assert parts == {plan.CLEAN, plan.ERRORS}
+  assert parts == {plan.CLEAN, plan.ERRORS, plan.CLASSES}
   for row in results.rows.values():
-    for found in row["suspects"].values():
+    for found in row.get("suspects", row.get("classes")).values():
       assert all(0 <= x <= 1 for x in found.values())
   tables = STUDY.tables(options, results)
   assert not tables.pop("predictions")  # they need all runs

@@ -9,12 +9,13 @@ import numpy as np
 from sklearn.metrics import average_precision_score
 
 from experiments.harness import Place, Row, Run, training
-from experiments.hubs_and_suspects import data, retrieval, suspects
-from experiments.hubs_and_suspects.plan import CLEAN, kinds
+from experiments.hubs_and_suspects import classes, data, retrieval, suspects
+from experiments.hubs_and_suspects.plan import CLASSES, ERRORS, kinds
 from experiments.when_it_pays.letters import make_config
 from nuclr_jax import Pairs, popularity
 from nuclr_jax.evaluate.evaluators import Embed
 from nuclr_jax.popularity.suspects import (
+  learnable_share,
   log_own_weight,
   nearest,
   neighbours_distance,
@@ -34,14 +35,14 @@ class Model(NamedTuple):
 
 
 def measure(run: Run, place: Place) -> Row:
-  """Measures one run, of either part."""
+  """Measures one run, of any part."""
   values = dict(run.values)
   exponent, num_pairs = values["exponent"], values["num_pairs"]
   alphabet = data.make_alphabet(
     seed=run.seed, exponent=exponent, num_items=values["num_items"]
   )
   planted = {x: values.get(x, 0.0) for x in ("wrong", "duplicates")}
-  number = CLEAN_DRAW if run.part == CLEAN else USER_DRAW
+  number = USER_DRAW if run.part == ERRORS else CLEAN_DRAW
   drawn = data.draw(alphabet, num_pairs, seed=(run.seed, number), **planted)
   config = make_config(values)
   config.seed = run.seed
@@ -56,7 +57,9 @@ def measure(run: Run, place: Place) -> Row:
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     model = Model(embed, values["temperature"])
-    if run.part != CLEAN:
+    if run.part == CLASSES:
+      return row | {"classes": rank_named(model, alphabet, seed=run.seed)}
+    if run.part == ERRORS:
       return row | {"suspects": {"own": rank(model, alphabet, drawn)}}
     row["recall"] = retrieve(model, alphabet, drawn, seed=run.seed)
     row["suspects"] = published(model, alphabet, num_pairs, run.seed, exponent)
@@ -168,6 +171,25 @@ def rank(model: Model, alphabet: data.Alphabet, drawn: data.Drawn) -> Row:
     rankings = suspects.confident_learning(p, drawn.named)
     scores |= {f"CL, {name}: {x}": y for x, y in rankings.items()}
   return areas(scores, drawn.wrong)
+
+
+def rank_named(model: Model, alphabet: data.Alphabet, *, seed: int) -> Row:
+  """Ranks wrong captions among names, case by case.
+
+  Returns:
+    For each case, the area of each score and the share of learnable pairs.
+  """
+  names, found = model.embed.text(alphabet.names), {}
+  for case in classes.CASES:
+    if case.num_letters <= len(names):
+      drawn = classes.draw(alphabet, case, seed=seed)
+      image, named = model.embed.image(drawn.image), drawn.named
+      scores = classes.scores(
+        image, names, named, temperature=model.temperature
+      )
+      share = learnable_share(named, np.arange(len(named)))
+      found[case.name] = areas(scores, drawn.wrong) | {classes.SHARE: share}
+  return found
 
 
 def own_scores(

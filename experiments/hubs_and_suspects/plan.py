@@ -1,4 +1,8 @@
-"""The runs: models without errors, and models trained on each kind of error."""
+"""The runs: models without errors, and models trained on each kind of error.
+
+Two more models without errors, of few and of many dimensions, are for captions
+that are names of classes.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +10,13 @@ from typing import Any
 from experiments.harness import Options, Run, training
 from experiments.when_it_pays.letters import SMOKE, make_config
 
-CLEAN, ERRORS = "clean", "errors"
+CLEAN, ERRORS, CLASSES = "clean", "errors", "classes"
 ARMS = {"CLIP": "CLIP", "SogCLR": "SogCLR", "NUCLR": "ζ learned, queue"}
 TRAINED_ON_ERRORS = ("CLIP", "NUCLR")
 EXPONENTS = (0.0, 1.2)
 WRONG = (0.01, 0.05, 0.1)  # shares of wrong captions
 DUPLICATES = 0.05  # share of copies
+DIMS = (32, 512)  # of the embeddings; published models have 512 and more
 VALUES = {
   "temperature": 0.08,
   "batch_size": 64,
@@ -30,6 +35,11 @@ def clean(arm: str, exponent: float) -> str:
 def with_errors(arm: str, errors: str) -> str:
   """Names the setting of a model trained on errors."""
   return f"{arm}, {errors}"
+
+
+def of_dim(dim: int) -> str:
+  """Names the setting of a model of this many dimensions."""
+  return f"{dim} dimensions"
 
 
 def kinds(smoke: bool = False) -> dict[str, dict[str, float]]:
@@ -61,6 +71,9 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
       for arm in TRAINED_ON_ERRORS[: 1 if smoke else None]:
         more = {"arm": ARMS[arm]} | planted
         found.append((ERRORS, with_errors(arm, errors), seed, values | more))
+    for dim in DIMS[: 1 if smoke else None]:
+      more = {"arm": "CLIP", "exponent": 0.0, "dim": dim}
+      found.append((CLASSES, of_dim(dim), seed, values | more))
   return [Run(*x, tuple(values.items())) for *x, values in found]
 
 

@@ -4,9 +4,13 @@ from collections.abc import Callable, Sequence
 
 from experiments.harness import Options, Results, Row, markdown
 from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.hubs_and_suspects import classes
 from experiments.hubs_and_suspects.plan import (
   ARMS,
+  CLASSES,
+  DIMS,
   TRAINED_ON_ERRORS,
+  of_dim,
 )
 from experiments.hubs_and_suspects.predictions import prediction_table
 from experiments.hubs_and_suspects.results import (
@@ -22,6 +26,7 @@ from experiments.hubs_and_suspects.results import (
   VIEWS,
   WRONG,
   area,
+  of_setting,
   recall,
   settings_of,
 )
@@ -81,6 +86,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     },
     "suspects by model": suspects_by_model(rows),
     "duplicates": duplicate_table(rows),
+    "class names": class_table(rows),
   }
 
 
@@ -236,6 +242,33 @@ def suspects_by_model(rows: Sequence[Row]) -> str:
       ]
       lines.append([f"{view}: {arm}", *cells])
   return markdown.table(["model", *names], lines)
+
+
+def class_table(rows: Sequence[Row]) -> str:
+  """Shows the AUPRC among names: the own weight, and what classifiers gain."""
+  header, lines = ["data", "share"], {x.name: [x.name] for x in classes.CASES}
+  for dim in DIMS:
+    of_dim_rows = of_setting(rows, CLASSES, of_dim(dim))
+    header += [f"{dim}: own weight"]
+    header += [f"{dim}: shrinkage {x}" for x in classes.SHRINKAGES]
+    for name, line in lines.items():
+      found = {
+        seed: row["classes"][name]
+        for seed, row in of_dim_rows.items()
+        if name in row["classes"]
+      }
+
+      def values(score, found=found):
+        return {seed: x[score] for seed, x in found.items()}
+
+      if dim == DIMS[0]:
+        share = statistics(values(classes.SHARE).values())
+        line.append(f"{share.mean:.3f}" if share.count else "–")
+      ours = values(classes.OURS)
+      line.append(shown(statistics(ours.values()), 3))
+      for x in classes.SHRINKAGES:
+        line.append(shown(paired(values(classes.confidence(x)), ours), 3))
+  return markdown.table(header, list(lines.values()))
 
 
 def duplicate_table(rows: Sequence[Row]) -> str:
