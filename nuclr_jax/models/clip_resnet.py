@@ -22,7 +22,7 @@ from nuclr_jax.models.layers import (
   normalize,
   run_blocks,
 )
-from nuclr_jax.models.resnet import ResidualBlock
+from nuclr_jax.models.resnet import residual_stages
 
 SHRINKS = 4  # times 2 for each stage but the first: pixels per position
 
@@ -77,19 +77,13 @@ class ClipResNet(nnx.Module):
     make = dict(dtype=spec.dtype, rngs=rngs)
     width = spec.width // (4 * 2 ** (len(stages) - 1))
     self.stem = Stem(image_shape[-1], width, **make)
-    inputs, groups = width, []
-    for s, count in enumerate(stages):
-      blocks, inner = [], width * 2**s
-      for b in range(count):
-        stride = 2 if s and not b else 1
-        sizes = [(1, inner, 1), (3, inner, 1), (1, 4 * inner, stride)]
-        block = ResidualBlock(
-          inputs, sizes, last_scale=last_scale, pooled=True, **make
-        )
-        blocks.append(block)
-        inputs = 4 * inner
-      groups.append(nnx.List(blocks))
-    self.stages = nnx.List(groups)
+
+    def sizes(inner, stride):
+      return [(1, inner, 1), (3, inner, 1), (1, 4 * inner, stride)]
+
+    self.stages = residual_stages(
+      width, stages, sizes, last_scale=last_scale, pooled=True, **make
+    )
     shrinks = SHRINKS * 2 ** (len(stages) - 1)
     grid = tuple(x // shrinks for x in image_shape[:2])
     self.pool = MeanAttends(spec, grid=grid, outputs=features, rngs=rngs)

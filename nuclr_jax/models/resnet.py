@@ -1,7 +1,8 @@
 """Residual networks, version 1.5: the 3 x 3 convolutions have the stride."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from flax import nnx
 import jax
@@ -55,6 +56,33 @@ class ResidualBlock(nnx.Module):
     return jax.nn.relu(x + y)
 
 
+def residual_stages(
+  width: int,
+  stages: Sequence[int],
+  sizes: Callable[[int, int], list[tuple[int, int, int]]],
+  **options: Any,
+):
+  """Makes stages of blocks; all but the first halve height and width.
+
+  Args:
+    width: The number of channels that enter the first stage. Every stage but
+      the first doubles the number of inner channels, which starts there.
+    stages: The number of blocks in each stage.
+    sizes: Returns the `sizes` of a block with this number of inner channels and
+      this stride.
+    **options: All other arguments of `ResidualBlock`.
+  """
+  inputs, groups = width, []
+  for s, count in enumerate(stages):
+    blocks = []
+    for b in range(count):
+      convs = sizes(width * 2**s, 2 if s and not b else 1)
+      blocks.append(ResidualBlock(inputs, convs, **options))
+      inputs = convs[-1][1]
+    groups.append(nnx.List(blocks))
+  return nnx.List(groups)
+
+
 class ResNet(nnx.Module):
   """A stem, stages of residual blocks, and the mean over all positions."""
 
@@ -74,21 +102,15 @@ class ResNet(nnx.Module):
   ):
     self.stem = Conv(channels, width, 7, stride=2, dtype=dtype, rngs=rngs)
     self.norm = BatchNorm(width)
-    inputs, groups = width, []
-    for s, count in enumerate(stages):
-      blocks, inner = [], width * 2**s
-      for b in range(count):
-        stride = 2 if s and not b else 1
-        sizes = [(3, inner, stride), (3, inner, 1)]
-        if bottleneck:
-          sizes = [(1, inner, 1), (3, inner, stride), (1, 4 * inner, 1)]
-        block = ResidualBlock(
-          inputs, sizes, last_scale=last_scale, dtype=dtype, rngs=rngs
-        )
-        blocks.append(block)
-        inputs = sizes[-1][1]
-      groups.append(nnx.List(blocks))
-    self.stages = nnx.List(groups)
+
+    def sizes(inner, stride):
+      if bottleneck:
+        return [(1, inner, 1), (3, inner, stride), (1, 4 * inner, 1)]
+      return [(3, inner, stride), (3, inner, 1)]
+
+    self.stages = residual_stages(
+      width, stages, sizes, last_scale=last_scale, dtype=dtype, rngs=rngs
+    )
     self.input = (tuple(mean), tuple(std), dtype)
     self.remat = remat
 
