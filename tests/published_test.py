@@ -493,6 +493,19 @@ class TestCommands:
     assert result.returncode == 0, result.stderr
     assert "1 of 1 captions were cut to 9 tokens" in result.stderr
 
+  def test_captions_that_an_evaluation_cuts_are_counted(self, tmp_path):
+    rows = [(make_captioned.photo(i), [f"dog {i}"]) for i in range(4)]
+    rows[0][1].append("a photo of " + "the dog " * 20)
+    make_captioned.prepare(tmp_path, {"validation": rows, "test": rows[1:]})
+    result = self.nuclr(
+      *("evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}")
+    )
+    assert result.returncode == 0, result.stderr
+    assert "test/mine_validation: 1 of 5 captions are cut to 9" in result.stderr
+    assert (
+      "test/mine_test: 0 of 3 captions are cut to 9 tokens" in result.stderr
+    )
+
   def test_popularity_of_photos(self, tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -4,11 +4,14 @@ Modules are imported where they are used, as in `verbs`.
 """
 
 from collections.abc import Mapping
+import logging
 import pathlib
 from typing import Any
 
 from nuclr_jax.cli import flags
 from nuclr_jax.cli.flags import UsageError
+
+log = logging.getLogger(__name__)
 
 
 def check_one_model() -> None:
@@ -18,25 +21,31 @@ def check_one_model() -> None:
     raise UsageError("give one of --workdir, --config and --model")
 
 
-def opened(*, of_run: bool = True):
+def opened():
   """Opens the run, config or published model that the flags name.
 
-  Args:
-    of_run: Whether it may be a run; else --workdir is where output goes.
+  It logs how many captions of each held-out set the model sees in part only.
 
   Returns:
     `(parts, mesh, train_state)`, with data.
   """
-  if of_run:
-    check_one_model()
-  if of_run and flags.WORKDIR.value:
+  check_one_model()
+  if flags.WORKDIR.value:
     from nuclr_jax.train import loop
 
-    return loop.load(
+    parts, mesh, state = loop.load(
       flags.WORKDIR.value,
       data_dir=flags.DATA_DIR.value,
       **flags.chosen_state(),
     )
+  else:
+    parts, mesh, state = _opened_untrained()
+  _log_cut_captions(parts.data)
+  return parts, mesh, state
+
+
+def _opened_untrained():
+  """Opens the config or published model that the flags name."""
   if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
     raise UsageError(
       "--model needs data: --data=mine, or --zero_shot=flowers=photos"
@@ -46,6 +55,24 @@ def opened(*, of_run: bool = True):
   return untrained.open_untrained(
     flags.chosen_config(), data_dir=flags.DATA_DIR.value
   )
+
+
+def _log_cut_captions(data) -> None:
+  """Logs, for each captioned set, how many captions the tokenizer cuts."""
+  tokenizer = data.tokenizer
+  if not tokenizer.vocab_size:  # captions are not tokenized
+    return
+  for split, held_out in data.held_out.items():
+    for name, captioned in held_out.retrieval.items():
+      cut = int(tokenizer.is_cut(captioned.captions).sum())
+      log.log(
+        logging.WARNING if cut else logging.INFO,
+        "%s: %d of %d captions are cut to %d tokens",
+        "/".join(filter(None, (split, name))),
+        cut,
+        len(captioned.captions),
+        tokenizer.length,
+      )
 
 
 def temperature_of_model() -> float:
@@ -145,7 +172,7 @@ def subject(folder: pathlib.Path):
     return subject.from_files(str(embeddings), temperature=tau)
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")
-  return subject.from_state(*opened(of_run=False), temperature=tau)
+  return subject.from_state(*_opened_untrained(), temperature=tau)
 
 
 def _check_no_run(folder: pathlib.Path) -> None:
