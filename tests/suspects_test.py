@@ -130,7 +130,7 @@ def test_self_confidence_is_out_of_sample(monkeypatch):
   for i in range(60):
     known = fold != fold[i]
     (expected,) = log_posterior(
-      x[known], label[known], x[i : i + 1], num_classes=4, shrinkage=0.8
+      x[known], label[known], x[i : i + 1], num_classes=4, shrinkage=0.95
     )
     assert found[i] == pytest.approx(expected[label[i]])
 

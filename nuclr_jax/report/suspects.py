@@ -34,14 +34,15 @@ WHY = {
   OWN_WEIGHT: "Pairs that are given little weight by their own images and "
   "captions.",
   DISTANCE: "Pairs that are far from the captions and images of their nearest "
-  "neighbours, which finds more than the own weight does if the model was "
-  "trained on the pairs.",
+  "neighbours. They say more than own weights do, since the model was trained "
+  "on the pairs and may have memorized wrong captions.",
   CONFIDENCE: "Pairs whose images look like those of other captions. The "
   f"captions are names of classes: nearly all of them have {MIN_IMAGES} images "
   "or more. So a classifier is fitted to four fifths of the images and asked "
-  "about the others, in turn; what it finds is more than low own weights do. "
-  "The self-confidence is the probability of the own caption. It is 0 for a "
-  "caption that the four fifths do not have.",
+  "about the others, in turn, which found more planted wrong captions than "
+  "own weights did (experiments/hubs_and_suspects). The self-confidence is the "
+  "probability of the own caption. It is 0 for a caption that the four fifths "
+  "do not have.",
 }
 
 
