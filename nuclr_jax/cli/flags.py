@@ -102,6 +102,12 @@ WORKERS = flags.DEFINE_integer(
   "The number of processes that read the input (default: one per core).",
   lower_bound=1,
 )
+IN_PLACE = flags.DEFINE_bool(
+  "in_place",
+  False,
+  "Leave the images in the tar files, and make an index of them only. The tar "
+  "files are then needed for training.",
+)
 
 
 class BeamParser(flags.ListParser):

@@ -24,15 +24,18 @@ VERBS = {
     verbs.ingest,
     (
       *(*INPUTS, "dataset", "max_size", "max_pixels", "workers", "data_dir"),
+      "in_place",
       "beam_pipeline_options",
     ),
     """
 nuclr ingest --input='cc3m/*.tar' --dataset=cc3m
+nuclr ingest --input='cc3m/*.tar' --dataset=cc3m --in_place
 nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   The input can be tar or Parquet files written by img2dataset, a table (CSV,
   TSV, JSON, or Karpathy's splits), a folder of images with captions in text
   files, or tfds:NAME. Items that cannot be read are listed. If the command is
-  interrupted, run it again to continue.
+  interrupted, run it again to continue. With --in_place, tar files keep the
+  images, and the data set is an index of a hundredth of their size.
 """,
   ),
   "convert": Verb(

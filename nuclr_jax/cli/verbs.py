@@ -30,8 +30,7 @@ def ingest() -> None:
       "--dataset=cc3m"
     )
   folder = ingest.ingest(
-    flags.INPUT.value,
-    flags.DATASET.value,
+    *(flags.INPUT.value, flags.DATASET.value),
     data_dir=flags.DATA_DIR.value,
     split=flags.SPLIT.value,
     images=flags.IMAGES.value,
@@ -40,6 +39,7 @@ def ingest() -> None:
     max_size=flags.MAX_SIZE.value,
     max_pixels=flags.MAX_PIXELS.value,
     workers=flags.WORKERS.value,
+    in_place=flags.IN_PLACE.value,
     beam_options=flags.BEAM_PIPELINE_OPTIONS.value,
   )
   print_table(publish.split_counts(folder))

@@ -5,6 +5,7 @@ this file without it.
 """
 
 from collections.abc import Callable
+from functools import partial
 import logging
 import os
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nuclr_jax import progress
-from nuclr_jax.data import places, tfds_reader
+from nuclr_jax.data import in_place, places, tfds_reader
 from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
@@ -43,6 +44,7 @@ class Captioned(NamedTuple):
   """A split of captioned images."""
 
   read: Callable[[np.ndarray], list[Record]]  # record numbers -> records
+  texts: Callable[[np.ndarray], list[Record]]  # the same, maybe without images
   index: PairIndex
   num_records: int
   fingerprint: str
@@ -62,20 +64,30 @@ def open_captioned(
     data_dir: Folder of prepared data sets.
 
   Raises:
-    ValueError: If it cannot be read, or has no images with captions.
+    ValueError: If it cannot be read, or has no images with captions, or if
+      tars that hold its images have changed.
   """
   data = tfds_reader.open_split(name, split, data_dir)
   image = tfds_reader.image_field(data.features)
   caption = tfds_reader.caption_field(data.features)
 
-  def read(numbers):
+  tars = in_place.find_tars(data.folder, split)
+  if tars is not None:
+    in_place.check_tars(tars, data.read)
+
+  def read(numbers, *, in_tars=True):
+    rows = data.read(numbers)
+    if tars is None or not in_tars:
+      encoded = [row[image] for row in rows]
+    else:
+      encoded = in_place.read_images(tars, numbers, rows)
     return [
       Record(
-        row[image],
+        x,
         tfds_reader.captions_of(row, caption),
         "".join(tfds_reader.captions_of(row, "key")) or f"record {i}",
       )
-      for i, row in zip(numbers, data.read(numbers), strict=True)
+      for i, row, x in zip(numbers, rows, encoded, strict=True)
     ]
 
   index = load_index(data.folder, split)
@@ -86,7 +98,8 @@ def open_captioned(
       index = _scan(read, data)
       save_index(kept, data.stamp, index)
   fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
-  return Captioned(read, index, data.length, fingerprint)
+  texts = partial(read, in_tars=False)
+  return Captioned(read, texts, index, data.length, fingerprint)
 
 
 def open_image_text_set(
@@ -145,7 +158,7 @@ def resized_images(
 
 def all_captions(data: Captioned) -> list[str]:
   """Reads the captions of all pairs, in the order of the pair ids."""
-  rows = tfds_reader.all_rows(data.read, data.num_records)
+  rows = tfds_reader.all_rows(data.texts, data.num_records)
   return [caption for row in rows for caption in row.captions]
 
 

@@ -314,7 +314,7 @@ def captioned_source(
 
   def rows_of(records):
     return tfds_reader.all_rows(
-      lambda i: data.read(records[list(i)]), len(records)
+      lambda i: data.texts(records[list(i)]), len(records)
     )
 
   def captions(text_ids):

@@ -91,7 +91,7 @@ def write_parts(
 
   Args:
     jobs: Parts, and the stems of their files, see `records.write_part`.
-    sizes: The options `max_size` and `max_pixels` of `records.write_part`.
+    sizes: The options of `records.write_part`.
     options: Options of Beam, which `check_options` has seen.
     show: `show(written, more)` reports the number of parts written so far.
     shared: A folder in a bucket, through which the files go, if workers do not
@@ -166,7 +166,7 @@ def run_job(
   Args:
     stem: The stem of a part, for which `save_job` was called; it may be in a
       bucket.
-    sizes: The options `max_size` and `max_pixels` of `records.write_part`.
+    sizes: The options of `records.write_part`.
     versions: `VERSIONS` of the launching process.
 
   Raises:

@@ -38,6 +38,7 @@ def ingest(
   max_size: int | None = None,
   max_pixels: int | None = None,
   workers: int | None = None,
+  in_place: bool = False,
   beam_options: Sequence[str] | None = None,
 ) -> pathlib.Path:
   """Makes a data set of images with captions, or adds a split to one.
@@ -66,6 +67,9 @@ def ingest(
       default `images.MAX_PIXELS`, 67 million.
     workers: Number of processes that read; by default one for each core. With
       more than one, a script needs `if __name__ == "__main__"`.
+    in_place: Whether images stay in the tar files, which are then needed to
+      read the data set (see `data.in_place`). Ids and order are the same.
+      Images that are not JPEG, or are shrunk, are copied all the same.
     beam_options: Read on the workers of an Apache Beam pipeline with these
       options, such as `["--runner=FlinkRunner"]`, instead of in processes. The
       data set is the same; input and `data_dir` must be on storage that all
@@ -101,18 +105,24 @@ def ingest(
     "caption_column": caption_column,
   }
   plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
+  if in_place and not all(str(x[0]).endswith(".tar") for x in plan.files):
+    raise ValueError(
+      f"--in_place is for tar files, which --input={input} is not; leave the "
+      "flag out to copy the images"
+    )
   for planned in {part.split for part in plan.parts}:
     _check(name, planned, max_size, max_pixels, workers)
   sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
+  how = sizes | {"in_place": in_place}
   with files.remote.local_folder(place, choose=without_records) as home:
-    return _ingest(plan, home, options, sizes, workers, beam_options)
+    return _ingest(plan, home, options, how, workers, beam_options)
 
 
 def _ingest(
   plan: inputs.Plan,
   home: pathlib.Path,
   options: Mapping,
-  sizes: Mapping[str, int | None],
+  how: Mapping[str, int | bool | None],
   workers: int | None,
   beam_options: Sequence[str] | None,
 ) -> pathlib.Path:
@@ -120,19 +130,21 @@ def _ingest(
   folder, work = home / VERSION, home / "incomplete"
   splits = list(dict.fromkeys(part.split for part in plan.parts))
   with files.locked(home):
-    existing = publish.published_splits(folder)
+    existing = publish.published_splits(folder, in_place=how["in_place"])
     _remove_leftovers(work, existing)
     todo = [part for part in plan.parts if part.split not in existing]
-    options = {**options, **sizes, "input": plan.files}
+    # None, not False: a data set that is older than the option has no value.
+    in_place = how["in_place"] or None
+    options = {**options, **how, "in_place": in_place, "input": plan.files}
     for old in sorted(set(splits) & set(existing)):
       publish.check_same_options(folder, old, options)
       log.info("split %s is in %s already; it is left as it is", old, folder)
     if todo or not plan.parts:
       made = list(dict.fromkeys(part.split for part in todo))
-      how = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
-      _begin(work, options | how)
+      cut = {"part_size": inputs.PART_SIZE, "format": FORMAT, "splits": made}
+      _begin(work, options | cut)
       workers = workers or distributed.num_cores()
-      _write_parts(todo, work, sizes, workers, beam_options)
+      _write_parts(todo, work, how, workers, beam_options)
       publish.publish(
         [(part.split, _stem(work, part)) for part in todo],
         work,
@@ -199,7 +211,7 @@ def _stem(work: pathlib.Path, part: records.Part) -> pathlib.Path:
 def _write_parts(
   todo: Sequence[records.Part],
   work: pathlib.Path,
-  sizes: Mapping[str, int | None],
+  how: Mapping[str, int | bool | None],
   workers: int,
   beam_options: Sequence[str] | None,
 ) -> None:
@@ -217,17 +229,17 @@ def _write_parts(
   show = progress.reporter("parts", len(todo), start=done)
   if jobs and beam_options is not None:
     beam.write_parts(
-      *(jobs, sizes, beam_options),
+      *(jobs, how, beam_options),
       lambda written, more="": show(done + written, more),
-      shared=_shared(work, sizes),
+      shared=_shared(work, how),
     )
     return
-  for count, counts in enumerate(_results(jobs, sizes, workers), 1):
+  for count, counts in enumerate(_results(jobs, how, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
     show(done + count, f"{images} images, {rejected} rejected")
 
 
-def _shared(work: pathlib.Path, sizes: Mapping) -> str | None:
+def _shared(work: pathlib.Path, how: Mapping) -> str | None:
   """Returns a folder in the bucket that the data set goes to, if it does.
 
   Parts that were written with other options are in another one.
@@ -235,24 +247,22 @@ def _shared(work: pathlib.Path, sizes: Mapping) -> str | None:
   place = files.remote.original(work)
   if not files.bucket.is_remote(place):
     return None
-  return f"{place}.{hashlib.sha256(repr(sizes).encode()).hexdigest()[:8]}"
+  return f"{place}.{hashlib.sha256(repr(how).encode()).hexdigest()[:8]}"
 
 
 def _results(
   jobs: Sequence[tuple[records.Part, pathlib.Path]],
-  sizes: Mapping[str, int | None],
+  how: Mapping[str, int | bool | None],
   workers: int,
 ) -> Iterator[tuple[int, int]]:
   """Runs the jobs and yields the result of each as soon as it ends."""
   if min(workers, len(jobs)) <= 1:
     for job in jobs:
-      yield records.write_part(*job, **sizes)
+      yield records.write_part(*job, **how)
     return
   try:
     with distributed.worker_pool(min(workers, len(jobs))) as pool:
-      submitted = [
-        pool.submit(records.write_part, *job, **sizes) for job in jobs
-      ]
+      submitted = [pool.submit(records.write_part, *job, **how) for job in jobs]
       for future in futures.as_completed(submitted):
         yield future.result()
   except futures.process.BrokenProcessPool as error:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from nuclr_jax import files
+from nuclr_jax.data.in_place import PLACE, write_tars
 from nuclr_jax.data.pair_index import load_index, number_pairs, save_index
 from nuclr_jax.data.tfds_reader import (
   INFO,
@@ -64,12 +65,14 @@ def publish(
   existing, name = published_splits(folder), folder.parent.name
   stage = work / folder.name
   stage.mkdir(exist_ok=True)
-  infos = list(existing.values())
+  infos, in_place = list(existing.values()), bool(options.get("in_place"))
   for split in stems:
     target = folder if existing else stage
-    infos += _publish_split(split, stems[split], folder, stage, target)
+    infos += _publish_split(
+      split, stems[split], folder, stage, target, in_place=in_place
+    )
     (stage / _made_of(name, split)).write_text(noted(options))
-  _write_info(infos, stage, folder)
+  _write_info(infos, stage, folder, in_place=in_place)
   if existing:
     # dataset_info.json comes last: replacing it makes the new splits appear.
     for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
@@ -115,12 +118,13 @@ def noted(options: Mapping[str, Any]) -> str:
 
 
 def published_splits(
-  folder: pathlib.Path,
+  folder: pathlib.Path, *, in_place: bool | None = None
 ) -> dict[str, tfds.core.SplitInfo]:
   """Returns the splits of an ingested data set; {} if it does not exist.
 
   Args:
     folder: The data set, DATA_DIR/NAME/VERSION.
+    in_place: Whether its images must be in tars; None = no matter.
 
   Raises:
     ValueError: If the folder holds something else.
@@ -130,10 +134,17 @@ def published_splits(
   if not (folder / INFO).exists():
     raise damaged(folder, INFO, "it is missing")
   info = read_only_builder(folder).info
-  if sorted(info.features) != sorted(record_features()):
+  are_in_tars = PLACE in info.features
+  if sorted(info.features) != sorted(record_features(in_place=are_in_tars)):
     raise ValueError(
       f"{folder} is another data set, with features {sorted(info.features)}; "
       "choose another name with --dataset"
+    )
+  if in_place not in (None, are_in_tars):
+    raise ValueError(
+      f"the images of {folder} are {'not ' if in_place else ''}in tar files; "
+      "splits of both kinds do not go into one data set: choose another name "
+      f"with --dataset, or {'leave out' if in_place else 'add'} --in_place"
     )
   return dict(info.splits)
 
@@ -165,7 +176,7 @@ def split_counts(folder: str | os.PathLike) -> dict[str, int]:
 
 
 def _publish_split(
-  split, stems, folder, stage, target
+  split, stems, folder, stage, target, *, in_place
 ) -> list[tfds.core.SplitInfo]:
   """Moves the files of a split into place; [] if it has no record."""
   name = folder.parent.name
@@ -200,6 +211,16 @@ def _publish_split(
     shutil.rmtree(old)
   hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
   save_index(stage, split, number_pairs(*hashes))
+  if in_place:
+    stamps = [json.loads(str(x["stamp"])) for x in loaded]
+    full = [x for x, n in zip(stamps, lengths, strict=True) if n]
+    write_tars(stage, split, full)
+    if copied := sum(int(x["num_images"]) for x in loaded):
+      log.info(
+        "split %s: %d images, which are not JPEG or were shrunk, have been "
+        "copied",
+        *(split, copied),
+      )
   return [
     tfds.core.SplitInfo(
       name=split,
@@ -210,7 +231,7 @@ def _publish_split(
   ]
 
 
-def _write_info(infos, stage, folder) -> None:
+def _write_info(infos, stage, folder, *, in_place) -> None:
   """Writes the files that TFDS needs to read the data set."""
   builder = tfds.core.dataset_info.DatasetIdentity(
     name=folder.parent.name,
@@ -219,7 +240,9 @@ def _write_info(infos, stage, folder) -> None:
     module_name="",
   )
   info = tfds.core.DatasetInfo(
-    builder=builder, features=record_features(), description=DESCRIPTION
+    builder=builder,
+    features=record_features(in_place=in_place),
+    description=DESCRIPTION,
   )
   info.set_file_format("array_record")
   info.set_splits(tfds.core.splits.SplitDict(infos))

@@ -12,6 +12,7 @@ import pathlib
 import tarfile
 
 from nuclr_jax import files
+from nuclr_jax.data import in_place
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tfds_reader import (
   caption_field,
@@ -63,7 +64,8 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
           continue
         found = {name: _bytes_at(file, *at) for name, at in places.items()}
         if "image" in found:
-          yield Item(key, path, found["image"], _captions(found))
+          offset, _ = places["image"]
+          yield Item(key, path, found["image"], _captions(found), offset)
         else:
           yield Rejected(key, path, NO_IMAGE)
   except OSError:
@@ -150,11 +152,14 @@ def read_tfds(
   caption = caption_field(builder.info.features)
   decoders = {image: tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
+  tars = in_place.find_tars(pathlib.Path(folder), split)
   keys = set()
   for i in range(start, stop):
     key = f"{split}-{i:09d}"
     try:
       row = data[i]
+      if tars is not None:
+        row[image] = in_place.read_images(tars, [i], [row])[0]
     except Exception:  # array_record and TFDS raise different errors
       yield Rejected(key, folder, BROKEN_RECORD)
       continue

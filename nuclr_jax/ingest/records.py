@@ -20,6 +20,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
 from nuclr_jax.data.images import MAX_PIXELS, num_pixels
+from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 from nuclr_jax.files import bucket
@@ -46,12 +47,16 @@ DAMAGED = "damaged file"  # an input file, or the remainder of it
 
 
 class Item(NamedTuple):
-  """An image and its captions as they are in the input, not yet checked."""
+  """An image and its captions as they are in the input, not yet checked.
+
+  A checked image that is not the one of the input has no `offset`.
+  """
 
   key: str
   source: str  # the input file
   image: bytes
   captions: Sequence[str]
+  offset: int | None = None  # of the image in `source`, if that is a tar
 
 
 class Rejected(NamedTuple):
@@ -70,15 +75,20 @@ class Part(NamedTuple):
   stamp: Any = None  # changes when the files do that are read
 
 
-def record_features() -> tfds.features.FeaturesDict:
-  """Returns the TFDS features of every ingested data set."""
-  return tfds.features.FeaturesDict(
-    {
-      "image": tfds.features.Image(encoding_format="jpeg"),
-      "captions": tfds.features.Sequence(tfds.features.Text()),
-      "key": tfds.features.Text(),
-    }
-  )
+def record_features(*, in_place: bool = False) -> tfds.features.FeaturesDict:
+  """Returns the TFDS features of every ingested data set.
+
+  Args:
+    in_place: Whether images stay in tars.
+  """
+  features = {
+    "image": tfds.features.Image(encoding_format="jpeg"),
+    "captions": tfds.features.Sequence(tfds.features.Text()),
+    "key": tfds.features.Text(),
+  }
+  if in_place:
+    features[PLACE] = tfds.features.Tensor(shape=(3,), dtype=np.int64)
+  return tfds.features.FeaturesDict(features)
 
 
 @contextlib.contextmanager
@@ -99,12 +109,14 @@ def write_part(
   *,
   max_size: int | None = None,
   max_pixels: int = MAX_PIXELS,
+  in_place: bool = False,
 ) -> tuple[int, int]:
   """Writes STEM.array_record, STEM.rejected.jsonl and finally STEM.npz.
 
   A file gets its name only when it is complete. The .npz holds image_hash
   uint64 [records], num_captions int32 [records], caption_hash uint64
-  [captions], and num_bytes.
+  [captions], num_bytes, the number of images in the records and, if images stay
+  in place, JSON of the tar that was read (`Part.stamp`).
 
   Args:
     part: The part to write.
@@ -112,6 +124,8 @@ def write_part(
     max_size: The largest shorter side of an image, in pixels; larger images are
       shrunk to it.
     max_pixels: Images with more pixels are rejected before they are decoded.
+    in_place: Whether images stay in the tar, if it has them as JPEG and they
+      are not shrunk.
 
   Returns:
     The number of records and the number of rejections.
@@ -121,7 +135,8 @@ def write_part(
   """
   endings = ("array_record", "rejected.jsonl", "npz")
   with _replacing([f"{os.fspath(stem)}.{x}" for x in endings]) as temporary:
-    encode, num_bytes, rejected = record_features().serialize_example, 0, 0
+    encode = record_features(in_place=in_place).serialize_example
+    num_bytes, num_images, rejected = 0, 0, 0
     images, counts, captions = [], [], []
     with (
       record_writer(temporary[0]) as writer,
@@ -136,6 +151,9 @@ def write_part(
           rejected += 1
           continue
         row = {"image": item.image, "captions": item.captions, "key": item.key}
+        if in_place:
+          row |= _placed(item)
+        num_images += bool(row["image"])
         # The fields of a record have no order of their own: with a fixed one,
         # the same input makes the same bytes.
         example = tf_example_pb2.Example.FromString(encode(row))
@@ -152,6 +170,8 @@ def write_part(
       "num_captions": np.array(counts, np.int32),
       "caption_hash": np.array(captions, np.uint64),
       "num_bytes": np.int64(num_bytes),
+      "num_images": np.int64(num_images),
+      "stamp": np.array(json.dumps(part.stamp if in_place else None)),
     }
     with open(temporary[2], "wb") as file:
       np.savez(file, **hashes)
@@ -174,6 +194,13 @@ def _replacing(names: Sequence[str]) -> Iterator[list[str]]:
     for path in temporary:
       with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def _placed(item: Item) -> dict[str, Any]:
+  """Returns the features of an image that stays in its tar, if it does."""
+  if item.offset is None:
+    return {PLACE: np.zeros(3, np.int64)}
+  return {"image": b"", PLACE: place_of(item.offset, item.image)}
 
 
 def _guarded(
@@ -238,7 +265,8 @@ def check_items(
       yield Rejected(item.key, item.source, reason)
       continue
     yield from bad
-    yield item._replace(image=image)
+    offset = item.offset if image is item.image else None
+    yield item._replace(image=image, offset=offset)
 
 
 def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
