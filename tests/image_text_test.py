@@ -5,11 +5,13 @@ The sets are built here with TFDS itself, or by `nuclr_jax.ingest`.
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 
 from make_captioned import CAPTIONS, ROWS, SEQUENCE, A, B, C, prepare
+from make_photos import write_pairs
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -84,6 +86,21 @@ def photos(folder):
   data = captioned.open_captioned("shapes", "train", folder)
   words = build_tokenizer(captioned.all_captions(data), length=8)
   return image_text.captioned_source(data, words, size=24)
+
+
+def test_more_files_than_a_process_may_open(tmp_path):
+  """The limit is raised; 1,024 is usual, and each file stays open."""
+  for i in range(40):
+    write_pairs(tmp_path / f"{i:02d}.tar", [i])
+  ingest.ingest(f"{tmp_path}/*.tar", "many", data_dir=tmp_path, workers=1)
+  before = resource.getrlimit(resource.RLIMIT_NOFILE)
+  few = len(os.listdir("/proc/self/fd")) + 20
+  resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+  try:
+    data = captioned.open_captioned("many", "train", tmp_path)
+    assert len(data.read(np.arange(40))) == 40
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def no_scan(*_):

@@ -172,6 +172,7 @@ def open_split(
   paths = splits[base].filepaths
   remote.fetch_more(folder, [pathlib.Path(x).name for x in paths])
   check_lengths(folder, paths, splits[base].shard_lengths)
+  files.allow_open(len(paths))  # each stays open once it has been read
   images = {
     field: tfds.decode.SkipDecoding()
     for field, feature in builder.info.features.items()

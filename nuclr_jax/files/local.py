@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import pathlib
+import resource
 import shlex
 import shutil
 import socket
@@ -259,6 +260,19 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     if wrong := [k for k, x in arrays.items() if not hasattr(x, "dtype")]:
       raise ValueError(f"{wrong[0]} is not an array")
   return arrays
+
+
+def allow_open(count: int) -> None:
+  """Lets this process keep many files open, as far as the system lets it.
+
+  The usual limit of 1,024 is one that a process may raise itself.
+
+  Args:
+    count: The number of files.
+  """
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  if 2 * count > soft:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def inside(path: pathlib.Path, folder: pathlib.Path) -> bool:
