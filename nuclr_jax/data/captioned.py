@@ -4,11 +4,12 @@ OpenCV is imported by the functions that decode, so that the core can import
 this file without it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 import logging
 import os
 from typing import NamedTuple
+import zlib
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
   content_hash,
+  join_indexes,
   load_index,
   number_pairs,
   save_index,
@@ -100,6 +102,47 @@ def open_captioned(
   fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
   texts = partial(read, in_tars=False)
   return Captioned(read, texts, index, data.length, fingerprint)
+
+
+def join(
+  sets: Sequence[Captioned], data_dir: str | os.PathLike | None = None
+) -> Captioned:
+  """Makes one split of several, whose records follow each other.
+
+  Images and captions that several of them have share an id. The index of the
+  pairs is made once, and is kept in `data_dir`.
+
+  Args:
+    sets: The splits.
+    data_dir: Folder of prepared data sets.
+  """
+  if len(sets) == 1:
+    return sets[0]
+  lengths = [data.num_records for data in sets]
+  ends = np.cumsum(lengths)
+
+  def read(numbers, *, images=True):
+    numbers = np.asarray(numbers)
+    rows = [None] * len(numbers)
+    which = np.searchsorted(ends, numbers, side="right")
+    for i in np.unique(which):
+      places_of_set = np.flatnonzero(which == i)
+      own_numbers = numbers[places_of_set] - (ends[i] - lengths[i])
+      read_own = sets[i].read if images else sets[i].texts
+      for place, row in zip(places_of_set, read_own(own_numbers), strict=True):
+        rows[place] = row
+    return rows
+
+  fingerprint = "+".join(data.fingerprint for data in sets)
+  kept = places.cache_dir(data_dir) / "pairs" / "joined"
+  name = f"{zlib.crc32(fingerprint.encode()):08x}"
+  index = load_index(kept, name)
+  if index is None:
+    log.info("numbering the pairs of %d data sets together, once", len(sets))
+    index = join_indexes([data.index for data in sets], lengths)
+    save_index(kept, name, index)
+  texts = partial(read, images=False)
+  return Captioned(read, texts, index, int(ends[-1]), fingerprint)
 
 
 def open_image_text_set(

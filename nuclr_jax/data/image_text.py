@@ -21,6 +21,7 @@ from nuclr_jax.data.captioned import (
   Captioned,
   all_captions,
   decode,
+  join,
   open_captioned,
   open_image_text_set,
 )
@@ -34,6 +35,7 @@ from nuclr_jax.data.source import (
   Inputs,
   ProbeSets,
   Resize,
+  Share,
   Source,
 )
 from nuclr_jax.data.tokenizer import (
@@ -52,6 +54,7 @@ Kernel = checks.one_of(("bicubic", "bilinear"))
 def image_text(
   *,
   train: str,
+  weights: tuple[Positive, ...] = (),
   data_dir: str | os.PathLike | None = None,
   size: Count = 256,
   resize: ResizeMode = None,
@@ -76,7 +79,10 @@ def image_text(
   """Opens images with captions that `nuclr ingest` or TFDS has prepared.
 
   Args:
-    train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set.
+    train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set, or
+      several of them with commas between.
+    weights: The share of each of several data sets in every batch, relative to
+      the others (see `loader.batches`); by default their pairs are one set.
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.
     resize: How images that are not augmented become squares: "squash" resizes
@@ -130,8 +136,17 @@ def image_text(
     resize=how,
     data_dir=data_dir,
   )
-  place = sets.parse_place(train)
-  pairs = open_captioned(place.source, place.split or "train", data_dir)
+  names = train.split(",")
+  _check_weights(names, weights)
+  opened = [
+    open_captioned(place.source, place.split or "train", data_dir)
+    for place in map(sets.parse_place, names)
+  ]
+  pairs = join(opened, data_dir)
+  shares = ()
+  if weights:
+    sizes = [data.index.sizes.num_pairs for data in opened]
+    shares = tuple(map(Share, names, sizes, weights))
   if not share_texts:
     pairs = pairs._replace(index=hide_repetitions(pairs.index))
   words = choose_tokenizer(
@@ -143,17 +158,18 @@ def image_text(
     vocab_size=vocab_size,
     min_count=min_count,
   )
+  source = captioned_source(
+    pairs,
+    words,
+    size=size,
+    resize=how,
+    scale=scale,
+    flip=flip,
+    num_ops=num_ops,
+    level=level,
+  )
   return Data(
-    train=captioned_source(
-      pairs,
-      words,
-      size=size,
-      resize=how,
-      scale=scale,
-      flip=flip,
-      num_ops=num_ops,
-      level=level,
-    ),
+    train=source._replace(shares=shares),
     tokenizer=words,
     image_shape=(size, size, 3),
     held_out=held_out,
@@ -335,6 +351,19 @@ def captioned_source(
       lambda records: [row.key for row in rows_of(records)],
     ),
   )
+
+
+def _check_weights(names, weights) -> None:
+  if len(set(names)) < len(names):
+    raise ValueError(
+      f"data.train names a data set twice, {','.join(names)}; to draw from it "
+      "more often, raise its weight in data.weights"
+    )
+  if weights and len(weights) != len(names):
+    raise ValueError(
+      f"data.weights must have a number for each data set in data.train, got "
+      f"{weights} for {','.join(names)}"
+    )
 
 
 def _check_options(size, scale, num_ops, level) -> None:

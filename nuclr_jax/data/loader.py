@@ -4,15 +4,35 @@ The position is one integer, the step; no other state needs saving. Every
 epoch visits the pairs in a new order and each pair at most once: the
 n mod batch_size pairs at the end of the order are left out, different ones in
 each epoch.
+
+Where a source has shares, each of them is such a stream of its own. Every batch
+has the same number of pairs of a share, so one with few pairs and a great
+weight begins its next epoch while others are still in their first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 import contextlib
+import logging
+from typing import NamedTuple
 
 import grain
+from jaxtyping import Int
+import numpy as np
 
-from nuclr_jax.data.source import Source, random_numbers
+from nuclr_jax.data.source import Share, Source, random_numbers
 from nuclr_jax.types import Batch, Sizes
+
+LAST_STEP = 2**31  # steps are counted in int32
+
+log = logging.getLogger(__name__)
+
+
+class Stream(NamedTuple):
+  """The endless stream of the ids of a share."""
+
+  ids: grain.MapDataset  # step -> ids of the pairs in a batch
+  steps: int  # in an epoch
+  first: int  # the first id
 
 
 @contextlib.contextmanager
@@ -59,7 +79,7 @@ def batches(
     >>> with batches(source, batch_size=4, seed=0) as stream:
     ...   batch = next(stream)  # doctest: +SKIP
   """
-  ids = epoch_ids(source.sizes.num_pairs, batch_size=batch_size, seed=seed)
+  streams = _streams(source, batch_size, seed)
   if batch_size % process_count:
     raise ValueError(
       f"the number of processes must divide the batch size, got "
@@ -68,17 +88,19 @@ def batches(
   share = batch_size // process_count
   mine = slice(process_index * share, (process_index + 1) * share)
 
-  whole = ids.batch(batch_size, drop_remainder=True)
-
-  def load(step, pair_ids):
-    pair_ids = pair_ids[mine]
-    epoch = step // len(whole)
-    random = random_numbers(seed, epoch, pair_ids) if augment else None
+  def load(step):
+    ids = [x.first + x.ids[step] for x in streams]
+    places = _evenly([len(x) for x in ids])[mine]
+    pair_ids = np.concatenate(ids)[places]
+    epochs = np.repeat([step // x.steps for x in streams], list(map(len, ids)))
+    random = None
+    if augment:
+      random = random_numbers(seed, epochs[places], pair_ids)
     batch = source.fetch(pair_ids, random)
     check_ids(batch, source.sizes)
     return batch
 
-  data = whole.repeat().map_with_index(load)
+  data = grain.MapDataset.range(LAST_STEP).map(load)
   options = grain.ReadOptions(
     num_threads=num_threads, prefetch_buffer_size=prefetch
   )
@@ -91,6 +113,64 @@ def batches(
     yield stream
   finally:
     stream.close()
+
+
+def shares_of_batch(shares: Sequence[Share], batch_size: int) -> list[int]:
+  """Returns how many pairs of each share a batch has.
+
+  Args:
+    shares: The shares of a source.
+    batch_size: Pairs in the global batch.
+
+  Raises:
+    ValueError: If a share would have no pair in a batch, or not enough pairs
+      for one.
+
+  Example:
+    >>> shares = Share("cc3m", 3_000_000, 2.0), Share("mine", 5_000, 1.0)
+    >>> shares_of_batch(shares, 512)
+    [341, 171]
+  """
+  weights = np.array([x.weight for x in shares], float)
+  weights /= weights.max()  # their sum may be beyond all numbers
+  exact = batch_size * weights / weights.sum()
+  counts = np.floor(exact).astype(int)
+  most_cut = np.argsort(counts - exact, kind="stable")
+  counts[most_cut[: batch_size - counts.sum()]] += 1
+  for share, count in zip(shares, counts, strict=True):
+    if not 1 <= count <= share.num_pairs:
+      raise ValueError(
+        f"the weights take {count} of the {share.num_pairs} pairs of "
+        f"{share.name} for each batch of {batch_size}; change data.weights or "
+        "batch_size so that this is at least 1, and at most all of them"
+      )
+  return counts.tolist()
+
+
+def _streams(source: Source, batch_size: int, seed: int) -> list[Stream]:
+  """Makes the stream of each share; without shares, that of all pairs."""
+  sizes, counts = [source.sizes.num_pairs], [batch_size]
+  if source.shares:
+    sizes = [share.num_pairs for share in source.shares]
+    counts = shares_of_batch(source.shares, batch_size)
+    mixed = zip(counts, source.shares, strict=True)
+    log.info(
+      "a batch has %s",
+      " and ".join(f"{count} pairs of {share.name}" for count, share in mixed),
+    )
+  streams, first = [], 0
+  for i, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+    ids = epoch_ids(size, batch_size=count, seed=(seed + i) % 2**32)
+    whole = ids.batch(count, drop_remainder=True)
+    streams.append(Stream(whole.repeat(), len(whole), first))
+    first += size
+  return streams
+
+
+def _evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
+  """Orders blocks of a batch such that any part of it has its share of each."""
+  at = [(np.arange(count) + 0.5) / count for count in counts]
+  return np.argsort(np.concatenate(at), kind="stable")
 
 
 def epoch_ids(

@@ -9,7 +9,7 @@ the content of a sample, and still identifies it after the data set has grown or
 shrunk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import hashlib
 import os
 import pathlib
@@ -176,6 +176,43 @@ def number_pairs(
   text_id, texts = _number(caption_hash)
   return PairIndex(
     record, caption.astype(np.int32), image_id[record], text_id, images, texts
+  )
+
+
+def join_indexes(
+  indexes: Sequence[PairIndex], num_records: Sequence[int]
+) -> PairIndex:
+  """Joins the pairs of several data sets, one after another.
+
+  Images and captions that several of them have share an id, as within one.
+
+  Args:
+    indexes: The pairs of each data set.
+    num_records: The number of records of each.
+
+  Example:
+    >>> hashes = np.array([7, 8], np.uint64), np.array([5, 6], np.uint64)
+    >>> index = number_pairs(hashes[0], np.array([1, 1]), hashes[1])
+    >>> joined = join_indexes([index, index], [2, 2])
+    >>> joined.record.tolist(), joined.image_id.tolist()
+    ([0, 1, 2, 3], [0, 1, 0, 1])
+  """
+  starts = np.cumsum([0, *num_records[:-1]], dtype=np.int32)
+  image_id, images = _number(
+    np.concatenate([x.image_hash[x.image_id] for x in indexes])
+  )
+  text_id, texts = _number(
+    np.concatenate([x.text_hash[x.text_id] for x in indexes])
+  )
+  return PairIndex(
+    np.concatenate(
+      [x.record + at for x, at in zip(indexes, starts, strict=True)]
+    ),
+    np.concatenate([x.caption for x in indexes]),
+    image_id,
+    text_id,
+    images,
+    texts,
   )
 
 

@@ -23,7 +23,9 @@ Transform = Callable[[ImageBatch, Random], ImageBatch]
 
 
 def random_numbers(
-  seed: int, epoch: int, pair_ids: Int[np.ndarray, "batch"]
+  seed: int,
+  epoch: int | Int[np.ndarray, "batch"],
+  pair_ids: Int[np.ndarray, "batch"],
 ) -> Random:
   """Makes uniform numbers [batch, NUM_RANDOM] in [0, 1) by hashing.
 
@@ -33,7 +35,7 @@ def random_numbers(
 
   Args:
     seed: The seed of the run, at least 0.
-    epoch: The epoch, counted from 0.
+    epoch: The epoch, counted from 0, of all pairs or of each.
     pair_ids: The pairs; each gets a row of numbers.
 
   Example:
@@ -76,6 +78,14 @@ class Files(NamedTuple):
   names: Callable[[np.ndarray], list[str]]  # files -> their names
 
 
+class Share(NamedTuple):
+  """Consecutive pairs of a source, and their share in every batch."""
+
+  name: str
+  num_pairs: int
+  weight: float  # relative to the other shares
+
+
 class Source(NamedTuple):
   """Training pairs with ids 0 ... n - 1, read by id in any order."""
 
@@ -90,6 +100,8 @@ class Source(NamedTuple):
   # keys.
   keys: Callable[[], Keys] | None = None
   files: Files | None = None  # None = every image id is a file without a name
+  # What batches mix; () = nothing, the pairs are one set.
+  shares: tuple[Share, ...] = ()
 
 
 def source_of_samples(
