@@ -21,7 +21,7 @@ import pytest
 from nuclr_jax import ingest
 from nuclr_jax.data import captioned, image_text, in_place, loader
 from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.files import bucket
+from nuclr_jax.files import bucket, remote
 from nuclr_jax.ingest import records
 
 
@@ -255,6 +255,21 @@ class TestBuckets:
 
   def test_batches(self, moved, in_bucket):
     assert_equal(batches(opened(moved, "copied")), batches(opened(moved)))
+
+  @pytest.mark.parametrize("place", ["here", "memory://bucket/data"])
+  def test_ingest(self, moved, in_bucket, place, tmp_path, monkeypatch):
+    """Tars and, perhaps, their index in a bucket; opening reads no image."""
+    monkeypatch.setenv(remote.CACHE, str(tmp_path / "cache"))
+    place = place.replace("here", str(tmp_path / "data"))
+    make("memory://bucket/photos", place, "far", in_place=True)
+    with monkeypatch.context() as patch:
+      patch.setattr(bucket, "read_range", None)
+      data = opened(place, "far")
+    copied, numbers = opened(moved, "copied"), np.arange(data.num_records)
+    assert data.read(numbers) == copied.read(numbers)
+    for x, y in zip(data.index, copied.index, strict=True):
+      np.testing.assert_array_equal(x, y)
+    make("memory://bucket/photos", place, "far", in_place=True)  # is there
 
   def test_changed(self, moved, in_bucket):
     in_bucket.pipe("/bucket/photos/a.tar", bytes(20_000))
