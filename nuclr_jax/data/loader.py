@@ -45,7 +45,7 @@ def batches(
   augment: bool = True,
   process_index: int = 0,
   process_count: int = 1,
-  num_threads: int = 1,
+  num_threads: int = 2,
   num_workers: int = 0,
   prefetch: int = 4,
 ) -> Iterator[Iterator[Batch]]:
@@ -62,8 +62,8 @@ def batches(
     process_index: The index of this process, which gets the process_index-th of
       `process_count` consecutive parts of each batch.
     process_count: Number of processes.
-    num_threads: Threads that make batches; their number does not change the
-      batches.
+    num_threads: Threads that make batches, so that one reads while another one
+      decodes; their number does not change the batches.
     num_workers: Processes that make batches instead of threads; their number
       does not change the batches either.
     prefetch: Batches that each worker makes ahead of time.
