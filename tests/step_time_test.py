@@ -108,6 +108,15 @@ def test_checkpoints():
   assert found["digests"] < found["save"] > found["wait"]
 
 
+def test_in_place():
+  options = dict(tars=1, count=32, batch_size=8, rounds=1, seconds=0.1)
+  found = run("in_place", latency=2, **options)
+  assert found["share_of_size"]["copy"] > 0.5
+  assert found["seconds_per_gigabyte"].keys() == {"copy", "index"}
+  assert found["reads_per_s"].keys() == {"copy", "index", "slow"}
+  assert found["stream_to_copy"]["copy"] == 1
+
+
 def test_precision():
   found = run("precision", dims=16, rows=64)
   error = {row["precision"]: row["error"] for row in found["rows"]}

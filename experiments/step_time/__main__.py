@@ -315,6 +315,31 @@ def photos_table(photos: dict) -> str:
   return markdown.table(["", "images/s"], rows)
 
 
+def in_place_table(measured: dict) -> str:
+  """Shows what a copy of tars, and an index of them, cost and give."""
+  labels = {
+    "copy": "copy",
+    "index": "index",
+    "slow": f"index, {measured['latency_ms']:.0f} ms more a read",
+  }
+  rows = []
+  for name, label in labels.items():
+    share = measured["share_of_size"].get(name)
+    rows.append(
+      [
+        label,
+        cell(measured["seconds_per_gigabyte"].get(name), 0),
+        cell(share and 100 * share, 2),
+        cell(measured["reads_per_s"][name], 0),
+        cell(measured["stream_per_s"][name], 0),
+        cell(measured["stream_to_copy"][name], 2),
+      ]
+    )
+  headers = ["", "s / GB to make", "size, % of the tars", "images read/s"]
+  headers += ["stream, images/s", "stream / copy"]
+  return markdown.table(headers, rows)
+
+
 def draw_forms(axes, key: str, loss: dict) -> None:
   """Draws time or memory of each form against the batch size."""
   for name, (label, color) in FORMS.items():
@@ -407,6 +432,7 @@ def tables() -> dict[str, str]:
     "real towers": towers_table([read("real_towers_cpu")]),
     "loading": loading_table(read("loading_cpu")),
     "photos": photos_table(read("photos_cpu")),
+    "in place": in_place_table(read("in_place_cpu")),
     "recalibration": recalibration_table(read("recalibration_cpu")),
     "embedding": embedding_table(read("embedding_cpu")),
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
