@@ -97,6 +97,36 @@ def test_ingest_from_and_to_a_bucket(root, tmp_path):
     tfds_reader.open_split("none", "train", f"{root}/d")
 
 
+@pytest.mark.parametrize("machine", ["same", "other"])
+def test_an_ingest_that_is_killed_while_it_is_copied(
+  root, tmp_path, monkeypatch, machine
+):
+  (tmp_path / "0.tar").write_bytes(tar(0, 3))
+  how = {"data_dir": f"{root}/{machine}", "workers": 1}
+  system, _ = bucket.open_system(root)
+  plain, done = system.put_file, []
+
+  def put_file(*args, **kwargs):
+    plain(*args, **kwargs)
+    done.append(args)
+    if len(done) == 2:
+      raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(system, "put_file", put_file)
+    with pytest.raises(KeyboardInterrupt):
+      ingest.ingest(str(tmp_path / "0.tar"), "mine", **how)
+  assert len(bucket.names_in(f"{root}/{machine}/mine")) == 2
+  with pytest.raises(ValueError, match="no data set 'mine' is prepared"):
+    tfds_reader.open_split("mine", "train", how["data_dir"])
+  if machine == "other":
+    new_machine(tmp_path)
+  ingest.ingest(str(tmp_path / "0.tar"), "mine", **how)
+  new_machine(tmp_path)
+  data = tfds_reader.open_split("mine", "train", how["data_dir"])
+  assert data.length == 3 and len(data.read([0, 1, 2])) == 3
+
+
 def test_only_the_split_that_is_read_is_copied(root, tmp_path):
   data = {"train": make_captioned.ROWS, "test": make_captioned.ROWS[:2]}
   make_captioned.prepare(tmp_path / "d", data)

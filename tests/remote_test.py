@@ -20,7 +20,9 @@ def cache(tmp_path, monkeypatch):
 def place(request):
   """A new folder in a bucket, as a path and as a file system."""
   if request.param == "memory":
-    fsspec.filesystem("memory").store.clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
     yield "memory://bucket/run"
     return
   with make_bucket.SERVERS[request.param]() as path:
@@ -105,9 +107,10 @@ def test_now_and_then(place):
   with remote.local_folder(place, period=0.05) as folder:
     (folder / "history").write_text("1")
     until = time.monotonic() + 20
-    while "history" not in files_in(place) and time.monotonic() < until:
+    while "history" not in bucket.names_in(place) and time.monotonic() < until:
       time.sleep(0.05)
-    assert files_in(place) == {"history": b"1"}
+    assert "history" in bucket.names_in(place)
+  assert files_in(place) == {"history": b"1"}
 
 
 def test_an_error_in_the_block(place):
@@ -158,6 +161,75 @@ def test_what_could_not_be_copied_is_kept(place, monkeypatch):
   with remote.local_folder(place) as folder:
     assert (folder / "c").exists()
   assert files_in(place) == {"a": b"22", "b": b"3", "c": b"of others"}
+
+
+def interrupt(monkeypatch, place, count, before=lambda: None):
+  """Lets the process end while it copies a file after `count` others."""
+  system, _ = bucket.open_system(place)
+  plain, done = system.put_file, []
+
+  def put_file(*args, **kwargs):
+    plain(*args, **kwargs)
+    done.append(args)
+    if len(done) > count:
+      before()
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(system, "put_file", put_file)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["Ctrl-C", "kill -9"])
+def test_a_copy_that_is_interrupted_goes_on(
+  place, monkeypatch, tmp_path, killed
+):
+  notes = {}
+
+  def keep():
+    notes.update({x: x.read_text() for x in tmp_path.rglob(remote.NOTES)})
+
+  with monkeypatch.context() as patch:
+    interrupt(patch, place, 1, keep)
+    with (
+      pytest.raises(KeyboardInterrupt),
+      remote.local_folder(place) as folder,
+    ):
+      for name in "abcd":
+        (folder / name).write_text(name)
+  if killed:  # what was on the disk then is there now
+    for path, text in notes.items():
+      path.write_text(text)
+  assert set(files_in(place)) == {"a", "b"}
+  with remote.local_folder(place):
+    pass
+  assert files_in(place) == {x: x.encode() for x in "abcd"}
+
+
+def test_a_new_folder_that_is_interrupted_is_written_again(place, monkeypatch):
+  def write(text):
+    with remote.new_folder(place) as folder:
+      for name in "abc":
+        (folder / name).write_text(text)
+
+  with monkeypatch.context() as patch:
+    interrupt(patch, place, 2)
+    with pytest.raises(KeyboardInterrupt):
+      write("1")
+  assert 1 < len(files_in(place)) < 4
+  with pytest.raises(ValueError, match="run is incomplete: the command that"):
+    remote.fetch(place)
+  write("2")
+  assert files_in(place) == {x: b"2" for x in "abc"}
+  with pytest.raises(ValueError, match="exists already; choose another place"):
+    write("3")
+
+
+def test_folders_that_are_gone(place):
+  with remote.local_folder(place) as folder:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "c").write_text("1")
+  bucket.remove(place)
+  with remote.local_folder(place) as folder:
+    assert not list(folder.iterdir())
 
 
 def test_copies_may_be_deleted(place):

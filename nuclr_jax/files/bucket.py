@@ -208,8 +208,13 @@ def reaching(path: str | os.PathLike) -> Iterator[None]:
   """Turns what a library raises about a bucket into an `Unreached`."""
   try:
     yield
-  except (FileNotFoundError, Unreached, ValueError):
+  except (Unreached, ValueError):
     raise
+  except FileNotFoundError as error:
+    reason = progress.first_line(error)
+    raise FileNotFoundError(
+      f"{os.fspath(path)} does not exist ({reason})"
+    ) from error
   except Exception as error:  # each library has errors of its own
     reason = f"{type(error).__name__}: {progress.first_line(error)}"
     raise Unreached(

@@ -6,7 +6,7 @@ copied (`new_folder`, `local_folder`). A bucket has no renaming of folders and
 no locks; in their place, the files that say "complete" are copied last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import contextlib
 import hashlib
 import json
@@ -42,6 +42,7 @@ PERIOD = 60.0  # seconds between two copies of a workdir to its bucket
 # A folder that has one of these is complete only with it.
 LAST = (local.DIGESTS, "_CHECKPOINT_METADATA", "dataset_info.json")
 NOTES = "notes.json"
+MARK = "_INCOMPLETE"  # a file in a folder that is being copied to a bucket
 # Names that are not copied.
 UNFINISHED = (
   r"(^|[/.])incomplete([/.]|$)|orbax-checkpoint-tmp|\.(tmp|part|lock)$"
@@ -137,6 +138,26 @@ def _find_copy(path: pathlib.Path) -> Copy | None:
   return None
 
 
+def check_new(path: str | os.PathLike) -> None:
+  """Raises ValueError if there is something already where a folder is to be.
+
+  A folder in a bucket that was only copied in part does not count.
+
+  Args:
+    path: The folder to make, here or in a bucket.
+
+  Example:
+    >>> check_new(tmp_path / "not there")
+  """
+  path = absolute(path)
+  if not exists(path):
+    return
+  if is_remote(path) and exists(f"{path}/{MARK}"):
+    log.warning("%s is incomplete, and is written again", path)
+    return
+  raise ValueError(f"{path} exists already; choose another place")
+
+
 @contextlib.contextmanager
 def new_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Yields a folder to write into, which gets its place when it is complete.
@@ -158,8 +179,7 @@ def new_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     '1 2 3'
   """
   path = absolute(path)
-  if exists(path):
-    raise ValueError(f"{path} exists already; choose another place")
+  check_new(path)
   if isinstance(path, pathlib.Path):
     with local.complete_folder(path) as work:
       yield work
@@ -169,7 +189,13 @@ def new_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     _write_notes(copy, {})
     with local.complete_folder(copy.here) as work:
       yield work
+    check_new(path)
+    remove(path)  # what an interrupted copy has left
+    mark = pathlib.Path(place) / MARK
+    mark.write_text("")
+    upload(mark, f"{path}/{MARK}")
     _push(copy)
+    remove(f"{path}/{MARK}")
 
 
 @contextlib.contextmanager
@@ -260,16 +286,14 @@ def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
     else:
       stamps = names_in(copy.path)
     notes = _read_notes(copy)
-    known = {x: note[0] for x, note in notes.items()}
     chosen = {x: stamps[x] for x in choose(list(stamps))}
-    left_alone = known.keys() <= stamps.keys() and (
-      chosen.items() <= known.items()
-    )
-    if keep and left_alone:
+    _check_complete(copy.path, stamps)
+    if keep and _is_left_alone(notes, stamps, chosen):
       todo = {x for x in chosen if not (copy.here / x).exists()}
     else:
       for old in set(_files_here(copy)) - stamps.keys():
         (copy.here / old).unlink()
+        _remove_empty(copy.here, (copy.here / old).parent)
       todo = {
         x
         for x, stamp in chosen.items()
@@ -290,6 +314,37 @@ def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
       _write_notes(copy, {x: notes[x] for x in notes if x in there})
 
 
+def _is_left_alone(
+  notes: Mapping[str, list],
+  stamps: Mapping[str, str],
+  chosen: Mapping[str, str],
+) -> bool:
+  """Returns whether nobody but this machine has changed an original.
+
+  A file that was being copied to the bucket when the process ended has no
+  stamp, and may be there or not.
+  """
+  known = {x: note[0] for x, note in notes.items()}
+  return all(
+    known.get(x, "") in (stamp, None) for x, stamp in chosen.items()
+  ) and (all(stamp is None or x in stamps for x, stamp in known.items()))
+
+
+def _check_complete(path: str, names: Collection[str]) -> None:
+  if MARK in names:
+    raise ValueError(
+      f"{path} is incomplete: the command that wrote it was interrupted while "
+      "it copied the files to the bucket; run it again"
+    )
+
+
+def _remove_empty(root: pathlib.Path, folder: pathlib.Path) -> None:
+  """Removes a folder in another one if it is empty, and those around it."""
+  while folder != root.parent and not any(folder.iterdir()):
+    folder.rmdir()
+    folder = folder.parent
+
+
 def _push(copy: Copy) -> None:
   """Makes the original equal to the copy.
 
@@ -299,10 +354,16 @@ def _push(copy: Copy) -> None:
   """
   notes = _read_notes(copy)
   states = {x: _state(copy.here / x) for x in _files_here(copy)}
-  new = [x for x, state in states.items() if notes.get(x, [])[1:] != state]
+  new = [
+    x
+    for x, state in states.items()
+    if notes.get(x, [None])[0] is None or notes[x][1:] != state
+  ]
   old = [x for x in notes if x not in states]
   if not new and not old:
     return
+  # Whoever comes after this process was killed can tell what it was copying.
+  _write_notes(copy, notes | {x: [None, *states[x]] for x in new})
   show, pushed = progress.reporter(f"files copied to {copy.path}", len(new)), []
   with reaching(copy.path):
     try:
@@ -316,8 +377,9 @@ def _push(copy: Copy) -> None:
         del notes[file]
     finally:
       stamps = names_in(copy.path)
-      for file in pushed:
-        notes[file] = [stamps.get(file), *states[file]]
+      for file in new:
+        stamp = stamps.get(file) if file in pushed else None
+        notes[file] = [stamp, *states[file]]
       _write_notes(copy, notes)
 
 

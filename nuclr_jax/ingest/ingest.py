@@ -17,7 +17,7 @@ import shutil
 
 from nuclr_jax import distributed, files, progress
 from nuclr_jax.data.images import MAX_PIXELS
-from nuclr_jax.data.places import data_set_path, without_records
+from nuclr_jax.data.places import INFO, data_set_path, without_records
 from nuclr_jax.ingest import beam, inputs, publish, records
 
 log = logging.getLogger(__name__)
@@ -130,6 +130,7 @@ def _ingest(
   folder, work = home / VERSION, home / "incomplete"
   splits = list(dict.fromkeys(part.split for part in plan.parts))
   with files.locked(home):
+    _remove_half_copied(home, folder)
     existing = publish.published_splits(folder, in_place=how["in_place"])
     _remove_leftovers(work, existing)
     todo = [part for part in plan.parts if part.split not in existing]
@@ -237,6 +238,15 @@ def _write_parts(
   for count, counts in enumerate(_results(jobs, how, workers), 1):
     images, rejected = images + counts[0], rejected + counts[1]
     show(done + count, f"{images} images, {rejected} rejected")
+
+
+def _remove_half_copied(home: pathlib.Path, folder: pathlib.Path) -> None:
+  """Removes what is in a bucket of an ingest that was killed at its end."""
+  place = files.remote.original(home)
+  far = files.bucket.is_remote(place)
+  if far and folder.exists() and not (folder / INFO).exists():
+    log.warning("%s is incomplete, and is made again", place)
+    shutil.rmtree(folder)
 
 
 def _shared(work: pathlib.Path, how: Mapping) -> str | None:

@@ -187,7 +187,10 @@ def _publish_split(
         shutil.copyfileobj(file, out)
   loaded = [files.read_arrays(_file(stem, "npz")) for stem in stems]
   lengths = [len(x["image_hash"]) for x in loaded]
-  _log(split, loaded, _reasons(listed), folder / _listed(name, split))
+  _log(
+    *(split, loaded, _reasons(listed)),
+    files.remote.original(folder / _listed(name, split)),
+  )
   full = [stem for stem, n in zip(stems, lengths, strict=True) if n]
   if not full:
     return []

@@ -70,7 +70,7 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   ]
   path = workdir / "report.html"
   page.write(path, workdir.name, sections)
-  log.info("wrote %s", path)
+  log.info("wrote %s", files.remote.original(path))
   return path
 
 
