@@ -240,10 +240,14 @@ def _embedder(parts, mesh, state, features: bool) -> Embedder:
 
 
 def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
-  """Yields items whose captions can be written; rejects empty captions."""
+  """Yields items whose captions can be written; rejects empty captions.
+
+  An image that keeps none is listed once, as one without a caption.
+  """
   for item in items:
     item, empty = records.tidy(item)
-    yield from empty
+    if isinstance(item, records.Rejected) or item.captions:
+      yield from empty
     yield item
 
 
