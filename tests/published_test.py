@@ -502,9 +502,16 @@ class TestCommands:
     )
     assert result.returncode == 0, result.stderr
     assert "test/mine_validation: 1 of 5 captions are cut to 9" in result.stderr
-    assert (
-      "test/mine_test: 0 of 3 captions are cut to 9 tokens" in result.stderr
+    assert "mine_test" not in result.stderr
+
+  def test_captions_that_repeat(self, tmp_path):
+    rows = [(make_captioned.photo(i), ["a dog"]) for i in range(4)]
+    make_captioned.prepare(tmp_path, {"test": rows})
+    result = self.nuclr(
+      *("evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}")
     )
+    assert result.returncode == 0, result.stderr
+    assert "test/mine: 4 captions are 1 texts, and each" in result.stderr
 
   def test_popularity_of_photos(self, tmp_path):
     folder = tmp_path / "photos"

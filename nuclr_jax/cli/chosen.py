@@ -10,8 +10,11 @@ from typing import Any
 
 from nuclr_jax.cli import flags
 from nuclr_jax.cli.flags import UsageError
+from nuclr_jax.files import remote
 
 log = logging.getLogger(__name__)
+
+REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
 def check_one_model() -> None:
@@ -24,7 +27,7 @@ def check_one_model() -> None:
 def opened():
   """Opens the run, config or published model that the flags name.
 
-  It logs how many captions of each held-out set the model sees in part only.
+  It warns of held-out sets whose captions are cut, or repeat.
 
   Returns:
     `(parts, mesh, train_state)`, with data.
@@ -40,7 +43,7 @@ def opened():
     )
   else:
     parts, mesh, state = _opened_untrained()
-  _log_cut_captions(parts.data)
+  _warn_of_captions(parts.data)
   return parts, mesh, state
 
 
@@ -57,22 +60,28 @@ def _opened_untrained():
   )
 
 
-def _log_cut_captions(data) -> None:
-  """Logs, for each captioned set, how many captions the tokenizer cuts."""
+def _warn_of_captions(data) -> None:
+  """Warns, for each captioned set, of captions that are cut, or repeat."""
   tokenizer = data.tokenizer
-  if not tokenizer.vocab_size:  # captions are not tokenized
-    return
   for split, held_out in data.held_out.items():
     for name, captioned in held_out.retrieval.items():
-      cut = int(tokenizer.is_cut(captioned.captions).sum())
-      log.log(
-        logging.WARNING if cut else logging.INFO,
-        "%s: %d of %d captions are cut to %d tokens",
-        "/".join(filter(None, (split, name))),
-        cut,
-        len(captioned.captions),
-        tokenizer.length,
-      )
+      name = "/".join(filter(None, (split, name)))
+      count, texts = len(captioned.captions), len(set(captioned.captions))
+      # Without a vocabulary, captions are not tokenized.
+      if tokenizer.vocab_size:
+        cut = int(tokenizer.is_cut(captioned.captions).sum())
+        if cut:
+          log.warning(
+            "%s: %d of %d captions are cut to %d tokens",
+            *(name, cut, count, tokenizer.length),
+          )
+      if texts < REPEATED * count:
+        log.warning(
+          "%s: %d captions are %d texts, and each of them counts as another "
+          "candidate, so that recall is low with any model; for names of "
+          "classes, --zero_shot with a folder for each class is the score",
+          *(name, count, texts),
+        )
 
 
 def temperature_of_model() -> float:
@@ -97,6 +106,7 @@ def embed_inputs(
   from nuclr_jax import export
   from nuclr_jax.ingest import inputs
 
+  remote.check_new(output)  # before the model is read
   plan = inputs.plan(
     flags.INPUT.value,
     split=flags.SPLIT.value,
@@ -159,7 +169,8 @@ def subject(folder: pathlib.Path):
       raise UsageError(
         f"{embeddings} is there already: to solve again, give --embeddings="
         f"{embeddings} --temperature={tau:g} in place of --input and the "
-        "model; to embed again, delete it or choose another --workdir"
+        "model (they are of the model that was given then); to embed again, "
+        "delete it or choose another --workdir"
       )
     counts = embed_inputs(embeddings, pairs=True)
     shown = (f"{x} {name.replace('_', ' ')}" for name, x in counts.items())
