@@ -199,6 +199,11 @@ def test_prefixes_and_heads(layout, prefix, heads, tmp_path, caplog):
   for side in sides:
     for loaded, original in zip((params, state), expected, strict=True):
       jax.tree.map(np.testing.assert_array_equal, loaded[side], original[side])
+  # The scale of the logits is read elsewhere.
+  heads = [x for x in heads if not x.startswith("logit_")]
+  if not heads:
+    assert not caplog.messages
+    return
   (line,) = caplog.messages
   counts = f"{len(heads)} of {len(tensors)} arrays not loaded into the towers"
   assert counts in line and heads[0] in line

@@ -278,11 +278,14 @@ def _popular(subject: Subject, side: SidePage) -> list[str]:
 def _alike(subject: Subject, texts: SidePage, clusters) -> str:
   """Shows the largest clusters of texts."""
   labels = _labels(texts)
-  parts = [
-    "<h2>Near-duplicate texts: suspected false negatives</h2><p>"
-    f"{len(clusters):,} clusters of texts that training takes for negatives of "
-    "each other.</p>"
-  ]
+  title, what = (
+    "Near-duplicate texts",
+    "texts that the model can hardly tell apart",
+  )
+  if subject.trained:
+    title += ": suspected false negatives"
+    what = "texts that training takes for negatives of each other"
+  parts = [f"<h2>{title}</h2><p>{len(clusters):,} clusters of {what}.</p>"]
   for members in clusters[:NUM_CLUSTERS]:
     shown = _one_each(members, texts.columns["caption"], CLUSTER_SHOWN)
     notes = [page.shown(labels[i]) for i in shown]

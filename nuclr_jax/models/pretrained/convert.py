@@ -381,8 +381,8 @@ def _check_keys(tensors, layout, matches, sides) -> None:
     raise ValueError(
       f"the layout is {layout}, but {'; '.join(problems)}; {hint}"
     )
-  if unused:
-    # The scale of the logits is read elsewhere, as the temperature.
+  # The scale of the logits is read elsewhere, as the temperature.
+  if unused := [x for x in unused if x not in ("logit_scale", "logit_bias")]:
     log.info(
       "%s: %d of %d arrays not loaded into the towers: %s",
       layout,
