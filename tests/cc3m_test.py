@@ -307,7 +307,7 @@ class TestSmoke:
     )
     for split in ("validation", "test"):
       for name in self.RECALL:
-        assert 0 <= float(printed[f"{split}/hubs_csls/{name}"]) <= 1
+        assert 0 <= float(printed[f"{split}/hubs_csls/smoke/{name}"]) <= 1
 
   def test_own_photos_need_no_other_data(self, smoke):
     config = load_config("cc3m:own,smoke")

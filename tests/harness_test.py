@@ -501,6 +501,11 @@ def test_commands_of_pages_are_there(module, words):
   if "STUDY = " in text:
     command.parse_arguments(study_of(name), words)
     return
+  # Flags of modules beside it count, too.
+  for names in re.findall(rf"from experiments.{name} import (.*)", text):
+    for other in names.split(", "):
+      beside = file.with_name(f"{other}.py")
+      text += beside.read_text() if beside.exists() else ""
   # DEFINE_bool("plain", ...) is --plain and --noplain.
   known = set(re.findall(r'DEFINE_\w+\(\s*"(\w+)"', text))
   known |= {f"no{x}" for x in re.findall(r'DEFINE_bool\(\s*"(\w+)"', text)}

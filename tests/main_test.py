@@ -148,7 +148,8 @@ def test_errors_say_what_to_do(code, args, message):
 
 
 def test_hubs_of_data_without_captions(monkeypatch):
-  parts = types.SimpleNamespace(data=types.SimpleNamespace(sets={}))
+  data = types.SimpleNamespace(sets={}, held_out={}, tokenizer=None)
+  parts = types.SimpleNamespace(data=data)
   monkeypatch.setattr(loop, "load", lambda *_, **__: (parts, None, None))
   with (
     flagsaver.flagsaver(hubs=[0.5], workdir="x"),
