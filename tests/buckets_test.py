@@ -7,6 +7,7 @@ import shutil
 import signal
 import tarfile
 
+from absl.testing import flagsaver
 import jax
 import make_bucket
 import make_captioned
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import ingest, report
-from nuclr_jax.cli import main
+from nuclr_jax.cli import flags, main
 from nuclr_jax.data import sets, tfds_reader
 from nuclr_jax.data.embeddings import open_embeddings
 from nuclr_jax.export import embedder_of_config, write_embeddings
@@ -241,6 +242,20 @@ def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):
   ],
 )
 def test_places_are_checked_before_any_work(words, message, capsys):
-  with pytest.raises(SystemExit):
+  with flagsaver.flagsaver(), pytest.raises(SystemExit):
     main.parse_flags(["nuclr", *words])
   assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  "flag",
+  [
+    "--input=s3://lake/year=2026/*.tar",
+    "--zero_shot=pets=s3://lake/year=2026,s3://lake/flowers",
+    "--workdir=gs://lake/runs/lr=0.1",
+  ],
+)
+def test_names_in_buckets_may_have_equals_signs(flag):
+  with flagsaver.flagsaver():
+    flags.parse(["nuclr", "popularity", flag])
+    flags.check_places()

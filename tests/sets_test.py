@@ -33,6 +33,8 @@ class TestPlaces:
       ("/data/flowers", Place("flowers", "/data/flowers", None)),
       ("/data/flowers/", Place("flowers", "/data/flowers/", None)),
       ("~/flowers:val", Place("flowers", "~/flowers", "val")),
+      ("gs://b/year=1/c:val", Place("c", "gs://b/year=1/c", "val")),
+      ("pets=s3://b/year=1", Place("pets", "s3://b/year=1", None)),
       ("../x/./flowers", Place("flowers", "../x/./flowers", None)),
       ("photos/flowers", Place("photos", "photos/flowers", None)),
     ],

@@ -279,7 +279,7 @@ def check_places() -> None:
             f"--{name}={text} must be on this machine; in a bucket may be "
             f"--{', --'.join(IN_BUCKETS)}"
           )
-        bucket.open_system(text.partition("=")[2] or text)
+        bucket.open_system(re.sub(r"^[^:/]*=", "", text))  # NAME=gs://...
 
 
 def chosen_config() -> dict[str, Any] | None:

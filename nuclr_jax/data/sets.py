@@ -58,25 +58,27 @@ def parse_place(text: str) -> Place:
     Place(name='flowers', source='/data/flowers/', split='val')
     >>> parse_place("imagenet=/data/imagenet/val").source
     '/data/imagenet/val'
-    >>> parse_place("gs://bucket/flowers:val")
-    Place(name='flowers', source='gs://bucket/flowers', split='val')
+    >>> parse_place("pets=gs://bucket/year=2026:val")
+    Place(name='pets', source='gs://bucket/year=2026', split='val')
   """
   if not text.strip():
     raise ValueError(
       f"a data set is missing, got {text!r}; give SET, SET:SPLIT or "
       "NAME=SET:SPLIT"
     )
+  if bucket.is_remote(text):
+    head, _, rest = text.partition("://")
+    name, equals, scheme = head.rpartition("=")
+    folder, _, split = rest.partition(":")
+    source = f"{scheme}://{folder}"
+    name = name if equals else _default_name(source)
+    return Place(name, source, split or None)
   name, equals, source = text.partition("=")
   if not equals:
-    name, source = "", text
-  bucket, scheme, rest = source.rpartition("://")
-  if equals and not scheme:
-    folder, _, split = source.rpartition(":")
-    folder, split = (folder, split) if folder else (source, "")
-  else:
-    folder, _, split = rest.partition(":")
-    folder = f"{bucket}{scheme}{folder}"
-  return Place(name if equals else _default_name(folder), folder, split or None)
+    source, _, split = text.partition(":")
+    return Place(_default_name(source), source, split or None)
+  folder, _, split = source.rpartition(":")
+  return Place(name, folder, split) if folder else Place(name, source, None)
 
 
 def _default_name(source: str) -> str:
