@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import pathlib
-import stat
 import time
 from typing import Any, NamedTuple
 
@@ -173,7 +172,7 @@ def check_tars(
   changed = []
   for i, tar in enumerate(tars.tars):
     if not bucket.is_remote(tar.path):
-      found[tar.path] = _local_stamp(tar.path)
+      found[tar.path] = files.state_of(tar.path)
     if not found.get(tar.path):
       raise ValueError(
         f"{tar.path}, which holds images of this data set, is not there; if "
@@ -184,16 +183,6 @@ def check_tars(
   for i in range(0, len(changed), tfds_reader.SCANNED):
     last = changed[i : i + tfds_reader.SCANNED]
     read_images(tars, last, read(last))
-
-
-def _local_stamp(path: str) -> list[int]:
-  """Returns size and time of a file; [] if it is no regular file."""
-  try:
-    state = os.stat(path)
-  except OSError:
-    return []
-  is_file = stat.S_ISREG(state.st_mode)
-  return [state.st_size, state.st_mtime_ns] if is_file else []
 
 
 def _read_chunk(jobs: Sequence[tuple[str, bytes, int, int, int]]) -> list:

@@ -19,6 +19,7 @@ import resource
 import shlex
 import shutil
 import socket
+import stat
 import sys
 import time
 from typing import Any
@@ -260,6 +261,24 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     if wrong := [k for k, x in arrays.items() if not hasattr(x, "dtype")]:
       raise ValueError(f"{wrong[0]} is not an array")
   return arrays
+
+
+def state_of(path: str | os.PathLike) -> list[int]:
+  """Returns size and time of a regular file, which differ once it has changed.
+
+  Returns:
+    Bytes, and nanoseconds since 1970; [] if there is no regular file.
+
+  Example:
+    >>> state_of("no such file")
+    []
+  """
+  try:
+    state = os.stat(path)
+  except OSError:
+    return []
+  is_file = stat.S_ISREG(state.st_mode)
+  return [state.st_size, state.st_mtime_ns] if is_file else []
 
 
 def allow_open(count: int) -> None:
