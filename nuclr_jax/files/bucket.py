@@ -1,4 +1,4 @@
-"""Files in buckets, gs:// and s3://, and other paths beside them.
+"""Files in buckets: gs:// and s3://.
 
 fsspec speaks the protocols, with gcsfs for gs:// and s3fs for s3://, and finds
 the credentials where these libraries look for them.
@@ -104,8 +104,8 @@ def find(pattern: str) -> dict[str, str]:
   }
 
 
-def read_range(path: str | os.PathLike, start: int, size: int) -> bytes:
-  """Reads bytes of a file, local or in a bucket, without the rest of it.
+def read_range(path: str, start: int, size: int) -> bytes:
+  """Reads bytes of a file in a bucket, without the rest of it.
 
   Args:
     path: The file.
@@ -113,18 +113,15 @@ def read_range(path: str | os.PathLike, start: int, size: int) -> bytes:
     size: The number of bytes; fewer are returned where the file ends.
 
   Raises:
-    OSError: If there is no such file, or it cannot be read; `Unreached` if
-      another attempt may succeed.
+    FileNotFoundError: If there is no such file.
+    Unreached: If the bucket cannot be reached.
 
   Example:
     >>> _ = (tmp_path / "x").write_bytes(b"0123456789")
-    >>> read_range(tmp_path / "x", 2, 3)
+    >>> upload(tmp_path / "x", "memory://bucket/x")
+    >>> read_range("memory://bucket/x", 2, 3)
     b'234'
   """
-  if not is_remote(path):
-    with open(path, "rb") as file:
-      file.seek(start)
-      return file.read(size)
   system, name = open_system(path)
   with reaching(path):
     return system.cat_file(name, start=start, end=start + size)

@@ -236,16 +236,13 @@ def local_folder(
   with local.locked(copy.notes.parent):
     _pull(copy, choose, keep=True)
     copy.here.mkdir(parents=True, exist_ok=True)
+    often = contextlib.nullcontext()
     if period is not None:
       log.warning(
         "a bucket has no locks: see that no other machine trains in %s",
         copy.path,
       )
-    often = (
-      contextlib.nullcontext()
-      if period is None
-      else progress.every_period(lambda: _try_to_push(copy), period=period)
-    )
+      often = progress.every_period(lambda: _try_to_push(copy), period=period)
     try:
       with often:
         yield copy.here
@@ -278,40 +275,43 @@ def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
     keep: Whether to leave the copy as it is if nobody has changed the original
       since: then it may have what could not be copied to the bucket.
   """
-  system, name = open_system(copy.path)
-  with reaching(copy.path):
+  stamps, notes = _stamps(copy.path), _read_notes(copy)
+  chosen = {x: stamps[x] for x in choose(list(stamps))}
+  _check_complete(copy.path, stamps)
+  if keep and _is_left_alone(notes, stamps, chosen):
+    todo = {x for x in chosen if not (copy.here / x).exists()}
+  else:
+    for old in set(_files_here(copy)) - stamps.keys():
+      (copy.here / old).unlink()
+      _remove_empty(copy.here, (copy.here / old).parent)
+    todo = {
+      x
+      for x, stamp in chosen.items()
+      if notes.get(x) != [stamp, *local.state_of(copy.here / x)]
+    }
+  show = progress.reporter(f"files of {copy.path}", len(todo))
+  try:
+    for done, file in enumerate(sorted(todo), 1):
+      place = copy.here / file
+      if file and not local.inside(place, copy.here):
+        raise ValueError(f"{copy.path} holds a file of the name {file!r}")
+      download(f"{copy.path}/{file}".rstrip("/"), place)
+      notes[file] = [stamps[file], *local.state_of(place)]
+      show(done)
+  finally:
+    # What is not here was not removed from the original, but not copied.
+    there = {x for x in stamps if (copy.here / x).exists()}
+    _write_notes(copy, {x: notes[x] for x in notes if x in there})
+
+
+def _stamps(path: str) -> dict[str, str]:
+  """Returns `names_in` of a folder; a file has the name ""."""
+  system, name = open_system(path)
+  with reaching(path):
     system.invalidate_cache()
     if system.isfile(name):
-      stamps = {"": stamp_of(system.info(name))}
-    else:
-      stamps = names_in(copy.path)
-    notes = _read_notes(copy)
-    chosen = {x: stamps[x] for x in choose(list(stamps))}
-    _check_complete(copy.path, stamps)
-    if keep and _is_left_alone(notes, stamps, chosen):
-      todo = {x for x in chosen if not (copy.here / x).exists()}
-    else:
-      for old in set(_files_here(copy)) - stamps.keys():
-        (copy.here / old).unlink()
-        _remove_empty(copy.here, (copy.here / old).parent)
-      todo = {
-        x
-        for x, stamp in chosen.items()
-        if notes.get(x) != [stamp, *_state(copy.here / x)]
-      }
-    show = progress.reporter(f"files of {copy.path}", len(todo))
-    try:
-      for done, file in enumerate(sorted(todo), 1):
-        place = copy.here / file
-        if file and not local.inside(place, copy.here):
-          raise ValueError(f"{copy.path} holds a file of the name {file!r}")
-        download(f"{copy.path}/{file}".rstrip("/"), place)
-        notes[file] = [stamps[file], *_state(place)]
-        show(done)
-    finally:
-      # What is not here was not removed from the original, but not copied.
-      there = {x for x in stamps if (copy.here / x).exists()}
-      _write_notes(copy, {x: notes[x] for x in notes if x in there})
+      return {"": stamp_of(system.info(name))}
+  return names_in(path)
 
 
 def _is_left_alone(
@@ -325,9 +325,11 @@ def _is_left_alone(
   stamp, and may be there or not.
   """
   known = {x: note[0] for x, note in notes.items()}
-  return all(
+  nothing_new = all(
     known.get(x, "") in (stamp, None) for x, stamp in chosen.items()
-  ) and (all(stamp is None or x in stamps for x, stamp in known.items()))
+  )
+  nothing_gone = all(stamp is None or x in stamps for x, stamp in known.items())
+  return nothing_new and nothing_gone
 
 
 def _check_complete(path: str, names: Collection[str]) -> None:
@@ -353,7 +355,7 @@ def _push(copy: Copy) -> None:
   left out.
   """
   notes = _read_notes(copy)
-  states = {x: _state(copy.here / x) for x in _files_here(copy)}
+  states = {x: local.state_of(copy.here / x) for x in _files_here(copy)}
   new = [
     x
     for x, state in states.items()
@@ -365,22 +367,21 @@ def _push(copy: Copy) -> None:
   # Whoever comes after this process was killed can tell what it was copying.
   _write_notes(copy, notes | {x: [None, *states[x]] for x in new})
   show, pushed = progress.reporter(f"files copied to {copy.path}", len(new)), []
-  with reaching(copy.path):
-    try:
-      for done, file in enumerate(sorted(new, key=_is_last), 1):
-        with contextlib.suppress(FileNotFoundError):
-          upload(copy.here / file, f"{copy.path}/{file}")
-          pushed.append(file)
-        show(done)
-      for file in sorted(old, key=_is_last, reverse=True):
-        remove(f"{copy.path}/{file}")
-        del notes[file]
-    finally:
-      stamps = names_in(copy.path)
-      for file in new:
-        stamp = stamps.get(file) if file in pushed else None
-        notes[file] = [stamp, *states[file]]
-      _write_notes(copy, notes)
+  try:
+    for done, file in enumerate(sorted(new, key=_is_last), 1):
+      with contextlib.suppress(FileNotFoundError):
+        upload(copy.here / file, f"{copy.path}/{file}")
+        pushed.append(file)
+      show(done)
+    for file in sorted(old, key=_is_last, reverse=True):
+      remove(f"{copy.path}/{file}")
+      del notes[file]
+  finally:
+    stamps = names_in(copy.path)
+    for file in new:
+      stamp = stamps.get(file) if file in pushed else None
+      notes[file] = [stamp, *states[file]]
+    _write_notes(copy, notes)
 
 
 def _is_last(name: str) -> bool:
@@ -394,15 +395,6 @@ def _files_here(copy: Copy) -> list[str]:
   names = (x for x in copy.here.rglob("*") if x.is_file())
   names = (x.relative_to(copy.here).as_posix() for x in names)
   return sorted(x for x in names if not re.search(UNFINISHED, x))
-
-
-def _state(path: pathlib.Path) -> list[int]:
-  """Returns numbers that differ once a local file has changed."""
-  try:
-    found = path.stat()
-  except FileNotFoundError:
-    return []
-  return [found.st_size, found.st_mtime_ns]
 
 
 def _read_notes(copy: Copy) -> dict[str, list]:
