@@ -1,16 +1,15 @@
 """Data sets, runs, models and embeddings in a bucket, on local servers."""
 
-import io
 import os
 import pathlib
 import shutil
 import signal
-import tarfile
 
 from absl.testing import flagsaver
 import jax
 import make_bucket
 import make_captioned
+from make_photos import write_pairs
 import numpy as np
 import pytest
 
@@ -41,11 +40,9 @@ def root(request):
 
 
 def upload(folder: pathlib.Path, path: str) -> None:
-  system, name = bucket.open_system(path)
   for file in folder.rglob("*"):
     if file.is_file():
-      within = file.relative_to(folder).as_posix()
-      system.pipe_file(f"{name}/{within}", file.read_bytes())
+      bucket.upload(file, f"{path}/{file.relative_to(folder).as_posix()}")
 
 
 def new_machine(tmp_path) -> None:
@@ -53,27 +50,13 @@ def new_machine(tmp_path) -> None:
   shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
-def tar(first: int, count: int) -> bytes:
-  file = io.BytesIO()
-  with tarfile.open(fileobj=file, mode="w") as written:
-    for i in range(first, first + count):
-      caption = f"a photo of number {i}".encode()
-      for name, data in (
-        (f"{i:04d}.jpg", make_captioned.photo(i)),
-        (f"{i:04d}.txt", caption),
-      ):
-        member = tarfile.TarInfo(name)
-        member.size = len(data)
-        written.addfile(member, io.BytesIO(data))
-  return file.getvalue()
-
-
 def test_ingest_from_and_to_a_bucket(root, tmp_path):
   raw = tmp_path / "raw"
   for split, first in (("train", 0), ("val", 20)):
     (raw / split).mkdir(parents=True)
     for i in range(2):
-      (raw / split / f"{i}.tar").write_bytes(tar(first + 5 * i, 5))
+      keys = range(first + 5 * i, first + 5 * i + 5)
+      write_pairs(raw / split / f"{i}.tar", keys)
   upload(raw, f"{root}/raw")
   here = {"data_dir": tmp_path / "d", "workers": 1}
   there = here | {"data_dir": f"{root}/d"}
@@ -102,7 +85,7 @@ def test_ingest_from_and_to_a_bucket(root, tmp_path):
 def test_an_ingest_that_is_killed_while_it_is_copied(
   root, tmp_path, monkeypatch, machine
 ):
-  (tmp_path / "0.tar").write_bytes(tar(0, 3))
+  write_pairs(tmp_path / "0.tar", range(3))
   how = {"data_dir": f"{root}/{machine}", "workers": 1}
   system, _ = bucket.open_system(root)
   plain, done = system.put_file, []
@@ -138,37 +121,33 @@ def test_only_the_split_that_is_read_is_copied(root, tmp_path):
 
 
 def test_other_inputs(root, tmp_path):
-  folder = tmp_path / "photos"
-  folder.mkdir()
-  for i in range(3):
-    (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
-    (folder / f"{i}.txt").write_text(f"photo {i}")
+  captions = [f"photo {i}" for i in range(3)]
+  folder = make_captioned.photo_folder(tmp_path / "photos", captions)
   upload(folder, f"{root}/photos")
   (part,) = inputs.plan(f"{root}/photos").parts
-  assert [x.captions for x in part.read()] == [[f"photo {i}"] for i in range(3)]
+  assert [x.captions for x in part.read()] == [[x] for x in captions]
   upload(folder, f"{root}/classes/val/dog")
   upload(folder, f"{root}/classes/val/cat")
   opened = sets.open_labelled_set(
     sets.parse_place(f"{root}/classes:val"), size=16
   )
   assert (list(opened.classes), len(opened.label)) == (["cat", "dog"], 6)
+  bucket.upload(write_pairs(tmp_path / "t.tar", [0]), f"{root}/t.tar")
   with pytest.raises(ValueError, match="of one kind, all here or all in bucke"):
-    system, name = bucket.open_system(f"{root}/t.tar")
-    system.pipe_file(name, tar(0, 1))
     inputs.plan(f"{root}/t.tar,{folder}")
 
 
-def test_a_lost_file_is_no_damaged_file(root, monkeypatch):
+def test_a_lost_file_is_no_damaged_file(root, tmp_path, monkeypatch):
   """What could not be reached must be read again, and is not rejected."""
   from nuclr_jax.ingest import records
 
-  system, name = bucket.open_system(f"{root}/lost.tar")
-  system.pipe_file(name, tar(0, 1))
+  bucket.upload(write_pairs(tmp_path / "lost.tar", [0]), f"{root}/lost.tar")
   (part,) = inputs.plan(f"{root}/lost.tar").parts
 
   def lost(*_, **__):
     raise ConnectionError("reset by peer")
 
+  system, _ = bucket.open_system(root)
   monkeypatch.setattr(system, "get_file", lost)
   with pytest.raises(bucket.Unreached, match="reset by peer"):
     list(records._guarded(part.read))
@@ -177,8 +156,7 @@ def test_a_lost_file_is_no_damaged_file(root, monkeypatch):
 def test_models_and_embeddings(root, tmp_path):
   upload(CLIP, f"{root}/clip")
   assert read_published(f"{root}/clip").temperature == pytest.approx(0.03)
-  system, name = bucket.open_system(f"{root}/two.tar")
-  system.pipe_file(name, tar(0, 2))
+  bucket.upload(write_pairs(tmp_path / "two.tar", [0, 1]), f"{root}/two.tar")
   for out in (f"{root}/out", tmp_path / "out"):
     config = untrained.config_of_published(f"{root}/clip")
     with embedder_of_config(config) as model:
@@ -189,7 +167,7 @@ def test_models_and_embeddings(root, tmp_path):
   np.testing.assert_array_equal(far.image, here.image)
   assert far.captions == here.captions
   found = subject.from_files(f"{root}/out", temperature=0.1)
-  assert found.keys(np.arange(2)) == ["0000", "0001"]
+  assert found.keys(np.arange(2)) == ["00000", "00001"]
 
 
 def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):

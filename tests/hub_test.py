@@ -90,12 +90,8 @@ def hub(tmp_path) -> Iterator[type[Handler]]:
 
 @pytest.fixture
 def photos(tmp_path) -> pathlib.Path:
-  folder = tmp_path / "photos"
-  folder.mkdir()
-  for i in range(4):
-    (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
-    (folder / f"{i}.txt").write_text(f"a photo of a dog {i}")
-  return folder
+  captions = [f"a photo of a dog {i}" for i in range(4)]
+  return make_captioned.photo_folder(tmp_path / "photos", captions)
 
 
 def run(hub, *command, **more) -> subprocess.CompletedProcess:

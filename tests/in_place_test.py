@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 
+import chex
 import fsspec
 from make_photos import (
   PHOTOS,
@@ -81,12 +82,6 @@ def batches(data, count=4):
     return [next(stream) for _ in range(count)]
 
 
-def assert_equal(left, right):
-  for a, b in zip(left, right, strict=True):
-    for x, y in zip(a, b, strict=True):
-      np.testing.assert_array_equal(x, y)
-
-
 class TestEqualToIngest:
   def test_records_and_pairs(self, data_dir):
     copied, mine = opened(data_dir, "copied"), opened(data_dir)
@@ -100,7 +95,9 @@ class TestEqualToIngest:
     assert copied.fingerprint.split("/")[1:] == mine.fingerprint.split("/")[1:]
 
   def test_batches(self, data_dir):
-    assert_equal(batches(opened(data_dir, "copied")), batches(opened(data_dir)))
+    chex.assert_trees_all_equal(
+      batches(opened(data_dir, "copied")), batches(opened(data_dir))
+    )
 
   def test_rejections(self, data_dir):
     copied, mine = (
@@ -254,7 +251,9 @@ class TestBuckets:
     system.rm("/bucket", recursive=True)
 
   def test_batches(self, moved, in_bucket):
-    assert_equal(batches(opened(moved, "copied")), batches(opened(moved)))
+    chex.assert_trees_all_equal(
+      batches(opened(moved, "copied")), batches(opened(moved))
+    )
 
   @pytest.mark.parametrize("place", ["here", "memory://bucket/data"])
   def test_ingest(self, moved, in_bucket, place, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The stream of batches: order, position, augmentation, processes, errors."""
 
+import chex
 import numpy as np
 import pytest
 
@@ -28,12 +29,6 @@ def take(source, start, count, **kwargs):
     return [next(stream) for _ in range(count)]
 
 
-def assert_equal(left, right):
-  for a, b in zip(left, right, strict=True):
-    for x, y in zip(a, b, strict=True):
-      np.testing.assert_array_equal(x, y)
-
-
 class TestBatches:
   def test_every_id_at_most_once_per_epoch_and_another_tail(self, source):
     n = source.sizes.num_pairs
@@ -49,17 +44,17 @@ class TestBatches:
 
   def test_same_seed_same_batches(self, source):
     first = take(source, 0, 3)
-    assert_equal(first, take(source, 0, 3))
+    chex.assert_trees_all_equal(first, take(source, 0, 3))
     other = take(source, 0, 3, seed=4)
     assert not np.array_equal(first[0].pair_id, other[0].pair_id)
 
   def test_position_is_one_integer(self, source):
     steps = source.sizes.num_pairs // 1000
     whole = take(source, 0, steps + 5)
-    assert_equal(whole[steps - 2 :], take(source, steps - 2, 7))
+    chex.assert_trees_all_equal(whole[steps - 2 :], take(source, steps - 2, 7))
 
   def test_threads_change_nothing(self, source):
-    assert_equal(
+    chex.assert_trees_all_equal(
       take(source, 0, 4),
       take(source, 0, 4, num_threads=4, prefetch=8),
     )
@@ -147,7 +142,9 @@ class TestShares:
 
   def test_position_is_one_integer(self, mixed):
     whole = take(mixed, 0, 25, batch_size=100)
-    assert_equal(whole[17:], take(mixed, 17, 8, batch_size=100, num_threads=4))
+    chex.assert_trees_all_equal(
+      whole[17:], take(mixed, 17, 8, batch_size=100, num_threads=4)
+    )
 
   def test_processes_share_the_global_batch(self, mixed):
     (whole,) = take(mixed, 9, 1, batch_size=100)

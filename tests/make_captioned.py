@@ -16,6 +16,15 @@ def photo(seed, *, height=40, width=60):
   return shapes.encode(image)
 
 
+def photo_folder(folder, captions):
+  """Photos 0.jpg, 1.jpg, ... in a new folder, with their captions beside."""
+  folder.mkdir(parents=True)
+  for i, caption in enumerate(captions):
+    (folder / f"{i}.jpg").write_bytes(photo(i))
+    (folder / f"{i}.txt").write_text(caption)
+  return folder
+
+
 A, B, C = map(photo, range(3))
 ROWS = [(A, ["A dog.", "two cats"]), (B, ["a dog!"]), (A, ["the sea"])]
 CAPTIONS = ["A dog.", "two cats", "a dog!", "the sea"]  # by pair

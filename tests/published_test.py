@@ -514,11 +514,8 @@ class TestCommands:
     assert "test/mine: 4 captions are 1 texts, and each" in result.stderr
 
   def test_popularity_of_photos(self, tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for i in range(8):
-      (folder / f"{i}.jpg").write_bytes(make_captioned.photo(i))
-      (folder / f"{i}.txt").write_text(f"{'a photo of the dog'[: 4 + 2 * i]}")
+    captions = ["a photo of the dog"[: 4 + 2 * i] for i in range(8)]
+    folder = make_captioned.photo_folder(tmp_path / "photos", captions)
     result = self.nuclr(
       "popularity",
       f"--model={CLIP}",
