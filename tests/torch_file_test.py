@@ -135,3 +135,13 @@ def test_a_published_model(tmp_path):
   config = untrained.config_of_published(folder)
   assert config["objective"]["temperature"] == pytest.approx(0.03)
   untrained.open_untrained(config, pairs=False)
+
+
+@pytest.mark.parametrize("number", [5, 2**31 - 1])
+def test_numbers_of_objects_take_no_memory(number, tmp_path):
+  """Python would make room for as many objects as the largest number."""
+  put = b"r" + number.to_bytes(4, "little")  # LONG_BINPUT
+  path = tmp_path / "model.bin"
+  path.write_bytes(archive(b"\x80\x02}" + put + b"."))
+  with pytest.raises(ValueError, match=f"pickle has LONG_BINPUT {number}"):
+    read_tensors(path)
