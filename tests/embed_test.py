@@ -82,6 +82,16 @@ def test_files_have_a_row_for_everything(tmp_path, monkeypatch):
   }
 
 
+def test_a_photo_whose_captions_are_empty_is_listed_once(tmp_path):
+  (photo, *_) = items(1, np.random.default_rng(0))
+  inputs = [photo._replace(captions=["", "?!"])]
+  count = write_embeddings(model(), inputs, tmp_path / "out")
+  assert (count["images"], count["captions"]) == (1, 0)
+  assert (count["without_caption"], count["rejected"]) == (1, 0)
+  (line,) = (tmp_path / "out" / REJECTED).read_text().splitlines()
+  assert json.loads(line)["reason"] == "no caption"
+
+
 def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   rng = np.random.default_rng(0)
   photos = [

@@ -324,6 +324,22 @@ def test_an_interrupted_command_says_what_is_left(monkeypatch, verb, message):
   assert said == [f"\nnuclr: {message}"]
 
 
+EXIT = """
+import threading
+from nuclr_jax import distributed
+threading.Thread(target=threading.Event().wait).start()  # never ends
+print("written before")
+distributed.exit_at_once("why", code=130)
+"""
+
+
+def test_an_exit_at_once_waits_for_no_thread():
+  command = [sys.executable, "-c", EXIT]
+  result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+  assert result.returncode == 130
+  assert (result.stdout, result.stderr) == ("written before\n", "why\n")
+
+
 def test_small_numbers_keep_their_digits(capsys):
   metrics = {"residual": 0.00025, "top1": 0.5, "none": 0.0, "pairs": 3}
   verbs.print_table(metrics)
