@@ -22,7 +22,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from nuclr_jax import ingest
-from nuclr_jax.data import pair_index, tfds_reader
+from nuclr_jax.data import captions, pair_index, tfds_reader
 from nuclr_jax.ingest import inputs, publish, records, tables
 
 # What each input format looks like: writes it, and returns the arguments.
@@ -266,7 +266,7 @@ def test_rows_of_an_image_are_joined_and_pairs_numbered(tmp_path):
     ["a cat"],
     ["the sea"],
   ]
-  assert reasons(folder) == {"sub/0.jpg": records.EMPTY_CAPTION}
+  assert reasons(folder) == {"sub/0.jpg": captions.EMPTY_CAPTION}
   index = pair_index.load_index(folder, "train")
   assert index.record.tolist() == [0, 0, 0, 1, 2]
   assert index.caption.tolist() == [0, 1, 2, 0, 0]
@@ -413,8 +413,8 @@ def test_fields():
     ({"c": {"text": [b"x", b"y"]}}, "c/text", ["x", "y"]),
     ({"c": [{"text": b"x"}, {}]}, "c/text", ["x", ""]),
   ]
-  for row, field, captions in rows:
-    assert tfds_reader.captions_of(row, field) == captions
+  for row, field, expected in rows:
+    assert captions.captions_of(row, field) == expected
 
 
 @pytest.mark.parametrize("ending, mark", [("csv", ","), ("tsv", "\t")])
@@ -454,4 +454,4 @@ def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
   folder = ingest.ingest(
     f"{photos}/table.json", "other", data_dir=tmp_path, workers=1
   )
-  assert reasons(folder) == {"0.jpg": records.NO_UTF8}
+  assert reasons(folder) == {"0.jpg": captions.NO_UTF8}

@@ -15,6 +15,7 @@ import numpy as np
 
 from nuclr_jax import progress
 from nuclr_jax.data import in_place, places, tfds_reader
+from nuclr_jax.data.captions import captions_of
 from nuclr_jax.data.pair_index import (
   PairIndex,
   canonical,
@@ -86,8 +87,8 @@ def open_captioned(
     return [
       Record(
         x,
-        tfds_reader.captions_of(row, caption),
-        "".join(tfds_reader.captions_of(row, "key")) or f"record {i}",
+        captions_of(row, caption),
+        "".join(captions_of(row, "key")) or f"record {i}",
       )
       for i, row, x in zip(numbers, rows, encoded, strict=True)
     ]

@@ -5,7 +5,7 @@ TensorFlow. The features that hold the image and the captions are recognised by
 type and name.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import contextlib
 import json
 import os
@@ -285,33 +285,6 @@ def caption_field(features: Any) -> str:
   )
 
 
-def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
-  """Returns the captions of a row, however they are stored.
-
-  Args:
-    row: A row of a data source, of JSON or of a table.
-    field: The name that `caption_field` returns, or the name of a column.
-
-  Returns:
-    The captions, with "" for one that is missing from a list.
-
-  Example:
-    >>> captions_of({"caption": b"a dog"}, "caption")
-    ['a dog']
-    >>> captions_of({"captions": [{"text": "a dog"}, None]}, "captions/text")
-    ['a dog', '']
-  """
-  value = row
-  for name in field.split("/"):
-    if isinstance(value, Mapping):
-      value = value.get(name)
-    else:  # a sequence of dicts, which may also be a dict of sequences
-      value = [
-        x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
-      ]
-  return [_text(x) for x in _listed(value)]
-
-
 def damaged(folder: pathlib.Path, file: str, reason: str) -> ValueError:
   """Makes the error for a prepared file that cannot be trusted.
 
@@ -421,18 +394,3 @@ def _is_text(feature) -> bool:
 
   feature = getattr(feature, "feature", feature)
   return isinstance(feature, tfds.features.Text)
-
-
-def _listed(value) -> list:
-  """Returns one value or many as a list."""
-  if value is None:
-    return []
-  if isinstance(value, str | bytes | Mapping):
-    return [value]
-  return list(value) if hasattr(value, "__iter__") else [value]
-
-
-def _text(value) -> str:
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "replace")
-  return value if isinstance(value, str) else ""

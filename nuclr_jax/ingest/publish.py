@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from nuclr_jax import files
+from nuclr_jax.data.captions import EMPTY_CAPTION, NO_UTF8
 from nuclr_jax.data.in_place import PLACE, write_tars
 from nuclr_jax.data.pair_index import load_index, number_pairs, save_index
 from nuclr_jax.data.tfds_reader import (
@@ -27,7 +28,7 @@ from nuclr_jax.data.tfds_reader import (
   damaged,
   read_only_builder,
 )
-from nuclr_jax.ingest.records import EMPTY_CAPTION, NO_UTF8, record_features
+from nuclr_jax.ingest.records import record_features
 
 log = logging.getLogger(__name__)
 

@@ -5,18 +5,17 @@ yields what it could not read as rejected. `records.check_items` decides which
 items are good.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-import json
+from collections.abc import Iterator, Sequence
 import os
 import pathlib
 import tarfile
 
 from nuclr_jax import files
 from nuclr_jax.data import in_place
+from nuclr_jax.data.captions import captions_beside, captions_of
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tfds_reader import (
   caption_field,
-  captions_of,
   image_field,
   read_only_builder,
 )
@@ -65,7 +64,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
         found = {name: _bytes_at(file, *at) for name, at in places.items()}
         if "image" in found:
           offset, _ = places["image"]
-          yield Item(key, path, found["image"], _captions(found), offset)
+          yield Item(key, path, found["image"], captions_beside(found), offset)
         else:
           yield Rejected(key, path, NO_IMAGE)
   except OSError:
@@ -233,7 +232,7 @@ def _item_of_row(row: Row) -> Item | Rejected:
     image = file.read()
   captions = row.captions
   if captions is None:
-    captions = _captions({x: y.read_bytes() for x, y in texts.items()})
+    captions = captions_beside({x: y.read_bytes() for x, y in texts.items()})
   return Item(row.key, row.source, image, captions)
 
 
@@ -241,17 +240,6 @@ def _beside(path: str) -> dict[str, pathlib.Path]:
   """Finds the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
   return {x: file for x, file in texts.items() if file.is_file()}
-
-
-def _captions(texts: Mapping[str, bytes]) -> list[str]:
-  """Returns the captions in files; the keys are the kinds of the files."""
-  if "txt" in texts:
-    return captions_of(texts, "txt")
-  try:
-    content = json.loads(texts.get("json", b"{}"))
-  except (ValueError, RecursionError):
-    return []
-  return captions_of(content, "caption") if type(content) is dict else []
 
 
 def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:

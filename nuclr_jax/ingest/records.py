@@ -19,6 +19,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
+from nuclr_jax.data.captions import clean_text, tidy_captions
 from nuclr_jax.data.images import MAX_PIXELS, num_pixels
 from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
@@ -29,8 +30,6 @@ MIN_SIZE = 16  # pixels per side
 QUALITY = 95  # of JPEGs that are made from images in other formats
 # Reasons to reject an item or, where the comment says so, a single caption.
 NO_CAPTION = "no caption"
-EMPTY_CAPTION = "empty caption"  # a caption; the item keeps its other captions
-NO_UTF8 = "caption is not UTF-8"  # a caption; the item keeps its other captions
 DUPLICATE_KEY = "duplicate key"  # an earlier item of the part has the same key
 UNREADABLE = "unreadable image"  # not an image, or not of a known kind
 TRUNCATED = "truncated image"  # the end is missing
@@ -277,21 +276,13 @@ def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
     >>> item.captions, bad[0].reason
     (['a dog'], 'empty caption')
   """
-  item = item._replace(key=_clean(item.key), source=_clean(item.source))
+  key, source = clean_text(item.key), clean_text(item.source)
+  item = item._replace(key=key, source=source)
   if isinstance(item, Rejected):
     return item, []
-  captions = [_clean(caption).strip() for caption in item.captions]
-  wrong = list(map(_wrong, captions))
-  kept = [x for x, reason in zip(captions, wrong, strict=True) if not reason]
-  bad = [Rejected(item.key, item.source, x) for x in wrong if x]
+  kept, wrong = tidy_captions(item.captions)
+  bad = [Rejected(key, source, reason) for reason in wrong]
   return item._replace(captions=kept), bad
-
-
-def _wrong(caption: str) -> str:
-  """Returns why a caption is bad, or ""; U+FFFD marks undecodable bytes."""
-  if "\ufffd" in caption:
-    return NO_UTF8
-  return "" if canonical(caption) else EMPTY_CAPTION
 
 
 def to_jpeg(
@@ -404,8 +395,3 @@ def _check_length(path: str, length: int) -> None:
     raise OSError(
       f"{path} holds {count} of {length} records: is the disk full?"
     )
-
-
-def _clean(text: str) -> str:
-  """Replaces whatever UTF-8 cannot encode."""
-  return text.encode("utf-8", "replace").decode()

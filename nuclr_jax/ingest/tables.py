@@ -13,7 +13,7 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.tfds_reader import captions_of
+from nuclr_jax.data.captions import captions_of
 from nuclr_jax.ingest.records import (
   BROKEN_ROW,
   NO_CAPTION,
