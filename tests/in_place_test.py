@@ -19,7 +19,7 @@ from make_photos import (
 import numpy as np
 import pytest
 
-from nuclr_jax import ingest
+from nuclr_jax import files, ingest
 from nuclr_jax.data import captioned, image_text, in_place, loader
 from nuclr_jax.data.tokenizer import build_tokenizer
 from nuclr_jax.files import bucket, remote
@@ -288,12 +288,12 @@ class TestBuckets:
     def fail(*where):
       if left[0]:
         left[0] -= 1
-        raise ValueError("memory://bucket cannot be reached: Timeout")
+        raise bucket.Unreached("memory://bucket cannot be reached: Timeout")
       return read_range(*where)
 
     monkeypatch.setattr(bucket, "read_range", fail)
-    monkeypatch.setattr(in_place, "PAUSE", 0.001)
-    if failures < in_place.TRIES:
+    monkeypatch.setattr(files.local, "PAUSE", 0.001)
+    if failures < files.local.TRIES:
       assert data.read([2]) == expected
       return
     with pytest.raises(ValueError, match="after 4 attempts: memory.* Timeout;"):

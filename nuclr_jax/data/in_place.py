@@ -16,14 +16,13 @@ import functools
 import json
 import os
 import pathlib
-import time
 from typing import Any, NamedTuple
 
 import google_crc32c
 from jaxtyping import Int
 import numpy as np
 
-from nuclr_jax import files, progress
+from nuclr_jax import files
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.files import bucket
 
@@ -34,8 +33,6 @@ MAX_BYTES = 2**30  # of an image file
 THREADS = 64  # that wait for reads at the same time
 CHUNK = 4  # images that a thread reads one after another
 OPEN_FILES = 256  # that a process keeps open
-TRIES = 4
-PAUSE = 0.5  # seconds before the second try, and then twice as many each time
 
 Row = Mapping[str, Any]
 
@@ -207,21 +204,14 @@ def _read_image(
 
 def _read_range(path: str, offset: int, size: int) -> bytes:
   """Reads a part of a file, if necessary several times."""
-  for attempt in range(TRIES):
-    try:
-      if bucket.is_remote(path):
-        return bucket.read_range(path, offset, size)
-      return os.pread(_opened(path).number, size, offset)
-    except (OSError, ValueError) as error:
-      failure = error
-    _opened.cache_clear()  # what was opened may be stale
-    if attempt + 1 < TRIES:
-      time.sleep(PAUSE * 2**attempt)
-  raise ValueError(
-    f"{path} cannot be read, after {TRIES} attempts: "
-    f"{progress.first_line(failure)}; once it can be, the same command "
-    "continues a run"
-  ) from failure
+
+  def read():
+    if bucket.is_remote(path):
+      return bucket.read_range(path, offset, size)
+    return os.pread(_opened(path).number, size, offset)
+
+  # What was opened may be stale.
+  return files.keep_trying(path, read, after_failure=_opened.cache_clear)
 
 
 class _File:

@@ -7,6 +7,7 @@ the credentials where these libraries look for them.
 from collections.abc import Iterator, Mapping
 import contextlib
 import hashlib
+import io
 import os
 import pathlib
 import re
@@ -14,6 +15,7 @@ from typing import Any
 
 from nuclr_jax import progress
 
+AHEAD = 2**23  # bytes that are read at a time from one end to the other
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
 
 
@@ -125,6 +127,52 @@ def read_range(path: str, start: int, size: int) -> bytes:
   system, name = open_system(path)
   with reaching(path):
     return system.cat_file(name, start=start, end=start + size)
+
+
+def open_file(path: str) -> io.BufferedIOBase:
+  """Opens a file in a bucket, to be read from one end to the other.
+
+  Args:
+    path: The file.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    Unreached: If the bucket cannot be reached, also while the file is read.
+
+  Example:
+    >>> _ = (tmp_path / "x").write_bytes(b"0123456789")
+    >>> upload(tmp_path / "x", "memory://bucket/x")
+    >>> with open_file("memory://bucket/x") as file:
+    ...   file.seek(3), file.read(2)
+    (3, b'34')
+  """
+  system, name = open_system(path)
+  with reaching(path):
+    file = system.open(name, "rb", block_size=AHEAD, cache_type="readahead")
+  return _Reached(file, path)
+
+
+class _Reached(io.BufferedIOBase):
+  """A file whose errors are those of this module."""
+
+  def __init__(self, file, path: str):
+    super().__init__()
+    self._file, self._path = file, path
+
+  def read(self, size: int = -1) -> bytes:
+    with reaching(self._path):
+      return self._file.read(size)
+
+  def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+    with reaching(self._path):
+      return self._file.seek(offset, whence)
+
+  def tell(self) -> int:
+    return self._file.tell()
+
+  def close(self) -> None:
+    self._file.close()
+    super().close()
 
 
 def download(path: str, here: pathlib.Path) -> None:

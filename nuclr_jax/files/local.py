@@ -6,7 +6,7 @@ of `sha256sum --check SHA256SUMS`, and `damage` compares. It does not protect
 from somebody who changes both.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent import futures
 import contextlib
 import fcntl
@@ -27,13 +27,50 @@ import zipfile
 
 import numpy as np
 
-from nuclr_jax import distributed
+from nuclr_jax import distributed, progress
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
 MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
 LITTLE = 2**24  # bytes that may be expanded from anything
+TRIES = 4  # to read
+PAUSE = 0.5  # seconds before the second try, and then twice as many each time
 
 log = logging.getLogger(__name__)
+
+
+def keep_trying(
+  path: str | os.PathLike,
+  read: Callable[[], Any],
+  *,
+  after_failure: Callable[[], Any] = lambda: None,
+) -> Any:
+  """Reads from a file, if necessary several times, with pauses between.
+
+  Args:
+    path: The file, which the message names.
+    read: Reads and returns what was read.
+    after_failure: Called after each failed attempt.
+
+  Raises:
+    ValueError: If all attempts have failed.
+
+  Example:
+    >>> keep_trying(tmp_path / "x", lambda: b"content")
+    b'content'
+  """
+  for attempt in range(TRIES):
+    try:
+      return read()
+    except OSError as error:
+      failure = error
+    after_failure()
+    if attempt + 1 < TRIES:
+      time.sleep(PAUSE * 2**attempt)
+  raise ValueError(
+    f"{os.fspath(path)} cannot be read, after {TRIES} attempts: "
+    f"{progress.first_line(failure)}; once it can be, the same command "
+    "continues a run"
+  ) from failure
 
 
 @contextlib.contextmanager
