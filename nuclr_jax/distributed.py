@@ -127,7 +127,7 @@ def check_same(what: str, value: Mapping[str, Any]) -> None:
     what: What the value is, for the message.
     value: A nested mapping of values that JSON can hold.
   """
-  first, *others = map(json.loads, _of_all(json.dumps(value)))
+  first, *others = of_all(value)
   for number, other in enumerate(others, 1):
     places = ("in process 0", f"in process {number}")
     if differing := differences(first, other, places=places):
@@ -135,6 +135,19 @@ def check_same(what: str, value: Mapping[str, Any]) -> None:
         f"the processes differ in their {what}: {'; '.join(differing)}; start "
         "all with the same command, data and versions of the libraries"
       )
+
+
+def of_all(value: Any) -> list[Any]:
+  """Returns what all processes have passed, in their order.
+
+  Args:
+    value: A value that JSON can hold; every process passes one.
+
+  Example:
+    >>> of_all({"step": 3})  # of a single process
+    [{'step': 3}]
+  """
+  return list(map(json.loads, _texts_of_all(json.dumps(value))))
 
 
 def differences(
@@ -172,12 +185,12 @@ def check_shared(folder: pathlib.Path) -> None:
   """Raises ValueError in all processes unless all see the same folder."""
   if jax.process_count() == 1:
     return
-  file = folder / f".shared_{_of_all(uuid.uuid4().hex)[0]}"
+  file = folder / f".shared_{of_all(uuid.uuid4().hex)[0]}"
   if is_first():
     folder.mkdir(parents=True, exist_ok=True)
     file.touch()
   wait_for_all("written")
-  missing = [x for x in _of_all("" if file.exists() else str(folder)) if x]
+  missing = [x for x in of_all("" if file.exists() else str(folder)) if x]
   if is_first():
     file.unlink()
   if missing:
@@ -286,7 +299,7 @@ def worker_pool(
         os.environ[name] = value
 
 
-def _of_all(text: str) -> list[str]:
+def _texts_of_all(text: str) -> list[str]:
   """Returns the texts that all processes have passed, in their order."""
   if jax.process_count() == 1:
     return [text]

@@ -6,6 +6,7 @@ import shutil
 import signal
 
 from absl.testing import flagsaver
+import chex
 import jax
 import make_bucket
 import make_captioned
@@ -15,7 +16,7 @@ import pytest
 
 from nuclr_jax import ingest, report
 from nuclr_jax.cli import flags, main
-from nuclr_jax.data import sets, tfds_reader
+from nuclr_jax.data import image_text, loader, sets, tar_stream, tfds_reader
 from nuclr_jax.data.embeddings import open_embeddings
 from nuclr_jax.export import embedder_of_config, write_embeddings
 from nuclr_jax.files import bucket, remote
@@ -151,6 +152,26 @@ def test_a_lost_file_is_no_damaged_file(root, tmp_path, monkeypatch):
   monkeypatch.setattr(system, "get_file", lost)
   with pytest.raises(bucket.Unreached, match="reset by peer"):
     list(records._guarded(part.read))
+
+
+def test_a_stream_of_tars(root, tmp_path):
+  (tmp_path / "tars").mkdir()
+  for i in range(3):
+    write_pairs(tmp_path / "tars" / f"{i}.tar", range(4 * i, 4 * i + 4))
+  upload(tmp_path / "tars", f"{root}/lake")
+  streams = []
+  for folder in (tmp_path / "tars", f"{root}/lake"):
+    source = tar_stream.source_of_tars(
+      f"{folder}/{{0..2}}.tar",
+      num_pairs=12,
+      make_square=image_text.square_maker(size=16),
+      encode=lambda captions: np.array([list(map(len, captions))]),
+      share_texts=True,
+      window=4,
+    )
+    with loader.batches(source, batch_size=4, seed=1) as stream:
+      streams.append([next(stream) for _ in range(7)])
+  chex.assert_trees_all_equal(*streams)
 
 
 def test_models_and_embeddings(root, tmp_path):

@@ -6,7 +6,7 @@ OpenCV is imported by the functions that decode, so that the core can import
 this file without it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 import inspect
 import os
@@ -55,6 +55,8 @@ def image_text(
   *,
   train: str,
   weights: tuple[Positive, ...] = (),
+  num_pairs: Count | None = None,
+  window: Count = 4_096,
   data_dir: str | os.PathLike | None = None,
   size: Count = 256,
   resize: ResizeMode = None,
@@ -80,9 +82,13 @@ def image_text(
 
   Args:
     train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set, or
-      several of them with commas between.
+      several of them with commas between. Or tars that are read as a stream,
+      see `tar_files.find_tars`.
     weights: The share of each of several data sets in every batch, relative to
       the others (see `loader.batches`); by default their pairs are one set.
+    num_pairs: How many pairs an epoch of a stream has; by default the number
+      that img2dataset has written beside the tars.
+    window: How many samples of a stream are shuffled at a time.
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.
     resize: How images that are not augmented become squares: "squash" resizes
@@ -123,7 +129,7 @@ def image_text(
   Raises:
     ValueError: If a data set or a tokenizer is missing or cannot be read.
   """
-  from nuclr_jax.data import sets
+  from nuclr_jax.data import tar_files
 
   how = Resize(resize, kernel)
   held_out = open_held_out(
@@ -136,31 +142,16 @@ def image_text(
     resize=how,
     data_dir=data_dir,
   )
-  names = train.split(",")
-  _check_weights(names, weights)
-  opened = [
-    open_captioned(place.source, place.split or "train", data_dir)
-    for place in map(sets.parse_place, names)
-  ]
-  pairs = join(opened, data_dir)
-  shares = ()
-  if weights:
-    sizes = [data.index.sizes.num_pairs for data in opened]
-    shares = tuple(map(Share, names, sizes, weights))
-  if not share_texts:
-    pairs = pairs._replace(index=hide_repetitions(pairs.index))
-  words = choose_tokenizer(
+  choose = partial(
+    choose_tokenizer,
     tokenizer,
-    lambda: all_captions(pairs),
     length=length,
     clean=clean,
     pad_id=pad_id,
     vocab_size=vocab_size,
     min_count=min_count,
   )
-  source = captioned_source(
-    pairs,
-    words,
+  of_images = dict(
     size=size,
     resize=how,
     scale=scale,
@@ -168,8 +159,32 @@ def image_text(
     num_ops=num_ops,
     level=level,
   )
+  if tar_files.are_tars(train):
+    from nuclr_jax.data import tar_stream
+
+    _check_stream(train, weights, tokenizer)
+    words = choose(list)
+    source = tar_stream.source_of_tars(
+      train,
+      num_pairs=num_pairs,
+      make_square=square_maker(**of_images),
+      encode=words.encode,
+      share_texts=share_texts,
+      window=window,
+    )
+  else:
+    if num_pairs is not None:
+      raise ValueError(
+        f"data.num_pairs is for a stream of tars, {train} is a prepared data "
+        "set whose pairs are counted; leave it out"
+      )
+    pairs, shares = _open_pairs(train, weights, data_dir)
+    if not share_texts:
+      pairs = pairs._replace(index=hide_repetitions(pairs.index))
+    words = choose(lambda: all_captions(pairs))
+    source = captioned_source(pairs, words, **of_images)._replace(shares=shares)
   return Data(
-    train=source._replace(shares=shares),
+    train=source,
     tokenizer=words,
     image_shape=(size, size, 3),
     held_out=held_out,
@@ -299,27 +314,25 @@ def captioned_source(
     ValueError: If a number is out of range.
   """
   from nuclr_jax.data import images
-  from nuclr_jax.data.augment import rand_augment
 
-  _check_options(size, scale, num_ops, level)
   index = data.index
+  make_square = square_maker(
+    size=size,
+    resize=resize,
+    scale=scale,
+    flip=flip,
+    num_ops=num_ops,
+    level=level,
+  )
 
-  def square(row, random):
-    image = decode(row, data)
-    if random is None:
-      return images.resize(image, size, resize)
-    cropped = images.random_resized_crop(
-      image, random, size=size, scale=scale, flip=flip
-    )
-    rest = random[images.CROP_NUMBERS :]
-    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+  def square(row_and_random):
+    row, random = row_and_random
+    return make_square(decode(row, data), random)
 
   def fetch(pair_ids, random=None):
     rows = data.read(index.record[pair_ids])
     numbers = [None] * len(rows) if random is None else random
-    squares = images.in_threads(
-      lambda x: square(*x), list(zip(rows, numbers, strict=True))
-    )
+    squares = images.in_threads(square, list(zip(rows, numbers, strict=True)))
     which = zip(rows, index.caption[pair_ids], strict=True)
     return Batch(
       np.stack(squares),
@@ -351,6 +364,71 @@ def captioned_source(
       lambda records: [row.key for row in rows_of(records)],
     ),
   )
+
+
+def square_maker(
+  *,
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
+) -> Callable[..., np.ndarray]:
+  """Makes `make_square(image, random)`, which resizes or augments an image.
+
+  It augments by random numbers [NUM_RANDOM], or resizes if they are None. The
+  arguments are those of `captioned_source`.
+
+  Raises:
+    ValueError: If a number is out of range.
+  """
+  from nuclr_jax.data import images
+  from nuclr_jax.data.augment import rand_augment
+
+  _check_options(size, scale, num_ops, level)
+
+  def make_square(image, random):
+    if random is None:
+      return images.resize(image, size, resize)
+    cropped = images.random_resized_crop(
+      image, random, size=size, scale=scale, flip=flip
+    )
+    rest = random[images.CROP_NUMBERS :]
+    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+
+  return make_square
+
+
+def _open_pairs(train, weights, data_dir):
+  """Opens prepared data sets as one; returns it and its shares."""
+  from nuclr_jax.data import sets
+
+  names = train.split(",")
+  _check_weights(names, weights)
+  opened = [
+    open_captioned(place.source, place.split or "train", data_dir)
+    for place in map(sets.parse_place, names)
+  ]
+  shares = ()
+  if weights:
+    sizes = [data.index.sizes.num_pairs for data in opened]
+    shares = tuple(map(Share, names, sizes, weights))
+  return join(opened, data_dir), shares
+
+
+def _check_stream(train, weights, tokenizer) -> None:
+  if weights:
+    raise ValueError(
+      f"data.weights is for prepared data sets, {train} is a stream; index the "
+      "tars with nuclr ingest --in_place, or leave the weights out"
+    )
+  if tokenizer == BUILD:
+    raise ValueError(
+      f"data.tokenizer is {BUILD!r}, but {train} is a stream, whose captions "
+      "are not known in advance; name a tokenizer: a file, a folder, or a name "
+      "on the hub"
+    )
 
 
 def _check_weights(names, weights) -> None:

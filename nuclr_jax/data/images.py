@@ -21,6 +21,7 @@ Image = UInt8[np.ndarray, "height width 3"]
 SquareImage = UInt8[np.ndarray, "size size 3"]
 
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
+MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
 THUMBNAIL = 96  # pixels
 MAX_ASPECT = 100  # of an image that is cropped after it is resized

@@ -1,9 +1,9 @@
 """The stream of training batches: a pure function of seed and step.
 
-The position is one integer, the step; no other state needs saving. Every
-epoch visits the pairs in a new order and each pair at most once: the
-n mod batch_size pairs at the end of the order are left out, different ones in
-each epoch.
+The position is one integer, the step; no other state needs saving, except that
+of a stream of tars (see `tar_stream`). Every epoch visits the pairs in a new
+order and each pair at most once: the n mod batch_size pairs at the end of the
+order are left out, different ones in each epoch.
 
 Where a source has shares, each of them is such a stream of its own. Every batch
 has the same number of pairs of a share, so one with few pairs and a great
@@ -13,7 +13,7 @@ weight begins its next epoch while others are still in their first.
 from collections.abc import Iterator, Sequence
 import contextlib
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grain
 from jaxtyping import Int
@@ -48,7 +48,8 @@ def batches(
   num_threads: int = 2,
   num_workers: int = 0,
   prefetch: int = 4,
-) -> Iterator[Iterator[Batch]]:
+  positions: Sequence[Any] = (),
+) -> Iterator[grain.DatasetIterator[Batch]]:
   """Opens the endless stream of NumPy batches, starting at `start_step`.
 
   Args:
@@ -67,6 +68,8 @@ def batches(
     num_workers: Processes that make batches instead of threads; their number
       does not change the batches either.
     prefetch: Batches that each worker makes ahead of time.
+    positions: Where all processes were in a stream of tars, in place of
+      `start_step`: what `get_state()` of their iterators returned.
 
   Yields:
     The iterator, closed at the end of the `with` block.
@@ -79,13 +82,31 @@ def batches(
     >>> with batches(source, batch_size=4, seed=0) as stream:
     ...   batch = next(stream)  # doctest: +SKIP
   """
-  streams = _streams(source, batch_size, seed)
   if batch_size % process_count:
     raise ValueError(
       f"the number of processes must divide the batch size, got "
       f"{process_count} processes and batch_size {batch_size}"
     )
   share = batch_size // process_count
+  if source.open_stream is not None:
+    if num_workers:
+      raise ValueError(
+        f"num_workers is {num_workers}, but a stream of tars is read by "
+        "threads; set num_workers to 0"
+      )
+    stream = source.open_stream(
+      seed=seed,
+      batch_size=share,
+      augment=augment,
+      process_index=process_index,
+      process_count=process_count,
+      prefetch=prefetch,
+      positions=positions,
+    )
+    with contextlib.closing(stream):
+      yield stream
+    return
+  streams = _streams(source, batch_size, seed)
   mine = slice(process_index * share, (process_index + 1) * share)
 
   def load(step):
@@ -108,11 +129,8 @@ def batches(
   if num_workers:
     workers = grain.MultiprocessingOptions(num_workers, prefetch)
     data = data.mp_prefetch(workers)
-  stream = iter(data)
-  try:
+  with contextlib.closing(iter(data)) as stream:
     yield stream
-  finally:
-    stream.close()
 
 
 def shares_of_batch(shares: Sequence[Share], batch_size: int) -> list[int]:

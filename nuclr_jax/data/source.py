@@ -7,7 +7,7 @@ scored; nothing here knows about models or scores.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jaxtyping import Float, Int, UInt8
 import numpy as np
@@ -102,6 +102,10 @@ class Source(NamedTuple):
   files: Files | None = None  # None = every image id is a file without a name
   # What batches mix; () = nothing, the pairs are one set.
   shares: tuple[Share, ...] = ()
+  # Opens the batches of a process, see `tar_stream.open_stream`; None = pairs
+  # are read by id. Instead of ids, the pairs of a stream have numbers that only
+  # equal images, texts or pairs have in common.
+  open_stream: Callable[..., Any] | None = None
 
 
 def source_of_samples(

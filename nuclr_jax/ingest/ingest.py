@@ -16,7 +16,7 @@ import re
 import shutil
 
 from nuclr_jax import distributed, files, progress
-from nuclr_jax.data.images import MAX_PIXELS
+from nuclr_jax.data.images import MAX_PIXELS, MIN_SIZE
 from nuclr_jax.data.places import INFO, data_set_path, without_records
 from nuclr_jax.ingest import beam, inputs, publish, records
 
@@ -162,13 +162,13 @@ def _check(name, split, max_size, max_pixels, workers) -> None:
         f"{what}={value} is not a name; use lower-case letters, digits and _, "
         "with a letter first, and not the word all"
       )
-  if max_size is not None and max_size < records.MIN_SIZE:
+  if max_size is not None and max_size < MIN_SIZE:
     raise ValueError(
-      f"--max_size must be at least {records.MIN_SIZE} pixels, got {max_size}"
+      f"--max_size must be at least {MIN_SIZE} pixels, got {max_size}"
     )
-  if max_pixels is not None and max_pixels < records.MIN_SIZE**2:
+  if max_pixels is not None and max_pixels < MIN_SIZE**2:
     raise ValueError(
-      f"--max_pixels must be at least {records.MIN_SIZE**2}, got {max_pixels}"
+      f"--max_pixels must be at least {MIN_SIZE**2}, got {max_pixels}"
     )
   if workers is not None and workers < 1:
     raise ValueError(f"--workers must be at least 1, got {workers}")

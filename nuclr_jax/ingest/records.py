@@ -20,13 +20,12 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
 from nuclr_jax.data.captions import clean_text, tidy_captions
-from nuclr_jax.data.images import MAX_PIXELS, num_pixels
+from nuclr_jax.data.images import MAX_PIXELS, MIN_SIZE, num_pixels
 from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 from nuclr_jax.files import bucket
 
-MIN_SIZE = 16  # pixels per side
 QUALITY = 95  # of JPEGs that are made from images in other formats
 # Reasons to reject an item or, where the comment says so, a single caption.
 NO_CAPTION = "no caption"

@@ -9,6 +9,7 @@ import inspect
 import os
 from typing import Any, NamedTuple
 
+import jax
 from jax.sharding import Mesh
 import optax
 
@@ -89,6 +90,8 @@ def build(
   objective = make_objective(
     spec, config["objective"], config["terms"], num_steps=num_steps
   )
+  if data.train.open_stream is not None:
+    _check_streamable(objective, config["objective"]["name"])
   popularities = None
   if fresh and config["warm_start"] is not None:
     popularities = first_popularities(
@@ -226,6 +229,18 @@ def load_inputs(
   spec = plain(spec)
   factories.check_data(spec)
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
+
+
+def _check_streamable(objective: Objective, name: str) -> None:
+  """Raises ValueError if an objective keeps a value for each sample."""
+  _, state = jax.eval_shape(objective.init)
+  if jax.tree.leaves(state.sample):
+    raise ValueError(
+      f"the objective {name} keeps values for every pair, which need ids, but "
+      "config.data.train is a stream of tars; index the tars with nuclr ingest "
+      "--in_place (they stay where they are) and name that data set, or choose "
+      "an objective that keeps none, such as clip or siglip"
+    )
 
 
 def _check_views_differ(data: Config, model: Config) -> None:

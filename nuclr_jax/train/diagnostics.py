@@ -15,12 +15,12 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
 from nuclr_jax import distributed, pairwise, sharding
-from nuclr_jax.data.source import random_numbers
 from nuclr_jax.objectives import Objective, Readout
 from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.sample_state import denominator
 from nuclr_jax.sample_state.denominator import mean_where
 from nuclr_jax.sample_state.table import mean_by_id, read_rows
+from nuclr_jax.train.batches import fixed_batches
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
@@ -207,16 +207,12 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
     mesh: The mesh of the run, which must be entered when the function is
       called.
   """
-  source, model = parts.data.train, parts.model
-  batch_size, seed = parts.config["batch_size"], parts.config["seed"]
-  sizes, readout = source.sizes, _readable(parts.objective)
+  model, batch_size = parts.model, parts.config["batch_size"]
+  sizes, readout = parts.data.train.sizes, _readable(parts.objective)
   share = np.clip(sizes.num_pairs // 256, SAMPLE, LARGEST_SAMPLE)
   count = max(1, min(int(share), sizes.num_pairs) // batch_size)
   settled = min(sizes.num_pairs // batch_size, SETTLED)
-  sample = np.random.default_rng(seed).choice(
-    sizes.num_pairs, count * batch_size, replace=False, shuffle=False
-  )
-  batches = np.sort(sample).reshape(count, batch_size)
+  read_batches = fixed_batches(parts, count)
   layout = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 
@@ -233,8 +229,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
 
   def run(train_state):
     params, embedded = train_state.params, []
-    for ids in distributed.own_rows(batches):
-      batch = source.fetch(ids, random_numbers(seed, 0, ids))
+    for batch in read_batches():
       batch = sharding.put_own(batch, layout)
       embedded.append(embed(params["model"], train_state.model_state, batch))
     scores = score(embedded, params["objective"], train_state.objective)

@@ -13,10 +13,10 @@ import pathlib
 from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 
-from nuclr_jax import distributed, files, progress, sharding
+from nuclr_jax import distributed, files, progress
 from nuclr_jax.config import Config, complete, validation_period
 from nuclr_jax.evaluate.evaluators import (
   Embed,
@@ -34,9 +34,10 @@ from nuclr_jax.train import (
   records,
   resume,
 )
+from nuclr_jax.train.batches import open_batches
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, make_train_step
-from nuclr_jax.types import Batch, Metrics
+from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -273,6 +274,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
   clock = progress.start_clock(num_steps=last, batch_size=batch_size)
   # (step, metrics) since the last line of the log, also of an earlier process.
   window = resume.window(manager, first)
+  positions = resume.positions(manager, first)
 
   def recalibrated(train_state, shown):
     # Steps run asynchronously: without waiting, the clock would count the step
@@ -286,7 +288,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
   log.info("compiling the first step, which may take minutes")
   with (
     records.open_recorder(run.workdir, start_step=first) as recorder,
-    _batches(parts, run.mesh, first) as batches,
+    open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
     distributed.stop_on_signal() as stop_requested,
   ):
     validate = _make_validate(run, make_embed, recorder.write)
@@ -321,7 +323,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
         window = []
       if saving:
         with clock.during("saving"):
-          meta = run.meta | {resume.WINDOW: list(window)}  # saved later
+          meta = run.meta | resume.more_meta(window, now_at())
           checkpoint.save(manager, step, train_state, meta)
       if validating:
         with clock.during("evaluation"):
@@ -379,25 +381,6 @@ def _compile(parts, train_state):
     out_shardings=(layout, None),
     donate_argnums=0,
   )
-
-
-@contextlib.contextmanager
-def _batches(parts, mesh, first_step) -> Iterator[Iterator[Batch]]:
-  """Opens the stream of batches after `first_step`, on the devices."""
-  from nuclr_jax.data import loader  # here, so that this module needs no Grain
-
-  rows = NamedSharding(mesh, sharding.ROWS)
-
-  with loader.batches(
-    parts.data.train,
-    batch_size=parts.config["batch_size"],
-    seed=parts.config["seed"],
-    start_step=first_step,
-    process_index=jax.process_index(),
-    process_count=jax.process_count(),
-    num_workers=parts.config["num_workers"],
-  ) as stream:
-    yield (sharding.put_own(batch, rows) for batch in stream)
 
 
 def _latest(manager) -> str:

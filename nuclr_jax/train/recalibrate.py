@@ -25,9 +25,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
-from nuclr_jax import distributed, sharding
-from nuclr_jax.data.source import random_numbers
+from nuclr_jax import sharding
 from nuclr_jax.models import batch_statistics
+from nuclr_jax.train.batches import fixed_batches
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import PyTree
@@ -52,12 +52,12 @@ def of_run(
 ) -> Callable[[TrainState], TrainState]:
   """Makes a function that recomputes a run's batch statistics.
 
-  The statistics are the mean of those of whole training batches: the same
-  random pairs each time, chosen by the run's seed and augmented as in the first
-  epoch. They are a function of the weights alone, so a resumed run has the same
-  bits. The state before the first step is returned as it is: its statistics may
-  be published ones. An array that every batch would move to the same values, as
-  an average of weights, is no statistic of batches and keeps its value.
+  The statistics are the mean of those of whole training batches, the same each
+  time (see `batches.fixed_batches`). They are a function of the weights alone,
+  so a resumed run has the same bits. The state before the first step is
+  returned as it is: its statistics may be published ones. An array that every
+  batch would move to the same values, as an average of weights, is no statistic
+  of batches and keeps its value.
 
   Args:
     parts: The parts of the run.
@@ -69,17 +69,13 @@ def of_run(
   Example:
     >>> evaluated = of_run(parts, mesh)(train_state)  # doctest: +SKIP
   """
-  source, seed = parts.data.train, parts.config["seed"]
   batch_size = parts.config["batch_size"]
-  num_pairs = source.sizes.num_pairs
-  most = num_pairs // batch_size
+  most = parts.data.train.sizes.num_pairs // batch_size
   count = min(most, max(2, (sample or SAMPLE) // batch_size))
-  batches = np.random.default_rng(seed).choice(
-    num_pairs, (count, batch_size), replace=False
-  )
+  read_batches = fixed_batches(parts, count)
   say_once = functools.cache(log.info)
   # 0 makes the first parameters, 1 is for the steps.
-  key = jax.random.fold_in(jax.random.key(seed), 2)
+  key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 2)
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 
@@ -119,8 +115,7 @@ def of_run(
     state, seen = train_state.model_state, None
     if not jax.tree.leaves(state) or not int(train_state.step):
       return train_state
-    for number, ids in enumerate(distributed.own_rows(batches)):
-      batch = source.fetch(ids, random_numbers(seed, 0, ids))
+    for number, batch in enumerate(read_batches()):
       new = see(
         train_state.params["model"],
         state,

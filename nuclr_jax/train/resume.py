@@ -6,9 +6,11 @@ set has since gained or lost samples, rows follow their samples by keys (see
 start with fresh rows.
 """
 
+from collections.abc import Sequence
 import importlib.metadata
 import logging
 import pathlib
+from typing import Any
 import zlib
 
 import jax
@@ -27,7 +29,8 @@ from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState, init_state, shardings
 from nuclr_jax.types import Metrics, Params, PyTree, Sample, Sizes
 
-WINDOW = "window"  # key of what `window` returns, in a checkpoint's meta
+# Keys of what `window` and `positions` return, in a checkpoint's meta.
+WINDOW, POSITIONS = "window", "positions"
 # The share of the smaller data set's pairs that the other must contain.
 MIN_COMMON = 0.5
 
@@ -154,6 +157,29 @@ def window(manager: CheckpointManager, step: int) -> list[tuple[int, Metrics]]:
   """
   saved = checkpoint.read_meta(manager, step) if step else {}
   return [(at, metrics) for at, metrics in saved.get(WINDOW, ())]
+
+
+def more_meta(
+  window: Sequence[tuple[int, Metrics]], positions: Sequence[Any]
+) -> checkpoint.Meta:
+  """Returns what a checkpoint records about its step, apart from the state.
+
+  It is a copy, since Orbax writes it later.
+
+  Args:
+    window: Steps whose metrics the history does not have yet, see `window`.
+    positions: See `positions`.
+  """
+  return {WINDOW: list(window), POSITIONS: list(positions)}
+
+
+def positions(manager: CheckpointManager, step: int) -> list[Any]:
+  """Returns where a checkpoint's processes were in a stream of tars.
+
+  Without a stream, or a checkpoint, there are none: [].
+  """
+  saved = checkpoint.read_meta(manager, step) if step else {}
+  return saved.get(POSITIONS, [])
 
 
 def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:

@@ -1,0 +1,270 @@
+"""Tar files in webdataset's format, as img2dataset writes them.
+
+A sample is the files of one key, which follow each other: KEY.jpg, and KEY.txt
+or the caption in KEY.json.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+import glob
+import io
+import json
+import os
+import re
+import tarfile
+from typing import NamedTuple
+
+from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
+from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.files import bucket
+
+ENDING = ".tar"
+STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
+BLOCK = 512  # bytes in a block of a tar file
+MAX_BYTES = 2**30  # of an image file
+MAX_STATS = 2**20  # bytes
+THREADS = 32  # that read counts
+# Reasons to leave out a sample.
+NO_IMAGE = "missing image"
+NO_CAPTION = "no caption"
+REPEATED = "a second file of its key"  # and kind; the first one counts
+TOO_BIG = "too large a file"
+DAMAGED = "damaged file"  # the tar, or the remainder of it
+EMPTY = "no sample"  # in the tar
+END = "end"  # of a tar, which is as it should be
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+class Sample(NamedTuple):
+  """An image and its captions."""
+
+  key: str
+  source: str  # the tar
+  image: bytes  # of the file, not decoded yet
+  captions: Sequence[str]
+
+
+class LeftOut(NamedTuple):
+  """Something in a tar that is no sample."""
+
+  key: str
+  source: str
+  reason: str
+
+
+class Part(NamedTuple):
+  """A part of a tar, and where the next part begins."""
+
+  content: Sample | LeftOut
+  end: int  # in bytes
+
+
+def are_tars(text: str) -> bool:
+  """Returns whether a text names tars, not prepared data sets.
+
+  Example:
+    >>> are_tars("/data/cc3m/*.tar"), are_tars("cc3m:train")
+    (True, False)
+  """
+  return any(item.strip().endswith(ENDING) for item in text.split(","))
+
+
+def find_tars(text: str) -> list[str]:
+  """Lists the tars that a text names, in the order of their paths.
+
+  Args:
+    text: Paths that end in .tar, here or in a bucket, with commas between;
+      `*`, `?` and `[...]` stand for parts of names, `**` for any folders, and
+      {00000..00331} for a range of numbers.
+
+  Raises:
+    ValueError: If one of them does not exist, or is no tar.
+
+  Example:
+    >>> for i in range(3):
+    ...   _ = (tmp_path / f"0{i}.tar").write_bytes(b"")
+    >>> tars = find_tars(f"{tmp_path}/{{00..01}}.tar")
+    >>> [x.removeprefix(str(tmp_path)) for x in tars]
+    ['/00.tar', '/01.tar']
+  """
+  found = []
+  for item in map(str.strip, text.split(",")):
+    if not item.endswith(ENDING):
+      raise ValueError(
+        f"{text} names tars and something else, {item!r}; train on tars, or "
+        "on prepared data sets (nuclr ingest --in_place leaves images in tars)"
+      )
+    found += _expand(item)
+  return sorted(dict.fromkeys(found))
+
+
+def count_pairs(tars: Sequence[str]) -> int | None:
+  """Adds up the numbers of samples that img2dataset has written beside tars.
+
+  Args:
+    tars: Paths of tars; the numbers are in files such as 00000_stats.json.
+
+  Returns:
+    The sum; None if one of the tars has no such file.
+  """
+  paths = [f"{tar.removesuffix(ENDING)}{STATS}" for tar in tars]
+  with futures.ThreadPoolExecutor(THREADS) as pool:
+    try:
+      return sum(pool.map(_successes, paths))
+    except (OSError, ValueError, KeyError, TypeError):
+      return None
+
+
+def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
+  """Reads a tar from one end to the other.
+
+  Args:
+    tar: Path of a tar, which may be in a bucket.
+    start: The byte to begin at, 0 or the end of a part.
+
+  Yields:
+    Its parts. What cannot be used is yielded as well, with the reason; after
+    damage, nothing is read.
+
+  Raises:
+    OSError: If the file cannot be read.
+  """
+  with _open(tar) as file:
+    file.seek(start)
+    held, num_samples = [], 0
+    for member in _members(file):
+      if held and member.key != held[0].key:
+        num_samples += 1
+        *bad, last = _contents(file, tar, held)
+        yield from (Part(content, held[0].start) for content in bad)
+        yield Part(last, member.start)
+        held = []
+      held.append(member)
+    end = held[0]
+    if end.kind == DAMAGED or start == num_samples == 0:
+      reason = EMPTY if end.kind == END else DAMAGED
+      yield Part(LeftOut("", tar, reason), end.start)
+
+
+def _expand(item: str) -> list[str]:
+  """Lists the tars of one item."""
+  pattern = _RANGE.sub("*", item)
+  if bucket.is_remote(pattern):
+    found = sorted(bucket.find(pattern))
+  else:
+    pattern = os.path.abspath(os.path.expanduser(pattern))
+    is_there = os.path.isfile(pattern)  # whatever the characters of its name
+    found = [pattern] if is_there else glob.glob(pattern, recursive=True)
+  if not found:
+    raise ValueError(
+      f"there is no tar {item}; name files, or use * or {{0..9}}"
+    )
+  if pattern.count("*") == item.count("*"):  # no range
+    return found
+  start = found[0].removesuffix(os.path.basename(found[0]))
+  names = _names_of_range(os.path.basename(item))
+  if missing := [x for x in names if f"{start}{x}" not in found]:
+    raise ValueError(
+      f"{start}{missing[0]} does not exist, and {len(missing) - 1} others of "
+      f"{item}; name a range whose tars are all there"
+    )
+  return [f"{start}{x}" for x in names]
+
+
+def _names_of_range(name: str) -> list[str]:
+  """Expands every {first..last} of a name; numbers keep their leading zeros."""
+  match = _RANGE.search(name)
+  if match is None:
+    return [name]
+  first, last = match.groups()
+  numbers = range(int(first), int(last) + 1)
+  head, tail = name[: match.start()], name[match.end() :]
+  return [
+    f"{head}{number:0{len(first)}d}{rest}"
+    for number in numbers
+    for rest in _names_of_range(tail)
+  ]
+
+
+def _successes(path: str) -> int:
+  if bucket.is_remote(path):
+    content = bucket.read_range(path, 0, MAX_STATS)
+  else:
+    with open(path, "rb") as file:
+      content = file.read(MAX_STATS)
+  return int(json.loads(content)["successes"])
+
+
+def _open(tar: str) -> io.BufferedIOBase:
+  return bucket.open_file(tar) if bucket.is_remote(tar) else open(tar, "rb")
+
+
+class _Member(NamedTuple):
+  """A file in a tar; or its end, which has no key."""
+
+  key: str | None
+  kind: str  # "image", "txt", "json" or another ending; END or DAMAGED
+  start: int  # of its header
+  place: int = 0  # of its content
+  size: int = 0
+
+
+def _members(file: io.BufferedIOBase) -> Iterator[_Member]:
+  """Finds the files of a tar, from where it is, and its end.
+
+  The tarfile module takes a damaged header for the end, so the end is checked
+  here.
+  """
+  start = file.tell()
+  try:
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+      while (member := tar.next()) is not None:
+        tar.members = []  # else it keeps them all in memory
+        start = tar.offset
+        folder, base = os.path.split(member.name.removeprefix("./"))
+        stem, _, ending = base.partition(".")
+        if not member.isfile() or not stem:
+          continue
+        is_image = f".{ending.lower()}" in ENDINGS
+        yield _Member(
+          os.path.join(folder, stem),
+          "image" if is_image else ending.lower(),
+          member.offset,
+          member.offset_data,
+          member.size,
+        )
+      start = tar.offset
+    file.seek(start)
+    is_end = file.read(BLOCK) == bytes(BLOCK)
+  except OSError:
+    raise
+  except Exception:  # not only tarfile's own, such as of sizes like 2^70
+    is_end = False
+  yield _Member(None, END if is_end else DAMAGED, start)
+
+
+def _contents(
+  file: io.BufferedIOBase, tar: str, members: Sequence[_Member]
+) -> list[Sample | LeftOut]:
+  """Reads the files of a key: what cannot be used, and at last the sample."""
+  key, found, bad = clean_text(members[0].key), {}, []
+  for member in members:
+    kind = member.kind
+    if kind not in ("image", "txt", "json"):
+      continue
+    if kind in found:
+      bad.append(LeftOut(key, tar, REPEATED))
+      continue
+    if member.size > MAX_BYTES:
+      return [*bad, LeftOut(key, tar, TOO_BIG)]
+    file.seek(member.place)
+    found[kind] = file.read(member.size)
+    if len(found[kind]) < member.size:
+      return [*bad, LeftOut(key, tar, DAMAGED)]
+  if "image" not in found:
+    return [*bad, LeftOut(key, tar, NO_IMAGE)]
+  captions, wrong = tidy_captions(captions_beside(found))
+  bad += [LeftOut(key, tar, reason) for reason in wrong]
+  if captions:
+    return [*bad, Sample(key, tar, found["image"], captions)]
+  return bad or [LeftOut(key, tar, NO_CAPTION)]

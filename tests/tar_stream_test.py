@@ -1,0 +1,517 @@
+"""Streams of tars: every pair once an epoch, exact resume, nothing dropped."""
+
+from collections import Counter
+import json
+import logging
+import os
+import pathlib
+import shutil
+import zlib
+
+import chex
+import jax
+from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
+import numpy as np
+import pytest
+
+from nuclr_jax import files, fit, load
+from nuclr_jax.config import load_config
+from nuclr_jax.data import image_text, images, loader, tar_files, tar_stream
+from nuclr_jax.data.captions import EMPTY_CAPTION
+from nuclr_jax.data.source import random_numbers
+from nuclr_jax.data.tar_files import LeftOut, Sample
+from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.files import bucket
+from nuclr_jax.train import build
+
+TOKENIZER = os.fspath(
+  pathlib.Path(__file__).parent / "golden/published/open_clip/tokenizer.json"
+)
+WORDS = build_tokenizer([f"sample {i}" for i in range(100)], length=4)
+NUMBERS = {
+  row.tobytes(): i
+  for i, row in enumerate(WORDS.encode([f"sample {i}" for i in range(100)]))
+}
+
+
+def write_numbered(folder, counts):
+  """Tars of different photos, whose captions count from 0."""
+  folder.mkdir(parents=True, exist_ok=True)
+  number = 0
+  for i, count in enumerate(counts):
+    members = []
+    for _ in range(count):
+      members.append((f"{number:03d}.jpg", photo(number)))
+      members.append((f"{number:03d}.txt", f"sample {number}".encode()))
+      number += 1
+    write_tar(folder / f"{i:02d}.tar", members)
+  return folder
+
+
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory):
+  """Sixty samples in five tars of different sizes."""
+  folder = tmp_path_factory.mktemp("tars")
+  return write_numbered(folder, [10, 14, 12, 8, 16])
+
+
+def source_of(text, *, num_pairs=60, window=16, share_texts=True):
+  return tar_stream.source_of_tars(
+    str(text),
+    num_pairs=num_pairs,
+    make_square=image_text.square_maker(size=24),
+    encode=WORDS.encode,
+    share_texts=share_texts,
+    window=window,
+  )
+
+
+def take(source, count, *, batch_size=4, seed=3, **options):
+  """The first batches, and the iterator's state after each, through JSON."""
+  found, states = [], []
+  with loader.batches(
+    source, batch_size=batch_size, seed=seed, **options
+  ) as stream:
+    for _ in range(count):
+      found.append(next(stream))
+      states.append(json.loads(json.dumps(stream.get_state())))
+  return found, states
+
+
+def numbers(batches):
+  return [NUMBERS[row.tobytes()] for batch in batches for row in batch.text]
+
+
+class TestReading:
+  def members(self, tar, start=0):
+    return list(tar_files.read_samples(os.fspath(tar), start))
+
+  def test_pairs(self, tmp_path):
+    tar = write_pairs(tmp_path / "x.tar", [0, 1, 2])
+    found = [part.content for part in self.members(tar)]
+    assert found == [
+      Sample(f"{i:05d}", str(tar), PHOTOS[i], [CAPTIONS[i]]) for i in range(3)
+    ]
+
+  def test_the_rest_from_any_part_on(self, tmp_path):
+    tar = write_pairs(tmp_path / "x.tar", range(6))
+    parts = self.members(tar)
+    for i, part in enumerate(parts):
+      assert self.members(tar, part.end) == parts[i + 1 :]
+
+  def test_long_names(self, tmp_path):
+    name = "folder/" * 20 + "x"
+    tar = write_tar(
+      tmp_path / "x.tar",
+      [("a.jpg", PHOTOS[0]), ("a.txt", b"a"), (f"{name}.jpg", PHOTOS[1])]
+      + [(f"{name}.txt", b"a dog")],
+    )
+    first, second = self.members(tar)
+    assert (second.content.key, second.content.captions) == (name, ["a dog"])
+    assert self.members(tar, first.end) == [second]
+
+  def test_what_is_no_sample_is_named(self, tmp_path):
+    members = [
+      *[("a.jpg", PHOTOS[0]), ("a.png", PHOTOS[1]), ("a.txt", b"first")],
+      *[("b.txt", b"no image")],
+      *[("c.jpg", PHOTOS[0]), ("c.txt", b"?!")],
+      *[("d.jpg", PHOTOS[0]), ("d.json", b"{}")],
+      *[("e.jpg", PHOTOS[0]), ("e.json", b'{"caption": ["one", "", "two"]}')],
+    ]
+    tar = write_tar(tmp_path / "x.tar", members)
+    found = [part.content for part in self.members(tar)]
+    assert [(x.key, getattr(x, "reason", None)) for x in found] == [
+      ("a", tar_files.REPEATED),
+      ("a", None),
+      ("b", tar_files.NO_IMAGE),
+      ("c", EMPTY_CAPTION),
+      ("d", tar_files.NO_CAPTION),
+      ("e", EMPTY_CAPTION),
+      ("e", None),
+    ]
+    assert found[1].image == PHOTOS[0] and found[-1].captions == ["one", "two"]
+
+  @pytest.mark.parametrize("cut", [3_500, 5_000, 12_000])
+  def test_a_tar_that_is_cut(self, tmp_path, cut):
+    tar = write_pairs(tmp_path / "x.tar", range(6))
+    whole = self.members(tar)
+    end = os.path.getsize(tar) - cut
+    os.truncate(tar, end)
+    found = [part.content for part in self.members(tar)]
+    good = [x for x in found if isinstance(x, Sample)]
+    assert good == [part.content for part in whole][: len(good)]
+    # Of the last one, it is the end of the tar that is missing.
+    assert len(good) == sum(x.end <= end for x in whole) + (cut == 3_500)
+    assert found[-1] == LeftOut("", str(tar), tar_files.DAMAGED)
+
+  def test_a_damaged_header(self, tmp_path):
+    tar = write_pairs(tmp_path / "x.tar", range(3))
+    first, *_ = self.members(tar)
+    with open(tar, "r+b") as file:
+      file.seek(first.end)
+      file.write(b"x" * 512)
+    assert [part.content for part in self.members(tar)] == [
+      first.content,
+      LeftOut("", str(tar), tar_files.DAMAGED),
+    ]
+
+  def test_an_empty_tar_and_no_tar(self, tmp_path):
+    tar = write_tar(tmp_path / "x.tar", [])
+    (part,) = self.members(tar)
+    assert part.content.reason == tar_files.EMPTY
+    (tmp_path / "y.tar").write_bytes(b"")
+    (part,) = self.members(tmp_path / "y.tar")
+    assert part.content.reason == tar_files.DAMAGED
+
+  def test_a_file_that_claims_more_than_there_is(self, tmp_path, monkeypatch):
+    tar = write_pairs(tmp_path / "x.tar", [0])
+    monkeypatch.setattr(tar_files, "MAX_BYTES", 1_000)
+    (part,) = self.members(tar)
+    assert part.content.reason == tar_files.TOO_BIG
+
+
+class TestNames:
+  @pytest.mark.parametrize(
+    "text, expected",
+    [
+      ("{}/*.tar", [0, 1, 2, 3, 4]),
+      ("{}/{{00..04}}.tar", [0, 1, 2, 3, 4]),
+      ("{}/{{1..3}}.tar", None),
+      ("{}/0{{1..3}}.tar", [1, 2, 3]),
+      ("{}/{{0..0}}{{1..3}}.tar", [1, 2, 3]),
+      ("{}/03.tar, {}/01.tar,{}/0[13].tar", [1, 3]),
+      ("{}/04.tar,{}/05.tar", None),
+      ("{}/{{00..05}}.tar", None),
+      ("{}/nothing/*.tar", None),
+      ("{}/01.tar,coco", None),
+    ],
+  )
+  def test_tars_that_a_text_names(self, tars, text, expected):
+    text = text.format(*[tars] * text.count("{}"))
+    assert tar_files.are_tars(text)
+    if expected is None:
+      with pytest.raises(ValueError, match="no tar|not exist|something else"):
+        tar_files.find_tars(text)
+      return
+    found = [os.path.basename(x) for x in tar_files.find_tars(text)]
+    assert found == [f"{i:02d}.tar" for i in expected]
+
+  def test_the_length_of_an_epoch(self, tars, tmp_path):
+    folder = write_numbered(tmp_path, [2, 1])
+    text = f"{folder}/*.tar"
+    with pytest.raises(ValueError, match=r"data\.num_pairs is missing"):
+      source_of(text, num_pairs=None)
+    (folder / "00_stats.json").write_text('{"count": 9, "successes": 2}')
+    with pytest.raises(ValueError, match=r"data\.num_pairs is missing"):
+      source_of(text, num_pairs=None)
+    (folder / "01_stats.json").write_text('{"count": 9, "successes": 1}')
+    assert source_of(text, num_pairs=None).sizes == (3, 3, 3)
+    assert source_of(text, num_pairs=7).sizes == (7, 7, 7)
+
+
+class TestOrder:
+  def test_an_epoch_has_every_pair_once(self, tars):
+    source = source_of(f"{tars}/*.tar", window=8)
+    batches, _ = take(source, 45)
+    found = numbers(batches)
+    # Tars of the next epoch begin before the last ones of this one have ended.
+    counts = Counter(found[:120])
+    assert set(found[:100]) == set(range(60))
+    assert max(counts.values()) <= 3 and min(counts.values()) >= 1
+    assert all(1 <= Counter(found)[i] <= 4 for i in range(60))
+
+  def test_two_epochs_of_one_tar_at_a_time(self, tars, monkeypatch):
+    monkeypatch.setattr(tar_stream, "TARS", 1)
+    batches, _ = take(source_of(f"{tars}/*.tar", window=5), 30)
+    found = numbers(batches)
+    assert sorted(found[:60]) == sorted(found[60:]) == list(range(60))
+    assert found[:60] != found[60:] != list(range(60))
+
+  def test_a_window_of_one_reads_tars_in_turn(self, tars, monkeypatch):
+    monkeypatch.setattr(tar_stream, "TARS", 1)
+    batches, _ = take(source_of(f"{tars}/*.tar", window=1), 15)
+    starts = [0, 10, 24, 36, 44, 60]
+    blocks = [list(range(*x)) for x in zip(starts, starts[1:], strict=False)]
+    found = numbers(batches)
+    while found:
+      (block,) = [x for x in blocks if x[0] == found[0]]
+      assert found[: len(block)] == block
+      found = found[len(block) :]
+      blocks.remove(block)
+    assert not blocks
+
+  def test_same_seed_same_bits(self, tars):
+    source = source_of(f"{tars}/*.tar")
+    one, _ = take(source, 20)
+    two, _ = take(source, 20)
+    chex.assert_trees_all_equal(one, two)
+    other, _ = take(source, 20, seed=4)
+    assert numbers(one) != numbers(other)
+
+  @pytest.mark.parametrize("at", [0, 3, 4, 11, 19, 27])
+  def test_the_rest_from_any_position_on(self, tars, at):
+    source = source_of(f"{tars}/*.tar")
+    expected, states = take(source, 32)
+    rest, more = take(source, 31 - at, positions=[states[at]])
+    chex.assert_trees_all_equal(rest, expected[at + 1 :])
+    assert more == states[at + 1 :]
+
+  def test_processes_share_the_tars(self, tars):
+    source = source_of(f"{tars}/*.tar", window=4)
+    each = [
+      take(source, 60, batch_size=2, process_index=i, process_count=2)[0]
+      for i in range(2)
+    ]
+    first, second = (Counter(numbers(x)) for x in each)
+    # Five tars, two processes: each reads other tars in its next turn.
+    assert set(first) | set(second) == set(range(60))
+    for i in range(60):
+      assert 1 <= first[i] + second[i] <= 4
+
+  def test_a_process_goes_on_where_it_was(self, tars):
+    source = source_of(f"{tars}/*.tar")
+    how = {"batch_size": 6, "process_count": 2, "process_index": 1}
+    expected, states = take(source, 9, **how)
+    other = take(source, 5, **how | {"process_index": 0})[1][4]
+    rest, _ = take(source, 4, positions=[other, states[4]], **how)
+    chex.assert_trees_all_equal(rest, expected[5:])
+
+  def test_another_number_of_processes(self, tars, caplog, monkeypatch):
+    monkeypatch.setattr(tar_stream, "TARS", 2)
+    source = source_of(f"{tars}/*.tar", window=2)
+    how = {"batch_size": 2, "process_count": 2}
+    before = [take(source, 3, process_index=i, **how) for i in range(2)]
+    positions = [states[-1] for _, states in before]
+    with caplog.at_level(logging.WARNING):
+      (now, states) = take(source, 8, positions=positions)
+    assert "has changed from 2 to 1" in caplog.text
+    begun = max(x[1] for x in positions)
+    assert states[0][0] == begun + 1 and states[0][1] > begun
+    # And from there, too, the stream can be continued.
+    chex.assert_trees_all_equal(
+      take(source, 4, positions=[states[3]])[0], now[4:]
+    )
+
+  def test_too_few_tars(self, tars):
+    with pytest.raises(ValueError, match="3 processes cannot read 2 tars"):
+      take(source_of(f"{tars}/0[12].tar"), 1, batch_size=3, process_count=3)
+
+  def test_worker_processes_are_refused(self, tars):
+    with pytest.raises(ValueError, match="set num_workers to 0"):
+      take(source_of(f"{tars}/*.tar"), 1, num_workers=2)
+
+
+class TestContent:
+  def test_images_are_resized_as_in_evaluation(self, tars):
+    batches, _ = take(source_of(f"{tars}/*.tar"), 3, augment=False)
+    expected = [
+      images.resize(images.decode(photo(i)), 24) for i in numbers(batches)
+    ]
+    found = np.concatenate([x.image for x in batches])
+    chex.assert_trees_all_equal(found, np.stack(expected))
+
+  def test_augmentation_is_a_function_of_the_visit(self, tars, monkeypatch):
+    monkeypatch.setattr(tar_stream, "TARS", 1)
+    source = source_of(f"{tars}/00.tar,{tars}/02.tar", window=3)
+    found, _ = take(source, 11)
+    rows = list(
+      zip(numbers(found), np.concatenate([x.image for x in found]), strict=True)
+    )
+    make_square = image_text.square_maker(size=24)
+    ends = {}
+    for tar in (0, 2):
+      for part in tar_files.read_samples(f"{tars}/{tar:02d}.tar"):
+        ends[int(part.content.key)] = part.end
+    first_tar = 0 if rows[0][0] < 10 else 2
+    visits = Counter()
+    for number, image in rows:
+      tar = 2 * visits[number] + int((0 if number < 10 else 2) != first_tar)
+      if visits[number]:
+        continue  # the second epoch may have another order
+      visits[number] += 1
+      (random,) = random_numbers(3, tar, np.array([ends[number]]))
+      expected = make_square(images.decode(photo(number)), random)
+      chex.assert_trees_all_equal(image, expected)
+    assert len(visits) == 22
+
+  def test_equal_contents_have_equal_ids(self, tmp_path):
+    # Captions 0 and 3 are one text.
+    write_pairs(tmp_path / "a.tar", [0, 1, 2, 3, 6])
+    (batch,), _ = take(
+      source_of(f"{tmp_path}/*.tar", num_pairs=5), 1, batch_size=5
+    )
+    same = lambda x: np.equal.outer(x, x).sum()
+    assert batch.pair_id.dtype == batch.image_id.dtype == np.int32
+    assert (batch.pair_id >= 0).all()
+    # Photo 0 is there twice: 5 + 2 equal; "A dog." three times: 5 + 6.
+    assert (same(batch.image_id), same(batch.text_id)) == (7, 11)
+    assert same(batch.pair_id) == 7
+    apart = source_of(f"{tmp_path}/*.tar", num_pairs=5, share_texts=False)
+    (batch,), _ = take(apart, 1, batch_size=5)
+    assert same(batch.text_id) == 7
+
+  def test_captions_take_turns(self, tmp_path):
+    caption = b'{"caption": ["sample 1", "sample 2", "sample 3"]}'
+    write_tar(tmp_path / "x.tar", [("x.jpg", PHOTOS[0]), ("x.json", caption)])
+    source = source_of(tmp_path / "x.tar", num_pairs=1)
+    batches, _ = take(source, 5, batch_size=1)
+    assert numbers(batches) == [1, 2, 3, 1, 2]
+
+  def test_broken_samples_are_counted(self, tars, tmp_path, caplog):
+    for tar in tars.glob("*.tar"):
+      os.link(tar, tmp_path / tar.name)
+    small = np.zeros((12, 40, 3), np.uint8)
+    import make_photos
+
+    write_tar(
+      tmp_path / "bad.tar",
+      [("a.jpg", PHOTOS[0][:-9]), ("a.txt", b"cut")]
+      + [("b.jpg", make_photos.encoded(small)), ("b.txt", b"small")]
+      + [("c.txt", b"no image")],
+    )
+    with caplog.at_level(logging.WARNING):
+      batches, _ = take(source_of(f"{tmp_path}/*.tar"), 60)
+    assert set(numbers(batches)) == set(range(60))
+    lines = [x.getMessage() for x in caplog.records]
+    assert "1 of " in lines[0] and f"of {tmp_path}/bad.tar" in lines[0]
+    assert len(lines) <= 2
+    for reason in (tar_stream.TOO_SMALL, tar_stream.UNREADABLE):
+      assert len(lines) < 2 or reason in lines[1]
+
+  def test_nothing_that_can_be_used(self, tmp_path, monkeypatch):
+    monkeypatch.setattr(tar_stream, "MOST_LEFT_OUT", 20)
+    write_tar(tmp_path / "x.tar", [("x.jpg", PHOTOS[0]), ("x.cls", b"1")])
+    source = source_of(tmp_path / "x.tar", num_pairs=1)
+    with pytest.raises(ValueError, match="20 no caption; the last one is x of"):
+      take(source, 1)
+
+
+class TestBucket:
+  @pytest.fixture
+  def there(self, tars):
+    for tar in tars.glob("*.tar"):
+      bucket.upload(tar, f"memory://lake/tars/{tar.name}")
+      stats = tar.with_name(f"{tar.stem}_stats.json")
+      stats.write_text('{"successes": 12}')
+      bucket.upload(stats, f"memory://lake/tars/{stats.name}")
+      stats.unlink()
+    yield "memory://lake/tars"
+    bucket.remove("memory://lake")
+
+  @pytest.mark.parametrize("names", ["*.tar", "{00..04}.tar"])
+  def test_same_batches(self, tars, there, names):
+    far = source_of(f"{there}/{names}", num_pairs=None)
+    near = source_of(f"{tars}/*.tar")
+    assert far.sizes == near.sizes and far.fingerprint == near.fingerprint
+    expected, states = take(near, 20)
+    found, far_states = take(far, 20)
+    chex.assert_trees_all_equal(found, expected)
+    # A run can go on with a copy of the tars in another place.
+    rest, _ = take(near, 9, positions=[far_states[10]])
+    chex.assert_trees_all_equal(rest, expected[11:])
+    assert far_states == states
+
+  @pytest.mark.parametrize("failures", [2, 9])
+  def test_a_connection_that_is_lost(self, tars, there, monkeypatch, failures):
+    open_file, left = bucket.open_file, [failures]
+    expected, _ = take(source_of(f"{tars}/00.tar"), 3)
+    source = source_of(f"{there}/00.tar")
+
+    def fail(path):
+      if left[0]:
+        left[0] -= 1
+        raise bucket.Unreached(f"{path} cannot be reached: Timeout")
+      return open_file(path)
+
+    monkeypatch.setattr(bucket, "open_file", fail)
+    monkeypatch.setattr(files.local, "PAUSE", 0.001)
+    if failures == 2:
+      chex.assert_trees_all_equal(take(source, 3)[0], expected)
+      return
+    with pytest.raises(ValueError, match="after 4 attempts: memory.*Timeout"):
+      take(source, 3)
+
+
+def test_a_fingerprint_names_the_tars(tars):
+  names = [f"{i:02d}.tar" for i in range(5)]
+  expected = f"tars/5/60/{zlib.crc32(repr(names).encode()):08x}"
+  assert source_of(f"{tars}/*.tar").fingerprint == expected
+
+
+def test_pairs_cannot_be_read_by_id(tars):
+  source = source_of(f"{tars}/*.tar")
+  for read in (source.fetch, source.ids, source.captions):
+    with pytest.raises(ValueError, match="index the tars with nuclr ingest"):
+      read(np.arange(2))
+
+
+def config_of(tars, objective="clip", **changes):
+  """Two epochs of 7 steps, which recompute batch statistics."""
+  config = load_config(f"cc3m:own,smoke,{objective}").to_dict()
+  config["data"] |= {"train": f"{tars}/*.tar", "num_pairs": 60, "window": 16}
+  config["data"] |= {"tokenizer": TOKENIZER, "size": 16, "length": 6}
+  for kind in ("validation", "test", "zero_shot", "probes"):
+    config["data"][kind] = ()
+  config["data"]["validation_zero_shot"] = ()
+  config["model"]["image"] |= {"stages": (1,), "width": 4}
+  steps = {"batch_size": 8, "num_epochs": 2.0, "log_every": 1}
+  steps |= {"eval_every_epochs": 1.0, "checkpoint_every": 4}
+  return config | steps | changes
+
+
+@pytest.fixture(scope="module")
+def straight(tars, tmp_path_factory):
+  """A run that nothing interrupted, with its checkpoints."""
+  workdir = tmp_path_factory.mktemp("stream") / "run"
+  fit(config_of(tars, max_checkpoints=9), workdir)
+  return workdir
+
+
+class TestRuns:
+  def test_it_goes_on_where_it_was(self, straight, tars, tmp_path):
+    workdir = shutil.copytree(straight, tmp_path / "run")
+    for step in (8, 12, 14):
+      shutil.rmtree(workdir / "checkpoints" / str(step))
+    (workdir / "metrics.json").unlink()
+    fit(config_of(tars, max_checkpoints=9), workdir)
+    chex.assert_trees_all_equal(
+      *(jax.device_get(load(x, pairs=False)[2]) for x in (straight, workdir))
+    )
+    found, expected = (
+      (x / "metrics.json").read_text() for x in (workdir, straight)
+    )
+    assert found == expected
+
+  def test_other_tars_are_other_data(self, straight, tars, tmp_path):
+    workdir = shutil.copytree(straight, tmp_path / "run")
+    some = tmp_path / "tars"
+    shutil.copytree(tars, some, ignore=lambda *x: ["04.tar"])
+    text = (workdir / "config.json").read_text()
+    (workdir / "config.json").write_text(text.replace(str(tars), str(some)))
+    with pytest.raises(ValueError, match="was made with data 'tars/5/60"):
+      fit(config_of(some, max_checkpoints=9), workdir)
+
+  @pytest.mark.parametrize("objective", ["nuclr", "sogclr"])
+  def test_objectives_that_need_ids(self, tars, tmp_path, objective):
+    with pytest.raises(ValueError, match=f"the objective {objective} keeps"):
+      fit(config_of(tars, objective), tmp_path / "run")
+
+  @pytest.mark.parametrize(
+    "objective", ["clip", "siglip", "cyclip", "spectral", "vicreg", "debiased"]
+  )
+  def test_objectives_that_need_none(self, tars, objective):
+    assert build.build(config_of(tars, objective)).num_steps == 14
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"tokenizer": "build"}, "whose captions are not known in advance"),
+      ({"weights": (1.0,)}, "data.weights is for prepared data sets"),
+      ({"train": "glyphs"}, "data.num_pairs is for a stream of tars"),
+    ],
+  )
+  def test_data_that_do_not_fit(self, tars, changes, message):
+    config = config_of(tars)
+    config["data"] |= changes
+    with pytest.raises(ValueError, match=message):
+      build.build(config)
