@@ -1,6 +1,6 @@
 """Turns encoded images into square arrays of one size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 import functools
 import io
@@ -220,7 +220,7 @@ def random_resized_crop(
   return part[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else part
 
 
-def in_threads(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+def in_threads(f: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
   """Computes `[f(x) for x in items]` with as many threads as there are cores.
 
   A worker process of Grain computes the items one after another, because its
@@ -228,13 +228,14 @@ def in_threads(f: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
 
   Args:
     f: The function of an item.
-    items: The items.
+    items: The items; the first ones are computed while an iterator yet makes
+      the others.
 
   Example:
     >>> in_threads(lambda x: x**2, [1, 2, 3])
     [1, 4, 9]
   """
-  if multiprocessing.parent_process() is not None or len(items) < 2:
+  if multiprocessing.parent_process() is not None:
     return list(map(f, items))
   return list(_threads(os.getpid()).map(f, items))
 

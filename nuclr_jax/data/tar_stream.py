@@ -200,12 +200,13 @@ def open_stream(
     text_id = ids[1] if share_texts else pair_id
     return Batch(np.stack(squares), encode(captions), pair_id, ids[0], text_id)
 
-  batches = _Batches(shuffled, first, batch_size, prepare, collate, count)
-  stream = iter(
-    experimental.ThreadPrefetchIterDataset(
-      batches, prefetch_buffer_size=prefetch
-    )
+  rows = _Rows(shuffled, first, batch_size, prepare, count)
+  # One batch is decoded while another is put together.
+  ahead = experimental.ThreadPrefetchIterDataset(rows, prefetch_buffer_size=1)
+  batches = experimental.ThreadPrefetchIterDataset(
+    ahead.map(collate), prefetch_buffer_size=prefetch
   )
+  stream = iter(batches)
   if go_on:
     stream.set_state(positions[process_index])
   return stream
@@ -296,35 +297,38 @@ class _TarIterator(grain.DatasetIterator):
     return next(self._parts)
 
 
-class _Batches(grain.IterDataset):
-  """Batches of what `prepare` makes of samples, without what is left out."""
+class _Rows(grain.IterDataset):
+  """The rows of batches: what `prepare` makes of samples that can be used."""
 
   def __init__(self, parent, *arguments):
     super().__init__(parent)
     self._arguments = arguments
 
   def __iter__(self) -> grain.DatasetIterator:
-    return _BatchIterator(iter(self._parent), *self._arguments)
+    return _RowsIterator(iter(self._parent), *self._arguments)
 
 
-class _BatchIterator(grain.DatasetIterator):
-  def __init__(self, parent, first, batch_size, prepare, collate, count):
+class _RowsIterator(grain.DatasetIterator):
+  def __init__(self, parent, first, batch_size, prepare, count):
     super().__init__(parent)
     self._samples, self._first, self._last = parent, first, first
     self._batch_size = batch_size
-    self._prepare, self._collate = prepare, collate
-    self._count = count
+    self._prepare, self._count = prepare, count
 
-  def __next__(self) -> Batch:
+  def __next__(self) -> list:
     rows = []
     while len(rows) < self._batch_size:
       missing = self._batch_size - len(rows)
-      visits = [next(self._samples) for _ in range(missing)]
-      self._last = max(self._last, *(visit.tar for visit in visits))
+      visits = (self._visit() for _ in range(missing))
       for row in images.in_threads(self._prepare, visits):
         if not self._count.is_left_out(row):
           rows.append(row)
-    return self._collate(rows)
+    return rows
+
+  def _visit(self) -> Visit:
+    visit = next(self._samples)
+    self._last = max(self._last, visit.tar)
+    return visit
 
   def get_state(self) -> Position:
     return Position(self._first, self._last, self._samples.get_state())
