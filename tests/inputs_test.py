@@ -455,3 +455,13 @@ def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
     f"{photos}/table.json", "other", data_dir=tmp_path, workers=1
   )
   assert reasons(folder) == {"0.jpg": captions.NO_UTF8}
+
+
+def test_a_range_of_tars_is_their_list(tmp_path):
+  for i in range(8, 11):
+    write_pairs(tmp_path / f"{i:03d}.tar", [i])
+  expected = inputs.plan(",".join(f"{tmp_path}/{i:03d}.tar" for i in (9, 10)))
+  found = inputs.plan(f"{tmp_path}/{{009..010}}.tar")
+  assert found.files == expected.files and len(found.parts) == 2
+  with pytest.raises(ValueError, match="011.tar does not exist"):
+    inputs.plan(f"{tmp_path}/{{009..011}}.tar")

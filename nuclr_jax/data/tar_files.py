@@ -69,6 +69,26 @@ def are_tars(text: str) -> bool:
   return any(item.strip().endswith(ENDING) for item in text.split(","))
 
 
+def expand_ranges(name: str) -> list[str]:
+  """Expands every {first..last} of a name; numbers keep their leading zeros.
+
+  Example:
+    >>> expand_ranges("{8..10}.tar"), expand_ranges("x{00..01}.tar")
+    (['8.tar', '9.tar', '10.tar'], ['x00.tar', 'x01.tar'])
+  """
+  match = _RANGE.search(name)
+  if match is None:
+    return [name]
+  first, last = match.groups()
+  numbers = range(int(first), int(last) + 1)
+  head, tail = name[: match.start()], name[match.end() :]
+  return [
+    f"{head}{number:0{len(first)}d}{rest}"
+    for number in numbers
+    for rest in expand_ranges(tail)
+  ]
+
+
 def find_tars(text: str) -> list[str]:
   """Lists the tars that a text names, in the order of their paths.
 
@@ -162,28 +182,13 @@ def _expand(item: str) -> list[str]:
   if pattern.count("*") == item.count("*"):  # no range
     return found
   start = found[0].removesuffix(os.path.basename(found[0]))
-  names = _names_of_range(os.path.basename(item))
+  names = expand_ranges(os.path.basename(item))
   if missing := [x for x in names if f"{start}{x}" not in found]:
     raise ValueError(
       f"{start}{missing[0]} does not exist, and {len(missing) - 1} others of "
       f"{item}; name a range whose tars are all there"
     )
   return [f"{start}{x}" for x in names]
-
-
-def _names_of_range(name: str) -> list[str]:
-  """Expands every {first..last} of a name; numbers keep their leading zeros."""
-  match = _RANGE.search(name)
-  if match is None:
-    return [name]
-  first, last = match.groups()
-  numbers = range(int(first), int(last) + 1)
-  head, tail = name[: match.start()], name[match.end() :]
-  return [
-    f"{head}{number:0{len(first)}d}{rest}"
-    for number in numbers
-    for rest in _names_of_range(tail)
-  ]
 
 
 def _successes(path: str) -> int:

@@ -13,6 +13,7 @@ import tempfile
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.tar_files import expand_ranges
 from nuclr_jax.data.tfds_reader import (
   INFO,
   caption_field,
@@ -75,9 +76,10 @@ def plan(
 
   Args:
     text: A path, a pattern or a folder, or several of them separated by commas;
-      or tfds:NAME or tfds:NAME:SPLIT. Paths may be in a bucket: tar and Parquet
-      files are then copied here one at a time, while they are read, and other
-      files all at once.
+      {00000..00331} stands for a range of numbers; or tfds:NAME or
+      tfds:NAME:SPLIT. Paths may be in a bucket: tar and Parquet files are then
+      copied here one at a time, while they are read, and other files all at
+      once.
     split: The split to make, "train" by default; from a table that names
       splits, as Karpathy's does, all of them by default.
     data_dir: Folder of prepared TFDS data sets.
@@ -134,7 +136,9 @@ def plan(
 
 def _items(text: str) -> list[str]:
   """Splits a list into items; a path that exists may contain commas."""
-  return [text] if os.path.exists(text) else text.split(",")
+  if os.path.exists(text):
+    return [text]
+  return [x for item in text.split(",") for x in expand_ranges(item)]
 
 
 def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
