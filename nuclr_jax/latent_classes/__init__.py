@@ -6,9 +6,10 @@ unsupervised representation learning for classification and its convergence,
 2020.
 """
 
-from nuclr_jax.latent_classes import bounds
+from nuclr_jax.latent_classes import bounds, guarantees
 from nuclr_jax.latent_classes.bounds import coverage, norms
 from nuclr_jax.latent_classes.classes import (
+  any_collision,
   collision,
   deviation,
   probabilities,
@@ -18,6 +19,7 @@ from nuclr_jax.latent_classes.supervised import (
   average_accuracy,
   average_loss,
   class_means,
+  drawn_task_loss,
   few_of_each,
   task_loss,
   top_accuracy,
@@ -25,6 +27,7 @@ from nuclr_jax.latent_classes.supervised import (
 from nuclr_jax.latent_classes.unsupervised import (
   Split,
   block_loss,
+  other_loss,
   split_loss,
   unsupervised_loss,
 )
@@ -32,6 +35,7 @@ from nuclr_jax.latent_classes.unsupervised import (
 __all__ = [
   "LOSSES",
   "Split",
+  "any_collision",
   "average_accuracy",
   "average_loss",
   "block_loss",
@@ -40,9 +44,12 @@ __all__ = [
   "collision",
   "coverage",
   "deviation",
+  "drawn_task_loss",
   "few_of_each",
+  "guarantees",
   "norms",
   "of_margins",
+  "other_loss",
   "probabilities",
   "split_loss",
   "task_loss",

@@ -81,6 +81,28 @@ def collision(
   return float(np.sum(rho ** (num_negatives + 1)))
 
 
+def any_collision(
+  probability: Float[np.ndarray, "classes"], num_negatives: int = 1
+) -> float:
+  """Returns the probability that any of N negatives is of the anchor's class.
+
+  tau_N = 1 - sum_c rho(c) (1 - rho(c))^N.
+
+  Args:
+    probability: The class probabilities, rho.
+    num_negatives: The number of negatives, N.
+
+  Example:
+    >>> any_collision(np.array([0.5, 0.5]), 2)
+    0.75
+
+  Reference: Saunshi et al., Appendix B.1.
+  """
+  rho = check_probability(probability)
+  num_negatives = checks.count("num_negatives", num_negatives)
+  return float(1 - np.sum(rho * (1 - rho) ** num_negatives))
+
+
 def deviation(
   features: Float[AnyArray, "rows dim"],
   label: Int[np.ndarray, "rows"],

@@ -7,6 +7,7 @@ matter only through the largest of their scores, or through the sum of a
 function of the scores.
 """
 
+import itertools
 import math
 
 from jaxtyping import Float, Int
@@ -15,7 +16,9 @@ from scipy.special import gammaln
 
 from nuclr_jax import checks
 from nuclr_jax.latent_classes import losses
+from nuclr_jax.latent_classes.bounds import coverage
 from nuclr_jax.latent_classes.classes import (
+  any_collision,
   check_probability,
   probabilities,
   rho_of,
@@ -23,6 +26,7 @@ from nuclr_jax.latent_classes.classes import (
 from nuclr_jax.types import AnyArray
 
 CHUNK = 2**22  # elements of an intermediate array
+MAX_TASKS = 10_000  # that are enumerated
 
 
 def class_means(
@@ -143,6 +147,68 @@ def average_loss(
     each = _average_cross_entropy(below, ways - 1)
     each /= math.log(2) if loss == "logistic" else 1.0
   return _balanced(each, label)
+
+
+def drawn_task_loss(
+  scores: Float[AnyArray, "rows classes"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  num_negatives: int,
+  loss: str = "logistic",
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> float:
+  """Averages the loss over the tasks that an anchor and k negatives make.
+
+  A task T is the set of distinct classes of c^+, c_1^-, ..., c_k^-, drawn from
+  rho, given that c^+ is not among the negatives. It computes
+
+    E_T[rho_min^+(T) |T| L_sup(T)],
+
+  where rho_min^+(T) is the smallest probability P(c^+ = c | T) of a class of T,
+  and the classes of L_sup(T) have equal weight. The factor is 1 for equal
+  probabilities, and for one negative. All tasks are enumerated.
+
+  Args:
+    scores: The scores W f(x).
+    label: Class labels 0, 1, ...; every class must have rows.
+    num_negatives: The number of negatives, k.
+    loss: A name in `losses.LOSSES`.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
+
+  Raises:
+    ValueError: If the labels, the loss or the probabilities do not fit, or
+      there are more than `MAX_TASKS` tasks.
+
+  Example:
+    >>> scores, label = np.zeros((3, 3)), np.arange(3)
+    >>> round(drawn_task_loss(scores, label, num_negatives=1), 9)
+    1.0
+
+  Reference: Saunshi et al., Theorem 6.1 and Appendix B.1.
+  """
+  _own_and_others(scores, label)  # checks them
+  rho, scores = rho_of(label, probability), np.asarray(scores, np.float64)
+  k, classes = checks.count("num_negatives", num_negatives), range(len(rho))
+  sizes = range(2, min(k + 1, len(rho)) + 1)
+  if (count := sum(math.comb(len(rho), size) for size in sizes)) > MAX_TASKS:
+    raise ValueError(
+      f"{len(rho)} classes and {k} negatives make {count} tasks, more than "
+      f"{MAX_TASKS}; use fewer of them"
+    )
+  total, rows = 0.0, [scores[label == c] for c in classes]
+  for size in sizes:
+    for task in map(list, itertools.combinations(classes, size)):
+      least, of_classes = np.inf, 0.0
+      for c in task:
+        rest = [other for other in task if other != c]
+        share = rho[rest].sum()
+        hit = coverage(rho[rest] / share, k) * share**k
+        least = min(least, rho[c] * hit)
+        margins = rows[c][:, [c]] - rows[c][:, rest]
+        of_classes += losses.of_margins(margins, loss).mean()
+      total += least * of_classes
+  return float(total / (1 - any_collision(rho, k)))
 
 
 def average_accuracy(

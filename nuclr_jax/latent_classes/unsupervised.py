@@ -6,6 +6,7 @@ draw from D_c', for a class c' drawn from rho. The bounds hold for such draws.
 """
 
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -123,6 +124,56 @@ def split_loss(
     1,
   )
   return Split(tau * same + (1 - tau) * other, same, other, tau)
+
+
+def other_loss(
+  features: Float[AnyArray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  loss: str = "logistic",
+  num_negatives: int = 1,
+  probability: Float[np.ndarray, "classes"] | None = None,
+) -> float:
+  """Computes L_un^!= of k negatives: those of the anchor's class are removed.
+
+  The classes of the anchor and its negatives are drawn from rho, given that not
+  all of them are equal; the loss is that of the negatives that remain. It costs
+  as much as k times `unsupervised_loss`; with one negative it is
+  `split_loss(...).other`.
+
+  Args:
+    features: The features f(x), of any norm.
+    label: Class labels 0, 1, ...; every class must have rows.
+    loss: A name in `LOSSES`.
+    num_negatives: The number of negatives, k.
+    probability: The class probabilities, rho; by default the classes' shares
+      of the rows.
+
+  Raises:
+    ValueError: If there is one class only, or the labels, the loss or the
+      probabilities do not fit.
+
+  Example:
+    >>> x, label = np.eye(2), np.array([0, 1])
+    >>> round(other_loss(x, label, loss="hinge", num_negatives=3), 9)
+    0.0
+
+  Reference: Saunshi et al., Appendix B.1.
+  """
+  rho = rho_of(label, probability)
+  if len(rho) == 1:
+    raise ValueError("there must be two classes or more, got one")
+  k = checks.count("num_negatives", num_negatives)
+  draws, own = _draws(label, label, rho), rho[label]
+  apart = np.where(draws.positive > 0, 0.0, draws.negative)
+  apart /= (1 - own)[:, None]
+  total = 0.0
+  for kept in range(1, k + 1):
+    # How probable it is that as many negatives are of other classes.
+    share = math.comb(k, kept) * (1 - own) ** kept * own ** (k - kept)
+    some = draws._replace(anchor=draws.anchor * share, negative=apart)
+    total += _mean(features, features, some, loss, kept)
+  return total / (1 - collision(rho, k))
 
 
 def block_loss(
