@@ -69,6 +69,14 @@ def test_losses_and_bounds(digits):
   assert found["collision"] == pytest.approx(0.1, abs=2e-3)
   assert 0 < found["min_norm"] < found["max_norm"]
   assert found["deviation"] > 0
+  # Theorems 4.1 and 4.5 of Saunshi et al., in natural logarithms.
+  odds = found["collision"] / rest
+  for name, expected in (
+    ("bound_of_pairs", found["other"] + odds * (found["same"] - np.log(2))),
+    ("bound_by_deviation", found["other"] + odds * 2**0.5 * found["deviation"]),
+  ):
+    assert found["pairs"] <= found[name] == pytest.approx(expected)
+  assert found["pairs"] < found["mean_classifier"]  # fewer classes
   assert evaluate(embed()) == evaluate(embed())  # the same rows
 
 

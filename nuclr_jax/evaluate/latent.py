@@ -13,7 +13,7 @@ from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.probe import fit_linear
 from nuclr_jax.evaluate.ranking import unit_rows
 from nuclr_jax.evaluate.retrieval import same_class_recall
-from nuclr_jax.latent_classes import bounds
+from nuclr_jax.latent_classes import bounds, guarantees
 from nuclr_jax.types import Metrics, Pairs
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,10 @@ def losses_evaluator(
     same, other        the parts of L_un, N = 1  collision        tau
     bound              Lemma 1 of Merad et al., from N = 1
     bound_<N>          Lemma 2, L_un^N / p_cc(N)
+    pairs              L_sup^mu, averaged over tasks of two classes
+    bound_of_pairs     Theorem 4.1 of Saunshi et al., without Gen_M
     deviation          s(f) of Saunshi et al.
+    bound_by_deviation Theorem 4.5, without Gen_M
     min_norm, max_norm range of ||f(x)||
 
   Args:
@@ -127,13 +130,21 @@ def losses_evaluator(
     split = latent_classes.split_loss(x, label, **kind)
     logits = x @ latent_classes.class_means(x, label).T
     low, high = latent_classes.norms(x)
+    spread = latent_classes.deviation(x, label)
     scores = {
       "mean_classifier": latent_classes.task_loss(logits, label, **kind),
       "same": split.same,
       "other": split.other,
       "collision": split.collision,
       "bound": bounds.of_all_classes(split.total, rho),
-      "deviation": latent_classes.deviation(x, label),
+      "deviation": spread,
+      "pairs": latent_classes.average_loss(
+        logits, label, ways=2, probability=rho, **kind
+      ),
+      "bound_of_pairs": guarantees.of_minimizer(split.total, rho, **kind),
+      "bound_by_deviation": guarantees.by_deviation(
+        split.other, spread, rho, **kind
+      ),
       "min_norm": low,
       "max_norm": high,
     }

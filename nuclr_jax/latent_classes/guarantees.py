@@ -294,8 +294,8 @@ def competitive(
     ValueError: If there is one class only.
 
   Example:
-    >>> competitive(0.5, 2.0, 0.1, 0.0, np.full(5, 0.2))
-    1.1
+    >>> round(competitive(0.5, 2.0, 0.25, 0.0, np.full(5, 0.2)), 9)
+    1.25
 
   Reference: Saunshi et al., Corollary 5.1.1.
   """
