@@ -341,7 +341,7 @@ def generalization(
 
   Example:
     >>> round(generalization(0.0, 1.0, 10_000, loss="hinge"), 4)
-    0.2555
+    0.2554
 
   Reference: Saunshi et al., Lemma 4.2, which is Lemma A.2 for k = 1.
   """
