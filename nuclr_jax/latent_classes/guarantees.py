@@ -223,7 +223,7 @@ def margin(radius: float, sigma: float, epsilon: float) -> float:
 
   Example:
     >>> round(margin(1.0, 0.1, 0.1), 4)
-    1.3689
+    1.3688
 
   Reference: Saunshi et al., Lemma 5.1 and its proof, Appendix A.2.
   """
