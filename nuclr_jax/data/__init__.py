@@ -5,7 +5,14 @@
 a tokenizer; and held-out sets.
 """
 
-from nuclr_jax.data import embeddings, glyphs, image_text, labelled, sentences
+from nuclr_jax.data import (
+  documents,
+  embeddings,
+  glyphs,
+  image_text,
+  labelled,
+  sentences,
+)
 from nuclr_jax.data.image_text import inputs_of
 from nuclr_jax.data.source import (
   AnyTokenizer,
@@ -28,6 +35,7 @@ from nuclr_jax.data.source import (
 )
 
 DATASETS = {
+  "documents": documents.documents,
   "embeddings": embeddings.embeddings,
   "glyphs": glyphs.glyphs,
   "image_text": image_text.image_text,

@@ -52,6 +52,7 @@ def labelled(
   block_size: Count = 1,
   classes: Count | None = None,
   per_class: Count | None = None,
+  labels_per_class: Count | None = None,
   unseen: bool = False,
   scores: tuple[str, ...] = SCORES,
   validation_scores: tuple[str, ...] = ("classes", "recall", "losses"),
@@ -82,6 +83,9 @@ def labelled(
     block_size: Consecutive pairs that share a class, see `two_views`.
     classes: How many classes to keep; None = all.
     per_class: How many training images of each class to keep; None = all.
+    labels_per_class: How many of these images of each class the classifiers
+      that score may learn from; None = all. They are the images that the same
+      `per_class` would keep.
     unseen: Whether to test on classes that are not trained on, see
       `halve_classes`; only recalls and variations are scored on them.
     scores: The scores of the test split, from `SCORES`.
@@ -108,6 +112,7 @@ def labelled(
   if unseen:
     splits = halve_classes(splits)
   splits = keep_part(splits, per_class=per_class)
+  known = keep_part(splits, per_class=labels_per_class)["train"]
   chosen = {"validation": validation_scores, "test": scores}
   return Data(
     train=two_views(
@@ -122,7 +127,7 @@ def labelled(
       split: HeldOut(
         classes={
           name: ClassScores(
-            None if unseen else splits["train"],
+            None if unseen else known,
             splits[split],
             names,
             ways,

@@ -89,14 +89,31 @@ def read_sentences(path: str | os.PathLike) -> list[str]:
     >>> read_sentences(tmp_path / "a.txt")
     ['One.', 'Two.']
   """
-  lines = [line.strip() for line in _text(path).split("\n")]
-  distinct = list(dict.fromkeys(line for line in lines if line))
+  distinct = read_lines(path)
   if len(distinct) < 2:
     raise ValueError(
       f"{path} has {len(distinct)} different sentences, at least 2 are needed; "
       "put one on each line"
     )
   return distinct
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+  r"""Reads the distinct lines of a text file; empty ones are left out.
+
+  Args:
+    path: The text file.
+
+  Raises:
+    ValueError: If there is no such file or it is not UTF-8.
+
+  Example:
+    >>> _ = (tmp_path / "a.txt").write_text("One.\n\nOne.\n")
+    >>> read_lines(tmp_path / "a.txt")
+    ['One.']
+  """
+  lines = [line.strip() for line in _text(path).split("\n")]
+  return list(dict.fromkeys(line for line in lines if line))
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
