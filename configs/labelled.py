@@ -80,6 +80,7 @@ def get_config(arg: str = "") -> ConfigDict:
     block_size=block_size,
     classes=config_dict.placeholder(int),
     per_class=config_dict.placeholder(int),
+    labels_per_class=config_dict.placeholder(int),
     unseen=False,
     scores=("classes", "recall", "losses", "probe"),
     validation_scores=("classes", "recall", "losses"),

@@ -22,6 +22,7 @@ KEYS = {
   "encoder_width": "model.encoder.width",
   "eval_every_epochs": "eval_every_epochs",
   "image_size": "data.size",
+  "known_labels": "data.labels_per_class",
   "labels": "terms.difference_alignment.labels",
   "log_every": "log_every",
   "loss": "objective.loss",

@@ -10,7 +10,7 @@ are in rows.jsonl and are not run again.
 
 import pathlib
 
-from experiments import harness, labelled
+from experiments import harness
 from experiments.latent_classes import figures, measure, plan, tables
 
 STUDY = harness.Study(
@@ -21,7 +21,7 @@ STUDY = harness.Study(
   tables=tables.tables,
   figures=figures.figures,
   seeds=3,
-  configs=lambda options: labelled.configs(plan.plan(options, {})),
+  configs=plan.configs,
   data=plan.AT_HAND,
   known_data=tuple(plan.SIZES),
 )

@@ -1,7 +1,12 @@
 """Measures the runs of the study, each by its own part."""
 
 from experiments import harness, labelled
-from experiments.latent_classes import counter_examples, plan, theorem
+from experiments.latent_classes import (
+  counter_examples,
+  plan,
+  sentences,
+  theorem,
+)
 
 # What measures the parts whose runs are not trainings.
 OTHERS = {
@@ -13,4 +18,6 @@ OTHERS = {
 
 def measure(run: harness.Run, place: harness.Place) -> harness.Row:
   """Measures any run of the study."""
+  if sentences.is_training(run):
+    return sentences.measure(run, place)
   return labelled.measure(run, place, OTHERS)

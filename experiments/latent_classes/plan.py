@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from experiments import labelled
 from experiments.harness import Options, Run
-from experiments.latent_classes import counter_examples, theorem
+from experiments.latent_classes import counter_examples, sentences, theorem
 
 AT_HAND = ("digits", "glyphs")  # data sets that need no download
 BLOCKS = (1, 2, 5, 10)
 MANY = (15, 25, 35)  # numbers of negatives in Lemma 2
+PAIRED = (1, 4)  # numbers of negatives in training, for Theorem 4.5
 CURVE_SEEDS = 5  # as in the figures of paper 2
 # Parts of the study that train nothing.
 SECTION_5_1, APPENDIX_C, THEOREM_1 = "section 5.1", "appendix C", "theorem 1"
@@ -34,6 +35,7 @@ class Size(NamedTuple):
 
 CLASSES = {"positive": "class"}  # the papers draw positives from the class
 FRACTIONS = (0.2, 0.5, 1.0)  # fractions of the training images
+LABELLED = (0.1, 0.2)  # fractions of the training images that have labels
 FEW, MORE = (1, 4, 16, 64), (1, 4, 16, 64, 256)
 SIZES = {
   "digits": Size(30.0, 100, 32, 10, 119, FEW, {"image_size": 8}),
@@ -62,11 +64,17 @@ def size_of(data: str, *, smoke: bool) -> Size:
   return size
 
 
+def configs(options: Options) -> dict[str, dict]:
+  """Returns the configs of typical runs."""
+  runs = plan(options, {})
+  return labelled.configs(runs) | sentences.configs(runs)
+
+
 def plan(options: Options, rows: Mapping) -> list[Run]:
   """Plans all runs; none depends on the results of another."""
   del rows
   runs = [run for data in options.data for run in trainings(data, options)]
-  return runs + exact(options)
+  return runs + sentences.plan(options) + exact(options)
 
 
 def trainings(data: str, options: Options) -> list[Run]:
@@ -109,6 +117,9 @@ def trainings(data: str, options: Options) -> list[Run]:
     for part, settings in parts.items()
     for run in labelled.plan(options, f"{data}/{part}", settings, common)
   ]
+  runs += labelled.plan(
+    options, f"{data}/few labels", _few_labels(data, size), common
+  )
   return runs + curves(data, size, common, options)
 
 
@@ -147,6 +158,31 @@ def _as_many(data, size):
   }
 
 
+def _few_labels(data, size):
+  """Makes the settings with labels of some images: paper 1, Section 8.1.
+
+  The supervised model trains on these images only, for equally many steps. The
+  contrastive one trains on all; its classifiers learn from these.
+  """
+  settings = {}
+  for fraction in LABELLED:
+    count = max(round(fraction * size.per_class), 1)
+    settings[f"supervised {fraction:g}"] = (
+      f"softmax,{data}",
+      CLASSES
+      | {
+        "per_class": count,
+        "num_epochs": size.epochs / fraction,
+        "warmup_epochs": size.warmup / fraction,
+      },
+    )
+    settings[f"contrastive {fraction:g}"] = (
+      f"latent_class,{data}",
+      CLASSES | {"num_negatives": 4, "loss": "logistic", "known_labels": count},
+    )
+  return settings
+
+
 def curves(data: str, size: Size, common: dict, options: Options) -> list[Run]:
   """Plans runs whose losses, bounds and norms are recorded along training."""
   # Lemma 2 needs negatives of all classes, so there must be at least as many
@@ -174,6 +210,21 @@ def curves(data: str, size: Size, common: dict, options: Options) -> list[Run]:
     settings,
     common | {"num_epochs": size.epochs / 2},
     seeds=2 if options.smoke else CURVE_SEEDS,
+  ) + labelled.plan(
+    options,
+    f"{data}/deviation",
+    {
+      str(k): (
+        f"latent_class,{data}",
+        CLASSES
+        | {"num_negatives": k, "loss": "cross_entropy"}
+        | {"validation_scores": ("losses",), "scores": ("losses",)}
+        | {"eval_every_epochs": size.epochs / 20}
+        | labelled.held_out(data, AT_HAND),
+      )
+      for k in PAIRED
+    },
+    common | {"num_epochs": size.epochs / 2},
   )
 
 

@@ -8,7 +8,8 @@ from experiments import labelled
 from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import MISSING
 from experiments.labelled import Rows, by_setting, course, data_of, percent
-from experiments.latent_classes import plan
+from experiments.latent_classes import plan, sentences
+from nuclr_jax.latent_classes import guarantees
 
 KINDS = ("trained", "mu", "mu_5")
 SCORES = ("avg_2", "avg_10", "top_10", "top_1")
@@ -27,7 +28,9 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "table 1": table_1(rows),
     "table 2": table_2(rows),
     "figure 2": figure_2(rows),
+    "few labels": few_labels(rows),
     "bounds": bounds(rows),
+    "deviation": deviation(rows),
     "section 5.1": section_5_1(exact[plan.SECTION_5_1]),
     "appendix C": appendix_c(exact[plan.APPENDIX_C]),
     "theorem 1": theorem_1(exact[plan.THEOREM_1]),
@@ -39,6 +42,12 @@ def table_1(rows: Rows) -> str:
   lines = []
   for data in data_of(rows):
     settings = by_setting(rows, f"{data}/table 1")
+    if (
+      data == sentences.DATA
+    ):  # the contrastive model of Table 2, as in paper 1
+      largest = f"curl {sentences.BLOCKS[-1]}"
+      blocks = by_setting(rows, f"{data}/table 2b")
+      settings = settings | {"contrastive": blocks.get(largest, [])}
     for name in SCORES:
       cells = [
         percent(settings.get(x, []), f"{kind}/{name}")
@@ -69,6 +78,67 @@ def table_2(rows: Rows) -> str:
           lines.append([data, f"as many {batch}", what, method, *cells])
   header = ["data", "batches", "", "", *(f"b = {b}" for b in sizes)]
   return _table(header, lines)
+
+
+def few_labels(rows: Rows) -> str:
+  """Compares models with labels of some images: paper 1, Section 8.1."""
+  lines, kinds = [], (("supervised", KINDS[:2]), ("contrastive", KINDS[:2]))
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/few labels")
+    for fraction in dict.fromkeys(x.split()[1] for x in settings):
+      for name in ("avg_2", "top_1"):
+        cells = [
+          percent(settings.get(f"{model} {fraction}", []), f"{kind}/{name}")
+          for model, classifiers in kinds
+          for kind in classifiers
+        ]
+        share = f"{100 * float(fraction):g} %"
+        lines.append([data, share, name.replace("_", "-"), *cells])
+  header = ["data", "labels", ""]
+  header += [f"{model} {kind}" for model, _ in kinds for kind in ("Tr", "μ")]
+  return _table(header, lines)
+
+
+def deviation(rows: Rows) -> str:
+  """Shows the final terms of Theorem 4.5, and how informative its bound is."""
+  names = {
+    "pairs": "pairs",
+    "other": "other",
+    "s": "deviation",
+    "bound": "bound_by_deviation",
+    "of pairs": "bound_of_pairs",
+  }
+  lines = []
+  for data in data_of(rows):
+    for k, seeds in by_setting(rows, f"{data}/deviation").items():
+      values = {
+        key: np.array([course(x, name)[1] for x in seeds])
+        for key, name in names.items()
+      }
+      bound, loss = values["bound"], values["pairs"]
+      # The term of s(f) is smaller by the ratio of both constants.
+      ratio = guarantees.collision_constant("hinge", sharp=True)
+      ratio /= guarantees.collision_constant("hinge")
+      sharp = values["other"] + ratio * (bound - values["other"])
+      tracks = [
+        np.corrcoef(x, y)[0, 1] for x, y in zip(bound, loss, strict=True)
+      ]
+      lines.append(
+        [
+          data,
+          k,
+          *(f"{x[:, -1].mean():.3f}" for x in (loss, values["other"])),
+          f"{values['s'][:, -1].mean():.2f}",
+          *(f"{x[:, -1].mean():.3f}" for x in (bound, sharp)),
+          f"{values['of pairs'][:, -1].mean():.3f}",
+          f"{100 * np.mean(loss <= sharp):.0f} %",
+          f"{100 * np.mean(bound < np.log(2)):.0f} %",
+          f"{np.mean(tracks):.2f}",
+        ]
+      )
+  header = ["data", "k", "L_sup^μ", "L_un^≠", "s(f)", "bound", "sharp bound"]
+  header += ["Theorem 4.1", "sharp bound holds", "bound below log 2"]
+  return _table([*header, "correlation"], lines)
 
 
 def figure_2(rows: Rows) -> str:
