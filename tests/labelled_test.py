@@ -226,6 +226,17 @@ class TestParts:
     with pytest.raises(ValueError, match="per_class must be at least 1"):
       labelled.keep_part(splits, per_class=0)
 
+  def test_labels_that_classifiers_learn_from(self):
+    """They are those that `per_class` keeps; all images are trained on."""
+    few = labelled.labelled(size=8, labels_per_class=7)
+    kept = labelled.labelled(size=8, per_class=7)
+    for split in ("validation", "test"):
+      known, same = (x.held_out[split].classes["digits"] for x in (few, kept))
+      np.testing.assert_array_equal(known.train.image, same.train.image)
+      np.testing.assert_array_equal(known.train.label, same.train.label)
+      assert len(known.train.label) == 70 and len(known.test.label) == 300
+    assert few.train.sizes.num_pairs == 1_197
+
   def test_names_differ(self, splits):
     """Runs on parts of the data are told apart."""
     parts = [

@@ -6,12 +6,10 @@ folder (an article of Wiki-3029, say), or the records of a prepared TFDS text
 data set (a review of IMDb).
 """
 
-from collections.abc import Sequence
 import logging
 import os
 import pathlib
 import re
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +17,13 @@ from nuclr_jax.checks import Count
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.labelled import CLASS, keep_part, two_views
 from nuclr_jax.data.sentences import read_lines
-from nuclr_jax.data.source import ClassScores, Data, HeldOut, LabelledSet
+from nuclr_jax.data.source import (
+  ClassScores,
+  Data,
+  HeldOut,
+  LabelledSet,
+  LabelledTexts,
+)
 from nuclr_jax.data.tokenizer import BUILD, choose_tokenizer
 
 log = logging.getLogger(__name__)
@@ -27,14 +31,6 @@ log = logging.getLogger(__name__)
 SHARES = {"train": 0.7, "validation": 0.1, "test": 0.2}  # of each document
 FEWEST = 10  # sentences of a document that is split
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|<br />")
-
-
-class Texts(NamedTuple):
-  """Texts, each with a class."""
-
-  text: list[str]
-  label: np.ndarray  # [n], from 0
-  classes: Sequence[str]
 
 
 def documents(
@@ -149,7 +145,7 @@ def documents(
 
 def read_documents(
   place: str, *, data_dir: str | os.PathLike | None = None
-) -> Texts:
+) -> LabelledTexts:
   r"""Reads the sentences of documents; each document is a class.
 
   Documents with a single sentence are left out, with a warning: it has no
@@ -195,7 +191,7 @@ def read_documents(
       len(found) - len(kept),
       len(found),
     )
-  return Texts(
+  return LabelledTexts(
     [line for lines in kept.values() for line in lines],
     np.repeat(np.arange(len(kept)), [len(lines) for lines in kept.values()]),
     list(kept),
@@ -204,7 +200,7 @@ def read_documents(
 
 def read_labelled_texts(
   place: str, *, data_dir: str | os.PathLike | None = None
-) -> Texts:
+) -> LabelledTexts:
   """Reads the texts and the class labels of a prepared data set.
 
   Args:
@@ -228,10 +224,10 @@ def read_labelled_texts(
       "split whose texts have one"
     )
   names = records.features[label].names
-  return Texts([_decoded(row[text]) for row in rows], labels, names)
+  return LabelledTexts([_decoded(row[text]) for row in rows], labels, names)
 
 
-def split_documents(texts: Texts) -> dict[str, Texts]:
+def split_documents(texts: LabelledTexts) -> dict[str, LabelledTexts]:
   """Splits the sentences of each document at random into `SHARES`.
 
   The splits are the same in every run, and every document is in all of them.
@@ -243,7 +239,8 @@ def split_documents(texts: Texts) -> dict[str, Texts]:
     ValueError: If a document has fewer than `FEWEST` sentences.
 
   Example:
-    >>> texts = Texts([str(i) for i in range(20)], np.arange(20) // 10, "ab")
+    >>> lines, label = [str(i) for i in range(20)], np.arange(20) // 10
+    >>> texts = LabelledTexts(lines, label, ["cat", "dog"])
     >>> {name: len(x.text) for name, x in split_documents(texts).items()}
     {'train': 14, 'validation': 2, 'test': 4}
   """
@@ -263,7 +260,7 @@ def split_documents(texts: Texts) -> dict[str, Texts]:
     for split, part in zip(SHARES, parts, strict=True):
       rows[split] += sorted(part.tolist())
   return {
-    split: Texts(
+    split: LabelledTexts(
       [texts.text[i] for i in chosen], texts.label[chosen], texts.classes
     )
     for split, chosen in rows.items()

@@ -243,6 +243,14 @@ class LabelledSet(NamedTuple):
   name: str = ""  # identifies the images; part of a source's fingerprint
 
 
+class LabelledTexts(NamedTuple):
+  """Texts, each with a class."""
+
+  text: list[str]
+  label: np.ndarray  # [n], from 0
+  classes: Sequence[str]  # their names
+
+
 class ProbeSets(NamedTuple):
   """Labelled images to train and to score classifiers of frozen features."""
 
