@@ -6,6 +6,9 @@ draws from the n distributions p_j = p(. | x_j); multiple importance sampling
 (MIS) combines them into an estimate of g(x) for any x.
 """
 
+import math
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
@@ -159,9 +162,131 @@ def error_term(
   Reference: Wang et al., ICLR 2025, Theorem 1.
   """
   tau = checks.temperature(temperature)
-  gap = jnp.abs(jnp.exp(-log_approximation) - jnp.exp(-log_popularity))
-  logs = tiles.row_log_sum_exp(image, text, jnp.log(gap), temperature=tau)
+  log_gap = _log_gap(log_approximation, log_popularity)
+  logs = tiles.row_log_sum_exp(image, text, log_gap, temperature=tau)
   return jnp.mean(jnp.exp(logs - 1 / tau))
+
+
+class BilinearClass(NamedTuple):
+  """The models E(x, y) = x' W y with |W| <= norm that a bound holds for.
+
+  The data are drawn from one of them. Its and all other densities p(y | x) lie
+  between the two given ones; exp(-2b / tau) / mu(Y) and exp(2b / tau) / mu(Y)
+  with b = norm * image_radius * text_radius always do.
+  """
+
+  norm: float  # B, the largest Frobenius norm of W
+  image_radius: float  # c_1, the largest norm of an x
+  text_radius: float  # c_2, the largest norm of a y
+  least_density: float  # l, of every p(y | x) of the class
+  greatest_density: float  # h
+  least_popularity: float  # k, with q(y) >= n k for every y; at least l
+
+
+class RiskBound(NamedTuple):
+  """The parts of `generalization_bound`; the bound is their sum."""
+
+  likelihood: Float[Array, ""]  # of MLE's risk, with the exact integral
+  integration: Float[Array, ""]  # of the integral's estimate, with the true q
+  approximation: Float[Array, ""]  # of q~ for q: C times the error term
+
+  @property
+  def total(self) -> Float[Array, ""]:
+    """The bound."""
+    return self.likelihood + self.integration + self.approximation
+
+
+def generalization_bound(
+  image: Float[Array, "pairs dim"],
+  text: Float[Array, "pairs dim"],
+  log_approximation: Float[Array, "pairs"],
+  log_popularity: Float[Array, "pairs"],
+  *,
+  temperature: float,
+  models: BilinearClass,
+  failure: float = 0.05,
+) -> RiskBound:
+  r"""Bounds the error of the empirical risk, with all constants (Theorem 1).
+
+  With probability 1 - delta over n independent pairs, for every W of the class,
+
+    |L^(W; q~) - L(W)| <= a + b + C / n sum_ij |1/q~_j - 1/q_j| exp(E_ij / tau)
+
+    a = [2 B c_1 c_2 (1 + sqrt(2 d)) + tau log(h / l) s] / sqrt(n)
+    b = tau log(h / l) / (1 - l / h) [v + (1 + v) w / k]
+    v = h / k [4 B c_1 c_2 / tau + s] / sqrt(n)
+    w = [2 h B c_1 c_2 / tau + (h - l) s] / sqrt(n)
+    s = sqrt(log(6 / delta) / 2)
+    C = tau / min_i min(g~_i, g^_i),  g~_i = sum_j exp(E_ij / tau) / q~_j,
+
+  where g^_i is g~_i with the true q. The paper states the bound as O(1/n +
+  sqrt(d/n) + sqrt(log(1/delta)/n) + error term) and gives no constants. These
+  are for one linear layer, and from a proof that differs from the paper's in
+  two places: the logarithms of an estimated and of the exact integral are
+  compared anchor by anchor (the factor C of eq. (20) would need the first
+  integral to be the larger one), and q / n is compared with its mean before a
+  sum over j is symmetrized (its terms share q). Only the last part of the bound
+  depends on q~ and on W.
+
+  Args:
+    image: x_i W of every pair for a W of the class; E_ij = image_i . text_j.
+    text: y_i of every pair.
+    log_approximation: log q~_j.
+    log_popularity: log q_j.
+    temperature: tau; greater than 0.
+    models: The class of models.
+    failure: delta, the probability that the bound does not hold.
+
+  Returns:
+    a, b and the term of q~, as `likelihood`, `integration`, `approximation`.
+
+  Raises:
+    ValueError: If delta or the densities are out of range.
+
+  Example:
+    >>> x, log_q = jnp.eye(2), jnp.zeros(2)
+    >>> models = BilinearClass(1.0, 1.0, 1.0, 0.5, 2.0, 1.0)
+    >>> bound = generalization_bound(
+    ...   x, x, log_q + jnp.log(2.0), log_q, temperature=1.0, models=models
+    ... )
+    >>> print(f"{bound.approximation:.4f}")  # the risk changes by log 2
+    1.0000
+
+  Reference: Wang et al., ICLR 2025, Theorem 1 and Appendix D.
+  """
+  tau = checks.temperature(temperature)
+  low, high, least = models[3:]
+  if not (0 < failure < 1 and 0 < low < high and low <= least <= high):
+    raise ValueError(
+      "failure must be in (0, 1), and densities 0 < least_density <= "
+      "least_popularity <= greatest_density, the first below the last; got "
+      f"failure {failure} and {low}, {least}, {high}"
+    )
+  n, dim = text.shape
+  slope = models.norm * models.image_radius * models.text_radius
+  tail = math.sqrt(math.log(6 / failure) / 2)
+  log_range = tau * math.log(high / low)
+  likelihood = 2 * slope * (1 + math.sqrt(2 * dim)) + log_range * tail
+  relative = high / least * (4 * slope / tau + tail) / math.sqrt(n)
+  of_q = (2 * high * slope / tau + (high - low) * tail) / math.sqrt(n)
+  off = relative + (1 + relative) * of_q / least
+  log_gap = _log_gap(log_approximation, log_popularity)
+  log_error, learned, exact = (
+    tiles.row_log_sum_exp(image, text, weight, temperature=tau)
+    for weight in (log_gap, -log_approximation, -log_popularity)
+  )
+  least_integral = jnp.min(jnp.minimum(learned, exact))
+  return RiskBound(
+    jnp.asarray(likelihood / math.sqrt(n)),
+    jnp.asarray(log_range / (1 - low / high) * off),
+    tau * jnp.mean(jnp.exp(log_error - least_integral)),
+  )
+
+
+def _log_gap(log_approximation, log_popularity) -> Float[Array, "pairs"]:
+  """Returns log |1 / q~_j - 1 / q_j|."""
+  gap = jnp.exp(-log_approximation) - jnp.exp(-log_popularity)
+  return jnp.log(jnp.abs(gap))
 
 
 def _check_weight(log_weight, shape) -> None:
