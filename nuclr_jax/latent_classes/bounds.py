@@ -100,7 +100,10 @@ def of_average_task(
   """Bounds the mean classifier's loss, averaged over tasks of k + 1 classes.
 
   L_sup,k^mu <= k / (1 - tau_N^+) (L_un^N - tau_N^+ log(N + 1)) with
-  k = ways - 1, for classes that are equally probable.
+  k = ways - 1, for classes that are equally probable. tau_N^+ = C^-N is the
+  probability that all negatives are of the anchor's class, where the loss is at
+  least log(N + 1); the factor k is from k two-class losses, which add up to at
+  least one of k + 1 classes. docs/papers/bounds.md has the steps.
 
   Args:
     unsupervised: `unsupervised_loss(loss="cross_entropy")` of N negatives.
@@ -182,7 +185,9 @@ def smoothness(largest_norm: float) -> float:
   """Bounds the smoothness of the loss of a triplet with norms of at most C.
 
   L_smooth <= 2 + 8 C^2 for the loss log(1 + exp(z_1^T (z_3 - z_2))) as a
-  function of all three vectors.
+  function of all three vectors: its gradient is Lipschitz with this constant
+  while norms stay below C (Assumption 2). sqrt(2) + 3/2 C^2 is enough; see
+  docs/papers/bounds.md.
 
   Args:
     largest_norm: The largest norm, C.
