@@ -44,6 +44,7 @@ ALIKE = {
 WITH_CONSTANTS = ("learned, maxima", "learned, means", "learned, area")
 ERROR = (MLE, *WITH_CONSTANTS, "GCL, area", "GCL, fitted")
 ERROR_TERM = (*WITH_CONSTANTS, "GCL, area", "GCL, best")
+BOUNDED = ("learned, maxima", "learned, area", "GCL, area")
 ERROR_LABEL = "absolute error, units of E"
 
 
@@ -55,6 +56,7 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
     "spaces.png": draw_spaces,
     "temperatures.png": draw_temperatures,
     "without_constants.png": draw_without_constants,
+    "bound.png": draw_bound,
   }
   drawn = {name: new_figure(dpi=120) for name in drawings}
   if numbers:
@@ -200,3 +202,28 @@ def draw_without_constants(figure: Figure, results: Numbers) -> None:
     )
   for axes in rows[0]:
     axes.legend(fontsize=8)
+
+
+def draw_bound(figure: Figure, results: Numbers) -> None:
+  """Draws errors, the last part of Theorem 1's bound, and the other parts."""
+  every, sizes = results["temperatures"], results["sizes"]
+  row = figure.subplots(1, len(every), squeeze=False)[0]
+  for axes, (tau, numbers) in zip(row, every.items(), strict=True):
+    bound = numbers["bound"]
+    for method in BOUNDED:
+      style = STYLES[method]
+      look = dict(color=style.color, marker=style.marker, markersize=4)
+      error = numbers["error"][method].mean
+      axes.plot(sizes, error, "-", label=f"error: {style.label}", **look)
+      last = bound[method].mean
+      axes.plot(sizes, last, "--", label=f"last part: {style.label}", **look)
+    for part, line in (("likelihood", "-."), ("integration", ":")):
+      label = f"part of the bound: {part}"
+      axes.plot(sizes, bound[part].mean, line, color="black", label=label)
+    axes.set(xscale="log", yscale="log", ylabel=ERROR_LABEL)
+    axes.set(xlabel="number of pairs n", title=f"τ = {tau}")
+    axes.grid(alpha=0.3)
+  handles, labels = row[0].get_legend_handles_labels()
+  figure.legend(
+    handles, labels, loc="outside lower center", ncols=4, fontsize=8
+  )

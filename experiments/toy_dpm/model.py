@@ -20,9 +20,12 @@ import numpy as np
 
 from nuclr_jax import Sides
 from nuclr_jax.pairwise import tiles
+from nuclr_jax.popularity import BilinearClass
 
 AREA = 1.0  # the area of Y
+NORM = 2**0.5  # the Frobenius norm of W = 1 in E(x, y) = x' W y
 NODES = 64  # quadrature nodes along each of two axes
+ANGLES = 721  # directions that are tried for the greatest density
 
 Anchors = Float[Array, "*batch 2"]
 
@@ -141,3 +144,30 @@ def sampled_risk(key: Array, count: int, *, temperature: float) -> Estimate:
   pairs = sample_pairs(key, count, temperature=temperature)
   risk = -temperature * log_density(*pairs, temperature=temperature)
   return Estimate(jnp.mean(risk), jnp.std(risk, ddof=1) / jnp.sqrt(count))
+
+
+def density_range(
+  radius: float, *, temperature: float, upper: bool = False
+) -> tuple[float, float]:
+  """Returns the least and the greatest density exp(v . y / tau) / g(v).
+
+  Both are at a corner of Y. Along a ray of v they fall and rise, so they are
+  found where |v| is the radius; `upper` has v in the half plane only.
+
+  Example:
+    >>> low, high = density_range(1.0, temperature=1.0)
+    >>> print(f"{low:.3f} {high:.3f}")
+    0.473 1.946
+  """
+  turns = jnp.linspace(0, (1 if upper else 2) * jnp.pi, ANGLES)
+  v = radius * jnp.stack([jnp.cos(turns), jnp.sin(turns)], axis=1)
+  corners = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]], float)
+  log_p = log_density(v[:, None], corners[None], temperature=temperature)
+  return float(jnp.exp(jnp.min(log_p))), float(jnp.exp(jnp.max(log_p)))
+
+
+def bilinear_class(*, temperature: float) -> BilinearClass:
+  """Returns the models x' W y with |W| <= NORM; the truth is W = 1."""
+  low, high = density_range(NORM, temperature=temperature)
+  least, _ = density_range(1.0, temperature=temperature, upper=True)
+  return BilinearClass(NORM, 1.0, 2**0.5, low, high, least)

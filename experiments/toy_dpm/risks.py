@@ -7,6 +7,7 @@ constant c. GCL has s = 0. The learned one has s = zeta / tau with zeta of mean
 
 from collections.abc import Mapping
 import functools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -26,6 +27,7 @@ TOLERANCE = 1e-8  # residual of the popularities in the repetitions
 EXAMPLE_SIZE = 100  # pairs in the data set of the figures and solver checks
 EXAMPLE_TOLERANCE = 1e-13
 TRUTH_PAIRS = 50_000
+FAILURE = 0.05  # the probability that Theorem 1's bound does not hold
 LEARNED, GCL = "learned", "GCL"  # the two approximations
 MLE, TRUE = "MLE", "true q"  # the methods that they are compared with
 # The parts of the study.
@@ -37,7 +39,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
   del rows
   sizes = SMOKE_SIZES if options.smoke else SIZES
   example = {"pairs": EXAMPLE_SIZE, "tolerance": EXAMPLE_TOLERANCE}
-  values = {"sizes": sizes, "tolerance": TOLERANCE}
+  values = {"sizes": sizes, "tolerance": TOLERANCE, "failure": FAILURE}
 
   def make(part, tau, values, repetition=0):
     values = {"temperature": tau} | values
@@ -162,7 +164,11 @@ def best_log_constant(
 
 
 def measure_pairs(
-  pairs: Sides, *, temperature: float, tolerance: float = TOLERANCE
+  pairs: Sides,
+  *,
+  temperature: float,
+  tolerance: float = TOLERANCE,
+  failure: float = FAILURE,
 ) -> dict[str, np.ndarray]:
   r"""Measures one data set.
 
@@ -170,12 +176,15 @@ def measure_pairs(
     pairs: The data set.
     temperature: The temperature of the model.
     tolerance: The largest allowed residual of the popularities.
+    failure: The probability that the bound does not hold.
 
   Returns:
     The numbers by "what/method", where a method with a constant is called
     "approximation, rule". `risk` is the empirical risk and `error_term` that of
-    Theorem 1. `gradient` [2, 2] is the gradient of the risk with respect to W
-    in E(x, y) = x' W y at W = 1, where it is 0 for the true risk (q~ is held
+    Theorem 1; `bound` is a part of its bound for the models of
+    `model.bilinear_class`, of which those of a method depend on q~ and the
+    others do not. `gradient` [2, 2] is the gradient of the risk with respect to
+    W in E(x, y) = x' W y at W = 1, where it is 0 for the true risk (q~ is held
     fixed, and its constant has no influence). `shape` is the standard deviation
     of log q~ / q, and `correlation` compares the learned and the true log q.
   """
@@ -205,6 +214,15 @@ def measure_pairs(
       *pairs, log_approximation, log_q, temperature=temperature
     )
 
+  models = model.bilinear_class(temperature=temperature)
+  bound_of = partial(
+    popularity.generalization_bound,
+    *pairs,
+    log_popularity=log_q,
+    temperature=temperature,
+    models=models,
+    failure=failure,
+  )
   numbers = {}
   numbers[f"risk/{MLE}"], numbers[f"gradient/{MLE}"] = with_matrix(
     model.likelihood_risk
@@ -225,7 +243,12 @@ def measure_pairs(
     )
     for rule, log_c in constants.items():
       numbers[f"error_term/{name}, {rule}"] = error_term(log_shape + log_c)
+      bound = bound_of(log_approximation=log_shape + log_c)
+      numbers[f"bound/{name}, {rule}"] = bound.approximation
     numbers[f"shape/{name}"] = jnp.std(shape - log_q)
+  # These two are the same for every approximation.
+  numbers["bound/likelihood"] = bound.likelihood
+  numbers["bound/integration"] = bound.integration
   scores = popularity.compare(shapes[LEARNED], log_q)
   numbers["correlation"] = scores["pearson"]
   return {key: np.asarray(value) for key, value in numbers.items()}
@@ -248,6 +271,7 @@ def measure_sizes(run: Run) -> dict[str, np.ndarray]:
       model.sample_pairs(key, n, temperature=tau),
       temperature=tau,
       tolerance=values["tolerance"],
+      failure=values["failure"],
     )
     for name, value in numbers.items():
       size = np.linalg.norm(value) if value.ndim else value

@@ -4,6 +4,7 @@ from typing import Any
 
 from jaxtyping import Float
 import numpy as np
+from scipy import stats
 
 from experiments.harness import Results
 from experiments.harness.statistics import statistics
@@ -13,6 +14,7 @@ from experiments.toy_dpm.risks import (
   LEARNED,
   MLE,
   REPETITION,
+  TRUE,
   TRUTH,
 )
 
@@ -50,6 +52,45 @@ def errors(measured: dict[str, np.ndarray], truth: float) -> dict[str, PerData]:
   return {name: risk - truth for name, risk in risks.items()}
 
 
+def bounds(
+  measured: dict[str, np.ndarray], error: dict[str, PerData]
+) -> dict[str, PerData]:
+  """Compares the bound of Theorem 1 with what it bounds.
+
+  Args:
+    measured: The columns of `risks.measure_sizes`, [repetitions, sizes].
+    error: The absolute error of every method.
+
+  Returns:
+    The parts of the bound; by method the bound as a multiple of the error
+    ("total"), its last part as a multiple of what q~ changes in the risk
+    ("last"), and whether it holds ("holds", percent).
+  """
+  parts = {
+    key.removeprefix("bound/"): value
+    for key, value in measured.items()
+    if key.startswith("bound/")
+  }
+  common = parts["likelihood"] + parts["integration"]
+  for name in error.keys() & parts.keys():
+    total, risk = common + parts[name], measured[f"risk/{name}"]
+    parts[f"total: {name}"] = total / error[name]
+    parts[f"holds: {name}"] = 100.0 * (error[name] <= total)
+    change = np.abs(risk - measured[f"risk/{TRUE}"])
+    parts[f"last: {name}"] = parts[name] / change
+  return parts
+
+
+def order(bound: Numbers, error: Numbers) -> Float[np.ndarray, "sizes"]:
+  """Returns the rank correlation of last parts and errors over the methods."""
+  names = sorted(error.keys() & bound.keys())
+  last, size = (
+    np.array([table[x].mean for x in names]) for table in (bound, error)
+  )
+  pairs = zip(last.T, size.T, strict=True)
+  return np.array([stats.spearmanr(a, b).statistic for a, b in pairs])
+
+
 def summarise(
   measured: dict[str, np.ndarray], truth: Numbers, temperature: float
 ) -> Numbers:
@@ -78,10 +119,13 @@ def summarise(
     what, _, name = key.partition("/")
     if name and what in compared:
       compared[what][name] = value
-  return {
+  compared["bound"] = bounds(measured, compared["error"])
+  summary = {
     what: {name: statistics(x) for name, x in methods.items()}
     for what, methods in compared.items()
-  } | {
+  }
+  return summary | {
+    "order": order(summary["bound"], summary["error"]),
     "correlation": statistics(measured["correlation"]),
     "differences": {
       what: {

@@ -25,6 +25,22 @@ ERROR_TERMS = {  # rows of the table of error terms
   "GCL, best": "GCL, smallest over c",
 }
 
+BOUNDS = {  # rows of the table of bounds
+  "likelihood": "first part: MLE's risk",
+  "integration": "second part: the integral with the true q",
+  "learned, area": "last part: learned, area",
+  "learned, maxima": "last part: learned, maxima (paper)",
+  "learned, means": "last part: learned, means",
+  "GCL, area": "last part: GCL, area: c = 1",
+  "GCL, means": "last part: GCL, means",
+  "last: learned, maxima": "last part / change of risk: learned, maxima",
+  "last: GCL, area": "last part / change of risk: GCL, c = 1",
+  "total: learned, maxima": "bound / error: learned, maxima",
+  "total: GCL, area": "bound / error: GCL, c = 1",
+  "holds: learned, maxima": "bound holds, %: learned, maxima",
+  "holds: GCL, area": "bound holds, %: GCL, c = 1",
+}
+
 
 def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
@@ -38,6 +54,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "differences": difference_table(numbers),
     "shape": shape_table(numbers),
     "error terms": error_term_table(numbers),
+    "bound": bound_table(numbers),
     "truth": truth_list(numbers),
     "solvers": solver_list(numbers),
   }
@@ -87,6 +104,25 @@ def error_term_table(results: Numbers) -> str:
     for name, label in ERROR_TERMS.items()
   ]
   return markdown.table(header(results, "q~, rule for c"), rows)
+
+
+def bound_table(results: Numbers) -> str:
+  """Shows the bound of Theorem 1, its parts, and how loose it is."""
+  rows = [[label, *bound_cells(results, x)] for x, label in BOUNDS.items()]
+  every = [x for y in results["temperatures"].values() for x in y["order"]]
+  correlations = [f"{every[i]:.2f}" for i in shown(results)]
+  rows.append(["rank correlation of last part and error", *correlations])
+  return markdown.table(header(results, "quantity"), rows)
+
+
+def bound_cells(results: Numbers, name: str) -> list[str]:
+  """Formats a mean of the bound's numbers for every column."""
+  every = [
+    f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}"
+    for numbers in results["temperatures"].values()
+    for mean in numbers["bound"][name].mean
+  ]
+  return [every[i] for i in shown(results)]
 
 
 def shape_table(results: Numbers) -> str:
