@@ -19,7 +19,12 @@ from nuclr_jax import popularity
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "toy_dpm"
-FIGURES = ("spaces.png", "temperatures.png", "without_constants.png")
+FIGURES = (
+  "bound.png",
+  "spaces.png",
+  "temperatures.png",
+  "without_constants.png",
+)
 N = risks.EXAMPLE_SIZE  # one size, compiled once
 TAUS = pytest.mark.parametrize("tau", [0.2, 1.0])
 
@@ -261,6 +266,39 @@ def test_measured_numbers_are_those_of_dense_formulas(x64):
   expected = (kernel * math.exp(-1 / tau) * gap).sum() / N
   assert found["error_term/GCL, area"] == pytest.approx(expected, rel=1e-10)
   assert found["shape/GCL"] == pytest.approx(float(jnp.std(log_q)), rel=1e-10)
+
+
+@TAUS
+def test_densities_of_the_class_are_within_its_bounds(tau, x64):
+  """And are reached: a random W and the corners of both spaces come near."""
+  models = model.bilinear_class(temperature=tau)
+  rng = np.random.default_rng(0)
+  matrix = rng.normal(size=(4000, 2, 2))
+  matrix *= models.norm / np.linalg.norm(matrix, axis=(1, 2))[:, None, None]
+  turn = rng.uniform(0, np.pi, 4000)
+  v = np.einsum("kij,ki->kj", matrix, np.stack([np.cos(turn), np.sin(turn)], 1))
+  y = np.array([[0, 0], [0, 1], [1, 0], [1, 1], [0.3, 0.8]])
+  p = np.exp(model.log_density(v[:, None], y[None], temperature=tau))
+  low, high, least = models[3:]
+  assert low <= p.min() < 1.3 * low
+  assert high >= p.max() > high / 1.3
+  _, log_q, _ = shape_and_truth(N, tau)
+  assert least <= np.exp(log_q).min() / N
+
+
+def test_the_bound_is_compared_with_errors_of_the_same_data(x64):
+  tau, pairs = 0.2, draw(N, 0.2)
+  found = risks.measure_pairs(pairs, temperature=tau)
+  columns = {name: np.atleast_2d(x) for name, x in found.items() if x.ndim == 0}
+  bound = summary.bounds(columns, {"GCL, area": np.array([[1e9]])})
+  change = abs(found["risk/GCL, area"] - found["risk/true q"])
+  assert bound["change: GCL, area"] == pytest.approx(change)
+  assert bound["holds: GCL, area"] == 0
+  parts = ("likelihood", "integration", "GCL, area")
+  total = sum(found[f"bound/{x}"] for x in parts)
+  assert bound["total: GCL, area"] == pytest.approx(total)
+  bound = summary.bounds(columns, {"GCL, area": np.array([[change]])})
+  assert bound["holds: GCL, area"] == 100
 
 
 def test_a_constant_is_fitted_to_the_other_repetitions():

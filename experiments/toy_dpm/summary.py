@@ -62,9 +62,9 @@ def bounds(
     error: The absolute error of every method.
 
   Returns:
-    The parts of the bound; by method the bound as a multiple of the error
-    ("total"), its last part as a multiple of what q~ changes in the risk
-    ("last"), and whether it holds ("holds", percent).
+    The parts of the bound; by method its sum ("total"), whether it holds
+    ("holds", percent), and what q~ changes in the risk ("change"), which the
+    last part bounds.
   """
   parts = {
     key.removeprefix("bound/"): value
@@ -74,10 +74,9 @@ def bounds(
   common = parts["likelihood"] + parts["integration"]
   for name in error.keys() & parts.keys():
     total, risk = common + parts[name], measured[f"risk/{name}"]
-    parts[f"total: {name}"] = total / error[name]
+    parts[f"total: {name}"] = total
     parts[f"holds: {name}"] = 100.0 * (error[name] <= total)
-    change = np.abs(risk - measured[f"risk/{TRUE}"])
-    parts[f"last: {name}"] = parts[name] / change
+    parts[f"change: {name}"] = np.abs(risk - measured[f"risk/{TRUE}"])
   return parts
 
 

@@ -25,6 +25,7 @@ ERROR_TERMS = {  # rows of the table of error terms
   "GCL, best": "GCL, smallest over c",
 }
 
+COMPARED = ("learned, maxima", "GCL, area")
 BOUNDS = {  # rows of the table of bounds
   "likelihood": "first part: MLE's risk",
   "integration": "second part: the integral with the true q",
@@ -33,10 +34,6 @@ BOUNDS = {  # rows of the table of bounds
   "learned, means": "last part: learned, means",
   "GCL, area": "last part: GCL, area: c = 1",
   "GCL, means": "last part: GCL, means",
-  "last: learned, maxima": "last part / change of risk: learned, maxima",
-  "last: GCL, area": "last part / change of risk: GCL, c = 1",
-  "total: learned, maxima": "bound / error: learned, maxima",
-  "total: GCL, area": "bound / error: GCL, c = 1",
   "holds: learned, maxima": "bound holds, %: learned, maxima",
   "holds: GCL, area": "bound holds, %: GCL, c = 1",
 }
@@ -108,21 +105,37 @@ def error_term_table(results: Numbers) -> str:
 
 def bound_table(results: Numbers) -> str:
   """Shows the bound of Theorem 1, its parts, and how loose it is."""
-  rows = [[label, *bound_cells(results, x)] for x, label in BOUNDS.items()]
-  every = [x for y in results["temperatures"].values() for x in y["order"]]
-  correlations = [f"{every[i]:.2f}" for i in shown(results)]
-  rows.append(["rank correlation of last part and error", *correlations])
-  return markdown.table(header(results, "quantity"), rows)
+  every = results["temperatures"].values()
 
+  def row(label, values):
+    cells = [f"{y:.3g}" for x in every for y in values(x)]
+    return [label, *(cells[i] for i in shown(results))]
 
-def bound_cells(results: Numbers, name: str) -> list[str]:
-  """Formats a mean of the bound's numbers for every column."""
-  every = [
-    f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}"
-    for numbers in results["temperatures"].values()
-    for mean in numbers["bound"][name].mean
+  def ratio(numbers, above, below):
+    return numbers["bound"][above].mean / below.mean
+
+  rows = [
+    row(label, lambda x, name=name: x["bound"][name].mean)
+    for name, label in BOUNDS.items()
   ]
-  return [every[i] for i in shown(results)]
+  rows += [
+    row(
+      f"last part / change of risk: {name}",
+      lambda x, name=name: ratio(x, name, x["bound"][f"change: {name}"]),
+    )
+    for name in COMPARED
+  ]
+  rows += [
+    row(
+      f"bound / error: {name}",
+      lambda x, name=name: ratio(x, f"total: {name}", x["error"][name]),
+    )
+    for name in COMPARED
+  ]
+  rows.append(
+    row("rank correlation of last part and error", lambda x: x["order"])
+  )
+  return markdown.table(header(results, "quantity"), rows)
 
 
 def shape_table(results: Numbers) -> str:
