@@ -13,6 +13,7 @@ OTHERS = {
   plan.SECTION_5_1: counter_examples.measure_radii,
   plan.APPENDIX_C: counter_examples.measure_negatives,
   plan.THEOREM_1: theorem.measure,
+  plan.RATE_BY_WIDTH: theorem.measure,
 }
 
 

@@ -14,6 +14,7 @@ PAIRED = (1, 4)  # numbers of negatives in training, for Theorem 4.5
 CURVE_SEEDS = 5  # as in the figures of paper 2
 # Parts of the study that train nothing.
 SECTION_5_1, APPENDIX_C, THEOREM_1 = "section 5.1", "appendix C", "theorem 1"
+RATE_BY_WIDTH = "theorem 1, rate 1/m"  # added after the rows of `THEOREM_1`
 
 
 class Size(NamedTuple):
@@ -244,6 +245,28 @@ def exact(options: Options) -> list[Run]:
       Run(THEOREM_1, str(width), seed, (("width", width), ("steps", steps)))
       for width in theorem.WIDTHS
       for seed in range(options.seeds)
+    ),
+    *wider(options, steps),
+  ]
+
+
+def wider(options: Options, steps: int) -> list[Run]:
+  """Plans fixed triplets at large widths, and with the theorem's rate."""
+  large = theorem.LARGE_WIDTHS[: 0 if options.smoke else None]
+  same = theorem.RATE * theorem.RATE_WIDTH
+  by_width = {
+    width: (("width", width), ("steps", steps), ("rate", same / width))
+    for width in (*theorem.WIDTHS, *large)
+  }
+  return [
+    *(
+      Run(THEOREM_1, str(width), 0, (("width", width), ("steps", steps)))
+      for width in large
+    ),
+    *(
+      Run(RATE_BY_WIDTH, str(width), seed, values)
+      for width, values in by_width.items()
+      for seed in range(1 if width in large else options.seeds)
     ),
   ]
 

@@ -8,10 +8,16 @@ from experiments import labelled
 from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import MISSING
 from experiments.labelled import Rows, by_setting, course, data_of, percent
-from experiments.latent_classes import plan, sentences
+from experiments.latent_classes import plan, sentences, theorem
 from nuclr_jax.latent_classes import guarantees
 
 KINDS = ("trained", "mu", "mu_5")
+EXACT_PARTS = (
+  plan.SECTION_5_1,
+  plan.APPENDIX_C,
+  plan.THEOREM_1,
+  plan.RATE_BY_WIDTH,
+)
 SCORES = ("avg_2", "avg_10", "top_10", "top_1")
 
 
@@ -21,7 +27,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   rows = labelled.trained(results)
   exact = {
     part: labelled.by_setting(results.rows.values(), part)
-    for part in (plan.SECTION_5_1, plan.APPENDIX_C, plan.THEOREM_1)
+    for part in EXACT_PARTS
   }
   return {
     "status": labelled.status(results),
@@ -34,6 +40,8 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "section 5.1": section_5_1(exact[plan.SECTION_5_1]),
     "appendix C": appendix_c(exact[plan.APPENDIX_C]),
     "theorem 1": theorem_1(exact[plan.THEOREM_1]),
+    "theorem 1, rate 1/m": theorem_1(exact[plan.RATE_BY_WIDTH]),
+    "width": width_of_theorem(exact[plan.THEOREM_1]),
   }
 
 
@@ -239,10 +247,28 @@ def theorem_1(widths: dict[str, Rows]) -> str:
         f"{np.max(last):.1e}",
         f"{min(x['min_norm'] for x in seeds):.2f}",
         f"{max(x['max_norm'] for x in seeds):.1f}",
+        _moved(seeds),
       ]
     )
   header = ["width m", f"loss after {steps} steps, mean", "largest"]
-  return _table([*header, "smallest norm", "largest norm"], lines)
+  header += ["smallest norm", "largest norm", "weights moved"]
+  return _table(header, lines)
+
+
+def _moved(seeds: Rows) -> str:
+  """Formats how far weights moved; a dash for rows from before it was stored."""
+  moved = [x["moved"] for x in seeds if "moved" in x]
+  return f"{100 * np.mean(moved):.1f} %" if moved else MISSING
+
+
+def width_of_theorem(widths: dict[str, Rows]) -> str:
+  """Shows the width that the theorem asks for to reach the loss of each."""
+  lines = [
+    [width, f"{loss:.1e}", f"{theorem.width_of_theorem(loss):.0e}"]
+    for width, seeds in widths.items()
+    for loss in [np.mean([x["last"] for x in seeds])]
+  ]
+  return _table(["width m", "loss reached", "n^24 d / ε"], lines)
 
 
 def _table(header: list[str], lines: list[list[str]]) -> str:
