@@ -50,6 +50,7 @@ STUDIES = (
   "parity",
   "popularity",
   "popularity/at_scale",
+  "popularity/over_training",
   "step_time",
   "toy_dpm",
   "when_it_pays",

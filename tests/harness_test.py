@@ -38,6 +38,7 @@ STUDIES = (
   "latent_classes",
   "popularity",
   "popularity.at_scale",
+  "popularity.over_training",
   "toy_dpm",
   "when_it_pays",
 )

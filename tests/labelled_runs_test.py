@@ -18,6 +18,7 @@ from experiments.latent_classes import __main__ as classes
 from experiments.latent_classes import (
   counter_examples,
   figures,
+  plan,
   tables,
   theorem,
   triplets,
@@ -229,6 +230,19 @@ def test_wide_networks_fit_triplets_faster():
   x = theorem.separated(np.random.default_rng(0), 12)
   distance = np.linalg.norm(x[:, None] - x[None], axis=2)
   assert distance[np.triu_indices(12, 1)].min() > theorem.SEPARATION
+
+
+def test_the_theorems_rate_falls_with_the_width():
+  options = command.parse_arguments(classes.STUDY, [])
+  runs = plan.wider(options, 1_000)
+  values = [dict(run.values) for run in runs]
+  rates = {(x["width"], x.get("rate", theorem.RATE)) for x in values}
+  assert {w for w, _ in rates} == {*theorem.WIDTHS, *theorem.LARGE_WIDTHS}
+  falling = {w * rate for w, rate in rates if rate != theorem.RATE}
+  assert falling == {theorem.RATE * 512}
+  assert (512, theorem.RATE) in rates
+  # 30^24 8 / (30 0.01), in digits.
+  assert f"{theorem.width_of_theorem(0.01):.3e}" == "7.531e+36"
 
 
 class TestTriplets:

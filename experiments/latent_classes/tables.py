@@ -256,7 +256,7 @@ def theorem_1(widths: dict[str, Rows]) -> str:
 
 
 def _moved(seeds: Rows) -> str:
-  """Formats how far weights moved; a dash for rows from before it was stored."""
+  """Formats how far weights moved; a dash for rows that do not say it."""
   moved = [x["moved"] for x in seeds if "moved" in x]
   return f"{100 * np.mean(moved):.1f} %" if moved else MISSING
 

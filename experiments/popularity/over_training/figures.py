@@ -93,6 +93,7 @@ def draw_frequency(rows) -> Figure:
       panel[column].axhline(0, color="black", linewidth=0.8)
       panel[column].set(xscale="log", xticks=EPOCHS[part])
       panel[column].set_xticklabels(map(str, EPOCHS[part]))
+      panel[column].minorticks_off()
       panel[column].grid(alpha=0.3)
     axes[0][column].set_title(part, fontsize=10)
     axes[1][column].set_xlabel("epoch")

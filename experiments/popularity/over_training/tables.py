@@ -21,7 +21,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
   """Returns all tables, by mark."""
   del options
   rows = list(results.rows.values())
-  by_part = {f"frequency: {part}": frequency(rows, part) for part in PARTS}
+  by_part = {f"frequency, {part}": frequency(rows, part) for part in PARTS}
   return by_part | {
     "quantiles": quantiles(rows),
     "nearest": nearest(rows),
