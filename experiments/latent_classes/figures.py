@@ -1,5 +1,6 @@
 """The figures of README.md; each is drawn into an empty figure."""
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 import numpy as np
 
@@ -154,14 +155,19 @@ def draw_exact(figure: Figure, rows: Rows) -> Figure:
     axes.axhline(1, color="black", linestyle=":", label="$f_0$ = 0")
     axes.set_ylabel("unsupervised loss, hinge")
   widths = by_setting(rows, plan.THEOREM_1)
-  for color, (width, seeds) in zip(COLORS, widths.items(), strict=False):
-    for i, x in enumerate(seeds):
-      steps = np.linspace(0, x["steps"], len(x["loss"]))[1:]
-      label = f"width {width}" if not i else None
-      third.plot(steps, x["loss"][1:], color=color, label=label, linewidth=1)
+  falling = by_setting(rows, plan.RATE_BY_WIDTH)
+  shades = colormaps["viridis"](np.linspace(0, 0.9, len(widths)))
+  for color, (width, seeds) in zip(shades, widths.items(), strict=True):
+    for rows_of_rate, style in ((seeds, "-"), (falling.get(width, []), ":")):
+      for i, x in enumerate(rows_of_rate):
+        steps = np.linspace(0, x["steps"], len(x["loss"]))[1:]
+        label = f"width {width}" if not i and style == "-" else None
+        third.plot(
+          steps, x["loss"][1:], style, color=color, label=label, linewidth=1
+        )
   third.set(xlabel="step", ylabel="loss of a triplet")
   third.set(xscale="log", yscale="log")
-  third.set(title="Theorem 1: fixed triplets")
+  third.set(title="Theorem 1 (dotted: rate like 1/m)")
   for axes in (first, second, third):
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
