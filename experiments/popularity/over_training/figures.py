@@ -44,20 +44,23 @@ def draw_histograms(rows) -> Figure:
     for side, name in enumerate(("image", "text")):
       panel = axes[side][column]
       for i, epoch in enumerate(EPOCHS[part]):
-        counts = sum(
-          np.array(x["learned"][name]["histogram"])
+        stored = [
+          x["learned"][name]["histogram"]
           for row in found(rows, part, QUEUE)
           for x in row["looks"]
           if x["epoch"] == epoch
-        )
-        density = counts / np.sum(counts) / (BINS[1] - BINS[0])
-        panel.plot(
-          middle, density, color=COLORS[i], label=f"after epoch {epoch}"
-        )
+        ]
+        if not stored:
+          continue
+        counts = np.sum(stored, axis=0)
+        density = counts / counts.sum() / (BINS[1] - BINS[0])
+        label = f"after epoch {epoch}"
+        panel.plot(middle, density, color=COLORS[i], label=label)
       panel.set_title(f"{part}: {name}s", fontsize=10)
       panel.grid(alpha=0.3)
     axes[1][column].set_xlabel("ζ / τ")
-    axes[0][column].legend(fontsize=8)
+    if found(rows, part, QUEUE):
+      axes[0][column].legend(fontsize=8)
   axes[0][0].set_ylabel("density")
   return figure
 
