@@ -321,6 +321,7 @@ def in_place_table(measured: dict) -> str:
     "copy": "copy",
     "index": "index",
     "slow": f"index, {measured['latency_ms']:.0f} ms more a read",
+    "tars alone": "tars alone, read from one end to the other",
   }
   rows = []
   for name, label in labels.items():
@@ -330,7 +331,7 @@ def in_place_table(measured: dict) -> str:
         label,
         cell(measured["seconds_per_gigabyte"].get(name), 0),
         cell(share and 100 * share, 2),
-        cell(measured["reads_per_s"][name], 0),
+        cell(measured["reads_per_s"].get(name), 0),
         cell(measured["stream_per_s"][name], 0),
         cell(measured["stream_to_copy"][name], 2),
       ]

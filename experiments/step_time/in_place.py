@@ -7,8 +7,9 @@ For a copy (`nuclr ingest`) and for an index (`--in_place`), it measures the
 seconds to make it from a gigabyte of tars, its size as a share of theirs,
 images per second that are read at random, as they are stored, and images per
 second of the stream of augmented batches, in threads. For slow storage, each
-read of the index waits `--latency` milliseconds. All is in the page cache, and
-the variants are run in alternation.
+read of the index waits `--latency` milliseconds. Tars that are read from one
+end to the other, without an index, have only a stream. All is in the page
+cache, and the variants are run in alternation.
 """
 
 from collections.abc import Callable
@@ -25,13 +26,15 @@ from experiments.step_time import photos
 from nuclr_jax import ingest
 from nuclr_jax.data import in_place
 from nuclr_jax.data.captioned import Captioned, all_captions, open_captioned
-from nuclr_jax.data.image_text import captioned_source
+from nuclr_jax.data.image_text import captioned_source, square_maker
 from nuclr_jax.data.source import Source
+from nuclr_jax.data.tar_stream import source_of_tars
 from nuclr_jax.data.tokenizer import build_tokenizer
 
 TARS = flags.DEFINE_integer("tars", 8, "Number of tars, of --count photos.")
+WINDOW = 1_024  # samples that are shuffled at a time, without an index
 LATENCY = flags.DEFINE_float("latency", 20.0, "Milliseconds of a slow read.")
-COPY, INDEX, SLOW = "copy", "index", "slow"
+COPY, INDEX, SLOW, TARS_ALONE = "copy", "index", "slow", "tars alone"
 
 
 def slow(read: Callable[..., bytes]) -> Callable[..., bytes]:
@@ -93,8 +96,18 @@ def main(argv) -> None:
       name: captioned_source(data, words, size=photos.SIZE)
       for name, data in sets.items()
     }
-    reads, streams = ({x: [] for x in (COPY, INDEX, SLOW)} for _ in range(2))
+    alone = source_of_tars(
+      f"{tars}/*.tar",
+      num_pairs=TARS.value * photos.COUNT.value,
+      make_square=square_maker(size=photos.SIZE),
+      encode=words.encode,
+      share_texts=True,
+      window=WINDOW,
+    )
+    reads = {x: [] for x in (COPY, INDEX, SLOW)}
+    streams = {x: [] for x in (*reads, TARS_ALONE)}
     for _ in range(photos.ROUNDS.value):
+      streams[TARS_ALONE].append(photos.stream_rate(alone, 0))
       for name in reads:
         made_as = COPY if name == COPY else INDEX
         read, stream = rates(name, sets[made_as], sources[made_as])
