@@ -20,6 +20,7 @@ ALGORITHMS = dict(
   arcface=dict(scale=16.0, margin=0.3),
   clip=dict(temperature=0.2, learn_temperature=False),
   curl=dict(block_size=2, num_negatives=4, loss="logistic"),
+  debiased=dict(temperature=0.2, tau_plus=0.1, hardness=1.0),
   latent_class=dict(num_negatives=10, loss="cross_entropy"),
   npair=dict(l2=0.002),
   ntxent=dict(temperature=0.2),

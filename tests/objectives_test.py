@@ -35,6 +35,7 @@ OBJECTIVES = dict(
   ntxent=objectives.ntxent(),
   siglip=objectives.siglip(),
   debiased=objectives.debiased(),
+  hard_negatives=objectives.debiased(hardness=1.0),
   cyclip=objectives.cyclip(),
   spectral=objectives.spectral(),
   vicreg=objectives.vicreg(),

@@ -45,6 +45,9 @@ ALL = dict(
   siglip=objectives.siglip(init_scale=3.0, init_bias=-1.0),
   debiased=objectives.debiased(temperature=TAU, tau_plus=0.05),
   debiased_at_its_floor=objectives.debiased(temperature=TAU, tau_plus=0.9),
+  hard_negatives=objectives.debiased(
+    temperature=TAU, tau_plus=0.05, hardness=0.7
+  ),
   cyclip=objectives.cyclip(temperature=TAU),
   spectral=objectives.spectral(),
   vicreg=objectives.vicreg(),
@@ -112,6 +115,7 @@ EXTREME = dict(
   ntxent=objectives.ntxent(**COLD),
   siglip=objectives.siglip(init_scale=1000.0),
   debiased=objectives.debiased(**COLD),
+  hard_negatives=objectives.debiased(**COLD, hardness=2.0),
   cyclip=objectives.cyclip(**COLD, learn_temperature=False),
   spectral=objectives.spectral(),
   vicreg=objectives.vicreg(),
@@ -243,21 +247,23 @@ def test_ntxent_equals_optax(x64):
 
 
 @pytest.mark.parametrize("num_texts", [None, 5])
+@pytest.mark.parametrize("hardness", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("tau_plus", [0.0, 0.05, 0.9])
-def test_debiased_equals_numpy(num_texts, tau_plus, x64):
+def test_debiased_equals_numpy(num_texts, tau_plus, hardness, x64):
   pairs = batch(num_texts=num_texts)
   sim, mask = np.asarray(pairs.image @ pairs.text.T), negatives(pairs)
   losses = []
   for s in (sim, sim.T):
     for i in range(B):
       n = mask[i].sum()
-      p = math.exp(s[i, i] / TAU)
-      g = (np.exp(s[i] / TAU)[mask[i]].sum() - tau_plus * n * p) / (
-        1 - tau_plus
-      )
+      p, e = math.exp(s[i, i] / TAU), np.exp(s[i] / TAU)[mask[i]]
+      total = (e**hardness * e).sum() / (e**hardness).mean()
+      g = (total - tau_plus * n * p) / (1 - tau_plus)
       g = max(g, n * math.exp(-1 / TAU))
       losses.append(-math.log(p / (p + g)))
-  objective = objectives.debiased(temperature=TAU, tau_plus=tau_plus)
+  objective = objectives.debiased(
+    temperature=TAU, tau_plus=tau_plus, hardness=hardness
+  )
   np.testing.assert_allclose(
     value(objective, pairs), np.mean(losses), rtol=1e-12
   )
@@ -415,6 +421,7 @@ def test_stateless_lifts_a_loss():
   "make, message",
   [
     (lambda: objectives.debiased(tau_plus=1.0), r"tau_plus must be in \[0, 1"),
+    (lambda: objectives.debiased(hardness=-1.0), "hardness must be"),
     (lambda: objectives.siglip(init_scale=0.0), "init_scale must be a number"),
     (lambda: objectives.siglip(init_bias=math.inf), "init_bias must be a fin"),
     (lambda: objectives.cyclip(in_modal=-1.0), "in_modal must be a number of"),

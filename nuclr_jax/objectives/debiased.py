@@ -1,4 +1,4 @@
-"""Debiased contrastive loss (DCL): negatives corrected for false ones."""
+"""Debiased contrastive losses: without false negatives, with hard ones."""
 
 import math
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Spec, each, unzip
+from nuclr_jax.types import Pairs, Sides, Spec, each, unzip
 
 
 def debiased(
@@ -15,23 +15,30 @@ def debiased(
   *,
   temperature: checks.Temperature = 0.07,
   tau_plus: checks.Fraction = 0.1,
+  hardness: checks.NonNegative = 0.0,
 ) -> base.Objective:
   r"""Makes InfoNCE, corrected for the positives expected among negatives.
 
-  With p = exp(sim_ii / temperature) and N negatives, the loss of image i is
+  With e_j = exp(sim_ij / temperature), p = e_i and N negatives, the loss of
+  image i is
 
-    -log(p / (p + g)), g = max{(sum_{j != i} exp(sim_ij / temperature)
-      - tau_plus N p) / (1 - tau_plus), N exp(-1 / temperature)};
+    -log(p / (p + g)), g = max{(N sum_{j != i} w_j e_j - tau_plus N p)
+      / (1 - tau_plus), N exp(-1 / temperature)},
+    w_j = e_j^hardness / sum_{k != i} e_k^hardness;
 
   and likewise for texts; the objective is the mean over the batch and both
-  sides. It is computed in log space, relative to p, so that no temperature
-  overflows. N is B - 1, minus the number of pairs of the batch that share the
-  anchor's image or text.
+  sides. With hardness 0 all weights are 1 / N: this is DCL. Above 0, negatives
+  weigh the more, the more similar they are to the anchor: this is HCL, whose
+  default is 1. The gradient also reaches the weights. Everything is computed in
+  log space, relative to p, so that no temperature overflows. N is B - 1, minus
+  the number of pairs of the batch that share the anchor's image or text.
 
   Args:
     spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0.
     tau_plus: Probability that a negative is in truth a positive, in [0, 1).
+    hardness: How much similar negatives are preferred (beta of HCL), at least
+      0.
 
   Returns:
     An `Objective` without params and state.
@@ -50,22 +57,24 @@ def debiased(
     0.2395
     0.2395
 
-  Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020.
+  Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020;
+    Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021.
   """
   del spec
   temperature = checks.temperature(temperature)
   tau_plus = checks.number("tau_plus", tau_plus, checks.Fraction)
+  hardness = checks.weight("hardness", hardness)
 
   def loss_fn(params, pairs):
     del params
-    logits = pairwise.logits(pairs, temperature=temperature)
     own = pairwise.own_similarity(pairs)
     count = pairwise.num_negatives(pairs).astype(own.dtype)
     log_floor = jnp.log(count) - (1 + own) / temperature
     log_false = jnp.log(tau_plus * count)
+    log_sum, surrogate = _negatives(pairs, temperature, hardness, count)
 
     def side(lse):
-      """Returns half the mean loss of a side, and its row log weights."""
+      """Returns half the mean loss of a side, and its rows' log slopes."""
       above = lse > log_false
       gap = jnp.where(above, log_false - lse, -1.0)
       log_ratio = lse + jnp.log1p(-jnp.exp(gap)) - math.log1p(-tau_plus)
@@ -73,14 +82,61 @@ def debiased(
       log_ratio = jnp.where(corrected, log_ratio, -jnp.inf)
       at_floor = jnp.where(corrected, -jnp.inf, log_floor)
       loss = jax.nn.softplus(log_ratio) + jax.nn.softplus(at_floor)
-      # d softplus(log g - log p) / d logit_ij, where g is not at its floor
-      weight = -jax.nn.softplus(log_ratio) - math.log1p(-tau_plus)
-      weight = jnp.where(corrected, weight, -jnp.inf)
-      return jnp.mean(loss) / 2, weight - math.log(2 * len(own))
+      # d softplus(log g - log p) / d exp(lse), where g is not at its floor
+      slope = -jax.nn.softplus(log_ratio) - math.log1p(-tau_plus)
+      slope = jnp.where(corrected, slope, -jnp.inf)
+      return jnp.mean(loss) / 2, slope - math.log(2 * len(own))
 
-    loss, row_log_weight = unzip(each(side, pairwise.log_sum_exp(logits)))
-    out = pairwise.weighted(logits, row_log_weight=row_log_weight)
+    loss, log_slope = unzip(each(side, log_sum))
     value = loss.image + loss.text  # differentiable where g is at its floor
-    return base.attach_gradient(value, value + out.surrogate), {}
+    return base.attach_gradient(value, value + surrogate(log_slope)), {}
 
   return base.stateless(loss_fn, temperature=lambda params: temperature)
+
+
+def _negatives(pairs: Pairs, temperature, hardness, count):
+  """Sums the weighted negatives of every anchor.
+
+  N sum_j w_j e_j / p is N times the quotient of two sums: that of the
+  exponentials of all logits times 1 + hardness, and that of the exponentials of
+  all logits times hardness.
+
+  Returns:
+    The log of these sums, as `Sides`, and a function from the log slopes of the
+    loss in the sums to a surrogate with the gradient of the loss.
+  """
+
+  def summed(factor):
+    logits = pairwise.logits(pairs, temperature=temperature / factor)
+    return logits, pairwise.log_sum_exp(logits)
+
+  def weighted(logits, row_log_weight: Sides):
+    return pairwise.weighted(logits, row_log_weight=row_log_weight).surrogate
+
+  above, log_above = summed(1 + hardness)
+  if hardness == 0:
+    return log_above, lambda log_slope: weighted(above, log_slope)
+  below, log_below = summed(hardness)
+  log_sum = each(
+    lambda a, b: jnp.where(count > 0, a - b + jnp.log(count), -jnp.inf),
+    log_above,
+    log_below,
+  )
+
+  def surrogate(log_slope):
+    def times_sum(log_total):
+      """Returns the log of slope * sum / total; -inf where the slope is 0."""
+      return each(
+        lambda slope, x, y: jnp.where(
+          slope > -jnp.inf, slope + x - y, -jnp.inf
+        ),
+        log_slope,
+        log_sum,
+        log_total,
+      )
+
+    return weighted(above, times_sum(log_above)) - weighted(
+      below, times_sum(log_below)
+    )
+
+  return log_sum, surrogate
