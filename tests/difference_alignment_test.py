@@ -175,6 +175,30 @@ def test_the_mean_does_not_grow_with_the_batch():
   assert means[1] == pytest.approx(means[0], rel=0.05)
 
 
+@pytest.mark.parametrize("label", [None, LABEL], ids=["ids", "labels"])
+@pytest.mark.parametrize("differences", ["chain", "star"])
+def test_the_weight_of_a_sum(differences, label, x64):
+  """As the docstring converts it: W differences have W (W - 1) / 2 pairs."""
+  pairs, order = some(label=label), np.arange(B)
+  before, after = {
+    "chain": (order[:-1], order[1:]),
+    "star": (np.zeros(B - 1, int), order[1:]),
+  }[differences]
+  columns = B - 1
+  if label is not None:
+    kept = label[before] != label[after]
+    before, after, columns = before[kept], after[kept], int(kept.sum())
+    assert columns < B - 1
+  total = 0.0
+  for x in pairs[:2]:
+    m = x[before] - x[after]
+    total += np.linalg.norm(m[:, None] - m[None], axis=-1).sum() / 2
+  term = objectives.difference_alignment(differences=differences, labels=True)
+  weight = 0.5 * columns * (columns - 1) / 2
+  found, _ = value_and_grad(objectives.scale(term, weight), pairs)
+  np.testing.assert_allclose(found, 0.5 * total / 2, rtol=1e-12)
+
+
 def test_it_is_a_term_of_any_host():
   host = objectives.ntxent(temperature=0.2)
   term = objectives.difference_alignment()
