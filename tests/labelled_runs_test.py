@@ -137,7 +137,7 @@ def test_tables_and_figures_of_difference_alignment_on_other_data():
   )
   found = _invented(runs)
   text = alignment_tables.tables(None, found)
-  assert text["batches"].count("mnist") == 32
+  assert text["batches"].count("mnist") == 48
   assert text["unseen"].count("cars196") == 16
   assert not text["clusters"] and not text["overhead"]
   alignment_figures.draw_batches(Figure(), labelled.trained(found))

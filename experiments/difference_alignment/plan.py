@@ -4,15 +4,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from experiments import labelled
-from experiments.difference_alignment import clusters, overhead
+from experiments.difference_alignment import clusters, overhead, sentences
 from experiments.harness import Options, Run
 
 AT_HAND = ("digits", "glyphs")  # data sets that need no download
 HOSTS = ("npair", "proxy_anchor")  # metric learning, tested on unseen classes
 VIEWS = ("ntxent", "swav")  # hosts of two views
+MARGINS = ("arcface", "sphereface")  # hosts of Table 3
 WEIGHTS = (0.0, 0.1, 0.5)
 SWEEP = (0.01, 0.1, 0.5, 1.5, 5.0)  # the weights of Table 9
-VIEW_PARTS, CLASS_PARTS = ("batches", "sweep", "curves"), ("unseen",)
+FAINT = (0.001, 0.01, 0.03, 0.1, 0.2)  # more weights for SwAV
+PICTURES = {"ntxent": (0.0, 0.5), "swav": (0.0, 0.03)}  # weights in Figure 4
+VIEW_PARTS = ("batches", "faint", "sweep", "as_sum", "curves", "pictures")
+CLASS_PARTS = ("unseen", "margins", "as_sum")
+DIGIT_PARTS = (*VIEW_PARTS, "margins")
 # Parts of the study that train nothing.
 TABLE_7, WIDER, FEW, OVERHEAD = "table 7", "clusters", "few points", "overhead"
 
@@ -28,7 +33,7 @@ class Size(NamedTuple):
 
 SMALL, LARGE = (32, 64, 128, 256), (64, 128, 256, 512)
 SIZES = {
-  "digits": Size(30.0, SMALL, VIEW_PARTS, {"image_size": 8, "dim": 32}),
+  "digits": Size(30.0, SMALL, DIGIT_PARTS, {"image_size": 8, "dim": 32}),
   "glyphs": Size(20.0, (32, 128), CLASS_PARTS, {"classes": 400, "dim": 64}),
   "mnist": Size(10.0, LARGE, VIEW_PARTS, {"dim": 128}),
   "fashion_mnist": Size(10.0, LARGE, VIEW_PARTS, {"dim": 128}),
@@ -43,8 +48,21 @@ SIZES = {
 def plan(options: Options, rows: Mapping) -> list[Run]:
   """Plans all runs; none depends on the results of another."""
   del rows
-  runs = [run for data in options.data for run in trainings(data, options)]
+  runs = [
+    run
+    for data in options.data
+    for run in (
+      sentences.plan(data, options, as_sum)
+      if data in sentences.TEXTS
+      else trainings(data, options)
+    )
+  ]
   return runs + untrained(options)
+
+
+def as_sum(weight: float, batch: int) -> float:
+  """Converts a weight of the paper's sum to one of the mean."""
+  return weight * (batch - 1) * (batch - 2) / 2
 
 
 def trainings(data: str, options: Options) -> list[Run]:
@@ -62,12 +80,26 @@ def trainings(data: str, options: Options) -> list[Run]:
     "scores": ("classes", "recall", "variation"),
     "validation_scores": (),
   }
-  make = dict(batches=_batches, sweep=_sweep, curves=_curves, unseen=_unseen)
+  make = dict(
+    as_sum=_as_sum,
+    batches=_batches,
+    curves=_curves,
+    faint=_faint,
+    margins=_margins,
+    pictures=_pictures,
+    sweep=_sweep,
+    unseen=_unseen,
+  )
+  once = {"as_sum": 1}  # seeds of parts that are run less often
   return [
     run
     for part in size.parts
     for run in labelled.plan(
-      options, f"{data}/{part}", make[part](data, size), common
+      options,
+      f"{data}/{part}",
+      make[part](data, size),
+      common,
+      once.get(part),
     )
   ]
 
@@ -101,9 +133,83 @@ def _batches(data, size):
       f"{host},{data}",
       {"batch_size": batch, "weight": weight, "labels": False},
     )
-    for host in VIEWS
+    for host in (*VIEWS, "debiased")
     for batch in size.batches
     for weight in (0.0, 0.5)
+  }
+
+
+def _faint(data, size):
+  """Makes the settings of SwAV at small weights."""
+  return {
+    f"swav {batch} {weight:g}": (
+      f"swav,{data}",
+      {"batch_size": batch, "weight": weight, "labels": False},
+    )
+    for batch in (size.batches[1], size.batches[-1])
+    for weight in FAINT
+  }
+
+
+def _as_sum(data, size):
+  """Makes the settings of every host at 0.5 as the weight of a sum.
+
+  With labels there are slightly fewer pairs of differences than `as_sum` has.
+  """
+  batch = _batch_of_all(size)
+  weight = as_sum(0.5, batch)
+  hosts = (*VIEWS, "debiased")
+  common = {"weight": weight, "batch_size": batch, "labels": False}
+  if "unseen" in size.parts:
+    hosts, common = (*HOSTS, *MARGINS), common | LABELLED
+  return {
+    f"{host} {batch} {weight:g}": (f"{host},{data}", common) for host in hosts
+  }
+
+
+def _pictures(data, size):
+  """Makes the settings of Figure 4: embeddings in the plane."""
+  batch = _batch_of_all(size)
+  return {
+    f"{host} {batch} {weight:g}": (
+      f"{host},{data}",
+      {
+        "batch_size": batch,
+        "scores": ("recall", "variation"),
+        "weight": weight,
+        "labels": False,
+      },
+    )
+    for host, weights in PICTURES.items()
+    for weight in weights
+  }
+
+
+# Metric learning: positives by class, tests on classes not trained on.
+LABELLED = {
+  "unseen": True,
+  "positive": "class",
+  "scores": ("recall", "variation"),
+  "labels": True,
+}
+
+
+def _batch_of_all(size):
+  """Returns the batch size at which all hosts are compared."""
+  return size.batches[-2] if "batches" in size.parts else size.batches[-1]
+
+
+def _margins(data, size):
+  """Makes the settings of Table 3: angular margins, and softmax without."""
+  batch = _batch_of_all(size)
+  hosts = {"softmax": (0.0,), **dict.fromkeys(MARGINS, WEIGHTS)}
+  return {
+    f"{host} {batch} {weight:g}": (
+      f"{host},{data}",
+      LABELLED | {"batch_size": batch, "weight": weight},
+    )
+    for host, weights in hosts.items()
+    for weight in weights
   }
 
 
@@ -112,14 +218,7 @@ def _unseen(data, size):
   return {
     f"{host} {batch} {weight:g}": (
       f"{host},{data}",
-      {
-        "batch_size": batch,
-        "unseen": True,
-        "positive": "class",
-        "scores": ("recall", "variation"),
-        "weight": weight,
-        "labels": True,
-      },
+      LABELLED | {"batch_size": batch, "weight": weight},
     )
     for host in HOSTS
     for batch in dict.fromkeys((size.batches[0], size.batches[-1]))
