@@ -17,6 +17,7 @@ from experiments.labelled import (
 )
 
 NAMES = {
+  "debiased": "HCL",
   "ntxent": "SimCLR",
   "swav": "SwAV",
   "npair": "N-pair",
@@ -35,6 +36,7 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
     "clusters.png": draw_clusters(new_figure(), wider),
     "batches.png": draw_batches(new_figure(), rows),
     "curves.png": draw_curves(new_figure(), rows),
+    "pictures.png": draw_pictures(new_figure((11, 3.2)), rows),
   }
 
 
@@ -116,6 +118,28 @@ def draw_curves(figure: Figure, rows: Rows) -> Figure:
       for axes in (above, below):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
+  return figure
+
+
+def draw_pictures(figure: Figure, rows: Rows) -> Figure:
+  """Draws the test embeddings in the plane, by class: Figure 4."""
+  for part, data in _panels(figure, rows, "pictures"):
+    settings = by_setting(rows, f"{data}/pictures")
+    drawn = {
+      name: row
+      for name, seeds in settings.items()
+      for row in seeds
+      if "points" in row
+    }
+    if not drawn:
+      continue
+    grid = part.subplots(1, len(drawn), squeeze=False)[0]
+    for axes, (name, row) in zip(grid, drawn.items(), strict=True):
+      host, _, weight = name.split()
+      x, label = np.array(row["points"]), np.array(row["label"])
+      axes.scatter(*x.T, c=label, cmap="tab10", s=5)
+      axes.set(title=f"{data}, {NAMES[host]}, λ = {weight}")
+      axes.set(xticks=[], yticks=[])
   return figure
 
 

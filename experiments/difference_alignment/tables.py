@@ -1,7 +1,7 @@
 """The tables of README.md."""
 
 from experiments import labelled
-from experiments.difference_alignment import clusters, plan
+from experiments.difference_alignment import clusters, plan, sentences
 from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import (
   MISSING,
@@ -15,7 +15,12 @@ SCORES = {
   "recall@1": "R@1",
   "mu/top_1": "μ, top-1",
   "trained/top_1": "Tr, top-1",
+  "verification": "verification",
+  "nearest_8/top_1": "8 neighbours",
+  "silhouette": "silhouette",
 }
+# Parts whose settings go on in another part, with other weights.
+ALSO = {"faint": ("batches",), "as_sum": ("batches", "unseen", "margins")}
 
 
 def tables(options: Options, results: Results) -> dict[str, str]:
@@ -36,27 +41,55 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "batches": trained(rows, "batches", 2),
     "unseen": trained(rows, "unseen", 2),
     "sweep": trained(rows, "sweep", 1),
+    "faint": trained(rows, "faint", 2),
+    "as a sum": trained(rows, "as_sum", 2),
+    "margins": trained(rows, "margins", 2),
+    "pictures": trained(rows, "pictures", 2),
+    "sentences": of_sentences(rows),
   }
 
 
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns what the term changes: paired differences ± standard errors.
 
-  A name is that of a row, a weight and a score: "ntxent 32: 0.5: R@1".
+  A name is that of a row, a weight and a score: "ntxent 32: 0.5: R@1". The
+  parts that repeat such names are put in front: "glyphs/margins: ...".
   """
   del options
   rows, found = labelled.trained(results), {}
-  for part in ("digits/batches", "glyphs/unseen"):
-    settings = by_setting(rows, part)
-    for setting, seeds in settings.items():
-      first, _, weight = setting.rpartition(" ")
-      for name, label in SCORES.items():
-        with_term, without = (
-          {row["seed"]: 100 * score(row, name) for row in x}
-          for x in (seeds, settings[f"{first} 0"])
-        )
-        found[f"{first}: {weight}: {label}"] = shown(paired(with_term, without))
+  for part in ("digits/batches", "digits/faint", "glyphs/unseen"):
+    found |= differences(rows, part)
+  for part in ("digits/margins", "glyphs/margins", "digits/pictures"):
+    changes = differences(rows, part)
+    found |= {f"{part}: {name}": value for name, value in changes.items()}
+  return found | differences_of_sentences(rows)
+
+
+def differences(rows: Rows, part: str) -> dict[str, str]:
+  """Returns what the term changes in the runs of a part."""
+  settings, found = settings_of(rows, part), {}
+  for setting, seeds in settings.items():
+    first, _, weight = setting.rpartition(" ")
+    for name, label in SCORES.items():
+      with_term, without = (
+        {row["seed"]: 100 * score(row, name) for row in x}
+        for x in (seeds, settings.get(f"{first} 0", ()))
+      )
+      found[f"{first}: {weight}: {label}"] = shown(paired(with_term, without))
   return found
+
+
+def settings_of(rows: Rows, part: str) -> dict[str, list]:
+  """Groups the rows of a part, and of those where its settings go on."""
+  data, _, name = part.partition("/")
+  settings = by_setting(rows, part)
+  firsts = {x.rpartition(" ")[0] for x in settings}
+  for other in ALSO.get(name, ()):
+    more = by_setting(rows, f"{data}/{other}")
+    settings |= {
+      x: seeds for x, seeds in more.items() if x.rpartition(" ")[0] in firsts
+    }
+  return settings
 
 
 def shown(values: Statistics) -> str:
@@ -116,10 +149,13 @@ def trained(rows: Rows, part: str, words: int) -> str:
     part: The part of the study.
     words: How many words of a setting, from the first, name a table row.
   """
-  lines, weights = [], []
-  for data in data_of(rows):
-    settings = by_setting(rows, f"{data}/{part}")
-    weights = weights or list(dict.fromkeys(x.split()[-1] for x in settings))
+  lines = []
+  of_data = {
+    data: settings_of(rows, f"{data}/{part}") for data in data_of(rows)
+  }
+  weights = {x.split()[-1] for settings in of_data.values() for x in settings}
+  weights = sorted(weights, key=float)
+  for data, settings in of_data.items():
     for first in dict.fromkeys(" ".join(x.split()[:words]) for x in settings):
       for name, label in (SCORES | {"variation_chain": "variation"}).items():
         cells = []
@@ -136,6 +172,51 @@ def trained(rows: Rows, part: str, words: int) -> str:
     return ""
   header = ["data", "host, batch" if words > 1 else "differences", ""]
   return markdown.table([*header, *(f"λ = {x}" for x in weights)], lines)
+
+
+def of_sentences(rows: Rows) -> str:
+  """Shows correlations with the scores of pairs, times 100, as in Table 5."""
+  lines, weights = [], {}
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/{sentences.PART}")
+    weights |= dict.fromkeys(x.split()[-1] for x in settings)
+    first = [row for seeds in settings.values() for row in seeds]
+    for name in first[0]["words"] if first else ():
+      lines.append(
+        [
+          f"{data}, {name.split('/')[0]}",
+          f"{100 * first[0]['words'][name]:.1f}",
+          shown(statistics(100 * x["untrained"][name] for x in first)),
+          *(
+            shown(statistics(100 * x["metrics"][f"test/{name}"] for x in seeds))
+            for seeds in settings.values()
+          ),
+        ]
+      )
+  header = [
+    "pairs",
+    "shared words",
+    "untrained",
+    *(f"λ = {x}" for x in weights),
+  ]
+  return markdown.table(header, lines) if lines else ""
+
+
+def differences_of_sentences(rows: Rows) -> dict[str, str]:
+  """Returns what the term changes in the correlations, times 100."""
+  found = {}
+  for data in data_of(rows):
+    settings = by_setting(rows, f"{data}/{sentences.PART}")
+    for setting, seeds in settings.items():
+      first, _, weight = setting.rpartition(" ")
+      for name in seeds[0]["words"]:
+        with_term, without = (
+          {x["seed"]: 100 * x["metrics"][f"test/{name}"] for x in part}
+          for part in (seeds, settings.get(f"{first} 0", ()))
+        )
+        value = shown(paired(with_term, without))
+        found[f"{data}, {name.split('/')[0]}: {weight}"] = value
+  return found
 
 
 def overhead(rows: Rows) -> str:
