@@ -29,6 +29,7 @@ KEYS = {
   "num_epochs": "num_epochs",
   "num_negatives": "objective.num_negatives",
   "per_class": "data.per_class",
+  "plain": "objective.plain",
   "positive": "data.positive",
   "scored_negatives": "data.num_negatives",
   "scores": "data.scores",
