@@ -41,7 +41,8 @@ def difference_alignment(
   batch size. The paper takes the sum: B rows have B - 1 differences, chain or
   star, so that a weight of the sum is that weight times (B - 1) (B - 2) / 2
   here, or times W (W - 1) / 2 if only W of the differences are between classes.
-  The paper's 0.5 is 232.5 at B = 32 and 4,000.5 at B = 128.
+  The paper's 0.5 is 232.5 at B = 32 and 4,000.5 at B = 128, where all hosts of
+  experiments/difference_alignment collapse.
 
   The paper calls the sum a norm of [M_j]; it is a seminorm, since it vanishes
   wherever all columns are equal. Memory is O(B d + tile^2). At coincident
