@@ -112,6 +112,7 @@ def get_config(arg: str = "") -> ConfigDict:
     flip=True,
     num_ops=2,
     level=7.0,
+    share_texts=names[0] != "nuclr_official",
     validation=("coco", "flickr30k"),
     validation_zero_shot=("cifar100",),
     test=("coco", "flickr30k"),

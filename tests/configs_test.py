@@ -79,6 +79,12 @@ def test_cc12m_is_cc3m_on_other_data(name):
   )
 
 
+def test_captions_of_the_released_code_have_ids_of_their_own():
+  for name in cc3m.ALGORITHMS:
+    shares = cc3m.get_config(name).data.share_texts
+    assert shares == (name != "nuclr_official")
+
+
 def test_vicreg_alone_has_embeddings_of_any_norm():
   for name in glyphs.ALGORITHMS:
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
