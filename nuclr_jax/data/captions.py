@@ -77,7 +77,7 @@ def tidy_captions(captions: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def clean_text(text: str) -> str:
-  """Replaces whatever UTF-8 cannot encode.
+  r"""Replaces whatever UTF-8 cannot encode.
 
   Example:
     >>> clean_text("a dog"), clean_text("\ud800")
