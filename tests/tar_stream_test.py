@@ -182,6 +182,7 @@ class TestNames:
       ("{}/03.tar, {}/01.tar,{}/0[13].tar", [1, 3]),
       ("{}/04.tar,{}/05.tar", None),
       ("{}/{{00..05}}.tar", None),
+      ("{}/{{04..00}}.tar", None),
       ("{}/nothing/*.tar", None),
       ("{}/01.tar,coco", None),
     ],
@@ -195,6 +196,11 @@ class TestNames:
       return
     found = [os.path.basename(x) for x in tar_files.find_tars(text)]
     assert found == [f"{i:02d}.tar" for i in expected]
+
+  def test_a_pipe_is_no_tar(self, tmp_path):
+    os.mkfifo(tmp_path / "x.tar")
+    with pytest.raises(ValueError, match="there is no tar"):
+      tar_files.find_tars(f"{tmp_path}/x.tar")
 
   def test_the_length_of_an_epoch(self, tars, tmp_path):
     folder = write_numbered(tmp_path, [2, 1])

@@ -175,14 +175,15 @@ def _expand(item: str) -> list[str]:
     pattern = os.path.abspath(os.path.expanduser(pattern))
     is_there = os.path.isfile(pattern)  # whatever the characters of its name
     found = [pattern] if is_there else glob.glob(pattern, recursive=True)
-  if not found:
+    found = [x for x in found if os.path.isfile(x)]  # a pipe would wait
+  names = expand_ranges(os.path.basename(item))
+  if not found or not names:
     raise ValueError(
       f"there is no tar {item}; name files, or use * or {{0..9}}"
     )
   if pattern.count("*") == item.count("*"):  # no range
     return found
   start = found[0].removesuffix(os.path.basename(found[0]))
-  names = expand_ranges(os.path.basename(item))
   if missing := [x for x in names if f"{start}{x}" not in found]:
     raise ValueError(
       f"{start}{missing[0]} does not exist, and {len(missing) - 1} others of "
