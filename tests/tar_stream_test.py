@@ -199,8 +199,29 @@ class TestNames:
 
   def test_a_pipe_is_no_tar(self, tmp_path):
     os.mkfifo(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match="there is no tar"):
+    with pytest.raises(ValueError, match="x.tar is no regular file"):
       tar_files.find_tars(f"{tmp_path}/x.tar")
+
+  def test_ranges_of_folders(self, tmp_path):
+    for folder in range(3):
+      (tmp_path / f"s{folder}").mkdir()
+      for name in "ab":
+        write_pairs(tmp_path / f"s{folder}" / f"{name}{folder}.tar", [0])
+
+    def find(text):
+      found = tar_files.find_tars(text)
+      return [os.path.relpath(tar, tmp_path) for tar in found]
+
+    expected = ["s0/a0.tar", "s0/b0.tar", "s1/a1.tar", "s1/b1.tar"]
+    assert find(f"{tmp_path}/s{{0..1}}/*.tar") == expected
+    assert find(f"{tmp_path}/s{{1..1}}/a{{1..1}}.tar") == ["s1/a1.tar"]
+    with pytest.raises(ValueError, match="s0/a1.tar and 1 more"):
+      find(f"{tmp_path}/s{{0..1}}/a{{0..1}}.tar")
+    os.symlink("nowhere", tmp_path / "s0" / "c.tar")
+    with pytest.raises(ValueError, match="c.tar is no regular file"):
+      find(f"{tmp_path}/s0/*.tar")
+    with pytest.raises(ValueError, match="more than 1,000,000"):
+      find(f"{tmp_path}/{{0..999999999999}}.tar")
 
   def test_the_length_of_an_epoch(self, tars, tmp_path):
     folder = write_numbered(tmp_path, [2, 1])

@@ -6,6 +6,7 @@ or the caption in KEY.json.
 
 from collections.abc import Iterator, Sequence
 from concurrent import futures
+import fnmatch
 import glob
 import io
 import json
@@ -24,6 +25,7 @@ BLOCK = 512  # bytes in a block of a tar file
 MAX_BYTES = 2**30  # of an image file
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
+MAX_RANGE = 1_000_000
 # Reasons to leave out a sample.
 NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
@@ -75,12 +77,19 @@ def expand_ranges(name: str) -> list[str]:
   Example:
     >>> expand_ranges("{8..10}.tar"), expand_ranges("x{00..01}.tar")
     (['8.tar', '9.tar', '10.tar'], ['x00.tar', 'x01.tar'])
+
+  Raises:
+    ValueError: If a range has more than `MAX_RANGE` numbers.
   """
   match = _RANGE.search(name)
   if match is None:
     return [name]
   first, last = match.groups()
   numbers = range(int(first), int(last) + 1)
+  if len(numbers) > MAX_RANGE:
+    raise ValueError(
+      f"{match[0]} is a range of more than {MAX_RANGE:,} numbers"
+    )
   head, tail = name[: match.start()], name[match.end() :]
   return [
     f"{head}{number:0{len(first)}d}{rest}"
@@ -167,29 +176,39 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
 
 
 def _expand(item: str) -> list[str]:
-  """Lists the tars of one item."""
+  """Lists the tars of one item; each name of a range must be there."""
+  if not bucket.is_remote(item):
+    item = os.path.abspath(os.path.expanduser(item))
+    if os.path.isfile(item):  # whatever the characters of its name
+      return [item]
+  names = expand_ranges(item)
   pattern = _RANGE.sub("*", item)
-  if bucket.is_remote(pattern):
-    found = sorted(bucket.find(pattern))
+  if bucket.is_remote(item):
+    there = sorted(bucket.find(pattern))
   else:
-    pattern = os.path.abspath(os.path.expanduser(pattern))
-    is_there = os.path.isfile(pattern)  # whatever the characters of its name
-    found = [pattern] if is_there else glob.glob(pattern, recursive=True)
-    found = [x for x in found if os.path.isfile(x)]  # a pipe would wait
-  names = expand_ranges(os.path.basename(item))
-  if not found or not names:
+    there = sorted(glob.glob(pattern, recursive=True))
+  if names == [item]:
+    found = {item: there}
+  else:
+    found = {
+      name: [name] if name in there else fnmatch.filter(there, name)
+      for name in names
+    }
+  missing = [name for name, tars in found.items() if not tars]
+  if missing or not names:
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     raise ValueError(
-      f"there is no tar {item}; name files, or use * or {{0..9}}"
+      f"there is no tar {(missing or [item])[0]}{more}; name files, or use * "
+      "or {0..9}"
     )
-  if pattern.count("*") == item.count("*"):  # no range
-    return found
-  start = found[0].removesuffix(os.path.basename(found[0]))
-  if missing := [x for x in names if f"{start}{x}" not in found]:
-    raise ValueError(
-      f"{start}{missing[0]} does not exist, and {len(missing) - 1} others of "
-      f"{item}; name a range whose tars are all there"
-    )
-  return [f"{start}{x}" for x in names]
+  tars = [tar for name in names for tar in found[name]]
+  if not bucket.is_remote(item):
+    for tar in tars:
+      if not os.path.isfile(tar):
+        raise ValueError(
+          f"{tar} is no regular file; remove it, or name the tars without it"
+        )
+  return tars
 
 
 def _successes(path: str) -> int:
