@@ -24,8 +24,8 @@ from nuclr_jax.config import blank
 
 TEMPERATURE = 0.01
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M
-# The released schedule of the rate of zeta.
-FALLING = dict(freeze_epochs=5.0, decay="cosine", drops=(0.5, 0.75))
+# The released schedule of the rate of zeta: it drops at epochs 15 and 22 of 30.
+FALLING = dict(freeze_epochs=5.0, decay="cosine", drops=(0.5, 22 / 30))
 
 # By config name; the objective has the same name unless `name` says otherwise.
 # Hyper-parameters are the published ones (Section 4 of the paper, and its
@@ -136,6 +136,8 @@ def get_config(arg: str = "") -> ConfigDict:
       first_value=1e-5,
       warmup_epochs=0.0,
       warmup_steps=500,
+      # The released rate falls at the ends of epochs, the first time after one.
+      stable_fraction=1 / 30,
       decay="cosine",
       end_value=1e-6,
     ),
@@ -209,7 +211,13 @@ def shrink(config: ConfigDict) -> None:
   if config.objective.get("zeta", {}).get("name") == "queue":
     config.objective.zeta.size = 64
   config.optimizer.learning_rate.update(
-    dict(value=3e-3, first_value=0.0, warmup_epochs=1.0, warmup_steps=0)
+    dict(
+      value=3e-3,
+      first_value=0.0,
+      warmup_epochs=1.0,
+      warmup_steps=0,
+      stable_fraction=0.0,
+    )
   )
   config.batch_size = 16
   config.num_epochs = 60.0

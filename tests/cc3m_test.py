@@ -155,30 +155,28 @@ class TestConfigs:
 
 
 class TestSchedules:
-  def official(self, step, rate):
-    """The released code's rate of zeta, epochs counted in steps."""
-    freeze = 5 * STEPS_PER_EPOCH
-    if step < freeze:
+  def stairs(self, epoch):
+    """The released code's text rate of zeta, which changes between epochs."""
+    if epoch < 5:
       return 0.0
-    share = (step - freeze) / (NUM_STEPS - freeze)
-    drop = 1.0 if step < NUM_STEPS / 2 else 0.1
-    drop = drop if step < 3 * NUM_STEPS / 4 else 0.01
-    return rate * drop * (1 + math.cos(math.pi * share)) / 2
+    drop = 1.0 if epoch < 15 else 0.1 if epoch < 22 else 0.01
+    return 5e-6 * drop * (1 + math.cos(math.pi * (epoch - 5) / 24)) / 2
 
   def test_official_zeta(self, given):
     build("nuclr_official")
     rates, tau = given["batch"]["rate"], given["nuclr_variant"]["temperature"]
     assert isinstance(rates, Sides) and tau == 0.01  # the unit of the rates
-    half, freeze = NUM_STEPS // 2, 5 * STEPS_PER_EPOCH
-    for step in (
-      *(0, freeze - 1, freeze, freeze + 1, 40_000, half - 1, half, half + 1),
-      *(100_000, 3 * half // 2 - 1, 3 * half // 2, 150_000, NUM_STEPS - 1),
-    ):
-      expected = self.official(step, 5e-6 / tau)
-      assert rates.text(step) == pytest.approx(expected, rel=1e-4, abs=1e-14)
+    for epoch in range(30):
+      step = epoch * STEPS_PER_EPOCH + STEPS_PER_EPOCH // 2
+      found, drop = (
+        float(rates.text(step)) * tau,
+        10.0 ** -((epoch >= 15) + (epoch >= 22)),
+      )
+      assert found == pytest.approx(self.stairs(epoch), abs=1e-7 * drop)
       assert rates.image(step) == pytest.approx(0.1 * rates.text(step))
+    freeze = 5 * STEPS_PER_EPOCH
+    assert rates.text(freeze - 1) == 0 == rates.text(NUM_STEPS)
     assert rates.text(freeze) == pytest.approx(5e-6 / tau)
-    assert rates.text(NUM_STEPS) == 0
 
   def test_sinkhorn_zeta(self, given):
     build("nuclr")
@@ -192,8 +190,11 @@ class TestSchedules:
     assert float(rate(0)) == pytest.approx(1e-5, rel=1e-5)
     assert float(rate(250)) == pytest.approx((1e-5 + 2e-4) / 2)
     assert float(rate(500)) == pytest.approx(2e-4)
-    middle = 500 + (NUM_STEPS - 500) // 2
-    assert float(rate(middle)) == pytest.approx((2e-4 + 1e-6) / 2, rel=1e-4)
+    for epoch in range(1, 30):  # the released stairs, in their middle
+      left = (1 + math.cos(math.pi * epoch / 30)) / 2
+      found = float(rate((epoch + 0.5) * STEPS_PER_EPOCH))
+      assert found == pytest.approx(1e-6 + left * (2e-4 - 1e-6), abs=3e-6)
+    assert rate(500 + 5000) == rate(500)
     assert float(rate(NUM_STEPS)) == pytest.approx(1e-6, rel=1e-3)
     values = [float(rate(x)) for x in range(500, NUM_STEPS, 5000)]
     assert values == sorted(values, reverse=True)
