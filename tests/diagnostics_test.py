@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import re
 
 import jax
@@ -20,6 +21,8 @@ from nuclr_jax import (
   sharding,
 )
 from nuclr_jax.objectives import Readout, zeta_rules
+from nuclr_jax.pairwise import unit_norm
+from nuclr_jax.report import health
 from nuclr_jax.train import diagnostics, records
 from nuclr_jax.types import Sides, Sizes, each
 
@@ -102,43 +105,90 @@ def loops(pairs, state):
     found[f"effective_negatives/{side}"] = np.mean(effective)
     found[f"u_drift/{side}"] = np.mean(drift)
     found[f"temperature/{side}"] = TAU
-    residuals = []
+    estimates = []
     for z in (zeta, 0 * zeta):
-      total = [
-        np.exp(-z[i] / TAU)
-        + scale * sum(exp_logit(i, j, z) for j in rows if negative(i, j))
-        for i in rows
-      ]
-      means = []  # of 1 - w, and of what halves of the anchors differ by
-      for sign in (1, -1):
-        found_by_id = {}
-        for j in rows:
-          w = np.exp(-z[j] / TAU) / total[j] if sign == 1 else 0.0
-          w += scale * sum(
-            sign**i * exp_logit(i, j, z) / total[i]
-            for i in rows
-            if negative(i, j)
-          )
-          value = 1 - w if sign == 1 else w
-          found_by_id.setdefault(int(ids[other][j]), []).append(value)
-        means.append([np.mean(found_by_id[int(ids[other][j])]) for j in rows])
-      off, noise = map(np.array, means)
-      unseen = 1 - (len(rows) - 1) / (N - 1)
-      residuals.append(np.sqrt(np.mean(off**2 - unseen * noise**2)))
-    found[f"zeta_residual/{other}"] = residuals[0]
-    found[f"zeta_gain/{other}"] = 1 - residuals[0] / residuals[1]
+
+      def squares(some, z=z, exp_logit=exp_logit, other=other):
+        """The squares from some of the pairs, free of the anchors' noise."""
+        scale, k = (N - 1) / (len(some) - 1), diagnostics.GROUPS
+        own, sums = {}, {}
+        total = {
+          i: np.exp(-z[i] / TAU)
+          + scale * sum(exp_logit(i, j, z) for j in some if negative(i, j))
+          for i in some
+        }
+        for j in some:
+          own[j] = np.exp(-z[j] / TAU) / total[j]
+          sums[j] = np.zeros(k)
+          for place, i in enumerate(some):
+            if negative(i, j):
+              sums[j][place % k] += scale * exp_logit(i, j, z) / total[i]
+        square = {}
+        for j in some:
+          same = [x for x in some if ids[other][x] == ids[other][j]]
+          mean = np.mean([sums[x] for x in same], axis=0)
+          off = 1 - np.mean([own[x] for x in same]) - mean.sum()
+          noise = k * np.sum((mean - mean.mean()) ** 2) / (k - 1)
+          square[j] = off**2 - (1 - 1 / scale) * noise
+        return np.array([square[j] for j in sorted(square)])
+
+      whole, halves = squares(rows), np.zeros(len(rows))
+      halves[::2], halves[1::2] = squares(rows[::2]), squares(rows[1::2])
+      unseen = 1 - len(rows) / N
+      estimates.append((whole, whole + unseen * (whole - halves)))
+    (a0, a), (b0, b) = estimates
+    ratio, m = a.mean() / b.mean(), len(rows)
+
+    def error(x, unseen=unseen, other=other, m=m):
+      totals = {}
+      for j in rows:
+        block = int(ids[other][j]) % diagnostics.BLOCKS
+        totals[block] = totals.get(block, 0) + x[j] / m
+      return 1.96 * np.sqrt(unseen * sum(v**2 for v in totals.values()))
+
+    def noise(x, x0, error=error):
+      return error(x - x.mean()) + abs(x.mean() - x0.mean())
+
+    off = error(a - ratio * b) / b.mean() + abs(ratio - a0.mean() / b0.mean())
+    gain = lambda ratio: 1 - np.sqrt(max(ratio, 0))
+    if b.mean() < noise(b, b0):
+      gain = lambda ratio: np.nan
+    found |= {
+      f"zeta_residual/{other}": np.sqrt(a.mean() if a.mean() > 0 else np.nan),
+      f"zeta_noise/{other}": np.sqrt(noise(a, a0)),
+      f"zeta_gain/{other}": gain(ratio),
+      f"zeta_gain_low/{other}": gain(ratio + off),
+      f"zeta_gain_high/{other}": gain(ratio - off),
+    }
   return found
 
 
-@pytest.mark.parametrize("num_devices", [1, 8])
-def test_measure_against_loops(num_devices, x64):
-  pairs, state = some()
+@pytest.mark.parametrize(
+  ("num_devices", "num_batches"), [(1, 3), (8, 3), (1, 6), (8, 8)]
+)
+def test_measure_against_loops(num_devices, num_batches, x64):
+  pairs, state = some(num_batches)
   with jax.set_mesh(sharding.make_mesh(num_devices)):
     found = measure(pairs, readout(state))
   expected = loops(pairs, state)
   assert set(found) == set(expected)
   for name, value in expected.items():
-    assert found[name] == pytest.approx(value, rel=1e-9), name
+    assert found[name] == pytest.approx(value, rel=1e-9, nan_ok=True), name
+  # Of 64 pairs, 24 do not tell how far zeta = 0 is off, and 64 do.
+  assert np.isnan(found["zeta_gain/text"]) == (num_batches == 3)
+
+
+measure_jitted = jax.jit(
+  diagnostics.measure, static_argnames=("sizes", "batch_size")
+)
+
+
+def gains(pairs, zeta, tau, sizes, batch_size):
+  """The gain of zeta of texts, and the two ends of its interval."""
+  read = Readout(temperature=jnp.float32(tau), zeta=each(jnp.asarray, zeta))
+  found = measure_jitted(pairs, read, sizes=sizes, batch_size=batch_size)
+  names = "zeta_gain", "zeta_gain_low", "zeta_gain_high"
+  return tuple(float(found[f"{name}/text"]) for name in names)
 
 
 def test_a_sample_tells_good_popularities_from_bad():
@@ -147,23 +197,69 @@ def test_a_sample_tells_good_popularities_from_bad():
   image, text = generate(num_pairs=n, dim=32, seed=0)
   exact = popularity.solve(image, text, temperature=tau).zeta
   sizes, ids = Sizes(n, n, n), np.random.default_rng(0).permutation(n)
-
-  def gain(zeta, rows):
-    read = Readout(temperature=jnp.float32(tau), zeta=zeta)
-    pairs = Pairs(image[rows], text[rows], jnp.asarray(rows))
-    run = functools.partial(diagnostics.measure, sizes=sizes, batch_size=256)
-    found = jax.jit(run)(pairs, read)
-    return float(found["zeta_gain/text"])
-
   found = []
   for factor in (1.0, 0.7, 0.3, -1.0):
-    zeta = each(lambda x, f=factor: jnp.asarray(f * x), exact)
-    whole, part = gain(zeta, ids), gain(zeta, ids[:768])
+    zeta = each(lambda x, f=factor: f * x, exact)
+    of_all, of_part = (
+      gains(
+        *(Pairs(image[rows], text[rows], jnp.asarray(rows)), zeta),
+        *(tau, sizes, 256),
+      )
+      for rows in (ids, ids[:768])
+    )
+    whole, low, high = of_all
+    assert low == pytest.approx(whole, rel=1e-3)
+    assert high == pytest.approx(whole, rel=1e-3)
+    part, low, high = of_part
     assert part == pytest.approx(whole, abs=0.15 * max(1, abs(whole)))
+    assert low < whole < high + 1e-3
     found.append((whole, part))
   assert found[0][0] > 0.99 and found[-1][0] < -1
-  for gains in zip(*found, strict=True):
-    assert list(gains) == sorted(gains, reverse=True)
+  assert high < 0  # the alarm of the last, which is worse than none
+  for column in zip(*found, strict=True):
+    assert list(column) == sorted(column, reverse=True)
+
+
+def test_a_gain_below_the_noise_is_not_a_gain_of_one():
+  """Of 64 clusters of 32 pairs, a sample has to see several of each."""
+  n, tau, rng = 2048, 0.05, np.random.default_rng(0)
+  centre = np.repeat(rng.normal(size=(n // 32, 16)), 32, axis=0)
+  image, text = (
+    unit_norm(jnp.float32(centre + 0.4 * rng.normal(size=centre.shape)))
+    for _ in range(2)
+  )
+  exact = popularity.solve(image, text, temperature=tau, tolerance=1e-2).zeta
+  ids = np.random.default_rng(1).permutation(n)
+  half = each(lambda x: x / 2, exact)
+
+  def gain(count):
+    rows = ids[:count]
+    pairs = Pairs(image[rows], text[rows], jnp.asarray(rows))
+    return gains(pairs, half, tau, Sizes(n, n, n), 64)
+
+  whole, *_ = gain(n)
+  assert whole == pytest.approx(0.5, abs=0.05)
+  assert np.isnan(gain(256)).all()
+  found, low, high = gain(512)
+  assert low < whole < high and abs(found - whole) < 0.25
+
+
+def test_what_is_below_the_noise_is_told(tmp_path):
+  found = {
+    "zeta_noise/text": 0.3,
+    "zeta_gain/text": math.nan,
+    "dimensions": 9.0,
+  }
+  kept = diagnostics.without_noise(found)
+  assert kept == {"zeta_noise/text": 0.3, "dimensions": 9.0}
+  row = {f"diagnostics/{name}": x for name, x in kept.items()} | {"step": 7}
+  told = "how good zeta of texts is cannot be told from the sample"
+  assert told in health.section([row], [], tmp_path, batch_size=64)
+  row |= {"diagnostics/zeta_gain/text": 0.4}
+  assert told not in health.section([row], [], tmp_path, batch_size=64)
+  # What is not a number for another reason still ends a run.
+  wrong = {"zeta_noise/text": math.nan}
+  assert diagnostics.without_noise(wrong).keys() == wrong.keys()
 
 
 def test_gain_of_a_small_queue_is_what_the_gradient_gains():
@@ -258,7 +354,7 @@ def test_collapse_is_finite():
     ("temperature", 0.07, 0.001, "is 0.001, outside"),
     ("temperature", 0.07, 3.0, "is 3, outside"),
     ("u_drift", 1.3, -2.5, "-2.5 nats"),
-    ("zeta_gain", 0.4, -0.5, "worse than none .gain -0.50"),
+    ("zeta_gain_high", 0.1, -0.5, "worse than none .its gain is at most -0.50"),
   ],
 )
 def test_alarms(name, fine, wrong, text):

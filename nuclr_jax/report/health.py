@@ -19,8 +19,9 @@ PANELS = {
   "dimensions": ("dimensions of the embeddings", None),
   "effective_negatives": ("effective negatives of a batch", None),
   "u_drift": ("u off the model, nats", None),
-  "zeta_gain": ("gain of zeta over zeta = 0", None),
+  "zeta_gain": ("gain of zeta over zeta = 0", (-1, 1)),
   "zeta_residual": ("residual of zeta", None),
+  "zeta_noise": ("residuals of zeta that are noise", None),
   "temperature": ("temperature", None),
 }
 
@@ -51,7 +52,10 @@ def section(
   figure = Figure(figsize=(3.7 * across, 2.9 * down), layout="constrained")
   axes = figure.subplots(down, across, squeeze=False).ravel()
   for place, (title, names, limits, rows) in zip(axes, panels, strict=False):
-    page.plot(place, rows, names)
+    for name in names:
+      metric, _, side = name.rpartition("/")
+      page.shade(place, rows, f"{metric}_low/{side}", f"{metric}_high/{side}")
+      page.plot(place, rows, [name])
     place.set_title(title, fontsize=10)
     if limits:
       place.set_ylim(*limits)
@@ -68,8 +72,18 @@ def _alarms(history, batch_size) -> str:
   rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
   if not rows:
     return ""
-  alarms = find_alarms(rows[-1], batch_size=batch_size)
-  if not alarms:
+  newest = rows[-1]
+  items = [
+    f"<li class=wrong>{html.escape(x)}"
+    for x in find_alarms(newest, batch_size=batch_size)
+  ]
+  for side in Sides._fields:
+    found = f"{PREFIX}zeta_noise/{side}", f"{PREFIX}zeta_gain/{side}"
+    if found[0] in newest and found[1] not in newest:
+      items.append(
+        f"<li>how good zeta of {side}s is cannot be told from the sample: the "
+        "residual of zeta = 0 is below the noise"
+      )
+  if not items:
     return "<p>The newest diagnostics warn of nothing.</p>"
-  items = "".join(f"<li class=wrong>{html.escape(x)}" for x in alarms)
-  return f"<p>At step {rows[-1]['step']}:</p><ul>{items}</ul>"
+  return f"<p>At step {newest['step']}:</p><ul>{''.join(items)}</ul>"

@@ -145,3 +145,19 @@ def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
   axes.grid(alpha=0.3)
   if axes.lines:
     axes.legend(frameon=False)
+
+
+def shade(axes, rows: Sequence[Mapping[str, float]], low: str, high: str):
+  """Shades an interval over the steps, in the colour of the next line.
+
+  Args:
+    axes: The axes of Matplotlib to plot on, before `plot` draws the line.
+    rows: The rows of the history.
+    low: The name of the lower ends; rows without one are left out.
+    high: The name of the upper ends.
+  """
+  points = [(x["step"], x[low], x[high]) for x in rows if low in x]
+  if points:
+    axes.fill_between(
+      *zip(*points, strict=True), color=f"C{len(axes.lines)}", alpha=0.15
+    )

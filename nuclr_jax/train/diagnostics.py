@@ -4,14 +4,17 @@ They are measured on a fixed random sample of the training pairs, augmented as
 in training and embedded by the model in evaluation mode.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 import logging
+import math
+from operator import itemgetter
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
+from jaxtyping import Array, Bool, Float
 import numpy as np
 
 from nuclr_jax import distributed, pairwise, sharding
@@ -23,12 +26,25 @@ from nuclr_jax.sample_state.table import mean_by_id, read_rows
 from nuclr_jax.train.batches import fixed_batches
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
-from nuclr_jax.types import Metrics, Pairs, Sides, Sizes, both, each, swap
+from nuclr_jax.types import (
+  Metrics,
+  Pairs,
+  Sides,
+  Sizes,
+  both,
+  each,
+  swap,
+  unzip,
+)
 
 log = logging.getLogger(__name__)
 
 # Pairs at most, unless one batch is larger: a 256th of the data, within limits.
 SAMPLE, LARGEST_SAMPLE = 4_096, 32_768
+GROUPS = 8  # of anchors, whose sums tell the noise
+BLOCKS = 64  # of contrasts, whose sums tell standard errors
+ROUNDING = 1e-8  # a mean square below this may be rounding
+NOISY = ("zeta_residual", "zeta_gain", "zeta_gain_low", "zeta_gain_high")
 SETTLED = 1_000  # first steps without alarms; the first epoch if it is shorter
 
 
@@ -48,17 +64,23 @@ def measure(
     u_drift              mean_i log u_i - log[(n - 1) / (m - 1) sum_j e^{L_ij}]
                          in nats: how far u is behind the model
     zeta_residual        root mean square over contrasts j of 1 - sum_i w_ij,
-                         see `popularity.solve`, without the noise of the
-                         anchors; 0 at the exact zeta
+                         see `popularity.solve`; 0 at the exact zeta
+    zeta_noise           what zeta_residual has to exceed to be told from 0
     zeta_gain            1 - zeta_residual / (the residual of zeta = 0)
+    zeta_gain_low, zeta_gain_high
+                         its interval; zeta_gain_high is at most 1
     temperature          mean tau
 
   All but the first three need a readout with a temperature; u_drift also needs
-  u by pair, and the residual and the gain need zeta. What is left in residuals
-  is the error of denominators that the sample sees in part: by a quarter of
-  4,096 generated pairs, the gain of exact zeta is 0.7 at tau 0.01 and 0.9 at
-  0.04 (experiments/popularity/at_scale); zeta that are too small, or of the
-  wrong sign, keep their order.
+  u by pair, and those of zeta need zeta, which they estimate for all n pairs:
+  the noise of the anchors is subtracted from mean squares, and the bias of
+  denominators that see m of n contrasts is extrapolated from two halves of the
+  sample. The noise of a mean square is 1.96 standard errors plus the size of
+  that extrapolation; the interval of the gain is as wide on either side. What
+  is below the noise is NaN: the residual if its mean square is negative, the
+  gain and its interval if the residual of zeta = 0 is below its own noise. A
+  sample that sees few of the contrasts that count underestimates zeta that are
+  nearly exact (experiments/popularity/at_scale).
 
   Args:
     pairs: The sample, with embeddings of any norm; `batch_size` divides m.
@@ -125,12 +147,7 @@ def _of_negatives(pairs, readout, sizes, batch_size) -> dict[str, Sides]:
     log_u = of_pairs(readout.log_u)
     metrics["u_drift"] = each(_mean_difference, log_u, log_phi)
   if zeta is not None:
-    zeros = each(jnp.zeros_like, zeta)
-    off, uniform = (_residual(pairs, x, tau, sizes) for x in (zeta, zeros))
-    metrics["zeta_residual"] = off
-    metrics["zeta_gain"] = each(
-      lambda x, y: jnp.where(y > 0, 1 - x / y, 0.0), off, uniform
-    )
+    metrics |= _of_zeta(pairs, zeta, tau, sizes)
   return metrics
 
 
@@ -163,38 +180,145 @@ def _mean_difference(log_u, log_phi):
   return mean_where(log_u - log_phi, known)
 
 
-def _residual(pairs, zeta, tau, sizes) -> Sides:
-  """Estimates the root mean square of 1 - sum_i w_ij over contrasts, by side.
+class Squares(NamedTuple):
+  """Estimates of (1 - sum_i w_ij)^2, one for each contrast j of a side."""
 
-  The square of the sample's estimate is too large by the variance of what the
-  sample lacks. Two halves of the anchors have sums a and b over them; (a - b)^2
-  estimates that variance, times the share of the anchors that are not sampled.
+  sampled: Float[Array, "pairs"]  # with the denominators of the sample
+  extrapolated: Float[Array, "pairs"]  # to the denominators of all pairs
+  known: Bool[Array, "pairs"]  # which contrasts have an estimate
+
+
+def _of_zeta(pairs, zeta, tau, sizes) -> dict[str, Sides]:
+  """Computes the metrics of zeta."""
+  count = len(pairs.pair_id) // 2 * 2  # for two halves
+  tau = each(lambda x: jnp.broadcast_to(x, pairs.pair_id.shape), tau)
+  pairs, zeta, tau = jax.tree.map(lambda x: x[:count], (pairs, zeta, tau))
+  squares = jax.lax.map(
+    lambda zeta: _squares(pairs, zeta, tau, sizes),
+    each(lambda x: jnp.stack([x, jnp.zeros_like(x)]), zeta),
+  )
+  own, of_none = (jax.tree.map(itemgetter(i), squares) for i in range(2))
+  found = each(partial(_gain, sizes=sizes), own, of_none, pairs.ids)
+  return {name: each(itemgetter(name), found) for name in found.image}
+
+
+def _squares(pairs, zeta, tau, sizes) -> Sides:
+  """Estimates the squares from a sample, as `Squares` of both sides.
+
+  With m of n contrasts in the denominators, the mean square is off by about
+  c (1 / m - 1 / n). Two halves of the sample tell c: they are off by
+  c (2 / m - 1 / n).
   """
-  logits = pairwise.logits(pairs, temperature=tau, bias=zeta)
-  log_phi = denominator.estimate(logits, sizes)
-  # Filed by anchor: the zeta of an anchor's own contrast is on the other side.
-  log_own = each(lambda x, t: -x / t, swap(zeta), tau)
-  total = each(jnp.logaddexp, log_own, log_phi)
-  own_weight = swap(each(lambda x, y: jnp.exp(x - y), log_own, total))
-  valid = denominator.has_negative(log_phi)
-  num_others, rows = sizes.num_pairs - 1, jnp.arange(len(pairs.pair_id))
-  seen = max(len(rows) - 1, 1)
+  count = len(pairs.pair_id)
+  unseen = max(1 - count / sizes.num_pairs, 0.0)
+  halves = jax.tree.map(
+    lambda x: jnp.stack([x[::2], x[1::2]]), (pairs, zeta, tau)
+  )
+  sampled, known = _sampled_squares(pairs, zeta, tau, sizes)
+  by_half = jax.lax.map(lambda x: _sampled_squares(*x, sizes), halves)
 
-  def sums(is_anchor):
-    row_log_weight = each(lambda x: jnp.where(is_anchor, -x, -jnp.inf), total)
-    found = pairwise.weighted(logits, row_log_weight=row_log_weight)
-    return each(lambda x: num_others / seen * x, found.contrast_sums)
+  def side(sampled, known, half, known_in_half):
+    half, known_in_half = (x.T.reshape(count) for x in (half, known_in_half))
+    extrapolated = sampled + unseen * (sampled - half)
+    return Squares(sampled, extrapolated, known & known_in_half)
 
-  a, b = sums(rows % 2 == 0), sums(rows % 2 == 1)
-  off = each(lambda own, a, b: 1 - own - a - b, own_weight, a, b)
-  noise, _ = mean_by_id(each(jnp.subtract, a, b), pairs.ids, valid)
+  return each(side, sampled, known, *by_half)
 
-  def side(off, known, noise):
-    unseen = max(1 - seen / num_others, 0.0)
-    square = jnp.square(off) - unseen * jnp.square(noise)
-    return jnp.sqrt(jnp.maximum(mean_where(square, known), 0.0))
 
-  return each(side, *mean_by_id(off, pairs.ids, valid), noise)
+def _sampled_squares(pairs, zeta, tau, sizes) -> tuple[Sides, Sides]:
+  """Estimates the squares of contrasts, and says which have an estimate.
+
+  The square of a sum over sampled anchors is too large by the variance of the
+  sum. It is estimated from what groups of the anchors differ by, times the
+  share of the anchors that are not sampled.
+  """
+  count, num_others = len(pairs.pair_id), max(sizes.num_pairs - 1, 1)
+  scale = num_others / max(count - 1, 1)
+  ids = jnp.stack(pairs.ids, axis=1)
+
+  def in_groups(x, fill=0):
+    rest = [(0, -count % GROUPS)] + [(0, 0)] * (x.ndim - 1)
+    x = jnp.pad(x, rest, constant_values=fill)
+    return x.reshape(-1, GROUPS, *x.shape[1:]).swapaxes(0, 1)
+
+  def side(anchor, contrast, zeta, tau):
+    # Vectors whose products are (sim_ij - zeta_j) / tau_i.
+    ones = jnp.ones((count, 1), anchor.dtype)
+    anchor = jnp.concatenate([anchor, -ones], axis=1) / tau[:, None]
+    contrast = jnp.concatenate([contrast, zeta[:, None]], axis=1)
+
+    def log_sums(rows, columns, column_ids, log_weight):
+      return tiles.row_log_sum_exp(
+        *(rows, columns, log_weight + math.log(scale)),
+        temperature=1.0,
+        row_ids=ids,
+        column_ids=column_ids,
+      )
+
+    own = jnp.sum(anchor * contrast, axis=1)
+    rest = log_sums(anchor, contrast, ids, jnp.zeros_like(own))
+    total = jnp.logaddexp(own, rest)
+    groups = in_groups(anchor), in_groups(ids), in_groups(-total, -jnp.inf)
+    sums = jax.lax.map(lambda x: jnp.exp(log_sums(contrast, *x)), groups)
+    weights = jnp.concatenate([jnp.exp(own - total)[None], sums])
+    return weights, rest > -jnp.inf
+
+  vectors = Sides(pairs.image, pairs.text)
+  weights, valid = unzip(each(side, swap(vectors), vectors, zeta, swap(tau)))
+  means, known = jax.lax.map(
+    lambda x: mean_by_id(x, pairs.ids, valid.image), weights
+  )
+
+  def square(means):
+    own, sums = means[0], means[1:]
+    noise = GROUPS * jnp.var(sums, axis=0, ddof=1)
+    off = 1 - own - jnp.sum(sums, axis=0)
+    return jnp.square(off) - max(1 - 1 / scale, 0.0) * noise
+
+  return each(square, means), each(lambda x: x[0], known)
+
+
+def _gain(squares, of_none, ids, *, sizes) -> Metrics:
+  """Computes the metrics of zeta on one side.
+
+  Args:
+    squares: The `Squares` of zeta.
+    of_none: Those of zeta = 0.
+    ids: The ids of the contrasts.
+    sizes: The sizes of the training data.
+  """
+  unseen = max(1 - len(ids) / sizes.num_pairs, 0.0)
+
+  def mean(x):
+    return mean_where(x, squares.known)
+
+  def error(x):
+    """Returns 1.96 standard errors of a mean; of equal ids, one is drawn."""
+    blocks = jax.nn.one_hot(ids % BLOCKS, BLOCKS, dtype=x.dtype)
+    totals = tiles.matmul(jnp.where(squares.known, x, 0)[None], blocks)
+    count = jnp.maximum(jnp.sum(squares.known), 1)
+    return 1.96 * jnp.sqrt(unseen * jnp.sum(jnp.square(totals))) / count
+
+  def noise(x):
+    bias = jnp.abs(mean(x.extrapolated) - mean(x.sampled))
+    return error(x.extrapolated - mean(x.extrapolated)) + bias
+
+  def gain(ratio):
+    return 1 - jnp.sqrt(jnp.maximum(ratio, 0.0))
+
+  square, of_zero = mean(squares.extrapolated), mean(of_none.extrapolated)
+  resolved = of_zero > jnp.maximum(noise(of_none), ROUNDING)
+  of_zero = jnp.where(resolved, of_zero, jnp.nan)
+  ratio = square / of_zero
+  off = error(squares.extrapolated - ratio * of_none.extrapolated) / of_zero
+  off += jnp.abs(ratio - mean(squares.sampled) / mean(of_none.sampled))
+  return {
+    "zeta_residual": jnp.sqrt(jnp.where(square >= 0, square, jnp.nan)),
+    "zeta_noise": jnp.sqrt(noise(squares)),
+    "zeta_gain": gain(ratio),
+    "zeta_gain_low": gain(ratio + off),
+    "zeta_gain_high": gain(ratio - off),
+  }
 
 
 def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
@@ -234,13 +358,37 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
       embedded.append(embed(params["model"], train_state.model_state, batch))
     scores = score(embedded, params["objective"], train_state.objective)
     scores = {name: float(x) for name, x in jax.device_get(scores).items()}
+    measured, scores = scores, without_noise(scores)
     step = int(train_state.step)
+    if len(scores) < len(measured) and distributed.is_first():
+      log.info(
+        "step %d: %s: below the noise of %d pairs, so not recorded",
+        *(
+          step,
+          ", ".join(sorted(measured.keys() - scores)),
+          count * batch_size,
+        ),
+      )
     if step >= settled and distributed.is_first():
       for message in find_alarms(scores, batch_size=batch_size):
         log.warning("step %d: %s", step, message)
     return {f"diagnostics/{name}": x for name, x in scores.items()}
 
   return run
+
+
+def without_noise(scores: Mapping[str, float]) -> dict[str, float]:
+  """Leaves out what is below the noise; `zeta_noise` says how much that is.
+
+  Example:
+    >>> without_noise({"zeta_noise/text": 0.2, "zeta_gain/text": math.nan})
+    {'zeta_noise/text': 0.2}
+  """
+  return {
+    name: value
+    for name, value in scores.items()
+    if not (math.isnan(value) and name.partition("/")[0] in NOISY)
+  }
 
 
 def _readable(objective: Objective) -> Callable[..., Readout]:
@@ -300,10 +448,10 @@ ALARMS = (
     "or wait for the learning rate to fall",
   ),
   Alarm(
-    "zeta_gain",
-    lambda x, batch_size: x < -0.1,
-    "zeta of {side}s is worse than none (gain {value:.2f}): lower "
-    "the rule's rate, or enlarge its memory",
+    "zeta_gain_high",
+    lambda x, batch_size: x < 0,
+    "zeta of {side}s is worse than none (its gain is at most {value:.2f}): "
+    "lower the rule's rate, or enlarge its memory",
   ),
 )
 
