@@ -24,6 +24,7 @@ def folder(tmp_path_factory):
   for word in WORDS:
     lines = sentences_of(word, 20)
     (path / f"{word}.txt").write_text("\n".join([*lines, "", lines[0]]))
+    (path / f"._{word}.txt").write_text("Mac OS X.\nThis is hidden.\n")
   return path
 
 

@@ -76,6 +76,37 @@ def table_with_own_columns(folder):
   return {"input": input, "images": f"{folder}/photos", **columns}
 
 
+def photos_among_what_is_hidden(folder):
+  """Copies and thumbnails; the folder's own path may be hidden."""
+  photos = photo_folder(folder / ".cache" / "photos")
+  for place in (".ipynb_checkpoints", "sub/@eaDir/0.jpg", "__MACOSX/sub"):
+    (photos / place).mkdir(parents=True)
+    (photos / place / "9.jpg").write_bytes(PHOTOS[0])
+    (photos / place / "9.txt").write_text("a copy")
+    write_pairs(photos / place / "9.tar", [0])
+  for i, caption in enumerate(CAPTIONS):
+    (photos / "sub" / f"{i}.txt").write_text(caption)
+    (photos / "sub" / f"._{i}.jpg").write_bytes(b"Mac OS X")
+  (photos / "sub" / "Thumbs.db").write_bytes(b"x")
+  return {"input": str(photos)}
+
+
+def tars_among_what_is_hidden(folder):
+  def hidden(of):
+    return [(f"{of}9.jpg", PHOTOS[0]), (f"{of}9.txt", b"a copy")]
+
+  for i in range(2):
+    files = hidden("./.ipynb_checkpoints/") + hidden("__MACOSX/._")
+    for j in range(3 * i, 3 * i + 3):
+      files += [(f"./{j}.jpg", PHOTOS[j]), (f"./{j}.txt", CAPTIONS[j].encode())]
+      files += hidden(f"@eaDir/{j}.jpg/")
+    write_tar(folder / f"{i}.tar", files)
+    write_tar(folder / f"._{i}.tar", hidden("a"))
+  (folder / "__MACOSX").mkdir()
+  write_tar(folder / "__MACOSX" / "9.tar", hidden("a"))
+  return {"input": str(folder)}
+
+
 def json_of_albef(folder):
   photo_folder(folder)
   rows = [
@@ -153,6 +184,8 @@ FORMATS = [
   parquet_of_hugging_face,
   table_of_open_clip,
   table_with_own_columns,
+  photos_among_what_is_hidden,
+  tars_among_what_is_hidden,
   json_of_albef,
   json_lines,
   json_of_coco,

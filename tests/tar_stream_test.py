@@ -55,6 +55,20 @@ def tars(tmp_path_factory):
   return write_numbered(folder, [10, 14, 12, 8, 16])
 
 
+def test_hidden_files_are_no_samples(tmp_path):
+  """Nor are hidden tars that a pattern finds."""
+  files = []
+  for name in ("a/0", "a/.ipynb_checkpoints/1", "__MACOSX/a/._2", "a/._3"):
+    files += [(f"{name}.jpg", PHOTOS[0]), (f"{name}.txt", b"a dog")]
+  for folder in (tmp_path / ".cache" / "b", tmp_path / ".cache" / "@eaDir"):
+    folder.mkdir(parents=True)
+    write_tar(folder / "x.tar", files)
+  (tar,) = tar_files.find_tars(f"{tmp_path}/.cache/*/*.tar")
+  assert tar.endswith("/b/x.tar")
+  (part,) = tar_files.read_samples(tar)
+  assert part.content == Sample("a/0", tar, PHOTOS[0], ["a dog"])
+
+
 def source_of(text, *, num_pairs=60, window=16, share_texts=True):
   return tar_stream.source_of_tars(
     str(text),

@@ -13,6 +13,7 @@ import re
 
 import numpy as np
 
+from nuclr_jax import files
 from nuclr_jax.checks import Count
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.labelled import CLASS, keep_part, two_views
@@ -167,7 +168,8 @@ def read_documents(
   folder = pathlib.Path(place).expanduser()
   if folder.is_dir():
     found = {
-      path.stem: read_lines(path) for path in sorted(folder.glob("*.txt"))
+      path.stem: read_lines(path)
+      for path in files.visible(folder.glob("*.txt"), folder)
     }
   else:
     records, text, _ = _open_texts(place, data_dir)

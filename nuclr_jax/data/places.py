@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 
-from nuclr_jax.files import bucket, remote
+from nuclr_jax.files import bucket, remote, visible
 
 DATA_DIR = "NUCLR_DATA_DIR"  # environment variable
 INFO = "dataset_info.json"
@@ -104,7 +104,7 @@ def prepared_versions(folder: pathlib.Path) -> list[pathlib.Path]:
   infos = [path for level in levels for path in folder.glob(level + INFO)]
   return [
     path.parent
-    for path in infos
+    for path in visible(infos, folder)
     if not any(
       part.startswith("incomplete") for part in path.relative_to(folder).parts
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.files import bucket
+from nuclr_jax.files import bucket, is_hidden
 
 ENDING = ".tar"
 STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
@@ -187,6 +187,7 @@ def _expand(item: str) -> list[str]:
     there = sorted(bucket.find(pattern))
   else:
     there = sorted(glob.glob(pattern, recursive=True))
+  there = [x for x in there if not is_hidden(x, named=pattern)]
   if names == [item]:
     found = {item: there}
   else:
@@ -248,7 +249,7 @@ def _members(file: io.BufferedIOBase) -> Iterator[_Member]:
         start = tar.offset
         folder, base = os.path.split(member.name.removeprefix("./"))
         stem, _, ending = base.partition(".")
-        if not member.isfile() or not stem:
+        if not member.isfile() or is_hidden(member.name):
           continue
         is_image = f".{ending.lower()}" in ENDINGS
         yield _Member(

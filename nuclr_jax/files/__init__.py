@@ -1,11 +1,13 @@
 """Files and folders, on this machine and in buckets.
 
 `local` writes files that are never seen half-written and reads files that may
-be anybody's; its functions are those of this package. `bucket` reads from gs://
-and s3://, and `remote` copies from there and back.
+be anybody's; its functions are those of this package, with those of `hidden`,
+which says what is no part of a data set. `bucket` reads from gs:// and s3://,
+and `remote` copies from there and back.
 """
 
 from nuclr_jax.files import bucket, remote
+from nuclr_jax.files.hidden import is_hidden, visible
 from nuclr_jax.files.local import (
   DIGESTS,
   LITTLE,
@@ -44,6 +46,7 @@ __all__ = [
   "damage",
   "has_digests",
   "inside",
+  "is_hidden",
   "join_damage",
   "keep_trying",
   "locked",
@@ -53,6 +56,7 @@ __all__ = [
   "reading",
   "remote",
   "state_of",
+  "visible",
   "write_atomically",
   "write_digests",
   "write_json",

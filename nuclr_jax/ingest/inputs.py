@@ -20,7 +20,7 @@ from nuclr_jax.data.tfds_reader import (
   image_field,
   open_builder,
 )
-from nuclr_jax.files import bucket, remote
+from nuclr_jax.files import bucket, is_hidden, remote, visible
 from nuclr_jax.ingest import readers
 from nuclr_jax.ingest.records import Part
 from nuclr_jax.ingest.tables import (
@@ -145,13 +145,20 @@ def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
   """Lists the files of an item, sorted; a folder of images stays a folder."""
   item = os.path.expanduser(item.strip())
   if bucket.is_remote(item):
-    found = bucket.find(item)
+    found = {
+      x: stamp
+      for x, stamp in bucket.find(item).items()
+      if not is_hidden(x, named=item)
+    }
     for ending in (".tar", ".parquet"):
       far = [x for x in found if x.endswith(ending)]
       if far:
         return [FarFile(x, found[x]) for x in _of_split(item, far, split)]
     item = os.fspath(remote.fetch(item))
-  names = [item] if os.path.exists(item) else glob.glob(item, recursive=True)
+  names = [item]
+  if not os.path.exists(item):
+    found = glob.glob(item, recursive=True)
+    names = [x for x in found if not is_hidden(x, named=item)]
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
   if not paths:
     raise ValueError(f"--input: {item or 'an empty name'} does not exist")
@@ -164,7 +171,9 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
     return [path]
   if not path.is_dir():
     raise ValueError(f"{path} is neither a regular file nor a folder")
-  tars, parquets = (sorted(path.rglob(x)) for x in ("*.tar", "*.parquet"))
+  tars, parquets = (
+    visible(path.rglob(x), path) for x in ("*.tar", "*.parquet")
+  )
   for found in (*tars, *parquets):
     if not found.is_file():
       raise ValueError(
@@ -226,21 +235,27 @@ def _chosen(
 
 def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Yields the paths of the images in a folder, in order."""
+  for path in _walk(folder):
+    if path.name.lower().endswith(ENDINGS):
+      yield path
+
+
+def _walk(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the paths of the files in a folder, in order."""
   for place, folders, names in os.walk(folder):
-    folders.sort()
+    folders[:] = sorted(x for x in folders if not is_hidden(x))
     for name in sorted(names):
-      if name.lower().endswith(ENDINGS) and not name.startswith("."):
+      if not is_hidden(name):
         yield pathlib.Path(place, name)
 
 
 def _warn_of_others(folder: pathlib.Path) -> None:
-  """Warns about files that are neither known images nor their texts."""
+  """Names files that are neither known images nor their texts, or hidden."""
   known = (*ENDINGS, ".txt", ".json")
   unread = Counter(
-    pathlib.Path(name).suffix.lower() or name
-    for _, _, names in os.walk(folder)
-    for name in names
-    if not name.startswith(".") and not name.lower().endswith(known)
+    path.suffix.lower() or path.name
+    for path in _walk(folder)
+    if not path.name.lower().endswith(known)
   )
   if unread:
     log.warning(
@@ -248,6 +263,17 @@ def _warn_of_others(folder: pathlib.Path) -> None:
       folder,
       ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
       " ".join(ENDINGS),
+    )
+  hidden = [
+    path.relative_to(folder)
+    for path in folder.rglob("*")
+    if path.name.lower().endswith(ENDINGS)
+    and is_hidden(path.relative_to(folder))
+  ]
+  if hidden:
+    log.info(
+      "%s: %d images are hidden, such as %s, and are not read",
+      *(folder, len(hidden), min(hidden)),
     )
 
 

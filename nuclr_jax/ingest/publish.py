@@ -278,7 +278,9 @@ def _nothing(paths: Sequence[pathlib.Path]) -> ValueError:
   examples = islice(_rejections(paths), 3)
   shown = "".join(f"\n  {json.dumps(example)}" for example in examples)
   why = (
-    f"{dict(_reasons(paths))}; for example{shown}" if shown else "it is empty"
+    f"{dict(_reasons(paths))}; for example{shown}"
+    if shown
+    else "it is empty, or all its files are hidden (.NAME, __MACOSX and such)"
   )
   return ValueError(f"no image with a caption is left of the input: {why}")
 

@@ -188,7 +188,7 @@ def _members(file) -> tuple[dict, bool]:
         tar.members = []  # else it keeps them all in memory
         folder, base = os.path.split(member.name.removeprefix("./"))
         stem, _, ending = base.partition(".")
-        if not member.isfile() or not stem:
+        if not member.isfile() or files.is_hidden(member.name):
           continue
         key = os.path.join(folder, stem)
         kind = "image" if f".{ending.lower()}" in ENDINGS else ending.lower()
