@@ -577,11 +577,14 @@ class TestHeldOut:
   def test_a_run_says_at_once_what_is_missing(self, classes, tmp_path):
     prepare(tmp_path, {"train": ROWS})
     shutil.copytree(classes / "colours" / "test", tmp_path / "flat")
+    shutil.copytree(classes / "colours", tmp_path / "more")
+    shutil.rmtree(tmp_path / "more" / "train" / "red")
     read = lambda **more: image_text.image_text(
       train="mine", data_dir=tmp_path, size=16, **more
     )
     for more, message in (
       (dict(probes=("flat",)), "no folder train"),
+      (dict(probes=("more",)), "the training split has no classes red, which"),
       (dict(zero_shot=("nothing",)), "no data set 'nothing'"),
       (dict(validation=("mine:train", "mine:train")), "names of their own"),
       (dict(test=("mine",)), "no split 'test'"),

@@ -30,6 +30,8 @@ class TestPlaces:
       ("pets=/data/pets", Place("pets", "/data/pets", None)),
       ("pets=/data/pets:val", Place("pets", "/data/pets", "val")),
       ("other=coco:test", Place("other", "coco", "test")),
+      ("other=coco:test[9:]", Place("other", "coco", "test[9:]")),
+      ("other=a:b/coco:test", Place("other", "a:b/coco", "test")),
       ("/data/flowers", Place("flowers", "/data/flowers", None)),
       ("/data/flowers/", Place("flowers", "/data/flowers/", None)),
       ("~/flowers:val", Place("flowers", "~/flowers", "val")),
@@ -131,6 +133,40 @@ class TestFolders:
       with pytest.raises(ValueError, match=f"has no folder {wanted}; it holds"):
         call()
 
+  @pytest.mark.parametrize("root", [".cache", "lost+found/__MACOSX"])
+  def test_what_is_hidden_is_no_class(self, root, tmp_path, caplog):
+    """Below the folder; its own path may have any name."""
+    folder = tmp_path / root / "pets"
+    for name in ("cat", "dog", ".ipynb_checkpoints", "@eaDir"):
+      (folder / name / "@eaDir").mkdir(parents=True)
+      (folder / name / "0.jpg").write_bytes(photo(0))
+      (folder / name / "._0.jpg").write_bytes(b"Mac OS X")
+      (folder / name / ".DS_Store").write_bytes(b"x")
+      (folder / name / "Thumbs.db").write_bytes(b"x")
+    (folder / "__MACOSX" / "cat").mkdir(parents=True)
+    (folder / "__MACOSX" / "cat" / "._0.jpg").write_bytes(b"x")
+    place = sets.parse_place(str(folder))
+    assert sets.check_labelled_set(place) == ["cat", "dog"]
+    data = sets.open_labelled_set(place, size=8)
+    assert (data.classes, data.label.tolist()) == (["cat", "dog"], [0, 1])
+    assert not caplog.text
+
+  def test_hidden_images_alone(self, tmp_path):
+    (tmp_path / "pets" / "cat").mkdir(parents=True)
+    (tmp_path / "pets" / "cat" / "._0.jpg").write_bytes(photo(0))
+    with pytest.raises(ValueError, match="no images in sub-folders"):
+      sets.check_labelled_set(sets.parse_place(f"x={tmp_path}/pets"))
+
+  def test_a_class_without_images_stays_one(self, tmp_path, caplog):
+    for name in ("ape", "cat", "dog"):
+      (tmp_path / "pets" / name / "more").mkdir(parents=True)
+    (tmp_path / "pets" / "dog" / "0.jpg").write_bytes(photo(0))
+    (tmp_path / "pets" / "ape" / "more" / "0.jpg").write_bytes(photo(0))
+    place = sets.parse_place(f"x={tmp_path}/pets")
+    data = sets.open_labelled_set(place, size=8)
+    assert (data.classes, data.label.tolist()) == (["ape", "cat", "dog"], [2])
+    assert "2 of 3 classes have no image, such as ape, cat;" in caplog.text
+
   def test_no_images(self, tmp_path):
     (tmp_path / "mine" / "cat").mkdir(parents=True)
     for call in (
@@ -215,6 +251,33 @@ class TestDataSets:
     place = sets.parse_place("food101:train")
     train = sets.open_labelled_set(place, size=8, data_dir=tmp_path)
     assert train.label.tolist() == [0, 1]
+
+  @pytest.mark.parametrize("name", ["imagenet_a", "imagenet_r", "others"])
+  def test_imagenet_a_and_r_have_fewer_classes_than_declared(
+    self, name, tmp_path, caplog
+  ):
+    """A part of the split has the classes of the split."""
+    rows = [(photo(i), label) for i, label in enumerate([2, 0, 2, 4])]
+    features = labelled([*self.NAMES, "cup", "dog"])
+    make_captioned.prepare(tmp_path, {"test": rows}, name=name, **features)
+
+    def read(split):
+      place = sets.parse_place(f"x={name}:{split}")
+      return sets.open_labelled_set(place, size=8, data_dir=tmp_path)
+
+    present = ["apple_pie", "n01443537", "dog"]
+    for split, part in (("test", slice(4)), ("test[2:]", slice(2, 4))):
+      data = read(split)
+      found = [data.classes[i] for i in data.label]
+      expected = ["n01443537", "apple_pie", "n01443537", "dog"][part]
+      assert found == expected
+      if name == "others":
+        assert len(data.classes) == 5
+        assert "2 of 5 classes have no image, such as ice_cream, cup" in (
+          caplog.text
+        )
+      else:
+        assert list(data.classes) == present
 
   def test_which_split(self, tmp_path):
     splits = {"train": self.ROWS[:1], "validation": self.ROWS[:2]}

@@ -1,5 +1,7 @@
 """Which evaluators a data set gets, their order, and when sets are opened."""
 
+import shutil
+
 import make_captioned
 import numpy as np
 import pytest
@@ -87,6 +89,18 @@ class TestWhenAsked:
     ((train, test, name),) = seen
     assert name == "colours" and len(train) == len(test) == 24
     assert not (train == test).all(axis=(1, 2, 3)).any()
+
+  def test_a_probe_numbers_classes_by_their_names(self, photos, tmp_path):
+    """Else the labels of a test split without red would be others."""
+    shapes.write_classes(tmp_path / "some", 1, seed=0)
+    shutil.rmtree(tmp_path / "some" / "test" / "red")
+    data = photos(probes=(f"some={tmp_path}/some",))
+    train, test = data.held_out["test"].probes["some"]()
+    names = sorted(shapes.COLOURS)
+    assert [train.classes[i] for i in train.label] == names
+    names.remove("red")
+    assert [train.classes[i] for i in test.label] == names
+    assert test.classes == train.classes
 
 
 def rows(x):

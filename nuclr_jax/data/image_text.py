@@ -232,7 +232,14 @@ def open_held_out(
     sets.check_labelled_set(place, data_dir)
   for place in probed:
     of_all = place._replace(split=None)
-    sets.check_labelled_set(of_all, data_dir, split="train")
+    known = sets.check_labelled_set(of_all, data_dir, split="train")
+    classes = sets.check_labelled_set(place, data_dir)
+    if unknown := sorted(set(classes) - set(known)):
+      raise ValueError(
+        f"{place.source}: the training split has no classes "
+        f"{', '.join(unknown[: sets.NAMED])}, which the test split has; give "
+        "splits whose classes have the same names"
+      )
   options = dict(size=size, resize=resize, data_dir=data_dir)
   held_out = {}
   for split, texts in (("validation", validation), ("test", test)):
@@ -462,10 +469,9 @@ def _check_options(size, scale, num_ops, level) -> None:
 
 def _probe_sets(place, **options) -> ProbeSets:
   """Opens the train and test splits of a place."""
-  from nuclr_jax.data.sets import open_labelled_set
+  from nuclr_jax.data.sets import open_labelled_set, with_classes
 
   of_all = place._replace(split=None)
-  return ProbeSets(
-    open_labelled_set(of_all, split="train", **options),
-    open_labelled_set(place, **options),
-  )
+  train = open_labelled_set(of_all, split="train", **options)
+  test = open_labelled_set(place, **options)
+  return ProbeSets(train, with_classes(test, train.classes))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import logging
 import os
 import pathlib
+import re
 from typing import NamedTuple
 
 from jaxtyping import Int
@@ -28,13 +29,16 @@ from nuclr_jax.data.source import (
   LazyImages,
   Resize,
 )
-from nuclr_jax.files import bucket, remote
+from nuclr_jax.files import bucket, remote, visible
 
 log = logging.getLogger(__name__)
 
 TEST_SPLITS = ("test", "validation", "val")
 MAX_UNREADABLE = 0.5  # of a folder's images; with more, it is an error
-NAMED = 5  # unreadable images that messages name
+NAMED = 5  # unreadable images, or classes, that messages name
+# Sets of TFDS that declare ImageNet's 1,000 classes and consist of 200 of them,
+# among which publications rank.
+OF_FEWER_CLASSES = ("imagenet_a", "imagenet_r")
 
 
 class Place(NamedTuple):
@@ -77,8 +81,8 @@ def parse_place(text: str) -> Place:
   if not equals:
     source, _, split = text.partition(":")
     return Place(_default_name(source), source, split or None)
-  folder, _, split = source.rpartition(":")
-  return Place(name, folder, split) if folder else Place(name, source, None)
+  match = re.fullmatch(r"(.+):([^:/\[\]]+(\[[^/]*)?)", source)
+  return Place(name, *(match.groups()[:2] if match else (source, None)))
 
 
 def _default_name(source: str) -> str:
@@ -126,7 +130,9 @@ def open_labelled_set(
 
   Args:
     place: Where the images are. The classes of a folder are its sub-folders, in
-      alphabetical order.
+      alphabetical order, without hidden ones (see `files.is_hidden`). Classes
+      without images are classes all the same, with a warning; TFDS's ImageNet-A
+      and ImageNet-R have the 200 classes that they have images of.
     size: Height and width of the images, in pixels.
     resize: How images become squares; without a mode, they are cropped.
     split: The split if the place does not name one; by default the test split,
@@ -152,7 +158,32 @@ def open_labelled_set(
   else:
     opened = _open_folder(folder, split, to_square)
   fetch, label, classes = opened
+  missing = np.setdiff1d(np.arange(len(classes)), label)
+  if len(missing):
+    log.warning(
+      "%s: %d of %d classes have no image, such as %s; they stay candidates "
+      "that an image can be taken for: remove them if they should not be",
+      *(place.source, len(missing), len(classes)),
+      ", ".join(classes[i] for i in missing[:NAMED]),
+    )
   return LabelledSet(LazyImages(len(label), fetch), label, classes)
+
+
+def with_classes(data: LabelledSet, classes: Sequence[str]) -> LabelledSet:
+  """Numbers the classes of a set as another set does, by their names.
+
+  Args:
+    data: The set.
+    classes: The classes of the other set, all of this one among them.
+
+  Example:
+    >>> data = LabelledSet(np.eye(2), np.array([0, 1]), ["cat", "dog"])
+    >>> with_classes(data, ["ape", "cat", "dog"]).label.tolist()
+    [1, 2]
+  """
+  number = {name: i for i, name in enumerate(classes)}
+  renumbered = np.array([number.get(name, -1) for name in data.classes])
+  return data._replace(label=renumbered[data.label], classes=classes)
 
 
 def check_labelled_set(
@@ -160,7 +191,7 @@ def check_labelled_set(
   data_dir: str | os.PathLike | None = None,
   *,
   split: str | None = None,
-) -> None:
+) -> list[str]:
   """Raises ValueError unless `open_labelled_set` would find labelled images.
 
   It opens no image, and looks only at the first label of a data set.
@@ -170,16 +201,20 @@ def check_labelled_set(
     data_dir: Folder of prepared data sets.
     split: The split if the place does not name one, by default as in
       `open_labelled_set`.
+
+  Returns:
+    The names of the classes that are declared.
   """
   split = place.split or split
   folder = class_folder(place, data_dir)
   if folder is not None:
     folder = _split_folder(folder, split)
-    if not any(map(_is_image, folder.glob("*/*"))):
+    if not any(map(_is_image, visible(folder.glob("*/*"), folder))):
       raise _no_images(folder)
-    return
+    return [home.name for home in _class_folders(folder)]
   data, _, label = _prepared_split(place, split, data_dir)
   _check_labels(data.name, [row[label] for row in data.read([0])])
+  return data.features[label].names
 
 
 def class_folder(
@@ -207,10 +242,11 @@ Opened = tuple[Callable[[np.ndarray], np.ndarray], np.ndarray, Sequence[str]]
 def _open_folder(folder, split, to_square) -> Opened:
   """Opens a folder of classes."""
   folder = _split_folder(folder, split)
-  classes = sorted(x.name for x in folder.iterdir() if x.is_dir())
+  homes = _class_folders(folder)
+  classes = [home.name for home in homes]
   paths, label = [], []
-  for i, name in enumerate(classes):
-    members = sorted(filter(_is_image, (folder / name).iterdir()))
+  for i, home in enumerate(homes):
+    members = list(filter(_is_image, visible(home.iterdir(), home)))
     paths += members
     label += [i] * len(members)
   if not paths:
@@ -260,6 +296,10 @@ def _readable(
   return np.flatnonzero([x is None for x in problems])
 
 
+def _class_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+  return [x for x in visible(folder.iterdir(), folder) if x.is_dir()]
+
+
 def _is_image(path: pathlib.Path) -> bool:
   return path.suffix.lower() in images.ENDINGS and path.is_file()
 
@@ -292,11 +332,26 @@ def _open_prepared(place, split, to_square, data_dir) -> Opened:
     rows = [row[image] for row in data.read(numbers)]
     return np.stack(images.in_threads(lambda x: to_square(x, data.name), rows))
 
-  labels = [
-    int(row[label]) for row in tfds_reader.all_rows(data.read, data.length)
-  ]
+  labels, names = _labels(data, label), data.features[label].names
+  if data.name.partition("/")[0] in OF_FEWER_CLASSES:
+    whole, part, _ = data.name.rpartition("/")[2].partition("[")
+    present = labels
+    if part:  # it has the classes of the whole split
+      of_whole = tfds_reader.open_split(place.source, whole, data_dir)
+      present = _labels(of_whole, label)
+    present = np.unique(present)
+    labels = np.searchsorted(present, labels)
+    log.info("%s has images of %d classes", data.name, len(present))
+    names = [names[i] for i in present]
+  return fetch, labels, names
+
+
+def _labels(data, label):
+  """Reads all labels of a split."""
+  rows = tfds_reader.all_rows(data.read, data.length)
+  labels = np.array([int(row[label]) for row in rows])
   _check_labels(data.name, labels)
-  return fetch, np.array(labels), data.features[label].names
+  return labels
 
 
 def _check_labels(name: str, labels) -> None:
