@@ -172,6 +172,44 @@ def test_classes_of_any_order_and_number_of_prompts():
     np.testing.assert_allclose(classes[c], total / np.linalg.norm(total))
 
 
+@pytest.mark.parametrize("popular", [False, True])
+def test_classes_of_equal_prompts_are_ranked_as_published(popular):
+  """Stable sorting: the first of equals is before the second, in any top k."""
+  prompts = np.array([0, 1, 2, 1, 3, 0, 1, 4])
+  heads = make_pairs.unit_rows(0, 5, 4)[prompts]
+  zeta = 0.3 * np.arange(5)[prompts] if popular else np.zeros(8)
+  label = np.arange(80) % 8
+  image = heads[label] + 0.8 * make_pairs.unit_rows(1, 80, 4)
+  scores = zero_shot.accuracy(
+    image, heads, label, top=(1, 2, 3, 5), zeta=zeta, prompts=prompts
+  )
+  # Of equal rows the sums are equal to the bit, which a product is not.
+  sim = np.stack([(image * head).sum(1) for head in heads], axis=1) - zeta
+  order = np.argsort(-sim, axis=1, kind="stable")
+  right = order == label[:, None]
+  for k in (1, 2, 3, 5):
+    assert scores[f"top{k}"] == right[:, :k].any(axis=1).mean()
+  each = [right[label == c, 0].mean() for c in range(8)]
+  assert each[0] > 0 and each[1] > 0
+  assert each[3] == each[5] == each[6] == 0  # later than an equal one
+  assert scores["mean_per_class"] == pytest.approx(np.mean(each))
+  flattered = zero_shot.accuracy(image, heads, label, top=(1,), zeta=zeta)
+  assert flattered["top1"] < scores["top1"]  # all ties count as errors
+
+
+def test_the_popularity_of_one_of_equal_classes_decides():
+  same, label = np.ones((2, 1)), np.array([0, 1, 1])
+  scores = zero_shot.accuracy(
+    np.ones((3, 1)),
+    same,
+    label,
+    top=(1,),
+    zeta=np.array([0.5, 0.0]),
+    prompts=np.array([0, 0]),
+  )
+  assert scores["top1"] == 2 / 3
+
+
 @pytest.mark.parametrize("label", [[0, 3], [-1, 0]])
 def test_labels_out_of_range(label):
   with pytest.raises(ValueError, match=r"labels must be in \[0, 3\), found"):
@@ -257,6 +295,107 @@ def test_zero_shot_evaluator_groups_prompts():
     [zero_shot.zero_shot_evaluator(data, "it")], embed, "test"
   )
   assert scores["test/zero_shot_it/top1"] == 1.0
+
+
+class TestClassesOfNames:
+  """Names that say the same, or nothing, to a model that ignores case."""
+
+  def classes_of(self, names, name="it", *, prompts=(), collapsed=False):
+    zero_shot._warn_once.cache_clear()
+    seen = []
+
+    def text(captions):
+      seen.extend(captions)
+      rows = make_pairs.unit_rows(0, len(captions), 4)
+      return np.ones((len(captions), 4)) / 2 if collapsed else rows
+
+    embed = evaluators.Embed(
+      image=None,
+      text=text,
+      encode=lambda captions: [
+        np.frombuffer(x.lower().encode(), "u1") for x in captions
+      ],
+    )
+    data = LabelledSet(None, None, names, prompts)
+    return zero_shot.embed_classes(embed, data, name), seen
+
+  def test_equal_to_the_model(self, caplog):
+    names = ["hot_dog", "cat", "hot dog", "Cat", "bat"]
+    classes, seen = self.classes_of(names)
+    assert classes.prompts.tolist() == [0, 1, 0, 1, 2]
+    assert seen == [f"a photo of a {x}." for x in ("hot dog", "cat", "bat")]
+    rows = make_pairs.unit_rows(0, 3, 4)
+    np.testing.assert_allclose(classes.embedding, rows[[0, 1, 0, 1, 2]])
+    for text in ("zero_shot_it: ", "4 of 5", "'hot_dog', 'hot dog'", "'Cat'"):
+      assert text in caplog.text
+
+  def test_a_model_that_makes_all_texts_equal_has_no_equal_prompts(
+    self, caplog
+  ):
+    classes, _ = self.classes_of(["cat", "dog"], collapsed=True)
+    assert classes.prompts.tolist() == [0, 1] and not caplog.text
+    scores = zero_shot.accuracy(
+      np.ones((4, 4)) / 2,
+      classes.embedding,
+      np.zeros(4, int),
+      top=(1,),
+      prompts=classes.prompts,
+    )
+    assert scores["top1"] == 0
+
+  def test_imagenet(self, caplog):
+    ids = sorted(zero_shot._table()["imagenet_names"])
+    classes, _ = self.classes_of(ids, "imagenet")
+    first, second = (
+      [ids.index(x) for x in pair]
+      for pair in (("n03773504", "n04008634"), ("n04355933", "n04356056"))
+    )
+    assert len(set(classes.prompts)) == 998
+    for pair in (first, second):
+      assert len(set(classes.prompts[pair])) == 1
+    assert "a bad photo of a missile." in caplog.text
+    assert caplog.text.count("zero_shot_imagenet") == 1  # and nothing else
+
+  @pytest.mark.parametrize("name", ["imagenetv2", "ImageNet-V2"])
+  def test_imagenet_v2_has_numbers_for_names(self, name, caplog):
+    numbers = sorted(map(str, range(1000)))  # as folders are: 0, 1, 10, 100
+    prompts = zero_shot.make_prompts(name, numbers)
+    ids = sorted(zero_shot._table()["imagenet_names"])
+    expected = zero_shot.make_prompts("imagenet", ids)
+    assert [prompts[numbers.index(str(i))] for i in range(1000)] == expected
+    self.classes_of(numbers, name)
+    assert "numbers for names" not in caplog.text
+
+  @pytest.mark.parametrize(
+    ("name", "classes", "example"),
+    [
+      ("imagenet", [str(i) for i in range(1, 1001)], "a bad photo of a 1."),
+      ("digits", list("012"), "a photo of a 0."),
+      ("imagenet21k", ["n00004475", "n01440764"], "of a n00004475."),
+      ("birds", ["001.Black_Albatross", "a bird"], "001.Black Albatross"),
+      ("dogs", ["n02085620-Chihuahua", "pug"], "of a n02085620-Chihuahua"),
+    ],
+  )
+  def test_names_that_are_numbers(self, name, classes, example, caplog):
+    self.classes_of(classes, name)
+    (line,) = [x for x in caplog.messages if "numbers for names" in x]
+    assert example in line
+
+  def test_names_and_prompts_that_are_fine(self, caplog):
+    self.classes_of(["747-400", "A300B4", "apple_pie2"])
+    self.classes_of(["0", "1"], prompts=[("zero",), ("one",)])
+    assert not caplog.text
+
+  def test_imagenet_by_another_name(self, caplog):
+    self.classes_of(["n01440764", "n01443537"], "val")
+    assert "2 classes are ImageNet's" in caplog.text
+    assert "imagenet=FOLDER" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Food-101", "food_101", "food101"])
+def test_templates_of_a_folder_s_own_name(name):
+  (prompts,) = zero_shot.make_prompts(name, ["apple_pie"])
+  assert prompts == ("a photo of apple pie, a type of food.",)
 
 
 def test_recall_with_popularities_subtracted():

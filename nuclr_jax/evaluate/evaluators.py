@@ -42,6 +42,9 @@ class Embed(NamedTuple):
   text: Callable[[Sequence[str]], np.ndarray]  # captions -> [n, dim], unit norm
   features: Sides | None = None  # functions to features before the projection
   outputs: Sides | None = None  # to what the objective sees, any norm
+  # Captions -> what `text` reads of each, such as token ids; equal for captions
+  # that the model cannot tell apart.
+  encode: Callable[[Sequence[str]], Sequence] = list
 
 
 Evaluator = Callable[[Embed], Metrics]
@@ -107,6 +110,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
       *plain,
       features=sides(before) if model.features else plain,
       outputs=sides(raw),
+      encode=encode,
     )
 
   return make

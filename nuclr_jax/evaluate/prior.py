@@ -267,11 +267,13 @@ def prior_evaluators(
       zeta = zeta_of(names, f"zero_shot_{name}")
       if zeta is None:
         return {}
+      classes = embed_classes(embed, data, name)
       scores = accuracy(
         embed.image(data.image),
-        embed_classes(embed, data, name),
+        classes.embedding,
         data.label,
         zeta=zeta,
+        prompts=classes.prompts,
       )
       return _named(f"zero_shot_{name}/", scores)
 
