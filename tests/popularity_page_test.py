@@ -178,6 +178,14 @@ class TestFiles:
       caption=np.array([f"caption, {i}" for i in self.text_id]),
     )
 
+  def test_captions_of_bytes(self, tmp_path):
+    """As TFDS gives them; bytes that are no UTF-8 show as such."""
+    texts = [f"café {i}".encode() for i in range(19)] + [b"caf\xe9"]
+    caption = np.array([texts[i] for i in self.text_id])
+    np.savez(tmp_path / "x.npz", **self.content | {"caption": caption})
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert given.captions([7, 19]) == ["café 7", "caf\ufffd"]
+
   def test_npz(self, tmp_path):
     np.savez(tmp_path / "x.npz", **self.content)
     given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)

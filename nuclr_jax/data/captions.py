@@ -35,7 +35,7 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
       value = [
         x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
       ]
-  return [_text(x) for x in _listed(value)]
+  return [as_text(x) for x in _listed(value)]
 
 
 def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
@@ -76,6 +76,18 @@ def tidy_captions(captions: Sequence[str]) -> tuple[list[str], list[str]]:
   return kept, [reason for reason in wrong if reason]
 
 
+def as_text(value: Any) -> str:
+  r"""Returns a text that may be stored as bytes; "" for anything else.
+
+  Example:
+    >>> as_text(b"caf\xc3\xa9"), as_text("a dog"), as_text(None)
+    ('café', 'a dog', '')
+  """
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  return value if isinstance(value, str) else ""
+
+
 def clean_text(text: str) -> str:
   r"""Replaces whatever UTF-8 cannot encode.
 
@@ -100,9 +112,3 @@ def _listed(value) -> list:
   if isinstance(value, str | bytes | Mapping):
     return [value]
   return list(value) if hasattr(value, "__iter__") else [value]
-
-
-def _text(value) -> str:
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "replace")
-  return value if isinstance(value, str) else ""

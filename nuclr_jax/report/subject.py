@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from nuclr_jax import files
+from nuclr_jax.data.captions import as_text
 from nuclr_jax.data.embeddings import (
   CONTENT,
   COUNTS,
@@ -308,5 +309,6 @@ def _captions(caption, text_id):
     )
   texts, first = np.unique(text_id, return_index=True)
   return lambda ids: [
-    str(caption[i]) for i in first[np.searchsorted(texts, ids)]
+    str(as_text(x) if isinstance(x, bytes) else x)
+    for x in (caption[i] for i in first[np.searchsorted(texts, ids)])
   ]
