@@ -300,7 +300,9 @@ def test_zero_shot_evaluator_groups_prompts():
 class TestClassesOfNames:
   """Names that say the same, or nothing, to a model that ignores case."""
 
-  def classes_of(self, names, name="it", *, prompts=(), collapsed=False):
+  def classes_of(
+    self, names, name="it", *, prompts=(), unknown=False, collapsed=False
+  ):
     zero_shot._warn_once.cache_clear()
     seen = []
 
@@ -313,7 +315,8 @@ class TestClassesOfNames:
       image=None,
       text=text,
       encode=lambda captions: [
-        np.frombuffer(x.lower().encode(), "u1") for x in captions
+        np.frombuffer(b"" if unknown else x.lower().encode(), "u1")
+        for x in captions
       ],
     )
     data = LabelledSet(None, None, names, prompts)
@@ -328,6 +331,14 @@ class TestClassesOfNames:
     np.testing.assert_allclose(classes.embedding, rows[[0, 1, 0, 1, 2]])
     for text in ("zero_shot_it: ", "4 of 5", "'hot_dog', 'hot dog'", "'Cat'"):
       assert text in caplog.text
+
+  def test_many_that_are_equal_to_the_model(self, caplog):
+    """As unknown words are to some tokenizers; the message stays short."""
+    _, seen = self.classes_of([f"kind {i}" for i in range(999)], unknown=True)
+    assert seen == ["a photo of a kind 0."]
+    assert "999 of 999 classes: 'kind 0', 'kind 1', " in caplog.text
+    assert "'kind 2', ... ('a photo of a kind 0.', " in caplog.text
+    assert len(caplog.text) < 700
 
   def test_a_model_that_makes_all_texts_equal_has_no_equal_prompts(
     self, caplog

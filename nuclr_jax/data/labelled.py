@@ -428,8 +428,9 @@ def _read_splits(train, validation, test, *, size, data_dir):
     if classes != expected:
       raise ValueError(
         f"{texts[split]} has other classes than {train}: {len(classes)} and "
-        f"{len(expected)}, or the same number with other names; give splits "
-        "of the same classes"
+        f"{len(expected)}, in one split only: "
+        f"{sorted(set(classes) ^ set(expected))[:5]}; give splits of the same "
+        "classes in the same order"
       )
     splits[split] = LabelledSet(
       opened.image[:],

@@ -341,7 +341,10 @@ def _open_prepared(place, split, to_square, data_dir) -> Opened:
       present = _labels(of_whole, label)
     present = np.unique(present)
     labels = np.searchsorted(present, labels)
-    log.info("%s has images of %d classes", data.name, len(present))
+    log.info(
+      "%s has images of %d of %d classes, which are the candidates",
+      *(data.name, len(present), len(names)),
+    )
     names = [names[i] for i in present]
   return fetch, labels, names
 

@@ -25,7 +25,7 @@ from nuclr_jax.types import Metrics
 log = logging.getLogger(__name__)
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
-NAMED = 5  # groups of classes that warnings name
+NAMED = 3  # groups of classes, and classes of a group, that warnings name
 # "7", "007.cup", or a WordNet id that is not among ImageNet's classes.
 NUMBER = re.compile(r"\d+|\d{3,}\..*|n\d{8}.*")
 
@@ -202,7 +202,7 @@ def _equal(
   if not members:
     return ""
   texts = [
-    f"{', '.join(repr(names[i]) for i in x)} ({examples[x[0]]!r})"
+    f"{_listed([names[i] for i in x])} ({_listed([examples[i] for i in x])})"
     for x in members[:NAMED]
   ]
   more = "; ..." if len(members) > NAMED else ""
@@ -212,6 +212,13 @@ def _equal(
     "image is taken for the first of them, and never for another; only other "
     "names of the classes can tell them apart"
   )
+
+
+def _listed(texts: Sequence[str]) -> str:
+  """Joins the first texts that differ."""
+  distinct = list(map(repr, dict.fromkeys(texts)))
+  more = ["..."] if len(distinct) > NAMED else []
+  return ", ".join(distinct[:NAMED] + more)
 
 
 def _numbers(names: Sequence[str], examples: Sequence[str]) -> str:
