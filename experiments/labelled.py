@@ -199,8 +199,8 @@ def course(row: Row, name: str, *, plain: bool = False) -> tuple[list, list]:
 
 
 def percent(rows: Rows, name: str) -> str:
-  """Formats a score's mean and standard error in percent; no rows, a dash."""
-  return statistics(100 * score(x, name) for x in rows).show("standard_error")
+  """Formats a score's mean over seeds in percent; no rows, a dash."""
+  return statistics(100 * score(x, name) for x in rows).show()
 
 
 def draw_course(

@@ -381,11 +381,11 @@ class TestStatistics:
       assert found.half_width[i] == pytest.approx(one.half_width)
 
   def test_cells(self):
-    assert statistics([1, 2, 3]).show("half_width", 2) == "2.00 ± 2.48"
-    assert statistics([1.0, 2.0, 6.0]).show("standard_error") == "3.0 ± 1.5"
-    assert statistics([50.0]).show("std") == "50.0"
-    assert statistics([]).show("std") == "–"
-    assert statistics([0.5, float("nan")]).show("std") == "–"
+    assert statistics([1, 2, 3]).show(2) == "2.00 ± 2.48"
+    assert statistics([1.0, 2.0, 6.0]).show() == "3.0 ± 6.6"  # t = 4.303
+    assert statistics([50.0]).show() == "50.0"
+    assert statistics([]).show() == "–"
+    assert statistics([0.5, float("nan")]).show() == "–"
     assert statistics([2.0]).show_interval() == "–"
 
 

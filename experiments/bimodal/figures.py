@@ -24,7 +24,7 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
 
 
 def draw_curves(scale: Scale, rows: Rows) -> Figure:
-  """Draws validation recall over epochs, with standard errors: Figure 3."""
+  """Draws validation recall over epochs, with 95 % intervals: Figure 3."""
   figure = new_figure((6.5, 3.5), dpi=120)
   axes = figure.subplots()
   groups = plan.comparison(scale, rows)
@@ -39,7 +39,7 @@ def draw_curves(scale: Scale, rows: Rows) -> Figure:
     x = sorted(by_epoch)
     recalls = [statistics(by_epoch[epoch]) for epoch in x]
     y = np.array([recall.mean for recall in recalls])
-    error = np.array([recall.standard_error for recall in recalls])
+    error = np.array([recall.half_width for recall in recalls])
     (line,) = axes.plot(x, y, label=f"{label}, {recalls[0].count} seeds")
     color = line.get_color()
     axes.fill_between(x, y - error, y + error, alpha=0.2, color=color)
@@ -51,7 +51,7 @@ def draw_curves(scale: Scale, rows: Rows) -> Figure:
       axes.plot(curve["epoch"], recall, "k:", lw=0.6, alpha=0.5, label=label)
       label = None
   axes.set(xlabel="epoch", ylabel="validation mean R@1, %")
-  axes.set_title("mean over seeds, band: ± its standard error", fontsize=10)
+  axes.set_title("mean over seeds, band: its 95 % interval", fontsize=10)
   return with_legend(figure, axes)
 
 

@@ -54,7 +54,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns means and paired differences that the text states, by name.
 
-  "128: NUCLR: digits" is a mean ± its standard deviation over seeds, and
+  "128: NUCLR: digits" is a mean over seeds, and
   "τ = 0.03: SogCLR − CLIP: mean R@1" a difference with its interval.
   """
   scale, rows = plan.scale_of(options), results.rows
@@ -70,7 +70,7 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
     for column, metric in columns.items():
       scores = {k: values(x, rows, metric) for k, x in by_label.items()}
       for label, ours in scores.items():
-        found[f"{group}: {label}: {column}"] = mean_std(ours)
+        found[f"{group}: {label}: {column}"] = mean_of(ours)
         for other, theirs in scores.items():
           difference = paired(ours, theirs).show_interval()
           found[f"{group}: {label} − {other}: {column}"] = difference
@@ -136,9 +136,9 @@ def status(results: Results) -> str:
   )
 
 
-def mean_std(by_seed: Mapping[int, float], digits: int = 1) -> str:
-  """Formats the mean and the standard deviation over seeds."""
-  return statistics(by_seed.values()).show("std", digits)
+def mean_of(by_seed: Mapping[int, float], digits: int = 1) -> str:
+  """Formats the mean over seeds ± half of its 95 % interval."""
+  return statistics(by_seed.values()).show(digits)
 
 
 def tuning_table(scale: Scale, rows: Rows) -> str:
@@ -156,7 +156,7 @@ def tuning_table(scale: Scale, rows: Rows) -> str:
       [
         algorithm.label,
         f"`{plan.words(chosen)}`" if winner else MISSING,
-        mean_std(values(final, rows, CRITERION)),
+        mean_of(values(final, rows, CRITERION)),
         f"{max(scores):.1f}" if scores else MISSING,
         f"{np.median(scores):.1f}" if scores else MISSING,
         f"{min(scores):.1f}" if scores else MISSING,
@@ -173,7 +173,7 @@ def against_reference(
   """Makes a line for each label: metrics, the paired difference, seeds."""
   lines = []
   for label, runs in groups.items():
-    cells = [mean_std(values(runs, rows, name)) for name in columns.values()]
+    cells = [mean_of(values(runs, rows, name)) for name in columns.values()]
     cells.append(gap(groups, label, rows, MEAN))
     lines.append([label, *cells, seeds(runs, rows)])
   return lines
@@ -259,7 +259,7 @@ def estimator_table(scale: Scale, rows: Rows) -> str:
   lines = []
   for label, rates in plan.estimators(scale, rows).items():
     for rate, runs in rates.items():
-      cells = [mean_std(values(runs, rows, x)) for x in BOTH_SPLITS.values()]
+      cells = [mean_of(values(runs, rows, x)) for x in BOTH_SPLITS.values()]
       for side in ("text", "image"):
         cells += [correlation(runs, rows, side), spread(runs, rows, side)]
       lines.append([label, f"{rate:g}", *cells, seeds(runs, rows)])
@@ -272,11 +272,11 @@ def estimator_table(scale: Scale, rows: Rows) -> str:
 def correlation(runs: Sequence[Run], rows: Rows, side: str) -> str:
   """Formats Pearson's correlation of learned and exact zeta, over seeds."""
   percents = values(runs, rows, f"exact/pearson_{side}")
-  return mean_std({seed: x / 100 for seed, x in percents.items()}, digits=2)
+  return mean_of({seed: x / 100 for seed, x in percents.items()}, digits=2)
 
 
 def spread(runs: Sequence[Run], rows: Rows, side: str) -> str:
   """Formats the ratio of the standard deviations of learned and exact zeta."""
   learned = values(runs, rows, f"exact/learned_std_{side}")
   exact = values(runs, rows, f"exact/exact_std_{side}")
-  return mean_std({seed: x / exact[seed] for seed, x in learned.items()}, 2)
+  return mean_of({seed: x / exact[seed] for seed, x in learned.items()}, 2)

@@ -5,7 +5,6 @@ from experiments.difference_alignment import clusters, plan, sentences
 from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import (
   MISSING,
-  Statistics,
   paired,
   statistics,
 )
@@ -50,7 +49,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 
 
 def numbers(options: Options, results: Results) -> dict[str, str]:
-  """Returns what the term changes: paired differences ± standard errors.
+  """Returns what the term changes: paired differences.
 
   A name is that of a row, a weight and a score: "ntxent 32: 0.5: R@1". The
   parts that repeat such names are put in front: "glyphs/margins: ...".
@@ -75,7 +74,7 @@ def differences(rows: Rows, part: str) -> dict[str, str]:
         {row["seed"]: 100 * score(row, name) for row in x}
         for x in (seeds, settings.get(f"{first} 0", ()))
       )
-      found[f"{first}: {weight}: {label}"] = shown(paired(with_term, without))
+      found[f"{first}: {weight}: {label}"] = paired(with_term, without).show()
   return found
 
 
@@ -92,11 +91,6 @@ def settings_of(rows: Rows, part: str) -> dict[str, list]:
   return settings
 
 
-def shown(values: Statistics) -> str:
-  """Formats a mean over seeds with its standard error."""
-  return values.show("standard_error")
-
-
 def table_7(rows: Rows) -> str:
   """Compares published accuracies with those measured on Table 6."""
   if not rows:
@@ -105,11 +99,11 @@ def table_7(rows: Rows) -> str:
   for name in clusters.CASES:
     train, test = clusters.PUBLISHED[name]
     cells = [
-      statistics(row["cases"][name][str(k)][split] for row in rows)
+      statistics(row["cases"][name][str(k)][split] for row in rows).show()
       for k in clusters.NEIGHBOURS
       for split in ("train", "test")
     ]
-    lines.append([f"({name}1)", f"{train} / {test}", *map(shown, cells)])
+    lines.append([f"({name}1)", f"{train} / {test}", *cells])
   header = ["case", "paper, training / test"]
   for k in clusters.NEIGHBOURS:
     header += [f"k = {k}, training", f"k = {k}, test"]
@@ -131,7 +125,7 @@ def cluster_table(rows: Rows, numbers: tuple, unit: str) -> str:
       kind,
       f"({name})",
       *(
-        shown(statistics(row["cases"][kind][name][i]["test"] for row in rows))
+        statistics(row["cases"][kind][name][i]["test"] for row in rows).show()
         for i in range(len(numbers))
       ),
     ]
@@ -163,7 +157,7 @@ def trained(rows: Rows, part: str, words: int) -> str:
           seeds = settings.get(f"{first} {weight}", [])
           if name.startswith("variation") and seeds:
             value = statistics(score(x, name) for x in seeds)
-            cells.append(value.show("standard_error", 2))
+            cells.append(value.show(2))
           else:
             cells.append(percent(seeds, name))
         if set(cells) != {MISSING}:
@@ -186,9 +180,9 @@ def of_sentences(rows: Rows) -> str:
         [
           f"{data}, {name.split('/')[0]}",
           f"{100 * first[0]['words'][name]:.1f}",
-          shown(statistics(100 * x["untrained"][name] for x in first)),
+          statistics(100 * x["untrained"][name] for x in first).show(),
           *(
-            shown(statistics(100 * x["metrics"][f"test/{name}"] for x in seeds))
+            statistics(100 * x["metrics"][f"test/{name}"] for x in seeds).show()
             for seeds in settings.values()
           ),
         ]
@@ -214,7 +208,7 @@ def differences_of_sentences(rows: Rows) -> dict[str, str]:
           {x["seed"]: 100 * x["metrics"][f"test/{name}"] for x in part}
           for part in (seeds, settings.get(f"{first} 0", ()))
         )
-        value = shown(paired(with_term, without))
+        value = paired(with_term, without).show()
         found[f"{data}, {name.split('/')[0]}: {weight}"] = value
   return found
 

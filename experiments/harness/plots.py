@@ -24,7 +24,7 @@ def new_figure(size: tuple[float, float] = SIZE, *, dpi: int = 100) -> Figure:
 def draw_statistics(
   axes, points: Mapping[float, Statistics], color, label, style="o-"
 ) -> None:
-  """Draws means with their standard errors.
+  """Draws means with their 95 % intervals.
 
   Args:
     axes: The Matplotlib axes to draw on.
@@ -36,7 +36,7 @@ def draw_statistics(
   axes.errorbar(
     list(points),
     [x.mean for x in points.values()],
-    [x.standard_error for x in points.values()],
+    [x.half_width for x in points.values()],
     fmt=style,
     markersize=4,
     color=color,

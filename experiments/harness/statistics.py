@@ -29,24 +29,21 @@ class Statistics(NamedTuple):
       return self.std
     return stats.t.ppf(0.975, self.count - 1) * self.standard_error
 
-  def show(self, spread: str, digits: int = 1) -> str:
-    """Formats the mean ± a spread as a table cell.
+  def show(self, digits: int = 1) -> str:
+    """Formats the mean ± half of its 95 % interval as a table cell.
+
+    Every study shows this spread and no other.
 
     Args:
-      spread: "std", "standard_error" or "half_width".
       digits: The number of decimals.
 
     Example:
-      >>> statistics([1.0, 2.0, 3.0]).show("std")
-      '2.0 ± 1.0'
-      >>> statistics([1.0]).show("half_width"), statistics([]).show("std")
+      >>> statistics([1.0, 2.0, 3.0]).show()
+      '2.0 ± 2.5'
+      >>> statistics([1.0]).show(), statistics([]).show()
       ('1.0', '–')
     """
-    if math.isnan(self.mean):
-      return MISSING
-    half = getattr(self, spread)
-    more = "" if math.isnan(half) else f" ± {half:.{digits}f}"
-    return f"{self.mean:.{digits}f}{more}"
+    return plus_minus(self.mean, self.half_width, digits)
 
   def show_interval(self, digits: int = 1) -> str:
     """Formats the mean [its 95 % interval], with a star if 0 is outside.
@@ -63,6 +60,19 @@ class Statistics(NamedTuple):
     return (
       f"{self.mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{star}"
     )
+
+
+def plus_minus(mean: float, half: float, digits: int = 1) -> str:
+  """Formats a mean ± half of its 95 % interval, which may be unknown (NaN).
+
+  Example:
+    >>> plus_minus(-0.04, 1.0)
+    '-0.0 ± 1.0'
+  """
+  if math.isnan(mean):
+    return MISSING
+  more = "" if math.isnan(half) else f" ± {half:.{digits}f}"
+  return f"{mean:.{digits}f}{more}"
 
 
 def statistics(values: Iterable[Any]) -> Statistics:

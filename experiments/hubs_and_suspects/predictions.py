@@ -52,7 +52,7 @@ def prediction_table(rows: Sequence[Row]) -> str:
   lines = [
     [
       f"{x.prediction}: {x.what}",
-      x.found.show("half_width", x.digits),
+      x.found.show(x.digits),
       "holds" if x.holds else "fails",
     ]
     for x in outcomes

@@ -92,7 +92,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
 
 def shown(found: Statistics, digits: int = 1) -> str:
   """Formats a mean and its 95 % interval."""
-  return found.show("half_width", digits) if found.count else "–"
+  return found.show(digits) if found.count else "–"
 
 
 def hub_table(rows: Sequence[Row], names: Sequence[str], base: str) -> str:

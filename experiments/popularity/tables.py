@@ -42,13 +42,13 @@ def values(
 
 def interval(numbers, digits: int = 2) -> str:
   """Formats a mean and the half-width of its 95 % interval."""
-  return statistics(numbers).show("half_width", digits)
+  return statistics(numbers).show(digits)
 
 
 def gain(rows: Rows, variant: str, column: str, over: str) -> str:
   """Formats the paired difference to another variant, in points."""
   ours, theirs = (values(rows, x, column, scale=100) for x in (variant, over))
-  return paired(ours, theirs).show("half_width")
+  return paired(ours, theirs).show()
 
 
 def variant_table(rows: Rows) -> str:

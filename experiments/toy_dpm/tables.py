@@ -1,6 +1,9 @@
 """The tables of README.md."""
 
+from scipy import stats
+
 from experiments.harness import Options, Results, markdown
+from experiments.harness.statistics import plus_minus
 from experiments.toy_dpm import risks
 from experiments.toy_dpm.risks import GCL, LEARNED, MLE, TRUE
 from experiments.toy_dpm.summary import Numbers, summarise_all
@@ -64,7 +67,7 @@ def cells(results: Numbers, *path: str, digits: int = 4) -> list[str]:
     for key in path:
       numbers = numbers[key]
     for mean, half in zip(numbers.mean, numbers.half_width, strict=True):
-      every.append(f"{mean:z.{digits}f} ± {half:.{digits}f}")
+      every.append(plus_minus(round(mean, digits) + 0.0, half, digits))
   return [every[i] for i in shown(results)]
 
 
@@ -169,6 +172,7 @@ def truth_list(results: Numbers) -> str:
   lines = []
   for tau, numbers in results["temperatures"].items():
     truth = numbers["truth"]
+    half = stats.norm.ppf(0.975) * truth["standard_error"]  # of 50,000 pairs
     changes = ", ".join(
       f"{name} {numbers['error'][key].mean[-1]:.4f} → "
       f"{numbers['error_by_sampled_truth'][key].mean[-1]:.4f}"
@@ -180,7 +184,7 @@ def truth_list(results: Numbers) -> str:
     )
     lines.append(
       f"- τ = {tau}: {truth['quadrature']:.5f}, from pairs "
-      f"{truth['sampled']:.5f} ± {truth['standard_error']:.5f}; errors at the "
+      f"{plus_minus(truth['sampled'], half, 5)}; errors at the "
       f"largest n by the one → the other: {changes}."
     )
   return "\n".join(lines)

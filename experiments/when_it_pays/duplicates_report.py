@@ -8,7 +8,12 @@ import scipy.stats
 
 from experiments.harness import Row, markdown
 from experiments.harness.plots import new_figure
-from experiments.harness.statistics import Statistics, paired, statistics
+from experiments.harness.statistics import (
+  Statistics,
+  paired,
+  plus_minus,
+  statistics,
+)
 from experiments.when_it_pays.duplicates import BASE, SHARES, TAUS, setting_of
 
 SETTINGS = [(share, tau) for share in SHARES for tau in TAUS]
@@ -59,7 +64,7 @@ def gain(rows: Sequence[Row], name: str, setting, pool: str) -> Statistics:
 
 def shown(found: Statistics, digits: int = 1) -> str:
   """Formats a mean and its 95 % interval."""
-  return found.show("half_width", digits) if found.count else "–"
+  return found.show(digits) if found.count else "–"
 
 
 def gain_table(rows: Sequence[Row], pool: str) -> str:
@@ -142,7 +147,7 @@ def slope_table(rows: Sequence[Row]) -> str:
         [
           name,
           shown(statistics(slopes)),
-          f"{fit.slope:.1f} ± {margin:.1f}",
+          plus_minus(fit.slope, margin),
           *(
             shown(statistics(np.mean(x[y]) for x in whole))
             for y in (~some, some, some | ~some)

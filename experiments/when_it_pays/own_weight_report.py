@@ -70,7 +70,7 @@ def curves(rows: Sequence[Row], arm: str) -> dict[int, np.ndarray]:
 
 def shown(found: Statistics) -> str:
   """Formats a mean and its 95 % interval."""
-  return found.show("half_width") if found.count else "–"
+  return found.show() if found.count else "–"
 
 
 def comparison(rows: Sequence[Row]) -> str:

@@ -109,7 +109,7 @@ def pair_table(rows: Sequence[Row]) -> str:
   lines = []
   for name, over in PAIRS:
     gains = [gain(rows, name, x, "natural", over) for x in columns]
-    cells = [x.show("half_width") if x.count else "–" for x in gains]
+    cells = [x.show() if x.count else "–" for x in gains]
     lines.append([f"({name}) − ({over})", *cells])
   for name in ("ζ learned, batch", "ζ learned, queue", "ζ exact, each epoch"):
     shares = []
@@ -180,14 +180,14 @@ def gain_table(rows: Sequence[Row], kind: str) -> str:
   lines = [
     [
       "SogCLR, E: %",
-      *(x.show("half_width") if x.count else "–" for x in base),
+      *(x.show() if x.count else "–" for x in base),
       "",
     ]
   ]
   for name in NAMES:
     if name != BASE:
       gains = [gain(rows, name, x, kind) for x in columns]
-      cells = [x.show("half_width") if x.count else "–" for x in gains]
+      cells = [x.show() if x.count else "–" for x in gains]
       lines.append([name, *cells, mean_gain(rows, name, columns, kind)])
   return markdown.table(["score", *columns, "mean of all"], lines)
 
@@ -203,7 +203,7 @@ def mean_gain(
     return {x: statistics(y[x] for y in found).mean for x in seeds}
 
   found = paired(means(name), means(BASE))
-  return found.show("half_width") if found.count else "–"
+  return found.show() if found.count else "–"
 
 
 def one_temperature_table(results: Results) -> str:
@@ -221,7 +221,7 @@ def one_temperature_table(results: Results) -> str:
       for kind in SCORES:
         ours = values(again, name, setting, kind)
         found = paired(ours, values(rows, BASE, setting, kind))
-        cells.append(found.show("half_width") if found.count else "–")
+        cells.append(found.show() if found.count else "–")
     lines.append([name, *cells])
   header = [f"d {dim}: {kind}" for _, dim in LONG_TAILS for kind in SCORES]
   return markdown.table(["score", *header], lines)

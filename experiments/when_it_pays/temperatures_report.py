@@ -60,7 +60,7 @@ def best(
 
 def shown(found: Statistics) -> str:
   """Formats a mean and its 95 % interval."""
-  return found.show("half_width") if found.count else "–"
+  return found.show() if found.count else "–"
 
 
 def gain_table(rows: Sequence[Row], kind: str) -> str:

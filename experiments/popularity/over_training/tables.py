@@ -43,7 +43,7 @@ def cell(
     numbers = [value(look) for look in looks]
   except KeyError:  # the rule learns nothing
     numbers = []
-  return statistics(numbers).show("half_width", digits)
+  return statistics(numbers).show(digits)
 
 
 def frequency(rows: Rows, part: str) -> str:
