@@ -17,17 +17,26 @@ study's folder; `numbers; name` is a value of the study's function `numbers`.
 The numbers may be rounded further; of `53.2 ± 0.7`, the text may have the first
 only. `-a; CLIP; gain` is the negative of a cell, for "it loses 0.3".
 
-What looks like a measurement (decimals, or a unit) must have a comment, except
-the value of a setting, as in "τ = 0.05". `<!--= given -->` says of the last
-such number, and `<!--= given 3 -->` of the last three, that no row has them:
-definitions, hardware, what others published. `<!--= given below -->` says so of
-all numbers that follow under a heading.
+`computed; 30 ** 24` is arithmetic. ± is half of the 95 % interval everywhere.
+
+What looks like a measurement (decimals, or a unit; "two points" counts) must
+have a comment, except the value of a setting, as in "τ = 0.05". `<!--= given:
+setting -->` says of the last such number, and `<!--= given 3: setting -->` of
+the last three, that no row has them, and why (`KINDS` in claims.py: setting,
+definition, published, plan). What is measured is none of these, and a
+measurement without a row is not stated. `<!--= given below: plan -->` says so
+of all numbers under a heading that have no comment of their own.
+
+A sentence that calls things equal needs the interval of their difference in its
+paragraph. Docstrings of the library state no results, since they cannot name a
+row.
 
 `--write` corrects numbers in the text only; tables are written by the studies'
 own `--tables`.
 """
 
 import argparse
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 import functools
 import importlib
@@ -37,6 +46,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from experiments import claims
 from experiments.harness import command, markdown, runner
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -63,19 +73,30 @@ PAGES = tuple(
   if path.name != "CHANGELOG.md"
 )
 
+MODULES = tuple(
+  str(path.relative_to(ROOT))
+  for folder in ("nuclr_jax", "configs")
+  for path in sorted(ROOT.glob(f"{folder}/**/*.py"))
+)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
 COARSEST = 0.2  # how much rounding may change a number
-GIVEN = re.compile(r"given(?: (\d+))?$")
+GIVEN = re.compile(r"given(?: (\d+))?(?:: (.+))?$", re.DOTALL)
+BELOW = re.compile(
+  r"<!--= given below(?:: (\w+))? -->.*?(?=^#|\Z)", re.DOTALL | re.MULTILINE
+)
 COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
 UNITS = (
-  r"%|‰|per ?cent\b|percentage points?\b|(?:more )?points?\b|-point\b|pp\b"
-  r"|nats\b|times\b|[×x](?=\s+[a-z])|[×x]\b(?!\s?\d)|-fold|of (?:the )?\d|in \d"
+  rf"%|‰|per ?cent\b|{claims.RESULT_UNITS}"
+  r"|[×x](?=\s+[a-z])|[×x]\b(?!\s?\d)|of (?:the )?\d|in \d"
   r"|(?:milli|micro|nano)?seconds?\b|k?[mµun]?s\b|sec\b|min(?:utes?)?\b"
   r"|h(?:ours?)?\b|days?\b|weeks?\b|[kMGT]Hz\b|[KMGT]i?B\b|(?:kilo|mega|giga)?bytes?\b"
   r"|\w+/s\b|\w+ (?:per|a) (?:second|minute|hour)\b|seeds?\b|iterations?\b"
   r"|trials?\b|cells?\b|process hours\b"
 )
 NUMBER = re.compile(
-  r"(?<![A-Za-z0-9.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
+  rf"{claims.WORDS}|(?<![A-Za-z0-9.@^])10\^\{{?[-−]?\d+\}}?"
+  r"|(?<![A-Za-z0-9.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
   r"(?:e[+-]?\d+)?(?![A-Za-z0-9]|\.\d)"
   rf"|(?<![A-Za-z0-9.@^])(?<!\w-)\d[\d,]*(?:\.\d+)?(?={UNITS})"
 )
@@ -90,8 +111,7 @@ GENERATED = re.compile(r"<!-- ([^\n]*?) -->\n.*?<!-- end -->", re.DOTALL)
 # What is not text: code, formulas, addresses, other comments.
 NOT_TEXT = re.compile(
   r"^```.*?^```|`[^`]*`|\$[^$]*\$"
-  r"|\]\([^)]*\)|<!--(?!=).*?-->|^\|[-| ]+\|$"
-  r"|<!--= given below -->.*?(?=^#|\Z)",
+  r"|\]\([^)]*\)|<!--(?!=).*?-->|^\|[-| ]+\|$",
   re.DOTALL | re.MULTILINE,
 )
 
@@ -127,10 +147,19 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
     else:
       complain(found.start(), f"no study makes the part {found[1]!r}")
   plain = NOT_TEXT.sub(_blank, plain)
+  below = [x.span() for x in BELOW.finditer(plain)]
+  for found in BELOW.finditer(plain):
+    if found[1] not in claims.KINDS:
+      complain(found.start(), f"say given below: {' or '.join(claims.KINDS)}")
+  plain = re.sub(r"<!--= given below.*?-->", _blank, plain)
   without_comments = COMMENT.sub(_blank, plain)
   for first, last in _blocks(plain):
     free = list(NUMBER.finditer(without_comments, first, last))
     before = first
+    exempt = any(start <= first < end for start, end in below)
+    block = without_comments[first:last]
+    for at, message in () if exempt else claims.of_sentences(block):
+      complain(first + at, message)
     for comment in COMMENT.finditer(plain, first, last):
       here = [x for x in free if before <= x.start() < comment.start()]
       if given := GIVEN.match(comment[1]):
@@ -138,6 +167,10 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
         named = [x for x in here if _is_measurement(plain, first, x)][-count:]
         if len(named) < count:
           complain(comment.start(), f"{comment[0]}: too few numbers before it")
+        for x in named:
+          span = x.start() - first, x.end() - first
+          if wrong := claims.of_given(given[2], block, *span):
+            complain(x.start(), wrong)
         free = [x for x in free if x not in named]
         continue
       try:
@@ -155,7 +188,7 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
           complain(number.start(), f"{number[0]} is {new}: {comment[0]}")
       free = [x for x in free if x not in found]
       before = comment.end()
-    for number in free:
+    for number in () if exempt else free:
       if _is_measurement(plain, first, number):
         complain(number.start(), f"{number[0]} has no comment with its row")
   for (start, end), new in sorted(corrections, reverse=True):
@@ -165,7 +198,7 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
 
 def _is_measurement(plain: str, first: int, number: re.Match) -> bool:
   """Returns whether a number has decimals or a unit and is no setting's."""
-  if UNIT.match(plain, number.end()):
+  if UNIT.match(plain, number.end()) or "^" in number[0]:
     return True
   return "." in number[0] and not SETTING.search(plain, first, number.start())
 
@@ -183,7 +216,7 @@ def _blank(found: re.Match) -> str:
 
   A number alone stays, in code or in a formula.
   """
-  if re.fullmatch(r"[`$][-+\d.,%\\]+[`$]", found[0]):
+  if re.fullmatch(r"[`$]([-+\d.,%\\]+|10\^\{?-?\d+\}?)[`$]", found[0]):
     return found[0]
   return re.sub(r"[^\n]", " ", found[0])
 
@@ -222,7 +255,7 @@ def _match(
 
 def _agrees(shown: str, value: "Value") -> bool:
   """Returns whether a number of a text is the rounded value."""
-  x = float(shown.replace(",", "").replace("−", "-"))
+  x = claims.number_of(shown)
   y = value.number
   # A cell is rounded itself, so a text with fewer digits may be off by both.
   unit = _unit(shown)
@@ -232,6 +265,10 @@ def _agrees(shown: str, value: "Value") -> bool:
 
 def _unit(shown: str) -> float:
   """Returns the value of a number's last digit."""
+  if not re.search(r"\d", shown):
+    return 1.0
+  if "^" in shown:
+    return claims.number_of(shown)
   mantissa, _, exponent = shown.partition("e")
   decimals = len(mantissa.partition(".")[2])
   return 10.0 ** (int(exponent or 0) - decimals)
@@ -239,6 +276,10 @@ def _unit(shown: str) -> float:
 
 def _as(shown: str, value: "Value") -> str:
   """Formats a value as another number is formatted."""
+  if not re.search(r"\d", shown):
+    return f"{value.number:.1f}"
+  if "^" in shown:
+    return f"{value.number:.1e}"
   decimals = len(shown.partition("e")[0].partition(".")[2])
   kind = "e" if "e" in shown else "f"
   comma = "," if "," in shown else ""
@@ -263,6 +304,8 @@ def values(comment: str, study: str) -> list[list[Value]]:
   if other := re.match(r"([\w/]+): ", comment):
     study, comment = other[1], comment[other.end() :]
   first, *names = (x.strip() for x in comment.split(";"))
+  if first == "computed":
+    return [[Value(claims.compute(x)) for (x,) in _paths(names)]]
   if first.endswith(".json"):
     path, sign = HERE / study / first, -1 if negative else 1
     return [[Value(sign * _follow(path, keys)) for keys in _paths(names)]]
@@ -357,6 +400,25 @@ def check_tables(study: str) -> list[Problem]:
   return [Problem(page, 1, x) for x in problems]
 
 
+def check_docstrings(module: str, text: str) -> list[Problem]:
+  """Finds results in the docstrings of a module, which cannot name a row.
+
+  Args:
+    module: The name of the module, for messages.
+    text: Its code.
+  """
+  problems = []
+  for node in ast.walk(ast.parse(text)):
+    if not isinstance(node, DOCUMENTED) or not ast.get_docstring(node):
+      continue
+    line, docstring = node.body[0].lineno, node.body[0].value.value
+    for at, what in claims.of_docstring(docstring):
+      message = f"a docstring states a result: {what}; say it on a page"
+      place = line + docstring.count("\n", 0, at)
+      problems.append(Problem(module, place, message))
+  return problems
+
+
 def study_of(page: str) -> str:
   """Returns the study that a page reports; "" for other pages.
 
@@ -385,6 +447,9 @@ def main() -> None:
     problems += found
     if write and corrected != text:
       path.write_text(corrected, encoding="utf-8")
+  for module in MODULES:
+    text = (ROOT / module).read_text(encoding="utf-8")
+    problems += check_docstrings(module, text)
   for x in problems:
     print(f"{x.page}:{x.line}: {x.message}")
   raise SystemExit(1 if problems else 0)

@@ -211,7 +211,7 @@ class TestCollisionConstant:
       assert excess <= constant * problem.deviation() + SLACK
 
   @pytest.mark.parametrize("loss", LOSSES)
-  def test_uniform_laws_attain_the_sharp_one(self, loss):
+  def test_uniform_laws_approach_the_sharp_one(self, loss):
     x = 1e4 * np.linspace(-1, 1, 401)[:, None]
     label = np.zeros(len(x), int)
     split = latent_classes.split_loss(x, label, loss=loss)

@@ -5,6 +5,7 @@ They work on an unfinished study too; every table shows its numbers of seeds.
 
 from collections.abc import Iterable, Mapping, Sequence
 import itertools
+import math
 
 import numpy as np
 
@@ -29,6 +30,7 @@ COMPARED = (  # by `numbers`
   *("CLIP", "CyCLIP", "SogCLR", "NUCLR", "NUCLR, queue"),
   "NUCLR-† (ζ fixed)",
 )
+MAIN = ("CLIP", "SogCLR", "NUCLR")
 GAP = f"{REFERENCE} − it [95 %]"
 
 
@@ -83,6 +85,13 @@ def numbers(options: Options, results: Results) -> dict[str, str]:
     difference = paired(values(clip, rows, MEAN), values(plain, rows, MEAN))
     name = "24 epochs: CLIP − SogCLR with γ = 1: mean R@1"
     found[name] = difference.show_interval()
+  tuned = groups[str(plan.BATCH_SIZE)]
+  if main := [values(tuned[x], rows, MEAN) for x in MAIN if x in tuned]:
+    pairs = [paired(*x) for x in itertools.combinations(main, 2)]
+    bound = max((abs(x.mean) + x.half_width for x in pairs), default=math.nan)
+    found["128: CLIP, SogCLR, NUCLR: farthest end of an interval"] = (
+      f"{bound:.1f}"
+    )
   cells = difference_table(scale, rows).splitlines()[2:]
   found["differences: cells"] = str(sum(x.count("[") for x in cells))
   old = plan.running_averages()

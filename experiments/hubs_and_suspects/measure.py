@@ -1,6 +1,7 @@
 """Measures one run: trains, corrects for hubs, and ranks suspects."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 import time
 from typing import NamedTuple
 
@@ -34,8 +35,18 @@ class Model(NamedTuple):
   temperature: float
 
 
-def measure(run: Run, place: Place) -> Row:
-  """Measures one run, of any part."""
+class Trained(NamedTuple):
+  """What a run trained, and on what."""
+
+  model: Model
+  alphabet: data.Alphabet
+  drawn: data.Drawn  # the training pairs
+  seconds: float
+
+
+@contextlib.contextmanager
+def train(run: Run, place: Place) -> Iterator[Trained]:
+  """Trains the model of a run, and opens it on its mesh."""
   values = dict(run.values)
   exponent, num_pairs = values["exponent"], values["num_pairs"]
   alphabet = data.make_alphabet(
@@ -52,17 +63,27 @@ def measure(run: Run, place: Place) -> Row:
   parts = build.build(config, data=of_training)
   began = time.monotonic()
   trained = training.train(config, place, parts)
-  row = {"train_seconds": round(time.monotonic() - began, 1)}
+  seconds = round(time.monotonic() - began, 1)
   mesh = build.mesh_of(parts.config)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     model = Model(embed, values["temperature"])
+    yield Trained(model, alphabet, drawn, seconds)
+
+
+def measure(run: Run, place: Place) -> Row:
+  """Measures one run, of any part."""
+  values = dict(run.values)
+  with train(run, place) as (model, alphabet, drawn, seconds):
+    row = {"train_seconds": seconds}
     if run.part == CLASSES:
       return row | {"classes": rank_named(model, alphabet, seed=run.seed)}
     if run.part == ERRORS:
       return row | {"suspects": {"own": rank(model, alphabet, drawn)}}
     row["recall"] = retrieve(model, alphabet, drawn, seed=run.seed)
-    row["suspects"] = published(model, alphabet, num_pairs, run.seed, exponent)
+    row["suspects"] = published(
+      model, alphabet, values["num_pairs"], run.seed, values["exponent"]
+    )
   return row
 
 

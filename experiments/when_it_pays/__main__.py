@@ -19,6 +19,7 @@ STUDY = harness.Study(
   plan=plan.plan,
   measure=measure.measure,
   tables=tables.tables,
+  numbers=tables.numbers,
   figures=figures.figures,
   seeds=5,
   configs=plan.configs,

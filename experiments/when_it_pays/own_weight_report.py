@@ -97,6 +97,16 @@ def comparison(rows: Sequence[Row]) -> str:
   return markdown.table(header, lines)
 
 
+def numbers(rows: Sequence[Row]) -> dict[str, str]:
+  """Returns how far NUCLR's largest weight is above 1, to one digit more."""
+  few, many = (
+    scores(rows, NUCLR + name_of(k, GAMMAS[0]), LONG)
+    for k in (NUCLR_WEIGHTS[0], NUCLR_WEIGHTS[-1])
+  )
+  gain = paired(many, few)
+  return {"NUCLR, largest k over k = 1": gain.show(2)} if gain.count else {}
+
+
 def differences(rows: Sequence[Row]) -> str:
   """Shows what a weight and an average do, each with the other one held."""
   pairs = [

@@ -31,6 +31,7 @@ from experiments.when_it_pays.plan import (
 BASE = "SogCLR"
 LONG_TAILS = [(max(EXPONENTS), dim) for dim in WIDTHS]
 ADJUSTED = "SogCLR, E + τ log p"
+WIDE = 8  # dimensions in which vectors can fit the table
 # Rows of the table of gains: the score of an arm that is not E.
 OTHER_SCORES = {
   ADJUSTED: (BASE, "E + τ log p"),
@@ -103,6 +104,14 @@ def gain(
   return paired(ours, base)
 
 
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns other numbers that pages state, by name."""
+  del options
+  return exact_numbers(of_part(results, TABLE)) | own_weight_report.numbers(
+    of_part(results, own_weight.PART)
+  )
+
+
 def pair_table(rows: Sequence[Row]) -> str:
   """Shows differences under natural queries that predictions are about."""
   columns = [names_of(x) for x in LONG_TAILS]
@@ -150,6 +159,32 @@ def exact_table(rows: Sequence[Row]) -> str:
   for score in ("E", "E − ζ", "E − ζ + τ log p"):
     header += [f"{score}: {kind}" for kind in SCORES]
   return markdown.table(header, lines)
+
+
+def exact_numbers(rows: Sequence[Row]) -> dict[str, str]:
+  """Compares E of learned zeta with others, in points, for wide vectors."""
+  zero, adjusted = {}, {}
+  for row in rows:
+    dim = int(row["setting"].removeprefix("d "))
+    for name in ("learned", "learned from elsewhere") if dim >= WIDE else ():
+      for kind in SCORES:
+        ours, place = row[name]["E"][kind], (dim, name, kind)
+        zero.setdefault(place, []).append(100 * (ours - row["0"]["E"][kind]))
+        if kind == "natural":
+          best = row[name]["E - zeta + tau log p"][kind]
+          adjusted.setdefault(place, []).append(100 * (best - ours))
+  if not zero:
+    return {}
+  means = [statistics(x).mean for x in zero.values()]
+  singles = [y for x in zero.values() for y in x]
+  least = min(statistics(x).mean for x in adjusted.values())
+  return {
+    "table: seeds": str(len(next(iter(zero.values())))),
+    "table: E of learned ζ − ζ = 0: lowest mean": f"{min(means):.1f}",
+    "table: E of learned ζ − ζ = 0: lowest": f"{min(singles):+.1f}",
+    "table: E of learned ζ − ζ = 0: highest": f"{max(singles):+.1f}",
+    "table: adjusted − E of learned ζ: least mean": f"{least:.1f}",
+  }
 
 
 def tuning_table(results: Results) -> str:

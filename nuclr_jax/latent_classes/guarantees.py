@@ -161,8 +161,8 @@ def collision_constant(loss: losses.Loss, *, sharp: bool = False) -> float:
   The proof has c' = sqrt(2) for hinge and natural logarithms. The smallest
   constant is 1 / sqrt(3): x^+ and x^- are alike, so that only half of E|z|, for
   z = f(x)^T (f(x^-) - f(x^+)), counts, and E|a - b| <= 2 sigma / sqrt(3) for
-  two draws of any law (Gini's mean difference). Uniform laws attain it. In
-  units of log 2, both are larger by 1 / log 2.
+  two draws of any law (Gini's mean difference). Wide uniform laws come
+  arbitrarily near. In units of log 2, both are larger by 1 / log 2.
 
   Args:
     loss: A name in `losses.LOSSES`.

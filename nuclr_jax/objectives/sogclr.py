@@ -68,9 +68,9 @@ def sogclr(
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
       training).
-    own_weight: The weight k of an anchor's own pair in its denominator, at
-      least 0; published: 0. In a long training 0 fell behind `clip`, and 20
-      with gamma 0.8 did not (experiments/when_it_pays).
+    own_weight: The weight k of the positive pair in an anchor's denominator,
+      at least 0; published: 0. What it changed in long training runs depends on
+      the temperature (docs/concepts.md).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
     **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.

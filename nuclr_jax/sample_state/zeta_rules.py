@@ -107,7 +107,7 @@ def batch(
       "paper" and "official" are n / B times as large, and need a rate that
       much smaller.
     momentum: The weight of the old momentum, in [0, 1); 0 keeps none, which
-      saves four bytes per row. 0.1 (published) and 0 are equally good.
+      saves four bytes per row; published: 0.1.
     center: Whether the batch mean of the gradients is subtracted, per side. The
       exact gradients sum to 0; with u a moving average, their mean is a drift.
       None means True for "unbiased" and False for the other two.
