@@ -226,4 +226,4 @@ def status(results: Results) -> str:
     for x in results.commands
   ]
   machine = machines[-1] if machines else MISSING
-  return f"{len(rows)} trainings, {minutes:.0f} process minutes, {machine}."
+  return f"{len(rows)} training runs, {minutes:.0f} process minutes, {machine}."

@@ -1,13 +1,18 @@
 """Numbers in the pages are those of the rows."""
 
+import ast
+
 import pytest
 
 from experiments import check_numbers
 from experiments.harness import markdown
 
 TABLE = markdown.table(
-  ["algorithm", "recall", "gain"],
-  [["CLIP", "53.2 ± 0.7", "-0.3 [-1.1, +0.5]"], ["NUCLR", "54.0 ± 0.2", ""]],
+  ["algorithm", "recall", "gain", "one", "half"],
+  [
+    ["CLIP", "53.2 ± 0.7", "-0.3 [-1.1, +0.5]", "1.1", "0.5"],
+    ["NUCLR", "54.0 ± 0.2", "", "2.0", "1.5"],
+  ],
 )
 
 
@@ -36,10 +41,20 @@ def check(text):
     "Elsewhere 53.2<!--= mine: a; CLIP; recall -->.",
     "With τ = 0.05, at rate 0.1, in `x = 0.5`, $y = 0.5$ and for 8 epochs.",
     "Apache-2.0 and jax 0.10.2.",
-    "From 1.5 to 2.5 s, at rate 0.1<!--= given 2 -->.",
-    "1.5<!--= given -->, then 54.0<!--= a; NUCLR; recall -->.",
+    "From 1.5 to 2.5, at rate 0.1<!--= given 2: setting -->.",
+    "1.5<!--= given: setting -->, then 54.0<!--= a; NUCLR; recall -->.",
     "```\n1.5 s\n```\n\n<!-- a -->\n| 1.5 |\n<!-- end -->\n",
-    "<!--= given below -->\nIt is 1.5 here.\n\nAnd 3 s.\n",
+    "<!--= given below: plan -->\nIt is 1.5 here.\n\nAnd 3 s.\n",
+    "It is one point<!--= a; CLIP; one --> behind, 0.5<!--= a; CLIP; half -->.",
+    "Half a point<!--= a; CLIP; half --> is little.",
+    "That is 2.8e35<!--= computed; 30 ** 24 --> units.",
+    "12.5 %<!--= computed; 100 * 2048 / 16384 --> or 2.4<!--= computed; sqrt(6) -->.",
+    "At $10^{36}$<!--= computed; 10 ** 36 --> it ends.",
+    "The paper has 80 to 89 %<!--= given: published -->.",
+    "The target is 3,000 pairs/s<!--= given: plan -->.",
+    "A row has 16 bytes<!--= given: definition -->.",
+    "With 0.6 %<!--= given: setting --> it has 53.2<!--= a; CLIP; recall -->.",
+    "They are equally good, -0.3 [-1.1, +0.5]<!--= a; CLIP; gain -->.",
     "- 1\n- 54.0<!--= a; NUCLR; recall --> in an item",
   ],
 )
@@ -105,14 +120,14 @@ def test_wrong_numbers_are_found_and_corrected(text, corrected):
     ("ζ correlates `0.77` here.", "0.77 has no comment"),
     ("an accuracy rate 0.77", "0.77 has no comment"),
     ("It is 77.7x faster.", "77.7 has no comment"),
-    ("1.5<!--= given --> and\n2.5", "2.5 has no comment"),
-    ("1.5 and 2.5<!--= given -->", "1.5 has no comment"),
-    ("1.5<!--= given 2 -->", "too few numbers"),
+    ("1.5<!--= given: setting --> and\n2.5", "2.5 has no comment"),
+    ("1.5 and 2.5<!--= given: setting -->", "1.5 has no comment"),
+    ("1.5<!--= given 2: setting -->", "too few numbers"),
     ("1.5 as in r = 0.87", "0.87 has no comment"),
     ("<!-- mine -->\n| 1.5 |\n<!-- end -->", "no study makes the part 'mine'"),
     ("<!-- mine -->\n| 1.5 |\n<!-- end -->", "1.5 has no comment"),
-    ("<!--= given below -->\n1.5\n\n# New\n\n2.5", "2.5 has no comment"),
-    ("1.5\n\n2.5<!--= given -->", "1.5 has no comment"),
+    ("<!--= given below: plan -->\n1.5\n\n# New\n\n2.5", "2.5 has no comment"),
+    ("1.5\n\n2.5<!--= given: setting -->", "1.5 has no comment"),
     ("1.5<!--= b; CLIP; recall -->", "mine has no 'b', only a"),
     ("1.5<!--= a; SogCLR; recall -->", "0 rows that begin with"),
     ("1.5<!--= a; CLIP; digits -->", "no column 'digits'"),
@@ -126,6 +141,92 @@ def test_numbers_without_a_row(text, message):
   found, problems = check(text)
   assert found == text
   assert any(message in x for x in problems), problems
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [  # sentences that pages had, and what is wrong with them
+    (
+      "Three models gave cosines of at least 0.998<!--= given -->.",
+      "0.998 is given as None; say setting or definition",
+    ),
+    (
+      "Three models gave cosines of at least 0.998<!--= given: setting -->.",
+      "0.998 is measured, not a setting",
+    ),
+    ("It is, with a mean of 0.95<!--= given: setting -->.", "0.95 is measured"),
+    ("PyTorch took 0.77<!--= given: setting --> of that.", "0.77 is measured"),
+    ("It costs 0.2 ms<!--= given: setting -->.", "0.2 is measured"),
+    ("It gains 1.5 ± 0.5<!--= given: setting -->.", "0.5 is measured"),
+    ("It is [0.1, 0.5]<!--= given: definition -->.", "0.5 is measured"),
+    ("It has 2.4 times<!--= given: definition --> more.", "2.4 is measured"),
+    ("It is 430 GB<!--= given: published -->.", "where does it say so?"),
+    ("It needs 3,000 pairs/s<!--= given: plan -->.", "where does it say so?"),
+    ("<!--= given below -->\n1.5\n", "say given below: setting or"),
+    (
+      "<!--= given below: plan -->\nIt is 53.9<!--= a; CLIP; recall -->.",
+      "53.9 is 53.2",
+    ),
+    ("SogCLR is two points behind CLIP.", "two has no comment"),
+    ("It is behind by a point and a half.", "a has no comment"),
+    ("by half a point with a weight", "half a has no comment"),
+    ("E is up to\n  four points lower.", "four has no comment"),
+    ("by two to nine orders of magnitude", "nine has no comment"),
+    ("five times less than the lemma's", "five has no comment"),
+    ("Three points<!--= a; NUCLR; one --> behind.", "Three is 2.0"),
+    ("that is more than $10^{36}$ units", "10^{36} has no comment"),
+    ("that is 1e36<!--= computed; 30 ** 24 -->", "1e36 is 3e+35"),
+    ("1.5<!--= computed; open('x') -->", "is not arithmetic"),
+    ("1.5<!--= computed; 1 + -->", "is not arithmetic"),
+    ("CLIP and SogCLR retrieve\nequally well: 53.", "'equally well' needs"),
+    ("0.1 and 0 are equally good.", "'equally good' needs"),
+    ("On glyphs, all three are equal.", "'all three are equal' needs"),
+    ("It is as good as float32.", "'as good as' needs"),
+    ("It is no better\nthan CURL.", "'no better than' needs"),
+    (
+      "In percent; ± is the standard error over\nseeds.",
+      "± is half of the 95 % interval on every page",
+    ),
+    (
+      "Mean ± standard deviation over seeds.",
+      "± is half of the 95 % interval on every page",
+    ),
+  ],
+)
+def test_claims_without_a_row(text, message):
+  _, problems = check(text)
+  assert any(message in x for x in problems), problems
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("In long runs SogCLR falls behind CLIP by 2 points.", "2 points"),
+    ("SogCLR is two points behind.", "two points"),
+    ("0.1 (published) and 0 are equally good.", "equally good"),
+  ],
+)
+def test_docstrings_state_no_results(text, message):
+  module = f'def f():\n  """Does it.\n\n  {text}\n  """\n'
+  (found,) = check_numbers.check_docstrings("module", module)
+  assert message in found.message and found.line == 4
+  about = 'def f():\n  """Moves two points of the plane, at point 1."""\n'
+  assert not check_numbers.check_docstrings("module", about)
+
+
+def test_only_one_spread_is_written():
+  """Tables get their ± from `Statistics.show`, which is half of an interval."""
+  for path in sorted(check_numbers.HERE.glob("**/*.py")):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    formats = [
+      x.value
+      for node in ast.walk(tree)
+      if isinstance(node, ast.JoinedStr)
+      for x in node.values
+      if isinstance(x, ast.Constant)
+    ]
+    if path.name not in ("statistics.py", "claims.py"):
+      assert not any("±" in x for x in formats), path
 
 
 def test_the_pages(monkeypatch, capsys):

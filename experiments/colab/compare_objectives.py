@@ -19,7 +19,7 @@
 #
 # CLIP, SogCLR and NUCLR, each with its tuned temperature, train on the same
 # images and captions. One seed says little: `experiments/bimodal` has the
-# comparison with intervals (at batch 128 they retrieve equally well).
+# comparison with intervals (at batch 128 they differ by a point at most).
 #
 # Outside a checkout, as in Colab, set `REPOSITORY` to the address of the
 # repository. With `SHORT` (or `NUCLR_SHORT=1`), the notebook does just enough
@@ -101,7 +101,7 @@ for name, by_seed in runs.items():
   print(f"{name:10}" + "".join(f"{x:10.1f}" for x in means))
 
 # %% [markdown]
-# ## Along the training
+# ## During training
 #
 # The losses have different scales and cannot be compared. These numbers can:
 # recall, the effective number of negatives of an anchor, alignment, and the

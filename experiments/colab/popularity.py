@@ -19,7 +19,7 @@
 #
 # NUCLR learns a popularity ζ for every sample. For fixed embeddings, the exact
 # ζ are the solution of an equation. This notebook solves it, compares the
-# solution with the ζ learned in a training, and shows the most popular samples.
+# solution with the ζ learned in training, and shows the most popular samples.
 # Then it studies a toy model whose popularities are known
 # (`experiments/toy_dpm`, whose README has the conclusions).
 #
@@ -58,7 +58,7 @@ sys.path.insert(0, str(ROOT))
 # %% [markdown]
 # ## A run, and its exact popularities
 #
-# The run is a short training on glyphs. `popularity.solve` takes any embeddings
+# The run trains on glyphs for a short time. `popularity.solve` takes any embeddings
 # of pairs; `nuclr popularity --workdir=...` does all of this section in one
 # command.
 

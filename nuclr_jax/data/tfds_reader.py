@@ -74,7 +74,7 @@ def open_builder(name: str, data_dir: str | os.PathLike | None = None) -> Any:
 
 
 def read_only_builder(folder: str | os.PathLike) -> Any:
-  """Opens a folder of TFDS, whose metadata may be anybody's.
+  """Opens a folder of TFDS, whose metadata are not trusted.
 
   Args:
     folder: The folder of a data set's version.
@@ -103,7 +103,7 @@ def read_only_builder(folder: str | os.PathLike) -> Any:
     builder = tfds.builder_from_directory(os.fspath(folder))
     splits = builder.info.splits.values()
     for path in (pathlib.Path(x) for split in splits for x in split.filepaths):
-      # Names come from dataset_info.json, which may be anybody's.
+      # Names come from dataset_info.json, which is not trusted.
       if path.absolute().parent != folder.absolute():
         raise damaged(folder, INFO, f"it names a file elsewhere, {path}")
       if path.exists() and not path.is_file():

@@ -1,9 +1,9 @@
 """Files and folders, on this machine and in buckets.
 
-`local` writes files that are never seen half-written and reads files that may
-be anybody's; its functions are those of this package, with those of `hidden`,
-which says what is no part of a data set. `bucket` reads from gs:// and s3://,
-and `remote` copies from there and back.
+`local` writes files that are never seen half-written and reads files from
+untrusted sources; its functions are those of this package, with those of
+`hidden`, which says what is no part of a data set. `bucket` reads from gs://
+and s3://, and `remote` copies from there and back.
 """
 
 from nuclr_jax.files import bucket, remote

@@ -176,7 +176,7 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-  """Reads a file that may be anybody's; whatever goes wrong is a ValueError.
+  """Reads a file that nobody vouches for; whatever goes wrong is a ValueError.
 
   Libraries that read files raise many errors, and few of them name the file.
 

@@ -111,6 +111,6 @@ def status(results: Results) -> str:
   versions = {x["versions"]["jax"] for x in results.commands}
   glyphs = sum(x["part"] == GLYPHS for x in rows)
   return (
-    f"{len(rows)} trainings, {glyphs} of them on glyphs; {seconds / 60:.0f} "
+    f"{len(rows)} training runs, {glyphs} of them on glyphs; {seconds / 60:.0f} "
     f"minutes, the longest {longest / 60:.1f}; jax {', '.join(versions)}."
   )
