@@ -48,7 +48,7 @@ def check(text):
     "It is one point<!--= a; CLIP; one --> behind, 0.5<!--= a; CLIP; half -->.",
     "Half a point<!--= a; CLIP; half --> is little.",
     "That is 2.8e35<!--= computed; 30 ** 24 --> units.",
-    "12.5 %<!--= computed; 100 * 2048 / 16384 --> or 2.4<!--= computed; sqrt(6) -->.",
+    "12.5 %<!--= computed; 100 * 2 / 16 --> or 2.4<!--= computed; sqrt(6) -->.",
     "At $10^{36}$<!--= computed; 10 ** 36 --> it ends.",
     "The paper has 80 to 89 %<!--= given: published -->.",
     "The target is 3,000 pairs/s<!--= given: plan -->.",

@@ -58,7 +58,7 @@ sys.path.insert(0, str(ROOT))
 # %% [markdown]
 # ## A run, and its exact popularities
 #
-# The run trains on glyphs for a short time. `popularity.solve` takes any embeddings
+# A short run on glyphs. `popularity.solve` takes any embeddings
 # of pairs; `nuclr popularity --workdir=...` does all of this section in one
 # command.
 

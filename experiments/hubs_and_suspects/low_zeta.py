@@ -63,7 +63,8 @@ def main(argv) -> None:
   for name in means[settings[0]]:
     mean = [statistics(x[name] for x in rows).mean for rows in found.values()]
     spread[name] = {"least": min(mean), "most": max(mean)}
-  facts = {"means": means, "of_means": spread, "areas": found}
+  seeds = len(found[settings[0]])
+  facts = {"seeds": seeds, "means": means, "of_means": spread, "areas": found}
   benchmark.show(benchmark.machine(), facts)
 
 

@@ -111,6 +111,7 @@ def status(results: Results) -> str:
   versions = {x["versions"]["jax"] for x in results.commands}
   glyphs = sum(x["part"] == GLYPHS for x in rows)
   return (
-    f"{len(rows)} training runs, {glyphs} of them on glyphs; {seconds / 60:.0f} "
-    f"minutes, the longest {longest / 60:.1f}; jax {', '.join(versions)}."
+    f"{len(rows)} training runs, {glyphs} of them on glyphs; "
+    f"{seconds / 60:.0f} minutes, the longest {longest / 60:.1f}; "
+    f"jax {', '.join(versions)}."
   )
