@@ -132,7 +132,7 @@ def test_spread_is_the_learned_over_the_exact_seed_by_seed():
     run.key: {"exact/learned_std_text": x, "exact/exact_std_text": y}
     for run, (x, y) in zip(runs, stds, strict=True)
   }
-  assert tables.spread(runs, rows, "text") == "0.50 ± 0.35"
+  assert tables.spread(runs, rows, "text") == "0.50 ± 3.18"  # t = 12.706
   assert tables.spread(runs, rows, "image") == "–"
   rows[runs[0].key]["exact/learned_std_text"] = 0.0  # a number, too
   assert tables.spread(runs, rows, "text") == "0.38 ± 0.53"

@@ -11,6 +11,7 @@ from experiments import harness
 from experiments.hubs_and_suspects import (
   data,
   hubs,
+  low_zeta,
   measure,
   plan,
   retrieval,
@@ -269,3 +270,24 @@ def test_a_smoke_run(tmp_path):
   assert not tables.pop("predictions")  # they need all runs
   assert all(tables.values())
   assert all(x.get_axes() for x in STUDY.figures(options, results).values())
+
+
+def test_low_zeta_sums_up_its_areas():
+  own = low_zeta.OWN[0]
+  values = {
+    own: (0.6, 0.7),
+    low_zeta.OWN[1]: (0.5, 0.5),
+    "fonts, 1 %": (0.4, 0.6),
+  }
+  found = {
+    setting: [dict.fromkeys(low_zeta.SCORES, x) for x in areas]
+    for setting, areas in values.items()
+  }
+  summary = low_zeta.summary(found)
+  assert summary["seeds"] == 2 and summary["areas"] == found
+  spread = {k: x["minus zeta, texts"] for k, x in summary["of_means"].items()}
+  assert spread["trained on them"] == pytest.approx(
+    {"least": 0.5, "most": 0.65}
+  )
+  assert spread["trained without"] == pytest.approx({"least": 0.5, "most": 0.5})
+  assert summary["means"][own]["own weight"] == "0.650 ± 0.635"  # t = 12.706

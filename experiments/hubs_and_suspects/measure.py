@@ -25,6 +25,10 @@ from nuclr_jax.train import build, loop
 
 NEIGHBOURS, LEMON_NEIGHBOURS = 10, 30
 CLEAN_DRAW, USER_DRAW, UNFAMILIAR_DRAW = 2, 3, 4  # of the pairs of a seed
+DRAWS = {  # for models that were trained on other pairs
+  "familiar fonts": (data.FAMILIAR, USER_DRAW),
+  "unfamiliar fonts": (data.UNFAMILIAR, UNFAMILIAR_DRAW),
+}
 CLEANLAB_RADIUS = 0.13  # of near-duplicates, in median distances
 
 
@@ -140,12 +144,8 @@ def published(
   exponent: float,
 ) -> Row:
   """Ranks suspects of data that the model was not trained on."""
-  draws = {
-    "familiar fonts": (data.FAMILIAR, USER_DRAW),
-    "unfamiliar fonts": (data.UNFAMILIAR, UNFAMILIAR_DRAW),
-  }
   found = {}
-  for name, (fonts, number) in draws.items():
+  for name, (fonts, number) in DRAWS.items():
     for errors, planted in kinds().items():
       if planted["exponent"] == exponent:
         drawn = data.draw(
