@@ -135,7 +135,7 @@ def test_spread_is_the_learned_over_the_exact_seed_by_seed():
   assert tables.spread(runs, rows, "text") == "0.50 ± 3.18"  # t = 12.706
   assert tables.spread(runs, rows, "image") == "–"
   rows[runs[0].key]["exact/learned_std_text"] = 0.0  # a number, too
-  assert tables.spread(runs, rows, "text") == "0.38 ± 0.53"
+  assert tables.spread(runs, rows, "text") == "0.38 ± 4.76"
 
 
 def test_every_ablation_and_estimator_builds_an_objective():
