@@ -23,7 +23,7 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax import ingest
 from nuclr_jax.data import captions, pair_index, tfds_reader
-from nuclr_jax.ingest import inputs, publish, records, tables
+from nuclr_jax.ingest import inputs, publish, tables
 
 # What each input format looks like: writes it, and returns the arguments.
 
@@ -480,7 +480,7 @@ def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
   (photos / "2.HEIC").write_bytes(b"?")
   folder = ingest.ingest(str(photos), "mine", data_dir=tmp_path, workers=1)
   assert [row[2] for row in read(folder)] == [["a dog"]]
-  assert reasons(folder) == {"1.jpg": records.NO_CAPTION}
+  assert reasons(folder) == {"1.jpg": captions.NO_UTF8}
   assert "files of these kinds are not read: .heic (1)" in caplog.text
   table = [{"image": "0.jpg", "caption": ["a d\ufffdg", "a dog"]}]
   (photos / "table.json").write_text(json.dumps(table))

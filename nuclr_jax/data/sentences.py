@@ -13,6 +13,7 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.checks import Count
+from nuclr_jax.data.captions import lines_of, open_text
 from nuclr_jax.data.source import (
   Data,
   HeldOut,
@@ -112,8 +113,7 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     >>> read_lines(tmp_path / "a.txt")
     ['One.']
   """
-  lines = [line.strip() for line in _text(path).split("\n")]
-  return list(dict.fromkeys(line for line in lines if line))
+  return list(dict.fromkeys(lines_of(_text(path))))
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
@@ -192,4 +192,8 @@ def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:
 
 def _text(path: str | os.PathLike) -> str:
   with files.reading(files.remote.fetch(path)) as path:
-    return path.read_text(encoding="utf-8")
+    with open_text(path, errors="strict") as file:
+      text = file.read()
+    if "\0" in text:
+      raise ValueError("it holds NULs, so that it is no text in UTF-8")
+    return text

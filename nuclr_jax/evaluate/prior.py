@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax import files
+from nuclr_jax.data.captions import open_text
 from nuclr_jax.data.source import HeldOut, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.retrieval import recall
@@ -133,7 +134,8 @@ def counts_by_text(train: Source) -> Int[np.ndarray, "texts"]:
 def _read(path: pathlib.Path) -> dict[str, float]:
   """Reads a table of texts and counts."""
   try:
-    text = path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark
+    with open_text(path, errors="strict") as file:
+      text = file.read()
     if path.suffix == ".json":
       table = json.loads(text, object_pairs_hook=tuple)
       if not isinstance(table, tuple):

@@ -185,15 +185,19 @@ def _write_files(
     for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
       kept, pixels, small = [], [], []
       for result in images.in_threads(
-        lambda item: _decoded(item, embedder, thumbnails), chunk
+        lambda cleaned: _decoded(*cleaned, embedder, thumbnails), chunk
       ):
         if isinstance(result, records.Rejected):
           rejected(result)
           reasons[result.reason] += 1
         else:
-          kept.append(result[0])
-          pixels.append(result[1])
-          small.append(result[2])
+          item, why, square, thumbnail = result
+          kept.append(item)
+          pixels.append(square)
+          small.append(thumbnail)
+          if not item.captions:
+            rejected(records.Rejected(item.key, item.source, why))
+            count["without_caption"] += 1
       if kept:
         rows = [
           {"image": count["images"] + i, "caption": caption}
@@ -209,11 +213,6 @@ def _write_files(
           if embedder.tokenizer:
             cut = embedder.tokenizer.is_cut(captions)
             count["captions_cut"] += int(cut.sum())
-        for item in kept:
-          if not item.captions:
-            why = records.NO_CAPTION
-            rejected(records.Rejected(item.key, item.source, why))
-            count["without_caption"] += 1
         count["images"] += len(kept)
         count["captions"] += len(rows)
       show(count["images"])
@@ -239,20 +238,23 @@ def _embedder(parts, mesh, state, features: bool) -> Embedder:
   return Embedder(encode, shape[0], inputs.resize, inputs.tokenizer)
 
 
-def _cleaned(items: Iterable[Any]) -> Iterator[Any]:
-  """Yields items whose captions can be written; rejects empty captions.
+def _cleaned(items: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+  """Yields items whose captions can be written; rejects bad captions.
 
-  An image that keeps none is listed once, as one without a caption.
+  An image that keeps none is listed once, with the reason, which comes with it.
   """
   for item in items:
-    item, empty = records.tidy(item)
+    item, bad = records.tidy(item)
     if isinstance(item, records.Rejected) or item.captions:
-      yield from empty
-    yield item
+      yield from ((x, "") for x in bad)
+    yield item, records.why_none(bad)
 
 
-def _decoded(item, embedder: Embedder, thumbnails: bool):
-  """Returns an item, its pixels and its thumbnail; or why it is rejected."""
+def _decoded(item, why: str, embedder: Embedder, thumbnails: bool):
+  """Returns an item, why it lacks captions, its pixels and its thumbnail.
+
+  Of an item that is rejected, it returns the rejection.
+  """
   if isinstance(item, records.Rejected):
     return item
   try:
@@ -260,7 +262,7 @@ def _decoded(item, embedder: Embedder, thumbnails: bool):
   except ValueError:
     return records.Rejected(item.key, item.source, records.UNREADABLE)
   square = images.resize(image, embedder.image_size, embedder.resize)
-  return item, square, images.thumbnail(image) if thumbnails else None
+  return item, why, square, images.thumbnail(image) if thumbnails else None
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

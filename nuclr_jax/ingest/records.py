@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
-from nuclr_jax.data.captions import clean_text, tidy_captions
+from nuclr_jax.data.captions import NO_UTF8, clean_text, tidy_captions
 from nuclr_jax.data.images import MAX_PIXELS, MIN_SIZE, num_pixels
 from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
@@ -40,6 +40,7 @@ NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names no regular file
 OUTSIDE = "link out of the folder"  # the file, or the text beside it
 BROKEN_ROW = "broken row"  # of a table
+NO_SPLIT = "no split"  # in a table that names those of other rows
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set
 DAMAGED = "damaged file"  # an input file, or the remainder of it
 
@@ -249,7 +250,7 @@ def check_items(
     if isinstance(item, Rejected):
       yield item
       continue
-    reason = "" if item.captions else NO_CAPTION
+    reason = "" if item.captions else why_none(bad)
     if item.key in keys:
       reason = DUPLICATE_KEY
     keys.add(item.key)
@@ -282,6 +283,19 @@ def tidy(item: Item | Rejected) -> tuple[Item | Rejected, list[Rejected]]:
   kept, wrong = tidy_captions(item.captions)
   bad = [Rejected(key, source, reason) for reason in wrong]
   return item._replace(captions=kept), bad
+
+
+def why_none(bad: Sequence[Rejected]) -> str:
+  """Returns why an image has no caption.
+
+  Args:
+    bad: The captions of the image, all of them bad.
+
+  Example:
+    >>> why_none([]), why_none([Rejected("a", "x.tar", NO_UTF8)])
+    ('no caption', 'caption is not UTF-8')
+  """
+  return NO_UTF8 if any(x.reason == NO_UTF8 for x in bad) else NO_CAPTION
 
 
 def to_jpeg(
