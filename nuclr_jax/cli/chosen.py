@@ -114,6 +114,7 @@ def embed_inputs(
     images=flags.IMAGES.value,
     image_column=flags.IMAGE_COLUMN.value,
     caption_column=flags.CAPTION_COLUMN.value,
+    split_column=flags.SPLIT_COLUMN.value,
   )
   items = (item for part in plan.parts for item in part.read())
   how = {"data_dir": flags.DATA_DIR.value, "features": features}

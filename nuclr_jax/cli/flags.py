@@ -62,7 +62,8 @@ SPLIT = flags.DEFINE_string(
   "split",
   None,
   "The name of the split to make (default: train). If the input has several "
-  "splits, only this one is read.",
+  "splits, only this one is read; from a table that names splits, all are read "
+  "by default.",
 )
 IMAGES = flags.DEFINE_string(
   "images",
@@ -80,6 +81,13 @@ CAPTION_COLUMN = flags.DEFINE_string(
   None,
   "The column of a table that holds the captions. Needed only if it does not "
   "have one of the usual names.",
+)
+SPLIT_COLUMN = flags.DEFINE_string(
+  "split_column",
+  None,
+  "The column of a table that names splits: train, validation or test in each "
+  "row. Needed only if it does not have one of the usual names. With "
+  "--split_column= the table names none.",
 )
 MAX_SIZE = flags.DEFINE_integer(
   "max_size",

@@ -17,7 +17,10 @@ class Verb(NamedTuple):
   example: str  # commands; lines that begin with spaces explain
 
 
-INPUTS = ("input", "split", "images", "image_column", "caption_column")
+INPUTS = (
+  *("input", "split", "images"),
+  *("image_column", "caption_column", "split_column"),
+)
 PROCESSES = ("coordinator", "num_processes", "process_id", "distributed")
 VERBS = {
   "ingest": Verb(
@@ -33,9 +36,11 @@ nuclr ingest --input='cc3m/*.tar' --dataset=cc3m --in_place
 nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   The input can be tar or Parquet files written by img2dataset, a table (CSV,
   TSV, JSON, or Karpathy's splits), a folder of images with captions in text
-  files, or tfds:NAME. Items that cannot be read are listed. If the command is
-  interrupted, run it again to continue. With --in_place, tar files keep the
-  images, and the data set is an index of a hundredth of their size.
+  files, one on each line, or tfds:NAME. A table with a column of splits makes
+  all of them, or the one of --split. Items that cannot be read are listed. If
+  the command is interrupted, run it again to continue. With --in_place, tar
+  files keep the images, and the data set is an index of a hundredth of their
+  size.
 """,
   ),
   "convert": Verb(

@@ -36,6 +36,7 @@ def ingest() -> None:
     images=flags.IMAGES.value,
     image_column=flags.IMAGE_COLUMN.value,
     caption_column=flags.CAPTION_COLUMN.value,
+    split_column=flags.SPLIT_COLUMN.value,
     max_size=flags.MAX_SIZE.value,
     max_pixels=flags.MAX_PIXELS.value,
     workers=flags.WORKERS.value,

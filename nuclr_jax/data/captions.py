@@ -233,17 +233,18 @@ def _captions_in(data: bytes) -> list[str]:
 
 
 def _unprinted(text: str) -> list[str]:
-  """Returns the captions of a list or of bytes that were printed, or the text."""
+  """Returns the captions of a printed list, or of printed bytes; or the text."""
   text = text.strip()
-  if _BYTES.fullmatch(text):
-    return [as_text(ast.literal_eval(text))]
-  if text[:1] + text[-1:] not in ("[]", "()"):
+  in_brackets = text[:1] + text[-1:] in ("[]", "()")
+  if not in_brackets and not _BYTES.fullmatch(text):
     return [text]
   for parse in (json.loads, _parse_strings, ast.literal_eval):
     try:
       found = parse(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
       continue
+    if isinstance(found, bytes):
+      return [as_text(found)]
     if isinstance(found, list | tuple) and all(map(_may_be_caption, found)):
       return [as_text(x) for x in found] or [""]
   return [text]

@@ -35,6 +35,7 @@ def ingest(
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
+  split_column: str | None = None,
   max_size: int | None = None,
   max_pixels: int | None = None,
   workers: int | None = None,
@@ -56,11 +57,13 @@ def ingest(
     data_dir: Folder of prepared data sets, see `places.cache_dir`. If it
       is in a bucket, the data set is made here and copied there.
     split: Name of the split, "train" by default. From a table that names
-      splits, as Karpathy's does, all of them are made by default, else only
-      this one.
+      splits, in a column or as Karpathy's does, all of them are made by
+      default, else only this one.
     images: Folder that the paths of a table are relative to.
     image_column: Column of the images, if it has an unusual name.
     caption_column: Column of the captions, if it has an unusual name.
+    split_column: Column that names the splits, if it has an unusual name; "" =
+      there is none, whatever the names of columns.
     max_size: The largest shorter side of an image, in pixels; larger images are
       shrunk to it.
     max_pixels: Images with more pixels are rejected before they are decoded; by
@@ -103,6 +106,7 @@ def ingest(
     "images": images,
     "image_column": image_column,
     "caption_column": caption_column,
+    "split_column": split_column,
   }
   plan = inputs.plan(input, split=split, data_dir=data_dir, **options)
   if in_place and not all(str(x[0]).endswith(".tar") for x in plan.files):

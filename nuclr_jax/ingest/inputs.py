@@ -21,7 +21,7 @@ from nuclr_jax.data.tfds_reader import (
   open_builder,
 )
 from nuclr_jax.files import bucket, is_hidden, remote, visible
-from nuclr_jax.ingest import readers
+from nuclr_jax.ingest import readers, splits
 from nuclr_jax.ingest.records import Part
 from nuclr_jax.ingest.tables import (
   CAPTION_COLUMNS,
@@ -71,6 +71,7 @@ def plan(
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
+  split_column: str | None = None,
 ) -> Plan:
   """Recognises an input and cuts it into parts.
 
@@ -81,11 +82,13 @@ def plan(
       copied here one at a time, while they are read, and other files all at
       once.
     split: The split to make, "train" by default; from a table that names
-      splits, as Karpathy's does, all of them by default.
+      splits, as Karpathy's does, all of them by default. Of a Parquet file in a
+      bucket, only the rows of this split are read.
     data_dir: Folder of prepared TFDS data sets.
     images: Folder that the paths of a table are relative to.
     image_column: Column of the images.
     caption_column: Column of the captions.
+    split_column: Column that names splits; "" = there is none.
 
   Raises:
     ValueError: If the input does not exist, or is not understood.
@@ -97,7 +100,11 @@ def plan(
     return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
   paths = [path for item in _items(text) for path in _expand(item, split)]
   paths = list(dict.fromkeys(paths))
-  columns = {"image_column": image_column, "caption_column": caption_column}
+  columns = {
+    "image_column": image_column,
+    "caption_column": caption_column,
+    "split_column": split_column,
+  }
   if any(isinstance(path, FarFile) for path in paths):
     return _plan_far(text, paths, split, columns)
   kinds = {path.suffix if path.is_file() else "folder" for path in paths}
@@ -113,18 +120,20 @@ def plan(
       Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
     ]
   elif kinds == {".parquet"}:
-    parts = [
-      Part(split, read, _stamp(path))
-      for path in paths
-      for read in _cut_parquet(path, **columns)
-    ]
+    cut = [x for path in paths for x in _cut_parquet(path, split, **columns)]
+    named = {part.split: [] for part in cut}
+    for part in cut:
+      named[part.split].append(part)
+    parts = [x for found in _chosen(named, only, text).values() for x in found]
   elif kinds <= set(SUFFIXES):
     how = {"split": split, "images": images} | columns
     rows = (row for path in paths for row in read_table(path, **how))
-    splits = _chosen(join_rows(rows), only, text)
+    joined = join_rows(rows)
+    _warn_of_folders(text, joined)
+    chosen = _chosen(joined, only, text)
     stamps = [_stamp(path) for path in paths]
     parts = [
-      part._replace(stamp=stamps) for x in splits.items() for part in _cut(*x)
+      part._replace(stamp=stamps) for x in chosen.items() for part in _cut(*x)
     ]
   else:
     raise ValueError(
@@ -219,18 +228,35 @@ def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path]:
 
 
 def _chosen(
-  splits: dict[str, list], only: str | None, text: str
+  named: dict[str, list], only: str | None, text: str
 ) -> dict[str, list]:
   """Selects the split that the user names, or all splits."""
-  if only is None or set(splits) <= {only}:
-    return splits
-  if only not in splits:
+  if only is None or set(named) <= {only}:
+    return named
+  if only not in named:
     raise ValueError(
-      f"{text} has the splits {sorted(splits)}, not {only}; name one of them "
+      f"{text} has the splits {sorted(named)}, not {only}; name one of them "
       "with --split, or leave the flag out to make all"
     )
   log.info("%s: only the split %s is read", text, only)
-  return {only: splits[only]}
+  return {only: named[only]}
+
+
+def _warn_of_folders(text: str, joined: dict[str, list]) -> None:
+  """Warns if only the folders of a table's images tell splits apart."""
+  folders = {
+    folder
+    for rows in joined.values()
+    for row in rows
+    if isinstance(row, Row)
+    for folder in SPLITS.intersection(pathlib.PurePath(row.key).parts[:-1])
+  }
+  if len(folders) > 1 and len(joined) == 1:
+    log.warning(
+      "%s: its images are in folders called %s, and all of them become the "
+      "split %s; a column `split` in the table would tell them apart",
+      *(text, ", ".join(sorted(folders)), *joined),
+    )
 
 
 def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
@@ -350,9 +376,22 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
 
 
 def _cut_parquet(
-  path: pathlib.Path, *, image_column: str | None, caption_column: str | None
-) -> list:
-  """Makes readers of a file's row groups; small groups share one reader."""
+  path: pathlib.Path,
+  split: str,
+  *,
+  image_column: str | None,
+  caption_column: str | None,
+  split_column: str | None,
+) -> list[Part]:
+  """Makes parts of a file's row groups; small groups share one part.
+
+  Args:
+    path: The file.
+    split: The split of its rows, if it does not name splits.
+    image_column: The column of images that the user names, if any.
+    caption_column: That of captions.
+    split_column: That of splits.
+  """
   import pyarrow
   from pyarrow import parquet
 
@@ -361,7 +400,7 @@ def _cut_parquet(
       schema, meta = file.schema_arrow, file.metadata
       sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
   except (pyarrow.ArrowException, OSError):
-    return [partial(readers.damaged_file, str(path))]
+    return [Part(split, partial(readers.damaged_file, str(path)), _stamp(path))]
   names = schema.names
   if twice := [name for name, count in Counter(names).items() if count > 1]:
     raise ValueError(f"{path} has several columns with the name {twice[0]}")
@@ -379,15 +418,44 @@ def _cut_parquet(
   caption = choose_column(
     path, names, caption_column, CAPTION_COLUMNS, "caption_column"
   )
-  groups, filled = [[]], 0
-  for number, size in enumerate(sizes):
-    if filled >= PART_SIZE:
-      groups.append([])
-      filled = 0
-    groups[-1].append(number)
-    filled += size
+  column = splits.find_column(
+    path, names, split_column, others=(image, caption)
+  )
+  said = [{None}] * len(sizes)
+  if column is not None:
+    said = [
+      readers.said_of_splits(str(path), i, column) for i in range(len(sizes))
+    ]
+  known = splits.assign(
+    path, set().union(*said) - {None}, chosen=split_column is not None
+  )
+  rest = splits.rest_of(split, known.values())
   read = partial(readers.read_parquet, str(path), image=image, caption=caption)
-  return [partial(read, numbers) for numbers in groups if numbers]
+  parts = []
+  for name in sorted({rest, *known.values()}):
+    chosen = splits.Chosen(column, name, name == rest)
+    how = {"chosen": chosen} if known else {}
+    numbers = [
+      i for i, x in enumerate(said) if name in {known.get(y, rest) for y in x}
+    ]
+    for groups in _groups(numbers, sizes):
+      parts.append(Part(name, partial(read, groups, **how), _stamp(path)))
+  return parts
+
+
+def _groups(
+  numbers: Sequence[int], sizes: Sequence[int]
+) -> Iterator[list[int]]:
+  """Cuts a list of row groups into lists of about `PART_SIZE` rows."""
+  groups, filled = [], 0
+  for number in numbers:
+    groups.append(number)
+    filled += sizes[number]
+    if filled >= PART_SIZE:
+      yield groups
+      groups, filled = [], 0
+  if groups:
+    yield groups
 
 
 def _has_bytes(kind) -> bool:

@@ -19,12 +19,14 @@ from nuclr_jax.data.tfds_reader import (
   image_field,
   read_only_builder,
 )
+from nuclr_jax.ingest import splits
 from nuclr_jax.ingest.records import (
   BROKEN_RECORD,
   BROKEN_ROW,
   DAMAGED,
   NO_FILE,
   NO_IMAGE,
+  NO_SPLIT,
   OUTSIDE,
   TOO_BIG,
   UNREADABLE,
@@ -98,7 +100,11 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
 
 
 def read_parquet(
-  path: str, groups: Sequence[int], image: str, caption: str
+  path: str,
+  groups: Sequence[int],
+  image: str,
+  caption: str,
+  chosen: splits.Chosen | None = None,
 ) -> Iterator[Item | Rejected]:
   """Reads row groups of a file, a few rows at a time.
 
@@ -107,6 +113,7 @@ def read_parquet(
     groups: Which row groups.
     image: Column of bytes, or of structs that have bytes.
     caption: Column of strings, or of lists of strings.
+    chosen: The rows to read; None = all of them.
 
   Yields:
     Items. Their keys come from the column `key` if there is one, else from the
@@ -115,6 +122,7 @@ def read_parquet(
   import pyarrow
   from pyarrow import parquet
 
+  names = {image, caption, "key"} | ({chosen.column} if chosen else set())
   for group in groups:
     try:
       # Keeps a few pages in memory instead of whole row groups.
@@ -123,14 +131,44 @@ def read_parquet(
         files.check_expansion(file.metadata, [group])
         sizes = (file.metadata.row_group(i).num_rows for i in range(group))
         number = sum(sizes)
-        columns = sorted({image, caption, "key"} & set(file.schema_arrow.names))
+        columns = sorted(names & set(file.schema_arrow.names))
         for batch in file.iter_batches(16, [group], columns, use_threads=False):
           for at in range(len(batch)):
             key = f"{pathlib.Path(path).stem}-{number:09d}"
             number += 1
-            yield _parquet_item(key, path, batch, at, image, caption)
+            said = _said(batch, at, chosen.column) if chosen else None
+            if chosen and said is None and chosen.rest:
+              yield Rejected(key, path, NO_SPLIT)
+            elif (
+              not chosen or said and splits.NAMES[said.value] == chosen.split
+            ):
+              yield _parquet_item(key, path, batch, at, image, caption)
     except (pyarrow.ArrowException, OSError, ValueError):
       yield Rejected(f"row group {group}", path, DAMAGED)
+
+
+def said_of_splits(
+  path: str, group: int, column: str
+) -> set[splits.Named | None]:
+  """Returns what the rows of a row group say of their splits.
+
+  Args:
+    path: The Parquet file.
+    group: The row group. Of a damaged one, nothing is known.
+    column: The column that names splits.
+  """
+  import pyarrow
+  from pyarrow import parquet
+
+  said = set()
+  try:
+    with parquet.ParquetFile(path) as file:
+      files.check_expansion(file.metadata, [group])
+      for batch in file.iter_batches(4096, [group], [column]):
+        said |= {_said(batch, at, column) for at in range(len(batch))}
+  except (pyarrow.ArrowException, OSError, ValueError):
+    said.add(None)
+  return said
 
 
 def read_tfds(
@@ -240,6 +278,11 @@ def _beside(path: str) -> dict[str, pathlib.Path]:
   """Finds the text files beside an image."""
   texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
   return {x: file for x, file in texts.items() if file.is_file()}
+
+
+def _said(batch, at: int, column: str) -> splits.Named | None:
+  """Returns what one row of a batch says of its split."""
+  return splits.named({column: batch.column(column)[at].as_py()}, column)
 
 
 def _parquet_item(key, path, batch, at, image, caption) -> Item | Rejected:

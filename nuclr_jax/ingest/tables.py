@@ -13,20 +13,20 @@ import os
 import pathlib
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.captions import captions_of
+from nuclr_jax.data.captions import TXT, captions_of, open_text
+from nuclr_jax.ingest import splits
 from nuclr_jax.ingest.records import (
   BROKEN_ROW,
   NO_CAPTION,
   NO_IMAGE,
+  NO_SPLIT,
   Rejected,
 )
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
-CAPTION_COLUMNS = "caption title text captions".split()
-TEXT = {"encoding": "utf-8-sig", "errors": "replace"}
+CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MAX_LINES = 20  # most lines of a quoted cell
-KARPATHY = {"restval": "train", "val": "validation"}
 URLS = (
   "{path} names images by URL. Download them first, for instance with\n"
   "  img2dataset --url_list={path} --output_format=webdataset "
@@ -34,6 +34,11 @@ URLS = (
   "(its --input_format, --url_col and --caption_col say how to read the table; "
   "a table without a header needs one), then give --input='FOLDER/*.tar'"
 )
+
+
+# What a table says of a row's split; a text is the split itself, and None says
+# nothing.
+Split = splits.Named | str | None
 
 
 class Row(NamedTuple):
@@ -52,6 +57,7 @@ def read_table(
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
+  split_column: str | None = None,
 ) -> Iterator[tuple[str, Row | Rejected]]:
   """Reads a table.
 
@@ -61,26 +67,34 @@ def read_table(
     images: Folder that paths are relative to; by default the table's folder.
     image_column: Column or JSON key of the image's path.
     caption_column: Column or JSON key of the caption or the captions.
+    split_column: Column or JSON key of the split, see `splits.find_column`.
 
   Yields:
     `(split, row)`; what cannot be a row is rejected.
 
   Raises:
-    ValueError: If the table has an unknown form; the message lists known forms.
+    ValueError: If the table has an unknown form (the message lists known
+      forms), or names unknown splits.
   """
   path = pathlib.Path(path)
   folder = os.fspath(path.parent if images is None else images)
   readers = {".csv": _from_csv, ".tsv": _from_csv, ".json": _from_json}
-  rows = readers.get(path.suffix, _from_json_lines)(
-    path, (image_column, caption_column)
-  )
+  columns = image_column, caption_column, split_column
   try:
-    for named_split, row in rows:
-      if isinstance(row, Row):
-        row = row._replace(path=os.path.join(folder, row.path))
-      yield named_split or split, row
+    rows = list(readers.get(path.suffix, _from_json_lines)(path, columns))
   except csv.Error as error:
     raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
+  found = {x for x, _ in rows if isinstance(x, splits.Named)}
+  known = splits.assign(path, found, chosen=split_column is not None)
+  rows = [(known.get(x) if x in found else x, row) for x, row in rows]
+  names = {name for name, _ in rows if name}
+  rest = splits.rest_of(split, names)
+  for name, row in rows:
+    if isinstance(row, Row):
+      row = row._replace(path=os.path.join(folder, row.path))
+      if names and not name:
+        row = Rejected(row.key, row.source, NO_SPLIT)
+    yield name or rest, row
 
 
 def join_rows(
@@ -96,9 +110,9 @@ def join_rows(
     >>> join_rows([("train", a), ("train", b)])["train"][0].captions
     ['a dog', 'dogs']
   """
-  splits, places, keys = {}, {}, {}
+  named, places, keys = {}, {}, {}
   for split, row in rows:
-    joined = splits.setdefault(split, [])
+    joined = named.setdefault(split, [])
     if isinstance(row, Rejected):
       joined.append(row)
       continue
@@ -110,7 +124,7 @@ def join_rows(
     taken = keys.setdefault(split, set())  # keys of images in other folders
     joined.append(row._replace(key=row.path) if row.key in taken else row)
     taken.add(row.key)
-  return splits
+  return named
 
 
 def _row(path, place: str, image: Any, captions) -> Row | Rejected:
@@ -123,10 +137,9 @@ def _row(path, place: str, image: Any, captions) -> Row | Rejected:
   return Row(image, source, image, captions)
 
 
-def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
-  """Yields `(split, row)`; the split is None if the table does not name it."""
+def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   csv.field_size_limit(2**31 - 1)
-  with open(path, newline="", **TEXT) as file:
+  with open_text(path, newline="") as file:
     first = file.readline()
     tab = "\t" in first
     delimiter = "\t" if tab else max(",;|", key=first.count)
@@ -135,12 +148,16 @@ def _from_csv(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if any(name.startswith(("http://", "https://")) for name in header):
       raise ValueError(URLS.format(path=path))
-    image, caption = map(header.index, _columns(path, header, columns))
+    image, caption, split = chosen = _columns(path, header, columns)
+    if twice := [name for name in chosen if header.count(name) > 1]:
+      raise ValueError(f"{path} has several columns with the name {twice[0]}")
     for number, cells in rows:
       place = f"line {number}"
       if len(cells) == len(header):
-        name = cells[image].strip()
-        yield None, _row(path, place, name, [cells[caption]])
+        row = dict(zip(header, cells, strict=True))
+        name, captions = row[image].strip(), captions_of(row, caption)
+        named = splits.named(row, split)
+        yield named, _row(path, place, name, captions)
       elif cells:
         yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
 
@@ -183,9 +200,9 @@ def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
       number += len(taken) - 1
 
 
-def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
+def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   """Yields rows of a list, of Karpathy's splits or of COCO's annotations."""
-  with open(path, **TEXT) as file:
+  with open_text(path) as file:
     try:
       content = json.load(file)
     except (ValueError, RecursionError) as error:
@@ -193,8 +210,9 @@ def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
   if isinstance(content, list):
     yield from _from_dicts(path, content, columns)
   elif _has_lists(content, "images", "annotations"):
-    for row in _from_coco(path, content["images"], content["annotations"]):
-      yield None, row
+    yield from _from_coco(
+      path, columns, content["images"], content["annotations"]
+    )
   elif _has_lists(content, "images") and any(
     isinstance(x, Mapping) and "sentences" in x for x in content["images"]
   ):
@@ -208,28 +226,33 @@ def _from_json(path, columns) -> Iterator[tuple[str | None, Row | Rejected]]:
     )
 
 
-def _from_coco(path, images, annotations) -> Iterator[Row | Rejected]:
+def _from_coco(
+  path, columns, images, annotations
+) -> Iterator[tuple[Split, Row | Rejected]]:
   """Yields a row for each annotation, and a rejection for an image without."""
-  source, names, described = os.fspath(path), {}, set()
+  source, names, described, split = os.fspath(path), {}, set(), None
   for number, image in enumerate(images):
     if isinstance(image, Mapping) and _is_id(image.get("id")):
-      names[image["id"]] = image.get("file_name")
+      split = split or splits.find_column(path, list(image), columns[2])
+      named = splits.named(image, split)
+      names[image["id"]] = named, image.get("file_name")
     else:
-      yield Rejected(f"image {number}", source, BROKEN_ROW)
+      yield None, Rejected(f"image {number}", source, BROKEN_ROW)
   for number, row in enumerate(annotations):
     if not isinstance(row, Mapping) or not _is_id(row.get("image_id")):
-      yield Rejected(f"annotation {number}", source, BROKEN_ROW)
+      yield None, Rejected(f"annotation {number}", source, BROKEN_ROW)
       continue
     key, place = row["image_id"], f"annotation {row.get('id', number)}"
     described.add(key)
-    yield _row(path, place, names.get(key), captions_of(row, "caption"))
-  for key, name in names.items():
+    named, name = names.get(key, (None, None))
+    yield named, _row(path, place, name, captions_of(row, "caption"))
+  for key, (named, name) in names.items():
     if key not in described:
       place = name if isinstance(name, str) and name else f"image {key}"
-      yield Rejected(place, source, NO_CAPTION)
+      yield named, Rejected(place, source, NO_CAPTION)
 
 
-def _from_karpathy(path, images) -> Iterator[tuple[str | None, Row | Rejected]]:
+def _from_karpathy(path, images) -> Iterator[tuple[Split, Row | Rejected]]:
   """Yields the split and the row of each image."""
   for number, row in enumerate(images):
     place = f"image {number}"
@@ -241,22 +264,25 @@ def _from_karpathy(path, images) -> Iterator[tuple[str | None, Row | Rejected]]:
     is_named = all(isinstance(x, str) for x in parts) and parts[1]
     name = os.path.join(*parts) if is_named else None
     captions = captions_of(row, "sentences/raw")
-    yield KARPATHY.get(split, split), _row(path, place, name, captions)
+    yield splits.NAMES.get(split, split), _row(path, place, name, captions)
 
 
 def _is_id(value: Any) -> bool:
   return isinstance(value, int | str)
 
 
-def _from_json_lines(path, columns) -> Iterator[tuple[None, Row | Rejected]]:
-  with open(path, **TEXT) as file:
+def _from_json_lines(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  with open_text(path) as file:
     rows = (_object(line) for line in file if line.strip())
     yield from _from_dicts(path, rows, columns)
 
 
-def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
-  """Yields rows of objects; the keys of the first one decide the columns."""
-  image = caption = None
+def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields rows of objects; the keys of the first one decide the columns.
+
+  The first one that names its split decides the column of splits.
+  """
+  image = caption = split = None
   for number, row in enumerate(rows):
     if not isinstance(row, Mapping):
       if image is None:
@@ -264,9 +290,16 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[None, Row | Rejected]]:
       yield None, Rejected(f"row {number}", os.fspath(path), BROKEN_ROW)
       continue
     if image is None:
-      image, caption = _columns(path, list(row), columns)
-    captions = captions_of(row, caption)
-    yield None, _row(path, f"row {number}", row.get(image), captions)
+      image, caption, split = _columns(path, list(row), columns)
+    if split is None:
+      split = splits.find_column(
+        path, list(row), columns[2], others=(image, caption)
+      )
+    captions, named = (
+      captions_of(row, caption),
+      splits.named(row, split),
+    )
+    yield named, _row(path, f"row {number}", row.get(image), captions)
 
 
 def _object(line: str) -> Any:
@@ -277,17 +310,21 @@ def _object(line: str) -> Any:
     return None
 
 
-def _columns(path, header: Sequence[str], columns) -> tuple[str, str]:
-  """Chooses the column of images and the column of captions."""
+def _columns(
+  path, header: Sequence[str], columns
+) -> tuple[str, str, str | None]:
+  """Chooses the columns of images, of captions and, if there is one, splits."""
   usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
   flags = ("image_column", "caption_column")
   if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
     if {name.lower() for name in header} & {"url", "image_url"}:
       raise ValueError(URLS.format(path=path))
-  return tuple(
+  image, caption = (
     choose_column(path, header, name, *how)
-    for name, *how in zip(columns, usual, flags, strict=True)
+    for name, *how in zip(columns[:2], usual, flags, strict=True)
   )
+  split = splits.find_column(path, header, columns[2], others=(image, caption))
+  return image, caption, split
 
 
 def choose_column(

@@ -1,0 +1,213 @@
+"""Tables that name splits: no row to test on becomes one to train on."""
+
+import csv
+import json
+
+from make_photos import PHOTOS, read, rejected
+import pyarrow as pa
+from pyarrow import parquet
+import pytest
+
+from nuclr_jax import ingest
+from nuclr_jax.ingest import inputs, readers, records, tables
+
+SPLITS = [
+  "train",
+  "Val",
+  "test",
+  "restval",
+  "dev",
+  "TEST",
+  "training",
+  " train",
+]
+EXPECTED = {"train": "0367", "validation": "14", "test": "25"}
+KINDS = "csv", "tsv", "json", "jsonl", "parquet"
+
+
+def write(folder, kind, splits, column="split"):
+  """A table of images 0.jpg, 1.jpg and so on."""
+  rows = [
+    {"image": f"{i}.jpg", "caption": f"thing {i}", column: split}
+    for i, split in enumerate(splits)
+  ]
+  path = folder / f"t.{kind}"
+  if kind == "json":
+    path.write_text(json.dumps(rows))
+  elif kind == "jsonl":
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+  elif kind == "parquet":
+    data = {key: [row[key] for row in rows] for key in rows[0]}
+    data["image"] = [PHOTOS[i % 6] for i in range(len(rows))]
+    parquet.write_table(pa.table(data), path, row_group_size=3)
+  else:
+    with path.open("w", newline="") as file:
+      delimiter = "\t" if kind == "tsv" else ","
+      writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+      writer.writeheader()
+      writer.writerows(rows)
+  for i in range(len(rows)):
+    (folder / f"{i}.jpg").write_bytes(PHOTOS[i % 6])
+  return path
+
+
+def planned(given, **how):
+  """The last digits of captions, and reasons of rejections, split by split."""
+  kept, wrong = {}, {}
+  for part in inputs.plan(str(given), **how).parts:
+    for item in part.read():
+      if isinstance(item, records.Rejected):
+        wrong.setdefault(part.split, []).append(item.reason)
+      else:
+        numbers = (caption[-1] for caption in item.captions)
+        kept[part.split] = kept.get(part.split, "") + "".join(numbers)
+  return kept, wrong
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("column", ["split", "Partition", "set"])
+def test_a_column_of_splits(tmp_path, kind, column):
+  path = write(tmp_path, kind, SPLITS, column)
+  assert planned(path) == (EXPECTED, {})
+  assert planned(path, split="test") == ({"test": "25"}, {})
+  with pytest.raises(ValueError, match="'validation'], not val; name one"):
+    inputs.plan(str(path), split="val")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unknown_splits_are_an_error_that_names_them(tmp_path, kind):
+  path = write(tmp_path, kind, ["train", "tset", "fold3", "test"])
+  message = "column split .* values fold3, tset, .*--split_column="
+  with pytest.raises(ValueError, match=message):
+    inputs.plan(str(path))
+  found = planned(path, split_column="", split="mine")
+  assert found == ({"mine": "0123"}, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_and_flags_are_no_splits(tmp_path, kind):
+  for column, values in [("split", [0, 1, 2]), ("is_test", [False, True])]:
+    path = write(tmp_path, kind, values, column)
+    with pytest.raises(ValueError, match=f"column {column} names splits, but"):
+      inputs.plan(str(path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_a_split_are_listed(tmp_path, kind):
+  path = write(tmp_path, kind, ["val", None, "test", "val", None, "test", ""])
+  reasons = {"test": [records.NO_SPLIT] * 3}  # there is no train
+  assert planned(path) == ({"validation": "03", "test": "25"}, reasons)
+  path = write(tmp_path, kind, ["", "", ""])
+  assert planned(path, split="mine") == ({"mine": "012"}, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vague_name_is_one_of_splits_by_its_values(tmp_path, kind, caplog):
+  path = write(tmp_path, kind, ["cc3m", "sbu"], "subset")
+  assert planned(path) == ({"train": "01"}, {})
+  assert "subset, with the values cc3m, sbu, is not taken for" in caplog.text
+  with pytest.raises(ValueError, match="the values cc3m, sbu"):
+    inputs.plan(str(path), split_column="subset")
+  path = write(tmp_path, kind, ["train", "sbu"], "subset")
+  with pytest.raises(ValueError, match="has the values sbu, which"):
+    inputs.plan(str(path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_the_user_names(tmp_path, kind):
+  path = write(tmp_path, kind, ["train", "test"], "use")
+  assert planned(path) == ({"train": "01"}, {})
+  assert planned(path, split_column="use") == ({"train": "0", "test": "1"}, {})
+  with pytest.raises(ValueError, match="no column other; it has"):
+    inputs.plan(str(path), split_column="other")
+
+
+def test_splits_in_images_of_coco(tmp_path):
+  images = [
+    {"id": i, "file_name": f"{i}.jpg", "split": x}
+    for i, x in enumerate(["train", "val", "test"])
+  ]
+  annotations = [{"image_id": i, "caption": f"thing {i}"} for i in (0, 2)]
+  content = {"images": images, "annotations": annotations}
+  (tmp_path / "x.json").write_text(json.dumps(content))
+  rows = list(tables.read_table(tmp_path / "x.json", split="train"))
+  assert [split for split, _ in rows] == ["train", "test", "validation"]
+  assert rows[2][1] == records.Rejected(
+    "1.jpg", str(tmp_path / "x.json"), records.NO_CAPTION
+  )
+
+
+def test_a_later_row_may_be_the_first_that_names_its_split(tmp_path):
+  rows = [{"image": f"{i}.jpg", "caption": f"{i}"} for i in range(3)]
+  rows[1]["split"] = "test"
+  (tmp_path / "x.json").write_text(json.dumps(rows))
+  found = list(tables.read_table(tmp_path / "x.json", split="train"))
+  assert [split for split, _ in found] == ["test"] * 3
+  assert [getattr(row, "reason", "") for _, row in found] == [
+    *(records.NO_SPLIT, "", records.NO_SPLIT)
+  ]
+
+
+def test_equal_rows_of_different_splits_stay_apart(tmp_path):
+  (tmp_path / "0.jpg").write_bytes(PHOTOS[0])
+  text = (
+    "image,caption,split\n0.jpg,a 1,train\n0.jpg,a 2,test\n0.jpg,a 3,train\n"
+  )
+  (tmp_path / "x.csv").write_text(text)
+  kept, _ = planned(tmp_path / "x.csv")
+  assert kept == {"train": "13", "test": "2"}
+
+
+def test_a_table_with_splits_beside_one_without(tmp_path):
+  write(tmp_path, "csv", ["test", "val"])
+  (tmp_path / "u.csv").write_text("image,caption\n0.jpg,more 7\n")
+  kept, _ = planned(f"{tmp_path}/t.csv,{tmp_path}/u.csv")
+  assert kept == {"test": "0", "validation": "1", "train": "7"}
+
+
+def test_folders_of_splits_in_a_table_are_warned_of(tmp_path, caplog):
+  for folder in ("train", "test"):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "0.jpg").write_bytes(PHOTOS[0])
+  rows = [
+    {"file_name": f"{x}/0.jpg", "text": f"a {i}"}
+    for i, x in enumerate(("train", "test"))
+  ]
+  path = tmp_path / "metadata.jsonl"
+  path.write_text("\n".join(map(json.dumps, rows)))
+  assert planned(path) == ({"train": "01"}, {})
+  assert "folders called test, train, and all of them become" in caplog.text
+
+
+def test_several_columns_of_one_name(tmp_path):
+  (tmp_path / "x.csv").write_text("image,caption,caption\n0.jpg,a,b\n")
+  with pytest.raises(ValueError, match="several columns with the name caption"):
+    inputs.plan(f"{tmp_path}/x.csv")
+
+
+def test_a_damaged_row_group_is_listed(tmp_path):
+  path = write(tmp_path, "parquet", ["train", "test", "train", "test"])
+  at = parquet.ParquetFile(path).metadata.row_group(1).column(2)
+  at = at.dictionary_page_offset or at.data_page_offset
+  data = bytearray(path.read_bytes())
+  data[at : at + 16] = b"\xff" * 16
+  path.write_bytes(data)
+  assert None in readers.said_of_splits(str(path), 1, "split")
+  kept, wrong = planned(path)
+  assert kept == {"train": "02", "test": "1"}
+  assert records.DAMAGED in wrong["train"]
+
+
+def test_ingest_makes_all_splits_of_a_table(tmp_path):
+  path = write(tmp_path, "parquet", [*SPLITS, None])
+  options = {"data_dir": tmp_path / "out", "workers": 1}
+  folder = ingest.ingest(str(path), "mine", **options)
+  for split, numbers in EXPECTED.items():
+    assert read(folder, split) == [
+      (f"t-{int(i):09d}", PHOTOS[int(i) % 6], [f"thing {i}"]) for i in numbers
+    ]
+  (row,) = rejected(folder)
+  assert (row["key"], row["reason"]) == ("t-000000008", records.NO_SPLIT)
+  assert not rejected(folder, "validation") + rejected(folder, "test")
+  with pytest.raises(ValueError, match="already, of another split_column"):
+    ingest.ingest(str(path), "mine", split_column="", **options)
