@@ -92,6 +92,18 @@ def test_a_photo_whose_captions_are_empty_is_listed_once(tmp_path):
   assert json.loads(line)["reason"] == "no caption"
 
 
+def test_why_a_photo_has_no_caption(tmp_path):
+  first, second, *_ = items(2, np.random.default_rng(0))
+  inputs = [first._replace(captions=["", "caf\ufffd", "caf\ufffd"])]
+  inputs += [second._replace(captions=["['a dog' 'a cat']"])]
+  count = write_embeddings(model(), inputs, tmp_path / "out")
+  assert (count["without_caption"], count["rejected"]) == (1, 0)
+  (line,) = (tmp_path / "out" / REJECTED).read_text().splitlines()
+  assert json.loads(line)["reason"] == "caption is not UTF-8"
+  data = embeddings.open_embeddings(tmp_path / "out")
+  assert data.captions == ["a dog", "a cat"]
+
+
 def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   rng = np.random.default_rng(0)
   photos = [

@@ -23,7 +23,7 @@ from nuclr_jax.ingest import beam, inputs, publish, records
 log = logging.getLogger(__name__)
 
 VERSION = "1.0.0"
-FORMAT = 2  # of unfinished work, which can be resumed in the same format only
+FORMAT = 3  # of unfinished work, which can be resumed in the same format only
 
 
 def ingest(
