@@ -10,8 +10,10 @@ import chex
 import jax
 import make_bucket
 import make_captioned
-from make_photos import write_pairs
+from make_photos import PHOTOS, write_pairs
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 import pytest
 
 from nuclr_jax import ingest, report
@@ -136,6 +138,17 @@ def test_other_inputs(root, tmp_path):
   bucket.upload(write_pairs(tmp_path / "t.tar", [0]), f"{root}/t.tar")
   with pytest.raises(ValueError, match="of one kind, all here or all in bucke"):
     inputs.plan(f"{root}/t.tar,{folder}")
+
+
+def test_only_the_split_of_a_parquet_file_is_read(root, tmp_path):
+  names = ["train", "test", "val", "train"]
+  table = {"jpg": PHOTOS[:4], "caption": list("abcd"), "split": names}
+  parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
+  bucket.upload(tmp_path / "x.parquet", f"{root}/x.parquet")
+  for how, captions in (({}, "ad"), ({"split": "test"}, "b")):
+    (part,) = inputs.plan(f"{root}/x.parquet", **how).parts
+    assert part.split == how.get("split", "train")
+    assert "".join(x for item in part.read() for x in item.captions) == captions
 
 
 def test_a_lost_file_is_no_damaged_file(root, tmp_path, monkeypatch):

@@ -92,6 +92,18 @@ def temperature_of_model() -> float:
   return tau
 
 
+def how_to_read() -> dict[str, Any]:
+  """Returns what the flags say of how --input is read; see `inputs.plan`."""
+  return {
+    "split": flags.SPLIT.value,
+    "data_dir": flags.DATA_DIR.value,
+    "images": flags.IMAGES.value,
+    "image_column": flags.IMAGE_COLUMN.value,
+    "caption_column": flags.CAPTION_COLUMN.value,
+    "split_column": flags.SPLIT_COLUMN.value,
+  }
+
+
 def embed_inputs(
   output: str | pathlib.Path, *, features: bool = False, pairs: bool = False
 ) -> Mapping[str, Any]:
@@ -107,15 +119,7 @@ def embed_inputs(
   from nuclr_jax.ingest import inputs
 
   remote.check_new(output)  # before the model is read
-  plan = inputs.plan(
-    flags.INPUT.value,
-    split=flags.SPLIT.value,
-    data_dir=flags.DATA_DIR.value,
-    images=flags.IMAGES.value,
-    image_column=flags.IMAGE_COLUMN.value,
-    caption_column=flags.CAPTION_COLUMN.value,
-    split_column=flags.SPLIT_COLUMN.value,
-  )
+  plan = inputs.plan(flags.INPUT.value, **how_to_read())
   items = (item for part in plan.parts for item in part.read())
   how = {"data_dir": flags.DATA_DIR.value, "features": features}
   if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):

@@ -22,6 +22,7 @@ INTERRUPTED = 130  # exit code of a run that a signal stopped
 def ingest() -> None:
   """Make a data set of images and captions."""
   from nuclr_jax import ingest
+  from nuclr_jax.cli import chosen
   from nuclr_jax.ingest import publish
 
   if not flags.INPUT.value or not flags.DATASET.value:
@@ -31,12 +32,7 @@ def ingest() -> None:
     )
   folder = ingest.ingest(
     *(flags.INPUT.value, flags.DATASET.value),
-    data_dir=flags.DATA_DIR.value,
-    split=flags.SPLIT.value,
-    images=flags.IMAGES.value,
-    image_column=flags.IMAGE_COLUMN.value,
-    caption_column=flags.CAPTION_COLUMN.value,
-    split_column=flags.SPLIT_COLUMN.value,
+    **chosen.how_to_read(),
     max_size=flags.MAX_SIZE.value,
     max_pixels=flags.MAX_PIXELS.value,
     workers=flags.WORKERS.value,

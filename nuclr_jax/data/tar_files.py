@@ -1,7 +1,7 @@
 """Tar files in webdataset's format, as img2dataset writes them.
 
 A sample is the files of one key, which follow each other: KEY.jpg, and KEY.txt
-or the caption in KEY.json.
+with a caption on each line, or the caption in KEY.json.
 """
 
 from collections.abc import Iterator, Sequence

@@ -42,8 +42,8 @@ MAX_BYTES = 2**30  # of an image file
 def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
-  The files of a key may be anywhere in the tar. The caption is KEY.txt, or else
-  the caption in KEY.json.
+  The files of a key may be anywhere in the tar. `captions_beside` says which
+  captions are in KEY.txt and KEY.json.
 
   Args:
     path: The tar file.
