@@ -295,11 +295,9 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       split = splits.find_column(
         path, list(row), columns[2], others=(image, caption)
       )
-    captions, named = (
-      captions_of(row, caption),
-      splits.named(row, split),
-    )
-    yield named, _row(path, f"row {number}", row.get(image), captions)
+    captions = captions_of(row, caption)
+    made = _row(path, f"row {number}", row.get(image), captions)
+    yield splits.named(row, split), made
 
 
 def _object(line: str) -> Any:
