@@ -160,7 +160,7 @@ def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
 
 
 def gains(final: data.Embeddings, values, zeta: Sides, seed: int) -> Row:
-  """Returns `diagnostics/zeta_gain` with all pairs, and with a quarter."""
+  """Returns `zeta_gain` with all pairs and, with its interval, a quarter."""
   n, batch_size = values["num_pairs"], values["batch_size"]
   readout = Readout(
     temperature=jnp.float32(values["temperature"]),
@@ -174,7 +174,10 @@ def gains(final: data.Embeddings, values, zeta: Sides, seed: int) -> Row:
       diagnostics.measure, sizes=Sizes(n, n, n), batch_size=batch_size
     )
     found = jax.jit(run)(pairs, readout)
-    row[name] = {x: float(found[f"zeta_gain/{x}"]) for x in Sides._fields}
+    for end in ("", "_low", "_high"):
+      row[name + end] = {
+        x: float(found[f"zeta_gain{end}/{x}"]) for x in Sides._fields
+      }
   return row
 
 

@@ -236,13 +236,13 @@ def gains(rows: Sequence[Row]) -> str:
       none = mean([x for x in none if x["seed"] in seeds], "gradient")
       error = mean(some, "gradient")
       gain = None if error is None or none is None else 1 - error / none
-      parts = [
-        mean([x["gain"] for x in some], name) for name in ("all", "quarter")
-      ]
+      names = "all", "quarter", "quarter_low", "quarter_high"
+      parts = [mean([x["gain"] for x in some], name) for name in names]
       cells = [cell(x) for x in (gain, *parts)]
       lines.append([f"{tau}", NAMES.get(way, way), *cells])
   header = ["share of ζ's error that is gone", "zeta_gain, all pairs"]
-  return markdown.table(["τ", "way", *header, "zeta_gain, a quarter"], lines)
+  header += ["zeta_gain, a quarter", "its low end", "its high end"]
+  return markdown.table(["τ", "way", *header], lines)
 
 
 def costs(rows: Sequence[Row]) -> str:
