@@ -1,5 +1,6 @@
 """Built tokenizers, and those of published models against a plain WordPiece."""
 
+import html
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import string
 import subprocess
 import sys
 
+import ftfy
 import huggingface_hub
 from huggingface_hub import errors
 from hypothesis import example, given, settings
@@ -130,15 +132,17 @@ TEXTS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def canonicalize(tmp_path_factory):
-  """The cleaning of SigLIP alone, as a function of a caption."""
+def cleaned(tmp_path_factory):
+  """A cleaning of SigLIP alone, as a function of its name and a caption."""
   tmp_path = tmp_path_factory.mktemp("words")
   save_words(tmp_path, ["<pad>"])
-  words = tokenizer.pretrained_tokenizer(
-    tmp_path, length=3, clean="canonicalize"
-  )
-  whole = tokenizers.Tokenizer.from_str(words.text)
-  return whole.normalizer.normalize_str
+
+  def clean(kind, caption):
+    words = tokenizer.pretrained_tokenizer(tmp_path, length=3, clean=kind)
+    whole = tokenizers.Tokenizer.from_str(words.text)
+    return whole.normalizer.normalize_str(caption)
+
+  return clean
 
 
 def save_words(folder, words):
@@ -185,10 +189,48 @@ class TestCleaning:
   @settings(max_examples=300, deadline=None, derandomize=True)
   @given(TEXTS)
   @example("A dog-runs!  (it's #1)\n [CLS] <a_b> `~^")
-  def test_canonicalize(self, canonicalize, caption):
-    """As SigLIP's code: no ASCII punctuation, lower case, single spaces."""
-    kept = caption.lower().translate(str.maketrans("", "", string.punctuation))
-    assert canonicalize(caption) == " ".join(kept.split())
+  def test_canonicalize(self, cleaned, caption):
+    """As SigLIP's code: no ASCII punctuation, lower case, single spaces.
+
+    That of transformers takes the underscore for punctuation like any other.
+    """
+    remove = str.maketrans("", "", string.punctuation)
+    for kind, text in (
+      ("remove_punctuation", caption),
+      ("canonicalize", caption.replace("_", " ")),
+    ):
+      kept = text.lower().translate(remove)
+      assert cleaned(kind, caption) == " ".join(kept.split())
+
+  @pytest.mark.parametrize(
+    ("caption", "right"),
+    [  # What open_clip_torch 3.3.0 makes of them with clean="whitespace".
+      ("a dog&#39;s mat", "a dog's mat"),
+      ("a dog&amp;#39;s mat", "a dog's mat"),
+      ("a dog\u2019s mat", "a dog's mat"),
+      ("two&nbsp;cats  on\na mat ", "two cats on a mat"),
+      ("black &amp; white, A < B", "black & white, A < B"),
+      ("schÃ¶n und ﬁt", "schön und fit"),
+      ("&lt;b&gt;bold&lt;/b&gt; ＬＯＵＤ", "<b>bold</b> LOUD"),
+      ("\x1b[36;44mblue\x1b[0m\x00", "blue"),
+      ("", ""),
+    ],
+  )
+  def test_repair(self, tmp_path, caption, right):
+    assert tokenizer.repaired(caption) == right
+    save_words(tmp_path, ["<pad>", *sorted({*right.split(), *caption.split()})])
+    raw, words = (
+      tokenizer.pretrained_tokenizer(tmp_path, length=9, clean=False, repair=x)
+      for x in (False, True)
+    )
+    np.testing.assert_array_equal(words.encode([caption]), raw.encode([right]))
+
+  @settings(max_examples=300, deadline=None, derandomize=True)
+  @given(st.text(string.printable.replace("&", "")))
+  def test_what_needs_no_repair(self, caption):
+    """ftfy finds nothing in printable ASCII, and need not be asked."""
+    whole = html.unescape(html.unescape(ftfy.fix_text(caption)))
+    assert tokenizer.repaired(caption) == " ".join(whole.split())
 
   def test_lower(self, tmp_path):
     save_words(tmp_path, ["<pad>", "a", "A", "!"])
@@ -311,6 +353,21 @@ class TestLength:
       *(False, False, True)
     ]
 
+  def test_where_captions_end(self, folder, tmp_path):
+    """With the same id, cut or not; padding does not count."""
+    bert = tokenizer.pretrained_tokenizer(folder, length=4)
+    assert (bert.end_id, bert.largest_id) == (IDS["[SEP]"], len(IDS) - 1)
+    save_words(tmp_path, ["<pad>", "</s>", "a", "dog"])
+    plain = tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=1)
+    assert plain.end_id is None
+    saved = tokenizers.Tokenizer.from_str(plain.text)
+    saved.post_processor = tokenizers.processors.TemplateProcessing(
+      single="$A dog", special_tokens=[("dog", 3)]
+    )
+    saved.save(str(tmp_path / "tokenizer.json"))
+    ended = tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=1)
+    assert ended.end_id == 3
+
   def test_first_and_last_of_built_ones(self):
     captions = ["DIGIT ONE", "DIGIT TWO"]
     words = tokenizer.build_tokenizer(captions, length=4, first_and_last=True)
@@ -353,6 +410,10 @@ class TestErrors:
       [2, 3, 1, 1],
       [3, 2, 3, 2],
     ]
+    # The vocabulary of its first models has a <pad>, with which none is padded.
+    save_words(tmp_path, ["<pad>", "</s>", "a", "dog"])
+    words = tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=1)
+    assert words.encode(["a dog"]).tolist() == [[2, 3, 1, 1]]
     with pytest.raises(ValueError, match="one of the 4 ids of .*, got 4"):
       tokenizer.pretrained_tokenizer(tmp_path, length=4, pad_id=4)
 

@@ -64,6 +64,7 @@ def image_text(
   tokenizer: str = BUILD,
   length: Count = 30,
   clean: Clean = True,
+  repair: bool = False,
   pad_id: Natural = 0,
   vocab_size: Count | None = None,
   min_count: Count = 1,
@@ -103,6 +104,8 @@ def image_text(
     length: Token ids per caption.
     clean: How a pretrained tokenizer cleans captions, see
       `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe.
+    repair: Whether broken encodings, typographic quotes and HTML entities in
+      captions are repaired first, as OpenCLIP does, see `tokenizer.repaired`.
     pad_id: The id that a pretrained tokenizer pads with; SigLIP has 1.
     vocab_size: The number of ids of a pretrained text tower, if it is not that
       of the tokenizer.
@@ -147,6 +150,7 @@ def image_text(
     tokenizer,
     length=length,
     clean=clean,
+    repair=repair,
     pad_id=pad_id,
     vocab_size=vocab_size,
     min_count=min_count,
@@ -285,7 +289,10 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
     return None
   words = pretrained_tokenizer(
     values["tokenizer"],
-    **{key: values[key] for key in ("length", "clean", "pad_id", "vocab_size")},
+    **{
+      key: values[key]
+      for key in ("length", "clean", "repair", "pad_id", "vocab_size")
+    },
   )
   resize = Resize(values["resize"], values["kernel"])
   return Inputs((values["size"], values["size"], 3), words, resize)

@@ -57,6 +57,9 @@ def start(
     return first_state(parts, mesh)
   log.info("taking the state of step %d from its checkpoint", step)
   expected, saved = meta(parts), checkpoint.read_meta(manager, step)
+  # What earlier versions did not record has its default.
+  defaults = getattr(parts.data.tokenizer, "_field_defaults", {})
+  saved = saved | {"tokenizer": defaults | saved["tokenizer"]}
   workdir = pathlib.Path(manager.directory).parent
   changed = any(saved[key] != expected[key] for key in ("data", "sizes"))
   keys = _keys_of_both(workdir, saved["data"], parts) if changed else None
