@@ -1,5 +1,6 @@
 """Models in Hugging Face's layouts, and back."""
 
+import inspect
 import json
 
 import jax
@@ -110,6 +111,23 @@ def test_folders_say_what_they_are(tmp_path):
   }
   compile((folder / "load.py").read_text(), "load.py", "exec")
   assert "FEATURES" not in (folder / "load.py").read_text()
+
+
+def test_where_captions_end():
+  """Id 2 means another one in Hugging Face's configs, and is not written."""
+  tower = inspect.signature(models.TEXT_TOWERS["clip_text"]).parameters
+  text = {name: x.default for name, x in tower.items()}
+  image = dict(text, patch=8)
+  sizes = dict(image_size=SIZE, vocab_size=9, dim=6)
+
+  def written(end_id):
+    language = text | dict(end_id=end_id)
+    config = hf_configs.clip_config(image, language, **sizes)
+    return config["text_config"]["eos_token_id"]
+
+  assert (written(None), written(5), written(0)) == (2, 5, 0)
+  with pytest.raises(ValueError, match="reads the end token 2 as that with"):
+    written(2)
 
 
 def test_one_model_of_two(tmp_path):

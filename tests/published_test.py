@@ -7,6 +7,7 @@ libraries compute from JPEG files and captions.
 import functools
 import json
 import pathlib
+import shutil
 
 import jax
 import make_captioned
@@ -36,6 +37,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"
 FOLDERS = sorted(x for x in GOLDEN.iterdir() if x.is_dir())
 CLIP = GOLDEN / "hf_clip"
+# Its export brings nothing that that of hf_siglip does not.
+EXPORTED = [x for x in FOLDERS if x.name != "hf_siglip_t5"]
 
 
 def items(expected):
@@ -98,8 +101,8 @@ def export(folder, out, layout):
 
 class TestExported:
   @pytest.mark.parametrize("layout", LAYOUTS)
-  @pytest.mark.parametrize("folder", FOLDERS, ids=lambda x: x.name)
-  def test_reads_back(self, folder, layout, tmp_path):
+  @pytest.mark.parametrize("folder", EXPORTED, ids=lambda x: x.name)
+  def test_reads_back(self, folder, layout, tmp_path, caplog):
     """What a library wrote, and we wrote again, computes the same."""
     if (folder.name, layout) == ("hf_siglip", "open_clip"):
       with pytest.raises(ValueError, match="takes SigLIP's image tower from"):
@@ -113,10 +116,14 @@ class TestExported:
       write_embeddings(opened, items(expected), tmp_path / "embeddings")
     found = open_embeddings(tmp_path / "embeddings")
     # The libraries crop the first photo differently.
-    pair = (folder.name, layout)
-    first = int(
-      pair in (("hf_clip", "open_clip"), ("open_clip", "hugging_face"))
+    is_open_clip = folder.name.startswith("open_clip")
+    other = is_open_clip != (layout == "open_clip")
+    first = int(other and config["data"]["resize"] != "squash")
+    # And OpenCLIP repairs captions, which a folder for Hugging Face records.
+    assert config["data"].get("repair", False) == (
+      is_open_clip or layout == "open_clip"
     )
+    assert ("repair" in caplog.text) == other
     np.testing.assert_allclose(
       found.image[first:], expected["image"][first:], atol=2e-6
     )
@@ -284,6 +291,86 @@ class TestConfigs:
     assert found.model["image"]["patch"] == 32
     assert (found.model["text"]["heads"], found.model["dim"]) == (8, 512)
 
+  @pytest.mark.parametrize(
+    ("text", "end"),
+    [
+      (dict(eos_token_id=2), {}),  # the largest, whatever it is
+      (dict(eos_token_id=49407), {}),
+      (dict(eos_token_id=49407, vocab_size=49409), dict(end_id=49407)),
+      (dict(vocab_size=49409), dict(end_id=49407)),  # what no file needs to say
+      (dict(eos_token_id=0, vocab_size=9), dict(end_id=0)),
+    ],
+  )
+  def test_end_of_clip(self, tmp_path, text, end):
+    spec = dict(model_type="clip", text_config=text)
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
+    text = found.model["text"]
+    assert {k: x for k, x in text.items() if k == "end_id"} == end
+
+  @pytest.mark.parametrize(
+    ("processor", "mean", "std"),
+    [
+      (dict(do_normalize=False), (0, 0, 0), (1, 1, 1)),
+      (
+        dict(rescale_factor=1 / 127.5),
+        [x / 2 for x in published.MEAN],
+        [x / 2 for x in published.STD],
+      ),
+      (
+        dict(do_rescale=False, image_mean=[1, 2, 3], image_std=51),
+        (1 / 255, 2 / 255, 3 / 255),
+        (0.2, 0.2, 0.2),
+      ),
+      (
+        dict(do_rescale=False, do_normalize=False),
+        (0, 0, 0),
+        (1 / 255, 1 / 255, 1 / 255),
+      ),
+      # The defaults of SigLIP's processor, as of any model's.
+      (
+        dict(
+          image_processor_type="SiglipImageProcessorFast",
+          do_center_crop=False,
+          do_convert_rgb=False,
+        ),
+        *[(0.5, 0.5, 0.5)] * 2,
+      ),
+    ],
+  )
+  def test_pixels(self, tmp_path, processor, mean, std):
+    spec = dict(model_type="clip")
+    processor = dict(size=[224, 224], crop_size=224, resample=3) | processor
+    folder = write_files(tmp_path / "x", spec, processor=processor)
+    image = read_published(folder).model["image"]
+    np.testing.assert_allclose(image["mean"], mean, rtol=1e-12)
+    np.testing.assert_allclose(image["std"], std, rtol=1e-12)
+
+  def test_the_processor_that_transformers_5_left(self, tmp_path):
+    """It wins over an older file, which may be that of the first model."""
+    spec = dict(model_type="clip")
+    folder = write_files(tmp_path / "x", spec, processor=CROPPED)
+    path = folder / "processor_config.json"
+    path.write_text(json.dumps({"processor_class": "CLIPProcessor"}))
+    assert read_published(folder).data["size"] == 224
+    square = {"shortest_edge": 96, "longest_edge": None}
+    new = CROPPED | dict(size=square, crop_size=96)
+    path.write_text(json.dumps({"image_processor": new}))
+    assert read_published(folder).data["size"] == 96
+
+  @pytest.mark.parametrize("longest", [None, 10**30, 1e30, 64, "absent"])
+  def test_padding_and_length_of_siglip(self, tmp_path, longest):
+    """Of a tokenizer.json alone, as transformers 5 writes it."""
+    text = dict(vocab_size=32_000, pad_token_id=7)
+    spec = dict(model_type="siglip", text_config=text)
+    words = dict(tokenizer_class="SiglipTokenizer", pad_token="</s>")
+    if longest != "absent":
+      words["model_max_length"] = longest
+    folder = write_files(tmp_path / "x", spec, processor=SQUASHED, words=words)
+    shutil.copy(GOLDEN / "hf_siglip_t5" / "tokenizer.json", folder)
+    data = read_published(folder).data
+    assert (data["length"], data["pad_id"]) == (64, 1)
+    assert data["clean"] == "remove_punctuation"
+
   def test_siglip_2(self, tmp_path):
     """google/siglip2-large-patch16-256."""
     blocks = dict(LARGE, num_hidden_layers=24)
@@ -311,10 +398,11 @@ class TestConfigs:
     context_length=77, vocab_size=49408, width=512, heads=8, layers=12
   )
 
-  def open_clip(self, folder, vision, text=None, **more):
+  def open_clip(self, folder, vision, text=None, preprocess=None, **more):
     text = text or self.OPEN_CLIP_TEXT
     model = dict(embed_dim=1024, vision_cfg=vision, text_cfg=text) | more
-    spec = dict(model_cfg=model, preprocess_cfg=dict(resize_mode="squash"))
+    preprocess = preprocess or dict(resize_mode="squash")
+    spec = dict(model_cfg=model, preprocess_cfg=preprocess)
     return read_published(
       write_files(folder / "x", spec, name="open_clip_config.json")
     )
@@ -394,6 +482,50 @@ class TestErrors:
       (dict(model_type="clip"), CROPPED | dict(resample=1), "and resample 1"),
       (
         dict(model_type="clip"),
+        CROPPED | dict(do_resize=False),
+        "do_resize is",
+      ),
+      (dict(model_type="clip"), CROPPED | dict(do_pad=True), "has .'do_pad'."),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(size=dict(longest_edge=224)),
+        "size {'longest_edge': 224}",
+      ),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(size=dict(height=224, width=200)),
+        "size {'height': 224, 'width': 200}",
+      ),
+      (
+        dict(model_type="siglip"),
+        SQUASHED | dict(do_center_crop=True, crop_size=224),
+        "crop_size 224, do_center_crop True",
+      ),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(image_processor_type="ConvNextImageProcessor"),
+        "by a 'ConvNextImageProcessor'; .*CLIP",
+      ),
+      (
+        dict(model_type="clip"),
+        CROPPED | dict(image_mean=[0.5, 0.5]),
+        "image_mean must be three numbers",
+      ),
+      *(
+        (
+          dict(model_type="clip", text_config=dict(eos_token_id=x)),
+          CROPPED,
+          "eos_token_id of text_config must be one of the 49408 ids",
+        )
+        for x in (None, [49407], 49408, -1)
+      ),
+      (
+        dict(model_type="clip", text_config=dict(vocab_size=18)),
+        CROPPED,
+        "one of the 18 ids, .* got 49407, the default",
+      ),
+      (
+        dict(model_type="clip"),
         CROPPED | dict(do_center_crop=False),
         "do_center_crop False",
       ),
@@ -409,6 +541,93 @@ class TestErrors:
   ):
     with pytest.raises(ValueError, match=message):
       self.read(tmp_path, spec, processor=processor)
+
+  @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+      (dict(padding_side="left"), "padding_side is 'left'"),
+      (dict(truncation_side="left"), "truncation_side is 'left'"),
+      (
+        dict(tokenizer_class="SiglipTokenizer", do_lower_case=False),
+        "do_lower_case is false",
+      ),
+      (dict(pad_token="<pad>"), "none of tokenizer.json"),
+    ],
+  )
+  def test_tokenizers(self, tmp_path, words, message):
+    spec = dict(model_type="siglip")
+    with pytest.raises(ValueError, match=message):
+      self.read(tmp_path, spec, processor=SQUASHED, words=words)
+
+  @pytest.mark.parametrize(
+    ("text", "preprocess", "message"),
+    [
+      (dict(tokenizer_kwargs=dict(clean="x")), {}, "cleaned by 'x'; known"),
+      (
+        dict(tokenizer_kwargs=dict(strip_sep_token=True)),
+        {},
+        "tokenizer_kwargs has .'strip_sep_token'.",
+      ),
+      (dict(tokenizer_mode="clips"), {}, "text_cfg has .'tokenizer_mode'."),
+      (dict(pool_type="last"), {}, "pool_type of .'argmax', 'eos'., .* 'last'"),
+      ({}, dict(resize_mode="longest"), "resize_mode is 'longest'"),
+      ({}, dict(interpolation="nearest"), "interpolation is 'nearest'"),
+      ({}, dict(mode="L"), "mode is 'L'"),
+      ({}, dict(crop_pct=0.9), "preprocess_cfg has .'crop_pct'."),
+    ],
+  )
+  def test_open_clip_inputs(self, tmp_path, text, preprocess, message):
+    vision = dict(image_size=224, layers=[1], width=64)
+    text = TestConfigs.OPEN_CLIP_TEXT | text
+    with pytest.raises(ValueError, match=message):
+      TestConfigs().open_clip(tmp_path, vision, text, preprocess=preprocess)
+
+  def test_what_open_clip_may_leave_out(self, tmp_path):
+    vision = dict(image_size=[96, 96], layers=[1], width=64)
+    text = TestConfigs.OPEN_CLIP_TEXT | dict(tokenizer_kwargs=None)
+    preprocess = dict(mean=None, std=0.5, interpolation="random", fill_color=9)
+    found = TestConfigs().open_clip(
+      tmp_path, vision, text, preprocess=preprocess
+    )
+    assert found.model["image"]["mean"] == published.MEAN
+    assert found.model["image"]["std"] == (0.5, 0.5, 0.5)
+    data = dict(size=96, kernel="bicubic", repair=True, clean=False)
+    assert data.items() <= found.data.items()
+
+  @pytest.mark.parametrize(
+    ("end_id", "message"),
+    [
+      (
+        None,
+        r"ends captions with id 17, .* of id 18, the largest; .*end_id=17",
+      ),
+      (3, r"ends captions with id 17, .* of id 3; set .*end_id=17"),
+    ],
+  )
+  def test_another_end(self, end_id, message):
+    """A feature that is not that of the end would be of no caption as a whole.
+
+    So it was after transformers' first configs, and it is in theirs to this
+    day: all captions with the added token have the same feature.
+    """
+    config = untrained.config_of_published(GOLDEN / "hf_clip_added")
+    found = config["model"]["text"].pop("end_id")
+    assert found != config["data"]["vocab_size"] - 1
+    message = message.replace("17", str(found)).replace("18", str(found + 1))
+    if end_id is not None:
+      config["model"]["text"]["end_id"] = end_id
+    with pytest.raises(ValueError, match=message):
+      untrained.open_untrained(config, pairs=False)
+
+  def test_no_end(self, tmp_path):
+    """A tokenizer that adds no end token, for instance of add_eos = false."""
+    config = untrained.config_of_published(CLIP)
+    words = json.loads((CLIP / "tokenizer.json").read_text())
+    words["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    config["data"]["tokenizer"] = str(tmp_path)
+    with pytest.raises(ValueError, match="ends captions with no token of its"):
+      untrained.open_untrained(config, pairs=False)
 
   @pytest.mark.parametrize(
     ("vision", "message"),

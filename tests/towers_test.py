@@ -345,6 +345,26 @@ def test_padding_changes_nothing():
   assert np.abs(b - c).max() > 1e-3
 
 
+def test_where_a_text_ends():
+  """At the first end token, whatever follows, and whatever ids there are."""
+  make = functools.partial(clip_text.clip_text, vocab_size=9, length=6, **TEXT)
+  tower = make(end_id=3)
+  params, state = numbers(tower.init)
+  texts = jnp.array(
+    [[4, 8, 3, 0, 0, 0], [4, 8, 3, 8, 3, 1], [4, 8, 5, 3, 0, 0]]
+  )
+  (a, b, c), _ = tower.apply(params, state, texts)
+  np.testing.assert_allclose(a, b, atol=1e-6)
+  assert np.abs(a - c).max() > 1e-3
+  # The same tower without an end token ends at the 8, and sees no 3.
+  (d, _, e), _ = make().apply(params, state, texts)
+  np.testing.assert_allclose(d, e, atol=1e-6)
+  assert np.abs(a - d).max() > 1e-3
+  for wrong in (dict(end_id=9), dict(end_id=3, causal=False)):
+    with pytest.raises(ValueError, match="end_id must be one of the 9 ids"):
+      make(**wrong)
+
+
 def test_siglip_attends_to_padding():
   """Every token, also one after the end, changes the last one's features."""
   tower = clip_text.siglip_text(vocab_size=9, length=6, **TEXT)

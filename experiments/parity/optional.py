@@ -11,7 +11,7 @@ NOT_NEEDED = (
   "torchvision torchvision.datasets torchvision.datasets.folder "
   "torchvision.models torchvision.models.feature_extraction torchvision.ops "
   "torchvision.ops.misc torchvision.transforms "
-  "torchvision.transforms.functional ftfy"
+  "torchvision.transforms.functional"
 ).split()
 
 

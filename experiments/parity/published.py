@@ -8,6 +8,12 @@ that the library computes from them, by its own processor and tokenizer, in
 float64. `nuclr --model` must compute the same from the folder; the tests
 compare. OpenCLIP's own transform needs torchvision, which is not installed, so
 Pillow does here what torchvision lets it do.
+
+`hf_clip_added` is saved by transformers 5 alone, processor and tokenizer too,
+after a word was added to the vocabulary; it normalizes pixels that it has not
+rescaled. `hf_siglip_t5` has the vocabulary of SigLIP's first models, which pad
+with </s> though they have a <pad>. `open_clip_captions` has captions that
+OpenCLIP cleans first, and an end token with a small id.
 """
 
 import argparse
@@ -28,6 +34,11 @@ import transformers
 from experiments.parity import optional
 
 OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "published"
+RAW_CAPTIONS = [
+  "a dog&#39;s mat",
+  "two\u00a0cats &amp;amp; a dog, on\nthe mat\u2019s \ufb02at",
+  "A photo of <my-toy>",
+]
 CAPTIONS = ["A photo of a Dog!", "two  cats, on a mat", "the dog's mat - a cat"]
 WORDS = "a photo of dog ! two cats , on mat the ' s - cat".split()
 # Of the images, height and width; the first has a margin of 5 1/2 pixels.
@@ -160,6 +171,84 @@ def hf_siglip(folder: pathlib.Path) -> tuple:
   return by_transformers(folder, model, words, "</s>", captions)
 
 
+def hf_clip_added(folder: pathlib.Path) -> tuple:
+  """Writes Hugging Face's CLIP with a token after its end token."""
+  letters = sorted({c for word in WORDS for c in word})
+  pieces = [
+    *letters,
+    *(f"{x}</w>" for x in letters),
+    "do",
+    "dog</w>",
+    START,
+    END,
+  ]
+  words = transformers.CLIPTokenizer(
+    vocab={x: i for i, x in enumerate(pieces)},
+    merges=[("d", "o"), ("do", "g</w>")],
+    model_max_length=LENGTH,
+  )
+  words.add_tokens(["<my-toy>"])
+  text = dict(vocab_size=len(words), max_position_embeddings=LENGTH)
+  text |= dict(bos_token_id=words.bos_token_id, eos_token_id=words.eos_token_id)
+  config = transformers.CLIPConfig(
+    text_config=BLOCKS | text,
+    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
+    projection_dim=12,
+  )
+  model = randomized(transformers.CLIPModel(config))
+  processor = transformers.CLIPProcessor(
+    transformers.CLIPImageProcessor(
+      size={"height": SIZE, "width": SIZE},
+      crop_size=SIZE,
+      do_rescale=False,
+      image_mean=[100.0, 120.0, 140.0],
+      image_std=[50.0, 60.0, 70.0],
+    ),
+    words,
+  )
+  model.save_pretrained(folder)
+  processor.save_pretrained(folder)
+  captions = ["a dog", "A <my-toy> on the mat", "the <my-toy>"]
+  inputs = transformers.AutoProcessor.from_pretrained(folder)(
+    images=[Image.open(io.BytesIO(x)) for x in photos()],
+    text=captions,
+    padding="max_length",
+    max_length=LENGTH,
+    truncation=True,
+    return_tensors="pt",
+  )
+  pixels = inputs["pixel_values"].double()
+  output = model.double()(pixel_values=pixels, input_ids=inputs["input_ids"])
+  return output.image_embeds, output.text_embeds, captions
+
+
+def hf_siglip_t5(folder: pathlib.Path) -> tuple:
+  """Writes Hugging Face's SigLIP with <pad> 0 and </s> 1."""
+  special = {"<pad>": 0, "</s>": 1, "<unk>": 2}
+  words, vocab_size = tokenizer(special, None, "</s>")
+  text = dict(vocab_size=vocab_size, max_position_embeddings=LENGTH)
+  config = transformers.SiglipConfig(
+    text_config=BLOCKS | text,
+    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
+  )
+  model = randomized(transformers.SiglipModel(config))
+  model.save_pretrained(folder)
+  processor = dict(
+    image_processor_type="SiglipImageProcessor",
+    size={"height": SIZE, "width": SIZE},
+    resample=3,
+    do_normalize=False,
+    rescale_factor=1 / 127.5,
+  )
+  settings = dict(tokenizer_class="SiglipTokenizer", pad_token="</s>")
+  save_inputs(folder, words, processor, settings)
+  # `SiglipTokenizer` removes an underscore like all punctuation.
+  captions = ["two cats, on a do_g", "A Photo\n of the dog", "mat"]
+  cleaned = ["two cats on a dog", "a photo of the dog", "mat"]
+  output = by_transformers(folder, model, words, "</s>", cleaned)
+  return *output, captions
+
+
 def by_transformers(folder, model, words, pad: str, captions=CAPTIONS) -> tuple:
   """Computes embeddings with a folder's own processor."""
   process = transformers.AutoImageProcessor.from_pretrained(folder)
@@ -190,15 +279,47 @@ def open_clip(folder: pathlib.Path) -> tuple | None:
   vision = shape | dict(head_width=4, patch_size=8, image_size=SIZE)
   text = shape | dict(heads=4, vocab_size=vocab_size, context_length=LENGTH)
   model = randomized(library.CLIP(12, vision, text))
+  save_open_clip(folder, model, words, vision, text)
+  words.enable_padding(pad_id=0, length=LENGTH)
+  words.enable_truncation(LENGTH)
+  ids = torch.tensor([x.ids for x in words.encode_batch(CAPTIONS)])
+  return by_open_clip(model, ids)
+
+
+def open_clip_captions(folder: pathlib.Path) -> tuple | None:
+  """Writes OpenCLIP's ViT that cleans, and whose end token has a small id."""
+  library = optional.load("open_clip.model")
+  if library is None:
+    return None
+  words, vocab_size = tokenizer({"!": 0, "<unk>": 1, "a": 2, END: 3}, None, END)
+  shape = dict(layers=2, width=16, mlp_ratio=1.5)
+  vision = shape | dict(head_width=4, patch_size=8, image_size=SIZE)
+  text = shape | dict(heads=4, vocab_size=vocab_size, context_length=LENGTH)
+  text |= dict(pool_type="eos", eos_id=3, hf_tokenizer_name="tokenizer.json")
+  text |= dict(tokenizer_kwargs={"clean": "canonicalize"})
+  model = randomized(library.CLIP(12, vision, text))
+  save_open_clip(folder, model, words, vision, text)
+  settings = dict(tokenizer_class="PreTrainedTokenizerFast", pad_token="!")
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  encode = optional.load("open_clip.tokenizer").HFTokenizer(
+    str(folder), context_length=LENGTH, **text["tokenizer_kwargs"]
+  )
+  return *by_open_clip(model, encode(RAW_CAPTIONS)), RAW_CAPTIONS
+
+
+MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+
+
+def save_open_clip(folder, model, words, vision, text) -> None:
+  """Writes OpenCLIP's files."""
   tensors = {k: v.contiguous() for k, v in model.state_dict().items()}
   folder.mkdir(parents=True)
   save_file(tensors, folder / "open_clip_model.safetensors")
-  mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
   preprocess = dict(
     size=SIZE,
     mode="RGB",
-    mean=mean,
-    std=std,
+    mean=MEAN,
+    std=STD,
     interpolation="bicubic",
     resize_mode="shortest",
     fill_color=0,
@@ -208,6 +329,10 @@ def open_clip(folder: pathlib.Path) -> tuple | None:
     json.dumps(dict(model_cfg=whole, preprocess_cfg=preprocess), indent=1)
   )
   words.save(str(folder / "tokenizer.json"))
+
+
+def by_open_clip(model, ids) -> tuple:
+  """Computes embeddings as OpenCLIP does."""
   pixels = []
   for photo in map(io.BytesIO, photos()):
     image = Image.open(photo)
@@ -216,10 +341,7 @@ def open_clip(folder: pathlib.Path) -> tuple | None:
     left, top = (round((x - SIZE) / 2) for x in (width, height))
     image = image.resize((width, height), Image.BICUBIC)
     image = image.crop((left, top, left + SIZE, top + SIZE))
-    pixels.append((np.asarray(image) / 255 - mean) / std)
-  words.enable_padding(pad_id=0, length=LENGTH)
-  words.enable_truncation(LENGTH)
-  ids = torch.tensor([x.ids for x in words.encode_batch(CAPTIONS)])
+    pixels.append((np.asarray(image) / 255 - MEAN) / STD)
   model = model.double()
   pixels = torch.tensor(np.stack(pixels).transpose(0, 3, 1, 2))
   return model.encode_image(pixels), model.encode_text(ids)
@@ -234,6 +356,7 @@ def write(name: str, make) -> None:
     embeddings = make(folder)
   if embeddings is None:
     return
+  *embeddings, captions = (*embeddings, CAPTIONS)[:3]
   image, text = (
     torch.nn.functional.normalize(x, dim=-1).numpy() for x in embeddings
   )
@@ -242,7 +365,7 @@ def write(name: str, make) -> None:
   }
   np.savez_compressed(
     folder / "expected.npz",
-    captions=CAPTIONS,
+    captions=captions,
     image=np.float32(image),
     text=np.float32(text),
     temperature=TEMPERATURE,
@@ -252,13 +375,16 @@ def write(name: str, make) -> None:
 
 
 def main() -> None:
-  """Writes all folders."""
-  argparse.ArgumentParser(
+  """Writes all folders, or those that are named."""
+  parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-  ).parse_args()
+  )
+  makers = (hf_clip, hf_clip_added, hf_siglip, hf_siglip_t5)
+  by_name = {f.__name__: f for f in (*makers, open_clip, open_clip_captions)}
+  parser.add_argument("names", nargs="*", default=[*by_name])
   transformers.logging.set_verbosity_error()
-  for make in (hf_clip, hf_siglip, open_clip):
-    write(make.__name__, make)
+  for name in parser.parse_args().names:
+    write(name, by_name[name])
 
 
 if __name__ == "__main__":

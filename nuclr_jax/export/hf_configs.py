@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nuclr_jax.models.pretrained.published import LARGEST_ID
+
 Arguments = Mapping[str, Any]  # of a tower's factory, defaults included
 # Activations that Hugging Face names differently.
 HIDDEN_ACT = {"gelu_tanh": "gelu_pytorch_tanh"}
@@ -111,7 +113,16 @@ def clip_config(
   vocab_size: int,
   dim: int,
 ) -> dict[str, Any]:
-  """Returns the config of one model with CLIP's two towers."""
+  """Returns the config of one model with CLIP's two towers.
+
+  Raises:
+    ValueError: If the end token has an id that means another one there.
+  """
+  if text["end_id"] == LARGEST_ID:
+    raise ValueError(
+      f"Hugging Face's CLIP reads the end token {LARGEST_ID} as that with the "
+      "largest id; choose --layout=open_clip"
+    )
   vision = {
     "model_type": "clip_vision_model",
     "image_size": image_size,
@@ -124,10 +135,10 @@ def clip_config(
     "vocab_size": vocab_size,
     "max_position_embeddings": text["max_length"],
     "layer_norm_eps": text["eps"],
-    # The first published configs had this id by mistake. Ever since,
-    # transformers has taken it to mean that the token with the largest id is
-    # the end, as it is in our tower.
-    "eos_token_id": 2,
+    # The first published configs had the id 2 by mistake. Ever since,
+    # transformers has taken it to mean what None means to our tower: that the
+    # token with the largest id is the end.
+    "eos_token_id": LARGEST_ID if text["end_id"] is None else text["end_id"],
     "projection_dim": dim,
   }
   return {

@@ -32,6 +32,7 @@ from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.export import hf_configs, open_clip_configs
 from nuclr_jax.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained
+from nuclr_jax.models.pretrained.inputs import REPAIR
 from nuclr_jax.train import checkpoint, loop
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
@@ -45,6 +46,18 @@ OPEN_CLIP_CONFIG = "open_clip_config.json"
 LAYOUTS = ("hugging_face", "open_clip")
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
+REPAIRS = {  # how captions differ there from those of the run
+  "hugging_face": (
+    "config.data.repair is True, and transformers does not repair captions: "
+    "give it captions after nuclr_jax.data.tokenizer.repaired, or those with "
+    "HTML entities, typographic quotes or broken encodings differ"
+  ),
+  "open_clip": (
+    "config.data.repair is False, and OpenCLIP repairs captions (ftfy, "
+    "html.unescape): those with HTML entities, typographic quotes or broken "
+    "encodings differ from the run's"
+  ),
+}
 # The loader's expression for a tower's features, by the tower's `model_type`.
 FEATURES = {
   "resnet": "output.pooler_output.flatten(1)",
@@ -180,7 +193,7 @@ def write_model(
       _write_projections(work, model.params)
       _write_loader(work, separate.image.config["model_type"])
     _write_preprocessing(folders.image, image, model)
-    _write_tokenizer(folders.text, model.tokenizer)
+    _write_tokenizer(folders.text, model.tokenizer, layout)
     files.write_digests(work)
   return folder
 
@@ -282,7 +295,7 @@ def _write_open_clip(model: Exported, image, text, folder):
   with files.remote.new_folder(folder) as work:
     (work / OPEN_CLIP_CONFIG).write_text(json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
-    _write_tokenizer(work, model.tokenizer)
+    _write_tokenizer(work, model.tokenizer, LAYOUTS[1])
     files.write_digests(work)
   return folder
 
@@ -362,14 +375,21 @@ def _write_preprocessing(folder, image, model: Exported) -> None:
   path.write_text(json.dumps(processor, indent=2))
 
 
-def _write_tokenizer(folder, tokenizer: Tokenizer) -> None:
-  """Writes the tokenizer, which includes the cleaning of captions."""
+def _write_tokenizer(folder, tokenizer: Tokenizer, layout: str) -> None:
+  """Writes the tokenizer, which includes the cleaning of captions.
+
+  Their repair is not part of it; warns where the library does otherwise.
+  """
+  if tokenizer.repair != (layout == "open_clip"):
+    log.warning(REPAIRS[layout])
   (folder / "tokenizer.json").write_text(tokenizer.text, encoding="utf-8")
   settings = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": tokenizer.length,
     "padding_side": "right",
   }
+  if tokenizer.repair:
+    settings[REPAIR] = True
   words = tokenizers.Tokenizer.from_str(tokenizer.text)
   special = dict(unk=UNKNOWN, cls=FIRST, sep=LAST)
   settings |= {

@@ -41,7 +41,8 @@ def open_clip_config(
         f"{image['activation']!r} and {text['activation']!r}"
       )
     more = {"quick_gelu": _clip_blocks("text", text)}
-    language = {}
+    end_id = text["end_id"]
+    language = {} if end_id is None else {"pool_type": "eos", "eos_id": end_id}
   elif kinds == ("siglip_text", "siglip"):
     layout, vision = "open_clip_siglip", _siglip_vision(image, image_size)
     more = {"custom_text": True, "init_logit_bias": -10}

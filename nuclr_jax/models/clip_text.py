@@ -6,7 +6,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Count, Fraction, Positive
+from nuclr_jax.checks import Count, Fraction, Natural, Positive
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   Dtype,
@@ -19,11 +19,13 @@ from nuclr_jax.models.layers import (
 class ClipText(nnx.Module):
   """Pre-norm blocks, which return the features of the end token.
 
+  It is the first token `end_id`, or that with the largest id if that is None.
+
   If they are not causal, every token attends to all, and the features are those
   of the last position.
   """
 
-  def __init__(self, spec, *, vocab_size, max_length, causal, rngs):
+  def __init__(self, spec, *, vocab_size, max_length, causal, end_id, rngs):
     shape = (vocab_size, spec.width)
     init = nnx.initializers.normal
     self.tokens = nnx.Param(init(0.02)(rngs.params(), shape))
@@ -33,7 +35,7 @@ class ClipText(nnx.Module):
     self.blocks = transformer.make_blocks(spec, rngs)
     self.remat = spec.remat
     self.norm = LayerNorm(spec.width, eps=spec.eps)
-    self.dtype, self.causal = spec.dtype, causal
+    self.dtype, self.causal, self.end_id = spec.dtype, causal, end_id
 
   def __call__(
     self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
@@ -45,7 +47,8 @@ class ClipText(nnx.Module):
     x = self.dropout(x, rngs=rngs)
     x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
     if self.causal:
-      end = jnp.argmax(tokens, axis=1)  # the end token has the largest id
+      is_end = tokens if self.end_id is None else tokens == self.end_id
+      end = jnp.argmax(is_end, axis=1)
       x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
     else:
       x = x[:, -1]
@@ -64,6 +67,7 @@ def clip_text(
   eps: Positive = 1e-5,
   activation: transformer.Activation = "quick_gelu",
   causal: bool = True,
+  end_id: Natural | None = None,
   dropout: Fraction = 0.0,
   dtype: Dtype = "float32",
   remat: Remat = "none",
@@ -71,8 +75,9 @@ def clip_text(
 ) -> base.Tower:
   """Makes CLIP's text transformer; its features are those of the end token.
 
-  The end token is the first token with the largest id in its text. No token
-  attends to later ones, so the padding after the end changes nothing.
+  The end token is the first token `end_id` of its text; None stands for the
+  largest id in the text, as in CLIP's own vocabulary. No token attends to later
+  ones, so the padding after the end changes nothing.
 
   SigLIP's text transformer (`siglip_text`) is not causal: every token attends
   to all, padding included, and the features are those of the last position.
@@ -100,6 +105,8 @@ def clip_text(
       or "gelu_tanh" (SigLIP).
     causal: Whether no token attends to later ones and the features are those of
       the end token.
+    end_id: The id with which the tokenizer ends texts, if it is not the largest
+      of all: 102 for BERT's tokenizer.
     dropout: The dropout rate after the embeddings and in both residual
       branches.
     dtype: The dtype of activations, "float32" or "bfloat16".
@@ -128,6 +135,11 @@ def clip_text(
     Image Pre-Training, ICCV 2023; Zhang et al., Long-CLIP, ECCV 2024.
   """
   transformer.check_texts(vocab_size, length, max_length)
+  if end_id is not None and not (causal and end_id < vocab_size):
+    raise ValueError(
+      f"end_id must be one of the {vocab_size} ids, and is for causal towers "
+      f"only, got {end_id} and causal {causal}"
+    )
   # As in OpenAI's code: the more branches, the less each one adds at first.
   narrow = (2 * width * layers) ** -0.5
   spec = transformer.make_block_spec(
@@ -155,6 +167,7 @@ def clip_text(
       vocab_size=vocab_size,
       max_length=max_length,
       causal=causal,
+      end_id=end_id,
       rngs=rngs,
     )
 

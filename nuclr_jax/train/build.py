@@ -16,6 +16,7 @@ import optax
 from nuclr_jax import checks, sharding
 from nuclr_jax.config import Config, complete, plain
 from nuclr_jax.data import Data, Inputs, inputs_of
+from nuclr_jax.data.tokenizer import Tokenizer
 from nuclr_jax.evaluate import suites
 from nuclr_jax.models import ENCODERS, Model, microbatched
 from nuclr_jax.objectives import Objective, add, scale
@@ -57,7 +58,8 @@ def build(
     data_dir: Folder of prepared data sets, see `places.cache_dir`.
     data: The result of `load_data` for `config.data`, so that many runs in one
       process read the data only once.
-    fresh: Whether to include the warm start, which only a first state needs.
+    fresh: Whether to include the warm start, which only a first state needs,
+      and to check what a run that has begun can no longer change.
 
   Returns:
     An `Experiment`.
@@ -68,6 +70,8 @@ def build(
   config = factories.checked(complete(config))
   _check_views_differ(config["data"], config["model"])
   data = data or load_data(config["data"], data_dir=data_dir)
+  if fresh:
+    check_end(config["model"], data.inputs)
   evaluators = suites.choose_evaluators(data)
   sizes = data.train.sizes
   steps_per_epoch = sizes.num_pairs // config["batch_size"]
@@ -178,6 +182,37 @@ def make_model(config: Config, inputs: Inputs) -> Model:
   return microbatched(
     without_frozen_gradients(model, freeze), config["num_microbatches"]
   )
+
+
+def check_end(model: Config, inputs: Inputs) -> None:
+  """Checks that CLIP's text tower takes its feature where captions end.
+
+  Args:
+    model: The mapping `config.model`.
+    inputs: The inputs of the model.
+
+  Raises:
+    ValueError: If captions have no end token, or end with another one.
+  """
+  tower, tokenizer = model.get("text"), inputs.tokenizer
+  if model["name"] != "towers" or tower["name"] != "clip_text":
+    return
+  if not isinstance(tokenizer, Tokenizer) or not tower.get("causal", True):
+    return
+  found, end_id = tokenizer.end_id, tower.get("end_id")
+  if found is None:
+    raise ValueError(
+      "the tokenizer ends captions with no token of its own, whose feature the "
+      "text tower clip_text takes; choose another tokenizer or tower"
+    )
+  taken = tokenizer.largest_id if end_id is None else end_id
+  if found != taken:
+    raise ValueError(
+      f"the tokenizer ends captions with id {found}, and the text tower "
+      f"clip_text takes the feature of id {taken}"
+      f"{', the largest' if end_id is None else ''}; set "
+      f"config.model.text.end_id={found}, or name the tokenizer of this model"
+    )
 
 
 def mesh_of(config: Config) -> Mesh:

@@ -117,6 +117,7 @@ def open_untrained(
     data=data,
     fresh=False,
   )
+  build.check_end(parts.config["model"], parts.data.inputs)
   mesh = sharding.make_mesh(
     parts.config["num_devices"], num_slices=parts.config["num_slices"]
   )

@@ -2,8 +2,8 @@
 
 `read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
 Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
-the files for images and texts beside them. The result names our towers, their
-sizes, and the preprocessing that the model was trained with.
+the files for images and texts beside them (`inputs`). The result names our
+towers, their sizes, and the preprocessing that the model was trained with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from nuclr_jax import files
 from nuclr_jax.models.layers import MEAN, STD
-from nuclr_jax.models.pretrained import hub, load
+from nuclr_jax.models.pretrained import hub, inputs, load
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
@@ -25,19 +25,9 @@ ACTIVATIONS = {  # by their names in Hugging Face's configs
   "gelu_pytorch_tanh": "gelu_tanh",
   "quick_gelu": "quick_gelu",
 }
-KERNELS = {2: "bilinear", 3: "bicubic"}  # by Pillow's number
-# How a tokenizer of this class cleans captions before its own normalization.
-CLEANING = {
-  "SiglipTokenizer": "canonicalize",
-  "GemmaTokenizer": "lower",
-  "Siglip2Tokenizer": "lower",
-}
-# Tokenizers collapse white space anyway.
-OPEN_CLIP_CLEANING = {
-  "canonicalize": "canonicalize",
-  "lower": "lower",
-  "whitespace": False,
-}
+# CLIP's end token in Hugging Face's configs that name none; and the id that the
+# first ones named by mistake, which means that the largest id is the end.
+END_ID, LARGEST_ID = 49_407, 2
 # Widths, layers, heads and hidden units of timm's ViTs for SigLIP.
 SIGLIP_SIZES = {
   "base": (768, 12, 12, 3072),
@@ -117,9 +107,10 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
     for side, name in (("image", "vision"), ("text", "text"))
   }
   model, length = readers[kind](spec, towers["image"], towers["text"])
-  image, data = _preprocessing(source, kind)
+  kind = {"clip": "CLIP", "siglip": "Siglip"}.get(kind, "ViT")
+  image, data = inputs.of_processor(source, kind)
   model["image"] |= image
-  return model, data | _tokenizer(source, kind, length, towers["text"])
+  return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])
 
 
 def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
@@ -139,10 +130,10 @@ def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
     "image": readers[image["model_type"]](image),
     "text": readers[text["model_type"]](text),
   }
-  normalization, data = _preprocessing(parts[0], "vit")
+  normalization, data = inputs.of_processor(parts[0], "ViT")
   model["image"] |= normalization
   length = model["text"]["max_length"]
-  data |= _tokenizer(parts[1], "bert", length, text)
+  data |= inputs.of_tokenizer(parts[1], "ViT", length, text)
   return model, data | {"tokenizer": os.fspath(parts[1])}
 
 
@@ -158,9 +149,23 @@ def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     "image": {"name": "clip_vit_b32", "patch": image["patch_size"]}
     | _sizes(image, eps=1e-5, activation="quick_gelu"),
     "text": {"name": "clip_text", "max_length": length}
-    | _sizes(text, eps=1e-5, activation="quick_gelu"),
+    | _sizes(text, eps=1e-5, activation="quick_gelu")
+    | _end(text),
   }
   return model, length
+
+
+def _end(text: Json) -> dict[str, int]:
+  """Reads whose feature is a caption's: by default that of the largest id."""
+  end_id = text.get("eos_token_id", END_ID)
+  num_ids = text.get("vocab_size", END_ID + 1)
+  if type(end_id) is not int or not 0 <= end_id < num_ids:
+    raise ValueError(
+      f"eos_token_id of text_config must be one of the {num_ids} ids, the one "
+      f"with which captions end, got {end_id}"
+      f"{'' if 'eos_token_id' in text else ', the default'}"
+    )
+  return {} if end_id in (LARGEST_ID, num_ids - 1) else {"end_id": end_id}
 
 
 def _hf_siglip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
@@ -254,71 +259,6 @@ def _sizes(spec: Json, *, eps: float, activation: str) -> dict[str, Any]:
   }
 
 
-def _preprocessing(source, kind: str) -> tuple[dict, dict]:
-  """Reads how images are prepared.
-
-  Returns `(keys of config.model.image, keys of config.data)`.
-  """
-  # transformers 5 writes the second one, with the processor of captions.
-  names = ("preprocessor_config.json", "processor_config.json")
-  path = hub.find_file(source, names)
-  spec = files.read_json(path)
-  spec = spec.get("image_processor", spec)
-  size, crop = spec.get("size", 224), spec.get("crop_size", 224)
-  # Before 2022, a number: the shorter side of CLIP, both sides of others.
-  if not isinstance(size, Mapping):
-    names = ("shortest_edge",) if kind == "clip" else ("height", "width")
-    size = dict.fromkeys(names, size)
-  if not isinstance(crop, Mapping):
-    crop = {"height": crop, "width": crop}
-  if "shortest_edge" in size:
-    size = dict.fromkeys(("height", "width"), size["shortest_edge"])
-    mode = "crop"
-  else:
-    mode, crop = "squash", size
-  kernel = KERNELS.get(spec.get("resample", 3))
-  cropped = mode == "squash" or spec.get("do_center_crop", True)
-  if size != crop or len({*size.values()}) != 1 or not cropped or not kernel:
-    raise ValueError(
-      f"{path}: images must be resized to a square, or their shorter side to "
-      "the size that is then cropped, with the resample 2 or 3; got size "
-      f"{spec.get('size')}, crop_size {spec.get('crop_size')}, do_center_crop "
-      f"{spec.get('do_center_crop')} and resample {spec.get('resample')}"
-    )
-  image = {
-    "mean": tuple(spec.get("image_mean", MEAN)),
-    "std": tuple(spec.get("image_std", STD)),
-  }
-  return image, {"size": size["height"], "resize": mode, "kernel": kernel}
-
-
-def _tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
-  """Reads how captions are prepared: keys of config.data."""
-  path = hub.find_file(source, ("tokenizer_config.json",))
-  spec = files.read_json(path)
-  name = str(spec.get("tokenizer_class")).removesuffix("Fast")
-  longest = spec.get("model_max_length", length)
-  data = {
-    "length": int(min(length, longest)),
-    "clean": CLEANING.get(name, False),
-  }
-  if kind == "siglip":
-    data["pad_id"] = _pad_id(spec, text)
-  if "vocab_size" in text:
-    data["vocab_size"] = text["vocab_size"]
-  return data
-
-
-def _pad_id(spec: Json, text: Json) -> int:
-  """Returns the id of the padding token, to which SigLIP attends."""
-  token = spec.get("pad_token")
-  token = token["content"] if isinstance(token, Mapping) else token
-  for number, added in spec.get("added_tokens_decoder", {}).items():
-    if added["content"] == token:
-      return int(number)
-  return text.get("pad_token_id", 1)
-
-
 def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
   """Reads an `open_clip_config.json`: `(config.model, config.data)`."""
   whole, preprocessing = spec["model_cfg"], spec.get("preprocess_cfg", {})
@@ -335,33 +275,13 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
       if "stages" not in tower:  # a ResNet has none
         tower["activation"] = "quick_gelu" if quick else "gelu"
   model["dim"] = whole["embed_dim"]
-  model["image"] |= {
-    "mean": tuple(preprocessing.get("mean", MEAN)),
-    "std": tuple(preprocessing.get("std", STD)),
-  }
-  mode = preprocessing.get("resize_mode", "shortest")
-  if mode not in ("shortest", "squash"):
-    raise ValueError(
-      f"resize_mode is {mode!r}; images can be resized by 'shortest' or "
-      "'squash'"
-    )
-  cleaning = text.get("tokenizer_kwargs", {}).get("clean", "whitespace")
-  if cleaning not in OPEN_CLIP_CLEANING:
-    raise ValueError(
-      f"captions are cleaned by {cleaning!r}; known are "
-      f"{sorted(OPEN_CLIP_CLEANING)}"
-    )
-  data = {
-    "size": vision.get("image_size", 224),
-    "resize": "squash" if mode == "squash" else "crop_torchvision",
-    "kernel": preprocessing.get("interpolation", "bicubic"),
-    "length": text.get("context_length", 77),
-    "clean": OPEN_CLIP_CLEANING[cleaning],
-    "vocab_size": text["vocab_size"],
-  }
+  preprocessing = {key: x for key, x in preprocessing.items() if x is not None}
+  image, data = inputs.of_open_clip(
+    source, whole, {"mean": MEAN, "std": STD} | preprocessing
+  )
+  model["image"] |= image
   if model["text"]["name"] == "siglip_text":
-    # The id of </s> in T5's vocabulary, and of <pad> in Gemma's.
-    data["pad_id"] = 1 if text["vocab_size"] == 32_000 else 0
+    data["pad_id"] = inputs.open_clip_pad_id(source, text)
   return model, data | {"tokenizer": _open_clip_tokenizer(source, text)}
 
 
@@ -377,7 +297,7 @@ def _open_clip_tokenizer(source, text: Json) -> str:
 def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
   width = vision["width"]
   known = {"layers", "width", "patch_size", "image_size", "head_width"}
-  _reject("vision_cfg", vision, known | {"mlp_ratio"})
+  inputs.reject("vision_cfg", vision, known | {"mlp_ratio"})
   image = {
     "name": "clip_vit_b32",
     "patch": vision["patch_size"],
@@ -395,7 +315,7 @@ def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
 
 def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
   known = {"layers", "width", "patch_size", "image_size", "head_width"}
-  _reject("vision_cfg", vision, known)
+  inputs.reject("vision_cfg", vision, known)
   image = {
     "name": "clip_resnet50",
     "stages": tuple(vision["layers"]),
@@ -443,11 +363,21 @@ def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
 def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
   known = {"context_length", "vocab_size", "width", "heads", "layers"}
   known |= {"mlp_ratio", "hf_tokenizer_name", "tokenizer_kwargs"}
+  known |= {"pool_type", "eos_id"}
+  fixed, pools, end = {}, ("argmax", "eos"), {}
   if name == "siglip_text":
-    known |= {"no_causal_mask", "proj_bias", "pool_type", "norm_kwargs"}
-    known |= {"act_kwargs"}
-  _reject("text_cfg", text, known)
-  return {
+    known |= {"norm_kwargs", "act_kwargs"}
+    fixed, pools = dict(no_causal_mask=True, proj_bias=True), ("last",)
+  inputs.reject("text_cfg", text, known | {*fixed})
+  pool = text.get("pool_type", "argmax")
+  if pool not in pools or any(text.get(k) != x for k, x in fixed.items()):
+    raise ValueError(
+      f"the text tower of these models has {fixed} and a pool_type of {pools}, "
+      f"got { {k: text.get(k) for k in fixed} } and {pool!r}"
+    )
+  if pool == "eos":
+    end = {"end_id": text.get("eos_id", 2)}
+  return end | {
     "name": name,
     "max_length": text.get("context_length", 77),
     "width": text["width"],
@@ -455,12 +385,3 @@ def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
     "heads": text["heads"],
     "hidden": int(text["width"] * text.get("mlp_ratio", 4.0)),
   }
-
-
-def _reject(name: str, spec: Json, known: set[str]) -> None:
-  """Raises ValueError for keys that may describe another tower than ours."""
-  if unknown := sorted(key for key in spec if key not in known and spec[key]):
-    raise ValueError(
-      f"{name} of open_clip_config.json has {unknown}, which the towers of "
-      f"this library do not have; they have {sorted(known)}"
-    )
