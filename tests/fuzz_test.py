@@ -26,6 +26,7 @@ from nuclr_jax import files
 from nuclr_jax.config import DEFAULTS, ConfigError, complete, load_config
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.embeddings import open_embeddings
+from nuclr_jax.data.sentencepiece import from_sentencepiece
 from nuclr_jax.ingest import convert, inputs, readers, records
 from nuclr_jax.models.pretrained import load as weights
 from nuclr_jax.popularity.files import load_zeta
@@ -285,9 +286,18 @@ def zeta_of(path):
   load_zeta(path, Sizes(4, 4, 4), **how)
 
 
+def sentencepiece_of(path):
+  with files.reading(path):
+    from_sentencepiece(path.read_bytes()).encode("a dog")
+
+
 ARRAYS = {
   "pairs.npz": (npz_bytes(image=EYE, text=EYE), embeddings_of),
   "weights.npz": (npz_bytes(bias=EYE), weights.read_tensors),
+  "spiece.model": (
+    (PUBLISHED / "hf_siglip_t5" / "spiece.model").read_bytes(),
+    sentencepiece_of,
+  ),
   "weights.safetensors": (safetensors_bytes(), weights.read_tensors),
   "zip.bin": (TORCH["zip.bin"], weights.read_tensors),
   "legacy.bin": (TORCH["legacy.bin"], weights.read_tensors),

@@ -1,5 +1,6 @@
 """Built tokenizers, and those of published models against a plain WordPiece."""
 
+import functools
 import html
 import json
 import os
@@ -264,6 +265,44 @@ class TestFiles:
     for source in (path, tmp_path, str(tmp_path)):
       found = tokenizer.pretrained_tokenizer(source, length=12)
       np.testing.assert_array_equal(found.encode(self.CAPTIONS), expected)
+
+  def test_sentencepiece(self, tmp_path):
+    """Of SigLIP or T5 only, whose ids are those of the file.
+
+    What the ids are is compared with those of transformers in published_test.
+    """
+    golden = pathlib.Path(__file__).parent / "golden" / "published"
+    for name in ("spiece.model", "tokenizer_config.json"):
+      (tmp_path / name).write_bytes(
+        (golden / "hf_siglip_t5" / name).read_bytes()
+      )
+    read = functools.partial(
+      tokenizer.pretrained_tokenizer, tmp_path, length=9, pad_id=1
+    )
+    assert (read().end_id, read().largest_id) == (1, read().vocab_size - 1)
+    one, two = (read().encode(["a", "a a"]) == 1).sum(1).tolist()
+    assert one - two == 2 and 9 - one == 2  # a space and a letter each
+    config = tmp_path / "tokenizer_config.json"
+    for content in ('{"tokenizer_class": "AlbertTokenizer"}', "{}"):
+      config.write_text(content)
+      with pytest.raises(ValueError, match="is read for the tokenizer_class"):
+        read()
+    config.write_text('{"tokenizer_class": "T5Tokenizer"}')
+    data = (tmp_path / "spiece.model").read_bytes()
+    for damaged in (b"\xff" * 9, data[:-30], data.replace(b"</s>", b"</x>")):
+      (tmp_path / "spiece.model").write_bytes(damaged)
+      with pytest.raises(ValueError, match=r"spiece.model cannot be read"):
+        read()
+
+  def test_upper_case_of_bert(self, folder, tmp_path):
+    """A vocab.txt does not say whether it has upper case; a config may."""
+    (tmp_path / "vocab.txt").write_bytes((folder / "vocab.txt").read_bytes())
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"do_lower_case": true}')
+    tokenizer.pretrained_tokenizer(tmp_path, length=8)
+    config.write_text('{"do_lower_case": false}')
+    with pytest.raises(ValueError, match="with upper case .do_lower_case is"):
+      tokenizer.pretrained_tokenizer(tmp_path, length=8)
 
   def test_line_ends_in_a_vocabulary(self, tmp_path):
     r"""Line i is token i, whatever `splitlines` takes for a line's end."""

@@ -11,12 +11,14 @@ Pillow does here what torchvision lets it do.
 
 `hf_clip_added` is saved by transformers 5 alone, processor and tokenizer too,
 after a word was added to the vocabulary; it normalizes pixels that it has not
-rescaled. `hf_siglip_t5` has the vocabulary of SigLIP's first models, which pad
-with </s> though they have a <pad>. `open_clip_captions` has captions that
+rescaled. `hf_siglip_t5`, saved in the same way, has a vocabulary as that of
+SigLIP's first models: a file of sentencepiece, padded with </s> though it has a
+<pad>. `open_clip_captions` has captions that
 OpenCLIP cleans first, and an end token with a small id.
 """
 
 import argparse
+import contextlib
 import io
 import json
 import pathlib
@@ -209,6 +211,61 @@ def hf_clip_added(folder: pathlib.Path) -> tuple:
   model.save_pretrained(folder)
   processor.save_pretrained(folder)
   captions = ["a dog", "A <my-toy> on the mat", "the <my-toy>"]
+  return by_processor(folder, model, captions)
+
+
+def hf_siglip_t5(folder: pathlib.Path) -> tuple | None:
+  """Writes Hugging Face's SigLIP with sentencepiece; None if that is missing.
+
+  Its ids are those of SigLIP's first models: <pad> 0, </s> 1, <unk> 2. The
+  pieces are as many as the captions need, and the normalization has one rule.
+  """
+  library = optional.load("sentencepiece")
+  if library is None:
+    return None
+  folder.mkdir(parents=True)
+  rules = pathlib.Path("rules.tsv")
+  with contextlib.chdir(folder):  # the file records the names
+    rules.write_text("FB01\t66 69\n")
+    library.SentencePieceTrainer.train(
+      sentence_iterator=iter([" ".join(WORDS), *CAPTIONS] * 9),
+      model_prefix="spiece",
+      vocab_size=40,
+      hard_vocab_limit=False,
+      normalization_rule_tsv=str(rules),
+      pad_id=0,
+      eos_id=1,
+      unk_id=2,
+      bos_id=-1,
+      minloglevel=2,
+    )
+    rules.unlink()
+    pathlib.Path("spiece.vocab").unlink()
+  words = transformers.SiglipTokenizer(
+    str(folder / "spiece.model"), model_max_length=LENGTH
+  )
+  text = dict(vocab_size=len(words), max_position_embeddings=LENGTH)
+  config = transformers.SiglipConfig(
+    text_config=BLOCKS | text,
+    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
+  )
+  model = randomized(transformers.SiglipModel(config))
+  processor = transformers.SiglipProcessor(
+    transformers.SiglipImageProcessor(
+      size={"height": SIZE, "width": SIZE},
+      do_normalize=False,
+      rescale_factor=1 / 127.5,
+    ),
+    words,
+  )
+  model.save_pretrained(folder)
+  processor.save_pretrained(folder)
+  captions = ["two cats, on a do_g", "A\nPhoto  \ufb01 of zzz", "mat"]
+  return by_processor(folder, model, captions)
+
+
+def by_processor(folder, model, captions) -> tuple:
+  """Computes embeddings with a folder's own processor and tokenizer."""
   inputs = transformers.AutoProcessor.from_pretrained(folder)(
     images=[Image.open(io.BytesIO(x)) for x in photos()],
     text=captions,
@@ -220,33 +277,6 @@ def hf_clip_added(folder: pathlib.Path) -> tuple:
   pixels = inputs["pixel_values"].double()
   output = model.double()(pixel_values=pixels, input_ids=inputs["input_ids"])
   return output.image_embeds, output.text_embeds, captions
-
-
-def hf_siglip_t5(folder: pathlib.Path) -> tuple:
-  """Writes Hugging Face's SigLIP with <pad> 0 and </s> 1."""
-  special = {"<pad>": 0, "</s>": 1, "<unk>": 2}
-  words, vocab_size = tokenizer(special, None, "</s>")
-  text = dict(vocab_size=vocab_size, max_position_embeddings=LENGTH)
-  config = transformers.SiglipConfig(
-    text_config=BLOCKS | text,
-    vision_config=BLOCKS | dict(image_size=SIZE, patch_size=8),
-  )
-  model = randomized(transformers.SiglipModel(config))
-  model.save_pretrained(folder)
-  processor = dict(
-    image_processor_type="SiglipImageProcessor",
-    size={"height": SIZE, "width": SIZE},
-    resample=3,
-    do_normalize=False,
-    rescale_factor=1 / 127.5,
-  )
-  settings = dict(tokenizer_class="SiglipTokenizer", pad_token="</s>")
-  save_inputs(folder, words, processor, settings)
-  # `SiglipTokenizer` removes an underscore like all punctuation.
-  captions = ["two cats, on a do_g", "A Photo\n of the dog", "mat"]
-  cleaned = ["two cats on a dog", "a photo of the dog", "mat"]
-  output = by_transformers(folder, model, words, "</s>", cleaned)
-  return *output, captions
 
 
 def by_transformers(folder, model, words, pad: str, captions=CAPTIONS) -> tuple:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 import functools
 import html
 import os
+import pathlib
 import re
 import string
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -28,12 +29,14 @@ from tokenizers import (
 
 from nuclr_jax import checks, files
 from nuclr_jax.checks import Count, Natural
+from nuclr_jax.data.sentencepiece import from_sentencepiece
 from nuclr_jax.models.pretrained import find_file
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
+SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
 # What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
 Clean = bool | checks.one_of(  # True: as for CC3M
@@ -219,7 +222,8 @@ def pretrained_tokenizer(
 
   Args:
     source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
-      `tokenizer.json`, a folder with one of them, or a hub name.
+      `tokenizer.json`, a folder with one of them, or a hub name. Or a folder
+      with the `spiece.model` of SigLIP's first models.
     length: Token ids per caption, including the first and the last token;
       longer captions are cut before the last token.
     clean: How captions are cleaned before the tokenizer's own normalization.
@@ -251,10 +255,13 @@ def pretrained_tokenizer(
     >>> words.encode(["A dog-runs!"]).tolist()
     [[2, 4, 5, 6, 7, 3, 0, 0]]
   """
-  path = find_file(source, FILES)
+  path = _find(source)
   if path.suffix == ".json":
     tokenizer = _from_json(path)
+  elif path.name == SENTENCEPIECE:
+    tokenizer = _from_sentencepiece(path)
   else:
+    _check_lower_case(path)
     with files.reading(path):
       text = path.read_text(encoding="utf-8")
     # Not splitlines, which takes some characters that are tokens for line ends.
@@ -363,6 +370,42 @@ def _cleaning(kind: Clean) -> normalizers.Normalizer:
       normalizers.Strip(),
     ]
   )
+
+
+def _find(source: str | os.PathLike) -> pathlib.Path:
+  """Returns the file of a tokenizer."""
+  folder = files.remote.fetch(source).expanduser()
+  others = any((folder / name).is_file() for name in FILES)
+  if not others and (folder / SENTENCEPIECE).is_file():
+    return folder / SENTENCEPIECE
+  return find_file(source, FILES)
+
+
+def _settings(path: pathlib.Path) -> dict[str, Any]:
+  """Reads the tokenizer_config.json beside a file, if there is one."""
+  beside = path.with_name("tokenizer_config.json")
+  return files.read_json(beside) if beside.is_file() else {}
+
+
+def _check_lower_case(path: pathlib.Path) -> None:
+  """Raises ValueError if a vocab.txt is of a BERT that has upper case."""
+  if _settings(path).get("do_lower_case") is False:
+    raise ValueError(
+      f"{path} is of a tokenizer with upper case (do_lower_case is false), and "
+      "a vocab.txt is read as one without; give its tokenizer.json"
+    )
+
+
+def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
+  kind = _settings(path).get("tokenizer_class")
+  if kind not in ("SiglipTokenizer", "T5Tokenizer", "T5TokenizerFast"):
+    raise ValueError(
+      f"{path} is read for the tokenizer_class SiglipTokenizer or T5Tokenizer "
+      f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
+      "or ends: give a tokenizer.json"
+    )
+  with files.reading(path):
+    return from_sentencepiece(path.read_bytes())
 
 
 def _from_json(path) -> tokenizers.Tokenizer:

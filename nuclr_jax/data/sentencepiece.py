@@ -1,0 +1,86 @@
+"""Reads vocabularies of sentencepiece, such as SigLIP's `spiece.model`.
+
+Such a file is a message of protocol buffers, of which few fields matter; they
+become a tokenizer of the library `tokenizers`.
+"""
+
+from collections.abc import Iterator
+import struct
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
+
+SPACE = "\u2581"  # what pieces have in place of a space
+UNIGRAM, NORMAL, USER_DEFINED = 1, 1, 4  # a kind of model, and two of pieces
+END = "</s>"
+
+
+def from_sentencepiece(data: bytes) -> tokenizers.Tokenizer:
+  """Makes the tokenizer of a file, which ends texts with `</s>`.
+
+  Args:
+    data: The bytes of a `spiece.model`.
+
+  Raises:
+    ValueError: If it is none, or of a kind other than SigLIP's and T5's.
+  """
+  whole = list(_fields(data))
+  pieces = [dict(_fields(x)) for number, x in whole if number == 1]
+  trainer, normalizer = (
+    dict(_fields(next((x for number, x in whole if number == n), b"")))
+    for n in (2, 3)
+  )
+  vocabulary = [
+    (piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0])
+    for piece in pieces
+  ]
+  ids = {name: i for i, (name, _) in enumerate(vocabulary)}
+  kinds = {piece.get(3, NORMAL) for piece in pieces}
+  if trainer.get(3, UNIGRAM) != UNIGRAM or USER_DEFINED in kinds:
+    raise ValueError("it is not a plain unigram model; give a tokenizer.json")
+  if END not in ids or ids[END] != trainer.get(42, 2):
+    raise ValueError(f"texts do not end with {END}; give a tokenizer.json")
+  words = tokenizers.Tokenizer(models.Unigram(vocabulary, trainer.get(40, 0)))
+  steps = []
+  if charsmap := normalizer.get(2):
+    steps.append(normalizers.Precompiled(charsmap))
+  if normalizer.get(4, 1):  # surplus white space goes
+    steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+  words.normalizer = normalizers.Sequence(steps)
+  words.pre_tokenizer = pre_tokenizers.Metaspace(
+    SPACE, "always" if normalizer.get(3, 1) else "never"
+  )
+  words.add_special_tokens([END])
+  words.post_processor = processors.TemplateProcessing(
+    single=f"$A {END}", special_tokens=[(END, ids[END])]
+  )
+  return words
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+  """Yields the number and the value of each field of a message."""
+  at = 0
+  while at < len(data):
+    key, at = _varint(data, at)
+    number, kind = key >> 3, key & 7
+    if kind == 0:
+      value, at = _varint(data, at)
+    else:
+      if kind == 2:
+        size, at = _varint(data, at)
+      else:
+        size = {1: 8, 5: 4}.get(kind)
+      if size is None or at + size > len(data):
+        raise ValueError("it is not a file of sentencepiece")
+      value, at = data[at : at + size], at + size
+    yield number, value
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+  value, shift = 0, 0
+  while True:
+    byte = data[at]
+    value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
+    if byte < 128:
+      return value, at
