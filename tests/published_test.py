@@ -373,7 +373,7 @@ class TestConfigs:
     assert (data["length"], data["pad_id"]) == (64, 1)
     assert data["clean"] == "remove_punctuation"
 
-  def test_siglip_2(self, tmp_path):
+  def test_siglip_2(self, tmp_path, caplog):
     """google/siglip2-large-patch16-256."""
     blocks = dict(LARGE, num_hidden_layers=24)
     spec = dict(
@@ -395,6 +395,12 @@ class TestConfigs:
     data = dict(size=256, resize="squash", kernel="bilinear")
     data |= dict(length=64, clean="lower", pad_id=0)
     assert data.items() <= found.data.items()
+    assert "pads left with a GemmaTokenizer then" in caplog.text
+    caplog.clear()
+    words |= dict(padding_side="right")
+    write_files(folder, spec, processor=SQUASHED, words=words)
+    read_published(folder)
+    assert not caplog.text
 
   OPEN_CLIP_TEXT = dict(
     context_length=77, vocab_size=49408, width=512, heads=8, layers=12

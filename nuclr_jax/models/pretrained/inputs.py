@@ -5,6 +5,7 @@ error that names the key; nothing of that kind is ignored.
 """
 
 from collections.abc import Mapping, Sequence
+import logging
 import re
 from typing import Any
 
@@ -13,6 +14,8 @@ import tokenizers
 from nuclr_jax import files
 from nuclr_jax.models.layers import MEAN, STD
 from nuclr_jax.models.pretrained import hub
+
+log = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
@@ -200,6 +203,12 @@ def of_tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
         raise ValueError(f"{side} is {spec[side]!r}; texts can end right only")
     if clean and spec.get("do_lower_case") is False:
       raise ValueError(f"do_lower_case is false, and a {name} has lower case")
+  if kind == "Siglip" and clean == "lower" and "padding_side" not in spec:
+    log.warning(
+      "%s has no padding_side, and transformers pads left with a %s then; "
+      "texts are padded right here, as SigLIP 2 was trained",
+      *(path, name),
+    )
   # None and 1e30 mean that the tokenizer has no limit.
   longest = spec.get("model_max_length") or length
   data = {"length": int(min(length, longest)), "clean": clean}
