@@ -260,7 +260,7 @@ def hf_siglip_t5(folder: pathlib.Path) -> tuple | None:
   )
   model.save_pretrained(folder)
   processor.save_pretrained(folder)
-  captions = ["two cats, on a do_g", "A\nPhoto  \ufb01 of zzz", "mat"]
+  captions = ["two cats, on a do_g", "\ufb01\n A  zzz of", "mat"]
   return by_processor(folder, model, captions)
 
 
