@@ -233,7 +233,7 @@ def _captions_in(data: bytes) -> list[str]:
 
 
 def _unprinted(text: str) -> list[str]:
-  """Returns the captions of a printed list, or of printed bytes; or the text."""
+  """Returns the captions of a printed list or of printed bytes, or the text."""
   text = text.strip()
   in_brackets = text[:1] + text[-1:] in ("[]", "()")
   if not in_brackets and not _BYTES.fullmatch(text):
