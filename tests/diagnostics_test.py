@@ -24,6 +24,7 @@ from nuclr_jax.objectives import Readout, zeta_rules
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.report import health
 from nuclr_jax.train import diagnostics, records
+from nuclr_jax.train.diagnostics import Scale
 from nuclr_jax.types import Sides, Sizes, each
 
 N, BATCH, TAU = 64, 8, 0.2
@@ -254,9 +255,9 @@ def test_what_is_below_the_noise_is_told(tmp_path):
   assert kept == {"zeta_noise/text": 0.3, "dimensions": 9.0}
   row = {f"diagnostics/{name}": x for name, x in kept.items()} | {"step": 7}
   told = "how good zeta of texts is cannot be told from the sample"
-  assert told in health.section([row], [], tmp_path, batch_size=64)
+  assert told in health.section([row], [], tmp_path, Scale(64))
   row |= {"diagnostics/zeta_gain/text": 0.4}
-  assert told not in health.section([row], [], tmp_path, batch_size=64)
+  assert told not in health.section([row], [], tmp_path, Scale(64))
   # What is not a number for another reason still ends a run.
   wrong = {"zeta_noise/text": math.nan}
   assert diagnostics.without_noise(wrong).keys() == wrong.keys()
@@ -323,7 +324,7 @@ def test_exact_popularities_have_no_residual(x64):
     assert found[f"zeta_gain/{side}"] > 0.999
     # The sample is the data set, and u is exact as well.
     assert abs(found[f"u_drift/{side}"]) < 1e-8
-  messages = diagnostics.find_alarms(found, batch_size=8)
+  messages = diagnostics.find_alarms(found, Scale(8))
   assert not [x for x in messages if "zeta" in x]
 
 
@@ -360,12 +361,22 @@ def test_collapse_is_finite():
 def test_alarms(name, fine, wrong, text):
   def find(value):
     metrics = {"loss": 1.0, f"diagnostics/{name}/text": value}
-    return diagnostics.find_alarms(metrics, batch_size=64)
+    return diagnostics.find_alarms(metrics, Scale(64))
 
   assert find(fine) == []
   (message,) = find(wrong)
   assert "texts" in message
   assert re.search(text, message)
+
+
+def test_two_labels_are_no_collapse():
+  """Around two points, embeddings have one dimension, and may be unbalanced."""
+  found = {"mean_cosine/text": 0.92, "dimensions/text": 1.0}
+  assert len(diagnostics.find_alarms(found, Scale(64))) == 2
+  assert diagnostics.find_alarms(found, Scale(64, num_points=2)) == []
+  assert len(diagnostics.find_alarms(found, Scale(64, num_points=4))) == 2
+  (message,) = diagnostics.find_alarms({"dimensions/text": 0.0}, Scale(64, 2))
+  assert "collapse" in message
 
 
 def test_pace(monkeypatch, caplog):

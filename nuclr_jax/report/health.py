@@ -7,7 +7,7 @@ import pathlib
 from matplotlib.figure import Figure
 
 from nuclr_jax.report import page
-from nuclr_jax.train.diagnostics import find_alarms
+from nuclr_jax.train.diagnostics import Scale, find_alarms
 from nuclr_jax.types import Sides
 
 History = Sequence[Mapping[str, float]]
@@ -27,7 +27,7 @@ PANELS = {
 
 
 def section(
-  history: History, times: History, plots: pathlib.Path, *, batch_size: int
+  history: History, times: History, plots: pathlib.Path, scale: Scale
 ) -> str:
   """Makes the section of a report; it is empty if the run recorded nothing.
 
@@ -35,7 +35,7 @@ def section(
     history: The run's diagnostics (see `records.read_history`).
     times: How the run spent its time, read from `records.TIMES`.
     plots: The folder for the plots.
-    batch_size: The batch size of the run.
+    scale: What the diagnostics of the run are compared with.
   """
   panels = [("gradient norm", ["train/gradient_norm"], None, history)]
   for name, (title, limits) in PANELS.items():
@@ -52,10 +52,7 @@ def section(
   figure = Figure(figsize=(3.7 * across, 2.9 * down), layout="constrained")
   axes = figure.subplots(down, across, squeeze=False).ravel()
   for place, (title, names, limits, rows) in zip(axes, panels, strict=False):
-    for name in names:
-      metric, _, side = name.rpartition("/")
-      page.shade(place, rows, f"{metric}_low/{side}", f"{metric}_high/{side}")
-      page.plot(place, rows, [name])
+    page.plot(place, rows, names)
     place.set_title(title, fontsize=10)
     if limits:
       place.set_ylim(*limits)
@@ -64,18 +61,17 @@ def section(
   for place in axes[len(panels) :]:
     place.set_axis_off()
   plot = page.save(figure, plots / "health.png")
-  return f"<h2>Health</h2>{_alarms(history, batch_size)}{plot}"
+  return f"<h2>Health</h2>{_alarms(history, scale)}{plot}"
 
 
-def _alarms(history, batch_size) -> str:
+def _alarms(history, scale) -> str:
   """Shows what the newest diagnostics warn of."""
   rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
   if not rows:
     return ""
   newest = rows[-1]
   items = [
-    f"<li class=wrong>{html.escape(x)}"
-    for x in find_alarms(newest, batch_size=batch_size)
+    f"<li class=wrong>{html.escape(x)}" for x in find_alarms(newest, scale)
   ]
   for side in Sides._fields:
     found = f"{PREFIX}zeta_noise/{side}", f"{PREFIX}zeta_gain/{side}"

@@ -130,6 +130,8 @@ def _data_address(data: bytes) -> str:
 def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
   """Plots numbers of a history over its steps; missing ones are left out.
 
+  The interval of a number, metric_low/side to metric_high/side, is shaded.
+
   Args:
     axes: The axes of Matplotlib to plot on.
     rows: The rows of the history (see `records.read_history`).
@@ -137,27 +139,19 @@ def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
   """
   for name in names:
     points = [(row["step"], row[name]) for row in rows if name in row]
-    if points:
-      axes.plot(
-        *zip(*points, strict=True), marker=".", label=name.replace("$", r"\$")
+    if not points:
+      continue
+    (line,) = axes.plot(
+      *zip(*points, strict=True), marker=".", label=name.replace("$", r"\$")
+    )
+    metric, _, side = name.rpartition("/")
+    low, high = f"{metric}_low/{side}", f"{metric}_high/{side}"
+    ends = [(row["step"], row[low], row[high]) for row in rows if low in row]
+    if ends:
+      axes.fill_between(
+        *zip(*ends, strict=True), color=line.get_color(), alpha=0.15
       )
   axes.set_xlabel("step")
   axes.grid(alpha=0.3)
   if axes.lines:
     axes.legend(frameon=False)
-
-
-def shade(axes, rows: Sequence[Mapping[str, float]], low: str, high: str):
-  """Shades an interval over the steps, in the colour of the next line.
-
-  Args:
-    axes: The axes of Matplotlib to plot on, before `plot` draws the line.
-    rows: The rows of the history.
-    low: The name of the lower ends; rows without one are left out.
-    high: The name of the upper ends.
-  """
-  points = [(x["step"], x[low], x[high]) for x in rows if low in x]
-  if points:
-    axes.fill_between(
-      *zip(*points, strict=True), color=f"C{len(axes.lines)}", alpha=0.15
-    )

@@ -16,7 +16,7 @@ import numpy as np
 from nuclr_jax import files
 from nuclr_jax.evaluate.ranking import in_chunks
 from nuclr_jax.report import health, page
-from nuclr_jax.train import checkpoint, loop, records
+from nuclr_jax.train import checkpoint, diagnostics, loop, records
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.types import Sides, both
 
@@ -61,9 +61,7 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   sections = [
     _metrics(workdir),
     _curves(history, plots),
-    health.section(
-      history, times, plots, batch_size=parts.config["batch_size"]
-    ),
+    health.section(history, times, plots, diagnostics.scale_of(parts)),
     _sample_state(parts, state, plots),
     _retrieval(parts, mesh, state),
     _config(parts),

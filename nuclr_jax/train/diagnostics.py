@@ -336,6 +336,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
   share = np.clip(sizes.num_pairs // 256, SAMPLE, LARGEST_SAMPLE)
   count = max(1, min(int(share), sizes.num_pairs) // batch_size)
   settled = min(sizes.num_pairs // batch_size, SETTLED)
+  scale = scale_of(parts)
   read_batches = fixed_batches(parts, count)
   layout = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
@@ -370,7 +371,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
         ),
       )
     if step >= settled and distributed.is_first():
-      for message in find_alarms(scores, batch_size=batch_size):
+      for message in find_alarms(scores, scale):
         log.warning("step %d: %s", step, message)
     return {f"diagnostics/{name}": x for name, x in scores.items()}
 
@@ -401,71 +402,86 @@ def _readable(objective: Objective) -> Callable[..., Readout]:
   return objective.readout
 
 
+class Scale(NamedTuple):
+  """What the values of metrics are compared with."""
+
+  batch_size: int
+  # Distinct images, texts or labels, whichever are fewest. Embeddings of either
+  # side gather around as many points, and two points have one dimension.
+  num_points: float = math.inf
+
+
+def scale_of(parts: Experiment) -> Scale:
+  """Returns what the metrics of a run are compared with."""
+  numbers = *parts.data.train.sizes.ids, parts.data.num_classes or math.inf
+  return Scale(parts.config["batch_size"], min(numbers))
+
+
 class Alarm(NamedTuple):
   """A warning, and the values of a metric of `measure` that call for it."""
 
   name: str  # of the metric, without the side
-  wrong: Callable[[float, int], bool]  # (value, batch size) -> whether to warn
+  wrong: Callable[[float, Scale], bool]  # whether to warn of a value
   text: str  # of the warning, with {side} and {value}
 
 
 ALARMS = (
   Alarm(
     "mean_cosine",
-    lambda x, batch_size: x > 0.9,
+    lambda x, scale: x > 0.9 and scale.num_points > 2,
     "the embeddings of {side}s are nearly all the same (mean cosine "
     "{value:.2f}): collapse; try a lower learning rate, or a lower weight of "
     "added terms",
   ),
   Alarm(
     "dimensions",
-    lambda x, batch_size: x < 2,
+    lambda x, scale: x < min(2, 0.75 * (scale.num_points - 1)),
     "the embeddings of {side}s have {value:.1f} dimensions: collapse, or a "
     "model that has not learned yet",
   ),
   Alarm(
     "effective_negatives",
-    lambda x, batch_size: x < 1.5 < 0.9 * (batch_size - 1),
+    lambda x, scale: x < 1.5 < 0.9 * (scale.batch_size - 1),
     "{side}s as anchors see {value:.1f} negatives of a batch: the temperature "
     "is very low, or batches have near-duplicates",
   ),
   Alarm(
     "effective_negatives",
-    lambda x, batch_size: x > 0.9 * (batch_size - 1) > 1.5,
+    lambda x, scale: x > 0.9 * (scale.batch_size - 1) > 1.5,
     "{side}s as anchors see all negatives of a batch alike ({value:.1f}): the "
     "temperature is high, or the model has not learned yet",
   ),
   Alarm(
     "temperature",
-    lambda x, batch_size: not 0.005 <= x <= 1,
+    lambda x, scale: not 0.005 <= x <= 1,
     "the temperature of {side}s as anchors is {value:.2g}, outside of "
     "[0.005, 1]: lower its learning rate, or fix it",
   ),
   Alarm(
     "u_drift",
-    lambda x, batch_size: abs(x) > 2,
+    lambda x, scale: abs(x) > 2,
     "u of {side}s as anchors is {value:+.1f} nats off the model: raise gamma, "
     "or wait for the learning rate to fall",
   ),
   Alarm(
     "zeta_gain_high",
-    lambda x, batch_size: x < 0,
+    lambda x, scale: x < 0,
     "zeta of {side}s is worse than none (its gain is at most {value:.2f}): "
     "lower the rule's rate, or enlarge its memory",
   ),
 )
 
 
-def find_alarms(metrics: Metrics, *, batch_size: int) -> list[str]:
+def find_alarms(metrics: Metrics, scale: Scale) -> list[str]:
   """Returns the warnings that metrics of `diagnostics.measure` call for.
 
   Args:
     metrics: The metrics by name, with or without a prefix that ends in a slash;
       metrics of other names are ignored.
-    batch_size: The batch size of training.
+    scale: The batch size of training, and the distinct samples of its data.
 
   Example:
-    >>> (message,) = find_alarms({"mean_cosine/text": 0.97}, batch_size=8)
+    >>> (message,) = find_alarms({"mean_cosine/text": 0.97}, Scale(8))
     >>> message[:42]
     'the embeddings of texts are nearly all the'
   """
@@ -475,5 +491,5 @@ def find_alarms(metrics: Metrics, *, batch_size: int) -> list[str]:
     for side in Sides._fields
     for name, value in metrics.items()
     if f"/{name}".endswith(f"/{alarm.name}/{side}")
-    and alarm.wrong(value, batch_size)
+    and alarm.wrong(value, scale)
   ]
