@@ -2,13 +2,14 @@
 
 import json
 
+import cv2
 import numpy as np
 from pyarrow import parquet
 import pytest
 
 from experiments.cc3m import shapes
 from nuclr_jax.config import complete, load_config
-from nuclr_jax.data import embeddings, loader
+from nuclr_jax.data import embeddings, images, loader
 from nuclr_jax.evaluate import evaluators
 from nuclr_jax.export import (
   Embedder,
@@ -16,6 +17,7 @@ from nuclr_jax.export import (
   write_embeddings,
 )
 from nuclr_jax.export.embed import REJECTED
+from nuclr_jax.ingest import records
 from nuclr_jax.ingest.records import Item, Rejected
 from nuclr_jax.report import subject
 from nuclr_jax.train import loop
@@ -130,6 +132,50 @@ def test_texts_are_cleaned_and_equal_keys_stay_apart(tmp_path):
   np.testing.assert_allclose(opened.pairs.image, rows, rtol=1e-5)
 
 
+def test_icons_are_embedded_as_ingest_stores_them(tmp_path):
+  """Black ones are six pictures by both routes, and a white one is none."""
+  icons = []
+  for i in range(6):
+    alpha = np.zeros((32, 32), np.uint8)
+    alpha[4 * i : 4 * i + 8, 8:24] = 255
+    icons.append(_icon(np.zeros((32, 32, 3), np.uint8), alpha))
+  hidden = np.full((32, 32, 3), 90, np.uint8)
+  hidden[:8, 8:24] = 0  # another file of the first picture
+  twin = _icon(hidden, np.where(hidden[..., 0] == 0, 255, 0))
+  white = _icon(np.full((32, 32, 3), 255, np.uint8), alpha)
+  files = [*icons, twin, white, icons[0][:-20]]
+  given = [Item(str(i), "x.tar", x, [f"icon {i}"]) for i, x in enumerate(files)]
+  seen = []
+
+  def embed(squares):
+    seen.extend(squares)
+    return np.float32(squares.reshape(len(squares), -1)) + 1
+
+  text = lambda captions: np.ones((len(captions), 32 * 32 * 3), np.float32)
+  folder = tmp_path / "out"
+  write_embeddings(Embedder(Sides(embed, text), 32), given, folder)
+  kept = [x for x in records.check_items(given) if isinstance(x, Item)]
+  assert len(kept) == len(seen) == 7
+  for item, square in zip(kept, seen, strict=True):
+    # A stored JPEG blurs edges.
+    stored = images.decode(item.image)
+    assert np.abs(np.int32(stored) - square).mean() < 2
+  content = embeddings.read_column(folder, embeddings.CONTENT)
+  stored = [item.image for item in kept]
+  groups = [[x.index(y) for y in x] for x in (content, stored)]
+  assert groups == [[0, 1, 2, 3, 4, 5, 0]] * 2
+  lines = (folder / REJECTED).read_text().splitlines()
+  found = {json.loads(x)["key"]: json.loads(x)["reason"] for x in lines}
+  bad = [x for x in records.check_items(given) if isinstance(x, Rejected)]
+  assert found == {x.key: x.reason for x in bad}
+  assert found == {"7": "nothing to see on white", "8": "truncated image"}
+
+
+def _icon(colours, alpha):
+  bgra = np.dstack([colours, np.uint8(alpha)])
+  return cv2.imencode(".png", bgra)[1].tobytes()
+
+
 def test_the_model_of_a_config_opens_without_data(tmp_path):
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "circle"]
   (tmp_path / "vocab.txt").write_text("\n".join(words))
@@ -188,8 +234,6 @@ def write_pairs(folder, rng, count, *, dim=8):
 
 def _number(i):
   """An image whose value says which it is; PNG keeps it exactly."""
-  import cv2
-
   flat = np.full((16, 16, 3), i, np.uint8)
   return cv2.imencode(".png", flat)[1].tobytes()
 

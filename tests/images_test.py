@@ -70,10 +70,128 @@ class TestDecode:
     found = images.decode(encoded(red, "PNG"))
     assert (found == [200, 30, 60]).all()
 
-  def test_what_is_hidden_by_alpha_is_shown(self):
-    clear = np.concatenate([SMALL, np.zeros((60, 90, 1), np.uint8)], axis=2)
-    found = images.decode(encoded(Image.fromarray(clear, "RGBA"), "PNG"))
-    np.testing.assert_array_equal(found, SMALL)
+  @pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+      ("RGBA", "PNG", {}),
+      ("LA", "PNG", {}),
+      ("P", "PNG", {"transparency": 3}),
+      ("P", "PNG", {"transparency": bytes(range(0, 256, 16))}),
+      ("RGB", "PNG", {"transparency": (255, 0, 0)}),
+      ("L", "PNG", {"transparency": 90}),
+      ("RGBA", "WEBP", {"lossless": True, "exact": True}),
+      ("P", "GIF", {"transparency": 3}),
+      ("RGBA", "TIFF", {}),
+      ("LA", "TIFF", {}),
+      ("RGBA", "PNG", {"save_all": True, "append_images": "other"}),
+      ("RGBA", "WEBP", {"lossless": True, "exact": True, "append_images": "o"}),
+      ("P", "GIF", {"transparency": 3, "append_images": "other"}),
+      ("RGBA", "TIFF", {"append_images": "other"}),
+    ],
+  )
+  def test_what_is_transparent_is_white(self, mode, kind, options):
+    """Against the blend in float64; of several frames, the first one counts."""
+    clear = cv2.resize(np.eye(4, dtype=np.uint8) * 200 + 30, (90, 60))
+    image = Image.fromarray(np.dstack([SMALL, clear]))
+    image = image.quantize(16) if mode == "P" else image.convert(mode)
+    if mode in ("L", "RGB"):
+      image.paste(options["transparency"], (20, 20, 60, 50))
+    if "append_images" in options:
+      other = Image.new("RGBA", (90, 60), "red").convert(mode)
+      options = options | {"append_images": [other], "save_all": True}
+    data = encoded(image, kind, **options)
+    with Image.open(io.BytesIO(data)) as stored:
+      pixels = np.array(stored.convert("RGBA"), np.float64)
+    alpha = pixels[..., 3:] / 255
+    wanted = alpha * pixels[..., :3] + (1 - alpha) * 255
+    found = images.decode(data)
+    assert difference(found, wanted).max() <= 0.5 + 1e-9
+    assert difference(found, pixels[..., :3]).mean() > 2  # not just dropped
+
+  @pytest.mark.parametrize("channels", [1, 3, 4])
+  @pytest.mark.parametrize("kind", [".png", ".tiff"])
+  def test_sixteen_bits_and_alpha(self, channels, kind):
+    image = np.dstack([SMALL, np.tile(np.uint8(range(90)), (60, 1))])
+    deep = np.uint16(image[..., [2, 1, 0, 3]][..., :channels]) * 257
+    found = images.decode(cv2.imencode(kind, deep)[1].tobytes())
+    alpha = np.float64(image[..., 3:]) / 255
+    wanted = {
+      1: image[..., [2]],
+      3: image[..., :3],
+      4: alpha * image[..., :3] + (1 - alpha) * 255,
+    }[channels]
+    assert difference(found, wanted).max() <= 0.5 + 1e-9
+
+  def test_grey_of_sixteen_bits_that_is_transparent(self):
+    grey = np.uint16(np.arange(5400).reshape(60, 90))
+    data = encoded(Image.fromarray(grey), "PNG", transparency=2570)
+    found = images.decode(data)
+    assert (found[28, 50] == 255).all()  # 28 * 90 + 50 = 2570
+    assert found[28, 51, 0] == 10 and found.min() == 0
+
+  def test_black_icons_stay_apart(self):
+    icons = []
+    for i in range(6):
+      alpha = np.zeros((32, 32), np.uint8)
+      alpha[4 + 3 * i : 10 + 3 * i, 5:25] = 255
+      black = np.dstack([np.zeros((32, 32, 3), np.uint8), alpha])
+      icons.append(encoded(Image.fromarray(black), "PNG"))
+    assert len({by_pillow(x).tobytes() for x in icons}) == 1
+    assert len({images.decode_input(x).tobytes() for x in icons}) == 6
+
+  @pytest.mark.parametrize("colour", [(255, 255, 255), (9, 80, 7)])
+  def test_what_white_hides_is_no_input(self, colour):
+    """White icons, and pictures of which nothing is opaque."""
+    alpha = np.zeros((32, 32), np.uint8)
+    alpha[8:24, 8:24] = 255 if colour == (255, 255, 255) else 0
+    image = np.dstack([np.full((32, 32, 3), colour, np.uint8), alpha])
+    data = encoded(Image.fromarray(image), "PNG")
+    with pytest.raises(ValueError, match="^nothing to see on white$"):
+      images.decode_input(data)
+    assert images.decode(data).min() == 255  # in data sets that exist
+    image[10, 10] = 254, 255, 255, 255
+    images.decode_input(encoded(Image.fromarray(image), "PNG"))
+    images.decode_input(encoded(Image.new("RGBA", (32, 32), "white"), "PNG"))
+
+  @pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+      (b"", "unreadable image"),
+      (b"<html><svg></svg>", "unreadable image"),
+      (b"\n<?xml version='1.0'?><!-- x --><svg>", "unreadable image (SVG; "),
+      (b"\0\0\0\x18ftypheic" + bytes(99), "unreadable image (HEIC; "),
+      (b"\0\0\0\x18ftypavif" + bytes(99), "unreadable image (AVIF; "),
+      (b"%PDF-1.4", "unreadable image"),
+    ],
+  )
+  def test_what_is_no_image_that_is_read(self, data, reason):
+    with pytest.raises(ValueError) as error:
+      images.decode_input(data)
+    text = str(error.value)
+    assert text == reason or text == f"{reason}convert it to PNG or JPEG)"
+
+  def test_thirty_two_bits_are_not_guessed(self):
+    grey = np.float32(SMALL[..., 0]) / 255
+    for image in (grey, np.int32(grey * 1e6)):
+      with pytest.raises(ValueError, match="32 bits a channel"):
+        images.decode_input(encoded(Image.fromarray(image), "TIFF"))
+
+  def test_flipped_bits_of_transparent_pngs(self):
+    alpha = np.full((60, 90, 1), 200, np.uint8)
+    data = encoded(Image.fromarray(np.dstack([SMALL, alpha])), "PNG")
+    for at in range(200, len(data) - 20, len(data) // 9):
+      broken = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+      with pytest.raises(ValueError, match="unreadable image"):
+        images.decode_input(broken)
+
+  def test_the_same_picture_in_other_files(self):
+    image = Image.fromarray(SMALL)
+    files = [encoded(image, "PNG", compress_level=i) for i in (1, 9)]
+    files += [encoded(image, "BMP"), encoded(image.convert("RGBA"), "PNG")]
+    jpeg = encoded(image, "JPEG")
+    contents = {images.content_of(x, images.decode(x)) for x in files}
+    assert len(set(files)) == 4 and len(contents) == 1
+    assert images.content_of(jpeg, images.decode(jpeg)) is jpeg
 
   @pytest.mark.parametrize("orientation", [3, 6, 8])
   def test_orientation_is_not_obeyed(self, orientation):

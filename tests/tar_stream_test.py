@@ -416,7 +416,7 @@ class TestContent:
     lines = [x.getMessage() for x in caplog.records]
     assert "1 of " in lines[0] and f"of {tmp_path}/bad.tar" in lines[0]
     assert len(lines) <= 2
-    for reason in (tar_stream.TOO_SMALL, tar_stream.UNREADABLE):
+    for reason in (images.TOO_SMALL, images.TRUNCATED):
       assert len(lines) < 2 or reason in lines[1]
 
   def test_nothing_that_can_be_used(self, tmp_path, monkeypatch):

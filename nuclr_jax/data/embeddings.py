@@ -3,7 +3,7 @@
 A folder that `nuclr embed` wrote holds `image.npy` [images, dim], `text.npy`
 [texts, dim], `images.parquet` (key, content, thumbnail) and `texts.parquet`
 (image, caption). The tables have a row for each row of the arrays; `image` is
-the row of the caption's image, `content` a hash of the image's file, and
+the row of the caption's image, `content` a hash of the image, and
 thumbnails may be missing.
 """
 

@@ -1,12 +1,19 @@
-"""Turns encoded images into square arrays of one size."""
+"""Turns encoded images into square arrays of one size.
+
+Whatever reads images decodes them here, so that a picture has the same pixels
+whichever way it comes: `decode` reads those of data sets, `decode_input` those
+of users' files, of which it says what is wrong with them.
+"""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+import contextlib
 import functools
 import io
 import math
 import multiprocessing
 import os
+import re
 from typing import Any
 
 import cv2
@@ -20,6 +27,13 @@ from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
 Image = UInt8[np.ndarray, "height width 3"]
 SquareImage = UInt8[np.ndarray, "size size 3"]
 
+# Reasons not to use an image.
+UNREADABLE = "unreadable image"  # not an image, or not of a known kind
+TRUNCATED = "truncated image"  # the end is missing
+TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
+TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
+BLANK = "nothing to see on white"  # where it is not transparent, it is white
+
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
@@ -29,14 +43,29 @@ TRIES = 10  # attempts to draw a random crop that fits
 # Uniform numbers that a random crop needs.
 CROP_NUMBERS = 2 * TRIES + 3
 
+# Pillow has more decoders, some of which start other programs.
+KINDS = tuple("JPEG PNG WEBP GIF BMP DIB TIFF AVIF JPEG2000 PPM".split())
+# What OpenCV decodes to the same pixels, faster, by kind and Pillow's mode.
+BY_OPENCV, PLAIN = ("PNG", "WEBP", "GIF", "BMP"), ("1", "L", "P", "RGB")
+# How images of other kinds begin; AVIF is read if Pillow can.
+_OTHERS = {
+  "AVIF": rb".{4}ftypavi[fs]",
+  "HEIC": rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)",
+  "JPEG XL": rb"\xff\x0a|\0\0\0\x0cJXL ",
+  "SVG": rb"(?i)(\xef\xbb\xbf)?\s*<(?!!doctype html|html|head)[^\0]*\bsvg\b",
+}
+
 cv2.setNumThreads(0)  # images are spread over threads instead
 
 
 def decode(data: bytes) -> Image:
   """Decodes JPEG, PNG, WebP, GIF, BMP or TIFF bytes to red, green, blue.
 
-  Grey images are repeated in three channels; orientation tags are ignored, as
-  in the published recipes.
+  What is transparent becomes white, as on a page: colours that alpha hides may
+  be anything, and a black icon would become a black square. Of 16 bits, the
+  upper 8 are kept, of animations the first frame, and grey images are repeated
+  in three channels. Colour profiles are ignored, and so are orientation tags
+  other than TIFF's: published recipes, which use Pillow, do the same.
 
   Args:
     data: The bytes of an image file.
@@ -46,23 +75,82 @@ def decode(data: bytes) -> Image:
       has more than `MAX_PIXELS` pixels.
 
   Example:
-    >>> png = cv2.imencode(".png", np.zeros((4, 6, 3), np.uint8))[1].tobytes()
-    >>> decode(png).shape
-    (4, 6, 3)
+    >>> png = cv2.imencode(".png", np.zeros((4, 6, 4), np.uint8))[1].tobytes()
+    >>> decode(png).shape, decode(png).min()
+    ((4, 6, 3), np.uint8(255))
   """
   if num_pixels(data) > MAX_PIXELS:
     raise ValueError(
       f"an image of {len(data)} bytes claims more than {MAX_PIXELS:,} pixels"
     )
-  flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
-  buffer = np.frombuffer(data, np.uint8)
+  return _decode(data)[0]
+
+
+def decode_input(
+  data: bytes, *, max_pixels: int = MAX_PIXELS, min_size: int = 1
+) -> Image:
+  """Decodes an image of a user's file, see `decode`, if it can be used.
+
+  A decoder takes what follows a cut in a JPEG for grey, and a white icon is a
+  white square on white: neither is what its name or caption says.
+
+  Args:
+    data: The bytes of an image file.
+    max_pixels: The largest number of pixels that may be decoded.
+    min_size: The least height and width, in pixels.
+
+  Raises:
+    ValueError: If the image cannot be used; the message is the reason, in a few
+      words.
+
+  Example:
+    >>> png = cv2.imencode(".png", np.zeros((4, 6, 4), np.uint8))[1].tobytes()
+    >>> decode_input(png)
+    Traceback (most recent call last):
+    ...
+    ValueError: nothing to see on white
+  """
+  if _is_cut(data):
+    raise ValueError(TRUNCATED)
   try:
-    image = cv2.imdecode(buffer, flags) if len(buffer) else None
-  except cv2.error:  # such as a header that claims 10^10 pixels
-    image = None
-  if image is None:
-    raise ValueError(f"{len(data)} bytes cannot be decoded as an image")
+    count = num_pixels(data)
+    if count <= max_pixels:
+      image, is_blank = _decode(data)
+  except ValueError as error:
+    raise ValueError(_unreadable(data)) from error
+  if count > max_pixels:
+    raise ValueError(TOO_MANY)
+  if min(image.shape[:2]) < min_size:
+    raise ValueError(TOO_SMALL)
+  if is_blank:
+    raise ValueError(BLANK)
   return image
+
+
+def content_of(data: bytes, image: Image) -> bytes:
+  """Returns what two image files share if they hold the same picture.
+
+  A data set of `nuclr ingest` has JPEGs as they are, and makes one of the
+  pixels of any other file: those are told apart by their pixels.
+
+  Args:
+    data: The bytes of an image file.
+    image: What they are decoded to.
+
+  Example:
+    >>> image = np.zeros((4, 6, 3), np.uint8)
+    >>> a, b = (cv2.imencode(x, image)[1].tobytes() for x in (".png", ".bmp"))
+    >>> content_of(a, image) == content_of(b, image)
+    True
+  """
+  if is_jpeg(data):
+    return data
+  return repr(image.shape).encode() + image.tobytes()
+
+
+def is_jpeg(data: bytes) -> bool:
+  """Returns whether the bytes begin like a JPEG, whatever the file's name."""
+  return data.startswith(b"\xff\xd8\xff")
 
 
 def num_pixels(data: bytes) -> int:
@@ -82,14 +170,12 @@ def num_pixels(data: bytes) -> int:
     24
   """
   try:
-    with PIL.Image.open(io.BytesIO(data)) as header:
+    with _opened(data) as header:
       return header.width * header.height
   except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning):
     return 2**62  # Pillow does not say how many
   except Exception as error:  # formats have errors of their own
-    raise ValueError(
-      f"{len(data)} bytes cannot be decoded as an image"
-    ) from error
+    raise _undecodable(data) from error
 
 
 def resize(
@@ -238,6 +324,94 @@ def in_threads(f: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
   if multiprocessing.parent_process() is not None:
     return list(map(f, items))
   return list(_threads(os.getpid()).map(f, items))
+
+
+def _opened(data: bytes) -> PIL.Image.Image:
+  return PIL.Image.open(io.BytesIO(data), formats=KINDS)
+
+
+def _undecodable(data: bytes) -> ValueError:
+  why = _unreadable(data).removeprefix(UNREADABLE)
+  return ValueError(f"{len(data)} bytes cannot be decoded as an image{why}")
+
+
+def _unreadable(data: bytes) -> str:
+  """Returns `UNREADABLE`, and what the image is if that can be known."""
+  with contextlib.suppress(Exception), _opened(data) as file:
+    if file.mode in ("F", "I"):
+      return f"{UNREADABLE} (32 bits a channel; convert it to 8 or 16)"
+  for kind, beginning in _OTHERS.items():
+    if re.match(beginning, data[:1024], re.DOTALL):
+      return f"{UNREADABLE} ({kind}; convert it to PNG or JPEG)"
+  return UNREADABLE
+
+
+def _decode(data: bytes) -> tuple[Image, bool]:
+  """Decodes an image; also returns whether all that is in it is transparent.
+
+  Raises:
+    ValueError: If it is broken.
+  """
+  try:
+    if is_jpeg(data):
+      return _by_opencv(data), False
+    with _opened(data) as file:
+      is_plain = file.mode in PLAIN and not file.has_transparency_data
+      if is_plain and file.format in BY_OPENCV:
+        return _by_opencv(data), False
+      if file.format == "PNG":
+        _opened(data).verify()  # checksums, which loading does not look at
+      return _on_white(file)
+  except MemoryError:
+    raise
+  except Exception as error:  # formats have errors of their own
+    raise _undecodable(data) from error
+
+
+def _by_opencv(data: bytes) -> Image:
+  flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
+  image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+  if image is None:
+    raise _undecodable(data)
+  return image
+
+
+def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
+  """Puts an image on white; also returns whether nothing of it can be seen."""
+  image = file
+  if file.mode.startswith(("I", "F")):  # one channel of more than 8 bits
+    grey = np.asarray(file)
+    if file.mode == "F" or grey.min() < 0 or grey.max() > 65_535:
+      raise ValueError("32 bits have no range of grey that is known")
+    image = PIL.Image.fromarray(np.uint8(np.round(grey / 257)))
+    if "transparency" in file.info:
+      alpha = np.uint8(255 * (grey != file.info["transparency"]))
+      image.putalpha(PIL.Image.fromarray(alpha))
+  if not image.has_transparency_data:
+    return np.array(image.convert("RGB")), False
+  image = image.convert("RGBA")
+  white = PIL.Image.new("RGB", image.size, "white")
+  white.paste(image, mask=image)
+  is_opaque = image.getchannel("A").getextrema() == (255, 255)
+  pixels = np.array(white)
+  return pixels, bool(not is_opaque and pixels.min() == 255)
+
+
+def _is_cut(data: bytes) -> bool:
+  """Returns whether a JPEG or PNG lacks its end marker; bytes may follow it.
+
+  An interrupted copy leaves zeros after the cut, which decoders take for data.
+  """
+  if data.startswith(b"\x89PNG"):
+    return b"IEND" not in data
+  if not is_jpeg(data):
+    return False
+  at = 2  # skips the header, whose thumbnail has an end marker, too
+  while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
+    is_fill = data[at + 1 : at + 2] == b"\xff"
+    size = int.from_bytes(data[at + 2 : at + 4], "big")
+    at += 1 if is_fill else 2 + size
+  return data.find(b"\xff\xd9", at) < 0
 
 
 def _resize_to(image, shape, interpolation):

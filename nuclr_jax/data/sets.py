@@ -275,7 +275,7 @@ def _readable(
 
   def problem_of(path):
     try:
-      images.decode(path.read_bytes())
+      images.decode_input(path.read_bytes())
     except (OSError, ValueError) as error:
       return f"{path.relative_to(folder)} ({error})"
     return None

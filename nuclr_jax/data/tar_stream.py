@@ -29,7 +29,6 @@ from nuclr_jax.types import Batch, Sizes
 
 TARS = 16  # read at the same time
 AHEAD = 32  # samples that are read ahead from each of these
-UNREADABLE, TOO_SMALL = "unreadable image", "too small"
 MOST_LEFT_OUT = 10_000  # one after another, before it is an error
 LARGEST_ID = 2**31 - 1
 
@@ -185,12 +184,11 @@ def open_stream(
     epoch = visit.tar // len(tars)
     caption = sample.captions[epoch % len(sample.captions)]
     try:
-      image = images.decode(sample.image)
-    except ValueError:
-      return LeftOut(sample.key, sample.source, UNREADABLE)
-    if min(image.shape[:2]) < images.MIN_SIZE:
-      return LeftOut(sample.key, sample.source, TOO_SMALL)
-    ids = _id(sample.image), _id(canonical(caption).encode())
+      image = images.decode_input(sample.image, min_size=images.MIN_SIZE)
+    except ValueError as error:
+      return LeftOut(sample.key, sample.source, str(error))
+    content = images.content_of(sample.image, image)
+    ids = _id(content), _id(canonical(caption).encode())
     return make_square(image, random), caption, *ids
 
   def collate(rows):

@@ -3,9 +3,10 @@
 `write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
 [captions, dim]. `images.parquet` (key, content, and a thumbnail if asked for)
 and `texts.parquet` (image, caption) have a row for each row of the arrays;
-`image` is the row of the caption's image, and `content` a hash of the image's
-file. Items that could not be embedded are listed in `rejected.jsonl`, and so
-are images that were, but have no caption. `counts.json` counts all of them.
+`image` is the row of the caption's image, and `content` a hash of the image
+(see `images.content_of`). Items that could not be embedded are listed in
+`rejected.jsonl`, and so are images that were, but have no caption.
+`counts.json` counts all of them.
 """
 
 from collections import Counter
@@ -183,7 +184,7 @@ def _write_files(
     keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
     rejected = opened(_lines, REJECTED)
     for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
-      kept, pixels, small = [], [], []
+      kept, pixels, rows_of_images = [], [], []
       for result in images.in_threads(
         lambda cleaned: _decoded(*cleaned, embedder, thumbnails), chunk
       ):
@@ -191,10 +192,10 @@ def _write_files(
           rejected(result)
           reasons[result.reason] += 1
         else:
-          item, why, square, thumbnail = result
+          item, why, square, row = result
           kept.append(item)
           pixels.append(square)
-          small.append(thumbnail)
+          rows_of_images.append(row)
           if not item.captions:
             rejected(records.Rejected(item.key, item.source, why))
             count["without_caption"] += 1
@@ -205,7 +206,7 @@ def _write_files(
           for caption in item.captions
         ]
         arrays.image(embedder.encode.image(np.stack(pixels)))
-        keys([_image_row(*x) for x in zip(kept, small, strict=True)])
+        keys(rows_of_images)
         if rows:
           captions = [row["caption"] for row in rows]
           arrays.text(embedder.encode.text(captions))
@@ -251,18 +252,23 @@ def _cleaned(items: Iterable[Any]) -> Iterator[tuple[Any, str]]:
 
 
 def _decoded(item, why: str, embedder: Embedder, thumbnails: bool):
-  """Returns an item, why it lacks captions, its pixels and its thumbnail.
+  """Returns an item, why it lacks captions, its pixels and its row.
 
   Of an item that is rejected, it returns the rejection.
   """
   if isinstance(item, records.Rejected):
     return item
   try:
-    image = images.decode(item.image)
-  except ValueError:
-    return records.Rejected(item.key, item.source, records.UNREADABLE)
+    image = images.decode_input(item.image)
+  except ValueError as error:
+    return records.Rejected(item.key, item.source, str(error))
+  row = {
+    KEY: item.key,
+    CONTENT: content_hash(images.content_of(item.image, image)),
+    THUMBNAIL: images.thumbnail(image) if thumbnails else None,
+  }
   square = images.resize(image, embedder.image_size, embedder.resize)
-  return item, why, square, images.thumbnail(image) if thumbnails else None
+  return item, why, square, row
 
 
 def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -300,12 +306,6 @@ def _array(path: pathlib.Path) -> Iterator[Append]:
 
     yield append
     write_header()
-
-
-def _image_row(item: records.Item, thumbnail: bytes | None) -> dict[str, Any]:
-  """Returns the row of an image in its table."""
-  content = content_hash(item.image)
-  return {KEY: item.key, CONTENT: content, THUMBNAIL: thumbnail}
 
 
 @contextlib.contextmanager

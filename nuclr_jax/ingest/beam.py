@@ -18,6 +18,7 @@ import socket
 import tempfile
 
 import cv2
+import PIL
 
 from nuclr_jax import __version__, progress
 from nuclr_jax.files import bucket
@@ -28,7 +29,11 @@ FLAG = "--beam_pipeline_options"
 ENDINGS = ("array_record", "rejected.jsonl", "npz")  # npz says "complete"
 COUNTERS = "nuclr_ingest"  # the namespace of Beam's counters
 # Two workers of different versions might write different bytes.
-VERSIONS = {"nuclr_jax": __version__, "OpenCV": cv2.__version__}
+VERSIONS = {
+  "nuclr_jax": __version__,
+  "OpenCV": cv2.__version__,
+  "Pillow": PIL.__version__,
+}
 
 log = logging.getLogger(__name__)
 

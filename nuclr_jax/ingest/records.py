@@ -20,21 +20,23 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
 from nuclr_jax.data.captions import NO_UTF8, clean_text, tidy_captions
-from nuclr_jax.data.images import MAX_PIXELS, MIN_SIZE, num_pixels
+from nuclr_jax.data.images import (
+  MAX_PIXELS,
+  MIN_SIZE,
+  UNREADABLE,
+  decode_input,
+  is_jpeg,
+)
 from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 from nuclr_jax.files import bucket
 
 QUALITY = 95  # of JPEGs that are made from images in other formats
-# Reasons to reject an item or, where the comment says so, a single caption.
+# Reasons to reject an item; `images.decode_input` has those of images.
 NO_CAPTION = "no caption"
 DUPLICATE_KEY = "duplicate key"  # an earlier item of the part has the same key
-UNREADABLE = "unreadable image"  # not an image, or not of a known kind
-TRUNCATED = "truncated image"  # the end is missing
-TOO_SMALL = "too small"  # a side is below `MIN_SIZE`
 TOO_LARGE = "too large"  # for JPEG
-TOO_MANY = "too many pixels"  # in the header; nothing is decoded then
 TOO_BIG = "too large a file"
 NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names no regular file
@@ -304,7 +306,7 @@ def to_jpeg(
   """Decodes an image to check it, and returns it as JPEG.
 
   A JPEG that is not shrunk is returned bit for bit. Other formats become JPEGs
-  of three channels, with white where they are transparent.
+  of what `images.decode` makes of them.
 
   Args:
     data: The bytes of an image file.
@@ -313,32 +315,19 @@ def to_jpeg(
     max_pixels: The largest number of pixels that may be decoded.
 
   Raises:
-    ValueError: If the image cannot be used; the message is the reason in two
+    ValueError: If the image cannot be used; the message is the reason, in a few
       words.
   """
-  if _is_cut(data):
-    raise ValueError(TRUNCATED)
-  try:
-    count = num_pixels(data)
-  except ValueError as error:
-    raise ValueError(UNREADABLE) from error
-  if count > max_pixels:
-    raise ValueError(TOO_MANY)
-  is_jpeg = data.startswith(b"\xff\xd8")
-  # Both flags ignore orientation; only other formats have transparency.
-  how = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-  pixels = _decode(data, how if is_jpeg else cv2.IMREAD_UNCHANGED)
+  pixels = decode_input(data, max_pixels=max_pixels, min_size=MIN_SIZE)
   height, width = pixels.shape[:2]
   shorter = min(height, width)
-  if shorter < MIN_SIZE:
-    raise ValueError(TOO_SMALL)
   small_enough = max_size is None or shorter <= max_size
-  if is_jpeg and small_enough:
+  if is_jpeg(data) and small_enough:
     return data
-  pixels = _three_channels(pixels, is_tiff=data[:2] in (b"II", b"MM"))
   if not small_enough:
     size = (round(x * max_size / shorter) for x in (width, height))
     pixels = cv2.resize(pixels, tuple(size), interpolation=cv2.INTER_AREA)
+  pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
   options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY]
   try:
     good, encoded = cv2.imencode(".jpg", pixels, options)
@@ -347,53 +336,6 @@ def to_jpeg(
   if not good:  # a side is above 65,535 pixels
     raise ValueError(TOO_LARGE)
   return encoded.tobytes()
-
-
-def _decode(data: bytes, how: int) -> np.ndarray:
-  """Decodes an image; raises ValueError with the reason if it is broken."""
-  pixels = None
-  with contextlib.suppress(cv2.error):
-    if data:
-      pixels = cv2.imdecode(np.frombuffer(data, np.uint8), how)
-  if pixels is None:
-    raise ValueError(UNREADABLE)
-  return pixels
-
-
-def _is_cut(data: bytes) -> bool:
-  """Returns whether a JPEG or PNG lacks its end marker; bytes may follow it.
-
-  An interrupted copy leaves zeros after the cut, which decoders take for data.
-  """
-  if data.startswith(b"\x89PNG"):
-    return b"IEND" not in data
-  if not data.startswith(b"\xff\xd8\xff"):
-    return False
-  at = 2  # skips the header, whose thumbnail has an end marker, too
-  while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
-    is_fill = data[at + 1 : at + 2] == b"\xff"
-    size = int.from_bytes(data[at + 2 : at + 4], "big")
-    at += 1 if is_fill else 2 + size
-  return data.find(b"\xff\xd9", at) < 0
-
-
-def _three_channels(pixels: np.ndarray, *, is_tiff: bool) -> np.ndarray:
-  """Turns anything that OpenCV decodes into BGR uint8."""
-  if pixels.dtype == np.uint16:
-    pixels = (pixels / 257).round().astype(np.uint8)
-  if pixels.dtype != np.uint8:
-    raise ValueError(UNREADABLE)
-  if pixels.ndim == 2:
-    return cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR)
-  if pixels.shape[2] == 4:
-    opaque = np.empty((*pixels.shape[:2], 3), np.uint8)
-    for old, new in zip(pixels, opaque, strict=True):  # rows, to save memory
-      alpha = old[:, 3:].astype(np.float32) / 255
-      # The colours of a TIFF are already multiplied by alpha.
-      colours = old[:, :3] * (1.0 if is_tiff else alpha)
-      new[:] = (colours + 255 * (1 - alpha)).round().clip(0, 255)
-    return opaque
-  return pixels
 
 
 def _check_length(path: str, length: int) -> None:
