@@ -490,6 +490,39 @@ def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):
   assert reasons(folder) == {"0.jpg": captions.NO_UTF8}
 
 
+def test_names_in_a_folder(tmp_path, caplog):
+  """Dots, capitals, and texts that are called by the whole name of a file."""
+  texts = {
+    "v1.0/Track 2.1 (Clean).jpg": "v1.0/Track 2.1 (Clean).txt",
+    "v1.0/Track 2.2 (Live).jpg": "v1.0/Track 2.2 (Live).jpg.txt",
+    "IMG.0001.JPG": "IMG.0001.TXT",
+    "Größe.png": "Größe.txt",
+    "none.jpg": "none.en.txt",
+  }
+  (tmp_path / "in/v1.0").mkdir(parents=True)
+  for i, (image, text) in enumerate(texts.items()):
+    (tmp_path / "in" / image).write_bytes(PHOTOS[i])
+    (tmp_path / "in" / text).write_text(f"caption of {image}")
+  folder = ingest.ingest(
+    str(tmp_path / "in"), "mine", data_dir=tmp_path, workers=1
+  )
+  found = {key: captions for key, _, captions in read(folder)}
+  kept = [image for image in texts if image != "none.jpg"]
+  assert found == {image: [f"caption of {image}"] for image in kept}
+  assert reasons(folder) == {"none.jpg": "no caption"}
+  assert "1 texts are not read, such as none.en.txt" in caplog.text
+
+
+def test_names_that_utf8_cannot_encode_stay_apart(tmp_path):
+  files = []
+  for i, name in enumerate(("caf\udce9", "caf\udce8")):
+    files += [(f"{name}.jpg", PHOTOS[i]), (f"{name}.txt", CAPTIONS[i].encode())]
+  path = write_tar(tmp_path / "x.tar", files)
+  folder = ingest.ingest(str(path), "mine", data_dir=tmp_path, workers=1)
+  assert [image for _, image, _ in read(folder)] == PHOTOS[:2]
+  assert rejected(folder) == []
+
+
 def test_a_range_of_tars_is_their_list(tmp_path):
   for i in range(8, 11):
     write_pairs(tmp_path / f"{i:03d}.tar", [i])

@@ -89,7 +89,7 @@ def test_every_reason_to_reject(tmp_path):
     "good": "duplicate key",
     "two": "duplicate key",
     "no_image": "missing image",
-    "strange": "missing image",
+    "strange.1": "no caption",
     "no_text": "no caption",
     "empty_text": "no caption",
     "bad_json": "no caption",

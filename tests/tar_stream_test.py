@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import shutil
+import tarfile
 import zlib
 
 import chex
@@ -22,6 +23,7 @@ from nuclr_jax.data.source import random_numbers
 from nuclr_jax.data.tar_files import LeftOut, Sample
 from nuclr_jax.data.tokenizer import build_tokenizer
 from nuclr_jax.files import bucket
+from nuclr_jax.ingest import readers, records
 from nuclr_jax.train import build
 
 TOKENIZER = os.fspath(
@@ -123,6 +125,98 @@ class TestReading:
     first, second = self.members(tar)
     assert (second.content.key, second.content.captions) == (name, ["a dog"])
     assert self.members(tar, first.end) == [second]
+
+  # The names of files; keys of samples; names that are left out, with the
+  # reasons. A picture is its number among the names, a text its picture's name.
+  NAMES = {
+    "songs": (
+      ["Track 2.1 (Clean).jpg", "Track 2.1 (Clean).txt", "Track 2.2.PNG"]
+      + ["Track 2.2.TXT", "Track 2.3 - a. b.jpeg", "Track 2.3 - a. b.txt"],
+      ["Track 2.1 (Clean)", "Track 2.2", "Track 2.3 - a. b"],
+      {},
+    ),
+    "numbers": (
+      [f"img.{i:04d}.{x}" for i in range(5) for x in ("jpg", "txt")],
+      [f"img.{i:04d}" for i in range(5)],
+      {},
+    ),
+    "webdataset": (
+      ["v1.0/1.cls", "v1.0/1.depth.npy", "v1.0/1.jpg", "v1.0/1.txt"]
+      + ["v1.0/2.jpg", "v1.0/2.text.en", "v1.0/2.txt"],
+      ["v1.0/1", "v1.0/2"],
+      {},
+    ),
+    "masks": (
+      ["1.jpg", "1.seg.png", "1.txt", "2.txt", "2.left.jpg", "2.right.jpg"],
+      ["1"],
+      {
+        "1.seg.png": tar_files.OTHER_PICTURE,
+        "2.left.jpg": tar_files.OTHER_PICTURE,
+        "2.right.jpg": tar_files.OTHER_PICTURE,
+        "2": tar_files.NO_IMAGE,
+      },
+    ),
+    "two names": (
+      ["a.b.jpg", "a.b.txt", "a.jpg", "a.txt"],
+      ["a"],
+      {"a.b.jpg": tar_files.OTHER_PICTURE},
+    ),
+    "texts of files": (
+      ["Größe.jpg", "Größe.jpg.txt", "x.y.PNG", "x.y.png.txt"],
+      ["Größe", "x.y"],
+      {},
+    ),
+    "no texts": (
+      ["photo.final.JPG", "photo.first.JPG", "x.jpg", "x.en.txt"],
+      [],
+      dict.fromkeys(["photo.final", "photo.first", "x"], tar_files.NO_CAPTION),
+    ),
+  }
+
+  @pytest.mark.parametrize("kind", NAMES)
+  def test_names_with_dots(self, tmp_path, kind):
+    """A stream, ingest and its index of tars read the same samples."""
+    names, keys, left_out = self.NAMES[kind]
+    contents = {
+      name: b"a caption" if name.lower().endswith(".txt") else photo(i)
+      for i, name in enumerate(names)
+    }
+    tar = write_tar(tmp_path / "x.tar", contents.items())
+    parts = self.members(tar)
+    for i, part in enumerate(parts):
+      rest = self.members(tar, part.end)
+      samples = [x.content for x in rest if isinstance(x.content, Sample)]
+      later = [x.content for x in parts[i + 1 :]]
+      assert samples == [x for x in later if isinstance(x, Sample)]
+    found = [part.content for part in parts]
+    items = list(records.check_items(readers.read_tar(str(tar))))
+    for samples, bad in ((found, LeftOut), (items, records.Rejected)):
+      good = [x for x in samples if not isinstance(x, bad)]
+      assert [x.key for x in good] == keys
+      for sample in good:
+        assert list(sample.captions) == ["a caption"]
+        name = names[[*contents.values()].index(sample.image)]
+        assert name.startswith(f"{sample.key}.")
+      reasons = {x.key: x.reason for x in samples if isinstance(x, bad)}
+      assert reasons == left_out and len(samples) == len(keys) + len(left_out)
+
+  def test_links_are_no_pictures(self, tmp_path):
+    """Tar stores a second name of a file as a link, without its content."""
+    for name in ("a.jpg", "a.txt", "b.txt"):
+      (tmp_path / name).write_bytes(PHOTOS[0] if name == "a.jpg" else b"a dog")
+    os.link(tmp_path / "a.jpg", tmp_path / "b.jpg")
+    (tmp_path / "c.jpg").symlink_to("a.jpg")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+      for name in ("a.jpg", "a.txt", "b.jpg", "b.txt", "c.jpg"):
+        tar.add(tmp_path / name, name)
+    stream = [x.content for x in self.members(tmp_path / "x.tar")]
+    indexed = list(readers.read_tar(str(tmp_path / "x.tar")))
+    for found in (stream, indexed):
+      assert [(x.key, getattr(x, "reason", None)) for x in found] == [
+        ("a", None),
+        ("b.jpg", tar_files.LINK),
+        ("c.jpg", tar_files.LINK),
+      ]
 
   def test_what_is_no_sample_is_named(self, tmp_path):
     members = [

@@ -1,7 +1,8 @@
 """Tar files in webdataset's format, as img2dataset writes them.
 
 A sample is the files of one key, which follow each other: KEY.jpg, and KEY.txt
-with a caption on each line, or the caption in KEY.json.
+with a caption on each line, or the caption in KEY.json. `name_files` says where
+a key ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from concurrent import futures
 import fnmatch
 import glob
 import io
+import itertools
 import json
 import os
 import re
@@ -31,10 +33,18 @@ NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
 REPEATED = "a second file of its key"  # and kind; the first one counts
 TOO_BIG = "too large a file"
+OTHER_PICTURE = (
+  "another picture of its key, which ends at the first dot; rename the file"
+)
+LINK = "link in a tar, which is not followed"  # in place of a picture
 DAMAGED = "damaged file"  # the tar, or the remainder of it
 EMPTY = "no sample"  # in the tar
 END = "end"  # of a tar, which is as it should be
+KINDS = ("image", "txt", "json")  # of files that are read
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_TEXT_OF_FILE = re.compile(
+  rf"({'|'.join(map(re.escape, ENDINGS))})(\.(txt|json))$", re.IGNORECASE
+)
 
 
 class Sample(NamedTuple):
@@ -54,6 +64,24 @@ class LeftOut(NamedTuple):
   reason: str
 
 
+class Named(NamedTuple):
+  """What the name of a file in a tar says."""
+
+  key: str
+  kind: str  # one of `KINDS`, `OTHER_PICTURE`, or another ending
+
+
+class Member(NamedTuple):
+  """A file in a tar; or its end, which has no key, and `END` or `DAMAGED`."""
+
+  key: str | None  # see `first_key`
+  name: str
+  start: int  # of its header, in bytes
+  place: int = 0  # of its content
+  size: int = 0
+  is_link: bool = False  # to another file, in place of content
+
+
 class Part(NamedTuple):
   """A part of a tar, and where the next part begins."""
 
@@ -69,6 +97,43 @@ def are_tars(text: str) -> bool:
     (True, False)
   """
   return any(item.strip().endswith(ENDING) for item in text.split(","))
+
+
+def first_key(name: str) -> str:
+  """Returns a name up to the first dot of its last part.
+
+  Example:
+    >>> first_key("./v1.0/0001.seg.png")
+    'v1.0/0001'
+  """
+  return _split(name)[0]
+
+
+def name_files(names: Sequence[str]) -> list[Named]:
+  """Says which sample each file belongs to, and what it is there.
+
+  In webdataset's format, a key ends at the first dot: 1.seg.png is a file of
+  another kind of the sample 1. But 1.jpg, 1.txt or 1.json is there then. If
+  none of them is, the names have other dots, and a key ends at the last one. A
+  text may also have the whole name of its image before its ending.
+
+  Args:
+    names: The names of files that have the same `first_key`.
+
+  Example:
+    >>> _, mask = name_files(["1.jpg", "1.seg.png"])
+    >>> mask.key, mask.kind == OTHER_PICTURE
+    ('1', True)
+    >>> [tuple(x) for x in name_files(["Track 2.1.JPG", "Track 2.1.txt"])]
+    [('Track 2.1', 'image'), ('Track 2.1', 'txt')]
+  """
+  named = [_named(*_split(name)) for name in names]
+  if not any(x.kind in KINDS for x in named):
+    return [_named(*_split(name, last=True)) for name in names]
+  return [
+    x._replace(kind=OTHER_PICTURE) if x.kind.endswith(ENDINGS) else x
+    for x in named
+  ]
 
 
 def expand_ranges(name: str) -> list[str]:
@@ -161,18 +226,63 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
   with _open(tar) as file:
     file.seek(start)
     held, num_samples = [], 0
-    for member in _members(file):
+    for member in members_of(file):
       if held and member.key != held[0].key:
-        num_samples += 1
-        *bad, last = _contents(file, tar, held)
-        yield from (Part(content, held[0].start) for content in bad)
-        yield Part(last, member.start)
+        samples = _samples(held)
+        ends = [*(files[0].start for _, files in samples[1:]), member.start]
+        for (named, files), end in zip(samples, ends, strict=True):
+          num_samples += 1
+          *bad, last = _contents(file, tar, named, files)
+          yield from (Part(content, files[0].start) for content in bad)
+          yield Part(last, end)
         held = []
       held.append(member)
     end = held[0]
-    if end.kind == DAMAGED or start == num_samples == 0:
-      reason = EMPTY if end.kind == END else DAMAGED
+    if end.name == DAMAGED or start == num_samples == 0:
+      reason = EMPTY if end.name == END else DAMAGED
       yield Part(LeftOut("", tar, reason), end.start)
+
+
+def members_of(file: io.BufferedIOBase) -> Iterator[Member]:
+  """Finds the files of a tar, from where it is, and its end.
+
+  The tarfile module takes a damaged header for the end, so the end is checked
+  here.
+
+  Args:
+    file: The tar, at the header of a member.
+
+  Yields:
+    Its files, and a last one whose key is None.
+
+  Raises:
+    OSError: If it cannot be read.
+  """
+  start = file.tell()
+  try:
+    with tarfile.open(fileobj=file, mode="r:") as tar:
+      while (member := tar.next()) is not None:
+        tar.members = []  # else it keeps them all in memory
+        start = tar.offset
+        is_link = member.issym() or member.islnk()
+        if is_hidden(member.name) or not (member.isfile() or is_link):
+          continue
+        yield Member(
+          first_key(member.name),
+          member.name,
+          member.offset,
+          member.offset_data,
+          member.size,
+          is_link,
+        )
+      start = tar.offset
+    file.seek(start)
+    is_end = file.read(BLOCK) == bytes(BLOCK)
+  except OSError:
+    raise
+  except Exception:  # not only tarfile's own, such as of sizes like 2^70
+    is_end = False
+  yield Member(None, END if is_end else DAMAGED, start)
 
 
 def _expand(item: str) -> list[str]:
@@ -225,62 +335,47 @@ def _open(tar: str) -> io.BufferedIOBase:
   return bucket.open_file(tar) if bucket.is_remote(tar) else open(tar, "rb")
 
 
-class _Member(NamedTuple):
-  """A file in a tar; or its end, which has no key."""
-
-  key: str | None
-  kind: str  # "image", "txt", "json" or another ending; END or DAMAGED
-  start: int  # of its header
-  place: int = 0  # of its content
-  size: int = 0
+def _split(name: str, *, last: bool = False) -> tuple[str, str]:
+  """Splits a name at the first dot of its last part, or at the last one."""
+  folder, base = os.path.split(name.removeprefix("./"))
+  base = _TEXT_OF_FILE.sub(r"\2", base)
+  stem, _, ending = base.rpartition(".") if last else base.partition(".")
+  return os.path.join(folder, stem), ending.lower()
 
 
-def _members(file: io.BufferedIOBase) -> Iterator[_Member]:
-  """Finds the files of a tar, from where it is, and its end.
+def _named(key: str, ending: str) -> Named:
+  return Named(key, "image" if f".{ending}" in ENDINGS else ending)
 
-  The tarfile module takes a damaged header for the end, so the end is checked
-  here.
-  """
-  start = file.tell()
-  try:
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-      while (member := tar.next()) is not None:
-        tar.members = []  # else it keeps them all in memory
-        start = tar.offset
-        folder, base = os.path.split(member.name.removeprefix("./"))
-        stem, _, ending = base.partition(".")
-        if not member.isfile() or is_hidden(member.name):
-          continue
-        is_image = f".{ending.lower()}" in ENDINGS
-        yield _Member(
-          os.path.join(folder, stem),
-          "image" if is_image else ending.lower(),
-          member.offset,
-          member.offset_data,
-          member.size,
-        )
-      start = tar.offset
-    file.seek(start)
-    is_end = file.read(BLOCK) == bytes(BLOCK)
-  except OSError:
-    raise
-  except Exception:  # not only tarfile's own, such as of sizes like 2^70
-    is_end = False
-  yield _Member(None, END if is_end else DAMAGED, start)
+
+def _samples(
+  members: Sequence[Member],
+) -> list[tuple[Sequence[Named], Sequence[Member]]]:
+  """Cuts a list of members with the same `first_key` into samples."""
+  named = name_files([member.name for member in members])
+  pairs = zip(named, members, strict=True)
+  by_key = itertools.groupby(pairs, lambda pair: pair[0].key)
+  return [tuple(zip(*group, strict=True)) for _, group in by_key]
 
 
 def _contents(
-  file: io.BufferedIOBase, tar: str, members: Sequence[_Member]
+  file: io.BufferedIOBase,
+  tar: str,
+  named: Sequence[Named],
+  members: Sequence[Member],
 ) -> list[Sample | LeftOut]:
   """Reads the files of a key: what cannot be used, and at last the sample."""
-  key, found, bad = clean_text(members[0].key), {}, []
-  for member in members:
-    kind = member.kind
-    if kind not in ("image", "txt", "json"):
+  key, found, bad = clean_text(named[0].key), {}, []
+  for (_, kind), member in zip(named, members, strict=True):
+    name = clean_text(member.name)
+    if kind == OTHER_PICTURE:
+      bad.append(LeftOut(name, tar, kind))
+    if kind not in KINDS:
       continue
     if kind in found:
       bad.append(LeftOut(key, tar, REPEATED))
       continue
+    if member.is_link:
+      return [*bad, LeftOut(name, tar, LINK)]
     if member.size > MAX_BYTES:
       return [*bad, LeftOut(key, tar, TOO_BIG)]
     file.seek(member.place)

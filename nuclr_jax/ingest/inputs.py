@@ -303,6 +303,27 @@ def _warn_of_others(folder: pathlib.Path) -> None:
     )
 
 
+def _warn_of_lone_texts(folder: pathlib.Path) -> None:
+  """Warns about texts that lie beside no image of their name."""
+  lone = []
+  for place, _, names in os.walk(folder):
+    images = [name for name in names if name.lower().endswith(ENDINGS)]
+    owners = {*images, *(os.path.splitext(name)[0] for name in images)}
+    lone += [
+      os.path.relpath(os.path.join(place, name), folder)
+      for name in names
+      if name.lower().endswith((".txt", ".json"))
+      and not name.startswith(".")
+      and os.path.splitext(name)[0] not in owners
+    ]
+  if lone:
+    log.warning(
+      "%s: %d texts are not read, such as %s: x.jpg has its caption in x.txt, "
+      "x.json or x.jpg.txt",
+      *(folder, len(lone), min(lone)),
+    )
+
+
 def _plan_images(split, folders) -> Plan:
   parts, files = [], []
   for folder in folders:
@@ -317,6 +338,7 @@ def _plan_images(split, folders) -> Plan:
       for i, part in enumerate(_cut(split, rows))
     ]
     _warn_of_others(folder)
+    _warn_of_lone_texts(folder)
     text = "\n".join(map(str, stamps))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     files.append([str(folder), len(paths), digest])

@@ -6,14 +6,22 @@ items are good.
 """
 
 from collections.abc import Iterator, Sequence
+import contextlib
 import os
 import pathlib
-import tarfile
 
 from nuclr_jax import files
 from nuclr_jax.data import in_place
 from nuclr_jax.data.captions import captions_beside, captions_of
-from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.tar_files import (
+  END,
+  KINDS,
+  LINK,
+  OTHER_PICTURE,
+  Member,
+  members_of,
+  name_files,
+)
 from nuclr_jax.data.tfds_reader import (
   caption_field,
   image_field,
@@ -35,15 +43,15 @@ from nuclr_jax.ingest.records import (
 )
 from nuclr_jax.ingest.tables import Row
 
-BLOCK = 512  # bytes in a block of a tar file
 MAX_BYTES = 2**30  # of an image file
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
-  The files of a key may be anywhere in the tar. `captions_beside` says which
-  captions are in KEY.txt and KEY.json.
+  The files of a key, which ends where `tar_files.name_files` says, may be
+  anywhere in the tar. `captions_beside` says which captions are in KEY.txt and
+  KEY.json.
 
   Args:
     path: The tar file.
@@ -52,23 +60,29 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
     >>> [item.reason for item in read_tar("no such file.tar")]
     ['damaged file']
   """
+  groups, complete = {}, False
   try:
     if not os.path.isfile(path):  # a FIFO would wait for ever
       raise OSError(path)
     with open(path, "rb") as file:
-      members, complete = _members(file)
+      with contextlib.suppress(OSError):  # what comes before is read
+        for member in members_of(file):
+          groups.setdefault(member.key, []).append(member)
+      complete = any(end.name == END for end in groups.pop(None, ()))
       left = os.fstat(file.fileno()).st_size
-      for (key, _), places in members.items():
-        if any(y < 0 or x + y > left for x, y in places.values()):
-          yield Rejected(key, path, DAMAGED)  # claims more than there is
-          complete = False
-          continue
-        found = {name: _bytes_at(file, *at) for name, at in places.items()}
-        if "image" in found:
-          offset, _ = places["image"]
-          yield Item(key, path, found["image"], captions_beside(found), offset)
-        else:
-          yield Rejected(key, path, NO_IMAGE)
+      for members in groups.values():
+        for key, found in _samples(members):
+          if isinstance(found, str):
+            yield Rejected(key, path, found)
+          elif any(not _is_within(x, left) for x in found.values()):
+            yield Rejected(key, path, DAMAGED)  # claims more than there is
+            complete = False
+          elif "image" not in found:
+            yield Rejected(key, path, NO_IMAGE)
+          else:
+            read = {kind: _content(file, x) for kind, x in found.items()}
+            offset = found["image"].place
+            yield Item(key, path, read["image"], captions_beside(read), offset)
   except OSError:
     complete = False
   if not complete:
@@ -213,38 +227,36 @@ def damaged_file(path: str) -> Iterator[Rejected]:
   yield Rejected("", path, DAMAGED)
 
 
-def _members(file) -> tuple[dict, bool]:
-  """Finds the files of each item, and whether the tar is complete.
+def _samples(
+  members: Sequence[Member],
+) -> Iterator[tuple[str, dict[str, Member] | str]]:
+  """Yields the files of each key, or why a file is not used.
 
-  A second file of the same key and kind belongs to another item. The tarfile
-  module takes a damaged header for the end, so the end is checked here.
+  A second file of the same key and kind belongs to another item.
   """
-  items = {}
-  try:
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-      while (member := tar.next()) is not None:
-        tar.members = []  # else it keeps them all in memory
-        folder, base = os.path.split(member.name.removeprefix("./"))
-        stem, _, ending = base.partition(".")
-        if not member.isfile() or files.is_hidden(member.name):
-          continue
-        key = os.path.join(folder, stem)
-        kind = "image" if f".{ending.lower()}" in ENDINGS else ending.lower()
-        count = 0
-        while kind in items.get((key, count), ()):
-          count += 1
-        places = items.setdefault((key, count), {})
-        if kind in ("image", "txt", "json"):
-          places[kind] = (member.offset_data, member.size)
-      end = tar.offset
-  except Exception:  # not only tarfile's own, such as of sizes like 2^70
-    return items, False
-  return items, _bytes_at(file, end, BLOCK) == bytes(BLOCK)
+  items, named = {}, name_files([member.name for member in members])
+  for (key, kind), member in zip(named, members, strict=True):
+    if kind == OTHER_PICTURE:
+      yield member.name, OTHER_PICTURE
+      continue
+    count = 0
+    while kind in items.get((key, count), ()):
+      count += 1
+    found = items.setdefault((key, count), {})
+    if kind in KINDS:
+      found[kind] = member
+  for (key, _), found in items.items():
+    links = [member.name for member in found.values() if member.is_link]
+    yield (links[0], LINK) if links else (key, found)
 
 
-def _bytes_at(file, offset: int, size: int) -> bytes:
-  file.seek(offset)
-  return file.read(size)
+def _is_within(member: Member, size: int) -> bool:
+  return member.size >= 0 and member.place + member.size <= size
+
+
+def _content(file, member: Member) -> bytes:
+  file.seek(member.place)
+  return file.read(member.size)
 
 
 def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
@@ -275,9 +287,17 @@ def _item_of_row(row: Row) -> Item | Rejected:
 
 
 def _beside(path: str) -> dict[str, pathlib.Path]:
-  """Finds the text files beside an image."""
-  texts = {x: pathlib.Path(path).with_suffix(f".{x}") for x in ("txt", "json")}
-  return {x: file for x, file in texts.items() if file.is_file()}
+  """Finds the text files beside an image x.jpg: x.txt, x.TXT or x.jpg.txt."""
+  image, texts = pathlib.Path(path), {}
+  for kind in ("txt", "json"):
+    names = (
+      image.with_suffix(f".{kind}"),
+      image.with_suffix(f".{kind.upper()}"),
+      image.with_name(f"{image.name}.{kind}"),
+    )
+    if found := next(filter(pathlib.Path.is_file, names), None):
+      texts[kind] = found
+  return texts
 
 
 def _said(batch, at: int, column: str) -> splits.Named | None:

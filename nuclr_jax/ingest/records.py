@@ -248,14 +248,15 @@ def check_items(
   """
   keys, sizes = set(), {"max_size": max_size, "max_pixels": max_pixels}
   for item in items:
+    name = item.key  # different names may be cleaned to the same text
     item, bad = tidy(item)
     if isinstance(item, Rejected):
       yield item
       continue
     reason = "" if item.captions else why_none(bad)
-    if item.key in keys:
+    if name in keys:
       reason = DUPLICATE_KEY
-    keys.add(item.key)
+    keys.add(name)
     try:
       image = b"" if reason else to_jpeg(item.image, **sizes)
     except ValueError as error:
