@@ -108,6 +108,15 @@ class TestDecode:
     assert difference(found, wanted).max() <= 0.5 + 1e-9
     assert difference(found, pixels[..., :3]).mean() > 2  # not just dropped
 
+  def test_white_is_that_of_processors_which_have_one(self):
+    """All colours with all alphas, by Pillow's own blend, to the bit."""
+    alpha, colour = np.mgrid[:256, :256].astype(np.uint8)
+    image = Image.fromarray(np.dstack([colour, colour, colour, alpha]))
+    white = Image.new("RGBA", image.size, "white")
+    wanted = Image.alpha_composite(white, image).convert("RGB")
+    found = images.decode(encoded(image, "PNG"))
+    np.testing.assert_array_equal(found, np.array(wanted))
+
   @pytest.mark.parametrize("channels", [1, 3, 4])
   @pytest.mark.parametrize("kind", [".png", ".tiff"])
   def test_sixteen_bits_and_alpha(self, channels, kind):
