@@ -305,17 +305,14 @@ def _warn_of_others(folder: pathlib.Path) -> None:
 
 def _warn_of_lone_texts(folder: pathlib.Path) -> None:
   """Warns about texts that lie beside no image of their name."""
-  lone = []
-  for place, _, names in os.walk(folder):
-    images = [name for name in names if name.lower().endswith(ENDINGS)]
-    owners = {*images, *(os.path.splitext(name)[0] for name in images)}
-    lone += [
-      os.path.relpath(os.path.join(place, name), folder)
-      for name in names
-      if name.lower().endswith((".txt", ".json"))
-      and not name.startswith(".")
-      and os.path.splitext(name)[0] not in owners
-    ]
+  paths = list(_walk(folder))
+  images = [x for x in paths if x.name.lower().endswith(ENDINGS)]
+  owners = {*images, *(x.with_suffix("") for x in images)}
+  lone = [
+    str(x.relative_to(folder))
+    for x in paths
+    if x.suffix.lower() in (".txt", ".json") and x.with_suffix("") not in owners
+  ]
   if lone:
     log.warning(
       "%s: %d texts are not read, such as %s: x.jpg has its caption in x.txt, "
