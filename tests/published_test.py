@@ -154,12 +154,13 @@ class TestOpened:
     rows = make_captioned.ROWS
     make_captioned.prepare(tmp_path, {"train": rows, "test": rows[:2]})
     make_captioned.prepare(tmp_path, {"train": rows}, name="Other")
+    make_captioned.prepare(tmp_path, {"validation": rows}, name="Third")
 
-    def splits(*names):
+    def splits(*names, key="test"):
       config = untrained.config_of_published(
         CLIP, data=names, data_dir=tmp_path
       )
-      return config["data"]["train"], config["data"]["test"]
+      return config["data"]["train"], config["data"][key]
 
     assert splits("mine") == ("mine", ("mine=mine:test",))
     assert splits("other") == ("other", ("other=other:train",))
@@ -170,6 +171,17 @@ class TestOpened:
       ("mine=mine:test", "other=other:train"),
     )
     assert splits() == ("", ())
+    # A validation split is scored as such, also where there is no other.
+    assert splits("third", key="validation") == (
+      "third:validation",
+      ("third=third:validation",),
+    )
+    assert splits("third") == ("third:validation", ())
+    half = "third:validation[:50%]"
+    assert splits(half, key="validation") == (
+      "third:validation[:50%]",
+      (f"third={half}",),
+    )
 
   def test_scores(self, tmp_path):
     """Recall of a published model is that of its embeddings."""
@@ -728,8 +740,14 @@ class TestCommands:
       *("evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}")
     )
     assert result.returncode == 0, result.stderr
-    assert "test/mine_validation: 1 of 5 captions are cut to 9" in result.stderr
-    assert "mine_test" not in result.stderr
+    assert "validation/mine: 1 of 5 captions are cut to 9" in result.stderr
+    assert "test/mine: mine:test\n" in result.stderr
+    assert "test/mine: 1 of" not in result.stderr
+    scores = [x.split("/")[:2] for x in result.stdout.splitlines()]
+    assert {tuple(x) for x in scores} == {
+      ("validation", "mine"),
+      ("test", "mine"),
+    }
 
   def test_captions_that_repeat(self, tmp_path):
     rows = [(make_captioned.photo(i), ["a dog"]) for i in range(4)]

@@ -17,13 +17,6 @@ log = logging.getLogger(__name__)
 REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
-def check_one_model() -> None:
-  """Raises UsageError unless the flags name one run, config or model."""
-  named = (flags.WORKDIR.value, flags.CONFIG.value, flags.MODEL.value)
-  if sum(x is not None for x in named) != 1:
-    raise UsageError("give one of --workdir, --config and --model")
-
-
 def opened():
   """Opens the run, config or published model that the flags name.
 
@@ -32,32 +25,61 @@ def opened():
   Returns:
     `(parts, mesh, train_state)`, with data.
   """
-  check_one_model()
   if flags.WORKDIR.value:
     from nuclr_jax.train import loop
 
     parts, mesh, state = loop.load(
       flags.WORKDIR.value,
       data_dir=flags.DATA_DIR.value,
+      held_out=_held_out(),
       **flags.chosen_state(),
     )
   else:
     parts, mesh, state = _opened_untrained()
+  if flags.DATA.value:
+    _name_splits(parts.config["data"])
   _warn_of_captions(parts.data)
   return parts, mesh, state
 
 
-def _opened_untrained():
-  """Opens the config or published model that the flags name."""
+def _held_out() -> dict[str, Any] | None:
+  """Returns the sets of --data and --zero_shot, as keys of `config.data`."""
+  chosen = (flags.DATA.value, flags.ZERO_SHOT.value)
+  if not any(chosen):
+    return None
+  from nuclr_jax.train import untrained
+
+  return untrained.held_out_of(*chosen, data_dir=flags.DATA_DIR.value)
+
+
+def _opened_untrained(*, pairs: bool = False):
+  """Opens the config or published model that the flags name.
+
+  Args:
+    pairs: Whether the training pairs are those of a split that --data names;
+      otherwise that split is only scored.
+  """
   if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
     raise UsageError(
       "--model needs data: --data=mine, or --zero_shot=flowers=photos"
     )
+  from nuclr_jax.data import sets
   from nuclr_jax.train import untrained
 
-  return untrained.open_untrained(
-    flags.chosen_config(), data_dir=flags.DATA_DIR.value
-  )
+  config = flags.chosen_config()
+  for place in map(sets.parse_place, flags.DATA.value):
+    if pairs and place.split is not None:
+      config["data"]["train"] = f"{place.source}:{place.split}"
+  return untrained.open_untrained(config, data_dir=flags.DATA_DIR.value)
+
+
+def _name_splits(data: Mapping[str, Any]) -> None:
+  """Says of which splits the scores of captioned sets are."""
+  from nuclr_jax.data import sets
+
+  for split in ("validation", "test"):
+    for place in map(sets.parse_place, data[split]):
+      log.info("%s/%s: %s:%s", split, place.name, place.source, place.split)
 
 
 def _warn_of_captions(data) -> None:
@@ -143,30 +165,19 @@ def subject(folder: pathlib.Path):
   """
   from nuclr_jax.report import subject
 
-  tau = flags.TEMPERATURE.value
-  sources = {
-    "--embeddings": flags.EMBEDDINGS.value,
-    "--config": flags.CONFIG.value,
-    "--model": flags.MODEL.value,
-  }
-  given = [name for name, value in sources.items() if value]
-  if len(given) > 1:
-    raise UsageError(f"popularity takes one of {' and '.join(given)}")
-  if not given and not flags.INPUT.value:
-    return subject.from_run(
-      folder, data_dir=flags.DATA_DIR.value, temperature=tau
-    )
+  tau, data_dir = flags.TEMPERATURE.value, flags.DATA_DIR.value
+  untrained = flags.CONFIG.value or flags.MODEL.value
+  if not untrained and not flags.EMBEDDINGS.value:
+    return subject.from_run(folder, data_dir=data_dir, temperature=tau)
   _check_no_run(folder)
-  if given == ["--embeddings"] and not flags.INPUT.value:
+  if not untrained:
     if tau is None:
       raise UsageError("popularity needs --temperature with --embeddings")
     return subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
-  if given not in (["--model"], ["--config"]):
-    raise UsageError("popularity takes --input with --model or --config only")
-  if flags.INPUT.value and flags.DATA.value:
-    raise UsageError("popularity takes either --input or --data")
   if len(flags.DATA.value) > 1:
     raise UsageError("popularity takes one data set; run it once for each")
+  if flags.DATA.value and "config.data.train" in flags.present():
+    raise UsageError("give either --data or --config.data.train, not both")
   if flags.INPUT.value:
     tau = temperature_of_model() if tau is None else tau
     embeddings = folder / "embeddings"
@@ -188,7 +199,7 @@ def subject(folder: pathlib.Path):
     return subject.from_files(str(embeddings), temperature=tau)
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")
-  return subject.from_state(*_opened_untrained(), temperature=tau)
+  return subject.from_state(*_opened_untrained(pairs=True), temperature=tau)
 
 
 def _check_no_run(folder: pathlib.Path) -> None:

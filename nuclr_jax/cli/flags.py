@@ -18,7 +18,8 @@ CONFIG = flags.DEFINE_string(
   "the library ships, such as glyphs, with an optional argument after a colon "
   "(glyphs:sogclr,smoke). --config.KEY=VALUE changes any key, for example "
   "--config.objective.temperature=0.05; a new --config.objective.name drops "
-  "the config's arguments of the old objective.",
+  "the config's arguments of the old objective. The last of several changes of "
+  "a key counts; a tuple takes all of them.",
 )
 CHANGES = flags.DEFINE_multi_string(
   "config_change", [], "The KEY=VALUE of each --config.KEY=VALUE."
@@ -34,14 +35,16 @@ MODEL = flags.DEFINE_string(
 DATA = flags.DEFINE_list(
   "data",
   [],
-  "The data sets to use with --model: NAME or NAME:SPLIT of what nuclr ingest "
-  "or TFDS has prepared, with commas between several.",
+  "The data sets to use: NAME or NAME:SPLIT of what nuclr ingest or TFDS has "
+  "prepared, with commas between several. SPLIT may be a slice of TFDS such as "
+  "test[:50%]. Of a run, they are scored in place of its own held-out sets.",
 )
 ZERO_SHOT = flags.DEFINE_list(
   "zero_shot",
   [],
-  "The labelled sets to classify with --model: a prepared data set, or a "
-  "folder with a sub-folder for each class; NAME=SET names it.",
+  "The labelled sets to classify: a prepared data set, or a folder with a "
+  "sub-folder for each class; NAME=SET names it. Of a run, they are scored in "
+  "place of its own held-out sets.",
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of the run.")
 DATA_DIR = flags.DEFINE_string(
@@ -63,7 +66,8 @@ SPLIT = flags.DEFINE_string(
   None,
   "The name of the split to make (default: train). If the input has several "
   "splits, only this one is read; from a table that names splits, all are read "
-  "by default.",
+  "by default. A slice of TFDS is part of the input: "
+  "--input='tfds:NAME:train[:10%]'.",
 )
 IMAGES = flags.DEFINE_string(
   "images",
@@ -246,6 +250,11 @@ IN_BUCKETS = (  # flags of files and folders
   *("input", "workdir", "data_dir", "output", "embeddings", "model", "data"),
   *("zero_shot", "prior"),
 )
+# Keys of a config that flags choose.
+CHOSEN = {
+  "data": ("data.validation", "data.test"),
+  "zero_shot": ("data.zero_shot",),
+}
 CHANGE = re.compile(r"--?(no)?config\.([^=]*)(=.*)?", re.DOTALL)
 
 
@@ -265,22 +274,37 @@ def parse(words: Sequence[str]) -> list[str]:
   Raises:
     absl.flags.Error: For an unknown flag, or a value that it does not take.
   """
+  for name in flags.FLAGS:
+    flags.FLAGS[name].present = 0  # on this command line
   return flags.FLAGS(_with_changes(words))
 
 
 def present() -> list[str]:
   """Returns the names of the flags on the command line, without `--`."""
-  module = flags.FLAGS.get_flags_for_module(__name__)
-  names = [x.name for x in module if x.present and x.name != CHANGES.name]
+  names = [x for x in flags.FLAGS if flags.FLAGS[x].present]
   keys = [change.partition("=")[0] for change in CHANGES.value]
-  return names + [f"config.{key}" for key in keys]
+  return [x for x in names if x != CHANGES.name] + [f"config.{x}" for x in keys]
 
 
-def check_places() -> None:
-  """Raises ValueError for a path in a bucket that a flag cannot take."""
+def check_values() -> None:
+  """Raises ValueError for flags that are empty, repeated, or out of place.
+
+  These are paths in a bucket that a flag cannot take, and changes of a config
+  that does not exist, is one of two, or is overruled by another flag.
+  """
   for name in present():
-    value = None if "." in name else flags.FLAGS[name].value
-    for text in value if isinstance(value, list) else [value]:
+    if "." in name:
+      continue
+    flag = flags.FLAGS[name]
+    if flag.present > 1:
+      several = ", with commas between several values"
+      raise ValueError(
+        f"--{name} is given {flag.present} times; give it once"
+        f"{several if isinstance(flag.value, list) else ''}"
+      )
+    if flag.value in ("", []) and name != BEAM_PIPELINE_OPTIONS.name:
+      raise ValueError(f"--{name}= is empty; give a value, or leave it out")
+    for text in flag.value if isinstance(flag.value, list) else [flag.value]:
       if isinstance(text, str) and bucket.is_remote(text):
         if name not in IN_BUCKETS:
           raise ValueError(
@@ -288,6 +312,14 @@ def check_places() -> None:
             f"--{', --'.join(IN_BUCKETS)}"
           )
         bucket.open_system(re.sub(r"^[^:/]*=", "", text))  # NAME=gs://...
+  if None not in (CONFIG.value, MODEL.value):
+    raise ConfigError("give either --config or --model, not both")
+  for key in (change.partition("=")[0] for change in CHANGES.value):
+    if CONFIG.value is None and MODEL.value is None:
+      raise ConfigError(f"--config.{key} needs --config as well")
+    for holder, keys in CHOSEN.items():
+      if key in keys and flags.FLAGS[holder].present:
+        raise ConfigError(f"give either --{holder} or --config.{key}, not both")
 
 
 def chosen_config() -> dict[str, Any] | None:
@@ -300,14 +332,10 @@ def chosen_config() -> dict[str, Any] | None:
     ValueError: If the config cannot be loaded, or a name, key or value in it is
       wrong; the message names the flag at fault.
   """
+  if CONFIG.value is None and MODEL.value is None:
+    return None
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
-  if CONFIG.value is None and MODEL.value is None:
-    if changes:
-      raise ConfigError(f"--config.{changes[0][0]} needs --config as well")
-    return None
-  if None not in (CONFIG.value, MODEL.value):
-    raise ConfigError("give either --config or --model, not both")
   from nuclr_jax.train import factories  # a slow import
 
   try:

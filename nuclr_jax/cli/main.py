@@ -117,13 +117,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     rest = flags.parse(words)
     if len(rest) != 2:
       _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
-    allowed = (*VERBS[verb].flags, "debug")
-    for name in flags.present():
-      if name.partition(".")[0] not in allowed:
-        _stop(
-          f"{verb} does not take --{name}; it takes --{', --'.join(allowed)}"
-        )
-    flags.check_places()
+    usage.check_taken(verb, flags.present())
+    flags.check_values()
+    usage.check_together(verb, flags.present())
     flags.chosen_config()  # before processes join or data is read
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]

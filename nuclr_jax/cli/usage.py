@@ -1,12 +1,17 @@
-"""The text of `nuclr --help`: the flags of each verb, with examples."""
+"""The flags of each verb, and which of them go together; their help.
 
-from collections.abc import Callable
+A flag that a verb takes is used. Every other is refused before anything is
+read, and so are flags whose use depends on another one that is missing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 import textwrap
 from typing import NamedTuple
 
 from absl import flags
 
 from nuclr_jax.cli import verbs
+from nuclr_jax.cli.flags import UsageError
 
 
 class Verb(NamedTuple):
@@ -15,6 +20,9 @@ class Verb(NamedTuple):
   run: Callable[[], None]  # the first line of its docstring is its help
   flags: tuple[str, ...]  # and --debug, which all verbs take
   example: str  # commands; lines that begin with spaces explain
+  needs: Mapping[str, Sequence[str]] = {}  # flags that need one of others
+  one_of: Sequence[str] = ()  # flags of which there must be one
+  either: Sequence[Sequence[str]] = ()  # flags of which there is one at most
 
 
 INPUTS = (
@@ -22,6 +30,7 @@ INPUTS = (
   *("image_column", "caption_column", "split_column"),
 )
 PROCESSES = ("coordinator", "num_processes", "process_id", "distributed")
+MODELS = ("workdir", "config", "model")
 VERBS = {
   "ingest": Verb(
     verbs.ingest,
@@ -42,6 +51,7 @@ nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   files keep the images, and the data set is an index of a hundredth of their
   size.
 """,
+    either=[("workers", "beam_pipeline_options")],
   ),
   "convert": Verb(
     verbs.convert,
@@ -61,6 +71,12 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   newest checkpoint. A finished run is not trained again. The final metrics are
   in metrics.json in the workdir.
 """,
+    needs={
+      "coordinator": ["num_processes"],
+      "num_processes": ["process_id"],
+      "process_id": ["coordinator"],
+    },
+    either=[("coordinator", "distributed")],
   ),
   "evaluate": Verb(
     verbs.evaluate,
@@ -72,12 +88,21 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
 nuclr evaluate --workdir=runs/mine --hubs=csls
 nuclr evaluate --workdir=runs/mine --prior=counts
 nuclr evaluate --workdir=runs/mine --best
+nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
 nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
 nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
   Without --workdir, nothing needs to have been trained here. --data names what
   nuclr ingest made; a name without a split stands for its validation and test
-  splits, or for the only split that it has.
+  splits, or for the only split that it has. With --config, the sets are those
+  of the config: --config.data.test="('mine',)".
 """,
+    needs={
+      "data": ["workdir", "model"],
+      "zero_shot": ["workdir", "model"],
+      "best": ["workdir"],
+      "average": ["workdir"],
+    },
+    one_of=MODELS,
   ),
   "report": Verb(
     verbs.report,
@@ -100,12 +125,24 @@ nuclr popularity --model=exported --input=photos --workdir=runs/photos
   Which of your photos and captions are popular or near-duplicates, and which
   captions may be wrong, as a model such as openai/clip-vit-base-patch32 sees
   them. --data=mine takes the pairs of a prepared data set instead of --input.
+  The model of a run looks at other pairs than its own once nuclr export has
+  written it.
 nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   --embeddings takes the embeddings of any model: an .npz file with the arrays
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
   written by nuclr embed. The folder popularity/ in the workdir gets tables, a
   plot, and a page of the most and least popular samples.
 """,
+    needs={
+      "input": ["model", "config"],
+      "data": ["model"],
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+    },
+    either=[
+      ("embeddings", "config", "model"),
+      ("input", "data"),
+      ("embeddings", "data_dir"),
+    ],
   ),
   "embed": Verb(
     verbs.embed,
@@ -122,6 +159,8 @@ nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
   of yours. The config cached trains on such a folder (config.data.name is
   "embeddings").
 """,
+    needs={"best": ["workdir"], "average": ["workdir"]},
+    one_of=MODELS,
   ),
   "export": Verb(
     verbs.export,
@@ -154,10 +193,69 @@ def help_of(name: str) -> str:
   """Returns the text of `nuclr VERB --help` for the verb of that name."""
   lines = [_summary(name), VERBS[name].example]
   for flag in (*VERBS[name].flags, "debug"):
-    lines += textwrap.wrap(
-      f"--{flag}: {flags.FLAGS[flag].help}", 78, subsequent_indent="    "
-    )
+    text = f"--{flag}: {flags.FLAGS[flag].help}{_companions(name, flag)}"
+    lines += textwrap.wrap(text, 78, subsequent_indent="    ")
   return "\n".join(lines)
+
+
+def check_taken(name: str, given: Sequence[str]) -> None:
+  """Raises UsageError for a flag that a verb does not take.
+
+  Args:
+    name: The verb.
+    given: The flags of the command, as `flags.present` lists them.
+  """
+  taken = (*VERBS[name].flags, "debug")
+  for flag in given:
+    if flag.partition(".")[0] not in taken:
+      raise UsageError(
+        f"{name} does not take --{flag}; it takes {_joined(taken)}"
+      )
+
+
+def check_together(name: str, given: Sequence[str]) -> None:
+  """Raises UsageError for flags that a verb does not take together.
+
+  Args:
+    name: The verb.
+    given: The flags of the command, as `flags.present` lists them.
+
+  Example:
+    >>> check_together("evaluate", ["model", "data", "best"])
+    Traceback (most recent call last):
+    nuclr_jax.cli.flags.UsageError: evaluate takes --best with --workdir only
+  """
+  verb = VERBS[name]
+  if verb.one_of and sum(x in given for x in verb.one_of) != 1:
+    raise UsageError(f"give one of {_joined(verb.one_of, 'and')}")
+  for group in verb.either:
+    several = [x for x in group if x in given]
+    if len(several) > 1:
+      raise UsageError(f"{name} takes one of {_joined(several, 'and')}")
+  for flag, others in verb.needs.items():
+    if flag in given and not set(others) & set(given):
+      raise UsageError(
+        f"{name} takes --{flag} with {_joined(others, 'or')} only"
+      )
+
+
+def _companions(name: str, flag: str) -> str:
+  """Says with which flags a flag goes, and with which it does not."""
+  verb, text = VERBS[name], ""
+  if flag in verb.needs:
+    text += f" Only with {_joined(verb.needs[flag], 'or')}."
+  others = [x for group in verb.either if flag in group for x in group]
+  if others := [x for x in dict.fromkeys(others) if x != flag]:
+    text += f" Not with {_joined(others, 'or')}."
+  return text
+
+
+def _joined(names: Sequence[str], last: str = "") -> str:
+  """Lists flags, such as "--a, --b and --c"."""
+  *most, end = [f"--{name}" for name in names]
+  if not last or not most:
+    return ", ".join([*most, end])
+  return f"{', '.join(most)} {last} {end}"
 
 
 def _summary(name: str) -> str:

@@ -125,7 +125,6 @@ def embed() -> None:
       "embed needs --input and --output, such as --input=photos "
       "--output=embeddings"
     )
-  chosen.check_one_model()
   print_table(
     chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
   )

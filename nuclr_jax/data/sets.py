@@ -3,6 +3,7 @@
 A config names a data set in one string: `SET`, `SET:SPLIT`, or `NAME=SET:SPLIT`
 (`NAME=SET`) to give it another name in metrics. `SET` is a prepared TFDS data
 set or, for labelled sets, a folder with `CLASS/*.jpg` or `SPLIT/CLASS/*.jpg`.
+`SPLIT` of a data set may be a slice of TFDS, such as `train[:50%]`.
 Without a `NAME`, a folder is called by its last part, and any other set by its
 first, as in `coco/2014`.
 """
@@ -33,6 +34,9 @@ from nuclr_jax.files import bucket, remote, visible
 
 log = logging.getLogger(__name__)
 
+# A set and a split, which may be a slice such as train[:50%]; "://" is of a
+# bucket.
+PLACE = re.compile(r"(\S.*?)(?::((?!//)(?:[^:\[]|\[[^\]]*\]?)+))?(?<!:)")
 TEST_SPLITS = ("test", "validation", "val")
 MAX_UNREADABLE = 0.5  # of a folder's images; with more, it is an error
 NAMED = 5  # unreadable images, or classes, that messages name
@@ -53,36 +57,31 @@ def parse_place(text: str) -> Place:
   """Parses a string of the form that this module's docstring describes.
 
   Raises:
-    ValueError: If the string is empty.
+    ValueError: If the string lacks the set, or a split after its colon.
 
   Example:
     >>> parse_place("coco:test")
     Place(name='coco', source='coco', split='test')
     >>> parse_place("/data/flowers/:val")
     Place(name='flowers', source='/data/flowers/', split='val')
+    >>> parse_place("half=coco:train[:50%]")
+    Place(name='half', source='coco', split='train[:50%]')
     >>> parse_place("imagenet=/data/imagenet/val").source
     '/data/imagenet/val'
     >>> parse_place("pets=gs://bucket/year=2026:val")
     Place(name='pets', source='gs://bucket/year=2026', split='val')
   """
-  if not text.strip():
+  name, equals, place = text.partition("=")
+  if not equals or "/" in name:  # a folder such as /data/year=2026
+    name, place = None, text
+  match = PLACE.fullmatch(place)
+  if match is None:
     raise ValueError(
-      f"a data set is missing, got {text!r}; give SET, SET:SPLIT or "
+      f"a data set or a split is missing, got {text!r}; give SET, SET:SPLIT or "
       "NAME=SET:SPLIT"
     )
-  if bucket.is_remote(text):
-    head, _, rest = text.partition("://")
-    name, equals, scheme = head.rpartition("=")
-    folder, _, split = rest.partition(":")
-    source = f"{scheme}://{folder}"
-    name = name if equals else _default_name(source)
-    return Place(name, source, split or None)
-  name, equals, source = text.partition("=")
-  if not equals:
-    source, _, split = text.partition(":")
-    return Place(_default_name(source), source, split or None)
-  match = re.fullmatch(r"(.+):([^:/\[\]]+(\[[^/]*)?)", source)
-  return Place(name, *(match.groups()[:2] if match else (source, None)))
+  source, split = match.groups()
+  return Place(_default_name(source) if name is None else name, source, split)
 
 
 def _default_name(source: str) -> str:

@@ -30,6 +30,10 @@ from nuclr_jax.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.types import Popularities, Spec
 
 
+# Keys of `config.data` that name held-out sets of photos.
+HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
+
+
 class Experiment(NamedTuple):
   """All parts of a run."""
 
@@ -264,6 +268,32 @@ def load_inputs(
   spec = plain(spec)
   factories.check_data(spec)
   return inputs_of(spec) or load_data(spec, data_dir=data_dir).inputs
+
+
+def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
+  """Returns a config with other held-out sets in place of all its own.
+
+  Args:
+    config: The complete config of a run.
+    held_out: Keys of `config.data` such as `test`, see `data.image_text`.
+
+  Raises:
+    ValueError: If the held-out sets of such data cannot be chosen.
+
+  Example:
+    >>> data = {"name": "image_text", "train": "mine", "probes": ("pets",)}
+    >>> with_held_out({"data": data}, {"test": ("coco",)})["data"]
+    {'name': 'image_text', 'train': 'mine', 'test': ('coco',)}
+  """
+  data = config["data"]
+  if data["name"] != "image_text":
+    raise ValueError(
+      f"this run is on {data['name']}, whose held-out sets are its own; only "
+      "runs on photos (config.data.name is image_text) are scored on --data "
+      "and --zero_shot: leave them out"
+    )
+  kept = {key: x for key, x in data.items() if key not in HELD_OUT}
+  return {**config, "data": kept | held_out}
 
 
 def _check_streamable(objective: Objective, name: str) -> None:

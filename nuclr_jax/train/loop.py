@@ -139,6 +139,7 @@ def load(
   checkpoints: str = checkpoint.NEWEST,
   pairs: bool = True,
   averaged: bool = True,
+  held_out: Config | None = None,
 ) -> tuple[Experiment, Mesh, TrainState]:
   """Loads a run: its parts, its mesh, and the state of a checkpoint.
 
@@ -155,6 +156,8 @@ def load(
     averaged: Whether the parameters are the averaged ones, if the run keeps an
       average. Otherwise batch statistics are computed again, from the data
       sets, since checkpoints have those of the average.
+    held_out: Keys of `config.data` that name other held-out sets than the run's
+      own, see `build.with_held_out`.
 
   Returns:
     `(parts, mesh, train_state)`.
@@ -168,6 +171,8 @@ def load(
   workdir = files.remote.fetch(workdir, choose=checkpoint.of_newest)
   checks = () if parts else (factories.checked,)  # own parts may have any name
   recorded = records.read_config(workdir, *checks)
+  if held_out is not None:
+    recorded = build.with_held_out(recorded, held_out)
   mesh = build.mesh_of(recorded)
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):

@@ -27,6 +27,7 @@ from nuclr_jax.types import Params, PyTree, Sizes
 NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
 TRAIN, HELD_OUT = "train", ("validation", "test")
+VALIDATION = ("validation", "val", "valid", "dev")
 
 
 def config_of_published(
@@ -43,8 +44,8 @@ def config_of_published(
       "openai/clip-vit-base-patch32", see `pretrained.read_published`.
     data: Captioned sets to evaluate on: `NAME` or `NAME:SPLIT` of prepared data
       sets, see `data.sets`. A name without a split stands for its validation
-      and test splits, or for the only split that it has. The pairs for
-      popularity are those of the first set's training split, if it has one.
+      and test splits, or for the only split that it has. The training pairs
+      are those of `train_of`.
     zero_shot: Labelled sets to classify, see `data.sets`.
     data_dir: Folder of prepared data sets.
 
@@ -55,14 +56,14 @@ def config_of_published(
     ValueError: If there is no such model or data set.
   """
   published = read_published(source)
-  train, test = _splits(data, data_dir)
   objective: dict[str, Any] = {"name": "clip"}
   if published.temperature is not None:
     objective["temperature"] = published.temperature
   return complete(
     {
       "data": published.data
-      | {"train": train, "test": test, "zero_shot": tuple(zero_shot)},
+      | {"train": train_of(data, data_dir=data_dir)}
+      | held_out_of(data, zero_shot, data_dir=data_dir),
       "model": published.model,
       "objective": objective,
       "optimizer": {"learning_rate": 0.0},
@@ -70,6 +71,59 @@ def config_of_published(
       "num_epochs": 1,
     }
   )
+
+
+def train_of(
+  data: Sequence[str], *, data_dir: str | os.PathLike | None = None
+) -> str:
+  """Returns where the pairs are that popularities and hubs are computed from.
+
+  Args:
+    data: Captioned sets, as for `config_of_published`.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The training split of the first set that has one, or else the first of the
+    splits that are scored; `NO_PAIRS` without sets.
+  """
+  places = _places(data, data_dir)
+  trained = (place.source for place, known in places if TRAIN in known)
+  scored = (
+    f"{place.source}:{_chosen(place, known)[0]}" for place, known in places
+  )
+  return next(trained, next(scored, NO_PAIRS))
+
+
+def held_out_of(
+  data: Sequence[str],
+  zero_shot: Sequence[str] = (),
+  *,
+  data_dir: str | os.PathLike | None = None,
+) -> dict[str, tuple[str, ...]]:
+  """Returns the keys of `config.data` that score these sets.
+
+  Validation splits are scored as `validation`, all others as `test`.
+
+  Args:
+    data: Captioned sets, as for `config_of_published`.
+    zero_shot: Labelled sets, see `data.sets`.
+    data_dir: Folder of prepared data sets.
+
+  Raises:
+    ValueError: If there is no such captioned set.
+  """
+  held_out = {"validation": (), "test": (), "zero_shot": tuple(zero_shot)}
+  for place, known in _places(data, data_dir):
+    splits = {"validation": [], "test": []}
+    for name in _chosen(place, known):
+      is_validation = name.partition("[")[0] in VALIDATION
+      splits["validation" if is_validation else "test"].append(name)
+    for key, names in splits.items():
+      held_out[key] += tuple(
+        f"{place.name}{f'_{x}' if len(names) > 1 else ''}={place.source}:{x}"
+        for x in names
+      )
+  return held_out
 
 
 def open_untrained(
@@ -150,25 +204,21 @@ def _weights(parts: Experiment, mesh: Mesh) -> tuple[Params, PyTree]:
   )
 
 
-def _splits(
+def _places(
   data: Sequence[str], data_dir: str | os.PathLike | None
-) -> tuple[str, tuple[str, ...]]:
-  """Chooses the split for popularity, and those to evaluate on."""
+) -> list[tuple[Any, list[str]]]:
+  """Returns each place (`sets.Place`), and the names of its splits."""
   # Grain and TFDS are imported only where data sets are read.
   from nuclr_jax.data import sets, tfds_reader
 
-  train, test = NO_PAIRS, []
-  for place in sets.parse_places(data):
-    known = tfds_reader.split_names(place.source, data_dir)
-    names = [place.split]
-    if place.split is None:
-      names = [x for x in HELD_OUT if x in known] or known
-    if TRAIN in known:
-      train = train or place.source
-    several = len(names) > 1
-    test += [
-      f"{place.name}{f'_{x}' if several else ''}={place.source}:{x}"
-      for x in names
-    ]
-    train = train or f"{place.source}:{names[0]}"
-  return train, tuple(test)
+  return [
+    (place, tfds_reader.split_names(place.source, data_dir))
+    for place in sets.parse_places(data)
+  ]
+
+
+def _chosen(place: Any, known: Sequence[str]) -> list[str]:
+  """Returns the splits of a place to score."""
+  if place.split is not None:
+    return [place.split]
+  return [x for x in HELD_OUT if x in known] or list(known)
