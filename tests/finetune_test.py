@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import jax
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
@@ -12,7 +13,7 @@ from experiments.cc3m import shapes
 from nuclr_jax import ingest, models
 from nuclr_jax.config import complete, load_config
 from nuclr_jax.data.embeddings import open_embeddings
-from nuclr_jax.train import factories, loop, records
+from nuclr_jax.train import factories, loop, records, untrained
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCORE = "validation/smoke/mean_recall@1"
@@ -64,6 +65,21 @@ def run(data_dir):
   workdir = data_dir.parent / "run"
   config = config_of("finetune_clip:smoke")
   return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
+
+
+def test_a_run_is_scored_on_other_sets(run, data_dir):
+  """In place of its own, also where these are the same under other names."""
+  workdir, metrics = run
+  held_out = untrained.held_out_of(["x=smoke:test"], data_dir=data_dir)
+  parts, mesh, state = loop.load(workdir, data_dir=data_dir, held_out=held_out)
+  with jax.set_mesh(mesh):
+    scores = loop.evaluate(parts, mesh, state)
+  assert scores == {
+    name.replace("/smoke/", "/x/"): value
+    for name, value in metrics.items()
+    if name.startswith("test/smoke/")
+  }
+  assert len(scores) > 5
 
 
 def test_a_smoke_run_learns_and_classifies(run):

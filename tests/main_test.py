@@ -120,6 +120,43 @@ WRONG = [  # exit code 2
     ["embed", "--workdir=x", "--input=x", "--output=y", "--config.seed=1"],
     "--config.seed needs --config as well",
   ),
+  (
+    ["train", "--config=glyphs", "--workdir=x", "--verbosity=1"],
+    "train does not take --verbosity; it takes --config, ",
+  ),
+  (
+    ["evaluate", "--workdir=x", "--data="],
+    "--data= is empty; give a value, or leave it out",
+  ),
+  (["report", "--workdir=x", "--data_dir="], "--data_dir= is empty; give a "),
+  (
+    ["evaluate", "--workdir=x", "--workdir=y"],
+    "--workdir is given 2 times; give it once",
+  ),
+  (
+    ["evaluate", "--workdir=x", "--data=a", "--data=b"],
+    "--data is given 2 times; give it once, with commas between several values",
+  ),
+  (
+    ["popularity", "--workdir=x", "--data=mine"],
+    "popularity takes --data with --model only",
+  ),
+  (
+    ["evaluate", "--config=glyphs", "--zero_shot=pets"],
+    "evaluate takes --zero_shot with --workdir or --model only",
+  ),
+  (
+    ["evaluate", "--model=x", "--data=a", "--config.data.test=('b',)"],
+    "give either --data or --config.data.test, not both",
+  ),
+  (
+    ["popularity", "--config=glyphs", "--workdir=x", "--split=test"],
+    "popularity takes --split with --input only",
+  ),
+  (
+    ["train", "--config=glyphs", "--workdir=x", "--process_id=0"],
+    "train takes --process_id with --coordinator only",
+  ),
 ]
 FAILING = [  # exit code 1
   (
@@ -179,6 +216,9 @@ def test_help(capsys):
     assert f"  {name} " in shown
     for flag in verb.flags:
       assert f"--{flag}: " in usage.help_of(name)
+    for flag in verb.needs:
+      text = usage.help_of(name).split(f"\n--{flag}: ")[1]
+      assert "Only with --" in " ".join(text.split("\n--")[0].split())
     assert max(map(len, usage.help_of(name).splitlines())) <= 80
   for words, expected in (
     (["--help"], shown),
@@ -286,6 +326,9 @@ def test_train_evaluate_report(data_dir, tmp_path):
     for run in (trained, evaluated)
   )
   assert trained and trained == evaluated
+  others = nuclr("evaluate", *common, f"--zero_shot={tmp_path}")
+  assert others.returncode == 1 and not others.stdout
+  assert "this run is on glyphs, whose held-out sets are its" in others.stderr
   # As a user types it, from an empty process.
   reported = subprocess.run(
     [sys.executable, "-m", "nuclr_jax.cli.main", "report", *common],

@@ -37,14 +37,13 @@ DATA = flags.DEFINE_list(
   [],
   "The data sets to use: NAME or NAME:SPLIT of what nuclr ingest or TFDS has "
   "prepared, with commas between several. SPLIT may be a slice of TFDS such as "
-  "test[:50%]. Of a run, they are scored in place of its own held-out sets.",
+  "test[:50%].",
 )
 ZERO_SHOT = flags.DEFINE_list(
   "zero_shot",
   [],
   "The labelled sets to classify: a prepared data set, or a folder with a "
-  "sub-folder for each class; NAME=SET names it. Of a run, they are scored in "
-  "place of its own held-out sets.",
+  "sub-folder for each class; NAME=SET names it.",
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "The folder of the run.")
 DATA_DIR = flags.DEFINE_string(
@@ -281,7 +280,8 @@ def parse(words: Sequence[str]) -> list[str]:
 
 def present() -> list[str]:
   """Returns the names of the flags on the command line, without `--`."""
-  names = [x for x in flags.FLAGS if flags.FLAGS[x].present]
+  every = (flags.FLAGS[name] for name in flags.FLAGS)
+  names = dict.fromkeys(flag.name for flag in every if flag.present)
   keys = [change.partition("=")[0] for change in CHANGES.value]
   return [x for x in names if x != CHANGES.name] + [f"config.{x}" for x in keys]
 

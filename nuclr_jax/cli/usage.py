@@ -93,8 +93,9 @@ nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
 nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
   Without --workdir, nothing needs to have been trained here. --data names what
   nuclr ingest made; a name without a split stands for its validation and test
-  splits, or for the only split that it has. With --config, the sets are those
-  of the config: --config.data.test="('mine',)".
+  splits, or for the only split that it has. A run on photos is scored on the
+  sets of --data and --zero_shot in place of all its own. With --config, the
+  sets are those of the config: --config.data.test="('mine',)".
 """,
     needs={
       "data": ["workdir", "model"],

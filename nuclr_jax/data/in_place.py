@@ -94,7 +94,7 @@ def find_tars(folder: pathlib.Path, split: str) -> Tars | None:
 
   Args:
     folder: The folder of a prepared data set's version.
-    split: A split such as "train" or "train[:1000]".
+    split: A split such as "train", "train[:1000]" or "train+test".
 
   Returns:
     The tars; None if the records of the data set hold their images.
@@ -105,20 +105,15 @@ def find_tars(folder: pathlib.Path, split: str) -> Tars | None:
   info = tfds_reader.read_only_builder(folder).info
   if PLACE not in info.features:
     return None
-  base = split.partition("[")[0]
-  path = _list_of(folder, base)
-  content = files.read_json(path)
-  with files.reading(path):
-    home = os.path.expanduser(content["folder"].rstrip("/"))
-    tars = [Tar(f"{home}/{name}", stamp) for name, *stamp in content["tars"]]
-    paths = map(os.fspath, info.splits[base].filepaths)
-    tar_of = dict(zip(paths, tars, strict=True))
-    ranges = info.splits[split].file_instructions
-    return Tars(
-      [tar_of[x.filename] for x in ranges],
-      np.cumsum([x.take for x in ranges]),
-      path,
-    )
+  bases, tar_of = tfds_reader.bases_of(split), {}
+  for base in bases:
+    tar_of |= _tars_of(_list_of(folder, base), info.splits[base].filepaths)
+  ranges = info.splits[split].file_instructions
+  return Tars(
+    [tar_of[x.filename] for x in ranges],
+    np.cumsum([x.take for x in ranges]),
+    _list_of(folder, bases[0] if len(bases) == 1 else "*"),
+  )
 
 
 def read_images(
@@ -236,6 +231,15 @@ def _threads(process: int) -> ThreadPoolExecutor:
   """Makes the pool of a process, by its id: threads do not survive a fork."""
   del process
   return ThreadPoolExecutor(THREADS)
+
+
+def _tars_of(path: pathlib.Path, records: Sequence[Any]) -> dict[str, Tar]:
+  """Reads a split's list of tars; returns the tar of each file of records."""
+  content = files.read_json(path)
+  with files.reading(path):
+    home = os.path.expanduser(content["folder"].rstrip("/"))
+    tars = [Tar(f"{home}/{name}", stamp) for name, *stamp in content["tars"]]
+    return dict(zip(map(os.fspath, records), tars, strict=True))
 
 
 def _list_of(folder: pathlib.Path, split: str) -> pathlib.Path:

@@ -155,7 +155,7 @@ def open_split(
 
   Args:
     name: The data set, see `places.find_data_set`.
-    split: A split such as "train" or "validation[:1000]".
+    split: A split such as "train", "validation[:1000]" or "train+test[:50%]".
     data_dir: Folder of prepared data sets.
 
   Raises:
@@ -166,12 +166,11 @@ def open_split(
 
   builder = open_builder(name, data_dir)
   folder, splits = pathlib.Path(builder.data_dir), builder.info.splits
-  base = split.partition("[")[0]
-  if base not in splits:
-    raise ValueError(f"{folder} has no split {base!r}; it has {sorted(splits)}")
-  paths = splits[base].filepaths
+  bases = check_split(builder, split)
+  paths = [path for base in bases for path in splits[base].filepaths]
+  lengths = [x for base in bases for x in splits[base].shard_lengths]
   remote.fetch_more(folder, [pathlib.Path(x).name for x in paths])
-  check_lengths(folder, paths, splits[base].shard_lengths)
+  check_lengths(folder, paths, lengths)
   files.allow_open(len(paths))  # each stays open once it has been read
   images = {
     field: tfds.decode.SkipDecoding()
@@ -179,8 +178,6 @@ def open_split(
     if isinstance(feature, tfds.features.Image)
   }
   data = builder.as_data_source(split, decoders=images)
-  if not len(data):
-    raise ValueError(f"{folder} has no records in {split}")
 
   def read(numbers):
     try:
@@ -208,6 +205,49 @@ def open_split(
     _stamp(paths),
     read,
   )
+
+
+def check_split(builder: Any, split: str) -> list[str]:
+  """Raises ValueError unless a split, or slices of some, have records.
+
+  Args:
+    builder: What `open_builder` returned.
+    split: A split in the notation of TFDS.
+
+  Returns:
+    The names of the splits that it is part of.
+  """
+  folder, splits = builder.data_dir, builder.info.splits
+  bases = bases_of(split)
+  for base in bases:
+    if base not in splits:
+      raise ValueError(
+        f"{folder} has no split {base!r}; it has {sorted(splits)}"
+      )
+  sizes = {base: splits[base].num_examples for base in bases}
+  try:
+    takes = [x.take for x in splits[split].file_instructions]
+  except (AssertionError, ValueError) as error:
+    reason = progress.first_line(error).rstrip(".")
+    raise ValueError(
+      f"{split} is no slice of the records in {folder} ({sizes}): {reason}; "
+      "slices are train[:1000], train[20%:30%], train[-5:], or several joined "
+      "by +"
+    ) from error
+  if not takes or min(takes) < 1:
+    raise ValueError(f"{folder} has no records in {split}; it has {sizes}")
+  return bases
+
+
+def bases_of(split: str) -> list[str]:
+  """Returns the names of the splits that slices are of.
+
+  Example:
+    >>> bases_of("train[:10%]+test+train[-10%:]")
+    ['train', 'test']
+  """
+  parts = (part.partition("[")[0].strip() for part in split.split("+"))
+  return list(dict.fromkeys(parts))
 
 
 def all_rows(

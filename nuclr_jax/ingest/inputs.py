@@ -13,10 +13,12 @@ import tempfile
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.sets import parse_place
 from nuclr_jax.data.tar_files import expand_ranges
 from nuclr_jax.data.tfds_reader import (
   INFO,
   caption_field,
+  check_split,
   image_field,
   open_builder,
 )
@@ -344,12 +346,13 @@ def _plan_images(split, folders) -> Plan:
 
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
-  name, _, read_split = name.partition(":")
-  builder = open_builder(name, data_dir)
+  place = parse_place(name)
+  builder = open_builder(place.source, data_dir)
   folder = pathlib.Path(builder.data_dir)
+  read_split = place.split or split
+  check_split(builder, read_split)
   image_field(builder.info.features)  # raises early, before any reading
   caption_field(builder.info.features)
-  read_split = read_split or split
   length = len(builder.as_data_source(read_split))
   starts = range(0, length, PART_SIZE)
   read = partial(readers.read_tfds, str(folder), read_split)

@@ -29,7 +29,6 @@ from nuclr_jax.train.hooks import (
 from nuclr_jax.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.types import Popularities, Spec
 
-
 # Keys of `config.data` that name held-out sets of photos.
 HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
 

@@ -1,0 +1,246 @@
+"""Every flag of a command is used or refused: all verbs, flags and pairs.
+
+Stand-ins take the place of what the verbs call, and record how they are called.
+A flag that is used changes that record; any other ends the command at once, in
+one line that names it.
+"""
+
+import contextlib
+import functools
+import io
+import itertools
+import sys
+import types
+
+from absl.testing import flagsaver
+import pytest
+
+from nuclr_jax import distributed, evaluate, export, objectives, progress
+from nuclr_jax import ingest as ingest_room
+from nuclr_jax import report as report_room
+from nuclr_jax.cli import flags, main, verbs
+from nuclr_jax.config import complete, load_config
+from nuclr_jax.ingest import convert, inputs, publish
+from nuclr_jax.report import popularity, subject
+from nuclr_jax.train import doctor, factories, loop, untrained
+
+VALUES = dict(
+  beam_pipeline_options="runner=A",
+  caption_column="text",
+  config="glyphs:clip",
+  coordinator="10.0.0.1:8476",
+  data="mine",
+  data_dir="d",
+  dataset="mine",
+  embeddings="x.npz",
+  hubs="csls,zeta",
+  image_column="jpg",
+  images="photos",
+  input="photos",
+  layout="open_clip",
+  max_pairs="10",
+  max_pixels="1000",
+  max_size="64",
+  model="clip",
+  num_processes="2",
+  output="out",
+  prior="counts",
+  process_id="1",
+  split="test",
+  temperature="0.5",
+  workdir="run",
+  workers="2",
+  zero_shot="pets",
+)
+VALUES["config.seed"] = "7"
+SWITCHES = {"average": "--noaverage"}  # without a value; others are turned on
+ALL = sorted(
+  {x for verb in main.VERBS.values() for x in verb.flags}
+  | {"config.seed", "debug"}
+)
+# What a verb reads, in all its forms: flags that must be there.
+FORMS = [
+  ("ingest", "input", "dataset"),
+  ("convert", "input"),
+  ("train", "config", "workdir"),
+  *[
+    ("train", "config", "workdir", "coordinator", "num_processes", "process_id")
+  ],
+  ("evaluate", "workdir"),
+  ("evaluate", "workdir", "hubs"),
+  ("evaluate", "workdir", "prior"),
+  ("evaluate", "config"),
+  ("evaluate", "model", "data"),
+  ("evaluate", "model", "zero_shot"),
+  ("report", "workdir"),
+  ("popularity", "workdir"),
+  ("popularity", "workdir", "embeddings", "temperature"),
+  ("popularity", "workdir", "config"),
+  ("popularity", "workdir", "config", "input"),
+  ("popularity", "workdir", "model", "data"),
+  ("popularity", "workdir", "model", "input"),
+  *[("embed", x, "input", "output") for x in ("workdir", "config", "model")],
+  ("export", "workdir", "output"),
+  ("doctor",),
+]
+
+
+def word(flag):
+  if flag in VALUES:
+    return f"--{flag}={VALUES[flag]}"
+  return SWITCHES.get(flag, f"--{flag}")
+
+
+class Recorder:
+  """What a command called, and with which arguments."""
+
+  def __init__(self):
+    self.calls = []
+
+  def stand_in(self, name, result=None):
+    def called(*args, **kwargs):
+      self.calls.append(f"{name}{args}{sorted(kwargs.items())}")
+      return result(*args, **kwargs) if callable(result) else result
+
+    return called
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """Runs a command with stand-ins: its calls, or how it was refused."""
+  recorder, base = Recorder(), load_config("glyphs:clip")
+  folder = tmp_path_factory.mktemp("flags")
+  (folder / "summary.json").write_text("{}")
+
+  class Parts(types.SimpleNamespace):
+    def _replace(self, **kwargs):
+      return Parts(**vars(self) | kwargs)
+
+  data = types.SimpleNamespace(
+    sets=["train"], train="pairs", held_out={}, tokenizer=None
+  )
+  held_out = {"validation": (), "test": ()}
+  opened = Parts(config={"data": held_out}, data=data, evaluators="suites")
+  opened = opened, "mesh", "state"
+  readout = types.SimpleNamespace(zeta=None)
+
+  def stop(message, code=1):
+    print(message, file=sys.stderr)
+    raise SystemExit(code)
+
+  def config_of_published(source, **data):
+    config = complete(base)
+    return config | {"data": config["data"] | data | {"source": source}}
+
+  def embedder_of_config(config, **how):
+    """It reads no data."""
+    config = config | {"data": config["data"].get("source")}
+    recorder.stand_in("embedder_of_config")(config, **how)
+    return contextlib.nullcontext("embedder")
+
+  counts = dict.fromkeys(export.embed.COUNTED, 0)
+  results = [
+    (distributed, "join", None),
+    (progress, "hide_what_threads_say", None),
+    (ingest_room, "ingest", folder),
+    (convert, "convert", folder),
+    (inputs, "plan", inputs.Plan([], [])),
+    (loop, "fit", loop.Result(None, {}, True)),
+    (loop, "load", opened),
+    (loop, "evaluate", {}),
+    (untrained, "open_untrained", opened),
+    (untrained, "held_out_of", held_out),
+    (evaluate, "correct_hubs", "hubs"),
+    (evaluate, "make_prior", "prior"),
+    (evaluate, "add_prior", "with prior"),
+    (report_room, "write", folder),
+    (popularity, "write", folder / "page.html"),
+    (subject, "from_run", "pairs"),
+    (subject, "from_files", "pairs"),
+    (subject, "from_state", "pairs"),
+    (export, "embedder_of_run", contextlib.nullcontext("embedder")),
+    (export, "write_embeddings", counts),
+    (export, "model_of_run", "model"),
+    (export, "write_model", folder),
+    (doctor, "examine", True),
+  ]
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(folder)
+    for module, name, result in results:
+      patch.setattr(module, name, recorder.stand_in(name, result))
+    for module, name, quiet in [
+      (flags, "load_config", lambda _: base),  # which takes a while
+      (factories, "checked", lambda config: config),
+      (untrained, "config_of_published", config_of_published),
+      (export, "embedder_of_config", embedder_of_config),
+      (publish, "split_counts", lambda _: {}),
+      (distributed, "keep_memory", lambda: None),
+      (distributed, "exit_at_once", stop),
+      (progress, "log_to_stderr", lambda process: None),
+      (loop, "readout", lambda *_: readout),
+      (evaluate, "doubt_prior", lambda *_, **__: None),
+      (objectives, "one_temperature", lambda *_: 0.1),
+      (verbs.jax, "set_mesh", lambda _: contextlib.nullcontext()),
+    ]:
+      patch.setattr(module, name, quiet)
+
+    @functools.cache
+    def run(verb, *given):
+      recorder.calls.clear()
+      flags._of_published.cache_clear()
+      words = ["nuclr", verb, *map(word, sorted(given))]
+      said = io.StringIO()
+      try:
+        with (
+          flagsaver.flagsaver(),
+          contextlib.redirect_stdout(io.StringIO()),
+          contextlib.redirect_stderr(said),
+        ):
+          main.main(main.parse_flags(words))
+      except SystemExit as ended:
+        assert ended.code == main.WRONG_USE, said.getvalue()
+        return said.getvalue()
+      return tuple(recorder.calls)
+
+    yield run
+
+
+def is_refused(outcome, *names):
+  """Whether a command was refused, in a line that names one of these flags."""
+  if isinstance(outcome, tuple):
+    return False
+  assert len(outcome.splitlines()) == 1
+  assert any(f"--{name}" in outcome for name in names), outcome
+  return True
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_each_flag_is_used_or_refused(form, run):
+  verb, *base = form
+  plain = run(verb, *base)
+  assert isinstance(plain, tuple) and plain, plain
+  for flag in set(ALL) - set(base):
+    outcome = run(verb, *base, flag)
+    assert is_refused(outcome, flag) or outcome != plain, flag
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_each_pair_of_flags_is_used_or_refused(form, run):
+  """Neither of two flags makes the other one useless."""
+  verb, *base = form
+  others = [x for x in main.VERBS[verb].flags if x not in base]
+  others += ["config.seed"] if "config" in main.VERBS[verb].flags else []
+  for pair in itertools.combinations(others, 2):
+    outcome = run(verb, *base, *pair)
+    if not is_refused(outcome, *pair):
+      for flag in pair:
+        assert outcome != run(verb, *base, flag), pair
+
+
+def test_every_flag_is_used_by_some_command(run):
+  """The table allows nothing that all forms of a verb refuse."""
+  for name, verb in main.VERBS.items():
+    forms = [form[1:] for form in FORMS if form[0] == name]
+    for flag in verb.flags:
+      outcomes = [run(name, *{*form, flag}) for form in forms]
+      assert any(isinstance(x, tuple) for x in outcomes), (name, flag)
