@@ -141,7 +141,7 @@ def embed_inputs(
   from nuclr_jax.ingest import inputs
 
   remote.check_new(output)  # before the model is read
-  plan = inputs.plan(flags.INPUT.value, **how_to_read())
+  plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
   items = (item for part in plan.parts for item in part.read())
   how = {"data_dir": flags.DATA_DIR.value, "features": features}
   if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):

@@ -286,25 +286,11 @@ def present() -> list[str]:
   return [x for x in names if x != CHANGES.name] + [f"config.{x}" for x in keys]
 
 
-def check_values() -> None:
-  """Raises ValueError for flags that are empty, repeated, or out of place.
-
-  These are paths in a bucket that a flag cannot take, and changes of a config
-  that does not exist, is one of two, or is overruled by another flag.
-  """
+def check_places() -> None:
+  """Raises ValueError for a path in a bucket that a flag cannot take."""
   for name in present():
-    if "." in name:
-      continue
-    flag = flags.FLAGS[name]
-    if flag.present > 1:
-      several = ", with commas between several values"
-      raise ValueError(
-        f"--{name} is given {flag.present} times; give it once"
-        f"{several if isinstance(flag.value, list) else ''}"
-      )
-    if flag.value in ("", []) and name != BEAM_PIPELINE_OPTIONS.name:
-      raise ValueError(f"--{name}= is empty; give a value, or leave it out")
-    for text in flag.value if isinstance(flag.value, list) else [flag.value]:
+    value = None if "." in name else flags.FLAGS[name].value
+    for text in value if isinstance(value, list) else [value]:
       if isinstance(text, str) and bucket.is_remote(text):
         if name not in IN_BUCKETS:
           raise ValueError(
@@ -312,14 +298,33 @@ def check_values() -> None:
             f"--{', --'.join(IN_BUCKETS)}"
           )
         bucket.open_system(re.sub(r"^[^:/]*=", "", text))  # NAME=gs://...
+
+
+def check_values() -> None:
+  """Raises ValueError for flags that are empty, or given more than once.
+
+  Also for changes of a config that there is not, that is one of two, or that
+  another flag overrules.
+  """
+  for flag in (flags.FLAGS[name] for name in present() if "." not in name):
+    if flag.present > 1:
+      several = ", with commas between several values"
+      raise ValueError(
+        f"--{flag.name} is given {flag.present} times; give it once"
+        f"{several if isinstance(flag.value, list) else ''}"
+      )
+    if flag.value in ("", []) and flag.name != BEAM_PIPELINE_OPTIONS.name:
+      raise ValueError(
+        f"--{flag.name}= is empty; give a value, or leave it out"
+      )
   if None not in (CONFIG.value, MODEL.value):
     raise ConfigError("give either --config or --model, not both")
   for key in (change.partition("=")[0] for change in CHANGES.value):
     if CONFIG.value is None and MODEL.value is None:
       raise ConfigError(f"--config.{key} needs --config as well")
-    for holder, keys in CHOSEN.items():
-      if key in keys and flags.FLAGS[holder].present:
-        raise ConfigError(f"give either --{holder} or --config.{key}, not both")
+    for name, keys in CHOSEN.items():
+      if key in keys and flags.FLAGS[name].present:
+        raise ConfigError(f"give either --{name} or --config.{key}, not both")
 
 
 def chosen_config() -> dict[str, Any] | None:

@@ -119,6 +119,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
       _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
     usage.check_taken(verb, flags.present())
     flags.check_values()
+    flags.check_places()
     usage.check_together(verb, flags.present())
     flags.chosen_config()  # before processes join or data is read
   except (absl_flags.Error, ValueError) as error:

@@ -57,7 +57,7 @@ def parse_place(text: str) -> Place:
   """Parses a string of the form that this module's docstring describes.
 
   Raises:
-    ValueError: If the string lacks the set, or a split after its colon.
+    ValueError: As `parse_set`.
 
   Example:
     >>> parse_place("coco:test")
@@ -74,14 +74,27 @@ def parse_place(text: str) -> Place:
   name, equals, place = text.partition("=")
   if not equals or "/" in name:  # a folder such as /data/year=2026
     name, place = None, text
-  match = PLACE.fullmatch(place)
+  source, split = parse_set(place)
+  return Place(_default_name(source) if name is None else name, source, split)
+
+
+def parse_set(text: str) -> tuple[str, str | None]:
+  """Parses `SET` or `SET:SPLIT` into the set and its split.
+
+  Raises:
+    ValueError: If the set is missing, or a split after its colon.
+
+  Example:
+    >>> parse_set("gs://bucket/coco:train[:50%]")
+    ('gs://bucket/coco', 'train[:50%]')
+  """
+  match = PLACE.fullmatch(text)
   if match is None:
     raise ValueError(
       f"a data set or a split is missing, got {text!r}; give SET, SET:SPLIT or "
       "NAME=SET:SPLIT"
     )
-  source, split = match.groups()
-  return Place(_default_name(source) if name is None else name, source, split)
+  return match.groups()
 
 
 def _default_name(source: str) -> str:

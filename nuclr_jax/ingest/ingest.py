@@ -161,6 +161,11 @@ def _ingest(
 
 def _check(name, split, max_size, max_pixels, workers) -> None:
   for what, value in (("--dataset", name), ("--split", split)):
+    if "[" in value or "+" in value:
+      raise ValueError(
+        f"{what}={value} is not a name; slices are part of the input, such as "
+        "--input='tfds:NAME:train[:10%]', and --split names what is made"
+      )
     if not re.fullmatch(r"[a-z][a-z0-9_]*", value) or value == "all":
       raise ValueError(
         f"{what}={value} is not a name; use lower-case letters, digits and _, "

@@ -1,7 +1,7 @@
 """Recognises kinds of input by their files, and cuts them into parts."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 import glob
 import hashlib
@@ -13,7 +13,7 @@ import tempfile
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.data.sets import parse_place
+from nuclr_jax.data.sets import parse_set
 from nuclr_jax.data.tar_files import expand_ranges
 from nuclr_jax.data.tfds_reader import (
   INFO,
@@ -37,6 +37,7 @@ from nuclr_jax.ingest.tables import (
 log = logging.getLogger(__name__)
 
 Path = pathlib.Path | str  # a text is a path in a bucket
+Choose = Callable[[Path, list[Path]], list[Path]]  # files of a split
 
 
 class FarFile(NamedTuple):
@@ -50,6 +51,10 @@ PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
 BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
 HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
 SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
+NO_SPLITS = (
+  "{text} has no splits that --split={split} could choose from; leave the flag "
+  "out to read all of it"
+)
 UNDERSTOOD = (
   "supported inputs are .tar and .parquet files as img2dataset writes them, "
   ".parquet files with images, .csv, .tsv, .json and .jsonl tables of images, "
@@ -74,6 +79,7 @@ def plan(
   image_column: str | None = None,
   caption_column: str | None = None,
   split_column: str | None = None,
+  made: bool = True,
 ) -> Plan:
   """Recognises an input and cuts it into parts.
 
@@ -91,44 +97,58 @@ def plan(
     image_column: Column of the images.
     caption_column: Column of the captions.
     split_column: Column that names splits; "" = there is none.
+    made: Whether a split of the name `split` is made. Otherwise `split` must
+      be one that the input has.
 
   Raises:
-    ValueError: If the input does not exist, or is not understood.
+    ValueError: If the input does not exist, or is not understood, or an option
+      is not for its kind.
   """
   only, split = split, split or "train"
-  if images is not None and not pathlib.Path(images).is_dir():
-    raise ValueError(f"--images={images} is not a folder")
-  if text.startswith("tfds:"):
-    return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
-  paths = [path for item in _items(text) for path in _expand(item, split)]
-  paths = list(dict.fromkeys(paths))
   columns = {
     "image_column": image_column,
     "caption_column": caption_column,
     "split_column": split_column,
   }
+  options = {"images": images} | columns
+  if images is not None and not pathlib.Path(images).is_dir():
+    raise ValueError(f"--images={images} is not a folder")
+  if text.startswith("tfds:"):
+    _check_options(text, {"tfds"}, options)
+    return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
+  if re.search(r"[\[+]", split):
+    raise ValueError(
+      f"--split={split}: slices are of TFDS data sets, --input=tfds:NAME; "
+      f"--input={text} is none"
+    )
+  must = only is not None and not made
+  choose = partial(_of_split, split=split, must=must)
+  paths = [path for item in _items(text) for path in _expand(item, choose)]
+  paths = list(dict.fromkeys(paths))
+  kinds = set(map(_kind, paths))
+  _check_options(text, kinds, options)
   if any(isinstance(path, FarFile) for path in paths):
     return _plan_far(text, paths, split, columns)
-  kinds = {path.suffix if path.is_file() else "folder" for path in paths}
-  if images is not None and not kinds <= set(SUFFIXES):
-    raise ValueError(
-      f"--images={images} goes with a table ({', '.join(SUFFIXES)}); "
-      f"--input={text} is of the kinds {', '.join(sorted(kinds))}"
-    )
   if kinds == {"folder"}:
-    return _plan_images(split, paths)
+    return _plan_images(split, paths, choose)
   if kinds == {".tar"}:
     parts = [
       Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
     ]
   elif kinds == {".parquet"}:
-    cut = [x for path in paths for x in _cut_parquet(path, split, **columns)]
+    cut = [
+      part
+      for path in paths
+      for part in _cut_parquet(
+        path, None if must and not _is_named(path, split) else split, **columns
+      )
+    ]
     named = {part.split: [] for part in cut}
     for part in cut:
       named[part.split].append(part)
     parts = [x for found in _chosen(named, only, text).values() for x in found]
   elif kinds <= set(SUFFIXES):
-    how = {"split": split, "images": images} | columns
+    how = {"split": None if must else split} | options
     rows = (row for path in paths for row in read_table(path, **how))
     joined = join_rows(rows)
     _warn_of_folders(text, joined)
@@ -152,7 +172,27 @@ def _items(text: str) -> list[str]:
   return [x for item in text.split(",") for x in expand_ranges(item)]
 
 
-def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
+def _kind(path: pathlib.Path | FarFile) -> str:
+  """Returns the suffix of a file, or "folder"."""
+  if isinstance(path, FarFile):
+    return os.path.splitext(path.path)[1]
+  return path.suffix if path.is_file() else "folder"
+
+
+def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
+  """Raises ValueError for an option that is not for the kinds of an input."""
+  tables, parquet = ", ".join(SUFFIXES), (*SUFFIXES, ".parquet")
+  for name, value in options.items():
+    fitting = SUFFIXES if name == "images" else parquet
+    if value is not None and not kinds <= set(fitting):
+      more = "" if name == "images" else " or Parquet files"
+      raise ValueError(
+        f"--{name}={value} goes with a table ({tables}){more}; "
+        f"--input={text} is of the kinds {', '.join(sorted(kinds))}"
+      )
+
+
+def _expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
   """Lists the files of an item, sorted; a folder of images stays a folder."""
   item = os.path.expanduser(item.strip())
   if bucket.is_remote(item):
@@ -164,7 +204,7 @@ def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
     for ending in (".tar", ".parquet"):
       far = [x for x in found if x.endswith(ending)]
       if far:
-        return [FarFile(x, found[x]) for x in _of_split(item, far, split)]
+        return [FarFile(x, found[x]) for x in choose(item, far)]
     item = os.fspath(remote.fetch(item))
   names = [item]
   if not os.path.exists(item):
@@ -173,13 +213,13 @@ def _expand(item: str, split: str) -> list[pathlib.Path | FarFile]:
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
   if not paths:
     raise ValueError(f"--input: {item or 'an empty name'} does not exist")
-  return [x for path in paths for x in _files_of(path, split)]
+  return [x for path in paths for x in _files_of(path, choose)]
 
 
-def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
+def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
   """Lists the data files in a folder, or the path itself."""
-  if path.is_file():
-    return [path]
+  if path.is_file():  # a table may name splits
+    return [path] if path.suffix in SUFFIXES else choose(path.parent, [path])
   if not path.is_dir():
     raise ValueError(f"{path} is neither a regular file nor a folder")
   tars, parquets = (
@@ -198,18 +238,21 @@ def _files_of(path: pathlib.Path, split: str) -> list[pathlib.Path]:
       )
   of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
   if tars:  # img2dataset also writes .parquet files, without the images
-    return _of_split(path, tars, split)
+    return choose(path, tars)
   if next(_images_of(path), None) and not of_hub:
     return [path]
   if not parquets:
     raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
-  return _of_split(path, parquets, split)
+  return choose(path, parquets)
 
 
-def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path]:
+def _of_split(
+  folder: Path, paths: list[Path], *, split: str, must: bool
+) -> list[Path]:
   """Selects the files of one split, if names or folders distinguish splits.
 
-  Otherwise a run would train on test images.
+  Otherwise a run would train on test images. They must distinguish them if the
+  split is to be chosen, and not made.
   """
   splits = []
   for path in paths:
@@ -218,7 +261,12 @@ def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path]:
     of_hub = re.fullmatch(HUB_NAME, name)
     names = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
     splits.append(names[0] if names else "")
-  if len(set(splits)) < 2:
+  if must and set(splits) <= {""}:
+    here = all(isinstance(x, pathlib.Path) for x in paths)
+    if here and set(map(_kind, paths)) == {".parquet"}:
+      return paths  # they may have a column of splits
+    raise ValueError(NO_SPLITS.format(text=folder, split=split))
+  if len(set(splits)) < 2 and not must:
     return paths
   if split not in splits:
     raise ValueError(
@@ -229,19 +277,28 @@ def _of_split(folder: Path, paths: list[Path], split: str) -> list[Path]:
   return [path for path, x in zip(paths, splits, strict=True) if x == split]
 
 
+def _is_named(path: pathlib.Path, split: str) -> bool:
+  """Returns whether the name of a file or its folders are those of a split."""
+  of_hub = re.fullmatch(HUB_NAME, path.name)
+  return split == of_hub[1] if of_hub else split in path.parts[:-1]
+
+
 def _chosen(
-  named: dict[str, list], only: str | None, text: str
+  named: dict[str | None, list], only: str | None, text: str
 ) -> dict[str, list]:
   """Selects the split that the user names, or all splits."""
   if only is None or set(named) <= {only}:
     return named
+  unnamed = named.pop(None, [])
+  if not named:
+    raise ValueError(NO_SPLITS.format(text=text, split=only))
   if only not in named:
     raise ValueError(
       f"{text} has the splits {sorted(named)}, not {only}; name one of them "
       "with --split, or leave the flag out to make all"
     )
   log.info("%s: only the split %s is read", text, only)
-  return {only: named[only]}
+  return {only: named[only] + unnamed}
 
 
 def _warn_of_folders(text: str, joined: dict[str, list]) -> None:
@@ -323,10 +380,10 @@ def _warn_of_lone_texts(folder: pathlib.Path) -> None:
     )
 
 
-def _plan_images(split, folders) -> Plan:
+def _plan_images(split, folders, choose: Choose) -> Plan:
   parts, files = [], []
   for folder in folders:
-    paths = _of_split(folder, list(_images_of(folder)), split)
+    paths = choose(folder, list(_images_of(folder)))
     rows = [
       Row(str(path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
@@ -346,10 +403,9 @@ def _plan_images(split, folders) -> Plan:
 
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
-  place = parse_place(name)
-  builder = open_builder(place.source, data_dir)
-  folder = pathlib.Path(builder.data_dir)
-  read_split = place.split or split
+  source, named = parse_set(name)
+  builder = open_builder(source, data_dir)
+  folder, read_split = pathlib.Path(builder.data_dir), named or split
   check_split(builder, read_split)
   image_field(builder.info.features)  # raises early, before any reading
   caption_field(builder.info.features)
@@ -399,7 +455,7 @@ def _cut(split: str, rows: Sequence) -> list[Part]:
 
 def _cut_parquet(
   path: pathlib.Path,
-  split: str,
+  split: str | None,
   *,
   image_column: str | None,
   caption_column: str | None,

@@ -97,7 +97,7 @@ def named(row: Mapping[str, Any], column: str | None) -> Named | None:
   return Named(column, text) if text else None
 
 
-def rest_of(split: str, names: Collection[str]) -> str:
+def rest_of(split: str | None, names: Collection[str]) -> str | None:
   """Returns the split with which rows are listed that name none.
 
   Args:

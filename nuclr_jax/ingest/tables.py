@@ -53,17 +53,17 @@ class Row(NamedTuple):
 def read_table(
   path: str | os.PathLike,
   *,
-  split: str,
+  split: str | None,
   images: str | os.PathLike | None = None,
   image_column: str | None = None,
   caption_column: str | None = None,
   split_column: str | None = None,
-) -> Iterator[tuple[str, Row | Rejected]]:
+) -> Iterator[tuple[str | None, Row | Rejected]]:
   """Reads a table.
 
   Args:
     path: The table; its suffix decides the format.
-    split: The split of its images, if the table does not name it.
+    split: The split of its images where the table does not name it.
     images: Folder that paths are relative to; by default the table's folder.
     image_column: Column or JSON key of the image's path.
     caption_column: Column or JSON key of the caption or the captions.
@@ -98,8 +98,8 @@ def read_table(
 
 
 def join_rows(
-  rows: Iterable[tuple[str, Row | Rejected]],
-) -> dict[str, list[Row | Rejected]]:
+  rows: Iterable[tuple[str | None, Row | Rejected]],
+) -> dict[str | None, list[Row | Rejected]]:
   """Joins the rows that name the same image, split by split.
 
   Args:
@@ -210,12 +210,14 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
   if isinstance(content, list):
     yield from _from_dicts(path, content, columns)
   elif _has_lists(content, "images", "annotations"):
+    _check_no_columns(path, "COCO's annotations", columns[:2])
     yield from _from_coco(
       path, columns, content["images"], content["annotations"]
     )
   elif _has_lists(content, "images") and any(
     isinstance(x, Mapping) and "sentences" in x for x in content["images"]
   ):
+    _check_no_columns(path, "Karpathy's splits", columns)
     yield from _from_karpathy(path, content["images"])
   else:
     shown = sorted(content)[:8] if isinstance(content, Mapping) else content
@@ -224,6 +226,16 @@ def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       "with an image and a caption, Karpathy's JSON (images with sentences and "
       "split), and COCO's (images, annotations)"
     )
+
+
+def _check_no_columns(path, form: str, columns) -> None:
+  names = ("image_column", "caption_column", "split_column")
+  for flag, name in zip(names, columns, strict=False):
+    if name is not None:
+      raise ValueError(
+        f"{path} has the form of {form}, which has no columns to choose; leave "
+        f"--{flag}={name} out"
+      )
 
 
 def _from_coco(
