@@ -119,6 +119,14 @@ class TestEqualToIngest:
     whole, part = opened(data_dir), opened(data_dir, split="train[2:8]")
     assert part.read(np.arange(6)) == whole.read(np.arange(2, 8))
 
+  def test_parts_of_two_splits(self, data_dir, tmp_path):
+    shutil.copytree(data_dir, tmp_path / "data")
+    make(data_dir / "tars", tmp_path / "data", "mine", in_place=True, split="x")
+    whole = opened(tmp_path / "data")
+    part = opened(tmp_path / "data", split="train[2:4]+x[-1:]")
+    last = whole.num_records - 1
+    assert part.read(np.arange(3)) == whole.read(np.array([2, 3, last]))
+
   def test_can_be_copied_later(self, data_dir):
     ingest.ingest("tfds:mine", "later", data_dir=data_dir, workers=1)
     rows = [

@@ -342,6 +342,55 @@ def test_karpathys_splits(tmp_path):
     inputs.plan(table, split="tests", **options)
 
 
+@pytest.mark.parametrize(
+  ("text", "numbers"),
+  [
+    ("val[:50%]", [0, 1, 2]),
+    ("val[2:4]", [2, 3]),
+    ("val[-1:]", [5]),
+    ("val[:1]+val[4:]", [0, 4, 5]),
+  ],
+)
+def test_slices_of_tfds(tmp_path, text, numbers):
+  """In the input they are made; in --split they are chosen from."""
+  builder = Captions(data_dir=tmp_path, file_format="array_record")
+  builder.download_and_prepare()
+  for arguments in (
+    {"text": f"tfds:captions:{text}"},
+    {"text": "tfds:captions", "split": text, "made": False},
+  ):
+    parts = inputs.plan(**arguments, data_dir=tmp_path).parts
+    items = [item for part in parts for item in part.read()]
+    assert [x.image for x in items] == [PHOTOS[i] for i in numbers]
+  data = tfds_reader.open_split("captions", text, tmp_path)
+  assert data.length == len(numbers)
+
+
+def test_a_split_that_is_not_made_must_be_there(tmp_path):
+  """`nuclr embed --split=test` does not embed everything."""
+  photo_folder(tmp_path / "all")
+  for i, split in enumerate(("train", "test")):
+    (tmp_path / "tars" / split).mkdir(parents=True)
+    write_pairs(tmp_path / "tars" / split / "0.tar", [i])
+  rows = [{"image": "x.jpg", "caption": "x"}]
+  (tmp_path / "rows.json").write_text(json.dumps(rows))
+
+  def chosen(name, split):
+    parts = inputs.plan(f"{tmp_path}/{name}", split=split, made=False).parts
+    return [part.read.args[0] for part in parts]
+
+  (tar,) = chosen("tars", "test")
+  assert tar.endswith("test/0.tar")
+  for name in ("all", "rows.json", "tars/test/0.tar"):
+    with pytest.raises(ValueError, match="no splits that --split=test could"):
+      chosen(name, "test")
+    assert len(chosen(name, None)) == 1
+  with pytest.raises(ValueError, match="'test', 'train'\\], not val"):
+    chosen("tars", "val")
+  with pytest.raises(ValueError, match="slices are of TFDS data sets"):
+    chosen("all", "train[:50%]")
+
+
 MESSAGES = [
   ({"input": "none/*.tar"}, "none/.* does not exist"),
   ({"input": "{}"}, "nothing to read; supported inputs are"),
@@ -371,6 +420,25 @@ MESSAGES = [
   ({"input": "{}/x.tar", "max_pixels": 0}, "at least 256, got 0"),
   ({"input": "{}/x.tar", "workers": 0}, "at least 1"),
   ({"input": "{}/x.tar", "name": "captions"}, "is another data set"),
+  (
+    {"input": "{}/x.tar", "caption_column": "txt"},
+    "--caption_column=txt goes with a table .* or Parquet files; .* kinds .tar",
+  ),
+  ({"input": "tfds:captions:val", "image_column": "image"}, "kinds tfds"),
+  ({"input": "tfds:captions:val", "images": "{}"}, "kinds tfds"),
+  (
+    {"input": "{}/coco.json", "image_column": "file_name"},
+    "form of COCO's annotations, .* leave --image_column=file_name out",
+  ),
+  ({"input": "{}/x.tar", "split": "train[:50%]"}, "is not a name; slices are"),
+  ({"input": "tfds:captions", "split": "val[:1]"}, "'tfds:NAME:train.:10%.'"),
+  ({"input": "tfds:captions"}, r"no split 'train'; it has \['val'\]"),
+  ({"input": "tfds:captions:"}, "a data set or a split is missing"),
+  ({"input": "tfds:captions:val[:9]"}, r"val\[:9\] is no slice.*'val': 6"),
+  ({"input": "tfds:captions:val[:x]"}, "is no slice of .*; slices are train"),
+  ({"input": "tfds:captions:val[:0]"}, r"no records in val\[:0\]"),
+  ({"input": "tfds:captions:val[60%:20%]"}, r"no records in val\[60%:20%\]"),
+  ({"input": "tfds:captions:val[:2]+no"}, "no split 'no'; it has"),
 ]
 
 
@@ -386,6 +454,7 @@ def strange_inputs(tmp_path_factory):
     "y.csv": "a,b\n1,2\n",
     "bad.json": "{",
     "dict.json": '{"a": 1}',
+    "coco.json": '{"images": [{"id": 1}], "annotations": [{}]}',
   }.items():
     (folder / name).write_text(text)
   parquet.write_table(pa.table({"caption": ["x"]}), folder / "meta.parquet")

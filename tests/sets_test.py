@@ -27,6 +27,10 @@ class TestPlaces:
       ("coco", Place("coco", "coco", None)),
       ("coco:test", Place("coco", "coco", "test")),
       ("coco/2014:val[:9]", Place("coco", "coco/2014", "val[:9]")),
+      ("half=coco:val[:50%]", Place("half", "coco", "val[:50%]")),
+      ("x=a/b:val[1:]+test", Place("x", "a/b", "val[1:]+test")),
+      ("gs://b/c:val[:9]", Place("c", "gs://b/c", "val[:9]")),
+      ("/data/year=1:val", Place("year=1", "/data/year=1", "val")),
       ("pets=/data/pets", Place("pets", "/data/pets", None)),
       ("pets=/data/pets:val", Place("pets", "/data/pets", "val")),
       ("other=coco:test", Place("other", "coco", "test")),
@@ -61,9 +65,10 @@ class TestPlaces:
     ]
     assert names == ["coco", "b", "pets"]
 
-  def test_none(self):
+  @pytest.mark.parametrize("text", ["", " ", "coco:", "x=", "x=coco:"])
+  def test_none(self, text):
     with pytest.raises(ValueError, match="SET, SET:SPLIT or NAME=SET:SPLIT"):
-      sets.parse_place(" ")
+      sets.parse_place(text)
 
   @pytest.mark.parametrize(
     "texts", [["coco:a", "coco:b"], ["/data/pets:train", "~/pets"], ["/"]]
