@@ -82,6 +82,15 @@ def test_a_run_is_scored_on_other_sets(run, data_dir):
   assert len(scores) > 5
 
 
+def test_a_finished_run_is_not_said_to_be_scored_on_other_sets(run, data_dir):
+  """It would print the scores of the sets that it had."""
+  workdir, before = run[0], (run[0] / "config.json").read_text()
+  config = config_of("finetune_clip:smoke", **{"data.zero_shot": ()})
+  with pytest.raises(ValueError, match="another config: data.zero_shot"):
+    loop.fit(config, workdir, data_dir=data_dir)
+  assert (workdir / "config.json").read_text() == before
+
+
 def test_a_smoke_run_learns_and_classifies(run):
   workdir, metrics = run
   losses = losses_of(workdir)

@@ -326,6 +326,9 @@ def test_train_evaluate_report(data_dir, tmp_path):
     for run in (trained, evaluated)
   )
   assert trained and trained == evaluated
+  averaged = nuclr("evaluate", *common, "--average")
+  assert averaged.returncode == 2
+  assert "keeps no average of the weights; leave --average" in averaged.stderr
   others = nuclr("evaluate", *common, f"--zero_shot={tmp_path}")
   assert others.returncode == 1 and not others.stdout
   assert "this run is on glyphs, whose held-out sets are its" in others.stderr

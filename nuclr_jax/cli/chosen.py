@@ -25,9 +25,9 @@ def opened():
   Returns:
     `(parts, mesh, train_state)`, with data.
   """
-  if flags.WORKDIR.value:
-    from nuclr_jax.train import loop
+  from nuclr_jax.train import loop, untrained
 
+  if flags.WORKDIR.value:
     parts, mesh, state = loop.load(
       flags.WORKDIR.value,
       data_dir=flags.DATA_DIR.value,
@@ -37,7 +37,8 @@ def opened():
   else:
     parts, mesh, state = _opened_untrained()
   if flags.DATA.value:
-    _name_splits(parts.config["data"])
+    for scores, split in untrained.scored_splits(parts.config).items():
+      log.info("%s: %s", scores, split)
   _warn_of_captions(parts.data)
   return parts, mesh, state
 
@@ -63,23 +64,14 @@ def _opened_untrained(*, pairs: bool = False):
     raise UsageError(
       "--model needs data: --data=mine, or --zero_shot=flowers=photos"
     )
-  from nuclr_jax.data import sets
   from nuclr_jax.train import untrained
 
-  config = flags.chosen_config()
-  for place in map(sets.parse_place, flags.DATA.value):
-    if pairs and place.split is not None:
-      config["data"]["train"] = f"{place.source}:{place.split}"
-  return untrained.open_untrained(config, data_dir=flags.DATA_DIR.value)
-
-
-def _name_splits(data: Mapping[str, Any]) -> None:
-  """Says of which splits the scores of captioned sets are."""
-  from nuclr_jax.data import sets
-
-  for split in ("validation", "test"):
-    for place in map(sets.parse_place, data[split]):
-      log.info("%s/%s: %s:%s", split, place.name, place.source, place.split)
+  chosen, data_dir = flags.chosen_config(), flags.DATA_DIR.value
+  if pairs and flags.DATA.value:
+    chosen["data"]["train"] = untrained.train_of(
+      flags.DATA.value, named=True, data_dir=data_dir
+    )
+  return untrained.open_untrained(chosen, data_dir=data_dir)
 
 
 def _warn_of_captions(data) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from nuclr_jax.config import ConfigError, complete, load_config, override
-from nuclr_jax.files import bucket
+from nuclr_jax.files import bucket, remote
 
 CONFIG = flags.DEFINE_string(
   "config",
@@ -379,9 +379,19 @@ def need_temperature() -> list[str]:
 
 
 def chosen_state() -> dict[str, Any]:
-  """Returns what --best and --average choose, as arguments of `loop.load`."""
-  from nuclr_jax.train import checkpoint  # a slow import
+  """Returns what --best and --average choose, as arguments of `loop.load`.
 
+  Raises:
+    UsageError: If --average is given for a run that keeps no average.
+  """
+  from nuclr_jax.train import checkpoint, records  # a slow import
+
+  if flags.FLAGS[AVERAGE.name].present and AVERAGE.value:
+    folder = remote.fetch(WORKDIR.value, choose=checkpoint.of_newest)
+    if not records.read_config(folder)["optimizer"].get("weight_average"):
+      raise UsageError(
+        f"{WORKDIR.value} keeps no average of the weights; leave --average out"
+      )
   name = checkpoint.BEST if BEST.value else checkpoint.NEWEST
   return {"checkpoints": name, "averaged": AVERAGE.value}
 

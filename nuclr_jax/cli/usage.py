@@ -20,6 +20,7 @@ class Verb(NamedTuple):
   run: Callable[[], None]  # the first line of its docstring is its help
   flags: tuple[str, ...]  # and --debug, which all verbs take
   example: str  # commands; lines that begin with spaces explain
+  must: Sequence[str] = ()  # flags that are always needed
   needs: Mapping[str, Sequence[str]] = {}  # flags that need one of others
   one_of: Sequence[str] = ()  # flags of which there must be one
   either: Sequence[Sequence[str]] = ()  # flags of which there is one at most
@@ -51,6 +52,7 @@ nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
   files keep the images, and the data set is an index of a hundredth of their
   size.
 """,
+    must=["input", "dataset"],
     either=[("workers", "beam_pipeline_options")],
   ),
   "convert": Verb(
@@ -60,6 +62,7 @@ nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
 nuclr convert --input=/data/tfds/food101/2.0.0
   TensorFlow is not needed.
 """,
+    must=["input"],
   ),
   "train": Verb(
     verbs.train,
@@ -71,6 +74,7 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   newest checkpoint. A finished run is not trained again. The final metrics are
   in metrics.json in the workdir.
 """,
+    must=["config"],
     needs={
       "coordinator": ["num_processes"],
       "num_processes": ["process_id"],
@@ -160,6 +164,7 @@ nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
   of yours. The config cached trains on such a folder (config.data.name is
   "embeddings").
 """,
+    must=["input", "output"],
     needs={"best": ["workdir"], "average": ["workdir"]},
     one_of=MODELS,
   ),
@@ -173,6 +178,7 @@ nuclr export --workdir=runs/mine --output=exported --layout=open_clip
   tokenizer and the projections. config.model.pretrained and --model read them
   back.
 """,
+    must=["output"],
   ),
   "doctor": Verb(
     verbs.doctor,
@@ -215,7 +221,7 @@ def check_taken(name: str, given: Sequence[str]) -> None:
 
 
 def check_together(name: str, given: Sequence[str]) -> None:
-  """Raises UsageError for flags that a verb does not take together.
+  """Raises UsageError for flags that are missing, or do not go together.
 
   Args:
     name: The verb.
@@ -238,6 +244,11 @@ def check_together(name: str, given: Sequence[str]) -> None:
       raise UsageError(
         f"{name} takes --{flag} with {_joined(others, 'or')} only"
       )
+  if not set(verb.must) <= set(given):
+    example = verb.example.split("\n")[1]
+    raise UsageError(
+      f"{name} needs {_joined(verb.must, 'and')}, such as {example}"
+    )
 
 
 def _companions(name: str, flag: str) -> str:

@@ -25,11 +25,6 @@ def ingest() -> None:
   from nuclr_jax.cli import chosen
   from nuclr_jax.ingest import publish
 
-  if not flags.INPUT.value or not flags.DATASET.value:
-    raise UsageError(
-      "ingest needs --input and --dataset, such as --input='cc3m/*.tar' "
-      "--dataset=cc3m"
-    )
   folder = ingest.ingest(
     *(flags.INPUT.value, flags.DATASET.value),
     **chosen.how_to_read(),
@@ -47,8 +42,6 @@ def convert() -> None:
   """Copy a TFDS data set from TFRecord files to array_record files."""
   from nuclr_jax.ingest import convert
 
-  if not flags.INPUT.value:
-    raise UsageError("convert needs --input, such as --input=food101/2.0.0")
   folder = convert.convert(flags.INPUT.value, flags.DATA_DIR.value)
   print(f"data set: {folder}")
 
@@ -57,8 +50,6 @@ def train() -> None:
   """Train a config, or continue its run, and print the final metrics."""
   from nuclr_jax.train import loop
 
-  if flags.CONFIG.value is None:
-    raise UsageError("train needs --config, such as --config=glyphs")
   result = loop.fit(
     flags.chosen_config(), workdir(), data_dir=flags.DATA_DIR.value
   )
@@ -120,11 +111,6 @@ def embed() -> None:
   """Embed images and captions with a run or a published model."""
   from nuclr_jax.cli import chosen
 
-  if not flags.INPUT.value or not flags.OUTPUT.value:
-    raise UsageError(
-      "embed needs --input and --output, such as --input=photos "
-      "--output=embeddings"
-    )
   print_table(
     chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
   )
@@ -135,8 +121,6 @@ def export() -> None:
   """Export the model of a run for other libraries."""
   from nuclr_jax import export
 
-  if not flags.OUTPUT.value:
-    raise UsageError("export needs --output, such as --output=exported")
   model = export.model_of_run(
     workdir(), data_dir=flags.DATA_DIR.value, **flags.chosen_state()
   )

@@ -15,13 +15,14 @@ def cache_dir(data_dir: str | os.PathLike | None = None) -> pathlib.Path:
   """Returns the folder of prepared data sets.
 
   Args:
-    data_dir: The folder; None = $NUCLR_DATA_DIR or ~/.cache/nuclr_jax.
+    data_dir: The folder; None = $NUCLR_DATA_DIR or, if that is not set or
+      empty, ~/.cache/nuclr_jax.
 
   Returns:
     The folder on this machine; of a folder in a bucket, that of its copies.
   """
   if data_dir is None:
-    data_dir = os.environ.get(DATA_DIR, "~/.cache/nuclr_jax")
+    data_dir = os.environ.get(DATA_DIR) or "~/.cache/nuclr_jax"
   if bucket.is_remote(data_dir):
     return remote.cache_dir()
   return pathlib.Path(data_dir).expanduser().absolute()
@@ -41,7 +42,7 @@ def find_data_set(
   Raises:
     ValueError: If there is no such data set, or several match the name.
   """
-  tfds_dir = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+  tfds_dir = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
   # Joining an absolute path to a folder leaves it as it is.
   own = pathlib.Path(tfds_dir).expanduser() / pathlib.Path(name).expanduser()
   places = [data_set_path(data_dir, name), own]
@@ -58,8 +59,9 @@ def find_data_set(
       )
     if versions:
       return max(versions, key=_version_number)
+  tried = " or ".join(dict.fromkeys(map(str, places)))
   raise ValueError(
-    f"no data set {name!r} is prepared in {' or '.join(map(str, places))}; "
+    f"no data set {name!r} is prepared in {tried}; "
     "prepare it with nuclr ingest, or with tfds.builder(NAME, data_dir=..., "
     "file_format='array_record').download_and_prepare(), or say where it is "
     "with --data_dir"
@@ -83,7 +85,7 @@ def data_set_path(
   if bucket.is_remote(name):
     return name
   place = os.environ.get(DATA_DIR) if data_dir is None else data_dir
-  if place is not None and bucket.is_remote(place):
+  if place and bucket.is_remote(place):
     return f"{os.fspath(place).rstrip('/')}/{name}"
   return cache_dir(data_dir) / pathlib.Path(name).expanduser()
 

@@ -54,7 +54,7 @@ Choose = Callable[[Names], Names]
 
 def cache_dir() -> pathlib.Path:
   """Returns the folder of copies: $NUCLR_REMOTE_CACHE, or one in ~/.cache."""
-  folder = os.environ.get(CACHE, "~/.cache/nuclr_jax_remote")
+  folder = os.environ.get(CACHE) or "~/.cache/nuclr_jax_remote"
   return pathlib.Path(folder).expanduser().absolute()
 
 

@@ -236,7 +236,8 @@ def _prepare(
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
     recorded = records.read_config(workdir)
     others[f"{workdir} holds a run with another config"] = recorded
-  records.check_same_run(config, others)
+  scored = (workdir / records.METRICS).exists()
+  records.check_same_run(config, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(config, data_dir=data_dir, fresh=fresh)
   return parts._replace(config=config), mesh  # log_every and others may differ

@@ -28,6 +28,8 @@ HISTORY, TIMES = "history.jsonl", "times.jsonl"
 Window = Sequence[tuple[int, Metrics]]  # metrics of steps
 
 # Keys that do not change what is learned: a run may continue with other values.
+# What is scored at the end; nuclr evaluate scores other sets of a finished run.
+SCORED = ("data/test", "data/zero_shot", "data/probes")
 MAY_DIFFER = (
   # Where the work is done.
   "num_devices",
@@ -43,9 +45,7 @@ MAY_DIFFER = (
   "max_checkpoints",
   "keep_best",
   # What is scored at the end: a wrong name must not cost the run.
-  "data/test",
-  "data/zero_shot",
-  "data/probes",
+  *SCORED,
 )
 
 # Other metrics may be infinite, but not NaN.
@@ -192,7 +192,10 @@ def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
 
 
 def check_same_run(
-  config: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+  config: Mapping[str, Any],
+  others: Mapping[str, Mapping[str, Any]],
+  *,
+  scored: bool = False,
 ) -> None:
   """Raises ValueError if other configs would train something else.
 
@@ -202,6 +205,8 @@ def check_same_run(
     config: The complete config of a run.
     others: Complete configs to compare it with; each key begins the message
       if that config differs.
+    scored: Whether the run has its final scores, so that what is scored
+      (`SCORED`) may no longer differ.
 
   Example:
     >>> recorded = {"runs/mine holds a run with another config": {"seed": 0}}
@@ -211,8 +216,9 @@ def check_same_run(
     here. Give the same config, or another workdir
     >>> check_same_run({"seed": 0, "log_every": 5}, recorded)
   """
+  besides = set(MAY_DIFFER) - set(SCORED if scored else ())
   for message, other in others.items():
-    differing = distributed.differences(other, config, besides=MAY_DIFFER)
+    differing = distributed.differences(other, config, besides=besides)
     if differing:
       raise ValueError(
         f"{message}: {'; '.join(differing)}. Give the same "

@@ -74,12 +74,16 @@ def config_of_published(
 
 
 def train_of(
-  data: Sequence[str], *, data_dir: str | os.PathLike | None = None
+  data: Sequence[str],
+  *,
+  named: bool = False,
+  data_dir: str | os.PathLike | None = None,
 ) -> str:
   """Returns where the pairs are that popularities and hubs are computed from.
 
   Args:
     data: Captioned sets, as for `config_of_published`.
+    named: Whether a split that the first set names is taken.
     data_dir: Folder of prepared data sets.
 
   Returns:
@@ -87,6 +91,8 @@ def train_of(
     splits that are scored; `NO_PAIRS` without sets.
   """
   places = _places(data, data_dir)
+  if named and places and (split := places[0][0].split):
+    return f"{places[0][0].source}:{split}"
   trained = (place.source for place, known in places if TRAIN in known)
   scored = (
     f"{place.source}:{_chosen(place, known)[0]}" for place, known in places
@@ -124,6 +130,25 @@ def held_out_of(
         for x in names
       )
   return held_out
+
+
+def scored_splits(config: Config) -> dict[str, str]:
+  """Returns which split the scores of each captioned set are of.
+
+  Args:
+    config: A complete config with sets that `held_out_of` returned.
+
+  Example:
+    >>> scored_splits({"data": {"validation": (), "test": ("x=coco:val",)}})
+    {'test/x': 'coco:val'}
+  """
+  from nuclr_jax.data import sets
+
+  return {
+    f"{key}/{place.name}": f"{place.source}:{place.split}"
+    for key in HELD_OUT
+    for place in sets.parse_places(config["data"][key])
+  }
 
 
 def open_untrained(
