@@ -172,6 +172,7 @@ def run(tmp_path_factory):
       (flags, "load_config", lambda _: base),  # which takes a while
       (factories, "checked", lambda config: config),
       (untrained, "config_of_published", config_of_published),
+      (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
       (publish, "split_counts", lambda _: {}),
       (distributed, "keep_memory", lambda: None),

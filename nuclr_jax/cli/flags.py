@@ -274,7 +274,7 @@ def parse(words: Sequence[str]) -> list[str]:
     absl.flags.Error: For an unknown flag, or a value that it does not take.
   """
   for name in flags.FLAGS:
-    flags.FLAGS[name].present = 0  # on this command line
+    flags.FLAGS[name].unparse()  # what another command line has left
   return flags.FLAGS(_with_changes(words))
 
 

@@ -220,9 +220,12 @@ def check_same_run(
   for message, other in others.items():
     differing = distributed.differences(other, config, besides=besides)
     if differing:
+      more = (
+        "; it is finished, and nuclr evaluate --data scores it on other sets"
+      )
       raise ValueError(
         f"{message}: {'; '.join(differing)}. Give the same "
-        "config, or another workdir"
+        f"config, or another workdir{more if scored else ''}"
       )
 
 
