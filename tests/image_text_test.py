@@ -458,6 +458,15 @@ class TestFind:
     monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
     assert places.find_data_set("mine", tmp_path) == folder / "mine" / "1.0.0"
 
+  def test_an_empty_variable_is_none(self, monkeypatch, tmp_path):
+    """It does not stand for the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(places.DATA_DIR, "")
+    expected = tmp_path / "home" / ".cache" / "nuclr_jax"
+    assert places.cache_dir() == expected
+    assert places.data_set_path(None, "mine") == expected / "mine"
+
   def test_splits(self, folder):
     assert tfds_reader.split_names("mine", folder) == ["test", "train"]
 

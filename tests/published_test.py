@@ -177,6 +177,10 @@ class TestOpened:
       ("third=third:validation",),
     )
     assert splits("third") == ("third:validation", ())
+    # Popularities are those of the split that is named.
+    for name, expected in (("mine:test", "mine:test"), ("mine", "mine")):
+      found = untrained.train_of([name], named=True, data_dir=tmp_path)
+      assert found == expected
     half = "third:validation[:50%]"
     assert splits(half, key="validation") == (
       "third:validation[:50%]",
