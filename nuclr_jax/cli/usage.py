@@ -230,7 +230,8 @@ def check_together(name: str, given: Sequence[str]) -> None:
   Example:
     >>> check_together("evaluate", ["model", "data", "best"])
     Traceback (most recent call last):
-    nuclr_jax.cli.flags.UsageError: evaluate takes --best with --workdir only
+    nuclr_jax.cli.flags.UsageError: evaluate takes --best with --workdir only;
+    leave it out, or see nuclr evaluate --help
   """
   verb = VERBS[name]
   if verb.one_of and sum(x in given for x in verb.one_of) != 1:
@@ -242,7 +243,8 @@ def check_together(name: str, given: Sequence[str]) -> None:
   for flag, others in verb.needs.items():
     if flag in given and not set(others) & set(given):
       raise UsageError(
-        f"{name} takes --{flag} with {_joined(others, 'or')} only"
+        f"{name} takes --{flag} with {_joined(others, 'or')} only; leave it "
+        f"out, or see nuclr {name} --help"
       )
   if not set(verb.must) <= set(given):
     example = verb.example.split("\n")[1]
