@@ -130,10 +130,6 @@ WRONG = [  # exit code 2
   ),
   (["report", "--workdir=x", "--data_dir="], "--data_dir= is empty; give a "),
   (
-    ["evaluate", "--workdir=x", "--workdir=y"],
-    "--workdir is given 2 times; give it once",
-  ),
-  (
     ["evaluate", "--workdir=x", "--data=a", "--data=b"],
     "--data is given 2 times; give it once, with commas between several values",
   ),
@@ -165,6 +161,10 @@ FAILING = [  # exit code 1
   ),
   (["evaluate", "--workdir=missing"], "missing holds no run"),
   (["report", "--workdir=missing"], "missing holds no run"),
+  (
+    ["evaluate", "--workdir=x", "--workdir=missing"],
+    "--workdir is given 2 times; the last one counts, missing",
+  ),
   (["popularity", "--workdir=missing"], "missing holds no run"),
   (
     ["popularity", "--workdir=x", "--embeddings=no.npz", "--temperature=1"],

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import functools
+import logging
 import math
 import re
 from typing import Any
@@ -10,6 +11,8 @@ from absl import flags
 
 from nuclr_jax.config import ConfigError, complete, load_config, override
 from nuclr_jax.files import bucket, remote
+
+log = logging.getLogger(__name__)
 
 CONFIG = flags.DEFINE_string(
   "config",
@@ -301,17 +304,21 @@ def check_places() -> None:
 
 
 def check_values() -> None:
-  """Raises ValueError for flags that are empty, or given more than once.
+  """Raises ValueError for flags that are empty, or lists in several flags.
 
   Also for changes of a config that there is not, that is one of two, or that
   another flag overrules.
   """
   for flag in (flags.FLAGS[name] for name in present() if "." not in name):
-    if flag.present > 1:
-      several = ", with commas between several values"
+    if flag.present > 1 and isinstance(flag.value, list):
       raise ValueError(
-        f"--{flag.name} is given {flag.present} times; give it once"
-        f"{several if isinstance(flag.value, list) else ''}"
+        f"--{flag.name} is given {flag.present} times; give it once, with "
+        "commas between several values"
+      )
+    if flag.present > 1:
+      log.warning(
+        "--%s is given %d times; the last one counts, %s",
+        *(flag.name, flag.present, flag.value),
       )
     if flag.value in ("", []) and flag.name != BEAM_PIPELINE_OPTIONS.name:
       raise ValueError(
