@@ -47,6 +47,7 @@ VALUES = dict(
   prior="counts",
   process_id="1",
   split="test",
+  split_column="part",
   temperature="0.5",
   workdir="run",
   workers="2",

@@ -69,7 +69,9 @@ def planned(given, **how):
 def test_a_column_of_splits(tmp_path, kind, column):
   path = write(tmp_path, kind, SPLITS, column)
   assert planned(path) == (EXPECTED, {})
-  assert planned(path, split="test") == ({"test": "25"}, {})
+  for made in (True, False):  # by nuclr ingest, or only read
+    found = planned(path, split="test", made=made)
+    assert found == ({"test": "25"}, {})
   with pytest.raises(ValueError, match="'validation'], not val; name one"):
     inputs.plan(str(path), split="val")
 
@@ -211,3 +213,14 @@ def test_ingest_makes_all_splits_of_a_table(tmp_path):
   assert not rejected(folder, "validation") + rejected(folder, "test")
   with pytest.raises(ValueError, match="already, of another split_column"):
     ingest.ingest(str(path), "mine", split_column="", **options)
+
+
+def test_what_is_only_read_must_name_its_splits(tmp_path):
+  """A file that lacks the column is not read as whatever is asked for."""
+  path = write(tmp_path, "parquet", "abcd", "kind")
+  assert planned(path, split="test") == ({"test": "0123"}, {})
+  with pytest.raises(ValueError, match="no splits that --split=test could"):
+    planned(path, split="test", made=False)
+  of_hub = path.rename(tmp_path / "test-00000-of-00001.parquet")
+  found = planned(of_hub, split="test", made=False)
+  assert found == ({"test": "0123"}, {})

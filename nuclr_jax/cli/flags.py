@@ -320,7 +320,8 @@ def check_values() -> None:
         "--%s is given %d times; the last one counts, %s",
         *(flag.name, flag.present, flag.value),
       )
-    if flag.value in ("", []) and flag.name != BEAM_PIPELINE_OPTIONS.name:
+    may_be_empty = (BEAM_PIPELINE_OPTIONS.name, SPLIT_COLUMN.name)
+    if flag.value in ("", []) and flag.name not in may_be_empty:
       raise ValueError(
         f"--{flag.name}= is empty; give a value, or leave it out"
       )

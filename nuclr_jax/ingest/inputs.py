@@ -1,9 +1,8 @@
 """Recognises kinds of input by their files, and cuts them into parts."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-import glob
 import hashlib
 import logging
 import os
@@ -12,9 +11,7 @@ import re
 import tempfile
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.sets import parse_set
-from nuclr_jax.data.tar_files import expand_ranges
 from nuclr_jax.data.tfds_reader import (
   INFO,
   caption_field,
@@ -22,8 +19,8 @@ from nuclr_jax.data.tfds_reader import (
   image_field,
   open_builder,
 )
-from nuclr_jax.files import bucket, is_hidden, remote, visible
-from nuclr_jax.ingest import readers, splits
+from nuclr_jax.files import bucket
+from nuclr_jax.ingest import listing, readers, splits
 from nuclr_jax.ingest.records import Part
 from nuclr_jax.ingest.tables import (
   CAPTION_COLUMNS,
@@ -36,31 +33,9 @@ from nuclr_jax.ingest.tables import (
 
 log = logging.getLogger(__name__)
 
-Path = pathlib.Path | str  # a text is a path in a bucket
-Choose = Callable[[Path, list[Path]], list[Path]]  # files of a split
-
-
-class FarFile(NamedTuple):
-  """A tar or Parquet file in a bucket."""
-
-  path: str
-  stamp: str  # changes when the file does
-
 
 PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
 BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
-HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
-SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
-NO_SPLITS = (
-  "{text} has no splits that --split={split} could choose from; leave the flag "
-  "out to read all of it"
-)
-UNDERSTOOD = (
-  "supported inputs are .tar and .parquet files as img2dataset writes them, "
-  ".parquet files with images, .csv, .tsv, .json and .jsonl tables of images, "
-  "folders of .tar or .parquet files or of images with texts beside them, and "
-  "tfds:NAME"
-)
 
 
 class Plan(NamedTuple):
@@ -122,12 +97,16 @@ def plan(
       f"--input={text} is none"
     )
   must = only is not None and not made
-  choose = partial(_of_split, split=split, must=must)
-  paths = [path for item in _items(text) for path in _expand(item, choose)]
+  choose = partial(listing.of_split, split=split, must=must)
+  paths = [
+    path
+    for item in listing.items_of(text)
+    for path in listing.expand(item, choose)
+  ]
   paths = list(dict.fromkeys(paths))
-  kinds = set(map(_kind, paths))
+  kinds = set(map(listing.kind_of, paths))
   _check_options(text, kinds, options)
-  if any(isinstance(path, FarFile) for path in paths):
+  if any(isinstance(path, listing.FarFile) for path in paths):
     return _plan_far(text, paths, split, columns)
   if kinds == {"folder"}:
     return _plan_images(split, paths, choose)
@@ -140,7 +119,9 @@ def plan(
       part
       for path in paths
       for part in _cut_parquet(
-        path, None if must and not _is_named(path, split) else split, **columns
+        path,
+        None if must and not listing.is_named(path, split) else split,
+        **columns,
       )
     ]
     named = {part.split: [] for part in cut}
@@ -160,23 +141,9 @@ def plan(
   else:
     raise ValueError(
       f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
-      f"of one kind; {UNDERSTOOD}"
+      f"of one kind; {listing.UNDERSTOOD}"
     )
   return Plan(parts, [_stamp(path) for path in paths])
-
-
-def _items(text: str) -> list[str]:
-  """Splits a list into items; a path that exists may contain commas."""
-  if os.path.exists(text):
-    return [text]
-  return [x for item in text.split(",") for x in expand_ranges(item)]
-
-
-def _kind(path: pathlib.Path | FarFile) -> str:
-  """Returns the suffix of a file, or "folder"."""
-  if isinstance(path, FarFile):
-    return os.path.splitext(path.path)[1]
-  return path.suffix if path.is_file() else "folder"
 
 
 def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
@@ -192,97 +159,6 @@ def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
       )
 
 
-def _expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
-  """Lists the files of an item, sorted; a folder of images stays a folder."""
-  item = os.path.expanduser(item.strip())
-  if bucket.is_remote(item):
-    found = {
-      x: stamp
-      for x, stamp in bucket.find(item).items()
-      if not is_hidden(x, named=item)
-    }
-    for ending in (".tar", ".parquet"):
-      far = [x for x in found if x.endswith(ending)]
-      if far:
-        return [FarFile(x, found[x]) for x in choose(item, far)]
-    item = os.fspath(remote.fetch(item))
-  names = [item]
-  if not os.path.exists(item):
-    found = glob.glob(item, recursive=True)
-    names = [x for x in found if not is_hidden(x, named=item)]
-  paths = [pathlib.Path(name).absolute() for name in sorted(names)]
-  if not paths:
-    raise ValueError(f"--input: {item or 'an empty name'} does not exist")
-  return [x for path in paths for x in _files_of(path, choose)]
-
-
-def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
-  """Lists the data files in a folder, or the path itself."""
-  if path.is_file():  # a table may name splits
-    return [path] if path.suffix in SUFFIXES else choose(path.parent, [path])
-  if not path.is_dir():
-    raise ValueError(f"{path} is neither a regular file nor a folder")
-  tars, parquets = (
-    visible(path.rglob(x), path) for x in ("*.tar", "*.parquet")
-  )
-  for found in (*tars, *parquets):
-    if not found.is_file():
-      raise ValueError(
-        f"{found} is not a regular file; remove it, or name the "
-        "files to read with a pattern"
-      )
-    if readers.leads_out(path, found):
-      raise ValueError(
-        f"{found} is a link out of {path}, which is not followed; name the "
-        "files themselves, with a pattern"
-      )
-  of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
-  if tars:  # img2dataset also writes .parquet files, without the images
-    return choose(path, tars)
-  if next(_images_of(path), None) and not of_hub:
-    return [path]
-  if not parquets:
-    raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
-  return choose(path, parquets)
-
-
-def _of_split(
-  folder: Path, paths: list[Path], *, split: str, must: bool
-) -> list[Path]:
-  """Selects the files of one split, if names or folders distinguish splits.
-
-  Otherwise a run would train on test images. They must distinguish them if the
-  split is to be chosen, and not made.
-  """
-  splits = []
-  for path in paths:
-    within = os.fspath(path).removeprefix(os.fspath(folder))
-    *folders, name = within.strip("/").split("/")
-    of_hub = re.fullmatch(HUB_NAME, name)
-    names = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
-    splits.append(names[0] if names else "")
-  if must and set(splits) <= {""}:
-    here = all(isinstance(x, pathlib.Path) for x in paths)
-    if here and set(map(_kind, paths)) == {".parquet"}:
-      return paths  # they may have a column of splits
-    raise ValueError(NO_SPLITS.format(text=folder, split=split))
-  if len(set(splits)) < 2 and not must:
-    return paths
-  if split not in splits:
-    raise ValueError(
-      f"{folder} has the splits {sorted(set(splits))}, not {split}; name the "
-      "files of one split with a pattern"
-    )
-  log.info("%s: only the files of split %s are read", folder, split)
-  return [path for path, x in zip(paths, splits, strict=True) if x == split]
-
-
-def _is_named(path: pathlib.Path, split: str) -> bool:
-  """Returns whether the name of a file or its folders are those of a split."""
-  of_hub = re.fullmatch(HUB_NAME, path.name)
-  return split == of_hub[1] if of_hub else split in path.parts[:-1]
-
-
 def _chosen(
   named: dict[str | None, list], only: str | None, text: str
 ) -> dict[str, list]:
@@ -291,7 +167,7 @@ def _chosen(
     return named
   unnamed = named.pop(None, [])
   if not named:
-    raise ValueError(NO_SPLITS.format(text=text, split=only))
+    raise ValueError(listing.NO_SPLITS.format(text=text, split=only))
   if only not in named:
     raise ValueError(
       f"{text} has the splits {sorted(named)}, not {only}; name one of them "
@@ -301,16 +177,18 @@ def _chosen(
   return {only: named[only] + unnamed}
 
 
-def _warn_of_folders(text: str, joined: dict[str, list]) -> None:
+def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
   """Warns if only the folders of a table's images tell splits apart."""
   folders = {
     folder
     for rows in joined.values()
     for row in rows
     if isinstance(row, Row)
-    for folder in SPLITS.intersection(pathlib.PurePath(row.key).parts[:-1])
+    for folder in listing.SPLITS.intersection(
+      pathlib.PurePath(row.key).parts[:-1]
+    )
   }
-  if len(folders) > 1 and len(joined) == 1:
+  if len(folders) > 1 and len(joined) == 1 and None not in joined:
     log.warning(
       "%s: its images are in folders called %s, and all of them become the "
       "split %s; a column `split` in the table would tell them apart",
@@ -318,72 +196,10 @@ def _warn_of_folders(text: str, joined: dict[str, list]) -> None:
     )
 
 
-def _images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields the paths of the images in a folder, in order."""
-  for path in _walk(folder):
-    if path.name.lower().endswith(ENDINGS):
-      yield path
-
-
-def _walk(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields the paths of the files in a folder, in order."""
-  for place, folders, names in os.walk(folder):
-    folders[:] = sorted(x for x in folders if not is_hidden(x))
-    for name in sorted(names):
-      if not is_hidden(name):
-        yield pathlib.Path(place, name)
-
-
-def _warn_of_others(folder: pathlib.Path) -> None:
-  """Names files that are neither known images nor their texts, or hidden."""
-  known = (*ENDINGS, ".txt", ".json")
-  unread = Counter(
-    path.suffix.lower() or path.name
-    for path in _walk(folder)
-    if not path.name.lower().endswith(known)
-  )
-  if unread:
-    log.warning(
-      "%s: files of these kinds are not read: %s; images are %s",
-      folder,
-      ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
-      " ".join(ENDINGS),
-    )
-  hidden = [
-    path.relative_to(folder)
-    for path in folder.rglob("*")
-    if path.name.lower().endswith(ENDINGS)
-    and is_hidden(path.relative_to(folder))
-  ]
-  if hidden:
-    log.info(
-      "%s: %d images are hidden, such as %s, and are not read",
-      *(folder, len(hidden), min(hidden)),
-    )
-
-
-def _warn_of_lone_texts(folder: pathlib.Path) -> None:
-  """Warns about texts that lie beside no image of their name."""
-  paths = list(_walk(folder))
-  images = [x for x in paths if x.name.lower().endswith(ENDINGS)]
-  owners = {*images, *(x.with_suffix("") for x in images)}
-  lone = [
-    str(x.relative_to(folder))
-    for x in paths
-    if x.suffix.lower() in (".txt", ".json") and x.with_suffix("") not in owners
-  ]
-  if lone:
-    log.warning(
-      "%s: %d texts are not read, such as %s: x.jpg has its caption in x.txt, "
-      "x.json or x.jpg.txt",
-      *(folder, len(lone), min(lone)),
-    )
-
-
-def _plan_images(split, folders, choose: Choose) -> Plan:
+def _plan_images(split, folders, choose: listing.Choose) -> Plan:
   parts, files = [], []
   for folder in folders:
-    paths = choose(folder, list(_images_of(folder)))
+    paths = choose(folder, list(listing.images_of(folder)))
     rows = [
       Row(str(path.relative_to(folder)), str(folder), str(path), None)
       for path in paths
@@ -393,8 +209,8 @@ def _plan_images(split, folders, choose: Choose) -> Plan:
       part._replace(stamp=stamps[i * PART_SIZE : (i + 1) * PART_SIZE])
       for i, part in enumerate(_cut(split, rows))
     ]
-    _warn_of_others(folder)
-    _warn_of_lone_texts(folder)
+    listing.warn_of_others(folder)
+    listing.warn_of_lone_texts(folder)
     text = "\n".join(map(str, stamps))
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
     files.append([str(folder), len(paths), digest])
@@ -420,7 +236,9 @@ def _plan_tfds(name, split, data_dir) -> Plan:
 def _plan_far(text: str, found: list, split: str, columns) -> Plan:
   """Makes a part of each file in a bucket."""
   kinds = {
-    os.path.splitext(x.path)[1] if isinstance(x, FarFile) else "files here"
+    os.path.splitext(x.path)[1]
+    if isinstance(x, listing.FarFile)
+    else "files here"
     for x in found
   }
   if len(kinds) > 1:
