@@ -3,14 +3,17 @@
 import contextlib
 import errno
 import logging
+import os
 import random
 import subprocess
 import sys
+import tempfile
 
 import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 
 from nuclr_jax import files, sharding
 from nuclr_jax.train import checkpoint
@@ -113,6 +116,47 @@ def test_a_run_goes_on_from_the_checkpoint_before(workdir, caplog):
   with contextlib.closing(checkpoint.open_to_write(workdir)) as to:
     checkpoint.save(to, 8, state_of(8), META)
   assert_is(read(workdir), 8)
+
+
+@pytest.mark.parametrize(
+  "name", ["layers=[64,64]", r"[a-\b]/**/gs:", "\udc80*"]
+)
+def test_a_workdir_of_any_name(tmp_path, name):
+  """Orbax takes parts of a path for patterns, separators and schemes."""
+  assert_is(read(make(tmp_path / "runs" / name)), 8)
+  assert_is(read(tmp_path / "runs" / name, checkpoint.BEST), 8)
+  assert os.listdir(tmp_path) == ["runs"]
+  assert os.listdir(tmp_path / "runs") == [name.partition("/")[0]]
+  manager, _ = checkpoint.open_to_read(tmp_path / "runs" / name)
+  with contextlib.closing(manager):
+    folder = tmp_path / "runs" / name / checkpoint.NEWEST
+    assert checkpoint.folder_of(manager) == folder
+
+
+def test_a_folder_for_links_with_a_special_name(tmp_path, monkeypatch):
+  (tmp_path / "[a]").mkdir()
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "[a]"))
+  with pytest.raises(ValueError, match="set the environment variable TMPDIR"):
+    checkpoint.open_to_write(tmp_path / "[b]")
+
+
+def test_arrays_that_were_not_merged_are_no_checkpoint(tmp_path, monkeypatch):
+  """What Orbax does on its own with such a path, and without a word."""
+  monkeypatch.setattr(checkpoint, "_plain", lambda folder: folder)
+  manager = checkpoint.open_to_write(tmp_path / "[a]")
+  message = r"of 2 array\(s\), such as step, numbers are missing"
+  with pytest.raises(ValueError, match=message), contextlib.closing(manager):
+    checkpoint.save(manager, 4, state_of(4), META)
+  assert checkpoint.steps(tmp_path / "[a]") == []
+
+
+def test_a_lost_chunk_of_an_array_is_noticed(workdir):
+  state = workdir / checkpoint.NEWEST / "8" / "state"
+  assert checkpoint._lacking(state) == []
+  file = {"driver": "file", "path": f"{state}/"}
+  store = tensorstore.KvStore.open({"driver": "ocdbt", "base": file}).result()
+  store.write("weights/0.0", None).result()
+  assert checkpoint._lacking(state) == ["weights"]
 
 
 def test_digests_are_those_of_sha256sum(workdir):

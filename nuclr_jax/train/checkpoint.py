@@ -11,15 +11,22 @@ A workdir has two folders of checkpoints: the newest ones, and the one that
 scored best on validation.
 """
 
+import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import json
 import logging
 import math
 import pathlib
+import re
+import shutil
+import tempfile
 from typing import Any
 
+from etils import epath
 import jax
 import orbax.checkpoint as ocp
+import tensorstore
 
 from nuclr_jax import distributed, files, progress
 from nuclr_jax.types import PyTree
@@ -33,6 +40,8 @@ KeepIfBest = Callable[[int, PyTree, Mapping[str, Any]], None]
 NEWEST, BEST = "checkpoints", "best"  # folders of a workdir
 # Written last by Orbax; nothing that is restored depends on its content.
 METADATA = "_CHECKPOINT_METADATA"
+# What Orbax or TensorStore take for more than a character of a name.
+SPECIAL = re.compile(r"[\[\]*?\\:\ud800-\udfff]")
 
 
 def open_to_write(
@@ -73,14 +82,16 @@ def open_to_write(
       for damaged in steps(workdir, name=name):
         if step is None or damaged > step:
           _move_aside(folder / str(damaged), "damaged")
+  folder.mkdir(parents=True, exist_ok=True)
+  plain = _plain(folder)
   options = ocp.CheckpointManagerOptions(
     max_to_keep=max_to_keep,
     cleanup_tmp_directories=True,
     async_options=ocp.AsyncOptions(
-      post_finalization_callback=lambda: _write_digests(folder)
+      post_finalization_callback=lambda: _write_digests(plain)
     ),
   )
-  return ocp.CheckpointManager(folder, options=options)
+  return ocp.CheckpointManager(plain, options=options)
 
 
 def open_to_read(
@@ -109,7 +120,13 @@ def open_to_read(
   if step is None:
     _raise_no_intact(folder)
   options = ocp.CheckpointManagerOptions(create=False)
-  return ocp.CheckpointManager(folder, options=options), step
+  return ocp.CheckpointManager(_plain(folder), options=options), step
+
+
+def folder_of(manager: ocp.CheckpointManager) -> pathlib.Path:
+  """Returns the folder of a manager's checkpoints, in the workdir."""
+  folder = pathlib.Path(manager.directory)
+  return folder if folder.name in (NEWEST, BEST) else folder.readlink()
 
 
 def of_newest(names: Sequence[str]) -> list[str]:
@@ -142,7 +159,7 @@ def steps(workdir: pathlib.Path, *, name: str = NEWEST) -> list[int]:
 
 def latest(manager: ocp.CheckpointManager) -> int | None:
   """Returns the step of the newest complete checkpoint, or None."""
-  return max(_steps(pathlib.Path(manager.directory)), default=None)
+  return max(_steps(folder_of(manager)), default=None)
 
 
 def save(
@@ -205,7 +222,7 @@ def check_meta(
   for key in keys:
     if saved[key] != expected[key]:
       raise ValueError(
-        f"checkpoint {manager.directory / str(step)} was made with {key} "
+        f"checkpoint {folder_of(manager) / str(step)} was made with {key} "
         f"{_short(saved[key])}, but this run has {_short(expected[key])}; use "
         "the data of that run, or another workdir"
       )
@@ -226,7 +243,7 @@ def check_versions(
     log.warning(
       "checkpoint %s was made with %s, but this run uses %s: its numbers may "
       "differ from those of an uninterrupted run",
-      manager.directory / str(step),
+      folder_of(manager) / str(step),
       saved["versions"],
       expected["versions"],
     )
@@ -296,6 +313,37 @@ def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
   return workdir.absolute() / name
 
 
+def _plain(folder: pathlib.Path) -> pathlib.Path:
+  """Returns a path to a folder that the libraries below take literally.
+
+  Orbax looks for files with the folder's path as a part of a pattern, and
+  TensorStore and etils read other separators, and schemes, out of a path. A
+  folder whose path has any of these is reached through a link, which is there
+  until this process ends.
+
+  Raises:
+    ValueError: If the link would have such a path, too.
+  """
+  if _is_plain(folder):
+    return folder
+  place = pathlib.Path(tempfile.mkdtemp(prefix="nuclr-"))
+  atexit.register(shutil.rmtree, place, ignore_errors=True)
+  if not _is_plain(place):
+    raise ValueError(
+      f"the folder for temporary files, {place.parent}, has one of the "
+      "characters [ ] * ? \\ : in its path; set the environment variable "
+      "TMPDIR to another one"
+    )
+  link = place / "link"
+  link.symlink_to(folder)
+  return link
+
+
+def _is_plain(folder: pathlib.Path) -> bool:
+  text = str(folder)
+  return not SPECIAL.search(text) and str(epath.Path(text)) == text
+
+
 def _complete(entry: pathlib.Path) -> bool:
   """Returns whether a checkpoint is complete."""
   return (entry / METADATA).exists()
@@ -330,10 +378,54 @@ def _raise_no_intact(folder: pathlib.Path) -> None:
 
 
 def _write_digests(folder: pathlib.Path) -> None:
-  """Writes the digests of the checkpoint that Orbax is about to complete."""
-  if distributed.is_first():
-    for entry in folder.glob("*.orbax-checkpoint-tmp*"):
-      files.write_digests(entry, besides=[METADATA])
+  """Writes the digests of the checkpoint that Orbax is about to complete.
+
+  Raises:
+    ValueError: If not all of the state has been written. The checkpoint then
+      does not get its name, and nobody relies on it.
+  """
+  if not distributed.is_first():
+    return
+  for entry in folder.glob("*.orbax-checkpoint-tmp*"):
+    if lacking := _lacking(entry / "state"):
+      raise ValueError(
+        f"the checkpoint {entry.resolve()} was not written completely: of "
+        f"{len(lacking)} array(s), such as {lacking[0]}, numbers are missing; "
+        "see that all processes write to the same file system, and that it "
+        "shows at once what they have written"
+      )
+    files.write_digests(entry, besides=[METADATA])
+
+
+def _lacking(state: pathlib.Path) -> list[str]:
+  """Lists the arrays of a state that were not written in full.
+
+  Each process writes its part of the arrays, which Orbax then merges into one
+  store. Nothing but the keys of the store is read: the descriptions of the
+  arrays, and the names of their chunks.
+  """
+  tree = json.loads((state / "_METADATA").read_text(encoding="utf-8"))
+  names = {
+    ".".join(part["key"] for part in leaf["key_metadata"])
+    for leaf in tree["tree_metadata"].values()
+    if not leaf["value_metadata"]["skip_deserialize"]
+  }
+  file = {"driver": "file", "path": f"{state}/"}
+  store = tensorstore.KvStore.open({"driver": "ocdbt", "base": file}).result()
+  chunks = dict.fromkeys(names, 0)
+  for key in store.list().result():
+    name, _, chunk = key.decode().rpartition("/")
+    chunks[name] = chunks.get(name, 0) + (chunk != ".zarray")
+
+  def expected(name):
+    array = store.read(f"{name}/.zarray").result().value
+    if not array:
+      return math.inf
+    array = json.loads(array)
+    sizes = zip(array["shape"], array["chunks"], strict=True)
+    return math.prod(-(-size // chunk) for size, chunk in sizes)
+
+  return sorted(x for x in names if chunks[x] < expected(x))
 
 
 def _move_aside(entry: pathlib.Path, why: str) -> None:
@@ -361,7 +453,7 @@ def _read(manager, step, args):
         "than its config names: pass them to fit and load as parts="
       )
     raise ValueError(
-      f"checkpoint {manager.directory / str(step)} cannot be read: "
+      f"checkpoint {folder_of(manager) / str(step)} cannot be read: "
       f"{reason[:300]}. {remedy}"
     ) from error
 

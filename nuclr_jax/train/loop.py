@@ -393,7 +393,9 @@ def _latest(manager) -> str:
   """Returns where the newest checkpoint is, once pending saves have ended."""
   manager.wait_until_finished()
   step = checkpoint.latest(manager)
-  return "none" if step is None else str(manager.directory / str(step))
+  return (
+    "none" if step is None else str(checkpoint.folder_of(manager) / str(step))
+  )
 
 
 def _is_due(period: int, step: int) -> bool:

@@ -60,7 +60,7 @@ def start(
   # What earlier versions did not record has its default.
   defaults = getattr(parts.data.tokenizer, "_field_defaults", {})
   saved = saved | {"tokenizer": defaults | saved["tokenizer"]}
-  workdir = pathlib.Path(manager.directory).parent
+  workdir = checkpoint.folder_of(manager).parent
   changed = any(saved[key] != expected[key] for key in ("data", "sizes"))
   keys = _keys_of_both(workdir, saved["data"], parts) if changed else None
   if changed and keys is None:
