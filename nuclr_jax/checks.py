@@ -7,6 +7,7 @@ check what two arguments, or callers from Python, may get wrong.
 
 from collections.abc import Callable, Mapping, Sequence
 import inspect
+import logging
 import math
 import numbers
 import operator
@@ -32,6 +33,8 @@ from nuclr_jax.types import (
   constant_schedule,
 )
 
+log = logging.getLogger(__name__)
+
 
 class Range(NamedTuple):
   """The values that an annotated type allows."""
@@ -47,6 +50,7 @@ def one_of(names: tuple[str, ...]) -> Any:
 
 LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
 LARGEST_FLOAT = 2**127  # below the largest number in float32
+ROUNDING = 1e-6  # that a schedule may be beyond its range
 
 Count = Annotated[
   int,
@@ -282,10 +286,12 @@ def sizes(
 def schedule(name: str, value: Any, kind: Any) -> Schedule:
   """Makes a schedule of the step count from a number or a schedule.
 
+  A schedule that leaves its range later, seen at powers of 2, is warned of: how
+  long a run takes is not known here. It may be 0 at any step.
+
   Args:
     name: The name of the argument, for the message.
-    value: A number, or a schedule, of which only the value at step 0 is
-      checked; it may be 0.
+    value: A number or a schedule.
     kind: A type with a range, such as `Rate`.
 
   Raises:
@@ -293,8 +299,18 @@ def schedule(name: str, value: Any, kind: Any) -> Schedule:
   """
   if not callable(value):
     return constant_schedule(number(name, value, kind))
-  with jax.ensure_compile_time_eval():
-    first = value(jnp.zeros((), jnp.int32))
-  if first != 0:
-    number(f"{name} at step 0", first, kind)
+  for step in (0, *(2**k for k in range(31))):
+    with jax.ensure_compile_time_eval():
+      x = float(value(jnp.int32(step)))
+    near = x - min(max(x, -ROUNDING), ROUNDING)
+    if near == 0 or get_args(kind)[1].fits(near):
+      continue
+    if step == 0:
+      number(f"{name} at step 0", x, kind)
+    log.warning(
+      "%s at step %d must be %s, got %g; a longer run needs a schedule that "
+      "stays there",
+      *(name, step, allowed(kind), x),
+    )
+    break
   return value

@@ -284,6 +284,8 @@ def replace_rows(
     Array([0., 5., 0., 5.], dtype=float32)
   """
   new = np.array(fetch(table))
+  if (wrong := ids[(ids < 0) | (ids >= len(new))]).size:
+    raise ValueError(f"ids must be in [0, {len(new)}), found {wrong[0]}")
   new[ids] = values
   return jax.device_put(new, table.sharding)
 

@@ -8,6 +8,7 @@ state.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 import numpy as np
@@ -100,6 +101,10 @@ class Pairs(NamedTuple):
 
   Embeddings have unit norm unless an objective says otherwise. Objectives that
   do not mention `label` ignore it.
+
+  Ids and labels are int32 on the devices. Ids on the host that int32 cannot
+  hold are refused where they are first seen; `jax.jit` cuts NumPy's 64-bit
+  arguments down to 32 bits before any code runs, so nobody sees those.
   """
 
   image: Float[Array, "batch dim"]
@@ -122,6 +127,34 @@ class Pairs(NamedTuple):
     return Sides(
       image=self.pair_id if self.image_id is None else self.image_id,
       text=self.pair_id if self.text_id is None else self.text_id,
+    )
+
+
+def check_32_bits(name: str, ids: Any) -> None:
+  """Raises ValueError for ids on the host that JAX would replace by others.
+
+  Of 64-bit integers, JAX keeps the lower 32 bits (unless `jax_enable_x64` is
+  set), and takes 2**32 + 3 for 3. What is on a device, or traced, is past that.
+
+  Args:
+    name: What the ids are called, for the message.
+    ids: Integers; other dtypes are not looked at.
+
+  Example:
+    >>> check_32_bits("pair_id", np.array([1, 2**32 + 3]))
+    Traceback (most recent call last):
+    ...
+    ValueError: pair_id must fit in int32, found 4294967299; number the ids \
+from 0, such as np.unique(ids, return_inverse=True)[1]
+  """
+  if isinstance(ids, jax.Array) or np.asarray(ids).dtype.kind not in "iu":
+    return
+  ids = np.asarray(ids)
+  kept = ids.astype(jax.dtypes.canonicalize_dtype(ids.dtype))
+  if (wrong := ids[kept != ids]).size:
+    raise ValueError(
+      f"{name} must fit in {kept.dtype}, found {wrong[0]}; number the ids from "
+      "0, such as np.unique(ids, return_inverse=True)[1]"
     )
 
 

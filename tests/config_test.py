@@ -356,6 +356,19 @@ def test_values_that_do_not_fit(changes, key, message):
       "objective.zeta.rate.text.vale",
       "known are .'decay'",
     ),
+    *(
+      (
+        ["objective.gamma.value=0.9", f"objective.gamma.{name}=1.5"],
+        f"objective.gamma.{name}",
+        r"must be in \(0, 1\].* got 1.5",
+      )
+      for name in ("value", "first_value", "end_value")
+    ),
+    (
+      ["objective.zeta.name=batch", "objective.zeta.rate.value=3"],
+      "objective.zeta.rate.value",
+      r"must be in \[0, 2\]",
+    ),
   ],
 )
 def test_names_and_keys_that_no_factory_takes(changes, key, message, glyphs):

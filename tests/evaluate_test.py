@@ -123,6 +123,23 @@ def test_collapsed_and_broken_embeddings_have_no_recall():
     assert scores["image_to_text/recall@1"] == 0
 
 
+@pytest.mark.parametrize(
+  "groups",
+  [
+    np.array([0, 2**32]),
+    np.array([-(2**32), 0]),
+    np.array([2**63, 2**63 + 1], np.uint64),
+  ],
+)
+def test_groups_of_any_integers_stay_apart(groups):
+  """In 32 or 53 bits, the two groups would be one."""
+  for order, expected in (([0, 1], 1.0), ([1, 0], 0.0)):
+    scores = retrieval.recall(np.eye(2), np.eye(2)[order], groups, groups)
+    assert scores["mean_recall@1"] == expected
+  label, x = groups[[0, 1, 0, 1]], np.eye(4)[[0, 0, 1, 1]]
+  assert retrieval.same_class_recall(x, label, top=(1,)) == {"recall@1": 0}
+
+
 def test_recall_needs_an_image_for_every_text():
   with pytest.raises(ValueError, match="in one only: \\[3\\]"):
     retrieval.recall(np.eye(3), np.eye(4)[:, :3], np.arange(3), np.arange(4))

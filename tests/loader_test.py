@@ -8,7 +8,7 @@ from nuclr_jax.data import augment, loader
 from nuclr_jax.data.glyphs import prepare_glyphs, read_records
 from nuclr_jax.data.source import Share, in_memory
 from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.types import Sizes
+from nuclr_jax.types import Batch, Sizes
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,10 @@ class TestBatches:
     small = source._replace(sizes=Sizes(43_000, 43_000, 10))
     with pytest.raises(ValueError, match=r"text_id must be in \[0, 10\)"):
       take(small, 0, 1)
+    ids = np.arange(4)
+    labels = Batch(None, None, ids, label=ids + 2**32)
+    with pytest.raises(ValueError, match="label must fit in int32, found 4294"):
+      loader.check_ids(labels, Sizes(4, 4, 4))
 
 
 class TestShares:

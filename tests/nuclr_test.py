@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import make_pairs
 from make_step import first_state, make_step
 import numpy as np
+import optax
 import pytest
 import reference
 
@@ -440,6 +441,36 @@ def test_bad_arguments_say_what_is_allowed(arguments, message):
     # Past the types that are checked in tests.
     make = inspect.unwrap(objectives.nuclr_variant)
     make(**(dict(num_pairs=8) | arguments)).init()
+
+
+def test_a_schedule_that_leaves_its_range_is_warned_of(caplog):
+  def make(gamma):
+    caplog.clear()
+    objectives.sogclr(num_pairs=8, gamma=gamma)
+    return caplog.text
+
+  assert "gamma at step 64 must be in (0, 1]" in make(lambda t: 0.5 + t / 100)
+  assert "got 1.14" in caplog.text and "a longer run needs" in caplog.text
+  assert "gamma at step 1 " in make(lambda t: jnp.where(t < 1, 0.5, -0.5))
+  assert "got nan" in make(lambda t: jnp.where(t < 5, 0.5, jnp.nan))
+  assert not make(lambda t: jnp.minimum(t / 100, 1 + 1e-7))
+  assert not make(optax.cosine_decay_schedule(0.9, 100))
+
+
+def test_first_values_of_zeta_are_copied():
+  """So that they outlive a step to which the state is donated."""
+  first = jnp.arange(8.0)
+  rules = (zeta_rules.batch, zeta_rules.fixed, zeta_rules.queue)
+  for rule in rules:
+    for init in (Sides(first, first), Sides(first, 0.0)):
+      objective = objectives.nuclr(
+        num_pairs=8, dim=4, temperature=0.1, zeta=rule(init=init)
+      )
+      _, state = objective.init()
+      step = jax.jit(lambda x: jax.tree.map(jnp.negative, x), donate_argnums=0)
+      new = step(state)
+      np.testing.assert_array_equal(new.sample.image.zeta, -np.arange(8))
+  np.testing.assert_array_equal(first, np.arange(8))
 
 
 @pytest.mark.parametrize(

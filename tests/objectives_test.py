@@ -17,6 +17,7 @@ from make_step import (
   rows,
 )
 import numpy as np
+import pytest
 
 from nuclr_jax import Pairs, objectives, sharding
 from nuclr_jax.objectives import (
@@ -113,6 +114,29 @@ def assert_no_collective_grows_with_the_data_set(hlo):
   for shape in shapes:
     numbers = re.findall(r"\d+", re.sub(r"\{[^}]*\}", "", shape))
     assert not per_device.intersection(numbers), shape
+
+
+def test_ids_and_labels_of_64_bits_are_refused():
+  """JAX on its own makes one id of two that are 2**32 apart."""
+  objective, ids = objectives.clip(), np.arange(4)
+  pairs = Pairs(jnp.eye(4), jnp.eye(4), ids)
+  for name in ("pair_id", "image_id", "text_id", "label"):
+    wrong = pairs._replace(**{name: np.array([1, 2, 3, 2**32 + 1])})
+    with pytest.raises(ValueError, match=f"{name} must fit in int32, found 42"):
+      objective.apply(*objective.init(), wrong)
+  objective.apply(*objective.init(), pairs._replace(text_id=ids - 2))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", ["clip", "sogclr", "nuclr", "spectral"])
+def test_an_infinite_embedding_makes_the_loss_nan(name, sign):
+  """exp(-inf) = 0 would leave it out of every sum."""
+  objective = OBJECTIVES[name]
+  for side in ("image", "text"):
+    pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4))
+    wrong = getattr(pairs, side).at[0, 1].set(sign * jnp.inf)
+    pairs = pairs._replace(**{side: wrong})
+    assert jnp.isnan(objective.apply(*objective.init(), pairs)[0])
 
 
 class ObjectivesTest(chex.TestCase):

@@ -58,6 +58,29 @@ def test_narrow_ids_do_not_wrap():
   assert np.isnan(table.read_rows(zeros, ids, num_rows=200)[0])
 
 
+def test_ids_of_64_bits_reach_no_other_row():
+  """JAX on its own keeps the lower 32 bits, here 3."""
+  ids, rows = np.array([1, 2**32 + 3]), jnp.ones(2)
+  valid, sides = jnp.array([True, True]), both(rows)
+  for call in (
+    lambda ids: table.read_rows(jnp.arange(8.0), ids, 8),
+    lambda ids: table.write_rows(jnp.zeros(8), ids, rows, 8),
+    lambda ids: table.mean_by_id(sides, both(ids), valid),
+    lambda ids: table.log_mean_exp_by_id(sides, both(ids)),
+  ):
+    for wrong in (ids, -ids, ids.astype(np.uint64)):
+      with pytest.raises(ValueError, match="must fit in u?int32, found -?42"):
+        call(wrong)
+    call(ids % 8)
+  assert np.isnan(table.read_rows(rows, np.array([2**32 - 1], np.uint32), 2))
+
+
+def test_rows_from_outside_must_be_in_the_table():
+  for ids in ([-1], [8], [2**32 + 3]):
+    with pytest.raises(ValueError, match=r"ids must be in \[0, 8\), found"):
+      sharding.replace_rows(jnp.zeros(8), np.array(ids), 1.0)
+
+
 def test_padding_and_wrong_ids_read_nan_and_drop_writes():
   rows, ids = jnp.arange(8.0), jnp.array([0, 5, 6, 7, 8, -1])
   read = table.read_rows(rows, ids, num_rows=6)

@@ -20,7 +20,7 @@ from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax.data.source import Share, Source, random_numbers
-from nuclr_jax.types import Batch, Sizes
+from nuclr_jax.types import Batch, Sizes, check_32_bits
 
 LAST_STEP = 2**31  # steps are counted in int32
 
@@ -226,3 +226,4 @@ def check_ids(batch: Batch, sizes: Sizes) -> None:
     wrong = ids[(ids < 0) | (ids >= size)]
     if wrong.size:
       raise ValueError(f"{name} must be in [0, {size}), found {wrong[0]}")
+  check_32_bits("label", batch.label)

@@ -1,10 +1,11 @@
 """Ranks among similarities, computed in chunks on all devices."""
 
 from collections.abc import Callable
+import itertools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 import numpy as np
 
 from nuclr_jax import sharding
@@ -60,8 +61,8 @@ def in_chunks(
 def ranks(
   queries: Float[np.ndarray, "queries dim"],
   gallery: Float[np.ndarray, "gallery dim"],
-  query_group: Int[np.ndarray, "queries"],
-  gallery_group: Int[np.ndarray, "gallery"],
+  query_group: Integer[np.ndarray, "queries"],
+  gallery_group: Integer[np.ndarray, "gallery"],
   penalty: Float[np.ndarray, "gallery"] | float = 0.0,
   left_out: Int[np.ndarray, "queries"] | int = -1,
 ) -> Int[np.ndarray, "queries"]:
@@ -75,7 +76,7 @@ def ranks(
   Args:
     queries: Unit-norm embeddings of the queries.
     gallery: Unit-norm embeddings of the candidates, which every device holds.
-    query_group: The group of each query.
+    query_group: The group of each query; any integers.
     gallery_group: The group of each candidate.
     penalty: Subtracted from the similarities of each candidate.
     left_out: For each query, the index of a candidate that does not count, such
@@ -86,6 +87,7 @@ def ranks(
     >>> ranks(gallery, gallery, np.array([0, 0, 2]), np.arange(3)).tolist()
     [0, 2, 0]
   """
+  query_group, gallery_group = _numbered(query_group, gallery_group)
   penalty = np.broadcast_to(np.float32(penalty), len(gallery))
   candidates = sharding.replicate((np.float32(gallery), gallery_group, penalty))
 
@@ -96,6 +98,13 @@ def ranks(
   return in_chunks(
     ranks_of_chunk, len(gallery), np.float32(queries), query_group, left_out
   )
+
+
+def _numbered(*groups: np.ndarray) -> list[Int[np.ndarray, "rows"]]:
+  """Numbers groups from 0: JAX would cut 64-bit integers down to 32 bits."""
+  rows = [np.asarray(x).tolist() for x in groups]
+  number = {x: i for i, x in enumerate(dict.fromkeys(itertools.chain(*rows)))}
+  return [np.array([number[x] for x in row], np.int32) for row in rows]
 
 
 @jax.jit

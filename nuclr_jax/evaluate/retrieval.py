@@ -1,6 +1,6 @@
 """Retrieval between images and texts, and within classes, from embeddings."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 import numpy as np
 
 from nuclr_jax.data.source import ImageTextSet
@@ -14,8 +14,8 @@ NO_ZETA = Sides(0.0, 0.0)
 def recall(
   image: Float[np.ndarray, "images dim"],
   text: Float[np.ndarray, "texts dim"],
-  image_group: Int[np.ndarray, "images"],
-  text_group: Int[np.ndarray, "texts"],
+  image_group: Integer[np.ndarray, "images"],
+  text_group: Integer[np.ndarray, "texts"],
   *,
   top: tuple[int, ...] = (1, 5, 10),
   zeta: Sides = NO_ZETA,
@@ -71,7 +71,7 @@ def recall(
 
 def same_class_recall(
   embedding: Float[np.ndarray, "rows dim"],
-  label: Int[np.ndarray, "rows"],
+  label: Integer[np.ndarray, "rows"],
   *,
   top: tuple[int, ...] = (1, 2, 4, 8),
 ) -> Metrics:

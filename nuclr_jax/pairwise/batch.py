@@ -17,6 +17,7 @@ from nuclr_jax.types import (
   Sides,
   Temperature,
   both,
+  check_32_bits,
   each,
 )
 
@@ -121,12 +122,15 @@ def both_sides(
 
 
 def replicated_ids(pairs: Pairs) -> Pairs:
-  """Gives every device the ids of the whole batch, in one collective."""
-  ids = {
-    name: x
-    for name, x in pairs._asdict().items()
-    if name.endswith("_id") and x is not None
-  }
+  """Gives every device the ids of the whole batch, in one collective.
+
+  Raises:
+    ValueError: For ids or labels on the host that int32 cannot hold.
+  """
+  known = {name: x for name, x in pairs._asdict().items() if x is not None}
+  ids = {name: x for name, x in known.items() if name.endswith("_id")}
+  for name in (*ids, "label"):
+    check_32_bits(name, known.get(name))
   if sharding.num_devices() == 1:
     return pairs
   dtype = jnp.result_type(*ids.values())

@@ -6,7 +6,8 @@ every device has all the rows of the batch.
 
 A table may be padded for sharding, so every function takes the logical number
 of rows. An id out of range reads NaN, which stops the run at its next check; it
-never wraps around and never writes.
+never wraps around and never writes. NumPy's 64-bit ids are checked before JAX
+cuts them down to 32 bits, except for arguments of the caller's own `jax.jit`.
 
 A table is on the devices or, with `offload_rows`, in their hosts' memory
 (`pinned_host`). In the latter case, each device's host gathers the rows of a
@@ -25,10 +26,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Integer
 
 from nuclr_jax import sharding
-from nuclr_jax.types import Pairs, PyTree, Sample, Sides, Sizes, each
+from nuclr_jax.types import (
+  AnyArray,
+  Pairs,
+  PyTree,
+  Sample,
+  Sides,
+  Sizes,
+  check_32_bits,
+  each,
+)
 
 HOST, DEVICE = jax.memory.Space.Host, jax.memory.Space.Device
-Ids = Integer[Array, "batch"]
+Ids = Integer[AnyArray, "batch"]
 # Larger batches on a mesh share the work of combining rows of equal ids, at the
 # price of a collective each time.
 LARGE_BATCH = 2**13
@@ -222,6 +232,7 @@ def _over_equal_ids(
   hundredths of the logits of the batch. (A scatter-add would combine duplicates
   in an order that a GPU does not fix, and a sort takes many kernels.)
   """
+  each(lambda x: check_32_bits("ids", x), ids)
   if ids.image is ids.text:
     x, keys = values.reshape(1, -1, values.shape[2]), ids.image[None]
   else:
@@ -296,6 +307,7 @@ def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[Array]):
 
 def _valid(ids, num_rows, table):
   """Sends ids outside [0, num_rows) past the end of the (padded) table."""
+  check_32_bits("ids", ids)
   ids = jnp.asarray(ids)
   ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
   return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))

@@ -130,7 +130,8 @@ def first_rows(
         f"zeta.init must have one number for each of {num_rows} ids (of "
         f"images, or of texts), got {list(np.shape(first))}"
       )
-    zeta = jnp.broadcast_to(jnp.asarray(first, float), num_rows)
+    # A copy: the caller's array is not to be donated with the state.
+    zeta = jnp.array(jnp.broadcast_to(first, num_rows), float)
     return ZetaRows(zeta, jnp.zeros(num_rows) if momentum else None)
 
   return each(side, sizes.ids, both(init))

@@ -225,6 +225,9 @@ def _check_value(
       _check_value(f"{key}.{side}", table, part, hint, x)
   elif is_mapping and table.schedules and Schedule in kinds:
     _check_arguments(key, key, SCHEDULE, make_schedule, value)
+    for name in ("value", "first_value", "end_value"):  # it stays within them
+      if value.get(name):
+        _check_value(f"{key}.{name}", table, None, hint, value[name])
   elif not checks.fits(value, hint):
     allowed = [checks.allowed(hint)]
     if part:

@@ -284,7 +284,8 @@ def fetch(window: Window, last_good: Callable[[], str]) -> Window:
         f"{last_good()}. A lower learning rate, gradient "
         "clipping (optimizer.clip_norm) or a higher temperature may help, in "
         "another workdir; a NaN also comes from an id outside the range of the "
-        "per-sample state"
+        "per-sample state, from an embedding that is infinite, and from a "
+        "schedule that leaves the range of what it sets, such as gamma"
       )
   return fetched
 
