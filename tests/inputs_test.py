@@ -60,6 +60,24 @@ def parquet_of_hugging_face(folder):
   return {"input": str(folder)}
 
 
+@pytest.mark.parametrize(
+  "kind", ["large_binary", "binary_view", "dictionary", "struct of a view"]
+)
+def test_parquet_columns_of_bytes(tmp_path, kind):
+  images = {
+    "large_binary": lambda: pa.array(PHOTOS, pa.large_binary()),
+    "binary_view": lambda: pa.array(PHOTOS, pa.binary_view()),
+    "dictionary": lambda: pa.array(PHOTOS).dictionary_encode(),
+    "struct of a view": lambda: pa.array(
+      [{"bytes": x} for x in PHOTOS], pa.struct([("bytes", pa.binary_view())])
+    ),
+  }[kind]()
+  path = tmp_path / "x.parquet"
+  parquet.write_table(pa.table({"image": images, "caption": CAPTIONS}), path)
+  (read,) = inputs._cut_parquet(path, image_column=None, caption_column=None)
+  assert [item.image for item in read()] == PHOTOS
+
+
 def table_of_open_clip(folder):
   rows = [f"sub/{i}.jpg\t{x}" for i, x in enumerate(CAPTIONS)]
   (folder / "x.csv").write_text("\n".join(["filepath\ttitle", *rows]))
@@ -405,8 +423,13 @@ MESSAGES = [
   ({"input": "{}/dict.json"}, "supported forms are a list"),
   ({"input": "{}/meta.parquet"}, "columns .*none can hold .* img2dataset"),
   (
+    {"input": "{}/lists.parquet"},
+    r"image \(list<element: binary>\), .*none can hold .* one image in each "
+    "row;.* A row of several images must become several rows",
+  ),
+  (
     {"input": "{}/urls.parquet", "image_column": "url"},
-    "of which jpg can hold the bytes of images, url cannot; .* img2dataset",
+    r"url \(string\), .* jpg can hold .* row, url cannot; .* img2dataset",
   ),
   ({"input": "{}/urls.parquet", "image_column": "x"}, "has no column x"),
   ({"input": "{}/hub"}, r"splits \['test', 'val'\], not train"),
@@ -458,6 +481,8 @@ def strange_inputs(tmp_path_factory):
   }.items():
     (folder / name).write_text(text)
   parquet.write_table(pa.table({"caption": ["x"]}), folder / "meta.parquet")
+  table = {"image": [PHOTOS], "caption": ["a dog"]}
+  parquet.write_table(pa.table(table), folder / "lists.parquet")
   table = {"jpg": [PHOTOS[0]], "url": ["https://a.b/c"], "caption": ["a dog"]}
   parquet.write_table(pa.table(table), folder / "urls.parquet")
   (folder / "hub").mkdir()

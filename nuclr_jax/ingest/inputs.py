@@ -302,12 +302,15 @@ def _cut_parquet(
     raise ValueError(f"{path} has several columns with the name {twice[0]}")
   binary = [field.name for field in schema if _has_bytes(field.type)]
   if not binary or (image_column in names and image_column not in binary):
+    columns = ", ".join(f"{x.name} ({str(x.type)[:60]})" for x in schema)
     raise ValueError(
-      f"{path} has the columns {names}, of which "
-      f"{', '.join(binary) or 'none'} can hold the bytes of images"
-      f"{f', {image_column} cannot' if image_column else ''}; a table of paths "
-      f"must be one of {', '.join(SUFFIXES)}, and images that are named "
-      "by URL are downloaded first, for instance with img2dataset"
+      f"{path} has the columns {columns}, of which "
+      f"{', '.join(binary) or 'none'} can hold the bytes of one image in each "
+      f"row{f', {image_column} cannot' if image_column else ''}; the type must "
+      "be binary, or a struct with bytes. A row of several images must become "
+      "several rows, a table of paths must be one of "
+      f"{', '.join(SUFFIXES)}, and images that are named by URL are downloaded "
+      "first, for instance with img2dataset"
     )
   likely = [name for name in BYTES_COLUMNS if name in binary] + binary
   image = choose_column(path, names, image_column, likely, "image_column")
@@ -360,7 +363,9 @@ def _has_bytes(kind) -> bool:
 
   if types.is_struct(kind):
     return any(x.name == "bytes" and _has_bytes(x.type) for x in kind)
-  return types.is_binary(kind) or types.is_large_binary(kind)
+  if types.is_dictionary(kind):
+    return _has_bytes(kind.value_type)
+  return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _stamp(path: str | os.PathLike) -> list:
