@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import stat
 
 import jax
 from make_weights import numbers
@@ -11,7 +13,7 @@ from safetensors import numpy as safetensors
 
 from nuclr_jax import models
 from nuclr_jax.data import tokenizer
-from nuclr_jax.export import Exported, hf_configs, write_model
+from nuclr_jax.export import Exported, hf_configs, model, write_model
 from nuclr_jax.types import Batch
 
 SIZE, LENGTH = 32, 8
@@ -128,6 +130,17 @@ def test_where_captions_end():
   assert (written(None), written(5), written(0)) == (2, 5, 0)
   with pytest.raises(ValueError, match="reads the end token 2 as that with"):
     written(2)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_weights_have_the_permissions_of_other_files(umask, tmp_path):
+  before = os.umask(umask)
+  try:
+    model._write_tensors(tmp_path / "x", {"bias": np.zeros(3)})
+  finally:
+    os.umask(before)
+  assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o666 & ~umask
+  assert safetensors.load_file(tmp_path / "x").keys() == {"bias"}
 
 
 def test_one_model_of_two(tmp_path):

@@ -345,7 +345,10 @@ def _write_loader(folder, image_type: str) -> None:
 def _write_tensors(path, tensors) -> None:
   from safetensors import numpy as safetensors
 
+  path.touch()  # with the permissions of any other file
+  mode = path.stat().st_mode
   safetensors.save_file(tensors, path, metadata={"format": "pt"})
+  path.chmod(mode)
 
 
 def _write_preprocessing(folder, image, model: Exported) -> None:
