@@ -13,6 +13,7 @@ from towers_test import GOLDEN, configured, few_pairs, read_golden
 
 from nuclr_jax import Batch, models, sharding
 from nuclr_jax.models import pretrained
+from nuclr_jax.models.pretrained import load
 from nuclr_jax.train import build, checkpoint, resume
 
 SMALL = dict(width=16, layers=2, heads=4, hidden=24)
@@ -262,6 +263,26 @@ def test_weights_in_several_files(tmp_path):
     arrays = pretrained.read_tensors(source)
     assert set(arrays) == set(tensors)
     np.testing.assert_array_equal(arrays[names[1]], tensors[names[1]])
+
+
+@pytest.mark.parametrize(
+  "prefix", ["module.", "_orig_mod.", "module._orig_mod."]
+)
+def test_prefixes_of_wrappers(prefix, tmp_path):
+  """DataParallel and torch.compile put one before every name."""
+  tensors = {"logit_scale": np.float32([3.5]), "module.x": np.zeros(2)}
+  wrapped = {f"{prefix}{name}": x for name, x in tensors.items()}
+  save_file(wrapped, tmp_path / "x.safetensors")
+  np.savez(tmp_path / "x.npz", **wrapped)
+  index = {"weight_map": dict.fromkeys(wrapped, "x.safetensors")}
+  (tmp_path / "x.json").write_text(json.dumps(index))
+  for source in ("x.safetensors", "x.npz", "x.json"):
+    found = pretrained.read_tensors(tmp_path / source)
+    assert found.keys() == tensors.keys()
+    assert load.read_logit_scale(tmp_path / source) == 3.5
+  save_file(wrapped | {"other": np.ones(1)}, tmp_path / "x.safetensors")
+  found = pretrained.read_tensors(tmp_path / "x.safetensors")
+  assert found.keys() == wrapped.keys() | {"other"}
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 
@@ -29,6 +30,8 @@ WEIGHTS = (  # in order of preference; an index names several files
 )
 TORCH = (".bin", ".pt", ".pth")
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
+# What DataParallel and torch.compile put before every name.
+WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
 
 
 def load_towers(
@@ -116,6 +119,8 @@ def load_dual_encoder(
 def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   """Reads the arrays of a file, or of several that belong together, by key.
 
+  The prefixes `module.` and `_orig_mod.` are removed if all keys have them.
+
   Args:
     source: A .safetensors or .npz file, or a .bin, .pt or .pth file that holds
       tensors and nothing else; a folder with one of the files `WEIGHTS`; or a
@@ -133,7 +138,9 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path):
     tensors |= _read_file(part)
-  return tensors
+  shared = WRAPPERS.match(os.path.commonprefix(list(tensors)))
+  start = shared.end() if shared else 0
+  return {key[start:]: x for key, x in tensors.items()}
 
 
 def read_logit_scale(source: str | os.PathLike) -> float | None:
@@ -155,10 +162,14 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   """
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path, of=LOGIT_SCALE):
-    value = _read_file(part, only=LOGIT_SCALE).get(LOGIT_SCALE)
-    if value is not None:
+    for value in _read_file(part, only=LOGIT_SCALE).values():
       return float(np.asarray(value).reshape(()))
   return None
+
+
+def _bare(key: str) -> str:
+  """Returns a key without the prefixes of wrappers."""
+  return WRAPPERS.sub("", key)
 
 
 def _parts(
@@ -175,7 +186,7 @@ def _parts(
     return [path]
   with files.reading(path):
     places = json.loads(path.read_text())["weight_map"]
-    names = {x for key, x in places.items() if of in (None, key)}
+    names = {x for key, x in places.items() if of in (None, _bare(key))}
     if outside := [x for x in names if pathlib.PurePath(x).name != x]:
       raise ValueError(f"it names {outside[0]!r}, which is not beside it")
   parts = [path.with_name(name) for name in sorted(names)]
@@ -198,7 +209,7 @@ def _read_file(
         f"weights must be .safetensors, .npz, {', '.join(TORCH)} files; other "
         "files can be rewritten with safetensors.torch.save_file"
       )
-  return {key: x for key, x in tensors.items() if only in (None, key)}
+  return {key: x for key, x in tensors.items() if only in (None, _bare(key))}
 
 
 def _read_safetensors(
@@ -210,9 +221,8 @@ def _read_safetensors(
 
   if only is not None:
     with safe_open(path, "numpy") as weights:
-      return {
-        key: weights.get_tensor(key) for key in {*weights.keys()} & {only}
-      }
+      wanted = [key for key in weights.keys() if _bare(key) == only]
+      return {key: weights.get_tensor(key) for key in wanted}
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())

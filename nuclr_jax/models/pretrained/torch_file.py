@@ -72,9 +72,6 @@ def read_torch_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
   }
   if not tensors:
     raise ValueError(f"it has no tensors, but {sorted(map(str, content))[:10]}")
-  # A model that was trained on several devices has this before every name.
-  if all(name.startswith("module.") for name in tensors):
-    tensors = {x.removeprefix("module."): y for x, y in tensors.items()}
   return tensors
 
 
