@@ -61,6 +61,22 @@ class TestSchedules:
     found = [float(schedule(step)) for step in range(120)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
+  @pytest.mark.parametrize("decay", optimizer.DECAYS)
+  @pytest.mark.parametrize("freeze", [0, 5])
+  def test_a_rise_may_take_the_whole_run(self, decay, freeze):
+    schedule = optimizer.make_schedule(
+      2.0,
+      num_steps=10,
+      steps_per_epoch=1,
+      freeze_epochs=freeze,
+      warmup_epochs=10 - freeze,
+      decay=decay,
+      stable_fraction=0.8,
+    )
+    rise = np.maximum(np.arange(11) - freeze, 0) / (10 - freeze)
+    found = [float(schedule(step)) for step in range(11)]
+    np.testing.assert_allclose(found, 2 * rise, rtol=1e-6)
+
   def test_a_stable_phase_leaves_a_step_to_decay(self):
     schedule = optimizer.make_schedule(
       1.0, num_steps=3, steps_per_epoch=1, stable_fraction=0.99, decay="linear"
@@ -72,6 +88,8 @@ class TestSchedules:
     [
       (dict(stable_fraction=1.0), r"stable_fraction must be in \[0, 1\), got"),
       (dict(stable_fraction=-0.1), "stable_fraction must be in"),
+      (dict(freeze_epochs=4), "freeze_epochs shorter than it"),
+      (dict(warmup_epochs=4, warmup_steps=1), "are 0 and 9 steps; .* run of 8"),
       (dict(decay="wsd"), "one of .*'linear', 'sqrt'.*, got 'wsd'"),
     ],
   )

@@ -601,7 +601,7 @@ class TestOptimizer:
       )
 
   def test_schedule_longer_than_the_run(self):
-    with pytest.raises(ValueError, match="shorter than the run"):
+    with pytest.raises(ValueError, match="at most the run"):
       optimizer.make_schedule(
         1.0, num_steps=10, steps_per_epoch=10, warmup_epochs=2
       )

@@ -65,7 +65,7 @@ def make_schedule(
 
   Raises:
     ValueError: If the decay is unknown, a value or fraction is out of range, or
-      no step is left after the rise.
+      the run is too short for the rise. A rise may take the whole run.
 
   Example:
     >>> rate = make_schedule(
@@ -101,15 +101,16 @@ def make_schedule(
   freeze = round(freeze_epochs * steps_per_epoch)
   warmup = round(warmup_epochs * steps_per_epoch) + warmup_steps
   rest = num_steps - freeze - warmup
-  if freeze < 0 or warmup < 0 or rest < 1:
+  if freeze < 0 or warmup < 0 or rest < 0 or freeze >= num_steps:
     raise ValueError(
       f"freeze_epochs {freeze_epochs:g}, and warmup_epochs {warmup_epochs:g} "
       f"with warmup_steps {warmup_steps}, are {freeze} and {warmup} steps; "
-      "they must be at least 0 and together shorter than the run of "
-      f"{num_steps} steps; in a short run, set warmup_epochs to 0"
+      "they must be at least 0, together at most the run of "
+      f"{num_steps} steps, and freeze_epochs shorter than it; in a short run, "
+      "set warmup_epochs to 0"
     )
   stable = 0 if decay == "constant" else round(stable_fraction * rest)
-  stable = min(stable, rest - 1)
+  stable = max(min(stable, rest - 1), 0)
   phases = [
     optax.constant_schedule(0.0),
     optax.linear_schedule(first_value, value, max(warmup, 1)),
