@@ -60,6 +60,34 @@ def test_a_folder_there_and_back(place):
   assert bucket.read_range(f"{place}/5/SHA256SUMS", 1, 2) == b"ll"
 
 
+def test_names_are_no_patterns(place, tmp_path):
+  """`run[12]` is one folder, and neither run1 nor run2."""
+  (tmp_path / "x").write_text("1")
+  folders = ("1", "2", "[12]", "?", "*")
+  for name in folders:
+    bucket.upload(tmp_path / "x", f"{place}{name}/x.tar")
+
+  def left():
+    system, name = bucket.open_system(place)
+    system.invalidate_cache()
+    found = system.find(name.rpartition("/")[0])
+    return {x.rpartition("run")[2].removesuffix("/x.tar") for x in found}
+
+  assert left() == set(folders)
+  for pattern in ("[12]", "[12]/x.tar", "[12]/*.tar"):
+    assert set(bucket.find(place + pattern)) == {f"{place}[12]/x.tar"}
+  bucket.remove(f"{place}[12]/x.tar")
+  assert left() == {"1", "2", "?", "*"}
+  found = set(bucket.find(f"{place}[1-2]/*"))
+  assert found == {f"{place}1/x.tar", f"{place}2/x.tar"}
+  bucket.remove(f"{place}*")
+  assert left() == {"1", "2", "?"}
+  with remote.new_folder(f"{place}[13]") as work:
+    (work / "y").write_text("2")
+  assert (remote.fetch(f"{place}[13]") / "y").read_text() == "2"
+  assert not bucket.exists(f"{place}[13]/{remote.MARK}")
+
+
 def test_only_what_has_changed_is_copied(place, monkeypatch):
   with remote.local_folder(place) as folder:
     for name in "abc":

@@ -331,6 +331,22 @@ class TestNames:
     with pytest.raises(ValueError, match="more than 1,000,000"):
       find(f"{tmp_path}/{{0..999999999999}}.tar")
 
+  def test_a_folder_whose_name_looks_like_a_pattern(self, tmp_path):
+    for folder in ("lr[12]", "lr1", "lr[3", "data*"):
+      (tmp_path / folder).mkdir()
+      write_pairs(tmp_path / folder / "a.tar", [0])
+    for folder in ("lr[12]", "lr[3", "data*"):
+      for text in ("a.tar", "*.tar", "[a-b].tar", "{0..1}*.tar"):
+        path = f"{tmp_path}/{folder}/{text}"
+        if text.startswith("{"):
+          with pytest.raises(ValueError, match="there is no tar"):
+            tar_files.find_tars(path)
+          continue
+        assert tar_files.find_tars(path) == [f"{tmp_path}/{folder}/a.tar"]
+    assert tar_files.find_tars(f"{tmp_path}/lr[1]/*.tar") == [
+      f"{tmp_path}/lr1/a.tar"
+    ]
+
   def test_the_length_of_an_epoch(self, tars, tmp_path):
     folder = write_numbered(tmp_path, [2, 1])
     text = f"{folder}/*.tar"

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.files import bucket, is_hidden
+from nuclr_jax.files import as_pattern, bucket, is_hidden
 
 ENDING = ".tar"
 STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
@@ -296,7 +296,7 @@ def _expand(item: str) -> list[str]:
   if bucket.is_remote(item):
     there = sorted(bucket.find(pattern))
   else:
-    there = sorted(glob.glob(pattern, recursive=True))
+    there = sorted(glob.glob(as_pattern(pattern), recursive=True))
   there = [x for x in there if not is_hidden(x, named=pattern)]
   if names == [item]:
     found = {item: there}

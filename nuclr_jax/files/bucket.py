@@ -14,6 +14,7 @@ import re
 from typing import Any
 
 from nuclr_jax import progress
+from nuclr_jax.files.local import as_pattern
 
 AHEAD = 2**23  # bytes that are read at a time from one end to the other
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
@@ -86,7 +87,7 @@ def find(pattern: str) -> dict[str, str]:
 
   Args:
     pattern: A path; `*`, `?` and `[...]` stand for parts of names, and `**` for
-      any folders.
+      any folders, except in a part of the path that exists as it is.
 
   Returns:
     Their paths, with a text for each that changes when the file does.
@@ -94,10 +95,9 @@ def find(pattern: str) -> dict[str, str]:
   system, name = open_system(pattern)
   with reaching(pattern):
     system.invalidate_cache()
-    if re.search(r"[*?\[]", name):
-      found = system.glob(name, detail=True)
-    else:
-      found = system.find(name, detail=True)
+    found = system.find(name, detail=True)
+    if not found and re.search(r"[*?\[]", name):
+      found = system.glob(as_pattern(name, system.exists), detail=True)
   start = pattern.partition("://")[0]
   return {
     f"{start}://{place.lstrip('/')}": stamp_of(info)
@@ -221,7 +221,9 @@ def remove(path: str) -> None:
   """
   system, name = open_system(path)
   with reaching(path), contextlib.suppress(FileNotFoundError):
-    system.rm(name, recursive=True)
+    system.invalidate_cache()
+    for file in system.find(name):  # `rm` would take the name for a pattern
+      system.rm_file(file)
 
 
 def open_system(path: str | os.PathLike) -> tuple[Any, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent import futures
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import logging
@@ -341,6 +342,31 @@ def inside(path: pathlib.Path, folder: pathlib.Path) -> bool:
     False
   """
   return path.resolve().is_relative_to(folder.resolve())
+
+
+def as_pattern(
+  text: str, exists: Callable[[str], bool] = os.path.exists
+) -> str:
+  """Escapes the part of a path that exists, as a whole and letter by letter.
+
+  A folder may have the name `lr[1]`, which as a pattern would mean `lr1`.
+
+  Args:
+    text: A path, of which the rest may be a pattern of `glob`.
+    exists: Says whether a path exists.
+
+  Example:
+    >>> (tmp_path / "lr[1]").mkdir()
+    >>> as_pattern(f"{tmp_path}/lr[1]/[ab]*")[-14:]
+    '/lr[[]1]/[ab]*'
+    >>> as_pattern(f"{tmp_path}/lr[2]/*")[-8:]
+    '/lr[2]/*'
+  """
+  path = pathlib.PurePosixPath(text)
+  for start in map(os.fspath, (path, *path.parents)):
+    if start != "." and exists(start):
+      return glob.escape(start) + os.fspath(path)[len(start) :]
+  return text
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tar_files import expand_ranges
-from nuclr_jax.files import bucket, is_hidden, remote, visible
+from nuclr_jax.files import as_pattern, bucket, is_hidden, remote, visible
 from nuclr_jax.ingest import readers
 from nuclr_jax.ingest.tables import SUFFIXES
 
@@ -70,10 +70,8 @@ def expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
       if far:
         return [FarFile(x, found[x]) for x in choose(item, far)]
     item = os.fspath(remote.fetch(item))
-  names = [item]
-  if not os.path.exists(item):
-    found = glob.glob(item, recursive=True)
-    names = [x for x in found if not is_hidden(x, named=item)]
+  found = glob.glob(as_pattern(item), recursive=True)
+  names = [x for x in found if not is_hidden(x, named=item)]
   paths = [pathlib.Path(name).absolute() for name in sorted(names)]
   if not paths:
     raise ValueError(f"--input: {item or 'an empty name'} does not exist")
