@@ -74,8 +74,8 @@ def test_parquet_columns_of_bytes(tmp_path, kind):
   }[kind]()
   path = tmp_path / "x.parquet"
   parquet.write_table(pa.table({"image": images, "caption": CAPTIONS}), path)
-  (read,) = inputs._cut_parquet(path, image_column=None, caption_column=None)
-  assert [item.image for item in read()] == PHOTOS
+  (part,) = inputs.plan(str(path)).parts
+  assert [item.image for item in part.read()] == PHOTOS
 
 
 def table_of_open_clip(folder):
