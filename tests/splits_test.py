@@ -118,10 +118,87 @@ def test_a_vague_name_is_one_of_splits_by_its_values(tmp_path, kind, caplog):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_column_that_the_user_names(tmp_path, kind):
   path = write(tmp_path, kind, ["train", "test"], "use")
-  assert planned(path) == ({"train": "01"}, {})
+  assert planned(path, split_column="") == ({"train": "01"}, {})
   assert planned(path, split_column="use") == ({"train": "0", "test": "1"}, {})
   with pytest.raises(ValueError, match="no column other; it has"):
     inputs.plan(str(path), split_column="other")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_column_may_name_splits_by_its_values(tmp_path, kind, caplog):
+  path = write(tmp_path, kind, ["train", "test", "val"], "ml_use")
+  expected = {"train": "0", "test": "1", "validation": "2"}
+  assert planned(path) == (expected, {})
+  assert "column ml_use is taken for one of splits" in caplog.text
+  for values in (["train", "car", "plane"], ["train", "train", "train"]):
+    path = write(tmp_path, kind, values, "label")  # a train is a vehicle
+    assert planned(path, split="test") == ({"test": "012"}, {})
+  path = write(tmp_path, kind, ["train", "test", "val"], "Data-Split")
+  assert planned(path) == (expected, {})
+  path = write(tmp_path, kind, [True, False], "train")
+  assert planned(path) == ({"train": "01"}, {})
+  assert "column train, with the values false, true, is not" in caplog.text
+
+
+def test_splits_that_parquet_stores_as_bytes_or_by_number(tmp_path):
+  for values in (pa.array([b"train", b"test"]), pa.array(["train", "test"])):
+    data = {"image": PHOTOS[:2], "caption": ["thing 0", "thing 1"]}
+    data["split"] = values.dictionary_encode()
+    parquet.write_table(pa.table(data), tmp_path / "x.parquet")
+    found = planned(tmp_path / "x.parquet")
+    assert found == ({"train": "0", "test": "1"}, {})
+
+
+def test_splits_of_karpathy_in_capitals_or_missing(tmp_path):
+  for i in range(3):
+    (tmp_path / f"{i}.jpg").write_bytes(PHOTOS[i])
+
+  def written(splits):
+    images = [
+      {"filename": f"{i}.jpg", "sentences": [{"raw": f"thing {i}"}]}
+      | ({"split": x} if x else {})
+      for i, x in enumerate(splits)
+    ]
+    (tmp_path / "x.json").write_text(json.dumps({"images": images}))
+    return tmp_path / "x.json"
+
+  found = planned(written(["Train", " TEST", "restval"]))
+  assert found == ({"train": "02", "test": "1"}, {})
+  assert planned(written([""] * 3), split="test") == ({"test": "012"}, {})
+  reasons = {"train": [records.NO_SPLIT]}
+  assert planned(written(["train", "", "test"]))[1] == reasons
+
+
+@pytest.mark.parametrize(
+  "names", [("Train", "Test"), ("training", "testing"), ("train2017", "test1")]
+)
+def test_folders_are_called_by_splits_in_many_ways(tmp_path, names, caplog):
+  for name in names:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "0.jpg").write_bytes(PHOTOS[0])
+    (tmp_path / name / "0.txt").write_text(f"{name} 0")
+  for split, name in zip(("train", "test"), names, strict=True):
+    (part,) = inputs.plan(str(tmp_path), split=split).parts
+    assert [x.key for x in part.read()] == [f"{name}/0.jpg"]
+  assert "several splits" not in caplog.text
+  assert planned(f"{tmp_path}/*") == ({"train": "00"}, {})
+  assert f"of several splits ({', '.join(sorted(names))})" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["cc-{}-000.parquet", "{}.parquet"])
+def test_files_are_called_by_splits(tmp_path, name, caplog):
+  for i, split in enumerate(("train", "test")):
+    data = {"image": PHOTOS[:1], "caption": [f"thing {i}"]}
+    parquet.write_table(pa.table(data), tmp_path / name.format(split))
+  assert planned(tmp_path) == ({"train": "0"}, {})
+  assert planned(tmp_path, split="test") == ({"test": "1"}, {})
+  assert "several splits" not in caplog.text
+  assert planned(f"{tmp_path}/*.parquet") == ({"train": "10"}, {})
+  assert "are of several splits (test, train), and all" in caplog.text
+  # Files that do not all name one may be called by what they show.
+  data["caption"] = ["thing 2"]
+  parquet.write_table(pa.table(data), tmp_path / "cars.parquet")
+  assert sorted(planned(tmp_path)[0]["train"]) == ["0", "1", "2"]
 
 
 def test_splits_in_images_of_coco(tmp_path):

@@ -109,6 +109,7 @@ def plan(
   if any(isinstance(path, listing.FarFile) for path in paths):
     return _plan_far(text, paths, split, columns)
   if kinds == {"folder"}:
+    listing.warn_of_merged(text, paths, split)
     return _plan_images(split, paths, choose)
   if kinds == {".tar"}:
     parts = [
@@ -143,6 +144,8 @@ def plan(
       f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
       f"of one kind; {listing.UNDERSTOOD}"
     )
+  if len({part.split for part in parts}) == 1:
+    listing.warn_of_merged(text, paths, parts[0].split)
   return Plan(parts, [_stamp(path) for path in paths])
 
 
@@ -184,11 +187,11 @@ def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
     for rows in joined.values()
     for row in rows
     if isinstance(row, Row)
-    for folder in listing.SPLITS.intersection(
-      pathlib.PurePath(row.key).parts[:-1]
-    )
+    for folder in pathlib.PurePath(row.key).parts[:-1]
+    if splits.of_name(folder)
   }
-  if len(folders) > 1 and len(joined) == 1 and None not in joined:
+  several = len({*map(splits.of_name, folders)}) > 1
+  if several and len(joined) == 1 and None not in joined:
     log.warning(
       "%s: its images are in folders called %s, and all of them become the "
       "split %s; a column `split` in the table would tell them apart",
@@ -300,7 +303,7 @@ def _cut_parquet(
   names = schema.names
   if twice := [name for name, count in Counter(names).items() if count > 1]:
     raise ValueError(f"{path} has several columns with the name {twice[0]}")
-  binary = [field.name for field in schema if _has_bytes(field.type)]
+  binary = [field.name for field in schema if readers.has_bytes(field.type)]
   if not binary or (image_column in names and image_column not in binary):
     columns = ", ".join(f"{x.name} ({str(x.type)[:60]})" for x in schema)
     raise ValueError(
@@ -317,8 +320,11 @@ def _cut_parquet(
   caption = choose_column(
     path, names, caption_column, CAPTION_COLUMNS, "caption_column"
   )
+  texts = [field.name for field in schema if readers.has_texts(field.type)]
+  texts = [x for x in texts if x not in (image, caption)]
+  row = readers.first_row(str(path), texts) if sum(sizes) and texts else {}
   column = splits.find_column(
-    path, names, split_column, others=(image, caption)
+    path, names, split_column, others=(image, caption), row=row
   )
   said = [{None}] * len(sizes)
   if column is not None:
@@ -355,17 +361,6 @@ def _groups(
       groups, filled = [], 0
   if groups:
     yield groups
-
-
-def _has_bytes(kind) -> bool:
-  """Returns whether a column of this type can hold images."""
-  from pyarrow import types
-
-  if types.is_struct(kind):
-    return any(x.name == "bytes" and _has_bytes(x.type) for x in kind)
-  if types.is_dictionary(kind):
-    return _has_bytes(kind.value_type)
-  return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _stamp(path: str | os.PathLike) -> list:

@@ -1,8 +1,9 @@
 """Finds the files of an input, and those of the split that is asked for."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 import glob
+import itertools
 import logging
 import os
 import pathlib
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tar_files import expand_ranges
 from nuclr_jax.files import as_pattern, bucket, is_hidden, remote, visible
-from nuclr_jax.ingest import readers
+from nuclr_jax.ingest import readers, splits
 from nuclr_jax.ingest.tables import SUFFIXES
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,6 @@ class FarFile(NamedTuple):
   stamp: str  # changes when the file does
 
 
-HUB_NAME = r"([A-Za-z]\w*)-\d{5}-of-\d{5}(-\w+)?\.parquet"  # SPLIT-...
-SPLITS = {"train", "val", "valid", "validation", "dev", "test"}
 NO_SPLITS = (
   "{text} has no splits that --split={split} could choose from; leave the flag "
   "out to read all of it"
@@ -98,7 +97,9 @@ def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
         f"{found} is a link out of {path}, which is not followed; name the "
         "files themselves, with a pattern"
       )
-  of_hub = parquets and all(re.fullmatch(HUB_NAME, x.name) for x in parquets)
+  of_hub = parquets and all(
+    re.fullmatch(splits.HUB_NAME, x.name) for x in parquets
+  )
   if tars:  # img2dataset also writes .parquet files, without the images
     return choose(path, tars)
   if next(images_of(path), None) and not of_hub:
@@ -116,33 +117,46 @@ def of_split(
   Otherwise a run would train on test images. They must distinguish them if the
   split is to be chosen, and not made.
   """
-  splits = []
-  for path in paths:
-    within = os.fspath(path).removeprefix(os.fspath(folder))
-    *folders, name = within.strip("/").split("/")
-    of_hub = re.fullmatch(HUB_NAME, name)
-    names = [of_hub[1]] if of_hub else [x for x in folders if x in SPLITS]
-    splits.append(names[0] if names else "")
-  if must and set(splits) <= {""}:
+  found = splits.of_paths(folder, paths)
+  same = [splits.of_name(x) or x for x in found]
+  if must and set(same) <= {""}:
     here = all(isinstance(x, pathlib.Path) for x in paths)
     if here and set(map(kind_of, paths)) == {".parquet"}:
       return paths  # they may have a column of splits
     raise ValueError(NO_SPLITS.format(text=folder, split=split))
-  if len(set(splits)) < 2 and not must:
+  if len(set(same)) < 2 and not must:
     return paths
-  if split not in splits:
+  wanted = splits.of_name(split) or split
+  chosen = [x == wanted for x in same]
+  if not any(chosen):
     raise ValueError(
-      f"{folder} has the splits {sorted(set(splits))}, not {split}; name the "
+      f"{folder} has the splits {sorted(set(found))}, not {split}; name the "
       "files of one split with a pattern"
     )
   log.info("%s: only the files of split %s are read", folder, split)
-  return [path for path, x in zip(paths, splits, strict=True) if x == split]
+  return list(itertools.compress(paths, chosen))
 
 
 def is_named(path: pathlib.Path, split: str) -> bool:
   """Returns whether the name of a file or its folders are those of a split."""
-  of_hub = re.fullmatch(HUB_NAME, path.name)
-  return split == of_hub[1] if of_hub else split in path.parts[:-1]
+  (found,) = splits.of_paths("", [path])
+  return (splits.of_name(found) or found) == (splits.of_name(split) or split)
+
+
+def warn_of_merged(text: str, paths: Sequence[Path], split: str) -> None:
+  """Warns if a pattern or a list names files of several splits."""
+  if len(paths) < 2:
+    return
+  folder = os.path.commonpath(paths)
+  within = [x / "*" if x.is_dir() else x for x in paths]
+  found = set(splits.of_paths(folder, within))
+  if len({splits.of_name(x) or x for x in found}) > 1:
+    names = ", ".join(x or "others" for x in sorted(found))
+    log.warning(
+      "--input=%s: by their names, its files are of several splits (%s), and "
+      "all of them become the split %s; name the files of one",
+      *(text, names, split),
+    )
 
 
 def images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:

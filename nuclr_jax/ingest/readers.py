@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import os
 import pathlib
+from typing import Any
 
 from nuclr_jax import files
 from nuclr_jax.data import in_place
@@ -183,6 +184,46 @@ def said_of_splits(
   except (pyarrow.ArrowException, OSError, ValueError):
     said.add(None)
   return said
+
+
+def has_bytes(kind) -> bool:
+  """Returns whether a column of this type can hold images."""
+  from pyarrow import types
+
+  if types.is_struct(kind):
+    return any(x.name == "bytes" and has_bytes(x.type) for x in kind)
+  if types.is_dictionary(kind):
+    return has_bytes(kind.value_type)
+  return str(kind) in ("binary", "large_binary", "binary_view")
+
+
+def has_texts(kind) -> bool:
+  """Returns whether a column of this type holds texts."""
+  from pyarrow import types
+
+  if types.is_dictionary(kind):
+    kind = kind.value_type
+  return types.is_string(kind) or types.is_large_string(kind)
+
+
+def first_row(path: str, columns: Sequence[str]) -> dict[str, Any]:
+  """Returns what columns of a Parquet file hold in its first row.
+
+  Args:
+    path: The Parquet file.
+    columns: The columns. Of a damaged file, nothing is known.
+  """
+  import pyarrow
+  from pyarrow import parquet
+
+  try:
+    with parquet.ParquetFile(path, pre_buffer=False) as file:
+      files.check_expansion(file.metadata, [0])
+      for batch in file.iter_batches(1, [0], columns, use_threads=False):
+        return batch.to_pylist()[0]
+  except (pyarrow.ArrowException, OSError, ValueError, IndexError):
+    pass
+  return {}
 
 
 def read_tfds(

@@ -151,10 +151,16 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     image, caption, split = chosen = _columns(path, header, columns)
     if twice := [name for name in chosen if header.count(name) > 1]:
       raise ValueError(f"{path} has several columns with the name {twice[0]}")
+    first = True
     for number, cells in rows:
       place = f"line {number}"
       if len(cells) == len(header):
         row = dict(zip(header, cells, strict=True))
+        if first and split is None:
+          split = splits.find_column(
+            path, header, columns[2], others=chosen, row=row
+          )
+        first = False
         name, captions = row[image].strip(), captions_of(row, caption)
         named = splits.named(row, split)
         yield named, _row(path, place, name, captions)
@@ -245,7 +251,9 @@ def _from_coco(
   source, names, described, split = os.fspath(path), {}, set(), None
   for number, image in enumerate(images):
     if isinstance(image, Mapping) and _is_id(image.get("id")):
-      split = split or splits.find_column(path, list(image), columns[2])
+      split = split or splits.find_column(
+        path, list(image), columns[2], row=image
+      )
       named = splits.named(image, split)
       names[image["id"]] = named, image.get("file_name")
     else:
@@ -268,7 +276,7 @@ def _from_karpathy(path, images) -> Iterator[tuple[Split, Row | Rejected]]:
   """Yields the split and the row of each image."""
   for number, row in enumerate(images):
     place = f"image {number}"
-    split = row.get("split", "train") if isinstance(row, Mapping) else None
+    split = row.get("split", "") if isinstance(row, Mapping) else None
     if not isinstance(split, str):
       yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
       continue
@@ -276,6 +284,7 @@ def _from_karpathy(path, images) -> Iterator[tuple[Split, Row | Rejected]]:
     is_named = all(isinstance(x, str) for x in parts) and parts[1]
     name = os.path.join(*parts) if is_named else None
     captions = captions_of(row, "sentences/raw")
+    split = split.strip().lower()
     yield splits.NAMES.get(split, split), _row(path, place, name, captions)
 
 
@@ -305,7 +314,7 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       image, caption, split = _columns(path, list(row), columns)
     if split is None:
       split = splits.find_column(
-        path, list(row), columns[2], others=(image, caption)
+        path, list(row), columns[2], others=(image, caption), row=row
       )
     captions = captions_of(row, caption)
     made = _row(path, f"row {number}", row.get(image), captions)
