@@ -267,3 +267,66 @@ def test_the_results_of_flickr30k(tmp_path):
   )
   assert found[0] == {"0.jpg": ["Two men , outside .", "A man ."]}
   assert found[1] == [("line 4", records.BROKEN_ROW)]
+
+
+JSON_TEXTS = {
+  "list": '[\n  "a dog",\n  "a cat"\n]\n',
+  "objects": '[{"caption": "a dog"},\n {"caption": "a cat"}]',
+  "lines": '{"caption": "a dog"}\n{"text": "a cat"}\n',
+  "set": "{'a dog', 'a cat'}",
+}
+
+
+def test_a_text_file_that_holds_json(tmp_path):
+  texts = [(key, "txt", x.encode()) for key, x in JSON_TEXTS.items()]
+  texts += [("one", "txt", b"{'raw': 'a dog'}")]
+  plain = {"music": "[MUSIC]\na dog]", "keys": "{'a': 1}", "brace": "{a dog}"}
+  texts += [(key, "txt", x.encode()) for key, x in plain.items()]
+  kept, wrong = everywhere(tmp_path, texts)
+  assert wrong == []
+  expected = dict.fromkeys(JSON_TEXTS, ["a dog", "a cat"])
+  expected |= {key: x.split("\n") for key, x in plain.items()}
+  assert kept == expected | {"one": ["a dog"]}
+
+
+def test_endings_in_capitals(tmp_path):
+  for key, ending, text in [
+    *[("0", "TXT", "a dog"), ("1", "JSON", '{"caption": "a cat"}')],
+    *[("2", "TXT", "no"), ("2", "txt", "an ape")],
+  ]:
+    (tmp_path / f"{key}.jpg").write_bytes(PHOTOS[int(key)])
+    (tmp_path / f"{key}.{ending}").write_text(text)
+  kept, _ = checked(tmp_path)
+  assert list(kept.values()) == [["a dog"], ["a cat"], ["an ape"]]
+
+
+@pytest.mark.parametrize("name", ["caption", "caption_0", "caption 0"])
+def test_columns_of_captions_that_are_not_read(tmp_path, caplog, name):
+  (tmp_path / "0.jpg").write_bytes(PHOTOS[0])
+  others = [name.rstrip("0") + str(i) for i in (1, 2)]
+  header = ",".join(["image", name, *others, "captions_source"])
+  (tmp_path / "x.csv").write_text(f"{header}\n0.jpg,a,b,c,d\n")
+  inputs.plan(str(tmp_path / "x.csv"), caption_column=name)
+  assert f"column {name} alone, not from {', '.join(others)};" in caplog.text
+  data = {x: ["a"] for x in (name, *others)} | {"image": PHOTOS[:1]}
+  parquet.write_table(pa.table(data), tmp_path / "x.parquet")
+  caplog.clear()
+  inputs.plan(str(tmp_path / "x.parquet"), caption_column=name)
+  assert f"column {name} alone, not from {', '.join(others)};" in caplog.text
+
+
+def test_marks_within_files_of_sentences_and_priors(tmp_path):
+  path = tmp_path / "x.tsv"
+  path.write_text("5\ta dog\t\ufeffdogs\n\ufeff0\ta dog\ta cat\n")
+  assert sentences.read_rated_pairs(path).second == ["dogs", "a cat"]
+  for name, text in [
+    ("x.csv", "a dog,3\n\ufeffa cat,1\n"),
+    ("x.json", '{"a dog": 3, "\\ufeff a cat": 1}'),
+  ]:
+    (tmp_path / name).write_text(text)
+    found = prior._read(tmp_path / name)
+    assert found == {"a dog": 3, "a cat": 1}
+    nul = "\0" if name == "x.csv" else "\\u0000"
+    (tmp_path / name).write_text(text.replace("dog", f"dog{nul}"))
+    with pytest.raises(ValueError, match="is no text in UTF-8"):
+      prior._read(tmp_path / name)

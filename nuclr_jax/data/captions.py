@@ -1,7 +1,8 @@
 """Captions as they are in files, and which of them can be used.
 
 All readers of files share what is here. A text file has a caption on each line;
-a list may also be printed in a cell of a table, as JSON or as Python prints it.
+there or in a cell of a table, a list or an object may also be printed, as JSON
+or as Python prints it.
 """
 
 import ast
@@ -137,7 +138,7 @@ def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
   texts = [as_text(x) for x in _listed(value)]
   if field != TXT:
     return texts
-  return [line for text in texts for line in lines_of(text) or [""]]
+  return [x for text in texts for x in _in_text_file(text)]
 
 
 def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
@@ -173,7 +174,8 @@ def tidy_captions(captions: Iterable[str]) -> tuple[list[str], list[str]]:
   r"""Cleans captions, and says why some of them cannot be used.
 
   A caption that is a printed list, such as '["a dog", "a cat"]', becomes those
-  in the list, and printed bytes, such as "b'a dog'", the text that they hold.
+  in the list; a printed object, such as '{"caption": "a dog"}', the caption in
+  it; and printed bytes, such as "b'a dog'", the text that they hold.
 
   Returns:
     The captions that can be used, and the reasons why the others cannot.
@@ -187,9 +189,7 @@ def tidy_captions(captions: Iterable[str]) -> tuple[list[str], list[str]]:
     (['café'], [])
   """
   cleaned = [
-    clean_text(caption).replace(MARK, "").strip()
-    for text in captions
-    for caption in _unprinted(text)
+    tidy_text(caption) for text in captions for caption in _unprinted(text)
   ]
   wrong = list(map(_wrong, cleaned))
   kept = [x for x, reason in zip(cleaned, wrong, strict=True) if not reason]
@@ -204,10 +204,20 @@ def as_text(value: Any) -> str:
     ('café', 'a dog', '')
   """
   if isinstance(value, Mapping):
-    value = next((value[key] for key in KEYS if key in value), None)
+    value = _caption_in(value)
   if isinstance(value, bytes):
     return decode(value)
   return value if isinstance(value, str) else ""
+
+
+def tidy_text(text: str) -> str:
+  r"""Returns a caption without marks, and without blanks around it.
+
+  Example:
+    >>> tidy_text("\ufeff a dog ")
+    'a dog'
+  """
+  return clean_text(text).replace(MARK, "").strip()
 
 
 def clean_text(text: str) -> str:
@@ -232,10 +242,19 @@ def _captions_in(data: bytes) -> list[str]:
   return captions_of(content, "caption") if type(content) is dict else []
 
 
+def _in_text_file(text: str) -> list[str]:
+  """Returns the captions of a text file: its lines, or those of its JSON."""
+  lines = lines_of(text) or [""]
+  if len(lines) > 1 and lines[0][0] in "[{":  # JSON may have several lines
+    found = _unprinted(text)
+    return lines if found == [text.strip()] else found
+  return lines
+
+
 def _unprinted(text: str) -> list[str]:
-  """Returns the captions of a printed list or of printed bytes, or the text."""
+  """Returns the captions of a printed list, object or bytes, or the text."""
   text = text.strip()
-  in_brackets = text[:1] + text[-1:] in ("[]", "()")
+  in_brackets = text[:1] + text[-1:] in ("[]", "()", "{}")
   if not in_brackets and not _BYTES.fullmatch(text):
     return [text]
   for parse in (json.loads, _parse_strings, ast.literal_eval):
@@ -245,9 +264,15 @@ def _unprinted(text: str) -> list[str]:
       continue
     if isinstance(found, bytes):
       return [as_text(found)]
+    if isinstance(found, Mapping) and isinstance(_caption_in(found), str):
+      return [as_text(found)]
     if isinstance(found, list | tuple) and all(map(_may_be_caption, found)):
       return [as_text(x) for x in found] or [""]
   return [text]
+
+
+def _caption_in(row: Mapping[str, Any]) -> Any:
+  return next((row[key] for key in KEYS if key in row), None)
 
 
 def _may_be_caption(value) -> bool:
@@ -258,10 +283,11 @@ def _may_be_caption(value) -> bool:
 def _parse_strings(text: str) -> list[str | None]:
   """Parses strings in brackets; NumPy, and so pandas, prints no commas.
 
-  For Python, strings without commas between them are a single one.
+  For Python, strings without commas between them are a single one, and a set
+  has no order.
   """
   between = _ELEMENT.sub("", text[1:-1]).replace(",", "")
-  if text[0] != "[" or between.strip():
+  if text[0] not in "[{" or between.strip():
     raise ValueError(text)
   parts = _ELEMENT.findall(text)
   return [ast.literal_eval(x) if x[0] in "\"'" else None for x in parts]

@@ -13,7 +13,7 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.checks import Count
-from nuclr_jax.data.captions import lines_of, open_text
+from nuclr_jax.data.captions import MARK, lines_of, open_text
 from nuclr_jax.data.source import (
   Data,
   HeldOut,
@@ -196,4 +196,4 @@ def _text(path: str | os.PathLike) -> str:
       text = file.read()
     if "\0" in text:
       raise ValueError("it holds NULs, so that it is no text in UTF-8")
-    return text
+    return text.replace(MARK, "")

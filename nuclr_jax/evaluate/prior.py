@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax import files
-from nuclr_jax.data.captions import open_text
+from nuclr_jax.data.captions import open_text, tidy_text
 from nuclr_jax.data.source import HeldOut, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator
 from nuclr_jax.evaluate.retrieval import recall
@@ -68,7 +68,7 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
   known = _read(path)
 
   def log_prior(texts):
-    missing = [x for x in texts if x not in known]
+    missing = [x for x in texts if tidy_text(x) not in known]
     if len(missing) == len(texts):
       return None
     if missing:
@@ -76,7 +76,7 @@ def make_prior(prior: str | os.PathLike, train: Source | None = None) -> Prior:
         f"{path} lacks {len(missing)} of {len(texts)} texts, such as "
         f"{missing[0]!r}; give each a count greater than 0"
       )
-    return np.log([known[x] for x in texts])
+    return np.log([known[tidy_text(x)] for x in texts])
 
   return log_prior
 
@@ -149,11 +149,14 @@ def _read(path: pathlib.Path) -> dict[str, float]:
       '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '
       "text and a count in each line"
     ) from error
+  pairs = [(tidy_text(x), number) for x, number in pairs]  # as captions are
   found = dict(pairs)
   problem = next(
     (f"the count of {x!r} is {p:g}" for x, p in pairs if not 0 < p < math.inf),
     "it has no texts" if not pairs else "",
   )
+  if not problem and (bad := next((x for x in found if "\0" in x), None)):
+    problem = f"{bad!r} is no text in UTF-8"
   if not problem and len(found) < len(pairs):
     texts = collections.Counter(x for x, _ in pairs)
     problem = f"{texts.most_common(1)[0][0]!r} occurs twice"

@@ -29,6 +29,7 @@ from nuclr_jax.ingest.tables import (
   choose_column,
   join_rows,
   read_table,
+  warn_of_others,
 )
 
 log = logging.getLogger(__name__)
@@ -320,6 +321,7 @@ def _cut_parquet(
   caption = choose_column(
     path, names, caption_column, CAPTION_COLUMNS, "caption_column"
   )
+  warn_of_others(path, names, caption)
   texts = [field.name for field in schema if readers.has_texts(field.type)]
   texts = [x for x in texts if x not in (image, caption)]
   row = readers.first_row(str(path), texts) if sum(sizes) and texts else {}

@@ -190,6 +190,17 @@ def warn_of_others(folder: pathlib.Path) -> None:
       ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
       " ".join(ENDINGS),
     )
+  links = sorted(
+    str(path.relative_to(folder))
+    for path in folder.rglob("*")
+    if path.is_symlink() and path.is_dir()
+  )
+  if links:
+    log.warning(
+      "%s: %d links to folders, such as %s, are not followed; name the folders "
+      "themselves, separated by commas",
+      *(folder, len(links), links[0]),
+    )
   hidden = [
     path.relative_to(folder)
     for path in folder.rglob("*")

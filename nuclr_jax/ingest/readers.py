@@ -36,6 +36,7 @@ from nuclr_jax.ingest.records import (
   NO_FILE,
   NO_IMAGE,
   NO_SPLIT,
+  ONLY_HIDDEN,
   OUTSIDE,
   TOO_BIG,
   UNREADABLE,
@@ -69,7 +70,10 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
       with contextlib.suppress(OSError):  # what comes before is read
         for member in members_of(file):
           groups.setdefault(member.key, []).append(member)
-      complete = any(end.name == END for end in groups.pop(None, ()))
+      ends = groups.pop(None, ())
+      complete = any(end.name == END for end in ends)
+      if complete and not groups and ends[0].start:
+        yield Rejected("", path, ONLY_HIDDEN)
       left = os.fstat(file.fileno()).st_size
       for members in groups.values():
         for key, found in _samples(members):

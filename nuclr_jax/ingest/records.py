@@ -44,6 +44,7 @@ OUTSIDE = "link out of the folder"  # the file, or the text beside it
 BROKEN_ROW = "broken row"  # of a table
 NO_SPLIT = "no split"  # in a table that names those of other rows
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set
+ONLY_HIDDEN = "only hidden files"  # in a tar, see `files.is_hidden`
 DAMAGED = "damaged file"  # an input file, or the remainder of it
 
 

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 import csv
 import json
+import logging
 import os
 import pathlib
+import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.data.captions import TXT, captions_of, open_text
@@ -26,6 +28,7 @@ from nuclr_jax.ingest.records import (
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+MOST_NAMED = 8  # columns in a message
 MAX_LINES = 20  # most lines of a quoted cell
 URLS = (
   "{path} names images by URL. Download them first, for instance with\n"
@@ -39,6 +42,9 @@ URLS = (
 # What a table says of a row's split; a text is the split itself, and None says
 # nothing.
 Split = splits.Named | str | None
+
+
+log = logging.getLogger(__name__)
 
 
 class Row(NamedTuple):
@@ -343,6 +349,7 @@ def _columns(
     for name, *how in zip(columns[:2], usual, flags, strict=True)
   )
   split = splits.find_column(path, header, columns[2], others=(image, caption))
+  warn_of_others(path, header, caption)
   return image, caption, split
 
 
@@ -379,6 +386,24 @@ def choose_column(
     f"{path} has the columns {list(header)}, none of {', '.join(usual)}; name "
     f"it with --{flag}=NAME"
   )
+
+
+def warn_of_others(
+  path: str | os.PathLike, header: Sequence[str], caption: str
+) -> None:
+  """Warns of columns that differ from that of captions by a number only."""
+  stem = re.sub(r"[\s_]?\d+$", "", caption)
+  others = [
+    name
+    for name in header
+    if name != caption and re.fullmatch(rf"{re.escape(stem)}[\s_]?\d*", name)
+  ]
+  if others:
+    log.warning(
+      "%s: captions are read from the column %s alone, not from %s; to have "
+      "several for an image, give each a row of its own, or one column a list",
+      *(path, caption, ", ".join(others[:MOST_NAMED])),
+    )
 
 
 def _has_lists(content: Any, *names: str) -> bool:
