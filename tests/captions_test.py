@@ -139,7 +139,7 @@ def test_tables_in_any_marked_encoding(tmp_path, encoding):
   (tmp_path / "0.jpg").write_bytes(PHOTOS[0])
   row = {"image": "0.jpg", "caption": "a café"}
   for ending, text in {
-    "csv": "image,caption\n0.jpg,a café\n",
+    "csv": "\ufeffimage,caption\n\ufeff0.jpg,a café\n",
     "tsv": "image\tcaption\r\n0.jpg\ta café\r\n",
     "json": json.dumps([row], ensure_ascii=False),
     "jsonl": json.dumps(row, ensure_ascii=False),
@@ -330,3 +330,14 @@ def test_marks_within_files_of_sentences_and_priors(tmp_path):
     (tmp_path / name).write_text(text.replace("dog", f"dog{nul}"))
     with pytest.raises(ValueError, match="is no text in UTF-8"):
       prior._read(tmp_path / name)
+
+
+def test_what_hides_captions_is_said(tmp_path, caplog):
+  pair = [(".cache/0.jpg", PHOTOS[0]), (".cache/0.txt", b"a dog")]
+  tar = write_tar(tmp_path / "x.tar", pair)
+  assert checked(tar) == ({}, [("", records.ONLY_HIDDEN)])
+  _, photos = beside(tmp_path, [("0", "txt", b"a dog")])
+  (tmp_path / "more").mkdir()
+  (photos / "linked").symlink_to(tmp_path / "more")
+  assert checked(photos) == ({"0.jpg": ["a dog"]}, [])
+  assert "1 links to folders, such as linked, are not followed" in caplog.text

@@ -133,6 +133,8 @@ def test_any_column_may_name_splits_by_its_values(tmp_path, kind, caplog):
   for values in (["train", "car", "plane"], ["train", "train", "train"]):
     path = write(tmp_path, kind, values, "label")  # a train is a vehicle
     assert planned(path, split="test") == ({"test": "012"}, {})
+  path = write(tmp_path, kind, ["", "test", "train"], "use")
+  assert planned(path)[1] == {"train": [records.NO_SPLIT]}
   path = write(tmp_path, kind, ["train", "test", "val"], "Data-Split")
   assert planned(path) == (expected, {})
   path = write(tmp_path, kind, [True, False], "train")

@@ -324,10 +324,10 @@ def _cut_parquet(
   warn_of_others(path, names, caption)
   texts = [field.name for field in schema if readers.has_texts(field.type)]
   texts = [x for x in texts if x not in (image, caption)]
-  row = readers.first_row(str(path), texts) if sum(sizes) and texts else {}
-  column = splits.find_column(
-    path, names, split_column, others=(image, caption), row=row
-  )
+  rows = readers.first_rows(str(path), texts) if sum(sizes) and texts else []
+  find = partial(splits.find_column, path, names, split_column)
+  asked = (find(others=(image, caption), row=row) for row in rows or [{}])
+  column = next(filter(None, asked), None)
   said = [{None}] * len(sizes)
   if column is not None:
     said = [

@@ -43,7 +43,7 @@ from nuclr_jax.ingest.records import (
   Item,
   Rejected,
 )
-from nuclr_jax.ingest.tables import Row
+from nuclr_jax.ingest.tables import ASKED, Row
 
 MAX_BYTES = 2**30  # of an image file
 
@@ -210,8 +210,8 @@ def has_texts(kind) -> bool:
   return types.is_string(kind) or types.is_large_string(kind)
 
 
-def first_row(path: str, columns: Sequence[str]) -> dict[str, Any]:
-  """Returns what columns of a Parquet file hold in its first row.
+def first_rows(path: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+  """Returns what columns of a Parquet file hold in its first rows, if any.
 
   Args:
     path: The Parquet file.
@@ -223,11 +223,11 @@ def first_row(path: str, columns: Sequence[str]) -> dict[str, Any]:
   try:
     with parquet.ParquetFile(path, pre_buffer=False) as file:
       files.check_expansion(file.metadata, [0])
-      for batch in file.iter_batches(1, [0], columns, use_threads=False):
-        return batch.to_pylist()[0]
-  except (pyarrow.ArrowException, OSError, ValueError, IndexError):
+      for batch in file.iter_batches(ASKED, [0], columns, use_threads=False):
+        return batch.to_pylist()
+  except (pyarrow.ArrowException, OSError, ValueError):
     pass
-  return {}
+  return []
 
 
 def read_tfds(

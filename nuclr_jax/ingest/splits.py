@@ -8,6 +8,7 @@ of several splits. Folders and files may be called by these words, too.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+import functools
 import logging
 import os
 import re
@@ -227,5 +228,6 @@ def of_paths(
   return by_name if all(by_name) and not any(by_folder) else by_folder
 
 
+@functools.cache
 def _plain(column: str) -> str:
   return re.sub(r"[\s-]+", "_", str(column).strip().lower())

@@ -15,7 +15,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.captions import TXT, captions_of, open_text
+from nuclr_jax.data.captions import TXT, captions_of, open_text, tidy_text
 from nuclr_jax.ingest import splits
 from nuclr_jax.ingest.records import (
   BROKEN_ROW,
@@ -29,6 +29,7 @@ IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MOST_NAMED = 8  # columns in a message
+ASKED = 1000  # lines that may be the first to name a split
 MAX_LINES = 20  # most lines of a quoted cell
 URLS = (
   "{path} names images by URL. Download them first, for instance with\n"
@@ -151,23 +152,21 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     delimiter = "\t" if tab else max(",;|", key=first.count)
     file.seek(0)
     rows = _csv_rows(file, delimiter)
-    header = [name.strip() for name in next(rows, (1, []))[1]]
+    header = [tidy_text(name) for name in next(rows, (1, []))[1]]
     if any(name.startswith(("http://", "https://")) for name in header):
       raise ValueError(URLS.format(path=path))
     image, caption, split = chosen = _columns(path, header, columns)
     if twice := [name for name in chosen if header.count(name) > 1]:
       raise ValueError(f"{path} has several columns with the name {twice[0]}")
-    first = True
     for number, cells in rows:
       place = f"line {number}"
       if len(cells) == len(header):
         row = dict(zip(header, cells, strict=True))
-        if first and split is None:
+        if split is None and number <= ASKED:
           split = splits.find_column(
             path, header, columns[2], others=chosen, row=row
           )
-        first = False
-        name, captions = row[image].strip(), captions_of(row, caption)
+        name, captions = tidy_text(row[image]), captions_of(row, caption)
         named = splits.named(row, split)
         yield named, _row(path, place, name, captions)
       elif cells:
