@@ -172,6 +172,18 @@ class TestFolders:
     assert (data.classes, data.label.tolist()) == (["ape", "cat", "dog"], [2])
     assert "2 of 3 classes have no image, such as ape, cat;" in caplog.text
 
+  def test_what_is_not_read_in_a_class_is_said(self, tmp_path, caplog):
+    (tmp_path / "cat" / "more").mkdir(parents=True)
+    for name in ("0.jpg", "1.avif", "2.jfif"):
+      (tmp_path / "cat" / name).write_bytes(photo(0))
+    data = sets.open_labelled_set(sets.parse_place(f"x={tmp_path}"), size=8)
+    assert len(data.label) == 1
+    shown = "cat/1.avif, cat/2.jfif, cat/more"
+    assert (
+      f"3 files and folders in its classes are not read, such as {shown};"
+      in (caplog.text)
+    )
+
   def test_no_images(self, tmp_path):
     (tmp_path / "mine" / "cat").mkdir(parents=True)
     for call in (

@@ -256,13 +256,23 @@ def _open_folder(folder, split, to_square) -> Opened:
   folder = _split_folder(folder, split)
   homes = _class_folders(folder)
   classes = [home.name for home in homes]
-  paths, label = [], []
+  paths, label, others = [], [], []
   for i, home in enumerate(homes):
-    members = list(filter(_is_image, visible(home.iterdir(), home)))
-    paths += members
-    label += [i] * len(members)
+    for member in visible(home.iterdir(), home):
+      if _is_image(member):
+        paths.append(member)
+        label.append(i)
+      else:
+        others.append(os.fspath(member.relative_to(folder)))
   if not paths:
     raise _no_images(folder)
+  if others:
+    log.warning(
+      "%s: %d files and folders in its classes are not read, such as %s; "
+      "images are the files CLASS/NAME that end in %s",
+      *(folder, len(others), ", ".join(others[:NAMED])),
+      " ".join(images.ENDINGS),
+    )
   readable = _readable(folder, paths)
   paths = [paths[i] for i in readable]
 
