@@ -175,6 +175,10 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       raise
 
 
+class UnreadableError(ValueError):
+  """A file that is missing or cannot be read; the message names it."""
+
+
 @contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   """Reads a file that nobody vouches for; whatever goes wrong is a ValueError.
@@ -200,12 +204,14 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
     why = "is not a regular file" if path.exists() else "does not exist"
-    raise ValueError(f"{path} {why}")
+    raise UnreadableError(f"{path} {why}")
   try:
     yield path
+  except UnreadableError:  # of another file, which is the one to look at
+    raise
   except Exception as error:
     reason = str(error) or type(error).__name__
-    raise ValueError(f"{path} cannot be read: {reason}") from error
+    raise UnreadableError(f"{path} cannot be read: {reason}") from error
 
 
 def _check_absent(folder: pathlib.Path) -> None:

@@ -37,7 +37,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
       if (path / name).is_file():
         return path / name
     entries = sorted(entry.name for entry in path.iterdir())
-    raise ValueError(
+    raise files.UnreadableError(
       f"{path} has none of {', '.join(names)}; it has {entries[:10]}"
     )
   # A name that ends like a file is meant as one: the hub is not asked for it.
@@ -97,8 +97,10 @@ def _download(repository: str, names: Sequence[str]) -> pathlib.Path:
         if isinstance(error, refused)
         else f"Download {' or '.join(names)} yourself and give its path"
       )
-      raise ValueError(
+      raise files.UnreadableError(
         f"{repository} is not a local path, and could not be downloaded from "
         f"the hub: {progress.first_line(error)} {hint}"
       ) from error
-  raise ValueError(f"{repository} on the hub has none of {', '.join(names)}")
+  raise files.UnreadableError(
+    f"{repository} on the hub has none of {', '.join(names)}"
+  )
