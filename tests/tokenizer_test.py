@@ -238,6 +238,20 @@ class TestCleaning:
     words = tokenizer.pretrained_tokenizer(tmp_path, length=4, clean="lower")
     assert words.encode(["A !"]).tolist() == [[1, 3, 0, 0]]
 
+  def test_cleaning_leaves_no_special_token(self, tmp_path):
+    """OpenCLIP cleans whole captions: what looks like a token is text, too."""
+    save_words(tmp_path, ["<pad>", "a", "end"])
+    path = tmp_path / "tokenizer.json"
+    words = tokenizers.Tokenizer.from_file(str(path))
+    words.add_special_tokens(["<|end|>"])
+    words.save(str(path))
+    read = functools.partial(
+      tokenizer.pretrained_tokenizer, path, length=4, clean="canonicalize"
+    )
+    assert read(repair=True).encode(["a <|end|>"]).tolist() == [[1, 2, 0, 0]]
+    # transformers looks for tokens first.
+    assert read().encode(["a <|end|>"]).tolist() == [[1, 3, 0, 0]]
+
   def test_unknown_cleaning(self, folder):
     with pytest.raises(ValueError, match="clean must be .*'canonicalize'"):
       tokenizer.pretrained_tokenizer(folder, length=8, clean="Lower")
@@ -293,6 +307,25 @@ class TestFiles:
       (tmp_path / "spiece.model").write_bytes(damaged)
       with pytest.raises(ValueError, match=r"spiece.model cannot be read"):
         read()
+
+  @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+      ("added_tokens.json", {"<toy>": 3, "a": 1}),
+      (
+        "tokenizer_config.json",
+        {"added_tokens_decoder": {"3": {"content": "<toy>"}}},
+      ),
+    ],
+  )
+  def test_added_tokens_that_are_lost(self, tmp_path, name, content):
+    """Of a slow tokenizer, words that were added are in another file."""
+    save_words(tmp_path, ["<pad>", "a", "b"])
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"lacks tokens .*: \['<toy>'\]; give"):
+      tokenizer.pretrained_tokenizer(tmp_path, length=4)
+    save_words(tmp_path, ["<pad>", "a", "b", "<toy>"])
+    tokenizer.pretrained_tokenizer(tmp_path, length=4)
 
   def test_upper_case_of_bert(self, folder, tmp_path):
     """A vocab.txt does not say whether it has upper case; a config may."""

@@ -51,6 +51,9 @@ class Tokenizer(NamedTuple):
   length: int  # token ids per caption; longer captions are cut
   num_ids: int | None = None  # of the text tower; None = the vocabulary's
   repair: bool = False  # whether captions are `repaired` first
+  # How whole captions are cleaned next. `text` cleans what is between special
+  # tokens: in OpenCLIP, cleaning comes first and may leave none.
+  clean: Clean = False
 
   @property
   def vocab_size(self) -> int:
@@ -121,6 +124,8 @@ class Tokenizer(NamedTuple):
 
   def _rows(self, captions: Sequence[str]) -> list[tokenizers.Encoding]:
     texts = list(map(repaired, captions) if self.repair else captions)
+    if self.clean:
+      texts = list(map(_cleaning(self.clean).normalize_str, texts))
     return _encoder(self.text, self.length).encode_batch(texts)
 
 
@@ -266,6 +271,7 @@ def pretrained_tokenizer(
       text = path.read_text(encoding="utf-8")
     # Not splitlines, which takes some characters that are tokens for line ends.
     tokenizer = _bert(text.removesuffix("\n").split("\n"), path)
+  _check_added(tokenizer, path)
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")
   for name in PADS:
@@ -289,7 +295,8 @@ def pretrained_tokenizer(
   if clean:
     steps = [_cleaning(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
-  return Tokenizer(tokenizer.to_str(), length, vocab_size, repair)
+  whole = clean if repair else False
+  return Tokenizer(tokenizer.to_str(), length, vocab_size, repair, whole)
 
 
 def choose_tokenizer(
@@ -385,6 +392,30 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
   beside = path.with_name("tokenizer_config.json")
   return files.read_json(beside) if beside.is_file() else {}
+
+
+def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
+  """Raises ValueError if a tokenizer lacks tokens that files beside it add."""
+  if path.name not in (*FILES, SENTENCEPIECE):
+    return
+  added = {
+    x["content"]: int(number)
+    for number, x in (_settings(path).get("added_tokens_decoder") or {}).items()
+  }
+  beside = path.with_name("added_tokens.json")
+  if beside.is_file():
+    added |= files.read_json(beside)
+  lost = [
+    token
+    for token, number in added.items()
+    if tokenizer.token_to_id(token) != number
+    and not re.fullmatch(r"<extra_id_\d+>", token)  # T5's, of no caption
+  ]
+  if lost:
+    raise ValueError(
+      f"{path} lacks tokens that were added to the tokenizer, with their ids: "
+      f"{lost[:5]}; give a tokenizer.json that has them"
+    )
 
 
 def _check_lower_case(path: pathlib.Path) -> None:
