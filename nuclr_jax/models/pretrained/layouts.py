@@ -457,10 +457,12 @@ LAYOUTS = {
     ),
     image=_OPEN_CLIP_IMAGE,
     text=_OPEN_CLIP_TEXT,
+    prefix="text.",  # of models with "custom_text" in their config
     ignored=(
       r"logit_\w+|attn_mask|input_resolution|context_length|vocab_size",
       _COUNTERS,
     ),
+    unless=r"visual\.trunk\..*|text_projection\.weight",
   ),
   "open_clip_siglip": Layout(
     mark=(
@@ -470,5 +472,6 @@ LAYOUTS = {
     image=_nested("visual.trunk.", _TIMM_VIT),
     text=_OPEN_CLIP_SIGLIP_TEXT,
     ignored=(r"logit_\w+",),
+    unless=r"visual\.(ln_pre\.weight|attnpool\..*)|text\.text_projection",
   ),
 }

@@ -30,8 +30,9 @@ WEIGHTS = (  # in order of preference; an index names several files
 )
 TORCH = (".bin", ".pt", ".pth")
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
-# What DataParallel and torch.compile put before every name.
-WRAPPERS = re.compile(r"^((module|_orig_mod)\.)+")
+# What PyTorch puts into the keys of a model, or of a part of it, that is trained
+# on several devices or compiled.
+WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module)\.")
 
 
 def load_towers(
@@ -119,7 +120,8 @@ def load_dual_encoder(
 def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   """Reads the arrays of a file, or of several that belong together, by key.
 
-  The prefixes `module.` and `_orig_mod.` are removed if all keys have them.
+  What PyTorch puts into the keys of a model that is trained on several devices
+  or compiled, such as `module.` and `_orig_mod.`, is removed.
 
   Args:
     source: A .safetensors or .npz file, or a .bin, .pt or .pth file that holds
@@ -138,9 +140,7 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path):
     tensors |= _read_file(part)
-  shared = WRAPPERS.match(os.path.commonprefix(list(tensors)))
-  start = shared.end() if shared else 0
-  return {key[start:]: x for key, x in tensors.items()}
+  return tensors
 
 
 def read_logit_scale(source: str | os.PathLike) -> float | None:
@@ -167,11 +167,6 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   return None
 
 
-def _bare(key: str) -> str:
-  """Returns a key without the prefixes of wrappers."""
-  return WRAPPERS.sub("", key)
-
-
 def _parts(
   source, path: pathlib.Path, of: str | None = None
 ) -> list[pathlib.Path]:
@@ -186,7 +181,7 @@ def _parts(
     return [path]
   with files.reading(path):
     places = json.loads(path.read_text())["weight_map"]
-    names = {x for key, x in places.items() if of in (None, _bare(key))}
+    names = {x for key, x in places.items() if of in (None, _unwrapped(key))}
     if outside := [x for x in names if pathlib.PurePath(x).name != x]:
       raise ValueError(f"it names {outside[0]!r}, which is not beside it")
   parts = [path.with_name(name) for name in sorted(names)]
@@ -209,7 +204,17 @@ def _read_file(
         f"weights must be .safetensors, .npz, {', '.join(TORCH)} files; other "
         "files can be rewritten with safetensors.torch.save_file"
       )
-  return {key: x for key, x in tensors.items() if only in (None, _bare(key))}
+  bare = {_unwrapped(key): x for key, x in tensors.items()}
+  if len(bare) < len(tensors):
+    raise ValueError(
+      f"{path} has some weights twice, with and without {WRAPPERS.pattern}; "
+      "leave one of the models out of the file"
+    )
+  return {key: x for key, x in bare.items() if only in (None, key)}
+
+
+def _unwrapped(key: str) -> str:
+  return WRAPPERS.sub("", key)
 
 
 def _read_safetensors(
@@ -221,9 +226,10 @@ def _read_safetensors(
 
   if only is not None:
     with safe_open(path, "numpy") as weights:
-      wanted = [key for key in weights.keys() if _bare(key) == only]
-      return {key: weights.get_tensor(key) for key in wanted}
+      found = [key for key in weights.keys() if _unwrapped(key) == only]
+      return {_unwrapped(key): weights.get_tensor(key) for key in found}
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())
-  return safetensors.load_file(path)
+  tensors = safetensors.load_file(path)
+  return {_unwrapped(key): x for key, x in tensors.items()}
