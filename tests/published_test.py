@@ -412,8 +412,9 @@ class TestConfigs:
     data |= dict(length=64, clean="lower", pad_id=0)
     assert data.items() <= found.data.items()
     assert "pads left with a GemmaTokenizer then" in caplog.text
+    assert "keeps upper case with a GemmaTokenizer" in caplog.text
     caplog.clear()
-    words |= dict(padding_side="right")
+    words |= dict(padding_side="right", do_lower_case=True)
     write_files(folder, spec, processor=SQUASHED, words=words)
     read_published(folder)
     assert not caplog.text
@@ -481,6 +482,20 @@ class TestConfigs:
 class TestErrors:
   def read(self, tmp_path, spec, **files):
     read_published(write_files(tmp_path / "x", spec, **files))
+
+  def test_only_the_file_with_the_error_is_named(self, tmp_path):
+    processor = CROPPED | dict(do_resize=False)
+    with pytest.raises(ValueError, match="do_resize is false") as error:
+      self.read(tmp_path, dict(model_type="clip"), processor=processor)
+    assert str(error.value).count("cannot be read") == 1
+    assert "preprocessor_config.json cannot be read" in str(error.value)
+    folder = write_files(tmp_path / "y", dict(model_type="clip"))
+    (folder / "preprocessor_config.json").unlink(missing_ok=True)
+    with pytest.raises(
+      ValueError, match="none of preprocessor_config"
+    ) as error:
+      read_published(folder)
+    assert "cannot be read" not in str(error.value)
 
   @pytest.mark.parametrize(
     ("spec", "processor", "message"),
@@ -588,6 +603,11 @@ class TestErrors:
     [
       (dict(tokenizer_kwargs=dict(clean="x")), {}, "cleaned by 'x'; known"),
       (
+        dict(tokenizer_kwargs=dict(clean="whitespace")),
+        {},
+        "own tokenizer keeps upper case",
+      ),
+      (
         dict(tokenizer_kwargs=dict(strip_sep_token=True)),
         {},
         "tokenizer_kwargs has .'strip_sep_token'.",
@@ -607,8 +627,9 @@ class TestErrors:
       TestConfigs().open_clip(tmp_path, vision, text, preprocess=preprocess)
 
   def test_what_open_clip_may_leave_out(self, tmp_path):
-    vision = dict(image_size=[96, 96], layers=[1], width=64)
-    text = TestConfigs.OPEN_CLIP_TEXT | dict(tokenizer_kwargs=None)
+    vision = dict(image_size=[96, 96], layers=[1], width=64, pool_type="tok")
+    text = dict(tokenizer_kwargs=None, proj_type="linear")
+    text |= TestConfigs.OPEN_CLIP_TEXT
     preprocess = dict(mean=None, std=0.5, interpolation="random", fill_color=9)
     found = TestConfigs().open_clip(
       tmp_path, vision, text, preprocess=preprocess

@@ -71,6 +71,12 @@ OPEN_CLIP_CLEANING = {
   "lower": "lower",
   "whitespace": False,
 }
+# What OpenCLIP takes if a config has no such key.
+SAME = {
+  "pos_embed_type": "learnable",
+  "pool_type": "tok",
+  "proj_type": "linear",
+}
 GEMMA = 256_000  # ids of the only vocabulary of SigLIP that pads with 0
 REPAIR = "repair_captions"  # our own key in a tokenizer_config.json
 
@@ -83,11 +89,16 @@ def reject(name: str, spec: Json, known: set[str], ours: str = TOWERS) -> None:
 
   Args:
     name: What has the keys.
-    spec: The keys and their values; those without a value say nothing.
+    spec: The keys and their values; those without a value, or with that in
+      `SAME`, say nothing.
     known: The keys that are read.
     ours: What they describe here.
   """
-  if unknown := sorted(key for key in spec if key not in known and spec[key]):
+  if unknown := sorted(
+    key
+    for key in spec
+    if key not in known and spec[key] and spec[key] != SAME.get(key)
+  ):
     raise ValueError(
       f"{name} has {unknown}, which {ours} do not have; they have "
       f"{sorted(known)}"
@@ -203,6 +214,12 @@ def of_tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
         raise ValueError(f"{side} is {spec[side]!r}; texts can end right only")
     if clean and spec.get("do_lower_case") is False:
       raise ValueError(f"do_lower_case is false, and a {name} has lower case")
+  if name == "GemmaTokenizer" and not spec.get("do_lower_case"):
+    log.warning(
+      "%s has no do_lower_case, and transformers keeps upper case with a %s; "
+      "captions become lower case here, as SigLIP 2 was trained",
+      *(path, name),
+    )
   if kind == "Siglip" and clean == "lower" and "padding_side" not in spec:
     log.warning(
       "%s has no padding_side, and transformers pads left with a %s then; "
@@ -286,6 +303,14 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
 def _open_clip_captions(source, text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
   reject("tokenizer_kwargs", options, {"clean"}, INPUTS)
+  # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
+  own = not text.get("hf_tokenizer_name")
+  if own and options.get("clean") == "whitespace":
+    raise ValueError(
+      "there is no hf_tokenizer_name, and OpenCLIP's own tokenizer keeps upper "
+      "case if captions are cleaned by 'whitespace'; it can be followed with "
+      "'lower', its default, or 'canonicalize'"
+    )
   cleaning = options.get("clean", "whitespace")
   if cleaning not in OPEN_CLIP_CLEANING:
     raise ValueError(
