@@ -30,8 +30,8 @@ WEIGHTS = (  # in order of preference; an index names several files
 )
 TORCH = (".bin", ".pt", ".pth")
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
-# What PyTorch puts into the keys of a model, or of a part of it, that is trained
-# on several devices or compiled.
+# What PyTorch puts into the keys of a model, or of a part of it, if that is
+# compiled or trained on several devices.
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module)\.")
 
 
