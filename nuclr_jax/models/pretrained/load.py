@@ -204,17 +204,22 @@ def _read_file(
         f"weights must be .safetensors, .npz, {', '.join(TORCH)} files; other "
         "files can be rewritten with safetensors.torch.save_file"
       )
+  bare = _all_unwrapped(path, tensors)
+  return {key: x for key, x in bare.items() if only in (None, key)}
+
+
+def _unwrapped(key: str) -> str:
+  return WRAPPERS.sub("", key)
+
+
+def _all_unwrapped(path, tensors) -> dict[str, np.ndarray]:
   bare = {_unwrapped(key): x for key, x in tensors.items()}
   if len(bare) < len(tensors):
     raise ValueError(
       f"{path} has some weights twice, with and without {WRAPPERS.pattern}; "
       "leave one of the models out of the file"
     )
-  return {key: x for key, x in bare.items() if only in (None, key)}
-
-
-def _unwrapped(key: str) -> str:
-  return WRAPPERS.sub("", key)
+  return bare
 
 
 def _read_safetensors(
@@ -231,5 +236,4 @@ def _read_safetensors(
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())
-  tensors = safetensors.load_file(path)
-  return {_unwrapped(key): x for key, x in tensors.items()}
+  return _all_unwrapped(path, safetensors.load_file(path))
