@@ -108,6 +108,8 @@ def both_sides(
     bias: `Sides` of scalars or [batch] arrays; None means 0.
   """
   own = sharding.constrain(own_similarity(pairs), sharding.REPLICATED)
+  # An infinite embedding makes the loss NaN; exp(-inf) = 0 would hide it.
+  own = jnp.where(jnp.isfinite(own), own, jnp.nan)
   valid = jnp.ones_like(own, bool)
   ids = replicated_ids(pairs).ids
   # Texts cross devices in their own dtype.

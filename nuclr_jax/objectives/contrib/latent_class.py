@@ -200,6 +200,8 @@ def _margins(image, text, own, ids, count, step=1):
       f"{'blocks' if step > 1 else 'pairs'}, got {count}"
     )
 
+  own = jnp.where(jnp.isfinite(own), own, jnp.nan)  # a margin may be inf
+
   def margin(shift):
     same = each(lambda x: x == jnp.roll(x, -shift), ids)
     margin = own - jnp.sum(image * jnp.roll(text, -shift, axis=0), axis=1)
