@@ -85,7 +85,7 @@ class TestWeights:
       ("a,b", (1.0,), r"a number for each data set .* \(1.0,\) for a,b"),
       ("a", (1.0, 2.0), "a number for each data set"),
       ("a,b,a", (), "names a data set twice, a,b,a; .* raise its weight"),
-      ("a,", (), "a data set is missing"),
+      ("a,", (), "a data set or a split is missing"),
       ("a,c", (), "no data set 'c' is prepared"),
     ],
   )

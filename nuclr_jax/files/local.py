@@ -199,7 +199,7 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     >>> with reading(tmp_path):
     ...   pass  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ... is not a regular file
+    nuclr_jax.files.local.UnreadableError: ... is not a regular file
   """
   path = pathlib.Path(path).expanduser()
   if not path.is_file():
@@ -255,7 +255,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     >>> _ = (tmp_path / "x.json").write_text("{")
     >>> read_json(tmp_path / "x.json")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ...x.json cannot be read: ...
+    nuclr_jax.files.local.UnreadableError: ...x.json cannot be read: ...
   """
   with reading(path):
     content = json.loads(path.read_text(encoding="utf-8"))
