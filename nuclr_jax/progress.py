@@ -44,7 +44,7 @@ def log_to_stderr(*, process: int = 0) -> None:
 
 
 def reporter(
-  what: str, total: int | None = None, *, start: int = 0
+  what: str, total: int | None = None, *, start: int = 0, brief: bool = False
 ) -> Callable[..., None]:
   """Makes `show(done, more)`, which logs progress every few seconds.
 
@@ -52,6 +52,7 @@ def reporter(
     what: What is counted, such as "records of cc3m".
     total: The total number, if it is known; an ETA is then logged.
     start: The number done before this call, which the rate leaves out.
+    brief: Whether to log nothing if all of it takes only a few seconds.
 
   Returns:
     `show(done, more="")`, where `more` is added to the line.
@@ -66,7 +67,8 @@ def reporter(
   def show(done: int, more: str = "") -> None:
     nonlocal shown
     now = time.monotonic()
-    if now < shown + PERIOD and done != total:
+    ends = done == total and not (brief and shown == began)
+    if now < shown + PERIOD and not ends:
       return
     shown, rate = now, (done - start) / max(now - began, 1e-9)
     if total is None:
@@ -77,6 +79,25 @@ def reporter(
       log.info(line, done, total, what, rate, more, left)
 
   return show
+
+
+def slices(what: str, total: int, size: int) -> Iterator[slice]:
+  """Yields slices of a range, and logs progress if they take long.
+
+  Args:
+    what: What is counted, such as "images compared".
+    total: The length of the range.
+    size: The length of a slice; at least 1 is used.
+
+  Example:
+    >>> [(part.start, part.stop) for part in slices("rows", 5, 2)]
+    [(0, 2), (2, 4), (4, 5)]
+  """
+  show = reporter(what, total, brief=True)
+  for start in range(0, total, max(1, size)):
+    end = min(start + max(1, size), total)
+    yield slice(start, end)
+    show(end)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,7 @@ from nuclr_jax import ingest
 from nuclr_jax.data import embeddings
 from nuclr_jax.export import Embedder, write_embeddings
 from nuclr_jax.ingest.records import Item
-from nuclr_jax.popularity import analysis
-from nuclr_jax.report import duplicates, subject
+from nuclr_jax.report import duplicates, neighbours, subject
 from nuclr_jax.report import popularity as popularity_page
 from nuclr_jax.train import untrained
 from nuclr_jax.types import Pairs, Sides
@@ -243,10 +242,11 @@ def test_no_duplicates():
   assert "0 clusters" in duplicates.section(given, found)
 
 
-def test_nearest_members_by_loops(monkeypatch):
-  monkeypatch.setattr(analysis, "CHUNK", 3 * 20)
+@pytest.mark.parametrize("few", [20, 19])
+def test_nearest_members_by_loops(few, monkeypatch):
+  monkeypatch.setattr(neighbours, "FEW", few)  # 20 are few, or too many
   x, content = make_pairs.unit_rows(0, 20, 4), np.arange(20) % 17
-  nearest, similarity = analysis.nearest_members(x, content)
+  nearest, similarity = neighbours.nearest_members(x, content)
   for i in range(20):
     others = [j for j in range(20) if j != i]
     copies = [j for j in others if content[j] == content[i]]

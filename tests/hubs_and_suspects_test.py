@@ -23,9 +23,9 @@ from nuclr_jax.evaluate import hubness
 from nuclr_jax.popularity.suspects import (
   MIN_SHARE,
   learnable_share,
-  nearest,
   neighbours_distance,
 )
+from nuclr_jax.report.neighbours import nearest
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "cleanlab.json"
 

@@ -7,34 +7,28 @@ from scipy import stats
 
 from nuclr_jax import popularity
 from nuclr_jax.popularity import analysis, suspects
+from nuclr_jax.report import neighbours
 from nuclr_jax.types import Pairs, Sides
 
 
 def test_planted_near_duplicates_are_found(monkeypatch):
-  monkeypatch.setattr(analysis, "CHUNK", 7 * 40)
+  monkeypatch.setattr(neighbours, "SIMILARITIES", 7 * 40)
   x = make_pairs.unit_rows(0, 40, 16)
   x[[3, 20, 31]] = x[3]
   x[12] = x[5] + 0.02 * x[6]
   x[12] /= np.linalg.norm(x[12])
-  found = analysis.clusters(x, np.arange(40), threshold=0.95)
+  found = neighbours.clusters(x, np.arange(40), threshold=0.95)
   assert [list(members) for members in found] == [[3, 20, 31], [5, 12]]
 
 
 def test_links_are_followed_through_and_partners_are_no_link():
   angles = np.array([0.0, 0.1, 0.2, 0.3, 2.0, 2.05])
   x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-  chain = analysis.clusters(x, np.arange(6), threshold=np.cos(0.12))
+  chain = neighbours.clusters(x, np.arange(6), threshold=np.cos(0.12))
   assert [list(members) for members in chain] == [[0, 1, 2, 3], [4, 5]]
   partner = np.array([0, 1, 2, 3, 4, 4])  # the last two have one text
-  apart = analysis.clusters(x, partner, threshold=np.cos(0.12))
+  apart = neighbours.clusters(x, partner, threshold=np.cos(0.12))
   assert [list(members) for members in apart] == [[0, 1, 2, 3]]
-
-
-def test_a_crowd_is_one_cluster_though_links_are_cut(monkeypatch):
-  monkeypatch.setattr(analysis, "MAX_LINKS", 3)
-  x = np.tile(make_pairs.unit_rows(0, 1, 4), (100, 1))
-  found = analysis.clusters(x, np.arange(100), threshold=0.99)
-  assert [len(members) for members in found] == [100]
 
 
 def test_own_weights_are_those_of_the_definition():
@@ -177,13 +171,9 @@ def test_what_can_be_learned_from():
   assert found == pytest.approx(np.mean(expected))
 
 
-def test_neighbours_are_found_in_chunks(monkeypatch):
+def test_distances_of_neighbours_are_computed_in_blocks(monkeypatch):
   x, y = make_pairs.unit_rows(0, 40, 6), make_pairs.unit_rows(1, 40, 6)
-  whole = suspects.nearest(x, 3)
-  distance = suspects.neighbours_distance(whole, y)
-  monkeypatch.setattr(suspects, "CHUNK", 7 * 40)
-  chunks = suspects.nearest(x, 3)
-  np.testing.assert_array_equal(chunks.row, whole.row)
-  np.testing.assert_allclose(chunks.distance, whole.distance)
-  np.testing.assert_allclose(suspects.neighbours_distance(chunks, y), distance)
-  assert suspects.nearest(x[:3], 10).row.shape == (3, 2)  # all others
+  found = neighbours.nearest(x, 3)
+  distance = suspects.neighbours_distance(found, y)
+  monkeypatch.setattr(suspects, "BLOCK", 7 * 6 * 3)
+  np.testing.assert_allclose(suspects.neighbours_distance(found, y), distance)

@@ -18,9 +18,9 @@ from nuclr_jax.evaluate.evaluators import Embed
 from nuclr_jax.popularity.suspects import (
   learnable_share,
   log_own_weight,
-  nearest,
   neighbours_distance,
 )
+from nuclr_jax.report.neighbours import nearest
 from nuclr_jax.train import build, loop
 
 NEIGHBOURS, LEMON_NEIGHBOURS = 10, 30

@@ -1,4 +1,4 @@
-"""What popularities show: agreement, copies, samples not in the data."""
+"""What popularities show: agreement, and zeta of samples not in the data."""
 
 from jaxtyping import Float, Int
 import numpy as np
@@ -36,10 +36,6 @@ def compare(
   }
 
 
-CHUNK = 2**26  # similarities at a time, 256 MiB
-MAX_LINKS = 32  # links of a row that are followed, starting with the first
-
-
 def preferred(
   anchors: Float[np.ndarray, "anchors dim"],
   contrast: Float[np.ndarray, "contrast dim"],
@@ -52,99 +48,6 @@ def preferred(
     array([0, 0])
   """
   return np.argmax(anchors @ contrast.T - zeta, axis=1)
-
-
-def clusters(
-  embedding: Float[np.ndarray, "rows dim"],
-  partner: Int[np.ndarray, "rows"] | None = None,
-  *,
-  threshold: float,
-  content: Int[np.ndarray, "rows"] | None = None,
-) -> list[Int[np.ndarray, "members"]]:
-  """Finds groups of near-duplicates.
-
-  Two rows are linked if their cosine similarity is at least the threshold.
-  Clusters are the connected components; only the first `MAX_LINKS` links of
-  each row are followed.
-
-  Args:
-    embedding: Unit-norm embeddings of one side.
-    partner: The other side's id for each row: rows with the same partner are
-      not linked, whose clusters are then of rows that training takes for
-      negatives of each other. (A training makes images of one text similar,
-      although they are no copies.) None links rows whatever their partners.
-    threshold: The least cosine similarity of a link, in (0, 1]; at
-      1 - temperature / 2 the loss can hardly tell two samples apart.
-    content: Equal numbers for exact copies, which are always linked. None
-      knows of no copies.
-
-  Returns:
-    Row indices of each cluster, the largest cluster first.
-
-  Example:
-    >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    >>> clusters(x, threshold=0.9)
-    [array([0, 2])]
-    >>> clusters(x, np.array([5, 6, 5]), threshold=0.9)
-    []
-  """
-  from scipy.sparse import csgraph, csr_array  # slow to import
-
-  n = len(embedding)
-  size = max(1, CHUNK // n)
-  starts, ends = [], []
-  for first in range(0, n, size):
-    rows = slice(first, first + size)
-    linked = embedding[rows] @ embedding.T >= threshold
-    if partner is not None:
-      linked &= partner[rows, None] != partner
-    if content is not None:
-      linked |= content[rows, None] == content
-    start, end = np.nonzero(linked)
-    # The position of each link among the links of its row.
-    place = np.arange(len(start)) - np.searchsorted(start, start)
-    followed = place < MAX_LINKS
-    starts.append(start[followed] + first)
-    ends.append(end[followed])
-  start, end = np.concatenate(starts), np.concatenate(ends)
-  graph = csr_array((np.ones(len(start), bool), (start, end)), shape=(n, n))
-  count, label = csgraph.connected_components(graph, directed=False)
-  sizes = np.bincount(label, minlength=count)
-  order = np.argsort(label, kind="stable")
-  members = np.split(order, np.cumsum(sizes)[:-1])
-  largest = np.argsort(-sizes, kind="stable")
-  return [members[i] for i in largest if sizes[i] > 1]
-
-
-def nearest_members(
-  embedding: Float[np.ndarray, "members dim"],
-  content: Int[np.ndarray, "members"],
-) -> tuple[Int[np.ndarray, "members"], Float[np.ndarray, "members"]]:
-  """Finds the member of a cluster that each of its members is most like.
-
-  Args:
-    embedding: Unit-norm embeddings of the members, at least two.
-    content: Equal numbers for exact copies, whose similarity is 1.
-
-  Returns:
-    The position of another member, an exact copy if there is one, and its
-    cosine similarity.
-
-  Example:
-    >>> x = np.array([[1.0, 0.0], [0.6, 0.8], [1.0, 0.0]])
-    >>> nearest_members(x, np.array([7, 8, 7]))
-    (array([2, 0, 0]), array([1. , 0.6, 1. ]))
-  """
-  n, exact = len(embedding), 2.0  # above all similarities
-  nearest, similarity = np.empty(n, int), np.empty(n)
-  for first in range(0, n, max(1, CHUNK // n)):
-    rows = np.arange(first, min(n, first + max(1, CHUNK // n)))
-    sim = embedding[rows] @ embedding.T
-    sim[content[rows, None] == content] = exact
-    sim[np.arange(len(rows)), rows] = -np.inf
-    nearest[rows] = np.argmax(sim, axis=1)
-    similarity[rows] = np.minimum(sim.max(axis=1), 1)
-  return nearest, similarity
 
 
 def zeta_of_unseen(

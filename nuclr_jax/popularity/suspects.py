@@ -15,14 +15,13 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax.popularity.analysis import CHUNK
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Pairs, Sides, each, swap
 
 NEIGHBOURS = 10  # of a pair, on each side
 FOLDS = 5  # of the images, for cross-validation
 SHRINKAGE = 0.95  # of a classifier's covariance, for 32 to 512 dimensions
-BLOCK = 2**22  # float64 numbers at a time, 32 MiB
+BLOCK = 2**22  # numbers at a time, at most 32 MiB
 MIN_IMAGES = 8  # of a class that can be learned from
 # Of the pairs, in such classes. A class with fewer images looks suspicious as a
 # whole, so that a long tail of rare ones hides the wrong captions. In the
@@ -67,34 +66,6 @@ class Neighbours(NamedTuple):
     return Neighbours(self.row[:, :k], self.distance[:, :k])
 
 
-def nearest(x: Float[np.ndarray, "pairs dim"], k: int) -> Neighbours:
-  """Finds the most similar other rows of each row.
-
-  Args:
-    x: Embeddings of unit norm.
-    k: The number of neighbours; all other rows, if there are fewer.
-
-  Example:
-    >>> x = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
-    >>> found = nearest(x, 1)
-    >>> found.row.ravel(), found.distance.round(2).ravel()
-    (array([1, 2, 1]), array([0.4, 0.2, 0.2]))
-  """
-  n = len(x)
-  k = min(k, n - 1)
-  found = Neighbours(np.empty((n, k), int), np.empty((n, k), x.dtype))
-  for first in range(0, n, max(1, CHUNK // n)):
-    rows = np.arange(first, min(n, first + max(1, CHUNK // n)))
-    sim = x[rows] @ x.T
-    sim[np.arange(len(rows)), rows] = -np.inf
-    near = np.argpartition(sim, -k, axis=1)[:, -k:] if k else found.row[rows]
-    distance = 1 - np.take_along_axis(sim, near, axis=1)
-    order = np.argsort(distance, axis=1, kind="stable")
-    found.row[rows] = np.take_along_axis(near, order, axis=1)
-    found.distance[rows] = np.take_along_axis(distance, order, axis=1)
-  return found
-
-
 def neighbours_distance(
   neighbours: Neighbours, partner: Float[np.ndarray, "pairs dim"]
 ) -> Float[np.ndarray, "pairs"]:
@@ -113,12 +84,14 @@ def neighbours_distance(
   Example:
     >>> image = np.float32([[1, 0], [1, 0], [1, 0], [0, 1]])
     >>> text = image[[0, 0, 3, 3]]  # the third text is that of another image
-    >>> neighbours_distance(nearest(image, 2), text)[:3]
+    >>> near = np.array([[1, 2], [0, 2], [0, 1], [0, 1]])
+    >>> near = Neighbours(near, 1 - np.einsum("id,ikd->ik", image, image[near]))
+    >>> neighbours_distance(near, text)[:3]
     array([0.5, 0.5, 1. ], dtype=float32)
   """
   n, dim = partner.shape
   distance = np.empty(n, partner.dtype)
-  size = max(1, CHUNK // (dim * max(1, neighbours.row.shape[1])))
+  size = max(1, BLOCK // (dim * max(1, neighbours.row.shape[1])))
   for first in range(0, n, size):
     rows = slice(first, first + size)
     means = partner[neighbours.row[rows]].mean(axis=1)

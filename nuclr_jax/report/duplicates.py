@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nuclr_jax.popularity import analysis
-from nuclr_jax.report import page
+from nuclr_jax import progress
+from nuclr_jax.report import neighbours, page
 from nuclr_jax.report.subject import Subject
 
 NUM_CLUSTERS, CLUSTER_SHOWN = 24, 12  # on a page
@@ -28,6 +28,7 @@ class Duplicates(NamedTuple):
   similarity: np.ndarray  # [photos], to `nearest`
   is_exact: np.ndarray  # [photos], whether `nearest` is an exact copy
   threshold: float  # the least similarity of a link
+  recall: float | None = 1.0  # share of all links, see `neighbours.recall`
 
 
 def find(subject: Subject) -> Duplicates:
@@ -49,21 +50,25 @@ def find(subject: Subject) -> Duplicates:
     photos.content, return_index=True, return_inverse=True
   )
   content = first[row]
-  groups = analysis.clusters(
-    photos.embedding, partner, threshold=threshold, content=content
-  )
-  n = len(content)
+  of = dict(threshold=threshold, of="images")
+  x, n = photos.embedding, len(content)
+  groups = neighbours.clusters(x, partner, content=content, **of)
+  recall = neighbours.recall(x, partner, groups, **of)
+  show = progress.reporter("clusters of images", len(groups), brief=True)
   cluster, nearest = np.zeros(n, int), np.full(n, -1)
   similarity, clusters = np.zeros(n), []
   for number, group in enumerate(groups, 1):
     members = group[np.argsort(content[group], kind="stable")]
-    at, similarity[members] = analysis.nearest_members(
-      photos.embedding[members], content[members]
+    at, similarity[members] = neighbours.nearest_members(
+      x[members], content[members]
     )
     cluster[members], nearest[members] = number, members[at]
     clusters.append(members)
+    show(number)
   is_exact = (nearest >= 0) & (content[nearest] == content)
-  return Duplicates(clusters, cluster, nearest, similarity, is_exact, threshold)
+  return Duplicates(
+    clusters, cluster, nearest, similarity, is_exact, threshold, recall
+  )
 
 
 def pair_of(subject: Subject) -> np.ndarray:

@@ -13,17 +13,17 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from nuclr_jax import files, popularity, sharding
-from nuclr_jax.popularity import analysis
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.popularity.suspects import log_own_weight
-from nuclr_jax.report import duplicates, page, suspects
+from nuclr_jax.report import duplicates, neighbours, page, suspects
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
 NUM_CLUSTERS, CLUSTER_SHOWN = 8, 12  # of texts
+MANY = 50_000  # pairs; from here on, solving for all of them takes long
 
 
 class SidePage(NamedTuple):
@@ -63,6 +63,12 @@ def write(
   folder = pathlib.Path(workdir).absolute() / "popularity"
   pairs, tau = subject.pairs, subject.temperature
   log.info("solving the popularities of %d pairs", len(pairs.pair_id))
+  if max_pairs is None and len(pairs.pair_id) > MANY:
+    log.info(
+      "the time is quadratic in the pairs; --max_pairs=%d solves for a sample "
+      "and extends the solution to all pairs",
+      MANY,
+    )
   began = time.monotonic()
   with jax.set_mesh(sharding.make_mesh()):
     solution = popularity.solve_sampled(
@@ -86,7 +92,9 @@ def write(
   log_own = log_own_weight(solution, pairs, temperature=tau)
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   images, texts = sides
-  copies, alike = duplicates.find(subject), _text_clusters(subject, texts)
+  log.info("looking for near-duplicates")
+  copies = duplicates.find(subject)
+  alike, recall = _text_clusters(subject, texts)
   of_images = subject.photos.of_pairs[images.pair]
   images.columns["cluster"] = copies.cluster[of_images]
   texts.columns["cluster"] = np.zeros(len(texts.pair), int)
@@ -95,6 +103,7 @@ def write(
   for side in sides:
     _write_csv(folder / f"{side.name}s.csv", side.columns)
   _write_csv(folder / "duplicates.csv", duplicates.columns(subject, copies))
+  log.info("looking for suspects")
   doubtful = suspects.find(subject, log_own)
   _write_csv(folder / "suspects.csv", suspects.columns(subject, doubtful))
   summary = {
@@ -103,7 +112,10 @@ def write(
     "texts": len(solution.ids.text),
     **_counts(subject, texts.columns["caption"]),
     **duplicates.counts(copies),
+    "duplicates_recall": copies.recall,
+    "text_clusters_recall": recall,
     "suspects_ordered_by": doubtful.by,
+    "neighbours_recall": doubtful.recall,
     "temperature": tau,
     "pairs_solved": solution.num_solved,
     "residual": solution.residual,
@@ -111,6 +123,7 @@ def write(
     "converged": solution.converged,
     "seconds": round(seconds, 1),
   } | _scores(sides)
+  summary = {name: x for name, x in summary.items() if x is not None}
   files.write_json(folder / "summary.json", summary)
   sections = [
     _left_out(summary),
@@ -164,15 +177,18 @@ def _side(name, subject, found, own) -> SidePage:
   return SidePage(name, first, columns)
 
 
-def _text_clusters(subject: Subject, texts: SidePage) -> list[np.ndarray]:
-  """Returns rows of texts that training takes for negatives of each other."""
-  pairs = subject.pairs
+def _text_clusters(
+  subject: Subject, texts: SidePage
+) -> tuple[list[np.ndarray], float | None]:
+  """Returns rows of texts that training takes for negatives of each other.
+
+  The second value is what `neighbours.recall` measures.
+  """
+  of_texts = subject.pairs.text[texts.pair], subject.pairs.ids.image[texts.pair]
   # Above this similarity, the loss can hardly tell two samples apart.
-  return analysis.clusters(
-    pairs.text[texts.pair],
-    pairs.ids.image[texts.pair],
-    threshold=1 - subject.temperature / 2,
-  )
+  of = dict(threshold=1 - subject.temperature / 2, of="texts")
+  clusters = neighbours.clusters(*of_texts, **of)
+  return clusters, neighbours.recall(*of_texts, clusters, **of)
 
 
 def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:

@@ -18,10 +18,9 @@ from nuclr_jax.popularity.suspects import (
   NEIGHBOURS,
   learnable_share,
   log_self_confidence,
-  nearest,
   neighbours_distance,
 )
-from nuclr_jax.report import page
+from nuclr_jax.report import neighbours, page
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
@@ -52,6 +51,7 @@ class Suspects(NamedTuple):
   pair: np.ndarray  # indices of all pairs, the most suspicious first
   by: str  # the score that orders them, one of `scores`
   scores: dict[str, np.ndarray]  # by name and pair
+  recall: float | None  # of the neighbours; None if none were looked for
 
 
 def find(subject: Subject, log_own: Sides) -> Suspects:
@@ -75,11 +75,15 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
       subject.temperature,
     )
   by, order, scores = OWN_WEIGHT, log_own, {OWN_WEIGHT: np.exp(log_own)}
+  recall = None
   if subject.trained:
-    sides = (pairs.image, pairs.text), (pairs.text, pairs.image)
-    distance = np.mean(
-      [neighbours_distance(nearest(x, NEIGHBOURS), y) for x, y in sides], axis=0
-    )
+    distances, shares = [], []
+    sides = pairs.image, pairs.text
+    for of, x, y in zip(("images", "texts"), sides, sides[::-1], strict=True):
+      found = neighbours.nearest(x, NEIGHBOURS, of=of)
+      shares.append(neighbours.share_of_nearest(x, found, of=of))
+      distances.append(neighbours_distance(found, y))
+    distance, recall = np.mean(distances, axis=0), min(shares)
     by, order = DISTANCE, -distance
     scores[DISTANCE] = distance
   label, image = _classes(subject)
@@ -87,7 +91,7 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
     by, order = CONFIDENCE, log_self_confidence(pairs.image, label, image)
     scores[CONFIDENCE] = np.exp(order)
   log.info("suspects are ordered by %s", by)
-  return Suspects(np.lexsort((log_own, order)), by, scores)
+  return Suspects(np.lexsort((log_own, order)), by, scores, recall)
 
 
 def _classes(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
