@@ -62,6 +62,7 @@ def threshold_away_from_ties(x, near=0.97):
 def compared(request, monkeypatch):
   """How rows are compared; a few hundred rows have cells of 16."""
   monkeypatch.setattr(neighbours, "SIMILARITIES", 1_000)
+  monkeypatch.setattr(neighbours, "COMPONENTS", 6)
   if request.param == "cells":
     monkeypatch.setattr(neighbours, "EXACT", 100)
     monkeypatch.setattr(neighbours, "CELL", 16)

@@ -1,17 +1,20 @@
 """Neighbours and near-duplicates among many embeddings.
 
 Up to `EXACT` rows, all pairs of rows are compared. More rows than that are
-first put into cells of about `CELL` rows, by k-means of their `COMPONENTS`
-principal components, and each row is compared with those of its `PROBES`
-nearest cells: of a million rows, with 4,000. Rows as similar as near-duplicates
-nearly always meet there; how often is measured on a sample of rows.
+first put into cells of about `CELL` rows, by k-means, and each row is compared
+with those of its `PROBES` nearest cells: of a million rows, with 4,000. Rows as
+similar as near-duplicates nearly always meet there; how often is measured on a
+sample of rows.
+
+Near-duplicates are first compared by `COMPONENTS` numbers per row, which bound
+their similarity.
 """
 
 from collections.abc import Iterable, Iterator
 import logging
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 import numpy as np
 
 from nuclr_jax import progress
@@ -22,16 +25,17 @@ log = logging.getLogger(__name__)
 EXACT = 2**15  # rows that are all compared, which takes seconds
 CELL = 256  # rows of a cell, on average
 PROBES = 16  # cells with which a row is compared
-COMPONENTS = 64  # of the embeddings, by which cells are made
+COMPONENTS = 64  # principal components of the embeddings
 TRAINING = 32  # rows per cell to which k-means is fitted
 ITERATIONS = 8  # of k-means
 PIVOTS = 2  # rows of a cell that may connect most of it
 SIMILARITIES = 2**22  # at a time, 16 MiB
-SAMPLED = 2**30  # similarities of the sample on which recall is measured
+SAMPLED = 2**29  # bounds of similarities of the sample that recall is from
+SHARE = 1 / 64  # of pairs within the bound; if there are more, all are compared
 LINKS = 4  # per row, that are held at once
 CROWD = 16 * CELL  # rows of a cell among which `nearest` looks, at most
 BLOCK = 2**12  # rows for which it looks at a time
-ROUNDING = 1e-5  # of a similarity
+ROUNDING = 1e-5  # of a similarity in float32
 FEW = 2**12  # members of a cluster that are all compared with each other
 
 Links = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
@@ -58,42 +62,77 @@ class Cells(NamedTuple):
       yield place[:own], place[own:] % n
 
 
-def make_cells(x: Float[np.ndarray, "rows dim"], *, of: str = "rows") -> Cells:
+def make_bounds(
+  x: Float[np.ndarray, "rows dim"],
+) -> Float[np.ndarray, "rows components"]:
+  """Returns short rows whose dot products are no less than those of all rows.
+
+  They are the `COMPONENTS` principal components of each row and the norm r of
+  what these leave, since <x_i, x_j> is at most <c_i, c_j> + r_i r_j.
+
+  Args:
+    x: Unit-norm embeddings; if they have no more dimensions than that, they
+      are returned.
+
+  Example:
+    >>> x = np.random.default_rng(0).normal(size=(5, 100))
+    >>> x /= np.linalg.norm(x, axis=1, keepdims=True)
+    >>> short = make_bounds(x)
+    >>> short.shape, bool((short @ short.T > x @ x.T).all())
+    ((5, 65), True)
+  """
+  n, dim = x.shape
+  if dim <= COMPONENTS:
+    return x
+  rows = np.random.default_rng(0).choice(n, min(n, 64 * dim), replace=False)
+  sample = np.float32(x[np.sort(rows)])
+  _, axes = np.linalg.eigh(sample.T @ sample)  # the largest components last
+  bounds = np.empty((n, COMPONENTS + 1), np.float32)
+  size = max(1, SIMILARITIES // dim)
+  for start in range(0, n, size):
+    block = np.float32(x[start : start + size])
+    components = block @ axes[:, -COMPONENTS:]
+    left = np.square(block).sum(axis=1) - np.square(components).sum(axis=1)
+    bounds[start : start + size, :-1] = components
+    # The difference may be a bit too small.
+    bounds[start : start + size, -1] = np.sqrt(np.maximum(left, 0) + 1e-6)
+  return bounds
+
+
+def make_cells(
+  bounds: Float[np.ndarray, "rows components"], *, of: str = "rows"
+) -> Cells:
   """Puts rows into cells; if they are at most `EXACT`, into a single one.
 
   The same rows are put into the same cells each time.
 
   Args:
-    x: The embeddings.
+    bounds: What `make_bounds` returned.
     of: What the rows are, for log lines.
   """
-  n, dim = x.shape
+  n, dim = bounds.shape
   if n <= EXACT:
     return Cells(np.zeros((n, 1), np.int32), 1)
   import faiss  # slow to import
 
   count = n // CELL
-  rows = np.random.default_rng(0).choice(
-    n, min(n, TRAINING * count), replace=False
-  )
-  sample = np.float32(x[np.sort(rows)])
-  mean = sample.mean(axis=0)
-  sample -= mean
-  _, axes = np.linalg.eigh(sample.T @ sample)  # the largest components last
-  axes = np.ascontiguousarray(axes[:, -COMPONENTS:])
+  size = min(n, TRAINING * count)
+  rows = np.random.default_rng(0).choice(n, size, replace=False)
   kmeans = faiss.Kmeans(
-    axes.shape[1],
+    dim,
     count,
     niter=ITERATIONS,
     seed=0,
     min_points_per_centroid=1,
     max_points_per_centroid=TRAINING,
   )
-  kmeans.train(sample @ axes)
+  log.info("making %d cells of %s", count, of)
+  kmeans.train(np.float32(bounds[np.sort(rows)]))
   of_row = np.empty((n, min(PROBES, count)), np.int32)
-  for rows in progress.slices(f"{of} put into cells", n, SIMILARITIES // dim):
-    components = (np.float32(x[rows]) - mean) @ axes
-    of_row[rows] = kmeans.index.search(components, of_row.shape[1])[1]
+  size = SIMILARITIES // count
+  for rows in progress.slices(f"{of} put into cells", n, size):
+    x = np.ascontiguousarray(bounds[rows], np.float32)
+    of_row[rows] = kmeans.index.search(x, of_row.shape[1])[1]
   return Cells(of_row, count)
 
 
@@ -107,10 +146,10 @@ def clusters(
 ) -> list[Int[np.ndarray, "_"]]:
   """Finds groups of near-duplicates.
 
-  Two rows are linked if their cosine similarity, in the type of the embeddings,
-  is at least the threshold. Clusters are the connected components. Of more than
-  `EXACT` rows, a few links may be missed (see `recall`). Memory is that of a
-  few numbers per row, even if all rows are linked.
+  Two rows are linked if their cosine similarity, computed in float64, is at
+  least the threshold. Clusters are the connected components. Of more than
+  `EXACT` rows, a few links may be missed (see `recall`). Memory is that of
+  about a hundred numbers per row, even if all rows are linked.
 
   Args:
     embedding: Unit-norm embeddings of one side.
@@ -135,17 +174,16 @@ def clusters(
     []
   """
   n = len(embedding)
+  pairs = _Pairs(embedding, make_bounds(embedding), partner, threshold)
 
   def links() -> Iterator[Links]:
     if content is not None:
       _, first, row = np.unique(content, return_index=True, return_inverse=True)
       yield first[row], np.arange(n)
-    cells, done = make_cells(embedding, of=of), 0
+    cells, done = make_cells(pairs.bounds, of=of), 0
     show = progress.reporter(f"{of} compared", n, brief=True)
     for own, guests in cells.members():
-      for start, end, rows in _links(
-        embedding, partner, threshold, own, guests
-      ):
+      for start, end, rows in _links_of_cell(pairs, own, guests):
         yield start, end
         show(done + rows)
       done += len(own)
@@ -180,8 +218,41 @@ def _components(links: Iterable[Links], n: int) -> Int[np.ndarray, "rows"]:
   return np.argsort(np.argsort(first))[row]
 
 
-def _links(
-  x, partner, threshold, own, guests
+class _Pairs(NamedTuple):
+  """Which rows are linked; see `clusters` and `make_bounds`."""
+
+  x: np.ndarray
+  bounds: np.ndarray
+  partner: np.ndarray | None
+  threshold: float
+
+  def linked(self, rows: np.ndarray, others: np.ndarray) -> Links:
+    """Returns both ends of the links of rows to others."""
+    for y in (self.bounds, self.x):
+      sim = y[rows] @ y[others].T
+      near = np.flatnonzero(sim >= self.threshold - ROUNDING)
+      if len(near) <= SHARE * sim.size:
+        break
+    i, j = np.divmod(near, len(others))
+    is_bound = y is self.bounds
+    unsure = is_bound | (sim.ravel()[near] < self.threshold + ROUNDING)
+    i, j = rows[i], others[j]
+    if self.partner is not None:
+      apart = self.partner[i] != self.partner[j]
+      i, j, unsure = i[apart], j[apart], unsure[apart]
+    size = max(1, SIMILARITIES // (4 * self.x.shape[1]))
+    right, unsure = ~unsure, np.flatnonzero(unsure)
+    for start in range(0, len(unsure), size):
+      some = unsure[start : start + size]
+      sim = np.einsum(
+        "nd,nd->n", *(self.x[k[some]].astype(float) for k in (i, j))
+      )
+      right[some] = sim >= self.threshold
+    return i[right], j[right]
+
+
+def _links_of_cell(
+  pairs: _Pairs, own: np.ndarray, guests: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
   """Yields links that connect what all links of a cell connect.
 
@@ -190,54 +261,38 @@ def _links(
   quadratic, and there are not too many links.
 
   Args:
-    x: All embeddings.
-    partner: The partners of all rows, or None.
-    threshold: The least similarity of a link.
+    pairs: Says what is linked.
     own: The rows of the cell, which are compared with all.
     guests: Rows that are not compared with each other.
 
   Yields:
-    Both ends of the links, and how many of the own rows are done.
+    Both ends of some links, and how many of the own rows are done.
   """
   if not len(own):
     return
-  rows = np.concatenate([own, guests])
-  y, count = x[rows], len(own)
-
-  def linked(some, others) -> Bool[np.ndarray, "some others"]:
-    found = y[some] @ y[others].T >= threshold
-    if partner is not None:
-      found &= partner[rows[some], None] != partner[rows[others]]
-    return found
-
-  # The first pivot is in the densest part of the cell, the next one is linked
-  # to it, and thus has another partner.
-  pivot = np.argmax(y[:count] @ y[:count].mean(axis=0))
+  rows, bounds = np.concatenate([own, guests]), pairs.bounds[own]
   tied = np.zeros(len(rows), bool)
+  # The first pivot is in the densest part of the cell. The next one is linked
+  # to it, and thus has another partner.
+  pivot = own[np.argmax(bounds @ bounds.mean(axis=0))]
   for _ in range(PIVOTS):
-    (found,) = linked([pivot], slice(None))
-    if not found.any():
+    start, end = pairs.linked(np.array([pivot]), rows)
+    if not len(end):
       break
-    yield np.full(found.sum(), rows[pivot]), rows[found], 0
-    tied |= found
-    pivot = np.argmax(found)
-  # Loose own rows, tied own rows, loose guests, tied guests.
-  order = np.lexsort((tied, np.arange(len(rows)) >= count))
-  rows, y = rows[order], y[order]
-  loose = count - int(tied[:count].sum())
-  end_of_loose = len(rows) - int(tied[count:].sum())
-  for first, last, end in (
-    (0, loose, len(rows)),
-    (loose, count, end_of_loose),
-  ):
-    while first < last:
-      # Loose rows are compared with those after them, tied ones with guests.
-      start = first if last == loose else count
-      size = max(1, SIMILARITIES // max(1, end - start))
-      some = slice(first, min(last, first + size))
-      i, j = np.nonzero(linked(some, slice(start, end)))
-      yield rows[first + i], rows[start + j], some.stop
-      first = some.stop
+    yield start, end, 0
+    tied |= np.isin(rows, end)
+    pivot = end[0]
+  tied, tied_guests = tied[: len(own)], tied[len(own) :]
+  loose, tied = own[~tied], own[tied]
+  done, everything = 0, np.concatenate([loose, tied, guests])
+  for some, others in ((loose, everything), (tied, guests[~tied_guests])):
+    first, size = 0, max(1, SIMILARITIES // max(1, len(others)))
+    while first < len(some):
+      block = some[first : first + size]
+      # Loose rows are compared with those after them.
+      to = others[first:] if some is loose else others
+      done, first = done + len(block), first + size
+      yield *pairs.linked(block, to), done
 
 
 def recall(
@@ -276,18 +331,16 @@ def recall(
     label[members] = members[0]
   alone = np.bincount(label)[label] == 1
   rng, size = np.random.default_rng(1), max(2, SAMPLED // n)
-  links = np.zeros(2)  # all, and those within clusters
+  pairs = _Pairs(embedding, make_bounds(embedding), partner, threshold)
+  number, links = np.arange(n), np.zeros(2)  # all links, those within clusters
   for rows in map(np.flatnonzero, (alone, ~alone)):
     sample = np.sort(rng.permutation(rows)[: size // 2])
-    what, block = f"sampled {of} compared with all", max(1, SIMILARITIES // n)
-    for part in progress.slices(what, len(sample), block):
-      some = sample[part]
-      linked = embedding[some] @ embedding.T >= threshold
-      if partner is not None:
-        linked &= partner[some, None] != partner
-      linked[np.arange(len(some)), some] = False
-      within = np.sum(linked & (label[some, None] == label))
-      links += np.array([linked.sum(), within]) * len(rows) / len(sample)
+    what = f"sampled {of} compared with all"
+    for some in progress.slices(what, len(sample), SIMILARITIES // n):
+      start, end = pairs.linked(sample[some], number)
+      within = np.sum((label[start] == label[end]) & (start != end))
+      weight = len(rows) / len(sample)
+      links += weight * np.array([np.sum(start != end), within])
   if not links[0]:
     return None
   share = float(links[1] / links[0])
@@ -315,7 +368,7 @@ def nearest(
     (array([1, 2, 1]), array([0.4, 0.2, 0.2], dtype=float32))
   """
   n, x = len(x), np.ascontiguousarray(x, np.float32)
-  k, cells = max(0, min(k, n - 1)), make_cells(x, of=of)
+  k, cells = max(0, min(k, n - 1)), make_cells(make_bounds(x), of=of)
   row = np.full((n, k), -1)
   sim, done = np.full((n, k), -np.inf, np.float32), 0
   show = progress.reporter(f"{of} compared with neighbours", n, brief=True)
@@ -388,7 +441,7 @@ def share_of_nearest(
   (n, k), x = found.row.shape, np.ascontiguousarray(x, np.float32)
   if n <= EXACT:
     return 1.0
-  size = min(n, max(1, SAMPLED // n))
+  size = min(n, max(1, SAMPLED // (4 * n)))
   sample = np.sort(np.random.default_rng(1).choice(n, size, replace=False))
   last = np.empty(size, np.float32)
   for rows in progress.slices(f"sampled {of} compared", size, BLOCK // 16):
