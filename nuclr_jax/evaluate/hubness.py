@@ -12,7 +12,7 @@ import math
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax import popularity
+from nuclr_jax import popularity, progress
 from nuclr_jax.data.source import ImageTextSet, Source
 from nuclr_jax.evaluate.evaluators import Embed, Evaluator, embed_pairs
 from nuclr_jax.evaluate.retrieval import recall
@@ -163,8 +163,8 @@ def local_scaling_of_unseen(
   # Each candidate's similarities lie side by side in memory, which is faster.
   return np.concatenate(
     [
-      local_scaling((unseen[start : start + size] @ queries.T).T, k=k)
-      for start in range(0, len(unseen), size)
+      local_scaling((unseen[rows] @ queries.T).T, k=k)
+      for rows in progress.slices("candidates scaled", len(unseen), size)
     ]
   )
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Integer
 import numpy as np
 
-from nuclr_jax import sharding
+from nuclr_jax import progress, sharding
 from nuclr_jax.pairwise import tiles
 
 SMALLEST_NORM = 1e-12  # used as a divisor
@@ -50,8 +50,8 @@ def in_chunks(
   chunk = devices * max(1, CHUNK_SIMILARITIES // max(gallery_size, 1))
   chunk = min(chunk, total + -total % devices)
   results = []
-  for start in range(0, total, chunk):
-    parts = [x[start : start + chunk] for x in queries]
+  for rows in progress.slices("queries compared with all", total, chunk):
+    parts = [x[rows] for x in queries]
     missing = chunk - len(parts[0])
     full = [np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for x in parts]
     results.append(np.asarray(f(*full))[: chunk - missing])

@@ -3,8 +3,8 @@
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax import checks, sharding
-from nuclr_jax.pairwise import tiles
+from nuclr_jax import checks
+from nuclr_jax.popularity.problem import row_log_sums
 from nuclr_jax.types import AnyArray, Metrics
 
 
@@ -93,7 +93,6 @@ def zeta_of_unseen(
   unseen, anchors = np.asarray(unseen), np.asarray(anchors)
   dtype = np.result_type(np.float32, unseen, anchors)
   weight = -np.asarray(log_denominator, dtype)
-  log_sums = tiles.row_log_sum_exp(
+  return tau * row_log_sums(
     unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
   )
-  return tau * np.asarray(sharding.fetch(log_sums), float)

@@ -21,16 +21,19 @@ devices, tile by tile; values per pair are float64 on the host.
 from typing import NamedTuple
 
 import jax
+from jax import lax
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from nuclr_jax import sharding
+from nuclr_jax import progress, sharding
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Sides, both, each, swap
+from nuclr_jax.types import AnyArray, Sides, both, each, swap
 
 SAME = 1e-3  # how far apart embeddings of one id may be
 MULTIPLE = 1024  # larger numbers of cells are padded to a multiple
 HALVINGS = 40  # steps of the bisection for a potential
+BLOCK = 2**30  # similarities between two lines of progress
+ROWS = 2**14  # that are checked at a time
 PerPair = Float[np.ndarray, "pairs"]
 
 
@@ -114,7 +117,7 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
       "such as text[text_id]"
     )
   dtype = jax.dtypes.canonicalize_dtype(np.result_type(np.float32, image, text))
-  embedding = Sides(image.astype(dtype), text.astype(dtype))
+  embedding = each(lambda x: x.astype(dtype, copy=False), Sides(image, text))
   ids, rows = [], []
   for side, x, side_ids in zip(
     Sides._fields, embedding, (image_id, text_id), strict=True
@@ -126,7 +129,7 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
         "rows). Find out what made them, or leave these pairs out"
       )
     with np.errstate(over="ignore", under="ignore"):
-      squares = np.sum(np.square(x), axis=1)
+      squares = np.einsum("nd,nd->n", x, x)
     lost = np.isinf(squares) | ((squares == 0) & x.any(axis=1))
     if lost.any():
       raise ValueError(
@@ -142,7 +145,11 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
     distinct, first, row = np.unique(
       side_ids, return_index=True, return_inverse=True
     )
-    apart = np.abs(x - x[first][row]).max(axis=1)
+    apart = np.zeros(len(x))
+    repeats = np.flatnonzero(first[row] != np.arange(len(x)))
+    for start in range(0, len(repeats), ROWS):
+      some = repeats[start : start + ROWS]
+      apart[some] = np.abs(x[some] - x[first[row[some]]]).max(axis=1)
     if apart.max() > SAME:
       i = int(apart.argmax())
       raise ValueError(
@@ -224,7 +231,7 @@ def log_sums(
   i are the pairs of `to`, j the pairs of `over` that are negatives of i.
   """
   weight = over.groups.log_sum(log_weight).astype(over.embedding.dtype)
-  sums = tiles.row_log_sum_exp(
+  sums = row_log_sums(
     to.embedding,
     over.embedding,
     np.pad(  # cells of padding weigh nothing
@@ -236,7 +243,41 @@ def log_sums(
     row_ids=to.ids,
     column_ids=over.ids,
   )
-  return np.asarray(sharding.fetch(sums), float)[to.groups.of_pair]
+  return sums[to.groups.of_pair]
+
+
+def row_log_sums(
+  rows: Float[AnyArray, "rows dim"],
+  columns: Float[AnyArray, "columns dim"],
+  log_weight: Float[AnyArray, "columns"],
+  *,
+  temperature: float,
+  row_ids: Int[AnyArray, "rows spaces"] | None = None,
+  column_ids: Int[AnyArray, "columns spaces"] | None = None,
+) -> Float[np.ndarray, "rows"]:
+  """Returns `tiles.row_log_sum_exp`, and logs progress where it takes long."""
+  n, per_row = len(rows), max(1, len(columns))
+  size = max(MULTIPLE, BLOCK // per_row // MULTIPLE * MULTIPLE)
+  size, sums = min(n, size), np.empty(n)
+  what = f"rows summed over {per_row} others"
+  for part in progress.slices(what, n, size):
+    # All blocks have one shape, which is compiled once: the last one overlaps.
+    start = part.stop - size
+    block, ids = jax.tree.map(
+      lambda x, start=start: lax.dynamic_slice_in_dim(x, start, size),
+      (rows, row_ids),
+    )
+    sums[start : part.stop] = sharding.fetch(
+      tiles.row_log_sum_exp(
+        block,
+        columns,
+        log_weight,
+        temperature=temperature,
+        row_ids=ids,
+        column_ids=column_ids,
+      )
+    )
+  return sums
 
 
 def log_negatives(problem: Problem, potential: PerPair) -> PerPair:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from jaxtyping import Float, Int
 import numpy as np
 
+from nuclr_jax import progress
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Pairs, Sides, each, swap
 
@@ -251,7 +252,8 @@ def log_self_confidence(
   Reference: Northcutt et al., Confident Learning: Estimating Uncertainty in
     Dataset Labels, JAIR 2021.
   """
-  confidence = np.empty(len(label))
+  confidence, done = np.empty(len(label)), 0
+  show = progress.reporter("pairs classified", len(label), brief=True)
   for rows, log_p in cross_validated(
     features,
     label,
@@ -260,6 +262,8 @@ def log_self_confidence(
     shrinkage=shrinkage,
   ):
     confidence[rows] = log_p[np.arange(len(rows)), label[rows]]
+    done += len(rows)
+    show(done)
   return confidence
 
 

@@ -365,9 +365,10 @@ def nearest(
     >>> x = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
     >>> found = nearest(x, 1)
     >>> found.row.ravel(), found.distance.round(2).ravel()
-    (array([1, 2, 1]), array([0.4, 0.2, 0.2], dtype=float32))
+    (array([1, 2, 1]), array([0.4, 0.2, 0.2]))
   """
-  n, x = len(x), np.ascontiguousarray(x, np.float32)
+  n, given = len(x), x
+  x = np.ascontiguousarray(x, np.float32)  # what faiss takes
   k, cells = max(0, min(k, n - 1)), make_cells(make_bounds(x), of=of)
   row = np.full((n, k), -1)
   sim, done = np.full((n, k), -np.inf, np.float32), 0
@@ -389,6 +390,10 @@ def nearest(
   for first in range(0, len(lonely), BLOCK):
     some = lonely[first : first + BLOCK]
     row[some], sim[some] = _most_similar(x, some, np.arange(n), x, k)
+  if given.dtype != np.float32:
+    sim = np.empty((n, k), given.dtype)
+    for i in range(k):
+      sim[:, i] = np.einsum("nd,nd->n", given, given[row[:, i]])
   return Neighbours(row, 1 - sim)
 
 

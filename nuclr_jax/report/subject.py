@@ -31,6 +31,8 @@ from nuclr_jax.types import Pairs, Sides, each
 
 log = logging.getLogger(__name__)
 
+ROWS = 2**14  # that are scaled at a time
+
 
 class Photos(NamedTuple):
   """The files of the images, one by one.
@@ -283,7 +285,7 @@ def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   """Scales rows to unit norm, in float32; warns if they were not."""
   # Squares of large numbers overflow, unless the largest number is 1.
-  largest = np.abs(x).max(axis=1, keepdims=True, initial=0)
+  largest = np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
   wrong = np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
   if len(wrong):
     raise ValueError(
@@ -291,11 +293,16 @@ def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
       f"({len(wrong)} such rows). Find out what made them, or leave these "
       "pairs out"
     )
-  x = (x / largest).astype(np.float32)
-  norm = np.linalg.norm(x, axis=1, keepdims=True)
+  scaled = np.empty(x.shape, np.float32)
+  norm = np.empty(largest.shape, np.float32)
+  for start in range(0, len(x), ROWS):
+    rows = slice(start, start + ROWS)
+    block = (x[rows] / largest[rows]).astype(np.float32)
+    norm[rows] = np.linalg.norm(block, axis=1, keepdims=True)
+    scaled[rows] = block / norm[rows]
   if np.abs(norm * largest - 1).max(initial=0) > 1e-2:
     log.warning("%s embeddings are scaled to unit norm", side)
-  return x / norm
+  return scaled
 
 
 def _captions(caption, text_id):
