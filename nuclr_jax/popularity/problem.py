@@ -202,13 +202,15 @@ def make_problem(
   def cells(embedding, cell):
     groups = make_groups(cell[here])
     at = here[groups.first]
-    padding = [
-      (0, -len(at) % MULTIPLE if len(at) > MULTIPLE else 0),
-      (0, 0),
-    ]
-    on_device = (embedding[at], shown[at].astype(np.int32))
-    on_device = sharding.replicate([np.pad(x, padding) for x in on_device])
-    return Cells(*on_device, groups)
+    length = len(at) + (-len(at) % MULTIPLE if len(at) > MULTIPLE else 0)
+
+    def padded(x):
+      rows = np.zeros((length, x.shape[1]), x.dtype)
+      np.take(x, at, axis=0, out=rows[: len(at)], mode="clip")  # a single copy
+      return rows
+
+    on_device = padded(embedding), padded(shown.astype(np.int32))
+    return Cells(*sharding.replicate(on_device), groups)
 
   image, text = each(lambda x: x[here], pairs.embedding)
   return Problem(

@@ -228,27 +228,35 @@ class _Pairs(NamedTuple):
 
   def linked(self, rows: np.ndarray, others: np.ndarray) -> Links:
     """Returns both ends of the links of rows to others."""
-    for y in (self.bounds, self.x):
-      sim = y[rows] @ y[others].T
-      near = np.flatnonzero(sim >= self.threshold - ROUNDING)
-      if len(near) <= SHARE * sim.size:
-        break
+    least = self.threshold - ROUNDING
+    bound = self.bounds[rows] @ self.bounds[others].T
+    near = np.flatnonzero(bound >= least)
+    sim = None
+    if len(near) > SHARE * bound.size:  # too many to look at one by one
+      sim = self.x[rows] @ self.x[others].T
+      near = np.flatnonzero(sim >= least)
+      sim = sim.ravel()[near]
     i, j = np.divmod(near, len(others))
-    is_bound = y is self.bounds
-    unsure = is_bound | (sim.ravel()[near] < self.threshold + ROUNDING)
     i, j = rows[i], others[j]
+    if sim is None:
+      sim = _similarity(self.x, i, j)
+    right = sim >= least
     if self.partner is not None:
-      apart = self.partner[i] != self.partner[j]
-      i, j, unsure = i[apart], j[apart], unsure[apart]
-    size = max(1, SIMILARITIES // (4 * self.x.shape[1]))
-    right, unsure = ~unsure, np.flatnonzero(unsure)
-    for start in range(0, len(unsure), size):
-      some = unsure[start : start + size]
-      sim = np.einsum(
-        "nd,nd->n", *(self.x[k[some]].astype(float) for k in (i, j))
-      )
-      right[some] = sim >= self.threshold
+      right &= self.partner[i] != self.partner[j]
+    unsure = np.flatnonzero(right & (sim < self.threshold + ROUNDING))
+    exact = _similarity(self.x, i[unsure], j[unsure], float)
+    right[unsure] = exact >= self.threshold
     return i[right], j[right]
+
+
+def _similarity(x, i, j, dtype=None) -> np.ndarray:
+  """Returns the dot products of the rows i and j, in a type."""
+  sim, size = np.empty(len(i), dtype or x.dtype), SIMILARITIES // x.shape[1]
+  for start in range(0, len(i), size + 1):
+    some = slice(start, start + size + 1)
+    a, b = (x[k[some]].astype(sim.dtype, copy=False) for k in (i, j))
+    sim[some] = np.einsum("nd,nd->n", a, b)
+  return sim
 
 
 def _links_of_cell(
@@ -391,9 +399,8 @@ def nearest(
     some = lonely[first : first + BLOCK]
     row[some], sim[some] = _most_similar(x, some, np.arange(n), x, k)
   if given.dtype != np.float32:
-    sim = np.empty((n, k), given.dtype)
-    for i in range(k):
-      sim[:, i] = np.einsum("nd,nd->n", given, given[row[:, i]])
+    sim = _similarity(given, np.repeat(np.arange(n), k), row.ravel())
+    sim = sim.reshape(n, k)
   return Neighbours(row, 1 - sim)
 
 

@@ -218,9 +218,10 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     numbers, first, of_pairs = np.unique(
       pairs.image_id, return_index=True, return_inverse=True
     )
-    photos = Photos(
-      pairs.image[first], numbers, of_pairs, lambda rows: None, None
-    )
+    image = pairs.image
+    if not np.array_equal(first, np.arange(len(image))):  # else, no copy
+      image = image[first]
+    photos = Photos(image, numbers, of_pairs, lambda rows: None, None)
   return Subject(
     pairs,
     temperature,
