@@ -63,7 +63,9 @@ def compared(request, monkeypatch):
   """How rows are compared; a few hundred rows have cells of 16."""
   monkeypatch.setattr(neighbours, "SIMILARITIES", 1_000)
   monkeypatch.setattr(neighbours, "COMPONENTS", 6)
-  if request.param == "cells":
+  if request.param == "all pairs":
+    monkeypatch.setattr(neighbours, "SHARE", 0)  # none are looked at singly
+  else:
     monkeypatch.setattr(neighbours, "EXACT", 100)
     monkeypatch.setattr(neighbours, "CELL", 16)
     monkeypatch.setattr(neighbours, "PROBES", 6)
@@ -85,6 +87,15 @@ class TestClusters:
     assert len(expected) > 5 and as_lists(found) == expected
     share = neighbours.recall(x, partner, found, threshold=threshold)
     assert share == 1
+
+  def test_the_threshold_is_one_of_float64(self, compared):
+    """Although products are in float32, which is 100,000 times coarser."""
+    x = make_pairs.unit_rows(0, 300, 12).astype(np.float32)
+    sim = np.float64(x) @ np.float64(x).T - 2 * np.eye(300)
+    i, j = np.unravel_index(np.argmax(sim), sim.shape)
+    for least, expected in ((-1e-12, [[i, j]]), (1e-12, [])):
+      found = neighbours.clusters(x, threshold=float(sim[i, j]) + least)
+      assert as_lists(found) == expected
 
   def test_are_the_same_each_time(self, compared):
     x = planted(400)

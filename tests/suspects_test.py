@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from nuclr_jax import popularity
-from nuclr_jax.popularity import analysis, suspects
+from nuclr_jax.popularity import analysis, problem, suspects
 from nuclr_jax.report import neighbours
 from nuclr_jax.types import Pairs, Sides
 
@@ -177,3 +177,22 @@ def test_distances_of_neighbours_are_computed_in_blocks(monkeypatch):
   distance = suspects.neighbours_distance(found, y)
   monkeypatch.setattr(suspects, "BLOCK", 7 * 6 * 3)
   np.testing.assert_allclose(suspects.neighbours_distance(found, y), distance)
+
+
+def test_sums_of_many_rows_are_taken_in_blocks(monkeypatch, caplog):
+  """The last block overlaps the one before it; each says how far it is."""
+  n, tau = 70, 0.2
+  image, text = (make_pairs.unit_rows(i, n, 6) for i in (0, 1))
+  arguments = dict(temperature=tau, text_id=np.arange(n) % 50)
+  text = text[arguments["text_id"]]
+  whole = popularity.solve(image, text, **arguments)
+  monkeypatch.setattr(problem, "MULTIPLE", 8)
+  monkeypatch.setattr(problem, "BLOCK", 16 * n)
+  monkeypatch.setattr(problem.progress, "PERIOD", 0)
+  with caplog.at_level("INFO", "nuclr_jax"):
+    blocks = popularity.solve(image, text, **arguments)
+  for one, other in zip(whole.zeta, blocks.zeta, strict=True):
+    np.testing.assert_allclose(one, other, atol=1e-5)
+  lines = [record.getMessage() for record in caplog.records]
+  assert any("16 of 72 rows summed over" in line for line in lines)
+  assert all("ETA" in line for line in lines if "summed" in line)
