@@ -124,7 +124,9 @@ def section(subject: Subject, found: Duplicates) -> str:
     f"<h2>{title}</h2><p>{number['duplicate_clusters']:,} clusters, with "
     f"{number['exact_copies']:,} images that have an exact copy and "
     f"{number['near_copies']:,} that only have near copies, at a cosine "
-    f"similarity of at least {found.threshold:.4g}.{which} duplicates.csv lists"
+    f"similarity of at least {found.threshold:.4g}.{which} A cluster is linked "
+    "step by step: its ends may be less similar than that."
+    f"{neighbours.in_words(found.recall)} duplicates.csv lists"
     f" all of them{f'; these are the {NUM_CLUSTERS} largest' if more else ''}."
     "</p>"
   ]

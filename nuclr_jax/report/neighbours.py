@@ -356,6 +356,21 @@ def recall(
   return share
 
 
+def in_words(share: float | None) -> str:
+  """Says what `recall` has found, as the end of a paragraph.
+
+  Example:
+    >>> in_words(1.0), in_words(0.99)
+    ('', " Not all pairs were compared; 99.0% of a sample's links are found.")
+  """
+  if share == 1:
+    return ""
+  found = "the sample that was has no links"
+  if share is not None:
+    found = f"{share:.1%} of a sample's links are found"
+  return f" Not all pairs were compared; {found}."
+
+
 def nearest(
   x: Float[np.ndarray, "rows dim"], k: int, *, of: str = "rows"
 ) -> Neighbours:

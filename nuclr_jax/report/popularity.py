@@ -133,7 +133,7 @@ def write(
   sections += _popular(subject, images)
   sections.append(duplicates.section(subject, copies))
   sections += _popular(subject, texts)
-  sections.append(_alike(subject, texts, alike))
+  sections.append(_alike(subject, texts, alike, recall))
   sections.append(suspects.section(subject, solution, doubtful))
   path = folder / "popularity.html"
   page.write(path, f"Popularities: {folder.parent.name}", sections)
@@ -291,7 +291,7 @@ def _popular(subject: Subject, side: SidePage) -> list[str]:
   )
 
 
-def _alike(subject: Subject, texts: SidePage, clusters) -> str:
+def _alike(subject: Subject, texts: SidePage, clusters, recall) -> str:
   """Shows the largest clusters of texts."""
   labels = _labels(texts)
   title, what = (
@@ -301,7 +301,10 @@ def _alike(subject: Subject, texts: SidePage, clusters) -> str:
   if subject.trained:
     title += ": suspected false negatives"
     what = "texts that training takes for negatives of each other"
-  parts = [f"<h2>{title}</h2><p>{len(clusters):,} clusters of {what}.</p>"]
+  parts = [
+    f"<h2>{title}</h2><p>{len(clusters):,} clusters of {what}."
+    f"{neighbours.in_words(recall)}</p>"
+  ]
   for members in clusters[:NUM_CLUSTERS]:
     shown = _one_each(members, texts.columns["caption"], CLUSTER_SHOWN)
     notes = [page.shown(labels[i]) for i in shown]
