@@ -7,7 +7,13 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax.report import duplicates, neighbours, subject
+from nuclr_jax.report import (
+  cells,
+  duplicates,
+  near_duplicates,
+  neighbours,
+  subject,
+)
 from nuclr_jax.report import popularity as popularity_page
 
 
@@ -61,14 +67,16 @@ def threshold_away_from_ties(x, near=0.97):
 @pytest.fixture(params=["all pairs", "cells"])
 def compared(request, monkeypatch):
   """How rows are compared; a few hundred rows have cells of 16."""
-  monkeypatch.setattr(neighbours, "SIMILARITIES", 1_000)
-  monkeypatch.setattr(neighbours, "COMPONENTS", 6)
+  monkeypatch.setattr(cells, "SIMILARITIES", 1_000)
+  monkeypatch.setattr(cells, "COMPONENTS", 6)
   if request.param == "all pairs":
-    monkeypatch.setattr(neighbours, "SHARE", 0)  # none are looked at singly
+    monkeypatch.setattr(
+      near_duplicates, "SHARE", 0
+    )  # none are looked at singly
   else:
-    monkeypatch.setattr(neighbours, "EXACT", 100)
-    monkeypatch.setattr(neighbours, "CELL", 16)
-    monkeypatch.setattr(neighbours, "PROBES", 6)
+    monkeypatch.setattr(cells, "EXACT", 100)
+    monkeypatch.setattr(cells, "CELL", 16)
+    monkeypatch.setattr(cells, "PROBES", 6)
   return request.param
 
 
@@ -80,12 +88,12 @@ class TestClusters:
     partner = None if partners is None else rng.integers(partners, size=400)
     content = None if contents is None else rng.integers(contents, size=400)
     threshold = threshold_away_from_ties(x)
-    found = neighbours.clusters(
+    found = near_duplicates.clusters(
       x, partner, threshold=threshold, content=content
     )
     expected = expected_clusters(x, partner, threshold, content)
     assert len(expected) > 5 and as_lists(found) == expected
-    share = neighbours.recall(x, partner, found, threshold=threshold)
+    share = near_duplicates.recall(x, partner, found, threshold=threshold)
     assert share == 1
 
   def test_the_threshold_is_one_of_float64(self, compared):
@@ -94,15 +102,36 @@ class TestClusters:
     sim = np.float64(x) @ np.float64(x).T - 2 * np.eye(300)
     i, j = np.unravel_index(np.argmax(sim), sim.shape)
     for least, expected in ((-1e-12, [[i, j]]), (1e-12, [])):
-      found = neighbours.clusters(x, threshold=float(sim[i, j]) + least)
+      found = near_duplicates.clusters(x, threshold=float(sim[i, j]) + least)
       assert as_lists(found) == expected
 
   def test_are_the_same_each_time(self, compared):
     x = planted(400)
     first, second = (
-      as_lists(neighbours.clusters(x, threshold=0.97)) for _ in "ab"
+      as_lists(near_duplicates.clusters(x, threshold=0.97)) for _ in "ab"
     )
     assert first == second
+
+  @pytest.mark.parametrize("partners", [None, 2, 5])
+  def test_own_rows_of_a_cell_are_linked_to_all(self, partners):
+    """Also those that a pivot has connected, to guests that it has not."""
+    for seed in range(30):
+      rng = np.random.default_rng(seed)
+      angle = rng.permutation(np.linspace(0, rng.uniform(0.2, 2), 25))
+      x = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+      partner = None if partners is None else rng.integers(partners, size=25)
+      pairs = near_duplicates._Pairs(x, x, partner, np.cos(0.1))
+      own, guests = np.split(rng.permutation(25), [18])
+      found = near_duplicates._links_of_cell(pairs, own, guests)
+      label = near_duplicates._components([(a, b) for a, b, _ in found], 25)
+      linked = x @ x.T >= np.cos(0.1)
+      if partners is not None:
+        linked &= partner[:, None] != partner
+      start, end = np.nonzero(linked)
+      whole = near_duplicates._components([(start, end)], 25)
+      from_own = np.isin(start, own)
+      assert (label[start] == label[end])[from_own].all()
+      assert len({*zip(label, whole, strict=True)}) == len({*label})
 
   @pytest.mark.parametrize("partners", [None, 2, 5])
   @pytest.mark.parametrize("noise", [0, 1e-7, 0.1])
@@ -115,14 +144,14 @@ class TestClusters:
     x = np.float32(x / np.linalg.norm(x, axis=1, keepdims=True))
     x[-3:] = -np.eye(8)[1:4]
     partner = None if partners is None else np.arange(n) % partners
-    kept, components = [], neighbours._components
+    kept, components = [], near_duplicates._components
 
     def counting(links, n):
       kept.extend(links)
       return components(kept, n)
 
-    monkeypatch.setattr(neighbours, "_components", counting)
-    found = neighbours.clusters(x, partner, threshold=0.9)
+    monkeypatch.setattr(near_duplicates, "_components", counting)
+    found = near_duplicates.clusters(x, partner, threshold=0.9)
     assert as_lists(found) == [list(range(n - 3))]
     assert sum(len(start) for start, _ in kept) < n * 20 < n**2 / 10
 
@@ -131,8 +160,8 @@ class TestClusters:
     rng, n = np.random.default_rng(0), 300
     links = [rng.integers(n, size=(2, 40)) for _ in range(5)]
     links += [np.stack([np.arange(9), np.arange(1, 10)])] * 20
-    monkeypatch.setattr(neighbours, "LINKS", 0.1)
-    label = neighbours._components([tuple(x) for x in links], n)
+    monkeypatch.setattr(near_duplicates, "LINKS", 0.1)
+    label = near_duplicates._components([tuple(x) for x in links], n)
     matrix = np.eye(n, dtype=bool)
     for start, end in links:
       matrix[start, end] = matrix[end, start] = True
@@ -143,11 +172,11 @@ class TestClusters:
 
   def test_a_share_of_links_is_missed(self, monkeypatch):
     """The measured share is that of all links, whatever is in clusters."""
-    monkeypatch.setattr(neighbours, "EXACT", 100)
+    monkeypatch.setattr(cells, "EXACT", 100)
     x = planted(400)
-    whole = neighbours.clusters(x, threshold=0.97)
+    whole = near_duplicates.clusters(x, threshold=0.97)
     partly = [members for members in whole[::2]] + [whole[1][:2]]
-    share = neighbours.recall(x, None, partly, threshold=0.97)
+    share = near_duplicates.recall(x, None, partly, threshold=0.97)
     linked = np.float64(x) @ np.float64(x).T >= 0.97
     label = np.arange(400)
     for members in partly:
@@ -155,17 +184,25 @@ class TestClusters:
     np.fill_diagonal(linked, False)
     expected = np.mean((label[:, None] == label)[linked])
     assert 0.1 < expected < 0.95 and share == pytest.approx(expected)
-    monkeypatch.setattr(neighbours, "SAMPLED", 400 * 200)
-    share = neighbours.recall(x, None, partly, threshold=0.97)
-    assert share == pytest.approx(expected, abs=0.2)
-    assert neighbours.recall(x[::40], None, [], threshold=0.97) == 1
+    # A half of the links is within the only cluster, an eighth of the rows.
+    x = np.concatenate(
+      [
+        np.eye(2)[[0] * 50 + [1] * 50] @ np.eye(2, 400),
+        x[:300] @ np.eye(24, 400, 9),
+      ]
+    )
+    monkeypatch.setattr(cells, "SAMPLED", 400 * 80)
+    share = near_duplicates.recall(x, None, [np.arange(50)], threshold=0.999999)
+    assert share == pytest.approx(0.5, abs=0.2)
+    x = x[100:, 9:33]
+    assert near_duplicates.recall(x[::40], None, [], threshold=0.97) == 1
     apart = make_pairs.unit_rows(0, 150, 64)
-    assert neighbours.recall(apart, None, [], threshold=0.97) is None
+    assert near_duplicates.recall(apart, None, [], threshold=0.97) is None
 
 
 class TestNearest:
   def test_are_those_of_all_pairs(self, compared, monkeypatch):
-    monkeypatch.setattr(neighbours, "PROBES", 25)  # all cells
+    monkeypatch.setattr(cells, "PROBES", 25)  # all cells
     monkeypatch.setattr(neighbours, "BLOCK", 30)
     x = planted(400)
     found = neighbours.nearest(x, 7)
@@ -180,7 +217,7 @@ class TestNearest:
     assert neighbours.share_of_nearest(x, found) == 1
 
   def test_the_share_that_is_found(self, compared, monkeypatch):
-    monkeypatch.setattr(neighbours, "PROBES", 2)
+    monkeypatch.setattr(cells, "PROBES", 2)
     x = make_pairs.unit_rows(0, 400, 32).astype(np.float32)
     found = neighbours.nearest(x, 7)
     sim = np.float64(x) @ np.float64(x).T
@@ -215,7 +252,7 @@ class TestNearest:
   def test_small_cells_do_not_leave_rows_without_neighbours(
     self, compared, monkeypatch
   ):
-    monkeypatch.setattr(neighbours, "PROBES", 1)
+    monkeypatch.setattr(cells, "PROBES", 1)
     x = planted(400)
     found = neighbours.nearest(x, 60)  # more than a cell has
     assert (found.row >= 0).all() and np.isfinite(found.distance).all()
@@ -223,22 +260,22 @@ class TestNearest:
 
 def test_what_takes_long_says_so(monkeypatch, caplog):
   """With times to go; what is over at once says nothing."""
-  monkeypatch.setattr(neighbours, "EXACT", 100)
-  monkeypatch.setattr(neighbours, "CELL", 16)
-  monkeypatch.setattr(neighbours, "SIMILARITIES", 1_000)
+  monkeypatch.setattr(cells, "EXACT", 100)
+  monkeypatch.setattr(cells, "CELL", 16)
+  monkeypatch.setattr(cells, "SIMILARITIES", 1_000)
   x = planted(400)
 
   def lines():
     caplog.clear()
     with caplog.at_level(logging.INFO, "nuclr_jax"):
-      found = neighbours.clusters(x, threshold=0.97, of="photos")
-      neighbours.recall(x, None, found, threshold=0.97, of="photos")
+      found = near_duplicates.clusters(x, threshold=0.97, of="photos")
+      near_duplicates.recall(x, None, found, threshold=0.97, of="photos")
       near = neighbours.nearest(x, 3, of="photos")
       neighbours.share_of_nearest(x, near, of="photos")
     return [record.getMessage() for record in caplog.records]
 
   assert not [line for line in lines() if "ETA" in line]
-  monkeypatch.setattr(neighbours.progress, "PERIOD", 0)
+  monkeypatch.setattr(cells.progress, "PERIOD", 0)
   text = "\n".join(lines())
   for what in (
     "400 photos put into cells",
@@ -265,8 +302,8 @@ def test_what_was_missed_is_in_the_summary(tmp_path, monkeypatch):
   exact = summary("exact", given)
   assert exact["duplicates_recall"] == exact["text_clusters_recall"] == 1
   assert "neighbours_recall" not in exact
-  monkeypatch.setattr(neighbours, "EXACT", 100)
-  monkeypatch.setattr(neighbours, "CELL", 16)
+  monkeypatch.setattr(cells, "EXACT", 100)
+  monkeypatch.setattr(cells, "CELL", 16)
   in_cells = summary("cells", given._replace(trained=True))
   assert in_cells["duplicate_clusters"] == exact["duplicate_clusters"] > 5
   assert 0.9 < in_cells["duplicates_recall"] <= 1

@@ -7,27 +7,27 @@ from scipy import stats
 
 from nuclr_jax import popularity
 from nuclr_jax.popularity import analysis, problem, suspects
-from nuclr_jax.report import neighbours
+from nuclr_jax.report import cells, near_duplicates, neighbours
 from nuclr_jax.types import Pairs, Sides
 
 
 def test_planted_near_duplicates_are_found(monkeypatch):
-  monkeypatch.setattr(neighbours, "SIMILARITIES", 7 * 40)
+  monkeypatch.setattr(cells, "SIMILARITIES", 7 * 40)
   x = make_pairs.unit_rows(0, 40, 16)
   x[[3, 20, 31]] = x[3]
   x[12] = x[5] + 0.02 * x[6]
   x[12] /= np.linalg.norm(x[12])
-  found = neighbours.clusters(x, np.arange(40), threshold=0.95)
+  found = near_duplicates.clusters(x, np.arange(40), threshold=0.95)
   assert [list(members) for members in found] == [[3, 20, 31], [5, 12]]
 
 
 def test_links_are_followed_through_and_partners_are_no_link():
   angles = np.array([0.0, 0.1, 0.2, 0.3, 2.0, 2.05])
   x = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-  chain = neighbours.clusters(x, np.arange(6), threshold=np.cos(0.12))
+  chain = near_duplicates.clusters(x, np.arange(6), threshold=np.cos(0.12))
   assert [list(members) for members in chain] == [[0, 1, 2, 3], [4, 5]]
   partner = np.array([0, 1, 2, 3, 4, 4])  # the last two have one text
-  apart = neighbours.clusters(x, partner, threshold=np.cos(0.12))
+  apart = near_duplicates.clusters(x, partner, threshold=np.cos(0.12))
   assert [list(members) for members in apart] == [[0, 1, 2, 3]]
 
 

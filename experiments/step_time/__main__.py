@@ -420,6 +420,31 @@ def embedding_table(measured: dict) -> str:
   return markdown.table(headers, [row])
 
 
+def neighbours_table(measured: dict) -> str:
+  """Shows whole runs of `nuclr popularity`, and earlier ones beside them."""
+  rows = []
+  for row in measured["rows"]:
+    rest = None if row["stopped"] else row["seconds"] - row["solving"]
+    share = None if row["stopped"] else 100 * row["found"]
+    rows.append(
+      [
+        f"{row['pairs']:,}",
+        str(row["dim"]),
+        row["commit"],
+        f"{row['max_pairs']:,}",
+        cell(row["seconds"], 0) + " (stopped)" * row["stopped"],
+        cell(row.get("solving"), 0),
+        cell(rest, 0),
+        cell(row["processor_seconds"], 0),
+        cell(row["peak_mib"] / 1024, 1),
+        cell(share, 2),
+      ]
+    )
+  header = ["pairs", "d", "commit", "solved", "s", "solving: s", "rest: s"]
+  header += ["processor: s", "peak: GiB", "planted copies found, %"]
+  return markdown.table(header, rows)
+
+
 def tables() -> dict[str, str]:
   """Returns all tables, by mark."""
   full = read("full_step_cpu")
@@ -437,6 +462,7 @@ def tables() -> dict[str, str]:
     "recalibration": recalibration_table(read("recalibration_cpu")),
     "embedding": embedding_table(read("embedding_cpu")),
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
+    "neighbours": neighbours_table(read("neighbours_cpu")),
     "precision": precision_table(read("precision")),
     "program": program_table(read("program")),
     "other programs": other_programs_table(read("program")),

@@ -149,9 +149,10 @@ def main(argv) -> None:
           for commit, code in codes.items():
             facts = measure(code, folder, planted)
             size = {"pairs": pairs, "dim": dim, "planted": planted.shape[1]}
+            size |= {"max_pairs": MAX_PAIRS.value}
             rows.append({"commit": commit} | size | facts)
             benchmark.show_so_far({"rows": rows})
-  names = ("temperature", "max_pairs", "limit")
+  names = ("temperature", "limit")
   settings = {name: flags.FLAGS[name].value for name in names}
   benchmark.show(benchmark.machine(), settings, {"rows": rows})
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nuclr_jax import progress
-from nuclr_jax.report import neighbours, page
+from nuclr_jax.report import near_duplicates, neighbours, page
 from nuclr_jax.report.subject import Subject
 
 NUM_CLUSTERS, CLUSTER_SHOWN = 24, 12  # on a page
@@ -28,7 +28,7 @@ class Duplicates(NamedTuple):
   similarity: np.ndarray  # [photos], to `nearest`
   is_exact: np.ndarray  # [photos], whether `nearest` is an exact copy
   threshold: float  # the least similarity of a link
-  recall: float | None = 1.0  # share of all links, see `neighbours.recall`
+  recall: float | None = 1.0  # share of all links, see `near_duplicates.recall`
 
 
 def find(subject: Subject) -> Duplicates:
@@ -52,8 +52,8 @@ def find(subject: Subject) -> Duplicates:
   content = first[row]
   of = dict(threshold=threshold, of="images")
   x, n = photos.embedding, len(content)
-  groups = neighbours.clusters(x, partner, content=content, **of)
-  recall = neighbours.recall(x, partner, groups, **of)
+  groups = near_duplicates.clusters(x, partner, content=content, **of)
+  recall = near_duplicates.recall(x, partner, groups, **of)
   show = progress.reporter("clusters of images", len(groups), brief=True)
   cluster, nearest = np.zeros(n, int), np.full(n, -1)
   similarity, clusters = np.zeros(n), []
@@ -126,7 +126,7 @@ def section(subject: Subject, found: Duplicates) -> str:
     f"{number['near_copies']:,} that only have near copies, at a cosine "
     f"similarity of at least {found.threshold:.4g}.{which} A cluster is linked "
     "step by step: its ends may be less similar than that."
-    f"{neighbours.in_words(found.recall)} duplicates.csv lists"
+    f"{near_duplicates.in_words(found.recall)} duplicates.csv lists"
     f" all of them{f'; these are the {NUM_CLUSTERS} largest' if more else ''}."
     "</p>"
   ]

@@ -16,7 +16,7 @@ from nuclr_jax import files, popularity, sharding
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.popularity.suspects import log_own_weight
-from nuclr_jax.report import duplicates, neighbours, page, suspects
+from nuclr_jax.report import duplicates, near_duplicates, page, suspects
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
@@ -182,13 +182,13 @@ def _text_clusters(
 ) -> tuple[list[np.ndarray], float | None]:
   """Returns rows of texts that training takes for negatives of each other.
 
-  The second value is what `neighbours.recall` measures.
+  The second value is what `near_duplicates.recall` measures.
   """
   of_texts = subject.pairs.text[texts.pair], subject.pairs.ids.image[texts.pair]
   # Above this similarity, the loss can hardly tell two samples apart.
   of = dict(threshold=1 - subject.temperature / 2, of="texts")
-  clusters = neighbours.clusters(*of_texts, **of)
-  return clusters, neighbours.recall(*of_texts, clusters, **of)
+  clusters = near_duplicates.clusters(*of_texts, **of)
+  return clusters, near_duplicates.recall(*of_texts, clusters, **of)
 
 
 def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:
@@ -303,7 +303,7 @@ def _alike(subject: Subject, texts: SidePage, clusters, recall) -> str:
     what = "texts that training takes for negatives of each other"
   parts = [
     f"<h2>{title}</h2><p>{len(clusters):,} clusters of {what}."
-    f"{neighbours.in_words(recall)}</p>"
+    f"{near_duplicates.in_words(recall)}</p>"
   ]
   for members in clusters[:NUM_CLUSTERS]:
     shown = _one_each(members, texts.columns["caption"], CLUSTER_SHOWN)
