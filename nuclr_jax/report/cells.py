@@ -16,7 +16,7 @@ from nuclr_jax import progress
 
 log = logging.getLogger(__name__)
 
-EXACT = 2**15  # rows that are all compared, which takes seconds
+EXACT = 2**16  # rows that are all compared, which takes seconds
 CELL = 256  # rows of a cell, on average
 PROBES = 16  # cells with which a row is compared
 COMPONENTS = 64  # principal components of the embeddings
