@@ -134,7 +134,8 @@ def check_32_bits(name: str, ids: Any) -> None:
   """Raises ValueError for ids on the host that JAX would replace by others.
 
   Of 64-bit integers, JAX keeps the lower 32 bits (unless `jax_enable_x64` is
-  set), and takes 2**32 + 3 for 3. What is on a device, or traced, is past that.
+  set), and takes 2**32 + 3 for 3. An array on a device, or a traced one, has
+  been cut already and is not checked.
 
   Args:
     name: What the ids are called, for the message.

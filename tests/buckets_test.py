@@ -151,6 +151,16 @@ def test_only_the_split_of_a_parquet_file_is_read(root, tmp_path):
     assert "".join(x for item in part.read() for x in item.captions) == captions
 
 
+def test_a_parquet_file_of_another_split_is_not_damaged(root, tmp_path):
+  for name, split in (("a", "train"), ("b", "test")):
+    table = {"jpg": PHOTOS[:1], "caption": [name], "split": [split]}
+    parquet.write_table(pyarrow.table(table), tmp_path / f"{name}.parquet")
+    bucket.upload(tmp_path / f"{name}.parquet", f"{root}/s/{name}.parquet")
+  parts = inputs.plan(f"{root}/s").parts
+  found = [item for part in parts for item in part.read()]
+  assert [item.captions for item in found] == [["a"]]
+
+
 def test_a_lost_file_is_no_damaged_file(root, tmp_path, monkeypatch):
   """What could not be reached must be read again, and is not rejected."""
   from nuclr_jax.ingest import records

@@ -191,6 +191,9 @@ PRINTED = {
   "over lines": str(np.array([*QUOTED, "x" * 90, "y" * 90])),
   "objects": str([{"raw": x, "tokens": [x]} for x in QUOTED]),
   "objects in JSON": json.dumps([{"caption": x, "id": 7} for x in QUOTED]),
+  "in an object": json.dumps({"captions": QUOTED, "id": 7}),
+  "bytes": str([x.encode() for x in QUOTED]),
+  "an array": repr(np.array(QUOTED, object)),
 }
 
 
@@ -218,6 +221,13 @@ def test_what_is_missing_from_a_printed_list_is_listed():
     found = captions.tidy_captions([text])
     assert found == (["a"], [captions.EMPTY_CAPTION])
   assert captions.tidy_captions(["[]"]) == ([], [captions.EMPTY_CAPTION])
+
+
+def test_a_list_that_was_cut_is_no_caption():
+  """NumPy prints the ends of a long list only."""
+  text = str(np.array([f"dog {i}" for i in range(2_000)], object))
+  assert captions.tidy_captions([text]) == ([], [captions.CUT_LIST])
+  assert captions.tidy_captions(["[... music]"])[1] == []
 
 
 def test_an_enormous_list_is_read_at_once():

@@ -256,8 +256,12 @@ def test_what_is_below_the_noise_is_told(tmp_path):
   row = {f"diagnostics/{name}": x for name, x in kept.items()} | {"step": 7}
   told = "how good zeta of texts is cannot be told from the sample"
   assert told in health.section([row], [], tmp_path, Scale(64))
-  row |= {"diagnostics/zeta_gain/text": 0.4}
-  assert told not in health.section([row], [], tmp_path, Scale(64))
+  row |= {"diagnostics/zeta_gain_low/text": 0.4}
+  page = health.section([row], [], tmp_path, Scale(64))
+  assert told not in page and "its gain is at least 0.40" in page
+  row |= {"diagnostics/zeta_gain/text": 0.5}
+  page = health.section([row], [], tmp_path, Scale(64))
+  assert "warn of nothing" in page
   # What is not a number for another reason still ends a run.
   wrong = {"zeta_noise/text": math.nan}
   assert diagnostics.without_noise(wrong).keys() == wrong.keys()

@@ -87,6 +87,8 @@ class Slow:
     os.kill(os.getpid(), signal.SIGINT)
     sum(range(1000))
 
+# A shell without job control starts what is in the background without it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 progress.hide_what_threads_say()
 slow = Slow()
 try:

@@ -138,6 +138,13 @@ class TestDecode:
     assert (found[28, 50] == 255).all()  # 28 * 90 + 50 = 2570
     assert found[28, 51, 0] == 10 and found.min() == 0
 
+  def test_grey_and_colours_of_sixteen_bits_are_equal(self):
+    """The same picture in both forms has the same pixels."""
+    grey = np.uint16(np.random.default_rng(0).integers(0, 2**16, (40, 50)))
+    one = images.decode(encoded(Image.fromarray(grey), "PNG"))
+    ok, colours = cv2.imencode(".png", np.dstack([grey] * 3))
+    np.testing.assert_array_equal(one, images.decode(colours.tobytes()))
+
   def test_black_icons_stay_apart(self):
     icons = []
     for i in range(6):

@@ -407,6 +407,8 @@ def test_a_split_that_is_not_made_must_be_there(tmp_path):
     chosen("tars", "val")
   with pytest.raises(ValueError, match="slices are of TFDS data sets"):
     chosen("all", "train[:50%]")
+  with pytest.raises(ValueError, match="names a split already; leave --split"):
+    inputs.plan("tfds:cc3m:train", split="test", made=False)
 
 
 MESSAGES = [

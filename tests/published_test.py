@@ -701,10 +701,10 @@ class TestCommands:
   @pytest.mark.parametrize(
     ("args", "message"),
     [
-      (["evaluate"], "give one of --workdir, --config and --model"),
+      (["evaluate"], "give one of --workdir, --config or --model"),
       (
         ["evaluate", f"--model={CLIP}", "--workdir=x"],
-        "give one of --workdir, --config and --model",
+        "give one of --workdir, --config or --model",
       ),
       (
         ["evaluate", f"--model={CLIP}"],
@@ -720,7 +720,7 @@ class TestCommands:
       ),
       (
         ["popularity", f"--model={CLIP}", "--embeddings=x", "--workdir=x"],
-        "popularity takes one of --embeddings and --model",
+        "popularity takes only one of --embeddings or --model",
       ),
       (
         ["embed", f"--model={CLIP}", "--config=glyphs", "--input=x"],

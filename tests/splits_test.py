@@ -72,8 +72,10 @@ def test_a_column_of_splits(tmp_path, kind, column):
   for made in (True, False):  # by nuclr ingest, or only read
     found = planned(path, split="test", made=made)
     assert found == ({"test": "25"}, {})
-  with pytest.raises(ValueError, match="'validation'], not val; name one"):
-    inputs.plan(str(path), split="val")
+    found = planned(path, split="val", made=made)
+    assert found == ({"validation": "14"}, {})
+  with pytest.raises(ValueError, match="'validation'], not vali; name one"):
+    inputs.plan(str(path), split="vali")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -303,3 +305,40 @@ def test_what_is_only_read_must_name_its_splits(tmp_path):
   of_hub = path.rename(tmp_path / "test-00000-of-00001.parquet")
   found = planned(of_hub, split="test", made=False)
   assert found == ({"test": "0123"}, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_called_train_does_not_hide_the_splits(tmp_path, kind):
+  """Other columns are asked if one is about something else."""
+  path = write(tmp_path, kind, ["train", "test", "train", "test"], "use")
+  if kind == "parquet":
+    table = parquet.read_table(path)
+    category = pa.array(["train", "cat", "dog", "bus"])
+    parquet.write_table(table.add_column(0, "category", category), path)
+  elif kind in ("csv", "tsv"):
+    mark = "\t" if kind == "tsv" else ","
+    lines = path.read_text().splitlines()
+    first = ["category", "train", "cat", "dog", "bus"]
+    path.write_text("\n".join(map(mark.join, zip(first, lines, strict=True))))
+  else:
+    text = path.read_text()
+    for word in ("train", "cat", "dog", "bus"):
+      text = text.replace('{"image"', f'{{"category": "{word}", "image" ', 1)
+    path.write_text(text.replace('"image" ', '"image"'))
+  assert planned(path) == ({"train": "02", "test": "13"}, {})
+
+
+def test_rows_that_name_no_split_are_not_taken_for_the_one_asked_for(tmp_path):
+  write(tmp_path, "csv", ["test", "train"]).rename(tmp_path / "a.csv")
+  write(tmp_path, "csv", ["x", "y"], "kind").rename(tmp_path / "b.csv")
+  given = f"{tmp_path}/a.csv,{tmp_path}/b.csv"
+  found = planned(given, split="test", made=False)
+  assert found == ({"test": "0"}, {})
+
+
+def test_folders_above_an_input_name_no_split(tmp_path):
+  folder = tmp_path / "val"
+  folder.mkdir()
+  path = write(folder, "parquet", "ab", "kind")
+  with pytest.raises(ValueError, match="no splits that --split=val could"):
+    inputs.plan(str(path), split="val", made=False)

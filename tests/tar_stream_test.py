@@ -115,6 +115,28 @@ class TestReading:
     for i, part in enumerate(parts):
       assert self.members(tar, part.end) == parts[i + 1 :]
 
+  def test_the_rest_after_pictures_that_are_left_out(self, tmp_path):
+    """A mask comes before the sample of its key, and comes once."""
+    members = [
+      (f"{i}.{ending}", content)
+      for i in range(4)
+      for ending, content in (
+        ("jpg", PHOTOS[i]),
+        ("seg.png", PHOTOS[0]),
+        ("txt", CAPTIONS[i].encode()),
+      )
+    ]
+    tar = str(write_tar(tmp_path / "x.tar", members))
+    visits, states, iterator = [], [], iter(tar_stream._Tar(tar, 0))
+    for visit in iterator:
+      visits.append(visit)
+      states.append(iterator.get_state())
+    assert len(visits) == 8
+    for i, state in enumerate(states):
+      again = iter(tar_stream._Tar(tar, 0))
+      again.set_state(state)
+      assert list(again) == visits[i + 1 :]
+
   def test_long_names(self, tmp_path):
     name = "folder/" * 20 + "x"
     tar = write_tar(

@@ -235,11 +235,11 @@ def check_together(name: str, given: Sequence[str]) -> None:
   """
   verb = VERBS[name]
   if verb.one_of and sum(x in given for x in verb.one_of) != 1:
-    raise UsageError(f"give one of {_joined(verb.one_of, 'and')}")
+    raise UsageError(f"give one of {_joined(verb.one_of, 'or')}")
   for group in verb.either:
     several = [x for x in group if x in given]
     if len(several) > 1:
-      raise UsageError(f"{name} takes one of {_joined(several, 'and')}")
+      raise UsageError(f"{name} takes only one of {_joined(several, 'or')}")
   for flag, others in verb.needs.items():
     if flag in given and not set(others) & set(given):
       raise UsageError(

@@ -18,8 +18,14 @@ from nuclr_jax.data.pair_index import canonical
 # Reasons to leave out a caption; its image keeps its other captions.
 EMPTY_CAPTION = "empty caption"
 NO_UTF8 = "caption is not UTF-8"
+CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
 TXT = "txt"  # what webdataset calls the text file of a sample
-KEYS = ("caption", "raw", "text")  # of an object in a list of captions
+KEYS = (
+  "caption",
+  "captions",
+  "raw",
+  "text",
+)  # of an object in a list of captions
 MARK = "\ufeff"  # the byte order mark, wherever files were joined
 MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
   codecs.BOM_UTF32_LE: "utf-32",
@@ -30,9 +36,10 @@ MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
+_ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=\w+)?\)", re.S)
 # An element of a printed list of strings.
 _ELEMENT = re.compile(
-  r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\bNone\b|\bnan\b""", re.S
+  r"""b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|\bNone\b|\bnan\b""", re.S
 )
 
 
@@ -254,6 +261,8 @@ def _in_text_file(text: str) -> list[str]:
 def _unprinted(text: str) -> list[str]:
   """Returns the captions of a printed list, object or bytes, or the text."""
   text = text.strip()
+  if array := _ARRAY.fullmatch(text):
+    text = array[1]
   in_brackets = text[:1] + text[-1:] in ("[]", "()", "{}")
   if not in_brackets and not _BYTES.fullmatch(text):
     return [text]
@@ -264,8 +273,9 @@ def _unprinted(text: str) -> list[str]:
       continue
     if isinstance(found, bytes):
       return [as_text(found)]
-    if isinstance(found, Mapping) and isinstance(_caption_in(found), str):
-      return [as_text(found)]
+    if isinstance(found, Mapping):
+      found = _caption_in(found)
+      found = [found] if isinstance(found, str) else found
     if isinstance(found, list | tuple) and all(map(_may_be_caption, found)):
       return [as_text(x) for x in found] or [""]
   return [text]
@@ -277,10 +287,10 @@ def _caption_in(row: Mapping[str, Any]) -> Any:
 
 def _may_be_caption(value) -> bool:
   missing = value is None or value != value  # NaN
-  return missing or isinstance(value, str | Mapping)
+  return missing or isinstance(value, str | bytes | Mapping)
 
 
-def _parse_strings(text: str) -> list[str | None]:
+def _parse_strings(text: str) -> list[str | bytes | None]:
   """Parses strings in brackets; NumPy, and so pandas, prints no commas.
 
   For Python, strings without commas between them are a single one, and a set
@@ -290,7 +300,7 @@ def _parse_strings(text: str) -> list[str | None]:
   if text[0] not in "[{" or between.strip():
     raise ValueError(text)
   parts = _ELEMENT.findall(text)
-  return [ast.literal_eval(x) if x[0] in "\"'" else None for x in parts]
+  return [ast.literal_eval(x) if x[0] in "\"'b" else None for x in parts]
 
 
 def _wrong(caption: str) -> str:
@@ -300,6 +310,10 @@ def _wrong(caption: str) -> str:
   """
   if "\ufffd" in caption or "\0" in caption:
     return NO_UTF8
+  if caption[:1] + caption[-1:] == "[]":
+    rest = _ELEMENT.sub("", caption[1:-1]).replace(",", " ")
+    if rest.split() == ["..."] and _ELEMENT.search(caption):
+      return CUT_LIST
   return "" if canonical(caption) else EMPTY_CAPTION
 
 

@@ -160,9 +160,11 @@ def read_documents(
     ValueError: If there are no two documents with two sentences.
 
   Example:
+    >>> folder = tmp_path / "documents"
+    >>> folder.mkdir()
     >>> for name in ("cat", "dog"):
-    ...   _ = (tmp_path / f"{name}.txt").write_text("It eats.\nIt sleeps.\n")
-    >>> read_documents(str(tmp_path)).label.tolist()
+    ...   _ = (folder / f"{name}.txt").write_text("It eats.\nIt sleeps.\n")
+    >>> read_documents(str(folder)).label.tolist()
     [0, 0, 1, 1]
   """
   folder = pathlib.Path(place).expanduser()

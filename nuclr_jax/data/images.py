@@ -383,7 +383,7 @@ def _on_white(file: PIL.Image.Image) -> tuple[Image, bool]:
     grey = np.asarray(file)
     if file.mode == "F" or grey.min() < 0 or grey.max() > 65_535:
       raise ValueError("32 bits have no range of grey that is known")
-    image = PIL.Image.fromarray(np.uint8(np.round(grey / 257)))
+    image = PIL.Image.fromarray(np.uint8(grey.astype(int) >> 8))  # as of RGB
     if "transparency" in file.info:
       alpha = np.uint8(255 * (grey != file.info["transparency"]))
       image.putalpha(PIL.Image.fromarray(alpha))

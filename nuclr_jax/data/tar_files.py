@@ -87,6 +87,7 @@ class Part(NamedTuple):
 
   content: Sample | LeftOut
   end: int  # in bytes
+  skip: int = 0  # parts from there on that have come already
 
 
 def are_tars(text: str) -> bool:
@@ -233,7 +234,8 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
         for (named, files), end in zip(samples, ends, strict=True):
           num_samples += 1
           *bad, last = _contents(file, tar, named, files)
-          yield from (Part(content, files[0].start) for content in bad)
+          for number, content in enumerate(bad, 1):
+            yield Part(content, files[0].start, number)
           yield Part(last, end)
         held = []
       held.append(member)

@@ -11,6 +11,7 @@ time are shuffled.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+import itertools
 import logging
 from typing import Any, NamedTuple
 import zlib
@@ -77,8 +78,8 @@ class Count:
     count = self._reasons.total()
     if count == 10 ** (len(str(count)) - 1):
       log.warning(
-        "%d of %d samples of this process are left out: %s; the last one is "
-        "%s of %s",
+        "%d of %d samples and files of this process are left out: %s; the "
+        "last one is %s of %s",
         *(count, self._total, self._text(), row.key or "the end", row.source),
       )
     if self._in_a_row >= MOST_LEFT_OUT:
@@ -272,24 +273,25 @@ class _TarIterator(grain.DatasetIterator):
   def __init__(self, path: str, number: int):
     super().__init__()
     self._path, self._number = path, number
-    self.set_state({"start": 0})
+    self.set_state({"start": 0, "skip": 0})
 
   def __next__(self) -> Visit:
     part = files.keep_trying(
       self._path, self._next_part, after_failure=self._begin_again
     )
-    self._start = part.end
+    self._start, self._skip = part.end, part.skip
     return Visit(part.content, self._number, part.end)
 
   def get_state(self) -> dict[str, int]:
-    return {"start": self._start}
+    return {"start": self._start, "skip": self._skip}
 
   def set_state(self, state: dict[str, int]) -> None:
-    self._start = state["start"]
+    self._start, self._skip = state["start"], state.get("skip", 0)
     self._begin_again()
 
   def _begin_again(self) -> None:
-    self._parts = tar_files.read_samples(self._path, self._start)
+    parts = tar_files.read_samples(self._path, self._start)
+    self._parts = itertools.islice(parts, self._skip, None)
 
   def _next_part(self) -> tar_files.Part:
     return next(self._parts)

@@ -5,6 +5,7 @@ beside photos. Whatever lists folders or tars asks here what to pass over.
 """
 
 from collections.abc import Iterable
+import fnmatch
 import os
 import pathlib
 
@@ -34,13 +35,15 @@ def is_hidden(path: str | os.PathLike, named: str | os.PathLike = "") -> bool:
   Example:
     >>> is_hidden("a/__MACOSX/._b.jpg"), is_hidden("./a/../b.c.jpg")
     (True, False)
-    >>> is_hidden("/home/me/.cache/a.tar", named="/home/me/.cache/*.tar")
+    >>> is_hidden("/home/me/.cache/a.tar", named="/home/me/.c*/*.tar")
     False
   """
-  parts = set(os.fspath(path).split("/")) - set(os.fspath(named).split("/"))
+  given = set(os.fspath(named).split("/"))
+  patterns = [x for x in given if x.startswith(".")]
   return any(
     part.lower() in NAMES or part.startswith(".")
-    for part in parts - {".", ".."}
+    for part in set(os.fspath(path).split("/")) - given - {".", ".."}
+    if not any(fnmatch.fnmatchcase(part, x) for x in patterns)
   )
 
 

@@ -91,6 +91,10 @@ def plan(
     raise ValueError(f"--images={images} is not a folder")
   if text.startswith("tfds:"):
     _check_options(text, {"tfds"}, options)
+    if only is not None and not made and parse_set(text[len("tfds:") :])[1]:
+      raise ValueError(
+        f"--input={text} names a split already; leave --split={only} out"
+      )
     return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
   if re.search(r"[\[+]", split):
     raise ValueError(
@@ -122,7 +126,7 @@ def plan(
       for path in paths
       for part in _cut_parquet(
         path,
-        None if must and not listing.is_named(path, split) else split,
+        None if must and not listing.is_named(path, split, text) else split,
         **columns,
       )
     ]
@@ -172,13 +176,19 @@ def _chosen(
   unnamed = named.pop(None, [])
   if not named:
     raise ValueError(listing.NO_SPLITS.format(text=text, split=only))
-  if only not in named:
+  if unnamed:
+    log.warning(
+      "%s: %d rows or parts name no split, and are left out",
+      *(text, len(unnamed)),
+    )
+  key = only if only in named else splits.of_name(only)
+  if key not in named:
     raise ValueError(
       f"{text} has the splits {sorted(named)}, not {only}; name one of them "
       "with --split, or leave the flag out to make all"
     )
   log.info("%s: only the split %s is read", text, only)
-  return {only: named[only] + unnamed}
+  return {key: named[key]}
 
 
 def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
@@ -262,8 +272,12 @@ def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
   with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
     here = pathlib.Path(folder) / os.path.basename(path)
     bucket.download(path, here)
-    for part in plan(os.fspath(here), split=split, **columns).parts:
-      for item in part.read():
+    if here.suffix == ".parquet":  # of several splits, one is read
+      parts = _cut_parquet(here, split, **columns)
+    else:
+      parts = plan(os.fspath(here), split=split, **columns).parts
+    for part in parts:
+      for item in part.read() if part.split == split else ():
         yield item._replace(source=path)
 
 
@@ -326,16 +340,20 @@ def _cut_parquet(
   texts = [x for x in texts if x not in (image, caption)]
   rows = readers.first_rows(str(path), texts) if sum(sizes) and texts else []
   find = partial(splits.find_column, path, names, split_column)
-  asked = (find(others=(image, caption), row=row) for row in rows or [{}])
-  column = next(filter(None, asked), None)
-  said = [{None}] * len(sizes)
-  if column is not None:
-    said = [
-      readers.said_of_splits(str(path), i, column) for i in range(len(sizes))
-    ]
-  known = splits.assign(
-    path, set().union(*said) - {None}, chosen=split_column is not None
-  )
+  besides = {image, caption}
+  while True:
+    asked = (find(others=besides, row=row) for row in rows or [{}])
+    column = next(filter(None, asked), None)
+    said = [{None}] * len(sizes)
+    if column is not None:
+      said = [
+        readers.said_of_splits(str(path), i, column) for i in range(len(sizes))
+      ]
+    found = set().union(*said) - {None}
+    known = splits.assign(path, found, chosen=split_column is not None)
+    if known or not found:
+      break
+    besides.add(column)  # it is about something else
   rest = splits.rest_of(split, known.values())
   read = partial(readers.read_parquet, str(path), image=image, caption=caption)
   parts = []

@@ -137,9 +137,10 @@ def of_split(
   return list(itertools.compress(paths, chosen))
 
 
-def is_named(path: pathlib.Path, split: str) -> bool:
-  """Returns whether the name of a file or its folders are those of a split."""
-  (found,) = splits.of_paths("", [path])
+def is_named(path: pathlib.Path, split: str, item: str) -> bool:
+  """Returns whether a file's name, or a folder within an item, is a split's."""
+  within = os.path.abspath(item) if os.path.isdir(item) else path.parent
+  (found,) = splits.of_paths(within, [path])
   return (splits.of_name(found) or found) == (splits.of_name(split) or split)
 
 

@@ -19,7 +19,12 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
 from nuclr_jax import progress
-from nuclr_jax.data.captions import NO_UTF8, clean_text, tidy_captions
+from nuclr_jax.data.captions import (
+  CUT_LIST,
+  NO_UTF8,
+  clean_text,
+  tidy_captions,
+)
 from nuclr_jax.data.images import (
   MAX_PIXELS,
   MIN_SIZE,
@@ -299,7 +304,8 @@ def why_none(bad: Sequence[Rejected]) -> str:
     >>> why_none([]), why_none([Rejected("a", "x.tar", NO_UTF8)])
     ('no caption', 'caption is not UTF-8')
   """
-  return NO_UTF8 if any(x.reason == NO_UTF8 for x in bad) else NO_CAPTION
+  telling = (x.reason for x in bad if x.reason in (NO_UTF8, CUT_LIST))
+  return next(telling, NO_CAPTION)
 
 
 def to_jpeg(

@@ -168,8 +168,7 @@ Named(column='split', value='val'): 'validation'}
   more = f" and {len(unknown) - MOST_SHOWN} more" * (len(unknown) > MOST_SHOWN)
   if _plain(column) in VAGUE and len(unknown) == len(found) and not chosen:
     log.warning(
-      "%s: the column %s, with the values %s, is not taken for one of splits; "
-      "all rows are of the same split",
+      "%s: the column %s, with the values %s, is not taken for one of splits",
       *(path, column, shown + more),
     )
     return {}

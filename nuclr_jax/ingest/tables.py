@@ -6,7 +6,13 @@ memory, at about 500 bytes per row; images are not.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 import csv
 import json
 import logging
@@ -48,6 +54,15 @@ Split = splits.Named | str | None
 log = logging.getLogger(__name__)
 
 
+class Asked(NamedTuple):
+  """The columns that the user names, and those that are known by then."""
+
+  image: str | None
+  caption: str | None
+  split: str | None
+  besides: Collection[str] = ()  # columns that name no splits
+
+
 class Row(NamedTuple):
   """An image that a table names."""
 
@@ -86,13 +101,21 @@ def read_table(
   path = pathlib.Path(path)
   folder = os.fspath(path.parent if images is None else images)
   readers = {".csv": _from_csv, ".tsv": _from_csv, ".json": _from_json}
-  columns = image_column, caption_column, split_column
-  try:
-    rows = list(readers.get(path.suffix, _from_json_lines)(path, columns))
-  except csv.Error as error:
-    raise ValueError(f"{path} is not a {path.suffix} file: {error}") from error
-  found = {x for x, _ in rows if isinstance(x, splits.Named)}
-  known = splits.assign(path, found, chosen=split_column is not None)
+  read = readers.get(path.suffix, _from_json_lines)
+  columns = Asked(image_column, caption_column, split_column)
+  while True:
+    try:
+      rows = list(read(path, columns))
+    except csv.Error as error:
+      raise ValueError(
+        f"{path} is not a {path.suffix} file: {error}"
+      ) from error
+    found = {x for x, _ in rows if isinstance(x, splits.Named)}
+    known = splits.assign(path, found, chosen=split_column is not None)
+    if known or not found:
+      break
+    besides = {*columns.besides, *(x.column for x in found)}
+    columns = columns._replace(besides=besides)
   rows = [(known.get(x) if x in found else x, row) for x, row in rows]
   names = {name for name, _ in rows if name}
   rest = splits.rest_of(split, names)
@@ -164,7 +187,11 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
         row = dict(zip(header, cells, strict=True))
         if split is None and number <= ASKED:
           split = splits.find_column(
-            path, header, columns[2], others=chosen, row=row
+            path,
+            header,
+            columns.split,
+            others=(*chosen, *columns.besides),
+            row=row,
           )
         name, captions = tidy_text(row[image]), captions_of(row, caption)
         named = splits.named(row, split)
@@ -257,7 +284,11 @@ def _from_coco(
   for number, image in enumerate(images):
     if isinstance(image, Mapping) and _is_id(image.get("id")):
       split = split or splits.find_column(
-        path, list(image), columns[2], row=image
+        path,
+        list(image),
+        columns.split,
+        others=columns.besides,
+        row=image,
       )
       named = splits.named(image, split)
       names[image["id"]] = named, image.get("file_name")
@@ -319,7 +350,11 @@ def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
       image, caption, split = _columns(path, list(row), columns)
     if split is None:
       split = splits.find_column(
-        path, list(row), columns[2], others=(image, caption), row=row
+        path,
+        list(row),
+        columns.split,
+        others=(image, caption, *columns.besides),
+        row=row,
       )
     captions = captions_of(row, caption)
     made = _row(path, f"row {number}", row.get(image), captions)
@@ -347,7 +382,9 @@ def _columns(
     choose_column(path, header, name, *how)
     for name, *how in zip(columns[:2], usual, flags, strict=True)
   )
-  split = splits.find_column(path, header, columns[2], others=(image, caption))
+  split = splits.find_column(
+    path, header, columns.split, others=(image, caption, *columns.besides)
+  )
   warn_of_others(path, header, caption)
   return image, caption, split
 

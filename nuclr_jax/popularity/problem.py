@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 from jax import lax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
@@ -258,6 +259,10 @@ def row_log_sums(
   column_ids: Int[AnyArray, "columns spaces"] | None = None,
 ) -> Float[np.ndarray, "rows"]:
   """Returns `tiles.row_log_sum_exp`, and logs progress where it takes long."""
+  # On the devices once, not once for each block.
+  rows, columns, log_weight, row_ids, column_ids = jax.tree.map(
+    jnp.asarray, (rows, columns, log_weight, row_ids, column_ids)
+  )
   n, per_row = len(rows), max(1, len(columns))
   size = max(MULTIPLE, BLOCK // per_row // MULTIPLE * MULTIPLE)
   size, sums = min(n, size), np.empty(n)

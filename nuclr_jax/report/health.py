@@ -74,8 +74,16 @@ def _alarms(history, scale) -> str:
     f"<li class=wrong>{html.escape(x)}" for x in find_alarms(newest, scale)
   ]
   for side in Sides._fields:
-    found = f"{PREFIX}zeta_noise/{side}", f"{PREFIX}zeta_gain/{side}"
-    if found[0] in newest and found[1] not in newest:
+    noise, gain, low = (
+      f"{PREFIX}{name}/{side}"
+      for name in ("zeta_noise", "zeta_gain", "zeta_gain_low")
+    )
+    if low in newest and gain not in newest:
+      items.append(
+        f"<li>the residual of zeta of {side}s is below the noise: its gain is "
+        f"at least {newest[low]:.2f}"
+      )
+    elif noise in newest and low not in newest:
       items.append(
         f"<li>how good zeta of {side}s is cannot be told from the sample: the "
         "residual of zeta = 0 is below the noise"

@@ -117,11 +117,14 @@ class _Pairs(NamedTuple):
   def linked(self, rows: np.ndarray, others: np.ndarray) -> Links:
     """Returns both ends of the links of rows to others."""
     least = self.threshold - cells.ROUNDING
-    bound = self.bounds[rows] @ self.bounds[others].T
+    # All rows, in their order, are not copied.
+    is_all = np.array_equal(others, np.arange(len(self.x)))
+    chosen = slice(None) if is_all else others
+    bound = self.bounds[rows] @ self.bounds[chosen].T
     near = np.flatnonzero(bound >= least)
     sim = None
     if len(near) > SHARE * bound.size:  # too many to look at one by one
-      sim = self.x[rows] @ self.x[others].T
+      sim = self.x[rows] @ self.x[chosen].T
       near = np.flatnonzero(sim >= least)
       sim = sim.ravel()[near]
     i, j = np.divmod(near, len(others))
@@ -243,7 +246,7 @@ def in_words(share: float | None) -> str:
   """
   if share == 1:
     return ""
-  found = "the sample that was has no links"
+  found = "the sampled pairs have no links"
   if share is not None:
     found = f"{share:.1%} of a sample's links are found"
   return f" Not all pairs were compared; {found}."

@@ -146,7 +146,8 @@ def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
     )
     metric, _, side = name.rpartition("/")
     low, high = f"{metric}_low/{side}", f"{metric}_high/{side}"
-    ends = [(row["step"], row[low], row[high]) for row in rows if low in row]
+    known = [row for row in rows if low in row and high in row]
+    ends = [(row["step"], row[low], row[high]) for row in known]
     if ends:
       axes.fill_between(
         *zip(*ends, strict=True), color=line.get_color(), alpha=0.15

@@ -14,6 +14,7 @@ scored best on validation.
 import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
+import functools
 import json
 import logging
 import math
@@ -313,13 +314,14 @@ def _folder(workdir: pathlib.Path, name: str) -> pathlib.Path:
   return workdir.absolute() / name
 
 
+@functools.cache
 def _plain(folder: pathlib.Path) -> pathlib.Path:
   """Returns a path to a folder that the libraries below take literally.
 
   Orbax looks for files with the folder's path as a part of a pattern, and
   TensorStore and etils read other separators, and schemes, out of a path. A
   folder whose path has any of these is reached through a link, which is there
-  until this process ends.
+  until this process ends; one that is killed leaves it.
 
   Raises:
     ValueError: If the link would have such a path, too.

@@ -77,10 +77,10 @@ def measure(
   denominators that see m of n contrasts is extrapolated from two halves of the
   sample. The noise of a mean square is 1.96 standard errors plus the size of
   that extrapolation; the interval of the gain is as wide on either side. What
-  is below the noise is NaN: the residual if its mean square is negative, the
-  gain and its interval if the residual of zeta = 0 is below its own noise. A
-  sample that sees few of the contrasts that count underestimates zeta that are
-  nearly exact (experiments/popularity/at_scale).
+  is below the noise is NaN: the residual and the gain if the mean square of
+  zeta is negative, the gain and its interval if the residual of zeta = 0 is
+  below its own noise. A sample that sees few of the contrasts that count
+  underestimates zeta that are nearly exact (experiments/popularity/at_scale).
 
   Args:
     pairs: The sample, with embeddings of any norm; `batch_size` divides m.
@@ -315,7 +315,7 @@ def _gain(squares, of_none, ids, *, sizes) -> Metrics:
   return {
     "zeta_residual": jnp.sqrt(jnp.where(square >= 0, square, jnp.nan)),
     "zeta_noise": jnp.sqrt(noise(squares)),
-    "zeta_gain": gain(ratio),
+    "zeta_gain": gain(jnp.where(ratio >= 0, ratio, jnp.nan)),
     "zeta_gain_low": gain(ratio + off),
     "zeta_gain_high": gain(ratio - off),
   }

@@ -27,9 +27,9 @@ HISTORY, TIMES = "history.jsonl", "times.jsonl"
 
 Window = Sequence[tuple[int, Metrics]]  # metrics of steps
 
-# Keys that do not change what is learned: a run may continue with other values.
 # What is scored at the end; nuclr evaluate scores other sets of a finished run.
 SCORED = ("data/test", "data/zero_shot", "data/probes")
+# Keys that do not change what is learned: a run may continue with other values.
 MAY_DIFFER = (
   # Where the work is done.
   "num_devices",
@@ -221,7 +221,8 @@ def check_same_run(
     differing = distributed.differences(other, config, besides=besides)
     if differing:
       more = (
-        "; it is finished, and nuclr evaluate --data scores it on other sets"
+        "; it is finished, and nuclr evaluate scores it on other sets (--data, "
+        "--zero_shot)"
       )
       raise ValueError(
         f"{message}: {'; '.join(differing)}. Give the same "

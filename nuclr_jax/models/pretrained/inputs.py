@@ -297,10 +297,10 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
     # OpenCLIP draws a kernel in training only.
     "kernel": "bicubic" if kernel == "random" else kernel,
   }
-  return image, data | _open_clip_captions(source, model["text_cfg"])
+  return image, data | _open_clip_captions(model["text_cfg"])
 
 
-def _open_clip_captions(source, text: Json) -> dict[str, Any]:
+def _open_clip_captions(text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
   reject("tokenizer_kwargs", options, {"clean"}, INPUTS)
   # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
@@ -328,10 +328,10 @@ def _open_clip_captions(source, text: Json) -> dict[str, Any]:
 def open_clip_pad_id(source, text: Json) -> int:
   """Returns the id with which OpenCLIP's SigLIP pads, and attends to."""
   try:
-    spec = files.read_json(hub.find_file(source, ("tokenizer_config.json",)))
+    path = hub.find_file(source, ("tokenizer_config.json",))
   except ValueError:
-    spec = {}
-  found = _pad_id(source, spec)
+    path = None
+  found = _pad_id(source, files.read_json(path) if path else {})
   # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
   otherwise = 0 if text["vocab_size"] == GEMMA else 1
   return otherwise if found is None else found

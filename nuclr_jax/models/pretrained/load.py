@@ -232,7 +232,8 @@ def _read_safetensors(
   if only is not None:
     with safe_open(path, "numpy") as weights:
       found = [key for key in weights.keys() if _unwrapped(key) == only]
-      return {_unwrapped(key): weights.get_tensor(key) for key in found}
+      tensors = {key: weights.get_tensor(key) for key in found}
+      return _all_unwrapped(path, tensors)
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())
