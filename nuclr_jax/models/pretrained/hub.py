@@ -44,6 +44,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or path.suffix in (
     ".safetensors",
     ".npz",
+    ".msgpack",
     ".bin",
     ".pt",
     ".pth",

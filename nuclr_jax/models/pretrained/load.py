@@ -5,12 +5,14 @@ import json
 import os
 import pathlib
 import re
+import tempfile
 
+import ml_dtypes  # teaches NumPy bfloat16
 import numpy as np
 
 from nuclr_jax import files
-from nuclr_jax.models.pretrained import convert, hub
-from nuclr_jax.models.pretrained.torch_file import read_torch_file
+from nuclr_jax.models.pretrained import convert, hub, pytorch
+from nuclr_jax.models.pretrained.flax_file import read_flax_file
 from nuclr_jax.types import Params, PyTree, Sides
 
 PROJECTIONS = "projections.safetensors"  # in a folder of `nuclr export`
@@ -24,11 +26,16 @@ WEIGHTS = (  # in order of preference; an index names several files
   "model.safetensors",
   "model.safetensors.index.json",
   "open_clip_model.safetensors",
+  "flax_model.msgpack",
+  "flax_model.msgpack.index.json",
   "pytorch_model.bin",
   "pytorch_model.bin.index.json",
   "open_clip_pytorch_model.bin",
 )
-TORCH = (".bin", ".pt", ".pth")
+SUFFIXES = (".safetensors", ".npz", ".msgpack", *pytorch.SUFFIXES)
+# The name of a file beside an index that names it.
+SHARD = rf"[A-Za-z0-9_.-]{{1,200}}({'|'.join(map(re.escape, SUFFIXES))})"
+MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 # What PyTorch puts into the keys of a model, or of a part of it, if that is
 # compiled or trained on several devices.
@@ -124,9 +131,10 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   or compiled, such as `module.` and `_orig_mod.`, is removed.
 
   Args:
-    source: A .safetensors or .npz file, or a .bin, .pt or .pth file that holds
-      tensors and nothing else; a folder with one of the files `WEIGHTS`; or a
-      name on the hub such as "timm/resnet50.a1_in1k".
+    source: A .safetensors or .npz file, a .msgpack file by Flax, or, where
+      PyTorch is installed, a .bin, .pt or .pth file by `torch.save`; a folder
+      with one of the files `WEIGHTS`; or a name on the hub such as
+      "timm/resnet50.a1_in1k".
 
   Raises:
     ValueError: If there is no such file, or if it cannot be read.
@@ -139,7 +147,12 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   tensors: dict[str, np.ndarray] = {}
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path):
-    tensors |= _read_file(part)
+    found = _read_file(part)
+    if twice := tensors.keys() & found.keys():
+      raise files.UnreadableError(
+        f"{path} names several files that have {min(twice)}"
+      )
+    tensors |= found
   return tensors
 
 
@@ -163,7 +176,8 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path, of=LOGIT_SCALE):
     for value in _read_file(part, only=LOGIT_SCALE).values():
-      return float(np.asarray(value).reshape(()))
+      with files.reading(part):
+        return float(value.reshape(()))
   return None
 
 
@@ -179,13 +193,25 @@ def _parts(
   """
   if path.suffix != ".json":
     return [path]
+  places = files.read_json(path).get("weight_map")
   with files.reading(path):
-    places = json.loads(path.read_text())["weight_map"]
-    names = {x for key, x in places.items() if of in (None, _unwrapped(key))}
-    if outside := [x for x in names if pathlib.PurePath(x).name != x]:
-      raise ValueError(f"it names {outside[0]!r}, which is not beside it")
-  parts = [path.with_name(name) for name in sorted(names)]
-  return [x if x.exists() else hub.find_file(source, (x.name,)) for x in parts]
+    if not isinstance(places, dict) or not places:
+      raise ValueError("it has no weight_map, which says where the weights are")
+    for name in places.values():
+      if not isinstance(name, str) or not re.fullmatch(SHARD, name):
+        raise ValueError(f"it names {str(name)[:100]!r}, not weights beside it")
+  names = {x for key, x in places.items() if of in (None, _unwrapped(key))}
+  return [_beside(source, path, name) for name in sorted(names)]
+
+
+def _beside(source, index: pathlib.Path, name: str) -> pathlib.Path:
+  """Returns a file that an index names, downloaded if need be."""
+  path = index.with_name(name)
+  if not path.exists():
+    path = hub.find_file(source, (name,))
+  if path.name != name:  # the source is the index itself
+    raise files.UnreadableError(f"{source} names {name}, which is missing")
+  return path
 
 
 def _read_file(
@@ -195,15 +221,23 @@ def _read_file(
   with files.reading(path):
     if path.suffix == ".npz":
       tensors = files.read_arrays(path)
-    elif path.suffix in TORCH:
-      tensors = read_torch_file(path)
+    elif path.suffix == ".msgpack":
+      tensors = read_flax_file(path)
     elif path.suffix == ".safetensors":
-      return _read_safetensors(path, only)
+      tensors = _read_safetensors(path, only)
+    elif path.suffix in pytorch.SUFFIXES:
+      with tempfile.TemporaryDirectory() as folder:
+        converted = pathlib.Path(folder) / "model.safetensors"
+        pytorch.convert(path, converted)
+        tensors = _read_safetensors(converted, only)
     else:
       raise ValueError(
-        f"weights must be .safetensors, .npz, {', '.join(TORCH)} files; other "
-        "files can be rewritten with safetensors.torch.save_file"
+        f"weights must be {', '.join(SUFFIXES)} files; other files can be "
+        "rewritten with safetensors.torch.save_file"
       )
+    for key, x in tensors.items():
+      if x.dtype.kind not in "biuf" and x.dtype != ml_dtypes.bfloat16:
+        raise ValueError(f"{key} is of {x.dtype}, not of real numbers")
   bare = _all_unwrapped(path, tensors)
   return {key: x for key, x in bare.items() if only in (None, key)}
 
@@ -225,16 +259,34 @@ def _all_unwrapped(path, tensors) -> dict[str, np.ndarray]:
 def _read_safetensors(
   path: pathlib.Path, only: str | None
 ) -> dict[str, np.ndarray]:
-  import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
   from safetensors import numpy as safetensors
   from safetensors import safe_open
 
+  _check_header(path)
   if only is not None:
     with safe_open(path, "numpy") as weights:
       found = [key for key in weights.keys() if _unwrapped(key) == only]
-      tensors = {key: weights.get_tensor(key) for key in found}
-      return _all_unwrapped(path, tensors)
+      return {key: weights.get_tensor(key) for key in found}
   # What `nuclr export` wrote has digests, in the folder of both towers.
   for folder in (path.parent, path.parent.parent):
     files.check_digests(folder, path.relative_to(folder).as_posix())
-  return _all_unwrapped(path, safetensors.load_file(path))
+  return safetensors.load_file(path)
+
+
+def _check_header(path: pathlib.Path) -> None:
+  """Raises ValueError if a safetensors file has a name or a key twice.
+
+  Its library would take the last; everything else it checks itself.
+  """
+
+  def check(items):
+    names = set()
+    for name, _ in items:
+      if name in names:
+        raise ValueError(f"its header has {name[:200]!r} twice")
+      names.add(name)
+
+  with path.open("rb") as file:
+    size = int.from_bytes(file.read(8), "little")
+    if size <= MAX_HEADER:
+      json.loads(file.read(size), object_pairs_hook=check)
