@@ -44,8 +44,7 @@ FUZZ = settings(
   database=None,
   derandomize=not LONG,
 )
-TORCH_FILES = pathlib.Path(__file__).parent / "golden" / "torch_files"
-TORCH = {x: (TORCH_FILES / x).read_bytes() for x in ("zip.bin", "legacy.bin")}
+FLAX = pathlib.Path(__file__).parent / "golden" / "flax_files"
 MEMORY = 2**30  # bytes that a file may take, many times its size
 
 
@@ -299,8 +298,10 @@ ARRAYS = {
     sentencepiece_of,
   ),
   "weights.safetensors": (safetensors_bytes(), weights.read_tensors),
-  "zip.bin": (TORCH["zip.bin"], weights.read_tensors),
-  "legacy.bin": (TORCH["legacy.bin"], weights.read_tensors),
+  "flax_model.msgpack": (
+    (FLAX / "dual_encoder" / "flax_model.msgpack").read_bytes(),
+    weights.read_tensors,
+  ),
   "model.safetensors.index.json": (
     json.dumps({"weight_map": {"bias": "weights.npz"}}).encode(),
     weights.read_tensors,

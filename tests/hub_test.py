@@ -68,11 +68,11 @@ class Handler(server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tmp_path) -> Iterator[type[Handler]]:
-  """A hub with a model that has weights in PyTorch's own format only."""
+  """A hub with a model that has weights in Flax's own format only."""
   model = tmp_path / "hub" / "team" / "clip"
   shutil.copytree(CLIP, model)
   (model / "model.safetensors").unlink()
-  shutil.copy(GOLDEN / "torch_files" / "clip.bin", model / "pytorch_model.bin")
+  shutil.copy(GOLDEN / "flax_files" / "clip" / "flax_model.msgpack", model)
 
   class Hub(Handler):
     folder = tmp_path / "hub"
@@ -119,7 +119,8 @@ def test_a_model_of_the_hub(hub, photos, tmp_path):
 
   image = embed("first")
   assert image.shape == (4, 12)
-  assert "team/clip/pytorch_model.bin" in hub.asked
+  assert "team/clip/flax_model.msgpack" in hub.asked
+  assert "team/clip/pytorch_model.bin" not in hub.asked
   # Everything is in the cache now, also what the hub does not have.
   hub.asked.clear()
   np.testing.assert_array_equal(embed("again", HF_HUB_OFFLINE="1"), image)
@@ -151,6 +152,6 @@ def test_what_is_missing(hub, change, message):
   elif change == "gated":
     hub.token = "secret"
   elif change == "weights":
-    (hub.folder / "team" / "clip" / "pytorch_model.bin").unlink()
+    (hub.folder / "team" / "clip" / "flax_model.msgpack").unlink()
   result = run(hub, "-c", FIND, "team/clip")
   assert message in result.stdout, result.stdout + result.stderr

@@ -2,7 +2,7 @@
 
 .venv-parity/bin/python -m experiments.parity.torch_files
 
-`read_torch_file` must read the same without PyTorch; the tests compare.
+`read_tensors` must read the same, or say why it does not; the tests compare.
 """
 
 import argparse

@@ -20,6 +20,7 @@ import numpy as np
 
 MAX_NAME = 64  # characters of one part of a name
 MAX_DEPTH = 16  # parts
+TOO_DEEP = f"its maps are nested more than {MAX_DEPTH} deep"
 MAX_ITEMS = 10_000  # in a map; msgpack makes room for as many
 MAX_DIMENSIONS = 8
 ARRAY, SCALAR = 1, 3  # the numbers by which Flax marks them
@@ -58,15 +59,18 @@ def read_flax_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     pathlib.Path(path).open("rb") as file,
     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
   ):
-    tree = msgpack.unpackb(
-      content,
-      ext_hook=_array,
-      object_pairs_hook=_map,
-      max_str_len=MAX_NAME,
-      max_map_len=MAX_ITEMS,
-      max_array_len=0,
-      max_bin_len=0,
-    )
+    try:
+      tree = msgpack.unpackb(
+        content,
+        ext_hook=_array,
+        object_pairs_hook=_map,
+        max_str_len=MAX_NAME,
+        max_map_len=MAX_ITEMS,
+        max_array_len=0,
+        max_bin_len=0,
+      )
+    except msgpack.StackError as error:
+      raise ValueError(TOO_DEEP) from error
   if not isinstance(tree, dict):
     raise ValueError(f"it holds a {type(tree).__name__}, not a map of arrays")
   tensors = {}
@@ -81,7 +85,7 @@ def read_flax_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
 def _leaves(tree: dict, *scopes: str) -> Iterator[tuple]:
   """Yields the parts of the name of every array, and the array."""
   if len(scopes) >= MAX_DEPTH:
-    raise ValueError(f"its maps are nested more than {MAX_DEPTH} deep")
+    raise ValueError(TOO_DEEP)
   for name, x in tree.items():
     if isinstance(x, dict):
       yield from _leaves(x, *scopes, name)
