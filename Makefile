@@ -9,6 +9,7 @@
 # upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
 # make audit: look for known vulnerabilities of these versions.
 # make parity: compare the encoders with PyTorch's, in a separate environment.
+# make torch: test weights in PyTorch's own format, in that environment.
 # make beam: test ingest with Apache Beam, in a separate environment: Beam needs
 # older protobuf and Pillow than requirements/tested.txt has.
 
@@ -39,7 +40,7 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test lint docs lock audit parity beam
+.PHONY: demo test lint docs lock audit parity torch beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -73,10 +74,13 @@ parity: .venv-parity/parity.stamp
 	.venv-parity/bin/python -m experiments.parity.towers
 	.venv-parity/bin/python -m experiments.parity.exported
 
+torch: .venv-parity/parity.stamp
+	.venv-parity/bin/python -m pytest tests/torch_file_test.py
+
 .venv-parity/parity.stamp: pyproject.toml
 	@echo "installing the packages and PyTorch into .venv-parity"
 	@test -x .venv-parity/bin/python || $(PYTHON) -m venv .venv-parity
-	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity]"
+	@.venv-parity/bin/python -m pip install --quiet --editable ".[parity,test]"
 	touch $@
 
 beam: .venv-beam/beam.stamp

@@ -11,6 +11,7 @@ this library.
 import importlib.util
 import os
 import pathlib
+import re
 import resource
 import shlex
 import signal
@@ -145,7 +146,7 @@ def _reason(error: Exception) -> str:
   rows = [row.strip() for row in str(error).splitlines() if row.strip()]
   said = [x for x in rows if UNPICKLER in x or x.startswith("Trying to load")]
   reason = (said or rows or [type(error).__name__])[0].split(UNPICKLER)[-1]
-  return reason.partition(". ")[0]
+  return re.split(r"(?<=\w)\. (?=[A-Z])", reason)[0]
 
 
 if __name__ == "__main__":
