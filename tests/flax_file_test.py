@@ -88,12 +88,12 @@ FORGED = {
   "cut off": (msgpack.packb({"a": array()})[:-1], "incomplete"),
   "longer": (msgpack.packb({"a": array()}) + b"\0", "extra data"),
   "no map": (msgpack.packb(array()), "holds a ndarray, not a map"),
-  "a number": (msgpack.packb({"a": {"b": 3}}), "a/b is a int, not an array"),
+  "a number": (msgpack.packb({"a": {"b": 3}}), "'b' is a int, not an array"),
   "a list": (msgpack.packb({"a": [array()]}), "max_array_len"),
-  "nothing": (msgpack.packb({"a": None}), "a is a NoneType"),
+  "nothing": (msgpack.packb({"a": None}), "'a' is a NoneType"),
   "chunks": (
     msgpack.packb({"a": {"__msgpack_chunked_array__": True}}),
-    "a/__msgpack_chunked_array__ is a bool",
+    "'__msgpack_chunked_array__' is a bool",
   ),
   "twice": (TWICE, "has 'a' twice"),
   "same name": (
@@ -106,7 +106,7 @@ FORGED = {
   "deep": (msgpack.packb(nested(17, array())), "more than 16 deep"),
   "very deep": (b"\x81\xa1a" * 100_000, "nested more than 16 deep"),
   "code": (msgpack.packb({"a": array(code=2)}), "item of kind 2"),
-  "time": (msgpack.packb({"a": msgpack.Timestamp(1)}), "a Timestamp"),
+  "time": (msgpack.packb({"a": msgpack.Timestamp(1)}), "'a' is a Timestamp"),
   "dtype": (msgpack.packb({"a": array(dtype="object")}), "type 'object'"),
   "dtypes": (msgpack.packb({"a": array(dtype="f4,f4")}), "type 'f4,f4'"),
   "too few": (msgpack.packb({"a": array((3,))}), r"\[3\].* has 8 bytes"),
@@ -122,6 +122,20 @@ FORGED = {
   "no array": (
     msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb([1, 2, 3]))}),
     "does not consist of shape",
+  ),
+  "many arrays": (
+    msgpack.packb({str(i): array() for i in range(10_000)}),
+    "more than 10,000",
+  ),
+  "many maps": (
+    msgpack.packb(
+      {str(i): {str(j): {} for j in range(99)} for i in range(999)}
+    ),
+    "more than 10,000",
+  ),
+  "many items": (
+    msgpack.packb({str(i): None for i in range(10_001)}),
+    "max_map_len",
   ),
   "kernel": (msgpack.packb({"kernel": array()}), r"kernel has the shape \[2\]"),
 }

@@ -7,7 +7,9 @@ whatever number of items the file claims, so this one hands limits to msgpack,
 and compares the shape of every array with its bytes before making it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+import functools
+import itertools
 import math
 import mmap
 import os
@@ -21,7 +23,7 @@ import numpy as np
 MAX_NAME = 64  # characters of one part of a name
 MAX_DEPTH = 16  # parts
 TOO_DEEP = f"its maps are nested more than {MAX_DEPTH} deep"
-MAX_ITEMS = 10_000  # in a map; msgpack makes room for as many
+MAX_ITEMS = 10_000  # in a map, and arrays and maps in a file
 MAX_DIMENSIONS = 8
 ARRAY, SCALAR = 1, 3  # the numbers by which Flax marks them
 DTYPES = {
@@ -59,11 +61,18 @@ def read_flax_file(path: str | os.PathLike) -> dict[str, np.ndarray]:
     pathlib.Path(path).open("rb") as file,
     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
   ):
+    made = itertools.count(1)
+
+    def counted(make: Callable, *args):
+      if next(made) > MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_ITEMS:,} arrays and maps")
+      return make(*args)
+
     try:
       tree = msgpack.unpackb(
         content,
-        ext_hook=_array,
-        object_pairs_hook=_map,
+        ext_hook=functools.partial(counted, _array),
+        object_pairs_hook=functools.partial(counted, _map),
         max_str_len=MAX_NAME,
         max_map_len=MAX_ITEMS,
         max_array_len=0,
@@ -89,19 +98,18 @@ def _leaves(tree: dict, *scopes: str) -> Iterator[tuple]:
   for name, x in tree.items():
     if isinstance(x, dict):
       yield from _leaves(x, *scopes, name)
-    elif isinstance(x, np.ndarray):
-      yield *scopes, name, x
     else:
-      name = "/".join((*scopes, name))
-      raise ValueError(f"{name} is a {type(x).__name__}, not an array")
+      yield *scopes, name, x
 
 
-def _map(items: list[tuple[Any, Any]]) -> dict[str, Any]:
-  """Returns a map, which must have every name once."""
+def _map(items: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns a map of arrays and maps, which must have every name once."""
   tree = {}
   for name, x in items:
-    if not isinstance(name, str) or name in tree:
-      raise ValueError(f"a map has {name!r} twice, or it is no name")
+    if not isinstance(x, dict | np.ndarray):
+      raise ValueError(f"{name!r} is a {type(x).__name__}, not an array")
+    if name in tree:
+      raise ValueError(f"a map has {name!r} twice")
     tree[name] = x
   return tree
 

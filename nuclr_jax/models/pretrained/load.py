@@ -150,7 +150,7 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
     found = _read_file(part)
     if twice := tensors.keys() & found.keys():
       raise files.UnreadableError(
-        f"{path} names several files that have {min(twice)}"
+        f"{path} names several files that have {min(twice)!r}"
       )
     tensors |= found
   return tensors
@@ -237,7 +237,7 @@ def _read_file(
       )
     for key, x in tensors.items():
       if x.dtype.kind not in "biuf" and x.dtype != ml_dtypes.bfloat16:
-        raise ValueError(f"{key} is of {x.dtype}, not of real numbers")
+        raise ValueError(f"{key!r} is of {x.dtype}, not of real numbers")
   bare = _all_unwrapped(path, tensors)
   return {key: x for key, x in bare.items() if only in (None, key)}
 

@@ -77,7 +77,7 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
     raise ValueError("PyTorch takes too long for a file of its size")
   if result.returncode:
     lines = result.stderr.decode(errors="replace").strip().splitlines()
-    said = lines[-1] if lines else f"it ended with {result.returncode}"
+    said = ascii(lines[-1])[1:-1] if lines else f"exit {result.returncode}"
     raise ValueError(f"PyTorch does not read it: {said}")
 
 
@@ -146,7 +146,7 @@ def _reason(error: Exception) -> str:
   rows = [row.strip() for row in str(error).splitlines() if row.strip()]
   said = [x for x in rows if UNPICKLER in x or x.startswith("Trying to load")]
   reason = (said or rows or [type(error).__name__])[0].split(UNPICKLER)[-1]
-  return re.split(r"(?<=\w)\. (?=[A-Z])", reason)[0]
+  return re.split(r"(?<=\w)\. (?=[A-Z])", reason[:500])[0]
 
 
 if __name__ == "__main__":
