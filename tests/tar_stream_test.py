@@ -1,8 +1,11 @@
 """Streams of tars: every pair once an epoch, exact resume, nothing dropped."""
 
+import bz2
 from collections import Counter
+import gzip
 import json
 import logging
+import lzma
 import os
 import pathlib
 import shutil
@@ -17,7 +20,14 @@ import pytest
 
 from nuclr_jax import files, fit, load
 from nuclr_jax.config import load_config
-from nuclr_jax.data import image_text, images, loader, tar_files, tar_stream
+from nuclr_jax.data import (
+  image_text,
+  images,
+  loader,
+  tar_files,
+  tar_members,
+  tar_stream,
+)
 from nuclr_jax.data.captions import EMPTY_CAPTION
 from nuclr_jax.data.source import random_numbers
 from nuclr_jax.data.tar_files import LeftOut, Sample
@@ -236,8 +246,8 @@ class TestReading:
     for found in (stream, indexed):
       assert [(x.key, getattr(x, "reason", None)) for x in found] == [
         ("a", None),
-        ("b.jpg", tar_files.LINK),
-        ("c.jpg", tar_files.LINK),
+        ("b.jpg", tar_members.LINK),
+        ("c.jpg", tar_members.LINK),
       ]
 
   def test_what_is_no_sample_is_named(self, tmp_path):
@@ -298,6 +308,226 @@ class TestReading:
     monkeypatch.setattr(tar_files, "MAX_BYTES", 1_000)
     (part,) = self.members(tar)
     assert part.content.reason == tar_files.TOO_BIG
+
+
+def block(name, kind=b"0", content=b"", **fields):
+  """A header of a tar by hand, and the content behind it.
+
+  Fields are bytes: `size` of 12, `rest` from the 257th byte on.
+  """
+  header = bytearray(512)
+  header[: len(name)] = name
+  size = fields.get("size", b"%011o\0" % len(content))
+  header[124:136] = size.ljust(12, b"\0")
+  header[156:157] = kind
+  rest = fields.get("rest", b"ustar\x0000")
+  header[257 : 257 + len(rest)] = rest
+  header[148:156] = b" " * 8
+  header[148:156] = b"%06o\0 " % sum(header)
+  return bytes(header) + content + bytes(-len(content) % 512)
+
+
+def pair(name, number=0):
+  """The blocks of a sample."""
+  return block(name + b".jpg", content=PHOTOS[number]) + block(
+    name + b".txt", content=f"caption {number}".encode()
+  )
+
+
+def record(key, value):
+  """A record of an extended header, of the length that it says."""
+  size = len(key) + len(value) + 3
+  while size != len(line := b"%d %s=%s\n" % (size, key, value)):
+    size = len(line)
+  return line
+
+
+END = bytes(1024)
+DIGITS = b"9" * 200_000
+NEGATIVE = b"\xff" * 11 + b"\0"  # -256, in base 256
+# What a tar has behind its first sample, before the end: what it may not do.
+HOSTILE = {
+  "a negative size": block(b"x.jpg", size=NEGATIVE),
+  "one back to the beginning": block(
+    b"x.jpg", size=(2**96 - 10_240).to_bytes(12, "big")
+  ),
+  "a negative octal size": block(b"x.jpg", size=b"-0000001000\0"),
+  "a negative size of a name": block(b"x", b"L", size=NEGATIVE),
+  "a negative size of a header": block(b"x", b"x", size=NEGATIVE),
+  "a negative size of a device": block(b"x", b"3", size=NEGATIVE),
+  "no number": block(b"x.jpg", size=b"+0x12345678\0"),
+  "digits and no more": block(b"x", b"x", DIGITS),
+  "digits of a length": block(b"x", b"x", DIGITS + b" path=x\n"),
+  "digits of a size": block(b"x", b"x", record(b"size", DIGITS)),
+  "a negative size in a header": block(b"x", b"x", record(b"size", b"-512")),
+  "a length of 0": block(b"x", b"x", b"0 path=x\n"),
+  "a length beyond the header": block(b"x", b"x", b"99 path=x\n"),
+  "a name of a terabyte": block(
+    b"x", b"L", size=b"\x80" + (2**40).to_bytes(11)
+  ),
+  "a large name": block(b"x", b"L", b"a" * 2**21),
+  "a header without its file": block(b"x", b"x", record(b"path", b"y.jpg")),
+  "a map without an end": block(
+    b"x.jpg", b"S", rest=b"ustar  \0".ljust(225, b"\0") + b"\1"
+  )
+  + b"\1" * 2048,
+  "nothing but noise": b"\xaa" * 1024,
+}
+
+
+class TestHostile:
+  """Headers that are no accident; the oracle is the layout of the format."""
+
+  def both(self, tmp_path, *blocks):
+    """What a stream and ingest read: keys, or (name, reason)."""
+    tar = str(tmp_path / "x.tar")
+    pathlib.Path(tar).write_bytes(b"".join(blocks))
+    parts = list(tar_files.read_samples(tar))
+    for i, part in enumerate(parts):
+      assert 0 <= part.end <= os.path.getsize(tar)
+      if not part.skip and part != parts[-1]:
+        rest = list(tar_files.read_samples(tar, part.end))
+        assert rest == parts[i + 1 :]
+    items = records.check_items(readers.read_tar(tar))
+    return [
+      [(x.key, x.reason) if hasattr(x, "reason") else x.key for x in found]
+      for found in ([part.content for part in parts], items)
+    ]
+
+  def read(self, tmp_path, *blocks):
+    """What both of them read."""
+    stream, items = self.both(tmp_path, *blocks)
+    assert stream == items
+    return stream
+
+  @pytest.mark.parametrize("kind", HOSTILE)
+  def test_what_is_no_header_ends_the_tar(self, tmp_path, kind):
+    rest = () if kind == "a map without an end" else (pair(b"b", 1), END)
+    rest = (END,) if kind == "a header without its file" else rest
+    found = self.read(tmp_path, pair(b"a"), HOSTILE[kind], *rest)
+    assert found == ["a", ("", tar_members.DAMAGED)]
+
+  def test_a_size_that_comes_after_is_the_size(self, tmp_path):
+    """As in tars of files above 8 GB, whose header has no room for it."""
+    for digits in (b"%d" % len(PHOTOS[1]), b"%020d" % len(PHOTOS[1])):
+      content = block(b"b.jpg", content=PHOTOS[1], size=b"0" * 11)
+      header = block(b"x", b"x", record(b"size", digits))
+      text = block(b"b.txt", content=b"a dog")
+      found = self.read(tmp_path, pair(b"a"), header, content, text, END)
+      assert found == ["a", "b"]
+
+  def test_thousands_of_headers_of_one_file(self, tmp_path):
+    many = block(b"x", b"x", record(b"path", b"wrong.jpg")) * 5_000
+    many += block(b"x", b"g", record(b"comment", b"x")) * 5_000
+    many += block(b"x", b"L", b"wrong.jpg") * 5_000
+    good = block(b"x", b"x", record(b"path", b"b.jpg"))
+    found = self.read(
+      tmp_path,
+      *(many, good, block(b"c", content=PHOTOS[1])),
+      *(block(b"b.txt", content=b"a dog"), END),
+    )
+    assert found == ["b"]
+
+  def test_what_is_no_file_is_named(self, tmp_path):
+    map_of = b"ustar  \0".ljust(225, b"\0")
+    sparse = record(b"GNU.sparse.major", b"1") + record(
+      b"GNU.sparse.name", b"s.jpg"
+    )
+    found = self.read(
+      tmp_path,
+      block(b"f/", b"\0", rest=b""),
+      block(b"f", b"5"),
+      block(b"volume", b"V"),
+      pair(b"a"),
+      block(b"d.jpg", b"3"),
+      block(b"p.jpg", b"6"),
+      block(b"m.jpg", b"M", PHOTOS[1]),
+      block(b"l.jpg", b"2"),
+      block(b"h.jpg", b"1"),
+      block(b"o.jpg", b"S", PHOTOS[0], rest=map_of + b"\0"),
+      block(b"x", b"x", sparse),
+      block(b"GNUSparse/0", content=PHOTOS[1]),
+      block(b"v.jpg", b"\0", PHOTOS[1], rest=b""),
+      block(b"v.txt", b"\0", b"a dog", rest=b""),
+      END,
+    )
+    assert found == [
+      "a",
+      ("d.jpg", tar_members.NO_FILE),
+      ("p.jpg", tar_members.NO_FILE),
+      ("m.jpg", tar_members.NO_FILE),
+      ("l.jpg", tar_members.LINK),
+      ("h.jpg", tar_members.LINK),
+      ("o.jpg", tar_members.SPARSE),
+      ("s.jpg", tar_members.SPARSE),
+      "v",
+    ]
+
+  def test_names(self, tmp_path):
+    long, odd = b"a" * 4_096, b"caf\xe9"
+    found = self.read(
+      tmp_path,
+      block(b"x", b"L", long + b".jpg\0"),
+      block(b"x", content=PHOTOS[0]),
+      block(b"x", b"L", long + b".txt\0"),
+      block(b"x", content=b"long"),
+      block(b"n.jpg\0hidden.txt", content=PHOTOS[1]),
+      block(b"x", b"x", record(b"path", b"n.txt\0hidden.jpg")),
+      block(b"x", content=b"cut at NULs"),
+      pair(odd, 2),
+      END,
+    )
+    assert found == [long.decode(), "n", "caf?"]
+
+  def test_texts_are_bounded_before_they_are_read(self, tmp_path):
+    text = b"a dog\n" * (tar_files.MAX_TEXT // 6)
+    found = self.read(
+      tmp_path,
+      *(block(b"a.jpg", content=PHOTOS[0]), block(b"a.txt", content=text)),
+      block(b"b.jpg", content=PHOTOS[0]),
+      block(b"b.txt", content=text + b"a cat"),
+      block(b"c.jpg", content=PHOTOS[0]),
+      block(b"c.json", content=b" " * 5_000_000),
+      END,
+    )
+    reason = tar_files.LONG_TEXT
+    assert found == ["a", ("b.txt", reason), ("c.json", reason)]
+
+  def test_thousands_of_members_of_one_key(self, tmp_path):
+    """In proportion: 20,000 took a minute."""
+    one = block(b"a.jpg", content=PHOTOS[0][:100])
+    tar = tmp_path / "x.tar"
+    tar.write_bytes(pair(b"a") + one * 20_000 + END)
+    assert len(list(tar_files.read_samples(str(tar)))) == 20_001
+    assert len(list(readers.read_tar(str(tar)))) == 20_001
+
+  @pytest.mark.parametrize("zeros", [512, 1024, 10_240, 3 * 2**20])
+  def test_tars_that_are_joined(self, tmp_path, zeros):
+    """`cat a.tar b.tar > x.tar`; equal keys of the two are two samples."""
+    stream, items = self.both(
+      tmp_path,
+      *(pair(b"a"), block(b"b.jpg", content=PHOTOS[1]), bytes(zeros)),
+      *(pair(b"b", 2), pair(b"c", 3), bytes(zeros), pair(b"d", 4), END),
+    )
+    alone, again = ("b", tar_files.NO_CAPTION), ("b", records.DUPLICATE_KEY)
+    assert stream == ["a", alone, "b", "c", "d"]
+    assert items == ["a", alone, again, "c", "d"]
+
+  def test_what_follows_the_end(self, tmp_path, monkeypatch):
+    found = self.read(tmp_path, pair(b"a"), END, b"garbage".ljust(2_000))
+    assert found == ["a", ("", tar_members.AFTER_END)]
+    found = self.read(tmp_path, pair(b"a"), END, pair(b"b"), END, b"x" * 512)
+    assert found == ["a", "b", ("", tar_members.AFTER_END)]
+    monkeypatch.setattr(tar_members, "MAX_ZEROS", 2**20)
+    found = self.read(tmp_path, pair(b"a"), bytes(2**20))
+    assert found == ["a"]
+    found = self.read(tmp_path, pair(b"a"), bytes(2**20), pair(b"b"), END)
+    assert found == ["a", ("", tar_members.AFTER_END)]
+
+  def test_a_tar_that_is_compressed(self, tmp_path):
+    for pack in (gzip.compress, bz2.compress, lzma.compress):
+      found = self.read(tmp_path, pack(pair(b"a") + bytes(2**24)))
+      assert found == [("", tar_members.COMPRESSED)]
 
 
 class TestNames:

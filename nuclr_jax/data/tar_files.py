@@ -14,17 +14,24 @@ import itertools
 import json
 import os
 import re
-import tarfile
 from typing import NamedTuple
 
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
 from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.tar_members import (
+  DAMAGED,
+  END,
+  Member,
+  members_of,
+  split_name,
+)
 from nuclr_jax.files import as_pattern, bucket, is_hidden
 
 ENDING = ".tar"
 STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
-BLOCK = 512  # bytes in a block of a tar file
 MAX_BYTES = 2**30  # of an image file
+MAX_TEXT = 2**20  # bytes of a file with captions
+SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
 MAX_RANGE = 1_000_000
@@ -33,18 +40,13 @@ NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
 REPEATED = "a second file of its key"  # and kind; the first one counts
 TOO_BIG = "too large a file"
+LONG_TEXT = "too large a file of captions"
 OTHER_PICTURE = (
   "another picture of its key, which ends at the first dot; rename the file"
 )
-LINK = "link in a tar, which is not followed"  # in place of a picture
-DAMAGED = "damaged file"  # the tar, or the remainder of it
 EMPTY = "no sample"  # in the tar
-END = "end"  # of a tar, which is as it should be
 KINDS = ("image", "txt", "json")  # of files that are read
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_TEXT_OF_FILE = re.compile(
-  rf"({'|'.join(map(re.escape, ENDINGS))})(\.(txt|json))$", re.IGNORECASE
-)
 
 
 class Sample(NamedTuple):
@@ -71,17 +73,6 @@ class Named(NamedTuple):
   kind: str  # one of `KINDS`, `OTHER_PICTURE`, or another ending
 
 
-class Member(NamedTuple):
-  """A file in a tar; or its end, which has no key, and `END` or `DAMAGED`."""
-
-  key: str | None  # see `first_key`
-  name: str
-  start: int  # of its header, in bytes
-  place: int = 0  # of its content
-  size: int = 0
-  is_link: bool = False  # to another file, in place of content
-
-
 class Part(NamedTuple):
   """A part of a tar, and where the next part begins."""
 
@@ -98,16 +89,6 @@ def are_tars(text: str) -> bool:
     (True, False)
   """
   return any(item.strip().endswith(ENDING) for item in text.split(","))
-
-
-def first_key(name: str) -> str:
-  """Returns a name up to the first dot of its last part.
-
-  Example:
-    >>> first_key("./v1.0/0001.seg.png")
-    'v1.0/0001'
-  """
-  return _split(name)[0]
 
 
 def name_files(names: Sequence[str]) -> list[Named]:
@@ -128,9 +109,9 @@ def name_files(names: Sequence[str]) -> list[Named]:
     >>> [tuple(x) for x in name_files(["Track 2.1.JPG", "Track 2.1.txt"])]
     [('Track 2.1', 'image'), ('Track 2.1', 'txt')]
   """
-  named = [_named(*_split(name)) for name in names]
+  named = [_named(*split_name(name)) for name in names]
   if not any(x.kind in KINDS for x in named):
-    return [_named(*_split(name, last=True)) for name in names]
+    return [_named(*split_name(name, last=True)) for name in names]
   return [
     x._replace(kind=OTHER_PICTURE) if x.kind.endswith(ENDINGS) else x
     for x in named
@@ -238,53 +219,25 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
             yield Part(content, files[0].start, number)
           yield Part(last, end)
         held = []
-      held.append(member)
-    end = held[0]
-    if end.name == DAMAGED or start == num_samples == 0:
-      reason = EMPTY if end.name == END else DAMAGED
-      yield Part(LeftOut("", tar, reason), end.start)
+      if member.key is not None:
+        held.append(member)
+    if member.name != END or start == num_samples == 0:
+      reason = EMPTY if member.name == END else member.name
+      yield Part(LeftOut("", tar, reason), member.start)
 
 
-def members_of(file: io.BufferedIOBase) -> Iterator[Member]:
-  """Finds the files of a tar, from where it is, and its end.
+def flaw_of(kind: str, member: Member) -> str:
+  """Returns why a file of a kind of `KINDS` is not read, or "".
 
-  The tarfile module takes a damaged header for the end, so the end is checked
-  here.
-
-  Args:
-    file: The tar, at the header of a member.
-
-  Yields:
-    Its files, and a last one whose key is None.
-
-  Raises:
-    OSError: If it cannot be read.
+  Example:
+    >>> flaw_of("txt", Member("a", "a.txt", 0, 512, size=2**40))
+    'too large a file of captions'
   """
-  start = file.tell()
-  try:
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-      while (member := tar.next()) is not None:
-        tar.members = []  # else it keeps them all in memory
-        start = tar.offset
-        is_link = member.issym() or member.islnk()
-        if is_hidden(member.name) or not (member.isfile() or is_link):
-          continue
-        yield Member(
-          first_key(member.name),
-          member.name,
-          member.offset,
-          member.offset_data,
-          member.size,
-          is_link,
-        )
-      start = tar.offset
-    file.seek(start)
-    is_end = file.read(BLOCK) == bytes(BLOCK)
-  except OSError:
-    raise
-  except Exception:  # not only tarfile's own, such as of sizes like 2^70
-    is_end = False
-  yield Member(None, END if is_end else DAMAGED, start)
+  if member.flaw:
+    return member.flaw
+  if kind == "image":
+    return TOO_BIG if member.size > MAX_BYTES else ""
+  return LONG_TEXT if member.size > MAX_TEXT else ""
 
 
 def _expand(item: str) -> list[str]:
@@ -337,14 +290,6 @@ def _open(tar: str) -> io.BufferedIOBase:
   return bucket.open_file(tar) if bucket.is_remote(tar) else open(tar, "rb")
 
 
-def _split(name: str, *, last: bool = False) -> tuple[str, str]:
-  """Splits a name at the first dot of its last part, or at the last one."""
-  folder, base = os.path.split(name.removeprefix("./"))
-  base = _TEXT_OF_FILE.sub(r"\2", base)
-  stem, _, ending = base.rpartition(".") if last else base.partition(".")
-  return os.path.join(folder, stem), ending.lower()
-
-
 def _named(key: str, ending: str) -> Named:
   return Named(key, "image" if f".{ending}" in ENDINGS else ending)
 
@@ -376,10 +321,8 @@ def _contents(
     if kind in found:
       bad.append(LeftOut(key, tar, REPEATED))
       continue
-    if member.is_link:
-      return [*bad, LeftOut(name, tar, LINK)]
-    if member.size > MAX_BYTES:
-      return [*bad, LeftOut(key, tar, TOO_BIG)]
+    if flaw := flaw_of(kind, member):
+      return [*bad, LeftOut(name, tar, flaw)]
     file.seek(member.place)
     found[kind] = file.read(member.size)
     if len(found[kind]) < member.size:
