@@ -5,6 +5,7 @@ with a caption on each line, or the caption in KEY.json. `name_files` says where
 a key ends.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 import fnmatch
@@ -16,6 +17,7 @@ import os
 import re
 from typing import NamedTuple
 
+from nuclr_jax import files
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
 from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tar_members import (
@@ -32,9 +34,12 @@ STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
 MAX_BYTES = 2**30  # of an image file
 MAX_TEXT = 2**20  # bytes of a file with captions
 SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
+LENIENT = 10  # times as many may be given, since an epoch may be any number
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
-MAX_RANGE = 1_000_000
+FEW = 256  # tars that are looked at before a stream begins
+MAX_NAMES = 1_000_000  # that ranges stand for
+MAX_DIGITS = 18  # of a number in a range
 # Reasons to leave out a sample.
 NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
@@ -46,6 +51,9 @@ OTHER_PICTURE = (
 )
 EMPTY = "no sample"  # in the tar
 KINDS = ("image", "txt", "json")  # of files that are read
+# What files beside tars raise that do not hold a count.
+_NO_COUNT = OSError, ValueError, LookupError, TypeError, ArithmeticError
+_NO_COUNT += (RecursionError,)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -126,23 +134,54 @@ def expand_ranges(name: str) -> list[str]:
     (['8.tar', '9.tar', '10.tar'], ['x00.tar', 'x01.tar'])
 
   Raises:
-    ValueError: If a range has more than `MAX_RANGE` numbers.
+    ValueError: If a range counts down, or `check_ranges` does.
   """
-  match = _RANGE.search(name)
-  if match is None:
-    return [name]
-  first, last = match.groups()
-  numbers = range(int(first), int(last) + 1)
-  if len(numbers) > MAX_RANGE:
-    raise ValueError(
-      f"{match[0]} is a range of more than {MAX_RANGE:,} numbers"
-    )
-  head, tail = name[: match.start()], name[match.end() :]
-  return [
-    f"{head}{number:0{len(first)}d}{rest}"
-    for number in numbers
-    for rest in expand_ranges(tail)
+  check_ranges(name)
+  parts = _RANGE.split(name)  # text, first, last, text, first, ...
+  ranges = [
+    [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    for first, last in zip(parts[1::3], parts[2::3], strict=True)
   ]
+  return [
+    "".join(x + y for x, y in zip(parts[::3], (*numbers, ""), strict=True))
+    for numbers in itertools.product(*ranges)
+  ]
+
+
+def check_ranges(text: str) -> None:
+  """Raises ValueError if the ranges of a text are of more than `MAX_NAMES`.
+
+  Args:
+    text: Names, with commas between; none of them is expanded.
+
+  Example:
+    >>> check_ranges("{0..999}{0..9}.tar")
+    >>> check_ranges("{0..9999}{0..9999}.tar")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: {0..9999}{0..9999}.tar stands for 100,000,000 names, ...
+  """
+  count = 0
+  for item in text.split(","):
+    product = 1
+    for first, last in _RANGE.findall(item):
+      if max(len(first), len(last)) > MAX_DIGITS:
+        raise ValueError(
+          f"{_short(item)} has a range of numbers of {len(last)} digits, at "
+          f"most {MAX_DIGITS} are allowed"
+        )
+      if int(first) > int(last):
+        raise ValueError(
+          f"{_short(item)} does not exist: {{{first}..{last}}} counts down; "
+          f"write {{{last}..{first}}}"
+        )
+      product *= int(last) - int(first) + 1
+    count += product
+  if count > MAX_NAMES:
+    raise ValueError(
+      f"{_short(text)} stands for {count:,} names, at most {MAX_NAMES:,} are "
+      "allowed; use smaller ranges, or *"
+    )
 
 
 def find_tars(text: str) -> list[str]:
@@ -163,8 +202,9 @@ def find_tars(text: str) -> list[str]:
     >>> [x.removeprefix(str(tmp_path)) for x in tars]
     ['/00.tar', '/01.tar']
   """
-  found = []
-  for item in map(str.strip, text.split(",")):
+  items, found = [item.strip() for item in text.split(",")], []
+  check_ranges(",".join(x for x in items if not os.path.isfile(x)))
+  for item in items:
     if not item.endswith(ENDING):
       raise ValueError(
         f"{text} names tars and something else, {item!r}; train on tars, or "
@@ -174,21 +214,59 @@ def find_tars(text: str) -> list[str]:
   return sorted(dict.fromkeys(found))
 
 
-def count_pairs(tars: Sequence[str]) -> int | None:
+def count_pairs(tars: Sequence[str], given: int | None = None) -> int | None:
   """Adds up the numbers of samples that img2dataset has written beside tars.
 
   Args:
     tars: Paths of tars; the numbers are in files such as 00000_stats.json.
+    given: The number of samples, if it is given; the files are not read then.
 
   Returns:
-    The sum; None if one of the tars has no such file.
+    The number; None if one of the tars has no such file.
+
+  Raises:
+    ValueError: If there are more than tars of their sizes can hold, or
+      `LENIENT` times as many are given.
   """
   paths = [f"{tar.removesuffix(ENDING)}{STATS}" for tar in tars]
   with futures.ThreadPoolExecutor(THREADS) as pool:
-    try:
-      return sum(pool.map(_successes, paths))
-    except (OSError, ValueError, KeyError, TypeError):
-      return None
+    count = given
+    if count is None:
+      try:
+        count = sum(pool.map(_successes, paths))
+      except _NO_COUNT:
+        return None
+    size = sum(pool.map(_size, tars))
+  most = size // SMALLEST
+  if count > (most if given is None else LENIENT * most):
+    what = "data.num_pairs" if given else f"the {STATS} files beside the tars"
+    raise ValueError(
+      f"{what}: {count:,} pairs are too many for tars of {size:,} bytes, which "
+      f"hold at most {most:,}; give data.num_pairs, about as many as an epoch "
+      "has"
+    )
+  return count
+
+
+def check_filled(tars: Sequence[str]) -> None:
+  """Raises ValueError if there is no file in any of a few tars.
+
+  Of more tars than `FEW`, a stream finds out.
+
+  Args:
+    tars: Paths of tars.
+  """
+  reasons = Counter()
+  for tar in tars[:FEW]:
+    reason = _first_reason(tar)
+    if not reason:
+      return
+    reasons[reason] += 1
+  if len(tars) <= FEW:
+    found = ", ".join(f"{count} {x}" for x, count in reasons.most_common())
+    raise ValueError(
+      f"there is no file in any of the tars: {found}; the last one is {tar}"
+    )
 
 
 def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
@@ -223,7 +301,7 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
         held.append(member)
     if member.name != END or start == num_samples == 0:
       reason = EMPTY if member.name == END else member.name
-      yield Part(LeftOut("", tar, reason), member.start)
+      yield Part(LeftOut("", tar, reason), member.start, 1)
 
 
 def flaw_of(kind: str, member: Member) -> str:
@@ -256,16 +334,16 @@ def _expand(item: str) -> list[str]:
   if names == [item]:
     found = {item: there}
   else:
+    exact = set(there)
     found = {
-      name: [name] if name in there else fnmatch.filter(there, name)
+      name: [name] if name in exact else _matching(there, name)
       for name in names
     }
   missing = [name for name, tars in found.items() if not tars]
-  if missing or not names:
+  if missing:
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     raise ValueError(
-      f"there is no tar {(missing or [item])[0]}{more}; name files, or use * "
-      "or {0..9}"
+      f"there is no tar {missing[0]}{more}; name files, or use * or {{0..9}}"
     )
   tars = [tar for name in names for tar in found[name]]
   if not bucket.is_remote(item):
@@ -277,13 +355,48 @@ def _expand(item: str) -> list[str]:
   return tars
 
 
+def _matching(paths: Sequence[str], pattern: str) -> list[str]:
+  """Returns the paths that a name stands for, if it is a pattern."""
+  return fnmatch.filter(paths, pattern) if glob.has_magic(pattern) else []
+
+
+def _short(text: str) -> str:
+  return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def _successes(path: str) -> int:
   if bucket.is_remote(path):
     content = bucket.read_range(path, 0, MAX_STATS)
   else:
-    with open(path, "rb") as file:
+    with files.reading(path), open(path, "rb") as file:
       content = file.read(MAX_STATS)
-  return int(json.loads(content)["successes"])
+  count = int(json.loads(content)["successes"])
+  if count < 0:
+    raise ValueError(f"{path}: a negative number of samples")
+  return count
+
+
+def _size(tar: str) -> int:
+  """Returns the bytes of a tar."""
+
+  def read():
+    with _open(tar) as file:
+      return file.seek(0, os.SEEK_END)
+
+  return files.keep_trying(tar, read)
+
+
+def _first_reason(tar: str) -> str:
+  """Returns why nothing in a tar can be read, or "" if there is a file."""
+
+  def read():
+    with _open(tar) as file:
+      for member in members_of(file):
+        if member.key is not None:
+          return ""
+    return EMPTY if member.name == END else member.name
+
+  return files.keep_trying(tar, read)
 
 
 def _open(tar: str) -> io.BufferedIOBase:

@@ -118,7 +118,7 @@ def members_of(file: io.BufferedIOBase) -> Iterator[Member]:
     if member is not None:
       yield member
     if following > length:  # its content is cut off
-      yield Member(None, DAMAGED, start)
+      yield Member(None, DAMAGED, length)
       return
     start = following
 
