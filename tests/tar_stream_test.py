@@ -569,6 +569,8 @@ class TestNames:
     os.mkfifo(tmp_path / "x.tar")
     with pytest.raises(ValueError, match="x.tar is no regular file"):
       tar_files.find_tars(f"{tmp_path}/x.tar")
+    with pytest.raises(OSError, match="x.tar is not there, or no regular"):
+      next(tar_files.read_samples(f"{tmp_path}/x.tar"))
 
   def test_ranges_of_folders(self, tmp_path):
     for folder in range(3):

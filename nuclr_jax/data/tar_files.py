@@ -193,7 +193,8 @@ def find_tars(text: str) -> list[str]:
       {00000..00331} for a range of numbers.
 
   Raises:
-    ValueError: If one of them does not exist, or is no tar.
+    ValueError: If one of them does not exist, or is no tar, or if the ranges
+      stand for too many names.
 
   Example:
     >>> for i in range(3):
@@ -400,7 +401,11 @@ def _first_reason(tar: str) -> str:
 
 
 def _open(tar: str) -> io.BufferedIOBase:
-  return bucket.open_file(tar) if bucket.is_remote(tar) else open(tar, "rb")
+  if bucket.is_remote(tar):
+    return bucket.open_file(tar)
+  if not os.path.isfile(tar):  # a pipe would wait for ever
+    raise FileNotFoundError(f"{tar} is not there, or no regular file")
+  return open(tar, "rb")
 
 
 def _named(key: str, ending: str) -> Named:

@@ -16,6 +16,7 @@ from nuclr_jax import files
 from nuclr_jax.data import in_place
 from nuclr_jax.data.captions import captions_beside, captions_of
 from nuclr_jax.data.tar_files import (
+  EMPTY,
   KINDS,
   LONG_TEXT,
   MAX_BYTES,
@@ -52,8 +53,8 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
   The files of a key, which ends where `tar_files.name_files` says, may be
-  anywhere in the tar. `captions_beside` says which captions are in KEY.txt and
-  KEY.json.
+  anywhere in the tar; in a file that holds several tars, in one of these.
+  `captions_beside` says which captions are in KEY.txt and KEY.json.
 
   Args:
     path: The tar file.
@@ -75,8 +76,8 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
             group = groups.setdefault((len(ends), member.key), [])
             group.append(member)
       why = ends[-1].name if ends else DAMAGED
-      if why == END and not groups and ends[-1].start:
-        why = ONLY_HIDDEN
+      if why == END and not groups:
+        why = ONLY_HIDDEN if ends[-1].start else EMPTY
       for members in groups.values():
         for key, found in _samples(members):
           if isinstance(found, str):
