@@ -695,12 +695,12 @@ class TestNames:
 
   def test_tars_without_a_file(self, tmp_path):
     """They are an error at once; one that has a file is enough."""
-    for i in range(20):
+    for i in range(80):
       write_tar(tmp_path / f"{i:02d}.tar", [])
-    (tmp_path / "20.tar").write_bytes(b"damaged" * 1_000)
-    with pytest.raises(ValueError, match="tars: 20 no sample, 1 damaged file;"):
+    (tmp_path / "80.tar").write_bytes(b"damaged" * 1_000)
+    with pytest.raises(ValueError, match="tars: 80 no sample, 1 damaged file;"):
       source_of(f"{tmp_path}/*.tar", num_pairs=4)
-    write_pairs(tmp_path / "21.tar", [0])
+    write_pairs(tmp_path / "81.tar", [0])
     source_of(f"{tmp_path}/*.tar", num_pairs=4)
 
 

@@ -37,7 +37,7 @@ SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
 LENIENT = 10  # times as many may be given, since an epoch may be any number
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
-FEW = 256  # tars that are looked at before a stream begins
+FEW = 10_000  # tars that are looked at before a stream begins
 MAX_NAMES = 1_000_000  # that ranges stand for
 MAX_DIGITS = 18  # of a number in a range
 # Reasons to leave out a sample.
@@ -250,23 +250,26 @@ def count_pairs(tars: Sequence[str], given: int | None = None) -> int | None:
 
 
 def check_filled(tars: Sequence[str]) -> None:
-  """Raises ValueError if there is no file in any of a few tars.
+  """Raises ValueError if there is no file in any of at most `FEW` tars.
 
-  Of more tars than `FEW`, a stream finds out.
+  A stream would find out once it has left out as much, a minute later.
 
   Args:
     tars: Paths of tars.
   """
+  starts = range(1, min(len(tars), FEW), THREADS)
   reasons = Counter()
-  for tar in tars[:FEW]:
-    reason = _first_reason(tar)
-    if not reason:
-      return
-    reasons[reason] += 1
+  with futures.ThreadPoolExecutor(THREADS) as pool:
+    # In most cases, the first one is enough.
+    for some in (tars[:1], *(tars[i : i + THREADS] for i in starts)):
+      reasons.update(pool.map(_first_reason, some))
+      if "" in reasons:
+        return
   if len(tars) <= FEW:
     found = ", ".join(f"{count} {x}" for x, count in reasons.most_common())
     raise ValueError(
-      f"there is no file in any of the tars: {found}; the last one is {tar}"
+      f"there is no file in any of the tars: {found}; the last one is "
+      f"{tars[-1]}"
     )
 
 
