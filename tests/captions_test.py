@@ -235,11 +235,20 @@ def test_an_enormous_list_is_read_at_once():
     "[" * 100_000,
     "['a'" + " " * 100_000 + "x]",
     "[" + "-" * 100_000,
+    "[" + "\\'" * 100_000,
+    "['" + '\\"' * 100_000,
   ):
     assert captions.tidy_captions([f"{text}]"])[1] in (
-      [],
+      [captions.TOO_LONG],
       [captions.EMPTY_CAPTION],
     )
+
+
+def test_a_caption_of_any_reasonable_length():
+  """A longer one, of which tokenizers make gigabytes, is left out alone."""
+  longest = ("word " * captions.MAX_LETTERS)[: captions.MAX_LETTERS - 1] + "s"
+  texts = ["a dog", longest, f"{longest}s"]
+  assert captions.tidy_captions(texts) == (texts[:2], [captions.TOO_LONG])
 
 
 def test_lists_in_cells_of_tables(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 
 import chex
@@ -217,6 +218,56 @@ class TestChanges:
     assert data.read([1])[0].image == PHOTOS[1]
     with pytest.raises(ValueError, match="a.tar has changed.*as another data"):
       data.read([0])
+
+  @pytest.mark.parametrize(
+    "place, message",
+    [
+      ((-512, 100), "in 100 bytes from byte -512 of .*a.tar.* is impossible"),
+      ((512, -100), "in -100 bytes from byte 512 of .*a.tar.* is impossible"),
+      ((2**62, 100), "a.tar has changed since it was indexed"),
+      ((512, 2**62), "a.tar has changed since it was indexed"),
+      ((2**62, 2**62), "a.tar has changed since it was indexed"),
+    ],
+  )
+  def test_places_that_are_impossible(self, moved, place, message):
+    """They are refused at once, and no memory is set aside for them."""
+    tars = in_place.Tars(
+      [in_place.Tar(f"{moved}/tars/a.tar", [])], np.array([1]), moved
+    )
+    rows = [{"image": b"", in_place.PLACE: np.array([*place, 7], np.int64)}]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=message):
+      in_place.read_images(tars, [0], rows)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 100_000  # KiB
+
+  def test_a_pipe_in_place_of_a_tar_that_is_read(self, moved):
+    data = opened(moved)
+    in_place._opened.cache_clear()
+    (moved / "tars" / "a.tar").unlink()
+    os.mkfifo(moved / "tars" / "a.tar")
+    with pytest.raises(ValueError, match="a.tar is no regular file"):
+      data.read([0])
+
+  @pytest.mark.parametrize(
+    "name, change",
+    [
+      ("image_id", lambda x: x - 1),
+      ("text_id", lambda x: x + 2**20),
+      ("record", lambda x: -x - 1),
+      ("caption", lambda x: x[1:]),
+      ("image_hash", lambda x: x[:, None]),
+      ("text_hash", lambda x: x.astype(float)),
+    ],
+  )
+  def test_an_index_that_is_impossible(self, moved, name, change):
+    """Ids below 0 would be those of other pairs."""
+    folder = moved / "mine" / "1.0.0" / "pairs-train"
+    path = folder / f"{name}.npy"
+    np.save(path, change(np.load(path)))
+    files.write_digests(folder)
+    with pytest.raises(ValueError, match="pairs-train is no index of pairs"):
+      opened(moved)
 
   def test_no_regular_file(self, moved):
     (moved / "tars" / "a.tar").unlink()

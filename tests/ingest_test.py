@@ -15,7 +15,7 @@ from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
 from nuclr_jax import files, ingest, progress
-from nuclr_jax.data import pair_index
+from nuclr_jax.data import captions, pair_index, tar_files
 from nuclr_jax.ingest import beam, inputs, publish, readers, records
 
 PHOTO = PHOTOS[0]
@@ -361,6 +361,25 @@ def test_links_out_of_a_folder_and_what_is_no_file(tmp_path):
   with pytest.raises(ValueError, match="is a link out of .* with a pattern"):
     ingest.ingest(f"{tmp_path}/tars", "other", data_dir=tmp_path)
   assert ingest.ingest(f"{tmp_path}/tars/*.tar", "other", data_dir=tmp_path)
+
+
+def test_texts_beside_images_are_bounded(tmp_path):
+  """Before they are read: of a sparse file of a terabyte, nothing is."""
+  folder = tmp_path / "photos"
+  folder.mkdir()
+  for name in "abcd":
+    (folder / f"{name}.jpg").write_bytes(PHOTO)
+    (folder / f"{name}.txt").write_text(f"photo {name}")
+  os.truncate(folder / "a.txt", 2**40)
+  (folder / "b.json").write_text(" " * (tar_files.MAX_TEXT + 1))
+  (folder / "c.txt").write_text("word " * captions.MAX_LETTERS)
+  made = ingest.ingest(f"{folder}", "mine", data_dir=tmp_path, workers=1)
+  assert [row[0] for row in read(made)] == ["d.jpg"]
+  assert {row["key"]: row["reason"] for row in rejected(made)} == {
+    "a.jpg": tar_files.LONG_TEXT,
+    "b.jpg": tar_files.LONG_TEXT,
+    "c.jpg": captions.TOO_LONG,
+  }
 
 
 def test_beam_that_is_not_installed(tmp_path, monkeypatch):

@@ -257,6 +257,8 @@ def test_files_are_in_the_order_and_by_the_names_of_tfds(tmp_path):
   )
   keys = [f"{i:05d}" for i in (2, 3, 4, 5, 0, 1)]
   assert [key for key, _, _ in read(folder)] == keys
+  (row,) = rejected(folder)
+  assert row["source"].endswith("empty/0.tar") and row["reason"] == "no sample"
   assert sorted(path.name for path in folder.glob("*array_record*")) == [
     f"mine-train.array_record-0000{i}-of-00003" for i in range(3)
   ]

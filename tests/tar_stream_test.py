@@ -1,12 +1,17 @@
 """Streams of tars: every pair once an epoch, exact resume, nothing dropped."""
 
+import bz2
 from collections import Counter
+import gzip
 import json
 import logging
+import lzma
 import os
 import pathlib
 import shutil
+import subprocess
 import tarfile
+import time
 import zlib
 
 import chex
@@ -17,13 +22,20 @@ import pytest
 
 from nuclr_jax import files, fit, load
 from nuclr_jax.config import load_config
-from nuclr_jax.data import image_text, images, loader, tar_files, tar_stream
+from nuclr_jax.data import (
+  image_text,
+  images,
+  loader,
+  tar_files,
+  tar_members,
+  tar_stream,
+)
 from nuclr_jax.data.captions import EMPTY_CAPTION
 from nuclr_jax.data.source import random_numbers
 from nuclr_jax.data.tar_files import LeftOut, Sample
 from nuclr_jax.data.tokenizer import build_tokenizer
 from nuclr_jax.files import bucket
-from nuclr_jax.ingest import readers, records
+from nuclr_jax.ingest import listing, readers, records
 from nuclr_jax.train import build
 
 TOKENIZER = os.fspath(
@@ -236,8 +248,8 @@ class TestReading:
     for found in (stream, indexed):
       assert [(x.key, getattr(x, "reason", None)) for x in found] == [
         ("a", None),
-        ("b.jpg", tar_files.LINK),
-        ("c.jpg", tar_files.LINK),
+        ("b.jpg", tar_members.LINK),
+        ("c.jpg", tar_members.LINK),
       ]
 
   def test_what_is_no_sample_is_named(self, tmp_path):
@@ -273,6 +285,10 @@ class TestReading:
     # Of the last one, it is the end of the tar that is missing.
     assert len(good) == sum(x.end <= end for x in whole) + (cut == 3_500)
     assert found[-1] == LeftOut("", str(tar), tar_files.DAMAGED)
+    parts = self.members(tar)
+    for i, part in enumerate(parts):
+      rest = self.members(tar, part.end)[part.skip :]
+      assert rest == parts[i + 1 :]
 
   def test_a_damaged_header(self, tmp_path):
     tar = write_pairs(tmp_path / "x.tar", range(3))
@@ -298,6 +314,228 @@ class TestReading:
     monkeypatch.setattr(tar_files, "MAX_BYTES", 1_000)
     (part,) = self.members(tar)
     assert part.content.reason == tar_files.TOO_BIG
+
+
+def block(name, kind=b"0", content=b"", **fields):
+  """A header of a tar by hand, and the content behind it.
+
+  Fields are bytes: `size` of 12, `rest` from the 257th byte on.
+  """
+  header = bytearray(512)
+  header[: len(name)] = name
+  size = fields.get("size", b"%011o\0" % len(content))
+  header[124:136] = size.ljust(12, b"\0")
+  header[156:157] = kind
+  rest = fields.get("rest", b"ustar\x0000")
+  header[257 : 257 + len(rest)] = rest
+  header[148:156] = b" " * 8
+  header[148:156] = b"%06o\0 " % sum(header)
+  return bytes(header) + content + bytes(-len(content) % 512)
+
+
+def pair(name, number=0):
+  """The blocks of a sample."""
+  return block(name + b".jpg", content=PHOTOS[number]) + block(
+    name + b".txt", content=f"caption {number}".encode()
+  )
+
+
+def record(key, value):
+  """A record of an extended header, of the length that it says."""
+  size = len(key) + len(value) + 3
+  while size != len(line := b"%d %s=%s\n" % (size, key, value)):
+    size = len(line)
+  return line
+
+
+END = bytes(1024)
+DIGITS = b"9" * 200_000
+NEGATIVE = b"\xff" * 11 + b"\0"  # -256, in base 256
+# What a tar has behind its first sample, before the end: what it may not do.
+HOSTILE = {
+  "a negative size": block(b"x.jpg", size=NEGATIVE),
+  "one back to the beginning": block(
+    b"x.jpg", size=(2**96 - 10_240).to_bytes(12, "big")
+  ),
+  "a negative octal size": block(b"x.jpg", size=b"-0000001000\0"),
+  "a negative size of a name": block(b"x", b"L", size=NEGATIVE),
+  "a negative size of a header": block(b"x", b"x", size=NEGATIVE),
+  "a negative size of a device": block(b"x", b"3", size=NEGATIVE),
+  "no number": block(b"x.jpg", size=b"+0x12345678\0"),
+  "digits and no more": block(b"x", b"x", DIGITS),
+  "digits of a length": block(b"x", b"x", DIGITS + b" path=x\n"),
+  "digits of a size": block(b"x", b"x", record(b"size", DIGITS)),
+  "a negative size in a header": block(b"x", b"x", record(b"size", b"-512")),
+  "a length of 0": block(b"x", b"x", b"0 path=x\n"),
+  "a length beyond the header": block(b"x", b"x", b"99 path=x\n"),
+  "a name of a terabyte": block(
+    b"x", b"L", size=b"\x80" + (2**40).to_bytes(11)
+  ),
+  "a large name": block(b"x", b"L", b"a" * 2**21),
+  "a header without its file": block(b"x", b"x", record(b"path", b"y.jpg")),
+  "a map without an end": block(
+    b"x.jpg", b"S", rest=b"ustar  \0".ljust(225, b"\0") + b"\1"
+  )
+  + b"\1" * 2048,
+  "nothing but noise": b"\xaa" * 1024,
+}
+
+
+class TestHostile:
+  """Headers that are no accident; the oracle is the layout of the format."""
+
+  def both(self, tmp_path, *blocks):
+    """What a stream and ingest read: keys, or (name, reason)."""
+    tar = str(tmp_path / "x.tar")
+    pathlib.Path(tar).write_bytes(b"".join(blocks))
+    parts = list(tar_files.read_samples(tar))
+    for i, part in enumerate(parts):
+      assert 0 <= part.end <= os.path.getsize(tar)
+      if not part.skip and part != parts[-1]:
+        rest = list(tar_files.read_samples(tar, part.end))
+        assert rest == parts[i + 1 :]
+    items = records.check_items(readers.read_tar(tar))
+    return [
+      [(x.key, x.reason) if hasattr(x, "reason") else x.key for x in found]
+      for found in ([part.content for part in parts], items)
+    ]
+
+  def read(self, tmp_path, *blocks):
+    """What both of them read."""
+    stream, items = self.both(tmp_path, *blocks)
+    assert stream == items
+    return stream
+
+  @pytest.mark.parametrize("kind", HOSTILE)
+  def test_what_is_no_header_ends_the_tar(self, tmp_path, kind):
+    rest = () if kind == "a map without an end" else (pair(b"b", 1), END)
+    rest = (END,) if kind == "a header without its file" else rest
+    found = self.read(tmp_path, pair(b"a"), HOSTILE[kind], *rest)
+    assert found == ["a", ("", tar_members.DAMAGED)]
+
+  def test_a_size_that_comes_after_is_the_size(self, tmp_path):
+    """As in tars of files above 8 GB, whose header has no room for it."""
+    for digits in (b"%d" % len(PHOTOS[1]), b"%020d" % len(PHOTOS[1])):
+      content = block(b"b.jpg", content=PHOTOS[1], size=b"0" * 11)
+      header = block(b"x", b"x", record(b"size", digits))
+      text = block(b"b.txt", content=b"a dog")
+      found = self.read(tmp_path, pair(b"a"), header, content, text, END)
+      assert found == ["a", "b"]
+
+  def test_thousands_of_headers_of_one_file(self, tmp_path):
+    many = block(b"x", b"x", record(b"path", b"wrong.jpg")) * 1_500
+    many += block(b"x", b"g", record(b"comment", b"x")) * 1_500
+    many += block(b"x", b"L", b"wrong.jpg") * 1_500
+    good = block(b"x", b"x", record(b"path", b"b.jpg"))
+    found = self.read(
+      tmp_path,
+      *(many, good, block(b"c", content=PHOTOS[1])),
+      *(block(b"b.txt", content=b"a dog"), END),
+    )
+    assert found == ["b"]
+
+  def test_what_is_no_file_is_named(self, tmp_path):
+    map_of = b"ustar  \0".ljust(225, b"\0")
+    sparse = record(b"GNU.sparse.major", b"1") + record(
+      b"GNU.sparse.name", b"s.jpg"
+    )
+    found = self.read(
+      tmp_path,
+      block(b"f/", b"\0", rest=b""),
+      block(b"f", b"5"),
+      block(b"volume", b"V"),
+      pair(b"a"),
+      block(b"d.jpg", b"3"),
+      block(b"p.jpg", b"6"),
+      block(b"m.jpg", b"M", PHOTOS[1]),
+      block(b"l.jpg", b"2"),
+      block(b"h.jpg", b"1"),
+      block(b"o.jpg", b"S", PHOTOS[0], rest=map_of + b"\0"),
+      block(b"x", b"x", sparse),
+      block(b"GNUSparse/0", content=PHOTOS[1]),
+      block(b"v.jpg", b"\0", PHOTOS[1], rest=b""),
+      block(b"v.txt", b"\0", b"a dog", rest=b""),
+      END,
+    )
+    assert found == [
+      "a",
+      ("d.jpg", tar_members.NO_FILE),
+      ("p.jpg", tar_members.NO_FILE),
+      ("m.jpg", tar_members.NO_FILE),
+      ("l.jpg", tar_members.LINK),
+      ("h.jpg", tar_members.LINK),
+      ("o.jpg", tar_members.SPARSE),
+      ("s.jpg", tar_members.SPARSE),
+      "v",
+    ]
+
+  def test_names(self, tmp_path):
+    long, odd = b"a" * 4_096, b"caf\xe9"
+    found = self.read(
+      tmp_path,
+      block(b"x", b"L", long + b".jpg\0"),
+      block(b"x", content=PHOTOS[0]),
+      block(b"x", b"L", long + b".txt\0"),
+      block(b"x", content=b"long"),
+      block(b"n.jpg\0hidden.txt", content=PHOTOS[1]),
+      block(b"x", b"x", record(b"path", b"n.txt\0hidden.jpg")),
+      block(b"x", content=b"cut at NULs"),
+      pair(odd, 2),
+      END,
+    )
+    assert found == [long.decode(), "n", "caf?"]
+
+  def test_texts_are_bounded_before_they_are_read(self, tmp_path):
+    text = b"a dog".ljust(tar_files.MAX_TEXT)
+    found = self.read(
+      tmp_path,
+      *(block(b"a.jpg", content=PHOTOS[0]), block(b"a.txt", content=text)),
+      block(b"b.jpg", content=PHOTOS[0]),
+      block(b"b.txt", content=text + b" "),
+      block(b"c.jpg", content=PHOTOS[0]),
+      block(b"c.json", content=b" " * 5_000_000),
+      END,
+    )
+    reason = tar_files.LONG_TEXT
+    assert found == ["a", ("b.txt", reason), ("c.json", reason)]
+
+  def test_thousands_of_members_of_one_key(self):
+    """In proportion: a time that is 8 times as long, not 64."""
+    times = []
+    for count in (2_000, 16_000):
+      members = [tar_members.Member("a", "a.jpg", i) for i in range(count)]
+      start = time.process_time()
+      assert len(list(readers._samples(members))) == count
+      times.append(time.process_time() - start)
+    assert times[1] < 24 * times[0]
+
+  @pytest.mark.parametrize("zeros", [512, 1024, 10_240, 3 * 2**20])
+  def test_tars_that_are_joined(self, tmp_path, zeros):
+    """`cat a.tar b.tar > x.tar`; equal keys of the two are two samples."""
+    stream, items = self.both(
+      tmp_path,
+      *(pair(b"a"), block(b"b.jpg", content=PHOTOS[1]), bytes(zeros)),
+      *(pair(b"b", 2), pair(b"c", 3), bytes(zeros), pair(b"d", 4), END),
+    )
+    alone, again = ("b", tar_files.NO_CAPTION), ("b", records.DUPLICATE_KEY)
+    assert stream == ["a", alone, "b", "c", "d"]
+    assert items == ["a", alone, again, "c", "d"]
+
+  def test_what_follows_the_end(self, tmp_path, monkeypatch):
+    found = self.read(tmp_path, pair(b"a"), END, b"garbage".ljust(2_000))
+    assert found == ["a", ("", tar_members.AFTER_END)]
+    found = self.read(tmp_path, pair(b"a"), END, pair(b"b"), END, b"x" * 512)
+    assert found == ["a", "b", ("", tar_members.AFTER_END)]
+    monkeypatch.setattr(tar_members, "MAX_ZEROS", 2**20)
+    found = self.read(tmp_path, pair(b"a"), bytes(2**20))
+    assert found == ["a"]
+    found = self.read(tmp_path, pair(b"a"), bytes(2**20), pair(b"b"), END)
+    assert found == ["a", ("", tar_members.AFTER_END)]
+
+  def test_a_tar_that_is_compressed(self, tmp_path):
+    for pack in (gzip.compress, bz2.compress, lzma.compress):
+      found = self.read(tmp_path, pack(pair(b"a") + bytes(2**24)))
+      assert found == [("", tar_members.COMPRESSED)]
 
 
 class TestNames:
@@ -331,6 +569,8 @@ class TestNames:
     os.mkfifo(tmp_path / "x.tar")
     with pytest.raises(ValueError, match="x.tar is no regular file"):
       tar_files.find_tars(f"{tmp_path}/x.tar")
+    with pytest.raises(OSError, match="x.tar is not there, or no regular"):
+      next(tar_files.read_samples(f"{tmp_path}/x.tar"))
 
   def test_ranges_of_folders(self, tmp_path):
     for folder in range(3):
@@ -350,8 +590,42 @@ class TestNames:
     os.symlink("nowhere", tmp_path / "s0" / "c.tar")
     with pytest.raises(ValueError, match="c.tar is no regular file"):
       find(f"{tmp_path}/s0/*.tar")
-    with pytest.raises(ValueError, match="more than 1,000,000"):
-      find(f"{tmp_path}/{{0..999999999999}}.tar")
+
+  @pytest.mark.parametrize(
+    "text, message",
+    [
+      ("{0..999999999999}.tar", "1,000,000,000,000 names, at most 1,000,000"),
+      ("{0..999999}{0..999999}.tar", "1,000,000,000,000 names, at most"),
+      ("{{0..99999}..{0..99999}}.tar", "10,000,000,000 names, at most"),
+      ("a{0..9}{0..9}{0..9}{0..9}{0..9}{0..9}{0..9}.tar", " 10,000,000 names"),
+      (",".join(["{0..999999}.tar"] * 9), " 9,000,000 names, at most"),
+      ("{1..9}{9..1}.tar", r"not exist: {9..1} counts down; write {1..9}"),
+      (f"{{0..{10**18}}}.tar", "numbers of 19 digits, at most 18"),
+      (f"{{0..{'9' * 5_000}}}.tar", "numbers of 5000 digits, at most 18"),
+    ],
+  )
+  def test_ranges_of_too_many_names(self, tmp_path, text, message):
+    """They are counted before they are expanded, which takes no time."""
+    for read in (tar_files.find_tars, listing.items_of):
+      with pytest.raises(ValueError, match=message) as error:
+        read(text)
+      assert len(str(error.value)) < 500
+
+  def test_ranges_are_those_of_a_shell(self):
+    text = "s{08..11}/{1..2}-{000..001}x"
+    expected = subprocess.run(
+      ["bash", "-c", f"echo {text}"], capture_output=True, text=True, check=True
+    )
+    assert tar_files.expand_ranges(text) == expected.stdout.split()
+
+  def test_a_range_of_many_tars(self, monkeypatch, tmp_path):
+    """Names are looked up, not compared with each other."""
+    names = [f"{tmp_path}/{i:05d}.tar" for i in range(20_000)]
+    monkeypatch.setattr(tar_files.glob, "glob", lambda *x, **y: names)
+    monkeypatch.setattr(tar_files.os.path, "isfile", lambda x: "{" not in x)
+    assert tar_files.find_tars(f"{tmp_path}/{{00000..19999}}.tar") == names
+    with pytest.raises(ValueError, match="no tar .*20000.tar and 19999 more"):
+      tar_files.find_tars(f"{tmp_path}/{{00000..39999}}.tar")
 
   def test_a_folder_whose_name_looks_like_a_pattern(self, tmp_path):
     for folder in ("lr[12]", "lr1", "lr[3", "data*"):
@@ -380,6 +654,54 @@ class TestNames:
     (folder / "01_stats.json").write_text('{"count": 9, "successes": 1}')
     assert source_of(text, num_pairs=None).sizes == (3, 3, 3)
     assert source_of(text, num_pairs=7).sizes == (7, 7, 7)
+
+  @pytest.mark.parametrize(
+    "text",
+    [
+      *('{"successes": -1}', '{"successes": 1e999}', '{"successes": NaN}'),
+      *('{"successes": [1]}', "[1]", "{", "[" * 100_000, '{"count": 1}'),
+      '{"successes": "' + "9" * 10_000 + '"}',
+    ],
+  )
+  def test_counts_that_are_none(self, tars, tmp_path, text):
+    shutil.copy(tars / "00.tar", tmp_path / "00.tar")
+    (tmp_path / "00_stats.json").write_text(text)
+    with pytest.raises(ValueError, match=r"data\.num_pairs is missing"):
+      source_of(f"{tmp_path}/*.tar", num_pairs=None)
+    (tmp_path / "00_stats.json").unlink()
+    os.mkfifo(tmp_path / "00_stats.json")
+    with pytest.raises(ValueError, match=r"data\.num_pairs is missing"):
+      source_of(f"{tmp_path}/*.tar", num_pairs=None)
+
+  @pytest.mark.parametrize("place", ["{}", "memory://counts"])
+  def test_more_pairs_than_the_tars_can_hold(self, tmp_path, place):
+    """A sample is two headers of 512 bytes, and at least as much behind."""
+    folder, place = write_numbered(tmp_path, [2, 1]), place.format(tmp_path)
+    size = sum(x.stat().st_size for x in folder.iterdir())
+    for i in range(2):
+      (folder / f"0{i}_stats.json").write_text(f'{{"successes": {2**30}}}')
+    if place != str(tmp_path):
+      for path in folder.iterdir():
+        bucket.upload(path, f"{place}/{path.name}")
+    told = f"{size:,} bytes, which hold at most {size // 2048:,};"
+    with pytest.raises(ValueError, match=f"files .* 2,147,483,648 .*{told}"):
+      source_of(f"{place}/*.tar", num_pairs=None)
+    with pytest.raises(ValueError, match=f"num_pairs: 1,000,000,000 .*{told}"):
+      source_of(f"{place}/*.tar", num_pairs=10**9)
+    with pytest.raises(ValueError, match=told):
+      source_of(f"{place}/*.tar", num_pairs=size)
+    for number in (size // 2048, size // 1024):  # an epoch may be two of tars
+      source_of(f"{place}/*.tar", num_pairs=number)
+
+  def test_tars_without_a_file(self, tmp_path):
+    """They are an error at once; one that has a file is enough."""
+    for i in range(80):
+      write_tar(tmp_path / f"{i:02d}.tar", [])
+    (tmp_path / "80.tar").write_bytes(b"damaged" * 1_000)
+    with pytest.raises(ValueError, match="tars: 80 no sample, 1 damaged file;"):
+      source_of(f"{tmp_path}/*.tar", num_pairs=4)
+    write_pairs(tmp_path / "81.tar", [0])
+    source_of(f"{tmp_path}/*.tar", num_pairs=4)
 
 
 class TestOrder:

@@ -19,6 +19,8 @@ from nuclr_jax.data.pair_index import canonical
 EMPTY_CAPTION = "empty caption"
 NO_UTF8 = "caption is not UTF-8"
 CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
+TOO_LONG = "too long a caption"
+MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
 KEYS = (
   "caption",
@@ -37,9 +39,12 @@ _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
 _ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=\w+)?\)", re.S)
-# An element of a printed list of strings.
+# An element of a printed list of strings. An open one is all the rest:
+# else its end would be looked for again from each quotation mark in it.
 _ELEMENT = re.compile(
-  r"""b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|\bNone\b|\bnan\b""", re.S
+  r"""b?(["'])(?:(?!\1)[^\\]|\\.)*+(?:\1|(?P<open>\\?\Z))"""
+  r"""|\bNone\b|\bnan\b""",
+  re.S,
 )
 
 
@@ -296,11 +301,16 @@ def _parse_strings(text: str) -> list[str | bytes | None]:
   For Python, strings without commas between them are a single one, and a set
   has no order.
   """
-  between = _ELEMENT.sub("", text[1:-1]).replace(",", "")
+  between = _without_elements(text[1:-1]).replace(",", "")
   if text[0] not in "[{" or between.strip():
     raise ValueError(text)
-  parts = _ELEMENT.findall(text)
+  parts = [x[0] for x in _ELEMENT.finditer(text)]
   return [ast.literal_eval(x) if x[0] in "\"'b" else None for x in parts]
+
+
+def _without_elements(text: str) -> str:
+  """Removes the elements of a printed list of strings."""
+  return _ELEMENT.sub(lambda x: "" if x["open"] is None else x[0], text)
 
 
 def _wrong(caption: str) -> str:
@@ -310,8 +320,10 @@ def _wrong(caption: str) -> str:
   """
   if "\ufffd" in caption or "\0" in caption:
     return NO_UTF8
+  if len(caption) > MAX_LETTERS:
+    return TOO_LONG
   if caption[:1] + caption[-1:] == "[]":
-    rest = _ELEMENT.sub("", caption[1:-1]).replace(",", " ")
+    rest = _without_elements(caption[1:-1]).replace(",", " ")
     if rest.split() == ["..."] and _ELEMENT.search(caption):
       return CUT_LIST
   return "" if canonical(caption) else EMPTY_CAPTION

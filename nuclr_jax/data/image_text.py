@@ -88,7 +88,8 @@ def image_text(
     weights: The share of each of several data sets in every batch, relative to
       the others (see `loader.batches`); by default their pairs are one set.
     num_pairs: How many pairs an epoch of a stream has; by default the number
-      that img2dataset has written beside the tars.
+      that img2dataset has written beside the tars. At most ten times as many
+      as tars of their sizes can hold.
     window: How many samples of a stream are shuffled at a time.
     data_dir: Folder of prepared data sets.
     size: Height and width of the images, in pixels.

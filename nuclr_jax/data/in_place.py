@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import pathlib
+import stat
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -187,6 +188,11 @@ def _read_image(
   """Returns the image of a record, from the record or from its tar."""
   if not size:
     return image
+  if offset < 0 or size < 0:
+    raise ValueError(
+      f"a record has its image in {size} bytes from byte {offset} of {path} "
+      "on, which is impossible: the data set is damaged; index the tars again"
+    )
   image = _read_range(path, offset, min(size, MAX_BYTES))
   if google_crc32c.value(image) != checksum:
     raise ValueError(
@@ -203,7 +209,9 @@ def _read_range(path: str, offset: int, size: int) -> bytes:
   def read():
     if bucket.is_remote(path):
       return bucket.read_range(path, offset, size)
-    return os.pread(_opened(path).number, size, offset)
+    file = _opened(path).number
+    left = max(0, os.fstat(file).st_size - offset)  # memory for no more
+    return os.pread(file, min(size, left), offset)
 
   # What was opened may be stale.
   return files.keep_trying(path, read, after_failure=_opened.cache_clear)
@@ -213,7 +221,10 @@ class _File:
   """A file that is open as long as somebody holds this object."""
 
   def __init__(self, path: str):
-    self.number = os.open(path, os.O_RDONLY)
+    # Without O_NONBLOCK, opening a pipe waits for whoever writes to it.
+    self.number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(self.number).st_mode):
+      raise ValueError(f"{path} is no regular file; bring back the tar")
 
   def __del__(self):
     if hasattr(self, "number"):

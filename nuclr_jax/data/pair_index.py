@@ -275,7 +275,7 @@ def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
     split: Name of the split.
 
   Raises:
-    ValueError: If a file is damaged or missing.
+    ValueError: If a file is damaged or missing, or holds what is impossible.
   """
   path = _path(folder, split)
   if not path.exists():
@@ -289,7 +289,30 @@ def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
   for name in PairIndex._fields:
     with files.reading(path / f"{name}.npy") as file:
       arrays.append(np.load(file, mmap_mode="r"))
-  return PairIndex(*arrays)
+  index = PairIndex(*arrays)
+  if wrong := _wrong(index):
+    raise ValueError(
+      f"{path} is no index of pairs: {wrong}; delete this folder, and the next "
+      "run makes it again"
+    )
+  return index
+
+
+def _wrong(index: PairIndex) -> str:
+  """Returns what is impossible in an index, or ""."""
+  lengths = {len(x) if x.ndim == 1 else -1 for x in index[:4]}
+  if len(lengths) > 1 or any(
+    x.ndim != 1 or x.dtype.kind not in "iu" for x in index
+  ):
+    return "its arrays are not one whole number for each pair, image and text"
+  for name, limit in (
+    *(("record", 2**31), ("caption", 2**31)),
+    *(("image_id", len(index.image_hash)), ("text_id", len(index.text_hash))),
+  ):
+    x = getattr(index, name)
+    if len(x) and not 0 <= x.min() <= x.max() < limit:
+      return f"{name} goes from {x.min()} to {x.max()}, not below {limit}"
+  return ""
 
 
 def _number(hashes):

@@ -5,6 +5,7 @@ with a caption on each line, or the caption in KEY.json. `name_files` says where
 a key ends.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 import fnmatch
@@ -14,37 +15,46 @@ import itertools
 import json
 import os
 import re
-import tarfile
 from typing import NamedTuple
 
+from nuclr_jax import files
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
 from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.tar_members import (
+  DAMAGED,
+  END,
+  Member,
+  members_of,
+  split_name,
+)
 from nuclr_jax.files import as_pattern, bucket, is_hidden
 
 ENDING = ".tar"
 STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
-BLOCK = 512  # bytes in a block of a tar file
 MAX_BYTES = 2**30  # of an image file
+MAX_TEXT = 2**20  # bytes of a file with captions
+SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
+LENIENT = 10  # times as many may be given, since an epoch may be any number
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
-MAX_RANGE = 1_000_000
+FEW = 10_000  # tars that are looked at before a stream begins
+MAX_NAMES = 1_000_000  # that ranges stand for
+MAX_DIGITS = 18  # of a number in a range
 # Reasons to leave out a sample.
 NO_IMAGE = "missing image"
 NO_CAPTION = "no caption"
 REPEATED = "a second file of its key"  # and kind; the first one counts
 TOO_BIG = "too large a file"
+LONG_TEXT = "too large a file of captions"
 OTHER_PICTURE = (
   "another picture of its key, which ends at the first dot; rename the file"
 )
-LINK = "link in a tar, which is not followed"  # in place of a picture
-DAMAGED = "damaged file"  # the tar, or the remainder of it
 EMPTY = "no sample"  # in the tar
-END = "end"  # of a tar, which is as it should be
 KINDS = ("image", "txt", "json")  # of files that are read
+# What files beside tars raise that do not hold a count.
+_NO_COUNT = OSError, ValueError, LookupError, TypeError, ArithmeticError
+_NO_COUNT += (RecursionError,)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_TEXT_OF_FILE = re.compile(
-  rf"({'|'.join(map(re.escape, ENDINGS))})(\.(txt|json))$", re.IGNORECASE
-)
 
 
 class Sample(NamedTuple):
@@ -71,17 +81,6 @@ class Named(NamedTuple):
   kind: str  # one of `KINDS`, `OTHER_PICTURE`, or another ending
 
 
-class Member(NamedTuple):
-  """A file in a tar; or its end, which has no key, and `END` or `DAMAGED`."""
-
-  key: str | None  # see `first_key`
-  name: str
-  start: int  # of its header, in bytes
-  place: int = 0  # of its content
-  size: int = 0
-  is_link: bool = False  # to another file, in place of content
-
-
 class Part(NamedTuple):
   """A part of a tar, and where the next part begins."""
 
@@ -98,16 +97,6 @@ def are_tars(text: str) -> bool:
     (True, False)
   """
   return any(item.strip().endswith(ENDING) for item in text.split(","))
-
-
-def first_key(name: str) -> str:
-  """Returns a name up to the first dot of its last part.
-
-  Example:
-    >>> first_key("./v1.0/0001.seg.png")
-    'v1.0/0001'
-  """
-  return _split(name)[0]
 
 
 def name_files(names: Sequence[str]) -> list[Named]:
@@ -128,9 +117,9 @@ def name_files(names: Sequence[str]) -> list[Named]:
     >>> [tuple(x) for x in name_files(["Track 2.1.JPG", "Track 2.1.txt"])]
     [('Track 2.1', 'image'), ('Track 2.1', 'txt')]
   """
-  named = [_named(*_split(name)) for name in names]
+  named = [_named(*split_name(name)) for name in names]
   if not any(x.kind in KINDS for x in named):
-    return [_named(*_split(name, last=True)) for name in names]
+    return [_named(*split_name(name, last=True)) for name in names]
   return [
     x._replace(kind=OTHER_PICTURE) if x.kind.endswith(ENDINGS) else x
     for x in named
@@ -145,23 +134,54 @@ def expand_ranges(name: str) -> list[str]:
     (['8.tar', '9.tar', '10.tar'], ['x00.tar', 'x01.tar'])
 
   Raises:
-    ValueError: If a range has more than `MAX_RANGE` numbers.
+    ValueError: If a range counts down, or `check_ranges` does.
   """
-  match = _RANGE.search(name)
-  if match is None:
-    return [name]
-  first, last = match.groups()
-  numbers = range(int(first), int(last) + 1)
-  if len(numbers) > MAX_RANGE:
-    raise ValueError(
-      f"{match[0]} is a range of more than {MAX_RANGE:,} numbers"
-    )
-  head, tail = name[: match.start()], name[match.end() :]
-  return [
-    f"{head}{number:0{len(first)}d}{rest}"
-    for number in numbers
-    for rest in expand_ranges(tail)
+  check_ranges(name)
+  parts = _RANGE.split(name)  # text, first, last, text, first, ...
+  ranges = [
+    [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+    for first, last in zip(parts[1::3], parts[2::3], strict=True)
   ]
+  return [
+    "".join(x + y for x, y in zip(parts[::3], (*numbers, ""), strict=True))
+    for numbers in itertools.product(*ranges)
+  ]
+
+
+def check_ranges(text: str) -> None:
+  """Raises ValueError if the ranges of a text are of more than `MAX_NAMES`.
+
+  Args:
+    text: Names, with commas between; none of them is expanded.
+
+  Example:
+    >>> check_ranges("{0..999}{0..9}.tar")
+    >>> check_ranges("{0..9999}{0..9999}.tar")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    ValueError: {0..9999}{0..9999}.tar stands for 100,000,000 names, ...
+  """
+  count = 0
+  for item in text.split(","):
+    product = 1
+    for first, last in _RANGE.findall(item):
+      if max(len(first), len(last)) > MAX_DIGITS:
+        raise ValueError(
+          f"{_short(item)} has a range of numbers of {len(last)} digits, at "
+          f"most {MAX_DIGITS} are allowed"
+        )
+      if int(first) > int(last):
+        raise ValueError(
+          f"{_short(item)} does not exist: {{{first}..{last}}} counts down; "
+          f"write {{{last}..{first}}}"
+        )
+      product *= int(last) - int(first) + 1
+    count += product
+  if count > MAX_NAMES:
+    raise ValueError(
+      f"{_short(text)} stands for {count:,} names, at most {MAX_NAMES:,} are "
+      "allowed; use smaller ranges, or *"
+    )
 
 
 def find_tars(text: str) -> list[str]:
@@ -173,7 +193,8 @@ def find_tars(text: str) -> list[str]:
       {00000..00331} for a range of numbers.
 
   Raises:
-    ValueError: If one of them does not exist, or is no tar.
+    ValueError: If one of them does not exist, or is no tar, or if the ranges
+      stand for too many names.
 
   Example:
     >>> for i in range(3):
@@ -182,8 +203,9 @@ def find_tars(text: str) -> list[str]:
     >>> [x.removeprefix(str(tmp_path)) for x in tars]
     ['/00.tar', '/01.tar']
   """
-  found = []
-  for item in map(str.strip, text.split(",")):
+  items, found = [item.strip() for item in text.split(",")], []
+  check_ranges(",".join(x for x in items if not os.path.isfile(x)))
+  for item in items:
     if not item.endswith(ENDING):
       raise ValueError(
         f"{text} names tars and something else, {item!r}; train on tars, or "
@@ -193,21 +215,62 @@ def find_tars(text: str) -> list[str]:
   return sorted(dict.fromkeys(found))
 
 
-def count_pairs(tars: Sequence[str]) -> int | None:
+def count_pairs(tars: Sequence[str], given: int | None = None) -> int | None:
   """Adds up the numbers of samples that img2dataset has written beside tars.
 
   Args:
     tars: Paths of tars; the numbers are in files such as 00000_stats.json.
+    given: The number of samples, if it is given; the files are not read then.
 
   Returns:
-    The sum; None if one of the tars has no such file.
+    The number; None if one of the tars has no such file.
+
+  Raises:
+    ValueError: If there are more than tars of their sizes can hold, or
+      `LENIENT` times as many are given.
   """
   paths = [f"{tar.removesuffix(ENDING)}{STATS}" for tar in tars]
   with futures.ThreadPoolExecutor(THREADS) as pool:
-    try:
-      return sum(pool.map(_successes, paths))
-    except (OSError, ValueError, KeyError, TypeError):
-      return None
+    count = given
+    if count is None:
+      try:
+        count = sum(pool.map(_successes, paths))
+      except _NO_COUNT:
+        return None
+    size = sum(pool.map(_size, tars))
+  most = size // SMALLEST
+  if count > (most if given is None else LENIENT * most):
+    what = "data.num_pairs" if given else f"the {STATS} files beside the tars"
+    raise ValueError(
+      f"{what}: {count:,} pairs are too many for tars of {size:,} bytes, which "
+      f"hold at most {most:,}; give data.num_pairs, about as many as an epoch "
+      "has"
+    )
+  return count
+
+
+def check_filled(tars: Sequence[str]) -> None:
+  """Raises ValueError if there is no file in any of at most `FEW` tars.
+
+  A stream would find out once it has left out as much, a minute later.
+
+  Args:
+    tars: Paths of tars.
+  """
+  starts = range(1, min(len(tars), FEW), THREADS)
+  reasons = Counter()
+  with futures.ThreadPoolExecutor(THREADS) as pool:
+    # In most cases, the first one is enough.
+    for some in (tars[:1], *(tars[i : i + THREADS] for i in starts)):
+      reasons.update(pool.map(_first_reason, some))
+      if "" in reasons:
+        return
+  if len(tars) <= FEW:
+    found = ", ".join(f"{count} {x}" for x, count in reasons.most_common())
+    raise ValueError(
+      f"there is no file in any of the tars: {found}; the last one is "
+      f"{tars[-1]}"
+    )
 
 
 def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
@@ -238,53 +301,25 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
             yield Part(content, files[0].start, number)
           yield Part(last, end)
         held = []
-      held.append(member)
-    end = held[0]
-    if end.name == DAMAGED or start == num_samples == 0:
-      reason = EMPTY if end.name == END else DAMAGED
-      yield Part(LeftOut("", tar, reason), end.start)
+      if member.key is not None:
+        held.append(member)
+    if member.name != END or start == num_samples == 0:
+      reason = EMPTY if member.name == END else member.name
+      yield Part(LeftOut("", tar, reason), member.start, 1)
 
 
-def members_of(file: io.BufferedIOBase) -> Iterator[Member]:
-  """Finds the files of a tar, from where it is, and its end.
+def flaw_of(kind: str, member: Member) -> str:
+  """Returns why a file of a kind of `KINDS` is not read, or "".
 
-  The tarfile module takes a damaged header for the end, so the end is checked
-  here.
-
-  Args:
-    file: The tar, at the header of a member.
-
-  Yields:
-    Its files, and a last one whose key is None.
-
-  Raises:
-    OSError: If it cannot be read.
+  Example:
+    >>> flaw_of("txt", Member("a", "a.txt", 0, 512, size=2**40))
+    'too large a file of captions'
   """
-  start = file.tell()
-  try:
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-      while (member := tar.next()) is not None:
-        tar.members = []  # else it keeps them all in memory
-        start = tar.offset
-        is_link = member.issym() or member.islnk()
-        if is_hidden(member.name) or not (member.isfile() or is_link):
-          continue
-        yield Member(
-          first_key(member.name),
-          member.name,
-          member.offset,
-          member.offset_data,
-          member.size,
-          is_link,
-        )
-      start = tar.offset
-    file.seek(start)
-    is_end = file.read(BLOCK) == bytes(BLOCK)
-  except OSError:
-    raise
-  except Exception:  # not only tarfile's own, such as of sizes like 2^70
-    is_end = False
-  yield Member(None, END if is_end else DAMAGED, start)
+  if member.flaw:
+    return member.flaw
+  if kind == "image":
+    return TOO_BIG if member.size > MAX_BYTES else ""
+  return LONG_TEXT if member.size > MAX_TEXT else ""
 
 
 def _expand(item: str) -> list[str]:
@@ -303,16 +338,16 @@ def _expand(item: str) -> list[str]:
   if names == [item]:
     found = {item: there}
   else:
+    exact = set(there)
     found = {
-      name: [name] if name in there else fnmatch.filter(there, name)
+      name: [name] if name in exact else _matching(there, name)
       for name in names
     }
   missing = [name for name, tars in found.items() if not tars]
-  if missing or not names:
+  if missing:
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     raise ValueError(
-      f"there is no tar {(missing or [item])[0]}{more}; name files, or use * "
-      "or {0..9}"
+      f"there is no tar {missing[0]}{more}; name files, or use * or {{0..9}}"
     )
   tars = [tar for name in names for tar in found[name]]
   if not bucket.is_remote(item):
@@ -324,25 +359,56 @@ def _expand(item: str) -> list[str]:
   return tars
 
 
+def _matching(paths: Sequence[str], pattern: str) -> list[str]:
+  """Returns the paths that a name stands for, if it is a pattern."""
+  return fnmatch.filter(paths, pattern) if glob.has_magic(pattern) else []
+
+
+def _short(text: str) -> str:
+  return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def _successes(path: str) -> int:
   if bucket.is_remote(path):
     content = bucket.read_range(path, 0, MAX_STATS)
   else:
-    with open(path, "rb") as file:
+    with files.reading(path), open(path, "rb") as file:
       content = file.read(MAX_STATS)
-  return int(json.loads(content)["successes"])
+  count = int(json.loads(content)["successes"])
+  if count < 0:
+    raise ValueError(f"{path}: a negative number of samples")
+  return count
+
+
+def _size(tar: str) -> int:
+  """Returns the bytes of a tar."""
+
+  def read():
+    with _open(tar) as file:
+      return file.seek(0, os.SEEK_END)
+
+  return files.keep_trying(tar, read)
+
+
+def _first_reason(tar: str) -> str:
+  """Returns why nothing in a tar can be read, or "" if there is a file."""
+
+  def read():
+    with _open(tar) as file:
+      for member in members_of(file):
+        if member.key is not None:
+          return ""
+    return EMPTY if member.name == END else member.name
+
+  return files.keep_trying(tar, read)
 
 
 def _open(tar: str) -> io.BufferedIOBase:
-  return bucket.open_file(tar) if bucket.is_remote(tar) else open(tar, "rb")
-
-
-def _split(name: str, *, last: bool = False) -> tuple[str, str]:
-  """Splits a name at the first dot of its last part, or at the last one."""
-  folder, base = os.path.split(name.removeprefix("./"))
-  base = _TEXT_OF_FILE.sub(r"\2", base)
-  stem, _, ending = base.rpartition(".") if last else base.partition(".")
-  return os.path.join(folder, stem), ending.lower()
+  if bucket.is_remote(tar):
+    return bucket.open_file(tar)
+  if not os.path.isfile(tar):  # a pipe would wait for ever
+    raise FileNotFoundError(f"{tar} is not there, or no regular file")
+  return open(tar, "rb")
 
 
 def _named(key: str, ending: str) -> Named:
@@ -376,10 +442,8 @@ def _contents(
     if kind in found:
       bad.append(LeftOut(key, tar, REPEATED))
       continue
-    if member.is_link:
-      return [*bad, LeftOut(name, tar, LINK)]
-    if member.size > MAX_BYTES:
-      return [*bad, LeftOut(key, tar, TOO_BIG)]
+    if flaw := flaw_of(kind, member):
+      return [*bad, LeftOut(name, tar, flaw)]
     file.seek(member.place)
     found[kind] = file.read(member.size)
     if len(found[kind]) < member.size:

@@ -224,10 +224,12 @@ def source_of_tars(
       `open_stream`.
 
   Raises:
-    ValueError: If there is no tar, or `num_pairs` is needed.
+    ValueError: If there is no tar, if all are empty, if `num_pairs` is needed,
+      or if they cannot hold as many pairs.
   """
   tars = tar_files.find_tars(text)
-  num_pairs = num_pairs or tar_files.count_pairs(tars)
+  tar_files.check_filled(tars)
+  num_pairs = tar_files.count_pairs(tars, num_pairs)
   if not num_pairs:
     raise ValueError(
       f"data.num_pairs is missing: how many pairs {text} holds, about, which "

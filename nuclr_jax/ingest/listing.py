@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from nuclr_jax.data.images import ENDINGS
-from nuclr_jax.data.tar_files import expand_ranges
+from nuclr_jax.data.tar_files import check_ranges, expand_ranges
 from nuclr_jax.files import as_pattern, bucket, is_hidden, remote, visible
 from nuclr_jax.ingest import readers, splits
 from nuclr_jax.ingest.tables import SUFFIXES
@@ -45,6 +45,7 @@ def items_of(text: str) -> list[str]:
   """Splits a list into items; a path that exists may contain commas."""
   if os.path.exists(text):
     return [text]
+  check_ranges(text)
   return [x for item in text.split(",") for x in expand_ranges(item)]
 
 

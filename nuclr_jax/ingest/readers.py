@@ -5,6 +5,7 @@ yields what it could not read as rejected. `records.check_items` decides which
 items are good.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 import contextlib
 import os
@@ -15,14 +16,16 @@ from nuclr_jax import files
 from nuclr_jax.data import in_place
 from nuclr_jax.data.captions import captions_beside, captions_of
 from nuclr_jax.data.tar_files import (
-  END,
+  EMPTY,
   KINDS,
-  LINK,
+  LONG_TEXT,
+  MAX_BYTES,
+  MAX_TEXT,
   OTHER_PICTURE,
-  Member,
-  members_of,
+  flaw_of,
   name_files,
 )
+from nuclr_jax.data.tar_members import END, Member, members_of
 from nuclr_jax.data.tfds_reader import (
   caption_field,
   image_field,
@@ -45,15 +48,13 @@ from nuclr_jax.ingest.records import (
 )
 from nuclr_jax.ingest.tables import ASKED, Row
 
-MAX_BYTES = 2**30  # of an image file
-
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
   """Reads a tar file in webdataset's format: KEY.jpg, KEY.txt, KEY.json.
 
   The files of a key, which ends where `tar_files.name_files` says, may be
-  anywhere in the tar. `captions_beside` says which captions are in KEY.txt and
-  KEY.json.
+  anywhere in the tar; in a file that holds several tars, in one of these.
+  `captions_beside` says which captions are in KEY.txt and KEY.json.
 
   Args:
     path: The tar file.
@@ -62,26 +63,25 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
     >>> [item.reason for item in read_tar("no such file.tar")]
     ['damaged file']
   """
-  groups, complete = {}, False
+  groups, ends = {}, []
   try:
     if not os.path.isfile(path):  # a FIFO would wait for ever
       raise OSError(path)
     with open(path, "rb") as file:
       with contextlib.suppress(OSError):  # what comes before is read
         for member in members_of(file):
-          groups.setdefault(member.key, []).append(member)
-      ends = groups.pop(None, ())
-      complete = any(end.name == END for end in ends)
-      if complete and not groups and ends[0].start:
-        yield Rejected("", path, ONLY_HIDDEN)
-      left = os.fstat(file.fileno()).st_size
+          if member.key is None:
+            ends.append(member)
+          else:  # a key may come again in another tar of the file
+            group = groups.setdefault((len(ends), member.key), [])
+            group.append(member)
+      why = ends[-1].name if ends else DAMAGED
+      if why == END and not groups:
+        why = ONLY_HIDDEN if ends[-1].start else EMPTY
       for members in groups.values():
         for key, found in _samples(members):
           if isinstance(found, str):
             yield Rejected(key, path, found)
-          elif any(not _is_within(x, left) for x in found.values()):
-            yield Rejected(key, path, DAMAGED)  # claims more than there is
-            complete = False
           elif "image" not in found:
             yield Rejected(key, path, NO_IMAGE)
           else:
@@ -89,9 +89,9 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
             offset = found["image"].place
             yield Item(key, path, read["image"], captions_beside(read), offset)
   except OSError:
-    complete = False
-  if not complete:
-    yield Rejected("", path, DAMAGED)
+    why = DAMAGED
+  if why != END:
+    yield Rejected("", path, why)
 
 
 def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
@@ -279,24 +279,19 @@ def _samples(
 
   A second file of the same key and kind belongs to another item.
   """
-  items, named = {}, name_files([member.name for member in members])
+  items, numbers = {}, Counter()
+  named = name_files([member.name for member in members])
   for (key, kind), member in zip(named, members, strict=True):
     if kind == OTHER_PICTURE:
       yield member.name, OTHER_PICTURE
       continue
-    count = 0
-    while kind in items.get((key, count), ()):
-      count += 1
-    found = items.setdefault((key, count), {})
+    found = items.setdefault((key, numbers[key, kind]), {})
     if kind in KINDS:
       found[kind] = member
+      numbers[key, kind] += 1
   for (key, _), found in items.items():
-    links = [member.name for member in found.values() if member.is_link]
-    yield (links[0], LINK) if links else (key, found)
-
-
-def _is_within(member: Member, size: int) -> bool:
-  return member.size >= 0 and member.place + member.size <= size
+    flaws = [(x.name, flaw_of(kind, x)) for kind, x in found.items()]
+    yield next((x for x in flaws if x[1]), (key, found))
 
 
 def _content(file, member: Member) -> bytes:
@@ -323,6 +318,8 @@ def _item_of_row(row: Row) -> Item | Rejected:
     return Rejected(row.key, row.source, OUTSIDE)
   if os.path.getsize(row.path) > MAX_BYTES:
     return Rejected(row.key, row.source, TOO_BIG)
+  if any(os.path.getsize(text) > MAX_TEXT for text in texts.values()):
+    return Rejected(row.key, row.source, LONG_TEXT)
   with open(row.path, "rb") as file:
     image = file.read()
   captions = row.captions

@@ -22,6 +22,7 @@ from nuclr_jax import progress
 from nuclr_jax.data.captions import (
   CUT_LIST,
   NO_UTF8,
+  TOO_LONG,
   clean_text,
   tidy_captions,
 )
@@ -304,7 +305,8 @@ def why_none(bad: Sequence[Rejected]) -> str:
     >>> why_none([]), why_none([Rejected("a", "x.tar", NO_UTF8)])
     ('no caption', 'caption is not UTF-8')
   """
-  telling = (x.reason for x in bad if x.reason in (NO_UTF8, CUT_LIST))
+  reasons = (NO_UTF8, TOO_LONG, CUT_LIST)
+  telling = (x.reason for x in bad if x.reason in reasons)
   return next(telling, NO_CAPTION)
 
 
