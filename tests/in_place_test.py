@@ -249,8 +249,9 @@ class TestChanges:
 
 class TestBuckets:
   @pytest.fixture
-  def in_bucket(self, moved):
+  def in_bucket(self, moved, monkeypatch):
     """The tars in a bucket, and not here."""
+    monkeypatch.setenv(bucket.BUCKETS, "s3://other,memory://bucket")
     system = fsspec.filesystem("memory")
     system.put(f"{moved}/tars/", "/bucket/photos/", recursive=True)
     shutil.rmtree(moved / "tars")

@@ -74,6 +74,10 @@ class Rejected(NamedTuple):
   reason: str
 
 
+# What to do if the input changes while it is read.
+AGAIN = "run it again once the input is complete: it continues"
+
+
 class Part(NamedTuple):
   """A part of a split's items, which one process reads."""
 
@@ -138,7 +142,8 @@ def write_part(
     The number of records and the number of rejections.
 
   Raises:
-    OSError: If the records cannot be written, for instance on a full disk.
+    OSError: If the records cannot be written, for instance on a full disk, or
+      if a file that was read has changed meanwhile.
   """
   endings = ("array_record", "rejected.jsonl", "npz")
   with _replacing([f"{os.fspath(stem)}.{x}" for x in endings]) as temporary:
@@ -171,6 +176,7 @@ def write_part(
         counts.append(len(item.captions))
         words = map(canonical, item.captions)
         captions += [content_hash(x.encode()) for x in words]
+    _check_unchanged(part.stamp)
     _check_length(temporary[0], len(images))
     hashes = {
       "image_hash": np.array(images, np.uint64),
@@ -344,6 +350,24 @@ def to_jpeg(
   if not good:  # a side is above 65,535 pixels
     raise ValueError(TOO_LARGE)
   return encoded.tobytes()
+
+
+def _check_unchanged(stamp: Any) -> None:
+  """Raises OSError if a file here is gone, or has another size than before.
+
+  It would pass for a damaged one, of which some are expected.
+
+  Args:
+    stamp: The stamp of a part: path and size of a file, or several such.
+  """
+  stamps = [stamp] if stamp and isinstance(stamp[0], str) else stamp or ()
+  for path, size, *_ in stamps:
+    now = os.stat(path).st_size if os.path.exists(path) else None
+    if os.path.isabs(path) and now != size:
+      raise OSError(
+        f"{path} {'is gone' if now is None else 'has changed'} since the "
+        f"command began; {AGAIN}"
+      )
 
 
 def _check_length(path: str, length: int) -> None:

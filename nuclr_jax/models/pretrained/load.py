@@ -182,7 +182,8 @@ def _parts(
   with files.reading(path):
     places = json.loads(path.read_text())["weight_map"]
     names = {x for key, x in places.items() if of in (None, _unwrapped(key))}
-    if outside := [x for x in names if pathlib.PurePath(x).name != x]:
+    outside = [x for x in names if pathlib.PurePath(x).name != x or x == ".."]
+    if outside:
       raise ValueError(f"it names {outside[0]!r}, which is not beside it")
   parts = [path.with_name(name) for name in sorted(names)]
   return [x if x.exists() else hub.find_file(source, (x.name,)) for x in parts]
