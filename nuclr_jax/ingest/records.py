@@ -353,20 +353,23 @@ def to_jpeg(
 
 
 def _check_unchanged(stamp: Any) -> None:
-  """Raises OSError if a file here is gone, or has another size than before.
+  """Raises OSError if a file here is gone, or has changed.
 
   It would pass for a damaged one, of which some are expected.
 
   Args:
-    stamp: The stamp of a part: path and size of a file, or several such.
+    stamp: The stamp of a part: path, size and time of a file, or several such.
   """
   stamps = [stamp] if stamp and isinstance(stamp[0], str) else stamp or ()
-  for path, size, *_ in stamps:
-    now = os.stat(path).st_size if os.path.exists(path) else None
-    if os.path.isabs(path) and now != size:
+  for path, *before in stamps:
+    if not os.path.isabs(path):  # of a bucket, or the name of a split
+      continue
+    gone = not os.path.exists(path)
+    now = [] if gone else [os.stat(path).st_size, os.stat(path).st_mtime_ns]
+    if now != before:
       raise OSError(
-        f"{path} {'is gone' if now is None else 'has changed'} since the "
-        f"command began; {AGAIN}"
+        f"{path} {'is gone' if gone else 'has changed'} since the command "
+        f"began; {AGAIN}"
       )
 
 
