@@ -101,6 +101,12 @@ def test_a_bucket_that_is_not_there(faulty, words, capsys):
   assert "s3://none/" in line and "does not exist" in line
 
 
+def test_a_bucket_to_write_to_is_looked_for_first(faulty, tmp_path):
+  with pytest.raises(FileNotFoundError, match="there is no bucket s3://none"):
+    remote.check_new("s3://none/out")
+  remote.check_new(f"{faulty[0]}/out")
+
+
 def test_an_answer_that_does_not_come(faulty, monkeypatch, capsys):
   root, faults = faulty
   monkeypatch.setattr(bucket, "PATIENCE", 0.5)

@@ -28,6 +28,7 @@ from nuclr_jax.export import (
   write_model,
 )
 from nuclr_jax.export.model import LAYOUTS
+from nuclr_jax.files import bucket
 from nuclr_jax.ingest.records import Item
 from nuclr_jax.models.pretrained import published, read_published
 from nuclr_jax.report import subject
@@ -458,7 +459,7 @@ class TestConfigs:
     """Never by a path, nor in a bucket: nothing of the kind is opened."""
     (tmp_path / "words").mkdir()  # a name on the hub could be a folder here
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files.bucket, "open_system", None)
+    monkeypatch.setattr(bucket, "open_system", None)
     text = self.OPEN_CLIP_TEXT | {"hf_tokenizer_name": name}
     vision = dict(image_size=224, layers=[3, 4, 6, 3], width=64)
     with pytest.raises(ValueError, match="hf_tokenizer_name is .* on the Hugg"):

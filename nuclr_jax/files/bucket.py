@@ -357,7 +357,7 @@ def _answer(path: str | os.PathLike, ask: Callable[[], Any]) -> Any:
 
 @functools.lru_cache
 def _check_answers(bucket: str, process: int) -> None:
-  """Raises `Unreached` unless a bucket answers; asked once in a process."""
+  """Raises an error unless a bucket answers; asked once in a process."""
   del process
   logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs tracebacks
   system, name = open_system(bucket)
@@ -365,6 +365,9 @@ def _check_answers(bucket: str, process: int) -> None:
     _answer(bucket, lambda: system.info(name))
   except Unreached:
     raise
+  except FileNotFoundError as error:
+    if not bucket.startswith("memory://"):  # whose folders need not be made
+      raise FileNotFoundError(f"there is no bucket {bucket}") from error
   except Exception:  # an answer, too: what is asked next may be allowed
     log.debug("%s cannot be asked about itself", bucket)
 

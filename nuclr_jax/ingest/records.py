@@ -75,7 +75,7 @@ class Rejected(NamedTuple):
 
 
 # What to do if the input changes while it is read.
-AGAIN = "run it again once the input is complete: it continues"
+AGAIN = "run the command again once the input is complete"
 
 
 class Part(NamedTuple):
@@ -176,7 +176,7 @@ def write_part(
         counts.append(len(item.captions))
         words = map(canonical, item.captions)
         captions += [content_hash(x.encode()) for x in words]
-    _check_unchanged(part.stamp)
+    check_unchanged(part.stamp)
     _check_length(temporary[0], len(images))
     hashes = {
       "image_hash": np.array(images, np.uint64),
@@ -352,7 +352,7 @@ def to_jpeg(
   return encoded.tobytes()
 
 
-def _check_unchanged(stamp: Any) -> None:
+def check_unchanged(stamp: Any) -> None:
   """Raises OSError if a file here is gone, or has changed.
 
   It would pass for a damaged one, of which some are expected.
