@@ -139,6 +139,20 @@ def test_more_bytes_than_were_asked_for(monkeypatch):
     bucket.read_range("memory://bucket/x", 0, 3)
 
 
+def test_an_answer_that_is_cut_short_is_no_end_of_a_file(monkeypatch, tmp_path):
+  (tmp_path / "x").write_bytes(bytes(range(10)))
+  bucket.upload(tmp_path / "x", "memory://bucket/x")
+  with bucket.open_file("memory://bucket/x") as file:
+    assert file.read(4) + file.read(99) + file.read(1) == bytes(range(10))
+    file.seek(2)
+    read = file._file.read
+    monkeypatch.setattr(file._file, "read", lambda size: read(size)[:1])
+    assert file.read(1) == b"\2"
+    for size in (2, -1):
+      with pytest.raises(bucket.Unreached, match=r"1 of \d bytes came"):
+        file.read(size)
+
+
 def test_an_error_of_a_library_names_the_path(monkeypatch):
   """Whatever it is: what cannot be parsed is often a ValueError."""
 

@@ -221,7 +221,12 @@ class _Reached(io.BufferedIOBase):
 
   def read(self, size: int = -1) -> bytes:
     with reaching(self._path):
-      return self._file.read(size)
+      left = self._file.size - self._file.tell()
+      wanted = left if size < 0 else max(0, min(size, left))
+      content = self._file.read(size)
+      if len(content) < wanted:  # else it would pass for the end of the file
+        raise OSError(f"{len(content)} of {wanted} bytes came")
+      return content
 
   def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
     with reaching(self._path):
