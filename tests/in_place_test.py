@@ -284,6 +284,26 @@ class TestChanges:
     with pytest.raises(ValueError, match=f"{path} cannot be read"):
       opened(moved)
 
+  @pytest.mark.parametrize(
+    "name",
+    ["../a.tar", "x/../../a.tar", "s3://other/a.tar", "memory://b/a.tar"],
+  )
+  def test_a_tar_elsewhere(self, moved, name):
+    path = moved / "mine" / "1.0.0" / "tars-train.json"
+    content = json.loads(path.read_text())
+    content["tars"][0][0] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="which is not in its folder"):
+      opened(moved)
+
+  @pytest.mark.parametrize("place", ["s3://other/x", "gs://o/x", "memory://o"])
+  def test_a_bucket_that_only_the_list_names(self, moved, monkeypatch, place):
+    monkeypatch.setenv(bucket.BUCKETS, "s3://mine,gs://mine,memory://mine")
+    monkeypatch.setattr(bucket, "open_system", None)
+    say_where(moved, place)
+    with pytest.raises(ValueError, match="names the bucket .* NUCLR_BUCKETS="):
+      opened(moved)
+
   def test_few_files_are_open(self, moved):
     def open_tars():
       files = pathlib.Path("/proc/self/fd").iterdir()
@@ -298,10 +318,51 @@ class TestChanges:
     assert open_tars() == 0
 
 
+class TestIngestFromTfds:
+  """The images of such a data set are copied into another one."""
+
+  def again(self, moved, split="train"):
+    how = {"data_dir": moved, "workers": 1, "split": "train"}
+    return ingest.ingest(f"tfds:mine:{split}", "again", **how)
+
+  def test_all_tars_are_there(self, moved):
+    self.again(moved)
+    data, copied = opened(moved, "again"), opened(moved, "copied")
+    assert data.num_records == copied.num_records
+
+  @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+      (os.unlink, "a.tar, which holds images of this data set, is not there"),
+      (lambda path: path.write_bytes(bytes(20_000)), "a.tar has changed since"),
+    ],
+  )
+  def test_a_tar_is_gone_or_has_changed(self, moved, change, message):
+    change(moved / "tars" / "a.tar")
+    with pytest.raises(ValueError, match=message):
+      self.again(moved)
+    assert not (moved / "again" / "1.0.0").exists()
+
+  def test_a_tar_vanishes_meanwhile(self, moved, monkeypatch):
+    monkeypatch.setattr(files.local, "PAUSE", 0.0)
+    write_part = records.write_part
+
+    def late(*args, **kwargs):
+      (moved / "tars" / "a.tar").unlink()
+      in_place._opened.cache_clear()
+      return write_part(*args, **kwargs)
+
+    monkeypatch.setattr(records, "write_part", late)
+    with pytest.raises(OSError, match="a.tar, which .* is not there"):
+      self.again(moved)
+    assert not (moved / "again" / "1.0.0").exists()
+
+
 class TestBuckets:
   @pytest.fixture
-  def in_bucket(self, moved):
+  def in_bucket(self, moved, monkeypatch):
     """The tars in a bucket, and not here."""
+    monkeypatch.setenv(bucket.BUCKETS, "s3://other,memory://bucket")
     system = fsspec.filesystem("memory")
     system.put(f"{moved}/tars/", "/bucket/photos/", recursive=True)
     shutil.rmtree(moved / "tars")

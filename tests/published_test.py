@@ -28,6 +28,7 @@ from nuclr_jax.export import (
   write_model,
 )
 from nuclr_jax.export.model import LAYOUTS
+from nuclr_jax.files import bucket
 from nuclr_jax.ingest.records import Item
 from nuclr_jax.models.pretrained import published, read_published
 from nuclr_jax.report import subject
@@ -445,6 +446,24 @@ class TestConfigs:
     assert found.data["resize"] == "squash"
     # It has no tokenizer of its own.
     assert found.data["tokenizer"] == "openai/clip-vit-base-patch32"
+
+  @pytest.mark.parametrize(
+    "name",
+    [
+      *("memory://x/..", "s3://other/x", "gs://other/x", "hf://org/name"),
+      *("/etc", "~/secrets", "../words", "..", "a/../b", "a/b/c", "C:\\x"),
+      *("", "words", 5, ["google/t5"], None),
+    ],
+  )
+  def test_a_tokenizer_is_named_on_the_hub(self, tmp_path, monkeypatch, name):
+    """Never by a path, nor in a bucket: nothing of the kind is opened."""
+    (tmp_path / "words").mkdir()  # a name on the hub could be a folder here
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bucket, "open_system", None)
+    text = self.OPEN_CLIP_TEXT | {"hf_tokenizer_name": name}
+    vision = dict(image_size=224, layers=[3, 4, 6, 3], width=64)
+    with pytest.raises(ValueError, match="hf_tokenizer_name is .* on the Hugg"):
+      self.open_clip(tmp_path, vision, text)
 
   def test_open_clip_siglip(self, tmp_path):
     """ViT-SO400M-14-SigLIP-384."""

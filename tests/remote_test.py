@@ -290,11 +290,29 @@ def test_what_is_not_there(place):
   [
     ("hdfs://cluster/run", "hdfs:// cannot be read or written; give a local"),
     ("gs://", "names no bucket, such as gs://BUCKET/FOLDER"),
+    ("s3:///run", "names no bucket"),
+    ("s3://a bucket/run", "names no bucket"),
+    ("memory://x/..", "a part . or .., which buckets do not follow"),
+    ("memory://..", "a part . or .., which buckets do not follow"),
+    ("s3://bucket/a/../../b", "a part . or .., which buckets do not follow"),
+    ("gs://bucket/./run/", "a part . or .., which buckets do not follow"),
   ],
 )
 def test_paths_that_are_wrong(path, message):
   with pytest.raises(ValueError, match=message):
     remote.fetch(path)
+
+
+def test_a_name_is_no_chain_of_file_systems(tmp_path):
+  """In fsspec's own words, :: leads to another file system."""
+  (tmp_path / "secret").write_text("secret")
+  (tmp_path / "x").write_text("x")
+  path = f"memory://bucket/x::file://{tmp_path}/secret"
+  with pytest.raises(FileNotFoundError):
+    bucket.read_range(path, 0, 9)
+  bucket.upload(tmp_path / "x", path)
+  assert bucket.read_range(path, 0, 9) == b"x"
+  assert (tmp_path / "secret").read_text() == "secret"
 
 
 def test_a_library_that_is_missing(monkeypatch):

@@ -130,11 +130,16 @@ def embed_inputs(
       least one image must have a caption.
   """
   from nuclr_jax import export
-  from nuclr_jax.ingest import inputs
+  from nuclr_jax.ingest import inputs, records
 
   remote.check_new(output)  # before the model is read
   plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
-  items = (item for part in plan.parts for item in part.read())
+
+  def read():
+    for part in plan.parts:
+      yield from part.read()
+      records.check_unchanged(part.stamp)
+
   how = {"data_dir": flags.DATA_DIR.value, "features": features}
   if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):
     model = export.embedder_of_run(
@@ -144,7 +149,7 @@ def embed_inputs(
     model = export.embedder_of_config(flags.chosen_config(), **how)
   with model as embedder:
     return export.write_embeddings(
-      embedder, items, output, thumbnails=pairs, pairs=pairs
+      embedder, read(), output, thumbnails=pairs, pairs=pairs
     )
 
 

@@ -300,7 +300,8 @@ def check_places() -> None:
             f"--{name}={text} must be on this machine; in a bucket may be "
             f"--{', --'.join(IN_BUCKETS)}"
           )
-        bucket.open_system(re.sub(r"^[^:/]*=", "", text))  # NAME=gs://...
+        # NAME=gs://..., tfds:gs://...
+        bucket.open_system(re.sub(r"^([^:/]*=|tfds:)", "", text))
 
 
 def check_values() -> None:

@@ -125,6 +125,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: "))
+  except OSError as error:  # a file or bucket that the flags name
+    if flags.DEBUG.value:
+      raise
+    _stop(f"{error}{remedy(error)}", code=1)
   return rest
 
 
@@ -141,9 +145,9 @@ def _is_full_disk(error: Exception) -> bool:
   return "No space left on device" in str(error)
 
 
-def _stop(message: str) -> NoReturn:
+def _stop(message: str, code: int = WRONG_USE) -> NoReturn:
   print(f"nuclr: {message}", file=sys.stderr)
-  sys.exit(WRONG_USE)
+  sys.exit(code)
 
 
 if __name__ == "__main__":

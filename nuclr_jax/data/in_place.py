@@ -25,7 +25,7 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.data import tfds_reader
-from nuclr_jax.files import bucket
+from nuclr_jax.files import bucket, remote
 
 # The feature with the first byte, the size and the checksum (CRC-32C, which is
 # faster than the disk) of an image, int64 [3]; zeros if the record holds it.
@@ -249,8 +249,13 @@ def _tars_of(path: pathlib.Path, records: Sequence[Any]) -> dict[str, Tar]:
   content = files.read_json(path)
   with files.reading(path):
     home = os.path.expanduser(content["folder"].rstrip("/"))
+    for name in (x[0] for x in content["tars"]):
+      if ".." in name.split("/") or bucket.is_remote(name):
+        raise ValueError(f"it names {name!r}, which is not in its folder")
     tars = [Tar(f"{home}/{name}", stamp) for name, *stamp in content["tars"]]
-    return dict(zip(map(os.fspath, records), tars, strict=True))
+    found = dict(zip(map(os.fspath, records), tars, strict=True))
+  bucket.check_known(home, by=path, beside=[remote.original(path)])
+  return found
 
 
 def _list_of(folder: pathlib.Path, split: str) -> pathlib.Path:

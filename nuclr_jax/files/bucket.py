@@ -4,13 +4,16 @@ fsspec speaks the protocols, with gcsfs for gs:// and s3fs for s3://, and finds
 the credentials where these libraries look for them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import functools
 import hashlib
 import io
+import logging
 import os
 import pathlib
 import re
+import threading
 from typing import Any
 
 from nuclr_jax import progress
@@ -18,6 +21,11 @@ from nuclr_jax.files.local import as_pattern
 
 AHEAD = 2**23  # bytes that are read at a time from one end to the other
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
+PATIENCE = 30.0  # seconds to find credentials, and again for a first answer
+NAME = r"[\w.-]+"  # of a bucket
+BUCKETS = "NUCLR_BUCKETS"  # environment variable
+
+log = logging.getLogger(__name__)
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -40,6 +48,49 @@ def absolute(path: str | os.PathLike) -> str | pathlib.Path:
   if is_remote(path):
     return os.fspath(path)
   return pathlib.Path(path).expanduser().absolute()
+
+
+def buckets_in(*texts: str | os.PathLike | None) -> set[str]:
+  """Returns the buckets that texts name, alone or in lists.
+
+  Example:
+    >>> sorted(buckets_in("pets=gs://zoo/cats:val,s3://lake", "/data", None))
+    ['gs://zoo', 's3://lake']
+  """
+  pattern = rf"(?:{'|'.join(LIBRARIES)})://{NAME}"
+  found = (re.findall(pattern, os.fspath(text)) for text in texts if text)
+  return set().union(*found)
+
+
+def check_known(
+  text: str,
+  *,
+  by: str | os.PathLike,
+  beside: Iterable[str | os.PathLike | None] = (),
+) -> None:
+  """Raises ValueError if a file names a bucket that the user does not name.
+
+  A bucket is opened with the credentials of the user, whose word it takes: a
+  path that was given, or the environment variable `NUCLR_BUCKETS`.
+
+  Args:
+    text: What the file says.
+    by: The file.
+    beside: The paths that the user gave, or None.
+
+  Example:
+    >>> check_known("s3://lake/a", by="config.json", beside=["s3://lake/b"])
+    >>> check_known("s3://lake", by="config.json")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: config.json names the bucket s3://lake, and this command does...
+  """
+  known = buckets_in(*beside, os.environ.get(BUCKETS))
+  if unknown := sorted(buckets_in(text) - known):
+    raise ValueError(
+      f"{os.fspath(by)} names the bucket {unknown[0]}, and this command does "
+      "not; files open no bucket with your credentials that you have not named "
+      f"yourself. If you trust this one, set {BUCKETS}={','.join(unknown)}"
+    )
 
 
 class Unreached(OSError):
@@ -98,6 +149,12 @@ def find(pattern: str) -> dict[str, str]:
     found = system.find(name, detail=True)
     if not found and re.search(r"[*?\[]", name):
       found = system.glob(as_pattern(name, system.exists), detail=True)
+      if "[" in name and found:
+        log.warning(
+          "%s does not exist, and is read as a pattern: it stands for %d "
+          "files, such as %s",
+          *(pattern, len(found), min(found)),
+        )
   start = pattern.partition("://")[0]
   return {
     f"{start}://{place.lstrip('/')}": stamp_of(info)
@@ -126,7 +183,10 @@ def read_range(path: str, start: int, size: int) -> bytes:
   """
   system, name = open_system(path)
   with reaching(path):
-    return system.cat_file(name, start=start, end=start + size)
+    content = system.cat_file(name, start=start, end=start + size)
+    if len(content) > size:
+      raise OSError(f"{len(content)} bytes came in answer to {size}")
+    return content
 
 
 def open_file(path: str) -> io.BufferedIOBase:
@@ -161,7 +221,12 @@ class _Reached(io.BufferedIOBase):
 
   def read(self, size: int = -1) -> bytes:
     with reaching(self._path):
-      return self._file.read(size)
+      left = self._file.size - self._file.tell()
+      wanted = left if size < 0 else max(0, min(size, left))
+      content = self._file.read(size)
+      if len(content) < wanted:  # else it would pass for the end of the file
+        raise OSError(f"{len(content)} of {wanted} bytes came")
+      return content
 
   def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
     with reaching(self._path):
@@ -227,7 +292,13 @@ def remove(path: str) -> None:
 
 
 def open_system(path: str | os.PathLike) -> tuple[Any, str]:
-  """Returns the file system of a path in a bucket, and its name there."""
+  """Returns the file system of a path in a bucket, and its name there.
+
+  Raises:
+    ValueError: For another scheme, a path without a bucket, or one with a part
+      `.` or `..`, which buckets do not follow.
+    Unreached: If no credentials are found within `PATIENCE` seconds.
+  """
   import fsspec
 
   path = os.fspath(path)
@@ -237,12 +308,22 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
       f"{path}: {scheme}:// cannot be read or written; give a local path, "
       "gs:// or s3://, or mount the storage as a folder"
     )
-  if not rest.strip("/"):
+  bucket, *parts = rest.split("/")
+  if not re.fullmatch(NAME, bucket):
     raise ValueError(
       f"{path} names no bucket, such as {scheme}://BUCKET/FOLDER"
     )
+  if {".", ".."} & {bucket, *parts}:
+    raise ValueError(
+      f"{path} has a part . or .., which buckets do not follow; name the file "
+      "or folder itself"
+    )
+  # s3fs tries five times, and botocore five times for each of them.
+  os.environ.setdefault("AWS_MAX_ATTEMPTS", "2")
   try:
-    return fsspec.core.url_to_fs(path.rstrip("/"))
+    # Of the scheme alone: in a whole path, :: would mean another file system.
+    system, _ = _answer(path, lambda: fsspec.core.url_to_fs(f"{scheme}://"))
+    return system, fsspec.core.strip_protocol(path.rstrip("/"))
   except ImportError as error:
     raise ValueError(
       f"{path}: {scheme}:// needs {LIBRARIES[scheme]}; pip install "
@@ -250,12 +331,60 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
     ) from error
 
 
+def _answer(path: str | os.PathLike, ask: Callable[[], Any]) -> Any:
+  """Asks in a thread, which is left behind after `PATIENCE` seconds.
+
+  The libraries retry for minutes: each request several times, and each attempt
+  until it times out.
+  """
+  answers, failures = [], []
+
+  def attempt():
+    try:
+      answers.append(ask())
+    except BaseException as error:
+      failures.append(error)
+
+  if os.fspath(path).startswith("memory://"):
+    return ask()
+  thread = threading.Thread(target=attempt, daemon=True)
+  thread.start()
+  thread.join(PATIENCE)
+  for error in failures:
+    raise error
+  for answer in answers:
+    return answer
+  raise Unreached(
+    f"{os.fspath(path)} cannot be reached (no answer within {PATIENCE:.0f} "
+    "seconds); check the network, the credentials and the name of the bucket"
+  )
+
+
+@functools.lru_cache
+def _check_answers(bucket: str, process: int) -> None:
+  """Raises an error unless a bucket answers; asked once in a process."""
+  del process
+  logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it logs tracebacks
+  system, name = open_system(bucket)
+  try:
+    _answer(bucket, lambda: system.info(name))
+  except Unreached:
+    raise
+  except FileNotFoundError as error:
+    if not bucket.startswith("memory://"):  # whose folders need not be made
+      raise FileNotFoundError(f"there is no bucket {bucket}") from error
+  except Exception:  # an answer, too: what is asked next may be allowed
+    log.debug("%s cannot be asked about itself", bucket)
+
+
 @contextlib.contextmanager
 def reaching(path: str | os.PathLike) -> Iterator[None]:
   """Turns what a library raises about a bucket into an `Unreached`."""
   try:
+    for bucket in buckets_in(path):
+      _check_answers(bucket, os.getpid())
     yield
-  except (Unreached, ValueError):
+  except Unreached:
     raise
   except FileNotFoundError as error:
     reason = progress.first_line(error)

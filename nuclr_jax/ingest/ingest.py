@@ -114,6 +114,13 @@ def ingest(
       f"--in_place is for tar files, which --input={input} is not; leave the "
       "flag out to copy the images"
     )
+  if in_place:
+    of_tars = files.bucket.buckets_in(*(x[0] for x in plan.files))
+    if others := sorted(of_tars - files.bucket.buckets_in(place)):
+      log.info(
+        "the images stay in %s: whoever reads the data set needs %s=%s",
+        *(", ".join(others), files.bucket.BUCKETS, ",".join(others)),
+      )
   for planned in {part.split for part in plan.parts}:
     _check(name, planned, max_size, max_pixels, workers)
   sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}

@@ -11,17 +11,17 @@ import re
 import tempfile
 from typing import Any, NamedTuple
 
+from nuclr_jax.data import in_place
 from nuclr_jax.data.sets import parse_set
 from nuclr_jax.data.tfds_reader import (
   INFO,
   caption_field,
-  check_split,
   image_field,
-  open_builder,
+  open_split,
 )
 from nuclr_jax.files import bucket
 from nuclr_jax.ingest import listing, readers, splits
-from nuclr_jax.ingest.records import Part
+from nuclr_jax.ingest.records import AGAIN, Part
 from nuclr_jax.ingest.tables import (
   CAPTION_COLUMNS,
   SUFFIXES,
@@ -234,12 +234,13 @@ def _plan_images(split, folders, choose: listing.Choose) -> Plan:
 def _plan_tfds(name, split, data_dir) -> Plan:
   """Cuts a split of a prepared TFDS data set into ranges of records."""
   source, named = parse_set(name)
-  builder = open_builder(source, data_dir)
-  folder, read_split = pathlib.Path(builder.data_dir), named or split
-  check_split(builder, read_split)
-  image_field(builder.info.features)  # raises early, before any reading
-  caption_field(builder.info.features)
-  length = len(builder.as_data_source(read_split))
+  read_split = named or split
+  data = open_split(source, read_split, data_dir)
+  folder, length = data.folder, data.length
+  image_field(data.features)  # raises early, before any reading
+  caption_field(data.features)
+  if (tars := in_place.find_tars(folder, read_split)) is not None:
+    in_place.check_tars(tars, data.read)
   starts = range(0, length, PART_SIZE)
   read = partial(readers.read_tfds, str(folder), read_split)
   parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
@@ -271,7 +272,10 @@ def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
   """Reads a file in a bucket, through a copy that exists meanwhile."""
   with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
     here = pathlib.Path(folder) / os.path.basename(path)
-    bucket.download(path, here)
+    try:
+      bucket.download(path, here)
+    except FileNotFoundError as error:  # no damage, of which some is expected
+      raise bucket.Unreached(f"{error}, and did at first; {AGAIN}") from error
     if here.suffix == ".parquet":  # of several splits, one is read
       parts = _cut_parquet(here, split, **columns)
     else:

@@ -240,6 +240,9 @@ def read_tfds(
     split: Name of the split.
     start: The first record.
     stop: One more than the last record.
+
+  Raises:
+    Unreached: If images are in tars, and one of these is gone or has changed.
   """
   import tensorflow_datasets as tfds
 
@@ -249,14 +252,26 @@ def read_tfds(
   decoders = {image: tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
   tars = in_place.find_tars(pathlib.Path(folder), split)
+
+  def rows_of(numbers):
+    return [data[int(number)] for number in numbers]
+
   keys = set()
   for i in range(start, stop):
     key = f"{split}-{i:09d}"
     try:
       row = data[i]
+    except Exception:  # array_record and TFDS raise different errors
+      yield Rejected(key, folder, BROKEN_RECORD)
+      continue
+    try:
       if tars is not None:
         row[image] = in_place.read_images(tars, [i], [row])[0]
-    except Exception:  # array_record and TFDS raise different errors
+    except Exception:
+      try:
+        in_place.check_tars(tars, rows_of)
+      except ValueError as error:  # not one image alone
+        raise files.bucket.Unreached(str(error)) from error
       yield Rejected(key, folder, BROKEN_RECORD)
       continue
     stored = captions_of(row, "key") if "key" in row else []

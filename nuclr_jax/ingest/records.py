@@ -75,6 +75,10 @@ class Rejected(NamedTuple):
   reason: str
 
 
+# What to do if the input changes while it is read.
+AGAIN = "run the command again once the input is complete"
+
+
 class Part(NamedTuple):
   """A part of a split's items, which one process reads."""
 
@@ -139,7 +143,8 @@ def write_part(
     The number of records and the number of rejections.
 
   Raises:
-    OSError: If the records cannot be written, for instance on a full disk.
+    OSError: If the records cannot be written, for instance on a full disk, or
+      if a file that was read has changed meanwhile.
   """
   endings = ("array_record", "rejected.jsonl", "npz")
   with _replacing([f"{os.fspath(stem)}.{x}" for x in endings]) as temporary:
@@ -172,6 +177,7 @@ def write_part(
         counts.append(len(item.captions))
         words = map(canonical, item.captions)
         captions += [content_hash(x.encode()) for x in words]
+    check_unchanged(part.stamp)
     _check_length(temporary[0], len(images))
     hashes = {
       "image_hash": np.array(images, np.uint64),
@@ -346,6 +352,27 @@ def to_jpeg(
   if not good:  # a side is above 65,535 pixels
     raise ValueError(TOO_LARGE)
   return encoded.tobytes()
+
+
+def check_unchanged(stamp: Any) -> None:
+  """Raises OSError if a file here is gone, or has changed.
+
+  It would pass for a damaged one, of which some are expected.
+
+  Args:
+    stamp: The stamp of a part: path, size and time of a file, or several such.
+  """
+  stamps = [stamp] if stamp and isinstance(stamp[0], str) else stamp or ()
+  for path, *before in stamps:
+    if not os.path.isabs(path):  # of a bucket, or the name of a split
+      continue
+    gone = not os.path.exists(path)
+    now = [] if gone else [os.stat(path).st_size, os.stat(path).st_mtime_ns]
+    if now != before:
+      raise OSError(
+        f"{path} {'is gone' if gone else 'has changed'} since the command "
+        f"began; {AGAIN}"
+      )
 
 
 def _check_length(path: str, length: int) -> None:

@@ -7,6 +7,7 @@ config decides is in `build`.
 
 from collections.abc import Callable, Iterator
 import contextlib
+import json
 import logging
 import os
 import pathlib
@@ -18,6 +19,7 @@ import orbax.checkpoint as ocp
 
 from nuclr_jax import distributed, files, progress
 from nuclr_jax.config import Config, complete, validation_period
+from nuclr_jax.data.places import DATA_DIR
 from nuclr_jax.evaluate.evaluators import (
   Embed,
   make_embedder,
@@ -178,6 +180,13 @@ def load(
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
       data = None if pairs or not averaged else resume.data_of(manager, step)
+      if data is None:
+        place, given = files.remote.original(workdir), json.dumps(held_out)
+        files.bucket.check_known(
+          json.dumps(recorded["data"]),
+          by=f"{place}/{records.CONFIG}",
+          beside=(place, data_dir or os.environ.get(DATA_DIR), given),
+        )
       parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
     else:
       records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})

@@ -10,6 +10,20 @@ from nuclr_jax import files, progress
 
 log = logging.getLogger(__name__)
 
+NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a repository
+
+
+def is_name(text: object) -> bool:
+  """Returns whether a text can be a name on the hub, and is no path or URL.
+
+  Example:
+    >>> is_name("timm/resnet50.a1_in1k"), is_name("../x"), is_name("s3://x/y")
+    (True, False, False)
+  """
+  return isinstance(text, str) and bool(
+    NAME.fullmatch(text) and ".." not in text
+  )
+
 
 def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   """Returns the path of the first of several files that a model has.
@@ -41,7 +55,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
       f"{path} has none of {', '.join(names)}; it has {entries[:10]}"
     )
   # A name that ends like a file is meant as one: the hub is not asked for it.
-  if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(source)) or path.suffix in (
+  if not is_name(str(source)) or path.suffix in (
     ".safetensors",
     ".npz",
     ".msgpack",

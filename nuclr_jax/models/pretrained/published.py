@@ -290,7 +290,15 @@ def _open_clip_tokenizer(source, text: Json) -> str:
   try:
     hub.find_file(source, ("tokenizer.json",))
   except ValueError:
-    return text.get("hf_tokenizer_name", CLIP_TOKENIZER)
+    name = text.get("hf_tokenizer_name", CLIP_TOKENIZER)
+    # A model's files say nothing about this machine, or about buckets.
+    if not hub.is_name(name) or name != CLIP_TOKENIZER and os.path.exists(name):
+      raise ValueError(
+        f"hf_tokenizer_name is {str(name)[:200]!r}, but it must be a name on "
+        "the Hugging Face hub, of which there is no file or folder here; copy "
+        "that tokenizer's tokenizer.json into the model's folder"
+      ) from None
+    return name
   return os.fspath(source)
 
 
