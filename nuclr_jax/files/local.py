@@ -206,12 +206,27 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     why = "is not a regular file" if path.exists() else "does not exist"
     raise UnreadableError(f"{path} {why}")
   try:
-    yield path
+    with without_panics():
+      yield path
   except UnreadableError:  # of another file, which is the one to look at
     raise
   except Exception as error:
     reason = str(error) or type(error).__name__
     raise UnreadableError(f"{path} cannot be read: {reason}") from error
+
+
+@contextlib.contextmanager
+def without_panics() -> Iterator[None]:
+  """Turns the panic of a library in Rust into a ValueError.
+
+  It would end the process with a traceback, since it is no `Exception`.
+  """
+  try:
+    yield
+  except BaseException as error:
+    if type(error).__name__ != "PanicException":
+      raise
+    raise ValueError(f"the library that reads it gave up: {error}") from error
 
 
 def _check_absent(folder: pathlib.Path) -> None:
