@@ -27,10 +27,11 @@ from tokenizers import (
 )
 
 from nuclr_jax import checks, files
-from nuclr_jax.checks import Count, Ids, Natural
+from nuclr_jax.checks import Ids, Natural
 from nuclr_jax.data import tokenizer_file
 from nuclr_jax.data.sentencepiece import from_sentencepiece
 from nuclr_jax.models.pretrained import find_file
+from nuclr_jax.models.pretrained.specs import read_spec
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
@@ -39,8 +40,8 @@ FILES = ("tokenizer.json", "vocab.txt")
 SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
 # What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
-# Whatever is wrong with a tokenizer shows in one of these: a text without words,
-# one that is cut, and letters and a word that no vocabulary has.
+# What is wrong with a tokenizer shows in one of these: no words, some words,
+# letters that no vocabulary has, and a long word of them.
 PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
 Clean = bool | checks.one_of(  # True: as for CC3M
   ("lower", "canonicalize", "remove_punctuation")
@@ -397,7 +398,7 @@ def _find(source: str | os.PathLike) -> pathlib.Path:
 def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
   beside = path.with_name("tokenizer_config.json")
-  return files.read_json(beside) if beside.is_file() else {}
+  return read_spec(beside) if beside.is_file() else {}
 
 
 def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
@@ -405,7 +406,7 @@ def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
   if path.name not in (*FILES, SENTENCEPIECE):
     return
   added = {
-    x["content"]: int(number)
+    x.get("content"): int(number) if number.isdecimal() else None
     for number, x in (_settings(path).get("added_tokens_decoder") or {}).items()
   }
   beside = path.with_name("added_tokens.json")
@@ -414,7 +415,8 @@ def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
   lost = [
     token
     for token, number in added.items()
-    if tokenizer.token_to_id(token) != number
+    if token is None
+    or tokenizer.token_to_id(token) != number
     and not re.fullmatch(r"<extra_id_\d+>", token)  # T5's, of no caption
   ]
   if lost:
@@ -441,7 +443,7 @@ def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
       f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
       "or ends: give a tokenizer.json"
     )
-  with files.reading(path):
+  with files.reading(path), tokenizer_file.without_messages():
     return from_sentencepiece(path.read_bytes())
 
 

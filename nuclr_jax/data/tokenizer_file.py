@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import sys
 import tempfile
 from typing import Any
@@ -36,7 +37,7 @@ def calling(what: str) -> Iterator[None]:
       yield
   except Exception as error:  # the library raises nothing more specific
     remedy = ""
-    if "unk" in str(error).lower():
+    if re.search(r"\bunk(\b|_)", str(error), re.IGNORECASE):
       remedy = (
         "; the tokenizer has no id for what it does not know: add its unknown "
         "token to the vocabulary, or let unk_token (or unk_id) name another"

@@ -193,9 +193,9 @@ def vit(
   patches = image_shape[0] // patch * (image_shape[1] // patch)
   if patches > checks.MAX_PATCHES:
     raise ValueError(
-      f"an image of {image_shape[0]} x {image_shape[1]} has {patches:,} patches "
-      f"of {patch} x {patch}, and attention takes at most "
-      f"{checks.MAX_PATCHES:,}; choose smaller images or a larger patch"
+      f"images of {image_shape[0]} x {image_shape[1]} have {patches:,} patches "
+      f"of {patch} x {patch}, and may have {checks.MAX_PATCHES:,}; choose "
+      "smaller images or a larger patch"
     )
   checks.choice("pool", pool, Pool)
   if pooler and pool == "attention":

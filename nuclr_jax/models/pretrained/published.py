@@ -6,7 +6,7 @@ the files for images and texts beside them (`inputs`). The result names our
 towers, their sizes, and the preprocessing that the model was trained with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import math
 import os
 import pathlib
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from nuclr_jax import files
 from nuclr_jax.models.layers import MEAN, STD
 from nuclr_jax.models.pretrained import hub, inputs, load
+from nuclr_jax.models.pretrained.specs import Json, read_spec
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
@@ -35,8 +36,6 @@ SIGLIP_SIZES = {
   "so400m": (1152, 27, 16, 4304),
   "giantopt": (1536, 40, 16, 6144),
 }
-
-Json = Mapping[str, Any]
 
 
 class Published(NamedTuple):
@@ -72,7 +71,7 @@ def read_published(source: str | os.PathLike) -> Published:
   else:
     path = hub.find_file(source, CONFIGS)
     read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
-    spec = files.read_json(path)
+    spec = read_spec(path)
     with files.reading(path):
       try:
         model, data = read(source, spec)
@@ -116,7 +115,7 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
 def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
   """Reads a folder of `nuclr export` with two encoders."""
   parts = [folder / "image_encoder", folder / "text_encoder"]
-  image, text = (files.read_json(part / CONFIGS[0]) for part in parts)
+  image, text = (read_spec(part / CONFIGS[0]) for part in parts)
   readers = {
     "resnet": _resnet,
     "vit": _vit,
