@@ -113,6 +113,13 @@ Positive = Annotated[
 NonNegative = Annotated[
   Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
+StepSize = Annotated[  # a larger one only overflows
+  Number,
+  Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),
+]
+Eps = Annotated[  # of a normalization
+  Number, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
+]
 Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
 UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
@@ -127,8 +134,8 @@ Temperature = Annotated[
   Number,
   Range(
     "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual)",
-    lambda x: 0 < x < math.inf,
+    "usual, 1e-6 to 1e6 possible)",
+    lambda x: 1e-6 <= x <= 1e6,
   ),
 ]
 Gamma = Annotated[

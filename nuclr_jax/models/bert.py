@@ -6,7 +6,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Fraction, Layers, Length, UpToOne, Width
+from nuclr_jax.checks import Eps, Fraction, Layers, Length, Width
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   Dtype,
@@ -60,7 +60,7 @@ def bert(
   heads: Width = 12,
   hidden: Width | None = None,
   max_length: Length = 512,
-  eps: UpToOne = 1e-12,
+  eps: Eps = 1e-12,
   activation: transformer.Activation = "gelu",
   pooler: bool = False,
   dropout: Fraction = 0.1,

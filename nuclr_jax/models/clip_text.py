@@ -6,7 +6,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Fraction, Layers, Length, Natural, UpToOne, Width
+from nuclr_jax.checks import Eps, Fraction, Layers, Length, Natural, Width
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   Dtype,
@@ -64,7 +64,7 @@ def clip_text(
   heads: Width = 8,
   hidden: Width | None = None,
   max_length: Length = 77,
-  eps: UpToOne = 1e-5,
+  eps: Eps = 1e-5,
   activation: transformer.Activation = "quick_gelu",
   causal: bool = True,
   end_id: Natural | None = None,

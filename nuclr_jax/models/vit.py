@@ -9,13 +9,13 @@ from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
 from nuclr_jax.checks import (
+  Eps,
   Fraction,
   Layers,
   Mean,
   Positive,
   Side,
   Std,
-  UpToOne,
   Width,
 )
 from nuclr_jax.models import base, transformer
@@ -121,7 +121,7 @@ def vit(
   layers: Layers = 12,
   heads: Width = 12,
   hidden: Width | None = None,
-  eps: UpToOne = 1e-6,
+  eps: Eps = 1e-6,
   activation: transformer.Activation = "gelu",
   norm_before: bool = False,
   layer_scale: Positive | None = None,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from nuclr_jax import checks, files
 from nuclr_jax.checks import (
+  Eps,
   Ids,
   Layers,
   Length,
@@ -18,7 +19,6 @@ from nuclr_jax.checks import (
   Range,
   Side,
   Std,
-  UpToOne,
   Width,
 )
 
@@ -51,7 +51,7 @@ KINDS = {
   "vocab_size": Ids,
   "patch_size": Side,
   "mlp_ratio": Ratio,
-  **dict.fromkeys(("layer_norm_eps", "eps"), UpToOne),
+  **dict.fromkeys(("layer_norm_eps", "eps"), Eps),
   "eos_id": Natural,
   "pad_token_id": Natural | None,
   **dict.fromkeys(("hidden_act", "layer_type", "timm_model_name"), str),
