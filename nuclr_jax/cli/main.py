@@ -122,9 +122,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.check_places()
     usage.check_together(verb, flags.present())
     flags.chosen_config()  # before processes join or data is read
-  except (absl_flags.Error, ValueError) as error:
+  except (absl_flags.Error, ValueError, OSError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
-    _stop(reason.strip().removeprefix("ValueError: "))
+    _stop(reason.strip().removeprefix("ValueError: ")[:2000])
   return rest
 
 

@@ -265,6 +265,8 @@ def pretrained_tokenizer(
     [[2, 4, 5, 6, 7, 3, 0, 0]]
   """
   path = _find(source)
+  with files.reading(path):
+    files.check_size(path)
   if path.suffix == ".json":
     tokenizer = tokenizer_file.open_json(path)
   elif path.name == SENTENCEPIECE:

@@ -30,11 +30,11 @@ from nuclr_jax.files.local import (
   read_lines,
   reading,
   state_of,
-  without_panics,
   write_atomically,
   write_digests,
   write_json,
 )
+from nuclr_jax.files.untrusted import check_size, without_panics
 
 __all__ = [
   "DIGESTS",
@@ -47,6 +47,7 @@ __all__ = [
   "bucket",
   "check_digests",
   "check_expansion",
+  "check_size",
   "complete_folder",
   "damage",
   "has_digests",

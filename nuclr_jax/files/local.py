@@ -29,6 +29,7 @@ import zipfile
 import numpy as np
 
 from nuclr_jax import distributed, progress
+from nuclr_jax.files.untrusted import check_size, without_panics
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
 MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
@@ -215,20 +216,6 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     raise UnreadableError(f"{path} cannot be read: {reason}") from error
 
 
-@contextlib.contextmanager
-def without_panics() -> Iterator[None]:
-  """Turns the panic of a library in Rust into a ValueError.
-
-  It would end the process with a traceback, since it is no `Exception`.
-  """
-  try:
-    yield
-  except BaseException as error:
-    if type(error).__name__ != "PanicException":
-      raise
-    raise ValueError(f"the library that reads it gave up: {error}") from error
-
-
 def _check_absent(folder: pathlib.Path) -> None:
   if folder.exists():
     raise ValueError(f"{folder} exists already: another process made it")
@@ -273,6 +260,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     nuclr_jax.files.local.UnreadableError: ...x.json cannot be read: ...
   """
   with reading(path):
+    check_size(path)
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
       raise ValueError(f"it holds a {type(content).__name__}, not an object")
