@@ -148,7 +148,7 @@ def _read(path: pathlib.Path) -> dict[str, float]:
       pairs = [(x, float(number)) for x, number in table]
     else:
       pairs = _rows(text)
-  except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
+  except WRONG as error:
     raise ValueError(
       f"--prior: {path} is no table of texts and counts ({error}); give "
       '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '
