@@ -452,7 +452,7 @@ def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
 def _try_out(words: Tokenizer) -> None:
   """Raises an error if some captions cannot be encoded, before all work."""
   with tokenizer_file.without_messages():
-    rows = words._rows(PROBES)
+    rows = words._rows([*PROBES, "a " * words.length])
   for row in rows:
     if len(row.ids) > words.length:
       raise ValueError(
