@@ -532,7 +532,7 @@ class TestForged:
   def test_sizes(self, tmp_path, source, file, keys):
     for i, value in enumerate(NO_SIZES):
       folder = forged(tmp_path / str(i), source, file, keys, value)
-      with pytest.raises(ValueError, match=f"{keys[-1]} must be") as error:
+      with pytest.raises(ValueError, match=keys[-1]) as error:
         untrained.config_of_published(folder)
       assert file in str(error.value)
 

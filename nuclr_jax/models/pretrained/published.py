@@ -332,7 +332,9 @@ def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
 
 def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
   name = vision["timm_model_name"]
-  parts = re.fullmatch(r"vit_(\w+?)_patch(\d+)_siglip(?:_gap)?(_\d+)?", name)
+  parts = re.fullmatch(
+    r"vit_(\w+?)_patch([1-9]\d{0,3})_siglip(?:_gap)?(_\d+)?", name
+  )
   pool = vision.get("timm_pool"), vision.get("timm_proj", "none")
   if not parts or parts[1] not in SIGLIP_SIZES or pool != ("map", "none"):
     raise ValueError(
@@ -373,6 +375,10 @@ def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
     raise ValueError(
       f"the text tower of these models has {fixed} and a pool_type of {pools}, "
       f"got { {k: text.get(k) for k in fixed} } and {pool!r}"
+    )
+  if isinstance(text["layers"], Sequence):
+    raise ValueError(
+      f"layers must be a number in text_cfg, got {text['layers']}"
     )
   if pool == "eos":
     end = {"end_id": text.get("eos_id", 2)}
