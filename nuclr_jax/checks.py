@@ -66,6 +66,43 @@ Natural = Annotated[
     lambda x: 0 <= x < LARGEST and x % 1 == 0,
   ),
 ]
+
+
+def up_to(most: int) -> Any:
+  """Makes the type of a whole number that no one means to be larger.
+
+  A forged or mistyped size would otherwise fill the memory, or take for ever,
+  before anything else could notice it.
+  """
+  return Annotated[
+    int,
+    Range(
+      f"a whole number from 1 to {most:,}",
+      lambda x: 1 <= x <= most and x % 1 == 0,
+    ),
+  ]
+
+
+Layers = up_to(1_000)  # of a tower, or of one of its stages
+Width = up_to(2**17)  # of features, and the number of heads
+Length = up_to(2**17)  # of a text, in tokens
+Ids = up_to(2**24)  # of a vocabulary; published ones have up to 2**18
+Side = up_to(2**12)  # of a square image, or of a patch, in pixels
+MAX_PATCHES = 2**14  # of an image; attention takes their square
+Stages = Annotated[
+  Sequence[Layers],
+  Range(
+    f"1 to 8 whole numbers, each from 1 to {1_000:,}", lambda x: 0 < len(x) <= 8
+  ),
+]
+# Of the channels of images on the scale [0, 1].
+Mean = Annotated[
+  Number, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
+]
+Std = Annotated[
+  Number,
+  Range("a number from 0.0001 to 10,000", lambda x: 1e-4 <= x <= 1e4),
+]
 Seed = Annotated[
   int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
 ]
@@ -75,6 +112,13 @@ Positive = Annotated[
 ]
 NonNegative = Annotated[
   Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+]
+StepSize = Annotated[  # a larger one only overflows
+  Number,
+  Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),
+]
+Eps = Annotated[  # of a normalization
+  Number, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
 ]
 Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
 UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
@@ -90,8 +134,8 @@ Temperature = Annotated[
   Number,
   Range(
     "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual)",
-    lambda x: 0 < x < math.inf,
+    "usual, 1e-6 to 1e6 possible)",
+    lambda x: 1e-6 <= x <= 1e6,
   ),
 ]
 Gamma = Annotated[

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import itertools
+import re
 import sys
 import types
 
@@ -246,3 +247,31 @@ def test_every_flag_is_used_by_some_command(run):
     for flag in verb.flags:
       outcomes = [run(name, *{*form, flag}) for form in forms]
       assert any(isinstance(x, tuple) for x in outcomes), (name, flag)
+
+
+@pytest.mark.parametrize(
+  ("words", "message"),
+  [
+    (
+      ["embed", f"--model={'a' * 5_000}"],
+      "--model=a{80}... is too long: .* 5,",
+    ),
+    (["train", f"--workdir={'b/' * 3_000}"], "--workdir=.* it has 1 and 6,000"),
+    (["train", f"--config={'c' * 300}"], "--config=c.* is too long"),
+    (
+      ["evaluate", f"--zero_shot=a,x={'d' * 300}"],
+      "--zero_shot=x=d.* too long",
+    ),
+    (["train", "--config=glyphs", "--workdir=\udcff"], "is not UTF-8"),
+    (
+      ["train", "--config=glyphs", "--config.warm_start=\udcff"],
+      "--config.warm_start='.*' is not UTF-8",
+    ),
+  ],
+)
+def test_texts_that_are_no_name_of_a_file(words, message, capsys):
+  with pytest.raises(SystemExit) as stopped:
+    main.parse_flags(["nuclr", *words])
+  assert stopped.value.code == main.WRONG_USE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert re.search(message, line)

@@ -321,11 +321,16 @@ class TestRates:
         dict(rate_factors={"model": 0.0}),
         r"rate_factors\['model'\] must be a number greater than 0, got 0.0",
       ),
+      (
+        dict(weight_decay=1e30),
+        "weight_decay must be .* at most 1,000, got 1e",
+      ),
+      (dict(learning_rate=2.0**31), "learning_rate must be .* at most 1,000"),
     ],
   )
   def test_values_out_of_range(self, change, message):
     with pytest.raises(ValueError, match=message):
-      optimizer.make_optimizer(0.1, **change)
+      optimizer.make_optimizer(**({"learning_rate": 0.1} | change))
 
   def test_no_tower_has_blocks(self):
     params = {"model": {"image_projection": jnp.ones((2, 2))}}

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -210,3 +211,19 @@ def test_zeta_of_counts_of_captions():
   log_p = np.log(counts)
   expected = TAU * (log_p - np.average(log_p, weights=[2, 1, 3]))
   np.testing.assert_allclose(zeta.text, expected)
+
+
+def test_files_that_never_end(tmp_path):
+  """A pipe, a device, JSON within JSON, and a file with a hole."""
+  os.mkfifo(tmp_path / "pipe.json")
+  (tmp_path / "deep.json").write_text('{"a":' * 100_000)
+  with (tmp_path / "hole.csv").open("wb") as file:
+    file.truncate(2**40)
+  for path, message in {
+    tmp_path / "pipe.json": "not a regular file",
+    "/dev/zero": "not a regular file",
+    tmp_path / "deep.json": "recursion",
+    tmp_path / "hole.csv": "1,099,511,627,776 bytes, and may have",
+  }.items():
+    with pytest.raises(ValueError, match=f"no table of texts .*{message}"):
+      make_prior(path)

@@ -6,7 +6,9 @@ libraries compute from JPEG files and captions.
 
 import functools
 import json
+import math
 import pathlib
+import shutil
 
 import jax
 import make_captioned
@@ -496,6 +498,131 @@ class TestConfigs:
     data = dict(length=64, clean="canonicalize", pad_id=1, size=384)
     data |= dict(tokenizer="timm/ViT-B-16-SigLIP")
     assert data.items() <= found.data.items()
+
+
+def forged(tmp_path, source, file, keys, value):
+  """A copy of a published model in which one value is another."""
+  folder = tmp_path / "forged"
+  shutil.copytree(source, folder)
+  spec = inner = json.loads((folder / file).read_text())
+  for key in keys[:-1]:
+    inner = inner[key]
+  inner[keys[-1]] = value
+  (folder / file).write_text(json.dumps(spec))
+  return folder
+
+
+OPEN_CLIP = GOLDEN / "open_clip"
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+WORDS, OPEN = "tokenizer_config.json", "open_clip_config.json"
+NO_SIZES = [math.nan, math.inf, -1, 0, 1e308, 2.5, True, "12", None, {}, [1]]
+NO_SIZES += [10**6, 2**63, 10**30]
+SIZES = [
+  *(
+    (CLIP, CONFIG, (side, key))
+    for side in ("text_config", "vision_config")
+    for key in (
+      "hidden_size",
+      "num_hidden_layers",
+      "num_attention_heads",
+      "intermediate_size",
+    )
+  ),
+  (CLIP, CONFIG, ("text_config", "max_position_embeddings")),
+  (CLIP, CONFIG, ("vision_config", "patch_size")),
+  (CLIP, CONFIG, ("projection_dim",)),
+  *(
+    (OPEN_CLIP, OPEN, ("model_cfg", "text_cfg", key))
+    for key in ("context_length", "width", "heads", "layers")
+  ),
+  *(
+    (OPEN_CLIP, OPEN, ("model_cfg", "vision_cfg", key))
+    for key in ("width", "patch_size", "head_width")
+  ),
+  (CLIP, PROCESSOR, ("size", "shortest_edge")),
+  (CLIP, PROCESSOR, ("crop_size", "height")),
+]
+
+
+class TestForged:
+  """Whoever publishes a model may write anything into its files."""
+
+  @pytest.mark.parametrize(("source", "file", "keys"), SIZES)
+  def test_sizes(self, tmp_path, source, file, keys):
+    for i, value in enumerate(NO_SIZES):
+      folder = forged(tmp_path / str(i), source, file, keys, value)
+      with pytest.raises(ValueError, match=keys[-1]) as error:
+        untrained.config_of_published(folder)
+      assert file in str(error.value)
+
+  @pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+      (("vision_config", "num_hidden_layers"), 3, "2 layers .* and 3 in the"),
+      (("text_config", "num_hidden_layers"), 1_000, "2 layers .* and 1,000"),
+      (("text_config", "max_position_embeddings"), 77, "of 9 tokens, .* 77"),
+      (("vision_config", "layer_norm_eps"), 1e30, "layer_norm_eps must be"),
+      (("text_config", "layer_norm_eps"), 1e-320, "layer_norm_eps must be"),
+    ],
+  )
+  def test_the_weights_are_of_another_tower(
+    self, tmp_path, keys, value, message
+  ):
+    folder = forged(tmp_path, CLIP, CONFIG, keys, value)
+    with pytest.raises(ValueError, match=message):
+      untrained.config_of_published(folder)
+
+  @pytest.mark.parametrize(
+    ("source", "file", "keys", "value", "message"),
+    [
+      (
+        OPEN_CLIP,
+        OPEN,
+        ("model_cfg", "vision_cfg", "image_size"),
+        800_000,
+        "image_size must be a whole number from 1 to 4,096",
+      ),
+      (
+        OPEN_CLIP,
+        OPEN,
+        ("model_cfg", "vision_cfg", "image_size"),
+        4_096,
+        "262,144 patches, and the weights are for 10",
+      ),
+      (CLIP, PROCESSOR, ("image_std",), [0.2, 0, 0.2], "image_std must be"),
+      (CLIP, PROCESSOR, ("image_std",), [0.2] * 4, "must be three numbers"),
+      (CLIP, PROCESSOR, ("image_mean",), math.nan, "image_mean must be"),
+      (CLIP, PROCESSOR, ("rescale_factor",), 0, "rescale_factor must be"),
+      (CLIP, PROCESSOR, ("do_resize",), "no", "do_resize must be True or"),
+      (CLIP, WORDS, ("model_max_length",), -1, "model_max_length must be"),
+      (CLIP, WORDS, ("added_tokens_decoder",), [1], "added_tokens_decoder"),
+      (CLIP, WORDS, ("pad_token",), 5, "pad_token must be"),
+      (CLIP, CONFIG, ("text_config",), [1], "text_config must be a mapping"),
+      (CLIP, CONFIG, ("text_config", "vocab_size"), 2**31, "vocab_size must"),
+    ],
+  )
+  def test_other_values(self, tmp_path, source, file, keys, value, message):
+    folder = forged(tmp_path, source, file, keys, value)
+    with pytest.raises(ValueError, match=message):
+      untrained.config_of_published(folder)
+
+  @pytest.mark.parametrize("file", [CONFIG, PROCESSOR, WORDS])
+  def test_nested_too_deep(self, tmp_path, file):
+    shutil.copytree(CLIP, tmp_path / "x")
+    (tmp_path / "x" / file).write_text('{"a": ' * 100_000)
+    with pytest.raises(ValueError, match=f"{file} cannot be read: .*recursion"):
+      untrained.config_of_published(tmp_path / "x")
+
+  @pytest.mark.parametrize(
+    "scale", [-1000.0, 100.0, math.nan, math.inf, [[1.0, 2.0]]]
+  )
+  def test_temperature(self, tmp_path, scale):
+    folder = shutil.copytree(CLIP, tmp_path / "x")
+    tensors = safetensors.load_file(folder / "model.safetensors")
+    tensors["logit_scale"] = np.array(scale, np.float32)
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="logit_scale must be one number from"):
+      untrained.config_of_published(folder)
 
 
 class TestErrors:

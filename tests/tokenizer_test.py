@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from nuclr_jax.data import tokenizer
+from nuclr_jax.data import sentencepiece, tokenizer
 from nuclr_jax.models.pretrained import hub
 
 # Of every letter a word can begin with, and the letters that go on.
@@ -452,6 +452,148 @@ class TestLength:
     np.testing.assert_array_equal(found[:2, 1:3], inner)
     assert found[:2, 3].tolist() == [last, last]
     assert found[2].tolist() == [2, last, 0, 0]
+
+
+WORD_PIECE = dict(
+  type="WordPiece",
+  unk_token="[UNK]",
+  continuing_subword_prefix="##",
+  max_input_chars_per_word=100,
+  vocab={"a": 0, "dog": 1},
+)
+BPE = dict(type="BPE", vocab={"a": 0, "dog": 1}, merges=[])
+UNIGRAM = dict(type="Unigram", vocab=[["a", -1.0], ["dog", -1.0]])
+UNKNOWN_ID = "has no id for what it does not know: add its unknown token"
+
+
+class TestForged:
+  """What the library does with files that nobody meant."""
+
+  def open(self, tmp_path, **changes):
+    save_words(tmp_path, ["<unk>", "a", "dog"])
+    path = tmp_path / "tokenizer.json"
+    spec = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(spec))
+    return tokenizer.pretrained_tokenizer(tmp_path, length=4)
+
+  @pytest.mark.parametrize(
+    "model",
+    [
+      WORD_PIECE,
+      dict(type="WordLevel", vocab={"a": 0, "dog": 1}, unk_token="<unk>"),
+      BPE | dict(unk_token="<unk>"),
+      UNIGRAM | dict(unk_id=None),  # as the library's own trainer leaves it
+    ],
+    ids=lambda x: x["type"],
+  )
+  def test_without_its_unknown_token(self, tmp_path, model):
+    """The library fails at the first caption that needs it, hours later."""
+    with pytest.raises(ValueError, match=UNKNOWN_ID) as error:
+      self.open(tmp_path, model=model)
+    assert "tokenizer.json" in str(error.value)
+
+  def test_that_needs_none(self, tmp_path):
+    """Those whose pieces are bytes know every text."""
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {x: i for i, x in enumerate(sorted(letters))}
+    model = BPE | dict(vocab=vocabulary, unk_token="<unk>")
+    step = dict(
+      type="ByteLevel",
+      add_prefix_space=False,
+      trim_offsets=True,
+      use_regex=True,
+    )
+    words = self.open(tmp_path, model=model, pre_tokenizer=step)
+    assert words.encode(["\u2603"]).tolist() == [
+      [vocabulary[x] for x in ("\u00e2", "\u013a", "\u0125")] + [0]
+    ]
+
+  @pytest.mark.parametrize(
+    "changes",
+    [
+      dict(
+        post_processor=dict(
+          type="TemplateProcessing",
+          single=[{"SpecialToken": {"id": "</s>", "type_id": 0}}],
+          pair=[],
+          special_tokens={},
+        )
+      ),
+      dict(
+        post_processor=dict(
+          type="TemplateProcessing",
+          single=[{"Sequence": {"id": "B", "type_id": 0}}],
+          pair=[],
+          special_tokens={},
+        )
+      ),
+      dict(normalizer=dict(type="Precompiled", precompiled_charsmap="AAAA")),
+      dict(
+        normalizer=dict(
+          type="Precompiled", precompiled_charsmap="BAAAAAAEAABhYmNkZWY="
+        )
+      ),
+      dict(pre_tokenizer=dict(type="FixedLength", length=0)),
+    ],
+  )
+  def test_panics(self, tmp_path, changes, capfd):
+    """They are no exceptions, and write to the terminal past Python."""
+    with pytest.raises(ValueError, match="tokenizer.json .*gave up"):
+      self.open(tmp_path, **changes)
+    assert "panicked" not in capfd.readouterr().err
+
+  def test_large_ids(self, tmp_path):
+    """The library makes room for all ids below the largest."""
+    with pytest.raises(ValueError, match="has the id 2147483648; .*16,777,216"):
+      model = dict(type="WordLevel", unk_token="a", vocab={"a": 0, "b": 2**31})
+      self.open(tmp_path, model=model)
+    with pytest.raises(ValueError, match="gives the id 4294967295"):
+      end = dict(type="BertProcessing", sep=["a", 2**32 - 1], cls=["a", 0])
+      self.open(tmp_path, post_processor=end)
+
+  def test_ids_with_a_gap(self, tmp_path):
+    """A tower needs an embedding for the largest, however few there are."""
+    model = dict(type="WordLevel", unk_token="a", vocab={"a": 0, "b": 8})
+    words = self.open(tmp_path, model=model)
+    assert words.vocab_size == 9
+    assert words.encode(["b"]).tolist() == [[8, 0, 0, 0]]
+
+  @pytest.mark.parametrize(
+    "step",
+    [
+      dict(
+        type="Sequence",
+        normalizers=[
+          dict(type="Replace", pattern={"String": "a"}, content="aa")
+        ]
+        * 40,
+      ),
+      dict(type="Replace", pattern={"Regex": ""}, content="x" * 20_000),
+      dict(type="Prepend", prepend="x" * 20_000),
+    ],
+  )
+  def test_captions_that_grow(self, tmp_path, step):
+    with pytest.raises(ValueError, match="may make a caption .* times as long"):
+      self.open(tmp_path, normalizer=step)
+
+  def test_dropout_of_words(self, tmp_path, caplog):
+    """The same caption has the same embedding every time."""
+    model = BPE | dict(vocab={"a": 0, "b": 1, "ab": 2}, merges=["a b"])
+    words = self.open(tmp_path, model=model | dict(dropout=0.5))
+    ids = words.encode(["ab"] * 50)
+    assert (ids == [[2, 0, 0, 0]]).all() and "at random" in caplog.text
+
+  def test_more_tokens_than_fit(self, tmp_path):
+    piece = {"Sequence": {"id": "A", "type_id": 0}}
+    twice = dict(
+      type="TemplateProcessing", single=[piece] * 2, pair=[], special_tokens={}
+    )
+    with pytest.raises(ValueError, match="makes 8 tokens .*, and 4 are asked"):
+      self.open(tmp_path, post_processor=twice)
+
+  def test_a_number_of_sentencepiece_that_does_not_end(self):
+    with pytest.raises(ValueError, match="not a file of sentencepiece"):
+      sentencepiece.from_sentencepiece(b"\x08" + b"\x80" * 10**6)
 
 
 class TestErrors:

@@ -12,6 +12,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tiny_config
 import warm
@@ -21,7 +22,7 @@ from nuclr_jax.config import complete
 from nuclr_jax.data.source import HeldOut, ImageTextSet
 from nuclr_jax.train import build as experiment
 from nuclr_jax.train import checkpoint, loop, optimizer, records
-from nuclr_jax.train.step import init_state, make_train_step
+from nuclr_jax.train.step import TrainState, init_state, make_train_step
 
 
 @pytest.fixture(scope="module")
@@ -392,6 +393,44 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
   message = str(error.value)
   assert "step 8" in message and "train/loss = nan" in message
   assert message.find("checkpoints/5") > 0  # the last good one
+
+
+@pytest.mark.parametrize("last", [jnp.nan, 1e30])
+def test_a_last_step_that_breaks_the_model(tiny, build_plain, tmp_path, last):
+  """Its metrics are those of the parameters before it, and all is well."""
+  config = complete(tiny(**SHORT))
+  parts = build_plain(config)
+
+  def update(updates, state, params=None):
+    return jax.tree.map(lambda x: x * 0 + last, updates), state
+
+  broken = optax.GradientTransformation(parts.optimizer.init, update)
+  once = parts._replace(optimizer=broken, num_steps=1)
+  with pytest.raises(
+    FloatingPointError, match="step 1 is not finite: "
+  ) as said:
+    loop.fit(config, tmp_path, parts=once)
+  found = "parameter/model/" if np.isnan(last) else "diagnostics/"
+  assert found in str(said.value) and "checkpoint: " in str(said.value)
+  assert not (tmp_path / records.METRICS).exists()
+
+
+def test_what_of_a_state_must_be_finite():
+  """Log u is -inf for pairs that were never visited."""
+  state = TrainState(
+    step=jnp.int32(1),
+    params={"model": jnp.ones(2)},
+    model_state={},
+    opt_state=(jnp.ones(2), jnp.int32(3)),
+    objective={"log_u": jnp.full(2, -jnp.inf)},
+  )
+  records.check_finite(1, state, str)
+  for part, name in (("params", "parameter/"), ("opt_state", "optimizer/")):
+    broken = state._replace(
+      **{part: jax.tree.map(lambda x: x * jnp.inf, getattr(state, part))}
+    )
+    with pytest.raises(FloatingPointError, match=f"is not finite: {name}"):
+      records.check_finite(1, broken, str)
 
 
 def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):

@@ -252,6 +252,9 @@ IN_BUCKETS = (  # flags of files and folders
   *("input", "workdir", "data_dir", "output", "embeddings", "model", "data"),
   *("zero_shot", "prior"),
 )
+# Those of one path each; --input may be a long pattern.
+PATHS = {*IN_BUCKETS, CONFIG.name, IMAGES.name, DATASET.name} - {INPUT.name}
+MAX_NAME, MAX_PATH = 255, 4_095  # bytes, on Linux
 # Keys of a config that flags choose.
 CHOSEN = {
   "data": ("data.validation", "data.test"),
@@ -322,18 +325,39 @@ def check_values() -> None:
         *(flag.name, flag.present, flag.value),
       )
     may_be_empty = (BEAM_PIPELINE_OPTIONS.name, SPLIT_COLUMN.name)
+    for text in flag.value if isinstance(flag.value, list) else [flag.value]:
+      if isinstance(text, str):
+        _check_text(flag.name, text)
     if flag.value in ("", []) and flag.name not in may_be_empty:
       raise ValueError(
         f"--{flag.name}= is empty; give a value, or leave it out"
       )
   if None not in (CONFIG.value, MODEL.value):
     raise ConfigError("give either --config or --model, not both")
-  for key in (change.partition("=")[0] for change in CHANGES.value):
+  for key, _, text in (change.partition("=") for change in CHANGES.value):
+    _check_text(f"config.{key}", text)
     if CONFIG.value is None and MODEL.value is None:
       raise ConfigError(f"--config.{key} needs --config as well")
     for name, keys in CHOSEN.items():
       if key in keys and flags.FLAGS[name].present:
         raise ConfigError(f"give either --{name} or --config.{key}, not both")
+
+
+def _check_text(name: str, text: str) -> None:
+  """Raises ValueError for a text that is no UTF-8, or too long for a path."""
+  shown = text if len(text) <= 80 else f"{text[:80]}..."
+  try:
+    size = len(text.encode())
+    longest = max(len(part.encode()) for part in text.split("/"))
+  except UnicodeEncodeError as error:
+    raise ValueError(
+      f"--{name}={shown!r} is not UTF-8; rename the file, or type it again"
+    ) from error
+  if name in PATHS and (longest > MAX_NAME or size > MAX_PATH):
+    raise ValueError(
+      f"--{name}={shown} is too long: a name may have {MAX_NAME} bytes, a path "
+      f"{MAX_PATH:,}, and it has {longest:,} and {size:,}"
+    )
 
 
 def chosen_config() -> dict[str, Any] | None:

@@ -124,11 +124,11 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.chosen_config()  # before processes join or data is read
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
-    _stop(reason.strip().removeprefix("ValueError: "))
+    _stop(reason.strip().removeprefix("ValueError: ")[:2000])
   except OSError as error:  # a file or bucket that the flags name
     if flags.DEBUG.value:
       raise
-    _stop(f"{error}{remedy(error)}", code=1)
+    _stop(f"{error}{remedy(error)}"[:2000], code=1)
   return rest
 
 

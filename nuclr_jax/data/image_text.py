@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Natural, NonNegative, Positive
+from nuclr_jax.checks import (
+  Count,
+  Ids,
+  Length,
+  Natural,
+  NonNegative,
+  Positive,
+  Side,
+)
 from nuclr_jax.data import tfds_reader
 from nuclr_jax.data.captioned import (
   Captioned,
@@ -58,15 +66,15 @@ def image_text(
   num_pairs: Count | None = None,
   window: Count = 4_096,
   data_dir: str | os.PathLike | None = None,
-  size: Count = 256,
+  size: Side = 256,
   resize: ResizeMode = None,
   kernel: Kernel = "bicubic",
   tokenizer: str = BUILD,
-  length: Count = 30,
+  length: Length = 30,
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
-  vocab_size: Count | None = None,
+  vocab_size: Ids | None = None,
   min_count: Count = 1,
   scale: tuple[Positive, Positive] = (0.5, 1.0),
   flip: bool = True,

@@ -14,6 +14,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 SPACE = "\u2581"  # what pieces have in place of a space
 UNIGRAM, NORMAL, USER_DEFINED = 1, 1, 4  # a kind of model, and two of pieces
 END = "</s>"
+LONGEST = 10  # bytes of a number
 
 
 def from_sentencepiece(data: bytes) -> tokenizers.Tokenizer:
@@ -31,6 +32,8 @@ def from_sentencepiece(data: bytes) -> tokenizers.Tokenizer:
     dict(_fields(next((x for number, x in whole if number == n), b"")))
     for n in (2, 3)
   )
+  if not all(isinstance(piece.get(1), bytes) for piece in pieces):
+    raise ValueError("it has pieces without a text")
   vocabulary = [
     (piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0])
     for piece in pieces
@@ -78,9 +81,9 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-  value, shift = 0, 0
-  while True:
-    byte = data[at]
-    value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
+  value = 0
+  for i, byte in enumerate(data[at : at + LONGEST]):
+    value |= (byte & 127) << 7 * i
     if byte < 128:
-      return value, at
+      return value, at + i + 1
+  raise ValueError("it is not a file of sentencepiece")

@@ -9,7 +9,6 @@ every run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-import functools
 import html
 import os
 import pathlib
@@ -28,9 +27,11 @@ from tokenizers import (
 )
 
 from nuclr_jax import checks, files
-from nuclr_jax.checks import Count, Natural
+from nuclr_jax.checks import Ids, Natural
+from nuclr_jax.data import tokenizer_file
 from nuclr_jax.data.sentencepiece import from_sentencepiece
 from nuclr_jax.models.pretrained import find_file
+from nuclr_jax.models.pretrained.specs import read_spec
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
@@ -39,6 +40,9 @@ FILES = ("tokenizer.json", "vocab.txt")
 SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
 # What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
+# What is wrong with a tokenizer shows in one of these: no words, some words,
+# letters that no vocabulary has, and a long word of them.
+PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
 Clean = bool | checks.one_of(  # True: as for CC3M
   ("lower", "canonicalize", "remove_punctuation")
 )
@@ -58,20 +62,19 @@ class Tokenizer(NamedTuple):
   @property
   def vocab_size(self) -> int:
     """Number of token ids that the text tower needs."""
-    if self.num_ids is not None:
-      return self.num_ids
-    return _encoder(self.text, self.length).get_vocab_size()
+    return self.largest_id + 1 if self.num_ids is None else self.num_ids
 
   @property
   def pad_id(self) -> int:
     """The id that follows the end of short captions."""
-    return (_encoder(self.text, self.length).padding or {}).get("pad_id", 0)
+    return (tokenizer_file.encoder(self.text, self.length).padding or {}).get(
+      "pad_id", 0
+    )
 
   @property
   def largest_id(self) -> int:
     """The largest id in the vocabulary, added tokens included."""
-    vocabulary = _encoder(self.text, self.length).get_vocab()
-    return max(vocabulary.values())
+    return tokenizer_file.largest_id(self.text, self.length)
 
   @property
   def end_id(self) -> int | None:
@@ -101,15 +104,15 @@ class Tokenizer(NamedTuple):
       [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
     rows = self._rows(captions)
-    ids = np.full((len(rows), self.length), self.pad_id, np.int32)
+    ids = np.full((len(rows), self.length), self.pad_id, np.int64)
     for row, encoding in zip(ids, rows, strict=True):
       row[: len(encoding.ids)] = encoding.ids
-    if self.num_ids is not None and ids.max(initial=0) >= self.num_ids:
+    if ids.max(initial=0) >= self.vocab_size:
       raise ValueError(
         f"the tokenizer gave id {ids.max()}, and the text tower has "
-        f"{self.num_ids} ids; is it the tokenizer of this model?"
+        f"{self.vocab_size} ids; is it the tokenizer of this model?"
       )
-    return ids
+    return ids.astype(np.int32)
 
   def is_cut(self, captions: Sequence[str]) -> np.ndarray:
     """Returns whether each caption has more tokens than a row, bool [captions].
@@ -126,7 +129,8 @@ class Tokenizer(NamedTuple):
     texts = list(map(repaired, captions) if self.repair else captions)
     if self.clean:
       texts = list(map(_cleaning(self.clean).normalize_str, texts))
-    return _encoder(self.text, self.length).encode_batch(texts)
+    with tokenizer_file.calling("the captions cannot be encoded"):
+      return tokenizer_file.encoder(self.text, self.length).encode_batch(texts)
 
 
 def repaired(caption: str) -> str:
@@ -221,7 +225,7 @@ def pretrained_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
-  vocab_size: Count | None = None,
+  vocab_size: Ids | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
 
@@ -261,8 +265,10 @@ def pretrained_tokenizer(
     [[2, 4, 5, 6, 7, 3, 0, 0]]
   """
   path = _find(source)
+  with files.reading(path):
+    files.check_size(path)
   if path.suffix == ".json":
-    tokenizer = _from_json(path)
+    tokenizer = tokenizer_file.open_json(path)
   elif path.name == SENTENCEPIECE:
     tokenizer = _from_sentencepiece(path)
   else:
@@ -296,7 +302,10 @@ def pretrained_tokenizer(
     steps = [_cleaning(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   whole = clean if repair else False
-  return Tokenizer(tokenizer.to_str(), length, vocab_size, repair, whole)
+  with files.reading(path):
+    words = Tokenizer(tokenizer.to_str(), length, vocab_size, repair, whole)
+    _try_out(words)
+  return words
 
 
 def choose_tokenizer(
@@ -307,7 +316,7 @@ def choose_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
-  vocab_size: Count | None = None,
+  vocab_size: Ids | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
   """Makes the tokenizer that a config names.
@@ -391,7 +400,7 @@ def _find(source: str | os.PathLike) -> pathlib.Path:
 def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
   beside = path.with_name("tokenizer_config.json")
-  return files.read_json(beside) if beside.is_file() else {}
+  return read_spec(beside) if beside.is_file() else {}
 
 
 def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
@@ -399,7 +408,7 @@ def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
   if path.name not in (*FILES, SENTENCEPIECE):
     return
   added = {
-    x["content"]: int(number)
+    x.get("content"): int(number) if number.isdecimal() else None
     for number, x in (_settings(path).get("added_tokens_decoder") or {}).items()
   }
   beside = path.with_name("added_tokens.json")
@@ -408,7 +417,8 @@ def _check_added(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> None:
   lost = [
     token
     for token, number in added.items()
-    if tokenizer.token_to_id(token) != number
+    if token is None
+    or tokenizer.token_to_id(token) != number
     and not re.fullmatch(r"<extra_id_\d+>", token)  # T5's, of no caption
   ]
   if lost:
@@ -435,15 +445,22 @@ def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
       f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
       "or ends: give a tokenizer.json"
     )
-  with files.reading(path):
+  with files.reading(path), tokenizer_file.without_messages():
     return from_sentencepiece(path.read_bytes())
 
 
-def _from_json(path) -> tokenizers.Tokenizer:
-  try:
-    return tokenizers.Tokenizer.from_file(os.fspath(path))
-  except Exception as error:  # the library raises nothing more specific
-    raise ValueError(f"{path} is not a tokenizer: {error}") from error
+def _try_out(words: Tokenizer) -> None:
+  """Raises an error if some captions cannot be encoded, before all work."""
+  with tokenizer_file.without_messages():
+    rows = words._rows([*PROBES, "a " * words.length])
+  for row in rows:
+    if len(row.ids) > words.length:
+      raise ValueError(
+        f"it makes {len(row.ids)} tokens of a caption, and {words.length} are "
+        "asked for (length); does it add tokens to the text twice?"
+      )
+    if not checks.fits(max(row.ids, default=0) + 1, Ids):
+      raise ValueError(f"it gives the id {max(row.ids)}, which is too large")
 
 
 def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
@@ -467,11 +484,3 @@ def _first_and_last(ids) -> processors.TemplateProcessing:
     single=f"{FIRST} $A {LAST}",
     special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
   )
-
-
-@functools.lru_cache(maxsize=8)
-def _encoder(text: str, length: int) -> tokenizers.Tokenizer:
-  """Parses a tokenizer; cached, since that takes tens of milliseconds."""
-  encoder = tokenizers.Tokenizer.from_str(text)
-  encoder.enable_truncation(length)
-  return encoder

@@ -31,6 +31,10 @@ from nuclr_jax.types import Metrics, Sides
 log = logging.getLogger(__name__)
 
 CHUNK = 2**16  # captions read at a time
+MAX_BYTES = 2**30  # of a table
+# What reading a table may raise; JSON may be nested too deep.
+WRONG = (OSError, ValueError, TypeError, OverflowError, csv.Error)
+WRONG += (RecursionError,)
 NOTICEABLE = 0.1  # a share of repetitions, a spread of zeta in temperatures
 FEW = 0.9  # a smaller share of known texts calls for a warning
 # Texts (captions, or names of classes) -> log p of each, up to a constant; None
@@ -134,6 +138,7 @@ def counts_by_text(train: Source) -> Int[np.ndarray, "texts"]:
 def _read(path: pathlib.Path) -> dict[str, float]:
   """Reads a table of texts and counts."""
   try:
+    files.check_size(path, MAX_BYTES)
     with open_text(path, errors="strict") as file:
       text = file.read()
     if path.suffix == ".json":
@@ -143,7 +148,7 @@ def _read(path: pathlib.Path) -> dict[str, float]:
       pairs = [(x, float(number)) for x, number in table]
     else:
       pairs = _rows(text)
-  except (OSError, ValueError, TypeError, OverflowError, csv.Error) as error:
+  except WRONG as error:
     raise ValueError(
       f"--prior: {path} is no table of texts and counts ({error}); give "
       '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '

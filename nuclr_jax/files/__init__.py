@@ -34,6 +34,7 @@ from nuclr_jax.files.local import (
   write_digests,
   write_json,
 )
+from nuclr_jax.files.untrusted import check_size, without_panics
 
 __all__ = [
   "DIGESTS",
@@ -46,6 +47,7 @@ __all__ = [
   "bucket",
   "check_digests",
   "check_expansion",
+  "check_size",
   "complete_folder",
   "damage",
   "has_digests",
@@ -61,6 +63,7 @@ __all__ = [
   "remote",
   "state_of",
   "visible",
+  "without_panics",
   "write_atomically",
   "write_digests",
   "write_json",

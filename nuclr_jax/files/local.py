@@ -29,6 +29,7 @@ import zipfile
 import numpy as np
 
 from nuclr_jax import distributed, progress
+from nuclr_jax.files.untrusted import check_size, without_panics
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
 MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
@@ -206,7 +207,8 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     why = "is not a regular file" if path.exists() else "does not exist"
     raise UnreadableError(f"{path} {why}")
   try:
-    yield path
+    with without_panics():
+      yield path
   except UnreadableError:  # of another file, which is the one to look at
     raise
   except Exception as error:
@@ -258,6 +260,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     nuclr_jax.files.local.UnreadableError: ...x.json cannot be read: ...
   """
   with reading(path):
+    check_size(path)
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
       raise ValueError(f"it holds a {type(content).__name__}, not an object")

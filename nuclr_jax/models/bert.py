@@ -6,7 +6,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Count, Fraction, Positive
+from nuclr_jax.checks import Eps, Fraction, Layers, Length, Width
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   Dtype,
@@ -55,12 +55,12 @@ def bert(
   *,
   vocab_size: int,
   length: int,
-  width: Count = 768,
-  layers: Count = 12,
-  heads: Count = 12,
-  hidden: Count | None = None,
-  max_length: Count = 512,
-  eps: Positive = 1e-12,
+  width: Width = 768,
+  layers: Layers = 12,
+  heads: Width = 12,
+  hidden: Width | None = None,
+  max_length: Length = 512,
+  eps: Eps = 1e-12,
   activation: transformer.Activation = "gelu",
   pooler: bool = False,
   dropout: Fraction = 0.1,

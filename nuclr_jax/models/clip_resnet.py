@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Finite, Positive
+from nuclr_jax.checks import Mean, Stages, Std, Width
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   MEAN,
@@ -102,13 +102,13 @@ class ClipResNet(nnx.Module):
 def clip_resnet(
   *,
   image_shape: tuple[int, int, int],
-  stages: Sequence[Count] = (3, 4, 6, 3),
-  width: Count = 64,
-  heads: Count = 32,
-  features: Count = 1024,
+  stages: Stages = (3, 4, 6, 3),
+  width: Width = 64,
+  heads: Width = 32,
+  features: Width = 1024,
   zero_init: bool = True,
-  mean: Sequence[Finite] = MEAN,
-  std: Sequence[Positive] = STD,
+  mean: Sequence[Mean] = MEAN,
+  std: Sequence[Std] = STD,
   dtype: Dtype = "float32",
   remat: Remat = "none",
 ) -> base.Tower:

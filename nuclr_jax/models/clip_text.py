@@ -6,7 +6,7 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Count, Fraction, Natural, Positive
+from nuclr_jax.checks import Eps, Fraction, Layers, Length, Natural, Width
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   Dtype,
@@ -59,12 +59,12 @@ def clip_text(
   *,
   vocab_size: int,
   length: int,
-  width: Count = 512,
-  layers: Count = 12,
-  heads: Count = 8,
-  hidden: Count | None = None,
-  max_length: Count = 77,
-  eps: Positive = 1e-5,
+  width: Width = 512,
+  layers: Layers = 12,
+  heads: Width = 8,
+  hidden: Width | None = None,
+  max_length: Length = 77,
+  eps: Eps = 1e-5,
   activation: transformer.Activation = "quick_gelu",
   causal: bool = True,
   end_id: Natural | None = None,

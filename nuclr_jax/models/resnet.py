@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Finite, Positive
+from nuclr_jax.checks import Mean, Stages, Std, Width
 from nuclr_jax.models import base
 from nuclr_jax.models.layers import (
   MEAN,
@@ -128,12 +128,12 @@ class ResNet(nnx.Module):
 def resnet(
   *,
   image_shape: tuple[int, int, int],
-  stages: Sequence[Count] = (3, 4, 6, 3),
-  width: Count = 64,
+  stages: Stages = (3, 4, 6, 3),
+  width: Width = 64,
   bottleneck: bool = True,
   zero_init: bool = True,
-  mean: Sequence[Finite] = MEAN,
-  std: Sequence[Positive] = STD,
+  mean: Sequence[Mean] = MEAN,
+  std: Sequence[Std] = STD,
   dtype: Dtype = "float32",
   remat: Remat = "none",
 ) -> base.Tower:

@@ -5,7 +5,7 @@ import inspect
 import os
 from typing import Any
 
-from nuclr_jax.checks import Count
+from nuclr_jax.checks import Width
 from nuclr_jax.models import base
 from nuclr_jax.models.bert import bert, distilbert
 from nuclr_jax.models.clip_resnet import clip_resnet50
@@ -54,7 +54,7 @@ def towers(
   image: Mapping[str, Any],
   text: Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
-  dim: Count = 256,
+  dim: Width = 256,
   dtype: Dtype = "float32",
   projection_bias: bool = True,
   projected: Sequence[base.Side] = ("image", "text"),

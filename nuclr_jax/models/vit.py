@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Finite, Fraction, Positive
+from nuclr_jax.checks import (
+  Eps,
+  Fraction,
+  Layers,
+  Mean,
+  Positive,
+  Side,
+  Std,
+  Width,
+)
 from nuclr_jax.models import base, transformer
 from nuclr_jax.models.layers import (
   MEAN,
@@ -107,20 +116,20 @@ class VisionTransformer(nnx.Module):
 def vit(
   *,
   image_shape: tuple[int, int, int],
-  patch: Count = 16,
-  width: Count = 768,
-  layers: Count = 12,
-  heads: Count = 12,
-  hidden: Count | None = None,
-  eps: Positive = 1e-6,
+  patch: Side = 16,
+  width: Width = 768,
+  layers: Layers = 12,
+  heads: Width = 12,
+  hidden: Width | None = None,
+  eps: Eps = 1e-6,
   activation: transformer.Activation = "gelu",
   norm_before: bool = False,
   layer_scale: Positive | None = None,
   pool: Pool = "class",
   pooler: bool = False,
   dropout: Fraction = 0.0,
-  mean: Sequence[Finite] = MEAN,
-  std: Sequence[Positive] = STD,
+  mean: Sequence[Mean] = MEAN,
+  std: Sequence[Std] = STD,
   dtype: Dtype = "float32",
   remat: Remat = "none",
   attention: transformer.Implementation = "xla",
@@ -180,6 +189,13 @@ def vit(
     raise ValueError(
       f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"
+    )
+  patches = image_shape[0] // patch * (image_shape[1] // patch)
+  if patches > checks.MAX_PATCHES:
+    raise ValueError(
+      f"images of {image_shape[0]} x {image_shape[1]} have {patches:,} patches "
+      f"of {patch} x {patch}, and may have {checks.MAX_PATCHES:,}; choose "
+      "smaller images or a larger patch"
     )
   checks.choice("pool", pool, Pool)
   if pooler and pool == "attention":

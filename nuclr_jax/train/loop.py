@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import json
 import logging
+import math
 import os
 import pathlib
 from typing import NamedTuple
@@ -123,7 +124,7 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
     if int(train_state.step) < last:  # stopped by a signal
       return Result(shown, {}, False)
     metrics = evaluate(parts, mesh, shown)
-    metrics |= run.diagnose(shown)
+    metrics |= _diagnosed(run, last, shown)
     run.keep_if_best(last, train_state, metrics)
   with records.open_recorder(workdir, start_step=last) as recorder:
     recorder.write(last, metrics)
@@ -331,6 +332,8 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
         train_state = recalibrated(train_state, average.to_look_at(train_state))
       if saving or logging_now:  # never save a state that is not finite
         window = records.fetch(window, lambda: _latest(manager))
+      if saving or validating:
+        records.check_finite(step, train_state, lambda: _latest(manager))
       if logging_now:
         means = records.means(window)
         recorder.write(step, means)
@@ -379,11 +382,19 @@ def _make_validate(run, make_embed, write):
     scores = run_evaluators(evaluators, embed, "validation")
     if scores:
       log.info("step %d  %s", step, records.summary(scores))
-    scores |= run.diagnose(average.to_look_at(train_state))
+    scores |= _diagnosed(run, step, average.to_look_at(train_state))
     write(step, scores)
     run.keep_if_best(step, train_state, scores)
 
   return validate
+
+
+def _diagnosed(run: OpenRun, step: int, shown: TrainState) -> Metrics:
+  """Returns the diagnostics; raises FloatingPointError if one is NaN."""
+  scores = run.diagnose(shown)
+  if wrong := [name for name, x in scores.items() if math.isnan(x)]:
+    raise records.not_finite(step, wrong, lambda: _latest(run.manager))
+  return scores
 
 
 def _compile(parts, train_state):

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import optax
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive, UpToOne
+from nuclr_jax.checks import (
+  Fraction,
+  Natural,
+  NonNegative,
+  Positive,
+  StepSize,
+  UpToOne,
+)
 from nuclr_jax.models import Model
 from nuclr_jax.train.average import with_average
 from nuclr_jax.types import PyTree, Schedule
@@ -131,9 +138,9 @@ def make_schedule(
 
 
 def make_optimizer(
-  learning_rate: NonNegative | Schedule,
+  learning_rate: StepSize | Schedule,
   *,
-  weight_decay: NonNegative = 0.0,
+  weight_decay: StepSize = 0.0,
   clip_norm: NonNegative = 0.0,
   b1: Fraction = 0.9,
   b2: Fraction = 0.999,
@@ -158,8 +165,8 @@ def make_optimizer(
   temperature, have the factor 1.
 
   Args:
-    learning_rate: A number of at least 0, or a schedule of the step count.
-    weight_decay: Weight decay of leaves with two or more axes, at least 0.
+    learning_rate: A number from 0 to 1,000, or a schedule of the step count.
+    weight_decay: Weight decay of leaves with two or more axes, from 0 to 1,000.
     clip_norm: The largest global norm of the gradient; 0 does not clip.
     b1: Decay of Adam's first moment, in [0, 1).
     b2: Decay of Adam's second moment, in [0, 1).
@@ -195,8 +202,8 @@ def make_optimizer(
     arXiv:2303.15389.
   """
   if not callable(learning_rate):
-    learning_rate = checks.weight("learning_rate", learning_rate)
-  checks.weight("weight_decay", weight_decay)
+    learning_rate = checks.number("learning_rate", learning_rate, StepSize)
+  checks.number("weight_decay", weight_decay, StepSize)
   checks.weight("clip_norm", clip_norm)
   for name, decay in (("b1", b1), ("b2", b2)):
     checks.number(name, decay, Fraction)

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import uuid
 
 import jax
+import jax.numpy as jnp
 
 from nuclr_jax import distributed, files
 from nuclr_jax.config import ConfigError, complete
+from nuclr_jax.train.step import TrainState
 from nuclr_jax.types import Metrics
 
 log = logging.getLogger(__name__)
@@ -280,15 +282,60 @@ def fetch(window: Window, last_good: Callable[[], str]) -> Window:
       if math.isnan(value) or (math.isinf(value) and name in MUST_BE_FINITE)
     ]
     if wrong:
-      raise FloatingPointError(
-        f"step {step} is not finite: {', '.join(wrong)}. Last good checkpoint: "
-        f"{last_good()}. A lower learning rate, gradient "
-        "clipping (optimizer.clip_norm) or a higher temperature may help, in "
-        "another workdir; a NaN also comes from an id outside the range of the "
-        "per-sample state, from an embedding that is infinite, and from a "
-        "schedule that leaves the range of what it sets, such as gamma"
-      )
+      raise not_finite(step, wrong, last_good)
   return fetched
+
+
+def not_finite(
+  step: int, wrong: Sequence[str], last_good: Callable[[], str]
+) -> FloatingPointError:
+  """Makes the error of a step after which a run cannot go on.
+
+  Args:
+    step: The step.
+    wrong: What is not finite.
+    last_good: Returns where the newest checkpoint is.
+  """
+  more = f" and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+  return FloatingPointError(
+    f"step {step} is not finite: {', '.join(wrong[:10])}{more}. Last good "
+    f"checkpoint: {last_good()}. A lower learning rate, gradient "
+    "clipping (optimizer.clip_norm) or a higher temperature may help, in "
+    "another workdir; a NaN also comes from an id outside the range of the "
+    "per-sample state, from an embedding that is infinite, and from a "
+    "schedule that leaves the range of what it sets, such as gamma"
+  )
+
+
+def check_finite(
+  step: int, train_state: TrainState, last_good: Callable[[], str]
+) -> None:
+  """Checks what the metrics of a step do not show: what the step has made.
+
+  Args:
+    step: The step.
+    train_state: The state after it.
+    last_good: Returns where the newest checkpoint is.
+
+  Raises:
+    FloatingPointError: If a parameter, a statistic or the optimizer's state is
+      not finite.
+  """
+  trees = train_state.params, train_state.model_state, train_state.opt_state
+  leaves, _ = jax.tree_util.tree_flatten_with_path(trees)
+  names = [
+    f"{what}/{jax.tree_util.keystr(path[1:], simple=True, separator='/')}"
+    for path, _ in leaves
+    for what in [("parameter", "statistic", "optimizer")[path[0].idx]]
+  ]
+  finite = jax.device_get(_finite([x for _, x in leaves]))
+  if wrong := [x for x, ok in zip(names, finite, strict=True) if not ok]:
+    raise not_finite(step, wrong, last_good)
+
+
+@jax.jit
+def _finite(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+  return [jnp.all(jnp.isfinite(x)) for x in leaves]
 
 
 def means(window: Window) -> Metrics:

@@ -18,11 +18,11 @@ from nuclr_jax import sharding
 from nuclr_jax.config import Config, complete
 from nuclr_jax.data import without_pairs
 from nuclr_jax.data.image_text import open_held_out
-from nuclr_jax.models.pretrained import read_published
+from nuclr_jax.models.pretrained import check_towers, read_published
 from nuclr_jax.train import build, resume
 from nuclr_jax.train.build import Experiment
 from nuclr_jax.train.step import TrainState
-from nuclr_jax.types import Params, PyTree, Sizes
+from nuclr_jax.types import Params, PyTree, Sides, Sizes
 
 NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
@@ -56,6 +56,8 @@ def config_of_published(
     ValueError: If there is no such model or data set.
   """
   published = read_published(source)
+  towers = {side: published.model[side] for side in Sides._fields}
+  check_towers(source, towers, published.data["size"])
   objective: dict[str, Any] = {"name": "clip"}
   if published.temperature is not None:
     objective["temperature"] = published.temperature

@@ -27,6 +27,7 @@ from nuclr_jax.models.pretrained.layouts import LAYOUTS, Layout, Rule
 from nuclr_jax.models.pretrained.load import (
   PROJECTION_KEYS,
   PROJECTIONS,
+  check_towers,
   load_dual_encoder,
   load_towers,
   read_tensors,
@@ -40,6 +41,7 @@ __all__ = [
   "Layout",
   "Published",
   "Rule",
+  "check_towers",
   "find_file",
   "from_layout",
   "load_dual_encoder",

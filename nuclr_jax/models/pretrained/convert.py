@@ -13,6 +13,7 @@ from nuclr_jax.models.pretrained.layouts import LAYOUTS, Layout, Rule
 from nuclr_jax.types import Params, PyTree, Sides
 
 log = logging.getLogger(__name__)
+MORE = 16  # times as many patches as in a file
 KEPT = 20  # positions of a text that stretching leaves alone
 
 Arrays = Sequence[np.ndarray]
@@ -64,6 +65,56 @@ def recognize(keys: Sequence[str]) -> str:
       "libraries saves it"
     )
   return names[0]
+
+
+def check_sizes(
+  shapes: Mapping[str, Sequence[int]],
+  side: str,
+  tower: Mapping[str, Any],
+  image_size: int,
+) -> None:
+  """Raises ValueError unless a tower is as deep and as long as that of a file.
+
+  A tower that is not might take for ever to build, before `from_layout` could
+  compare all shapes.
+
+  Args:
+    shapes: The shapes of the file's arrays, by key.
+    side: "image" or "text".
+    tower: The arguments of the tower's factory.
+    image_size: The height and width of images; their patches may be up to
+      `MORE` times as many as in the file.
+  """
+  name = recognize(list(shapes))
+  layout = LAYOUTS[name]
+  bare = {_bare(key, layout): shape for key, shape in shapes.items()}
+  blocks, rows = set(), 0
+  for rule in _rules_of(name, (side,)):
+    for template in rule.theirs:
+      pattern = re.compile(_pattern(template))
+      for key in filter(None, map(pattern.fullmatch, bare)):
+        numbers = key.groupdict()
+        blocks.add(tuple(numbers.get(x, "") for x in "sbi"))
+        if rule.ours[-1 if side == "image" else 0] == f"{side}/positions":
+          rows = rows or math.prod(bare[key[0]][:-1])
+  layers = len(blocks - {("", "", "")})
+  expected = sum(tower.get("stages", ())) or tower.get("layers", layers)
+  if expected != layers:
+    raise ValueError(
+      f"the {side} tower has {layers:,} layers in the weights, and "
+      f"{expected:,} in the config"
+    )
+  patches = (image_size // tower.get("patch", image_size)) ** 2
+  if side == "image" and rows and patches > MORE * rows:
+    raise ValueError(
+      f"images of {image_size} x {image_size} have {patches:,} patches, and "
+      f"the weights are for {rows:,}; up to {MORE} times as many are possible"
+    )
+  if side == "text" and (length := tower.get("max_length", rows)) != rows:
+    raise ValueError(
+      f"the weights are for texts of {rows:,} tokens, and the config has "
+      f"{length:,}"
+    )
 
 
 def from_layout(
@@ -396,9 +447,12 @@ def _check_shapes(tensors, matches, shapes) -> None:
   """Raises ValueError unless the arrays fit our shapes."""
   wrong, names = [], []
   for match in matches:
-    # A broadcast scalar has our shape, but takes no memory.
-    ours = [np.broadcast_to(np.float32(0), shapes[x]) for x in match.ours]
     conversion = CONVERSIONS[match.kind]
+    ours = [shapes[x] for x in match.ours]
+    if conversion.any_length == 0:  # any number of positions
+      ours = [(*(1,) * (len(x) - 1), x[-1]) for x in ours]
+    # A broadcast scalar has our shape, but takes no memory.
+    ours = [np.broadcast_to(np.float32(0), x) for x in ours]
     expected = conversion.write(ours, len(match.theirs))
     for i, (key, x) in enumerate(zip(match.theirs, expected, strict=True)):
       start = -1 if i == conversion.any_length else 0

@@ -54,6 +54,8 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
     raise files.UnreadableError(
       f"{path} has none of {', '.join(names)}; it has {entries[:10]}"
     )
+  if path.exists():
+    raise files.UnreadableError(f"{path} is not a regular file")
   # A name that ends like a file is meant as one: the hub is not asked for it.
   if not is_name(str(source)) or path.suffix in (
     ".safetensors",

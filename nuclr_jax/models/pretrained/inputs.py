@@ -9,15 +9,13 @@ import logging
 import re
 from typing import Any
 
-import tokenizers
-
-from nuclr_jax import files
+from nuclr_jax import checks, files
+from nuclr_jax.checks import Natural
 from nuclr_jax.models.layers import MEAN, STD
 from nuclr_jax.models.pretrained import hub
+from nuclr_jax.models.pretrained.specs import Json, read_spec
 
 log = logging.getLogger(__name__)
-
-Json = Mapping[str, Any]
 
 KERNELS = {2: "bilinear", 3: "bicubic"}  # by Pillow's number
 # Of Hugging Face's processors of images, what their files may leave out.
@@ -118,7 +116,7 @@ def of_processor(source, kind: str) -> tuple[dict, dict]:
   """
   names = ("preprocessor_config.json", "processor_config.json")
   path = hub.find_file(source, names)
-  spec = files.read_json(path)
+  spec = read_spec(path)
   # transformers 5 writes the second one, with the processor of captions, and
   # prefers it to a file that an earlier version left there.
   if path.name == names[0]:
@@ -127,7 +125,7 @@ def of_processor(source, kind: str) -> tuple[dict, dict]:
     except ValueError:
       pass
     else:
-      both = files.read_json(other)
+      both = read_spec(other)
       path, spec = (other, both) if "image_processor" in both else (path, spec)
   with files.reading(path):
     return _of_processor(spec.get("image_processor", spec), kind)
@@ -205,7 +203,7 @@ def of_tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
     text: The config of the text tower.
   """
   path = hub.find_file(source, ("tokenizer_config.json",))
-  spec = files.read_json(path)
+  spec = read_spec(path)
   name = str(spec.get("tokenizer_class")).removesuffix("Fast")
   clean = CLEANING.get(name, False)
   with files.reading(path):
@@ -245,16 +243,21 @@ def of_tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
 def _pad_id(source, spec: Json) -> int | None:
   """Returns the id of the padding token that a tokenizer_config.json names."""
   token = spec.get("pad_token")
-  token = token["content"] if isinstance(token, Mapping) else token
+  token = token.get("content") if isinstance(token, Mapping) else token
   if token is None:
     return None
   for number, added in (spec.get("added_tokens_decoder") or {}).items():
-    if added["content"] == token:
+    if added.get("content") == token and number.isdecimal():
       return int(number)
   path = hub.find_file(source, ("tokenizer.json",))
+  words = files.read_json(path)
   with files.reading(path):
-    found = tokenizers.Tokenizer.from_file(str(path)).token_to_id(token)
-    if found is None:
+    vocabulary = words["model"]["vocab"]
+    if not isinstance(vocabulary, Mapping):  # Unigram's
+      vocabulary = {name: i for i, (name, _) in enumerate(vocabulary)}
+    added = {x["content"]: x["id"] for x in words.get("added_tokens") or ()}
+    found = (vocabulary | added).get(token)
+    if not checks.fits(found, Natural):
       raise ValueError(f"it lacks {token!r}, the pad_token of the tokenizer")
   return found
 
@@ -331,7 +334,7 @@ def open_clip_pad_id(source, text: Json) -> int:
     path = hub.find_file(source, ("tokenizer_config.json",))
   except ValueError:
     path = None
-  found = _pad_id(source, files.read_json(path) if path else {})
+  found = _pad_id(source, read_spec(path) if path else {})
   # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
   otherwise = 0 if text["vocab_size"] == GEMMA else 1
   return otherwise if found is None else found

@@ -1,11 +1,12 @@
 """Loads pretrained weights in place of a model's initial ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import json
 import os
 import pathlib
 import re
 import tempfile
+from typing import Any
 
 import ml_dtypes  # teaches NumPy bfloat16
 import numpy as np
@@ -37,6 +38,7 @@ SUFFIXES = (".safetensors", ".npz", ".msgpack", *pytorch.SUFFIXES)
 SHARD = rf"[A-Za-z0-9_.-]{{1,200}}({'|'.join(map(re.escape, SUFFIXES))})"
 MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
+MAX_LOGIT_SCALE = 14  # a temperature of a millionth
 # What PyTorch puts into the keys of a model, or of a part of it, if that is
 # compiled or trained on several devices.
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -156,6 +158,49 @@ def read_tensors(source: str | os.PathLike) -> dict[str, np.ndarray]:
   return tensors
 
 
+def check_towers(
+  source: str | os.PathLike,
+  towers: Mapping[str, Mapping[str, Any]],
+  image_size: int,
+) -> None:
+  """Raises ValueError unless towers are as deep as those of a file.
+
+  Only the names and shapes of a `.safetensors` file are read.
+
+  Args:
+    source: What `load_dual_encoder` reads.
+    towers: The arguments of the towers' factories, by side.
+    image_size: The height and width of images, in pixels.
+  """
+  folder = files.remote.fetch(source).expanduser()
+  for side, tower in towers.items():
+    whole = not (folder / PROJECTIONS).exists()
+    of_side = source if whole else folder / f"{side}_encoder"
+    shapes = _read_shapes(of_side)
+    try:
+      convert.check_sizes(shapes, side, tower, image_size)
+    except ValueError as error:
+      raise ValueError(f"{of_side}: {error}") from error
+
+
+def _read_shapes(source: str | os.PathLike) -> dict[str, Sequence[int]]:
+  """Reads the shapes of the arrays that `read_tensors` reads, by key."""
+  from safetensors import safe_open
+
+  shapes: dict[str, Sequence[int]] = {}
+  for part in _parts(source, hub.find_file(source, WEIGHTS)):
+    if part.suffix != ".safetensors":
+      tensors = _read_file(part)
+      shapes |= {key: np.shape(x) for key, x in tensors.items()}
+      continue
+    with files.reading(part), safe_open(part, "numpy") as weights:
+      shapes |= {
+        _unwrapped(key): weights.get_slice(key).get_shape()
+        for key in weights.keys()
+      }
+  return shapes
+
+
 def read_logit_scale(source: str | os.PathLike) -> float | None:
   """Reads log(1 / temperature) of a published model, and nothing else.
 
@@ -166,7 +211,8 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
     The number, or None if the model has none.
 
   Raises:
-    ValueError: If there is no such file, or if it cannot be read.
+    ValueError: If there is no such file, if it cannot be read, or if the number
+      is none that similarities can be multiplied by.
 
   Example:
     >>> np.savez(tmp_path / "model.npz", logit_scale=np.float32(4.5))
@@ -176,8 +222,14 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
   path = hub.find_file(source, WEIGHTS)
   for part in _parts(source, path, of=LOGIT_SCALE):
     for value in _read_file(part, only=LOGIT_SCALE).values():
-      with files.reading(part):
-        return float(value.reshape(()))
+      scale = np.asarray(value, np.float64).reshape(-1)
+      if len(scale) != 1 or not abs(scale[0]) <= MAX_LOGIT_SCALE:
+        shown = np.array2string(scale[:3], threshold=3)
+        raise ValueError(
+          f"{part}: logit_scale must be one number from -{MAX_LOGIT_SCALE} to "
+          f"{MAX_LOGIT_SCALE}, the log of 1 / temperature; got {shown}"
+        )
+      return float(scale[0])
   return None
 
 

@@ -6,7 +6,7 @@ the files for images and texts beside them (`inputs`). The result names our
 towers, their sizes, and the preprocessing that the model was trained with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 import math
 import os
 import pathlib
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from nuclr_jax import files
 from nuclr_jax.models.layers import MEAN, STD
 from nuclr_jax.models.pretrained import hub, inputs, load
+from nuclr_jax.models.pretrained.specs import Json, read_spec
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
@@ -35,8 +36,6 @@ SIGLIP_SIZES = {
   "so400m": (1152, 27, 16, 4304),
   "giantopt": (1536, 40, 16, 6144),
 }
-
-Json = Mapping[str, Any]
 
 
 class Published(NamedTuple):
@@ -72,7 +71,7 @@ def read_published(source: str | os.PathLike) -> Published:
   else:
     path = hub.find_file(source, CONFIGS)
     read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
-    spec = files.read_json(path)
+    spec = read_spec(path)
     with files.reading(path):
       try:
         model, data = read(source, spec)
@@ -116,7 +115,7 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
 def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
   """Reads a folder of `nuclr export` with two encoders."""
   parts = [folder / "image_encoder", folder / "text_encoder"]
-  image, text = (files.read_json(part / CONFIGS[0]) for part in parts)
+  image, text = (read_spec(part / CONFIGS[0]) for part in parts)
   readers = {
     "resnet": _resnet,
     "vit": _vit,
@@ -341,7 +340,9 @@ def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
 
 def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
   name = vision["timm_model_name"]
-  parts = re.fullmatch(r"vit_(\w+?)_patch(\d+)_siglip(?:_gap)?(_\d+)?", name)
+  parts = re.fullmatch(
+    r"vit_(\w+?)_patch([1-9]\d{0,3})_siglip(?:_gap)?(_\d+)?", name
+  )
   pool = vision.get("timm_pool"), vision.get("timm_proj", "none")
   if not parts or parts[1] not in SIGLIP_SIZES or pool != ("map", "none"):
     raise ValueError(
@@ -382,6 +383,10 @@ def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
     raise ValueError(
       f"the text tower of these models has {fixed} and a pool_type of {pools}, "
       f"got { {k: text.get(k) for k in fixed} } and {pool!r}"
+    )
+  if isinstance(text["layers"], Sequence):
+    raise ValueError(
+      f"layers must be a number in text_cfg, got {text['layers']}"
     )
   if pool == "eos":
     end = {"end_id": text.get("eos_id", 2)}

@@ -1,0 +1,46 @@
+"""Bounds for reading files whose author may be anybody."""
+
+from collections.abc import Iterator
+import contextlib
+import os
+import stat
+
+MAX_SIZE = 2**28  # bytes of a file that is read as a whole
+
+
+def check_size(path: str | os.PathLike, most: int = MAX_SIZE) -> None:
+  """Raises an error for a file that would fill the memory, or never end.
+
+  Args:
+    path: The file, of which nothing is read.
+    most: The largest number of bytes.
+
+  Raises:
+    ValueError: If it is not a regular file (a pipe or a device, for instance),
+      or is larger.
+    OSError: If there is none.
+
+  Example:
+    >>> check_size("/dev/zero")
+    Traceback (most recent call last):
+    ValueError: it is not a regular file
+  """
+  state = os.stat(path)
+  if not stat.S_ISREG(state.st_mode):
+    raise ValueError("it is not a regular file")
+  if state.st_size > most:
+    raise ValueError(f"it has {state.st_size:,} bytes, and may have {most:,}")
+
+
+@contextlib.contextmanager
+def without_panics() -> Iterator[None]:
+  """Turns the panic of a library in Rust into a ValueError.
+
+  It would end the process with a traceback, since it is no `Exception`.
+  """
+  try:
+    yield
+  except BaseException as error:
+    if type(error).__name__ != "PanicException":
+      raise
+    raise ValueError(f"the library that reads it gave up: {error}") from error
