@@ -8,12 +8,13 @@ any time there is a complete checkpoint in the bucket, once there was one.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 import contextlib
+import itertools
 import logging
 import os
 import pathlib
 import shutil
 import tempfile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nuclr_jax import progress
 from nuclr_jax.files import local
@@ -36,7 +37,7 @@ from nuclr_jax.files.copies import (
 
 log = logging.getLogger(__name__)
 
-# A folder that has one of these is complete only with it.
+# A folder that has one of these is complete only with it; the later, the more.
 LAST = (local.DIGESTS, "_CHECKPOINT_METADATA", "dataset_info.json")
 
 
@@ -83,25 +84,22 @@ def push(
       stamp = notes[file].stamp if file in notes else ""
       notes[file] = Note(stamp, states[file], True)
     write_notes(copy, notes)
-    sent = []
-    show = progress.reporter(f"files copied to {copy.path}", len(new))
-    try:
-      for done, file in enumerate(_in_order(new, states), 1):
-        check()
-        upload(new[file], f"{copy.path}/{file}")
-        sent.append(file)
-        show(done)
-    except BaseException:
-      with contextlib.suppress(Unreached):
-        _note_arrived(copy, notes, snapshot, sent)
-      raise
-    infos, wrong = _note_arrived(copy, notes, snapshot, sent)
-    if wrong:
-      raise Unreached(
-        f"{copy.path}: {len(wrong)} file(s) did not arrive as they were sent, "
-        f"such as {wrong[0]}; they are copied again the next time"
-      )
-    _remove_old(copy, notes, snapshot, infos, check)
+    show, count = progress.reporter(f"files copied to {copy.path}", len(new)), 0
+    for files in _in_order(new, states):
+      sent = []
+      try:
+        for file in files:
+          check()
+          upload(new[file], f"{copy.path}/{file}")
+          sent.append(file)
+          show(count + len(sent))
+      except BaseException:
+        with contextlib.suppress(Unreached):
+          _note_arrived(copy, notes, snapshot, sent)
+        raise
+      count += len(sent)
+      _note_arrived(copy, notes, snapshot, sent)
+    _remove_old(copy, notes, snapshot, check)
 
 
 @contextlib.contextmanager
@@ -190,20 +188,26 @@ def _units_with_gaps(copy: Copy, states: Collection[str]) -> set[str]:
   return gaps
 
 
-def _in_order(new: Collection[str], names: Collection[str]) -> list[str]:
-  """Sorts files: those outside units, then unit by unit, the newest first."""
+def _in_order(new: Collection[str], names: Collection[str]) -> list[list[str]]:
+  """Sorts files into groups: what is in no unit, then the units, newest first.
+
+  Each file that says that a unit is complete is a group after the others.
+  """
 
   def key(name):
     unit = _unit(name, names)
     number = os.path.basename(unit or "")
     newest = -int(number) if number.isdigit() else 0
-    return unit is not None, newest, unit or "", _is_last(name), name
+    return unit is not None, newest, unit or "", _rank(name)
 
-  return sorted(new, key=key)
+  by_key = itertools.groupby(sorted(new, key=key), key)
+  return [sorted(group) for _, group in by_key]
 
 
-def _is_last(name: str) -> bool:
-  return pathlib.PurePosixPath(name).name in LAST
+def _rank(name: str) -> int:
+  """Returns 0 for most files, and more for those that must come later."""
+  name = pathlib.PurePosixPath(name).name
+  return LAST.index(name) + 1 if name in LAST else 0
 
 
 def _note_arrived(
@@ -211,13 +215,13 @@ def _note_arrived(
   notes: dict[str, Note],
   snapshot: Snapshot,
   sent: Collection[str],
-) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+) -> None:
   """Notes which files are in the bucket as they are here.
 
-  Returns:
-    `(infos, wrong)`: what the bucket says of its files, and a text for each
-    file that did not arrive. One that was written to meanwhile is none of them,
-    but is copied again the next time.
+  One that was written to meanwhile is copied again the next time.
+
+  Raises:
+    Unreached: If others are not.
   """
   infos, wrong = infos_in(copy.path), []
   for file in sent:
@@ -234,17 +238,23 @@ def _note_arrived(
       if file in infos:  # of which nothing here is a copy
         notes[file] = Note(stamp_of(infos[file]), NO_FILE)
   write_notes(copy, notes)
-  return infos, wrong
+  if wrong:
+    raise Unreached(
+      f"{copy.path}: {len(wrong)} file(s) did not arrive as they were sent, "
+      f"such as {wrong[0]}; they are copied again the next time"
+    )
 
 
 def _remove_old(
   copy: Copy,
   notes: dict[str, Note],
   snapshot: Snapshot,
-  infos: Mapping[str, Mapping[str, Any]],
   check: Callable[[], None],
 ) -> None:
   """Removes from the bucket what is no longer here, if it was replaced."""
+  if not snapshot.old:
+    return
+  infos = infos_in(copy.path)
   states, names = snapshot.states, {*notes, *snapshot.states}
   there = {
     x: x in infos and notes[x] == Note(stamp_of(infos[x]), states[x])
@@ -253,7 +263,7 @@ def _remove_old(
   }
   units = {x: _unit(x, names) for x in names}
   missing = {units[x] for x in states if not there.get(x)} | snapshot.leaving
-  complete = {units[x] for x in states if _is_last(x)} - missing
+  complete = {units[x] for x in states if _rank(x)} - missing
 
   def is_replaced(unit: str | None) -> bool:
     if unit is None or unit in complete:
@@ -271,7 +281,7 @@ def _remove_old(
     )
   todo = [x for x in todo if units[x] not in kept]
   try:
-    for file in sorted(todo, key=_is_last, reverse=True):
+    for file in sorted(todo, key=_rank, reverse=True):
       check()
       remove(f"{copy.path}/{file}")
       del notes[file]

@@ -6,13 +6,14 @@ copied (`new_folder`, `local_folder`). A bucket has no renaming of folders and
 no locks; in their place, the files that say "complete" are copied last.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import logging
 import os
 import pathlib
 import tempfile
 import time
+from typing import Any
 import uuid
 
 import jax
@@ -228,31 +229,51 @@ def local_folder(
   with local.locked(copy.notes.parent), _held(copy, alone, period) as held:
     copies.pull(copy, choose)
     copy.here.mkdir(parents=True, exist_ok=True)
-    began_in = os.stat(copy.here).st_ino
+    with _stays(copy) as stays:
+      yield from _pushing(copy, lambda: (held(), stays()), period)
 
-    def check() -> None:
-      held()
-      if not copy.here.exists() or os.stat(copy.here).st_ino != began_in:
-        raise ValueError(
-          f"{copy.here} was deleted while it was in use; what was not copied "
-          f"yet is lost, and {copy.path} is left as it is"
-        )
 
-    often = contextlib.nullcontext()
-    if period is not None:
-      often = progress.every_period(
-        lambda: _try_to_push(copy, check, period), period=period
-      )
+def _pushing(
+  copy: Copy, check: Callable[[], Any], period: float | None
+) -> Iterator[pathlib.Path]:
+  """Yields a copy, copies it to the bucket often, and once more at the end."""
+  often = contextlib.nullcontext()
+  if period is not None:
+    often = progress.every_period(
+      lambda: _try_to_push(copy, check, period), period=period
+    )
+  try:
+    with often:
+      yield copy.here
+  finally:
     try:
-      with often:
-        yield copy.here
-    finally:
-      try:
-        check()
-        push(copy, check=check)
-      except (lease.Taken, Unreached):
-        log.error("what is not in %s yet is kept in %s", copy.path, copy.here)
-        raise
+      check()
+      push(copy, check=check)
+    except (lease.Taken, Unreached):
+      log.error("what is not in %s yet is kept in %s", copy.path, copy.here)
+      raise
+
+
+@contextlib.contextmanager
+def _stays(copy: Copy) -> Iterator[Callable[[], None]]:
+  """Yields a function that raises ValueError once somebody deletes a copy.
+
+  Nothing is removed from the bucket then.
+  """
+  folder = os.open(copy.here, os.O_RDONLY)  # keeps its number from a new one
+  began = os.fstat(folder)
+
+  def check() -> None:
+    if not copy.here.exists() or not os.path.samestat(began, copy.here.stat()):
+      raise ValueError(
+        f"{copy.here} was deleted while it was in use; what was not copied "
+        f"yet is lost, and {copy.path} is left as it is"
+      )
+
+  try:
+    yield check
+  finally:
+    os.close(folder)
 
 
 def _held(copy: Copy, alone: bool, period: float | None):
@@ -265,7 +286,7 @@ def _held(copy: Copy, alone: bool, period: float | None):
   return lease.held(copy.path, owner=owner.read_text(), period=period or PERIOD)
 
 
-def _try_to_push(copy: Copy, check, period: float) -> None:
+def _try_to_push(copy: Copy, check: Callable[[], Any], period: float) -> None:
   began = time.monotonic()
   try:
     push(copy, check=check, running=True)
