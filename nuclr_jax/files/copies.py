@@ -89,6 +89,17 @@ def _copy_in(folder: pathlib.Path, path: str) -> Copy:
   return Copy(path, folder / pathlib.PurePosixPath(path).name, notes)
 
 
+def holds_changes(copy: Copy) -> bool:
+  """Returns whether a copy has files that the bucket has not."""
+  _take_over_old_notes(copy)
+  notes = read_notes(copy)
+  if not _unclean(copy, notes):
+    return False
+  changed = _changed(copy, notes, list_original(copy.path))
+  write_notes(copy, notes)
+  return bool(changed)
+
+
 def pull(copy: Copy, choose: Choose) -> None:
   """Makes the copy equal to the chosen part of the original.
 
@@ -145,13 +156,7 @@ def _keep_changes(
 
   Notes of files that turn out to have arrived in the bucket are corrected.
   """
-  found = {*files_here(copy), *(x for x in notes if _lies(copy.here / x))}
-  changed = {x for x in found if not is_clean(copy, notes, x)}
-  for x in changed & infos.keys():
-    state = _arrived_state(copy, notes.get(x), infos[x], x)
-    if state is not None:
-      notes[x] = Note(stamp_of(infos[x]), state)
-  changed = {x for x in changed if not is_clean(copy, notes, x)}
+  changed = _changed(copy, notes, infos)
   before = {x: notes[x].stamp if x in notes else "" for x in changed}
   now = {x: stamp_of(infos[x]) if x in infos else "" for x in changed}
   if before == now:
@@ -166,6 +171,23 @@ def _keep_changes(
   for x in changed & notes.keys():
     del notes[x]
   return set()
+
+
+def _changed(
+  copy: Copy, notes: dict[str, Note], infos: Mapping[str, Mapping[str, Any]]
+) -> set[str]:
+  """Returns the files that the bucket has not, and corrects notes of others."""
+  changed = _unclean(copy, notes)
+  for x in changed & infos.keys():
+    state = _arrived_state(copy, notes.get(x), infos[x], x)
+    if state is not None:
+      notes[x] = Note(stamp_of(infos[x]), state)
+  return {x for x in changed if not is_clean(copy, notes, x)}
+
+
+def _unclean(copy: Copy, notes: Mapping[str, Note]) -> set[str]:
+  found = {*files_here(copy), *(x for x in notes if _lies(copy.here / x))}
+  return {x for x in found if not is_clean(copy, notes, x)}
 
 
 def _arrived_state(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import json
 import logging
+import math
 import os
 import shlex
 import socket
@@ -158,10 +159,8 @@ def _in_use(place: str, found: dict[str, Any], period: float) -> ValueError:
 def _told(found: dict[str, Any]) -> str:
   """Says who holds a lease."""
   ago = progress.duration(max(0.0, time.time() - found["renewed"]))
-  return (
-    f"{found['holder']} since {found['since']} ({found['command']}; last seen "
-    f"{ago} ago)"
-  )
+  texts = [ascii(found[x])[1:-1][:200] for x in ("holder", "since", "command")]
+  return "{} since {} ({}; last seen {} ago)".format(*texts, ago)
 
 
 def _read(place: str) -> dict[str, Any] | None:
@@ -174,8 +173,8 @@ def _read(place: str) -> dict[str, Any] | None:
     found = json.loads(content)
     texts = ("owner", "process", "holder", "since", "command")
     good = all(isinstance(found[x], str) for x in texts)
-    good = good and isinstance(found["renewed"], float)
-  except (ValueError, KeyError, TypeError):
+    good = good and math.isfinite(found["renewed"])
+  except (ValueError, KeyError, TypeError, RecursionError):
     good = False
   if not good:
     raise bucket.Unreached(

@@ -85,7 +85,18 @@ def fetch(
     return pathlib.Path(path)
   copy = copies.copy_of(path, "read", cache_dir())
   with local.locked(copy.notes.parent, wait=True):
-    copies.pull(copy, choose)
+    changes = copies.holds_changes(copy)
+    if not changes:
+      copies.pull(copy, choose)
+  if changes:
+    log.warning(
+      "%s has files that are not in %s yet, since they could not be copied; "
+      "what is read is what the bucket has",
+      *(copy.here, copy.path),
+    )
+    copy = copies.copy_of(path, "read apart", cache_dir())
+    with local.locked(copy.notes.parent, wait=True):
+      copies.pull(copy, choose)
   copies.check_there(copy)
   return copy.here
 
