@@ -2,8 +2,8 @@
 
 A run replaces its checkpoints. What is copied is therefore a snapshot, of hard
 links, in which no file vanishes; and what the run has deleted is removed from
-the bucket only once what replaces it is there, as a listing shows. So that at
-any time there is a complete checkpoint in the bucket, once there was one.
+the bucket only once what replaces it is there, as a listing shows. Once there
+was a complete checkpoint in the bucket, there is one at any time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -39,9 +39,7 @@ log = logging.getLogger(__name__)
 
 # A folder that has one of these is complete only with it; the later, the more.
 LAST = (local.DIGESTS, "_CHECKPOINT_METADATA", "dataset_info.json")
-
-
-NO_FILE = [-1, -1]  # the state of none
+NO_FILE = [-1, -1]  # a state that no file has
 
 
 class Snapshot(NamedTuple):

@@ -3,7 +3,8 @@
 The library works on local files. Of what is in a bucket it makes a copy that is
 kept (`fetch`), and what it writes to a bucket is made here first, and then
 copied (`new_folder`, `local_folder`). A bucket has no renaming of folders and
-no locks; in their place, the files that say "complete" are copied last.
+no locks; in their place, the files that say "complete" are copied last, and an
+object says which machine is at work (`lease`).
 """
 
 from collections.abc import Callable, Iterator
