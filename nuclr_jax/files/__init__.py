@@ -3,7 +3,8 @@
 `local` writes files that are never seen half-written and reads files from
 untrusted sources; its functions are those of this package, with those of
 `hidden`, which says what is no part of a data set. `bucket` reads from gs://
-and s3://, and `remote` copies from there and back.
+and s3://, and `remote` copies from there and back; `copies`, `push`, `lease`
+and `checksum` are its parts.
 """
 
 from nuclr_jax.files import bucket, remote

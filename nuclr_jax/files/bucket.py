@@ -17,9 +17,11 @@ import threading
 from typing import Any
 
 from nuclr_jax import progress
+from nuclr_jax.files import checksum
 from nuclr_jax.files.local import as_pattern
 
 AHEAD = 2**23  # bytes that are read at a time from one end to the other
+TRIES = 3  # to copy a file that does not arrive as it was sent
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
 PATIENCE = 30.0  # seconds to find credentials, and again for a first answer
 NAME = r"[\w.-]+"  # of a bucket
@@ -121,15 +123,24 @@ def names_in(path: str | os.PathLike) -> dict[str, str]:
     Names relative to the folder, with a text for each that changes when the
     file does; {} if there is no such folder.
   """
+  return {name: stamp_of(info) for name, info in infos_in(path).items()}
+
+
+def infos_in(path: str | os.PathLike) -> dict[str, Mapping[str, Any]]:
+  """Returns what fsspec says about each file of a folder, by its name there.
+
+  The marks that consoles make for a folder, empty and with names that end in
+  "/", are no files.
+  """
   system, name = open_system(path)
   with reaching(path):
     system.invalidate_cache()
     found = system.find(name, detail=True)
   start = len(name.rstrip("/")) + 1
   return {
-    place[start:]: stamp_of(info)
+    place[start:]: info
     for place, info in sorted(found.items())
-    if len(place) > start
+    if len(place) > start and (info["size"] or not place.endswith("/"))
   }
 
 
@@ -249,14 +260,53 @@ def download(path: str, here: pathlib.Path) -> None:
 
   Raises:
     FileNotFoundError: If there is no such file.
-    Unreached: If the bucket cannot be reached.
+    Unreached: If the bucket cannot be reached, or what arrives differs again
+      and again from what the bucket states, see `checksum`.
   """
   system, name = open_system(path)
   here.parent.mkdir(parents=True, exist_ok=True)
-  part = here.with_name(f"{here.name}.part")
-  with reaching(path):
-    system.get_file(name, os.fspath(part))
-  part.replace(here)
+  mark = hashlib.sha256(os.fsencode(here.name)).hexdigest()[:16]
+  part = here.with_name(f".{mark}.part")  # no name that is in the bucket, too
+  try:
+    for _ in range(TRIES):
+      with reaching(path):
+        info = system.info(name)
+        if info["type"] != "file":
+          raise FileNotFoundError("it is a folder")
+        system.get_file(name, os.fspath(part))
+        wrong = not_as_stated(path, info, part)
+        if not wrong:
+          part.replace(here)
+          return
+        system.invalidate_cache()
+  finally:
+    part.unlink(missing_ok=True)
+  raise Unreached(
+    f"{path} did not arrive as it is in the bucket, {TRIES} times: {wrong}; "
+    "try again, and see that nothing on the way changes what is sent"
+  )
+
+
+def not_as_stated(
+  path: str, info: Mapping[str, Any], here: pathlib.Path
+) -> str:
+  """Returns `checksum.difference` for the copy of a file in a bucket.
+
+  Args:
+    path: The file in the bucket.
+    info: What fsspec returns about it.
+    here: The copy.
+  """
+
+  def etag_is_md5() -> bool:
+    system, name = open_system(path)
+    bucket, _, key = name.partition("/")
+    with reaching(path):
+      head = system.call_s3("head_object", Bucket=bucket, Key=key)
+    encrypted = head.get("ServerSideEncryption", "AES256") != "AES256"
+    return not encrypted and "SSECustomerAlgorithm" not in head
+
+  return checksum.difference(info, here, etag_is_md5=etag_is_md5)
 
 
 def upload(here: pathlib.Path, path: str) -> None:
@@ -295,9 +345,14 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
   """Returns the file system of a path in a bucket, and its name there.
 
   Raises:
-    ValueError: For another scheme, a path without a bucket, or one with a part
-      `.` or `..`, which buckets do not follow.
+    ValueError: If the path is none, or has parts that lead elsewhere.
     Unreached: If no credentials are found within `PATIENCE` seconds.
+
+  Example:
+    >>> open_system("memory://bucket/run/../other")
+    Traceback (most recent call last):
+    ValueError: memory://bucket/run/../other: a path in a bucket has no part \
+"..", and no ".", "//" or "::"; write it without them
   """
   import fsspec
 
@@ -308,15 +363,15 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
       f"{path}: {scheme}:// cannot be read or written; give a local path, "
       "gs:// or s3://, or mount the storage as a folder"
     )
-  bucket, *parts = rest.split("/")
-  if not re.fullmatch(NAME, bucket):
+  if not re.fullmatch(NAME, rest.partition("/")[0]):
     raise ValueError(
       f"{path} names no bucket, such as {scheme}://BUCKET/FOLDER"
     )
-  if {".", ".."} & {bucket, *parts}:
+  rest = rest.rstrip("/")
+  if "::" in rest or not {"", ".", ".."}.isdisjoint(rest.split("/")):
     raise ValueError(
-      f"{path} has a part . or .., which buckets do not follow; name the file "
-      "or folder itself"
+      f'{path}: a path in a bucket has no part "..", and no ".", "//" or "::"; '
+      "write it without them"
     )
   # s3fs tries five times, and botocore five times for each of them.
   os.environ.setdefault("AWS_MAX_ATTEMPTS", "2")

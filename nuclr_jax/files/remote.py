@@ -3,67 +3,61 @@
 The library works on local files. Of what is in a bucket it makes a copy that is
 kept (`fetch`), and what it writes to a bucket is made here first, and then
 copied (`new_folder`, `local_folder`). A bucket has no renaming of folders and
-no locks; in their place, the files that say "complete" are copied last.
+no locks; in their place, the files that say "complete" are copied last, and an
+object says which machine is at work (`lease`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import pathlib
-import re
 import tempfile
-from typing import NamedTuple
+import time
+from typing import Any
+import uuid
 
 import jax
 
 from nuclr_jax import progress
-from nuclr_jax.files import local
+from nuclr_jax.files import copies, lease, local
 from nuclr_jax.files.bucket import (
   Unreached,
   absolute,
-  download,
   exists,
   is_remote,
-  names_in,
-  open_system,
-  reaching,
+  read_range,
   remove,
-  stamp_of,
   upload,
 )
+from nuclr_jax.files.copies import MARK, NOTES, Choose, Copy, Names
+from nuclr_jax.files.push import LAST, push
+
+__all__ = [
+  "CACHE",
+  "LAST",
+  "MARK",
+  "NOTES",
+  "PERIOD",
+  "cache_dir",
+  "check_new",
+  "fetch",
+  "fetch_more",
+  "local_folder",
+  "new_folder",
+  "original",
+]
 
 log = logging.getLogger(__name__)
 
 CACHE = "NUCLR_REMOTE_CACHE"  # environment variable
 PERIOD = 60.0  # seconds between two copies of a workdir to its bucket
-# A folder that has one of these is complete only with it.
-LAST = (local.DIGESTS, "_CHECKPOINT_METADATA", "dataset_info.json")
-NOTES = "notes.json"
-MARK = "_INCOMPLETE"  # a file in a folder that is being copied to a bucket
-# Names that are not copied.
-UNFINISHED = (
-  r"(^|[/.])incomplete([/.]|$)|orbax-checkpoint-tmp|\.(tmp|part|lock)$"
-)
-
-Names = Sequence[str]  # of files, relative to their folder
-Choose = Callable[[Names], Names]
 
 
 def cache_dir() -> pathlib.Path:
   """Returns the folder of copies: $NUCLR_REMOTE_CACHE, or one in ~/.cache."""
   folder = os.environ.get(CACHE) or "~/.cache/nuclr_jax_remote"
   return pathlib.Path(folder).expanduser().absolute()
-
-
-class Copy(NamedTuple):
-  """A file or folder in a bucket, and its copy on this machine."""
-
-  path: str  # in the bucket
-  here: pathlib.Path  # the copy
-  notes: pathlib.Path  # of each file, what the original and the copy were like
 
 
 def fetch(
@@ -90,11 +84,21 @@ def fetch(
   """
   if not is_remote(path):
     return pathlib.Path(path)
-  copy = _copy_of(path, "read")
+  copy = copies.copy_of(path, "read", cache_dir())
   with local.locked(copy.notes.parent, wait=True):
-    _pull(copy, choose)
-  if not copy.here.exists():
-    raise ValueError(f"{copy.path} does not exist, or is empty")
+    changes = copies.holds_changes(copy)
+    if not changes:
+      copies.pull(copy, choose)
+  if changes:
+    log.warning(
+      "%s has files that are not in %s yet, since they could not be copied; "
+      "what is read is what the bucket has",
+      *(copy.here, copy.path),
+    )
+    copy = copies.copy_of(path, "read apart", cache_dir())
+    with local.locked(copy.notes.parent, wait=True):
+      copies.pull(copy, choose)
+  copies.check_there(copy)
   return copy.here
 
 
@@ -105,13 +109,13 @@ def fetch_more(folder: pathlib.Path, names: Names) -> None:
     folder: The folder; one that is no copy is left as it is.
     names: The names of files in it.
   """
-  copy = _find_copy(folder)
+  copy = copies.find_copy(folder, cache_dir())
   if copy is None:
     return
   within = folder.relative_to(copy.here)
   wanted = {(within / x).as_posix() for x in names}
   with local.locked(copy.notes.parent, wait=True):
-    _pull(copy, lambda known: [x for x in known if x in wanted])
+    copies.pull(copy, lambda known: [x for x in known if x in wanted])
 
 
 def original(path: pathlib.Path) -> str:
@@ -121,21 +125,11 @@ def original(path: pathlib.Path) -> str:
     >>> original(pathlib.Path("/data/photos"))
     '/data/photos'
   """
-  copy = _find_copy(path)
+  copy = copies.find_copy(path, cache_dir())
   if copy is None:
     return os.fspath(path)
   within = path.relative_to(copy.here).as_posix()
   return f"{copy.path}/{within}".removesuffix("/.")
-
-
-def _find_copy(path: pathlib.Path) -> Copy | None:
-  """Returns the copy that a path is, or is in."""
-  if path.is_relative_to(cache_dir()):
-    for here in (path, *path.parents):
-      notes = here.parent / NOTES
-      if notes.exists():
-        return Copy(local.read_json(notes)["path"], here, notes)
-  return None
 
 
 def check_new(path: str | os.PathLike) -> None:
@@ -185,16 +179,22 @@ def new_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
       yield work
     return
   with tempfile.TemporaryDirectory(prefix="nuclr-") as place:
-    copy = _copy_of(path, "new", pathlib.Path(place))
-    _write_notes(copy, {})
+    copy = copies.copy_of(path, "new", pathlib.Path(place))
+    copies.write_notes(copy, {})
     with local.complete_folder(copy.here) as work:
       yield work
     check_new(path)
     remove(path)  # what an interrupted copy has left
-    mark = pathlib.Path(place) / MARK
-    mark.write_text("")
+    mark, text = pathlib.Path(place) / MARK, uuid.uuid4().hex
+    mark.write_text(text)
     upload(mark, f"{path}/{MARK}")
-    _push(copy)
+    push(copy)
+    found = read_range(f"{path}/{MARK}", 0, 100)
+    if found != text.encode():
+      raise ValueError(
+        f"another process has written to {path} meanwhile; delete it, and run "
+        "the command again"
+      )
     remove(f"{path}/{MARK}")
 
 
@@ -204,23 +204,27 @@ def local_folder(
   *,
   choose: Choose = lambda names: names,
   period: float | None = None,
+  alone: bool = False,
 ) -> Iterator[pathlib.Path]:
   """Yields a folder on this machine for work on a folder in a bucket.
 
   What the bucket holds is copied here first. What has changed here at the end
   of the block is copied back, also if the block raises an error. If that fails,
-  it is kept here, and copied back the next time, unless the bucket has changed.
+  it is kept here, and copied back the next time. If the same files have changed
+  in the bucket by then, what is here is set aside, and a warning says where.
 
   Args:
     path: The folder, which need not exist; a local one is yielded as it is.
     choose: Which files to copy here, of their names.
     period: Seconds between copies to the bucket during the block, too; a
       machine that is lost then costs little, and another one can continue.
+    alone: Whether no other machine may work on the folder meanwhile that wants
+      to be alone as well, see `lease`.
 
   Raises:
-    ValueError: If another process on this machine works on the folder, or if
-      several processes train together, which need a folder that all of them
-      see.
+    ValueError: If another process on this machine works on the folder, or
+      another machine holds its lease, or takes it over; or if several processes
+      train together, which need a folder that all of them see.
     Unreached: If the bucket cannot be reached.
   """
   if not is_remote(path):
@@ -232,179 +236,78 @@ def local_folder(
       "all of them see; mount the bucket (gcsfuse, Mountpoint for Amazon S3), "
       "and give the folder"
     )
-  copy = _copy_of(path, "read" if period is None else "write")
-  with local.locked(copy.notes.parent):
-    _pull(copy, choose, keep=True)
+  use = "read" if period is None else "write"
+  copy = copies.copy_of(path, use, cache_dir())
+  with local.locked(copy.notes.parent), _held(copy, alone, period) as held:
+    copies.pull(copy, choose)
     copy.here.mkdir(parents=True, exist_ok=True)
-    often = contextlib.nullcontext()
-    if period is not None:
-      log.warning(
-        "a bucket has no locks: see that no other machine trains in %s",
-        copy.path,
-      )
-      often = progress.every_period(lambda: _try_to_push(copy), period=period)
-    try:
-      with often:
-        yield copy.here
-    finally:
-      _push(copy)
+    with _stays(copy) as stays:
+      yield from _pushing(copy, lambda: (held(), stays()), period)
 
 
-def _try_to_push(copy: Copy) -> None:
-  try:
-    _push(copy)
-  except Unreached as error:  # the next time may succeed
-    log.warning("%s", error)
-
-
-def _copy_of(path, use: str, folder: pathlib.Path | None = None) -> Copy:
-  """Returns where the copy of a path is, which depends on its use."""
-  open_system(path)
-  path = os.fspath(path).rstrip("/")
-  name = hashlib.sha256(f"{use} {path}".encode()).hexdigest()[:16]
-  place = (folder or cache_dir()) / name
-  return Copy(path, place / pathlib.PurePosixPath(path).name, place / NOTES)
-
-
-def _pull(copy: Copy, choose: Choose, *, keep: bool = False) -> None:
-  """Makes the copy equal to the chosen part of the original.
-
-  Args:
-    copy: The copy.
-    choose: Which files to copy.
-    keep: Whether to leave the copy as it is if nobody has changed the original
-      since: then it may have what could not be copied to the bucket.
-  """
-  stamps, notes = _stamps(copy.path), _read_notes(copy)
-  chosen = {x: stamps[x] for x in choose(list(stamps))}
-  _check_complete(copy.path, stamps)
-  if keep and _is_left_alone(notes, stamps, chosen):
-    todo = {x for x in chosen if not (copy.here / x).exists()}
-  else:
-    for old in set(_files_here(copy)) - stamps.keys():
-      (copy.here / old).unlink()
-      _remove_empty(copy.here, (copy.here / old).parent)
-    todo = {
-      x
-      for x, stamp in chosen.items()
-      if notes.get(x) != [stamp, *local.state_of(copy.here / x)]
-    }
-  show = progress.reporter(f"files of {copy.path}", len(todo))
-  try:
-    for done, file in enumerate(sorted(todo), 1):
-      place = copy.here / file
-      if file and not local.inside(place, copy.here):
-        raise ValueError(f"{copy.path} holds a file of the name {file!r}")
-      download(f"{copy.path}/{file}".rstrip("/"), place)
-      notes[file] = [stamps[file], *local.state_of(place)]
-      show(done)
-  finally:
-    # What is not here was not removed from the original, but not copied.
-    there = {x for x in stamps if (copy.here / x).exists()}
-    _write_notes(copy, {x: notes[x] for x in notes if x in there})
-
-
-def _stamps(path: str) -> dict[str, str]:
-  """Returns `names_in` of a folder; a file has the name ""."""
-  system, name = open_system(path)
-  with reaching(path):
-    system.invalidate_cache()
-    if system.isfile(name):
-      return {"": stamp_of(system.info(name))}
-  return names_in(path)
-
-
-def _is_left_alone(
-  notes: Mapping[str, list],
-  stamps: Mapping[str, str],
-  chosen: Mapping[str, str],
-) -> bool:
-  """Returns whether nobody but this machine has changed an original.
-
-  A file that was being copied to the bucket when the process ended has no
-  stamp, and may be there or not.
-  """
-  known = {x: note[0] for x, note in notes.items()}
-  nothing_new = all(
-    known.get(x, "") in (stamp, None) for x, stamp in chosen.items()
-  )
-  nothing_gone = all(stamp is None or x in stamps for x, stamp in known.items())
-  return nothing_new and nothing_gone
-
-
-def _check_complete(path: str, names: Collection[str]) -> None:
-  if MARK in names:
-    raise ValueError(
-      f"{path} is incomplete: the command that wrote it was interrupted while "
-      "it copied the files to the bucket; run it again"
+def _pushing(
+  copy: Copy, check: Callable[[], Any], period: float | None
+) -> Iterator[pathlib.Path]:
+  """Yields a copy, copies it to the bucket often, and once more at the end."""
+  often = contextlib.nullcontext()
+  if period is not None:
+    often = progress.every_period(
+      lambda: _try_to_push(copy, check, period), period=period
     )
-
-
-def _remove_empty(root: pathlib.Path, folder: pathlib.Path) -> None:
-  """Removes a folder in another one if it is empty, and those around it."""
-  while folder != root.parent and not any(folder.iterdir()):
-    folder.rmdir()
-    folder = folder.parent
-
-
-def _push(copy: Copy) -> None:
-  """Makes the original equal to the copy.
-
-  Files that say that their folder is complete are copied last, and removed
-  first. A file that vanishes meanwhile, such as one of an old checkpoint, is
-  left out.
-  """
-  notes = _read_notes(copy)
-  states = {x: local.state_of(copy.here / x) for x in _files_here(copy)}
-  new = [
-    x
-    for x, state in states.items()
-    if notes.get(x, [None])[0] is None or notes[x][1:] != state
-  ]
-  old = [x for x in notes if x not in states]
-  if not new and not old:
-    return
-  # Whoever comes after this process was killed can tell what it was copying.
-  _write_notes(copy, notes | {x: [None, *states[x]] for x in new})
-  show, pushed = progress.reporter(f"files copied to {copy.path}", len(new)), []
   try:
-    for done, file in enumerate(sorted(new, key=_is_last), 1):
-      with contextlib.suppress(FileNotFoundError):
-        upload(copy.here / file, f"{copy.path}/{file}")
-        pushed.append(file)
-      show(done)
-    for file in sorted(old, key=_is_last, reverse=True):
-      remove(f"{copy.path}/{file}")
-      del notes[file]
+    with often:
+      yield copy.here
   finally:
-    stamps = names_in(copy.path)
-    for file in new:
-      stamp = stamps.get(file) if file in pushed else None
-      notes[file] = [stamp, *states[file]]
-    _write_notes(copy, notes)
+    try:
+      check()
+      push(copy, check=check)
+    except (lease.Taken, Unreached):
+      log.error("what is not in %s yet is kept in %s", copy.path, copy.here)
+      raise
 
 
-def _is_last(name: str) -> bool:
-  return pathlib.PurePosixPath(name).name in LAST
+@contextlib.contextmanager
+def _stays(copy: Copy) -> Iterator[Callable[[], None]]:
+  """Yields a function that raises ValueError once somebody deletes a copy.
+
+  Nothing is removed from the bucket then.
+  """
+  folder = os.open(copy.here, os.O_RDONLY)  # keeps its number from a new one
+  began = os.fstat(folder)
+
+  def check() -> None:
+    if not copy.here.exists() or not os.path.samestat(began, copy.here.stat()):
+      raise ValueError(
+        f"{copy.here} was deleted while it was in use; what was not copied "
+        f"yet is lost, and {copy.path} is left as it is"
+      )
+
+  try:
+    yield check
+  finally:
+    os.close(folder)
 
 
-def _files_here(copy: Copy) -> list[str]:
-  """Lists the complete files of a copy, by their names in it; "" is a file."""
-  if copy.here.is_file():
-    return [""]
-  names = (x for x in copy.here.rglob("*") if x.is_file())
-  names = (x.relative_to(copy.here).as_posix() for x in names)
-  return sorted(x for x in names if not re.search(UNFINISHED, x))
+def _held(copy: Copy, alone: bool, period: float | None):
+  """Holds the lease of a copy's original, if it is wanted."""
+  if not alone:
+    return contextlib.nullcontext(lambda: None)
+  owner = copy.notes.with_name("owner")
+  if not owner.exists():
+    owner.write_text(uuid.uuid4().hex)
+  return lease.held(copy.path, owner=owner.read_text(), period=period or PERIOD)
 
 
-def _read_notes(copy: Copy) -> dict[str, list]:
-  if not copy.notes.exists():
-    return {}
-  return local.read_json(copy.notes)["files"]
-
-
-def _write_notes(copy: Copy, notes: Mapping[str, list]) -> None:
-  copy.notes.parent.mkdir(parents=True, exist_ok=True)
-  part = copy.notes.with_name(f"{NOTES}.part")
-  part.write_text(json.dumps({"path": copy.path, "files": notes}))
-  part.replace(copy.notes)
+def _try_to_push(copy: Copy, check: Callable[[], Any], period: float) -> None:
+  began = time.monotonic()
+  try:
+    push(copy, check=check, running=True)
+  except (OSError, ValueError) as error:  # the next time may succeed
+    log.warning("%s", error)
+  took = time.monotonic() - began
+  if took > period:
+    log.warning(
+      "copying to %s took %s: the bucket is that far behind, and a machine "
+      "that is lost costs as much; a larger checkpoint_every copies less",
+      *(copy.path, progress.duration(took)),
+    )

@@ -125,7 +125,9 @@ def ingest(
     _check(name, planned, max_size, max_pixels, workers)
   sizes = {"max_size": max_size, "max_pixels": max_pixels or MAX_PIXELS}
   how = sizes | {"in_place": in_place}
-  with files.remote.local_folder(place, choose=without_records) as home:
+  with files.remote.local_folder(
+    place, choose=without_records, alone=True
+  ) as home:
     return _ingest(plan, home, options, how, workers, beam_options)
 
 

@@ -102,7 +102,7 @@ def fit(
     >>> result = fit(config, "runs/mine")  # doctest: +SKIP
   """
   period = files.remote.PERIOD
-  with files.remote.local_folder(workdir, period=period) as folder:
+  with files.remote.local_folder(workdir, period=period, alone=True) as folder:
     parts, mesh = _prepare(complete(config), folder, data_dir, parts)
     with files.locked(folder):
       return _fit(folder, parts, mesh)
