@@ -1,8 +1,9 @@
 """Files and folders, on this machine and in buckets.
 
-`local` writes files that are never seen half-written and reads files from
-untrusted sources; its functions are those of this package, with those of
-`hidden`, which says what is no part of a data set. `bucket` reads from gs://
+`writing` writes files that are never seen half-written, and follows no links;
+`local` reads files from untrusted sources, and locks folders. Their functions
+are those of this package, with those of `hidden`, which says what is no part of
+a data set. `bucket` reads from gs://
 and s3://, and `remote` copies from there and back.
 """
 
@@ -30,9 +31,18 @@ from nuclr_jax.files.local import (
   read_lines,
   reading,
   state_of,
-  write_atomically,
   write_digests,
+)
+from nuclr_jax.files.writing import (
+  check_no_link,
+  check_no_links,
+  folder_in,
+  fresh_folder,
+  open_in_place,
+  replacing,
+  write_atomically,
   write_json,
+  write_text,
 )
 
 __all__ = [
@@ -46,22 +56,29 @@ __all__ = [
   "bucket",
   "check_digests",
   "check_expansion",
+  "check_no_link",
+  "check_no_links",
   "complete_folder",
   "damage",
+  "folder_in",
+  "fresh_folder",
   "has_digests",
   "inside",
   "is_hidden",
   "join_damage",
   "keep_trying",
   "locked",
+  "open_in_place",
   "read_arrays",
   "read_json",
   "read_lines",
   "reading",
   "remote",
+  "replacing",
   "state_of",
   "visible",
   "write_atomically",
   "write_digests",
   "write_json",
+  "write_text",
 ]
