@@ -1,6 +1,12 @@
-"""Progress of long operations: log lines, the clock of a run, and ETAs."""
+r"""What the terminal shows: log lines, the clock of a run, and ETAs.
 
-from collections.abc import Callable, Iterator
+Names of files, captions and messages about them are text of whoever made them.
+On its way to the terminal, it is made harmless (`plain`, `paragraph`): what
+would move the cursor, ring, or turn the direction of the text is shown as an
+escape such as \x1b, and no text looks like a line of the log.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import inspect
 import logging
@@ -10,7 +16,8 @@ import signal
 import sys
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple, TextIO
+import unicodedata
 import warnings
 
 from nuclr_jax.types import Metrics
@@ -19,7 +26,82 @@ PERIOD = 10.0  # seconds between two lines about a long operation
 # What a clock measures; the remaining time is that of the steps.
 PARTS = ("data", "evaluation", "saving")
 
+# Kinds of characters that are escaped: controls, marks of direction and other
+# invisible ones, halves of characters, and ends of lines.
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+JOINERS = "\u200c\u200d"  # of letters, in many scripts
+
 log = logging.getLogger(__name__)
+
+
+def plain(text: str, *, keep: str = "\n\t") -> str:
+  r"""Returns a text with escapes in place of what a terminal would obey.
+
+  Args:
+    text: A text that anybody may have written.
+    keep: Characters that stay as they are.
+
+  Example:
+    >>> plain("\x1b[2J cat"), plain("1\n2", keep="")
+    ('\\x1b[2J cat', '1\\n2')
+  """
+  if text.isprintable():
+    return text
+  return "".join(
+    x.encode("unicode_escape").decode()
+    if unicodedata.category(x) in HIDDEN and x not in keep + JOINERS
+    else x
+    for x in text
+  )
+
+
+def paragraph(text: str) -> str:
+  r"""Returns a text, made `plain`, whose lines after the first are indented.
+
+  Whatever it says, nobody takes its lines for messages of their own.
+
+  Example:
+    >>> paragraph("no file\n12:00:00 all is well")
+    'no file\n  12:00:00 all is well'
+  """
+  first, *rest = plain(text).split("\n")
+  indented = (x if x.startswith("  ") else f"  {x}" for x in rest)
+  return "\n".join([first, *indented])
+
+
+class Guarded:
+  """A stream to a terminal, to which everything is written as `plain` text."""
+
+  def __init__(self, stream: TextIO):
+    self._stream = stream
+
+  def write(self, text: str) -> int:
+    """Writes a text; returns its length."""
+    self._stream.write(plain(text))
+    return len(text)
+
+  def writelines(self, lines: Iterable[str]) -> None:
+    """Writes several texts."""
+    for line in lines:
+      self.write(line)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+
+def guard_terminal() -> None:
+  """Makes whatever this process prints `plain`, also what libraries print."""
+  for name in ("stdout", "stderr"):
+    stream = getattr(sys, name)
+    if stream is not None and not isinstance(stream, Guarded):
+      setattr(sys, name, Guarded(stream))
+
+
+class _Lines(logging.Formatter):
+  """Formats messages as paragraphs."""
+
+  def format(self, record: logging.LogRecord) -> str:
+    return paragraph(super().format(record))
 
 
 def log_to_stderr(*, process: int = 0) -> None:
@@ -34,7 +116,7 @@ def log_to_stderr(*, process: int = 0) -> None:
   handler, name = logging.StreamHandler(), f"[process {process}] "
   handler.name = "nuclr_jax"
   line = f"%(asctime)s {name if process else ''}%(message)s"
-  handler.setFormatter(logging.Formatter(line, "%H:%M:%S"))
+  handler.setFormatter(_Lines(line, "%H:%M:%S"))
   logger = logging.getLogger("nuclr_jax")
   for old in [x for x in logger.handlers if x.name == handler.name]:
     logger.removeHandler(old)

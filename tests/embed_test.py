@@ -3,7 +3,9 @@
 import json
 
 import cv2
+import make_pairs
 import numpy as np
+import pyarrow
 from pyarrow import parquet
 import pytest
 
@@ -307,3 +309,59 @@ def test_errors(folders, tmp_path):
     (tmp_path / name).write_bytes((folders / "train" / name).read_bytes())
   with pytest.raises(ValueError, match="image.npy has 3 rows, images.parquet"):
     embeddings.open_embeddings(tmp_path)
+
+
+FORGED = {
+  "thumbnail": b"\xff\xd8" + bytes(400_000),
+  "key": "k" * 400_000,
+  "caption": "a dog" * 100_000,
+}
+
+
+def forge(folder, column=None, value=None, rows=400):
+  """What `nuclr embed` writes, with one value in all rows of a column."""
+  folder.mkdir()
+  unit = make_pairs.unit_rows(0, rows, 8)
+  black = images.thumbnail(np.zeros((9, 9, 3), np.uint8))
+  photos = {
+    "key": [f"{i}.jpg" for i in range(rows)],
+    "content": np.arange(rows, dtype=np.uint64),
+    "thumbnail": [black] * rows,
+  }
+  captions = [f"dog {i}" for i in range(rows)]
+  texts = {"image": np.arange(rows), "caption": captions}
+  for table in (photos, texts):
+    if column in table:
+      table[column] = [value] * rows
+  for name in embeddings.ARRAYS:
+    np.save(folder / name, np.float32(unit))
+  for name, table in ((embeddings.IMAGES, photos), (embeddings.TEXTS, texts)):
+    parquet.write_table(pyarrow.table(table), folder / name)
+  return str(folder)
+
+
+@pytest.mark.parametrize("column", FORGED)
+def test_a_value_that_all_rows_share(column, tmp_path):
+  """It is stored once, and would be made as often as there are rows."""
+  folder = forge(tmp_path / "x", column, FORGED[column])
+  assert sum(x.stat().st_size for x in (tmp_path / "x").iterdir()) < 2**20
+  with pytest.raises(ValueError, match=rf"column {column} has [12]\.?\d*e\+08"):
+    subject.from_files(folder, temperature=0.1)
+
+
+def test_ordinary_tables_are_read(tmp_path):
+  found = subject.from_files(forge(tmp_path / "x"), temperature=0.1)
+  assert found.images(np.arange(3)).shape == (3, 96, 96, 3)
+  assert found.captions(found.pairs.text_id[:1]) == ["dog 0"]
+  assert found.photos.names[399] == "399.jpg"
+
+
+def test_thumbnails_that_are_none(tmp_path, caplog):
+  """The page comes with grey squares, not after hours of solving an error."""
+  large = cv2.imencode(".png", np.zeros((800, 800, 3), np.uint8))[1].tobytes()
+  for name, bad in (("a", b"no image"), ("b", large)):
+    path = forge(tmp_path / name, "thumbnail", bad, rows=5)
+    found = subject.from_files(path, temperature=0.1)
+    assert (found.images(np.arange(4)) == 128).all()
+    assert "4 of 4 thumbnails that the page shows cannot" in caplog.text
+    caplog.clear()

@@ -1,15 +1,17 @@
-"""Damaged files of a run are named; damaged lines of a history are left out."""
+"""Files of a run that are damaged, and links that lead out of it."""
 
 import json
+import os
 import subprocess
 import sys
 
+from matplotlib import figure
 import pytest
 
 from nuclr_jax import files
 from nuclr_jax.config import complete, load_config
 from nuclr_jax.report import page
-from nuclr_jax.train import factories, records
+from nuclr_jax.train import checkpoint, factories, records
 
 
 @pytest.fixture
@@ -100,3 +102,158 @@ except KeyboardInterrupt:
   command = [sys.executable, "-c", code]
   result = subprocess.run(command, capture_output=True, text=True)
   assert (result.stdout, result.stderr) == ("came\n", "")
+
+
+def content_of(folder):
+  return {x.name: x.read_bytes() for x in folder.iterdir() if x.is_file()}
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+  """A folder that is to stay as it is, whatever links to it."""
+  folder = tmp_path / "elsewhere"
+  folder.mkdir()
+  (folder / "precious").write_text("precious")
+  yield folder
+  assert content_of(folder) == {"precious": b"precious"}
+  assert len(list(folder.iterdir())) == 1
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+  """A folder that somebody else has prepared."""
+  folder = tmp_path / "unpacked"
+  folder.mkdir()
+  return folder
+
+
+WRITERS = {
+  "text": lambda path: files.write_text(path, "new"),
+  "text of process 0": lambda path: files.write_atomically(path, "new"),
+  "JSON": lambda path: files.write_json(path, {}),
+  "plot": lambda path: page.save(figure.Figure(), path),
+  "page": lambda path: page.write(path, "title", []),
+  "digests": lambda path: files.write_digests(path.parent),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("target", ["precious", "new"])
+def test_a_link_is_replaced_by_what_is_written(
+  writer, target, unpacked, elsewhere
+):
+  name = files.DIGESTS if writer == "digests" else "file"
+  (unpacked / name).symlink_to(elsewhere / target)
+  # The names of temporary files, as far as they could be foreseen.
+  for temporary in (f"{name}.tmp", f"tmp.{name}", f"{name}.part"):
+    (unpacked / temporary).symlink_to(elsewhere / target)
+  WRITERS[writer](unpacked / name)
+  assert not (unpacked / name).is_symlink()
+  assert (unpacked / name).stat().st_size
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+  (tmp_path / "x").write_text("old")
+  with pytest.raises(RuntimeError):
+    with files.replacing(tmp_path / "x") as new:
+      new.write_text("half")
+      raise RuntimeError
+  assert content_of(tmp_path) == {"x": b"old"}
+
+
+def test_files_have_the_permissions_of_any_other(tmp_path):
+  (tmp_path / "plain").touch()
+  files.write_text(tmp_path / "x", "new")
+  modes = {x.stat().st_mode for x in tmp_path.iterdir()}
+  assert len(modes) == 1
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b"), ("real", "a")])
+def test_a_folder_that_is_a_link_is_refused(names, unpacked, elsewhere):
+  (unpacked / "real").mkdir()
+  (unpacked / "a").symlink_to(elsewhere)
+  (unpacked / "real" / "a").symlink_to("../../elsewhere")
+  with pytest.raises(ValueError, match="is a link to .*elsewhere, and nothing"):
+    files.folder_in(unpacked, *names)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/tmp"])
+def test_a_name_that_leads_out_of_a_folder(name, tmp_path):
+  with pytest.raises(ValueError, match="cannot be the name of a folder"):
+    files.folder_in(tmp_path, name)
+
+
+def test_a_folder_that_the_user_names_may_be_a_link(tmp_path):
+  (tmp_path / "disk").mkdir()
+  (tmp_path / "named").symlink_to(tmp_path / "disk")
+  with files.locked(tmp_path / "named"):
+    files.write_text(files.folder_in(tmp_path / "named", "report") / "x", "new")
+  with files.complete_folder(tmp_path / "named" / "out") as work:
+    (work / "y").write_text("new")
+  assert (tmp_path / "disk" / "report" / "x").exists()
+  assert (tmp_path / "disk" / "out" / "y").exists()
+
+
+@pytest.mark.parametrize("target", ["precious", "new"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_lock_that_is_a_link(target, hard, unpacked, elsewhere):
+  lock = unpacked / files.LOCK
+  if hard and target == "precious":
+    lock.hardlink_to(elsewhere / target)
+  else:
+    lock.symlink_to(elsewhere / target)
+  with pytest.raises(ValueError, match="is a link to|has a second name"):
+    with files.locked(unpacked):
+      pass
+
+
+def test_a_lock_that_is_a_pipe(unpacked):
+  os.mkfifo(unpacked / files.LOCK)
+  with pytest.raises(ValueError, match="is a pipe or a device"):
+    with files.locked(unpacked):
+      pass
+
+
+@pytest.mark.parametrize("name", ["incomplete.out", "out"])
+def test_a_complete_folder_that_is_a_link(name, unpacked, elsewhere):
+  """It would be emptied first."""
+  target = elsewhere if name != "out" else elsewhere / "new"
+  (unpacked / name).symlink_to(target)
+  with pytest.raises(ValueError, match="is a link to"):
+    with files.complete_folder(unpacked / "out"):
+      pass
+
+
+def test_links_anywhere_in_a_folder(unpacked, elsewhere):
+  files.check_no_links(unpacked / "missing")
+  (unpacked / "5" / "state").mkdir(parents=True)
+  files.check_no_links(unpacked)
+  (unpacked / "5" / "state" / "d").symlink_to(elsewhere)
+  with pytest.raises(ValueError, match="state/d is a link to"):
+    files.check_no_links(unpacked)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "checkpoints", "best"])
+def test_a_run_does_not_write_through_its_folders(name, unpacked, elsewhere):
+  (unpacked / name).symlink_to(elsewhere)
+  with pytest.raises(ValueError, match=f"{name} is a link to"):
+    if name == "tensorboard":
+      with records.open_recorder(unpacked, start_step=0):
+        pass
+    else:
+      checkpoint.open_to_write(unpacked, name=name)
+
+
+def test_a_checkpoint_that_is_a_link_is_not_deleted(unpacked, elsewhere):
+  (unpacked / "checkpoints").mkdir()
+  (unpacked / "checkpoints" / "5").symlink_to(elsewhere)
+  with pytest.raises(ValueError, match="checkpoints/5 is a link to"):
+    checkpoint.open_to_write(unpacked)
+
+
+def test_histories_replace_links(unpacked, elsewhere):
+  for name in (records.HISTORY, records.TIMES):
+    (unpacked / name).symlink_to(elsewhere / "precious")
+  with records.open_recorder(unpacked, start_step=0) as recorder:
+    recorder.write(1, {"train/loss": 0.5})
+  assert records.read_history(unpacked) == [{"step": 1, "train/loss": 0.5}]

@@ -1,6 +1,8 @@
 """The launcher, as a user types it."""
 
+import logging
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import tiny_config
 import warm
 
 import nuclr_jax
+from nuclr_jax import progress
 from nuclr_jax.cli import flags, main, usage, verbs
 from nuclr_jax.config import load_config, path_of
 from nuclr_jax.train import doctor, loop
@@ -392,3 +395,81 @@ def test_small_numbers_keep_their_digits(capsys):
   verbs.print_table(metrics)
   lines = capsys.readouterr().out.splitlines()
   assert [x.split()[1] for x in lines] == ["0.00025", "0.5000", "0.0000", "3"]
+
+
+# Clears the screen, sets the title of the window, turns the direction of text,
+# and goes back to the beginning of the line.
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp\u2066\u200f\r\x08\x7f\udcff"
+FORGED = "\n12:00:00 all is well\u2028nuclr train: done"
+OBEYED = re.compile(
+  "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+def shown_lines(said):
+  """The lines of what was said, as a terminal would show them."""
+  assert not OBEYED.search(said), ascii(said)
+  return said.splitlines()
+
+
+@pytest.mark.parametrize(
+  "words",
+  [
+    ["report", "--workdir=no{}"],
+    ["no{}"],
+  ],
+)
+def test_names_in_errors_do_not_reach_the_terminal_as_they_are(words):
+  text = HOSTILE.replace("\udcff", "") + FORGED
+  done = nuclr(*(x.format(text) for x in words))
+  assert done.returncode in (1, 2)
+  first, *rest = shown_lines(done.stdout + done.stderr)
+  assert first.startswith("nuclr ") or first.startswith("nuclr:")
+  assert r"\x1b[2J" in done.stderr and r"\u202e" in done.stderr
+  assert all(x.startswith(("  ", "(--debug")) for x in rest)
+
+
+def test_names_in_the_log(capfd):
+  log = logging.getLogger("nuclr_jax")
+  before = log.handlers[:], log.level, log.propagate
+  try:
+    progress.log_to_stderr()
+    log.warning("left out %s of %s", HOSTILE + FORGED, "a\tb")
+    try:
+      raise ValueError(HOSTILE + FORGED)
+    except ValueError:
+      log.exception("failed")
+  finally:
+    log.handlers[:], log.level, log.propagate = before
+  lines = shown_lines(capfd.readouterr().err)
+  assert len([x for x in lines if re.match(r"\d\d:\d\d:\d\d ", x)]) == 2
+  assert r"\udcff" in lines[0] and "a\tb" in lines[1]
+  assert all(x.startswith("  ") for x in lines[1:] if "failed" not in x)
+
+
+def test_whatever_is_printed_is_harmless():
+  """Also by libraries: warnings, tracebacks, and absl's log."""
+  code = (
+    "import logging, sys, warnings\n"
+    "from nuclr_jax import progress\n"
+    f"text = {HOSTILE!r}\n"
+    "progress.guard_terminal(); progress.guard_terminal()\n"
+    "print(text); sys.stdout.writelines([text, '\\n'])\n"
+    "warnings.warn(text); logging.warning(text)\n"
+    "raise ValueError(text)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True
+  )
+  assert done.returncode == 1 and "ValueError" in done.stderr
+  for said in (done.stdout, done.stderr):
+    shown_lines(said)
+    assert said.count(r"\x1b[2J") >= 2
+
+
+@pytest.mark.parametrize(
+  "text",
+  ["", "a\nb\tc", "Größe", "日本語", "می\u200cخواهم", "👩\u200d🚀", "a\u00a0b"],
+)
+def test_ordinary_text_is_shown_as_it_is(text):
+  assert progress.plain(text) == text

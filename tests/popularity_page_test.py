@@ -2,16 +2,17 @@
 
 import csv
 import json
+import re
 
 import make_pairs
 import numpy as np
 import pytest
 import warm
 
-from nuclr_jax import popularity
+from nuclr_jax import files, popularity
 from nuclr_jax.popularity.files import POPULARITY_FILE
 from nuclr_jax.report import popularity as popularity_page
-from nuclr_jax.report import subject
+from nuclr_jax.report import subject, tables
 from nuclr_jax.train import build, loop
 
 
@@ -199,6 +200,61 @@ class TestFiles:
     )
     found = [float(row["zeta_exact"]) for row in rows]
     np.testing.assert_allclose(found, exact.zeta.text, atol=1e-5)
+
+  def test_texts_that_look_like_formulas(self, tmp_path):
+    """A spreadsheet takes them for text, and readers get them as they were."""
+    texts = ["=1+1", "@A1", "+1", "-1+2", "\t=1", "\r=1", "  =1", "'tis", "''"]
+    texts += ["＝1", "\n-1", "a=b", "5-3", "it's", "x@y", 'a,"=1', "photo.jpg"]
+    texts += ["-5", "=", "''=1"]
+    caption = np.array([texts[i] for i in self.text_id])
+    np.savez(tmp_path / "x.npz", **self.content | {"caption": caption})
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    folder = popularity_page.write(given, tmp_path).parent
+    for name in ("texts.csv", "images.csv", "suspects.csv"):
+      cells = table(folder / name)
+      for row in cells:
+        assert not re.match(r"\s*[=@+\-＝]|[\t\r\n]", row["caption"])
+        float(
+          row.get("zeta_exact", 0)
+        )  # numbers stay numbers, negative ones too
+      assert {x["caption"] for x in cells} >= {"a=b", "photo.jpg", "'=1+1"}
+      assert {x["caption"] for x in tables.read(folder / name)} == set(texts)
+      for column in cells[0].keys() - {"caption"}:
+        assert not [x for x in cells if x[column].startswith("'")], column
+    assert [x["caption"] for x in tables.read(folder / "texts.csv")] == texts
+
+  def test_links_in_an_unpacked_folder(self, tmp_path):
+    """What they lead to stays as it is."""
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    folder, secret = tmp_path / "popularity", tmp_path / "secret"
+    secret.write_text("precious")
+    folder.mkdir()
+    names = ["images.csv", "texts.csv", "suspects.csv", "duplicates.csv"]
+    names += ["popularity.npz", "summary.json", "summary.json.tmp", "zeta.png"]
+    for name in [*names, "popularity.html", "popularity.html.tmp"]:
+      (folder / name).symlink_to(secret)
+    popularity_page.write(given, tmp_path)
+    assert secret.read_text() == "precious"
+    links = {x.name for x in folder.iterdir() if x.is_symlink()}
+    assert links == {"summary.json.tmp", "popularity.html.tmp"}
+
+  def test_a_folder_that_is_a_link(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "popularity").symlink_to("elsewhere")
+    with pytest.raises(ValueError, match="popularity is a link to elsewhere"):
+      popularity_page.write(given, tmp_path)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+  def test_two_at_once(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    with files.locked(tmp_path / "popularity"):
+      with pytest.raises(ValueError, match="popularity is in use by process"):
+        popularity_page.write(given, tmp_path)
+    assert popularity_page.write(given, tmp_path).exists()
 
   def test_two_npy_files_by_the_launcher(self, tmp_path):
     np.save(tmp_path / "image.npy", self.image)

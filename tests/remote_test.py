@@ -337,10 +337,10 @@ def test_what_is_not_there(place):
     ("gs://", "names no bucket, such as gs://BUCKET/FOLDER"),
     ("s3:///run", "names no bucket"),
     ("s3://a bucket/run", "names no bucket"),
-    ("memory://x/..", "a part . or .., which buckets do not follow"),
-    ("memory://..", "a part . or .., which buckets do not follow"),
-    ("s3://bucket/a/../../b", "a part . or .., which buckets do not follow"),
-    ("gs://bucket/./run/", "a part . or .., which buckets do not follow"),
+    ("memory://x/..", 'a path in a bucket has no part ".."'),
+    ("memory://..", 'a path in a bucket has no part ".."'),
+    ("s3://bucket/a/../../b", 'a path in a bucket has no part ".."'),
+    ("gs://bucket/./run/", 'a path in a bucket has no part ".."'),
   ],
 )
 def test_paths_that_are_wrong(path, message):

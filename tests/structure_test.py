@@ -84,6 +84,70 @@ def test_no_file_imports_tensorflow(path):
     assert "tensorflow" not in {name.split(".")[0] for name in names}
 
 
+# What writes a file or makes a folder, and follows links.
+WRITES = {
+  *("write_text", "write_bytes", "mkdir", "makedirs", "touch", "symlink_to"),
+  *("copy", "copyfile", "copytree", "save", "savez", "savefig", "save_file"),
+  *("ParquetWriter", "ArrayRecordWriter", "record_writer", "EventsWriter"),
+}
+LIBRARIES = {"np", "numpy", "shutil", "safetensors", "parquet", "os", "figure"}
+# What makes new files and folders, which no link leads to.
+SAFE = {"replacing", "fresh_folder", "complete_folder", "new_folder"}
+# Functions that need not do so.
+MAY_WRITE = {
+  "distributed.check_shared": "the name is random, and `files` is a later room",
+  "checkpoint._plain": "in a folder for temporary files, which is new",
+  "records._open_tensorboard": "the name is random",
+  "tfds_reader.record_writer": "its callers are looked at",
+}
+
+
+def calls_of(node, above=(), function=""):
+  """Yields the calls in a module, their functions, and all `with` around."""
+  if isinstance(node, ast.FunctionDef):
+    function = node.name
+  if isinstance(node, ast.Call):
+    yield node, function, above
+  for child in ast.iter_child_nodes(node):
+    inner = isinstance(node, ast.With)
+    yield from calls_of(child, (*above, node) if inner else above, function)
+
+
+def name_of(call) -> str:
+  return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def writes(call) -> bool:
+  """Returns whether a call writes a file, or makes a folder."""
+  owner = getattr(getattr(call.func, "value", None), "id", "")
+  if owner == "files":
+    return False
+  if name_of(call) == "open":
+    modes = [x.value for x in (*call.args, *(k.value for k in call.keywords))
+             if isinstance(x, ast.Constant)]  # fmt: skip
+    return any(set(x) & set("wax+") for x in modes if set(x) <= set("rwaxbt+"))
+  if name_of(call) in ("copy", "save"):  # also methods of other things
+    return owner in LIBRARIES
+  return name_of(call) in WRITES
+
+
+def is_safe(block: ast.With) -> bool:
+  """Returns whether what a block writes is new."""
+  made = (x.context_expr for x in block.items)
+  return any(isinstance(x, ast.Call) and name_of(x) in SAFE for x in made)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.name)
+def test_only_files_writes_files(path):
+  """Elsewhere, a link that somebody has prepared might be followed."""
+  if layer(path) == "files":
+    return
+  for call, function, blocks in calls_of(ast.parse(path.read_text())):
+    if writes(call) and f"{path.stem}.{function}" not in MAY_WRITE:
+      where = f"{path.name}:{call.lineno}"
+      assert any(map(is_safe, blocks)), f"{where} writes without `files`"
+
+
 def test_train_names_no_objective():
   text = (PACKAGE / "train" / "loop.py").read_text()
   assert not any(name in text for name in ("nuclr(", "sogclr", "clip("))

@@ -40,6 +40,9 @@ REMEDIES = {
 
 def run() -> None:
   """Runs the command line of this process."""
+  progress.guard_terminal()
+  # Made when absl was imported, and written to by Orbax and TFDS.
+  absl_logging.get_absl_handler().python_handler.setStream(sys.stderr)
   app.run(main, flags_parser=parse_flags)
 
 
@@ -71,7 +74,8 @@ def main(argv: Sequence[str]) -> None:
     message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
     distributed.exit_at_once(message, code=verbs.INTERRUPTED)
   except Exception as error:
-    message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
+    text = progress.paragraph(str(error)[:2000])
+    message = f"nuclr {verb}: {text}{remedy(error)}"
     if isinstance(error, flags.UsageError):
       distributed.exit_at_once(message, code=WRONG_USE)
     expected = isinstance(error, USER_ERRORS) or _is_full_disk(error)
@@ -146,7 +150,7 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def _stop(message: str, code: int = WRONG_USE) -> NoReturn:
-  print(f"nuclr: {message}", file=sys.stderr)
+  print(f"nuclr: {progress.paragraph(message)}", file=sys.stderr)
   sys.exit(code)
 
 

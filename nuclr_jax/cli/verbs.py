@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from nuclr_jax import distributed
+from nuclr_jax import distributed, progress
 from nuclr_jax.cli import flags
 from nuclr_jax.cli.flags import UsageError
 from nuclr_jax.files import remote
@@ -147,8 +147,9 @@ def workdir() -> str:
 
 def print_table(metrics: Mapping[str, Any]) -> None:
   """Prints metrics, one per line."""
-  width = max(map(len, metrics), default=0)
-  for name, value in metrics.items():
+  shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
+  width = max(map(len, shown), default=0)
+  for name, value in shown.items():
     if isinstance(value, float):
       value = f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
     print(f"{name:<{width}}  {value}")

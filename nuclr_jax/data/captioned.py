@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 import logging
 import os
+import pathlib
 from typing import NamedTuple
 import zlib
 
 import numpy as np
 
-from nuclr_jax import progress
+from nuclr_jax import files, progress
 from nuclr_jax.data import in_place, places, tfds_reader
 from nuclr_jax.data.captions import captions_of
 from nuclr_jax.data.pair_index import (
@@ -99,7 +100,7 @@ def open_captioned(
     index = load_index(kept, data.stamp)
     if index is None:
       index = _scan(read, data)
-      save_index(kept, data.stamp, index)
+      _keep(kept, data.stamp, index, data_dir)
   fingerprint = f"{data.name}/{len(index.record)}/{index.checksum:08x}"
   texts = partial(read, in_tars=False)
   return Captioned(read, texts, index, data.length, fingerprint)
@@ -141,9 +142,16 @@ def join(
   if index is None:
     log.info("numbering the pairs of %d data sets together, once", len(sets))
     index = join_indexes([data.index for data in sets], lengths)
-    save_index(kept, name, index)
+    _keep(kept, name, index, data_dir)
   texts = partial(read, images=False)
   return Captioned(read, texts, index, int(ends[-1]), fingerprint)
+
+
+def _keep(kept: pathlib.Path, name: str, index: PairIndex, data_dir) -> None:
+  """Writes an index to a folder below that of prepared data sets."""
+  home = places.cache_dir(data_dir)
+  files.folder_in(home, *kept.relative_to(home).parts)
+  save_index(kept, name, index)
 
 
 def open_image_text_set(

@@ -179,27 +179,30 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       arrays.append(np.load(path, mmap_mode="r"))
       if arrays[-1].ndim != 2 or arrays[-1].dtype.kind != "f":
         raise ValueError(f"it holds {arrays[-1].dtype}{arrays[-1].shape}")
-  with files.reading(folder / TEXTS) as path:
-    files.check_expansion(parquet.read_metadata(path))
-    texts = parquet.read_table(path)
-    kind = texts["caption"].type
-    if kind not in (pyarrow.string(), pyarrow.large_string()) or any(
-      texts[name].null_count for name in ("caption", "image")
-    ):
-      raise ValueError("captions must be texts, and none may be missing")
-    cached = Cached(
-      *arrays,
-      texts["image"].cast("int64").to_numpy(),
-      texts["caption"].to_pylist(),
-      folder,
-    )
-  with files.reading(folder / IMAGES) as path:
-    num_keys = parquet.read_metadata(path).num_rows
-  sizes = [len(cached.image), num_keys, len(cached.text), len(cached.captions)]
+  num_rows = {}
+  for name in (IMAGES, TEXTS):
+    with files.reading(folder / name) as path:
+      num_rows[name] = parquet.read_metadata(path).num_rows
+  sizes = [len(arrays[0]), num_rows[IMAGES], len(arrays[1]), num_rows[TEXTS]]
   if sizes[0] != sizes[1] or sizes[2] != sizes[3]:
     raise ValueError(
       f"{folder}: {ARRAYS.image} has {sizes[0]} rows, {IMAGES} {sizes[1]}; "
       f"{ARRAYS.text} has {sizes[2]}, {TEXTS} {sizes[3]}; write it again"
+    )
+  with files.reading(folder / TEXTS) as path:
+    captions, image_of_text = (
+      _read_column(path, x) for x in ("caption", "image")
+    )
+    kind = getattr(captions.type, "value_type", captions.type)
+    if kind not in (pyarrow.string(), pyarrow.large_string()) or (
+      captions.null_count or image_of_text.null_count
+    ):
+      raise ValueError("captions must be texts, and none may be missing")
+    cached = Cached(
+      *arrays,
+      image_of_text.cast("int64").to_numpy(),
+      captions.to_pylist(),
+      folder,
     )
   image = cached.image_of_text
   if image.min(initial=0) < 0 or image.max(initial=0) >= sizes[0]:
@@ -229,12 +232,38 @@ def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
 
   folder = files.remote.fetch(folder).expanduser()
   with files.reading(folder / IMAGES) as path:
-    metadata = parquet.read_metadata(path)
-    if name not in metadata.schema.names:
+    if name not in parquet.read_metadata(path).schema.names:
       return None
-    files.check_expansion(metadata)
-    column = parquet.read_table(path, columns=[name])[name]
+    column = _read_column(path, name)
     return None if column.null_count else column.to_pylist()
+
+
+def _read_column(path: pathlib.Path, name: str):
+  """Reads a column of a Parquet file, texts and bytes as a dictionary.
+
+  A long text that all rows share is stored once, and stays so until its length
+  is known in all of them.
+
+  Raises:
+    ValueError: If the column would fill many times the bytes of the file.
+  """
+  from pyarrow import compute, parquet, types
+
+  files.check_expansion(parquet.read_metadata(path))
+  column = parquet.read_table(path, columns=[name], read_dictionary=[name])[
+    name
+  ]
+  if types.is_dictionary(column.type):
+    size = 0
+    for chunk in column.chunks:
+      lengths = compute.binary_length(chunk.dictionary)
+      size += compute.sum(lengths.take(chunk.indices)).as_py() or 0
+    if size > max(files.MAX_EXPANSION * path.stat().st_size, files.LITTLE):
+      raise ValueError(
+        f"column {name} has {size:.2g} bytes in a file of "
+        f"{path.stat().st_size:.2g}"
+      )
+  return column
 
 
 def index_of_rows(data: Cached) -> PairIndex:

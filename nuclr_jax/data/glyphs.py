@@ -161,7 +161,8 @@ def prepare_glyphs(
     if not (folder / INFO).exists():
       raise damaged(folder, INFO, "it is missing")
     return folder
-  with files.locked(folder.parent, wait=True):
+  place = files.folder_in(pathlib.Path(data_dir), make.name, name)
+  with files.locked(place, wait=True):
     if folder.exists():
       return folder  # another process has made it meanwhile
     for old in folder.parent.glob(f"incomplete.*_{version}"):

@@ -86,8 +86,8 @@ def write_tars(
   rows = [json.dumps([x[0].removeprefix(home), *x[1:]]) for x in tars]
   text = ",\n  ".join(rows)
   home = json.dumps(home.rstrip("/") or "/")
-  path = _list_of(folder, split)
-  path.write_text(f'{{"folder": {home}, "tars": [\n  {text}\n]}}\n')
+  text = f'{{"folder": {home}, "tars": [\n  {text}\n]}}\n'
+  files.write_text(_list_of(folder, split), text)
 
 
 def find_tars(folder: pathlib.Path, split: str) -> Tars | None:

@@ -13,10 +13,8 @@ from collections.abc import Iterable, Sequence
 import hashlib
 import os
 import pathlib
-import shutil
 from typing import NamedTuple
 import unicodedata
-import uuid
 import zlib
 
 from jaxtyping import Int, UInt64
@@ -253,18 +251,10 @@ def save_index(folder: str | os.PathLike, split: str, index: PairIndex) -> None:
     split: Name of the split.
     index: The pairs of the split.
   """
-  path = _path(folder, split)
-  temporary = path.with_name(f"tmp.{path.name}.{uuid.uuid4().hex}")
-  temporary.mkdir(parents=True)
-  for name, x in index._asdict().items():
-    np.save(temporary / f"{name}.npy", x)
-  files.write_digests(temporary)
-  try:
-    temporary.rename(path)
-  except OSError:
-    shutil.rmtree(temporary)
-    if not path.exists():
-      raise
+  with files.fresh_folder(_path(folder, split)) as new:
+    for name, x in index._asdict().items():
+      np.save(new / f"{name}.npy", x)
+    files.write_digests(new)
 
 
 def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:

@@ -290,7 +290,7 @@ def _array(path: pathlib.Path) -> Iterator[Append]:
   depend on it, is then written again.
   """
   shape = [0, 0]
-  with path.open("wb") as file:
+  with files.replacing(path) as new, new.open("wb") as file:
 
     def write_header():
       file.seek(0)
@@ -323,7 +323,10 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
     TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
   }
   schema = pyarrow.schema(fields[path.name])
-  with parquet.ParquetWriter(path, schema) as writer:
+  with (
+    files.replacing(path) as new,
+    parquet.ParquetWriter(new, schema) as writer,
+  ):
     yield lambda rows: writer.write_table(
       pyarrow.Table.from_pylist(rows, schema)
     )
@@ -332,5 +335,5 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
 @contextlib.contextmanager
 def _lines(path: pathlib.Path) -> Iterator[Append]:
   """Appends rejected items as lines of JSON."""
-  with path.open("w", encoding="utf-8") as file:
+  with files.replacing(path) as new, new.open("w", encoding="utf-8") as file:
     yield lambda item: file.write(json.dumps(item._asdict()) + "\n")

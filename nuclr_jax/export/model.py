@@ -293,7 +293,7 @@ def _write_open_clip(model: Exported, image, text, folder):
   }
   config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
   with files.remote.new_folder(folder) as work:
-    (work / OPEN_CLIP_CONFIG).write_text(json.dumps(config, indent=2))
+    files.write_text(work / OPEN_CLIP_CONFIG, json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
     _write_tokenizer(work, model.tokenizer, LAYOUTS[1])
     files.write_digests(work)
@@ -319,9 +319,9 @@ def _separate_models(model: Exported, image, text) -> Sides:
 
 
 def _write_hf_model(folder, model: HFModel) -> None:
-  folder.mkdir(exist_ok=True)
+  folder = files.folder_in(folder.parent, folder.name)
   hf_config = {"torch_dtype": "float32"} | model.config
-  (folder / CONFIG).write_text(json.dumps(hf_config, indent=2))
+  files.write_text(folder / CONFIG, json.dumps(hf_config, indent=2))
   _write_tensors(folder / WEIGHTS, model.tensors)
 
 
@@ -339,16 +339,16 @@ def _write_loader(folder, image_type: str) -> None:
   """Writes the script that loads two separate models in PyTorch."""
   loader = pathlib.Path(__file__).with_name("loader.txt").read_text()
   loader = loader.replace("FEATURES", FEATURES[image_type])
-  (folder / LOADER).write_text(loader)
+  files.write_text(folder / LOADER, loader)
 
 
 def _write_tensors(path, tensors) -> None:
   from safetensors import numpy as safetensors
 
-  path.touch()  # with the permissions of any other file
-  mode = path.stat().st_mode
-  safetensors.save_file(tensors, path, metadata={"format": "pt"})
-  path.chmod(mode)
+  with files.replacing(path) as new:
+    mode = new.stat().st_mode  # of any other file
+    safetensors.save_file(tensors, new, metadata={"format": "pt"})
+    new.chmod(mode)
 
 
 def _write_preprocessing(folder, image, model: Exported) -> None:
@@ -375,7 +375,7 @@ def _write_preprocessing(folder, image, model: Exported) -> None:
     "image_std": list(image["std"]),
   } | ({"crop_size": square} if crop else {})
   path = folder / "preprocessor_config.json"
-  path.write_text(json.dumps(processor, indent=2))
+  files.write_text(path, json.dumps(processor, indent=2))
 
 
 def _write_tokenizer(folder, tokenizer: Tokenizer, layout: str) -> None:
@@ -385,7 +385,7 @@ def _write_tokenizer(folder, tokenizer: Tokenizer, layout: str) -> None:
   """
   if tokenizer.repair != (layout == "open_clip"):
     log.warning(REPAIRS[layout])
-  (folder / "tokenizer.json").write_text(tokenizer.text, encoding="utf-8")
+  files.write_text(folder / "tokenizer.json", tokenizer.text)
   settings = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": tokenizer.length,
@@ -405,4 +405,4 @@ def _write_tokenizer(folder, tokenizer: Tokenizer, layout: str) -> None:
     token = {"content": pad_token, "special": True}
     settings["added_tokens_decoder"] = {str(tokenizer.pad_id): token}
   path = folder / "tokenizer_config.json"
-  path.write_text(json.dumps(settings, indent=2))
+  files.write_text(path, json.dumps(settings, indent=2))

@@ -1,10 +1,11 @@
 """Files and folders, on this machine and in buckets.
 
-`local` writes files that are never seen half-written and reads files from
-untrusted sources; its functions are those of this package, with those of
-`hidden`, which says what is no part of a data set. `bucket` reads from gs://
-and s3://, and `remote` copies from there and back; `copies`, `push`, `lease`
-and `checksum` are its parts.
+`writing` writes files that are never seen half-written, and follows no links;
+`local` reads files from untrusted sources, and locks folders. Their functions
+are those of this package, with those of `untrusted`, which keeps libraries from
+filling the memory or panicking, and of `hidden`, which says what is no part of
+a data set. `bucket` reads from gs:// and s3://, and `remote` copies from there
+and back; `copies`, `push`, `lease` and `checksum` are its parts.
 """
 
 from nuclr_jax.files import bucket, remote
@@ -31,11 +32,20 @@ from nuclr_jax.files.local import (
   read_lines,
   reading,
   state_of,
-  write_atomically,
   write_digests,
-  write_json,
 )
 from nuclr_jax.files.untrusted import check_size, without_panics
+from nuclr_jax.files.writing import (
+  check_no_link,
+  check_no_links,
+  folder_in,
+  fresh_folder,
+  open_in_place,
+  replacing,
+  write_atomically,
+  write_json,
+  write_text,
+)
 
 __all__ = [
   "DIGESTS",
@@ -48,24 +58,31 @@ __all__ = [
   "bucket",
   "check_digests",
   "check_expansion",
+  "check_no_link",
+  "check_no_links",
   "check_size",
   "complete_folder",
   "damage",
+  "folder_in",
+  "fresh_folder",
   "has_digests",
   "inside",
   "is_hidden",
   "join_damage",
   "keep_trying",
   "locked",
+  "open_in_place",
   "read_arrays",
   "read_json",
   "read_lines",
   "reading",
   "remote",
+  "replacing",
   "state_of",
   "visible",
   "without_panics",
   "write_atomically",
   "write_digests",
   "write_json",
+  "write_text",
 ]

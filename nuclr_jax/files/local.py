@@ -30,6 +30,12 @@ import numpy as np
 
 from nuclr_jax import distributed, progress
 from nuclr_jax.files.untrusted import check_size, without_panics
+from nuclr_jax.files.writing import (
+  check_no_link,
+  folder_in,
+  open_in_place,
+  write_text,
+)
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
 MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
@@ -89,7 +95,7 @@ def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
 
   Raises:
     ValueError: If another process has locked the folder and `wait` is False;
-      the message says which one.
+      the message says which one. If `.lock` is a link, or no regular file.
 
   Example:
     >>> with locked(tmp_path):
@@ -104,7 +110,7 @@ def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
   folder.mkdir(parents=True, exist_ok=True)
   path = folder / LOCK
   try:
-    file = path.open("a+", encoding="utf-8")
+    file = open_in_place(path, "a+")
   except FileNotFoundError as error:
     raise ValueError(
       f"{folder} was in use by another process, which has just finished; run "
@@ -148,7 +154,8 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     The folder to write into.
 
   Raises:
-    ValueError: If another process is making the folder, or has made it.
+    ValueError: If another process is making the folder, or has made it, or if
+      there is a link of the name `incomplete.NAME`.
 
   Example:
     >>> with complete_folder(tmp_path / "data") as work:
@@ -156,7 +163,7 @@ def complete_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     >>> (tmp_path / "data" / "numbers").read_text()
     '1 2 3'
   """
-  work = folder.with_name(f"incomplete.{folder.name}")
+  work = folder_in(folder.parent, f"incomplete.{folder.name}")
   with locked(work):
     try:
       _check_absent(folder)  # before another process's work is touched
@@ -217,6 +224,7 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def _check_absent(folder: pathlib.Path) -> None:
+  check_no_link(folder)  # one that leads nowhere does not exist
   if folder.exists():
     raise ValueError(f"{folder} exists already: another process made it")
 
@@ -378,20 +386,6 @@ def as_pattern(
   return text
 
 
-def write_atomically(path: pathlib.Path, text: str) -> None:
-  """Writes a file that is never seen half-written; only process 0 writes."""
-  if not distributed.is_first():
-    return
-  temporary = path.with_name(path.name + ".tmp")
-  temporary.write_text(text, encoding="utf-8")
-  os.replace(temporary, path)
-
-
-def write_json(path: pathlib.Path, value) -> None:
-  """Writes a value as indented JSON, atomically."""
-  write_atomically(path, json.dumps(value, indent=2) + "\n")
-
-
 def write_digests(
   folder: pathlib.Path, *, besides: Collection[str] = ()
 ) -> None:
@@ -417,7 +411,7 @@ def write_digests(
   ]
   pairs = zip(_digests(folder, names), names, strict=True)
   lines = [_header(names), *(f"{digest}  {name}" for digest, name in pairs)]
-  (folder / DIGESTS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+  write_text(folder / DIGESTS, "\n".join(lines) + "\n")
 
 
 def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:

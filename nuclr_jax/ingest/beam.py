@@ -21,7 +21,7 @@ import cv2
 import PIL
 
 from nuclr_jax import __version__, progress
-from nuclr_jax.files import bucket
+from nuclr_jax.files import bucket, replacing
 from nuclr_jax.ingest import records
 from nuclr_jax.ingest.tables import Row
 
@@ -159,7 +159,7 @@ def save_job(part: records.Part, stem: str) -> None:
     part: The part.
     stem: The stem of its files, see `records.write_part`.
   """
-  with open(f"{stem}.job", "wb") as file:
+  with replacing(f"{stem}.job") as new, new.open("wb") as file:
     pickle.dump((part, _witness(part)), file)
 
 

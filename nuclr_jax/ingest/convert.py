@@ -70,6 +70,9 @@ def convert(
   if files.bucket.exists(target):
     log.info("%s exists already", target)
     return target
+  if isinstance(target, pathlib.Path):
+    *above, _ = info.names
+    files.folder_in(target.parents[len(above)], *above)
   with files.remote.new_folder(target) as work:
     for split, lengths in info.shards.items():
       for i, length in enumerate(lengths):
@@ -82,9 +85,10 @@ def convert(
       log.info("split %s: %d records", split, sum(lengths))
     for entry in folder.iterdir():  # features, names of labels
       if entry.is_file() and f".{OLD}-" not in entry.name:
-        shutil.copy(_checked(entry, folder), work)
+        with files.replacing(work / entry.name) as new:
+          shutil.copyfile(_checked(entry, folder), new)
     new_info = info.content | {"fileFormat": NEW}
-    (work / INFO).write_text(json.dumps(new_info, indent=2))
+    files.write_text(work / INFO, json.dumps(new_info, indent=2))
   return target
 
 
@@ -141,7 +145,7 @@ def _checked(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 def _copy(old: pathlib.Path, new: pathlib.Path, length: int) -> None:
   """Copies the records of a file, which must have `length` of them."""
   count = 0
-  with record_writer(new) as writer:
+  with files.replacing(new) as path, record_writer(path) as writer:
     for record in _records(old):
       writer.write(record)
       count += 1

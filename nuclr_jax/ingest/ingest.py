@@ -141,6 +141,9 @@ def _ingest(
 ) -> pathlib.Path:
   """Makes what is planned in the local folder of a data set."""
   folder, work = home / VERSION, home / "incomplete"
+  files.folder_in(home.parent, home.name)
+  files.check_no_link(folder)
+  files.check_no_links(work)
   splits = list(dict.fromkeys(part.split for part in plan.parts))
   with files.locked(home):
     _remove_half_copied(home, folder)
@@ -213,10 +216,8 @@ def _begin(work: pathlib.Path, options: Mapping) -> None:
     log.info("resuming the work in %s", work)
     if other:
       log.info("the input has changed; what has not changed is not read again")
-  work.mkdir(exist_ok=True)
-  temporary = path.with_suffix(".tmp")
-  temporary.write_text(publish.noted(options))
-  temporary.rename(path)
+  files.folder_in(work.parent, work.name)
+  files.write_text(path, publish.noted(options))
 
 
 def _stem(work: pathlib.Path, part: records.Part) -> pathlib.Path:

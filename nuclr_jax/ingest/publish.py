@@ -64,21 +64,22 @@ def publish(
     shutil.rmtree(work)  # else it would block the next attempt
     raise error
   existing, name = published_splits(folder), folder.parent.name
-  stage = work / folder.name
-  stage.mkdir(exist_ok=True)
+  stage = files.folder_in(work, folder.name)
   infos, in_place = list(existing.values()), bool(options.get("in_place"))
   for split in stems:
     target = folder if existing else stage
     infos += _publish_split(
       split, stems[split], folder, stage, target, in_place=in_place
     )
-    (stage / _made_of(name, split)).write_text(noted(options))
+    files.write_text(stage / _made_of(name, split), noted(options))
   _write_info(infos, stage, folder, in_place=in_place)
   if existing:
     # dataset_info.json comes last: replacing it makes the new splits appear.
     for path in sorted(stage.iterdir(), key=lambda x: x.name == INFO):
       old = folder / path.name
-      if old.is_dir():
+      if old.is_symlink():
+        old.unlink()
+      elif old.is_dir():
         shutil.rmtree(old)
       path.replace(old)
   else:
@@ -182,7 +183,10 @@ def _publish_split(
   """Moves the files of a split into place; [] if it has no record."""
   name = folder.parent.name
   listed = [_file(stem, "rejected.jsonl") for stem in stems]
-  with open(stage / _listed(name, split), "wb") as out:
+  with (
+    files.replacing(stage / _listed(name, split)) as new,
+    new.open("wb") as out,
+  ):
     for path in listed:
       with open(path, "rb") as file:
         shutil.copyfileobj(file, out)
@@ -211,7 +215,7 @@ def _publish_split(
     if path.exists():  # else an earlier attempt has moved it
       path.replace(place)
   pairs = f"pairs-{split}"  # in full: another split's name may begin so
-  for old in [*stage.glob(pairs), *stage.glob(f"tmp.{pairs}.*")]:
+  for old in [*stage.glob(pairs), *stage.glob(f"incomplete.{pairs}.*")]:
     shutil.rmtree(old)
   hashes = [np.concatenate([x[name] for x in loaded]) for name in HASHES]
   save_index(stage, split, number_pairs(*hashes))

@@ -183,7 +183,7 @@ def said_of_splits(
   try:
     with parquet.ParquetFile(path) as file:
       files.check_expansion(file.metadata, [group])
-      for batch in file.iter_batches(4096, [group], [column]):
+      for batch in file.iter_batches(128, [group], [column]):
         said |= {_said(batch, at, column) for at in range(len(batch))}
   except (pyarrow.ArrowException, OSError, ValueError):
     said.add(None)

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import json
 import os
+import pathlib
 from typing import Any, NamedTuple
-import uuid
 
 import cv2
 import numpy as np
 import tensorflow_datasets as tfds
 from tensorflow_datasets.proto import tf_example_pb2
 
-from nuclr_jax import progress
+from nuclr_jax import files, progress
 from nuclr_jax.data.captions import (
   CUT_LIST,
   NO_UTF8,
@@ -146,14 +146,18 @@ def write_part(
     OSError: If the records cannot be written, for instance on a full disk, or
       if a file that was read has changed meanwhile.
   """
-  endings = ("array_record", "rejected.jsonl", "npz")
-  with _replacing([f"{os.fspath(stem)}.{x}" for x in endings]) as temporary:
+  stem = os.fspath(stem)
+  with (  # the last one gets its name first
+    files.replacing(f"{stem}.npz") as complete,
+    files.replacing(f"{stem}.rejected.jsonl") as rejections,
+    files.replacing(f"{stem}.array_record") as written,
+  ):
     encode = record_features(in_place=in_place).serialize_example
     num_bytes, num_images, rejected = 0, 0, 0
     images, counts, captions = [], [], []
     with (
-      record_writer(temporary[0]) as writer,
-      open(temporary[1], "w", encoding="utf-8") as listed,
+      record_writer(written) as writer,
+      rejections.open("w", encoding="utf-8") as listed,
       quiet_opencv(),
     ):
       items = _guarded(part.read)
@@ -178,7 +182,7 @@ def write_part(
         words = map(canonical, item.captions)
         captions += [content_hash(x.encode()) for x in words]
     check_unchanged(part.stamp)
-    _check_length(temporary[0], len(images))
+    _check_length(written, len(images))
     hashes = {
       "image_hash": np.array(images, np.uint64),
       "num_captions": np.array(counts, np.int32),
@@ -187,27 +191,9 @@ def write_part(
       "num_images": np.int64(num_images),
       "stamp": np.array(json.dumps(part.stamp if in_place else None)),
     }
-    with open(temporary[2], "wb") as file:
+    with complete.open("wb") as file:
       np.savez(file, **hashes)
   return len(images), rejected
-
-
-@contextlib.contextmanager
-def _replacing(names: Sequence[str]) -> Iterator[list[str]]:
-  """Yields temporary names of files, which get their names at the end, in turn.
-
-  They are of this attempt only: another machine may be at the same part.
-  """
-  attempt = uuid.uuid4().hex
-  temporary = [f"{name}.{attempt}.tmp" for name in names]
-  try:
-    yield temporary
-    for old, new in zip(temporary, names, strict=True):
-      os.replace(old, new)
-  finally:
-    for path in temporary:
-      with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _placed(item: Item) -> dict[str, Any]:
@@ -375,7 +361,7 @@ def check_unchanged(stamp: Any) -> None:
       )
 
 
-def _check_length(path: str, length: int) -> None:
+def _check_length(path: pathlib.Path, length: int) -> None:
   """Checks how many records a file has: a full disk may go unreported."""
   try:
     count = num_records(path)

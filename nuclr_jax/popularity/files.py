@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 
-from nuclr_jax.files import read_arrays, remote
+from nuclr_jax.files import read_arrays, remote, replacing
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
 
@@ -25,17 +25,18 @@ def save_popularity(
 
   The file also has log_u of every pair, for inspection; runs do not read it.
   """
-  np.savez(
-    path,
-    image_id=found.ids.image,
-    text_id=found.ids.text,
-    zeta_image=found.zeta.image,
-    zeta_text=found.zeta.text,
-    log_u_image=found.log_u.image,
-    log_u_text=found.log_u.text,
-    temperature=temperature,
-    fingerprint=fingerprint,
-  )
+  with replacing(path) as new, new.open("wb") as file:
+    np.savez(
+      file,
+      image_id=found.ids.image,
+      text_id=found.ids.text,
+      zeta_image=found.zeta.image,
+      zeta_text=found.zeta.text,
+      log_u_image=found.log_u.image,
+      log_u_text=found.log_u.text,
+      temperature=temperature,
+      fingerprint=fingerprint,
+    )
 
 
 def load_zeta(

@@ -119,8 +119,10 @@ def png(image: np.ndarray) -> str:
 
 def save(figure: Figure, path: pathlib.Path) -> str:
   """Saves a plot beside the report, and returns it as HTML."""
-  figure.savefig(path, dpi=110)
-  return f"<img class=plot alt='' src='{_data_address(path.read_bytes())}'>"
+  with files.replacing(path) as new:
+    figure.savefig(new, dpi=110, format="png")
+    data = new.read_bytes()
+  return f"<img class=plot alt='' src='{_data_address(data)}'>"
 
 
 def _data_address(data: bytes) -> str:

@@ -1,7 +1,6 @@
 """Exact popularities as tables, a plot and a page of samples."""
 
 from collections.abc import Sequence
-import csv
 import logging
 import os
 import pathlib
@@ -16,7 +15,7 @@ from nuclr_jax import files, popularity, sharding
 from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
 from nuclr_jax.popularity.problem import make_groups
 from nuclr_jax.popularity.suspects import log_own_weight
-from nuclr_jax.report import duplicates, near_duplicates, page, suspects
+from nuclr_jax.report import duplicates, near_duplicates, page, suspects, tables
 from nuclr_jax.report.subject import Subject
 from nuclr_jax.types import Sides
 
@@ -46,7 +45,8 @@ def write(
   all pairs, the likeliest label noise first; `duplicates.csv` has the exact and
   near copies of images, file by file, the largest cluster first;
   `popularity.npz` is for the warm start of a run; `summary.json` has the counts
-  and correlations; `popularity.html` shows the samples.
+  and correlations; `popularity.html` shows the samples. `tables` says how texts
+  that spreadsheets would take for formulas are written.
 
   Args:
     subject: The pairs, from `subject.from_run` or `subject.from_files`.
@@ -58,9 +58,18 @@ def write(
     The path of the page.
 
   Raises:
-    ValueError: For embeddings or ids that `popularity.solve` refuses.
+    ValueError: For embeddings or ids that `popularity.solve` refuses; if
+      another process writes there.
   """
-  folder = pathlib.Path(workdir).absolute() / "popularity"
+  folder = files.folder_in(pathlib.Path(workdir).absolute(), "popularity")
+  with files.locked(folder):
+    return _write(subject, folder, max_pairs)
+
+
+def _write(
+  subject: Subject, folder: pathlib.Path, max_pairs: int | None
+) -> pathlib.Path:
+  """Solves for the popularities and writes them to a folder."""
   pairs, tau = subject.pairs, subject.temperature
   log.info("solving the popularities of %d pairs", len(pairs.pair_id))
   if max_pairs is None and len(pairs.pair_id) > MANY:
@@ -82,7 +91,6 @@ def write(
     )
   seconds = time.monotonic() - began
   log.info("solved in %.0f s, residual %.2g", seconds, solution.residual)
-  folder.mkdir(parents=True, exist_ok=True)
   save_popularity(
     folder / POPULARITY_FILE,
     solution,
@@ -101,11 +109,11 @@ def write(
   for number, members in enumerate(alike, 1):
     texts.columns["cluster"][members] = number
   for side in sides:
-    _write_csv(folder / f"{side.name}s.csv", side.columns)
-  _write_csv(folder / "duplicates.csv", duplicates.columns(subject, copies))
+    tables.write(folder / f"{side.name}s.csv", side.columns)
+  tables.write(folder / "duplicates.csv", duplicates.columns(subject, copies))
   log.info("looking for suspects")
   doubtful = suspects.find(subject, log_own)
-  _write_csv(folder / "suspects.csv", suspects.columns(subject, doubtful))
+  tables.write(folder / "suspects.csv", suspects.columns(subject, doubtful))
   summary = {
     "pairs": len(pairs.pair_id),
     "images": len(solution.ids.image),
@@ -208,13 +216,6 @@ def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:
         *(cut, len(captions), subject.tokenizer.length),
       )
   return counts
-
-
-def _write_csv(path: pathlib.Path, columns: dict[str, Any]) -> None:
-  with path.open("w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
 
 
 def _scores(sides) -> dict[str, float]:

@@ -32,6 +32,7 @@ from nuclr_jax.types import Pairs, Sides, each
 log = logging.getLogger(__name__)
 
 ROWS = 2**14  # that are scaled at a time
+LARGEST = 512**2  # pixels of a thumbnail
 
 
 class Photos(NamedTuple):
@@ -232,9 +233,25 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
 
 
 def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
+  """Decodes thumbnails; one that is none becomes a grey square."""
   from nuclr_jax.data import images
 
-  return np.stack([images.decode(x) for x in thumbnails])
+  size, squares, wrong = images.THUMBNAIL, [], 0
+  for data in thumbnails:
+    try:
+      if images.num_pixels(data) > LARGEST:
+        raise ValueError("it is no thumbnail")
+      squares.append(images.resize_fast(images.decode(data), size))
+    except ValueError:
+      squares.append(np.full((size, size, 3), 128, np.uint8))
+      wrong += 1
+  if wrong:
+    log.warning(
+      "%d of %d thumbnails that the page shows cannot be decoded, or have more "
+      "than %d pixels; grey squares are in their place",
+      *(wrong, len(thumbnails), LARGEST),
+    )
+  return np.stack(squares)
 
 
 def _is_other_order(ids: np.ndarray) -> bool:

@@ -54,8 +54,7 @@ def write(
 def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   """Writes the report of a run in a local folder."""
   parts, mesh, state = loop.load(workdir, data_dir=data_dir, parts=parts)
-  plots = workdir / "report"
-  plots.mkdir(exist_ok=True)
+  plots = files.folder_in(workdir, "report")
   history = records.read_history(workdir)
   times = records.read_history(workdir, records.TIMES)
   sections = [

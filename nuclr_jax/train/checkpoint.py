@@ -61,10 +61,11 @@ def open_to_write(
     name: The folder of checkpoints, `NEWEST` or `BEST`.
 
   Raises:
-    ValueError: If all checkpoints of `NEWEST` are damaged. Nothing is renamed
-      then.
+    ValueError: If all checkpoints of `NEWEST` are damaged, or there is a link
+      among them. Nothing is renamed then.
   """
   folder = _folder(workdir, name)
+  files.check_no_links(folder)  # before old ones are deleted
   with distributed.first_before_others("checkpoints of killed runs"):
     if distributed.is_first() and folder.exists():
       for entry in folder.iterdir():
@@ -83,8 +84,7 @@ def open_to_write(
       for damaged in steps(workdir, name=name):
         if step is None or damaged > step:
           _move_aside(folder / str(damaged), "damaged")
-  folder.mkdir(parents=True, exist_ok=True)
-  plain = _plain(folder)
+  plain = _plain(files.folder_in(folder.parent, folder.name))
   options = ocp.CheckpointManagerOptions(
     max_to_keep=max_to_keep,
     cleanup_tmp_directories=True,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import distributed, models, objectives, sharding
+from nuclr_jax import distributed, files, models, objectives, sharding
 from nuclr_jax.data.places import cache_dir
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.train import optimizer
@@ -153,8 +153,7 @@ def _precision() -> Iterator[Finding]:
 
 
 def _folder(folder: pathlib.Path) -> Iterator[Finding]:
-  folder.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryFile(dir=folder):
+  with tempfile.TemporaryFile(dir=files.folder_in(folder)):
     pass
   free = shutil.disk_usage(folder).free / 1e9
   hint = "" if free > FREE_SPACE else "; --data_dir chooses another folder"

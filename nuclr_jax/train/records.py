@@ -99,7 +99,9 @@ def open_recorder(
     add_event(step=step, summary=Summary(value=values))
 
   with contextlib.ExitStack() as stack:
-    add_event = stack.enter_context(_open_tensorboard(workdir / "tensorboard"))
+    add_event = stack.enter_context(
+      _open_tensorboard(files.folder_in(workdir, "tensorboard"))
+    )
     # TensorBoard hides what an earlier process has written from this step on.
     start = SessionLog(status=SessionLog.START)
     add_event(step=kept + 1, session_log=start)
@@ -108,7 +110,7 @@ def open_recorder(
       rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
       text = "".join(json.dumps(row) + "\n" for row in rows)
       files.write_atomically(workdir / name, text)
-      file = stack.enter_context((workdir / name).open("a", encoding="utf-8"))
+      file = stack.enter_context(files.open_in_place(workdir / name, "a"))
       writers.append(partial(write, file))
     yield Recorder(*writers)
 
@@ -123,7 +125,6 @@ def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
   from tensorboardX.event_file_writer import EventsWriter
   from tensorboardX.proto.event_pb2 import Event
 
-  folder.mkdir(exist_ok=True)
   # By default, the name of a file is the second in which it is opened.
   events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")
 
@@ -234,8 +235,7 @@ def check_same_run(
 
 def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
   """Makes the workdir and writes the config of its run."""
-  workdir.mkdir(parents=True, exist_ok=True)
-  files.write_json(workdir / CONFIG, config)
+  files.write_json(files.folder_in(workdir) / CONFIG, config)
 
 
 def read_config(

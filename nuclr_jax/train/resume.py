@@ -191,9 +191,8 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
   path = _keys_path(workdir, source.fingerprint)
   if source.keys is None or path.exists() or not distributed.is_first():
     return
-  temporary = path.with_name(f"tmp.{path.name}")
-  np.savez(temporary, **source.keys()._asdict())
-  temporary.rename(path)
+  with files.replacing(path) as new, new.open("wb") as file:
+    np.savez(file, **source.keys()._asdict())
 
 
 def _init(parts: Experiment, mesh: Mesh):
