@@ -242,7 +242,7 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
     end = held[0]
     if end.name == DAMAGED or start == num_samples == 0:
       reason = EMPTY if end.name == END else DAMAGED
-      yield Part(LeftOut("", tar, reason), end.start)
+      yield Part(LeftOut("", tar, reason), end.start, 1)
 
 
 def members_of(file: io.BufferedIOBase) -> Iterator[Member]:
