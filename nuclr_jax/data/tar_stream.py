@@ -78,7 +78,7 @@ class Count:
     """
     return self._total, dict(self._reasons)
 
-  def set_state(self, state: tuple[int, dict[str, int]]) -> None:
+  def set_state(self, state: Sequence[Any]) -> None:
     """Goes on counting from what `get_state` has returned."""
     self._total, self._reasons, self._in_a_row = state[0], Counter(state[1]), 0
 
@@ -195,8 +195,8 @@ def open_stream(
   if go_on and any(x.left_out is None for x in positions):
     log.warning(
       "the position in the tars was saved by an earlier version, which did not "
-      "say whether what is left out there had come already: if anything is, the "
-      "order of the next samples may differ from that of an uninterrupted run"
+      "say all that had been left out: if anything was, the next samples may "
+      "have another order than in an uninterrupted run"
     )
   order = grain.MapDataset.range(len(tars)).seed(seed % 2**32).shuffle()
 
