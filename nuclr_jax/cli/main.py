@@ -19,7 +19,7 @@ from absl import logging as absl_logging
 import jax
 
 from nuclr_jax import __version__, distributed, progress
-from nuclr_jax.cli import flags, usage, verbs
+from nuclr_jax.cli import flags, interrupts, usage
 from nuclr_jax.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
@@ -40,6 +40,7 @@ REMEDIES = {
 
 def run() -> None:
   """Runs the command line of this process."""
+  interrupts.listen()
   app.run(main, flags_parser=parse_flags)
 
 
@@ -55,22 +56,13 @@ def main(argv: Sequence[str]) -> None:
   distributed.keep_memory()
   verb = argv[1]
   try:
-    if verb == "train":
-      distributed.join(
-        coordinator=flags.COORDINATOR.value,
-        num_processes=flags.NUM_PROCESSES.value,
-        process_id=flags.PROCESS_ID.value,
-        distributed=flags.DISTRIBUTED.value,
-      )
-    # jax.process_index() claims a GPU, which reading data does not need.
-    process = 0 if verb in ("ingest", "convert") else jax.process_index()
-    progress.log_to_stderr(process=process)
-    VERBS[verb].run()
+    with interrupts.work("stopping"):
+      _run(verb)
   except KeyboardInterrupt:
-    what = "run the same command again to continue"
-    message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
-    distributed.exit_at_once(message, code=verbs.INTERRUPTED)
+    _end_interrupted(verb)
   except Exception as error:
+    if interrupts.was_raised():
+      _end_interrupted(verb)
     message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
     if isinstance(error, flags.UsageError):
       distributed.exit_at_once(message, code=WRONG_USE)
@@ -80,6 +72,26 @@ def main(argv: Sequence[str]) -> None:
     else:
       traceback.print_exc()
     distributed.exit_at_once(message)
+
+
+def _run(verb: str) -> None:
+  if verb == "train":
+    distributed.join(
+      coordinator=flags.COORDINATOR.value,
+      num_processes=flags.NUM_PROCESSES.value,
+      process_id=flags.PROCESS_ID.value,
+      distributed=flags.DISTRIBUTED.value,
+    )
+  # jax.process_index() claims a GPU, which reading data does not need.
+  process = 0 if verb in ("ingest", "convert") else jax.process_index()
+  progress.log_to_stderr(process=process)
+  VERBS[verb].run()
+
+
+def _end_interrupted(verb: str) -> NoReturn:
+  what = "run the same command again to continue"
+  message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
+  distributed.exit_at_once(message, code=interrupts.INTERRUPTED)
 
 
 def remedy(error: Exception) -> str:
