@@ -201,21 +201,27 @@ def check_shared(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signal(step: int = 0) -> Iterator[Callable[[int], bool]]:
+def stop_on_signal(
+  step: int = 0, last: int | None = None
+) -> Iterator[Callable[[int], bool]]:
   """Yields `stop_requested(step)`, which is to be called after every step.
 
   The attribute `answer` of the handlers returns what they do, as a text.
 
   It returns whether SIGTERM or SIGINT was received. If one of several processes
   receives either, all of them stop after the same step. A second signal to a
-  process that trains alone has its usual effect.
+  process that trains alone has its usual effect, and so has one after the last
+  call, at the end of the block.
 
   Args:
     step: The step before the first one.
+    last: The last step, which the answer does not exceed.
   """
   done = [step]
 
   def answer():
+    if done[0] == last:
+      return f"saving step {last}"
     return f"finishing step {done[0] + 1} and saving it"
 
   def stop_requested(step):
@@ -345,31 +351,40 @@ def _signal_received(
 
   A second signal has its usual effect.
   """
-  received = []
+  received, told = [], []
   signals = (signal.SIGTERM, signal.SIGINT)
   if threading.current_thread() is not threading.main_thread():
     yield lambda step: False  # only the main thread may handle signals
     return
   before = {number: signal.getsignal(number) for number in signals}
 
-  def handle(number, frame):
-    if not received:
-      log.info("%s: %s", signal.Signals(number).name, answer())
-    elif callable(before[number]):
+  def usual(number, frame=None):
+    if callable(before[number]):
       before[number](number, frame)
     else:
       signal.signal(number, before[number])
       os.kill(os.getpid(), number)
+
+  def handle(number, frame):
+    if received:
+      usual(number, frame)
     received.append(number)
+
+  def requested(step):
+    del step
+    told[:] = received
+    return bool(told)
 
   handle.answer = answer
   for number in signals:
     signal.signal(number, handle)
   try:
-    yield lambda step: bool(received)
+    yield requested
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
+  if received and not told:
+    usual(received[0])
 
 
 def _end_with(listen) -> None:

@@ -16,7 +16,7 @@ import time
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 ECHO = 0.1  # seconds in which a terminal and a parent may send the same signal
-PAUSE = 0.02  # seconds, for the thread to count a signal
+PAUSE = 0.05  # seconds, for the thread to count a signal
 AGAIN = 0.1  # seconds before an exception that was lost is raised again
 INTERRUPTED = 130  # exit code of a command that a signal stopped
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     _end_interrupted(verb)
   except Exception as error:
     if interrupts.was_raised():
-      _end_interrupted(verb)
+      return _end_interrupted(verb)
     message = f"nuclr {verb}: {str(error)[:2000]}{remedy(error)}"
     if isinstance(error, flags.UsageError):
       distributed.exit_at_once(message, code=WRONG_USE)
@@ -88,7 +88,7 @@ def _run(verb: str) -> None:
   VERBS[verb].run()
 
 
-def _end_interrupted(verb: str) -> NoReturn:
+def _end_interrupted(verb: str) -> None:
   what = "run the same command again to continue"
   message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
   distributed.exit_at_once(message, code=interrupts.INTERRUPTED)

@@ -300,7 +300,7 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
   with (
     records.open_recorder(run.workdir, start_step=first) as recorder,
     open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
-    distributed.stop_on_signal(first) as stop_requested,
+    distributed.stop_on_signal(first, last) as stop_requested,
   ):
     validate = _make_validate(run, make_embed, recorder.write)
     if _lacks_validation(run, period, first):
@@ -342,7 +342,7 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
           validate(step, train_state)
       if stopping:
         break
-  manager.wait_until_finished()
+    manager.wait_until_finished()
   if stopped:
     log.info(
       "stopped at step %d of %d; run the same command again to continue",
