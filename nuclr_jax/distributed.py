@@ -201,25 +201,49 @@ def check_shared(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signal() -> Iterator[Callable[[int], bool]]:
+def stop_on_signal(
+  step: int = 0, last: int | None = None
+) -> Iterator[Callable[[int], bool]]:
   """Yields `stop_requested(step)`, which is to be called after every step.
+
+  The attribute `answer` of the handlers returns what they do, as a text.
 
   It returns whether SIGTERM or SIGINT was received. If one of several processes
   receives either, all of them stop after the same step. A second signal to a
-  process that trains alone has its usual effect.
+  process that trains alone has its usual effect, and so has one after the last
+  call, at the end of the block.
+
+  Args:
+    step: The step before the first one.
+    last: The last step, which the answer does not exceed.
   """
+  done = [step]
+
+  def answer():
+    if done[0] == last:
+      return f"saving step {last}"
+    return f"finishing step {done[0] + 1} and saving it"
+
+  def stop_requested(step):
+    done[0] = step
+    return requested(step)
+
   if jax.process_count() == 1:
-    with _signal_received() as received:
-      yield lambda step: received()
+    with _signal_received(answer) as requested:
+      yield stop_requested
     return
   on_main_thread = threading.current_thread() is threading.main_thread()
   before = signal.getsignal(signal.SIGINT)
+  requested = multihost_utils.reached_preemption_sync_point
+
+  def forward(number, frame):
+    os.kill(os.getpid(), signal.SIGTERM)
+
   if on_main_thread:  # JAX itself handles SIGTERM
-    signal.signal(
-      signal.SIGINT, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
-    )
+    forward.answer = answer
+    signal.signal(signal.SIGINT, forward)
   try:
-    yield multihost_utils.reached_preemption_sync_point
+    yield stop_requested
   finally:
     if on_main_thread:
       signal.signal(signal.SIGINT, before)
@@ -236,7 +260,8 @@ def exit_at_once(message: str, *, code: int = 1) -> NoReturn:
     message: What to print on standard error.
     code: The exit code.
   """
-  several = jax.process_count() > 1
+  # Asking a process that has joined no others could take a GPU and seconds.
+  several = jax.distributed.is_initialized() and jax.process_count() > 1
   name = f"[process {jax.process_index()}] " if several else ""
   print(f"{name}{message}", file=sys.stderr)
   sys.stdout.flush()
@@ -319,31 +344,47 @@ def _is_one_of_several() -> bool:
 
 
 @contextlib.contextmanager
-def _signal_received() -> Iterator[Callable[[], bool]]:
+def _signal_received(
+  answer: Callable[[], str],
+) -> Iterator[Callable[[int], bool]]:
   """Yields a function that says whether SIGTERM or SIGINT was received.
 
   A second signal has its usual effect.
   """
-  received = []
+  received, told = [], []
   signals = (signal.SIGTERM, signal.SIGINT)
   if threading.current_thread() is not threading.main_thread():
-    yield lambda: False  # only the main thread may handle signals
+    yield lambda step: False  # only the main thread may handle signals
     return
   before = {number: signal.getsignal(number) for number in signals}
 
-  def handle(number, frame):
-    del frame
-    log.info("%s: saving, then stopping", signal.Signals(number).name)
-    received.append(number)
-    signal.signal(number, before[number])
+  def usual(number, frame=None):
+    if callable(before[number]):
+      before[number](number, frame)
+    else:
+      signal.signal(number, before[number])
+      os.kill(os.getpid(), number)
 
+  def handle(number, frame):
+    if received:
+      usual(number, frame)
+    received.append(number)
+
+  def requested(step):
+    del step
+    told[:] = received
+    return bool(told)
+
+  handle.answer = answer
   for number in signals:
     signal.signal(number, handle)
   try:
-    yield lambda: bool(received)
+    yield requested
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
+  if received and not told:
+    usual(received[0])
 
 
 def _end_with(listen) -> None:

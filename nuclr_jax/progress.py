@@ -11,8 +11,6 @@ import contextlib
 import inspect
 import logging
 import math
-import os
-import signal
 import sys
 import threading
 import time
@@ -306,8 +304,7 @@ def hide_what_threads_say() -> None:
   """Keeps threads from showing an error that the command will end with.
 
   If a disk is full, each of Orbax's and TensorStore's threads would show a
-  traceback, hundreds of lines before the one that says what to do. Ctrl-C that
-  comes during garbage collection, where Python ignores it, comes again.
+  traceback, hundreds of lines before the one that says what to do.
   """
   logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
@@ -317,15 +314,13 @@ def hide_what_threads_say() -> None:
     return True
 
   def unraisable(raised):
-    if raised.exc_type is KeyboardInterrupt:
-      again = os.getpid(), signal.SIGINT
-      threading.Timer(0.1, os.kill, again).start()
-    elif not (
+    if not (
       inspect.iscoroutine(raised.object)
       or str(raised.exc_value) == "Event loop is closed"
     ):
-      sys.__unraisablehook__(raised)
+      before(raised)
 
+  before = sys.unraisablehook
   logging.getLogger("absl").addFilter(without_traceback)
   sys.unraisablehook = unraisable
   warnings.filterwarnings("ignore", "coroutine .* was never awaited")

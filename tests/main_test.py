@@ -4,8 +4,10 @@ import logging
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import time
 import types
 
 from absl.testing import flagsaver
@@ -15,7 +17,7 @@ import warm
 
 import nuclr_jax
 from nuclr_jax import progress
-from nuclr_jax.cli import flags, main, usage, verbs
+from nuclr_jax.cli import flags, interrupts, main, usage, verbs
 from nuclr_jax.config import load_config, path_of
 from nuclr_jax.train import doctor, loop
 
@@ -372,6 +374,65 @@ def test_an_interrupted_command_says_what_is_left(monkeypatch, verb, message):
   with flagsaver.flagsaver():
     main.main(["nuclr", verb])
   assert said == [f"\nnuclr: {message}"]
+
+
+def test_an_error_that_a_signal_became_is_an_interruption(monkeypatch):
+  """An extension that is being imported makes an ImportError of Ctrl-C."""
+
+  def interrupted():
+    raise ImportError("Encountered an error while initializing the extension.")
+
+  def ends(text, code):
+    raise SystemExit(text, code)
+
+  stub = main.VERBS["report"]._replace(run=interrupted)
+  monkeypatch.setitem(main.VERBS, "report", stub)
+  monkeypatch.setattr(main.distributed, "exit_at_once", ends)
+  monkeypatch.setattr(interrupts, "_raised", [signal.SIGTERM])
+  with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+    main.main(["nuclr", "report"])
+  assert end.value.args == ("\nnuclr: interrupted; nothing was written", 130)
+
+
+# One call, from which the main thread does not come back for many seconds.
+BUSY = """
+import hashlib, signal
+from nuclr_jax.cli import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupts.listen()
+busy = lambda: hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)
+print("ready", flush=True)
+{}
+"""
+LONG = BUSY.format("with interrupts.work('stopping'): busy()")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("code", [LONG, BUSY.format("busy()")])
+def test_a_signal_is_answered_at_once(code, sent):
+  """While the main thread is busy; the second one ends the process."""
+  process = subprocess.Popen(
+    [sys.executable, "-c", code],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  assert process.stdout.readline() == "ready\n"
+  process.send_signal(sent)
+  assert process.stderr.readline() == "\n"
+  name = "Ctrl-C" if sent == signal.SIGINT else "SIGTERM"
+  line = process.stderr.readline()
+  if code != LONG:  # nothing is begun
+    assert line == f"nuclr: {name} was heard: stopped\n"
+  else:
+    assert line.endswith("heard: stopping; a second one stops at once\n")
+    process.send_signal(sent)  # the same one, from a parent
+    time.sleep(4 * interrupts.ECHO)
+    assert process.poll() is None
+    process.send_signal(sent)
+    assert process.stderr.read() == "\nnuclr: stopped at once\n"
+  assert process.wait(20) == 130
+  process.communicate()
 
 
 EXIT = """

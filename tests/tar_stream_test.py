@@ -15,7 +15,10 @@ import time
 import zlib
 
 import chex
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import jax
+import make_photos
 from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
 import pytest
@@ -38,6 +41,7 @@ from nuclr_jax.files import bucket
 from nuclr_jax.ingest import listing, readers, records
 from nuclr_jax.train import build
 
+LONG = settings.default.max_examples > 1_000  # --hypothesis-profile=long
 TOKENIZER = os.fspath(
   pathlib.Path(__file__).parent / "golden/published/open_clip/tokenizer.json"
 )
@@ -796,6 +800,190 @@ class TestOrder:
       take(source_of(f"{tars}/*.tar"), 1, num_workers=2)
 
 
+def sample_of(kind, i):
+  """The files of a sample, whose caption has its number; or of what is none."""
+  picture, caption = TINY[i], f"sample {i}".encode()
+  wrong = {
+    "a second picture": {"jpg": picture, "png": TINY[0], "txt": caption},
+    "three left out": {"seg.png": TINY[0], "jpg": picture, "png": TINY[0]}
+    | {"txt": b"?!\n" + caption},
+    "an empty caption": {"jpg": picture, "json": b'["?!", "%s"]' % caption},
+    "captions": {"jpg": picture, "txt": caption + b"\nsample 99"},
+    "more files": {"cls": b"1", "jpg": picture, "txt": caption, "npy": b"2"},
+    "no caption": {"jpg": picture, "cls": b"1"},
+    "only empty captions": {"jpg": picture, "txt": b"?!\n."},
+    "no image": {"txt": caption},
+    "unreadable": {"jpg": picture[:-9], "txt": caption},
+    "too small": {"jpg": TINY[99], "txt": caption},
+    "dots": {"a.jpg": picture, "a.txt": caption, "b.jpg": TINY[0]}
+    | {"c.jpg": TINY[1], "c.txt": b"sample 98"},
+  }
+  files = wrong.get(kind, {"jpg": picture, "txt": caption})
+  return [(f"{i:03d}.{ending}", content) for ending, content in files.items()]
+
+
+TINY = [
+  make_photos.encoded(np.full((16, 16, 3), 2 * i, np.uint8)) for i in range(99)
+] + [make_photos.encoded(np.zeros((9, 16, 3), np.uint8))]
+KINDS = ["good", "a second picture", "three left out", "an empty caption"]
+KINDS += ["captions", "more files", "no caption", "only empty captions"]
+KINDS += ["no image", "unreadable", "too small", "dots"]
+ENDS = ["whole", "whole", "cut in a picture", "no end", "bad header"]
+
+
+def damage(tar, how):
+  size = os.path.getsize(tar)
+  if how == "cut in a picture":
+    os.truncate(tar, size // 2)
+  elif how == "no end":
+    os.truncate(tar, max(0, size - 10_240))
+  elif how == "bad header":
+    with open(tar, "r+b") as file:
+      file.seek(size // 1024 * 512)
+      file.write(b"x" * 512)
+
+
+# Tars: how they end, and the kinds of their samples; () is an empty tar.
+DAMAGED_TARS = st.lists(
+  st.tuples(
+    st.sampled_from(ENDS), st.lists(st.sampled_from(KINDS), max_size=5)
+  ),
+  min_size=2,
+  max_size=5,
+)
+
+
+class TestDamagedTars:
+  """Whatever is left out, a stream goes on as if nothing had stopped it."""
+
+  @pytest.fixture(autouse=True)
+  def silent(self, monkeypatch):
+    monkeypatch.setattr(tar_stream.log, "disabled", True)
+
+  def streams(self, folder, tars, *, at_once, processes, window):
+    """Writes tars; makes `read(count, positions)` of all processes."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    number = 0
+    for i, (end, kinds) in enumerate([*tars, *GOOD_TARS]):
+      files = [sample_of(kind, number + j) for j, kind in enumerate(kinds)]
+      number += len(kinds)
+      tar = write_tar(folder / f"{i}.tar", [x for part in files for x in part])
+      damage(tar, end)
+    source = tar_stream.source_of_tars(
+      f"{folder}/*.tar",
+      num_pairs=24,
+      make_square=lambda image, random: np.append(random, image.mean()),
+      encode=np.array,
+      share_texts=True,
+      window=window,
+    )
+
+    def read(count, positions=(), processes=processes):
+      how = {"process_count": processes, "batch_size": 3 * processes}
+      how["prefetch"] = 1
+      with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tar_stream, "TARS", at_once)
+        patch.setattr(tar_stream, "AHEAD", 2)
+        each = [
+          take(source, count, process_index=i, positions=positions, **how)
+          for i in range(processes)
+        ]
+      batches, states = zip(*each, strict=True)
+      return batches, [*zip(*states, strict=True)]
+
+    return read
+
+  @settings(
+    max_examples=500 if LONG else 3,
+    deadline=None,
+    database=None,
+    derandomize=not LONG,
+  )
+  @given(
+    tars=DAMAGED_TARS,
+    at_once=st.sampled_from([1, 2, 16]),
+    processes=st.sampled_from([1, 2]),
+    window=st.sampled_from([1, 3, 7, 50]),
+  )
+  def test_every_position(self, tmp_path_factory, tars, **how):
+    """By induction: two batches and positions after each are the next ones."""
+    count = 5
+    read = self.streams(tmp_path_factory.getbasetemp() / "x", tars, **how)
+    expected, states = read(count + 2)
+    for at in range(count):
+      found, after = read(2, states[at])
+      assert after == states[at + 1 : at + 3]
+      for mine, all_of_mine in zip(found, expected, strict=True):
+        chex.assert_trees_all_equal(mine, all_of_mine[at + 1 : at + 3])
+    # With another number of processes, the new positions can be resumed, too.
+    other = 3 - how["processes"]
+    now, states = read(4, states[count // 2], processes=other)
+    again, after = read(2, states[1], processes=other)
+    assert after == states[2:]
+    chex.assert_trees_all_equal([x[2:] for x in now], [*again])
+
+  def test_each_end(self, tmp_path):
+    """A damaged and an empty tar end once, also after a resume there."""
+    tars = [
+      write_tar(tmp_path / "empty.tar", []),
+      write_tar(tmp_path / "folder.tar", [(".hidden/a.jpg", b"")]),
+      write_pairs(tmp_path / "cut.tar", range(3)),
+    ]
+    os.truncate(tars[2], os.path.getsize(tars[2]) - 12_000)
+    (tmp_path / "nothing.tar").write_bytes(b"")
+    for tar in [*tars, tmp_path / "nothing.tar"]:
+      *_, (state, _) = iterator_states(tar)
+      iterator = iter(tar_stream._Tar(os.fspath(tar), 0))
+      iterator.set_state(state)
+      assert list(iterator) == []
+
+  def test_what_is_left_out_is_counted_on(self, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tar_stream.log, "disabled", False)
+    tars = [("whole", ["three left out"] * 4)] * 2
+    read = self.streams(tmp_path / "x", tars, at_once=16, processes=1, window=3)
+    _, states = read(20)
+    counted = [state[0][3] for state in states]
+    lines = [x.getMessage().split(" samples")[0] for x in caplog.records]
+    assert [x.split()[0] for x in lines] == ["1", "10", "100"]
+    (at,) = [
+      i
+      for i, (before, after) in enumerate(
+        zip(counted, counted[1:], strict=False)
+      )
+      if sum(before[1].values()) < 10 <= sum(after[1].values())
+    ]
+    caplog.clear()
+    read = self.streams(tmp_path / "x", tars, at_once=16, processes=1, window=3)
+    read(2, states[at])
+    (line,) = [x.getMessage().split(" samples")[0] for x in caplog.records]
+    assert line == lines[1]
+
+  def test_positions_of_earlier_versions(self, tars, caplog, monkeypatch):
+    """They are read: of healthy tars, the rest is exact."""
+    monkeypatch.setattr(tar_stream.log, "disabled", False)
+    source = source_of(f"{tars}/*.tar", window=3)
+    expected, states = take(source, 9)
+    first, last, state, _ = states[4]
+    of_tars = state["parent_window_start_state"]["iterators_in_use_states"]
+    for old in of_tars:
+      assert old.pop("skip") == 0
+    rest, _ = take(source, 4, positions=[[first, last, state]])
+    chex.assert_trees_all_equal(rest, expected[5:])
+    (line,) = [x.getMessage() for x in caplog.records]
+    assert "saved by an earlier version" in line
+
+
+def iterator_states(tar):
+  """All visits of a tar; after each, the state of the iterator."""
+  iterator = iter(tar_stream._Tar(os.fspath(tar), 0))
+  for visit in iterator:
+    yield iterator.get_state(), visit
+
+
+GOOD_TARS = [("whole", ["good"] * 3), ("whole", ["good"])]  # beside the others
+
+
 class TestContent:
   def test_images_are_resized_as_in_evaluation(self, tars):
     batches, _ = take(source_of(f"{tars}/*.tar"), 3, augment=False)
@@ -856,8 +1044,6 @@ class TestContent:
     for tar in tars.glob("*.tar"):
       os.link(tar, tmp_path / tar.name)
     small = np.zeros((12, 40, 3), np.uint8)
-    import make_photos
-
     write_tar(
       tmp_path / "bad.tar",
       [("a.jpg", PHOTOS[0][:-9]), ("a.txt", b"cut")]

@@ -379,6 +379,25 @@ def test_a_second_signal_acts_as_without_a_run(sent):
     signal.signal(sent, before)
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_is_not_asked_for_is_not_lost(sent):
+  """It comes after the last step has ended, while that is being saved."""
+  came = []
+  before = signal.signal(sent, lambda *_: came.append("before"))
+  try:
+    with distributed.stop_on_signal(6, 8) as stop_requested:
+      answer = signal.getsignal(sent).answer
+      assert answer() == "finishing step 7 and saving it"
+      assert not stop_requested(7)
+      assert answer() == "finishing step 8 and saving it"
+      assert not stop_requested(8)
+      os.kill(os.getpid(), sent)
+      assert answer() == "saving step 8" and not came
+    assert came == ["before"]
+  finally:
+    signal.signal(sent, before)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
   config = complete(tiny())
   parts = build_plain(config)

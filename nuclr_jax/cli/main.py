@@ -19,7 +19,7 @@ from absl import logging as absl_logging
 import jax
 
 from nuclr_jax import __version__, distributed, progress
-from nuclr_jax.cli import flags, usage, verbs
+from nuclr_jax.cli import flags, interrupts, usage
 from nuclr_jax.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
@@ -43,6 +43,7 @@ def run() -> None:
   progress.guard_terminal()
   # Made when absl was imported, and written to by Orbax and TFDS.
   absl_logging.get_absl_handler().python_handler.setStream(sys.stderr)
+  interrupts.listen()
   app.run(main, flags_parser=parse_flags)
 
 
@@ -58,22 +59,13 @@ def main(argv: Sequence[str]) -> None:
   distributed.keep_memory()
   verb = argv[1]
   try:
-    if verb == "train":
-      distributed.join(
-        coordinator=flags.COORDINATOR.value,
-        num_processes=flags.NUM_PROCESSES.value,
-        process_id=flags.PROCESS_ID.value,
-        distributed=flags.DISTRIBUTED.value,
-      )
-    # jax.process_index() claims a GPU, which reading data does not need.
-    process = 0 if verb in ("ingest", "convert") else jax.process_index()
-    progress.log_to_stderr(process=process)
-    VERBS[verb].run()
+    with interrupts.work("stopping"):
+      _run(verb)
   except KeyboardInterrupt:
-    what = "run the same command again to continue"
-    message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
-    distributed.exit_at_once(message, code=verbs.INTERRUPTED)
+    _end_interrupted(verb)
   except Exception as error:
+    if interrupts.was_raised():
+      return _end_interrupted(verb)
     text = progress.paragraph(str(error)[:2000])
     message = f"nuclr {verb}: {text}{remedy(error)}"
     if isinstance(error, flags.UsageError):
@@ -84,6 +76,26 @@ def main(argv: Sequence[str]) -> None:
     else:
       traceback.print_exc()
     distributed.exit_at_once(message)
+
+
+def _run(verb: str) -> None:
+  if verb == "train":
+    distributed.join(
+      coordinator=flags.COORDINATOR.value,
+      num_processes=flags.NUM_PROCESSES.value,
+      process_id=flags.PROCESS_ID.value,
+      distributed=flags.DISTRIBUTED.value,
+    )
+  # jax.process_index() claims a GPU, which reading data does not need.
+  process = 0 if verb in ("ingest", "convert") else jax.process_index()
+  progress.log_to_stderr(process=process)
+  VERBS[verb].run()
+
+
+def _end_interrupted(verb: str) -> None:
+  what = "run the same command again to continue"
+  message = f"\nnuclr: interrupted; {what if verb in RESUMABLE else NOTHING}"
+  distributed.exit_at_once(message, code=interrupts.INTERRUPTED)
 
 
 def remedy(error: Exception) -> str:

@@ -14,9 +14,8 @@ import jax
 from nuclr_jax import distributed, progress
 from nuclr_jax.cli import flags
 from nuclr_jax.cli.flags import UsageError
+from nuclr_jax.cli.interrupts import INTERRUPTED
 from nuclr_jax.files import remote
-
-INTERRUPTED = 130  # exit code of a run that a signal stopped
 
 
 def ingest() -> None:

@@ -10,6 +10,7 @@ time are shuffled.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+import copy
 from functools import partial
 import itertools
 import logging
@@ -55,13 +56,31 @@ class Position(NamedTuple):
   first: int  # tar of the endless list that all processes have begun at
   last: int  # tar of the endless list that this process has come to
   state: Any  # of Grain's iterator
+  # See `Count.get_state`; None in what earlier versions have saved.
+  left_out: Any = None
+
+
+# `warn(count, text)` warns of what has been left out, see `make_warn`.
+Warn = Callable[[int, str], None]
 
 
 class Count:
-  """Counts what is left out, and says so at 1, 10, 100, ..."""
+  """Counts what a stream leaves out, and says so at 1, 10, 100, ..."""
 
-  def __init__(self):
+  def __init__(self, warn: Warn):
+    self._warn = warn
     self._total, self._reasons, self._in_a_row = 0, Counter(), 0
+
+  def get_state(self) -> tuple[int, dict[str, int]]:
+    """Returns how many there were, and how often each reason.
+
+    It is asked for after a row that is not left out, so none is in a row.
+    """
+    return self._total, dict(self._reasons)
+
+  def set_state(self, state: Sequence[Any]) -> None:
+    """Goes on counting from what `get_state` has returned."""
+    self._total, self._reasons, self._in_a_row = state[0], Counter(state[1]), 0
 
   def is_left_out(self, row: Any) -> bool:
     """Returns whether this is left out.
@@ -76,12 +95,12 @@ class Count:
     self._in_a_row += 1
     self._reasons[row.reason] += 1
     count = self._reasons.total()
-    if count == 10 ** (len(str(count)) - 1):
-      log.warning(
-        "%d of %d samples and files of this process are left out: %s; the "
-        "last one is %s of %s",
-        *(count, self._total, self._text(), row.key or "the end", row.source),
-      )
+    self._warn(
+      count,
+      f"{count} of {self._total} samples and files of this process are left "
+      f"out: {self._text()}; the last one is {row.key or 'the end'} of "
+      f"{row.source}",
+    )
     if self._in_a_row >= MOST_LEFT_OUT:
       raise ValueError(
         f"nearly nothing in the tars can be used: {self._text()}; the last "
@@ -95,9 +114,25 @@ class Count:
     return ", ".join(f"{count} {reason}" for reason, count in reasons)
 
 
+def make_warn() -> Warn:
+  """Makes the `warn` that the streams of a source share.
+
+  It warns at 1, 10, 100, ... and of each number once, though the first batches
+  are read again for each diagnosis of a run.
+  """
+  said = set()
+
+  def warn(count: int, text: str) -> None:
+    if count not in said and count == 10 ** (len(str(count)) - 1):
+      said.add(count)
+      log.warning(text)
+
+  return warn
+
+
 def open_stream(
   tars: Sequence[str],
-  count: Count,
+  warn: Warn,
   *,
   num_pairs: int,
   make_square: MakeSquare,
@@ -121,7 +156,7 @@ def open_stream(
 
   Args:
     tars: The tars.
-    count: Counts what is left out.
+    warn: Warns of what is left out.
     num_pairs: The number of pairs in them, about.
     make_square: Makes a square of an image; augments it by random numbers, if
       there are any.
@@ -157,6 +192,12 @@ def open_stream(
       "that were being read",
       *(len(positions), process_count),
     )
+  if go_on and any(x.left_out is None for x in positions):
+    log.warning(
+      "the position in the tars was saved by an earlier version, which did not "
+      "say all that had been left out: if anything was, the next samples may "
+      "have another order than in an uninterrupted run"
+    )
   order = grain.MapDataset.range(len(tars)).seed(seed % 2**32).shuffle()
 
   def open_tar(number, tar):
@@ -171,7 +212,7 @@ def open_stream(
   )
   window = max(1, min(window, num_pairs // process_count))
   shuffled = experimental.WindowShuffleIterDataset(
-    samples, window_size=window, seed=(seed + process_index) % 2**32
+    _Afresh(samples), window_size=window, seed=(seed + process_index) % 2**32
   )
 
   def prepare(visit):
@@ -199,7 +240,7 @@ def open_stream(
     text_id = ids[1] if share_texts else pair_id
     return Batch(np.stack(squares), encode(captions), pair_id, ids[0], text_id)
 
-  rows = _Rows(shuffled, first, batch_size, prepare, count)
+  rows = _Rows(shuffled, first, batch_size, prepare, warn)
   # One batch is decoded while another is put together.
   ahead = experimental.ThreadPrefetchIterDataset(rows, prefetch_buffer_size=1)
   batches = experimental.ThreadPrefetchIterDataset(
@@ -255,7 +296,7 @@ def source_of_tars(
     not_by_id,
     fingerprint,
     open_stream=partial(
-      open_stream, tars, Count(), num_pairs=num_pairs, **options
+      open_stream, tars, make_warn(), num_pairs=num_pairs, **options
     ),
   )
 
@@ -299,6 +340,39 @@ class _TarIterator(grain.DatasetIterator):
     return next(self._parts)
 
 
+class _Afresh(grain.IterDataset):
+  """A data set whose iterators begin anew at each state that they are given.
+
+  Grain's interleaving keeps the lists of a state that it is given, and changes
+  them: the shuffle, which saves the same state again until its window ends,
+  would save tars that do not belong to the places in them.
+  """
+
+  def __iter__(self) -> grain.DatasetIterator:
+    return _AfreshIterator(self._parent)
+
+
+class _AfreshIterator(grain.DatasetIterator):
+  def __init__(self, dataset: grain.IterDataset):
+    super().__init__()
+    self._dataset, self._samples = dataset, iter(dataset)
+
+  def __next__(self) -> Visit:
+    return next(self._samples)
+
+  def get_state(self) -> Any:
+    return copy.deepcopy(self._samples.get_state())
+
+  def set_state(self, state: Any) -> None:
+    self._samples.close()
+    self._samples = iter(self._dataset)
+    self._samples.set_state(copy.deepcopy(state))
+
+  def close(self) -> None:
+    super().close()
+    self._samples.close()
+
+
 class _Rows(grain.IterDataset):
   """The rows of batches: what `prepare` makes of samples that can be used."""
 
@@ -311,11 +385,11 @@ class _Rows(grain.IterDataset):
 
 
 class _RowsIterator(grain.DatasetIterator):
-  def __init__(self, parent, first, batch_size, prepare, count):
+  def __init__(self, parent, first, batch_size, prepare, warn):
     super().__init__(parent)
     self._samples, self._first, self._last = parent, first, first
     self._batch_size = batch_size
-    self._prepare, self._count = prepare, count
+    self._prepare, self._count = prepare, Count(warn)
 
   def __next__(self) -> list:
     rows = []
@@ -333,11 +407,13 @@ class _RowsIterator(grain.DatasetIterator):
     return visit
 
   def get_state(self) -> Position:
-    return Position(self._first, self._last, self._samples.get_state())
+    of_samples, left_out = self._samples.get_state(), self._count.get_state()
+    return Position(self._first, self._last, of_samples, left_out)
 
   def set_state(self, state: Position) -> None:
-    self._first, self._last, of_samples = state
+    self._first, self._last, of_samples, left_out = Position(*state)
     self._samples.set_state(of_samples)
+    self._count.set_state(left_out or (0, {}))
 
 
 def _id(content: bytes) -> int:

@@ -114,14 +114,15 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
+    stopped = False
     if int(train_state.step) < last:
-      train_state = _train(run, train_state)
+      train_state, stopped = _train(run, train_state)
     elif metrics_file.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)
       shown = average.to_look_at(train_state)
       return Result(shown, records.read_metrics(workdir), True)
     shown = average.to_look_at(train_state)
-    if int(train_state.step) < last:  # stopped by a signal
+    if stopped:  # by a signal
       return Result(shown, {}, False)
     metrics = evaluate(parts, mesh, shown)
     metrics |= _diagnosed(run, last, shown)
@@ -275,8 +276,12 @@ def _open_run(
     yield OpenRun(workdir, parts, mesh, manager, meta, keep_if_best, diagnose)
 
 
-def _train(run: OpenRun, train_state: TrainState) -> TrainState:
-  """Trains from the state's step to the last one, or until a signal."""
+def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
+  """Trains from the state's step to the last one, or until a signal.
+
+  Returns:
+    The state, and whether there was a signal.
+  """
   parts, config, manager = run.parts, run.parts.config, run.manager
   first, last = int(train_state.step), parts.num_steps
   batch_size, sizes = config["batch_size"], parts.data.train.sizes
@@ -305,7 +310,7 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
   with (
     records.open_recorder(run.workdir, start_step=first) as recorder,
     open_batches(parts, run.mesh, first, at=positions) as (batches, now_at),
-    distributed.stop_on_signal() as stop_requested,
+    distributed.stop_on_signal(first, last) as stop_requested,
   ):
     validate = _make_validate(run, make_embed, recorder.write)
     if _lacks_validation(run, period, first):
@@ -323,7 +328,8 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
         with clock.during("evaluation"):
           for hook in hooks:
             train_state = hook.apply(train_state, make_embed(train_state))
-      stopping = step == last or stop_requested(step)
+      stopped = stop_requested(step)
+      stopping = step == last or stopped
       saving = stopping or _is_due(config["checkpoint_every"], step)
       logging_now = step == last or _is_due(config["log_every"], step)
       # A hook sees no average, and may have changed the model that it sees.
@@ -348,14 +354,14 @@ def _train(run: OpenRun, train_state: TrainState) -> TrainState:
           validate(step, train_state)
       if stopping:
         break
-  manager.wait_until_finished()
-  if step < last:
+    manager.wait_until_finished()
+  if stopped:
     log.info(
       "stopped at step %d of %d; run the same command again to continue",
       step,
       last,
     )
-  return train_state
+  return train_state, stopped
 
 
 def _lacks_validation(run, period, step) -> bool:
