@@ -37,14 +37,19 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from chaos_corpus import CASES, wrong_config
 from chaos_flips import flip
+from chaos_lake import BUCKETS
 from chaos_links import FLAGS, LINKS
 from chaos_models import MODELS
 from chaos_place import VERBS, command, digests, prepare, set_up
+from chaos_streams import SIGNALS, STREAMS
 from chaos_tars import TARS
 from chaos_trial import Place, Trial, fault_of, finish, nuclr, try_case
 from chaos_weights import FORGED
 
-ROOT = pathlib.Path(__file__).parents[1]
+import nuclr_jax
+
+# Commands run the code that is imported here, wherever they start.
+os.environ["PYTHONPATH"] = str(pathlib.Path(nuclr_jax.__file__).parents[1])
 
 
 def difference(verb: str, place: Place, out: pathlib.Path) -> str:
@@ -136,9 +141,12 @@ KINDS: dict[str, Callable[..., Trial]] = {
 # Kinds of bad input and of faults: the cases are drawn in turn.
 TABLES = {
   "bad": [*CASES, *[wrong_config] * len(CASES)],
+  "buckets": BUCKETS,
   "flags": FLAGS,
   "links": LINKS,
   "models": [*MODELS, *FORGED],
+  "signals": SIGNALS,
+  "streams": STREAMS,
   "tars": TARS,
 }
 # The kinds of trials in turn: 100 kills go with 500 bad inputs, 1,000 flips.
@@ -228,9 +236,12 @@ def main() -> None:
   parser.add_argument("--output", type=pathlib.Path, default="chaos")
   options = parser.parse_args()
   end = time.monotonic() + 60 * options.minutes
-  os.chdir(ROOT)
+  os.environ.setdefault("HF_HUB_OFFLINE", "1")
+  output = options.output.absolute()
+  output.mkdir(parents=True, exist_ok=True)
+  os.chdir(output)  # where no other code of that name is
   rows = campaign(
-    options.output,
+    output,
     seed=options.seed,
     until=lambda number: time.monotonic() > end,
   )

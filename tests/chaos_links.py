@@ -95,7 +95,7 @@ def in_data(name):
     words += [f"--data_dir={folder}/data", "--workers=1"]
     words += ["--in_place"] if rng.random() < 0.3 else []
     # A folder of data sets may be a link: it is the user who names it.
-    return Case(words, codes=(0, 1, 2), check=lambda said: "")
+    return Case(words, codes=(0, 1, 2), check=lambda code, said: "")
 
   make.__name__ = f"in_data({name})"
   return make
@@ -143,7 +143,7 @@ def trained(key, *values, codes=(1, 2)):
     return Case(
       [*words, change, "--config.num_epochs=1"],
       codes=codes,
-      check=lambda said: finite(folder / "w"),
+      check=lambda code, said: finite(folder / "w"),
     )
 
   make.__name__ = f"trained({key}, {values})"
@@ -263,7 +263,7 @@ def embedded(change, **expected):
 def cells(folder):
   """Says which cells of tables are formulas for a spreadsheet."""
 
-  def check(said):
+  def check(code, said):
     for path in folder.rglob("*.csv"):
       with open(path, newline="") as file:
         for row in csv.reader(file):

@@ -137,7 +137,7 @@ def a_scale(value):
 
     path = folder / "model.safetensors"
     tensors = safetensors.load_file(path)
-    tensors["logit_scale"] = np.float32(value).reshape(())
+    tensors["logit_scale"] = np.array(value, np.float32)
     safetensors.save_file(tensors, path)
 
   change.__name__ = f"logit_scale {value}"
@@ -186,7 +186,9 @@ NUMBERS = [
 
 
 def a_number(base, name, keys, value, says=""):
-  return model(base, put(name, *keys.split("."), value=value), says, codes=(1,))
+  return model(
+    base, put(name, *keys.split("."), value=value), says, codes=(1, 2)
+  )
 
 
 # Tokenizers.
@@ -200,7 +202,7 @@ def tokenizer(change, base="hf_clip", **expected):
     path.write_text(json.dumps(content))
 
   forge.__name__ = f"tokenizer {change.__name__}"
-  expected = {"codes": (1,), "uses": (*USES, "train")} | expected
+  expected = {"codes": (1, 2), "uses": (*USES, "train")} | expected
   return model(base, forge, "token", **expected)
 
 

@@ -102,7 +102,7 @@ def tars(name, *contents, ways=WAYS, says="", **expected):
 def rows_of(folder, way, left_out):
   """Says which of these keys are neither in the set nor listed as rejected."""
 
-  def check(said):
+  def check(code, said):
     if way == "stream" or not left_out:
       return ""
     found = said

@@ -55,12 +55,13 @@ class Case(NamedTuple):
   """A command that meets something wrong, and what is right then."""
 
   words: Sequence  # what follows `nuclr`
-  says: str = ""  # a regular expression that the output matches, in any case
+  says: str = ""  # a regular expression, in any case, of what an error says
   codes: Sequence[int] = (1, 2)  # exit codes; 0 means that it may write, too
   seconds: float = 30
   memory: float = MEMORY  # GB
   env: Mapping[str, str] = {}
-  check: Callable[[str], str] = lambda said: ""  # what else is wrong
+  # Says what else is wrong, of the exit code and what was said.
+  check: Callable[[int, str], str] = lambda code, said: ""
 
 
 def start(
@@ -226,6 +227,8 @@ def try_case(kind: str, make, place: Place, out: pathlib.Path, rng) -> Trial:
   """Runs the command of a case; says what is wrong with what it did."""
   out.mkdir()
   case = make(place.folder, out, rng)
+  if isinstance(case, Trial):  # it has run several commands
+    return case._replace(kind=kind)
   if not isinstance(case, Case):  # the words, and a part of the message
     case = Case(case[0], re.escape(case[1]), seconds=60)
   words = [str(x) for x in case.words]
@@ -234,9 +237,10 @@ def try_case(kind: str, make, place: Place, out: pathlib.Path, rng) -> Trial:
     process = nuclr(words, out, surroundings(out) | dict(case.env))
     code, said = finish(process, case.seconds, case.memory)
   fault = fault_of(code, said, expected=case.codes) or words_of(code, said)
-  if not fault and not re.search(case.says, said, re.IGNORECASE | re.DOTALL):
+  named = re.search(case.says, said, re.IGNORECASE | re.DOTALL)
+  if code and not fault and not named:
     fault = f"not {case.says!r}, but {said[-800:]}"
-  fault = fault or case.check(said)
+  fault = fault or case.check(code, said)
   after = listing(out) | listing(place.folder)
   if code == 0 and 0 in case.codes:
     after = {x for x in after if not x[0].startswith(f"{out}/")}

@@ -23,7 +23,7 @@ def weights(name, content, says="", **expected):
 
   forge.__name__ = f"{name} {content.__name__}"
   said = says or name.replace(".", r"\.")
-  return model("hf_clip", forge, said, **({"codes": (1,)} | expected))
+  return model("hf_clip", forge, said, **({"codes": (1, 2)} | expected))
 
 
 class Global:
