@@ -9,6 +9,7 @@ complete, once one was.
 import contextlib
 import functools
 import hashlib
+import logging
 import pathlib
 import re
 import threading
@@ -26,6 +27,7 @@ class Server:
     from moto.moto_server import werkzeug_app
     from werkzeug.serving import make_server
 
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     self._app = werkzeug_app.DomainDispatcherApplication(
       werkzeug_app.create_backend_app
     )

@@ -249,7 +249,7 @@ def try_case(kind: str, make, place: Place, out: pathlib.Path, rng) -> Trial:
     before = {x for x in before if not x[0].startswith(f"{out}/")}
   outside = list(out.parent.glob("*ESCAPED*")) + list(out.glob("*ESCAPED*"))
   if after != before or outside:
-    touched.append(f"wrote {sorted(after ^ before)[:9]} {outside}")
+    fault += f"; wrote {sorted(after ^ before)[:9]} {outside}"
   if touched:  # what is worst comes first
     fault = f"{'; '.join(touched)}. {fault or said[-500:]}"
   shown = f"{make.__name__} {' '.join(words)[:200]}"
