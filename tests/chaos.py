@@ -12,7 +12,19 @@ is made, once, undisturbed. The campaign then repeats these commands and
   from the checkpoint before;
 - lets a disk fill up (where a file system can be mounted);
 - gives them wrong flags, configs and files: each ends with one message, without
-  a traceback, in seconds, and writes nothing.
+  a traceback, in seconds, and writes nothing;
+- gives them what somebody has forged to do harm: published models, tokenizers,
+  weights, tars, embeddings, links in runs (files and a server of somebody else
+  are watched meanwhile);
+- lets a bucket fail that they read or write, damages the cache's notes, lets
+  two machines train in one folder, and counts complete checkpoints;
+- kills and interrupts streams over damaged tars, and times Ctrl-C.
+
+`TABLES` has the cases: functions of the prepared folder, an empty folder and a
+random generator, which write what is forged and return a `Case`. Only commands
+and files are used, so that another checkout can be tried:
+
+PYTHONPATH=OTHER python tests/chaos.py --minutes=40 --output=/tmp/other
 
 A trial is decided by the seed and its number alone. Each adds a line to
 OUTPUT/trials.jsonl; the same command goes on where the campaign stopped, and
@@ -36,15 +48,17 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from chaos_corpus import CASES, wrong_config
+from chaos_flags import FLAGS, POPULARITIES, PRIORS
 from chaos_flips import flip
-from chaos_lake import BUCKETS
-from chaos_links import FLAGS, LINKS
-from chaos_models import MODELS
+from chaos_links import LINKS
+from chaos_models import MODELS, NAMES, TOKENIZERS
 from chaos_place import VERBS, command, digests, prepare, set_up
+from chaos_reads import READINGS
 from chaos_streams import SIGNALS, STREAMS
 from chaos_tars import TARS
 from chaos_trial import Place, Trial, fault_of, finish, nuclr, try_case
-from chaos_weights import FORGED
+from chaos_weights import INDEXES, MSGPACK, WEIGHTS
+from chaos_writes import WRITINGS
 
 import nuclr_jax
 
@@ -138,44 +152,69 @@ KINDS: dict[str, Callable[..., Trial]] = {
   "kill": kill,
   "race": race,
 }
-# Kinds of bad input and of faults: the cases are drawn in turn.
+# Kinds of bad input and of faults: the cases of each are drawn in turn.
 TABLES = {
   "bad": [*CASES, *[wrong_config] * len(CASES)],
-  "buckets": BUCKETS,
-  "flags": FLAGS,
+  "flags": [*FLAGS, *PRIORS],
   "links": LINKS,
-  "models": [*MODELS, *FORGED],
+  "models": MODELS,
+  "names": [*NAMES, *INDEXES],
+  "popularities": POPULARITIES,
+  "readings": READINGS,
   "signals": SIGNALS,
   "streams": STREAMS,
   "tars": TARS,
+  "tokenizers": TOKENIZERS,
+  "weights": [*WEIGHTS, *MSGPACK],
+  "writings": WRITINGS,
 }
 # The kinds of trials in turn: 100 kills go with 500 bad inputs, 1,000 flips.
 ROUND = ["bad", "bad", "kill", "bad", "flip", "bad", "bad"]
+SURFACES = [x for x in TABLES if x != "bad"]
 
 
-@functools.cache
-def kind_of(number: int) -> str:
+def kind_of_command(number: int) -> str:
+  """The kind of a trial with commands that are as they should be, or wrong."""
   if number % 70 == 6:
     return "race"
   return "full" if number % 140 == 13 else ROUND[number % len(ROUND)]
 
 
-def run_trial(place: Place, out: pathlib.Path, seed: int, number: int) -> Trial:
+@functools.cache
+def kind_of(number: int) -> str:
+  """The kind of a trial: two of three are of forged files and of faults."""
+  third, rest = divmod(number, 3)
+  if rest == 0:
+    return kind_of_command(third)
+  return SURFACES[(number - third - 1) % len(SURFACES)]
+
+
+def run_trial(
+  place: Place,
+  out: pathlib.Path,
+  seed: int,
+  number: int,
+  kinds: Callable[[int], str],
+) -> Trial:
   """Runs the trial of this number; an error of its own is a fault, too."""
-  rng, kind = random.Random(f"{seed}/{number}"), kind_of(number)
+  rng, kind = random.Random(f"{seed}/{number}"), kinds(number)
   try:
     if kind in KINDS:
       return KINDS[kind](place, out, rng)
     cases = list(TABLES[kind])
     random.Random(f"{seed}/{kind}").shuffle(cases)
-    before = sum(kind_of(x) == kind for x in range(number))
+    before = sum(kinds(x) == kind for x in range(number))
     return try_case(kind, cases[before % len(cases)], place, out, rng)
   except Exception as error:
     return Trial(kind, "", 0, f"{type(error).__name__}: {error}")
 
 
 def campaign(
-  output: pathlib.Path, *, seed: int, until: Callable[[int], bool]
+  output: pathlib.Path,
+  *,
+  seed: int,
+  until: Callable[[int], bool],
+  kinds: Callable[[int], str] = kind_of,
 ) -> list[dict]:
   """Runs trials until `until(number)`; returns those of earlier calls, too."""
   output = output.absolute()
@@ -195,7 +234,7 @@ def campaign(
     room = output / "room"
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir()
-    trial = run_trial(place, room / "out", seed, number)
+    trial = run_trial(place, room / "out", seed, number, kinds)
     row = {"number": number, "seed": seed, **trial._asdict()}
     row["seconds"] = round(time.monotonic() - began, 2)
     with log.open("a") as file:
@@ -224,7 +263,7 @@ def summary(rows: list[dict]) -> str:
     tried[row["kind"]] += row["count"]
     failed[row["kind"]] += bool(row["fault"])
   return "\n".join(
-    f"{kind:<6}{tried[kind]:>6}, failed trials {failed[kind]}"
+    f"{kind:<12}{tried[kind]:>6}, failed trials {failed[kind]}"
     for kind in sorted(tried)
   )
 

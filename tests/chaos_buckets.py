@@ -165,7 +165,7 @@ def complete_steps(objects: dict[str, bytes]) -> list[str]:
 
 def is_complete(found: dict[str, bytes]) -> bool:
   lines = found.get("SHA256SUMS", b"").decode().splitlines()
-  pairs = [line.split(maxsplit=1) for line in lines]
+  pairs = [line.split(maxsplit=1) for line in lines if line[:1] != "#"]
   return bool(pairs) and all(
     digest == sha256(found.get(name.lstrip("*"), b"")) for digest, name in pairs
   )

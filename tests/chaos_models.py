@@ -392,8 +392,8 @@ TOKENIZERS = [
 ]
 
 
+NAMES = [elsewhere(name) for name in ELSEWHERE]
 MODELS = [
-  *(elsewhere(name) for name in ELSEWHERE),
   a_number("hf_clip", "config.json", "vision_config.num_hidden_layers", 10**6),
   a_number("hf_clip", "config.json", "text_config.num_hidden_layers", 10**6),
   a_number("hf_clip", "config.json", "vision_config.layer_norm_eps", 1e30),
@@ -413,5 +413,4 @@ MODELS = [
   ),
   *map(a_scale, (-1000, 1000, math.nan, math.inf)),
   *NUMBERS,
-  *TOKENIZERS,
 ]

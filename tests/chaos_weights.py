@@ -352,4 +352,3 @@ INDEXES = [
     ),
   )
 ]
-FORGED = [*WEIGHTS, *MSGPACK, *INDEXES]

@@ -1,25 +1,18 @@
-"""What is tried with buckets by `chaos`; `chaos_buckets` has the server."""
+"""What `chaos` tries with buckets that are read; `chaos_buckets` is one."""
 
 import functools
 import json
 import pathlib
-import shutil
 import tempfile
-import time
 
-from chaos_buckets import BUCKET, FAULTS, complete_steps, server
-from chaos_place import command, digests
+from chaos_buckets import BUCKET, FAULTS, server
+from chaos_place import digests
 from chaos_tars import stream
 from chaos_trial import (
   GOLDEN,
-  LIMIT,
   Case,
-  Trial,
-  fault_of,
   finish,
   nuclr,
-  start,
-  words_of,
 )
 
 LAKE = f"s3://{BUCKET}"
@@ -100,14 +93,6 @@ READS = {
     f"{LAKE}/tars/*.tar", out, **{"data.num_pairs": 60}
   ),
 }
-# The same, written to the bucket: the command, and where it writes.
-WRITES = {
-  "embed": ["output", "e"],
-  "export": ["output", "x"],
-  "ingest": ["data_dir", "d"],
-  "popularity": ["workdir", "p"],
-  "train": ["workdir", "w"],
-}
 OBJECTS = {  # folders of the place that reading needs
   "model": "model",
   "photos": "photos",
@@ -135,43 +120,18 @@ def fill(place: pathlib.Path, names: str) -> None:
         server().put(name, json.dumps(listed).encode())
 
 
-def words_to_write(verb, place):
-  name, goal = WRITES[verb]
-  words = [x for x in command(verb, place, pathlib.Path("OUT"))]
-  return [x.replace("=OUT", f"={LAKE}/{goal}") for x in words]
-
-
 @functools.cache
-def undisturbed(place: pathlib.Path, kind: str, name: str) -> dict[str, str]:
+def undisturbed(place: pathlib.Path, name: str) -> dict[str, str]:
   """The files of a command without any fault."""
   with tempfile.TemporaryDirectory() as home:
     home = pathlib.Path(home)
     server().clear()
-    server().put("keep", b"")
-    if kind == "read":
-      fill(place, OBJECTS[name])
-      words = READS[name](place, home / "out")
-    else:
-      words = words_to_write(name, place)
+    fill(place, OBJECTS[name])
+    words = READS[name](place, home / "out")
     code, said = finish(nuclr(words, home, machine(home)))
     if code:
-      raise RuntimeError(
-        f"{kind} {name}, undisturbed, ended with {code}: {said}"
-      )
-    return digests(home / "out") if kind == "read" else written(name, home)
-
-
-def written(verb: str, home: pathlib.Path) -> dict[str, str]:
-  """Hashes what a command has written to the bucket."""
-  folder = home / "written"
-  shutil.rmtree(folder, ignore_errors=True)
-  for name, data in server().objects(WRITES[verb][1]).items():
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-  found = digests(folder) if folder.exists() else {}
-  shutil.rmtree(folder, ignore_errors=True)
-  return found
+      raise RuntimeError(f"{name}, undisturbed, ended with {code}: {said}")
+    return digests(home / "out")
 
 
 def other(found, expected) -> str:
@@ -183,7 +143,7 @@ def reading(name, faults=FAULTS, method="GET"):
   """A command reads from a bucket that answers wrongly, once or always."""
 
   def make(place, folder, rng):
-    expected = undisturbed(place, "read", name)
+    expected = undisturbed(place, name)
     server().clear()
     fill(place, OBJECTS[name])
     fault = rng.choice(faults)
@@ -210,125 +170,6 @@ def reading(name, faults=FAULTS, method="GET"):
   return make
 
 
-def writing(verb):
-  """A command whose copies to the bucket fail is run again."""
-
-  def make(place, folder, rng):
-    expected = undisturbed(place, "write", verb)
-    server().clear()
-    server().put("keep", b"")
-    fault = rng.choice(["500", "403", "404", "closed", "slow", "killed"])
-    method = rng.choice(["PUT", "PUT", "PUT", "LIST", "HEAD", "DELETE"])
-    count = rng.choice([1, 3, 10**9])
-    if fault != "killed":
-      first = rng.randrange(12)
-      server().spoil(fault, method, first=first, count=count)
-    else:
-      server().spoil("slow", "PUT", count=count)
-    words = words_to_write(verb, place)
-    process = nuclr(words, folder, machine(folder))
-    if fault == "killed":
-      time.sleep(rng.uniform(0.5, 6))
-      process.kill()
-      process.wait()
-      code, wrong = -9, ""
-    else:
-      code, said = finish(process, SECONDS)
-      wrong = fault_of(code, said, expected=(0, 1)) or words_of(code, said)
-    lost = server().lost
-    server().spoil()
-    name = rng.choice("12")
-    done = "train report popularity ingest".split()
-    if not wrong and (code or verb in done):
-      again, said = finish(nuclr(words, folder, machine(folder, name)), SECONDS)
-      wrong = fault_of(again, said) or words_of(again, said)
-      wrong = wrong and f"the second time, on machine {name}: {wrong}"
-    wrong = wrong or other(written(verb, folder), expected)
-    wrong = wrong or lost or server().lost
-    shown = f"writing({verb}, {fault} {method} {count}, then machine {name})"
-    return Trial("", shown, 2, wrong)
-
-  make.__name__ = f"writing({verb})"
-  return make
-
-
-LONG = {"num_epochs": 40, "checkpoint_every": 3, "log_every": 1}
-
-
-def long_run(place, seed=0, **changes):
-  """The words of a training of some seconds in the bucket."""
-  config = LONG | {"seed": seed} | changes
-  words = [x for x in words_to_write("train", place)]
-  return [OFTEN, *words, *(f"--config.{k}={x}" for k, x in config.items())]
-
-
-def kept(rng_delay=(0.02, 0.3), kills=0):
-  """At least one checkpoint in the bucket stays complete, once one is."""
-
-  def make(place, folder, rng):
-    server().clear()
-    server().put("keep", b"")
-    server().delay = rng.uniform(*rng_delay)
-    server().spoil("slow", "PUT", "checkpoints")
-    words, wrong, had = long_run(place), "", False
-    for number in range(kills):
-      process = start(words, folder, machine(folder, str(number)))
-      time.sleep(rng.uniform(2, 9))
-      process.kill()
-      process.wait()
-      steps = complete_steps(server().objects("w/checkpoints"))
-      if had and not steps:
-        wrong = wrong or f"no complete checkpoint after kill {number + 1}"
-      had = had or bool(steps)
-    if rng.random() < 0.5:
-      server().delay = 0.0
-    code, said = finish(start(words, folder, machine(folder, "last")), LIMIT)
-    wrong = wrong or server().lost or fault_of(code, said)
-    wrong = wrong or words_of(code, said)
-    if not wrong and not complete_steps(server().objects("w/checkpoints")):
-      wrong = "no complete checkpoint at the end"
-    if not wrong and "metrics.json" not in server().objects("w"):
-      wrong = "no metrics.json at the end"
-    server().spoil()
-    return Trial("", f"kept(kills={kills})", 1 + kills, wrong)
-
-  make.__name__ = f"kept({kills})"
-  return make
-
-
-def two_machines(place, folder, rng):
-  """Two machines train in one folder: one of them stops with a message."""
-  server().clear()
-  server().put("keep", b"")
-  seeds = rng.choice([(0, 0), (1, 2)])
-  processes = []
-  for name, seed in zip("12", seeds, strict=True):
-    words = long_run(place, seed, num_epochs=30)
-    processes.append(start(words, folder, machine(folder, name)))
-    time.sleep(rng.choice([0, 0.2, 1, 3]))
-  ends = [finish(x, LIMIT) for x in processes]
-  wrong = ""
-  for code, said in ends:
-    wrong = wrong or fault_of(code, said, expected=(0, 1))
-    wrong = wrong or words_of(code, said)
-  codes = [code for code, _ in ends]
-  there = server().objects("w")
-  if not wrong and codes == [0, 0]:
-    wrong = f"both ended with exit code 0, seeds {seeds}"
-  if not wrong and 0 in codes:
-    winner = folder / f"cache{codes.index(0) + 1}"
-    for name in ("config.json", "metrics.json", "history.jsonl"):
-      mine = [x.read_bytes() for x in winner.glob(f"*/w/{name}")]
-      if there.get(name) not in mine:
-        wrong = f"{name} is not that of the machine that ended with 0"
-  if not wrong and 0 not in codes and "config.json" in there:
-    seed = json.loads(there["config.json"])["seed"]
-    words = long_run(place, seed, num_epochs=30)
-    code, said = finish(start(words, folder, machine(folder, "3")), LIMIT)
-    wrong = fault_of(code, said)
-  return Trial("", f"two_machines({seeds})", 2, wrong or server().lost)
-
-
 NOTES = (
   *(b"", b"{", b"[]", b"7", b"null", b"[" * 10**5, b"\xff\xfe", b"{}"),
   *(b'{"path": 7, "files": {}}', b'{"path": "s3://lake/model"}'),
@@ -345,7 +186,7 @@ def notes(name):
   """The cache's own notes are damaged between two commands."""
 
   def make(place, folder, rng):
-    expected = undisturbed(place, "read", name)
+    expected = undisturbed(place, name)
     server().clear()
     fill(place, OBJECTS[name])
     first = READS[name](place, folder / "first")
@@ -508,15 +349,11 @@ OFFLINE = {
   "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
 }
 PRIOR = json.dumps({f"photo number {i}": 1 for i in range(60)}).encode()
-BUCKETS = [
+READINGS = [
   *(reading(name) for name in READS for _ in range(3)),
   *(reading(name, ("garbled",)) for name in READS),
   *(reading(name, ("500", "403", "closed"), "LIST") for name in READS),
   *(reading(name, ("500", "403", "closed", "404"), "HEAD") for name in READS),
-  *(writing(verb) for verb in WRITES for _ in range(3)),
-  *[kept(kills=0)] * 3,
-  *[kept(kills=2)] * 3,
-  *[two_machines] * 4,
   *(notes(name) for name in ("model", "model", "run", "data", "embeddings")),
   *all_at("s3://none/x", PLACES, "none"),
   *all_at("s3://none/x", NEW, "none"),
