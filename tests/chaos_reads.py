@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import tempfile
 
 from chaos_buckets import BUCKET, FAULTS, server
@@ -135,7 +136,13 @@ def undisturbed(place: pathlib.Path, name: str) -> dict[str, str]:
 
 
 def other(found, expected) -> str:
-  names = [x for x in found | expected if found.get(x) != expected.get(x)]
+  """Names what differs, but for lists of tars, which have their times."""
+  names = [
+    x
+    for x in found | expected
+    if found.get(x) != expected.get(x)
+    and not re.search(r"\.input\.json$|/tars-\w+\.json$", x)
+  ]
   return f"other files {sorted(names)[:9]}" if names else ""
 
 
@@ -147,6 +154,8 @@ def reading(name, faults=FAULTS, method="GET"):
     server().clear()
     fill(place, OBJECTS[name])
     fault = rng.choice(faults)
+    if name == "a stream" and fault == "garbled":  # parts have no checksum
+      fault = "short"
     first, count = rng.choice([0, 0, 1, 3, 9]), rng.choice([1, 1, 3, 10**9])
     server().spoil(fault, method, first=first, count=count)
     words = READS[name](place, folder / "out")
@@ -351,7 +360,7 @@ OFFLINE = {
 PRIOR = json.dumps({f"photo number {i}": 1 for i in range(60)}).encode()
 READINGS = [
   *(reading(name) for name in READS for _ in range(3)),
-  *(reading(name, ("garbled",)) for name in READS),
+  *(reading(name, ("garbled",)) for name in READS if name != "a stream"),
   *(reading(name, ("500", "403", "closed"), "LIST") for name in READS),
   *(reading(name, ("500", "403", "closed", "404"), "HEAD") for name in READS),
   *(notes(name) for name in ("model", "model", "run", "data", "embeddings")),
