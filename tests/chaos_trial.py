@@ -91,7 +91,7 @@ def finish(
   with contextlib.suppress(ProcessLookupError):
     resource.prlimit(process.pid, resource.RLIMIT_AS, (SPACE, SPACE))
   # Limits are for a machine that has nothing else to do.
-  limit *= max(1, os.getloadavg()[0] / os.cpu_count())
+  limit *= min(3, max(1, os.getloadavg()[0] / os.cpu_count()))
   end, excess = time.monotonic() + limit, ""
   while process.poll() is None and not excess:
     if time.monotonic() > end:
