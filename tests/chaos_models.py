@@ -240,12 +240,14 @@ def another_map(content):
   }
 
 
-def a_token_of(number):
+def a_token_of(number, text="photo number"):
+  """An added token; the library gives it another id, or makes room for it."""
+
   def change(content):
     content["added_tokens"].append(
       dict(
         id=number,
-        content="dog",
+        content=text,
         single_word=False,
         lstrip=False,
         rstrip=False,
@@ -254,7 +256,7 @@ def a_token_of(number):
       )
     )
 
-  change.__name__ = f"a_token_of({number})"
+  change.__name__ = f"a_token_of({number}, {text})"
   return change
 
 
@@ -340,8 +342,6 @@ TOKENIZERS = [
       template_without_ids,
       a_map,
       another_map,
-      a_token_of(2**31),
-      a_token_of(2**32 - 2),
       a_list,
       a_word_of(2**31 + 5),
       a_pattern_that_is_none,
@@ -351,7 +351,7 @@ TOKENIZERS = [
     ),
   ),
   *(
-    tokenizer(x, codes=(0, 1))
+    tokenizer(x, codes=(0, 1, 2))
     for x in (
       a_pattern_without_end,
       replaced_again_and_again,
@@ -360,10 +360,13 @@ TOKENIZERS = [
       template_that_is_empty,
       a_word_of(-1),
       a_token_of(10**6),
+      a_token_of(2**31),
+      a_token_of(2**32 - 2),
+      a_token_of(2**31, "photo"),
     )
   ),
   tokenizer(unknown_is_missing, "open_clip"),
-  tokenizer(a_token_of(2**31), "hf_siglip"),
+  tokenizer(a_token_of(2**31), "hf_siglip", codes=(0, 1, 2)),
   model("hf_clip", write("tokenizer.json", b"[" * 10**5), "tokenizer"),
   model("hf_clip", write("tokenizer.json", b"\xff" * 99), "tokenizer"),
   model(
