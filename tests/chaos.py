@@ -62,8 +62,18 @@ from chaos_writes import WRITINGS
 
 import nuclr_jax
 
-# Commands run the code that is imported here, wherever they start.
+ROOT = pathlib.Path(__file__).parents[1]
+# Commands run the code that is imported here, wherever they start. Compiling is
+# most of what they do: quickly, and once.
 os.environ["PYTHONPATH"] = str(pathlib.Path(nuclr_jax.__file__).parents[1])
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("NPROC", "2")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault(
+  "XLA_FLAGS",
+  "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
+)
 
 
 def difference(verb: str, place: Place, out: pathlib.Path) -> str:
@@ -275,7 +285,6 @@ def main() -> None:
   parser.add_argument("--output", type=pathlib.Path, default="chaos")
   options = parser.parse_args()
   end = time.monotonic() + 60 * options.minutes
-  os.environ.setdefault("HF_HUB_OFFLINE", "1")
   output = options.output.absolute()
   output.mkdir(parents=True, exist_ok=True)
   os.chdir(output)  # where no other code of that name is
