@@ -333,7 +333,7 @@ CASES = [
   a_command("holds no run", "report", "--workdir={folder}/no"),
   a_command("--workdir is missing", "evaluate"),
   a_command(
-    "either --workdir or --config",
+    "give one of --workdir, --config or --model",
     "embed",
     "--input={place}/photos",
     "--output={folder}/e",

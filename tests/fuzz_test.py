@@ -12,6 +12,7 @@ import os
 import pathlib
 import resource
 import shutil
+import signal
 import tarfile
 import tempfile
 
@@ -46,6 +47,7 @@ FUZZ = settings(
 )
 FLAX = pathlib.Path(__file__).parent / "golden" / "flax_files"
 MEMORY = 2**30  # bytes that a file may take, many times its size
+SECONDS = 20  # that it may take
 
 
 def photo(ending):
@@ -82,11 +84,27 @@ def damaged(draw, data: bytes):
 
 
 @contextlib.contextmanager
+def within(seconds):
+  """Stops what does not end."""
+
+  def stop(*_):
+    raise AssertionError(f"no end after {seconds} s")
+
+  before = signal.signal(signal.SIGALRM, stop)
+  signal.alarm(seconds)
+  try:
+    yield
+  finally:
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
 def harmless(folder):
   """Nothing but ValueError, nothing written, no memory filled."""
   before = {x: x.stat().st_mtime_ns for x in folder.rglob("*")}
   used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  with contextlib.suppress(ValueError):
+  with contextlib.suppress(ValueError), within(SECONDS):
     yield
   assert {x: x.stat().st_mtime_ns for x in folder.rglob("*")} == before
   grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used

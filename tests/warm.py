@@ -6,7 +6,7 @@ signal or open file with the tests.
 """
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import multiprocessing
 import os
 import pathlib
@@ -43,6 +43,7 @@ class Process:
     devices: Number of JAX's devices; None leaves it to the environment.
     cwd: Folder that the process starts in.
     log: File for everything that is printed; by default `said` has it.
+    env: Environment variables, besides those of the first process.
   """
 
   def __init__(
@@ -52,6 +53,7 @@ class Process:
     devices: int | None = None,
     cwd: str | os.PathLike = ".",
     log: pathlib.Path | None = None,
+    env: Mapping[str, str] | None = None,
   ):
     self._folder = tempfile.TemporaryDirectory()
     self._files = [
@@ -59,7 +61,7 @@ class Process:
     ]
     self._process = CONTEXT.Process(
       target=_start,
-      args=([str(x) for x in command], str(cwd), self._files, devices),
+      args=([str(x) for x in command], str(cwd), self._files, devices, env),
     )
     self._process.start()
     self.pid = self._process.pid
@@ -99,8 +101,9 @@ def run(
   return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def _start(command, cwd, files, devices) -> None:
+def _start(command, cwd, files, devices, env=None) -> None:
   """What a process does."""
+  os.environ.update(env or {})
   os.setsid()  # a signal to the tests is not for it
   os.chdir(cwd)
   for number, file in enumerate(files, 1):
@@ -119,7 +122,7 @@ def _start(command, cwd, files, devices) -> None:
     if options or command[0] != sys.executable:
       return plain_run(command, **options)
     process = CONTEXT.Process(
-      target=_start, args=(command[1:], cwd, files, devices)
+      target=_start, args=(command[1:], cwd, files, devices, env)
     )
     # Otherwise it would import the script first.
     with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
