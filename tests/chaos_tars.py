@@ -208,7 +208,8 @@ def one_of(words, says="", **expected):
     for name in "ab":
       (home / f"{name}.tar").write_bytes(pairs(0) + END)
     filled = [x.format(home=home, place=place, folder=folder) for x in words]
-    ready = {"codes": (0, 1, 2)} | expected
+    cache = {"NUCLR_REMOTE_CACHE": f"{folder}/cache"}
+    ready = {"codes": (0, 1, 2), "env": cache} | expected
     change = [x for x in filled if not x.startswith("--config")]
     if change:
       return Case(filled, says=says, **ready)
