@@ -208,7 +208,8 @@ def one_of(words, says="", **expected):
     for name in "ab":
       (home / f"{name}.tar").write_bytes(pairs(0) + END)
     filled = [x.format(home=home, place=place, folder=folder) for x in words]
-    ready = {"codes": (0, 1, 2)} | expected
+    cache = {"NUCLR_REMOTE_CACHE": f"{folder}/cache"}
+    ready = {"codes": (0, 1, 2), "env": cache} | expected
     change = [x for x in filled if not x.startswith("--config")]
     if change:
       return Case(filled, says=says, **ready)
@@ -352,10 +353,15 @@ TARS = [
     "a long name of size -1",
     pairs(10) + member("l", b"x", type=b"L", size=-512) + pairs(20) + END,
   ),
-  tars("8,000 of one key", of_one_key(8_000), seconds=20),
-  tars("30,000 of one key", of_one_key(30_000), seconds=20),
-  tars("30,000 pictures of one key", of_one_key(30_000, "png"), seconds=20),
-  tars("30,000 times one file", repeated(30_000), seconds=20),
+  tars("10,000 of one key", of_one_key(10_000), ways=("stream",)),
+  *(
+    tars(name, content, ways=("ingest", "in_place"))
+    for name, content in (
+      ("30,000 of one key", of_one_key(30_000)),
+      ("30,000 pictures of one key", of_one_key(30_000, "png")),
+      ("30,000 times one file", repeated(30_000)),
+    )
+  ),
   tars(
     "behind the end",
     BEHIND,
@@ -383,8 +389,8 @@ TARS = [
   tars("a link to a pipe", a_link_to_a_fifo, codes=(1,), says=r"link\.tar"),
   tars("a link to itself", a_link_to_itself, codes=(1,), says=r"loop\.tar"),
   tars("a folder", a_folder, says=r"folder\.tar|"),
-  tars("all empty", all_empty, codes=(1,), seconds=20),
-  tars("nothing of use", nothing_of_use, codes=(1,), seconds=20),
+  tars("all empty", all_empty, codes=(1,), seconds=30),
+  tars("nothing of use", nothing_of_use, codes=(1,), seconds=30),
   *(
     tars(f"{x} successes", stats(successes=x), pairs(20) + END)
     for x in (2**31, 2**62, 10**300, -5, 0, 1e400, "7", [1], None, True)
