@@ -186,3 +186,12 @@ def test_a_split_that_names_files_elsewhere(old, tmp_path):
     with pytest.raises(ValueError, match="Delete|elsewhere") as error:
       tfds_reader.open_split("toy", info["splits"][0]["name"], tmp_path / "new")
     assert f"Delete the folder {folder} and" in str(error.value)
+
+
+def test_a_link_in_the_data_folder(old, tmp_path):
+  (tmp_path / "elsewhere").mkdir()
+  (tmp_path / "data").mkdir()
+  (tmp_path / "data" / "toy").symlink_to(tmp_path / "elsewhere")
+  with pytest.raises(ValueError, match="data/toy is a link to"):
+    convert.convert(old, tmp_path / "data")
+  assert not list((tmp_path / "elsewhere").iterdir())
