@@ -7,6 +7,7 @@ import ctypes
 import json
 import logging
 import multiprocessing
+from multiprocessing import resource_tracker
 import os
 import pathlib
 import signal
@@ -287,6 +288,21 @@ def keep_memory() -> None:
 
 
 @contextlib.contextmanager
+def starting_processes() -> Iterator[None]:
+  """Keeps Ctrl-C from processes that are started in a block.
+
+  A terminal sends it to all processes, and one that is still importing would
+  show a traceback. This process, which decides, gets it after the block.
+  """
+  resource_tracker.ensure_running()  # else it lets signals through again
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
 def worker_pool(
   workers: int, *, compiled: str | None = None
 ) -> Iterator[futures.ProcessPoolExecutor]:
@@ -306,7 +322,7 @@ def worker_pool(
   before = {name: os.environ.get(name) for name in variables}
   context = multiprocessing.get_context("spawn")
   listen, alive = context.Pipe(duplex=False)
-  pool = futures.ProcessPoolExecutor(
+  pool = _Pool(
     workers, mp_context=context, initializer=_end_with, initargs=(listen,)
   )
   os.environ.update(variables)
@@ -322,6 +338,14 @@ def worker_pool(
         del os.environ[name]
       else:
         os.environ[name] = value
+
+
+class _Pool(futures.ProcessPoolExecutor):
+  """An executor whose processes, which a call may start, get no Ctrl-C."""
+
+  def submit(self, *args, **kwargs) -> futures.Future:
+    with starting_processes():
+      return super().submit(*args, **kwargs)
 
 
 def _texts_of_all(text: str) -> list[str]:
@@ -389,7 +413,6 @@ def _signal_received(
 
 def _end_with(listen) -> None:
   """Ends this process when the other end of a pipe is closed."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
   def watch():
     with contextlib.suppress(EOFError, OSError):

@@ -13,6 +13,7 @@ weight begins its next epoch while others are still in their first.
 from collections.abc import Iterator, Sequence
 import contextlib
 import logging
+import signal
 from typing import Any, NamedTuple
 
 import grain
@@ -128,7 +129,7 @@ def batches(
   data = data[start_step:].to_iter_dataset(options)
   if num_workers:
     workers = grain.MultiprocessingOptions(num_workers, prefetch)
-    data = data.mp_prefetch(workers)
+    data = data.mp_prefetch(workers, _begin_worker)
   with contextlib.closing(iter(data)) as stream:
     yield stream
 
@@ -183,6 +184,12 @@ def _streams(source: Source, batch_size: int, seed: int) -> list[Stream]:
     streams.append(Stream(whole.repeat(), len(whole), first))
     first += size
   return streams
+
+
+def _begin_worker(index: int, count: int) -> None:
+  """Lets the parent decide what happens at Ctrl-C, which all processes get."""
+  del index, count
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
