@@ -576,6 +576,13 @@ class TestForged:
     with pytest.raises(ValueError, match="may make a caption .* times as long"):
       self.open(tmp_path, normalizer=step)
 
+  def test_dropout_of_words(self, tmp_path, caplog):
+    """The same caption has the same embedding every time."""
+    model = BPE | dict(vocab={"a": 0, "b": 1, "ab": 2}, merges=["a b"])
+    words = self.open(tmp_path, model=model | dict(dropout=0.5))
+    ids = words.encode(["ab"] * 50)
+    assert (ids == [[2, 0, 0, 0]]).all() and "at random" in caplog.text
+
   def test_more_tokens_than_fit(self, tmp_path):
     piece = {"Sequence": {"id": "A", "type_id": 0}}
     twice = dict(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import contextlib
 import functools
 import json
+import logging
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ import tokenizers
 
 from nuclr_jax import checks, files
 from nuclr_jax.checks import Ids
+
+log = logging.getLogger(__name__)
 
 MAX_GROWTH = 10_000  # times that a normalizer may lengthen a caption
 
@@ -74,6 +77,9 @@ def open_json(path: str | os.PathLike) -> tokenizers.Tokenizer:
     for step in (tokenizer.normalizer, tokenizer.pre_tokenizer):
       if step is not None:  # its state is its part of the file
         growth *= _growth(json.loads(step.__getstate__()))
+  if getattr(tokenizer.model, "dropout", None):
+    log.warning("%s cuts words at random (dropout); not here", path)
+    tokenizer.model.dropout = None
   if growth > MAX_GROWTH:
     raise ValueError(
       f"{path} may make a caption {growth:.2g} times as long before it is cut; "
