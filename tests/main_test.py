@@ -400,8 +400,9 @@ import hashlib, signal
 from nuclr_jax.cli import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupts.listen()
-busy = lambda: hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)
-print("ready", flush=True)
+def busy():
+  print("ready", flush=True)
+  hashlib.pbkdf2_hmac("sha256", b"x", b"y", 2**31 - 1)
 {}
 """
 LONG = BUSY.format("with interrupts.work('stopping'): busy()")
