@@ -13,7 +13,10 @@ weight begins its next epoch while others are still in their first.
 from collections.abc import Iterator, Sequence
 import contextlib
 import logging
+import multiprocessing
+import os
 import signal
+import threading
 from typing import Any, NamedTuple
 
 import grain
@@ -187,9 +190,15 @@ def _streams(source: Source, batch_size: int, seed: int) -> list[Stream]:
 
 
 def _begin_worker(index: int, count: int) -> None:
-  """Lets the parent decide what happens at Ctrl-C, which all processes get."""
+  """Ends this process with its parent, not at Ctrl-C, which comes to both."""
   del index, count
   signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  def watch():
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def _evenly(counts: Sequence[int]) -> Int[np.ndarray, "batch"]:
