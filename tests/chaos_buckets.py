@@ -61,7 +61,8 @@ class Server:
       count: So many answers are spoilt.
     """
     self._rule = fault, method, re.compile(name), [first, count]
-    self.spoilt, self.lost, self._whole = 0, "", False
+    self.spoilt, self.lost = 0, ""
+    self.first = None  # when a checkpoint was complete for the first time
 
   def put(self, name: str, data: bytes) -> None:
     """Makes an object, and the bucket."""
@@ -149,9 +150,10 @@ class Server:
     if "/checkpoints/" in name:
       run = name.partition("/checkpoints/")[0]
       whole = bool(complete_steps(self.objects(f"{run}/checkpoints")))
-      if self._whole and not whole:
+      if self.first and not whole:
         self.lost = self.lost or f"no complete checkpoint after {name}"
-      self._whole = whole
+      elif whole:
+        self.first = self.first or time.monotonic()
 
 
 def complete_steps(objects: dict[str, bytes]) -> list[str]:

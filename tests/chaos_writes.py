@@ -126,7 +126,7 @@ def kept(kills):
   def make(place, folder, rng):
     server().clear()
     server().put("keep", b"")
-    server().delay = rng.uniform(0.1, 0.6)  # for each of some 20 files
+    delay = server().delay = rng.uniform(0.1, 0.6)  # for each of 20 files
     server().spoil("slow", "PUT", "checkpoints")
     words, wrong, had = long_run(place), "", False
     for number in range(kills):
@@ -138,10 +138,15 @@ def kept(kills):
       if had and not steps:
         wrong = wrong or f"no complete checkpoint after kill {number + 1}"
       had = had or bool(steps)
-    if rng.random() < 0.5:
+    if kills and rng.random() < 0.5:
       server().delay = 0.0
+    began = time.monotonic()
     code, said = finish(start(words, folder, machine(folder, "last")), LIMIT)
+    took, first = time.monotonic() - began, server().first
     wrong = wrong or server().lost or fault_of(code, said)
+    late = first is None or first - began > 0.7 * took
+    if not wrong and late and took > 150 * delay:
+      wrong = f"of {took:.0f} s, no checkpoint was complete before the end"
     wrong = wrong or words_of(code, said)
     if not wrong and not complete_steps(server().objects("w/checkpoints")):
       wrong = "no complete checkpoint at the end"
