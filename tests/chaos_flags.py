@@ -34,7 +34,8 @@ def trained(key, *values, codes=(1, 2)):
     change = f"--config.{key}={rng.choice(values)}"
     # A diverging run says so; one that does not ends with finite numbers.
     return Case(
-      [*words, change, "--config.num_epochs=1"],
+      [*words, change],
+      f"{key.rpartition('.')[2]}|finite|diverge",
       codes=codes,
       check=lambda code, said: finite(folder / "w"),
     )
