@@ -26,15 +26,23 @@ def flag(says, *words, **expected):
   return make
 
 
+ONE_STEP = (  # after which nothing is computed but the diagnostics
+  *("batch_size=60", "num_epochs=1", "objective.zeta.rate.freeze_epochs=0.0"),
+  "checkpoint_every=1",
+)
+
+
 def trained(key, *values, codes=(1, 2)):
   """A number of a config that training cannot bear."""
 
   def make(place, folder, rng):
     words = command("train", place, folder / "w")
-    change = f"--config.{key}={rng.choice(values)}"
+    words.append(f"--config.{key}={rng.choice(values)}")
+    if key.startswith("optimizer.") and rng.random() < 0.5:
+      words += [f"--config.{change}" for change in ONE_STEP]
     # A diverging run says so; one that does not ends with finite numbers.
     return Case(
-      [*words, change],
+      words,
       f"{key.rpartition('.')[2]}|finite|diverge",
       codes=codes,
       check=lambda code, said: finite(folder / "w"),
