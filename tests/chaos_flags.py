@@ -166,6 +166,7 @@ def cells(folder):
   """Says which cells of tables are formulas for a spreadsheet."""
 
   def check(code, said):
+    csv.field_size_limit(10**8)
     for path in folder.rglob("*.csv"):
       with open(path, newline="") as file:
         for row in csv.reader(file):

@@ -375,11 +375,13 @@ TOKENIZERS = [
   model("hf_siglip_t5", write("spiece.model", b""), "spiece|token"),
   *(
     model(
-      "hf_clip", write("tokenizer_config.json", x), "tokenizer_config|token"
+      "hf_clip",
+      write("tokenizer_config.json", x),
+      "tokenizer_config|token",
+      codes=(0, 1, 2),
     )
     for x in (
-      b"[]",
-      b"7",
+      b"[]7",
       b"{",
       b"[" * 10**5,
       b'{"added_tokens_decoder": [1]}',
