@@ -381,7 +381,8 @@ TOKENIZERS = [
       codes=(0, 1, 2),
     )
     for x in (
-      b"[]7",
+      b"[]",
+      b"7",
       b"{",
       b"[" * 10**5,
       b'{"added_tokens_decoder": [1]}',
