@@ -375,7 +375,10 @@ TOKENIZERS = [
   model("hf_siglip_t5", write("spiece.model", b""), "spiece|token"),
   *(
     model(
-      "hf_clip", write("tokenizer_config.json", x), "tokenizer_config|token"
+      "hf_clip",
+      write("tokenizer_config.json", x),
+      "tokenizer_config|token",
+      codes=(0, 1, 2),
     )
     for x in (
       b"[]",

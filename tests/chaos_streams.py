@@ -7,6 +7,7 @@ the run that nothing disturbed.
 
 import json
 import random
+import re
 import shutil
 import signal
 import time
@@ -136,7 +137,7 @@ def resumed(number):
       process.wait()
     code, said = finish(nuclr(words, folder))
     wrong = fault_of(code, said, expected=expected)
-    found, straight = digests(folder / "run"), digests(home / "run")
+    found, straight = (files_of(x / "run") for x in (folder, home))
     names = [x for x in found | straight if found.get(x) != straight.get(x)]
     if not wrong and names:
       kinds = write_names(number)
@@ -145,6 +146,21 @@ def resumed(number):
 
   make.__name__ = f"resumed({number})"
   return make
+
+
+def files_of(run):
+  """Hashes a run's files; of checkpoints, the newest and any that is damaged.
+
+  A run that was interrupted has one more, of the step that it had come to.
+  """
+  found = digests(run)
+  steps = [x for x in found if x.startswith("checkpoints/")]
+  last = max(steps, key=lambda x: int(re.sub(r"\D", "", x)), default="")
+  return {
+    name: x
+    for name, x in found.items()
+    if name not in steps or x != "whole" or name == last
+  }
 
 
 def write_names(number):
