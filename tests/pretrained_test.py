@@ -382,6 +382,11 @@ def without(tensors, *keys):
       "of 5 patches, which do not form a square",
     ),
     (
+      "timm_vit",
+      lambda x: x | {"pos_embed": np.zeros((1, 1, 16))},
+      "of 0 patches, which do not form a square",
+    ),
+    (
       "hf_dinov2",
       lambda x: without(x, "encoder.layer.1.layer_scale2.lambda1"),
       "1 keys are missing: encoder.layer.1.layer_scale2.lambda1",

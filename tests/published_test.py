@@ -9,6 +9,7 @@ import json
 import math
 import pathlib
 import shutil
+import subprocess
 
 import jax
 import make_captioned
@@ -140,6 +141,20 @@ class TestExported:
     weights.write_bytes(damaged)
     config = untrained.config_of_published(out)
     with pytest.raises(ValueError, match="is damaged: open_clip_model"):
+      untrained.open_untrained(config, pairs=False)
+
+  def test_digests_of_others(self, tmp_path):
+    """`sha256sum` writes a file of the name that ours have."""
+    folder = shutil.copytree(CLIP, tmp_path / "x")
+    command = "sha256sum * > SHA256SUMS"
+    subprocess.run(command, cwd=folder, shell=True, check=True)
+    config = untrained.config_of_published(folder)
+    untrained.open_untrained(config, pairs=False)
+    # One above is nobody's but the user's, whatever it says.
+    (tmp_path / "SHA256SUMS").write_text("some files\n")
+    untrained.open_untrained(config, pairs=False)
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  model.safetensors\n")
+    with pytest.raises(ValueError, match="model.safetensors has changed"):
       untrained.open_untrained(config, pairs=False)
 
 
@@ -570,6 +585,19 @@ class TestForged:
   ):
     folder = forged(tmp_path, CLIP, CONFIG, keys, value)
     with pytest.raises(ValueError, match=message):
+      untrained.config_of_published(folder)
+
+  @pytest.mark.parametrize("tower", ["vision", "text"])
+  def test_one_array_is_no_layer(self, tmp_path, tower):
+    keys = (f"{tower}_config", "num_hidden_layers")
+    folder = forged(tmp_path, CLIP, CONFIG, keys, 1_000)
+    tensors = safetensors.load_file(folder / "model.safetensors")
+    layers = f"{tower}_model.encoder.layers"
+    tensors |= {
+      f"{layers}.{i}.layer_norm1.weight": np.zeros(1) for i in range(1_000)
+    }
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match="2 layers in the weights, and 1,000"):
       untrained.config_of_published(folder)
 
   @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Built tokenizers, and those of published models against a plain WordPiece."""
 
+import base64
 import functools
 import html
 import json
@@ -570,11 +571,48 @@ class TestForged:
       ),
       dict(type="Replace", pattern={"Regex": ""}, content="x" * 20_000),
       dict(type="Prepend", prepend="x" * 20_000),
+      # Each round makes 18 characters of one, four of which are that one again.
+      dict(
+        type="Sequence",
+        normalizers=[
+          dict(type="Replace", pattern={"String": "\u0644"}, content="\ufdfa"),
+          dict(type="NFKD"),
+        ]
+        * 14,
+      ),
+      dict(
+        type="Precompiled",
+        precompiled_charsmap=base64.b64encode(
+          b"\4\0\0\0" + bytes(4) + b"x" * 5_000 + b"\0"
+        ).decode(),
+      ),
     ],
   )
   def test_captions_that_grow(self, tmp_path, step):
     with pytest.raises(ValueError, match="may make a caption .* times as long"):
       self.open(tmp_path, normalizer=step)
+
+  def test_growth_of_published_ones(self, tmp_path):
+    """What ALBERT, T5 and Llama do together is no growth to speak of."""
+    steps = [
+      dict(type="Replace", pattern={"String": "``"}, content='"'),
+      dict(type="Replace", pattern={"String": "''"}, content='"'),
+      dict(type="NFKD"),
+      dict(type="StripAccents"),
+      dict(type="Replace", pattern={"Regex": " {2,}"}, content=" "),
+      dict(type="Replace", pattern={"String": " "}, content="\u2581"),
+      dict(type="Prepend", prepend="\u2581"),
+    ]
+    self.open(tmp_path, normalizer=dict(type="Sequence", normalizers=steps))
+
+  def test_words_without_end(self, tmp_path):
+    """The time for a word would be the cube of its letters."""
+    model = dict(type="WordPiece", unk_token="a", vocab={"a": 0, "##a": 1})
+    model |= dict(
+      continuing_subword_prefix="##", max_input_chars_per_word=2**40
+    )
+    with pytest.raises(ValueError, match="words of up to 1099511627776"):
+      self.open(tmp_path, model=model)
 
   def test_dropout_of_words(self, tmp_path, caplog):
     """The same caption has the same embedding every time."""

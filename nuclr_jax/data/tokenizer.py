@@ -277,6 +277,7 @@ def pretrained_tokenizer(
       text = path.read_text(encoding="utf-8")
     # Not splitlines, which takes some characters that are tokens for line ends.
     tokenizer = _bert(text.removesuffix("\n").split("\n"), path)
+  tokenizer_file.check_effort(tokenizer, path)
   _check_added(tokenizer, path)
   if length < 3:
     raise ValueError(f"length must be at least 3 tokens, got {length}")

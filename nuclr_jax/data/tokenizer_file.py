@@ -4,6 +4,7 @@ It is written in Rust: some files make it panic, which is no `Exception` of
 Python, and others make it fill the memory.
 """
 
+import base64
 from collections.abc import Iterator, Mapping
 import contextlib
 import functools
@@ -22,7 +23,9 @@ from nuclr_jax.checks import Ids
 
 log = logging.getLogger(__name__)
 
-MAX_GROWTH = 10_000  # times that a normalizer may lengthen a caption
+MAX_GROWTH = 1_000  # times that a normalizer may lengthen a caption
+COMPATIBLE = 18  # characters that NFKD and NFKC make of one, at most
+MAX_WORD = 1_000  # characters; the time of WordPiece is the cube of these
 
 
 @contextlib.contextmanager
@@ -69,22 +72,13 @@ def open_json(path: str | os.PathLike) -> tokenizers.Tokenizer:
   """Opens a `tokenizer.json`.
 
   Raises:
-    ValueError: If it is none, an id is too large, or captions would grow.
+    ValueError: If it is none, or an id is too large.
   """
   with calling(f"{path} is not a tokenizer"), without_messages():
     tokenizer = tokenizers.Tokenizer.from_file(os.fspath(path))
-    growth = 1
-    for step in (tokenizer.normalizer, tokenizer.pre_tokenizer):
-      if step is not None:  # its state is its part of the file
-        growth *= _growth(json.loads(step.__getstate__()))
   if getattr(tokenizer.model, "dropout", None):
     log.warning("%s cuts words at random (dropout); not here", path)
     tokenizer.model.dropout = None
-  if growth > MAX_GROWTH:
-    raise ValueError(
-      f"{path} may make a caption {growth:.2g} times as long before it is cut; "
-      f"at most {MAX_GROWTH:,} times are allowed"
-    )
   largest_id = max(tokenizer.get_vocab().values(), default=0)
   if not checks.fits(largest_id + 1, Ids):  # the library makes room for all
     raise ValueError(
@@ -92,6 +86,33 @@ def open_json(path: str | os.PathLike) -> tokenizers.Tokenizer:
       f"{checks.allowed(Ids)}"
     )
   return tokenizer
+
+
+def check_effort(
+  tokenizer: tokenizers.Tokenizer, path: str | os.PathLike
+) -> None:
+  """Raises ValueError if captions might take much memory or time.
+
+  Args:
+    tokenizer: The tokenizer.
+    path: Its file, for the message.
+  """
+  growth = 1.0
+  with calling(f"{path} is not a tokenizer"):
+    for step in (tokenizer.normalizer, tokenizer.pre_tokenizer):
+      if step is not None:  # its state is its part of the file
+        growth *= _growth(json.loads(step.__getstate__()))
+  longest = getattr(tokenizer.model, "max_input_chars_per_word", 0)
+  if longest > MAX_WORD:
+    raise ValueError(
+      f"{path} cuts words of up to {longest} characters into pieces "
+      f"(max_input_chars_per_word); at most {MAX_WORD:,} are allowed"
+    )
+  if growth > MAX_GROWTH:
+    raise ValueError(
+      f"{path} may make a caption {growth:.2g} times as long before it is cut; "
+      f"at most {MAX_GROWTH:,} times are allowed"
+    )
 
 
 @functools.lru_cache(maxsize=8)
@@ -117,8 +138,23 @@ def _growth(step: Mapping[str, Any]) -> float:
     return growth
   if step["type"] == "Prepend":
     return 1.0 + len(step["prepend"])
-  if step["type"] == "Replace":  # a regular expression may match nothing
-    return 1.0 + len(step["content"]) / max(
-      len(step["pattern"].get("String", "")), 1
-    )
+  if step["type"] == "Replace":
+    old, new = step["pattern"].get("String"), len(step["content"])
+    # A regular expression may match nothing, between any two characters.
+    return max(1.0, new / len(old)) if old else 1.0 + new
+  if step["type"] in ("NFKC", "NFKD"):
+    return COMPATIBLE
+  if step["type"] == "Precompiled":
+    return _longest_text(base64.b64decode(step["precompiled_charsmap"]))
   return 2.0 if step["type"] == "ByteLevel" else 1.0
+
+
+def _longest_text(charsmap: bytes) -> float:
+  """Returns the length of the longest text in a map of sentencepiece.
+
+  Behind a trie, whose size comes first, are the texts that others become, each
+  with a NUL behind it.
+  """
+  start = 4 + int.from_bytes(charsmap[:4], "little")
+  texts = charsmap[start:].decode(errors="replace").split("\0")
+  return max(1, *map(len, texts))

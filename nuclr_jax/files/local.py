@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import resource
 import shlex
 import shutil
@@ -427,11 +428,13 @@ def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
   """
   with reading(folder / DIGESTS) as path:
     text = path.read_text(encoding="utf-8", errors="replace")
-  header, *lines = text.splitlines() or [""]
+  lines = text.splitlines() or [""]
+  plain = re.match("[0-9a-f]{64} ", lines[0])  # by sha256sum: no header
   expected = {
-    name: digest for digest, _, name in (x.partition("  ") for x in lines)
+    name: digest
+    for digest, _, name in (x.partition("  ") for x in lines[not plain :])
   }
-  if header != _header(expected):  # cut off, for instance
+  if not plain and lines[0] != _header(expected):  # cut off, for instance
     return [f"{DIGESTS} cannot be read"]
   paths = {x for x in folder.rglob("*") if not x.is_file() and not x.is_dir()}
   if paths or not all(inside(folder / x, folder) for x in expected):

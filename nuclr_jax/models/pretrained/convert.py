@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import logging
 import math
 import re
+import statistics
 from typing import Any, NamedTuple
 
 import jax
@@ -88,16 +89,19 @@ def check_sizes(
   name = recognize(list(shapes))
   layout = LAYOUTS[name]
   bare = {_bare(key, layout): shape for key, shape in shapes.items()}
-  blocks, rows = set(), 0
+  blocks, rows = [], 0
   for rule in _rules_of(name, (side,)):
     for template in rule.theirs:
       pattern = re.compile(_pattern(template))
-      for key in filter(None, map(pattern.fullmatch, bare)):
-        numbers = key.groupdict()
-        blocks.add(tuple(numbers.get(x, "") for x in "sbi"))
-        if rule.ours[-1 if side == "image" else 0] == f"{side}/positions":
+      matches = list(filter(None, map(pattern.fullmatch, bare)))
+      if matches and set("sbi") & {*pattern.groupindex}:
+        numbers = [key.groupdict() for key in matches]
+        blocks.append(len({tuple(map(x.get, "sbi")) for x in numbers}))
+      if rule.ours[-1 if side == "image" else 0] == f"{side}/positions":
+        for key in matches:
           rows = rows or math.prod(bare[key[0]][:-1])
-  layers = len(blocks - {("", "", "")})
+  # Some arrays are in a few layers only, so the others count.
+  layers = statistics.median_low(blocks or [0])
   expected = sum(tower.get("stages", ())) or tower.get("layers", layers)
   if expected != layers:
     raise ValueError(
@@ -231,7 +235,7 @@ def _read_grid(theirs, shapes):
   side = math.isqrt(len(rest))
   # The file does not store the shape of its grid. All published grids are
   # square; one that is not must have as many patches as ours.
-  if side**2 == len(rest):
+  if side**2 == len(rest) > 0:
     rest = rest.reshape(side, side, width)
   elif len(rest) == rows * columns:
     rest = rest.reshape(shape)

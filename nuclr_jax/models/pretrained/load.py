@@ -294,6 +294,10 @@ def _read_file(
   return {key: x for key, x in bare.items() if only in (None, key)}
 
 
+def _is_export(folder: pathlib.Path) -> bool:
+  return (folder / PROJECTIONS).is_file()
+
+
 def _unwrapped(key: str) -> str:
   return WRAPPERS.sub("", key)
 
@@ -320,7 +324,8 @@ def _read_safetensors(
       found = [key for key in weights.keys() if _unwrapped(key) == only]
       return {key: weights.get_tensor(key) for key in found}
   # What `nuclr export` wrote has digests, in the folder of both towers.
-  for folder in (path.parent, path.parent.parent):
+  above = path.parent.parent
+  for folder in (path.parent, *((above,) if _is_export(above) else ())):
     files.check_digests(folder, path.relative_to(folder).as_posix())
   return safetensors.load_file(path)
 
