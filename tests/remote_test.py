@@ -1,5 +1,6 @@
 """Files in buckets: fsspec's memory, and local servers of S3 and Google."""
 
+import errno
 import json
 import os
 import pathlib
@@ -294,6 +295,48 @@ def test_a_new_folder_that_is_interrupted_is_written_again(place, monkeypatch):
   assert files_in(place) == {x: b"2" for x in "abc"}
   with pytest.raises(ValueError, match="exists already; choose another place"):
     write("3")
+
+
+@pytest.mark.parametrize("mark", [b"", b"12", b"1f", b'{"names": ["later"]}'])
+def test_what_others_put_into_an_interrupted_folder_stays(
+  place, monkeypatch, mark
+):
+  def write():
+    with remote.new_folder(place) as folder:
+      for name in "abc":
+        (folder / name).write_text("1")
+
+  with monkeypatch.context() as patch:
+    interrupt(patch, place, 2)
+    with pytest.raises(KeyboardInterrupt):
+      write()
+  system, name = bucket.open_system(place)
+  if mark != b'{"names": ["later"]}':
+    system.pipe_file(f"{name}/{remote.MARK}", mark)  # of an earlier version
+  system.pipe_file(f"{name}/later/metrics.json", b"work")
+  before = files_in(place)
+  with pytest.raises(ValueError, match="is incomplete, and holds . file"):
+    write()
+  assert files_in(place) == before
+
+
+def test_a_full_disk_is_not_the_bucket(memory, monkeypatch):
+  def get_file(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  put("memory://bucket/run", "a", b"1")
+  monkeypatch.setattr(memory, "get_file", get_file)
+  message = "memory://bucket/run/a cannot be copied: No space left on device"
+  with pytest.raises(OSError, match=message) as error:
+    remote.fetch("memory://bucket/run")
+  assert error.value.errno == errno.ENOSPC
+  assert not isinstance(error.value, bucket.Unreached)
+
+
+def test_a_cache_is_on_this_machine(monkeypatch):
+  monkeypatch.setenv(remote.CACHE, "s3://lake/cache")
+  with pytest.raises(ValueError, match="CACHE=s3://lake/cache must be a fold"):
+    remote.cache_dir()
 
 
 def test_folders_that_are_gone(place):
