@@ -64,7 +64,7 @@ def test_the_second_machine_does_not_begin(kind, memory, machine):
       (folder / "x").write_text("1")
       machine("second")
       message = rf"{root}/run is in use by process \d+ on .* since 20\d\d-"
-      with pytest.raises(ValueError, match=message), work(place):
+      with pytest.raises(ValueError, match=message), work(place, period=60):
         pass
       machine("first")
     assert bucket.names_in(place).keys() == {"x"}
@@ -150,6 +150,8 @@ def test_a_run_whose_lease_is_taken_stops(memory, machine, caplog):
       (folder / "y").write_text("3")
       for _ in range(200):
         time.sleep(0.1)
+        # It may just have been renewed.
+        change(owner="b", process="b", holder="another")
       pytest.fail("it was not interrupted")
   assert memory.store.keys() == before.keys()
   kept = json.loads(memory.cat_file(f"/bucket/run/{lease.NAME}"))
@@ -204,6 +206,8 @@ FORGED = {
   b' "", "command": "", "renewed": NaN}',
   "endless": b'{"owner": "", "process": "", "holder": "", "since":'
   b' "", "command": "", "renewed": 1e999}',
+  "too great": b'{"owner": "", "process": "", "holder": "", "since":'
+  b' "", "command": "", "renewed": 1%b}' % (b"0" * 400),
   "deep": b"[" * 60_000,
 }
 
@@ -214,6 +218,48 @@ def test_what_is_no_lease(content, memory, machine):
   with pytest.raises(bucket.Unreached, match="is not what nuclr writes there"):
     with work():  # noqa: SIM117
       pass
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_lease_of_no_bytes(kind, machine):
+  """S3 has an error for a range that begins behind the end."""
+  with make_bucket.SERVERS[kind]() as root:
+    system, name = bucket.open_system(f"{root}/run/{lease.NAME}")
+    system.pipe_file(name, b"")
+    assert bucket.read_range(f"{root}/run/{lease.NAME}", 0, 9) == b""
+    with pytest.raises(bucket.Unreached, match="is not what nuclr writes"):
+      with work(f"{root}/run"):  # noqa: SIM117
+        pass
+
+
+def test_a_dead_machine_whose_clock_was_fast(memory, machine):
+  left_by_a_killed_process(memory, renewed=time.time() + 10_000)
+  machine("second")
+  began = time.monotonic()
+  with work():
+    pass
+  assert time.monotonic() - began >= lease.LIVES * PERIOD
+
+
+def test_a_machine_whose_clock_is_fast_is_not_dead(memory, machine):
+  left_by_a_killed_process(memory, renewed=time.time() + 10_000)
+  machine("second")
+  timer = threading.Timer(PERIOD, lambda: change(renewed=time.time() + 10_001))
+  timer.start()
+  with pytest.raises(ValueError, match="is in use by"), work():
+    pass
+  timer.join()
+
+
+def test_a_lease_that_may_not_be_removed(memory, machine, monkeypatch, caplog):
+  def refuse(*_):
+    raise PermissionError("no")
+
+  with monkeypatch.context() as patch:
+    patch.setattr(memory, "rm_file", refuse)
+    with work():
+      pass
+  assert f"{PLACE}/{lease.NAME} is left behind, and other" in caplog.text
 
 
 def test_two_that_begin_at_the_same_time(memory, machine, monkeypatch):

@@ -1,5 +1,6 @@
 """Files in buckets: fsspec's memory, and local servers of S3 and Google."""
 
+import errno
 import json
 import os
 import pathlib
@@ -296,6 +297,48 @@ def test_a_new_folder_that_is_interrupted_is_written_again(place, monkeypatch):
     write("3")
 
 
+@pytest.mark.parametrize("mark", [b"", b"12", b"1f", b'{"names": ["later"]}'])
+def test_what_others_put_into_an_interrupted_folder_stays(
+  place, monkeypatch, mark
+):
+  def write():
+    with remote.new_folder(place) as folder:
+      for name in "abc":
+        (folder / name).write_text("1")
+
+  with monkeypatch.context() as patch:
+    interrupt(patch, place, 2)
+    with pytest.raises(KeyboardInterrupt):
+      write()
+  system, name = bucket.open_system(place)
+  if mark != b'{"names": ["later"]}':
+    system.pipe_file(f"{name}/{remote.MARK}", mark)  # of an earlier version
+  system.pipe_file(f"{name}/later/metrics.json", b"work")
+  before = files_in(place)
+  with pytest.raises(ValueError, match="is incomplete, and holds . file"):
+    write()
+  assert files_in(place) == before
+
+
+def test_a_full_disk_is_not_the_bucket(memory, monkeypatch):
+  def get_file(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  put("memory://bucket/run", "a", b"1")
+  monkeypatch.setattr(memory, "get_file", get_file)
+  message = "memory://bucket/run/a cannot be copied: No space left on device"
+  with pytest.raises(OSError, match=message) as error:
+    remote.fetch("memory://bucket/run")
+  assert error.value.errno == errno.ENOSPC
+  assert not isinstance(error.value, bucket.Unreached)
+
+
+def test_a_cache_is_on_this_machine(monkeypatch):
+  monkeypatch.setenv(remote.CACHE, "s3://lake/cache")
+  with pytest.raises(ValueError, match="CACHE=s3://lake/cache must be a fold"):
+    remote.cache_dir()
+
+
 def test_folders_that_are_gone(place):
   with remote.local_folder(place) as folder:
     (folder / "a" / "b").mkdir(parents=True)
@@ -341,6 +384,8 @@ def test_what_is_not_there(place):
     ("memory://..", 'a path in a bucket has no part ".."'),
     ("s3://bucket/a/../../b", 'a path in a bucket has no part ".."'),
     ("gs://bucket/./run/", 'a path in a bucket has no part ".."'),
+    ("s3://bucket/run?versionId=1", 'nor "[?]versionId="; write it'),
+    ("s3://bücket/run", "names no bucket"),
   ],
 )
 def test_paths_that_are_wrong(path, message):
@@ -353,10 +398,12 @@ def test_a_name_is_no_chain_of_file_systems(tmp_path):
   (tmp_path / "secret").write_text("secret")
   (tmp_path / "x").write_text("x")
   path = f"memory://bucket/x::file://{tmp_path}/secret"
-  with pytest.raises(FileNotFoundError):
-    bucket.read_range(path, 0, 9)
-  bucket.upload(tmp_path / "x", path)
-  assert bucket.read_range(path, 0, 9) == b"x"
+  for use in (
+    lambda: bucket.read_range(path, 0, 9),
+    lambda: bucket.upload(tmp_path / "x", path),
+  ):
+    with pytest.raises(ValueError, match='no ".", "//" or "::"'):
+      use()
   assert (tmp_path / "secret").read_text() == "secret"
 
 

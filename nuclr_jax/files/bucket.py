@@ -6,6 +6,7 @@ the credentials where these libraries look for them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -24,8 +25,9 @@ AHEAD = 2**23  # bytes that are read at a time from one end to the other
 TRIES = 3  # to copy a file that does not arrive as it was sent
 LIBRARIES = {"gs": "gcsfs", "s3": "s3fs", "memory": "fsspec"}  # by scheme
 PATIENCE = 30.0  # seconds to find credentials, and again for a first answer
-NAME = r"[\w.-]+"  # of a bucket
+NAME = r"[A-Za-z0-9_.-]+"  # of a bucket
 BUCKETS = "NUCLR_BUCKETS"  # environment variable
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what is wrong here, not in the bucket
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +196,12 @@ def read_range(path: str, start: int, size: int) -> bytes:
   """
   system, name = open_system(path)
   with reaching(path):
-    content = system.cat_file(name, start=start, end=start + size)
+    try:
+      content = system.cat_file(name, start=start, end=start + size)
+    except OSError as error:  # of S3, if the file ends before the first byte
+      if error.errno != errno.EINVAL or system.info(name)["size"] > start:
+        raise
+      return b""
     if len(content) > size:
       raise OSError(f"{len(content)} bytes came in answer to {size}")
     return content
@@ -352,7 +359,7 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
     >>> open_system("memory://bucket/run/../other")
     Traceback (most recent call last):
     ValueError: memory://bucket/run/../other: a path in a bucket has no part \
-"..", and no ".", "//" or "::"; write it without them
+"..", and no ".", "//" or "::", nor "?versionId="; write it without them
   """
   import fsspec
 
@@ -368,10 +375,11 @@ def open_system(path: str | os.PathLike) -> tuple[Any, str]:
       f"{path} names no bucket, such as {scheme}://BUCKET/FOLDER"
     )
   rest = rest.rstrip("/")
-  if "::" in rest or not {"", ".", ".."}.isdisjoint(rest.split("/")):
+  parts = {*rest.split("/")}
+  if parts & {"", ".", ".."} or "::" in rest or "?versionId=" in rest:
     raise ValueError(
-      f'{path}: a path in a bucket has no part "..", and no ".", "//" or "::"; '
-      "write it without them"
+      f'{path}: a path in a bucket has no part "..", and no ".", "//" or "::", '
+      'nor "?versionId="; write it without them'
     )
   # s3fs tries five times, and botocore five times for each of them.
   os.environ.setdefault("AWS_MAX_ATTEMPTS", "2")
@@ -447,6 +455,9 @@ def reaching(path: str | os.PathLike) -> Iterator[None]:
       f"{os.fspath(path)} does not exist ({reason})"
     ) from error
   except Exception as error:  # each library has errors of its own
+    if getattr(error, "errno", None) in FULL:
+      reason = f"{os.fspath(path)} cannot be copied: {os.strerror(error.errno)}"
+      raise OSError(error.errno, reason) from error
     reason = f"{type(error).__name__}: {progress.first_line(error)}"
     raise Unreached(
       f"{os.fspath(path)} cannot be reached ({reason}); check the name of the "

@@ -103,9 +103,16 @@ def held(
       check()
     raise
   finally:
-    with contextlib.suppress(OSError, Taken):
-      check()
-      bucket.remove(place)
+    with contextlib.suppress(Taken):
+      try:
+        check()
+        bucket.remove(place)
+      except OSError as error:
+        log.warning(
+          "%s is left behind, and other machines are refused for %s, unless "
+          "you delete it (%s)",
+          *(place, progress.duration(LIVES * period), error),
+        )
 
 
 def _acquire(place: str, mine: dict[str, Any], period: float) -> None:
@@ -130,13 +137,16 @@ def _wait_for_death(place: str, found: dict[str, Any], period: float) -> None:
   Raises:
     ValueError: If it is renewed, or was recently.
   """
-  if time.time() - found["renewed"] < LIVES * period:
+  age = time.time() - found["renewed"]
+  if abs(age) < LIVES * period:
     raise _in_use(place, found, period)
+  # A time in the future says nothing about how old it is.
+  watched = (WATCHED if age > 0 else LIVES) * period
   log.warning(
     "%s is held by %s, which seems to be dead; watching it for %s",
-    *(place, _told(found), progress.duration(WATCHED * period)),
+    *(place, _told(found), progress.duration(watched)),
   )
-  end = time.monotonic() + WATCHED * period
+  end = time.monotonic() + watched
   while time.monotonic() < end:
     time.sleep(period / 4)
     now = _read(place)
@@ -158,9 +168,11 @@ def _in_use(place: str, found: dict[str, Any], period: float) -> ValueError:
 
 def _told(found: dict[str, Any]) -> str:
   """Says who holds a lease."""
-  ago = progress.duration(max(0.0, time.time() - found["renewed"]))
+  ago = min(max(0.0, time.time() - found["renewed"]), time.time())
   texts = [ascii(found[x])[1:-1][:200] for x in ("holder", "since", "command")]
-  return "{} since {} ({}; last seen {} ago)".format(*texts, ago)
+  return "{} since {} ({}; last seen {} ago)".format(
+    *texts, progress.duration(ago)
+  )
 
 
 def _read(place: str) -> dict[str, Any] | None:
@@ -174,7 +186,7 @@ def _read(place: str) -> dict[str, Any] | None:
     texts = ("owner", "process", "holder", "since", "command")
     good = all(isinstance(found[x], str) for x in texts)
     good = good and math.isfinite(found["renewed"])
-  except (ValueError, KeyError, TypeError, RecursionError):
+  except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
     good = False
   if not good:
     raise bucket.Unreached(

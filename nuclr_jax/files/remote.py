@@ -9,6 +9,7 @@ object says which machine is at work (`lease`).
 
 from collections.abc import Callable, Iterator
 import contextlib
+import json
 import logging
 import os
 import pathlib
@@ -26,6 +27,7 @@ from nuclr_jax.files.bucket import (
   absolute,
   exists,
   is_remote,
+  names_in,
   read_range,
   remove,
   upload,
@@ -52,11 +54,21 @@ log = logging.getLogger(__name__)
 
 CACHE = "NUCLR_REMOTE_CACHE"  # environment variable
 PERIOD = 60.0  # seconds between two copies of a workdir to its bucket
+LONGEST_MARK = 2**24  # bytes
 
 
 def cache_dir() -> pathlib.Path:
-  """Returns the folder of copies: $NUCLR_REMOTE_CACHE, or one in ~/.cache."""
+  """Returns the folder of copies: $NUCLR_REMOTE_CACHE, or one in ~/.cache.
+
+  Raises:
+    ValueError: If it is in a bucket itself.
+  """
   folder = os.environ.get(CACHE) or "~/.cache/nuclr_jax_remote"
+  if is_remote(folder):
+    raise ValueError(
+      f"{CACHE}={folder} must be a folder on this machine, for copies of what "
+      "is in buckets"
+    )
   return pathlib.Path(folder).expanduser().absolute()
 
 
@@ -147,6 +159,7 @@ def check_new(path: str | os.PathLike) -> None:
   if not exists(path):
     return
   if is_remote(path) and exists(f"{path}/{MARK}"):
+    _interrupted(path)
     log.warning("%s is incomplete, and is written again", path)
     return
   raise ValueError(f"{path} exists already; choose another place")
@@ -184,18 +197,44 @@ def new_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     with local.complete_folder(copy.here) as work:
       yield work
     check_new(path)
-    remove(path)  # what an interrupted copy has left
-    mark, text = pathlib.Path(place) / MARK, uuid.uuid4().hex
+    for name in _interrupted(path):
+      remove(f"{path}/{name}")
+    mark, names = pathlib.Path(place) / MARK, copies.files_here(copy)
+    text = json.dumps({"by": uuid.uuid4().hex, "names": names})
     mark.write_text(text)
     upload(mark, f"{path}/{MARK}")
     push(copy)
-    found = read_range(f"{path}/{MARK}", 0, 100)
+    found = read_range(f"{path}/{MARK}", 0, LONGEST_MARK)
     if found != text.encode():
       raise ValueError(
         f"another process has written to {path} meanwhile; delete it, and run "
         "the command again"
       )
     remove(f"{path}/{MARK}")
+
+
+def _interrupted(path: str) -> list[str]:
+  """Returns the files that an interrupted copy has left in a bucket's folder.
+
+  Raises:
+    ValueError: If the folder holds others.
+  """
+  names = names_in(path).keys() - {MARK}
+  if not names:
+    return []
+  try:
+    listed = set(
+      json.loads(read_range(f"{path}/{MARK}", 0, LONGEST_MARK))["names"]
+    )
+  except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+    listed = set()  # of an earlier version, or not what nuclr writes
+  if others := sorted(names - listed):
+    raise ValueError(
+      f"{path} is incomplete, and holds {len(others)} file(s), such as "
+      f"{others[0]!r}, that the interrupted copy is not known to have left: "
+      "delete what is not needed there, or choose another place"
+    )
+  return sorted(names)
 
 
 @contextlib.contextmanager
