@@ -190,9 +190,14 @@ def _streams(source: Source, batch_size: int, seed: int) -> list[Stream]:
 
 
 def _begin_worker(index: int, count: int) -> None:
-  """Ends this process with its parent, not at Ctrl-C, which comes to both."""
+  """Ends this process with its parent, not at a signal that comes to both.
+
+  A terminal and a scheduler signal all processes of a command; the parent needs
+  batches to finish its step.
+  """
   del index, count
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
 
   def watch():
     multiprocessing.parent_process().join()
