@@ -233,20 +233,21 @@ def stop_on_signal(
     with _signal_received(answer) as requested:
       yield stop_requested
     return
-  on_main_thread = threading.current_thread() is threading.main_thread()
   before = signal.getsignal(signal.SIGINT)
+  is_main = threading.current_thread() is threading.main_thread()
+  handles = is_main and before is not signal.SIG_IGN
   requested = multihost_utils.reached_preemption_sync_point
 
   def forward(number, frame):
     os.kill(os.getpid(), signal.SIGTERM)
 
-  if on_main_thread:  # JAX itself handles SIGTERM
+  if handles:  # JAX itself handles SIGTERM
     forward.answer = answer
     signal.signal(signal.SIGINT, forward)
   try:
     yield stop_requested
   finally:
-    if on_main_thread:
+    if handles:
       signal.signal(signal.SIGINT, before)
 
 
@@ -373,14 +374,15 @@ def _signal_received(
 ) -> Iterator[Callable[[int], bool]]:
   """Yields a function that says whether SIGTERM or SIGINT was received.
 
-  A second signal has its usual effect.
+  A second signal has its usual effect, and one that is ignored remains so.
   """
   received, told = [], []
-  signals = (signal.SIGTERM, signal.SIGINT)
   if threading.current_thread() is not threading.main_thread():
     yield lambda step: False  # only the main thread may handle signals
     return
-  before = {number: signal.getsignal(number) for number in signals}
+  before = {x: signal.getsignal(x) for x in (signal.SIGTERM, signal.SIGINT)}
+  # As Ctrl-C is in what a script starts in the background.
+  before = {x: y for x, y in before.items() if y is not signal.SIG_IGN}
 
   def usual(number, frame=None):
     if callable(before[number]):
@@ -400,7 +402,7 @@ def _signal_received(
     return bool(told)
 
   handle.answer = answer
-  for number in signals:
+  for number in before:
     signal.signal(number, handle)
   try:
     yield requested

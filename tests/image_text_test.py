@@ -35,7 +35,7 @@ from nuclr_jax.evaluate.retrieval import retrieval_evaluator
 from nuclr_jax.types import Sizes
 
 STREAM = """
-import hashlib, sys
+import hashlib, multiprocessing, os, signal, sys, time
 from absl import flags
 from nuclr_jax.data import captioned, image_text, loader, tokenizer
 
@@ -49,7 +49,12 @@ def main():
     with loader.batches(
       source, batch_size=8, seed=3, start_step=2, num_workers=workers
     ) as stream:
-      for _ in range(4):
+      while workers and not multiprocessing.active_children():
+        time.sleep(0.01)
+      for step in range(24):
+        # Terminals and schedulers send them to all processes of a command.
+        for worker in multiprocessing.active_children():
+          os.kill(worker.pid, signal.SIGTERM if step == 3 else signal.SIGINT)
         for x in next(stream)[:5]:  # there is no label
           digest.update(x.tobytes())
     print(digest.hexdigest())

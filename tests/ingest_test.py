@@ -364,7 +364,10 @@ def test_links_out_of_a_folder_and_what_is_no_file(tmp_path):
 
 
 def test_texts_beside_images_are_bounded(tmp_path):
-  """Before they are read: of a sparse file of a terabyte, nothing is."""
+  """Before they are read: of a sparse file of a terabyte, nothing is.
+
+  JSON that is too large beside a text, which has the captions, costs no pair.
+  """
   folder = tmp_path / "photos"
   folder.mkdir()
   for name in "abcd":
@@ -374,10 +377,10 @@ def test_texts_beside_images_are_bounded(tmp_path):
   (folder / "b.json").write_text(" " * (tar_files.MAX_TEXT + 1))
   (folder / "c.txt").write_text("word " * captions.MAX_LETTERS)
   made = ingest.ingest(f"{folder}", "mine", data_dir=tmp_path, workers=1)
-  assert [row[0] for row in read(made)] == ["d.jpg"]
+  assert [row[0] for row in read(made)] == ["b.jpg", "d.jpg"]
   assert {row["key"]: row["reason"] for row in rejected(made)} == {
     "a.jpg": tar_files.LONG_TEXT,
-    "b.jpg": tar_files.LONG_TEXT,
+    "b.json": tar_files.LONG_TEXT,
     "c.jpg": captions.TOO_LONG,
   }
 

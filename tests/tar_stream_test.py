@@ -503,6 +503,22 @@ class TestHostile:
     reason = tar_files.LONG_TEXT
     assert found == ["a", ("b.txt", reason), ("c.json", reason)]
 
+  def test_json_that_cannot_be_read_beside_a_text(self, tmp_path):
+    """The text has the captions, so the sample stays; the JSON is listed."""
+    found = self.read(
+      tmp_path,
+      block(b"a.json", content=b" " * 5_000_000),
+      pair(b"a"),
+      *(pair(b"b"), block(b"b.json", b"2")),
+      *(block(b"c.jpg", content=PHOTOS[0]), block(b"c.txt", b"2")),
+      block(b"c.json", b"2"),
+      END,
+    )
+    long, link = tar_files.LONG_TEXT, tar_members.LINK
+    assert found == [
+      *(("a.json", long), "a", ("b.json", link), "b", ("c.txt", link)),
+    ]
+
   def test_thousands_of_members_of_one_key(self):
     """In proportion: a time that is 8 times as long, not 64."""
     times = []

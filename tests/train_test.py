@@ -380,6 +380,19 @@ def test_a_second_signal_acts_as_without_a_run(sent):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_is_ignored_remains_so(sent):
+  """Shells start what is in the background of a script without Ctrl-C."""
+  before = signal.signal(sent, signal.SIG_IGN)
+  try:
+    with distributed.stop_on_signal() as stop_requested:
+      os.kill(os.getpid(), sent)
+      assert not stop_requested(1)
+    assert signal.getsignal(sent) is signal.SIG_IGN
+  finally:
+    signal.signal(sent, before)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_is_not_asked_for_is_not_lost(sent):
   """It comes after the last step has ended, while that is being saved."""
   came = []

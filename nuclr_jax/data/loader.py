@@ -20,13 +20,16 @@ import threading
 from typing import Any, NamedTuple
 
 import grain
+from grain import experimental
 from jaxtyping import Int
 import numpy as np
 
+from nuclr_jax import distributed
 from nuclr_jax.data.source import Share, Source, random_numbers
 from nuclr_jax.types import Batch, Sizes, check_32_bits
 
 LAST_STEP = 2**31  # steps are counted in int32
+GRACE = 30  # seconds in which schedulers let a command end
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +136,12 @@ def batches(
   if num_workers:
     workers = grain.MultiprocessingOptions(num_workers, prefetch)
     data = data.mp_prefetch(workers, _begin_worker)
+    # Its thread starts the processes, and they get the signals that it gets.
+    data = experimental.ThreadPrefetchIterDataset(data, prefetch_buffer_size=1)
   with contextlib.closing(iter(data)) as stream:
+    if num_workers:
+      with distributed.starting_processes():
+        stream.start_prefetch()
     yield stream
 
 
@@ -190,9 +198,13 @@ def _streams(source: Source, batch_size: int, seed: int) -> list[Stream]:
 
 
 def _begin_worker(index: int, count: int) -> None:
-  """Ends this process with its parent, not at Ctrl-C, which comes to both."""
+  """Ends this process with its parent, or `GRACE` seconds after SIGTERM.
+
+  Schedulers send it to all processes of a command; the parent needs batches to
+  finish its step.
+  """
   del index, count
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
   def watch():
     multiprocessing.parent_process().join()

@@ -432,22 +432,27 @@ def _contents(
   members: Sequence[Member],
 ) -> list[Sample | LeftOut]:
   """Reads the files of a key: what cannot be used, and at last the sample."""
-  key, found, bad = clean_text(named[0].key), {}, []
+  key, found, bad, flaws = clean_text(named[0].key), {}, [], {}
   for (_, kind), member in zip(named, members, strict=True):
     name = clean_text(member.name)
     if kind == OTHER_PICTURE:
       bad.append(LeftOut(name, tar, kind))
     if kind not in KINDS:
       continue
-    if kind in found:
+    if kind in found or kind in flaws:
       bad.append(LeftOut(key, tar, REPEATED))
       continue
     if flaw := flaw_of(kind, member):
-      return [*bad, LeftOut(name, tar, flaw)]
+      flaws[kind] = LeftOut(name, tar, flaw)
+      continue
     file.seek(member.place)
     found[kind] = file.read(member.size)
     if len(found[kind]) < member.size:
       return [*bad, LeftOut(key, tar, DAMAGED)]
+  if "txt" in found and "json" in flaws:  # the captions are there
+    bad.append(flaws.pop("json"))
+  if flaws:
+    return [*bad, next(iter(flaws.values()))]
   if "image" not in found:
     return [*bad, LeftOut(key, tar, NO_IMAGE)]
   captions, wrong = tidy_captions(captions_beside(found))

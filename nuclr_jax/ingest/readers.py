@@ -110,7 +110,7 @@ def read_rows(rows: Sequence[Row | Rejected]) -> Iterator[Item | Rejected]:
       yield row
       continue
     try:
-      yield _item_of_row(row)
+      yield from _items_of_row(row)
     except (OSError, ValueError):  # ValueError: a name that no file can have
       yield Rejected(row.key, row.source, NO_FILE)
     except Exception as error:  # must not end the part
@@ -305,8 +305,12 @@ def _samples(
       found[kind] = member
       numbers[key, kind] += 1
   for (key, _), found in items.items():
-    flaws = [(x.name, flaw_of(kind, x)) for kind, x in found.items()]
-    yield next((x for x in flaws if x[1]), (key, found))
+    flaws = {kind: flaw_of(kind, x) for kind, x in found.items()}
+    flaws = {kind: (found[kind].name, x) for kind, x in flaws.items() if x}
+    if "json" in flaws and "txt" in found.keys() - flaws:  # it has the captions
+      del found["json"]
+      yield flaws.pop("json")
+    yield next(iter(flaws.values()), (key, found))
 
 
 def _content(file, member: Member) -> bytes:
@@ -322,25 +326,32 @@ def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
   )
 
 
-def _item_of_row(row: Row) -> Item | Rejected:
-  """Opens the image of a row."""
+def _items_of_row(row: Row) -> Iterator[Item | Rejected]:
+  """Opens the image of a row; a file beside it may be left out."""
   if not os.path.isfile(row.path):  # a FIFO would wait for ever
     raise ValueError(row.path)
   of_folder = row.captions is None
   texts = _beside(row.path) if of_folder else {}
   places = pathlib.Path(row.source), row.path, *texts.values()
   if of_folder and leads_out(*places):
-    return Rejected(row.key, row.source, OUTSIDE)
+    yield Rejected(row.key, row.source, OUTSIDE)
+    return
   if os.path.getsize(row.path) > MAX_BYTES:
-    return Rejected(row.key, row.source, TOO_BIG)
-  if any(os.path.getsize(text) > MAX_TEXT for text in texts.values()):
-    return Rejected(row.key, row.source, LONG_TEXT)
+    yield Rejected(row.key, row.source, TOO_BIG)
+    return
+  long = [x for x, y in texts.items() if os.path.getsize(y) > MAX_TEXT]
+  if long == ["json"] and "txt" in texts:  # the captions are there
+    name = os.path.relpath(texts.pop("json"), row.source)
+    yield Rejected(name, row.source, LONG_TEXT)
+  elif long:
+    yield Rejected(row.key, row.source, LONG_TEXT)
+    return
   with open(row.path, "rb") as file:
     image = file.read()
   captions = row.captions
   if captions is None:
     captions = captions_beside({x: y.read_bytes() for x, y in texts.items()})
-  return Item(row.key, row.source, image, captions)
+  yield Item(row.key, row.source, image, captions)
 
 
 def _beside(path: str) -> dict[str, pathlib.Path]:
