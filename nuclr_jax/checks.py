@@ -68,7 +68,7 @@ Natural = Annotated[
 ]
 
 
-def up_to(most: int) -> Any:
+def up_to(most: int, *, least: int = 1) -> Any:
   """Makes the type of a whole number that no one means to be larger.
 
   A forged or mistyped size would otherwise fill the memory, or take for ever,
@@ -77,12 +77,13 @@ def up_to(most: int) -> Any:
   return Annotated[
     int,
     Range(
-      f"a whole number from 1 to {most:,}",
-      lambda x: 1 <= x <= most and x % 1 == 0,
+      f"a whole number from {least} to {most:,}",
+      lambda x: least <= x <= most and x % 1 == 0,
     ),
   ]
 
 
+Workers = up_to(1_024, least=0)  # processes of a machine
 Layers = up_to(1_000)  # of a tower, or of one of its stages
 Width = up_to(2**17)  # of features, and the number of heads
 Length = up_to(2**17)  # of a text, in tokens

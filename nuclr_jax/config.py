@@ -14,7 +14,14 @@ import traceback
 from typing import Any, NamedTuple
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
+from nuclr_jax.checks import (
+  Count,
+  Natural,
+  NonNegative,
+  Positive,
+  Seed,
+  Workers,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +49,7 @@ KEYS = dict(
   checkpoint_every=(0, Natural),  # steps; 0 = only at the end
   max_checkpoints=(2, Count),
   keep_best=(None, str | None),  # keep the state with the best such score
-  num_workers=(0, Natural),  # processes that make batches; 0 = threads
+  num_workers=(0, Workers),  # processes that make batches; 0 = threads
   # for the first zeta: popularity.npz of another run, or "counts" of ids
   warm_start=(None, str | os.PathLike | None),
   # arguments of `hooks.refresh_popularity`; None = never

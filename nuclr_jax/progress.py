@@ -68,14 +68,23 @@ def paragraph(text: str) -> str:
 
 
 class Guarded:
-  """A stream to a terminal, to which everything is written as `plain` text."""
+  r"""A stream to a terminal, to which everything is written as `plain` text.
+
+  A text that begins with \r may replace a line, but only one that consists of
+  such texts: libraries draw their progress bars in this way.
+  """
 
   def __init__(self, stream: TextIO):
-    self._stream = stream
+    self._stream, self._is_bar = stream, True
 
   def write(self, text: str) -> int:
     """Writes a text; returns its length."""
-    self._stream.write(plain(text))
+    redrawn = self._is_bar and text.startswith("\r")
+    self._stream.write("\r" * redrawn + plain(text[redrawn:]))
+    if "\n" in text:
+      self._is_bar = text.endswith("\n")
+    elif text:
+      self._is_bar = redrawn
     return len(text)
 
   def writelines(self, lines: Iterable[str]) -> None:

@@ -356,6 +356,27 @@ def test_ordinary_tables_are_read(tmp_path):
   assert found.photos.names[399] == "399.jpg"
 
 
+@pytest.mark.parametrize(
+  "column, value",
+  [
+    *(("key", 1), ("key", b"\xff"), ("thumbnail", 1), ("thumbnail", "x")),
+    *(("content", -1), ("content", "1"), ("content", float("nan"))),
+    *(("caption", ["a dog"]), ("caption", b"a dog")),
+  ],
+)
+def test_columns_of_another_type(column, value, tmp_path):
+  folder = forge(tmp_path / "x", column, value, rows=5)
+  with pytest.raises(ValueError, match=f"parquet .*column {column} holds"):
+    subject.from_files(folder, temperature=0.1)
+
+
+def test_rows_without_numbers(tmp_path):
+  folder = forge(tmp_path / "x", rows=5)
+  np.save(tmp_path / "x" / "text.npy", np.zeros((5, 0), np.float32))
+  with pytest.raises(ValueError, match=r"text.npy .* float32\(5, 0\)"):
+    subject.from_files(folder, temperature=0.1)
+
+
 def test_thumbnails_that_are_none(tmp_path, caplog):
   """The page comes with grey squares, not after hours of solving an error."""
   large = cv2.imencode(".png", np.zeros((800, 800, 3), np.uint8))[1].tobytes()

@@ -1,5 +1,6 @@
 """Files of a run that are damaged, and links that lead out of it."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ def workdir(tmp_path):
 @pytest.mark.parametrize(
   "change, message",
   [
+    ({"num_workers": 10**6}, "num_workers must be a whole number from 0 to 1,"),
     ({"batch_size": "128"}, "batch_size must be a whole number of at least 1"),
     ({"seed": 10**20}, r"seed must be a whole number in \[0, 2\*\*32\)"),
     ({"num_epochs": float("inf")}, "num_epochs must be a number greater than"),
@@ -200,16 +202,37 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["precious", "new"])
-@pytest.mark.parametrize("hard", [False, True])
-def test_a_lock_that_is_a_link(target, hard, unpacked, elsewhere):
-  lock = unpacked / files.LOCK
-  if hard and target == "precious":
-    lock.hardlink_to(elsewhere / target)
-  else:
-    lock.symlink_to(elsewhere / target)
-  with pytest.raises(ValueError, match="is a link to|has a second name"):
+def test_a_lock_that_is_a_link(target, unpacked, elsewhere):
+  (unpacked / files.LOCK).symlink_to(elsewhere / target)
+  with pytest.raises(ValueError, match="is a link to"):
     with files.locked(unpacked):
       pass
+
+
+def test_a_lock_with_a_second_name(unpacked, elsewhere):
+  """As in a copy by `cp -al`; the other name keeps its file, and its lock."""
+  lock = unpacked / files.LOCK
+  lock.hardlink_to(elsewhere / "precious")
+  with files.locked(unpacked):
+    assert lock.stat().st_nlink == 1
+    with pytest.raises(ValueError, match=f"in use by process {os.getpid()}"):
+      with files.locked(unpacked):
+        pass
+  with (elsewhere / "precious").open() as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    lock.unlink()
+    lock.hardlink_to(elsewhere / "precious")
+    with pytest.raises(ValueError, match="in use by"):
+      with files.locked(unpacked):
+        pass
+    assert lock.samefile(elsewhere / "precious")
+
+
+def test_history_with_a_second_name(unpacked, elsewhere):
+  path = unpacked / "history.jsonl"
+  path.hardlink_to(elsewhere / "precious")
+  with pytest.raises(ValueError, match="has a second name"):
+    files.open_in_place(path, "a")
 
 
 def test_a_lock_that_is_a_pipe(unpacked):

@@ -24,6 +24,7 @@ import tensorflow_datasets as tfds
 from nuclr_jax import ingest
 from nuclr_jax.data import captions, pair_index, tfds_reader
 from nuclr_jax.ingest import inputs, publish, tables
+from nuclr_jax.report import tables as report_tables
 
 # What each input format looks like: writes it, and returns the arguments.
 
@@ -566,6 +567,40 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
     if i == 20:
       expected = 'two "red"\ncircles'
     assert list(row.captions) == [expected]
+
+
+@pytest.mark.parametrize(
+  "columns",
+  [
+    {"own_similarity": -0.5, "own_weight": 0.5},
+    {"kind": "near", "similarity": 0.5, "nearest": "0.jpg"},
+    {"score": -0.5},  # of somebody else, whose apostrophes are no marks
+  ],
+)
+def test_tables_of_popularities_are_read_as_they_were(columns, tmp_path):
+  texts = ["=1+1", "'tis", "''", "-5", " @me", "a dog", "it's"]
+  names = ["-x.jpg", "'y.jpg", *(f"{i}.jpg" for i in range(5))]
+  table = {"key": names, "caption": texts}
+  table |= {k: [x] * len(texts) for k, x in columns.items()}
+  report_tables.write(tmp_path / "x.csv", table)
+  # Whoever has removed the marks gets the same.
+  (tmp_path / "y.csv").write_text(
+    "\n".join(["key,caption,own_similarity,own_weight", "a.jpg,'tis,1,1"])
+  )
+  found = tables.read_table(
+    tmp_path / "x.csv", split="train", image_column="key"
+  )
+  rows = [row for _, row in found]
+  of_popularity = "score" not in columns
+  assert (rows[1].captions[0] == "'tis") == of_popularity
+  assert (rows[0].key == "-x.jpg") == of_popularity
+  if of_popularity:
+    assert [row.key for row in rows] == names
+    assert [row.captions[0] for row in rows] == texts
+  found = tables.read_table(
+    tmp_path / "y.csv", split="train", image_column="key"
+  )
+  assert [row.captions[0] for _, row in found] == ["'tis"]
 
 
 def test_bytes_that_are_no_text_are_no_caption(tmp_path, caplog):

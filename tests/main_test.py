@@ -530,6 +530,23 @@ def test_whatever_is_printed_is_harmless():
 
 
 @pytest.mark.parametrize(
+  "texts, shown",
+  [
+    (["\r 10 %", "", "\r 20 %", "\n", "\rdone", "\n"], None),  # of a library
+    (["wrote ", "\rx"], r"wrote \rx"),  # would replace "wrote"
+    (["\r1 %\nwrote", "\rx"], "\r1 %\nwrote\\rx"),
+    (["\r1 %\r\x1b[A"], "\r1 %\\r\\x1b[A"),
+  ],
+)
+def test_a_line_is_replaced_only_by_progress_bars(texts, shown, tmp_path):
+  path = tmp_path / "said"
+  with path.open("w", newline="") as stream:
+    progress.Guarded(stream).writelines(texts)
+  expected = "".join(texts) if shown is None else shown
+  assert path.read_bytes().decode() == expected
+
+
+@pytest.mark.parametrize(
   "text",
   ["", "a\nb\tc", "Größe", "日本語", "می\u200cخواهم", "👩\u200d🚀", "a\u00a0b"],
 )

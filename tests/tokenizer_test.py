@@ -753,3 +753,9 @@ class TestFind:
     else:
       with pytest.raises(ValueError, match=expected):
         hub.find_file("some/model", self.NAMES)
+
+
+def test_a_length_that_leaves_no_room_for_text():
+  made = tokenizer.build_tokenizer(["a dog"], length=4, first_and_last=True)
+  with pytest.raises(ValueError, match="length of 1 .* raise data.length"):
+    made._replace(length=1).encode(["a dog"])

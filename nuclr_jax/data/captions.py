@@ -35,6 +35,10 @@ MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
   codecs.BOM_UTF16_LE: "utf-16",
   codecs.BOM_UTF16_BE: "utf-16",
 }
+APOSTROPHE = "'"
+# How texts begin that spreadsheets take for formulas, also behind spaces and in
+# the width of Chinese characters; and the apostrophe.
+FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
 _LINE_END = re.compile(r"\r\n?|\n")
 # Bytes as Python prints them, which pandas writes into tables.
 _BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
@@ -230,6 +234,32 @@ def tidy_text(text: str) -> str:
     'a dog'
   """
   return clean_text(text).replace(MARK, "").strip()
+
+
+def as_cell(text: str) -> str:
+  """Marks a text for a table by an apostrophe if it begins like a formula.
+
+  Texts that begin with an apostrophe are marked, too: see `report.tables`.
+
+  Example:
+    >>> [as_cell(x) for x in ("=1+1", "'tis", "a dog")]
+    ["'=1+1", "''tis", 'a dog']
+  """
+  return APOSTROPHE + text if FORMULA.match(text) else text
+
+
+def of_cell(text: str) -> str:
+  """Returns the text of which `as_cell` made a cell.
+
+  What `as_cell` cannot have made is left alone, since somebody may have removed
+  its marks.
+
+  Example:
+    >>> [of_cell(x) for x in ("'=1+1", "''tis", "'tis", "a dog")]
+    ['=1+1', "'tis", "'tis", 'a dog']
+  """
+  rest = text.removeprefix(APOSTROPHE)
+  return rest if as_cell(rest) == text else text
 
 
 def clean_text(text: str) -> str:

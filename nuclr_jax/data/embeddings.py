@@ -36,6 +36,12 @@ from nuclr_jax.types import Batch, Sides
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
 KEY, CONTENT, THUMBNAIL = "key", "content", "thumbnail"  # columns of IMAGES
+IMAGE, CAPTION = "image", "caption"  # columns of TEXTS
+TYPES = {  # of columns, by Arrow
+  **dict.fromkeys((KEY, CAPTION), ("string", "large_string", "string_view")),
+  THUMBNAIL: ("binary", "large_binary", "binary_view"),
+  CONTENT: ("uint64",),
+}
 COUNTS = "counts.json"  # of what was embedded, rejected and cut
 COMPARED = 500  # repeated captions, to check that all folders are of one model
 TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
@@ -163,7 +169,6 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
     ValueError: If a file is missing or damaged, or the files do not match each
       other.
   """
-  import pyarrow
   from pyarrow import parquet
 
   folder = files.remote.fetch(folder).expanduser()
@@ -177,8 +182,9 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   for name in ARRAYS:
     with files.reading(folder / name) as path:
       arrays.append(np.load(path, mmap_mode="r"))
-      if arrays[-1].ndim != 2 or arrays[-1].dtype.kind != "f":
-        raise ValueError(f"it holds {arrays[-1].dtype}{arrays[-1].shape}")
+      x = arrays[-1]
+      if x.ndim != 2 or not x.shape[1] or x.dtype.kind != "f":
+        raise ValueError(f"it holds {x.dtype}{x.shape}")
   num_rows = {}
   for name in (IMAGES, TEXTS):
     with files.reading(folder / name) as path:
@@ -190,13 +196,8 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       f"{ARRAYS.text} has {sizes[2]}, {TEXTS} {sizes[3]}; write it again"
     )
   with files.reading(folder / TEXTS) as path:
-    captions, image_of_text = (
-      _read_column(path, x) for x in ("caption", "image")
-    )
-    kind = getattr(captions.type, "value_type", captions.type)
-    if kind not in (pyarrow.string(), pyarrow.large_string()) or (
-      captions.null_count or image_of_text.null_count
-    ):
+    captions, image_of_text = (_read_column(path, x) for x in (CAPTION, IMAGE))
+    if captions.null_count or image_of_text.null_count:
       raise ValueError("captions must be texts, and none may be missing")
     cached = Cached(
       *arrays,
@@ -245,7 +246,8 @@ def _read_column(path: pathlib.Path, name: str):
   is known in all of them.
 
   Raises:
-    ValueError: If the column would fill many times the bytes of the file.
+    ValueError: If the column would fill many times the bytes of the file, or
+      holds another type than it should.
   """
   from pyarrow import compute, parquet, types
 
@@ -263,6 +265,10 @@ def _read_column(path: pathlib.Path, name: str):
         f"column {name} has {size:.2g} bytes in a file of "
         f"{path.stat().st_size:.2g}"
       )
+  kind, allowed = column.type, TYPES.get(name)
+  kind = str(kind.value_type if types.is_dictionary(kind) else kind)
+  if allowed and kind not in (*allowed, "null"):  # the type of no values
+    raise ValueError(f"column {name} holds {kind}, and must hold {allowed[0]}")
   return column
 
 

@@ -104,6 +104,12 @@ class Tokenizer(NamedTuple):
       [[18, 20, 0, 0], [18, 0, 0, 0]]
     """
     rows = self._rows(captions)
+    longest = max((len(x.ids) for x in rows), default=0)
+    if longest > self.length:
+      raise ValueError(
+        f"a length of {self.length} leaves no room for text beside the tokens "
+        "that the tokenizer adds; raise data.length"
+      )
     ids = np.full((len(rows), self.length), self.pad_id, np.int64)
     for row, encoding in zip(ids, rows, strict=True):
       row[: len(encoding.ids)] = encoding.ids

@@ -24,7 +24,7 @@ import socket
 import stat
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 import zipfile
 
 import numpy as np
@@ -109,29 +109,14 @@ def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
     yield
     return
   folder.mkdir(parents=True, exist_ok=True)
-  path = folder / LOCK
   try:
-    file = open_in_place(path, "a+")
+    file = _open_locked(folder / LOCK, wait=wait)
   except FileNotFoundError as error:
     raise ValueError(
       f"{folder} was in use by another process, which has just finished; run "
       "the same command again"
     ) from error
   with file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-      holder = path.read_text(encoding="utf-8", errors="replace").strip()
-      raise ValueError(
-        f"{folder} is in use by {holder or 'another process'}; wait until it "
-        "has finished, or choose another folder"
-      ) from error
-    except OSError as error:
-      log.warning(
-        "%s: the file system has no locks (%s); see that no other process "
-        "works there",
-        *(folder, error),
-      )
     file.truncate(0)
     file.write(
       f"process {os.getpid()} on {socket.gethostname()} since "
@@ -139,6 +124,32 @@ def locked(folder: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
     )
     file.flush()
     yield
+
+
+def _open_locked(path: pathlib.Path, *, wait: bool) -> TextIO:
+  """Opens and locks `.lock`; one of several names (`cp -al`) is replaced."""
+  for _ in range(TRIES):
+    file = open_in_place(path, "a+", second_names=True)
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError as error:
+      file.close()
+      holder = path.read_text(encoding="utf-8", errors="replace").strip()
+      raise ValueError(
+        f"{path.parent} is in use by {holder or 'another process'}; wait until "
+        "it has finished, or choose another folder"
+      ) from error
+    except OSError as error:
+      why = "the file system has no locks"
+      warning = "%s: %s (%s); see that no other process works there"
+      log.warning(warning, path.parent, why, error)
+    state = path.lstat()
+    if os.path.samestat(state, os.fstat(file.fileno())):
+      if state.st_nlink == 1:
+        return file
+      write_text(path, "")
+    file.close()
+  raise ValueError(f"{path} has a second name; delete it")
 
 
 @contextlib.contextmanager

@@ -132,15 +132,19 @@ def fresh_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
       raise
 
 
-def open_in_place(path: pathlib.Path, mode: str) -> TextIO:
+def open_in_place(
+  path: pathlib.Path, mode: str, *, second_names: bool = False
+) -> TextIO:
   """Opens a text file whose content is changed, not replaced.
 
   Args:
     path: The file.
     mode: "a" or "a+"; it is made if missing.
+    second_names: Whether it may have other names (hard links), which the caller
+      must not write through.
 
   Raises:
-    ValueError: If it is a link, has a second name, or is no regular file.
+    ValueError: If it is a link, is no regular file, or has a second name.
   """
 
   def opened(name: str, flags: int) -> int:
@@ -148,7 +152,9 @@ def open_in_place(path: pathlib.Path, mode: str) -> TextIO:
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     number = os.open(name, flags, 0o666)
     state = os.fstat(number)
-    if not stat.S_ISREG(state.st_mode) or state.st_nlink > 1:
+    if not stat.S_ISREG(state.st_mode) or (
+      state.st_nlink > 1 and not second_names
+    ):
       os.close(number)
       raise ValueError(
         f"{path} is not a file of this folder alone (it is a pipe or a device, "

@@ -21,7 +21,13 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from nuclr_jax.data.captions import TXT, captions_of, open_text, tidy_text
+from nuclr_jax.data.captions import (
+  TXT,
+  captions_of,
+  of_cell,
+  open_text,
+  tidy_text,
+)
 from nuclr_jax.ingest import splits
 from nuclr_jax.ingest.records import (
   BROKEN_ROW,
@@ -33,6 +39,8 @@ from nuclr_jax.ingest.records import (
 
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
+# Columns of the tables of `nuclr popularity`, whose texts are `as_cell`.
+MARKED = ({"own_similarity", "own_weight"}, {"kind", "similarity", "nearest"})
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MOST_NAMED = 8  # columns in a message
 ASKED = 1000  # lines that may be the first to name a split
@@ -178,13 +186,14 @@ def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
     header = [tidy_text(name) for name in next(rows, (1, []))[1]]
     if any(name.startswith(("http://", "https://")) for name in header):
       raise ValueError(URLS.format(path=path))
+    read = of_cell if any(x <= set(header) for x in MARKED) else str
     image, caption, split = chosen = _columns(path, header, columns)
     if twice := [name for name in chosen if header.count(name) > 1]:
       raise ValueError(f"{path} has several columns with the name {twice[0]}")
     for number, cells in rows:
       place = f"line {number}"
       if len(cells) == len(header):
-        row = dict(zip(header, cells, strict=True))
+        row = dict(zip(header, map(read, cells), strict=True))
         if split is None and number <= ASKED:
           split = splits.find_column(
             path,

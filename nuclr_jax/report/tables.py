@@ -11,14 +11,10 @@ are.
 from collections.abc import Mapping
 import csv
 import pathlib
-import re
 from typing import Any
 
 from nuclr_jax import files
-
-MARK = "'"
-# Also behind spaces, and in the width of Chinese characters.
-_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
+from nuclr_jax.data.captions import as_cell, of_cell
 
 
 def write(path: pathlib.Path, columns: Mapping[str, Any]) -> None:
@@ -43,7 +39,7 @@ def write(path: pathlib.Path, columns: Mapping[str, Any]) -> None:
     writer = csv.writer(file)
     writer.writerow(columns)
     for row in zip(*columns.values(), strict=True):
-      writer.writerow([_as_cell(x) if isinstance(x, str) else x for x in row])
+      writer.writerow([as_cell(x) if isinstance(x, str) else x for x in row])
 
 
 def read(path: pathlib.Path) -> list[dict[str, str]]:
@@ -54,8 +50,4 @@ def read(path: pathlib.Path) -> list[dict[str, str]]:
   """
   with path.open(newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
-  return [{k: x.removeprefix(MARK) for k, x in row.items()} for row in rows]
-
-
-def _as_cell(text: str) -> str:
-  return MARK + text if _FORMULA.match(text) else text
+  return [{k: of_cell(x) for k, x in row.items()} for row in rows]
