@@ -87,6 +87,13 @@ class Server:
       if key.startswith(f"{name}/" if name else "")
     }
 
+  def forget(self, name: str) -> None:
+    """Deletes the objects of this name in all folders, as a user does."""
+    bucket = self._backend().buckets[BUCKET]
+    for key in [x for x, _ in bucket.keys.items()]:
+      if key.rpartition("/")[2] == name:
+        self._backend().delete_object(BUCKET, key)
+
   def clear(self) -> None:
     self.spoil()
     self._backend().reset()

@@ -25,6 +25,8 @@ from chaos_trial import (
   words_of,
 )
 
+# What a machine that was killed has left, which its users are asked to delete.
+LEASE = "_LEASE"
 OFTEN = pathlib.Path(__file__).with_name("chaos_often.py")
 # What is written to the bucket: the flag of each verb, and where.
 WRITES = {
@@ -96,6 +98,8 @@ def writing(verb):
     lost = server().lost
     server().spoil()
     name = rng.choice("12")
+    if name != "1":
+      server().forget(LEASE)
     done = "train report popularity ingest".split()
     if not wrong and (code or verb in done):
       again, said = finish(nuclr(words, folder, machine(folder, name)), SECONDS)
@@ -130,6 +134,7 @@ def kept(kills):
     server().spoil("slow", "PUT", "checkpoints")
     words, wrong, had = long_run(place), "", False
     for number in range(kills):
+      server().forget(LEASE)
       process = start(words, folder, machine(folder, str(number)))
       time.sleep(rng.uniform(2, 9))
       process.kill()
@@ -140,6 +145,7 @@ def kept(kills):
       had = had or bool(steps)
     if kills and rng.random() < 0.5:
       server().delay = 0.0
+    server().forget(LEASE)
     began = time.monotonic()
     code, said = finish(start(words, folder, machine(folder, "last")), LIMIT)
     took, first = time.monotonic() - began, server().first
@@ -187,6 +193,7 @@ def two_machines(place, folder, rng):
   if not wrong and 0 not in codes and "config.json" in there:
     seed = json.loads(there["config.json"])["seed"]
     words = long_run(place, seed, num_epochs=25)
+    server().forget(LEASE)
     code, said = finish(start(words, folder, machine(folder, "3")), LIMIT)
     wrong = fault_of(code, said)
   return Trial("", f"two_machines({seeds})", 2, wrong or server().lost)
