@@ -267,6 +267,16 @@ def test_embedding_in_chunks(num_devices, chunk, monkeypatch):
       embed.image(image)
 
 
+def test_embeddings_of_zeros_are_warned_of(caplog):
+  """Weights of zeros, or so large that a norm overflows, make them."""
+  embedding = np.eye(3, dtype=np.float32)
+  evaluators._check_embeddings(embedding)
+  assert not caplog.messages
+  embedding[1] = 0
+  evaluators._check_embeddings(embedding)
+  assert caplog.messages[0].startswith("1 of 3 embeddings are all zeros")
+
+
 @pytest.mark.parametrize(
   ("num_devices", "shape", "batch"),
   [

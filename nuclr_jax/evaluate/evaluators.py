@@ -8,6 +8,7 @@ evaluators of a run.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+import logging
 import math
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ CHUNK = 512  # inputs that are read at a time, see `_batches`
 # token ids, or patches of 16 x 16 pixels.
 MAX_TOKENS, PATCH = 2**14, 16 * 16 * 3
 FEW = 8  # inputs; smaller batches are not made to save padding
+
+log = logging.getLogger(__name__)
 
 
 class Embed(NamedTuple):
@@ -90,7 +93,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
         results.append((result, count))
         jax.block_until_ready(results[-3:][0])  # else inputs pile up
       result = np.concatenate([np.asarray(x)[:n] for x, n in results])
-      _check_finite(result)
+      _check_embeddings(result)
       return result
 
     return run
@@ -168,7 +171,7 @@ def _power_of_two(x: float) -> int:
   return 2 ** (math.ceil(x) - 1).bit_length()
 
 
-def _check_finite(embedding: np.ndarray) -> None:
+def _check_embeddings(embedding: np.ndarray) -> None:
   wrong = np.flatnonzero(~np.isfinite(embedding).all(axis=-1))
   if len(wrong):
     raise FloatingPointError(
@@ -176,6 +179,12 @@ def _check_finite(embedding: np.ndarray) -> None:
       f"is that of input {wrong[0]}; if all are affected, the training has "
       "diverged (try a lower learning rate or a higher temperature, from an "
       "earlier checkpoint)"
+    )
+  if count := len(embedding) - np.count_nonzero(embedding.any(axis=-1)):
+    log.warning(
+      "%d of %d embeddings are all zeros, and similar to nothing; weights that "
+      "are too large or zero make such",
+      *(count, len(embedding)),
     )
 
 
