@@ -168,6 +168,20 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
   assert content_of(tmp_path) == {"x": b"old"}
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path):
+  """But not what another one is writing, nor what only looks like it."""
+  left = f"x.{'0' * 32}.tmp"
+  others = {f"x.{'g' * 32}.tmp", f"y.{'0' * 32}.tmp", f"x.{'1' * 32}.tmp"}
+  for name in {left, *others} - {f"x.{'1' * 32}.tmp"}:
+    (tmp_path / name).touch()
+  (tmp_path / f"x.{'1' * 32}.tmp").symlink_to(tmp_path / f"y.{'0' * 32}.tmp")
+  with files.replacing(tmp_path / "x") as first:
+    files.write_text(tmp_path / "x", "second")
+    first.write_text("first")
+  assert {x.name for x in tmp_path.iterdir()} == {"x", *others}
+  assert (tmp_path / "x").read_text() == "first"
+
+
 def test_files_have_the_permissions_of_any_other(tmp_path):
   (tmp_path / "plain").touch()
   files.write_text(tmp_path / "x", "new")

@@ -10,9 +10,11 @@ and those above it, may be links, for instance to another disk.
 from collections.abc import Iterator
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 from typing import TextIO
@@ -98,14 +100,29 @@ def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     '1 2 3'
   """
   path = pathlib.Path(path)
+  _remove_leftovers(path)
   new = path.with_name(f"{path.name[:LONGEST]}.{uuid.uuid4().hex}.tmp")
-  os.close(os.open(new, NEW, 0o666))
+  file = os.open(new, NEW, 0o666)
   try:
+    with contextlib.suppress(OSError):  # not every file system has locks
+      fcntl.flock(file, fcntl.LOCK_EX)
     yield new
     os.replace(new, path)
   finally:
+    os.close(file)
     with contextlib.suppress(FileNotFoundError):
       os.unlink(new)
+
+
+def _remove_leftovers(path: pathlib.Path) -> None:
+  """Removes what killed processes have left of a file; others hold a lock."""
+  name = re.compile(rf"{re.escape(path.name[:LONGEST])}\.[0-9a-f]{{32}}\.tmp")
+  with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+    for left in [x.path for x in entries if name.fullmatch(x.name)]:
+      with contextlib.suppress(OSError, ValueError):  # a lock, or no plain file
+        with open_in_place(pathlib.Path(left), "r") as file:
+          fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+          os.unlink(left)
 
 
 @contextlib.contextmanager
@@ -139,7 +156,7 @@ def open_in_place(
 
   Args:
     path: The file.
-    mode: "a" or "a+"; it is made if missing.
+    mode: "a" or "a+", where it is made if missing, or "r".
     second_names: Whether it may have other names (hard links), which the caller
       must not write through.
 
