@@ -12,14 +12,11 @@ from nuclr_jax.files import bucket, remote
 from nuclr_jax.files.hidden import is_hidden, visible
 from nuclr_jax.files.local import (
   DIGESTS,
-  LITTLE,
   LOCK,
-  MAX_EXPANSION,
   UnreadableError,
   allow_open,
   as_pattern,
   check_digests,
-  check_expansion,
   complete_folder,
   damage,
   has_digests,
@@ -34,7 +31,13 @@ from nuclr_jax.files.local import (
   state_of,
   write_digests,
 )
-from nuclr_jax.files.untrusted import check_size, without_panics
+from nuclr_jax.files.untrusted import (
+  LITTLE,
+  MAX_EXPANSION,
+  check_expansion,
+  check_size,
+  without_panics,
+)
 from nuclr_jax.files.writing import (
   check_no_link,
   check_no_links,

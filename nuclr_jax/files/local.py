@@ -6,7 +6,7 @@ of `sha256sum --check SHA256SUMS`, and `damage` compares. It does not protect
 from somebody who changes both.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent import futures
 import contextlib
 import fcntl
@@ -30,7 +30,12 @@ import zipfile
 import numpy as np
 
 from nuclr_jax import distributed, progress
-from nuclr_jax.files.untrusted import check_size, without_panics
+from nuclr_jax.files.untrusted import (
+  LITTLE,
+  MAX_EXPANSION,
+  check_size,
+  without_panics,
+)
 from nuclr_jax.files.writing import (
   check_no_link,
   folder_in,
@@ -39,8 +44,6 @@ from nuclr_jax.files.writing import (
 )
 
 DIGESTS, LOCK = "SHA256SUMS", ".lock"
-MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
-LITTLE = 2**24  # bytes that may be expanded from anything
 TRIES = 4  # to read
 PAUSE = 0.5  # seconds before the second try, and then twice as many each time
 
@@ -285,25 +288,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(content, dict):
       raise ValueError(f"it holds a {type(content).__name__}, not an object")
   return content
-
-
-def check_expansion(metadata: Any, groups: Iterable[int] | None = None) -> None:
-  """Raises ValueError if a Parquet file would fill many times its own size.
-
-  Args:
-    metadata: The metadata of the file, by pyarrow.
-    groups: The row groups to look at; None means all of them.
-  """
-  for i in range(metadata.num_row_groups) if groups is None else groups:
-    group = metadata.row_group(i)
-    for column in map(group.column, range(group.num_columns)):
-      size = column.total_uncompressed_size
-      stored = column.total_compressed_size
-      if size > max(MAX_EXPANSION * stored, LITTLE):
-        raise ValueError(
-          f"column {column.path_in_schema} of row group {i} claims to have "
-          f"{size:.2g} bytes in {stored:.2g}"
-        )
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:

@@ -1,11 +1,14 @@
 """Bounds for reading files whose author may be anybody."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 import contextlib
 import os
 import stat
+from typing import Any
 
 MAX_SIZE = 2**28  # bytes of a file that is read as a whole
+MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
+LITTLE = 2**24  # bytes that may be expanded from anything
 
 
 def check_size(path: str | os.PathLike, most: int = MAX_SIZE) -> None:
@@ -44,3 +47,22 @@ def without_panics() -> Iterator[None]:
     if type(error).__name__ != "PanicException":
       raise
     raise ValueError(f"the library that reads it gave up: {error}") from error
+
+
+def check_expansion(metadata: Any, groups: Iterable[int] | None = None) -> None:
+  """Raises ValueError if a Parquet file would fill many times its own size.
+
+  Args:
+    metadata: The metadata of the file, by pyarrow.
+    groups: The row groups to look at; None means all of them.
+  """
+  for i in range(metadata.num_row_groups) if groups is None else groups:
+    group = metadata.row_group(i)
+    for column in map(group.column, range(group.num_columns)):
+      size = column.total_uncompressed_size
+      stored = column.total_compressed_size
+      if size > max(MAX_EXPANSION * stored, LITTLE):
+        raise ValueError(
+          f"column {column.path_in_schema} of row group {i} claims to have "
+          f"{size:.2g} bytes in {stored:.2g}"
+        )
