@@ -331,7 +331,7 @@ CASES = [
   ),
   a_command("holds no run", "evaluate", "--workdir={folder}/no"),
   a_command("holds no run", "report", "--workdir={folder}/no"),
-  a_command("--workdir is missing", "evaluate"),
+  a_command("give one of --workdir, --config or --model", "evaluate"),
   a_command(
     "give one of --workdir, --config or --model",
     "embed",

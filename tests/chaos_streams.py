@@ -121,7 +121,7 @@ def resumed(number):
       write_stream(home / "tars", number)
       began = time.monotonic()
       words = words_of_stream(home / "tars", home / "run")
-      code, said = finish(nuclr(words, home))
+      code, said = finish(nuclr(words, home), 60)
       if code not in (0, 1):  # nothing may be of use in the tars
         return Trial("", f"resumed({number})", 1, fault_of(code, said))
       seconds = json.dumps([time.monotonic() - began, code])
@@ -134,7 +134,9 @@ def resumed(number):
       sent.append(rng.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
       if process.poll() is None:
         process.send_signal(sent[-1])
-      process.wait()
+      code, said = finish(process)
+      if code == -1:  # it has not obeyed
+        return Trial("", f"resumed({number})", len(sent), f"{sent}: {said}")
     code, said = finish(nuclr(words, folder))
     wrong = fault_of(code, said, expected=expected)
     found, straight = (files_of(x / "run") for x in (folder, home))
