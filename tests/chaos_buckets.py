@@ -12,6 +12,7 @@ import hashlib
 import logging
 import pathlib
 import re
+import socket
 import threading
 import time
 
@@ -131,6 +132,7 @@ class Server:
       start_response(status[fault], [("Content-Type", "application/xml")])
       return [text.encode()]
     if fault == "closed":
+      environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
       raise ConnectionAbortedError
     if fault == "slow":
       time.sleep(self.delay)

@@ -153,15 +153,19 @@ def resumed(number):
 def files_of(run):
   """Hashes a run's files; of checkpoints, the newest and any that is damaged.
 
-  A run that was interrupted has one more, of the step that it had come to.
+  A run that was interrupted has one more, of the step that it had come to, and
+  keeps what a killed one had begun to write, as N.incomplete.
   """
   found = digests(run)
   steps = [x for x in found if x.startswith("checkpoints/")]
-  last = max(steps, key=lambda x: int(re.sub(r"\D", "", x)), default="")
+  done = [x for x in steps if found[x] == "whole"]
+  last = max(done, key=lambda x: int(re.sub(r"\D", "", x)), default="")
   return {
     name: x
     for name, x in found.items()
-    if name not in steps or x != "whole" or name == last
+    if name not in steps
+    or name == last
+    or (x != "whole" and not name.endswith(".incomplete"))
   }
 
 
