@@ -93,7 +93,7 @@ MAX_PATCHES = 2**14  # of an image; attention takes their square
 Stages = Annotated[
   Sequence[Layers],
   Range(
-    f"1 to 8 whole numbers, each from 1 to {1_000:,}", lambda x: 0 < len(x) <= 8
+    "1 to 8 whole numbers, each from 1 to 1,000", lambda x: 0 < len(x) <= 8
   ),
 ]
 # Of the channels of images on the scale [0, 1].

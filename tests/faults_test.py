@@ -8,7 +8,6 @@ import shutil
 import time
 
 from absl.testing import flagsaver
-import fsspec
 import make_bucket
 import make_captioned
 import make_faults
@@ -170,8 +169,7 @@ class TestWhatVanishes:
 
   @pytest.mark.parametrize("in_place", [False, True])
   def test_from_a_bucket(self, tmp_path, monkeypatch, in_place):
-    system = fsspec.filesystem("memory")
-    system.store.clear()
+    make_bucket.memory()
     for i in range(2):
       tar = write_pairs(tmp_path / f"{i}.tar", [i])
       bucket.upload(tar, f"memory://b/raw/{i}.tar")
@@ -216,8 +214,7 @@ class TestWhatVanishes:
 
 @pytest.mark.parametrize("name", ["a[1].tar", "a?.tar", "a*.tar"])
 def test_a_name_that_exists_is_no_pattern(tmp_path, name):
-  system = fsspec.filesystem("memory")
-  system.store.clear()
+  make_bucket.memory()
   tar = write_pairs(tmp_path / "x.tar", [0])
   for file in (name, "a1.tar"):
     bucket.upload(tar, f"memory://b/{file}")
@@ -228,8 +225,7 @@ def test_a_name_that_exists_is_no_pattern(tmp_path, name):
 
 
 def test_brackets_that_become_a_pattern_are_not_silent(tmp_path, caplog):
-  system = fsspec.filesystem("memory")
-  system.store.clear()
+  make_bucket.memory()
   bucket.upload(write_pairs(tmp_path / "x.tar", [0]), "memory://b/a1.tar")
   assert list(bucket.find("memory://b/a[1].tar")) == ["memory://b/a1.tar"]
   assert "a[1].tar does not exist, and is read as a pattern" in caplog.text

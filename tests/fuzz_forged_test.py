@@ -100,6 +100,15 @@ def with_value(content, place, value):
   return content
 
 
+def with_other_values(content, values=HUGE):
+  """A strategy of JSON texts, each with another value at some place."""
+  return st.builds(
+    lambda place, value: json.dumps(with_value(content, place, value)).encode(),
+    st.sampled_from(places_of(content)),
+    values,
+  )
+
+
 TOKENIZERS = ["hf_clip", "hf_siglip", "hf_clip_added"]
 
 
@@ -110,11 +119,7 @@ def test_tokenizers(name, how, folder):
   path = folder / "tokenizer.json"
   content = json.loads((PUBLISHED / name / "tokenizer.json").read_text())
   text = json.dumps(content)
-  values = st.builds(
-    lambda place, value: json.dumps(with_value(content, place, value)).encode(),
-    st.sampled_from(places_of(content)),
-    HUGE,
-  )
+  values = with_other_values(content)
 
   @FUZZ
   @given(values if how == "values" else damaged(text.encode()))
@@ -163,11 +168,7 @@ def test_notes_of_the_cache(how, tmp_path, monkeypatch):
   text = notes.read_text()
   content = json.loads(text)
   odd = HUGE | st.sampled_from(["../../canary", "memory://fuzz/..", [None, 1]])
-  values = st.builds(
-    lambda place, value: json.dumps(with_value(content, place, value)).encode(),
-    st.sampled_from(places_of(content)),
-    odd,
-  )
+  values = with_other_values(content, odd)
 
   @FUZZ
   @given(values if how == "values" else damaged(text.encode()))

@@ -5,7 +5,6 @@ import json
 import threading
 import time
 
-import fsspec
 import make_bucket
 import pytest
 
@@ -17,10 +16,7 @@ PERIOD = 0.1
 
 @pytest.fixture
 def memory():
-  system = fsspec.filesystem("memory")
-  system.store.clear()
-  system.pseudo_dirs[:] = [""]
-  return system
+  return make_bucket.memory()
 
 
 @pytest.fixture

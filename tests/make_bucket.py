@@ -6,7 +6,17 @@ import os
 import socket
 from unittest import mock
 
+import fsspec
+
 BUCKET = "bucket"
+
+
+def memory():
+  """Returns the file system of memory://, with nothing in it."""
+  system = fsspec.filesystem("memory")
+  system.store.clear()
+  system.pseudo_dirs[:] = [""]
+  return system
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import time
 
-import fsspec
+import make_bucket
 import pytest
 
 from nuclr_jax.files import bucket, copies, local, push, remote
@@ -18,10 +18,7 @@ PARTS = ("state/a", "state/b", "meta/c")
 @pytest.fixture
 def memory(tmp_path, monkeypatch):
   monkeypatch.setenv(remote.CACHE, str(tmp_path / "cache"))
-  system = fsspec.filesystem("memory")
-  system.store.clear()
-  system.pseudo_dirs[:] = [""]
-  return system
+  return make_bucket.memory()
 
 
 def make(folder: pathlib.Path, step: int, name: str = "checkpoints") -> None:

@@ -40,10 +40,7 @@ def place(root):
 @pytest.fixture
 def memory():
   """The file system of memory://, with nothing in it."""
-  system = fsspec.filesystem("memory")
-  system.store.clear()
-  system.pseudo_dirs[:] = [""]
-  return system
+  return make_bucket.memory()
 
 
 def put(place, name: str, content: bytes) -> None:
@@ -161,8 +158,7 @@ def test_only_what_has_changed_is_copied(place, monkeypatch):
 
 def test_marks_of_completeness_come_last(monkeypatch):
   place, order = "memory://bucket/run", []
-  system, _ = bucket.open_system(place)
-  system.store.clear()
+  system = make_bucket.memory()
   plain = type(system).put_file
 
   def noted(self, source, goal, **kwargs):

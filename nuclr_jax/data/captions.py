@@ -22,12 +22,7 @@ CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
 TOO_LONG = "too long a caption"
 MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
 TXT = "txt"  # what webdataset calls the text file of a sample
-KEYS = (
-  "caption",
-  "captions",
-  "raw",
-  "text",
-)  # of an object in a list of captions
+KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
 MARK = "\ufeff"  # the byte order mark, wherever files were joined
 MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
   codecs.BOM_UTF32_LE: "utf-32",

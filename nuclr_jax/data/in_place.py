@@ -25,12 +25,12 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.data import tfds_reader
+from nuclr_jax.data.images import MAX_BYTES
 from nuclr_jax.files import bucket, remote
 
 # The feature with the first byte, the size and the checksum (CRC-32C, which is
 # faster than the disk) of an image, int64 [3]; zeros if the record holds it.
 PLACE = "place"
-MAX_BYTES = 2**30  # of an image file
 THREADS = 64  # that wait for reads at the same time
 CHUNK = 4  # images that a thread reads one after another
 OPEN_FILES = 256  # that a process keeps open

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nuclr_jax import files
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
-from nuclr_jax.data.images import ENDINGS
+from nuclr_jax.data.images import ENDINGS, MAX_BYTES
 from nuclr_jax.data.tar_members import (
   DAMAGED,
   END,
@@ -31,7 +31,6 @@ from nuclr_jax.files import as_pattern, bucket, is_hidden
 
 ENDING = ".tar"
 STATS = "_stats.json"  # in place of `ENDING`: img2dataset's counts
-MAX_BYTES = 2**30  # of an image file
 MAX_TEXT = 2**20  # bytes of a file with captions
 SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
 LENIENT = 10  # times as many may be given, since an epoch may be any number

@@ -27,6 +27,7 @@ from nuclr_jax.files.bucket import (
   reaching,
   stamp_of,
 )
+from nuclr_jax.files.writing import write_text
 
 log = logging.getLogger(__name__)
 
@@ -350,6 +351,4 @@ def write_notes(copy: Copy, notes: Mapping[str, Note]) -> None:
     x: [note.stamp, *note.state, *([True] if note.pushing else [])]
     for x, note in notes.items()
   }
-  part = copy.notes.with_name(f"{NOTES}.part")
-  part.write_text(json.dumps({"path": copy.path, "files": files}))
-  part.replace(copy.notes)
+  write_text(copy.notes, json.dumps({"path": copy.path, "files": files}))

@@ -34,6 +34,7 @@ from nuclr_jax.files.bucket import (
 )
 from nuclr_jax.files.copies import MARK, NOTES, Choose, Copy, Names
 from nuclr_jax.files.push import LAST, push
+from nuclr_jax.files.writing import write_text
 
 __all__ = [
   "CACHE",
@@ -333,7 +334,7 @@ def _held(copy: Copy, alone: bool, period: float | None):
     return contextlib.nullcontext(lambda: None)
   owner = copy.notes.with_name("owner")
   if not owner.exists():
-    owner.write_text(uuid.uuid4().hex)
+    write_text(owner, uuid.uuid4().hex)
   return lease.held(copy.path, owner=owner.read_text(), period=period or PERIOD)
 
 

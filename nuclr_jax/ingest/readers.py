@@ -22,10 +22,11 @@ from nuclr_jax.data.tar_files import (
   MAX_BYTES,
   MAX_TEXT,
   OTHER_PICTURE,
+  TOO_BIG,
   flaw_of,
   name_files,
 )
-from nuclr_jax.data.tar_members import END, Member, members_of
+from nuclr_jax.data.tar_members import DAMAGED, END, Member, members_of
 from nuclr_jax.data.tfds_reader import (
   caption_field,
   image_field,
@@ -35,13 +36,11 @@ from nuclr_jax.ingest import splits
 from nuclr_jax.ingest.records import (
   BROKEN_RECORD,
   BROKEN_ROW,
-  DAMAGED,
   NO_FILE,
   NO_IMAGE,
   NO_SPLIT,
   ONLY_HIDDEN,
   OUTSIDE,
-  TOO_BIG,
   UNREADABLE,
   Item,
   Rejected,

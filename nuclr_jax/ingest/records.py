@@ -35,6 +35,7 @@ from nuclr_jax.data.images import (
 )
 from nuclr_jax.data.in_place import PLACE, place_of
 from nuclr_jax.data.pair_index import canonical, content_hash
+from nuclr_jax.data.tar_members import DAMAGED
 from nuclr_jax.data.tfds_reader import num_records, record_writer
 from nuclr_jax.files import bucket
 
@@ -43,7 +44,6 @@ QUALITY = 95  # of JPEGs that are made from images in other formats
 NO_CAPTION = "no caption"
 DUPLICATE_KEY = "duplicate key"  # an earlier item of the part has the same key
 TOO_LARGE = "too large"  # for JPEG
-TOO_BIG = "too large a file"
 NO_IMAGE = "missing image"  # the input names no image
 NO_FILE = "missing file"  # the input names no regular file
 OUTSIDE = "link out of the folder"  # the file, or the text beside it
@@ -51,7 +51,8 @@ BROKEN_ROW = "broken row"  # of a table
 NO_SPLIT = "no split"  # in a table that names those of other rows
 BROKEN_RECORD = "unreadable record"  # of a TFDS data set
 ONLY_HIDDEN = "only hidden files"  # in a tar, see `files.is_hidden`
-DAMAGED = "damaged file"  # an input file, or the remainder of it
+# What to do if the input changes while it is read.
+AGAIN = "run the command again once the input is complete"
 
 
 class Item(NamedTuple):
@@ -73,10 +74,6 @@ class Rejected(NamedTuple):
   key: str
   source: str
   reason: str
-
-
-# What to do if the input changes while it is read.
-AGAIN = "run the command again once the input is complete"
 
 
 class Part(NamedTuple):

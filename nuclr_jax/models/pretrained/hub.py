@@ -7,9 +7,11 @@ import pathlib
 import re
 
 from nuclr_jax import files, progress
+from nuclr_jax.models.pretrained import pytorch
 
 log = logging.getLogger(__name__)
 
+SUFFIXES = (".safetensors", ".npz", ".msgpack", *pytorch.SUFFIXES)  # of weights
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a repository
 
 
@@ -57,16 +59,7 @@ def find_file(source: str | os.PathLike, names: Sequence[str]) -> pathlib.Path:
   if path.exists():
     raise files.UnreadableError(f"{path} is not a regular file")
   # A name that ends like a file is meant as one: the hub is not asked for it.
-  if not is_name(str(source)) or path.suffix in (
-    ".safetensors",
-    ".npz",
-    ".msgpack",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".txt",
-    ".json",
-  ):
+  if not is_name(str(source)) or path.suffix in (*SUFFIXES, ".txt", ".json"):
     raise ValueError(
       f"{path} does not exist; give a file, a folder that has "
       f"{' or '.join(names)}, or a name on the Hugging Face hub"

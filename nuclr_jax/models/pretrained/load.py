@@ -33,9 +33,8 @@ WEIGHTS = (  # in order of preference; an index names several files
   "pytorch_model.bin.index.json",
   "open_clip_pytorch_model.bin",
 )
-SUFFIXES = (".safetensors", ".npz", ".msgpack", *pytorch.SUFFIXES)
 # The name of a file beside an index that names it.
-SHARD = rf"[A-Za-z0-9_.-]{{1,200}}({'|'.join(map(re.escape, SUFFIXES))})"
+SHARD = rf"[A-Za-z0-9_.-]{{1,200}}({'|'.join(map(re.escape, hub.SUFFIXES))})"
 MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 MAX_LOGIT_SCALE = 14  # a temperature of a millionth
@@ -284,7 +283,7 @@ def _read_file(
         tensors = _read_safetensors(converted, only)
     else:
       raise ValueError(
-        f"weights must be {', '.join(SUFFIXES)} files; other files can be "
+        f"weights must be {', '.join(hub.SUFFIXES)} files; other files can be "
         "rewritten with safetensors.torch.save_file"
       )
     for key, x in tensors.items():
