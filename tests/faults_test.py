@@ -169,7 +169,7 @@ class TestWhatVanishes:
 
   @pytest.mark.parametrize("in_place", [False, True])
   def test_from_a_bucket(self, tmp_path, monkeypatch, in_place):
-    make_bucket.memory()
+    system = make_bucket.memory()
     for i in range(2):
       tar = write_pairs(tmp_path / f"{i}.tar", [i])
       bucket.upload(tar, f"memory://b/raw/{i}.tar")

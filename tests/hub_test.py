@@ -83,6 +83,11 @@ def hub(tmp_path) -> Iterator[type[Handler]]:
     Hub.environment = {
       "HF_ENDPOINT": f"http://127.0.0.1:{running.server_port}",
       "HF_HOME": str(tmp_path / "cache"),
+      # Whatever this machine has set.
+      "HF_HUB_OFFLINE": "0",
+      "HF_TOKEN": "",
+      "NO_PROXY": "127.0.0.1",
+      "no_proxy": "127.0.0.1",
     }
     yield Hub
     running.shutdown()

@@ -292,7 +292,7 @@ def test_bad_pairs_say_what_is_wrong(changes, message):
     (dict(temperature=0.0), "temperature must be a number greater than 0"),
     (dict(tolerance=0.0), "tolerance must be a number greater than 0"),
     (dict(num_pairs=3), "num_pairs must be at least 48, got 3"),
-    (dict(temperature=1e-38), "overflow at temperature 1e-38"),
+    (dict(temperature=1e-38), "temperature must be .* 1e-6 to 1e6 possible"),
     (dict(start=Sides(np.zeros(3), np.zeros(N))), "start.image must be .48."),
   ],
 )
@@ -300,6 +300,12 @@ def test_bad_arguments_say_what_is_allowed(arguments, message):
   image, text = matrices(*IDS["distinct"])
   with pytest.raises(ValueError, match=message):
     solve(image, text, **arguments)
+
+
+def test_sums_that_overflow():
+  image, text = (np.float32(1e18 * x) for x in matrices(*IDS["distinct"]))
+  with pytest.raises(ValueError, match="overflow at temperature 1e-06; give f"):
+    solve(image, text, temperature=1e-6)
 
 
 def test_long_solves_show_progress(monkeypatch, caplog):

@@ -37,7 +37,6 @@ BLANK = "nothing to see on white"  # where it is not transparent, it is white
 ENDINGS = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff".split())
 MIN_SIZE = 16  # pixels per side, of images to train on
 MAX_PIXELS = 2**26  # of an image; 200 MB of them
-MAX_BYTES = 2**30  # of a file
 THUMBNAIL = 96  # pixels
 MAX_ASPECT = 100  # of an image that is cropped after it is resized
 TRIES = 10  # attempts to draw a random crop that fits

@@ -25,7 +25,6 @@ import numpy as np
 
 from nuclr_jax import files
 from nuclr_jax.data import tfds_reader
-from nuclr_jax.data.images import MAX_BYTES
 from nuclr_jax.files import bucket, remote
 
 # The feature with the first byte, the size and the checksum (CRC-32C, which is
@@ -193,7 +192,7 @@ def _read_image(
       f"a record has its image in {size} bytes from byte {offset} of {path} "
       "on, which is impossible: the data set is damaged; index the tars again"
     )
-  image = _read_range(path, offset, min(size, MAX_BYTES))
+  image = _read_range(path, offset, min(size, files.MAX_IMAGE))
   if google_crc32c.value(image) != checksum:
     raise ValueError(
       f"{path} has changed since it was indexed: its bytes {offset} to "

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from nuclr_jax import files
 from nuclr_jax.data.captions import captions_beside, clean_text, tidy_captions
-from nuclr_jax.data.images import ENDINGS, MAX_BYTES
+from nuclr_jax.data.images import ENDINGS
 from nuclr_jax.data.tar_members import (
   DAMAGED,
   END,
@@ -317,7 +317,7 @@ def flaw_of(kind: str, member: Member) -> str:
   if member.flaw:
     return member.flaw
   if kind == "image":
-    return TOO_BIG if member.size > MAX_BYTES else ""
+    return TOO_BIG if member.size > files.MAX_IMAGE else ""
   return LONG_TEXT if member.size > MAX_TEXT else ""
 
 

@@ -34,6 +34,7 @@ from nuclr_jax.files.local import (
 from nuclr_jax.files.untrusted import (
   LITTLE,
   MAX_EXPANSION,
+  MAX_IMAGE,
   check_expansion,
   check_size,
   without_panics,
@@ -55,6 +56,7 @@ __all__ = [
   "LITTLE",
   "LOCK",
   "MAX_EXPANSION",
+  "MAX_IMAGE",
   "UnreadableError",
   "allow_open",
   "as_pattern",

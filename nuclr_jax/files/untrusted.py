@@ -1,4 +1,4 @@
-"""Bounds for reading files whose author may be anybody."""
+"""Bounds for reading files, which may come from untrusted sources."""
 
 from collections.abc import Iterable, Iterator
 import contextlib
@@ -7,6 +7,7 @@ import stat
 from typing import Any
 
 MAX_SIZE = 2**28  # bytes of a file that is read as a whole
+MAX_IMAGE = 2**30  # bytes of a file of an image
 MAX_EXPANSION = 100  # of compressed data; a bomb reaches 1,000
 LITTLE = 2**24  # bytes that may be expanded from anything
 

@@ -19,7 +19,6 @@ from nuclr_jax.data.tar_files import (
   EMPTY,
   KINDS,
   LONG_TEXT,
-  MAX_BYTES,
   MAX_TEXT,
   OTHER_PICTURE,
   TOO_BIG,
@@ -335,7 +334,7 @@ def _items_of_row(row: Row) -> Iterator[Item | Rejected]:
   if of_folder and leads_out(*places):
     yield Rejected(row.key, row.source, OUTSIDE)
     return
-  if os.path.getsize(row.path) > MAX_BYTES:
+  if os.path.getsize(row.path) > files.MAX_IMAGE:
     yield Rejected(row.key, row.source, TOO_BIG)
     return
   long = [x for x, y in texts.items() if os.path.getsize(y) > MAX_TEXT]

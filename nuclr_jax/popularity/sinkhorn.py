@@ -52,7 +52,7 @@ def iterate(
   shown, first_residual = began, None
   for iteration in range(max_iterations + 1):
     b = b - b.mean()
-    with np.errstate(invalid="ignore"):  # reported below
+    with np.errstate(invalid="ignore", over="ignore"):  # reported below
       step = potentials(problem, log_denominators(problem, b)) - b
       # exp(step_j) = sum_i w_ij, see `potentials`.
       residual = float(np.abs(np.expm1(step)).max())
