@@ -45,7 +45,7 @@ import tiny_config
 import warm
 
 from nuclr_jax import Pairs
-from nuclr_jax.config import load_config
+from nuclr_jax.lab.config import load_config
 
 # Files of minutes, the longest first.
 LONG = "train notebooks processes cc3m chaos objectives main hooks".split()
@@ -84,7 +84,7 @@ def forget():
 @pytest.fixture(scope="session", autouse=True)
 def small_diagnostics():
   """Runs are diagnosed and recalibrated with few pairs."""
-  from nuclr_jax.train import diagnostics, recalibrate
+  from nuclr_jax.lab.train import diagnostics, recalibrate
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(diagnostics, "SAMPLE", warm.SAMPLE)
@@ -124,7 +124,7 @@ def doctest_names(doctest_namespace, scratch):
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
   """A folder with the glyphs, rendered small; all workers share it."""
-  from nuclr_jax.data import glyphs
+  from nuclr_jax.lab.data import glyphs
 
   folder = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:
@@ -160,7 +160,7 @@ def tiny():
 @pytest.fixture(scope="session")
 def few_pairs(data_dir):
   """The first 6,400 glyphs as a data set, without evaluations."""
-  from nuclr_jax.train import build
+  from nuclr_jax.lab.train import build
 
   spec = dict(name="glyphs", size=16, shift=1.0)
   data = build.load_data(spec, data_dir=data_dir)

@@ -3,6 +3,6 @@
 from setuptools import find_packages, setup
 
 setup(
-  packages=[*find_packages(include=["nuclr_jax*"]), "nuclr_jax.configs"],
-  package_dir={"nuclr_jax.configs": "configs"},
+  packages=[*find_packages(include=["nuclr_jax*"]), "nuclr_jax.lab.configs"],
+  package_dir={"nuclr_jax.lab.configs": "configs"},
 )

@@ -14,7 +14,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from nuclr_jax.config import load_config
+from nuclr_jax.lab.config import load_config
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -20,7 +20,7 @@ nuclr train --config=configs/cc3m.py:sogclr,float32 --workdir=runs/sogclr
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.config import blank
+from nuclr_jax.lab.config import blank
 
 TEMPERATURE = 0.01
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M

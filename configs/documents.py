@@ -14,7 +14,7 @@ transformer (`--config.model.encoder.num_layers=1`).
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.config import blank, choose
+from nuclr_jax.lab.config import blank, choose
 
 ALGORITHMS = dict(
   curl=dict(block_size=5, num_negatives=8, loss="logistic"),
@@ -30,7 +30,7 @@ def get_config(arg: str = "") -> ConfigDict:
   name = name or "curl"
   config = blank()  # all keys, with their defaults
   config.data = dict(
-    name="documents",
+    name="contrib:documents",
     train=config_dict.placeholder(str),
     classify=(),
     tokenizer="build",
@@ -50,7 +50,7 @@ def get_config(arg: str = "") -> ConfigDict:
     hidden=0,
     normalize=False,
   )
-  config.objective = {"name": name} | ALGORITHMS[name]
+  config.objective = {"name": f"contrib:{name}"} | ALGORITHMS[name]
   config.optimizer = dict(
     learning_rate=dict(value=2e-3, warmup_epochs=1.0, decay="cosine"),
     weight_decay=0.01,

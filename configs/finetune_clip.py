@@ -22,7 +22,7 @@ average of the weights.
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.config import blank, choose
+from nuclr_jax.lab.config import blank, choose
 
 MODELS = dict(
   b16=dict(image="clip_vit_b16", source="openai/clip-vit-base-patch16"),

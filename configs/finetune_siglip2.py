@@ -17,7 +17,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from nuclr_jax.config import choose, load_config
+from nuclr_jax.lab.config import choose, load_config
 
 SOURCE = "google/siglip2-base-patch16-224"
 

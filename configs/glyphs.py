@@ -10,7 +10,7 @@ nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 
 from ml_collections import ConfigDict
 
-from nuclr_jax.config import blank, choose
+from nuclr_jax.lab.config import blank, choose
 
 FALLING_GAMMA = dict(
   value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.5

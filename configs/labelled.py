@@ -4,7 +4,7 @@ nuclr train --config=configs/labelled.py --workdir=runs/digits
 nuclr train --config=configs/labelled.py:proxy_anchor,glyphs \
   --workdir=runs/proxies --config.data.unseen=True
 nuclr train --config=configs/labelled.py:ntxent,cifar10 --workdir=runs/cifar \
-  --config.terms.difference_alignment.weight=0.5
+  --config.terms.contrib:difference_alignment.weight=0.5
 
 The argument after a colon is a name in `ALGORITHMS`, one in `DATA`, or both
 with a comma between them. Digits and glyphs come with the library; all other
@@ -13,9 +13,11 @@ names are TFDS data sets that have to be prepared first.
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.config import blank, choose
+from nuclr_jax.lab.config import blank, choose
 
 # By name, which is also the name of the objective.
+# A term that can be added to any objective; of weight 0, it is left out.
+TERM = dict(weight=0.0, differences="chain", norm="l2", labels=False)
 ALGORITHMS = dict(
   arcface=dict(scale=16.0, margin=0.3),
   clip=dict(temperature=0.2, learn_temperature=False),
@@ -33,6 +35,8 @@ ALGORITHMS = dict(
   swav=dict(num_prototypes=64, num_iterations=3),
   vicreg=dict(),
 )
+# The others are of `nuclr_jax.contrib`.
+CORE = {"clip", "debiased", "ntxent", "nuclr", "sogclr", "vicreg"}
 # Algorithms for embeddings that are not normalized.
 RAW = (
   "curl",
@@ -73,7 +77,7 @@ def get_config(arg: str = "") -> ConfigDict:
   encoder = images.pop("encoder")
   block_size = ALGORITHMS[name].get("block_size", 1)
   config.data = dict(
-    name="labelled",
+    name="contrib:labelled",
     train=data if data in BUILT_IN else f"{data}:train",
     validation=config_dict.placeholder(str),
     test=config_dict.placeholder(str),
@@ -96,7 +100,9 @@ def get_config(arg: str = "") -> ConfigDict:
     hidden=0,
     normalize=name not in RAW,
   )
-  config.objective = {"name": name} | ALGORITHMS[name]
+  where = "" if name in CORE else "contrib:"
+  config.objective = {"name": where + name} | ALGORITHMS[name]
+  config.terms = {"contrib:difference_alignment": TERM}
   config.optimizer = dict(
     learning_rate=dict(value=2e-3, warmup_epochs=1.0, decay="cosine"),
     weight_decay=0.01,

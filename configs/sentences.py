@@ -3,7 +3,7 @@
 nuclr train --config=configs/sentences.py --workdir=runs/sentences \
   --config.data.train=wiki.txt --config.data.test='("sts.tsv",)'
 nuclr train --config=configs/sentences.py:nuclr,small ... \
-  --config.terms.difference_alignment.weight=0.5
+  --config.terms.contrib:difference_alignment.weight=0.5
 
 The argument after a colon is a name in `ALGORITHMS`, a name in `ENCODERS`, or
 both with a comma between them. `bert` starts from published weights, with their
@@ -13,8 +13,10 @@ transformer with random weights.
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.config import blank, choose
+from nuclr_jax.lab.config import blank, choose
 
+# A term that can be added to any objective; of weight 0, it is left out.
+TERM = dict(weight=0.0, differences="chain", norm="l2", labels=False)
 ALGORITHMS = dict(
   clip=dict(temperature=0.05, learn_temperature=False),
   ntxent=dict(temperature=0.05),
@@ -61,6 +63,7 @@ def get_config(arg: str = "") -> ConfigDict:
   )
   config.model = dict(name="views", hidden=0, normalize=True, **spec["model"])
   config.objective = {"name": name} | ALGORITHMS[name]
+  config.terms = {"contrib:difference_alignment": TERM}
   config.optimizer = dict(
     learning_rate=dict(
       value=spec["learning_rate"], warmup_epochs=0.1, decay="cosine"

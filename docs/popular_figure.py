@@ -19,7 +19,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax.train import loop
+from nuclr_jax.lab.train import loop
 
 NUM_SHOWN, CAPTION_WIDTH = 7, 14  # images in a row, characters in a line
 COLUMN, TILE, HEADING, LINE, GAP = 1.0, 0.62, 0.3, 0.11, 0.14  # inches

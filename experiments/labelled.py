@@ -16,14 +16,14 @@ KEYS = {
   "batch_size": "batch_size",
   "block_size": "data.block_size, objective.block_size",
   "classes": "data.classes",
-  "differences": "terms.difference_alignment.differences",
+  "differences": "terms.contrib:difference_alignment.differences",
   "dim": "model.dim",
   "encoder_stages": "model.encoder.stages",
   "encoder_width": "model.encoder.width",
   "eval_every_epochs": "eval_every_epochs",
   "image_size": "data.size",
   "known_labels": "data.labels_per_class",
-  "labels": "terms.difference_alignment.labels",
+  "labels": "terms.contrib:difference_alignment.labels",
   "log_every": "log_every",
   "loss": "objective.loss",
   "num_epochs": "num_epochs",
@@ -38,7 +38,7 @@ KEYS = {
   "validation": "data.validation",
   "validation_scores": "data.validation_scores",
   "warmup_epochs": "optimizer.learning_rate.warmup_epochs",
-  "weight": "terms.difference_alignment.weight",
+  "weight": "terms.contrib:difference_alignment.weight",
 }
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
   from nuclr_jax import objectives, popularity
-  from nuclr_jax.train.build import build
-  from nuclr_jax.train.loop import fit, load
+  from nuclr_jax.lab.train.build import build
+  from nuclr_jax.lab.train.loop import fit, load
   from nuclr_jax.types import Batch, Pairs, Sides
 
 __version__ = "0.1.0"
@@ -31,9 +31,9 @@ _HOMES = {
   "Batch": "nuclr_jax.types",
   "Pairs": "nuclr_jax.types",
   "Sides": "nuclr_jax.types",
-  "build": "nuclr_jax.train.build",
-  "fit": "nuclr_jax.train.loop",
-  "load": "nuclr_jax.train.loop",
+  "build": "nuclr_jax.lab.train.build",
+  "fit": "nuclr_jax.lab.train.loop",
+  "load": "nuclr_jax.lab.train.loop",
   "objectives": "nuclr_jax",
   "popularity": "nuclr_jax",
 }

@@ -9,7 +9,7 @@ import pytest
 from experiments.difference_alignment import docstrings, embedded, sentences
 from experiments.difference_alignment import plan as plans
 from experiments.harness import Options, Place
-from nuclr_jax.data.source import RatedPairs
+from nuclr_jax.lab.data.source import RatedPairs
 
 DOCSTRING = """Sums rows.
 

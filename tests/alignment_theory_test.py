@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nuclr_jax import Pairs, objectives
+from nuclr_jax import Pairs, contrib, objectives
 
 NORMS = {
   "l2": lambda v: np.linalg.norm(v, axis=-1),
@@ -279,7 +279,7 @@ class TestTheorem4:
 
   def test_the_term_has_no_lipschitz_gradient(self, x64):
     """It jumps where columns meet, so that the theorem's S does not exist."""
-    term = objectives.difference_alignment()
+    term = contrib.difference_alignment()
 
     def value(x):
       return term.apply(*term.init(), Pairs(x, x, np.arange(4)))[0]

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 import sklearn.datasets
 
-from nuclr_jax.data import augment, images
-from nuclr_jax.data.source import NUM_RANDOM, random_numbers
+from nuclr_jax.lab.data import augment, images
+from nuclr_jax.lab.data.source import NUM_RANDOM, random_numbers
 
 PHOTO = sklearn.datasets.load_sample_images().images[0]  # [427, 640, 3]
 SMALL = cv2.resize(PHOTO, (90, 60), interpolation=cv2.INTER_AREA)

@@ -5,18 +5,18 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
+from nuclr_jax.lab.train.hooks import Hook
+from nuclr_jax.lab.train.records import read_history
 import numpy as np
 import optax
 import pytest
 from train_test import first_captions
 
 from nuclr_jax import sharding
-from nuclr_jax.config import complete
-from nuclr_jax.data.source import HeldOut
-from nuclr_jax.train import average, checkpoint, loop, recalibrate, resume
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train.hooks import Hook
-from nuclr_jax.train.records import read_history
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.data.source import HeldOut
+from nuclr_jax.lab.train import average, checkpoint, loop, recalibrate, resume
+from nuclr_jax.lab.train import build as experiment
 
 SCORE = "validation/mean_recall@10"
 DECAY = 0.8

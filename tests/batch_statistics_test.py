@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import Batch, models, sharding
-from nuclr_jax.config import complete
-from nuclr_jax.data.source import random_numbers
-from nuclr_jax.models import batch_statistics
-from nuclr_jax.train import build, loop, recalibrate, records, resume
+from nuclr_jax import Batch, sharding
+from nuclr_jax.lab import models
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.models import batch_statistics
+from nuclr_jax.lab.train import build, loop, recalibrate, records, resume
 
 SHAPE = (8, 8, 1)
 SMALL = functools.partial(

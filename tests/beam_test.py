@@ -16,9 +16,9 @@ import make_bucket
 from make_photos import photo_folder, write_pairs
 import pytest
 
-from nuclr_jax import ingest
-from nuclr_jax.files import bucket, remote
-from nuclr_jax.ingest import beam, inputs, records
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.files import bucket, remote
+from nuclr_jax.lab.ingest import beam, inputs, records
 
 pytest.importorskip("apache_beam")
 
@@ -26,7 +26,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 # Beam's direct runner. By the name DirectRunner, Beam would first look for
 # another one on the web.
 IN_MEMORY = ["--runner=FnApiRunner"]
-NUCLR = [sys.executable, "-m", "nuclr_jax.cli.main", "ingest", "--dataset=mine"]
+NUCLR = [
+  sys.executable,
+  "-m",
+  "nuclr_jax.lab.cli.main",
+  "ingest",
+  "--dataset=mine",
+]
 
 
 def several(mode, workers):

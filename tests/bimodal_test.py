@@ -8,8 +8,8 @@ from experiments.bimodal import __main__ as main
 from experiments.bimodal import algorithms, measure, plan, summary, tables
 from experiments.bimodal.algorithms import ALGORITHMS, KEYS
 from experiments.harness import command, runner
+from nuclr_jax.lab.train import build
 from nuclr_jax.objectives.base import make_spec
-from nuclr_jax.train import build
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 SCALE = plan.Scale()

@@ -11,22 +11,22 @@ import jax
 import make_bucket
 import make_captioned
 from make_photos import PHOTOS, write_pairs
+from nuclr_jax.lab.train.hooks import Hook
 import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax import ingest, report
-from nuclr_jax.cli import flags, main
-from nuclr_jax.data import image_text, loader, sets, tar_stream, tfds_reader
-from nuclr_jax.data.embeddings import open_embeddings
-from nuclr_jax.export import embedder_of_config, write_embeddings
-from nuclr_jax.files import bucket, remote
-from nuclr_jax.ingest import inputs
-from nuclr_jax.models.pretrained import read_published
-from nuclr_jax.report import subject
-from nuclr_jax.train import build, loop, untrained
-from nuclr_jax.train.hooks import Hook
+from nuclr_jax.lab import ingest, report
+from nuclr_jax.lab.cli import flags, main
+from nuclr_jax.lab.data import image_text, loader, sets, tar_stream, tfds_reader
+from nuclr_jax.lab.data.embeddings import open_embeddings
+from nuclr_jax.lab.export import embedder_of_config, write_embeddings
+from nuclr_jax.lab.files import bucket, remote
+from nuclr_jax.lab.ingest import inputs
+from nuclr_jax.lab.models.pretrained import read_published
+from nuclr_jax.lab.report import subject
+from nuclr_jax.lab.train import build, loop, untrained
 
 CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
 
@@ -163,7 +163,7 @@ def test_a_parquet_file_of_another_split_is_not_damaged(root, tmp_path):
 
 def test_a_lost_file_is_no_damaged_file(root, tmp_path, monkeypatch):
   """What could not be reached must be read again, and is not rejected."""
-  from nuclr_jax.ingest import records
+  from nuclr_jax.lab.ingest import records
 
   bucket.upload(write_pairs(tmp_path / "lost.tar", [0]), f"{root}/lost.tar")
   (part,) = inputs.plan(f"{root}/lost.tar").parts

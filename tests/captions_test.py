@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax.data import captions, sentences, tar_files
-from nuclr_jax.evaluate import prior
-from nuclr_jax.ingest import inputs, records
+from nuclr_jax.lab.data import captions, sentences, tar_files
+from nuclr_jax.lab.evaluate import prior
+from nuclr_jax.lab.ingest import inputs, records
 
 FIVE = ["A dog runs.", "some  dog", "Größe, 犬", "a dog", "fur"]
 

@@ -13,12 +13,12 @@ import tensorflow_datasets as tfds
 import warm
 
 from configs import cc3m
-from nuclr_jax import models
-from nuclr_jax.config import complete, load_config
-from nuclr_jax.data import Data, Source
-from nuclr_jax.export import embedder_of_run
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train import factories, loop, optimizer
+from nuclr_jax.lab import models
+from nuclr_jax.lab.config import complete, load_config
+from nuclr_jax.lab.data import Data, Source
+from nuclr_jax.lab.export import embedder_of_run
+from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train import factories, loop, optimizer
 from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -32,7 +32,7 @@ VOCAB_SIZES = {
   "openai/clip-vit-base-patch16": 49_408,
 }
 SHORT = """
-from nuclr_jax.config import load_config
+from nuclr_jax.lab.config import load_config
 
 def get_config():
   config = load_config("cc3m:smoke")

@@ -14,7 +14,7 @@ import zlib
 import make_photos
 import numpy as np
 
-from nuclr_jax.config import complete, load_config
+from nuclr_jax.lab.config import complete, load_config
 
 TABLE = "image,caption\na.jpg,a dog\n"
 

@@ -53,7 +53,7 @@ def counts(name: str, path: pathlib.Path) -> bool:
 
 def read_checkpoint(folder):
   """The newest state and what belongs to it, as `nuclr report` opens them."""
-  from nuclr_jax.train import checkpoint
+  from nuclr_jax.lab.train import checkpoint
 
   newest = max(checkpoint.steps(folder))
   manager, step = checkpoint.open_to_read(folder)
@@ -69,8 +69,8 @@ def read_checkpoint(folder):
 
 
 def read_data(folder):
-  from nuclr_jax.data import tfds_reader
-  from nuclr_jax.data.pair_index import load_index
+  from nuclr_jax.lab.data import tfds_reader
+  from nuclr_jax.lab.data.pair_index import load_index
 
   data = tfds_reader.open_split("photos", "train", folder)
   rows = [
@@ -82,14 +82,14 @@ def read_data(folder):
 
 
 def read_embeddings(folder):
-  from nuclr_jax.data.embeddings import open_embeddings
+  from nuclr_jax.lab.data.embeddings import open_embeddings
 
   data = open_embeddings(folder)
   return [np.asarray(x).tobytes() for x in data[:3]], list(data.captions)
 
 
 def read_weights(folder):
-  from nuclr_jax.models.pretrained.load import read_tensors
+  from nuclr_jax.lab.models.pretrained.load import read_tensors
 
   return {
     path.parent.name: {k: x.tobytes() for k, x in read_tensors(path).items()}

@@ -2,8 +2,8 @@
 
 import os
 
-from nuclr_jax.cli import main
-from nuclr_jax.files import remote
+from nuclr_jax.lab.cli import main
+from nuclr_jax.lab.files import remote
 
 if __name__ == "__main__":
   if not hasattr(remote, "PERIOD"):

@@ -11,7 +11,7 @@ import make_photos
 import numpy as np
 import tiny_config
 
-from nuclr_jax import files
+from nuclr_jax.lab import files
 
 # What differs from run to run: times, and the folder's name.
 VARYING = {".lock", "times.jsonl", "report.html", "SHA256SUMS", "summary.json"}
@@ -142,7 +142,7 @@ def write_tfrecords(folder: pathlib.Path) -> None:
 
   import tensorflow_datasets as tfds
 
-  from nuclr_jax.ingest.convert import masked_crc
+  from nuclr_jax.lab.ingest.convert import masked_crc
 
   features = tfds.features.FeaturesDict({"x": np.int64})
   folder.mkdir(parents=True)

@@ -77,7 +77,7 @@ def nuclr(
   words: Sequence, cwd: pathlib.Path, env: Mapping[str, str] | None = None
 ) -> warm.Process:
   """Starts `nuclr` and these words."""
-  return start(["-m", "nuclr_jax.cli.main", *words], cwd, env)
+  return start(["-m", "nuclr_jax.lab.cli.main", *words], cwd, env)
 
 
 def finish(

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorstore
 
-from nuclr_jax import files, sharding
-from nuclr_jax.train import checkpoint
+from nuclr_jax import sharding
+from nuclr_jax.lab import files
+from nuclr_jax.lab.train import checkpoint
 
 META = {"config": {"seed": 3}}
 
@@ -217,7 +218,7 @@ def test_a_file_of_many(tmp_path):
 
 HOLD = """
 import pathlib, sys, time
-from nuclr_jax import files
+from nuclr_jax.lab import files
 with files.locked(pathlib.Path(sys.argv[1])):
   print("locked", flush=True)
   time.sleep(60)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import models
-from nuclr_jax.cli import flags
-from nuclr_jax.config import (
+from nuclr_jax.lab import models
+from nuclr_jax.lab.cli import flags
+from nuclr_jax.lab.config import (
   DEFAULTS,
   ConfigError,
   complete,
@@ -21,8 +21,8 @@ from nuclr_jax.config import (
   merge_named,
   override,
 )
+from nuclr_jax.lab.train import factories
 from nuclr_jax.objectives import RULES
-from nuclr_jax.train import factories
 
 # What the data and the encoders decide.
 OF_THE_RUN = {
@@ -63,13 +63,11 @@ def values_of(factory, of_the_run=()):
 
 @pytest.mark.parametrize(
   "section, name",
-  [(key, name) for key, x in factories.TABLES.items() for name in x.factories],
+  [(key, name) for key, x in factories.TABLES.items() for name in x.known],
 )
 def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
   before = complete(glyphs) | {section: {"name": "another"}}
-  values = values_of(
-    factories.TABLES[section].factories[name], OF_THE_RUN[section]
-  )
+  values = values_of(factories.TABLES[section].known[name], OF_THE_RUN[section])
   keys = values.keys()
   changes = [f"{section}.{key}={x}" for key, x in values.items()]
   config = change(before, f"{section}.name={name}", *changes)
@@ -321,9 +319,9 @@ def test_values_that_do_not_fit(changes, key, message):
     (["shard_params=None"], "shard_params", "must be True or False, got None"),
     (["num_epochs=inf"], "num_epochs", "greater than 0, got inf"),
     (["objective.name=clop"], "objective.name", "known names are"),
-    (["optimizer.lr=1"], "optimizer.lr", "of optimizer; known are"),
+    (["optimizer.lr=1"], "optimizer.lr", "of optimizer 'adamw'; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
-    (["optimizer.name=adam"], "optimizer.name", "known names are .'optimizer"),
+    (["optimizer.name=adam"], "optimizer.name", "known names are .'adamw"),
     (["terms.cyclic.weight=1"], "terms.cyclic.name", "is 'cyclic'; known"),
     (["terms.cyclic_consistency.in_modal=1"], None, "mapping with a weight"),
     (["model.name=towers"], "model", "model 'towers' lacks image, text"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data import places, tfds_reader
-from nuclr_jax.ingest import convert
+from nuclr_jax.lab.data import places, tfds_reader
+from nuclr_jax.lab.ingest import convert
 
 
 class Toy(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -8,23 +8,18 @@ import re
 import jax
 import jax.numpy as jnp
 import make_pairs
+from nuclr_jax.lab.train.diagnostics import Scale
 import numpy as np
 import pytest
 
 from experiments.popularity.at_scale import measure as at_scale
 from experiments.popularity.at_scale.data import generate
-from nuclr_jax import (
-  Pairs,
-  objectives,
-  popularity,
-  progress,
-  sharding,
-)
+from nuclr_jax import Pairs, objectives, popularity, sharding
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.report import health
+from nuclr_jax.lab.train import diagnostics, records
 from nuclr_jax.objectives import Readout, zeta_rules
 from nuclr_jax.pairwise import unit_norm
-from nuclr_jax.report import health
-from nuclr_jax.train import diagnostics, records
-from nuclr_jax.train.diagnostics import Scale
 from nuclr_jax.types import Sides, Sizes, each
 
 N, BATCH, TAU = 64, 8, 0.2

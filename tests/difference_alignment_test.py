@@ -10,7 +10,7 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Popularities, Sides
 
@@ -56,7 +56,7 @@ def value_and_grad(objective, pairs):
 @pytest.mark.parametrize("differences", ["chain", "star"])
 @pytest.mark.parametrize("label", [None, LABEL], ids=["ids", "labels"])
 def test_value_and_gradient_against_loops(norm, differences, label, x64):
-  objective = objectives.difference_alignment(
+  objective = contrib.difference_alignment(
     differences=differences, norm=norm, labels=True
   )
   pairs = some(label=label)
@@ -79,12 +79,12 @@ def test_value_and_gradient_against_loops(norm, differences, label, x64):
 
 
 def test_without_leave_labels_are_not_used(x64):
-  objective = objectives.difference_alignment()
+  objective = contrib.difference_alignment()
   found, _ = value_and_grad(objective, some(label=LABEL))
   expected, _ = value_and_grad(objective, some())
   np.testing.assert_allclose(found, expected, rtol=1e-12)
   other, _ = value_and_grad(
-    objectives.difference_alignment(labels=True), some(label=LABEL)
+    contrib.difference_alignment(labels=True), some(label=LABEL)
   )
   assert abs(other - found) > 1e-3
 
@@ -92,7 +92,7 @@ def test_without_leave_labels_are_not_used(x64):
 def test_star_is_the_mean_distance_of_all_but_the_first(x64):
   pairs = some()
   found, _ = value_and_grad(
-    objectives.difference_alignment(differences="star"), pairs
+    contrib.difference_alignment(differences="star"), pairs
   )
   distances = [
     np.linalg.norm(a - b)
@@ -107,7 +107,7 @@ class TestSeminorm:
 
   @pytest.mark.parametrize("norm", ["l2", "l1"])
   def test_facts(self, norm, x64):
-    objective = objectives.difference_alignment(norm=norm)
+    objective = contrib.difference_alignment(norm=norm)
     size = lambda x: float(
       value_and_grad(objective, Pairs(x, x, np.arange(len(x))))[0]
     )
@@ -124,9 +124,7 @@ class TestSeminorm:
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 @pytest.mark.parametrize("differences", ["chain", "star"])
 def test_gradient_is_finite_at_coincident_embeddings(norm, differences):
-  objective = objectives.difference_alignment(
-    norm=norm, differences=differences
-  )
+  objective = contrib.difference_alignment(norm=norm, differences=differences)
   for x in (np.ones((6, 4)), np.zeros((6, 4)), np.eye(4)[[0, 1, 0, 1, 0, 2]]):
     x = np.float32(x)
     value, gradient = value_and_grad(objective, Pairs(x, x, np.arange(6)))
@@ -144,7 +142,7 @@ def test_tiles_and_devices_change_nothing(norm, x64):
       mock.patch.object(tiles, "CPU_TILE", tile),
       jax.set_mesh(sharding.make_mesh(devices)),
     ):
-      objective = objectives.difference_alignment(norm=norm)
+      objective = contrib.difference_alignment(norm=norm)
       results.append(value_and_grad(objective, pairs))
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-14),
@@ -154,7 +152,7 @@ def test_tiles_and_devices_change_nothing(norm, x64):
 
 @pytest.mark.parametrize("norm", ["l2", "l1"])
 def test_no_array_of_all_pairs_of_a_batch(norm):
-  objective = objectives.difference_alignment(norm=norm)
+  objective = contrib.difference_alignment(norm=norm)
   floats = jax.ShapeDtypeStruct((2048, 16), jnp.float32)
   ids = jax.ShapeDtypeStruct((2048,), jnp.int32)
 
@@ -169,7 +167,7 @@ def test_no_array_of_all_pairs_of_a_batch(norm):
 
 def test_the_mean_does_not_grow_with_the_batch():
   means = [
-    float(value_and_grad(objectives.difference_alignment(), some(0, n))[0])
+    float(value_and_grad(contrib.difference_alignment(), some(0, n))[0])
     for n in (64, 512)
   ]
   assert means[1] == pytest.approx(means[0], rel=0.05)
@@ -193,7 +191,7 @@ def test_the_weight_of_a_sum(differences, label, x64):
   for x in pairs[:2]:
     m = x[before] - x[after]
     total += np.linalg.norm(m[:, None] - m[None], axis=-1).sum() / 2
-  term = objectives.difference_alignment(differences=differences, labels=True)
+  term = contrib.difference_alignment(differences=differences, labels=True)
   weight = 0.5 * columns * (columns - 1) / 2
   found, _ = value_and_grad(objectives.scale(term, weight), pairs)
   np.testing.assert_allclose(found, 0.5 * total / 2, rtol=1e-12)
@@ -201,7 +199,7 @@ def test_the_weight_of_a_sum(differences, label, x64):
 
 def test_it_is_a_term_of_any_host():
   host = objectives.ntxent(temperature=0.2)
-  term = objectives.difference_alignment()
+  term = contrib.difference_alignment()
   both = objectives.add(host=host, dar=objectives.scale(term, 0.5))
   pairs = make_pairs.make_pairs(3, batch=8, dim=4)
   loss, (_, metrics) = both.apply(*both.init(), pairs)
@@ -212,11 +210,11 @@ def test_it_is_a_term_of_any_host():
 
 def test_errors():
   with pytest.raises(ValueError, match="differences must be one of"):
-    objectives.difference_alignment(differences="ring")
+    contrib.difference_alignment(differences="ring")
   with pytest.raises(ValueError, match="norm must be one of"):
-    objectives.difference_alignment(norm="l3")
+    contrib.difference_alignment(norm="l3")
   with pytest.raises(ValueError, match="three rows or more, got 2"):
-    value_and_grad(objectives.difference_alignment(), some(0, 2))
+    value_and_grad(contrib.difference_alignment(), some(0, 2))
 
 
 class TestAsATerm:
@@ -224,7 +222,7 @@ class TestAsATerm:
 
   def test_loss_state_and_metrics(self):
     nuclr = objectives.nuclr(num_pairs=B, temperature=0.2)
-    term = objectives.difference_alignment()
+    term = contrib.difference_alignment()
     both = objectives.add(nuclr=nuclr, dar=objectives.scale(term, 0.5))
     pairs = Pairs(*map(jnp.asarray, some()[:3]))
     params, before = both.init()

@@ -5,8 +5,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import documents as recipe
-from nuclr_jax.data import documents
-from nuclr_jax.train import loop
+from nuclr_jax.contrib import document_sentences as documents
+from nuclr_jax.lab.train import loop
 
 WORDS = ("sea", "wind", "tree", "iron", "milk", "song")
 
@@ -102,7 +102,7 @@ def test_pairs_are_sentences_of_one_document(folder):
 def test_part_of_the_training_sentences(folder):
   data = documents.documents(train=str(folder), per_class=5)
   assert data.train.sizes.num_pairs == 30
-  scores = data.held_out["test"].classes["words"]
+  scores = data.held_out["test"].others["words"]
   assert len(scores.train.label) == 30 and len(scores.test.label) == 24
 
 

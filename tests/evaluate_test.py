@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 
 from nuclr_jax import sharding
-from nuclr_jax.data.source import ImageTextSet, LabelledSet, LazyImages, Source
-from nuclr_jax.evaluate import (
+from nuclr_jax.lab.data.source import (
+  ImageTextSet,
+  LabelledSet,
+  LazyImages,
+  Source,
+)
+from nuclr_jax.lab.evaluate import (
   evaluators,
   hubness,
   ranking,
   retrieval,
   zero_shot,
 )
-from nuclr_jax.models import Model
+from nuclr_jax.lab.models import Model
 from nuclr_jax.types import Batch, Pairs, Sides, Sizes
 
 TEXT_OF_IMAGE = np.random.default_rng(0).permutation(

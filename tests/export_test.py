@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from nuclr_jax import models
-from nuclr_jax.data import tokenizer
-from nuclr_jax.export import Exported, hf_configs, model, write_model
+from nuclr_jax.lab import models
+from nuclr_jax.lab.data import tokenizer
+from nuclr_jax.lab.export import Exported, hf_configs, model, write_model
 from nuclr_jax.types import Batch
 
 SIZE, LENGTH = 32, 8

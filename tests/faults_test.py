@@ -14,12 +14,12 @@ import make_faults
 from make_photos import write_pairs
 import pytest
 
-from nuclr_jax import config, ingest
-from nuclr_jax.cli import flags, main
-from nuclr_jax.data import places, tar_files
-from nuclr_jax.files import bucket, remote
-from nuclr_jax.ingest import inputs, records
-from nuclr_jax.train import loop
+from nuclr_jax.lab import config, ingest
+from nuclr_jax.lab.cli import flags, main
+from nuclr_jax.lab.data import places, tar_files
+from nuclr_jax.lab.files import bucket, remote
+from nuclr_jax.lab.ingest import inputs, records
+from nuclr_jax.lab.train import loop
 
 CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
 

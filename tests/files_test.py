@@ -9,10 +9,10 @@ import sys
 from matplotlib import figure
 import pytest
 
-from nuclr_jax import files
-from nuclr_jax.config import complete, load_config
-from nuclr_jax.report import page
-from nuclr_jax.train import checkpoint, factories, records
+from nuclr_jax.lab import files
+from nuclr_jax.lab.config import complete, load_config
+from nuclr_jax.lab.report import page
+from nuclr_jax.lab.train import checkpoint, factories, records
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ def test_ctrl_c_during_garbage_collection_is_not_lost():
   """Python ignores what is raised there."""
   code = """
 import os, signal, time
-from nuclr_jax import progress
-from nuclr_jax.cli import interrupts
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.cli import interrupts
 
 class Slow:
   def __del__(self):

@@ -10,10 +10,10 @@ from safetensors import numpy as safetensors
 import warm
 
 from experiments.cc3m import shapes
-from nuclr_jax import ingest, models
-from nuclr_jax.config import complete, load_config
-from nuclr_jax.data.embeddings import open_embeddings
-from nuclr_jax.train import factories, loop, records, untrained
+from nuclr_jax.lab import ingest, models
+from nuclr_jax.lab.config import complete, load_config
+from nuclr_jax.lab.data.embeddings import open_embeddings
+from nuclr_jax.lab.train import factories, loop, records, untrained
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCORE = "validation/smoke/mean_recall@1"
@@ -54,7 +54,7 @@ def losses_of(workdir):
 
 def nuclr(*arguments):
   """What a verb prints."""
-  done = warm.run(["-m", "nuclr_jax.cli.main", *arguments], cwd=ROOT)
+  done = warm.run(["-m", "nuclr_jax.lab.cli.main", *arguments], cwd=ROOT)
   assert done.returncode == 0, done.stdout + done.stderr
   return done.stdout
 

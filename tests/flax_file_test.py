@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from nuclr_jax.models.pretrained import read_tensors
-from nuclr_jax.train import untrained
+from nuclr_jax.lab.models.pretrained import read_tensors
+from nuclr_jax.lab.train import untrained
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 FILES = GOLDEN / "flax_files"

@@ -28,11 +28,11 @@ from hypothesis import strategies as st
 import msgpack
 import pytest
 
-from nuclr_jax.data import tar_files
-from nuclr_jax.data.tokenizer import pretrained_tokenizer
-from nuclr_jax.files import remote
-from nuclr_jax.models.pretrained import load as weights
-from nuclr_jax.train import factories, untrained
+from nuclr_jax.lab.data import tar_files
+from nuclr_jax.lab.data.tokenizer import pretrained_tokenizer
+from nuclr_jax.lab.files import remote
+from nuclr_jax.lab.models.pretrained import load as weights
+from nuclr_jax.lab.train import factories, untrained
 
 
 @pytest.fixture(scope="module")

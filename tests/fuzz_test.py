@@ -23,17 +23,17 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from nuclr_jax import files
-from nuclr_jax.config import DEFAULTS, ConfigError, complete, load_config
-from nuclr_jax.data import tfds_reader
-from nuclr_jax.data.embeddings import open_embeddings
-from nuclr_jax.data.sentencepiece import from_sentencepiece
-from nuclr_jax.ingest import convert, inputs, readers, records
-from nuclr_jax.models.pretrained import load as weights
-from nuclr_jax.popularity.files import load_zeta
-from nuclr_jax.report import subject
-from nuclr_jax.train import factories, untrained
-from nuclr_jax.train import records as run_records
+from nuclr_jax.lab import files
+from nuclr_jax.lab.config import DEFAULTS, ConfigError, complete, load_config
+from nuclr_jax.lab.data import tfds_reader
+from nuclr_jax.lab.data.embeddings import open_embeddings
+from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
+from nuclr_jax.lab.ingest import convert, inputs, readers, records
+from nuclr_jax.lab.models.pretrained import load as weights
+from nuclr_jax.lab.report import subject
+from nuclr_jax.lab.train import factories, untrained
+from nuclr_jax.lab.train import records as run_records
+from nuclr_jax.lab.train.warm_start import load_zeta
 from nuclr_jax.types import Sizes
 
 LONG = settings.default.max_examples > 1_000

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from nuclr_jax.data import glyphs
-from nuclr_jax.data.glyphs import hide_repetitions, read_records
-from nuclr_jax.data.source import in_memory
-from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.data import glyphs
+from nuclr_jax.lab.data.glyphs import hide_repetitions, read_records
+from nuclr_jax.lab.data.source import in_memory
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.types import Sizes
 
 

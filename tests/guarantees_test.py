@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from nuclr_jax import latent_classes
-from nuclr_jax.latent_classes import guarantees
+from nuclr_jax.contrib import latent_classes
+from nuclr_jax.contrib.latent_classes import guarantees
+from nuclr_jax.lab.evaluate.ranking import class_means
 
 LOSSES = latent_classes.LOSSES
 SLACK = 1e-9
@@ -297,7 +298,7 @@ class TestMargin:
     """gamma = 1 would say that noise within classes costs nothing."""
     x = np.array([[1.0, 3.0], [1.0, -3.0], [-1.0, 3.0], [-1.0, -3.0]])
     label = np.array([0, 0, 1, 1])
-    scores = x @ latent_classes.class_means(x, label).T
+    scores = x @ class_means(x, label).T
     pairs = latent_classes.average_loss(scores, label, ways=2, loss="hinge")
     other = latent_classes.split_loss(x, label, loss="hinge").other
     assert other > guarantees.by_margin(pairs, 1.0, 0.5)
@@ -347,7 +348,7 @@ class TestGeneralization:
     exact = [
       latent_classes.unsupervised_loss(x, label, **kind) for x in encoders
     ]
-    means = [latent_classes.class_means(x, label) for x in encoders]
+    means = [class_means(x, label) for x in encoders]
     pairs = [
       latent_classes.average_loss(x @ w.T, label, ways=2, **kind)
       for x, w in zip(encoders, means, strict=True)

@@ -27,7 +27,7 @@ from experiments.harness import (
   training,
 )
 from experiments.harness.statistics import paired, statistics
-from nuclr_jax import distributed
+from nuclr_jax.lab import distributed
 
 ROOT = pathlib.Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
@@ -529,7 +529,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
       """
       import os, time
 
-      from nuclr_jax import distributed
+      from nuclr_jax.lab import distributed
 
       def work(path):
         open(path, "w").write(str(os.getpid()))

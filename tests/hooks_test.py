@@ -5,16 +5,16 @@ import os
 import signal
 
 import jax
+from nuclr_jax.lab.train.hooks import Hook
 import numpy as np
 import pytest
 
 from nuclr_jax import Sides, popularity, sharding
-from nuclr_jax.data import DATASETS
-from nuclr_jax.evaluate import evaluators
-from nuclr_jax.popularity.files import POPULARITY_FILE, save_popularity
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train import loop, resume, step
-from nuclr_jax.train.hooks import Hook
+from nuclr_jax.lab.data import DATASETS
+from nuclr_jax.lab.evaluate import evaluators
+from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train import loop, resume, step
+from nuclr_jax.lab.train.warm_start import POPULARITY_FILE, save_popularity
 
 EVERY = 0.05  # epochs in which a run on `few_pairs` does 5 steps
 

@@ -116,7 +116,12 @@ def test_a_model_of_the_hub(hub, photos, tmp_path):
     command = ("embed", "--model=team/clip", f"--input={photos}")
     result = run(
       hub,
-      *("-m", "nuclr_jax.cli.main", *command, f"--output={tmp_path / name}"),
+      *(
+        "-m",
+        "nuclr_jax.lab.cli.main",
+        *command,
+        f"--output={tmp_path / name}",
+      ),
       **more,
     )
     assert result.returncode == 0, result.stderr
@@ -134,7 +139,7 @@ def test_a_model_of_the_hub(hub, photos, tmp_path):
 
 FIND = """
 import sys
-from nuclr_jax.models.pretrained import load
+from nuclr_jax.lab.models.pretrained import load
 try:
   print(load.read_logit_scale(sys.argv[1]))
 except ValueError as error:

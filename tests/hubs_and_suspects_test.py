@@ -19,13 +19,13 @@ from experiments.hubs_and_suspects import (
 )
 from experiments.hubs_and_suspects.__main__ import STUDY
 from nuclr_jax import popularity
-from nuclr_jax.evaluate import hubness
-from nuclr_jax.popularity.suspects import (
+from nuclr_jax.lab.evaluate import hubness
+from nuclr_jax.lab.evaluate.suspects import (
   MIN_SHARE,
   learnable_share,
   neighbours_distance,
 )
-from nuclr_jax.report.neighbours import nearest
+from nuclr_jax.lab.report.neighbours import nearest
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "cleanlab.json"
 

@@ -1,6 +1,6 @@
 """Captioned images: ids, batches and errors, of TFDS sets and ingested ones.
 
-The sets are built here with TFDS itself, or by `nuclr_jax.ingest`.
+The sets are built here with TFDS itself, or by `nuclr_jax.lab.ingest`.
 """
 
 import json
@@ -12,13 +12,15 @@ import sys
 
 from make_captioned import CAPTIONS, ROWS, SEQUENCE, A, B, C, prepare
 from make_photos import write_pairs
+from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from experiments.cc3m import shapes
-from nuclr_jax import ingest
-from nuclr_jax.data import (
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data import (
   augment,
   captioned,
   image_text,
@@ -28,16 +30,14 @@ from nuclr_jax.data import (
   places,
   tfds_reader,
 )
-from nuclr_jax.data.source import random_numbers
-from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.evaluate.evaluators import Embed
-from nuclr_jax.evaluate.retrieval import retrieval_evaluator
+from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.types import Sizes
 
 STREAM = """
 import hashlib, multiprocessing, os, signal, sys, time
 from absl import flags
-from nuclr_jax.data import captioned, image_text, loader, tokenizer
+from nuclr_jax.lab.data import captioned, image_text, loader, tokenizer
 
 def main():
   flags.FLAGS.mark_as_parsed()

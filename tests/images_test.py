@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 import sklearn.datasets
 
-from nuclr_jax.data import images
-from nuclr_jax.data.source import Resize, random_numbers
+from nuclr_jax.lab.data import images
+from nuclr_jax.lab.data.source import Resize, random_numbers
 
 PHOTOS = sklearn.datasets.load_sample_images().images  # [427, 640, 3]
 SMALL = cv2.resize(PHOTOS[0], (90, 60), interpolation=cv2.INTER_AREA)

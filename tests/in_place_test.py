@@ -20,11 +20,11 @@ from make_photos import (
 import numpy as np
 import pytest
 
-from nuclr_jax import files, ingest
-from nuclr_jax.data import captioned, image_text, in_place, loader
-from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.files import bucket, remote
-from nuclr_jax.ingest import records
+from nuclr_jax.lab import files, ingest
+from nuclr_jax.lab.data import captioned, image_text, in_place, loader
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.files import bucket, remote
+from nuclr_jax.lab.ingest import records
 
 
 def make_tars(folder):

@@ -5,10 +5,12 @@ python tests/indicators.py [--package=nuclr_jax] [--data_dir=DIR] [--json]
 `--package` is the folder of the package, in this checkout or in another one;
 `configs/` and `pyproject.toml` lie beside it. `--static` leaves out the traced
 step, and with it JAX. `--list` prints what was counted, not the numbers alone.
-A *room* is a module or package directly in the package, except `__init__.py`,
-and a *module* is any Python file in the package. What the numbers count:
+A *room* is a module or package directly in the package or in its `lab`, except
+`__init__.py`, and a *module* is any Python file in the package. The numbers
+count the following.
 
-top_level_names: Rooms.
+top_level_names: Modules and packages directly in the package.
+rooms: Rooms.
 layers: Rooms on the longest chain of imports from room to room, both ends
   included. None if the imports form a circle, which `circle` then lists.
   Imports inside functions count here and in all other numbers.
@@ -29,6 +31,8 @@ repeated_names: Names of public functions and classes that two or more modules
   define at their top level. Re-exports are not definitions.
 referring_args: Entries under `Args:` that begin with "Likewise", "See",
   "As in", "As for" or "As there"; `args` is the number of all entries.
+core_lines, lab_lines, contrib_lines: `code_lines` of the packages `lab` and
+  `contrib`, and of everything else.
 code_lines: Lines that have a letter or a digit outside comments and docstrings.
   Lines that only close brackets are not counted.
 comments_per_code_line: Lines with a comment, divided by `code_lines`.
@@ -80,8 +84,15 @@ class Module(NamedTuple):
 
   @property
   def room(self) -> str:
-    """The module or package directly in the package; "" is the package."""
-    return self.name[0] if self.name else ""
+    """The room of the module; "" is the package, or one with rooms."""
+    return room_of(self.name)
+
+
+def room_of(name: tuple[str, ...]) -> str:
+  """The room of a module, or of something in one."""
+  if name[:1] == ("lab",):
+    return ".".join(name[:2]) if len(name) > 1 else ""
+  return name[0] if name else ""
 
 
 def modules_of(package: pathlib.Path) -> list[Module]:
@@ -138,8 +149,9 @@ def rooms_of(modules: list[Module], package: str) -> dict[str, set[str]]:
   rooms = {module.room: set() for module in modules if module.room}
   for module in modules:
     for name in imports_of(module, package):
-      if module.room and name and name[0] in rooms.keys() - {module.room}:
-        rooms[module.room].add(name[0])
+      room = room_of(name)
+      if module.room and room in rooms.keys() - {module.room}:
+        rooms[module.room].add(room)
   return rooms
 
 
@@ -356,10 +368,15 @@ def static(package: pathlib.Path) -> dict:
     layers, circle = None, error.args[1]
   names, attributes = config_arguments(modules)
   code, comments = map(sum, zip(*map(lines_of, modules), strict=True))
+  part = {"lab": 0, "contrib": 0, "core": 0}
+  for module in modules:
+    first = module.name[0] if module.name else ""
+    part[first if first in part else "core"] += lines_of(module)[0]
   args = [entry for module in modules for entry in args_of(module)]
   referring = [text for _, text in args if REFERS.match(text)]
   return {
-    "top_level_names": sorted(rooms),
+    "top_level_names": sorted({x.name[0] for x in modules if x.name}),
+    "rooms": sorted(rooms),
     "layers": layers,
     "circle": circle,
     "arrows": sorted(f"{a} -> {b}" for a in rooms for b in rooms[a]),
@@ -369,6 +386,7 @@ def static(package: pathlib.Path) -> dict:
     "repeated_names": repeated_names(modules),
     "referring_args": referring,
     "args": len(args),
+    **{f"{name}_lines": count for name, count in part.items()},
     "code_lines": code,
     "comments_per_code_line": round(comments / code, 4),
     "modules": len(modules),

@@ -14,9 +14,9 @@ import zlib
 from make_photos import PHOTOS, photo_folder, read, rejected, write_pairs
 import pytest
 
-from nuclr_jax import files, ingest, progress
-from nuclr_jax.data import captions, pair_index, tar_files
-from nuclr_jax.ingest import beam, inputs, publish, readers, records
+from nuclr_jax.lab import files, ingest, progress
+from nuclr_jax.lab.data import captions, pair_index, tar_files
+from nuclr_jax.lab.ingest import beam, inputs, publish, readers, records
 
 PHOTO = PHOTOS[0]
 ROOT = pathlib.Path(__file__).parents[1]
@@ -154,7 +154,7 @@ def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
 
 SCRIPT = """
 import sys
-from nuclr_jax import ingest
+from nuclr_jax.lab import ingest
 if __name__ == "__main__":
   folder = ingest.ingest(sys.argv[1], "mine", data_dir=sys.argv[2], workers=2)
 """

@@ -21,10 +21,10 @@ from pyarrow import parquet
 import pytest
 import tensorflow_datasets as tfds
 
-from nuclr_jax import ingest
-from nuclr_jax.data import captions, pair_index, tfds_reader
-from nuclr_jax.ingest import inputs, publish, tables
-from nuclr_jax.report import tables as report_tables
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data import captions, pair_index, tfds_reader
+from nuclr_jax.lab.ingest import inputs, publish, tables
+from nuclr_jax.lab.report import tables as report_tables
 
 # What each input format looks like: writes it, and returns the arguments.
 

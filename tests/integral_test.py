@@ -8,7 +8,7 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax import popularity
+from nuclr_jax.contrib import integral
 
 # p_k(y) on [0, 1] proportional to exp(SLOPES_k y); the integrand exp(2 y).
 SLOPES = np.array([-6.0, -2.0, 0.5, 3.0, 8.0])
@@ -31,11 +31,11 @@ def uniform(log_density):
 
 def squared(log_density):
   """Veach's power heuristic."""
-  return popularity.balance_heuristic(2 * log_density)
+  return integral.balance_heuristic(2 * log_density)
 
 
 WEIGHTS = {
-  "balance": popularity.balance_heuristic,
+  "balance": integral.balance_heuristic,
   "uniform": uniform,
   "power": squared,
 }
@@ -49,7 +49,7 @@ def mean_and_error(x):
 @pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
 def test_unbiased_for_any_weights(weight, draws, x64):
   log_f, log_density = draw(draws, 20_000)
-  estimate = jax.vmap(lambda f, p: popularity.log_partition(f, p, weight(p)))(
+  estimate = jax.vmap(lambda f, p: integral.log_partition(f, p, weight(p)))(
     log_f, log_density
   )
   mean, error = mean_and_error(np.exp(estimate))
@@ -59,15 +59,15 @@ def test_unbiased_for_any_weights(weight, draws, x64):
 
 def test_without_weights_it_is_the_balance_heuristic(x64):
   log_f, log_density = (x[0] for x in draw(3, 1))
-  given = popularity.balance_heuristic(log_density)
+  given = integral.balance_heuristic(log_density)
   np.testing.assert_allclose(
-    popularity.log_partition(log_f, log_density),
-    popularity.log_partition(log_f, log_density, given),
+    integral.log_partition(log_f, log_density),
+    integral.log_partition(log_f, log_density, given),
     rtol=1e-12,
   )
   q = np.exp(log_density).sum(axis=0)  # equation (4), literally
   expected = np.log((np.exp(log_f) / q).sum() / 3)
-  found = popularity.log_partition(log_f, log_density)
+  found = integral.log_partition(log_f, log_density)
   np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -91,7 +91,7 @@ def test_the_variance_falls_with_the_draws(x64):
   variances = []
   for draws in (1, 4):
     log_f, log_density = draw(draws, 20_000)
-    estimate = jax.vmap(popularity.log_partition)(log_f, log_density)
+    estimate = jax.vmap(integral.log_partition)(log_f, log_density)
     variances.append(np.exp(estimate).var())
   # A variance of m draws is 1/m of that of one; +-4 standard errors.
   assert variances[0] / variances[1] == pytest.approx(4, rel=0.15)
@@ -100,8 +100,8 @@ def test_the_variance_falls_with_the_draws(x64):
 def test_many_anchors_at_once(x64):
   log_f, log_density = (x[0] for x in draw(3, 1))
   several = jnp.stack([log_f, 2 * log_f, 0 * log_f])
-  found = popularity.log_partition(several, log_density)
-  alone = [popularity.log_partition(f, log_density) for f in several]
+  found = integral.log_partition(several, log_density)
+  alone = [integral.log_partition(f, log_density) for f in several]
   np.testing.assert_allclose(found, jnp.stack(alone), rtol=1e-12)
 
 
@@ -115,7 +115,7 @@ def test_many_anchors_at_once(x64):
 )
 def test_shapes_and_weights_are_checked(change, message):
   log_f, log_density = (x[0] for x in draw(3, 1))
-  function = popularity.log_partition
+  function = integral.log_partition
   while hasattr(function, "__wrapped__"):  # without the tests' type checker
     function = function.__wrapped__
   with pytest.raises(ValueError, match=message):
@@ -137,25 +137,25 @@ class TestRisk:
 
   def test_empirical_risk(self, x64):
     tau = 0.2
-    found = popularity.empirical_risk(*self.arrays(self.q), temperature=tau)
+    found = integral.empirical_risk(*self.arrays(self.q), temperature=tau)
     g = (np.exp(self.sim / tau) / self.q).sum(axis=1)
     expected = -np.mean(tau * np.log(np.exp(np.diag(self.sim) / tau) / g))
     assert found == pytest.approx(expected, rel=1e-12)
 
   def test_a_factor_on_q_shifts_it(self, x64):
     risks = [
-      popularity.empirical_risk(*self.arrays(c * self.q), temperature=0.2)
+      integral.empirical_risk(*self.arrays(c * self.q), temperature=0.2)
       for c in (1, 7)
     ]
     assert risks[0] - risks[1] == pytest.approx(0.2 * math.log(7), rel=1e-10)
 
   def test_error_term(self, x64):
     tau = 0.2
-    found = popularity.error_term(
+    found = integral.error_term(
       *self.arrays(self.other, self.q), temperature=tau
     )
     gap = np.abs(1 / self.other - 1 / self.q)
     expected = (gap * np.exp((self.sim - 1) / tau)).sum() / 40
     assert found == pytest.approx(expected, rel=1e-12)
-    none = popularity.error_term(*self.arrays(self.q, self.q), temperature=tau)
+    none = integral.error_term(*self.arrays(self.q, self.q), temperature=tau)
     assert none == 0

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import Pairs, objectives, sharding
-from nuclr_jax.objectives.contrib.swav import assign
+from nuclr_jax import Pairs, contrib, objectives, sharding
+from nuclr_jax.contrib.objectives.swav import assign
 
 B, DIM, CLASSES = 6, 4, 5
 LABEL = np.array([0, 3, 1, 0, 4, 3])
@@ -59,18 +59,18 @@ def unit(x):
 
 
 OBJECTIVES = {
-  "latent_class": (objectives.latent_class(num_negatives=2), LABELLED),
-  "hinge": (objectives.latent_class(num_negatives=3, loss="hinge"), LABELLED),
-  "curl": (objectives.curl(block_size=2, num_negatives=2), LABELLED),
-  "quick_thought": (objectives.quick_thought(block_size=2), LABELLED),
-  "npair": (objectives.npair(l2=0.1), LABELLED),
+  "latent_class": (contrib.latent_class(num_negatives=2), LABELLED),
+  "hinge": (contrib.latent_class(num_negatives=3, loss="hinge"), LABELLED),
+  "curl": (contrib.curl(block_size=2, num_negatives=2), LABELLED),
+  "quick_thought": (contrib.quick_thought(block_size=2), LABELLED),
+  "npair": (contrib.npair(l2=0.1), LABELLED),
   "proxy_anchor": (
-    objectives.proxy_anchor(num_classes=CLASSES, dim=DIM, alpha=4.0),
+    contrib.proxy_anchor(num_classes=CLASSES, dim=DIM, alpha=4.0),
     LABELLED,
   ),
-  "arcface": (objectives.arcface(num_classes=CLASSES, dim=DIM), LABELLED),
-  "softmax": (objectives.softmax(num_classes=CLASSES, dim=DIM), LABELLED),
-  "sphereface": (objectives.sphereface(num_classes=CLASSES, dim=DIM), LABELLED),
+  "arcface": (contrib.arcface(num_classes=CLASSES, dim=DIM), LABELLED),
+  "softmax": (contrib.softmax(num_classes=CLASSES, dim=DIM), LABELLED),
+  "sphereface": (contrib.sphereface(num_classes=CLASSES, dim=DIM), LABELLED),
 }
 
 
@@ -82,7 +82,7 @@ def test_gradients(name, x64):
 @pytest.mark.parametrize("name", [*OBJECTIVES, "swav"])
 def test_eight_devices_give_the_same(name, x64):
   objective = (
-    objectives.swav(dim=DIM, num_prototypes=3)
+    contrib.swav(dim=DIM, num_prototypes=3)
     if name == "swav"
     else OBJECTIVES[name][0]
   )
@@ -127,7 +127,7 @@ class TestLatentClass:
         x[i] @ (y[i] - y[j]) for j in negatives if image_id[i] != image_id[j]
       ]
       each.append(self.loss(margins, loss))
-    objective = objectives.latent_class(num_negatives=3, loss=loss)
+    objective = contrib.latent_class(num_negatives=3, loss=loss)
     np.testing.assert_allclose(
       loss_of(objective, pairs), np.mean(each), rtol=1e-12
     )
@@ -135,26 +135,26 @@ class TestLatentClass:
   def test_no_negative_is_left(self):
     pairs = some()._replace(text_id=jnp.zeros(B, int))
     for loss in ("hinge", "logistic"):
-      assert loss_of(objectives.latent_class(loss=loss), pairs) == 0
+      assert loss_of(contrib.latent_class(loss=loss), pairs) == 0
 
   def test_errors(self):
     for make, message in (
-      (lambda: objectives.latent_class(loss="l2"), "loss must be one of"),
-      (lambda: objectives.latent_class(num_negatives=0), "num_negatives must"),
-      (lambda: objectives.curl(block_size=0), "block_size must be a whole"),
+      (lambda: contrib.latent_class(loss="l2"), "loss must be one of"),
+      (lambda: contrib.latent_class(num_negatives=0), "num_negatives must"),
+      (lambda: contrib.curl(block_size=0), "block_size must be a whole"),
     ):
       with pytest.raises(ValueError, match=message):
         make()
     with pytest.raises(ValueError, match="below the batch's 6 pairs, got 6"):
-      loss_of(objectives.latent_class(num_negatives=6), some())
+      loss_of(contrib.latent_class(num_negatives=6), some())
     for objective in (
-      objectives.curl(block_size=4),
-      objectives.quick_thought(block_size=6),
+      contrib.curl(block_size=4),
+      contrib.quick_thought(block_size=6),
     ):
       with pytest.raises(ValueError, match="two or more blocks of"):
         loss_of(objective, some())
     with pytest.raises(ValueError, match="below the batch's 3 blocks, got 3"):
-      loss_of(objectives.curl(block_size=2, num_negatives=3), some())
+      loss_of(contrib.curl(block_size=2, num_negatives=3), some())
 
 
 class TestBlocks:
@@ -166,7 +166,7 @@ class TestBlocks:
       g = i // 2
       margins = [x[i] @ (means[g] - means[(g + k) % 3]) for k in (1, 2)]
       each.append(TestLatentClass.loss(margins, "hinge"))
-    objective = objectives.curl(block_size=2, num_negatives=2, loss="hinge")
+    objective = contrib.curl(block_size=2, num_negatives=2, loss="hinge")
     np.testing.assert_allclose(
       loss_of(objective, pairs), np.mean(each), rtol=1e-12
     )
@@ -176,8 +176,8 @@ class TestBlocks:
     found = [
       loss_of(make(**options), some())
       for make in (
-        lambda **x: objectives.curl(block_size=1, **x),
-        objectives.latent_class,
+        lambda **x: contrib.curl(block_size=1, **x),
+        contrib.latent_class,
       )
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-12)
@@ -191,7 +191,7 @@ class TestBlocks:
       if i // size == j // size:
         others = [m for m in range(B) if m // size != i // size]
         each.append(np.log1p(np.sum(np.exp(sim[i, others] - sim[i, j]))))
-    objective = objectives.quick_thought(block_size=size)
+    objective = contrib.quick_thought(block_size=size)
     np.testing.assert_allclose(
       loss_of(objective, pairs), np.mean(each), rtol=1e-12
     )
@@ -205,7 +205,7 @@ def test_npair(x64):
       others = LABEL != LABEL[i]
       each.append(np.log1p(np.sum(np.exp(s[i, others] - s[i, i]))))
   expected = np.mean(each) + 0.1 * np.mean(np.sum([x**2, y**2], axis=2))
-  found = loss_of(objectives.npair(l2=0.1), LABELLED)
+  found = loss_of(contrib.npair(l2=0.1), LABELLED)
   np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -215,7 +215,7 @@ def cosines(params, name):
 
 
 def test_proxy_anchor(x64):
-  objective = objectives.proxy_anchor(num_classes=CLASSES, dim=DIM, alpha=8.0)
+  objective = contrib.proxy_anchor(num_classes=CLASSES, dim=DIM, alpha=8.0)
   _, s, label = cosines(objective.init()[0], "proxies")
   pull, push = [], []
   for p in range(CLASSES):
@@ -234,7 +234,7 @@ def cross_entropy(logits, label):
 
 
 def test_softmax(x64):
-  objective = objectives.softmax(num_classes=CLASSES, dim=DIM)
+  objective = contrib.softmax(num_classes=CLASSES, dim=DIM)
   weight = np.random.default_rng(1).normal(size=(CLASSES, DIM))
   x = np.concatenate(LABELLED[:2])
   logits = x @ weight.T
@@ -250,7 +250,7 @@ def test_softmax(x64):
 
 
 def test_arcface(x64):
-  objective = objectives.arcface(
+  objective = contrib.arcface(
     num_classes=CLASSES, dim=DIM, scale=8.0, margin=0.5
   )
   params = objective.init()[0]
@@ -274,7 +274,7 @@ def test_arcface(x64):
 
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_sphereface(m, x64):
-  objective = objectives.sphereface(
+  objective = contrib.sphereface(
     num_classes=CLASSES, dim=DIM, margin=m, plain=2.0
   )
   rows, s, label = cosines(objective.init()[0], "classes")
@@ -293,8 +293,8 @@ def test_angles_decrease_with_the_margin():
   """All of [0, pi]: psi and the margin of ArcFace never go up again."""
   angles = np.linspace(1e-3, np.pi - 1e-3, 400)
   for make in (
-    lambda: objectives.arcface(num_classes=2, dim=2, scale=1.0),
-    lambda: objectives.sphereface(num_classes=2, dim=2, plain=0.0),
+    lambda: contrib.arcface(num_classes=2, dim=2, scale=1.0),
+    lambda: contrib.sphereface(num_classes=2, dim=2, plain=0.0),
   ):
     losses = []
     objective = make()
@@ -311,7 +311,7 @@ PARAMS = {"classes": jnp.array([[1.0, 0.0], [-1.0, 0.0]])}
 
 class TestSwav:
   def test_against_loops(self, x64):
-    objective = objectives.swav(dim=DIM, num_prototypes=3, num_iterations=4)
+    objective = contrib.swav(dim=DIM, num_prototypes=3, num_iterations=4)
     pairs = some()
     c = unit(np.asarray(objective.init()[0]["prototypes"]))
     scores = [unit(np.asarray(x)) @ c.T for x in pairs[:2]]
@@ -336,7 +336,7 @@ class TestSwav:
 
   def test_targets_are_constants(self, x64):
     """The gradient is that with the assignments held."""
-    objective = objectives.swav(dim=DIM, num_prototypes=3)
+    objective = contrib.swav(dim=DIM, num_prototypes=3)
     pairs = some()
     params, state = objective.init()
     c = jnp.asarray(params["prototypes"])
@@ -369,11 +369,11 @@ class TestSwav:
 def test_counts_are_checked_when_it_is_made(name, dim, count):
   key = "num_prototypes" if name == "swav" else "num_classes"
   with pytest.raises(ValueError, match="must be a whole number of at least 1"):
-    objectives.OBJECTIVES[name](dim=dim, **{key: count})
+    getattr(contrib, name)(dim=dim, **{key: count})
 
 
 def test_labels_are_needed():
-  for make in (objectives.proxy_anchor, objectives.arcface):
+  for make in (contrib.proxy_anchor, contrib.arcface):
     objective = make(num_classes=3, dim=DIM)
     with pytest.raises(ValueError, match="needs labels"):
       loss_of(objective, some())
@@ -385,7 +385,7 @@ def test_labels_are_needed():
 @pytest.mark.parametrize("label", [-1, 3])
 def test_a_label_out_of_range_gives_nan(name, label):
   """As an id does; a run stops then."""
-  objective = getattr(objectives, name)(num_classes=3, dim=4)
+  objective = getattr(contrib, name)(num_classes=3, dim=4)
   params, state = objective.init()
   for last, wrong in ((2, False), (label, True)):
     labels = jnp.array([0, 1, 2, last])

@@ -23,7 +23,7 @@ from experiments.latent_classes import (
   theorem,
   triplets,
 )
-from nuclr_jax import latent_classes
+from nuclr_jax.contrib import latent_classes
 
 STUDIES = {"latent_classes": classes, "difference_alignment": alignment}
 

@@ -9,15 +9,16 @@ import pytest
 import tensorflow_datasets as tfds
 
 from configs import labelled as recipe
-from nuclr_jax import Batch, Pairs, models
-from nuclr_jax.config import complete
-from nuclr_jax.data import labelled
-from nuclr_jax.data.augment import augment
-from nuclr_jax.data.source import random_numbers
-from nuclr_jax.evaluate.evaluators import Embed, run_evaluators
-from nuclr_jax.export import embedder_of_run
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train import loop, records
+from nuclr_jax import Batch, Pairs
+from nuclr_jax.contrib import labelled_images
+from nuclr_jax.lab import models
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.data.augment import augment
+from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.evaluate.evaluators import Embed, run_evaluators
+from nuclr_jax.lab.export import embedder_of_run
+from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train import loop, records
 
 SHORT = {
   "num_epochs": 1.0,
@@ -29,7 +30,7 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def splits():
-  return labelled.digit_splits(8)
+  return labelled_images.digit_splits(8)
 
 
 def test_splits_share_no_digit(splits):
@@ -37,7 +38,7 @@ def test_splits_share_no_digit(splits):
   assert len(rows) == 1_797
   found = {name: {x.tobytes() for x in s.image} for name, s in splits.items()}
   assert not found["train"] & found["test"]
-  again = labelled.digit_splits(8)["test"]
+  again = labelled_images.digit_splits(8)["test"]
   np.testing.assert_array_equal(again.image, splits["test"].image)
   assert splits["train"].image.shape == (1197, 8, 8, 1)
   assert splits["train"].image.max() == 255
@@ -47,7 +48,7 @@ def test_splits_share_no_digit(splits):
 def test_views(positive, splits):
   data = splits["train"]
   move = augment(shift=1.0, scale=0.1)
-  source = labelled.two_views(data, move, positive=positive)
+  source = labelled_images.two_views(data, move, positive=positive)
   ids = np.arange(0, 1197, 3)
   random = random_numbers(0, 5, ids)
   batch = source.fetch(ids, random)
@@ -59,7 +60,7 @@ def test_views(positive, splits):
   np.testing.assert_array_equal(plain.image, data.image[ids])
   np.testing.assert_array_equal(plain.text, data.image[ids])
   # What the second view is of: unmoved, it is one of the training images.
-  still = labelled.two_views(
+  still = labelled_images.two_views(
     data, augment(shift=0.0, scale=0.0), positive=positive
   ).fetch(ids, random)
   where = {x.tobytes(): i for i, x in enumerate(data.image)}
@@ -177,7 +178,7 @@ def test_every_name_of_the_config_builds():
 
 @pytest.fixture(scope="module")
 def glyphs(data_dir):
-  return labelled.glyph_splits(16, data_dir=data_dir)
+  return labelled_images.glyph_splits(16, data_dir=data_dir)
 
 
 def test_glyphs_are_classes_of_sixteen_images(glyphs):
@@ -186,7 +187,7 @@ def test_glyphs_are_classes_of_sixteen_images(glyphs):
     "validation": 1454,
     "test": 2908,
   }
-  for name, count in labelled.NUM_FONTS.items():
+  for name, count in labelled_images.NUM_FONTS.items():
     assert (np.bincount(glyphs[name].label) == count).all()
   # Images of a class are more alike than others, whatever split they are in.
   rows = np.arange(0, 2908, 4)
@@ -200,7 +201,7 @@ def test_glyphs_are_classes_of_sixteen_images(glyphs):
 
 class TestParts:
   def test_classes(self, splits):
-    found = labelled.keep_part(splits, classes=4)
+    found = labelled_images.keep_part(splits, classes=4)
     kept = sorted(np.random.default_rng(0).permutation(10)[:4])
     for name, x in found.items():
       assert np.unique(x.label).tolist() == [0, 1, 2, 3]
@@ -210,28 +211,28 @@ class TestParts:
       assert [kept[c] for c in x.label] == old.label[rows].tolist()
 
   def test_images_of_a_class(self, splits):
-    found = labelled.keep_part(splits, per_class=7)
+    found = labelled_images.keep_part(splits, per_class=7)
     assert (np.bincount(found["train"].label) == 7).all()
     rows = {x.tobytes(): y for x, y in zip(*splits["train"][:2], strict=True)}
     assert len({x.tobytes() for x in found["train"].image}) == 70
     for image, label in zip(*found["train"][:2], strict=True):
       assert rows[image.tobytes()] == label
     assert found["test"] is splits["test"]
-    everything = labelled.keep_part(splits, per_class=10_000)["train"]
+    everything = labelled_images.keep_part(splits, per_class=10_000)["train"]
     assert len(everything.label) == 1197
 
   def test_wrong_numbers(self, splits):
     with pytest.raises(ValueError, match=r"classes must be in .*, got 11"):
-      labelled.keep_part(splits, classes=11)
+      labelled_images.keep_part(splits, classes=11)
     with pytest.raises(ValueError, match="per_class must be at least 1"):
-      labelled.keep_part(splits, per_class=0)
+      labelled_images.keep_part(splits, per_class=0)
 
   def test_labels_that_classifiers_learn_from(self):
     """They are those that `per_class` keeps; all images are trained on."""
-    few = labelled.labelled(size=8, labels_per_class=7)
-    kept = labelled.labelled(size=8, per_class=7)
+    few = labelled_images.labelled(size=8, labels_per_class=7)
+    kept = labelled_images.labelled(size=8, per_class=7)
     for split in ("validation", "test"):
-      known, same = (x.held_out[split].classes["digits"] for x in (few, kept))
+      known, same = (x.held_out[split].others["digits"] for x in (few, kept))
       np.testing.assert_array_equal(known.train.image, same.train.image)
       np.testing.assert_array_equal(known.train.label, same.train.label)
       assert len(known.train.label) == 70 and len(known.test.label) == 300
@@ -241,9 +242,9 @@ class TestParts:
     """Runs on parts of the data are told apart."""
     parts = [
       splits,
-      labelled.keep_part(splits, classes=5),
-      labelled.keep_part(splits, per_class=5),
-      labelled.halve_classes(splits),
+      labelled_images.keep_part(splits, classes=5),
+      labelled_images.keep_part(splits, per_class=5),
+      labelled_images.halve_classes(splits),
     ]
     assert len({x["train"].name for x in parts}) == 4
 
@@ -251,7 +252,7 @@ class TestParts:
 class TestBlocks:
   def source(self, splits, size):
     still = augment(shift=0.0, scale=0.0)
-    return labelled.two_views(
+    return labelled_images.two_views(
       splits["train"], still, positive="class", block_size=size
     )
 
@@ -277,7 +278,7 @@ class TestBlocks:
       self.source(splits, 5).fetch(np.arange(7), random)
     with pytest.raises(ValueError, match="1 unless positive is 'class'"):
       still = augment(shift=0.0, scale=0.0)
-      labelled.two_views(splits["train"], still, block_size=2)
+      labelled_images.two_views(splits["train"], still, block_size=2)
 
 
 def test_unseen_classes_and_alignment(data_dir, tmp_path):
@@ -291,7 +292,7 @@ def test_unseen_classes_and_alignment(data_dir, tmp_path):
       "data.scores": ("recall", "variation", "classes"),
       "data.positive": "class",
       "model.encoder.stages": ((4, 1, 8),),
-      "terms.difference_alignment.weight": 0.5,
+      "terms.contrib:difference_alignment.weight": 0.5,
       "batch_size": 40,
       "num_epochs": 2.0,
     }
@@ -309,18 +310,27 @@ def test_unseen_classes_and_alignment(data_dir, tmp_path):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    ({"terms": {"dar": {"weight": 1.0}}}, "known names are .*difference_al"),
-    ({"terms": {"difference_alignment": {}}}, "a mapping with a weight, got"),
+    ({"terms": {"dar": {"weight": 1.0}}}, "known names are .*cyclic_consist"),
     (
-      {"terms": {"difference_alignment": {"weight": 0.0, "tile": 1}}},
+      {"terms": {"difference_alignment": {"weight": 1.0}}},
+      "contrib:difference_alignment",
+    ),
+    (
+      {"terms": {"contrib:difference_alignment": {}}},
+      "a mapping with a weight, got",
+    ),
+    (
+      {"terms": {"contrib:difference_alignment": {"weight": 0.0, "tile": 1}}},
       r"unknown keys \['tile'\] of terms",
     ),
     (
-      {"terms": {"difference_alignment": {"weight": 0.0, "norm": "l3"}}},
+      {
+        "terms": {"contrib:difference_alignment": {"weight": 0.0, "norm": "l3"}}
+      },
       "norm must be one of",
     ),
     (
-      {"terms": {"difference_alignment": {"weight": -1.0}}},
+      {"terms": {"contrib:difference_alignment": {"weight": -1.0}}},
       "weight must be a number of at least 0, got -1",
     ),
   ],
@@ -335,7 +345,7 @@ def test_a_term_of_weight_0_is_left_out():
   metrics = []
   for weight in (0.0, 0.5):
     config = complete(recipe.get_config())
-    config["terms"]["difference_alignment"]["weight"] = weight
+    config["terms"]["contrib:difference_alignment"]["weight"] = weight
     objective = experiment.build(config).objective
     x, ids = jnp.eye(4), jnp.arange(4)
     _, (_, found) = objective.apply(*objective.init(), Pairs(x, x, ids))

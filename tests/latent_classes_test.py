@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import latent_classes
-from nuclr_jax.latent_classes import bounds, losses
+from nuclr_jax.contrib import latent_classes
+from nuclr_jax.contrib.latent_classes import bounds, losses
+from nuclr_jax.lab.evaluate.ranking import class_means
 
 WITH_ONE_AT_ZERO = ("hinge", "logistic")
 
@@ -226,10 +227,10 @@ def test_top_accuracy_counts_ties_as_errors():
 
 def test_class_means_and_few_of_each():
   x, label, _ = some(0, sizes=(5, 7, 2))
-  means = latent_classes.class_means(x, label)
+  means = class_means(x, label)
   for c in range(3):
     np.testing.assert_allclose(means[c], x[label == c].mean(axis=0))
-  assert not latent_classes.class_means(x, label, 5)[3:].any()
+  assert not class_means(x, label, 5)[3:].any()
   chosen = latent_classes.few_of_each(label, 5, seed=1)
   assert len(set(chosen)) == 12
   assert np.bincount(label[chosen]).tolist() == [5, 5, 2]
@@ -301,7 +302,7 @@ def problems(draw, uniform=False):
 
 
 def mean_scores(x, label):
-  return x @ latent_classes.class_means(x, label).T
+  return x @ class_means(x, label).T
 
 
 class TestBounds:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from nuclr_jax.data.source import LabelledSet
-from nuclr_jax.evaluate import evaluators, latent, retrieval
+from nuclr_jax.contrib import latent_scores
+from nuclr_jax.lab.data.source import LabelledSet
+from nuclr_jax.lab.evaluate import evaluators, retrieval
 from nuclr_jax.types import Sides
 
 
@@ -30,7 +31,7 @@ def embed(scale=0.05):
 
 
 def test_classifiers(digits):
-  evaluate = latent.classifiers_evaluator(*digits, "digits")
+  evaluate = latent_scores.classifiers_evaluator(*digits, "digits")
   scores = {
     k.removeprefix("classes_digits/"): v for k, v in evaluate(embed()).items()
   }
@@ -54,7 +55,7 @@ def test_classifiers(digits):
 
 
 def test_losses_and_bounds(digits):
-  evaluate = latent.losses_evaluator(
+  evaluate = latent_scores.losses_evaluator(
     digits[0], "digits", num_negatives=(1, 40), max_rows=300
   )
   found = {
@@ -82,7 +83,7 @@ def test_losses_and_bounds(digits):
 
 def test_what_has_no_number_is_left_out(digits, caplog):
   """Fewer draws than classes have no bound; huge features take too long."""
-  evaluate = latent.losses_evaluator(
+  evaluate = latent_scores.losses_evaluator(
     digits[0], "digits", num_negatives=(1, 5), max_rows=60
   )
   found = evaluate(embed())
@@ -98,10 +99,10 @@ def test_what_has_no_number_is_left_out(digits, caplog):
 
 def test_every_class_keeps_its_share():
   label = np.repeat([0, 1, 5], [600, 300, 1])
-  rows = latent._share_of_each_class(label, 90)
+  rows = latent_scores._share_of_each_class(label, 90)
   assert np.bincount(label[rows]).tolist() == [60, 30, 0, 0, 0, 1]
   np.testing.assert_array_equal(
-    latent._share_of_each_class(label, 2000), np.arange(901)
+    latent_scores._share_of_each_class(label, 2000), np.arange(901)
   )
 
 
@@ -114,9 +115,9 @@ def test_recall_of_others_of_the_class(digits):
   given = embed()._replace(
     outputs=Sides(lambda rows: outputs[: len(rows)], None)
   )
-  latent.same_class_evaluator(data, "digits")(given)
+  latent_scores.same_class_evaluator(data, "digits")(given)
   np.testing.assert_array_equal(outputs, before)  # what it got is not its own
-  found = latent.same_class_evaluator(data, "digits")(embed())
+  found = latent_scores.same_class_evaluator(data, "digits")(embed())
   x = data.image.reshape(150, -1).astype(float)
   x /= np.linalg.norm(x, axis=1, keepdims=True)
   keep = np.arange(150) != 7
@@ -135,10 +136,16 @@ def test_a_class_of_one_row():
 
 def test_variation(digits):
   _, data = digits
-  found = latent.variation_evaluator(data, "digits", max_rows=40)(embed())
-  again = latent.variation_evaluator(data, "digits", max_rows=40)(embed(7.0))
+  found = latent_scores.variation_evaluator(data, "digits", max_rows=40)(
+    embed()
+  )
+  again = latent_scores.variation_evaluator(data, "digits", max_rows=40)(
+    embed(7.0)
+  )
   assert found == pytest.approx(again, rel=1e-5)  # no unit
-  zero = latent.variation_evaluator(data, "digits", max_rows=40)(embed(0.0))
+  zero = latent_scores.variation_evaluator(data, "digits", max_rows=40)(
+    embed(0.0)
+  )
   assert set(zero.values()) == {0.0}
   rows = np.random.default_rng(0).permutation(len(data.label))[:40]
   x = data.image[rows].reshape(40, -1).astype(float)

@@ -8,7 +8,7 @@ import time
 import make_bucket
 import pytest
 
-from nuclr_jax.files import bucket, lease, remote
+from nuclr_jax.lab.files import bucket, lease, remote
 
 PLACE = "memory://bucket/run"
 PERIOD = 0.1

@@ -16,16 +16,16 @@ import tiny_config
 import warm
 
 import nuclr_jax
-from nuclr_jax import progress
-from nuclr_jax.cli import flags, interrupts, main, usage, verbs
-from nuclr_jax.config import load_config, path_of
-from nuclr_jax.train import doctor, loop
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.cli import flags, interrupts, main, usage, verbs
+from nuclr_jax.lab.config import load_config, path_of
+from nuclr_jax.lab.train import doctor, loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 def nuclr(*args):
-  return warm.run(["-m", "nuclr_jax.cli.main", *args], cwd=ROOT)
+  return warm.run(["-m", "nuclr_jax.lab.cli.main", *args], cwd=ROOT)
 
 
 WRONG = [  # exit code 2
@@ -339,7 +339,7 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert "this run is on glyphs, whose held-out sets are its" in others.stderr
   # As a user types it, from an empty process.
   reported = subprocess.run(
-    [sys.executable, "-m", "nuclr_jax.cli.main", "report", *common],
+    [sys.executable, "-m", "nuclr_jax.lab.cli.main", "report", *common],
     cwd=ROOT,
     capture_output=True,
     text=True,
@@ -397,7 +397,7 @@ def test_an_error_that_a_signal_became_is_an_interruption(monkeypatch):
 # One call, from which the main thread does not come back for many seconds.
 BUSY = """
 import hashlib, signal
-from nuclr_jax.cli import interrupts
+from nuclr_jax.lab.cli import interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupts.listen()
 def busy():
@@ -438,7 +438,7 @@ def test_a_signal_is_answered_at_once(code, sent):
 
 EXIT = """
 import threading
-from nuclr_jax import distributed
+from nuclr_jax.lab import distributed
 threading.Thread(target=threading.Event().wait).start()  # never ends
 print("written before")
 distributed.exit_at_once("why", code=130)

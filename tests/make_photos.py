@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 import tensorflow_datasets as tfds
 
-from nuclr_jax.data.captions import captions_of
+from nuclr_jax.lab.data.captions import captions_of
 
 CAPTIONS = ["A dog.", "Two cats", "Größe, 犬", "a dog", "the sea", "a tree"]
 

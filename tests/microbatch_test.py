@@ -5,14 +5,15 @@ import re
 
 from flax import nnx
 import jax
+from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import Batch, models, objectives, sharding
-from nuclr_jax.config import complete
-from nuclr_jax.train import build
-from nuclr_jax.train.step import init_state, make_train_step, shardings
+from nuclr_jax import Batch, objectives, sharding
+from nuclr_jax.lab import models
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.train import build
 
 B = 16
 

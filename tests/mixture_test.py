@@ -6,9 +6,9 @@ from make_photos import write_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax import ingest
-from nuclr_jax.data import captioned, image_text, loader
-from nuclr_jax.data.source import Share
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data import captioned, image_text, loader
+from nuclr_jax.lab.data.source import Share
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax import Batch, models, pairwise
+from nuclr_jax import Batch, pairwise
+from nuclr_jax.lab import models
 
 
 def make(**kwargs):

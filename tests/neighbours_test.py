@@ -7,14 +7,15 @@ import make_pairs
 import numpy as np
 import pytest
 
-from nuclr_jax.report import (
+from nuclr_jax.lab.report import (
   cells,
   duplicates,
   near_duplicates,
   neighbours,
   subject,
 )
-from nuclr_jax.report import popularity as popularity_page
+from nuclr_jax.lab.report import popularity as popularity_page
+from nuclr_jax.popularity import progress as eta
 
 
 def planted(n, dim=24, *, copies=40, seed=0):
@@ -275,7 +276,7 @@ def test_what_takes_long_says_so(monkeypatch, caplog):
     return [record.getMessage() for record in caplog.records]
 
   assert not [line for line in lines() if "ETA" in line]
-  monkeypatch.setattr(cells.progress, "PERIOD", 0)
+  monkeypatch.setattr(eta, "PERIOD", 0)
   text = "\n".join(lines())
   for what in (
     "400 photos put into cells",

@@ -11,7 +11,7 @@ import jax
 import matplotlib.pyplot
 import pytest
 
-from nuclr_jax import config
+from nuclr_jax.lab import config
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "experiments" / "colab").glob("*.py"))

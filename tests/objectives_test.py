@@ -19,7 +19,7 @@ from make_step import (
 import numpy as np
 import pytest
 
-from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.objectives import (
   own_pair_rules,
   temperature_rules,
@@ -130,7 +130,7 @@ def test_ids_and_labels_of_64_bits_are_refused():
 @pytest.mark.parametrize("name", ["clip", "sogclr", "nuclr", "latent_class"])
 def test_an_infinite_embedding_is_not_hidden(name):
   """All logits with the first image are -inf here, and exp(-inf) is 0."""
-  objective = objectives.latent_class(num_negatives=2)
+  objective = contrib.latent_class(num_negatives=2)
   objective = OBJECTIVES.get(name, objective)
   infinite = jnp.eye(4).at[0, 0].set(jnp.inf)
   finite = (0.5 * jnp.ones((4, 4))).at[1:, 0].set(-0.5)

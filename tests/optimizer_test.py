@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import models
-from nuclr_jax.config import ConfigError, complete, load_config, override
-from nuclr_jax.train import factories, optimizer
+from nuclr_jax.lab import models
+from nuclr_jax.lab.config import ConfigError, complete, load_config, override
+from nuclr_jax.lab.train import factories, optimizer
 
 
 def by_hand(step, *, decay, freeze, rise, stable, steps, value, end):

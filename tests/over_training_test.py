@@ -8,7 +8,7 @@ from experiments.harness import command, rows
 from experiments.popularity.over_training import __main__ as main
 from experiments.popularity.over_training import figures, measure, plan, tables
 from nuclr_jax import Pairs, Sides
-from nuclr_jax.config import complete
+from nuclr_jax.lab.config import complete
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import warm
 
-from nuclr_jax import files, popularity
-from nuclr_jax.popularity.files import POPULARITY_FILE
-from nuclr_jax.report import popularity as popularity_page
-from nuclr_jax.report import subject, tables
-from nuclr_jax.train import build, loop
+from nuclr_jax import popularity
+from nuclr_jax.lab import files
+from nuclr_jax.lab.report import popularity as popularity_page
+from nuclr_jax.lab.report import subject, tables
+from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.warm_start import POPULARITY_FILE
 
 
 def table(path):
@@ -260,7 +261,12 @@ class TestFiles:
     np.save(tmp_path / "image.npy", self.image)
     np.save(tmp_path / "text.npy", self.text[self.text_id] + 1e-3)
     paths = f"{tmp_path / 'image.npy'},{tmp_path / 'text.npy'}"
-    command = ["-m", "nuclr_jax.cli.main", "popularity", "--temperature=0.1"]
+    command = [
+      "-m",
+      "nuclr_jax.lab.cli.main",
+      "popularity",
+      "--temperature=0.1",
+    ]
     command += [f"--embeddings={paths}", f"--workdir={tmp_path / 'out'}"]
     result = warm.run(command)
     assert result.returncode == 0, result.stderr

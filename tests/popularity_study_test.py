@@ -8,7 +8,7 @@ import pytest
 from experiments.harness import Place, command, rows
 from experiments.popularity import __main__ as main
 from experiments.popularity import measure, network, plan, tables
-from nuclr_jax.config import complete
+from nuclr_jax.lab.config import complete
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 RUNS = {x.name: plan.make_run(x, 0) for x in plan.VARIANTS}

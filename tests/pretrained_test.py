@@ -11,10 +11,11 @@ import pytest
 from safetensors.numpy import save_file
 from towers_test import GOLDEN, configured, few_pairs, read_golden
 
-from nuclr_jax import Batch, models, sharding
-from nuclr_jax.models import pretrained
-from nuclr_jax.models.pretrained import load
-from nuclr_jax.train import build, checkpoint, resume
+from nuclr_jax import Batch, sharding
+from nuclr_jax.lab import models
+from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.models.pretrained import load
+from nuclr_jax.lab.train import build, checkpoint, resume
 
 SMALL = dict(width=16, layers=2, heads=4, hidden=24)
 TEXT = dict(name="distilbert", width=8, layers=1, heads=2)

@@ -5,11 +5,12 @@ import json
 import logging
 import os
 
+from nuclr_jax.lab.evaluate.prior import counts_by_text
 import numpy as np
 import pytest
 
 from nuclr_jax import Sides, popularity
-from nuclr_jax.data.source import (
+from nuclr_jax.lab.data.source import (
   Batch,
   Data,
   HeldOut,
@@ -17,14 +18,13 @@ from nuclr_jax.data.source import (
   LabelledSet,
   Source,
 )
-from nuclr_jax.evaluate import (
+from nuclr_jax.lab.evaluate import (
   Embed,
   add_prior,
   doubt_prior,
   make_prior,
   run_evaluators,
 )
-from nuclr_jax.evaluate.prior import counts_by_text
 from nuclr_jax.types import Sizes
 
 CAPTIONS = ["a dog", "a cat", "a dog"]  # of three text ids

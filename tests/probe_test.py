@@ -14,9 +14,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from nuclr_jax import sharding
-from nuclr_jax.data.source import LabelledSet
-from nuclr_jax.evaluate import evaluators, probe
-from nuclr_jax.models import Model
+from nuclr_jax.lab.data.source import LabelledSet
+from nuclr_jax.lab.evaluate import evaluators, probe
+from nuclr_jax.lab.models import Model
 from nuclr_jax.types import Pairs, Sides
 
 L2 = 1e-3

@@ -13,8 +13,8 @@ import pytest
 import tiny_config
 import warm
 
-from nuclr_jax import distributed
-from nuclr_jax.train import build, loop, records
+from nuclr_jax.lab import distributed
+from nuclr_jax.lab.train import build, loop, records
 
 STEPS = 24
 CHANGES = tiny_config.changes(
@@ -42,7 +42,7 @@ class Run:
       coordinator=address,
       num_processes=2,
     )
-    command = ["-m", "nuclr_jax.cli.main", "train"]
+    command = ["-m", "nuclr_jax.lab.cli.main", "train"]
     command += [f"--{k}={x}" for k, x in arguments.items()]
     command += tiny_config.as_flags(CHANGES | changes)
     self.logs = [workdir.with_suffix(f".{i}.log") for i in range(2)]

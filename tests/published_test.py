@@ -19,23 +19,23 @@ from safetensors import numpy as safetensors
 import tokenizers
 import warm
 
-from nuclr_jax.data.embeddings import (
+from nuclr_jax.lab.data.embeddings import (
   THUMBNAIL,
   open_embeddings,
   read_column,
 )
-from nuclr_jax.export import (
+from nuclr_jax.lab.export import (
   embedder_of_config,
   exported,
   write_embeddings,
   write_model,
 )
-from nuclr_jax.export.model import LAYOUTS
-from nuclr_jax.files import bucket
-from nuclr_jax.ingest.records import Item
-from nuclr_jax.models.pretrained import published, read_published
-from nuclr_jax.report import subject
-from nuclr_jax.train import loop, untrained
+from nuclr_jax.lab.export.model import LAYOUTS
+from nuclr_jax.lab.files import bucket
+from nuclr_jax.lab.ingest.records import Item
+from nuclr_jax.lab.models.pretrained import published, read_published
+from nuclr_jax.lab.report import subject
+from nuclr_jax.lab.train import loop, untrained
 
 ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"
@@ -871,7 +871,7 @@ class TestErrors:
 
 class TestCommands:
   def nuclr(self, *args, **kwargs):
-    return warm.run(["-m", "nuclr_jax.cli.main", *args], cwd=ROOT, **kwargs)
+    return warm.run(["-m", "nuclr_jax.lab.cli.main", *args], cwd=ROOT, **kwargs)
 
   @pytest.mark.parametrize(
     ("args", "message"),

@@ -9,7 +9,7 @@ import time
 import make_bucket
 import pytest
 
-from nuclr_jax.files import bucket, copies, local, push, remote
+from nuclr_jax.lab.files import bucket, copies, local, push, remote
 
 PLACE = "memory://bucket/run"
 PARTS = ("state/a", "state/b", "meta/c")

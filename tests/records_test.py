@@ -26,9 +26,9 @@ import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax import ingest
-from nuclr_jax.data.tfds_reader import check_lengths
-from nuclr_jax.ingest import publish, readers, records
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data.tfds_reader import check_lengths
+from nuclr_jax.lab.ingest import publish, readers, records
 
 
 def with_thumbnail(data):

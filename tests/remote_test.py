@@ -12,8 +12,8 @@ import fsspec
 import make_bucket
 import pytest
 
-from nuclr_jax.files import bucket, checksum, copies, remote
-from nuclr_jax.train import checkpoint
+from nuclr_jax.lab.files import bucket, checksum, copies, remote
+from nuclr_jax.lab.train import checkpoint
 
 
 @pytest.fixture(autouse=True)

@@ -5,10 +5,10 @@ import runpy
 
 import pytest
 
-from nuclr_jax import report
-from nuclr_jax.report import page
-from nuclr_jax.report import training as run_report
-from nuclr_jax.train import build, loop, records
+from nuclr_jax.lab import report
+from nuclr_jax.lab.report import page
+from nuclr_jax.lab.report import training as run_report
+from nuclr_jax.lab.train import build, loop, records
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from nuclr_jax import sharding
-from nuclr_jax.config import complete
-from nuclr_jax.data import pair_index, source
-from nuclr_jax.data.glyphs import read_records
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.data import pair_index, source
+from nuclr_jax.lab.data.glyphs import read_records
+from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train import checkpoint, loop, resume
 from nuclr_jax.sample_state.queue import Memory
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train import checkpoint, loop, resume
 
 OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 

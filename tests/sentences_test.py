@@ -6,12 +6,13 @@ import pytest
 from scipy import stats
 
 from configs import sentences as recipe
-from nuclr_jax import Batch, models
-from nuclr_jax.data import sentences
-from nuclr_jax.evaluate import evaluators, sts
-from nuclr_jax.export import embedder_of_run
-from nuclr_jax.models import pretrained
-from nuclr_jax.train import build, loop
+from nuclr_jax import Batch
+from nuclr_jax.lab import models
+from nuclr_jax.lab.data import sentences
+from nuclr_jax.lab.evaluate import evaluators, sts
+from nuclr_jax.lab.export import embedder_of_run
+from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.train import build, loop
 
 NAMES = [
   f"{script} {size} LETTER {letter}"

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax import ingest
-from nuclr_jax.ingest import inputs, readers, records, tables
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.ingest import inputs, readers, records, tables
 
 SPLITS = [
   "train",

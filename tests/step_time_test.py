@@ -9,7 +9,7 @@ import warm
 from experiments.harness import markdown
 from experiments.step_time import __main__ as report
 from experiments.step_time import common
-from nuclr_jax.config import load_config
+from nuclr_jax.lab.config import load_config
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments.cc3m import shapes
-from nuclr_jax.data import DATASETS, sets
-from nuclr_jax.data.labelled import SCORES, digit_splits
-from nuclr_jax.data.source import (
-  ClassScores,
+from nuclr_jax.contrib.labelled_images import digit_splits
+from nuclr_jax.contrib.latent_scores import SCORES, ClassScores
+from nuclr_jax.lab.data import DATASETS, sets
+from nuclr_jax.lab.data.source import (
   Data,
   HeldOut,
   ImageTextSet,
@@ -19,8 +19,8 @@ from nuclr_jax.data.source import (
   RatedPairs,
   Source,
 )
-from nuclr_jax.evaluate import suites
-from nuclr_jax.evaluate.evaluators import Embed, run_evaluators
+from nuclr_jax.lab.evaluate import suites
+from nuclr_jax.lab.evaluate.evaluators import Embed, run_evaluators
 from nuclr_jax.types import Batch, Sides, Sizes
 
 
@@ -144,7 +144,7 @@ def kinds(scores):
 
 def test_evaluators_are_in_the_order_of_kinds_and_names():
   data = make_data(
-    classes={
+    others={
       "it": ClassScores(CLASSES, CLASSES, ("variation", "probe"), (2,), (1,))
     },
     rated={"rated": RatedPairs(["a", "b"], ["a", "c"], np.array([1.0, 0.0]))},
@@ -194,7 +194,7 @@ def test_splits_that_nobody_scores():
 class TestScoresOfClasses:
   def choose(self, *args, **options):
     return suites.choose_evaluators(
-      make_data(classes={"it": ClassScores(*args, **options)})
+      make_data(others={"it": ClassScores(*args, **options)})
     )["test"]
 
   def test_all_of_them(self):

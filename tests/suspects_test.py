@@ -6,8 +6,10 @@ import pytest
 from scipy import stats
 
 from nuclr_jax import popularity
-from nuclr_jax.popularity import analysis, problem, suspects
-from nuclr_jax.report import cells, near_duplicates, neighbours
+from nuclr_jax.lab.evaluate import suspects
+from nuclr_jax.lab.report import cells, near_duplicates, neighbours
+from nuclr_jax.lab.report.suspects import preferred
+from nuclr_jax.popularity import problem
 from nuclr_jax.types import Pairs, Sides
 
 
@@ -65,7 +67,7 @@ def test_swapped_captions_have_the_smallest_own_weights():
   own = suspects.log_own_weight(found, pairs, temperature=0.1)
   for side in own:
     assert set(np.argsort(side)[:2]) == {10, 77}
-  best = analysis.preferred(image[[10, 77]], text, found.zeta.text)
+  best = preferred(image[[10, 77]], text, found.zeta.text)
   np.testing.assert_array_equal(best, [77, 10])
 
 

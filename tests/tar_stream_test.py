@@ -23,9 +23,10 @@ from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
 import pytest
 
-from nuclr_jax import files, fit, load
-from nuclr_jax.config import load_config
-from nuclr_jax.data import (
+from nuclr_jax import fit, load
+from nuclr_jax.lab import files
+from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.data import (
   image_text,
   images,
   loader,
@@ -33,13 +34,13 @@ from nuclr_jax.data import (
   tar_members,
   tar_stream,
 )
-from nuclr_jax.data.captions import EMPTY_CAPTION
-from nuclr_jax.data.source import random_numbers
-from nuclr_jax.data.tar_files import LeftOut, Sample
-from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.files import bucket
-from nuclr_jax.ingest import listing, readers, records
-from nuclr_jax.train import build
+from nuclr_jax.lab.data.captions import EMPTY_CAPTION
+from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.data.tar_files import LeftOut, Sample
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.files import bucket
+from nuclr_jax.lab.ingest import listing, readers, records
+from nuclr_jax.lab.train import build
 
 LONG = settings.default.max_examples > 1_000  # --hypothesis-profile=long
 TOKENIZER = os.fspath(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 
-from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax import Pairs, Sides, contrib, objectives
 from nuclr_jax.objectives import (
   own_pair_rules,
   temperature_rules,
@@ -283,7 +283,7 @@ class TestTheOneTemperature:
       objectives.nuclr(
         num_pairs=8, temperature=temperature_rules.individual(rho=1.0)
       ),
-      objectives.swav(dim=4),
+      contrib.swav(dim=4),
       objectives.vicreg(),
     ],
     ids=["isogclr", "nuclr", "swav", "vicreg"],

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from nuclr_jax.data import sentencepiece, tokenizer
-from nuclr_jax.models.pretrained import hub
+from nuclr_jax.lab.data import sentencepiece, tokenizer
+from nuclr_jax.lab.models.pretrained import hub
 
 # Of every letter a word can begin with, and the letters that go on.
 LETTERS = [*string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase)]
@@ -38,7 +38,7 @@ VOCABULARY = [
 IDS = {token: i for i, token in enumerate(VOCABULARY)}
 CACHE = """
 import sys
-from nuclr_jax.data import tokenizer
+from nuclr_jax.lab.data import tokenizer
 words = tokenizer.pretrained_tokenizer("some/model.v1", length=8)
 print(words.encode(["dogs"]).tolist())
 try:

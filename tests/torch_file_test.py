@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from nuclr_jax.models.pretrained import pytorch, read_tensors
+from nuclr_jax.lab.models.pretrained import pytorch, read_tensors
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 FILES = GOLDEN / "torch_files"

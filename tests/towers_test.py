@@ -15,10 +15,11 @@ import pytest
 from scipy import signal
 
 from experiments.parity import jax_side
-from nuclr_jax import Batch, models
-from nuclr_jax.data.source import Data, Records, in_memory
-from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.models import (
+from nuclr_jax import Batch
+from nuclr_jax.lab import models
+from nuclr_jax.lab.data.source import Data, Records, in_memory
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.models import (
   bert,
   clip_text,
   layers,
@@ -26,7 +27,7 @@ from nuclr_jax.models import (
   transformer,
   vit,
 )
-from nuclr_jax.train import build
+from nuclr_jax.lab.train import build
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
 RESNET = dict(name="resnet50", stages=(1, 1), width=4)

@@ -16,6 +16,7 @@ from experiments.harness import command, rows, runner
 from experiments.toy_dpm import __main__ as main
 from experiments.toy_dpm import model, risks, summary
 from nuclr_jax import popularity
+from nuclr_jax.contrib import integral
 
 ROOT = pathlib.Path(__file__).parents[1]
 STUDY = ROOT / "experiments" / "toy_dpm"
@@ -123,7 +124,7 @@ def test_popularity_is_the_sum_of_the_densities(tau, x64):
   q = (np.exp(x @ y.T / tau) / g[:, None]).sum(axis=0)
   found = model.log_popularity(pairs, temperature=tau)
   np.testing.assert_allclose(found, np.log(q), rtol=1e-12)
-  summed = popularity.log_popularity(densities(pairs, tau))[:, 0]
+  summed = integral.log_popularity(densities(pairs, tau))[:, 0]
   np.testing.assert_allclose(found, summed, rtol=1e-12)
 
 
@@ -179,8 +180,8 @@ def test_the_mis_estimate_is_unbiased_here(x64):
     pairs = model.sample_pairs(key, 8, temperature=tau)
     log_f = (pairs.text @ x / tau)[:, None]
     log_density = densities(pairs, tau)
-    weights = popularity.balance_heuristic(log_density)
-    return popularity.log_partition(log_f, log_density), weights
+    weights = integral.balance_heuristic(log_density)
+    return integral.log_partition(log_f, log_density), weights
 
   log_g, weights = estimate(jax.random.split(jax.random.key(5), 1000))
   np.testing.assert_allclose(np.exp(weights).sum(axis=1), 1, rtol=1e-12)
@@ -228,7 +229,7 @@ def test_no_constant_has_a_smaller_error_term(x64):
     best = risks.best_log_constant(pairs, shape, log_q, temperature=0.2)
     around = best + jnp.linspace(-0.5, 0.5, 101)
     term = jax.vmap(
-      lambda c, s=shape: popularity.error_term(
+      lambda c, s=shape: integral.error_term(
         *pairs, jnp.log(N) + c + s, log_q, temperature=0.2
       )
     )(around)
@@ -258,7 +259,7 @@ def test_measured_numbers_are_those_of_dense_formulas(x64):
   assert found["risk/GCL, area"] == pytest.approx(expected, rel=1e-10)
   log_density = densities(pairs, tau)
   log_kernel = jnp.asarray(np.log(kernel)[:, :, None])
-  log_g = np.asarray(popularity.log_partition(log_kernel, log_density))
+  log_g = np.asarray(integral.log_partition(log_kernel, log_density))
   assert found["risk/true q"] == pytest.approx(
     np.mean(tau * log_g - own), rel=1e-10
   )

@@ -11,18 +11,19 @@ import time
 import chex
 import jax
 import jax.numpy as jnp
+from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 import numpy as np
 import optax
 import pytest
 import tiny_config
 import warm
 
-from nuclr_jax import distributed, files, objectives, sharding
-from nuclr_jax.config import complete
-from nuclr_jax.data.source import HeldOut, ImageTextSet
-from nuclr_jax.train import build as experiment
-from nuclr_jax.train import checkpoint, loop, optimizer, records
-from nuclr_jax.train.step import TrainState, init_state, make_train_step
+from nuclr_jax import objectives, sharding
+from nuclr_jax.lab import distributed, files
+from nuclr_jax.lab.config import complete
+from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
+from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train import checkpoint, loop, optimizer, records
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +302,7 @@ def test_evaluating_leaves_a_run_in_progress_alone(
 
 def launch(workdir):
   """Starts the launcher in a process of its own."""
-  command = ["-m", "nuclr_jax.cli.main", "train"]
+  command = ["-m", "nuclr_jax.lab.cli.main", "train"]
   command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
   command += tiny_config.as_flags(
     tiny_config.of_digits(600, checkpoint_every=50, num_devices=1)

@@ -23,12 +23,12 @@ CONTEXT = multiprocessing.get_context("forkserver")
 # module that cannot be imported is left out.
 CONTEXT.set_forkserver_preload(
   [
-    "nuclr_jax.train.loop",
-    "nuclr_jax.data.loader",
-    "nuclr_jax.data.labelled",
-    "nuclr_jax.data.glyphs",
-    "nuclr_jax.ingest",
-    "nuclr_jax.report",
+    "nuclr_jax.lab.train.loop",
+    "nuclr_jax.lab.data.loader",
+    "nuclr_jax.contrib.labelled_images",
+    "nuclr_jax.lab.data.glyphs",
+    "nuclr_jax.lab.ingest",
+    "nuclr_jax.lab.report",
     "grain",
     "matplotlib.figure",
   ]
@@ -113,7 +113,7 @@ def _start(command, cwd, files, devices, env=None) -> None:
     import jax
 
     jax.config.update("jax_num_cpu_devices", devices)
-  from nuclr_jax.train import diagnostics, recalibrate
+  from nuclr_jax.lab.train import diagnostics, recalibrate
 
   diagnostics.SAMPLE = recalibrate.SAMPLE = SAMPLE
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
-from nuclr_jax.models import pretrained
-from nuclr_jax.models.pretrained import load
+from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.models.pretrained import load
 
 
 def test_which_file_of_a_folder_is_read(tmp_path):

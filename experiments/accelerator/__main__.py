@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from experiments.accelerator import parts, table
 from experiments.harness import runner
-from nuclr_jax import files, progress
+from nuclr_jax.lab import files, progress
 
 ROOT = pathlib.Path(__file__).parents[2]
 tables = table.tables  # of README.md

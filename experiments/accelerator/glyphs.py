@@ -18,15 +18,16 @@ import time
 
 from absl import app, flags
 import jax
+from nuclr_jax.lab.evaluate.retrieval import recall
+from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 import optax
 
 from experiments.harness import benchmark
-from nuclr_jax import Batch, distributed, files, models, objectives, progress
-from nuclr_jax.evaluate.retrieval import recall
+from nuclr_jax import Batch, objectives
+from nuclr_jax.lab import distributed, files, models, progress
+from nuclr_jax.lab.train import optimizer
 from nuclr_jax.objectives import zeta_rules
-from nuclr_jax.train import optimizer
-from nuclr_jax.train.step import init_state, make_train_step
 
 CACHE = flags.DEFINE_string(
   "cache", None, "The glyphs as arrays.", required=True
@@ -43,7 +44,7 @@ WARM = COMPARED + 5  # steps before the clock starts, with two programs
 
 def write_cache(path: str) -> None:
   """Renders the glyphs and writes them as arrays."""
-  from nuclr_jax.data.glyphs import glyphs
+  from nuclr_jax.lab.data.glyphs import glyphs
 
   pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
   data = glyphs()

@@ -21,6 +21,7 @@ from experiments.bimodal.plan import (
 from experiments.bimodal.summary import MEAN
 from experiments.harness import Options, Place, Row, Run, training
 from nuclr_jax import popularity
+from nuclr_jax.lab.evaluate import agreement
 
 NUM_EXACT = 4096  # pairs whose exact popularity is computed
 SMOKE = 0.004  # the fraction of all epochs that a smoke run trains
@@ -133,7 +134,7 @@ def exact_correlations(parts, state) -> dict[str, float]:
     exact.ids._fields, exact.ids, exact.zeta, strict=True
   ):
     table = getattr(state.objective.sample, side).zeta
-    scores = popularity.compare(np.asarray(table)[ids], zeta)
+    scores = agreement.compare(np.asarray(table)[ids], zeta)
     row |= {f"exact/{name}_{side}": x for name, x in scores.items()}
   return row
 

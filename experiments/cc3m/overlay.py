@@ -16,7 +16,7 @@ from absl import app, flags, logging
 from matplotlib.figure import Figure
 import numpy as np
 
-from nuclr_jax.train import checkpoint, records
+from nuclr_jax.lab.train import checkpoint, records
 
 RUNS = flags.DEFINE_list("runs", [], "Workdirs, comma-separated.")
 OUT = flags.DEFINE_string("out", "curves.png", "File of the figure.")

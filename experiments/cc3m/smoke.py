@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 def nuclr(*arguments: str) -> None:
   """Runs a verb of the launcher; exits with its code if it fails."""
   print(shlex.join(["nuclr", *arguments]), flush=True)
-  command = [sys.executable, "-m", "nuclr_jax.cli.main", *arguments]
+  command = [sys.executable, "-m", "nuclr_jax.lab.cli.main", *arguments]
   code = subprocess.run(command).returncode
   if code:
     sys.exit(code)

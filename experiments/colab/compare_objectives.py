@@ -47,9 +47,9 @@ import pathlib
 
 import matplotlib.pyplot as plt
 
-from nuclr_jax import progress
-from nuclr_jax.config import load_config
-from nuclr_jax.train import build, loop, records
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.train import build, loop, records
 
 progress.log_to_stderr()
 NAMES = ("clip", "nuclr") if SHORT else ("clip", "sogclr", "nuclr")

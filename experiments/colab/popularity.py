@@ -67,10 +67,11 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax import objectives, popularity, progress
-from nuclr_jax.config import load_config
-from nuclr_jax.evaluate import evaluators
-from nuclr_jax.train import loop
+from nuclr_jax import objectives, popularity
+from nuclr_jax.lab import progress
+from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.evaluate import evaluators
+from nuclr_jax.lab.train import loop
 
 progress.log_to_stderr()
 config = load_config("glyphs:nuclr")
@@ -138,8 +139,8 @@ options = command.parse_arguments(toy.STUDY, ["--smoke"] if SHORT else [])
 # %% [markdown]
 # ## One data set
 #
-# `popularity.solve` (Sinkhorn with extrapolation) and `popularity.descend` (the
-# paper's gradient descent) find the same zeta.
+# `popularity.solve` (Sinkhorn with extrapolation) and
+# `nuclr_jax.contrib.gradient_descent` (the paper's) find the same zeta.
 
 # %%
 for temperature in risks.TEMPERATURES:

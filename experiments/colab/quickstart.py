@@ -50,10 +50,10 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax import progress, report
-from nuclr_jax.config import load_config
-from nuclr_jax.report import page
-from nuclr_jax.train import loop, records
+from nuclr_jax.lab import progress, report
+from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.report import page
+from nuclr_jax.lab.train import loop, records
 
 progress.log_to_stderr()
 WORKDIR = pathlib.Path("runs", "quickstart")

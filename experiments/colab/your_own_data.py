@@ -51,12 +51,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image, ImageDraw
 
-from nuclr_jax import ingest, progress
-from nuclr_jax.config import load_config
-from nuclr_jax.evaluate import zero_shot
-from nuclr_jax.export import embedder_of_run
-from nuclr_jax.report import page
-from nuclr_jax.train import loop, records
+from nuclr_jax.lab import ingest, progress
+from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.evaluate import zero_shot
+from nuclr_jax.lab.export import embedder_of_run
+from nuclr_jax.lab.report import page
+from nuclr_jax.lab.train import loop, records
 
 progress.log_to_stderr()
 ROOT = pathlib.Path("runs", "your_own_data")

@@ -5,9 +5,9 @@ import numpy as np
 
 from experiments import labelled
 from experiments.harness import Place, Row, Run, training
-from nuclr_jax.evaluate import probe
-from nuclr_jax.evaluate.ranking import unit_rows
-from nuclr_jax.train import build, loop
+from nuclr_jax.lab.evaluate import probe
+from nuclr_jax.lab.evaluate.ranking import unit_rows
+from nuclr_jax.lab.train import build, loop
 
 PAIRS = 3_000  # of one class and of two classes each, at most
 FOLDS = 10
@@ -25,7 +25,7 @@ def measure(run: Run, place: Place) -> Row:
   config = labelled.make_config(run)
   parts = training.prepare(config, place)
   trained = training.train(config, place, parts)
-  ((data, scores),) = parts.data.held_out["test"].classes.items()
+  ((data, scores),) = parts.data.held_out["test"].others.items()
   mesh = build.mesh_of(parts.config)
   with jax.set_mesh(mesh):
     outputs = loop.embedder(parts, mesh)(trained.state).outputs.image

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from experiments.harness import Run, benchmark
-from nuclr_jax import Batch, models, objectives
-from nuclr_jax.train.optimizer import make_optimizer
-from nuclr_jax.train.step import init_state, make_train_step
+from nuclr_jax import Batch, contrib, objectives
+from nuclr_jax.lab import models
+from nuclr_jax.lab.train.optimizer import make_optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step
 
 BATCHES = (128, 512, 1024, 2048)
 REPETITIONS = 15
@@ -24,7 +25,7 @@ def hosts() -> dict[str, objectives.Objective]:
   """Makes the hosts, SimCLR and SwAV."""
   return {
     "ntxent": objectives.ntxent(temperature=0.2),
-    "swav": objectives.swav(dim=DIM),
+    "swav": contrib.swav(dim=DIM),
   }
 
 
@@ -40,7 +41,7 @@ def measure(run: Run) -> dict[str, Any]:
   )
   optimizer, results = make_optimizer(learning_rate=1e-3), {}
   for name, host in hosts().items():
-    term = objectives.scale(objectives.difference_alignment(), 0.5)
+    term = objectives.scale(contrib.difference_alignment(), 0.5)
     both = {"host": host, "with": objectives.add(host=host, alignment=term)}
     for size in values["batches"]:
       images = np.random.default_rng(0).integers(

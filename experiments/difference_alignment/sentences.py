@@ -4,15 +4,15 @@ import functools
 import pathlib
 
 import jax
+from nuclr_jax.lab.train.step import init_state
 import numpy as np
 from scipy import stats
 
 from experiments.difference_alignment import docstrings
 from experiments.harness import Options, Place, Row, Run, training
 from experiments.labelled import KEYS
-from nuclr_jax import files
-from nuclr_jax.train import build, loop
-from nuclr_jax.train.step import init_state
+from nuclr_jax.lab import files
+from nuclr_jax.lab.train import build, loop
 
 PART = "sentences"
 WEIGHTS = (0.0, 0.1, 0.5)

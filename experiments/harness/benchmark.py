@@ -13,7 +13,7 @@ from absl import flags
 import jax
 import numpy as np
 
-from nuclr_jax import progress
+from nuclr_jax.lab import progress
 
 PACKAGES = ("jax", "numpy", "scipy", "matplotlib")
 

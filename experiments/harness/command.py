@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import markdown, rows, runner
 from experiments.harness.study import Options, Study
-from nuclr_jax import files, progress
+from nuclr_jax.lab import files, progress
 
 
 def main(study: Study, arguments: Sequence[str] | None = None) -> None:

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 from experiments.harness.study import Key, Row
-from nuclr_jax import files
+from nuclr_jax.lab import files
 
 FILE = "rows.jsonl"
 COMMAND = "command"  # the part of rows that record commands, not runs

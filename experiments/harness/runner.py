@@ -28,7 +28,7 @@ from experiments.harness.study import (
   Study,
   fingerprint,
 )
-from nuclr_jax import distributed, files, progress
+from nuclr_jax.lab import distributed, files, progress
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CODE = ("nuclr_jax", "configs", ":(glob)experiments/**/*.py")

@@ -7,8 +7,8 @@ import runpy
 from typing import Any, NamedTuple
 
 from experiments.harness.study import Place
-from nuclr_jax.config import folder
-from nuclr_jax.train import build, loop, records
+from nuclr_jax.lab.config import folder
+from nuclr_jax.lab.train import build, loop, records
 from nuclr_jax.types import flatten
 
 

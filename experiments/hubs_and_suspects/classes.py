@@ -11,10 +11,7 @@ import numpy as np
 
 from experiments.hubs_and_suspects import data
 from nuclr_jax import Pairs, popularity
-from nuclr_jax.popularity.suspects import (
-  log_own_weight,
-  log_self_confidence,
-)
+from nuclr_jax.lab.evaluate.suspects import log_own_weight, log_self_confidence
 
 SHRINKAGES = (0.1, 0.5, 0.8, 0.95)
 WRONG = 0.05

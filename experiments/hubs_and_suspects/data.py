@@ -22,10 +22,10 @@ from experiments.when_it_pays.data import (
   letters,
   noisy,
 )
-from nuclr_jax.data import glyphs
-from nuclr_jax.data.augment import augment
-from nuclr_jax.data.source import Data, Records, in_memory
-from nuclr_jax.data.tokenizer import Tokenizer, build_tokenizer
+from nuclr_jax.lab.data import glyphs
+from nuclr_jax.lab.data.augment import augment
+from nuclr_jax.lab.data.source import Data, Records, in_memory
+from nuclr_jax.lab.data.tokenizer import Tokenizer, build_tokenizer
 
 VIEWS = 5  # noisy images of a letter in a font, for queries
 LENGTH = 16  # tokens of a caption

@@ -13,7 +13,7 @@ of a query q are sim_qj - penalty_j:
                     similar candidate is among the k most similar candidates of
                     some query of the bank; similarities for all others
 
-The mean of CSLS is the library's (`nuclr_jax.evaluate.hubness.local_scaling`).
+The mean of CSLS is the library's (`local_scaling` of `lab.evaluate.hubness`).
 D_i is the anchor's log denominator in the exact solution of the bank's pairs
 (`nuclr_jax.popularity.solve`), and zeta is `popularity.zeta_of_unseen`. With
 D_i = 0 it is the inverted softmax.

@@ -6,6 +6,7 @@ import time
 from typing import NamedTuple
 
 import jax
+from nuclr_jax.lab.evaluate.evaluators import Embed
 import numpy as np
 from sklearn.metrics import average_precision_score
 
@@ -14,14 +15,13 @@ from experiments.hubs_and_suspects import classes, data, retrieval, suspects
 from experiments.hubs_and_suspects.plan import CLASSES, ERRORS, kinds
 from experiments.when_it_pays.letters import make_config
 from nuclr_jax import Pairs, popularity
-from nuclr_jax.evaluate.evaluators import Embed
-from nuclr_jax.popularity.suspects import (
+from nuclr_jax.lab.evaluate.suspects import (
   learnable_share,
   log_own_weight,
   neighbours_distance,
 )
-from nuclr_jax.report.neighbours import nearest
-from nuclr_jax.train import build, loop
+from nuclr_jax.lab.report.neighbours import nearest
+from nuclr_jax.lab.train import build, loop
 
 NEIGHBOURS, LEMON_NEIGHBOURS = 10, 30
 CLEAN_DRAW, USER_DRAW, UNFAMILIAR_DRAW = 2, 3, 4  # of the pairs of a seed

@@ -9,7 +9,7 @@ from jaxtyping import Float
 import numpy as np
 
 from experiments.hubs_and_suspects import hubs
-from nuclr_jax.evaluate import hubness
+from nuclr_jax.lab.evaluate import hubness
 
 ZETA_SCALES = (0.5, 1.0, 2.0)  # temperatures of exact zeta, by the training's
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the inverted softmax

@@ -10,7 +10,7 @@ cleanlab 2.9.
 from jaxtyping import Bool, Float, Int
 import numpy as np
 
-from nuclr_jax.popularity.suspects import Neighbours, cross_validated
+from nuclr_jax.lab.evaluate.suspects import Neighbours, cross_validated
 
 Rows = Float[np.ndarray, "pairs dim"]
 PerPair = Float[np.ndarray, "pairs"]
@@ -96,7 +96,7 @@ def class_probabilities(
 ) -> Probabilities:
   """Returns out-of-sample probabilities of classes, from a linear classifier.
 
-  They are those of `nuclr_jax.popularity.suspects.cross_validated`.
+  They are those of `nuclr_jax.lab.evaluate.suspects.cross_validated`.
 
   Args:
     features: What is classified.

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.harness import Run
-from nuclr_jax import latent_classes
+from nuclr_jax.contrib import latent_classes
+from nuclr_jax.lab.evaluate.ranking import class_means
 
 NEGATIVES = (1, 2, 4, 8, 16, 32, 64)
 RADII = (0.5, 1.0, 2.0, 4.0)
@@ -100,7 +101,7 @@ def loss(example: Example, num_negatives: int = 1) -> float:
 
 def supervised(example: Example) -> float:
   """Computes L_sup^mu of f_1, over tasks of two classes."""
-  means = latent_classes.class_means(*example)
+  means = class_means(*example)
   scores = example.features @ means.T
   return latent_classes.average_loss(
     scores, example.label, ways=2, loss="hinge"

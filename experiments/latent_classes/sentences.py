@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.harness import Options, Place, Row, Run, training
 from experiments.latent_classes import docstrings
-from nuclr_jax import files
+from nuclr_jax.lab import files
 
 DATA = "docstrings"  # the name of the data set in parts and scores
 BLOCKS = (2, 5, 10)  # as in the paper

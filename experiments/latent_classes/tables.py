@@ -9,7 +9,7 @@ from experiments.harness import Options, Results, markdown
 from experiments.harness.statistics import MISSING
 from experiments.labelled import Rows, by_setting, course, data_of, percent
 from experiments.latent_classes import plan, sentences, theorem
-from nuclr_jax.latent_classes import guarantees
+from nuclr_jax.contrib.latent_classes import guarantees
 
 KINDS = ("trained", "mu", "mu_5")
 EXACT_PARTS = (

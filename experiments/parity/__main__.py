@@ -10,7 +10,7 @@ import pathlib
 from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.statistics import MISSING
-from nuclr_jax import files
+from nuclr_jax.lab import files
 
 HERE = pathlib.Path(__file__).parent
 PARTS = {  # names in the JSON -> headers

@@ -20,13 +20,14 @@ import sys
 import tarfile
 import tempfile
 
-from experiments.cc3m import shapes
-from nuclr_jax.evaluate.zero_shot import DEFAULT_TEMPLATES
+from nuclr_jax.lab.evaluate.zero_shot import DEFAULT_TEMPLATES
 
-NUCLR = (sys.executable, "-m", "nuclr_jax.cli.main")
+from experiments.cc3m import shapes
+
+NUCLR = (sys.executable, "-m", "nuclr_jax.lab.cli.main")
 TOLERANCE = 1e-6
 CONFIG = """
-from nuclr_jax.config import load_config
+from nuclr_jax.lab.config import load_config
 
 def get_config():
   config = load_config("cc3m:clip,smoke")

@@ -23,11 +23,12 @@ import transformers
 
 from experiments.harness import benchmark
 from experiments.parity import optional
-from nuclr_jax import Batch, models
-from nuclr_jax.data import images
-from nuclr_jax.data.source import DEFAULT_RESIZE, Resize
-from nuclr_jax.data.tokenizer import build_tokenizer
-from nuclr_jax.export import Exported, write_model
+from nuclr_jax import Batch
+from nuclr_jax.lab import models
+from nuclr_jax.lab.data import images
+from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.export import Exported, write_model
 
 SIZE, LENGTH, DIM, TOLERANCE = 64, 16, 24, 1e-4
 CAPTIONS = ["A dog, running!", "two cats on a mat - asleep", "a mat"]

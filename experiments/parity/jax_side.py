@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import models
-from nuclr_jax.models import pretrained
+from nuclr_jax.lab import models
+from nuclr_jax.lab.models import pretrained
 from nuclr_jax.types import Batch
 
 # The tower of the other side, if only one side is compared.

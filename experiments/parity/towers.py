@@ -24,7 +24,7 @@ import transformers
 
 from experiments.harness import benchmark
 from experiments.parity import cases, jax_side, optional, optional_cases
-from nuclr_jax import progress
+from nuclr_jax.lab import progress
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
 TOLERANCE = 1e-4

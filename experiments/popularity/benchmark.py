@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from experiments.harness import benchmark
-from nuclr_jax import distributed, popularity
+from nuclr_jax import popularity
+from nuclr_jax.lab import distributed
 from nuclr_jax.popularity import sinkhorn
 
 PAIRS = flags.DEFINE_integer("pairs", 43_000, "Number of pairs.")

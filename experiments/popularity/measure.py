@@ -10,9 +10,9 @@ from experiments.harness import Place, Row, Run, training
 from experiments.popularity import network
 from experiments.popularity.plan import STRENGTHS, make_config
 from nuclr_jax import Pairs, Sides, popularity
-from nuclr_jax.evaluate import evaluators, retrieval
-from nuclr_jax.popularity.files import save_popularity
-from nuclr_jax.train import build, loop
+from nuclr_jax.lab.evaluate import agreement, evaluators, retrieval
+from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.warm_start import save_popularity
 from nuclr_jax.types import each
 
 HELD_OUT = 0.2  # fraction of captions held out from the network's training
@@ -93,7 +93,7 @@ def _compare(exact, state) -> dict[str, float]:
   for side, ids, zeta, table in zip(
     Sides._fields, exact.ids, exact.zeta, learned, strict=True
   ):
-    scores = popularity.compare(np.asarray(table)[ids], zeta)
+    scores = agreement.compare(np.asarray(table)[ids], zeta)
     row |= {f"exact/{name}_{side}": x for name, x in scores.items()}
   return row
 

@@ -14,7 +14,7 @@ from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import MISSING
-from nuclr_jax import files
+from nuclr_jax.lab import files
 
 HERE = pathlib.Path(__file__).parent
 FORMS = {

@@ -17,8 +17,9 @@ import jax
 import numpy as np
 
 from experiments.harness import benchmark
-from nuclr_jax import files, progress, sharding
-from nuclr_jax.train import checkpoint
+from nuclr_jax import sharding
+from nuclr_jax.lab import files, progress
+from nuclr_jax.lab.train import checkpoint
 
 GIB = flags.DEFINE_float("gib", 1.0, "Size of the state.")
 ARRAYS = flags.DEFINE_integer("arrays", 64, "Number of its arrays.")

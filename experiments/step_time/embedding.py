@@ -22,7 +22,7 @@ from PIL import Image
 
 from experiments.harness import benchmark
 from experiments.parity import optional
-from nuclr_jax.data import embeddings
+from nuclr_jax.lab.data import embeddings
 
 SCRIPT = """
 import pathlib, sys
@@ -123,7 +123,7 @@ def main() -> None:
       return time.monotonic() - began
 
     def ours(out):
-      nuclr = ("-m", "nuclr_jax.cli.main", "embed", f"--model={model}")
+      nuclr = ("-m", "nuclr_jax.lab.cli.main", "embed", f"--model={model}")
       return run(out, *nuclr, f"--input={photos}", f"--output={out}")
 
     def theirs(out):

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from experiments.harness import benchmark
-from nuclr_jax import distributed, popularity, progress
+from nuclr_jax import popularity
+from nuclr_jax.lab import distributed, progress
 
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 50_000, "Pairs of the data set.")
 DIM = flags.DEFINE_integer("dim", 256, "Width of the embeddings.")

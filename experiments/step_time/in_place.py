@@ -23,13 +23,13 @@ import numpy as np
 
 from experiments.harness import benchmark
 from experiments.step_time import photos
-from nuclr_jax import ingest
-from nuclr_jax.data import in_place
-from nuclr_jax.data.captioned import Captioned, all_captions, open_captioned
-from nuclr_jax.data.image_text import captioned_source, square_maker
-from nuclr_jax.data.source import Source
-from nuclr_jax.data.tar_stream import source_of_tars
-from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data import in_place
+from nuclr_jax.lab.data.captioned import Captioned, all_captions, open_captioned
+from nuclr_jax.lab.data.image_text import captioned_source, square_maker
+from nuclr_jax.lab.data.source import Source
+from nuclr_jax.lab.data.tar_stream import source_of_tars
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 
 TARS = flags.DEFINE_integer("tars", 8, "Number of tars, of --count photos.")
 WINDOW = 1_024  # samples that are shuffled at a time, without an index

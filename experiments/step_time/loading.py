@@ -17,8 +17,8 @@ from absl import app, flags
 import numpy as np
 
 from experiments.harness import benchmark
-from nuclr_jax.data import loader
-from nuclr_jax.train import build
+from nuclr_jax.lab.data import loader
+from nuclr_jax.lab.train import build
 
 DATA_DIR = flags.DEFINE_string("data_dir", None, "Folder of prepared data.")
 BATCH = flags.DEFINE_integer("batch_size", 512, "Pairs per batch.")

@@ -28,7 +28,8 @@ import numpy as np
 
 from experiments.harness import benchmark
 from experiments.step_time import common
-from nuclr_jax import distributed, objectives
+from nuclr_jax import objectives
+from nuclr_jax.lab import distributed
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
 

@@ -34,7 +34,7 @@ LIMIT = flags.DEFINE_float("limit", 3600.0, "Seconds after which to stop.")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOPICS, COPIES = 1000, 0.02
 BLOCK = 2**15  # rows at a time
-RUN = "import sys; from nuclr_jax.cli import run; sys.exit(run())"
+RUN = "import sys; from nuclr_jax.lab.cli import run; sys.exit(run())"
 
 
 def write_embeddings(folder: pathlib.Path, pairs: int, dim: int) -> np.ndarray:

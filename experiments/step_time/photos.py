@@ -26,16 +26,16 @@ import numpy as np
 from sklearn.datasets import load_sample_images
 
 from experiments.harness import benchmark
-from nuclr_jax import ingest
-from nuclr_jax.data import images, loader
-from nuclr_jax.data.augment import rand_augment
-from nuclr_jax.data.image_text import (
+from nuclr_jax.lab import ingest
+from nuclr_jax.lab.data import images, loader
+from nuclr_jax.lab.data.augment import rand_augment
+from nuclr_jax.lab.data.image_text import (
   all_captions,
   captioned_source,
   open_captioned,
 )
-from nuclr_jax.data.source import random_numbers
-from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 
 SECONDS = flags.DEFINE_float("seconds", 5.0, "Seconds per measurement.")
 ROUNDS = flags.DEFINE_integer(

@@ -29,8 +29,9 @@ import optax
 from experiments.harness import benchmark
 from experiments.step_time import hlo, targets
 from experiments.step_time.common import recipe, trace_step
-from nuclr_jax import Batch, files, models, sharding
-from nuclr_jax.train import optimizer
+from nuclr_jax import Batch, sharding
+from nuclr_jax.lab import files, models
+from nuclr_jax.lab.train import optimizer
 
 TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "1536"], "Global sizes.")

@@ -16,7 +16,8 @@ import numpy as np
 
 from experiments.harness import benchmark
 from experiments.step_time.common import loss_step
-from nuclr_jax import distributed, objectives, progress, sharding
+from nuclr_jax import objectives, sharding
+from nuclr_jax.lab import distributed, progress
 from nuclr_jax.types import State
 
 NUM_PAIRS = flags.DEFINE_list(

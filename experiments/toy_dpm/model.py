@@ -19,8 +19,8 @@ from jaxtyping import Array, Float
 import numpy as np
 
 from nuclr_jax import Sides
+from nuclr_jax.contrib.integral import BilinearClass
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.popularity import BilinearClass
 
 AREA = 1.0  # the area of Y
 NORM = 2**0.5  # the Frobenius norm of W = 1 in E(x, y) = x' W y

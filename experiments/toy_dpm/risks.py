@@ -18,6 +18,8 @@ import numpy as np
 from experiments.harness import Options, Place, Row, Run
 from experiments.toy_dpm import model
 from nuclr_jax import Sides, popularity
+from nuclr_jax.contrib import gradient_descent, integral
+from nuclr_jax.lab.evaluate import agreement
 from nuclr_jax.pairwise import tiles
 
 SIZES, SMOKE_SIZES = (30, 100, 300, 1000, 3000), (30, 100)
@@ -104,7 +106,7 @@ def make_example(temperature: float) -> Example:
   solved = popularity.solve(
     *pairs, temperature=temperature, tolerance=EXAMPLE_TOLERANCE
   )
-  descended = popularity.descend(*pairs, temperature=temperature)
+  descended = gradient_descent.descend(*pairs, temperature=temperature)
   log_q = model.log_popularity(pairs, temperature=temperature)
   shape = jnp.asarray(solved.zeta.text / temperature)
   log_c = log_constants(shape, log_q)["maxima"]
@@ -210,13 +212,13 @@ def measure_pairs(
     return result, gradient
 
   def error_term(log_approximation):
-    return popularity.error_term(
+    return integral.error_term(
       *pairs, log_approximation, log_q, temperature=temperature
     )
 
   models = model.bilinear_class(temperature=temperature)
   bound_of = partial(
-    popularity.generalization_bound,
+    integral.generalization_bound,
     *pairs,
     log_popularity=log_q,
     temperature=temperature,
@@ -228,12 +230,12 @@ def measure_pairs(
     model.likelihood_risk
   )
   numbers[f"risk/{TRUE}"], numbers[f"gradient/{TRUE}"] = with_matrix(
-    popularity.empirical_risk, log_q
+    integral.empirical_risk, log_q
   )
   for name, shape in shapes.items():
     log_shape = jnp.log(n) + shape
     risk, numbers[f"gradient/{name}"] = with_matrix(
-      popularity.empirical_risk, log_shape
+      integral.empirical_risk, log_shape
     )
     constants = log_constants(shape, log_q)
     for rule, log_c in constants.items():
@@ -249,7 +251,7 @@ def measure_pairs(
   # These two are the same for every approximation.
   numbers["bound/likelihood"] = bound.likelihood
   numbers["bound/integration"] = bound.integration
-  scores = popularity.compare(shapes[LEARNED], log_q)
+  scores = agreement.compare(shapes[LEARNED], log_q)
   numbers["correlation"] = scores["pearson"]
   return {key: np.asarray(value) for key, value in numbers.items()}
 

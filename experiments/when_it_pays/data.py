@@ -20,10 +20,10 @@ import unicodedata
 from jaxtyping import Float, Int
 import numpy as np
 
-from nuclr_jax.data import glyphs
-from nuclr_jax.data.augment import augment
-from nuclr_jax.data.source import Data, Records, in_memory
-from nuclr_jax.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.data import glyphs
+from nuclr_jax.lab.data.augment import augment
+from nuclr_jax.lab.data.source import Data, Records, in_memory
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 
 TEST_FONTS = (
   "DejaVuSans-Bold",

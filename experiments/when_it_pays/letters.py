@@ -11,8 +11,8 @@ import numpy as np
 from experiments.harness import Place, training
 from experiments.when_it_pays import data
 from nuclr_jax import Sides, popularity
-from nuclr_jax.evaluate import evaluators
-from nuclr_jax.train import build, loop
+from nuclr_jax.lab.evaluate import evaluators
+from nuclr_jax.lab.train import build, loop
 from nuclr_jax.types import Popularities, each
 
 TOLERANCE = 1e-3  # of exact popularities

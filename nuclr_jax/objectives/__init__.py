@@ -1,7 +1,8 @@
 """Contrastive objectives, by name.
 
 Every factory takes a `Spec` (or its numbers by name) and returns an
-`Objective`. `contrib` holds those beyond the core, mostly for labels or blocks.
+`Objective`. Those beyond the core, mostly for labels or blocks, are in
+`nuclr_jax.contrib`.
 """
 
 from nuclr_jax.objectives.base import (
@@ -14,21 +15,6 @@ from nuclr_jax.objectives.base import (
 )
 from nuclr_jax.objectives.clip import clip, ntxent
 from nuclr_jax.objectives.combine import add, scale
-from nuclr_jax.objectives.contrib.classification import (
-  arcface,
-  softmax,
-  sphereface,
-)
-from nuclr_jax.objectives.contrib.difference_alignment import (
-  difference_alignment,
-)
-from nuclr_jax.objectives.contrib.latent_class import (
-  curl,
-  latent_class,
-  quick_thought,
-)
-from nuclr_jax.objectives.contrib.metric_learning import npair, proxy_anchor
-from nuclr_jax.objectives.contrib.swav import swav
 from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
 from nuclr_jax.objectives.debiased import debiased
 from nuclr_jax.objectives.nuclr import nuclr, nuclr_variant
@@ -44,32 +30,22 @@ from nuclr_jax.sample_state import (
 from nuclr_jax.types import Spec, State
 
 OBJECTIVES = {
-  "arcface": arcface,
   "clip": clip,
-  "curl": curl,
   "cyclip": cyclip,
   "debiased": debiased,
   "isogclr": isogclr,
-  "latent_class": latent_class,
-  "npair": npair,
   "ntxent": ntxent,
   "nuclr": nuclr,
   "nuclr_variant": nuclr_variant,
-  "proxy_anchor": proxy_anchor,
-  "quick_thought": quick_thought,
   "siglip": siglip,
-  "softmax": softmax,
   "sogclr": sogclr,
   "spectral": spectral,
-  "sphereface": sphereface,
-  "swav": swav,
   "vicreg": vicreg,
 }
 
 # Terms without params and state, which can be added to any objective.
 TERMS = {
   "cyclic_consistency": cyclic_consistency,
-  "difference_alignment": difference_alignment,
 }
 
 # What a config may name as an argument of an objective: {"name": ..., ...}.
@@ -100,33 +76,23 @@ __all__ = [
   "Spec",
   "State",
   "add",
-  "arcface",
   "attach_gradient",
   "clip",
-  "curl",
   "cyclic_consistency",
   "cyclip",
   "debiased",
-  "difference_alignment",
   "isogclr",
-  "latent_class",
   "make_spec",
-  "npair",
   "ntxent",
   "nuclr",
   "nuclr_variant",
   "one_temperature",
   "own_pair_rules",
-  "proxy_anchor",
-  "quick_thought",
   "scale",
   "siglip",
-  "softmax",
   "sogclr",
   "spectral",
-  "sphereface",
   "stateless",
-  "swav",
   "temperature_rules",
   "vicreg",
   "zeta_rules",

@@ -26,8 +26,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 import numpy as np
 
-from nuclr_jax import progress, sharding
+from nuclr_jax import sharding
 from nuclr_jax.pairwise import tiles
+from nuclr_jax.popularity import progress
 from nuclr_jax.types import AnyArray, Sides, both, each, swap
 
 SAME = 1e-3  # how far apart embeddings of one id may be

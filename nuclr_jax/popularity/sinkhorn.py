@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax import progress
+from nuclr_jax.popularity import progress
 from nuclr_jax.popularity.problem import (
   Problem,
   log_denominators,

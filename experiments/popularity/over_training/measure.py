@@ -16,9 +16,10 @@ from experiments.popularity.over_training.plan import (
 )
 from experiments.when_it_pays import data
 from nuclr_jax import Pairs, Sides, popularity
-from nuclr_jax.evaluate.evaluators import embed_pairs
-from nuclr_jax.train import build
-from nuclr_jax.train.hooks import Hook
+from nuclr_jax.lab.evaluate import agreement
+from nuclr_jax.lab.evaluate.evaluators import embed_pairs
+from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.hooks import Hook
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 BINS = np.linspace(-4, 4, 81)  # of zeta / tau; the outermost hold the rest
@@ -110,7 +111,7 @@ def look(
   }
   if "learned" in found:
     row["pearson"] = {
-      side: popularity.compare(*both)["pearson"]
+      side: agreement.compare(*both)["pearson"]
       for side, *both in zip(
         Sides._fields, found["learned"], exact.zeta, strict=True
       )
@@ -159,7 +160,7 @@ def against_frequency(
   there = counts > 0
   mean, log_p = totals[there] / counts[there], frequency.log_p[there]
   return {
-    "spearman": popularity.compare(mean, log_p)["spearman"],
+    "spearman": agreement.compare(mean, log_p)["spearman"],
     "slope": float(np.polyfit(log_p, mean, 1)[0]),
   }
 

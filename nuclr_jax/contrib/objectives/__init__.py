@@ -1,0 +1,30 @@
+"""Objectives for labels, blocks and clusters, and a term to add to any."""
+
+from nuclr_jax.contrib.objectives.classification import (
+  arcface,
+  softmax,
+  sphereface,
+)
+from nuclr_jax.contrib.objectives.difference_alignment import (
+  difference_alignment,
+)
+from nuclr_jax.contrib.objectives.latent_class import (
+  curl,
+  latent_class,
+  quick_thought,
+)
+from nuclr_jax.contrib.objectives.metric_learning import npair, proxy_anchor
+from nuclr_jax.contrib.objectives.swav import swav
+
+__all__ = [
+  "arcface",
+  "curl",
+  "difference_alignment",
+  "latent_class",
+  "npair",
+  "proxy_anchor",
+  "quick_thought",
+  "softmax",
+  "sphereface",
+  "swav",
+]

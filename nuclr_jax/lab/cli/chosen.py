@@ -1,0 +1,211 @@
+"""The run, config, published model or embeddings that the flags choose.
+
+Modules are imported where they are used, as in `verbs`.
+"""
+
+from collections.abc import Mapping
+import logging
+import pathlib
+from typing import Any
+
+from nuclr_jax.lab.cli import flags
+from nuclr_jax.lab.cli.flags import UsageError
+from nuclr_jax.lab.files import remote
+
+log = logging.getLogger(__name__)
+
+REPEATED = 0.9  # a smaller share of different captions is worth a warning
+
+
+def opened():
+  """Opens the run, config or published model that the flags name.
+
+  It warns of held-out sets whose captions are cut, or repeat.
+
+  Returns:
+    `(parts, mesh, train_state)`, with data.
+  """
+  from nuclr_jax.lab.train import loop, untrained
+
+  if flags.WORKDIR.value:
+    parts, mesh, state = loop.load(
+      flags.WORKDIR.value,
+      data_dir=flags.DATA_DIR.value,
+      held_out=_held_out(),
+      **flags.chosen_state(),
+    )
+  else:
+    parts, mesh, state = _opened_untrained()
+  if flags.DATA.value:
+    for scores, split in untrained.scored_splits(parts.config).items():
+      log.info("%s: %s", scores, split)
+  _warn_of_captions(parts.data)
+  return parts, mesh, state
+
+
+def _held_out() -> dict[str, Any] | None:
+  """Returns the sets of --data and --zero_shot, as keys of `config.data`."""
+  chosen = (flags.DATA.value, flags.ZERO_SHOT.value)
+  if not any(chosen):
+    return None
+  from nuclr_jax.lab.train import untrained
+
+  return untrained.held_out_of(*chosen, data_dir=flags.DATA_DIR.value)
+
+
+def _opened_untrained(*, pairs: bool = False):
+  """Opens the config or published model that the flags name.
+
+  Args:
+    pairs: Whether the training pairs are those of a split that --data names;
+      otherwise that split is only scored.
+  """
+  if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
+    raise UsageError(
+      "--model needs data: --data=mine, or --zero_shot=flowers=photos"
+    )
+  from nuclr_jax.lab.train import untrained
+
+  chosen, data_dir = flags.chosen_config(), flags.DATA_DIR.value
+  if pairs and flags.DATA.value:
+    chosen["data"]["train"] = untrained.train_of(
+      flags.DATA.value, named=True, data_dir=data_dir
+    )
+  return untrained.open_untrained(chosen, data_dir=data_dir)
+
+
+def _warn_of_captions(data) -> None:
+  """Warns, for each captioned set, of captions that are cut, or repeat."""
+  tokenizer = data.tokenizer
+  for split, held_out in data.held_out.items():
+    for name, captioned in held_out.retrieval.items():
+      name = "/".join(filter(None, (split, name)))
+      count, texts = len(captioned.captions), len(set(captioned.captions))
+      # Without a vocabulary, captions are not tokenized.
+      if tokenizer.vocab_size:
+        cut = int(tokenizer.is_cut(captioned.captions).sum())
+        if cut:
+          log.warning(
+            "%s: %d of %d captions are cut to %d tokens",
+            *(name, cut, count, tokenizer.length),
+          )
+      if texts < REPEATED * count:
+        log.warning(
+          "%s: %d captions are %d texts, and each of them counts as another "
+          "candidate, so that recall is low with any model; for names of "
+          "classes, --zero_shot with a folder for each class is the score",
+          *(name, count, texts),
+        )
+
+
+def temperature_of_model() -> float:
+  """Returns the temperature of the config or published model in the flags."""
+  tau = flags.chosen_config()["objective"].get("temperature")
+  if not isinstance(tau, float):
+    raise UsageError("this model has no single temperature; give --temperature")
+  return tau
+
+
+def how_to_read() -> dict[str, Any]:
+  """Returns what the flags say of how --input is read; see `inputs.plan`."""
+  return {
+    "split": flags.SPLIT.value,
+    "data_dir": flags.DATA_DIR.value,
+    "images": flags.IMAGES.value,
+    "image_column": flags.IMAGE_COLUMN.value,
+    "caption_column": flags.CAPTION_COLUMN.value,
+    "split_column": flags.SPLIT_COLUMN.value,
+  }
+
+
+def embed_inputs(
+  output: str | pathlib.Path, *, features: bool = False, pairs: bool = False
+) -> Mapping[str, Any]:
+  """Embeds --input with the run, config or model of the flags; see `export`.
+
+  Args:
+    output: The folder to make.
+    features: Whether to write features instead of embeddings.
+    pairs: Whether the folder is for a page of pairs: it gets thumbnails, and at
+      least one image must have a caption.
+  """
+  from nuclr_jax.lab import export
+  from nuclr_jax.lab.ingest import inputs, records
+
+  remote.check_new(output)  # before the model is read
+  plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
+
+  def read():
+    for part in plan.parts:
+      yield from part.read()
+      records.check_unchanged(part.stamp)
+
+  how = {"data_dir": flags.DATA_DIR.value, "features": features}
+  if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):
+    model = export.embedder_of_run(
+      flags.WORKDIR.value, **flags.chosen_state(), **how
+    )
+  else:
+    model = export.embedder_of_config(flags.chosen_config(), **how)
+  with model as embedder:
+    return export.write_embeddings(
+      embedder, read(), output, thumbnails=pairs, pairs=pairs
+    )
+
+
+def subject(folder: pathlib.Path):
+  """Returns the pairs to solve for, a `report.subject.Subject`.
+
+  Args:
+    folder: The --workdir: a run or, with another source of pairs, where output
+      goes; embeddings of --input are written below it.
+  """
+  from nuclr_jax.lab.report import subject
+
+  tau, data_dir = flags.TEMPERATURE.value, flags.DATA_DIR.value
+  untrained = flags.CONFIG.value or flags.MODEL.value
+  if not untrained and not flags.EMBEDDINGS.value:
+    return subject.from_run(folder, data_dir=data_dir, temperature=tau)
+  _check_no_run(folder)
+  if not untrained:
+    if tau is None:
+      raise UsageError("popularity needs --temperature with --embeddings")
+    return subject.from_files(flags.EMBEDDINGS.value, temperature=tau)
+  if len(flags.DATA.value) > 1:
+    raise UsageError("popularity takes one data set; run it once for each")
+  if flags.DATA.value and "config.data.train" in flags.present():
+    raise UsageError("give either --data or --config.data.train, not both")
+  if flags.INPUT.value:
+    tau = temperature_of_model() if tau is None else tau
+    embeddings = folder / "embeddings"
+    if embeddings.exists():
+      raise UsageError(
+        f"{embeddings} is there already: to solve again, give --embeddings="
+        f"{embeddings} --temperature={tau:g} in place of --input and the "
+        "model (they are of the model that was given then); to embed again, "
+        "delete it or choose another --workdir"
+      )
+    counts = embed_inputs(embeddings, pairs=True)
+    shown = (f"{x} {name.replace('_', ' ')}" for name, x in counts.items())
+    print(", ".join(shown))
+    if counts["rejected"] or counts["without_caption"]:
+      print(
+        f"rejected ones, and those without a caption: {embeddings}"
+        "/rejected.jsonl"
+      )
+    return subject.from_files(str(embeddings), temperature=tau)
+  if flags.MODEL.value and not flags.DATA.value:
+    raise UsageError("popularity needs --input or --data with --model")
+  return subject.from_state(*_opened_untrained(pairs=True), temperature=tau)
+
+
+def _check_no_run(folder: pathlib.Path) -> None:
+  """Raises UsageError if the folder is a run, which has its own popularity/."""
+  from nuclr_jax.lab.train import records
+
+  if (folder / records.CONFIG).exists():
+    raise UsageError(
+      f"--workdir={folder} is a training run, and popularity/ in it is about "
+      "its own pairs; choose another --workdir for these, or give --workdir "
+      "alone to solve for the run"
+    )

@@ -1,0 +1,282 @@
+"""The flags of each verb, and which of them go together; their help.
+
+A flag that a verb takes is used. Every other is refused before anything is
+read, and so are flags whose use depends on another one that is missing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import textwrap
+from typing import NamedTuple
+
+from absl import flags
+
+from nuclr_jax.lab.cli import verbs
+from nuclr_jax.lab.cli.flags import UsageError
+
+
+class Verb(NamedTuple):
+  """What a verb does, and the flags that it takes."""
+
+  run: Callable[[], None]  # the first line of its docstring is its help
+  flags: tuple[str, ...]  # its own, see `taken`
+  example: str  # commands; lines that begin with spaces explain
+  must: Sequence[str] = ()  # flags that are always needed
+  needs: Mapping[str, Sequence[str]] = {}  # flags that need one of others
+  one_of: Sequence[str] = ()  # flags of which there must be one
+  either: Sequence[Sequence[str]] = ()  # flags of which there is one at most
+
+  @property
+  def taken(self) -> tuple[str, ...]:
+    """Its own flags, and those that all such verbs take."""
+    opens_config = {"workdir", "config"} & set(self.flags)
+    return (*self.flags, *(("import",) if opens_config else ()), "debug")
+
+
+INPUTS = (
+  *("input", "split", "images"),
+  *("image_column", "caption_column", "split_column"),
+)
+PROCESSES = ("coordinator", "num_processes", "process_id", "distributed")
+MODELS = ("workdir", "config", "model")
+VERBS = {
+  "ingest": Verb(
+    verbs.ingest,
+    (
+      *(*INPUTS, "dataset", "max_size", "max_pixels", "workers", "data_dir"),
+      "in_place",
+      "beam_pipeline_options",
+    ),
+    """
+nuclr ingest --input='cc3m/*.tar' --dataset=cc3m
+nuclr ingest --input='cc3m/*.tar' --dataset=cc3m --in_place
+nuclr ingest --input=captions.csv --images=photos --dataset=mine --split=test
+  The input can be tar or Parquet files written by img2dataset, a table (CSV,
+  TSV, JSON, or Karpathy's splits), a folder of images with captions in text
+  files, one on each line, or tfds:NAME. A table with a column of splits makes
+  all of them, or the one of --split. Items that cannot be read are listed. If
+  the command is interrupted, run it again to continue. With --in_place, tar
+  files keep the images, and the data set is an index of a hundredth of their
+  size.
+""",
+    must=["input", "dataset"],
+    either=[("workers", "beam_pipeline_options")],
+  ),
+  "convert": Verb(
+    verbs.convert,
+    ("input", "data_dir"),
+    """
+nuclr convert --input=/data/tfds/food101/2.0.0
+  TensorFlow is not needed.
+""",
+    must=["input"],
+  ),
+  "train": Verb(
+    verbs.train,
+    ("config", "workdir", "data_dir", *PROCESSES),
+    """
+nuclr train --config=configs/glyphs.py --workdir=runs/mine
+nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
+  If the run is interrupted, run the same command again to continue from its
+  newest checkpoint. A finished run is not trained again. The final metrics are
+  in metrics.json in the workdir.
+""",
+    must=["config"],
+    needs={
+      "coordinator": ["num_processes"],
+      "num_processes": ["process_id"],
+      "process_id": ["coordinator"],
+    },
+    either=[("coordinator", "distributed")],
+  ),
+  "evaluate": Verb(
+    verbs.evaluate,
+    (
+      *("workdir", "config", "model", "data", "zero_shot", "data_dir"),
+      *("best", "average", "hubs", "prior", "temperature"),
+    ),
+    """
+nuclr evaluate --workdir=runs/mine --hubs=csls
+nuclr evaluate --workdir=runs/mine --prior=counts
+nuclr evaluate --workdir=runs/mine --best
+nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
+nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
+nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
+  Without --workdir, nothing needs to have been trained here. --data names what
+  nuclr ingest made; a name without a split stands for its validation and test
+  splits, or for the only split that it has. A run on photos is scored on the
+  sets of --data and --zero_shot in place of all its own. With --config, the
+  sets are those of the config: --config.data.test="('mine',)".
+""",
+    needs={
+      "data": ["workdir", "model"],
+      "zero_shot": ["workdir", "model"],
+      "best": ["workdir"],
+      "average": ["workdir"],
+    },
+    one_of=MODELS,
+  ),
+  "report": Verb(
+    verbs.report,
+    ("workdir", "data_dir"),
+    """
+nuclr report --workdir=runs/mine
+  report.html in the workdir shows the metrics, training curves, diagnostics,
+  popularities, and examples of retrieval.
+""",
+  ),
+  "popularity": Verb(
+    verbs.popularity,
+    (
+      *("workdir", "config", "model", "data", *INPUTS, "data_dir"),
+      *("embeddings", "temperature", "max_pairs"),
+    ),
+    """
+nuclr popularity --workdir=runs/mine
+nuclr popularity --model=exported --input=photos --workdir=runs/photos
+  Which of your photos and captions are popular or near-duplicates, and which
+  captions may be wrong, as a model such as openai/clip-vit-base-patch32 sees
+  them. --data=mine takes the pairs of a prepared data set instead of --input.
+  The model of a run looks at other pairs than its own once nuclr export has
+  written it.
+nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
+  --embeddings takes the embeddings of any model: an .npz file with the arrays
+  image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
+  written by nuclr embed. The folder popularity/ in the workdir gets tables, a
+  plot, and a page of the most and least popular samples.
+""",
+    needs={
+      "input": ["model", "config"],
+      "data": ["model"],
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+    },
+    either=[
+      ("embeddings", "config", "model"),
+      ("input", "data"),
+      ("embeddings", "data_dir"),
+    ],
+  ),
+  "embed": Verb(
+    verbs.embed,
+    (
+      *(*INPUTS, "workdir", "config", "model", "data_dir", "output"),
+      *("features", "best", "average"),
+    ),
+    """
+nuclr embed --workdir=runs/mine --input=photos --output=embeddings
+nuclr embed --model=google/siglip2-base-patch16-224 --input=photos --output=out
+nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
+  Writes image.npy and text.npy, and tables that say what each row is.
+  With --config or --model, the model has its pretrained weights and no training
+  of yours. The config cached trains on such a folder (config.data.name is
+  "embeddings").
+""",
+    must=["input", "output"],
+    needs={"best": ["workdir"], "average": ["workdir"]},
+    one_of=MODELS,
+  ),
+  "export": Verb(
+    verbs.export,
+    ("workdir", "data_dir", "output", "layout", "best", "average"),
+    """
+nuclr export --workdir=runs/mine --output=exported
+nuclr export --workdir=runs/mine --output=exported --layout=open_clip
+  Writes both encoders in the format of Hugging Face or OpenCLIP, with the
+  tokenizer and the projections. config.model.pretrained and --model read them
+  back.
+""",
+    must=["output"],
+  ),
+  "doctor": Verb(
+    verbs.doctor,
+    ("data_dir",),
+    """
+nuclr doctor
+""",
+  ),
+}
+
+
+def overview() -> str:
+  """Returns a line for each verb, as `nuclr --help` shows them."""
+  width = max(map(len, VERBS))
+  return "\n".join(f"  {name:<{width}}  {_summary(name)}" for name in VERBS)
+
+
+def help_of(name: str) -> str:
+  """Returns the text of `nuclr VERB --help` for the verb of that name."""
+  lines = [_summary(name), VERBS[name].example]
+  for flag in VERBS[name].taken:
+    text = f"--{flag}: {flags.FLAGS[flag].help}{_companions(name, flag)}"
+    lines += textwrap.wrap(text, 78, subsequent_indent="    ")
+  return "\n".join(lines)
+
+
+def check_taken(name: str, given: Sequence[str]) -> None:
+  """Raises UsageError for a flag that a verb does not take.
+
+  Args:
+    name: The verb.
+    given: The flags of the command, as `flags.present` lists them.
+  """
+  taken = VERBS[name].taken
+  for flag in given:
+    if flag.partition(".")[0] not in taken:
+      raise UsageError(
+        f"{name} does not take --{flag}; it takes {_joined(taken)}"
+      )
+
+
+def check_together(name: str, given: Sequence[str]) -> None:
+  """Raises UsageError for flags that are missing, or do not go together.
+
+  Args:
+    name: The verb.
+    given: The flags of the command, as `flags.present` lists them.
+
+  Example:
+    >>> check_together("evaluate", ["model", "data", "best"])
+    Traceback (most recent call last):
+    nuclr_jax.lab.cli.flags.UsageError: evaluate takes --best with --workdir
+    only; leave it out, or see nuclr evaluate --help
+  """
+  verb = VERBS[name]
+  if verb.one_of and sum(x in given for x in verb.one_of) != 1:
+    raise UsageError(f"give one of {_joined(verb.one_of, 'or')}")
+  for group in verb.either:
+    several = [x for x in group if x in given]
+    if len(several) > 1:
+      raise UsageError(f"{name} takes only one of {_joined(several, 'or')}")
+  for flag, others in verb.needs.items():
+    if flag in given and not set(others) & set(given):
+      raise UsageError(
+        f"{name} takes --{flag} with {_joined(others, 'or')} only; leave it "
+        f"out, or see nuclr {name} --help"
+      )
+  if not set(verb.must) <= set(given):
+    example = verb.example.split("\n")[1]
+    raise UsageError(
+      f"{name} needs {_joined(verb.must, 'and')}, such as {example}"
+    )
+
+
+def _companions(name: str, flag: str) -> str:
+  """Says with which flags a flag goes, and with which it does not."""
+  verb, text = VERBS[name], ""
+  if flag in verb.needs:
+    text += f" Only with {_joined(verb.needs[flag], 'or')}."
+  others = [x for group in verb.either if flag in group for x in group]
+  if others := [x for x in dict.fromkeys(others) if x != flag]:
+    text += f" Not with {_joined(others, 'or')}."
+  return text
+
+
+def _joined(names: Sequence[str], last: str = "") -> str:
+  """Lists flags, such as "--a, --b and --c"."""
+  *most, end = [f"--{name}" for name in names]
+  if not last or not most:
+    return ", ".join([*most, end])
+  return f"{', '.join(most)} {last} {end}"
+
+
+def _summary(name: str) -> str:
+  return VERBS[name].run.__doc__.splitlines()[0]

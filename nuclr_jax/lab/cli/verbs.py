@@ -1,0 +1,154 @@
+"""The verbs of `nuclr`; `usage` has their help.
+
+Each verb imports what it needs when it runs, so that `nuclr ingest` does not
+wait for Flax and Orbax.
+"""
+
+from collections.abc import Mapping
+import json
+import sys
+from typing import Any
+
+import jax
+
+from nuclr_jax.lab import distributed, progress
+from nuclr_jax.lab.cli import flags
+from nuclr_jax.lab.cli.flags import UsageError
+from nuclr_jax.lab.cli.interrupts import INTERRUPTED
+from nuclr_jax.lab.files import remote
+
+
+def ingest() -> None:
+  """Make a data set of images and captions."""
+  from nuclr_jax.lab import ingest
+  from nuclr_jax.lab.cli import chosen
+  from nuclr_jax.lab.ingest import publish
+
+  folder = ingest.ingest(
+    *(flags.INPUT.value, flags.DATASET.value),
+    **chosen.how_to_read(),
+    max_size=flags.MAX_SIZE.value,
+    max_pixels=flags.MAX_PIXELS.value,
+    workers=flags.WORKERS.value,
+    in_place=flags.IN_PLACE.value,
+    beam_options=flags.BEAM_PIPELINE_OPTIONS.value,
+  )
+  print_table(publish.split_counts(folder))
+  print(f"data set: {remote.original(folder)}")
+
+
+def convert() -> None:
+  """Copy a TFDS data set from TFRecord files to array_record files."""
+  from nuclr_jax.lab.ingest import convert
+
+  folder = convert.convert(flags.INPUT.value, flags.DATA_DIR.value)
+  print(f"data set: {folder}")
+
+
+def train() -> None:
+  """Train a config, or continue its run, and print the final metrics."""
+  from nuclr_jax.lab.train import loop
+
+  result = loop.fit(
+    flags.chosen_config(), workdir(), data_dir=flags.DATA_DIR.value
+  )
+  if not result.finished:
+    sys.exit(INTERRUPTED)
+  if distributed.is_first():
+    print_table(result.metrics)
+
+
+def evaluate() -> None:
+  """Evaluate a run or a published model, and print its metrics."""
+  from nuclr_jax.lab import evaluate
+  from nuclr_jax.lab.cli import chosen
+  from nuclr_jax.lab.train import loop
+  from nuclr_jax.objectives import one_temperature
+
+  hubs, asked = flags.HUBS.value, flags.need_temperature()
+  if flags.TEMPERATURE.value is not None and not asked:
+    raise UsageError("--temperature is for --hubs=zeta and --prior only")
+  parts, mesh, state = chosen.opened()
+  if hubs and not parts.data.sets:
+    raise UsageError("--hubs needs data with images and captions to retrieve")
+  suites, tau = parts.evaluators, flags.TEMPERATURE.value
+  readout = loop.readout(parts, state)
+  if asked and tau is None:
+    tau = one_temperature(readout, asked[0])
+  if hubs:
+    suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
+  if flags.PRIOR.value:
+    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
+    evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)
+    suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
+  with jax.set_mesh(mesh):
+    print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))
+
+
+def report() -> None:
+  """Write a report of a run as one HTML page."""
+  from nuclr_jax.lab import report
+
+  path = report.write(workdir(), data_dir=flags.DATA_DIR.value)
+  print(f"report: {remote.original(path)}")
+
+
+def popularity() -> None:
+  """Solve for the popularities of a run, of photos, or of embeddings."""
+  from nuclr_jax.lab.cli import chosen
+  from nuclr_jax.lab.report import popularity
+  from nuclr_jax.lab.train import checkpoint
+
+  with remote.local_folder(workdir(), choose=checkpoint.of_newest) as folder:
+    pairs = chosen.subject(folder)
+    path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
+  print_table(json.loads(path.with_name("summary.json").read_bytes()))
+  print(f"popularities: {remote.original(path)}")
+
+
+def embed() -> None:
+  """Embed images and captions with a run or a published model."""
+  from nuclr_jax.lab.cli import chosen
+
+  print_table(
+    chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
+  )
+  print(f"embeddings: {flags.OUTPUT.value}")
+
+
+def export() -> None:
+  """Export the model of a run for other libraries."""
+  from nuclr_jax.lab import export
+
+  model = export.model_of_run(
+    workdir(), data_dir=flags.DATA_DIR.value, **flags.chosen_state()
+  )
+  folder = export.write_model(
+    model, flags.OUTPUT.value, layout=flags.LAYOUT.value
+  )
+  print(f"exported: {folder}")
+
+
+def doctor() -> None:
+  """Check that this machine is set up correctly, and time a step."""
+  from nuclr_jax.lab.train import doctor
+
+  if not doctor.examine(data_dir=flags.DATA_DIR.value):
+    sys.exit(1)
+
+
+def workdir() -> str:
+  """Returns the --workdir flag; raises UsageError if it is missing."""
+  if not flags.WORKDIR.value:
+    raise UsageError("--workdir is missing, such as --workdir=runs/mine")
+  return flags.WORKDIR.value
+
+
+def print_table(metrics: Mapping[str, Any]) -> None:
+  """Prints metrics, one per line."""
+  shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
+  width = max(map(len, shown), default=0)
+  for name, value in shown.items():
+    if isinstance(value, float):
+      value = f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+    print(f"{name:<{width}}  {value}")

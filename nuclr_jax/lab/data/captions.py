@@ -1,0 +1,363 @@
+"""Captions as they are in files, and which of them can be used.
+
+All readers of files share what is here. A text file has a caption on each line;
+there or in a cell of a table, a list or an object may also be printed, as JSON
+or as Python prints it.
+"""
+
+import ast
+import codecs
+from collections.abc import Iterable, Mapping
+import json
+import os
+import re
+from typing import Any, TextIO
+
+from nuclr_jax.lab.data.pair_index import canonical
+
+# Reasons to leave out a caption; its image keeps its other captions.
+EMPTY_CAPTION = "empty caption"
+NO_UTF8 = "caption is not UTF-8"
+CUT_LIST = "list of captions is cut"  # by "...", as NumPy prints long ones
+TOO_LONG = "too long a caption"
+MAX_LETTERS = 2**15  # of a caption; a page of text has 3,000
+TXT = "txt"  # what webdataset calls the text file of a sample
+KEYS = ("caption", "captions", "raw", "text")  # of an object in a list
+MARK = "\ufeff"  # the byte order mark, wherever files were joined
+MARKS = {  # the longer ones first: one of UTF-32 begins like one of UTF-16
+  codecs.BOM_UTF32_LE: "utf-32",
+  codecs.BOM_UTF32_BE: "utf-32",
+  codecs.BOM_UTF16_LE: "utf-16",
+  codecs.BOM_UTF16_BE: "utf-16",
+}
+APOSTROPHE = "'"
+# How texts begin that spreadsheets take for formulas, also behind spaces and in
+# the width of Chinese characters; and the apostrophe.
+FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]|[\t\r\n']")
+_LINE_END = re.compile(r"\r\n?|\n")
+# Bytes as Python prints them, which pandas writes into tables.
+_BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")
+_ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=\w+)?\)", re.S)
+# An element of a printed list of strings. An open one is all the rest:
+# else its end would be looked for again from each quotation mark in it.
+_ELEMENT = re.compile(
+  r"""b?(["'])(?:(?!\1)[^\\]|\\.)*+(?:\1|(?P<open>\\?\Z))"""
+  r"""|\bNone\b|\bnan\b""",
+  re.S,
+)
+
+
+def encoding_of(head: bytes) -> str:
+  r"""Returns the encoding of a text that begins with these bytes.
+
+  It is UTF-8, unless a byte order mark says otherwise. Decoding removes the
+  mark.
+
+  Args:
+    head: At least the first four bytes, if there are as many.
+
+  Example:
+    >>> encoding_of(b"a dog"), encoding_of(b"\xff\xfea\0")
+    ('utf-8-sig', 'utf-16')
+  """
+  found = (name for mark, name in MARKS.items() if head.startswith(mark))
+  return next(found, "utf-8-sig")
+
+
+def decode(data: bytes, errors: str = "replace") -> str:
+  r"""Decodes the text of a file, see `encoding_of`.
+
+  Example:
+    >>> decode(b"\xef\xbb\xbfa dog"), decode(b"caf\xe9")
+    ('a dog', 'caf\ufffd')
+  """
+  return data.decode(encoding_of(data[:4]), errors)
+
+
+def open_text(
+  path: str | os.PathLike,
+  *,
+  errors: str = "replace",
+  newline: str | None = None,
+) -> TextIO:
+  r"""Opens a text file to read it, see `encoding_of`.
+
+  Args:
+    path: The file.
+    errors: As of `open`.
+    newline: As of `open`.
+
+  Raises:
+    ValueError: If it begins with NULs, as UTF-16 without a mark does.
+
+  Example:
+    >>> _ = (tmp_path / "x.txt").write_text("a dog", encoding="utf-16")
+    >>> with open_text(tmp_path / "x.txt") as file:
+    ...   file.read()
+    'a dog'
+  """
+  with open(path, "rb") as file:
+    head = file.read(4)
+  encoding = encoding_of(head)
+  if b"\0" in head and encoding == "utf-8-sig":
+    raise ValueError(
+      f"{path} is not UTF-8: it begins with NULs, as UTF-16 without a byte "
+      "order mark does; save it as UTF-8"
+    )
+  return open(path, encoding=encoding, errors=errors, newline=newline)
+
+
+def lines_of(text: str) -> list[str]:
+  r"""Returns the lines of a text file that are not blank.
+
+  Lines end as in any text file, at \n, \r\n or \r: what `str.splitlines` takes
+  for line ends as well, such as U+2028 and U+0085, occurs within captions.
+
+  Example:
+    >>> lines_of("a dog\r\n\n a cat\u2028sleeps \n")
+    ['a dog', 'a cat\u2028sleeps']
+  """
+  lines = (line.replace(MARK, "").strip() for line in _LINE_END.split(text))
+  return [line for line in lines if line]
+
+
+def captions_of(row: Mapping[str, Any], field: str) -> list[str]:
+  """Returns the captions of a row, however they are stored.
+
+  Args:
+    row: A row of a data source, of JSON or of a table.
+    field: The name that `caption_field` returns, or the name of a column. One
+      with the name "txt" holds text files, see `lines_of`.
+
+  Returns:
+    The captions, with "" for one that is missing from a list.
+
+  Example:
+    >>> captions_of({"caption": b"a dog"}, "caption")
+    ['a dog']
+    >>> captions_of({"captions": [{"text": "a dog"}, None]}, "captions/text")
+    ['a dog', '']
+  """
+  value = row
+  for name in field.split("/"):
+    if isinstance(value, Mapping):
+      value = value.get(name)
+    else:  # a sequence of dicts, which may also be a dict of sequences
+      value = [
+        x.get(name) if isinstance(x, Mapping) else None for x in _listed(value)
+      ]
+  texts = [as_text(x) for x in _listed(value)]
+  if field != TXT:
+    return texts
+  return [x for text in texts for x in _in_text_file(text)]
+
+
+def captions_beside(texts: Mapping[str, bytes]) -> list[str]:
+  r"""Returns the captions of an image from the files beside it.
+
+  Args:
+    texts: What the files hold, by ending. Each line of "txt" is a caption; but
+      if "json" has the whole text as its caption, as img2dataset writes it, all
+      lines are one caption. Without "txt", the captions are those in "json".
+
+  Example:
+    >>> captions_beside({"txt": b"a dog\nan animal\n"})
+    ['a dog', 'an animal']
+    >>> captions_beside(
+    ...   {"txt": b"Dogs.\nBuy!", "json": b'{"caption": "Dogs.\\nBuy!"}'}
+    ... )
+    ['Dogs.\nBuy!']
+    >>> captions_beside({"json": b'{"caption": "a cat"}'})
+    ['a cat']
+  """
+  if TXT not in texts:
+    return _captions_in(texts.get("json", b"{}"))
+  captions = captions_of(texts, TXT)
+  if len(captions) > 1:
+    text = decode(texts[TXT])
+    for whole in _captions_in(texts.get("json", b"{}")):
+      if whole.split() == text.replace(MARK, "").split():
+        return [whole]
+  return captions
+
+
+def tidy_captions(captions: Iterable[str]) -> tuple[list[str], list[str]]:
+  r"""Cleans captions, and says why some of them cannot be used.
+
+  A caption that is a printed list, such as '["a dog", "a cat"]', becomes those
+  in the list; a printed object, such as '{"caption": "a dog"}', the caption in
+  it; and printed bytes, such as "b'a dog'", the text that they hold.
+
+  Returns:
+    The captions that can be used, and the reasons why the others cannot.
+
+  Example:
+    >>> tidy_captions([" a dog ", "?!"])
+    (['a dog'], ['empty caption'])
+    >>> tidy_captions(["['a dog' 'a cat']", "[MUSIC] a man"])
+    (['a dog', 'a cat', '[MUSIC] a man'], [])
+    >>> tidy_captions(["b'caf\\xc3\\xa9'"])
+    (['café'], [])
+  """
+  cleaned = [
+    tidy_text(caption) for text in captions for caption in _unprinted(text)
+  ]
+  wrong = list(map(_wrong, cleaned))
+  kept = [x for x, reason in zip(cleaned, wrong, strict=True) if not reason]
+  return kept, [reason for reason in wrong if reason]
+
+
+def as_text(value: Any) -> str:
+  r"""Returns a text that may be bytes, or in an object of a list; else "".
+
+  Example:
+    >>> as_text(b"caf\xc3\xa9"), as_text({"raw": "a dog"}), as_text(None)
+    ('café', 'a dog', '')
+  """
+  if isinstance(value, Mapping):
+    value = _caption_in(value)
+  if isinstance(value, bytes):
+    return decode(value)
+  return value if isinstance(value, str) else ""
+
+
+def tidy_text(text: str) -> str:
+  r"""Returns a caption without marks, and without blanks around it.
+
+  Example:
+    >>> tidy_text("\ufeff a dog ")
+    'a dog'
+  """
+  return clean_text(text).replace(MARK, "").strip()
+
+
+def as_cell(text: str) -> str:
+  """Marks a text for a table by an apostrophe if it begins like a formula.
+
+  Texts that begin with an apostrophe are marked, too: see `report.tables`.
+
+  Example:
+    >>> [as_cell(x) for x in ("=1+1", "'tis", "a dog")]
+    ["'=1+1", "''tis", 'a dog']
+  """
+  return APOSTROPHE + text if FORMULA.match(text) else text
+
+
+def of_cell(text: str) -> str:
+  """Returns the text of which `as_cell` made a cell.
+
+  What `as_cell` cannot have made is left alone, since somebody may have removed
+  its marks.
+
+  Example:
+    >>> [of_cell(x) for x in ("'=1+1", "''tis", "'tis", "a dog")]
+    ['=1+1', "'tis", "'tis", 'a dog']
+  """
+  rest = text.removeprefix(APOSTROPHE)
+  return rest if as_cell(rest) == text else text
+
+
+def clean_text(text: str) -> str:
+  r"""Replaces whatever UTF-8 cannot encode.
+
+  Example:
+    >>> clean_text("a dog"), clean_text("\ud800")
+    ('a dog', '?')
+  """
+  return text.encode("utf-8", "replace").decode()
+
+
+def _captions_in(data: bytes) -> list[str]:
+  """Returns the captions in a JSON file beside an image."""
+  try:
+    try:
+      content = json.loads(data)  # UTF-16 needs no mark in JSON
+    except UnicodeDecodeError:
+      content = json.loads(decode(data))
+  except (ValueError, RecursionError):
+    return []
+  return captions_of(content, "caption") if type(content) is dict else []
+
+
+def _in_text_file(text: str) -> list[str]:
+  """Returns the captions of a text file: its lines, or those of its JSON."""
+  lines = lines_of(text) or [""]
+  if len(lines) > 1 and lines[0][0] in "[{":  # JSON may have several lines
+    found = _unprinted(text)
+    return lines if found == [text.strip()] else found
+  return lines
+
+
+def _unprinted(text: str) -> list[str]:
+  """Returns the captions of a printed list, object or bytes, or the text."""
+  text = text.strip()
+  if array := _ARRAY.fullmatch(text):
+    text = array[1]
+  in_brackets = text[:1] + text[-1:] in ("[]", "()", "{}")
+  if not in_brackets and not _BYTES.fullmatch(text):
+    return [text]
+  for parse in (json.loads, _parse_strings, ast.literal_eval):
+    try:
+      found = parse(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+      continue
+    if isinstance(found, bytes):
+      return [as_text(found)]
+    if isinstance(found, Mapping):
+      found = _caption_in(found)
+      found = [found] if isinstance(found, str) else found
+    if isinstance(found, list | tuple) and all(map(_may_be_caption, found)):
+      return [as_text(x) for x in found] or [""]
+  return [text]
+
+
+def _caption_in(row: Mapping[str, Any]) -> Any:
+  return next((row[key] for key in KEYS if key in row), None)
+
+
+def _may_be_caption(value) -> bool:
+  missing = value is None or value != value  # NaN
+  return missing or isinstance(value, str | bytes | Mapping)
+
+
+def _parse_strings(text: str) -> list[str | bytes | None]:
+  """Parses strings in brackets; NumPy, and so pandas, prints no commas.
+
+  For Python, strings without commas between them are a single one, and a set
+  has no order.
+  """
+  between = _without_elements(text[1:-1]).replace(",", "")
+  if text[0] not in "[{" or between.strip():
+    raise ValueError(text)
+  parts = [x[0] for x in _ELEMENT.finditer(text)]
+  return [ast.literal_eval(x) if x[0] in "\"'b" else None for x in parts]
+
+
+def _without_elements(text: str) -> str:
+  """Removes the elements of a printed list of strings."""
+  return _ELEMENT.sub(lambda x: "" if x["open"] is None else x[0], text)
+
+
+def _wrong(caption: str) -> str:
+  """Returns why a caption is bad, or "".
+
+  U+FFFD marks undecodable bytes, and NULs are those of UTF-16 without a mark.
+  """
+  if "\ufffd" in caption or "\0" in caption:
+    return NO_UTF8
+  if len(caption) > MAX_LETTERS:
+    return TOO_LONG
+  if caption[:1] + caption[-1:] == "[]":
+    rest = _without_elements(caption[1:-1]).replace(",", " ")
+    if rest.split() == ["..."] and _ELEMENT.search(caption):
+      return CUT_LIST
+  return "" if canonical(caption) else EMPTY_CAPTION
+
+
+def _listed(value) -> list:
+  """Returns one value or many as a list."""
+  if value is None:
+    return []
+  if isinstance(value, str | bytes | Mapping):
+    return [value]
+  return list(value) if hasattr(value, "__iter__") else [value]

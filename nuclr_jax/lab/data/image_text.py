@@ -1,0 +1,493 @@
+"""Images with captions, read and decoded during training.
+
+The data set is in TFDS format, prepared by `nuclr ingest` or by TFDS itself;
+`captioned` opens it.
+OpenCV is imported by the functions that decode, so that the core can import
+this file without it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+import inspect
+import os
+from typing import Any
+
+import numpy as np
+
+from nuclr_jax import checks
+from nuclr_jax.checks import (
+  Count,
+  Ids,
+  Length,
+  Natural,
+  NonNegative,
+  Positive,
+  Side,
+)
+from nuclr_jax.lab.data import tfds_reader
+from nuclr_jax.lab.data.captioned import (
+  Captioned,
+  all_captions,
+  decode,
+  join,
+  open_captioned,
+  open_image_text_set,
+)
+from nuclr_jax.lab.data.pair_index import hide_repetitions, index_keys
+from nuclr_jax.lab.data.source import (
+  DEFAULT_RESIZE,
+  NUM_RANDOM,
+  Data,
+  Files,
+  HeldOut,
+  Inputs,
+  ProbeSets,
+  Resize,
+  Share,
+  Source,
+)
+from nuclr_jax.lab.data.tokenizer import (
+  BUILD,
+  Clean,
+  Tokenizer,
+  choose_tokenizer,
+  pretrained_tokenizer,
+)
+from nuclr_jax.types import Batch
+
+ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
+Kernel = checks.one_of(("bicubic", "bilinear"))
+
+
+def image_text(
+  *,
+  train: str,
+  weights: tuple[Positive, ...] = (),
+  num_pairs: Count | None = None,
+  window: Count = 4_096,
+  data_dir: str | os.PathLike | None = None,
+  size: Side = 256,
+  resize: ResizeMode = None,
+  kernel: Kernel = "bicubic",
+  tokenizer: str = BUILD,
+  length: Length = 30,
+  clean: Clean = True,
+  repair: bool = False,
+  pad_id: Natural = 0,
+  vocab_size: Ids | None = None,
+  min_count: Count = 1,
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
+  share_texts: bool = True,
+  validation: tuple[str, ...] = (),
+  validation_zero_shot: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  zero_shot: tuple[str, ...] = (),
+  probes: tuple[str, ...] = (),
+) -> Data:
+  """Opens images with captions that `nuclr ingest` or TFDS has prepared.
+
+  Args:
+    train: The training pairs: `NAME` or `NAME:SPLIT` of a prepared data set, or
+      several of them with commas between. Or tars that are read as a stream,
+      see `tar_files.find_tars`.
+    weights: The share of each of several data sets in every batch, relative to
+      the others (see `loader.batches`); by default their pairs are one set.
+    num_pairs: How many pairs an epoch of a stream has; by default the number
+      that img2dataset has written beside the tars. At most ten times as many
+      as tars of their sizes can hold.
+    window: How many samples of a stream are shuffled at a time.
+    data_dir: Folder of prepared data sets.
+    size: Height and width of the images, in pixels.
+    resize: How images that are not augmented become squares: "squash" resizes
+      the whole image, "crop" its shorter side and then crops the centre, as
+      CLIP does ("crop_torchvision" as OpenCLIP, see `images.resize`). None
+      squashes captioned images and crops labelled ones, as in the published
+      CC3M recipe.
+    kernel: The kernel of this, "bicubic" or "bilinear".
+    tokenizer: A file, a folder or a hub name, see
+      `tokenizer.pretrained_tokenizer`; or "build", to build one from the
+      training captions.
+    length: Token ids per caption.
+    clean: How a pretrained tokenizer cleans captions, see
+      `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe.
+    repair: Whether broken encodings, typographic quotes and HTML entities in
+      captions are repaired first, as OpenCLIP does, see `tokenizer.repaired`.
+    pad_id: The id that a pretrained tokenizer pads with; SigLIP has 1.
+    vocab_size: The number of ids of a pretrained text tower, if it is not that
+      of the tokenizer.
+    min_count: The number of captions in which a word must occur to become a
+      token of a built tokenizer.
+    scale: Smallest and largest share of the area that a random crop takes.
+    flip: Whether to mirror half of the training images.
+    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
+    level: The strength of these operations, in [0, 10].
+    share_texts: Whether pairs with the same caption share a text id, and are no
+      negatives of each other. Where captions repeat with a long tail, False is
+      better (docs/what_zeta_is.md).
+    validation: Captioned sets for retrieval during training, `NAME` (its
+      validation split) or `NAME:SPLIT`.
+    validation_zero_shot: Labelled sets, see `data.sets`, to classify during
+      training. The published recipe uses a test split here; name another split
+      if you select models by its scores.
+    test: Captioned sets for retrieval at the end, `NAME` (its test split) or
+      `NAME:SPLIT`.
+    zero_shot: Labelled sets to classify at the end.
+    probes: Labelled sets on whose frozen features classifiers are trained and
+      scored at the end.
+
+  Raises:
+    ValueError: If a data set or a tokenizer is missing or cannot be read.
+  """
+  from nuclr_jax.lab.data import tar_files
+
+  how = Resize(resize, kernel)
+  held_out = open_held_out(
+    validation=validation,
+    validation_zero_shot=validation_zero_shot,
+    test=test,
+    zero_shot=zero_shot,
+    probes=probes,
+    size=size,
+    resize=how,
+    data_dir=data_dir,
+  )
+  choose = partial(
+    choose_tokenizer,
+    tokenizer,
+    length=length,
+    clean=clean,
+    repair=repair,
+    pad_id=pad_id,
+    vocab_size=vocab_size,
+    min_count=min_count,
+  )
+  of_images = dict(
+    size=size,
+    resize=how,
+    scale=scale,
+    flip=flip,
+    num_ops=num_ops,
+    level=level,
+  )
+  if tar_files.are_tars(train):
+    from nuclr_jax.lab.data import tar_stream
+
+    _check_stream(train, weights, tokenizer)
+    words = choose(list)
+    source = tar_stream.source_of_tars(
+      train,
+      num_pairs=num_pairs,
+      make_square=square_maker(**of_images),
+      encode=words.encode,
+      share_texts=share_texts,
+      window=window,
+    )
+  else:
+    if num_pairs is not None:
+      raise ValueError(
+        f"data.num_pairs is for a stream of tars, {train} is a prepared data "
+        "set whose pairs are counted; leave it out"
+      )
+    pairs, shares = _open_pairs(train, weights, data_dir)
+    if not share_texts:
+      pairs = pairs._replace(index=hide_repetitions(pairs.index))
+    words = choose(lambda: all_captions(pairs))
+    source = captioned_source(pairs, words, **of_images)._replace(shares=shares)
+  return Data(
+    train=source,
+    tokenizer=words,
+    image_shape=(size, size, 3),
+    held_out=held_out,
+    resize=how,
+  )
+
+
+def open_held_out(
+  *,
+  validation: tuple[str, ...] = (),
+  validation_zero_shot: tuple[str, ...] = (),
+  test: tuple[str, ...] = (),
+  zero_shot: tuple[str, ...] = (),
+  probes: tuple[str, ...] = (),
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  data_dir: str | os.PathLike | None = None,
+) -> dict[str, HeldOut]:
+  """Opens the held-out sets of a config, without its training pairs.
+
+  Args:
+    validation: Captioned sets for retrieval during training.
+    validation_zero_shot: Labelled sets to classify during training.
+    test: Captioned sets for retrieval at the end.
+    zero_shot: Labelled sets to classify at the end.
+    probes: Labelled sets for classifiers of frozen features, at the end.
+    size: Height and width of the images, in pixels.
+    resize: How images become squares.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The sets of the splits "validation" and "test".
+
+  Raises:
+    ValueError: If a data set is missing or cannot be read.
+  """
+  from nuclr_jax.lab.data import sets
+
+  classified = {
+    "validation": sets.parse_places(validation_zero_shot),
+    "test": sets.parse_places(zero_shot),
+  }
+  probed = sets.parse_places(probes)
+  for place in (*classified["validation"], *classified["test"], *probed):
+    sets.check_labelled_set(place, data_dir)
+  for place in probed:
+    of_all = place._replace(split=None)
+    known = sets.check_labelled_set(of_all, data_dir, split="train")
+    classes = sets.check_labelled_set(place, data_dir)
+    if unknown := sorted(set(classes) - set(known)):
+      raise ValueError(
+        f"{place.source}: the training split has no classes "
+        f"{', '.join(unknown[: sets.NAMED])}, which the test split has; give "
+        "splits whose classes have the same names"
+      )
+  options = dict(size=size, resize=resize, data_dir=data_dir)
+  held_out = {}
+  for split, texts in (("validation", validation), ("test", test)):
+    held_out[split] = HeldOut(
+      retrieval={
+        place.name: open_image_text_set(
+          place.source, place.split or split, **options
+        )
+        for place in sets.parse_places(texts)
+      },
+      zero_shot={
+        place.name: partial(sets.open_labelled_set, place, **options)
+        for place in classified[split]
+      },
+    )
+  held_out["test"] = held_out["test"]._replace(
+    probes={
+      place.name: partial(_probe_sets, place, **options) for place in probed
+    }
+  )
+  return held_out
+
+
+def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
+  """Returns the model inputs of a `config.data`, if known without its data.
+
+  They are not if the tokenizer is built from the training captions, for
+  instance.
+
+  Args:
+    spec: The mapping `config.data`.
+
+  Returns:
+    The inputs, or None.
+  """
+  if spec["name"] != "image_text":
+    return None
+  arguments = {key: value for key, value in spec.items() if key != "name"}
+  call = inspect.signature(image_text).bind(**arguments)
+  call.apply_defaults()
+  values = call.arguments
+  if values["tokenizer"] == BUILD:
+    return None
+  words = pretrained_tokenizer(
+    values["tokenizer"],
+    **{
+      key: values[key]
+      for key in ("length", "clean", "repair", "pad_id", "vocab_size")
+    },
+  )
+  resize = Resize(values["resize"], values["kernel"])
+  return Inputs((values["size"], values["size"], 3), words, resize)
+
+
+def captioned_source(
+  data: Captioned,
+  tokenizer: Tokenizer,
+  *,
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
+) -> Source:
+  """Makes a source of images and tokens, decoded and augmented by the batch.
+
+  See `images` and `augment.rand_augment`.
+
+  Args:
+    data: The split.
+    tokenizer: The tokenizer of the captions.
+    size: Height and width of the images, in pixels.
+    resize: How images become squares without augmentation; without a mode, they
+      are squashed.
+    scale: Smallest and largest share of the area that a random crop takes.
+    flip: Whether to mirror half of the images.
+    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
+    level: The strength of these operations, in [0, 10].
+
+  Raises:
+    ValueError: If a number is out of range.
+  """
+  from nuclr_jax.lab.data import images
+
+  index = data.index
+  make_square = square_maker(
+    size=size,
+    resize=resize,
+    scale=scale,
+    flip=flip,
+    num_ops=num_ops,
+    level=level,
+  )
+
+  def square(row_and_random):
+    row, random = row_and_random
+    return make_square(decode(row, data), random)
+
+  def fetch(pair_ids, random=None):
+    rows = data.read(index.record[pair_ids])
+    numbers = [None] * len(rows) if random is None else random
+    squares = images.in_threads(square, list(zip(rows, numbers, strict=True)))
+    which = zip(rows, index.caption[pair_ids], strict=True)
+    return Batch(
+      np.stack(squares),
+      tokenizer.encode([row.captions[i] for row, i in which]),
+      np.asarray(pair_ids, np.int32),
+      *index.ids(pair_ids),
+    )
+
+  def rows_of(records):
+    return tfds_reader.all_rows(
+      lambda i: data.texts(records[list(i)]), len(records)
+    )
+
+  def captions(text_ids):
+    pairs = index.pairs_of_texts(text_ids)
+    rows = rows_of(index.record[pairs])
+    which = zip(rows, index.caption[pairs], strict=True)
+    return [row.captions[i] for row, i in which]
+
+  return Source(
+    index.sizes,
+    fetch,
+    index.ids,
+    captions,
+    data.fingerprint,
+    lambda: index_keys(index),
+    Files(
+      lambda pair_ids: index.record[pair_ids],
+      lambda records: [row.key for row in rows_of(records)],
+    ),
+  )
+
+
+def square_maker(
+  *,
+  size: int,
+  resize: Resize = DEFAULT_RESIZE,
+  scale: tuple[Positive, Positive] = (0.5, 1.0),
+  flip: bool = True,
+  num_ops: Natural = 2,
+  level: NonNegative = 7.0,
+) -> Callable[..., np.ndarray]:
+  """Makes `make_square(image, random)`, which resizes or augments an image.
+
+  It augments by random numbers [NUM_RANDOM], or resizes if they are None. The
+  arguments are those of `captioned_source`.
+
+  Raises:
+    ValueError: If a number is out of range.
+  """
+  from nuclr_jax.lab.data import images
+  from nuclr_jax.lab.data.augment import rand_augment
+
+  _check_options(size, scale, num_ops, level)
+
+  def make_square(image, random):
+    if random is None:
+      return images.resize(image, size, resize)
+    cropped = images.random_resized_crop(
+      image, random, size=size, scale=scale, flip=flip
+    )
+    rest = random[images.CROP_NUMBERS :]
+    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+
+  return make_square
+
+
+def _open_pairs(train, weights, data_dir):
+  """Opens prepared data sets as one; returns it and its shares."""
+  from nuclr_jax.lab.data import sets
+
+  names = train.split(",")
+  _check_weights(names, weights)
+  opened = [
+    open_captioned(place.source, place.split or "train", data_dir)
+    for place in map(sets.parse_place, names)
+  ]
+  shares = ()
+  if weights:
+    sizes = [data.index.sizes.num_pairs for data in opened]
+    shares = tuple(map(Share, names, sizes, weights))
+  return join(opened, data_dir), shares
+
+
+def _check_stream(train, weights, tokenizer) -> None:
+  if weights:
+    raise ValueError(
+      f"data.weights is for prepared data sets, {train} is a stream; index the "
+      "tars with nuclr ingest --in_place, or leave the weights out"
+    )
+  if tokenizer == BUILD:
+    raise ValueError(
+      f"data.tokenizer is {BUILD!r}, but {train} is a stream, whose captions "
+      "are not known in advance; name a tokenizer: a file, a folder, or a name "
+      "on the hub"
+    )
+
+
+def _check_weights(names, weights) -> None:
+  if len(set(names)) < len(names):
+    raise ValueError(
+      f"data.train names a data set twice, {','.join(names)}; to draw from it "
+      "more often, raise its weight in data.weights"
+    )
+  if weights and len(weights) != len(names):
+    raise ValueError(
+      f"data.weights must have a number for each data set in data.train, got "
+      f"{weights} for {','.join(names)}"
+    )
+
+
+def _check_options(size, scale, num_ops, level) -> None:
+  from nuclr_jax.lab.data import augment, images
+
+  if size < 1 or not 0 < scale[0] <= scale[1] <= 1:
+    raise ValueError(
+      "size must be at least 1 pixel and scale two shares in (0, 1], the "
+      f"smaller first; got {size} and {scale}"
+    )
+  most = (NUM_RANDOM - images.CROP_NUMBERS) // augment.NUMBERS
+  if not 0 <= num_ops <= most or not 0 <= level <= augment.MAX_LEVEL:
+    raise ValueError(
+      f"num_ops must be in [0, {most}] and level in "
+      f"[0, {augment.MAX_LEVEL}], got {num_ops} and {level}"
+    )
+
+
+def _probe_sets(place, **options) -> ProbeSets:
+  """Opens the train and test splits of a place."""
+  from nuclr_jax.lab.data.sets import open_labelled_set, with_classes
+
+  of_all = place._replace(split=None)
+  train = open_labelled_set(of_all, split="train", **options)
+  test = open_labelled_set(place, **options)
+  return ProbeSets(train, with_classes(test, train.classes))

@@ -1,0 +1,32 @@
+"""Evaluation: pure functions of embeddings, and the evaluators built on them.
+
+`choose_evaluators` turns the held-out sets of a data set into the evaluators of
+a run.
+"""
+
+from nuclr_jax.lab.evaluate.evaluators import (
+  Embed,
+  Evaluator,
+  embed_pairs,
+  make_embedder,
+  run_evaluators,
+)
+from nuclr_jax.lab.evaluate.prior import doubt_prior, make_prior
+from nuclr_jax.lab.evaluate.suites import (
+  add_prior,
+  choose_evaluators,
+  correct_hubs,
+)
+
+__all__ = [
+  "Embed",
+  "Evaluator",
+  "add_prior",
+  "choose_evaluators",
+  "correct_hubs",
+  "embed_pairs",
+  "make_embedder",
+  "doubt_prior",
+  "make_prior",
+  "run_evaluators",
+]

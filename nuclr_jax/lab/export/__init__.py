@@ -1,0 +1,25 @@
+"""Exports of a run: its model for other libraries, and embeddings in files."""
+
+from nuclr_jax.lab.export.embed import (
+  Embedder,
+  embedder_of_config,
+  embedder_of_run,
+  write_embeddings,
+)
+from nuclr_jax.lab.export.model import (
+  Exported,
+  exported,
+  model_of_run,
+  write_model,
+)
+
+__all__ = [
+  "Embedder",
+  "Exported",
+  "embedder_of_config",
+  "embedder_of_run",
+  "exported",
+  "model_of_run",
+  "write_embeddings",
+  "write_model",
+]

@@ -1,0 +1,339 @@
+"""Writes a model's embeddings of any images and captions to files.
+
+`write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
+[captions, dim]. `images.parquet` (key, content, and a thumbnail if asked for)
+and `texts.parquet` (image, caption) have a row for each row of the arrays;
+`image` is the row of the caption's image, and `content` a hash of the image
+(see `images.content_of`). Items that could not be embedded are listed in
+`rejected.jsonl`, and so are images that were, but have no caption.
+`counts.json` counts all of them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import json
+import logging
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax.lab import files, progress
+from nuclr_jax.lab.config import Config
+from nuclr_jax.lab.data import images
+from nuclr_jax.lab.data.embeddings import (
+  ARRAYS,
+  CONTENT,
+  COUNTS,
+  IMAGES,
+  KEY,
+  TEXTS,
+  THUMBNAIL,
+)
+from nuclr_jax.lab.data.pair_index import content_hash
+from nuclr_jax.lab.data.source import DEFAULT_RESIZE, AnyTokenizer, Resize
+from nuclr_jax.lab.evaluate import evaluators
+from nuclr_jax.lab.ingest import records
+from nuclr_jax.lab.train import checkpoint, loop, untrained
+from nuclr_jax.types import Metrics, Sides
+
+log = logging.getLogger(__name__)
+
+REJECTED = "rejected.jsonl"
+COUNTED = "images captions without_caption captions_cut rejected".split()
+
+Append = Callable[[Any], None]
+
+
+class Embedder(NamedTuple):
+  """A model with its parameters, as functions of images and of captions.
+
+  `encode.image` takes uint8 [n, image_size, image_size, 3], `encode.text` a
+  list of captions; both return float32 [n, dim].
+  """
+
+  encode: Sides
+  image_size: int  # in pixels
+  resize: Resize = DEFAULT_RESIZE  # how images of any shape become such squares
+  tokenizer: AnyTokenizer | None = None  # to count the captions that are cut
+
+
+@contextlib.contextmanager
+def embedder_of_run(
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  averaged: bool = True,
+  features: bool = False,
+) -> Iterator[Embedder]:
+  """Opens the model of a run; its training data no longer need to exist.
+
+  Args:
+    workdir: The run's folder.
+    data_dir: The folder of prepared data sets.
+    checkpoints: `checkpoint.NEWEST`, or `checkpoint.BEST` for the one that
+      scored best on validation.
+    averaged: Whether to use the averaged weights, if the run keeps an average.
+    features: Whether to return the towers' features, on which the model `heads`
+      is trained, instead of embeddings of unit norm.
+
+  Raises:
+    ValueError: If there is no such run, or its model does not take RGB images.
+  """
+  opened = loop.load(
+    workdir,
+    data_dir=data_dir,
+    checkpoints=checkpoints,
+    pairs=False,
+    averaged=averaged,
+  )
+  with jax.set_mesh(opened[1]):
+    yield _embedder(*opened, features)
+
+
+@contextlib.contextmanager
+def embedder_of_config(
+  config: Config,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  features: bool = False,
+) -> Iterator[Embedder]:
+  """Opens a config's model before any training, with its pretrained weights.
+
+  Args:
+    config: The config. Its data sets are read only if its tokenizer is built
+      from them.
+    data_dir: The folder of prepared data sets.
+    features: Whether to return the towers' features instead of embeddings of
+      unit norm.
+
+  Raises:
+    ValueError: If the model cannot be built, or does not take RGB images.
+  """
+  opened = untrained.open_untrained(config, data_dir=data_dir, pairs=False)
+  with jax.set_mesh(opened[1]):
+    yield _embedder(*opened, features)
+
+
+def write_embeddings(
+  embedder: Embedder,
+  items: Iterable[Any],
+  folder: str | os.PathLike,
+  *,
+  thumbnails: bool = False,
+  pairs: bool = False,
+) -> Metrics:
+  """Embeds items and writes the files, all of them or none.
+
+  Args:
+    embedder: An open model (see `embedder_of_run`). Images of any shape are
+      resized to its image size.
+    items: Images, each with any number of captions (`records.Item`), and items
+      that are already rejected (`records.Rejected`).
+    folder: The folder to make, here or in a bucket; it must not exist.
+    thumbnails: Whether to store a small JPEG of every image, for pages that
+      show images.
+    pairs: Whether at least one of the images must have a caption.
+
+  Returns:
+    The numbers of `images` and `captions` embedded; of images `without_caption`
+    among them; of captions longer than the model takes, `captions_cut`; and of
+    images and captions `rejected`.
+
+  Raises:
+    ValueError: If the folder exists, if no image could be embedded, or if none
+      has a caption and `pairs` are asked for.
+  """
+  with files.remote.new_folder(folder) as work:
+    counts = _write_files(embedder, items, work, thumbnails)
+    if pairs and not counts["captions"]:
+      raise ValueError(
+        f"none of {counts['images']} images has a caption, so there are no "
+        "pairs; a caption is in a text file beside the image, cat.txt beside "
+        "cat.jpg, or in a column of a table"
+      )
+    files.write_json(work / COUNTS, counts)
+    files.write_digests(work)
+  if counts["captions_cut"]:
+    log.warning(
+      "%d of %d captions were cut to %d tokens",
+      *(counts["captions_cut"], counts["captions"], embedder.tokenizer.length),
+    )
+  return counts
+
+
+def _write_files(
+  embedder: Embedder,
+  items: Iterable[Any],
+  work: pathlib.Path,
+  thumbnails: bool,
+) -> Metrics:
+  """Writes the files; raises ValueError if no image could be embedded."""
+  count, reasons = dict.fromkeys(COUNTED, 0), Counter()
+  show = progress.reporter("images")
+  with contextlib.ExitStack() as stack:
+
+    def opened(make, name):
+      return stack.enter_context(make(work / name))
+
+    arrays = Sides(*(opened(_array, name) for name in ARRAYS))
+    keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
+    rejected = opened(_lines, REJECTED)
+    for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
+      kept, pixels, rows_of_images = [], [], []
+      for result in images.in_threads(
+        lambda cleaned: _decoded(*cleaned, embedder, thumbnails), chunk
+      ):
+        if isinstance(result, records.Rejected):
+          rejected(result)
+          reasons[result.reason] += 1
+        else:
+          item, why, square, row = result
+          kept.append(item)
+          pixels.append(square)
+          rows_of_images.append(row)
+          if not item.captions:
+            rejected(records.Rejected(item.key, item.source, why))
+            count["without_caption"] += 1
+      if kept:
+        rows = [
+          {"image": count["images"] + i, "caption": caption}
+          for i, item in enumerate(kept)
+          for caption in item.captions
+        ]
+        arrays.image(embedder.encode.image(np.stack(pixels)))
+        keys(rows_of_images)
+        if rows:
+          captions = [row["caption"] for row in rows]
+          arrays.text(embedder.encode.text(captions))
+          texts(rows)
+          if embedder.tokenizer:
+            cut = embedder.tokenizer.is_cut(captions)
+            count["captions_cut"] += int(cut.sum())
+        count["images"] += len(kept)
+        count["captions"] += len(rows)
+      show(count["images"])
+  if not count["images"]:
+    raise ValueError(
+      f"no image could be embedded; rejected were {dict(reasons) or 'none'}"
+    )
+  return count | {"rejected": reasons.total()}
+
+
+def _embedder(parts, mesh, state, features: bool) -> Embedder:
+  """Compiles the functions of a model with its params and state."""
+  inputs = parts.data.inputs
+  shape = inputs.image_shape
+  if len(shape) != 3 or shape[2] != 3:
+    raise ValueError(
+      f"the model takes images of shape {shape}, not RGB images of shape "
+      "(size, size, 3); give a run or a config of such a model"
+    )
+  embed = loop.embedder(parts, mesh)(state)
+  embeddings = Sides(embed.image, embed.text)
+  encode = embed.features if features else embeddings
+  return Embedder(encode, shape[0], inputs.resize, inputs.tokenizer)
+
+
+def _cleaned(items: Iterable[Any]) -> Iterator[tuple[Any, str]]:
+  """Yields items whose captions can be written; rejects bad captions.
+
+  An image that keeps none is listed once, with the reason, which comes with it.
+  """
+  for item in items:
+    item, bad = records.tidy(item)
+    if isinstance(item, records.Rejected) or item.captions:
+      yield from ((x, "") for x in bad)
+    yield item, records.why_none(bad)
+
+
+def _decoded(item, why: str, embedder: Embedder, thumbnails: bool):
+  """Returns an item, why it lacks captions, its pixels and its row.
+
+  Of an item that is rejected, it returns the rejection.
+  """
+  if isinstance(item, records.Rejected):
+    return item
+  try:
+    image = images.decode_input(item.image)
+  except ValueError as error:
+    return records.Rejected(item.key, item.source, str(error))
+  row = {
+    KEY: item.key,
+    CONTENT: content_hash(images.content_of(item.image, image)),
+    THUMBNAIL: images.thumbnail(image) if thumbnails else None,
+  }
+  square = images.resize(image, embedder.image_size, embedder.resize)
+  return item, why, square, row
+
+
+def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+  chunk = []
+  for item in items:
+    chunk.append(item)
+    if len(chunk) == size:
+      yield chunk
+      chunk = []
+  if chunk:
+    yield chunk
+
+
+@contextlib.contextmanager
+def _array(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rows to an .npy file.
+
+  The number of rows is known only at the end: the header, whose length does not
+  depend on it, is then written again.
+  """
+  shape = [0, 0]
+  with files.replacing(path) as new, new.open("wb") as file:
+
+    def write_header():
+      file.seek(0)
+      header = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+      np.lib.format.write_array_header_1_0(file, header)
+
+    def append(rows):
+      if not shape[0]:
+        shape[1] = rows.shape[1]
+        write_header()
+      shape[0] += len(rows)
+      file.write(np.ascontiguousarray(rows, "<f4").tobytes())
+
+    yield append
+    write_header()
+
+
+@contextlib.contextmanager
+def _table(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rows, dicts with the same keys, to a Parquet file."""
+  import pyarrow
+  from pyarrow import parquet
+
+  fields = {
+    IMAGES: [
+      (KEY, pyarrow.string()),
+      (CONTENT, pyarrow.uint64()),
+      (THUMBNAIL, pyarrow.binary()),
+    ],
+    TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
+  }
+  schema = pyarrow.schema(fields[path.name])
+  with (
+    files.replacing(path) as new,
+    parquet.ParquetWriter(new, schema) as writer,
+  ):
+    yield lambda rows: writer.write_table(
+      pyarrow.Table.from_pylist(rows, schema)
+    )
+
+
+@contextlib.contextmanager
+def _lines(path: pathlib.Path) -> Iterator[Append]:
+  """Appends rejected items as lines of JSON."""
+  with files.replacing(path) as new, new.open("w", encoding="utf-8") as file:
+    yield lambda item: file.write(json.dumps(item._asdict()) + "\n")

@@ -1,0 +1,410 @@
+"""Writes models to folders that other libraries read.
+
+In Hugging Face's layout, the towers decide which kind of folder is written:
+
+  CLIP's two towers       one `CLIPModel`
+  SigLIP's two towers     one `SiglipModel`
+  ViT and BERT, both with their pooler and no bias in the projections
+                          one `VisionTextDualEncoderModel`
+  ResNet or ViT, BERT or DistilBERT
+                          `image_encoder/` and `text_encoder/`, a model each,
+                          `projections.safetensors` and `load.py`
+
+OpenCLIP's layout takes the towers of CLIP or SigLIP. It has the files
+`open_clip_config.json` and `open_clip_model.safetensors`. The tokenizer with
+its cleaning of captions and the preprocessing of images are written beside the
+weights. `config.model.pretrained` and `--model` read all of them back.
+"""
+
+from collections.abc import Mapping
+import inspect
+import json
+import logging
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from nuclr_jax.lab import extensions, files
+from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
+from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
+from nuclr_jax.lab.export import hf_configs, open_clip_configs
+from nuclr_jax.lab.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained
+from nuclr_jax.lab.models.pretrained.inputs import REPAIR
+from nuclr_jax.lab.train import checkpoint, loop
+from nuclr_jax.lab.train.build import Experiment
+from nuclr_jax.lab.train.step import TrainState
+from nuclr_jax.types import Params, PyTree, Sides, both
+
+log = logging.getLogger(__name__)
+
+WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
+OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+LAYOUTS = ("hugging_face", "open_clip")
+RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
+LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
+REPAIRS = {  # how captions differ there from those of the run
+  "hugging_face": (
+    "config.data.repair is True, and transformers does not repair captions: "
+    "give it captions after nuclr_jax.lab.data.tokenizer.repaired, or those "
+    "with HTML entities, typographic quotes or broken encodings differ"
+  ),
+  "open_clip": (
+    "config.data.repair is False, and OpenCLIP repairs captions (ftfy, "
+    "html.unescape): those with HTML entities, typographic quotes or broken "
+    "encodings differ from the run's"
+  ),
+}
+# The loader's expression for a tower's features, by the tower's `model_type`.
+FEATURES = {
+  "resnet": "output.pooler_output.flatten(1)",
+  "vit": "output.last_hidden_state[:, 0]",
+}
+
+
+class Exported(NamedTuple):
+  """Everything about a trained model that its folder records."""
+
+  spec: Mapping[str, Any]  # `config.model`, whose name is "towers"
+  params: Params
+  state: PyTree
+  tokenizer: Tokenizer
+  image_size: int  # in pixels
+  temperature: float | None = None  # the objective's, if it has one
+  resize: Resize = DEFAULT_RESIZE  # how images become squares
+  logit_bias: float | None = None  # SigLIP's, if the objective has one
+
+
+def model_of_run(
+  workdir: str | os.PathLike,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  checkpoints: str = checkpoint.NEWEST,
+  averaged: bool = True,
+) -> Exported:
+  """Loads what `write_model` writes of a run; its data need not be here.
+
+  Args:
+    workdir: The run's folder.
+    data_dir: The folder of prepared data sets.
+    checkpoints: `checkpoint.NEWEST` or `checkpoint.BEST`.
+    averaged: Whether to take the average of the weights, if the run keeps one.
+
+  Raises:
+    ValueError: If there is no such run.
+  """
+  parts, _, state = loop.load(
+    workdir,
+    data_dir=data_dir,
+    checkpoints=checkpoints,
+    averaged=averaged,
+    pairs=False,
+  )
+  return exported(parts, state)
+
+
+def exported(parts: Experiment, state: TrainState) -> Exported:
+  """Returns what `write_model` writes of parts that are open, and their state.
+
+  Args:
+    parts: What `loop.load` or `untrained.open_untrained` returned.
+    state: The same.
+  """
+  tau = loop.readout(parts, state).temperature
+  is_single = tau is not None and not isinstance(tau, Sides)
+  bias = state.params["objective"].get("logit_bias")
+  return Exported(
+    parts.config["model"],
+    state.params["model"],
+    state.model_state,
+    parts.data.tokenizer,
+    parts.data.image_shape[0],
+    float(tau) if is_single else None,
+    parts.data.resize,
+    None if bias is None else float(bias),
+  )
+
+
+class HFModel(NamedTuple):
+  """A Hugging Face model of one tower, or of both."""
+
+  config: Mapping[str, Any]
+  tensors: Mapping[str, np.ndarray]
+
+
+def write_model(
+  model: Exported, folder: str | os.PathLike, *, layout: str = LAYOUTS[0]
+) -> str | pathlib.Path:
+  """Writes a model in another library's layout, all of it or nothing.
+
+  Args:
+    model: The model; its towers are those of `models.towers`.
+    folder: The folder to make, here or in a bucket; it must not exist.
+    layout: "hugging_face" or "open_clip".
+
+  Returns:
+    The folder's path, in full.
+
+  Raises:
+    ValueError: If the folder exists, or if the library has no such towers;
+      nothing is written then.
+  """
+  if layout not in LAYOUTS:
+    raise ValueError(f"layout must be one of {LAYOUTS}, got {layout!r}")
+  folder = files.bucket.absolute(folder)
+  if model.spec["name"] != "towers":
+    raise ValueError(
+      "only models with the name 'towers' can be exported, got "
+      f"{model.spec['name']!r}"
+    )
+  image, text = (_arguments(model.spec, side) for side in Sides._fields)
+  if layout == "open_clip":
+    return _write_open_clip(model, image, text, folder)
+  is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
+  is_siglip = image.get("pool") == "attention", text["name"] == "siglip_text"
+  pooled = bool(image.get("pooler")), bool(text.get("pooler"))
+  biased = "image_projection_bias" in model.params
+  if all(is_clip) and not biased:
+    joint = _joint_model(model, image, text, "hf_clip")
+  elif all(is_siglip) and "image_projection" not in model.params:
+    joint = _joint_model(model, image, text, "hf_siglip")
+  elif all(pooled) and not biased:
+    joint = _joint_model(model, image, text, "hf_dual_encoder")
+  elif any(is_clip + is_siglip + pooled) or len(_projected(model)) < 2:
+    raise ValueError(
+      "Hugging Face has no layout for these towers. A tower of CLIP or SigLIP "
+      "needs the other one; if one tower has a pooler, both must; "
+      "projection_bias must be False, but for SigLIP, which projects texts "
+      "only. For CLIP's ResNet-50, choose --layout=open_clip"
+    )
+  else:
+    joint, separate = None, _separate_models(model, image, text)
+  with files.remote.new_folder(folder) as work:
+    if joint:
+      folders = both(work)
+      _write_hf_model(work, joint)
+    else:
+      folders = Sides(work / "image_encoder", work / "text_encoder")
+      for part, hf_model in zip(folders, separate, strict=True):
+        _write_hf_model(part, hf_model)
+      _write_projections(work, model.params)
+      _write_loader(work, separate.image.config["model_type"])
+    _write_preprocessing(folders.image, image, model)
+    _write_tokenizer(folders.text, model.tokenizer, layout)
+    files.write_digests(work)
+  return folder
+
+
+def _arguments(spec, side: str) -> dict[str, Any]:
+  """Returns all arguments of a tower, defaults included, and its name."""
+  spec = dict(spec[side])
+  tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
+  parameters = inspect.signature(
+    extensions.find(spec["name"], tables[side])
+  ).parameters
+  defaults = {
+    name: x.default
+    for name, x in parameters.items()
+    if x.default is not inspect.Parameter.empty
+  }
+  return defaults | spec
+
+
+def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
+  """Makes one model of both towers and their projections."""
+  make_config = {
+    "hf_clip": hf_configs.clip_config,
+    "hf_siglip": hf_configs.siglip_config,
+    "hf_dual_encoder": hf_configs.dual_encoder_config,
+  }
+  sizes = dict(
+    image_size=model.image_size, vocab_size=model.tokenizer.vocab_size
+  )
+  if layout != "hf_siglip":
+    sizes["dim"] = model.params["image_projection"].shape[1]
+  hf_config = make_config[layout](image, text, **sizes)
+  tensors = pretrained.to_layout(model.params, model.state, layout)
+  tensors |= _scalars(model, is_siglip=layout == "hf_siglip")
+  if layout != "hf_siglip":
+    hf_config["logit_scale_init_value"] = float(tensors["logit_scale"])
+  return HFModel(hf_config, tensors)
+
+
+def _scalars(model: Exported, *, is_siglip: bool) -> dict[str, np.ndarray]:
+  """Returns the scale of the logits and, for SigLIP, their bias."""
+  scale = LOGIT_SCALE
+  if model.temperature:
+    scale = float(np.log(1 / model.temperature))
+  if not is_siglip:
+    return {"logit_scale": np.array(scale, np.float32)}
+  bias = -10.0 if model.logit_bias is None else model.logit_bias
+  scalars = {"logit_scale": [scale], "logit_bias": [bias]}
+  return {name: np.array(x, np.float32) for name, x in scalars.items()}
+
+
+def _projected(model: Exported) -> list[str]:
+  """Returns the sides that have a projection."""
+  return [x for x in Sides._fields if f"{x}_projection" in model.params]
+
+
+def _crops(resize: Resize) -> bool:
+  """Returns whether images are cropped; by default captioned ones are not."""
+  return resize.mode not in (None, "squash")
+
+
+def _write_open_clip(model: Exported, image, text, folder):
+  """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
+  layout, model_config = open_clip_configs.open_clip_config(
+    image,
+    text,
+    image_size=model.image_size,
+    vocab_size=model.tokenizer.vocab_size,
+    length=model.tokenizer.length,
+    dim=model.params["text_projection"].shape[1],
+  )
+  if model.resize.mode == "crop":
+    log.warning(
+      "OpenCLIP crops images by torchvision's rule, which may differ by a "
+      "pixel from 'crop'; config.data.resize='crop_torchvision' is that rule"
+    )
+  is_siglip = layout == "open_clip_siglip"
+  is_biased = "text_projection_bias" in model.params
+  projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]
+  if _projected(model) != projects or is_biased != is_siglip:
+    raise ValueError(
+      f"OpenCLIP has projections of {projects} for these towers, with a bias "
+      f"for SigLIP only; the model has those of {_projected(model)}"
+      f"{' with a bias' if is_biased else ''}"
+    )
+  tensors = pretrained.to_layout(model.params, model.state, layout)
+  tensors |= _scalars(model, is_siglip=is_siglip)
+  # OpenCLIP keeps the numbers themselves, Hugging Face's SigLIP lists of one.
+  tensors |= {
+    name: x.reshape(()) for name, x in tensors.items() if "logit_" in name
+  }
+  preprocessing = {
+    "size": model.image_size,
+    "mode": "RGB",
+    "mean": list(image["mean"]),
+    "std": list(image["std"]),
+    "interpolation": model.resize.kernel,
+    "resize_mode": "shortest" if _crops(model.resize) else "squash",
+  }
+  config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
+  with files.remote.new_folder(folder) as work:
+    files.write_text(work / OPEN_CLIP_CONFIG, json.dumps(config, indent=2))
+    _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)
+    _write_tokenizer(work, model.tokenizer, LAYOUTS[1])
+    files.write_digests(work)
+  return folder
+
+
+def _separate_models(model: Exported, image, text) -> Sides:
+  """Makes an `HFModel` for each tower, without its projection."""
+  vocab_size = model.tokenizer.vocab_size
+  configs = Sides(
+    image=hf_configs.image_config(image, image_size=model.image_size),
+    text=hf_configs.text_config(text, vocab_size=vocab_size),
+  )
+
+  def one_tower(side, hf_config):
+    layout = f"hf_{hf_config['model_type']}"
+    tensors = pretrained.to_layout(
+      model.params, model.state, layout, sides=(side,)
+    )
+    return HFModel(hf_config, tensors)
+
+  return Sides(*(one_tower(*x) for x in configs._asdict().items()))
+
+
+def _write_hf_model(folder, model: HFModel) -> None:
+  folder = files.folder_in(folder.parent, folder.name)
+  hf_config = {"torch_dtype": "float32"} | model.config
+  files.write_text(folder / CONFIG, json.dumps(hf_config, indent=2))
+  _write_tensors(folder / WEIGHTS, model.tensors)
+
+
+def _write_projections(folder, params: Params) -> None:
+  """Writes the projections of two separate models."""
+  projections = {
+    key: np.ascontiguousarray(np.asarray(params[name], np.float32).T)
+    for name, key in pretrained.PROJECTION_KEYS.items()
+    if name in params
+  }
+  _write_tensors(folder / pretrained.PROJECTIONS, projections)
+
+
+def _write_loader(folder, image_type: str) -> None:
+  """Writes the script that loads two separate models in PyTorch."""
+  loader = pathlib.Path(__file__).with_name("loader.txt").read_text()
+  loader = loader.replace("FEATURES", FEATURES[image_type])
+  files.write_text(folder / LOADER, loader)
+
+
+def _write_tensors(path, tensors) -> None:
+  from safetensors import numpy as safetensors
+
+  with files.replacing(path) as new:
+    mode = new.stat().st_mode  # of any other file
+    safetensors.save_file(tensors, new, metadata={"format": "pt"})
+    new.chmod(mode)
+
+
+def _write_preprocessing(folder, image, model: Exported) -> None:
+  """Writes how images are preprocessed for the tower."""
+  kind = "ViTImageProcessor"
+  if image.get("norm_before"):
+    kind = "CLIPImageProcessor"
+  elif image.get("pool") == "attention":
+    kind = "SiglipImageProcessor"
+  square = {"height": model.image_size, "width": model.image_size}
+  crop = _crops(model.resize)
+  if crop:  # the other processors do not crop
+    kind = "CLIPImageProcessor"
+  processor = {
+    "image_processor_type": kind,
+    "do_resize": True,
+    "size": {"shortest_edge": model.image_size} if crop else square,
+    "resample": RESAMPLE[model.resize.kernel],
+    "do_center_crop": crop,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": list(image["mean"]),
+    "image_std": list(image["std"]),
+  } | ({"crop_size": square} if crop else {})
+  path = folder / "preprocessor_config.json"
+  files.write_text(path, json.dumps(processor, indent=2))
+
+
+def _write_tokenizer(folder, tokenizer: Tokenizer, layout: str) -> None:
+  """Writes the tokenizer, which includes the cleaning of captions.
+
+  Their repair is not part of it; warns where the library does otherwise.
+  """
+  if tokenizer.repair != (layout == "open_clip"):
+    log.warning(REPAIRS[layout])
+  files.write_text(folder / "tokenizer.json", tokenizer.text)
+  settings = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "model_max_length": tokenizer.length,
+    "padding_side": "right",
+  }
+  if tokenizer.repair:
+    settings[REPAIR] = True
+  words = tokenizers.Tokenizer.from_str(tokenizer.text)
+  special = dict(unk=UNKNOWN, cls=FIRST, sep=LAST)
+  settings |= {
+    f"{name}_token": x
+    for name, x in special.items()
+    if words.token_to_id(x) is not None
+  }
+  settings["pad_token"] = pad_token = words.id_to_token(tokenizer.pad_id)
+  if tokenizer.pad_id:
+    token = {"content": pad_token, "special": True}
+    settings["added_tokens_decoder"] = {str(tokenizer.pad_id): token}
+  path = folder / "tokenizer_config.json"
+  files.write_text(path, json.dumps(settings, indent=2))

@@ -1,0 +1,109 @@
+"""Factories from other modules, which a config names as MODULE:FACTORY.
+
+A config is data and may come from untrusted sources. What it names is therefore
+imported only if the user has said so: by `--import=MODULE`, by `allow` in
+Python, or by installing a package that declares the module as an entry point of
+the group "nuclr_jax":
+
+  [project.entry-points.nuclr_jax]
+  mine = "my_package.objectives"
+
+The name of the entry point is then the MODULE of `mine:pull`. The library's own
+`nuclr_jax.contrib` is known as `contrib`.
+"""
+
+from collections.abc import Callable, Mapping
+import functools
+import importlib
+import importlib.metadata
+
+GROUP = "nuclr_jax"  # of entry points
+
+_allowed = {"contrib": "nuclr_jax.contrib"}  # the module behind each name
+
+
+def allow(module: str) -> None:
+  """Imports a module, whose factories configs may then name.
+
+  Args:
+    module: The module, such as `mine` or `my_package.objectives`.
+
+  Raises:
+    ValueError: If it cannot be imported.
+
+  Example:
+    >>> allow("nuclr_jax.contrib")
+    >>> find("nuclr_jax.contrib:swav").__name__
+    'swav'
+  """
+  try:
+    importlib.import_module(module)
+  except Exception as error:  # whatever the user's own code raises
+    raise ValueError(
+      f"--import={module} cannot be imported: {type(error).__name__}: {error}; "
+      "name a module of Python, such as mine for ./mine.py"
+    ) from error
+  _allowed[module] = module
+
+
+def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
+  """Returns the factory of a name; None if there is none.
+
+  Of MODULE:FACTORY, only what the module itself, or a module below it, defines
+  is a factory.
+
+  Args:
+    name: A name in the table, or a module, a colon and the factory.
+    table: The factories of the library.
+
+  Raises:
+    ValueError: If the module may not be imported, or cannot.
+
+  Example:
+    >>> find("contrib:swav").__name__
+    'swav'
+    >>> try:
+    ...   find("os:system")
+    ... except ValueError as error:
+    ...   print(error)
+    'os:system' names the module os, which is not imported because a config says
+    so; if you trust it, add --import=os (in Python: extensions.allow('os'))
+  """
+  if not isinstance(name, str) or ":" not in name:
+    return table.get(name) if isinstance(name, str) else None
+  module, _, attribute = name.partition(":")
+  home = _allowed.get(module) or _entry_points().get(module)
+  if home is None:
+    raise ValueError(
+      f"{name!r} names the module {module}, which is not imported because a "
+      f"config says so; if you trust it, add --import={module} (in Python: "
+      f"extensions.allow({module!r}))"
+    )
+  found = getattr(importlib.import_module(home), attribute, None)
+  place = getattr(found, "__module__", None)
+  if not callable(found) or not f"{place}.".startswith(f"{home}."):
+    return None
+  return found
+
+
+def known() -> list[str]:
+  """Returns the names of the modules that configs may name."""
+  return sorted({*_allowed, *_entry_points()})
+
+
+def like(name: str) -> list[str]:
+  """Returns the names MODULE:FACTORY that end in a name.
+
+  Example:
+    >>> like("swav")
+    ['contrib:swav']
+  """
+  places = (f"{module}:{name}" for module in ["contrib", *_entry_points()])
+  return [place for place in places if find(place) is not None]
+
+
+@functools.cache
+def _entry_points() -> dict[str, str]:
+  """The modules that installed packages declare, by name."""
+  found = importlib.metadata.entry_points(group=GROUP)
+  return {point.name: point.module for point in found}

@@ -1,0 +1,393 @@
+"""Recognises kinds of input by their files, and cuts them into parts."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+import hashlib
+import logging
+import os
+import pathlib
+import re
+import tempfile
+from typing import Any, NamedTuple
+
+from nuclr_jax.lab.data import in_place
+from nuclr_jax.lab.data.sets import parse_set
+from nuclr_jax.lab.data.tfds_reader import (
+  INFO,
+  caption_field,
+  image_field,
+  open_split,
+)
+from nuclr_jax.lab.files import bucket
+from nuclr_jax.lab.ingest import listing, readers, splits
+from nuclr_jax.lab.ingest.records import AGAIN, Part
+from nuclr_jax.lab.ingest.tables import (
+  CAPTION_COLUMNS,
+  SUFFIXES,
+  Row,
+  choose_column,
+  join_rows,
+  read_table,
+  warn_of_others,
+)
+
+log = logging.getLogger(__name__)
+
+
+PART_SIZE = 5_000  # rows of a part, if the input has no parts of its own
+BYTES_COLUMNS = "jpg jpeg image image_bytes bytes png webp img".split()
+
+
+class Plan(NamedTuple):
+  """An input, cut into parts; they keep its order."""
+
+  parts: list[Part]
+  files: list[list[Any]]  # path, size and modification time of input files
+
+
+def plan(
+  text: str,
+  *,
+  split: str | None = None,
+  data_dir: str | os.PathLike | None = None,
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+  split_column: str | None = None,
+  made: bool = True,
+) -> Plan:
+  """Recognises an input and cuts it into parts.
+
+  Args:
+    text: A path, a pattern or a folder, or several of them separated by commas;
+      {00000..00331} stands for a range of numbers; or tfds:NAME or
+      tfds:NAME:SPLIT. Paths may be in a bucket: tar and Parquet files are then
+      copied here one at a time, while they are read, and other files all at
+      once.
+    split: The split to make, "train" by default; from a table that names
+      splits, as Karpathy's does, all of them by default. Of a Parquet file in a
+      bucket, only the rows of this split are read.
+    data_dir: Folder of prepared TFDS data sets.
+    images: Folder that the paths of a table are relative to.
+    image_column: Column of the images.
+    caption_column: Column of the captions.
+    split_column: Column that names splits; "" = there is none.
+    made: Whether a split of the name `split` is made. Otherwise `split` must
+      be one that the input has.
+
+  Raises:
+    ValueError: If the input does not exist, or is not understood, or an option
+      is not for its kind.
+  """
+  only, split = split, split or "train"
+  columns = {
+    "image_column": image_column,
+    "caption_column": caption_column,
+    "split_column": split_column,
+  }
+  options = {"images": images} | columns
+  if images is not None and not pathlib.Path(images).is_dir():
+    raise ValueError(f"--images={images} is not a folder")
+  if text.startswith("tfds:"):
+    _check_options(text, {"tfds"}, options)
+    if only is not None and not made and parse_set(text[len("tfds:") :])[1]:
+      raise ValueError(
+        f"--input={text} names a split already; leave --split={only} out"
+      )
+    return _plan_tfds(text.removeprefix("tfds:"), split, data_dir)
+  if re.search(r"[\[+]", split):
+    raise ValueError(
+      f"--split={split}: slices are of TFDS data sets, --input=tfds:NAME; "
+      f"--input={text} is none"
+    )
+  must = only is not None and not made
+  choose = partial(listing.of_split, split=split, must=must)
+  paths = [
+    path
+    for item in listing.items_of(text)
+    for path in listing.expand(item, choose)
+  ]
+  paths = list(dict.fromkeys(paths))
+  kinds = set(map(listing.kind_of, paths))
+  _check_options(text, kinds, options)
+  if any(isinstance(path, listing.FarFile) for path in paths):
+    return _plan_far(text, paths, split, columns)
+  if kinds == {"folder"}:
+    listing.warn_of_merged(text, paths, split)
+    return _plan_images(split, paths, choose)
+  if kinds == {".tar"}:
+    parts = [
+      Part(split, partial(readers.read_tar, str(x)), _stamp(x)) for x in paths
+    ]
+  elif kinds == {".parquet"}:
+    cut = [
+      part
+      for path in paths
+      for part in _cut_parquet(
+        path,
+        None if must and not listing.is_named(path, split, text) else split,
+        **columns,
+      )
+    ]
+    named = {part.split: [] for part in cut}
+    for part in cut:
+      named[part.split].append(part)
+    parts = [x for found in _chosen(named, only, text).values() for x in found]
+  elif kinds <= set(SUFFIXES):
+    how = {"split": None if must else split} | options
+    rows = (row for path in paths for row in read_table(path, **how))
+    joined = join_rows(rows)
+    _warn_of_folders(text, joined)
+    chosen = _chosen(joined, only, text)
+    stamps = [_stamp(path) for path in paths]
+    parts = [
+      part._replace(stamp=stamps) for x in chosen.items() for part in _cut(*x)
+    ]
+  else:
+    raise ValueError(
+      f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
+      f"of one kind; {listing.UNDERSTOOD}"
+    )
+  if len({part.split for part in parts}) == 1:
+    listing.warn_of_merged(text, paths, parts[0].split)
+  return Plan(parts, [_stamp(path) for path in paths])
+
+
+def _check_options(text: str, kinds: set[str], options: Mapping) -> None:
+  """Raises ValueError for an option that is not for the kinds of an input."""
+  tables, parquet = ", ".join(SUFFIXES), (*SUFFIXES, ".parquet")
+  for name, value in options.items():
+    fitting = SUFFIXES if name == "images" else parquet
+    if value is not None and not kinds <= set(fitting):
+      more = "" if name == "images" else " or Parquet files"
+      raise ValueError(
+        f"--{name}={value} goes with a table ({tables}){more}; "
+        f"--input={text} is of the kinds {', '.join(sorted(kinds))}"
+      )
+
+
+def _chosen(
+  named: dict[str | None, list], only: str | None, text: str
+) -> dict[str, list]:
+  """Selects the split that the user names, or all splits."""
+  if only is None or set(named) <= {only}:
+    return named
+  unnamed = named.pop(None, [])
+  if not named:
+    raise ValueError(listing.NO_SPLITS.format(text=text, split=only))
+  if unnamed:
+    log.warning(
+      "%s: %d rows or parts name no split, and are left out",
+      *(text, len(unnamed)),
+    )
+  key = only if only in named else splits.of_name(only)
+  if key not in named:
+    raise ValueError(
+      f"{text} has the splits {sorted(named)}, not {only}; name one of them "
+      "with --split, or leave the flag out to make all"
+    )
+  log.info("%s: only the split %s is read", text, only)
+  return {key: named[key]}
+
+
+def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
+  """Warns if only the folders of a table's images tell splits apart."""
+  folders = {
+    folder
+    for rows in joined.values()
+    for row in rows
+    if isinstance(row, Row)
+    for folder in pathlib.PurePath(row.key).parts[:-1]
+    if splits.of_name(folder)
+  }
+  several = len({*map(splits.of_name, folders)}) > 1
+  if several and len(joined) == 1 and None not in joined:
+    log.warning(
+      "%s: its images are in folders called %s, and all of them become the "
+      "split %s; a column `split` in the table would tell them apart",
+      *(text, ", ".join(sorted(folders)), *joined),
+    )
+
+
+def _plan_images(split, folders, choose: listing.Choose) -> Plan:
+  parts, files = [], []
+  for folder in folders:
+    paths = choose(folder, list(listing.images_of(folder)))
+    rows = [
+      Row(str(path.relative_to(folder)), str(folder), str(path), None)
+      for path in paths
+    ]
+    stamps = [_stamp(path) for path in paths]
+    parts += [
+      part._replace(stamp=stamps[i * PART_SIZE : (i + 1) * PART_SIZE])
+      for i, part in enumerate(_cut(split, rows))
+    ]
+    listing.warn_of_others(folder)
+    listing.warn_of_lone_texts(folder)
+    text = "\n".join(map(str, stamps))
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    files.append([str(folder), len(paths), digest])
+  return Plan(parts, files)
+
+
+def _plan_tfds(name, split, data_dir) -> Plan:
+  """Cuts a split of a prepared TFDS data set into ranges of records."""
+  source, named = parse_set(name)
+  read_split = named or split
+  data = open_split(source, read_split, data_dir)
+  folder, length = data.folder, data.length
+  image_field(data.features)  # raises early, before any reading
+  caption_field(data.features)
+  if (tars := in_place.find_tars(folder, read_split)) is not None:
+    in_place.check_tars(tars, data.read)
+  starts = range(0, length, PART_SIZE)
+  read = partial(readers.read_tfds, str(folder), read_split)
+  parts = [partial(read, i, min(i + PART_SIZE, length)) for i in starts]
+  stamps = [[read_split, length, 0], _stamp(folder / INFO)]
+  return Plan([Part(split, part, stamps) for part in parts], stamps)
+
+
+def _plan_far(text: str, found: list, split: str, columns) -> Plan:
+  """Makes a part of each file in a bucket."""
+  kinds = {
+    os.path.splitext(x.path)[1]
+    if isinstance(x, listing.FarFile)
+    else "files here"
+    for x in found
+  }
+  if len(kinds) > 1:
+    raise ValueError(
+      f"--input={text} is of the kinds {', '.join(sorted(kinds))}; name files "
+      "of one kind, all here or all in buckets"
+    )
+  parts = [
+    Part(split, partial(_read_far, x.path, split, **columns), list(x))
+    for x in found
+  ]
+  return Plan(parts, [list(x) for x in found])
+
+
+def _read_far(path: str, split: str, **columns) -> Iterator[Any]:
+  """Reads a file in a bucket, through a copy that exists meanwhile."""
+  with tempfile.TemporaryDirectory(prefix="nuclr-") as folder:
+    here = pathlib.Path(folder) / os.path.basename(path)
+    try:
+      bucket.download(path, here)
+    except FileNotFoundError as error:  # no damage, of which some is expected
+      raise bucket.Unreached(f"{error}, and did at first; {AGAIN}") from error
+    if here.suffix == ".parquet":  # of several splits, one is read
+      parts = _cut_parquet(here, split, **columns)
+    else:
+      parts = plan(os.fspath(here), split=split, **columns).parts
+    for part in parts:
+      for item in part.read() if part.split == split else ():
+        yield item._replace(source=path)
+
+
+def _cut(split: str, rows: Sequence) -> list[Part]:
+  """Cuts a list of rows into parts."""
+  return [
+    Part(split, partial(readers.read_rows, rows[i : i + PART_SIZE]))
+    for i in range(0, len(rows), PART_SIZE)
+  ]
+
+
+def _cut_parquet(
+  path: pathlib.Path,
+  split: str | None,
+  *,
+  image_column: str | None,
+  caption_column: str | None,
+  split_column: str | None,
+) -> list[Part]:
+  """Makes parts of a file's row groups; small groups share one part.
+
+  Args:
+    path: The file.
+    split: The split of its rows, if it does not name splits.
+    image_column: The column of images that the user names, if any.
+    caption_column: That of captions.
+    split_column: That of splits.
+  """
+  import pyarrow
+  from pyarrow import parquet
+
+  try:
+    with parquet.ParquetFile(path) as file:
+      schema, meta = file.schema_arrow, file.metadata
+      sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+  except (pyarrow.ArrowException, OSError):
+    return [Part(split, partial(readers.damaged_file, str(path)), _stamp(path))]
+  names = schema.names
+  if twice := [name for name, count in Counter(names).items() if count > 1]:
+    raise ValueError(f"{path} has several columns with the name {twice[0]}")
+  binary = [field.name for field in schema if readers.has_bytes(field.type)]
+  if not binary or (image_column in names and image_column not in binary):
+    columns = ", ".join(f"{x.name} ({str(x.type)[:60]})" for x in schema)
+    raise ValueError(
+      f"{path} has the columns {columns}, of which "
+      f"{', '.join(binary) or 'none'} can hold the bytes of one image in each "
+      f"row{f', {image_column} cannot' if image_column else ''}; the type must "
+      "be binary, or a struct with bytes. A row of several images must become "
+      "several rows, a table of paths must be one of "
+      f"{', '.join(SUFFIXES)}, and images that are named by URL are downloaded "
+      "first, for instance with img2dataset"
+    )
+  likely = [name for name in BYTES_COLUMNS if name in binary] + binary
+  image = choose_column(path, names, image_column, likely, "image_column")
+  caption = choose_column(
+    path, names, caption_column, CAPTION_COLUMNS, "caption_column"
+  )
+  warn_of_others(path, names, caption)
+  texts = [field.name for field in schema if readers.has_texts(field.type)]
+  texts = [x for x in texts if x not in (image, caption)]
+  rows = readers.first_rows(str(path), texts) if sum(sizes) and texts else []
+  find = partial(splits.find_column, path, names, split_column)
+  besides = {image, caption}
+  while True:
+    asked = (find(others=besides, row=row) for row in rows or [{}])
+    column = next(filter(None, asked), None)
+    said = [{None}] * len(sizes)
+    if column is not None:
+      said = [
+        readers.said_of_splits(str(path), i, column) for i in range(len(sizes))
+      ]
+    found = set().union(*said) - {None}
+    known = splits.assign(path, found, chosen=split_column is not None)
+    if known or not found:
+      break
+    besides.add(column)  # it is about something else
+  rest = splits.rest_of(split, known.values())
+  read = partial(readers.read_parquet, str(path), image=image, caption=caption)
+  parts = []
+  for name in sorted({rest, *known.values()}):
+    chosen = splits.Chosen(column, name, name == rest)
+    how = {"chosen": chosen} if known else {}
+    numbers = [
+      i for i, x in enumerate(said) if name in {known.get(y, rest) for y in x}
+    ]
+    for groups in _groups(numbers, sizes):
+      parts.append(Part(name, partial(read, groups, **how), _stamp(path)))
+  return parts
+
+
+def _groups(
+  numbers: Sequence[int], sizes: Sequence[int]
+) -> Iterator[list[int]]:
+  """Cuts a list of row groups into lists of about `PART_SIZE` rows."""
+  groups, filled = [], 0
+  for number in numbers:
+    groups.append(number)
+    filled += sizes[number]
+    if filled >= PART_SIZE:
+      yield groups
+      groups, filled = [], 0
+  if groups:
+    yield groups
+
+
+def _stamp(path: str | os.PathLike) -> list:
+  """Returns path, size and time of a file, which differ once it has changed."""
+  state = os.stat(path)
+  return [os.fspath(path), state.st_size, state.st_mtime_ns]

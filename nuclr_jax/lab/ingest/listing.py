@@ -1,0 +1,234 @@
+"""Finds the files of an input, and those of the split that is asked for."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+import glob
+import itertools
+import logging
+import os
+import pathlib
+import re
+from typing import NamedTuple
+
+from nuclr_jax.lab.data.images import ENDINGS
+from nuclr_jax.lab.data.tar_files import check_ranges, expand_ranges
+from nuclr_jax.lab.files import as_pattern, bucket, is_hidden, remote, visible
+from nuclr_jax.lab.ingest import readers, splits
+from nuclr_jax.lab.ingest.tables import SUFFIXES
+
+log = logging.getLogger(__name__)
+
+Path = pathlib.Path | str  # a text is a path in a bucket
+Choose = Callable[[Path, list[Path]], list[Path]]  # files of a split
+
+
+class FarFile(NamedTuple):
+  """A tar or Parquet file in a bucket."""
+
+  path: str
+  stamp: str  # changes when the file does
+
+
+NO_SPLITS = (
+  "{text} has no splits that --split={split} could choose from; leave the flag "
+  "out to read all of it"
+)
+UNDERSTOOD = (
+  "supported inputs are .tar and .parquet files as img2dataset writes them, "
+  ".parquet files with images, .csv, .tsv, .json and .jsonl tables of images, "
+  "folders of .tar or .parquet files or of images with texts beside them, and "
+  "tfds:NAME"
+)
+
+
+def items_of(text: str) -> list[str]:
+  """Splits a list into items; a path that exists may contain commas."""
+  if os.path.exists(text):
+    return [text]
+  check_ranges(text)
+  return [x for item in text.split(",") for x in expand_ranges(item)]
+
+
+def kind_of(path: pathlib.Path | FarFile) -> str:
+  """Returns the suffix of a file, or "folder"."""
+  if isinstance(path, FarFile):
+    return os.path.splitext(path.path)[1]
+  return path.suffix if path.is_file() else "folder"
+
+
+def expand(item: str, choose: Choose) -> list[pathlib.Path | FarFile]:
+  """Lists the files of an item, sorted; a folder of images stays a folder."""
+  item = os.path.expanduser(item.strip())
+  if bucket.is_remote(item):
+    found = {
+      x: stamp
+      for x, stamp in bucket.find(item).items()
+      if not is_hidden(x, named=item)
+    }
+    for ending in (".tar", ".parquet"):
+      far = [x for x in found if x.endswith(ending)]
+      if far:
+        return [FarFile(x, found[x]) for x in choose(item, far)]
+    item = os.fspath(remote.fetch(item))
+  found = glob.glob(as_pattern(item), recursive=True)
+  names = [x for x in found if not is_hidden(x, named=item)]
+  paths = [pathlib.Path(name).absolute() for name in sorted(names)]
+  if not paths:
+    raise ValueError(f"--input: {item or 'an empty name'} does not exist")
+  return [x for path in paths for x in _files_of(path, choose)]
+
+
+def _files_of(path: pathlib.Path, choose: Choose) -> list[pathlib.Path]:
+  """Lists the data files in a folder, or the path itself."""
+  if path.is_file():  # a table may name splits
+    return [path] if path.suffix in SUFFIXES else choose(path.parent, [path])
+  if not path.is_dir():
+    raise ValueError(f"{path} is neither a regular file nor a folder")
+  tars, parquets = (
+    visible(path.rglob(x), path) for x in ("*.tar", "*.parquet")
+  )
+  for found in (*tars, *parquets):
+    if not found.is_file():
+      raise ValueError(
+        f"{found} is not a regular file; remove it, or name the "
+        "files to read with a pattern"
+      )
+    if readers.leads_out(path, found):
+      raise ValueError(
+        f"{found} is a link out of {path}, which is not followed; name the "
+        "files themselves, with a pattern"
+      )
+  of_hub = parquets and all(
+    re.fullmatch(splits.HUB_NAME, x.name) for x in parquets
+  )
+  if tars:  # img2dataset also writes .parquet files, without the images
+    return choose(path, tars)
+  if next(images_of(path), None) and not of_hub:
+    return [path]
+  if not parquets:
+    raise ValueError(f"{path} holds nothing to read; {UNDERSTOOD}")
+  return choose(path, parquets)
+
+
+def of_split(
+  folder: Path, paths: list[Path], *, split: str, must: bool
+) -> list[Path]:
+  """Selects the files of one split, if names or folders distinguish splits.
+
+  Otherwise a run would train on test images. They must distinguish them if the
+  split is to be chosen, and not made.
+  """
+  found = splits.of_paths(folder, paths)
+  same = [splits.of_name(x) or x for x in found]
+  if must and set(same) <= {""}:
+    here = all(isinstance(x, pathlib.Path) for x in paths)
+    if here and set(map(kind_of, paths)) == {".parquet"}:
+      return paths  # they may have a column of splits
+    raise ValueError(NO_SPLITS.format(text=folder, split=split))
+  if len(set(same)) < 2 and not must:
+    return paths
+  wanted = splits.of_name(split) or split
+  chosen = [x == wanted for x in same]
+  if not any(chosen):
+    raise ValueError(
+      f"{folder} has the splits {sorted(set(found))}, not {split}; name the "
+      "files of one split with a pattern"
+    )
+  log.info("%s: only the files of split %s are read", folder, split)
+  return list(itertools.compress(paths, chosen))
+
+
+def is_named(path: pathlib.Path, split: str, item: str) -> bool:
+  """Returns whether a file's name, or a folder within an item, is a split's."""
+  within = os.path.abspath(item) if os.path.isdir(item) else path.parent
+  (found,) = splits.of_paths(within, [path])
+  return (splits.of_name(found) or found) == (splits.of_name(split) or split)
+
+
+def warn_of_merged(text: str, paths: Sequence[Path], split: str) -> None:
+  """Warns if a pattern or a list names files of several splits."""
+  if len(paths) < 2:
+    return
+  folder = os.path.commonpath(paths)
+  within = [x / "*" if x.is_dir() else x for x in paths]
+  found = set(splits.of_paths(folder, within))
+  if len({splits.of_name(x) or x for x in found}) > 1:
+    names = ", ".join(x or "others" for x in sorted(found))
+    log.warning(
+      "--input=%s: by their names, its files are of several splits (%s), and "
+      "all of them become the split %s; name the files of one",
+      *(text, names, split),
+    )
+
+
+def images_of(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the paths of the images in a folder, in order."""
+  for path in _walk(folder):
+    if path.name.lower().endswith(ENDINGS):
+      yield path
+
+
+def _walk(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the paths of the files in a folder, in order."""
+  for place, folders, names in os.walk(folder):
+    folders[:] = sorted(x for x in folders if not is_hidden(x))
+    for name in sorted(names):
+      if not is_hidden(name):
+        yield pathlib.Path(place, name)
+
+
+def warn_of_others(folder: pathlib.Path) -> None:
+  """Names files that are neither known images nor their texts, or hidden."""
+  known = (*ENDINGS, ".txt", ".json")
+  unread = Counter(
+    path.suffix.lower() or path.name
+    for path in _walk(folder)
+    if not path.name.lower().endswith(known)
+  )
+  if unread:
+    log.warning(
+      "%s: files of these kinds are not read: %s; images are %s",
+      folder,
+      ", ".join(f"{kind} ({n})" for kind, n in unread.most_common(10)),
+      " ".join(ENDINGS),
+    )
+  links = sorted(
+    str(path.relative_to(folder))
+    for path in folder.rglob("*")
+    if path.is_symlink() and path.is_dir()
+  )
+  if links:
+    log.warning(
+      "%s: %d links to folders, such as %s, are not followed; name the folders "
+      "themselves, separated by commas",
+      *(folder, len(links), links[0]),
+    )
+  hidden = [
+    path.relative_to(folder)
+    for path in folder.rglob("*")
+    if path.name.lower().endswith(ENDINGS)
+    and is_hidden(path.relative_to(folder))
+  ]
+  if hidden:
+    log.info(
+      "%s: %d images are hidden, such as %s, and are not read",
+      *(folder, len(hidden), min(hidden)),
+    )
+
+
+def warn_of_lone_texts(folder: pathlib.Path) -> None:
+  """Warns about texts that lie beside no image of their name."""
+  paths = list(_walk(folder))
+  images = [x for x in paths if x.name.lower().endswith(ENDINGS)]
+  owners = {*images, *(x.with_suffix("") for x in images)}
+  lone = [
+    str(x.relative_to(folder))
+    for x in paths
+    if x.suffix.lower() in (".txt", ".json") and x.with_suffix("") not in owners
+  ]
+  if lone:
+    log.warning(
+      "%s: %d texts are not read, such as %s: x.jpg has its caption in x.txt, "
+      "x.json or x.jpg.txt",
+      *(folder, len(lone), min(lone)),
+    )

@@ -1,0 +1,457 @@
+"""Annotation tables: paths of images, and their captions.
+
+Tables are CSV, TSV, JSON or JSON lines. Rows that name the same image become
+one row with all its captions, in the place of the first. A table is read into
+memory, at about 500 bytes per row; images are not.
+"""
+
+from collections import deque
+from collections.abc import (
+  Collection,
+  Iterable,
+  Iterator,
+  Mapping,
+  Sequence,
+)
+import csv
+import json
+import logging
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from nuclr_jax.lab.data.captions import (
+  TXT,
+  captions_of,
+  of_cell,
+  open_text,
+  tidy_text,
+)
+from nuclr_jax.lab.ingest import splits
+from nuclr_jax.lab.ingest.records import (
+  BROKEN_ROW,
+  NO_CAPTION,
+  NO_IMAGE,
+  NO_SPLIT,
+  Rejected,
+)
+
+IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
+CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
+# Columns of the tables of `nuclr popularity`, whose texts are `as_cell`.
+MARKED = ({"own_similarity", "own_weight"}, {"kind", "similarity", "nearest"})
+SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
+MOST_NAMED = 8  # columns in a message
+ASKED = 1000  # lines that may be the first to name a split
+MAX_LINES = 20  # most lines of a quoted cell
+URLS = (
+  "{path} names images by URL. Download them first, for instance with\n"
+  "  img2dataset --url_list={path} --output_format=webdataset "
+  "--output_folder=FOLDER\n"
+  "(its --input_format, --url_col and --caption_col say how to read the table; "
+  "a table without a header needs one), then give --input='FOLDER/*.tar'"
+)
+
+
+# What a table says of a row's split; a text is the split itself, and None says
+# nothing.
+Split = splits.Named | str | None
+
+
+log = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+  """The columns that the user names, and those that are known by then."""
+
+  image: str | None
+  caption: str | None
+  split: str | None
+  besides: Collection[str] = ()  # columns that name no splits
+
+
+class Row(NamedTuple):
+  """An image that a table names."""
+
+  key: str  # the name of the image in the table
+  source: str  # the table
+  path: str
+  captions: Sequence[str] | None  # None = in a text file beside the image
+
+
+def read_table(
+  path: str | os.PathLike,
+  *,
+  split: str | None,
+  images: str | os.PathLike | None = None,
+  image_column: str | None = None,
+  caption_column: str | None = None,
+  split_column: str | None = None,
+) -> Iterator[tuple[str | None, Row | Rejected]]:
+  """Reads a table.
+
+  Args:
+    path: The table; its suffix decides the format.
+    split: The split of its images where the table does not name it.
+    images: Folder that paths are relative to; by default the table's folder.
+    image_column: Column or JSON key of the image's path.
+    caption_column: Column or JSON key of the caption or the captions.
+    split_column: Column or JSON key of the split, see `splits.find_column`.
+
+  Yields:
+    `(split, row)`; what cannot be a row is rejected.
+
+  Raises:
+    ValueError: If the table has an unknown form (the message lists known
+      forms), or names unknown splits.
+  """
+  path = pathlib.Path(path)
+  folder = os.fspath(path.parent if images is None else images)
+  readers = {".csv": _from_csv, ".tsv": _from_csv, ".json": _from_json}
+  read = readers.get(path.suffix, _from_json_lines)
+  columns = Asked(image_column, caption_column, split_column)
+  while True:
+    try:
+      rows = list(read(path, columns))
+    except csv.Error as error:
+      raise ValueError(
+        f"{path} is not a {path.suffix} file: {error}"
+      ) from error
+    found = {x for x, _ in rows if isinstance(x, splits.Named)}
+    known = splits.assign(path, found, chosen=split_column is not None)
+    if known or not found:
+      break
+    besides = {*columns.besides, *(x.column for x in found)}
+    columns = columns._replace(besides=besides)
+  rows = [(known.get(x) if x in found else x, row) for x, row in rows]
+  names = {name for name, _ in rows if name}
+  rest = splits.rest_of(split, names)
+  for name, row in rows:
+    if isinstance(row, Row):
+      row = row._replace(path=os.path.join(folder, row.path))
+      if names and not name:
+        row = Rejected(row.key, row.source, NO_SPLIT)
+    yield name or rest, row
+
+
+def join_rows(
+  rows: Iterable[tuple[str | None, Row | Rejected]],
+) -> dict[str | None, list[Row | Rejected]]:
+  """Joins the rows that name the same image, split by split.
+
+  Args:
+    rows: Splits and rows, as `read_table` yields them.
+
+  Example:
+    >>> a, b = (Row("x.jpg", "t.csv", "/x.jpg", [c]) for c in ("a dog", "dogs"))
+    >>> join_rows([("train", a), ("train", b)])["train"][0].captions
+    ['a dog', 'dogs']
+  """
+  named, places, keys = {}, {}, {}
+  for split, row in rows:
+    joined = named.setdefault(split, [])
+    if isinstance(row, Rejected):
+      joined.append(row)
+      continue
+    place = places.setdefault(split, {}).setdefault(row.path, len(joined))
+    if place < len(joined):
+      captions = [*joined[place].captions, *row.captions]
+      joined[place] = joined[place]._replace(captions=captions)
+      continue
+    taken = keys.setdefault(split, set())  # keys of images in other folders
+    joined.append(row._replace(key=row.path) if row.key in taken else row)
+    taken.add(row.key)
+  return named
+
+
+def _row(path, place: str, image: Any, captions) -> Row | Rejected:
+  """Makes the row at a place of a table; its path is not yet joined."""
+  source = os.fspath(path)
+  if not isinstance(image, str) or not image:
+    return Rejected(place, source, NO_IMAGE)
+  if image.startswith(("http://", "https://")):
+    raise ValueError(URLS.format(path=path))
+  return Row(image, source, image, captions)
+
+
+def _from_csv(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  csv.field_size_limit(2**31 - 1)
+  with open_text(path, newline="") as file:
+    first = file.readline()
+    tab = "\t" in first
+    delimiter = "\t" if tab else max(",;|", key=first.count)
+    file.seek(0)
+    rows = _csv_rows(file, delimiter)
+    header = [tidy_text(name) for name in next(rows, (1, []))[1]]
+    if any(name.startswith(("http://", "https://")) for name in header):
+      raise ValueError(URLS.format(path=path))
+    read = of_cell if any(x <= set(header) for x in MARKED) else str
+    image, caption, split = chosen = _columns(path, header, columns)
+    if twice := [name for name in chosen if header.count(name) > 1]:
+      raise ValueError(f"{path} has several columns with the name {twice[0]}")
+    for number, cells in rows:
+      place = f"line {number}"
+      if len(cells) == len(header):
+        row = dict(zip(header, map(read, cells), strict=True))
+        if split is None and number <= ASKED:
+          split = splits.find_column(
+            path,
+            header,
+            columns.split,
+            others=(*chosen, *columns.besides),
+            row=row,
+          )
+        name, captions = tidy_text(row[image]), captions_of(row, caption)
+        named = splits.named(row, split)
+        yield named, _row(path, place, name, captions)
+      elif cells:
+        yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
+
+
+def _csv_rows(file, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+  """Yields the number of each row's first line, and the row's cells.
+
+  A quoted cell may have several lines. A quotation mark that is not closed
+  within `MAX_LINES`, or not at the end of a cell, belongs to the text, so that
+  it does not swallow rows.
+  """
+  waiting, number = deque(), 0
+
+  def line():
+    return waiting.popleft() if waiting else file.readline()
+
+  def parse(lines):
+    try:
+      rows = list(csv.reader(lines, delimiter=delimiter, strict=True))
+    except csv.Error:
+      return None
+    cells = rows[0] if len(rows) == 1 else None
+    several = delimiter == "\t" and len(lines) > 1
+    return None if several and any("\t" in x for x in cells or ()) else cells
+
+  while text := line():
+    taken = [text]
+    while (cells := parse(taken)) is None and len(taken) < MAX_LINES:
+      more = line()
+      if not more:
+        break
+      taken.append(more)
+    number += 1
+    if cells is None:
+      waiting.extendleft(reversed(taken[1:]))
+      plain = csv.reader([text], delimiter=delimiter, quoting=csv.QUOTE_NONE)
+      yield number, next(plain)
+    else:
+      yield number, cells
+      number += len(taken) - 1
+
+
+def _from_json(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields rows of a list, of Karpathy's splits or of COCO's annotations."""
+  with open_text(path) as file:
+    try:
+      content = json.load(file)
+    except (ValueError, RecursionError) as error:
+      raise ValueError(f"{path} is not a .json file: {error}") from error
+  if isinstance(content, list):
+    yield from _from_dicts(path, content, columns)
+  elif _has_lists(content, "images", "annotations"):
+    _check_no_columns(path, "COCO's annotations", columns[:2])
+    yield from _from_coco(
+      path, columns, content["images"], content["annotations"]
+    )
+  elif _has_lists(content, "images") and any(
+    isinstance(x, Mapping) and "sentences" in x for x in content["images"]
+  ):
+    _check_no_columns(path, "Karpathy's splits", columns)
+    yield from _from_karpathy(path, content["images"])
+  else:
+    shown = sorted(content)[:8] if isinstance(content, Mapping) else content
+    raise ValueError(
+      f"{path} holds {str(shown)[:200]}; supported forms are a list of objects "
+      "with an image and a caption, Karpathy's JSON (images with sentences and "
+      "split), and COCO's (images, annotations)"
+    )
+
+
+def _check_no_columns(path, form: str, columns) -> None:
+  names = ("image_column", "caption_column", "split_column")
+  for flag, name in zip(names, columns, strict=False):
+    if name is not None:
+      raise ValueError(
+        f"{path} has the form of {form}, which has no columns to choose; leave "
+        f"--{flag}={name} out"
+      )
+
+
+def _from_coco(
+  path, columns, images, annotations
+) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields a row for each annotation, and a rejection for an image without."""
+  source, names, described, split = os.fspath(path), {}, set(), None
+  for number, image in enumerate(images):
+    if isinstance(image, Mapping) and _is_id(image.get("id")):
+      split = split or splits.find_column(
+        path,
+        list(image),
+        columns.split,
+        others=columns.besides,
+        row=image,
+      )
+      named = splits.named(image, split)
+      names[image["id"]] = named, image.get("file_name")
+    else:
+      yield None, Rejected(f"image {number}", source, BROKEN_ROW)
+  for number, row in enumerate(annotations):
+    if not isinstance(row, Mapping) or not _is_id(row.get("image_id")):
+      yield None, Rejected(f"annotation {number}", source, BROKEN_ROW)
+      continue
+    key, place = row["image_id"], f"annotation {row.get('id', number)}"
+    described.add(key)
+    named, name = names.get(key, (None, None))
+    yield named, _row(path, place, name, captions_of(row, "caption"))
+  for key, (named, name) in names.items():
+    if key not in described:
+      place = name if isinstance(name, str) and name else f"image {key}"
+      yield named, Rejected(place, source, NO_CAPTION)
+
+
+def _from_karpathy(path, images) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields the split and the row of each image."""
+  for number, row in enumerate(images):
+    place = f"image {number}"
+    split = row.get("split", "") if isinstance(row, Mapping) else None
+    if not isinstance(split, str):
+      yield None, Rejected(place, os.fspath(path), BROKEN_ROW)
+      continue
+    parts = row.get("filepath", ""), row.get("filename")
+    is_named = all(isinstance(x, str) for x in parts) and parts[1]
+    name = os.path.join(*parts) if is_named else None
+    captions = captions_of(row, "sentences/raw")
+    split = split.strip().lower()
+    yield splits.NAMES.get(split, split), _row(path, place, name, captions)
+
+
+def _is_id(value: Any) -> bool:
+  return isinstance(value, int | str)
+
+
+def _from_json_lines(path, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  with open_text(path) as file:
+    rows = (_object(line) for line in file if line.strip())
+    yield from _from_dicts(path, rows, columns)
+
+
+def _from_dicts(path, rows, columns) -> Iterator[tuple[Split, Row | Rejected]]:
+  """Yields rows of objects; the keys of the first one decide the columns.
+
+  The first one that names its split decides the column of splits.
+  """
+  image = caption = split = None
+  for number, row in enumerate(rows):
+    if not isinstance(row, Mapping):
+      if image is None:
+        raise ValueError(f"{path}: row {number} is not a JSON object")
+      yield None, Rejected(f"row {number}", os.fspath(path), BROKEN_ROW)
+      continue
+    if image is None:
+      image, caption, split = _columns(path, list(row), columns)
+    if split is None:
+      split = splits.find_column(
+        path,
+        list(row),
+        columns.split,
+        others=(image, caption, *columns.besides),
+        row=row,
+      )
+    captions = captions_of(row, caption)
+    made = _row(path, f"row {number}", row.get(image), captions)
+    yield splits.named(row, split), made
+
+
+def _object(line: str) -> Any:
+  """Parses a line of JSON; returns None if it cannot be read."""
+  try:
+    return json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+
+
+def _columns(
+  path, header: Sequence[str], columns
+) -> tuple[str, str, str | None]:
+  """Chooses the columns of images, of captions and, if there is one, splits."""
+  usual = (IMAGE_COLUMNS, CAPTION_COLUMNS)
+  flags = ("image_column", "caption_column")
+  if columns[0] is None and not set(header) & set(IMAGE_COLUMNS):
+    if {name.lower() for name in header} & {"url", "image_url"}:
+      raise ValueError(URLS.format(path=path))
+  image, caption = (
+    choose_column(path, header, name, *how)
+    for name, *how in zip(columns[:2], usual, flags, strict=True)
+  )
+  split = splits.find_column(
+    path, header, columns.split, others=(image, caption, *columns.besides)
+  )
+  warn_of_others(path, header, caption)
+  return image, caption, split
+
+
+def choose_column(
+  path: str | os.PathLike,
+  header: Sequence[str],
+  name: str | None,
+  usual: Sequence[str],
+  flag: str,
+) -> str:
+  """Chooses the column that the user names, or the first usual one.
+
+  Args:
+    path: The table, for messages.
+    header: The columns of the table.
+    name: The column that the user names, if any.
+    usual: Usual names, likeliest first.
+    flag: The flag that names the column, for messages.
+
+  Raises:
+    ValueError: If there is no such column; the message names the flag to give.
+
+  Example:
+    >>> usual = ["text", "title"]
+    >>> choose_column("t.csv", ["id", "title"], None, usual, "caption_column")
+    'title'
+  """
+  if name is not None and name not in header:
+    raise ValueError(f"{path} has no column {name}; it has {list(header)}")
+  for candidate in [name] if name is not None else usual:
+    if candidate in header:
+      return candidate
+  raise ValueError(
+    f"{path} has the columns {list(header)}, none of {', '.join(usual)}; name "
+    f"it with --{flag}=NAME"
+  )
+
+
+def warn_of_others(
+  path: str | os.PathLike, header: Sequence[str], caption: str
+) -> None:
+  """Warns of columns that differ from that of captions by a number only."""
+  stem = re.sub(r"[\s_]?\d+$", "", caption)
+  others = [
+    name
+    for name in header
+    if name != caption and re.fullmatch(rf"{re.escape(stem)}[\s_]?\d*", name)
+  ]
+  if others:
+    log.warning(
+      "%s: captions are read from the column %s alone, not from %s; to have "
+      "several for an image, give each a row of its own, or one column a list",
+      *(path, caption, ", ".join(others[:MOST_NAMED])),
+    )
+
+
+def _has_lists(content: Any, *names: str) -> bool:
+  return isinstance(content, Mapping) and all(
+    isinstance(content.get(name), list) and content[name] for name in names
+  )

@@ -1,0 +1,180 @@
+"""The text towers of CLIP and SigLIP."""
+
+from functools import partial
+
+from flax import nnx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from nuclr_jax.checks import Eps, Fraction, Layers, Length, Natural, Width
+from nuclr_jax.lab.models import base, transformer
+from nuclr_jax.lab.models.layers import Dtype, LayerNorm, Remat, run_blocks
+
+
+class ClipText(nnx.Module):
+  """Pre-norm blocks, which return the features of the end token.
+
+  It is the first token `end_id`, or that with the largest id if that is None.
+
+  If they are not causal, every token attends to all, and the features are those
+  of the last position.
+  """
+
+  def __init__(self, spec, *, vocab_size, max_length, causal, end_id, rngs):
+    shape = (vocab_size, spec.width)
+    init = nnx.initializers.normal
+    self.tokens = nnx.Param(init(0.02)(rngs.params(), shape))
+    shape = (max_length, spec.width)
+    self.positions = nnx.Param(init(0.01)(rngs.params(), shape))
+    self.dropout = nnx.Dropout(spec.rates.embeddings)
+    self.blocks = transformer.make_blocks(spec, rngs)
+    self.remat = spec.remat
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
+    self.dtype, self.causal, self.end_id = spec.dtype, causal, end_id
+
+  def __call__(
+    self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
+  ) -> Float[Array, "batch features"]:
+    length = tokens.shape[1]
+    mask = transformer.Causal() if self.causal else None
+    x = jnp.take(self.tokens[...], tokens, axis=0)
+    x = (x + self.positions[:length][None]).astype(self.dtype)
+    x = self.dropout(x, rngs=rngs)
+    x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
+    if self.causal:
+      is_end = tokens if self.end_id is None else tokens == self.end_id
+      end = jnp.argmax(is_end, axis=1)
+      x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
+    else:
+      x = x[:, -1]
+    return self.norm(x).astype(jnp.float32)
+
+
+def clip_text(
+  *,
+  vocab_size: int,
+  length: int,
+  width: Width = 512,
+  layers: Layers = 12,
+  heads: Width = 8,
+  hidden: Width | None = None,
+  max_length: Length = 77,
+  eps: Eps = 1e-5,
+  activation: transformer.Activation = "quick_gelu",
+  causal: bool = True,
+  end_id: Natural | None = None,
+  dropout: Fraction = 0.0,
+  dtype: Dtype = "float32",
+  remat: Remat = "none",
+  attention: transformer.Implementation = "xla",
+) -> base.Tower:
+  """Makes CLIP's text transformer; its features are those of the end token.
+
+  The end token is the first token `end_id` of its text; None stands for the
+  largest id in the text, as in CLIP's own vocabulary. No token attends to later
+  ones, so the padding after the end changes nothing.
+
+  SigLIP's text transformer (`siglip_text`) is not causal: every token attends
+  to all, padding included, and the features are those of the last position.
+  Texts must therefore be padded as they were in training: to 64 ids, with the
+  id of SigLIP's own tokenizer.
+
+  The position embeddings of a file may be fewer than `max_length` if the tower
+  is causal. They are stretched as in Long-CLIP: the first 20, which most
+  captions never exceed, are kept, and the others interpolated. A text of up to
+  20 ids then has the same features as with the file's own length; longer ones
+  need fine-tuning.
+
+  Args:
+    vocab_size: The number of token ids: 49,408 in CLIP's files, 32,000 in
+      SigLIP's and 256,000 in SigLIP 2's.
+    length: The number of token ids per text, at most `max_length`.
+    width: The width of the features.
+    layers: The number of attention blocks.
+    heads: The number of attention heads, a divisor of `width`.
+    hidden: The width of the blocks' MLP; None is four times `width`.
+    max_length: The number of position embeddings: 77 in CLIP's files, 64 in
+      SigLIP's. A causal tower may have more than its file.
+    eps: The eps of LayerNorm, 1e-5 in CLIP and 1e-6 in SigLIP.
+    activation: "quick_gelu" (OpenAI's models), "gelu" (most of OpenCLIP's),
+      or "gelu_tanh" (SigLIP).
+    causal: Whether no token attends to later ones and the features are those of
+      the end token.
+    end_id: The id with which the tokenizer ends texts, if it is not the largest
+      of all: 102 for BERT's tokenizer.
+    dropout: The dropout rate after the embeddings and in both residual
+      branches.
+    dtype: The dtype of activations, "float32" or "bfloat16".
+    remat: What the backward pass computes again to save memory: "none", "full"
+      (whole blocks), or "dots" (all but products with parameters).
+    attention: "xla", or "cudnn": flash attention on NVIDIA GPUs, in bfloat16
+      and without dropout on the attention weights.
+
+  Returns:
+    A `Tower` from token ids [batch, length] to features [batch, width].
+
+  Raises:
+    ValueError: If texts are longer than `max_length`, or if a number is out of
+      range.
+
+  Example:
+    >>> tower = clip_text(vocab_size=9, length=4, width=8, layers=1, heads=2)
+    >>> params, state = tower.init(jax.random.key(0))
+    >>> texts = jnp.array([[1, 5, 8, 0], [1, 5, 8, 3]])
+    >>> (one, other), _ = tower.apply(params, state, texts)
+    >>> bool(jnp.all(one == other))  # 8 is the end
+    True
+
+  Reference: Radford et al., Learning Transferable Visual Models From Natural
+    Language Supervision, ICML 2021; Zhai et al., Sigmoid Loss for Language
+    Image Pre-Training, ICCV 2023; Zhang et al., Long-CLIP, ECCV 2024.
+  """
+  transformer.check_texts(vocab_size, length, max_length)
+  if end_id is not None and not (causal and end_id < vocab_size):
+    raise ValueError(
+      f"end_id must be one of the {vocab_size} ids, and is for causal towers "
+      f"only, got {end_id} and causal {causal}"
+    )
+  # As in OpenAI's code: the more branches, the less each one adds at first.
+  narrow = (2 * width * layers) ** -0.5
+  spec = transformer.make_block_spec(
+    width=width,
+    layers=layers,
+    heads=heads,
+    hidden=hidden,
+    pre_norm=True,
+    eps=eps,
+    activation=activation,
+    dtype=dtype,
+    remat=remat,
+    attention=attention,
+    rates=transformer.Rates(
+      embeddings=dropout, attended=dropout, hidden=dropout
+    ),
+    deviations=transformer.Deviations(
+      qkv=width**-0.5, out=narrow, up=(2 * width) ** -0.5, down=narrow
+    ),
+  )
+
+  def build(rngs):
+    return ClipText(
+      spec,
+      vocab_size=vocab_size,
+      max_length=max_length,
+      causal=causal,
+      end_id=end_id,
+      rngs=rngs,
+    )
+
+  return base.from_nnx(build, width)
+
+
+siglip_text = partial(
+  clip_text,
+  width=768,
+  heads=12,
+  max_length=64,
+  eps=1e-6,
+  activation="gelu_tanh",
+  causal=False,
+)

@@ -1,0 +1,400 @@
+"""What the files of a published model say about it, as keys of our configs.
+
+`read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
+Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
+the files for images and texts beside them (`inputs`). The result names our
+towers, their sizes, and the preprocessing that the model was trained with.
+"""
+
+from collections.abc import Sequence
+import math
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from nuclr_jax.lab import files
+from nuclr_jax.lab.models.layers import MEAN, STD
+from nuclr_jax.lab.models.pretrained import hub, inputs, load
+from nuclr_jax.lab.models.pretrained.specs import Json, read_spec
+
+CONFIGS = ("config.json", "open_clip_config.json")
+CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
+ACTIVATIONS = {  # by their names in Hugging Face's configs
+  "gelu": "gelu",
+  "gelu_new": "gelu_tanh",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "quick_gelu": "quick_gelu",
+}
+# CLIP's end token in Hugging Face's configs that name none; and the id that the
+# first ones named by mistake, which means that the largest id is the end.
+END_ID, LARGEST_ID = 49_407, 2
+# Widths, layers, heads and hidden units of timm's ViTs for SigLIP.
+SIGLIP_SIZES = {
+  "base": (768, 12, 12, 3072),
+  "large": (1024, 24, 16, 4096),
+  "so400m": (1152, 27, 16, 4304),
+  "giantopt": (1536, 40, 16, 6144),
+}
+
+
+class Published(NamedTuple):
+  """A published model, as keys of our configs."""
+
+  model: dict[str, Any]  # `config.model`
+  data: dict[str, Any]  # the keys of `config.data` for its inputs
+  temperature: float | None  # as learned; None if the file has none
+
+
+def read_published(source: str | os.PathLike) -> Published:
+  """Reads how to build a published model, and how to prepare its inputs.
+
+  Args:
+    source: A folder, or a name on the hub such as
+      "openai/clip-vit-base-patch32".
+
+  Raises:
+    ValueError: If there is no such model, or it has a part that the towers of
+      this library do not have.
+
+  Example:
+    >>> model = read_published("google/siglip2-base-patch16-224").model
+    ... # doctest: +SKIP
+    >>> model["image"]["name"], model["projected"]  # doctest: +SKIP
+    ('siglip_vit_b16', ('text',))
+  """
+  folder = files.remote.fetch(source).expanduser()
+  if (folder / load.PROJECTIONS).exists():
+    with files.reading(folder / load.PROJECTIONS):
+      model, data = _of_separate_encoders(folder)
+    temperature = None
+  else:
+    path = hub.find_file(source, CONFIGS)
+    read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
+    spec = read_spec(path)
+    with files.reading(path):
+      try:
+        model, data = read(source, spec)
+      except KeyError as error:
+        raise ValueError(f"it lacks {error}") from error
+    scale = load.read_logit_scale(source)
+    temperature = None if scale is None else math.exp(-scale)
+  model = {"name": "towers", "pretrained": os.fspath(source)} | model
+  data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
+  return Published(model, data, temperature)
+
+
+def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
+  """Reads a `config.json`: `(config.model, config.data)`."""
+  kind = spec.get("model_type")
+  readers = {
+    "clip": _hf_clip,
+    "siglip": _hf_siglip,
+    "vision-text-dual-encoder": _hf_dual_encoder,
+  }
+  if kind is None and "objective" in spec:
+    raise ValueError(f"{source} is a run; give it as --workdir")
+  if kind not in readers:
+    raise ValueError(
+      f"{source} is a model of type {kind!r}; models of images and texts that "
+      f"can be read are of the types {sorted(readers)}, or in OpenCLIP's layout"
+    )
+  towers = {
+    side: dict(spec.get(f"{name}_config") or {})
+    # Older files repeat what differs from the defaults; it takes precedence.
+    | dict(spec.get(f"{name}_config_dict") or {})
+    for side, name in (("image", "vision"), ("text", "text"))
+  }
+  model, length = readers[kind](spec, towers["image"], towers["text"])
+  kind = {"clip": "CLIP", "siglip": "Siglip"}.get(kind, "ViT")
+  image, data = inputs.of_processor(source, kind)
+  model["image"] |= image
+  return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])
+
+
+def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
+  """Reads a folder of `nuclr export` with two encoders."""
+  parts = [folder / "image_encoder", folder / "text_encoder"]
+  image, text = (read_spec(part / CONFIGS[0]) for part in parts)
+  readers = {
+    "resnet": _resnet,
+    "vit": _vit,
+    "distilbert": _distilbert,
+    "bert": _bert,
+  }
+  tensors = load.read_tensors(folder / load.PROJECTIONS)
+  model = {
+    "dim": len(tensors["image_projection.weight"]),
+    "projection_bias": "image_projection.bias" in tensors,
+    "image": readers[image["model_type"]](image),
+    "text": readers[text["model_type"]](text),
+  }
+  normalization, data = inputs.of_processor(parts[0], "ViT")
+  model["image"] |= normalization
+  length = model["text"]["max_length"]
+  data |= inputs.of_tokenizer(parts[1], "ViT", length, text)
+  return model, data | {"tokenizer": os.fspath(parts[1])}
+
+
+def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads CLIP's config: `(config.model, length of texts)`."""
+  # The defaults of transformers' configs, which files leave out.
+  image = dict(hidden_size=768, num_hidden_layers=12, patch_size=32) | image
+  text = dict(hidden_size=512, num_attention_heads=8) | text
+  length = text.get("max_position_embeddings", 77)
+  model = {
+    "dim": spec.get("projection_dim", 512),
+    "projection_bias": False,
+    "image": {"name": "clip_vit_b32", "patch": image["patch_size"]}
+    | _sizes(image, eps=1e-5, activation="quick_gelu"),
+    "text": {"name": "clip_text", "max_length": length}
+    | _sizes(text, eps=1e-5, activation="quick_gelu")
+    | _end(text),
+  }
+  return model, length
+
+
+def _end(text: Json) -> dict[str, int]:
+  """Reads whose feature is a caption's: by default that of the largest id."""
+  end_id = text.get("eos_token_id", END_ID)
+  num_ids = text.get("vocab_size", END_ID + 1)
+  if type(end_id) is not int or not 0 <= end_id < num_ids:
+    raise ValueError(
+      f"eos_token_id of text_config must be one of the {num_ids} ids, the one "
+      f"with which captions end, got {end_id}"
+      f"{'' if 'eos_token_id' in text else ', the default'}"
+    )
+  return {} if end_id in (LARGEST_ID, num_ids - 1) else {"end_id": end_id}
+
+
+def _hf_siglip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads SigLIP's config, which SigLIP 2 has for images of one size."""
+  if not image.get("vision_use_head", True):
+    raise ValueError(
+      "the model has no attention pooling (vision_use_head is false), and so "
+      "no embedding of an image"
+    )
+  length = text.get("max_position_embeddings", 64)
+  shared = dict(eps=1e-6, activation="gelu_pytorch_tanh")
+  model = {
+    "projected": ("text",),
+    "projection_bias": True,
+    "image": {
+      "name": "siglip_vit_b16",
+      "patch": image.get("patch_size", 16),
+    }
+    | _sizes(image, **shared),
+    "text": {"name": "siglip_text", "max_length": length}
+    | _sizes(text, **shared),
+  }
+  return model | {"dim": model["image"]["width"]}, length
+
+
+def _hf_dual_encoder(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads a config of ViT and BERT, both with their pooler."""
+  kinds = image.get("model_type"), text.get("model_type")
+  if kinds != ("vit", "bert"):
+    raise ValueError(
+      f"the encoders are of the types {kinds}; 'vit' and 'bert' can be read"
+    )
+  model = {
+    "dim": spec.get("projection_dim", 512),
+    "projection_bias": False,
+    "image": _vit(image) | {"pooler": True},
+    "text": _bert(text) | {"pooler": True},
+  }
+  return model, model["text"]["max_length"]
+
+
+def _vit(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "vit_b16",
+    "patch": spec.get("patch_size", 16),
+  } | _sizes(spec, eps=1e-12, activation="gelu")
+
+
+def _bert(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "bert",
+    "max_length": spec.get("max_position_embeddings", 512),
+  } | _sizes(spec, eps=1e-12, activation="gelu")
+
+
+def _distilbert(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "distilbert",
+    "max_length": spec.get("max_position_embeddings", 512),
+    "width": spec.get("dim", 768),
+    "layers": spec.get("n_layers", 6),
+    "heads": spec.get("n_heads", 12),
+    "hidden": spec.get("hidden_dim", 3072),
+  }
+
+
+def _resnet(spec: Json) -> dict[str, Any]:
+  return {
+    "name": "resnet50",
+    "stages": tuple(spec["depths"]),
+    "width": spec["embedding_size"],
+    "bottleneck": spec["layer_type"] == "bottleneck",
+  }
+
+
+def _sizes(spec: Json, *, eps: float, activation: str) -> dict[str, Any]:
+  """Reads what all transformers of Hugging Face share."""
+  width = spec.get("hidden_size", 768)
+  name = spec.get("hidden_act", activation)
+  if name not in ACTIVATIONS:
+    raise ValueError(
+      f"hidden_act is {name!r}; our towers have {sorted(ACTIVATIONS)}"
+    )
+  return {
+    "width": width,
+    "layers": spec.get("num_hidden_layers", 12),
+    "heads": spec.get("num_attention_heads", 12),
+    "hidden": spec.get("intermediate_size", 4 * width),
+    "eps": spec.get("layer_norm_eps", eps),
+    "activation": ACTIVATIONS[name],
+  }
+
+
+def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
+  """Reads an `open_clip_config.json`: `(config.model, config.data)`."""
+  whole, preprocessing = spec["model_cfg"], spec.get("preprocess_cfg", {})
+  vision, text = whole["vision_cfg"], whole["text_cfg"]
+  if "timm_model_name" in vision:
+    model = _open_clip_siglip(vision, text)
+  elif isinstance(vision["layers"], Sequence):
+    model = _open_clip_resnet(vision, text, whole["embed_dim"])
+  else:
+    model = _open_clip_vit(vision, text)
+  if model["image"]["name"].startswith("clip_"):
+    quick = whole.get("quick_gelu", False)
+    for tower in model["image"], model["text"]:
+      if "stages" not in tower:  # a ResNet has none
+        tower["activation"] = "quick_gelu" if quick else "gelu"
+  model["dim"] = whole["embed_dim"]
+  preprocessing = {key: x for key, x in preprocessing.items() if x is not None}
+  image, data = inputs.of_open_clip(
+    source, whole, {"mean": MEAN, "std": STD} | preprocessing
+  )
+  model["image"] |= image
+  if model["text"]["name"] == "siglip_text":
+    data["pad_id"] = inputs.open_clip_pad_id(source, text)
+  return model, data | {"tokenizer": _open_clip_tokenizer(source, text)}
+
+
+def _open_clip_tokenizer(source, text: Json) -> str:
+  """Returns where the tokenizer is: beside the weights, or another model's."""
+  try:
+    hub.find_file(source, ("tokenizer.json",))
+  except ValueError:
+    name = text.get("hf_tokenizer_name", CLIP_TOKENIZER)
+    # A model's files say nothing about this machine, or about buckets.
+    if not hub.is_name(name) or name != CLIP_TOKENIZER and os.path.exists(name):
+      raise ValueError(
+        f"hf_tokenizer_name is {str(name)[:200]!r}, but it must be a name on "
+        "the Hugging Face hub, of which there is no file or folder here; copy "
+        "that tokenizer's tokenizer.json into the model's folder"
+      ) from None
+    return name
+  return os.fspath(source)
+
+
+def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
+  width = vision["width"]
+  known = {"layers", "width", "patch_size", "image_size", "head_width"}
+  inputs.reject("vision_cfg", vision, known | {"mlp_ratio"})
+  image = {
+    "name": "clip_vit_b32",
+    "patch": vision["patch_size"],
+    "width": width,
+    "layers": vision["layers"],
+    "heads": width // vision.get("head_width", 64),
+    "hidden": int(width * vision.get("mlp_ratio", 4.0)),
+  }
+  return {
+    "projection_bias": False,
+    "image": image,
+    "text": _open_clip_text("clip_text", text),
+  }
+
+
+def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
+  known = {"layers", "width", "patch_size", "image_size", "head_width"}
+  inputs.reject("vision_cfg", vision, known)
+  image = {
+    "name": "clip_resnet50",
+    "stages": tuple(vision["layers"]),
+    "width": vision["width"],
+    "heads": vision["width"] * 32 // vision.get("head_width", 64),
+    "features": dim,
+  }
+  return {
+    "projection_bias": False,
+    "projected": ("text",),
+    "image": image,
+    "text": _open_clip_text("clip_text", text),
+  }
+
+
+def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
+  name = vision["timm_model_name"]
+  parts = re.fullmatch(
+    r"vit_(\w+?)_patch([1-9]\d{0,3})_siglip(?:_gap)?(_\d+)?", name
+  )
+  pool = vision.get("timm_pool"), vision.get("timm_proj", "none")
+  if not parts or parts[1] not in SIGLIP_SIZES or pool != ("map", "none"):
+    raise ValueError(
+      f"the image tower is timm's {name!r} with pooling and projection {pool}; "
+      f"of timm's, only vit_SIZE_patchN_siglip_PIXELS can be read, with a SIZE "
+      f"of {sorted(SIGLIP_SIZES)}, 'map' and 'none'"
+    )
+  sizes = zip(
+    ("width", "layers", "heads", "hidden"), SIGLIP_SIZES[parts[1]], strict=True
+  )
+  tanh = text.get("act_kwargs", {}).get("approximate") == "tanh"
+  language = _open_clip_text("siglip_text", text)
+  language["eps"] = text.get("norm_kwargs", {}).get("eps", 1e-5)
+  return {
+    "projected": ("text",),
+    "projection_bias": True,
+    "image": {
+      "name": "siglip_vit_b16",
+      "patch": int(parts[2]),
+      "activation": "gelu",  # timm's, unlike Hugging Face's
+      **dict(sizes),
+    },
+    "text": language | {"activation": "gelu_tanh" if tanh else "gelu"},
+  }
+
+
+def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
+  known = {"context_length", "vocab_size", "width", "heads", "layers"}
+  known |= {"mlp_ratio", "hf_tokenizer_name", "tokenizer_kwargs"}
+  known |= {"pool_type", "eos_id"}
+  fixed, pools, end = {}, ("argmax", "eos"), {}
+  if name == "siglip_text":
+    known |= {"norm_kwargs", "act_kwargs"}
+    fixed, pools = dict(no_causal_mask=True, proj_bias=True), ("last",)
+  inputs.reject("text_cfg", text, known | {*fixed})
+  pool = text.get("pool_type", "argmax")
+  if pool not in pools or any(text.get(k) != x for k, x in fixed.items()):
+    raise ValueError(
+      f"the text tower of these models has {fixed} and a pool_type of {pools}, "
+      f"got { {k: text.get(k) for k in fixed} } and {pool!r}"
+    )
+  if isinstance(text["layers"], Sequence):
+    raise ValueError(
+      f"layers must be a number in text_cfg, got {text['layers']}"
+    )
+  if pool == "eos":
+    end = {"end_id": text.get("eos_id", 2)}
+  return end | {
+    "name": name,
+    "max_length": text.get("context_length", 77),
+    "width": text["width"],
+    "layers": text["layers"],
+    "heads": text["heads"],
+    "hidden": int(text["width"] * text.get("mlp_ratio", 4.0)),
+  }

@@ -1,0 +1,179 @@
+"""Pairs of published encoders, with or without pretrained weights."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+import os
+from typing import Any
+
+from nuclr_jax.checks import Width
+from nuclr_jax.lab import extensions
+from nuclr_jax.lab.models import base
+from nuclr_jax.lab.models.bert import bert, distilbert
+from nuclr_jax.lab.models.clip_resnet import clip_resnet50
+from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
+from nuclr_jax.lab.models.layers import Dtype
+from nuclr_jax.lab.models.pretrained import load_dual_encoder, load_towers
+from nuclr_jax.lab.models.resnet import resnet50
+from nuclr_jax.lab.models.vgg import vgg16
+from nuclr_jax.lab.models.vit import (
+  clip_vit_b16,
+  clip_vit_b32,
+  clip_vit_l14,
+  dinov2_vit_b14,
+  dinov2_vit_s14,
+  siglip_vit_b16,
+  vit_b16,
+  vit_s16,
+)
+
+IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
+  "clip_resnet50": clip_resnet50,
+  "clip_vit_b16": clip_vit_b16,
+  "clip_vit_b32": clip_vit_b32,
+  "clip_vit_l14": clip_vit_l14,
+  "dinov2_vit_b14": dinov2_vit_b14,
+  "dinov2_vit_s14": dinov2_vit_s14,
+  "resnet50": resnet50,
+  "siglip_vit_b16": siglip_vit_b16,
+  "vgg16": vgg16,
+  "vit_b16": vit_b16,
+  "vit_s16": vit_s16,
+}
+TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
+  "bert": bert,
+  "clip_text": clip_text,
+  "distilbert": distilbert,
+  "siglip_text": siglip_text,
+}
+
+
+def towers(
+  *,
+  image_shape: tuple[int, int, int],
+  vocab_size: int,
+  length: int,
+  image: Mapping[str, Any],
+  text: Mapping[str, Any],
+  pretrained: str | os.PathLike | None = None,
+  dim: Width = 256,
+  dtype: Dtype = "float32",
+  projection_bias: bool = True,
+  projected: Sequence[base.Side] = ("image", "text"),
+  normalize: bool = True,
+  frozen: tuple[str, ...] = (),
+) -> base.Model:
+  """Makes a model of a published image encoder and a published text encoder.
+
+  Args:
+    image_shape: Height, width and channels of the images.
+    vocab_size: The number of token ids. With a pretrained text tower it must
+      match the tower's file.
+    length: The number of token ids per text.
+    image: `{"name": ..., "pretrained": ..., ...}`: a name in `IMAGE_TOWERS`,
+      where its weights are (see `pretrained.read_tensors`; None, the default,
+      starts from random ones), and any other argument of the tower's factory,
+      such as `stages` of `resnet50`.
+    text: The same for the text tower, with a name in `TEXT_TOWERS`.
+    pretrained: A folder with both towers and their projections, as `nuclr
+      export` writes it, or a model of CLIP or SigLIP. The weights that `image`
+      and `text` name are then not read.
+    dim: The width of the embeddings.
+    dtype: The dtype of both towers' activations, "float32" or "bfloat16".
+      Parameters, features and embeddings are float32.
+    projection_bias: Whether the projections have a bias.
+    projected: The sides that have a projection; the other's features must have
+      the width `dim`. SigLIP and CLIP's ResNets have one of texts only, SigLIP
+      with a bias and CLIP without.
+    normalize: Whether to scale embeddings to unit norm.
+    frozen: Towers ("image", "text") that always run as in evaluation.
+
+  Returns:
+    A `Model`, which has `load` if there are pretrained weights.
+
+  Raises:
+    ValueError: For unknown names or keys, and from the factories.
+
+  Example:
+    >>> model = towers(
+    ...   image_shape=(32, 32, 3),
+    ...   vocab_size=9,
+    ...   length=4,
+    ...   image=dict(name="resnet50", stages=(1,), width=4),
+    ...   text=dict(name="distilbert", width=8, layers=1, heads=2),
+    ... )
+    >>> params, state = model.init(jax.random.key(0))
+    >>> params["image_projection"].shape, params["text_projection"].shape
+    ((16, 256), (8, 256))
+  """
+  specs = {"image": dict(image), "text": dict(text)}
+  paths = {side: spec.pop("pretrained", None) for side, spec in specs.items()}
+  inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
+  tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
+  image, text = (
+    make_tower(
+      side, tables[side], {"dtype": dtype} | spec, inputs, ("pretrained",)
+    )
+    for side, spec in specs.items()
+  )
+  model = base.dual_encoder(
+    image,
+    text,
+    dim=dim,
+    normalize=normalize,
+    projection_bias=projection_bias,
+    projected=projected,
+    frozen=frozen,
+  )
+  sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
+
+  def load(params, state):
+    for path in sources:
+      sides = tuple(side for side, x in paths.items() if x == path)
+      params, state = load_towers(path, params, state, sides=sides)
+    return params, state
+
+  def load_both(params, state):
+    return load_dual_encoder(pretrained, params, state)
+
+  if pretrained is not None:
+    return model._replace(load=load_both)
+  return model._replace(load=load) if sources else model
+
+
+def make_tower(
+  key: str,
+  table: Mapping[str, Callable[..., base.Tower]],
+  spec: Mapping[str, Any],
+  inputs: Mapping[str, Any],
+  other_keys: Iterable[str] = (),
+) -> base.Tower:
+  """Calls the factory that a config names.
+
+  Args:
+    key: The key of `config.model` that `spec` comes from, for messages.
+    table: Factories by name.
+    spec: `{"name": ..., **arguments}`.
+    inputs: Arguments that describe the data; the factory gets those that it
+      takes, and `spec` must not contain them.
+    other_keys: Keys that the caller has taken out of `spec`, for messages.
+
+  Raises:
+    ValueError: If the name or a key is unknown, and from the factory.
+  """
+  arguments = dict(spec)
+  name = arguments.pop("name", None)
+  factory = extensions.find(name, table)
+  if factory is None:
+    raise ValueError(
+      f"config.model.{key}.name is {name!r}; known names are {sorted(table)} "
+      "or MODULE:FACTORY"
+    )
+  parameters = set(inspect.signature(factory).parameters)
+  settable = parameters - set(inputs)
+  if unknown := sorted(set(arguments) - settable):
+    raise ValueError(
+      f"unknown keys {unknown} of config.model.{key} {name!r}; known keys are "
+      f"{sorted(settable | {'name', *other_keys})}"
+    )
+  inputs = {name: x for name, x in inputs.items() if name in parameters}
+  return factory(**inputs, **arguments)

@@ -1,0 +1,337 @@
+"""The attention blocks of the transformer towers, pre-norm or post-norm."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from nuclr_jax import checks
+from nuclr_jax.lab.models.layers import LayerNorm, Remat, compute_dtype
+
+ACTIVATIONS = {
+  "gelu": partial(jax.nn.gelu, approximate=False),
+  "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+  "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}
+Activation = checks.one_of(tuple(ACTIVATIONS))
+# What computes attention: this file, on any machine, or NVIDIA's flash
+# attention.
+Implementation = checks.one_of(("xla", "cudnn"))
+
+
+class Rates(NamedTuple):
+  """Dropout rates, by where they apply."""
+
+  embeddings: float = 0.0  # after the embeddings
+  attention: float = 0.0  # on the attention weights
+  attended: float = 0.0  # in the attention's residual branch
+  hidden: float = 0.0  # in the MLP's residual branch
+
+
+class Deviations(NamedTuple):
+  """Standard deviations of the initial kernels.
+
+  None is LeCun's choice: one over the square root of the number of inputs.
+  """
+
+  qkv: float | None = 0.02
+  out: float | None = 0.02
+  up: float | None = 0.02
+  down: float | None = 0.02
+
+
+class Causal(NamedTuple):
+  """The mask with which no token attends to later ones.
+
+  It has no array, so that an implementation may know it without reading it.
+  """
+
+
+class BlockSpec(NamedTuple):
+  """The settings shared by all blocks of a transformer."""
+
+  width: int
+  layers: int
+  heads: int
+  hidden: int  # width of the MLP
+  pre_norm: bool  # LayerNorm before each branch, else after each sum
+  eps: float  # of LayerNorm
+  activation: str  # a name in `ACTIVATIONS`
+  dtype: type  # of activations
+  rates: Rates = Rates()
+  deviations: Deviations = Deviations()
+  qkv_bias: bool = True  # of queries, keys and values
+  norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
+  remat: str = "none"  # a name in `layers.REMAT_POLICIES`
+  attention: str = "xla"  # or "cudnn", see `Attention`
+  layer_scale: float | None = None  # where `Block`'s factors start, if any
+
+
+def make_block_spec(
+  *, width: int, hidden: int | None, dtype: str, **fields: Any
+) -> BlockSpec:
+  """Makes a `BlockSpec` from the arguments of a tower, and checks it.
+
+  Args:
+    width: The width of the features.
+    hidden: The width of the MLP; None is four times `width`.
+    dtype: The name of the activations' dtype, "float32" or "bfloat16".
+    **fields: All other fields of `BlockSpec`.
+
+  Raises:
+    ValueError: If a number is out of range, or if a name is unknown.
+
+  Example:
+    >>> blocks = dict(layers=2, heads=4, pre_norm=True, eps=1e-6)
+    >>> spec = make_block_spec(
+    ...   width=64, hidden=None, dtype="float32", activation="gelu", **blocks
+    ... )
+    >>> spec.hidden
+    256
+  """
+  hidden = 4 * width if hidden is None else hidden
+  spec = BlockSpec(
+    width=width, hidden=hidden, dtype=compute_dtype(dtype), **fields
+  )
+  sizes = (spec.width, spec.layers, spec.heads, spec.hidden)
+  if min(sizes) < 1 or spec.width % spec.heads:
+    raise ValueError(
+      "width, layers, heads and hidden must be at least 1, and heads must "
+      f"divide width, got {sizes}"
+    )
+  if spec.activation not in ACTIVATIONS:
+    raise ValueError(
+      f"activation must be one of {sorted(ACTIVATIONS)}, got "
+      f"{spec.activation!r}"
+    )
+  checks.choice("remat", spec.remat, Remat)
+  checks.choice("attention", spec.attention, Implementation)
+  if spec.attention == "cudnn" and (
+    spec.dtype != jnp.bfloat16 or spec.rates.attention
+  ):
+    raise ValueError(
+      "attention 'cudnn' needs dtype 'bfloat16' and no dropout on the "
+      f"attention weights, got {jnp.dtype(spec.dtype).name!r} and "
+      f"{spec.rates.attention}"
+    )
+  if spec.layer_scale is not None and not spec.layer_scale > 0:
+    raise ValueError(
+      "layer_scale must be greater than 0, or None for blocks without it, got "
+      f"{spec.layer_scale}"
+    )
+  if not all(0 <= rate < 1 for rate in spec.rates) or spec.eps <= 0:
+    raise ValueError(
+      "dropout rates must be in [0, 1) and eps greater than 0, got "
+      f"{tuple(spec.rates)} and {spec.eps}"
+    )
+  return spec
+
+
+def check_texts(vocab_size: int, length: int, max_length: int) -> None:
+  """Raises ValueError unless texts of this length have ids and positions."""
+  if not 1 <= length <= max_length or vocab_size < 1:
+    raise ValueError(
+      f"texts must have 1 to {max_length} (max_length) token ids of a "
+      f"vocabulary, got length {length} and vocab_size {vocab_size}"
+    )
+
+
+def dense(
+  inputs, outputs, deviation, *, use_bias=True, dtype, rngs
+) -> nnx.Linear:
+  """Makes a linear layer whose initial kernel has this standard deviation."""
+  init = nnx.initializers.lecun_normal()
+  if deviation is not None:
+    init = nnx.initializers.normal(deviation)
+  return nnx.Linear(
+    inputs,
+    outputs,
+    use_bias=use_bias,
+    dtype=dtype,
+    kernel_init=init,
+    rngs=rngs,
+  )
+
+
+class Attention(nnx.Module):
+  """Multi-head attention; the softmax is in float32.
+
+  The queries are those of all tokens, or of `asking` ones only. The result has
+  `outputs` features, by default as many as there are inputs.
+
+  With `BlockSpec.attention` = "cudnn", the weights are never in the memory of
+  the GPU as a whole.
+  """
+
+  def __init__(self, spec: BlockSpec, *, outputs: int | None = None, rngs):
+    make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
+    self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
+    self.out = make(outputs or spec.width, spec.deviations.out)
+    self.dropout = nnx.Dropout(spec.rates.attention)
+    self.heads, self.implementation = spec.heads, spec.attention
+
+  def __call__(
+    self,
+    x: Float[Array, "batch length width"],
+    mask: Bool[Array, "#batch 1 #length length"] | Causal | None = None,
+    rngs: nnx.Rngs | None = None,
+    asking: Float[Array, "batch queries width"] | None = None,
+  ) -> Float[Array, "batch queries outputs"]:
+    batch, length, width = x.shape
+    if asking is None:
+      asking = x
+      qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
+      q, k, v = jnp.moveaxis(qkv, 2, 0)
+    else:
+      q, k, v = (
+        self._project(y, part) for part, y in enumerate((asking, x, x))
+      )
+    if self.implementation == "cudnn":
+      return self.out(_flash_attention(q, k, v, mask).reshape(asking.shape))
+    q *= (width // self.heads) ** -0.5
+    logits = jnp.einsum(
+      "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
+    )
+    if isinstance(mask, Causal):
+      mask = jnp.tri(length, dtype=bool)[None, None]
+    if mask is not None:
+      # Finite, since -inf would make a fully masked row NaN.
+      logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(logits).astype(x.dtype)
+    weights = self.dropout(weights, rngs=rngs)
+    attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    return self.out(attended.reshape(asking.shape))
+
+  def _project(self, x, part: int):
+    """Returns the queries (part 0), the keys (1) or the values (2) of x."""
+    batch, length, width = x.shape
+    columns = slice(part * width, (part + 1) * width)
+    x @= self.qkv.kernel[:, columns].astype(x.dtype)
+    if self.qkv.bias is not None:
+      x += self.qkv.bias[columns].astype(x.dtype)[None, None]
+    return x.reshape(batch, length, self.heads, -1)
+
+
+def _flash_attention(q, k, v, mask):
+  """Attends by cuDNN, which only NVIDIA's GPUs have."""
+  if jax.default_backend() != "gpu":
+    raise ValueError(
+      "attention 'cudnn' needs an NVIDIA GPU, and JAX uses "
+      f"{jax.default_backend()!r}; choose 'xla'"
+    )
+  causal = isinstance(mask, Causal)
+  mask = None if causal else mask
+  if mask is not None:
+    length = q.shape[1]
+    if length % 2:
+      raise ValueError(
+        "attention 'cudnn' needs padded texts of an even length, got "
+        f"{length}; change the tokenizer's length, or choose 'xla'"
+      )
+    mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
+  return jax.nn.dot_product_attention(
+    q, k, v, mask=mask, is_causal=causal, implementation="cudnn"
+  )
+
+
+class Block(nnx.Module):
+  """Self-attention and an MLP, both residual, each with its LayerNorm.
+
+  With `BlockSpec.layer_scale`, each branch is multiplied by learned factors,
+  one for each feature, before it is added.
+
+  LayerNorms start as ones and zeros and need no random keys. Flax's own layer
+  still draws two, which changes the initial kernels of the layers after it;
+  `BlockSpec.norm_keys` does the same.
+  """
+
+  def __init__(self, spec: BlockSpec, *, rngs):
+    make = partial(dense, dtype=spec.dtype, rngs=rngs)
+
+    def norm():
+      if spec.norm_keys:
+        rngs.params(), rngs.params()
+      return LayerNorm(spec.width, eps=spec.eps)
+
+    self.norm1 = norm()
+    self.attention = Attention(spec, rngs=rngs)
+    self.norm2 = norm()
+    self.up = make(spec.width, spec.hidden, spec.deviations.up)
+    self.down = make(spec.hidden, spec.width, spec.deviations.down)
+    self.dropout1 = nnx.Dropout(spec.rates.attended)
+    self.dropout2 = nnx.Dropout(spec.rates.hidden)
+    self.scale1, self.scale2 = (
+      nnx.data(
+        None
+        if spec.layer_scale is None
+        else nnx.Param(jnp.full(spec.width, spec.layer_scale, jnp.float32))
+      )
+      for _ in range(2)
+    )
+    self.spec = spec
+
+  def __call__(self, x, mask=None, rngs=None):
+    def scaled(x, scale):
+      if scale is None:
+        return x
+      return x * scale[...].astype(x.dtype)[None, None]
+
+    def attend(x):
+      x = scaled(self.attention(x, mask, rngs), self.scale1)
+      return self.dropout1(x, rngs=rngs)
+
+    def mlp(x):
+      hidden = ACTIVATIONS[self.spec.activation](self.up(x))
+      return self.dropout2(scaled(self.down(hidden), self.scale2), rngs=rngs)
+
+    if self.spec.pre_norm:
+      x += attend(self.norm1(x))
+      return x + mlp(self.norm2(x))
+    x = self.norm1(x + attend(x))
+    return self.norm2(x + mlp(x))
+
+
+class Pooler(nnx.Module):
+  """A linear layer and tanh on one token's features."""
+
+  def __init__(self, width, *, dtype, rngs):
+    self.linear = dense(width, width, 0.02, dtype=dtype, rngs=rngs)
+
+  def __call__(self, x):
+    return jnp.tanh(self.linear(x))
+
+
+class AttentionPool(nnx.Module):
+  """A learned probe that attends to all tokens, and a residual MLP.
+
+  SigLIP's head. cuDNN is not asked to serve a single query.
+  """
+
+  def __init__(self, spec: BlockSpec, *, rngs):
+    init = nnx.initializers.normal(spec.width**-0.5)
+    self.probe = nnx.Param(init(rngs.params(), (spec.width,)))
+    self.attention = Attention(spec._replace(attention="xla"), rngs=rngs)
+    self.norm = LayerNorm(spec.width, eps=spec.eps)
+    make = partial(dense, dtype=spec.dtype, rngs=rngs)
+    self.up = make(spec.width, spec.hidden, spec.deviations.up)
+    self.down = make(spec.hidden, spec.width, spec.deviations.down)
+    self.activation = spec.activation
+
+  def __call__(
+    self,
+    x: Float[Array, "batch length width"],
+    rngs: nnx.Rngs | None = None,
+  ) -> Float[Array, "batch width"]:
+    probe = self.probe[...].astype(x.dtype)[None, None]
+    probe = jnp.broadcast_to(probe, (len(x), 1, x.shape[-1]))
+    x = self.attention(x, rngs=rngs, asking=probe)[:, 0]
+    hidden = ACTIVATIONS[self.activation](self.up(self.norm(x)))
+    return x + self.down(hidden)
+
+
+def make_blocks(spec: BlockSpec, rngs: nnx.Rngs):
+  """Makes all blocks of a transformer."""
+  return nnx.List(Block(spec, rngs=rngs) for _ in range(spec.layers))

@@ -1,0 +1,273 @@
+r"""What the terminal shows: log lines, the clock of a run, and ETAs.
+
+Names of files, captions and messages about them are text of whoever made them.
+On its way to the terminal, it is made harmless (`plain`, `paragraph`): what
+would move the cursor, ring, or turn the direction of the text is shown as an
+escape such as \x1b, and no text looks like a line of the log.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import inspect
+import logging
+import sys
+import threading
+import time
+from typing import Any, NamedTuple, TextIO
+import unicodedata
+import warnings
+
+from nuclr_jax.popularity.progress import PERIOD, duration
+from nuclr_jax.popularity.progress import reporter as reporter
+from nuclr_jax.popularity.progress import slices as slices
+from nuclr_jax.types import Metrics
+
+# What a clock measures; the remaining time is that of the steps.
+PARTS = ("data", "evaluation", "saving")
+
+# Kinds of characters that are escaped: controls, marks of direction and other
+# invisible ones, halves of characters, and ends of lines.
+HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+JOINERS = "\u200c\u200d"  # of letters, in many scripts
+
+log = logging.getLogger(__name__)
+
+
+def plain(text: str, *, keep: str = "\n\t") -> str:
+  r"""Returns a text with escapes in place of what a terminal would obey.
+
+  Args:
+    text: A text that anybody may have written.
+    keep: Characters that stay as they are.
+
+  Example:
+    >>> plain("\x1b[2J cat"), plain("1\n2", keep="")
+    ('\\x1b[2J cat', '1\\n2')
+  """
+  if text.isprintable():
+    return text
+  return "".join(
+    x.encode("unicode_escape").decode()
+    if unicodedata.category(x) in HIDDEN and x not in keep + JOINERS
+    else x
+    for x in text
+  )
+
+
+def paragraph(text: str) -> str:
+  r"""Returns a text, made `plain`, whose lines after the first are indented.
+
+  Whatever it says, nobody takes its lines for messages of their own.
+
+  Example:
+    >>> paragraph("no file\n12:00:00 all is well")
+    'no file\n  12:00:00 all is well'
+  """
+  first, *rest = plain(text).split("\n")
+  indented = (x if x.startswith("  ") else f"  {x}" for x in rest)
+  return "\n".join([first, *indented])
+
+
+class Guarded:
+  r"""A stream to a terminal, to which everything is written as `plain` text.
+
+  A text that begins with \r may replace a line, but only one that consists of
+  such texts: libraries draw their progress bars in this way.
+  """
+
+  def __init__(self, stream: TextIO):
+    self._stream, self._is_bar = stream, True
+
+  def write(self, text: str) -> int:
+    """Writes a text; returns its length."""
+    redrawn = self._is_bar and text.startswith("\r")
+    self._stream.write("\r" * redrawn + plain(text[redrawn:]))
+    if "\n" in text:
+      self._is_bar = text.endswith("\n")
+    elif text:
+      self._is_bar = redrawn
+    return len(text)
+
+  def writelines(self, lines: Iterable[str]) -> None:
+    """Writes several texts."""
+    for line in lines:
+      self.write(line)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._stream, name)
+
+
+def guard_terminal() -> None:
+  """Makes whatever this process prints `plain`, also what libraries print."""
+  for name in ("stdout", "stderr"):
+    stream = getattr(sys, name)
+    if stream is not None and not isinstance(stream, Guarded):
+      setattr(sys, name, Guarded(stream))
+
+
+class _Lines(logging.Formatter):
+  """Formats messages as paragraphs."""
+
+  def format(self, record: logging.LogRecord) -> str:
+    return paragraph(super().format(record))
+
+
+def log_to_stderr(*, process: int = 0) -> None:
+  """Sends the library's log messages to standard error, with the time.
+
+  Calling it again replaces the handler of the first call.
+
+  Args:
+    process: The number of this process. Only process 0 logs more than
+      warnings; other processes put their number in front of each line.
+  """
+  handler, name = logging.StreamHandler(), f"[process {process}] "
+  handler.name = "nuclr_jax"
+  line = f"%(asctime)s {name if process else ''}%(message)s"
+  handler.setFormatter(_Lines(line, "%H:%M:%S"))
+  logger = logging.getLogger("nuclr_jax")
+  for old in [x for x in logger.handlers if x.name == handler.name]:
+    logger.removeHandler(old)
+  logger.addHandler(handler)
+  logger.setLevel(logging.WARNING if process else logging.INFO)
+  logger.propagate = False
+
+
+@contextlib.contextmanager
+def every_period(
+  call: Callable[[], None], *, period: float = PERIOD
+) -> Iterator[None]:
+  """Calls a function every few seconds, in a thread, while a block runs.
+
+  Args:
+    call: For instance a `reporter` of what other processes have done.
+    period: Seconds between the end of a call and the next one.
+
+  Example:
+    >>> with every_period(lambda: print("10 seconds have passed")):
+    ...   pass
+  """
+  ended = threading.Event()
+
+  def watch() -> None:
+    while not ended.wait(period):
+      call()
+
+  thread = threading.Thread(target=watch, daemon=True)
+  thread.start()
+  try:
+    yield
+  finally:
+    ended.set()
+    thread.join()
+
+
+class Clock(NamedTuple):
+  """Measures what a run spends its time on; see `start_clock`."""
+
+  # `with during(part)` counts the time of its block towards a part.
+  during: Callable[[str], contextlib.AbstractContextManager[None]]
+  # `show(step, loss)` logs a line and returns the numbers since the last call.
+  show: Callable[[int, float], Metrics]
+
+
+def start_clock(*, num_steps: int, batch_size: int) -> Clock:
+  """Starts the clock of a run.
+
+  `show` logs the step, the loss, the speed since the last call and the ETA. It
+  returns `pairs_per_second`, which leaves out evaluation and saving, and
+  `share/<part>`, the share of the time in [0, 1] that each part in `PARTS` and
+  "step" took. Speed, ETA and these numbers start with the second call, so that
+  compilation does not distort them.
+
+  Devices work asynchronously: wait for them before calling `show` and before
+  starting a part that needs them. The share of "data" is the time spent waiting
+  for batches, not the time spent making them.
+
+  Args:
+    num_steps: The number of steps in the whole run, for the ETA.
+    batch_size: The number of pairs per step, for the speed.
+
+  Example:
+    >>> clock = start_clock(num_steps=10, batch_size=8)
+    >>> with clock.during("data"):
+    ...   pass
+    >>> clock.show(1, 0.5)
+    {}
+    >>> sorted(clock.show(2, 0.4))[:2]
+    ['pairs_per_second', 'share/data']
+  """
+  marks = []  # (time, step) of the first call and of the last
+  spent = dict.fromkeys(PARTS, 0.0)  # since the last call
+
+  @contextlib.contextmanager
+  def during(part: str) -> Iterator[None]:
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      spent[part] += time.monotonic() - began
+
+  def show(step: int, loss: float) -> Metrics:
+    now, numbers = time.monotonic(), {}
+    line = f"step {step}/{num_steps} ({100 * step // num_steps} %)"
+    line += f"  loss {loss:.4f}"
+    if marks:
+      (first_time, first_step), (last_time, last_step) = marks[0], marks[-1]
+      took = max(now - last_time, 1e-9)
+      training = max(took - spent["evaluation"] - spent["saving"], 1e-9)
+      rate = (step - last_step) / training
+      mean = (step - first_step) / max(now - first_time, 1e-9)
+      numbers = {"pairs_per_second": rate * batch_size}
+      numbers |= {f"share/{part}": x / took for part, x in spent.items()}
+      numbers["share/step"] = 1 - sum(spent.values()) / took
+      line += f"  {rate:.1f} steps/s  {rate * batch_size:,.0f} pairs/s"
+      waits = [
+        f"{100 * x / took:.0f} % {part}"
+        for part, x in spent.items()
+        if x > 0.05 * took
+      ]
+      line += f"  ({', '.join(waits)})" if waits else ""
+      line += f"  ETA {duration((num_steps - step) / mean)}"
+    log.info(line)
+    spent.update(dict.fromkeys(PARTS, 0.0))
+    marks[1:] = [(now, step)]
+    return numbers
+
+  return Clock(during, show)
+
+
+def hide_what_threads_say() -> None:
+  """Keeps threads from showing an error that the command will end with.
+
+  If a disk is full, each of Orbax's and TensorStore's threads would show a
+  traceback, hundreds of lines before the one that says what to do.
+  """
+  logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+  def without_traceback(record: logging.LogRecord) -> bool:
+    record.exc_info = record.exc_text = None
+    record.msg, record.args = record.getMessage().partition("\n")[0], ()
+    return True
+
+  def unraisable(raised):
+    if not (
+      inspect.iscoroutine(raised.object)
+      or str(raised.exc_value) == "Event loop is closed"
+    ):
+      before(raised)
+
+  before = sys.unraisablehook
+  logging.getLogger("absl").addFilter(without_traceback)
+  sys.unraisablehook = unraisable
+  warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+
+
+def first_line(error: BaseException) -> str:
+  r"""Returns the first line of an error's message, or its type if it has none.
+
+  Example:
+    >>> first_line(ValueError("not so\nbecause")), first_line(KeyError())
+    ('not so', 'KeyError')
+  """
+  return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,160 @@
+"""Pieces of self-contained HTML pages: galleries, tables and plots."""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+import html
+import io
+import pathlib
+
+from matplotlib.figure import Figure
+import numpy as np
+from PIL import Image
+
+from nuclr_jax.lab import files
+
+LARGEST = 128  # width or height of an image on a page, in pixels
+NUM_SHOWN = 24  # samples in a gallery
+MAX_TEXT = 500  # characters of a caption
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem;
+       margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1, h2 { font-weight: 600; } h2 { margin-top: 2.5rem; }
+table { border-collapse: collapse; } td, th { padding: .15rem .8rem .15rem 0;
+       text-align: left; vertical-align: top; }
+td.n { font-variant-numeric: tabular-nums; }
+.gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
+figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
+figure img { width: 64px; height: 64px; image-rendering: pixelated;
+       display: block; } .plot { max-width: 100%; }
+.right { color: #16703a; } .wrong { color: #a8261c; }
+pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
+"""
+
+
+def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
+  """Writes a page made of these sections."""
+  title = html.escape(title)
+  files.write_atomically(
+    path,
+    f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
+    f"<style>{STYLE}</style><body><h1>{title}</h1>{''.join(sections)}"
+    "</body></html>",
+  )
+
+
+def gallery(images: np.ndarray | None, notes: Sequence[str]) -> str:
+  """Returns a gallery of images, each with a note in HTML.
+
+  Without images, or with rows of features instead, it shows only the notes.
+  """
+  if images is None or images.ndim < 3:
+    figures = [f"<figure>{note}</figure>" for note in notes]
+  else:
+    figures = [
+      f"<figure><img src='{png(image)}' alt=''>{note}</figure>"
+      for image, note in zip(images, notes, strict=True)
+    ]
+  return f"<div class=gallery>{''.join(figures)}</div>"
+
+
+def popular(
+  side: str,
+  zeta: np.ndarray,
+  *,
+  choose: Callable[[np.ndarray], np.ndarray],
+  captions: Callable[[np.ndarray], Sequence[str]],
+  images: Callable[[np.ndarray], np.ndarray | None],
+) -> list[str]:
+  """Returns galleries of the samples with the greatest and the smallest zeta.
+
+  Args:
+    side: "image" or "text".
+    zeta: The zeta of each sample; a sample's row identifies it.
+    choose: Takes rows in the order of a gallery, and returns those to show.
+    captions: Returns the captions of rows.
+    images: Returns the images of rows, or None if there are none.
+  """
+  order, sections = np.argsort(zeta, kind="stable"), []
+  for which, ranked in (("Most", order[::-1]), ("Least", order)):
+    rows = choose(ranked)
+    notes = [
+      f"{shown(caption)}<br>&zeta; = {zeta[i]:+.4f}"
+      for i, caption in zip(rows, captions(rows), strict=True)
+    ]
+    sections.append(
+      f"<h2>{which} popular {side}s</h2>" + gallery(images(rows), notes)
+    )
+  return sections
+
+
+def shown(text: str) -> str:
+  """Returns a text as HTML; of a very long one, the beginning.
+
+  Example:
+    >>> shown("a < b")
+    'a &lt; b'
+  """
+  more = len(text) - MAX_TEXT
+  end = f"... ({more:,} more characters)" if more > 0 else ""
+  return html.escape(text[:MAX_TEXT]) + end
+
+
+def table(numbers: Mapping[str, str]) -> str:
+  """Returns a table of names and their values."""
+  rows = "".join(
+    f"<tr><td>{html.escape(name)}<td class=n>{html.escape(shown)}"
+    for name, shown in numbers.items()
+  )
+  return f"<table>{rows}</table>"
+
+
+def png(image: np.ndarray) -> str:
+  """Returns an image as a data URL."""
+  buffer, small = io.BytesIO(), Image.fromarray(np.squeeze(image))
+  small.thumbnail((LARGEST, LARGEST))
+  small.save(buffer, format="png")
+  return _data_address(buffer.getvalue())
+
+
+def save(figure: Figure, path: pathlib.Path) -> str:
+  """Saves a plot beside the report, and returns it as HTML."""
+  with files.replacing(path) as new:
+    figure.savefig(new, dpi=110, format="png")
+    data = new.read_bytes()
+  return f"<img class=plot alt='' src='{_data_address(data)}'>"
+
+
+def _data_address(data: bytes) -> str:
+  return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def plot(axes, rows: Sequence[Mapping[str, float]], names: Sequence[str]):
+  """Plots numbers of a history over its steps; missing ones are left out.
+
+  The interval of a number, metric_low/side to metric_high/side, is shaded.
+
+  Args:
+    axes: The axes of Matplotlib to plot on.
+    rows: The rows of the history (see `records.read_history`).
+    names: The names of the numbers.
+  """
+  for name in names:
+    points = [(row["step"], row[name]) for row in rows if name in row]
+    if not points:
+      continue
+    (line,) = axes.plot(
+      *zip(*points, strict=True), marker=".", label=name.replace("$", r"\$")
+    )
+    metric, _, side = name.rpartition("/")
+    low, high = f"{metric}_low/{side}", f"{metric}_high/{side}"
+    known = [row for row in rows if low in row and high in row]
+    ends = [(row["step"], row[low], row[high]) for row in known]
+    if ends:
+      axes.fill_between(
+        *zip(*ends, strict=True), color=line.get_color(), alpha=0.15
+      )
+  axes.set_xlabel("step")
+  axes.grid(alpha=0.3)
+  if axes.lines:
+    axes.legend(frameon=False)

@@ -1,0 +1,339 @@
+"""The pairs whose popularities are solved: of a run, or from files."""
+
+from collections.abc import Callable, Mapping, Sequence
+import logging
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+import numpy as np
+
+from nuclr_jax.lab import files
+from nuclr_jax.lab.data.captions import as_text
+from nuclr_jax.lab.data.embeddings import (
+  CONTENT,
+  COUNTS,
+  KEY,
+  THUMBNAIL,
+  index_of_rows,
+  open_embeddings,
+  read_column,
+)
+from nuclr_jax.lab.data.source import AnyTokenizer, Source
+from nuclr_jax.lab.evaluate.evaluators import embed_pairs
+from nuclr_jax.lab.train import loop
+from nuclr_jax.lab.train.build import Experiment
+from nuclr_jax.lab.train.step import TrainState
+from nuclr_jax.objectives import one_temperature
+from nuclr_jax.types import Pairs, Sides, each
+
+log = logging.getLogger(__name__)
+
+ROWS = 2**14  # that are scaled at a time
+LARGEST = 512**2  # pixels of a thumbnail
+
+
+class Photos(NamedTuple):
+  """The files of the images, one by one.
+
+  An image id stands for all copies of an image, which are one sample to the
+  solver. Whoever looks for duplicate files needs each of them, and those that
+  are in no pair, for want of a caption.
+  """
+
+  embedding: np.ndarray  # [photos, dim], unit norm
+  content: np.ndarray  # [photos], equal numbers for exact copies
+  of_pairs: np.ndarray  # [pairs], the photo of each pair
+  images: Callable[[np.ndarray], np.ndarray | None]  # by photo
+  names: Sequence[str] | None  # None = not known
+
+
+class Subject(NamedTuple):
+  """Pairs with embeddings, and what is known about them."""
+
+  pairs: Pairs  # NumPy arrays
+  temperature: float
+  captions: Callable[[np.ndarray], Sequence[str]]  # by text id
+  photos: Photos
+  zeta: Sides | None = None  # learned, [ids] each, row = id
+  log_u: Sides | None = None  # learned, [pairs] each
+  fingerprint: str = ""
+  trained: bool = False  # whether the model was trained on these pairs
+  counts: Mapping[str, int] = {}  # of what became no pair or was cut, if known
+  tokenizer: AnyTokenizer | None = None  # to count the captions that are cut
+
+  def images(self, rows: np.ndarray) -> np.ndarray | None:
+    """Returns the images of pairs, by index; None if they are not known."""
+    return self.photos.images(self.photos.of_pairs[rows])
+
+  def keys(self, rows: np.ndarray) -> list[str]:
+    """Returns the names of the photos of pairs, which must be known."""
+    return [self.photos.names[i] for i in self.photos.of_pairs[rows]]
+
+
+def from_run(
+  workdir: pathlib.Path,
+  *,
+  data_dir: str | os.PathLike | None = None,
+  temperature: float | None = None,
+  parts: Experiment | None = None,
+) -> Subject:
+  """Embeds the training pairs of a run with its newest checkpoint.
+
+  Raises:
+    ValueError: If there is no run, or its objective has no single temperature.
+  """
+  opened = loop.load(workdir, data_dir=data_dir, parts=parts)
+  subject = from_state(*opened, temperature=temperature)
+  return subject._replace(trained=True)
+
+
+def from_state(
+  parts: Experiment,
+  mesh: Mesh,
+  state: TrainState,
+  *,
+  temperature: float | None = None,
+) -> Subject:
+  """Embeds the training pairs of parts that are open.
+
+  Args:
+    parts: What `loop.load` or `untrained.open_untrained` returned.
+    mesh: The same.
+    state: The same.
+    temperature: The temperature to solve with; None means the objective's.
+
+  Raises:
+    ValueError: If the objective has no single temperature.
+  """
+  readout = loop.readout(parts, state)
+  if temperature is None:
+    temperature = one_temperature(readout, "popularity")
+  source = parts.data.train
+  with jax.set_mesh(mesh):
+    embed = loop.embedder(parts, mesh)(state)
+    pairs = embed_pairs(embed, source)
+  zeta, log_u = readout.zeta, readout.log_u
+  if zeta is not None:
+    zeta = each(lambda x, n: np.asarray(x)[:n], zeta, source.sizes.ids)
+  if log_u is not None:
+    log_u = each(lambda x: np.asarray(x)[pairs.pair_id], log_u)
+  return Subject(
+    pairs,
+    temperature,
+    source.captions,
+    _photos_of_source(pairs, source),
+    zeta,
+    log_u,
+    source.fingerprint,
+    tokenizer=parts.data.tokenizer,
+  )
+
+
+def _photos_of_source(pairs: Pairs, source: Source) -> Photos:
+  """Returns the files of a source; without any, one for every image id.
+
+  Files that share an image id are exact copies.
+  """
+  number = pairs.ids.image
+  if source.files is not None:
+    number = source.files.of_pairs(pairs.pair_id)
+  numbers, first, of_pairs = np.unique(
+    number, return_index=True, return_inverse=True
+  )
+  return Photos(
+    pairs.image[first],
+    pairs.ids.image[first],
+    of_pairs,
+    lambda rows: source.fetch(pairs.pair_id[first[rows]]).image,
+    None if source.files is None else source.files.names(numbers),
+  )
+
+
+def from_files(paths: str, *, temperature: float | None) -> Subject:
+  """Reads embeddings of any model from files.
+
+  Args:
+    paths: One `.npz` with arrays `image` and `text` [pairs, dim] and, if ids
+      repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
+      (strings, one for each pair); or two `.npy` files joined by a comma,
+      images first; or the folder that `nuclr embed` made. With `text_id`,
+      `text` may have a row per id, which `text_id` then indexes; the same holds
+      for `image` and `image_id`. An array with as many rows as pairs has a row
+      for each pair. Rows are scaled to unit norm.
+    temperature: The temperature to solve with, greater than 0.
+
+  Raises:
+    ValueError: If a file cannot be read or lacks something.
+  """
+  if temperature is None:
+    raise ValueError("embeddings from files need --temperature")
+  paths = ",".join(str(files.remote.fetch(x)) for x in paths.split(","))
+  if os.path.isdir(paths):
+    content, photos, counts = _read_cached(paths)
+  else:
+    content, photos, counts = _read(paths), None, {}
+  missing = {"image", "text"} - set(content)
+  if missing:
+    raise ValueError(
+      f"{paths} lacks the arrays {sorted(missing)}, it has {sorted(content)}"
+    )
+  sides, ids = [], []
+  for side in Sides._fields:
+    x = content[side]
+    if x.ndim != 2 or x.dtype.kind != "f" or not x.size:
+      raise ValueError(
+        f"{side} must be floating of shape [rows, dim], got "
+        f"{x.dtype}{list(x.shape)}"
+      )
+    i = content.get(f"{side}_id", np.arange(len(x)))
+    if i.ndim != 1 or i.dtype.kind not in "iu" or not i.size:
+      raise ValueError(
+        f"{side}_id must be integers of shape [pairs], got "
+        f"{i.dtype}{list(i.shape)}; number the {side}s"
+      )
+    if len(x) != len(i):
+      if i.min() < 0 or i.max() >= len(x):
+        raise ValueError(
+          f"{side}_id must point into the {len(x)} rows of {side}, found "
+          f"{i.min()} to {i.max()}"
+        )
+      x = x[i]
+    elif _is_other_order(i):
+      raise ValueError(
+        f"{side}_id puts the {len(x)} rows of {side} in another order; are "
+        f"they of pairs or of ids? Of pairs: leave {side}_id out; of ids: give "
+        f"{side}[{side}_id] without it"
+      )
+    sides.append(_unit_norm(side, x))
+    ids.append(i)
+  if len(ids[0]) != len(ids[1]):
+    raise ValueError(
+      f"image and text must have one entry for each pair, got {len(ids[0])} "
+      f"and {len(ids[1])}; say by image_id or text_id which belong together"
+    )
+  pairs = Pairs(*sides, np.arange(len(ids[0])), *ids)
+  if photos is None:  # one for every image id
+    numbers, first, of_pairs = np.unique(
+      pairs.image_id, return_index=True, return_inverse=True
+    )
+    image = pairs.image
+    if not np.array_equal(first, np.arange(len(image))):  # else, no copy
+      image = image[first]
+    photos = Photos(image, numbers, of_pairs, lambda rows: None, None)
+  return Subject(
+    pairs,
+    temperature,
+    _captions(content.get("caption"), pairs.text_id),
+    photos,
+    counts=counts,
+  )
+
+
+def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
+  """Decodes thumbnails; one that is none becomes a grey square."""
+  from nuclr_jax.lab.data import images
+
+  size, squares, wrong = images.THUMBNAIL, [], 0
+  for data in thumbnails:
+    try:
+      if images.num_pixels(data) > LARGEST:
+        raise ValueError("it is no thumbnail")
+      squares.append(images.resize_fast(images.decode(data), size))
+    except ValueError:
+      squares.append(np.full((size, size, 3), 128, np.uint8))
+      wrong += 1
+  if wrong:
+    log.warning(
+      "%d of %d thumbnails that the page shows cannot be decoded, or have more "
+      "than %d pixels; grey squares are in their place",
+      *(wrong, len(thumbnails), LARGEST),
+    )
+  return np.stack(squares)
+
+
+def _is_other_order(ids: np.ndarray) -> bool:
+  """Returns whether ids are a permutation of 0, 1, ..., but not in order."""
+  order = np.arange(len(ids))
+  return not np.array_equal(ids, order) and np.array_equal(np.sort(ids), order)
+
+
+def _read(paths: str) -> dict[str, Any]:
+  """Reads the arrays of one .npz file or of two .npy files."""
+  names = paths.split(",")
+  if not (len(names) == 2 or paths.endswith(".npz")):
+    raise ValueError(
+      "--embeddings must be one .npz, two .npy files, image.npy,text.npy, or "
+      f"the folder that nuclr embed made; got {paths}"
+    )
+  if len(names) == 1:
+    return files.read_arrays(paths)
+  arrays = {}
+  for side, name in zip(Sides._fields, names, strict=True):
+    with files.reading(name) as path:
+      arrays[side] = np.load(path, mmap_mode="r")
+  return arrays
+
+
+def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
+  """Reads arrays, photos and counts of a folder that `nuclr embed` made."""
+  data = open_embeddings(folder)
+  index, image = index_of_rows(data), _unit_norm("image", data.image)
+  small, content = (read_column(folder, x) for x in (THUMBNAIL, CONTENT))
+  photos = Photos(
+    image,
+    np.arange(len(image)) if content is None else np.array(content, np.uint64),
+    index.record,
+    lambda rows: small and _decoded([small[i] for i in rows]),
+    read_column(folder, KEY),
+  )
+  arrays = {
+    "image": image[index.record],
+    "text": np.asarray(data.text)[index.caption],
+    "image_id": index.image_id,
+    "text_id": index.text_id,
+    "caption": [data.captions[i] for i in index.caption],
+  }
+  counts = data.folder / COUNTS
+  return arrays, photos, files.read_json(counts) if counts.exists() else {}
+
+
+def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
+  """Scales rows to unit norm, in float32; warns if they were not."""
+  # Squares of large numbers overflow, unless the largest number is 1.
+  largest = np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
+  wrong = np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
+  if len(wrong):
+    raise ValueError(
+      f"{side} must be finite and not zero; row {wrong[0]} is not "
+      f"({len(wrong)} such rows). Find out what made them, or leave these "
+      "pairs out"
+    )
+  scaled = np.empty(x.shape, np.float32)
+  norm = np.empty(largest.shape, np.float32)
+  for start in range(0, len(x), ROWS):
+    rows = slice(start, start + ROWS)
+    block = (x[rows] / largest[rows]).astype(np.float32)
+    norm[rows] = np.linalg.norm(block, axis=1, keepdims=True)
+    scaled[rows] = block / norm[rows]
+  if np.abs(norm * largest - 1).max(initial=0) > 1e-2:
+    log.warning("%s embeddings are scaled to unit norm", side)
+  return scaled
+
+
+def _captions(caption, text_id):
+  """Returns a function from text ids to captions, or to names without any."""
+  if caption is None:
+    return lambda ids: [f"text {i}" for i in ids]
+  if np.shape(caption) != np.shape(text_id):
+    raise ValueError(
+      f"caption must have one entry for each of {len(text_id)} pairs, got "
+      f"{list(np.shape(caption))}"
+    )
+  texts, first = np.unique(text_id, return_index=True)
+  return lambda ids: [
+    str(as_text(x) if isinstance(x, bytes) else x)
+    for x in (caption[i] for i in first[np.searchsorted(texts, ids)])
+  ]

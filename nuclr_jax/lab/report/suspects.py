@@ -1,0 +1,176 @@
+"""Suspected label noise: all pairs in the order of a score, and on a page.
+
+The score is the one that found most planted wrong captions in
+experiments/hubs_and_suspects: where captions are names of classes, the
+self-confidence of a classifier of the images; else, the distance to neighbours
+for a model that was trained on the pairs, and the own weight for any other.
+"""
+
+import logging
+from typing import Any, NamedTuple
+
+from jaxtyping import Float, Int
+import numpy as np
+
+from nuclr_jax.lab.evaluate.suspects import (
+  MIN_IMAGES,
+  MIN_SHARE,
+  NEIGHBOURS,
+  learnable_share,
+  log_self_confidence,
+  neighbours_distance,
+)
+from nuclr_jax.lab.report import neighbours, page
+from nuclr_jax.lab.report.subject import Subject
+from nuclr_jax.popularity import Popularity
+from nuclr_jax.types import Sides
+
+log = logging.getLogger(__name__)
+
+INDISTINCT = 0.05  # standard deviation of log own weights
+OWN_WEIGHT, DISTANCE = "own_weight", "neighbours_distance"
+CONFIDENCE = "self_confidence"
+WHY = {
+  OWN_WEIGHT: "Pairs that are given little weight by their own images and "
+  "captions.",
+  DISTANCE: "Pairs that are far from the captions and images of their nearest "
+  "neighbours. They say more than own weights do, since the model was trained "
+  "on the pairs and may have memorized wrong captions.",
+  CONFIDENCE: "Pairs whose images look like those of other captions. The "
+  f"captions are names of classes: nearly all of them have {MIN_IMAGES} images "
+  "or more. So a classifier is fitted to four fifths of the images and asked "
+  "about the others, in turn, which found more planted wrong captions than "
+  "own weights did (experiments/hubs_and_suspects). The self-confidence is the "
+  "probability of the own caption. It is 0 for a caption that the four fifths "
+  "do not have.",
+}
+
+
+class Suspects(NamedTuple):
+  """Which pairs may be label noise."""
+
+  pair: np.ndarray  # indices of all pairs, the most suspicious first
+  by: str  # the score that orders them, one of `scores`
+  scores: dict[str, np.ndarray]  # by name and pair
+  recall: float | None  # of the neighbours; None if none were looked for
+
+
+def find(subject: Subject, log_own: Sides) -> Suspects:
+  """Orders pairs by how suspicious they are.
+
+  Args:
+    subject: The pairs.
+    log_own: What `log_own_weight` returned for them.
+
+  Returns:
+    All pairs, and the scores that are known. Pairs of equal score are in the
+    order of their own weights.
+  """
+  pairs = subject.pairs
+  # With exact zeta, both sides have the same weights, up to the residual.
+  log_own = np.mean(log_own, axis=0)
+  if np.std(log_own) < INDISTINCT:
+    log.warning(
+      "all pairs have nearly the same weight: at temperature %g, this model "
+      "hardly tells captions apart, and the order of suspects says little",
+      subject.temperature,
+    )
+  by, order, scores = OWN_WEIGHT, log_own, {OWN_WEIGHT: np.exp(log_own)}
+  recall = None
+  if subject.trained:
+    distances, shares = [], []
+    sides = pairs.image, pairs.text
+    for of, x, y in zip(("images", "texts"), sides, sides[::-1], strict=True):
+      found = neighbours.nearest(x, NEIGHBOURS, of=of)
+      shares.append(neighbours.share_of_nearest(x, found, of=of))
+      distances.append(neighbours_distance(found, y))
+    distance, recall = np.mean(distances, axis=0), min(shares)
+    by, order = DISTANCE, -distance
+    scores[DISTANCE] = distance
+  label, image = _classes(subject)
+  if label.any() and learnable_share(label, image) >= MIN_SHARE:
+    by, order = CONFIDENCE, log_self_confidence(pairs.image, label, image)
+    scores[CONFIDENCE] = np.exp(order)
+  log.info("suspects are ordered by %s", by)
+  return Suspects(np.lexsort((log_own, order)), by, scores, recall)
+
+
+def _classes(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the numbers of the pairs' captions and images, from 0.
+
+  Equal captions have one number, whatever their text ids.
+  """
+  ids = subject.pairs.ids
+  texts, row = np.unique(ids.text, return_inverse=True)
+  numbers = {}
+  label = [numbers.setdefault(x, len(numbers)) for x in subject.captions(texts)]
+  _, image = np.unique(ids.image, return_inverse=True)
+  return np.array(label)[row], image
+
+
+def columns(subject: Subject, suspects: Suspects) -> dict[str, Any]:
+  """Returns the table of all pairs, the most suspicious first."""
+  pairs, order = subject.pairs, suspects.pair
+  own = np.einsum("nd,nd->n", pairs.image, pairs.text)
+  return {
+    **({"key": subject.keys(order)} if subject.photos.names else {}),
+    "pair": pairs.pair_id[order],
+    "image": pairs.ids.image[order],
+    "text": pairs.ids.text[order],
+    "caption": subject.captions(pairs.ids.text[order]),
+    "own_similarity": own[order],
+    **{name: x[order] for name, x in suspects.scores.items()},
+  }
+
+
+def section(subject: Subject, solution: Popularity, suspects: Suspects) -> str:
+  """Shows the most suspicious pairs, and a caption that would fit better."""
+  pairs = subject.pairs
+  worst = suspects.pair[: page.NUM_SHOWN]
+  _, first = np.unique(pairs.ids.text, return_index=True)
+  best = first[
+    preferred(pairs.image[worst], pairs.text[first], solution.zeta.text)
+  ]
+  own_captions = subject.captions(pairs.ids.text[worst])
+  best_captions = subject.captions(pairs.ids.text[best])
+  keys = [""] * len(worst)
+  if subject.photos.names:
+    keys = [f"{page.shown(x)}<br>" for x in subject.keys(worst)]
+  notes = [
+    f"{key}<b>{page.shown(a)}</b><br>{_scores(suspects, pair)}<br>"
+    f"rather: <span class=wrong>{page.shown(b)}</span>"
+    for key, pair, a, b in zip(
+      keys, worst, own_captions, best_captions, strict=True
+    )
+  ]
+  gallery = page.gallery(subject.images(worst), notes)
+  return (
+    f"<h2>Suspected label noise</h2><p>{WHY[suspects.by]} Go through them in "
+    "this order, correct or remove the captions that are wrong, and stop where "
+    f"most are right; suspects.csv has all of them, by {suspects.by}. The own "
+    "weight is the share of an image's weights, over all captions, that its "
+    f"own caption gets.</p>{gallery}"
+  )
+
+
+def _scores(suspects: Suspects, pair) -> str:
+  """Returns the score of a pair that orders them, then its own weight."""
+  shown = dict.fromkeys((suspects.by, OWN_WEIGHT))
+  return "<br>".join(
+    f"{name.replace('_', ' ')} {suspects.scores[name][pair]:.1e}"
+    for name in shown
+  )
+
+
+def preferred(
+  anchors: Float[np.ndarray, "anchors dim"],
+  contrast: Float[np.ndarray, "contrast dim"],
+  zeta: Float[np.ndarray, "contrast"],
+) -> Int[np.ndarray, "anchors"]:
+  """Returns the contrast to which each of a few anchors gives most weight.
+
+  Example:
+    >>> preferred(np.eye(2), np.eye(2), np.array([0.0, 2.0]))
+    array([0, 0])
+  """
+  return np.argmax(anchors @ contrast.T - zeta, axis=1)

@@ -1,0 +1,184 @@
+"""Hooks: what a run does between steps, at regular intervals."""
+
+from collections.abc import Callable
+from functools import partial
+import logging
+import math
+import os
+import time
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from nuclr_jax import checks, popularity
+from nuclr_jax.checks import Count, NonNegative, Positive
+from nuclr_jax.lab.data.source import Source
+from nuclr_jax.lab.evaluate.evaluators import Embed, embed_pairs
+from nuclr_jax.lab.evaluate.prior import counts_by_text
+from nuclr_jax.lab.train.step import TrainState
+from nuclr_jax.lab.train.warm_start import load_zeta
+from nuclr_jax.objectives import Objective, Readout, one_temperature
+from nuclr_jax.popularity import exact
+from nuclr_jax.popularity.frequency import COUNTS
+from nuclr_jax.types import Popularities, Sides, each
+
+log = logging.getLogger(__name__)
+
+# The share of the pairs below which a refresh warns. A queue of the same share
+# is nearer to the exact zeta at every share up to a quarter; from a tenth on, a
+# refresh has an R2 of at least 0.76 (experiments/popularity/at_scale).
+SMALL_SAMPLE = 0.1
+
+
+class Hook(NamedTuple):
+  """`apply(train_state, embed) -> train_state` after every `every` steps.
+
+  `apply` is a pure function, so that a resumed run does the same.
+  """
+
+  every: int
+  apply: Callable[[TrainState, Embed], TrainState]
+
+
+def refresh_popularity(
+  source: Source,
+  objective: Objective,
+  *,
+  seed: int,
+  steps_per_epoch: int,
+  every_epochs: NonNegative,
+  max_pairs: Count = 16_384,
+  tolerance: Positive = 1e-2,
+  max_iterations: Count = 200,
+) -> Hook:
+  """Makes a hook that replaces zeta and log u by their exact values.
+
+  All pairs are embedded without augmentation, and the popularities of these
+  embeddings are solved at the objective's temperature, see
+  `popularity.solve_sampled`. Whatever depends on the old popularities
+  (momentum, a memory of pairs) is discarded, and xi is raised to the greatest
+  |zeta|.
+
+  Args:
+    source: The training pairs.
+    objective: An objective with popularities, such as `nuclr`.
+    seed: The run's seed, which decides the samples together with the step.
+    steps_per_epoch: Length of the run's epoch.
+    every_epochs: Epochs between two refreshes, greater than 0.
+    max_pairs: How many pairs are solved exactly; all others follow from them.
+      With up to a quarter of all pairs, a queue of as many is nearer to the
+      exact zeta (experiments/popularity/at_scale); below a tenth, a warning
+      says so.
+    tolerance: Largest residual, see `popularity.solve`.
+    max_iterations: The largest number of iterations of either side.
+
+  Raises:
+    ValueError: If a number is out of its range, or if the objective has
+      no popularities, has individual temperatures, or averages u by id.
+  """
+  checks.positive("every_epochs", every_epochs)
+  exact.check_limits(tolerance, max_iterations, max_pairs)
+  check_has_zeta("refresh", objective)
+  num_pairs = source.sizes.num_pairs
+  if max_pairs < SMALL_SAMPLE * num_pairs:
+    log.warning(
+      "refresh solves for %d of %d pairs (%.1f %%): from so small a sample the "
+      "popularities are further off than those of the zeta rule 'queue' with a "
+      "memory of as many pairs; raise refresh.max_pairs to %d or more, or use "
+      "that rule without refresh",
+      max_pairs,
+      num_pairs,
+      100 * max_pairs / num_pairs,
+      math.ceil(SMALL_SAMPLE * num_pairs),
+    )
+  if jax.eval_shape(partial(_first_readout, objective)).log_u_by_id is not None:
+    raise ValueError("refresh needs anchor_average 'pair', got 'id'")
+
+  def apply(train_state, embed):
+    began = time.monotonic()
+    state = train_state.objective
+    readout = objective.readout(train_state.params["objective"], state)
+    pairs = embed_pairs(embed, source)
+    step = int(train_state.step)
+    solution = popularity.solve_sampled(
+      pairs.image,
+      pairs.text,
+      temperature=one_temperature(readout, "refresh"),
+      image_id=pairs.ids.image,
+      text_id=pairs.ids.text,
+      max_pairs=max_pairs,
+      key=jax.random.fold_in(jax.random.key(seed), step),
+      tolerance=tolerance,
+      max_iterations=max_iterations,
+    )
+    log.info(
+      "step %d: popularities solved again in %.0f s, residual %.2g",
+      step,
+      time.monotonic() - began,
+      solution.residual,
+    )
+    popularities = Popularities(
+      solution.ids, solution.zeta, pairs.pair_id, solution.log_u
+    )
+    return train_state._replace(objective=objective.assign(state, popularities))
+
+  return Hook(max(1, round(every_epochs * steps_per_epoch)), apply)
+
+
+def check_has_zeta(what: str, objective: Objective) -> float:
+  """Returns the first temperature of an objective with popularities.
+
+  Args:
+    what: What needs the popularities, for the message.
+    objective: Any objective.
+
+  Raises:
+    ValueError: Unless the objective has popularities and one temperature.
+  """
+  shapes = jax.eval_shape(partial(_first_readout, objective))
+  if objective.assign is None or isinstance(shapes.temperature, Sides):
+    raise ValueError(
+      f"{what} needs an objective with popularities and one temperature, such "
+      "as nuclr"
+    )
+  # Under jit, so that tables that are not read are never allocated.
+  first = jax.jit(lambda: _first_readout(objective).temperature)
+  return one_temperature(Readout(temperature=first()), what)
+
+
+def first_popularities(
+  warm_start: str | os.PathLike, source: Source, objective: Objective
+) -> Popularities:
+  """Returns the popularities that a run starts with.
+
+  Args:
+    warm_start: "counts" for `popularity.zeta_of_counts`, with images counted
+      by id and texts by caption; otherwise the file
+      that `popularity.files.save_popularity` wrote.
+    source: The training pairs.
+    objective: The objective of the run.
+
+  Raises:
+    ValueError: If the objective has no popularities, there is no such file, it
+      belongs to other data, or counts of ids say nothing.
+  """
+  sizes = source.sizes
+  temperature = check_has_zeta("warm_start", objective)
+  if warm_start == COUNTS:
+    ids = source.ids(np.arange(sizes.num_pairs))
+    images = np.bincount(ids.image, minlength=sizes.num_images)
+    counts = Sides(images, counts_by_text(source))
+    zeta = popularity.zeta_of_counts(ids, counts, temperature=temperature)
+  else:
+    zeta = load_zeta(
+      warm_start,
+      sizes,
+      temperature=temperature,
+      fingerprint=source.fingerprint,
+    )
+  return Popularities(each(np.arange, sizes.ids), zeta)
+
+
+def _first_readout(objective: Objective) -> Readout:
+  return objective.readout(*objective.init())

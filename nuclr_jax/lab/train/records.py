@@ -1,0 +1,377 @@
+"""The files that a run writes to its workdir: config, metrics and times."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+from functools import partial
+import json
+import logging
+import math
+import os
+import pathlib
+import time
+from typing import Any, NamedTuple
+import uuid
+
+import jax
+import jax.numpy as jnp
+
+from nuclr_jax.lab import distributed, files
+from nuclr_jax.lab.config import ConfigError, complete
+from nuclr_jax.lab.train.step import TrainState
+from nuclr_jax.types import Metrics
+
+log = logging.getLogger(__name__)
+
+
+# Files of a workdir.
+CONFIG, METRICS = "config.json", "metrics.json"
+HISTORY, TIMES = "history.jsonl", "times.jsonl"
+
+Window = Sequence[tuple[int, Metrics]]  # metrics of steps
+
+# What is scored at the end; nuclr evaluate scores other sets of a finished run.
+SCORED = ("data/test", "data/zero_shot", "data/probes")
+# Keys that do not change what is learned: a run may continue with other values.
+MAY_DIFFER = (
+  # Where the work is done.
+  "num_devices",
+  "num_slices",
+  "shard_params",
+  "offload_rows",
+  "num_workers",  # the batches are the same
+  # What is logged, scored and kept, and when.
+  "log_every",
+  "eval_every",
+  "eval_every_epochs",
+  "checkpoint_every",
+  "max_checkpoints",
+  "keep_best",
+  # What is scored at the end: a wrong name must not cost the run.
+  *SCORED,
+)
+
+# Other metrics may be infinite, but not NaN.
+MUST_BE_FINITE = (
+  "train/loss",
+  "train/gradient_norm",
+)
+
+
+class Recorder(NamedTuple):
+  """Writes the scalars of a step to a file of JSON lines and to TensorBoard."""
+
+  # Writes to `HISTORY`, which is the same for every run with the same seed.
+  write: Callable[[int, Metrics], None]
+  # Writes to `TIMES`, which differs from run to run.
+  write_times: Callable[[int, Metrics], None]
+
+
+@contextlib.contextmanager
+def open_recorder(
+  workdir: pathlib.Path, *, start_step: int
+) -> Iterator[Recorder]:
+  """Opens `history.jsonl`, `times.jsonl` and TensorBoard; one process writes.
+
+  Lines for steps after `start_step` are dropped, since these steps are done
+  again; a run that starts at step 0 drops all lines.
+
+  Args:
+    workdir: Folder of the run.
+    start_step: The step that the run continues from.
+  """
+  if not distributed.is_first():
+    yield Recorder(*[lambda step, metrics: None] * 2)
+    return
+
+  # Not at the top: the train step needs no TensorBoard.
+  from tensorboardX.proto.event_pb2 import SessionLog
+  from tensorboardX.proto.summary_pb2 import Summary
+
+  kept = start_step if start_step > 0 else -1  # the last step to keep
+
+  def write(file, step, metrics):
+    metrics = {name: float(value) for name, value in metrics.items()}
+    file.write(json.dumps({"step": step} | metrics) + "\n")
+    file.flush()
+    values = [
+      Summary.Value(tag=name, simple_value=x) for name, x in metrics.items()
+    ]
+    add_event(step=step, summary=Summary(value=values))
+
+  with contextlib.ExitStack() as stack:
+    add_event = stack.enter_context(
+      _open_tensorboard(files.folder_in(workdir, "tensorboard"))
+    )
+    # TensorBoard hides what an earlier process has written from this step on.
+    start = SessionLog(status=SessionLog.START)
+    add_event(step=kept + 1, session_log=start)
+    writers = []
+    for name in (HISTORY, TIMES):
+      rows = [x for x in read_history(workdir, name) if x["step"] <= kept]
+      text = "".join(json.dumps(row) + "\n" for row in rows)
+      files.write_atomically(workdir / name, text)
+      file = stack.enter_context(files.open_in_place(workdir / name, "a"))
+      writers.append(partial(write, file))
+    yield Recorder(*writers)
+
+
+@contextlib.contextmanager
+def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
+  """Yields a function that adds an event, and writes it at once.
+
+  tensorboardX's `SummaryWriter` writes in a thread, which a full disk ends; the
+  run would then wait for it for ever.
+  """
+  from tensorboardX.event_file_writer import EventsWriter
+  from tensorboardX.proto.event_pb2 import Event
+
+  # By default, the name of a file is the second in which it is opened.
+  events = EventsWriter(os.fspath(folder / "events"), f".{uuid.uuid4().hex}")
+
+  def add(**event):
+    events.write_event(Event(wall_time=time.time(), **event))
+    events.flush()
+
+  try:
+    yield add
+  finally:
+    events.close()
+
+
+def read_history(
+  workdir: pathlib.Path, name: str = HISTORY
+) -> list[dict[str, float]]:
+  """Reads the rows of `HISTORY` or `TIMES`, except one cut off by a crash.
+
+  Args:
+    workdir: Folder of the run.
+    name: `HISTORY` or `TIMES`.
+
+  Returns:
+    The rows, each with "step" and the metrics of the step.
+  """
+  rows = []
+  for row in files.read_lines(workdir / name):
+    if _is_step(row.get("step")) and all(map(_is_number, row.values())):
+      rows.append(row)
+    else:
+      path = workdir / name
+      log.warning("%s: left out a line that holds more than numbers", path)
+  return rows
+
+
+def read_metrics(workdir: pathlib.Path) -> Metrics:
+  """Reads the final metrics of the run in `workdir`.
+
+  Raises:
+    ValueError: If they are damaged.
+  """
+  path = workdir / METRICS
+  metrics = files.read_json(path)
+  if wrong := [k for k, x in metrics.items() if not _is_number(x)]:
+    raise ValueError(f"{path} is damaged: {wrong[0]} is not a number")
+  return metrics
+
+
+def _is_step(value: Any) -> bool:
+  return isinstance(value, int) and 0 <= value < 2**31
+
+
+def _is_number(value: Any) -> bool:
+  """Returns whether a value is a number that a float can hold, or NaN."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return False
+  return isinstance(value, float) or abs(value) < 2**63
+
+
+def has_scores(workdir: pathlib.Path, step: int, prefix: str) -> bool:
+  """Returns whether the history has a metric of a step with this prefix."""
+  return any(
+    name.startswith(prefix)
+    for row in read_history(workdir)
+    if row["step"] == step
+    for name in row
+  )
+
+
+def check_same_run(
+  config: Mapping[str, Any],
+  others: Mapping[str, Mapping[str, Any]],
+  *,
+  scored: bool = False,
+) -> None:
+  """Raises ValueError if other configs would train something else.
+
+  Keys that do not change what is learned (`MAY_DIFFER`) may differ.
+
+  Args:
+    config: The complete config of a run.
+    others: Complete configs to compare it with; each key begins the message
+      if that config differs.
+    scored: Whether the run has its final scores, so that what is scored
+      (`SCORED`) may no longer differ.
+
+  Example:
+    >>> recorded = {"runs/mine holds a run with another config": {"seed": 0}}
+    >>> check_same_run({"seed": 1}, recorded)
+    Traceback (most recent call last):
+    ValueError: runs/mine holds a run with another config: seed is 0 there, 1
+    here. Give the same config, or another workdir
+    >>> check_same_run({"seed": 0, "log_every": 5}, recorded)
+  """
+  besides = set(MAY_DIFFER) - set(SCORED if scored else ())
+  for message, other in others.items():
+    differing = distributed.differences(other, config, besides=besides)
+    if differing:
+      more = (
+        "; it is finished, and nuclr evaluate scores it on other sets (--data, "
+        "--zero_shot)"
+      )
+      raise ValueError(
+        f"{message}: {'; '.join(differing)}. Give the same "
+        f"config, or another workdir{more if scored else ''}"
+      )
+
+
+def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
+  """Makes the workdir and writes the config of its run."""
+  files.write_json(files.folder_in(workdir) / CONFIG, config)
+
+
+def read_config(
+  workdir: pathlib.Path,
+  check: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
+) -> dict[str, Any]:
+  """Reads the complete config of the run in `workdir`.
+
+  Args:
+    workdir: Folder of the run.
+    check: A further check, such as `factories.checked`.
+
+  Raises:
+    ValueError: If the workdir holds no run, or its config is damaged.
+  """
+  path = workdir / CONFIG
+  if not path.exists():
+    raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
+  try:
+    return check(complete(files.read_json(path)))
+  except ConfigError as error:
+    raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def fetch(window: Window, last_good: Callable[[], str]) -> Window:
+  """Fetches metrics of steps from the devices, and checks that they are finite.
+
+  Args:
+    window: `(step, metrics)` of each step.
+    last_good: Returns where the newest checkpoint is, for the error message.
+
+  Raises:
+    FloatingPointError: If a metric is NaN, or the loss or the gradient norm is
+      infinite; the message names the first such step.
+  """
+  fetched = [
+    (step, {name: float(x) for name, x in metrics.items()})
+    for step, metrics in jax.device_get(window)
+  ]
+  for step, metrics in fetched:
+    wrong = [
+      f"{name} = {value}"
+      for name, value in metrics.items()
+      if math.isnan(value) or (math.isinf(value) and name in MUST_BE_FINITE)
+    ]
+    if wrong:
+      raise not_finite(step, wrong, last_good)
+  return fetched
+
+
+def not_finite(
+  step: int, wrong: Sequence[str], last_good: Callable[[], str]
+) -> FloatingPointError:
+  """Makes the error of a step after which a run cannot go on.
+
+  Args:
+    step: The step.
+    wrong: What is not finite.
+    last_good: Returns where the newest checkpoint is.
+  """
+  more = f" and {len(wrong) - 10} more" if len(wrong) > 10 else ""
+  return FloatingPointError(
+    f"step {step} is not finite: {', '.join(wrong[:10])}{more}. Last good "
+    f"checkpoint: {last_good()}. A lower learning rate, gradient "
+    "clipping (optimizer.clip_norm) or a higher temperature may help, in "
+    "another workdir; a NaN also comes from an id outside the range of the "
+    "per-sample state, from an embedding that is infinite, and from a "
+    "schedule that leaves the range of what it sets, such as gamma"
+  )
+
+
+def check_finite(
+  step: int, train_state: TrainState, last_good: Callable[[], str]
+) -> None:
+  """Checks what the metrics of a step do not show: what the step has made.
+
+  Args:
+    step: The step.
+    train_state: The state after it.
+    last_good: Returns where the newest checkpoint is.
+
+  Raises:
+    FloatingPointError: If a parameter, a statistic or the optimizer's state is
+      not finite.
+  """
+  trees = train_state.params, train_state.model_state, train_state.opt_state
+  leaves, _ = jax.tree_util.tree_flatten_with_path(trees)
+  names = [
+    f"{what}/{jax.tree_util.keystr(path[1:], simple=True, separator='/')}"
+    for path, _ in leaves
+    for what in [("parameter", "statistic", "optimizer")[path[0].idx]]
+  ]
+  finite = jax.device_get(_finite([x for _, x in leaves]))
+  if wrong := [x for x, ok in zip(names, finite, strict=True) if not ok]:
+    raise not_finite(step, wrong, last_good)
+
+
+@jax.jit
+def _finite(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+  return [jnp.all(jnp.isfinite(x)) for x in leaves]
+
+
+def means(window: Window) -> Metrics:
+  """Averages metrics over steps.
+
+  Example:
+    >>> means([(1, {"train/loss": 1.0}), (2, {"train/loss": 2.0})])
+    {'train/loss': 1.5}
+  """
+  return {
+    name: sum(metrics[name] for _, metrics in window) / len(window)
+    for name in window[0][1]
+  }
+
+
+def is_headline(name: str) -> bool:
+  """Returns whether a metric belongs in a one-line summary.
+
+  Example:
+    >>> is_headline("validation/coco/image_to_text/recall@1")
+    True
+    >>> is_headline("validation/coco/image_to_text/recall@10")
+    False
+  """
+  return name.endswith(("recall@1", "/top1", "/top_1", "/spearman"))
+
+
+def summary(metrics: Metrics) -> str:
+  """Puts the headline metrics of an evaluation on one line.
+
+  Args:
+    metrics: All metrics of the evaluation, by name.
+
+  Example:
+    >>> summary({"test/mean_recall@1": 0.5, "test/mean_recall@5": 0.9})
+    'test/mean_recall@1 0.500'
+  """
+  chosen = {name: x for name, x in metrics.items() if is_headline(name)}
+  return "  ".join(f"{name} {value:.3f}" for name, value in chosen.items())

@@ -1,0 +1,98 @@
+"""Files of popularities, from which another run can start."""
+
+import logging
+import os
+
+import numpy as np
+
+from nuclr_jax.lab.files import read_arrays, remote, replacing
+from nuclr_jax.popularity.exact import Popularity
+from nuclr_jax.types import Sides, Sizes
+
+log = logging.getLogger(__name__)
+
+POPULARITY_FILE = "popularity.npz"
+
+
+def save_popularity(
+  path: str | os.PathLike,
+  found: Popularity,
+  *,
+  temperature: float,
+  fingerprint: str,
+) -> None:
+  """Writes zeta with its ids, the temperature and the data's fingerprint.
+
+  The file also has log_u of every pair, for inspection; runs do not read it.
+  """
+  with replacing(path) as new, new.open("wb") as file:
+    np.savez(
+      file,
+      image_id=found.ids.image,
+      text_id=found.ids.text,
+      zeta_image=found.zeta.image,
+      zeta_text=found.zeta.text,
+      log_u_image=found.log_u.image,
+      log_u_text=found.log_u.text,
+      temperature=temperature,
+      fingerprint=fingerprint,
+    )
+
+
+def load_zeta(
+  path: str | os.PathLike,
+  sizes: Sizes,
+  *,
+  temperature: float,
+  fingerprint: str,
+) -> Sides:
+  """Reads the zeta of every image id and text id of a data set.
+
+  Args:
+    path: The file that `save_popularity` wrote.
+    sizes: The sizes of the data set.
+    temperature: The temperature of the run; a warning is logged if the file has
+      another one, because its zeta are then only a starting point.
+    fingerprint: The fingerprint of the data set.
+
+  Raises:
+    ValueError: If there is no such file, or it belongs to other data.
+  """
+  path = remote.fetch(path)
+  try:
+    arrays = read_arrays(path)
+    zeta = Sides(arrays["zeta_image"], arrays["zeta_text"])
+    ids = Sides(arrays["image_id"], arrays["text_id"])
+    file_fingerprint = str(arrays["fingerprint"])
+    tau = float(arrays["temperature"])
+  except (LookupError, TypeError, ValueError) as error:
+    raise ValueError(
+      f"warm_start: {path} is not the {POPULARITY_FILE} of a run ({error}); "
+      "write one with nuclr popularity --workdir=..."
+    ) from error
+  if file_fingerprint != fingerprint:
+    raise ValueError(
+      f"warm_start: {path} is of the data {file_fingerprint!r}, this run has "
+      f"{fingerprint!r}; solve the popularities of a run on the same data"
+    )
+  for side, file_ids, size in zip(Sides._fields, ids, sizes.ids, strict=True):
+    if not np.array_equal(file_ids, np.arange(size)):
+      raise ValueError(
+        f"warm_start: {path} has {len(file_ids)} of {size} {side} ids; solve "
+        "all pairs"
+      )
+    of_side = getattr(zeta, side)
+    if of_side.shape != (size,) or not np.isfinite(of_side).all():
+      raise ValueError(
+        f"warm_start: {path} does not have one finite zeta for each {side}; "
+        "solve the popularities again"
+      )
+  if abs(tau - temperature) > 0.01 * temperature:
+    log.warning(
+      "warm_start: %s has the popularities at temperature %.3g, this run has "
+      "%.3g, so they are only a starting point",
+      path,
+      tau,
+      temperature,
+    )
+  return zeta

@@ -1,5 +1,0 @@
-"""Reports: what a run learned, and its popularities, as HTML pages."""
-
-from nuclr_jax.report.training import write
-
-__all__ = ["write"]
