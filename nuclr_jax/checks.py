@@ -42,6 +42,10 @@ class Range(NamedTuple):
   allowed: str  # in words, for messages
   fits: Callable[[Any], bool]
 
+  def __repr__(self) -> str:
+    """Says what is allowed, so that `help` of a factory can be read."""
+    return self.allowed
+
 
 def one_of(names: tuple[str, ...]) -> Any:
   """Makes the type of an argument that is one of a few names."""
