@@ -291,9 +291,9 @@ def choice(name: str, value: Any, kind: Any) -> None:
     raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
 
 
-def rule(name: str, rule, example: str) -> None:
+def rule(name: str, rule, kind: type, example: str) -> None:
   """Raises ValueError unless `rule` is what a rule's factory returned."""
-  if not callable(rule):
+  if not isinstance(rule, kind):
     raise ValueError(f"{name} must be a rule such as {example}, got {rule!r}")
 
 
