@@ -222,6 +222,15 @@ def test_batches_that_do_not_fit_are_refused(name, change):
     jax.eval_shape(lambda: objective.apply(*objective.init(), wrong))
 
 
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_an_objective_without_state_reads_without_it(name):
+  """Whoever wants to know what `clip` does need not know of tables."""
+  factory = objectives.OBJECTIVES[name]
+  source = inspect.getsource(inspect.getmodule(inspect.unwrap(factory)))
+  has_state = "num_pairs" in inspect.signature(factory).parameters
+  assert ("sample_state" in source) == has_state
+
+
 def test_clip_of_identical_embeddings_is_log_batch():
   same = batch()._replace(image=jnp.ones((B, 4)) / 2, text=jnp.ones((B, 4)) / 2)
   np.testing.assert_allclose(

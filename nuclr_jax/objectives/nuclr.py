@@ -127,7 +127,7 @@ def nuclr_variant(
   gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,
   positive: denominator.PositiveRule | None = None,
-  anchor_average: temperature_rules.AnchorAverage = "pair",
+  anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
   r"""Makes NUCLR with another rule for the positive, or another average.
 
@@ -184,7 +184,9 @@ def nuclr_variant(
     denominator.PositiveRule,
     "denominator.running_max()",
   )
-  by_id = temperature_rules.averages_by_id(anchor_average, taus)
+  by_id = denominator.averages_by_id(
+    anchor_average, individual=taus.is_individual
+  )
 
   def init():
     params, of_pairs = taus.init(sizes)

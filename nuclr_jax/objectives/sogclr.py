@@ -38,7 +38,7 @@ def sogclr(
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.07,
   gamma: checks.Gamma = 0.8,
   positive_weight: checks.NonNegative = 0.0,
-  anchor_average: temperature_rules.AnchorAverage = "pair",
+  anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
   r"""Makes a global contrastive loss with moving averages of denominators.
 
@@ -101,7 +101,9 @@ def sogclr(
   taus = temperature_rules.rule_of(temperature)
   num_terms = sizes.num_pairs - 1 + positive_weight
   offset = temperature_rules.offset(taus, num_terms)
-  by_id = temperature_rules.averages_by_id(anchor_average, taus)
+  by_id = denominator.averages_by_id(
+    anchor_average, individual=taus.is_individual
+  )
 
   def init():
     params, of_pairs = taus.init(sizes)

@@ -78,9 +78,6 @@ class TemperatureRule(NamedTuple):
     return self.call
 
 
-AnchorAverage = checks.one_of(("pair", "id"))  # what log u is kept for
-
-
 @shows_its_call
 def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
   """Makes a temperature that never changes; a number means the same.
@@ -266,23 +263,6 @@ def rule_of(temperature: Number | TemperatureRule) -> TemperatureRule:
   if isinstance(temperature, TemperatureRule):
     return temperature
   return fixed(temperature)
-
-
-def averages_by_id(anchor_average: str, rule: TemperatureRule) -> bool:
-  """Returns whether `anchor_average` is "id", one u per image id and text id.
-
-  Raises:
-    ValueError: If it is neither "pair" nor "id", or "id" with individual
-      temperatures.
-  """
-  checks.choice("anchor_average", anchor_average, AnchorAverage)
-  by_id = anchor_average == "id"
-  if by_id and rule.is_individual:
-    raise ValueError(
-      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
-      "u per id would mix the temperatures of its pairs"
-    )
-  return by_id
 
 
 def _check_bounds(bounds, first: float) -> tuple[float, float]:

@@ -47,6 +47,8 @@ from nuclr_jax.types import (
   unzip,
 )
 
+AnchorAverage = checks.one_of(("pair", "id"))  # what has a row of log u
+
 
 class PairRows(NamedTuple):
   """State of a pair, one row per `pair_id`; .image: images as anchors."""
@@ -54,6 +56,27 @@ class PairRows(NamedTuple):
   log_u: Sides  # [num_pairs] each; -inf = never visited
   temperature: Sides | None = None  # only with individual temperatures
   temperature_momentum: Sides | None = None  # of the gradient of temperature
+
+
+def averages_by_id(anchor_average: str, *, individual: bool) -> bool:
+  """Returns whether `anchor_average` is "id", one u per image id and text id.
+
+  Args:
+    anchor_average: "pair" or "id".
+    individual: Whether temperatures are individual.
+
+  Raises:
+    ValueError: If it is neither "pair" nor "id", or "id" with individual
+      temperatures.
+  """
+  checks.choice("anchor_average", anchor_average, AnchorAverage)
+  by_id = anchor_average == "id"
+  if by_id and individual:
+    raise ValueError(
+      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
+      "u per id would mix the temperatures of its pairs"
+    )
+  return by_id
 
 
 def unvisited(num_rows: Sides) -> Sides:
