@@ -1,4 +1,4 @@
-r"""The zeta rule over the latest pairs, more of them than a batch has.
+r"""The latest pairs, for the zeta rule `queue`: more than a batch has.
 
 The batch's sums are noisy. Over the last Q pairs, a few steps old, both sums
 of Sinkhorn's iteration have Q / B times as many terms, at the cost of two
