@@ -11,7 +11,6 @@ import jax
 import make_bucket
 import make_captioned
 from make_photos import PHOTOS, write_pairs
-from nuclr_jax.lab.train.hooks import Hook
 import numpy as np
 import pyarrow
 from pyarrow import parquet
@@ -27,8 +26,9 @@ from nuclr_jax.lab.ingest import inputs
 from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import build, loop, untrained
+from nuclr_jax.lab.train.hooks import Hook
 
-CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
+CLIP = pathlib.Path(__file__).parents[1] / "golden" / "published" / "hf_clip"
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ FUZZ = settings(
   database=None,
   derandomize=not LONG,
 )
-FLAX = pathlib.Path(__file__).parent / "golden" / "flax_files"
+FLAX = pathlib.Path(__file__).parents[1] / "golden" / "flax_files"
 MEMORY = 2**30  # bytes that a file may take, many times its size
 SECONDS = 20  # that it may take
 
@@ -229,7 +229,7 @@ def test_tables_of_any_json(form, folder):
   check()
 
 
-PUBLISHED = pathlib.Path(__file__).parent / "golden" / "published"
+PUBLISHED = pathlib.Path(__file__).parents[1] / "golden" / "published"
 DESCRIPTIONS = sorted(
   x.relative_to(PUBLISHED).as_posix()
   for x in PUBLISHED.glob("*/*.json")
