@@ -19,7 +19,13 @@ from nuclr_jax.lab import distributed, files
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import checkpoint, loop, optimizer, records
+from nuclr_jax.lab.train import (
+  checkpoint,
+  diagnostics,
+  loop,
+  optimizer,
+  records,
+)
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 
 
@@ -241,6 +247,7 @@ def test_restores_on_another_number_of_devices(
 ):
   """1, 8, 6 and 4 devices, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
+  monkeypatch.setattr(diagnostics, "of_run", lambda *_: lambda state: {})
   config = complete(tiny(log_every=1, batch_size=48))
   workdir = tmp_path / "moved"
   parts = build_plain(config)
