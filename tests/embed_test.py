@@ -16,9 +16,9 @@ from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.export import Embedder, embedder_of_config, write_embeddings
 from nuclr_jax.lab.export.embed import REJECTED
 from nuclr_jax.lab.ingest import records
-from nuclr_jax.lab.ingest.records import Item, Rejected
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop
+from nuclr_jax.lab.user_files.items import Item, Rejected
 from nuclr_jax.types import Sides
 
 

@@ -22,11 +22,11 @@ from nuclr_jax.lab.data import image_text, loader, sets, tar_stream, tfds_reader
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.export import embedder_of_config, write_embeddings
 from nuclr_jax.lab.files import bucket, remote
-from nuclr_jax.lab.ingest import inputs
 from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import build, loop, untrained
 from nuclr_jax.lab.train.hooks import Hook
+from nuclr_jax.lab.user_files import inputs
 
 CLIP = pathlib.Path(__file__).parents[1] / "golden" / "published" / "hf_clip"
 
