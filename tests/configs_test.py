@@ -6,7 +6,6 @@ import re
 import chex
 import jax
 from load_file import load_file
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from nuclr_jax.lab.config import DEFAULTS, complete, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
 from nuclr_jax.lab.train import build, factories
+from nuclr_jax.lab.train.step import init_state, make_train_step
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")

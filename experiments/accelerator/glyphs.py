@@ -18,15 +18,15 @@ import time
 
 from absl import app, flags
 import jax
-from nuclr_jax.lab.evaluate.retrieval import recall
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 import optax
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, files, models, progress
+from nuclr_jax.lab.evaluate.retrieval import recall
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.objectives import zeta_rules
 
 CACHE = flags.DEFINE_string(

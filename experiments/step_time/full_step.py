@@ -11,13 +11,13 @@ import time
 
 from absl import app, flags
 import jax
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, models, progress
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.sample_state import temperature_rules, zeta_rules
 
 STEPS = flags.DEFINE_integer("steps", 60, "Steps per objective and round.")

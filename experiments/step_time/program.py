@@ -17,10 +17,11 @@ import jax
 from jax.sharding import Mesh
 
 from experiments.harness import benchmark
-from experiments.step_time import hlo, targets
-from experiments.step_time.common import trace_step
+from experiments.step_time import targets
 from nuclr_jax import objectives
 from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
+from tests import hlo
+from tests.make_step import trace_step
 
 TARGETS = flags.DEFINE_list(
   "targets",

@@ -13,12 +13,12 @@ from scipy.special import logsumexp
 from experiments.harness import Place, Row, Run
 from experiments.popularity.at_scale import data, steps
 from experiments.popularity.at_scale.ways import WAYS, make_objective
-from experiments.step_time import hlo
 from nuclr_jax import Pairs, Sides, popularity
 from nuclr_jax.lab import files
 from nuclr_jax.lab.train import diagnostics
 from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Sizes, State, both, each, swap
+from tests import hlo
 
 TOLERANCE = 1e-4  # of the exact solution, unless a run says otherwise
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared
