@@ -34,7 +34,7 @@ def debiased(
 
   Args:
     temperature: Divides cosine similarities; greater than 0.
-    tau_plus: Probability that a negative is in truth a positive, in [0, 1).
+    tau_plus: Probability that a negative is actually a positive, in [0, 1).
     hardness: How much similar negatives are preferred (beta of HCL), at least
       0.
 
