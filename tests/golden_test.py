@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, Sides, objectives
-from nuclr_jax.objectives import own_pair_rules, zeta_rules
+from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.sample_state import temperature_rules
 
 GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
@@ -63,9 +63,9 @@ def nuclr(case, steps):
     values = np.array([float(value(step, name)) / tau for step in steps])
     return lambda count: jnp.asarray(values)[count]
 
-  own_pair = own_pair_rules.released(init=float(value(case, "xi")))
+  own_pair = denominator.released(init=float(value(case, "xi")))
   if "diamond" in case:
-    own_pair = own_pair_rules.by_zeta()
+    own_pair = denominator.by_zeta()
   return objectives.nuclr_variant(
     num_pairs=int(value(case, "n")),
     steps_per_epoch=10,  # xi changes once per epoch, and these are fewer steps

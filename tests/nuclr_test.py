@@ -16,7 +16,7 @@ import reference
 
 from nuclr_jax import Pairs, Sides, objectives
 from nuclr_jax.objectives import (
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -55,11 +55,11 @@ SETTINGS = dict(
     {},
     dict(estimator="official", center=False),
   ),
-  diamond=({}, dict(own_pair=own_pair_rules.by_zeta()), dict(own_pair="zeta")),
+  diamond=({}, dict(positive=denominator.by_zeta()), dict(own_pair="zeta")),
   weighted=(
     {},
-    dict(own_pair=own_pair_rules.running_max(weight=3.0, init=0.01)),
-    dict(own_weight=3.0),
+    dict(positive=denominator.running_max(weight=3.0, init=0.01)),
+    dict(positive_weight=3.0),
   ),
   by_id=({}, dict(anchor_average="id"), dict(anchor_average="id")),
 )
@@ -73,7 +73,7 @@ def test_equals_numpy_loops_with_shared_and_repeated_ids(name, x64):
   """
   n, tau, num_images, num_texts = 24, 0.2, 20, 7
   of_zeta, of_objective, of_loops = SETTINGS[name]
-  defaults = dict(own_pair=own_pair_rules.running_max(init=0.01))
+  defaults = dict(positive=denominator.running_max(init=0.01))
   objective = objectives.nuclr_variant(
     num_pairs=n,
     num_images=num_images,
@@ -226,11 +226,11 @@ def test_without_zeta_it_is_sogclr(average, own_weight):
     gamma=falling,
     anchor_average=average,
   )
-  plain = objectives.sogclr(**common, own_weight=own_weight)
+  plain = objectives.sogclr(**common, positive_weight=own_weight)
   limit = objectives.nuclr_variant(
     **common,
     zeta=zeta_rules.fixed(),
-    own_pair=own_pair_rules.running_max(weight=own_weight),
+    positive=denominator.running_max(weight=own_weight),
   )
   states = [plain.init()[1], limit.init()[1]]
   for step in range(3):
@@ -251,7 +251,7 @@ def test_zeta_and_xi_start_where_asked():
       num_pairs=8,
       num_texts=3,
       zeta=zeta_rules.batch(init=init),
-      own_pair=own_pair_rules.running_max(init=xi_init),
+      positive=denominator.running_max(init=xi_init),
     )
     _, state = objective.init()
     np.testing.assert_allclose(state.sample.image.zeta, [init] * 8)
@@ -267,7 +267,7 @@ def test_an_own_weight_gives_the_gradient_of_clip(name, x64):
   rule = dict(zeta=zeta_rules.fixed()) if name == "nuclr" else {}
   weight = (n - 1) / (batch - 1)
   objective = objectives.OBJECTIVES[name](
-    num_pairs=n, temperature=tau, gamma=1.0, own_weight=weight, **rule
+    num_pairs=n, temperature=tau, gamma=1.0, positive_weight=weight, **rule
   )
   clip = objectives.clip(temperature=tau, learn_temperature=False)
   (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
@@ -288,12 +288,12 @@ def test_an_own_weight_in_the_gradient_of_temperatures(x64):
     return temperature_rules.individual(0.2, rate=0.1, rho=rho)
 
   plain = objectives.sogclr(
-    num_pairs=n, temperature=learned(rho), own_weight=weight
+    num_pairs=n, temperature=learned(rho), positive_weight=weight
   )
   limit = objectives.nuclr(
     num_pairs=n,
     temperature=learned(rho - math.log((n - 1 + weight) / n)),
-    own_weight=weight,
+    positive_weight=weight,
     zeta=zeta_rules.fixed(),
   )
   first, second = (value_and_grad(x, *x.init(), pairs) for x in (plain, limit))
@@ -313,7 +313,7 @@ def test_whole_batch_limit_has_the_gradient_of_clip(num_texts, x64):
     temperature=0.3,
     gamma=1.0,
     zeta=zeta_rules.fixed(),
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   )
   clip = objectives.clip(temperature=0.3, learn_temperature=False)
   (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
@@ -405,7 +405,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     zeta=zeta_rules.batch(
       rate=Sides(np.float32(0.1), np.asarray(0.1)), init=np.float64(0.1)
     ),
-    own_weight=np.float32(1.0),
+    positive_weight=np.float32(1.0),
   )
   pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
   loss, _ = apply(objective, *objective.init(), pairs)
@@ -426,7 +426,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
     (dict(temperature=10**400), "temperature must be a number"),
     (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \(0, 1\]"),
-    (dict(own_pair=own_pair_rules.released()), "needs steps_per_epoch"),
+    (dict(positive=denominator.released()), "needs steps_per_epoch"),
     (dict(zeta=zeta_rules.queue()), "the zeta rule 'queue' needs dim"),
     (dict(zeta="queue"), r"zeta must be a rule such as .*, got 'queue'"),
     (dict(own_pair=1.0), r"own_pair must be a rule such as .*, got 1.0"),
@@ -482,10 +482,10 @@ def test_first_values_of_zeta_are_copied():
     (lambda: zeta_rules.queue(rate=3.0), r"zeta.rate must be in \[0, 1\]"),
     (lambda: zeta_rules.batch(momentum=1.0), r"momentum must be in \[0, 1\)"),
     (lambda: zeta_rules.batch(init=math.nan), "zeta.init must be finite"),
-    (lambda: own_pair_rules.running_max(init=-0.1), "init must be a number of"),
-    (lambda: own_pair_rules.running_max(init=math.nan), "init must be"),
-    (lambda: own_pair_rules.by_zeta(weight=-1.0), "own_weight must be"),
-    (lambda: own_pair_rules.released(init=-1.0), "own_pair.init must be"),
+    (lambda: denominator.running_max(init=-0.1), "init must be a number of"),
+    (lambda: denominator.running_max(init=math.nan), "init must be"),
+    (lambda: denominator.by_zeta(weight=-1.0), "own_weight must be"),
+    (lambda: denominator.released(init=-1.0), "own_pair.init must be"),
   ],
 )
 def test_bad_arguments_of_rules(make, message):
@@ -515,7 +515,7 @@ def test_the_released_xi_over_epochs(x64):
     zeta=zeta_rules.batch(
       estimator="official", rate=0.5, momentum=0.1, init=-0.05
     ),
-    own_pair=own_pair_rules.released(init=init),
+    positive=denominator.released(init=init),
   )
   params, state = first_state(objective)  # padded, as in training
   update = jax.jit(make_step(objective))

@@ -21,7 +21,7 @@ import pytest
 
 from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.objectives import (
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -51,13 +51,13 @@ OBJECTIVES = dict(
     **SIZES,
     temperature=0.1,
     anchor_average="id",
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   ),
   nuclr_released=objectives.nuclr_variant(
     **SIZES,
     temperature=0.1,
     steps_per_epoch=1,
-    own_pair=own_pair_rules.released(),
+    positive=denominator.released(),
   ),
   nuclr_learned=objectives.nuclr(
     **SIZES, temperature=temperature_rules.learned(0.1)

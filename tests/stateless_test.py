@@ -15,7 +15,7 @@ import pytest
 from nuclr_jax import Pairs, objectives, pairwise
 from nuclr_jax.objectives import (
   State,
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -64,14 +64,14 @@ ALL = dict(
     temperature=temperature_rules.learned(TAU),
     gamma=1.0,
     zeta=zeta_rules.fixed(init=0.1),
-    own_weight=30.0,
+    positive_weight=30.0,
   ),
   nuclr_individual=objectives.nuclr_variant(
     **SIZES,
     temperature=temperature_rules.individual(TAU, rate=0.0),
     gamma=1.0,
     zeta=zeta_rules.fixed(init=0.1),
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   ),
 )
 
@@ -126,9 +126,9 @@ EXTREME = dict(
   isogclr=objectives.isogclr(**COLD_STATE, rho=0.5, bounds=(0.001, 0.1)),
   nuclr=objectives.nuclr(**COLD_STATE),
   nuclr_diamond=objectives.nuclr_variant(
-    **COLD_STATE, own_pair=own_pair_rules.by_zeta()
+    **COLD_STATE, positive=denominator.by_zeta()
   ),
-  nuclr_without_own_pair=objectives.nuclr(**COLD_STATE, own_weight=0.0),
+  nuclr_without_own_pair=objectives.nuclr(**COLD_STATE, positive_weight=0.0),
   nuclr_individual=objectives.nuclr(
     num_pairs=4,
     temperature=temperature_rules.individual(
