@@ -81,7 +81,7 @@ ALGORITHMS = dict(
         image=dict(value=5e-5) | FALLING, text=dict(value=5e-4) | FALLING
       ),
     ),
-    own_pair=dict(name="released"),  # the greatest signed zeta, once an epoch
+    positive=dict(name="released"),  # the greatest signed zeta, once an epoch
   ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),

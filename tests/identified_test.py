@@ -35,7 +35,7 @@ def shifted(pairs, shift):
   return pairs._replace(image=image, text=text)
 
 
-def step(shift, own_pair, pairs):
+def step(shift, positive, pairs):
   """The joint objective, its gradient and the new state."""
   zeta = each(jnp.add, ZETA, shift)
   objective = objectives.nuclr_variant(
@@ -43,7 +43,7 @@ def step(shift, own_pair, pairs):
     temperature=TAU,
     gamma=0.7,
     zeta=zeta_rules.batch(rate=0.1, init=zeta),
-    own_pair=own_pair,
+    positive=positive,
   )
   params, state = objective.init()
 
@@ -73,7 +73,9 @@ def test_a_shift_of_similarities_and_zeta_changes_nothing(rule, x64):
   found = step(SHIFT, RULES[rule], pairs)
   chex.assert_trees_all_close(found, expected, rtol=1e-12, atol=1e-12)
   # A shift of the similarities alone does change them: the test can fail.
-  objective = objectives.nuclr(num_pairs=N, temperature=TAU, positive_weight=0.0)
+  objective = objectives.nuclr(
+    num_pairs=N, temperature=TAU, positive_weight=0.0
+  )
   values = [
     objective.apply(*objective.init(), x)[0]
     for x in (pairs, shifted(pairs, SHIFT))
@@ -81,7 +83,7 @@ def test_a_shift_of_similarities_and_zeta_changes_nothing(rule, x64):
   assert abs(values[0] - values[1]) > 0.1
 
 
-def test_the_constant_own_pair_term_does_change(x64):
+def test_the_constant_positive_term_does_change(x64):
   """The paper's epsilon does not follow the shift; it is small beside u."""
   pairs = make_pairs.make_pairs(0, batch=B, dim=D, num_pairs=N)
   rule = denominator.running_max()

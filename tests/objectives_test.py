@@ -56,20 +56,18 @@ OBJECTIVES = dict(
   nuclr_released=objectives.nuclr_variant(
     **SIZES,
     temperature=0.1,
-    steps_per_epoch=1,
-    positive=denominator.released(),
+    positive=denominator.released(steps_per_epoch=1),
   ),
   nuclr_learned=objectives.nuclr(
     **SIZES, temperature=temperature_rules.learned(0.1)
   ),
   nuclr_queue=objectives.nuclr(
-    **SIZES, temperature=0.1, zeta=zeta_rules.queue(size=2048), dim=8
+    **SIZES, temperature=0.1, zeta=zeta_rules.queue(dim=8, size=2048)
   ),
   nuclr_individual_queue=objectives.nuclr(
     **SIZES,
     temperature=temperature_rules.individual(0.1, rate=0.01),
-    zeta=zeta_rules.queue(size=2048, momentum=0.1),
-    dim=8,
+    zeta=zeta_rules.queue(dim=8, size=2048, momentum=0.1),
   ),
   sum=objectives.add(
     nuclr=objectives.nuclr(**SIZES, temperature=0.1),

@@ -78,9 +78,8 @@ def train(cache: dict[str, np.ndarray]) -> dict:
   objective = objectives.nuclr(
     num_pairs=num_pairs,
     num_texts=int(cache["text_id"].max()) + 1,
-    dim=128,
     temperature=0.07,
-    zeta=zeta_rules.queue(size=4096, rate=0.3),
+    zeta=zeta_rules.queue(dim=128, size=4096, rate=0.3),
   )
   rate = optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 20, steps)
   adamw = optimizer.make_optimizer(

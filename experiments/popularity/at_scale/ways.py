@@ -70,12 +70,11 @@ def make_objective(
     rule = zeta_rules.batch(rate=rate)
   else:
     size = max(round(way.share * num_pairs / batch_size), 1) * batch_size
-    rule = zeta_rules.queue(size=size, rate=rate)
+    rule = zeta_rules.queue(dim=dim, size=size, rate=rate)
   return objectives.nuclr(
     num_pairs=num_pairs,
     num_images=num_pairs,
     num_texts=num_pairs,
-    dim=dim,
     temperature=temperature,
     gamma=way.gamma,
     zeta=rule,
