@@ -118,7 +118,7 @@ LIBRARIES = {"np", "numpy", "shutil", "safetensors", "parquet", "os", "figure"}
 SAFE = {"replacing", "fresh_folder", "complete_folder", "new_folder"}
 # Functions that need not do so.
 MAY_WRITE = {
-  "distributed.check_shared": "the name is random, and `files` is a later package",
+  "distributed.check_shared": "the name is random, and `files` comes later",
   "checkpoint._plain": "in a folder for temporary files, which is new",
   "pytorch._rewrite": "in a folder for temporary files, which is new",
   "records._open_tensorboard": "the name is random",
