@@ -1,4 +1,4 @@
-"""Diagnostics of a training against loops; what they warn of; the pace."""
+"""Diagnostics of a run against loops; what they warn of; the pace."""
 
 import functools
 import logging

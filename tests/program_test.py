@@ -17,12 +17,12 @@ from nuclr_jax.sample_state import table
 
 BATCH, DIM = 64, 16
 NUCLR = objectives.nuclr(num_pairs=1000)
-QUEUE = zeta_rules.queue(size=512)
+QUEUE = zeta_rules.queue(dim=DIM, size=512)
 OBJECTIVES = dict(
   clip=objectives.clip(),
   sogclr=objectives.sogclr(num_pairs=1000),
   nuclr=NUCLR,
-  nuclr_queue=objectives.nuclr(num_pairs=1000, dim=DIM, zeta=QUEUE),
+  nuclr_queue=objectives.nuclr(num_pairs=1000, zeta=QUEUE),
 )
 MOST_COLLECTIVES = dict(clip=7, sogclr=8, nuclr=8, nuclr_queue=11)
 MOST_KERNELS = dict(clip=50, sogclr=90, nuclr=140, nuclr_queue=265)

@@ -11,8 +11,8 @@ MEMORY = dict(size=16_384, rate=0.3)
 
 def recipe(num_pairs: int, dim: int) -> Objective:
   """Makes NUCLR as in configs/cc3m.py, which needs more libraries to read."""
-  queue = zeta_rules.queue(**MEMORY)
-  return objectives.nuclr(num_pairs=num_pairs, dim=dim, zeta=queue, **RECIPE)
+  queue = zeta_rules.queue(dim=dim, **MEMORY)
+  return objectives.nuclr(num_pairs=num_pairs, zeta=queue, **RECIPE)
 
 
 def loss_step(objective: Objective, **options):

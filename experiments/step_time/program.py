@@ -39,7 +39,7 @@ SIZES = dict(num_pairs=NUM_PAIRS, num_images=NUM_PAIRS, num_texts=NUM_PAIRS)
 def all_objectives(dim: int) -> dict[str, Objective]:
   """Returns the objectives to count, by name."""
   nuclr = functools.partial(objectives.nuclr, **SIZES)
-  queue = zeta_rules.queue(size=16_384)
+  queue = zeta_rules.queue(dim=dim, size=16_384)
   return {
     "clip": objectives.clip(),
     "ntxent": objectives.ntxent(),
@@ -52,7 +52,7 @@ def all_objectives(dim: int) -> dict[str, Objective]:
     "isogclr": objectives.isogclr(**SIZES),
     "nuclr": nuclr(),
     "nuclr_individual": nuclr(temperature=temperature_rules.individual()),
-    "nuclr_queue": nuclr(zeta=queue, dim=dim),
+    "nuclr_queue": nuclr(zeta=queue),
   }
 
 

@@ -153,7 +153,7 @@ def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
     batch_size=values["batch_size"],
     seed=run.seed,
   )
-  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no own pair
+  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no positive
   if values["whole"]:
     found = steps.of_all_pairs(vectors, tau, zeta_of(state, n), xi)
     row["whole"] = steps.compare(found, found, target)["step"]
@@ -263,7 +263,7 @@ def scores(
 class Terms(NamedTuple):
   """Logarithms of an anchor's terms, divided by exp(sim_ii / tau)."""
 
-  others: Float[np.ndarray, "anchors pairs"]  # -inf for the own pair
+  others: Float[np.ndarray, "anchors pairs"]  # -inf for the positive
   own: Float[np.ndarray, "anchors"]
 
 
