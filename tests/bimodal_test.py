@@ -9,6 +9,7 @@ from experiments.bimodal import algorithms, measure, plan, summary, tables
 from experiments.bimodal.algorithms import ALGORITHMS, KEYS
 from experiments.harness import command, runner
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.objectives.base import make_spec
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
@@ -149,4 +150,4 @@ def test_every_ablation_and_estimator_builds_an_objective():
   for group in groups:
     config = measure.make_config(group[0])
     spec = make_spec(None, num_pairs=43_173, steps_per_epoch=337, dim=128)
-    build.make_objective(spec, config.objective.to_dict(), num_steps=2700)
+    build.make_objective(spec, resolve(config), num_steps=2700)

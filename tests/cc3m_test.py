@@ -18,7 +18,7 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import Data, Source
 from nuclr_jax.lab.export import embedder_of_run
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import factories, loop, optimizer
+from nuclr_jax.lab.train import loop, optimizer, settings
 from nuclr_jax.types import Sides, Sizes, each
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -70,14 +70,14 @@ def given(monkeypatch):
 
     return call
 
-  for name, factory in list(factories.OBJECTIVES.items()):
-    monkeypatch.setitem(factories.OBJECTIVES, name, spy(factory))
-  for rules in factories.RULES.values():
+  for name, factory in list(settings.OBJECTIVES.items()):
+    monkeypatch.setitem(settings.OBJECTIVES, name, spy(factory))
+  for rules in settings.RULES.values():
     for name, factory in list(rules.items()):
       monkeypatch.setitem(rules, name, spy(factory))
   towers = functools.wraps(models.towers)(lambda **_: models.Model(None, None))
-  monkeypatch.setitem(factories.MODELS, "towers", spy(towers))
-  optimizers = factories.OPTIMIZER.factories
+  monkeypatch.setitem(settings.MODELS, "towers", spy(towers))
+  optimizers = settings.OPTIMIZER.known
   for name, factory in list(optimizers.items()):
     monkeypatch.setitem(optimizers, name, spy(factory))
   return found
@@ -88,7 +88,7 @@ class TestConfigs:
   def test_algorithms(self, name, given):
     config = complete(cc3m.get_config(name))
     parts = build(name)
-    assert parts.config == config
+    assert parts.settings.recorded == config
     assert parts.num_steps == NUM_STEPS
     spec = dict(config["objective"])
     objective = given[spec.pop("name")]
@@ -102,9 +102,9 @@ class TestConfigs:
 
   def test_small(self):
     parts, *others = (build(f"{name},smoke") for name in cc3m.ALGORITHMS)
-    towers = parts.config["model"] | {"normalize": None}
+    towers = parts.settings.model.spec | {"normalize": None}
     for other in others:
-      assert other.config["model"] | {"normalize": None} == towers
+      assert other.settings.model.spec | {"normalize": None} == towers
     shapes = jax.eval_shape(parts.model.init, jax.random.key(0))[0]
     assert sum(x.size for x in jax.tree.leaves(shapes)) < 100_000
 
@@ -127,7 +127,7 @@ class TestConfigs:
 
   def test_clip(self, given):
     parts = build("clip_b16")
-    towers, data = given["towers"], parts.config["data"]
+    towers, data = given["towers"], parts.settings.data.spec
     names = [towers[side]["name"] for side in ("image", "text")]
     assert names == ["clip_vit_b16", "clip_text"]
     assert (towers["dim"], towers["projection_bias"]) == (512, False)

@@ -6,14 +6,14 @@ import re
 import chex
 import jax
 from load_file import load_file
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 import pytest
 
-from nuclr_jax.lab.config import DEFAULTS, complete, override
+from nuclr_jax.lab.config import DEFAULTS, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
-from nuclr_jax.lab.train import build, factories
+from nuclr_jax.lab.train import build, settings
+from nuclr_jax.lab.train.step import init_state, make_train_step
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 PLACES = (CONFIGS.parent / "README.md", CONFIGS.parent / "experiments/cc3m")
@@ -47,7 +47,7 @@ def test_a_config_has_all_keys_and_factories_take_them(path):
   assert set(config.keys()) == set(DEFAULTS)
   if "siglip2" in path.name and "siglip_text" not in TEXT_TOWERS:
     pytest.skip("no SigLIP towers yet")
-  factories.checked(complete(config))
+  settings.resolve(config)
 
 
 @pytest.mark.parametrize("folder", PLACES, ids=lambda path: path.name)
@@ -62,7 +62,7 @@ def test_readmes_name_keys_that_exist(folder):
     if folder.name == "cc3m" and key.startswith("objective."):
       config = cc3m.get_config("nuclr_official")  # whose ablations it lists
     change = (key, quoted or word)
-    factories.checked(complete(override(config, [change])))
+    settings.resolve(override(config, [change]))
 
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])

@@ -17,8 +17,8 @@ from mkdocs.config import load_config as load_mkdocs_config
 import pytest
 
 from nuclr_jax.lab.cli import main, verbs
-from nuclr_jax.lab.config import complete, load_config, override
-from nuclr_jax.lab.train import checkpoint, factories, records
+from nuclr_jax.lab.config import load_config, override
+from nuclr_jax.lab.train import checkpoint, records, settings
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -71,7 +71,7 @@ def test_commands_have_flags_and_keys_that_exist(words):
       changes.append((key, "1" if shell_variable else value))
   if changes:
     assert config is not None, "--config is missing"
-    factories.checked(complete(override(config, changes)))
+    settings.resolve(override(config, changes))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -10,7 +10,7 @@ import warm
 
 from nuclr_jax.lab import extensions
 from nuclr_jax.lab.config import ConfigError, complete, load_config
-from nuclr_jax.lab.train import build, factories
+from nuclr_jax.lab.train import build, settings
 
 MINE = '''
 """Factories of a user."""
@@ -146,11 +146,11 @@ def test_nothing_is_imported_because_a_config_says_so(mine, monkeypatch):
   config = complete(load_config("glyphs:clip"))
   config["objective"] = {"name": "mine:pull"}
   with pytest.raises(ConfigError, match="names the module mine, which is not"):
-    factories.checked(config)
+    settings.resolve(config)
   assert "mine" not in sys.modules
   config["objective"] = {"name": "os:system", "command": "true"}
   with pytest.raises(ConfigError, match="names the module os, which is not"):
-    factories.checked(config)
+    settings.resolve(config)
 
 
 def test_a_rule_in_python(mine, monkeypatch):

@@ -21,8 +21,8 @@ CORE = (
   "types checks sharding pairwise sample_state objectives popularity".split()
 )
 LAB = (
-  "distributed progress files extensions config models data ingest evaluate "
-  "train export report cli"
+  "distributed progress files extensions config factories models data ingest "
+  "evaluate train export report cli"
 ).split()
 ORDER = [*CORE, *(f"lab.{name}" for name in LAB), "contrib"]
 # At most, with some slack; `tests/indicators.py` says what each number means.
