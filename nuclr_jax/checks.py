@@ -17,6 +17,7 @@ import types
 from typing import (
   Annotated,
   Any,
+  Literal,
   NamedTuple,
   SupportsIndex,
   TypeVar,
@@ -154,7 +155,8 @@ Rate = Annotated[
   Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
 ]
 NAMES = {int: "a whole number", float: "a finite number", str: "a text"}
-NAMES |= {bool: "True or False", types.NoneType: "None", Mapping: "a mapping"}
+NAMES |= {bool: "True or False", types.NoneType: "None"}
+NAMES |= {Mapping: "a mapping", dict: "a mapping", list: "a tuple"}
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -178,21 +180,25 @@ def fits(value: Any, hint: Any) -> bool:
     return fits(value, kind) and (callable(value) or span.fits(value))
   if kind in (Union, types.UnionType):
     return any(fits(value, x) for x in inner)
-  if kind in (tuple, Sequence):
+  if kind is Literal:
+    return value in inner
+  if kind in (tuple, list, Sequence):
     if not isinstance(value, tuple | list):
       return False
     if kind is tuple and inner[-1] is not ...:
       return len(value) == len(inner) and all(map(fits, value, inner))
     return all(fits(x, inner[0]) for x in value)
-  if kind is Mapping and isinstance(value, Mapping):
+  if kind in (dict, Mapping) and isinstance(value, Mapping):
     return all(fits(x, inner[1]) for x in value.values())
-  if hint in (Any, inspect.Parameter.empty):
+  if hint in (Any, inspect.Parameter.empty) or isinstance(hint, str | TypeVar):
     return True
   if hint in (int, SupportsIndex):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if hint is float:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return real and abs(value) <= LARGEST_FLOAT  # not NaN
+  if hint is list:  # a config has tuples
+    return isinstance(value, tuple | list)
   return isinstance(value, kind or hint)
 
 
@@ -210,12 +216,14 @@ def allowed(hint: Any) -> str:
   kind, inner = get_origin(hint), get_args(hint)
   if kind is Annotated:
     return inner[1].allowed
+  if kind is Literal:
+    return f"one of {inner}"
   if kind in (Union, types.UnionType):
     return ", or ".join(dict.fromkeys(filter(None, map(allowed, inner))))
-  if kind in (tuple, Sequence):
+  if kind in (tuple, list, Sequence):
     count = "" if kind is not tuple or inner[-1] is ... else f" of {len(inner)}"
     return f"a tuple{count}, each {allowed(inner[0])}"
-  if kind is Mapping and (values := allowed(inner[1])):
+  if kind in (dict, Mapping) and (values := allowed(inner[1])):
     return f"a mapping, each value {values}"
   if hint == Schedule:
     return "a schedule"
@@ -235,6 +243,23 @@ def alternatives(hint: Any) -> set[Any]:
   if kind in (Union, types.UnionType):
     return set().union(*map(alternatives, inner))
   return {hint}
+
+
+def parameters(factory: Callable) -> Mapping[str, inspect.Parameter]:
+  """Returns the parameters that can be given by name, with their annotations.
+
+  Annotations that are texts, as `from __future__ import annotations` leaves
+  them, are evaluated if they can be.
+  """
+  try:
+    signature = inspect.signature(factory, eval_str=True)
+  except (NameError, AttributeError, SyntaxError, TypeError):
+    signature = inspect.signature(factory)
+  kinds = (
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+  )
+  return {k: x for k, x in signature.parameters.items() if x.kind in kinds}
 
 
 def checked(function: Function | None = None, /, *, of: str = "") -> Any:

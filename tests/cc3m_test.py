@@ -128,7 +128,7 @@ class TestConfigs:
   def test_clip(self, given):
     parts = build("clip_b16")
     towers, data = given["towers"], parts.settings.data.spec
-    names = [towers[side]["name"] for side in ("image", "text")]
+    names = [towers[side].name for side in ("image", "text")]
     assert names == ["clip_vit_b16", "clip_text"]
     assert (towers["dim"], towers["projection_bias"]) == (512, False)
     assert towers["image_shape"] == (224, 224, 3) and towers["length"] == 77

@@ -9,7 +9,6 @@ a data set, and returns the factory with its arguments bound to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
-import inspect
 from typing import Any, NamedTuple, Optional
 
 from nuclr_jax import checks
@@ -57,7 +56,7 @@ class Bound(NamedTuple):
     Raises:
       ValueError: From the factories.
     """
-    known = inspect.signature(self.factory).parameters
+    known = checks.parameters(self.factory)
     arguments = {name: x for name, x in from_run.items() if name in known}
     for name, value in self.arguments.items():
       if Bound not in checks.alternatives(known[name].annotation):
@@ -72,14 +71,12 @@ class Bound(NamedTuple):
 
   def takes(self, name: str) -> bool:
     """Returns whether the factory has a parameter of this name."""
-    return name in inspect.signature(self.factory).parameters
+    return name in checks.parameters(self.factory)
 
   def values(self) -> dict[str, Any]:
     """Returns the arguments, with the factory's defaults for the others."""
-    parameters = inspect.signature(self.factory).parameters.values()
-    defaults = {
-      x.name: x.default for x in parameters if x.default is not x.empty
-    }
+    known = checks.parameters(self.factory).values()
+    defaults = {x.name: x.default for x in known if x.default is not x.empty}
     return defaults | dict(self.arguments)
 
 
@@ -144,13 +141,10 @@ def _bind(
 ) -> Bound:
   """Checks arguments against the signature of a factory."""
   values = {x: value for x, value in spec.items() if x not in besides}
-  parameters = [
-    x
-    for x in inspect.signature(factory).parameters.values()
-    if x.kind != x.VAR_KEYWORD and x.name not in table.run
-  ]
-  required = {x.name for x in parameters if x.default is x.empty}
-  hints = {x.name: x.annotation for x in parameters} | table.more
+  known = checks.parameters(factory)
+  known = [x for name, x in known.items() if name not in table.run]
+  required = {x.name for x in known if x.default is x.empty}
+  hints = {x.name: x.annotation for x in known} | table.more
   if unknown := sorted(values.keys() - hints.keys()):
     raise ConfigError(
       f"unknown keys {unknown} of {what}; known are {sorted(hints)}",

@@ -13,6 +13,7 @@ Differences = checks.one_of(("chain", "star"))
 Norm = checks.one_of(("l2", "l1"))
 
 
+@checks.checked
 def difference_alignment(
   spec: Spec | None = None,
   *,
@@ -73,8 +74,6 @@ def difference_alignment(
     Regularization, ICLR 2024, eq. (4) to (6).
   """
   del spec
-  checks.choice("differences", differences, Differences)
-  checks.choice("norm", norm, Norm)
 
   def loss_fn(params, pairs):
     del params

@@ -10,6 +10,7 @@ from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Pairs, Sides, Spec, both, each
 
 
+@checks.checked
 def latent_class(
   spec: Spec | None = None,
   *,
@@ -52,8 +53,6 @@ def latent_class(
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
   del spec
-  checks.choice("loss", loss, losses.Loss)
-  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -64,6 +63,7 @@ def latent_class(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def curl(
   spec: Spec | None = None,
   *,
@@ -99,9 +99,7 @@ def curl(
 
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
-  checks.choice("loss", loss, losses.Loss)
   block_size = _check_block_size(spec, block_size)
-  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -118,6 +116,7 @@ def curl(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def quick_thought(
   spec: Spec | None = None, *, block_size: checks.Count = 1
 ) -> base.Objective:
@@ -181,7 +180,6 @@ def quick_thought(
 
 def _check_block_size(spec: Spec | None, block_size) -> int:
   """Returns the block size; raises ValueError if the data have another one."""
-  block_size = checks.count("block_size", block_size)
   of_data = None if spec is None else spec.block_size
   if of_data not in (None, block_size):
     raise ValueError(

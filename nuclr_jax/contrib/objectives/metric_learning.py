@@ -16,6 +16,7 @@ from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import Pairs, Spec
 
 
+@checks.checked
 def npair(
   spec: Spec | None = None, *, l2: checks.NonNegative = 0.002
 ) -> base.Objective:
@@ -51,7 +52,6 @@ def npair(
     Objective, NIPS 2016.
   """
   del spec
-  l2 = checks.weight("l2", l2)
 
   def loss_fn(params, pairs):
     del params
@@ -65,6 +65,7 @@ def npair(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def proxy_anchor(
   spec: Spec | None = None,
   *,
@@ -105,8 +106,6 @@ def proxy_anchor(
 
   Reference: Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020.
   """
-  alpha = checks.positive("alpha", alpha)
-  margin = checks.weight("margin", margin)
   spec = base.make_spec(spec, **numbers)
   num_classes, init = classes.of_spec(spec, "proxies", "proxy_anchor", seed)
 

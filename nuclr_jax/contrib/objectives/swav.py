@@ -14,6 +14,7 @@ from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import Spec, each, swap
 
 
+@checks.checked
 def swav(
   spec: Spec | None = None,
   *,
@@ -57,9 +58,6 @@ def swav(
   Reference: Caron et al., Unsupervised Learning of Visual Features by
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
-  temperature = checks.temperature(temperature)
-  num_iterations = checks.count("num_iterations", num_iterations)
-  epsilon = checks.positive("epsilon", epsilon)
   spec = base.make_spec(spec, **numbers).require("dim", what="swav")
   init = random_rows("prototypes", num_prototypes, spec.dim, seed)
 
