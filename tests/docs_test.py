@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 
 import griffe
 from load_file import load_file
@@ -16,6 +17,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config as load_mkdocs_config
 import pytest
 
+from nuclr_jax.lab import extensions
 from nuclr_jax.lab.cli import main, verbs
 from nuclr_jax.lab.config import load_config, override
 from nuclr_jax.lab.train import checkpoint, records, settings
@@ -48,13 +50,33 @@ def commands():
         words = shlex.split(line, comments=True)
         if "nuclr" in words:
           yield pytest.param(
-            words[words.index("nuclr") + 1 :], id=f"{page.stem}: {line[:40]}"
+            page,
+            words[words.index("nuclr") + 1 :],
+            id=f"{page.stem}: {line[:40]}",
           )
 
 
-@pytest.mark.parametrize("words", list(commands()))
-def test_commands_have_flags_and_keys_that_exist(words):
+@pytest.fixture
+def import_mine(tmp_path, monkeypatch):
+  """Imports the `mine.py` that a page shows, as --import does."""
+  monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
+  monkeypatch.syspath_prepend(tmp_path)
+
+  def import_page(page):
+    blocks = r"^```python\n# mine\.py\n(.*?)^```"
+    (text,) = re.findall(blocks, page.read_text(), re.M | re.S)
+    (tmp_path / "mine.py").write_text(text)
+    extensions.allow("mine")
+
+  yield import_page
+  sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize("page, words", list(commands()))
+def test_commands_have_flags_and_keys_that_exist(page, words, import_mine):
   verb, *arguments = words
+  if "--import=mine" in words:
+    import_mine(page)
   config, changes = None, []
   for word in arguments:
     name, _, value = word.partition("=")
@@ -62,7 +84,7 @@ def test_commands_have_flags_and_keys_that_exist(words):
       assert word in ("...",), f"{word} is not a flag"
       continue
     key = name.removeprefix("--")
-    assert key.split(".")[0] in main.VERBS[verb].flags, key
+    assert key.split(".")[0] in main.VERBS[verb].taken, key
     if key == "config":
       config = load_config(value)
     elif key.startswith("config."):
