@@ -49,6 +49,10 @@ class Range(NamedTuple):
   allowed: str  # in words, for messages
   fits: Callable[[Any], bool]
 
+  def __repr__(self) -> str:
+    """Says what is allowed, so that `help` of a factory can be read."""
+    return self.allowed
+
 
 def one_of(names: tuple[str, ...]) -> Any:
   """Makes the type of an argument that is one of a few names."""
@@ -453,9 +457,9 @@ def choice(name: str, value: Any, kind: Any) -> None:
     raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
 
 
-def rule(name: str, rule, example: str) -> None:
+def rule(name: str, rule, kind: type, example: str) -> None:
   """Raises ValueError unless `rule` is what a rule's factory returned."""
-  if not callable(rule):
+  if not isinstance(rule, kind):
     raise ValueError(f"{name} must be a rule such as {example}, got {rule!r}")
 
 

@@ -41,6 +41,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -284,6 +285,9 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--output", type=pathlib.Path, default="chaos")
   options = parser.parse_args()
+  # Where a shell has started this in the background, Ctrl-C is ignored, also by
+  # the commands that a campaign interrupts.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   end = time.monotonic() + 60 * options.minutes
   output = options.output.absolute()
   output.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,9 @@ LOADED = re.compile(r"<(?!a )\w[^>]* (?:src|href|data)=[\"']?([^\"'\s>]+)")
 LOADED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?([^\"')]+)")
 
 
+COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
+
+
 def name_of(page):
   return str(page.relative_to(ROOT))
 
@@ -56,27 +59,41 @@ def commands():
           )
 
 
+def test_the_readme_is_short():
+  text = (ROOT / "README.md").read_text()
+  assert len(text.split()) <= 600
+  assert "<!--" not in text
+  for target in re.findall(r"\]\(([^)#]+)\)", text):
+    assert (ROOT / target).exists(), target
+
+
+GUIDES = [page for page in PAGES if page.parent.name == "guides"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_guides_have_few_numbers(page):
+  """At most two measured ones in a paragraph; tables have the others."""
+  for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", page.read_text()):
+    measured = [x for x in COMMENT.findall(block) if not x.startswith("given")]
+    assert sum(1 + x.count(" | ") for x in measured) <= 2, block
+
+
 @pytest.fixture
-def import_mine(tmp_path, monkeypatch):
-  """Imports the `mine.py` that a page shows, as --import does."""
-  monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
+def mine(page, tmp_path, monkeypatch):
+  """The module `mine` that a guide shows, for what its commands name."""
+  code = re.findall(
+    r"^```python\n(\"\"\"mine\.py.*?)^```", page.read_text(), re.M | re.S
+  )
+  (tmp_path / "mine.py").write_text("".join(code))
   monkeypatch.syspath_prepend(tmp_path)
-
-  def import_page(page):
-    blocks = r"^```python\n# mine\.py\n(.*?)^```"
-    (text,) = re.findall(blocks, page.read_text(), re.M | re.S)
-    (tmp_path / "mine.py").write_text(text)
-    extensions.allow("mine")
-
-  yield import_page
+  monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
+  yield
   sys.modules.pop("mine", None)
 
 
 @pytest.mark.parametrize("page, words", list(commands()))
-def test_commands_have_flags_and_keys_that_exist(page, words, import_mine):
+def test_commands_have_flags_and_keys_that_exist(page, words, mine):
   verb, *arguments = words
-  if "--import=mine" in words:
-    import_mine(page)
   config, changes = None, []
   for word in arguments:
     name, _, value = word.partition("=")
@@ -85,6 +102,8 @@ def test_commands_have_flags_and_keys_that_exist(page, words, import_mine):
       continue
     key = name.removeprefix("--")
     assert key.split(".")[0] in main.VERBS[verb].taken, key
+    if key == "import":
+      extensions.allow(value)
     if key == "config":
       config = load_config(value)
     elif key.startswith("config."):

@@ -13,10 +13,10 @@ import pytest
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data import embeddings
 from nuclr_jax.lab.export import Embedder, write_embeddings
-from nuclr_jax.lab.ingest.records import Item
 from nuclr_jax.lab.report import duplicates, neighbours, subject
 from nuclr_jax.lab.report import popularity as popularity_page
 from nuclr_jax.lab.train import untrained
+from nuclr_jax.lab.user_files.items import Item
 from nuclr_jax.types import Pairs, Sides
 
 CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"

@@ -271,11 +271,11 @@ def pull(
 RULES = """
 from nuclr_jax.checks import Count, NonNegative, Positive
 from nuclr_jax.lab import models
-from nuclr_jax.sample_state import own_pair_rules, temperature_rules
+from nuclr_jax.objectives import denominator, temperature_rules
 
 
 def own(*, weight: NonNegative):
-  return own_pair_rules.running_max(weight=weight)
+  return denominator.running_max(weight=weight)
 
 
 def warm(*, temperature: Positive):
@@ -312,7 +312,7 @@ def test_rules_models_and_towers_of_ones_own(tmp_path, monkeypatch, data_dir):
   config["model"] = {"name": "rules:small", "dim": 6}
   config["objective"] = {
     "name": "nuclr_variant",
-    "own_pair": {"name": "rules:own", "weight": 0.5},
+    "positive": {"name": "rules:own", "weight": 0.5},
     "temperature": {"name": "rules:warm", "temperature": 0.3},
   }
   parts = build.build(config, data_dir=data_dir)

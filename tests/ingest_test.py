@@ -16,7 +16,8 @@ import pytest
 
 from nuclr_jax.lab import files, ingest, progress
 from nuclr_jax.lab.data import captions, pair_index, tar_files
-from nuclr_jax.lab.ingest import beam, inputs, publish, readers, records
+from nuclr_jax.lab.ingest import beam, publish, records
+from nuclr_jax.lab.user_files import inputs, readers
 
 PHOTO = PHOTOS[0]
 ROOT = pathlib.Path(__file__).parents[1]

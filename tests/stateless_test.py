@@ -15,7 +15,7 @@ import pytest
 from nuclr_jax import Pairs, objectives, pairwise
 from nuclr_jax.objectives import (
   State,
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -64,14 +64,14 @@ ALL = dict(
     temperature=temperature_rules.learned(TAU),
     gamma=1.0,
     zeta=zeta_rules.fixed(init=0.1),
-    own_weight=30.0,
+    positive_weight=30.0,
   ),
   nuclr_individual=objectives.nuclr_variant(
     **SIZES,
     temperature=temperature_rules.individual(TAU, rate=0.0),
     gamma=1.0,
     zeta=zeta_rules.fixed(init=0.1),
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   ),
 )
 
@@ -126,9 +126,9 @@ EXTREME = dict(
   isogclr=objectives.isogclr(**COLD_STATE, rho=0.5, bounds=(0.001, 0.1)),
   nuclr=objectives.nuclr(**COLD_STATE),
   nuclr_diamond=objectives.nuclr_variant(
-    **COLD_STATE, own_pair=own_pair_rules.by_zeta()
+    **COLD_STATE, positive=denominator.by_zeta()
   ),
-  nuclr_without_own_pair=objectives.nuclr(**COLD_STATE, own_weight=0.0),
+  nuclr_without_positive=objectives.nuclr(**COLD_STATE, positive_weight=0.0),
   nuclr_individual=objectives.nuclr(
     num_pairs=4,
     temperature=temperature_rules.individual(
@@ -214,11 +214,21 @@ def test_differentiating_twice_is_refused(name):
   ids=lambda x: "_".join(x),
 )
 def test_batches_that_do_not_fit_are_refused(name, change):
-  spec = objectives.make_spec(None, num_pairs=64, num_classes=3, dim=D)
-  objective = objectives.OBJECTIVES[name](spec)
+  factory = objectives.OBJECTIVES[name]
+  has_state = "num_pairs" in inspect.signature(factory).parameters
+  objective = factory(num_pairs=64) if has_state else factory()
   wrong = Pairs(*batch())._replace(label=jnp.zeros(B, int))._replace(**change)
   with pytest.raises(ValueError, match=r"integers of shape .*; got image"):
     jax.eval_shape(lambda: objective.apply(*objective.init(), wrong))
+
+
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_an_objective_without_state_reads_without_it(name):
+  """Whoever wants to know what `clip` does need not know of tables."""
+  factory = objectives.OBJECTIVES[name]
+  source = inspect.getsource(inspect.getmodule(inspect.unwrap(factory)))
+  has_state = "num_pairs" in inspect.signature(factory).parameters
+  assert ("sample_state" in source) == has_state
 
 
 def test_clip_of_identical_embeddings_is_log_batch():

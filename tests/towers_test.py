@@ -9,12 +9,12 @@ import chex
 from flax import nnx
 import jax
 import jax.numpy as jnp
+import jax_side
 from make_weights import numbers
 import numpy as np
 import pytest
 from scipy import signal
 
-from experiments.parity import jax_side
 from nuclr_jax import Batch
 from nuclr_jax.lab import models
 from nuclr_jax.lab.data.source import Data, Records, in_memory

@@ -11,7 +11,6 @@ import time
 import chex
 import jax
 import jax.numpy as jnp
-from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 import numpy as np
 import optax
 import pytest
@@ -24,6 +23,7 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import checkpoint, loop, optimizer, records
+from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 
 
 @pytest.fixture(scope="module")

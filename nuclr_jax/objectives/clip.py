@@ -7,22 +7,16 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.sample_state.temperature_rules import (
-  init_log_scale,
-  one_for_all,
-)
 from nuclr_jax.types import (
   Metrics,
   Number,
   Pairs,
   Scalar,
-  Spec,
   each,
 )
 
 
 def clip(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.07,
   learn_temperature: bool = True,
@@ -35,7 +29,6 @@ def clip(
   share an image or a text (by their ids) are not negatives of each other.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
@@ -58,22 +51,20 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  del spec
   first = checks.temperature(temperature)
   checks.choice("learn_temperature", learn_temperature, bool)
 
   def tau(params):
-    return one_for_all(params, first)
+    return base.learned_temperature(params, first)
 
   return base.stateless(
     lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: init_log_scale(first) if learn_temperature else {},
+    lambda: base.init_log_scale(first) if learn_temperature else {},
     temperature=tau,
   )
 
 
 def ntxent(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.1,
   learn_temperature: bool = False,
@@ -86,7 +77,6 @@ def ntxent(
   is the mean over all views.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` is learned, as in `clip`.
@@ -107,9 +97,7 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(
-    spec, temperature=temperature, learn_temperature=learn_temperature
-  )
+  inner = clip(temperature=temperature, learn_temperature=learn_temperature)
 
   def apply(params, state, pairs):
     return inner.apply(params, state, _all_views(base.receive(pairs)))

@@ -23,7 +23,7 @@ from nuclr_jax.lab.train.hooks import Hook, first_popularities
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale
-from nuclr_jax.types import Popularities, Sizes, Spec
+from nuclr_jax.types import Popularities, Sizes
 
 
 class Experiment(NamedTuple):
@@ -79,15 +79,12 @@ def build(
   sizes = data.train.sizes
   span = span_of(settings, sizes)
   objective = make_objective(
-    Spec(
-      sizes,
-      dim=settings.model.arguments.get("dim"),
-      num_classes=data.num_classes,
-      steps_per_epoch=span["steps_per_epoch"],
-      block_size=data.block_size,
-    ),
     settings,
-    num_steps=span["num_steps"],
+    **span,
+    **sizes._asdict(),
+    dim=settings.model.arguments.get("dim"),
+    num_classes=data.num_classes,
+    data_block_size=data.block_size,
   )
   if data.train.open_stream is not None:
     _check_streamable(objective, settings.objective.name)
@@ -139,26 +136,21 @@ def span_of(settings: Settings, sizes: Sizes) -> dict[str, int]:
   return {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
 
 
-def make_objective(
-  spec: Spec, settings: Settings, *, num_steps: int
-) -> Objective:
+def make_objective(settings: Settings, **of_the_run: int | None) -> Objective:
   """Makes the objective of a run and adds its terms.
 
   Args:
-    spec: The sizes of the data and the model, with `steps_per_epoch`.
     settings: The settings of the run.
-    num_steps: The number of steps of the run, after which schedules end.
+    **of_the_run: `num_steps` and `steps_per_epoch`, for schedules, and whatever
+      else of `settings.OF_THE_RUN` is known, for factories and rules that take
+      it.
 
   Raises:
     ValueError: If a factory rejects an argument.
   """
-  numbers = spec._asdict() | (spec.sizes._asdict() if spec.sizes else {})
-  for name in ("sizes", "block_size"):
-    del numbers[name]
-  numbers |= {"spec": spec, "num_steps": num_steps}
-  objective, scaled = settings.objective(**numbers), {}
+  objective, scaled = settings.objective(**of_the_run), {}
   for name, bound in settings.terms.items():
-    term = bound(**numbers)
+    term = bound(**of_the_run)
     if bound.more["weight"]:  # a term of weight 0 is checked, too
       scaled[_short(name)] = scale(term, bound.more["weight"])
   if not scaled:

@@ -27,22 +27,26 @@ from nuclr_jax.types import Sizes
 # written, compared and shown, not to be read.
 Settings = namedtuple("Settings", (*KEYS, "recorded"))
 
-OF_THE_DATA = ("spec", *Sizes._fields, "dim", "num_classes", "steps_per_epoch")
+# What a run knows about its data and model, for whichever factory asks for it.
+OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
+OF_THE_RUN += ("data_block_size",)
 SCHEDULE = Table(
   {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
 )
-RULE_TABLES = {key: Table(x, schedules=SCHEDULE) for key, x in RULES.items()}
+RULE_TABLES = {
+  key: Table(x, run=OF_THE_RUN, schedules=SCHEDULE) for key, x in RULES.items()
+}
 TABLES = {
   "data": Table(DATASETS, run=("data_dir",)),
   "model": Table(
     MODELS, run=(*INPUTS, "frozen"), parts=TOWERS | {"encoder": ENCODER}
   ),
   "objective": Table(
-    OBJECTIVES, run=OF_THE_DATA, parts=RULE_TABLES, schedules=SCHEDULE
+    OBJECTIVES, run=OF_THE_RUN, parts=RULE_TABLES, schedules=SCHEDULE
   ),
 }
 # Mappings of a config that have no `name`, since their key decides the factory.
-TERM = Table(TERMS, run=OF_THE_DATA, more={"weight": checks.NonNegative})
+TERM = Table(TERMS, run=OF_THE_RUN, more={"weight": checks.NonNegative})
 OPTIMIZER = Table({"adamw": make_optimizer}, schedules=SCHEDULE)
 EVALUATOR = Table({}, run=("held_out",))
 REFRESH = Table(

@@ -1,7 +1,7 @@
 """Readers of the kinds of input; each yields one item after another.
 
 A reader reads one part on its own. It does not fail because of bad data, but
-yields what it could not read as rejected. `records.check_items` decides which
+yields what it could not read as rejected. `ingest.records` decides which
 items are good.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import in_place
 from nuclr_jax.lab.data.captions import captions_beside, captions_of
+from nuclr_jax.lab.data.images import UNREADABLE
 from nuclr_jax.lab.data.tar_files import (
   EMPTY,
   KINDS,
@@ -31,8 +32,8 @@ from nuclr_jax.lab.data.tfds_reader import (
   image_field,
   read_only_builder,
 )
-from nuclr_jax.lab.ingest import splits
-from nuclr_jax.lab.ingest.records import (
+from nuclr_jax.lab.user_files import splits
+from nuclr_jax.lab.user_files.items import (
   BROKEN_RECORD,
   BROKEN_ROW,
   NO_FILE,
@@ -40,11 +41,10 @@ from nuclr_jax.lab.ingest.records import (
   NO_SPLIT,
   ONLY_HIDDEN,
   OUTSIDE,
-  UNREADABLE,
   Item,
   Rejected,
 )
-from nuclr_jax.lab.ingest.tables import ASKED, Row
+from nuclr_jax.lab.user_files.tables import ASKED, Row
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:

@@ -1,5 +1,7 @@
 """The scores of the study of small memories, against autodiff and limits."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 from experiments.harness import Place
 from experiments.popularity.at_scale import data, measure, plan, steps
 from experiments.popularity.at_scale.ways import WAYS
-from nuclr_jax import Sides, objectives
-from nuclr_jax.objectives import zeta_rules
-from nuclr_jax.types import each
+from nuclr_jax import Pairs, Sides, objectives, popularity
+from nuclr_jax.lab.train import diagnostics
+from nuclr_jax.objectives import Readout, zeta_rules
+from nuclr_jax.types import Sizes, each
 
 TAU, NUM_PAIRS = 0.1, 64
 ANCHORS = np.array([0, 5, 33])
@@ -231,3 +234,45 @@ def test_costs(tmp_path):
   assert queue["flops"] == none["flops"] + 2 * product * 64 / 16
   assert none["bytes"]["sample"] == 2 * sogclr["bytes"]["sample"] == 16 * 256
   assert queue["bytes"]["memory"] == 64 * (8 * plan.DIM + 28)
+
+
+def test_gain_of_a_small_queue_is_what_the_gradient_gains():
+  """A tenth of the pairs judges the zeta of a memory of 0.6 % of them."""
+  n, tau, batch = 4096, 0.04, 16
+  final = data.generate(num_pairs=n, dim=32, seed=0)
+  exact = popularity.solve(*final, temperature=tau, tolerance=1e-3).zeta
+  ids = np.random.default_rng(0).permutation(n)[:384]
+  values = dict(num_pairs=n, dim=32, temperature=tau, drift=False)
+  values |= dict(batch_size=batch, num_epochs=6)
+
+  def follow(way):
+    *_, state = measure.follow(values | {"way": way}, final, exact, seed=0)
+    return measure.zeta_of(state, n)
+
+  def error(zeta):
+    row = measure.scores(final, values, zeta, None, exact, seed=0)
+    return row["gradient"]["text"]
+
+  small = follow("queue 0.6 %")
+  zetas = {
+    "exact": Sides(*exact),
+    "quarter": follow("queue 25 %"),
+    "small": small,
+    "none": each(np.zeros_like, small),
+    "of another pair": each(lambda x: np.roll(x, 1), small),
+  }
+  run = functools.partial(
+    diagnostics.measure, sizes=Sizes(n, n, n), batch_size=batch
+  )
+  pairs = Pairs(final.image[ids], final.text[ids], jnp.asarray(ids))
+  none, gains = error(zetas["none"]), {}
+  for name, zeta in zetas.items():
+    read = Readout(temperature=jnp.float32(tau), zeta=each(jnp.asarray, zeta))
+    gains[name] = float(jax.jit(run)(pairs, read)["zeta_gain/text"])
+    gain = 1 - error(zeta) / none
+    # Below 0, only the sign counts.
+    assert gains[name] < -0.2 or gains[name] == pytest.approx(gain, abs=0.25)
+    assert gain > -0.1 or gains[name] < -0.2, name
+  assert list(gains.values()) == sorted(gains.values(), reverse=True), gains
+  assert gains["small"] > 0.3 and gains["of another pair"] < -0.2, gains
+  assert len(set(gains.values())) == len(gains)
