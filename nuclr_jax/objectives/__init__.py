@@ -22,6 +22,7 @@ from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
 from nuclr_jax.objectives.vicreg import vicreg
+from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.sample_state import (
   own_pair_rules,
   temperature_rules,
@@ -95,5 +96,6 @@ __all__ = [
   "stateless",
   "temperature_rules",
   "vicreg",
+  "whole_batch",
   "zeta_rules",
 ]

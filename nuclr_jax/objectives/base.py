@@ -1,12 +1,13 @@
 """The protocol of objectives: pure functions and the state between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import checks, pairwise
+from nuclr_jax import checks
+from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -18,7 +19,6 @@ from nuclr_jax.types import (
   Sizes,
   Spec,
   State,
-  check_pairs,
 )
 
 
@@ -43,12 +43,28 @@ class InitFn(Protocol):
 
 
 class ApplyFn(Protocol):
-  """Evaluates the objective on a global batch."""
+  """Evaluates the objective on a global batch.
+
+  With the decorator `whole_batch`, it can be called from any training loop.
+  """
 
   def __call__(
-    self, params: Params, state: State, pairs: Pairs
+    self,
+    params: Params,
+    state: State,
+    pairs: Pairs,
+    *,
+    axes: str | Sequence[str] | None = None,
   ) -> tuple[Scalar, tuple[State, Metrics]]:
-    """Returns the loss of a global batch, the next state and metrics."""
+    """Returns the loss of a global batch, the next state and metrics.
+
+    Args:
+      params: The learnable parameters.
+      state: The state, from `init` or from the step before.
+      pairs: The batch.
+      axes: Within `jax.shard_map` or `jax.pmap`, the axes that split the batch,
+        see `whole_batch`.
+    """
 
 
 class ReadoutFn(Protocol):
@@ -173,8 +189,9 @@ def stateless(
     -1.0
   """
 
+  @whole_batch
   def apply(params, state, pairs):
-    loss, metrics = loss_fn(params, receive(pairs))
+    loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
   def readout(params, state):
@@ -183,22 +200,6 @@ def stateless(
     return Readout(temperature=tau)
 
   return Objective(lambda: (init_params(), State()), apply, readout)
-
-
-def receive(pairs: Pairs) -> Pairs:
-  """Checks a batch, and gives every device its ids.
-
-  Every `apply` begins with it.
-
-  Raises:
-    ValueError: Unless embeddings, ids and labels fit together.
-
-  Example:
-    >>> receive(Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))).pair_id
-    Array([0, 1], dtype=int32)
-  """
-  check_pairs(pairs)
-  return pairwise.replicated_ids(pairs)
 
 
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:

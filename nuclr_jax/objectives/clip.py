@@ -1,5 +1,6 @@
 """InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
+from collections.abc import Callable
 import math
 
 import jax
@@ -60,16 +61,7 @@ def clip(
   """
   del spec
   first = checks.temperature(temperature)
-  checks.choice("learn_temperature", learn_temperature, bool)
-
-  def tau(params):
-    return one_for_all(params, first)
-
-  return base.stateless(
-    lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: init_log_scale(first) if learn_temperature else {},
-    temperature=tau,
-  )
+  return _info_nce_of(lambda pairs: pairs, first, learn_temperature)
 
 
 def ntxent(
@@ -107,14 +99,29 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(
-    spec, temperature=temperature, learn_temperature=learn_temperature
+  del spec
+  first = checks.temperature(temperature)
+  return _info_nce_of(_all_views, first, learn_temperature)
+
+
+def _info_nce_of(
+  views: Callable[[Pairs], Pairs], first: float, learn_temperature: bool
+) -> base.Objective:
+  """Makes InfoNCE of what `views` makes of a batch."""
+  checks.choice("learn_temperature", learn_temperature, bool)
+
+  def tau(params):
+    return one_for_all(params, first)
+
+  def loss_fn(params, pairs):
+    loss, metrics = info_nce(views(pairs), tau(params))
+    return pairwise.nan_without_negatives(loss, pairs), metrics
+
+  return base.stateless(
+    loss_fn,
+    lambda: init_log_scale(first) if learn_temperature else {},
+    temperature=tau,
   )
-
-  def apply(params, state, pairs):
-    return inner.apply(params, state, _all_views(base.receive(pairs)))
-
-  return inner._replace(apply=apply)
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:

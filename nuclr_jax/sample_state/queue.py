@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int
 from nuclr_jax import checks, pairwise, sharding
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta as zetas
-from nuclr_jax.sample_state.table import read_batch, write_rows
+from nuclr_jax.sample_state.table import read_batch, whole, write_rows
 from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
 from nuclr_jax.types import (
   Pairs,
@@ -188,10 +188,11 @@ def advance(
     ValueError: If the memory is smaller than the batch, or for embeddings of
       another width.
   """
-  pairs, zeta = evidence.pairs, evidence.zeta
+  pairs, zeta, parts = evidence.pairs, evidence.zeta, memory
+  memory = whole(memory, pairs.pair_id, size)
   _check_fit(memory, pairs, size)
-  whole = pairs._replace(image=sharding.gather(pairs.image))
-  vectors = jax.lax.stop_gradient(pairwise.embeddings(whole))
+  gathered = pairs._replace(image=sharding.gather(pairs.image))
+  vectors = jax.lax.stop_gradient(pairwise.embeddings(gathered))
   own = evidence.own
   inverse_tau = each(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
@@ -237,7 +238,7 @@ def advance(
     swap(inverse_tau),
   )
   newest = Memory(vectors, pairs.pair_id, pairs.ids, inverse_tau, denominator)
-  return gradients, _push(memory, newest, evidence.count, size)
+  return gradients, _push(parts, newest, evidence.count, size)
 
 
 class Rows(NamedTuple):
