@@ -311,21 +311,24 @@ def one_for_all(params: Params, first: float) -> Number:
   return jnp.exp(-_at_most(params["log_scale"], highest))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _at_most(x, highest):
   """Returns min(x, highest), whose gradient can lead back from above."""
   return jnp.minimum(x, highest)
 
 
-def _at_most_forward(x, highest):
-  return jnp.minimum(x, highest), x > highest
+@_at_most.defjvp
+def _at_most_derivative(highest, primals, tangents):
+  (x,), (tangent,) = primals, tangents
 
+  def led_back(_, gradient):
+    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
 
-def _at_most_backward(highest, above, gradient):
-  return (jnp.where(above & (gradient < 0), 0, gradient),)
-
-
-_at_most.defvjp(_at_most_forward, _at_most_backward)
+  # The identity; it is a solve only because that takes a transpose of our own.
+  passed = jax.lax.custom_linear_solve(
+    lambda v: v, tangent, lambda _, v: v, led_back
+  )
+  return jnp.minimum(x, highest), passed
 
 
 def _check_bounds(bounds, first: float) -> tuple[float, float]:
