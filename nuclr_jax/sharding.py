@@ -135,6 +135,8 @@ def num_devices(batch: int | None = None) -> int:
       "Explicit; make the mesh with nuclr_jax.sharding.make_mesh, or give "
       "axis_types=(jax.sharding.AxisType.Auto,) to jax.make_mesh"
     )
+  if set(axes_of(mesh, AxisType.Manual)) & set(AXES):
+    return 1
   automatic = axes_of(mesh, AxisType.Auto)
   count = math.prod(mesh.shape[name] for name in automatic if name in AXES)
   if batch is not None and batch % count:

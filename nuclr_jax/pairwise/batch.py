@@ -42,7 +42,7 @@ def embeddings(pairs: Pairs) -> Sides:
   """Returns the embeddings in one dtype, float32 or better.
 
   The shapes of a batch are checked once, by the objective that receives it
-  (`objectives.base.receive`), not by every function of this package.
+  (`objectives.whole_batch`), not by every function of this package.
 
   Example:
     >>> x = jnp.eye(2, dtype=jnp.bfloat16)

@@ -266,6 +266,7 @@ def _over_equal_ids(
       return op(total, jnp.where(same, value[:, :, None], fill)), None
 
     first = jnp.full((*x.shape[:2], rows.shape[1]), fill, x.dtype)
+    first = sharding.vary_over(first, sharding.varies_over((x, rows)))
     each_row = jnp.moveaxis(x, 2, 0), keys.T
     return lax.scan(step, first, each_row, unroll=16)[0]
 
