@@ -42,6 +42,10 @@ class Range(NamedTuple):
   allowed: str  # in words, for messages
   fits: Callable[[Any], bool]
 
+  def __repr__(self) -> str:
+    """Says what is allowed, so that `help` of a factory can be read."""
+    return self.allowed
+
 
 def one_of(names: tuple[str, ...]) -> Any:
   """Makes the type of an argument that is one of a few names."""
@@ -71,7 +75,7 @@ Natural = Annotated[
 def up_to(most: int, *, least: int = 1) -> Any:
   """Makes the type of a whole number that no one means to be larger.
 
-  A forged or mistyped size would otherwise fill the memory, or take for ever,
+  A forged or mistyped size would otherwise fill the memory, or take forever,
   before anything else could notice it.
   """
   return Annotated[
@@ -287,9 +291,9 @@ def choice(name: str, value: Any, kind: Any) -> None:
     raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
 
 
-def rule(name: str, rule, example: str) -> None:
+def rule(name: str, rule, kind: type, example: str) -> None:
   """Raises ValueError unless `rule` is what a rule's factory returned."""
-  if not callable(rule):
+  if not isinstance(rule, kind):
     raise ValueError(f"{name} must be a rule such as {example}, got {rule!r}")
 
 

@@ -5,8 +5,6 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
-from nuclr_jax.lab.train.hooks import Hook
-from nuclr_jax.lab.train.records import read_history
 import numpy as np
 import optax
 import pytest
@@ -17,6 +15,10 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data.source import HeldOut
 from nuclr_jax.lab.train import average, checkpoint, loop, recalibrate, resume
 from nuclr_jax.lab.train import build as experiment
+from nuclr_jax.lab.train.hooks import Hook
+from nuclr_jax.lab.train.records import read_history
+
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
 
 SCORE = "validation/mean_recall@10"
 DECAY = 0.8

@@ -18,7 +18,8 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.files import bucket, remote
-from nuclr_jax.lab.ingest import beam, inputs, records
+from nuclr_jax.lab.ingest import beam, records
+from nuclr_jax.lab.user_files import inputs
 
 pytest.importorskip("apache_beam")
 

@@ -10,7 +10,15 @@ import pytest
 
 from nuclr_jax.lab.data import captions, sentences, tar_files
 from nuclr_jax.lab.evaluate import prior
-from nuclr_jax.lab.ingest import inputs, records
+from nuclr_jax.lab.ingest import records
+from nuclr_jax.lab.user_files import inputs
+from nuclr_jax.lab.user_files.items import (
+  BROKEN_ROW,
+  NO_CAPTION,
+  ONLY_HIDDEN,
+  Item,
+  Rejected,
+)
 
 FIVE = ["A dog runs.", "some  dog", "Größe, 犬", "a dog", "fur"]
 
@@ -23,8 +31,8 @@ def checked(given, **how):
     for item in records.check_items(part.read())
   ]
   return (
-    {x.key: x.captions for x in items if isinstance(x, records.Item)},
-    [(x.key, x.reason) for x in items if isinstance(x, records.Rejected)],
+    {x.key: x.captions for x in items if isinstance(x, Item)},
+    [(x.key, x.reason) for x in items if isinstance(x, Rejected)],
   )
 
 
@@ -131,7 +139,7 @@ def test_why_an_image_has_no_caption(tmp_path):
   kept, wrong = everywhere(tmp_path, texts)
   assert kept == {"two": ["a dog"]}
   expected = dict.fromkeys([*NO_UTF8, "json", "two"], captions.NO_UTF8)
-  assert dict(wrong) == expected | {"empty": records.NO_CAPTION}
+  assert dict(wrong) == expected | {"empty": NO_CAPTION}
 
 
 @pytest.mark.parametrize("encoding", [*SIGNATURE, "utf-8"])
@@ -285,7 +293,7 @@ def test_the_results_of_flickr30k(tmp_path):
     caption_column="comment",
   )
   assert found[0] == {"0.jpg": ["Two men , outside .", "A man ."]}
-  assert found[1] == [("line 4", records.BROKEN_ROW)]
+  assert found[1] == [("line 4", BROKEN_ROW)]
 
 
 JSON_TEXTS = {
@@ -354,7 +362,7 @@ def test_marks_within_files_of_sentences_and_priors(tmp_path):
 def test_what_hides_captions_is_said(tmp_path, caplog):
   pair = [(".cache/0.jpg", PHOTOS[0]), (".cache/0.txt", b"a dog")]
   tar = write_tar(tmp_path / "x.tar", pair)
-  assert checked(tar) == ({}, [("", records.ONLY_HIDDEN)])
+  assert checked(tar) == ({}, [("", ONLY_HIDDEN)])
   _, photos = beside(tmp_path, [("0", "txt", b"a dog")])
   (tmp_path / "more").mkdir()
   (photos / "linked").symlink_to(tmp_path / "more")

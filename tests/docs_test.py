@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 
 import griffe
 from load_file import load_file
@@ -16,6 +17,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config as load_mkdocs_config
 import pytest
 
+from nuclr_jax.lab import extensions
 from nuclr_jax.lab.cli import main, verbs
 from nuclr_jax.lab.config import complete, load_config, override
 from nuclr_jax.lab.train import checkpoint, factories, records
@@ -31,6 +33,9 @@ hooks, equations, formulas, notebooks = (
 # A page loads what these attributes name, other than the target of a link.
 LOADED = re.compile(r"<(?!a )\w[^>]* (?:src|href|data)=[\"']?([^\"'\s>]+)")
 LOADED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?([^\"')]+)")
+
+
+COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
 
 
 def name_of(page):
@@ -52,8 +57,41 @@ def commands():
           )
 
 
+def test_the_readme_is_short():
+  text = (ROOT / "README.md").read_text()
+  assert len(text.split()) <= 600
+  assert "<!--" not in text
+  for target in re.findall(r"\]\(([^)#]+)\)", text):
+    assert (ROOT / target).exists(), target
+
+
+GUIDES = [page for page in PAGES if page.parent.name == "guides"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_guides_have_few_numbers(page):
+  """At most two measured ones in a paragraph; tables have the others."""
+  for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", page.read_text()):
+    measured = [x for x in COMMENT.findall(block) if not x.startswith("given")]
+    assert sum(1 + x.count(" | ") for x in measured) <= 2, block
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+  """The module `mine` that a guide shows, for what its commands name."""
+  page = (DOCS / "guides" / "your_objective.md").read_text()
+  (code,) = re.findall(
+    r"^```python\n(\"\"\"mine\.py.*?)^```", page, re.M | re.S
+  )
+  (tmp_path / "mine.py").write_text(code)
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
+  yield
+  sys.modules.pop("mine", None)
+
+
 @pytest.mark.parametrize("words", list(commands()))
-def test_commands_have_flags_and_keys_that_exist(words):
+def test_commands_have_flags_and_keys_that_exist(words, mine):
   verb, *arguments = words
   config, changes = None, []
   for word in arguments:
@@ -62,7 +100,9 @@ def test_commands_have_flags_and_keys_that_exist(words):
       assert word in ("...",), f"{word} is not a flag"
       continue
     key = name.removeprefix("--")
-    assert key.split(".")[0] in main.VERBS[verb].flags, key
+    assert key.split(".")[0] in main.VERBS[verb].taken, key
+    if key == "import":
+      extensions.allow(value)
     if key == "config":
       config = load_config(value)
     elif key.startswith("config."):

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
+import shapes
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, images, loader
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.export import Embedder, embedder_of_config, write_embeddings
 from nuclr_jax.lab.export.embed import REJECTED
 from nuclr_jax.lab.ingest import records
-from nuclr_jax.lab.ingest.records import Item, Rejected
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop
+from nuclr_jax.lab.user_files.items import Item, Rejected
 from nuclr_jax.types import Sides
 
 

@@ -18,8 +18,9 @@ from nuclr_jax.lab import config, ingest
 from nuclr_jax.lab.cli import flags, main
 from nuclr_jax.lab.data import places, tar_files
 from nuclr_jax.lab.files import bucket, remote
-from nuclr_jax.lab.ingest import inputs, records
+from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.train import loop
+from nuclr_jax.lab.user_files import inputs
 
 CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
 

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 from safetensors import numpy as safetensors
+import shapes
 import warm
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab import ingest, models
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data.embeddings import open_embeddings

@@ -20,11 +20,12 @@ from nuclr_jax import objectives
 from nuclr_jax.lab import distributed, evaluate, export, progress
 from nuclr_jax.lab import ingest as ingest_room
 from nuclr_jax.lab import report as report_room
-from nuclr_jax.lab.cli import flags, main, verbs
+from nuclr_jax.lab.cli import doctor, flags, main, verbs
 from nuclr_jax.lab.config import complete, load_config
-from nuclr_jax.lab.ingest import convert, inputs, publish
+from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import doctor, factories, loop, untrained
+from nuclr_jax.lab.train import factories, loop, untrained
+from nuclr_jax.lab.user_files import inputs
 
 VALUES = dict(
   beam_pipeline_options="runner=A",

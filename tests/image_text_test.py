@@ -12,13 +12,11 @@ import sys
 
 from make_captioned import CAPTIONS, ROWS, SEQUENCE, A, B, C, prepare
 from make_photos import write_pairs
-from nuclr_jax.lab.evaluate.evaluators import Embed
-from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
 import numpy as np
 import pytest
+import shapes
 import tensorflow_datasets as tfds
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data import (
   augment,
@@ -32,6 +30,8 @@ from nuclr_jax.lab.data import (
 )
 from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
 from nuclr_jax.types import Sizes
 
 STREAM = """

@@ -23,8 +23,9 @@ import tensorflow_datasets as tfds
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data import captions, pair_index, tfds_reader
-from nuclr_jax.lab.ingest import inputs, publish, tables
+from nuclr_jax.lab.ingest import publish
 from nuclr_jax.lab.report import tables as report_tables
+from nuclr_jax.lab.user_files import inputs, tables
 
 # What each input format looks like: writes it, and returns the arguments.
 

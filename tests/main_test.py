@@ -17,9 +17,9 @@ import warm
 
 import nuclr_jax
 from nuclr_jax.lab import progress
-from nuclr_jax.lab.cli import flags, interrupts, main, usage, verbs
+from nuclr_jax.lab.cli import doctor, flags, interrupts, main, usage, verbs
 from nuclr_jax.lab.config import load_config, path_of
-from nuclr_jax.lab.train import doctor, loop
+from nuclr_jax.lab.train import loop
 
 ROOT = pathlib.Path(__file__).parents[1]
 

@@ -5,7 +5,6 @@ import re
 
 from flax import nnx
 import jax
-from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 import numpy as np
 import optax
 import pytest
@@ -14,6 +13,7 @@ from nuclr_jax import Batch, objectives, sharding
 from nuclr_jax.lab import models
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
 B = 16
 

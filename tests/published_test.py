@@ -32,10 +32,10 @@ from nuclr_jax.lab.export import (
 )
 from nuclr_jax.lab.export.model import LAYOUTS
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.ingest.records import Item
 from nuclr_jax.lab.models.pretrained import published, read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
+from nuclr_jax.lab.user_files.items import Item
 
 ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"

@@ -28,7 +28,9 @@ import pytest
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.data.tfds_reader import check_lengths
-from nuclr_jax.lab.ingest import publish, readers, records
+from nuclr_jax.lab.ingest import publish, records
+from nuclr_jax.lab.user_files import readers
+from nuclr_jax.lab.user_files.items import Item, Part
 
 
 def with_thumbnail(data):
@@ -294,9 +296,9 @@ def test_files_are_closed_after_an_error(tmp_path, monkeypatch):
 
   for name in ("ArrayRecordWriter", "ArrayRecordReader"):
     monkeypatch.setattr(array_record_module, name, Broken)
-  items = [records.Item("a", "x.tar", GOOD, ["a dog"])]
+  items = [Item("a", "x.tar", GOOD, ["a dog"])]
   with pytest.raises(OSError, match="cannot be written: the disk is full"):
-    records.write_part(records.Part("train", lambda: items), tmp_path / "part")
+    records.write_part(Part("train", lambda: items), tmp_path / "part")
   [path] = closed
   assert path.startswith(f"{tmp_path}/part.array_record.")
   assert path.endswith(".tmp")
@@ -308,8 +310,8 @@ def test_files_are_closed_after_an_error(tmp_path, monkeypatch):
 
 def test_two_attempts_at_a_part_at_the_same_time(tmp_path):
   """As on a cluster that starts a slow part again; neither harms the other."""
-  items = [records.Item(x, "x.tar", GOOD, [f"photo {x}"]) for x in "abc"]
-  part, stem = records.Part("train", lambda: items), tmp_path / "part"
+  items = [Item(x, "x.tar", GOOD, [f"photo {x}"]) for x in "abc"]
+  part, stem = Part("train", lambda: items), tmp_path / "part"
 
   def files():
     return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -321,6 +323,6 @@ def test_two_attempts_at_a_part_at_the_same_time(tmp_path):
     yield from items[1:]
 
   first = {}
-  assert records.write_part(records.Part("train", slow), stem) == (3, 0)
+  assert records.write_part(Part("train", slow), stem) == (3, 0)
   assert len(files()) == 3
   assert {name: first[name] for name in files()} == files()

@@ -9,7 +9,9 @@ from pyarrow import parquet
 import pytest
 
 from nuclr_jax.lab import ingest
-from nuclr_jax.lab.ingest import inputs, readers, records, tables
+from nuclr_jax.lab.ingest import records
+from nuclr_jax.lab.user_files import inputs, readers, tables
+from nuclr_jax.lab.user_files.items import NO_CAPTION, NO_SPLIT, Rejected
 
 SPLITS = [
   "train",
@@ -56,7 +58,7 @@ def planned(given, **how):
   kept, wrong = {}, {}
   for part in inputs.plan(str(given), **how).parts:
     for item in part.read():
-      if isinstance(item, records.Rejected):
+      if isinstance(item, Rejected):
         wrong.setdefault(part.split, []).append(item.reason)
       else:
         numbers = (caption[-1] for caption in item.captions)
@@ -99,7 +101,7 @@ def test_numbers_and_flags_are_no_splits(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_without_a_split_are_listed(tmp_path, kind):
   path = write(tmp_path, kind, ["val", None, "test", "val", None, "test", ""])
-  reasons = {"test": [records.NO_SPLIT] * 3}  # there is no train
+  reasons = {"test": [NO_SPLIT] * 3}  # there is no train
   assert planned(path) == ({"validation": "03", "test": "25"}, reasons)
   path = write(tmp_path, kind, ["", "", ""])
   assert planned(path, split="mine") == ({"mine": "012"}, {})
@@ -136,7 +138,7 @@ def test_any_column_may_name_splits_by_its_values(tmp_path, kind, caplog):
     path = write(tmp_path, kind, values, "label")  # a train is a vehicle
     assert planned(path, split="test") == ({"test": "012"}, {})
   path = write(tmp_path, kind, ["", "test", "train"], "use")
-  assert planned(path)[1] == {"train": [records.NO_SPLIT]}
+  assert planned(path)[1] == {"train": [NO_SPLIT]}
   path = write(tmp_path, kind, ["train", "test", "val"], "Data-Split")
   assert planned(path) == (expected, {})
   path = write(tmp_path, kind, [True, False], "train")
@@ -169,7 +171,7 @@ def test_splits_of_karpathy_in_capitals_or_missing(tmp_path):
   found = planned(written(["Train", " TEST", "restval"]))
   assert found == ({"train": "02", "test": "1"}, {})
   assert planned(written([""] * 3), split="test") == ({"test": "012"}, {})
-  reasons = {"train": [records.NO_SPLIT]}
+  reasons = {"train": [NO_SPLIT]}
   assert planned(written(["train", "", "test"]))[1] == reasons
 
 
@@ -215,9 +217,7 @@ def test_splits_in_images_of_coco(tmp_path):
   (tmp_path / "x.json").write_text(json.dumps(content))
   rows = list(tables.read_table(tmp_path / "x.json", split="train"))
   assert [split for split, _ in rows] == ["train", "test", "validation"]
-  assert rows[2][1] == records.Rejected(
-    "1.jpg", str(tmp_path / "x.json"), records.NO_CAPTION
-  )
+  assert rows[2][1] == Rejected("1.jpg", str(tmp_path / "x.json"), NO_CAPTION)
 
 
 def test_a_later_row_may_be_the_first_that_names_its_split(tmp_path):
@@ -227,7 +227,7 @@ def test_a_later_row_may_be_the_first_that_names_its_split(tmp_path):
   found = list(tables.read_table(tmp_path / "x.json", split="train"))
   assert [split for split, _ in found] == ["test"] * 3
   assert [getattr(row, "reason", "") for _, row in found] == [
-    *(records.NO_SPLIT, "", records.NO_SPLIT)
+    *(NO_SPLIT, "", NO_SPLIT)
   ]
 
 
@@ -290,7 +290,7 @@ def test_ingest_makes_all_splits_of_a_table(tmp_path):
       (f"t-{int(i):09d}", PHOTOS[int(i) % 6], [f"thing {i}"]) for i in numbers
     ]
   (row,) = rejected(folder)
-  assert (row["key"], row["reason"]) == ("t-000000008", records.NO_SPLIT)
+  assert (row["key"], row["reason"]) == ("t-000000008", NO_SPLIT)
   assert not rejected(folder, "validation") + rejected(folder, "test")
   with pytest.raises(ValueError, match="already, of another split_column"):
     ingest.ingest(str(path), "mine", split_column="", **options)

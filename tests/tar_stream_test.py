@@ -39,8 +39,10 @@ from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.data.tar_files import LeftOut, Sample
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.ingest import listing, readers, records
+from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.user_files import listing, readers
+from nuclr_jax.lab.user_files.items import Rejected
 
 LONG = settings.default.max_examples > 1_000  # --hypothesis-profile=long
 TOKENIZER = os.fspath(
@@ -229,7 +231,7 @@ class TestReading:
       assert samples == [x for x in later if isinstance(x, Sample)]
     found = [part.content for part in parts]
     items = list(records.check_items(readers.read_tar(str(tar))))
-    for samples, bad in ((found, LeftOut), (items, records.Rejected)):
+    for samples, bad in ((found, LeftOut), (items, Rejected)):
       good = [x for x in samples if not isinstance(x, bad)]
       assert [x.key for x in good] == keys
       for sample in good:

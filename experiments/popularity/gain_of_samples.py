@@ -11,11 +11,11 @@ how often the interval of a sample has the value of all pairs in it.
 from absl import app, flags
 import jax
 import jax.numpy as jnp
-from nuclr_jax.lab.train.batches import fixed_batches
 import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax.lab.train import diagnostics, loop
+from nuclr_jax.lab.train.batches import fixed_batches
 from nuclr_jax.types import Pairs, Sides
 
 WORKDIR = flags.DEFINE_string("workdir", "runs/demo", "The folder of the run.")

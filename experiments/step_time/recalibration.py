@@ -13,15 +13,15 @@ import time
 from absl import app, flags
 import jax
 from ml_collections import config_flags
-from nuclr_jax.lab.evaluate.evaluators import run_evaluators
-from nuclr_jax.lab.train.step import make_train_step
 import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.config import complete, folder
 from nuclr_jax.lab.data import loader
+from nuclr_jax.lab.evaluate.evaluators import run_evaluators
 from nuclr_jax.lab.train import build, loop, recalibrate, resume
+from nuclr_jax.lab.train.step import make_train_step
 
 CONFIG = config_flags.DEFINE_config_file(
   "config", str(folder() / "glyphs.py"), "The run."

@@ -1,12 +1,13 @@
 """The protocol of objectives: pure functions and the state between them."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, SupportsIndex
+from functools import partial
+import math
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import checks
 from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.types import (
   Metrics,
@@ -16,10 +17,10 @@ from nuclr_jax.types import (
   Popularities,
   Scalar,
   Sides,
-  Sizes,
-  Spec,
   State,
 )
+
+MAX_SCALE = 100.0  # highest 1 / temperature, as in the CLIP paper
 
 
 class Readout(NamedTuple):
@@ -90,51 +91,16 @@ class Objective(NamedTuple):
   `loss, (state, metrics) = apply(params, state, pairs)` is what
   `jax.value_and_grad(..., has_aux=True)` expects. The value of the loss is the
   objective's estimate; its gradient may be that of a surrogate (see
-  `attach_gradient`).
+  `attach_gradient`). Sums over all pairs of a batch are computed in two passes:
+  the first gives the value of the loss, the second, `pairwise.weighted`, a
+  surrogate whose gradient is that of the loss. An `apply` thus ends with
+  `attach_gradient(value, surrogate)`.
   """
 
   init: InitFn
   apply: ApplyFn
   readout: ReadoutFn = lambda params, state: Readout()
   assign: AssignFn | None = None  # None: it has no popularities
-
-
-def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
-  """Returns the spec, or makes one from numbers.
-
-  Args:
-    spec: The spec that `build` passes to every factory; None to make one.
-    **numbers: `num_pairs`, `num_images`, `num_texts` or a field of `Spec`, in
-      place of a spec: `nuclr(num_pairs=1797, temperature=0.1)`.
-
-  Raises:
-    TypeError: If both are given, or for any other keyword.
-    ValueError: For numbers out of range.
-
-  Example:
-    >>> make_spec(None, num_pairs=8, num_texts=3).sizes
-    Sizes(num_pairs=8, num_images=8, num_texts=3)
-  """
-  if spec is not None:
-    if numbers:
-      raise TypeError(
-        f"give either a Spec or {', '.join(sorted(numbers))}, not both"
-      )
-    return spec
-  counts = {name: numbers.pop(name, None) for name in Sizes._fields}
-  if unknown := sorted(set(numbers) - set(Spec._fields[1:])):
-    known = [*Sizes._fields, *Spec._fields[1:]]
-    raise TypeError(
-      f"unexpected argument(s) {', '.join(unknown)}; allowed besides the "
-      f"objective's own arguments are {', '.join(known)}"
-    )
-  numbers = {
-    name: None if x is None else checks.count(name, x)
-    for name, x in numbers.items()
-  }
-  if all(x is None for x in counts.values()):
-    return Spec(**numbers)
-  return Spec(checks.sizes(**counts), **numbers)
 
 
 def one_temperature(readout: Readout, what: str) -> float:
@@ -205,6 +171,11 @@ def stateless(
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   """Returns `value`, with the gradient of `surrogate`.
 
+  The surrogate is usually that of `pairwise.weighted`: its gradient gives each
+  pair the weight that follows from the first pass. Where a moving average
+  replaces a sum of the batch, the two differ on purpose: the value is that of
+  the average, whose gradient is estimated from the batch.
+
   Example:
     >>> loss = lambda x: attach_gradient(jnp.float32(7), x**2)
     >>> x = jnp.float32(3)
@@ -213,3 +184,43 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   """
   stop = jax.lax.stop_gradient
   return stop(value) + (surrogate - stop(surrogate))
+
+
+def init_log_scale(temperature: float) -> Params:
+  """Returns the parameter of one learned temperature."""
+  return {"log_scale": jnp.full((), -math.log(temperature), float)}
+
+
+def learned_temperature(params: Params, first: float) -> Number:
+  """Returns the learned temperature, or the first one if it is fixed.
+
+  It is `exp(-params["log_scale"])`, which `init_log_scale` starts.
+
+  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
+  higher. Above that, the gradient is 0 if it would raise `log_scale` further;
+  if it leads back, it is passed on in full.
+  """
+  if "log_scale" not in params:
+    return first
+  highest = max(math.log(MAX_SCALE), -math.log(first))
+  return jnp.exp(-_at_most(params["log_scale"], highest))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _at_most(x, highest):
+  """Returns min(x, highest), whose gradient can lead back from above."""
+  return jnp.minimum(x, highest)
+
+
+@_at_most.defjvp
+def _at_most_derivative(highest, primals, tangents):
+  (x,), (tangent,) = primals, tangents
+
+  def led_back(_, gradient):
+    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
+
+  # The identity; it is a solve only because that takes a transpose of our own.
+  passed = jax.lax.custom_linear_solve(
+    lambda v: v, tangent, lambda _, v: v, led_back
+  )
+  return jnp.minimum(x, highest), passed

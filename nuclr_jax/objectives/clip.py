@@ -8,22 +8,16 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.sample_state.temperature_rules import (
-  init_log_scale,
-  one_for_all,
-)
 from nuclr_jax.types import (
   Metrics,
   Number,
   Pairs,
   Scalar,
-  Spec,
   each,
 )
 
 
 def clip(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.07,
   learn_temperature: bool = True,
@@ -36,7 +30,6 @@ def clip(
   share an image or a text (by their ids) are not negatives of each other.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
@@ -59,13 +52,11 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  del spec
   first = checks.temperature(temperature)
   return _info_nce_of(lambda pairs: pairs, first, learn_temperature)
 
 
 def ntxent(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.1,
   learn_temperature: bool = False,
@@ -78,7 +69,6 @@ def ntxent(
   is the mean over all views.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` is learned, as in `clip`.
@@ -99,7 +89,6 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  del spec
   first = checks.temperature(temperature)
   return _info_nce_of(_all_views, first, learn_temperature)
 
@@ -111,7 +100,7 @@ def _info_nce_of(
   checks.choice("learn_temperature", learn_temperature, bool)
 
   def tau(params):
-    return one_for_all(params, first)
+    return base.learned_temperature(params, first)
 
   def loss_fn(params, pairs):
     loss, metrics = info_nce(views(pairs), tau(params))
@@ -119,7 +108,7 @@ def _info_nce_of(
 
   return base.stateless(
     loss_fn,
-    lambda: init_log_scale(first) if learn_temperature else {},
+    lambda: base.init_log_scale(first) if learn_temperature else {},
     temperature=tau,
   )
 

@@ -4,10 +4,9 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Spec
 
 
-def spectral(spec: Spec | None = None) -> base.Objective:
+def spectral() -> base.Objective:
   r"""Makes the spectral loss: low-rank factorisation of the graph of pairs.
 
   The loss is -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2,
@@ -17,9 +16,6 @@ def spectral(spec: Spec | None = None) -> base.Objective:
   The published code projects rows of norm >= 1 onto the sphere, so that for
   unit-norm rows rounding decides whether their gradient has its radial part.
   Here it always does, and normalising the embeddings removes that part.
-
-  Args:
-    spec: Not used; every factory takes one.
 
   Returns:
     An `Objective` without params and state.
@@ -34,7 +30,6 @@ def spectral(spec: Spec | None = None) -> base.Objective:
   Reference: HaoChen et al., Provable Guarantees for Self-Supervised Deep
     Learning with Spectral Contrastive Loss, NeurIPS 2021.
   """
-  del spec
 
   def loss_fn(params, pairs):
     del params

@@ -89,7 +89,7 @@ def solve(
       it: each negative then represents (num_pairs - 1) / (pairs - 1) pairs.
     start: `Sides` of zeta to start from, with rows as in the result.
     tolerance: The residual to reach; in float32 about 1e-5 is the least.
-      Where anchors hardly look beyond their own pair (at low temperatures), the
+      Where anchors hardly look beyond their positive (at low temperatures), the
       weights are within the tolerance long before zeta is: to compare zeta,
       choose a smaller one.
     max_iterations: The maximum number of iterations for each side; a warning

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.types import Pairs, Params, Spec
+from nuclr_jax.types import Pairs, Params
 
 
 def samples(
@@ -40,31 +40,6 @@ def is_own(
            [ True, False]], dtype=bool)
   """
   return jnp.equal(label[:, None], jnp.arange(num_classes)[None])
-
-
-def of_spec(
-  spec: Spec, name: str, what: str, seed: int
-) -> tuple[int, Callable[[], Params]]:
-  """Returns the number of classes, and `init` of one random row for each.
-
-  Args:
-    spec: A spec with `num_classes` and `dim`.
-    name: What the rows are called in the parameters.
-    what: The objective, for the message.
-    seed: The seed of the rows.
-
-  Raises:
-    ValueError: If the spec lacks a number.
-
-  Example:
-    >>> spec = Spec(num_classes=3, dim=2)
-    >>> count, init = of_spec(spec, "classes", "softmax", seed=0)
-    >>> count, init()["classes"].shape
-    (3, (3, 2))
-  """
-  spec = spec.require("num_classes", "dim", what=what)
-  count = spec.num_classes
-  return count, random_rows(name, count, spec.dim, seed)
 
 
 def random_rows(

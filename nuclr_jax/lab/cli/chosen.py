@@ -130,7 +130,8 @@ def embed_inputs(
       least one image must have a caption.
   """
   from nuclr_jax.lab import export
-  from nuclr_jax.lab.ingest import inputs, records
+  from nuclr_jax.lab.user_files import inputs
+  from nuclr_jax.lab.user_files.items import check_unchanged
 
   remote.check_new(output)  # before the model is read
   plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
@@ -138,7 +139,7 @@ def embed_inputs(
   def read():
     for part in plan.parts:
       yield from part.read()
-      records.check_unchanged(part.stamp)
+      check_unchanged(part.stamp)
 
   how = {"data_dir": flags.DATA_DIR.value, "features": features}
   if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):

@@ -131,7 +131,7 @@ def export() -> None:
 
 def doctor() -> None:
   """Check that this machine is set up correctly, and time a step."""
-  from nuclr_jax.lab.train import doctor
+  from nuclr_jax.lab.cli import doctor
 
   if not doctor.examine(data_dir=flags.DATA_DIR.value):
     sys.exit(1)

@@ -36,8 +36,8 @@ from nuclr_jax.lab.data.embeddings import (
 from nuclr_jax.lab.data.pair_index import content_hash
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, AnyTokenizer, Resize
 from nuclr_jax.lab.evaluate import evaluators
-from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.train import checkpoint, loop, untrained
+from nuclr_jax.lab.user_files.items import Rejected, tidy, why_none
 from nuclr_jax.types import Metrics, Sides
 
 log = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ def write_embeddings(
   Args:
     embedder: An open model (see `embedder_of_run`). Images of any shape are
       resized to its image size.
-    items: Images, each with any number of captions (`records.Item`), and items
-      that are already rejected (`records.Rejected`).
+    items: Images, each with any number of captions (`user_files.Item`), and
+      items that are already rejected (`user_files.Rejected`).
     folder: The folder to make, here or in a bucket; it must not exist.
     thumbnails: Whether to store a small JPEG of every image, for pages that
       show images.
@@ -188,7 +188,7 @@ def _write_files(
       for result in images.in_threads(
         lambda cleaned: _decoded(*cleaned, embedder, thumbnails), chunk
       ):
-        if isinstance(result, records.Rejected):
+        if isinstance(result, Rejected):
           rejected(result)
           reasons[result.reason] += 1
         else:
@@ -197,7 +197,7 @@ def _write_files(
           pixels.append(square)
           rows_of_images.append(row)
           if not item.captions:
-            rejected(records.Rejected(item.key, item.source, why))
+            rejected(Rejected(item.key, item.source, why))
             count["without_caption"] += 1
       if kept:
         rows = [
@@ -245,10 +245,10 @@ def _cleaned(items: Iterable[Any]) -> Iterator[tuple[Any, str]]:
   An image that keeps none is listed once, with the reason, which comes with it.
   """
   for item in items:
-    item, bad = records.tidy(item)
-    if isinstance(item, records.Rejected) or item.captions:
+    item, bad = tidy(item)
+    if isinstance(item, Rejected) or item.captions:
       yield from ((x, "") for x in bad)
-    yield item, records.why_none(bad)
+    yield item, why_none(bad)
 
 
 def _decoded(item, why: str, embedder: Embedder, thumbnails: bool):
@@ -256,12 +256,12 @@ def _decoded(item, why: str, embedder: Embedder, thumbnails: bool):
 
   Of an item that is rejected, it returns the rejection.
   """
-  if isinstance(item, records.Rejected):
+  if isinstance(item, Rejected):
     return item
   try:
     image = images.decode_input(item.image)
   except ValueError as error:
-    return records.Rejected(item.key, item.source, str(error))
+    return Rejected(item.key, item.source, str(error))
   row = {
     KEY: item.key,
     CONTENT: content_hash(images.content_of(item.image, image)),

@@ -24,7 +24,8 @@ from nuclr_jax import __version__
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.files import bucket, replacing
 from nuclr_jax.lab.ingest import records
-from nuclr_jax.lab.ingest.tables import Row
+from nuclr_jax.lab.user_files.items import Part
+from nuclr_jax.lab.user_files.tables import Row
 
 FLAG = "--beam_pipeline_options"
 ENDINGS = ("array_record", "rejected.jsonl", "npz")  # npz says "complete"
@@ -86,7 +87,7 @@ def check_options(options: Sequence[str]) -> None:
 
 
 def write_parts(
-  jobs: Sequence[tuple[records.Part, pathlib.Path]],
+  jobs: Sequence[tuple[Part, pathlib.Path]],
   sizes: Mapping[str, int | None],
   options: Sequence[str],
   show: Callable[..., None],
@@ -151,7 +152,7 @@ def write_parts(
   show(len(stems), ", ".join(f"{n} {name}" for name, n in _counts(result)))
 
 
-def save_job(part: records.Part, stem: str) -> None:
+def save_job(part: Part, stem: str) -> None:
   """Writes STEM.job, from which a worker learns what to read.
 
   Runners take small pipelines only, and a part of a table may have megabytes.
@@ -224,7 +225,7 @@ def _pipeline(options: Sequence[str]):
   return beam.Pipeline(options=chosen)
 
 
-def _witness(part: records.Part) -> str | None:
+def _witness(part: Part) -> str | None:
   """Returns a file that a part reads and that exists, if there is one.
 
   A worker that does not see it would take all of the input for missing.

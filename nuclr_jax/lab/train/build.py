@@ -29,7 +29,7 @@ from nuclr_jax.lab.train.hooks import (
 )
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.objectives import Objective, add, scale
-from nuclr_jax.types import Popularities, Spec
+from nuclr_jax.types import Popularities
 
 # Keys of `config.data` that name held-out sets of photos.
 HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
@@ -91,15 +91,15 @@ def build(
     )
   if num_steps >= 2**31:  # steps are counted in int32
     raise ValueError(f"{num_steps:.3g} steps are too many; lower num_epochs")
-  spec = Spec(
-    sizes,
+  objective = make_objective(
+    config["objective"],
+    config["terms"],
+    num_steps=num_steps,
+    steps_per_epoch=steps_per_epoch,
+    **sizes._asdict(),
     dim=config["model"].get("dim"),
     num_classes=data.num_classes,
-    steps_per_epoch=steps_per_epoch,
-    block_size=data.block_size,
-  )
-  objective = make_objective(
-    spec, config["objective"], config["terms"], num_steps=num_steps
+    data_block_size=data.block_size,
   )
   if data.train.open_stream is not None:
     _check_streamable(objective, config["objective"]["name"])
@@ -137,34 +137,35 @@ def build(
 
 
 def make_objective(
-  spec: Spec, host: Config, terms: Config | None = None, *, num_steps: int
+  host: Config,
+  terms: Config | None = None,
+  *,
+  num_steps: int,
+  steps_per_epoch: int,
+  **of_the_run: int | None,
 ) -> Objective:
   """Makes the objective of a run and adds its terms.
 
   Args:
-    spec: The sizes of the data and the model, with `steps_per_epoch`.
     host: The mapping `config.objective`.
     terms: The mapping `config.terms`.
     num_steps: The number of steps of the run, after which schedules end.
+    steps_per_epoch: The length of an epoch, in steps.
+    **of_the_run: What else is known, for factories and rules that take it; the
+      names are in `factories.OF_THE_RUN`.
 
   Raises:
     ValueError: If a factory rejects an argument.
   """
-  span = dict(num_steps=num_steps, steps_per_epoch=spec.steps_per_epoch)
+  span = dict(num_steps=num_steps, steps_per_epoch=steps_per_epoch)
+  of_the_run |= {"steps_per_epoch": steps_per_epoch}
   table = factories.TABLES["objective"]
-  numbers = {x: getattr(spec, x) for x in Spec._fields if x != "sizes"}
-  if spec.sizes is not None:
-    numbers |= spec.sizes._asdict()
-  objective = factories.call(
-    "objective", table, host, span=span, spec=spec, **numbers
-  )
+  objective = factories.call("objective", table, host, span=span, **of_the_run)
   scaled = {}
-  for name, term_spec in (terms or {}).items():
-    arguments = {**term_spec, "name": name}
+  for name, spec in (terms or {}).items():
+    arguments = {**spec, "name": name}
     weight = checks.weight(f"terms.{name}.weight", arguments.pop("weight"))
-    term = factories.call(
-      "terms", factories.TERM, arguments, spec=spec, **numbers
-    )
+    term = factories.call("terms", factories.TERM, arguments, **of_the_run)
     if weight:  # a term of weight 0 is checked, too
       scaled[name.rpartition(":")[2]] = scale(term, weight)
   if not scaled:

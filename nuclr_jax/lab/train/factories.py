@@ -44,7 +44,9 @@ class Table(NamedTuple):
     return f"{sorted(self.known)} or MODULE:FACTORY"
 
 
-OF_THE_DATA = ("spec", *Sizes._fields, "dim", "num_classes", "steps_per_epoch")
+# What a run knows about its data and model, for whichever factory asks for it.
+OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
+OF_THE_RUN += ("data_block_size",)
 INPUTS = ("image_shape", "vocab_size", "length")
 PRETRAINED = {"pretrained": str | os.PathLike | None}
 TOWERS = {
@@ -52,16 +54,18 @@ TOWERS = {
   "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
   "encoder": Table(ENCODERS, run=INPUTS),
 }
-RULE_TABLES = {key: Table(x, schedules=True) for key, x in RULES.items()}
+RULE_TABLES = {
+  key: Table(x, run=OF_THE_RUN, schedules=True) for key, x in RULES.items()
+}
 TABLES = {
   "data": Table(DATASETS, run=("data_dir",)),
   "model": Table(MODELS, run=(*INPUTS, "frozen"), parts=TOWERS),
   "objective": Table(
-    OBJECTIVES, run=OF_THE_DATA, parts=RULE_TABLES, schedules=True
+    OBJECTIVES, run=OF_THE_RUN, parts=RULE_TABLES, schedules=True
   ),
 }
 # Mappings of a config that have no `name`, since their key decides the factory.
-TERM = Table(TERMS, run=OF_THE_DATA, more={"weight": checks.NonNegative})
+TERM = Table(TERMS, run=OF_THE_RUN, more={"weight": checks.NonNegative})
 OPTIMIZER = Table({"adamw": make_optimizer}, schedules=True)
 EVALUATOR = Table({}, run=("held_out",))
 REFRESH = Table(
@@ -159,22 +163,24 @@ def call(
       continue
     hint = known[name].annotation if name in known else None
     if get_origin(hint) is not Mapping:  # a mapping that stands for itself
-      value = _resolve(f"{key}.{name}", table, name, value, span)
+      value = _resolve(f"{key}.{name}", table, name, value, span, from_run)
     arguments[name] = value
   return factory(*args, **arguments)
 
 
-def _resolve(key: str, table: Table, argument: str, value: Any, span) -> Any:
+def _resolve(
+  key: str, table: Table, argument: str, value: Any, span, from_run
+) -> Any:
   """Turns a mapping into a rule, `Sides` or a schedule."""
   if not table.schedules or not isinstance(value, Mapping):
     return value  # some factories take mappings as they are
   part = table.parts.get(argument)
   if part is not None and "name" in value:
-    return call(key, part, value, span=span)
+    return call(key, part, value, span=span, **from_run)
   if value.keys() == set(Sides._fields):
     return Sides(
       **{
-        side: _resolve(f"{key}.{side}", table, argument, x, span)
+        side: _resolve(f"{key}.{side}", table, argument, x, span, from_run)
         for side, x in value.items()
       }
     )

@@ -191,7 +191,7 @@ def open_untrained(
           data_dir=data_dir,
         )
       )
-  # Whatever the batch size of a training, few pairs can be looked at, too.
+  # Few pairs can be measured, too, whatever the batch size of the run.
   parts = build.build(
     {**config, "batch_size": 1, "num_microbatches": 1},
     data_dir=data_dir,

@@ -11,7 +11,6 @@ import jax
 import make_bucket
 import make_captioned
 from make_photos import PHOTOS, write_pairs
-from nuclr_jax.lab.train.hooks import Hook
 import numpy as np
 import pyarrow
 from pyarrow import parquet
@@ -23,12 +22,13 @@ from nuclr_jax.lab.data import image_text, loader, sets, tar_stream, tfds_reader
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.export import embedder_of_config, write_embeddings
 from nuclr_jax.lab.files import bucket, remote
-from nuclr_jax.lab.ingest import inputs
 from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import build, loop, untrained
+from nuclr_jax.lab.train.hooks import Hook
+from nuclr_jax.lab.user_files import inputs
 
-CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
+CLIP = pathlib.Path(__file__).parents[1] / "golden" / "published" / "hf_clip"
 
 
 @pytest.fixture(autouse=True)

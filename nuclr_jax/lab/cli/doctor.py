@@ -16,13 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nuclr_jax import objectives, sharding
+from nuclr_jax import Batch, objectives, sharding
 from nuclr_jax.lab import distributed, files, models
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Batch
 
 # The states of a finding; LOOK asks for attention, BROKEN has to be repaired.
 FINE, LOOK, BROKEN = "ok", "look", "BROKEN"

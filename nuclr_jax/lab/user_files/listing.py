@@ -13,8 +13,8 @@ from typing import NamedTuple
 from nuclr_jax.lab.data.images import ENDINGS
 from nuclr_jax.lab.data.tar_files import check_ranges, expand_ranges
 from nuclr_jax.lab.files import as_pattern, bucket, is_hidden, remote, visible
-from nuclr_jax.lab.ingest import readers, splits
-from nuclr_jax.lab.ingest.tables import SUFFIXES
+from nuclr_jax.lab.user_files import readers, splits
+from nuclr_jax.lab.user_files.tables import SUFFIXES
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,9 @@ import shutil
 from nuclr_jax.lab import distributed, files, progress
 from nuclr_jax.lab.data.images import MAX_PIXELS, MIN_SIZE
 from nuclr_jax.lab.data.places import INFO, data_set_path, without_records
-from nuclr_jax.lab.ingest import beam, inputs, publish, records
+from nuclr_jax.lab.ingest import beam, publish, records
+from nuclr_jax.lab.user_files import inputs
+from nuclr_jax.lab.user_files.items import Part
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +130,10 @@ def ingest(
   with files.remote.local_folder(
     place, choose=without_records, alone=True
   ) as home:
-    return _ingest(plan, home, options, how, workers, beam_options)
+    return _make_splits(plan, home, options, how, workers, beam_options)
 
 
-def _ingest(
+def _make_splits(
   plan: inputs.Plan,
   home: pathlib.Path,
   options: Mapping,
@@ -139,7 +141,7 @@ def _ingest(
   workers: int | None,
   beam_options: Sequence[str] | None,
 ) -> pathlib.Path:
-  """Makes what is planned in the local folder of a data set."""
+  """Makes the planned splits in the local folder of a data set."""
   folder, work = home / VERSION, home / "incomplete"
   files.folder_in(home.parent, home.name)
   files.check_no_link(folder)
@@ -220,7 +222,7 @@ def _begin(work: pathlib.Path, options: Mapping) -> None:
   files.write_text(path, publish.noted(options))
 
 
-def _stem(work: pathlib.Path, part: records.Part) -> pathlib.Path:
+def _stem(work: pathlib.Path, part: Part) -> pathlib.Path:
   """Names the files of a part by what it reads, so that inputs may change."""
   read = part.read
   facts = part.split, read.func.__name__, read.args, read.keywords, part.stamp
@@ -229,7 +231,7 @@ def _stem(work: pathlib.Path, part: records.Part) -> pathlib.Path:
 
 
 def _write_parts(
-  todo: Sequence[records.Part],
+  todo: Sequence[Part],
   work: pathlib.Path,
   how: Mapping[str, int | bool | None],
   workers: int,
@@ -280,7 +282,7 @@ def _shared(work: pathlib.Path, how: Mapping) -> str | None:
 
 
 def _results(
-  jobs: Sequence[tuple[records.Part, pathlib.Path]],
+  jobs: Sequence[tuple[Part, pathlib.Path]],
   how: Mapping[str, int | bool | None],
   workers: int,
 ) -> Iterator[tuple[int, int]]:

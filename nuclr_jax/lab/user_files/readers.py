@@ -1,7 +1,7 @@
 """Readers of the kinds of input; each yields one item after another.
 
 A reader reads one part on its own. It does not fail because of bad data, but
-yields what it could not read as rejected. `records.check_items` decides which
+yields what it could not read as rejected. `ingest.records` decides which
 items are good.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import in_place
 from nuclr_jax.lab.data.captions import captions_beside, captions_of
+from nuclr_jax.lab.data.images import UNREADABLE
 from nuclr_jax.lab.data.tar_files import (
   EMPTY,
   KINDS,
@@ -31,8 +32,8 @@ from nuclr_jax.lab.data.tfds_reader import (
   image_field,
   read_only_builder,
 )
-from nuclr_jax.lab.ingest import splits
-from nuclr_jax.lab.ingest.records import (
+from nuclr_jax.lab.user_files import splits
+from nuclr_jax.lab.user_files.items import (
   BROKEN_RECORD,
   BROKEN_ROW,
   NO_FILE,
@@ -40,11 +41,10 @@ from nuclr_jax.lab.ingest.records import (
   NO_SPLIT,
   ONLY_HIDDEN,
   OUTSIDE,
-  UNREADABLE,
   Item,
   Rejected,
 )
-from nuclr_jax.lab.ingest.tables import ASKED, Row
+from nuclr_jax.lab.user_files.tables import ASKED, Row
 
 
 def read_tar(path: str) -> Iterator[Item | Rejected]:
@@ -63,7 +63,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
   """
   groups, ends = {}, []
   try:
-    if not os.path.isfile(path):  # a FIFO would wait for ever
+    if not os.path.isfile(path):  # a FIFO would wait forever
       raise OSError(path)
     with open(path, "rb") as file:
       with contextlib.suppress(OSError):  # what comes before is read
@@ -326,7 +326,7 @@ def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
 
 def _items_of_row(row: Row) -> Iterator[Item | Rejected]:
   """Opens the image of a row; a file beside it may be left out."""
-  if not os.path.isfile(row.path):  # a FIFO would wait for ever
+  if not os.path.isfile(row.path):  # a FIFO would wait forever
     raise ValueError(row.path)
   of_folder = row.captions is None
   texts = _beside(row.path) if of_folder else {}

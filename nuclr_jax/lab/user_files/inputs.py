@@ -20,9 +20,9 @@ from nuclr_jax.lab.data.tfds_reader import (
   open_split,
 )
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.ingest import listing, readers, splits
-from nuclr_jax.lab.ingest.records import AGAIN, Part
-from nuclr_jax.lab.ingest.tables import (
+from nuclr_jax.lab.user_files import listing, readers, splits
+from nuclr_jax.lab.user_files.items import AGAIN, Part
+from nuclr_jax.lab.user_files.tables import (
   CAPTION_COLUMNS,
   SUFFIXES,
   Row,

@@ -28,8 +28,8 @@ from nuclr_jax.lab.data.captions import (
   open_text,
   tidy_text,
 )
-from nuclr_jax.lab.ingest import splits
-from nuclr_jax.lab.ingest.records import (
+from nuclr_jax.lab.user_files import splits
+from nuclr_jax.lab.user_files.items import (
   BROKEN_ROW,
   NO_CAPTION,
   NO_IMAGE,

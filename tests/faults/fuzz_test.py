@@ -1,4 +1,4 @@
-"""Readers get anybody's bytes: they give items, or a ValueError, and no more.
+"""Readers get untrusted bytes: they give items, or a ValueError, and no more.
 
 Small good files are damaged at random: cut, overwritten, repeated. Whatever
 happens, no other error is raised, nothing is written, and memory is bounded.
@@ -28,12 +28,14 @@ from nuclr_jax.lab.config import DEFAULTS, ConfigError, complete, load_config
 from nuclr_jax.lab.data import tfds_reader
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
-from nuclr_jax.lab.ingest import convert, inputs, readers, records
+from nuclr_jax.lab.ingest import convert, records
 from nuclr_jax.lab.models.pretrained import load as weights
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import factories, untrained
 from nuclr_jax.lab.train import records as run_records
 from nuclr_jax.lab.train.warm_start import load_zeta
+from nuclr_jax.lab.user_files import inputs, readers
+from nuclr_jax.lab.user_files.items import Item, Rejected
 from nuclr_jax.types import Sizes
 
 LONG = settings.default.max_examples > 1_000
@@ -45,7 +47,7 @@ FUZZ = settings(
   database=None,
   derandomize=not LONG,
 )
-FLAX = pathlib.Path(__file__).parent / "golden" / "flax_files"
+FLAX = pathlib.Path(__file__).parents[1] / "golden" / "flax_files"
 MEMORY = 2**30  # bytes that a file may take, many times its size
 SECONDS = 20  # that it may take
 
@@ -121,7 +123,7 @@ def ingested(path):
   """All items of a file, as ingest checks them."""
   for part in inputs.plan(str(path)).parts:
     for item in records.check_items(records._guarded(part.read)):
-      assert isinstance(item, records.Item | records.Rejected)
+      assert isinstance(item, Item | Rejected)
       json.dumps(item[:2])
 
 
@@ -229,7 +231,7 @@ def test_tables_of_any_json(form, folder):
   check()
 
 
-PUBLISHED = pathlib.Path(__file__).parent / "golden" / "published"
+PUBLISHED = pathlib.Path(__file__).parents[1] / "golden" / "published"
 DESCRIPTIONS = sorted(
   x.relative_to(PUBLISHED).as_posix()
   for x in PUBLISHED.glob("*/*.json")
