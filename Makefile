@@ -1,7 +1,8 @@
 # make demo: train NUCLR on the built-in glyphs, write a report, solve for the
 # exact popularities.
-# make test: run every check, as CI does.
-# Both first make a virtual environment in .venv, with the versions in
+# make test: check the library: lint, documentation, tests, examples.
+# make test_studies: test the studies in experiments/, and inject faults.
+# All first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt, whose hashes pip verifies. With LOCKED=no they use
 # .venv-newest, with the newest versions that pyproject.toml allows.
 # make test_core: run the examples of the core in an environment that has JAX,
@@ -42,7 +43,9 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 
-.PHONY: demo test test_core lint docs lock audit parity torch beam
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test_core test_studies lint docs lock audit parity torch beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -50,7 +53,10 @@ demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
 
 test: $(VENV)/installed.stamp lint docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test_studies: $(VENV)/installed.stamp
+	$(PYTEST) experiments tests/faults
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
 CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig

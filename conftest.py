@@ -48,8 +48,8 @@ from nuclr_jax import Pairs
 from nuclr_jax.lab.config import load_config
 
 # Files of minutes, the longest first.
-LONG = "train notebooks processes cc3m chaos objectives main hooks".split()
-LONG += ["step_time"]
+LONG = "train objectives pretrained towers finetune popularity nuclr".split()
+LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
 
 
 def pytest_collection_modifyitems(items):
@@ -73,12 +73,26 @@ def pytest_runtest_makereport(item, call):
     report.longrepr = (str(item.path), item.location[1] or 0, "one device")
 
 
+def pytest_collection_finish():
+  """Leaves libraries and tests out of the garbage that is looked for."""
+  gc.collect()
+  gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget():
-  """Forgets what a file compiled: a heap that grows makes Python slower."""
+  """Forgets what files compiled once it takes much memory."""
   yield
-  jax.clear_caches()
-  gc.collect()
+  if resident() > 2e9:
+    jax.clear_caches()
+    gc.collect()
+
+
+def resident():
+  """The bytes of this process in memory; 0 where that is not known."""
+  statm = pathlib.Path("/proc/self/statm")
+  pages = int(statm.read_text().split()[1]) if statm.exists() else 0
+  return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -89,6 +103,16 @@ def small_diagnostics():
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(diagnostics, "SAMPLE", warm.SAMPLE)
     patch.setattr(recalibrate, "SAMPLE", warm.SAMPLE)
+    yield
+
+
+@pytest.fixture(scope="module")
+def no_diagnostics():
+  """Runs are not diagnosed at all: a fifth of what a short one compiles."""
+  from nuclr_jax.lab.train import diagnostics
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(diagnostics, "of_run", lambda parts, mesh: lambda state: {})
     yield
 
 

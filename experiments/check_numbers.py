@@ -3,8 +3,9 @@
 python -m experiments.check_numbers           # says what is wrong
 python -m experiments.check_numbers --write   # corrects the numbers
 
-Run it from the root of the repository; `make test` runs it, too. Every table of
-a study is recomputed from its rows and compared with the page. In the text, a
+Run it from the root of the repository; `make test_studies` does, too. Every
+table of a study is recomputed from its rows and compared with the page. In the
+text, a
 comment right after numbers says which cells they are from:
 
   NUCLR - CLIP is +6.9 [+4.0, +9.8]<!--= differences; CLIP; digits -->
@@ -30,6 +31,9 @@ of all numbers under a heading that have no comment of their own.
 A sentence that calls things equal needs the interval of their difference in its
 paragraph. Docstrings of the library state no results, since they cannot name a
 row.
+
+README.md has no comments. What it measures must stand in a table of
+docs/benchmarks.md, with its ± or interval.
 
 `--write` corrects numbers in the text only; tables are written by the studies'
 own `--tables`.
@@ -65,12 +69,14 @@ STUDIES = (
   "toy_dpm",
   "when_it_pays",
 )
-# Pages whose texts are checked: all but the history.
+# A page without comments, and the page whose tables have its numbers.
+README, TABLES = "README.md", "docs/benchmarks.md"
+# Other pages whose texts are checked: all but the history.
 PAGES = tuple(
   str(path.relative_to(ROOT))
   for folder in ("", "docs/**/", "experiments/**/", "nuclr_jax/**/")
   for path in sorted(ROOT.glob(f"{folder}*.md"))
-  if path.name != "CHANGELOG.md"
+  if path not in {ROOT / README, ROOT / "CHANGELOG.md"}
 )
 
 MODULES = tuple(
@@ -99,6 +105,9 @@ NUMBER = re.compile(
   r"|(?<![A-Za-z0-9.@^])(?<!\w-)[+\-−]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)"
   r"(?:e[+-]?\d+)?(?![A-Za-z0-9]|\.\d)"
   rf"|(?<![A-Za-z0-9.@^])(?<!\w-)\d[\d,]*(?:\.\d+)?(?={UNITS})"
+)
+QUANTITY = re.compile(  # a number with its spread
+  r"(?:±\s*)?(?:" + NUMBER.pattern + r")(?:\s*±\s*[\d.]+|\s*\[[^\]\n]*\])?"
 )
 UNIT = re.compile(rf"[*_`$]*\s{{0,9}}(?:{UNITS})")
 # What precedes the value of a setting, which is no measurement.
@@ -194,6 +203,41 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
   for (start, end), new in sorted(corrections, reverse=True):
     text = text[:start] + new + text[end:]
   return text, problems
+
+
+def check_quotes(text: str, tables: str) -> list[Problem]:
+  """Finds what a page without comments measures, but no table has.
+
+  Args:
+    text: The text of the page.
+    tables: A page with tables, whose numbers `check` compares with their rows.
+
+  Example:
+    >>> table = "| CLIP | 52.8 ± 0.5<!--= a; CLIP --> % |"
+    >>> check_quotes("R@1 is 52.8 ± 0.5 %.", table)
+    []
+    >>> check_quotes("R@1 is 52.8 %.", table)[0].message
+    'no table of docs/benchmarks.md has 52.8'
+  """
+  rows = re.findall(r"^\|.*", COMMENT.sub("", tables), re.MULTILINE)
+  known = {x[0] for row in rows for x in QUANTITY.finditer(row)}
+  plain = NOT_TEXT.sub(_blank, text)
+  problems = []
+
+  def complain(at: int, message: str) -> None:
+    problems.append(Problem(README, plain.count("\n", 0, at) + 1, message))
+
+  if COMMENT.search(text):
+    complain(COMMENT.search(text).start(), "the page has comments")
+  for first, last in _blocks(plain):
+    for at, message in claims.of_sentences(plain[first:last]):
+      complain(first + at, message)
+    for found in QUANTITY.finditer(plain, first, last):
+      number = NUMBER.search(plain, found.start(), found.end())
+      measured = _is_measurement(plain, first, number) or number[0] != found[0]
+      if measured and " ".join(found[0].split()) not in known:
+        complain(found.start(), f"no table of {TABLES} has {found[0]}")
+  return problems
 
 
 def _is_measurement(plain: str, first: int, number: re.Match) -> bool:
@@ -447,6 +491,8 @@ def main() -> None:
     problems += found
     if write and corrected != text:
       path.write_text(corrected, encoding="utf-8")
+  quoting, tables = ((ROOT / x).read_text("utf-8") for x in (README, TABLES))
+  problems += check_quotes(quoting, tables)
   for module in MODULES:
     text = (ROOT / module).read_text(encoding="utf-8")
     problems += check_docstrings(module, text)

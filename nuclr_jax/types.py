@@ -6,7 +6,10 @@ state.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import functools
+import inspect
+import reprlib
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +37,15 @@ def constant_schedule(value: Number) -> Schedule:
 
 
 class Sides(NamedTuple):
-  """One value for images and one for texts."""
+  """One value for images and one for texts.
+
+  Each is filed under the side whose rows it describes. An anchor is a row whose
+  contrast, all rows of the other side, a loss compares it with; every row of a
+  batch takes both parts in turn. So `log_u.image`, of an anchor's denominator,
+  belongs to images as anchors (against texts), while `zeta.image`, a row's
+  popularity as contrast, belongs to images as contrast (of text anchors). Where
+  a value of the contrast meets one of the anchor, one of them is swapped.
+  """
 
   image: Any
   text: Any
@@ -139,7 +150,7 @@ def check_32_bits(name: str, ids: Any) -> None:
 
   Args:
     name: What the ids are called, for the message.
-    ids: Integers; other dtypes are not looked at.
+    ids: Integers; other dtypes are not checked.
 
   Example:
     >>> check_32_bits("pair_id", np.array([1, 2**32 + 3]))
@@ -225,43 +236,34 @@ class Sizes(NamedTuple):
     return Sides(self.num_images, self.num_texts)
 
 
-class Spec(NamedTuple):
-  """What an objective may need to know about its data and model; static.
+Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-  Every factory in `objectives` takes one as its first argument and calls
-  `require` with the fields that it needs.
+
+def shows_its_call(factory: Factory) -> Factory:
+  """Makes what a factory returns print as the call that made it.
+
+  Args:
+    factory: A function that returns a NamedTuple with a field `call`.
+
+  Example:
+    >>> from nuclr_jax.objectives import zeta_rules
+    >>> zeta_rules.queue(dim=8, size=64)
+    queue(dim=8, size=64, rate=0.3, momentum=0.0, center=True, init=0.0)
   """
+  signature = inspect.signature(factory)
 
-  sizes: Sizes | None = None  # rows of per-sample state
-  dim: int | None = None  # width of the embeddings
-  num_classes: int | None = None  # classes of labelled data
-  steps_per_epoch: int | None = None
-  block_size: int | None = None  # consecutive pairs of one class
+  def show(value):
+    return getattr(value, "__name__", None) or reprlib.repr(value)
 
-  def require(self, *fields: str, what: str) -> "Spec":
-    """Returns this spec, if it has these fields.
+  @functools.wraps(factory)
+  def make(*args, **kwargs):
+    made = factory(*args, **kwargs)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    shown = (f"{name}={show(x)}" for name, x in bound.arguments.items())
+    return made._replace(call=f"{factory.__name__}({', '.join(shown)})")
 
-    Args:
-      *fields: The names of the fields.
-      what: What needs them, for the message.
-
-    Raises:
-      ValueError: If one of them is None.
-
-    Example:
-      >>> Spec(dim=8).require("dim", what="swav").dim
-      8
-    """
-    if missing := [name for name in fields if getattr(self, name) is None]:
-      hints = [SPEC_HINTS.get(name, name) for name in missing]
-      raise ValueError(
-        f"{what} needs {' and '.join(hints)}: give a Spec that has it, or the "
-        "number by its name, such as num_pairs=1797"
-      )
-    return self
-
-
-SPEC_HINTS = {"sizes": "num_pairs, the number of pairs of the data set"}
+  return make
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Metrics:

@@ -13,7 +13,7 @@ is made, once, undisturbed. The campaign then repeats these commands and
 - lets a disk fill up (where a file system can be mounted);
 - gives them wrong flags, configs and files: each ends with one message, without
   a traceback, in seconds, and writes nothing;
-- gives them what somebody has forged to do harm: published models, tokenizers,
+- gives them maliciously forged input: published models, tokenizers,
   weights, tars, embeddings, links in runs (files and a server of somebody else
   are watched meanwhile);
 - lets a bucket fail that they read or write, damages the cache's notes, lets
@@ -41,6 +41,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -284,6 +285,9 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=0)
   parser.add_argument("--output", type=pathlib.Path, default="chaos")
   options = parser.parse_args()
+  # Where a shell has started this in the background, Ctrl-C is ignored, also by
+  # the commands that a campaign interrupts.
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   end = time.monotonic() + 60 * options.minutes
   output = options.output.absolute()
   output.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 import jax
 import jax.numpy as jnp
+import make_pairs
 import numpy as np
 import pytest
 
@@ -21,21 +22,25 @@ from nuclr_jax.lab.config import (
   merge_named,
   override,
 )
-from nuclr_jax.lab.train import factories
+from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import TABLES, resolve
 from nuclr_jax.objectives import RULES
 
 # What the data and the encoders decide.
 OF_THE_RUN = {
   "data": {"data_dir"},
   "model": {"image_shape", "vocab_size", "length", "frozen"},
-  "objective": {"spec", "numbers"},
+  "objective": {
+    *("num_pairs", "num_images", "num_texts"),
+    *("dim", "steps_per_epoch"),
+  },
 }
 
 
 def change(config, *changes):
   """The config after `KEY=VALUE` changes, as the command line checks it."""
   pairs = [tuple(x.split("=", 1)) for x in changes]
-  return factories.checked(complete(override(config, pairs)))
+  return resolve(override(config, pairs)).recorded
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +68,11 @@ def values_of(factory, of_the_run=()):
 
 @pytest.mark.parametrize(
   "section, name",
-  [(key, name) for key, x in factories.TABLES.items() for name in x.known],
+  [(key, name) for key, x in TABLES.items() for name in x.known],
 )
 def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
   before = complete(glyphs) | {section: {"name": "another"}}
-  values = values_of(factories.TABLES[section].known[name], OF_THE_RUN[section])
+  values = values_of(TABLES[section].known[name], OF_THE_RUN[section])
   keys = values.keys()
   changes = [f"{section}.{key}={x}" for key, x in values.items()]
   config = change(before, f"{section}.name={name}", *changes)
@@ -86,13 +91,41 @@ def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
 def test_every_keyword_of_a_rule_can_be_set(argument, name, glyphs):
   before = complete(glyphs) | {"objective": {"name": "nuclr_variant"}}
   rule, key = RULES[argument][name], f"objective.{argument}"
-  expected = values_of(rule)
+  expected = values_of(rule, OF_THE_RUN["objective"])
   changes = [f"{key}.{x}={value}" for x, value in expected.items()]
   config = change(before, f"{key}.name={name}", *changes)
   assert config["objective"][argument] == {"name": name} | expected
   with pytest.raises(ConfigError, match=f"of {key} '{name}'; known") as error:
     change(before, f"{key}.name={name}", f"{key}.colour=3")
   assert error.value.key == f"{key}.colour"
+
+
+def test_a_run_passes_its_numbers_to_objectives_and_their_rules():
+  of_the_run = dict(num_pairs=32, num_texts=5, dim=6)
+
+  def make(**objective):
+    spec = {"name": "nuclr_variant", "temperature": 0.1} | objective
+    return build.make_objective(
+      resolve(complete(load_config("glyphs")) | {"objective": spec}),
+      num_steps=8,
+      steps_per_epoch=2,
+      **of_the_run,
+    )
+
+  _, state = make(zeta={"name": "queue", "size": 64}).init()
+  assert state.memory.embedding.image.shape == (64, 6)
+  assert state.sample.image.zeta.shape == (32,)
+  assert state.sample.text.zeta.shape == (5,)
+  objective = make(
+    positive={"name": "released"}, zeta={"name": "fixed", "init": 0.25}
+  )
+  params, state = objective.init()
+  pairs = make_pairs.make_pairs(0, batch=4, dim=6, num_pairs=32, num_texts=5)
+  seen = []
+  for _ in range(3):
+    _, (state, _) = objective.apply(params, state, pairs)
+    seen.append(float(state.shared.xi.text))
+  assert seen == [0.0, 0.25, 0.25]  # it moves at the end of an epoch
 
 
 def test_a_keyword_of_an_encoder_is_what_the_encoder_gets():
@@ -341,6 +374,11 @@ def test_values_that_do_not_fit(changes, key, message):
     (["objective.zeta.name=qeue"], "objective.zeta.name", "known names are"),
     (["objective.num_pairs=3"], "objective.num_pairs", "unknown keys"),
     (
+      ["objective.zeta.name=queue", "objective.zeta.dim=3"],
+      "objective.zeta.dim",
+      "unknown keys",
+    ),
+    (
       ["objective.zeta.rate.value=1", "objective.zeta.rate.vale=1"],
       "objective.zeta.rate.vale",
       "of objective.zeta.rate; known are",
@@ -382,7 +420,7 @@ def test_the_command_line_is_read_as_it_is_written():
   words += ["--config.optimizer.b1=0.8"]  # not in the file
   with flagsaver.flagsaver():
     assert flags.parse(words) == ["nuclr", "train"]
-    config = flags.chosen_config()
+    config = flags.chosen_settings().recorded
     assert {"config", "config.seed", "config.objective.name"} <= set(
       flags.present()
     )
@@ -400,7 +438,7 @@ def test_an_error_names_the_flag():
     config_change=["seed=1", "objective.name=clip", "objective.gamma=0.5"],
   ):
     with pytest.raises(ValueError, match="^--config.objective.gamma=0.5: unkn"):
-      flags.chosen_config()
+      flags.chosen_settings()
 
 
 def test_numbers_of_numpy_and_jax_are_numbers(glyphs):
@@ -410,7 +448,7 @@ def test_numbers_of_numpy_and_jax_are_numbers(glyphs):
   config |= {"shard_params": np.True_}
   config["model"] |= {"image_stages": np.array([[4, 2, 64]])}
   config["objective"] |= {"temperature": np.array(0.25)}
-  checked = factories.checked(complete(config))
+  checked = resolve(config).recorded
   assert json.loads(json.dumps(checked)) == json.loads(
     json.dumps(
       checked

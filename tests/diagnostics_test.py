@@ -1,4 +1,4 @@
-"""Diagnostics of a training against loops; what they warn of; the pace."""
+"""Diagnostics of a run against loops; what they warn of; the pace."""
 
 import functools
 import logging
@@ -8,16 +8,14 @@ import re
 import jax
 import jax.numpy as jnp
 import make_pairs
-from nuclr_jax.lab.train.diagnostics import Scale
 import numpy as np
 import pytest
 
-from experiments.popularity.at_scale import measure as at_scale
-from experiments.popularity.at_scale.data import generate
 from nuclr_jax import Pairs, objectives, popularity, sharding
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.report import health
 from nuclr_jax.lab.train import diagnostics, records
+from nuclr_jax.lab.train.diagnostics import Scale
 from nuclr_jax.objectives import Readout, zeta_rules
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Sides, Sizes, each
@@ -187,35 +185,6 @@ def gains(pairs, zeta, tau, sizes, batch_size):
   return tuple(float(found[f"{name}/text"]) for name in names)
 
 
-def test_a_sample_tells_good_popularities_from_bad():
-  """The gain of a third of generated pairs is that of all of them."""
-  n, tau = 2304, 0.04
-  image, text = generate(num_pairs=n, dim=32, seed=0)
-  exact = popularity.solve(image, text, temperature=tau).zeta
-  sizes, ids = Sizes(n, n, n), np.random.default_rng(0).permutation(n)
-  found = []
-  for factor in (1.0, 0.7, 0.3, -1.0):
-    zeta = each(lambda x, f=factor: f * x, exact)
-    of_all, of_part = (
-      gains(
-        *(Pairs(image[rows], text[rows], jnp.asarray(rows)), zeta),
-        *(tau, sizes, 256),
-      )
-      for rows in (ids, ids[:768])
-    )
-    whole, low, high = of_all
-    assert low == pytest.approx(whole, rel=1e-3)
-    assert high == pytest.approx(whole, rel=1e-3)
-    part, low, high = of_part
-    assert part == pytest.approx(whole, abs=0.15 * max(1, abs(whole)))
-    assert low < whole < high + 1e-3
-    found.append((whole, part))
-  assert found[0][0] > 0.99 and found[-1][0] < -1
-  assert high < 0  # the alarm of the last, which is worse than none
-  for column in zip(*found, strict=True):
-    assert list(column) == sorted(column, reverse=True)
-
-
 def test_a_gain_below_the_noise_is_not_a_gain_of_one():
   """Of 64 clusters of 32 pairs, a sample has to see several of each."""
   n, tau, rng = 2048, 0.05, np.random.default_rng(0)
@@ -260,48 +229,6 @@ def test_what_is_below_the_noise_is_told(tmp_path):
   # What is not a number for another reason still ends a run.
   wrong = {"zeta_noise/text": math.nan}
   assert diagnostics.without_noise(wrong).keys() == wrong.keys()
-
-
-def test_gain_of_a_small_queue_is_what_the_gradient_gains():
-  """A tenth of the pairs judges the zeta of a memory of 0.6 % of them."""
-  n, tau, batch = 4096, 0.04, 16
-  final = generate(num_pairs=n, dim=32, seed=0)
-  exact = popularity.solve(*final, temperature=tau, tolerance=1e-3).zeta
-  ids = np.random.default_rng(0).permutation(n)[:384]
-  values = dict(num_pairs=n, dim=32, temperature=tau, drift=False)
-  values |= dict(batch_size=batch, num_epochs=6)
-
-  def follow(way):
-    *_, state = at_scale.follow(values | {"way": way}, final, exact, seed=0)
-    return at_scale.zeta_of(state, n)
-
-  def error(zeta):
-    row = at_scale.scores(final, values, zeta, None, exact, seed=0)
-    return row["gradient"]["text"]
-
-  small = follow("queue 0.6 %")
-  zetas = {
-    "exact": Sides(*exact),
-    "quarter": follow("queue 25 %"),
-    "small": small,
-    "none": each(np.zeros_like, small),
-    "of another pair": each(lambda x: np.roll(x, 1), small),
-  }
-  run = functools.partial(
-    diagnostics.measure, sizes=Sizes(n, n, n), batch_size=batch
-  )
-  pairs = Pairs(final.image[ids], final.text[ids], jnp.asarray(ids))
-  none, gains = error(zetas["none"]), {}
-  for name, zeta in zetas.items():
-    read = Readout(temperature=jnp.float32(tau), zeta=each(jnp.asarray, zeta))
-    gains[name] = float(jax.jit(run)(pairs, read)["zeta_gain/text"])
-    gain = 1 - error(zeta) / none
-    # Below 0, only the sign counts.
-    assert gains[name] < -0.2 or gains[name] == pytest.approx(gain, abs=0.25)
-    assert gain > -0.1 or gains[name] < -0.2, name
-  assert list(gains.values()) == sorted(gains.values(), reverse=True), gains
-  assert gains["small"] > 0.3 and gains["of another pair"] < -0.2, gains
-  assert len(set(gains.values())) == len(gains)
 
 
 def test_exact_popularities_have_no_residual(x64):

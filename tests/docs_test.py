@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import shlex
+import sys
 
 import griffe
 from load_file import load_file
@@ -16,9 +17,10 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config as load_mkdocs_config
 import pytest
 
+from nuclr_jax.lab import extensions
 from nuclr_jax.lab.cli import main, verbs
-from nuclr_jax.lab.config import complete, load_config, override
-from nuclr_jax.lab.train import checkpoint, factories, records
+from nuclr_jax.lab.config import load_config, override
+from nuclr_jax.lab.train import checkpoint, records, settings
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -31,6 +33,9 @@ hooks, equations, formulas, notebooks = (
 # A page loads what these attributes name, other than the target of a link.
 LOADED = re.compile(r"<(?!a )\w[^>]* (?:src|href|data)=[\"']?([^\"'\s>]+)")
 LOADED_BY_STYLE = re.compile(r"(?:url\(|@import )[\"']?([^\"')]+)")
+
+
+COMMENT = re.compile(r"<!--=\s*(.*?)\s*-->", re.DOTALL)
 
 
 def name_of(page):
@@ -48,12 +53,59 @@ def commands():
         words = shlex.split(line, comments=True)
         if "nuclr" in words:
           yield pytest.param(
-            words[words.index("nuclr") + 1 :], id=f"{page.stem}: {line[:40]}"
+            page,
+            words[words.index("nuclr") + 1 :],
+            id=f"{page.stem}: {line[:40]}",
           )
 
 
-@pytest.mark.parametrize("words", list(commands()))
-def test_commands_have_flags_and_keys_that_exist(words):
+def test_the_readme_is_short():
+  text = (ROOT / "README.md").read_text()
+  assert len(text.split()) <= 600
+  assert "<!--" not in text
+  for target in re.findall(r"\]\(([^)#]+)\)", text):
+    assert (ROOT / target).exists(), target
+
+
+def test_the_map_of_the_code_has_every_package():
+  text = (ROOT / "CONTRIBUTING.md").read_text()
+  for folder in (ROOT / "nuclr_jax", ROOT / "nuclr_jax" / "lab"):
+    for path in folder.iterdir():
+      if path.suffix == ".py" and not path.name.startswith("__"):
+        assert f"`{path.name}`" in text, path
+      elif (path / "__init__.py").exists() and path.name not in (
+        "lab",
+        "contrib",
+      ):
+        assert f"`{path.name}/`" in text, path
+
+
+GUIDES = [DOCS / "concepts.md", *(DOCS / "guides").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=name_of)
+def test_guides_have_few_numbers(page):
+  """At most two measured ones in a paragraph; tables have the others."""
+  for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", page.read_text()):
+    measured = [x for x in COMMENT.findall(block) if not x.startswith("given")]
+    assert sum(1 + x.count(" | ") for x in measured) <= 2, block
+
+
+@pytest.fixture
+def mine(page, tmp_path, monkeypatch):
+  """The module `mine` that a guide shows, for what its commands name."""
+  code = re.findall(
+    r"^```python\n(\"\"\"mine\.py.*?)^```", page.read_text(), re.M | re.S
+  )
+  (tmp_path / "mine.py").write_text("".join(code))
+  monkeypatch.syspath_prepend(tmp_path)
+  monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
+  yield
+  sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize("page, words", list(commands()))
+def test_commands_have_flags_and_keys_that_exist(page, words, mine):
   verb, *arguments = words
   config, changes = None, []
   for word in arguments:
@@ -62,7 +114,9 @@ def test_commands_have_flags_and_keys_that_exist(words):
       assert word in ("...",), f"{word} is not a flag"
       continue
     key = name.removeprefix("--")
-    assert key.split(".")[0] in main.VERBS[verb].flags, key
+    assert key.split(".")[0] in main.VERBS[verb].taken, key
+    if key == "import":
+      extensions.allow(value)
     if key == "config":
       config = load_config(value)
     elif key.startswith("config."):
@@ -71,7 +125,7 @@ def test_commands_have_flags_and_keys_that_exist(words):
       changes.append((key, "1" if shell_variable else value))
   if changes:
     assert config is not None, "--config is missing"
-    factories.checked(complete(override(config, changes)))
+    settings.resolve(override(config, changes))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

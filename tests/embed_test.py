@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
+import shapes
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, images, loader
 from nuclr_jax.lab.evaluate import evaluators

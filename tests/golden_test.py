@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, Sides, objectives
-from nuclr_jax.objectives import own_pair_rules, zeta_rules
-from nuclr_jax.sample_state import temperature_rules
+from nuclr_jax.objectives import denominator, temperature_rules, zeta_rules
 
 GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
 FIRST = ("nuclr_first_tau0.05", "nuclr_first_tau0.01", "nuclr_first_frozen")
@@ -63,12 +62,13 @@ def nuclr(case, steps):
     values = np.array([float(value(step, name)) / tau for step in steps])
     return lambda count: jnp.asarray(values)[count]
 
-  own_pair = own_pair_rules.released(init=float(value(case, "xi")))
+  # xi changes once per epoch, and these are fewer steps.
+  xi = float(value(case, "xi"))
+  positive = denominator.released(steps_per_epoch=10, init=xi)
   if "diamond" in case:
-    own_pair = own_pair_rules.by_zeta()
+    positive = denominator.by_zeta()
   return objectives.nuclr_variant(
     num_pairs=int(value(case, "n")),
-    steps_per_epoch=10,  # xi changes once per epoch, and these are fewer steps
     temperature=float(value(case, "tau")),
     gamma=float(value(case, "gamma")),
     zeta=zeta_rules.batch(
@@ -76,7 +76,7 @@ def nuclr(case, steps):
       rate=Sides(rate("eta_I"), rate("eta_T")),
       momentum=1 - float(value(case, "theta")),
     ),
-    own_pair=own_pair,
+    positive=positive,
   )
 
 

@@ -2,12 +2,11 @@
 
 import functools
 
+import hlo
 import jax
 from jax import lax
 import jax.numpy as jnp
 import pytest
-
-from experiments.step_time import hlo
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 

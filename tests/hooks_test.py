@@ -5,7 +5,6 @@ import os
 import signal
 
 import jax
-from nuclr_jax.lab.train.hooks import Hook
 import numpy as np
 import pytest
 
@@ -14,7 +13,10 @@ from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import loop, resume, step
+from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.warm_start import POPULARITY_FILE, save_popularity
+
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
 
 EVERY = 0.05  # epochs in which a run on `few_pairs` does 5 steps
 
@@ -40,7 +42,7 @@ def solved(parts, mesh, state, **arguments):
     return popularity.solve(
       pairs.image,
       pairs.text,
-      temperature=parts.config["objective"]["temperature"],
+      temperature=parts.settings.objective.arguments["temperature"],
       text_id=pairs.text_id,
       **arguments,
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, Sides, objectives, popularity
-from nuclr_jax.objectives import own_pair_rules, zeta_rules
+from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.types import each
 
 B, N, D, TAU = 12, 40, 5, 0.3
@@ -21,8 +21,8 @@ RNG = np.random.default_rng(0)
 SHIFT = Sides(*RNG.normal(size=(2, N)))  # of images and texts as contrast
 ZETA = Sides(*RNG.normal(size=(2, N)))
 RULES = {  # both scale with the anchor's own shift, as u does
-  "without": own_pair_rules.running_max(weight=0.0),
-  "by zeta": own_pair_rules.by_zeta(),
+  "without": denominator.running_max(weight=0.0),
+  "by zeta": denominator.by_zeta(),
 }
 
 
@@ -35,7 +35,7 @@ def shifted(pairs, shift):
   return pairs._replace(image=image, text=text)
 
 
-def step(shift, own_pair, pairs):
+def step(shift, positive, pairs):
   """The joint objective, its gradient and the new state."""
   zeta = each(jnp.add, ZETA, shift)
   objective = objectives.nuclr_variant(
@@ -43,7 +43,7 @@ def step(shift, own_pair, pairs):
     temperature=TAU,
     gamma=0.7,
     zeta=zeta_rules.batch(rate=0.1, init=zeta),
-    own_pair=own_pair,
+    positive=positive,
   )
   params, state = objective.init()
 
@@ -73,7 +73,9 @@ def test_a_shift_of_similarities_and_zeta_changes_nothing(rule, x64):
   found = step(SHIFT, RULES[rule], pairs)
   chex.assert_trees_all_close(found, expected, rtol=1e-12, atol=1e-12)
   # A shift of the similarities alone does change them: the test can fail.
-  objective = objectives.nuclr(num_pairs=N, temperature=TAU, own_weight=0.0)
+  objective = objectives.nuclr(
+    num_pairs=N, temperature=TAU, positive_weight=0.0
+  )
   values = [
     objective.apply(*objective.init(), x)[0]
     for x in (pairs, shifted(pairs, SHIFT))
@@ -81,10 +83,10 @@ def test_a_shift_of_similarities_and_zeta_changes_nothing(rule, x64):
   assert abs(values[0] - values[1]) > 0.1
 
 
-def test_the_constant_own_pair_term_does_change(x64):
+def test_the_constant_positive_term_does_change(x64):
   """The paper's epsilon does not follow the shift; it is small beside u."""
   pairs = make_pairs.make_pairs(0, batch=B, dim=D, num_pairs=N)
-  rule = own_pair_rules.running_max()
+  rule = denominator.running_max()
   nothing = each(jnp.zeros_like, SHIFT)
   before, after = (step(x, rule, pairs)[0] for x in (nothing, SHIFT))
   assert 1e-8 < abs(before - after) < 1e-4
@@ -128,7 +130,7 @@ def of_data(table, zeta):
     temperature=TAU,
     gamma=1.0,
     zeta=zeta_rules.fixed(init=Sides(zeta.image[rows], zeta.text[columns])),
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   )
 
   def joint(table):

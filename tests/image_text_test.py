@@ -15,9 +15,9 @@ from make_captioned import CAPTIONS, ROWS, SEQUENCE, A, B, C, prepare
 from make_photos import write_pairs
 import numpy as np
 import pytest
+import shapes
 import tensorflow_datasets as tfds
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.config import ConfigError
 from nuclr_jax.lab.data import (

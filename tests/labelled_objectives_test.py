@@ -142,6 +142,14 @@ class TestLatentClass:
       (lambda: contrib.latent_class(loss="l2"), "loss must be one of"),
       (lambda: contrib.latent_class(num_negatives=0), "num_negatives must"),
       (lambda: contrib.curl(block_size=0), "block_size must be a whole"),
+      (
+        lambda: contrib.curl(block_size=2, data_block_size=3),
+        "block_size is 2 and that of the data 3 .*; they must be equal",
+      ),
+      (
+        lambda: contrib.quick_thought(data_block_size=3),
+        "block_size is 1 and that of the data 3",
+      ),
     ):
       with pytest.raises(ValueError, match=message):
         make()

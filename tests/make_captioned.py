@@ -4,9 +4,8 @@ import pathlib
 
 import cv2
 import numpy as np
+import shapes
 import tensorflow_datasets as tfds
-
-from experiments.cc3m import shapes
 
 
 def photo(seed, *, height=40, width=60):

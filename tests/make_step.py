@@ -1,9 +1,10 @@
 """An objective's gradients, as a training step takes them."""
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from nuclr_jax import sharding
+from nuclr_jax import Pairs, sharding
 from nuclr_jax.objectives import State
 
 
@@ -55,3 +56,20 @@ def on_mesh(objective, mesh, *, on_host=False, **options):
     out_shardings=((whole, (state, whole)), (whole, split, split)),
     **options,
   )
+
+
+def trace_step(objective, mesh, batch, dim, *, on_host=False):
+  """Traces the step on a mesh, which must be entered; nothing is allocated.
+
+  Every pair has an id of its own, and ids of its image and its text.
+  """
+  params, state = jax.eval_shape(lambda: first_state(objective))
+  state = jax.tree.map(
+    lambda x, y: x.update(sharding=y),
+    state,
+    jax.tree.broadcast(layout(mesh, on_host=on_host), state),
+  )
+  vectors = jax.ShapeDtypeStruct((batch, dim), jnp.float32)
+  ids = jax.ShapeDtypeStruct((batch,), jnp.int32)
+  step = on_mesh(objective, mesh, on_host=on_host, donate_argnums=1)
+  return step.trace(params, state, Pairs(vectors, vectors, ids, ids, ids))

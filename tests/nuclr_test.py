@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+import pydoc
 
 import chex
 import jax
@@ -16,7 +17,7 @@ import reference
 
 from nuclr_jax import Pairs, Sides, objectives
 from nuclr_jax.objectives import (
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -55,10 +56,10 @@ SETTINGS = dict(
     {},
     dict(estimator="official", center=False),
   ),
-  diamond=({}, dict(own_pair=own_pair_rules.by_zeta()), dict(own_pair="zeta")),
+  diamond=({}, dict(positive=denominator.by_zeta()), dict(own_pair="zeta")),
   weighted=(
     {},
-    dict(own_pair=own_pair_rules.running_max(weight=3.0, init=0.01)),
+    dict(positive=denominator.running_max(weight=3.0, init=0.01)),
     dict(own_weight=3.0),
   ),
   by_id=({}, dict(anchor_average="id"), dict(anchor_average="id")),
@@ -73,7 +74,7 @@ def test_equals_numpy_loops_with_shared_and_repeated_ids(name, x64):
   """
   n, tau, num_images, num_texts = 24, 0.2, 20, 7
   of_zeta, of_objective, of_loops = SETTINGS[name]
-  defaults = dict(own_pair=own_pair_rules.running_max(init=0.01))
+  defaults = dict(positive=denominator.running_max(init=0.01))
   objective = objectives.nuclr_variant(
     num_pairs=n,
     num_images=num_images,
@@ -216,9 +217,9 @@ def test_expected_zeta_gradient_at_the_exact_solution(estimator, x64):
   assert n / batch * (1 - own.mean()) > 20 * error.mean()
 
 
-@pytest.mark.parametrize("own_weight", [0.0, 7.0])
+@pytest.mark.parametrize("weight", [0.0, 7.0])
 @pytest.mark.parametrize("average", ["pair", "id"])
-def test_without_zeta_it_is_sogclr(average, own_weight):
+def test_without_zeta_it_is_sogclr(average, weight):
   common = dict(
     num_pairs=64,
     num_texts=20,
@@ -226,11 +227,11 @@ def test_without_zeta_it_is_sogclr(average, own_weight):
     gamma=falling,
     anchor_average=average,
   )
-  plain = objectives.sogclr(**common, own_weight=own_weight)
+  plain = objectives.sogclr(**common, positive_weight=weight)
   limit = objectives.nuclr_variant(
     **common,
     zeta=zeta_rules.fixed(),
-    own_pair=own_pair_rules.running_max(weight=own_weight),
+    positive=denominator.running_max(weight=weight),
   )
   states = [plain.init()[1], limit.init()[1]]
   for step in range(3):
@@ -251,7 +252,7 @@ def test_zeta_and_xi_start_where_asked():
       num_pairs=8,
       num_texts=3,
       zeta=zeta_rules.batch(init=init),
-      own_pair=own_pair_rules.running_max(init=xi_init),
+      positive=denominator.running_max(init=xi_init),
     )
     _, state = objective.init()
     np.testing.assert_allclose(state.sample.image.zeta, [init] * 8)
@@ -260,14 +261,14 @@ def test_zeta_and_xi_start_where_asked():
 
 
 @pytest.mark.parametrize("name", ["sogclr", "nuclr"])
-def test_an_own_weight_gives_the_gradient_of_clip(name, x64):
+def test_a_positive_weight_gives_the_gradient_of_clip(name, x64):
   """gamma = 1, k = (n - 1) / (B - 1), on a batch of few of the pairs."""
   n, batch, tau = 1000, 16, 0.3
   pairs = make_pairs.make_pairs(0, batch=batch, num_pairs=n, num_texts=5)
   rule = dict(zeta=zeta_rules.fixed()) if name == "nuclr" else {}
   weight = (n - 1) / (batch - 1)
   objective = objectives.OBJECTIVES[name](
-    num_pairs=n, temperature=tau, gamma=1.0, own_weight=weight, **rule
+    num_pairs=n, temperature=tau, gamma=1.0, positive_weight=weight, **rule
   )
   clip = objectives.clip(temperature=tau, learn_temperature=False)
   (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
@@ -279,7 +280,7 @@ def test_an_own_weight_gives_the_gradient_of_clip(name, x64):
   np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
-def test_an_own_weight_in_the_gradient_of_temperatures(x64):
+def test_a_positive_weight_in_the_gradient_of_temperatures(x64):
   """Of SogCLR: like NUCLR's, but for the number of terms."""
   n, weight, rho = 64, 7.0, 0.5
   pairs = make_pairs.make_pairs(0, num_pairs=n)
@@ -288,12 +289,12 @@ def test_an_own_weight_in_the_gradient_of_temperatures(x64):
     return temperature_rules.individual(0.2, rate=0.1, rho=rho)
 
   plain = objectives.sogclr(
-    num_pairs=n, temperature=learned(rho), own_weight=weight
+    num_pairs=n, temperature=learned(rho), positive_weight=weight
   )
   limit = objectives.nuclr(
     num_pairs=n,
     temperature=learned(rho - math.log((n - 1 + weight) / n)),
-    own_weight=weight,
+    positive_weight=weight,
     zeta=zeta_rules.fixed(),
   )
   first, second = (value_and_grad(x, *x.init(), pairs) for x in (plain, limit))
@@ -313,7 +314,7 @@ def test_whole_batch_limit_has_the_gradient_of_clip(num_texts, x64):
     temperature=0.3,
     gamma=1.0,
     zeta=zeta_rules.fixed(),
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   )
   clip = objectives.clip(temperature=0.3, learn_temperature=False)
   (loss, _), grads = value_and_grad(objective, *objective.init(), pairs)
@@ -405,7 +406,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     zeta=zeta_rules.batch(
       rate=Sides(np.float32(0.1), np.asarray(0.1)), init=np.float64(0.1)
     ),
-    own_weight=np.float32(1.0),
+    positive_weight=np.float32(1.0),
   )
   pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
   loss, _ = apply(objective, *objective.init(), pairs)
@@ -426,10 +427,9 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
     (dict(temperature=10**400), "temperature must be a number"),
     (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \(0, 1\]"),
-    (dict(own_pair=own_pair_rules.released()), "needs steps_per_epoch"),
-    (dict(zeta=zeta_rules.queue()), "the zeta rule 'queue' needs dim"),
     (dict(zeta="queue"), r"zeta must be a rule such as .*, got 'queue'"),
-    (dict(own_pair=1.0), r"own_pair must be a rule such as .*, got 1.0"),
+    (dict(zeta=denominator.by_zeta()), "zeta must be .*, got by_zeta"),
+    (dict(positive=1.0), r"positive must be a rule such as .*, got 1.0"),
     (
       dict(zeta=zeta_rules.fixed(init=Sides(np.zeros(7), 0.0))),
       r"one number for each of 8 ids .* got \[7\]",
@@ -460,11 +460,12 @@ def test_a_schedule_that_leaves_its_range_is_warned_of(caplog):
 def test_first_values_of_zeta_are_copied():
   """So that they outlive a step to which the state is donated."""
   first = jnp.arange(8.0)
-  rules = (zeta_rules.batch, zeta_rules.fixed, zeta_rules.queue)
+  queue = functools.partial(zeta_rules.queue, dim=4)
+  rules = (zeta_rules.batch, zeta_rules.fixed, queue)
   for rule in rules:
     for init in (Sides(first, first), Sides(first, 0.0)):
       objective = objectives.nuclr(
-        num_pairs=8, dim=4, temperature=0.1, zeta=rule(init=init)
+        num_pairs=8, temperature=0.1, zeta=rule(init=init)
       )
       _, state = objective.init()
       step = jax.jit(lambda x: jax.tree.map(jnp.negative, x), donate_argnums=0)
@@ -479,13 +480,21 @@ def test_first_values_of_zeta_are_copied():
     (lambda: zeta_rules.batch(estimator="exact"), "estimator must be one of"),
     (lambda: zeta_rules.batch(rate=-1.0), r"zeta.rate must be in \[0, 2\]"),
     (lambda: zeta_rules.batch(rate=math.inf), "zeta.rate must be in"),
-    (lambda: zeta_rules.queue(rate=3.0), r"zeta.rate must be in \[0, 1\]"),
+    (lambda: zeta_rules.queue(dim=8, rate=3.0), r"rate must be in \[0, 1\]"),
+    (lambda: zeta_rules.queue(dim=0), "dim must be a whole number of at least"),
     (lambda: zeta_rules.batch(momentum=1.0), r"momentum must be in \[0, 1\)"),
     (lambda: zeta_rules.batch(init=math.nan), "zeta.init must be finite"),
-    (lambda: own_pair_rules.running_max(init=-0.1), "init must be a number of"),
-    (lambda: own_pair_rules.running_max(init=math.nan), "init must be"),
-    (lambda: own_pair_rules.by_zeta(weight=-1.0), "own_weight must be"),
-    (lambda: own_pair_rules.released(init=-1.0), "own_pair.init must be"),
+    (lambda: denominator.running_max(init=-0.1), "init must be a number of"),
+    (lambda: denominator.running_max(init=math.nan), "init must be"),
+    (lambda: denominator.by_zeta(weight=-1.0), "positive_weight must be"),
+    (
+      lambda: denominator.released(steps_per_epoch=9, init=-1.0),
+      "positive.init must be",
+    ),
+    (
+      lambda: denominator.released(steps_per_epoch=0),
+      "steps_per_epoch must be a whole number of at least 1",
+    ),
   ],
 )
 def test_bad_arguments_of_rules(make, message):
@@ -493,15 +502,55 @@ def test_bad_arguments_of_rules(make, message):
     make()
 
 
-def test_unknown_arguments_are_not_taken_for_numbers_of_a_spec():
-  with pytest.raises(TypeError, match="unexpected argument.* temperatur"):
+def test_unknown_and_missing_arguments_are_named():
+  with pytest.raises(TypeError, match="unexpected.* 'temperatur'"):
     objectives.nuclr(num_pairs=8, temperatur=1)
-  with pytest.raises(TypeError, match="either a Spec or num_pairs, not both"):
-    objectives.nuclr(objectives.Spec(), num_pairs=8)
-  with pytest.raises(ValueError, match="nuclr needs num_pairs, the number of"):
+  with pytest.raises(TypeError, match="missing .* 'num_pairs'"):
     objectives.nuclr()
-  with pytest.raises(ValueError, match="own_weight must be"):
-    objectives.nuclr(num_pairs=8, own_weight=-1.0)
+  with pytest.raises(TypeError, match="missing .* 'dim'"):
+    zeta_rules.queue()
+  with pytest.raises(TypeError, match="missing .* 'steps_per_epoch'"):
+    denominator.released()
+  with pytest.raises(ValueError, match="positive_weight must be"):
+    objectives.nuclr(num_pairs=8, positive_weight=-1.0)
+
+
+@pytest.mark.parametrize(
+  "rule, shown",
+  [
+    (zeta_rules.fixed(), "fixed(init=0.0)"),
+    (
+      zeta_rules.queue(dim=8, size=64, rate=0.3),
+      "queue(dim=8, size=64, rate=0.3, momentum=0.0, center=True, init=0.0)",
+    ),
+    (denominator.running_max(), "running_max(weight=1.0, init=None)"),
+    (denominator.by_zeta(weight=2.0), "by_zeta(weight=2.0)"),
+    (temperature_rules.fixed(0.1), "fixed(temperature=0.1)"),
+    (temperature_rules.learned(rho=7), "learned(temperature=0.07, rho=7)"),
+  ],
+)
+def test_a_rule_prints_as_the_call_that_makes_it(rule, shown):
+  assert repr(rule) == shown
+
+
+def test_a_rule_prints_in_one_line_whatever_its_arguments():
+  def falling(count):
+    return 0.1 / (1 + count)
+
+  rule = zeta_rules.batch(rate=falling, init=Sides(np.zeros(1_000), 0.0))
+  shown = repr(rule)
+  assert "rate=falling, " in shown and "center=None" in shown
+  assert len(shown) < 160 and "\n" not in shown
+
+
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_help_names_the_arguments_and_their_ranges(name):
+  factory = objectives.OBJECTIVES[name]
+  text = pydoc.plain(pydoc.render_doc(factory))
+  assert " at 0x" not in text and "**" not in text.split("Makes")[0]
+  if "sogclr" in name or "nuclr" in name:
+    assert "num_pairs: " in text and "num_texts: " in text
+    assert "a number greater than 0" in text and "in (0, 1]" in text
 
 
 def test_the_released_xi_over_epochs(x64):
@@ -511,11 +560,10 @@ def test_the_released_xi_over_epochs(x64):
     num_pairs=n,
     temperature=tau,
     gamma=0.8,
-    steps_per_epoch=per_epoch,
     zeta=zeta_rules.batch(
       estimator="official", rate=0.5, momentum=0.1, init=-0.05
     ),
-    own_pair=own_pair_rules.released(init=init),
+    positive=denominator.released(steps_per_epoch=per_epoch, init=init),
   )
   params, state = first_state(objective)  # padded, as in training
   update = jax.jit(make_step(objective))
@@ -557,9 +605,8 @@ def test_assigned_popularities_and_what_depends_on_them():
   objective = objectives.nuclr(
     num_pairs=64,
     num_texts=20,
-    dim=8,
     temperature=0.2,
-    zeta=zeta_rules.queue(size=32, momentum=0.3),
+    zeta=zeta_rules.queue(dim=8, size=32, momentum=0.3),
   )
   params, state = objective.init()
   batch = make_pairs.make_pairs(0, num_texts=20)

@@ -21,7 +21,7 @@ import pytest
 
 from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.objectives import (
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -51,25 +51,23 @@ OBJECTIVES = dict(
     **SIZES,
     temperature=0.1,
     anchor_average="id",
-    own_pair=own_pair_rules.by_zeta(),
+    positive=denominator.by_zeta(),
   ),
   nuclr_released=objectives.nuclr_variant(
     **SIZES,
     temperature=0.1,
-    steps_per_epoch=1,
-    own_pair=own_pair_rules.released(),
+    positive=denominator.released(steps_per_epoch=1),
   ),
   nuclr_learned=objectives.nuclr(
     **SIZES, temperature=temperature_rules.learned(0.1)
   ),
   nuclr_queue=objectives.nuclr(
-    **SIZES, temperature=0.1, zeta=zeta_rules.queue(size=2048), dim=8
+    **SIZES, temperature=0.1, zeta=zeta_rules.queue(dim=8, size=2048)
   ),
   nuclr_individual_queue=objectives.nuclr(
     **SIZES,
     temperature=temperature_rules.individual(0.1, rate=0.01),
-    zeta=zeta_rules.queue(size=2048, momentum=0.1),
-    dim=8,
+    zeta=zeta_rules.queue(dim=8, size=2048, momentum=0.1),
   ),
   sum=objectives.add(
     nuclr=objectives.nuclr(**SIZES, temperature=0.1),

@@ -1,6 +1,7 @@
 """What pip installs: the files of the package, the locked versions."""
 
 import pathlib
+import re
 import tomllib
 
 from packaging.requirements import Requirement
@@ -22,6 +23,35 @@ def test_every_file_of_the_package_is_installed():
   for path in paths:
     assert (path.parent / "__init__.py").exists(), path
     assert any(path.match(p) for p in ["*.py", *patterns]), path
+
+
+def test_type_checkers_read_the_annotations():
+  assert (ROOT / "nuclr_jax" / "py.typed").exists()
+  assert "Typing :: Typed" in PROJECT["project"]["classifiers"]
+
+
+def test_a_version_is_the_same_everywhere():
+  version = PROJECT["project"]["version"]
+  for name, pattern in {
+    "nuclr_jax/__init__.py": r'^__version__ = "(.+)"$',
+    "CITATION.cff": r"^version: (.+)$",
+    "CHANGELOG.md": r"^## ([\d.]+)",
+  }.items():
+    found = re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)
+    assert found[0] == version, name
+
+
+def test_a_tag_builds_what_ci_has_built():
+  """The release workflow takes the actions of CI, in the same versions."""
+  ci, release = (
+    (ROOT / ".github" / "workflows" / name).read_text()
+    for name in ("ci.yml", "release.yml")
+  )
+  actions = set(
+    re.findall(r"uses: (actions/(?:checkout|setup-python)@\S+)", ci)
+  )
+  assert len(actions) == 2
+  assert all(action in release for action in actions)
 
 
 def test_the_lock_has_every_dependency_in_a_version_that_is_allowed():

@@ -215,7 +215,7 @@ def test_low_temperature_converges():
   logits = (image @ text.T - found.zeta.text) / 0.01
   weight = np.exp(logits - logsumexp(logits, axis=1, keepdims=True))
   np.testing.assert_allclose(weight.sum(axis=0), 1, atol=2e-3)
-  assert np.diag(weight).mean() < 0.9  # anchors do look beyond their own pair
+  assert np.diag(weight).mean() < 0.9  # anchors do look beyond their positive
 
 
 def test_the_extrapolation_saves_iterations(monkeypatch, x64):

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 
-from nuclr_jax.lab.evaluate.prior import counts_by_text
 import numpy as np
 import pytest
 
@@ -25,6 +24,7 @@ from nuclr_jax.lab.evaluate import (
   make_prior,
   run_evaluators,
 )
+from nuclr_jax.lab.evaluate.prior import counts_by_text
 from nuclr_jax.types import Sizes
 
 CAPTIONS = ["a dog", "a cat", "a dog"]  # of three text ids

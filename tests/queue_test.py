@@ -22,9 +22,9 @@ def embeddings(image_id=IMAGE_ID, text_id=TEXT_ID):
   return image[image_id], text[text_id]
 
 
-def nuclr(*, size=N, rate=0.3, center=True, **arguments):
-  defaults = dict(num_pairs=N, temperature=TAU, dim=6)
-  rule = zeta_rules.queue(size=size, rate=rate, center=center)
+def nuclr(*, dim=6, size=N, rate=0.3, center=True, **arguments):
+  defaults = dict(num_pairs=N, temperature=TAU)
+  rule = zeta_rules.queue(dim=dim, size=size, rate=rate, center=center)
   return objectives.nuclr(**(defaults | arguments), zeta=rule)
 
 
@@ -169,9 +169,8 @@ def test_individual_temperatures_need_no_common_one(x64):
   taus = Sides(*(rng.uniform(0.1, 0.4, size=(2, N))))
   objective = objectives.nuclr(
     num_pairs=N,
-    dim=6,
     temperature=temperature_rules.individual(TAU, rate=0.0, rho=1.0),
-    zeta=zeta_rules.queue(size=N, rate=0.7, center=False),
+    zeta=zeta_rules.queue(dim=6, size=N, rate=0.7, center=False),
   )
   (params, state), apply = objective.init(), jax.jit(objective.apply)
   pair = state.sample.pair._replace(temperature=each(jnp.asarray, taus))

@@ -5,14 +5,14 @@ import shutil
 
 import cv2
 import make_captioned
-from nuclr_jax.lab.evaluate.zero_shot import make_prompts
 import numpy as np
 import pytest
+import shapes
 import tensorflow_datasets as tfds
 
-from experiments.cc3m import shapes
 from nuclr_jax.lab.data import images, sets
 from nuclr_jax.lab.data.source import Resize
+from nuclr_jax.lab.evaluate.zero_shot import make_prompts
 
 CROP = Resize("crop")
 

@@ -19,7 +19,7 @@ OBJECTIVES = dict(
   nuclr=objectives.nuclr,
   nuclr_by_id=lambda **x: objectives.nuclr_variant(anchor_average="id", **x),
   nuclr_queue=lambda **x: objectives.nuclr(
-    zeta=zeta_rules.queue(size=256, momentum=0.1), dim=DIM, **x
+    zeta=zeta_rules.queue(dim=DIM, size=256, momentum=0.1), **x
   ),
 )
 BYTES = dict(sogclr=8, isogclr=24, nuclr=16, nuclr_by_id=24, nuclr_queue=24)

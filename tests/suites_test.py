@@ -5,8 +5,8 @@ import shutil
 import make_captioned
 import numpy as np
 import pytest
+import shapes
 
-from experiments.cc3m import shapes
 from nuclr_jax.contrib.labelled_images import digit_splits
 from nuclr_jax.contrib.latent_scores import SCORES, ClassScores
 from nuclr_jax.lab.data import DATASETS, sets

@@ -14,7 +14,7 @@ import reference
 
 from nuclr_jax import Pairs, Sides, contrib, objectives
 from nuclr_jax.objectives import (
-  own_pair_rules,
+  denominator,
   temperature_rules,
   zeta_rules,
 )
@@ -45,13 +45,13 @@ CASES = dict(
     objectives.nuclr_variant(
       **NUCLR,
       temperature=RULE,
-      own_pair=own_pair_rules.running_max(init=0.01),
+      positive=denominator.running_max(init=0.01),
     ),
     dict(own_pair="xi", rate=0.03),
   ),
   nuclr_diamond=(
     objectives.nuclr_variant(
-      **NUCLR, temperature=RULE, own_pair=own_pair_rules.by_zeta()
+      **NUCLR, temperature=RULE, positive=denominator.by_zeta()
     ),
     dict(own_pair="zeta", rate=0.03),
   ),
@@ -307,7 +307,7 @@ def test_a_learned_temperature_of_nuclr_equals_numpy_loops(x64):
     gamma=falling,
     temperature=temperature_rules.learned(TAU, rho=1.5),
     zeta=zeta_rules.fixed(init=0.05),
-    own_pair=own_pair_rules.running_max(weight=40.0),
+    positive=denominator.running_max(weight=40.0),
   )
   params, state = objective.init()
   step = jax.jit(make_step(objective))
@@ -316,7 +316,7 @@ def test_a_learned_temperature_of_nuclr_equals_numpy_loops(x64):
     gamma=falling,
     temperature=TAU,
     zeta=zeta_rules.fixed(init=0.05),
-    own_pair=own_pair_rules.running_max(weight=40.0),
+    positive=denominator.running_max(weight=40.0),
   )
   for arrays in batches(3):
     pairs = Pairs(*map(jnp.asarray, arrays))

@@ -9,12 +9,12 @@ import chex
 from flax import nnx
 import jax
 import jax.numpy as jnp
+import jax_side
 from make_weights import numbers
 import numpy as np
 import pytest
 from scipy import signal
 
-from experiments.parity import jax_side
 from nuclr_jax import Batch
 from nuclr_jax.lab import models
 from nuclr_jax.lab.data.source import Data, Records, in_memory
@@ -376,7 +376,7 @@ def test_siglip_attends_to_padding():
   features = np.asarray(features)
   changes = np.abs(features[:-1] - features[-1]).max(-1)
   assert changes.min() > 1e-3
-  # The last position is that of the texts at hand, not of the longest ones.
+  # The last position is that of these texts, not of the longest ones.
   shorter, _ = tower.apply(params, state, jnp.array(texts[:, :4]))
   assert shorter.shape == (7, 8) and np.abs(shorter - features).max() > 1e-3
 

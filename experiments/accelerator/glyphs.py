@@ -7,8 +7,8 @@ The towers, the objective and the optimizer are those of `configs/glyphs.py`
 without augmentation, and the batches are the same on every machine. Rendering
 and reading the glyphs needs the whole library; the cache can be carried to a
 machine that has the core only. `glyphs_cpu.json`, written on a CPU with
-`--write_reference`, is what the losses are compared with: rounding grows along
-a training, so the difference is small at first and not at the end. The steps
+`--write_reference`, is what the losses are compared with: rounding grows during
+training, so the difference is small at first and not at the end. The steps
 that are compared have true float32 products, the others those of the device,
 such as TF32.
 """
@@ -18,15 +18,15 @@ import time
 
 from absl import app, flags
 import jax
-from nuclr_jax.lab.evaluate.retrieval import recall
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 import optax
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, files, models, progress
+from nuclr_jax.lab.evaluate.retrieval import recall
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step
 from nuclr_jax.objectives import zeta_rules
 
 CACHE = flags.DEFINE_string(
@@ -78,9 +78,8 @@ def train(cache: dict[str, np.ndarray]) -> dict:
   objective = objectives.nuclr(
     num_pairs=num_pairs,
     num_texts=int(cache["text_id"].max()) + 1,
-    dim=128,
     temperature=0.07,
-    zeta=zeta_rules.queue(size=4096, rate=0.3),
+    zeta=zeta_rules.queue(dim=128, size=4096, rate=0.3),
   )
   rate = optax.warmup_cosine_decay_schedule(0, 2e-3, steps // 20, steps)
   adamw = optimizer.make_optimizer(

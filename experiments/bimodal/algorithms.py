@@ -17,7 +17,7 @@ KEYS = {
   "init_scale": "objective.init_scale",
   "invariance": "objective.invariance",
   "learn_temperature": "objective.learn_temperature",
-  "own_pair": "objective.own_pair",
+  "own_pair": "objective.positive",
   "rho": "objective.rho",
   "tau_plus": "objective.tau_plus",
   "temperature": "objective.temperature",

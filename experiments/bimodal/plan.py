@@ -226,7 +226,7 @@ def regimes(scale: Scale, rows: Rows) -> dict[str, dict[str, list[Run]]]:
         add(f"γ = {gamma:g}", name, {"gamma": gamma})
     add("repetitions hidden", name, {"data.share_texts": False})
     # With γ = 1 SogCLR has no average: it differs from CLIP only in leaving the
-    # own pair out of the denominator.
+    # positive out of the denominator.
     if name == "sogclr":
       change = long | {"gamma": 1.0}
       add(f"{LONG_EPOCHS:g} epochs, γ = 1", name, change)

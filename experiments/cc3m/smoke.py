@@ -15,7 +15,7 @@ import sys
 
 from absl import app, flags
 
-from experiments.cc3m import shapes
+from tests import shapes
 
 OUT = flags.DEFINE_string("out", "runs/smoke", "Folder of data and run.")
 CONFIG = flags.DEFINE_string(

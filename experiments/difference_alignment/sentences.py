@@ -4,7 +4,6 @@ import functools
 import pathlib
 
 import jax
-from nuclr_jax.lab.train.step import init_state
 import numpy as np
 from scipy import stats
 
@@ -13,6 +12,7 @@ from experiments.harness import Options, Place, Row, Run, training
 from experiments.labelled import KEYS
 from nuclr_jax.lab import files
 from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.step import init_state
 
 PART = "sentences"
 WEIGHTS = (0.0, 0.1, 0.5)
@@ -102,7 +102,7 @@ def measure(run: Run, place: Place) -> Row:
   config.data.train = str(folder / TRAIN)
   config.data.test = tuple(map(str, sorted(folder.glob("*.tsv"))))
   parts = training.prepare(config, place)
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     first = init_state(
       parts.model, parts.objective, parts.optimizer, jax.random.key(run.seed)

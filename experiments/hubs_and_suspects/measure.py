@@ -6,7 +6,6 @@ import time
 from typing import NamedTuple
 
 import jax
-from nuclr_jax.lab.evaluate.evaluators import Embed
 import numpy as np
 from sklearn.metrics import average_precision_score
 
@@ -15,6 +14,7 @@ from experiments.hubs_and_suspects import classes, data, retrieval, suspects
 from experiments.hubs_and_suspects.plan import CLASSES, ERRORS, kinds
 from experiments.when_it_pays.letters import make_config
 from nuclr_jax import Pairs, popularity
+from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.suspects import (
   learnable_share,
   log_own_weight,
@@ -68,7 +68,7 @@ def train(run: Run, place: Place) -> Iterator[Trained]:
   began = time.monotonic()
   trained = training.train(config, place, parts)
   seconds = round(time.monotonic() - began, 1)
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     model = Model(embed, values["temperature"])

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import math
 
 from absl import app
-from nuclr_jax.lab.train.optimizer import make_schedule
 import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.models.layers import MEAN, STD
+from nuclr_jax.lab.train.optimizer import make_schedule
 
 NUM_PAIRS = 2_798_889  # of CC3M, in the released log
 BATCH, EPOCHS = 512, 30

@@ -11,14 +11,14 @@ import time
 
 from absl import app, flags
 import jax
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, models, progress
 from nuclr_jax.lab.train import optimizer
-from nuclr_jax.sample_state import temperature_rules, zeta_rules
+from nuclr_jax.lab.train.step import init_state, make_train_step
+from nuclr_jax.objectives import temperature_rules, zeta_rules
 
 STEPS = flags.DEFINE_integer("steps", 60, "Steps per objective and round.")
 CHOSEN = flags.DEFINE_list(
@@ -62,7 +62,7 @@ OBJECTIVES = {
   "isogclr": lambda n: objectives.isogclr(num_pairs=n),
   "nuclr": lambda n: objectives.nuclr(num_pairs=n),
   "nuclr_sinkhorn": lambda n: objectives.nuclr(
-    num_pairs=n, dim=128, zeta=zeta_rules.queue(size=4096)
+    num_pairs=n, zeta=zeta_rules.queue(dim=128, size=4096)
   ),
   "nuclr_individual": lambda n: objectives.nuclr(
     num_pairs=n, temperature=temperature_rules.individual()

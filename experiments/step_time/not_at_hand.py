@@ -15,10 +15,10 @@ import jax
 
 from experiments.harness import benchmark
 from experiments.step_time import targets
-from experiments.step_time.common import trace_step
 from nuclr_jax import objectives
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
+from tests.make_step import trace_step
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:2x4"], "[count x] h200, or a TPU slice."
@@ -39,7 +39,7 @@ def compile_for(target: str, batch: int, dim: int):
     num_pairs=NUM_PAIRS.value, zeta=zeta_rules.batch(estimator="official")
   )
   with jax.set_mesh(mesh), targets.tiles_of(target, TILE.value):
-    traced = trace_step(objective, mesh, batch, dim, offload_rows=OFFLOAD.value)
+    traced = trace_step(objective, mesh, batch, dim, on_host=OFFLOAD.value)
     return traced.lower().compile()
 
 

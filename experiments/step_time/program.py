@@ -17,10 +17,11 @@ import jax
 from jax.sharding import Mesh
 
 from experiments.harness import benchmark
-from experiments.step_time import hlo, targets
-from experiments.step_time.common import trace_step
+from experiments.step_time import targets
 from nuclr_jax import objectives
 from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
+from tests import hlo
+from tests.make_step import trace_step
 
 TARGETS = flags.DEFINE_list(
   "targets",
@@ -38,7 +39,7 @@ SIZES = dict(num_pairs=NUM_PAIRS, num_images=NUM_PAIRS, num_texts=NUM_PAIRS)
 def all_objectives(dim: int) -> dict[str, Objective]:
   """Returns the objectives to count, by name."""
   nuclr = functools.partial(objectives.nuclr, **SIZES)
-  queue = zeta_rules.queue(size=16_384)
+  queue = zeta_rules.queue(dim=dim, size=16_384)
   return {
     "clip": objectives.clip(),
     "ntxent": objectives.ntxent(),
@@ -51,7 +52,7 @@ def all_objectives(dim: int) -> dict[str, Objective]:
     "isogclr": objectives.isogclr(**SIZES),
     "nuclr": nuclr(),
     "nuclr_individual": nuclr(temperature=temperature_rules.individual()),
-    "nuclr_queue": nuclr(zeta=queue, dim=dim),
+    "nuclr_queue": nuclr(zeta=queue),
   }
 
 

@@ -34,15 +34,15 @@ import time
 from absl import app, flags
 import jax
 import jax.numpy as jnp
-from nuclr_jax.lab.train.step import init_state, make_train_step
 import numpy as np
 
 from experiments.harness import benchmark
-from experiments.step_time import hlo
 from experiments.step_time.common import recipe
 from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, models, progress
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step
+from tests import hlo
 
 log = logging.getLogger(__name__)
 

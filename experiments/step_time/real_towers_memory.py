@@ -13,7 +13,6 @@ import sys
 from absl import app, flags
 import jax
 import jax.numpy as jnp
-from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
 from experiments.harness import benchmark
 from experiments.step_time import targets
@@ -21,6 +20,7 @@ from experiments.step_time.common import recipe
 from nuclr_jax import Batch, sharding
 from nuclr_jax.lab import models
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:4x4"], "[count x] h200, or a TPU slice."
@@ -30,7 +30,7 @@ SIZE = flags.DEFINE_integer(
   "size", 256, "Height and width of the images, in pixels."
 )
 MICROBATCHES = flags.DEFINE_integer(
-  "num_microbatches", 1, "Parts of a batch that the towers see in turn."
+  "num_microbatches", 1, "Parts of a batch that the towers see one by one."
 )
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 LENGTH, VOCABULARY, DIM = 30, 30_522, 256

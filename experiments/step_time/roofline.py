@@ -27,11 +27,13 @@ from jax.sharding import Mesh, NamedSharding
 import optax
 
 from experiments.harness import benchmark
-from experiments.step_time import hlo, targets
-from experiments.step_time.common import recipe, trace_step
+from experiments.step_time import targets
+from experiments.step_time.common import recipe
 from nuclr_jax import Batch, sharding
 from nuclr_jax.lab import files, models
 from nuclr_jax.lab.train import optimizer
+from tests import hlo
+from tests.make_step import trace_step
 
 TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "1536"], "Global sizes.")

@@ -1,13 +1,14 @@
-"""The own pair's weight k: what CLIP has and a sum over all pairs loses.
+"""The positive's weight k: what CLIP has and a sum over all pairs loses.
 
-In CLIP's batch of B, an anchor's own pair is one of B terms of the denominator;
+In CLIP's batch of B, an anchor's positive is one of B terms of the denominator;
 seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
 SogCLR leaves it out, NUCLR counts it once. The runs are those of
-`experiments.bimodal`, with `own_weight` and `gamma` of SogCLR changed, and with
-`own_weight` of NUCLR (as users get it: zeta by the rule `queue`).
+`experiments.bimodal`, with `positive_weight` and `gamma` of SogCLR changed, and
+with `positive_weight` of NUCLR (as users get it: zeta by the rule `queue`).
+Rows call it the own weight.
 """
 
-from experiments.bimodal import measure as trainings
+from experiments.bimodal import measure as bimodal
 from experiments.bimodal.plan import BATCH_SIZE, NUM_PAIRS
 from experiments.harness import Options, Place, Row, Run
 
@@ -23,7 +24,7 @@ FIRST_SEED = 10  # bimodal used 0 to 7
 
 
 def name_of(weight: float, gamma: float) -> str:
-  """Returns how tables name SogCLR with an own weight."""
+  """Returns how tables name SogCLR with such a weight."""
   return f"k = {weight:g}, γ = {gamma:g}"
 
 
@@ -72,15 +73,15 @@ def make_config(run: Run):
   arm = dict(ARMS[values.pop("arm")])
   name, weight = arm.pop("part"), arm.pop("own_weight", None)
   words = arm | values | {"temperature": TEMPERATURE}
-  config = trainings.make_config(Run(name, "", run.seed, tuple(words.items())))
+  config = bimodal.make_config(Run(name, "", run.seed, tuple(words.items())))
   if weight is not None:
-    config.objective.own_weight = weight
+    config.objective.positive_weight = weight
   return config
 
 
 def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates after every epoch."""
-  return trainings.train(make_config(run), place)
+  return bimodal.train(make_config(run), place)
 
 
 def configs(options: Options) -> dict:

@@ -1,15 +1,17 @@
 """Contrastive objectives, by name.
 
-Every factory takes a `Spec` (or its numbers by name) and returns an
-`Objective`. Those beyond the core, mostly for labels or blocks, are in
-`nuclr_jax.contrib`.
+Every factory returns an `Objective`. What it needs to know about the data and
+the model it takes by name (`num_pairs`, `dim`, ...); a run fills these in. A
+config names the factory, `config.objective.name`, by its key in `OBJECTIVES`,
+and sets its other arguments. Those beyond the core, mostly for labels or
+blocks, are in `nuclr_jax.contrib`.
 """
 
+from nuclr_jax.objectives import temperature_rules
 from nuclr_jax.objectives.base import (
   Objective,
   Readout,
   attach_gradient,
-  make_spec,
   one_temperature,
   stateless,
 )
@@ -22,12 +24,9 @@ from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
 from nuclr_jax.objectives.vicreg import vicreg
-from nuclr_jax.sample_state import (
-  own_pair_rules,
-  temperature_rules,
-  zeta_rules,
-)
-from nuclr_jax.types import Spec, State
+from nuclr_jax.objectives.whole_batch import whole_batch
+from nuclr_jax.sample_state import denominator, zeta_rules
+from nuclr_jax.types import State
 
 OBJECTIVES = {
   "clip": clip,
@@ -50,10 +49,10 @@ TERMS = {
 
 # What a config may name as an argument of an objective: {"name": ..., ...}.
 RULES = {
-  "own_pair": {
-    "by_zeta": own_pair_rules.by_zeta,
-    "released": own_pair_rules.released,
-    "running_max": own_pair_rules.running_max,
+  "positive": {
+    "by_zeta": denominator.by_zeta,
+    "released": denominator.released,
+    "running_max": denominator.running_max,
   },
   "temperature": {
     "fixed": temperature_rules.fixed,
@@ -73,7 +72,6 @@ __all__ = [
   "TERMS",
   "Objective",
   "Readout",
-  "Spec",
   "State",
   "add",
   "attach_gradient",
@@ -81,13 +79,12 @@ __all__ = [
   "cyclic_consistency",
   "cyclip",
   "debiased",
+  "denominator",
   "isogclr",
-  "make_spec",
   "ntxent",
   "nuclr",
   "nuclr_variant",
   "one_temperature",
-  "own_pair_rules",
   "scale",
   "siglip",
   "sogclr",
@@ -95,5 +92,6 @@ __all__ = [
   "stateless",
   "temperature_rules",
   "vicreg",
+  "whole_batch",
   "zeta_rules",
 ]

@@ -1,12 +1,14 @@
 """The protocol of objectives: pure functions and the state between them."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, SupportsIndex
+from collections.abc import Callable, Sequence
+from functools import partial
+import math
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import checks, pairwise
+from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -15,11 +17,10 @@ from nuclr_jax.types import (
   Popularities,
   Scalar,
   Sides,
-  Sizes,
-  Spec,
   State,
-  check_pairs,
 )
+
+MAX_SCALE = 100.0  # highest 1 / temperature, as in the CLIP paper
 
 
 class Readout(NamedTuple):
@@ -43,12 +44,28 @@ class InitFn(Protocol):
 
 
 class ApplyFn(Protocol):
-  """Evaluates the objective on a global batch."""
+  """Evaluates the objective on a global batch.
+
+  With the decorator `whole_batch`, it can be called from any training loop.
+  """
 
   def __call__(
-    self, params: Params, state: State, pairs: Pairs
+    self,
+    params: Params,
+    state: State,
+    pairs: Pairs,
+    *,
+    axes: str | Sequence[str] | None = None,
   ) -> tuple[Scalar, tuple[State, Metrics]]:
-    """Returns the loss of a global batch, the next state and metrics."""
+    """Returns the loss of a global batch, the next state and metrics.
+
+    Args:
+      params: The learnable parameters.
+      state: The state, from `init` or from the step before.
+      pairs: The batch.
+      axes: Within `jax.shard_map` or `jax.pmap`, the axes that split the batch,
+        see `whole_batch`.
+    """
 
 
 class ReadoutFn(Protocol):
@@ -74,51 +91,16 @@ class Objective(NamedTuple):
   `loss, (state, metrics) = apply(params, state, pairs)` is what
   `jax.value_and_grad(..., has_aux=True)` expects. The value of the loss is the
   objective's estimate; its gradient may be that of a surrogate (see
-  `attach_gradient`).
+  `attach_gradient`). Sums over all pairs of a batch are computed in two passes:
+  the first gives the value of the loss, the second, `pairwise.weighted`, a
+  surrogate whose gradient is that of the loss. An `apply` thus ends with
+  `attach_gradient(value, surrogate)`.
   """
 
   init: InitFn
   apply: ApplyFn
   readout: ReadoutFn = lambda params, state: Readout()
   assign: AssignFn | None = None  # None: it has no popularities
-
-
-def make_spec(spec: Spec | None, **numbers: SupportsIndex | None) -> Spec:
-  """Returns the spec, or makes one from numbers.
-
-  Args:
-    spec: The spec that `build` passes to every factory; None to make one.
-    **numbers: `num_pairs`, `num_images`, `num_texts` or a field of `Spec`, in
-      place of a spec: `nuclr(num_pairs=1797, temperature=0.1)`.
-
-  Raises:
-    TypeError: If both are given, or for any other keyword.
-    ValueError: For numbers out of range.
-
-  Example:
-    >>> make_spec(None, num_pairs=8, num_texts=3).sizes
-    Sizes(num_pairs=8, num_images=8, num_texts=3)
-  """
-  if spec is not None:
-    if numbers:
-      raise TypeError(
-        f"give either a Spec or {', '.join(sorted(numbers))}, not both"
-      )
-    return spec
-  counts = {name: numbers.pop(name, None) for name in Sizes._fields}
-  if unknown := sorted(set(numbers) - set(Spec._fields[1:])):
-    known = [*Sizes._fields, *Spec._fields[1:]]
-    raise TypeError(
-      f"unexpected argument(s) {', '.join(unknown)}; allowed besides the "
-      f"objective's own arguments are {', '.join(known)}"
-    )
-  numbers = {
-    name: None if x is None else checks.count(name, x)
-    for name, x in numbers.items()
-  }
-  if all(x is None for x in counts.values()):
-    return Spec(**numbers)
-  return Spec(checks.sizes(**counts), **numbers)
 
 
 def one_temperature(readout: Readout, what: str) -> float:
@@ -173,8 +155,9 @@ def stateless(
     -1.0
   """
 
+  @whole_batch
   def apply(params, state, pairs):
-    loss, metrics = loss_fn(params, receive(pairs))
+    loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
   def readout(params, state):
@@ -185,24 +168,13 @@ def stateless(
   return Objective(lambda: (init_params(), State()), apply, readout)
 
 
-def receive(pairs: Pairs) -> Pairs:
-  """Checks a batch, and gives every device its ids.
-
-  Every `apply` begins with it.
-
-  Raises:
-    ValueError: Unless embeddings, ids and labels fit together.
-
-  Example:
-    >>> receive(Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))).pair_id
-    Array([0, 1], dtype=int32)
-  """
-  check_pairs(pairs)
-  return pairwise.replicated_ids(pairs)
-
-
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   """Returns `value`, with the gradient of `surrogate`.
+
+  The surrogate is usually that of `pairwise.weighted`: its gradient gives each
+  pair the weight that follows from the first pass. Where a moving average
+  replaces a sum of the batch, the two differ on purpose: the value is that of
+  the average, whose gradient is estimated from the batch.
 
   Example:
     >>> loss = lambda x: attach_gradient(jnp.float32(7), x**2)
@@ -212,3 +184,43 @@ def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
   """
   stop = jax.lax.stop_gradient
   return stop(value) + (surrogate - stop(surrogate))
+
+
+def init_log_scale(temperature: float) -> Params:
+  """Returns the parameter of one learned temperature."""
+  return {"log_scale": jnp.full((), -math.log(temperature), float)}
+
+
+def learned_temperature(params: Params, first: float) -> Number:
+  """Returns the learned temperature, or the first one if it is fixed.
+
+  It is `exp(-params["log_scale"])`, which `init_log_scale` starts.
+
+  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
+  higher. Above that, the gradient is 0 if it would raise `log_scale` further;
+  if it leads back, it is passed on in full.
+  """
+  if "log_scale" not in params:
+    return first
+  highest = max(math.log(MAX_SCALE), -math.log(first))
+  return jnp.exp(-_at_most(params["log_scale"], highest))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _at_most(x, highest):
+  """Returns min(x, highest), whose gradient can lead back from above."""
+  return jnp.minimum(x, highest)
+
+
+@_at_most.defjvp
+def _at_most_derivative(highest, primals, tangents):
+  (x,), (tangent,) = primals, tangents
+
+  def led_back(_, gradient):
+    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
+
+  # The identity; it is a solve only because that takes a transpose of our own.
+  passed = jax.lax.custom_linear_solve(
+    lambda v: v, tangent, lambda _, v: v, led_back
+  )
+  return jnp.minimum(x, highest), passed

@@ -1,5 +1,6 @@
 """InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
+from collections.abc import Callable
 import math
 
 import jax
@@ -7,22 +8,16 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.sample_state.temperature_rules import (
-  init_log_scale,
-  one_for_all,
-)
 from nuclr_jax.types import (
   Metrics,
   Number,
   Pairs,
   Scalar,
-  Spec,
   each,
 )
 
 
 def clip(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.07,
   learn_temperature: bool = True,
@@ -35,7 +30,6 @@ def clip(
   share an image or a text (by their ids) are not negatives of each other.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` = -log(temperature) is
@@ -58,22 +52,11 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  del spec
   first = checks.temperature(temperature)
-  checks.choice("learn_temperature", learn_temperature, bool)
-
-  def tau(params):
-    return one_for_all(params, first)
-
-  return base.stateless(
-    lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: init_log_scale(first) if learn_temperature else {},
-    temperature=tau,
-  )
+  return _info_nce_of(lambda pairs: pairs, first, learn_temperature)
 
 
 def ntxent(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.1,
   learn_temperature: bool = False,
@@ -86,7 +69,6 @@ def ntxent(
   is the mean over all views.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether `params["log_scale"]` is learned, as in `clip`.
@@ -107,14 +89,28 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(
-    spec, temperature=temperature, learn_temperature=learn_temperature
+  first = checks.temperature(temperature)
+  return _info_nce_of(_all_views, first, learn_temperature)
+
+
+def _info_nce_of(
+  views: Callable[[Pairs], Pairs], first: float, learn_temperature: bool
+) -> base.Objective:
+  """Makes InfoNCE of what `views` makes of a batch."""
+  checks.choice("learn_temperature", learn_temperature, bool)
+
+  def tau(params):
+    return base.learned_temperature(params, first)
+
+  def loss_fn(params, pairs):
+    loss, metrics = info_nce(views(pairs), tau(params))
+    return pairwise.nan_without_negatives(loss, pairs), metrics
+
+  return base.stateless(
+    loss_fn,
+    lambda: base.init_log_scale(first) if learn_temperature else {},
+    temperature=tau,
   )
-
-  def apply(params, state, pairs):
-    return inner.apply(params, state, _all_views(base.receive(pairs)))
-
-  return inner._replace(apply=apply)
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:

@@ -7,11 +7,10 @@ from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.objectives.combine import add
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Number, Spec
+from nuclr_jax.types import Number
 
 
 def cyclip(
-  spec: Spec | None = None,
   *,
   temperature: Number = 0.07,
   learn_temperature: bool = True,
@@ -21,7 +20,6 @@ def cyclip(
   """Makes CLIP plus cyclic consistency, `add(clip=clip(), cyclic=...)`.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0. The first value
       if it is learned.
     learn_temperature: Whether the temperature is learned, as in `clip`.
@@ -46,15 +44,12 @@ def cyclip(
     Pretraining, NeurIPS 2022.
   """
   return add(
-    clip=clip(
-      spec, temperature=temperature, learn_temperature=learn_temperature
-    ),
-    cyclic=cyclic_consistency(spec, in_modal=in_modal, cross_modal=cross_modal),
+    clip=clip(temperature=temperature, learn_temperature=learn_temperature),
+    cyclic=cyclic_consistency(in_modal=in_modal, cross_modal=cross_modal),
   )
 
 
 def cyclic_consistency(
-  spec: Spec | None = None,
   *,
   in_modal: checks.NonNegative = 0.25,
   cross_modal: checks.NonNegative = 0.25,
@@ -72,7 +67,6 @@ def cyclic_consistency(
   where I is close to T.
 
   Args:
-    spec: Not used; every factory takes one.
     in_modal: Weight of the first term, at least 0.
     cross_modal: Weight of the second term, at least 0.
 
@@ -92,7 +86,6 @@ def cyclic_consistency(
   Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
     Pretraining, NeurIPS 2022.
   """
-  del spec
   in_modal = checks.weight("in_modal", in_modal)
   cross_modal = checks.weight("cross_modal", cross_modal)
 

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Pairs, Sides, Spec, each, unzip
+from nuclr_jax.types import Pairs, Sides, each, unzip
 
 
 def debiased(
-  spec: Spec | None = None,
   *,
   temperature: checks.Temperature = 0.07,
   tau_plus: checks.Fraction = 0.1,
@@ -34,9 +33,8 @@ def debiased(
   the number of pairs of the batch that share the anchor's image or text.
 
   Args:
-    spec: Not used; every factory takes one.
     temperature: Divides cosine similarities; greater than 0.
-    tau_plus: Probability that a negative is in truth a positive, in [0, 1).
+    tau_plus: Probability that a negative is actually a positive, in [0, 1).
     hardness: How much similar negatives are preferred (beta of HCL), at least
       0.
 
@@ -60,7 +58,6 @@ def debiased(
   Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020;
     Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021.
   """
-  del spec
   temperature = checks.temperature(temperature)
   tau_plus = checks.number("tau_plus", tau_plus, checks.Fraction)
   hardness = checks.weight("hardness", hardness)
@@ -89,7 +86,8 @@ def debiased(
 
     loss, log_slope = unzip(each(side, log_sum))
     value = loss.image + loss.text  # differentiable where g is at its floor
-    return base.attach_gradient(value, value + surrogate(log_slope)), {}
+    loss = base.attach_gradient(value, value + surrogate(log_slope))
+    return pairwise.nan_without_negatives(loss, pairs), {}
 
   return base.stateless(loss_fn, temperature=lambda params: temperature)
 

@@ -6,19 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base
-from nuclr_jax.sample_state import (
-  denominator,
-  own_pair_rules,
-  temperature_rules,
-  zeta_rules,
-)
+from nuclr_jax.objectives import base, temperature_rules
+from nuclr_jax.sample_state import denominator, zeta_rules
 from nuclr_jax.sample_state.table import read_batch, write_batch
-from nuclr_jax.sample_state.zeta import Evidence, zeta_metrics
 from nuclr_jax.types import (
   Sample,
   Sides,
-  Spec,
   State,
   both,
   each,
@@ -29,18 +22,19 @@ from nuclr_jax.types import (
 class Shared(NamedTuple):
   """The scalars of the state."""
 
-  xi: Sides  # see `own_pair_rules`; .text is used with images as anchors
+  xi: Sides  # see `denominator`; .text is used with images as anchors
   count: Int[Array, ""]  # steps done; schedules read it
 
 
 def nuclr(
-  spec: Spec | None = None,
   *,
-  temperature: checks.Temperature | temperature_rules.Unbound = 0.05,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
+  temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
-  zeta: zeta_rules.Unbound | None = None,
-  own_weight: checks.NonNegative = 1.0,
-  **numbers: SupportsIndex | None,
+  zeta: zeta_rules.ZetaRule | None = None,
+  positive_weight: checks.NonNegative = 1.0,
 ) -> base.Objective:
   r"""Makes a non-uniform contrastive loss with a learned popularity per sample.
 
@@ -55,7 +49,7 @@ def nuclr(
   The denominator is a Monte Carlo integral over texts, and exp(zeta_j /
   temperature) is, up to a factor, the popularity that makes it correct. The
   encoders' gradient is (1 / B) sum_i temperature / (epsilon_i + u_i)
-  grad phi_i with u and epsilon constant. epsilon_i = own_weight
+  grad phi_i with u and epsilon constant. epsilon_i = positive_weight
   exp(-xi / temperature), with xi the running maximum of |zeta|.
 
   With `temperature_rules.individual`, every pair has its own temperature on
@@ -69,7 +63,10 @@ def nuclr(
   to an earlier state.
 
   Args:
-    spec: The sizes of the data set; the rule `queue` also needs `dim`.
+    num_pairs: The number of pairs of the data set. Each has a row of state, at
+      its `pair_id` in [0, num_pairs).
+    num_images: The number of distinct images; None means `num_pairs`.
+    num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
@@ -78,14 +75,13 @@ def nuclr(
       it needs neither `dim` nor a memory; `zeta_rules.queue(...)`, whose zeta
       is nearer to the exact one, with 0.6 % of the pairs in memory already
       (experiments/popularity/at_scale has the tables); or
-      `zeta_rules.fixed(...)`. With zeta = 0, xi is 0 and the own pair weighs
-      `own_weight`, more than with zeta that spread.
-    own_weight: Factor of epsilon, at least 0: 0 leaves an anchor's own pair
-      out, as SogCLR does. exp(-xi / temperature) is far below 1, so a weight
-      like that of SogCLR takes a larger factor: 1,000 gives long trainings on
-      glyphs most of what they lose to CLIP (experiments/when_it_pays).
-    **numbers: `num_pairs`, `num_images`, `num_texts`, `dim` in place of a
-      `Spec`.
+      `zeta_rules.fixed(...)`. With zeta = 0, xi is 0 and the positive weighs
+      `positive_weight`, more than with zeta that spread.
+    positive_weight: Factor of epsilon, at least 0: 0 leaves an anchor's
+      positive out, as SogCLR does. exp(-xi / temperature) is far below 1, so a
+      weight like that of SogCLR takes a larger factor: 1,000 gives long
+      training runs on glyphs most of what they lose to CLIP
+      (experiments/when_it_pays).
 
   Returns:
     An `Objective`; it has params only with `temperature_rules.learned`.
@@ -112,43 +108,46 @@ def nuclr(
     for Self-Supervised Representation Learning, ICLR 2025, Algorithm 1.
   """
   return nuclr_variant(
-    base.make_spec(spec, **numbers),
+    num_pairs=num_pairs,
+    num_images=num_images,
+    num_texts=num_texts,
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    own_pair=own_pair_rules.running_max(weight=own_weight),
+    positive=denominator.running_max(weight=positive_weight),
   )
 
 
 def nuclr_variant(
-  spec: Spec | None = None,
   *,
-  temperature: checks.Temperature | temperature_rules.Unbound = 0.05,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
+  temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
-  zeta: zeta_rules.Unbound | None = None,
-  own_pair: own_pair_rules.Unbound | None = None,
-  anchor_average: temperature_rules.AnchorAverage = "pair",
-  **numbers: SupportsIndex | None,
+  zeta: zeta_rules.ZetaRule | None = None,
+  positive: denominator.PositiveRule | None = None,
+  anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
-  r"""Makes NUCLR with another own-pair rule or average.
+  r"""Makes NUCLR with another rule for the positive, or another average.
 
   These are for ablations and for the released code.
 
   Args:
-    spec: The sizes of the data set; the zeta rule `queue` also needs `dim`,
-      `own_pair_rules.released` also needs `steps_per_epoch`.
+    num_pairs: The number of pairs of the data set. Each has a row of state, at
+      its `pair_id` in [0, num_pairs).
+    num_images: The number of distinct images; None means `num_pairs`.
+    num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
       step count.
     zeta: The rule that moves zeta; None means `zeta_rules.batch()`.
-    own_pair: The rule for epsilon: `own_pair_rules.running_max(...)` (the
-      paper's, the default), `own_pair_rules.released(...)` (the released code)
-      or `own_pair_rules.by_zeta(...)` (the ablation NUCLR-diamond).
+    positive: The rule for epsilon: `denominator.running_max(...)` (the
+      paper's, the default), `denominator.released(...)` (the released code)
+      or `denominator.by_zeta(...)` (the ablation NUCLR-diamond).
     anchor_average: "pair" (the paper's) weights the encoders' gradient by one
       u per pair; "id" by one u per image id (text id for texts as anchors).
-    **numbers: `num_pairs`, `num_images`, `num_texts`, `dim`, `steps_per_epoch`
-      in place of a `Spec`.
 
   Returns:
     An `Objective` with the state of `nuclr`; with "id", `State.sample.image`
@@ -162,9 +161,8 @@ def nuclr_variant(
     >>> rule = zeta_rules.batch(estimator="official", rate=1e-4)
     >>> objective = nuclr_variant(
     ...   num_pairs=4,
-    ...   steps_per_epoch=2,
     ...   zeta=rule,
-    ...   own_pair=own_pair_rules.released(),
+    ...   positive=denominator.released(steps_per_epoch=2),
     ... )
     >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), jnp.array([3, 0]))
     >>> loss, (state, _) = objective.apply(*objective.init(), pairs)
@@ -173,21 +171,27 @@ def nuclr_variant(
 
   Reference: Wang et al., ICLR 2025, Algorithm 1 and Section 4.
   """
-  spec = base.make_spec(spec, **numbers).require("sizes", what="nuclr")
-  sizes = spec.sizes
+  sizes = checks.sizes(num_pairs, num_images, num_texts)
   gamma = checks.schedule("gamma", gamma, checks.Gamma)
-  taus = temperature_rules.rule_of(temperature)(spec, sizes.num_pairs)
-  zeta = zeta or zeta_rules.batch()
-  own_pair = own_pair or own_pair_rules.running_max()
-  checks.rule("zeta", zeta, "zeta_rules.batch()")
-  checks.rule("own_pair", own_pair, "own_pair_rules.running_max()")
-  zetas, epsilons = zeta(spec, taus.first), own_pair(spec)
-  by_id = temperature_rules.averages_by_id(anchor_average, taus)
+  taus = temperature_rules.rule_of(temperature)
+  offset = temperature_rules.offset(taus, sizes.num_pairs)
+  zetas = zeta_rules.batch() if zeta is None else zeta
+  epsilons = denominator.running_max() if positive is None else positive
+  checks.rule("zeta", zetas, zeta_rules.ZetaRule, "zeta_rules.batch()")
+  checks.rule(
+    "positive",
+    epsilons,
+    denominator.PositiveRule,
+    "denominator.running_max()",
+  )
+  by_id = denominator.averages_by_id(
+    anchor_average, individual=taus.is_individual
+  )
 
   def init():
-    params, of_pairs = taus.init()
+    params, of_pairs = taus.init(sizes)
     log_u = denominator.unvisited(both(sizes.num_pairs))
-    id_rows, memory = zetas.init()
+    id_rows, memory = zetas.init(sizes)
     if by_id:
       averages = denominator.unvisited(sizes.ids)
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
@@ -195,8 +199,9 @@ def nuclr_variant(
     shared = Shared(epsilons.init(id_rows), jnp.zeros((), jnp.int32))
     return params, State(sample, memory, shared)
 
+  @base.whole_batch
   def apply(params, state, pairs):
-    pairs, (xi, count) = base.receive(pairs), state.shared
+    xi, count = state.shared
     old = read_batch(state.sample, pairs, sizes)
     pair_rows, id_rows = old.pair, Sides(old.image, old.text)
     tau = taus.read(params, pair_rows)
@@ -216,28 +221,31 @@ def nuclr_variant(
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, encoder_log_u)
 
     # Step 4: the encoders' gradient, with epsilon and u constant. The zeta in
-    # an anchor's own pair belongs to its contrast, so to the other side.
-    log_own = each(lambda z, t: -z / t, swap(zeta), tau)
-    own_logit = epsilons.logit(xi, log_own, tau)
-    log_epsilon = each(lambda x: x + epsilons.log_weight, own_logit)
+    # an anchor's positive belongs to its contrast, so to the other side.
+    log_positive = each(lambda z, t: -z / t, swap(zeta), tau)
+    positive_logit = epsilons.logit(xi, log_positive, tau)
+    log_epsilon = each(lambda x: x + epsilons.log_weight, positive_logit)
     loss = denominator.anchor_loss(
-      *(log_phi, encoder_log_u, log_epsilon, sizes),
+      log_phi,
+      encoder_log_u,
+      log_epsilon,
+      sizes,
       temperature=tau,
-      offset=taus.offset,
+      offset=offset,
     )
     out = pairwise.weighted(
       logits,
       row_log_weight=loss.row_log_weight,
       contrast_factor=each(  # makes the weights 1 / (epsilon' + u)
         lambda own, u, row: jnp.exp(-jnp.logaddexp(own, u) - row),
-        log_own,
+        log_positive,
         log_u,
         loss.row_log_weight,
       ),
     )
 
     # Steps 5 and 6: the popularities and xi; also temperatures that are state.
-    evidence = Evidence(
+    evidence = denominator.Evidence(
       pairs=pairs._replace(text=logits.sides.text.vector),
       own=logits.own,
       tables=Sides(state.sample.image, state.sample.text),
@@ -245,17 +253,24 @@ def nuclr_variant(
       tau=tau,
       log_phi=log_phi,
       log_u=log_u,
-      log_own=log_own,
+      log_positive=log_positive,
       contrast_sums=out.contrast_sums,
       count=count,
+      sizes=sizes,
+      unit=taus.first,
     )
     id_rows, memory = zetas.step(id_rows, state.memory, evidence)
-    own_share = each(
+    positive_share = each(
       lambda x, d: jnp.exp(x - d), log_epsilon, loss.log_denominator
     )
     moved = temperature_rules.Step(
-      *(pairs, loss.log_denominator, own_share, own_logit, out.mean_logit),
+      pairs=pairs,
+      log_denominator=loss.log_denominator,
+      positive_share=positive_share,
+      positive_logit=positive_logit,
+      mean_logit=out.mean_logit,
       has_negative=denominator.has_negative(log_phi),
+      offset=offset,
       count=count,
     )
     new = Sample(taus.step(pair_rows, moved), *id_rows)
@@ -265,11 +280,11 @@ def nuclr_variant(
     xi = epsilons.step(xi, tables, zeta, evidence)
 
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
-    metrics |= zeta_metrics(zeta, xi)
+    metrics |= zeta_rules.zeta_metrics(zeta, xi)
     state = State(sample, memory, Shared(xi, count + 1))
     # The surrogate contributes its gradient only, not its value.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
-    return value, (state, metrics)
+    return pairwise.nan_without_negatives(value, pairs), (state, metrics)
 
   def readout(params, state):
     pair_rows, *id_rows = state.sample
@@ -286,7 +301,7 @@ def nuclr_variant(
     id_rows, memory = zetas.assign(Sides(*id_rows), state.memory, popularities)
     if popularities.log_u is not None:
       pair_rows = denominator.assign_log_u(pair_rows, popularities)
-    xi = own_pair_rules.raise_to(state.shared.xi, popularities.zeta)
+    xi = denominator.raise_to(state.shared.xi, popularities.zeta)
     sample = Sample(pair_rows, *id_rows)
     return State(sample, memory, state.shared._replace(xi=xi))
 

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Spec
 
 
 def siglip(
-  spec: Spec | None = None,
   *,
   init_scale: checks.Positive = 10.0,
   init_bias: checks.Finite = -10.0,
@@ -24,7 +22,6 @@ def siglip(
   positives nor negatives.
 
   Args:
-    spec: Not used; every factory takes one.
     init_scale: First scale, learned as `params["log_scale"]`; greater than 0.
     init_bias: First bias, learned as `params["logit_bias"]`; it offsets the
       excess of negatives at the start.
@@ -45,7 +42,6 @@ def siglip(
   Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training,
     ICCV 2023.
   """
-  del spec
   init_scale = checks.positive("init_scale", init_scale)
   init_bias = checks.number("init_bias", init_bias, checks.Finite)
 
@@ -67,7 +63,8 @@ def siglip(
       pairs, lambda *x: jax.nn.softplus(logit(*x)), scale, bias
     )
     loss = jnp.mean(positives) + negatives / len(pairs.pair_id)
-    return loss, {"scale": scale, "logit_bias": bias}
+    metrics = {"scale": scale, "logit_bias": bias}
+    return pairwise.nan_without_negatives(loss, pairs), metrics
 
   return base.stateless(
     loss_fn,

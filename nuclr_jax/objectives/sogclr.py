@@ -6,17 +6,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base
-from nuclr_jax.sample_state import (
-  denominator,
-  own_pair_rules,
-  temperature_rules,
-)
+from nuclr_jax.objectives import base, temperature_rules
+from nuclr_jax.sample_state import denominator
 from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.types import (
   Sample,
   Sides,
-  Spec,
   State,
   both,
   each,
@@ -36,13 +31,14 @@ class AnchorRows(NamedTuple):
 
 
 def sogclr(
-  spec: Spec | None = None,
   *,
-  temperature: checks.Temperature | temperature_rules.Unbound = 0.07,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
+  temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.07,
   gamma: checks.Gamma = 0.8,
-  own_weight: checks.NonNegative = 0.0,
-  anchor_average: temperature_rules.AnchorAverage = "pair",
-  **numbers: SupportsIndex | None,
+  positive_weight: checks.NonNegative = 0.0,
+  anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
   r"""Makes a global contrastive loss with moving averages of denominators.
 
@@ -57,23 +53,25 @@ def sogclr(
   for all: RGCL-g, FastCLIP-v3) or `temperature_rules.individual` (iSogCLR, see
   `isogclr`).
 
-  With an own weight k, k + u_i replaces u_i in the loss, and n - 1 + k replaces
-  n - 1. At gamma = 1 and k = (n - 1) / (B - 1), the gradient is 2 temperature
-  times that of `clip`: this weight and the average are all that distinguishes
-  the two.
+  With a positive weight k, k + u_i replaces u_i in the loss, and n - 1 + k
+  replaces n - 1. At gamma = 1 and k = (n - 1) / (B - 1), the gradient is
+  2 temperature times that of `clip`: this weight and the average are all that
+  distinguishes the two.
 
   Args:
-    spec: The sizes of the data set.
+    num_pairs: The number of pairs of the data set. Each has a row of state, at
+      its `pair_id` in [0, num_pairs).
+    num_images: The number of distinct images; None means `num_pairs`.
+    num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
       training).
-    own_weight: The weight k of the positive pair in an anchor's denominator,
-      at least 0; published: 0. What it changed in long training runs depends on
+    positive_weight: The weight k of the positive in an anchor's denominator, at
+      least 0; published: 0. What it changed in long training runs depends on
       the temperature (docs/concepts.md).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
-    **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
 
   Returns:
     An `Objective`; `State.sample.pair.log_u` has leaves `image`
@@ -96,17 +94,19 @@ def sogclr(
     Contrastive Learning, ICML 2022; Wei et al., FastCLIP, 2024 (cosine gamma,
     learned temperature).
   """
-  spec = base.make_spec(spec, **numbers).require("sizes", what="sogclr")
-  sizes = spec.sizes
+  sizes = checks.sizes(num_pairs, num_images, num_texts)
   gamma = checks.schedule("gamma", gamma, checks.Gamma)
-  own_pair = own_pair_rules.running_max(weight=own_weight)(spec)
-  log_own_weight = own_pair.log_weight
-  num_terms = sizes.num_pairs - 1 + own_weight
-  taus = temperature_rules.rule_of(temperature)(spec, num_terms)
-  by_id = temperature_rules.averages_by_id(anchor_average, taus)
+  positive = denominator.running_max(weight=positive_weight)
+  log_positive = positive.log_weight
+  taus = temperature_rules.rule_of(temperature)
+  num_terms = sizes.num_pairs - 1 + positive_weight
+  offset = temperature_rules.offset(taus, num_terms)
+  by_id = denominator.averages_by_id(
+    anchor_average, individual=taus.is_individual
+  )
 
   def init():
-    params, of_pairs = taus.init()
+    params, of_pairs = taus.init(sizes)
     if by_id:
       log_u = denominator.unvisited(sizes.ids)
       sample = Sample((), *each(AnchorRows, log_u))
@@ -116,8 +116,9 @@ def sogclr(
     shared = StepCount(count=jnp.zeros((), jnp.int32))
     return params, State(sample, shared=shared)
 
+  @base.whole_batch
   def apply(params, state, pairs):
-    pairs, count = base.receive(pairs), state.shared.count
+    count = state.shared.count
     old = read_batch(state.sample, pairs, sizes)
     tau = taus.read(params, old.pair)
     logits = pairwise.logits(pairs, temperature=tau)
@@ -136,17 +137,25 @@ def sogclr(
       )
       new = Sample(old.pair._replace(log_u=log_u))
     loss = denominator.anchor_loss(
-      *(log_phi, log_u, both(log_own_weight), sizes),
+      log_phi,
+      log_u,
+      both(log_positive),
+      sizes,
       temperature=tau,
-      offset=taus.offset,
+      offset=offset,
     )
     out = pairwise.weighted(logits, row_log_weight=loss.row_log_weight)
-    own_share = each(
-      lambda d: jnp.exp(log_own_weight - d), loss.log_denominator
+    positive_share = each(
+      lambda d: jnp.exp(log_positive - d), loss.log_denominator
     )
     moved = temperature_rules.Step(
-      *(pairs, loss.log_denominator, own_share, both(0.0), out.mean_logit),
+      pairs=pairs,
+      log_denominator=loss.log_denominator,
+      positive_share=positive_share,
+      positive_logit=both(0.0),
+      mean_logit=out.mean_logit,
       has_negative=denominator.has_negative(log_phi),
+      offset=offset,
       count=count,
     )
     new = new._replace(pair=taus.step(new.pair, moved))
@@ -156,7 +165,7 @@ def sogclr(
     # Both terms carry a gradient to the temperature: `loss.value` through the
     # factor, the surrogate through u.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
-    return value, (state, metrics)
+    return pairwise.nan_without_negatives(value, pairs), (state, metrics)
 
   def readout(params, state):
     sample = state.sample
@@ -170,15 +179,16 @@ def sogclr(
 
 
 def isogclr(
-  spec: Spec | None = None,
   *,
+  num_pairs: SupportsIndex,
+  num_images: SupportsIndex | None = None,
+  num_texts: SupportsIndex | None = None,
   temperature: checks.Temperature = 0.05,
   bounds: tuple[float, float] = (0.005, 0.5),
   rate: checks.Rate = 0.02,
   momentum: checks.Momentum = 0.5,
   rho: checks.Finite = 8.0,
   gamma: checks.Gamma = 0.8,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes a global contrastive loss with individual temperatures (RGCL).
 
@@ -198,7 +208,10 @@ def isogclr(
   temperature for each.
 
   Args:
-    spec: The sizes of the data set.
+    num_pairs: The number of pairs of the data set. Each has a row of state, at
+      its `pair_id` in [0, num_pairs).
+    num_images: The number of distinct images; None means `num_pairs`.
+    num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: First temperature of every anchor; greater than 0.
     bounds: Smallest and largest temperature (published: 0.005, 0.05).
     rate: Step size in units of the first temperature, in [0, 1]: a number or a
@@ -209,7 +222,6 @@ def isogclr(
       millions of pairs.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the step
       count.
-    **numbers: `num_pairs`, `num_images`, `num_texts` in place of a `Spec`.
 
   Returns:
     An `Objective` without params. `State.sample.pair` has `log_u`,
@@ -234,7 +246,9 @@ def isogclr(
     ICML 2023.
   """
   return sogclr(
-    base.make_spec(spec, **numbers),
+    num_pairs=num_pairs,
+    num_images=num_images,
+    num_texts=num_texts,
     temperature=temperature_rules.individual(
       temperature, bounds=bounds, rate=rate, momentum=momentum, rho=rho
     ),

@@ -4,10 +4,9 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Spec
 
 
-def spectral(spec: Spec | None = None) -> base.Objective:
+def spectral() -> base.Objective:
   r"""Makes the spectral loss: low-rank factorisation of the graph of pairs.
 
   The loss is -(2 / B) sum_i sim_ii + mean over negatives i != j of sim_ij^2,
@@ -17,9 +16,6 @@ def spectral(spec: Spec | None = None) -> base.Objective:
   The published code projects rows of norm >= 1 onto the sphere, so that for
   unit-norm rows rounding decides whether their gradient has its radial part.
   Here it always does, and normalising the embeddings removes that part.
-
-  Args:
-    spec: Not used; every factory takes one.
 
   Returns:
     An `Objective` without params and state.
@@ -34,7 +30,6 @@ def spectral(spec: Spec | None = None) -> base.Objective:
   Reference: HaoChen et al., Provable Guarantees for Self-Supervised Deep
     Learning with Spectral Contrastive Loss, NeurIPS 2021.
   """
-  del spec
 
   def loss_fn(params, pairs):
     del params
@@ -43,6 +38,7 @@ def spectral(spec: Spec | None = None) -> base.Objective:
     negatives = pairwise.num_negatives(pairs).astype(own.dtype)
     count = jnp.maximum(jnp.sum(negatives), 1)
     squares = pairwise.sum_over_negatives(pairs, jnp.square) / count
-    return squares - 2 * jnp.mean(own), {}
+    loss = squares - 2 * jnp.mean(own)
+    return pairwise.nan_without_negatives(loss, pairs), {}
 
   return base.stateless(loss_fn)

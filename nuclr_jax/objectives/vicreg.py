@@ -6,13 +6,11 @@ import jax.numpy as jnp
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Spec
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
 
 
 def vicreg(
-  spec: Spec | None = None,
   *,
   invariance: checks.NonNegative = 25.0,
   variance: checks.NonNegative = 25.0,
@@ -34,7 +32,6 @@ def vicreg(
   used.
 
   Args:
-    spec: Not used; every factory takes one.
     invariance: Weight of the invariance term, at least 0.
     variance: Weight of the variance term, at least 0.
     covariance: Weight of the covariance term, at least 0.
@@ -55,7 +52,6 @@ def vicreg(
 
   Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
   """
-  del spec
   weights = {
     name: checks.weight(name, value)
     for name, value in dict(

@@ -1,28 +1,14 @@
 """Per-sample state: u, zeta, temperatures, and a memory of pairs.
 
 `table` reads and writes rows by id, in whichever memory they are. `denominator`
-keeps the moving average u of every anchor's denominator, `zeta` the
-popularities. Rules decide what moves them: `zeta_rules` (with the memory of
-`queue`), `temperature_rules` and `own_pair_rules`. Objectives are built from
-these.
+has the denominator of an anchor: the moving average u and the weight of the
+positive; `zeta_rules` the popularities and what moves them; `queue` the latest
+pairs, for the rule of that name. Objectives are built from these.
+
+`Sides` are filed by role: in u, temperatures and all of the denominator,
+`.image` belongs to images as anchors; in zeta and xi, to images as contrast.
 """
 
-from nuclr_jax.sample_state import (
-  denominator,
-  own_pair_rules,
-  queue,
-  table,
-  temperature_rules,
-  zeta,
-  zeta_rules,
-)
+from nuclr_jax.sample_state import denominator, queue, table, zeta_rules
 
-__all__ = [
-  "denominator",
-  "own_pair_rules",
-  "queue",
-  "table",
-  "temperature_rules",
-  "zeta",
-  "zeta_rules",
-]
+__all__ = ["denominator", "queue", "table", "zeta_rules"]

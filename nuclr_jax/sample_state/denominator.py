@@ -1,7 +1,8 @@
-"""The moving average u of every anchor's denominator, kept as log u.
+r"""An anchor's denominator, epsilon_i + u_i: the positive's term and the rest.
 
-SogCLR, iSogCLR and NUCLR share it. For images as anchors, with n pairs in the
-data set, B in the batch and L_ij the logits of `pairwise`,
+u is the moving average of the negatives' sum, kept as log u. SogCLR, iSogCLR
+and NUCLR share it. For images as anchors, with n pairs in the data set, B in
+the batch and L_ij the logits of `pairwise`,
 
   phi_i  = (n - 1) / (B - 1) sum_{j != i} exp(L_ij)   (estimates the sum over
                                                        the whole data set)
@@ -9,25 +10,44 @@ data set, B in the batch and L_ij the logits of `pairwise`,
   loss   = mean_i temperature_i (log(epsilon_i + u_i) + offset)
 
 and the same for texts. Rows never visited hold -inf and take phi.
+
+epsilon is the weight of the positive. In the paper, epsilon_i = exp(-xi / tau)
+with xi the greatest |zeta| of the contrast so far, a constant within a step;
+the rules `running_max`, `released` and `by_zeta` differ in xi. All take a
+factor `weight` k,
+
+  epsilon_i = k exp(-xi / tau):
+
+k = 0 leaves the positive out as SogCLR does, k = 1 is NUCLR, and
+k = (n - 1) / (B - 1) at gamma = 1 and zeta = 0 has the gradient of InfoNCE. The
+factor is part of the encoders' denominator only: in the gradient of zeta, the
+positive always counts once.
 """
 
+from collections.abc import Callable
 import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from nuclr_jax import pairwise, sharding
-from nuclr_jax.sample_state.table import log_mean_exp_by_id
+from nuclr_jax import checks, pairwise, sharding
+from nuclr_jax.sample_state.table import greatest, log_mean_exp_by_id
 from nuclr_jax.types import (
+  Pairs,
   Popularities,
   Scalar,
   Sides,
   Sizes,
+  both,
   each,
+  shows_its_call,
+  swap,
   unzip,
 )
+
+AnchorAverage = checks.one_of(("pair", "id"))  # what has a row of log u
 
 
 class PairRows(NamedTuple):
@@ -36,6 +56,27 @@ class PairRows(NamedTuple):
   log_u: Sides  # [num_pairs] each; -inf = never visited
   temperature: Sides | None = None  # only with individual temperatures
   temperature_momentum: Sides | None = None  # of the gradient of temperature
+
+
+def averages_by_id(anchor_average: str, *, individual: bool) -> bool:
+  """Returns whether `anchor_average` is "id", one u per image id and text id.
+
+  Args:
+    anchor_average: "pair" or "id".
+    individual: Whether temperatures are individual.
+
+  Raises:
+    ValueError: If it is neither "pair" nor "id", or "id" with individual
+      temperatures.
+  """
+  checks.choice("anchor_average", anchor_average, AnchorAverage)
+  by_id = anchor_average == "id"
+  if by_id and individual:
+    raise ValueError(
+      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
+      "u per id would mix the temperatures of its pairs"
+    )
+  return by_id
 
 
 def unvisited(num_rows: Sides) -> Sides:
@@ -107,7 +148,7 @@ def anchor_loss(
   Args:
     log_phi: What `estimate` returned.
     log_u: What `track` returned, for the batch.
-    log_epsilon: The own pair's term; -inf leaves it out. Its dependence on the
+    log_epsilon: The positive's term; -inf leaves it out. Its dependence on the
       temperature is part of the gradient.
     sizes: The sizes of the data set.
     temperature: Scalars, or one entry per anchor.
@@ -123,7 +164,7 @@ def anchor_loss(
     )
     value = temperature * (log_d + offset)
     # d log D / d temperature through epsilon; the second pass adds the part
-    # through u. Without an own pair, inf - inf must be avoided.
+    # through u. Without a positive, inf - inf must be avoided.
     own = (log_epsilon != -jnp.inf) & (log_phi != -jnp.inf)
     log_epsilon = jnp.where(own, log_epsilon, 0.0)
     share = jnp.where(own, jnp.exp(log_epsilon - log_d), 0.0)
@@ -173,3 +214,199 @@ def assign_log_u(pair_rows: PairRows, popularities: Popularities) -> PairRows:
     popularities.log_u,
   )
   return pair_rows._replace(log_u=log_u)
+
+
+class Evidence(NamedTuple):
+  """What a step knows about the batch when the rules move.
+
+  Fields are filed under the anchor (`.image`: images as anchors), except `zeta`
+  and `contrast_sums`, which are filed under the contrast.
+  """
+
+  pairs: Pairs  # with all texts on every device
+  own: Float[Array, "batch"]  # sim_ii of every pair
+  tables: Sides  # `ZetaRows` of all images and texts, before the step
+  zeta: Sides  # of the batch's images and texts, before the step
+  tau: Sides  # of each anchor: scalars or [batch]
+  log_phi: Sides  # the batch's estimates of denominators; -inf = no negative
+  log_u: Sides  # their averages, this batch included
+  log_positive: Sides  # log epsilon', the positive's term at the current zeta
+  contrast_sums: Sides  # sum_{i != j} w_ij over the anchors of the batch
+  count: Int[Array, ""]  # steps done; schedules read it
+  sizes: Sizes  # of the data set
+  unit: float  # the first temperature, the unit of rates and of gradients
+
+
+class PositiveRule(NamedTuple):
+  """How xi starts and moves, and what epsilon is made of.
+
+  xi is filed under the contrast: `.text` is used with images as anchors.
+  """
+
+  init: Callable[[Sides], Sides]  # `ZetaRows` of both sides -> xi
+  log_weight: float  # log k
+  # (xi, log epsilon', tau) -> log(epsilon / k), by anchor
+  logit: Callable[[Sides, Sides, Sides], Sides]
+  # (xi, new tables of `ZetaRows`, the batch's new zeta, evidence) -> xi
+  step: Callable[[Sides, Sides, Sides, Evidence], Sides]
+  call: str = "PositiveRule(...)"  # how it prints
+
+  def __repr__(self) -> str:
+    """Returns the call that made the rule."""
+    return self.call
+
+
+@shows_its_call
+def running_max(
+  *, weight: checks.NonNegative = 1.0, init: checks.NonNegative | None = None
+) -> PositiveRule:
+  """Makes the paper's rule: xi is the greatest |zeta| so far.
+
+  Args:
+    weight: The factor k, at least 0.
+    init: First xi, at least 0; None means the greatest |zeta| at the start.
+
+  Returns:
+    A rule for `nuclr_variant`'s argument `positive`.
+
+  Raises:
+    ValueError: If a number is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> objective = objectives.nuclr_variant(
+    ...   num_pairs=4, positive=running_max(init=0.3)
+    ... )
+    >>> print(objective.init()[1].shared.xi.text)
+    0.3
+  """
+  log_weight = _check_weight(weight)
+  if init is not None:
+    init = checks.weight("positive.init", init)
+
+  def first(id_rows):
+    largest = each(lambda rows: jnp.max(jnp.abs(rows.zeta)), id_rows)
+    if init is None:
+      return largest
+    return each(lambda x: jnp.full_like(x, init), largest)
+
+  return PositiveRule(
+    init=first,
+    log_weight=log_weight,
+    logit=lambda xi, log_positive, tau: _by_xi(xi, tau),
+    step=lambda xi, id_rows, zeta, evidence: _running_max(xi, zeta),
+  )
+
+
+@shows_its_call
+def released(
+  *,
+  steps_per_epoch: checks.Count,
+  weight: checks.NonNegative = 1.0,
+  init: checks.NonNegative = 0.0,
+) -> PositiveRule:
+  """Makes the released code's rule: the greatest signed zeta, once an epoch.
+
+  xi <- max(max_j zeta_j, init) over all rows after the last step of an epoch.
+  It is not the greatest |zeta|, and it can fall. With zeta starting at -0.05
+  and init = 0 it stays 0, so that epsilon = 1, until some zeta is positive: for
+  most of the published CC3M run.
+
+  Args:
+    steps_per_epoch: The length of an epoch; from a config, that of the run.
+    weight: The factor k, at least 0.
+    init: First xi, and its smallest value; at least 0.
+
+  Returns:
+    A rule for `nuclr_variant`'s argument `positive`.
+
+  Raises:
+    ValueError: If a number is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> objective = objectives.nuclr_variant(
+    ...   num_pairs=4, positive=released(steps_per_epoch=10)
+    ... )
+    >>> print(objective.init()[1].shared.xi.text)
+    0.0
+
+  Reference: the code released with Wang et al., ICLR 2025.
+  """
+  steps_per_epoch = checks.count("steps_per_epoch", steps_per_epoch)
+  log_weight = _check_weight(weight)
+  init = checks.weight("positive.init", init)
+
+  def step(xi, id_rows, zeta, evidence):
+    del zeta
+    ends = (evidence.count + 1) % steps_per_epoch == 0
+
+    def side(xi, rows, num_rows):
+      return jax.lax.cond(
+        ends,
+        lambda zeta: jnp.maximum(greatest(zeta, num_rows), init),
+        lambda zeta: xi,
+        rows.zeta,
+      )
+
+    return each(side, xi, id_rows, evidence.sizes.ids)
+
+  return PositiveRule(
+    init=lambda id_rows: each(
+      lambda rows: jnp.full((), init, rows.zeta.dtype), id_rows
+    ),
+    log_weight=log_weight,
+    logit=lambda xi, log_positive, tau: _by_xi(xi, tau),
+    step=step,
+  )
+
+
+@shows_its_call
+def by_zeta(*, weight: checks.NonNegative = 1.0) -> PositiveRule:
+  """Makes the ablation NUCLR-diamond's: epsilon_i = k exp(-zeta_i / tau).
+
+  zeta_i belongs to the anchor's own contrast. xi is kept as in `running_max`,
+  but only for the record.
+
+  Args:
+    weight: The factor k, at least 0.
+
+  Returns:
+    A rule for `nuclr_variant`'s argument `positive`.
+
+  Raises:
+    ValueError: If the weight is out of its range.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> objective = objectives.nuclr_variant(num_pairs=4, positive=by_zeta())
+  """
+  paper = running_max(weight=weight)
+  return paper._replace(logit=lambda xi, log_positive, tau: log_positive)
+
+
+def _check_weight(weight) -> float:
+  """Returns the logarithm of a weight; -inf for 0."""
+  weight = checks.weight("positive_weight", weight)
+  return math.log(weight) if weight else -math.inf
+
+
+def _by_xi(xi: Sides, tau: Sides) -> Sides:
+  # An anchor's positive is a contrast of the other side, hence the swap.
+  return each(lambda x, t: -x / t, swap(xi), tau)
+
+
+def _running_max(xi: Sides, zeta: Sides) -> Sides:
+  greatest = Sides(*jnp.max(jnp.abs(jnp.stack(zeta)), axis=1))
+  return each(jnp.maximum, xi, greatest)
+
+
+def raise_to(xi: Sides, zeta: Sides) -> Sides:
+  """Raises xi to the greatest |zeta| of the values written from outside."""
+  return each(
+    lambda x, z: jax.device_put(
+      jnp.maximum(x, jnp.max(jnp.abs(jnp.asarray(z, x.dtype)))), x.sharding
+    ),
+    xi,
+    both(zeta),
+  )

@@ -1,4 +1,4 @@
-r"""The zeta rule over the latest pairs, more of them than a batch has.
+r"""The latest pairs, for the zeta rule `queue`: more than a batch has.
 
 The batch's sums are noisy. Over the last Q pairs, a few steps old, both sums
 of Sinkhorn's iteration have Q / B times as many terms, at the cost of two
@@ -28,16 +28,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax import checks, pairwise, sharding
+from nuclr_jax import pairwise, sharding
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.sample_state import zeta as zetas
-from nuclr_jax.sample_state.table import read_batch, write_rows
-from nuclr_jax.sample_state.zeta import Evidence, ZetaRule
+from nuclr_jax.sample_state.denominator import Evidence
+from nuclr_jax.sample_state.table import read_batch, whole, write_rows
 from nuclr_jax.types import (
   Pairs,
   Sample,
   Sides,
-  Sizes,
   both,
   each,
   swap,
@@ -57,88 +55,7 @@ class Memory(NamedTuple):
   log_denominator: Sides  # D [size], .image: images as anchors; inf = empty
 
 
-def queue(
-  *,
-  size: checks.Count = 4096,
-  rate: checks.Rate | Sides = 0.3,
-  momentum: checks.Momentum = 0.0,
-  center: bool = True,
-  init: checks.Finite | Sides = 0.0,
-) -> zetas.Unbound:
-  """Makes the rule that moves zeta by Sinkhorn's step over the latest pairs.
-
-  On generated pairs at a temperature of 0.04, a memory of a tenth of them gives
-  zeta an R2 of 0.98 against the exact one, one of 96 in 16,384 an R2 of 0.9 and
-  `batch` one of 0.75; at 0.01 it is 0.87, 0.66 and 0.13
-  (experiments/popularity/at_scale). Individual temperatures are supported: the
-  fixed point needs no common one.
-
-  Args:
-    size: How many of the latest pairs are used, at least the batch size and
-      best a multiple of it, since whole batches are kept; each pair takes 8 dim
-      + 28 bytes, split over the devices.
-    rate: Fraction of the way to the estimate, in [0, 1]: a number, a schedule
-      of the step count, or `Sides` of them. While it is 0, zeta does not move,
-      but the memory fills.
-    momentum: The weight of the old momentum, in [0, 1). 0 saves four bytes per
-      row.
-    center: Whether the batch mean of the steps is subtracted, per side: zeta
-      is defined up to a constant only.
-    init: First zeta of every row, in units of similarity: a number, or `Sides`
-      of arrays with one number for each image id and each text id.
-
-  Returns:
-    A rule for `nuclr`'s argument `zeta`. It needs a `Spec` with `dim`; the
-    state's `memory` is a `Memory`.
-
-  Raises:
-    ValueError: If an argument is out of its range, or the width of the
-      embeddings is not known; from the step, if the memory is smaller than the
-      batch or the embeddings have another width.
-
-  Example:
-    >>> from nuclr_jax import objectives
-    >>> rule = queue(size=64)
-    >>> objective = objectives.nuclr(num_pairs=100, dim=8, zeta=rule)
-    >>> objective.init()[1].memory.embedding.image.shape
-    (64, 8)
-
-  Reference: derived in this library; Sinkhorn's iteration on the problem of
-    Wang et al., ICLR 2025, eq. (8), over a first-in first-out memory as in He
-    et al., Momentum Contrast, CVPR 2020.
-  """
-  size = checks.count("zeta.size", size)
-  settings = zetas.check_settings(
-    init, rate, momentum, center, kind=checks.Rate
-  )
-
-  def bind(spec, temperature):
-    sizes = spec.sizes
-    dim = spec.require("dim", what="the zeta rule 'queue'").dim
-
-    def step(rows, memory, evidence):
-      gradient, memory = advance(
-        memory, evidence, temperature, sizes, size=size
-      )
-      rows = zetas.move_zeta(settings, rows, evidence, gradient, temperature)
-      return rows, memory
-
-    def assign(id_rows, memory, popularities):
-      return zetas.assign_zeta(id_rows, popularities), emptied(memory)
-
-    return ZetaRule(
-      init=lambda: (
-        zetas.first_rows(init, sizes, momentum=settings.momentum),
-        empty_memory(size, dim),
-      ),
-      step=step,
-      assign=assign,
-    )
-
-  return bind
-
-
-def empty_memory(size: int, dim: int) -> Memory:
+def empty(size: int, dim: int) -> Memory:
   """Makes a memory without pairs."""
 
   def full(shape, value, dtype):  # two buffers, so that they can be donated
@@ -163,12 +80,7 @@ def emptied(memory: Memory) -> Memory:
 
 
 def advance(
-  memory: Memory,
-  evidence: Evidence,
-  temperature: float,
-  sizes: Sizes,
-  *,
-  size: int,
+  memory: Memory, evidence: Evidence, *, size: int
 ) -> tuple[Sides, Memory]:
   """Computes the gradient of the batch's zeta and adds the batch to the memory.
 
@@ -176,22 +88,21 @@ def advance(
     memory: The earlier pairs.
     evidence: The evidence of the batch. While the memory is empty, only the
       batch's own estimate is known, and zeta does not move.
-    temperature: The unit of the gradient.
-    sizes: The sizes of the data set.
     size: The number of rows of the memory, without padding.
 
   Returns:
     The gradient [batch] of each side as contrast, -log S_j in units of the
-    temperature, and the next memory.
+    first temperature, and the next memory.
 
   Raises:
     ValueError: If the memory is smaller than the batch, or for embeddings of
       another width.
   """
-  pairs, zeta = evidence.pairs, evidence.zeta
+  pairs, zeta, sizes = evidence.pairs, evidence.zeta, evidence.sizes
+  parts, memory = memory, whole(memory, pairs.pair_id, size)
   _check_fit(memory, pairs, size)
-  whole = pairs._replace(image=sharding.gather(pairs.image))
-  vectors = jax.lax.stop_gradient(pairwise.embeddings(whole))
+  gathered = pairs._replace(image=sharding.gather(pairs.image))
+  vectors = jax.lax.stop_gradient(pairwise.embeddings(gathered))
   own = evidence.own
   inverse_tau = each(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
@@ -219,25 +130,27 @@ def advance(
     evidence.log_phi,
     inverse_tau,
   )
-  log_own = each(lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau)
-  denominator = each(jnp.logaddexp, log_own, rest)
+  log_positive = each(
+    lambda z, scale: (own - z) * scale, swap(zeta), inverse_tau
+  )
+  denominator = each(jnp.logaddexp, log_positive, rest)
 
-  def gradient(others, mean_scale, own_weight, own_scale):
-    log_total = jnp.logaddexp(own_weight, others)
-    own_share = jnp.exp(own_weight - log_total)
-    slope = own_share * own_scale + (1 - own_share) * mean_scale
-    step = -log_total / (temperature * slope)
+  def gradient(others, mean_scale, positive_weight, own_scale):
+    log_total = jnp.logaddexp(positive_weight, others)
+    positive_share = jnp.exp(positive_weight - log_total)
+    slope = positive_share * own_scale + (1 - positive_share) * mean_scale
+    step = -log_total / (evidence.unit * slope)
     return jnp.where(nothing_yet, 0.0, step)
 
   gradients = each(
     gradient,
     others,
     mean_scale,
-    swap(each(jnp.subtract, log_own, denominator)),
+    swap(each(jnp.subtract, log_positive, denominator)),
     swap(inverse_tau),
   )
   newest = Memory(vectors, pairs.pair_id, pairs.ids, inverse_tau, denominator)
-  return gradients, _push(memory, newest, evidence.count, size)
+  return gradients, _push(parts, newest, evidence.count, size)
 
 
 class Rows(NamedTuple):

@@ -13,12 +13,12 @@ from scipy.special import logsumexp
 from experiments.harness import Place, Row, Run
 from experiments.popularity.at_scale import data, steps
 from experiments.popularity.at_scale.ways import WAYS, make_objective
-from experiments.step_time import hlo
 from nuclr_jax import Pairs, Sides, popularity
 from nuclr_jax.lab import files
 from nuclr_jax.lab.train import diagnostics
 from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Sizes, State, both, each, swap
+from tests import hlo
 
 TOLERANCE = 1e-4  # of the exact solution, unless a run says otherwise
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared
@@ -153,7 +153,7 @@ def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
     batch_size=values["batch_size"],
     seed=run.seed,
   )
-  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no own pair
+  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no positive
   if values["whole"]:
     found = steps.of_all_pairs(vectors, tau, zeta_of(state, n), xi)
     row["whole"] = steps.compare(found, found, target)["step"]
@@ -263,7 +263,7 @@ def scores(
 class Terms(NamedTuple):
   """Logarithms of an anchor's terms, divided by exp(sim_ii / tau)."""
 
-  others: Float[np.ndarray, "anchors pairs"]  # -inf for the own pair
+  others: Float[np.ndarray, "anchors pairs"]  # -inf for the positive
   own: Float[np.ndarray, "anchors"]
 
 

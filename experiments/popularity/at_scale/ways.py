@@ -56,7 +56,7 @@ def make_objective(
   """Makes NUCLR with a way's rule of zeta; some ways know the exact one."""
   way = WAYS[name]
   rate = way.rate
-  if way.rule == "sogclr":  # zeta = 0, and no own pair
+  if way.rule == "sogclr":  # zeta = 0, and no positive
     return objectives.sogclr(
       num_pairs=num_pairs, temperature=temperature, gamma=way.gamma
     )
@@ -70,12 +70,11 @@ def make_objective(
     rule = zeta_rules.batch(rate=rate)
   else:
     size = max(round(way.share * num_pairs / batch_size), 1) * batch_size
-    rule = zeta_rules.queue(size=size, rate=rate)
+    rule = zeta_rules.queue(dim=dim, size=size, rate=rate)
   return objectives.nuclr(
     num_pairs=num_pairs,
     num_images=num_pairs,
     num_texts=num_pairs,
-    dim=dim,
     temperature=temperature,
     gamma=way.gamma,
     zeta=rule,

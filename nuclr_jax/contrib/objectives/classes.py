@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.types import Pairs, Params, Spec
+from nuclr_jax.types import Pairs, Params
 
 
 def samples(
@@ -42,31 +42,6 @@ def is_own(
   return jnp.equal(label[:, None], jnp.arange(num_classes)[None])
 
 
-def of_spec(
-  spec: Spec, name: str, what: str, seed: int
-) -> tuple[int, Callable[[], Params]]:
-  """Returns the number of classes, and `init` of one random row for each.
-
-  Args:
-    spec: A spec with `num_classes` and `dim`.
-    name: What the rows are called in the parameters.
-    what: The objective, for the message.
-    seed: The seed of the rows.
-
-  Raises:
-    ValueError: If the spec lacks a number.
-
-  Example:
-    >>> spec = Spec(num_classes=3, dim=2)
-    >>> count, init = of_spec(spec, "classes", "softmax", seed=0)
-    >>> count, init()["classes"].shape
-    (3, (3, 2))
-  """
-  spec = spec.require("num_classes", "dim", what=what)
-  count = spec.num_classes
-  return count, random_rows(name, count, spec.dim, seed)
-
-
 def random_rows(
   name: str, count: int, dim: int, seed: int
 ) -> Callable[[], Params]:
@@ -85,8 +60,8 @@ def random_rows(
     >>> random_rows("classes", 3, 2, seed=0)()["classes"].shape
     (3, 2)
   """
-  count = checks.count(f"the number of {name}", count)
-  dim = checks.count("dim", dim)
+  count = checks.argument(f"the number of {name}", count, checks.Count)
+  dim = checks.argument("dim", dim, checks.Count)
 
   def init():
     rows = jax.random.normal(jax.random.key(seed), (count, dim))

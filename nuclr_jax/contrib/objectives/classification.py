@@ -4,7 +4,7 @@ They need labels; each row of either side of a batch is a sample.
 """
 
 import math
-from typing import Annotated, SupportsIndex
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from nuclr_jax import checks
 from nuclr_jax.contrib.objectives import classes
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Number, Spec
+from nuclr_jax.types import Number
 
 Angle = Annotated[
   Number, checks.Range("in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)
@@ -21,10 +21,10 @@ Angle = Annotated[
 
 
 def softmax(
-  spec: Spec | None = None,
   *,
+  num_classes: checks.Count,
+  dim: checks.Count,
   seed: checks.Seed = 0,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes the cross-entropy of a linear classifier: supervised training.
 
@@ -32,9 +32,9 @@ def softmax(
   Embeddings should not have unit norm: give the model `normalize=False`.
 
   Args:
-    spec: A spec with `num_classes`, the rows of W, and `dim`.
+    num_classes: The number of classes, the rows of W.
+    dim: The width of the embeddings.
     seed: The seed of the first W.
-    **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["classes"]` [num_classes, dim]; metric
@@ -53,8 +53,7 @@ def softmax(
 
   Reference: The supervised representations of Saunshi et al., Table 1.
   """
-  spec = base.make_spec(spec, **numbers)
-  num_classes, init = classes.of_spec(spec, "classes", "softmax", seed)
+  init = classes.random_rows("classes", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
     x, label = classes.samples(pairs, num_classes)
@@ -66,13 +65,14 @@ def softmax(
   return base.stateless(loss_fn, init)
 
 
+@checks.checked
 def arcface(
-  spec: Spec | None = None,
   *,
+  num_classes: checks.Count,
+  dim: checks.Count,
   scale: checks.Positive = 30.0,
   margin: Angle = 0.5,
   seed: checks.Seed = 0,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes ArcFace: a softmax over angles, with a margin for the true class.
 
@@ -82,11 +82,11 @@ def arcface(
   all rows.
 
   Args:
-    spec: A spec with `num_classes`, the rows of the classifier, and `dim`.
+    num_classes: The number of classes, the rows of the classifier.
+    dim: The width of the embeddings.
     scale: Factor of the cosines, greater than 0.
     margin: The margin in radians, in [0, pi / 2].
     seed: The seed of the first classifier.
-    **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["classes"]` [num_classes, dim]; metric
@@ -103,8 +103,6 @@ def arcface(
   Reference: Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face
     Recognition, CVPR 2019.
   """
-  scale = checks.positive("scale", scale)
-  margin = checks.number("margin", margin, Angle)
 
   def of_own(cosine):
     sine = jnp.sqrt(jnp.clip(1 - cosine**2, 1e-12))
@@ -112,17 +110,18 @@ def arcface(
     beyond = cosine - margin * math.sin(margin)
     return jnp.where(cosine > -math.cos(margin), moved, beyond)
 
-  spec = base.make_spec(spec, **numbers)
-  return _softmax(spec, of_own, lambda x: scale, name="arcface", seed=seed)
+  init = classes.random_rows("classes", num_classes, dim, seed)
+  return _softmax(num_classes, init, of_own, lambda x: scale)
 
 
+@checks.checked
 def sphereface(
-  spec: Spec | None = None,
   *,
+  num_classes: checks.Count,
+  dim: checks.Count,
   margin: checks.Count = 4,
   plain: checks.NonNegative = 5.0,
   seed: checks.Seed = 0,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes SphereFace: a softmax over angles, the true class's multiplied.
 
@@ -132,12 +131,12 @@ def sphereface(
   decreases over [0, pi]. Unless the model has `normalize=False`, ||x|| is 1.
 
   Args:
-    spec: A spec with `num_classes`, the rows of the classifier, and `dim`.
+    num_classes: The number of classes, the rows of the classifier.
+    dim: The width of the embeddings.
     margin: m, a whole number of at least 1.
     plain: Weight of the plain cosine, which the authors lower to 5 during
       training; at least 0.
     seed: The seed of the first classifier.
-    **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["classes"]` [num_classes, dim]; metric
@@ -154,8 +153,7 @@ def sphereface(
   Reference: Liu et al., SphereFace: Deep Hypersphere Embedding for Face
     Recognition, CVPR 2017.
   """
-  m = checks.count("margin", margin)
-  plain = checks.weight("plain", plain)
+  m = margin
 
   def of_own(cosine):
     # The derivative of arccos is infinite at -1 and 1.
@@ -167,13 +165,12 @@ def sphereface(
   def norm(x):
     return jnp.sqrt(jnp.sum(x * x, axis=1, keepdims=True) + 1e-12)
 
-  spec = base.make_spec(spec, **numbers)
-  return _softmax(spec, of_own, norm, name="sphereface", seed=seed)
+  init = classes.random_rows("classes", num_classes, dim, seed)
+  return _softmax(num_classes, init, of_own, norm)
 
 
-def _softmax(spec, of_own, scale, *, name, seed) -> base.Objective:
+def _softmax(num_classes, init, of_own, scale) -> base.Objective:
   """Makes a cross-entropy of scaled cosines; `of_own` changes the true one."""
-  num_classes, init = classes.of_spec(spec, "classes", name, seed)
 
   def loss_fn(params, pairs):
     x, label = classes.samples(pairs, num_classes)

@@ -7,14 +7,14 @@ from jaxtyping import Array, Float
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Scalar, Spec, each
+from nuclr_jax.types import Scalar, each
 
 Differences = checks.one_of(("chain", "star"))
 Norm = checks.one_of(("l2", "l1"))
 
 
+@checks.checked
 def difference_alignment(
-  spec: Spec | None = None,
   *,
   differences: Differences = "chain",
   norm: Norm = "l2",
@@ -49,7 +49,6 @@ def difference_alignment(
   columns the gradient is the subgradient of smallest norm, 0.
 
   Args:
-    spec: Not used; every factory takes one.
     differences: "chain" or "star".
     norm: The norm of M_j - M_k, "l2" or "l1".
     labels: Whether to use the labels of a batch, for objectives that learn from
@@ -72,9 +71,6 @@ def difference_alignment(
   Reference: Chen et al., Robust Similarity Learning with Difference Alignment
     Regularization, ICLR 2024, eq. (4) to (6).
   """
-  del spec
-  checks.choice("differences", differences, Differences)
-  checks.choice("norm", norm, Norm)
 
   def loss_fn(params, pairs):
     del params

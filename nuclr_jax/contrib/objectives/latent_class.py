@@ -7,11 +7,11 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.contrib.latent_classes import losses
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Pairs, Sides, Spec, both, each
+from nuclr_jax.types import Pairs, Sides, both, each
 
 
+@checks.checked
 def latent_class(
-  spec: Spec | None = None,
   *,
   num_negatives: checks.Count = 1,
   loss: losses.Loss = "logistic",
@@ -31,7 +31,6 @@ def latent_class(
   the theory. It takes O(B k d) and makes no [B, B] matrix.
 
   Args:
-    spec: Not used; every factory takes one.
     num_negatives: k, at least 1; fewer than the batch.
     loss: One of the names above.
 
@@ -51,9 +50,6 @@ def latent_class(
   Reference: Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
-  del spec
-  checks.choice("loss", loss, losses.Loss)
-  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -64,10 +60,11 @@ def latent_class(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def curl(
-  spec: Spec | None = None,
   *,
   block_size: checks.Count = 2,
+  data_block_size: checks.Count | None = None,
   num_negatives: checks.Count = 1,
   loss: losses.Loss = "logistic",
 ) -> base.Objective:
@@ -79,8 +76,9 @@ def curl(
   texts of its own block and of each of the next k blocks.
 
   Args:
-    spec: If it has a `block_size`, that must be the same.
     block_size: Pairs per block, b; it divides the batch.
+    data_block_size: That of the data, which must be the same; None means that
+      it is not known.
     num_negatives: Negative blocks, k; fewer than the batch has blocks.
     loss: "hinge", "logistic" or "cross_entropy", as in `latent_class`.
 
@@ -99,9 +97,7 @@ def curl(
 
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
-  checks.choice("loss", loss, losses.Loss)
-  block_size = _check_block_size(spec, block_size)
-  num_negatives = checks.count("num_negatives", num_negatives)
+  block_size = _check_block_size(block_size, data_block_size)
 
   def loss_fn(params, pairs):
     del params
@@ -118,8 +114,11 @@ def curl(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def quick_thought(
-  spec: Spec | None = None, *, block_size: checks.Count = 1
+  *,
+  block_size: checks.Count = 1,
+  data_block_size: checks.Count | None = None,
 ) -> base.Objective:
   r"""Makes quick thoughts: a softmax with all pairs of a block as positives.
 
@@ -132,8 +131,8 @@ def quick_thought(
   It differs from `curl` in averaging losses, not embeddings.
 
   Args:
-    spec: If it has a `block_size`, that must be the same.
     block_size: Pairs per block; it divides the batch.
+    data_block_size: That of the data, as for `curl`.
 
   Returns:
     An `Objective` without params and state.
@@ -151,7 +150,7 @@ def quick_thought(
   Reference: Logeswaran and Lee, An Efficient Framework for Learning Sentence
     Representations, ICLR 2018; Saunshi et al., Table 2.
   """
-  block_size = _check_block_size(spec, block_size)
+  block_size = _check_block_size(block_size, data_block_size)
 
   def loss_fn(params, pairs):
     del params
@@ -163,7 +162,8 @@ def quick_thought(
     # Similarities within blocks, [blocks, x, x^+].
     within = jnp.einsum(
       "gid,gjd->gij",
-      *(x.reshape(count, block_size, -1) for x in (image, text)),
+      image.reshape(count, block_size, -1),
+      text.reshape(count, block_size, -1),
       precision=tiles.PRECISION,
     )
     own = jnp.diagonal(within, axis1=1, axis2=2)[:, :, None]
@@ -179,10 +179,8 @@ def quick_thought(
   return base.stateless(loss_fn)
 
 
-def _check_block_size(spec: Spec | None, block_size) -> int:
+def _check_block_size(block_size, of_data: int | None) -> int:
   """Returns the block size; raises ValueError if the data have another one."""
-  block_size = checks.count("block_size", block_size)
-  of_data = None if spec is None else spec.block_size
   if of_data not in (None, block_size):
     raise ValueError(
       f"the objective's block_size is {block_size} and that of the data "

@@ -3,8 +3,6 @@
 A batch has two views of labelled things; each row of either side is a sample.
 """
 
-from typing import SupportsIndex
-
 import jax
 import jax.numpy as jnp
 
@@ -13,12 +11,11 @@ from nuclr_jax.contrib.objectives import classes
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import info_nce
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Pairs, Spec
+from nuclr_jax.types import Pairs
 
 
-def npair(
-  spec: Spec | None = None, *, l2: checks.NonNegative = 0.002
-) -> base.Objective:
+@checks.checked
+def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   r"""Makes the multi-class N-pair loss: a softmax over unscaled dot products.
 
   For anchor i and its positive i^+, the loss is
@@ -31,7 +28,6 @@ def npair(
   other.
 
   Args:
-    spec: Not used; every factory takes one.
     l2: Weight of the squared norms, at least 0.
 
   Returns:
@@ -50,8 +46,6 @@ def npair(
   Reference: Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss
     Objective, NIPS 2016.
   """
-  del spec
-  l2 = checks.weight("l2", l2)
 
   def loss_fn(params, pairs):
     del params
@@ -65,13 +59,14 @@ def npair(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def proxy_anchor(
-  spec: Spec | None = None,
   *,
+  num_classes: checks.Count,
+  dim: checks.Count,
   alpha: checks.Positive = 32.0,
   margin: checks.NonNegative = 0.1,
   seed: checks.Seed = 0,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes Proxy Anchor: a proxy per class pulls and pushes the batch.
 
@@ -82,11 +77,11 @@ def proxy_anchor(
       + mean_p log(1 + sum_{x not of p} exp(alpha (s(x, p) + margin))).
 
   Args:
-    spec: A spec with `num_classes`, the number of proxies, and `dim`.
+    num_classes: The number of classes, and of proxies.
+    dim: The width of the embeddings.
     alpha: Scale, greater than 0.
     margin: The margin (delta in the paper), at least 0.
     seed: The seed of the first proxies.
-    **numbers: `num_classes` and `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["proxies"]` [num_classes, dim].
@@ -105,10 +100,7 @@ def proxy_anchor(
 
   Reference: Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020.
   """
-  alpha = checks.positive("alpha", alpha)
-  margin = checks.weight("margin", margin)
-  spec = base.make_spec(spec, **numbers)
-  num_classes, init = classes.of_spec(spec, "proxies", "proxy_anchor", seed)
+  init = classes.random_rows("proxies", num_classes, dim, seed)
 
   def loss_fn(params, pairs):
     x, label = classes.samples(pairs, num_classes)

@@ -1,7 +1,6 @@
 """SwAV: views predict each other's assignment to learned prototypes."""
 
 from functools import partial
-from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +10,18 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.contrib.objectives.classes import random_rows
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Spec, each, swap
+from nuclr_jax.types import each, swap
 
 
+@checks.checked
 def swav(
-  spec: Spec | None = None,
   *,
+  dim: checks.Count,
   num_prototypes: checks.Count = 256,
   temperature: checks.Temperature = 0.1,
   epsilon: checks.Positive = 0.05,
   num_iterations: checks.Count = 3,
   seed: checks.Seed = 0,
-  **numbers: SupportsIndex | None,
 ) -> base.Objective:
   r"""Makes swapped prediction of assignments, which Sinkhorn spreads evenly.
 
@@ -32,14 +31,13 @@ def swav(
   It takes O(B K) for K prototypes. Ids are not used.
 
   Args:
-    spec: A spec with `dim`.
+    dim: The width of the embeddings.
     num_prototypes: The number of prototypes, K.
     temperature: The temperature of the predictions, greater than 0.
     epsilon: The temperature of the assignments, greater than 0; the smaller it
       is, the harder they are.
     num_iterations: The number of rounds of Sinkhorn.
     seed: The seed of the first prototypes.
-    **numbers: `dim` in place of a `Spec`.
 
   Returns:
     An `Objective` with `params["prototypes"]` [num_prototypes, dim].
@@ -57,11 +55,7 @@ def swav(
   Reference: Caron et al., Unsupervised Learning of Visual Features by
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
-  temperature = checks.temperature(temperature)
-  num_iterations = checks.count("num_iterations", num_iterations)
-  epsilon = checks.positive("epsilon", epsilon)
-  spec = base.make_spec(spec, **numbers).require("dim", what="swav")
-  init = random_rows("prototypes", num_prototypes, spec.dim, seed)
+  init = random_rows("prototypes", num_prototypes, dim, seed)
 
   def loss_fn(params, pairs):
     prototypes = unit_norm(params["prototypes"])

@@ -115,7 +115,7 @@ def source_of_samples(
   fingerprint: str,
   contents: Callable[[], Iterable[bytes]],
 ) -> Source:
-  """Makes a source of n samples, each of which is both sides of its own pair.
+  """Makes a source of n samples, each of which is both sides of a pair.
 
   Args:
     n: The number of samples.
@@ -343,6 +343,7 @@ class Data(NamedTuple):
   num_classes: int | None = None  # of labelled data
   block_size: int | None = None  # consecutive pairs that share a class
   resize: Resize = DEFAULT_RESIZE  # how other images become those of the model
+  named: Mapping[str, Any] | None = None  # by this `config.data`, if by any
 
   @property
   def inputs(self) -> Inputs:

@@ -34,11 +34,11 @@ MIN_SHARE = 0.98
 def log_own_weight(
   found: Popularity, pairs: Pairs, *, temperature: float
 ) -> Sides:
-  """Returns the log of the weight w_ii that each anchor gives to its own pair.
+  """Returns the log of the weight w_ii that each anchor gives to its positive.
 
     log w_ii = (sim_ii - zeta_i) / tau - D_i
 
-  It is near 0 if the anchor picks its own pair out of all data, and very
+  It is near 0 if the anchor picks its positive out of all data, and very
   negative if other pairs are far more likely: the text may then be wrong (label
   noise).
 
@@ -76,7 +76,7 @@ def neighbours_distance(
 
   If the neighbours are those of images, d_i says how far a caption is from the
   captions of the nearest images. A model that was trained on wrong captions has
-  memorized some of them: the own pair then looks right, its neighbours do not.
+  memorized some of them: the positive then looks right, its neighbours do not.
 
   Args:
     neighbours: The neighbours on one side.

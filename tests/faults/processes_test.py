@@ -25,7 +25,7 @@ CHANGES = tiny_config.changes(
     "checkpoint_every": 0,
   },
 )
-CONFIG = pathlib.Path(__file__).parents[1] / "configs" / "glyphs.py"
+CONFIG = pathlib.Path(__file__).parents[2] / "configs" / "glyphs.py"
 
 
 class Run:

@@ -28,7 +28,7 @@ from nuclr_jax.lab.train import build, loop, untrained
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.user_files import inputs
 
-CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
+CLIP = pathlib.Path(__file__).parents[1] / "golden" / "published" / "hf_clip"
 
 
 @pytest.fixture(autouse=True)

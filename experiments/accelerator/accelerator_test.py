@@ -14,7 +14,7 @@ import warm
 from experiments.accelerator import __main__ as command
 from experiments.accelerator import parts, table
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 # Packages that an accelerator's machine may lack, refused in all subprocesses.
 LACKING = """
 import sys

@@ -13,8 +13,11 @@ import pytest
 
 from nuclr_jax.lab import config
 
-ROOT = pathlib.Path(__file__).parents[1]
-SOURCES = sorted((ROOT / "experiments" / "colab").glob("*.py"))
+HERE = pathlib.Path(__file__)
+ROOT = HERE.parents[2]
+SOURCES = sorted(
+  x for x in (ROOT / "experiments/colab").glob("*.py") if x != HERE
+)
 
 
 def cells(source: pathlib.Path):

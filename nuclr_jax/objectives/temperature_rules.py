@@ -9,22 +9,18 @@ average of the denominator, the loss of anchor i is
 
 which is distributionally robust: at the optimum, the KL divergence of the
 weights in D from uniform ones is rho, within the bounds of the temperature.
-
-A rule is made in two steps: `individual(rho=8.0)` checks its arguments without
-knowing the data; `sogclr` and `nuclr` bind it to the sizes of a data set.
 """
 
 from collections.abc import Callable
-from functools import partial
 import math
 from typing import NamedTuple
 import warnings
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from nuclr_jax import checks
+from nuclr_jax.objectives import base
 from nuclr_jax.sample_state.denominator import PairRows
 from nuclr_jax.sample_state.table import mean_by_id
 from nuclr_jax.types import (
@@ -34,13 +30,13 @@ from nuclr_jax.types import (
   Params,
   Scalar,
   Sides,
-  Spec,
+  Sizes,
   both,
   each,
+  shows_its_call,
   unzip,
 )
 
-MAX_SCALE = 100.0  # highest 1 / temperature, as in the CLIP paper
 MAX_GRADIENT = 5.0  # for individual temperatures, as in the iSogCLR code
 
 
@@ -49,10 +45,11 @@ class Step(NamedTuple):
 
   pairs: Pairs
   log_denominator: Sides  # log D
-  own_share: Sides  # epsilon / D, the share of the own pair's term
-  own_logit: Sides  # its logit, log epsilon up to a constant
+  positive_share: Sides  # epsilon / D, the share of the positive's term
+  positive_logit: Sides  # its logit, log epsilon up to a constant
   mean_logit: Sides  # from `pairwise.weighted`: (tau_i / B) sum_j w_ij L_ij
   has_negative: Array  # [batch]; rows with False do not count
+  offset: float  # what `offset` returned
   count: Int[Array, ""]  # steps done; schedules read it
 
 
@@ -64,25 +61,25 @@ class TemperatureRule(NamedTuple):
   """
 
   first: float
-  is_individual: bool  # whether every anchor has its own, as state
-  offset: float  # rho - log(number of terms of D); 0 without rho
-  # -> (params, the fields of `PairRows` that it needs)
-  init: Callable[[], tuple[Params, dict[str, Sides]]]
+  # sizes -> (params, the fields of `PairRows` that it needs)
+  init: Callable[[Sizes], tuple[Params, dict[str, Sides]]]
   # (params, `PairRows`) -> each anchor's temperature: scalars or [batch]
   read: Callable[[Params, PairRows], Sides]
   step: Callable[[PairRows, Step], PairRows]
   # (params, `PairRows`) -> one temperature, or `Sides` of [num_pairs]
   readout: Callable[[Params, PairRows], Scalar | Sides]
   metrics: Callable[[Sides], Metrics]  # of what `read` returned
+  rho: float | None = None  # None: the loss has no such term
+  is_individual: bool = False  # whether every anchor has its own, as state
+  call: str = "TemperatureRule(...)"  # how it prints
+
+  def __repr__(self) -> str:
+    """Returns the call that made the rule."""
+    return self.call
 
 
-# What `fixed`, `learned` and `individual` return: a function that makes the
-# rule from the spec of a data set and the number of terms of the denominator.
-AnchorAverage = checks.one_of(("pair", "id"))  # what log u is kept for
-Unbound = Callable[[Spec, float], TemperatureRule]
-
-
-def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
+@shows_its_call
+def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
   """Makes a temperature that never changes; a number means the same.
 
   Args:
@@ -99,11 +96,9 @@ def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
     >>> objective = objectives.nuclr(num_pairs=4, temperature=fixed(0.1))
   """
   temperature = checks.temperature(temperature)
-  return lambda spec, num_terms: TemperatureRule(
+  return TemperatureRule(
     first=temperature,
-    is_individual=False,
-    offset=0.0,
-    init=lambda: ({}, {}),
+    init=lambda sizes: ({}, {}),
     read=lambda params, rows: both(temperature),
     step=lambda rows, evidence: rows,
     readout=lambda params, rows: jnp.asarray(temperature),
@@ -111,15 +106,16 @@ def fixed(temperature: checks.Temperature = 0.05) -> Unbound:
   )
 
 
+@shows_its_call
 def learned(
   temperature: checks.Temperature = 0.07, *, rho: checks.Finite = 8.0
-) -> Unbound:
+) -> TemperatureRule:
   """Makes one temperature for all anchors, a parameter (RGCL-g, FastCLIP-v3).
 
   Its gradient, per side, is the mean over anchors of log D_i - log(number of
   terms) + rho - sum_j w_ij h_ij, with w_ij the softmax over the terms of D.
-  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
-  higher.
+  1 / temperature stays at or below `base.MAX_SCALE`, or its first value if that
+  is higher.
 
   Args:
     temperature: The first value; greater than 0.
@@ -142,22 +138,18 @@ def learned(
   Reference: Wei et al., FastCLIP, 2024.
   """
   first, rho = checks.temperature(temperature), checks.rho(rho)
-
-  def bind(spec, num_terms):
-    return TemperatureRule(
-      first=first,
-      is_individual=False,
-      offset=_offset(rho, num_terms),
-      init=lambda: (init_log_scale(first), {}),
-      read=lambda params, rows: both(one_for_all(params, first)),
-      step=lambda rows, evidence: rows,
-      readout=lambda params, rows: one_for_all(params, first),
-      metrics=lambda tau: {"temperature": tau.image},
-    )
-
-  return bind
+  return TemperatureRule(
+    first=first,
+    init=lambda sizes: (base.init_log_scale(first), {}),
+    read=lambda params, rows: both(base.learned_temperature(params, first)),
+    step=lambda rows, evidence: rows,
+    readout=lambda params, rows: base.learned_temperature(params, first),
+    metrics=lambda tau: {"temperature": tau.image},
+    rho=rho,
+  )
 
 
+@shows_its_call
 def individual(
   temperature: checks.Temperature = 0.05,
   *,
@@ -165,7 +157,7 @@ def individual(
   rate: checks.Rate = 0.02,
   momentum: checks.Momentum = 0.5,
   rho: checks.Finite = 8.0,
-) -> Unbound:
+) -> TemperatureRule:
   r"""Makes a temperature per anchor, moved by clipped momentum descent.
 
   With the derivative of the loss,
@@ -210,122 +202,67 @@ def individual(
   beta = checks.momentum("temperature.momentum", momentum)
   rho = checks.rho(rho)
 
-  def bind(spec, num_terms):
-    num_rows, offset = spec.sizes.num_pairs, _offset(rho, num_terms)
+  def init(sizes):
+    def full(value):  # two buffers, so that they can be donated
+      return each(lambda _: jnp.full(sizes.num_pairs, value, float), both(None))
 
-    def init():
-      def full(value):  # two buffers, so that they can be donated
-        return each(lambda _: jnp.full(num_rows, value, float), both(None))
+    return {}, dict(temperature=full(first), temperature_momentum=full(0.0))
 
-      return {}, dict(temperature=full(first), temperature_momentum=full(0.0))
+  def step(rows, evidence):
+    ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
 
-    def step(rows, evidence):
-      ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
-
-      def gradient(value, log_d, mean_logit, own_share, own_logit):
-        # The factor tau_i / B of `mean_logit` is undone.
-        mean = mean_logit * len(ids) / value + own_share * own_logit
-        return jnp.clip(log_d + offset - mean, -MAX_GRADIENT, MAX_GRADIENT)
-
-      def side(value, momentum, g, touched):
-        touched &= rate_now != 0
-        new = beta * momentum + (1 - beta) * g
-        new = jnp.where(touched, new, momentum)
-        moved = jnp.clip(value - rate_now * first * new, low, high)
-        return jnp.where(touched, moved, value), new
-
-      gradients = each(
-        gradient,
-        rows.temperature,
-        evidence.log_denominator,
-        evidence.mean_logit,
-        evidence.own_share,
-        evidence.own_logit,
-      )
-      means = mean_by_id(gradients, both(ids), evidence.has_negative)
-      temperature, momentum = unzip(
-        each(side, rows.temperature, rows.temperature_momentum, *means)
-      )
-      return rows._replace(
-        temperature=temperature, temperature_momentum=momentum
+    def gradient(value, log_d, mean_logit, positive_share, positive_logit):
+      # The factor tau_i / B of `mean_logit` is undone.
+      mean = mean_logit * len(ids) / value + positive_share * positive_logit
+      return jnp.clip(
+        log_d + evidence.offset - mean, -MAX_GRADIENT, MAX_GRADIENT
       )
 
-    return TemperatureRule(
-      first=first,
-      is_individual=True,
-      offset=offset,
-      init=init,
-      read=lambda params, rows: rows.temperature,
-      step=step,
-      readout=lambda params, rows: rows.temperature,
-      metrics=lambda tau: {
-        "temperature/image": jnp.mean(tau.image),
-        "temperature/text": jnp.mean(tau.text),
-      },
+    def side(value, momentum, g, touched):
+      touched &= rate_now != 0
+      new = beta * momentum + (1 - beta) * g
+      new = jnp.where(touched, new, momentum)
+      moved = jnp.clip(value - rate_now * first * new, low, high)
+      return jnp.where(touched, moved, value), new
+
+    gradients = each(
+      gradient,
+      rows.temperature,
+      evidence.log_denominator,
+      evidence.mean_logit,
+      evidence.positive_share,
+      evidence.positive_logit,
     )
+    means = mean_by_id(gradients, both(ids), evidence.has_negative)
+    temperature, momentum = unzip(
+      each(side, rows.temperature, rows.temperature_momentum, *means)
+    )
+    return rows._replace(temperature=temperature, temperature_momentum=momentum)
 
-  return bind
+  return TemperatureRule(
+    first=first,
+    init=init,
+    read=lambda params, rows: rows.temperature,
+    step=step,
+    readout=lambda params, rows: rows.temperature,
+    metrics=lambda tau: {
+      "temperature/image": jnp.mean(tau.image),
+      "temperature/text": jnp.mean(tau.text),
+    },
+    rho=rho,
+    is_individual=True,
+  )
 
 
-def rule_of(temperature: Number | Unbound) -> Unbound:
+def rule_of(temperature: Number | TemperatureRule) -> TemperatureRule:
   """Returns a rule unchanged, and a number as a `fixed` rule.
 
   Raises:
     ValueError: If a number is not positive.
   """
-  return temperature if callable(temperature) else fixed(temperature)
-
-
-def averages_by_id(anchor_average: str, rule: TemperatureRule) -> bool:
-  """Returns whether `anchor_average` is "id", one u per image id and text id.
-
-  Raises:
-    ValueError: If it is neither "pair" nor "id", or "id" with individual
-      temperatures.
-  """
-  checks.choice("anchor_average", anchor_average, AnchorAverage)
-  by_id = anchor_average == "id"
-  if by_id and rule.is_individual:
-    raise ValueError(
-      "anchor_average must be 'pair' with individual temperatures, got 'id': a "
-      "u per id would mix the temperatures of its pairs"
-    )
-  return by_id
-
-
-def init_log_scale(temperature: float) -> Params:
-  """Returns the parameter of one learned temperature."""
-  return {"log_scale": jnp.full((), -math.log(temperature), float)}
-
-
-def one_for_all(params: Params, first: float) -> Number:
-  """Returns the learned temperature, or the first one if it is fixed.
-
-  1 / temperature stays at or below `MAX_SCALE`, or its first value if that is
-  higher. Above that, the gradient is 0 if it would raise `log_scale` further;
-  if it leads back, it is passed on in full.
-  """
-  if "log_scale" not in params:
-    return first
-  highest = max(math.log(MAX_SCALE), -math.log(first))
-  return jnp.exp(-_at_most(params["log_scale"], highest))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _at_most(x, highest):
-  """Returns min(x, highest), whose gradient can lead back from above."""
-  return jnp.minimum(x, highest)
-
-
-def _at_most_forward(x, highest):
-  return jnp.minimum(x, highest), x > highest
-
-
-def _at_most_backward(highest, above, gradient):
-  return (jnp.where(above & (gradient < 0), 0, gradient),)
-
-
-_at_most.defvjp(_at_most_forward, _at_most_backward)
+  if isinstance(temperature, TemperatureRule):
+    return temperature
+  return fixed(temperature)
 
 
 def _check_bounds(bounds, first: float) -> tuple[float, float]:
@@ -341,17 +278,24 @@ def _check_bounds(bounds, first: float) -> tuple[float, float]:
   return low, high
 
 
-def _offset(rho: float, num_terms: float) -> float:
-  """Returns rho - log(number of terms of D), which makes rho a KL divergence.
+def offset(rule: TemperatureRule, num_terms: float) -> float:
+  """Returns rho - log(number of terms of D); 0 for a rule without rho.
 
-  Warns if rho is too large: no weights on that many terms differ that much from
-  uniform ones, so that a learned temperature can only fall.
+  It makes rho a KL divergence. Warns if rho is too large: no weights on that
+  many terms differ that much from uniform ones, so that a learned temperature
+  can only fall.
+
+  Example:
+    >>> print(f"{offset(learned(0.1, rho=1.0), 100):.3f}")
+    -3.605
   """
+  if rule.rho is None:
+    return 0.0
   largest = math.log(num_terms)
-  if rho >= largest:
+  if rule.rho >= largest:
     warnings.warn(
-      f"rho is {rho:g}, but log(number of pairs) is {largest:.3g}: learned "
-      "temperatures can only fall; give a smaller rho",
-      stacklevel=4,
+      f"rho is {rule.rho:g}, but log(number of pairs) is {largest:.3g}: "
+      "learned temperatures can only fall; give a smaller rho",
+      stacklevel=3,
     )
-  return rho - largest
+  return rule.rho - largest

@@ -29,7 +29,7 @@ from experiments.harness import (
 from experiments.harness.statistics import paired, statistics
 from nuclr_jax.lab import distributed
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 STUDIES = (
   "bimodal",
@@ -453,7 +453,11 @@ def test_words_without_a_key_are_refused():
 @pytest.mark.parametrize(
   "name",
   [
-    *(f"harness.{x.stem}" for x in (EXPERIMENTS / "harness").glob("*.py")),
+    *(
+      f"harness.{x.stem}"
+      for x in (EXPERIMENTS / "harness").glob("*.py")
+      if not x.stem.endswith("_test")
+    ),
     "latent_classes.triplets",
     "popularity.network",
   ],
@@ -475,7 +479,7 @@ PAGES = [
   *(ROOT / "tests").rglob("*.md"),
   *(ROOT / "configs").glob("*.py"),
   *EXPERIMENTS.rglob("*.md"),
-  *EXPERIMENTS.rglob("*.py"),
+  *(x for x in EXPERIMENTS.rglob("*.py") if not x.stem.endswith("_test")),
 ]
 
 

@@ -9,9 +9,12 @@ from experiments.bimodal import algorithms, measure, plan, summary, tables
 from experiments.bimodal.algorithms import ALGORITHMS, KEYS
 from experiments.harness import command, runner
 from nuclr_jax.lab.train import build
-from nuclr_jax.objectives.base import make_spec
+from nuclr_jax.lab.train.settings import resolve
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
+OF_THE_RUN = dict(
+  num_pairs=43_173, dim=128, num_steps=2_700, steps_per_epoch=337
+)
 SCALE = plan.Scale()
 
 
@@ -148,5 +151,4 @@ def test_every_ablation_and_estimator_builds_an_objective():
   groups += plan.comparison(SCALE, rows).values()
   for group in groups:
     config = measure.make_config(group[0])
-    spec = make_spec(None, num_pairs=43_173, steps_per_epoch=337, dim=128)
-    build.make_objective(spec, config.objective.to_dict(), num_steps=2700)
+    build.make_objective(resolve(config), **OF_THE_RUN)

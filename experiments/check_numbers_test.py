@@ -214,6 +214,33 @@ def test_docstrings_state_no_results(text, message):
   assert not check_numbers.check_docstrings("module", about)
 
 
+QUOTED = """
+| CLIP | 53.2 ± 0.7<!--= a; CLIP; recall --> % | ± 1 point | [0.1, 0.2] |
+| NUCLR − CLIP | +0.8 [-0.1, +1.7]<!--= a; NUCLR; gain --> points | 0.05 s |
+"""
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("CLIP has 53.2 ± 0.7 %, within ± 1 point, +0.8\n[-0.1, +1.7].", ""),
+    ("At τ = 0.07, in 0.05 s, with `x = 0.5` and 8 epochs.", ""),
+    ("CLIP has 53.2 %.", "has 53.2"),
+    ("CLIP has 53.3 ± 0.7 %.", "has 53.3 ± 0.7"),
+    ("It gains +0.8 [-0.1, +1.6].", "has +0.8 [-0.1, +1.6]"),
+    ("It loses -0.8 [-0.1, +1.7].", "has -0.8 [-0.1, +1.7]"),
+    ("It takes 3 s.", "has 3"),
+    ("CLIP and NUCLR are equally good.", "'equally good' needs"),
+    ("53.2 ± 0.7<!--= a; CLIP; recall -->", "the page has comments"),
+  ],
+)
+def test_a_page_without_comments_quotes_tables(text, message):
+  found = check_numbers.check_quotes("\n" + text, QUOTED)
+  assert bool(found) == bool(message)
+  assert all(message in x.message and x.line == 2 for x in found)
+  assert all(check_numbers.check_quotes(text, "no table") for _ in found)
+
+
 def test_only_one_spread_is_written():
   """Tables get their ± from `Statistics.show`, which is half of an interval."""
   for path in sorted(check_numbers.HERE.glob("**/*.py")):

@@ -8,10 +8,10 @@ import warm
 
 from experiments.harness import markdown
 from experiments.step_time import __main__ as report
-from experiments.step_time import common
+from experiments.step_time import common, program
 from nuclr_jax.lab.config import load_config
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def start(name, *flags):
@@ -252,6 +252,12 @@ def test_the_page_has_the_tables_of_the_files():
   assert markdown.insert(page, report.tables()) == page
   for name, figure in report.figures().items():
     assert f"({name})" in page and len(figure.axes) == 3
+
+
+def test_all_machines_of_the_page_are_counted():
+  """By the command without flags that the page names."""
+  asked = {target for target, _ in report.PROGRAMS} | {*report.OTHER_MACHINES}
+  assert asked <= set(program.TARGETS.default)
 
 
 def test_exact_popularities():

@@ -27,7 +27,7 @@ from nuclr_jax.lab.evaluate.suspects import (
 )
 from nuclr_jax.lab.report.neighbours import nearest
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "cleanlab.json"
+GOLDEN = pathlib.Path(__file__).parents[2] / "tests/golden/cleanlab.json"
 
 
 def unit_rows(seed, *shape):

@@ -18,7 +18,7 @@ from experiments.toy_dpm import model, risks, summary
 from nuclr_jax import popularity
 from nuclr_jax.contrib import integral
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 STUDY = ROOT / "experiments" / "toy_dpm"
 FIGURES = (
   "bound.png",
