@@ -183,21 +183,7 @@ def open_stream(
     )
   positions = [Position(*x) for x in positions]
   go_on = len(positions) == process_count
-  first = positions[0].first if go_on else 0
-  if positions and not go_on:
-    first = max(x.last for x in positions) + 1
-    log.warning(
-      "the number of processes has changed from %d to %d: the stream goes on "
-      "with tars that none of them has begun, and leaves out the rest of those "
-      "that were being read",
-      *(len(positions), process_count),
-    )
-  if go_on and any(x.left_out is None for x in positions):
-    log.warning(
-      "the position in the tars was saved by an earlier version, which did not "
-      "say all that had been left out: if anything was, the next samples may "
-      "have another order than in an uninterrupted run"
-    )
+  first = _first_tar(positions, process_count)
   order = grain.MapDataset.range(len(tars)).seed(seed % 2**32).shuffle()
 
   def open_tar(number, tar):
@@ -215,31 +201,13 @@ def open_stream(
     _Afresh(samples), window_size=window, seed=(seed + process_index) % 2**32
   )
 
-  def prepare(visit):
-    """Returns what becomes a row of the batch, or why nothing does."""
-    sample = visit.content
-    if isinstance(sample, LeftOut):
-      return sample
-    random = None
-    if augment:
-      (random,) = random_numbers(seed, visit.tar, np.array([visit.start]))
-    epoch = visit.tar // len(tars)
-    caption = sample.captions[epoch % len(sample.captions)]
-    try:
-      image = images.decode_input(sample.image, min_size=images.MIN_SIZE)
-    except ValueError as error:
-      return LeftOut(sample.key, sample.source, str(error))
-    content = images.content_of(sample.image, image)
-    ids = _id(content), _id(canonical(caption).encode())
-    return make_square(image, random), caption, *ids
-
-  def collate(rows):
-    squares, captions, image_ids, text_ids = zip(*rows, strict=True)
-    ids = np.array([image_ids, text_ids], np.int32)
-    pair_id = np.array([_id(x.tobytes()) for x in ids.T], np.int32)
-    text_id = ids[1] if share_texts else pair_id
-    return Batch(np.stack(squares), encode(captions), pair_id, ids[0], text_id)
-
+  prepare = partial(
+    _row,
+    num_tars=len(tars),
+    seed=seed if augment else None,
+    make_square=make_square,
+  )
+  collate = partial(_batch, encode=encode, share_texts=share_texts)
   rows = _Rows(shuffled, first, batch_size, prepare, warn)
   # One batch is decoded while another is put together.
   ahead = experimental.ThreadPrefetchIterDataset(rows, prefetch_buffer_size=1)
@@ -299,6 +267,76 @@ def source_of_tars(
       open_stream, tars, make_warn(), num_pairs=num_pairs, **options
     ),
   )
+
+
+def _first_tar(positions: Sequence[Position], process_count: int) -> int:
+  """Returns the tar of the endless list that a stream begins at.
+
+  It warns if the stream cannot go on exactly where it was.
+  """
+  if len(positions) != process_count:
+    if not positions:
+      return 0
+    log.warning(
+      "the number of processes has changed from %d to %d: the stream goes on "
+      "with tars that none of them has begun, and leaves out the rest of those "
+      "that were being read",
+      len(positions),
+      process_count,
+    )
+    return max(x.last for x in positions) + 1
+  if any(x.left_out is None for x in positions):
+    log.warning(
+      "the position in the tars was saved by an earlier version, which did not "
+      "say all that had been left out: if anything was, the next samples may "
+      "have another order than in an uninterrupted run"
+    )
+  return positions[0].first
+
+
+def _row(
+  visit: Visit, *, num_tars: int, seed: int | None, make_square: MakeSquare
+) -> tuple | LeftOut:
+  """Makes a row of a batch: square, caption, image id and text id.
+
+  Args:
+    visit: The sample.
+    num_tars: The number of tars in an epoch.
+    seed: The seed of the augmentation; None = there is none.
+    make_square: Makes the square.
+
+  Returns:
+    The row, or why there is none.
+  """
+  sample = visit.content
+  if isinstance(sample, LeftOut):
+    return sample
+  random = None
+  if seed is not None:
+    (random,) = random_numbers(seed, visit.tar, np.array([visit.start]))
+  epoch = visit.tar // num_tars
+  caption = sample.captions[epoch % len(sample.captions)]
+  try:
+    image = images.decode_input(sample.image, min_size=images.MIN_SIZE)
+  except ValueError as error:
+    return LeftOut(sample.key, sample.source, str(error))
+  content = images.content_of(sample.image, image)
+  ids = _id(content), _id(canonical(caption).encode())
+  return make_square(image, random), caption, *ids
+
+
+def _batch(
+  rows: Sequence[tuple],
+  *,
+  encode: Callable[[Sequence[str]], np.ndarray],
+  share_texts: bool,
+) -> Batch:
+  """Makes a batch of rows; see `_row`."""
+  squares, captions, image_ids, text_ids = zip(*rows, strict=True)
+  ids = np.array([image_ids, text_ids], np.int32)
+  pair_id = np.array([_id(x.tobytes()) for x in ids.T], np.int32)
+  text_id = ids[1] if share_texts else pair_id
+  return Batch(np.stack(squares), encode(captions), pair_id, ids[0], text_id)
 
 
 class _Tar(grain.IterDataset):
