@@ -13,7 +13,7 @@ import warm
 from nuclr_jax.lab import ingest, models
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data.embeddings import open_embeddings
-from nuclr_jax.lab.train import factories, loop, records, untrained
+from nuclr_jax.lab.train import loop, records, settings, untrained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCORE = "validation/smoke/mean_recall@1"
@@ -157,7 +157,7 @@ def test_commands_use_the_average_unless_told_otherwise(
 @pytest.mark.parametrize("name", ["", "b32", "nuclr", "sogclr"])
 def test_arguments(name):
   config = complete(load_config(f"finetune_clip:{name}"))
-  factories.checked(config)
+  settings.resolve(config)
   tower = "clip_vit_b32" if name == "b32" else "clip_vit_b16"
   assert config["model"]["image"]["name"] == tower
   objective = name if name in ("nuclr", "sogclr") else "clip"
