@@ -16,6 +16,7 @@ from nuclr_jax.types import (
 )
 
 
+@checks.checked
 def clip(
   *,
   temperature: checks.Temperature = 0.07,
@@ -51,15 +52,13 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  first = checks.temperature(temperature)
-  checks.choice("learn_temperature", learn_temperature, bool)
 
   def tau(params):
-    return base.learned_temperature(params, first)
+    return base.learned_temperature(params, temperature)
 
   return base.stateless(
     lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: base.init_log_scale(first) if learn_temperature else {},
+    lambda: base.init_log_scale(temperature) if learn_temperature else {},
     temperature=tau,
   )
 
