@@ -106,6 +106,16 @@ def small_diagnostics():
     yield
 
 
+@pytest.fixture(scope="module")
+def no_diagnostics():
+  """Runs are not diagnosed at all: a fifth of what a short one compiles."""
+  from nuclr_jax.lab.train import diagnostics
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(diagnostics, "of_run", lambda parts, mesh: lambda state: {})
+    yield
+
+
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory):
   """A folder that the examples in docstrings share."""

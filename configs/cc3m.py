@@ -59,10 +59,11 @@ ALGORITHMS = dict(
     # A queue, for E - zeta and to look at: with 65,536 generated pairs (d = 32)
     # at this temperature, 512 in memory remove a third of the gradient error of
     # zeta, 6,144 more than half, and the batch alone 15 % (22 % at rate 0.5).
-    # Steps gain by the greater xi, which makes the positive light: with batches
-    # of 0.4 and 1.6 % of 4,096 pairs (CC3M's is 0.02 %), their gradient errors
-    # are 12 and 15 % below those of zeta = 0; with exact zeta 13 and 16 %, with
-    # sogclr, which leaves it out, 13 % (experiments/popularity/at_scale).
+    # Steps gain by the greater xi, which gives the positive little weight: with
+    # batches of 0.4 and 1.6 % of 4,096 pairs (CC3M's is 0.02 %), their gradient
+    # errors are 12 and 15 % below those of zeta = 0; with exact zeta 13 and
+    # 16 %, with sogclr, which leaves out the positive, 13 %
+    # (experiments/popularity/at_scale).
     zeta=dict(
       name="queue", size=16_384, rate=dict(value=0.3, freeze_epochs=1.0)
     ),

@@ -134,7 +134,7 @@ def measure(
 
 
 def is_training(run: Run) -> bool:
-  """Returns whether a run is a training, not another kind of measurement."""
+  """Returns whether a run trains, and is not another kind of measurement."""
   return "config" in dict(run.values)
 
 
@@ -150,7 +150,7 @@ def configs(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
 
 
 def trained(results: Results) -> list[Row]:
-  """Returns the rows of trainings, in the plan's order."""
+  """Returns the rows of training runs, in the plan's order."""
   return [row for row in results.rows.values() if "metrics" in row]
 
 
@@ -188,7 +188,7 @@ def course(row: Row, name: str, *, plain: bool = False) -> tuple[list, list]:
   """Returns the steps of a curve and the score at each of them.
 
   Args:
-    row: The row of a training.
+    row: The row of a training run.
     name: The end of the score's name.
     plain: Whether `name` is the whole name of a metric instead.
   """

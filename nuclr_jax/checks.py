@@ -82,7 +82,7 @@ Natural = Annotated[
 def up_to(most: int, *, least: int = 1) -> Any:
   """Makes the type of a whole number that no one means to be larger.
 
-  A forged or mistyped size would otherwise fill the memory, or take for ever,
+  A forged or mistyped size would otherwise fill the memory, or take forever,
   before anything else could notice it.
   """
   return Annotated[

@@ -150,7 +150,7 @@ def check_32_bits(name: str, ids: Any) -> None:
 
   Args:
     name: What the ids are called, for the message.
-    ids: Integers; other dtypes are not looked at.
+    ids: Integers; other dtypes are not checked.
 
   Example:
     >>> check_32_bits("pair_id", np.array([1, 2**32 + 3]))

@@ -18,6 +18,8 @@ from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.records import read_history
 
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
+
 SCORE = "validation/mean_recall@10"
 DECAY = 0.8
 

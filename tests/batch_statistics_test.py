@@ -15,6 +15,8 @@ from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.models import batch_statistics
 from nuclr_jax.lab.train import build, loop, recalibrate, records, resume
 
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
+
 SHAPE = (8, 8, 1)
 SMALL = functools.partial(
   models.small,

@@ -13,7 +13,7 @@ is made, once, undisturbed. The campaign then repeats these commands and
 - lets a disk fill up (where a file system can be mounted);
 - gives them wrong flags, configs and files: each ends with one message, without
   a traceback, in seconds, and writes nothing;
-- gives them what somebody has forged to do harm: published models, tokenizers,
+- gives them maliciously forged input: published models, tokenizers,
   weights, tars, embeddings, links in runs (files and a server of somebody else
   are watched meanwhile);
 - lets a bucket fail that they read or write, damages the cache's notes, lets

@@ -31,7 +31,7 @@ del STREAM["objective.gamma"]
 
 
 def stream(tars, workdir, **changes):
-  """The words of a training on a stream."""
+  """The words of a command that trains on a stream."""
   config = STREAM | {"data.train": tars} | changes
   words = [f"--config.{name}={value}" for name, value in config.items()]
   return ["train", "--config=cc3m:own", f"--workdir={workdir}", *words]
@@ -240,7 +240,7 @@ def num_pairs(value):
 
 
 def ranges(name):
-  """Numbers in a name: more of them than anybody has."""
+  """Numbers in a name: more of them than a disk can hold."""
 
   def make(place, folder, rng):
     tars = f"{folder}/tars/{name}.tar"

@@ -119,7 +119,7 @@ LONG = {"num_epochs": 25, "checkpoint_every": 3, "log_every": 1}
 
 
 def long_run(place, seed=0, **changes):
-  """The words of a training of some seconds in the bucket."""
+  """The words of a command that trains for some seconds in the bucket."""
   config = LONG | {"seed": seed} | changes
   words = [x for x in words_to_write("train", place)]
   return [OFTEN, *words, *(f"--config.{k}={x}" for k, x in config.items())]

@@ -1,4 +1,4 @@
-"""Diagnostics of a training against loops; what they warn of; the pace."""
+"""Diagnostics of a run against loops; what they warn of; the pace."""
 
 import functools
 import logging
@@ -183,46 +183,6 @@ def gains(pairs, zeta, tau, sizes, batch_size):
   found = measure_jitted(pairs, read, sizes=sizes, batch_size=batch_size)
   names = "zeta_gain", "zeta_gain_low", "zeta_gain_high"
   return tuple(float(found[f"{name}/text"]) for name in names)
-
-
-def topics(n, dim):
-  """Unit vectors of pairs that belong to topics of very unequal sizes."""
-  rng = np.random.default_rng(0)
-  share = 1 / np.arange(1.0, n // 16 + 1)
-  topic = rng.choice(n // 16, n, p=share / share.sum())
-  middle = make_pairs.unit_rows(1, n // 16, dim)[topic]
-  middle = middle + make_pairs.unit_rows(2, n, dim)
-  sides = (middle + make_pairs.unit_rows(x, n, dim) for x in (3, 4))
-  return [unit_norm(jnp.float32(x)) for x in sides]
-
-
-def test_a_sample_tells_good_popularities_from_bad():
-  """The gain of a third of generated pairs is that of all of them."""
-  n, tau = 2304, 0.04
-  image, text = topics(n, 32)
-  exact = popularity.solve(image, text, temperature=tau).zeta
-  sizes, ids = Sizes(n, n, n), np.random.default_rng(0).permutation(n)
-  found = []
-  for factor in (1.0, 0.7, 0.3, -1.0):
-    zeta = each(lambda x, f=factor: f * x, exact)
-    of_all, of_part = (
-      gains(
-        *(Pairs(image[rows], text[rows], jnp.asarray(rows)), zeta),
-        *(tau, sizes, 256),
-      )
-      for rows in (ids, ids[:768])
-    )
-    whole, low, high = of_all
-    assert low == pytest.approx(whole, rel=1e-3)
-    assert high == pytest.approx(whole, rel=1e-3)
-    part, low, high = of_part
-    assert part == pytest.approx(whole, abs=0.15 * max(1, abs(whole)))
-    assert low < whole < high + 1e-3
-    found.append((whole, part))
-  assert found[0][0] > 0.99 and found[-1][0] < -1
-  assert high < 0  # the alarm of the last, which is worse than none
-  for column in zip(*found, strict=True):
-    assert list(column) == sorted(column, reverse=True)
 
 
 def test_a_gain_below_the_noise_is_not_a_gain_of_one():

@@ -67,7 +67,20 @@ def test_the_readme_is_short():
     assert (ROOT / target).exists(), target
 
 
-GUIDES = [page for page in PAGES if page.parent.name == "guides"]
+def test_the_map_of_the_code_has_every_package():
+  text = (ROOT / "CONTRIBUTING.md").read_text()
+  for folder in (ROOT / "nuclr_jax", ROOT / "nuclr_jax" / "lab"):
+    for path in folder.iterdir():
+      if path.suffix == ".py" and not path.name.startswith("__"):
+        assert f"`{path.name}`" in text, path
+      elif (path / "__init__.py").exists() and path.name not in (
+        "lab",
+        "contrib",
+      ):
+        assert f"`{path.name}/`" in text, path
+
+
+GUIDES = [DOCS / "concepts.md", *(DOCS / "guides").glob("*.md")]
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=name_of)

@@ -16,6 +16,8 @@ from nuclr_jax.lab.train import loop, resume, step
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.warm_start import POPULARITY_FILE, save_popularity
 
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
+
 EVERY = 0.05  # epochs in which a run on `few_pairs` does 5 steps
 
 

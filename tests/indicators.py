@@ -5,16 +5,16 @@ python tests/indicators.py [--package=nuclr_jax] [--data_dir=DIR] [--json]
 `--package` is the folder of the package, in this checkout or in another one;
 `configs/` and `pyproject.toml` lie beside it. `--static` leaves out the traced
 step, and with it JAX. `--list` prints what was counted, not the numbers alone.
-A *room* is a module or package directly in the package or in its `lab`, except
+A *unit* is a module or package directly in the package or in its `lab`, except
 `__init__.py`, and a *module* is any Python file in the package. The numbers
 count the following.
 
 top_level_names: Modules and packages directly in the package.
-rooms: Rooms.
-layers: Rooms on the longest chain of imports from room to room, both ends
+units: Units.
+layers: Units on the longest chain of imports from unit to unit, both ends
   included. None if the imports form a circle, which `circle` then lists.
   Imports inside functions count here and in all other numbers.
-arrows: Pairs of different rooms of which the first imports from the second.
+arrows: Pairs of different units of which the first imports from the second.
 config_arguments: Calls that hand on a config: the name `config`, an attribute
   such as `parts.config`, or a part such as `config["model"]`, as a whole
   argument, positional or by keyword.
@@ -84,13 +84,13 @@ class Module(NamedTuple):
   tree: ast.Module
 
   @property
-  def room(self) -> str:
-    """The room of the module; "" is the package, or one with rooms."""
-    return room_of(self.name)
+  def unit(self) -> str:
+    """The unit of the module; "" is the package, or one with units."""
+    return unit_of(self.name)
 
 
-def room_of(name: tuple[str, ...]) -> str:
-  """The room of a module, or of something in one."""
+def unit_of(name: tuple[str, ...]) -> str:
+  """The unit of a module, or of something in one."""
   if name[:1] == ("lab",):
     return ".".join(name[:2]) if len(name) > 1 else ""
   return name[0] if name else ""
@@ -145,26 +145,26 @@ def importers_of(
   return importers
 
 
-def rooms_of(modules: list[Module], package: str) -> dict[str, set[str]]:
-  """The rooms that each room imports from."""
-  rooms = {module.room: set() for module in modules if module.room}
+def units_of(modules: list[Module], package: str) -> dict[str, set[str]]:
+  """The units that each unit imports from."""
+  units = {module.unit: set() for module in modules if module.unit}
   for module in modules:
     for name in imports_of(module, package):
-      room = room_of(name)
-      if module.room and room in rooms.keys() - {module.room}:
-        rooms[module.room].add(room)
-  return rooms
+      unit = unit_of(name)
+      if module.unit and unit in units.keys() - {module.unit}:
+        units[module.unit].add(unit)
+  return units
 
 
-def layers_of(rooms: dict[str, set[str]]) -> dict[str, int]:
-  """The length of the longest chain of imports below each room, it included.
+def layers_of(units: dict[str, set[str]]) -> dict[str, int]:
+  """The length of the longest chain of imports below each unit, it included.
 
   Raises:
     graphlib.CycleError: If the imports form a circle.
   """
   depth = {}
-  for room in graphlib.TopologicalSorter(rooms).static_order():
-    depth[room] = 1 + max((depth[x] for x in rooms[room]), default=0)
+  for unit in graphlib.TopologicalSorter(units).static_order():
+    depth[unit] = 1 + max((depth[x] for x in units[unit]), default=0)
   return depth
 
 
@@ -365,9 +365,9 @@ def trace(package: pathlib.Path, data_dir: str | None) -> Watch:
 def static(package: pathlib.Path) -> dict:
   """The indicators that need no step."""
   modules = modules_of(package)
-  rooms = rooms_of(modules, package.name)
+  units = units_of(modules, package.name)
   try:
-    layers, circle = max(layers_of(rooms).values()), None
+    layers, circle = max(layers_of(units).values()), None
   except graphlib.CycleError as error:
     layers, circle = None, error.args[1]
   handed_on = config_arguments(modules)
@@ -380,10 +380,10 @@ def static(package: pathlib.Path) -> dict:
   referring = [text for _, text in args if REFERS.match(text)]
   return {
     "top_level_names": sorted({x.name[0] for x in modules if x.name}),
-    "rooms": sorted(rooms),
+    "units": sorted(units),
     "layers": layers,
     "circle": circle,
-    "arrows": sorted(f"{a} -> {b}" for a in rooms for b in rooms[a]),
+    "arrows": sorted(f"{a} -> {b}" for a in units for b in units[a]),
     "config_arguments": [f"{name}:{line}" for name, line in handed_on],
     "config_modules": sorted({name for name, _ in handed_on}),
     "small_modules": small_modules(modules, package.name),

@@ -3,9 +3,7 @@
 import json
 import os
 import pathlib
-import signal
 import struct
-import subprocess
 import sys
 import tarfile
 import time
@@ -20,7 +18,6 @@ from nuclr_jax.lab.ingest import beam, publish, records
 from nuclr_jax.lab.user_files import inputs, readers
 
 PHOTO = PHOTOS[0]
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 def test_splits_are_added_and_never_changed(tmp_path, caplog):
@@ -151,58 +148,6 @@ def test_killed_anywhere_it_goes_on(tmp_path, place, is_second):
   assert {path.name for path in folder.parent.iterdir()} == {"1.0.0", ".lock"}
   names = {path.name for path in folder.iterdir()}
   assert not [name for name in names if "tmp" in name]
-
-
-SCRIPT = """
-import sys
-from nuclr_jax.lab import ingest
-if __name__ == "__main__":
-  folder = ingest.ingest(sys.argv[1], "mine", data_dir=sys.argv[2], workers=2)
-"""
-
-
-def children(process):
-  path = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-  return [int(child) for child in path.read_text().split()]
-
-
-def is_alive(pid):
-  try:
-    return " Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text()
-  except OSError:
-    return False
-
-
-def test_kill_9_of_two_workers_and_one_worker_goes_on(tmp_path):
-  """Parts of two workers and of one make the data set that one makes."""
-  (tmp_path / "script.py").write_text(SCRIPT)
-  for i in range(60):
-    write_pairs(tmp_path / f"{i:02d}.tar", range(20 * i, 20 * i + 20))
-  command = [sys.executable, tmp_path / "script.py", f"{tmp_path}/*.tar"]
-  env = os.environ | {"PYTHONPATH": str(ROOT)}
-  process = subprocess.Popen([*command, tmp_path / "killed"], env=env)
-  work = tmp_path / "killed" / "mine" / "incomplete"
-  deadline = time.monotonic() + 60
-  while not list(work.glob("*.npz")) and time.monotonic() < deadline:
-    time.sleep(0.002)
-  workers = children(process)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  while any(map(is_alive, workers)) and time.monotonic() < deadline:
-    time.sleep(0.01)
-  assert workers and not any(map(is_alive, workers))
-  done = {path: path.stat().st_mtime_ns for path in work.glob("*.npz")}
-  assert 0 < len(done) < 60
-  given = f"{tmp_path}/*.tar"
-  made = [
-    ingest.ingest(given, "mine", data_dir=tmp_path / name, workers=1)
-    for name in ("killed", "whole")
-  ]
-  assert read(made[0]) == read(made[1])
-  assert [row[0] for row in read(made[0])] == [f"{i:05d}" for i in range(1200)]
-  for path in made[1].glob("pairs-train/*.npy"):
-    other = made[0] / "pairs-train" / path.name
-    assert other.read_bytes() == path.read_bytes()
 
 
 def test_what_is_done_is_not_done_again(tmp_path, monkeypatch, caplog):

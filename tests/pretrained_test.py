@@ -1,5 +1,6 @@
 """Weights of other libraries: names, shapes, files, and a run's first state."""
 
+import functools
 import json
 import logging
 
@@ -86,12 +87,22 @@ def filled(model, seed=None):
       return np.zeros(x.shape, np.float32)
     return rng.normal(size=x.shape).astype(np.float32)
 
-  return jax.tree.map(fill, jax.eval_shape(model.init, jax.random.key(0)))
+  return jax.tree.map(fill, shapes_of(model))
+
+
+@functools.cache
+def shapes_of(model):
+  return jax.eval_shape(model.init, jax.random.key(0))
+
+
+@functools.cache
+def model_of(layout):
+  return make(**TOWERS[layout])
 
 
 def exported(layout, seed=0, **changes):
   """A file's arrays, and the model and the numbers that they are of."""
-  model = make(**TOWERS[layout] | changes)
+  model = make(**TOWERS[layout] | changes) if changes else model_of(layout)
   params, state = filled(model, seed)
   layout = layout.partition(":")[0]
   return pretrained.to_layout(params, state, layout), model, (params, state)

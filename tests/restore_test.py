@@ -14,6 +14,8 @@ from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import checkpoint, loop, resume
 from nuclr_jax.sample_state.queue import Memory
 
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
+
 OLD, NEW = np.arange(1200), np.arange(100, 1500)[::-1]  # ids of all glyphs
 
 

@@ -376,7 +376,7 @@ def test_siglip_attends_to_padding():
   features = np.asarray(features)
   changes = np.abs(features[:-1] - features[-1]).max(-1)
   assert changes.min() > 1e-3
-  # The last position is that of the texts at hand, not of the longest ones.
+  # The last position is that of these texts, not of the longest ones.
   shorter, _ = tower.apply(params, state, jnp.array(texts[:, :4]))
   assert shorter.shape == (7, 8) and np.abs(shorter - features).max() > 1e-3
 

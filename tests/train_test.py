@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import signal
-import time
 
 import chex
 import jax
@@ -14,15 +13,19 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny_config
-import warm
 
 from nuclr_jax import objectives, sharding
 from nuclr_jax.lab import distributed, files
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import checkpoint, loop, optimizer, records
+from nuclr_jax.lab.train import (
+  checkpoint,
+  diagnostics,
+  loop,
+  optimizer,
+  records,
+)
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 
 
@@ -244,6 +247,7 @@ def test_restores_on_another_number_of_devices(
 ):
   """1, 8, 6 and 4 devices, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
+  monkeypatch.setattr(diagnostics, "of_run", lambda *_: lambda state: {})
   config = complete(tiny(log_every=1, batch_size=48))
   workdir = tmp_path / "moved"
   parts = build_plain(config)
@@ -298,69 +302,6 @@ def test_evaluating_leaves_a_run_in_progress_alone(
   loop.fit(config, short_copy, parts=build_plain(config))
   assert (folder / "99.incomplete2").exists()
   assert checkpoint.steps(short_copy) == [1]
-
-
-def launch(workdir):
-  """Starts the launcher in a process of its own."""
-  command = ["-m", "nuclr_jax.lab.cli.main", "train"]
-  command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
-  command += tiny_config.as_flags(
-    tiny_config.of_digits(600, checkpoint_every=50, num_devices=1)
-  )
-  return warm.Process(command)
-
-
-def wait_for_checkpoint(workdir, process):
-  deadline = time.time() + 120
-  while time.time() < deadline and not checkpoint.steps(workdir):
-    assert process.poll() is None, process.communicate()
-    time.sleep(0.01)
-
-
-def wait_for_step(workdir, step, process):
-  deadline = time.time() + 120
-  while time.time() < deadline:
-    history = records.read_history(workdir)
-    if history and history[-1]["step"] >= step:
-      return
-    assert process.poll() is None, process.communicate()
-    time.sleep(0.02)
-  raise AssertionError(f"no step {step} in two minutes")
-
-
-def test_killed_and_started_again_gives_equal_bits(tmp_path):
-  straight, killed = tmp_path / "straight", tmp_path / "killed"
-  process = launch(straight)
-  assert process.wait() == 0, process.communicate()
-  process = launch(killed)
-  wait_for_checkpoint(killed, process)
-  time.sleep(np.random.default_rng(time.time_ns()).uniform(0, 1))
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  # A checkpoint half written when the process died.
-  (killed / "checkpoints" / "999").mkdir()
-  process = launch(killed)
-  out, err = process.communicate()
-  assert process.returncode == 0, err
-  assert "taking the state of step" in err
-  states = [jax.device_get(loop.load(x)[2]) for x in (straight, killed)]
-  chex.assert_trees_all_equal(*states)
-  files = [(x / "metrics.json").read_text() for x in (straight, killed)]
-  assert files[0] == files[1]
-  rows = [records.read_history(x) for x in (straight, killed)]
-  assert rows[0] == rows[1]
-
-
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path):
-  process = launch(tmp_path)
-  wait_for_step(tmp_path, 3, process)
-  process.send_signal(signal.SIGTERM)
-  _, err = process.communicate()
-  assert process.returncode == 130, err  # a script must not take it for done
-  assert "run the same command again to continue" in err
-  saved = [int(x.name) for x in (tmp_path / "checkpoints").iterdir()]
-  assert saved and max(saved) == records.read_history(tmp_path)[-1]["step"]
-  assert not (tmp_path / "metrics.json").exists()
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])

@@ -7,8 +7,8 @@ The towers, the objective and the optimizer are those of `configs/glyphs.py`
 without augmentation, and the batches are the same on every machine. Rendering
 and reading the glyphs needs the whole library; the cache can be carried to a
 machine that has the core only. `glyphs_cpu.json`, written on a CPU with
-`--write_reference`, is what the losses are compared with: rounding grows along
-a training, so the difference is small at first and not at the end. The steps
+`--write_reference`, is what the losses are compared with: rounding grows during
+training, so the difference is small at first and not at the end. The steps
 that are compared have true float32 products, the others those of the device,
 such as TF32.
 """

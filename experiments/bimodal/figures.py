@@ -81,7 +81,7 @@ def draw_temperatures(scale: Scale, rows: Rows) -> Figure:
         )
   for axes, title in zip(all_axes, panels.values(), strict=True):
     axes.set(xlabel="temperature τ", title=title)
-  figure.supxlabel("a point is one training (seed 100)", fontsize=9)
+  figure.supxlabel("a point is one run (seed 100)", fontsize=9)
   return with_legend(figure, all_axes[0])
 
 

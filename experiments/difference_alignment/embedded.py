@@ -1,4 +1,4 @@
-"""Trainings whose test embeddings are looked at: Table 3 and Figure 4."""
+"""Training runs whose test embeddings are measured: Table 3 and Figure 4."""
 
 import jax
 import numpy as np

@@ -9,14 +9,14 @@ from experiments.difference_alignment import (
   sentences,
 )
 
-# What measures the parts whose runs are not trainings.
+# What measures the parts whose runs do not train.
 OTHERS = {
   plan.TABLE_7: clusters.measure_table_7,
   plan.WIDER: clusters.measure_wider,
   plan.FEW: clusters.measure_few,
   plan.OVERHEAD: overhead.measure,
 }
-EMBEDDED = ("margins", "pictures")  # parts whose embeddings are looked at
+EMBEDDED = ("margins", "pictures")  # parts whose embeddings are measured
 
 
 def measure(run: harness.Run, place: harness.Place) -> harness.Row:

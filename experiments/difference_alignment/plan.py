@@ -61,7 +61,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
     for run in (
       sentences.plan(data, options, as_sum)
       if data in sentences.TEXTS
-      else trainings(data, options)
+      else training_runs(data, options)
     )
   ]
   return runs + untrained(options)
@@ -72,8 +72,8 @@ def as_sum(weight: float, batch: int) -> float:
   return weight * (batch - 1) * (batch - 2) / 2
 
 
-def trainings(data: str, options: Options) -> list[Run]:
-  """Plans all trainings on one data set."""
+def training_runs(data: str, options: Options) -> list[Run]:
+  """Plans all training runs on one data set."""
   size = SIZES[data]
   if options.smoke:
     size = size._replace(

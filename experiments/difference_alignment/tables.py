@@ -139,7 +139,7 @@ def trained(rows: Rows, part: str, words: int) -> str:
   """Shows the scores of a part; the last word of a setting is its weight.
 
   Args:
-    rows: The rows of all trainings.
+    rows: The rows of all training runs.
     part: The part of the study.
     words: How many words of a setting, from the first, name a table row.
   """

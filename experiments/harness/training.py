@@ -70,7 +70,7 @@ def load_data(config, data_dir: str | None = None):
 
 
 def prepare(config, place: Place):
-  """Builds all parts of a training."""
+  """Builds all parts of a run."""
   return build.build(config, data=load_data(config, place.data_dir))
 
 

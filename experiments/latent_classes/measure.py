@@ -8,7 +8,7 @@ from experiments.latent_classes import (
   theorem,
 )
 
-# What measures the parts whose runs are not trainings.
+# What measures the parts whose runs do not train.
 OTHERS = {
   plan.SECTION_5_1: counter_examples.measure_radii,
   plan.APPENDIX_C: counter_examples.measure_negatives,

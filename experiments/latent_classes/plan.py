@@ -74,12 +74,12 @@ def configs(options: Options) -> dict[str, dict]:
 def plan(options: Options, rows: Mapping) -> list[Run]:
   """Plans all runs; none depends on the results of another."""
   del rows
-  runs = [run for data in options.data for run in trainings(data, options)]
+  runs = [run for data in options.data for run in training_runs(data, options)]
   return runs + sentences.plan(options) + exact(options)
 
 
-def trainings(data: str, options: Options) -> list[Run]:
-  """Plans all trainings on one data set."""
+def training_runs(data: str, options: Options) -> list[Run]:
+  """Plans all training runs on one data set."""
   size = size_of(data, smoke=options.smoke)
   common = size.values | {
     "warmup_epochs": size.warmup,

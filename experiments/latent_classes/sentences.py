@@ -24,7 +24,7 @@ KEYS = {
 
 
 def plan(options: Options) -> list[Run]:
-  """Plans the trainings on sentences."""
+  """Plans the training runs on sentences."""
   settings = {
     f"{name} {b}": (name, _values(b) | more)
     for name, more in (

@@ -30,7 +30,7 @@ SIZE = flags.DEFINE_integer(
   "size", 256, "Height and width of the images, in pixels."
 )
 MICROBATCHES = flags.DEFINE_integer(
-  "num_microbatches", 1, "Parts of a batch that the towers see in turn."
+  "num_microbatches", 1, "Parts of a batch that the towers see one by one."
 )
 NUM_PAIRS = flags.DEFINE_integer("num_pairs", 2_798_889, "Rows of state.")
 LENGTH, VOCABULARY, DIM = 30, 30_522, 256

@@ -1,4 +1,4 @@
-"""Trainings on letters: the ways to train, their configs, what comes out."""
+"""Training on letters: the ways to train, their configs, what comes out."""
 
 from collections.abc import Mapping
 import time

@@ -4,11 +4,11 @@ In CLIP's batch of B, an anchor's positive is one of B terms of the denominator;
 seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
 SogCLR leaves it out, NUCLR counts it once. The runs are those of
 `experiments.bimodal`, with `positive_weight` and `gamma` of SogCLR changed, and
-with `positive_weight` of NUCLR (as users get it: zeta by the rule `queue`). Rows
-call it the own weight.
+with `positive_weight` of NUCLR (as users get it: zeta by the rule `queue`).
+Rows call it the own weight.
 """
 
-from experiments.bimodal import measure as trainings
+from experiments.bimodal import measure as bimodal
 from experiments.bimodal.plan import BATCH_SIZE, NUM_PAIRS
 from experiments.harness import Options, Place, Row, Run
 
@@ -73,7 +73,7 @@ def make_config(run: Run):
   arm = dict(ARMS[values.pop("arm")])
   name, weight = arm.pop("part"), arm.pop("own_weight", None)
   words = arm | values | {"temperature": TEMPERATURE}
-  config = trainings.make_config(Run(name, "", run.seed, tuple(words.items())))
+  config = bimodal.make_config(Run(name, "", run.seed, tuple(words.items())))
   if weight is not None:
     config.objective.positive_weight = weight
   return config
@@ -81,7 +81,7 @@ def make_config(run: Run):
 
 def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates after every epoch."""
-  return trainings.train(make_config(run), place)
+  return bimodal.train(make_config(run), place)
 
 
 def configs(options: Options) -> dict:

@@ -1,4 +1,4 @@
-"""The tables and the figure of the own pair's weight."""
+"""The tables and the figure of the positive's weight."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ from experiments.when_it_pays.own_weight import (
 )
 
 DIGITS = "test/zero_shot_digits/top1"
-MIDDLE = 16  # epochs, of the long trainings
+MIDDLE = 16  # epochs, of the long runs
 MIDDLING, LAST = WEIGHTS[-2:]
 EARLY = 8  # epochs
 SHORT, LONG = LENGTHS
@@ -136,7 +136,7 @@ def differences(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-  """Draws differences to CLIP by weight, and the curves of long trainings."""
+  """Draws differences to CLIP by weight, and the curves of long runs."""
   figure = new_figure((11, 4.0), dpi=120)
   left, middle, right = figure.subplots(1, 3)
   at = np.arange(len(WEIGHTS))

@@ -279,7 +279,7 @@ def num_cores() -> int:
 def keep_memory() -> None:
   """Lets glibc keep freed memory instead of handing it back to the system.
 
-  XLA allocates its buffers anew at every step; on a CPU, the resulting page
+  XLA allocates its buffers again at every step; on a CPU, the resulting page
   faults took a third of the step's time.
   """
   mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -37,7 +37,7 @@ def plain(text: str, *, keep: str = "\n\t") -> str:
   r"""Returns a text with escapes in place of what a terminal would obey.
 
   Args:
-    text: A text that anybody may have written.
+    text: A text that may come from untrusted sources.
     keep: Characters that stay as they are.
 
   Example:

@@ -1,5 +1,6 @@
 """InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
+from collections.abc import Callable
 import math
 
 import jax
@@ -52,17 +53,10 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-
-  def tau(params):
-    return base.learned_temperature(params, temperature)
-
-  return base.stateless(
-    lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: base.init_log_scale(temperature) if learn_temperature else {},
-    temperature=tau,
-  )
+  return _info_nce_of(lambda pairs: pairs, temperature, learn_temperature)
 
 
+@checks.checked
 def ntxent(
   *,
   temperature: checks.Temperature = 0.1,
@@ -96,12 +90,26 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(temperature=temperature, learn_temperature=learn_temperature)
+  return _info_nce_of(_all_views, temperature, learn_temperature)
 
-  def apply(params, state, pairs):
-    return inner.apply(params, state, _all_views(base.receive(pairs)))
 
-  return inner._replace(apply=apply)
+def _info_nce_of(
+  views: Callable[[Pairs], Pairs], first: float, learn_temperature: bool
+) -> base.Objective:
+  """Makes InfoNCE of what `views` makes of a batch."""
+
+  def tau(params):
+    return base.learned_temperature(params, first)
+
+  def loss_fn(params, pairs):
+    loss, metrics = info_nce(views(pairs), tau(params))
+    return pairwise.nan_without_negatives(loss, pairs), metrics
+
+  return base.stateless(
+    loss_fn,
+    lambda: base.init_log_scale(first) if learn_temperature else {},
+    temperature=tau,
+  )
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:

@@ -35,7 +35,7 @@ def debiased(
 
   Args:
     temperature: Divides cosine similarities; greater than 0.
-    tau_plus: Probability that a negative is in truth a positive, in [0, 1).
+    tau_plus: Probability that a negative is actually a positive, in [0, 1).
     hardness: How much similar negatives are preferred (beta of HCL), at least
       0.
 
@@ -84,7 +84,8 @@ def debiased(
 
     loss, log_slope = unzip(each(side, log_sum))
     value = loss.image + loss.text  # differentiable where g is at its floor
-    return base.attach_gradient(value, value + surrogate(log_slope)), {}
+    loss = base.attach_gradient(value, value + surrogate(log_slope))
+    return pairwise.nan_without_negatives(loss, pairs), {}
 
   return base.stateless(loss_fn, temperature=lambda params: temperature)
 

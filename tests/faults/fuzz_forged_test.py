@@ -1,4 +1,4 @@
-"""Files that somebody has made to do harm: msgpack, tokenizers, notes, tars.
+"""Maliciously forged files: msgpack, tokenizers, notes, tars.
 
 As in `fuzz_test`, readers give items or a ValueError, and no more; but here the
 files are well-formed, and what they say is wrong.

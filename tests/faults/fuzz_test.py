@@ -1,4 +1,4 @@
-"""Readers get anybody's bytes: they give items, or a ValueError, and no more.
+"""Readers get untrusted bytes: they give items, or a ValueError, and no more.
 
 Small good files are damaged at random: cut, overwritten, repeated. Whatever
 happens, no other error is raised, nothing is written, and memory is bounded.

@@ -28,7 +28,7 @@ class Embeddings(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def generate(*, num_pairs: int, dim: int, seed: int) -> Embeddings:
-  """Generates the embeddings at the end of a training."""
+  """Generates the embeddings at the end of training."""
   rng = np.random.default_rng(seed)
 
   def direction(rows):

@@ -153,9 +153,7 @@ def of_steps(objective, params, state, final, values, exact, run, place) -> Row:
     batch_size=values["batch_size"],
     seed=run.seed,
   )
-  xi = getattr(
-    state.shared, "xi", both(np.inf)
-  )  # SogCLR leaves out the positive
+  xi = getattr(state.shared, "xi", both(np.inf))  # SogCLR has no positive
   if values["whole"]:
     found = steps.of_all_pairs(vectors, tau, zeta_of(state, n), xi)
     row["whole"] = steps.compare(found, found, target)["step"]

@@ -56,7 +56,7 @@ def make_objective(
   """Makes NUCLR with a way's rule of zeta; some ways know the exact one."""
   way = WAYS[name]
   rate = way.rate
-  if way.rule == "sogclr":  # zeta = 0, and no positive in the denominator
+  if way.rule == "sogclr":  # zeta = 0, and no positive
     return objectives.sogclr(
       num_pairs=num_pairs, temperature=temperature, gamma=way.gamma
     )

@@ -1,4 +1,4 @@
-"""Popularities over a training: histograms, samples, frequencies.
+"""Popularities during training: histograms, samples, frequencies.
 
 python -m experiments.popularity.over_training             # half an hour
 python -m experiments.popularity.over_training --tables    # tables and figures

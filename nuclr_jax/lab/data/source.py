@@ -115,7 +115,7 @@ def source_of_samples(
   fingerprint: str,
   contents: Callable[[], Iterable[bytes]],
 ) -> Source:
-  """Makes a source of n samples, each of which is both sides of its own pair.
+  """Makes a source of n samples, each of which is both sides of a pair.
 
   Args:
     n: The number of samples.

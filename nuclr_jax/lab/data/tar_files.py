@@ -40,7 +40,7 @@ SMALLEST = 4 * 512  # bytes of a sample: two headers, and a block behind each
 LENIENT = 10  # times as many may be given, since an epoch may be any number
 MAX_STATS = 2**20  # bytes
 THREADS = 32  # that read counts
-FEW = 10_000  # tars that are looked at before a stream begins
+FEW = 10_000  # tars that are checked before a stream begins
 MAX_NAMES = 1_000_000  # that ranges stand for
 MAX_DIGITS = 18  # of a number in a range
 # Reasons to leave out a sample.
@@ -409,7 +409,7 @@ def _first_reason(tar: str) -> str:
 def _open(tar: str) -> io.BufferedIOBase:
   if bucket.is_remote(tar):
     return bucket.open_file(tar)
-  if not os.path.isfile(tar):  # a pipe would wait for ever
+  if not os.path.isfile(tar):  # a pipe would wait forever
     raise FileNotFoundError(f"{tar} is not there, or no regular file")
   return open(tar, "rb")
 

@@ -215,7 +215,7 @@ def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     The path.
 
   Raises:
-    ValueError: If there is no regular file (reading a pipe would wait for ever,
+    ValueError: If there is no regular file (reading a pipe would wait forever,
       and a device fill the memory), or if the block raises an error.
 
   Example:
@@ -419,7 +419,7 @@ def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
 
   Returns:
     What is wrong, a text for each file; nothing if all files are as written.
-    Files without a digest are not looked at.
+    Files without a digest are not checked.
   """
   with reading(folder / DIGESTS) as path:
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -455,7 +455,7 @@ def check_digests(folder: pathlib.Path, *names: str) -> None:
   """Raises ValueError if files of a folder are not as they were written.
 
   Args:
-    folder: The folder; one without digests is not looked at.
+    folder: The folder; one without digests is not checked.
     names: The files to look at; none means all that have a digest.
   """
   if has_digests(folder) and (wrong := damage(folder, names=names)):

@@ -5,7 +5,7 @@ that a config can name are in `MODELS`: `small` for a CPU, `towers` of published
 encoders (resnet, clip_resnet, vgg and vit for images; bert and clip_text for
 texts; made of `layers` and the attention blocks of `transformer`), `views` with
 one encoder for both sides, and `heads` on precomputed features. `microbatch`
-wraps any of them; `statistics` takes a model's batch statistics anew;
+wraps any of them; `statistics` recomputes a model's batch statistics;
 `pretrained` reads published weights.
 """
 

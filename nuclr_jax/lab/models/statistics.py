@@ -1,4 +1,4 @@
-"""Batch statistics at given weights, in place of averages along a training."""
+"""Batch statistics at given weights, in place of averages during training."""
 
 import jax
 import jax.numpy as jnp

@@ -39,8 +39,8 @@ class Photos(NamedTuple):
   """The files of the images, one by one.
 
   An image id stands for all copies of an image, which are one sample to the
-  solver. Whoever looks for duplicate files needs each of them, and those that
-  are in no pair, for want of a caption.
+  solver. A search for duplicate files needs each of them, and those that are in
+  no pair because they have no caption.
   """
 
   embedding: np.ndarray  # [photos, dim], unit norm

@@ -38,11 +38,11 @@ WHY = {
   "on the pairs and may have memorized wrong captions.",
   CONFIDENCE: "Pairs whose images look like those of other captions. The "
   f"captions are names of classes: nearly all of them have {MIN_IMAGES} images "
-  "or more. So a classifier is fitted to four fifths of the images and asked "
-  "about the others, in turn, which found more planted wrong captions than "
-  "own weights did (experiments/hubs_and_suspects). The self-confidence is the "
-  "probability of the own caption. It is 0 for a caption that the four fifths "
-  "do not have.",
+  "or more. So each fifth of the images is scored by a classifier that is "
+  "fitted to the other four, which found more planted wrong captions than own "
+  "weights did (experiments/hubs_and_suspects). The self-confidence is the "
+  "probability of the given caption. It is 0 for a caption that the other four "
+  "fifths do not have.",
 }
 
 

@@ -375,7 +375,7 @@ def _newest_intact(folder: pathlib.Path) -> int | None:
 def _raise_no_intact(folder: pathlib.Path) -> None:
   raise ValueError(
     f"all checkpoints in {folder} are damaged (see the lines above); copy them "
-    "again if there is a copy, or delete the folder to start anew"
+    "again if there is a copy, or delete the folder to start again"
   )
 
 

@@ -125,7 +125,7 @@ def _open_tensorboard(folder: pathlib.Path) -> Iterator[Callable[..., None]]:
   """Yields a function that adds an event, and writes it at once.
 
   tensorboardX's `SummaryWriter` writes in a thread, which a full disk ends; the
-  run would then wait for it for ever.
+  run would then wait for it forever.
   """
   from tensorboardX.event_file_writer import EventsWriter
   from tensorboardX.proto.event_pb2 import Event

@@ -181,7 +181,7 @@ def open_untrained(
     ValueError: If a name or key is unknown, a factory rejects an argument, or
       pretrained weights cannot be read.
   """
-  # Whatever the batch size of a training, few pairs can be looked at, too.
+  # Few pairs can be measured, too, whatever the batch size of the run.
   settings = resolve(config)._replace(batch_size=1, num_microbatches=1)
   if pairs and settings.data.arguments.get("train") != NO_PAIRS:
     data = None

@@ -63,7 +63,7 @@ def read_tar(path: str) -> Iterator[Item | Rejected]:
   """
   groups, ends = {}, []
   try:
-    if not os.path.isfile(path):  # a FIFO would wait for ever
+    if not os.path.isfile(path):  # a FIFO would wait forever
       raise OSError(path)
     with open(path, "rb") as file:
       with contextlib.suppress(OSError):  # what comes before is read
@@ -326,7 +326,7 @@ def leads_out(folder: pathlib.Path, *paths: str | os.PathLike) -> bool:
 
 def _items_of_row(row: Row) -> Iterator[Item | Rejected]:
   """Opens the image of a row; a file beside it may be left out."""
-  if not os.path.isfile(row.path):  # a FIFO would wait for ever
+  if not os.path.isfile(row.path):  # a FIFO would wait forever
     raise ValueError(row.path)
   of_folder = row.captions is None
   texts = _beside(row.path) if of_folder else {}

@@ -76,7 +76,7 @@ def check_sizes(
 ) -> None:
   """Raises ValueError unless a tower is as deep and as long as that of a file.
 
-  A tower that is not might take for ever to build, before `from_layout` could
+  A tower that is not might take forever to build, before `from_layout` could
   compare all shapes.
 
   Args:

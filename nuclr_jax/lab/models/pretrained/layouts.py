@@ -3,7 +3,7 @@
 A rule pairs our names with the keys of a file. `{s}`, `{b}`, `{c}` and `{i}`
 are placeholders for numbers; `{s1}` is that number plus one, since torchvision
 counts stages and convolutions from 1. The rules of a layout hold for any number
-of blocks: the model at hand determines how many there are.
+of blocks: the model determines how many there are.
 """
 
 from typing import NamedTuple

@@ -2,7 +2,7 @@
 
 Such a file is a pickle, which may run any code. `torch.load` with
 `weights_only=True` runs none, but a file of a few hundred bytes can keep it
-busy for ever or fill the memory, and a mistake in it would be one in the
+busy forever or fill the memory, and a mistake in it would be one in the
 process that calls it. Another process therefore calls it, within limits that
 the size of the file sets: this module, run as a script. It imports nothing of
 this library.

@@ -1,4 +1,4 @@
-"""Reads the JSON files of published models, of which anybody may be the author.
+"""Reads the JSON files of published models, which are not trusted.
 
 What a number may be is in `KINDS`, so that a size that no model has is found
 before any array is made of it.
