@@ -115,10 +115,15 @@ def nuclr(
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    positive=denominator.running_max(weight=positive_weight),
+    positive=denominator.running_max(
+      weight=checks.argument(
+        "positive_weight", positive_weight, checks.NonNegative
+      )
+    ),
   )
 
 
+@checks.checked
 def nuclr_variant(
   *,
   num_pairs: SupportsIndex,
@@ -173,7 +178,6 @@ def nuclr_variant(
   Reference: Wang et al., ICLR 2025, Algorithm 1 and Section 4.
   """
   sizes = checks.sizes(num_pairs, num_images, num_texts)
-  gamma = checks.schedule("gamma", gamma, checks.Gamma)
   taus = temperature_rules.rule_of(temperature)
   offset = temperature_rules.offset(taus, sizes.num_pairs)
   zetas = zeta_rules.batch() if zeta is None else zeta
