@@ -28,8 +28,8 @@ from nuclr_jax.contrib import latent_classes
 STUDIES = {"latent_classes": classes, "difference_alignment": alignment}
 
 
-def trainings(name, *arguments):
-  """The plan of trainings of a study."""
+def runs_of(name, *arguments):
+  """The training runs that a study plans."""
   study = STUDIES[name].STUDY
   options = command.parse_arguments(study, arguments)
   return list(filter(labelled.is_training, study.plan(options, {})))
@@ -59,7 +59,7 @@ def test_a_run(tmp_path):
 def test_every_run_has_a_config(name):
   for data in STUDIES[name].plan.SIZES:
     for smoke in ([], ["--smoke"]):
-      runs = trainings(name, "--data", data, *smoke)
+      runs = runs_of(name, "--data", data, *smoke)
       assert len({run.key for run in runs}) == len(runs) > 8
       for run in runs:
         if run.seed == 0:
@@ -71,7 +71,7 @@ def test_every_run_has_a_config(name):
 @pytest.mark.parametrize("name", STUDIES)
 def test_short_runs_can_be_built(name, tmp_path):
   place = Place(tmp_path, tmp_path)
-  for run in trainings(name, "--smoke", "--data", "digits"):
+  for run in runs_of(name, "--smoke", "--data", "digits"):
     if run.seed == 0:
       config = labelled.make_config(run)
       assert labelled.training.prepare(config, place).num_steps > 0
@@ -79,7 +79,7 @@ def test_short_runs_can_be_built(name, tmp_path):
 
 def test_prepared_data_sets_tell_runs_apart():
   runs = [
-    trainings("latent_classes", *more, "--data", "cifar10")[0]
+    runs_of("latent_classes", *more, "--data", "cifar10")[0]
     for more in ([], ["--data_dir=a"], ["--data_dir=b"])
   ]
   assert len(set(runs)) == 3
@@ -118,7 +118,7 @@ def _invented(runs):
 
 
 def test_data_sets_with_other_numbers_of_negatives():
-  runs = trainings("latent_classes", "--data", "digits", "mnist", "--seeds=2")
+  runs = runs_of("latent_classes", "--data", "digits", "mnist", "--seeds=2")
   found = labelled.trained(_invented(runs))
   found = [x for x in found if x["part"] != "mnist/table 2b"]
   for table in (tables.table_2(found), tables.figure_2(found)):
@@ -132,7 +132,7 @@ def test_data_sets_with_other_numbers_of_negatives():
 
 
 def test_tables_and_figures_of_difference_alignment_on_other_data():
-  runs = trainings(
+  runs = runs_of(
     "difference_alignment", "--data", "mnist", "cars196", "--seeds=2"
   )
   found = _invented(runs)

@@ -5,19 +5,20 @@ python tests/indicators.py [--package=nuclr_jax] [--data_dir=DIR] [--json]
 `--package` is the folder of the package, in this checkout or in another one;
 `configs/` and `pyproject.toml` lie beside it. `--static` leaves out the traced
 step, and with it JAX. `--list` prints what was counted, not the numbers alone.
-A *room* is a module or package directly in the package or in its `lab`, except
+A *unit* is a module or package directly in the package or in its `lab`, except
 `__init__.py`, and a *module* is any Python file in the package. The numbers
 count the following.
 
 top_level_names: Modules and packages directly in the package.
-rooms: Rooms.
-layers: Rooms on the longest chain of imports from room to room, both ends
+units: Units.
+layers: Units on the longest chain of imports from unit to unit, both ends
   included. None if the imports form a circle, which `circle` then lists.
   Imports inside functions count here and in all other numbers.
-arrows: Pairs of different rooms of which the first imports from the second.
-config_arguments: Calls with the bare name `config` as a whole argument,
-  positional or by keyword: 41 before the rooms were laid out.
-  `config_attributes` are those with an attribute, such as `parts.config`.
+arrows: Pairs of different units of which the first imports from the second.
+config_arguments: Calls that hand on a config: the name `config`, an attribute
+  such as `parts.config`, or a part such as `config["model"]`, as a whole
+  argument, positional or by keyword.
+config_modules: The modules that have such a call.
 checks_per_step: Calls of a function in `CHECKS` while the train step is traced
   once: from the entry of the function that JAX traces to its return.
 files_to_loss: Modules between the command `nuclr train` and the loss: those
@@ -83,13 +84,13 @@ class Module(NamedTuple):
   tree: ast.Module
 
   @property
-  def room(self) -> str:
-    """The room of the module; "" is the package, or one with rooms."""
-    return room_of(self.name)
+  def unit(self) -> str:
+    """The unit of the module; "" is the package, or one with units."""
+    return unit_of(self.name)
 
 
-def room_of(name: tuple[str, ...]) -> str:
-  """The room of a module, or of something in one."""
+def unit_of(name: tuple[str, ...]) -> str:
+  """The unit of a module, or of something in one."""
   if name[:1] == ("lab",):
     return ".".join(name[:2]) if len(name) > 1 else ""
   return name[0] if name else ""
@@ -144,26 +145,26 @@ def importers_of(
   return importers
 
 
-def rooms_of(modules: list[Module], package: str) -> dict[str, set[str]]:
-  """The rooms that each room imports from."""
-  rooms = {module.room: set() for module in modules if module.room}
+def units_of(modules: list[Module], package: str) -> dict[str, set[str]]:
+  """The units that each unit imports from."""
+  units = {module.unit: set() for module in modules if module.unit}
   for module in modules:
     for name in imports_of(module, package):
-      room = room_of(name)
-      if module.room and room in rooms.keys() - {module.room}:
-        rooms[module.room].add(room)
-  return rooms
+      unit = unit_of(name)
+      if module.unit and unit in units.keys() - {module.unit}:
+        units[module.unit].add(unit)
+  return units
 
 
-def layers_of(rooms: dict[str, set[str]]) -> dict[str, int]:
-  """The length of the longest chain of imports below each room, it included.
+def layers_of(units: dict[str, set[str]]) -> dict[str, int]:
+  """The length of the longest chain of imports below each unit, it included.
 
   Raises:
     graphlib.CycleError: If the imports form a circle.
   """
   depth = {}
-  for room in graphlib.TopologicalSorter(rooms).static_order():
-    depth[room] = 1 + max((depth[x] for x in rooms[room]), default=0)
+  for unit in graphlib.TopologicalSorter(units).static_order():
+    depth[unit] = 1 + max((depth[x] for x in units[unit]), default=0)
   return depth
 
 
@@ -179,20 +180,23 @@ def small_modules(modules: list[Module], package: str) -> dict[str, str]:
   }
 
 
-def config_arguments(modules: list[Module]) -> tuple[int, int]:
-  """Calls that hand on the name `config`, and an attribute of that name."""
-  names = attributes = 0
-  for module in modules:
-    for node in ast.walk(module.tree):
-      if isinstance(node, ast.Call):
-        values = node.args + [keyword.value for keyword in node.keywords]
-        names += any(
-          isinstance(x, ast.Name) and x.id == "config" for x in values
-        )
-        attributes += any(
-          isinstance(x, ast.Attribute) and x.attr == "config" for x in values
-        )
-  return names, attributes
+def is_config(node: ast.expr) -> bool:
+  """Whether an expression is a config, or a part of one."""
+  if isinstance(node, ast.Subscript):
+    return is_config(node.value)
+  name = getattr(node, "id", getattr(node, "attr", ""))
+  return isinstance(node, ast.Name | ast.Attribute) and name == "config"
+
+
+def config_arguments(modules: list[Module]) -> list[tuple[str, int]]:
+  """The calls that hand on a config, as modules and lines."""
+  return [
+    (".".join(module.name), node.lineno)
+    for module in modules
+    for node in ast.walk(module.tree)
+    if isinstance(node, ast.Call)
+    and any(map(is_config, [*node.args, *(x.value for x in node.keywords)]))
+  ]
 
 
 def repeated_names(modules: list[Module]) -> dict[str, list[str]]:
@@ -361,12 +365,12 @@ def trace(package: pathlib.Path, data_dir: str | None) -> Watch:
 def static(package: pathlib.Path) -> dict:
   """The indicators that need no step."""
   modules = modules_of(package)
-  rooms = rooms_of(modules, package.name)
+  units = units_of(modules, package.name)
   try:
-    layers, circle = max(layers_of(rooms).values()), None
+    layers, circle = max(layers_of(units).values()), None
   except graphlib.CycleError as error:
     layers, circle = None, error.args[1]
-  names, attributes = config_arguments(modules)
+  handed_on = config_arguments(modules)
   code, comments = map(sum, zip(*map(lines_of, modules), strict=True))
   part = {"lab": 0, "contrib": 0, "core": 0}
   for module in modules:
@@ -376,12 +380,12 @@ def static(package: pathlib.Path) -> dict:
   referring = [text for _, text in args if REFERS.match(text)]
   return {
     "top_level_names": sorted({x.name[0] for x in modules if x.name}),
-    "rooms": sorted(rooms),
+    "units": sorted(units),
     "layers": layers,
     "circle": circle,
-    "arrows": sorted(f"{a} -> {b}" for a in rooms for b in rooms[a]),
-    "config_arguments": names,
-    "config_attributes": attributes,
+    "arrows": sorted(f"{a} -> {b}" for a in units for b in units[a]),
+    "config_arguments": [f"{name}:{line}" for name, line in handed_on],
+    "config_modules": sorted({name for name, _ in handed_on}),
     "small_modules": small_modules(modules, package.name),
     "repeated_names": repeated_names(modules),
     "referring_args": referring,
