@@ -5,6 +5,8 @@
 # All first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt, whose hashes pip verifies. With LOCKED=no they use
 # .venv-newest, with the newest versions that pyproject.toml allows.
+# make test_core: run the examples of the core in an environment that has JAX,
+# jaxtyping and NumPy alone, in the versions of requirements/tested.txt.
 # make docs: build the documentation into site/.
 # make lock: add new dependencies to requirements/tested.txt. UPGRADE=--upgrade
 # upgrades all versions, UPGRADE="--upgrade-package jax" only that of jax.
@@ -43,7 +45,7 @@ PIP := $(BIN)/python -m pip install --quiet
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test_studies lint docs lock audit parity torch beam
+.PHONY: demo test test_core test_studies lint docs lock audit parity torch beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
@@ -55,6 +57,20 @@ test: $(VENV)/installed.stamp lint docs
 
 test_studies: $(VENV)/installed.stamp
 	$(PYTEST) experiments tests/faults
+
+# What JAX, jaxtyping and NumPy need; pip refuses to install less.
+CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig
+
+test_core: .venv-core/core.stamp
+	.venv-core/bin/python tests/core.py
+
+.venv-core/core.stamp: $(TESTED)
+	@echo "installing JAX, jaxtyping and NumPy into .venv-core"
+	@test -x .venv-core/bin/python || $(PYTHON) -m venv .venv-core
+	@awk '/^($(CORE))==/, /[^\\]$$/' $(TESTED) > .venv-core/core.txt
+	@.venv-core/bin/python -m pip install --quiet --require-hashes \
+	  --requirement .venv-core/core.txt
+	touch $@
 
 lint: $(VENV)/installed.stamp
 	$(BIN)/ruff check .
