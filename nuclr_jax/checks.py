@@ -1,11 +1,13 @@
 """What arguments may be: types with ranges, and checks with clear messages.
 
 A signature such as `layers: Count = 12` says what a factory takes. A config is
-checked against the signatures of its factories before any work is done; bodies
-check what two arguments, or callers from Python, may get wrong.
+checked against the signatures of its factories before any work is done, and
+`checked` applies a signature to callers from Python; bodies check only what
+several arguments may get wrong together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 import inspect
 import logging
 import math
@@ -15,8 +17,10 @@ import types
 from typing import (
   Annotated,
   Any,
+  Literal,
   NamedTuple,
   SupportsIndex,
+  TypeVar,
   Union,
   get_args,
   get_origin,
@@ -29,11 +33,14 @@ from nuclr_jax.types import (
   Number,
   ScalarOrSchedule,
   Schedule,
+  Sides,
   Sizes,
   constant_schedule,
 )
 
 log = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable)
 
 
 class Range(NamedTuple):
@@ -152,7 +159,8 @@ Rate = Annotated[
   Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
 ]
 NAMES = {int: "a whole number", float: "a finite number", str: "a text"}
-NAMES |= {bool: "True or False", types.NoneType: "None", Mapping: "a mapping"}
+NAMES |= {bool: "True or False", types.NoneType: "None"}
+NAMES |= {Mapping: "a mapping", dict: "a mapping", list: "a tuple"}
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -176,21 +184,25 @@ def fits(value: Any, hint: Any) -> bool:
     return fits(value, kind) and (callable(value) or span.fits(value))
   if kind in (Union, types.UnionType):
     return any(fits(value, x) for x in inner)
-  if kind in (tuple, Sequence):
+  if kind is Literal:
+    return value in inner
+  if kind in (tuple, list, Sequence):
     if not isinstance(value, tuple | list):
       return False
     if kind is tuple and inner[-1] is not ...:
       return len(value) == len(inner) and all(map(fits, value, inner))
     return all(fits(x, inner[0]) for x in value)
-  if kind is Mapping and isinstance(value, Mapping):
+  if kind in (dict, Mapping) and isinstance(value, Mapping):
     return all(fits(x, inner[1]) for x in value.values())
-  if hint in (Any, inspect.Parameter.empty):
+  if hint in (Any, inspect.Parameter.empty) or isinstance(hint, str | TypeVar):
     return True
   if hint in (int, SupportsIndex):
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if hint is float:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return real and abs(value) <= LARGEST_FLOAT  # not NaN
+  if hint is list:  # a config has tuples
+    return isinstance(value, tuple | list)
   return isinstance(value, kind or hint)
 
 
@@ -208,12 +220,14 @@ def allowed(hint: Any) -> str:
   kind, inner = get_origin(hint), get_args(hint)
   if kind is Annotated:
     return inner[1].allowed
+  if kind is Literal:
+    return f"one of {inner}"
   if kind in (Union, types.UnionType):
     return ", or ".join(dict.fromkeys(filter(None, map(allowed, inner))))
-  if kind in (tuple, Sequence):
+  if kind in (tuple, list, Sequence):
     count = "" if kind is not tuple or inner[-1] is ... else f" of {len(inner)}"
     return f"a tuple{count}, each {allowed(inner[0])}"
-  if kind is Mapping and (values := allowed(inner[1])):
+  if kind in (dict, Mapping) and (values := allowed(inner[1])):
     return f"a mapping, each value {values}"
   if hint == Schedule:
     return "a schedule"
@@ -235,6 +249,164 @@ def alternatives(hint: Any) -> set[Any]:
   return {hint}
 
 
+def parameters(factory: Callable) -> Mapping[str, inspect.Parameter]:
+  """Returns the parameters that can be given by name, with their annotations.
+
+  Annotations that are texts, as `from __future__ import annotations` leaves
+  them, are evaluated if they can be.
+  """
+  try:
+    signature = inspect.signature(factory, eval_str=True)
+  except (NameError, AttributeError, SyntaxError, TypeError):
+    signature = inspect.signature(factory)
+  kinds = (
+    inspect.Parameter.KEYWORD_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+  )
+  return {k: x for k, x in signature.parameters.items() if x.kind in kinds}
+
+
+def checked(function: Function | None = None, /, *, of: str = "") -> Any:
+  """Decorates a function whose arguments must be in their annotations' ranges.
+
+  What is annotated with a range, or as `bool`, is checked when the function is
+  called; other arguments are not. The body then gets a Python number for a
+  scalar of any kind, and a schedule for anything that may be one (`Gamma`,
+  `Rate`), on each side of `Sides` if they are allowed.
+
+  Args:
+    function: The function; its signature, docstring and name stay.
+    of: What the function is for, which messages put before the names of its
+      arguments, as in "zeta.size".
+
+  Raises:
+    ValueError: From the function, for the first value that is not allowed.
+
+  Example:
+    >>> @checked(of="zeta")
+    ... def queue(*, size: Count, rate: Rate = 0.3):
+    ...   return size, rate(jnp.int32(7))
+    >>> size, rate = queue(size=np.int64(64))
+    >>> print(size, rate)
+    64 0.3
+    >>> try:
+    ...   queue(size=0)
+    ... except ValueError as error:
+    ...   print(error)
+    zeta.size must be a whole number of at least 1, got 0
+  """
+  if function is None:
+    return functools.partial(checked, of=of)
+  signature = inspect.signature(function)
+  hints = {
+    name: (x.annotation, x.default)
+    for name, x in signature.parameters.items()
+    if _has_range(x.annotation)
+  }
+  prefix = f"{of}." if of else ""
+
+  @functools.wraps(function)
+  def call(*args, **kwargs):
+    try:
+      arguments = signature.bind(*args, **kwargs)
+    except TypeError:
+      return function(*args, **kwargs)  # Python's own message
+    for name, (hint, default) in hints.items():
+      value = arguments.arguments.get(name, default)
+      arguments.arguments[name] = argument(f"{prefix}{name}", value, hint)
+    return function(*arguments.args, **arguments.kwargs)
+
+  return call
+
+
+def argument(name: str, value: Any, hint: Any) -> Any:
+  """Returns an argument as `checked` gives it to a function.
+
+  Args:
+    name: The name of the argument, for the message.
+    value: What the caller gave.
+    hint: The annotation, such as `Count | None`.
+
+  Raises:
+    ValueError: If the annotation does not allow the value.
+
+  Example:
+    >>> argument("size", np.float32(3), Count | None)
+    3
+  """
+  kinds = _kinds(hint)
+  if isinstance(value, Sides) and Sides in kinds:
+    sides = zip(Sides._fields, value, strict=True)
+    return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
+  numeric = [x for x in kinds if _is_numeric(x)]
+  if any(fits(value, x) for x in kinds if x not in numeric):
+    return value
+  for kind in numeric:
+    whole, span = get_args(kind)
+    if Schedule in alternatives(whole):
+      return _schedule(name, value, kind)
+    scalar = _scalar(value)
+    if span.fits(scalar):  # no range has NaN
+      return int(scalar) if whole is int else scalar
+  raise ValueError(f"{name} must be {allowed(hint)}, got {value!r}")
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+  """The alternatives of an annotation, with their ranges."""
+  is_union = get_origin(hint) in (Union, types.UnionType)
+  return get_args(hint) if is_union else (hint,)
+
+
+def _has_range(hint: Any) -> bool:
+  return (
+    hint is bool
+    or get_origin(hint) is Annotated
+    or any(map(_has_range, get_args(hint)))
+  )
+
+
+def _is_numeric(kind: Any) -> bool:
+  """Whether an alternative is a number, or a schedule, with a range."""
+  is_ranged = get_origin(kind) is Annotated
+  return is_ranged and bool(alternatives(kind) & {int, float})
+
+
+def _scalar(value: Any) -> float:
+  """A number, NumPy scalar or array without axes as a float, else NaN."""
+  try:
+    return math.nan if isinstance(value, bool | str) else float(value)
+  except (TypeError, ValueError, OverflowError):
+    return math.nan
+
+
+def _schedule(name: str, value: Any, kind: Any) -> Schedule:
+  """Makes a schedule of the step count from a number or a schedule.
+
+  A schedule that leaves its range later, seen at powers of 2, is warned of: how
+  long a run takes is not known here. It may be 0 at any step.
+  """
+  span = get_args(kind)[1]
+  if not callable(value):
+    if not span.fits(_scalar(value)):
+      raise ValueError(f"{name} must be {span.allowed}, got {value!r}")
+    return constant_schedule(_scalar(value))
+  for step in (0, *(2**k for k in range(31))):
+    with jax.ensure_compile_time_eval():
+      x = float(value(jnp.int32(step)))
+    near = x - min(max(x, -ROUNDING), ROUNDING)
+    if near == 0 or span.fits(near):
+      continue
+    if step == 0:
+      raise ValueError(f"{name} at step 0 must be {span.allowed}, got {x!r}")
+    log.warning(
+      "%s at step %d must be %s, got %g; a longer run needs a schedule that "
+      "stays there",
+      *(name, step, span.allowed, x),
+    )
+    break
+  return value
+
+
 def number(name: str, value: Any, kind: Any) -> float:
   """Returns an allowed scalar as a Python float.
 
@@ -246,13 +418,7 @@ def number(name: str, value: Any, kind: Any) -> float:
   Raises:
     ValueError: If `value` is not a number or not in the range.
   """
-  try:
-    number = math.nan if isinstance(value, bool | str) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    number = math.nan
-  if not get_args(kind)[1].fits(number):  # no range has NaN
-    raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
-  return number
+  return float(argument(name, value, kind))
 
 
 def temperature(temperature) -> float:
@@ -333,10 +499,7 @@ def sizes(
 
 
 def schedule(name: str, value: Any, kind: Any) -> Schedule:
-  """Makes a schedule of the step count from a number or a schedule.
-
-  A schedule that leaves its range later, seen at powers of 2, is warned of: how
-  long a run takes is not known here. It may be 0 at any step.
+  """Returns a number or a schedule as a schedule, see `checked`.
 
   Args:
     name: The name of the argument, for the message.
@@ -346,20 +509,4 @@ def schedule(name: str, value: Any, kind: Any) -> Schedule:
   Raises:
     ValueError: If the number, or the schedule's first one, is not in the range.
   """
-  if not callable(value):
-    return constant_schedule(number(name, value, kind))
-  for step in (0, *(2**k for k in range(31))):
-    with jax.ensure_compile_time_eval():
-      x = float(value(jnp.int32(step)))
-    near = x - min(max(x, -ROUNDING), ROUNDING)
-    if near == 0 or get_args(kind)[1].fits(near):
-      continue
-    if step == 0:
-      number(f"{name} at step 0", x, kind)
-    log.warning(
-      "%s at step %d must be %s, got %g; a longer run needs a schedule that "
-      "stays there",
-      *(name, step, allowed(kind), x),
-    )
-    break
-  return value
+  return argument(name, value, kind)

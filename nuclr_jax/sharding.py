@@ -5,17 +5,18 @@ The mesh has two axes. `data` joins devices with a fast network; `slice`, often
 along both; everything else is replicated, except large parameters and their
 optimizer state with `shard_params`, which are split within a slice. Losses
 never see the mesh: `fit` enters it with `jax.set_mesh`, and the helpers below
-read it from there.
+read it from there. They also know a mesh of which only some axes are of these
+names; other axes are left to the compiler.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import math
 
 import jax
 from jax import lax
 from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Float, Int
 import numpy as np
@@ -103,27 +104,41 @@ def largest_count(count: int) -> int:
   return next(x for x in range(count, 0, -1) if ROW_MULTIPLE % x == 0)
 
 
+def axes_of(mesh: AbstractMesh, kind: AxisType) -> tuple[str, ...]:
+  """Returns the axes of a mesh that are of one kind, in their order.
+
+  Example:
+    >>> axes_of(make_mesh(1).abstract_mesh, AxisType.Auto)
+    ('slice', 'data')
+  """
+  kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+  return tuple(name for name, x in kinds if x.name == kind.name)
+
+
 def num_devices(batch: int | None = None) -> int:
   """Returns over how many devices the mesh splits rows; 1 without a mesh.
+
+  Within the caller's own `jax.shard_map` it is 1: there, every device has all
+  the rows (see `objectives.whole_batch`).
 
   Args:
     batch: The number of rows of a batch, if they must divide evenly.
 
   Raises:
-    ValueError: If the mesh is not of the kind that `make_mesh` makes, or its
-      devices do not divide the batch.
+    ValueError: If an axis of the mesh is Explicit, or its devices do not divide
+      the batch.
   """
   mesh = jax.sharding.get_abstract_mesh()
-  kinds = (x.name for x in mesh.axis_types)
-  kinds = dict(zip(mesh.axis_names, kinds, strict=True))
-  if not kinds.keys() & set(AXES):
-    return 1
-  if any(kinds.get(name) != AxisType.Auto.name for name in AXES):
+  if explicit := set(axes_of(mesh, AxisType.Explicit)) & set(AXES):
     raise ValueError(
-      f"the mesh must have the Auto axes {' and '.join(AXES)}, got {kinds}; "
-      "make it with nuclr_jax.sharding.make_mesh"
+      f"the mesh axes {', '.join(sorted(explicit))} must be Auto here, got "
+      "Explicit; make the mesh with nuclr_jax.sharding.make_mesh, or give "
+      "axis_types=(jax.sharding.AxisType.Auto,) to jax.make_mesh"
     )
-  count = math.prod(mesh.shape[name] for name in AXES)
+  if set(axes_of(mesh, AxisType.Manual)) & set(AXES):
+    return 1
+  automatic = axes_of(mesh, AxisType.Auto)
+  count = math.prod(mesh.shape[name] for name in automatic if name in AXES)
   if batch is not None and batch % count:
     raise ValueError(
       f"a batch must be a multiple of the mesh's {count} devices, got {batch}"
@@ -201,8 +216,33 @@ def constrain(tree: PyTree, spec: P) -> PyTree:
   """Lays out all arrays as `spec` on the current mesh; a no-op without one."""
   if num_devices() == 1:
     return tree
-  layout = NamedSharding(jax.sharding.get_abstract_mesh(), spec)
+  layout = NamedSharding(jax.sharding.get_abstract_mesh(), _on_mesh(spec))
   return jax.lax.with_sharding_constraint(tree, layout)
+
+
+def per_device(
+  f: Callable[..., PyTree], *, in_specs: PyTree, out_specs: PyTree
+) -> Callable[..., PyTree]:
+  """Returns `f` mapped over the devices of the mesh, by `jax.shard_map`."""
+  specs = jax.tree.map(
+    _on_mesh, (in_specs, out_specs), is_leaf=lambda x: isinstance(x, P)
+  )
+  mesh = jax.sharding.get_abstract_mesh()
+  names = frozenset(axes_of(mesh, AxisType.Auto))
+  return jax.shard_map(
+    f, in_specs=specs[0], out_specs=specs[1], axis_names=names
+  )
+
+
+def _on_mesh(spec: P) -> P:
+  """Leaves out the axes of a spec that the mesh in context lacks."""
+  names = jax.sharding.get_abstract_mesh().axis_names
+
+  def part(axes):
+    axes = axes if isinstance(axes, tuple) else (axes,)
+    return tuple(x for x in axes if x in names) or None
+
+  return P(*map(part, spec))
 
 
 def gather(x: jax.Array) -> jax.Array:
@@ -213,7 +253,7 @@ def gather(x: jax.Array) -> jax.Array:
   """
   if num_devices() == 1:
     return x
-  slices = jax.sharding.get_abstract_mesh().shape["slice"]
+  slices = jax.sharding.get_abstract_mesh().shape.get("slice", 1)
   if slices == 1:
     return constrain(x, REPLICATED)
   rows = x.reshape(slices, len(x) // slices, *x.shape[1:])
@@ -299,21 +339,27 @@ def replicate(tree: PyTree) -> PyTree:
 # The rest of this file runs on each device, within `jax.shard_map`.
 
 
+def axes() -> tuple[str, ...]:
+  """Returns those of `AXES` that the mesh in context has."""
+  names = jax.sharding.get_abstract_mesh().axis_names
+  return tuple(x for x in AXES if x in names)
+
+
 def varying(x: jax.Array) -> jax.Array:
   """Marks an array that is the same on all devices, but not from here on."""
-  return lax.pcast(x, AXES, to="varying")
+  return lax.pcast(x, axes(), to="varying")
 
 
 def own_rows(x: jax.Array) -> jax.Array:
   """Returns this device's rows of an array that every device has."""
-  size = len(x) // lax.axis_size(AXES)
-  return lax.dynamic_slice_in_dim(x, lax.axis_index(AXES) * size, size)
+  size = len(x) // lax.axis_size(axes())
+  return lax.dynamic_slice_in_dim(x, lax.axis_index(axes()) * size, size)
 
 
 def among_all(rows: jax.Array, fill: float = 0) -> jax.Array:
   """Puts this device's rows in their place among those of all devices."""
-  shape = (lax.axis_size(AXES) * len(rows), *rows.shape[1:])
-  start = lax.axis_index(AXES) * len(rows)
+  shape = (lax.axis_size(axes()) * len(rows), *rows.shape[1:])
+  start = lax.axis_index(axes()) * len(rows)
   whole = varying(jnp.full(shape, fill, rows.dtype))
   return lax.dynamic_update_slice_in_dim(whole, rows, start, axis=0)
 
@@ -325,7 +371,8 @@ def scatter_sum(x: jax.Array) -> jax.Array:
   processes hundreds of times (Gloo in jax 0.10); what is used there instead
   sends as many bytes, and adds in the order of the devices.
   """
-  slices, devices = (lax.axis_size(name) for name in AXES)
+  shape = jax.sharding.get_abstract_mesh().shape
+  slices, devices = (shape.get(name, 1) for name in AXES)
   x = x.reshape(slices, devices, len(x) // (slices * devices), *x.shape[1:])
   return _scatter_sum(_scatter_sum(x.swapaxes(0, 1), "data"), "slice")
 
@@ -338,4 +385,49 @@ def _scatter_sum(x, axis):
     x,
     cpu=lambda x: jnp.sum(lax.all_to_all(x, axis, 0, 0), axis=0),
     default=lambda x: lax.psum_scatter(x, axis),
+  )
+
+
+# Within the caller's own `jax.shard_map`, an array knows over which axes it
+# varies if `check_vma` is on, as it is by default; within `jax.pmap` it is off.
+
+
+def is_checked() -> bool:
+  """Returns whether arrays know over which axes they vary."""
+  mesh = jax.sharding.get_abstract_mesh()
+  names = axes_of(mesh, AxisType.Manual)
+  return bool(names and varies_over(lax.axis_index(names[0])))
+
+
+def varies_over(tree: PyTree) -> set[str]:
+  """Returns the mesh axes over which arrays differ between devices."""
+  kinds = (jax.typeof(x).manual_axis_type for x in jax.tree.leaves(tree))
+  return set().union(*(kind.varying for kind in kinds))
+
+
+def vary_over(tree: PyTree, names: Iterable[str]) -> PyTree:
+  """Marks arrays as varying over axes; a no-op where they do already."""
+
+  def mark(x):
+    missing = tuple(set(names) - varies_over(x))
+    return lax.pcast(x, missing, to="varying") if missing else x
+
+  return jax.tree.map(mark, tree)
+
+
+def all_rows(tree: PyTree, names: tuple[str, ...]) -> PyTree:
+  """Gives every device the rows of all devices along these axes.
+
+  With `check_vma`, the result is marked as the same on all of them, so that the
+  gradient of a loss that every device computes is counted once. Without it,
+  `lax.pmean` of the gradients does that.
+  """
+  if not names:
+    return tree
+  if is_checked():
+    tree, kind = vary_over(tree, names), "invarying"
+  else:
+    kind = "varying"
+  return jax.tree.map(
+    lambda x: lax.all_gather(x, names, tiled=True, to=kind), tree
   )

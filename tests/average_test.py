@@ -126,7 +126,7 @@ def test_training_is_that_of_a_run_without_average(tiny, build, run, tmp_path):
       jax.device_get(getattr(other.train_state, name)),
     )
   # The average of what the hook saw is what the run with an average shows.
-  first = resume.first_state(plain, experiment.mesh_of(plain.config)).params
+  first = resume.first_state(plain, experiment.mesh_of(plain.settings)).params
   leaves = zip(*map(jax.tree.leaves, seen), strict=True)
   expected = [
     by_hand(x, later, DECAY)[-1]
@@ -193,7 +193,7 @@ def test_it_starts_from_the_pretrained_weights(tiny, build):
     return jax.tree.map(lambda x: np.full_like(x, 0.25), params), state
 
   parts = parts._replace(model=parts.model._replace(load=load))
-  state = resume.first_state(parts, experiment.mesh_of(parts.config))
+  state = resume.first_state(parts, experiment.mesh_of(parts.settings))
   assert np.all(state.params["model"]["image_projection"] == 0.25)
   chex.assert_trees_all_equal(
     jax.device_get(average.averaged(state.opt_state)),
@@ -205,7 +205,7 @@ def test_it_is_split_as_the_parameters(tiny, build, monkeypatch):
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
   config = tiny(num_devices=8, **{"optimizer.weight_average": DECAY})
   parts = build(complete(config) | {"shard_params": True})
-  state = resume.first_state(parts, experiment.mesh_of(parts.config))
+  state = resume.first_state(parts, experiment.mesh_of(parts.settings))
   places = [
     [x.sharding for x in jax.tree.leaves(tree)]
     for tree in (state.params, average.averaged(state.opt_state))

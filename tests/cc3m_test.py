@@ -11,7 +11,7 @@ from nuclr_jax.lab import models
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data import Data, Source
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import factories, optimizer
+from nuclr_jax.lab.train import optimizer, settings
 from nuclr_jax.types import Sides, Sizes
 
 STEPS_PER_EPOCH = 5466
@@ -52,14 +52,14 @@ def given(monkeypatch):
 
     return call
 
-  for name, factory in list(factories.OBJECTIVES.items()):
-    monkeypatch.setitem(factories.OBJECTIVES, name, spy(factory))
-  for rules in factories.RULES.values():
+  for name, factory in list(settings.OBJECTIVES.items()):
+    monkeypatch.setitem(settings.OBJECTIVES, name, spy(factory))
+  for rules in settings.RULES.values():
     for name, factory in list(rules.items()):
       monkeypatch.setitem(rules, name, spy(factory))
   towers = functools.wraps(models.towers)(lambda **_: models.Model(None, None))
-  monkeypatch.setitem(factories.MODELS, "towers", spy(towers))
-  optimizers = factories.OPTIMIZER.factories
+  monkeypatch.setitem(settings.MODELS, "towers", spy(towers))
+  optimizers = settings.OPTIMIZER.known
   for name, factory in list(optimizers.items()):
     monkeypatch.setitem(optimizers, name, spy(factory))
   return found
@@ -70,7 +70,7 @@ class TestConfigs:
   def test_algorithms(self, name, given):
     config = complete(cc3m.get_config(name))
     parts = build(name)
-    assert parts.config == config
+    assert parts.settings.recorded == config
     assert parts.num_steps == NUM_STEPS
     spec = dict(config["objective"])
     objective = given[spec.pop("name")]
@@ -84,9 +84,9 @@ class TestConfigs:
 
   def test_small(self):
     parts, *others = (build(f"{name},smoke") for name in cc3m.ALGORITHMS)
-    towers = parts.config["model"] | {"normalize": None}
+    towers = parts.settings.model.spec | {"normalize": None}
     for other in others:
-      assert other.config["model"] | {"normalize": None} == towers
+      assert other.settings.model.spec | {"normalize": None} == towers
     shapes = jax.eval_shape(parts.model.init, jax.random.key(0))[0]
     assert sum(x.size for x in jax.tree.leaves(shapes)) < 100_000
 
@@ -109,8 +109,8 @@ class TestConfigs:
 
   def test_clip(self, given):
     parts = build("clip_b16")
-    towers, data = given["towers"], parts.config["data"]
-    names = [towers[side]["name"] for side in ("image", "text")]
+    towers, data = given["towers"], parts.settings.data.spec
+    names = [towers[side].name for side in ("image", "text")]
     assert names == ["clip_vit_b16", "clip_text"]
     assert (towers["dim"], towers["projection_bias"]) == (512, False)
     assert towers["image_shape"] == (224, 224, 3) and towers["length"] == 77

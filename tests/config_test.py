@@ -22,7 +22,8 @@ from nuclr_jax.lab.config import (
   merge_named,
   override,
 )
-from nuclr_jax.lab.train import build, factories
+from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import TABLES, resolve
 from nuclr_jax.objectives import RULES
 
 # What the data and the encoders decide.
@@ -39,7 +40,7 @@ OF_THE_RUN = {
 def change(config, *changes):
   """The config after `KEY=VALUE` changes, as the command line checks it."""
   pairs = [tuple(x.split("=", 1)) for x in changes]
-  return factories.checked(complete(override(config, pairs)))
+  return resolve(override(config, pairs)).recorded
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,11 @@ def values_of(factory, of_the_run=()):
 
 @pytest.mark.parametrize(
   "section, name",
-  [(key, name) for key, x in factories.TABLES.items() for name in x.known],
+  [(key, name) for key, x in TABLES.items() for name in x.known],
 )
 def test_every_keyword_of_a_factory_can_be_set(section, name, glyphs):
   before = complete(glyphs) | {section: {"name": "another"}}
-  values = values_of(factories.TABLES[section].known[name], OF_THE_RUN[section])
+  values = values_of(TABLES[section].known[name], OF_THE_RUN[section])
   keys = values.keys()
   changes = [f"{section}.{key}={x}" for key, x in values.items()]
   config = change(before, f"{section}.name={name}", *changes)
@@ -103,8 +104,9 @@ def test_a_run_passes_its_numbers_to_objectives_and_their_rules():
   of_the_run = dict(num_pairs=32, num_texts=5, dim=6)
 
   def make(**objective):
+    spec = {"name": "nuclr_variant", "temperature": 0.1} | objective
     return build.make_objective(
-      {"name": "nuclr_variant", "temperature": 0.1} | objective,
+      resolve(complete(load_config("glyphs")) | {"objective": spec}),
       num_steps=8,
       steps_per_epoch=2,
       **of_the_run,
@@ -418,7 +420,7 @@ def test_the_command_line_is_read_as_it_is_written():
   words += ["--config.optimizer.b1=0.8"]  # not in the file
   with flagsaver.flagsaver():
     assert flags.parse(words) == ["nuclr", "train"]
-    config = flags.chosen_config()
+    config = flags.chosen_settings().recorded
     assert {"config", "config.seed", "config.objective.name"} <= set(
       flags.present()
     )
@@ -436,7 +438,7 @@ def test_an_error_names_the_flag():
     config_change=["seed=1", "objective.name=clip", "objective.gamma=0.5"],
   ):
     with pytest.raises(ValueError, match="^--config.objective.gamma=0.5: unkn"):
-      flags.chosen_config()
+      flags.chosen_settings()
 
 
 def test_numbers_of_numpy_and_jax_are_numbers(glyphs):
@@ -446,7 +448,7 @@ def test_numbers_of_numpy_and_jax_are_numbers(glyphs):
   config |= {"shard_params": np.True_}
   config["model"] |= {"image_stages": np.array([[4, 2, 64]])}
   config["objective"] |= {"temperature": np.array(0.25)}
-  checked = factories.checked(complete(config))
+  checked = resolve(config).recorded
   assert json.loads(json.dumps(checked)) == json.loads(
     json.dumps(
       checked

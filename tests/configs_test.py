@@ -9,10 +9,10 @@ from load_file import load_file
 import numpy as np
 import pytest
 
-from nuclr_jax.lab.config import DEFAULTS, complete, override
+from nuclr_jax.lab.config import DEFAULTS, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
-from nuclr_jax.lab.train import build, factories
+from nuclr_jax.lab.train import build, settings
 from nuclr_jax.lab.train.step import init_state, make_train_step
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
@@ -46,7 +46,7 @@ def test_a_config_has_all_keys_and_factories_take_them(path):
   assert set(config.keys()) == set(DEFAULTS)
   if "siglip2" in path.name and "siglip_text" not in TEXT_TOWERS:
     pytest.skip("no SigLIP towers yet")
-  factories.checked(complete(config))
+  settings.resolve(config)
 
 
 def test_the_recipe_names_keys_that_exist():
@@ -60,7 +60,7 @@ def test_the_recipe_names_keys_that_exist():
     if key.startswith("objective."):
       config = cc3m.get_config("nuclr_official")  # whose ablations it lists
     change = (key, quoted or word)
-    factories.checked(complete(override(config, [change])))
+    settings.resolve(override(config, [change]))
 
 
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])

@@ -19,8 +19,8 @@ import pytest
 
 from nuclr_jax.lab import extensions
 from nuclr_jax.lab.cli import main, verbs
-from nuclr_jax.lab.config import complete, load_config, override
-from nuclr_jax.lab.train import checkpoint, factories, records
+from nuclr_jax.lab.config import load_config, override
+from nuclr_jax.lab.train import checkpoint, records, settings
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -53,7 +53,9 @@ def commands():
         words = shlex.split(line, comments=True)
         if "nuclr" in words:
           yield pytest.param(
-            words[words.index("nuclr") + 1 :], id=f"{page.stem}: {line[:40]}"
+            page,
+            words[words.index("nuclr") + 1 :],
+            id=f"{page.stem}: {line[:40]}",
           )
 
 
@@ -90,21 +92,20 @@ def test_guides_have_few_numbers(page):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def mine(page, tmp_path, monkeypatch):
   """The module `mine` that a guide shows, for what its commands name."""
-  page = (DOCS / "guides" / "your_objective.md").read_text()
-  (code,) = re.findall(
-    r"^```python\n(\"\"\"mine\.py.*?)^```", page, re.M | re.S
+  code = re.findall(
+    r"^```python\n(\"\"\"mine\.py.*?)^```", page.read_text(), re.M | re.S
   )
-  (tmp_path / "mine.py").write_text(code)
+  (tmp_path / "mine.py").write_text("".join(code))
   monkeypatch.syspath_prepend(tmp_path)
   monkeypatch.setattr(extensions, "_allowed", dict(extensions._allowed))
   yield
   sys.modules.pop("mine", None)
 
 
-@pytest.mark.parametrize("words", list(commands()))
-def test_commands_have_flags_and_keys_that_exist(words, mine):
+@pytest.mark.parametrize("page, words", list(commands()))
+def test_commands_have_flags_and_keys_that_exist(page, words, mine):
   verb, *arguments = words
   config, changes = None, []
   for word in arguments:
@@ -124,7 +125,7 @@ def test_commands_have_flags_and_keys_that_exist(words, mine):
       changes.append((key, "1" if shell_variable else value))
   if changes:
     assert config is not None, "--config is missing"
-    factories.checked(complete(override(config, changes)))
+    settings.resolve(override(config, changes))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

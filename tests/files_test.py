@@ -12,7 +12,7 @@ import pytest
 from nuclr_jax.lab import files
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.report import page
-from nuclr_jax.lab.train import checkpoint, factories, records
+from nuclr_jax.lab.train import checkpoint, records
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_config_that_was_changed(change, message, workdir):
   path = workdir / "config.json"
   path.write_text(json.dumps(json.loads(path.read_text()) | change))
   with pytest.raises(ValueError, match=message) as error:
-    records.read_config(workdir, factories.checked)
+    records.read_settings(workdir)
   assert str(path) in str(error.value)
 
 

@@ -24,7 +24,7 @@ from nuclr_jax.lab.cli import doctor, flags, main, verbs
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import factories, loop, untrained
+from nuclr_jax.lab.train import loop, settings, untrained
 from nuclr_jax.lab.user_files import inputs
 
 VALUES = dict(
@@ -116,6 +116,12 @@ def run(tmp_path_factory):
   folder = tmp_path_factory.mktemp("flags")
   (folder / "summary.json").write_text("{}")
 
+  class Settings(dict):
+    data = property(lambda self: self["data"])
+    objective = property(
+      lambda self: types.SimpleNamespace(arguments=self["objective"])
+    )
+
   class Parts(types.SimpleNamespace):
     def _replace(self, **kwargs):
       return Parts(**vars(self) | kwargs)
@@ -124,7 +130,8 @@ def run(tmp_path_factory):
     sets=["train"], train="pairs", held_out={}, tokenizer=None
   )
   held_out = {"validation": (), "test": ()}
-  opened = Parts(config={"data": held_out}, data=data, evaluators="suites")
+  chosen = Settings(data=types.SimpleNamespace(arguments=held_out))
+  opened = Parts(settings=chosen, data=data, evaluators="suites")
   opened = opened, "mesh", "state"
   readout = types.SimpleNamespace(zeta=None)
 
@@ -174,7 +181,7 @@ def run(tmp_path_factory):
       patch.setattr(module, name, recorder.stand_in(name, result))
     for module, name, quiet in [
       (flags, "load_config", lambda _: base),  # which takes a while
-      (factories, "checked", lambda config: config),
+      (settings, "resolve", Settings),
       (untrained, "config_of_published", config_of_published),
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),

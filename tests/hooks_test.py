@@ -42,7 +42,7 @@ def solved(parts, mesh, state, **arguments):
     return popularity.solve(
       pairs.image,
       pairs.text,
-      temperature=parts.config["objective"]["temperature"],
+      temperature=parts.settings.objective.arguments["temperature"],
       text_id=pairs.text_id,
       **arguments,
     )

@@ -15,9 +15,10 @@ layers: Units on the longest chain of imports from unit to unit, both ends
   included. None if the imports form a circle, which `circle` then lists.
   Imports inside functions count here and in all other numbers.
 arrows: Pairs of different units of which the first imports from the second.
-config_arguments: Calls with the bare name `config` as a whole argument,
-  positional or by keyword: 41 before the units were laid out.
-  `config_attributes` are those with an attribute, such as `parts.config`.
+config_arguments: Calls that hand on a config: the name `config`, an attribute
+  such as `parts.config`, or a part such as `config["model"]`, as a whole
+  argument, positional or by keyword.
+config_modules: The modules that have such a call.
 checks_per_step: Calls of a function in `CHECKS` while the train step is traced
   once: from the entry of the function that JAX traces to its return.
 files_to_loss: Modules between the command `nuclr train` and the loss: those
@@ -179,20 +180,23 @@ def small_modules(modules: list[Module], package: str) -> dict[str, str]:
   }
 
 
-def config_arguments(modules: list[Module]) -> tuple[int, int]:
-  """Calls that hand on the name `config`, and an attribute of that name."""
-  names = attributes = 0
-  for module in modules:
-    for node in ast.walk(module.tree):
-      if isinstance(node, ast.Call):
-        values = node.args + [keyword.value for keyword in node.keywords]
-        names += any(
-          isinstance(x, ast.Name) and x.id == "config" for x in values
-        )
-        attributes += any(
-          isinstance(x, ast.Attribute) and x.attr == "config" for x in values
-        )
-  return names, attributes
+def is_config(node: ast.expr) -> bool:
+  """Whether an expression is a config, or a part of one."""
+  if isinstance(node, ast.Subscript):
+    return is_config(node.value)
+  name = getattr(node, "id", getattr(node, "attr", ""))
+  return isinstance(node, ast.Name | ast.Attribute) and name == "config"
+
+
+def config_arguments(modules: list[Module]) -> list[tuple[str, int]]:
+  """The calls that hand on a config, as modules and lines."""
+  return [
+    (".".join(module.name), node.lineno)
+    for module in modules
+    for node in ast.walk(module.tree)
+    if isinstance(node, ast.Call)
+    and any(map(is_config, [*node.args, *(x.value for x in node.keywords)]))
+  ]
 
 
 def repeated_names(modules: list[Module]) -> dict[str, list[str]]:
@@ -366,7 +370,7 @@ def static(package: pathlib.Path) -> dict:
     layers, circle = max(layers_of(units).values()), None
   except graphlib.CycleError as error:
     layers, circle = None, error.args[1]
-  names, attributes = config_arguments(modules)
+  handed_on = config_arguments(modules)
   code, comments = map(sum, zip(*map(lines_of, modules), strict=True))
   part = {"lab": 0, "contrib": 0, "core": 0}
   for module in modules:
@@ -380,8 +384,8 @@ def static(package: pathlib.Path) -> dict:
     "layers": layers,
     "circle": circle,
     "arrows": sorted(f"{a} -> {b}" for a in units for b in units[a]),
-    "config_arguments": names,
-    "config_attributes": attributes,
+    "config_arguments": [f"{name}:{line}" for name, line in handed_on],
+    "config_modules": sorted({name for name, _ in handed_on}),
     "small_modules": small_modules(modules, package.name),
     "repeated_names": repeated_names(modules),
     "referring_args": referring,

@@ -11,8 +11,8 @@ import pytest
 
 from nuclr_jax import Batch, objectives, sharding
 from nuclr_jax.lab import models
-from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
 B = 16
@@ -189,4 +189,4 @@ def test_a_count_must_divide_the_rows():
 def test_the_whole_batch_must_divide(tiny):
   config = tiny(batch_size=60, num_microbatches=8)
   with pytest.raises(ValueError, match="num_microbatches, got 60, 1 and 8"):
-    build.mesh_of(complete(config))
+    build.mesh_of(resolve(config))

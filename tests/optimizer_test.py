@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax.lab import models
-from nuclr_jax.lab.config import ConfigError, complete, load_config, override
-from nuclr_jax.lab.train import factories, optimizer
+from nuclr_jax.lab import factories, models
+from nuclr_jax.lab.config import ConfigError, load_config, override
+from nuclr_jax.lab.train import optimizer, settings
 
 
 def by_hand(step, *, decay, freeze, rise, stable, steps, value, end):
@@ -342,7 +342,7 @@ class TestConfig:
   def change(self, *changes):
     pairs = [tuple(x.split("=", 1)) for x in changes]
     config = override(load_config("glyphs"), pairs)
-    return factories.checked(complete(config))["optimizer"]
+    return settings.resolve(config).recorded["optimizer"]
 
   @pytest.mark.parametrize(
     "change",
@@ -354,12 +354,9 @@ class TestConfig:
   def test_factors_on_the_command_line(self, change):
     spec = self.change(change, "optimizer.layer_decay=0.75")
     assert spec["rate_factors"] == {"model/image": 0.1}
-    transformation = factories.call(
-      "optimizer",
-      factories.OPTIMIZER,
-      spec | {"name": "optimizer", "learning_rate": 1.0},
-      span=dict(num_steps=9, steps_per_epoch=3),
-    )
+    spec = spec | {"name": "adamw", "learning_rate": 1.0}
+    make = factories.bind("optimizer", settings.OPTIMIZER, spec)
+    transformation = make(num_steps=9, steps_per_epoch=3)
     transformation.init(PARAMS)
 
   @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ CORE = (
   "types checks sharding pairwise sample_state objectives popularity".split()
 )
 LAB = (
-  "distributed progress files extensions config models data user_files ingest "
-  "evaluate train export report cli"
+  "distributed progress files extensions config factories models data "
+  "user_files ingest evaluate train export report cli"
 ).split()
 ORDER = [*CORE, *(f"lab.{name}" for name in LAB), "contrib"]
 # At most, with some slack; `tests/indicators.py` says what each number means.
@@ -31,10 +31,11 @@ CEILINGS = dict(
   top_level_names=9,
   layers=12,
   arrows=112,
-  config_arguments=15,
+  config_arguments=11,
+  config_modules=8,
   checks_per_step=1,
   files_to_loss=19,
-  lines_to_loss=2_400,
+  lines_to_loss=2_660,
   core_lines=3_500,
 )
 

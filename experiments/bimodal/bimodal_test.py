@@ -9,6 +9,7 @@ from experiments.bimodal import algorithms, measure, plan, summary, tables
 from experiments.bimodal.algorithms import ALGORITHMS, KEYS
 from experiments.harness import command, runner
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import resolve
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 OF_THE_RUN = dict(
@@ -150,5 +151,4 @@ def test_every_ablation_and_estimator_builds_an_objective():
   groups += plan.comparison(SCALE, rows).values()
   for group in groups:
     config = measure.make_config(group[0])
-    objective = config.objective.to_dict()
-    build.make_objective(objective, **OF_THE_RUN)
+    build.make_objective(resolve(config), **OF_THE_RUN)

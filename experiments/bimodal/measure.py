@@ -112,7 +112,7 @@ def train(config, place: Place) -> Row:
 
 def exact_correlations(parts, state) -> dict[str, float]:
   """Compares the learned zeta of `NUM_EXACT` training pairs with exact zeta."""
-  spec = parts.config["objective"]
+  spec = parts.settings.objective.spec
   if "zeta" not in spec or not isinstance(spec["temperature"], float):
     return {}  # individual temperatures have no Sinkhorn form
   ids = np.random.default_rng(0).choice(

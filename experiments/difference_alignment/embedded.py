@@ -26,7 +26,7 @@ def measure(run: Run, place: Place) -> Row:
   parts = training.prepare(config, place)
   trained = training.train(config, place, parts)
   ((data, scores),) = parts.data.held_out["test"].others.items()
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     outputs = loop.embedder(parts, mesh)(trained.state).outputs.image
     x, label = unit_rows(outputs(scores.test.image)), scores.test.label

@@ -102,7 +102,7 @@ def measure(run: Run, place: Place) -> Row:
   config.data.train = str(folder / TRAIN)
   config.data.test = tuple(map(str, sorted(folder.glob("*.tsv"))))
   parts = training.prepare(config, place)
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     first = init_state(
       parts.model, parts.objective, parts.optimizer, jax.random.key(run.seed)

@@ -68,7 +68,7 @@ def train(run: Run, place: Place) -> Iterator[Trained]:
   began = time.monotonic()
   trained = training.train(config, place, parts)
   seconds = round(time.monotonic() - began, 1)
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     model = Model(embed, values["temperature"])

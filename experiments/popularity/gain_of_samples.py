@@ -33,7 +33,7 @@ def embed(parts, state) -> Pairs:
       *(state.params["model"], state.model_state, batch), key=None, train=False
     )[0]
 
-  batch_size = parts.config["batch_size"]
+  batch_size = parts.settings.batch_size
   count = parts.data.train.sizes.num_pairs // batch_size
   batches = [jax.device_get(apply(x)) for x in fixed_batches(parts, count)()]
   return jax.tree.map(lambda *x: np.concatenate(x), *batches)
@@ -54,7 +54,7 @@ def main(argv) -> None:
     found = measure(
       *(some, readout),
       sizes=parts.data.train.sizes,
-      batch_size=parts.config["batch_size"],
+      batch_size=parts.settings.batch_size,
     )
     return {
       side: {name: float(found[f"{name}/{side}"]) for name in ENDS}

@@ -38,11 +38,11 @@ def measure(run: Run, place: Place) -> Row:
   trained = training.train(config, place, parts)
   row = {"train_seconds": round(time.monotonic() - began, 1)}
   row |= trained.metrics
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     pairs = evaluators.embed_pairs(embed, parts.data.train)
-    tau = parts.config["objective"]["temperature"]
+    tau = parts.settings.objective.arguments["temperature"]
     exact, columns = _solve(pairs, tau, values["tolerance"])
     row |= columns | _compare(exact, trained.state)
     _save(exact, solution_of(place, run.setting, run.seed), parts, tau)

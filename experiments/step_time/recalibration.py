@@ -17,10 +17,11 @@ import numpy as np
 
 from experiments.harness import benchmark
 from nuclr_jax.lab import progress
-from nuclr_jax.lab.config import complete, folder
+from nuclr_jax.lab.config import folder
 from nuclr_jax.lab.data import loader
 from nuclr_jax.lab.evaluate.evaluators import run_evaluators
 from nuclr_jax.lab.train import build, loop, recalibrate, resume
+from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.lab.train.step import make_train_step
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -66,10 +67,10 @@ def main(argv) -> None:
   """Trains, looks at the state now and then, and prints the JSON."""
   del argv
   progress.log_to_stderr()
-  config = complete(CONFIG.value)
+  config = resolve(CONFIG.value)
   parts = build.build(config, data_dir=DATA_DIR.value)
   mesh, steps = build.mesh_of(config), sorted(map(int, AT.value))
-  key = jax.random.fold_in(jax.random.key(config["seed"]), 1)  # as in `fit`
+  key = jax.random.fold_in(jax.random.key(config.seed), 1)  # as in `fit`
   step = jax.jit(
     make_train_step(parts.model, parts.objective, parts.optimizer, key),
     donate_argnums=0,
@@ -78,7 +79,7 @@ def main(argv) -> None:
   with (
     jax.set_mesh(mesh),
     loader.batches(
-      parts.data.train, batch_size=config["batch_size"], seed=config["seed"]
+      parts.data.train, batch_size=config.batch_size, seed=config.seed
     ) as batches,
   ):
     state = resume.first_state(parts, mesh)
@@ -88,7 +89,7 @@ def main(argv) -> None:
       show_progress(done)
       if done in steps:
         rows.append(look(parts, mesh, state))
-  settings = {"batch_size": config["batch_size"], "score": SCORE}
+  settings = {"batch_size": config.batch_size, "score": SCORE}
   benchmark.show(benchmark.machine(), settings, {"rows": rows})
 
 

@@ -102,7 +102,7 @@ def fit(
   began = time.monotonic()
   trained = training.train(config, place, parts)
   seconds = time.monotonic() - began
-  mesh = build.mesh_of(parts.config)
+  mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(trained.state)
     pairs = evaluators.embed_pairs(embed, parts.data.train)

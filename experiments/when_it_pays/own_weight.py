@@ -4,8 +4,8 @@ In CLIP's batch of B, an anchor's positive is one of B terms of the denominator;
 seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
 SogCLR leaves it out, NUCLR counts it once. The runs are those of
 `experiments.bimodal`, with `positive_weight` and `gamma` of SogCLR changed, and
-with that of NUCLR (as users get it: zeta by the rule `queue`). Rows call it the
-own weight.
+with `positive_weight` of NUCLR (as users get it: zeta by the rule `queue`).
+Rows call it the own weight.
 """
 
 from experiments.bimodal import measure as bimodal

@@ -41,11 +41,12 @@ def phi(
 
 
 @partial(jax.jit, static_argnames=("temperature", "tolerance", "max_steps"))
+@checks.checked
 def descend(
   image: Float[Array, "pairs dim"],
   text: Float[Array, "pairs dim"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
   tolerance: float = 1e-15,
   max_steps: int = 100_000,
 ) -> Descent:
@@ -71,11 +72,11 @@ def descend(
 
   Reference: Wang et al., ICLR 2025, eq. (8) and Appendix G.1.
   """
-  tau, n = checks.temperature(temperature), len(image)
+  n = len(image)
   gradient_of = jax.grad(phi)
 
   def gradient(zeta):
-    return gradient_of(zeta, image, text, temperature=tau)
+    return gradient_of(zeta, image, text, temperature=temperature)
 
   def unfinished(carry):
     _, slope, step = carry
@@ -84,7 +85,7 @@ def descend(
   def move(carry):
     zeta, slope, step = carry
     total = 1 - n * slope  # sum_i w_ij
-    zeta -= n * tau / jnp.maximum(jnp.max(total), 1) * slope
+    zeta -= n * temperature / jnp.maximum(jnp.max(total), 1) * slope
     zeta -= jnp.mean(zeta)
     return zeta, gradient(zeta), step + 1
 

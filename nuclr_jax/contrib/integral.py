@@ -98,12 +98,13 @@ def log_partition(
   return logsumexp(logs, axis=(-2, -1)) - jnp.log(draws)
 
 
+@checks.checked
 def empirical_risk(
   image: Float[Array, "pairs dim"],
   text: Float[Array, "pairs dim"],
   log_popularity: Float[Array, "pairs"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
 ) -> Float[Array, ""]:
   r"""Computes the discriminative risk for given popularities.
 
@@ -127,20 +128,22 @@ def empirical_risk(
 
   Reference: Wang et al., ICLR 2025, eq. (5).
   """
-  tau = checks.temperature(temperature)
   dtype = jnp.result_type(jnp.float32, image, text)
   image, text = image.astype(dtype), text.astype(dtype)
-  log_g = tiles.row_log_sum_exp(image, text, -log_popularity, temperature=tau)
-  return jnp.mean(tau * log_g - jnp.sum(image * text, axis=1))
+  log_g = tiles.row_log_sum_exp(
+    image, text, -log_popularity, temperature=temperature
+  )
+  return jnp.mean(temperature * log_g - jnp.sum(image * text, axis=1))
 
 
+@checks.checked
 def error_term(
   image: Float[Array, "pairs dim"],
   text: Float[Array, "pairs dim"],
   log_approximation: Float[Array, "pairs"],
   log_popularity: Float[Array, "pairs"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
 ) -> Float[Array, ""]:
   r"""Computes the term that wrong popularities add to the error in Theorem 1.
 
@@ -161,10 +164,9 @@ def error_term(
 
   Reference: Wang et al., ICLR 2025, Theorem 1.
   """
-  tau = checks.temperature(temperature)
   log_gap = _log_gap(log_approximation, log_popularity)
-  logs = tiles.row_log_sum_exp(image, text, log_gap, temperature=tau)
-  return jnp.mean(jnp.exp(logs - 1 / tau))
+  logs = tiles.row_log_sum_exp(image, text, log_gap, temperature=temperature)
+  return jnp.mean(jnp.exp(logs - 1 / temperature))
 
 
 class BilinearClass(NamedTuple):
@@ -196,13 +198,14 @@ class RiskBound(NamedTuple):
     return self.likelihood + self.integration + self.approximation
 
 
+@checks.checked
 def generalization_bound(
   image: Float[Array, "pairs dim"],
   text: Float[Array, "pairs dim"],
   log_approximation: Float[Array, "pairs"],
   log_popularity: Float[Array, "pairs"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
   models: BilinearClass,
   failure: float = 0.05,
 ) -> RiskBound:
@@ -254,7 +257,6 @@ def generalization_bound(
 
   Reference: Wang et al., ICLR 2025, Theorem 1 and Appendix D.
   """
-  tau = checks.temperature(temperature)
   low, high, least = models[3:]
   if not (0 < failure < 1 and 0 < low < high and low <= least <= high):
     raise ValueError(
@@ -265,21 +267,21 @@ def generalization_bound(
   n, dim = text.shape
   slope = models.norm * models.image_radius * models.text_radius
   tail = math.sqrt(math.log(6 / failure) / 2)
-  log_range = tau * math.log(high / low)
+  log_range = temperature * math.log(high / low)
   likelihood = 2 * slope * (1 + math.sqrt(2 * dim)) + log_range * tail
-  relative = high / least * (4 * slope / tau + tail) / math.sqrt(n)
-  of_q = (2 * high * slope / tau + (high - low) * tail) / math.sqrt(n)
+  relative = high / least * (4 * slope / temperature + tail) / math.sqrt(n)
+  of_q = (2 * high * slope / temperature + (high - low) * tail) / math.sqrt(n)
   off = relative + (1 + relative) * of_q / least
   log_gap = _log_gap(log_approximation, log_popularity)
   log_error, learned, exact = (
-    tiles.row_log_sum_exp(image, text, weight, temperature=tau)
+    tiles.row_log_sum_exp(image, text, weight, temperature=temperature)
     for weight in (log_gap, -log_approximation, -log_popularity)
   )
   least_integral = jnp.min(jnp.minimum(learned, exact))
   return RiskBound(
     jnp.asarray(likelihood / math.sqrt(n)),
     jnp.asarray(log_range / (1 - low / high) * off),
-    tau * jnp.mean(jnp.exp(log_error - least_integral)),
+    temperature * jnp.mean(jnp.exp(log_error - least_integral)),
   )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import functools
 import importlib
 import importlib.metadata
+import types
 
 GROUP = "nuclr_jax"  # of entry points
 
@@ -36,13 +37,7 @@ def allow(module: str) -> None:
     >>> find("nuclr_jax.contrib:swav").__name__
     'swav'
   """
-  try:
-    importlib.import_module(module)
-  except Exception as error:  # whatever the user's own code raises
-    raise ValueError(
-      f"--import={module} cannot be imported: {type(error).__name__}: {error}; "
-      "name a module of Python, such as mine for ./mine.py"
-    ) from error
+  _import(module, f"--import={module}")
   _allowed[module] = module
 
 
@@ -50,7 +45,7 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
   """Returns the factory of a name; None if there is none.
 
   Of MODULE:FACTORY, only what the module itself, or a module below it, defines
-  is a factory.
+  is a factory, and only under a name that does not begin with an underscore.
 
   Args:
     name: A name in the table, or a module, a colon and the factory.
@@ -72,6 +67,9 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
   if not isinstance(name, str) or ":" not in name:
     return table.get(name) if isinstance(name, str) else None
   module, _, attribute = name.partition(":")
+  words = [*module.split("."), attribute]
+  if not all(map(str.isidentifier, words)) or attribute.startswith("_"):
+    return None
   home = _allowed.get(module) or _entry_points().get(module)
   if home is None:
     raise ValueError(
@@ -79,16 +77,11 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
       f"config says so; if you trust it, add --import={module} (in Python: "
       f"extensions.allow({module!r}))"
     )
-  found = getattr(importlib.import_module(home), attribute, None)
+  found = getattr(_import(home, f"the module of {name!r}"), attribute, None)
   place = getattr(found, "__module__", None)
   if not callable(found) or not f"{place}.".startswith(f"{home}."):
     return None
   return found
-
-
-def known() -> list[str]:
-  """Returns the names of the modules that configs may name."""
-  return sorted({*_allowed, *_entry_points()})
 
 
 def like(name: str) -> list[str]:
@@ -98,8 +91,25 @@ def like(name: str) -> list[str]:
     >>> like("swav")
     ['contrib:swav']
   """
-  places = (f"{module}:{name}" for module in ["contrib", *_entry_points()])
-  return [place for place in places if find(place) is not None]
+  found = []
+  for module in ["contrib", *_entry_points()]:
+    try:
+      if find(f"{module}:{name}") is not None:
+        found.append(f"{module}:{name}")
+    except ValueError:
+      pass  # an installed package that is broken is none to suggest
+  return found
+
+
+def _import(module: str, what: str) -> types.ModuleType:
+  """Imports a module; raises ValueError for whatever its code raises."""
+  try:
+    return importlib.import_module(module)
+  except Exception as error:
+    raise ValueError(
+      f"{what} cannot be imported: {type(error).__name__}: {error}; name a "
+      "module of Python, such as mine for ./mine.py"
+    ) from error
 
 
 @functools.cache

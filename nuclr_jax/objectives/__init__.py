@@ -24,6 +24,7 @@ from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
 from nuclr_jax.objectives.vicreg import vicreg
+from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.sample_state import denominator, zeta_rules
 from nuclr_jax.types import State
 
@@ -91,5 +92,6 @@ __all__ = [
   "stateless",
   "temperature_rules",
   "vicreg",
+  "whole_batch",
   "zeta_rules",
 ]

@@ -1,6 +1,6 @@
 """The protocol of objectives: pure functions and the state between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 import math
 from typing import NamedTuple, Protocol
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax import pairwise
+from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -18,7 +18,6 @@ from nuclr_jax.types import (
   Scalar,
   Sides,
   State,
-  check_pairs,
 )
 
 MAX_SCALE = 100.0  # highest 1 / temperature, as in the CLIP paper
@@ -45,12 +44,28 @@ class InitFn(Protocol):
 
 
 class ApplyFn(Protocol):
-  """Evaluates the objective on a global batch."""
+  """Evaluates the objective on a global batch.
+
+  With the decorator `whole_batch`, it can be called from any training loop.
+  """
 
   def __call__(
-    self, params: Params, state: State, pairs: Pairs
+    self,
+    params: Params,
+    state: State,
+    pairs: Pairs,
+    *,
+    axes: str | Sequence[str] | None = None,
   ) -> tuple[Scalar, tuple[State, Metrics]]:
-    """Returns the loss of a global batch, the next state and metrics."""
+    """Returns the loss of a global batch, the next state and metrics.
+
+    Args:
+      params: The learnable parameters.
+      state: The state, from `init` or from the step before.
+      pairs: The batch.
+      axes: Within `jax.shard_map` or `jax.pmap`, the axes that split the batch,
+        see `whole_batch`.
+    """
 
 
 class ReadoutFn(Protocol):
@@ -140,8 +155,9 @@ def stateless(
     -1.0
   """
 
+  @whole_batch
   def apply(params, state, pairs):
-    loss, metrics = loss_fn(params, receive(pairs))
+    loss, metrics = loss_fn(params, pairs)
     return loss, (state, metrics)
 
   def readout(params, state):
@@ -150,22 +166,6 @@ def stateless(
     return Readout(temperature=tau)
 
   return Objective(lambda: (init_params(), State()), apply, readout)
-
-
-def receive(pairs: Pairs) -> Pairs:
-  """Checks a batch, and gives every device its ids.
-
-  Every `apply` begins with it.
-
-  Raises:
-    ValueError: Unless embeddings, ids and labels fit together.
-
-  Example:
-    >>> receive(Pairs(jnp.eye(2), jnp.eye(2), jnp.arange(2))).pair_id
-    Array([0, 1], dtype=int32)
-  """
-  check_pairs(pairs)
-  return pairwise.replicated_ids(pairs)
 
 
 def attach_gradient(value: Scalar, surrogate: Scalar) -> Scalar:
@@ -206,18 +206,21 @@ def learned_temperature(params: Params, first: float) -> Number:
   return jnp.exp(-_at_most(params["log_scale"], highest))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _at_most(x, highest):
   """Returns min(x, highest), whose gradient can lead back from above."""
   return jnp.minimum(x, highest)
 
 
-def _at_most_forward(x, highest):
-  return jnp.minimum(x, highest), x > highest
+@_at_most.defjvp
+def _at_most_derivative(highest, primals, tangents):
+  (x,), (tangent,) = primals, tangents
 
+  def led_back(_, gradient):
+    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
 
-def _at_most_backward(highest, above, gradient):
-  return (jnp.where(above & (gradient < 0), 0, gradient),)
-
-
-_at_most.defvjp(_at_most_forward, _at_most_backward)
+  # The identity; it is a solve only because that takes a transpose of our own.
+  passed = jax.lax.custom_linear_solve(
+    lambda v: v, tangent, lambda _, v: v, led_back
+  )
+  return jnp.minimum(x, highest), passed

@@ -1,5 +1,6 @@
 """InfoNCE over the batch: CLIP, and NT-Xent for two views."""
 
+from collections.abc import Callable
 import math
 
 import jax
@@ -52,16 +53,7 @@ def clip(
     Language Supervision, ICML 2021.
   """
   first = checks.temperature(temperature)
-  checks.choice("learn_temperature", learn_temperature, bool)
-
-  def tau(params):
-    return base.learned_temperature(params, first)
-
-  return base.stateless(
-    lambda params, pairs: info_nce(pairs, tau(params)),
-    lambda: base.init_log_scale(first) if learn_temperature else {},
-    temperature=tau,
-  )
+  return _info_nce_of(lambda pairs: pairs, first, learn_temperature)
 
 
 def ntxent(
@@ -97,12 +89,28 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  inner = clip(temperature=temperature, learn_temperature=learn_temperature)
+  first = checks.temperature(temperature)
+  return _info_nce_of(_all_views, first, learn_temperature)
 
-  def apply(params, state, pairs):
-    return inner.apply(params, state, _all_views(base.receive(pairs)))
 
-  return inner._replace(apply=apply)
+def _info_nce_of(
+  views: Callable[[Pairs], Pairs], first: float, learn_temperature: bool
+) -> base.Objective:
+  """Makes InfoNCE of what `views` makes of a batch."""
+  checks.choice("learn_temperature", learn_temperature, bool)
+
+  def tau(params):
+    return base.learned_temperature(params, first)
+
+  def loss_fn(params, pairs):
+    loss, metrics = info_nce(views(pairs), tau(params))
+    return pairwise.nan_without_negatives(loss, pairs), metrics
+
+  return base.stateless(
+    loss_fn,
+    lambda: base.init_log_scale(first) if learn_temperature else {},
+    temperature=tau,
+  )
 
 
 def info_nce(pairs: Pairs, temperature: Number) -> tuple[Scalar, Metrics]:

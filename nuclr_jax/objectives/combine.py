@@ -43,11 +43,11 @@ def add(**terms: Objective) -> Objective:
     params = {name: first[0] for name, first in firsts.items()}
     return params, _join({name: first[1] for name, first in firsts.items()})
 
-  def apply(params, state, pairs):
+  def apply(params, state, pairs, **axes):
     losses, states, metrics = {}, {}, {}
     for name, term in terms.items():
       losses[name], (states[name], of_term) = term.apply(
-        params[name], _part(state, name), pairs
+        params[name], _part(state, name), pairs, **axes
       )
       metrics |= flatten({name: {**of_term, "loss": losses[name]}})
     return sum(losses.values()), (_join(states), metrics)
@@ -105,8 +105,8 @@ def scale(objective: Objective, weight: Number) -> Objective:
   """
   weight = checks.number("weight", weight, checks.Finite)
 
-  def apply(params, state, pairs):
-    loss, rest = objective.apply(params, state, pairs)
+  def apply(params, state, pairs, **axes):
+    loss, rest = objective.apply(params, state, pairs, **axes)
     return weight * loss, rest
 
   return objective._replace(apply=apply)

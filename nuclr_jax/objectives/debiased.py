@@ -86,7 +86,8 @@ def debiased(
 
     loss, log_slope = unzip(each(side, log_sum))
     value = loss.image + loss.text  # differentiable where g is at its floor
-    return base.attach_gradient(value, value + surrogate(log_slope)), {}
+    loss = base.attach_gradient(value, value + surrogate(log_slope))
+    return pairwise.nan_without_negatives(loss, pairs), {}
 
   return base.stateless(loss_fn, temperature=lambda params: temperature)
 

@@ -199,8 +199,9 @@ def nuclr_variant(
     shared = Shared(epsilons.init(id_rows), jnp.zeros((), jnp.int32))
     return params, State(sample, memory, shared)
 
+  @base.whole_batch
   def apply(params, state, pairs):
-    pairs, (xi, count) = base.receive(pairs), state.shared
+    xi, count = state.shared
     old = read_batch(state.sample, pairs, sizes)
     pair_rows, id_rows = old.pair, Sides(old.image, old.text)
     tau = taus.read(params, pair_rows)
@@ -283,7 +284,7 @@ def nuclr_variant(
     state = State(sample, memory, Shared(xi, count + 1))
     # The surrogate contributes its gradient only, not its value.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
-    return value, (state, metrics)
+    return pairwise.nan_without_negatives(value, pairs), (state, metrics)
 
   def readout(params, state):
     pair_rows, *id_rows = state.sample

@@ -63,7 +63,8 @@ def siglip(
       pairs, lambda *x: jax.nn.softplus(logit(*x)), scale, bias
     )
     loss = jnp.mean(positives) + negatives / len(pairs.pair_id)
-    return loss, {"scale": scale, "logit_bias": bias}
+    metrics = {"scale": scale, "logit_bias": bias}
+    return pairwise.nan_without_negatives(loss, pairs), metrics
 
   return base.stateless(
     loss_fn,

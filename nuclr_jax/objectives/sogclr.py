@@ -116,8 +116,9 @@ def sogclr(
     shared = StepCount(count=jnp.zeros((), jnp.int32))
     return params, State(sample, shared=shared)
 
+  @base.whole_batch
   def apply(params, state, pairs):
-    pairs, count = base.receive(pairs), state.shared.count
+    count = state.shared.count
     old = read_batch(state.sample, pairs, sizes)
     tau = taus.read(params, old.pair)
     logits = pairwise.logits(pairs, temperature=tau)
@@ -164,7 +165,7 @@ def sogclr(
     # Both terms carry a gradient to the temperature: `loss.value` through the
     # factor, the surrogate through u.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
-    return value, (state, metrics)
+    return pairwise.nan_without_negatives(value, pairs), (state, metrics)
 
   def readout(params, state):
     sample = state.sample

@@ -38,6 +38,7 @@ def spectral() -> base.Objective:
     negatives = pairwise.num_negatives(pairs).astype(own.dtype)
     count = jnp.maximum(jnp.sum(negatives), 1)
     squares = pairwise.sum_over_negatives(pairs, jnp.square) / count
-    return squares - 2 * jnp.mean(own), {}
+    loss = squares - 2 * jnp.mean(own)
+    return pairwise.nan_without_negatives(loss, pairs), {}
 
   return base.stateless(loss_fn)

@@ -24,6 +24,7 @@ be wrong: differentiating twice raises an error.
 
 from nuclr_jax.pairwise.batch import (
   embeddings,
+  nan_without_negatives,
   num_negatives,
   own_similarity,
   replicated_ids,
@@ -44,6 +45,7 @@ __all__ = [
   "embeddings",
   "log_sum_exp",
   "logits",
+  "nan_without_negatives",
   "num_negatives",
   "own_similarity",
   "replicated_ids",

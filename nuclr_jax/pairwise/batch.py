@@ -42,7 +42,7 @@ def embeddings(pairs: Pairs) -> Sides:
   """Returns the embeddings in one dtype, float32 or better.
 
   The shapes of a batch are checked once, by the objective that receives it
-  (`objectives.base.receive`), not by every function of this package.
+  (`objectives.whole_batch`), not by every function of this package.
 
   Example:
     >>> x = jnp.eye(2, dtype=jnp.bfloat16)
@@ -95,6 +95,39 @@ def num_negatives(pairs: Pairs) -> Int[Array, "batch"]:
     return jnp.zeros_like(side.valid, int)
 
   return over_tiles(step, zero, both_sides(pairs)).image
+
+
+def nan_without_negatives(
+  loss: Float[Array, ""], pairs: Pairs
+) -> Float[Array, ""]:
+  """Returns the loss; NaN if no pair of a batch has a negative.
+
+  That is so if all pairs share one image or one text, as with ids that are all
+  0: nothing would be learned. The gradient stays as it is. A batch of a single
+  pair is left alone.
+
+  Raises:
+    ValueError: Instead, if the ids are known, as they are outside of `jax.jit`.
+
+  Example:
+    >>> ids = jnp.zeros(2, int)
+    >>> pairs = Pairs(jnp.eye(2), jnp.eye(2), ids)
+    >>> print(jax.jit(nan_without_negatives)(1.0, pairs))
+    nan
+  """
+  if len(pairs.pair_id) == 1:
+    return loss
+  alone = jnp.any(jnp.stack([jnp.all(x == x[0]) for x in pairs.ids]))
+  if not isinstance(alone, jax.core.Tracer) and alone.is_fully_addressable:
+    if alone:
+      raise ValueError(
+        f"the {len(pairs.pair_id)} pairs of the batch share one image or text "
+        f"by their ids (the first is {pairs.pair_id[0]}), so that none is a "
+        "negative of another; pair_id must be the row of each pair in the data "
+        "set"
+      )
+    return loss
+  return loss + lax.stop_gradient(jnp.where(alone, jnp.nan, 0.0))
 
 
 def both_sides(
@@ -224,7 +257,7 @@ def over_tiles(
   split_image = whole.image._replace(vector=sharding.ROWS)
   sums = each(partial(jax.eval_shape, zero), sides)
   by_rank = {1: sharding.REPLICATED, 2: sharding.ROWS}
-  return jax.shard_map(
+  return sharding.per_device(
     per_device,
     in_specs=(split_image, whole.text, sharding.ROWS),
     out_specs=jax.tree.map(lambda x: by_rank[x.ndim], sums),
@@ -243,7 +276,7 @@ def sums_of_devices(sums: Sides) -> Sides:
   )
   leaves, structure = jax.tree.flatten(split)
   short = [x for x in leaves if x.ndim == 1]
-  total = iter(lax.psum(jnp.stack(short), sharding.AXES))
+  total = iter(lax.psum(jnp.stack(short), sharding.axes()))
   return structure.unflatten(
     [next(total) if x.ndim == 1 else x for x in leaves]
   )
@@ -256,10 +289,16 @@ def log_sums_of_devices(sums: Sides) -> Sides:
     sharding.among_all(sums.image.total),
   )
   stacked = jax.tree.map(lambda *x: jnp.stack(x), image, sums.text)
-  greatest = lax.pmax(stacked.greatest, sharding.AXES)
+  greatest = lax.pmax(stacked.greatest, sharding.axes())
   total = tiles.at_least(stacked, greatest).total
-  total = lax.psum(total, sharding.AXES)
+  total = lax.psum(total, sharding.axes())
   return Sides(*map(tiles.LogSum, greatest, total))
+
+
+def inner_product(gradients: PyTree, tangents: PyTree) -> Float[Array, ""]:
+  """Returns the derivative in a direction from the gradient."""
+  products = jax.tree.map(lambda g, t: jnp.sum(g * t), gradients, tangents)
+  return sum(jax.tree.leaves(products))
 
 
 def broadcastable(tile: Tile) -> Sides:

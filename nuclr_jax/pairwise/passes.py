@@ -217,10 +217,19 @@ def _zero(side: batch.Side) -> _Sums:
   return _Sums(zeros, zeros, zeros, jnp.zeros_like(side.vector))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _weighted(tile, inputs, constants):
   """Returns `Weighted`; the gradient reaches `inputs`, not `constants`."""
   return _weighted_forward(tile, inputs, constants)[0]
+
+
+@_weighted.defjvp
+def _weighted_derivative(tile, primals, tangents):
+  out, gradients = _weighted_forward(tile, *primals)
+  derivative = batch.inner_product(gradients, tangents[0])
+  return out, Weighted(
+    derivative, *jax.tree.map(jnp.zeros_like, (out[1], out[2]))
+  )
 
 
 def _weighted_forward(tile, inputs, constants):
@@ -245,25 +254,16 @@ def _weighted_forward(tile, inputs, constants):
   return out, _without_derivative(gradients)
 
 
-def _weighted_backward(tile, gradients, cotangent):
-  del tile
-  return jax.tree.map(lambda x: cotangent.surrogate * x, gradients), None
-
-
-_weighted.defvjp(_weighted_forward, _weighted_backward)
-
-
-@jax.custom_vjp
+@jax.custom_jvp
 def _without_derivative(x):
   """Returns x; differentiating it raises an error instead of being wrong."""
   return x
 
 
-def _refuse(_, cotangent):
+@_without_derivative.defjvp
+def _refuse(primals, tangents):
   raise NotImplementedError(
     "the gradient of this objective has no derivative: its weights are "
-    "treated as constants. Take finite differences of the gradient instead"
+    "treated as constants. Take finite differences of the gradient instead: "
+    "(grad(x + h v) - grad(x - h v)) / (2 h) is a Hessian-vector product"
   )
-
-
-_without_derivative.defvjp(lambda x: (x, None), _refuse)

@@ -43,10 +43,16 @@ def sum_over_negatives(
   return _sum(f, tile, batch.embeddings(pairs), params, sides)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _sum(f, tile, vectors, params, sides):
   """Returns the sum of f(sim_ij, *params_i), constant in `sides`."""
   return _sum_forward(f, tile, vectors, params, sides)[0]
+
+
+@_sum.defjvp
+def _sum_derivative(f, tile, primals, tangents):
+  value, gradients = _sum_forward(f, tile, *primals)
+  return value, batch.inner_product(gradients, tangents[:2])
 
 
 def _sum_forward(f, tile, vectors, params, sides):
@@ -82,11 +88,3 @@ def _sum_forward(f, tile, vectors, params, sides):
   image, text = batch.over_tiles(step, zero, sides, tile=tile)
   (d_image, values, d_params), (d_text, *_) = image, text
   return jnp.sum(values), (Sides(d_image, d_text), d_params)
-
-
-def _sum_backward(f, tile, gradients, cotangent):
-  del f, tile
-  return *jax.tree.map(lambda x: cotangent * x, gradients), None
-
-
-_sum.defvjp(_sum_forward, _sum_backward)

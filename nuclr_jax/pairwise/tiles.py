@@ -146,7 +146,7 @@ def over_rows(
     return for_each(step_of_rows, rows, columns, row_sums, (), tile=tile)[0]
 
   if num_devices > 1:
-    all_tiles = jax.shard_map(
+    all_tiles = sharding.per_device(
       all_tiles,
       in_specs=(sharding.ROWS, sharding.REPLICATED, sharding.ROWS),
       out_specs=sharding.ROWS,
@@ -207,7 +207,9 @@ def over_columns(
     return all_tiles(rows, columns, column_sums)
   rows = pad(rows, -_length(rows) % num_devices)
   specs = sharding.ROWS, sharding.REPLICATED, sharding.REPLICATED
-  f = jax.shard_map(per_device, in_specs=specs, out_specs=sharding.REPLICATED)
+  f = sharding.per_device(
+    per_device, in_specs=specs, out_specs=sharding.REPLICATED
+  )
   return f(rows, columns, column_sums)
 
 
@@ -253,8 +255,8 @@ def _sum_over_devices(sums: PyTree) -> PyTree:
     sums, is_leaf=lambda x: isinstance(x, LogSum)
   )
   stacked = jax.tree.map(lambda *x: jnp.stack(x), *sums)
-  greatest = lax.pmax(stacked.greatest, sharding.AXES)
-  total = lax.psum(at_least(stacked, greatest).total, sharding.AXES)
+  greatest = lax.pmax(stacked.greatest, sharding.axes())
+  total = lax.psum(at_least(stacked, greatest).total, sharding.axes())
   return structure.unflatten(map(LogSum, greatest, total))
 
 

@@ -5,7 +5,7 @@ The problem is entropic optimal transport between images and texts with cost
 """
 
 import logging
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int
@@ -26,6 +26,13 @@ from nuclr_jax.types import AnyArray, Sides, each, swap, unzip
 
 log = logging.getLogger(__name__)
 
+AtLeastTwo = Annotated[
+  int,
+  checks.Range(
+    "at least 2, a whole number", lambda x: 2 <= x < 2**31 and x % 1 == 0
+  ),
+]
+
 
 class Popularity(NamedTuple):
   """Exact popularities; `zeta.text` has texts as contrast of image anchors.
@@ -45,17 +52,18 @@ class Popularity(NamedTuple):
   num_solved: int  # pairs in the problem that was solved: a sample or all
 
 
+@checks.checked
 def solve(
   image: Float[AnyArray, "pairs dim"],
   text: Float[AnyArray, "pairs dim"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
   image_id: Int[AnyArray, "pairs"] | None = None,
   text_id: Int[AnyArray, "pairs"] | None = None,
   num_pairs: int | None = None,
   start: Sides | None = None,
-  tolerance: float = 1e-3,
-  max_iterations: int = 1000,
+  tolerance: checks.Positive = 1e-3,
+  max_iterations: checks.Natural = 1000,
 ) -> Popularity:
   r"""Finds the zeta at which all popularities are exact.
 
@@ -111,27 +119,26 @@ def solve(
   Reference: Wang et al., ICLR 2025, eq. (8) and (9), Theorem 2; Cuturi,
     Sinkhorn Distances, NeurIPS 2013.
   """
-  tau = checks.temperature(temperature)
-  check_limits(tolerance, max_iterations)
   pairs = checked_pairs(image, text, image_id, text_id)
-  problem = make_problem(pairs, temperature=tau, num_pairs=num_pairs)
+  problem = make_problem(pairs, temperature=temperature, num_pairs=num_pairs)
   return _solve(
     pairs, problem, start, tolerance=tolerance, max_iterations=max_iterations
   )
 
 
+@checks.checked
 def solve_sampled(
   image: Float[AnyArray, "pairs dim"],
   text: Float[AnyArray, "pairs dim"],
   *,
-  temperature: float,
-  max_pairs: int,
+  temperature: checks.Temperature,
+  max_pairs: AtLeastTwo,
   key: Array,
   image_id: Int[AnyArray, "pairs"] | None = None,
   text_id: Int[AnyArray, "pairs"] | None = None,
   start: Sides | None = None,
-  tolerance: float = 1e-3,
-  max_iterations: int = 1000,
+  tolerance: checks.Positive = 1e-3,
+  max_iterations: checks.Natural = 1000,
 ) -> Popularity:
   r"""Solves a random sample of the pairs and extends the solution to all pairs.
 
@@ -165,16 +172,16 @@ def solve_sampled(
   Raises:
     ValueError: For the same reasons as `solve`, or if `max_pairs` is below 2.
   """
-  check_limits(tolerance, max_iterations, max_pairs)
-  tau = checks.temperature(temperature)
   pairs = checked_pairs(image, text, image_id, text_id)
   n = len(pairs.rows.image)
-  full = make_problem(pairs, temperature=tau)
+  full = make_problem(pairs, temperature=temperature)
   limits = dict(tolerance=tolerance, max_iterations=max_iterations)
   if n <= max_pairs:
     return _solve(pairs, full, start, **limits)
   sample = np.sort(np.asarray(jax.random.permutation(key, n))[:max_pairs])
-  part = make_problem(pairs, temperature=tau, num_pairs=n, sample=sample)
+  part = make_problem(
+    pairs, temperature=temperature, num_pairs=n, sample=sample
+  )
   runs = _iterate_sides(pairs, part, start, sample, **limits)
   inside = np.isin(np.arange(n), sample)
   log_ratio = np.log((n - 1) / (max_pairs - inside))
@@ -182,16 +189,6 @@ def solve_sampled(
   ends = each(lambda v, run: extend(*v, run.potential, log_ratio), views, runs)
   potential, rest = unzip(ends)
   return _result(pairs, full, potential, swap(rest), runs, tolerance)
-
-
-def check_limits(
-  tolerance: float, max_iterations: int, max_pairs: int = 2
-) -> None:
-  """Raises ValueError for a limit of `solve_sampled` that is out of range."""
-  if checks.count("max_pairs", max_pairs) < 2:
-    raise ValueError(f"max_pairs must be at least 2, got {max_pairs}")
-  checks.positive("tolerance", tolerance)
-  checks.number("max_iterations", max_iterations, checks.Natural)
 
 
 def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):

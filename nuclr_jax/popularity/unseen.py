@@ -8,12 +8,13 @@ from nuclr_jax.popularity.problem import row_log_sums
 from nuclr_jax.types import AnyArray
 
 
+@checks.checked
 def zeta_of_unseen(
   unseen: Float[AnyArray, "unseen dim"],
   anchors: Float[AnyArray, "pairs dim"],
   log_denominator: Float[AnyArray, "pairs"],
   *,
-  temperature: float,
+  temperature: checks.Temperature,
 ) -> Float[np.ndarray, "unseen"]:
   r"""Computes zeta of new contrast data from the anchors of a solution.
 
@@ -47,10 +48,9 @@ def zeta_of_unseen(
     >>> bool(zeta[0] > zeta[1])  # the first is near to two of three
     True
   """
-  tau = checks.temperature(temperature)
   unseen, anchors = np.asarray(unseen), np.asarray(anchors)
   dtype = np.result_type(np.float32, unseen, anchors)
   weight = -np.asarray(log_denominator, dtype)
-  return tau * row_log_sums(
-    unseen.astype(dtype), anchors.astype(dtype), weight, temperature=tau
+  return temperature * row_log_sums(
+    unseen.astype(dtype), anchors.astype(dtype), weight, temperature=temperature
   )

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int
 from nuclr_jax import pairwise, sharding
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state.denominator import Evidence
-from nuclr_jax.sample_state.table import read_batch, write_rows
+from nuclr_jax.sample_state.table import read_batch, whole, write_rows
 from nuclr_jax.types import (
   Pairs,
   Sample,
@@ -99,9 +99,10 @@ def advance(
       another width.
   """
   pairs, zeta, sizes = evidence.pairs, evidence.zeta, evidence.sizes
+  parts, memory = memory, whole(memory, pairs.pair_id, size)
   _check_fit(memory, pairs, size)
-  whole = pairs._replace(image=sharding.gather(pairs.image))
-  vectors = jax.lax.stop_gradient(pairwise.embeddings(whole))
+  gathered = pairs._replace(image=sharding.gather(pairs.image))
+  vectors = jax.lax.stop_gradient(pairwise.embeddings(gathered))
   own = evidence.own
   inverse_tau = each(
     lambda t: jnp.broadcast_to(1 / jnp.asarray(t, own.dtype), own.shape),
@@ -149,7 +150,7 @@ def advance(
     swap(inverse_tau),
   )
   newest = Memory(vectors, pairs.pair_id, pairs.ids, inverse_tau, denominator)
-  return gradients, _push(memory, newest, evidence.count, size)
+  return gradients, _push(parts, newest, evidence.count, size)
 
 
 class Rows(NamedTuple):

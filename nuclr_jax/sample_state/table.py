@@ -9,6 +9,9 @@ of rows. An id out of range reads NaN, which stops the run at its next check; it
 never wraps around and never writes. NumPy's 64-bit ids are checked before JAX
 cuts them down to 32 bits, except for arguments of the caller's own `jax.jit`.
 
+Within the caller's own `jax.shard_map`, a table may be whole or split as well:
+see `split_over`.
+
 A table is on the devices or, with `offload_rows`, in their hosts' memory
 (`pinned_host`). In the latter case, each device's host gathers the rows of a
 batch from its part of the table and writes them back in place: only ids and the
@@ -17,12 +20,15 @@ scatter to be in one memory, hence the transfers.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 import itertools
+import math
 
 import jax
 from jax import lax
 from jax.experimental import compute_on
 import jax.numpy as jnp
+from jax.sharding import AxisType
 from jaxtyping import Array, Bool, Float, Integer
 
 from nuclr_jax import sharding
@@ -260,6 +266,7 @@ def _over_equal_ids(
       return op(total, jnp.where(same, value[:, :, None], fill)), None
 
     first = jnp.full((*x.shape[:2], rows.shape[1]), fill, x.dtype)
+    first = sharding.vary_over(first, sharding.varies_over((x, rows)))
     each_row = jnp.moveaxis(x, 2, 0), keys.T
     return lax.scan(step, first, each_row, unroll=16)[0]
 
@@ -285,77 +292,127 @@ def _keys(sample: Sample, pairs: Pairs, sizes: Sizes) -> list:
   ]
 
 
+def split_over(table: Array, ids: Ids, num_rows: int) -> tuple[str, ...]:
+  """Returns the axes of the caller's `jax.shard_map` that split a table's rows.
+
+  These are the axes over which the table varies, but not the ids of the whole
+  batch. Without `check_vma`, nobody knows; a table shorter than `num_rows` is
+  then taken to be split over the axes of the mesh. Everywhere else, the answer
+  is ().
+
+  Raises:
+    ValueError: If the rows of all devices are fewer than `num_rows`.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  manual = sharding.axes_of(mesh, AxisType.Manual)
+  if sharding.is_checked():
+    varying = sharding.varies_over(table) - sharding.varies_over(ids)
+    axes = tuple(x for x in manual if x in varying)
+  else:
+    axes = manual if len(table) < num_rows else ()
+  count = math.prod(mesh.shape[name] for name in axes)
+  if axes and len(table) * count < num_rows:
+    raise ValueError(
+      f"a table of {num_rows} rows must be whole on every device, or be split "
+      f"evenly over the axes {axes} of jax.shard_map; got {len(table)} rows on "
+      f"each of {count} devices"
+    )
+  return axes
+
+
+def whole(tables: PyTree, ids: Ids, num_rows: int) -> PyTree:
+  """Gives every device all rows of tables that `split_over` calls split."""
+  return jax.tree.map(
+    lambda x: sharding.all_rows(x, split_over(x, ids, num_rows)), tables
+  )
+
+
 def _read(tables: Sequence[Array], keys: Sequence) -> list[Array]:
   """Reads the rows of tables by their (ids, number of rows)."""
   if not tables:
     return []
-  keys = [_valid(*x, table) for x, table in zip(keys, tables, strict=True)]
-  return _read_valid(list(tables), keys)
+  axes = _axes(tables, keys)
+  keys = list(map(_valid, tables, keys, axes))
+  return _read_valid(list(tables), keys, axes=axes)
 
 
 def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[Array]):
   """Writes rows to tables by their (ids, number of rows)."""
   if not tables:
     return []
-  keys = [_valid(*x, table) for x, table in zip(keys, tables, strict=True)]
+  axes = _axes(tables, keys)
+  keys = list(map(_valid, tables, keys, axes))
   rows = [
     jax.lax.stop_gradient(x).astype(table.dtype)
     for x, table in zip(rows, tables, strict=True)
   ]
-  return _write_valid(list(tables), keys, rows)
+  return _write_valid(list(tables), keys, rows, axes=axes)
 
 
-def _valid(ids, num_rows, table):
+def _axes(tables, keys) -> tuple[tuple[str, ...], ...]:
+  """Returns the axes that split each table within `jax.shard_map`."""
+  pairs = zip(tables, keys, strict=True)
+  return tuple(split_over(table, *key) for table, key in pairs)
+
+
+def _valid(table, key, axes):
   """Sends ids outside [0, num_rows) past the end of the (padded) table."""
+  ids, num_rows = key
   check_32_bits("ids", ids)
   ids = jnp.asarray(ids)
   ids = ids.astype(jnp.promote_types(ids.dtype, jnp.int32))
-  return jnp.where((ids >= 0) & (ids < num_rows), ids, len(table))
+  return jnp.where((ids >= 0) & (ids < num_rows), ids, _length(table, axes))
 
 
-@jax.jit  # on a mesh, there are no transfers from the host without it
-def _read_valid(tables, keys):
+# On a mesh, there are no transfers from the host without `jax.jit`.
+@partial(jax.jit, static_argnames="axes")
+def _read_valid(tables, keys, *, axes):
   """Reads rows to the devices; NaN for ids past the end."""
 
   def local(table, ids):
-    mine = _inside(table, ids)
+    mine = _inside(ids, len(table))
     rows = _run(_gather, table, jnp.where(mine, ids, 0))
     if is_on_host(table):
       rows = jax.device_put(rows, DEVICE)
     return jnp.where(_column(mine, rows), rows, 0)
 
   def per_device(tables, keys):
-    keys = jax.tree.map(_from_first, keys, list(map(len, tables)))
+    axes = sharding.axes()
+    keys = [_from_first(x, t, axes) for x, t in zip(keys, tables, strict=True)]
     return _psum_at_once(list(map(local, tables, keys)))
 
+  def of_part(table, ids, axes):
+    rows = local(table, _from_first(ids, table, axes))
+    return lax.psum(rows, axes) if axes else rows
+
   if not _are_split(tables):
-    found = list(map(local, tables, keys))
+    found = list(map(of_part, tables, keys, axes))
   else:
     specs = sharding.ROWS, sharding.REPLICATED
-    f = jax.shard_map(per_device, in_specs=specs, out_specs=specs[1])
+    f = sharding.per_device(per_device, in_specs=specs, out_specs=specs[1])
     found = f(tables, keys)
   return [
-    jnp.where(_column(_inside(table, ids), rows), rows, jnp.nan)
-    for table, ids, rows in zip(tables, keys, found, strict=True)
+    jnp.where(_column(_inside(ids, _length(table, split)), rows), rows, jnp.nan)
+    for table, ids, rows, split in zip(tables, keys, found, axes, strict=True)
   ]
 
 
-@jax.jit
-def _write_valid(tables, keys, rows):
+@partial(jax.jit, static_argnames="axes")
+def _write_valid(tables, keys, rows, *, axes):
   """Writes rows; drops those whose ids are past the end."""
 
-  def local(table, ids, rows):
-    ids = jnp.where(_inside(table, ids), ids, len(table))
+  def local(table, ids, rows, axes):
+    ids = _from_first(ids, table, axes)
+    ids = jnp.where(_inside(ids, len(table)), ids, len(table))
     return _run(_scatter, table, ids, rows)
 
   def per_device(tables, keys, rows):
-    keys = jax.tree.map(_from_first, keys, list(map(len, tables)))
-    return list(map(local, tables, keys, rows))
+    return list(map(local, tables, keys, rows, [sharding.axes()] * len(tables)))
 
   if not _are_split(tables):
-    return list(map(local, tables, keys, rows))
+    return list(map(local, tables, keys, rows, axes))
   specs = sharding.ROWS, sharding.REPLICATED, sharding.REPLICATED
-  f = jax.shard_map(per_device, in_specs=specs, out_specs=sharding.ROWS)
+  f = sharding.per_device(per_device, in_specs=specs, out_specs=sharding.ROWS)
   return f(tables, keys, rows)
 
 
@@ -371,7 +428,7 @@ def _are_split(tables) -> bool:
 def _psum_at_once(rows: list[Array]) -> list[Array]:
   """Adds arrays [batch, ...] over the devices, in one collective."""
   flat = [x.reshape(len(x), -1) for x in rows]
-  total = lax.psum(jnp.concatenate(flat, axis=1).T, sharding.AXES).T
+  total = lax.psum(jnp.concatenate(flat, axis=1).T, sharding.axes()).T
   ends = list(itertools.accumulate(x.shape[1] for x in flat))
   parts = jnp.split(total, ends[:-1], axis=1)
   return [
@@ -399,13 +456,18 @@ def _scatter(table, ids, values):
   return table.at[ids].set(values, mode="drop", wrap_negative_indices=False)
 
 
-def _from_first(ids, num_rows):
+def _from_first(ids, table, axes):
   """Counts ids from the first row of this device's part of a table."""
-  return ids - lax.axis_index(sharding.AXES) * num_rows
+  return ids - lax.axis_index(axes) * len(table) if axes else ids
 
 
-def _inside(table, ids):
-  return (ids >= 0) & (ids < len(table))
+def _length(table, axes) -> int:
+  """Returns the number of rows of a table whose parts are split over axes."""
+  return len(table) * (lax.axis_size(axes) if axes else 1)
+
+
+def _inside(ids, num_rows):
+  return (ids >= 0) & (ids < num_rows)
 
 
 def _column(mask, rows):

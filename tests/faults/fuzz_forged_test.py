@@ -32,7 +32,8 @@ from nuclr_jax.lab.data import tar_files
 from nuclr_jax.lab.data.tokenizer import pretrained_tokenizer
 from nuclr_jax.lab.files import remote
 from nuclr_jax.lab.models.pretrained import load as weights
-from nuclr_jax.lab.train import factories, untrained
+from nuclr_jax.lab.train import untrained
+from nuclr_jax.lab.train.settings import resolve
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def test_values_in_descriptions(name, folder):
   def check(place, value):
     path.write_text(json.dumps(with_value(content, place, value)))
     with harmless(folder):
-      factories.checked(untrained.config_of_published(home))
+      resolve(untrained.config_of_published(home))
 
   check()
 

@@ -31,8 +31,9 @@ from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.ingest import convert, records
 from nuclr_jax.lab.models.pretrained import load as weights
 from nuclr_jax.lab.report import subject
-from nuclr_jax.lab.train import factories, untrained
 from nuclr_jax.lab.train import records as run_records
+from nuclr_jax.lab.train import settings as door
+from nuclr_jax.lab.train import untrained
 from nuclr_jax.lab.train.warm_start import load_zeta
 from nuclr_jax.lab.user_files import inputs, readers
 from nuclr_jax.lab.user_files.items import Item, Rejected
@@ -251,7 +252,7 @@ def test_descriptions_of_published_models(name, folder):
   def check(data):
     path.write_bytes(data)
     with harmless(folder):
-      factories.checked(untrained.config_of_published(home))
+      door.resolve(untrained.config_of_published(home))
 
   check()
 
@@ -414,9 +415,7 @@ def test_configs(name):
   """Whatever a value is, a config is refused with its key, or it is fine."""
   base = complete(load_config(name))
   keys = [(key,) for key in DEFAULTS]
-  keys += [
-    (key, x) for key in factories.TABLES for x in base[key] if x != "name"
-  ]
+  keys += [(key, x) for key in door.TABLES for x in base[key] if x != "name"]
 
   @FUZZ
   @given(st.sampled_from(keys), ANY)
@@ -427,7 +426,7 @@ def test_configs(name):
     else:
       config[key[0]] = base[key[0]] | {key[1]: value}
     try:
-      factories.checked(complete(config))
+      door.resolve(config)
     except ConfigError as error:
       assert key[-1] in f"{error.key} {error}"
 

@@ -84,7 +84,7 @@ def look(
     last: Whether the images at either end are stored, too.
   """
   values, objective = dict(run.values), parts.objective
-  tau = parts.config["objective"]["temperature"]
+  tau = parts.settings.objective.arguments["temperature"]
   pairs = embed_pairs(embed, parts.data.train)
   exact = popularity.solve_sampled(
     pairs.image,

@@ -59,8 +59,9 @@ def check_probability(
   return rho
 
 
+@checks.checked
 def collision(
-  probability: Float[np.ndarray, "classes"], num_negatives: int = 1
+  probability: Float[np.ndarray, "classes"], num_negatives: checks.Count = 1
 ) -> float:
   """Returns the probability that all N negatives are of the anchor's class.
 
@@ -77,12 +78,12 @@ def collision(
   Reference: Saunshi et al., Section 4; Merad et al., Proposition 1.
   """
   rho = check_probability(probability)
-  num_negatives = checks.count("num_negatives", num_negatives)
   return float(np.sum(rho ** (num_negatives + 1)))
 
 
+@checks.checked
 def any_collision(
-  probability: Float[np.ndarray, "classes"], num_negatives: int = 1
+  probability: Float[np.ndarray, "classes"], num_negatives: checks.Count = 1
 ) -> float:
   """Returns the probability that any of N negatives is of the anchor's class.
 
@@ -99,7 +100,6 @@ def any_collision(
   Reference: Saunshi et al., Appendix B.1.
   """
   rho = check_probability(probability)
-  num_negatives = checks.count("num_negatives", num_negatives)
   return float(1 - np.sum(rho * (1 - rho) ** num_negatives))
 
 

@@ -155,6 +155,7 @@ def by_deviation_of_many(
   return float(total / (1 - any_collision(probability, num_negatives)))
 
 
+@checks.checked
 def collision_constant(loss: losses.Loss, *, sharp: bool = False) -> float:
   r"""Returns c' of Lemma 4.4, L_un^= - l(0) <= c' s(f).
 
@@ -177,7 +178,6 @@ def collision_constant(loss: losses.Loss, *, sharp: bool = False) -> float:
 
   Reference: Saunshi et al., Lemma A.1.
   """
-  checks.choice("loss", loss, losses.Loss)
   constant = SHARP if sharp else math.sqrt(2)
   return constant / math.log(2) if loss == "logistic" else constant
 
@@ -309,6 +309,7 @@ def competitive(
   )
 
 
+@checks.checked
 def generalization(
   rademacher: float,
   radius: float,
@@ -345,9 +346,7 @@ def generalization(
 
   Reference: Saunshi et al., Lemma 4.2, which is Lemma A.2 for k = 1.
   """
-  checks.choice("loss", loss, losses.Loss)
-  num_samples = checks.count("num_samples", num_samples)
-  k = checks.count("num_negatives", num_negatives)
+  k = num_negatives
   if not 0 < failure < 1 or radius < 0 or rademacher < 0:
     raise ValueError(
       "failure must be in (0, 1), radius and rademacher at least 0, got "

@@ -26,6 +26,7 @@ TAIL = 36.0  # exp(-TAIL) of the integral is cut off at its left end
 NODES = 16  # of the trapezoid rule, evaluated at a time
 
 
+@checks.checked
 def of_margins(
   margins: Float[AnyArray, "*batch negatives"], loss: Loss
 ) -> Float[AnyArray, "*batch"]:
@@ -45,7 +46,6 @@ def of_margins(
     >>> of_margins(np.zeros((1, 3)), "logistic")
     array([2.])
   """
-  checks.choice("loss", loss, Loss)
   xp = margins.__array_namespace__()
   worst = xp.max(-margins, axis=-1)
   if loss == "hinge":
@@ -56,13 +56,14 @@ def of_margins(
   return total / (math.log(2) if loss == "logistic" else 1.0)
 
 
+@checks.checked
 def expected(
   similarity: Float[np.ndarray, "anchors rows"],
   positive: Float[np.ndarray, "anchors rows"],
   negative: Float[np.ndarray, "anchors rows"],
   *,
-  loss: str,
-  num_negatives: int = 1,
+  loss: Loss,
+  num_negatives: checks.Count = 1,
 ) -> Float[np.ndarray, "anchors"]:
   r"""Computes E[loss] of each anchor over independent positives and negatives.
 
@@ -94,8 +95,6 @@ def expected(
     >>> expected(sim, first, both, loss="hinge")
     array([0.5])
   """
-  checks.choice("loss", loss, Loss)
-  num_negatives = checks.count("num_negatives", num_negatives)
   rows = [np.asarray(x, np.float64) for x in (similarity, positive, negative)]
   if not np.isfinite(rows[0]).all():
     raise ValueError("similarities are not finite")

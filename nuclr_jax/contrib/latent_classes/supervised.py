@@ -78,12 +78,13 @@ def task_loss(
   return float(np.sum(weight * each))
 
 
+@checks.checked
 def average_loss(
   scores: Float[AnyArray, "rows classes"],
   label: Int[np.ndarray, "rows"],
   *,
   ways: int,
-  loss: str = "logistic",
+  loss: losses.Loss = "logistic",
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
   """Averages the loss over all tasks of `ways` classes.
@@ -112,7 +113,6 @@ def average_loss(
     if ways != 2:
       raise ValueError("probabilities are allowed for tasks of two ways only")
     return _two_ways(own, others, label, check_probability(probability), loss)
-  checks.choice("loss", loss, losses.Loss)
   below = own[:, None] - others
   if loss == "hinge":
     order = np.sort(-below, axis=1)  # the largest is the worst
@@ -124,11 +124,12 @@ def average_loss(
   return _balanced(each, label)
 
 
+@checks.checked
 def drawn_task_loss(
   scores: Float[AnyArray, "rows classes"],
   label: Int[np.ndarray, "rows"],
   *,
-  num_negatives: int,
+  num_negatives: checks.Count,
   loss: str = "logistic",
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
@@ -164,7 +165,7 @@ def drawn_task_loss(
   """
   _own_and_others(scores, label)  # checks them
   rho, scores = rho_of(label, probability), np.asarray(scores, np.float64)
-  k, classes = checks.count("num_negatives", num_negatives), range(len(rho))
+  k, classes = num_negatives, range(len(rho))
   sizes = range(2, min(k + 1, len(rho)) + 1)
   if (count := sum(math.comb(len(rho), size) for size in sizes)) > MAX_TASKS:
     raise ValueError(
@@ -218,11 +219,12 @@ def average_accuracy(
   return _balanced(each, label)
 
 
+@checks.checked
 def top_accuracy(
   scores: Float[AnyArray, "rows classes"],
   label: Int[np.ndarray, "rows"],
   *,
-  top: int,
+  top: checks.Count,
 ) -> float:
   """Returns how often fewer than `top` other classes score at least as high.
 
@@ -237,7 +239,6 @@ def top_accuracy(
     >>> top_accuracy(np.eye(3)[[0, 1, 1]], np.arange(3), top=1)
     0.6666666666666666
   """
-  top = checks.count("top", top)
   own, others = _own_and_others(scores, label)
   above = np.sum(others >= own[:, None], axis=1)
   return _balanced(above < top, label)

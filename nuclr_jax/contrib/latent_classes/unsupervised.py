@@ -126,12 +126,13 @@ def split_loss(
   return Split(tau * same + (1 - tau) * other, same, other, tau)
 
 
+@checks.checked
 def other_loss(
   features: Float[AnyArray, "rows dim"],
   label: Int[np.ndarray, "rows"],
   *,
   loss: str = "logistic",
-  num_negatives: int = 1,
+  num_negatives: checks.Count = 1,
   probability: Float[np.ndarray, "classes"] | None = None,
 ) -> float:
   """Computes L_un^!= of k negatives: those of the anchor's class are removed.
@@ -163,7 +164,7 @@ def other_loss(
   rho = rho_of(label, probability)
   if len(rho) == 1:
     raise ValueError("there must be two classes or more, got one")
-  k = checks.count("num_negatives", num_negatives)
+  k = num_negatives
   draws, own = _draws(label, label, rho), rho[label]
   apart = np.where(draws.positive > 0, 0.0, draws.negative)
   apart /= (1 - own)[:, None]
@@ -176,12 +177,13 @@ def other_loss(
   return total / (1 - collision(rho, k))
 
 
+@checks.checked
 def block_loss(
   features: Float[AnyArray, "rows dim"],
   label: Int[np.ndarray, "rows"],
   key: Key | None = None,
   *,
-  block_size: int,
+  block_size: checks.Count,
   num_blocks: int = 256,
   loss: str = "logistic",
   num_negatives: int = 1,
@@ -214,7 +216,6 @@ def block_loss(
   Reference: Saunshi et al., eq. (12).
   """
   rho, features = rho_of(label, probability), np.asarray(features)
-  block_size = checks.count("block_size", block_size)
   means, owner = [], []
   for c in range(len(rho)):
     rows = np.flatnonzero(label == c)

@@ -60,8 +60,8 @@ def random_rows(
     >>> random_rows("classes", 3, 2, seed=0)()["classes"].shape
     (3, 2)
   """
-  count = checks.count(f"the number of {name}", count)
-  dim = checks.count("dim", dim)
+  count = checks.argument(f"the number of {name}", count, checks.Count)
+  dim = checks.argument("dim", dim, checks.Count)
 
   def init():
     rows = jax.random.normal(jax.random.key(seed), (count, dim))

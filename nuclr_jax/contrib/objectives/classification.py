@@ -65,6 +65,7 @@ def softmax(
   return base.stateless(loss_fn, init)
 
 
+@checks.checked
 def arcface(
   *,
   num_classes: checks.Count,
@@ -102,8 +103,6 @@ def arcface(
   Reference: Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face
     Recognition, CVPR 2019.
   """
-  scale = checks.positive("scale", scale)
-  margin = checks.number("margin", margin, Angle)
 
   def of_own(cosine):
     sine = jnp.sqrt(jnp.clip(1 - cosine**2, 1e-12))
@@ -115,6 +114,7 @@ def arcface(
   return _softmax(num_classes, init, of_own, lambda x: scale)
 
 
+@checks.checked
 def sphereface(
   *,
   num_classes: checks.Count,
@@ -153,8 +153,7 @@ def sphereface(
   Reference: Liu et al., SphereFace: Deep Hypersphere Embedding for Face
     Recognition, CVPR 2017.
   """
-  m = checks.count("margin", margin)
-  plain = checks.weight("plain", plain)
+  m = margin
 
   def of_own(cosine):
     # The derivative of arccos is infinite at -1 and 1.

@@ -13,6 +13,7 @@ Differences = checks.one_of(("chain", "star"))
 Norm = checks.one_of(("l2", "l1"))
 
 
+@checks.checked
 def difference_alignment(
   *,
   differences: Differences = "chain",
@@ -70,8 +71,6 @@ def difference_alignment(
   Reference: Chen et al., Robust Similarity Learning with Difference Alignment
     Regularization, ICLR 2024, eq. (4) to (6).
   """
-  checks.choice("differences", differences, Differences)
-  checks.choice("norm", norm, Norm)
 
   def loss_fn(params, pairs):
     del params

@@ -10,6 +10,7 @@ from nuclr_jax.pairwise import tiles
 from nuclr_jax.types import Pairs, Sides, both, each
 
 
+@checks.checked
 def latent_class(
   *,
   num_negatives: checks.Count = 1,
@@ -49,8 +50,6 @@ def latent_class(
   Reference: Saunshi et al., A Theoretical Analysis of Contrastive Unsupervised
     Representation Learning, ICML 2019, eq. (5); Merad et al., 2020, eq. (6).
   """
-  checks.choice("loss", loss, losses.Loss)
-  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -61,6 +60,7 @@ def latent_class(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def curl(
   *,
   block_size: checks.Count = 2,
@@ -97,9 +97,7 @@ def curl(
 
   Reference: Saunshi et al., Section 6.3, eq. (12).
   """
-  checks.choice("loss", loss, losses.Loss)
   block_size = _check_block_size(block_size, data_block_size)
-  num_negatives = checks.count("num_negatives", num_negatives)
 
   def loss_fn(params, pairs):
     del params
@@ -116,6 +114,7 @@ def curl(
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def quick_thought(
   *,
   block_size: checks.Count = 1,
@@ -182,7 +181,6 @@ def quick_thought(
 
 def _check_block_size(block_size, of_data: int | None) -> int:
   """Returns the block size; raises ValueError if the data have another one."""
-  block_size = checks.count("block_size", block_size)
   if of_data not in (None, block_size):
     raise ValueError(
       f"the objective's block_size is {block_size} and that of the data "

@@ -14,6 +14,7 @@ from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import Pairs
 
 
+@checks.checked
 def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   r"""Makes the multi-class N-pair loss: a softmax over unscaled dot products.
 
@@ -45,7 +46,6 @@ def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   Reference: Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss
     Objective, NIPS 2016.
   """
-  l2 = checks.weight("l2", l2)
 
   def loss_fn(params, pairs):
     del params
@@ -59,6 +59,7 @@ def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   return base.stateless(loss_fn)
 
 
+@checks.checked
 def proxy_anchor(
   *,
   num_classes: checks.Count,
@@ -99,8 +100,6 @@ def proxy_anchor(
 
   Reference: Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020.
   """
-  alpha = checks.positive("alpha", alpha)
-  margin = checks.weight("margin", margin)
   init = classes.random_rows("proxies", num_classes, dim, seed)
 
   def loss_fn(params, pairs):

@@ -13,6 +13,7 @@ from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.types import each, swap
 
 
+@checks.checked
 def swav(
   *,
   dim: checks.Count,
@@ -54,9 +55,6 @@ def swav(
   Reference: Caron et al., Unsupervised Learning of Visual Features by
     Contrasting Cluster Assignments, NeurIPS 2020.
   """
-  temperature = checks.temperature(temperature)
-  num_iterations = checks.count("num_iterations", num_iterations)
-  epsilon = checks.positive("epsilon", epsilon)
   init = random_rows("prototypes", num_prototypes, dim, seed)
 
   def loss_fn(params, pairs):

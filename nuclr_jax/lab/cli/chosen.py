@@ -37,7 +37,7 @@ def opened():
   else:
     parts, mesh, state = _opened_untrained()
   if flags.DATA.value:
-    for scores, split in untrained.scored_splits(parts.config).items():
+    for scores, split in untrained.scored_splits(parts.settings.data).items():
       log.info("%s: %s", scores, split)
   _warn_of_captions(parts.data)
   return parts, mesh, state
@@ -66,12 +66,14 @@ def _opened_untrained(*, pairs: bool = False):
     )
   from nuclr_jax.lab.train import untrained
 
-  chosen, data_dir = flags.chosen_config(), flags.DATA_DIR.value
-  if pairs and flags.DATA.value:
-    chosen["data"]["train"] = untrained.train_of(
-      flags.DATA.value, named=True, data_dir=data_dir
-    )
-  return untrained.open_untrained(chosen, data_dir=data_dir)
+  data, data_dir = flags.DATA.value, flags.DATA_DIR.value
+  more = {}
+  if pairs and data:
+    train = untrained.train_of(data, named=True, data_dir=data_dir)
+    more = {"data": {"train": train}}
+  return untrained.open_untrained(
+    flags.chosen_settings(more), data_dir=data_dir
+  )
 
 
 def _warn_of_captions(data) -> None:
@@ -100,7 +102,7 @@ def _warn_of_captions(data) -> None:
 
 def temperature_of_model() -> float:
   """Returns the temperature of the config or published model in the flags."""
-  tau = flags.chosen_config()["objective"].get("temperature")
+  tau = flags.chosen_settings().objective.arguments.get("temperature")
   if not isinstance(tau, float):
     raise UsageError("this model has no single temperature; give --temperature")
   return tau
@@ -147,7 +149,7 @@ def embed_inputs(
       flags.WORKDIR.value, **flags.chosen_state(), **how
     )
   else:
-    model = export.embedder_of_config(flags.chosen_config(), **how)
+    model = export.embedder_of_config(flags.chosen_settings(), **how)
   with model as embedder:
     return export.write_embeddings(
       embedder, read(), output, thumbnails=pairs, pairs=pairs

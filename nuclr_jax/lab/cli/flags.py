@@ -1,6 +1,6 @@
 """The flags of `nuclr`, and the config that they choose and change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import functools
 import logging
 import math
@@ -12,7 +12,12 @@ from typing import Any
 from absl import flags
 
 from nuclr_jax.lab import extensions
-from nuclr_jax.lab.config import ConfigError, complete, load_config, override
+from nuclr_jax.lab.config import (
+  ConfigError,
+  load_config,
+  merge_named,
+  override,
+)
 from nuclr_jax.lab.files import bucket, remote
 
 log = logging.getLogger(__name__)
@@ -383,11 +388,14 @@ def _check_text(name: str, text: str) -> None:
     )
 
 
-def chosen_config() -> dict[str, Any] | None:
-  """Returns the config that the flags describe, completed and checked.
+def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
+  """Returns the settings of the config that the flags describe.
+
+  Args:
+    more: Values that take precedence, nested as in a config.
 
   Returns:
-    Plain dicts, or None without --config and --model.
+    `settings.Settings`, or None without --config and --model.
 
   Raises:
     ValueError: If the config cannot be loaded, or a name, key or value in it is
@@ -397,11 +405,11 @@ def chosen_config() -> dict[str, Any] | None:
     return None
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
-  from nuclr_jax.lab.train import factories  # a slow import
+  from nuclr_jax.lab.train import settings  # a slow import
 
   try:
     base = _of_published() if MODEL.value else load_config(CONFIG.value)
-    return factories.checked(complete(override(base, changes)))
+    return settings.resolve(merge_named(override(base, changes), more))
   except ConfigError as error:
     guilty = [
       f"--config.{key}={value}"
@@ -444,7 +452,8 @@ def chosen_state() -> dict[str, Any]:
 
   if flags.FLAGS[AVERAGE.name].present and AVERAGE.value:
     folder = remote.fetch(WORKDIR.value, choose=checkpoint.of_newest)
-    if not records.read_config(folder)["optimizer"].get("weight_average"):
+    optimizer = records.read_settings(folder).optimizer
+    if not optimizer.arguments.get("weight_average"):
       raise UsageError(
         f"{WORKDIR.value} keeps no average of the weights; leave --average out"
       )

@@ -139,7 +139,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.check_places()
     usage.check_together(verb, flags.present())
     flags.import_modules()
-    flags.chosen_config()  # before processes join or data is read
+    flags.chosen_settings()  # before processes join or data is read
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: ")[:2000])

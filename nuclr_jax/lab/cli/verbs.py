@@ -50,7 +50,7 @@ def train() -> None:
   from nuclr_jax.lab.train import loop
 
   result = loop.fit(
-    flags.chosen_config(), workdir(), data_dir=flags.DATA_DIR.value
+    flags.chosen_settings(), workdir(), data_dir=flags.DATA_DIR.value
   )
   if not result.finished:
     sys.exit(INTERRUPTED)

@@ -343,6 +343,7 @@ class Data(NamedTuple):
   num_classes: int | None = None  # of labelled data
   block_size: int | None = None  # consecutive pairs that share a class
   resize: Resize = DEFAULT_RESIZE  # how other images become those of the model
+  named: Mapping[str, Any] | None = None  # by this `config.data`, if by any
 
   @property
   def inputs(self) -> Inputs:

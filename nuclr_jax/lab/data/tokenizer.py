@@ -225,6 +225,7 @@ def build_tokenizer(
   return Tokenizer(tokenizer.to_str(), length)
 
 
+@checks.checked
 def pretrained_tokenizer(
   source: str | os.PathLike,
   *,
@@ -295,7 +296,6 @@ def pretrained_tokenizer(
         "mask the padding, such as BERT, need 0: choose another tokenizer, or "
         f"set pad_id={own_id} for a tower that does not"
       )
-  checks.choice("clean", clean, Clean)
   tokenizer.no_padding()
   tokenizer.no_truncation()
   if pad_id:

@@ -37,6 +37,7 @@ from nuclr_jax.lab.data.pair_index import content_hash
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, AnyTokenizer, Resize
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.train import checkpoint, loop, untrained
+from nuclr_jax.lab.train.settings import Settings
 from nuclr_jax.lab.user_files.items import Rejected, tidy, why_none
 from nuclr_jax.types import Metrics, Sides
 
@@ -97,7 +98,7 @@ def embedder_of_run(
 
 @contextlib.contextmanager
 def embedder_of_config(
-  config: Config,
+  config: Config | Settings,
   *,
   data_dir: str | os.PathLike | None = None,
   features: bool = False,

@@ -17,7 +17,6 @@ weights. `config.model.pretrained` and `--model` read all of them back.
 """
 
 from collections.abc import Mapping
-import inspect
 import json
 import logging
 import os
@@ -27,12 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from nuclr_jax.lab import extensions, files
+from nuclr_jax.lab import files
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
-from nuclr_jax.lab.models import IMAGE_TOWERS, TEXT_TOWERS, pretrained
+from nuclr_jax.lab.factories import bound
+from nuclr_jax.lab.models import pretrained
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
+from nuclr_jax.lab.models.towers import TOWERS
 from nuclr_jax.lab.train import checkpoint, loop
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
@@ -68,7 +69,7 @@ FEATURES = {
 class Exported(NamedTuple):
   """Everything about a trained model that its folder records."""
 
-  spec: Mapping[str, Any]  # `config.model`, whose name is "towers"
+  spec: Mapping[str, Any]  # what a config says of the model `towers`
   params: Params
   state: PyTree
   tokenizer: Tokenizer
@@ -117,7 +118,7 @@ def exported(parts: Experiment, state: TrainState) -> Exported:
   is_single = tau is not None and not isinstance(tau, Sides)
   bias = state.params["objective"].get("logit_bias")
   return Exported(
-    parts.config["model"],
+    parts.settings.model.spec,
     state.params["model"],
     state.model_state,
     parts.data.tokenizer,
@@ -200,17 +201,12 @@ def write_model(
 
 def _arguments(spec, side: str) -> dict[str, Any]:
   """Returns all arguments of a tower, defaults included, and its name."""
-  spec = dict(spec[side])
-  tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
-  parameters = inspect.signature(
-    extensions.find(spec["name"], tables[side])
-  ).parameters
-  defaults = {
-    name: x.default
-    for name, x in parameters.items()
-    if x.default is not inspect.Parameter.empty
-  }
-  return defaults | spec
+  tower = bound(f"model.{side}", TOWERS[side], spec[side])
+  if tower.name not in TOWERS[side].known:
+    raise ValueError(
+      f"only towers of this library can be exported, got {tower.name!r}"
+    )
+  return tower.values() | {"name": tower.name}
 
 
 def _joint_model(model: Exported, image, text, layout: str) -> HFModel:

@@ -130,6 +130,7 @@ def from_nnx(build, num_features: int) -> Tower:
   return Tower(init, apply, num_features)
 
 
+@checks.checked
 def dual_encoder(
   image: Tower,
   text: Tower,
@@ -177,7 +178,6 @@ def dual_encoder(
     >>> pairs.image.shape, pairs.text.shape
     ((7, 5), (7, 5))
   """
-  checks.choice("projected", projected, Sequence[Side])
   for side, tower in (("image", image), ("text", text)):
     if side not in projected and tower.num_features != dim:
       raise ValueError(

@@ -99,6 +99,7 @@ class ClipResNet(nnx.Module):
     return self.pool(x).astype(jnp.float32)
 
 
+@checks.checked
 def clip_resnet(
   *,
   image_shape: tuple[int, int, int],
@@ -164,7 +165,6 @@ def clip_resnet(
       "stages must be one or more numbers, these and features at least 1, and "
       f"width even, got {tuple(stages)}, {features} and {width}"
     )
-  checks.choice("remat", remat, Remat)
   shrinks = SHRINKS * 2 ** (len(stages) - 1)
   if image_shape[0] % shrinks or image_shape[1] % shrinks:
     raise ValueError(

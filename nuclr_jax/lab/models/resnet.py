@@ -125,6 +125,7 @@ class ResNet(nnx.Module):
     return jnp.mean(x, (1, 2), dtype=jnp.float32)
 
 
+@checks.checked
 def resnet(
   *,
   image_shape: tuple[int, int, int],
@@ -173,7 +174,6 @@ def resnet(
   Reference: He et al., Deep Residual Learning for Image Recognition, CVPR 2016.
   """
   check_images(image_shape, mean, std)
-  checks.choice("remat", remat, Remat)
   if min(*stages, width, 1) < 1 or not stages:
     raise ValueError(
       "stages must be one or more numbers, and these and width at least 1, got "

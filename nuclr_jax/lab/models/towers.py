@@ -1,12 +1,11 @@
 """Pairs of published encoders, with or without pretrained weights."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-import inspect
+from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
 from nuclr_jax.checks import Width
-from nuclr_jax.lab import extensions
+from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.bert import bert, distilbert
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
@@ -45,6 +44,12 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "distilbert": distilbert,
   "siglip_text": siglip_text,
 }
+INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
+PRETRAINED = {"pretrained": str | os.PathLike | None}
+TOWERS = {
+  "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
+  "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
+}
 
 
 def towers(
@@ -52,8 +57,8 @@ def towers(
   image_shape: tuple[int, int, int],
   vocab_size: int,
   length: int,
-  image: Mapping[str, Any],
-  text: Mapping[str, Any],
+  image: Bound | Mapping[str, Any],
+  text: Bound | Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
   dim: Width = 256,
   dtype: Dtype = "float32",
@@ -105,19 +110,16 @@ def towers(
     >>> params["image_projection"].shape, params["text_projection"].shape
     ((16, 256), (8, 256))
   """
-  specs = {"image": dict(image), "text": dict(text)}
-  paths = {side: spec.pop("pretrained", None) for side, spec in specs.items()}
+  sides = {
+    side: bound(f"model.{side}", TOWERS[side], spec)
+    for side, spec in {"image": image, "text": text}.items()
+  }
+  paths = {side: x.more.get("pretrained") for side, x in sides.items()}
   inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
-  tables = {"image": IMAGE_TOWERS, "text": TEXT_TOWERS}
-  image, text = (
-    make_tower(
-      side, tables[side], {"dtype": dtype} | spec, inputs, ("pretrained",)
-    )
-    for side, spec in specs.items()
-  )
+  image_tower, text_tower = (x(**inputs, dtype=dtype) for x in sides.values())
   model = base.dual_encoder(
-    image,
-    text,
+    image_tower,
+    text_tower,
     dim=dim,
     normalize=normalize,
     projection_bias=projection_bias,
@@ -138,42 +140,3 @@ def towers(
   if pretrained is not None:
     return model._replace(load=load_both)
   return model._replace(load=load) if sources else model
-
-
-def make_tower(
-  key: str,
-  table: Mapping[str, Callable[..., base.Tower]],
-  spec: Mapping[str, Any],
-  inputs: Mapping[str, Any],
-  other_keys: Iterable[str] = (),
-) -> base.Tower:
-  """Calls the factory that a config names.
-
-  Args:
-    key: The key of `config.model` that `spec` comes from, for messages.
-    table: Factories by name.
-    spec: `{"name": ..., **arguments}`.
-    inputs: Arguments that describe the data; the factory gets those that it
-      takes, and `spec` must not contain them.
-    other_keys: Keys that the caller has taken out of `spec`, for messages.
-
-  Raises:
-    ValueError: If the name or a key is unknown, and from the factory.
-  """
-  arguments = dict(spec)
-  name = arguments.pop("name", None)
-  factory = extensions.find(name, table)
-  if factory is None:
-    raise ValueError(
-      f"config.model.{key}.name is {name!r}; known names are {sorted(table)} "
-      "or MODULE:FACTORY"
-    )
-  parameters = set(inspect.signature(factory).parameters)
-  settable = parameters - set(inputs)
-  if unknown := sorted(set(arguments) - settable):
-    raise ValueError(
-      f"unknown keys {unknown} of config.model.{key} {name!r}; known keys are "
-      f"{sorted(settable | {'name', *other_keys})}"
-    )
-  inputs = {name: x for name, x in inputs.items() if name in parameters}
-  return factory(**inputs, **arguments)

@@ -107,8 +107,8 @@ def make_block_spec(
       f"activation must be one of {sorted(ACTIVATIONS)}, got "
       f"{spec.activation!r}"
     )
-  checks.choice("remat", spec.remat, Remat)
-  checks.choice("attention", spec.attention, Implementation)
+  checks.argument("remat", spec.remat, Remat)
+  checks.argument("attention", spec.attention, Implementation)
   if spec.attention == "cudnn" and (
     spec.dtype != jnp.bfloat16 or spec.rates.attention
   ):

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax.checks import Count, Natural
+from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.pretrained import load_towers
 from nuclr_jax.lab.models.small import convnet, transformer
-from nuclr_jax.lab.models.towers import IMAGE_TOWERS, TEXT_TOWERS, make_tower
+from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
@@ -21,6 +22,7 @@ ENCODERS: dict[str, Callable[..., base.Tower]] = {
   **IMAGE_TOWERS,
   **TEXT_TOWERS,
 }
+ENCODER = Table(ENCODERS, run=INPUTS)
 
 
 def views(
@@ -28,7 +30,7 @@ def views(
   image_shape: tuple[int, ...],
   vocab_size: int,
   length: int,
-  encoder: Mapping[str, Any],
+  encoder: Bound | Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
   dim: Count = 128,
   hidden: Natural = 0,
@@ -75,11 +77,12 @@ def views(
     ((3, 4), True)
   """
   inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
-  tower = make_tower("encoder", ENCODERS, encoder, inputs)
+  encoder = bound("model.encoder", ENCODER, encoder)
+  tower = encoder(**inputs)
   model = one_encoder(tower, dim=dim, hidden=hidden, normalize=normalize)
   if pretrained is None:
     return model
-  side = "image" if encoder["name"] in IMAGE_TOWERS else "text"
+  side = "image" if encoder.takes("image_shape") else "text"
 
   def load(params, state):
     # `load_towers` knows only the names of a dual encoder's sides.

@@ -113,6 +113,7 @@ class VisionTransformer(nnx.Module):
     return x.astype(jnp.float32)
 
 
+@checks.checked
 def vit(
   *,
   image_shape: tuple[int, int, int],
@@ -197,7 +198,6 @@ def vit(
       f"of {patch} x {patch}, and may have {checks.MAX_PATCHES:,}; choose "
       "smaller images or a larger patch"
     )
-  checks.choice("pool", pool, Pool)
   if pooler and pool == "attention":
     raise ValueError(
       "pooler is a layer on the class token, which pool='attention' does not "

@@ -206,8 +206,11 @@ def _config(parts) -> str:
     for name in ("nuclr_jax", "jax", "flax", "optax", "grain", "numpy")
   }
   versions["python"] = platform.python_version()
-  shown = json.dumps(parts.config, indent=2)
+  shown = json.dumps(parts.settings.recorded, indent=2)
+  own = ", ".join(parts.own())
+  note = f"<p>The run has its own {own}, which this config does not name.</p>"
   return (
-    f"<h2>Config</h2><pre>{html.escape(shown)}</pre><h2>Versions</h2>"
+    f"<h2>Config</h2>{note if own else ''}<pre>{html.escape(shown)}</pre>"
+    "<h2>Versions</h2>"
     f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
   )

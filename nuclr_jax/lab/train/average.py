@@ -57,7 +57,7 @@ def with_average(
 
   Reference: Dong et al., CLIP Itself is a Strong Fine-tuner, arXiv:2212.06138.
   """
-  checks.number("weight_average", decay, Fraction)
+  checks.argument("weight_average", decay, Fraction)
 
   def init(params):
     copy = jax.tree.map(jnp.copy, params)  # both buffers are donated

@@ -36,7 +36,7 @@ def open_batches(
   with _open(
     parts,
     start_step=step,
-    num_workers=parts.config["num_workers"],
+    num_workers=parts.settings.num_workers,
     positions=at,
   ) as stream:
 
@@ -63,8 +63,8 @@ def fixed_batches(
   Returns:
     The function; it yields the rows of this process.
   """
-  source, seed = parts.data.train, parts.config["seed"]
-  batch_size = parts.config["batch_size"]
+  source, seed = parts.data.train, parts.settings.seed
+  batch_size = parts.settings.batch_size
   if source.open_stream is not None:
 
     def read_stream():
@@ -91,8 +91,8 @@ def _open(parts, **options):
 
   return loader.batches(
     parts.data.train,
-    batch_size=parts.config["batch_size"],
-    seed=parts.config["seed"],
+    batch_size=parts.settings.batch_size,
+    seed=parts.settings.seed,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
     **options,

@@ -332,7 +332,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
     mesh: The mesh of the run, which must be entered when the function is
       called.
   """
-  model, batch_size = parts.model, parts.config["batch_size"]
+  model, batch_size = parts.model, parts.settings.batch_size
   sizes, readout = parts.data.train.sizes, _readable(parts.objective)
   share = np.clip(sizes.num_pairs // 256, SAMPLE, LARGEST_SAMPLE)
   count = max(1, min(int(share), sizes.num_pairs) // batch_size)
@@ -415,7 +415,7 @@ class Scale(NamedTuple):
 def scale_of(parts: Experiment) -> Scale:
   """Returns what the metrics of a run are compared with."""
   numbers = *parts.data.train.sizes.ids, parts.data.num_classes or math.inf
-  return Scale(parts.config["batch_size"], min(numbers))
+  return Scale(parts.settings.batch_size, min(numbers))
 
 
 class Alarm(NamedTuple):

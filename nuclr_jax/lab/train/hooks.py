@@ -41,6 +41,7 @@ class Hook(NamedTuple):
   apply: Callable[[TrainState, Embed], TrainState]
 
 
+@checks.checked
 def refresh_popularity(
   source: Source,
   objective: Objective,
@@ -48,7 +49,7 @@ def refresh_popularity(
   seed: int,
   steps_per_epoch: int,
   every_epochs: NonNegative,
-  max_pairs: Count = 16_384,
+  max_pairs: exact.AtLeastTwo = 16_384,
   tolerance: Positive = 1e-2,
   max_iterations: Count = 200,
 ) -> Hook:
@@ -77,8 +78,8 @@ def refresh_popularity(
     ValueError: If a number is out of its range, or if the objective has
       no popularities, has individual temperatures, or averages u by id.
   """
-  checks.positive("every_epochs", every_epochs)
-  exact.check_limits(tolerance, max_iterations, max_pairs)
+  if not every_epochs:
+    raise ValueError("every_epochs must be greater than 0, got 0")
   check_has_zeta("refresh", objective)
   num_pairs = source.sizes.num_pairs
   if max_pairs < SMALL_SAMPLE * num_pairs:

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 import orbax.checkpoint as ocp
 
 from nuclr_jax.lab import distributed, files, progress
-from nuclr_jax.lab.config import Config, complete, validation_period
+from nuclr_jax.lab.config import Config, validation_period
 from nuclr_jax.lab.data.places import DATA_DIR
 from nuclr_jax.lab.evaluate.evaluators import (
   Embed,
@@ -31,13 +31,13 @@ from nuclr_jax.lab.train import (
   build,
   checkpoint,
   diagnostics,
-  factories,
   recalibrate,
   records,
   resume,
 )
 from nuclr_jax.lab.train.batches import open_batches
 from nuclr_jax.lab.train.build import Experiment
+from nuclr_jax.lab.train.settings import Settings, resolve
 from nuclr_jax.lab.train.step import TrainState, make_train_step
 from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Metrics
@@ -68,7 +68,7 @@ class OpenRun(NamedTuple):
 
 
 def fit(
-  config: Config,
+  config: Config | Settings,
   workdir: str | os.PathLike,
   *,
   data_dir: str | os.PathLike | None = None,
@@ -103,7 +103,7 @@ def fit(
   """
   period = files.remote.PERIOD
   with files.remote.local_folder(workdir, period=period, alone=True) as folder:
-    parts, mesh = _prepare(complete(config), folder, data_dir, parts)
+    parts, mesh = _prepare(resolve(config), folder, data_dir, parts)
     with files.locked(folder):
       return _fit(folder, parts, mesh)
 
@@ -129,7 +129,7 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
     run.keep_if_best(last, train_state, metrics)
   with records.open_recorder(workdir, start_step=last) as recorder:
     recorder.write(last, metrics)
-  examples_seen = last * parts.config["batch_size"]
+  examples_seen = last * parts.settings.batch_size
   counts = {"step": last, "examples_seen": examples_seen}
   files.write_json(metrics_file, counts | metrics)
   return Result(shown, counts | metrics, True)
@@ -173,11 +173,14 @@ def load(
     >>> parts, mesh, state = load("runs/mine")  # doctest: +SKIP
   """
   workdir = files.remote.fetch(workdir, choose=checkpoint.of_newest)
-  checks = () if parts else (factories.checked,)  # own parts may have any name
-  recorded = records.read_config(workdir, *checks)
-  if held_out is not None:
-    recorded = build.with_held_out(recorded, held_out)
-  mesh = build.mesh_of(recorded)
+  if parts is None:
+    settings = records.read_settings(workdir, held_out=held_out)
+  else:
+    settings = parts.settings
+    records.check_same_run(
+      records.read_config(workdir), {ANOTHER_CONFIG: settings.recorded}
+    )
+  mesh = build.mesh_of(settings)
   manager, step = checkpoint.open_to_read(workdir, name=checkpoints)
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
@@ -185,13 +188,11 @@ def load(
       if data is None:
         place, given = files.remote.original(workdir), json.dumps(held_out)
         files.bucket.check_known(
-          json.dumps(recorded["data"]),
+          json.dumps(settings.data.spec),
           by=f"{place}/{records.CONFIG}",
           beside=(place, data_dir or os.environ.get(DATA_DIR), given),
         )
-      parts = build.build(recorded, data_dir=data_dir, data=data, fresh=False)
-    else:
-      records.check_same_run(recorded, {ANOTHER_CONFIG: parts.config})
+      parts = build.build(settings, data_dir=data_dir, data=data, fresh=False)
     look = average.to_look_at if averaged else recalibrate.of_run(parts, mesh)
     return parts, mesh, look(resume.start(parts, mesh, manager, step))
 
@@ -228,7 +229,7 @@ def embedder(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Embed]:
 
 
 def _prepare(
-  config: Config,
+  settings: Settings,
   workdir: pathlib.Path,
   data_dir: str | os.PathLike | None,
   parts: Experiment | None,
@@ -238,20 +239,22 @@ def _prepare(
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
   """
-  mesh = build.mesh_of(config)
+  mesh = build.mesh_of(settings)
   distributed.check_shared(workdir)
-  distributed.check_same("config", config)
+  distributed.check_same("config", settings.recorded)
   fresh = not checkpoint.steps(workdir)
-  others = {} if parts is None else {ANOTHER_CONFIG: parts.config}
+  others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
   # A run that was killed before its first checkpoint may have a best state.
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
     recorded = records.read_config(workdir)
     others[f"{workdir} holds a run with another config"] = recorded
+    records.check_own_parts(workdir, parts.own() if parts else ())
   scored = (workdir / records.METRICS).exists()
-  records.check_same_run(config, others, scored=scored)
+  records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
-    parts = parts or build.build(config, data_dir=data_dir, fresh=fresh)
-  return parts._replace(config=config), mesh  # log_every and others may differ
+    parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
+  # log_every and others may differ.
+  return parts._replace(settings=settings), mesh
 
 
 @contextlib.contextmanager
@@ -263,13 +266,13 @@ def _open_run(
   Raises:
     ValueError: If processes disagree, or all checkpoints are damaged.
   """
-  config, meta = parts.config, resume.meta(parts)
+  settings, meta = parts.settings, resume.meta(parts)
   distributed.check_same("data set or version", meta)
-  records.write_config(workdir, parts.config)
+  records.write_config(workdir, settings.recorded, own=parts.own())
   manager = checkpoint.open_to_write(
-    workdir, max_to_keep=config["max_checkpoints"]
+    workdir, max_to_keep=settings.max_checkpoints
   )
-  best = checkpoint.open_best(workdir, score=config["keep_best"], meta=meta)
+  best = checkpoint.open_best(workdir, score=settings.keep_best, meta=meta)
   with jax.set_mesh(mesh), contextlib.closing(manager), best as keep_if_best:
     resume.write_keys(workdir, parts)
     diagnose = diagnostics.of_run(parts, mesh)  # once, since it compiles
@@ -282,12 +285,12 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
   Returns:
     The state, and whether there was a signal.
   """
-  parts, config, manager = run.parts, run.parts.config, run.manager
+  parts, settings, manager = run.parts, run.parts.settings, run.manager
   first, last = int(train_state.step), parts.num_steps
-  batch_size, sizes = config["batch_size"], parts.data.train.sizes
+  batch_size, sizes = settings.batch_size, parts.data.train.sizes
   period = validation_period(
-    eval_every=config["eval_every"],
-    eval_every_epochs=config["eval_every_epochs"],
+    eval_every=settings.eval_every,
+    eval_every_epochs=settings.eval_every_epochs,
     steps_per_epoch=sizes.num_pairs // batch_size,
   )
   step_fn, make_embed = _compile(parts, train_state), embedder(parts, run.mesh)
@@ -330,8 +333,8 @@ def _train(run: OpenRun, train_state: TrainState) -> tuple[TrainState, bool]:
             train_state = hook.apply(train_state, make_embed(train_state))
       stopped = stop_requested(step)
       stopping = step == last or stopped
-      saving = stopping or _is_due(config["checkpoint_every"], step)
-      logging_now = step == last or _is_due(config["log_every"], step)
+      saving = stopping or _is_due(settings.checkpoint_every, step)
+      logging_now = step == last or _is_due(settings.log_every, step)
       # A hook sees no average, and may have changed the model that it sees.
       changed = average.to_look_at(train_state).params["model"] is not looked_at
       if (saving or validating) and changed:
@@ -371,7 +374,7 @@ def _lacks_validation(run, period, step) -> bool:
   later, if it was killed between a checkpoint and the validation of that step.
   """
   if step == 0:
-    return run.parts.config["keep_best"] is not None
+    return run.parts.settings.keep_best is not None
   is_due = _is_due(period, step)
   return is_due and not records.has_scores(run.workdir, step, "validation/")
 
@@ -407,7 +410,7 @@ def _compile(parts, train_state):
   """Jits the train step, which updates the state in place."""
   layout = jax.tree.map(lambda x: x.sharding, train_state)
   # The seed folded with 0 makes the first parameters, see `resume`.
-  key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 1)
+  key = jax.random.fold_in(jax.random.key(parts.settings.seed), 1)
   return jax.jit(
     make_train_step(parts.model, parts.objective, parts.optimizer, key),
     out_shardings=(layout, None),

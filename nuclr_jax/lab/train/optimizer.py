@@ -137,6 +137,7 @@ def make_schedule(
   return lambda step: schedule(step) * factor(step)
 
 
+@checks.checked
 def make_optimizer(
   learning_rate: StepSize | Schedule,
   *,
@@ -201,16 +202,6 @@ def make_optimizer(
     Sun et al., EVA-CLIP: Improved Training Techniques for CLIP at Scale,
     arXiv:2303.15389.
   """
-  if not callable(learning_rate):
-    learning_rate = checks.number("learning_rate", learning_rate, StepSize)
-  checks.number("weight_decay", weight_decay, StepSize)
-  checks.weight("clip_norm", clip_norm)
-  for name, decay in (("b1", b1), ("b2", b2)):
-    checks.number(name, decay, Fraction)
-  for pattern, factor in rate_factors.items():
-    checks.number(f"rate_factors[{pattern!r}]", factor, Positive)
-  checks.number("layer_decay", layer_decay, UpToOne)
-  checks.number("weight_average", weight_average, Fraction)
   steps = [
     optax.adamw(
       learning_rate,

@@ -69,13 +69,13 @@ def of_run(
   Example:
     >>> evaluated = of_run(parts, mesh)(train_state)  # doctest: +SKIP
   """
-  batch_size = parts.config["batch_size"]
+  batch_size = parts.settings.batch_size
   most = parts.data.train.sizes.num_pairs // batch_size
   count = min(most, max(2, (sample or SAMPLE) // batch_size))
   read_batches = fixed_batches(parts, count)
   say_once = functools.cache(log.info)
   # 0 makes the first parameters, 1 is for the steps.
-  key = jax.random.fold_in(jax.random.key(parts.config["seed"]), 2)
+  key = jax.random.fold_in(jax.random.key(parts.settings.seed), 2)
   rows = NamedSharding(mesh, sharding.ROWS)
   everywhere = NamedSharding(mesh, sharding.REPLICATED)
 

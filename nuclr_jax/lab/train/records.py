@@ -15,8 +15,10 @@ import uuid
 import jax
 import jax.numpy as jnp
 
+from nuclr_jax import checks
 from nuclr_jax.lab import distributed, files
-from nuclr_jax.lab.config import ConfigError, complete
+from nuclr_jax.lab.config import Config, ConfigError, complete
+from nuclr_jax.lab.train.settings import Settings, resolve, with_held_out
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Metrics
 
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 # Files of a workdir.
 CONFIG, METRICS = "config.json", "metrics.json"
 HISTORY, TIMES = "history.jsonl", "times.jsonl"
+
+OWN_PARTS = "own_parts"  # in config.json: what the config does not name
+NEEDED = ("data", "model", "objective", "optimizer")  # to open a run
 
 Window = Sequence[tuple[int, Metrics]]  # metrics of steps
 
@@ -233,29 +238,95 @@ def check_same_run(
       )
 
 
-def write_config(workdir: pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Makes the workdir and writes the config of its run."""
-  files.write_json(files.folder_in(workdir) / CONFIG, config)
-
-
-def read_config(
-  workdir: pathlib.Path,
-  check: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config,
-) -> dict[str, Any]:
-  """Reads the complete config of the run in `workdir`.
+def write_config(
+  workdir: pathlib.Path, recorded: Mapping[str, Any], *, own: Sequence[str] = ()
+) -> None:
+  """Makes the workdir and writes the config of its run.
 
   Args:
     workdir: Folder of the run.
-    check: A further check, such as `factories.checked`.
+    recorded: The config.
+    own: The parts of the run that the config does not name.
+  """
+  more = {OWN_PARTS: list(own)} if own else {}
+  files.write_json(files.folder_in(workdir) / CONFIG, {**recorded, **more})
+
+
+def read_config(workdir: pathlib.Path) -> dict[str, Any]:
+  """Reads the complete config of the run in `workdir`.
 
   Raises:
     ValueError: If the workdir holds no run, or its config is damaged.
   """
+  return _read(workdir)[0]
+
+
+def read_settings(
+  workdir: pathlib.Path, *, held_out: Config | None = None
+) -> Settings:
+  """Reads the settings of the run in `workdir`.
+
+  It warns of scores and hooks of the run's own.
+
+  Args:
+    workdir: Folder of the run.
+    held_out: Other held-out sets, see `settings.with_held_out`.
+
+  Raises:
+    ValueError: If the workdir holds no run, its config is damaged, or the run
+      has parts that its config does not name.
+  """
+  recorded, own = _read(workdir)
+  if needed := [name for name in own if name in NEEDED]:
+    raise ValueError(
+      f"the run in {workdir} has parts of its own ({', '.join(needed)}), which "
+      f"its {CONFIG} does not name: open it in Python with parts=, or train "
+      "with parts that a config can name, as MODULE:FACTORY"
+    )
+  if own:
+    log.warning(
+      "the run in %s had %s of its own, which its %s does not name; they are "
+      "left out",
+      *(workdir, ", ".join(own), CONFIG),
+    )
+  if held_out is not None:
+    recorded = with_held_out(recorded, held_out)
+  try:
+    return resolve(recorded)
+  except ConfigError as error:
+    raise ValueError(f"{workdir / CONFIG} is damaged: {error}") from error
+
+
+def check_own_parts(workdir: pathlib.Path, own: Sequence[str]) -> None:
+  """Raises ValueError if a run has not been trained with such parts of its own.
+
+  Args:
+    workdir: Folder of the run.
+    own: The parts that its config does not name, see `build.Experiment.own`.
+  """
+  there, here = (
+    [name for name in names if name in NEEDED]
+    for names in (_read(workdir)[1], own)
+  )
+  if there != here:
+    raise ValueError(
+      f"the run in {workdir} has {', '.join(there) or 'no parts'} of its own, "
+      f"and {', '.join(here) or 'no parts'} here; give the same parts to fit, "
+      "or choose another workdir"
+    )
+
+
+def _read(workdir: pathlib.Path) -> tuple[dict[str, Any], list[str]]:
+  """Reads a run's complete config, and the names of parts of its own."""
   path = workdir / CONFIG
   if not path.exists():
     raise ValueError(f"{workdir} holds no run: {path} is missing; train first")
+  recorded = files.read_json(path)
+  own = recorded.pop(OWN_PARTS, [])
+  if not checks.fits(own, Sequence[str]):
+    raise ValueError(f"{path} is damaged: {OWN_PARTS} must be texts")
   try:
-    return check(complete(files.read_json(path)))
+    return complete(recorded), own
   except ConfigError as error:
     raise ValueError(f"{path} is damaged: {error}") from error
 

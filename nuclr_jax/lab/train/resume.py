@@ -123,7 +123,7 @@ def meta(parts: Experiment) -> checkpoint.Meta:
   """Returns what a checkpoint records about its run, apart from the state."""
   data = parts.data
   return {
-    "config": parts.config,
+    "config": parts.settings.recorded,
     "sizes": data.train.sizes._asdict(),
     "data": data.train.fingerprint,
     "tokenizer": data.tokenizer._asdict(),
@@ -198,8 +198,8 @@ def write_keys(workdir: pathlib.Path, parts: Experiment) -> None:
 
 def _init(parts: Experiment, mesh: Mesh):
   """Returns the function that makes the first state, its shapes and layout."""
-  config = parts.config
-  key = _first_key(config["seed"])
+  settings = parts.settings
+  key = _first_key(settings.seed)
 
   def init():
     return init_state(parts.model, parts.objective, parts.optimizer, key)
@@ -209,8 +209,8 @@ def _init(parts: Experiment, mesh: Mesh):
   layout = shardings(
     mesh,
     shapes,
-    shard_params=config["shard_params"],
-    offload_rows=config["offload_rows"],
+    shard_params=settings.shard_params,
+    offload_rows=settings.offload_rows,
   )
   return init, shapes, layout
 

@@ -18,9 +18,11 @@ from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config, complete
 from nuclr_jax.lab.data import without_pairs
 from nuclr_jax.lab.data.image_text import open_held_out
+from nuclr_jax.lab.factories import Bound
 from nuclr_jax.lab.models.pretrained import check_towers, read_published
 from nuclr_jax.lab.train import build, resume
 from nuclr_jax.lab.train.build import Experiment
+from nuclr_jax.lab.train.settings import Settings, resolve
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Params, PyTree, Sides, Sizes
 
@@ -134,14 +136,16 @@ def held_out_of(
   return held_out
 
 
-def scored_splits(config: Config) -> dict[str, str]:
+def scored_splits(data: Bound) -> dict[str, str]:
   """Returns which split the scores of each captioned set are of.
 
   Args:
-    config: A complete config with sets that `held_out_of` returned.
+    data: The data of settings, with sets that `held_out_of` returned.
 
   Example:
-    >>> scored_splits({"data": {"validation": (), "test": ("x=coco:val",)}})
+    >>> from nuclr_jax.lab.train.settings import bind_data
+    >>> sets = {"validation": (), "test": ("x=coco:val",)}
+    >>> scored_splits(bind_data({"name": "image_text", "train": "mine"} | sets))
     {'test/x': 'coco:val'}
   """
   from nuclr_jax.lab.data import sets
@@ -149,12 +153,12 @@ def scored_splits(config: Config) -> dict[str, str]:
   return {
     f"{key}/{place.name}": f"{place.source}:{place.split}"
     for key in HELD_OUT
-    for place in sets.parse_places(config["data"][key])
+    for place in sets.parse_places(data.arguments[key])
   }
 
 
 def open_untrained(
-  config: Config,
+  config: Config | Settings,
   *,
   data_dir: str | os.PathLike | None = None,
   pairs: bool = True,
@@ -177,30 +181,26 @@ def open_untrained(
     ValueError: If a name or key is unknown, a factory rejects an argument, or
       pretrained weights cannot be read.
   """
-  if pairs and config["data"].get("train") != NO_PAIRS:
+  # Few pairs can be measured, too, whatever the batch size of the run.
+  settings = resolve(config)._replace(batch_size=1, num_microbatches=1)
+  if pairs and settings.data.arguments.get("train") != NO_PAIRS:
     data = None
   else:
-    inputs = build.load_inputs(config["data"], data_dir=data_dir)
+    inputs = build.load_inputs(settings.data, data_dir=data_dir)
     data = without_pairs(Sizes(1, 1, 1), NOT_OPENED, inputs)
     if pairs:
       data = data._replace(
         held_out=open_held_out(
-          zero_shot=config["data"]["zero_shot"],
+          zero_shot=settings.data.arguments.get("zero_shot", ()),
           size=inputs.image_shape[0],
           resize=inputs.resize,
           data_dir=data_dir,
         )
       )
-  # Few pairs can be measured, too, whatever the batch size of the run.
-  parts = build.build(
-    {**config, "batch_size": 1, "num_microbatches": 1},
-    data_dir=data_dir,
-    data=data,
-    fresh=False,
-  )
-  build.check_end(parts.config["model"], parts.data.inputs)
+  parts = build.build(settings, data_dir=data_dir, data=data, fresh=False)
+  build.check_end(settings.model, parts.data.inputs)
   mesh = sharding.make_mesh(
-    parts.config["num_devices"], num_slices=parts.config["num_slices"]
+    settings.num_devices, num_slices=settings.num_slices
   )
   with jax.set_mesh(mesh):
     params, model_state = _weights(parts, mesh)
@@ -217,9 +217,9 @@ def open_untrained(
 
 def _weights(parts: Experiment, mesh: Mesh) -> tuple[Params, PyTree]:
   """Returns params and state; random ones are made only if they are needed."""
-  settings = parts.config
-  if not settings["model"].get("pretrained"):
-    return resume.first_model(parts.model, mesh, seed=settings["seed"])
+  settings = parts.settings
+  if not settings.model.arguments.get("pretrained"):
+    return resume.first_model(parts.model, mesh, seed=settings.seed)
   # A file of a whole model replaces all of these.
   shapes = jax.eval_shape(parts.model.init, jax.random.key(0))
   zeros = jax.tree.map(
