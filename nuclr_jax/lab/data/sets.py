@@ -175,7 +175,9 @@ def open_labelled_set(
     log.warning(
       "%s: %d of %d classes have no image, such as %s; they stay candidates "
       "that an image can be taken for: remove them if they should not be",
-      *(place.source, len(missing), len(classes)),
+      place.source,
+      len(missing),
+      len(classes),
       ", ".join(classes[i] for i in missing[:NAMED]),
     )
   return LabelledSet(LazyImages(len(label), fetch), label, classes)
@@ -270,7 +272,9 @@ def _open_folder(folder, split, to_square) -> Opened:
     log.warning(
       "%s: %d files and folders in its classes are not read, such as %s; "
       "images are the files CLASS/NAME that end in %s",
-      *(folder, len(others), ", ".join(others[:NAMED])),
+      folder,
+      len(others),
+      ", ".join(others[:NAMED]),
       " ".join(images.ENDINGS),
     )
   readable = _readable(folder, paths)
@@ -365,7 +369,9 @@ def _open_prepared(place, split, to_square, data_dir) -> Opened:
     labels = np.searchsorted(present, labels)
     log.info(
       "%s has images of %d of %d classes, which are the candidates",
-      *(data.name, len(present), len(names)),
+      data.name,
+      len(present),
+      len(names),
     )
     names = [names[i] for i in present]
   return fetch, labels, names

@@ -190,7 +190,8 @@ def open_stream(
       "the number of processes has changed from %d to %d: the stream goes on "
       "with tars that none of them has begun, and leaves out the rest of those "
       "that were being read",
-      *(len(positions), process_count),
+      len(positions),
+      process_count,
     )
   if go_on and any(x.left_out is None for x in positions):
     log.warning(

@@ -166,7 +166,9 @@ def find(pattern: str) -> dict[str, str]:
         log.warning(
           "%s does not exist, and is read as a pattern: it stands for %d "
           "files, such as %s",
-          *(pattern, len(found), min(found)),
+          pattern,
+          len(found),
+          min(found),
         )
   start = pattern.partition("://")[0]
   return {

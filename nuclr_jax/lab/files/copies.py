@@ -165,7 +165,9 @@ def _keep_changes(
       log.warning(
         "%s: %d file(s) here, such as %s, are not in the bucket yet; the "
         "command that made them copies them there",
-        *(copy.path, len(changed), min(changed)),
+        copy.path,
+        len(changed),
+        min(changed),
       )
     return changed
   _set_aside(copy, changed, min(x for x in changed if before[x] != now[x]))
@@ -221,7 +223,10 @@ def _set_aside(copy: Copy, names: Collection[str], witness: str) -> None:
     "%s: %d file(s) were changed here and did not reach the bucket, which has "
     "changed as well (%s): what the bucket has is used, and these files are "
     "kept in %s; delete that folder when you do not need them",
-    *(copy.path, len(names), witness or copy.here.name, aside),
+    copy.path,
+    len(names),
+    witness or copy.here.name,
+    aside,
   )
 
 
@@ -325,7 +330,9 @@ def read_notes(copy: Copy) -> dict[str, Note]:
     log.warning(
       "%s, the notes of what was copied from %s, cannot be read (%s); all "
       "files are compared with those in the bucket",
-      *(copy.notes, copy.path, progress.first_line(error)),
+      copy.notes,
+      copy.path,
+      progress.first_line(error),
     )
     return {}
 

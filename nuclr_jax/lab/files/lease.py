@@ -111,7 +111,9 @@ def held(
         log.warning(
           "%s is left behind, and other machines are refused for %s, unless "
           "you delete it (%s)",
-          *(place, progress.duration(LIVES * period), error),
+          place,
+          progress.duration(LIVES * period),
+          error,
         )
 
 
@@ -123,7 +125,8 @@ def _acquire(place: str, mine: dict[str, Any], period: float) -> None:
     log.warning(
       "%s: %s has not renewed its lease, and is taken for dead; this process "
       "takes over",
-      *(place, _told(found)),
+      place,
+      _told(found),
     )
   _write(place, mine, new=found is None)
   now = _read(place)
@@ -144,7 +147,9 @@ def _wait_for_death(place: str, found: dict[str, Any], period: float) -> None:
   watched = (WATCHED if age > 0 else LIVES) * period
   log.warning(
     "%s is held by %s, which seems to be dead; watching it for %s",
-    *(place, _told(found), progress.duration(watched)),
+    place,
+    _told(found),
+    progress.duration(watched),
   )
   end = time.monotonic() + watched
   while time.monotonic() < end:

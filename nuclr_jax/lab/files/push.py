@@ -275,7 +275,8 @@ def _remove_old(
     log.warning(
       "%s: %s is kept in the bucket, though no longer here: nothing that could "
       "replace it is complete there",
-      *(copy.path, ", ".join(kept)),
+      copy.path,
+      ", ".join(kept),
     )
   todo = [x for x in todo if units[x] not in kept]
   try:

@@ -106,7 +106,8 @@ def fetch(
     log.warning(
       "%s has files that are not in %s yet, since they could not be copied; "
       "what is read is what the bucket has",
-      *(copy.here, copy.path),
+      copy.here,
+      copy.path,
     )
     copy = copies.copy_of(path, "read apart", cache_dir())
     with local.locked(copy.notes.parent, wait=True):
@@ -349,5 +350,6 @@ def _try_to_push(copy: Copy, check: Callable[[], Any], period: float) -> None:
     log.warning(
       "copying to %s took %s: the bucket is that far behind, and a machine "
       "that is lost costs as much; a larger checkpoint_every copies less",
-      *(copy.path, progress.duration(took)),
+      copy.path,
+      progress.duration(took),
     )

@@ -121,7 +121,9 @@ def ingest(
     if others := sorted(of_tars - files.bucket.buckets_in(place)):
       log.info(
         "the images stay in %s: whoever reads the data set needs %s=%s",
-        *(", ".join(others), files.bucket.BUCKETS, ",".join(others)),
+        ", ".join(others),
+        files.bucket.BUCKETS,
+        ",".join(others),
       )
   for planned in {part.split for part in plan.parts}:
     _check(name, planned, max_size, max_pixels, workers)
@@ -251,7 +253,9 @@ def _write_parts(
   show = progress.reporter("parts", len(todo), start=done)
   if jobs and beam_options is not None:
     beam.write_parts(
-      *(jobs, how, beam_options),
+      jobs,
+      how,
+      beam_options,
       lambda written, more="": show(done + written, more),
       shared=_shared(work, how),
     )

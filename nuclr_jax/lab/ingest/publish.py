@@ -193,7 +193,9 @@ def _publish_split(
   loaded = [files.read_arrays(_file(stem, "npz")) for stem in stems]
   lengths = [len(x["image_hash"]) for x in loaded]
   _log(
-    *(split, loaded, _reasons(listed)),
+    split,
+    loaded,
+    _reasons(listed),
     files.remote.original(folder / _listed(name, split)),
   )
   full = [stem for stem, n in zip(stems, lengths, strict=True) if n]
@@ -227,7 +229,8 @@ def _publish_split(
       log.info(
         "split %s: %d images, which are not JPEG or were shrunk, have been "
         "copied",
-        *(split, copied),
+        split,
+        copied,
       )
   return [
     tfds.core.SplitInfo(

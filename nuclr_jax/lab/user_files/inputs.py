@@ -179,7 +179,8 @@ def _chosen(
   if unnamed:
     log.warning(
       "%s: %d rows or parts name no split, and are left out",
-      *(text, len(unnamed)),
+      text,
+      len(unnamed),
     )
   key = only if only in named else splits.of_name(only)
   if key not in named:
@@ -206,7 +207,9 @@ def _warn_of_folders(text: str, joined: dict[str | None, list]) -> None:
     log.warning(
       "%s: its images are in folders called %s, and all of them become the "
       "split %s; a column `split` in the table would tell them apart",
-      *(text, ", ".join(sorted(folders)), *joined),
+      text,
+      ", ".join(sorted(folders)),
+      *joined,
     )
 
 

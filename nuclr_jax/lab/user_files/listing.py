@@ -157,7 +157,9 @@ def warn_of_merged(text: str, paths: Sequence[Path], split: str) -> None:
     log.warning(
       "--input=%s: by their names, its files are of several splits (%s), and "
       "all of them become the split %s; name the files of one",
-      *(text, names, split),
+      text,
+      names,
+      split,
     )
 
 
@@ -201,7 +203,9 @@ def warn_of_others(folder: pathlib.Path) -> None:
     log.warning(
       "%s: %d links to folders, such as %s, are not followed; name the folders "
       "themselves, separated by commas",
-      *(folder, len(links), links[0]),
+      folder,
+      len(links),
+      links[0],
     )
   hidden = [
     path.relative_to(folder)
@@ -212,7 +216,9 @@ def warn_of_others(folder: pathlib.Path) -> None:
   if hidden:
     log.info(
       "%s: %d images are hidden, such as %s, and are not read",
-      *(folder, len(hidden), min(hidden)),
+      folder,
+      len(hidden),
+      min(hidden),
     )
 
 
@@ -230,5 +236,7 @@ def warn_of_lone_texts(folder: pathlib.Path) -> None:
     log.warning(
       "%s: %d texts are not read, such as %s: x.jpg has its caption in x.txt, "
       "x.json or x.jpg.txt",
-      *(folder, len(lone), min(lone)),
+      folder,
+      len(lone),
+      min(lone),
     )

@@ -159,7 +159,8 @@ Named(column='split', value='val'): 'validation'}
     log.warning(
       "%s: the column %s is taken for one of splits, by its values; give "
       "--split_column= if it is not",
-      *(path, unusual[0]),
+      path,
+      unusual[0],
     )
   if not unknown:
     return known
@@ -169,7 +170,9 @@ Named(column='split', value='val'): 'validation'}
   if _plain(column) in VAGUE and len(unknown) == len(found) and not chosen:
     log.warning(
       "%s: the column %s, with the values %s, is not taken for one of splits",
-      *(path, column, shown + more),
+      path,
+      column,
+      shown + more,
     )
     return {}
   raise ValueError(

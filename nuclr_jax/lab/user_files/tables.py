@@ -447,7 +447,9 @@ def warn_of_others(
     log.warning(
       "%s: captions are read from the column %s alone, not from %s; to have "
       "several for an image, give each a row of its own, or one column a list",
-      *(path, caption, ", ".join(others[:MOST_NAMED])),
+      path,
+      caption,
+      ", ".join(others[:MOST_NAMED]),
     )
 
 
