@@ -407,56 +407,6 @@ def _schedule(name: str, value: Any, kind: Any) -> Schedule:
   return value
 
 
-def number(name: str, value: Any, kind: Any) -> float:
-  """Returns an allowed scalar as a Python float.
-
-  Args:
-    name: The name of the argument, for the message.
-    value: A number, a NumPy scalar or an array without axes.
-    kind: A type with a range, such as `Positive`.
-
-  Raises:
-    ValueError: If `value` is not a number or not in the range.
-  """
-  return float(argument(name, value, kind))
-
-
-def temperature(temperature) -> float:
-  """Returns the temperature if positive and finite, else raises ValueError."""
-  return number("temperature", temperature, Temperature)
-
-
-def positive(name: str, value) -> float:
-  """Returns the value if positive and finite, else raises ValueError."""
-  return number(name, value, Positive)
-
-
-def count(name: str, value) -> int:
-  """Returns the count if it is an integer >= 1, else raises ValueError."""
-  return int(number(name, value, Count))
-
-
-def weight(name: str, weight) -> float:
-  """Returns a term's weight if finite and >= 0, else raises ValueError."""
-  return number(name, weight, NonNegative)
-
-
-def rho(rho) -> float:
-  """Returns rho as a float if it is finite, else raises ValueError."""
-  return number("rho", rho, Finite)
-
-
-def momentum(name: str, momentum) -> float:
-  """Returns the momentum's weight if in [0, 1), else raises ValueError."""
-  return number(name, momentum, Momentum)
-
-
-def choice(name: str, value: Any, kind: Any) -> None:
-  """Raises ValueError unless the value is of a kind, such as `bool`."""
-  if not fits(value, kind):
-    raise ValueError(f"{name} must be {allowed(kind)}, got {value!r}")
-
-
 def rule(name: str, rule, kind: type, example: str) -> None:
   """Raises ValueError unless `rule` is what a rule's factory returned."""
   if not isinstance(rule, kind):
@@ -496,17 +446,3 @@ def sizes(
         f"{getattr(sizes, name)}; every id must occur in some pair"
       )
   return sizes
-
-
-def schedule(name: str, value: Any, kind: Any) -> Schedule:
-  """Returns a number or a schedule as a schedule, see `checked`.
-
-  Args:
-    name: The name of the argument, for the message.
-    value: A number or a schedule.
-    kind: A type with a range, such as `Rate`.
-
-  Raises:
-    ValueError: If the number, or the schedule's first one, is not in the range.
-  """
-  return argument(name, value, kind)

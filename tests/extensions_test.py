@@ -291,7 +291,7 @@ def small(*, image_shape, vocab_size, length, frozen, dim: Count):
 
 def eye(*, image_shape, depth: Count = 1):
   return models.ENCODERS["convnet"](
-    image_shape=image_shape, stages=((8, 1, 2),) * depth, num_features=5
+    image_shape=image_shape, stages=((4, 1, 8),) * depth, num_features=5
   )
 
 

@@ -129,8 +129,9 @@ def run(tmp_path_factory):
   data = types.SimpleNamespace(
     sets=["train"], train="pairs", held_out={}, tokenizer=None
   )
-  held_out = {"validation": (), "test": ()}
-  chosen = Settings(data=types.SimpleNamespace(arguments=held_out))
+  held_out = {"name": "image_text", "train": "pairs"}
+  held_out |= {"validation": (), "test": ()}
+  chosen = Settings(data=settings.bind_data(held_out))
   opened = Parts(settings=chosen, data=data, evaluators="suites")
   opened = opened, "mesh", "state"
   readout = types.SimpleNamespace(zeta=None)

@@ -17,6 +17,7 @@ from nuclr_jax.types import (
 )
 
 
+@checks.checked
 def clip(
   *,
   temperature: checks.Temperature = 0.07,
@@ -52,10 +53,10 @@ def clip(
   Reference: Radford et al., Learning Transferable Visual Models From Natural
     Language Supervision, ICML 2021.
   """
-  first = checks.temperature(temperature)
-  return _info_nce_of(lambda pairs: pairs, first, learn_temperature)
+  return _info_nce_of(lambda pairs: pairs, temperature, learn_temperature)
 
 
+@checks.checked
 def ntxent(
   *,
   temperature: checks.Temperature = 0.1,
@@ -89,15 +90,13 @@ def ntxent(
   Reference: Chen et al., A Simple Framework for Contrastive Learning of Visual
     Representations, ICML 2020.
   """
-  first = checks.temperature(temperature)
-  return _info_nce_of(_all_views, first, learn_temperature)
+  return _info_nce_of(_all_views, temperature, learn_temperature)
 
 
 def _info_nce_of(
   views: Callable[[Pairs], Pairs], first: float, learn_temperature: bool
 ) -> base.Objective:
   """Makes InfoNCE of what `views` makes of a batch."""
-  checks.choice("learn_temperature", learn_temperature, bool)
 
   def tau(params):
     return base.learned_temperature(params, first)

@@ -4,7 +4,7 @@ from typing import Any
 
 from nuclr_jax import checks
 from nuclr_jax.objectives.base import Objective, Readout
-from nuclr_jax.types import Number, Sample, State, flatten
+from nuclr_jax.types import Sample, State, flatten
 
 
 def add(**terms: Objective) -> Objective:
@@ -81,7 +81,8 @@ def add(**terms: Objective) -> Objective:
   return Objective(init, apply, readout, assign if len(writable) == 1 else None)
 
 
-def scale(objective: Objective, weight: Number) -> Objective:
+@checks.checked
+def scale(objective: Objective, weight: checks.Finite) -> Objective:
   """Multiplies the loss, and so its gradient, by a finite number.
 
   The weight does not change how state moves (popularities, individual
@@ -103,7 +104,6 @@ def scale(objective: Objective, weight: Number) -> Objective:
     >>> bool(losses[1] == 2 * losses[0])
     True
   """
-  weight = checks.number("weight", weight, checks.Finite)
 
   def apply(params, state, pairs, **axes):
     loss, rest = objective.apply(params, state, pairs, **axes)

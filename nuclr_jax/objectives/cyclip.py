@@ -49,6 +49,7 @@ def cyclip(
   )
 
 
+@checks.checked
 def cyclic_consistency(
   *,
   in_modal: checks.NonNegative = 0.25,
@@ -86,8 +87,6 @@ def cyclic_consistency(
   Reference: Goel et al., CyCLIP: Cyclic Contrastive Language-Image
     Pretraining, NeurIPS 2022.
   """
-  in_modal = checks.weight("in_modal", in_modal)
-  cross_modal = checks.weight("cross_modal", cross_modal)
 
   def loss_fn(params, pairs):
     del params

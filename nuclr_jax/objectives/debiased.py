@@ -10,6 +10,7 @@ from nuclr_jax.objectives import base
 from nuclr_jax.types import Pairs, Sides, each, unzip
 
 
+@checks.checked
 def debiased(
   *,
   temperature: checks.Temperature = 0.07,
@@ -58,9 +59,6 @@ def debiased(
   Reference: Chuang et al., Debiased Contrastive Learning, NeurIPS 2020;
     Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021.
   """
-  temperature = checks.temperature(temperature)
-  tau_plus = checks.number("tau_plus", tau_plus, checks.Fraction)
-  hardness = checks.weight("hardness", hardness)
 
   def loss_fn(params, pairs):
     del params

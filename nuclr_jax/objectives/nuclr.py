@@ -57,7 +57,8 @@ def nuclr(
   mean_i temperature_i (log((epsilon_i + u_i) / n) + rho).
 
   Pairs that share an image or a text are not negatives of each other. Rows
-  without any negative change nothing. If several pairs of a batch share an id,
+  without any negative change nothing; a batch of such rows only has a loss of
+  NaN, but changes nothing either. If several pairs of a batch share an id,
   its row moves once, by the mean of their gradients (for u, of their phi). A
   NaN (a bad id or embedding) gives a NaN loss and stays in xi: stop, and return
   to an earlier state.
@@ -114,10 +115,15 @@ def nuclr(
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    positive=denominator.running_max(weight=positive_weight),
+    positive=denominator.running_max(
+      weight=checks.argument(
+        "positive_weight", positive_weight, checks.NonNegative
+      )
+    ),
   )
 
 
+@checks.checked
 def nuclr_variant(
   *,
   num_pairs: SupportsIndex,
@@ -172,7 +178,6 @@ def nuclr_variant(
   Reference: Wang et al., ICLR 2025, Algorithm 1 and Section 4.
   """
   sizes = checks.sizes(num_pairs, num_images, num_texts)
-  gamma = checks.schedule("gamma", gamma, checks.Gamma)
   taus = temperature_rules.rule_of(temperature)
   offset = temperature_rules.offset(taus, sizes.num_pairs)
   zetas = zeta_rules.batch() if zeta is None else zeta

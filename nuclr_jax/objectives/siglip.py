@@ -9,6 +9,7 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 
 
+@checks.checked
 def siglip(
   *,
   init_scale: checks.Positive = 10.0,
@@ -42,8 +43,6 @@ def siglip(
   Reference: Zhai et al., Sigmoid Loss for Language Image Pre-Training,
     ICCV 2023.
   """
-  init_scale = checks.positive("init_scale", init_scale)
-  init_bias = checks.number("init_bias", init_bias, checks.Finite)
 
   def init_params():
     return {

@@ -30,6 +30,7 @@ class AnchorRows(NamedTuple):
   log_u: Float[Array, "ids"]
 
 
+@checks.checked
 def sogclr(
   *,
   num_pairs: SupportsIndex,
@@ -95,7 +96,6 @@ def sogclr(
     learned temperature).
   """
   sizes = checks.sizes(num_pairs, num_images, num_texts)
-  gamma = checks.schedule("gamma", gamma, checks.Gamma)
   positive = denominator.running_max(weight=positive_weight)
   log_positive = positive.log_weight
   taus = temperature_rules.rule_of(temperature)

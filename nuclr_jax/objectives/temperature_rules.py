@@ -79,6 +79,7 @@ class TemperatureRule(NamedTuple):
 
 
 @shows_its_call
+@checks.checked
 def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
   """Makes a temperature that never changes; a number means the same.
 
@@ -95,7 +96,6 @@ def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
     >>> from nuclr_jax import objectives
     >>> objective = objectives.nuclr(num_pairs=4, temperature=fixed(0.1))
   """
-  temperature = checks.temperature(temperature)
   return TemperatureRule(
     first=temperature,
     init=lambda sizes: ({}, {}),
@@ -107,6 +107,7 @@ def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
 
 
 @shows_its_call
+@checks.checked
 def learned(
   temperature: checks.Temperature = 0.07, *, rho: checks.Finite = 8.0
 ) -> TemperatureRule:
@@ -137,7 +138,7 @@ def learned(
 
   Reference: Wei et al., FastCLIP, 2024.
   """
-  first, rho = checks.temperature(temperature), checks.rho(rho)
+  first = temperature
   return TemperatureRule(
     first=first,
     init=lambda sizes: (base.init_log_scale(first), {}),
@@ -150,6 +151,7 @@ def learned(
 
 
 @shows_its_call
+@checks.checked(of="temperature")
 def individual(
   temperature: checks.Temperature = 0.05,
   *,
@@ -196,11 +198,8 @@ def individual(
     Self-supervised Learning with Automatic Temperature Individualization,
     ICML 2023.
   """
-  first = checks.temperature(temperature)
+  first, beta = temperature, momentum
   low, high = _check_bounds(bounds, first)
-  rate = checks.schedule("temperature.rate", rate, checks.Rate)
-  beta = checks.momentum("temperature.momentum", momentum)
-  rho = checks.rho(rho)
 
   def init(sizes):
     def full(value):  # two buffers, so that they can be donated
@@ -267,7 +266,9 @@ def rule_of(temperature: Number | TemperatureRule) -> TemperatureRule:
 
 def _check_bounds(bounds, first: float) -> tuple[float, float]:
   try:
-    low, high = (checks.temperature(x) for x in bounds)
+    low, high = (
+      checks.argument("bounds", x, checks.Temperature) for x in bounds
+    )
   except (TypeError, ValueError):
     low, high = math.nan, math.nan
   if not low <= first <= high:

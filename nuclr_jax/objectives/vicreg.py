@@ -10,6 +10,7 @@ from nuclr_jax.pairwise import tiles
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
 
 
+@checks.checked
 def vicreg(
   *,
   invariance: checks.NonNegative = 25.0,
@@ -52,12 +53,9 @@ def vicreg(
 
   Reference: Bardes, Ponce, LeCun, VICReg, ICLR 2022.
   """
-  weights = {
-    name: checks.weight(name, value)
-    for name, value in dict(
-      invariance=invariance, variance=variance, covariance=covariance
-    ).items()
-  }
+  weights = dict(
+    invariance=invariance, variance=variance, covariance=covariance
+  )
 
   def loss_fn(params, pairs):
     del params

@@ -58,7 +58,8 @@ class PairRows(NamedTuple):
   temperature_momentum: Sides | None = None  # of the gradient of temperature
 
 
-def averages_by_id(anchor_average: str, *, individual: bool) -> bool:
+@checks.checked
+def averages_by_id(anchor_average: AnchorAverage, *, individual: bool) -> bool:
   """Returns whether `anchor_average` is "id", one u per image id and text id.
 
   Args:
@@ -69,7 +70,6 @@ def averages_by_id(anchor_average: str, *, individual: bool) -> bool:
     ValueError: If it is neither "pair" nor "id", or "id" with individual
       temperatures.
   """
-  checks.choice("anchor_average", anchor_average, AnchorAverage)
   by_id = anchor_average == "id"
   if by_id and individual:
     raise ValueError(
@@ -257,6 +257,7 @@ class PositiveRule(NamedTuple):
 
 
 @shows_its_call
+@checks.checked(of="positive")
 def running_max(
   *, weight: checks.NonNegative = 1.0, init: checks.NonNegative | None = None
 ) -> PositiveRule:
@@ -280,9 +281,7 @@ def running_max(
     >>> print(objective.init()[1].shared.xi.text)
     0.3
   """
-  log_weight = _check_weight(weight)
-  if init is not None:
-    init = checks.weight("positive.init", init)
+  log_weight = _log(weight)
 
   def first(id_rows):
     largest = each(lambda rows: jnp.max(jnp.abs(rows.zeta)), id_rows)
@@ -299,6 +298,7 @@ def running_max(
 
 
 @shows_its_call
+@checks.checked(of="positive")
 def released(
   *,
   steps_per_epoch: checks.Count,
@@ -333,9 +333,7 @@ def released(
 
   Reference: the code released with Wang et al., ICLR 2025.
   """
-  steps_per_epoch = checks.count("steps_per_epoch", steps_per_epoch)
-  log_weight = _check_weight(weight)
-  init = checks.weight("positive.init", init)
+  log_weight = _log(weight)
 
   def step(xi, id_rows, zeta, evidence):
     del zeta
@@ -385,9 +383,8 @@ def by_zeta(*, weight: checks.NonNegative = 1.0) -> PositiveRule:
   return paper._replace(logit=lambda xi, log_positive, tau: log_positive)
 
 
-def _check_weight(weight) -> float:
+def _log(weight: float) -> float:
   """Returns the logarithm of a weight; -inf for 0."""
-  weight = checks.weight("positive_weight", weight)
   return math.log(weight) if weight else -math.inf
 
 

@@ -93,21 +93,6 @@ class Settings(NamedTuple):
   center: bool
 
 
-def check_settings(init, rate, momentum, center, *, kind) -> Settings:
-  """Checks the arguments of rules with a rate of this kind.
-
-  Raises:
-    ValueError: If one is out of its range.
-  """
-  check_init(init)
-  checks.choice("zeta.center", center, bool)
-  rates = each(
-    lambda x: checks.schedule("zeta.rate", x, kind),
-    both(rate),
-  )
-  return Settings(rates, checks.momentum("zeta.momentum", momentum), center)
-
-
 def check_init(init: Number | Sides) -> None:
   """Raises ValueError unless all first values of zeta are finite."""
   for side, x in zip(Sides._fields, both(init), strict=True):
@@ -149,7 +134,7 @@ def move_zeta(
   Rows without a negative do not move; while the rate is 0, no row moves.
 
   Args:
-    settings: What `check_settings` returned.
+    settings: How they move.
     rows: `ZetaRows` of the batch's images and texts.
     evidence: The evidence of the batch.
     gradient: The gradient of each row's zeta, of images and of texts;
@@ -204,7 +189,7 @@ def zeta_metrics(zeta: Sides, xi: Sides) -> Metrics:
 
 
 @shows_its_call
-def fixed(*, init: checks.Finite | Sides = 0.0) -> ZetaRule:
+def fixed(*, init: Number | Sides = 0.0) -> ZetaRule:
   """Makes the rule that leaves zeta as it starts; only `assign` changes it.
 
   Args:
@@ -233,13 +218,14 @@ def fixed(*, init: checks.Finite | Sides = 0.0) -> ZetaRule:
 
 
 @shows_its_call
+@checks.checked(of="zeta")
 def batch(
   *,
   estimator: Estimator = "unbiased",
   rate: BatchRate | Sides = 0.14,
   momentum: checks.Momentum = 0.0,
   center: bool | None = None,
-  init: checks.Finite | Sides = 0.0,
+  init: Number | Sides = 0.0,
 ) -> ZetaRule:
   r"""Makes the rule that moves zeta by a gradient estimated from the batch.
 
@@ -281,10 +267,10 @@ def batch(
     derived in this library: given that j is in the batch, its positive
     always is, and any other anchor with probability (B - 1) / (n - 1).
   """
-  checks.choice("zeta.estimator", estimator, Estimator)
+  check_init(init)
   if center is None:
     center = estimator == "unbiased"
-  settings = check_settings(init, rate, momentum, center, kind=BatchRate)
+  settings = Settings(both(rate), momentum, center)
 
   def first(sizes):
     return first_rows(init, sizes, momentum=settings.momentum), ()
@@ -343,6 +329,7 @@ def batch_gradient(
 
 
 @shows_its_call
+@checks.checked(of="zeta")
 def queue(
   *,
   dim: checks.Count,
@@ -350,7 +337,7 @@ def queue(
   rate: checks.Rate | Sides = 0.3,
   momentum: checks.Momentum = 0.0,
   center: bool = True,
-  init: checks.Finite | Sides = 0.0,
+  init: Number | Sides = 0.0,
 ) -> ZetaRule:
   """Makes the rule that moves zeta by Sinkhorn's step over the latest pairs.
 
@@ -394,9 +381,8 @@ def queue(
     Wang et al., ICLR 2025, eq. (8), over a first-in first-out memory as in He
     et al., Momentum Contrast, CVPR 2020.
   """
-  size = checks.count("zeta.size", size)
-  dim = checks.count("dim", dim)
-  settings = check_settings(init, rate, momentum, center, kind=checks.Rate)
+  check_init(init)
+  settings = Settings(both(rate), momentum, center)
 
   def first(sizes):
     rows = first_rows(init, sizes, momentum=settings.momentum)
