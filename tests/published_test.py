@@ -937,7 +937,7 @@ class TestCommands:
     rows[0][1].append("a photo of " + "the dog " * 20)
     make_captioned.prepare(tmp_path, {"validation": rows, "test": rows[1:]})
     result = self.nuclr(
-      *("evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}")
+      "evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}"
     )
     assert result.returncode == 0, result.stderr
     assert "validation/mine: 1 of 5 captions are cut to 9" in result.stderr
@@ -953,7 +953,7 @@ class TestCommands:
     rows = [(make_captioned.photo(i), ["a dog"]) for i in range(4)]
     make_captioned.prepare(tmp_path, {"test": rows})
     result = self.nuclr(
-      *("evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}")
+      "evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}"
     )
     assert result.returncode == 0, result.stderr
     assert "test/mine: 4 captions are 1 texts, and each" in result.stderr

@@ -436,8 +436,11 @@ class TestHostile:
     good = block(b"x", b"x", record(b"path", b"b.jpg"))
     found = self.read(
       tmp_path,
-      *(many, good, block(b"c", content=PHOTOS[1])),
-      *(block(b"b.txt", content=b"a dog"), END),
+      many,
+      good,
+      block(b"c", content=PHOTOS[1]),
+      block(b"b.txt", content=b"a dog"),
+      END,
     )
     assert found == ["b"]
 
@@ -496,7 +499,8 @@ class TestHostile:
     text = b"a dog".ljust(tar_files.MAX_TEXT)
     found = self.read(
       tmp_path,
-      *(block(b"a.jpg", content=PHOTOS[0]), block(b"a.txt", content=text)),
+      block(b"a.jpg", content=PHOTOS[0]),
+      block(b"a.txt", content=text),
       block(b"b.jpg", content=PHOTOS[0]),
       block(b"b.txt", content=text + b" "),
       block(b"c.jpg", content=PHOTOS[0]),
@@ -512,8 +516,10 @@ class TestHostile:
       tmp_path,
       block(b"a.json", content=b" " * 5_000_000),
       pair(b"a"),
-      *(pair(b"b"), block(b"b.json", b"2")),
-      *(block(b"c.jpg", content=PHOTOS[0]), block(b"c.txt", b"2")),
+      pair(b"b"),
+      block(b"b.json", b"2"),
+      block(b"c.jpg", content=PHOTOS[0]),
+      block(b"c.txt", b"2"),
       block(b"c.json", b"2"),
       END,
     )
@@ -537,8 +543,14 @@ class TestHostile:
     """`cat a.tar b.tar > x.tar`; equal keys of the two are two samples."""
     stream, items = self.both(
       tmp_path,
-      *(pair(b"a"), block(b"b.jpg", content=PHOTOS[1]), bytes(zeros)),
-      *(pair(b"b", 2), pair(b"c", 3), bytes(zeros), pair(b"d", 4), END),
+      pair(b"a"),
+      block(b"b.jpg", content=PHOTOS[1]),
+      bytes(zeros),
+      pair(b"b", 2),
+      pair(b"c", 3),
+      bytes(zeros),
+      pair(b"d", 4),
+      END,
     )
     alone, again = ("b", tar_files.NO_CAPTION), ("b", records.DUPLICATE_KEY)
     assert stream == ["a", alone, "b", "c", "d"]

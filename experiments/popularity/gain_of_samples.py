@@ -30,7 +30,7 @@ def embed(parts, state) -> Pairs:
   @jax.jit
   def apply(batch):
     return parts.model.apply(
-      *(state.params["model"], state.model_state, batch), key=None, train=False
+      state.params["model"], state.model_state, batch, key=None, train=False
     )[0]
 
   batch_size = parts.settings.batch_size
@@ -52,7 +52,8 @@ def main(argv) -> None:
   def gain(rows):
     some = jax.tree.map(lambda x: jnp.asarray(x[rows]), pairs)
     found = measure(
-      *(some, readout),
+      some,
+      readout,
       sizes=parts.data.train.sizes,
       batch_size=parts.settings.batch_size,
     )

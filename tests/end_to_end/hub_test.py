@@ -116,12 +116,10 @@ def test_a_model_of_the_hub(hub, photos, tmp_path):
     command = ("embed", "--model=team/clip", f"--input={photos}")
     result = run(
       hub,
-      *(
-        "-m",
-        "nuclr_jax.lab.cli.main",
-        *command,
-        f"--output={tmp_path / name}",
-      ),
+      "-m",
+      "nuclr_jax.lab.cli.main",
+      *command,
+      f"--output={tmp_path / name}",
       **more,
     )
     assert result.returncode == 0, result.stderr

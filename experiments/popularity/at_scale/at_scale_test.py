@@ -197,7 +197,9 @@ def test_a_run(way, tmp_path):
 
 def run_of_steps(way, tmp_path):
   run = plan.make_step_run(
-    *(plan.STEPS, way, 0),
+    plan.STEPS,
+    way,
+    0,
     tau=0.1,
     batch_size=16,
     num_pairs=256,

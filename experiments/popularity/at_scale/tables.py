@@ -78,7 +78,10 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "drifting": all_scores(rows, DRIFTING, FROZEN_WAYS),
     "large": all_scores(rows, LARGE, LARGE_WAYS, names=LARGE_NAMES),
     "recipe": all_scores(
-      *(rows, RECIPE, RECIPE_WAYS, RECIPE_TAU),
+      rows,
+      RECIPE,
+      RECIPE_WAYS,
+      RECIPE_TAU,
       batch_size=RECIPE_BATCH,
       names=RECIPE_NAMES,
     ),

@@ -89,14 +89,19 @@ def _warn_of_captions(data) -> None:
         if cut:
           log.warning(
             "%s: %d of %d captions are cut to %d tokens",
-            *(name, cut, count, tokenizer.length),
+            name,
+            cut,
+            count,
+            tokenizer.length,
           )
       if texts < REPEATED * count:
         log.warning(
           "%s: %d captions are %d texts, and each of them counts as another "
           "candidate, so that recall is low with any model; for names of "
           "classes, --zero_shot with a folder for each class is the score",
-          *(name, count, texts),
+          name,
+          count,
+          texts,
         )
 
 

@@ -350,7 +350,9 @@ def check_values() -> None:
     if flag.present > 1:
       log.warning(
         "--%s is given %d times; the last one counts, %s",
-        *(flag.name, flag.present, flag.value),
+        flag.name,
+        flag.present,
+        flag.value,
       )
     may_be_empty = (BEAM_PIPELINE_OPTIONS.name, SPLIT_COLUMN.name)
     for text in flag.value if isinstance(flag.value, list) else [flag.value]:

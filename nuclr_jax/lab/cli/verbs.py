@@ -25,7 +25,8 @@ def ingest() -> None:
   from nuclr_jax.lab.ingest import publish
 
   folder = ingest.ingest(
-    *(flags.INPUT.value, flags.DATASET.value),
+    flags.INPUT.value,
+    flags.DATASET.value,
     **chosen.how_to_read(),
     max_size=flags.MAX_SIZE.value,
     max_pixels=flags.MAX_PIXELS.value,

@@ -184,7 +184,8 @@ def _check_embeddings(embedding: np.ndarray) -> None:
     log.warning(
       "%d of %d embeddings are all zeros, and similar to nothing; weights that "
       "are too large or zero make such",
-      *(count, len(embedding)),
+      count,
+      len(embedding),
     )
 
 

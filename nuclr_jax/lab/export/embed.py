@@ -162,7 +162,9 @@ def write_embeddings(
   if counts["captions_cut"]:
     log.warning(
       "%d of %d captions were cut to %d tokens",
-      *(counts["captions_cut"], counts["captions"], embedder.tokenizer.length),
+      counts["captions_cut"],
+      counts["captions"],
+      embedder.tokenizer.length,
     )
   return counts
 

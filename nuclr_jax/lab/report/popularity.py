@@ -221,7 +221,9 @@ def _counts(subject: Subject, captions: Sequence[str]) -> dict[str, int]:
     if cut:
       log.warning(
         "%d of %d captions were cut to %d tokens",
-        *(cut, len(captions), subject.tokenizer.length),
+        cut,
+        len(captions),
+        subject.tokenizer.length,
       )
   return counts
 

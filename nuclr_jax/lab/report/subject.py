@@ -249,7 +249,9 @@ def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
     log.warning(
       "%d of %d thumbnails that the page shows cannot be decoded, or have more "
       "than %d pixels; grey squares are in their place",
-      *(wrong, len(thumbnails), LARGEST),
+      wrong,
+      len(thumbnails),
+      LARGEST,
     )
   return np.stack(squares)
 

@@ -364,7 +364,9 @@ def _newest_intact(folder: pathlib.Path) -> int | None:
       if damaged:
         log.warning(
           "the checkpoint of step %d is used; what steps %d to %d did is lost",
-          *(step, step + 1, damaged[0]),
+          step,
+          step + 1,
+          damaged[0],
         )
       return step
     log.warning("%s is damaged: %s", entry, files.join_damage(wrong))

@@ -250,7 +250,9 @@ def _sampled_squares(pairs, zeta, tau, sizes) -> tuple[Sides, Sides]:
 
     def log_sums(rows, columns, column_ids, log_weight):
       return tiles.row_log_sum_exp(
-        *(rows, columns, log_weight + math.log(scale)),
+        rows,
+        columns,
+        log_weight + math.log(scale),
         temperature=1.0,
         row_ids=ids,
         column_ids=column_ids,
@@ -365,11 +367,9 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
     if len(scores) < len(measured) and distributed.is_first():
       log.info(
         "step %d: %s: below the noise of %d pairs, so not recorded",
-        *(
-          step,
-          ", ".join(sorted(measured.keys() - scores)),
-          count * batch_size,
-        ),
+        step,
+        ", ".join(sorted(measured.keys() - scores)),
+        count * batch_size,
       )
     if step >= settled and distributed.is_first():
       for message in find_alarms(scores, scale):

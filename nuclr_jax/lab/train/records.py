@@ -287,7 +287,9 @@ def read_settings(
     log.warning(
       "the run in %s had %s of its own, which its %s does not name; they are "
       "left out",
-      *(workdir, ", ".join(own), CONFIG),
+      workdir,
+      ", ".join(own),
+      CONFIG,
     )
   if held_out is not None:
     recorded = with_held_out(recorded, held_out)

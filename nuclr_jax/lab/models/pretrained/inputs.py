@@ -217,13 +217,15 @@ def of_tokenizer(source, kind: str, length: int, text: Json) -> dict[str, Any]:
     log.warning(
       "%s has no do_lower_case, and transformers keeps upper case with a %s; "
       "captions become lower case here, as SigLIP 2 was trained",
-      *(path, name),
+      path,
+      name,
     )
   if kind == "Siglip" and clean == "lower" and "padding_side" not in spec:
     log.warning(
       "%s has no padding_side, and transformers pads left with a %s then; "
       "texts are padded right here, as SigLIP 2 was trained",
-      *(path, name),
+      path,
+      name,
     )
   # None and 1e30 mean that the tokenizer has no limit.
   longest = spec.get("model_max_length") or length
