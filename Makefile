@@ -1,7 +1,8 @@
 # make demo: train NUCLR on the built-in glyphs, write a report, solve for the
 # exact popularities.
 # make test: check the library: lint, documentation, tests, examples.
-# make test_studies: test the studies in experiments/, and inject faults.
+# make test_studies: test what takes longer: the studies in experiments/, faults
+# that are injected, and whole runs of several commands.
 # All first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt, whose hashes pip verifies. With LOCKED=no they use
 # .venv-newest, with the newest versions that pyproject.toml allows.
@@ -56,7 +57,7 @@ test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) experiments tests/faults
+	$(PYTEST) experiments tests/faults tests/end_to_end
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
 CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig

@@ -5,8 +5,7 @@ python -m experiments.check_numbers --write   # corrects the numbers
 
 Run it from the root of the repository; `make test_studies` does, too. Every
 table of a study is recomputed from its rows and compared with the page. In the
-text, a
-comment right after numbers says which cells they are from:
+text, a comment right after numbers says which cells they are from:
 
   NUCLR - CLIP is +6.9 [+4.0, +9.8]<!--= differences; CLIP; digits -->
 

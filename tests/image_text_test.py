@@ -3,6 +3,7 @@
 The sets are built here with TFDS itself, or by `nuclr_jax.lab.ingest`.
 """
 
+import inspect
 import json
 import os
 import resource
@@ -18,6 +19,7 @@ import shapes
 import tensorflow_datasets as tfds
 
 from nuclr_jax.lab import ingest
+from nuclr_jax.lab.config import ConfigError
 from nuclr_jax.lab.data import (
   augment,
   captioned,
@@ -32,6 +34,7 @@ from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
+from nuclr_jax.lab.train import build
 from nuclr_jax.types import Sizes
 
 STREAM = """
@@ -622,6 +625,51 @@ class TestHeldOut:
       "test": [["b"], ["flat"], [], [], []],
     }
     assert set(data.sets) == {"validation", "test"}
+
+
+def test_a_config_gives_the_fields_of_groups_by_themselves():
+  """`--config.data.length=77`, and not `--config.data.captions.length=77`."""
+  parameters = inspect.signature(image_text.image_text).parameters
+  assert {x.kind for x in parameters.values()} == {
+    inspect.Parameter.KEYWORD_ONLY
+  }
+  defaults = {
+    name: x.default for name, x in parameters.items() if name != "train"
+  }
+  nothing = ("weights", *("validation", "validation_zero_shot"))
+  nothing += ("test", "zero_shot", "probes")
+  assert defaults == dict.fromkeys(nothing, ()) | dict(
+    num_pairs=None,
+    window=4096,
+    data_dir=None,
+    size=256,
+    resize=None,
+    kernel="bicubic",
+    tokenizer="build",
+    length=30,
+    clean=True,
+    repair=False,
+    pad_id=0,
+    vocab_size=None,
+    min_count=1,
+    scale=(0.5, 1.0),
+    flip=True,
+    num_ops=2,
+    level=7.0,
+    share_texts=True,
+  )
+  assert parameters["train"].default is inspect.Parameter.empty
+
+
+def test_a_slip_in_a_field_of_a_group_is_found_early():
+  for wrong, message in (
+    (dict(level=-1.0), "data.level must be a number of at least 0"),
+    (dict(kernel="cubic"), r"data.kernel must be one of \('bicubic'"),
+    (dict(length=0), "data.length must be a whole number from 1"),
+    (dict(captions={}), r"unknown keys \['captions'\] of data 'image_text'"),
+  ):
+    with pytest.raises(ConfigError, match=message):
+      build.load_inputs({"name": "image_text", "train": "x"} | wrong)
 
 
 def test_what_a_model_takes_is_known_without_data(tmp_path):

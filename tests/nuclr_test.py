@@ -335,7 +335,7 @@ def test_rows_without_negatives_change_nothing(name, average):
   pairs = make_pairs.make_pairs(0, batch=4, num_pairs=8)
   same = pairs._replace(text_id=jnp.ones(4, int))
   (loss, (new, metrics)), grads = value_and_grad(objective, params, state, same)
-  assert loss == 0
+  assert jnp.isnan(loss)  # a whole batch of them is a mistake
   chex.assert_trees_all_equal(grads, jax.tree.map(jnp.zeros_like, grads))
   chex.assert_trees_all_equal(new.sample, state.sample)
   chex.assert_tree_all_finite(metrics)

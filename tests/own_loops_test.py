@@ -22,14 +22,14 @@ import pytest
 from nuclr_jax import Pairs, objectives, sharding
 
 N, B, DIM = 48, 16, 8
-QUEUE = objectives.zeta_rules.queue(size=N)
+QUEUE = objectives.zeta_rules.queue(dim=DIM, size=N)
 SIZES = dict(num_pairs=N, num_images=N, num_texts=N)
 # All at once, so that a context compiles one program.
 ALL = objectives.add(
   clip=objectives.clip(),
   siglip=objectives.siglip(),
   sogclr=objectives.sogclr(**SIZES, temperature=0.1),
-  nuclr=objectives.nuclr(**SIZES, dim=DIM, temperature=0.1, zeta=QUEUE),
+  nuclr=objectives.nuclr(**SIZES, temperature=0.1, zeta=QUEUE),
 )
 NUCLR = objectives.nuclr(num_pairs=N, temperature=0.1)
 PAIRS = make_pairs.make_pairs(0, batch=B, dim=DIM, num_pairs=N, num_texts=20)

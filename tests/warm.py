@@ -31,6 +31,8 @@ CONTEXT.set_forkserver_preload(
     "nuclr_jax.lab.report",
     "grain",
     "matplotlib.figure",
+    "scipy.stats",
+    "tensorboardX",
   ]
 )
 

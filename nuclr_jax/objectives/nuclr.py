@@ -57,7 +57,8 @@ def nuclr(
   mean_i temperature_i (log((epsilon_i + u_i) / n) + rho).
 
   Pairs that share an image or a text are not negatives of each other. Rows
-  without any negative change nothing. If several pairs of a batch share an id,
+  without any negative change nothing; a batch of such rows only has a loss of
+  NaN, but changes nothing either. If several pairs of a batch share an id,
   its row moves once, by the mean of their gradients (for u, of their phi). A
   NaN (a bad id or embedding) gives a NaN loss and stays in xi: stop, and return
   to an earlier state.

@@ -6,24 +6,14 @@ OpenCV is imported by the functions that decode, so that the core can import
 this file without it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-import inspect
 import os
 from typing import Any
 
 import numpy as np
 
-from nuclr_jax import checks
-from nuclr_jax.checks import (
-  Count,
-  Ids,
-  Length,
-  Natural,
-  NonNegative,
-  Positive,
-  Side,
-)
+from nuclr_jax.checks import Count, Positive
 from nuclr_jax.lab.data import tfds_reader
 from nuclr_jax.lab.data.captioned import (
   Captioned,
@@ -32,6 +22,14 @@ from nuclr_jax.lab.data.captioned import (
   join,
   open_captioned,
   open_image_text_set,
+)
+from nuclr_jax.lab.data.options import (
+  Augmentation,
+  Captions,
+  HeldOutNames,
+  Square,
+  flat,
+  group_in,
 )
 from nuclr_jax.lab.data.pair_index import hide_repetitions, index_keys
 from nuclr_jax.lab.data.source import (
@@ -46,19 +44,11 @@ from nuclr_jax.lab.data.source import (
   Share,
   Source,
 )
-from nuclr_jax.lab.data.tokenizer import (
-  BUILD,
-  Clean,
-  Tokenizer,
-  choose_tokenizer,
-  pretrained_tokenizer,
-)
+from nuclr_jax.lab.data.tokenizer import BUILD, Tokenizer, choose_tokenizer
 from nuclr_jax.types import Batch
 
-ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
-Kernel = checks.one_of(("bicubic", "bilinear"))
 
-
+@flat("square", "captions", "augmentation", "held_out")
 def image_text(
   *,
   train: str,
@@ -66,26 +56,11 @@ def image_text(
   num_pairs: Count | None = None,
   window: Count = 4_096,
   data_dir: str | os.PathLike | None = None,
-  size: Side = 256,
-  resize: ResizeMode = None,
-  kernel: Kernel = "bicubic",
-  tokenizer: str = BUILD,
-  length: Length = 30,
-  clean: Clean = True,
-  repair: bool = False,
-  pad_id: Natural = 0,
-  vocab_size: Ids | None = None,
-  min_count: Count = 1,
-  scale: tuple[Positive, Positive] = (0.5, 1.0),
-  flip: bool = True,
-  num_ops: Natural = 2,
-  level: NonNegative = 7.0,
   share_texts: bool = True,
-  validation: tuple[str, ...] = (),
-  validation_zero_shot: tuple[str, ...] = (),
-  test: tuple[str, ...] = (),
-  zero_shot: tuple[str, ...] = (),
-  probes: tuple[str, ...] = (),
+  square: Square,
+  captions: Captions,
+  augmentation: Augmentation,
+  held_out: HeldOutNames,
 ) -> Data:
   """Opens images with captions that `nuclr ingest` or TFDS has prepared.
 
@@ -100,83 +75,33 @@ def image_text(
       as tars of their sizes can hold.
     window: How many samples of a stream are shuffled at a time.
     data_dir: Folder of prepared data sets.
-    size: Height and width of the images, in pixels.
-    resize: How images that are not augmented become squares: "squash" resizes
-      the whole image, "crop" its shorter side and then crops the centre, as
-      CLIP does ("crop_torchvision" as OpenCLIP, see `images.resize`). None
-      squashes captioned images and crops labelled ones, as in the published
-      CC3M recipe.
-    kernel: The kernel of this, "bicubic" or "bilinear".
-    tokenizer: A file, a folder or a hub name, see
-      `tokenizer.pretrained_tokenizer`; or "build", to build one from the
-      training captions.
-    length: Token ids per caption.
-    clean: How a pretrained tokenizer cleans captions, see
-      `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe.
-    repair: Whether broken encodings, typographic quotes and HTML entities in
-      captions are repaired first, as OpenCLIP does, see `tokenizer.repaired`.
-    pad_id: The id that a pretrained tokenizer pads with; SigLIP has 1.
-    vocab_size: The number of ids of a pretrained text tower, if it is not that
-      of the tokenizer.
-    min_count: The number of captions in which a word must occur to become a
-      token of a built tokenizer.
-    scale: Smallest and largest share of the area that a random crop takes.
-    flip: Whether to mirror half of the training images.
-    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
-    level: The strength of these operations, in [0, 10].
-    share_texts: Whether pairs with the same caption share a text id, and are no
-      negatives of each other. Where captions repeat with a long tail, False is
-      better (docs/what_zeta_is.md).
-    validation: Captioned sets for retrieval during training, `NAME` (its
-      validation split) or `NAME:SPLIT`.
-    validation_zero_shot: Labelled sets, see `data.sets`, to classify during
-      training. The published recipe uses a test split here; name another split
-      if you select models by its scores.
-    test: Captioned sets for retrieval at the end, `NAME` (its test split) or
-      `NAME:SPLIT`.
-    zero_shot: Labelled sets to classify at the end.
-    probes: Labelled sets on whose frozen features classifiers are trained and
-      scored at the end.
+    share_texts: Whether pairs with the same caption share a text id, and are
+      not negatives of each other. Where captions repeat with a long tail, False
+      is better (docs/what_zeta_is.md).
+    square: `size`, `resize` and `kernel`. The fields of this and of the other
+      groups are arguments and keys of `config.data` themselves, see `options`.
+    captions: `tokenizer`, `length`, `clean`, `repair`, `pad_id`, `vocab_size`
+      and `min_count`.
+    augmentation: `scale`, `flip`, `num_ops` and `level`.
+    held_out: `validation`, `validation_zero_shot`, `test`, `zero_shot` and
+      `probes`.
 
   Raises:
     ValueError: If a data set or a tokenizer is missing or cannot be read.
   """
   from nuclr_jax.lab.data import tar_files
 
-  how = Resize(resize, kernel)
-  held_out = open_held_out(
-    validation=validation,
-    validation_zero_shot=validation_zero_shot,
-    test=test,
-    zero_shot=zero_shot,
-    probes=probes,
-    size=size,
-    resize=how,
-    data_dir=data_dir,
-  )
-  choose = partial(
-    choose_tokenizer,
-    tokenizer,
-    length=length,
-    clean=clean,
-    repair=repair,
-    pad_id=pad_id,
-    vocab_size=vocab_size,
-    min_count=min_count,
+  sets = open_held_out(
+    names=held_out, size=square.size, resize=square.how, data_dir=data_dir
   )
   of_images = dict(
-    size=size,
-    resize=how,
-    scale=scale,
-    flip=flip,
-    num_ops=num_ops,
-    level=level,
+    size=square.size, resize=square.how, augmentation=augmentation
   )
   if tar_files.are_tars(train):
     from nuclr_jax.lab.data import tar_stream
 
-    _check_stream(train, weights, tokenizer)
-    words = choose(list)
+    _check_stream(train, weights, captions.tokenizer)
+    words = _tokenizer(captions, list)
     source = tar_stream.source_of_tars(
       train,
       num_pairs=num_pairs,
@@ -194,24 +119,21 @@ def image_text(
     pairs, shares = _open_pairs(train, weights, data_dir)
     if not share_texts:
       pairs = pairs._replace(index=hide_repetitions(pairs.index))
-    words = choose(lambda: all_captions(pairs))
+    words = _tokenizer(captions, lambda: all_captions(pairs))
     source = captioned_source(pairs, words, **of_images)._replace(shares=shares)
   return Data(
     train=source,
     tokenizer=words,
-    image_shape=(size, size, 3),
-    held_out=held_out,
-    resize=how,
+    image_shape=(square.size, square.size, 3),
+    held_out=sets,
+    resize=square.how,
   )
 
 
+@flat("names")
 def open_held_out(
   *,
-  validation: tuple[str, ...] = (),
-  validation_zero_shot: tuple[str, ...] = (),
-  test: tuple[str, ...] = (),
-  zero_shot: tuple[str, ...] = (),
-  probes: tuple[str, ...] = (),
+  names: HeldOutNames,
   size: int,
   resize: Resize = DEFAULT_RESIZE,
   data_dir: str | os.PathLike | None = None,
@@ -219,11 +141,8 @@ def open_held_out(
   """Opens the held-out sets of a config, without its training pairs.
 
   Args:
-    validation: Captioned sets for retrieval during training.
-    validation_zero_shot: Labelled sets to classify during training.
-    test: Captioned sets for retrieval at the end.
-    zero_shot: Labelled sets to classify at the end.
-    probes: Labelled sets for classifiers of frozen features, at the end.
+    names: `validation`, `validation_zero_shot`, `test`, `zero_shot` and
+      `probes`, which are also arguments themselves.
     size: Height and width of the images, in pixels.
     resize: How images become squares.
     data_dir: Folder of prepared data sets.
@@ -237,10 +156,10 @@ def open_held_out(
   from nuclr_jax.lab.data import sets
 
   classified = {
-    "validation": sets.parse_places(validation_zero_shot),
-    "test": sets.parse_places(zero_shot),
+    "validation": sets.parse_places(names.validation_zero_shot),
+    "test": sets.parse_places(names.zero_shot),
   }
-  probed = sets.parse_places(probes)
+  probed = sets.parse_places(names.probes)
   for place in (*classified["validation"], *classified["test"], *probed):
     sets.check_labelled_set(place, data_dir)
   for place in probed:
@@ -255,7 +174,7 @@ def open_held_out(
       )
   options = dict(size=size, resize=resize, data_dir=data_dir)
   held_out = {}
-  for split, texts in (("validation", validation), ("test", test)):
+  for split, texts in (("validation", names.validation), ("test", names.test)):
     held_out[split] = HeldOut(
       retrieval={
         place.name: open_image_text_set(
@@ -290,33 +209,22 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
   """
   if spec["name"] != "image_text":
     return None
-  arguments = {key: value for key, value in spec.items() if key != "name"}
-  call = inspect.signature(image_text).bind(**arguments)
-  call.apply_defaults()
-  values = call.arguments
-  if values["tokenizer"] == BUILD:
+  captions = group_in(spec, Captions)
+  if captions.tokenizer == BUILD:
     return None
-  words = pretrained_tokenizer(
-    values["tokenizer"],
-    **{
-      key: values[key]
-      for key in ("length", "clean", "repair", "pad_id", "vocab_size")
-    },
-  )
-  resize = Resize(values["resize"], values["kernel"])
-  return Inputs((values["size"], values["size"], 3), words, resize)
+  square = group_in(spec, Square)
+  words = _tokenizer(captions, list)
+  return Inputs((square.size, square.size, 3), words, square.how)
 
 
+@flat("augmentation")
 def captioned_source(
   data: Captioned,
   tokenizer: Tokenizer,
   *,
   size: int,
   resize: Resize = DEFAULT_RESIZE,
-  scale: tuple[Positive, Positive] = (0.5, 1.0),
-  flip: bool = True,
-  num_ops: Natural = 2,
-  level: NonNegative = 7.0,
+  augmentation: Augmentation,
 ) -> Source:
   """Makes a source of images and tokens, decoded and augmented by the batch.
 
@@ -328,10 +236,8 @@ def captioned_source(
     size: Height and width of the images, in pixels.
     resize: How images become squares without augmentation; without a mode, they
       are squashed.
-    scale: Smallest and largest share of the area that a random crop takes.
-    flip: Whether to mirror half of the images.
-    num_ops: How many operations RandAugment draws, at most 3; 0 = none.
-    level: The strength of these operations, in [0, 10].
+    augmentation: `scale`, `flip`, `num_ops` and `level`, which are also
+      arguments themselves.
 
   Raises:
     ValueError: If a number is out of range.
@@ -340,12 +246,7 @@ def captioned_source(
 
   index = data.index
   make_square = square_maker(
-    size=size,
-    resize=resize,
-    scale=scale,
-    flip=flip,
-    num_ops=num_ops,
-    level=level,
+    size=size, resize=resize, augmentation=augmentation
   )
 
   def square(row_and_random):
@@ -389,14 +290,12 @@ def captioned_source(
   )
 
 
+@flat("augmentation")
 def square_maker(
   *,
   size: int,
   resize: Resize = DEFAULT_RESIZE,
-  scale: tuple[Positive, Positive] = (0.5, 1.0),
-  flip: bool = True,
-  num_ops: Natural = 2,
-  level: NonNegative = 7.0,
+  augmentation: Augmentation,
 ) -> Callable[..., np.ndarray]:
   """Makes `make_square(image, random)`, which resizes or augments an image.
 
@@ -409,7 +308,8 @@ def square_maker(
   from nuclr_jax.lab.data import images
   from nuclr_jax.lab.data.augment import rand_augment
 
-  _check_options(size, scale, num_ops, level)
+  _check_options(size, augmentation)
+  scale, flip, num_ops, level = augmentation
 
   def make_square(image, random):
     if random is None:
@@ -421,6 +321,14 @@ def square_maker(
     return rand_augment(cropped, rest, num_ops=num_ops, level=level)
 
   return make_square
+
+
+def _tokenizer(
+  captions: Captions, training: Callable[[], Iterable[str]]
+) -> Tokenizer:
+  """Reads the tokenizer, or builds it from the training captions."""
+  how = captions._asdict()
+  return choose_tokenizer(how.pop("tokenizer"), training, **how)
 
 
 def _open_pairs(train, weights, data_dir):
@@ -467,9 +375,10 @@ def _check_weights(names, weights) -> None:
     )
 
 
-def _check_options(size, scale, num_ops, level) -> None:
+def _check_options(size: int, augmentation: Augmentation) -> None:
   from nuclr_jax.lab.data import augment, images
 
+  scale, _, num_ops, level = augmentation
   if size < 1 or not 0 < scale[0] <= scale[1] <= 1:
     raise ValueError(
       "size must be at least 1 pixel and scale two shares in (0, 1], the "

@@ -15,7 +15,7 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.train import loop, records, settings, untrained
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 SCORE = "validation/smoke/mean_recall@1"
 needs_siglip = pytest.mark.skipif(
   "siglip_text" not in models.TEXT_TOWERS, reason="no SigLIP towers yet"

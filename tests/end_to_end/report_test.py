@@ -10,7 +10,7 @@ from nuclr_jax.lab.report import page
 from nuclr_jax.lab.report import training as run_report
 from nuclr_jax.lab.train import build, loop, records
 
-CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 
 def get_config(name, arg, **changes):

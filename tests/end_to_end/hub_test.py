@@ -18,8 +18,8 @@ import make_captioned
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
-GOLDEN = pathlib.Path(__file__).parent / "golden"
+ROOT = pathlib.Path(__file__).parents[2]
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 CLIP = GOLDEN / "published" / "hf_clip"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
