@@ -297,7 +297,7 @@ def eye(*, image_shape, depth: Count = 1):
 
 def mouth(*, vocab_size, length):
   return models.ENCODERS["transformer"](
-    vocab_size=vocab_size, length=length, width=8, layers=1, heads=1
+    vocab_size=vocab_size, length=length, width=8, heads=1
   )
 """
 

@@ -141,7 +141,7 @@ class TestModel:
       self.make(encoder=dict(name="vgg"))
     for key in ("width", "image_shape"):
       with pytest.raises(
-        ValueError, match=rf"unknown keys \['{key}'\] of config.model.encoder"
+        ValueError, match=rf"unknown keys \['{key}'\] of model.encoder"
       ):
         self.make(encoder={"name": "convnet", key: 3})
 

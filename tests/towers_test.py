@@ -578,7 +578,7 @@ def test_a_run_by_config(tiny):
     (dict(text=dict(name="distilbert", depth=2)), "unknown keys .'depth'"),
     (dict(text=dict(name="bert", length=2)), "unknown keys .'length'"),
     (dict(text=dict(name="bert", heads=5)), "heads must divide width"),
-    (dict(text=dict(name="bert", dropout=1.0)), "dropout rates must be in"),
+    (dict(text=dict(name="bert", dropout=1.0)), "text.dropout must be in"),
     (dict(text=dict(name="bert", max_length=5)), "1 to 5 .max_length. token"),
     (dict(text=dict(name="clip_text", activation="relu")), "activation must"),
     (dict(image=dict(name="vit_b16", patch=7)), "patch must divide"),
@@ -586,8 +586,14 @@ def test_a_run_by_config(tiny):
       dict(image=dict(name="vit_b16", mean=(0.5,))),
       "a mean and a std for each",
     ),
-    (dict(image=RESNET | dict(std=(1, 1, 0))), "std must be greater than 0"),
-    (dict(image=RESNET | dict(stages=(1, 0))), "stages must be one or more"),
+    (
+      dict(image=RESNET | dict(std=(1, 1, 0))),
+      "std must be a tuple, each a number from 0.0001",
+    ),
+    (
+      dict(image=RESNET | dict(stages=(1, 0))),
+      "stages must be 1 to 8 whole numbers",
+    ),
     (dict(dtype="float16"), "dtype must be one of"),
     (
       dict(image=dict(name="siglip_vit_b16", patch=8, pooler=True)),
@@ -596,7 +602,7 @@ def test_a_run_by_config(tiny):
     (dict(image=dict(name="vit_b16", pool="mean")), "pool must be one of"),
     (
       dict(image=dict(name="dinov2_vit_s14", patch=8, layer_scale=0)),
-      "layer_scale must be greater than 0",
+      "layer_scale must be a number greater than 0",
     ),
     (dict(image=CLIP_RESNET | dict(width=3)), "and width even, got .1, 1., 6"),
     (dict(image=CLIP_RESNET | dict(heads=3)), "heads must divide width"),
