@@ -296,10 +296,47 @@ def log_sums_of_devices(sums: Sides) -> Sides:
   return Sides(*map(tiles.LogSum, greatest, total))
 
 
-def inner_product(gradients: PyTree, tangents: PyTree) -> Float[Array, ""]:
-  """Returns the derivative in a direction from the gradient."""
-  products = jax.tree.map(lambda g, t: jnp.sum(g * t), gradients, tangents)
-  return sum(jax.tree.leaves(products))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def with_gradient(
+  gradient_of: Callable[[PyTree, PyTree], PyTree],
+  value: Float[Array, ""],
+  inputs: PyTree,
+  constants: PyTree,
+  gradient: PyTree,
+) -> Float[Array, ""]:
+  """Returns a value whose gradient in `inputs` is known already.
+
+  Args:
+    gradient_of: `gradient_of(inputs, constants)` computes the gradient again,
+      for second derivatives; or it raises an error.
+    value: The value.
+    inputs: What the value depends on.
+    constants: What its gradient depends on besides.
+    gradient: The gradient, of the structure of `inputs`.
+  """
+  del gradient_of, inputs, constants, gradient
+  return value
+
+
+@with_gradient.defjvp
+def _derivative(gradient_of, primals, tangents):
+  value, *args = primals
+  gradient = _known_gradient(gradient_of, *args)
+  products = jax.tree.map(lambda g, t: jnp.sum(g * t), gradient, tangents[1])
+  return value, sum(jax.tree.leaves(products))
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _known_gradient(gradient_of, inputs, constants, gradient):
+  del gradient_of, inputs, constants
+  return gradient
+
+
+@_known_gradient.defjvp
+def _second_derivative(gradient_of, primals, tangents):
+  inputs, constants, gradient = primals
+  again = partial(gradient_of, constants=constants)
+  return gradient, jax.jvp(again, (inputs,), tangents[:1])[1]
 
 
 def broadcastable(tile: Tile) -> Sides:

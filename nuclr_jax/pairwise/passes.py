@@ -151,9 +151,12 @@ def weighted(
     row_log_weight,
     contrast_factor,
   )
-  constants = lax.stop_gradient((sides, logits.similarity))
-  surrogate, *rest = _weighted(logits.tile, logits.inputs, constants)
-  return Weighted(surrogate, *lax.stop_gradient(rest))
+  constants = lax.stop_gradient((logits.inputs, sides, logits.similarity))
+  out, gradient = _sums_and_gradient(logits.tile, *constants)
+  surrogate = batch.with_gradient(
+    _refuse, out.surrogate, logits.inputs, (), gradient
+  )
+  return out._replace(surrogate=surrogate)
 
 
 class _Sums(NamedTuple):
@@ -217,23 +220,8 @@ def _zero(side: batch.Side) -> _Sums:
   return _Sums(zeros, zeros, zeros, jnp.zeros_like(side.vector))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _weighted(tile, inputs, constants):
-  """Returns `Weighted`; the gradient reaches `inputs`, not `constants`."""
-  return _weighted_forward(tile, inputs, constants)[0]
-
-
-@_weighted.defjvp
-def _weighted_derivative(tile, primals, tangents):
-  out, gradients = _weighted_forward(tile, *primals)
-  derivative = batch.inner_product(gradients, tangents[0])
-  return out, Weighted(
-    derivative, *jax.tree.map(jnp.zeros_like, (out[1], out[2]))
-  )
-
-
-def _weighted_forward(tile, inputs, constants):
-  sides, similarity = constants
+def _sums_and_gradient(tile, inputs, sides, similarity):
+  """Returns `Weighted`, and the gradient of the surrogate in the inputs."""
   sums = batch.over_tiles(
     _add_tile, _zero, sides, similarity=similarity, tile=tile
   )
@@ -251,17 +239,11 @@ def _weighted_forward(tile, inputs, constants):
     return sums.vector + d_own * vector, sums.logit / side.scale
 
   gradients = each(gradient, sums, sides, swap(inputs))
-  return out, _without_derivative(gradients)
+  return out, gradients
 
 
-@jax.custom_jvp
-def _without_derivative(x):
-  """Returns x; differentiating it raises an error instead of being wrong."""
-  return x
-
-
-@_without_derivative.defjvp
-def _refuse(primals, tangents):
+def _refuse(inputs, constants):
+  """Raises an error, since the derivative of the gradient would be wrong."""
   raise NotImplementedError(
     "the gradient of this objective has no derivative: its weights are "
     "treated as constants. Take finite differences of the gradient instead: "

@@ -39,23 +39,20 @@ def sum_over_negatives(
   # One copy per row, which tiles can slice; autodiff of `spread` adds up the
   # gradients of the copies.
   params = tuple(batch.spread(x, sides.image.own) for x in params)
-  sides = jax.lax.stop_gradient(sides)
-  return _sum(f, tile, batch.embeddings(pairs), params, sides)
+  inputs, stop = (batch.embeddings(pairs), params), jax.lax.stop_gradient
+  sides = stop(sides)
+  value, gradient = _sum_and_gradient(f, tile, *stop(inputs), sides)
+  return batch.with_gradient(
+    partial(_gradient, f, tile), value, inputs, sides, gradient
+  )
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _sum(f, tile, vectors, params, sides):
-  """Returns the sum of f(sim_ij, *params_i), constant in `sides`."""
-  return _sum_forward(f, tile, vectors, params, sides)[0]
+def _gradient(f, tile, inputs, constants):
+  """Returns the gradient of the sum in (vectors, params)."""
+  return _sum_and_gradient(f, tile, *inputs, constants)[1]
 
 
-@_sum.defjvp
-def _sum_derivative(f, tile, primals, tangents):
-  value, gradients = _sum_forward(f, tile, *primals)
-  return value, batch.inner_product(gradients, tangents[:2])
-
-
-def _sum_forward(f, tile, vectors, params, sides):
+def _sum_and_gradient(f, tile, vectors, params, sides):
   """Returns the sum, and its gradient with respect to vectors and params."""
   image, text = each(lambda side, x: side._replace(vector=x), sides, vectors)
   text = text._replace(vector=sharding.gather(text.vector))
