@@ -375,8 +375,9 @@ def not_finite(
     f"checkpoint: {last_good()}. A lower learning rate, gradient "
     "clipping (optimizer.clip_norm) or a higher temperature may help, in "
     "another workdir; a NaN also comes from an id outside the range of the "
-    "per-sample state, from an embedding that is infinite, and from a "
-    "schedule that leaves the range of what it sets, such as gamma"
+    "per-sample state, from an embedding that is infinite, from a batch whose "
+    "pairs all share one image or one text, and from a schedule that leaves "
+    "the range of what it sets, such as gamma"
   )
 
 
