@@ -1,8 +1,8 @@
 """Contrastive learning with learned popularities, in JAX.
 
-Objectives and popularities need nothing but JAX. `fit`, `load` and `build`
-work from a config, and bring in Flax, Orbax and the readers of data sets. All
-are imported on first use.
+Objectives and popularities need nothing but JAX, NumPy and jaxtyping. `fit`,
+`load` and `build` work from a config, and bring in Flax, Orbax and the readers
+of data sets. All are imported on first use.
 """
 
 import importlib

@@ -7,6 +7,10 @@ optimizer state with `shard_params`, which are split within a slice. Losses
 never see the mesh: `fit` enters it with `jax.set_mesh`, and the helpers below
 read it from there. They also know a mesh of which only some axes are of these
 names; other axes are left to the compiler.
+
+`lab.train.step.LAYOUT` says how each part of a run's state is split,
+`sample_state.table` reads and writes its rows, and `objectives.whole_batch`
+takes losses to any other mesh.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -275,8 +279,8 @@ def padded(num_rows: int) -> int:
 def padded_memory(num_rows: int) -> int:
   """Returns the rows of a memory of pairs, padding included.
 
-  A step computes with all of them, so a small memory is padded by less: to a
-  smaller multiple, which fewer numbers of devices divide.
+  A step computes with all of them, so a small memory is padded to a smaller
+  multiple, which fewer numbers of devices divide.
 
   Example:
     >>> padded_memory(4_096), padded_memory(16_384), padded_memory(65_536)
@@ -346,7 +350,7 @@ def axes() -> tuple[str, ...]:
 
 
 def varying(x: jax.Array) -> jax.Array:
-  """Marks an array that is the same on all devices, but not from here on."""
+  """Marks an array that is the same on all devices as varying from here on."""
   return lax.pcast(x, axes(), to="varying")
 
 

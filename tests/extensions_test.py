@@ -46,6 +46,10 @@ def slow(*, rate: Positive = 0.1):
   return zeta_rules.batch(rate=rate)
 
 
+def heavy(*, weight: Positive):
+  return pull(num_pairs=1_197, weight=weight)
+
+
 def spread():
   return pull(num_pairs=1_197)
 
@@ -151,6 +155,7 @@ def test_a_run_of_ones_own_parts(mine):
     refused = run(mine, verb)
     assert refused.returncode == 1
     assert "if you trust it, add --import=mine" in refused.stderr
+    assert "damaged" not in refused.stderr
     done = run(mine, verb, "--import=mine")
     assert done.returncode == 0, done.stderr
   assert "mine:pull" in (mine / "run" / "report.html").read_text()
@@ -166,7 +171,14 @@ def test_a_run_of_ones_own_parts(mine):
     ),
     ([*OWN[:2], "--config.objective.wieght=1"], "unknown keys ['wieght']"),
     ([*OWN[:1], "--config.objective.name=mine:system"], "is 'mine:system'"),
-    ([*OWN[:1], "--config.objective.name=mine:pul"], "is 'mine:pul'; known"),
+    (
+      [*OWN[:1], "--config.objective.name=mine:pul"],
+      "'mine:pul', but mine defines no pub",
+    ),
+    (
+      [*OWN[:1], "--config.terms.mine:heavy.weight=2.0"],
+      "has a parameter weight, and so does every such mapping; rename",
+    ),
     (["--config.objective.name=swav"], "there is contrib:swav; known names"),
     (["--import=nowhere"], "--import=nowhere cannot be imported: ModuleNot"),
     (["--import=wrong"], "--import=wrong cannot be imported: SyntaxError"),
@@ -182,11 +194,11 @@ def test_nothing_is_imported_because_a_config_says_so(mine, monkeypatch):
   monkeypatch.syspath_prepend(mine)
   config = complete(load_config("glyphs:clip"))
   config["objective"] = {"name": "mine:pull"}
-  with pytest.raises(ConfigError, match="names the module mine, which is not"):
+  with pytest.raises(ConfigError, match="names the module mine, and a config"):
     settings.resolve(config)
   assert "mine" not in sys.modules
   config["objective"] = {"name": "os:system", "command": "true"}
-  with pytest.raises(ConfigError, match="names the module os, which is not"):
+  with pytest.raises(ConfigError, match="names the module os, and a config"):
     settings.resolve(config)
 
 
@@ -219,7 +231,9 @@ def test_a_forged_name_calls_nothing(name, imported, monkeypatch):
 def test_another_module_is_not_imported(name, imported):
   config = complete(load_config("glyphs:clip"))
   before = set(sys.modules)
-  with pytest.raises(ConfigError, match="is not imported because a config"):
+  with pytest.raises(
+    ConfigError, match="a config alone cannot cause an import"
+  ):
     settings.resolve(config | {"objective": {"name": name}})
   assert set(sys.modules) == before
 

@@ -215,6 +215,18 @@ def test_shard_map_over_an_unknown_axis_is_refused(expected):
     jax.jit(step).lower(*args)
 
 
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_axis_that_the_mesh_does_not_have_is_refused(expected, checked):
+  """It would leave every device with a loss of its own."""
+  args, _ = expected(NUCLR)
+  mesh = jax.make_mesh((8,), ("batch",), axis_types=AUTO)
+  step = mapped(
+    NUCLR, args[2], WHOLE, axis="batch", checked=checked, axes="btch"
+  )
+  with pytest.raises(ValueError, match="axes names btch, .* mesh are batch"):
+    jax.jit(step(mesh=mesh)).lower(*args)
+
+
 def test_tables_of_a_wrong_length_are_refused(expected):
   mesh = jax.make_mesh((8,), ("data",), axis_types=AUTO)
   args, _ = expected(NUCLR)

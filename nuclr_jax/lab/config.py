@@ -227,7 +227,7 @@ def complete(config: Config) -> dict[str, Any]:
   for key, (_, kind) in KEYS.items():
     if not checks.fits(completed[key], kind):
       allowed, value = checks.allowed(kind), completed[key]
-      raise ConfigError(f"{key} must be {allowed}, got {value!r}", key)
+      raise ConfigError(f"config.{key} must be {allowed}, got {value!r}", key)
   return completed
 
 

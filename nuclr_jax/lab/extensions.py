@@ -20,6 +20,11 @@ import types
 
 GROUP = "nuclr_jax"  # of entry points
 
+
+class NotImported(ValueError):
+  """A config names a module that the user has not allowed."""
+
+
 _allowed = {"contrib": "nuclr_jax.contrib"}  # the module behind each name
 
 
@@ -44,15 +49,16 @@ def allow(module: str) -> None:
 def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
   """Returns the factory of a name; None if there is none.
 
-  Of MODULE:FACTORY, only what the module itself, or a module below it, defines
-  is a factory, and only under a name that does not begin with an underscore.
+  The factory of MODULE:FACTORY must be defined in the module or below it, under
+  a name that does not begin with an underscore.
 
   Args:
     name: A name in the table, or a module, a colon and the factory.
     table: The factories of the library.
 
   Raises:
-    ValueError: If the module may not be imported, or cannot.
+    NotImported: If the module may not be imported.
+    ValueError: If it cannot be.
 
   Example:
     >>> find("contrib:swav").__name__
@@ -61,8 +67,8 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
     ...   find("os:system")
     ... except ValueError as error:
     ...   print(error)
-    'os:system' names the module os, which is not imported because a config says
-    so; if you trust it, add --import=os (in Python: extensions.allow('os'))
+    'os:system' names the module os, and a config alone cannot cause an import;
+    if you trust it, add --import=os (in Python: extensions.allow('os'))
   """
   if not isinstance(name, str) or ":" not in name:
     return table.get(name) if isinstance(name, str) else None
@@ -72,9 +78,9 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
     return None
   home = _allowed.get(module) or _entry_points().get(module)
   if home is None:
-    raise ValueError(
-      f"{name!r} names the module {module}, which is not imported because a "
-      f"config says so; if you trust it, add --import={module} (in Python: "
+    raise NotImported(
+      f"{name!r} names the module {module}, and a config alone cannot cause an "
+      f"import; if you trust it, add --import={module} (in Python: "
       f"extensions.allow({module!r}))"
     )
   found = getattr(_import(home, f"the module of {name!r}"), attribute, None)
@@ -97,7 +103,7 @@ def like(name: str) -> list[str]:
       if find(f"{module}:{name}") is not None:
         found.append(f"{module}:{name}")
     except ValueError:
-      pass  # an installed package that is broken is none to suggest
+      pass  # a broken package is not worth suggesting
   return found
 
 
@@ -107,8 +113,8 @@ def _import(module: str, what: str) -> types.ModuleType:
     return importlib.import_module(module)
   except Exception as error:
     raise ValueError(
-      f"{what} cannot be imported: {type(error).__name__}: {error}; name a "
-      "module of Python, such as mine for ./mine.py"
+      f"{what} cannot be imported: {type(error).__name__}: {error}; give a "
+      "Python module, such as mine for ./mine.py"
     ) from error
 
 

@@ -117,6 +117,9 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
     raise ConfigError(f"config.{key}.name: {error}", f"{key}.name") from error
   if factory is None:
     similar = "".join(f"; there is {x}" for x in extensions.like(f"{name}"))
+    module, colon, attribute = f"{name}".partition(":")
+    if colon:
+      similar = f", but {module} defines no public function {attribute}"
     raise ConfigError(
       f"config.{key}.name is {name!r}{similar}; known names are "
       f"{table.names()}",
@@ -144,7 +147,14 @@ def _bind(
   known = checks.parameters(factory)
   known = [x for name, x in known.items() if name not in table.run]
   required = {x.name for x in known if x.default is x.empty}
-  hints = {x.name: x.annotation for x in known} | table.more
+  hints = {x.name: x.annotation for x in known}
+  if clash := sorted(hints.keys() & table.more):
+    raise ConfigError(
+      f"{what} has a parameter {clash[0]}, and so does every such mapping; "
+      "rename that of the factory",
+      key,
+    )
+  hints |= table.more
   if unknown := sorted(values.keys() - hints.keys()):
     raise ConfigError(
       f"unknown keys {unknown} of {what}; known are {sorted(hints)}",

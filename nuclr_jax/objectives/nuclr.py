@@ -69,7 +69,7 @@ def nuclr(
     num_images: The number of distinct images; None means `num_pairs`.
     num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or
-      `temperature_rules.individual(...)`.
+      `temperature_rules.individual(...)` or `temperature_rules.learned(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
       step count.
     zeta: The rule that moves zeta: `zeta_rules.batch(...)`, the default since

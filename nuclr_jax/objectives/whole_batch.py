@@ -1,4 +1,4 @@
-"""Gives `apply` the whole batch, whatever splits it over devices."""
+"""Gives `apply` the whole batch, however it is sharded over devices."""
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
@@ -18,9 +18,9 @@ WHOLE = sharding.REPLICATED
 def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
   """Lets a function of the whole batch be called from any training loop.
 
-  `apply(params, state, pairs)` may take its batch for the whole one, on every
-  device; the functions of `pairwise` and `sample_state` split the work where
-  the mesh allows it. The returned function checks the batch first, and takes
+  `apply(params, state, pairs)` may assume that it sees the whole batch, on
+  every device; the functions of `pairwise` and `sample_state` split the work
+  where the mesh allows it. The returned function checks the batch first, and takes
 
   - no mesh, or Auto axes: this is how `apply` is written. The axes
     `sharding.AXES` split the work; others are left to the compiler;
@@ -55,6 +55,7 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
     check_pairs(pairs)
     if axes is not None:
       axes = (axes,) if isinstance(axes, str) else tuple(axes)
+      _check_names(axes)
     if mesh := _explicit_mesh((params, state, pairs)):
       return with_auto_axes(mesh, axes, params, state, pairs)
     if other := _other_axes(axes):
@@ -87,6 +88,17 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
     )(params, state, pairs)
 
   return anywhere
+
+
+def _check_names(axes: tuple[str, ...]) -> None:
+  """Raises ValueError for an axis that the mesh in context does not have."""
+  names = jax.sharding.get_abstract_mesh().axis_names
+  if names and (wrong := [x for x in axes if x not in names]):
+    raise ValueError(
+      f"axes names {', '.join(map(str, wrong))}, but the axes of the mesh are "
+      f"{', '.join(map(str, names))}; name those that split the batch, or give "
+      "() if every device has a batch of its own"
+    )
 
 
 def _explicit_mesh(args: PyTree) -> AbstractMesh | None:

@@ -16,8 +16,8 @@ def zeta_of_counts(
   With these zeta held fixed in training, similarities estimate
   temperature log p(text | image), which answers queries that ask for each text
   as often as it occurs. With zeta = 0 they estimate log p(text | image) /
-  p(text), and adding zeta to them afterwards does as well. Both hold where
-  equal texts have ids of their own, and are negatives of each other.
+  p(text), and adding zeta to them afterwards has the same effect. Both hold
+  where equal texts have ids of their own, and are negatives of each other.
 
   Args:
     ids: The image id and the text id of every pair, [num_pairs] each.

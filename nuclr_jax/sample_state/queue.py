@@ -245,7 +245,10 @@ def _check_fit(memory: Memory, pairs, size: int) -> None:
       f"{size}; set it (objective.zeta.size in a config)"
     )
   if dim != width:
-    raise ValueError(f"dim must be the embeddings' width, {width}, got {dim}")
+    raise ValueError(
+      f"the zeta rule's dim must be the width of the embeddings, {width}, got "
+      f"{dim}; make the rule as queue(dim={width}, ...)"
+    )
 
 
 def _push(memory: Memory, newest: Memory, count, size: int) -> Memory:

@@ -30,7 +30,7 @@ CONFIG = flags.DEFINE_string(
   "(glyphs:sogclr,smoke). --config.KEY=VALUE changes any key, for example "
   "--config.objective.temperature=0.05; a new --config.objective.name drops "
   "the config's arguments of the old objective. The last of several changes of "
-  "a key counts; a tuple takes all of them.",
+  "a key counts; for a tuple, values accumulate.",
 )
 CHANGES = flags.DEFINE_multi_string(
   "config_change", [], "The KEY=VALUE of each --config.KEY=VALUE."

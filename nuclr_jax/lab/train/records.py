@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import checks
-from nuclr_jax.lab import distributed, files
+from nuclr_jax.lab import distributed, extensions, files
 from nuclr_jax.lab.config import Config, ConfigError, complete
 from nuclr_jax.lab.train.settings import Settings, resolve, with_held_out
 from nuclr_jax.lab.train.step import TrainState
@@ -296,7 +296,9 @@ def read_settings(
   try:
     return resolve(recorded)
   except ConfigError as error:
-    raise ValueError(f"{workdir / CONFIG} is damaged: {error}") from error
+    allowed = not isinstance(error.__cause__, extensions.NotImported)
+    what = "is damaged" if allowed else "cannot be opened yet"
+    raise ValueError(f"{workdir / CONFIG} {what}: {error}") from error
 
 
 def check_own_parts(workdir: pathlib.Path, own: Sequence[str]) -> None:
