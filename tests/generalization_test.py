@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from nuclr_jax.contrib import integral
+from nuclr_jax.contrib import integral as theory
 
 N, TAU, REPETITIONS = 200, 0.5, 60
 SLOPES = np.linspace(-1, 1, 9)  # models w
-MODELS = integral.BilinearClass(
+MODELS = theory.BilinearClass(
   norm=1.0,
   image_radius=1.0,
   text_radius=1.0,
@@ -63,7 +63,7 @@ def estimated(w, x, y, q):
 
 def bound(w, x, y, q, approximation, **changes):
   arguments = dict(temperature=TAU, models=MODELS) | changes
-  return integral.generalization_bound(
+  return theory.generalization_bound(
     jnp.asarray(w * x)[:, None],
     jnp.asarray(y)[:, None],
     jnp.log(approximation),
@@ -96,9 +96,7 @@ def test_the_last_part_is_the_error_term_times_its_factor(x64):
   x, y, q = draw(0)
   other = q * np.random.default_rng(1).uniform(0.5, 3, N)
   pairs = (jnp.asarray(x)[:, None], jnp.asarray(y)[:, None])
-  term = integral.error_term(
-    *pairs, jnp.log(other), jnp.log(q), temperature=TAU
-  )
+  term = theory.error_term(*pairs, jnp.log(other), jnp.log(q), temperature=TAU)
   kernel = np.exp((np.outer(x, y) - 1) / TAU)
   least = min((kernel / z).sum(axis=1).min() for z in (other, q))
   found = bound(1.0, x, y, q, other).approximation

@@ -97,7 +97,7 @@ WRONG = [  # exit code 2
   ),
   (
     ["report", "--workdir=x", "--hubs=csls"],
-    "report does not take --hubs; it takes --workdir, --data_dir, --debug",
+    "report does not take --hubs; it takes --workdir, --data_dir, --import",
   ),
   (
     ["evaluate", "--workdir=x", "--temperature=0.1"],
@@ -515,7 +515,7 @@ def test_whatever_is_printed_is_harmless():
   """Also by libraries: warnings, tracebacks, and absl's log."""
   code = (
     "import logging, sys, warnings\n"
-    "from nuclr_jax import progress\n"
+    "from nuclr_jax.lab import progress\n"
     f"text = {HOSTILE!r}\n"
     "progress.guard_terminal(); progress.guard_terminal()\n"
     "print(text); sys.stdout.writelines([text, '\\n'])\n"

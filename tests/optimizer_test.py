@@ -319,7 +319,7 @@ class TestRates:
       (dict(layer_decay=1.1), "layer_decay must be in"),
       (
         dict(rate_factors={"model": 0.0}),
-        r"rate_factors\['model'\] must be a number greater than 0, got 0.0",
+        "rate_factors must be a mapping, each value a number greater than 0",
       ),
       (
         dict(weight_decay=1e30),

@@ -131,7 +131,9 @@ def make_config(folder, **changes):
 
 
 def test_a_run_with_alignment_learns(folder, tmp_path):
-  config = make_config(folder, **{"terms.difference_alignment.weight": 0.1})
+  config = make_config(
+    folder, **{"terms.contrib:difference_alignment.weight": 0.1}
+  )
   result = loop.fit(config, tmp_path / "first")
   assert result.metrics["test/rated/spearman"] > 0.5
   with pytest.raises(ValueError, match=r"shape \(8,\), not RGB"):

@@ -26,6 +26,7 @@ from nuclr_jax.lab.train import (
   optimizer,
   records,
 )
+from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 
 
@@ -258,7 +259,7 @@ def test_restores_on_another_number_of_devices(
     here = config | dict(
       num_devices=num_devices, shard_params=split, offload_rows=not split
     )
-    part = parts._replace(config=here, num_steps=last)
+    part = parts._replace(settings=resolve(here), num_steps=last)
     moved = loop.fit(here, workdir, parts=part)
     zeta = moved.train_state.objective.sample.image.zeta
     kind = "device" if split else "pinned_host"
@@ -430,7 +431,7 @@ class TestRefusals:
     config = complete(tiny(**SHORT))
     parts = build_plain(config)
     source = parts.data.train._replace(fingerprint="other", keys=None)
-    other = parts._replace(data=parts.data._replace(train=source))
+    other = experiment.build(config, data=parts.data._replace(train=source))
     with pytest.raises(ValueError, match="was made with data"):
       loop.fit(config, short_copy, parts=other)
 

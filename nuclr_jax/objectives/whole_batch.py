@@ -20,7 +20,8 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
 
   `apply(params, state, pairs)` may assume that it sees the whole batch, on
   every device; the functions of `pairwise` and `sample_state` split the work
-  where the mesh allows it. The returned function checks the batch first, and takes
+  where the mesh allows it. The returned function checks the batch first, and
+  takes
 
   - no mesh, or Auto axes: this is how `apply` is written. The axes
     `sharding.AXES` split the work; others are left to the compiler;

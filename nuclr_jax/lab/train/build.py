@@ -76,6 +76,9 @@ def build(
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
+  evaluators = suites.choose_evaluators(
+    data, lambda held_out: make_evaluators(settings.evaluators, held_out)
+  )
   sizes = data.train.sizes
   span = span_of(settings, sizes)
   objective = make_objective(
@@ -107,9 +110,7 @@ def build(
     num_steps=span["num_steps"],
     hooks=hooks,
     popularities=popularities,
-    evaluators=suites.choose_evaluators(
-      data, lambda held_out: make_evaluators(settings.evaluators, held_out)
-    ),
+    evaluators=evaluators,
   )
   named = parts._asdict()
   if data.named != settings.recorded["data"]:
