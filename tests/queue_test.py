@@ -199,7 +199,7 @@ def test_bad_sizes(size):
   "arguments, message",
   [
     (dict(size=2), "size must be at least the batch size, .* got 2"),
-    (dict(dim=7), "dim must be the embeddings' width, .* got 7"),
+    (dict(dim=7), "dim must be the width of the embeddings, 6, got 7"),
   ],
 )
 def test_a_queue_that_does_not_fit_the_batch(arguments, message):
