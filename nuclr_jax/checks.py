@@ -80,7 +80,7 @@ Natural = Annotated[
 
 
 def up_to(most: int, *, least: int = 1) -> Any:
-  """Makes the type of a whole number that no one means to be larger.
+  """Makes the type of a whole number with a sanity limit.
 
   A forged or mistyped size would otherwise fill the memory, or take forever,
   before anything else could notice it.
@@ -382,8 +382,8 @@ def _scalar(value: Any) -> float:
 def _schedule(name: str, value: Any, kind: Any) -> Schedule:
   """Makes a schedule of the step count from a number or a schedule.
 
-  A schedule that leaves its range later, seen at powers of 2, is warned of: how
-  long a run takes is not known here. It may be 0 at any step.
+  A schedule that leaves its range later, seen at powers of 2, triggers a
+  warning: how long a run takes is not known here. It may be 0 at any step.
   """
   span = get_args(kind)[1]
   if not callable(value):

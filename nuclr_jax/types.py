@@ -115,7 +115,7 @@ class Pairs(NamedTuple):
 
   Ids and labels are int32 on the devices. Ids on the host that int32 cannot
   hold are refused where they are first seen; `jax.jit` cuts NumPy's 64-bit
-  arguments down to 32 bits before any code runs, so nobody sees those.
+  arguments down to 32 bits before any code runs, so they go undetected.
   """
 
   image: Float[Array, "batch dim"]

@@ -250,5 +250,5 @@ def test_a_newcomer_has_no_more_to_keep_in_mind(name, counted):
   assert counted[name] <= CEILINGS[name]
 
 
-def test_imports_between_rooms_form_no_circle(counted):
+def test_imports_between_packages_form_no_circle(counted):
   assert counted["circle"] is None and counted["layers"] >= 3

@@ -136,8 +136,7 @@ nuclr popularity --model=exported --input=photos --workdir=runs/photos
   Which of your photos and captions are popular or near-duplicates, and which
   captions may be wrong, as a model such as openai/clip-vit-base-patch32 sees
   them. --data=mine takes the pairs of a prepared data set instead of --input.
-  The model of a run looks at other pairs than its own once nuclr export has
-  written it.
+  To apply a run's model to other pairs, export it first with nuclr export.
 nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   --embeddings takes the embeddings of any model: an .npz file with the arrays
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
