@@ -6,11 +6,16 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
+import signal
 
 # `python -m experiments.accelerator` runs numerical tests on its device, where
 # tests of several devices are skipped.
 ON_DEVICE = os.environ.get("NUCLR_TESTS_ON") == "device"
 os.environ.setdefault("NPROC", "2")  # XLA's thread count decides the last bits
+# Where a shell has started the tests in the background, Ctrl-C is ignored, also
+# by the processes that they send it to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 # What has been compiled is kept for the next time, which then takes a quarter
 # less. Code that changes leaves programs that nothing asks for any more.
 CACHE = pathlib.Path(__file__).parent / ".jax_cache"

@@ -237,8 +237,8 @@ def batch(
     rate: Step size in units of the objective's first temperature, in [0, 2]:
       a number, a schedule of the step count, or `Sides` of them for zeta of
       images and of texts. While it is 0, zeta and its momentum do not move. By
-      the gradient's error that zeta leaves, 0.14 and 0.5 perform equally, and far
-      better than 0.02; at a temperature of 0.01, 0.5 is better, the more so
+      the gradient's error that zeta leaves, 0.14 and 0.5 perform equally, and
+      far better than 0.02; at a temperature of 0.01, 0.5 is better, the more so
       the larger the batch (experiments/popularity/at_scale). The gradients of
       "paper" and "official" are n / B times as large, and need a rate that
       much smaller.
