@@ -56,8 +56,10 @@ demo: $(VENV)/installed.stamp
 test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
+# Annotations are checked at every call in `make test`; here, that costs a quarter.
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) experiments tests/faults tests/end_to_end
+	$(PYTEST) -o addopts=--import-mode=importlib \
+	  experiments tests/faults tests/end_to_end
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
 CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig
