@@ -78,9 +78,6 @@ def _hidden():
 
 class Nested:
   pull = pull
-
-
-def broken(:
 '''
 
 # What no config may call, whatever the user has imported.
@@ -112,8 +109,8 @@ FORGED = [
 
 @pytest.fixture
 def mine(tmp_path):
-  (tmp_path / "mine.py").write_text(MINE.replace("def broken(:\n", ""))
-  (tmp_path / "wrong.py").write_text(MINE)
+  (tmp_path / "mine.py").write_text(MINE)
+  (tmp_path / "wrong.py").write_text("def broken(:\n")
   return tmp_path
 
 
@@ -407,7 +404,7 @@ def test_a_rule_in_python(imported):
 def test_an_installed_package_names_its_modules(tmp_path, monkeypatch):
   package = tmp_path / "their_package"
   package.mkdir()
-  (package / "__init__.py").write_text(MINE.replace("def broken(:\n", ""))
+  (package / "__init__.py").write_text(MINE)
   info = tmp_path / "their_package-1.0.dist-info"
   info.mkdir()
   (info / "METADATA").write_text("Name: their_package\nVersion: 1.0\n")

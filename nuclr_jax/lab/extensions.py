@@ -70,8 +70,10 @@ def find(name: object, table: Mapping[str, Callable] = {}) -> Callable | None:
     'os:system' names the module os, and a config alone cannot cause an import;
     if you trust it, add --import=os (in Python: extensions.allow('os'))
   """
-  if not isinstance(name, str) or ":" not in name:
-    return table.get(name) if isinstance(name, str) else None
+  if not isinstance(name, str):
+    return None
+  if ":" not in name:
+    return table.get(name)
   module, _, attribute = name.partition(":")
   words = [*module.split("."), attribute]
   if not all(map(str.isidentifier, words)) or attribute.startswith("_"):

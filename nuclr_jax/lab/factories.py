@@ -116,17 +116,21 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
   except ValueError as error:
     raise ConfigError(f"config.{key}.name: {error}", f"{key}.name") from error
   if factory is None:
-    similar = "".join(f"; there is {x}" for x in extensions.like(f"{name}"))
-    module, colon, attribute = f"{name}".partition(":")
-    if colon:
-      similar = f", but {module} defines no public function {attribute}"
     raise ConfigError(
-      f"config.{key}.name is {name!r}{similar}; known names are "
+      f"config.{key}.name is {name!r}{_why(f'{name}')}; known names are "
       f"{table.names()}",
       f"{key}.name",
     )
   what = key if name == key.rpartition(".")[2] else f"{key} {name!r}"
   return _bind(key, what, table, factory, spec, {"name"})
+
+
+def _why(name: str) -> str:
+  """Says why no factory has a name, as far as that is known."""
+  module, colon, attribute = name.partition(":")
+  if colon:
+    return f", but {module} defines no public function {attribute}"
+  return "".join(f"; there is {x}" for x in extensions.like(name))
 
 
 def bound(key: str, table: Table, spec: Any) -> Bound:

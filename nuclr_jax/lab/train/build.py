@@ -14,7 +14,7 @@ import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config
-from nuclr_jax.lab.data import Data, HeldOut, Inputs, inputs_of
+from nuclr_jax.lab.data import Data, Inputs, inputs_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
@@ -76,8 +76,9 @@ def build(
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
+  of_config = settings.evaluators.values()
   evaluators = suites.choose_evaluators(
-    data, lambda held_out: make_evaluators(settings.evaluators, held_out)
+    data, lambda held_out: [bound(held_out=held_out) for bound in of_config]
   )
   sizes = data.train.sizes
   span = span_of(settings, sizes)
@@ -162,21 +163,6 @@ def make_objective(settings: Settings, **of_the_run: int | None) -> Objective:
 def _short(name: str) -> str:
   """FACTORY of MODULE:FACTORY."""
   return name.rpartition(":")[2]
-
-
-def make_evaluators(
-  evaluators: Mapping[str, Bound], held_out: HeldOut
-) -> list[suites.Evaluator]:
-  """Makes the evaluators that a config names, of the sets of one split.
-
-  Args:
-    evaluators: The evaluators of the run's settings.
-    held_out: The held-out sets of the split.
-
-  Raises:
-    ValueError: If a factory rejects an argument.
-  """
-  return [bound(held_out=held_out) for bound in evaluators.values()]
 
 
 def make_model(settings: Settings, inputs: Inputs) -> Model:

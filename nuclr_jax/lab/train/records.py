@@ -296,8 +296,8 @@ def read_settings(
   try:
     return resolve(recorded)
   except ConfigError as error:
-    allowed = not isinstance(error.__cause__, extensions.NotImported)
-    what = "is damaged" if allowed else "cannot be opened yet"
+    refused = isinstance(error.__cause__, extensions.NotImported)
+    what = "cannot be opened yet" if refused else "is damaged"
     raise ValueError(f"{workdir / CONFIG} {what}: {error}") from error
 
 
