@@ -7,7 +7,7 @@ from typing import Any
 from nuclr_jax.checks import Width
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.bert import bert, distilbert
+from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
 from nuclr_jax.lab.models.layers import Dtype
@@ -47,6 +47,7 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
 INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
 PRETRAINED = {"pretrained": str | os.PathLike | None}
 TOWERS = {
+  "minilm_l6": minilm_l6,
   "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
   "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
 }
