@@ -5,13 +5,18 @@ import os
 from typing import Any
 
 from nuclr_jax.checks import Width
+from nuclr_jax.lab import files
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
 from nuclr_jax.lab.models.layers import Dtype
-from nuclr_jax.lab.models.pretrained import load_dual_encoder, load_towers
+from nuclr_jax.lab.models.pretrained import (
+  check_encoder,
+  load_dual_encoder,
+  load_towers,
+)
 from nuclr_jax.lab.models.resnet import resnet50
 from nuclr_jax.lab.models.vgg import vgg16
 from nuclr_jax.lab.models.vit import (
@@ -42,12 +47,12 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "bert": bert,
   "clip_text": clip_text,
   "distilbert": distilbert,
+  "minilm_l6": minilm_l6,
   "siglip_text": siglip_text,
 }
 INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
 PRETRAINED = {"pretrained": str | os.PathLike | None}
 TOWERS = {
-  "minilm_l6": minilm_l6,
   "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
   "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
 }
@@ -127,15 +132,21 @@ def towers(
     projected=projected,
     frozen=frozen,
   )
+  encoder = sides["text"].values()
   sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
 
   def load(params, state):
     for path in sources:
       sides = tuple(side for side, x in paths.items() if x == path)
+      if "text" in sides:
+        check_encoder(path, encoder)
       params, state = load_towers(path, params, state, sides=sides)
     return params, state
 
   def load_both(params, state):
+    folder = files.remote.fetch(pretrained).expanduser() / "text_encoder"
+    if folder.is_dir():
+      check_encoder(folder, encoder)
     return load_dual_encoder(pretrained, params, state)
 
   if pretrained is not None:

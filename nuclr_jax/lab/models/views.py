@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from nuclr_jax.checks import Count, Natural
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.pretrained import load_towers
+from nuclr_jax.lab.models.pretrained import check_encoder, load_towers
 from nuclr_jax.lab.models.small import convnet, transformer
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
 from nuclr_jax.pairwise import unit_norm
@@ -91,6 +91,8 @@ def views(
   side = "image" if encoder.takes("image_shape") else "text"
 
   def load(params, state):
+    if side == "text":
+      check_encoder(pretrained, encoder.values())
     # `load_towers` knows only the names of a dual encoder's sides.
     loaded, state = load_towers(
       pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)
