@@ -166,7 +166,7 @@ def bert(
       rngs=rngs,
     )
 
-  return base.from_nnx(build, width)
+  return base.from_nnx(build, width)._replace(masks_padding=True)
 
 
 # DistilBERT has half the blocks, and no dropout in the attention's residual

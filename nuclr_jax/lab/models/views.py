@@ -189,4 +189,6 @@ def one_encoder(
 
     return Sides(one_side(batch.image), one_side(batch.text))
 
-  return base.Model(init, apply, features=features)
+  return base.Model(
+    init, apply, features=features, masks_padding=tower.masks_padding
+  )
