@@ -150,7 +150,24 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     >>> read_lines(tmp_path / "a.txt")
     ['One.']
   """
-  return list(dict.fromkeys(lines_of(_text(path))))
+  return list(dict.fromkeys(read_all_lines(path)))
+
+
+def read_all_lines(path: str | os.PathLike) -> list[str]:
+  r"""Reads the lines of a text file, in order; empty ones are left out.
+
+  Args:
+    path: The text file.
+
+  Raises:
+    ValueError: If there is no such file or it is not UTF-8.
+
+  Example:
+    >>> _ = (tmp_path / "a.txt").write_text("One.\n\nOne.\n")
+    >>> read_all_lines(tmp_path / "a.txt")
+    ['One.', 'One.']
+  """
+  return lines_of(_text(path))
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
