@@ -136,6 +136,28 @@ def check_encoder(
     )
 
 
+def write_modules(folder: pathlib.Path, tower: Mapping[str, Any]) -> None:
+  """Writes the files that say how a tower in Hugging Face's layout pools.
+
+  Args:
+    folder: The folder of the tower.
+    tower: The arguments of its factory, defaults included.
+  """
+  modules = [
+    {"idx": i, "name": str(i), "path": path, "type": f"{LIBRARY}models.{kind}"}
+    for i, (path, kind) in enumerate(
+      (("", "Transformer"), ("1_Pooling", "Pooling"))
+    )
+  ]
+  files.write_text(folder / MODULES, json.dumps(modules, indent=2))
+  by_name = {name: key for key, name in KEYS.items()}
+  pooling = {"word_embedding_dimension": tower["width"]} | {
+    by_name[name]: ours == tower["pooling"] for name, ours in POOLINGS.items()
+  }
+  place = files.folder_in(folder, "1_Pooling") / "config.json"
+  files.write_text(place, json.dumps(pooling, indent=2))
+
+
 def encoder_of(spec: Json) -> dict[str, Any]:
   """Returns the factory and its arguments of a BERT's or DistilBERT's config.
 
