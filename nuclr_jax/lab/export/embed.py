@@ -292,15 +292,16 @@ def _embedder(parts, mesh, state, features: bool, images: bool) -> Embedder:
       "the model takes rows of features, and no texts; give the run or model "
       "that made them"
     )
-  if images and of_texts:
-    raise ValueError(
-      "the model encodes texts only; give it --input=texts.txt, a text on each "
-      "line"
-    )
   if images and (len(shape) != 3 or shape[2] != 3):
+    ours = "texts only" if of_texts else f"images of shape {shape}"
+    instead = (
+      "give it --input=texts.txt, a text on each line"
+      if of_texts
+      else "give a run or a config of such a model"
+    )
     raise ValueError(
-      f"the model takes images of shape {shape}, not RGB images of shape "
-      "(size, size, 3); give a run or a config of such a model"
+      f"the model takes {ours}, not RGB images of shape (size, size, 3); "
+      f"{instead}"
     )
   embed = loop.embedder(parts, mesh)(state)
   embeddings = embed.outputs if of_texts else Sides(embed.image, embed.text)
