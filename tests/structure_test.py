@@ -7,15 +7,15 @@ import pathlib
 import subprocess
 import sys
 
-import indicators
-from indicators import unit_of
 import pytest
+from repository import ROOT
 import warm
 
 import nuclr_jax
+from tests import indicators
+from tests.indicators import unit_of
 
-ROOT = pathlib.Path(__file__).parents[1]
-PACKAGE = ROOT / "nuclr_jax"
+PACKAGE, TESTS = ROOT / "nuclr_jax", ROOT / "tests"
 PACKAGES = sorted(PACKAGE.rglob("__init__.py"))
 # A module may import those before it only.
 CORE = (
@@ -175,7 +175,7 @@ def test_only_files_writes_files(path):
 
 def test_the_tests_of_the_library_import_no_study():
   """Those of a study lie beside it, and `make test_studies` runs them."""
-  paths = [*pathlib.Path(__file__).parent.rglob("*.py"), ROOT / "conftest.py"]
+  paths = [*TESTS.rglob("*.py"), ROOT / "conftest.py"]
   assert len(paths) > 50
   for path in [*paths, *PACKAGE.rglob("*.py")]:
     assert "experiments" not in packages_of(path), path
