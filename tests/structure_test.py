@@ -173,6 +173,16 @@ def test_only_files_writes_files(path):
       assert any(map(is_safe, blocks)), f"{where} writes without `files`"
 
 
+def test_the_tests_of_a_package_are_in_a_folder_of_its_name():
+  """Files have names of their own, by which pytest can tell them apart."""
+  paths = sorted(TESTS.rglob("*_test.py"))
+  assert len({path.name for path in paths}) == len(paths)
+  for path in paths:
+    folder = path.parent.relative_to(TESTS)
+    if folder.parts[:1] not in [("faults",), ("end_to_end",), ("helpers",)]:
+      assert (PACKAGE / folder).is_dir(), path
+
+
 def test_the_tests_of_the_library_import_no_study():
   """Those of a study lie beside it, and `make test_studies` runs them."""
   paths = [*TESTS.rglob("*.py"), ROOT / "conftest.py"]
