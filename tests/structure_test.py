@@ -22,7 +22,7 @@ CORE = (
   "types checks sharding pairwise sample_state objectives popularity".split()
 )
 LAB = (
-  "distributed progress files extensions config factories models data "
+  "distributed progress files ranges extensions config factories models data "
   "user_files ingest evaluate train export report cli"
 ).split()
 ORDER = [*CORE, *(f"lab.{name}" for name in LAB), "contrib"]
