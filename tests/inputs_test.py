@@ -573,7 +573,7 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
 @pytest.mark.parametrize(
   "columns",
   [
-    {"own_similarity": -0.5, "own_weight": 0.5},
+    {"own_similarity": -0.5, "match_probability": 0.5},
     {"kind": "near", "similarity": 0.5, "nearest": "0.jpg"},
     {"score": -0.5},  # of somebody else, whose apostrophes are no marks
   ],
@@ -586,7 +586,9 @@ def test_tables_of_popularities_are_read_as_they_were(columns, tmp_path):
   report_tables.write(tmp_path / "x.csv", table)
   # Whoever has removed the marks gets the same.
   (tmp_path / "y.csv").write_text(
-    "\n".join(["key,caption,own_similarity,own_weight", "a.jpg,'tis,1,1"])
+    "\n".join(
+      ["key,caption,own_similarity,match_probability", "a.jpg,'tis,1,1"]
+    )
   )
   found = tables.read_table(
     tmp_path / "x.csv", split="train", image_column="key"
