@@ -3,7 +3,8 @@
 A signature such as `layers: Count = 12` says what a factory takes. A config is
 checked against the signatures of its factories before any work is done, and
 `checked` applies a signature to callers from Python; bodies check only what
-several arguments may get wrong together.
+several arguments may get wrong together. Where a signature says `float`,
+`checked` takes a NumPy scalar or an array without axes, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,6 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax.types import (
-  Number,
-  ScalarOrSchedule,
   Schedule,
   Sides,
   Sizes,
@@ -46,12 +45,18 @@ Function = TypeVar("Function", bound=Callable)
 class Range(NamedTuple):
   """The values that an annotated type allows."""
 
-  allowed: str  # in words, for messages
+  words: str
   fits: Callable[[Any], bool]
+  note: str = ""  # what else helps a reader of an error
 
   def __repr__(self) -> str:
     """Says what is allowed, so that `help` of a factory can be read."""
-    return self.allowed
+    return self.words
+
+  @property
+  def allowed(self) -> str:
+    """What is allowed and the note, for messages."""
+    return f"{self.words} ({self.note})" if self.note else self.words
 
 
 def one_of(names: tuple[str, ...]) -> Any:
@@ -109,53 +114,55 @@ Stages = Annotated[
 ]
 # Of the channels of images on the scale [0, 1].
 Mean = Annotated[
-  Number, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
+  float, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
 ]
 Std = Annotated[
-  Number,
+  float,
   Range("a number from 0.0001 to 10,000", lambda x: 1e-4 <= x <= 1e4),
 ]
 Seed = Annotated[
   int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
 ]
-Finite = Annotated[Number, Range("a finite number", math.isfinite)]
+Finite = Annotated[float, Range("a finite number", math.isfinite)]
 Positive = Annotated[
-  Number, Range("a number greater than 0", lambda x: 0 < x < math.inf)
+  float, Range("a number greater than 0", lambda x: 0 < x < math.inf)
 ]
 NonNegative = Annotated[
-  Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+  float, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
 StepSize = Annotated[  # a larger one only overflows
-  Number,
+  float,
   Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),
 ]
 Eps = Annotated[  # of a normalization
-  Number, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
+  float, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
 ]
-Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
-UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
+Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+UpToOne = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
-  Number,
+  float,
   Range(
-    "in [0, 1) (it weights the old momentum; published code often gives the "
-    "weight of the new gradient)",
+    "in [0, 1)",
     lambda x: 0 <= x < 1,
+    "it weights the old momentum; published code often gives the weight of the "
+    "new gradient",
   ),
 ]
 Temperature = Annotated[
-  Number,
+  float,
   Range(
-    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual, 1e-6 to 1e6 possible)",
+    "a number greater than 0",
     lambda x: 1e-6 <= x <= 1e6,
+    "it divides cosine similarities; 0.01 to 0.1 is usual, 1e-6 to 1e6 "
+    "possible",
   ),
 ]
 Gamma = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1),
 ]
 Rate = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
 ]
 NAMES = {int: "a whole number", float: "a finite number", str: "a text"}

@@ -44,6 +44,12 @@ class Bound(NamedTuple):
   arguments: Mapping[str, Any]  # some are `Bound` themselves
   more: Mapping[str, Any] = {}  # see `Table`
 
+  def __repr__(self) -> str:
+    """Shows the call, such as `queue(size=64)`."""
+    name = self.spec.get("name", self.factory.__name__)
+    shown = (f"{key}={x!r}" for key, x in self.arguments.items())
+    return f"{name}({', '.join(shown)})"
+
   def __call__(self, **from_run: Any) -> Any:
     """Calls the factory.
 
@@ -96,7 +102,10 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
     >>> def queue(*, dim: int, size: checks.Count = 4096):
     ...   return f"{size} rows of {dim}"
     >>> rules = Table({"queue": queue}, run=("dim",))
-    >>> bind("zeta", rules, {"name": "queue", "size": 64})(dim=8)
+    >>> rule = bind("zeta", rules, {"name": "queue", "size": 64})
+    >>> rule
+    queue(size=64)
+    >>> rule(dim=8)
     '64 rows of 8'
     >>> try:
     ...   bind("zeta", rules, {"name": "queue", "size": 0})

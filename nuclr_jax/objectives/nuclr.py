@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
   swap,
 )
 
@@ -26,6 +27,8 @@ class Shared(NamedTuple):
   count: Int[Array, ""]  # steps done; schedules read it
 
 
+@shows_its_call
+@checks.checked
 def nuclr(
   *,
   num_pairs: SupportsIndex,
@@ -115,14 +118,11 @@ def nuclr(
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    positive=denominator.running_max(
-      weight=checks.argument(
-        "positive_weight", positive_weight, checks.NonNegative
-      )
-    ),
+    positive=denominator.running_max(weight=positive_weight),
   )
 
 
+@shows_its_call
 @checks.checked
 def nuclr_variant(
   *,

@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
 )
 
 
@@ -30,6 +31,7 @@ class AnchorRows(NamedTuple):
   log_u: Float[Array, "ids"]
 
 
+@shows_its_call
 @checks.checked
 def sogclr(
   *,
@@ -178,6 +180,8 @@ def sogclr(
   return base.Objective(init, apply, readout)
 
 
+@shows_its_call
+@checks.checked
 def isogclr(
   *,
   num_pairs: SupportsIndex,

@@ -37,7 +37,7 @@ from nuclr_jax.types import (
   Number,
   Popularities,
   PyTree,
-  ScalarOrSchedule,
+  Schedule,
   Sides,
   Sizes,
   both,
@@ -50,7 +50,7 @@ Estimator = checks.one_of(("unbiased", "paper", "official"))
 # The derivative of the gradient in zeta / tau is at most 1, so a rate above 2
 # could overshoot by more than the error that it corrects.
 BatchRate = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   checks.Range(
     "in [0, 2] or a schedule of the step count", lambda x: 0 <= x <= 2
   ),

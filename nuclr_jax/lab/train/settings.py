@@ -21,11 +21,23 @@ from nuclr_jax.lab.train.optimizer import make_optimizer, make_schedule
 from nuclr_jax.objectives import OBJECTIVES, RULES, TERMS
 from nuclr_jax.types import Sizes
 
-# The values of a config by its keys. Where the config names a factory, there is
-# a `Bound`; `terms` and `evaluators` have one for each of their names.
-# `recorded` is the whole config in plain data, as config.json keeps it: to be
-# written, compared and shown, not to be read.
-Settings = namedtuple("Settings", (*KEYS, "recorded"))
+
+class Settings(namedtuple("Settings", (*KEYS, "recorded"))):
+  """The values of a config, by its keys.
+
+  Where the config names a factory, there is a `Bound`; `terms` and `evaluators`
+  have one for each of their names. `recorded` is the whole config in plain
+  data, as config.json keeps it: to be written, compared and shown, not to be
+  read.
+  """
+
+  __slots__ = ()
+
+  def __repr__(self) -> str:
+    """Shows the values by line, without `recorded`."""
+    shown = (f"  {key}={getattr(self, key)!r},\n" for key in KEYS)
+    return f"Settings(\n{''.join(shown)})"
+
 
 # What a run knows about its data and model, for whichever factory asks for it.
 OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
@@ -72,8 +84,8 @@ def resolve(config: Config | Settings) -> Settings:
   Example:
     >>> from nuclr_jax.lab.config import load_config, override
     >>> settings = resolve(load_config("glyphs:clip"))
-    >>> settings.batch_size, settings.objective.name
-    (128, 'clip')
+    >>> settings.batch_size, settings.objective
+    (128, clip(learn_temperature=False, temperature=0.08))
     >>> try:
     ...   resolve(override(settings.recorded, [("model.depth", "3")]))
     ... except ConfigError as error:
