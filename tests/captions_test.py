@@ -40,7 +40,7 @@ def streamed(path):
   """The same, as a stream without ids reads a tar."""
   found = [part.content for part in tar_files.read_samples(str(path))]
   return (
-    {x.key: x.captions for x in found if isinstance(x, tar_files.Sample)},
+    {x.key: x.captions for x in found if isinstance(x, tar_files.TarSample)},
     [(x.key, x.reason) for x in found if isinstance(x, tar_files.LeftOut)],
   )
 

@@ -89,8 +89,8 @@ def write_tars(
   files.write_text(_list_of(folder, split), text)
 
 
-def find_tars(folder: pathlib.Path, split: str) -> Tars | None:
-  """Finds the tars of a split.
+def tars_of(folder: pathlib.Path, split: str) -> Tars | None:
+  """Returns the tars of a split that was indexed in place.
 
   Args:
     folder: The folder of a prepared data set's version.

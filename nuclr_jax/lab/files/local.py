@@ -244,7 +244,7 @@ def _check_absent(folder: pathlib.Path) -> None:
     raise ValueError(f"{folder} exists already: another process made it")
 
 
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_json_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """Reads a file of JSON objects, one in each line.
 
   A line that is none, for instance one cut off by a crash, is left out with a

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nuclr_jax import checks
-from nuclr_jax.lab.config import KEYS, Config, ConfigError, complete, plain
+from nuclr_jax.lab.config import KEYS, Config, ConfigError, complete, plain_data
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.factories import Bound, Table, bind
 from nuclr_jax.lab.models import MODELS
@@ -123,7 +123,7 @@ def bind_data(spec: Config) -> Bound:
   """
   if isinstance(spec, Bound):
     return spec
-  return bind("data", TABLES["data"], plain(spec))
+  return bind("data", TABLES["data"], plain_data(spec))
 
 
 def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
