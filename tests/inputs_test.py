@@ -463,8 +463,11 @@ MESSAGES = [
   ({"input": "tfds:captions", "split": "val[:1]"}, "'tfds:NAME:train.:10%.'"),
   ({"input": "tfds:captions"}, r"no split 'train'; it has \['val'\]"),
   ({"input": "tfds:captions:"}, "a data set or a split is missing"),
-  ({"input": "tfds:captions:val[:9]"}, r"val\[:9\] is no slice.*'val': 6"),
-  ({"input": "tfds:captions:val[:x]"}, "is no slice of .*; slices are train"),
+  ({"input": "tfds:captions:val[:9]"}, r"val\[:9\] is not a slice.*'val': 6"),
+  (
+    {"input": "tfds:captions:val[:x]"},
+    "is not a slice of .*; slices are train",
+  ),
   ({"input": "tfds:captions:val[:0]"}, r"no records in val\[:0\]"),
   ({"input": "tfds:captions:val[60%:20%]"}, r"no records in val\[60%:20%\]"),
   ({"input": "tfds:captions:val[:2]+no"}, "no split 'no'; it has"),

@@ -603,7 +603,7 @@ class TestNames:
 
   def test_a_pipe_is_no_tar(self, tmp_path):
     os.mkfifo(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match="x.tar is no regular file"):
+    with pytest.raises(ValueError, match="x.tar is not a regular file"):
       tar_files.find_tars(f"{tmp_path}/x.tar")
     with pytest.raises(OSError, match="x.tar is not there, or no regular"):
       next(tar_files.read_samples(f"{tmp_path}/x.tar"))
@@ -624,7 +624,7 @@ class TestNames:
     with pytest.raises(ValueError, match="s0/a1.tar and 1 more"):
       find(f"{tmp_path}/s{{0..1}}/a{{0..1}}.tar")
     os.symlink("nowhere", tmp_path / "s0" / "c.tar")
-    with pytest.raises(ValueError, match="c.tar is no regular file"):
+    with pytest.raises(ValueError, match="c.tar is not a regular file"):
       find(f"{tmp_path}/s0/*.tar")
 
   @pytest.mark.parametrize(

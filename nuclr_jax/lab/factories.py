@@ -22,7 +22,7 @@ class Table(NamedTuple):
 
   known: Mapping[str, Callable]
   run: tuple[str, ...] = ()  # arguments from the run, never from a config
-  more: Mapping[str, Any] = {}  # types of keys that are no arguments of it
+  more: Mapping[str, Any] = {}  # types of keys that are not arguments of it
   parts: Mapping[str, Any] = {}  # tables for arguments that name a factory
   schedules: Optional["Table"] = None  # what may replace a number
 

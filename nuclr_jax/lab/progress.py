@@ -56,7 +56,7 @@ def plain(text: str, *, keep: str = "\n\t") -> str:
 def paragraph(text: str) -> str:
   r"""Returns a text, made `plain`, whose lines after the first are indented.
 
-  Whatever it says, nobody takes its lines for messages of their own.
+  So its lines cannot pass for messages of their own.
 
   Example:
     >>> paragraph("no file\n12:00:00 all is well")

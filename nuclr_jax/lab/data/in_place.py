@@ -223,7 +223,7 @@ class _File:
     # Without O_NONBLOCK, opening a pipe waits for whoever writes to it.
     self.number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(self.number).st_mode):
-      raise ValueError(f"{path} is no regular file; bring back the tar")
+      raise ValueError(f"{path} is not a regular file; bring back the tar")
 
   def __del__(self):
     if hasattr(self, "number"):

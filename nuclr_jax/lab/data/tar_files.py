@@ -70,7 +70,7 @@ class TarSample(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-  """Something in a tar that is no sample."""
+  """Something in a tar that is not a sample."""
 
   key: str
   source: str
@@ -196,7 +196,7 @@ def find_tars(text: str) -> list[str]:
       {00000..00331} for a range of numbers.
 
   Raises:
-    ValueError: If one of them does not exist, or is no tar, or if the ranges
+    ValueError: If one of them does not exist, or is not a tar, or if the ranges
       stand for too many names.
 
   Example:
@@ -284,7 +284,7 @@ def read_samples(tar: str, start: int = 0) -> Iterator[TarPart]:
     start: The byte to begin at, 0 or the end of a part.
 
   Yields:
-    Its parts. What cannot be used is yielded as well, with the reason; after
+    Its parts. Unusable ones are yielded as well, with the reason; after
     damage, nothing is read.
 
   Raises:
@@ -357,7 +357,7 @@ def _expand(item: str) -> list[str]:
     for tar in tars:
       if not os.path.isfile(tar):
         raise ValueError(
-          f"{tar} is no regular file; remove it, or name the tars without it"
+          f"{tar} is not a regular file; remove it, or name the tars without it"
         )
   return tars
 

@@ -1,8 +1,7 @@
 """The one door for configs: what a config says becomes the values of a run.
 
 `resolve` completes a config, checks every name, key and value in it, and binds
-factories to their arguments. Whatever comes after it sees `Settings`, and no
-config.
+factories to their arguments. All later code sees `Settings`, and no config.
 """
 
 from collections import namedtuple
