@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from nuclr_jax.checks import Count, Ids
+from nuclr_jax.checks import Count
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import MARK, lines_of, open_text
 from nuclr_jax.lab.data.options import flat, group_in
@@ -30,6 +30,7 @@ from nuclr_jax.lab.data.tokenizer import (
   Tokenizer,
   choose_tokenizer,
 )
+from nuclr_jax.lab.ranges import Ids
 from nuclr_jax.types import Batch
 
 
@@ -255,5 +256,5 @@ def _text(path: str | os.PathLike) -> str:
     with open_text(path, errors="strict") as file:
       text = file.read()
     if "\0" in text:
-      raise ValueError("it holds NULs, so that it is no text in UTF-8")
+      raise ValueError("it holds NULs, so that it is not text in UTF-8")
     return text.replace(MARK, "")

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Eps, Fraction, Layers, Length, Width
+from nuclr_jax.checks import Fraction
 from nuclr_jax.lab.models import base, transformer
 from nuclr_jax.lab.models.layers import Dtype, LayerNorm, Remat, run_blocks
+from nuclr_jax.lab.ranges import Eps, Layers, Length, Width
 
 Pooling = checks.one_of(("first", "mean", "max"))
 
