@@ -54,6 +54,11 @@ def text_config(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
   Raises:
     ValueError: If Hugging Face has no such tower.
   """
+  if text["name"] == "transformer":
+    raise ValueError(
+      "Hugging Face has no layout for 'transformer'; export a model with a "
+      "BERT or a DistilBERT"
+    )
   if text["name"] == "distilbert":
     if text["eps"] != 1e-12 or text["activation"] != "gelu":
       raise ValueError(

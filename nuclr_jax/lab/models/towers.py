@@ -1,4 +1,4 @@
-"""Pairs of published encoders, with or without pretrained weights."""
+"""Pairs of encoders by name, with or without pretrained weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 import os
@@ -17,6 +17,7 @@ from nuclr_jax.lab.models.pretrained import (
   load_towers,
 )
 from nuclr_jax.lab.models.resnet import resnet50
+from nuclr_jax.lab.models.small import convnet, transformer
 from nuclr_jax.lab.models.vgg import vgg16
 from nuclr_jax.lab.models.vit import (
   clip_vit_b16,
@@ -35,6 +36,7 @@ IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_vit_b16": clip_vit_b16,
   "clip_vit_b32": clip_vit_b32,
   "clip_vit_l14": clip_vit_l14,
+  "convnet": convnet,
   "dinov2_vit_b14": dinov2_vit_b14,
   "dinov2_vit_s14": dinov2_vit_s14,
   "resnet50": resnet50,
@@ -49,6 +51,7 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "distilbert": distilbert,
   "minilm_l6": minilm_l6,
   "siglip_text": siglip_text,
+  "transformer": transformer,
 }
 INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
 PRETRAINED = {"pretrained": str | os.PathLike | None}
@@ -78,7 +81,9 @@ def towers(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """Makes a model of a published image encoder and a published text encoder.
+  """Makes a model of an image encoder and a text encoder.
+
+  Most are published ones; `convnet` and `transformer` are those of `small`.
 
   Args:
     image_shape: Height, width and channels of the images.

@@ -11,17 +11,11 @@ from nuclr_jax.checks import Count, Natural
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.pretrained import check_encoder, load_towers
-from nuclr_jax.lab.models.small import convnet, transformer
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
-ENCODERS: dict[str, Callable[..., base.Tower]] = {
-  "convnet": convnet,
-  "transformer": transformer,
-  **IMAGE_TOWERS,
-  **TEXT_TOWERS,
-}
+ENCODERS: dict[str, Callable[..., base.Tower]] = IMAGE_TOWERS | TEXT_TOWERS
 ENCODER = Table(ENCODERS, run=INPUTS)
 
 

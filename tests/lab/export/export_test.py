@@ -190,6 +190,10 @@ def test_one_model_of_two(tmp_path):
       ),
       "DistilBERT has eps 1e-12",
     ),
+    (
+      dict(image=VIT, text=dict(name="transformer", width=16, heads=2)),
+      "no layout for 'transformer'; export a model with a BERT",
+    ),
   ],
 )
 def test_what_has_no_layout(spec, message, tmp_path):
