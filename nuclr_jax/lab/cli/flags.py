@@ -40,8 +40,8 @@ MODEL = flags.DEFINE_string(
   None,
   "A published model, in place of a run or a config: a name on the Hugging "
   "Face hub such as openai/clip-vit-base-patch32, or a folder with CLIP, "
-  "SigLIP or an exported model. --config.KEY=VALUE changes the config that it "
-  "stands for.",
+  "SigLIP, a sentence encoder or an exported model. --config.KEY=VALUE changes "
+  "the config that it stands for.",
 )
 DATA = flags.DEFINE_list(
   "data",

@@ -96,13 +96,14 @@ def _is_of_texts(source) -> bool:
 
   Its library also saves models of images and texts, in their own layout.
   """
-  if not sentence_encoders.find_modules(source):
-    return False
   try:
-    spec = read_spec(hub.find_file(source, CONFIGS[:1]))
-  except ValueError:
-    return True  # whose transformer is elsewhere
-  return spec.get("model_type") not in _readers()
+    path = hub.find_file(source, CONFIGS)
+    kind = read_spec(path).get("model_type")
+  except ValueError:  # its transformer is elsewhere, or a file is damaged
+    return sentence_encoders.find_modules(source) is not None
+  if path.name == CONFIGS[1] or kind in _readers():
+    return False
+  return sentence_encoders.find_modules(source) is not None
 
 
 def _readers() -> dict[str, Any]:
