@@ -322,7 +322,13 @@ def _check_tokenizer(source: str | os.PathLike) -> None:
   """Raises ValueError if its two files describe different tokenizers."""
   spec = read_spec(hub.find_file(source, ("tokenizer_config.json",)))
   path = _find(source, "tokenizer.json")
-  if path is None:
+  if path is None:  # a vocab.txt, which is read with the defaults
+    for key, (default, _) in OVERRULED.items():
+      if spec.get(key, default) != default:
+        raise ValueError(
+          f"{source}: {key} of tokenizer_config.json is {spec[key]}, and a "
+          f"vocab.txt is read with {default}; give a tokenizer.json"
+        )
     return
   content = files.read_json(path)
   with files.reading(path):

@@ -48,6 +48,13 @@ class TestComputed:
     norms = np.linalg.norm(right, axis=1)
     assert (folder.name == "max") == (np.abs(norms - 1).max() > 0.1)
 
+  def test_a_vocabulary_alone(self, tmp_path):
+    """`vocab.txt`, as BERT's first files are; [MASK] is a token of its own."""
+    folder = with_vocabulary(shutil.copytree(MEAN, tmp_path / "x"))
+    with np.load(MEAN / "expected.npz") as expected:
+      texts, right = expected["texts"].tolist(), expected["text"]
+    np.testing.assert_allclose(embedded(folder, texts), right, atol=2e-6)
+
   def test_weights_of_half_precision(self, tmp_path):
     folder = shutil.copytree(MEAN, tmp_path / "x")
     path = folder / "model.safetensors"
@@ -248,7 +255,24 @@ REFUSED = {
 }
 
 
+def with_vocabulary(folder):
+  """Puts a vocab.txt in place of a tokenizer.json."""
+  content = json.loads((folder / "tokenizer.json").read_text())
+  words = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
+  (folder / "vocab.txt").write_text("\n".join(words))
+  (folder / "tokenizer.json").unlink()
+  return folder
+
+
 class TestRefused:
+  def test_a_vocabulary_with_other_rules(self, tmp_path):
+    folder = with_vocabulary(shutil.copytree(MEAN, tmp_path / "x"))
+    changed(folder, "tokenizer_config.json", strip_accents=False)
+    with pytest.raises(
+      ValueError, match="strip_accents .* is False, and a voc"
+    ):
+      untrained.config_of_published(folder)
+
   @pytest.mark.parametrize("name", REFUSED)
   def test_what_cannot_be_followed(self, name, tmp_path):
     change, message = REFUSED[name]
