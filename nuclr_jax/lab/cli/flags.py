@@ -66,7 +66,8 @@ DATA_DIR = flags.DEFINE_string(
 INPUT = flags.DEFINE_string(
   "input",
   None,
-  "What to read: files, a pattern, a folder, or tfds:NAME for a TFDS data set.",
+  "What to read: files, a pattern, a folder, or tfds:NAME for a TFDS data set; "
+  "for embed and popularity, also a .txt file with a text on each line.",
 )
 DATASET = flags.DEFINE_string(
   "dataset", None, "The name of the data set to make."
