@@ -131,6 +131,16 @@ def test_arrays_on_a_mesh_that_is_not_in_context(expected):
   check(jax.jit(step_of(NUCLR))(*laid_out(args, mesh, ROWS)), results)
 
 
+def test_a_donated_state_that_is_not_on_the_mesh_yet(expected):
+  """The compiler used to split its rows, but not the new ones."""
+  args, results = expected(NUCLR)
+  mesh = jax.make_mesh((8,), ("data",))
+  embeddings, params, _, ids = laid_out(args, mesh, ROWS)
+  state = jax.tree.map(jnp.array, args[2])
+  step = jax.jit(step_of(NUCLR), donate_argnums=2)
+  check(step(embeddings, params, state, ids), results)
+
+
 @pytest.mark.parametrize("name", ["library", "explicit"])
 def test_a_mesh_without_jit(name, expected):
   args, results = expected(NUCLR)

@@ -72,6 +72,9 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
     layout = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, state)
     f = partial(anywhere, axes=_of_rows(pairs) if axes is None else axes)
     with jax.sharding.use_abstract_mesh(mesh):
+      # Rows that are not on the mesh yet are laid out as the new ones will be;
+      # otherwise, the compiler could split them, and not donate them.
+      state = jax.tree.map(jax.reshard, state, layout)
       return jax.sharding.auto_axes(
         f,
         axes=sharding.axes_of(mesh, AxisType.Explicit),
