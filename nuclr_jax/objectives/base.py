@@ -216,8 +216,10 @@ def _at_most(x, highest):
 def _at_most_derivative(highest, primals, tangents):
   (x,), (tangent,) = primals, tangents
 
+  is_above = x > highest
+
   def led_back(_, gradient):
-    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
+    return jnp.where(is_above & (gradient < 0), 0, gradient)
 
   # The identity; it is a solve only because that takes a transpose of our own.
   passed = jax.lax.custom_linear_solve(
