@@ -406,6 +406,10 @@ def test_hessian_vector_products():
     jax.jvp(gradient, (args[:2],), (args[:2],))
   with pytest.raises(NotImplementedError, match="finite differences"):
     jax.grad(lambda x: jnp.sum(gradient(x)[0][0]))(args[:2])
+  args = arguments(objectives.clip())  # with a learned temperature
+  loss_fn = loss_of(objectives.clip(), args)
+  with pytest.raises(NotImplementedError, match="finite differences"):
+    jax.grad(lambda x: jax.jvp(loss_fn, (x,), (x,))[1])(args[:2])
 
 
 NEED_NEGATIVES = dict(
