@@ -7,22 +7,22 @@ import pathlib
 import subprocess
 import sys
 
-import indicators
-from indicators import unit_of
 import pytest
+from repository import ROOT
 import warm
 
 import nuclr_jax
+from tests import indicators
+from tests.indicators import unit_of
 
-ROOT = pathlib.Path(__file__).parents[1]
-PACKAGE = ROOT / "nuclr_jax"
+PACKAGE, TESTS = ROOT / "nuclr_jax", ROOT / "tests"
 PACKAGES = sorted(PACKAGE.rglob("__init__.py"))
 # A module may import those before it only.
 CORE = (
   "types checks sharding pairwise sample_state objectives popularity".split()
 )
 LAB = (
-  "distributed progress files extensions config factories models data "
+  "distributed progress files ranges extensions config factories models data "
   "user_files ingest evaluate train export report cli"
 ).split()
 ORDER = [*CORE, *(f"lab.{name}" for name in LAB), "contrib"]
@@ -173,9 +173,19 @@ def test_only_files_writes_files(path):
       assert any(map(is_safe, blocks)), f"{where} writes without `files`"
 
 
+def test_the_tests_of_a_package_are_in_a_folder_of_its_name():
+  """Files have names of their own, by which pytest can tell them apart."""
+  paths = sorted(TESTS.rglob("*_test.py"))
+  assert len({path.name for path in paths}) == len(paths)
+  for path in paths:
+    folder = path.parent.relative_to(TESTS)
+    if folder.parts[:1] not in [("faults",), ("end_to_end",), ("helpers",)]:
+      assert (PACKAGE / folder).is_dir(), path
+
+
 def test_the_tests_of_the_library_import_no_study():
   """Those of a study lie beside it, and `make test_studies` runs them."""
-  paths = [*pathlib.Path(__file__).parent.rglob("*.py"), ROOT / "conftest.py"]
+  paths = [*TESTS.rglob("*.py"), ROOT / "conftest.py"]
   assert len(paths) > 50
   for path in [*paths, *PACKAGE.rglob("*.py")]:
     assert "experiments" not in packages_of(path), path

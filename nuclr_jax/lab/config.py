@@ -15,14 +15,8 @@ import types
 from typing import Any, NamedTuple
 
 from nuclr_jax import checks
-from nuclr_jax.checks import (
-  Count,
-  Natural,
-  NonNegative,
-  Positive,
-  Seed,
-  Workers,
-)
+from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
+from nuclr_jax.lab.ranges import Workers
 
 log = logging.getLogger(__name__)
 

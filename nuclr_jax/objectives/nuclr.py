@@ -1,6 +1,6 @@
 """NUCLR: the global contrastive loss with learned popularities."""
 
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -26,11 +26,12 @@ class Shared(NamedTuple):
   count: Int[Array, ""]  # steps done; schedules read it
 
 
+@checks.checked
 def nuclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,
@@ -115,20 +116,16 @@ def nuclr(
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    positive=denominator.running_max(
-      weight=checks.argument(
-        "positive_weight", positive_weight, checks.NonNegative
-      )
-    ),
+    positive=denominator.running_max(weight=positive_weight),
   )
 
 
 @checks.checked
 def nuclr_variant(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,

@@ -1,6 +1,6 @@
 """SogCLR and iSogCLR: a moving average of every anchor's denominator."""
 
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -33,9 +33,9 @@ class AnchorRows(NamedTuple):
 @checks.checked
 def sogclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.07,
   gamma: checks.Gamma = 0.8,
   positive_weight: checks.NonNegative = 0.0,
@@ -180,9 +180,9 @@ def sogclr(
 
 def isogclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature = 0.05,
   bounds: tuple[float, float] = (0.005, 0.5),
   rate: checks.Rate = 0.02,

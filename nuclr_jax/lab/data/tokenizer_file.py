@@ -19,8 +19,8 @@ from typing import Any
 import tokenizers
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Ids
 from nuclr_jax.lab import files
+from nuclr_jax.lab.ranges import Ids
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
-from nuclr_jax.checks import Width
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.bert import bert, distilbert
@@ -24,6 +23,7 @@ from nuclr_jax.lab.models.vit import (
   vit_b16,
   vit_s16,
 )
+from nuclr_jax.lab.ranges import Width
 
 IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_resnet50": clip_resnet50,

@@ -9,19 +9,18 @@ import pathlib
 from typing import Annotated, Any
 
 from nuclr_jax import checks
-from nuclr_jax.checks import (
+from nuclr_jax.checks import Natural, Range
+from nuclr_jax.lab import files
+from nuclr_jax.lab.ranges import (
   Eps,
   Ids,
   Layers,
   Length,
   Mean,
-  Natural,
-  Range,
   Side,
   Std,
   Width,
 )
-from nuclr_jax.lab import files
 
 Json = Mapping[str, Any]
 Named = Mapping | None

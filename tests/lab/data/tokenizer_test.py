@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from repository import PUBLISHED
 import tokenizers
 
 from nuclr_jax.lab.data import sentencepiece, tokenizer
@@ -286,10 +287,9 @@ class TestFiles:
 
     What the ids are is compared with those of transformers in published_test.
     """
-    golden = pathlib.Path(__file__).parent / "golden" / "published"
     for name in ("spiece.model", "tokenizer_config.json"):
       (tmp_path / name).write_bytes(
-        (golden / "hf_siglip_t5" / name).read_bytes()
+        (PUBLISHED / "hf_siglip_t5" / name).read_bytes()
       )
     read = functools.partial(
       tokenizer.pretrained_tokenizer, tmp_path, length=9, pad_id=1

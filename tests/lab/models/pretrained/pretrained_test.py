@@ -10,13 +10,18 @@ import numpy as np
 from PIL import Image
 import pytest
 from safetensors.numpy import save_file
-from towers_test import GOLDEN, configured, few_pairs, read_golden
 
 from nuclr_jax import Batch, sharding
 from nuclr_jax.lab import models
 from nuclr_jax.lab.models import pretrained
 from nuclr_jax.lab.models.pretrained import load
 from nuclr_jax.lab.train import build, checkpoint, resume
+from tests.lab.models.towers_test import (
+  GOLDEN_TOWERS,
+  configured,
+  few_pairs,
+  read_golden,
+)
 
 SMALL = dict(width=16, layers=2, heads=4, hidden=24)
 TEXT = dict(name="distilbert", width=8, layers=1, heads=2)
@@ -113,7 +118,7 @@ def sides_of(layout):
 
 
 def golden(name):
-  (path,) = (path for path in GOLDEN if path.stem == name)
+  (path,) = (path for path in GOLDEN_TOWERS if path.stem == name)
   return read_golden(path)[1]["weights"]
 
 
@@ -140,7 +145,7 @@ def test_round_trip(layout):
     np.testing.assert_array_equal(again[key], x)
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GOLDEN_TOWERS, ids=lambda path: path.stem)
 def test_written_keys_are_those_of_the_library(path):
   """A file that was read and written again has the same arrays."""
   spec, parts = read_golden(path)

@@ -22,6 +22,7 @@ import make_photos
 from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
 import pytest
+from repository import PUBLISHED
 
 from nuclr_jax import fit, load
 from nuclr_jax.lab import files
@@ -45,9 +46,7 @@ from nuclr_jax.lab.user_files import listing, readers
 from nuclr_jax.lab.user_files.items import Rejected
 
 LONG = settings.default.max_examples > 1_000  # --hypothesis-profile=long
-TOKENIZER = os.fspath(
-  pathlib.Path(__file__).parent / "golden/published/open_clip/tokenizer.json"
-)
+TOKENIZER = os.fspath(PUBLISHED / "open_clip" / "tokenizer.json")
 WORDS = build_tokenizer([f"sample {i}" for i in range(100)], length=4)
 NUMBERS = {
   row.tobytes(): i

@@ -416,12 +416,12 @@ def test_scalars_of_numpy_and_jax_are_numbers():
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    (dict(num_pairs=1), "num_pairs must be at least 2"),
+    (dict(num_pairs=1), "num_pairs must be a whole number from 2 to"),
     (dict(temperature=0.0), "temperature must be a number greater than 0"),
     (dict(gamma=0.0), r"gamma must be in \(0, 1\]"),
     (dict(gamma=1.5), r"gamma must be in \(0, 1\].*1.5"),
     (dict(anchor_average="text"), "anchor_average must be one of"),
-    (dict(num_texts=100), "num_texts must be in"),
+    (dict(num_texts=100), "num_texts must be at most num_pairs = 8, got 100"),
     (dict(temperature=True), "temperature must be a number"),
     (dict(num_pairs=True), "num_pairs must be a whole number"),
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
@@ -439,7 +439,7 @@ def test_scalars_of_numpy_and_jax_are_numbers():
 def test_bad_arguments_say_what_is_allowed(arguments, message):
   with pytest.raises(ValueError, match=message):
     make = objectives.nuclr_variant
-    if not arguments.keys() & {"gamma", "temperature"}:
+    if not arguments.keys() & {"gamma", "temperature", "num_pairs"}:
       make = inspect.unwrap(make)  # past the types that are checked in tests
     make(**(dict(num_pairs=8) | arguments)).init()
 

@@ -7,7 +7,6 @@ libraries compute from JPEG files and captions.
 import functools
 import json
 import math
-import pathlib
 import shutil
 import subprocess
 
@@ -15,6 +14,7 @@ import jax
 import make_captioned
 import numpy as np
 import pytest
+from repository import CLIP, PUBLISHED, ROOT
 from safetensors import numpy as safetensors
 import tokenizers
 import warm
@@ -37,10 +37,7 @@ from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
 from nuclr_jax.lab.user_files.items import Item
 
-ROOT = pathlib.Path(__file__).parents[1]
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"
-FOLDERS = sorted(x for x in GOLDEN.iterdir() if x.is_dir())
-CLIP = GOLDEN / "hf_clip"
+FOLDERS = sorted(x for x in PUBLISHED.iterdir() if x.is_dir())
 # Its export brings nothing that that of hf_siglip does not.
 EXPORTED = [x for x in FOLDERS if x.name != "hf_siglip_t5"]
 
@@ -528,7 +525,7 @@ def forged(tmp_path, source, file, keys, value):
   return folder
 
 
-OPEN_CLIP = GOLDEN / "open_clip"
+OPEN_CLIP = PUBLISHED / "open_clip"
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WORDS, OPEN = "tokenizer_config.json", "open_clip_config.json"
 NO_SIZES = [math.nan, math.inf, -1, 0, 1e308, 2.5, True, "12", None, {}, [1]]
@@ -830,7 +827,7 @@ class TestErrors:
     So it was after transformers' first configs, and it is in theirs to this
     day: all captions with the added token have the same feature.
     """
-    config = untrained.config_of_published(GOLDEN / "hf_clip_added")
+    config = untrained.config_of_published(PUBLISHED / "hf_clip_added")
     found = config["model"]["text"].pop("end_id")
     assert found != config["data"]["vocab_size"] - 1
     message = message.replace("17", str(found)).replace("18", str(found + 1))

@@ -10,8 +10,9 @@ import math
 import shutil
 
 from chaos_place import command
-from chaos_trial import GOLDEN, LISTENER, Case, canary
+from chaos_trial import LISTENER, Case, canary
 import numpy as np
+from repository import PUBLISHED
 
 HUGE = (10**6, 800_000, 2**31, 2**63, 10**400, 1e30, 1e308)
 STRANGE = (0, -1, -1000, 1.5, 1e-30, math.nan, math.inf, "7", "x", [], {}, True)
@@ -39,7 +40,7 @@ def model(base, change, says="", **expected):
   """A model that `change(folder, rng)` has changed."""
 
   def make(place, folder, rng):
-    shutil.copytree(GOLDEN / base, folder / "model")
+    shutil.copytree(PUBLISHED / base, folder / "model")
     canary(folder)
     change(folder / "model", rng)
     return use(folder, place, rng, says=says, **dict(expected))

@@ -1,6 +1,5 @@
 """Every config name makes a run that can be trained."""
 
-import pathlib
 import re
 
 import chex
@@ -8,6 +7,7 @@ import jax
 from load_file import load_file
 import numpy as np
 import pytest
+from repository import CONFIGS, ROOT
 
 from nuclr_jax.lab.config import DEFAULTS, override
 from nuclr_jax.lab.data import DATASETS
@@ -15,7 +15,6 @@ from nuclr_jax.lab.models import TEXT_TOWERS
 from nuclr_jax.lab.train import build, settings
 from nuclr_jax.lab.train.step import init_state, make_train_step
 
-CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
 
 
@@ -50,7 +49,7 @@ def test_a_config_has_all_keys_and_factories_take_them(path):
 
 
 def test_the_recipe_names_keys_that_exist():
-  path = CONFIGS.parent / "experiments" / "cc3m" / "README.md"
+  path = ROOT / "experiments" / "cc3m" / "README.md"
   pattern = r"--config\.([\w.]+)=(?:\"([^\"]*)\"|([^\s`)]*))"
   changes = re.findall(pattern, path.read_text())
   assert len(changes) > 2

@@ -5,7 +5,7 @@ fails, and touch nothing that is not its own: not the prepared place, not the
 canaries beside its folder, not a server that a file names. Only commands and
 files that users see are used, so that another checkout can be tried:
 
-PYTHONPATH=OTHER python tests/chaos.py --minutes=40
+PYTHONPATH=OTHER python tests/faults/chaos.py --minutes=40
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,6 @@ import warm
 LIMIT = 120  # seconds for any command
 MEMORY = 1.5  # GB that a command of small files may have in memory
 SPACE = 2**34  # bytes that it may address
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "published"
 # What a terminal would obey.
 CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -11,13 +11,14 @@ import shutil
 import tarfile
 
 from chaos_place import TRAIN
-from chaos_trial import GOLDEN, Case
+from chaos_trial import Case
 import make_photos
+from repository import PUBLISHED
 
 PHOTO = make_photos.PHOTOS[0]
 STREAM = {  # a run of 12 steps on a stream of tars
   **TRAIN,
-  "data.tokenizer": f"{GOLDEN}/hf_clip",
+  "data.tokenizer": f"{PUBLISHED}/hf_clip",
   "data.num_pairs": 48,
   "data.window": 8,
   "data.length": 9,
@@ -275,12 +276,12 @@ def a_missing_tar(verb):
       "embed": [
         "--input=tfds:photos",
         f"--output={folder}/e",
-        f"--model={GOLDEN}/hf_clip",
+        f"--model={PUBLISHED}/hf_clip",
       ],
-      "evaluate": ["--data=photos:train", f"--model={GOLDEN}/hf_clip"],
+      "evaluate": ["--data=photos:train", f"--model={PUBLISHED}/hf_clip"],
       "popularity": [
         "--data=photos:train",
-        f"--model={GOLDEN}/hf_clip",
+        f"--model={PUBLISHED}/hf_clip",
         f"--workdir={folder}/p",
       ],
       "train": [

@@ -1,7 +1,6 @@
 """The launcher, as a user types it."""
 
 import logging
-import pathlib
 import re
 import shlex
 import signal
@@ -12,6 +11,7 @@ import types
 
 from absl.testing import flagsaver
 import pytest
+from repository import ROOT
 import tiny_config
 import warm
 
@@ -20,8 +20,6 @@ from nuclr_jax.lab import progress
 from nuclr_jax.lab.cli import doctor, flags, interrupts, main, usage, verbs
 from nuclr_jax.lab.config import load_config, path_of
 from nuclr_jax.lab.train import loop
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 def nuclr(*args):

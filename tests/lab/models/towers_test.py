@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 import re
 
 import chex
@@ -13,6 +12,7 @@ import jax_side
 from make_weights import numbers
 import numpy as np
 import pytest
+from repository import GOLDEN
 from scipy import signal
 
 from nuclr_jax import Batch
@@ -29,7 +29,7 @@ from nuclr_jax.lab.models import (
 )
 from nuclr_jax.lab.train import build
 
-GOLDEN = sorted((pathlib.Path(__file__).parent / "golden/towers").glob("*.npz"))
+GOLDEN_TOWERS = sorted((GOLDEN / "towers").glob("*.npz"))
 RESNET = dict(name="resnet50", stages=(1, 1), width=4)
 CLIP_RESNET = dict(
   name="clip_resnet50", stages=(1, 1), width=4, heads=4, features=6
@@ -72,7 +72,7 @@ def count(params):
   return sum(x.size for x in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GOLDEN_TOWERS, ids=lambda path: path.stem)
 def test_numbers_of_pytorch(path, tmp_path):
   spec, expected = read_golden(path)
   np.savez(tmp_path / "weights.npz", **expected["weights"])

@@ -3,13 +3,13 @@
 import csv
 import functools
 import json
-import pathlib
 
 import make_captioned
 import make_pairs
 import make_photos
 import numpy as np
 import pytest
+from repository import CLIP
 
 from nuclr_jax import popularity
 from nuclr_jax.lab import ingest
@@ -20,8 +20,6 @@ from nuclr_jax.lab.report import popularity as popularity_page
 from nuclr_jax.lab.train import untrained
 from nuclr_jax.lab.user_files.items import Item
 from nuclr_jax.types import Pairs, Sides
-
-CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
 
 
 def table(path):

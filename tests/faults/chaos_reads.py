@@ -10,16 +10,16 @@ from chaos_buckets import BUCKET, FAULTS, server
 from chaos_place import digests
 from chaos_tars import stream
 from chaos_trial import (
-  GOLDEN,
   Case,
   finish,
   nuclr,
 )
 from pyarrow import parquet
+from repository import PUBLISHED
 
 LAKE = f"s3://{BUCKET}"
 OFTEN = pathlib.Path(__file__).with_name("chaos_often.py")
-CLIP = f"--model={GOLDEN}/hf_clip"
+CLIP = f"--model={PUBLISHED}/hf_clip"
 SECONDS = 60  # with all attempts
 
 
@@ -113,7 +113,7 @@ def fill(place: pathlib.Path, names: str) -> None:
   """Puts folders of the place into the bucket."""
   for name in names.split():
     server().upload(
-      GOLDEN / "hf_clip" if name == "model" else place / name, name
+      PUBLISHED / "hf_clip" if name == "model" else place / name, name
     )
   if "placed" in names:
     for name, data in server().objects().items():
@@ -343,7 +343,7 @@ def vanishing(place, folder, rng):
 
 
 def names_that_lead_out(place):
-  config = (GOLDEN / "hf_clip" / "config.json").read_bytes()
+  config = (PUBLISHED / "hf_clip" / "config.json").read_bytes()
   return {
     "model/config.json": config,
     "model/../../../canary/file.txt": b"x",

@@ -15,7 +15,6 @@ import time
 from chaos_place import command, digests
 from chaos_tars import END, PHOTO, member, negative, of_number, pair, stream
 from chaos_trial import (
-  GOLDEN,
   Trial,
   fault_of,
   finish,
@@ -23,8 +22,9 @@ from chaos_trial import (
   words_of,
 )
 import make_photos
+from repository import PUBLISHED
 
-CLIP = f"--model={GOLDEN}/hf_clip"
+CLIP = f"--model={PUBLISHED}/hf_clip"
 HEARD = 3  # seconds after which Ctrl-C has been answered
 QUIET = 25  # seconds after which the command has ended
 

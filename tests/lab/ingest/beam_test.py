@@ -5,7 +5,6 @@ have.
 """
 
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import time
 import make_bucket
 from make_photos import photo_folder, write_pairs
 import pytest
+from repository import ROOT
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.files import bucket, remote
@@ -23,7 +23,6 @@ from nuclr_jax.lab.user_files import inputs
 
 pytest.importorskip("apache_beam")
 
-ROOT = pathlib.Path(__file__).parents[1]
 # Beam's direct runner. By the name DirectRunner, Beam would first look for
 # another one on the web.
 IN_MEMORY = ["--runner=FnApiRunner"]

@@ -1,24 +1,23 @@
 """The published PyTorch losses, step by step (provenance: golden/README.md)."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 from make_step import make_step
 import numpy as np
 import pytest
+from repository import GOLDEN
 
 from nuclr_jax import Pairs, Sides, objectives
 from nuclr_jax.objectives import denominator, temperature_rules, zeta_rules
 
-GOLDEN = np.load(pathlib.Path(__file__).parent / "golden/official_losses.npz")
+LOSSES = np.load(GOLDEN / "official_losses.npz")
 FIRST = ("nuclr_first_tau0.05", "nuclr_first_tau0.01", "nuclr_first_frozen")
 STEPS = ("nuclr_steps", "nuclr_diamond_steps")
 PRECISION = dict(float64=1e-9, float32=1e-4)
 
 
 def value(case, name):
-  return GOLDEN[f"{case}/{name}"]
+  return LOSSES[f"{case}/{name}"]
 
 
 def assert_close(found, expected, tolerance, what):

@@ -10,9 +10,10 @@ import shutil
 
 from chaos_place import command
 from chaos_tars import pair
-from chaos_trial import GOLDEN, Case, canary
+from chaos_trial import Case, canary
 import make_photos
 import numpy as np
+from repository import PUBLISHED
 
 
 # Flags.
@@ -301,7 +302,7 @@ def names_in_a_table(key, caption):
       pair(key, caption.encode()) + pair("good") + bytes(1024)
     )
     (folder / "in" / "bad.jsonl").unlink(missing_ok=True)
-    words = ["popularity", f"--model={GOLDEN}/hf_clip"]
+    words = ["popularity", f"--model={PUBLISHED}/hf_clip"]
     words += [f"--input={folder}/in/t.tar", f"--workdir={folder}/p"]
     if rng.random() < 0.5:
       words = ["embed", *words[1:3], f"--output={folder}/e"]
@@ -362,7 +363,7 @@ FLAGS = [
       ("report", "workdir"),
       ("train", "config", "--workdir={folder}/w"),
       ("ingest", "input", "--dataset=mine", "--data_dir={folder}/d"),
-      ("embed", "input", f"--model={GOLDEN}/hf_clip", "--output={folder}/e"),
+      ("embed", "input", f"--model={PUBLISHED}/hf_clip", "--output={folder}/e"),
       ("popularity", "embeddings", "--workdir={folder}/p", "--temperature=0.1"),
     )
   ),

@@ -3,7 +3,6 @@
 `golden/flax_files` was written by `experiments.parity.flax_files`.
 """
 
-import pathlib
 import shutil
 import tracemalloc
 
@@ -11,14 +10,13 @@ from flax import serialization
 import msgpack
 import numpy as np
 import pytest
+from repository import CLIP, GOLDEN
 from safetensors import numpy as safetensors
 
 from nuclr_jax.lab.models.pretrained import read_tensors
 from nuclr_jax.lab.train import untrained
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
 FILES = GOLDEN / "flax_files"
-CLIP = GOLDEN / "published" / "hf_clip"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """A campaign against the library: kills, flipped bits, races, bad input.
 
-python -m tests.chaos --minutes=60 [--seed=0] [--output=chaos]
+python -m tests.faults.chaos --minutes=60 [--seed=0] [--output=chaos]
 
 Photos are ingested, a model is trained on them, and all that can be made of it
 is made, once, undisturbed. The campaign then repeats these commands and
@@ -24,7 +24,7 @@ is made, once, undisturbed. The campaign then repeats these commands and
 random generator, which write what is forged and return a `Case`. Only commands
 and files are used, so that another checkout can be tried:
 
-PYTHONPATH=OTHER python tests/chaos.py --minutes=40 --output=/tmp/other
+PYTHONPATH=OTHER python tests/faults/chaos.py --minutes=40 --output=/tmp/other
 
 A trial is decided by the seed and its number alone. Each adds a line to
 OUTPUT/trials.jsonl; the same command goes on where the campaign stopped, and
@@ -46,7 +46,8 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "helpers")]
 
 from chaos_corpus import CASES, wrong_config
 from chaos_flags import FLAGS, POPULARITIES, PRIORS
@@ -60,10 +61,10 @@ from chaos_tars import TARS
 from chaos_trial import Place, Trial, fault_of, finish, nuclr, try_case
 from chaos_weights import INDEXES, MSGPACK, WEIGHTS
 from chaos_writes import WRITINGS
+from repository import ROOT
 
 import nuclr_jax
 
-ROOT = pathlib.Path(__file__).parents[1]
 # Commands run the code that is imported here, wherever they start. Compiling is
 # most of what they do: quickly, and once.
 os.environ["PYTHONPATH"] = str(pathlib.Path(nuclr_jax.__file__).parents[1])

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from train_test import first_captions
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import complete
@@ -17,6 +16,7 @@ from nuclr_jax.lab.train import average, checkpoint, loop, recalibrate, resume
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.records import read_history
+from tests.lab.train.train_test import first_captions
 
 pytestmark = pytest.mark.usefixtures("no_diagnostics")
 

@@ -18,13 +18,12 @@ import zipfile
 
 import numpy as np
 import pytest
+from repository import CLIP, GOLDEN
 from safetensors import numpy as safetensors
 
 from nuclr_jax.lab.models.pretrained import pytorch, read_tensors
 
-GOLDEN = pathlib.Path(__file__).parent / "golden"
 FILES = GOLDEN / "torch_files"
-CLIP = GOLDEN / "published" / "hf_clip"
 with_torch = pytest.mark.skipif(
   importlib.util.find_spec("torch") is None, reason="needs PyTorch"
 )

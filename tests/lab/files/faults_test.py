@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pathlib
 import shutil
 import time
 
@@ -13,6 +12,7 @@ import make_captioned
 import make_faults
 from make_photos import write_pairs
 import pytest
+from repository import CLIP
 
 from nuclr_jax.lab import config, ingest
 from nuclr_jax.lab.cli import flags, main
@@ -21,8 +21,6 @@ from nuclr_jax.lab.files import bucket, remote
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.train import loop
 from nuclr_jax.lab.user_files import inputs
-
-CLIP = pathlib.Path(__file__).parent / "golden" / "published" / "hf_clip"
 
 
 @pytest.fixture(autouse=True)
