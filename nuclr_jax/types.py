@@ -23,17 +23,21 @@ Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | np.number | AnyArray  # a scalar
 Scalar = Float[Array, ""]
 Schedule = Callable[[Any], Any]  # a function of the step count
-ScalarOrSchedule = Number | Schedule
 
 
-def constant_schedule(value: Number) -> Schedule:
-  """Returns a schedule that has the same value at every step.
+class ConstantSchedule(NamedTuple):
+  """A schedule that has the same value at every step.
 
   Example:
-    >>> print(constant_schedule(0.5)(1_000))
+    >>> print(ConstantSchedule(0.5)(1_000))
     0.5
   """
-  return lambda count: jnp.asarray(value)
+
+  value: Number
+
+  def __call__(self, count: Any) -> Array:
+    """Returns the value."""
+    return jnp.asarray(self.value)
 
 
 class Sides(NamedTuple):

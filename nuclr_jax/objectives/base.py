@@ -101,6 +101,11 @@ class Objective(NamedTuple):
   apply: ApplyFn
   readout: ReadoutFn = lambda params, state: Readout()
   assign: AssignFn | None = None  # None: it has no popularities
+  call: str = "Objective(...)"  # how it prints
+
+  def __repr__(self) -> str:
+    """Returns the call that made the objective."""
+    return self.call
 
 
 def one_temperature(readout: Readout, what: str) -> float:
