@@ -23,7 +23,6 @@ Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | np.number | AnyArray  # a scalar
 Scalar = Float[Array, ""]
 Schedule = Callable[[Any], Any]  # a function of the step count
-ScalarOrSchedule = Number | Schedule
 
 
 def constant_schedule(value: Number) -> Schedule:

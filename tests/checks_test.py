@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import checks
+from nuclr_jax.lab.ranges import Stages
 from nuclr_jax.types import Sides
 
 NAN = math.nan
@@ -26,7 +27,7 @@ def made(
   kind: checks.one_of(("a", "b")) = "a",
   learn: bool = True,
   factors: Mapping[str, checks.Positive] = {},
-  first: checks.Stages = (1, 2),
+  first: Stages = (1, 2),
   free: int = 0,
   **more,
 ):

@@ -89,13 +89,9 @@ class AssignFn(Protocol):
 class _Functions(NamedTuple):
   init: InitFn
   apply: ApplyFn
-  readout: ReadoutFn
-  assign: AssignFn | None  # None: it has no popularities
-
-
-def _reads_nothing(params: Params, state: State) -> Readout:
-  del params, state
-  return Readout()
+  readout: ReadoutFn = lambda params, state: Readout()
+  assign: AssignFn | None = None  # None: it has no popularities
+  call: str = "Objective(...)"  # how it prints
 
 
 class Objective(_Functions):
@@ -112,11 +108,14 @@ class Objective(_Functions):
 
   __slots__ = ()
 
-  def __new__(cls, init, apply, readout=_reads_nothing, assign=None):
+  def __new__(cls, init, apply, *others, **named):
     """Makes `apply` check that params and state are of this objective."""
-    return super().__new__(
-      cls, init, _with_its_own(init, apply), readout, assign
-    )
+    apply = _with_its_own(init, apply)
+    return super().__new__(cls, init, apply, *others, **named)
+
+  def __repr__(self) -> str:
+    """Returns the call that made the objective."""
+    return self.call
 
 
 def _with_its_own(init: Callable, apply: Callable) -> Callable:

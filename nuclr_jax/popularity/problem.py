@@ -375,7 +375,7 @@ def extend(
   high = log_mean(np.logaddexp(anchors, own - rest))
   for _ in range(HALVINGS):
     middle = (low + high) / 2
-    own_weight = own - middle - np.logaddexp(rest, own - middle)
-    above = log_mean(np.logaddexp(anchors - middle, own_weight)) > 0
+    positive = own - middle - np.logaddexp(rest, own - middle)
+    above = log_mean(np.logaddexp(anchors - middle, positive)) > 0
     low, high = np.where(above, middle, low), np.where(above, high, middle)
   return (low + high) / 2, rest

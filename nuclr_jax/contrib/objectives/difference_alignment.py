@@ -7,12 +7,13 @@ from jaxtyping import Array, Float
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Scalar, each
+from nuclr_jax.types import Scalar, each, shows_its_call
 
 Differences = checks.one_of(("chain", "star"))
 Norm = checks.one_of(("l2", "l1"))
 
 
+@shows_its_call
 @checks.checked
 def difference_alignment(
   *,
