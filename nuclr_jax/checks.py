@@ -30,10 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax.types import (
+  ConstantSchedule,
   Schedule,
   Sides,
   Sizes,
-  constant_schedule,
 )
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,10 @@ def one_of(names: tuple[str, ...]) -> Any:
 
 LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
 LARGEST_FLOAT = 2**127  # below the largest number in float32
+LIMITS = {
+  LARGEST_FLOAT: "float32 holds numbers up to 2**127, about 1.7e38",
+  LARGEST - 1: "int32 holds numbers up to 2**31 - 1",
+}
 ROUNDING = 1e-6  # that a schedule may be beyond its range
 
 Count = Annotated[
@@ -221,6 +225,30 @@ def allowed(hint: Any) -> str:
   return NAMES.get(kind or hint, "")
 
 
+def shown(value: Any, hint: Any) -> str:
+  """Shows a value that an annotation does not allow.
+
+  If it is only too large, this adds the limit, which `allowed` leaves out.
+
+  Example:
+    >>> shown(-1, Count), shown(2**31, Count)
+    ('-1', '2147483648; int32 holds numbers up to 2**31 - 1')
+  """
+
+  def within(limit, x):
+    if isinstance(x, Mapping):
+      return {key: within(limit, item) for key, item in x.items()}
+    if isinstance(x, tuple | list):
+      return [within(limit, item) for item in x]
+    return min(max(x, -limit), limit) if isinstance(x, numbers.Real) else x
+
+  for limit, words in LIMITS.items():
+    least, more = (fits(within(x, value), hint) for x in (limit, limit + 1))
+    if least and not more:
+      return f"{value!r}; {words}"
+  return repr(value)
+
+
 def alternatives(hint: Any) -> set[Any]:
   """Returns the types that an annotation allows, without their ranges.
 
@@ -327,7 +355,9 @@ def argument(name: str, value: Any, hint: Any) -> Any:
     return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
   value = _plain(value)
   if isinstance(value, Arrays) or not fits(value, hint):
-    raise ValueError(f"{name} must be {allowed(hint)}, got {value!r}")
+    raise ValueError(
+      f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
+    )
   is_number = type(value) in (int, float)
   if Schedule in kinds and (is_number or callable(value)):
     return _schedule(name, value, hint)
@@ -335,7 +365,13 @@ def argument(name: str, value: Any, hint: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Returns the Python value of a NumPy or JAX scalar; others as they are."""
+  """Returns the Python value of a NumPy or JAX scalar; others as they are.
+
+  A number that was made a schedule already is checked as a number: to call the
+  schedule would start JAX, before processes could join.
+  """
+  if isinstance(value, ConstantSchedule):
+    return value.value
   is_scalar = isinstance(value, np.generic | Arrays) and np.ndim(value) == 0
   is_known = is_scalar and not isinstance(value, jax.core.Tracer)
   return value.item() if is_known else value
@@ -356,7 +392,7 @@ def _schedule(name: str, value: float | Schedule, hint: Any) -> Schedule:
   warning: how long a run takes is not known here. It may be 0 at any step.
   """
   if not callable(value):
-    return constant_schedule(value)
+    return ConstantSchedule(value)
   for step in (0, *(2**k for k in range(31))):
     with jax.ensure_compile_time_eval():
       x = float(value(jnp.int32(step)))

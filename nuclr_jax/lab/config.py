@@ -220,8 +220,8 @@ def complete(config: Config) -> dict[str, Any]:
     raise ConfigError(f"the config lacks {', '.join(missing)}", missing[0])
   for key, (_, kind) in KEYS.items():
     if not checks.fits(completed[key], kind):
-      allowed, value = checks.allowed(kind), completed[key]
-      raise ConfigError(f"config.{key} must be {allowed}, got {value!r}", key)
+      allowed, value = checks.allowed(kind), checks.shown(completed[key], kind)
+      raise ConfigError(f"config.{key} must be {allowed}, got {value}", key)
   return completed
 
 

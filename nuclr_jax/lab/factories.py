@@ -207,7 +207,7 @@ def _value(
     allowed.append(f"a mapping with a name of {part.names()}")
   raise ConfigError(
     f"config.{key} must be {', or '.join(filter(None, allowed))}, got "
-    f"{value!r}",
+    f"{checks.shown(value, hint)}",
     key,
   )
 
