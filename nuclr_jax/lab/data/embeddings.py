@@ -220,6 +220,19 @@ def is_of_texts(folder: pathlib.Path) -> bool:
   return found == [False, True, False, True]
 
 
+def open_lookup(folder: str | os.PathLike) -> Lookup:
+  """Opens a folder of texts as a stand-in for a tokenizer, see `open_texts`.
+
+  Its rows are what `nuclr embed --features` wrote of the texts.
+
+  Args:
+    folder: A folder for which `is_of_texts`.
+  """
+  text, captions = open_texts(folder)
+  none = np.zeros(len(text), np.int64)
+  return Lookup([Cached(text[:0], text, none, captions, pathlib.Path(folder))])
+
+
 def open_texts(
   folder: str | os.PathLike,
 ) -> tuple[Float[np.ndarray, "texts width"], list[str]]:

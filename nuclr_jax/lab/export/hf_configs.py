@@ -54,9 +54,9 @@ def text_config(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
   Raises:
     ValueError: If Hugging Face has no such tower.
   """
-  if text["name"] == "transformer":
+  if text["name"] in ("rows", "transformer"):
     raise ValueError(
-      "Hugging Face has no layout for 'transformer'; export a model with a "
+      f"Hugging Face has no layout for {text['name']!r}; export a model with a "
       "BERT or a DistilBERT"
     )
   if text["name"] == "distilbert":

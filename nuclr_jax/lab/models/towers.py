@@ -10,6 +10,7 @@ from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
+from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
@@ -50,6 +51,7 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_text": clip_text,
   "distilbert": distilbert,
   "minilm_l6": minilm_l6,
+  "rows": rows,
   "siglip_text": siglip_text,
   "transformer": transformer,
 }
@@ -83,7 +85,8 @@ def towers(
 ) -> base.Model:
   """Makes a model of an image encoder and a text encoder.
 
-  Most are published ones; `convnet` and `transformer` are those of `small`.
+  Most are published ones; `convnet` and `transformer` are those of `small`, and
+  `rows` takes precomputed features of texts.
 
   Args:
     image_shape: Height, width and channels of the images.

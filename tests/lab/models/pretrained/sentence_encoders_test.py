@@ -18,7 +18,11 @@ import warm
 from nuclr_jax import Batch
 from nuclr_jax.lab import models
 from nuclr_jax.lab.config import load_config
-from nuclr_jax.lab.data.embeddings import open_embeddings, open_texts
+from nuclr_jax.lab.data.embeddings import (
+  open_embeddings,
+  open_lookup,
+  open_texts,
+)
 from nuclr_jax.lab.export import embedder_of_config, write_texts
 from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.report import popularity, subject
@@ -426,6 +430,38 @@ class TestTowers:
       tower_of(pooling="mean", pooler=True)
     with pytest.raises(ValueError, match="pooling must be one of"):
       tower_of(pooling="last")
+
+
+def test_features_in_place_of_a_locked_tower(tmp_path):
+  """A text is then a row that was embedded before, and the model the same."""
+  config = untrained.config_of_published(MEAN)
+  how = dict(features=True, images=False)
+  with embedder_of_config(config, **how) as embedder:
+    write_texts(embedder, LETTERS, tmp_path / "texts")
+  lookup = open_lookup(tmp_path / "texts")
+  assert lookup.length == 16
+  whole = tower_of(pooling="mean")
+  params, state = whole.load(*whole.init(jax.random.key(0)))
+  model = models.towers(
+    image_shape=(8, 8, 3),
+    vocab_size=lookup.vocab_size,
+    length=lookup.length,
+    dim=6,
+    image=dict(name="resnet50", stages=(1,), width=2),
+    text=dict(name="rows"),
+  )
+  shapes = jax.eval_shape(model.init, jax.random.key(0))[0]
+  assert shapes["text"] == {}
+  fewer = params | {"text": {}}
+  found, _ = model.apply(
+    fewer, state | {"text": {}}, Batch(None, lookup.encode(LETTERS), None)
+  )
+  parts, _, _ = untrained.open_untrained(config, pairs=False)
+  tokens = parts.data.tokenizer.encode(LETTERS)
+  expected, _ = whole.apply(params, state, Batch(None, tokens, None))
+  np.testing.assert_allclose(found.text, expected.text, atol=1e-6)
+  with pytest.raises(ValueError, match="no cached embedding of 'a horse'"):
+    lookup.encode(["a horse"])
 
 
 @pytest.mark.parametrize("locked", [False, True])
