@@ -293,14 +293,13 @@ def _embedder(parts, mesh, state, features: bool, images: bool) -> Embedder:
       "that made them"
     )
   if images and (len(shape) != 3 or shape[2] != 3):
-    ours = "texts only" if of_texts else f"images of shape {shape}"
-    instead = (
-      "give it --input=texts.txt, a text on each line"
-      if of_texts
-      else "give a run or a config of such a model"
-    )
+    taken = f"images of shape {shape}"
+    instead = "give a run or a config of such a model"
+    if of_texts:
+      taken = "texts only"
+      instead = "give it --input=texts.txt, a text on each line"
     raise ValueError(
-      f"the model takes {ours}, not RGB images of shape (size, size, 3); "
+      f"the model takes {taken}, not RGB images of shape (size, size, 3); "
       f"{instead}"
     )
   embed = loop.embedder(parts, mesh)(state)

@@ -258,7 +258,9 @@ def _read_modules(source: str | os.PathLike) -> list[str]:
     folders = [x["path"] for x in modules[1:]]
     for folder in folders:
       if not re.fullmatch(r"\w[\w-]{0,99}", folder):
-        raise ValueError(f"{folder[:100]!r} is no name of a folder beside it")
+        raise ValueError(
+          f"{folder[:100]!r} is not the name of a folder beside it"
+        )
   return folders
 
 

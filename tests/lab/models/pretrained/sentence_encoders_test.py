@@ -206,7 +206,7 @@ REFUSED = {
   ),
   "a folder elsewhere": (
     lambda x: replaced(x, '"1_Pooling"', '"../other"'),
-    "'../other' is no name of a folder beside it",
+    "'../other' is not the name of a folder beside it",
   ),
   "the transformer in a folder": (
     lambda x: replaced(x, '"path": ""', '"path": "0_Transformer"'),
