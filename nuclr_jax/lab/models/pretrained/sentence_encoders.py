@@ -297,7 +297,7 @@ def _read_options(source: str | os.PathLike, longest: int) -> dict[str, Any]:
 
 
 def _check_prompt(source: str | os.PathLike) -> None:
-  """Raises ValueError if texts get a prompt, or it is no dense encoder."""
+  """Raises ValueError if texts get a prompt, or it is not a dense encoder."""
   path = _find(source, "config_sentence_transformers.json")
   if path is None:
     return
