@@ -1,0 +1,1 @@
+"""Icons of many designers, and their names."""
