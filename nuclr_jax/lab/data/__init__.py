@@ -5,7 +5,13 @@
 a tokenizer; and held-out sets.
 """
 
-from nuclr_jax.lab.data import embeddings, glyphs, image_text, sentences
+from nuclr_jax.lab.data import (
+  embeddings,
+  glyphs,
+  icons,
+  image_text,
+  sentences,
+)
 from nuclr_jax.lab.data.image_text import inputs_of
 from nuclr_jax.lab.data.source import (
   AnyTokenizer,
@@ -29,6 +35,7 @@ from nuclr_jax.lab.data.source import (
 DATASETS = {
   "embeddings": embeddings.embeddings,
   "glyphs": glyphs.glyphs,
+  "icons": icons.icons,
   "image_text": image_text.image_text,
   "sentences": sentences.sentences,
 }

@@ -355,7 +355,7 @@ def _fingerprint(size: int) -> str:
 
 def _scripts(glyphs_of_split: ImageTextSet) -> LabelledSet:
   """Selects the letters among the glyphs, labelled with their script."""
-  image, group, captions, _ = glyphs_of_split
+  image, group, captions = glyphs_of_split[:3]
   script = np.array([script_of(caption) for caption in captions])
   label = script[group]
   letters = label >= 0

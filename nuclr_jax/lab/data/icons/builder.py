@@ -18,7 +18,6 @@ from nuclr_jax.lab.data.icons import copies, drawing, families, names
 from nuclr_jax.lab.data.icons.drawing import REJECTED, SETS, Drawn
 from nuclr_jax.lab.data.icons.package import (
   NAME,
-  VERSION,
   file_name,
   open_package,
 )
@@ -38,9 +37,9 @@ log = logging.getLogger(__name__)
 def prepare_icons(
   data_dir: str | os.PathLike,
   *,
+  version: str,
   size: int = 32,
   package: str | os.PathLike | None = None,
-  version: str = VERSION,
   sets: Sequence[str] = (),
   processes: int | None = None,
 ) -> pathlib.Path:
@@ -51,10 +50,10 @@ def prepare_icons(
 
   Args:
     data_dir: Folder of prepared data sets; created if missing.
+    version: The version of the package.
     size: Height and width of the grey images, in pixels.
     package: The .tgz file of `npm pack`; by default that in `data_dir`. It is
       not needed once the data set has been made.
-    version: The version of the package.
     sets: Identifiers of the sets to draw; () = those that
       `families.why_left_out` does not exclude.
     processes: How many icons to draw at a time; None = as many as there are
@@ -71,7 +70,7 @@ def prepare_icons(
       if `size` is out of range.
 
   Example:
-    >>> folder = prepare_icons(tmp_path, size=32)  # doctest: +SKIP
+    >>> folder = prepare_icons(tmp_path, version="2.2.535")  # doctest: +SKIP
   """
   if not FEWEST <= size <= MOST:
     raise ValueError(f"size must be from {FEWEST} to {MOST} pixels, got {size}")

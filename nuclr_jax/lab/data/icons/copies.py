@@ -34,7 +34,6 @@ def thumbnails(images: UInt8[np.ndarray, "images size size 1"]) -> Thumbnails:
   """
   from PIL import Image, ImageFilter
 
-  box = Image.Resampling.BOX
   found = np.zeros((len(images), SIDE, SIDE), np.uint8)
   ink = images[..., 0] >= INK
   rows, columns = ink.any(2), ink.any(1)

@@ -17,7 +17,6 @@ from nuclr_jax.lab.data.icons.render import Icon
 from nuclr_jax.lab.data.tar_members import END, members_of
 
 NAME = "@iconify/json"
-VERSION = "2.2.535"  # that the tables of this package were made for
 MAX_SET = 2**28  # bytes of a set's JSON; the largest published has 103,665,449
 CHUNK = 2**20
 LATEST = "package/package.json"

@@ -1,0 +1,113 @@
+"""Finds sets of icons that share drawings, as evidence for `families.json`.
+
+python -m experiments.icons.families --package=iconify-json-2.2.535.tgz \
+  --folder=/tmp/icons
+
+All sets are drawn into the folder (once; a killed run goes on). Then every pair
+of sets gets the share of the smaller set's drawings that are near copies of one
+in the other. Circles, plus signs and arrows are alike everywhere, so drawings
+that more than `COMMON` authors have are left out. The pairs go to `shared.csv`,
+and the histogram of all pairs by different authors is printed.
+"""
+
+import argparse
+from collections import defaultdict
+import itertools
+import pathlib
+
+import numpy as np
+
+from nuclr_jax.lab import files, progress
+from nuclr_jax.lab.data.icons import copies, drawing, families
+from nuclr_jax.lab.data.icons.package import open_package, read_sets
+
+HERE = pathlib.Path(__file__).parent
+SAMPLE = 400  # drawings of each set that are looked for in all others
+COMMON = 4  # authors that may have a drawing, beyond which it is a plain shape
+LEAST = 0.02  # the share from which a pair of sets is listed
+COLUMNS = (
+  *("smaller", "larger", "author_of_smaller", "author_of_larger"),
+  *("drawings", "shared", "share", "exact"),
+)
+
+
+def drawings_of_sets(package: str, folder: pathlib.Path):
+  """Draws all sets; returns them, and their distinct thumbnails."""
+  sets = [x for x in read_sets(open_package(package)) if x.icons]
+  drawn = drawing.draw_sets(
+    sorted(sets, key=lambda x: x.prefix), folder, size=32, processes=2
+  )
+  thumbs = []
+  for x in drawn:
+    path = folder / f"{x.icon_set.prefix}.thumbs.npz"
+    if not path.exists():
+      found = np.unique(copies.thumbnails(x.images()), axis=0)
+      with files.replacing(path) as new, new.open("wb") as file:
+        np.savez(file, thumbs=found[found.any(1)])
+    thumbs.append(files.read_arrays(path)["thumbs"])
+  return [x.icon_set for x in drawn], thumbs
+
+
+def shares(sets, thumbs):
+  """Computes the share of each set's drawings that each other set has.
+
+  Returns:
+    Numbers [sets, sets] of sampled drawings of the row's set with a near copy
+    in the column's, and with an exact one; and the numbers sampled.
+  """
+  random = np.random.default_rng(0)
+  chosen = [random.permutation(len(x))[:SAMPLE] for x in thumbs]
+  queries = np.concatenate([x[i] for x, i in zip(thumbs, chosen, strict=True)])
+  origin = np.repeat(np.arange(len(sets)), [len(x) for x in chosen])
+  author = np.array([families.normalised(x.author) for x in sets])
+  has = np.zeros((len(queries), len(sets)), np.int8)  # 1: near, 2: exact
+  show = progress.reporter("sets searched", len(sets))
+  for k, candidates in enumerate(thumbs):
+    pairs, value = copies.near_pairs(queries, candidates)
+    np.maximum.at(has[:, k], pairs[:, 0], np.where(value == 1, 2, 1))
+    show(k + 1)
+  holders = np.stack([has[:, author == x].any(1) for x in np.unique(author)], 1)
+  particular = holders.sum(1) <= COMMON
+  near, exact = np.zeros((2, len(sets), len(sets)), int)
+  np.add.at(near, origin[particular], has[particular] > 0)
+  np.add.at(exact, origin[particular], has[particular] > 1)
+  return near, exact, np.bincount(origin[particular], minlength=len(sets))
+
+
+def main() -> None:
+  """Writes `shared.csv`, and prints the histogram."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--package", required=True)
+  parser.add_argument("--folder", type=pathlib.Path, required=True)
+  flags = parser.parse_args()
+  progress.log_to_stderr()
+  flags.folder.mkdir(parents=True, exist_ok=True)
+  sets, thumbs = drawings_of_sets(flags.package, flags.folder)
+  near, exact, count = shares(sets, thumbs)
+  author = [families.normalised(x.author) for x in sets]
+  rows, others = [], defaultdict(int)
+  for i, j in itertools.combinations(range(len(sets)), 2):
+    small, large = sorted((i, j), key=lambda k: (len(thumbs[k]), k))
+    if not count[small]:
+      continue
+    share = near[small, large] / count[small]
+    if author[i] != author[j]:
+      others[int(share * 50)] += 1
+    if share >= LEAST:
+      rows.append(
+        (
+          *(sets[k].prefix for k in (small, large)),
+          *(author[k] for k in (small, large)),
+          *(count[small], near[small, large]),
+          *(f"{share:.3f}", exact[small, large]),
+        )
+      )
+  rows.sort(key=lambda row: (-float(row[6]), row))
+  files.write_text(HERE / "shared.csv", drawing.as_csv(COLUMNS, rows))
+  print("pairs of sets by different authors, by the share of drawings")
+  for bucket in sorted(others):
+    print(f"{2 * bucket:3d} - {2 * bucket + 2} %  {others[bucket]}")
+
+
+if __name__ == "__main__":
+  main()
