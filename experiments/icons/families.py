@@ -22,7 +22,7 @@ from nuclr_jax.lab.data.icons import copies, drawing, families
 from nuclr_jax.lab.data.icons.package import open_package, read_sets
 
 HERE = pathlib.Path(__file__).parent
-SAMPLE = 400  # drawings of each set that are looked for in all others
+SAMPLE = 250  # drawings of each set that are looked for in all others
 COMMON = 4  # authors that may have a drawing, beyond which it is a plain shape
 LEAST = 0.02  # the share from which a pair of sets is listed
 COLUMNS = (
@@ -61,11 +61,10 @@ def shares(sets, thumbs):
   origin = np.repeat(np.arange(len(sets)), [len(x) for x in chosen])
   author = np.array([families.normalised(x.author) for x in sets])
   has = np.zeros((len(queries), len(sets)), np.int8)  # 1: near, 2: exact
-  show = progress.reporter("sets searched", len(sets))
-  for k, candidates in enumerate(thumbs):
-    pairs, value = copies.near_pairs(queries, candidates)
-    np.maximum.at(has[:, k], pairs[:, 0], np.where(value == 1, 2, 1))
-    show(k + 1)
+  owner = np.repeat(np.arange(len(sets)), [len(x) for x in thumbs])
+  pairs, value = copies.near_pairs(queries, np.concatenate(thumbs))
+  kind = np.where(value == 1, 2, 1).astype(np.int8)
+  np.maximum.at(has, (pairs[:, 0], owner[pairs[:, 1]]), kind)
   holders = np.stack([has[:, author == x].any(1) for x in np.unique(author)], 1)
   particular = holders.sum(1) <= COMMON
   near, exact = np.zeros((2, len(sets), len(sets)), int)

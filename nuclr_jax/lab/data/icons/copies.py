@@ -17,6 +17,7 @@ NONE, NEARLY, EXACT = 0, 1, 2  # what an image is of another
 CHUNK = 2**26  # correlations at a time
 
 Thumbnails = UInt8[np.ndarray, "images pixels"]
+Others = UInt8[np.ndarray, "others pixels"]
 
 
 def thumbnails(images: UInt8[np.ndarray, "images size size 1"]) -> Thumbnails:
@@ -29,7 +30,7 @@ def thumbnails(images: UInt8[np.ndarray, "images size size 1"]) -> Thumbnails:
     >>> x = np.zeros((2, 32, 32, 1), np.uint8)
     >>> x[0, 4:20, 4:12], x[1, 14:30, 20:28] = 255, 255
     >>> first, second = thumbnails(x)
-    >>> first.shape, (first == second).all()
+    >>> first.shape, bool((first == second).all())
     ((144,), True)
   """
   from PIL import Image, ImageFilter
@@ -67,7 +68,7 @@ def standardised(x: Thumbnails) -> Float[np.ndarray, "images pixels"]:
 
 
 def near_pairs(
-  queries: Thumbnails, candidates: Thumbnails, *, least: float = NEAR
+  queries: Thumbnails, candidates: Others, *, least: float = NEAR
 ) -> tuple[Int[np.ndarray, "pairs 2"], Float[np.ndarray, "pairs"]]:
   """Finds all pairs of thumbnails with a correlation of at least `least`.
 
@@ -114,7 +115,7 @@ def digests(x: Thumbnails) -> list[bytes]:
   return [hashlib.sha256(row).digest()[:16] for row in x]
 
 
-def kinds(queries: Thumbnails, others: Thumbnails) -> Int[np.ndarray, "images"]:
+def kinds(queries: Thumbnails, others: Others) -> Int[np.ndarray, "images"]:
   """Says of each query whether others have it: `NONE`, `NEARLY` or `EXACT`.
 
   Example:

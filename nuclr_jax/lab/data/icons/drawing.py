@@ -125,7 +125,7 @@ def draw_sets(
       result[icon_set.prefix] = finished
       rejected += len(reasons)
       if rejected > max(FEW, MAX_REJECTED * total):
-        raise _too_many(result.values(), total)
+        raise _too_many(list(result.values()), total)
   return [result[x.prefix] for x in chosen]
 
 

@@ -45,11 +45,12 @@ LENGTHS = frozenset("x y width height dx dy radius stdDeviation".split())
 URL = re.compile(r"url\s*\(\s*['\"]?\s*(.?)", re.IGNORECASE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 DRAWN, LEFT_OUT = b"\1", b"\0"
-HEADER = (
-  '<svg xmlns="http://www.w3.org/2000/svg" '
-  'xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{} {} {} {}" '
-  'width="{}" height="{}" color="black">'
-)
+# The inner <svg> cuts off what is beyond the icon's box.
+PAGE = """<svg xmlns="http://www.w3.org/2000/svg"
+ xmlns:xlink="http://www.w3.org/1999/xlink" width="{size}" height="{size}"
+ viewBox="0 0 {side} {side}" color="black"><svg x="{x}" y="{y}"
+ width="{width}" height="{height}"
+ viewBox="{left} {top} {width} {height}">{body}</svg></svg>"""
 
 
 class Icon(NamedTuple):
@@ -93,13 +94,20 @@ def draw(icon: Icon, size: int) -> np.ndarray:
     raise ValueError(reason)
   left, top, width, height = icon.box
   side = max(width, height)
-  start = left - (side - width) / 2, top - (side - height) / 2
-  head = HEADER.format(*start, side, side, size, size)
+  page = PAGE.format(
+    size=size,
+    side=side,
+    x=(side - width) / 2,
+    y=(side - height) / 2,
+    width=width,
+    height=height,
+    left=left,
+    top=top,
+    body=icon.body,
+  )
   try:
     png = resvg_py.svg_to_bytes(
-      svg_string=f"{head}{icon.body}</svg>",
-      background="white",
-      skip_system_fonts=True,
+      svg_string=page, background="white", skip_system_fonts=True
     )
   except Exception as error:
     raise ValueError(f"resvg: {error}") from error
