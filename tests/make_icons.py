@@ -18,8 +18,8 @@ BAD = {  # by name, and a word of the reason
   "entity": ('<!DOCTYPE x [<!ENTITY a "b">]><path d="M0 0"/>', "XML"),
   "style": ("<style>@import url(a.css);</style>", "style"),
   "paint": ('<path fill="url(http://a.b/c#d)" d="M0 0h9v9"/>', "outside"),
-  "closed": ('</svg><svg><path d="M0 0"/>', "XML"),
   "broken": ('<path d="M0 0"', "XML"),
+  "white": ('<path fill="#fff" d="M0 0h24v24H0z"/>', "white"),
 }
 
 
@@ -82,7 +82,10 @@ def sets() -> dict[str, dict]:
   made["set2"]["icons"]["wide"] = {"body": body(0, 1), "width": 48}
   logos = make_set("brands", 1)
   logos["info"]["category"] = "Logos"
-  return made | {"brands": logos}
+  animated = make_set("animated", 2)
+  for icon in animated["icons"].values():
+    icon["body"] += '<path d="M0 0"><animate values="0;1"/></path>'
+  return made | {"brands": logos, "animated": animated}
 
 
 def write_package(

@@ -1,4 +1,4 @@
-"""Icons: 305,000 drawings by more than 100 designers, and their names.
+"""Icons: 303,000 drawings by more than 100 designers, and their names.
 
 Real image-text pairs on a laptop: names have the long tail of natural language,
 many designers draw one concept, and most names are of a few words. The data are
@@ -60,7 +60,7 @@ def icons(
       once; None looks for it in `data_dir`.
     version: The version of the package.
     sets: Identifiers of the sets to use; () = all but logos of brands,
-      unmaintained and hidden sets, and those not for commercial use.
+      unmaintained, hidden and animated sets, and those not for commercial use.
     processes: How many icons the first run draws at a time; None = as many as
       there are cores.
     size: Height and width of the images, in pixels.

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from nuclr_jax.lab import distributed, files
-from nuclr_jax.lab.data.icons import copies, drawing, families, names
+from nuclr_jax.lab.data.icons import (
+  copies,
+  drawing,
+  families,
+  names,
+  render,
+)
 from nuclr_jax.lab.data.icons.drawing import REJECTED, SETS, Drawn
 from nuclr_jax.lab.data.icons.package import (
   NAME,
@@ -134,10 +140,10 @@ def fingerprint(sets: Sequence[str] = ()) -> str:
     sorted(set(sets)),
     families.SALT,
     families.BOUNDS,
-    families.CATEGORIES,
+    (families.CATEGORIES, families.ANIMATED),
     sorted(names.NUMBERS),
     (names.SHARE, names.COUNT),
-    (copies.SIDE, copies.INK, copies.NEAR),
+    (copies.SIDE, copies.NEAR, render.FAINTEST),
     _renderer() or RENDERED_BY,
     json.dumps(families.table(), sort_keys=True),
   )

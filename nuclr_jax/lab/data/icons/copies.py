@@ -6,12 +6,12 @@ from jaxtyping import Float, Int, UInt8
 import numpy as np
 
 from nuclr_jax.lab import progress
+from nuclr_jax.lab.data.icons.render import FAINTEST
 
 SIDE = 12  # pixels of a thumbnail
 # Inner products of thumbnails are then whole numbers below 2**24, which float32
 # adds up without an error, in whatever order; so nothing depends on it.
 LEVELS = 255
-INK = 32  # the darkness from which a pixel is part of the drawing
 NEAR = 0.98  # the correlation from which two drawings are near copies
 NONE, NEARLY, EXACT = 0, 1, 2  # what an image is of another
 CHUNK = 2**26  # correlations at a time
@@ -36,7 +36,7 @@ def thumbnails(images: UInt8[np.ndarray, "images size size 1"]) -> Thumbnails:
   from PIL import Image, ImageFilter
 
   found = np.zeros((len(images), SIDE, SIDE), np.uint8)
-  ink = images[..., 0] >= INK
+  ink = images[..., 0] >= FAINTEST
   rows, columns = ink.any(2), ink.any(1)
   for i in np.flatnonzero(rows.any(1)):
     (top, bottom), (left, right) = _ends(rows[i]), _ends(columns[i])

@@ -19,6 +19,9 @@ BOUNDS = (0.7, 0.85)  # of the hashes of families that are trained on, and so on
 SALT = "icons"  # so that other data sets split the same names otherwise
 # What is left out unless `sets` names it.
 CATEGORIES = ("Logos", "Archive / Unmaintained")
+# The share of a set's icons from which it is animated: an image would show the
+# first moment, in which lines have yet to be drawn.
+ANIMATED, ANIMATION = 0.5, "<animate"
 # Companies' suffixes and the like, which authors' names have or lack.
 LEGAL = re.compile(r"\b(inc|llc|gmbh|ag|corporation|s a|b v|authors|team)\b")
 
@@ -86,4 +89,7 @@ def why_left_out(icon_set: IconSet) -> str | None:
     return "hidden or without a category"
   if re.search(r"\bNC\b", icon_set.license):
     return "not for commercial use"
+  animated = sum(ANIMATION in icon.body for icon in icon_set.icons)
+  if animated > ANIMATED * len(icon_set.icons):
+    return "animated"
   return None

@@ -26,6 +26,7 @@ MAX_ELEMENTS = 10_000  # the most that a published icon has is 5,241
 MAX_DEPTH = 32  # of elements in elements; published: 7
 MAX_EFFECTS = 500  # primitives of filters
 MAX_LENGTH = 10_000.0  # of a filter's numbers, and of the sides of an icon
+FAINTEST = 32  # the darkness from which a pixel is part of the drawing
 SECONDS = 10  # of computing, for one icon
 MEMORY = 2**30  # bytes, beyond what the process has before the first icon
 SHAPES = frozenset(
@@ -115,6 +116,8 @@ def draw(icon: Icon, size: int) -> np.ndarray:
     darkness = 255 - np.asarray(image.convert("L"))
   if darkness.shape != (size, size):
     raise ValueError(f"resvg: the image has the shape {darkness.shape}")
+  if darkness.max() < FAINTEST:
+    raise ValueError("nothing of it is to be seen on white")
   return darkness[..., None]
 
 
