@@ -112,7 +112,7 @@ parity: .venv-parity/parity.stamp
 	.venv-parity/bin/python -m experiments.parity.exported
 
 torch: .venv-parity/parity.stamp
-	.venv-parity/bin/python -m pytest tests/torch_file_test.py
+	.venv-parity/bin/python -m pytest tests/lab/models/pretrained/torch_file_test.py
 
 .venv-parity/parity.stamp: pyproject.toml
 	@echo "installing the packages and PyTorch into .venv-parity"
@@ -121,8 +121,8 @@ torch: .venv-parity/parity.stamp
 	touch $@
 
 beam: .venv-beam/beam.stamp
-	.venv-beam/bin/python -m pytest tests/beam_test.py tests/ingest_test.py \
-	  tests/inputs_test.py tests/records_test.py
+	.venv-beam/bin/python -m pytest tests/lab/ingest \
+	  tests/lab/user_files/inputs_test.py
 
 .venv-beam/beam.stamp: pyproject.toml
 	@echo "installing the packages and Apache Beam into .venv-beam"

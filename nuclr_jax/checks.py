@@ -3,7 +3,8 @@
 A signature such as `layers: Count = 12` says what a factory takes. A config is
 checked against the signatures of its factories before any work is done, and
 `checked` applies a signature to callers from Python; bodies check only what
-several arguments may get wrong together.
+several arguments may get wrong together. Where a signature says `float`,
+`checked` takes a NumPy scalar or an array without axes, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +13,12 @@ import inspect
 import logging
 import math
 import numbers
-import operator
 import types
 from typing import (
   Annotated,
   Any,
   Literal,
   NamedTuple,
-  SupportsIndex,
   TypeVar,
   Union,
   get_args,
@@ -28,30 +27,36 @@ from typing import (
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nuclr_jax.types import (
-  Number,
-  ScalarOrSchedule,
+  ConstantSchedule,
   Schedule,
   Sides,
   Sizes,
-  constant_schedule,
 )
 
 log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable)
+Arrays = jax.Array | np.ndarray
 
 
 class Range(NamedTuple):
   """The values that an annotated type allows."""
 
-  allowed: str  # in words, for messages
+  words: str
   fits: Callable[[Any], bool]
+  note: str = ""  # what else helps a reader of an error
 
   def __repr__(self) -> str:
     """Says what is allowed, so that `help` of a factory can be read."""
-    return self.allowed
+    return self.words
+
+  @property
+  def allowed(self) -> str:
+    """What is allowed and the note, for messages."""
+    return f"{self.words} ({self.note})" if self.note else self.words
 
 
 def one_of(names: tuple[str, ...]) -> Any:
@@ -61,6 +66,10 @@ def one_of(names: tuple[str, ...]) -> Any:
 
 LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
 LARGEST_FLOAT = 2**127  # below the largest number in float32
+LIMITS = {
+  LARGEST_FLOAT: "float32 holds numbers up to 2**127, about 1.7e38",
+  LARGEST - 1: "int32 holds numbers up to 2**31 - 1",
+}
 ROUNDING = 1e-6  # that a schedule may be beyond its range
 
 Count = Annotated[
@@ -94,69 +103,51 @@ def up_to(most: int, *, least: int = 1) -> Any:
   ]
 
 
-Workers = up_to(1_024, least=0)  # processes of a machine
-Layers = up_to(1_000)  # of a tower, or of one of its stages
-Width = up_to(2**17)  # of features, and the number of heads
-Length = up_to(2**17)  # of a text, in tokens
-Ids = up_to(2**24)  # of a vocabulary; published ones have up to 2**18
-Side = up_to(2**12)  # of a square image, or of a patch, in pixels
-MAX_PATCHES = 2**14  # of an image; attention takes their square
-Stages = Annotated[
-  Sequence[Layers],
-  Range(
-    "1 to 8 whole numbers, each from 1 to 1,000", lambda x: 0 < len(x) <= 8
-  ),
-]
-# Of the channels of images on the scale [0, 1].
-Mean = Annotated[
-  Number, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
-]
-Std = Annotated[
-  Number,
-  Range("a number from 0.0001 to 10,000", lambda x: 1e-4 <= x <= 1e4),
-]
 Seed = Annotated[
   int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
 ]
-Finite = Annotated[Number, Range("a finite number", math.isfinite)]
+Finite = Annotated[float, Range("a finite number", math.isfinite)]
 Positive = Annotated[
-  Number, Range("a number greater than 0", lambda x: 0 < x < math.inf)
+  float, Range("a number greater than 0", lambda x: 0 < x < math.inf)
 ]
 NonNegative = Annotated[
-  Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+  float, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
-StepSize = Annotated[  # a larger one only overflows
-  Number,
-  Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),
-]
-Eps = Annotated[  # of a normalization
-  Number, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
-]
-Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
-UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
+Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+UpToOne = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
-  Number,
+  float,
   Range(
-    "in [0, 1) (it weights the old momentum; published code often gives the "
-    "weight of the new gradient)",
+    "in [0, 1)",
     lambda x: 0 <= x < 1,
+    "it weights the old momentum; published code often gives the weight of the "
+    "new gradient",
   ),
 ]
 Temperature = Annotated[
-  Number,
+  float,
   Range(
-    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual, 1e-6 to 1e6 possible)",
+    "a number greater than 0",
     lambda x: 1e-6 <= x <= 1e6,
+    "it divides cosine similarities; 0.01 to 0.1 is usual, 1e-6 to 1e6 "
+    "possible",
   ),
 ]
 Gamma = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1),
 ]
 Rate = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
+]
+NumPairs = Annotated[
+  int,
+  Range(
+    "a whole number of at least 2",
+    lambda x: 2 <= x < LARGEST,
+    "it is the number of pairs of the whole data set, not of a batch",
+  ),
 ]
 NAMES = {int: "a whole number", float: "a finite number", str: "a text"}
 NAMES |= {bool: "True or False", types.NoneType: "None"}
@@ -196,7 +187,7 @@ def fits(value: Any, hint: Any) -> bool:
     return all(fits(x, inner[1]) for x in value.values())
   if hint in (Any, inspect.Parameter.empty) or isinstance(hint, str | TypeVar):
     return True
-  if hint in (int, SupportsIndex):
+  if hint is int:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
   if hint is float:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -232,6 +223,30 @@ def allowed(hint: Any) -> str:
   if hint == Schedule:
     return "a schedule"
   return NAMES.get(kind or hint, "")
+
+
+def shown(value: Any, hint: Any) -> str:
+  """Shows a value that an annotation does not allow.
+
+  If it is only too large, this adds the limit, which `allowed` leaves out.
+
+  Example:
+    >>> shown(-1, Count), shown(2**31, Count)
+    ('-1', '2147483648; int32 holds numbers up to 2**31 - 1')
+  """
+
+  def within(limit, x):
+    if isinstance(x, Mapping):
+      return {key: within(limit, item) for key, item in x.items()}
+    if isinstance(x, tuple | list):
+      return [within(limit, item) for item in x]
+    return min(max(x, -limit), limit) if isinstance(x, numbers.Real) else x
+
+  for limit, words in LIMITS.items():
+    least, more = (fits(within(x, value), hint) for x in (limit, limit + 1))
+    if least and not more:
+      return f"{value!r}; {words}"
+  return repr(value)
 
 
 def alternatives(hint: Any) -> set[Any]:
@@ -331,30 +346,35 @@ def argument(name: str, value: Any, hint: Any) -> Any:
     ValueError: If the annotation does not allow the value.
 
   Example:
-    >>> argument("size", np.float32(3), Count | None)
+    >>> argument("size", np.int64(3), Count | None)
     3
   """
-  kinds = _kinds(hint)
+  kinds = alternatives(hint)
   if isinstance(value, Sides) and Sides in kinds:
     sides = zip(Sides._fields, value, strict=True)
     return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
-  numeric = [x for x in kinds if _is_numeric(x)]
-  if any(fits(value, x) for x in kinds if x not in numeric):
-    return value
-  for kind in numeric:
-    whole, span = get_args(kind)
-    if Schedule in alternatives(whole):
-      return _schedule(name, value, kind)
-    scalar = _scalar(value)
-    if span.fits(scalar):  # no range has NaN
-      return int(scalar) if whole is int else scalar
-  raise ValueError(f"{name} must be {allowed(hint)}, got {value!r}")
+  value = _plain(value)
+  if isinstance(value, Arrays) or not fits(value, hint):
+    raise ValueError(
+      f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
+    )
+  is_number = type(value) in (int, float)
+  if Schedule in kinds and (is_number or callable(value)):
+    return _schedule(name, value, hint)
+  return float(value) if is_number and float in kinds else value
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-  """The alternatives of an annotation, with their ranges."""
-  is_union = get_origin(hint) in (Union, types.UnionType)
-  return get_args(hint) if is_union else (hint,)
+def _plain(value: Any) -> Any:
+  """Returns the Python value of a NumPy or JAX scalar; others as they are.
+
+  A number that was made a schedule already is checked as a number: to call the
+  schedule would start JAX, before processes could join.
+  """
+  if isinstance(value, ConstantSchedule):
+    return value.value
+  is_scalar = isinstance(value, np.generic | Arrays) and np.ndim(value) == 0
+  is_known = is_scalar and not isinstance(value, jax.core.Tracer)
+  return value.item() if is_known else value
 
 
 def _has_range(hint: Any) -> bool:
@@ -365,43 +385,26 @@ def _has_range(hint: Any) -> bool:
   )
 
 
-def _is_numeric(kind: Any) -> bool:
-  """Whether an alternative is a number, or a schedule, with a range."""
-  is_ranged = get_origin(kind) is Annotated
-  return is_ranged and bool(alternatives(kind) & {int, float})
-
-
-def _scalar(value: Any) -> float:
-  """A number, NumPy scalar or array without axes as a float, else NaN."""
-  try:
-    return math.nan if isinstance(value, bool | str) else float(value)
-  except (TypeError, ValueError, OverflowError):
-    return math.nan
-
-
-def _schedule(name: str, value: Any, kind: Any) -> Schedule:
+def _schedule(name: str, value: float | Schedule, hint: Any) -> Schedule:
   """Makes a schedule of the step count from a number or a schedule.
 
   A schedule that leaves its range later, seen at powers of 2, triggers a
   warning: how long a run takes is not known here. It may be 0 at any step.
   """
-  span = get_args(kind)[1]
   if not callable(value):
-    if not span.fits(_scalar(value)):
-      raise ValueError(f"{name} must be {span.allowed}, got {value!r}")
-    return constant_schedule(_scalar(value))
+    return ConstantSchedule(value)
   for step in (0, *(2**k for k in range(31))):
     with jax.ensure_compile_time_eval():
       x = float(value(jnp.int32(step)))
     near = x - min(max(x, -ROUNDING), ROUNDING)
-    if near == 0 or span.fits(near):
+    if near == 0 or fits(near, hint):
       continue
     if step == 0:
-      raise ValueError(f"{name} at step 0 must be {span.allowed}, got {x!r}")
+      raise ValueError(f"{name} at step 0 must be {allowed(hint)}, got {x!r}")
     log.warning(
       "%s at step %d must be %s, got %g; a longer run needs a schedule that "
       "stays there",
-      *(name, step, span.allowed, x),
+      *(name, step, allowed(hint), x),
     )
     break
   return value
@@ -414,35 +417,22 @@ def rule(name: str, rule, kind: type, example: str) -> None:
 
 
 def sizes(
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None,
-  num_texts: SupportsIndex | None,
+  num_pairs: int, num_images: int | None, num_texts: int | None
 ) -> Sizes:
-  """Fills in the defaults and checks the row counts of per-sample state."""
-  counts = dict(num_pairs=num_pairs, num_images=num_images, num_texts=num_texts)
-  for name, value in counts.items():
-    if value is None and name != "num_pairs":
-      continue
-    try:
-      counts[name] = operator.index("" if isinstance(value, bool) else value)
-    except TypeError as error:
-      message = f"{name} must be a whole number, got {value!r}"
-      raise ValueError(message) from error
-  n = counts["num_pairs"]
-  sizes = Sizes(*(n if x is None else x for x in counts.values()))
-  if sizes.num_pairs < 2:
-    raise ValueError(
-      f"num_pairs must be at least 2, got {num_pairs}; it is the number of "
-      "pairs of the whole data set, not of a batch"
-    )
-  if sizes.num_pairs >= 2**31:
-    raise ValueError(
-      f"num_pairs must be below {2**31}, got {num_pairs}: ids are int32"
-    )
-  for name in ("num_images", "num_texts"):
-    if not 1 <= getattr(sizes, name) <= num_pairs:
+  """Fills in the defaults of the row counts of per-sample state.
+
+  Raises:
+    ValueError: If there are more images or texts than pairs.
+  """
+  counts = Sizes(
+    num_pairs,
+    num_pairs if num_images is None else num_images,
+    num_pairs if num_texts is None else num_texts,
+  )
+  for name, count in counts._asdict().items():
+    if count > num_pairs:
       raise ValueError(
-        f"{name} must be in [1, num_pairs = {num_pairs}], got "
-        f"{getattr(sizes, name)}; every id must occur in some pair"
+        f"{name} must be at most num_pairs = {num_pairs}, got {count}; every "
+        "id must occur in some pair"
       )
-  return sizes
+  return counts

@@ -16,13 +16,13 @@ from load_file import load_file
 from mkdocs.commands.build import build
 from mkdocs.config import load_config as load_mkdocs_config
 import pytest
+from repository import ROOT
 
 from nuclr_jax.lab import extensions
 from nuclr_jax.lab.cli import main, verbs
 from nuclr_jax.lab.config import load_config, override
 from nuclr_jax.lab.train import checkpoint, records, settings
 
-ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 NOTEBOOKS = sorted((ROOT / "experiments" / "colab").glob("*.ipynb"))

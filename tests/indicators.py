@@ -442,7 +442,7 @@ def main() -> None:
   package = flags.package.resolve()
   indicators = static(package)
   if not flags.static:
-    sys.path.insert(0, str(package.parent))
+    sys.path[:0] = [str(package.parent), str(here / "tests" / "helpers")]
     indicators |= traced(package, flags.data_dir)
   if flags.json:
     print(json.dumps(indicators if flags.list else numbers(indicators)))

@@ -1,13 +1,12 @@
 """What pip installs: the files of the package, the locked versions."""
 
-import pathlib
 import re
 import tomllib
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from repository import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

@@ -4,10 +4,21 @@ from typing import NamedTuple
 
 # Numbers, against closed forms and the official PyTorch losses.
 TESTS = {
-  "core": ("table", "pairwise", "tiles", "golden", "nuclr"),
-  "objectives": ("objectives", "queue", "temperature", "state"),
-  "popularity": ("popularity",),
-  "stateless": ("stateless",),
+  "core": (
+    "sample_state/table",
+    "pairwise/pairwise",
+    "pairwise/tiles",
+    "objectives/golden",
+    "objectives/nuclr",
+  ),
+  "objectives": (
+    "objectives/objectives",
+    "sample_state/queue",
+    "objectives/temperature",
+    "sample_state/state",
+  ),
+  "popularity": ("popularity/popularity",),
+  "stateless": ("objectives/stateless",),
 }
 # Besides jax; those of tests come on top.
 NEEDS = ("chex", "flax", "matplotlib", "optax", "scipy", "tokenizers")
@@ -127,7 +138,7 @@ def short() -> list[Part]:
   few_steps = dict(batch_size=16, rounds=1, steps=2)
   step_time = "experiments.step_time"
   return [
-    tests("core", ("table",)),
+    tests("core", ("sample_state/table",)),
     full_step("512", 4, "nuclr,clip", remat="full", **tiny),
     full_step("clip_b16_xla", 4, "nuclr", towers="clip_b16", **tiny),
     loss_step(

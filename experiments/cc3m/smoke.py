@@ -15,7 +15,7 @@ import sys
 
 from absl import app, flags
 
-from tests import shapes
+from tests.helpers import shapes
 
 OUT = flags.DEFINE_string("out", "runs/smoke", "Folder of data and run.")
 CONFIG = flags.DEFINE_string(

@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 
 from nuclr_jax.lab.evaluate.zero_shot import DEFAULT_TEMPLATES
-from tests import shapes
+from tests.helpers import shapes
 
 NUCLR = (sys.executable, "-m", "nuclr_jax.lab.cli.main")
 TOLERANCE = 1e-6

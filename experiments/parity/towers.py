@@ -25,7 +25,7 @@ import transformers
 from experiments.harness import benchmark
 from experiments.parity import cases, optional, optional_cases
 from nuclr_jax.lab import progress
-from tests import jax_side
+from tests.helpers import jax_side
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
 TOLERANCE = 1e-4

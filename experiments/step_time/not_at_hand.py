@@ -18,7 +18,7 @@ from experiments.step_time import targets
 from nuclr_jax import objectives
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import zeta_rules
-from tests.make_step import trace_step
+from tests.helpers.make_step import trace_step
 
 TARGETS = flags.DEFINE_list(
   "targets", ["h200", "8xh200", "v5e:2x4"], "[count x] h200, or a TPU slice."

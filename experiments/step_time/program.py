@@ -20,8 +20,8 @@ from experiments.harness import benchmark
 from experiments.step_time import targets
 from nuclr_jax import objectives
 from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
-from tests import hlo
-from tests.make_step import trace_step
+from tests.helpers import hlo
+from tests.helpers.make_step import trace_step
 
 TARGETS = flags.DEFINE_list(
   "targets",

@@ -42,7 +42,7 @@ from nuclr_jax import Batch, objectives
 from nuclr_jax.lab import distributed, models, progress
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
-from tests import hlo
+from tests.helpers import hlo
 
 log = logging.getLogger(__name__)
 

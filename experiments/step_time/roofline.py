@@ -32,8 +32,8 @@ from experiments.step_time.common import recipe
 from nuclr_jax import Batch, sharding
 from nuclr_jax.lab import files, models
 from nuclr_jax.lab.train import optimizer
-from tests import hlo
-from tests.make_step import trace_step
+from tests.helpers import hlo
+from tests.helpers.make_step import trace_step
 
 TARGETS = flags.DEFINE_list("targets", ["h200", "8xh200"], "[count x] h200.")
 BATCHES = flags.DEFINE_list("batch_sizes", ["512", "1536"], "Global sizes.")

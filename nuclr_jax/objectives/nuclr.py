@@ -1,6 +1,6 @@
 """NUCLR: the global contrastive loss with learned popularities."""
 
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
   swap,
 )
 
@@ -26,11 +27,13 @@ class Shared(NamedTuple):
   count: Int[Array, ""]  # steps done; schedules read it
 
 
+@shows_its_call
+@checks.checked
 def nuclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,
@@ -115,20 +118,17 @@ def nuclr(
     temperature=temperature,
     gamma=gamma,
     zeta=zeta,
-    positive=denominator.running_max(
-      weight=checks.argument(
-        "positive_weight", positive_weight, checks.NonNegative
-      )
-    ),
+    positive=denominator.running_max(weight=positive_weight),
   )
 
 
+@shows_its_call
 @checks.checked
 def nuclr_variant(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.05,
   gamma: checks.Gamma = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,

@@ -1,6 +1,6 @@
 """SogCLR and iSogCLR: a moving average of every anchor's denominator."""
 
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
 )
 
 
@@ -30,12 +31,13 @@ class AnchorRows(NamedTuple):
   log_u: Float[Array, "ids"]
 
 
+@shows_its_call
 @checks.checked
 def sogclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.07,
   gamma: checks.Gamma = 0.8,
   positive_weight: checks.NonNegative = 0.0,
@@ -69,8 +71,8 @@ def sogclr(
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
       training).
     positive_weight: The weight k of the positive in an anchor's denominator, at
-      least 0; published: 0. What it changed in long training runs depends on
-      the temperature (docs/concepts.md).
+      least 0; published: 0. Its effect in long training runs depends on the
+      temperature (docs/concepts.md).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
 
@@ -178,11 +180,13 @@ def sogclr(
   return base.Objective(init, apply, readout)
 
 
+@shows_its_call
+@checks.checked
 def isogclr(
   *,
-  num_pairs: SupportsIndex,
-  num_images: SupportsIndex | None = None,
-  num_texts: SupportsIndex | None = None,
+  num_pairs: checks.NumPairs,
+  num_images: checks.Count | None = None,
+  num_texts: checks.Count | None = None,
   temperature: checks.Temperature = 0.05,
   bounds: tuple[float, float] = (0.005, 0.5),
   rate: checks.Rate = 0.02,

@@ -1,11 +1,11 @@
 """Fine-tuning from end to end: train, export, and train on from there."""
 
-import pathlib
 import re
 
 import jax
 import numpy as np
 import pytest
+from repository import ROOT
 from safetensors import numpy as safetensors
 import shapes
 import warm
@@ -15,7 +15,6 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.train import loop, records, settings, untrained
 
-ROOT = pathlib.Path(__file__).parents[2]
 SCORE = "validation/smoke/mean_recall@1"
 needs_siglip = pytest.mark.skipif(
   "siglip_text" not in models.TEXT_TOWERS, reason="no SigLIP towers yet"

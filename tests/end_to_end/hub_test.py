@@ -17,10 +17,8 @@ import threading
 import make_captioned
 import numpy as np
 import pytest
+from repository import CLIP, GOLDEN, ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-CLIP = GOLDEN / "published" / "hf_clip"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

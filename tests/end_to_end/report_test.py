@@ -1,16 +1,14 @@
 """The report of runs without captions, with other scores than recall."""
 
-import pathlib
 import runpy
 
 import pytest
+from repository import CONFIGS
 
 from nuclr_jax.lab import report
 from nuclr_jax.lab.report import page
 from nuclr_jax.lab.report import training as run_report
 from nuclr_jax.lab.train import build, loop, records
-
-CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 
 
 def get_config(name, arg, **changes):

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 import pytest
+from repository import CLIP
 
 from nuclr_jax.lab import ingest, report
 from nuclr_jax.lab.cli import flags, main
@@ -27,8 +28,6 @@ from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import build, loop, untrained
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.user_files import inputs
-
-CLIP = pathlib.Path(__file__).parents[1] / "golden" / "published" / "hf_clip"
 
 
 @pytest.fixture(autouse=True)

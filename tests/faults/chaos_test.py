@@ -1,4 +1,4 @@
-"""A campaign of a minute; `python -m tests.chaos` runs a long one."""
+"""A campaign of a minute; `python -m tests.faults.chaos` runs a long one."""
 
 import hashlib
 import json

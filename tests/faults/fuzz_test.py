@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+from repository import GOLDEN, PUBLISHED
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.config import DEFAULTS, ConfigError, complete, load_config
@@ -48,7 +49,7 @@ FUZZ = settings(
   database=None,
   derandomize=not LONG,
 )
-FLAX = pathlib.Path(__file__).parents[1] / "golden" / "flax_files"
+FLAX = GOLDEN / "flax_files"
 MEMORY = 2**30  # bytes that a file may take, many times its size
 SECONDS = 20  # that it may take
 
@@ -232,7 +233,6 @@ def test_tables_of_any_json(form, folder):
   check()
 
 
-PUBLISHED = pathlib.Path(__file__).parents[1] / "golden" / "published"
 DESCRIPTIONS = sorted(
   x.relative_to(PUBLISHED).as_posix()
   for x in PUBLISHED.glob("*/*.json")

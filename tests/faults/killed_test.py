@@ -11,13 +11,12 @@ import chex
 import jax
 from make_photos import read, write_pairs
 import numpy as np
+from repository import ROOT
 import tiny_config
 import warm
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.train import checkpoint, loop, records
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 def launch(workdir):

@@ -1,7 +1,6 @@
 """Two processes of two devices train together, as a user starts them."""
 
 import json
-import pathlib
 import shutil
 import signal
 import socket
@@ -10,6 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from repository import CONFIGS
 import tiny_config
 import warm
 
@@ -25,7 +25,7 @@ CHANGES = tiny_config.changes(
     "checkpoint_every": 0,
   },
 )
-CONFIG = pathlib.Path(__file__).parents[2] / "configs" / "glyphs.py"
+CONFIG = CONFIGS / "glyphs.py"
 
 
 class Run:

@@ -18,7 +18,7 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.train import diagnostics
 from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Sizes, State, both, each, swap
-from tests import hlo
+from tests.helpers import hlo
 
 TOLERANCE = 1e-4  # of the exact solution, unless a run says otherwise
 NUM_ANCHORS = 512  # fresh ones, whose gradients are compared

@@ -10,9 +10,10 @@ import inspect
 from typing import Any, NamedTuple, TypeVar
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Count, Ids, Length, Natural, Positive, Side
+from nuclr_jax.checks import Count, Natural, Positive
 from nuclr_jax.lab.data.source import Resize
 from nuclr_jax.lab.data.tokenizer import BUILD, Clean
+from nuclr_jax.lab.ranges import Ids, Length, Side
 
 ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
 Kernel = checks.one_of(("bicubic", "bilinear"))

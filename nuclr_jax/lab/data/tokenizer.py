@@ -27,12 +27,13 @@ from tokenizers import (
 )
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Ids, Natural
+from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import tokenizer_file
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.models.pretrained import find_file
 from nuclr_jax.lab.models.pretrained.specs import read_spec
+from nuclr_jax.lab.ranges import Ids
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5

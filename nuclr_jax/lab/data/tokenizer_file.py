@@ -1,6 +1,6 @@
-"""Calls of the library `tokenizers` with files that nobody vouches for.
+"""Calls of the library `tokenizers` with untrusted files.
 
-It is written in Rust: some files make it panic, which is no `Exception` of
+It is written in Rust: some files make it panic, which is not an `Exception` of
 Python, and others make it fill the memory.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 import tokenizers
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Ids
 from nuclr_jax.lab import files
+from nuclr_jax.lab.ranges import Ids
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,10 @@ from flax import nnx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax.checks import Eps, Fraction, Layers, Length, Width
+from nuclr_jax.checks import Fraction
 from nuclr_jax.lab.models import base, transformer
 from nuclr_jax.lab.models.layers import Dtype, LayerNorm, Remat, run_blocks
+from nuclr_jax.lab.ranges import Eps, Layers, Length, Width
 
 
 class Bert(nnx.Module):

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Mean, Stages, Std, Width
 from nuclr_jax.lab.models import base, transformer
 from nuclr_jax.lab.models.layers import (
   MEAN,
@@ -23,6 +22,7 @@ from nuclr_jax.lab.models.layers import (
   run_blocks,
 )
 from nuclr_jax.lab.models.resnet import residual_stages
+from nuclr_jax.lab.ranges import Mean, Stages, Std, Width
 
 SHRINKS = 4  # times 2 for each stage but the first: pixels per position
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Mean, Stages, Std, Width
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.layers import (
   MEAN,
@@ -24,6 +23,7 @@ from nuclr_jax.lab.models.layers import (
   normalize,
   run_blocks,
 )
+from nuclr_jax.lab.ranges import Mean, Stages, Std, Width
 
 
 class ResidualBlock(nnx.Module):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
-from nuclr_jax.checks import Width
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.bert import bert, distilbert
@@ -24,6 +23,7 @@ from nuclr_jax.lab.models.vit import (
   vit_b16,
   vit_s16,
 )
+from nuclr_jax.lab.ranges import Width
 
 IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_resnet50": clip_resnet50,
@@ -50,6 +50,11 @@ TOWERS = {
   "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
   "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
 }
+
+
+def bound_tower(side: str, spec: Bound | Mapping[str, Any]) -> Bound:
+  """Binds the mapping of one tower; returns what is already bound unchanged."""
+  return bound(f"model.{side}", TOWERS[side], spec)
 
 
 def towers(
@@ -110,10 +115,9 @@ def towers(
     >>> params["image_projection"].shape, params["text_projection"].shape
     ((16, 256), (8, 256))
   """
-  sides = {
-    side: bound(f"model.{side}", TOWERS[side], spec)
-    for side, spec in {"image": image, "text": text}.items()
-  }
+  sides = dict(
+    image=bound_tower("image", image), text=bound_tower("text", text)
+  )
   paths = {side: x.more.get("pretrained") for side, x in sides.items()}
   inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
   image_tower, text_tower = (x(**inputs, dtype=dtype) for x in sides.values())

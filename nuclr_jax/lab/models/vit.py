@@ -8,16 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
-from nuclr_jax.checks import (
-  Eps,
-  Fraction,
-  Layers,
-  Mean,
-  Positive,
-  Side,
-  Std,
-  Width,
-)
+from nuclr_jax.checks import Fraction, Positive
 from nuclr_jax.lab.models import base, transformer
 from nuclr_jax.lab.models.layers import (
   MEAN,
@@ -29,6 +20,15 @@ from nuclr_jax.lab.models.layers import (
   check_images,
   normalize,
   run_blocks,
+)
+from nuclr_jax.lab.ranges import (
+  MAX_PATCHES,
+  Eps,
+  Layers,
+  Mean,
+  Side,
+  Std,
+  Width,
 )
 
 # What the features are of: the class token, or a probe that attends to all
@@ -192,10 +192,10 @@ def vit(
       f"{image_shape[0]} x {image_shape[1]}"
     )
   patches = image_shape[0] // patch * (image_shape[1] // patch)
-  if patches > checks.MAX_PATCHES:
+  if patches > MAX_PATCHES:
     raise ValueError(
       f"images of {image_shape[0]} x {image_shape[1]} have {patches:,} patches "
-      f"of {patch} x {patch}, and may have {checks.MAX_PATCHES:,}; choose "
+      f"of {patch} x {patch}, and may have {MAX_PATCHES:,}; choose "
       "smaller images or a larger patch"
     )
   if pooler and pool == "attention":

@@ -1,7 +1,7 @@
 """Reads the JSON files of published models, which are not trusted.
 
-What a number may be is in `KINDS`, so that a size that no model has is found
-before any array is made of it.
+`KINDS` has the ranges of their numbers, so that a size that no model has is
+found before an array is made of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,18 @@ import pathlib
 from typing import Annotated, Any
 
 from nuclr_jax import checks
-from nuclr_jax.checks import (
+from nuclr_jax.checks import Natural, Range
+from nuclr_jax.lab import files
+from nuclr_jax.lab.ranges import (
   Eps,
   Ids,
   Layers,
   Length,
   Mean,
-  Natural,
-  Range,
   Side,
   Std,
   Width,
 )
-from nuclr_jax.lab import files
 
 Json = Mapping[str, Any]
 Named = Mapping | None

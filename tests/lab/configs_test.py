@@ -1,0 +1,87 @@
+"""Every config name makes a run that can be trained."""
+
+import re
+
+import chex
+import jax
+from load_file import load_file
+import numpy as np
+import pytest
+from repository import CONFIGS, ROOT
+
+from nuclr_jax.lab.config import DEFAULTS, override
+from nuclr_jax.lab.data import DATASETS
+from nuclr_jax.lab.models import TEXT_TOWERS
+from nuclr_jax.lab.train import build, settings
+from nuclr_jax.lab.train.step import init_state, make_train_step
+
+glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
+
+
+@pytest.fixture(scope="module")
+def data(data_dir):
+  return DATASETS["glyphs"](data_dir=data_dir, size=16)
+
+
+@pytest.mark.parametrize("name", glyphs.ALGORITHMS)
+def test_a_step_of_every_config(name, tiny, data, monkeypatch):
+  monkeypatch.setitem(DATASETS, "glyphs", lambda **_: data)
+  config = tiny(name)
+  config.data = {"name": "glyphs"}
+  parts = build.build(config)
+  pieces = (parts.model, parts.objective, parts.optimizer)
+  key = jax.random.key(0)
+  state = jax.eval_shape(lambda: init_state(*pieces, key))
+  step = make_train_step(*pieces, key)
+  batch = data.train.fetch(np.arange(64))
+  after, metrics = jax.eval_shape(step, state, batch)
+  chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
+  assert {"train/loss", "train/gradient_norm"} <= set(metrics)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=str)
+def test_a_config_has_all_keys_and_factories_take_them(path):
+  config = load_file(path).get_config()
+  assert set(config.keys()) == set(DEFAULTS)
+  if "siglip2" in path.name and "siglip_text" not in TEXT_TOWERS:
+    pytest.skip("no SigLIP towers yet")
+  settings.resolve(config)
+
+
+def test_the_recipe_names_keys_that_exist():
+  path = ROOT / "experiments" / "cc3m" / "README.md"
+  pattern = r"--config\.([\w.]+)=(?:\"([^\"]*)\"|([^\s`)]*))"
+  changes = re.findall(pattern, path.read_text())
+  assert len(changes) > 2
+  for key, quoted, word in changes:
+    is_cc3m = key.startswith(("data.", "model."))
+    config = (cc3m if is_cc3m else glyphs).get_config()
+    if key.startswith("objective."):
+      config = cc3m.get_config("nuclr_official")  # whose ablations it lists
+    change = (key, quoted or word)
+    settings.resolve(override(config, [change]))
+
+
+@pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
+def test_cc12m_is_cc3m_on_other_data(name):
+  small, large = (
+    load_file(CONFIGS / f"{x}.py").get_config(name) for x in ("cc3m", "cc12m")
+  )
+  assert (small.data.train, large.data.train) == ("cc3m", "cc12m")
+  assert small.optimizer == large.optimizer
+  assert large.objective.get("zeta", {}).get("init", 0.0) == 0.0
+  assert small.model == large.model
+  assert (
+    load_file(CONFIGS / "cc12m.py").get_config("smoke").data.train == "smoke"
+  )
+
+
+def test_captions_of_the_released_code_have_ids_of_their_own():
+  for name in cc3m.ALGORITHMS:
+    shares = cc3m.get_config(name).data.share_texts
+    assert shares == (name != "nuclr_official")
+
+
+def test_vicreg_alone_has_embeddings_of_any_norm():
+  for name in glyphs.ALGORITHMS:
+    assert glyphs.get_config(name).model.normalize == (name != "vicreg")

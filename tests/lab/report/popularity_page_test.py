@@ -1,0 +1,334 @@
+"""`nuclr popularity`: tables, page and warm-start file."""
+
+import csv
+import json
+import re
+
+import make_pairs
+import numpy as np
+import pytest
+import warm
+
+from nuclr_jax import popularity
+from nuclr_jax.lab import files
+from nuclr_jax.lab.report import popularity as popularity_page
+from nuclr_jax.lab.report import subject, tables
+from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.warm_start import POPULARITY_FILE
+
+
+def table(path):
+  with path.open(newline="", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def run(tiny, few_pairs, tmp_path_factory):
+  """A tiny run, its parts, and the files that the verb wrote."""
+  folder = tmp_path_factory.mktemp("a run")
+  config = tiny(num_epochs=0.2)
+  parts = build.build(config, data=few_pairs)
+  loop.fit(config, folder, parts=parts)
+  found = subject.from_run(folder, parts=parts)
+  page = popularity_page.write(found, folder, max_pairs=1000)
+  return folder, parts, found, page
+
+
+def test_tables_have_a_row_per_id(run):
+  folder, parts, found, _ = run
+  sizes = parts.data.train.sizes
+  images = table(folder / "popularity" / "images.csv")
+  texts = table(folder / "popularity" / "texts.csv")
+  assert len(images) == sizes.num_images
+  present = np.unique(found.pairs.text_id)
+  assert [int(row["id"]) for row in texts] == list(present)
+  assert set(images[0]) >= {
+    "id", "caption", "zeta_learned", "zeta_exact", "log_u_exact", "cluster",
+  }  # fmt: skip
+  captions = parts.data.train.captions(present)
+  assert [row["caption"] for row in texts] == captions
+  assert sum(int(row["pairs"]) for row in texts) == sizes.num_pairs
+  learned = [float(row["zeta_learned"]) for row in texts]
+  np.testing.assert_allclose(learned, found.zeta.text[present], atol=1e-6)
+
+
+def test_summary_agrees_with_the_tables(run):
+  folder, *_ = run
+  summary = json.loads((folder / "popularity" / "summary.json").read_text())
+  for side in ("image", "text"):
+    rows = table(folder / "popularity" / f"{side}s.csv")
+    learned, exact = (
+      np.array([float(row[f"zeta_{name}"]) for row in rows])
+      for name in ("learned", "exact")
+    )
+    expected = np.corrcoef(learned, exact)[0, 1]
+    assert summary[f"{side}/pearson"] == pytest.approx(expected, abs=1e-4)
+  assert summary["converged"]
+
+
+def test_the_page_shows_all_galleries(run):
+  folder, _, _, path = run
+  page = path.read_text()
+  for side in ("image", "text"):
+    for title in (
+      f"Most popular {side}s",
+      f"Least popular {side}s",
+      f"Near-duplicate {side}s",
+    ):
+      assert title in page
+  assert page.count("Suspected label noise") == 1
+  assert page.count("data:image/png") > 100
+  assert (folder / "popularity" / "zeta.png").stat().st_size > 5000
+
+
+def test_the_file_for_warm_starts_has_all_ids_of_the_run(run):
+  folder, parts, found, _ = run
+  file = np.load(folder / "popularity" / POPULARITY_FILE)
+  assert str(file["fingerprint"]) == parts.data.train.fingerprint
+  np.testing.assert_array_equal(file["image_id"], np.arange(6_400))
+  np.testing.assert_array_equal(file["text_id"], np.unique(found.pairs.text_id))
+  assert len(file["zeta_text"]) == len(file["text_id"])
+
+
+def test_suspects_of_a_run_are_far_from_their_neighbours(run):
+  """By the definition of the score, in loops."""
+  folder, _, found, _ = run
+  rows = table(folder / "popularity" / "suspects.csv")
+  pairs = found.pairs
+  assert sorted(int(x["pair"]) for x in rows) == list(pairs.pair_id)
+  scores = [float(x["neighbours_distance"]) for x in rows]
+  assert scores == sorted(scores, reverse=True)
+  for row in (rows[0], rows[100], rows[-1]):
+    i = int(np.flatnonzero(pairs.pair_id == int(row["pair"]))[0])
+    expected = []
+    for x, y in ((pairs.image, pairs.text), (pairs.text, pairs.image)):
+      sim = np.float64(x) @ x[i]
+      sim[i] = -9
+      near = np.argsort(sim)[-10:]
+      expected.append(1 - np.mean([y[i] @ y[j] for j in near]))
+    # Equal captions are neighbours in any order.
+    assert float(row["neighbours_distance"]) == pytest.approx(
+      np.mean(expected), abs=0.02
+    )
+
+
+class TestFiles:
+  """Embeddings of another model."""
+
+  def test_suspects_have_little_weight(self, tmp_path):
+    """Wrong captions of a model that has not seen them come first."""
+    text = make_pairs.unit_rows(3, 40, 8)
+    image = text + 0.2 * make_pairs.unit_rows(4, 40, 8)
+    text[[5, 9]] = text[[9, 5]]
+    np.savez(tmp_path / "x.npz", image=image, text=text)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    popularity_page.write(given, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert {int(x["pair"]) for x in rows[:2]} == {5, 9}
+    weights = [float(x["match_probability"]) for x in rows]
+    assert weights == sorted(weights) and "neighbours_distance" not in rows[0]
+
+  @pytest.mark.parametrize("shared", [True, False])
+  def test_suspects_among_class_names_look_like_other_classes(
+    self, shared, tmp_path
+  ):
+    """Captions that are equal name a class, also under ids of their own."""
+    label = np.arange(80) % 4
+    text = make_pairs.unit_rows(3, 4, 8)[label]
+    image = 3 * text + make_pairs.unit_rows(4, 80, 8)
+    given, caption = label.copy(), [f"class {i}" for i in label]
+    for i, j in ((5, 6), (10, 15)):
+      given[[i, j]] = given[[j, i]]
+      text[[i, j]] = text[[j, i]]
+      caption[i], caption[j] = caption[j], caption[i]
+    ids = given if shared else np.arange(80)
+    np.savez(
+      tmp_path / "x.npz", image=image, text=text, text_id=ids, caption=caption
+    )
+    pairs = subject.from_files(str(tmp_path / "x.npz"), temperature=0.5)
+    path = popularity_page.write(pairs, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert {int(x["pair"]) for x in rows[:4]} == {5, 6, 10, 15}
+    found = [float(x["self_confidence"]) for x in rows]
+    assert found == sorted(found) and found[0] < 0.1 < 0.9 < found[-1]
+    assert "match_probability" in rows[0]
+    summary = json.loads(path.with_name("summary.json").read_text())
+    assert summary["suspects_ordered_by"] == "self_confidence"
+    assert "names of classes" in path.read_text()
+
+  def test_rare_captions_are_no_classes(self, tmp_path):
+    label = np.r_[np.arange(72) % 4, np.arange(4, 12)]
+    text = make_pairs.unit_rows(3, 12, 8)
+    image = text[label] + 0.3 * make_pairs.unit_rows(4, 80, 8)
+    np.savez(tmp_path / "x.npz", image=image, text=text, text_id=label)
+    pairs = subject.from_files(str(tmp_path / "x.npz"), temperature=0.5)
+    path = popularity_page.write(pairs, tmp_path)
+    rows = table(tmp_path / "popularity" / "suspects.csv")
+    assert "self_confidence" not in rows[0]
+    summary = json.loads(path.with_name("summary.json").read_text())
+    assert summary["suspects_ordered_by"] == "match_probability"
+
+  def setup_method(self):
+    self.text = make_pairs.unit_rows(0, 20, 8)
+    self.text_id = np.arange(50) % 20
+    noise = 0.3 * make_pairs.unit_rows(1, 50, 8)
+    self.image = self.text[self.text_id] + noise
+    self.content = dict(
+      image=self.image,
+      text=self.text,
+      text_id=self.text_id,
+      caption=np.array([f"caption, {i}" for i in self.text_id]),
+    )
+
+  def test_captions_of_bytes(self, tmp_path):
+    """As TFDS gives them; bytes that are no UTF-8 show as such."""
+    texts = [f"café {i}".encode() for i in range(19)] + [b"caf\xe9"]
+    caption = np.array([texts[i] for i in self.text_id])
+    np.savez(tmp_path / "x.npz", **self.content | {"caption": caption})
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert given.captions([7, 19]) == ["café 7", "caf\ufffd"]
+
+  def test_npz(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    popularity_page.write(given, tmp_path)
+    rows = table(tmp_path / "popularity" / "texts.csv")
+    assert rows[7]["caption"] == "caption, 7"
+    assert not [x for x in rows[7] if x.endswith("learned")]
+    unit = self.image / np.linalg.norm(self.image, axis=1, keepdims=True)
+    exact = popularity.solve(
+      unit, self.text[self.text_id], temperature=0.1, text_id=self.text_id
+    )
+    found = [float(row["zeta_exact"]) for row in rows]
+    np.testing.assert_allclose(found, exact.zeta.text, atol=1e-5)
+
+  def test_texts_that_look_like_formulas(self, tmp_path):
+    """A spreadsheet takes them for text, and readers get them as they were."""
+    texts = ["=1+1", "@A1", "+1", "-1+2", "\t=1", "\r=1", "  =1", "'tis", "''"]
+    texts += ["＝1", "\n-1", "a=b", "5-3", "it's", "x@y", 'a,"=1', "photo.jpg"]
+    texts += ["-5", "=", "''=1"]
+    caption = np.array([texts[i] for i in self.text_id])
+    np.savez(tmp_path / "x.npz", **self.content | {"caption": caption})
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    folder = popularity_page.write(given, tmp_path).parent
+    for name in ("texts.csv", "images.csv", "suspects.csv"):
+      cells = table(folder / name)
+      for row in cells:
+        assert not re.match(r"\s*[=@+\-＝]|[\t\r\n]", row["caption"])
+        float(
+          row.get("zeta_exact", 0)
+        )  # numbers stay numbers, negative ones too
+      assert {x["caption"] for x in cells} >= {"a=b", "photo.jpg", "'=1+1"}
+      assert {x["caption"] for x in tables.read(folder / name)} == set(texts)
+      for column in cells[0].keys() - {"caption"}:
+        assert not [x for x in cells if x[column].startswith("'")], column
+    assert [x["caption"] for x in tables.read(folder / "texts.csv")] == texts
+
+  def test_links_in_an_unpacked_folder(self, tmp_path):
+    """What they lead to stays as it is."""
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    folder, secret = tmp_path / "popularity", tmp_path / "secret"
+    secret.write_text("precious")
+    folder.mkdir()
+    names = ["images.csv", "texts.csv", "suspects.csv", "duplicates.csv"]
+    names += ["popularity.npz", "summary.json", "summary.json.tmp", "zeta.png"]
+    for name in [*names, "popularity.html", "popularity.html.tmp"]:
+      (folder / name).symlink_to(secret)
+    popularity_page.write(given, tmp_path)
+    assert secret.read_text() == "precious"
+    links = {x.name for x in folder.iterdir() if x.is_symlink()}
+    assert links == {"summary.json.tmp", "popularity.html.tmp"}
+
+  def test_a_folder_that_is_a_link(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "popularity").symlink_to("elsewhere")
+    with pytest.raises(ValueError, match="popularity is a link to elsewhere"):
+      popularity_page.write(given, tmp_path)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+  def test_two_at_once(self, tmp_path):
+    np.savez(tmp_path / "x.npz", **self.content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    with files.locked(tmp_path / "popularity"):
+      with pytest.raises(ValueError, match="popularity is in use by process"):
+        popularity_page.write(given, tmp_path)
+    assert popularity_page.write(given, tmp_path).exists()
+
+  def test_two_npy_files_by_the_launcher(self, tmp_path):
+    np.save(tmp_path / "image.npy", self.image)
+    np.save(tmp_path / "text.npy", self.text[self.text_id] + 1e-3)
+    paths = f"{tmp_path / 'image.npy'},{tmp_path / 'text.npy'}"
+    command = [
+      "-m",
+      "nuclr_jax.lab.cli.main",
+      "popularity",
+      "--temperature=0.1",
+    ]
+    command += [f"--embeddings={paths}", f"--workdir={tmp_path / 'out'}"]
+    result = warm.run(command)
+    assert result.returncode == 0, result.stderr
+    assert "popularity.html" in result.stdout
+    rows = table(tmp_path / "out" / "popularity" / "images.csv")
+    assert len(rows) == 50 and rows[3]["caption"] == "text 3"
+
+  def test_tables_by_id_on_both_sides(self, tmp_path):
+    image_id = np.arange(50) % 30
+    content = self.content | dict(image=3 * self.image[:30], image_id=image_id)
+    np.savez(tmp_path / "x.npz", **content)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    assert len(given.pairs.pair_id) == 50
+    norm = np.linalg.norm(given.pairs.image, axis=1)
+    np.testing.assert_allclose(norm, 1, rtol=1e-5)  # scaled
+    popularity_page.write(given, tmp_path)
+    summary = json.loads((tmp_path / "popularity/summary.json").read_text())
+    assert (summary["pairs"], summary["pairs_solved"]) == (50, 50)
+    assert (summary["images"], summary["texts"]) == (30, 20)
+
+  @pytest.mark.parametrize(
+    "change, message",
+    [
+      (dict(text_id=np.array(["a"] * 50)), "text_id must be integers"),
+      (dict(image=np.zeros((50, 8))), "must be finite and not zero; row 0 is"),
+      (dict(image=np.full((50, 8), np.inf)), r"row 0 is not \(50 such rows"),
+      (dict(image=np.ones(50)), "image must be floating of shape"),
+      (dict(text=np.ones((3, 8)), text_id=np.arange(3)), "got 50 and 3; say"),
+      (dict(text=None), r"lacks the arrays \['text'\], it has"),
+      (
+        dict(image_id=np.arange(50)[::-1]),
+        "50 rows of image in another order.*: leave image_id out",
+      ),
+      (dict(text_id=np.arange(50)), "must point into the 20 rows of text"),
+      (dict(caption=np.array(["one"])), "one entry for each of 50 pairs"),
+    ],
+  )
+  def test_what_is_wrong_is_said(self, change, message, tmp_path):
+    content = {
+      k: v for k, v in (self.content | change).items() if v is not None
+    }
+    np.savez(tmp_path / "x.npz", **content)
+    with pytest.raises(ValueError, match=message):
+      subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+
+  @pytest.mark.parametrize("factor", [1e-30, 1e30])
+  def test_norms_of_any_size(self, factor, tmp_path):
+    """Squares overflow in float32; a norm of inf would make every row zero."""
+    image = self.content["image"]
+    scaled = self.content | {"image": (image * factor).astype(np.float32)}
+    np.savez(tmp_path / "x.npz", **scaled)
+    given = subject.from_files(str(tmp_path / "x.npz"), temperature=0.1)
+    norm = np.linalg.norm(given.pairs.image, axis=1)
+    np.testing.assert_allclose(norm, 1, rtol=1e-5)
+
+  def test_no_temperature_or_no_file(self, tmp_path):
+    with pytest.raises(ValueError, match="need --temperature"):
+      subject.from_files("x.npz", temperature=None)
+    with pytest.raises(ValueError, match="no.npz does not exist"):
+      subject.from_files(str(tmp_path / "no.npz"), temperature=0.1)
+    (tmp_path / "broken.npz").write_bytes(b"PK nothing")
+    with pytest.raises(ValueError, match="broken.npz cannot be read"):
+      subject.from_files(str(tmp_path / "broken.npz"), temperature=0.1)
+    with pytest.raises(ValueError, match="one .npz, two .npy files"):
+      subject.from_files("x.npy", temperature=0.1)
