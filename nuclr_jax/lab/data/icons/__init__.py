@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from nuclr_jax.checks import Count, NonNegative, one_of
+from nuclr_jax.checks import Count, NonNegative, one_of, up_to
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.records import hide_repetitions, read_columns
 from nuclr_jax.lab.data.source import (
@@ -22,9 +22,12 @@ from nuclr_jax.lab.data.source import (
   in_memory,
 )
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.ranges import Length
 from nuclr_jax.types import Sides
 
 VERSION = "2.2.535"  # of the package, for which `families.json` was made
+Pixels = up_to(512, least=8)
+Processes = up_to(1_024)
 Caption = one_of(("name", "name style"))
 
 __all__ = ["VERSION", "icons"]
@@ -36,10 +39,10 @@ def icons(
   package: str | None = None,
   version: str = VERSION,
   sets: tuple[str, ...] = (),
-  processes: Count | None = None,
-  size: Count = 32,
+  processes: Processes | None = None,
+  size: Pixels = 32,
   caption: Caption = "name",
-  length: Count = 12,
+  length: Length = 12,
   min_count: Count = 1,
   shift: NonNegative = 0.0,
   scale: NonNegative = 0.0,
