@@ -198,7 +198,7 @@ class TestPool:
     """Groups that use groups: 2**40 squares in little text."""
     script = pathlib.Path(render.__file__).read_text()
     copy = tmp_path / "render.py"
-    copy.write_text(script.replace("SECONDS = 10 ", "SECONDS = 1 "))
+    copy.write_text(script.replace("SECONDS = 5 ", "SECONDS = 1 "))
     monkeypatch.setattr(render, "__file__", str(copy))
     bomb = '<g id="a0"><path d="M0 0h9v9z"/></g>'
     for i in range(25):
@@ -225,6 +225,15 @@ class TestPool:
       done = draw(icons).result()
     assert done.drawn == [0, 3]
     assert all("SIGABRT" in x for x in done.reasons.values())
+
+  def test_a_process_that_cannot_start(self, monkeypatch, tmp_path):
+    copy = tmp_path / "render.py"
+    copy.write_text("raise ImportError('no resvg here')")
+    monkeypatch.setattr(render, "__file__", str(copy))
+    with pool.painters(2, 16) as draw:
+      drawing = draw([Icon("x", SQUARE, BOX)])
+      with pytest.raises(ValueError, match="ended: ImportError: no resvg here"):
+        drawing.result()
 
   def test_processes_end_with_an_error(self):
     with pytest.raises(KeyboardInterrupt):

@@ -106,6 +106,7 @@ def draw_sets(
     log.info("%d of %d icons have been drawn before", kept, total)
   show = progress.reporter("icons", total, start=kept)
   seen, rejected = kept, sum(len(x.reasons) for x in result.values())
+  most = max(FEW, MAX_REJECTED * total)
   with pool.painters(processes, size) as draw:
     work = [(x, [draw(part) for part in _chunks(x.icons)]) for x in missing]
     for icon_set, parts in work:
@@ -117,15 +118,15 @@ def draw_sets(
         reasons |= {start + i: x for i, x in done.reasons.items()}
         start += len(part)
         seen += len(part)
+        rejected += len(done.reasons)
         show(seen)
+        if rejected > most:
+          bad = _drawn(icon_set, folder, drawn, reasons)
+          raise _too_many([*result.values(), bad], total)
       parts.clear()  # and with them the memory of the images
-      finished = _finish(
+      result[icon_set.prefix] = _finish(
         icon_set, folder, np.concatenate(images), drawn, reasons
       )
-      result[icon_set.prefix] = finished
-      rejected += len(reasons)
-      if rejected > max(FEW, MAX_REJECTED * total):
-        raise _too_many(list(result.values()), total)
   return [result[x.prefix] for x in chosen]
 
 

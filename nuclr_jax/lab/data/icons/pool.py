@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import NamedTuple
 
@@ -58,15 +59,25 @@ class Painter:
       self._process = None
 
   def _start(self) -> subprocess.Popen:
-    # With -P, the folder in which the user happens to be has no modules for it.
-    return subprocess.Popen(
-      [sys.executable, "-P", render.__file__, str(self._size)],
-      env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      start_new_session=True,  # Ctrl-C is for this process, which ends it
-    )
+    """Starts the process; ValueError if it cannot draw anything."""
+    with tempfile.TemporaryFile() as said:
+      # With -P, the folder in which the user is has no modules for it.
+      process = subprocess.Popen(
+        [sys.executable, "-P", render.__file__, str(self._size)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=said,
+        start_new_session=True,  # Ctrl-C is for this process, which ends it
+      )
+      if process.stdout.read(1) != render.READY:
+        process.kill()
+        process.communicate()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+        reason = lines[-1] if lines else f"exit {process.returncode}"
+        raise ValueError(f"the process that draws icons ended: {reason}")
+    return process
 
   def _answers(self, icons: Sequence[Icon]) -> Iterator[bytes | str]:
     """Yields images and reasons; after an icon that ends it, no more."""

@@ -27,7 +27,7 @@ MAX_DEPTH = 32  # of elements in elements; published: 7
 MAX_EFFECTS = 500  # primitives of filters
 MAX_LENGTH = 10_000.0  # of a filter's numbers, and of the sides of an icon
 FAINTEST = 32  # the darkness from which a pixel is part of the drawing
-SECONDS = 10  # of computing, for one icon
+SECONDS = 5  # of computing, for one icon
 MEMORY = 2**30  # bytes, beyond what the process has before the first icon
 SHAPES = frozenset(
   "path g circle rect ellipse line polygon polyline defs use symbol "
@@ -45,7 +45,7 @@ ALLOWED = SHAPES | EFFECTS | ANIMATIONS | {"filter", "mpath"}
 LENGTHS = frozenset("x y width height dx dy radius stdDeviation".split())
 URL = re.compile(r"url\s*\(\s*['\"]?\s*(.?)", re.IGNORECASE | re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-DRAWN, LEFT_OUT = b"\1", b"\0"
+READY, DRAWN, LEFT_OUT = b"\2", b"\1", b"\0"  # how an answer begins
 # The inner <svg> cuts off what is beyond the icon's box.
 PAGE = """<svg xmlns="http://www.w3.org/2000/svg"
  xmlns:xlink="http://www.w3.org/1999/xlink" width="{size}" height="{size}"
@@ -262,6 +262,8 @@ def _serve(size: int) -> None:
   answers = os.fdopen(os.dup(1), "wb")
   os.dup2(2, 1)  # what a library prints is no answer
   _limit_memory()
+  answers.write(READY)
+  answers.flush()
   for icon in _requests(sys.stdin.buffer):
     _limit_time()
     try:
