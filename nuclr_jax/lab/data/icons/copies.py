@@ -105,7 +105,7 @@ def _correlations(queries, candidates, pairs) -> Float[np.ndarray, "pairs"]:
     n = x.shape[1]
     product = n * (x * y).sum(1) - x.sum(1) * y.sum(1)
     norms = [n * (z * z).sum(1) - z.sum(1) ** 2 for z in (x, y)]
-    scale = np.sqrt(norms[0].astype(float)) * np.sqrt(norms[1].astype(float))
+    scale = np.sqrt((norms[0] * norms[1]).astype(float))
     values[part] = product / np.maximum(scale, 1e-9)
   return values
 
