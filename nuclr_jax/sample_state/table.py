@@ -343,7 +343,7 @@ def _read(tables: Sequence[Array], keys: Sequence) -> list[Array]:
   return _read_valid(list(tables), keys, axes=axes)
 
 
-def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[Array]):
+def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[AnyArray]):
   """Writes rows to tables by their (ids, number of rows)."""
   if not tables:
     return []
