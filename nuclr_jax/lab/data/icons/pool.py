@@ -33,13 +33,13 @@ class Painter:
   """A process that draws icons, and is started anew when it has ended."""
 
   def __init__(self, size: int):
-    self._size, self._process = size, None
+    self._size, self._process, self._ended = size, None, False
 
   def __call__(self, icons: Sequence[Icon]) -> Drawings:
     """Draws icons; what ends the process is left out, like other bad icons."""
     images, drawn, reasons = [], [], {}
     at = 0
-    while at < len(icons):
+    while at < len(icons) and not self._ended:
       for answer in self._answers(icons[at:]):
         if isinstance(answer, str):
           reasons[at] = answer
@@ -51,12 +51,16 @@ class Painter:
     pixels = np.frombuffer(b"".join(images), np.uint8)
     return Drawings(pixels.reshape(-1, *shape), drawn, reasons)
 
-  def close(self) -> None:
-    """Ends the process."""
+  def end(self) -> None:
+    """Ends the process for good; what is being drawn may remain incomplete."""
+    self._ended = True
     if self._process is not None:
       self._process.kill()
-      self._process.communicate()
-      self._process = None
+
+  def close(self) -> None:
+    """Closes the pipes of an ended process, which nothing reads any more."""
+    if self._process is not None:
+      _kill(self._process)
 
   def _start(self) -> subprocess.Popen:
     """Starts the process; ValueError if it cannot draw anything."""
@@ -71,8 +75,7 @@ class Painter:
         start_new_session=True,  # Ctrl-C is for this process, which ends it
       )
       if process.stdout.read(1) != render.READY:
-        process.kill()
-        process.communicate()
+        _kill(process)
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit {process.returncode}"
@@ -91,9 +94,9 @@ class Painter:
           self._send(icons[answered:asked])
       answer = self._receive()
       if answer is None:
-        process.wait()
+        _kill(process)
+        self._process = None
         yield _reason_of_end(process.returncode)
-        self.close()
         return
       yield answer
 
@@ -121,6 +124,12 @@ class Painter:
       if len(length) == 2:
         return file.read(*struct.unpack("<H", length)).decode(errors="replace")
     return None
+
+
+def _kill(process: subprocess.Popen) -> None:
+  """Ends a process, unless it has ended, and closes its pipes."""
+  process.kill()
+  process.communicate()
 
 
 def _reason_of_end(code: int) -> str:
@@ -164,5 +173,7 @@ def painters(
   finally:
     pool.shutdown(wait=False, cancel_futures=True)
     for painter in all_painters:
-      painter.close()
+      painter.end()
     pool.shutdown()
+    for painter in all_painters:
+      painter.close()
