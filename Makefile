@@ -1,5 +1,6 @@
 # make demo: train NUCLR on the built-in glyphs, write a report, solve for the
 # exact popularities.
+# make icons: get the icons of 180 designers from npm (104 MB), and train on them.
 # make test: check the library: lint, documentation, tests, examples.
 # make test_studies: test what takes longer: the studies in experiments/, faults
 # that are injected, and whole runs of several commands.
@@ -46,12 +47,23 @@ PIP := $(BIN)/python -m pip install --quiet
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test_core test_studies lint docs lock audit parity torch beam
+.PHONY: demo icons test test_core test_studies lint docs lock audit parity torch beam
 
 demo: $(VENV)/installed.stamp
 	$(BIN)/nuclr train --config=configs/glyphs.py "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr report "--workdir=$(WORKDIR)"
 	$(BIN)/nuclr popularity "--workdir=$(WORKDIR)"
+
+# The data set is made in NUCLR_DATA_DIR, or in ~/.cache/nuclr_jax.
+ICONS := iconify-json-2.2.535.tgz
+
+icons: $(VENV)/installed.stamp data/$(ICONS)
+	$(BIN)/nuclr train --config=configs/icons.py "--workdir=runs/icons" \
+	  --config.data.package=data/$(ICONS)
+
+data/$(ICONS):
+	mkdir -p data
+	npm pack @iconify/json@2.2.535 --pack-destination=data
 
 test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)

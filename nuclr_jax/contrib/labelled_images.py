@@ -17,9 +17,9 @@ from nuclr_jax.lab.data.glyphs import (
   FONTS,
   enlarged_digits,
   prepare_glyphs,
-  read_records,
 )
 from nuclr_jax.lab.data.places import cache_dir
+from nuclr_jax.lab.data.records import read_records
 from nuclr_jax.lab.data.source import (
   NUM_RANDOM,
   Data,

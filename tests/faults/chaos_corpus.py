@@ -11,6 +11,7 @@ import os
 import tarfile
 import zlib
 
+import make_icons
 import make_photos
 import numpy as np
 
@@ -222,6 +223,16 @@ def wrong_config(place, folder, rng):
   return words, key.rpartition(".")[2]
 
 
+def a_cut_package(place, folder, rng):
+  """A package of icons whose download was interrupted."""
+  path = make_icons.write_package(folder / "icons.tgz")
+  raw = path.read_bytes()
+  path.write_bytes(raw[: rng.randrange(len(raw))])
+  words = ["train", "--config=icons:smoke", f"--workdir={folder}/w"]
+  words += [f"--config.data.package={path}", f"--data_dir={folder}/data"]
+  return words, "icons.tgz"
+
+
 PHOTO = io.BytesIO(make_photos.PHOTOS[0]).getvalue()
 EYE = np.eye(4, dtype=np.float32)
 CASES = [
@@ -235,6 +246,7 @@ CASES = [
   a_bad_row_before_good_ones,
   shards_elsewhere,
   a_parquet_bomb,
+  a_cut_package,
   *(
     a_file("a.tar", a_tar_of(size), "damaged file")
     for size in (2**20, 2**36, 2**62, 2**70)

@@ -8,7 +8,13 @@ a tokenizer; and held-out sets.
 from collections.abc import Mapping
 from typing import Any
 
-from nuclr_jax.lab.data import embeddings, glyphs, image_text, sentences
+from nuclr_jax.lab.data import (
+  embeddings,
+  glyphs,
+  icons,
+  image_text,
+  sentences,
+)
 from nuclr_jax.lab.data.source import (
   AnyTokenizer,
   Data,
@@ -31,6 +37,7 @@ from nuclr_jax.lab.data.source import (
 DATASETS = {
   "embeddings": embeddings.embeddings,
   "glyphs": glyphs.glyphs,
+  "icons": icons.icons,
   "image_text": image_text.image_text,
   "sentences": sentences.sentences,
 }

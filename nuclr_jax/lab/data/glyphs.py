@@ -24,22 +24,17 @@ import unicodedata
 import numpy as np
 
 from nuclr_jax.checks import Count, NonNegative
-from nuclr_jax.lab import files, progress
-from nuclr_jax.lab.data.places import cache_dir
+from nuclr_jax.lab import files
+from nuclr_jax.lab.data.places import INFO, cache_dir
+from nuclr_jax.lab.data.records import hide_repetitions, read_records
 from nuclr_jax.lab.data.source import (
   Data,
   HeldOut,
   ImageTextSet,
   LabelledSet,
-  Records,
   in_memory,
 )
-from nuclr_jax.lab.data.tfds_reader import (
-  INFO,
-  check_lengths,
-  damaged,
-  read_only_builder,
-)
+from nuclr_jax.lab.data.tfds_reader import damaged
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 
 log = logging.getLogger(__name__)
@@ -358,76 +353,9 @@ def _fingerprint(size: int) -> str:
   return digest.hexdigest()[:12]
 
 
-def read_records(folder: str | os.PathLike, split: str) -> Records:
-  """Reads a whole split into memory and checks every record on the way.
-
-  Args:
-    folder: A prepared TFDS data set (array_record) with features image,
-      caption, index and text_id.
-    split: Name of the split.
-
-  Raises:
-    ValueError: If a file is missing, truncated, altered or out of order; the
-      message names it.
-  """
-  import tensorflow_datasets as tfds
-  from tensorflow_datasets.proto import tf_example_pb2
-
-  folder = pathlib.Path(folder)
-  builder = read_only_builder(folder)
-  parse = tf_example_pb2.Example.FromString
-  shape = builder.info.features["image"].shape
-  info = builder.info.splits[split]
-  check_lengths(folder, info.filepaths, info.shard_lengths)
-  # TFDS decodes records one by one; parsed here, reading is 15 times faster.
-  data = builder.as_data_source(
-    split, deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES
-  )
-  images, text_ids, captions, start = [], [], {}, 0
-  paths = map(pathlib.Path, info.filepaths)
-  for path, length in zip(paths, info.shard_lengths, strict=True):
-    ids = range(start, start + length)
-    try:
-      raw = data.__getitems__(list(ids))
-      rows = [parse(x).features.feature for x in raw]
-      index = [row["index"].int64_list.value[0] for row in rows]
-      text_id = [row["text_id"].int64_list.value[0] for row in rows]
-      words = [row["caption"].bytes_list.value[0].decode() for row in rows]
-      pixels = b"".join(row["image"].bytes_list.value[0] for row in rows)
-      image = np.frombuffer(pixels, np.uint8).reshape(length, *shape)
-    except Exception as error:  # each library raises errors of its own
-      reason = f"cannot be read ({progress.first_line(error)})"
-      raise damaged(folder, path.name, reason) from error
-    if index != list(ids):
-      reason = f"does not hold the records {ids[0]} to {ids[-1]}"
-      raise damaged(folder, path.name, reason)
-    images.append(image)
-    text_ids += text_id
-    captions |= dict(zip(text_id, words, strict=True))
-    start += length
-  return Records(
-    np.concatenate(images),
-    np.asarray(text_ids, np.int32),
-    [captions[i] for i in range(len(captions))],
-    f"{builder.info.full_name}/{split}/{start}",
-  )
-
-
-def hide_repetitions(records: Records) -> Records:
-  """Gives every pair its own text id, even where captions repeat.
-
-  Pairs with the same caption then become negatives of each other, as in data
-  sets whose repeated captions have not been identified.
-  """
-  return records._replace(
-    text_id=np.arange(len(records.text_id), dtype=np.int32),
-    captions=[records.captions[i] for i in records.text_id],
-  )
-
-
 def _scripts(glyphs_of_split: ImageTextSet) -> LabelledSet:
   """Selects the letters among the glyphs, labelled with their script."""
-  image, group, captions, _ = glyphs_of_split
+  image, group, captions = glyphs_of_split[:3]
   script = np.array([script_of(caption) for caption in captions])
   label = script[group]
   letters = label >= 0

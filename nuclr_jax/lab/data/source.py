@@ -230,6 +230,11 @@ class ImageTextSet(NamedTuple):
   image_group: np.ndarray
   captions: Sequence[str]
   caption_group: np.ndarray
+  # Weights of the images and captions as queries, by the name of the scores.
+  parts: Mapping[str, Sides] = {}
+  # Where each image is from, such as its designer; scored on request, see
+  # `evaluate.recall_by_origin`.
+  origin: Sequence[str] | None = None
 
 
 class LabelledSet(NamedTuple):

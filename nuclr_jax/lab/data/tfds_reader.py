@@ -335,8 +335,8 @@ def damaged(folder: pathlib.Path, file: str, reason: str) -> ValueError:
   """
   return ValueError(
     f"the prepared data set is damaged: {folder / file}: {reason}. Delete the "
-    f"folder {folder} and prepare it again: the next run draws the glyphs, "
-    "other data sets need nuclr ingest, nuclr convert or TFDS"
+    f"folder {folder} and prepare it again: the next run draws glyphs and "
+    "icons, other data sets need nuclr ingest, nuclr convert or TFDS"
   )
 
 

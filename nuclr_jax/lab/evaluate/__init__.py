@@ -12,6 +12,7 @@ from nuclr_jax.lab.evaluate.evaluators import (
   run_evaluators,
 )
 from nuclr_jax.lab.evaluate.prior import doubt_prior, make_prior
+from nuclr_jax.lab.evaluate.retrieval import recall_by_origin
 from nuclr_jax.lab.evaluate.suites import (
   add_prior,
   choose_evaluators,
@@ -28,5 +29,6 @@ __all__ = [
   "make_embedder",
   "doubt_prior",
   "make_prior",
+  "recall_by_origin",
   "run_evaluators",
 ]

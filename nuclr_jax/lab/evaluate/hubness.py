@@ -108,6 +108,7 @@ def corrected_retrieval_evaluator(
         data.image_group,
         data.caption_group,
         zeta=each(lambda x, s=strength: s * x, penalties(method)),
+        parts=data.parts,
       )
       prefix = f"hubs_{method}/{name}/" if name else f"hubs_{method}/"
       metrics |= {f"{prefix}{key}": x for key, x in scores.items()}

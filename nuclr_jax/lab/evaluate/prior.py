@@ -265,6 +265,7 @@ def prior_evaluators(
         data.image_group,
         data.caption_group,
         zeta=Sides(0.0, zeta),
+        parts=data.parts,
       )
       return _named(f"{name}/" if name else "", scores)
 

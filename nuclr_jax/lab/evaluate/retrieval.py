@@ -1,5 +1,7 @@
 """Retrieval between images and texts, and within classes, from embeddings."""
 
+from collections.abc import Mapping
+
 from jaxtyping import Float, Integer
 import numpy as np
 
@@ -9,6 +11,8 @@ from nuclr_jax.lab.evaluate.ranking import ranks
 from nuclr_jax.types import Metrics, Sides
 
 NO_ZETA = Sides(0.0, 0.0)
+EQUAL = Sides(None, None)  # weights
+TOP = (1, 5, 10)
 
 
 def recall(
@@ -17,8 +21,9 @@ def recall(
   image_group: Integer[np.ndarray, "images"],
   text_group: Integer[np.ndarray, "texts"],
   *,
-  top: tuple[int, ...] = (1, 5, 10),
+  top: tuple[int, ...] = TOP,
   zeta: Sides = NO_ZETA,
+  parts: Mapping[str, Sides] | None = None,
 ) -> Metrics:
   """Computes recall@k both ways, between images and texts of the same group.
 
@@ -35,11 +40,13 @@ def recall(
     top: The values of k.
     zeta: The popularity of each image and each text as a candidate, subtracted
       from its similarities to all queries.
+    parts: Weights, at least 0, of the images and of the texts as queries, by
+      name; all of them stay candidates. A part without weight is left out.
 
   Returns:
     `image_to_text/recall@k`, `text_to_image/recall@k` as fractions,
     `mean_recall@k`, the mean of the two, and `mean_recall`, the mean over both
-    ways and all k.
+    ways and all k; and the same as `<part>/...` for each part.
 
   Raises:
     ValueError: If a group has no image or no text.
@@ -51,21 +58,43 @@ def recall(
     {'image_to_text/recall@1': 0.33, 'text_to_image/recall@1': 0.33, \
 'mean_recall@1': 0.33, 'mean_recall': 0.33}
   """
+  rank = _ranks(image, text, image_group, text_group, zeta)
+  scores = _recalls(rank, EQUAL, top)
+  for name, weights in (parts or {}).items():
+    if all(np.sum(x) > 0 for x in weights):
+      of_part = _recalls(rank, weights, top)
+      scores |= {f"{name}/{k}": x for k, x in of_part.items()}
+  return scores
+
+
+def _ranks(image, text, image_group, text_group, zeta) -> Sides:
+  """Ranks the texts for each image, and the images for each text."""
   alone = set(image_group.tolist()) ^ set(text_group.tolist())
   if alone:
     raise ValueError(
       "image_group and text_group must hold the same groups; these are in one "
       f"only: {sorted(alone)[:5]}"
     )
-  forth = ranks(image, text, image_group, text_group, zeta.text)
-  back = ranks(text, image, text_group, image_group, zeta.image)
+  return Sides(
+    ranks(image, text, image_group, text_group, zeta.text),
+    ranks(text, image, text_group, image_group, zeta.image),
+  )
+
+
+def _recalls(
+  rank: Sides, weights: Sides, top: tuple[int, ...] = TOP
+) -> Metrics:
+  """Averages over the queries whether their rank is below each k."""
   scores, all_recalls = {}, []
   for k in top:
-    recalls = [float(np.mean(rank < k)) for rank in (forth, back)]
-    scores[f"image_to_text/recall@{k}"] = recalls[0]
-    scores[f"text_to_image/recall@{k}"] = recalls[1]
-    scores[f"mean_recall@{k}"] = sum(recalls) / 2
-    all_recalls += recalls
+    image, text = (
+      float(np.average(x < k, weights=w))
+      for x, w in zip(rank, weights, strict=True)
+    )
+    scores[f"image_to_text/recall@{k}"] = image
+    scores[f"text_to_image/recall@{k}"] = text
+    scores[f"mean_recall@{k}"] = (image + text) / 2
+    all_recalls += [image, text]
   return scores | {"mean_recall": float(np.mean(all_recalls))}
 
 
@@ -114,6 +143,8 @@ def same_class_recall(
 def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
   """Makes an evaluator of recall@1, 5 and 10 both ways (see `recall`).
 
+  The parts of the set are scored, too.
+
   Args:
     data: The images and captions to retrieve.
     name: Metrics are called `<name>/...`; without a name they keep the names
@@ -132,7 +163,52 @@ def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
       embed.text(data.captions),
       data.image_group,
       data.caption_group,
+      parts=data.parts,
     )
     return {f"{name}/{k}" if name else k: x for k, x in scores.items()}
 
   return evaluate
+
+
+def recall_by_origin(embed: Embed, data: ImageTextSet) -> dict[str, Metrics]:
+  """Computes recall for the images of each origin, such as a designer.
+
+  All images and captions are candidates, and any image of the same group is
+  right. As a query, a caption counts for an origin as often as the origin has
+  images of its group.
+
+  Args:
+    embed: The model.
+    data: Images whose origins are known.
+
+  Returns:
+    What `recall` returns, by origin.
+
+  Raises:
+    ValueError: If the set does not say where its images are from.
+
+  Example:
+    >>> ids, eye = np.arange(2), lambda x: np.eye(2)
+    >>> images = np.zeros((2, 8, 8, 1))
+    >>> data = ImageTextSet(images, ids, ["a", "b"], ids, origin=["x", "y"])
+    >>> recall_by_origin(Embed(eye, eye), data)["y"]["mean_recall@1"]
+    1.0
+  """
+  if data.origin is None:
+    raise ValueError("the set does not say where its images are from")
+  origins, number = np.unique(data.origin, return_inverse=True)
+  groups = np.unique([*data.image_group, *data.caption_group])
+  image_group = np.searchsorted(groups, data.image_group)
+  caption_group = np.searchsorted(groups, data.caption_group)
+  rank = _ranks(
+    embed.image(data.image),
+    embed.text(data.captions),
+    image_group,
+    caption_group,
+    NO_ZETA,
+  )
+  scores = {}
+  for i, origin in enumerate(origins.tolist()):
+    count = np.bincount(image_group[number == i], minlength=len(groups))
+    scores[origin] = _recalls(rank, Sides(number == i, count[caption_group]))
+  return scores

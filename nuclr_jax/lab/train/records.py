@@ -44,6 +44,8 @@ MAY_DIFFER = (
   "shard_params",
   "offload_rows",
   "num_workers",  # the batches are the same
+  "data/package",  # once they are prepared, icons do without
+  "data/processes",
   # What is logged, scored and kept, and when.
   "log_every",
   "eval_every",

@@ -8,7 +8,7 @@ import pytest
 import sklearn.datasets
 
 from nuclr_jax.lab.data import glyphs
-from nuclr_jax.lab.data.glyphs import hide_repetitions, read_records
+from nuclr_jax.lab.data.records import hide_repetitions, read_records
 from nuclr_jax.lab.data.source import in_memory
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.types import Sizes

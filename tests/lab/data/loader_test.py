@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from nuclr_jax.lab.data import augment, loader
-from nuclr_jax.lab.data.glyphs import prepare_glyphs, read_records
+from nuclr_jax.lab.data.glyphs import prepare_glyphs
+from nuclr_jax.lab.data.records import read_records
 from nuclr_jax.lab.data.source import Share, in_memory
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.types import Batch, Sizes

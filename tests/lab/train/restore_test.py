@@ -9,7 +9,7 @@ import pytest
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data import pair_index, source
-from nuclr_jax.lab.data.glyphs import read_records
+from nuclr_jax.lab.data.records import read_records
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import checkpoint, loop, resume
 from nuclr_jax.sample_state.queue import Memory

