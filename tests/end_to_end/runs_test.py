@@ -15,7 +15,7 @@ import pytest
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.train import build as experiment
-from nuclr_jax.lab.train import checkpoint, diagnostics, loop, records
+from nuclr_jax.lab.train import checkpoint, loop, records
 from nuclr_jax.lab.train.hooks import Hook
 from nuclr_jax.lab.train.settings import resolve
 
@@ -59,7 +59,9 @@ def test_a_run_leaves_everything_in_its_workdir(tiny, data_dir, tmp_path):
   assert loop.fit(config, tmp_path, data_dir=data_dir).metrics == metrics
 
 
-def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
+def test_the_best_state_on_validation_is_kept(
+  tiny, build, tmp_path, no_diagnostics
+):
   score = "validation/mean_recall@10"
   # Every 5 of 674 steps of 64 pairs.
   config = tiny(eval_every_epochs=5 / 674, keep_best=score, seed=1)
@@ -111,7 +113,7 @@ def test_the_best_state_on_validation_is_kept(tiny, build, tmp_path):
 
 
 def test_a_best_state_without_a_checkpoint_belongs_to_its_config(
-  tiny, build, tmp_path
+  tiny, build, tmp_path, no_diagnostics
 ):
   """As of a run that was killed before its first checkpoint."""
   score = "validation/mean_recall@10"
@@ -131,7 +133,9 @@ def test_a_best_state_without_a_checkpoint_belongs_to_its_config(
   assert records.read_history(tmp_path) == rows
 
 
-def test_what_may_differ_is_that_of_the_config(tiny, build, tmp_path):
+def test_what_may_differ_is_that_of_the_config(
+  tiny, build, tmp_path, no_diagnostics
+):
   config = tiny(num_epochs=0.006, eval_every=2)
   loop.fit(config, tmp_path, parts=build(tiny(num_epochs=0.006)))
   steps = [
@@ -152,11 +156,10 @@ def bytes_on_a_device(state):
 
 
 def test_restores_on_another_number_of_devices(
-  tiny, scored_glyphs, tmp_path, monkeypatch
+  tiny, scored_glyphs, tmp_path, monkeypatch, no_diagnostics
 ):
   """1, 8, 6 and 4 devices, rows moved: one trajectory within rounding."""
   monkeypatch.setattr(sharding, "MIN_SPLIT", 64)
-  monkeypatch.setattr(diagnostics, "of_run", lambda *_: lambda state: {})
   config = complete(tiny(log_every=1, batch_size=48))
   workdir = tmp_path / "moved"
   parts = experiment.build(config, data=scored_glyphs._replace(held_out={}))

@@ -20,11 +20,16 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import (
   checkpoint,
+  diagnostics,
   loop,
   optimizer,
   records,
 )
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
+
+pytestmark = pytest.mark.usefixtures("no_diagnostics")
+
+OF_RUN = diagnostics.of_run  # for the tests of what it finds
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +188,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
 
 
 @pytest.mark.parametrize("last", [jnp.nan, 1e30])
-def test_a_last_step_that_breaks_the_model(tiny, build_plain, tmp_path, last):
+def test_a_last_step_that_breaks_the_model(
+  tiny, build_plain, tmp_path, last, monkeypatch
+):
   """Its metrics are those of the parameters before it, and all is well."""
+  monkeypatch.setattr(diagnostics, "of_run", OF_RUN)
   config = complete(tiny(**SHORT))
   parts = build_plain(config)
 
