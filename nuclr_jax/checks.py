@@ -3,7 +3,8 @@
 A signature such as `layers: Count = 12` says what a factory takes. A config is
 checked against the signatures of its factories before any work is done, and
 `checked` applies a signature to callers from Python; bodies check only what
-several arguments may get wrong together.
+several arguments may get wrong together. Where a signature says `float`,
+`checked` takes a NumPy scalar or an array without axes, too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax.types import (
-  Number,
-  ScalarOrSchedule,
+  ConstantSchedule,
   Schedule,
   Sides,
   Sizes,
-  constant_schedule,
 )
 
 log = logging.getLogger(__name__)
@@ -46,12 +45,18 @@ Arrays = jax.Array | np.ndarray
 class Range(NamedTuple):
   """The values that an annotated type allows."""
 
-  allowed: str  # in words, for messages
+  words: str
   fits: Callable[[Any], bool]
+  note: str = ""  # what else helps a reader of an error
 
   def __repr__(self) -> str:
     """Says what is allowed, so that `help` of a factory can be read."""
-    return self.allowed
+    return self.words
+
+  @property
+  def allowed(self) -> str:
+    """What is allowed and the note, for messages."""
+    return f"{self.words} ({self.note})" if self.note else self.words
 
 
 def one_of(names: tuple[str, ...]) -> Any:
@@ -61,6 +66,10 @@ def one_of(names: tuple[str, ...]) -> Any:
 
 LARGEST = 2**31  # whole numbers are below it: ids and steps are int32
 LARGEST_FLOAT = 2**127  # below the largest number in float32
+LIMITS = {
+  LARGEST_FLOAT: "float32 holds numbers up to 2**127, about 1.7e38",
+  LARGEST - 1: "int32 holds numbers up to 2**31 - 1",
+}
 ROUNDING = 1e-6  # that a schedule may be beyond its range
 
 Count = Annotated[
@@ -97,45 +106,47 @@ def up_to(most: int, *, least: int = 1) -> Any:
 Seed = Annotated[
   int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
 ]
-Finite = Annotated[Number, Range("a finite number", math.isfinite)]
+Finite = Annotated[float, Range("a finite number", math.isfinite)]
 Positive = Annotated[
-  Number, Range("a number greater than 0", lambda x: 0 < x < math.inf)
+  float, Range("a number greater than 0", lambda x: 0 < x < math.inf)
 ]
 NonNegative = Annotated[
-  Number, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
+  float, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
-Fraction = Annotated[Number, Range("in [0, 1)", lambda x: 0 <= x < 1)]
-UpToOne = Annotated[Number, Range("in (0, 1]", lambda x: 0 < x <= 1)]
+Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
+UpToOne = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
-  Number,
+  float,
   Range(
-    "in [0, 1) (it weights the old momentum; published code often gives the "
-    "weight of the new gradient)",
+    "in [0, 1)",
     lambda x: 0 <= x < 1,
+    "it weights the old momentum; published code often gives the weight of the "
+    "new gradient",
   ),
 ]
 Temperature = Annotated[
-  Number,
+  float,
   Range(
-    "a number greater than 0 (it divides cosine similarities; 0.01 to 0.1 is "
-    "usual, 1e-6 to 1e6 possible)",
+    "a number greater than 0",
     lambda x: 1e-6 <= x <= 1e6,
+    "it divides cosine similarities; 0.01 to 0.1 is usual, 1e-6 to 1e6 "
+    "possible",
   ),
 ]
 Gamma = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1),
 ]
 Rate = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   Range("in [0, 1] or a schedule of the step count", lambda x: 0 <= x <= 1),
 ]
 NumPairs = Annotated[
   int,
   Range(
-    f"a whole number from 2 to {LARGEST - 1:,}, the number of pairs of the "
-    "whole data set, not of a batch",
+    "a whole number of at least 2",
     lambda x: 2 <= x < LARGEST,
+    "it is the number of pairs of the whole data set, not of a batch",
   ),
 ]
 NAMES = {int: "a whole number", float: "a finite number", str: "a text"}
@@ -212,6 +223,30 @@ def allowed(hint: Any) -> str:
   if hint == Schedule:
     return "a schedule"
   return NAMES.get(kind or hint, "")
+
+
+def shown(value: Any, hint: Any) -> str:
+  """Shows a value that an annotation does not allow.
+
+  If it is only too large, this adds the limit, which `allowed` leaves out.
+
+  Example:
+    >>> shown(-1, Count), shown(2**31, Count)
+    ('-1', '2147483648; int32 holds numbers up to 2**31 - 1')
+  """
+
+  def within(limit, x):
+    if isinstance(x, Mapping):
+      return {key: within(limit, item) for key, item in x.items()}
+    if isinstance(x, tuple | list):
+      return [within(limit, item) for item in x]
+    return min(max(x, -limit), limit) if isinstance(x, numbers.Real) else x
+
+  for limit, words in LIMITS.items():
+    least, more = (fits(within(x, value), hint) for x in (limit, limit + 1))
+    if least and not more:
+      return f"{value!r}; {words}"
+  return repr(value)
 
 
 def alternatives(hint: Any) -> set[Any]:
@@ -320,7 +355,9 @@ def argument(name: str, value: Any, hint: Any) -> Any:
     return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
   value = _plain(value)
   if isinstance(value, Arrays) or not fits(value, hint):
-    raise ValueError(f"{name} must be {allowed(hint)}, got {value!r}")
+    raise ValueError(
+      f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
+    )
   is_number = type(value) in (int, float)
   if Schedule in kinds and (is_number or callable(value)):
     return _schedule(name, value, hint)
@@ -328,7 +365,13 @@ def argument(name: str, value: Any, hint: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-  """Returns the Python value of a NumPy or JAX scalar; others as they are."""
+  """Returns the Python value of a NumPy or JAX scalar; others as they are.
+
+  A number that was made a schedule already is checked as a number: to call the
+  schedule would start JAX, before processes could join.
+  """
+  if isinstance(value, ConstantSchedule):
+    return value.value
   is_scalar = isinstance(value, np.generic | Arrays) and np.ndim(value) == 0
   is_known = is_scalar and not isinstance(value, jax.core.Tracer)
   return value.item() if is_known else value
@@ -349,7 +392,7 @@ def _schedule(name: str, value: float | Schedule, hint: Any) -> Schedule:
   warning: how long a run takes is not known here. It may be 0 at any step.
   """
   if not callable(value):
-    return constant_schedule(value)
+    return ConstantSchedule(value)
   for step in (0, *(2**k for k in range(31))):
     with jax.ensure_compile_time_eval():
       x = float(value(jnp.int32(step)))

@@ -22,10 +22,8 @@ from jax.experimental import mesh_utils, multihost_utils
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PyTree
 import numpy as np
-
-from nuclr_jax.types import PyTree
 
 AXES = ("slice", "data")
 ROWS = P(AXES)  # split along the leading axis

@@ -23,17 +23,21 @@ Metrics = dict[str, Any]  # slash-separated names -> scalars
 Number = float | np.number | AnyArray  # a scalar
 Scalar = Float[Array, ""]
 Schedule = Callable[[Any], Any]  # a function of the step count
-ScalarOrSchedule = Number | Schedule
 
 
-def constant_schedule(value: Number) -> Schedule:
-  """Returns a schedule that has the same value at every step.
+class ConstantSchedule(NamedTuple):
+  """A schedule that has the same value at every step.
 
   Example:
-    >>> print(constant_schedule(0.5)(1_000))
+    >>> print(ConstantSchedule(0.5)(1_000))
     0.5
   """
-  return lambda count: jnp.asarray(value)
+
+  value: Number
+
+  def __call__(self, count: Any) -> Array:
+    """Returns the value."""
+    return jnp.asarray(self.value)
 
 
 class Sides(NamedTuple):
@@ -170,27 +174,37 @@ from 0, such as np.unique(ids, return_inverse=True)[1]
     )
 
 
-def check_pairs(pairs: Pairs) -> None:
+def check_pairs(pairs: Any) -> None:
   """Raises ValueError unless embeddings, ids and labels fit together."""
-  sides = {"image": pairs.image, "text": pairs.text}
-  ids = {k: v for k, v in pairs._asdict().items() if k.endswith("_id")}
-  ids["label"] = pairs.label
-  ids = {name: x for name, x in ids.items() if x is not None}
-  shape = jnp.shape(pairs.image)
+  if not isinstance(pairs, Pairs):
+    raise ValueError(
+      "a batch must be nuclr_jax.Pairs(image, text, pair_id), got "
+      f"{type(pairs).__name__}; the order is apply(params, state, pairs)"
+    )
+  arrays = {"image": pairs.image, "text": pairs.text, "pair_id": pairs.pair_id}
+  arrays |= {name: x for name, x in pairs._asdict().items() if x is not None}
+  shape = getattr(pairs.image, "shape", ())
 
-  def fits(x, shape, kind):
-    return jnp.shape(x) == shape and jnp.issubdtype(jnp.result_type(x), kind)
+  def fits(name, x):
+    rows, kind = shape[:1], jnp.integer
+    if name in Sides._fields:
+      rows, kind = shape, jnp.floating
+    is_array = isinstance(x, AnyArray)
+    return is_array and x.shape == rows and jnp.issubdtype(x.dtype, kind)
 
-  good = [fits(x, shape, jnp.floating) for x in sides.values()]
-  good += [fits(x, shape[:1], jnp.integer) for x in ids.values()]
-  if len(shape) != 2 or not all(good):
+  if (
+    len(shape) != 2 or 0 in shape or not all(map(fits, arrays, arrays.values()))
+  ):
     descriptions = [
-      f"{name} {jnp.result_type(x)}{list(jnp.shape(x))}"
-      for name, x in (sides | ids).items()
+      f"{name} {x.dtype}{list(x.shape)}"
+      if isinstance(x, AnyArray)
+      else f"{name} {type(x).__name__}"
+      for name, x in arrays.items()
     ]
     raise ValueError(
       "image and text must be floating and of one shape [batch, dim], ids "
-      f"and labels integers of shape [batch]; got {', '.join(descriptions)}"
+      "and labels integers of shape [batch], none of them empty; got "
+      f"{', '.join(descriptions)}"
     )
 
 

@@ -44,6 +44,12 @@ def made(
     (dict(size=True), "size must be a whole number of at least 1, got True"),
     (dict(size=None), "size must be a whole number of at least 1, got None"),
     (dict(size=np.ones(2)), "size must be a whole number of at least 1, got a"),
+    (dict(size=2**31), "size must be a whole number of at least 1, got 2147"),
+    (
+      dict(weight=1e300),
+      "weight must be a number of at least 0, or None, got 1e+300; float32 "
+      "holds numbers up to 2**127",
+    ),
     (dict(weight=-1), "weight must be a number of at least 0, or None, got -1"),
     (dict(weight=NAN), "weight must be a number of at least 0, or None, got n"),
     (dict(gamma=0.0), "gamma must be in (0, 1] or a schedule of the step cou"),

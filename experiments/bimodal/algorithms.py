@@ -17,7 +17,7 @@ KEYS = {
   "init_scale": "objective.init_scale",
   "invariance": "objective.invariance",
   "learn_temperature": "objective.learn_temperature",
-  "own_pair": "objective.positive",
+  "positive": "objective.positive",
   "rho": "objective.rho",
   "tau_plus": "objective.tau_plus",
   "temperature": "objective.temperature",
@@ -173,8 +173,8 @@ def translate(words: Mapping[str, Any], first: float) -> dict[str, Any]:
     first: The first temperature of the run.
 
   Example:
-    >>> translate({"own_pair": "zeta", "rho": 3.0}, 0.05)
-    {'own_pair': {'name': 'by_zeta'}, 'rho': 3.0}
+    >>> translate({"positive": "zeta", "rho": 3.0}, 0.05)
+    {'positive': {'name': 'by_zeta'}, 'rho': 3.0}
     >>> translate({"zeta_learning_rate.value": 0.01}, 0.5)
     {'zeta_learning_rate.value': 0.02}
   """
@@ -182,6 +182,6 @@ def translate(words: Mapping[str, Any], first: float) -> dict[str, Any]:
   for word in RATES_OF_SIMILARITY:
     if word in values:
       values[word] /= first
-  if "own_pair" in values:
-    values["own_pair"] = {"zeta": {"name": "by_zeta"}}[values["own_pair"]]
+  if "positive" in values:
+    values["positive"] = {"zeta": {"name": "by_zeta"}}[values["positive"]]
   return values

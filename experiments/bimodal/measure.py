@@ -35,7 +35,7 @@ def make_config(run: Run):
     if objective.zeta.name == "queue" and "zeta_rule" not in words:
       objective.zeta = dict(name="batch", rate=objective.zeta.rate)
       words = BATCH_RULE | words
-    if words.keys() & {"anchor_average", "own_pair"}:
+    if words.keys() & {"anchor_average", "positive"}:
       objective.name = "nuclr_variant"
   config.model.text_layers = 0
   config.model.image_features = 256

@@ -77,7 +77,7 @@ LONG_TEMPERATURES, GAMMAS = (0.05, 0.12), (0.4, 1.0)
 # Ablations of the tuned NUCLR: Figure 4, Table 3, then the update of ζ.
 ABLATIONS = {
   "NUCLR-† (ζ fixed)": {RATE: 0.0},
-  "NUCLR-♢ (own pair by ζ)": {"own_pair": "zeta"},
+  "NUCLR-♢ (positive by ζ)": {"positive": "zeta"},
   "NUCLR-♣ (no freeze)": {FREEZE: 0.0},
   "ζ₀ = -0.05": {"zeta_init": -0.05},
   "ζ momentum 0.9": {"zeta_momentum": 0.9},

@@ -11,12 +11,15 @@ import numpy as np
 
 from experiments.hubs_and_suspects import data
 from nuclr_jax import Pairs, popularity
-from nuclr_jax.lab.evaluate.suspects import log_own_weight, log_self_confidence
+from nuclr_jax.lab.evaluate.suspects import (
+  log_match_probability,
+  log_self_confidence,
+)
 
 SHRINKAGES = (0.1, 0.5, 0.8, 0.95)
 WRONG = 0.05
 DRAW = 5  # of the pairs of a seed, see `measure`
-SHARE, OURS = "share", "own weight"
+SHARE, OURS = "share", "match probability"
 
 
 class Case(NamedTuple):
@@ -94,7 +97,7 @@ def scores(
   solved = popularity.solve(
     pairs.image, pairs.text, temperature=temperature, text_id=named
   )
-  log_own = log_own_weight(solved, pairs, temperature=temperature)
+  log_own = log_match_probability(solved, pairs, temperature=temperature)
   found = {OURS: -(log_own.image + log_own.text) / 2}
   for x in SHRINKAGES:
     doubt = -log_self_confidence(image, named, shrinkage=x)

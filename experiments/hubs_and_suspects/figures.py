@@ -25,7 +25,7 @@ from experiments.hubs_and_suspects.results import (
 DRAWN = (*TUNED, PRIOR)
 SCORES = {
   "own similarity": "own similarity",
-  "own weight, exact ζ": OURS,
+  "match probability, exact ζ": OURS,
   "margin, ζ = 0": "margin, ζ = 0",
   "neighbours' captions, images": "neighbours: both",
   "LEMoN": "LEMoN",

@@ -290,4 +290,6 @@ def test_low_zeta_sums_up_its_areas():
     {"least": 0.5, "most": 0.65}
   )
   assert spread["trained without"] == pytest.approx({"least": 0.5, "most": 0.5})
-  assert summary["means"][own]["own weight"] == "0.650 ± 0.635"  # t = 12.706
+  assert (
+    summary["means"][own]["match probability"] == "0.650 ± 0.635"
+  )  # t = 12.706

@@ -30,7 +30,7 @@ OWN = [
   for arm in plan.TRAINED_ON_ERRORS
 ]
 CLEAN = plan.clean("CLIP", 0.0)
-SCORES = ("minus zeta, images", "minus zeta, texts", "own weight")
+SCORES = ("minus zeta, images", "minus zeta, texts", "match probability")
 
 
 def areas(model: measure.Model, drawn: data.Drawn) -> dict[str, float]:

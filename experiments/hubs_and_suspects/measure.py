@@ -17,7 +17,7 @@ from nuclr_jax import Pairs, popularity
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.suspects import (
   learnable_share,
-  log_own_weight,
+  log_match_probability,
   neighbours_distance,
 )
 from nuclr_jax.lab.report.neighbours import nearest
@@ -222,7 +222,7 @@ def own_scores(
   """Returns scores of a pair's own similarity, weight and margin."""
   sim = image @ text.T
   pairs = Pairs(image, text, np.arange(len(image)))
-  weight = log_own_weight(solved, pairs, temperature=temperature)
+  weight = log_match_probability(solved, pairs, temperature=temperature)
   logits = sim / temperature
   plain = [
     np.log(np.exp(x - np.diagonal(x)[:, None]).sum(axis=1))
@@ -235,10 +235,10 @@ def own_scores(
   plain_margin = [suspects.margins(x) for x in (sim, sim.T)]
   return {
     "own similarity": -np.diagonal(sim),
-    "own weight, images": -weight.image,
-    "own weight, texts": -weight.text,
-    "own weight": -(weight.image + weight.text) / 2,
-    "own weight, ζ = 0": sum(plain) / 2,
+    "match probability, images": -weight.image,
+    "match probability, texts": -weight.text,
+    "match probability": -(weight.image + weight.text) / 2,
+    "match probability, ζ = 0": sum(plain) / 2,
     "margin": sum(margin) / 2,
     "margin, images": margin[0],
     "margin, ζ = 0": sum(plain_margin) / 2,

@@ -29,7 +29,13 @@ SHARES = WRONG[:3]
 CAPTIONS = "neighbours: captions"
 CONFIDENT = "CL, cross-validated: self-confidence"
 UNTOLD = (  # scores that are not told the classes
-  *("own similarity", OURS, "margin", "margin, ζ = 0", "own weight, ζ = 0"),
+  *(
+    "own similarity",
+    OURS,
+    "margin",
+    "margin, ζ = 0",
+    "match probability, ζ = 0",
+  ),
   *("neighbours: overlap", CAPTIONS, "neighbours: images", "neighbours: both"),
 )
 
@@ -131,7 +137,7 @@ def of_suspects(rows: Sequence[Row]) -> list[Outcome]:
     gap(8, OWN, share, OURS, "own similarity", lambda x: x >= 0.02)
   for view in (OWN, FAMILIAR, UNFAMILIAR):
     for share in SHARES:
-      zero = "own weight, ζ = 0"
+      zero = "match probability, ζ = 0"
       gap(9, view, share, OURS, zero, lambda x: abs(x) <= 0.02)
   gap(10, OWN, SHARES[1], CAPTIONS, OURS, lambda x: x >= 0.05)
   gap(11, UNFAMILIAR, SHARES[1], OURS, CAPTIONS, lambda x: x >= 0)

@@ -13,7 +13,7 @@ from experiments.hubs_and_suspects.plan import (
   with_errors,
 )
 
-BASE, PRIOR, OURS = "E", "E + τ log p", "own weight"
+BASE, PRIOR, OURS = "E", "E + τ log p", "match probability"
 TUNED = ("ζ", "CSLS", "IS", "QB-Norm")  # settings chosen on validation
 # Columns of the tables of hubs: kind of queries, direction and exponent.
 COLUMNS = {

@@ -28,8 +28,8 @@ def margins(
 
     max_j (sim_ij - zeta_j) - (sim_ii - zeta_i)
 
-  Unlike an own weight, it does not depend on how many contrasts are as good as
-  the own one.
+  Unlike a match probability, it does not depend on how many contrasts are as
+  good as the own one.
 
   Example:
     >>> margins(np.array([[0.9, 0.1], [0.5, 0.3]]))

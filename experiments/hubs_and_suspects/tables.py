@@ -43,8 +43,13 @@ WITH_PRIOR = (
 )
 NATURAL = next(x for x in COLUMNS if x.startswith("natural: image"))
 SCORES = (
-  *("own similarity", OURS, "own weight, images", "own weight, texts"),
-  *("own weight, ζ = 0", "margin", "margin, images", "margin, ζ = 0"),
+  *(
+    "own similarity",
+    OURS,
+    "match probability, images",
+    "match probability, texts",
+  ),
+  *("match probability, ζ = 0", "margin", "margin, images", "margin, ζ = 0"),
   *("neighbours: overlap", "neighbours: captions", "neighbours: images"),
   *("neighbours: both", "LEMoN"),
 )
@@ -127,7 +132,7 @@ def hub_decision(rows: Sequence[Row]) -> str:
 
 
 def suspect_decision(rows: Sequence[Row]) -> str:
-  """Shows the own weight against similarity, the best rival, and CL."""
+  """Shows the match probability against similarity, the best rival, and CL."""
   lines = []
   for view in VIEWS:
     for errors in WRONG:
@@ -245,11 +250,11 @@ def suspects_by_model(rows: Sequence[Row]) -> str:
 
 
 def class_table(rows: Sequence[Row]) -> str:
-  """Shows the AUPRC among names: the own weight, and what classifiers gain."""
+  """Shows the AUPRC of names by match probability, and classifiers' gain."""
   header, lines = ["data", "share"], {x.name: [x.name] for x in classes.CASES}
   for dim in DIMS:
     of_dim_rows = of_setting(rows, CLASSES, of_dim(dim))
-    header += [f"{dim}: own weight"]
+    header += [f"{dim}: match probability"]
     header += [f"{dim}: shrinkage {x}" for x in classes.SHRINKAGES]
     for name, line in lines.items():
       found = {

@@ -20,6 +20,7 @@ from experiments.step_time.common import recipe
 from nuclr_jax import Batch, sharding
 from nuclr_jax.lab import models
 from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
 TARGETS = flags.DEFINE_list(
@@ -48,7 +49,7 @@ def compile_for(target: str, batch: int):
     dim=DIM,
     dtype="bfloat16",
   )
-  model = models.microbatched(model, MICROBATCHES.value)
+  model = microbatched(model, MICROBATCHES.value)
   objective = recipe(NUM_PAIRS.value, DIM)
   parts = (model, objective, optimizer.make_optimizer(2e-4, weight_decay=0.02))
   key = jax.random.key(0)

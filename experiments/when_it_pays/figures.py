@@ -11,8 +11,8 @@ from experiments.harness.statistics import statistics
 from experiments.when_it_pays import (
   duplicates,
   duplicates_report,
-  own_weight,
-  own_weight_report,
+  positive_weight,
+  positive_weight_report,
 )
 from experiments.when_it_pays.letters import ARMS
 from experiments.when_it_pays.plan import TABLE, TAILS
@@ -38,7 +38,9 @@ def figures(options: Options, results: Results) -> dict[str, Figure]:
     "near_duplicates.png": duplicates_report.draw(
       of_part(results, duplicates.PART)
     ),
-    "own_weight.png": own_weight_report.draw(of_part(results, own_weight.PART)),
+    "positive_weight.png": positive_weight_report.draw(
+      of_part(results, positive_weight.PART)
+    ),
   }
 
 

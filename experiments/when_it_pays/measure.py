@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.harness import Place, Row, Run
-from experiments.when_it_pays import data, duplicates, own_weight, tabular
+from experiments.when_it_pays import data, duplicates, positive_weight, tabular
 from experiments.when_it_pays.letters import (
   ARMS,
   by_caption,
@@ -17,8 +17,8 @@ def measure(run: Run, place: Place) -> Row:
   """Measures one run, of any part."""
   if run.part == TABLE:
     return tabular.measure(seed=run.seed, **dict(run.values))
-  if run.part == own_weight.PART:
-    return own_weight.measure(run, place)
+  if run.part == positive_weight.PART:
+    return positive_weight.measure(run, place)
   if run.part == duplicates.PART:
     return duplicates.measure(run, place)
   return letters(run, place)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import Options, Run, training
-from experiments.when_it_pays import duplicates, own_weight
+from experiments.when_it_pays import duplicates, positive_weight
 from experiments.when_it_pays.letters import ARMS, COMMON, SMOKE, make_config
 
 TABLE, TUNING, TAILS = "table", "tuning", "tails"
@@ -100,7 +100,7 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
   if not smoke and None not in taus.values():
     runs += at_one_temperature(options, taus)
   runs += more_temperatures(options)
-  return runs + duplicates.plan(options) + own_weight.plan(options)
+  return runs + duplicates.plan(options) + positive_weight.plan(options)
 
 
 def at_one_temperature(options: Options, taus: Mapping) -> list[Run]:
@@ -156,5 +156,5 @@ def configs(options: Options) -> dict[str, dict[str, Any]]:
   }
   return {
     arm: training.flat(config)
-    for arm, config in (of_letters | own_weight.configs(options)).items()
+    for arm, config in (of_letters | positive_weight.configs(options)).items()
   }

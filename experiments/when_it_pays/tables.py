@@ -7,8 +7,8 @@ from experiments.harness.statistics import Statistics, paired, statistics
 from experiments.when_it_pays import (
   duplicates,
   duplicates_report,
-  own_weight,
-  own_weight_report,
+  positive_weight,
+  positive_weight_report,
   temperatures_report,
 )
 from experiments.when_it_pays.letters import ARMS
@@ -74,7 +74,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "one temperature": one_temperature_table(results),
     "pairs": pair_table(tails),
     **duplicates_report.tables(of_part(results, duplicates.PART)),
-    **own_weight_report.tables(of_part(results, own_weight.PART)),
+    **positive_weight_report.tables(of_part(results, positive_weight.PART)),
     **temperatures_report.tables(list(results.rows.values())),
   }
 
@@ -107,9 +107,9 @@ def gain(
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns other numbers that pages state, by name."""
   del options
-  return exact_numbers(of_part(results, TABLE)) | own_weight_report.numbers(
-    of_part(results, own_weight.PART)
-  )
+  return exact_numbers(
+    of_part(results, TABLE)
+  ) | positive_weight_report.numbers(of_part(results, positive_weight.PART))
 
 
 def pair_table(rows: Sequence[Row]) -> str:

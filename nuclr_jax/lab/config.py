@@ -208,7 +208,7 @@ def complete(config: Config) -> dict[str, Any]:
     >>> complete(config)["max_checkpoints"]
     2
   """
-  completed = DEFAULTS | plain(config)
+  completed = DEFAULTS | plain_data(config)
   unknown = sorted(completed.keys() - DEFAULTS.keys())
   if unknown:
     raise ConfigError(
@@ -220,24 +220,24 @@ def complete(config: Config) -> dict[str, Any]:
     raise ConfigError(f"the config lacks {', '.join(missing)}", missing[0])
   for key, (_, kind) in KEYS.items():
     if not checks.fits(completed[key], kind):
-      allowed, value = checks.allowed(kind), completed[key]
-      raise ConfigError(f"config.{key} must be {allowed}, got {value!r}", key)
+      allowed, value = checks.allowed(kind), checks.shown(completed[key], kind)
+      raise ConfigError(f"config.{key} must be {allowed}, got {value}", key)
   return completed
 
 
-def plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
   """Turns any nested mappings, sequences and arrays into dicts and tuples.
 
   Example:
-    >>> plain({"freeze": ["model/image"]})
+    >>> plain_data({"freeze": ["model/image"]})
     {'freeze': ('model/image',)}
   """
   if isinstance(value, Mapping) or hasattr(value, "to_dict"):
-    return {key: plain(x) for key, x in value.items()}
+    return {key: plain_data(x) for key, x in value.items()}
   if isinstance(value, list | tuple):
-    return tuple(map(plain, value))
+    return tuple(map(plain_data, value))
   if hasattr(value, "tolist"):  # arrays, and scalars of NumPy
-    return plain(value.tolist())
+    return plain_data(value.tolist())
   return value
 
 
@@ -270,7 +270,7 @@ def override(
     {'name': 'bert', 'layers': 2}
   """
   defaults = {key: x for key, x in DEFAULTS.items() if x is not ...}
-  return merge_named(defaults | plain(base), _nested(changes), read=_read)
+  return merge_named(defaults | plain_data(base), _nested(changes), read=_read)
 
 
 def merge_named(
@@ -409,7 +409,7 @@ def _literal(text: str) -> Any:
   if text in ("true", "false"):
     return BOOLEANS[text]
   try:
-    return plain(ast.literal_eval(text))
+    return plain_data(ast.literal_eval(text))
   except (ValueError, SyntaxError, MemoryError, RecursionError):
     return text
 

@@ -98,11 +98,11 @@ def wait_for_all(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def own_rows(ids: np.ndarray) -> np.ndarray:
+def rows_of_process(ids: np.ndarray) -> np.ndarray:
   """Returns the ids that this process reads of batches [..., batch].
 
   Example:
-    >>> own_rows(np.arange(8).reshape(2, 4)).shape  # of a single process
+    >>> rows_of_process(np.arange(8).reshape(2, 4)).shape  # of one process
     (2, 4)
   """
   return np.split(ids, jax.process_count(), axis=-1)[jax.process_index()]
@@ -145,7 +145,7 @@ def of_all(value: Any) -> list[Any]:
     value: A value that JSON can hold; every process passes one.
 
   Example:
-    >>> of_all({"step": 3})  # of a single process
+    >>> of_all({"step": 3})  # of one process
     [{'step': 3}]
   """
   return list(map(json.loads, _texts_of_all(json.dumps(value))))

@@ -1,9 +1,9 @@
 """Factories from other modules, which a config names as MODULE:FACTORY.
 
-A config is data and may come from untrusted sources. What it names is therefore
-imported only if the user has said so: by `--import=MODULE`, by `allow` in
-Python, or by installing a package that declares the module as an entry point of
-the group "nuclr_jax":
+A config is data and may come from untrusted sources. The modules that it names
+are therefore imported only if the user has said so: by `--import=MODULE`, by
+`allow` in Python, or by installing a package that declares the module as an
+entry point of the group "nuclr_jax":
 
   [project.entry-points.nuclr_jax]
   mine = "my_package.objectives"

@@ -22,7 +22,7 @@ class Table(NamedTuple):
 
   known: Mapping[str, Callable]
   run: tuple[str, ...] = ()  # arguments from the run, never from a config
-  more: Mapping[str, Any] = {}  # types of keys that are no arguments of it
+  more: Mapping[str, Any] = {}  # types of keys that are not arguments of it
   parts: Mapping[str, Any] = {}  # tables for arguments that name a factory
   schedules: Optional["Table"] = None  # what may replace a number
 
@@ -43,6 +43,12 @@ class Bound(NamedTuple):
   factory: Callable
   arguments: Mapping[str, Any]  # some are `Bound` themselves
   more: Mapping[str, Any] = {}  # see `Table`
+
+  def __repr__(self) -> str:
+    """Shows the call, such as `queue(size=64)`."""
+    name = self.spec.get("name", self.factory.__name__)
+    shown = (f"{key}={x!r}" for key, x in self.arguments.items())
+    return f"{name}({', '.join(shown)})"
 
   def __call__(self, **from_run: Any) -> Any:
     """Calls the factory.
@@ -96,7 +102,10 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
     >>> def queue(*, dim: int, size: checks.Count = 4096):
     ...   return f"{size} rows of {dim}"
     >>> rules = Table({"queue": queue}, run=("dim",))
-    >>> bind("zeta", rules, {"name": "queue", "size": 64})(dim=8)
+    >>> rule = bind("zeta", rules, {"name": "queue", "size": 64})
+    >>> rule
+    queue(size=64)
+    >>> rule(dim=8)
     '64 rows of 8'
     >>> try:
     ...   bind("zeta", rules, {"name": "queue", "size": 0})
@@ -198,7 +207,7 @@ def _value(
     allowed.append(f"a mapping with a name of {part.names()}")
   raise ConfigError(
     f"config.{key} must be {', or '.join(filter(None, allowed))}, got "
-    f"{value!r}",
+    f"{checks.shown(value, hint)}",
     key,
   )
 

@@ -20,7 +20,6 @@ import warnings
 from nuclr_jax.popularity.progress import PERIOD, duration
 from nuclr_jax.popularity.progress import reporter as reporter
 from nuclr_jax.popularity.progress import slices as slices
-from nuclr_jax.types import Metrics
 
 # What a clock measures; the remaining time is that of the steps.
 PARTS = ("data", "evaluation", "saving")
@@ -57,7 +56,7 @@ def plain(text: str, *, keep: str = "\n\t") -> str:
 def paragraph(text: str) -> str:
   r"""Returns a text, made `plain`, whose lines after the first are indented.
 
-  Whatever it says, nobody takes its lines for messages of their own.
+  So its lines cannot pass for messages of their own.
 
   Example:
     >>> paragraph("no file\n12:00:00 all is well")
@@ -168,7 +167,7 @@ class Clock(NamedTuple):
   # `with during(part)` counts the time of its block towards a part.
   during: Callable[[str], contextlib.AbstractContextManager[None]]
   # `show(step, loss)` logs a line and returns the numbers since the last call.
-  show: Callable[[int, float], Metrics]
+  show: Callable[[int, float], dict[str, float]]
 
 
 def start_clock(*, num_steps: int, batch_size: int) -> Clock:
@@ -208,7 +207,7 @@ def start_clock(*, num_steps: int, batch_size: int) -> Clock:
     finally:
       spent[part] += time.monotonic() - began
 
-  def show(step: int, loss: float) -> Metrics:
+  def show(step: int, loss: float) -> dict[str, float]:
     now, numbers = time.monotonic(), {}
     line = f"step {step}/{num_steps} ({100 * step // num_steps} %)"
     line += f"  loss {loss:.4f}"

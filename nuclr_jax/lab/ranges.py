@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from nuclr_jax.checks import Range, up_to
-from nuclr_jax.types import Number
 
 Workers = up_to(1_024, least=0)  # processes of a machine
 Layers = up_to(1_000)  # of a tower, or of one of its stages
@@ -25,16 +24,16 @@ Stages = Annotated[
 ]
 # Of the channels of images on the scale [0, 1].
 Mean = Annotated[
-  Number, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
+  float, Range("a number from -1,000 to 1,000", lambda x: abs(x) <= 1_000)
 ]
 Std = Annotated[
-  Number,
+  float,
   Range("a number from 0.0001 to 10,000", lambda x: 1e-4 <= x <= 1e4),
 ]
 StepSize = Annotated[  # a larger one only overflows
-  Number,
+  float,
   Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),
 ]
 Eps = Annotated[  # of a normalization
-  Number, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
+  float, Range("a number from 1e-20 to 1", lambda x: 1e-20 <= x <= 1)
 ]

@@ -1,10 +1,10 @@
 """Contrastive objectives, by name.
 
-Every factory returns an `Objective`. What it needs to know about the data and
-the model it takes by name (`num_pairs`, `dim`, ...); a run fills these in. A
-config names the factory, `config.objective.name`, by its key in `OBJECTIVES`,
-and sets its other arguments. Those beyond the core, mostly for labels or
-blocks, are in `nuclr_jax.contrib`.
+Every factory returns an `Objective`. Arguments such as `num_pairs` and `dim`
+describe the data and the model; a run fills these in. A config names the
+factory, `config.objective.name`, by its key in `OBJECTIVES`, and sets its other
+arguments. Those beyond the core, mostly for labels or blocks, are in
+`nuclr_jax.contrib`.
 """
 
 from nuclr_jax.objectives import temperature_rules

@@ -1,7 +1,7 @@
 """The protocol of objectives: pure functions and the state between them."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial, wraps
 import math
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   Pairs,
   Params,
   Popularities,
+  PyTree,
   Scalar,
   Sides,
   State,
@@ -85,7 +86,15 @@ class AssignFn(Protocol):
     """
 
 
-class Objective(NamedTuple):
+class _Functions(NamedTuple):
+  init: InitFn
+  apply: ApplyFn
+  readout: ReadoutFn = lambda params, state: Readout()
+  assign: AssignFn | None = None  # None: it has no popularities
+  call: str = "Objective(...)"  # how it prints
+
+
+class Objective(_Functions):
   """A contrastive objective: pure functions, and the state between them.
 
   `loss, (state, metrics) = apply(params, state, pairs)` is what
@@ -97,10 +106,69 @@ class Objective(NamedTuple):
   `attach_gradient(value, surrogate)`.
   """
 
-  init: InitFn
-  apply: ApplyFn
-  readout: ReadoutFn = lambda params, state: Readout()
-  assign: AssignFn | None = None  # None: it has no popularities
+  __slots__ = ()
+
+  def __new__(cls, init, apply, *others, **named):
+    """Makes `apply` check that params and state are of this objective."""
+    apply = _with_its_own(init, apply)
+    return super().__new__(cls, init, apply, *others, **named)
+
+  def __repr__(self) -> str:
+    """Returns the call that made the objective."""
+    return self.call
+
+
+def _with_its_own(init: Callable, apply: Callable) -> Callable:
+  """Checks params and state against what `init` makes; free under `jax.jit`."""
+
+  @cache
+  def expected():
+    try:
+      return jax.eval_shape(init)
+    except TypeError:  # it cannot be traced, and may be expensive
+      return None
+
+  @wraps(apply)
+  def checked(params, state, pairs, **axes):
+    if (known := expected()) is not None:
+      _check_tree("params", params, known[0])
+      _check_tree("state", state, known[1])
+    return apply(params, state, pairs, **axes)
+
+  return checked
+
+
+def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
+  """Raises ValueError unless a tree has the arrays, and state the structure."""
+
+  def arrays(tree):
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+      jax.tree_util.keystr(path, simple=True, separator="/")
+      for path, _ in paths
+    }
+
+  def listed(names):
+    first = sorted(names)[:8]
+    return ", ".join(first + ["..."] * (len(names) > len(first))) or "nothing"
+
+  found, wanted, kind = arrays(tree), arrays(expected), type(tree).__name__
+  remedy = (
+    "give apply(params, state, pairs) what this objective's init or the step "
+    "before returned"
+  )
+  if found != wanted:
+    raise ValueError(
+      f"{name} must have the arrays that init makes; this {kind} lacks "
+      f"{listed(wanted - found)}, and has {listed(found - wanted)} beyond "
+      f"them; {remedy}"
+    )
+  same = jax.tree.structure(tree) == jax.tree.structure(expected)
+  if name == "state" and wanted and not same:
+    raise ValueError(
+      f"the state must be a {type(expected).__name__} of the same NamedTuples "
+      f"as the one that init makes, got {kind}; {remedy}"
+    )
 
 
 def one_temperature(readout: Readout, what: str) -> float:
@@ -216,8 +284,10 @@ def _at_most(x, highest):
 def _at_most_derivative(highest, primals, tangents):
   (x,), (tangent,) = primals, tangents
 
+  is_above = x > highest
+
   def led_back(_, gradient):
-    return jnp.where((x > highest) & (gradient < 0), 0, gradient)
+    return jnp.where(is_above & (gradient < 0), 0, gradient)
 
   # The identity; it is a solve only because that takes a transpose of our own.
   passed = jax.lax.custom_linear_solve(

@@ -14,9 +14,11 @@ from nuclr_jax.types import (
   Pairs,
   Scalar,
   each,
+  shows_its_call,
 )
 
 
+@shows_its_call
 @checks.checked
 def clip(
   *,
@@ -56,6 +58,7 @@ def clip(
   return _info_nce_of(lambda pairs: pairs, temperature, learn_temperature)
 
 
+@shows_its_call
 @checks.checked
 def ntxent(
   *,

@@ -4,7 +4,7 @@ from typing import Any
 
 from nuclr_jax import checks
 from nuclr_jax.objectives.base import Objective, Readout
-from nuclr_jax.types import Sample, State, flatten
+from nuclr_jax.types import Sample, State, flatten, shows_its_call
 
 
 def add(**terms: Objective) -> Objective:
@@ -78,9 +78,13 @@ def add(**terms: Objective) -> Objective:
     return _join(states)
 
   writable = [name for name, term in terms.items() if term.assign]
-  return Objective(init, apply, readout, assign if len(writable) == 1 else None)
+  call = f"add({', '.join(f'{name}={x!r}' for name, x in terms.items())})"
+  if len(writable) != 1:
+    return Objective(init, apply, readout, call=call)
+  return Objective(init, apply, readout, assign, call)
 
 
+@shows_its_call
 @checks.checked
 def scale(objective: Objective, weight: checks.Finite) -> Objective:
   """Multiplies the loss, and so its gradient, by a finite number.

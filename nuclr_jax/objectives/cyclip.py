@@ -7,12 +7,14 @@ from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import clip
 from nuclr_jax.objectives.combine import add
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Number
+from nuclr_jax.types import shows_its_call
 
 
+@shows_its_call
+@checks.checked
 def cyclip(
   *,
-  temperature: Number = 0.07,
+  temperature: checks.Temperature = 0.07,
   learn_temperature: bool = True,
   in_modal: checks.NonNegative = 0.25,
   cross_modal: checks.NonNegative = 0.25,
@@ -49,6 +51,7 @@ def cyclip(
   )
 
 
+@shows_its_call
 @checks.checked
 def cyclic_consistency(
   *,

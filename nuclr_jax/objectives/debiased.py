@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.types import Pairs, Sides, each, unzip
+from nuclr_jax.types import Pairs, Sides, each, shows_its_call, unzip
 
 
+@shows_its_call
 @checks.checked
 def debiased(
   *,

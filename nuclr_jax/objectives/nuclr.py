@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
   swap,
 )
 
@@ -26,6 +27,7 @@ class Shared(NamedTuple):
   count: Int[Array, ""]  # steps done; schedules read it
 
 
+@shows_its_call
 @checks.checked
 def nuclr(
   *,
@@ -120,6 +122,7 @@ def nuclr(
   )
 
 
+@shows_its_call
 @checks.checked
 def nuclr_variant(
   *,

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
+from nuclr_jax.types import shows_its_call
 
 
+@shows_its_call
 @checks.checked
 def siglip(
   *,

@@ -15,6 +15,7 @@ from nuclr_jax.types import (
   State,
   both,
   each,
+  shows_its_call,
 )
 
 
@@ -30,6 +31,7 @@ class AnchorRows(NamedTuple):
   log_u: Float[Array, "ids"]
 
 
+@shows_its_call
 @checks.checked
 def sogclr(
   *,
@@ -69,8 +71,8 @@ def sogclr(
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
       training).
     positive_weight: The weight k of the positive in an anchor's denominator, at
-      least 0; published: 0. What it changed in long training runs depends on
-      the temperature (docs/concepts.md).
+      least 0; published: 0. Its effect in long training runs depends on the
+      temperature (docs/concepts.md).
     anchor_average: "pair" (the paper's) keeps one u per pair; "id" one u per
       image id for images as anchors and one per text id for texts.
 
@@ -178,6 +180,8 @@ def sogclr(
   return base.Objective(init, apply, readout)
 
 
+@shows_its_call
+@checks.checked
 def isogclr(
   *,
   num_pairs: checks.NumPairs,

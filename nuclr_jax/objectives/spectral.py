@@ -4,8 +4,10 @@ import jax.numpy as jnp
 
 from nuclr_jax import pairwise
 from nuclr_jax.objectives import base
+from nuclr_jax.types import shows_its_call
 
 
+@shows_its_call
 def spectral() -> base.Objective:
   r"""Makes the spectral loss: low-rank factorisation of the graph of pairs.
 

@@ -6,10 +6,12 @@ import jax.numpy as jnp
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
+from nuclr_jax.types import shows_its_call
 
 EPSILON = 1e-4  # under the square root, so that its gradient is finite
 
 
+@shows_its_call
 @checks.checked
 def vicreg(
   *,

@@ -1,6 +1,6 @@
 """Gives `apply` the whole batch, however it is sharded over devices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 import math
 from typing import Any
@@ -55,8 +55,7 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
   def anywhere(params, state, pairs, *, axes=None):
     check_pairs(pairs)
     if axes is not None:
-      axes = (axes,) if isinstance(axes, str) else tuple(axes)
-      _check_names(axes)
+      axes = _names(axes)
     if mesh := _explicit_mesh((params, state, pairs)):
       return with_auto_axes(mesh, axes, params, state, pairs)
     if other := _other_axes(axes):
@@ -72,6 +71,9 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
     layout = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, state)
     f = partial(anywhere, axes=_of_rows(pairs) if axes is None else axes)
     with jax.sharding.use_abstract_mesh(mesh):
+      # Rows that are not on the mesh yet are laid out as the new ones will be;
+      # otherwise, the compiler could split them, and not donate them.
+      state = jax.tree.map(jax.reshard, state, layout)
       return jax.sharding.auto_axes(
         f,
         axes=sharding.axes_of(mesh, AxisType.Explicit),
@@ -91,15 +93,29 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
   return anywhere
 
 
-def _check_names(axes: tuple[str, ...]) -> None:
-  """Raises ValueError for an axis that the mesh in context does not have."""
-  names = jax.sharding.get_abstract_mesh().axis_names
-  if names and (wrong := [x for x in axes if x not in names]):
+def _names(axes: Any) -> tuple[str, ...]:
+  """Returns the axes as a tuple.
+
+  Raises:
+    ValueError: For what is no name, or an axis that the mesh in context lacks.
+  """
+  names = (axes,) if isinstance(axes, str) else axes
+  if not isinstance(names, Iterable) or any(
+    not isinstance(x, str) for x in names
+  ):
     raise ValueError(
-      f"axes names {', '.join(map(str, wrong))}, but the axes of the mesh are "
-      f"{', '.join(map(str, names))}; name those that split the batch, or give "
+      "axes must be the name of a mesh axis, several names, () or None, got "
+      f"{axes!r}"
+    )
+  names = tuple(names)
+  known = jax.sharding.get_abstract_mesh().axis_names
+  if known and (wrong := [x for x in names if x not in known]):
+    raise ValueError(
+      f"axes names {', '.join(wrong)}, but the axes of the mesh are "
+      f"{', '.join(map(str, known))}; name those that split the batch, or give "
       "() if every device has a batch of its own"
     )
+  return names
 
 
 def _explicit_mesh(args: PyTree) -> AbstractMesh | None:

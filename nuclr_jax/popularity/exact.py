@@ -20,6 +20,7 @@ from nuclr_jax.popularity.problem import (
   log_denominators,
   log_negatives,
   make_problem,
+  rounding_of_weights,
 )
 from nuclr_jax.popularity.sinkhorn import iterate
 from nuclr_jax.types import AnyArray, Sides, each, swap, unzip
@@ -99,7 +100,8 @@ def solve(
     tolerance: The residual to reach; in float32 about 1e-5 is the least.
       Where anchors hardly look beyond their positive (at low temperatures), the
       weights are within the tolerance long before zeta is: to compare zeta,
-      choose a smaller one.
+      choose a smaller one. If no anchor does, zeta is not determined, and a
+      warning is logged.
     max_iterations: The maximum number of iterations for each side; a warning
       is logged if they were too few.
 
@@ -108,7 +110,8 @@ def solve(
 
   Raises:
     ValueError: If shapes do not fit, values are not finite, equal ids have
-      different embeddings, or an argument is out of range.
+      different embeddings, an argument is out of range, or the similarities are
+      so large against the temperature that rounding hides the weights.
 
   Example:
     >>> eye = np.eye(3)
@@ -120,6 +123,7 @@ def solve(
     Sinkhorn Distances, NeurIPS 2013.
   """
   pairs = checked_pairs(image, text, image_id, text_id)
+  _warn_of_rounding(pairs, temperature, tolerance)
   problem = make_problem(pairs, temperature=temperature, num_pairs=num_pairs)
   return _solve(
     pairs, problem, start, tolerance=tolerance, max_iterations=max_iterations
@@ -173,6 +177,7 @@ def solve_sampled(
     ValueError: For the same reasons as `solve`, or if `max_pairs` is below 2.
   """
   pairs = checked_pairs(image, text, image_id, text_id)
+  _warn_of_rounding(pairs, temperature, tolerance)
   n = len(pairs.rows.image)
   full = make_problem(pairs, temperature=temperature)
   limits = dict(tolerance=tolerance, max_iterations=max_iterations)
@@ -189,6 +194,21 @@ def solve_sampled(
   ends = each(lambda v, run: extend(*v, run.potential, log_ratio), views, runs)
   potential, rest = unzip(ends)
   return _result(pairs, full, potential, swap(rest), runs, tolerance)
+
+
+def _warn_of_rounding(
+  pairs: Checked, temperature: float, tolerance: float
+) -> None:
+  """Warns if the tolerance cannot be reached; raises if nothing would be."""
+  rounding = rounding_of_weights(temperature, **pairs.embedding._asdict())
+  if rounding > tolerance:
+    log.warning(
+      "popularity: rounding changes weights by up to %.2g, which is more than "
+      "the tolerance, %.2g; scale the embeddings to unit norm, or raise the "
+      "temperature or the tolerance",
+      rounding,
+      tolerance,
+    )
 
 
 def _iterate_sides(pairs, problem, start, sample=slice(None), **limits):
@@ -259,15 +279,38 @@ def _result(
   potential = each(lambda b, m: b - m, potential, mean)
   rest = each(lambda x, m: x + m, rest, swap(mean))
   own, tau = problem.own, problem.temperature
+  log_denominator = each(
+    lambda x, b: np.logaddexp(x, own - b), rest, swap(potential)
+  )
+  _warn_of_certainty(rest, log_denominator, tau, tolerance)
   return Popularity(
     ids=pairs.ids,
     zeta=each(lambda b, ids: tau * b[ids.first], potential, problem.ids),
     log_u=each(lambda x: x - own, rest),
-    log_denominator=each(
-      lambda x, b: np.logaddexp(x, own - b), rest, swap(potential)
-    ),
+    log_denominator=log_denominator,
     residual=residual,
     iterations=sum(run.iterations for run in runs),
     converged=residual <= tolerance,
     num_solved=len(runs.text.potential),
   )
+
+
+def _warn_of_certainty(
+  rest: Sides, log_denominator: Sides, temperature: float, tolerance: float
+) -> None:
+  """Warns if anchors see only their positives: any zeta fits, such as 0."""
+  logs = each(lambda x, d: np.max(x - d), rest, log_denominator)
+  certain = each(lambda x: -np.inf < x <= np.log(tolerance), logs)
+  if any(certain):
+    log.warning(
+      "popularity: zeta of %s is not determined, and stays near its start: at "
+      "temperature %g, anchors have at most %.2g of their weight on negatives, "
+      "which is within the tolerance, %.2g; choose a higher temperature, or a "
+      "smaller tolerance if that share is above 1e-5",
+      " and ".join(
+        f"{side}s" for side, x in swap(certain)._asdict().items() if x
+      ),
+      temperature,
+      np.exp(max(logs)),
+      tolerance,
+    )

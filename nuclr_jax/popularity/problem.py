@@ -18,6 +18,7 @@ wherever the mask of shared ids allows it. Similarities are computed on the
 devices, tile by tile; values per pair are float64 on the host.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -33,6 +34,7 @@ from nuclr_jax.types import AnyArray, Sides, both, each, swap
 
 SAME = 1e-3  # how far apart embeddings of one id may be
 MULTIPLE = 1024  # larger numbers of cells are padded to a multiple
+UNRESOLVED = 1 / 8  # relative rounding error of weights that mean nothing
 HALVINGS = 40  # steps of the bisection for a potential
 BLOCK = 2**30  # similarities between two lines of progress
 ROWS = 2**14  # that are checked at a time
@@ -162,6 +164,43 @@ def checked_pairs(image, text, image_id=None, text_id=None) -> Checked:
     ids.append(distinct)
     rows.append(row)
   return Checked(embedding, Sides(*ids), Sides(*rows))
+
+
+def rounding_of_weights(temperature: float, **sides: AnyArray) -> float:
+  """Returns how far rounding may change the weights, relative to them.
+
+  That is the distance between numbers of the size of sim / temperature, so that
+  in float32, embeddings of unit norm need a temperature well above 1e-6.
+
+  Args:
+    temperature: The temperature.
+    **sides: The embeddings of both sides, by names for the message.
+
+  Raises:
+    ValueError: If the weights would mean nothing.
+
+  Example:
+    >>> eye = np.eye(3, dtype=np.float32)
+    >>> print(f"{rounding_of_weights(0.05, image=eye, text=eye):.2g}")
+    2.4e-06
+  """
+  squares = {
+    name: np.einsum("nd,nd->n", x, x, dtype=float).max(initial=0)
+    for name, x in sides.items()
+  }
+  dtype = np.result_type(np.float32, *sides.values())
+  spacing = float(jnp.finfo(jax.dtypes.canonicalize_dtype(dtype)).eps)
+  largest = math.sqrt(math.prod(squares.values())) / temperature
+  if largest * spacing > UNRESOLVED:
+    shown = " and ".join(f"{name} {x**0.5:.2g}" for name, x in squares.items())
+    raise ValueError(
+      f"similarities / temperature may reach {largest:.2g} (the greatest norms "
+      f"are {shown}, the temperature is {temperature:g}), but from "
+      f"{UNRESOLVED / spacing:.2g} on, rounding hides the weights; scale the "
+      "embeddings to unit norm, or choose a temperature in proportion to the "
+      "similarities"
+    )
+  return largest * spacing
 
 
 def make_problem(
@@ -336,7 +375,7 @@ def extend(
   high = log_mean(np.logaddexp(anchors, own - rest))
   for _ in range(HALVINGS):
     middle = (low + high) / 2
-    own_weight = own - middle - np.logaddexp(rest, own - middle)
-    above = log_mean(np.logaddexp(anchors - middle, own_weight)) > 0
+    positive = own - middle - np.logaddexp(rest, own - middle)
+    above = log_mean(np.logaddexp(anchors - middle, positive)) > 0
     low, high = np.where(above, middle, low), np.where(above, high, middle)
   return (low + high) / 2, rest

@@ -4,7 +4,7 @@ from jaxtyping import Float
 import numpy as np
 
 from nuclr_jax import checks
-from nuclr_jax.popularity.problem import row_log_sums
+from nuclr_jax.popularity.problem import rounding_of_weights, row_log_sums
 from nuclr_jax.types import AnyArray
 
 
@@ -35,6 +35,10 @@ def zeta_of_unseen(
   Returns:
     zeta, up to a constant that all new samples share.
 
+  Raises:
+    ValueError: If the similarities are so large against the temperature that
+      rounding hides the weights.
+
   Example:
     >>> from nuclr_jax import popularity
     >>> eye = np.eye(3)
@@ -50,6 +54,7 @@ def zeta_of_unseen(
   """
   unseen, anchors = np.asarray(unseen), np.asarray(anchors)
   dtype = np.result_type(np.float32, unseen, anchors)
+  rounding_of_weights(temperature, unseen=unseen, anchors=anchors)
   weight = -np.asarray(log_denominator, dtype)
   return temperature * row_log_sums(
     unseen.astype(dtype), anchors.astype(dtype), weight, temperature=temperature

@@ -1,6 +1,6 @@
 """Per-sample state: u, zeta, temperatures, and a memory of pairs.
 
-`table` reads and writes rows by id, in whichever memory they are. `denominator`
+`table` reads and writes rows by id, on the device or the host. `denominator`
 has the denominator of an anchor: the moving average u and the weight of the
 positive; `zeta_rules` the popularities and what moves them; `queue` the latest
 pairs, for the rule of that name. Objectives are built from these.

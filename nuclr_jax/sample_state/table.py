@@ -301,7 +301,8 @@ def split_over(table: Array, ids: Ids, num_rows: int) -> tuple[str, ...]:
   is ().
 
   Raises:
-    ValueError: If the rows of all devices are fewer than `num_rows`.
+    ValueError: If the table, or the rows of all devices, are fewer than
+      `num_rows`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   manual = sharding.axes_of(mesh, AxisType.Manual)
@@ -316,6 +317,12 @@ def split_over(table: Array, ids: Ids, num_rows: int) -> tuple[str, ...]:
       f"a table of {num_rows} rows must be whole on every device, or be split "
       f"evenly over the axes {axes} of jax.shard_map; got {len(table)} rows on "
       f"each of {count} devices"
+    )
+  if len(table) * count < num_rows:
+    raise ValueError(
+      f"the state has a table of {len(table)} rows where the objective needs "
+      f"{num_rows}; it was made for other sizes (num_pairs, num_images, "
+      "num_texts, or the size of a queue)"
     )
   return axes
 
@@ -336,7 +343,7 @@ def _read(tables: Sequence[Array], keys: Sequence) -> list[Array]:
   return _read_valid(list(tables), keys, axes=axes)
 
 
-def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[Array]):
+def _write(tables: Sequence[Array], keys: Sequence, rows: Sequence[AnyArray]):
   """Writes rows to tables by their (ids, number of rows)."""
   if not tables:
     return []

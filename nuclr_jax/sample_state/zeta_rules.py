@@ -37,7 +37,7 @@ from nuclr_jax.types import (
   Number,
   Popularities,
   PyTree,
-  ScalarOrSchedule,
+  Schedule,
   Sides,
   Sizes,
   both,
@@ -50,7 +50,7 @@ Estimator = checks.one_of(("unbiased", "paper", "official"))
 # The derivative of the gradient in zeta / tau is at most 1, so a rate above 2
 # could overshoot by more than the error that it corrects.
 BatchRate = Annotated[
-  ScalarOrSchedule,
+  float | Schedule,
   checks.Range(
     "in [0, 2] or a schedule of the step count", lambda x: 0 <= x <= 2
   ),
@@ -85,7 +85,7 @@ class ZetaRule(NamedTuple):
     return self.call
 
 
-class Settings(NamedTuple):
+class Movement(NamedTuple):
   """How rows of zeta move, after checks."""
 
   rate: Sides  # schedules
@@ -127,14 +127,14 @@ def first_rows(
 
 
 def move_zeta(
-  settings: Settings, rows: Sides, evidence: Evidence, gradient: Sides
+  movement: Movement, rows: Sides, evidence: Evidence, gradient: Sides
 ) -> Sides:
   """Takes one step of momentum descent on the batch's rows, once per id.
 
   Rows without a negative do not move; while the rate is 0, no row moves.
 
   Args:
-    settings: How they move.
+    movement: How they move.
     rows: `ZetaRows` of the batch's images and texts.
     evidence: The evidence of the batch.
     gradient: The gradient of each row's zeta, of images and of texts;
@@ -148,7 +148,7 @@ def move_zeta(
   def side(rows, gradient, touched, rate):
     rate = rate(evidence.count)
     touched &= rate != 0
-    beta, old = settings.momentum, rows.momentum
+    beta, old = movement.momentum, rows.momentum
     if old is not None:
       mixed = beta * old + (1 - beta) * gradient
       gradient = jnp.where(old == 0, gradient, mixed)
@@ -156,12 +156,12 @@ def move_zeta(
     moved = rows.zeta - rate * evidence.unit * gradient
     return rows._replace(zeta=jnp.where(touched, moved, rows.zeta))
 
-  if settings.center:
+  if movement.center:
     sides = jnp.stack(gradient)
     mean = denominator.mean_where(sides, has_negative, axis=1)
     gradient = Sides(*(sides - mean[:, None]))
   means = mean_by_id(gradient, evidence.pairs.ids, has_negative)
-  return each(side, rows, *means, settings.rate)
+  return each(side, rows, *means, movement.rate)
 
 
 def assign_zeta(id_rows: Sides, popularities: Popularities) -> Sides:
@@ -270,10 +270,10 @@ def batch(
   check_init(init)
   if center is None:
     center = estimator == "unbiased"
-  settings = Settings(both(rate), momentum, center)
+  movement = Movement(both(rate), momentum, center)
 
   def first(sizes):
-    return first_rows(init, sizes, momentum=settings.momentum), ()
+    return first_rows(init, sizes, momentum=movement.momentum), ()
 
   def step(rows, memory, evidence):
     gradient = batch_gradient(
@@ -283,7 +283,7 @@ def batch(
       evidence.log_u,
       evidence.sizes.num_pairs,
     )
-    return move_zeta(settings, rows, evidence, gradient), memory
+    return move_zeta(movement, rows, evidence, gradient), memory
 
   return ZetaRule(
     init=first,
@@ -382,15 +382,15 @@ def queue(
     et al., Momentum Contrast, CVPR 2020.
   """
   check_init(init)
-  settings = Settings(both(rate), momentum, center)
+  movement = Movement(both(rate), momentum, center)
 
   def first(sizes):
-    rows = first_rows(init, sizes, momentum=settings.momentum)
+    rows = first_rows(init, sizes, momentum=movement.momentum)
     return rows, memories.empty(size, dim)
 
   def step(rows, memory, evidence):
     gradient, memory = memories.advance(memory, evidence, size=size)
-    return move_zeta(settings, rows, evidence, gradient), memory
+    return move_zeta(movement, rows, evidence, gradient), memory
 
   def assign(id_rows, memory, popularities):
     return assign_zeta(id_rows, popularities), memories.emptied(memory)

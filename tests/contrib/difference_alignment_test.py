@@ -165,6 +165,28 @@ def test_no_array_of_all_pairs_of_a_batch(norm):
   assert 2048 * 16 in sizes and max(sizes) < 2048**2 / 2
 
 
+def test_hessian_vector_products(x64):
+  """They were 0, without an error."""
+  pairs = jax.tree.map(jnp.asarray, some())
+  direction = jnp.cos(jnp.arange(B * DIM, dtype=float)).reshape(B, DIM)
+
+  def tiled(text):
+    objective = contrib.difference_alignment()
+    given = pairs._replace(text=text)
+    return objective.apply(*objective.init(), given)[0]
+
+  def dense(text):
+    columns = text[:-1] - text[1:]
+    first, second = np.triu_indices(B - 1, 1)
+    distances = jnp.linalg.norm(columns[first] - columns[second], axis=1)
+    return jnp.mean(distances) / 2
+
+  found, wanted = (
+    jax.jvp(jax.grad(f), (pairs.text,), (direction,))[1] for f in (tiled, dense)
+  )
+  np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
 def test_the_mean_does_not_grow_with_the_batch():
   means = [
     float(value_and_grad(contrib.difference_alignment(), some(0, n))[0])

@@ -137,6 +137,16 @@ def test_arrays_on_a_mesh_that_is_not_in_context(expected):
   check(jax.jit(step_of(NUCLR))(*laid_out(args, mesh, ROWS)), results)
 
 
+def test_a_donated_state_that_is_not_on_the_mesh_yet(expected):
+  """The compiler used to split its rows, but not the new ones."""
+  args, results = expected(NUCLR)
+  mesh = jax.make_mesh((8,), ("data",))
+  embeddings, params, _, ids = laid_out(args, mesh, ROWS)
+  state = jax.tree.map(jnp.array, args[2])
+  step = jax.jit(step_of(NUCLR), donate_argnums=2)
+  check(step(embeddings, params, state, ids), results)
+
+
 @pytest.mark.parametrize("name", ["library", "explicit"])
 def test_a_mesh_without_jit(name, expected):
   args, results = expected(NUCLR)
@@ -402,6 +412,10 @@ def test_hessian_vector_products():
     jax.jvp(gradient, (args[:2],), (args[:2],))
   with pytest.raises(NotImplementedError, match="finite differences"):
     jax.grad(lambda x: jnp.sum(gradient(x)[0][0]))(args[:2])
+  args = arguments(objectives.clip())  # with a learned temperature
+  loss_fn = loss_of(objectives.clip(), args)
+  with pytest.raises(NotImplementedError, match="finite differences"):
+    jax.grad(lambda x: jax.jvp(loss_fn, (x,), (x,))[1])(args[:2])
 
 
 NEED_NEGATIVES = dict(

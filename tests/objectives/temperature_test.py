@@ -392,9 +392,9 @@ def test_frozen_temperatures_rest():
   [
     (dict(bounds=(0.1, 0.05)), "temperature.bounds must be"),
     (dict(temperature=0.9), "temperature.bounds must be .* temperature 0.9"),
-    (dict(momentum=1.0), "temperature.momentum must be in"),
-    (dict(rate=-1.0), "temperature.rate must"),
-    (dict(rate=1.5), r"temperature.rate must be in \[0, 1\]"),
+    (dict(momentum=1.0), "^momentum must be in"),
+    (dict(rate=-1.0), "^rate must"),
+    (dict(rate=1.5), r"^rate must be in \[0, 1\]"),
     (dict(rho=math.nan), "rho must be a finite number"),
   ],
 )

@@ -303,10 +303,60 @@ def test_bad_arguments_say_what_is_allowed(arguments, message):
     solve(image, text, **arguments)
 
 
-def test_sums_that_overflow():
-  image, text = (np.float32(1e18 * x) for x in matrices(*IDS["distinct"]))
-  with pytest.raises(ValueError, match="overflow at temperature 1e-06; give f"):
-    solve(image, text, temperature=1e-6)
+@pytest.mark.parametrize("scale, tau", [(1e18, 1e6), (1e10, 1), (10, 1e-5)])
+def test_weights_that_rounding_hides_are_refused(scale, tau):
+  """They were one-hot, so that zeta = 0 had "converged"."""
+  image = np.float32(scale * matrices(*IDS["distinct"])[0])
+  message = "norms are .* from 1e.06 on, rounding hides the weights; scale"
+  with pytest.raises(ValueError, match=message):
+    solve(image, image, temperature=tau)
+  with pytest.raises(ValueError, match=message):
+    popularity.solve_sampled(
+      image, image, temperature=tau, max_pairs=8, key=jax.random.key(0)
+    )
+  with pytest.raises(ValueError, match=message):
+    popularity.zeta_of_unseen(image, image, np.zeros(N), temperature=tau)
+
+
+def test_64_bits_resolve_what_32_do_not(x64):
+  offset = 1e4 * np.eye(9)[8]  # the same for all pairs, so that zeta stays
+  image, text = (
+    np.pad(x, ((0, 0), (0, 1))) for x in matrices(*IDS["distinct"])
+  )
+  found = solve(image + offset, text + offset, tolerance=1e-5)
+  expected = solve(image, text).zeta.text
+  np.testing.assert_allclose(found.zeta.text, expected, atol=1e-5)
+  with pytest.raises(ValueError, match="norms are image 1e.04 and text 1e.04"):
+    solve(np.float32(image + offset), np.float32(text + offset))
+
+
+def test_a_tolerance_below_rounding_warns(caplog):
+  image, text = (np.float32(100 * x) for x in matrices(*IDS["distinct"]))
+  solve(image, text, temperature=1.0, tolerance=1e-4, max_iterations=1)
+  assert "weights by up to 0.0012, which is more than the tolerance" in (
+    caplog.text
+  )
+  caplog.clear()
+  solve(image / 100, text / 100, tolerance=1e-4)
+  assert not caplog.text
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.001])
+def test_zeta_that_nothing_determines_warns(tau, caplog):
+  """Far from all others, every zeta near 0 is right; near them, one is."""
+  image, _ = matrices(*IDS["distinct"])
+  found = solve(image, image, temperature=tau, tolerance=1e-3)
+  assert found.converged
+  assert np.any(found.zeta.text) == (tau == 1.0)
+  message = "zeta of images and texts is not determined"
+  assert (message in caplog.text) == (tau != 1.0)
+
+
+def test_starts_that_overflow():
+  image, text = matrices(*IDS["distinct"])
+  start = Sides(np.zeros(N), np.where(np.arange(N) < 3, 1e300, -1e300))
+  with pytest.raises(ValueError, match="overflow at temperature 0.1; give f"):
+    solve(image, text, start=start)
 
 
 def test_long_solves_show_progress(monkeypatch, caplog):

@@ -118,10 +118,10 @@ def test_a_step_is_the_one_that_the_library_takes(given, x64):
   np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize("own_pair", [True, False])
-def test_the_reference_is_one_batch_of_all_pairs(given, own_pair, x64):
+@pytest.mark.parametrize("with_positive", [True, False])
+def test_the_reference_is_one_batch_of_all_pairs(given, with_positive, x64):
   vectors, zeta, log_u, xi = given
-  xi = xi if own_pair else np.full(2, np.inf)
+  xi = xi if with_positive else np.full(2, np.inf)
   unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in vectors]
   found = steps.of_all_pairs(
     Sides(*map(jnp.asarray, unit)), TAU, Sides(*zeta), Sides(*xi)

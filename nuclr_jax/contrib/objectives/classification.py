@@ -13,13 +13,14 @@ from nuclr_jax import checks
 from nuclr_jax.contrib.objectives import classes
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Number
+from nuclr_jax.types import shows_its_call
 
 Angle = Annotated[
-  Number, checks.Range("in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)
+  float, checks.Range("in [0, pi / 2]", lambda x: 0 <= x <= math.pi / 2)
 ]
 
 
+@shows_its_call
 def softmax(
   *,
   num_classes: checks.Count,
@@ -65,6 +66,7 @@ def softmax(
   return base.stateless(loss_fn, init)
 
 
+@shows_its_call
 @checks.checked
 def arcface(
   *,
@@ -114,6 +116,7 @@ def arcface(
   return _softmax(num_classes, init, of_own, lambda x: scale)
 
 
+@shows_its_call
 @checks.checked
 def sphereface(
   *,

@@ -1,18 +1,21 @@
 """Difference alignment: differences of embeddings should be consistent."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from nuclr_jax import checks, pairwise
 from nuclr_jax.objectives import base
-from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Scalar, each
+from nuclr_jax.pairwise import batch, tiles
+from nuclr_jax.types import Scalar, each, shows_its_call
 
 Differences = checks.one_of(("chain", "star"))
 Norm = checks.one_of(("l2", "l1"))
 
 
+@shows_its_call
 @checks.checked
 def difference_alignment(
   *,
@@ -102,13 +105,26 @@ def _variation(
   norm: str,
 ) -> Scalar:
   """Computes the weighted mean of ||M_j - M_k|| over j < k, differentiable."""
-  fixed, w = jax.lax.stop_gradient((columns, weight))
-  total, gradient = _sums(fixed, w, norm)
-  count = jnp.maximum(jnp.sum(w) ** 2 - jnp.sum(w * w), 1.0)  # twice j < k
-  value = jnp.sum(total) / count
-  # The sum has both orders of j and k, so that each M_j occurs twice.
-  surrogate = jnp.sum(columns * gradient) * 2 / count
-  return base.attach_gradient(value, surrogate)
+  total, gradient = _sums(*jax.lax.stop_gradient((columns, weight)), norm)
+  count = _twice_pairs(weight)
+  return batch.with_gradient(
+    partial(_gradient, norm),
+    jnp.sum(total) / count,
+    columns,
+    weight,
+    # The sum has both orders of j and k, so that each M_j occurs twice.
+    gradient * 2 / count,
+  )
+
+
+def _gradient(norm, columns, constants):
+  """Returns the gradient of `_variation` in the columns."""
+  return _sums(columns, constants, norm)[1] * 2 / _twice_pairs(constants)
+
+
+def _twice_pairs(weight):
+  """Returns twice the sum of w_j w_k over j < k."""
+  return jnp.maximum(jnp.sum(weight) ** 2 - jnp.sum(weight * weight), 1.0)
 
 
 def _sums(x, weight, norm):

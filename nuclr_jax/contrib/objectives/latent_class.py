@@ -7,9 +7,10 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.contrib.latent_classes import losses
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles
-from nuclr_jax.types import Pairs, Sides, both, each
+from nuclr_jax.types import Pairs, Sides, both, each, shows_its_call
 
 
+@shows_its_call
 @checks.checked
 def latent_class(
   *,
@@ -60,6 +61,7 @@ def latent_class(
   return base.stateless(loss_fn)
 
 
+@shows_its_call
 @checks.checked
 def curl(
   *,
@@ -114,6 +116,7 @@ def curl(
   return base.stateless(loss_fn)
 
 
+@shows_its_call
 @checks.checked
 def quick_thought(
   *,

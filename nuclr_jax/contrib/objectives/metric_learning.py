@@ -11,9 +11,10 @@ from nuclr_jax.contrib.objectives import classes
 from nuclr_jax.objectives import base
 from nuclr_jax.objectives.clip import info_nce
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import Pairs
+from nuclr_jax.types import Pairs, shows_its_call
 
 
+@shows_its_call
 @checks.checked
 def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   r"""Makes the multi-class N-pair loss: a softmax over unscaled dot products.
@@ -59,6 +60,7 @@ def npair(*, l2: checks.NonNegative = 0.002) -> base.Objective:
   return base.stateless(loss_fn)
 
 
+@shows_its_call
 @checks.checked
 def proxy_anchor(
   *,

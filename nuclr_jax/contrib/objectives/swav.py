@@ -10,9 +10,10 @@ from nuclr_jax import checks, pairwise
 from nuclr_jax.contrib.objectives.classes import random_rows
 from nuclr_jax.objectives import base
 from nuclr_jax.pairwise import tiles, unit_norm
-from nuclr_jax.types import each, swap
+from nuclr_jax.types import each, shows_its_call, swap
 
 
+@shows_its_call
 @checks.checked
 def swav(
   *,

@@ -374,7 +374,7 @@ def check_values() -> None:
 
 
 def _check_text(name: str, text: str) -> None:
-  """Raises ValueError for a text that is no UTF-8, or too long for a path."""
+  """Raises ValueError for a text that is not UTF-8, or too long for a path."""
   shown = text if len(text) <= 80 else f"{text[:80]}..."
   try:
     size = len(text.encode())

@@ -75,7 +75,7 @@ def open_captioned(
   image = tfds_reader.image_field(data.features)
   caption = tfds_reader.caption_field(data.features)
 
-  tars = in_place.find_tars(data.folder, split)
+  tars = in_place.tars_of(data.folder, split)
   if tars is not None:
     in_place.check_tars(tars, data.read)
 

@@ -1,8 +1,8 @@
 """Turns encoded images into square arrays of one size.
 
-Whatever reads images decodes them here, so that a picture has the same pixels
-whichever way it comes: `decode` reads those of data sets, `decode_input` those
-of users' files, of which it says what is wrong with them.
+All images are decoded here, so that a picture has the same pixels by whatever
+route it arrives: `decode` reads those of data sets; `decode_input` reads those
+of users' files, and says what is wrong with them.
 """
 
 from collections.abc import Callable, Iterable

@@ -89,8 +89,8 @@ def write_tars(
   files.write_text(_list_of(folder, split), text)
 
 
-def find_tars(folder: pathlib.Path, split: str) -> Tars | None:
-  """Finds the tars of a split.
+def tars_of(folder: pathlib.Path, split: str) -> Tars | None:
+  """Returns the tars of a split that was indexed in place.
 
   Args:
     folder: The folder of a prepared data set's version.
@@ -223,7 +223,7 @@ class _File:
     # Without O_NONBLOCK, opening a pipe waits for whoever writes to it.
     self.number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(self.number).st_mode):
-      raise ValueError(f"{path} is no regular file; bring back the tar")
+      raise ValueError(f"{path} is not a regular file; bring back the tar")
 
   def __del__(self):
     if hasattr(self, "number"):

@@ -282,8 +282,8 @@ def load_index(folder: str | os.PathLike, split: str) -> PairIndex | None:
   index = PairIndex(*arrays)
   if wrong := _wrong(index):
     raise ValueError(
-      f"{path} is no index of pairs: {wrong}; delete this folder, and the next "
-      "run makes it again"
+      f"{path} is not an index of pairs: {wrong}; delete this folder, and the "
+      "next run makes it again"
     )
   return index
 

@@ -195,5 +195,5 @@ def _text(path: str | os.PathLike) -> str:
     with open_text(path, errors="strict") as file:
       text = file.read()
     if "\0" in text:
-      raise ValueError("it holds NULs, so that it is no text in UTF-8")
+      raise ValueError("it holds NULs, so that it is not text in UTF-8")
     return text.replace(MARK, "")

@@ -60,7 +60,7 @@ _NO_COUNT += (RecursionError,)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
-class Sample(NamedTuple):
+class TarSample(NamedTuple):
   """An image and its captions."""
 
   key: str
@@ -70,24 +70,24 @@ class Sample(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-  """Something in a tar that is no sample."""
+  """Something in a tar that is not a sample."""
 
   key: str
   source: str
   reason: str
 
 
-class Named(NamedTuple):
+class FileName(NamedTuple):
   """What the name of a file in a tar says."""
 
   key: str
   kind: str  # one of `KINDS`, `OTHER_PICTURE`, or another ending
 
 
-class Part(NamedTuple):
+class TarPart(NamedTuple):
   """A part of a tar, and where the next part begins."""
 
-  content: Sample | LeftOut
+  content: TarSample | LeftOut
   end: int  # in bytes
   skip: int = 0  # parts from there on that have come already
 
@@ -102,7 +102,7 @@ def are_tars(text: str) -> bool:
   return any(item.strip().endswith(ENDING) for item in text.split(","))
 
 
-def name_files(names: Sequence[str]) -> list[Named]:
+def name_files(names: Sequence[str]) -> list[FileName]:
   """Says which sample each file belongs to, and what it is there.
 
   In webdataset's format, a key ends at the first dot: 1.seg.png is a file of
@@ -196,7 +196,7 @@ def find_tars(text: str) -> list[str]:
       {00000..00331} for a range of numbers.
 
   Raises:
-    ValueError: If one of them does not exist, or is no tar, or if the ranges
+    ValueError: If one of them does not exist, or is not a tar, or if the ranges
       stand for too many names.
 
   Example:
@@ -276,7 +276,7 @@ def check_filled(tars: Sequence[str]) -> None:
     )
 
 
-def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
+def read_samples(tar: str, start: int = 0) -> Iterator[TarPart]:
   """Reads a tar from one end to the other.
 
   Args:
@@ -284,7 +284,7 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
     start: The byte to begin at, 0 or the end of a part.
 
   Yields:
-    Its parts. What cannot be used is yielded as well, with the reason; after
+    Its parts. Unusable ones are yielded as well, with the reason; after
     damage, nothing is read.
 
   Raises:
@@ -301,14 +301,14 @@ def read_samples(tar: str, start: int = 0) -> Iterator[Part]:
           num_samples += 1
           *bad, last = _contents(file, tar, named, files)
           for number, content in enumerate(bad, 1):
-            yield Part(content, files[0].start, number)
-          yield Part(last, end)
+            yield TarPart(content, files[0].start, number)
+          yield TarPart(last, end)
         held = []
       if member.key is not None:
         held.append(member)
     if member.name != END or start == num_samples == 0:
       reason = EMPTY if member.name == END else member.name
-      yield Part(LeftOut("", tar, reason), member.start, 1)
+      yield TarPart(LeftOut("", tar, reason), member.start, 1)
 
 
 def flaw_of(kind: str, member: Member) -> str:
@@ -357,7 +357,7 @@ def _expand(item: str) -> list[str]:
     for tar in tars:
       if not os.path.isfile(tar):
         raise ValueError(
-          f"{tar} is no regular file; remove it, or name the tars without it"
+          f"{tar} is not a regular file; remove it, or name the tars without it"
         )
   return tars
 
@@ -414,13 +414,13 @@ def _open(tar: str) -> io.BufferedIOBase:
   return open(tar, "rb")
 
 
-def _named(key: str, ending: str) -> Named:
-  return Named(key, "image" if f".{ending}" in ENDINGS else ending)
+def _named(key: str, ending: str) -> FileName:
+  return FileName(key, "image" if f".{ending}" in ENDINGS else ending)
 
 
 def _samples(
   members: Sequence[Member],
-) -> list[tuple[Sequence[Named], Sequence[Member]]]:
+) -> list[tuple[Sequence[FileName], Sequence[Member]]]:
   """Cuts a list of members with the same `first_key` into samples."""
   named = name_files([member.name for member in members])
   pairs = zip(named, members, strict=True)
@@ -431,9 +431,9 @@ def _samples(
 def _contents(
   file: io.BufferedIOBase,
   tar: str,
-  named: Sequence[Named],
+  named: Sequence[FileName],
   members: Sequence[Member],
-) -> list[Sample | LeftOut]:
+) -> list[TarSample | LeftOut]:
   """Reads the files of a key: what cannot be used, and at last the sample."""
   key, found, bad, flaws = clean_text(named[0].key), {}, [], {}
   for (_, kind), member in zip(named, members, strict=True):
@@ -461,5 +461,5 @@ def _contents(
   captions, wrong = tidy_captions(captions_beside(found))
   bad += [LeftOut(key, tar, reason) for reason in wrong]
   if captions:
-    return [*bad, Sample(key, tar, found["image"], captions)]
+    return [*bad, TarSample(key, tar, found["image"], captions)]
   return bad or [LeftOut(key, tar, NO_CAPTION)]

@@ -25,7 +25,7 @@ CHUNK = 2**20  # bytes of these that are read at a time
 END = "end"  # of a tar, which is as it should be
 DAMAGED = "damaged file"  # the tar, or the remainder of it
 COMPRESSED = "compressed tar, which is not read; decompress it"
-AFTER_END = "what follows the end of the tar, which is no tar"
+AFTER_END = "what follows the end of the tar, which is not a tar"
 # Flaws of a member.
 LINK = "link in a tar, which is not followed"  # in place of a picture
 SPARSE = "sparse file in a tar, which is not read; store it without --sparse"

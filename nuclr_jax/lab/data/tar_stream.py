@@ -26,7 +26,7 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data import images, tar_files
 from nuclr_jax.lab.data.pair_index import canonical
 from nuclr_jax.lab.data.source import Source, random_numbers
-from nuclr_jax.lab.data.tar_files import LeftOut, Sample
+from nuclr_jax.lab.data.tar_files import LeftOut, TarSample
 from nuclr_jax.types import Batch, Sizes
 
 TARS = 16  # read at the same time
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class Visit(NamedTuple):
   """A sample, or what is none, and when it is visited."""
 
-  content: Sample | LeftOut
+  content: TarSample | LeftOut
   tar: int  # of the endless list of shuffled tars
   start: int  # in bytes, of what follows it in the tar
 
@@ -374,7 +374,7 @@ class _TarIterator(grain.DatasetIterator):
     parts = tar_files.read_samples(self._path, self._start)
     self._parts = itertools.islice(parts, self._skip, None)
 
-  def _next_part(self) -> tar_files.Part:
+  def _next_part(self) -> tar_files.TarPart:
     return next(self._parts)
 
 

@@ -230,7 +230,7 @@ def check_split(builder: Any, split: str) -> list[str]:
   except (AssertionError, ValueError) as error:
     reason = progress.first_line(error).rstrip(".")
     raise ValueError(
-      f"{split} is no slice of the records in {folder} ({sizes}): {reason}; "
+      f"{split} is not a slice of the records in {folder} ({sizes}): {reason}; "
       "slices are train[:1000], train[20%:30%], train[-5:], or several joined "
       "by +"
     ) from error

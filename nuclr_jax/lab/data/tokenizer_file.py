@@ -1,6 +1,6 @@
-"""Calls of the library `tokenizers` with files that nobody vouches for.
+"""Calls of the library `tokenizers` with untrusted files.
 
-It is written in Rust: some files make it panic, which is no `Exception` of
+It is written in Rust: some files make it panic, which is not an `Exception` of
 Python, and others make it fill the memory.
 """
 

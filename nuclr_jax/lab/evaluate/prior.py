@@ -144,13 +144,13 @@ def _read(path: pathlib.Path) -> dict[str, float]:
     if path.suffix == ".json":
       table = json.loads(text, object_pairs_hook=tuple)
       if not isinstance(table, tuple):
-        raise ValueError(f"it holds {text[:20]!r}, which is no object")
+        raise ValueError(f"it holds {text[:20]!r}, which is not an object")
       pairs = [(x, float(number)) for x, number in table]
     else:
       pairs = _rows(text)
   except WRONG as error:
     raise ValueError(
-      f"--prior: {path} is no table of texts and counts ({error}); give "
+      f"--prior: {path} is not a table of texts and counts ({error}); give "
       '"counts", a .json file such as {"a dog": 30}, or a .csv file with a '
       "text and a count in each line"
     ) from error
@@ -161,7 +161,7 @@ def _read(path: pathlib.Path) -> dict[str, float]:
     "it has no texts" if not pairs else "",
   )
   if not problem and (bad := next((x for x in found if "\0" in x), None)):
-    problem = f"{bad!r} is no text in UTF-8"
+    problem = f"{bad!r} is not text in UTF-8"
   if not problem and len(found) < len(pairs):
     texts = collections.Counter(x for x, _ in pairs)
     problem = f"{texts.most_common(1)[0][0]!r} occurs twice"

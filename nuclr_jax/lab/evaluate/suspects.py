@@ -2,8 +2,9 @@
 
 Which score is best depends on the model and on the captions
 (experiments/hubs_and_suspects). A model that has not been trained on the pairs
-gives wrong captions little weight (`log_own_weight`). One that has been has
-memorized some of them, and the neighbours find more (`neighbours_distance`).
+gives wrong captions a low probability (`log_match_probability`). One that has
+been has memorized some of them, and the neighbours find more
+(`neighbours_distance`).
 Where captions are names of classes, a classifier of the images finds more than
 either (`log_self_confidence`), but only if nearly all classes have enough
 images to learn from (`learnable_share`).
@@ -26,19 +27,20 @@ BLOCK = 2**22  # numbers at a time, at most 32 MiB
 MIN_IMAGES = 8  # of a class that can be learned from
 # Of the pairs, in such classes. A class with fewer images looks suspicious as a
 # whole, so that a long tail of rare ones hides the wrong captions. In the
-# study, self-confidence finds more than own weights do above 98 %, as much at
-# 93 %, and far less below 90 %.
+# study, self-confidence finds more than match probabilities do above 98 %, as
+# much at 93 %, and far less below 90 %.
 MIN_SHARE = 0.98
 
 
-def log_own_weight(
+def log_match_probability(
   found: Popularity, pairs: Pairs, *, temperature: float
 ) -> Sides:
-  """Returns the log of the weight w_ii that each anchor gives to its positive.
+  """Returns the log of the probability that each anchor gives to its positive.
 
     log w_ii = (sim_ii - zeta_i) / tau - D_i
 
-  It is near 0 if the anchor picks its positive out of all data, and very
+  w_ij is the weight of pair j in the normalized denominator of anchor i. The
+  log is near 0 if the anchor picks its positive out of all data, and very
   negative if other pairs are far more likely: the text may then be wrong (label
   noise).
 

@@ -30,10 +30,9 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
-from nuclr_jax.lab.factories import bound
 from nuclr_jax.lab.models import pretrained
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
-from nuclr_jax.lab.models.towers import TOWERS
+from nuclr_jax.lab.models.towers import TOWERS, bound_tower
 from nuclr_jax.lab.train import checkpoint, loop
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
@@ -201,7 +200,7 @@ def write_model(
 
 def _arguments(spec, side: str) -> dict[str, Any]:
   """Returns all arguments of a tower, defaults included, and its name."""
-  tower = bound(f"model.{side}", TOWERS[side], spec[side])
+  tower = bound_tower(side, spec[side])
   if tower.name not in TOWERS[side].known:
     raise ValueError(
       f"only towers of this library can be exported, got {tower.name!r}"

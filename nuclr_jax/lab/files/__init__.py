@@ -3,7 +3,7 @@
 `writing` writes files that are never seen half-written, and follows no links;
 `local` reads files from untrusted sources, and locks folders. Their functions
 are those of this package, with those of `untrusted`, which keeps libraries from
-filling the memory or panicking, and of `hidden`, which says what is no part of
+filling the memory or panicking, and of `hidden`, which says what is not part of
 a data set. `bucket` reads from gs:// and s3://, and `remote` copies from there
 and back; `copies`, `push`, `lease` and `checksum` are its parts.
 """
@@ -26,7 +26,7 @@ from nuclr_jax.lab.files.local import (
   locked,
   read_arrays,
   read_json,
-  read_lines,
+  read_json_lines,
   reading,
   state_of,
   write_digests,
@@ -79,7 +79,7 @@ __all__ = [
   "open_in_place",
   "read_arrays",
   "read_json",
-  "read_lines",
+  "read_json_lines",
   "reading",
   "remote",
   "replacing",

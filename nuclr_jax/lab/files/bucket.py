@@ -132,7 +132,7 @@ def infos_in(path: str | os.PathLike) -> dict[str, Mapping[str, Any]]:
   """Returns what fsspec says about each file of a folder, by its name there.
 
   The marks that consoles make for a folder, empty and with names that end in
-  "/", are no files.
+  "/", are not files.
   """
   system, name = open_system(path)
   with reaching(path):

@@ -1,8 +1,8 @@
 """Whether a copy has arrived as it was sent: its size, and its checksum.
 
-Networks and proxies cut answers off and change them. What a bucket states of a
-file tells: its size; MD5, which is the ETag of a file that S3 got in one part,
-and the md5Hash of Google; and Google's CRC32C.
+Networks and proxies cut answers off and change them. A copy is compared with
+what a bucket states of the file: its size; MD5, which is the ETag of a file
+that S3 got in one part, and the md5Hash of Google; and Google's CRC32C.
 """
 
 import base64
@@ -27,7 +27,7 @@ def difference(
     info: What fsspec returns about the file in the bucket.
     here: The file on this machine.
     etag_is_md5: Is called if an ETag looks like MD5 and is another one: that
-      of a file which S3 encrypts with another key than its own is no MD5.
+      of a file which S3 encrypts with another key than its own is not an MD5.
 
   Returns:
     The difference, or "" if there is none.

@@ -347,7 +347,7 @@ def _note(value: Any) -> Note:
   if (
     not numbers or len(state) not in sizes or not isinstance(stamp, str | None)
   ):
-    raise ValueError(f"{value!r:.100} is no note")
+    raise ValueError(f"{value!r:.100} is not a note")
   return Note(stamp or "", state, pushing)
 
 

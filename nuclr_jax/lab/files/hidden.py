@@ -1,7 +1,7 @@
 """What lies among the files of a data set without being part of it.
 
 Notebooks, desktops and file servers leave copies, thumbnails and metadata
-beside photos. Whatever lists folders or tars asks here what to pass over.
+beside photos. All listings of folders and tars ask here what to pass over.
 """
 
 from collections.abc import Iterable

@@ -204,7 +204,7 @@ class UnreadableError(ValueError):
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-  """Reads a file that nobody vouches for; whatever goes wrong is a ValueError.
+  """Reads an untrusted file; whatever goes wrong is a ValueError.
 
   Libraries that read files raise many errors, and few of them name the file.
 
@@ -244,7 +244,7 @@ def _check_absent(folder: pathlib.Path) -> None:
     raise ValueError(f"{folder} exists already: another process made it")
 
 
-def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+def read_json_lines(path: pathlib.Path) -> list[dict[str, Any]]:
   """Reads a file of JSON objects, one in each line.
 
   A line that is none, for instance one cut off by a crash, is left out with a
@@ -434,7 +434,7 @@ def damage(folder: pathlib.Path, *, names: Collection[str] = ()) -> list[str]:
   paths = {x for x in folder.rglob("*") if not x.is_file() and not x.is_dir()}
   if paths or not all(inside(folder / x, folder) for x in expected):
     strange = [str(x) for x in paths] or [f"a name in {DIGESTS}"]
-    return [f"{strange[0]} is no file of this folder"]
+    return [f"{strange[0]} is not a file of this folder"]
   if names:
     expected = {k: x for k, x in expected.items() if k in names}
   there = [x for x in expected if os.path.isfile(folder / x)]

@@ -1,9 +1,9 @@
 """Copies what has changed in a copy to its bucket, while a run goes on there.
 
-A run replaces its checkpoints. What is copied is therefore a snapshot, of hard
-links, in which no file vanishes; and what the run has deleted is removed from
-the bucket only once what replaces it is there, as a listing shows. Once there
-was a complete checkpoint in the bucket, there is one at any time.
+A run replaces its checkpoints. A snapshot of hard links is therefore copied, in
+which no file vanishes; and files that the run has deleted are removed from the
+bucket only once a listing shows that those that replace them are there. Once
+there was a complete checkpoint in the bucket, there is one at any time.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -120,7 +120,7 @@ def fetch_more(folder: pathlib.Path, names: Names) -> None:
   """Copies further files to a folder that `fetch` returned, or in one.
 
   Args:
-    folder: The folder; one that is no copy is left as it is.
+    folder: The folder; one that is not a copy is left as it is.
     names: The names of files in it.
   """
   copy = copies.find_copy(folder, cache_dir())
@@ -249,10 +249,11 @@ def local_folder(
 ) -> Iterator[pathlib.Path]:
   """Yields a folder on this machine for work on a folder in a bucket.
 
-  What the bucket holds is copied here first. What has changed here at the end
-  of the block is copied back, also if the block raises an error. If that fails,
-  it is kept here, and copied back the next time. If the same files have changed
-  in the bucket by then, what is here is set aside, and a warning says where.
+  The files in the bucket are copied here first. Those that have changed here at
+  the end of the block are copied back, also if the block raises an error. If
+  that fails, they are kept here, and copied back the next time. If the same
+  files have changed in the bucket by then, those here are set aside, and a
+  warning says where.
 
   Args:
     path: The folder, which need not exist; a local one is yielded as it is.

@@ -161,7 +161,7 @@ def open_in_place(
       must not write through.
 
   Raises:
-    ValueError: If it is a link, is no regular file, or has a second name.
+    ValueError: If it is a link, is not a regular file, or has a second name.
   """
 
   def opened(name: str, flags: int) -> int:

@@ -2,8 +2,7 @@
 
 Workers only write parts; the launching process plans them, and publishes the
 data set. Both need the same storage, a folder or a bucket. A runner may start a
-part twice, even at the same time: whichever attempt ends first, the files are
-the same.
+part twice, even at the same time; the files are the same, whichever ends first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -127,7 +127,7 @@ def _read_info(folder: pathlib.Path) -> Info:
 
 
 def _checked(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-  """Returns a path; raises ValueError if it is no file, or leads elsewhere."""
+  """Returns a path; raises ValueError if it leads elsewhere or to no file."""
   if not path.is_file():
     raise ValueError(f"{path} is missing; copy the data set again")
   if not files.inside(path, folder):

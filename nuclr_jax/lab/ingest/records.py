@@ -167,8 +167,8 @@ def _guarded(
 ) -> Iterator[Item | Rejected]:
   """Yields the items of a reader; an error is the last item, as rejected.
 
-  Readers yield what they cannot read. What they did not foresee must not stop
-  an ingest of many files either, nor every attempt to repeat it.
+  Readers yield what they cannot read. An error that they did not foresee must
+  not stop an ingest of many files either, nor every attempt to repeat it.
   """
   source = str(next(iter(getattr(read, "args", ())), ""))[:500]
   try:

@@ -4,14 +4,12 @@
 that a config can name are in `MODELS`: `small` for a CPU, `towers` of published
 encoders (resnet, clip_resnet, vgg and vit for images; bert and clip_text for
 texts; made of `layers` and the attention blocks of `transformer`), `views` with
-one encoder for both sides, and `heads` on precomputed features. `microbatch`
-wraps any of them; `statistics` recomputes a model's batch statistics;
-`pretrained` reads published weights.
+one encoder for both sides, and `heads` on precomputed features. `statistics`
+recomputes a model's batch statistics; `pretrained` reads published weights.
 """
 
 from nuclr_jax.lab.models.base import Model, Tower, dual_encoder, from_nnx
 from nuclr_jax.lab.models.heads import heads
-from nuclr_jax.lab.models.microbatch import microbatched
 from nuclr_jax.lab.models.small import small
 from nuclr_jax.lab.models.statistics import batch_statistics
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, TEXT_TOWERS, towers
@@ -30,7 +28,6 @@ __all__ = [
   "dual_encoder",
   "from_nnx",
   "heads",
-  "microbatched",
   "one_encoder",
   "small",
   "towers",

@@ -94,7 +94,7 @@ def batch_statistics(
 
 
 def _separate(x, after, fixed, probes, unread):
-  """Returns b and m of one array, and the array and 1 if it is no average."""
+  """Returns b and m of an average, the array and 1 of any other array."""
   if not _is_floating(x):
     return x, jnp.ones_like(x)
   momentum = probes[1] / HUGE

@@ -52,6 +52,11 @@ TOWERS = {
 }
 
 
+def bound_tower(side: str, spec: Bound | Mapping[str, Any]) -> Bound:
+  """Binds the mapping of one tower; returns what is already bound unchanged."""
+  return bound(f"model.{side}", TOWERS[side], spec)
+
+
 def towers(
   *,
   image_shape: tuple[int, int, int],
@@ -110,10 +115,9 @@ def towers(
     >>> params["image_projection"].shape, params["text_projection"].shape
     ((16, 256), (8, 256))
   """
-  sides = {
-    side: bound(f"model.{side}", TOWERS[side], spec)
-    for side, spec in {"image": image, "text": text}.items()
-  }
+  sides = dict(
+    image=bound_tower("image", image), text=bound_tower("text", text)
+  )
   paths = {side: x.more.get("pretrained") for side, x in sides.items()}
   inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
   image_tower, text_tower = (x(**inputs, dtype=dtype) for x in sides.values())

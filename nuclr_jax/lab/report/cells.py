@@ -27,7 +27,7 @@ SAMPLED = 2**29  # similarities of a sample on which recall is measured
 ROUNDING = 1e-5  # of a similarity in float32
 
 
-class Cells(NamedTuple):
+class Partition(NamedTuple):
   """Which cells rows are in."""
 
   of_row: Int[np.ndarray, "rows probes"]  # the nearest ones, its own one first
@@ -87,7 +87,7 @@ def make_bounds(
 
 def make_cells(
   bounds: Float[np.ndarray, "rows components"], *, of: str = "rows"
-) -> Cells:
+) -> Partition:
   """Puts rows into cells; if they are at most `EXACT`, into a single one.
 
   The same rows are put into the same cells each time.
@@ -98,7 +98,7 @@ def make_cells(
   """
   n, dim = bounds.shape
   if n <= EXACT:
-    return Cells(np.zeros((n, 1), np.int32), 1)
+    return Partition(np.zeros((n, 1), np.int32), 1)
   import faiss  # slow to import
 
   count = n // CELL
@@ -119,7 +119,7 @@ def make_cells(
   for rows in progress.slices(f"{of} put into cells", n, size):
     x = np.ascontiguousarray(bounds[rows], np.float32)
     of_row[rows] = kmeans.index.search(x, of_row.shape[1])[1]
-  return Cells(of_row, count)
+  return Partition(of_row, count)
 
 
 def similarity(

@@ -1,10 +1,11 @@
 """Duplicate photos: exact and near copies, as a table and on a page.
 
 Copies are one image to the solver, under one id; here every file counts, also
-one without a caption. What is near depends on the model. If it was trained on
-the pairs, images of one caption are similar because of the training, and only
-images of different captions are linked: training takes them for negatives of
-each other. An untrained model links images whatever their captions.
+one without a caption. Which copies are near depends on the model. If it was
+trained on the pairs, images of one caption are similar because of the training,
+and only images of different captions are linked: training takes them for
+negatives of each other. An untrained model links images whatever their
+captions.
 """
 
 from typing import Any, NamedTuple

@@ -44,7 +44,7 @@ def clusters(
     partner: The other side's id for each row: rows with the same partner are
       not linked, whose clusters are then of rows that training takes for
       negatives of each other. (A training makes images of one text similar,
-      although they are no copies.) None links rows whatever their partners.
+      although they are not copies.) None links rows whatever their partners.
     threshold: The least cosine similarity of a link, in (0, 1]; at
       1 - temperature / 2 the loss can hardly tell two samples apart.
     content: Equal numbers for exact copies, which are always linked. None

@@ -14,7 +14,7 @@ import numpy as np
 from nuclr_jax import popularity, sharding
 from nuclr_jax.lab import files
 from nuclr_jax.lab.evaluate import agreement
-from nuclr_jax.lab.evaluate.suspects import log_own_weight
+from nuclr_jax.lab.evaluate.suspects import log_match_probability
 from nuclr_jax.lab.report import (
   duplicates,
   near_duplicates,
@@ -105,7 +105,7 @@ def _write(
     temperature=tau,
     fingerprint=subject.fingerprint,
   )
-  log_own = log_own_weight(solution, pairs, temperature=tau)
+  log_own = log_match_probability(solution, pairs, temperature=tau)
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   images, texts = sides
   log.info("looking for near-duplicates")
@@ -188,7 +188,7 @@ def _side(name, subject, found, own) -> SidePage:
   columns |= {
     "log_u_exact": log_mean(getattr(found.log_u, name)),
     "own_similarity": mean(np.einsum("nd,nd->n", pairs.image, pairs.text)),
-    "own_weight": mean(np.exp(getattr(own, name))),
+    "match_probability": mean(np.exp(getattr(own, name))),
   }
   return SidePage(name, first, columns)
 

@@ -240,7 +240,7 @@ def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
   for data in thumbnails:
     try:
       if images.num_pixels(data) > LARGEST:
-        raise ValueError("it is no thumbnail")
+        raise ValueError("it is not a thumbnail")
       squares.append(images.resize_fast(images.decode(data), size))
     except ValueError:
       squares.append(np.full((size, size, 3), 128, np.uint8))

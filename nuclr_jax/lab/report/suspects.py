@@ -3,7 +3,8 @@
 The score is the one that found most planted wrong captions in
 experiments/hubs_and_suspects: where captions are names of classes, the
 self-confidence of a classifier of the images; else, the distance to neighbours
-for a model that was trained on the pairs, and the own weight for any other.
+for a model that was trained on the pairs, and the match probability for any
+other.
 """
 
 import logging
@@ -27,22 +28,21 @@ from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-INDISTINCT = 0.05  # standard deviation of log own weights
-OWN_WEIGHT, DISTANCE = "own_weight", "neighbours_distance"
+INDISTINCT = 0.05  # standard deviation of log match probabilities
+MATCH, DISTANCE = "match_probability", "neighbours_distance"
 CONFIDENCE = "self_confidence"
 WHY = {
-  OWN_WEIGHT: "Pairs that are given little weight by their own images and "
-  "captions.",
+  MATCH: "Pairs that are improbable matches by their images and captions.",
   DISTANCE: "Pairs that are far from the captions and images of their nearest "
-  "neighbours. They say more than own weights do, since the model was trained "
-  "on the pairs and may have memorized wrong captions.",
+  "neighbours. They say more than match probabilities do, since the model was "
+  "trained on the pairs and may have memorized wrong captions.",
   CONFIDENCE: "Pairs whose images look like those of other captions. The "
   f"captions are names of classes: nearly all of them have {MIN_IMAGES} images "
   "or more. So each fifth of the images is scored by a classifier that is "
-  "fitted to the other four, which found more planted wrong captions than own "
-  "weights did (experiments/hubs_and_suspects). The self-confidence is the "
-  "probability of the given caption. It is 0 for a caption that the other four "
-  "fifths do not have.",
+  "fitted to the other four, which found more planted wrong captions than "
+  "match probabilities did (experiments/hubs_and_suspects). The "
+  "self-confidence is the probability of the given caption. It is 0 for a "
+  "caption that the other four fifths do not have.",
 }
 
 
@@ -60,22 +60,23 @@ def find(subject: Subject, log_own: Sides) -> Suspects:
 
   Args:
     subject: The pairs.
-    log_own: What `log_own_weight` returned for them.
+    log_own: What `log_match_probability` returned for them.
 
   Returns:
     All pairs, and the scores that are known. Pairs of equal score are in the
-    order of their own weights.
+    order of their match probabilities.
   """
   pairs = subject.pairs
-  # With exact zeta, both sides have the same weights, up to the residual.
+  # With exact zeta, both sides have the same probabilities, up to the residual.
   log_own = np.mean(log_own, axis=0)
   if np.std(log_own) < INDISTINCT:
     log.warning(
-      "all pairs have nearly the same weight: at temperature %g, this model "
-      "hardly tells captions apart, and the order of suspects says little",
+      "all pairs have nearly the same match probability: at temperature %g, "
+      "this model hardly tells captions apart, and the order of suspects says "
+      "little",
       subject.temperature,
     )
-  by, order, scores = OWN_WEIGHT, log_own, {OWN_WEIGHT: np.exp(log_own)}
+  by, order, scores = MATCH, log_own, {MATCH: np.exp(log_own)}
   recall = None
   if subject.trained:
     distances, shares = [], []
@@ -147,15 +148,15 @@ def section(subject: Subject, solution: Popularity, suspects: Suspects) -> str:
   return (
     f"<h2>Suspected label noise</h2><p>{WHY[suspects.by]} Go through them in "
     "this order, correct or remove the captions that are wrong, and stop where "
-    f"most are right; suspects.csv has all of them, by {suspects.by}. The own "
-    "weight is the share of an image's weights, over all captions, that its "
-    f"own caption gets.</p>{gallery}"
+    f"most are right; suspects.csv has all of them, by {suspects.by}. The "
+    "match probability is the probability, given the image, of its own caption "
+    f"among all captions.</p>{gallery}"
   )
 
 
 def _scores(suspects: Suspects, pair) -> str:
-  """Returns the score of a pair that orders them, then its own weight."""
-  shown = dict.fromkeys((suspects.by, OWN_WEIGHT))
+  """Returns the score that orders a pair, then its match probability."""
+  shown = dict.fromkeys((suspects.by, MATCH))
   return "<br>".join(
     f"{name.replace('_', ' ')} {suspects.scores[name][pair]:.1e}"
     for name in shown

@@ -3,8 +3,8 @@
 `fit` is all that `nuclr train` runs. To write your own loop, use `init_state`
 and `make_train_step` instead. The modules are: `build` (makes the parts of a
 run from its config), `step`, `loop`, `resume` (the state that a run starts
-from), `checkpoint`, `records` (the files of a workdir), `optimizer`, `average`
-(of the weights), `hooks` and `diagnostics`.
+from), `checkpoint`, `records` (the files of a workdir), `optimizer`,
+`microbatch`, `average` (of the weights), `hooks` and `diagnostics`.
 """
 
 from nuclr_jax.lab.train.hooks import Hook, refresh_popularity

@@ -77,7 +77,7 @@ def fixed_batches(
   )
 
   def read():
-    for ids in distributed.own_rows(batches):
+    for ids in distributed.rows_of_process(batches):
       yield source.fetch(ids, random_numbers(seed, 0, ids))
 
   return read

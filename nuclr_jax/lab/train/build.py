@@ -18,8 +18,9 @@ from nuclr_jax.lab.data import Data, Inputs, inputs_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
-from nuclr_jax.lab.models import Model, microbatched
+from nuclr_jax.lab.models import Model
 from nuclr_jax.lab.train.hooks import Hook, first_popularities
+from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale

@@ -57,7 +57,7 @@ def refresh_popularity(
 
   All pairs are embedded without augmentation, and the popularities of these
   embeddings are solved at the objective's temperature, see
-  `popularity.solve_sampled`. Whatever depends on the old popularities
+  `popularity.solve_sampled`. State that depends on the old popularities
   (momentum, a memory of pairs) is discarded, and xi is raised to the greatest
   |zeta|.
 

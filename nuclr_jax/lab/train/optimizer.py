@@ -38,7 +38,7 @@ def make_schedule(
   stable_fraction: Fraction = 0.0,
   end_value: NonNegative = 0.0,
   drops: Sequence[Fraction] = (),
-) -> optax.Schedule:
+) -> Schedule:
   """Makes a schedule: zero, a linear rise, a constant phase, and a decay.
 
   Warm-up-stable-decay, which keeps its value until the end is near, has a
@@ -316,7 +316,7 @@ def _name(path) -> str:
 
 def _decay(
   decay: Decay, value: float, end_value: float, steps: int
-) -> optax.Schedule:
+) -> Schedule:
   """Returns a schedule that goes from `value` to `end_value` and stays."""
   if decay == "constant":
     return optax.constant_schedule(value)

@@ -56,8 +56,8 @@ def of_run(
   time (see `batches.fixed_batches`). They are a function of the weights alone,
   so a resumed run has the same bits. The state before the first step is
   returned as it is: its statistics may be published ones. An array that every
-  batch would move to the same values, as an average of weights, is no statistic
-  of batches and keeps its value.
+  batch would move to the same values, as an average of weights, is not a
+  statistic of batches and keeps its value.
 
   Args:
     parts: The parts of the run.

@@ -156,7 +156,7 @@ def read_history(
     The rows, each with "step" and the metrics of the step.
   """
   rows = []
-  for row in files.read_lines(workdir / name):
+  for row in files.read_json_lines(workdir / name):
     if _is_step(row.get("step")) and all(map(_is_number, row.values())):
       rows.append(row)
     else:

@@ -1,8 +1,7 @@
 """The one door for configs: what a config says becomes the values of a run.
 
 `resolve` completes a config, checks every name, key and value in it, and binds
-factories to their arguments. Whatever comes after it sees `Settings`, and no
-config.
+factories to their arguments. All later code sees `Settings`, and no config.
 """
 
 from collections import namedtuple
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nuclr_jax import checks
-from nuclr_jax.lab.config import KEYS, Config, ConfigError, complete, plain
+from nuclr_jax.lab.config import KEYS, Config, ConfigError, complete, plain_data
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.factories import Bound, Table, bind
 from nuclr_jax.lab.models import MODELS
@@ -21,11 +20,23 @@ from nuclr_jax.lab.train.optimizer import make_optimizer, make_schedule
 from nuclr_jax.objectives import OBJECTIVES, RULES, TERMS
 from nuclr_jax.types import Sizes
 
-# The values of a config by its keys. Where the config names a factory, there is
-# a `Bound`; `terms` and `evaluators` have one for each of their names.
-# `recorded` is the whole config in plain data, as config.json keeps it: to be
-# written, compared and shown, not to be read.
-Settings = namedtuple("Settings", (*KEYS, "recorded"))
+
+class Settings(namedtuple("Settings", (*KEYS, "recorded"))):
+  """The values of a config, by its keys.
+
+  Where the config names a factory, there is a `Bound`; `terms` and `evaluators`
+  have one for each of their names. `recorded` is the whole config in plain
+  data, as config.json keeps it: to be written, compared and shown, not to be
+  read.
+  """
+
+  __slots__ = ()
+
+  def __repr__(self) -> str:
+    """Shows the values by line, without `recorded`."""
+    shown = (f"  {key}={getattr(self, key)!r},\n" for key in KEYS)
+    return f"Settings(\n{''.join(shown)})"
+
 
 # What a run knows about its data and model, for whichever factory asks for it.
 OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
@@ -72,8 +83,8 @@ def resolve(config: Config | Settings) -> Settings:
   Example:
     >>> from nuclr_jax.lab.config import load_config, override
     >>> settings = resolve(load_config("glyphs:clip"))
-    >>> settings.batch_size, settings.objective.name
-    (128, 'clip')
+    >>> settings.batch_size, settings.objective
+    (128, clip(learn_temperature=False, temperature=0.08))
     >>> try:
     ...   resolve(override(settings.recorded, [("model.depth", "3")]))
     ... except ConfigError as error:
@@ -111,7 +122,7 @@ def bind_data(spec: Config) -> Bound:
   """
   if isinstance(spec, Bound):
     return spec
-  return bind("data", TABLES["data"], plain(spec))
+  return bind("data", TABLES["data"], plain_data(spec))
 
 
 def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:

@@ -242,7 +242,7 @@ def _plan_tfds(name, split, data_dir) -> Plan:
   folder, length = data.folder, data.length
   image_field(data.features)  # raises early, before any reading
   caption_field(data.features)
-  if (tars := in_place.find_tars(folder, read_split)) is not None:
+  if (tars := in_place.tars_of(folder, read_split)) is not None:
     in_place.check_tars(tars, data.read)
   starts = range(0, length, PART_SIZE)
   read = partial(readers.read_tfds, str(folder), read_split)

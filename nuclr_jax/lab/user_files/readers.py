@@ -249,7 +249,7 @@ def read_tfds(
   caption = caption_field(builder.info.features)
   decoders = {image: tfds.decode.SkipDecoding()}
   data = builder.as_data_source(split, decoders=decoders)
-  tars = in_place.find_tars(pathlib.Path(folder), split)
+  tars = in_place.tars_of(pathlib.Path(folder), split)
 
   def rows_of(numbers):
     return [data[int(number)] for number in numbers]

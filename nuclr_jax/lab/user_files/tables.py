@@ -40,7 +40,10 @@ from nuclr_jax.lab.user_files.items import (
 IMAGE_COLUMNS = "filepath image file file_name path filename image_path".split()
 CAPTION_COLUMNS = ["caption", "title", "text", "captions", TXT]
 # Columns of the tables of `nuclr popularity`, whose texts are `as_cell`.
-MARKED = ({"own_similarity", "own_weight"}, {"kind", "similarity", "nearest"})
+MARKED = (
+  {"own_similarity", "match_probability"},
+  {"kind", "similarity", "nearest"},
+)
 SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson")
 MOST_NAMED = 8  # columns in a message
 ASKED = 1000  # lines that may be the first to name a split

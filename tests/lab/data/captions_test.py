@@ -40,7 +40,7 @@ def streamed(path):
   """The same, as a stream without ids reads a tar."""
   found = [part.content for part in tar_files.read_samples(str(path))]
   return (
-    {x.key: x.captions for x in found if isinstance(x, tar_files.Sample)},
+    {x.key: x.captions for x in found if isinstance(x, tar_files.TarSample)},
     [(x.key, x.reason) for x in found if isinstance(x, tar_files.LeftOut)],
   )
 
@@ -355,7 +355,7 @@ def test_marks_within_files_of_sentences_and_priors(tmp_path):
     assert found == {"a dog": 3, "a cat": 1}
     nul = "\0" if name == "x.csv" else "\\u0000"
     (tmp_path / name).write_text(text.replace("dog", f"dog{nul}"))
-    with pytest.raises(ValueError, match="is no text in UTF-8"):
+    with pytest.raises(ValueError, match="is not text in UTF-8"):
       prior._read(tmp_path / name)
 
 

@@ -246,7 +246,7 @@ class TestChanges:
     in_place._opened.cache_clear()
     (moved / "tars" / "a.tar").unlink()
     os.mkfifo(moved / "tars" / "a.tar")
-    with pytest.raises(ValueError, match="a.tar is no regular file"):
+    with pytest.raises(ValueError, match="a.tar is not a regular file"):
       data.read([0])
 
   @pytest.mark.parametrize(
@@ -266,7 +266,9 @@ class TestChanges:
     path = folder / f"{name}.npy"
     np.save(path, change(np.load(path)))
     files.write_digests(folder)
-    with pytest.raises(ValueError, match="pairs-train is no index of pairs"):
+    with pytest.raises(
+      ValueError, match="pairs-train is not an index of pairs"
+    ):
       opened(moved)
 
   def test_no_regular_file(self, moved):

@@ -36,7 +36,7 @@ from nuclr_jax.lab.data import (
 )
 from nuclr_jax.lab.data.captions import EMPTY_CAPTION
 from nuclr_jax.lab.data.source import random_numbers
-from nuclr_jax.lab.data.tar_files import LeftOut, Sample
+from nuclr_jax.lab.data.tar_files import LeftOut, TarSample
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.files import bucket
 from nuclr_jax.lab.ingest import records
@@ -85,7 +85,7 @@ def test_hidden_files_are_no_samples(tmp_path):
   (tar,) = tar_files.find_tars(f"{tmp_path}/.cache/*/*.tar")
   assert tar.endswith("/b/x.tar")
   (part,) = tar_files.read_samples(tar)
-  assert part.content == Sample("a/0", tar, PHOTOS[0], ["a dog"])
+  assert part.content == TarSample("a/0", tar, PHOTOS[0], ["a dog"])
 
 
 def source_of(text, *, num_pairs=60, window=16, share_texts=True):
@@ -123,7 +123,8 @@ class TestReading:
     tar = write_pairs(tmp_path / "x.tar", [0, 1, 2])
     found = [part.content for part in self.members(tar)]
     assert found == [
-      Sample(f"{i:05d}", str(tar), PHOTOS[i], [CAPTIONS[i]]) for i in range(3)
+      TarSample(f"{i:05d}", str(tar), PHOTOS[i], [CAPTIONS[i]])
+      for i in range(3)
     ]
 
   def test_the_rest_from_any_part_on(self, tmp_path):
@@ -224,9 +225,9 @@ class TestReading:
     parts = self.members(tar)
     for i, part in enumerate(parts):
       rest = self.members(tar, part.end)
-      samples = [x.content for x in rest if isinstance(x.content, Sample)]
+      samples = [x.content for x in rest if isinstance(x.content, TarSample)]
       later = [x.content for x in parts[i + 1 :]]
-      assert samples == [x for x in later if isinstance(x, Sample)]
+      assert samples == [x for x in later if isinstance(x, TarSample)]
     found = [part.content for part in parts]
     items = list(records.check_items(readers.read_tar(str(tar))))
     for samples, bad in ((found, LeftOut), (items, Rejected)):
@@ -285,7 +286,7 @@ class TestReading:
     end = os.path.getsize(tar) - cut
     os.truncate(tar, end)
     found = [part.content for part in self.members(tar)]
-    good = [x for x in found if isinstance(x, Sample)]
+    good = [x for x in found if isinstance(x, TarSample)]
     assert good == [part.content for part in whole][: len(good)]
     # Of the last one, it is the end of the tar that is missing.
     assert len(good) == sum(x.end <= end for x in whole) + (cut == 3_500)
@@ -600,7 +601,7 @@ class TestNames:
 
   def test_a_pipe_is_no_tar(self, tmp_path):
     os.mkfifo(tmp_path / "x.tar")
-    with pytest.raises(ValueError, match="x.tar is no regular file"):
+    with pytest.raises(ValueError, match="x.tar is not a regular file"):
       tar_files.find_tars(f"{tmp_path}/x.tar")
     with pytest.raises(OSError, match="x.tar is not there, or no regular"):
       next(tar_files.read_samples(f"{tmp_path}/x.tar"))
@@ -621,7 +622,7 @@ class TestNames:
     with pytest.raises(ValueError, match="s0/a1.tar and 1 more"):
       find(f"{tmp_path}/s{{0..1}}/a{{0..1}}.tar")
     os.symlink("nowhere", tmp_path / "s0" / "c.tar")
-    with pytest.raises(ValueError, match="c.tar is no regular file"):
+    with pytest.raises(ValueError, match="c.tar is not a regular file"):
       find(f"{tmp_path}/s0/*.tar")
 
   @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_links_are_followed_through_and_partners_are_no_link():
   assert [list(members) for members in apart] == [[0, 1, 2, 3]]
 
 
-def test_own_weights_are_those_of_the_definition():
+def test_match_probabilities_are_those_of_the_definition():
   n, tau = 30, 0.2
   image, text = (make_pairs.unit_rows(i, n, 6) for i in (0, 1))
   text_id = np.arange(n) % 12
@@ -42,7 +42,7 @@ def test_own_weights_are_those_of_the_definition():
     image, text, temperature=tau, text_id=text_id, tolerance=1e-6
   )
   pairs = Pairs(image, text, np.arange(n), None, text_id)
-  own = suspects.log_own_weight(found, pairs, temperature=tau)
+  own = suspects.log_match_probability(found, pairs, temperature=tau)
   zeta = Sides(found.zeta.image, found.zeta.text[text_id])
   negative = np.not_equal.outer(text_id, text_id)
   sim = image @ text.T
@@ -56,7 +56,7 @@ def test_own_weights_are_those_of_the_definition():
     np.testing.assert_allclose(getattr(own, side), expected, atol=1e-4)
 
 
-def test_swapped_captions_have_the_smallest_own_weights():
+def test_swapped_captions_have_the_smallest_match_probabilities():
   n = 200
   image = make_pairs.unit_rows(0, n, 16)
   text = image + 0.1 * make_pairs.unit_rows(1, n, 16)
@@ -64,7 +64,7 @@ def test_swapped_captions_have_the_smallest_own_weights():
   text[[10, 77]] = text[[77, 10]]
   found = popularity.solve(image, text, temperature=0.1)
   pairs = Pairs(image, text, np.arange(n))
-  own = suspects.log_own_weight(found, pairs, temperature=0.1)
+  own = suspects.log_match_probability(found, pairs, temperature=0.1)
   for side in own:
     assert set(np.argsort(side)[:2]) == {10, 77}
   best = preferred(image[[10, 77]], text, found.zeta.text)

@@ -14,6 +14,7 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.models import batch_statistics
 from nuclr_jax.lab.train import build, loop, recalibrate, records, resume
+from nuclr_jax.lab.train.microbatch import microbatched
 
 pytestmark = pytest.mark.usefixtures("no_diagnostics")
 
@@ -62,7 +63,7 @@ class Counter(nnx.Module):
 
 CASES = dict(
   small=(SMALL(), batch()),
-  pieces=(models.microbatched(SMALL(), 4), batch()),
+  pieces=(microbatched(SMALL(), 4), batch()),
   views=(views({"name": "convnet"}), batch(views=True)),
   vgg=(
     views({"name": "vgg16", "stages": ((1, 4), (1, 6))}),

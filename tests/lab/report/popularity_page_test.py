@@ -125,7 +125,7 @@ class TestFiles:
     popularity_page.write(given, tmp_path)
     rows = table(tmp_path / "popularity" / "suspects.csv")
     assert {int(x["pair"]) for x in rows[:2]} == {5, 9}
-    weights = [float(x["own_weight"]) for x in rows]
+    weights = [float(x["match_probability"]) for x in rows]
     assert weights == sorted(weights) and "neighbours_distance" not in rows[0]
 
   @pytest.mark.parametrize("shared", [True, False])
@@ -151,7 +151,7 @@ class TestFiles:
     assert {int(x["pair"]) for x in rows[:4]} == {5, 6, 10, 15}
     found = [float(x["self_confidence"]) for x in rows]
     assert found == sorted(found) and found[0] < 0.1 < 0.9 < found[-1]
-    assert "own_weight" in rows[0]
+    assert "match_probability" in rows[0]
     summary = json.loads(path.with_name("summary.json").read_text())
     assert summary["suspects_ordered_by"] == "self_confidence"
     assert "names of classes" in path.read_text()
@@ -166,7 +166,7 @@ class TestFiles:
     rows = table(tmp_path / "popularity" / "suspects.csv")
     assert "self_confidence" not in rows[0]
     summary = json.loads(path.with_name("summary.json").read_text())
-    assert summary["suspects_ordered_by"] == "own_weight"
+    assert summary["suspects_ordered_by"] == "match_probability"
 
   def setup_method(self):
     self.text = make_pairs.unit_rows(0, 20, 8)

@@ -13,6 +13,7 @@ import pytest
 from nuclr_jax import Batch, objectives, sharding
 from nuclr_jax.lab import models
 from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.lab.train.step import init_state, make_train_step, shardings
 
@@ -50,7 +51,7 @@ def batch(size=B, key=0):
 
 def parts(count):
   objective = objectives.nuclr(num_pairs=64, num_texts=40, temperature=0.1)
-  model = models.microbatched(towers(), count)
+  model = microbatched(towers(), count)
   return model, objective, optax.sgd(0.1)
 
 
@@ -123,7 +124,7 @@ def test_batch_statistics_are_of_pieces_and_move_once():
       lambda x: model.apply(params, state, x, key=jax.random.key(1), train=True)
     )
 
-  pairs, moved = apply(models.microbatched(model, 4))(inputs)
+  pairs, moved = apply(microbatched(model, 4))(inputs)
   np.testing.assert_array_equal(pairs.pair_id, np.arange(B))
   one = apply(model)
   pieces = [jax.tree.map(lambda x: x[i::4], inputs) for i in range(4)]  # noqa: B023
@@ -149,14 +150,14 @@ def test_pieces_drop_different_numbers():
     text=np.ones((B, 6), np.int32),
     pair_id=np.arange(B),
   )
-  apply = functools.partial(models.microbatched(model, 2).apply, train=True)
+  apply = functools.partial(microbatched(model, 2).apply, train=True)
   pairs, _ = jax.jit(apply)(params, state, same, key=jax.random.key(1))
   pieces = np.concatenate([pairs.image, pairs.text], axis=1)
   assert np.abs(pieces[0::2] - pieces[1::2]).max() > 0.01
 
 
 def test_evaluation_is_not_cut():
-  model = models.microbatched(towers(), 4)
+  model = microbatched(towers(), 4)
   params, state = numbers(model.init)
   pairs, _ = model.apply(params, state, batch(7), key=None, train=False)
   assert pairs.image.shape == (7, 8)
@@ -176,11 +177,11 @@ def test_the_config_key(tiny, few_pairs):
 @pytest.mark.parametrize("count", [0, -1, True])
 def test_a_count_must_be_a_positive_integer(count):
   with pytest.raises(ValueError, match="num_microbatches must be a whole"):
-    models.microbatched(towers(), count)
+    microbatched(towers(), count)
 
 
 def test_a_count_must_divide_the_rows():
-  model = models.microbatched(towers(), 3)
+  model = microbatched(towers(), 3)
   params, state = numbers(model.init)
   with pytest.raises(ValueError, match="must divide the 16 rows .* got 3"):
     model.apply(params, state, batch(), key=None, train=True)

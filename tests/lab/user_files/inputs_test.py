@@ -463,8 +463,11 @@ MESSAGES = [
   ({"input": "tfds:captions", "split": "val[:1]"}, "'tfds:NAME:train.:10%.'"),
   ({"input": "tfds:captions"}, r"no split 'train'; it has \['val'\]"),
   ({"input": "tfds:captions:"}, "a data set or a split is missing"),
-  ({"input": "tfds:captions:val[:9]"}, r"val\[:9\] is no slice.*'val': 6"),
-  ({"input": "tfds:captions:val[:x]"}, "is no slice of .*; slices are train"),
+  ({"input": "tfds:captions:val[:9]"}, r"val\[:9\] is not a slice.*'val': 6"),
+  (
+    {"input": "tfds:captions:val[:x]"},
+    "is not a slice of .*; slices are train",
+  ),
   ({"input": "tfds:captions:val[:0]"}, r"no records in val\[:0\]"),
   ({"input": "tfds:captions:val[60%:20%]"}, r"no records in val\[60%:20%\]"),
   ({"input": "tfds:captions:val[:2]+no"}, "no split 'no'; it has"),
@@ -573,7 +576,7 @@ def test_a_stray_quotation_mark_swallows_no_row(ending, mark, quoted, tmp_path):
 @pytest.mark.parametrize(
   "columns",
   [
-    {"own_similarity": -0.5, "own_weight": 0.5},
+    {"own_similarity": -0.5, "match_probability": 0.5},
     {"kind": "near", "similarity": 0.5, "nearest": "0.jpg"},
     {"score": -0.5},  # of somebody else, whose apostrophes are no marks
   ],
@@ -586,7 +589,9 @@ def test_tables_of_popularities_are_read_as_they_were(columns, tmp_path):
   report_tables.write(tmp_path / "x.csv", table)
   # Whoever has removed the marks gets the same.
   (tmp_path / "y.csv").write_text(
-    "\n".join(["key,caption,own_similarity,own_weight", "a.jpg,'tis,1,1"])
+    "\n".join(
+      ["key,caption,own_similarity,match_probability", "a.jpg,'tis,1,1"]
+    )
   )
   found = tables.read_table(
     tmp_path / "x.csv", split="train", image_column="key"

@@ -117,7 +117,7 @@ def _map(items: list[tuple[str, Any]]) -> dict[str, Any]:
 def _array(code: int, data: bytes) -> np.ndarray:
   """Returns an array, whose bytes must be as many as its shape says."""
   if code not in (ARRAY, SCALAR):
-    raise ValueError(f"it holds an item of kind {code}, which is no array")
+    raise ValueError(f"it holds an item of kind {code}, which is not an array")
   limits = dict(max_array_len=MAX_DIMENSIONS, max_map_len=0, max_ext_len=0)
   match msgpack.unpackb(data, max_str_len=MAX_NAME, **limits):
     case [[*shape], str(name), bytes(content)]:

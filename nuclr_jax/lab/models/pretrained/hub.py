@@ -16,7 +16,7 @@ NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # of a repository
 
 
 def is_name(text: object) -> bool:
-  """Returns whether a text can be a name on the hub, and is no path or URL.
+  """Returns whether a text can be a name on the hub, and is not a path or URL.
 
   Example:
     >>> is_name("timm/resnet50.a1_in1k"), is_name("../x"), is_name("s3://x/y")

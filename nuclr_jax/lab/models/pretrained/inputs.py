@@ -1,7 +1,7 @@
 """How a published model prepares its inputs, as keys of our configs.
 
-Whatever would change pixels or token ids and cannot be followed here is an
-error that names the key; nothing of that kind is ignored.
+A setting that would change pixels or token ids, but cannot be followed here, is
+an error that names the key; none is ignored.
 """
 
 from collections.abc import Mapping, Sequence

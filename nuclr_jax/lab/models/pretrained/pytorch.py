@@ -38,7 +38,7 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
   """Writes the tensors of a `.bin`, `.pt` or `.pth` file as safetensors.
 
   The file holds a dict of tensors or, as a checkpoint of OpenCLIP's training,
-  one under the key "state_dict"; what is no tensor in it is left out.
+  one under the key "state_dict"; what is not a tensor in it is left out.
 
   Args:
     path: The file, a zip archive as PyTorch has written it since version 1.6.
@@ -55,7 +55,7 @@ def convert(path: pathlib.Path, target: pathlib.Path) -> None:
   with path.open("rb") as file:
     if file.read(len(ZIP)) != ZIP:
       raise ValueError(
-        "it is no zip archive, as torch.save has made since version 1.6 of "
+        "it is not a zip archive, as torch.save has made since version 1.6 of "
         f"PyTorch; if you trust it, make {CONVERTED} of it, and give that file "
         f"or its folder: {command}"
       )

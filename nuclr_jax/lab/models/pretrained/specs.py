@@ -1,7 +1,7 @@
 """Reads the JSON files of published models, which are not trusted.
 
-What a number may be is in `KINDS`, so that a size that no model has is found
-before any array is made of it.
+`KINDS` has the ranges of their numbers, so that a size that no model has is
+found before an array is made of it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -340,7 +340,7 @@ def test_files_that_cannot_be_read(tmp_path):
     ("./weights/here", "does not exist; give a file"),
     (tmp_path / "empty", "has none of model.safetensors"),
     (broken, "cannot be read"),
-    (tmp_path / "weights.bin", "is no zip archive"),
+    (tmp_path / "weights.bin", "is not a zip archive"),
     (tmp_path / "weights.h5", "must be .safetensors, .npz, .msgpack, .bin"),
   ):
     with pytest.raises(ValueError, match=message):

@@ -35,7 +35,7 @@ def microbatched(model: Model, count: int) -> Model:
   Example:
     >>> from nuclr_jax.lab import models
     >>> model = models.small(image_shape=(8, 8, 1), vocab_size=9, length=4)
-    >>> model = models.microbatched(model, 4)
+    >>> model = microbatched(model, 4)
 
   Reference: Gao et al., Scaling Deep Contrastive Learning Batch Size under
     Memory Limited Setup, RepL4NLP 2021 (GradCache).

@@ -5,14 +5,13 @@ seen as an estimate of a sum over n pairs, it counts (n - 1) / (B - 1) times.
 SogCLR leaves it out, NUCLR counts it once. The runs are those of
 `experiments.bimodal`, with `positive_weight` and `gamma` of SogCLR changed, and
 with `positive_weight` of NUCLR (as users get it: zeta by the rule `queue`).
-Rows call it the own weight.
 """
 
 from experiments.bimodal import measure as bimodal
 from experiments.bimodal.plan import BATCH_SIZE, NUM_PAIRS
 from experiments.harness import Options, Place, Row, Run
 
-PART = "own weight"
+PART = "positive weight"
 CLIP = "CLIP"
 NUCLR = "NUCLR, "  # begins the names of its arms
 NUCLR_WEIGHTS = (1.0, 20.0, 1000.0)  # times exp(-xi / temperature)
@@ -29,7 +28,11 @@ def name_of(weight: float, gamma: float) -> str:
 
 
 ARMS = {CLIP: {"part": "clip"}} | {
-  name_of(k, gamma): {"part": "sogclr", "own_weight": float(k), "gamma": gamma}
+  name_of(k, gamma): {
+    "part": "sogclr",
+    "positive_weight": float(k),
+    "gamma": gamma,
+  }
   for gamma in GAMMAS
   for k in WEIGHTS
 }
@@ -37,7 +40,7 @@ ARMS = {CLIP: {"part": "clip"}} | {
 ARMS |= {
   NUCLR + name_of(k, GAMMAS[0]): {
     "part": "nuclr",
-    "own_weight": float(k),
+    "positive_weight": float(k),
     "gamma": GAMMAS[0],
     "zeta_rule": "queue",
   }
@@ -71,7 +74,7 @@ def make_config(run: Run):
   """Makes the config of a run."""
   values = dict(run.values)
   arm = dict(ARMS[values.pop("arm")])
-  name, weight = arm.pop("part"), arm.pop("own_weight", None)
+  name, weight = arm.pop("part"), arm.pop("positive_weight", None)
   words = arm | values | {"temperature": TEMPERATURE}
   config = bimodal.make_config(Run(name, "", run.seed, tuple(words.items())))
   if weight is not None:

@@ -10,7 +10,7 @@ from experiments.bimodal.summary import MEAN as TEST
 from experiments.harness import Row, markdown
 from experiments.harness.plots import new_figure
 from experiments.harness.statistics import Statistics, paired, statistics
-from experiments.when_it_pays.own_weight import (
+from experiments.when_it_pays.positive_weight import (
   ARMS,
   CLIP,
   GAMMAS,
@@ -32,8 +32,8 @@ SHORT, LONG = LENGTHS
 def tables(rows: Sequence[Row]) -> dict[str, str]:
   """Returns all tables, by mark."""
   return {
-    "own weight": comparison(rows),
-    "own weight: differences": differences(rows),
+    "positive weight": comparison(rows),
+    "positive weight: differences": differences(rows),
   }
 
 
@@ -158,7 +158,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         )
     axes.axhline(0, color="black", linestyle=":")
     axes.set_xticks(at, [f"{k:g}" for k in WEIGHTS])
-    axes.set(xlabel="weight k of the own pair", ylim=(-5.5, 2.5))
+    axes.set(xlabel="weight k of the positive", ylim=(-5.5, 2.5))
     axes.set_title(f"{length:g} epochs: points over CLIP", fontsize=10)
     axes.grid(alpha=0.3)
   if left.get_legend_handles_labels()[0]:
