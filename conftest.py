@@ -34,6 +34,7 @@ if not ON_DEVICE:
 
 from absl import flags
 import jax
+import jaxtyping
 
 if not ON_DEVICE:
   jax.config.update("jax_num_cpu_devices", 8)
@@ -41,8 +42,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
 if not ON_DEVICE:
   import hypothesis
+  import type_checker
 
   hypothesis.settings.register_profile("long", max_examples=5_000)
+  jaxtyping.jaxtyped = type_checker.jaxtyped  # before it is used
 
 import numpy as np
 import pytest
@@ -53,7 +56,8 @@ from nuclr_jax import Pairs
 from nuclr_jax.lab.config import load_config
 
 # Files of minutes, the longest first.
-LONG = "train objectives pretrained towers finetune popularity nuclr".split()
+LONG = "runs train objectives pretrained towers finetune popularity".split()
+LONG += "nuclr commands".split()
 LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
 
 
@@ -197,3 +201,26 @@ def few_pairs(data_dir):
   return data._replace(
     train=data.train._replace(sizes=sizes, keys=None), held_out={}
   )
+
+
+@pytest.fixture(scope="session")
+def scored_glyphs(tiny, data_dir):
+  """The glyphs with 100 held-out images for retrieval, and no classes."""
+  from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
+  from nuclr_jax.lab.train import build
+
+  def some(images):
+    chosen = images.image_group < 100
+    return ImageTextSet(
+      images.image[chosen],
+      images.image_group[chosen],
+      images.captions[:100],
+      images.caption_group[:100],
+    )
+
+  data = build.load_data(tiny().data, data_dir=data_dir)
+  held_out = {
+    split: HeldOut({"": some(sets.retrieval[""])})
+    for split, sets in data.held_out.items()
+  }
+  return data._replace(held_out=held_out)
