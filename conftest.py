@@ -34,7 +34,6 @@ if not ON_DEVICE:
 
 from absl import flags
 import jax
-import jaxtyping
 
 if not ON_DEVICE:
   jax.config.update("jax_num_cpu_devices", 8)
@@ -42,10 +41,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 flags.FLAGS.mark_as_parsed()
 if not ON_DEVICE:
   import hypothesis
-  import type_checker
 
   hypothesis.settings.register_profile("long", max_examples=5_000)
-  jaxtyping.jaxtyped = type_checker.jaxtyped  # before it is used
 
 import numpy as np
 import pytest
