@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
+from nuclr_jax.lab import files
 from nuclr_jax.lab.ranges import Workers
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ KEYS = dict(
   refresh=(None, Mapping | None),
 )
 DEFAULTS = {key: default for key, (default, _) in KEYS.items()}
+OWN_PARTS = "own_parts"  # in a run's config.json: what the config does not name
 BOOLEANS = {"true": True, "t": True, "1": True}
 BOOLEANS |= {"false": False, "f": False, "0": False}
 
@@ -127,25 +129,40 @@ def path_of(name: str) -> str:
 def load_config(name: str) -> Any:
   """Loads the config that `nuclr train --config=NAME` takes.
 
+  A .py file is run, and its `get_config` makes the config. A .json file is
+  data, such as the config.json of a run.
+
   Args:
     name: A path or the name of a shipped config, as `path_of` resolves it.
 
   Returns:
-    An `ml_collections.ConfigDict`.
+    An `ml_collections.ConfigDict`, or the plain data of a .json file.
 
   Raises:
-    ValueError: If there is no such file, or if the file raises an error.
+    ValueError: If there is no such file, if it is of another kind, if Python
+      code in it raises an error, or if it belongs to a run with parts that its
+      config does not name.
 
   Example:
     >>> load_config("glyphs:clip").objective.name
     'clip'
   """
   path, colon, argument = path_of(name).partition(":")
+  suffix = pathlib.Path(path).suffix
   if not pathlib.Path(path).is_file():
     *others, last = sorted(x.stem for x in folder().glob("*.py"))
     raise ConfigError(
       f"{path} is not a config file; the library ships the configs "
       f"{', '.join(others)} and {last}"
+    )
+  if suffix == ".json" and not colon:
+    return _read_recorded(pathlib.Path(path))
+  if suffix == ".json":
+    raise ConfigError(f"{path} takes no argument; leave out :{argument}")
+  if suffix != ".py":
+    raise ConfigError(
+      f"{path} is neither a .py file, which is run and defines get_config, nor "
+      "a .json file, such as the config.json of a run; rename or convert it"
     )
   try:
     module = runpy.run_path(path)
@@ -163,6 +180,17 @@ def load_config(name: str) -> Any:
     lines = [frame.lineno for frame in frames if frame.filename == path]
     where = f"{path}, line {lines[-1]}" if lines else path
     raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _read_recorded(path: pathlib.Path) -> dict[str, Any]:
+  """Reads a config.json, to begin another run like the one that it is of."""
+  config = files.read_json(path)
+  if own := config.pop(OWN_PARTS, None):
+    raise ConfigError(
+      f"{path} is of a run with parts of its own, {own}, which it does not "
+      "name; start from the config and the code of that run"
+    )
+  return plain_data(config)
 
 
 def choose(argument: str, *tables: Mapping[str, Any]) -> list[str | None]:
@@ -299,8 +327,10 @@ def merge_named(
     >>> merge_named(base, {"name": "batch", "rate": 0.1})
     {'name': 'batch', 'rate': 0.1}
   """
-  old_name = base.get("name")
-  if "name" in overrides and read(overrides["name"], old_name) != old_name:
+  old_name, name = base.get("name"), overrides.get("name")
+  if not isinstance(name, Mapping):  # as it is if a key is below `name`
+    name = read(name, old_name) if "name" in overrides else old_name
+  if name != old_name:
     base = {}
   merged = dict(base)
   for key, value in overrides.items():

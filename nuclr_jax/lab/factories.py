@@ -126,7 +126,7 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
     raise ConfigError(f"config.{key}.name: {error}", f"{key}.name") from error
   if factory is None:
     raise ConfigError(
-      f"config.{key}.name is {name!r}{_why(f'{name}')}; known names are "
+      f"config.{key}.name is {name!r}{_why(name)}; known names are "
       f"{table.names()}",
       f"{key}.name",
     )
@@ -134,8 +134,10 @@ def bind(key: str, table: Table, spec: Any) -> Bound:
   return _bind(key, what, table, factory, spec, {"name"})
 
 
-def _why(name: str) -> str:
+def _why(name: Any) -> str:
   """Says why no factory has a name, as far as that is known."""
+  if not isinstance(name, str):
+    return ", which is not a text"
   module, colon, attribute = name.partition(":")
   if colon:
     return f", but {module} defines no public function {attribute}"

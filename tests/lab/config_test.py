@@ -427,6 +427,11 @@ def test_values_that_do_not_fit(changes, key, message):
       "objective.zeta.rate.value",
       r"must be in \[0, 2\]",
     ),
+    (
+      ["objective.zeta.name.x=1"],
+      "objective.zeta.name",
+      "name is {'x': 1}, which is not a text; known names are .'batch'",
+    ),
   ],
 )
 def test_names_and_keys_that_no_factory_takes(changes, key, message, glyphs):
@@ -452,6 +457,30 @@ def test_the_command_line_is_read_as_it_is_written():
   assert config["keep_best"] == "a=b"
   assert config["optimizer"]["b1"] == 0.8
   assert config["optimizer"]["b2"] == load_config("glyphs").optimizer.b2
+
+
+def test_a_json_file_is_data(tmp_path, glyphs):
+  """A run's config.json begins another run; nothing in it is executed."""
+  path, recorded = tmp_path / "config.json", resolve(glyphs).recorded
+  path.write_text(json.dumps(recorded))
+  assert complete(load_config(f"{path}")) == recorded
+  with flagsaver.flagsaver(config=f"{path}", config_change=["seed=3"]):
+    assert flags.chosen_settings().recorded == recorded | {"seed": 3}
+  with pytest.raises(ValueError, match="takes no argument; leave out :smoke"):
+    load_config(f"{path}:smoke")
+  path.write_text(json.dumps(recorded | {"own_parts": ["model"]}))
+  with pytest.raises(ValueError, match=r"parts of its own, \['model'\]"):
+    load_config(f"{path}")
+  path.write_text("{'seed': print('executed')}")
+  with pytest.raises(ValueError, match="config.json cannot be read"):
+    load_config(f"{path}")
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config", "config.PY"])
+def test_other_files_are_no_configs(name, tmp_path):
+  (tmp_path / name).write_text("def get_config():\n  return {}\n")
+  with pytest.raises(ValueError, match="neither a .py .* nor a .json file"):
+    load_config(f"{tmp_path / name}")
 
 
 def test_an_error_names_the_flag():

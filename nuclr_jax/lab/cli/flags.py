@@ -27,10 +27,11 @@ CONFIG = flags.DEFINE_string(
   None,
   "The config: a file such as configs/glyphs.py, or the name of a config that "
   "the library ships, such as glyphs, with an optional argument after a colon "
-  "(glyphs:sogclr,smoke). --config.KEY=VALUE changes any key, for example "
-  "--config.objective.temperature=0.05; a new --config.objective.name drops "
-  "the config's arguments of the old objective. The last of several changes of "
-  "a key counts; for a tuple, values accumulate.",
+  "(glyphs:sogclr,smoke); or the config.json of a run. --config.KEY=VALUE "
+  "changes any key, for example --config.objective.temperature=0.05; a new "
+  "--config.objective.name drops the config's arguments of the old objective. "
+  "The last of several changes of a key counts; for a tuple, values "
+  "accumulate.",
 )
 CHANGES = flags.DEFINE_multi_string(
   "config_change", [], "The KEY=VALUE of each --config.KEY=VALUE."

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks
 from nuclr_jax.lab import distributed, extensions, files
-from nuclr_jax.lab.config import Config, ConfigError, complete
+from nuclr_jax.lab.config import OWN_PARTS, Config, ConfigError, complete
 from nuclr_jax.lab.train.settings import Settings, resolve, with_held_out
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Metrics
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 CONFIG, METRICS = "config.json", "metrics.json"
 HISTORY, TIMES = "history.jsonl", "times.jsonl"
 
-OWN_PARTS = "own_parts"  # in config.json: what the config does not name
 NEEDED = ("data", "model", "objective", "optimizer")  # to open a run
 
 Window = Sequence[tuple[int, Metrics]]  # metrics of steps
