@@ -20,7 +20,8 @@ zeta is filed under the contrast: with images as anchors, `zeta.text` is used.
 """
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+import math
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,15 @@ BatchRate = Annotated[
     "in [0, 2] or a schedule of the step count", lambda x: 0 <= x <= 2
   ),
 ]
+# Or an array of them with an axis, which `check_init` allows, too.
+FirstZeta = Annotated[
+  float,
+  checks.Range(
+    "finite: a number, or a NumPy or JAX array with one for each id",
+    math.isfinite,
+  ),
+]
+REAL = (jnp.floating, jnp.integer)
 
 
 class ZetaRows(NamedTuple):
@@ -93,14 +103,24 @@ class Movement(NamedTuple):
   center: bool
 
 
-def check_init(init: Number | Sides) -> None:
-  """Raises ValueError unless all first values of zeta are finite."""
-  for side, x in zip(Sides._fields, both(init), strict=True):
-    wrong = ~np.isfinite(np.asarray(x, float))
+def check_init(init: Any) -> None:
+  """Raises ValueError unless all first values of zeta are finite in float32."""
+  if isinstance(init, Sides):
+    named = {f"zeta.init.{side}": x for side, x in init._asdict().items()}
+  else:
+    named = {"zeta.init": init}
+  for name, x in named.items():
+    is_traced = isinstance(x, jax.core.Tracer)
+    if is_traced or not isinstance(x, checks.Arrays) or x.ndim == 0:
+      checks.argument(name, x, FirstZeta)
+      continue
+    if not any(jnp.issubdtype(x.dtype, kind) for kind in REAL):
+      raise ValueError(f"{name} must be real numbers, got dtype {x.dtype}")
+    wrong = ~(np.abs(np.asarray(x, float)) <= checks.LARGEST_FLOAT)
     if np.any(wrong):
       raise ValueError(
-        f"zeta.init must be finite, got {np.sum(wrong)} {side} value(s) that "
-        f"are not ({init if np.ndim(x) == 0 else 'an array'})"
+        f"{name} must be finite in float32, got {np.sum(wrong)} value(s) that "
+        f"are not, the first in row {np.argmax(wrong)}"
       )
 
 
@@ -351,7 +371,8 @@ def queue(
     dim: The width of the embeddings; from a config, that of the run's model.
     size: How many of the latest pairs are used, at least the batch size and
       best a multiple of it, since whole batches are kept; each pair takes 8 dim
-      + 28 bytes, split over the devices.
+      + 28 bytes, split over the devices. More than `num_pairs` of the
+      objective would repeat pairs, and are as many as that.
     rate: Fraction of the way to the estimate, in [0, 1]: a number, a schedule
       of the step count, or `Sides` of them. While it is 0, zeta does not move,
       but the memory fills.
@@ -386,10 +407,11 @@ def queue(
 
   def first(sizes):
     rows = first_rows(init, sizes, momentum=movement.momentum)
-    return rows, memories.empty(size, dim)
+    return rows, memories.empty(min(size, sizes.num_pairs), dim)
 
   def step(rows, memory, evidence):
-    gradient, memory = memories.advance(memory, evidence, size=size)
+    rows_held = min(size, evidence.sizes.num_pairs)
+    gradient, memory = memories.advance(memory, evidence, size=rows_held)
     return move_zeta(movement, rows, evidence, gradient), memory
 
   def assign(id_rows, memory, popularities):

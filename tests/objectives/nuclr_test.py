@@ -503,6 +503,40 @@ def test_bad_arguments_of_rules(make, message):
     make()
 
 
+@pytest.mark.parametrize(
+  "init, message",
+  [
+    *(
+      (x, "zeta.init must be finite: a number, or a NumPy or JAX array")
+      for x in (1e300, -(10**400), "3", [1.0] * 8, {}, 1j, None, True)
+    ),
+    (np.float64(1e300), "zeta.init must be finite"),
+    (jnp.float32(np.inf), "zeta.init must be finite"),
+    (Sides(0.0, "3"), "zeta.init.text must be finite"),
+    (np.full(8, 1e300), "zeta.init must be finite in float32, got 8 value"),
+    (
+      Sides(np.array([0.0, np.nan]), 0.0),
+      "zeta.init.image must be .* 1 value.s. .* the first in row 1",
+    ),
+    (np.full(8, "3"), "zeta.init must be real numbers, got dtype <U1"),
+    (np.ones(8, complex), "zeta.init must be real numbers, got .*complex"),
+  ],
+)
+def test_first_values_of_zeta_are_finite(init, message):
+  for rule in (zeta_rules.fixed, zeta_rules.batch):
+    with pytest.raises(ValueError, match=message):
+      inspect.unwrap(rule)(init=init)
+
+
+def test_a_memory_has_no_more_rows_than_there_are_pairs():
+  def state_of(size):
+    rule = zeta_rules.queue(dim=4, size=size)
+    return objectives.nuclr(num_pairs=8, zeta=rule).init()[1]
+
+  assert state_of(6).memory.pair_id.shape == (6,)
+  assert state_of(2**31 - 1).memory.pair_id.shape == (8,)
+
+
 def test_unknown_and_missing_arguments_are_named():
   with pytest.raises(TypeError, match="unexpected.* 'temperatur'"):
     objectives.nuclr(num_pairs=8, temperatur=1)
