@@ -26,6 +26,7 @@ from nuclr_jax.lab.data.source import (
   LabelledTexts,
 )
 from nuclr_jax.lab.data.tokenizer import BUILD, choose_tokenizer
+from nuclr_jax.lab.ranges import Length
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ def documents(
   classify: tuple[str, ...] = (),
   data_dir: str | os.PathLike | None = None,
   tokenizer: str = BUILD,
-  length: Count = 32,
+  length: Length = 32,
   min_count: Count = 1,
   block_size: Count = 1,
   per_class: Count | None = None,

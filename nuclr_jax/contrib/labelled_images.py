@@ -29,6 +29,7 @@ from nuclr_jax.lab.data.source import (
   Transform,
   source_of_samples,
 )
+from nuclr_jax.lab.ranges import Pixels
 from nuclr_jax.types import Batch
 
 VIEW, CLASS = "view", "class"  # what a positive shares with its anchor
@@ -43,7 +44,7 @@ def labelled(
   validation: str | None = None,
   test: str | None = None,
   data_dir: str | os.PathLike | None = None,
-  size: Count = 16,
+  size: Pixels = 16,
   shift: NonNegative = 1.0,
   scale: NonNegative = 0.1,
   flip: bool = False,

@@ -11,10 +11,13 @@ from nuclr_jax.checks import Range, up_to
 
 Workers = up_to(1_024, least=0)  # processes of a machine
 Layers = up_to(1_000)  # of a tower, or of one of its stages
+Blocks = up_to(1_000, least=0)  # of a tower that may have none
 Width = up_to(2**17)  # of features, and the number of heads
+HiddenWidth = up_to(2**17, least=0)  # width of a hidden layer; 0 leaves it out
 Length = up_to(2**17)  # of a text, in tokens
 Ids = up_to(2**24)  # of a vocabulary; published ones have up to 2**18
 Side = up_to(2**12)  # of a square image, or of a patch, in pixels
+Pixels = up_to(512, least=8)  # of the side of an image that is drawn
 MAX_PATCHES = 2**14  # of an image; attention takes their square
 Stages = Annotated[
   Sequence[Layers],

@@ -427,6 +427,12 @@ def test_values_that_do_not_fit(changes, key, message):
       "objective.zeta.rate.value",
       r"must be in \[0, 2\]",
     ),
+    # What would fill the memory, or take forever.
+    (["data.size=513"], "data.size", "whole number from 8 to 512, got 513"),
+    (["data.length=131073"], "data.length", "from 1 to 131,072, got 131073"),
+    (["model.dim=131073"], "model.dim", "from 1 to 131,072, got 131073"),
+    (["model.text_layers=1001"], "model.text_layers", "from 0 to 1,000"),
+    (["model.image_stages=((1, 1, 131073),)"], "model.image_stages", "must be"),
     (
       ["objective.zeta.name.x=1"],
       "objective.zeta.name",

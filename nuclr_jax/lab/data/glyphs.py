@@ -36,6 +36,7 @@ from nuclr_jax.lab.data.source import (
 )
 from nuclr_jax.lab.data.tfds_reader import damaged
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.ranges import Length, Pixels
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ class Glyph(NamedTuple):
 def glyphs(
   *,
   data_dir: str | os.PathLike | None = None,
-  size: Count = 32,
-  length: Count = 12,
+  size: Pixels = 32,
+  length: Length = 12,
   min_count: Count = 1,
   shift: NonNegative = 0.0,
   scale: NonNegative = 0.0,

@@ -30,7 +30,7 @@ from nuclr_jax.lab.data.tokenizer import (
   Tokenizer,
   choose_tokenizer,
 )
-from nuclr_jax.lab.ranges import Ids
+from nuclr_jax.lab.ranges import Ids, Length
 from nuclr_jax.types import Batch
 
 
@@ -40,7 +40,7 @@ class Words(NamedTuple):
   # A file, a folder or a hub name, see `tokenizer.pretrained_tokenizer`; or
   # "build", to build one from the sentences
   tokenizer: str = BUILD
-  length: Count = 32  # Token ids per sentence
+  length: Length = 32  # Token ids per sentence
   # How a pretrained tokenizer cleans sentences, and whether they are
   # `tokenizer.repaired` first
   clean: Clean = False

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from nuclr_jax.checks import Count, Fraction, Natural
+from nuclr_jax.checks import Fraction
 from nuclr_jax.lab.models import base
+from nuclr_jax.lab.ranges import HiddenWidth, Width
 
 
 class Hidden(nnx.Module):
@@ -47,8 +48,8 @@ def heads(
   *,
   image_shape: tuple[int],
   length: int,
-  dim: Count = 256,
-  hidden: Natural = 0,
+  dim: Width = 256,
+  hidden: HiddenWidth = 0,
   dropout: Fraction = 0.0,
   projection_bias: bool = True,
   normalize: bool = True,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt8
 
-from nuclr_jax.checks import Count, Fraction, Natural
+from nuclr_jax.checks import Fraction
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.layers import LayerNorm
 from nuclr_jax.lab.models.transformer import (
@@ -16,6 +16,7 @@ from nuclr_jax.lab.models.transformer import (
   Rates,
   make_blocks,
 )
+from nuclr_jax.lab.ranges import Blocks, Side, Width
 
 
 class PatchConv(nnx.Module):
@@ -47,7 +48,7 @@ class PatchConv(nnx.Module):
     return self.linear(jnp.concatenate(shifts, axis=-1))
 
 
-Stages = tuple[tuple[Count, Count, Count], ...]
+Stages = tuple[tuple[Side, Side, Width], ...]
 
 
 class SmallConvNet(nnx.Module):
@@ -102,12 +103,12 @@ def small(
   image_shape: tuple[int, int, int],
   vocab_size: int,
   length: int,
-  dim: Count = 128,
+  dim: Width = 128,
   image_stages: Stages = ((4, 2, 64), (2, 1, 128)),
-  image_features: Count = 256,
-  text_width: Count = 128,
-  text_layers: Natural = 1,
-  text_heads: Count = 4,
+  image_features: Width = 256,
+  text_width: Width = 128,
+  text_layers: Blocks = 1,
+  text_heads: Width = 4,
   dropout: Fraction = 0.0,
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
@@ -168,7 +169,7 @@ def convnet(
   *,
   image_shape: tuple[int, int, int],
   stages: Stages = ((4, 2, 64), (2, 1, 128)),
-  num_features: Count = 256,
+  num_features: Width = 256,
   dropout: Fraction = 0.0,
 ) -> base.Tower:
   """Makes the image tower of `small`.
@@ -217,9 +218,9 @@ def transformer(
   *,
   vocab_size: int,
   length: int,
-  width: Count = 128,
-  num_layers: Natural = 1,
-  heads: Count = 4,
+  width: Width = 128,
+  num_layers: Blocks = 1,
+  heads: Width = 4,
   dropout: Fraction = 0.0,
 ) -> base.Tower:
   """Makes the text tower of `small`.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
-from nuclr_jax.checks import Count, Finite, Positive
+from nuclr_jax.checks import Finite, Positive
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.layers import (
   BatchNorm,
@@ -17,6 +17,7 @@ from nuclr_jax.lab.models.layers import (
   compute_dtype,
   normalize,
 )
+from nuclr_jax.lab.ranges import Layers, Width
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
@@ -50,7 +51,7 @@ class VGG(nnx.Module):
 def vgg16(
   *,
   image_shape: tuple[int, int, int],
-  stages: Sequence[tuple[Count, Count]] = STAGES,
+  stages: Sequence[tuple[Width, Layers]] = STAGES,
   mean: Sequence[Finite] | Finite = 0.5,
   std: Sequence[Positive] | Positive = 0.25,
   dtype: Dtype = "float32",

@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nuclr_jax.checks import Count, Natural
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
 from nuclr_jax.lab.models.pretrained import check_encoder, load_towers
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
+from nuclr_jax.lab.ranges import HiddenWidth, Width
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
@@ -26,8 +26,8 @@ def views(
   length: int,
   encoder: Bound | Mapping[str, Any],
   pretrained: str | os.PathLike | None = None,
-  dim: Count = 128,
-  hidden: Natural = 0,
+  dim: Width = 128,
+  hidden: HiddenWidth = 0,
   projected: bool = True,
   normalize: bool = True,
 ) -> base.Model:

@@ -22,11 +22,10 @@ from nuclr_jax.lab.data.source import (
   in_memory,
 )
 from nuclr_jax.lab.data.tokenizer import build_tokenizer
-from nuclr_jax.lab.ranges import Length
+from nuclr_jax.lab.ranges import Length, Pixels
 from nuclr_jax.types import Sides
 
 VERSION = "2.2.535"  # of the package, for which `families.json` was made
-Pixels = up_to(512, least=8)
 Processes = up_to(1_024)
 Caption = one_of(("name", "name style"))
 
