@@ -9,6 +9,7 @@ a data set, and returns the factory with its arguments bound to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
+import reprlib
 from typing import Any, NamedTuple, Optional
 
 from nuclr_jax import checks
@@ -25,6 +26,7 @@ class Table(NamedTuple):
   more: Mapping[str, Any] = {}  # types of keys that are not arguments of it
   parts: Mapping[str, Any] = {}  # tables for arguments that name a factory
   schedules: Optional["Table"] = None  # what may replace a number
+  makes: type = object  # what each factory must return
 
   def find(self, name: Any) -> Callable | None:
     """Returns the factory of a name, or MODULE:FACTORY of another module."""
@@ -43,12 +45,12 @@ class Bound(NamedTuple):
   factory: Callable
   arguments: Mapping[str, Any]  # some are `Bound` themselves
   more: Mapping[str, Any] = {}  # see `Table`
+  makes: type = object
 
   def __repr__(self) -> str:
     """Shows the call, such as `queue(size=64)`."""
-    name = self.spec.get("name", self.factory.__name__)
     shown = (f"{key}={x!r}" for key, x in self.arguments.items())
-    return f"{name}({', '.join(shown)})"
+    return f"{self.name}({', '.join(shown)})"
 
   def __call__(self, **from_run: Any) -> Any:
     """Calls the factory.
@@ -60,7 +62,8 @@ class Bound(NamedTuple):
       **from_run: Arguments from the run, for the parameters that exist.
 
     Raises:
-      ValueError: From the factories.
+      ValueError: From the factories, or if one returns something else than
+        what it is for.
     """
     known = checks.parameters(self.factory)
     arguments = {name: x for name, x in from_run.items() if name in known}
@@ -68,12 +71,18 @@ class Bound(NamedTuple):
       if Bound not in checks.alternatives(known[name].annotation):
         value = _made(value, from_run)
       arguments[name] = value
-    return self.factory(**arguments)
+    made = self.factory(**arguments)
+    if not isinstance(made, self.makes):
+      raise ValueError(
+        f"{self.name} must return {_described(self.makes)}, got "
+        f"{reprlib.repr(made)}"
+      )
+    return made
 
   @property
   def name(self) -> str:
     """The name by which the config chooses the factory."""
-    return self.spec["name"]
+    return self.spec.get("name", self.factory.__name__)
 
   def takes(self, name: str) -> bool:
     """Returns whether the factory has a parameter of this name."""
@@ -182,7 +191,7 @@ def _bind(
     for x, value in values.items()
   }
   more = {x: arguments.pop(x) for x in table.more if x in arguments}
-  return Bound(key, spec, factory, arguments, more)
+  return Bound(key, spec, factory, arguments, more, table.makes)
 
 
 def _value(
@@ -224,3 +233,12 @@ def _made(value: Any, from_run: Mapping[str, Any]) -> Any:
     return value(**from_run)
   except ValueError as error:
     raise ValueError(f"{value.key}: {error}") from error
+
+
+def _described(kind: type) -> str:
+  """Names a type that a factory must return, and where it is."""
+  if kind is Callable:
+    return "a function"
+  article = "an" if kind.__name__[0] in "AEIO" else "a"
+  public = kind.__module__.partition("._")[0]  # of optax, for one
+  return f"{article} {kind.__name__} ({public}.{kind.__name__})"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import jax
@@ -70,6 +71,10 @@ def momentum(learning_rate: Positive | Schedule, *, decay: Positive = 0.9):
 
 def count(held_out, *, factor: Count = 1):
   return lambda embed: {"sets": float(factor * len(held_out.others))}
+
+
+def forgotten():
+  pull(num_pairs=1_197)
 
 
 def _hidden():
@@ -207,6 +212,37 @@ def imported(mine, monkeypatch):
   extensions.allow("mine")
   yield sys.modules["mine"]
   del sys.modules["mine"]
+
+
+RETURNS = {
+  "objective": "an Objective (nuclr_jax.objectives.base.Objective)",
+  "objective.zeta": "a ZetaRule (nuclr_jax.sample_state.zeta_rules.ZetaRule)",
+  "data": "a Data (nuclr_jax.lab.data.source.Data)",
+  "model": "a Model (nuclr_jax.lab.models.base.Model)",
+  "model.encoder": "a Tower (nuclr_jax.lab.models.base.Tower)",
+  "optimizer": "a GradientTransformation (optax.GradientTransformation)",
+  "terms": "an Objective (nuclr_jax.objectives.base.Objective)",
+  "evaluators": "a function",
+}
+
+
+@pytest.mark.parametrize("key", RETURNS)
+def test_a_factory_that_forgets_to_return(key, imported):
+  section, _, part = key.partition(".")
+  config = complete(load_config("labelled:nuclr,digits"))
+  spec = {"name": "mine:forgotten"}
+  config[section] = {
+    "terms": {"mine:forgotten": {"weight": 1.0}},
+    "evaluators": {"mine:forgotten": {}},
+  }.get(section, {**config[section], part: spec} if part else spec)
+  bound = getattr(settings.resolve(config), section)
+  if section in ("terms", "evaluators"):
+    bound = bound["mine:forgotten"]
+  message = re.escape(f"mine:forgotten must return {RETURNS[key]}, got None")
+  prefix = "^objective.zeta: " if key == "objective.zeta" else "^"
+  run = dict(image_shape=(8, 8, 1), vocab_size=9, length=4)
+  with pytest.raises(ValueError, match=prefix + message):
+    bound(num_pairs=1_197, num_steps=9, steps_per_epoch=9, **run)
 
 
 @pytest.mark.parametrize("name", FORGED, ids=lambda x: repr(x)[:20])

@@ -58,8 +58,8 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
 INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
 PRETRAINED = {"pretrained": str | os.PathLike | None}
 TOWERS = {
-  "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED),
-  "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED),
+  "image": Table(IMAGE_TOWERS, run=INPUTS, more=PRETRAINED, makes=base.Tower),
+  "text": Table(TEXT_TOWERS, run=INPUTS, more=PRETRAINED, makes=base.Tower),
 }
 
 

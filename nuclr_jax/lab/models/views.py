@@ -16,7 +16,7 @@ from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
 ENCODERS: dict[str, Callable[..., base.Tower]] = IMAGE_TOWERS | TEXT_TOWERS
-ENCODER = Table(ENCODERS, run=INPUTS)
+ENCODER = Table(ENCODERS, run=INPUTS, makes=base.Tower)
 
 
 def views(

@@ -5,19 +5,29 @@ factories to their arguments. All later code sees `Settings`, and no config.
 """
 
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import optax
 
 from nuclr_jax import checks
 from nuclr_jax.lab.config import KEYS, Config, ConfigError, complete, plain_data
-from nuclr_jax.lab.data import DATASETS
+from nuclr_jax.lab.data import DATASETS, Data
 from nuclr_jax.lab.factories import Bound, Table, bind
-from nuclr_jax.lab.models import MODELS
+from nuclr_jax.lab.models import MODELS, Model
 from nuclr_jax.lab.models.towers import INPUTS, TOWERS
 from nuclr_jax.lab.models.views import ENCODER
 from nuclr_jax.lab.train.hooks import refresh_popularity
 from nuclr_jax.lab.train.optimizer import make_optimizer, make_schedule
-from nuclr_jax.objectives import OBJECTIVES, RULES, TERMS
+from nuclr_jax.objectives import (
+  OBJECTIVES,
+  RULES,
+  TERMS,
+  Objective,
+  denominator,
+  temperature_rules,
+  zeta_rules,
+)
 from nuclr_jax.types import Sizes
 
 
@@ -44,22 +54,44 @@ OF_THE_RUN += ("data_block_size",)
 SCHEDULE = Table(
   {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
 )
+RULE_KINDS = {
+  "positive": denominator.PositiveRule,
+  "temperature": temperature_rules.TemperatureRule,
+  "zeta": zeta_rules.ZetaRule,
+}
 RULE_TABLES = {
-  key: Table(x, run=OF_THE_RUN, schedules=SCHEDULE) for key, x in RULES.items()
+  key: Table(x, run=OF_THE_RUN, schedules=SCHEDULE, makes=RULE_KINDS[key])
+  for key, x in RULES.items()
 }
 TABLES = {
-  "data": Table(DATASETS, run=("data_dir",)),
+  "data": Table(DATASETS, run=("data_dir",), makes=Data),
   "model": Table(
-    MODELS, run=(*INPUTS, "frozen"), parts=TOWERS | {"encoder": ENCODER}
+    MODELS,
+    run=(*INPUTS, "frozen"),
+    parts=TOWERS | {"encoder": ENCODER},
+    makes=Model,
   ),
   "objective": Table(
-    OBJECTIVES, run=OF_THE_RUN, parts=RULE_TABLES, schedules=SCHEDULE
+    OBJECTIVES,
+    run=OF_THE_RUN,
+    parts=RULE_TABLES,
+    schedules=SCHEDULE,
+    makes=Objective,
   ),
 }
 # Mappings of a config that have no `name`, since their key decides the factory.
-TERM = Table(TERMS, run=OF_THE_RUN, more={"weight": checks.NonNegative})
-OPTIMIZER = Table({"adamw": make_optimizer}, schedules=SCHEDULE)
-EVALUATOR = Table({}, run=("held_out",))
+TERM = Table(
+  TERMS,
+  run=OF_THE_RUN,
+  more={"weight": checks.NonNegative},
+  makes=Objective,
+)
+OPTIMIZER = Table(
+  {"adamw": make_optimizer},
+  schedules=SCHEDULE,
+  makes=optax.GradientTransformation,
+)
+EVALUATOR = Table({}, run=("held_out",), makes=Callable)
 REFRESH = Table(
   {"refresh": refresh_popularity},
   run=("source", "objective", "seed", "steps_per_epoch"),
