@@ -354,6 +354,13 @@ def argument(name: str, value: Any, hint: Any) -> Any:
     sides = zip(Sides._fields, value, strict=True)
     return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
   value = _plain(value)
+  if isinstance(value, jax.core.Tracer):
+    learned = "; temperature_rules.learned is for one that is learned"
+    raise ValueError(
+      f"{name} must be {allowed(hint)}, got an array that JAX traces; give a "
+      "Python number, which jax.jit and jax.grad leave alone"
+      f"{learned if name.endswith('temperature') else ''}"
+    )
   if isinstance(value, Arrays) or not fits(value, hint):
     raise ValueError(
       f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
@@ -394,8 +401,14 @@ def _schedule(name: str, value: float | Schedule, hint: Any) -> Schedule:
   if not callable(value):
     return ConstantSchedule(value)
   for step in (0, *(2**k for k in range(31))):
-    with jax.ensure_compile_time_eval():
-      x = float(value(jnp.int32(step)))
+    try:
+      with jax.ensure_compile_time_eval():
+        x = float(value(jnp.int32(step)))
+    except Exception as error:
+      raise ValueError(
+        f"{name} must be a function of the step count that returns one number; "
+        f"at step {step}, {type(error).__name__}: {error}"
+      ) from error
     near = x - min(max(x, -ROUNDING), ROUNDING)
     if near == 0 or fits(near, hint):
       continue

@@ -267,6 +267,8 @@ def shows_its_call(factory: Factory) -> Factory:
   signature = inspect.signature(factory)
 
   def show(value):
+    if hasattr(value, "call"):
+      return repr(value)  # whole, however long
     return getattr(value, "__name__", None) or reprlib.repr(value)
 
   @functools.wraps(factory)

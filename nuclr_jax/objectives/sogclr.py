@@ -38,7 +38,7 @@ def sogclr(
   num_pairs: checks.NumPairs,
   num_images: checks.Count | None = None,
   num_texts: checks.Count | None = None,
-  temperature: checks.Temperature | temperature_rules.TemperatureRule = 0.07,
+  temperature: temperature_rules.TemperatureOrRule = 0.07,
   gamma: checks.Gamma = 0.8,
   positive_weight: checks.NonNegative = 0.0,
   anchor_average: denominator.AnchorAverage = "pair",

@@ -13,7 +13,7 @@ weights in D from uniform ones is rho, within the bounds of the temperature.
 
 from collections.abc import Callable
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_args
 import warnings
 
 import jax.numpy as jnp
@@ -76,6 +76,16 @@ class TemperatureRule(NamedTuple):
   def __repr__(self) -> str:
     """Returns the call that made the rule."""
     return self.call
+
+
+_NUMBER = get_args(checks.Temperature)[1]
+TemperatureOrRule = Annotated[
+  float | TemperatureRule,
+  _NUMBER._replace(
+    words=f"{_NUMBER.words}, or a rule such as temperature_rules.learned()",
+    fits=lambda x: isinstance(x, TemperatureRule) or _NUMBER.fits(x),
+  ),
+]
 
 
 @shows_its_call

@@ -423,9 +423,24 @@ def test_scalars_of_numpy_and_jax_are_numbers():
     (dict(anchor_average="text"), "anchor_average must be one of"),
     (dict(num_texts=100), "num_texts must be at most num_pairs = 8, got 100"),
     (dict(temperature=True), "temperature must be a number"),
+    (dict(temperature="learned"), r"or a rule such as .*learned\(\) .it div"),
     (dict(num_pairs=True), "num_pairs must be a whole number"),
     (dict(num_pairs=np.array([8])), "num_pairs must be a whole number"),
     (dict(temperature=10**400), "temperature must be a number"),
+    *(
+      (
+        dict(gamma=schedule),
+        "gamma must be a function of the step count that returns one number; "
+        f"at step 0, {error}: ",
+      )
+      for schedule, error in (
+        (lambda count: jnp.array([0.1, 0.2]), "TypeError"),
+        (lambda count: None, "TypeError"),
+        (lambda count: "x", "ValueError"),
+        (lambda count, more: 0.5, "TypeError"),
+        (lambda count: 1 / 0, "ZeroDivisionError"),
+      )
+    ),
     (dict(gamma=lambda count: 1.5), r"gamma at step 0 must be in \(0, 1\]"),
     (dict(zeta="queue"), r"zeta must be a rule such as .*, got 'queue'"),
     (dict(zeta=denominator.by_zeta()), "zeta must be .*, got by_zeta"),
@@ -565,6 +580,12 @@ def test_unknown_and_missing_arguments_are_named():
     (objectives.siglip(), "siglip(init_scale=10.0, init_bias=-10.0)"),
     (objectives.spectral(), "spectral()"),
     (
+      objectives.nuclr(num_pairs=8, zeta=zeta_rules.queue(dim=8)),
+      "nuclr(num_pairs=8, num_images=None, num_texts=None, temperature=0.05, "
+      "gamma=0.8, zeta=queue(dim=8, size=4096, rate=0.3, momentum=0.0, "
+      "center=True, init=0.0), positive_weight=1.0)",
+    ),
+    (
       objectives.scale(objectives.add(x=objectives.spectral()), 2.0),
       "scale(objective=add(x=spectral()), weight=2.0)",
     ),
@@ -572,6 +593,17 @@ def test_unknown_and_missing_arguments_are_named():
 )
 def test_what_a_factory_makes_prints_as_the_call(made, shown):
   assert repr(made) == shown
+
+
+def test_a_traced_temperature_is_refused():
+  def loss(temperature):
+    return inspect.unwrap(objectives.nuclr)(
+      num_pairs=8, temperature=temperature
+    )
+
+  for make in (jax.jit(loss), jax.grad(loss)):
+    with pytest.raises(ValueError, match="temperature must .* JAX traces; .*l"):
+      make(0.1)
 
 
 def test_a_rule_prints_in_one_line_whatever_its_arguments():
