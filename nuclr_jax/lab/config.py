@@ -6,6 +6,7 @@ and gives its keyword arguments: `{"name": "clip", "temperature": 0.05}`.
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
+import json
 import logging
 import os
 import pathlib
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, NonNegative, Positive, Seed
-from nuclr_jax.lab import files
 from nuclr_jax.lab.ranges import Workers
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,12 @@ def load_config(name: str) -> Any:
 
 def _read_recorded(path: pathlib.Path) -> dict[str, Any]:
   """Reads a config.json, to begin another run like the one that it is of."""
-  config = files.read_json(path)
+  try:
+    config = json.loads(path.read_text(encoding="utf-8"))
+  except (OSError, ValueError, RecursionError) as error:
+    raise ConfigError(f"{path} cannot be read: {error}") from error
+  if not isinstance(config, dict):
+    raise ConfigError(f"{path} must hold an object, got {config!r:.80}")
   if own := config.pop(OWN_PARTS, None):
     raise ConfigError(
       f"{path} is of a run with parts of its own, {own}, which it does not "

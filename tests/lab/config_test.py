@@ -477,8 +477,12 @@ def test_a_json_file_is_data(tmp_path, glyphs):
   path.write_text(json.dumps(recorded | {"own_parts": ["model"]}))
   with pytest.raises(ValueError, match=r"parts of its own, \['model'\]"):
     load_config(f"{path}")
-  path.write_text("{'seed': print('executed')}")
-  with pytest.raises(ValueError, match="config.json cannot be read"):
+  for text in ("{'seed': print('executed')}", "{", "[" * 100_000, "\0"):
+    path.write_text(text)
+    with pytest.raises(ValueError, match="config.json cannot be read"):
+      load_config(f"{path}")
+  path.write_text("[1]")
+  with pytest.raises(ValueError, match=r"must hold an object, got \[1\]"):
     load_config(f"{path}")
 
 
