@@ -2,7 +2,8 @@
 
 python -m experiments.parity
 
-`experiments.parity.towers`, `.exported` and `.clip_benchmark` print them.
+`experiments.parity.towers`, `.exported`, `.sentence_encoders` and
+`.clip_benchmark` print them.
 """
 
 import pathlib
@@ -48,6 +49,15 @@ def exported_table(exported: dict) -> str:
   return markdown.table(["exported", "embeddings", "pixels"], lines)
 
 
+def sentence_encoders_table(errors: dict) -> str:
+  """Shows the errors of a sentence encoder, by the dtype of this library."""
+  lines = [
+    [f"{errors['texts']}", dtype, f"{errors[dtype]:.1e}"]
+    for dtype in ("float32", "float64")
+  ]
+  return markdown.table(["texts", "dtype", "embeddings"], lines)
+
+
 def benchmark_table(scores: dict) -> str:
   """Shows the scores of one run by both libraries."""
   lines = [
@@ -71,6 +81,7 @@ def tables() -> dict[str, str]:
     "machine": versions_line(towers),
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
+    "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
     "benchmark": benchmark_table(read("clip_benchmark")),
   }
 

@@ -188,7 +188,7 @@ def distilbert(*, tiny: bool) -> Case:
   )
 
 
-def bert(*, tiny: bool, pooler: bool = False) -> Case:
+def bert(*, tiny: bool, pooler: bool = False, mean: bool = False) -> Case:
   """Makes the case of Hugging Face's BERT."""
   config, ours, vocab, length = transformers.BertConfig(), {}, 30522, 64
   if tiny:
@@ -207,18 +207,26 @@ def bert(*, tiny: bool, pooler: bool = False) -> Case:
     ids = token_ids(inputs["text"])
     return {"text": model(ids, attention_mask=ids != 0).pooler_output}
 
+  def averaged(model, inputs):
+    ids = token_ids(inputs["text"])
+    x = model(ids, attention_mask=ids != 0).last_hidden_state
+    mask = (ids != 0)[:, :, None]
+    return {"text": (x * mask).sum(1) / mask.sum(1)}
+
+  ours |= dict(pooler=pooler, pooling="mean" if mean else "first")
+  forward = averaged if mean else _first_token
   return Case(
-    "HF BERT" + ", pooler" * pooler,
+    "HF BERT" + ", pooler" * pooler + ", mean" * mean,
     "hf_bert",
     lambda: transformers.BertModel(config, add_pooling_layer=pooler),
-    pooled if pooler else _first_token,
+    pooled if pooler else forward,
     dict(
-      text=dict(name="bert", pooler=pooler, **ours),
+      text=dict(name="bert", **ours),
       dim=config.hidden_size,
       vocab_size=vocab,
     ),
     dict(text=texts(vocab, length)),
-    golden=pooler,
+    golden=pooler or mean,
   )
 
 
@@ -346,6 +354,7 @@ def cases(*, tiny: bool) -> list[Case]:
     distilbert(tiny=tiny),
     bert(tiny=tiny),
     bert(tiny=tiny, pooler=True),
+    bert(tiny=tiny, mean=True),
     clip(tiny=tiny),
     siglip(tiny=tiny),
     dinov2(tiny=tiny),

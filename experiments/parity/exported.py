@@ -44,6 +44,10 @@ CASES = {
     image=dict(name="resnet50", stages=(1, 2), width=8), text=BERT
   ),
   "ViT and DistilBERT": dict(image=VIT, text=BERT | dict(name="distilbert")),
+  "ViT and mean of BERT": dict(image=VIT, text=BERT | dict(pooling="mean")),
+  "ViT and max of DistilBERT": dict(
+    image=VIT, text=BERT | dict(name="distilbert", pooling="max")
+  ),
   "dual encoder": dict(
     image=VIT | dict(pooler=True),
     text=BERT | dict(pooler=True),

@@ -55,7 +55,9 @@ def load(name: str) -> types.ModuleType | None:
 
 def versions() -> dict[str, str]:
   """Returns the versions of the installed libraries, for the JSON."""
-  names = ("torch", "transformers", "timm", "open_clip_torch")
+  names = (
+    "torch transformers sentence-transformers timm open_clip_torch".split()
+  )
   installed = {
     x.name: x.version
     for x in importlib.metadata.distributions()

@@ -161,3 +161,22 @@ def test_what_is_missing(hub, change, message):
     (hub.folder / "team" / "clip" / "flax_model.msgpack").unlink()
   result = run(hub, "-c", FIND, "team/clip")
   assert message in result.stdout, result.stdout + result.stderr
+
+
+def test_a_sentence_encoder(hub, tmp_path):
+  """Its files in folders are found, too, and nothing asks for it again."""
+  folder = GOLDEN / "sentence_encoders" / "mean"
+  shutil.copytree(folder, hub.folder / "team" / "words")
+  with np.load(folder / "expected.npz") as expected:
+    texts, right = expected["texts"].tolist(), expected["text"]
+  texts = [" ".join(x.split()) for x in texts]
+  (tmp_path / "texts.txt").write_text("\n".join(texts))
+  words = ["-m", "nuclr_jax.lab.cli.main", "embed", "--model=team/words"]
+  words.append(f"--input={tmp_path}/texts.txt")
+  for i in range(2):
+    done = run(hub, *words, f"--output={tmp_path}/out{i}")
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / f"out{i}" / "text.npy")
+    np.testing.assert_allclose(found, right, atol=2e-6)
+    asked = [x for x in hub.asked if (hub.folder / x).is_file()]
+    assert len(asked) == len(set(asked)) > 6

@@ -25,6 +25,7 @@ def use(folder, place, rng, **expected):
   model = f"--model={folder}/model"
   data = f"--data_dir={place}/data"
   words = {
+    "texts": [model, f"--input={folder}/texts.txt", f"--output={folder}/e"],
     "embed": [model, f"--input={place}/photos", f"--output={folder}/e"],
     "evaluate": [model, "--data=photos:train", data],
     "popularity": [model, f"--input={place}/photos", f"--workdir={folder}/p"],
@@ -33,7 +34,8 @@ def use(folder, place, rng, **expected):
       f"--config.data.tokenizer={folder}/model",
     ],
   }
-  return Case([verb, *words[verb]], **expected)
+  name = "embed" if verb == "texts" else verb
+  return Case([name, *words[verb]], **expected)
 
 
 def model(base, change, says="", **expected):
@@ -183,6 +185,47 @@ NUMBERS = [
   * 4,
   *[numbers("hf_clip", "preprocessor_config.json", *PROCESSOR)] * 3,
   numbers("hf_clip", "tokenizer_config.json", "model_max_length", "pad_token"),
+]
+
+
+def of_texts(name, *keys, value):
+  """A sentence encoder with one of the strange values."""
+
+  def change(folder, rng):
+    (folder.parent / "texts.txt").write_text("a dog\ntwo cats\n")
+    key = rng.choice(keys)
+    chosen = rng.choice(value) if isinstance(value, tuple) else value
+    put(name, *key, value=chosen)(folder, rng)
+
+  change.__name__ = f"{name} of a sentence encoder"
+  base = "../sentence_encoders/mean"
+  return model(base, change, codes=(0, 1, 2), uses=["texts"])
+
+
+OUTSIDE = ("/etc", "../../canary", "..", "a/b", "memory://x", "1_Pooling\0")
+ENCODERS = [
+  of_texts(
+    "config.json",
+    *([x] for x in (*TOWER.split(), "max_position_embeddings", "vocab_size")),
+    *([x] for x in ("model_type", "pad_token_id", "layer_norm_eps")),
+    value=HUGE + STRANGE,
+  ),
+  of_texts("modules.json", [1, "path"], value=OUTSIDE + STRANGE),
+  of_texts("modules.json", [0, "path"], [2, "path"], value=OUTSIDE),
+  of_texts("modules.json", [0], [1], [1, "type"], value=STRANGE),
+  of_texts(
+    "1_Pooling/config.json",
+    ["pooling_mode"],
+    ["pooling_mode_mean_tokens"],
+    ["word_embedding_dimension"],
+    value=HUGE + STRANGE,
+  ),
+  of_texts(
+    "sentence_bert_config.json",
+    ["max_seq_length"],
+    ["do_lower_case"],
+    value=HUGE + STRANGE,
+  ),
 ]
 
 
@@ -420,4 +463,5 @@ MODELS = [
   ),
   *map(a_scale, (-1000, 1000, math.nan, math.inf)),
   *NUMBERS,
+  *ENCODERS,
 ]

@@ -27,6 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import msgpack
 import pytest
+from repository import GOLDEN
 
 from nuclr_jax.lab.data import tar_files
 from nuclr_jax.lab.data.tokenizer import pretrained_tokenizer
@@ -134,16 +135,27 @@ def test_tokenizers(name, how, folder):
   check()
 
 
-PROCESSORS = ["hf_clip/preprocessor_config.json", "hf_siglip/config.json"]
-PROCESSORS += ["hf_clip/config.json", "open_clip/open_clip_config.json"]
+PROCESSORS = [
+  "published/hf_clip/preprocessor_config.json",
+  "published/hf_siglip/config.json",
+  "published/hf_clip/config.json",
+  "published/open_clip/open_clip_config.json",
+  "sentence_encoders/mean/config.json",
+  "sentence_encoders/mean/1_Pooling/config.json",
+  "sentence_encoders/mean/modules.json",
+  "sentence_encoders/cls/sentence_bert_config.json",
+  "sentence_encoders/cls/2_Normalize/config.json",
+  "sentence_encoders/cls/config_sentence_transformers.json",
+]
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_values_in_descriptions(name, folder):
   """Any value at any place: a model that can be built, or one line."""
   home = folder / f"values of {name.replace('/', ' ')}"
-  shutil.copytree((PUBLISHED / name).parent, home)
-  path = home / pathlib.Path(name).name
+  kind, base, *inner = name.split("/")
+  shutil.copytree(GOLDEN / kind / base, home)
+  path = home.joinpath(*inner)
   content = json.loads(path.read_text())
 
   @FUZZ

@@ -234,8 +234,9 @@ def test_tables_of_any_json(form, folder):
 
 
 DESCRIPTIONS = sorted(
-  x.relative_to(PUBLISHED).as_posix()
-  for x in PUBLISHED.glob("*/*.json")
+  x.relative_to(GOLDEN).as_posix()
+  for pattern in ("published/*/*.json", "sentence_encoders/mean/**/*.json")
+  for x in GOLDEN.glob(pattern)
   if x.name != "tokenizer.json"
 )
 
@@ -244,8 +245,9 @@ DESCRIPTIONS = sorted(
 def test_descriptions_of_published_models(name, folder):
   """A damaged config may describe another model, but it ends in one line."""
   home = folder / f"a model, {name.replace('/', ' ')}"
-  shutil.copytree((PUBLISHED / name).parent, home)
-  path = home / pathlib.Path(name).name
+  kind, base, *inner = name.split("/")
+  shutil.copytree(GOLDEN / kind / base, home)
+  path = home.joinpath(*inner)
 
   @FUZZ
   @given(damaged(path.read_bytes()))

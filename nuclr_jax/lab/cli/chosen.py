@@ -14,6 +14,7 @@ from nuclr_jax.lab.files import remote
 
 log = logging.getLogger(__name__)
 
+TEXTS = ".txt"  # the ending of an --input that is a text on each line
 REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
@@ -131,16 +132,23 @@ def embed_inputs(
   """Embeds --input with the run, config or model of the flags; see `export`.
 
   Args:
-    output: The folder to make.
+    output: The folder to make. From a file of texts, one on each line, it gets
+      their embeddings alone.
     features: Whether to write features instead of embeddings.
     pairs: Whether the folder is for a page of pairs: it gets thumbnails, and at
       least one image must have a caption.
   """
   from nuclr_jax.lab import export
+  from nuclr_jax.lab.data import sentences
   from nuclr_jax.lab.user_files import inputs
   from nuclr_jax.lab.user_files.items import check_unchanged
 
   remote.check_new(output)  # before the model is read
+  if flags.INPUT.value.endswith(TEXTS):
+    _check_no_images()
+    texts = sentences.read_all_lines(flags.INPUT.value)
+    with _embedder(features=features, images=False) as embedder:
+      return export.write_texts(embedder, texts, output)
   plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
 
   def read():
@@ -148,17 +156,33 @@ def embed_inputs(
       yield from part.read()
       check_unchanged(part.stamp)
 
-  how = {"data_dir": flags.DATA_DIR.value, "features": features}
-  if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):
-    model = export.embedder_of_run(
-      flags.WORKDIR.value, **flags.chosen_state(), **how
-    )
-  else:
-    model = export.embedder_of_config(flags.chosen_settings(), **how)
-  with model as embedder:
+  with _embedder(features=features) as embedder:
     return export.write_embeddings(
       embedder, read(), output, thumbnails=pairs, pairs=pairs
     )
+
+
+def _embedder(*, features: bool, images: bool = True):
+  """Opens the run, config or model of the flags; see `export`."""
+  from nuclr_jax.lab import export
+
+  how = {"data_dir": flags.DATA_DIR.value, "features": features}
+  if flags.WORKDIR.value and not (flags.CONFIG.value or flags.MODEL.value):
+    state = flags.chosen_state()
+    run = flags.WORKDIR.value
+    return export.embedder_of_run(run, images=images, **state, **how)
+  settings = flags.chosen_settings()
+  return export.embedder_of_config(settings, images=images, **how)
+
+
+def _check_no_images() -> None:
+  """Raises UsageError for flags that say how images are read."""
+  for name, value in how_to_read().items():
+    if value is not None and name != "data_dir":
+      raise UsageError(
+        f"--{name} is for images with captions, and --input="
+        f"{flags.INPUT.value} is a file with a text on each line; leave it out"
+      )
 
 
 def subject(folder: pathlib.Path):
@@ -184,6 +208,11 @@ def subject(folder: pathlib.Path):
   if flags.DATA.value and "config.data.train" in flags.present():
     raise UsageError("give either --data or --config.data.train, not both")
   if flags.INPUT.value:
+    if flags.INPUT.value.endswith(TEXTS) and tau is None:
+      raise UsageError(
+        "popularity of texts needs --temperature, such as 0.05: that of a "
+        "model, if it has one, is for an image and a text"
+      )
     tau = temperature_of_model() if tau is None else tau
     embeddings = folder / "embeddings"
     if embeddings.exists():
@@ -196,7 +225,7 @@ def subject(folder: pathlib.Path):
     counts = embed_inputs(embeddings, pairs=True)
     shown = (f"{x} {name.replace('_', ' ')}" for name, x in counts.items())
     print(", ".join(shown))
-    if counts["rejected"] or counts["without_caption"]:
+    if counts.get("rejected") or counts.get("without_caption"):
       print(
         f"rejected ones, and those without a caption: {embeddings}"
         "/rejected.jsonl"

@@ -40,8 +40,8 @@ MODEL = flags.DEFINE_string(
   None,
   "A published model, in place of a run or a config: a name on the Hugging "
   "Face hub such as openai/clip-vit-base-patch32, or a folder with CLIP, "
-  "SigLIP or an exported model. --config.KEY=VALUE changes the config that it "
-  "stands for.",
+  "SigLIP, a sentence encoder or an exported model. --config.KEY=VALUE changes "
+  "the config that it stands for.",
 )
 DATA = flags.DEFINE_list(
   "data",
@@ -66,7 +66,8 @@ DATA_DIR = flags.DEFINE_string(
 INPUT = flags.DEFINE_string(
   "input",
   None,
-  "What to read: files, a pattern, a folder, or tfds:NAME for a TFDS data set.",
+  "What to read: files, a pattern, a folder, or tfds:NAME for a TFDS data set; "
+  "for embed and popularity, also a .txt file with a text on each line.",
 )
 DATASET = flags.DEFINE_string(
   "dataset", None, "The name of the data set to make."

@@ -142,6 +142,10 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
   image and text, both [pairs, dim]; two files, image.npy,text.npy; or a folder
   written by nuclr embed. The folder popularity/ in the workdir gets tables, a
   plot, and a page of the most and least popular samples.
+nuclr popularity --model=minilm --input=texts.txt --workdir=runs/texts \\
+  --temperature=0.05
+  Of a file with a text on each line, which of them are popular among the others
+  or near-duplicates.
 """,
     needs={
       "input": ["model", "config"],
@@ -164,10 +168,12 @@ nuclr popularity --workdir=runs/other --embeddings=x.npz --temperature=0.01
 nuclr embed --workdir=runs/mine --input=photos --output=embeddings
 nuclr embed --model=google/siglip2-base-patch16-224 --input=photos --output=out
 nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
+nuclr embed --model=minilm --input=texts.txt --output=out
   Writes image.npy and text.npy, and tables that say what each row is.
   With --config or --model, the model has its pretrained weights and no training
   of yours. The config cached trains on such a folder (config.data.name is
-  "embeddings").
+  "embeddings"). Of a file with a text on each line, .txt, it writes text.npy
+  and the table of texts alone, with any model that takes texts.
 """,
     must=["input", "output"],
     needs={"best": ["workdir"], "average": ["workdir"]},

@@ -5,6 +5,9 @@
 a tokenizer; and held-out sets.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from nuclr_jax.lab.data import (
   embeddings,
   glyphs,
@@ -12,7 +15,6 @@ from nuclr_jax.lab.data import (
   image_text,
   sentences,
 )
-from nuclr_jax.lab.data.image_text import inputs_of
 from nuclr_jax.lab.data.source import (
   AnyTokenizer,
   Data,
@@ -60,3 +62,18 @@ __all__ = [
   "source_of_samples",
   "without_pairs",
 ]
+
+
+def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
+  """Returns the model inputs of a `config.data`, if known without its data.
+
+  They are not if the tokenizer is built from the training captions, for
+  instance.
+
+  Args:
+    spec: The mapping `config.data`.
+
+  Returns:
+    The inputs, or None.
+  """
+  return image_text.inputs_of(spec) or sentences.inputs_of(spec)

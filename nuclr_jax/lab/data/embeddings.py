@@ -4,7 +4,8 @@ A folder that `nuclr embed` wrote holds `image.npy` [images, dim], `text.npy`
 [texts, dim], `images.parquet` (key, content, thumbnail) and `texts.parquet`
 (image, caption). The tables have a row for each row of the arrays; `image` is
 the row of the caption's image, `content` a hash of the image, and
-thumbnails may be missing.
+thumbnails may be missing. Of texts without images, it has `text.npy` and
+`texts.parquet` (caption) alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ COUNTS = "counts.json"  # of what was embedded, rejected and cut
 COMPARED = 500  # repeated captions, to check that all folders are of one model
 TOLERANCE = 0.05  # of a row's norm: bfloat16 may differ between devices
 ARRAYS = Sides("image.npy", "text.npy")
+NO_CAPTION = "captions must be texts, and none may be missing"
 
 
 class Cached(NamedTuple):
@@ -167,18 +169,17 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
 
   folder = files.remote.fetch(folder).expanduser()
   missing = [x for x in (*ARRAYS, IMAGES, TEXTS) if not (folder / x).exists()]
+  if is_of_texts(folder):
+    raise ValueError(
+      f"{folder} has embeddings of texts without images, which make no pairs; "
+      "embed images with captions"
+    )
   if missing:
     raise ValueError(
       f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
     )
   files.check_digests(folder)
-  arrays = []
-  for name in ARRAYS:
-    with files.reading(folder / name) as path:
-      arrays.append(np.load(path, mmap_mode="r"))
-      x = arrays[-1]
-      if x.ndim != 2 or not x.shape[1] or x.dtype.kind != "f":
-        raise ValueError(f"it holds {x.dtype}{x.shape}")
+  arrays = [_open_array(folder / name) for name in ARRAYS]
   num_rows = {}
   for name in (IMAGES, TEXTS):
     with files.reading(folder / name) as path:
@@ -192,7 +193,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   with files.reading(folder / TEXTS) as path:
     captions, image_of_text = (_read_column(path, x) for x in (CAPTION, IMAGE))
     if captions.null_count or image_of_text.null_count:
-      raise ValueError("captions must be texts, and none may be missing")
+      raise ValueError(NO_CAPTION)
     cached = Cached(
       *arrays,
       image_of_text.cast("int64").to_numpy(),
@@ -213,6 +214,54 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
   return cached
 
 
+def is_of_texts(folder: pathlib.Path) -> bool:
+  """Returns whether a folder holds embeddings of texts without images."""
+  found = [(folder / name).exists() for name in (*ARRAYS, IMAGES, TEXTS)]
+  return found == [False, True, False, True]
+
+
+def open_lookup(folder: str | os.PathLike) -> Lookup:
+  """Opens a folder of texts as a stand-in for a tokenizer, see `open_texts`.
+
+  Its rows are what `nuclr embed --features` wrote of the texts.
+
+  Args:
+    folder: A folder for which `is_of_texts`.
+  """
+  text, captions = open_texts(folder)
+  none = np.zeros(len(text), np.int64)
+  return Lookup([Cached(text[:0], text, none, captions, pathlib.Path(folder))])
+
+
+def open_texts(
+  folder: str | os.PathLike,
+) -> tuple[Float[np.ndarray, "texts width"], list[str]]:
+  """Opens a folder of texts that `nuclr embed` wrote.
+
+  Args:
+    folder: A folder for which `is_of_texts`.
+
+  Returns:
+    The embeddings, mapped into memory, and the texts.
+
+  Raises:
+    ValueError: If a file is damaged, or the files do not match each other.
+  """
+  folder = files.remote.fetch(folder).expanduser()
+  files.check_digests(folder)
+  text = _open_array(folder / ARRAYS.text)
+  with files.reading(folder / TEXTS) as path:
+    captions = _read_column(path, CAPTION)
+    if captions.null_count:
+      raise ValueError(NO_CAPTION)
+  if not len(text) == len(captions) > 0:
+    raise ValueError(
+      f"{folder}: {ARRAYS.text} has {len(text)} rows, {TEXTS} {len(captions)}; "
+      "write it again"
+    )
+  return text, captions.to_pylist()
+
+
 def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
   """Reads a column of the table of images; None if it is missing or empty.
 
@@ -231,6 +280,15 @@ def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
       return None
     column = _read_column(path, name)
     return None if column.null_count else column.to_pylist()
+
+
+def _open_array(path: pathlib.Path) -> np.ndarray:
+  """Maps an array into memory."""
+  with files.reading(path):
+    x = np.load(path, mmap_mode="r")
+    if x.ndim != 2 or not x.shape[1] or x.dtype.kind != "f":
+      raise ValueError(f"it holds {x.dtype}{x.shape}")
+  return x
 
 
 def _read_column(path: pathlib.Path, name: str):

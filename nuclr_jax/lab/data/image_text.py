@@ -196,17 +196,7 @@ def open_held_out(
 
 
 def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
-  """Returns the model inputs of a `config.data`, if known without its data.
-
-  They are not if the tokenizer is built from the training captions, for
-  instance.
-
-  Args:
-    spec: The mapping `config.data`.
-
-  Returns:
-    The inputs, or None.
-  """
+  """Returns what `data.inputs_of` does, for captioned images alone."""
   if spec["name"] != "image_text":
     return None
   captions = group_in(spec, Captions)

@@ -4,9 +4,10 @@ Each sentence is both views of a pair. Views of the same tokens differ by the
 encoder's dropout alone (SimCSE).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 import os
 import pathlib
+from typing import Any, NamedTuple
 import zlib
 
 import numpy as np
@@ -14,25 +15,50 @@ import numpy as np
 from nuclr_jax.checks import Count
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import MARK, lines_of, open_text
+from nuclr_jax.lab.data.options import flat, group_in
 from nuclr_jax.lab.data.source import (
   Data,
   HeldOut,
+  Inputs,
   RatedPairs,
   Source,
   source_of_samples,
 )
-from nuclr_jax.lab.data.tokenizer import BUILD, choose_tokenizer
+from nuclr_jax.lab.data.tokenizer import (
+  BUILD,
+  Clean,
+  Tokenizer,
+  choose_tokenizer,
+)
+from nuclr_jax.lab.ranges import Ids
 from nuclr_jax.types import Batch
 
 
+class Words(NamedTuple):
+  """How sentences become token ids."""
+
+  # A file, a folder or a hub name, see `tokenizer.pretrained_tokenizer`; or
+  # "build", to build one from the sentences
+  tokenizer: str = BUILD
+  length: Count = 32  # Token ids per sentence
+  # How a pretrained tokenizer cleans sentences, and whether they are
+  # `tokenizer.repaired` first
+  clean: Clean = False
+  repair: bool = False
+  # The number of ids of a pretrained encoder, if it is not the tokenizer's
+  vocab_size: Ids | None = None
+  # The number of sentences in which a word must occur to become a token of a
+  # built tokenizer
+  min_count: Count = 1
+
+
+@flat("words")
 def sentences(
   *,
   train: str | None,
   validation: tuple[str, ...] = (),
   test: tuple[str, ...] = (),
-  tokenizer: str = BUILD,
-  length: Count = 32,
-  min_count: Count = 1,
+  words: Words,
 ) -> Data:
   """Reads sentences without labels; dropout makes two views of each (SimCSE).
 
@@ -42,12 +68,8 @@ def sentences(
     validation: TSV files of rated pairs (a score and two sentences on each
       line) to score during training, see `evaluate.sts`.
     test: TSV files of rated pairs to score at the end.
-    tokenizer: A file, a folder or a hub name, see
-      `tokenizer.pretrained_tokenizer`; or "build", to build one from the
-      sentences.
-    length: Token ids per sentence.
-    min_count: The number of sentences in which a word must occur to become a
-      token of a built tokenizer.
+    words: `tokenizer`, `length`, `clean`, `repair`, `vocab_size` and
+      `min_count`, which are arguments and keys of `config.data` themselves.
 
   Raises:
     ValueError: If a file is not named, cannot be read, or has another format.
@@ -61,18 +83,34 @@ def sentences(
       "line"
     )
   lines = read_sentences(train)
-  words = choose_tokenizer(
-    tokenizer, lambda: lines, length=length, clean=False, min_count=min_count
-  )
+  tokenizer = _tokenizer(words, lambda: lines)
   return Data(
-    train=twice(lines, words.encode(lines), pathlib.Path(train).name),
-    tokenizer=words,
-    image_shape=(length,),
+    train=twice(lines, tokenizer.encode(lines), pathlib.Path(train).name),
+    tokenizer=tokenizer,
+    image_shape=(words.length,),
     held_out={
       "validation": HeldOut(rated=_read_all_rated(validation)),
       "test": HeldOut(rated=_read_all_rated(test)),
     },
   )
+
+
+def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
+  """Returns the model inputs of a `config.data`, if known without its data.
+
+  Args:
+    spec: The mapping `config.data`.
+
+  Returns:
+    The inputs, or None for other data, or if the tokenizer is built from the
+    sentences.
+  """
+  if spec["name"] != "sentences":
+    return None
+  words = group_in(spec, Words)
+  if words.tokenizer == BUILD:
+    return None
+  return Inputs((words.length,), _tokenizer(words, list))
 
 
 def read_sentences(path: str | os.PathLike) -> list[str]:
@@ -113,7 +151,24 @@ def read_lines(path: str | os.PathLike) -> list[str]:
     >>> read_lines(tmp_path / "a.txt")
     ['One.']
   """
-  return list(dict.fromkeys(lines_of(_text(path))))
+  return list(dict.fromkeys(read_all_lines(path)))
+
+
+def read_all_lines(path: str | os.PathLike) -> list[str]:
+  r"""Reads the lines of a text file, in order; empty ones are left out.
+
+  Args:
+    path: The text file.
+
+  Raises:
+    ValueError: If there is no such file or it is not UTF-8.
+
+  Example:
+    >>> _ = (tmp_path / "a.txt").write_text("One.\n\nOne.\n")
+    >>> read_all_lines(tmp_path / "a.txt")
+    ['One.', 'One.']
+  """
+  return lines_of(_text(path))
 
 
 def read_rated_pairs(path: str | os.PathLike) -> RatedPairs:
@@ -177,6 +232,12 @@ def twice(lines: Sequence[str], tokens: np.ndarray, name: str) -> Source:
     f"{name}/{n}/{checksum:08x}",
     lambda: (x.encode() for x in lines),
   )
+
+
+def _tokenizer(words: Words, lines: Callable[[], list[str]]) -> Tokenizer:
+  """Reads the tokenizer, or builds it from the sentences."""
+  how = words._asdict()
+  return choose_tokenizer(how.pop("tokenizer"), lines, **how)
 
 
 def _read_all_rated(paths: Sequence[str]) -> dict[str, RatedPairs]:

@@ -36,6 +36,7 @@ from nuclr_jax.lab.models.pretrained.specs import read_spec
 from nuclr_jax.lab.ranges import Ids
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
@@ -481,7 +482,8 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
       f"{path} is not a vocabulary of BERT: it lacks the tokens {missing}"
     )
   tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=UNKNOWN))
-  tokenizer.add_special_tokens([PAD, UNKNOWN, FIRST, LAST])
+  special = [PAD, UNKNOWN, FIRST, LAST, *({MASK} & ids.keys())]
+  tokenizer.add_special_tokens(special)
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.post_processor = _first_and_last(ids)

@@ -84,9 +84,10 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
   def in_batches(function):
     compiled = jax.jit(function, out_shardings=everywhere)
 
-    def run(params, model_state, inputs, to_batch):
+    def run(params, model_state, inputs, to_batch, short=False):
       results = []
       for batch, count in _batches(inputs, mesh.size):
+        batch = _without_padding(batch) if short else batch
         result = compiled(
           params, model_state, to_batch(sharding.put(batch, rows))
         )
@@ -98,6 +99,15 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
 
     return run
 
+  def of_texts(run, captions):
+    tokens = encode(captions)
+    if not model.masks_padding:
+      return run(tokens, _text_batch)
+    # Texts of about one length share a batch, which is then as short as they.
+    order = np.argsort(_lengths(tokens), kind="stable")
+    result = run(tokens[order], _text_batch, short=True)
+    return result[np.argsort(order)]
+
   embed, before, raw = map(in_batches, (embeddings, features, outputs))
 
   def make(params, model_state):
@@ -105,7 +115,7 @@ def make_embedder(model: Model, encode, mesh: Mesh) -> MakeEmbed:
       run = partial(run, params, model_state)
       return Sides(
         image=lambda images: run(images, _image_batch),
-        text=lambda captions: run(encode(captions), _text_batch),
+        text=partial(of_texts, run),
       )
 
     plain = sides(embed)
@@ -164,6 +174,24 @@ def _batches(
       chunk = np.pad(chunk, width, mode="edge")
     for first in range(0, len(chunk), size):
       yield chunk[first : first + size], min(size, count - first)
+
+
+def _lengths(tokens: np.ndarray) -> np.ndarray:
+  """Returns how many ids each row has before the zeros at its end.
+
+  Example:
+    >>> _lengths(np.array([[2, 0, 3, 0], [0, 0, 0, 0]])).tolist()
+    [3, 0]
+  """
+  reversed_ids = tokens[:, ::-1] != 0
+  ends = np.argmax(reversed_ids, axis=1)
+  return np.where(reversed_ids.any(axis=1), tokens.shape[1] - ends, 0)
+
+
+def _without_padding(tokens: np.ndarray) -> np.ndarray:
+  """Cuts token ids to a power of two, or leaves the length as it is."""
+  longest = max(FEW, int(_lengths(tokens).max(initial=0)))
+  return tokens[:, : _power_of_two(longest)]
 
 
 def _power_of_two(x: float) -> int:

@@ -5,6 +5,7 @@ from nuclr_jax.lab.export.embed import (
   embedder_of_config,
   embedder_of_run,
   write_embeddings,
+  write_texts,
 )
 from nuclr_jax.lab.export.model import (
   Exported,
@@ -22,4 +23,5 @@ __all__ = [
   "model_of_run",
   "write_embeddings",
   "write_model",
+  "write_texts",
 ]

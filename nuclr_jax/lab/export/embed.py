@@ -1,4 +1,4 @@
-"""Writes a model's embeddings of any images and captions to files.
+"""Writes a model's embeddings of images and captions, or of texts, to files.
 
 `write_embeddings` makes a folder with `image.npy` [images, dim] and `text.npy`
 [captions, dim]. `images.parquet` (key, content, and a thumbnail if asked for)
@@ -7,10 +7,13 @@ and `texts.parquet` (image, caption) have a row for each row of the arrays;
 (see `images.content_of`). Items that could not be embedded are listed in
 `rejected.jsonl`, and so are images that were, but have no caption.
 `counts.json` counts all of them.
+
+`write_texts` makes a folder of texts without images: `text.npy`,
+`texts.parquet` (caption) and `counts.json`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import json
 import logging
@@ -26,8 +29,10 @@ from nuclr_jax.lab.config import Config
 from nuclr_jax.lab.data import images
 from nuclr_jax.lab.data.embeddings import (
   ARRAYS,
+  CAPTION,
   CONTENT,
   COUNTS,
+  IMAGE,
   IMAGES,
   KEY,
   TEXTS,
@@ -70,6 +75,7 @@ def embedder_of_run(
   checkpoints: str = checkpoint.NEWEST,
   averaged: bool = True,
   features: bool = False,
+  images: bool = True,
 ) -> Iterator[Embedder]:
   """Opens the model of a run; its training data no longer need to exist.
 
@@ -80,10 +86,13 @@ def embedder_of_run(
       scored best on validation.
     averaged: Whether to use the averaged weights, if the run keeps an average.
     features: Whether to return the towers' features, on which the model `heads`
-      is trained, instead of embeddings of unit norm.
+      is trained, instead of embeddings. These have unit norm, but for a model
+      of texts alone that does not normalize.
+    images: Whether the model must take RGB images, or else texts.
 
   Raises:
-    ValueError: If there is no such run, or its model does not take RGB images.
+    ValueError: If there is no such run, or its model does not take what it
+      must.
   """
   opened = loop.load(
     workdir,
@@ -93,7 +102,7 @@ def embedder_of_run(
     averaged=averaged,
   )
   with jax.set_mesh(opened[1]):
-    yield _embedder(*opened, features)
+    yield _embedder(*opened, features, images)
 
 
 @contextlib.contextmanager
@@ -102,6 +111,7 @@ def embedder_of_config(
   *,
   data_dir: str | os.PathLike | None = None,
   features: bool = False,
+  images: bool = True,
 ) -> Iterator[Embedder]:
   """Opens a config's model before any training, with its pretrained weights.
 
@@ -109,15 +119,15 @@ def embedder_of_config(
     config: The config. Its data sets are read only if its tokenizer is built
       from them.
     data_dir: The folder of prepared data sets.
-    features: Whether to return the towers' features instead of embeddings of
-      unit norm.
+    features: Whether to return the towers' features, as `embedder_of_run` does.
+    images: Whether the model must take RGB images, or else texts.
 
   Raises:
-    ValueError: If the model cannot be built, or does not take RGB images.
+    ValueError: If the model cannot be built, or does not take what it must.
   """
   opened = untrained.open_untrained(config, data_dir=data_dir, pairs=False)
   with jax.set_mesh(opened[1]):
-    yield _embedder(*opened, features)
+    yield _embedder(*opened, features, images)
 
 
 def write_embeddings(
@@ -159,6 +169,54 @@ def write_embeddings(
       )
     files.write_json(work / COUNTS, counts)
     files.write_digests(work)
+  _warn_of_cut(counts, embedder)
+  return counts
+
+
+def write_texts(
+  embedder: Embedder, texts: Sequence[str], folder: str | os.PathLike
+) -> Metrics:
+  """Embeds texts without images and writes the files, all of them or none.
+
+  Args:
+    embedder: An open model (see `embedder_of_config`, with images=False).
+    texts: The texts; each gets a row, in this order.
+    folder: The folder to make, here or in a bucket; it must not exist.
+
+  Returns:
+    The numbers of `captions` embedded, and of those longer than the model
+    takes, `captions_cut`.
+
+  Raises:
+    ValueError: If the folder exists, or there are no texts.
+  """
+  if not texts:
+    raise ValueError("there are no texts to embed; put one on each line")
+  show = progress.reporter("texts", len(texts))
+  count = {"captions": len(texts), "captions_cut": 0}
+  with files.remote.new_folder(folder) as work:
+    with (
+      _array(work / ARRAYS.text) as rows,
+      _table(work / TEXTS, with_images=False) as table,
+    ):
+      for start in range(0, len(texts), evaluators.CHUNK):
+        chunk = texts[start : start + evaluators.CHUNK]
+        rows(embedder.encode.text(chunk))
+        table([{CAPTION: x} for x in chunk])
+        count["captions_cut"] += _count_cut(chunk, embedder)
+        show(start + len(chunk))
+    files.write_json(work / COUNTS, count)
+    files.write_digests(work)
+  _warn_of_cut(count, embedder)
+  return count
+
+
+def _count_cut(captions: Sequence[str], embedder: Embedder) -> int:
+  words = embedder.tokenizer
+  return int(words.is_cut(captions).sum()) if words else 0
+
+
+def _warn_of_cut(counts: Metrics, embedder: Embedder) -> None:
   if counts["captions_cut"]:
     log.warning(
       "%d of %d captions were cut to %d tokens",
@@ -166,7 +224,6 @@ def write_embeddings(
       counts["captions"],
       embedder.tokenizer.length,
     )
-  return counts
 
 
 def _write_files(
@@ -204,19 +261,17 @@ def _write_files(
             count["without_caption"] += 1
       if kept:
         rows = [
-          {"image": count["images"] + i, "caption": caption}
+          {IMAGE: count["images"] + i, CAPTION: caption}
           for i, item in enumerate(kept)
           for caption in item.captions
         ]
         arrays.image(embedder.encode.image(np.stack(pixels)))
         keys(rows_of_images)
         if rows:
-          captions = [row["caption"] for row in rows]
+          captions = [row[CAPTION] for row in rows]
           arrays.text(embedder.encode.text(captions))
           texts(rows)
-          if embedder.tokenizer:
-            cut = embedder.tokenizer.is_cut(captions)
-            count["captions_cut"] += int(cut.sum())
+          count["captions_cut"] += _count_cut(captions, embedder)
         count["images"] += len(kept)
         count["captions"] += len(rows)
       show(count["images"])
@@ -227,17 +282,28 @@ def _write_files(
   return count | {"rejected": reasons.total()}
 
 
-def _embedder(parts, mesh, state, features: bool) -> Embedder:
+def _embedder(parts, mesh, state, features: bool, images: bool) -> Embedder:
   """Compiles the functions of a model with its params and state."""
   inputs = parts.data.inputs
-  shape = inputs.image_shape
-  if len(shape) != 3 or shape[2] != 3:
+  shape, has_words = inputs.image_shape, inputs.tokenizer.vocab_size > 0
+  of_texts = len(shape) == 1 and has_words
+  if not images and not has_words:
     raise ValueError(
-      f"the model takes images of shape {shape}, not RGB images of shape "
-      "(size, size, 3); give a run or a config of such a model"
+      "the model takes rows of features, and no texts; give the run or model "
+      "that made them"
+    )
+  if images and (len(shape) != 3 or shape[2] != 3):
+    taken = f"images of shape {shape}"
+    instead = "give a run or a config of such a model"
+    if of_texts:
+      taken = "texts only"
+      instead = "give it --input=texts.txt, a text on each line"
+    raise ValueError(
+      f"the model takes {taken}, not RGB images of shape (size, size, 3); "
+      f"{instead}"
     )
   embed = loop.embedder(parts, mesh)(state)
-  embeddings = Sides(embed.image, embed.text)
+  embeddings = embed.outputs if of_texts else Sides(embed.image, embed.text)
   encode = embed.features if features else embeddings
   return Embedder(encode, shape[0], inputs.resize, inputs.tokenizer)
 
@@ -312,7 +378,7 @@ def _array(path: pathlib.Path) -> Iterator[Append]:
 
 
 @contextlib.contextmanager
-def _table(path: pathlib.Path) -> Iterator[Append]:
+def _table(path: pathlib.Path, *, with_images: bool = True) -> Iterator[Append]:
   """Appends rows, dicts with the same keys, to a Parquet file."""
   import pyarrow
   from pyarrow import parquet
@@ -323,9 +389,11 @@ def _table(path: pathlib.Path) -> Iterator[Append]:
       (CONTENT, pyarrow.uint64()),
       (THUMBNAIL, pyarrow.binary()),
     ],
-    TEXTS: [("image", pyarrow.int64()), ("caption", pyarrow.string())],
+    TEXTS: [(IMAGE, pyarrow.int64()), (CAPTION, pyarrow.string())],
   }
-  schema = pyarrow.schema(fields[path.name])
+  schema = pyarrow.schema(
+    [x for x in fields[path.name] if with_images or x[0] != IMAGE]
+  )
   with (
     files.replacing(path) as new,
     parquet.ParquetWriter(new, schema) as writer,

@@ -54,6 +54,11 @@ def text_config(text: Arguments, *, vocab_size: int) -> dict[str, Any]:
   Raises:
     ValueError: If Hugging Face has no such tower.
   """
+  if text["name"] in ("rows", "transformer"):
+    raise ValueError(
+      f"Hugging Face has no layout for {text['name']!r}; export a model with a "
+      "BERT or a DistilBERT"
+    )
   if text["name"] == "distilbert":
     if text["eps"] != 1e-12 or text["activation"] != "gelu":
       raise ValueError(

@@ -8,7 +8,9 @@ In Hugging Face's layout, the towers decide which kind of folder is written:
                           one `VisionTextDualEncoderModel`
   ResNet or ViT, BERT or DistilBERT
                           `image_encoder/` and `text_encoder/`, a model each,
-                          `projections.safetensors` and `load.py`
+                          `projections.safetensors` and `load.py`; a text
+                          encoder that pools over all tokens is one of
+                          sentence-transformers
 
 OpenCLIP's layout takes the towers of CLIP or SigLIP. It has the files
 `open_clip_config.json` and `open_clip_model.safetensors`. The tokenizer with
@@ -31,6 +33,7 @@ from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
 from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.models.pretrained import sentence_encoders
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
 from nuclr_jax.lab.models.towers import TOWERS, bound_tower
 from nuclr_jax.lab.train import checkpoint, loop
@@ -58,10 +61,16 @@ REPAIRS = {  # how captions differ there from those of the run
     "encodings differ from the run's"
   ),
 }
-# The loader's expression for a tower's features, by the tower's `model_type`.
+# The loader's expression for a tower's features, by the tower's `model_type`,
+# and for those of texts, by the tower's pooling.
 FEATURES = {
   "resnet": "output.pooler_output.flatten(1)",
   "vit": "output.last_hidden_state[:, 0]",
+}
+TEXT_FEATURES = {
+  "first": "x[:, 0]",
+  "mean": "(x * mask).sum(1) / mask.sum(1)",
+  "max": "x.masked_fill(mask == 0, -torch.inf).amax(1)",
 }
 
 
@@ -191,7 +200,10 @@ def write_model(
       for part, hf_model in zip(folders, separate, strict=True):
         _write_hf_model(part, hf_model)
       _write_projections(work, model.params)
-      _write_loader(work, separate.image.config["model_type"])
+      if text["pooling"] != "first":
+        sentence_encoders.write_modules(folders.text, text)
+      kinds = separate.image.config["model_type"], text["pooling"]
+      _write_loader(work, *kinds)
     _write_preprocessing(folders.image, image, model)
     _write_tokenizer(folders.text, model.tokenizer, layout)
     files.write_digests(work)
@@ -332,10 +344,14 @@ def _write_projections(folder, params: Params) -> None:
   _write_tensors(folder / pretrained.PROJECTIONS, projections)
 
 
-def _write_loader(folder, image_type: str) -> None:
+def _write_loader(folder, image_type: str, pooling: str) -> None:
   """Writes the script that loads two separate models in PyTorch."""
   loader = pathlib.Path(__file__).with_name("loader.txt").read_text()
-  loader = loader.replace("FEATURES", FEATURES[image_type])
+  for name, expression in (
+    ("TEXT_FEATURES", TEXT_FEATURES[pooling]),
+    ("FEATURES", FEATURES[image_type]),
+  ):
+    loader = loader.replace(name, expression)
   files.write_text(folder / LOADER, loader)
 
 

@@ -60,12 +60,15 @@ class Model(NamedTuple):
     features: `features(params, model_state, batch)` returns both towers'
       features before the projection, computed as in evaluation; None if the
       model has no such features.
+    masks_padding: Whether texts have the same embeddings without the zeros that
+      end their token ids, so that evaluation may leave them out.
   """
 
   init: ModelInit
   apply: ModelApply
   load: Callable[[Params, PyTree], tuple[Params, PyTree]] | None = None
   features: Callable[[Params, PyTree, Batch], Sides] | None = None
+  masks_padding: bool = False
 
 
 class Tower(NamedTuple):
@@ -75,11 +78,13 @@ class Tower(NamedTuple):
     init: `init(key) -> (params, state)`.
     apply: `apply(params, state, x, *, key, train) -> (features, state)`.
     num_features: The width of the features.
+    masks_padding: As in `Model`, of a tower of texts.
   """
 
   init: Any
   apply: Any
   num_features: int
+  masks_padding: bool = False
 
 
 def from_nnx(build, num_features: int) -> Tower:
@@ -240,7 +245,7 @@ def dual_encoder(
   def features(params, model_state, batch):
     return encode(params, model_state, batch, key=None, train=False)[0]
 
-  return Model(init, apply, features=features)
+  return Model(init, apply, features=features, masks_padding=text.masks_padding)
 
 
 def _shapes_by_name(tree: PyTree) -> dict[str, tuple[int, ...]]:

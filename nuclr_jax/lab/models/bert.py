@@ -4,21 +4,26 @@ from functools import partial
 
 from flax import nnx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from nuclr_jax import checks
 from nuclr_jax.checks import Fraction
 from nuclr_jax.lab.models import base, transformer
 from nuclr_jax.lab.models.layers import Dtype, LayerNorm, Remat, run_blocks
 from nuclr_jax.lab.ranges import Eps, Layers, Length, Width
 
+Pooling = checks.one_of(("first", "mean", "max"))
+
 
 class Bert(nnx.Module):
-  """Post-norm blocks, which return the features of the first token.
+  """Post-norm blocks, whose features are pooled over the tokens of a text.
 
-  Token id 0 is padding; no token attends to it.
+  Token id 0 is padding; no token attends to it, and pooling leaves it out.
   """
 
-  def __init__(self, spec, *, vocab_size, max_length, pooler, rngs):
+  def __init__(
+    self, spec, *, vocab_size, max_length, pooling="first", pooler, rngs
+  ):
     init = nnx.initializers.normal(0.02)
     shape = (vocab_size, spec.width)
     self.tokens = nnx.Param(init(rngs.params(), shape))
@@ -30,7 +35,7 @@ class Bert(nnx.Module):
     self.remat = spec.remat
     pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
-    self.dtype = spec.dtype
+    self.dtype, self.pooling = spec.dtype, pooling
 
   def __call__(
     self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
@@ -41,10 +46,25 @@ class Bert(nnx.Module):
     x = self.norm(x).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)
     x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
-    x = x[:, 0]
+    x = _pooled(x, tokens != 0, self.pooling)
     if self.pooler is not None:
       x = self.pooler(x)
     return x.astype(jnp.float32)
+
+
+def _pooled(
+  x: Float[Array, "batch length width"],
+  is_text: Bool[Array, "batch length"],
+  pooling: str,
+) -> Float[Array, "batch width"]:
+  """Returns one row of features for each text; sums are in float32."""
+  if pooling == "first":
+    return x[:, 0]
+  x, is_text = x.astype(jnp.float32), is_text[:, :, None]
+  if pooling == "max":
+    return jnp.where(is_text, x, jnp.finfo(jnp.float32).min).max(axis=1)
+  count = jnp.maximum(is_text.sum(axis=1), 1)
+  return jnp.where(is_text, x, 0).sum(axis=1) / count
 
 
 def bert(
@@ -58,6 +78,7 @@ def bert(
   max_length: Length = 512,
   eps: Eps = 1e-12,
   activation: transformer.Activation = "gelu",
+  pooling: Pooling = "first",
   pooler: bool = False,
   dropout: Fraction = 0.1,
   attended_dropout: Fraction | None = None,
@@ -65,7 +86,7 @@ def bert(
   remat: Remat = "none",
   attention: transformer.Implementation = "xla",
 ) -> base.Tower:
-  """Makes a BERT; its features are those of the first token.
+  """Makes a BERT; its features are those of the first token by default.
 
   All tokens have type 0; the embedding of that type is added to the position
   embeddings when weights are read.
@@ -80,7 +101,11 @@ def bert(
     max_length: The number of position embeddings, as in pretrained files.
     eps: The eps of LayerNorm.
     activation: "gelu", "gelu_tanh" or "quick_gelu".
-    pooler: Whether a dense layer and tanh follow, as in BERT's pretraining.
+    pooling: What the features of a text are: those of the "first" token, or the
+      "mean" or the "max" of those of all tokens that are not padding, special
+      tokens included. Sentence encoders say which in `1_Pooling/config.json`.
+    pooler: Whether a dense layer and tanh follow the first token's features, as
+      in BERT's pretraining.
     dropout: The dropout rate after the embeddings, on the attention weights and
       in both residual branches.
     attended_dropout: The dropout rate in the attention's residual branch; None
@@ -95,8 +120,8 @@ def bert(
     A `Tower` from token ids [batch, length] to features [batch, width].
 
   Raises:
-    ValueError: If texts are longer than `max_length`, or if a number is out of
-      range.
+    ValueError: If texts are longer than `max_length`, if a number is out of
+      range, or if a `pooler` does not follow the first token.
 
   Example:
     >>> tower = bert(vocab_size=9, length=4, width=8, layers=1, heads=2)
@@ -106,9 +131,16 @@ def bert(
     >>> features.shape
     (1, 8)
 
-  Reference: Devlin et al., BERT, NAACL 2019.
+  Reference: Devlin et al., BERT, NAACL 2019; Reimers and Gurevych,
+    Sentence-BERT, EMNLP 2019, for the mean.
   """
   transformer.check_texts(vocab_size, length, max_length)
+  checks.argument("pooling", pooling, Pooling)
+  if pooler and pooling != "first":
+    raise ValueError(
+      f"pooler is a layer on the first token, and pooling is {pooling!r}; "
+      "leave one of them out"
+    )
   if attended_dropout is None:
     attended_dropout = dropout
   spec = transformer.make_block_spec(
@@ -130,13 +162,19 @@ def bert(
       spec,
       vocab_size=vocab_size,
       max_length=max_length,
+      pooling=pooling,
       pooler=pooler,
       rngs=rngs,
     )
 
-  return base.from_nnx(build, width)
+  return base.from_nnx(build, width)._replace(masks_padding=True)
 
 
 # DistilBERT has half the blocks, and no dropout in the attention's residual
 # branch. Sanh et al., DistilBERT, a distilled version of BERT, 2019.
 distilbert = partial(bert, layers=6, attended_dropout=0.0)
+# The sentence encoders all-MiniLM-L6-v2 and others of its size. Wang et al.,
+# MiniLM: Deep Self-Attention Distillation, NeurIPS 2020.
+minilm_l6 = partial(
+  bert, width=384, layers=6, heads=12, hidden=1536, pooling="mean"
+)

@@ -1,4 +1,4 @@
-"""Heads on precomputed features: training without towers."""
+"""Heads on precomputed features: training without towers, or one of them."""
 
 from flax import nnx
 import jax
@@ -22,6 +22,25 @@ class Hidden(nnx.Module):
   ) -> Float[Array, "batch hidden"]:
     x = jax.nn.gelu(self.layer(self.norm(x.astype(jnp.float32))))
     return self.dropout(x, rngs=rngs)
+
+
+def rows(*, length: int) -> base.Tower:
+  """Makes the text tower of precomputed features: a text is a row of them.
+
+  With it, a locked text tower costs nothing in training. Its features come from
+  `nuclr embed --features --input=texts.txt`, and a data set looks them up in
+  place of token ids, see `data.embeddings.open_lookup`.
+
+  Args:
+    length: The width of the features.
+
+  Example:
+    >>> tower = rows(length=3)
+    >>> features, _ = tower.apply({}, {}, jnp.ones((2, 3)))
+    >>> tower.num_features, features.shape
+    (3, (2, 3))
+  """
+  return base.Tower(lambda key: ({}, {}), _unchanged, length)
 
 
 def heads(
@@ -72,7 +91,7 @@ def heads(
       return base.from_nnx(
         lambda rngs: Hidden(width, hidden, dropout, rngs=rngs), hidden
       )
-    return base.Tower(lambda key: ({}, {}), _unchanged, width)
+    return rows(length=width)
 
   return base.dual_encoder(
     tower(image_shape[0]),

@@ -1,17 +1,24 @@
-"""Pairs of published encoders, with or without pretrained weights."""
+"""Pairs of encoders by name, with or without pretrained weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
+from nuclr_jax.lab import files
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.bert import bert, distilbert
+from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
+from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
-from nuclr_jax.lab.models.pretrained import load_dual_encoder, load_towers
+from nuclr_jax.lab.models.pretrained import (
+  check_encoder,
+  load_dual_encoder,
+  load_towers,
+)
 from nuclr_jax.lab.models.resnet import resnet50
+from nuclr_jax.lab.models.small import convnet, transformer
 from nuclr_jax.lab.models.vgg import vgg16
 from nuclr_jax.lab.models.vit import (
   clip_vit_b16,
@@ -30,6 +37,7 @@ IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_vit_b16": clip_vit_b16,
   "clip_vit_b32": clip_vit_b32,
   "clip_vit_l14": clip_vit_l14,
+  "convnet": convnet,
   "dinov2_vit_b14": dinov2_vit_b14,
   "dinov2_vit_s14": dinov2_vit_s14,
   "resnet50": resnet50,
@@ -42,7 +50,10 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "bert": bert,
   "clip_text": clip_text,
   "distilbert": distilbert,
+  "minilm_l6": minilm_l6,
+  "rows": rows,
   "siglip_text": siglip_text,
+  "transformer": transformer,
 }
 INPUTS = ("image_shape", "vocab_size", "length")  # what the data decide
 PRETRAINED = {"pretrained": str | os.PathLike | None}
@@ -72,7 +83,10 @@ def towers(
   normalize: bool = True,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
-  """Makes a model of a published image encoder and a published text encoder.
+  """Makes a model of an image encoder and a text encoder.
+
+  Most are published ones; `convnet` and `transformer` are those of `small`, and
+  `rows` takes precomputed features of texts.
 
   Args:
     image_shape: Height, width and channels of the images.
@@ -130,15 +144,21 @@ def towers(
     projected=projected,
     frozen=frozen,
   )
+  encoder = sides["text"].values()
   sources = list(dict.fromkeys(x for x in paths.values() if x is not None))
 
   def load(params, state):
     for path in sources:
       sides = tuple(side for side, x in paths.items() if x == path)
+      if "text" in sides:
+        check_encoder(path, encoder)
       params, state = load_towers(path, params, state, sides=sides)
     return params, state
 
   def load_both(params, state):
+    folder = files.remote.fetch(pretrained).expanduser() / "text_encoder"
+    if folder.is_dir():
+      check_encoder(folder, encoder)
     return load_dual_encoder(pretrained, params, state)
 
   if pretrained is not None:

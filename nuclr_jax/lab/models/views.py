@@ -10,18 +10,12 @@ import jax.numpy as jnp
 from nuclr_jax.checks import Count, Natural
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.pretrained import load_towers
-from nuclr_jax.lab.models.small import convnet, transformer
+from nuclr_jax.lab.models.pretrained import check_encoder, load_towers
 from nuclr_jax.lab.models.towers import IMAGE_TOWERS, INPUTS, TEXT_TOWERS
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.types import Pairs, Sides
 
-ENCODERS: dict[str, Callable[..., base.Tower]] = {
-  "convnet": convnet,
-  "transformer": transformer,
-  **IMAGE_TOWERS,
-  **TEXT_TOWERS,
-}
+ENCODERS: dict[str, Callable[..., base.Tower]] = IMAGE_TOWERS | TEXT_TOWERS
 ENCODER = Table(ENCODERS, run=INPUTS)
 
 
@@ -34,6 +28,7 @@ def views(
   pretrained: str | os.PathLike | None = None,
   dim: Count = 128,
   hidden: Natural = 0,
+  projected: bool = True,
   normalize: bool = True,
 ) -> base.Model:
   """Encodes both sides of a batch with the same tower, in one call.
@@ -53,13 +48,16 @@ def views(
       None starts from random ones.
     dim: The width of the embeddings.
     hidden: The width of a hidden layer in the projection; 0 leaves it out.
+    projected: Whether there is a projection; else the embeddings are the
+      encoder's features, whose width `dim` must be.
     normalize: Whether to scale embeddings to unit norm.
 
   Returns:
     A `Model`, which has `load` if there are pretrained weights.
 
   Raises:
-    ValueError: If the encoder is unknown, or its factory refuses the arguments;
+    ValueError: If the encoder is unknown, its factory refuses the arguments, or
+      `dim` is not the width of features that are not projected;
       from `load`, if the weights cannot be read or do not fit.
 
   Example:
@@ -79,12 +77,16 @@ def views(
   inputs = dict(image_shape=image_shape, vocab_size=vocab_size, length=length)
   encoder = bound("model.encoder", ENCODER, encoder)
   tower = encoder(**inputs)
-  model = one_encoder(tower, dim=dim, hidden=hidden, normalize=normalize)
+  model = one_encoder(
+    tower, dim=dim, hidden=hidden, projected=projected, normalize=normalize
+  )
   if pretrained is None:
     return model
   side = "image" if encoder.takes("image_shape") else "text"
 
   def load(params, state):
+    if side == "text":
+      check_encoder(pretrained, encoder.values())
     # `load_towers` knows only the names of a dual encoder's sides.
     loaded, state = load_towers(
       pretrained, {side: params["encoder"]}, {side: state}, sides=(side,)
@@ -95,17 +97,27 @@ def views(
 
 
 def one_encoder(
-  tower: base.Tower, *, dim: int, hidden: int = 0, normalize: bool = True
+  tower: base.Tower,
+  *,
+  dim: int,
+  hidden: int = 0,
+  projected: bool = True,
+  normalize: bool = True,
 ) -> base.Model:
   """Makes the model `views` from any tower.
 
-  Its params are `{"encoder", "projection"}`; its state is the tower's.
+  Its params are `{"encoder", "projection"}`, without the latter if it has none;
+  its state is the tower's.
 
   Args:
     tower: The encoder of both views.
     dim: The width of the embeddings.
     hidden: The width of a hidden layer in the projection; 0 leaves it out.
+    projected: Whether there is a projection.
     normalize: Whether to scale embeddings to unit norm.
+
+  Raises:
+    ValueError: If `dim` is not the width of features that are not projected.
 
   Example:
     >>> from flax import nnx
@@ -118,6 +130,14 @@ def one_encoder(
     ((2, 5), True)
   """
   widths = [tower.num_features, *([hidden] if hidden else []), dim]
+  if not projected:
+    if hidden or dim != tower.num_features:
+      raise ValueError(
+        f"the encoder has {tower.num_features} features and no projection, so "
+        f"dim must be {tower.num_features} and hidden 0, got {dim} and "
+        f"{hidden}; change them, or set projected=True"
+      )
+    widths = widths[:1]
 
   def init(key):
     first, *keys = jax.random.split(key, len(widths))
@@ -126,7 +146,8 @@ def one_encoder(
     layers = {
       f"kernel_{i}": scale(key, widths[i : i + 2]) for i, key in enumerate(keys)
     }
-    return {"encoder": params, "projection": layers}, state
+    projection = {"projection": layers} if layers else {}
+    return {"encoder": params} | projection, state
 
   def encode(params, model_state, x, **options):
     x = jnp.asarray(x)
@@ -162,4 +183,6 @@ def one_encoder(
 
     return Sides(one_side(batch.image), one_side(batch.text))
 
-  return base.Model(init, apply, features=features)
+  return base.Model(
+    init, apply, features=features, masks_padding=tower.masks_padding
+  )

@@ -54,7 +54,8 @@ def write(
   near copies of images, file by file, the largest cluster first;
   `popularity.npz` is for the warm start of a run; `summary.json` has the counts
   and correlations; `popularity.html` shows the samples. `tables` says how texts
-  that spreadsheets would take for formulas are written.
+  that spreadsheets would take for formulas are written. Of texts against
+  texts, there is one table, `texts.csv`.
 
   Args:
     subject: The pairs, from `subject.from_run` or `subject.from_files`.
@@ -109,29 +110,28 @@ def _write(
   sides = [_side(name, subject, solution, log_own) for name in Sides._fields]
   images, texts = sides
   log.info("looking for near-duplicates")
-  copies = duplicates.find(subject)
   alike, recall = _text_clusters(subject, texts)
-  of_images = subject.photos.of_pairs[images.pair]
-  images.columns["cluster"] = copies.cluster[of_images]
   texts.columns["cluster"] = np.zeros(len(texts.pair), int)
   for number, members in enumerate(alike, 1):
     texts.columns["cluster"][members] = number
+  if subject.of_texts:  # both sides are the same
+    sides, of_pairs, copies, doubtful = [texts], {}, None, None
+  else:
+    copies, doubtful = _compare_sides(subject, images, log_own, folder)
+    of_pairs = {
+      **duplicates.counts(copies),
+      "duplicates_recall": copies.recall,
+      "suspects_ordered_by": doubtful.by,
+      "neighbours_recall": doubtful.recall,
+    }
   for side in sides:
     tables.write(folder / f"{side.name}s.csv", side.columns)
-  tables.write(folder / "duplicates.csv", duplicates.columns(subject, copies))
-  log.info("looking for suspects")
-  doubtful = suspects.find(subject, log_own)
-  tables.write(folder / "suspects.csv", suspects.columns(subject, doubtful))
   summary = {
     "pairs": len(pairs.pair_id),
-    "images": len(solution.ids.image),
-    "texts": len(solution.ids.text),
+    **{f"{side.name}s": len(side.pair) for side in sides},
     **_counts(subject, texts.columns["caption"]),
-    **duplicates.counts(copies),
-    "duplicates_recall": copies.recall,
+    **of_pairs,
     "text_clusters_recall": recall,
-    "suspects_ordered_by": doubtful.by,
-    "neighbours_recall": doubtful.recall,
     "temperature": tau,
     "pairs_solved": solution.num_solved,
     "residual": solution.residual,
@@ -146,14 +146,30 @@ def _write(
     _table(summary),
     page.save(_plot(sides), folder / "zeta.png"),
   ]
-  sections += _popular(subject, images)
-  sections.append(duplicates.section(subject, copies))
+  if copies:
+    sections += _popular(subject, images)
+    sections.append(duplicates.section(subject, copies))
   sections += _popular(subject, texts)
   sections.append(_alike(subject, texts, alike, recall))
-  sections.append(suspects.section(subject, solution, doubtful))
+  if doubtful:
+    sections.append(suspects.section(subject, solution, doubtful))
   path = folder / "popularity.html"
   page.write(path, f"Popularities: {folder.parent.name}", sections)
   return path
+
+
+def _compare_sides(
+  subject: Subject, images: SidePage, log_own: Sides, folder: pathlib.Path
+) -> tuple[duplicates.Duplicates, suspects.Suspects]:
+  """Finds duplicate images and suspects, and writes their tables."""
+  copies = duplicates.find(subject)
+  of_images = subject.photos.of_pairs[images.pair]
+  images.columns["cluster"] = copies.cluster[of_images]
+  tables.write(folder / "duplicates.csv", duplicates.columns(subject, copies))
+  log.info("looking for suspects")
+  doubtful = suspects.find(subject, log_own)
+  tables.write(folder / "suspects.csv", suspects.columns(subject, doubtful))
+  return copies, doubtful
 
 
 def _side(name, subject, found, own) -> SidePage:
@@ -271,7 +287,8 @@ def _table(summary) -> str:
 def _plot(sides) -> Figure:
   """Plots learned against exact zeta, or the distribution of the exact ones."""
   figure = Figure(figsize=(10, 4.4), layout="constrained")
-  for axes, side in zip(figure.subplots(1, 2), sides, strict=True):
+  plots = figure.subplots(1, len(sides), squeeze=False)[0]
+  for axes, side in zip(plots, sides, strict=True):
     exact = side.columns["zeta_exact"]
     learned = side.columns.get("zeta_learned")
     axes.set_title(f"{side.name}s")

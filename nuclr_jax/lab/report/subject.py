@@ -18,7 +18,9 @@ from nuclr_jax.lab.data.embeddings import (
   KEY,
   THUMBNAIL,
   index_of_rows,
+  is_of_texts,
   open_embeddings,
+  open_texts,
   read_column,
 )
 from nuclr_jax.lab.data.source import AnyTokenizer, Source
@@ -63,6 +65,7 @@ class Subject(NamedTuple):
   trained: bool = False  # whether the model was trained on these pairs
   counts: Mapping[str, int] = {}  # of what became no pair or was cut, if known
   tokenizer: AnyTokenizer | None = None  # to count the captions that are cut
+  of_texts: bool = False  # whether there are no images: texts against texts
 
   def images(self, rows: np.ndarray) -> np.ndarray | None:
     """Returns the images of pairs, by index; None if they are not known."""
@@ -159,7 +162,8 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     paths: One `.npz` with arrays `image` and `text` [pairs, dim] and, if ids
       repeat or captions are known, `image_id`, `text_id` [pairs] and `caption`
       (strings, one for each pair); or two `.npy` files joined by a comma,
-      images first; or the folder that `nuclr embed` made. With `text_id`,
+      images first; or the folder that `nuclr embed` made, in which each of
+      texts without images is a pair with itself. With `text_id`,
       `text` may have a row per id, which `text_id` then indexes; the same holds
       for `image` and `image_id`. An array with as many rows as pairs has a row
       for each pair. Rows are scaled to unit norm.
@@ -171,7 +175,11 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   if temperature is None:
     raise ValueError("embeddings from files need --temperature")
   paths = ",".join(str(files.remote.fetch(x)) for x in paths.split(","))
-  if os.path.isdir(paths):
+  folder = pathlib.Path(paths)
+  of_texts = is_of_texts(folder)
+  if of_texts:
+    content, photos, counts = *_read_texts(folder), _counts(folder)
+  elif folder.is_dir():
     content, photos, counts = _read_cached(paths)
   else:
     content, photos, counts = _read(paths), None, {}
@@ -229,6 +237,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
     _captions(content.get("caption"), pairs.text_id),
     photos,
     counts=counts,
+    of_texts=of_texts,
   )
 
 
@@ -298,8 +307,25 @@ def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
     "text_id": index.text_id,
     "caption": [data.captions[i] for i in index.caption],
   }
-  counts = data.folder / COUNTS
-  return arrays, photos, files.read_json(counts) if counts.exists() else {}
+  return arrays, photos, _counts(data.folder)
+
+
+def _read_texts(folder: pathlib.Path) -> tuple[dict[str, Any], None]:
+  """Reads arrays of a folder of texts: each is a pair with itself.
+
+  Equal texts are one.
+  """
+  text, captions = open_texts(folder)
+  numbers: dict[str, int] = {}
+  ids = np.array([numbers.setdefault(x, len(numbers)) for x in captions])
+  sides = {"image": text, "text": text, "image_id": ids, "text_id": ids}
+  return sides | {"caption": captions}, None
+
+
+def _counts(folder: pathlib.Path) -> dict[str, Any]:
+  """Reads the counts of a folder that `nuclr embed` made, if it has them."""
+  path = folder / COUNTS
+  return files.read_json(path) if path.exists() else {}
 
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:

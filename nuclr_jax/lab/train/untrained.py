@@ -30,6 +30,11 @@ NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
 TRAIN, HELD_OUT = "train", ("validation", "test")
 VALIDATION = ("validation", "val", "valid", "dev")
+OF_TEXTS = (
+  "encodes texts only, and has no images: nuclr embed and nuclr popularity "
+  "take it with --input=texts.txt, a text on each line, and a config as its "
+  "text tower, model.text.pretrained"
+)
 
 
 def config_of_published(
@@ -53,22 +58,32 @@ def config_of_published(
 
   Returns:
     A complete config. Its objective is CLIP's, with the model's temperature.
+    That of a sentence encoder is for texts alone (model `views`).
 
   Raises:
-    ValueError: If there is no such model or data set.
+    ValueError: If there is no such model or data set, or the model is of texts
+      alone and the sets are of images.
   """
   published = read_published(source)
-  towers = {side: published.model[side] for side in Sides._fields}
-  check_towers(source, towers, published.data["size"])
+  spec = published.model
   objective: dict[str, Any] = {"name": "clip"}
   if published.temperature is not None:
     objective["temperature"] = published.temperature
+  if "encoder" in spec:  # of texts alone
+    if data or zero_shot:
+      raise ValueError(f"{source} {OF_TEXTS}")
+    towers, sets = {"text": spec["encoder"]}, {"train": None}
+  else:
+    towers = {side: spec[side] for side in Sides._fields}
+    sets = {
+      "train": train_of(data, data_dir=data_dir),
+      **held_out_of(data, zero_shot, data_dir=data_dir),
+    }
+  check_towers(source, towers, published.data.get("size", 1))
   return complete(
     {
-      "data": published.data
-      | {"train": train_of(data, data_dir=data_dir)}
-      | held_out_of(data, zero_shot, data_dir=data_dir),
-      "model": published.model,
+      "data": published.data | sets,
+      "model": spec,
       "objective": objective,
       "optimizer": {"learning_rate": 0.0},
       "batch_size": 1,
@@ -218,7 +233,11 @@ def open_untrained(
 def _weights(parts: Experiment, mesh: Mesh) -> tuple[Params, PyTree]:
   """Returns params and state; random ones are made only if they are needed."""
   settings = parts.settings
-  if not settings.model.arguments.get("pretrained"):
+  arguments = settings.model.arguments
+  is_whole = arguments.get("pretrained") and (
+    settings.model.name == "towers" or not arguments.get("projected", True)
+  )
+  if not is_whole:
     return resume.first_model(parts.model, mesh, seed=settings.seed)
   # A file of a whole model replaces all of these.
   shapes = jax.eval_shape(parts.model.init, jax.random.key(0))

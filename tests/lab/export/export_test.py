@@ -14,6 +14,7 @@ from safetensors import numpy as safetensors
 from nuclr_jax.lab import models
 from nuclr_jax.lab.data import tokenizer
 from nuclr_jax.lab.export import Exported, hf_configs, model, write_model
+from nuclr_jax.lab.models import pretrained
 from nuclr_jax.types import Batch
 
 SIZE, LENGTH = 32, 8
@@ -28,6 +29,10 @@ TOWERS = {
     text=BERT | dict(name="distilbert"),
   ),
   "vit and bert": dict(image=VIT, text=BERT, projection_bias=False),
+  "mean of bert": dict(image=VIT, text=BERT | dict(pooling="mean")),
+  "max of distilbert": dict(
+    image=VIT, text=BERT | dict(name="distilbert", pooling="max")
+  ),
   "dual encoder": dict(
     image=VIT | dict(pooler=True),
     text=BERT | dict(pooler=True),
@@ -115,6 +120,23 @@ def test_folders_say_what_they_are(tmp_path):
   assert "FEATURES" not in (folder / "load.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["mean of bert", "max of distilbert"])
+def test_how_texts_are_pooled(name, tmp_path):
+  """The text encoder's folder says it, and a tower that differs is refused."""
+  folder = tmp_path / "out"
+  exported(name, folder)
+  text = TOWERS[name]["text"]
+  found = pretrained.read_published(folder).model["text"]
+  assert (found["name"], found["pooling"]) == (text["name"], text["pooling"])
+  loader = (folder / "load.py").read_text()
+  compile(loader, "load.py", "exec")
+  assert "FEATURES" not in loader and "x[:, 0]" not in loader
+  spec = TOWERS[name] | {"text": text | dict(pooling="first")}
+  other = make(spec, pretrained=str(folder))
+  with pytest.raises(ValueError, match="is a sentence encoder with .'pooling'"):
+    other.load(*other.init(jax.random.key(0)))
+
+
 def test_where_captions_end():
   """Id 2 means another one in Hugging Face's configs, and is not written."""
   tower = inspect.signature(models.TEXT_TOWERS["clip_text"]).parameters
@@ -167,6 +189,10 @@ def test_one_model_of_two(tmp_path):
         TOWERS["vit and bert"], text=BERT | dict(name="distilbert", eps=1e-5)
       ),
       "DistilBERT has eps 1e-12",
+    ),
+    (
+      dict(image=VIT, text=dict(name="transformer", width=16, heads=2)),
+      "no layout for 'transformer'; export a model with a BERT",
     ),
   ],
 )

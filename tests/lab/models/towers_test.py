@@ -499,6 +499,32 @@ def test_a_side_without_projection(bias):
   np.testing.assert_array_equal(pairs.image, expected.image)
 
 
+def test_the_towers_of_the_small_model():
+  """By name, they make the same model, from the same key."""
+  stages = ((4, 1, 8), (2, 1, 12))
+  model = make(
+    image=dict(name="convnet", stages=stages, num_features=16),
+    text=dict(name="transformer", width=8, heads=2),
+    projection_bias=False,
+  )
+  small = models.small(
+    image_shape=(32, 32, 3),
+    vocab_size=20,
+    length=6,
+    dim=8,
+    image_stages=stages,
+    image_features=16,
+    text_width=8,
+    text_heads=2,
+  )
+  (params, state), (expected, _) = map(numbers, (model.init, small.init))
+  chex.assert_trees_all_equal(params, expected)
+  pairs, _ = model.apply(params, state, batch())
+  others, _ = small.apply(params, state, batch())
+  np.testing.assert_array_equal(pairs.text, others.text)
+  np.testing.assert_array_equal(pairs.image, others.image)
+
+
 def test_images_need_not_be_square():
   tower = vit.vit(image_shape=(16, 32, 3), patch=8, **TEXT)
   params, state = numbers(tower.init)

@@ -14,7 +14,8 @@ the table that both directions read: a rule for each array, with its names in
 our params and in the file. `convert.to_layout` converts params and state back
 to arrays by the library's keys; `nuclr_jax.lab.export` writes them to files.
 `published.read_published` reads how to build a published model in the first
-place, and how to prepare its inputs.
+place, and how to prepare its inputs; `sentence_encoders` does so for encoders
+of texts alone.
 """
 
 from nuclr_jax.lab.models.pretrained.convert import (
@@ -33,6 +34,7 @@ from nuclr_jax.lab.models.pretrained.load import (
   read_tensors,
 )
 from nuclr_jax.lab.models.pretrained.published import Published, read_published
+from nuclr_jax.lab.models.pretrained.sentence_encoders import check_encoder
 
 __all__ = [
   "LAYOUTS",
@@ -41,6 +43,7 @@ __all__ = [
   "Layout",
   "Published",
   "Rule",
+  "check_encoder",
   "check_towers",
   "find_file",
   "from_layout",

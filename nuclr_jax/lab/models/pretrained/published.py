@@ -2,7 +2,8 @@
 
 `read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
 Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
-the files for images and texts beside them (`inputs`). The result names our
+the files for images and texts beside them (`inputs`); a folder with a
+`modules.json` is a sentence encoder (`sentence_encoders`). The result names our
 towers, their sizes, and the preprocessing that the model was trained with.
 """
 
@@ -15,17 +16,20 @@ from typing import Any, NamedTuple
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.models.layers import MEAN, STD
-from nuclr_jax.lab.models.pretrained import hub, inputs, load
-from nuclr_jax.lab.models.pretrained.specs import Json, read_spec
+from nuclr_jax.lab.models.pretrained import (
+  hub,
+  inputs,
+  load,
+  sentence_encoders,
+)
+from nuclr_jax.lab.models.pretrained.specs import (
+  Json,
+  read_spec,
+  sizes_of,
+)
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
-ACTIVATIONS = {  # by their names in Hugging Face's configs
-  "gelu": "gelu",
-  "gelu_new": "gelu_tanh",
-  "gelu_pytorch_tanh": "gelu_tanh",
-  "quick_gelu": "quick_gelu",
-}
 # CLIP's end token in Hugging Face's configs that name none; and the id that the
 # first ones named by mistake, which means that the largest id is the end.
 END_ID, LARGEST_ID = 49_407, 2
@@ -41,7 +45,7 @@ SIGLIP_SIZES = {
 class Published(NamedTuple):
   """A published model, as keys of our configs."""
 
-  model: dict[str, Any]  # `config.model`
+  model: dict[str, Any]  # `config.model`, for a sentence encoder that of views
   data: dict[str, Any]  # the keys of `config.data` for its inputs
   temperature: float | None  # as learned; None if the file has none
 
@@ -68,6 +72,9 @@ def read_published(source: str | os.PathLike) -> Published:
     with files.reading(folder / load.PROJECTIONS):
       model, data = _of_separate_encoders(folder)
     temperature = None
+  elif _is_of_texts(source):
+    model, data = sentence_encoders.read_sentence_encoder(source)
+    temperature = None
   else:
     path = hub.find_file(source, CONFIGS)
     read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
@@ -84,20 +91,40 @@ def read_published(source: str | os.PathLike) -> Published:
   return Published(model, data, temperature)
 
 
-def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
-  """Reads a `config.json`: `(config.model, config.data)`."""
-  kind = spec.get("model_type")
-  readers = {
+def _is_of_texts(source) -> bool:
+  """Returns whether a model is a sentence encoder.
+
+  Its library also saves models of images and texts, in their own layout.
+  """
+  try:
+    path = hub.find_file(source, CONFIGS)
+    kind = read_spec(path).get("model_type")
+  except ValueError:  # its transformer is elsewhere, or a file is damaged
+    return sentence_encoders.find_modules(source) is not None
+  if path.name == CONFIGS[1] or kind in _readers():
+    return False
+  return sentence_encoders.find_modules(source) is not None
+
+
+def _readers() -> dict[str, Any]:
+  """Returns what reads models of images and texts, by their types."""
+  return {
     "clip": _hf_clip,
     "siglip": _hf_siglip,
     "vision-text-dual-encoder": _hf_dual_encoder,
   }
+
+
+def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
+  """Reads a `config.json`: `(config.model, config.data)`."""
+  kind, readers = spec.get("model_type"), _readers()
   if kind is None and "objective" in spec:
     raise ValueError(f"{source} is a run; give it as --workdir")
   if kind not in readers:
     raise ValueError(
       f"{source} is a model of type {kind!r}; models of images and texts that "
-      f"can be read are of the types {sorted(readers)}, or in OpenCLIP's layout"
+      f"can be read are of the types {sorted(readers)}, or in OpenCLIP's "
+      f"layout; those of texts alone have a {sentence_encoders.MODULES}"
     )
   towers = {
     side: dict(spec.get(f"{name}_config") or {})
@@ -119,8 +146,7 @@ def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
   readers = {
     "resnet": _resnet,
     "vit": _vit,
-    "distilbert": _distilbert,
-    "bert": _bert,
+    **dict.fromkeys(("distilbert", "bert"), sentence_encoders.encoder_of),
   }
   tensors = load.read_tensors(folder / load.PROJECTIONS)
   model = {
@@ -129,6 +155,9 @@ def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
     "image": readers[image["model_type"]](image),
     "text": readers[text["model_type"]](text),
   }
+  if sentence_encoders.find_modules(parts[1]):  # which has the pooling
+    whole, _ = sentence_encoders.read_sentence_encoder(parts[1])
+    model["text"] = whole["encoder"]
   normalization, data = inputs.of_processor(parts[0], "ViT")
   model["image"] |= normalization
   length = model["text"]["max_length"]
@@ -146,9 +175,9 @@ def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     "dim": spec.get("projection_dim", 512),
     "projection_bias": False,
     "image": {"name": "clip_vit_b32", "patch": image["patch_size"]}
-    | _sizes(image, eps=1e-5, activation="quick_gelu"),
+    | sizes_of(image, eps=1e-5, activation="quick_gelu"),
     "text": {"name": "clip_text", "max_length": length}
-    | _sizes(text, eps=1e-5, activation="quick_gelu")
+    | sizes_of(text, eps=1e-5, activation="quick_gelu")
     | _end(text),
   }
   return model, length
@@ -183,9 +212,9 @@ def _hf_siglip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
       "name": "siglip_vit_b16",
       "patch": image.get("patch_size", 16),
     }
-    | _sizes(image, **shared),
+    | sizes_of(image, **shared),
     "text": {"name": "siglip_text", "max_length": length}
-    | _sizes(text, **shared),
+    | sizes_of(text, **shared),
   }
   return model | {"dim": model["image"]["width"]}, length
 
@@ -201,7 +230,7 @@ def _hf_dual_encoder(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     "dim": spec.get("projection_dim", 512),
     "projection_bias": False,
     "image": _vit(image) | {"pooler": True},
-    "text": _bert(text) | {"pooler": True},
+    "text": sentence_encoders.encoder_of(text) | {"pooler": True},
   }
   return model, model["text"]["max_length"]
 
@@ -210,25 +239,7 @@ def _vit(spec: Json) -> dict[str, Any]:
   return {
     "name": "vit_b16",
     "patch": spec.get("patch_size", 16),
-  } | _sizes(spec, eps=1e-12, activation="gelu")
-
-
-def _bert(spec: Json) -> dict[str, Any]:
-  return {
-    "name": "bert",
-    "max_length": spec.get("max_position_embeddings", 512),
-  } | _sizes(spec, eps=1e-12, activation="gelu")
-
-
-def _distilbert(spec: Json) -> dict[str, Any]:
-  return {
-    "name": "distilbert",
-    "max_length": spec.get("max_position_embeddings", 512),
-    "width": spec.get("dim", 768),
-    "layers": spec.get("n_layers", 6),
-    "heads": spec.get("n_heads", 12),
-    "hidden": spec.get("hidden_dim", 3072),
-  }
+  } | sizes_of(spec, eps=1e-12, activation="gelu")
 
 
 def _resnet(spec: Json) -> dict[str, Any]:
@@ -237,24 +248,6 @@ def _resnet(spec: Json) -> dict[str, Any]:
     "stages": tuple(spec["depths"]),
     "width": spec["embedding_size"],
     "bottleneck": spec["layer_type"] == "bottleneck",
-  }
-
-
-def _sizes(spec: Json, *, eps: float, activation: str) -> dict[str, Any]:
-  """Reads what all transformers of Hugging Face share."""
-  width = spec.get("hidden_size", 768)
-  name = spec.get("hidden_act", activation)
-  if name not in ACTIVATIONS:
-    raise ValueError(
-      f"hidden_act is {name!r}; our towers have {sorted(ACTIVATIONS)}"
-    )
-  return {
-    "width": width,
-    "layers": spec.get("num_hidden_layers", 12),
-    "heads": spec.get("num_attention_heads", 12),
-    "hidden": spec.get("intermediate_size", 4 * width),
-    "eps": spec.get("layer_norm_eps", eps),
-    "activation": ACTIVATIONS[name],
   }
 
 

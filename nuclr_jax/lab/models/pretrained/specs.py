@@ -59,6 +59,13 @@ KINDS = {
   **dict.fromkeys(("timm_pool", "timm_proj", "approximate"), str | None),
   **dict.fromkeys(("quick_gelu", "vision_use_head"), Flag),
   **dict.fromkeys(("no_causal_mask", "proj_bias"), Flag),
+  "activation": str,
+  "position_embedding_type": str | None,
+  # Sentence encoders
+  **dict.fromkeys(("word_embedding_dimension", "embedding_dimension"), Width),
+  "max_seq_length": Length | None,
+  "pooling_mode": str | Sequence[str] | None,
+  **dict.fromkeys(("model_args", "prompts"), Named),
   # Images
   "image_size": Side | Sequence[Side] | None,
   "size": Side | Sequence[Side] | Named,
@@ -85,6 +92,13 @@ KINDS = {
   **dict.fromkeys(("do_lower_case", "repair_captions"), Flag),
 }
 
+ACTIVATIONS = {  # by their names in Hugging Face's configs
+  "gelu": "gelu",
+  "gelu_new": "gelu_tanh",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "quick_gelu": "quick_gelu",
+}
+
 
 def read_spec(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON file of a published model, and checks its values.
@@ -105,6 +119,38 @@ def read_spec(path: pathlib.Path) -> dict[str, Any]:
   with files.reading(path):
     _check(spec)
   return spec
+
+
+def sizes_of(spec: Json, *, eps: float, activation: str) -> dict[str, Any]:
+  """Reads what all transformers of Hugging Face share, as our arguments.
+
+  Args:
+    spec: The config of a transformer.
+    eps: The eps of LayerNorm, if the config has none.
+    activation: The name there of the activation, if the config has none.
+
+  Raises:
+    ValueError: If our towers do not have the activation.
+
+  Example:
+    >>> spec = {"hidden_size": 8, "num_attention_heads": 2}
+    >>> sizes_of(spec, eps=1e-12, activation="gelu")["hidden"]
+    32
+  """
+  width = spec.get("hidden_size", 768)
+  name = spec.get("hidden_act", activation)
+  if name not in ACTIVATIONS:
+    raise ValueError(
+      f"hidden_act is {name!r}; our towers have {sorted(ACTIVATIONS)}"
+    )
+  return {
+    "width": width,
+    "layers": spec.get("num_hidden_layers", 12),
+    "heads": spec.get("num_attention_heads", 12),
+    "hidden": spec.get("intermediate_size", 4 * width),
+    "eps": spec.get("layer_norm_eps", eps),
+    "activation": ACTIVATIONS[name],
+  }
 
 
 def _check(spec: Json) -> None:
