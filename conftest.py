@@ -53,7 +53,8 @@ from nuclr_jax import Pairs
 from nuclr_jax.lab.config import load_config
 
 # Files of minutes, the longest first.
-LONG = "train objectives pretrained towers finetune popularity nuclr".split()
+LONG = "runs train objectives pretrained towers finetune popularity".split()
+LONG += "nuclr commands".split()
 LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
 
 
@@ -197,3 +198,26 @@ def few_pairs(data_dir):
   return data._replace(
     train=data.train._replace(sizes=sizes, keys=None), held_out={}
   )
+
+
+@pytest.fixture(scope="session")
+def scored_glyphs(tiny, data_dir):
+  """The glyphs with 100 held-out images for retrieval, and no classes."""
+  from nuclr_jax.lab.data.source import HeldOut, ImageTextSet
+  from nuclr_jax.lab.train import build
+
+  def some(images):
+    chosen = images.image_group < 100
+    return ImageTextSet(
+      images.image[chosen],
+      images.image_group[chosen],
+      images.captions[:100],
+      images.caption_group[:100],
+    )
+
+  data = build.load_data(tiny().data, data_dir=data_dir)
+  held_out = {
+    split: HeldOut({"": some(sets.retrieval[""])})
+    for split, sets in data.held_out.items()
+  }
+  return data._replace(held_out=held_out)

@@ -1,12 +1,10 @@
-"""Documents: files, records, splits, pairs of sentences, a run of each form."""
+"""Documents: files, records, splits, pairs of sentences."""
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from configs import documents as recipe
 from nuclr_jax.contrib import document_sentences as documents
-from nuclr_jax.lab.train import loop
 
 WORDS = ("sea", "wind", "tree", "iron", "milk", "song")
 
@@ -16,16 +14,19 @@ def sentences_of(topic, count):
   return [f"The {topic} is number {i}." for i in range(count)]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def write_documents(path):
   """A document of twenty sentences about each word."""
-  path = tmp_path_factory.mktemp("data") / "words"
   path.mkdir()
   for word in WORDS:
     lines = sentences_of(word, 20)
     (path / f"{word}.txt").write_text("\n".join([*lines, "", lines[0]]))
     (path / f"._{word}.txt").write_text("Mac OS X.\nThis is hidden.\n")
   return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return write_documents(tmp_path_factory.mktemp("data") / "words")
 
 
 class Reviews(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -147,45 +148,3 @@ def test_documents_that_are_too_short(tmp_path):
   (tmp_path / "empty").mkdir()
   with pytest.raises(ValueError, match="has 0 documents of two sentences"):
     documents.read_documents(str(tmp_path / "empty"))
-
-
-def make_config(algorithm, **changes):
-  config = recipe.get_config(algorithm)
-  config.update_from_flattened_dict(
-    {
-      "data.length": 12,
-      "model.encoder.width": 16,
-      "model.dim": 8,
-      "optimizer.learning_rate.value": 1e-2,
-      "eval_every_epochs": 0.0,
-      "num_devices": 1,
-    }
-    | changes
-  )
-  return config
-
-
-@pytest.mark.parametrize("algorithm", ["curl", "quick_thought", "softmax"])
-def test_runs_find_the_documents(algorithm, folder, tmp_path):
-  changes = {"data.train": str(folder), "batch_size": 40, "num_epochs": 40.0}
-  changes["data.ways"] = (2,)
-  if algorithm == "curl":
-    changes["objective.num_negatives"] = 2
-  config = make_config(algorithm, **changes)
-  metrics = loop.fit(config, tmp_path).metrics
-  assert metrics["test/classes_words/mu/avg_2"] > 0.9
-  assert metrics["test/classes_words/trained/top_1"] > 0.8
-
-
-def test_a_run_on_reviews(reviews, tmp_path):
-  changes = {
-    "data.train": "reviews:unsupervised",
-    "data.classify": ("reviews:train", "reviews:test"),
-    "data.ways": (2,),
-    "batch_size": 30,
-    "num_epochs": 10.0,
-    "objective.num_negatives": 3,
-  }
-  config = make_config("curl", **changes)
-  metrics = loop.fit(config, tmp_path, data_dir=reviews).metrics
-  assert metrics["test/classes_reviews/trained/avg_2"] > 0.9

@@ -46,12 +46,18 @@ def step_of(objective, **axes):
   return jax.value_and_grad(loss_fn, argnums=(0, 1), has_aux=True)
 
 
-def arguments(objective, pairs=PAIRS):
+@functools.cache
+def on_one_device(objective):
+  return jax.jit(step_of(objective))
+
+
+def arguments(objective):
   """The state has seen another batch, so that its rows differ."""
   params, state = objective.init()
-  seen = pairs._replace(pair_id=(pairs.pair_id + 5) % N)
-  _, (state, _) = jax.jit(objective.apply)(params, state, seen)
-  return tuple(pairs[:2]), params, state, tuple(pairs[2:5])
+  embeddings, ids = tuple(PAIRS[:2]), tuple(PAIRS[2:5])
+  seen = ((ids[0] + 5) % N, *ids[1:])
+  (_, (state, _)), _ = on_one_device(objective)(embeddings, params, state, seen)
+  return embeddings, params, state, ids
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def expected():
   @functools.cache
   def of(objective):
     args = arguments(objective)
-    return args, jax.jit(step_of(objective))(*args)
+    return args, on_one_device(objective)(*args)
 
   return of
 

@@ -55,7 +55,8 @@ def step(shift, positive, pairs):
     return value + means.image + means.text, new
 
   vectors = pairs.image, pairs.text
-  (value, new), gradient = jax.value_and_grad(joint, has_aux=True)(vectors)
+  derive = jax.jit(jax.value_and_grad(joint, has_aux=True))
+  (value, new), gradient = derive(vectors)
   moved = each(
     lambda rows, x: (rows.zeta - x)[pairs.pair_id],
     Sides(new.sample.image, new.sample.text),

@@ -1,4 +1,4 @@
-"""Sentences: files, two views by dropout, a run scored by rated pairs."""
+"""Sentences: files, two views by dropout, rated pairs, a config."""
 
 import jax
 import numpy as np
@@ -10,9 +10,8 @@ from nuclr_jax import Batch
 from nuclr_jax.lab import models
 from nuclr_jax.lab.data import sentences
 from nuclr_jax.lab.evaluate import evaluators, sts
-from nuclr_jax.lab.export import embedder_of_run
 from nuclr_jax.lab.models import pretrained
-from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train import build
 
 NAMES = [
   f"{script} {size} LETTER {letter}"
@@ -22,10 +21,8 @@ NAMES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def write_sentences(path):
   """Names of letters, and pairs of them rated by the words they share."""
-  path = tmp_path_factory.mktemp("sentences")
   (path / "train.txt").write_text("\n".join([*NAMES, "", NAMES[0]]))
   rng, lines = np.random.default_rng(0), []
   for first, second in rng.choice(NAMES, (60, 2)):
@@ -33,6 +30,11 @@ def folder(tmp_path_factory):
     lines.append(f"{score}\t{first}\t{second}\n")
   (path / "rated.tsv").write_text("".join(lines))
   return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  return write_sentences(tmp_path_factory.mktemp("sentences"))
 
 
 class TestFiles:
@@ -128,17 +130,6 @@ def make_config(folder, **changes):
     | changes
   )
   return config
-
-
-def test_a_run_with_alignment_learns(folder, tmp_path):
-  config = make_config(
-    folder, **{"terms.contrib:difference_alignment.weight": 0.1}
-  )
-  result = loop.fit(config, tmp_path / "first")
-  assert result.metrics["test/rated/spearman"] > 0.5
-  with pytest.raises(ValueError, match="takes texts only, not RGB"):
-    with embedder_of_run(tmp_path / "first"):
-      pass
 
 
 def test_views_that_would_be_equal(folder):

@@ -17,14 +17,13 @@ import zlib
 import chex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-import jax
 import make_photos
 from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
 import pytest
 from repository import PUBLISHED
 
-from nuclr_jax import fit, load
+from nuclr_jax import fit
 from nuclr_jax.lab import files
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.data import (
@@ -1175,38 +1174,7 @@ def config_of(tars, objective="clip", **changes):
   return config | steps | changes
 
 
-@pytest.fixture(scope="module")
-def straight(tars, tmp_path_factory):
-  """A run that nothing interrupted, with its checkpoints."""
-  workdir = tmp_path_factory.mktemp("stream") / "run"
-  fit(config_of(tars, max_checkpoints=9), workdir)
-  return workdir
-
-
 class TestRuns:
-  def test_it_goes_on_where_it_was(self, straight, tars, tmp_path):
-    workdir = shutil.copytree(straight, tmp_path / "run")
-    for step in (8, 12, 14):
-      shutil.rmtree(workdir / "checkpoints" / str(step))
-    (workdir / "metrics.json").unlink()
-    fit(config_of(tars, max_checkpoints=9), workdir)
-    chex.assert_trees_all_equal(
-      *(jax.device_get(load(x, pairs=False)[2]) for x in (straight, workdir))
-    )
-    found, expected = (
-      (x / "metrics.json").read_text() for x in (workdir, straight)
-    )
-    assert found == expected
-
-  def test_other_tars_are_other_data(self, straight, tars, tmp_path):
-    workdir = shutil.copytree(straight, tmp_path / "run")
-    some = tmp_path / "tars"
-    shutil.copytree(tars, some, ignore=lambda *x: ["04.tar"])
-    text = (workdir / "config.json").read_text()
-    (workdir / "config.json").write_text(text.replace(str(tars), str(some)))
-    with pytest.raises(ValueError, match="was made with data 'tars/5/60"):
-      fit(config_of(some, max_checkpoints=9), workdir)
-
   @pytest.mark.parametrize("objective", ["nuclr", "sogclr"])
   def test_objectives_that_need_ids(self, tars, tmp_path, objective):
     with pytest.raises(ValueError, match=f"the objective {objective} keeps"):

@@ -10,14 +10,13 @@ from pyarrow import parquet
 import pytest
 import shapes
 
-from nuclr_jax.lab.config import complete, load_config
+from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.data import embeddings, images, loader
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.export import Embedder, embedder_of_config, write_embeddings
 from nuclr_jax.lab.export.embed import REJECTED
 from nuclr_jax.lab.ingest import records
 from nuclr_jax.lab.report import subject
-from nuclr_jax.lab.train import loop
 from nuclr_jax.lab.user_files.items import Item, Rejected
 from nuclr_jax.types import Sides
 
@@ -261,31 +260,6 @@ def test_pairs_of_rows(folders):
   keys = source.keys()
   assert [len(x) for x in keys] == [500, 250, 500]
   assert all(len(np.unique(x)) == len(x) for x in keys)
-
-
-def test_a_run_on_cached_rows_learns(folders, tmp_path):
-  """It learns the linear maps, so that it retrieves unseen rows."""
-  config = load_config("cached:nuclr")
-  config.update_from_flattened_dict(
-    {
-      "data.train": str(folders / "train"),
-      "data.test": (str(folders / "test"),),
-      "model.dim": 8,
-      "model.hidden": 0,
-      "objective.temperature": 0.1,
-      "objective.zeta.size": 128,
-      "optimizer.learning_rate.value": 1e-2,
-      "batch_size": 50,
-      "num_epochs": 40.0,
-      "num_devices": 1,
-      "eval_every": 0,
-      "checkpoint_every": 0,
-      "log_every": 100,
-    }
-  )
-  result = loop.fit(config, tmp_path)
-  assert result.metrics["test/test/mean_recall@1"] > 0.6
-  assert complete(config)["model"]["name"] == "heads"
 
 
 def test_errors(folders, tmp_path):

@@ -1,8 +1,6 @@
 """Exact popularities within a run: refreshed, and to start from."""
 
 import functools
-import os
-import signal
 
 import jax
 import numpy as np
@@ -90,38 +88,6 @@ def test_a_refresh_makes_zeta_and_log_u_exact(tiny, build):
     np.testing.assert_allclose(visits, getattr(exact.log_u, side), atol=1e-4)
     xi = getattr(state.objective.shared.xi, side)
     np.testing.assert_allclose(xi, np.abs(found.zeta).max(), rtol=1e-6)
-
-
-def test_a_stopped_run_with_refreshes_goes_on_bit_for_bit(
-  tiny, build, tmp_path
-):
-  config = tiny(
-    **{
-      "refresh.every_epochs": EVERY,
-      "refresh.max_pairs": 500,
-      "model.dropout": 0.1,
-      "log_every": 4,  # the stop comes within such a window
-    }
-  )
-  parts = build(config)
-  straight = loop.fit(config, tmp_path / "straight", parts=parts)
-
-  def stop(state, embed):
-    os.kill(os.getpid(), signal.SIGTERM)
-    return state
-
-  interrupted = parts._replace(hooks=(Hook(10, stop), *parts.hooks))
-  half = loop.fit(config, tmp_path / "halves", parts=interrupted)
-  assert not half.finished and int(half.train_state.step) == 10
-  whole = loop.fit(config, tmp_path / "halves", parts=parts)
-  jax.tree.map(
-    np.testing.assert_array_equal,
-    *map(jax.device_get, (whole.train_state, straight.train_state)),
-  )
-  histories = [
-    (tmp_path / x / "history.jsonl").read_text() for x in ("straight", "halves")
-  ]
-  assert histories[0] == histories[1]
 
 
 def test_hooks_see_every_nth_state_and_its_model(tiny, build, tmp_path):

@@ -5,6 +5,7 @@ import re
 
 from flax import nnx
 import jax
+from make_weights import numbers
 import numpy as np
 import optax
 import pytest
@@ -48,15 +49,17 @@ def batch(size=B, key=0):
   )
 
 
-def parts(count, model=None):
+def parts(count):
   objective = objectives.nuclr(num_pairs=64, num_texts=40, temperature=0.1)
-  model = microbatched(model or towers(), count)
+  model = microbatched(towers(), count)
   return model, objective, optax.sgd(0.1)
 
 
-def compiled(count, mesh, size=B, model=None):
+@functools.cache
+def compiled(count, devices, size=B):
   """The train step with `count` pieces, and a first state."""
-  pieces, key = parts(count, model), jax.random.key(0)
+  pieces, key = parts(count), jax.random.key(0)
+  mesh = sharding.make_mesh(devices)
   state = init_state(*pieces, key)
   layout = shardings(mesh, state)
   step = jax.jit(
@@ -74,7 +77,7 @@ def test_steps_equal_those_of_the_whole_batch(devices, count):
   results = []
   for pieces in (1, count):
     mesh = sharding.make_mesh(devices)
-    step, state = compiled(pieces, mesh)
+    step, state = compiled(pieces, devices)
     for key in range(3):
       with jax.set_mesh(mesh):
         state, metrics = step(
@@ -91,9 +94,7 @@ def test_steps_equal_those_of_the_whole_batch(devices, count):
 def test_memory_is_that_of_a_piece():
   """Activations of 4,096 rows are 8 MB a layer."""
   memory = [
-    compiled(count, sharding.make_mesh(1), size=4096)[0]
-    .memory_analysis()
-    .temp_size_in_bytes
+    compiled(count, 1, size=4096)[0].memory_analysis().temp_size_in_bytes
     for count in (1, 16)
   ]
   assert memory[1] < memory[0] / 3
@@ -103,7 +104,7 @@ def test_no_row_moves_between_devices():
   """The pieces add no exchange of rows to those of the loss."""
   exchanges = [
     re.findall(r"= (.*?) (?:all-to-all|collective-permute)", x[0].as_text())
-    for x in (compiled(n, sharding.make_mesh(8)) for n in (1, 2))
+    for x in (compiled(n, 8) for n in (1, 2))
   ]
   assert exchanges[0] and sorted(exchanges[0]) == sorted(exchanges[1])
 
@@ -143,22 +144,21 @@ def test_pieces_drop_different_numbers():
   model = models.small(
     image_shape=(16, 16, 1), vocab_size=30, length=6, dropout=0.5
   )
-  params, state = model.init(jax.random.key(0))
+  params, state = numbers(model.init)
   same = Batch(
     image=np.ones((B, 16, 16, 1), np.uint8),
     text=np.ones((B, 6), np.int32),
     pair_id=np.arange(B),
   )
-  pairs, _ = microbatched(model, 2).apply(
-    params, state, same, key=jax.random.key(1), train=True
-  )
+  apply = functools.partial(microbatched(model, 2).apply, train=True)
+  pairs, _ = jax.jit(apply)(params, state, same, key=jax.random.key(1))
   pieces = np.concatenate([pairs.image, pairs.text], axis=1)
   assert np.abs(pieces[0::2] - pieces[1::2]).max() > 0.01
 
 
 def test_evaluation_is_not_cut():
   model = microbatched(towers(), 4)
-  params, state = model.init(jax.random.key(0))
+  params, state = numbers(model.init)
   pairs, _ = model.apply(params, state, batch(7), key=None, train=False)
   assert pairs.image.shape == (7, 8)
 
@@ -182,7 +182,7 @@ def test_a_count_must_be_a_positive_integer(count):
 
 def test_a_count_must_divide_the_rows():
   model = microbatched(towers(), 3)
-  params, state = model.init(jax.random.key(0))
+  params, state = numbers(model.init)
   with pytest.raises(ValueError, match="must divide the 16 rows .* got 3"):
     model.apply(params, state, batch(), key=None, train=True)
 

@@ -1,0 +1,50 @@
+"""The launcher's verbs, one after the other, as a user types them."""
+
+import subprocess
+import sys
+
+from repository import ROOT
+import tiny_config
+
+from tests.lab.cli.main_test import nuclr
+
+
+def test_train_evaluate_report(data_dir, tmp_path):
+  """In a folder with a space in its name."""
+  workdir = tmp_path / "my run"
+  common = (f"--workdir={workdir}", f"--data_dir={data_dir}")
+  config = "--config=configs/glyphs.py:smoke,sogclr"
+  small = tiny_config.as_flags(tiny_config.TOWERS | {"num_epochs": 0.2})
+  trained = nuclr("train", config, *common, *small)
+  assert trained.returncode == 0, trained.stderr
+  assert "ETA" in trained.stderr and "pairs/s" in trained.stderr
+  again = nuclr("train", config, *common, *small)
+  assert "holds a finished run" in again.stderr
+  evaluated = nuclr("evaluate", *common)
+  assert evaluated.returncode == 0, evaluated.stderr
+  trained, evaluated = (
+    dict(x.split() for x in run.stdout.splitlines() if x.startswith("test/"))
+    for run in (trained, evaluated)
+  )
+  assert trained and trained == evaluated
+  averaged = nuclr("evaluate", *common, "--average")
+  assert averaged.returncode == 2
+  assert "keeps no average of the weights; leave --average" in averaged.stderr
+  others = nuclr("evaluate", *common, f"--zero_shot={tmp_path}")
+  assert others.returncode == 1 and not others.stdout
+  assert "this run is on glyphs, whose held-out sets are its" in others.stderr
+  # As a user types it, from an empty process.
+  reported = subprocess.run(
+    [sys.executable, "-m", "nuclr_jax.lab.cli.main", "report", *common],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert reported.returncode == 0, reported.stderr
+  page = (workdir / "report.html").read_text()
+  assert "Retrieval on the test split" in page
+  assert "<h2>Health</h2>" in page
+  assert ("warn of nothing" in page) == ("<li class=wrong>" not in page)
+  assert "Most popular" not in page  # SogCLR has no zeta
+  for name in ("curves", "health"):
+    assert (workdir / "report" / f"{name}.png").stat().st_size > 5000
