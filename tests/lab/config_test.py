@@ -112,8 +112,8 @@ def test_a_run_passes_its_numbers_to_objectives_and_their_rules():
       **of_the_run,
     )
 
-  _, state = make(zeta={"name": "queue", "size": 64}).init()
-  assert state.memory.embedding.image.shape == (64, 6)
+  _, state = make(zeta={"name": "queue", "size": 24}).init()
+  assert state.memory.embedding.image.shape == (24, 6)
   assert state.sample.image.zeta.shape == (32,)
   assert state.sample.text.zeta.shape == (5,)
   objective = make(
