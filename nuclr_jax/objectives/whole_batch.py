@@ -136,19 +136,14 @@ def _names(axes: Any, mesh: AbstractMesh) -> tuple[str, ...] | None:
       "split; use jax.shard_map or jax.pmap for that, or give axes=() if each "
       "has a batch of its own"
     )
-  if axes is None:
-    return None
-  if others:
-    known = ", ".join(mesh.axis_names)
-    found = (
-      f"the axes of the mesh are {known}" if known else "there is no mesh here"
-    )
+  if others and axes is not None:
     raise ValueError(
-      f"axes names {', '.join(others)}, but {found}; name those that split the "
+      f"axes names {', '.join(others)}, but the axes of the mesh are "
+      f"{', '.join(mesh.axis_names) or 'none'}; name those that split the "
       "batch (jax.pmap needs an axis_name, other meshes jax.set_mesh), or give "
       "() if every device has a batch of its own"
     )
-  return names
+  return None if axes is None else names
 
 
 def _is_bound(name: str) -> bool:
@@ -235,19 +230,13 @@ def _gathered(
 
 def _refusal(split: Sequence[str]) -> str:
   """Says what to do about a batch that unknown axes may split."""
-  if any(x.startswith("_internal") for x in split):
-    return (
-      "the batch is split over an axis of jax.pmap without a name; give "
-      'jax.pmap axis_name="data" if every device has a part of the batch, or '
-      "say apply(params, state, pairs, axes=()) if every device has a batch of "
-      "its own"
-    )
-  names = ", ".join(f'"{x}"' for x in split)
-  names = names if len(split) == 1 else f"({names})"
+  names = f"axes={(split[0] if len(split) == 1 else tuple(split))!r}"
+  if split[0].startswith("_internal"):  # an axis of jax.pmap without a name
+    split, names = ["an axis"], 'axes="data") and jax.pmap(axis_name="data"'
   return (
     f"the batch may be split over {' and '.join(split)} of jax.shard_map or "
     f"jax.pmap, but only {' and '.join(sharding.AXES)} are known to split "
-    f"batches; say apply(params, state, pairs, axes={names}), leaving out axes "
+    f"batches; say apply(params, state, pairs, {names}), leaving out axes "
     "along which every device has the same rows; or axes=() if every device "
     "has a batch of its own"
   )

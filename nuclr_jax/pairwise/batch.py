@@ -116,10 +116,7 @@ def nan_without_negatives(
     nan
   """
   if len(pairs.pair_id) == 1:
-    raise ValueError(
-      "a batch of one pair has no negative, so that nothing would be learned; "
-      "give at least two pairs"
-    )
+    raise ValueError("a batch of one pair has no negatives; give two or more")
   image, text = (jnp.all(x == x[0]) for x in pairs.ids)
   alone = image if pairs.ids.image is pairs.ids.text else image | text
   if not isinstance(alone, jax.core.Tracer) and alone.is_fully_addressable:

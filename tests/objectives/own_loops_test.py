@@ -227,7 +227,7 @@ def test_shard_map_over_an_unknown_axis_is_refused(expected):
   args, _ = expected(NUCLR)
   mesh = jax.make_mesh((8,), ("batch",), axis_types=AUTO)
   step = mapped(NUCLR, args[2], WHOLE, axis="batch")(mesh=mesh)
-  with pytest.raises(ValueError, match=r'over batch .* axes="batch"'):
+  with pytest.raises(ValueError, match=r"over batch .* axes=.batch."):
     jax.jit(step).lower(*args)
 
 
@@ -237,7 +237,7 @@ def test_the_remedy_names_all_axes_that_may_split_the_batch(checked, expected):
   names = ("data", "model")
   mesh = jax.make_mesh((4, 2), names, axis_types=2 * AUTO)
   step = partial(mapped, NUCLR, args[2], WHOLE, axis=names, checked=checked)
-  with pytest.raises(ValueError, match=r'axes=\("data", "model"\)\), leaving'):
+  with pytest.raises(ValueError, match=r"axes=\('data', 'model'\)\), leaving"):
     jax.jit(step()(mesh=mesh)).lower(*args)
   check(jax.jit(step(axes=names)(mesh=mesh))(*args), results)
 
@@ -273,7 +273,7 @@ def test_ids_that_are_the_same_on_all_devices():
 def test_axes_that_nothing_is_gathered_over_are_refused(expected):
   args, _ = expected(NUCLR)
   step = step_of(NUCLR, axes="data")
-  with pytest.raises(ValueError, match="axes names data, but there is no mesh"):
+  with pytest.raises(ValueError, match="axes names data, but .* mesh are none"):
     step(*args)
   pieces = jax.tree.map(lambda x: x.reshape(2, 8, *x.shape[1:]), args[0])
   ids = jax.tree.map(lambda x: x.reshape(2, 8), args[3])
@@ -342,7 +342,7 @@ def test_pmap(axis, expected):
 
 
 @pytest.mark.parametrize(
-  ("axis", "message"), [("i", 'axes="i"'), (None, 'jax.pmap axis_name="data"')]
+  ("axis", "message"), [("i", "axes='i'"), (None, 'jax.pmap.axis_name="data"')]
 )
 def test_pmap_over_an_unknown_axis_is_refused(axis, message, expected):
   """It used to give the mean over devices of losses of two pairs each."""

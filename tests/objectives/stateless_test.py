@@ -172,7 +172,7 @@ def test_a_batch_without_negatives_changes_nothing(name):
   if name in ("clip", "ntxent", "sogclr", "nuclr"):
     assert not np.any(grads[1])
   if name != "vicreg":
-    with pytest.raises(ValueError, match="one pair has no negative"):
+    with pytest.raises(ValueError, match="one pair has no negatives"):
       step(params, state, make_pairs.make_pairs(0, batch=1))
 
 
