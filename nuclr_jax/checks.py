@@ -359,9 +359,17 @@ def argument(name: str, value: Any, hint: Any) -> Any:
       f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
     )
   is_number = type(value) in (int, float)
-  if Schedule in kinds and (is_number or callable(value)):
+  if (is_number or callable(value)) and _may_vary(hint):
     return _schedule(name, value, hint)
   return float(value) if is_number and float in kinds else value
+
+
+def _may_vary(hint: Any) -> bool:
+  """Whether a range is that of a number or a schedule, such as `Gamma`."""
+  return any(
+    get_origin(x) is Annotated and Schedule in alternatives(x)
+    for x in (hint, *get_args(hint))
+  )
 
 
 def _plain(value: Any) -> Any:

@@ -379,8 +379,14 @@ def num_records(path: str | os.PathLike) -> int:
 
 
 @contextlib.contextmanager
-def record_writer(path: str | os.PathLike) -> Iterator[Any]:
+def record_writer(
+  path: str | os.PathLike, options: str = WRITER_OPTIONS
+) -> Iterator[Any]:
   """Opens a writer of an array_record file, and always closes it.
+
+  Args:
+    path: The file.
+    options: Of array_record.
 
   Raises:
     OSError: If writing or closing fails, for instance on a full disk.
@@ -393,9 +399,7 @@ def record_writer(path: str | os.PathLike) -> Iterator[Any]:
   """
   from array_record.python import array_record_module
 
-  writer = array_record_module.ArrayRecordWriter(
-    os.fspath(path), WRITER_OPTIONS
-  )
+  writer = array_record_module.ArrayRecordWriter(os.fspath(path), options)
   try:
     try:
       yield writer

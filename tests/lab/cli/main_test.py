@@ -89,7 +89,7 @@ WRONG = [  # exit code 2
   (
     ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
     "configs/no.py is not a config file; the library ships the configs cached, "
-    "cc12m, cc3m, documents, finetune_clip, finetune_siglip2, glyphs, "
+    "cc12m, cc3m, documents, finetune_clip, finetune_siglip2, glyphs, icons, "
     "labelled and sentences",
   ),
   (
@@ -238,7 +238,8 @@ def test_help(capsys):
 @pytest.mark.parametrize("name", main.VERBS)
 def test_examples_have_flags_of_their_verb(name):
   verb = main.VERBS[name]
-  lines = [x for x in verb.example.splitlines() if x[:1].strip()]
+  example = verb.example.replace("\\\n", "")
+  lines = [x for x in example.splitlines() if x[:1].strip()]
   assert lines
   for line in lines:
     program, word, *words = shlex.split(line)

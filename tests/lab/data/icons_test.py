@@ -26,6 +26,7 @@ from nuclr_jax.lab.data.icons import (
 from nuclr_jax.lab.data.icons.package import open_package, read_sets
 from nuclr_jax.lab.data.icons.render import Icon
 from nuclr_jax.lab.data.records import read_columns
+from nuclr_jax.lab.data.tfds_reader import read_only_builder
 from nuclr_jax.lab.evaluate import recall_by_origin
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
@@ -289,6 +290,27 @@ class TestPreparation:
     assert (columns["style"][i], columns["size"][i]) == ("filled", "24")
     assert rows == sorted(rows) and ("set3", "old") not in rows
 
+  def test_tfds_reads_the_records(self, prepared):
+    source = read_only_builder(prepared).as_data_source("test")
+    columns, _ = read_columns(prepared, "test")
+    assert len(source) == len(columns["image"]) == 12
+    for i, row in enumerate(source):
+      np.testing.assert_array_equal(row["image"], columns["image"][i])
+      assert row["icon"].decode() == columns["icon"][i]
+      assert row["copy"] == columns["copy"][i] and row["index"] == i
+
+  def test_other_processes_make_the_same_bytes(
+    self, prepared, package, tmp_path
+  ):
+    code = (
+      "from nuclr_jax.lab.data.icons import builder; "
+      f"builder.prepare_icons({str(tmp_path)!r}, package={str(package)!r}, "
+      f"version={make_icons.VERSION!r}, size=16, processes=2)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (again,) = tmp_path.glob("icons/*")
+    assert contents(again) == contents(prepared.parent)
+
   def test_splits_share_no_set(self, prepared):
     sets = [set(read_columns(prepared, x)[0]["set"]) for x in families.SPLITS]
     assert not sets[0] & sets[1] and not (sets[0] | sets[1]) & sets[2]
@@ -312,7 +334,7 @@ class TestPreparation:
     (place / "drawn").mkdir(parents=True)
     drawing.draw_sets(chosen, place / "drawn", size=16, processes=1)
     (place / "drawn" / "set1.npz").write_bytes(b"PK damaged")
-    (place / "incomplete.abc_1.0.0").mkdir()
+    (place / "incomplete.1.0.0.abc").mkdir()
     again = prepare(tmp_path, package, processes=2)
     assert contents(again.parent) == contents(prepared.parent)
 

@@ -107,15 +107,15 @@ def test_counts_of_a_file(kind, tmp_path):
 @pytest.mark.parametrize(
   ("name", "text", "message"),
   [
-    ("x.json", "[1]", "no table of texts and counts"),
-    ("x.json", '{"a": "b"}', "no table of texts and counts"),
+    ("x.json", "[1]", "not a table of texts and counts"),
+    ("x.json", '{"a": "b"}', "not a table of texts and counts"),
     ("x.json", "{}", "it has no texts"),
     ("x.csv", "a dog,0\n", "the count of 'a dog' is 0; each text needs"),
     ("x.csv", "a dog,nan\n", "the count of 'a dog' is nan"),
     ("x.csv", "a dog,1\na dog,2\n", "'a dog' occurs twice"),
     ("x.json", '{"a dog": 1, "a dog": 2}', "'a dog' occurs twice"),
-    ("x.json", '[["a dog", 1]]', "no object"),
-    ("x.json", '{"a dog": 1' + 400 * "0" + "}", "no table .* too large"),
+    ("x.json", '[["a dog", 1]]', "not an object"),
+    ("x.json", '{"a dog": 1' + 400 * "0" + "}", "not a table .* too large"),
     ("x.csv", "a dog\n", "line 1 has 1 columns, not 2"),
     ("x.csv", "a dog,1\n\na cat,x\n", "the count in line 3 is 'x'"),
     ("x.csv", "a dog,1\n", "lacks 2 of 3 texts, such as 'a cat'; give each"),
@@ -147,7 +147,7 @@ def test_a_field_that_is_too_long(tmp_path):
   path.write_text("a" * 2000 + ",1\n")
   usual = csv.field_size_limit(1000)  # of the process; ingest raises it
   try:
-    with pytest.raises(ValueError, match="no table .* limit"):
+    with pytest.raises(ValueError, match="not a table .* limit"):
       make_prior(path)
   finally:
     csv.field_size_limit(usual)
@@ -160,7 +160,7 @@ def test_counts_need_pairs():
 
 def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(
-    ValueError, match="no table of texts and counts .*No such"
+    ValueError, match="not a table of texts and counts .*No such"
   ):
     make_prior(tmp_path / "none.csv", source())
 
@@ -225,5 +225,5 @@ def test_files_that_never_end(tmp_path):
     tmp_path / "deep.json": "recursion",
     tmp_path / "hole.csv": "1,099,511,627,776 bytes, and may have",
   }.items():
-    with pytest.raises(ValueError, match=f"no table of texts .*{message}"):
+    with pytest.raises(ValueError, match=f"not a table of texts .*{message}"):
       make_prior(path)

@@ -1,7 +1,6 @@
 """Makes the prepared data set of icons from the package's file."""
 
 from collections.abc import Iterator, Sequence
-import functools
 import hashlib
 import importlib.metadata
 import json
@@ -28,12 +27,14 @@ from nuclr_jax.lab.data.icons.package import (
   open_package,
 )
 from nuclr_jax.lab.data.places import INFO
-from nuclr_jax.lab.data.tfds_reader import damaged
+from nuclr_jax.lab.data.tfds_reader import TEMPLATE, damaged, record_writer
 
 FORMAT = 1  # of names, splits, images and records; another gets another folder
 RENDERER = "resvg-py"
 RENDERED_BY = "0.5.0"  # of the extra [icons]
 FEWEST, MOST = 8, 512  # pixels
+DATA_SET, RECORDS_VERSION = "icons", "1.0.0"
+WRITER_OPTIONS = "group_size:64,zstd"
 PARTS = "drawn"  # the folder of sets that have been drawn
 DESCRIPTION = "Icons of many designers, with the names that these gave them."
 
@@ -80,20 +81,20 @@ def prepare_icons(
   """
   if not FEWEST <= size <= MOST:
     raise ValueError(f"size must be from {FEWEST} to {MOST} pixels, got {size}")
-  make, data_dir = _builder_class(), pathlib.Path(data_dir)
+  data_dir = pathlib.Path(data_dir)
   name = f"{version}_{size}px_{fingerprint(sets)}"
-  folder = data_dir / make.name / name / str(make.VERSION)
+  folder = data_dir / DATA_SET / name / RECORDS_VERSION
   if folder.exists():
     if not (folder / INFO).exists():
       raise damaged(folder, INFO, "it is missing")
     return folder
   package = _find(package, data_dir, version)
-  place = files.folder_in(data_dir, make.name, name)
+  place = files.folder_in(data_dir, DATA_SET, name)
   with files.locked(place, wait=True):
     if folder.exists():
       return folder  # another process has made it meanwhile
     check_renderer()
-    for old in place.glob(f"incomplete.*_{make.VERSION}"):
+    for old in place.glob(f"incomplete.{RECORDS_VERSION}.*"):
       shutil.rmtree(old)  # left by a process that was killed
     log.info("drawing the icons of %s into %s", package, folder)
     chosen = drawing.choose_sets(open_package(package, version), sets)
@@ -103,30 +104,14 @@ def prepare_icons(
       size=size,
       processes=processes or distributed.num_cores(),
     )
-    _build(make, drawn, data_dir, name, size)
+    kinds = kinds_of_copies(drawn)
+    counts = {k: int((x > 0).sum()) for k, x in kinds.items()}
+    files.write_text(place / SETS, drawing.sets_table(drawn, counts))
+    files.write_text(place / REJECTED, drawing.rejected_table(drawn))
+    log.info("writing the records")
+    _write(folder, drawn, kinds, size)
     shutil.rmtree(place / PARTS)
   return folder
-
-
-def _build(make, drawn, data_dir, name, size) -> None:
-  """Writes the tables and the records."""
-  import tensorflow_datasets as tfds
-
-  kinds = kinds_of_copies(drawn)
-  counts = {k: int((x > 0).sum()) for k, x in kinds.items()}
-  place = data_dir / make.name / name
-  files.write_text(place / SETS, drawing.sets_table(drawn, counts))
-  files.write_text(place / REJECTED, drawing.rejected_table(drawn))
-  tfds.disable_progress_bar()
-  log.info("writing the records")
-  make(
-    size=size,
-    drawn=drawn,
-    kinds=kinds,
-    config=tfds.core.BuilderConfig(name=name),
-    data_dir=os.fspath(data_dir),
-    file_format="array_record",
-  ).download_and_prepare()
 
 
 def fingerprint(sets: Sequence[str] = ()) -> str:
@@ -208,73 +193,98 @@ def kinds_of_copies(drawn: Sequence[Drawn]) -> dict[str, np.ndarray]:
   return kinds
 
 
-@functools.cache
-def _builder_class():
-  """Makes the class of the TFDS builder; record i of a split is pair i.
+def _write(folder: pathlib.Path, drawn, kinds, size: int) -> None:
+  """Writes the records, and the files that TFDS needs to read them.
 
-  It is defined in a function because its base class imports TFDS, which the
-  core does without.
+  TFDS itself would write the fields of a record in a random order.
   """
   import tensorflow_datasets as tfds
 
-  class Icons(tfds.core.GeneratorBasedBuilder):
-    VERSION = tfds.core.Version("1.0.0")
-
-    def __init__(self, *, size=32, drawn=(), kinds=None, **kwargs):
-      self._size, self._drawn, self._kinds = size, drawn, kinds
-      super().__init__(**kwargs)
-
-    def _info(self) -> tfds.core.DatasetInfo:
-      text = tfds.features.Text()
-      return tfds.core.DatasetInfo(
-        builder=self,
-        description=DESCRIPTION,
-        disable_shuffling=True,
-        features=tfds.features.FeaturesDict(
-          {
-            "image": tfds.features.Tensor(
-              shape=(self._size, self._size, 1),
-              dtype=np.uint8,
-              encoding="bytes",
-            ),
-            "caption": text,  # the words of the name
-            "style": text,
-            "size": text,
-            "set": text,
-            "icon": text,  # the name in the set
-            "copy": np.int64,  # see `kinds_of_copies`
-            "index": np.int64,
-          }
-        ),
+  text = tfds.features.Text()
+  image = tfds.features.Tensor(
+    shape=(size, size, 1), dtype=np.uint8, encoding="bytes"
+  )
+  info = tfds.core.DatasetInfo(
+    builder=tfds.core.dataset_info.DatasetIdentity(
+      name=DATA_SET,
+      version=tfds.core.Version(folder.name),
+      data_dir=os.fspath(folder),
+      module_name="",
+      config_name=folder.parent.name,
+    ),
+    description=DESCRIPTION,
+    features=tfds.features.FeaturesDict(
+      {
+        "image": image,
+        "caption": text,  # the words of the name
+        "style": text,
+        "size": text,
+        "set": text,
+        "icon": text,  # the name in the set
+        "copy": np.int64,  # see `kinds_of_copies`
+        "index": np.int64,
+      }
+    ),
+  )
+  info.set_file_format("array_record")
+  with files.fresh_folder(folder) as stage:
+    splits = []
+    for split in families.SPLITS:
+      template = tfds.core.ShardedFileTemplate(
+        data_dir=os.fspath(stage),
+        template=TEMPLATE,
+        dataset_name=DATA_SET,
+        split=split,
+        filetype_suffix="array_record",
       )
+      path = template.sharded_filepath(shard_index=0, num_shards=1)
+      count = num_bytes = 0
+      with record_writer(path, WRITER_OPTIONS) as writer:
+        for row in _rows(drawn, kinds, split):
+          data = _encode(row | {"index": count})
+          writer.write(data)
+          count, num_bytes = count + 1, num_bytes + len(data)
+      splits.append(
+        tfds.core.SplitInfo(
+          name=split,
+          shard_lengths=[count],
+          num_bytes=num_bytes,
+          filename_template=template,
+        )
+      )
+    info.set_splits(tfds.core.splits.SplitDict(splits))
+    info.write_to_directory(os.fspath(stage))
 
-    def _split_generators(self, dl_manager):
-      del dl_manager
-      return {
-        split: self._generate_examples(split) for split in families.SPLITS
+
+def _rows(drawn, kinds, split: str) -> Iterator[dict[str, Any]]:
+  """Yields the records of a split, but for their numbers."""
+  for x in drawn:
+    if x.split != split:
+      continue
+    images, prefix = x.images(), x.icon_set.prefix
+    rows = zip(x.names(), images, kinds[prefix], strict=True)
+    for (icon, name), image, kind in rows:
+      yield {
+        "image": image.tobytes(),
+        "caption": name.words,
+        "style": name.style,
+        "size": name.size,
+        "set": prefix,
+        "icon": icon,
+        "copy": int(kind),
       }
 
-    def _generate_examples(self, split) -> Iterator[tuple[int, dict[str, Any]]]:
-      index = 0
-      for drawn in self._drawn:
-        if drawn.split != split:
-          continue
-        images, prefix = drawn.images(), drawn.icon_set.prefix
-        rows = zip(drawn.names(), images, self._kinds[prefix], strict=True)
-        for (icon, name), image, kind in rows:
-          yield (
-            index,
-            {
-              "image": image,
-              "caption": name.words,
-              "style": name.style,
-              "size": name.size,
-              "set": prefix,
-              "icon": icon,
-              "copy": int(kind),
-              "index": index,
-            },
-          )
-          index += 1
 
-  return Icons
+def _encode(row: dict[str, Any]) -> bytes:
+  """Makes the same bytes of the same record."""
+  from tensorflow_datasets.proto import tf_example_pb2
+
+  example = tf_example_pb2.Example()
+  for key, value in row.items():
+    feature = example.features.feature[key]
+    if isinstance(value, int):
+      feature.int64_list.value.append(value)
+    else:
+      raw = value.encode() if isinstance(value, str) else value
+      feature.bytes_list.value.append(raw)
+  return example.SerializeToString(deterministic=True)

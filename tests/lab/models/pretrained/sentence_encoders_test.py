@@ -17,7 +17,6 @@ import warm
 
 from nuclr_jax import Batch
 from nuclr_jax.lab import models
-from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.data.embeddings import (
   open_embeddings,
   open_lookup,
@@ -462,35 +461,3 @@ def test_features_in_place_of_a_locked_tower(tmp_path):
   np.testing.assert_allclose(found.text, expected.text, atol=1e-6)
   with pytest.raises(ValueError, match="no cached embedding of 'a horse'"):
     lookup.encode(["a horse"])
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_a_run(locked, tmp_path):
-  """Fine-tuned, or locked: then it stays as it was published."""
-  rows = [(make_captioned.photo(i), [f"a photo of {i}"]) for i in range(16)]
-  make_captioned.prepare(tmp_path, {"train": rows})
-  published = read_published(MEAN)
-  config = load_config("finetune_clip:smoke").to_dict()
-  config["data"] |= {
-    **published.data,
-    **dict(name="image_text", train="mine", size=16),
-    **dict.fromkeys(("validation", "test", "zero_shot"), ()),
-  }
-  config["model"] |= {
-    "dim": 8,
-    "image": dict(name="resnet50", stages=(1,), width=2),
-    "text": published.model["encoder"] | {"pretrained": str(MEAN)},
-  }
-  config["optimizer"] |= dict(layer_decay=1.0, weight_average=0.0)
-  if locked:
-    config["optimizer"]["freeze"] = ("model/text",)
-  config |= dict(batch_size=8, num_epochs=2.0, num_devices=1)
-  loop.fit(config, tmp_path / "run", data_dir=tmp_path)
-  parts, _, state = loop.load(tmp_path / "run", data_dir=tmp_path)
-  first = parts.model.load(*parts.model.init(jax.random.key(0)))[0]["text"]
-  same = jax.tree.map(
-    lambda x, y: bool(np.array_equal(x, y)),
-    first,
-    state.params["model"]["text"],
-  )
-  assert all(jax.tree.leaves(same)) == locked
