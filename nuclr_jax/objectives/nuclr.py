@@ -61,10 +61,10 @@ def nuclr(
 
   Pairs that share an image or a text are not negatives of each other. Rows
   without any negative change nothing; a batch of such rows only has a loss of
-  NaN, but changes nothing either. If several pairs of a batch share an id,
-  its row moves once, by the mean of their gradients (for u, of their phi). A
-  NaN (a bad id or embedding) gives a NaN loss and stays in xi: stop, and return
-  to an earlier state.
+  NaN, but changes nothing either (of one pair, it is an error). If several
+  pairs of a batch share an id, its row moves once, by the mean of their
+  gradients (for u, of their phi). A NaN (a bad id or embedding) gives a NaN
+  loss and stays in xi: stop, and return to an earlier state.
 
   Args:
     num_pairs: The number of pairs of the data set. Each has a row of state, at

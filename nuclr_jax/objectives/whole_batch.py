@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import jax
+from jax import lax
+import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
@@ -30,17 +32,22 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
     are gathered. Every device then computes the same loss; per-sample state may
     be whole or split along its rows.
 
+  Rows are gathered with their ids, which must be those of the global batch. If
+  devices with different embeddings have the same `pair_id`, that is an error;
+  where JAX does not track what varies (`jax.pmap`, `check_vma=False`), the loss
+  is NaN.
+
   Args:
     apply: The `apply` of an objective.
 
   Returns:
     A function `apply(params, state, pairs, *, axes=None)`: `axes` names the
-    mesh axes that split the batch, a name or several. Other axes are then left
-    alone, and () means that every device has a batch of its own. None means
-    `sharding.AXES` and what Explicit axes say; any other axis of
-    `jax.shard_map` or `jax.pmap` that the batch is split over is refused. Where
-    `apply` calls another objective's, it passes `axes=()`, since the rows are
-    gathered already.
+    mesh axes that split the batch, a name or several. In `jax.shard_map` and
+    `jax.pmap`, other axes are then left alone, and () means that every device
+    has a batch of its own. None means `sharding.AXES` and what Explicit axes
+    say; any other axis of `jax.shard_map` or `jax.pmap` that the batch is split
+    over is refused, and so are axes of `jax.vmap`. Where `apply` calls another
+    objective's, it passes `axes=()`, since the rows are gathered already.
 
   Example:
     >>> @whole_batch
@@ -54,17 +61,21 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
   @wraps(apply)
   def anywhere(params, state, pairs, *, axes=None):
     check_pairs(pairs)
-    if axes is not None:
-      axes = _names(axes)
-    if mesh := _explicit_mesh((params, state, pairs)):
+    mesh = _mesh_of((params, state, pairs))
+    axes = _names(axes, mesh)
+    if sharding.axes_of(mesh, AxisType.Explicit):
       return with_auto_axes(mesh, axes, params, state, pairs)
     if other := _other_axes(axes):
       return mapped(other, params, state, pairs)
-    pairs = pairwise.replicated_ids(_gathered(pairs, axes))
+    pairs, is_local = _gathered(pairs, axes)
+    pairs = pairwise.replicated_ids(pairs)
     # Without `jax.jit`, JAX cannot lay out arrays on the mesh in context.
     is_traced = isinstance(pairs.pair_id, jax.core.Tracer)
     f = apply if is_traced or sharding.num_devices() == 1 else compiled
-    return f(params, state, pairs)
+    loss, rest = f(params, state, pairs)
+    if is_local is not None:
+      loss += lax.stop_gradient(jnp.where(is_local, jnp.nan, 0.0))
+    return loss, rest
 
   @partial(jax.jit, static_argnums=(0, 1))
   def with_auto_axes(mesh, axes, params, state, pairs):
@@ -93,40 +104,55 @@ def whole_batch(apply: Callable[..., Any]) -> Callable[..., Any]:
   return anywhere
 
 
-def _names(axes: Any) -> tuple[str, ...]:
-  """Returns the axes as a tuple.
+def _mesh_of(args: PyTree) -> AbstractMesh:
+  """Returns the mesh in context; without one, that of an array, or none."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if not mesh.empty:
+    return mesh
+  meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args)]
+  return max(  # the first with Explicit axes, if there is one
+    meshes, key=lambda x: (bool(sharding.axes_of(x, AxisType.Explicit)), x.size)
+  )
+
+
+def _names(axes: Any, mesh: AbstractMesh) -> tuple[str, ...] | None:
+  """Returns the axes as a tuple, or None.
 
   Raises:
-    ValueError: For what is no name, or an axis that the mesh in context lacks.
+    ValueError: For what is no name, or an axis that the mesh lacks.
   """
   names = (axes,) if isinstance(axes, str) else axes
-  if not isinstance(names, Iterable) or any(
-    not isinstance(x, str) for x in names
-  ):
+  names = sharding.AXES if names is None else names
+  names = tuple(names) if isinstance(names, Iterable) else (names,)
+  if not all(isinstance(x, str) for x in names):
     raise ValueError(
       "axes must be the name of a mesh axis, several names, () or None, got "
       f"{axes!r}"
     )
-  names = tuple(names)
-  known = jax.sharding.get_abstract_mesh().axis_names
-  if known and (wrong := [x for x in names if x not in known]):
+  others = [x for x in names if x not in mesh.axis_names]
+  if over := [x for x in others if _is_bound(x)]:
     raise ValueError(
-      f"axes names {', '.join(wrong)}, but the axes of the mesh are "
-      f"{', '.join(map(str, known))}; name those that split the batch, or give "
+      f"{', '.join(over)} is an axis of jax.vmap, over which no batch can be "
+      "split; use jax.shard_map or jax.pmap for that, or give axes=() if each "
+      "has a batch of its own"
+    )
+  if others and axes is not None:
+    raise ValueError(
+      f"axes names {', '.join(others)}, but the axes of the mesh are "
+      f"{', '.join(mesh.axis_names) or 'none'}; name those that split the "
+      "batch (jax.pmap needs an axis_name, other meshes jax.set_mesh), or give "
       "() if every device has a batch of its own"
     )
-  return names
+  return None if axes is None else names
 
 
-def _explicit_mesh(args: PyTree) -> AbstractMesh | None:
-  """Returns the mesh in context or of an array, if it has Explicit axes."""
-  meshes = [jax.sharding.get_abstract_mesh()]
-  if meshes[0].empty:
-    meshes = [jax.typeof(x).sharding.mesh for x in jax.tree.leaves(args)]
-  for mesh in meshes:
-    if sharding.axes_of(mesh, AxisType.Explicit):
-      return mesh
-  return None
+def _is_bound(name: str) -> bool:
+  """Returns whether an axis of a mapping has this name."""
+  try:
+    lax.axis_size(name)
+  except NameError:
+    return False
+  return True
 
 
 def _of_rows(pairs: Pairs) -> tuple[str, ...] | None:
@@ -137,10 +163,10 @@ def _of_rows(pairs: Pairs) -> tuple[str, ...] | None:
 
 
 def _other_axes(axes: Sequence[str] | None) -> tuple[str, ...]:
-  """Returns the Auto axes that split a batch, if not all are known."""
+  """Returns the Auto axes that split the work, if `axes` names unknown ones."""
   mesh = jax.sharding.get_abstract_mesh()
   automatic = sharding.axes_of(mesh, AxisType.Auto)
-  split = tuple(x for x in automatic if x in (axes or ()))
+  split = tuple(x for x in automatic if x in (*(axes or ()), *sharding.AXES))
   return split if set(split) - set(sharding.AXES) else ()
 
 
@@ -166,29 +192,64 @@ def _layout(state: PyTree, axes: tuple[str, ...], batch: int) -> PyTree:
   return layout._replace(sample=sample, memory=memory)
 
 
-def _gathered(pairs: Pairs, axes: Sequence[str] | None) -> Pairs:
+def _gathered(
+  pairs: Pairs, axes: Sequence[str] | None
+) -> tuple[Pairs, jax.Array | None]:
   """Gathers the rows of all devices within `jax.shard_map` or `jax.pmap`.
 
+  Returns:
+    The pairs, and whether devices have the same ids, if only a device can tell.
+
   Raises:
-    ValueError: If the batch may be split over an axis that `axes` lacks.
+    ValueError: If the batch may be split over an axis that `axes` lacks, or
+      rows are split and their ids are not.
   """
   mesh = jax.sharding.get_abstract_mesh()
   manual = sharding.axes_of(mesh, AxisType.Manual)
   known = sharding.AXES if axes is None else axes
-  if sharding.is_checked():
-    split = sharding.varies_over(pairs)
-    # So that every function sees from the ids alone what differs by device.
-    pairs = sharding.vary_over(pairs, split)
-  else:
-    split = set(manual)
-  unknown = [str(x) for x in manual if x in split and x not in known]
-  if unknown and axes is None:
+  is_checked = sharding.is_checked()
+  varying = sharding.varies_over(pairs) if is_checked else manual
+  split = [x for x in manual if x in varying]
+  if axes is None and set(split) - set(known):
+    raise ValueError(_refusal(split))
+  data = tuple(x for x in split if x in known)
+  if not is_checked:
+    if not data:
+      return pairs, None
+    pairs = sharding.all_rows(pairs, data)
+    return pairs, _is_repeated(pairs.pair_id, [mesh.shape[x] for x in data])
+  if same := [x for x in data if x not in sharding.varies_over(pairs.pair_id)]:
     raise ValueError(
-      f"the batch is split over the axis {', '.join(unknown)} of jax.shard_map "
-      f"or jax.pmap, but only {' and '.join(sharding.AXES)} are known to split "
-      f'batches; say apply(params, state, pairs, axes="{unknown[0]}") if every '
-      "device has a part of the batch (jax.pmap then needs an axis_name), or "
-      "axes=() if every device has a batch of its own"
+      f"the batch is split over {', '.join(same)}, but pair_id is the same on "
+      "all devices along it; a pair_id says which row of the data set a pair "
+      "is, so give each device its slice of the global batch's ids"
     )
-  data = tuple(x for x in manual if x in split and x in known)
-  return sharding.all_rows(pairs, data)
+  # So that every function sees from the ids alone what differs by device.
+  return sharding.all_rows(sharding.vary_over(pairs, split), data), None
+
+
+def _refusal(split: Sequence[str]) -> str:
+  """Says what to do about a batch that unknown axes may split."""
+  names = f"axes={(split[0] if len(split) == 1 else tuple(split))!r}"
+  if split[0].startswith("_internal"):  # an axis of jax.pmap without a name
+    split, names = ["an axis"], 'axes="data") and jax.pmap(axis_name="data"'
+  return (
+    f"the batch may be split over {' and '.join(split)} of jax.shard_map or "
+    f"jax.pmap, but only {' and '.join(sharding.AXES)} are known to split "
+    f"batches; say apply(params, state, pairs, {names}), leaving out axes "
+    "along which every device has the same rows; or axes=() if every device "
+    "has a batch of its own"
+  )
+
+
+def _is_repeated(ids: jax.Array, counts: Sequence[int]) -> jax.Array:
+  """Returns whether all devices along one of the axes have the same ids."""
+  blocks = ids.reshape(*counts, -1)
+  return jnp.any(
+    jnp.array(
+      [
+        count > 1 and jnp.all(blocks == lax.index_in_dim(blocks, 0, axis))
+        for axis, count in enumerate(counts)
+      ]
+    )
+  )

@@ -103,11 +103,11 @@ def nan_without_negatives(
   """Returns the loss; NaN if no pair of a batch has a negative.
 
   That is so if all pairs share one image or one text, as with ids that are all
-  0: nothing would be learned. The gradient stays as it is. A batch of a single
-  pair is left alone.
+  0: nothing would be learned. The gradient stays as it is.
 
   Raises:
-    ValueError: Instead, if the ids are known, as they are outside of `jax.jit`.
+    ValueError: For a batch of one pair; and instead of NaN if the ids are
+      known, as they are outside of `jax.jit`.
 
   Example:
     >>> ids = jnp.zeros(2, int)
@@ -116,7 +116,7 @@ def nan_without_negatives(
     nan
   """
   if len(pairs.pair_id) == 1:
-    return loss
+    raise ValueError("a batch of one pair has no negatives; give two or more")
   image, text = (jnp.all(x == x[0]) for x in pairs.ids)
   alone = image if pairs.ids.image is pairs.ids.text else image | text
   if not isinstance(alone, jax.core.Tracer) and alone.is_fully_addressable:

@@ -227,8 +227,59 @@ def test_shard_map_over_an_unknown_axis_is_refused(expected):
   args, _ = expected(NUCLR)
   mesh = jax.make_mesh((8,), ("batch",), axis_types=AUTO)
   step = mapped(NUCLR, args[2], WHOLE, axis="batch")(mesh=mesh)
-  with pytest.raises(ValueError, match=r'axis batch .* axes="batch"'):
+  with pytest.raises(ValueError, match=r"over batch .* axes=.batch."):
     jax.jit(step).lower(*args)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_the_remedy_names_all_axes_that_may_split_the_batch(checked, expected):
+  args, results = expected(NUCLR)
+  names = ("data", "model")
+  mesh = jax.make_mesh((4, 2), names, axis_types=2 * AUTO)
+  step = partial(mapped, NUCLR, args[2], WHOLE, axis=names, checked=checked)
+  with pytest.raises(ValueError, match=r"axes=\('data', 'model'\)\), leaving"):
+    jax.jit(step()(mesh=mesh)).lower(*args)
+  check(jax.jit(step(axes=names)(mesh=mesh))(*args), results)
+
+
+def test_an_axis_of_a_mesh_that_also_splits_the_data(expected):
+  args, results = expected(NUCLR)
+  mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=2 * AUTO)
+  with jax.set_mesh(mesh):
+    check(jax.jit(step_of(NUCLR, axes="model"))(*args), results)
+
+
+def test_ids_that_are_the_same_on_all_devices():
+  """They look like repeated samples; this used to give a wrong loss."""
+  clip = objectives.clip()
+  mesh = jax.make_mesh((8,), ("data",), axis_types=AUTO)
+  params, state = clip.init()
+
+  def local(image, text):
+    pairs = Pairs(image, text, jnp.arange(len(image)))
+    return clip.apply(params, state, pairs, axes="data")[0]
+
+  def step(**checked):
+    f = jax.shard_map(local, mesh=mesh, in_specs=ROWS, out_specs=P(), **checked)
+    return jax.jit(f)(*PAIRS[:2])
+
+  with pytest.raises(ValueError, match="over data, but pair_id is .* slice"):
+    step()
+  assert jnp.isnan(step(check_vma=False))
+  pieces = [x.reshape(8, -1, DIM) for x in PAIRS[:2]]
+  assert jnp.all(jnp.isnan(jax.pmap(local, axis_name="data")(*pieces)))
+
+
+def test_axes_that_nothing_is_gathered_over_are_refused(expected):
+  args, _ = expected(NUCLR)
+  step = step_of(NUCLR, axes="data")
+  with pytest.raises(ValueError, match="axes names data, but .* mesh are none"):
+    step(*args)
+  pieces = jax.tree.map(lambda x: x.reshape(2, 8, *x.shape[1:]), args[0])
+  ids = jax.tree.map(lambda x: x.reshape(2, 8), args[3])
+  step = jax.vmap(step, (0, None, None, 0), axis_name="data")
+  with pytest.raises(ValueError, match="data is an axis of jax.vmap"):
+    step(pieces, *args[1:3], ids)
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -290,11 +341,13 @@ def test_pmap(axis, expected):
   check(pmapped(objective, args, axis, **axes), results)
 
 
-@pytest.mark.parametrize("axis", ["i", None])
-def test_pmap_over_an_unknown_axis_is_refused(axis, expected):
+@pytest.mark.parametrize(
+  ("axis", "message"), [("i", "axes='i'"), (None, 'jax.pmap.axis_name="data"')]
+)
+def test_pmap_over_an_unknown_axis_is_refused(axis, message, expected):
   """It used to give the mean over devices of losses of two pairs each."""
   args, _ = expected(NUCLR)
-  with pytest.raises(ValueError, match="jax.pmap then needs an axis_name"):
+  with pytest.raises(ValueError, match=message):
     pmapped(NUCLR, args, axis)
 
 
