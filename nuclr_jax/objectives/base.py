@@ -141,33 +141,23 @@ def _with_its_own(init: Callable, apply: Callable) -> Callable:
 def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
   """Raises ValueError unless a tree has the arrays, and state the structure."""
 
-  def arrays(tree):
-    paths = jax.tree_util.tree_leaves_with_path(tree)
-    return {
-      jax.tree_util.keystr(path, simple=True, separator="/")
-      for path, _ in paths
-    }
+  def paths(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    to_text = partial(jax.tree_util.keystr, simple=True, separator="/")
+    return {to_text(path) for path, _ in leaves}
 
-  def listed(names):
-    first = sorted(names)[:8]
-    return ", ".join(first + ["..."] * (len(names) > len(first))) or "nothing"
-
-  found, wanted, kind = arrays(tree), arrays(expected), type(tree).__name__
-  remedy = (
-    "give apply(params, state, pairs) what this objective's init or the step "
-    "before returned"
+  found, wanted = paths(tree), paths(expected)
+  lacks, has = (
+    ", ".join(sorted(x)[:8]) for x in (wanted - found, found - wanted)
   )
-  if found != wanted:
-    raise ValueError(
-      f"{name} must have the arrays that init makes; this {kind} lacks "
-      f"{listed(wanted - found)}, and has {listed(found - wanted)} beyond "
-      f"them; {remedy}"
-    )
   same = jax.tree.structure(tree) == jax.tree.structure(expected)
-  if name == "state" and wanted and not same:
+  if lacks or has or (name == "state" and wanted and not same):
     raise ValueError(
-      f"the state must be a {type(expected).__name__} of the same NamedTuples "
-      f"as the one that init makes, got {kind}; {remedy}"
+      f"{name} must have the arrays that init makes, in a "
+      f"{type(expected).__name__}; this {type(tree).__name__} lacks "
+      f"{lacks or 'nothing'}, and has {has or 'nothing'} beyond them; give "
+      "apply(params, state, pairs) what this objective's init or the step "
+      "before returned"
     )
 
 

@@ -105,9 +105,7 @@ def test_what_belongs_to_no_or_another_objective(name):
 def test_states_in_other_containers(name):
   """Some libraries restore NamedTuples as mappings."""
   params, state = OBJECTIVES[name].init()
-  message = (
-    "a State of the same NamedTuples as the one that init makes, got dict"
-  )
+  message = "init makes, in a State; this dict lacks nothing"
   refused(OBJECTIVES[name], params, state._asdict(), PAIRS, message)
 
 
