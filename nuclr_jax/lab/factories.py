@@ -82,7 +82,7 @@ class Bound(NamedTuple):
   @property
   def name(self) -> str:
     """The name by which the config chooses the factory."""
-    return self.spec.get("name", self.factory.__name__)
+    return self.spec.get("name") or getattr(self.factory, "__name__", self.key)
 
   def takes(self, name: str) -> bool:
     """Returns whether the factory has a parameter of this name."""

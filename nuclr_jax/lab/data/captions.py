@@ -41,7 +41,7 @@ _ARRAY = re.compile(r"array\((\[.*\])(?:,\s*dtype=\w+)?\)", re.S)
 # An element of a printed list of strings. An open one is all the rest:
 # else its end would be looked for again from each quotation mark in it.
 _ELEMENT = re.compile(
-  r"""b?(["'])(?:(?!\1)[^\\]|\\.)*+(?:\1|(?P<open>\\?\Z))"""
+  r"""b?(["'])(?:(?!\1)[^\\]|\\.)*(?:\1|(?P<open>\\?\Z))"""
   r"""|\bNone\b|\bnan\b""",
   re.S,
 )
