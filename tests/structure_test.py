@@ -4,6 +4,7 @@ import ast
 import importlib
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -110,6 +111,12 @@ def test_no_file_is_too_long(path):
 def test_no_file_imports_tensorflow(path):
   """The formats of its data sets are read without it."""
   assert "tensorflow" not in packages_of(path)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.name)
+def test_no_regular_expression_is_possessive(path):
+  """Before Python 3.11.5, possessive groups match something else."""
+  assert not re.search(r"[)\]][*+?]\+|\(\?>", path.read_text())
 
 
 # What writes a file or makes a folder, and follows links.
