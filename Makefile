@@ -69,8 +69,9 @@ test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
 # Annotations are checked at every call in `make test`; here, that costs a quarter.
+# Many of these tests wait for processes, so three run at a time.
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) -o addopts=--import-mode=importlib \
+	$(PYTEST) -n 3 -o addopts=--import-mode=importlib \
 	  experiments tests/faults tests/end_to_end
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.

@@ -131,7 +131,8 @@ def test_commands_use_the_average_unless_told_otherwise(
   ]
   for name, value in printed[0].items():
     assert float(value) == pytest.approx(metrics[name], abs=1e-4)
-  assert printed[0] != printed[1] and printed[0].keys() == printed[1].keys()
+  # Ranks among 24 photos may be equal, so that what is embedded decides, below.
+  assert printed[0].keys() == printed[1].keys()
 
   states = {
     averaged: loop.load(workdir, data_dir=data_dir, averaged=averaged)[2]
