@@ -26,16 +26,9 @@ import numpy as np
 from nuclr_jax.checks import Count, NonNegative
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.places import INFO, cache_dir
-from nuclr_jax.lab.data.records import hide_repetitions, read_records
-from nuclr_jax.lab.data.source import (
-  Data,
-  HeldOut,
-  ImageTextSet,
-  LabelledSet,
-  in_memory,
-)
+from nuclr_jax.lab.data.records import data_of_records, read_records
+from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, LabelledSet
 from nuclr_jax.lab.data.tfds_reader import damaged
-from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.ranges import Length, Pixels
 
 log = logging.getLogger(__name__)
@@ -97,12 +90,7 @@ def glyphs(
     share_texts: Whether training knows which captions repeat; if not, see
       `hide_repetitions`.
   """
-  # Not at the top: the core imports this file without OpenCV.
-  from nuclr_jax.lab.data.augment import augment
-
   folder = prepare_glyphs(cache_dir(data_dir), size=size)
-  train = read_records(folder, "train")
-  words = build_tokenizer(train.captions, length=length, min_count=min_count)
   held_out = {}
   for split in SPLITS:
     x = read_records(folder, split)
@@ -113,15 +101,14 @@ def glyphs(
     if split == "test":
       zero_shot["digits"] = functools.partial(_digits, size)
     held_out[split] = HeldOut({"": captioned}, zero_shot)
-  if not share_texts:
-    train = hide_repetitions(train)
-  return Data(
-    train=in_memory(
-      train, words.encode(train.captions), augment(shift=shift, scale=scale)
-    ),
-    tokenizer=words,
-    image_shape=train.image.shape[1:],
-    held_out=held_out,
+  return data_of_records(
+    read_records(folder, "train"),
+    held_out,
+    length=length,
+    min_count=min_count,
+    shift=shift,
+    scale=scale,
+    share_texts=share_texts,
   )
 
 

@@ -3,6 +3,7 @@
 The built-in data sets (glyphs, icons) are small enough to be kept decoded.
 """
 
+from collections.abc import Mapping
 import os
 import pathlib
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from nuclr_jax.lab import progress
-from nuclr_jax.lab.data.source import Records
+from nuclr_jax.lab.data.source import Data, HeldOut, Records, in_memory
 from nuclr_jax.lab.data.tfds_reader import (
   check_lengths,
   damaged,
   read_only_builder,
 )
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 
 READ = 20_000  # records at a time
 
@@ -102,6 +104,45 @@ def read_columns(
   arrays = {k: np.array(columns[k], np.int64) for k in numbers}
   fingerprint = f"{builder.info.full_name}/{split}/{start}"
   return {**columns, **arrays, "image": np.concatenate(images)}, fingerprint
+
+
+def data_of_records(
+  train: Records,
+  held_out: Mapping[str, HeldOut],
+  *,
+  length: int,
+  min_count: int,
+  shift: float,
+  scale: float,
+  share_texts: bool,
+) -> Data:
+  """Makes a data set of records, whose captions are tokenized by word.
+
+  Args:
+    train: The training split.
+    held_out: The held-out sets, by split.
+    length: Token ids per caption.
+    min_count: The number of captions in which a word must occur to become a
+      token.
+    shift: Largest move of an augmented image along each axis, in pixels.
+    scale: Largest change of the logarithm of its size along each axis.
+    share_texts: Whether training knows which captions repeat; if not, see
+      `hide_repetitions`.
+  """
+  # Not at the top: the core imports data sets without OpenCV.
+  from nuclr_jax.lab.data.augment import augment
+
+  words = build_tokenizer(train.captions, length=length, min_count=min_count)
+  if not share_texts:
+    train = hide_repetitions(train)
+  return Data(
+    train=in_memory(
+      train, words.encode(train.captions), augment(shift=shift, scale=scale)
+    ),
+    tokenizer=words,
+    image_shape=train.image.shape[1:],
+    held_out=held_out,
+  )
 
 
 def hide_repetitions(records: Records) -> Records:

@@ -13,15 +13,8 @@ import numpy as np
 
 from nuclr_jax.checks import Count, NonNegative, one_of, up_to
 from nuclr_jax.lab.data.places import cache_dir
-from nuclr_jax.lab.data.records import hide_repetitions, read_columns
-from nuclr_jax.lab.data.source import (
-  Data,
-  HeldOut,
-  ImageTextSet,
-  Records,
-  in_memory,
-)
-from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.data.records import data_of_records, read_columns
+from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Records
 from nuclr_jax.lab.ranges import Length, Pixels
 from nuclr_jax.types import Sides
 
@@ -76,8 +69,7 @@ def icons(
     share_texts: Whether training knows which captions repeat; if not, see
       `hide_repetitions`.
   """
-  # Not at the top: the core imports this file without OpenCV.
-  from nuclr_jax.lab.data.augment import augment
+  # Not at the top: that needs TFDS, and drawing needs an extra.
   from nuclr_jax.lab.data.icons.builder import prepare_icons
 
   folder = prepare_icons(
@@ -90,20 +82,18 @@ def icons(
   )
   train, _ = _read(folder, "train", caption)
   known = frozenset(train.captions)
-  words = build_tokenizer(train.captions, length=length, min_count=min_count)
   held_out = {
     split: HeldOut({"": _retrieval(*_read(folder, split, caption), known)})
     for split in ("validation", "test")
   }
-  if not share_texts:
-    train = hide_repetitions(train)
-  return Data(
-    train=in_memory(
-      train, words.encode(train.captions), augment(shift=shift, scale=scale)
-    ),
-    tokenizer=words,
-    image_shape=train.image.shape[1:],
-    held_out=held_out,
+  return data_of_records(
+    train,
+    held_out,
+    length=length,
+    min_count=min_count,
+    shift=shift,
+    scale=scale,
+    share_texts=share_texts,
   )
 
 
