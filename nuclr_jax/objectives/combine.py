@@ -79,9 +79,8 @@ def add(**terms: Objective) -> Objective:
 
   writable = [name for name, term in terms.items() if term.assign]
   call = f"add({', '.join(f'{name}={x!r}' for name, x in terms.items())})"
-  if len(writable) != 1:
-    return Objective(init, apply, readout, call=call)
-  return Objective(init, apply, readout, assign, call)
+  only = assign if len(writable) == 1 else None
+  return Objective(init, apply, readout, only, call)
 
 
 @shows_its_call
