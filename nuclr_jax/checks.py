@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nuclr_jax.types import (
+  AnyArray,
   ConstantSchedule,
   Schedule,
   Sides,
@@ -39,7 +40,6 @@ from nuclr_jax.types import (
 log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable)
-Arrays = jax.Array | np.ndarray
 
 
 class Range(NamedTuple):
@@ -355,13 +355,11 @@ def argument(name: str, value: Any, hint: Any) -> Any:
     return Sides(*(argument(f"{name}.{k}", x, hint) for k, x in sides))
   value = _plain(value)
   if isinstance(value, jax.core.Tracer):
-    learned = "; temperature_rules.learned is for one that is learned"
     raise ValueError(
       f"{name} must be {allowed(hint)}, got an array that JAX traces; give a "
       "Python number, which jax.jit and jax.grad leave alone"
-      f"{learned if name.endswith('temperature') else ''}"
     )
-  if isinstance(value, Arrays) or not fits(value, hint):
+  if isinstance(value, AnyArray) or not fits(value, hint):
     raise ValueError(
       f"{name} must be {allowed(hint)}, got {shown(value, hint)}"
     )
@@ -387,7 +385,7 @@ def _plain(value: Any) -> Any:
   """
   if isinstance(value, ConstantSchedule):
     return value.value
-  is_scalar = isinstance(value, np.generic | Arrays) and np.ndim(value) == 0
+  is_scalar = isinstance(value, np.generic | AnyArray) and np.ndim(value) == 0
   is_known = is_scalar and not isinstance(value, jax.core.Tracer)
   return value.item() if is_known else value
 

@@ -34,6 +34,7 @@ from nuclr_jax.sample_state import queue as memories
 from nuclr_jax.sample_state.denominator import Evidence
 from nuclr_jax.sample_state.table import mean_by_id
 from nuclr_jax.types import (
+  AnyArray,
   Metrics,
   Number,
   Popularities,
@@ -111,7 +112,7 @@ def check_init(init: Any) -> None:
     named = {"zeta.init": init}
   for name, x in named.items():
     is_traced = isinstance(x, jax.core.Tracer)
-    if is_traced or not isinstance(x, checks.Arrays) or x.ndim == 0:
+    if is_traced or not isinstance(x, AnyArray) or x.ndim == 0:
       checks.argument(name, x, FirstZeta)
       continue
     if not any(jnp.issubdtype(x.dtype, kind) for kind in REAL):
