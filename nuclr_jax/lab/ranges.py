@@ -17,7 +17,8 @@ HiddenWidth = up_to(2**17, least=0)  # width of a hidden layer; 0 leaves it out
 Length = up_to(2**17)  # of a text, in tokens
 Ids = up_to(2**24)  # of a vocabulary; published ones have up to 2**18
 Side = up_to(2**12)  # of a square image, or of a patch, in pixels
-Pixels = up_to(512, least=8)  # of the side of an image that is drawn
+FEWEST_PIXELS, MOST_PIXELS = 8, 512  # of the side of an image that is drawn
+Pixels = up_to(MOST_PIXELS, least=FEWEST_PIXELS)
 MAX_PATCHES = 2**14  # of an image; attention takes their square
 Stages = Annotated[
   Sequence[Layers],

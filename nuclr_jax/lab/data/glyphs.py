@@ -25,10 +25,10 @@ import numpy as np
 
 from nuclr_jax.checks import Count, NonNegative
 from nuclr_jax.lab import files
-from nuclr_jax.lab.data.places import INFO, cache_dir
+from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.records import data_of_records, read_records
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, LabelledSet
-from nuclr_jax.lab.data.tfds_reader import damaged
+from nuclr_jax.lab.data.tfds_reader import is_prepared
 from nuclr_jax.lab.ranges import Length, Pixels
 
 log = logging.getLogger(__name__)
@@ -140,9 +140,7 @@ def prepare_glyphs(
   name = f"{size}px_{_fingerprint(size)}"
   version = str(make.VERSION)
   folder = pathlib.Path(data_dir) / make.name / name / version
-  if folder.exists():
-    if not (folder / INFO).exists():
-      raise damaged(folder, INFO, "it is missing")
+  if is_prepared(folder):
     return folder
   place = files.folder_in(pathlib.Path(data_dir), make.name, name)
   with files.locked(place, wait=True):

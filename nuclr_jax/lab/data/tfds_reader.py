@@ -325,6 +325,22 @@ def caption_field(features: Any) -> str:
   )
 
 
+def is_prepared(folder: pathlib.Path) -> bool:
+  """Returns whether a prepared data set is in a folder.
+
+  Args:
+    folder: The folder of the data set's version.
+
+  Raises:
+    ValueError: If the folder has lost the file that describes the data set.
+  """
+  if not folder.exists():
+    return False
+  if not (folder / INFO).exists():
+    raise damaged(folder, INFO, "it is missing")
+  return True
+
+
 def damaged(folder: pathlib.Path, file: str, reason: str) -> ValueError:
   """Makes the error for a prepared file that cannot be trusted.
 

@@ -25,7 +25,7 @@ from nuclr_jax.lab.data.pair_index import load_index, number_pairs, save_index
 from nuclr_jax.lab.data.tfds_reader import (
   INFO,
   TEMPLATE,
-  damaged,
+  is_prepared,
   read_only_builder,
 )
 from nuclr_jax.lab.ingest.records import record_features
@@ -131,10 +131,8 @@ def published_splits(
   Raises:
     ValueError: If the folder holds something else.
   """
-  if not folder.exists():
+  if not is_prepared(folder):
     return {}
-  if not (folder / INFO).exists():
-    raise damaged(folder, INFO, "it is missing")
   info = read_only_builder(folder).info
   are_in_tars = PLACE in info.features
   if sorted(info.features) != sorted(record_features(in_place=are_in_tars)):

@@ -26,13 +26,12 @@ from nuclr_jax.lab.data.icons.package import (
   file_name,
   open_package,
 )
-from nuclr_jax.lab.data.places import INFO
-from nuclr_jax.lab.data.tfds_reader import TEMPLATE, damaged, record_writer
+from nuclr_jax.lab.data.tfds_reader import TEMPLATE, is_prepared, record_writer
+from nuclr_jax.lab.ranges import FEWEST_PIXELS, MOST_PIXELS
 
 FORMAT = 1  # of names, splits, images and records; another gets another folder
 RENDERER = "resvg-py"
 RENDERED_BY = "0.5.0"  # of the extra [icons]
-FEWEST, MOST = 8, 512  # pixels
 DATA_SET, RECORDS_VERSION = "icons", "1.0.0"
 WRITER_OPTIONS = "group_size:64,zstd"
 PARTS = "drawn"  # the folder of sets that have been drawn
@@ -79,14 +78,14 @@ def prepare_icons(
   Example:
     >>> folder = prepare_icons(tmp_path, version="2.2.535")  # doctest: +SKIP
   """
-  if not FEWEST <= size <= MOST:
-    raise ValueError(f"size must be from {FEWEST} to {MOST} pixels, got {size}")
+  if not FEWEST_PIXELS <= size <= MOST_PIXELS:
+    raise ValueError(
+      f"size must be from {FEWEST_PIXELS} to {MOST_PIXELS} pixels, got {size}"
+    )
   data_dir = pathlib.Path(data_dir)
   name = f"{version}_{size}px_{fingerprint(sets)}"
   folder = data_dir / DATA_SET / name / RECORDS_VERSION
-  if folder.exists():
-    if not (folder / INFO).exists():
-      raise damaged(folder, INFO, "it is missing")
+  if is_prepared(folder):
     return folder
   package = _find(package, data_dir, version)
   place = files.folder_in(data_dir, DATA_SET, name)
