@@ -19,16 +19,16 @@ import pathlib
 import stat
 from typing import Any, NamedTuple
 
-import google_crc32c
 from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import tfds_reader
 from nuclr_jax.lab.files import bucket, remote
+from nuclr_jax.lab.files.checksum import crc32c
 
-# The feature with the first byte, the size and the checksum (CRC-32C, which is
-# faster than the disk) of an image, int64 [3]; zeros if the record holds it.
+# The feature with the first byte, the size and the checksum (CRC-32C) of an
+# image, int64 [3]; zeros if the record holds it.
 PLACE = "place"
 THREADS = 64  # that wait for reads at the same time
 CHUNK = 4  # images that a thread reads one after another
@@ -60,7 +60,7 @@ def place_of(offset: int, image: bytes) -> Int[np.ndarray, "3"]:
     >>> place_of(512, b"JPEG")[:2].tolist()
     [512, 4]
   """
-  checksum = google_crc32c.value(image)
+  checksum = crc32c(image)
   return np.array([offset, len(image), checksum], np.int64)
 
 
@@ -193,7 +193,7 @@ def _read_image(
       "on, which is impossible: the data set is damaged; index the tars again"
     )
   image = _read_range(path, offset, min(size, files.MAX_IMAGE))
-  if google_crc32c.value(image) != checksum:
+  if crc32c(image) != checksum:
     raise ValueError(
       f"{path} has changed since it was indexed: its bytes {offset} to "
       f"{offset + size} are not the image that they were; bring back the old "

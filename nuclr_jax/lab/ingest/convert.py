@@ -14,11 +14,11 @@ import shutil
 import struct
 from typing import Any, NamedTuple
 
-import google_crc32c
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.places import data_set_path
 from nuclr_jax.lab.data.tfds_reader import INFO, TEMPLATE, record_writer
+from nuclr_jax.lab.files.checksum import crc32c
 
 log = logging.getLogger(__name__)
 
@@ -193,5 +193,5 @@ def masked_crc(data: bytes) -> int:
     >>> masked_crc(bytes(8)).to_bytes(4, "little").hex()  # a length of zero
     '29039807'
   """
-  crc = google_crc32c.value(data)
+  crc = crc32c(data)
   return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
