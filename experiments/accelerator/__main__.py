@@ -55,12 +55,13 @@ print(json.dumps(dict(
 
 def environment(part: parts.Part | None = None) -> dict[str, str]:
   """Returns the environment of a part, or of the question for devices."""
-  if part is None or any("torch" in x for x in part.flags):
-    # PyTorch and JAX share the device.
+  tests = part is not None and part.module == "pytest"
+  if part is None or tests or any("torch" in x for x in part.flags):
+    # Several processes, or PyTorch and JAX, share the device.
     own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
   else:
     own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
-  if part is not None and part.module == "pytest":
+  if tests:
     # What tests compare with are true float32 products.
     own |= {"JAX_DEFAULT_MATMUL_PRECISION": "float32"}
     own |= {"NUCLR_TESTS_ON": "device"}

@@ -80,7 +80,7 @@ def test_every_part_has_a_result(trial):
     assert "result" in record, (part.name, record)
     assert record["seconds"] > 0 and record["versions"]["jax"]
     assert f"{part.name}: " in said
-  tests = json.loads((out / "tests_core.json").read_text())["result"]
+  tests = json.loads((out / "tests.json").read_text())["result"]
   # Those of eight devices are left out, where there is one.
   assert tests["passed"] >= 5 and tests["skipped"] >= 1 and not tests["which"]
   assert "1 x cpu" in said and "| not measured |" in said
@@ -140,7 +140,7 @@ def full_results(**changes):
     dict(num_pairs=10**8, ms=1.5),
   ]
   return {
-    "tests_core": record | {"result": tests},
+    "tests": record | {"result": tests},
     "state_rows_offload": record | {"result": rows} | changes,
   }
 
@@ -250,8 +250,8 @@ def test_tests_are_counted():
   assert found["which"] == ["FAILED tests/a.py::b - c"]
   found = command.result_of_tests("FAILED tests/a.py::b\n3 failed in 3s\n")
   assert found["result"] == {"failed": 3, "which": ["FAILED tests/a.py::b"]}
-  cell = table.CELLS["numerical tests on the device: core"]
-  assert cell({"tests_core": found}) == "0 passed, 3 failed"
+  cell = table.CELLS["numerical tests on the device"]
+  assert cell({"tests": found}) == "0 passed, 3 failed"
   for said in ("no tests ran", "1 error in 1.1s", ""):
     assert command.result_of_tests(said, "ImportError")["error"]
 
@@ -268,8 +268,8 @@ def test_what_was_measured_before_the_end_is_kept(tmp_path):
   assert found["error"].startswith("not done after 15 s")
   counts = {"passed": 1, "failed": 1, "error": 0, "skipped": 0}
   assert found["so_far"] == counts
-  cell = table.CELLS["numerical tests on the device: core"]
-  said = cell({"tests_core.error": found})
+  cell = table.CELLS["numerical tests on the device"]
+  said = cell({"tests.error": found})
   assert said == "1 passed, 1 failed (cut off)"
   code = (
     "import sys, time\n"

@@ -1,25 +1,26 @@
 """What the first hour measures: commands of other benchmarks, by priority."""
 
+from collections.abc import Sequence
+import importlib.util
 from typing import NamedTuple
 
+from experiments.step_time.precision import PRESETS
+
 # Numbers, against closed forms and the official PyTorch losses.
-TESTS = {
-  "core": (
-    "sample_state/table",
-    "pairwise/pairwise",
-    "pairwise/tiles",
-    "objectives/golden",
-    "objectives/nuclr",
-  ),
-  "objectives": (
-    "objectives/objectives",
-    "sample_state/queue",
-    "objectives/temperature",
-    "sample_state/state",
-  ),
-  "popularity": ("popularity/popularity",),
-  "stateless": ("objectives/stateless",),
-}
+TESTS = (
+  "objectives/objectives",
+  "popularity/popularity",
+  "objectives/nuclr",
+  "sample_state/queue",
+  "objectives/golden",
+  "objectives/stateless",
+  "objectives/temperature",
+  "pairwise/pairwise",
+  "pairwise/tiles",
+  "sample_state/state",
+  "sample_state/table",
+)
+WORKERS = 12  # processes of pytest-xdist, which share the device
 # Besides jax; those of tests come on top.
 NEEDS = ("chex", "flax", "matplotlib", "optax", "scipy", "tokenizers")
 CACHE = "glyphs.npz"  # in the folder of results, or carried there
@@ -55,71 +56,50 @@ def as_flags(**flags) -> tuple[str, ...]:
   return tuple(f"--{name}={value}" for name, value in flags.items())
 
 
-def tests(name: str, files: tuple[str, ...]) -> Part:
-  """Runs test files; `conftest.py` leaves the device to them."""
-  options = ("-q", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist")
+def tests(files: Sequence[str], workers: int = 0) -> Part:
+  """Runs test files; `conftest.py` leaves the device to them.
+
+  Compiling hundreds of small programs is most of their time, so several
+  processes share the work where pytest-xdist is installed.
+  """
+  options = ("-q", "-rfE", "-p", "no:cacheprovider")
   # Without the options of pyproject.toml, which need more libraries.
   options += ("-o", "addopts=", "--continue-on-collection-errors")
+  if workers and importlib.util.find_spec("xdist"):
+    options += ("-n", str(workers))
   paths = tuple(f"tests/{file}_test.py" for file in files)
-  needs = ("pytest", *NEEDS)
-  return Part(f"tests_{name}", "pytest", (*options, *paths), 5, needs)
+  return Part("tests", "pytest", (*options, *paths), 8, ("pytest", *NEEDS))
 
 
 def full() -> list[Part]:
   """Returns all parts, the most important first."""
   step_time = "experiments.step_time"
-  precisions = "BF16_BF16_F32_X6,BF16_BF16_F32_X3"
   once = dict(steps=5, rounds=2, minutes=3)
   of_clip = dict(towers="clip_b16", size=224, length=77)
+  every = "nuclr,nuclr_queue,clip"
   return [
-    *(tests(name, files) for name, files in TESTS.items()),
+    tests(TESTS, WORKERS),
     # Three programs of JAX and one of PyTorch are compiled.
-    full_step("512", 512, "nuclr,nuclr_queue,clip,torch", minutes=9),
-    # Where both libraries at once do not fit.
-    full_step("256", 256, "nuclr,torch", **once | dict(minutes=5)),
-    full_step("1536", 1536, "nuclr,nuclr_queue,clip"),
-    # The towers take 59 MiB a pair, and 17 if their blocks are computed again.
-    full_step("1024", 1024, "nuclr", **once),
-    full_step("2048", 2048, "nuclr", **once),
-    full_step("512_remat", 512, "nuclr", remat="full", **once),
-    full_step("2048_remat", 2048, "nuclr", remat="full", **once),
-    full_step("4096_remat", 4096, "nuclr", remat="full", **once),
-    # 197 patches and 77 tokens attend to each other.
-    *(
-      full_step(f"clip_b16_{x}", 256, "nuclr", attention=x, **of_clip, **once)
-      for x in ("xla", "cudnn")
-    ),
+    full_step("512", 512, f"{every},torch", minutes=6, steps=10, rounds=4),
+    Part("precision", f"{step_time}.precision", as_flags(on_device=True)),
     loss_step(
       "precisions",
-      10,
       batch_sizes="512,2048,8192",
-      dims="256,512",
-      precisions=precisions,
+      dims="512",
+      precisions=",".join(PRESETS),
       rounds=3,
-    ),
-    loss_step("large", 8, batch_sizes="16384,32768", dims="512", rounds=3),
-    *(
-      loss_step(
-        f"tile_{tile}",
-        3,
-        batch_sizes="8192,32768",
-        dims="512",
-        tile=tile,
-        max_dense=0,
-        rounds=3,
-      )
-      for tile in (1024, 2048, 8192)
+      seconds=0.3,
     ),
     Part(
       "popularity_50k",
       f"{step_time}.exact_popularity",
       as_flags(num_pairs=50_000),
     ),
+    # As many as the icons.
     Part(
-      "popularity_1m",
+      "popularity_300k",
       f"{step_time}.exact_popularity",
-      as_flags(num_pairs=1_000_000, max_iterations=3, rounds=1),
-      8,
+      as_flags(num_pairs=300_000, rounds=1),
     ),
     Part("state_rows", f"{step_time}.state_rows", as_flags(rounds=5)),
     Part(
@@ -128,6 +108,47 @@ def full() -> list[Part]:
       as_flags(rounds=5, steps=50, offload_rows=True),
     ),
     Part("glyphs", "experiments.accelerator.glyphs"),
+    loss_step(
+      "large",
+      batch_sizes="32768,65536",
+      dims="512",
+      precisions=",".join(PRESETS),
+      rounds=2,
+      seconds=0.3,
+    ),
+    # The towers take 59 MiB a pair, and 17 if their blocks are computed again.
+    full_step("2048_remat", 2048, "nuclr", remat="full", **once),
+    # 197 patches and 77 tokens attend to each other.
+    *(
+      full_step(f"clip_b16_{x}", 256, "nuclr", attention=x, **of_clip, **once)
+      for x in ("xla", "cudnn")
+    ),
+    *(
+      loss_step(
+        f"tile_{tile}",
+        3,
+        batch_sizes="8192,32768",
+        dims="512",
+        tile=tile,
+        max_dense=0,
+        rounds=2,
+        seconds=0.3,
+      )
+      for tile in (1024, 2048, 8192)
+    ),
+    Part(
+      "popularity_1m",
+      f"{step_time}.exact_popularity",
+      as_flags(num_pairs=1_000_000, max_iterations=3, rounds=1),
+      8,
+    ),
+    full_step("1024", 1024, "nuclr", **once),
+    full_step("2048", 2048, "nuclr", **once),
+    full_step("4096_remat", 4096, "nuclr", remat="full", **once),
+    full_step("512_remat", 512, "nuclr", remat="full", **once),
+    # Where both libraries at once do not fit.
+    full_step("256", 256, "nuclr,torch", **once | dict(minutes=5)),
+    full_step("1536", 1536, every),
   ]
 
 
@@ -138,7 +159,7 @@ def short() -> list[Part]:
   few_steps = dict(batch_size=16, rounds=1, steps=2)
   step_time = "experiments.step_time"
   return [
-    tests("core", ("sample_state/table",)),
+    tests(("sample_state/table",)),
     full_step("512", 4, "nuclr,clip", remat="full", **tiny),
     full_step("clip_b16_xla", 4, "nuclr", towers="clip_b16", **tiny),
     loss_step(
@@ -152,6 +173,11 @@ def short() -> list[Part]:
       "popularity_50k",
       f"{step_time}.exact_popularity",
       as_flags(num_pairs=256, dim=8, rounds=1),
+    ),
+    Part(
+      "precision",
+      f"{step_time}.precision",
+      as_flags(on_device=True, rows=16, dims=8),
     ),
     Part(
       "state_rows",

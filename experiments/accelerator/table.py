@@ -11,7 +11,6 @@ import pathlib
 from typing import Any, NamedTuple
 
 from experiments import harness
-from experiments.accelerator import parts
 from experiments.harness import markdown
 
 log = logging.getLogger(__name__)
@@ -131,6 +130,18 @@ def _loss(result):
   )
 
 
+def _precision(result):
+  """Shows errors of the products that the device has."""
+
+  def show(row):
+    if "refused" in row:
+      return f"{row['precision']} refused"
+    return f"{row['precision']} {row['relative_error_of_exp']:.1e}"
+
+  widest = max(row["dim"] for row in result["rows"])
+  return ", ".join(map(show, (x for x in result["rows"] if x["dim"] == widest)))
+
+
 def _popularity(result):
   peak = result.get("peak_bytes")
   memory = "" if peak is None else f", {peak / 2**30:.2f} GiB"
@@ -173,10 +184,7 @@ def _glyphs(result):
 
 
 CELLS: dict[str, Callable[[Results], str]] = {
-  **{
-    f"numerical tests on the device: {name}": _of(f"tests_{name}", _tests)
-    for name in parts.TESTS
-  },
+  "numerical tests on the device": _of("tests", _tests),
   **{
     f"full step of CC3M, batch {batch}: {what}": _of(f"full_step_{batch}", read)
     for batch in (512, 1536)
@@ -232,7 +240,11 @@ CELLS: dict[str, Callable[[Results], str]] = {
       **{f"tile_{x}": f"with tiles of {x}" for x in (1024, 2048, 8192)},
     }.items()
   },
+  "greatest relative error of exp(similarity / 0.01), width 512": _of(
+    "precision", _precision
+  ),
   "exact popularity of 50,000 pairs": _of("popularity_50k", _popularity),
+  "exact popularity of 300,000 pairs": _of("popularity_300k", _popularity),
   "exact popularity of 1,000,000 pairs": _of("popularity_1m", _popularity),
   "loss step by pairs of state, ms": _of("state_rows", _state),
   "the same with offload_rows, ms": _of("state_rows_offload", _state),

@@ -5,10 +5,15 @@ python -m experiments.step_time.precision  # prints JSON
 The vectors have unit norm and a common direction. CPUs have none of these
 precisions, so their rounding is emulated: `bf16` and `tf32` round both
 operands, `bf16 x 3` and `bf16 x 6` add the products of their leading parts.
-Sums are float32. Errors are against float64.
+Sums are float32. Errors are against float64. On a GPU, --on_device measures
+the products that it has, `PRESETS`.
 """
 
+import functools
+
 from absl import app, flags
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
@@ -16,7 +21,11 @@ from experiments.harness import benchmark
 
 DIMS = flags.DEFINE_list("dims", ["256", "512"], "Widths of embeddings.")
 ROWS = flags.DEFINE_integer("rows", 2048, "Vectors on each side.")
+ON_DEVICE = flags.DEFINE_bool("on_device", False, "Products of the device.")
 TEMPERATURE = 0.01
+# Products of float32 on the tensor cores of GPUs, in one pass or in several.
+PRESETS = ("BF16_BF16_F32_X6", "TF32_TF32_F32_X3", "BF16_BF16_F32_X3")
+PRESETS += ("TF32_TF32_F32", "BF16_BF16_F32")
 
 
 def bf16(x: np.ndarray) -> np.ndarray:
@@ -58,6 +67,29 @@ FORMS = {
 }
 
 
+def on_device(a: np.ndarray, b: np.ndarray, *, preset: str) -> np.ndarray:
+  """Computes the products on JAX's device; "F32" stands for true float32."""
+  if preset == "F32":
+    precision = jax.lax.Precision.HIGHEST
+  else:
+    precision = jax.lax.DotAlgorithmPreset[preset]
+  return np.asarray(
+    jax.jit(jnp.matmul, static_argnames="precision")(
+      a, b.T, precision=precision
+    )
+  )
+
+
+def forms() -> dict:
+  """Returns the products that are measured, by name."""
+  if not ON_DEVICE.value:
+    return FORMS
+  return {
+    name: functools.partial(on_device, preset=name)
+    for name in ("F32", *PRESETS)
+  }
+
+
 def errors(dim: int) -> list[dict]:
   """Measures the errors of every precision; returns a row for each."""
   rng = np.random.default_rng(0)
@@ -66,8 +98,12 @@ def errors(dim: int) -> list[dict]:
   a, b = x.astype(np.float32)
   exact = a.astype(np.float64) @ b.astype(np.float64).T
   rows = []
-  for name, product in FORMS.items():
-    error = np.abs(product(a, b) - exact).max()
+  for name, product in forms().items():
+    try:
+      error = np.abs(product(a, b) - exact).max()
+    except (ValueError, jax.errors.JaxRuntimeError) as refused:
+      rows.append(dict(dim=dim, precision=name, refused=str(refused)[:500]))
+      continue
     factor = float(np.expm1(error / TEMPERATURE))
     rows.append(
       {

@@ -8,7 +8,7 @@ import warm
 
 from experiments.harness import markdown
 from experiments.step_time import __main__ as report
-from experiments.step_time import common, program
+from experiments.step_time import common, precision, program
 from nuclr_jax.lab.config import load_config
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def test_loss_step():
     num_pairs=100,
   )
   first, second = found["rows"]
-  assert first["gradients_differ_by"] < 1e-5
+  assert first["forms"]["dense"]["gradients_differ_by"] < 1e-5
   assert {"tiles", "dense", "products"} <= first["forms"].keys()
   assert first["forms"]["dense"]["ms"] > 0
   assert "ms" not in second["forms"]["dense"]  # it is compiled only
@@ -115,6 +115,16 @@ def test_in_place():
   assert found["seconds_per_gigabyte"].keys() == {"copy", "index"}
   assert found["reads_per_s"].keys() == {"copy", "index", "slow"}
   assert found["stream_to_copy"]["copy"] == 1
+
+
+def test_the_precisions_of_the_device():
+  """A CPU has float32 and refuses some others by name."""
+  found = run("precision", on_device=True, dims=16, rows=64)
+  error = {row["precision"]: row for row in found["rows"]}
+  assert error["F32"]["error"] < 1e-6
+  assert set(error) == {"F32", *precision.PRESETS}
+  for row in error.values():
+    assert row.get("refused") or row["error"] < 1e-2
 
 
 def test_precision():

@@ -14,7 +14,6 @@ import shutil
 import struct
 from typing import Any, NamedTuple
 
-
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.places import data_set_path
 from nuclr_jax.lab.data.tfds_reader import INFO, TEMPLATE, record_writer
