@@ -68,7 +68,7 @@ def tests(files: Sequence[str], workers: int = 0) -> Part:
   if workers and importlib.util.find_spec("xdist"):
     options += ("-n", str(workers))
   paths = tuple(f"tests/{file}_test.py" for file in files)
-  return Part("tests", "pytest", (*options, *paths), 8, ("pytest", *NEEDS))
+  return Part("tests", "pytest", (*options, *paths), 4, ("pytest", *NEEDS))
 
 
 def full() -> list[Part]:
