@@ -103,6 +103,10 @@ class Jax:
     """Does one step."""
     return self.step(state, vectors, ids)
 
+  def on_host(self, gradient):
+    """Copies a gradient from the device."""
+    return jax.device_get(gradient)
+
   def wait(self, state):
     """Waits until all steps are done."""
     jax.block_until_ready(state)
@@ -135,6 +139,10 @@ class Torch:
     """Does one step."""
     ids = self.torch.as_tensor(ids, device=self.device)
     return state, self.torch.stack(state.step(*vectors, ids))
+
+  def on_host(self, gradient):
+    """Copies a gradient from the device."""
+    return gradient.cpu()
 
   def wait(self, state):
     """Waits until all steps are done."""
@@ -217,7 +225,7 @@ def differences(forms: dict, vectors) -> dict[str, float]:
       state, on_device = form.start(vectors)
       for _ in range(2):
         state, gradient = form.run(state, on_device, ids_of(batch, 0))
-      gradients[name] = np.asarray(gradient)
+      gradients[name] = np.asarray(form.on_host(gradient))
       del state
   expected = gradients["tiles"]
   scale = np.abs(expected).max()
