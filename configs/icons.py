@@ -6,25 +6,40 @@ nuclr train --config=configs/icons.py --workdir=runs/icons \
 
 The first run draws the icons, which takes `pip install "nuclr_jax[icons]"` and
 some minutes; later ones need neither the package nor the extra. The argument
-after a colon is a name in `ALGORITHMS` of `configs/glyphs.py` (nuclr by
-default), `smoke` for a run of a minute, or both with a comma between them:
+after a colon has at most one word of each kind, with commas between them: a
+name in `ALGORITHMS` of `configs/glyphs.py` (nuclr by default); a text tower;
+and `smoke`, for a run of a minute:
 
 nuclr train --config=configs/icons.py:sogclr,smoke --workdir=runs/smoke
 
-The towers and the settings of the algorithms are those of the glyphs.
+The towers and the settings of the algorithms are those of the glyphs, unless
+the text tower is the sentence encoder all-MiniLM-L6-v2, in the folder `minilm`:
+fine-tuned after `minilm`, locked after `lit`. See "Sentence encoders" in
+docs/guides/published_models.md for how to get it. On two cores it makes a step
+several times slower.
 """
 
 import pathlib
 
 from ml_collections import ConfigDict, config_dict
 
-from nuclr_jax.lab.config import load_config
+from nuclr_jax.lab.config import choose, load_config
+
+ENCODER = "minilm"  # the folder of the sentence encoder
+TEXT_TOWERS = dict(
+  minilm=dict(rate_factors={"model/text": 0.05}),
+  lit=dict(freeze=("model/text",)),
+)
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config; see the module's docstring."""
   path = pathlib.Path(__file__).with_name("glyphs.py")
-  config = load_config(f"{path}:{arg}")
+  words = arg.split(",")
+  rest = ",".join(x for x in words if x not in TEXT_TOWERS)
+  towers = ",".join(x for x in words if x in TEXT_TOWERS)
+  (tower,) = choose(towers, TEXT_TOWERS)
+  config = load_config(f"{path}:{rest}")
   config.data = dict(
     name="icons",
     package=config_dict.placeholder(str),
@@ -33,6 +48,7 @@ def get_config(arg: str = "") -> ConfigDict:
     processes=config_dict.placeholder(int),
     size=32,
     caption="name",
+    tokenizer="build",
     length=12,
     min_count=1,
     shift=1.0,
@@ -44,7 +60,23 @@ def get_config(arg: str = "") -> ConfigDict:
   config.eval_every_epochs = 1.0
   config.log_every = 200
   config.checkpoint_every = 2000
-  if "smoke" in arg.split(","):
+  if tower:
+    # The first and the last token, and pieces of rare words.
+    config.data.update(tokenizer=ENCODER, length=16)
+    config.model = dict(
+      name="towers",
+      dim=128,
+      normalize=config.model.normalize,
+      projection_bias=False,
+      image=dict(
+        name="convnet",
+        stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)),
+        num_features=384,
+      ),
+      text=dict(name="minilm_l6", pretrained=ENCODER),
+    )
+    config.optimizer.update(TEXT_TOWERS[tower])
+  if "smoke" in words:
     config.num_epochs = 0.1
     config.log_every = config.checkpoint_every = 50
   return config

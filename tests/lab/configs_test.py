@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from repository import CONFIGS, ROOT
 
-from nuclr_jax.lab.config import DEFAULTS, override
+from nuclr_jax.lab.config import DEFAULTS, ConfigError, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
 from nuclr_jax.lab.train import build, settings
@@ -85,3 +85,17 @@ def test_captions_of_the_released_code_have_ids_of_their_own():
 def test_vicreg_alone_has_embeddings_of_any_norm():
   for name in glyphs.ALGORITHMS:
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
+
+
+def test_icons_with_a_sentence_encoder():
+  icons = load_file(CONFIGS / "icons.py")
+  tuned, locked = map(icons.get_config, ("minilm", "sogclr,lit,smoke"))
+  for config in (tuned, locked):
+    settings.resolve(config)
+    assert config.data.tokenizer == config.model.text.pretrained
+  assert tuned.objective.name == "nuclr" and tuned.num_epochs == 3
+  assert locked.objective.name == "sogclr" and locked.num_epochs < 1
+  assert locked.optimizer.freeze == tuple(tuned.optimizer.rate_factors)
+  for wrong in ("minilm,lit", "lit,clop"):
+    with pytest.raises(ConfigError, match="must be one of"):
+      icons.get_config(wrong)

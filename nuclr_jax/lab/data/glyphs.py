@@ -29,6 +29,7 @@ from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.records import data_of_records, read_records
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, LabelledSet
 from nuclr_jax.lab.data.tfds_reader import is_prepared
+from nuclr_jax.lab.data.tokenizer import build_tokenizer
 from nuclr_jax.lab.ranges import Length, Pixels
 
 log = logging.getLogger(__name__)
@@ -101,11 +102,11 @@ def glyphs(
     if split == "test":
       zero_shot["digits"] = functools.partial(_digits, size)
     held_out[split] = HeldOut({"": captioned}, zero_shot)
+  train = read_records(folder, "train")
   return data_of_records(
-    read_records(folder, "train"),
+    train,
     held_out,
-    length=length,
-    min_count=min_count,
+    build_tokenizer(train.captions, length=length, min_count=min_count),
     shift=shift,
     scale=scale,
     share_texts=share_texts,

@@ -17,7 +17,7 @@ from nuclr_jax.lab.data.tfds_reader import (
   damaged,
   read_only_builder,
 )
-from nuclr_jax.lab.data.tokenizer import build_tokenizer
+from nuclr_jax.lab.data.tokenizer import Tokenizer
 
 READ = 20_000  # records at a time
 
@@ -109,21 +109,18 @@ def read_columns(
 def data_of_records(
   train: Records,
   held_out: Mapping[str, HeldOut],
+  tokenizer: Tokenizer,
   *,
-  length: int,
-  min_count: int,
   shift: float,
   scale: float,
   share_texts: bool,
 ) -> Data:
-  """Makes a data set of records, whose captions are tokenized by word.
+  """Makes a data set of records.
 
   Args:
     train: The training split.
     held_out: The held-out sets, by split.
-    length: Token ids per caption.
-    min_count: The number of captions in which a word must occur to become a
-      token.
+    tokenizer: Encodes captions.
     shift: Largest move of an augmented image along each axis, in pixels.
     scale: Largest change of the logarithm of its size along each axis.
     share_texts: Whether training knows which captions repeat; if not, see
@@ -132,14 +129,13 @@ def data_of_records(
   # Not at the top: the core imports data sets without OpenCV.
   from nuclr_jax.lab.data.augment import augment
 
-  words = build_tokenizer(train.captions, length=length, min_count=min_count)
   if not share_texts:
     train = hide_repetitions(train)
   return Data(
     train=in_memory(
-      train, words.encode(train.captions), augment(shift=shift, scale=scale)
+      train, tokenizer.encode(train.captions), augment(shift=shift, scale=scale)
     ),
-    tokenizer=words,
+    tokenizer=tokenizer,
     image_shape=train.image.shape[1:],
     held_out=held_out,
   )

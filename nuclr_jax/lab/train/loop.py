@@ -242,6 +242,7 @@ def _prepare(
   mesh = build.mesh_of(settings)
   distributed.check_shared(workdir)
   distributed.check_same("config", settings.recorded)
+  records.check_replaceable(workdir)
   fresh = not checkpoint.steps(workdir)
   others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
   # A run that was killed before its first checkpoint may have a best state.

@@ -253,6 +253,34 @@ def write_config(
   files.write_json(files.folder_in(workdir) / CONFIG, {**recorded, **more})
 
 
+def check_replaceable(workdir: pathlib.Path) -> None:
+  """Raises ValueError if a run would replace a config.json of something else.
+
+  Folders of published models have one, too.
+
+  Args:
+    workdir: Folder of the run; may be missing.
+
+  Example:
+    >>> _ = (tmp_path / CONFIG).write_text('{"model_type": "bert"}')
+    >>> check_replaceable(tmp_path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ...config.json is not of a run, and a run there would replace...
+  """
+  path = workdir / CONFIG
+  if not path.exists():
+    return
+  try:
+    found = files.read_json(path)
+  except ValueError:
+    return  # of a run whose disk failed: there is nothing to lose
+  if not set(NEEDED) <= set(found):
+    raise ValueError(
+      f"{path} is not of a run, and a run there would replace it; choose "
+      "another workdir"
+    )
+
+
 def read_config(workdir: pathlib.Path) -> dict[str, Any]:
   """Reads the complete config of the run in `workdir`.
 

@@ -424,6 +424,23 @@ class TestIcons:
     assert sizes.num_texts == sizes.num_pairs
     assert "arrow left filled" in captions and "arrow left" in captions
 
+  def test_a_pretrained_tokenizer(self, prepared, tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "arrow", "left", "##s"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    arguments = dict(
+      data_dir=prepared.parents[2], version=make_icons.VERSION, size=16
+    )
+    arguments |= dict(tokenizer=str(tmp_path), length=5)
+    found = data.DATASETS["icons"](**arguments)
+    captions = found.train.captions(np.arange(found.train.sizes.num_texts))
+    ids = found.tokenizer.encode(["arrow left"])
+    assert ids.tolist() == [[2, 4, 5, 3, 0]]
+    pairs = found.train.fetch(np.arange(found.train.sizes.num_pairs))
+    mine = captions.index("arrow left")
+    assert (pairs.text[pairs.text_id == mine] == ids).all()
+    with pytest.raises(ValueError, match="min_count is 2, but the words of"):
+      data.DATASETS["icons"](**arguments, min_count=2)
+
   def test_weights_of_queries_are_those_of_a_loop(self, opened):
     held_out = opened.held_out["validation"].retrieval[""]
     random = np.random.default_rng(0)

@@ -90,6 +90,16 @@ def test_a_second_run_in_a_workdir_is_refused(tiny, build_plain, tmp_path):
   assert loop.fit(config, tmp_path, parts=parts).finished
 
 
+def test_a_model_is_not_overwritten_by_a_run(tiny, build_plain, tmp_path):
+  """Folders of published models have a config.json, too."""
+  text = '{"model_type": "bert"}'
+  (tmp_path / "config.json").write_text(text)
+  config = tiny(**SHORT)
+  with pytest.raises(ValueError, match="is not of a run, and a run there"):
+    loop.fit(config, tmp_path, parts=build_plain(config))
+  assert (tmp_path / "config.json").read_text() == text
+
+
 def test_more_steps_than_can_be_counted(tiny, build):
   with pytest.raises(ValueError, match="steps are too many; lower num_epochs"):
     build(tiny(num_epochs=1e30))

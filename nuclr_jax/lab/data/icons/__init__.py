@@ -15,6 +15,11 @@ from nuclr_jax.checks import Count, NonNegative, one_of, up_to
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.records import data_of_records, read_columns
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Records
+from nuclr_jax.lab.data.tokenizer import (
+  BUILD,
+  build_tokenizer,
+  pretrained_tokenizer,
+)
 from nuclr_jax.lab.ranges import Length, Pixels
 from nuclr_jax.types import Sides
 
@@ -34,6 +39,7 @@ def icons(
   processes: Processes | None = None,
   size: Pixels = 32,
   caption: Caption = "name",
+  tokenizer: str = BUILD,
   length: Length = 12,
   min_count: Count = 1,
   shift: NonNegative = 0.0,
@@ -61,14 +67,25 @@ def icons(
     size: Height and width of the images, in pixels.
     caption: What describes an icon: the words of its "name", or "name style",
       where words such as "outline", which a set declares to be styles, follow.
+    tokenizer: A file, a folder or a hub name for `pretrained_tokenizer`, for a
+      pretrained text tower; or "build", to build one from the captions.
     length: Token ids per caption.
     min_count: The number of captions in which a word must occur to become a
-      token; others are spelled.
+      token of a built tokenizer; others are spelled.
     shift: Largest move of an augmented image along each axis, in pixels.
     scale: Largest change of the logarithm of its size along each axis.
     share_texts: Whether training knows which captions repeat; if not, see
       `hide_repetitions`.
+
+  Raises:
+    ValueError: If the data set cannot be prepared, the tokenizer cannot be
+      read, or `min_count` is given for a pretrained one.
   """
+  if tokenizer != BUILD and min_count > 1:
+    raise ValueError(
+      f"data.min_count is {min_count}, but the words of {tokenizer} are given; "
+      "leave min_count out"
+    )
   # Not at the top: that needs TFDS, and drawing needs an extra.
   from nuclr_jax.lab.data.icons.builder import prepare_icons
 
@@ -86,11 +103,14 @@ def icons(
     split: HeldOut({"": _retrieval(*_read(folder, split, caption), known)})
     for split in ("validation", "test")
   }
+  if tokenizer == BUILD:
+    words = build_tokenizer(train.captions, length=length, min_count=min_count)
+  else:
+    words = pretrained_tokenizer(tokenizer, length=length, clean=False)
   return data_of_records(
     train,
     held_out,
-    length=length,
-    min_count=min_count,
+    words,
     shift=shift,
     scale=scale,
     share_texts=share_texts,
