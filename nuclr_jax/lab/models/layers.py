@@ -185,6 +185,10 @@ class Conv(nnx.Module):
       # On CPUs, a product of two matrices is faster than a convolution, and its
       # gradients are twice as fast as with the axes of the image kept apart.
       x = x[:, ::stride, ::stride]
+      if stride > 1:
+        # XLA of jax 0.10 and 0.11 aborts when it fuses the steps into a product
+        # on a GPU: "Check failed: subdim_size_accumulator == dim_size".
+        x = jax.lax.optimization_barrier(x)
       y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
       return y.reshape(*x.shape[:-1], -1)
     return jax.lax.conv_general_dilated(
