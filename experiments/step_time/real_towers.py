@@ -16,6 +16,10 @@ The towers are ResNet-50 and DistilBERT, or those of CLIP ViT-B/16 with
 fails, say for lack of memory, has an "error" in place of its numbers, and the
 others go on.
 
+`compile_s` is the time that a form's step takes to compile, for PyTorch that of
+its first step. Each form's start is logged with its seconds, and its compilation
+and each round leave a line of JSON where errors go, for a run that is cut off.
+
 `flops_per_pair` is three times the products and convolutions of the towers'
 forward pass; they are counted before XLA compiles it, in the jaxpr.
 `of_products` is the flop/s as a fraction of those of a large matrix product in
@@ -30,6 +34,7 @@ import logging
 import math
 import sys
 import time
+from typing import Any
 
 from absl import app, flags
 import jax
@@ -139,8 +144,11 @@ class Jax:
     parts, key = (model, objective, adamw), jax.random.key(0)
     self.state = jax.jit(lambda: init_state(*parts, key))()
     self.batches = [jax.device_put(random_batch(i)) for i in range(4)]
-    step = make_train_step(*parts, key)
-    self.step = jax.jit(step, donate_argnums=0)
+    self.step = jax.jit(make_train_step(*parts, key), donate_argnums=0)
+
+  def compile(self) -> None:
+    """Compiles the step."""
+    self.step = self.step.lower(self.state, self.batches[0]).compile()
 
   def run(self, steps: int) -> None:
     """Does some steps."""
@@ -183,6 +191,10 @@ class Torch:
     image = image.permute(0, 3, 1, 2)
     image = image.contiguous(memory_format=self.torch.channels_last)
     return image, text.long(), ids.long()
+
+  def compile(self) -> None:
+    """Does a step, which compiles the towers."""
+    self.run(1)
 
   def run(self, steps: int) -> None:
     """Does some steps."""
@@ -264,21 +276,35 @@ def product_rate() -> float:
   return 2 * n**3 / min(times)
 
 
+def logged(what: str, call: Callable[[], Any]) -> tuple[Any, float]:
+  """Logs when a call begins and ends; returns its result and its seconds."""
+  log.info("%s ...", what)
+  start = time.perf_counter()
+  result = call()
+  seconds = time.perf_counter() - start
+  log.info("%s took %.1f s", what, seconds)
+  return result, seconds
+
+
 class Forms:
   """The forms that work, and why others do not."""
 
   def __init__(self, names: Sequence[str]):
-    self.forms, self.errors = {}, {}
+    self.forms, self.errors, self.compiled = {}, {}, {}
     for name in names:
       self._try(name, lambda name=name: self._start(name))
     if not self.forms:
       raise next(iter(self.errors.values()))
 
   def _start(self, name: str) -> None:
-    form = make(name)
-    if form is not None:
-      self.forms[name] = form
-      form.run(3)
+    form, _ = logged(f"{name}: parameters and batches", lambda: make(name))
+    if form is None:
+      return
+    _, seconds = logged(f"{name}: compilation", form.compile)
+    self.forms[name] = form
+    self.compiled[name] = {"compile_s": seconds}
+    benchmark.show_so_far({"forms": self.compiled})
+    logged(f"{name}: three steps", lambda: form.run(3))
 
   def _try(self, name: str, call: Callable[[], float | None]) -> float:
     """Calls a function; if it fails, gives up the form and what it holds."""
@@ -310,7 +336,10 @@ class Forms:
     for name in self.forms:
       rate = BATCH.value / float(np.median(seconds[name]))
       flops, stated = rate * facts["flops_per_pair"], facts["stated"]
-      row = {"ms": 1e3 * BATCH.value / rate, "pairs_per_s": rate}
+      row = self.compiled[name] | {
+        "ms": 1e3 * BATCH.value / rate,
+        "pairs_per_s": rate,
+      }
       if "nuclr" in self.forms:
         row["time_to_nuclr"] = benchmark.ratio(seconds[name], seconds["nuclr"])
       row["of_products"] = flops / facts["product_rate"]

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 import warm
@@ -226,10 +227,14 @@ def test_real_towers_on_an_accelerator(broken, tmp_path):
     "error": "RuntimeError: CUDA out of memory"
   }
   assert "RESOURCE_EXHAUSTED" in found["forms"]["clip"]["error"]
-  # After each round, what would remain if it were cut off.
+  # What would remain if it were cut off: after each compilation and each round.
+  assert re.search(r"nuclr: three steps took \d+\.\d s", done.stderr)
   lines = [x for x in done.stderr.splitlines() if x.startswith("{")]
-  assert len(lines) == 3
-  assert json.loads(lines[0])["forms"]["clip"]["ms"] > 0
+  assert len(lines) == 5
+  started, first_round = json.loads(lines[1]), json.loads(lines[2])
+  assert started["forms"].keys() == {"nuclr", "clip"}
+  assert started["forms"]["nuclr"]["compile_s"] > 0
+  assert first_round["forms"]["clip"]["ms"] > 0
   assert json.loads(lines[-1])["forms"].keys() == found["forms"].keys()
 
 
