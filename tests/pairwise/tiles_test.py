@@ -86,7 +86,7 @@ def test_ids_of_one_side_only_are_refused():
 
 
 def test_memory_is_that_of_tiles():
-  n = 20_000
+  n = 40_000  # an accelerator's tile has 4 * 4,000^2 bytes, a workspace 2^25
   rows, weight = jnp.ones((n, 4)), jnp.zeros(n)
   ids = jnp.arange(n)[:, None]
   compiled = tiles.row_log_sum_exp.lower(
