@@ -14,9 +14,11 @@ see `split_over`.
 
 A table is on the devices or, with `offload_rows`, in their hosts' memory
 (`pinned_host`). In the latter case, each device's host gathers the rows of a
-batch from its part of the table and writes them back in place: only ids and the
-rows of a batch are transferred. JAX requires all operands of a gather or
-scatter to be in one memory, hence the transfers.
+batch from its part of the table and writes them back: only ids and the rows of
+a batch are transferred. TPUs' hosts write in place; on GPUs, XLA of jax 0.11
+has the host make a new table in every step, and copies it into the old one.
+JAX requires all operands of a gather or scatter to be in one memory, hence the
+transfers.
 """
 
 from collections.abc import Callable, Sequence
