@@ -17,7 +17,7 @@ fails, say for lack of memory, has an "error" in place of its numbers, and the
 others go on.
 
 `compile_s` is the time that a form's step takes to compile, for PyTorch that of
-its first step. Each form's start is logged with its seconds, and its compilation
+its first step. The seconds of each form's start are logged, and its compilation
 and each round leave a line of JSON where errors go, for a run that is cut off.
 
 `flops_per_pair` is three times the products and convolutions of the towers'
