@@ -2,6 +2,8 @@
 
 import doctest
 
+import jax
+import jax.numpy as jnp
 import make_icons
 import numpy as np
 import pytest
@@ -9,9 +11,16 @@ import pytest
 from experiments.harness import Place, Results, command, runner
 from experiments.icons import __main__ as main
 from experiments.icons import arms, figures, measure, plan, tables
+from nuclr_jax import Pairs
 from nuclr_jax.lab.data.icons import builder
+from nuclr_jax.lab.evaluate import recall_by_origin
+from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
 from nuclr_jax.lab.train import build
 from nuclr_jax.lab.train.settings import resolve
+from nuclr_jax.objectives import nuclr, sogclr
+from nuclr_jax.pairwise import unit_norm
+from nuclr_jax.sample_state import zeta_rules
 
 OPTIONS = command.parse_arguments(main.STUDY, [])
 SMOKE = command.parse_arguments(main.STUDY, ["--smoke"])
@@ -140,6 +149,25 @@ def test_tables_need_no_rows():
     tables.numbers(OPTIONS, results)
 
 
+def test_sogclr_with_the_weight_of_nuclr_is_nuclr_without_zeta():
+  """So the study has no arm of its own for it."""
+  random = np.random.default_rng(0)
+  image, text = unit_norm(jnp.array(random.normal(size=(2, 8, 4)), float))
+  found = []
+  for objective in (
+    sogclr(num_pairs=20, temperature=0.1, positive_weight=1.0),
+    nuclr(num_pairs=20, temperature=0.1, zeta=zeta_rules.fixed()),
+  ):
+    params, state = objective.init()
+
+    def loss(image, text, params=params, state=state, apply=objective.apply):
+      return apply(params, state, Pairs(image, text, jnp.arange(8)))[0]
+
+    found.append(jax.grad(loss, (0, 1))(image, text))
+  for x, y in zip(*found, strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   pytest.importorskip("resvg_py", reason="icons are drawn by resvg")
@@ -186,6 +214,27 @@ def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
       assert made[f"{split}/natural/{name}"] == pytest.approx(found, abs=1e-5)
   assert len(made["curve"]["loss"]) == len(made["curve"]["step"]) > 1
   assert "pairs/s" in measure.describe(made)
+
+
+def test_scores_are_those_of_the_library(place, drawn):
+  run = plan.make_run(plan.SMOKE, plan.MAIN, "clip", 0, value=0.1, rate=1e-3)
+  config = measure.make_config(run)
+  data = measure.load_data(config, dict(run.values), place).sets["test"]
+  random = np.random.default_rng(0)
+  image = random.normal(size=(len(data.image), 4))
+  text = random.normal(size=(len(data.captions), 4))
+  embed = Embed(lambda _: image, lambda _: text)
+  family = dict.fromkeys(data.origin, "one")
+  whole, by_set = measure.scores_of(embed, data, family)
+  expected = retrieval_evaluator(data)(embed)
+  assert {"natural", "balanced"} <= {x.split("/")[0] for x in whole}
+  for name, x in whole.items():
+    assert x == pytest.approx(expected[name], abs=1e-6)
+  expected = recall_by_origin(embed, data)
+  for name, (_, count, *scores) in by_set.items():
+    assert count == sum(x == name for x in data.origin)
+    for key, x in zip(measure.OF_SETS, scores, strict=True):
+      assert x == pytest.approx(expected[name][key], abs=1e-6)
 
 
 def test_half_of_the_pairs_are_numbered_anew(place, drawn):

@@ -25,9 +25,8 @@ from experiments.icons.plan import (
 from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
-from nuclr_jax.lab.evaluate import recall_by_origin
 from nuclr_jax.lab.evaluate.evaluators import Embed
-from nuclr_jax.lab.evaluate.retrieval import recall
+from nuclr_jax.lab.evaluate.ranking import ranks
 from nuclr_jax.lab.train import build, loop
 from nuclr_jax.types import Sides, Sizes
 
@@ -162,24 +161,49 @@ def scores_of(
   """Scores a split, as a whole and for each set.
 
   Returns:
-    Recalls by the names that `recall` gives them, and, by set, its family, its
-    number of queries and the recalls `OF_SETS`.
+    Recalls by the names that `retrieval.recall` gives; and, by set, its family,
+    its number of queries and the recalls `OF_SETS`.
   """
   image, text = embed.image(data.image), embed.text(data.captions)
-  parts = recall(
-    *(image, text, data.image_group, data.caption_group),
-    top=TOP,
-    parts=data.parts,
+  group, of_text = data.image_group, data.caption_group
+  rank = Sides(
+    ranks(image, text, group, of_text), ranks(text, image, of_text, group)
   )
-  whole = {k: round(x, 6) for k, x in parts.items() if "/" in k and "@" in k}
-  whole = {k: x for k, x in whole.items() if k.split("/")[0] in data.parts}
-  known = Embed(lambda _: image, lambda _: text)
-  origins, counts = np.unique(data.origin, return_counts=True)
-  by_set = recall_by_origin(known, data)
-  return whole, {
-    x: [family[x], n, *(round(by_set[x][k], 6) for k in OF_SETS)]
-    for x, n in zip(origins.tolist(), counts.tolist(), strict=True)
+  whole = {
+    f"{part}/{name}": x
+    for part, weights in data.parts.items()
+    for name, x in _recalls(rank, weights).items()
   }
+  origins, number, counts = np.unique(
+    data.origin, return_inverse=True, return_counts=True
+  )
+  by_set = {}
+  for i, origin in enumerate(origins.tolist()):
+    # A caption counts for a set as often as the set has drawings of it.
+    mine = number == i
+    of_captions = np.bincount(group[mine], minlength=len(data.captions))
+    scores = _recalls(rank, Sides(mine, of_captions[of_text]))
+    by_set[origin] = [
+      *(family[origin], int(counts[i])),
+      *(scores[name] for name in OF_SETS),
+    ]
+  return whole, by_set
+
+
+def _recalls(rank: Sides, weights: Sides) -> dict[str, float]:
+  """Averages over weighted queries; {} if none has weight."""
+  if not all(np.sum(x) for x in weights):
+    return {}
+  scores = {}
+  for k in TOP:
+    both = [
+      float(np.average(x < k, weights=w))
+      for x, w in zip(rank, weights, strict=True)
+    ]
+    for direction, x in zip(DIRECTIONS, both, strict=True):
+      scores[f"{direction}/recall@{k}"] = round(x, 6)
+    scores[f"mean_recall@{k}"] = round(sum(both) / 2, 6)
+  return scores
 
 
 def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
