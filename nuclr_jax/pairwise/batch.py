@@ -56,6 +56,9 @@ def embeddings(pairs: Pairs) -> Sides:
 def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
   """Scales rows to unit norm, in float32 or better.
 
+  Rows of zeros stay zeros. Rows whose squared norm is too large for their type
+  (norms above 1.8e19 in float32) become NaN.
+
   Example:
     >>> print(unit_norm(jnp.array([3.0, 4.0])))
     [0.6 0.8]
@@ -63,7 +66,9 @@ def unit_norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
   x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
   square = jnp.sum(x * x, axis=-1, keepdims=True)
   # The floor keeps zero rows, and their gradients, finite.
-  return x * jax.lax.rsqrt(jnp.maximum(square, 1e-24))
+  square = jnp.maximum(square, 1e-24)
+  # The inverse root of infinity is 0, which would pass for a row of zeros.
+  return x * jax.lax.rsqrt(jnp.where(jnp.isinf(square), jnp.nan, square))
 
 
 def own_similarity(pairs: Pairs) -> Float[Array, "batch"]:

@@ -252,3 +252,18 @@ def test_products_are_true_float32():
   ]
   assert len(products) >= 3  # similarities and two gradients
   assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-9, 1.0, 1e18, 1e20, np.inf])
+def test_norms_of_all_sizes(norm):
+  """Too large a row must not pass for a row of zeros; nor its gradient."""
+  x = jnp.array([0.6, 0.8]) * jnp.array([norm, norm])
+  found, pull = jax.vjp(pairwise.unit_norm, jnp.stack([x, jnp.ones(2)]))
+  (gradient,) = pull(jnp.ones((2, 2)))
+  if norm > 2e19:
+    assert np.isnan(found[0]).all() and np.isnan(gradient[0]).all()
+  else:
+    expected = np.array([0.6, 0.8]) * min(norm / 1e-12, 1.0)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+    assert np.isfinite(gradient).all()
+  np.testing.assert_allclose(found[1], 0.5**0.5, rtol=1e-6)
