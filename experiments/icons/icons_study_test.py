@@ -186,7 +186,7 @@ def drawn(monkeypatch):
 
   def of_drawn(run):
     config = make_config(run)
-    config.data.version = make_icons.VERSION
+    config.data.update(version=make_icons.VERSION, size=16)
     return config
 
   monkeypatch.setattr(measure, "make_config", of_drawn)

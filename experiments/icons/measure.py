@@ -38,6 +38,7 @@ KEYS = {
 }
 SIZES = {HALF: (128_000, 4.0), FULL: (None, 6.0)}  # pairs, epochs
 SMOKE_SIZES = {HALF: (48, 1.0), FULL: (64, 1.0)}
+SMOKE_CAPTIONS = 200  # of each held-out set
 KEY = 50  # of the permutation whose first pairs are half of the data
 TOP = (1, 10)
 DIRECTIONS = ("image_to_text", "text_to_image")
@@ -67,7 +68,6 @@ def make_config(run: Run):
   training.change(config, {x: words[x] for x in KEYS}, KEYS)
   training.change(config, arm.more, {x: x for x in arm.more})
   if "smoke" in words:
-    config.data.update(size=16)
     config.model.update(image_features=16, text_layers=0)
     config.num_epochs = SMOKE_SIZES[words["size"]][1]
   return config
@@ -134,6 +134,19 @@ def split_by(data: ImageTextSet, known: frozenset[str]) -> ImageTextSet:
   )
 
 
+def beginning(data: ImageTextSet, count: int) -> ImageTextSet:
+  """Keeps the first captions and their drawings."""
+  keep = np.flatnonzero(data.image_group < count)
+  return ImageTextSet(
+    data.image[keep],
+    data.image_group[keep],
+    data.captions[:count],
+    data.caption_group[:count],
+    {k: Sides(x.image[keep], x.text[:count]) for k, x in data.parts.items()},
+    [data.origin[i] for i in keep],
+  )
+
+
 def load_data(config, words: dict[str, Any], place: Place) -> Data:
   """Reads the part of the training pairs that a run sees, and its splits."""
   sizes = SMOKE_SIZES if "smoke" in words else SIZES
@@ -141,9 +154,10 @@ def load_data(config, words: dict[str, Any], place: Place) -> Data:
   train = subset(data.train, sizes[words["size"]][0])
   known = frozenset(train.captions(np.arange(train.sizes.num_texts)))
   splits = ("validation", "test") if words["test"] else ("validation",)
-  held_out = {
-    split: HeldOut({"": split_by(data.sets[split], known)}) for split in splits
-  }
+  sets = {split: split_by(data.sets[split], known) for split in splits}
+  if "smoke" in words:
+    sets = {split: beginning(x, SMOKE_CAPTIONS) for split, x in sets.items()}
+  held_out = {split: HeldOut({"": x}) for split, x in sets.items()}
   return data._replace(train=train, held_out=held_out)
 
 
