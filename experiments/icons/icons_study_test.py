@@ -147,6 +147,8 @@ def test_tables_need_no_rows():
     for figure in figures.figures(OPTIONS, results).values():
       figure.canvas.draw()
     tables.numbers(OPTIONS, results)
+  rows = played(SMOKE)
+  tables.tables(SMOKE, Results(rows=rows, planned=len(rows)))
 
 
 def test_sogclr_with_the_weight_of_nuclr_is_nuclr_without_zeta():

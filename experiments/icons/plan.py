@@ -48,7 +48,7 @@ class Scale(NamedTuple):
 SMOKE = Scale(
   first=("clip", "nuclr_queue"),
   others=("nuclr_exact",),
-  trials=1,
+  trials=2,
   finalists=1,
   batch_size=16,
   other_batches=(8,),
