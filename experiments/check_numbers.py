@@ -59,6 +59,7 @@ STUDIES = (
   "bimodal",
   "difference_alignment",
   "hubs_and_suspects",
+  "icons",
   "latent_classes",
   "parity",
   "popularity",

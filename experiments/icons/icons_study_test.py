@@ -1,0 +1,262 @@
+"""The study of experiments/icons: what it runs, and how it is counted."""
+
+import doctest
+
+import jax
+import jax.numpy as jnp
+import make_icons
+import numpy as np
+import pytest
+
+from experiments.harness import Place, Results, command, runner
+from experiments.icons import __main__ as main
+from experiments.icons import arms, figures, measure, plan, tables
+from nuclr_jax import Pairs
+from nuclr_jax.lab.data.icons import builder
+from nuclr_jax.lab.evaluate import recall_by_origin
+from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
+from nuclr_jax.lab.train import build
+from nuclr_jax.lab.train.settings import resolve
+from nuclr_jax.objectives import nuclr, sogclr
+from nuclr_jax.pairwise import unit_norm
+from nuclr_jax.sample_state import zeta_rules
+
+OPTIONS = command.parse_arguments(main.STUDY, [])
+SMOKE = command.parse_arguments(main.STUDY, ["--smoke"])
+SCALE = plan.Scale()
+
+
+def row(recall):
+  return {plan.CRITERION: recall}
+
+
+def done(options, recall=lambda run: 0.1):
+  """Plays the whole study; returns its rows."""
+  rows = {}
+  while left := [x for x in plan.plan(options, rows) if x.key not in rows]:
+    rows |= {run.key: row(recall(run)) for run in left}
+  return rows
+
+
+def test_the_first_runs_are_the_trials_of_the_learning_rate():
+  runs = plan.plan(OPTIONS, {})
+  assert {run.part for run in runs} == {plan.RATE} and len(runs) == 9
+  assert {run.seed for run in runs} == {100}
+
+
+def test_all_arms_are_tuned_alike_and_compared_on_other_seeds():
+  best = {"clip": 0.05, "fastclip_v3": 4.0}
+
+  def recall(run):
+    words = dict(run.values)
+    value = words.get(arms.TAU, words.get(arms.RHO))
+    right = value == best.get(words["arm"], 0.08)
+    return 0.3 + 0.1 * right + 0.01 * (words["rate"] == 2e-3)
+
+  rows = done(OPTIONS, recall)
+  assert plan.best_rate(SCALE, rows) == 2e-3
+  for name, arm in arms.ARMS.items():
+    assert len(plan.trials(SCALE, name, rows)) == 4
+    assert len(plan.finals(SCALE, name, rows)) == 2
+    if arm.tuned == arms.TAU:
+      assert plan.tuned(SCALE, name, rows) == best.get(name, 0.08)
+  compared = plan.comparison(SCALE, rows)
+  assert set(compared) == set(arms.ARMS)
+  for group in compared.values():
+    assert [run.seed for run in group] == list(range(5))
+  for run in plan.plan(OPTIONS, rows):
+    assert dict(run.values)["test"] == (run.seed < 100)
+
+
+def test_the_plan_ends_and_has_each_run_once():
+  rows = done(OPTIONS)
+  keys = [run.key for run in plan.plan(OPTIONS, rows)]
+  assert len(keys) == len(set(keys)) == len(rows)
+  assert abs(len(keys) - runner.size(main.STUDY, OPTIONS, {})) < 20
+  assert 10 < len(done(SMOKE)) < 40
+
+
+def test_every_arm_builds_an_objective():
+  for name, arm in arms.ARMS.items():
+    for value in arms.GRIDS[arm.tuned]:
+      run = plan.make_run(SCALE, plan.MAIN, name, 0, value=value, rate=2e-3)
+      config = measure.make_config(run)
+      assert config.batch_size == 128 and config.num_epochs == 4.0
+      sizes = dict(num_pairs=128_000, num_images=128_000, num_texts=50_000)
+      build.make_objective(
+        resolve(config), **sizes, dim=128, num_steps=4_000, steps_per_epoch=1000
+      )
+
+
+def played(options):
+  """Plays the study with scores of four sets of three families."""
+  rows = {}
+  while left := [x for x in plan.plan(options, rows) if x.key not in rows]:
+    for run in left:
+      random = np.random.default_rng(len(rows))
+      sets = {
+        x: [f"family {min(i, 2)}", 10 + i, *random.uniform(size=4).tolist()]
+        for i, x in enumerate("abcd")
+      }
+      found = {"settings": {}, "seconds": 9.0, "pairs_per_second": 9}
+      for split in ("validation", "test"):
+        for part in tables.PARTS_OF_QUERIES:
+          for top in (1, 10):
+            found[f"{split}/{part}/mean_recall@{top}"] = random.uniform()
+      curve = {"step": [1, 2], "loss": [2.0, 1.0]}
+      both = {"validation": sets, "test": sets}
+      rows[run.key] = found | {"curve": curve, "sets": both}
+  return rows
+
+
+def test_intervals_resample_families_and_seeds_at_once():
+  rows = played(OPTIONS)
+  groups = plan.comparison(SCALE, rows)
+  ours, theirs = groups["sogclr"], groups["clip"]
+  mean, low, high = tables.difference(ours, theirs, rows, "test", 10)
+  families = ("family 0", "family 1", "family 2")
+  gain, queries = np.zeros((5, 3)), np.zeros(3)
+  for s, (x, y) in enumerate(zip(ours, theirs, strict=True)):
+    a, b = (rows[run.key]["sets"]["test"] for run in (x, y))
+    for name in "abcd":
+      f = families.index(a[name][0])
+      queries[f] += a[name][1] / 5
+      r10 = np.mean(a[name][4:]) - np.mean(b[name][4:])
+      gain[s, f] += 100 * a[name][1] * r10
+  assert mean == pytest.approx(gain.sum() / 5 / queries.sum())
+  random, drawn = np.random.default_rng(1), []
+  for _ in range(4_000):
+    s, f = random.integers(5, size=5), random.integers(3, size=3)
+    drawn.append(gain[s][:, f].sum() / 5 / queries[f].sum())
+  found = np.percentile(drawn, (2.5, 97.5))
+  np.testing.assert_allclose((low, high), found, atol=0.1 * (high - low))
+  same = tables.difference(theirs, theirs, rows, "test", 1)
+  assert same == (0.0, 0.0, 0.0)
+  assert tables.difference(ours, (), rows, "test", 1) is None
+
+
+def test_tables_need_no_rows():
+  rows = played(OPTIONS)
+  some = dict(list(rows.items())[: len(rows) // 3])
+  for found in ({}, some, rows):
+    results = Results(rows=found, planned=len(rows))
+    made = tables.tables(OPTIONS, results)
+    assert all(made.values()) and "nan" not in "".join(made.values())
+    assert ("| – |" in made["arms"]) == (found is not rows)
+    for figure in figures.figures(OPTIONS, results).values():
+      figure.canvas.draw()
+    tables.numbers(OPTIONS, results)
+  rows = played(SMOKE)
+  tables.tables(SMOKE, Results(rows=rows, planned=len(rows)))
+
+
+def test_sogclr_with_the_weight_of_nuclr_is_nuclr_without_zeta():
+  """So the study has no arm of its own for it."""
+  random = np.random.default_rng(0)
+  image, text = unit_norm(jnp.array(random.normal(size=(2, 8, 4)), float))
+  found = []
+  for objective in (
+    sogclr(num_pairs=20, temperature=0.1, positive_weight=1.0),
+    nuclr(num_pairs=20, temperature=0.1, zeta=zeta_rules.fixed()),
+  ):
+    params, state = objective.init()
+
+    def loss(image, text, params=params, state=state, apply=objective.apply):
+      return apply(params, state, Pairs(image, text, jnp.arange(8)))[0]
+
+    found.append(jax.grad(loss, (0, 1))(image, text))
+  for x, y in zip(*found, strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  pytest.importorskip("resvg_py", reason="icons are drawn by resvg")
+  folder = tmp_path_factory.mktemp("icons")
+  package = make_icons.write_package(folder / "icons.tgz")
+  builder.prepare_icons(
+    folder, version=make_icons.VERSION, size=16, package=package, processes=1
+  )
+  return Place(folder / "run", folder / "shared", str(folder))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+  """Makes every config name the drawn stand-in."""
+  make_config = measure.make_config
+
+  def of_drawn(run):
+    config = make_config(run)
+    config.data.update(version=make_icons.VERSION, size=16)
+    return config
+
+  monkeypatch.setattr(measure, "make_config", of_drawn)
+
+
+@pytest.mark.parametrize(
+  "name, part", [("clip", plan.TUNING), ("nuclr_counts", plan.UNMARKED)]
+)
+def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
+  place, drawn, name, part, tmp_path
+):
+  scale = plan.SMOKE
+  marked = part != plan.UNMARKED
+  run = plan.make_run(
+    scale, part, name, 0, value=0.08, rate=2e-3, marked=marked
+  )
+  made = measure.measure(run, place._replace(folder=tmp_path))
+  splits = ("validation", "test") if part == plan.UNMARKED else ("validation",)
+  assert set(made["sets"]) == set(splits)
+  assert any(x.startswith("test/") for x in made) == (len(splits) == 2)
+  for split in splits:
+    sets = np.array([x[1:] for x in made["sets"][split].values()], float)
+    natural = (sets[:, :1] * sets[:, 1:]).sum(0) / sets[:, 0].sum()
+    for name, found in zip(measure.OF_SETS, natural, strict=True):
+      assert made[f"{split}/natural/{name}"] == pytest.approx(found, abs=1e-5)
+  assert len(made["curve"]["loss"]) == len(made["curve"]["step"]) > 1
+  assert "pairs/s" in measure.describe(made)
+
+
+def test_scores_are_those_of_the_library(place, drawn):
+  run = plan.make_run(plan.SMOKE, plan.MAIN, "clip", 0, value=0.1, rate=1e-3)
+  config = measure.make_config(run)
+  data = measure.load_data(config, dict(run.values), place).sets["test"]
+  random = np.random.default_rng(0)
+  image = random.normal(size=(len(data.image), 4))
+  text = random.normal(size=(len(data.captions), 4))
+  embed = Embed(lambda _: image, lambda _: text)
+  family = dict.fromkeys(data.origin, "one")
+  whole, by_set = measure.scores_of(embed, data, family)
+  expected = retrieval_evaluator(data)(embed)
+  assert {"natural", "balanced"} <= {x.split("/")[0] for x in whole}
+  for name, x in whole.items():
+    assert x == pytest.approx(expected[name], abs=1e-6)
+  expected = recall_by_origin(embed, data)
+  for name, (_, count, *scores) in by_set.items():
+    assert count == sum(x == name for x in data.origin)
+    for key, x in zip(measure.OF_SETS, scores, strict=True):
+      assert x == pytest.approx(expected[name][key], abs=1e-6)
+
+
+def test_half_of_the_pairs_are_numbered_anew(place, drawn):
+  run = plan.make_run(plan.SMOKE, plan.MAIN, "clip", 0, value=0.1, rate=1e-3)
+  config, words = measure.make_config(run), dict(run.values)
+  whole = measure.training.load_data(config, place.data_dir).train
+  half = measure.load_data(config, words, place).train
+  sizes, ids = half.sizes, half.ids(np.arange(half.sizes.num_pairs))
+  assert sizes.num_pairs == 48 and ids.text.max() + 1 == sizes.num_texts
+  batch = half.fetch(np.array([5, 3]))
+  chosen = np.random.default_rng(measure.KEY).permutation(whole.sizes.num_pairs)
+  np.testing.assert_array_equal(batch.image, whole.fetch(chosen[[5, 3]]).image)
+  captions = whole.captions(whole.ids(chosen[[5, 3]]).text)
+  assert half.captions(batch.text_id) == captions
+  assert measure.subset(whole, None) is whole
+  smaller = measure.subset(whole, 10).fetch(np.arange(10))
+  np.testing.assert_array_equal(smaller.image, half.fetch(np.arange(10)).image)
+
+
+def test_examples():
+  for module in (arms, tables):
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed

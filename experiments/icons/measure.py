@@ -1,0 +1,278 @@
+"""One run of the study: its config, its training, its row."""
+
+from collections.abc import Sequence
+import csv
+import functools
+import pathlib
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from experiments.harness import Options, Place, Row, Run, training
+from experiments.icons.arms import ARMS, GRIDS
+from experiments.icons.plan import (
+  BATCH_SIZE,
+  CRITERION,
+  FULL,
+  HALF,
+  MAIN,
+  RATES,
+  make_run,
+  scale_of,
+)
+from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
+from nuclr_jax.lab.data.places import cache_dir
+from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
+from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.ranking import ranks
+from nuclr_jax.lab.train import build, loop
+from nuclr_jax.types import Sides, Sizes
+
+# The words of this study -> keys of a config.
+KEYS = {
+  "rate": "optimizer.learning_rate.value",
+  "batch": "batch_size",
+  "marked": "data.share_texts",
+}
+SIZES = {HALF: (128_000, 4.0), FULL: (None, 6.0)}  # pairs, epochs
+SMOKE_SIZES = {HALF: (48, 1.0), FULL: (64, 1.0)}
+SMOKE_CAPTIONS = 200  # of each held-out set
+KEY = 50  # of the permutation whose first pairs are half of the data
+TOP = (1, 10)
+DIRECTIONS = ("image_to_text", "text_to_image")
+POINTS = 20  # of a stored curve
+# What a row has of each set, after its family and its number of queries.
+OF_SETS = tuple(f"{x}/recall@{k}" for k in TOP for x in DIRECTIONS)
+
+
+def make_config(run: Run):
+  """Makes the config of a run: configs/icons.py with the run's changes."""
+  words = dict(run.values)
+  arm = ARMS[words["arm"]]
+  config = training.get_config("icons")(arm.config)
+  changes = arm.change(words[arm.tuned])
+  with config.unlocked():
+    for key in ("zeta", "positive"):
+      if key in changes:  # another factory has other arguments
+        config.objective[key] = changes[key]
+    config.objective.update(changes)
+  # Below the gradient norm of most losses, so that the scale of a loss, which
+  # decides how often it is clipped, hardly matters.
+  config.optimizer.clip_norm = 0.1
+  config.num_epochs = SIZES[words["size"]][1]
+  config.seed = run.seed
+  config.eval_every = 0
+  config.eval_every_epochs = 0.0
+  training.change(config, {x: words[x] for x in KEYS}, KEYS)
+  training.change(config, arm.more, {x: x for x in arm.more})
+  if "smoke" in words:
+    config.model.update(image_features=16, text_layers=0)
+    config.num_epochs = SMOKE_SIZES[words["size"]][1]
+  return config
+
+
+def configs(options: Options) -> dict[str, dict]:
+  """Returns a config of each arm."""
+  scale = scale_of(options)
+  return {
+    name: training.flat(
+      make_config(
+        make_run(
+          *(scale, MAIN, name, 0),
+          value=GRIDS[arm.tuned][0],
+          rate=RATES[0],
+          batch_size=BATCH_SIZE,
+        )
+      )
+    )
+    for name, arm in ARMS.items()
+  }
+
+
+def subset(source: Source, num_pairs: int | None) -> Source:
+  """Returns a fixed random part of a source; None leaves it whole.
+
+  The parts are nested: each has the first pairs of one permutation.
+  """
+  total = source.sizes.num_pairs
+  if num_pairs is None or num_pairs >= total:
+    return source
+  chosen = np.random.default_rng(KEY).permutation(total)[:num_pairs]
+  ids = source.ids(chosen)
+  images, image_id = np.unique(ids.image, return_inverse=True)
+  texts, text_id = np.unique(ids.text, return_inverse=True)
+  image_id, text_id = (x.astype(np.int32) for x in (image_id, text_id))
+
+  def fetch(pair_ids, random=None):
+    pair_ids = np.asarray(pair_ids, np.int32)
+    return source.fetch(chosen[pair_ids], random)._replace(
+      pair_id=pair_ids, image_id=image_id[pair_ids], text_id=text_id[pair_ids]
+    )
+
+  return Source(
+    Sizes(num_pairs, len(images), len(texts)),
+    fetch,
+    lambda pair_ids: Sides(image_id[pair_ids], text_id[pair_ids]),
+    lambda text_ids: source.captions(texts[text_ids]),
+    f"{source.fingerprint}/{num_pairs} by {KEY}",
+  )
+
+
+def split_by(data: ImageTextSet, known: frozenset[str]) -> ImageTextSet:
+  """Decides anew which captions are seen: those of the pairs trained on."""
+  natural = data.parts["natural"]
+  seen = np.array([x in known for x in data.captions])
+  of_images = seen[data.image_group]
+  return data._replace(
+    parts={
+      **data.parts,
+      "seen": Sides(natural.image * of_images, natural.text * seen),
+      "unseen": Sides(natural.image * ~of_images, natural.text * ~seen),
+    }
+  )
+
+
+def beginning(data: ImageTextSet, count: int) -> ImageTextSet:
+  """Keeps the first captions and their drawings."""
+  keep = np.flatnonzero(data.image_group < count)
+  return ImageTextSet(
+    data.image[keep],
+    data.image_group[keep],
+    data.captions[:count],
+    data.caption_group[:count],
+    {k: Sides(x.image[keep], x.text[:count]) for k, x in data.parts.items()},
+    [data.origin[i] for i in keep],
+  )
+
+
+def load_data(config, words: dict[str, Any], place: Place) -> Data:
+  """Reads the part of the training pairs that a run sees, and its splits."""
+  sizes = SMOKE_SIZES if "smoke" in words else SIZES
+  data = training.load_data(config, place.data_dir)
+  train = subset(data.train, sizes[words["size"]][0])
+  known = frozenset(train.captions(np.arange(train.sizes.num_texts)))
+  splits = ("validation", "test") if words["test"] else ("validation",)
+  sets = {split: split_by(data.sets[split], known) for split in splits}
+  if "smoke" in words:
+    sets = {split: beginning(x, SMOKE_CAPTIONS) for split, x in sets.items()}
+  held_out = {split: HeldOut({"": x}) for split, x in sets.items()}
+  return data._replace(train=train, held_out=held_out)
+
+
+@functools.cache
+def families(version: str, size: int, data_dir: str | None) -> dict[str, str]:
+  """Returns the family of each set, from the table beside the data."""
+  folder = prepare_icons(cache_dir(data_dir), version=version, size=size)
+  table = pathlib.Path(folder).with_name(SETS).read_text(encoding="utf-8")
+  return {x["set"]: x["family"] for x in csv.DictReader(table.splitlines())}
+
+
+def scores_of(
+  embed: Embed, data: ImageTextSet, family: dict[str, str]
+) -> tuple[dict[str, float], dict[str, list]]:
+  """Scores a split, as a whole and for each set.
+
+  Returns:
+    Recalls by the names that `retrieval.recall` gives; and, by set, its family,
+    its number of queries and the recalls `OF_SETS`.
+  """
+  image, text = embed.image(data.image), embed.text(data.captions)
+  group, of_text = data.image_group, data.caption_group
+  rank = Sides(
+    ranks(image, text, group, of_text), ranks(text, image, of_text, group)
+  )
+  whole = {
+    f"{part}/{name}": x
+    for part, weights in data.parts.items()
+    for name, x in _recalls(rank, weights).items()
+  }
+  origins, number, counts = np.unique(
+    data.origin, return_inverse=True, return_counts=True
+  )
+  by_set = {}
+  for i, origin in enumerate(origins.tolist()):
+    # A caption counts for a set as often as the set has drawings of it.
+    mine = number == i
+    of_captions = np.bincount(group[mine], minlength=len(data.captions))
+    scores = _recalls(rank, Sides(mine, of_captions[of_text]))
+    by_set[origin] = [
+      *(family[origin], int(counts[i])),
+      *(scores[name] for name in OF_SETS),
+    ]
+  return whole, by_set
+
+
+def _recalls(rank: Sides, weights: Sides) -> dict[str, float]:
+  """Averages over weighted queries; {} if none has weight."""
+  if not all(np.sum(x) for x in weights):
+    return {}
+  scores = {}
+  for k in TOP:
+    both = [
+      float(np.average(x < k, weights=w))
+      for x, w in zip(rank, weights, strict=True)
+    ]
+    for direction, x in zip(DIRECTIONS, both, strict=True):
+      scores[f"{direction}/recall@{k}"] = round(x, 6)
+    scores[f"mean_recall@{k}"] = round(sum(both) / 2, 6)
+  return scores
+
+
+def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+  """Returns at most `POINTS` points of the training loss, and their steps."""
+  lines = [x for x in history if "train/loss" in x]
+  places = np.linspace(0, len(lines) - 1, min(POINTS, len(lines))).astype(int)
+  return {
+    "step": [lines[i]["step"] for i in places],
+    "loss": [round(lines[i]["train/loss"], 5) for i in places],
+  }
+
+
+def measure(run: Run, place: Place) -> Row:
+  """Trains and evaluates; if a run diverged, its row says so."""
+  words, config = dict(run.values), make_config(run)
+  data = load_data(config, words, place)
+  config.log_every = max(
+    1,
+    int(config.num_epochs * data.train.sizes.num_pairs / config.batch_size)
+    // POINTS,
+  )
+  parts = build.build(config, data=data)._replace(evaluators={})
+  pairs_seen = parts.num_steps * config.batch_size
+  row = {
+    "settings": {k: x for k, x in words.items() if k != "smoke"},
+    "steps": parts.num_steps,
+    "pairs": data.train.sizes.num_pairs,
+    "device": jax.devices()[0].device_kind,
+  }
+  began = time.monotonic()
+  try:
+    trained = training.train(config, place, parts)
+    took = time.monotonic() - began
+    mesh = build.mesh_of(parts.settings)
+    family = families(config.data.version, config.data.size, place.data_dir)
+    with jax.set_mesh(mesh):
+      embed = loop.embedder(parts, mesh)(trained.state)
+      for split, held_out in data.sets.items():
+        whole, by_set = scores_of(embed, held_out, family)
+        row |= {f"{split}/{k}": x for k, x in whole.items()}
+        row.setdefault("sets", {})[split] = by_set
+  except FloatingPointError as error:
+    return row | {"diverged": str(error)}
+  times = {
+    "training_seconds": round(took, 1),
+    "pairs_per_second": round(pairs_seen / took),
+  }
+  return row | times | {"curve": thin(trained.history)}
+
+
+def describe(row: Row) -> str:
+  """Summarizes the result of a run in one line."""
+  if "diverged" in row:
+    return f"diverged: {row['diverged']}"
+  return (
+    f"validation R@10 {100 * row[CRITERION]:.1f}, "
+    f"{row['pairs_per_second']} pairs/s"
+  )

@@ -1,0 +1,313 @@
+"""The runs, decided from the results so far, the most valuable first.
+
+The learning rate is tuned once, for all arms. Every arm gets the same number of
+trials on one tuning seed, of which the best two run on a second one. The winner
+by the mean of `CRITERION` is compared on seeds that tuning has not seen. Test
+scores are measured in comparisons only.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.harness import Options, Row, Run
+from experiments.icons.arms import ARMS, FIRST, GRIDS, MIDDLE
+
+Rows = Mapping[tuple[str, str, int], Row]  # by `Run.key`
+
+CRITERION = "validation/natural/mean_recall@10"
+BATCH_SIZE = 128
+SEEDS, FEW_SEEDS = 5, 3
+RATES = (1e-3, 2e-3, 4e-3)
+RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
+# Of the learning rate that grows with the root of the batch size.
+FACTORS = (0.5, 1.0, 2.0)
+HALF, FULL = "half", "full"
+RATE, TUNING, BATCHES = "rate", "tuning", "batches"
+MAIN, UNMARKED, WHOLE = "arms", "unmarked", "full size"
+
+
+class Scale(NamedTuple):
+  """How much of the study is run."""
+
+  first: tuple[str, ...] = FIRST
+  others: tuple[str, ...] = tuple(x for x in ARMS if x not in FIRST)
+  trials: int = 4
+  finalists: int = 2
+  tuning_seeds: tuple[int, int] = (100, 101)
+  seeds: int = SEEDS
+  few_seeds: int = FEW_SEEDS
+  batch_size: int = BATCH_SIZE
+  other_batches: tuple[int, ...] = (64, 512)
+  small_batches: tuple[int, ...] = (16, 64, 256, 1024)
+  factors: tuple[float, ...] = FACTORS
+  smoke: bool = False
+
+
+SMOKE = Scale(
+  first=("clip", "nuclr_queue"),
+  others=("nuclr_exact",),
+  trials=2,
+  finalists=1,
+  batch_size=16,
+  other_batches=(8,),
+  small_batches=(8,),
+  factors=(1.0,),
+  few_seeds=1,
+  smoke=True,
+)
+
+
+def scale_of(options: Options) -> Scale:
+  """Returns how much a command runs."""
+  scale = SMOKE if options.smoke else Scale()
+  return scale._replace(
+    seeds=options.seeds, few_seeds=min(scale.few_seeds, options.seeds)
+  )
+
+
+def make_run(
+  scale: Scale,
+  part: str,
+  name: str,
+  seed: int,
+  *,
+  value: float,
+  rate: float,
+  batch_size: int | None = None,
+  size: str = HALF,
+  marked: bool = True,
+) -> Run:
+  """Makes a run of an arm.
+
+  Args:
+    scale: How much is run.
+    part: The part of the study; tests are scored unless it tunes.
+    name: The arm.
+    seed: The seed of the run.
+    value: The value of the arm's tuned number.
+    rate: The learning rate.
+    batch_size: The pairs in a batch, by default `scale.batch_size`.
+    size: `HALF` or `FULL`.
+    marked: Whether equal captions are marked as such.
+  """
+  batch_size = batch_size or scale.batch_size
+  words = {
+    "arm": name,
+    ARMS[name].tuned: value,
+    "rate": rate,
+    "batch": batch_size,
+    "size": size,
+    "marked": marked,
+    "test": part not in (RATE, TUNING),
+  }
+  smoke = {"smoke": True} if scale.smoke else {}
+  setting = f"{name} {ARMS[name].tuned}={value:g} rate={rate:.3g}"
+  setting += f" batch={batch_size}"
+  return Run(part, setting, seed, tuple((words | smoke).items()))
+
+
+def score(run: Run, rows: Rows) -> float:
+  """Returns the criterion of a run; the worst if it diverged."""
+  value = rows[run.key].get(CRITERION)
+  return -np.inf if value is None else value
+
+
+def _best(groups: Mapping[Any, Sequence[Run]], rows: Rows) -> Any:
+  """Returns the key with the best mean; None while a run is missing."""
+  runs = [run for group in groups.values() for run in group]
+  if not runs or any(run.key not in rows for run in runs):
+    return None
+  means = {k: np.mean([score(x, rows) for x in v]) for k, v in groups.items()}
+  return max(means, key=means.get)
+
+
+def rate_runs(scale: Scale) -> dict[float, list[Run]]:
+  """Plans the trials of the learning rate, by rate."""
+  seed = scale.tuning_seeds[0]
+  rates = RATES[1:2] if scale.smoke else RATES
+  return {
+    rate: [
+      make_run(scale, RATE, name, seed, value=MIDDLE, rate=rate)
+      for name in RATE_ARMS
+    ]
+    for rate in rates
+  }
+
+
+def best_rate(scale: Scale, rows: Rows) -> float | None:
+  """Returns the learning rate of all arms; None while trials are missing."""
+  return _best(rate_runs(scale), rows)
+
+
+def trials(scale: Scale, name: str, rows: Rows) -> dict[float, list[Run]]:
+  """Plans an arm's grid on the first tuning seed, by value.
+
+  Where the learning rate was tuned, the run is that of the rate.
+  """
+  rate = best_rate(scale, rows)
+  if rate is None:
+    return {}
+  seed, arm = scale.tuning_seeds[0], ARMS[name]
+  return {
+    value: [
+      make_run(
+        scale,
+        RATE if name in RATE_ARMS and value == MIDDLE else TUNING,
+        name,
+        seed,
+        value=value,
+        rate=rate,
+      )
+    ]
+    for value in GRIDS[arm.tuned][-scale.trials :]
+  }
+
+
+def finals(scale: Scale, name: str, rows: Rows) -> dict[float, list[Run]]:
+  """Plans the best trials on both tuning seeds; {} while trials are missing."""
+  by_value = trials(scale, name, rows)
+  runs = [run for group in by_value.values() for run in group]
+  if not runs or any(run.key not in rows for run in runs):
+    return {}
+  chosen = sorted(by_value, key=lambda x: -score(by_value[x][0], rows))
+  rate = best_rate(scale, rows)
+  return {
+    x: by_value[x]
+    + [make_run(scale, TUNING, name, scale.tuning_seeds[1], value=x, rate=rate)]
+    for x in chosen[: scale.finalists]
+  }
+
+
+def tuned(scale: Scale, name: str, rows: Rows) -> float | None:
+  """Returns the value that won the finals; None before they end."""
+  return _best(finals(scale, name, rows), rows)
+
+
+def comparison(
+  scale: Scale, rows: Rows, part: str = MAIN
+) -> dict[str, list[Run]]:
+  """Plans the tuned arms on fresh seeds, by arm.
+
+  Args:
+    scale: How much is run.
+    rows: The rows so far.
+    part: `MAIN` has all arms, the other sections those of `Scale.first`.
+  """
+  names = scale.first + (scale.others if part == MAIN else ())
+  more = {
+    MAIN: {},
+    UNMARKED: {"marked": False},
+    WHOLE: {"size": FULL},
+  }[part]
+  return {
+    name: [
+      make_run(
+        *(scale, part, name, seed),
+        value=value,
+        rate=best_rate(scale, rows),
+        **more,
+      )
+      for seed in range(scale.seeds)
+    ]
+    for name in names
+    if (value := tuned(scale, name, rows)) is not None
+  }
+
+
+def rate_at(scale: Scale, batch_size: int, rows: Rows) -> float:
+  """Returns the learning rate at a batch size, not tuned there."""
+  root = (batch_size / scale.batch_size) ** 0.5
+  return round(best_rate(scale, rows) * root, 6)
+
+
+def other_batches(
+  scale: Scale, batch_size: int, rows: Rows
+) -> dict[str, list[Run]]:
+  """Plans the first arms at another batch size, with what was tuned."""
+  return {
+    name: [
+      make_run(
+        *(scale, BATCHES, name, seed),
+        value=value,
+        rate=rate_at(scale, batch_size, rows),
+        batch_size=batch_size,
+      )
+      for seed in range(scale.few_seeds)
+    ]
+    for name in scale.first
+    if (value := tuned(scale, name, rows)) is not None
+  }
+
+
+def small_trials(
+  scale: Scale, name: str, batch_size: int, rows: Rows
+) -> dict[float, list[Run]]:
+  """Plans the learning rates of an arm at a batch size, by rate."""
+  value = tuned(scale, name, rows)
+  if value is None:
+    return {}
+  rates = [
+    round(x * rate_at(scale, batch_size, rows), 6) for x in scale.factors
+  ]
+  return {
+    rate: [
+      make_run(
+        *(scale, TUNING, name, scale.tuning_seeds[0]),
+        value=value,
+        rate=rate,
+        batch_size=batch_size,
+      )
+    ]
+    for rate in rates
+  }
+
+
+def small_batches(
+  scale: Scale, batch_size: int, rows: Rows
+) -> dict[str, list[Run]]:
+  """Plans some arms at a batch size, each at its learning rate there."""
+  found = {}
+  for name in RATE_ARMS:
+    rate = _best(small_trials(scale, name, batch_size, rows), rows)
+    if rate is not None:
+      found[name] = [
+        make_run(
+          *(scale, BATCHES, name, seed),
+          value=tuned(scale, name, rows),
+          rate=rate,
+          batch_size=batch_size,
+        )
+        for seed in range(scale.few_seeds)
+      ]
+  return found
+
+
+def _tuning(scale: Scale, names: Sequence[str], rows: Rows) -> list[list[Run]]:
+  """Plans the trials and the finals of arms."""
+  groups = [x for name in names for x in trials(scale, name, rows).values()]
+  return groups + [
+    x for name in names for x in finals(scale, name, rows).values()
+  ]
+
+
+def plan(options: Options, rows: Rows) -> list[Run]:
+  """Plans all runs that are decided by now, in order and without repetition."""
+  scale = scale_of(options)
+  main = comparison(scale, rows)
+  groups = [*rate_runs(scale).values()]
+  groups += _tuning(scale, scale.first, rows)
+  groups += [main[x] for x in scale.first if x in main]
+  groups += _tuning(scale, scale.others, rows)
+  groups += [main[x] for x in scale.others if x in main]
+  for size in scale.other_batches:
+    groups += other_batches(scale, size, rows).values()
+  groups += comparison(scale, rows, UNMARKED).values()
+  for size in scale.small_batches:
+    for name in RATE_ARMS:
+      groups += small_trials(scale, name, size, rows).values()
+  for size in scale.small_batches:
+    groups += small_batches(scale, size, rows).values()
+  groups += comparison(scale, rows, WHOLE).values()
+  return list(dict.fromkeys(run for group in groups for run in group))

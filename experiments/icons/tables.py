@@ -1,0 +1,378 @@
+"""The tables of README.md.
+
+They work on an unfinished study too: a cell that is not measured has a dash.
+"""
+
+from collections.abc import Mapping, Sequence
+import math
+
+import numpy as np
+
+from experiments.harness import Options, Results, Run, markdown
+from experiments.harness.statistics import MISSING, statistics
+from experiments.icons import plan
+from experiments.icons.arms import ARMS, GRIDS, RHO
+from experiments.icons.measure import OF_SETS
+from experiments.icons.plan import CRITERION, MAIN, Rows, Scale
+
+SPLITS = ("validation", "test")
+REFERENCE = "clip"
+DRAWS, DRAW_KEY = 4_000, 50  # of the bootstrap
+PARTS_OF_QUERIES = ("natural", "balanced", "seen", "unseen", "no_copies")
+COLUMNS = {
+  f"{split} R@{k}": f"{split}/natural/mean_recall@{k}"
+  for split in SPLITS
+  for k in (1, 10)
+}
+
+
+def tables(options: Options, results: Results) -> dict[str, str]:
+  """Returns all tables, by mark."""
+  scale, rows = plan.scale_of(options), results.rows
+  return {
+    "status": status(results),
+    "arms": arm_table(plan.comparison(scale, rows), rows, scale),
+    "queries": query_table(plan.comparison(scale, rows), rows, scale),
+    "learning rate": rate_table(scale, rows),
+    "temperatures": temperature_table(scale, rows),
+    "choice": choice_table(scale, rows),
+    "batches": batch_table(scale, rows),
+    "unmarked": part_table(scale, rows, plan.UNMARKED),
+    "small batches": small_table(scale, rows),
+    "full size": part_table(scale, rows, plan.WHOLE),
+  }
+
+
+def status(results: Results) -> str:
+  """Says how much has been run, and how fast."""
+  done = list(results.rows.values())
+  if not done:
+    return f"No run of about {results.planned} has been done yet."
+  seconds = sum(row["seconds"] for row in done) / 3600
+  pace = sorted(x.get("pairs_per_second", 0) for x in done)[len(done) // 2]
+  wrong = sum("diverged" in x for x in done)
+  return (
+    f"{len(done)} of about {results.planned} runs are done, in {seconds:.1f} "
+    f"hours of a worker (median: {pace} pairs a second); {wrong} diverged."
+  )
+
+
+def of_runs(runs: Sequence[Run], rows: Rows, metric: str) -> dict[int, float]:
+  """Returns a metric in percent, by the seeds that have it."""
+  return {
+    run.seed: 100 * rows[run.key][metric]
+    for run in runs
+    if rows.get(run.key, {}).get(metric) is not None
+  }
+
+
+def mean_of(runs: Sequence[Run], rows: Rows, metric: str) -> str:
+  """Formats the mean of a metric over seeds."""
+  found = of_runs(runs, rows, metric)
+  return statistics(found.values()).show(2) if found else MISSING
+
+
+def difference(
+  ours: Sequence[Run],
+  theirs: Sequence[Run],
+  rows: Rows,
+  split: str,
+  top: int,
+) -> tuple[float, float, float] | None:
+  """Returns the mean difference of natural recall, and its 95 % interval.
+
+  Seeds are paired. The interval resamples families of designers, with all of
+  their queries, and seeds, both at once; with one seed only families.
+
+  Args:
+    ours: The runs of one arm.
+    theirs: The runs to compare with.
+    rows: All rows.
+    split: "validation" or "test".
+    top: The k of recall@k; the mean of both directions is taken.
+
+  Returns:
+    Percentage points; None without a common seed.
+  """
+  pairs = [
+    (a, b)
+    for x in ours
+    for y in theirs
+    if x.seed == y.seed
+    and (a := _of_sets(rows, x, split))
+    and (b := _of_sets(rows, y, split))
+  ]
+  if not pairs:
+    return None
+  sets = sorted(pairs[0][0])
+  families = sorted({pairs[0][0][x][0] for x in sets})
+  place = {x: i for i, x in enumerate(families)}
+  columns = [2 + i for i, x in enumerate(OF_SETS) if x.endswith(f"@{top}")]
+  queries = np.zeros(len(families))
+  gains = np.zeros((len(pairs), len(families)))  # in correct answers
+  for name in sets:
+    at = place[pairs[0][0][name][0]]
+    count = pairs[0][0][name][1]
+    queries[at] += count
+    for i, (a, b) in enumerate(pairs):
+      gain = [a[name][c] - b[name][c] for c in columns]
+      gains[i, at] += 100 * count * np.mean(gain)
+  random = np.random.default_rng(DRAW_KEY)
+  of_families = random.multinomial(
+    len(families), np.full(len(families), 1 / len(families)), DRAWS
+  )
+  of_seeds = random.multinomial(
+    len(pairs), np.full(len(pairs), 1 / len(pairs)), DRAWS
+  )
+  drawn = np.einsum("ds,sf,df->d", of_seeds / len(pairs), gains, of_families)
+  low, high = np.percentile(drawn / (of_families @ queries), (2.5, 97.5))
+  mean = gains.mean(0).sum() / queries.sum()
+  return float(mean), float(low), float(high)
+
+
+def _of_sets(rows: Rows, run: Run, split: str) -> Mapping[str, list]:
+  return rows.get(run.key, {}).get("sets", {}).get(split, {})
+
+
+def show(found: tuple[float, float, float] | None) -> str:
+  """Formats a difference and its interval, with a star if 0 is outside.
+
+  Example:
+    >>> show((1.0, 0.5, 1.5)), show(None)
+    ('+1.00 [+0.50, +1.50] *', '–')
+  """
+  if found is None or any(map(math.isnan, found)):
+    return MISSING
+  mean, low, high = found
+  star = " *" if low > 0 or high < 0 else ""
+  return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]{star}"
+
+
+def seeds(runs: Sequence[Run], rows: Rows) -> str:
+  """Formats the number of runs that are done, and of those that diverged."""
+  found = [rows[run.key] for run in runs if run.key in rows]
+  wrong = sum("diverged" in x for x in found)
+  return f"{len(found)} ({wrong} diverged)" if wrong else str(len(found))
+
+
+def against(
+  groups: Mapping[str, Sequence[Run]], name: str, rows: Rows
+) -> list[str]:
+  """Formats an arm's differences to CLIP: R@10 of validation, R@1 and test."""
+  if name == REFERENCE:
+    return [""] * 3
+  ours, theirs = groups.get(name, ()), groups.get(REFERENCE, ())
+  return [
+    show(difference(ours, theirs, rows, *x))
+    for x in (("validation", 10), ("test", 1), ("test", 10))
+  ]
+
+
+AGAINST = ["− CLIP, validation R@10", "− CLIP, test R@1", "− CLIP, test R@10"]
+
+
+def arm_table(
+  groups: Mapping[str, Sequence[Run]],
+  rows: Rows,
+  scale: Scale,
+  names: Sequence[str] = tuple(ARMS),
+) -> str:
+  """Shows arms: their tuned number, recall, and differences to CLIP."""
+  lines = []
+  for name in names:
+    runs, value = groups.get(name, ()), plan.tuned(scale, name, rows)
+    number = MISSING if value is None else f"{value:g}"
+    if value is not None and ARMS[name].tuned == RHO:
+      number = f"ρ {number}"
+    cells = [mean_of(runs, rows, x) for x in COLUMNS.values()]
+    more = [*against(groups, name, rows), seeds(runs, rows)]
+    lines.append([ARMS[name].label, number, *cells, *more])
+  return markdown.table(["arm", "τ", *COLUMNS, *AGAINST, "seeds"], lines)
+
+
+def query_table(
+  groups: Mapping[str, Sequence[Run]], rows: Rows, scale: Scale
+) -> str:
+  """Shows test R@10 by kinds of queries and by direction."""
+  metrics = {
+    x.replace("_", " "): f"test/{x}/mean_recall@10" for x in PARTS_OF_QUERIES
+  }
+  metrics |= {
+    "image → text": "test/natural/image_to_text/recall@10",
+    "text → image": "test/natural/text_to_image/recall@10",
+  }
+  lines = [
+    [
+      ARMS[name].label,
+      *(mean_of(groups.get(name, ()), rows, x) for x in metrics.values()),
+    ]
+    for name in ARMS
+  ]
+  return markdown.table(["arm", *metrics], lines)
+
+
+def rate_table(scale: Scale, rows: Rows) -> str:
+  """Shows the trials of the learning rate."""
+  lines = []
+  for rate, runs in plan.rate_runs(scale).items():
+    cells = [mean_of([run], rows, CRITERION) for run in runs]
+    found = [
+      x for run in runs for x in of_runs([run], rows, CRITERION).values()
+    ]
+    mean = f"{np.mean(found):.2f}" if len(found) == len(runs) else MISSING
+    lines.append([f"{rate:g}", *cells, mean])
+  labels = [ARMS[x].label for x in plan.RATE_ARMS]
+  return markdown.table(["learning rate", *labels, "mean"], lines)
+
+
+def by_value(scale: Scale, name: str, rows: Rows) -> dict[float, float]:
+  """Returns an arm's trials on the first tuning seed, in percent, by value."""
+  return {
+    value: x
+    for value, runs in plan.trials(scale, name, rows).items()
+    for x in of_runs(runs, rows, CRITERION).values()
+  }
+
+
+def temperature_table(scale: Scale, rows: Rows) -> str:
+  """Shows all trials: validation R@10 on the first tuning seed."""
+  lines = []
+  for name, arm in ARMS.items():
+    found, grid = by_value(scale, name, rows), GRIDS[arm.tuned]
+    cells = [f"{found[x]:.2f}" if x in found else MISSING for x in grid]
+    label = arm.label
+    if arm.tuned == RHO:
+      label += f" (ρ = {', '.join(f'{x:g}' for x in grid)})"
+    lines.append([label, *cells, _range(found.values(), len(grid))])
+  header = [f"τ {x:g}" for x in GRIDS["τ"]]
+  return markdown.table(["arm", *header, "range"], lines)
+
+
+def _range(values, count: int) -> str:
+  """Formats the greatest less the smallest of `count` values."""
+  values = list(values)
+  return f"{max(values) - min(values):.2f}" if len(values) == count else MISSING
+
+
+def choice_table(scale: Scale, rows: Rows) -> str:
+  """Shows how much the choice of τ matters beside that of the arm.
+
+  All numbers are of the trials: one seed, validation R@10.
+  """
+  lines = []
+  for label, names in {
+    "the first five arms": scale.first,
+    "all arms": tuple(ARMS),
+  }.items():
+    found = [list(by_value(scale, x, rows).values()) for x in names]
+    whole = [x for x in found if len(x) == scale.trials]
+    if len(whole) < len(names):
+      lines.append([label, *[MISSING] * 4])
+      continue
+    ranges = [max(x) - min(x) for x in whole]
+    beside = [sorted(x)[-1] - sorted(x)[-2] for x in whole]
+    best = [max(x) for x in whole]
+    at_middle = [by_value(scale, x, rows).get(plan.MIDDLE) for x in names]
+    at_middle = [x for x in at_middle if x is not None]
+    numbers = (
+      *(np.mean(ranges), np.mean(beside), max(best) - min(best)),
+      max(at_middle) - min(at_middle),
+    )
+    lines.append([label, *(f"{x:.2f}" for x in numbers)])
+  header = ["τ: range in an arm", "τ: best − second", "arms: range, tuned"]
+  return markdown.table(["", *header, "arms: range at τ 0.08"], lines)
+
+
+def batch_table(scale: Scale, rows: Rows) -> str:
+  """Shows the first arms at other batch sizes, with what was tuned at 128."""
+  lines = []
+  for size in sorted({scale.batch_size, *scale.other_batches}):
+    if size == scale.batch_size:
+      groups = plan.comparison(scale, rows)
+    else:
+      groups = plan.other_batches(scale, size, rows)
+    lines += _lines(groups, rows, scale.first, str(size))
+  return markdown.table(["batch", *HEADER], lines)
+
+
+HEADER = ["arm", "validation R@10", "test R@1", "test R@10", *AGAINST, "seeds"]
+
+
+def _lines(
+  groups: Mapping[str, Sequence[Run]],
+  rows: Rows,
+  names: Sequence[str],
+  *first: str,
+) -> list[list[str]]:
+  """Makes lines of arms with the columns `HEADER`."""
+  return [
+    [
+      *(*first, ARMS[name].label),
+      *(mean_of(groups.get(name, ()), rows, COLUMNS[x]) for x in HEADER[1:4]),
+      *against(groups, name, rows),
+      seeds(groups.get(name, ()), rows),
+    ]
+    for name in names
+  ]
+
+
+def part_table(scale: Scale, rows: Rows, part: str) -> str:
+  """Shows the first arms in a part of the study."""
+  groups = plan.comparison(scale, rows, part)
+  return markdown.table(HEADER, _lines(groups, rows, scale.first))
+
+
+def small_table(scale: Scale, rows: Rows) -> str:
+  """Shows arms from small to large batches, with the learning rate of each."""
+  lines = []
+  for size in scale.small_batches:
+    groups = plan.small_batches(scale, size, rows)
+    for line, name in zip(
+      _lines(groups, rows, plan.RATE_ARMS, str(size)),
+      plan.RATE_ARMS,
+      strict=True,
+    ):
+      runs = groups.get(name, ())
+      rate = f"{dict(runs[0].values)['rate']:.3g}" if runs else MISSING
+      lines.append([*line[:2], rate, *line[2:]])
+  return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
+
+
+def numbers(options: Options, results: Results) -> dict[str, str]:
+  """Returns differences between arms that the text may state, by name.
+
+  Such as "arms: SogCLR − CLIP: test R@10", "unmarked: ..." or "full size: ...".
+  """
+  scale, rows, found = plan.scale_of(options), results.rows, {}
+  for part in (MAIN, plan.UNMARKED, plan.WHOLE):
+    groups = plan.comparison(scale, rows, part)
+    for ours, x in groups.items():
+      for theirs, y in groups.items():
+        if ours == theirs:
+          continue
+        for split in SPLITS:
+          for top in (1, 10):
+            name = f"{part}: {ARMS[ours].label} − {ARMS[theirs].label}: "
+            shown = show(difference(x, y, rows, split, top))
+            found[f"{name}{split} R@{top}"] = shown
+  return found
+
+
+def by_set(
+  groups: Mapping[str, Sequence[Run]], name: str, rows: Mapping, split: str
+) -> dict[str, tuple[int, float]]:
+  """Returns queries and mean difference to CLIP in R@10 of each set."""
+  found: dict[str, list[float]] = {}
+  counts: dict[str, int] = {}
+  columns = [2 + i for i, x in enumerate(OF_SETS) if x.endswith("@10")]
+  theirs = {x.seed: x for x in groups.get(REFERENCE, ())}
+  for run in groups.get(name, ()):
+    ours = _of_sets(rows, run, split)
+    if run.seed not in theirs:
+      continue
+    other = _of_sets(rows, theirs[run.seed], split)
+    for x in ours.keys() & other.keys():
+      gain = np.mean([ours[x][c] - other[x][c] for c in columns])
+      found.setdefault(x, []).append(100 * float(gain))
+      counts[x] = ours[x][1]
+  return {x: (counts[x], float(np.mean(v))) for x, v in found.items()}
