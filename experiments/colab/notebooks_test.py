@@ -63,6 +63,9 @@ def small(load, given):
   if given.startswith("glyphs"):
     config.model.image_stages = ((4, 1, 16),)
     config.model.text_layers = 0
+  if given.startswith("cc3m"):
+    config.model.image.stages = (1, 1)
+    config.model.text.layers = 1
   return config
 
 
@@ -70,7 +73,7 @@ def small(load, given):
 def test_it_runs(source, data_dir, tmp_path, monkeypatch):
   """Somewhere else than in the checkout, whose packages are installed.
 
-  The towers of glyphs are smaller.
+  The towers are smaller.
   """
   shutil.copy(source, tmp_path)
   if "toy_dpm" in source.read_text():  # looks for it
