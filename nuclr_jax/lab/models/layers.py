@@ -186,7 +186,7 @@ class Conv(nnx.Module):
       # gradients are twice as fast as with the axes of the image kept apart.
       x = x[:, ::stride, ::stride]
       if stride > 1:
-        # XLA of jax 0.10 and 0.11 aborts when it fuses the steps into a product
+        # XLA of jaxlib 0.11.2 aborts when it fuses the steps into a product
         # on a GPU: "Check failed: subdim_size_accumulator == dim_size".
         x = jax.lax.optimization_barrier(x)
       y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
