@@ -49,7 +49,10 @@ endif
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Tests wait for processes and files: with three at a time, two cores are busy.
+WORKERS ?= 3
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
+  --no-loadscope-reorder
 
 .PHONY: demo icons test test_core test_studies lint docs lock audit parity torch beam
 
@@ -72,10 +75,9 @@ data/$(ICONS):
 test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
-# Annotations are checked at every call in `make test`; here, that costs a quarter.
-# Many of these tests wait for processes, so three run at a time.
+# Annotations are checked in `make test`, and not again here.
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) -n 3 -o addopts=--import-mode=importlib \
+	$(PYTEST) -o addopts=--import-mode=importlib \
 	  experiments tests/faults tests/end_to_end
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
