@@ -26,7 +26,7 @@ from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
 from nuclr_jax.lab.evaluate.evaluators import Embed
-from nuclr_jax.lab.evaluate.ranking import ranks
+from nuclr_jax.lab.evaluate.retrieval import parts_by_origin, recall
 from nuclr_jax.lab.train import build, loop
 from nuclr_jax.types import Sides, Sizes
 
@@ -181,46 +181,24 @@ def scores_of(
     Recalls by the names that `retrieval.recall` gives; and, by set, its family,
     its number of queries and the recalls `OF_SETS`.
   """
-  image, text = embed.image(data.image), embed.text(data.captions)
-  group, of_text = data.image_group, data.caption_group
-  rank = Sides(
-    ranks(image, text, group, of_text), ranks(text, image, of_text, group)
+  of_sets = parts_by_origin(data)
+  scores = recall(
+    *(embed.image(data.image), embed.text(data.captions)),
+    *(data.image_group, data.caption_group),
+    top=TOP,
+    parts={**data.parts, **{f"set {x}": w for x, w in of_sets.items()}},
   )
-  whole = {
-    f"{part}/{name}": x
-    for part, weights in data.parts.items()
-    for name, x in _recalls(rank, weights).items()
+  # Without the mean over all k, which is of other k than elsewhere.
+  scores = {k: round(x, 6) for k, x in scores.items() if "@" in k}
+  whole = {k: x for k, x in scores.items() if k.split("/")[0] in data.parts}
+  by_set = {
+    x: [
+      *(family[x], int(weights.image.sum())),
+      *(scores[f"set {x}/{name}"] for name in OF_SETS),
+    ]
+    for x, weights in of_sets.items()
   }
-  origins, number, counts = np.unique(
-    data.origin, return_inverse=True, return_counts=True
-  )
-  by_set = {}
-  for i, origin in enumerate(origins.tolist()):
-    # A caption counts for a set as often as the set has drawings of it.
-    mine = number == i
-    of_captions = np.bincount(group[mine], minlength=len(data.captions))
-    scores = _recalls(rank, Sides(mine, of_captions[of_text]))
-    by_set[origin] = [
-      *(family[origin], int(counts[i])),
-      *(scores[name] for name in OF_SETS),
-    ]
   return whole, by_set
-
-
-def _recalls(rank: Sides, weights: Sides) -> dict[str, float]:
-  """Averages over weighted queries; {} if none has weight."""
-  if not all(np.sum(x) for x in weights):
-    return {}
-  scores = {}
-  for k in TOP:
-    both = [
-      float(np.average(x < k, weights=w))
-      for x, w in zip(rank, weights, strict=True)
-    ]
-    for direction, x in zip(DIRECTIONS, both, strict=True):
-      scores[f"{direction}/recall@{k}"] = round(x, 6)
-    scores[f"mean_recall@{k}"] = round(sum(both) / 2, 6)
-  return scores
 
 
 def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:

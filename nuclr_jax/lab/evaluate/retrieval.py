@@ -194,21 +194,45 @@ def recall_by_origin(embed: Embed, data: ImageTextSet) -> dict[str, Metrics]:
     >>> recall_by_origin(Embed(eye, eye), data)["y"]["mean_recall@1"]
     1.0
   """
+  weights = parts_by_origin(data)
+  rank = _ranks(
+    embed.image(data.image),
+    embed.text(data.captions),
+    data.image_group,
+    data.caption_group,
+    NO_ZETA,
+  )
+  return {origin: _recalls(rank, x) for origin, x in weights.items()}
+
+
+def parts_by_origin(data: ImageTextSet) -> dict[str, Sides]:
+  """Weighs the queries of each origin, for `recall_by_origin` or `recall`.
+
+  Args:
+    data: Images whose origins are known.
+
+  Returns:
+    The weights of images and captions as queries, by origin.
+
+  Raises:
+    ValueError: If the set does not say where its images are from.
+
+  Example:
+    >>> ids, images = np.array([0, 0, 1]), np.zeros((3, 8, 8, 1))
+    >>> data = ImageTextSet(
+    ...   images, ids, ["a", "b"], np.arange(2), origin=["x", "x", "y"]
+    ... )
+    >>> parts_by_origin(data)["x"].text.tolist()
+    [2, 0]
+  """
   if data.origin is None:
     raise ValueError("the set does not say where its images are from")
   origins, number = np.unique(data.origin, return_inverse=True)
   groups = np.unique([*data.image_group, *data.caption_group])
   image_group = np.searchsorted(groups, data.image_group)
   caption_group = np.searchsorted(groups, data.caption_group)
-  rank = _ranks(
-    embed.image(data.image),
-    embed.text(data.captions),
-    image_group,
-    caption_group,
-    NO_ZETA,
-  )
-  scores = {}
+  parts = {}
   for i, origin in enumerate(origins.tolist()):
     count = np.bincount(image_group[number == i], minlength=len(groups))
-    scores[origin] = _recalls(rank, Sides(number == i, count[caption_group]))
-  return scores
+    parts[origin] = Sides(number == i, count[caption_group])
+  return parts
