@@ -15,8 +15,8 @@ nuclr train --config=configs/icons.py:sogclr,smoke --workdir=runs/smoke
 The towers and the settings of the algorithms are those of the glyphs, unless
 the text tower is the sentence encoder all-MiniLM-L6-v2, in the folder `minilm`:
 fine-tuned after `minilm`, locked after `lit`. See "Sentence encoders" in
-docs/guides/published_models.md for how to get it. On two cores it makes a step
-several times slower.
+docs/guides/published_models.md for how to get it. Without an accelerator, a
+step then takes more than ten times as long.
 """
 
 import pathlib
@@ -63,15 +63,16 @@ def get_config(arg: str = "") -> ConfigDict:
   if tower:
     # The first and the last token, and pieces of rare words.
     config.data.update(tokenizer=ENCODER, length=16)
+    small = config.model
     config.model = dict(
       name="towers",
-      dim=128,
-      normalize=config.model.normalize,
+      dim=small.dim,
+      normalize=small.normalize,
       projection_bias=False,
       image=dict(
         name="convnet",
-        stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)),
-        num_features=384,
+        stages=small.image_stages,
+        num_features=small.image_features,
       ),
       text=dict(name="minilm_l6", pretrained=ENCODER),
     )
