@@ -10,15 +10,25 @@ import pytest
 
 from experiments.harness import Place, Results, command, runner
 from experiments.icons import __main__ as main
-from experiments.icons import arms, figures, measure, plan, tables
-from nuclr_jax import Pairs
+from experiments.icons import (
+  arms,
+  figures,
+  frozen,
+  measure,
+  plan,
+  planted,
+  tables,
+  zeta,
+)
+from nuclr_jax import Pairs, Sides, popularity
+from nuclr_jax.lab.data import embeddings
 from nuclr_jax.lab.data.icons import builder
 from nuclr_jax.lab.evaluate import recall_by_origin
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
 from nuclr_jax.lab.train import build
 from nuclr_jax.lab.train.settings import resolve
-from nuclr_jax.objectives import nuclr, sogclr
+from nuclr_jax.objectives import Readout, nuclr, sogclr
 from nuclr_jax.pairwise import unit_norm
 from nuclr_jax.sample_state import zeta_rules
 
@@ -200,11 +210,7 @@ def drawn(monkeypatch):
 def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
   place, drawn, name, part, tmp_path
 ):
-  scale = plan.SMOKE
-  marked = part != plan.UNMARKED
-  run = plan.make_run(
-    scale, part, name, 0, value=0.08, rate=2e-3, marked=marked
-  )
+  run = plan.make_run(plan.SMOKE, part, name, 0, value=0.08, rate=2e-3)
   made = measure.measure(run, place._replace(folder=tmp_path))
   splits = ("validation", "test") if part == plan.UNMARKED else ("validation",)
   assert set(made["sets"]) == set(splits)
@@ -216,6 +222,141 @@ def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
       assert made[f"{split}/natural/{name}"] == pytest.approx(found, abs=1e-5)
   assert len(made["curve"]["loss"]) == len(made["curve"]["step"]) > 1
   assert "pairs/s" in measure.describe(made)
+
+
+def measured(place, tmp_path, part, name):
+  run = plan.make_run(plan.SMOKE, part, name, 0, value=0.08, rate=2e-3)
+  return measure.measure(run, place._replace(folder=tmp_path))
+
+
+@pytest.mark.parametrize("name", ["clip", "nuclr_queue"])
+def test_a_trained_model_is_looked_at(place, drawn, tmp_path, name):
+  found = measured(place, tmp_path, plan.LOOKS, name)["look"]
+  assert found["solve"]["residual"] < 1e-3
+  assert ("agreement" in found) == (name == "nuclr_queue")
+  for side in Sides._fields:
+    errors = found["gradient"][side]
+    assert ("stored" in errors) == (name == "nuclr_queue")
+    assert set(errors["noise"]) == {"16"}
+  for part in ("natural", "balanced"):
+    for way in tables.CORRECTIONS.values():
+      assert 0 <= found["retrieval"][f"{way}{part}/mean_recall@10"] <= 1
+
+
+def test_wrong_names_are_planted_and_ranked(place, drawn, tmp_path):
+  found = measured(place, tmp_path, plan.PLANTED, "clip")["suspects"]
+  assert set(found) == set(planted.SCORES)
+  run = plan.make_run(plan.SMOKE, plan.MAIN, "clip", 0, value=0.1, rate=1e-3)
+  config, everything = measure.make_config(run), np.arange(48)
+  source = measure.load_data(config, dict(run.values), place).train
+  other, wrong = planted.plant(source, 0.25, seed=3)
+  assert wrong.sum() == 12 and other.fingerprint != source.fingerprint
+  before, after = source.fetch(everything), other.fetch(everything)
+  np.testing.assert_array_equal(after.image, before.image)
+  np.testing.assert_array_equal(after.text_id != before.text_id, wrong)
+  np.testing.assert_array_equal(after.text_id, other.ids(everything).text)
+  names = other.captions(after.text_id)
+  np.testing.assert_array_equal(
+    after.text,
+    measure.training.load_data(config, place.data_dir).tokenizer.encode(names),
+  )
+
+
+def test_a_frozen_encoder_takes_features(place, drawn, tmp_path, monkeypatch):
+  config = measure.make_config(
+    plan.make_run(plan.SMOKE, plan.MAIN, "clip", 0, value=0.1, rate=1e-3)
+  )
+  with pytest.raises(ValueError, match="icons_minilm is missing"):
+    measured(place, tmp_path, plan.FROZEN, "clip")
+  data = measure.training.load_data(config, place.data_dir)
+  names = frozen.names_of(data)
+  assert len(names) == len(set(names))
+  random = np.random.default_rng(0).normal(size=(len(names), 6))
+  random = random.astype(np.float32)
+  none = np.zeros(len(names), int)
+  lookup = embeddings.Lookup(
+    [embeddings.Cached(random[:0], random, none, names, tmp_path)]
+  )
+  monkeypatch.setattr(frozen, "open_features", lambda _: lookup)
+  found = measured(place, tmp_path, plan.FROZEN, "clip")
+  assert 0 <= found[plan.CRITERION] <= 1
+  batch = frozen.with_features(data, lookup).train.fetch(np.array([3]))
+  (name,) = data.train.captions(batch.text_id)
+  np.testing.assert_array_equal(batch.text[0], random[names.index(name)])
+
+
+class TestGradients:
+  @pytest.fixture
+  def pairs(self):
+    random = np.random.default_rng(0)
+    image, text = random.normal(size=(2, 40, 6))
+    image, text = (
+      x / np.linalg.norm(x, axis=1, keepdims=True) for x in (image, text)
+    )
+    text_id = np.arange(40)
+    text_id[5], text[5] = 4, text[4]
+    return Pairs(image, text, np.arange(40), np.arange(40), text_id)
+
+  def of(self, pairs, readout, tau=0.2):
+    exact = popularity.solve(
+      *(pairs.image, pairs.text),
+      temperature=tau,
+      text_id=pairs.text_id,
+      tolerance=1e-5,
+    )
+    if readout == "exact":
+      # `solve` numbers rows of the ids that occur; tables have all ids.
+      table = [np.zeros(40, np.float32), np.zeros(40, np.float32)]
+      for rows, ids, x in zip(table, exact.ids, exact.zeta, strict=True):
+        rows[ids] = x + 0.3  # a constant changes nothing
+      shift = 0.3 / tau
+      readout = Readout(
+        zeta=Sides(*table), log_u=Sides(*(x - shift for x in exact.log_u))
+      )
+    return zeta.gradients(pairs, exact, readout, tau, seed=0), exact
+
+  def test_they_are_right_with_exact_zeta_and_u(self, pairs):
+    found, _ = self.of(pairs, "exact")
+    for errors in found.values():
+      # What is left is the positive's own term, which the stored ones lack.
+      assert errors["zeta"] == pytest.approx(errors["stored"], abs=1e-4)
+      assert errors["stored"] < 0.1 and errors["log u"] < 1e-4
+      assert errors["noise"]["16"] > errors["stored"]
+
+  def test_those_of_batches(self, pairs):
+    found, exact = self.of(pairs, Readout())
+    tau, n = 0.2, 40
+    sim = pairs.image @ pairs.text.T
+    negative = ~(
+      (pairs.text_id[:, None] == pairs.text_id) | np.eye(n, dtype=bool)
+    )
+    z = exact.zeta.text[np.searchsorted(exact.ids.text, pairs.text_id)]
+
+    def gradient(z, rows, own):
+      w = np.zeros(n)
+      for i in range(n):
+        terms = np.where(
+          negative[i, rows],
+          np.exp((sim[i, rows] - sim[i, i] - z[rows]) / tau),
+          0,
+        )
+        w = terms / (terms.sum() + own(i))
+        yield w @ pairs.text[rows] - w.sum() * pairs.text[i]
+
+    everything = np.arange(n)
+    target = np.array(
+      list(gradient(z, everything, lambda i: np.exp(-z[i] / tau)))
+    )
+    random, steps = np.random.default_rng(7), []
+    for _ in range(4_000):
+      rows = random.choice(n, 15, replace=False)
+      steps.append(list(gradient(np.zeros(n), rows, lambda _: 1.0)))
+    steps = np.array(steps)
+    norm = np.linalg.norm(target)
+    error = np.linalg.norm(steps.mean(0) - target) / norm
+    noise = np.sqrt(steps.var(0).sum()) / norm
+    assert found["image"]["batch"]["16"] == pytest.approx(error, rel=0.05)
+    assert found["image"]["noise"]["16"] == pytest.approx(noise, rel=0.05)
 
 
 def test_scores_are_those_of_the_library(place, drawn):
@@ -257,6 +398,6 @@ def test_half_of_the_pairs_are_numbered_anew(place, drawn):
 
 
 def test_examples():
-  for module in (arms, tables):
+  for module in (arms, planted, tables, zeta):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from experiments.harness import Options, Place, Row, Run, training
-from experiments.icons.arms import ARMS, GRIDS
+from experiments.icons import frozen, planted, zeta
+from experiments.icons.arms import ARMS, GRIDS, TAU
 from experiments.icons.plan import (
   BATCH_SIZE,
   CRITERION,
@@ -73,6 +74,8 @@ def make_config(run: Run):
   if "smoke" in words:
     config.model.image_features = 16
     config.num_epochs = SMOKE_SIZES[words["size"]][1]
+  if "frozen" in words:
+    frozen.use_features(config)
   return config
 
 
@@ -214,7 +217,13 @@ def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 def measure(run: Run, place: Place) -> Row:
   """Trains and evaluates; if a run diverged, its row says so."""
   words, config = dict(run.values), make_config(run)
-  data = load_data(config, words, place)
+  data, wrong = load_data(config, words, place), None
+  if "frozen" in words:
+    lookup = frozen.open_features(str(cache_dir(place.data_dir)))
+    data = frozen.with_features(data, lookup)
+  if "wrong" in words:
+    train, wrong = planted.plant(data.train, words["wrong"], run.seed)
+    data = data._replace(train=train)
   config.log_every = max(
     1,
     int(config.num_epochs * data.train.sizes.num_pairs / config.batch_size)
@@ -240,6 +249,15 @@ def measure(run: Run, place: Place) -> Row:
         whole, by_set = scores_of(embed, held_out, family)
         row |= {f"{split}/{k}": x for k, x in whole.items()}
         row.setdefault("sets", {})[split] = by_set
+      if "look" in words:
+        readout = loop.readout(parts, trained.state)
+        row["look"] = zeta.look(
+          data, embed, readout, temperature=words[TAU], seed=run.seed
+        )
+      if wrong is not None:
+        row["suspects"] = planted.rank(
+          data.train, embed, wrong, temperature=words[TAU]
+        )
   except FloatingPointError as error:
     return row | {"diverged": str(error)}
   times = {

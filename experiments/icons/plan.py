@@ -26,6 +26,15 @@ FACTORS = (0.5, 1.0, 2.0)
 HALF, FULL = "half", "full"
 RATE, TUNING, BATCHES = "rate", "tuning", "batches"
 MAIN, UNMARKED, WHOLE = "arms", "unmarked", "full size"
+LOOKS, PLANTED, FROZEN = "zeta", "planted", "frozen encoder"
+# What a part's runs have beside the words of all runs.
+WORDS: Mapping[str, Mapping[str, Any]] = {
+  UNMARKED: {"marked": False},
+  WHOLE: {"size": FULL},
+  LOOKS: {"look": True},
+  PLANTED: {"wrong": 0.05},
+  FROZEN: {"frozen": True},
+}
 
 
 class Scale(NamedTuple):
@@ -42,6 +51,7 @@ class Scale(NamedTuple):
   other_batches: tuple[int, ...] = (64, 512)
   small_batches: tuple[int, ...] = (16, 64, 256, 1024)
   factors: tuple[float, ...] = FACTORS
+  parts: tuple[str, ...] = (LOOKS, PLANTED, FROZEN)
   smoke: bool = False
 
 
@@ -55,6 +65,7 @@ SMOKE = Scale(
   small_batches=(8,),
   factors=(1.0,),
   few_seeds=1,
+  parts=(LOOKS, PLANTED),  # the features of the frozen encoder are an extra
   smoke=True,
 )
 
@@ -76,8 +87,6 @@ def make_run(
   value: float,
   rate: float,
   batch_size: int | None = None,
-  size: str = HALF,
-  marked: bool = True,
 ) -> Run:
   """Makes a run of an arm.
 
@@ -89,8 +98,6 @@ def make_run(
     value: The value of the arm's tuned number.
     rate: The learning rate.
     batch_size: The pairs in a batch, by default `scale.batch_size`.
-    size: `HALF` or `FULL`.
-    marked: Whether equal captions are marked as such.
   """
   batch_size = batch_size or scale.batch_size
   words = {
@@ -98,10 +105,11 @@ def make_run(
     ARMS[name].tuned: value,
     "rate": rate,
     "batch": batch_size,
-    "size": size,
-    "marked": marked,
+    "size": HALF,
+    "marked": True,
     "test": part not in (RATE, TUNING),
   }
+  words |= WORDS.get(part, {})
   smoke = {"smoke": True} if scale.smoke else {}
   setting = f"{name} {ARMS[name].tuned}={value:g} rate={rate:.3g}"
   setting += f" batch={batch_size}"
@@ -193,23 +201,21 @@ def comparison(
   Args:
     scale: How much is run.
     rows: The rows so far.
-    part: `MAIN` has all arms, the other sections those of `Scale.first`.
+    part: `MAIN` has all arms, `PLANTED` and `FROZEN` those whose learning rate
+      was tuned, the other parts those of `Scale.first`.
   """
   names = scale.first + (scale.others if part == MAIN else ())
-  more = {
-    MAIN: {},
-    UNMARKED: {"marked": False},
-    WHOLE: {"size": FULL},
-  }[part]
+  if part in (PLANTED, FROZEN):
+    names = tuple(x for x in names if x in RATE_ARMS)
+  few = part in (LOOKS, PLANTED, FROZEN)
   return {
     name: [
       make_run(
         *(scale, part, name, seed),
         value=value,
         rate=best_rate(scale, rows),
-        **more,
       )
-      for seed in range(scale.seeds)
+      for seed in range(scale.few_seeds if few else scale.seeds)
     ]
     for name in names
     if (value := tuned(scale, name, rows)) is not None
@@ -299,6 +305,8 @@ def plan(options: Options, rows: Rows) -> list[Run]:
   groups = [*rate_runs(scale).values()]
   groups += _tuning(scale, scale.first, rows)
   groups += [main[x] for x in scale.first if x in main]
+  for part in scale.parts:
+    groups += comparison(scale, rows, part).values()
   groups += _tuning(scale, scale.others, rows)
   groups += [main[x] for x in scale.others if x in main]
   for size in scale.other_batches:

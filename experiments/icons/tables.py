@@ -5,6 +5,7 @@ They work on an unfinished study too: a cell that is not measured has a dash.
 
 from collections.abc import Mapping, Sequence
 import math
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,12 @@ from experiments.icons import plan
 from experiments.icons.arms import ARMS, GRIDS, RHO
 from experiments.icons.measure import OF_SETS
 from experiments.icons.plan import CRITERION, MAIN, Rows, Scale
+from experiments.icons.planted import SCORES
+from experiments.icons.zeta import BATCHES
+from nuclr_jax import Sides
 
 SPLITS = ("validation", "test")
+SIDES = Sides._fields
 REFERENCE = "clip"
 DRAWS, DRAW_KEY = 4_000, 50  # of the bootstrap
 PARTS_OF_QUERIES = ("natural", "balanced", "seen", "unseen", "no_copies")
@@ -40,6 +45,12 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "unmarked": part_table(scale, rows, plan.UNMARKED),
     "small batches": small_table(scale, rows),
     "full size": part_table(scale, rows, plan.WHOLE),
+    "what zeta follows": follows_table(scale, rows),
+    "gradients": gradient_table(scale, rows),
+    "noise": noise_table(scale, rows),
+    "corrections": correction_table(scale, rows),
+    "planted": planted_table(scale, rows),
+    "frozen encoder": frozen_table(scale, rows),
   }
 
 
@@ -338,13 +349,169 @@ def small_table(scale: Scale, rows: Rows) -> str:
   return markdown.table(["batch", "arm", "rate", *HEADER[1:]], lines)
 
 
+def nested(runs: Sequence[Run], rows: Rows, *keys: str) -> list[float]:
+  """Returns a number that lies deep in rows, of the runs that have it."""
+  found = []
+  for run in runs:
+    x: Any = rows.get(run.key)
+    for key in keys:
+      x = None if x is None else x.get(key)
+    if x is not None:
+      found.append(x)
+  return found
+
+
+def show_mean(values: Sequence[float], digits: int = 2) -> str:
+  """Formats the mean of values."""
+  return f"{np.mean(values):.{digits}f}" if len(values) else MISSING
+
+
+def follows_table(scale: Scale, rows: Rows) -> str:
+  """Shows exact ζ of the looked-at models: spread, what it follows, learned."""
+  columns = {
+    "sd of ζ / τ, texts": ("sd", "text"),
+    "images": ("sd", "image"),
+    "learned, texts": ("agreement", "text", "pearson"),
+    "learned, images": ("agreement", "image", "pearson"),
+    "log counts, texts": ("follows", "text", "frequency"),
+    "look-alikes, texts": ("follows", "text", "look-alikes"),
+    "look-alikes, images": ("follows", "image", "look-alikes"),
+    "seconds": ("solve", "seconds"),
+  }
+  groups = plan.comparison(scale, rows, plan.LOOKS)
+  lines = []
+  for name in scale.first:
+    runs = groups.get(name, ())
+    cells = [
+      show_mean(nested(runs, rows, "look", *x)) for x in columns.values()
+    ]
+    lines.append([ARMS[name].label, *cells, seeds(runs, rows)])
+  return markdown.table(["arm", *columns, "seeds"], lines)
+
+
+def gradient_table(scale: Scale, rows: Rows) -> str:
+  """Shows errors of mean gradients: learned ζ, stored u, batches."""
+  groups, lines = plan.comparison(scale, rows, plan.LOOKS), []
+  size = str(scale.batch_size)
+  for name in scale.first:
+    runs, cells = groups.get(name, ()), []
+    for side in SIDES:
+      of_side = ("look", "gradient", side)
+      cells += [
+        show_mean(nested(runs, rows, *of_side, x))
+        for x in ("zeta", "stored", "log u")
+      ]
+      cells.append(show_mean(nested(runs, rows, *of_side, "batch", size)))
+    lines.append([ARMS[name].label, *cells])
+  header = [
+    f"{x}, {side}s"
+    for side in SIDES
+    for x in ("ζ", "ζ and u", "rms of log u", f"batch of {size}")
+  ]
+  return markdown.table(["arm", *header], lines)
+
+
+def noise_table(scale: Scale, rows: Rows) -> str:
+  """Shows the error and the noise of a batch's gradient, by its size."""
+  groups, lines = plan.comparison(scale, rows, plan.LOOKS), []
+  names = [x for x in plan.RATE_ARMS if x in scale.first]
+  for size in map(str, BATCHES):
+    cells = []
+    for name in names:
+      runs = groups.get(name, ())
+      bias = ("batch", size) if name == REFERENCE else ("stored",)
+      for keys in (bias, ("noise", size)):
+        found = [
+          x
+          for side in SIDES
+          for x in nested(runs, rows, "look", "gradient", side, *keys)
+        ]
+        cells.append(show_mean(found))
+    lines.append([size, *cells])
+  header = [f"{ARMS[x].label}: {y}" for x in names for y in ("error", "noise")]
+  return markdown.table(["batch", *header], lines)
+
+
+CORRECTIONS = {
+  "E": "",
+  "E − ζ / 2": "hubs_zeta_0.5/",
+  "CSLS": "hubs_csls/",
+  "E + τ log p": "prior/",
+}
+
+
+def correction_table(scale: Scale, rows: Rows) -> str:
+  """Shows test R@10 of the looked-at models, plain and corrected."""
+  groups, lines = plan.comparison(scale, rows, plan.LOOKS), []
+  for name in scale.first:
+    runs = groups.get(name, ())
+    cells = [
+      show_mean(
+        [
+          100 * x
+          for x in nested(
+            runs, rows, "look", "retrieval", f"{way}{part}/mean_recall@10"
+          )
+        ]
+      )
+      for part in ("natural", "balanced")
+      for way in CORRECTIONS.values()
+    ]
+    lines.append([ARMS[name].label, *cells])
+  header = [f"{x}, {y}" for y in ("natural", "balanced") for x in CORRECTIONS]
+  return markdown.table(["arm", *header], lines)
+
+
+def planted_table(scale: Scale, rows: Rows) -> str:
+  """Shows how well scores find wrong names that were planted."""
+  groups, lines = plan.comparison(scale, rows, plan.PLANTED), []
+  for name in (x for x in plan.RATE_ARMS if x in scale.first):
+    runs = groups.get(name, ())
+    for score in SCORES:
+      cells = [
+        show_mean(nested(runs, rows, "suspects", score, x), 3)
+        for x in ("roc", "average precision", "precision")
+      ]
+      lines.append([ARMS[name].label, score, *cells, seeds(runs, rows)])
+  header = ["area, ROC", "average precision", "precision at 5 %", "seeds"]
+  return markdown.table(["trained with", "score", *header], lines)
+
+
+def frozen_table(scale: Scale, rows: Rows) -> str:
+  """Shows arms with the frozen encoder: seen and unseen names."""
+  groups = plan.comparison(scale, rows, plan.FROZEN)
+  scratch, lines = plan.comparison(scale, rows), []
+  kinds = [f"test/{x}/mean_recall@10" for x in ("natural", "seen", "unseen")]
+  for name in (x for x in plan.RATE_ARMS if x in scale.first):
+    runs = groups.get(name, ())
+    cells = [
+      mean_of(x.get(name, ()), rows, kind)
+      for kind in kinds
+      for x in (scratch, groups)
+    ]
+    lines.append(
+      [
+        ARMS[name].label,
+        *cells,
+        *against(groups, name, rows),
+        seeds(runs, rows),
+      ]
+    )
+  header = [
+    f"{x}{y}"
+    for x in ("natural", "seen", "unseen")
+    for y in (", from scratch", ", frozen")
+  ]
+  return markdown.table(["arm", *header, *AGAINST, "seeds"], lines)
+
+
 def numbers(options: Options, results: Results) -> dict[str, str]:
   """Returns differences between arms that the text may state, by name.
 
   Such as "arms: SogCLR − CLIP: test R@10", "unmarked: ..." or "full size: ...".
   """
   scale, rows, found = plan.scale_of(options), results.rows, {}
-  for part in (MAIN, plan.UNMARKED, plan.WHOLE):
+  for part in (MAIN, plan.UNMARKED, plan.WHOLE, plan.FROZEN):
     groups = plan.comparison(scale, rows, part)
     for ours, x in groups.items():
       for theirs, y in groups.items():

@@ -1,0 +1,83 @@
+r"""A frozen sentence encoder, whose features take the place of token ids.
+
+python -m experiments.icons.frozen --data_dir=DATA > names.txt
+nuclr embed --features --model=minilm --input=names.txt \
+  --output=DATA/icons_minilm
+
+`minilm` is all-MiniLM-L6-v2, see docs/guides/published_models.md.
+"""
+
+import argparse
+import pathlib
+
+from nuclr_jax.lab.data.embeddings import Lookup, open_lookup
+from nuclr_jax.lab.data.source import Data
+
+FOLDER = "icons_minilm"  # in the folder of prepared data
+
+
+def open_features(data_dir: str) -> Lookup:
+  """Opens the features of all names.
+
+  Raises:
+    ValueError: If they have not been written.
+  """
+  folder = pathlib.Path(data_dir) / FOLDER
+  if not folder.is_dir():
+    raise ValueError(
+      f"{folder} is missing, the features of a frozen encoder; the commands "
+      "that write it are in the docstring of experiments/icons/frozen.py"
+    )
+  return open_lookup(folder)
+
+
+def with_features(data: Data, lookup: Lookup) -> Data:
+  """Replaces the token ids of all texts by features."""
+  train = data.train
+
+  def fetch(pair_ids, random=None):
+    batch = train.fetch(pair_ids, random)
+    return batch._replace(text=lookup.encode(train.captions(batch.text_id)))
+
+  return data._replace(
+    train=train._replace(
+      fetch=fetch, fingerprint=f"{train.fingerprint}/{lookup.text}"
+    ),
+    tokenizer=lookup,
+  )
+
+
+def use_features(config) -> None:
+  """Makes the text tower of a config that of features; a projection follows."""
+  small = config.model
+  config.model = dict(
+    name="towers",
+    dim=small.dim,
+    normalize=small.normalize,
+    projection_bias=False,
+    image=dict(
+      name="convnet",
+      stages=small.image_stages,
+      num_features=small.image_features,
+    ),
+    text=dict(name="rows"),
+  )
+
+
+def names_of(data: Data) -> list[str]:
+  """Returns the names of all splits, each once."""
+  train = data.train
+  names = dict.fromkeys(train.captions(range(train.sizes.num_texts)))
+  for held_out in data.sets.values():
+    names |= dict.fromkeys(held_out.captions)
+  return list(names)
+
+
+if __name__ == "__main__":
+  from experiments.harness import training
+
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--data_dir", help="folder of prepared data sets")
+  config = training.get_config("icons")("clip")
+  found = training.load_data(config, parser.parse_args().data_dir)
+  print("\n".join(names_of(found)))
