@@ -16,7 +16,7 @@ import time
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 ECHO = 0.1  # seconds in which a terminal and a parent may send the same signal
-PAUSE = 0.05  # seconds, for the thread to count a signal
+PAUSE = 0.05  # seconds, for the thread to answer a signal
 AGAIN = 0.1  # seconds before an exception that was lost is raised again
 INTERRUPTED = 130  # exit code of a command that a signal stopped
 
@@ -89,10 +89,14 @@ def _watch(reader: int) -> None:
 
 
 def _interrupt(number, frame) -> None:
-  """The handler in the main thread."""
+  """The handler in the main thread.
+
+  It raises once, however often the signal came: `timeout` sends it to the
+  process and, at the same time, to its group.
+  """
   del frame
   time.sleep(PAUSE)
-  if _answers and (len(_came) < 2 or _lost):
+  if _answers and (not _raised or _lost):
     _lost.clear()
     _raised.append(number)
     raise KeyboardInterrupt

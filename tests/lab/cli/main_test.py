@@ -3,6 +3,7 @@
 import logging
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -376,6 +377,7 @@ def test_a_signal_is_answered_at_once(code, sent):
     text=True,
   )
   assert process.stdout.readline() == "ready\n"
+  time.sleep(0.5)  # until it is in that one call
   process.send_signal(sent)
   assert process.stderr.readline() == "\n"
   name = "Ctrl-C" if sent == signal.SIGINT else "SIGTERM"
@@ -391,6 +393,32 @@ def test_a_signal_is_answered_at_once(code, sent):
     assert process.stderr.read() == "\nnuclr: stopped at once\n"
   assert process.wait(20) == 130
   process.communicate()
+
+
+LOOP = """
+import time
+from nuclr_jax.lab.cli import interrupts
+interrupts.listen()
+with interrupts.work("stopping"):
+  try:
+    print("ready", flush=True)
+    while True:
+      time.sleep(0.01)
+  finally:
+    time.sleep(0.5)  # what cleans up is not interrupted
+    print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("timeout"), reason="needs GNU timeout")
+def test_a_signal_that_comes_twice_at_once_stops_what_is_done():
+  """As that of GNU timeout and of schedulers, which also signal the group."""
+  command = ["timeout", "8", sys.executable, "-c", LOOP]
+  done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+  assert done.stdout == "ready\ncleaned up\n"
+  assert done.stderr.count("SIGTERM was heard: stopping") == 1
+  assert done.stderr.count("Traceback") == 1
+  assert "stopped at once" not in done.stderr
 
 
 EXIT = """
