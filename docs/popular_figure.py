@@ -1,11 +1,12 @@
-"""Draws docs/figures/popular.png: images of the demo and their popularity.
+"""Draws docs/figures/popular.png: icons and their popularity.
 
 Four rows of training images with their captions: the most popular, the least
 popular, and the two largest clusters of near-duplicates. They come from a
 finished run and its table of popularities:
 
-make demo
-python docs/popular_figure.py runs/demo   # from the root of the repository
+make icons
+nuclr popularity --workdir=runs/icons
+python docs/popular_figure.py runs/icons   # from the root of the repository
 """
 
 import argparse
@@ -107,7 +108,7 @@ def main(workdir: pathlib.Path) -> None:
   with (workdir / "popularity" / "images.csv").open(encoding="utf-8") as file:
     rows = list(rows_of(csv.DictReader(file)))
   parts, _, _ = loop.load(workdir)
-  # A source is read by pair ids; each image of the glyphs has its own pair.
+  # A source is read by pair ids; each icon has its own pair.
   figure = draw(rows, lambda ids: parts.data.train.fetch(ids).image)
   OUTPUT.parent.mkdir(exist_ok=True)
   figure.savefig(OUTPUT, dpi=160)
@@ -115,5 +116,5 @@ def main(workdir: pathlib.Path) -> None:
 
 if __name__ == "__main__":
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  parser.add_argument("workdir", type=pathlib.Path, help="a run of the demo")
+  parser.add_argument("workdir", type=pathlib.Path, help="a run on icons")
   main(parser.parse_args().workdir)

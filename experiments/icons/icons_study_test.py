@@ -14,6 +14,7 @@ from experiments.icons import (
   arms,
   figures,
   frozen,
+  judged,
   measure,
   plan,
   planted,
@@ -398,6 +399,6 @@ def test_half_of_the_pairs_are_numbered_anew(place, drawn):
 
 
 def test_examples():
-  for module in (arms, planted, tables, zeta):
+  for module in (arms, judged, planted, tables, zeta):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
