@@ -62,9 +62,6 @@ def make_config(run: Run):
   # Below the gradient norm of most losses, so that the scale of a loss, which
   # decides how often it is clipped, hardly matters.
   config.optimizer.clip_norm = 0.1
-  # Names are of a few words: in a trial before the first row, the mean of their
-  # embeddings retrieved better than a layer of attention, in less time.
-  config.model.text_layers = 0
   config.num_epochs = SIZES[words["size"]][1]
   config.seed = run.seed
   config.eval_every = 0
