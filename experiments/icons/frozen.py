@@ -8,21 +8,22 @@ nuclr embed --features --model=minilm --input=names.txt \
 """
 
 import argparse
-import pathlib
 
+from experiments.harness import training
 from nuclr_jax.lab.data.embeddings import Lookup, open_lookup
+from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data
 
 FOLDER = "icons_minilm"  # in the folder of prepared data
 
 
-def open_features(data_dir: str) -> Lookup:
+def open_features(data_dir: str | None) -> Lookup:
   """Opens the features of all names.
 
   Raises:
     ValueError: If they have not been written.
   """
-  folder = pathlib.Path(data_dir) / FOLDER
+  folder = cache_dir(data_dir) / FOLDER
   if not folder.is_dir():
     raise ValueError(
       f"{folder} is missing, the features of a frozen encoder; the commands "
@@ -48,20 +49,9 @@ def with_features(data: Data, lookup: Lookup) -> Data:
 
 
 def use_features(config) -> None:
-  """Makes the text tower of a config that of features; a projection follows."""
-  small = config.model
-  config.model = dict(
-    name="towers",
-    dim=small.dim,
-    normalize=small.normalize,
-    projection_bias=False,
-    image=dict(
-      name="convnet",
-      stages=small.image_stages,
-      num_features=small.image_features,
-    ),
-    text=dict(name="rows"),
-  )
+  """Takes the towers of `icons:lit`, with features as the text tower."""
+  config.model = training.get_config("icons")("lit").model
+  config.model.text = dict(name="rows")
 
 
 def names_of(data: Data) -> list[str]:
@@ -74,8 +64,6 @@ def names_of(data: Data) -> list[str]:
 
 
 if __name__ == "__main__":
-  from experiments.harness import training
-
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--data_dir", help="folder of prepared data sets")
   config = training.get_config("icons")("clip")

@@ -216,7 +216,7 @@ def measure(run: Run, place: Place) -> Row:
   words, config = dict(run.values), make_config(run)
   data, wrong = load_data(config, words, place), None
   if "frozen" in words:
-    lookup = frozen.open_features(str(cache_dir(place.data_dir)))
+    lookup = frozen.open_features(place.data_dir)
     data = frozen.with_features(data, lookup)
   if "wrong" in words:
     train, wrong = planted.plant(data.train, words["wrong"], run.seed)

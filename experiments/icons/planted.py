@@ -8,7 +8,8 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from experiments.harness import Row
-from nuclr_jax import Sides, popularity
+from experiments.icons import zeta
+from nuclr_jax import Sides
 from nuclr_jax.lab.data.source import Source
 from nuclr_jax.lab.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.lab.evaluate.suspects import (
@@ -99,12 +100,7 @@ def rank(
     For each of `SCORES`, see `scores`.
   """
   pairs = embed_pairs(embed, train)
-  solved = popularity.solve(
-    *(pairs.image, pairs.text),
-    temperature=temperature,
-    image_id=pairs.ids.image,
-    text_id=pairs.ids.text,
-  )
+  solved = zeta.solve(pairs, temperature)
   weight = log_match_probability(solved, pairs, temperature=temperature)
   near = Sides(*(nearest(x, NEIGHBOURS) for x in (pairs.image, pairs.text)))
   of_captions = neighbours_distance(near.image, pairs.text)

@@ -1,13 +1,19 @@
 """ζ on natural data: learned and exact, what it follows, and what it is for."""
 
+from functools import partial
 import time
-from typing import NamedTuple
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 import numpy as np
 from scipy.special import logsumexp
 
 from experiments.harness import Row
+from experiments.popularity.at_scale.measure import (
+  difference,
+  gradient_of,
+  weigh,
+)
+from experiments.popularity.at_scale.steps import relative
 from nuclr_jax import Pairs, Sides, popularity
 from nuclr_jax.lab.data.source import Data
 from nuclr_jax.lab.evaluate import agreement, suites
@@ -38,12 +44,7 @@ def look(
   """
   pairs = embed_pairs(embed, data.train)
   began = time.monotonic()
-  exact = popularity.solve(
-    *(pairs.image, pairs.text),
-    temperature=temperature,
-    image_id=pairs.ids.image,
-    text_id=pairs.ids.text,
-  )
+  exact = solve(pairs, temperature)
   row: Row = {
     "solve": {
       "seconds": round(time.monotonic() - began, 1),
@@ -61,6 +62,16 @@ def look(
   row["gradient"] = gradients(pairs, exact, readout, temperature, seed)
   row["retrieval"] = corrected(data, embed, temperature)
   return row
+
+
+def solve(pairs: Pairs, temperature: float) -> popularity.Popularity:
+  """Solves for the exact ζ of pairs that share names."""
+  return popularity.solve(
+    *(pairs.image, pairs.text),
+    temperature=temperature,
+    image_id=pairs.ids.image,
+    text_id=pairs.ids.text,
+  )
 
 
 def _by_side(function, *sides: Sides) -> dict[str, object]:
@@ -115,33 +126,12 @@ def count_alike(
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> float | None:
-  if np.ptp(a) == 0 or np.ptp(b) == 0:
-    return None
-  return float(np.corrcoef(a, b)[0, 1])
+  found = agreement.compare(a, b)["pearson"]
+  return None if np.isnan(found) else found
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> float | None:
   return None if np.ptp(x) == 0 else float(np.polyfit(x, y, 1)[0])
-
-
-class Anchors(NamedTuple):
-  """Some anchors of one side, and what they are contrasted with."""
-
-  row: Int[np.ndarray, "anchors"]
-  sim: Float[np.ndarray, "anchors pairs"]
-  negative: Bool[np.ndarray, "anchors pairs"]
-  contrast: Float[np.ndarray, "pairs dim"]
-
-  def logits(self, zeta, temperature: float):
-    """Returns (sim_ij - sim_ii - zeta_j) / τ; -inf where j is no negative."""
-    own = self.sim[np.arange(len(self.row)), self.row]
-    logits = (self.sim - own[:, None] - zeta) / temperature
-    return np.where(self.negative, logits, -np.inf)
-
-  def gradient(self, weights, rows=slice(None)):
-    """Returns sum_j weights_ij (y_j - y_i), over all pairs or some rows."""
-    own = self.contrast[self.row]
-    return weights @ self.contrast[rows] - weights.sum(1)[:, None] * own
 
 
 def gradients(
@@ -162,68 +152,62 @@ def gradients(
   random, row = np.random.default_rng([seed, 2]), {}
   n = len(pairs.image)
   chosen = np.sort(random.choice(n, min(NUM_ANCHORS, n), replace=False))
-  zeta = _of_pairs(exact.zeta, exact.ids, pairs.ids)
-  learned = each(np.zeros_like, zeta)
+  positive = np.zeros((len(chosen), n), bool)
+  for ids in pairs.ids:
+    positive |= ids[chosen][:, None] == ids
+  exact_zeta = _of_pairs(exact.zeta, exact.ids, pairs.ids)
+  learned = each(np.zeros_like, exact_zeta)
   if readout.zeta is not None:
     learned = each(lambda x, i: np.asarray(x)[i], readout.zeta, pairs.ids)
+  vectors = Sides(pairs.image, pairs.text)
   for side, own, contrast, right, ours in zip(
     Sides._fields,
-    *(
-      Sides(pairs.image, pairs.text),
-      swap(Sides(pairs.image, pairs.text)),
-      swap(zeta),
-      swap(learned),
-    ),
+    *(vectors, swap(vectors), swap(exact_zeta), swap(learned)),
     strict=True,
   ):
-    equal = [ids[chosen][:, None] == ids for ids in pairs.ids]
-    anchors = Anchors(
-      *(chosen, own[chosen] @ contrast.T, ~(equal[0] | equal[1]), contrast)
-    )
-    logits = anchors.logits(right, temperature)
-    positive = -right[chosen] / temperature
-    weights = np.exp(
-      logits - np.logaddexp(logsumexp(logits, axis=1), positive)[:, None]
-    )
-    target = anchors.gradient(weights)
-    norm = np.linalg.norm(target)
-    found: Row = {}
-    if readout.log_u is not None:
+    sim = own[chosen] @ contrast.T
+
+    def terms(zeta, sim=sim):
+      found = weigh(sim, zeta, temperature, chosen)
+      found.others[positive] = -np.inf
+      return found
+
+    target, _ = gradient_of(contrast, terms(right), chosen)
+    logits = terms(ours).others
+    steps = partial(of_batches, contrast, chosen, logits, target, random=random)
+    sizes, found = [size for size in BATCHES if size < n], {}
+    if readout.log_u is None:
+      of_sizes = {str(size): steps(size) for size in sizes}
+      found["batch"] = {size: x["error"] for size, x in of_sizes.items()}
+    else:
       log_u = np.asarray(getattr(readout.log_u, side))[chosen]
-      logits = anchors.logits(ours, temperature)
       total = logsumexp(logits, axis=1)
       for name, denominator in (("zeta", total), ("stored", log_u)):
         weights = np.exp(logits - denominator[:, None])
-        error = anchors.gradient(weights) - target
-        found[name] = float(np.linalg.norm(error) / norm)
+        error = difference(contrast, weights, chosen) - target
+        found[name] = relative(error, error, target)
       found["log u"] = float(np.sqrt(np.mean((log_u - total) ** 2)))
-      found["noise"] = {
-        str(size): of_batches(
-          *(anchors, logits, target, size, random), log_u=log_u
-        )["noise"]
-        for size in BATCHES
-        if size < n
-      }
-    else:
-      logits = anchors.logits(0.0, temperature)
-      of_sizes = {
-        str(size): of_batches(anchors, logits, target, size, random)
-        for size in BATCHES
-        if size < n
-      }
-      for name in ("batch", "noise"):
-        found[name] = {size: x[name] for size, x in of_sizes.items()}
+      of_sizes = {str(size): steps(size, log_u=log_u) for size in sizes}
+    found["noise"] = {size: x["noise"] for size, x in of_sizes.items()}
     row[side] = found
   return row
 
 
 def of_batches(
-  anchors: Anchors, logits, target, size: int, random, *, log_u=None
+  contrast: Float[np.ndarray, "pairs dim"],
+  anchors: Int[np.ndarray, "anchors"],
+  logits: Float[np.ndarray, "anchors pairs"],
+  target: Float[np.ndarray, "anchors dim"],
+  size: int,
+  *,
+  random: np.random.Generator,
+  log_u: Float[np.ndarray, "anchors"] | None = None,
 ) -> dict[str, float]:
   """Returns the error of the mean gradient of batches, and its noise.
 
   Args:
-    anchors: The anchors.
+    contrast: The vectors that anchors are contrasted with.
+    anchors: The pairs of the anchors.
     logits: Their logits with all pairs.
     target: Their right gradients.
     size: The pairs of a batch, the anchor among them.
@@ -231,26 +215,24 @@ def of_batches(
     log_u: The logarithms of stored denominators; None = those of the batch,
       the positive among them.
   """
-  n, norm = logits.shape[1], np.linalg.norm(target)
+  n = logits.shape[1]
   # Each of the batch's negatives stands for as many pairs.
   log_stored = None if log_u is None else log_u - np.log((n - 1) / (size - 1))
-  halves = np.zeros((2, *target.shape))
-  square = 0.0
+  halves, square = np.zeros((2, *target.shape)), 0.0
   for draw in range(DRAWS):
     rows = random.choice(n, size - 1, replace=False)
     some, log_total = logits[:, rows], log_stored
     if log_u is None:
       log_total = np.logaddexp(logsumexp(some, axis=1), 0.0)
     weights = np.exp(some - log_total[:, None])
-    step = anchors.gradient(weights, rows)
+    step = difference(contrast, weights, anchors, rows)
     halves[draw % 2] += step / (DRAWS / 2)
     square += float(np.sum(step**2)) / DRAWS
   one, other = halves
-  errors = float(np.sum((one - target) * (other - target)))
-  noise = square - float(np.sum(one * other))
+  noise = max(square - float(np.sum(one * other)), 0.0) ** 0.5
   return {
-    "batch": max(errors, 0.0) ** 0.5 / float(norm),
-    "noise": max(noise, 0.0) ** 0.5 / float(norm),
+    "error": relative(one - target, other - target, target),
+    "noise": noise / float(np.linalg.norm(target)),
   }
 
 

@@ -283,6 +283,7 @@ def gradient_of(contrast, terms: Terms, anchors):
   return difference(contrast, weights, anchors), log_u
 
 
-def difference(contrast, weights, anchors):
-  """Returns sum_j weights_ij (y_j - y_i)."""
-  return weights @ contrast - weights.sum(1)[:, None] * contrast[anchors]
+def difference(contrast, weights, anchors, rows=slice(None)):
+  """Returns sum_j weights_ij (y_j - y_i) over all pairs j, or some rows."""
+  own = weights.sum(1)[:, None] * contrast[anchors]
+  return weights @ contrast[rows] - own
