@@ -15,9 +15,8 @@ nuclr train --config=configs/icons.py:sogclr,smoke --workdir=runs/smoke
 The settings of the algorithms and the image tower are those of the glyphs; a
 name is the mean of its words, unless the text tower is the sentence encoder
 all-MiniLM-L6-v2, in the folder `minilm`: fine-tuned after `minilm`, locked
-after `lit`. See "Sentence encoders" in
-docs/guides/published_models.md for how to get it. Without an accelerator, a
-step then takes more than ten times as long.
+after `lit`. "Sentence encoders" in docs/guides/published_models.md says how to
+get it. Without an accelerator, a step then takes more than ten times as long.
 """
 
 import pathlib
@@ -56,8 +55,8 @@ def get_config(arg: str = "") -> ConfigDict:
     scale=0.0,
     share_texts=True,
   )
-  # Names are of a few words: with a layer of attention over them, training
-  # takes twice the time, and retrieves worse.
+  # Names have few words: a layer of attention over them made training slower
+  # and retrieval worse, see experiments/icons.
   config.model.text_layers = 0
   config.num_epochs = 3.0
   config.eval_every = 0

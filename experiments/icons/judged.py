@@ -16,8 +16,10 @@ import argparse
 import csv
 import json
 import pathlib
+import textwrap
 
 import numpy as np
+from scipy.stats import binomtest
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data.icons import package, render
@@ -84,9 +86,9 @@ def sheets(options) -> None:
       ink = render.draw(drawings[row["set"], row["icon"]], SIZE)[..., 0]
       sheet.paste(Image.fromarray(255 - ink), (left, top))
       words = f"{row['number']}: {row['name']}"
-      for line, start in enumerate(range(0, min(len(words), 48), 24)):
-        at = (left - MARGIN // 2 + 2, top + SIZE + 4 + 15 * line)
-        pen.text(at, words[start : start + 24], fill=0, font=font)
+      lines = textwrap.wrap(words, 24, max_lines=2, placeholder=" ...")
+      at = (left - MARGIN // 2 + 2, top + SIZE + 4)
+      pen.text(at, "\n".join(lines), fill=0, font=font)
     sheet.save(options.output / f"sheet_{first // of_sheet + 1:02d}.png")
   _write(options.output / "key.csv", FIELDS, rows)
 
@@ -105,10 +107,9 @@ def score(options) -> None:
     )
   rows = [row | {"verdict": verdicts[row["number"]]} for row in rows]
   _write(TABLE, (*FIELDS, "verdict"), rows)
-  found = shares(rows)
-  text = json.dumps(found, indent=1) + "\n"
-  files.write_text(TABLE.with_suffix(".json"), text)
-  print(json.dumps(found, indent=1))
+  text = json.dumps(shares(rows), indent=1)
+  files.write_text(TABLE.with_suffix(".json"), text + "\n")
+  print(text)
 
 
 def shares(rows: list[dict[str, str]]) -> dict[str, dict[str, list[int]]]:
@@ -126,27 +127,12 @@ def shares(rows: list[dict[str, str]]) -> dict[str, dict[str, list[int]]]:
   found: dict[str, dict[str, list[int]]] = {"suspects": {}, "random": {}}
   for flag, kind in (("1", "suspects"), ("0", "random")):
     verdicts = [x["verdict"] for x in rows if x["suspect"] == flag]
-    for name in (*VERDICTS, "wrong or nothing"):
+    for name in (*VERDICTS, "wrong or nothing") if verdicts else ():
       count = sum(x in name.split(" or ") for x in verdicts)
-      if verdicts:
-        share = (count / len(verdicts), *wilson(count, len(verdicts)))
-        found[kind][name] = [round(100 * x) for x in share]
+      interval = binomtest(count, len(verdicts)).proportion_ci(method="wilson")
+      share = (count / len(verdicts), *interval)
+      found[kind][name] = [round(100 * x) for x in share]
   return found
-
-
-def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
-  """Returns Wilson's 95 % interval of a share.
-
-  Example:
-    >>> low, high = wilson(50, 100)
-    >>> round(low, 3), round(high, 3)
-    (0.404, 0.596)
-  """
-  share, spread = count / total, z * z / total
-  centre = (share + spread / 2) / (1 + spread)
-  half = z * (share * (1 - share) / total + spread / (4 * total)) ** 0.5
-  half /= 1 + spread
-  return centre - half, centre + half
 
 
 def _write(path: pathlib.Path, fields, rows) -> None:

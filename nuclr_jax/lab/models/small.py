@@ -23,9 +23,9 @@ class PatchConv(nnx.Module):
   """A convolution with stride s and a kernel of (reach s) x (reach s) pixels.
 
   It is computed as one matrix product over gathered blocks of s x s pixels: on
-  a CPU, XLA's gradient of a convolution takes about twice as long. It returns
-  one row for each position: with a matrix of four axes, XLA transposes it for
-  the gradient of the kernel, and the step of the icons took 1.6 times as long.
+  a CPU, XLA's gradient of a convolution takes about twice as long. The result
+  has one row for each position: XLA would transpose one with four axes for the
+  kernel's gradient, which made a step on icons half as long again.
   """
 
   def __init__(self, inputs, outputs, *, stride, reach, rngs):
