@@ -79,8 +79,7 @@ def of_runs(runs: Sequence[Run], rows: Rows, metric: str) -> dict[int, float]:
 
 def mean_of(runs: Sequence[Run], rows: Rows, metric: str) -> str:
   """Formats the mean of a metric over seeds."""
-  found = of_runs(runs, rows, metric)
-  return statistics(found.values()).show(2) if found else MISSING
+  return show_mean(list(of_runs(runs, rows, metric).values()))
 
 
 def difference(
@@ -362,8 +361,8 @@ def nested(runs: Sequence[Run], rows: Rows, *keys: str) -> list[float]:
 
 
 def show_mean(values: Sequence[float], digits: int = 2) -> str:
-  """Formats the mean of values."""
-  return f"{np.mean(values):.{digits}f}" if len(values) else MISSING
+  """Formats the mean of values over seeds."""
+  return statistics(values).show(digits) if values else MISSING
 
 
 def follows_table(scale: Scale, rows: Rows) -> str:
@@ -421,12 +420,10 @@ def noise_table(scale: Scale, rows: Rows) -> str:
       runs = groups.get(name, ())
       bias = ("batch", size) if name == REFERENCE else ("stored",)
       for keys in (bias, ("noise", size)):
-        found = [
-          x
-          for side in SIDES
-          for x in nested(runs, rows, "look", "gradient", side, *keys)
+        of_sides = [
+          nested(runs, rows, "look", "gradient", side, *keys) for side in SIDES
         ]
-        cells.append(show_mean(found))
+        cells.append(show_mean(np.mean(of_sides, axis=0).tolist()))
     lines.append([size, *cells])
   header = [f"{ARMS[x].label}: {y}" for x in names for y in ("error", "noise")]
   return markdown.table(["batch", *header], lines)
