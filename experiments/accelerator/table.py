@@ -196,21 +196,17 @@ CELLS: dict[str, Callable[[Results], str]] = {
       "memory of JAX, all its forms together": _memory("jax"),
     }.items()
   },
-  "full step of CC3M, batch 512: PyTorch, pairs/s": _of(
-    "full_step_512", _step("torch")
-  ),
-  "full step of CC3M, batch 512: PyTorch's time / NUCLR's": _of(
-    "full_step_512", _against("torch")
-  ),
   **{
-    f"full step of CC3M, batch 512: PyTorch, {what}": _of("full_step_512", read)
-    for what, read in {"MFU": _mfu("torch"), "memory": _memory("torch")}.items()
-  },
-  **{
-    f"full step of CC3M, batch 256: PyTorch{what}": _of("full_step_256", read)
+    f"full step of CC3M, batch {batch}: PyTorch{what}": _of(part, read)
+    for batch, part in {
+      512: "full_step_512_torch",
+      256: "full_step_256",
+    }.items()
     for what, read in {
       ", pairs/s": _step("torch"),
       "'s time / NUCLR's": _against("torch"),
+      ", MFU": _mfu("torch"),
+      ", memory": _memory("torch"),
     }.items()
   },
   **{
