@@ -228,25 +228,38 @@ class Attention(nnx.Module):
 
 
 def _flash_attention(q, k, v, mask):
-  """Attends by cuDNN, which only NVIDIA's GPUs have."""
+  """Attends by cuDNN, which only NVIDIA's GPUs have.
+
+  JAX has gradients of even lengths only, so an odd one gets one more token,
+  which nothing attends to: a causal mask hides it, another is extended, and
+  where there is no mask, the number of keys leaves it out.
+  """
   if jax.default_backend() != "gpu":
     raise ValueError(
       "attention 'cudnn' needs an NVIDIA GPU, and JAX uses "
       f"{jax.default_backend()!r}; choose 'xla'"
     )
-  causal = isinstance(mask, Causal)
+  batch, length = q.shape[:2]
+  causal, lengths = isinstance(mask, Causal), None
   mask = None if causal else mask
   if mask is not None:
-    length = q.shape[1]
-    if length % 2:
-      raise ValueError(
-        "attention 'cudnn' needs padded texts of an even length, got "
-        f"{length}; change the tokenizer's length, or choose 'xla'"
-      )
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
-  return jax.nn.dot_product_attention(
-    q, k, v, mask=mask, is_causal=causal, implementation="cudnn"
+  if odd := length % 2:
+    q, k, v = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q, k, v))
+    if mask is not None:
+      mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 1), (0, 1)))
+    elif not causal:
+      lengths = jnp.full(batch, length, jnp.int32)
+  attended = jax.nn.dot_product_attention(
+    q,
+    k,
+    v,
+    mask=mask,
+    is_causal=causal,
+    key_value_seq_lengths=lengths,
+    implementation="cudnn",
   )
+  return attended[:, :length] if odd else attended
 
 
 class Block(nnx.Module):
