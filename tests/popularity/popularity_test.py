@@ -2,8 +2,6 @@
 
 import functools
 import logging
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +9,7 @@ import make_pairs
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+import warm
 
 from nuclr_jax import Pairs, Sides, objectives, popularity, sharding
 from nuclr_jax.contrib import gradient_descent
@@ -138,23 +137,28 @@ def test_equation_nine(x64):
   np.testing.assert_allclose(q, right, rtol=1e-11)
 
 
+@functools.cache
+def training():
+  """`nuclr` on the whole data set at once, and its compiled step."""
+  rule = zeta_rules.batch(rate=1.0, momentum=0.0)
+  objective = objectives.nuclr(
+    num_pairs=N, temperature=TAU, gamma=1.0, zeta=rule
+  )
+  return objective, jax.jit(objective.apply)
+
+
 @pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
 def test_gradients_of_training_vanish_there(ids, x64):
   """A step of `nuclr` on the whole data set leaves the exact zeta alone."""
   image, text = matrices(*ids)
   rows = [np.unique(x, return_inverse=True)[1] for x in ids]
   found = solve(image, text, rows)
-  objective = objectives.nuclr(
-    num_pairs=N,
-    num_images=len(found.zeta.image),
-    num_texts=len(found.zeta.text),
-    temperature=TAU,
-    gamma=1.0,
-    zeta=zeta_rules.batch(rate=1.0, momentum=0.0),
-  )
+  objective, step = training()
   params, state = objective.init()
   filled = each(
-    lambda table, zeta: table._replace(zeta=jnp.asarray(zeta)),
+    lambda table, zeta: table._replace(
+      zeta=table.zeta.at[: len(zeta)].set(zeta)
+    ),
     Sides(state.sample.image, state.sample.text),
     found.zeta,
   )
@@ -164,11 +168,11 @@ def test_gradients_of_training_vanish_there(ids, x64):
   pairs = Pairs(
     *map(jnp.asarray, (image, text, np.arange(N), rows[0], rows[1]))
   )
-  _, (new, _) = objective.apply(params, state, pairs)
+  _, (new, _) = step(params, state, pairs)
   for side in Sides._fields:
-    np.testing.assert_allclose(
-      getattr(new.sample, side).zeta, getattr(found.zeta, side), atol=1e-10
-    )
+    zeta = getattr(found.zeta, side)
+    moved = getattr(new.sample, side).zeta[: len(zeta)]
+    np.testing.assert_allclose(moved, zeta, atol=1e-10)
     # A pair without negatives has -inf here and rests at -inf there.
     np.testing.assert_allclose(
       getattr(new.sample.pair.log_u, side),
@@ -190,8 +194,10 @@ def test_a_start_changes_the_way_only(x64):
   )
 
 
-@pytest.mark.parametrize("ids", IDS.values(), ids=IDS)
-def test_eight_devices_find_the_same(ids):
+@pytest.mark.parametrize("name", ["distinct", "both shared"])
+def test_eight_devices_find_the_same(name):
+  """Whether the devices divide the rows or not."""
+  ids = IDS[name]
   image, text = matrices(*ids)
   arguments = dict(ids=ids, tolerance=1e-4)
   alone = solve(image, text, **arguments)
@@ -220,11 +226,11 @@ def test_low_temperature_converges():
 
 def test_the_extrapolation_saves_iterations(monkeypatch, x64):
   image, text = matrices(*IDS["distinct"])
-  fast = solve(image, text)
+  fast = solve(image, text, tolerance=1e-8)
   monkeypatch.setattr(sinkhorn, "MEMORY", 0)
-  plain = solve(image, text)
+  plain = solve(image, text, tolerance=1e-8)
   assert fast.iterations < plain.iterations / 2
-  np.testing.assert_allclose(fast.zeta.text, plain.zeta.text, atol=1e-11)
+  np.testing.assert_allclose(fast.zeta.text, plain.zeta.text, atol=1e-7)
 
 
 def test_equal_embeddings_are_equally_popular(x64):
@@ -378,7 +384,7 @@ def test_too_few_iterations_warn(caplog):
 
 
 MEMORY = """
-import resource, sys
+import resource
 import numpy as np
 from nuclr_jax import popularity
 
@@ -388,15 +394,16 @@ def solve(n):
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 small = solve(1_100)  # everything is compiled and imported, tiles are whole
-print(solve(12_000) - small)
+print(solve(6_000) - small)
 """
 
 
-def test_no_matrix_of_all_pairs_is_in_memory():
-  out = subprocess.run(
-    [sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True
-  )
-  assert float(out.stdout) < 12_000**2  # bytes; the matrix has four times that
+def test_no_matrix_of_all_pairs_is_in_memory(tmp_path):
+  script = tmp_path / "memory.py"
+  script.write_text(MEMORY)
+  ran = warm.run([script])
+  assert not ran.returncode, ran.stderr
+  assert float(ran.stdout) < 6_000**2  # bytes; the matrix has four times that
 
 
 @pytest.fixture(scope="module")
@@ -427,7 +434,10 @@ def solve_some(sample):
       tolerance=1e-4,
     )
 
-  return solve
+  with pytest.MonkeyPatch.context() as patch:
+    # Samples of one size have other numbers of texts, but are compiled once.
+    patch.setattr(problems, "MULTIPLE", 256)
+    yield solve
 
 
 class TestSample:
