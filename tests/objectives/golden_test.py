@@ -93,7 +93,11 @@ def with_zeta(case, state, dtype):
   )
 
 
-@pytest.mark.parametrize("case", FIRST)
+@pytest.mark.parametrize(
+  ("case", "dtype"),
+  [(x, "float64") for x in FIRST] + [("nuclr_first_tau0.01", "float32")],
+  indirect=["dtype"],
+)
 def test_nuclr_first_visit(case, dtype):
   objective = nuclr(case, [case])
   params, state = objective.init()

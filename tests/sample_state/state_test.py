@@ -46,7 +46,9 @@ def compiled(make, num_pairs, **options):
 
 
 @pytest.mark.parametrize(
-  "name, on_host", [(x, False) for x in OBJECTIVES] + [("nuclr_by_id", True)]
+  "name, on_host",
+  [("isogclr", False), ("nuclr_by_id", False), ("nuclr_queue", False)]
+  + [("nuclr_by_id", True)],
 )
 def test_a_step_needs_nothing_that_grows_with_the_data_set(name, on_host):
   n = sharding.padded(2**26)  # rows, no power of two
