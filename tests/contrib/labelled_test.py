@@ -1,5 +1,7 @@
 """Labelled images, two views of each, and one encoder of both."""
 
+from functools import partial
+
 import cv2
 import jax
 import jax.numpy as jnp
@@ -79,27 +81,27 @@ class TestModel:
     params, state = jax.jit(model.init)(jax.random.key(0))
     x, y = np.random.default_rng(0).integers(0, 256, (2, 5, 8, 8, 1))
     x, y = x.astype(np.uint8), y.astype(np.uint8)
-    both, _ = model.apply(params, state, Batch(x, y, np.arange(5)))
-    one, _ = model.apply(params, state, Batch(x, None, None))
-    two, _ = model.apply(params, state, Batch(None, y, None))
+    apply = jax.jit(model.apply)
+    both, _ = apply(params, state, Batch(x, y, np.arange(5)))
+    one, _ = apply(params, state, Batch(x, None, None))
+    two, _ = apply(params, state, Batch(None, y, None))
     np.testing.assert_allclose(both.image, one.image, atol=1e-6)
     np.testing.assert_allclose(both.text, two.text, atol=1e-6)
     assert one.text is None and two.image is None
     np.testing.assert_allclose(np.linalg.norm(both.text, axis=1), 1, rtol=1e-5)
-    features = model.features(params, state, Batch(x, None, None))
+    features = jax.jit(model.features)(params, state, Batch(x, None, None))
     assert features.image.shape == (5, 16) and features.text is None
 
   def test_batch_statistics_are_of_both_views(self):
     model = self.make()
     params, state = jax.jit(model.init)(jax.random.key(0))
     x, y = np.random.default_rng(0).integers(0, 256, (2, 4, 8, 8, 1))
+    train = jax.jit(partial(model.apply, key=jax.random.key(0), train=True))
     moved = [
-      model.apply(
+      train(
         params,
         state,
         Batch(a.astype(np.uint8), b.astype(np.uint8), np.arange(len(a))),
-        key=jax.random.key(0),
-        train=True,
       )[1]
       for a, b in ((x, y), (y, x), (np.r_[x[:2], y[:2]], np.r_[x[2:], y[2:]]))
     ]
@@ -118,13 +120,8 @@ class TestModel:
     )
     params, state = jax.jit(model.init)(jax.random.key(0))
     tokens = np.ones((3, 5), np.int32)
-    pairs, _ = model.apply(
-      params,
-      state,
-      Batch(tokens, tokens, np.arange(3)),
-      key=jax.random.key(1),
-      train=True,
-    )
+    train = jax.jit(partial(model.apply, key=jax.random.key(1), train=True))
+    pairs, _ = train(params, state, Batch(tokens, tokens, np.arange(3)))
     assert np.abs(pairs.image - pairs.text).max() > 0.01
 
   def test_errors(self):
@@ -290,8 +287,8 @@ def test_a_term_of_weight_0_is_left_out():
     config = complete(recipe.get_config())
     config["terms"]["contrib:difference_alignment"]["weight"] = weight
     objective = experiment.build(config).objective
-    x, ids = jnp.eye(4), jnp.arange(4)
-    _, (_, found) = objective.apply(*objective.init(), Pairs(x, x, ids))
+    pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4))
+    _, (_, found) = jax.eval_shape(objective.apply, *objective.init(), pairs)
     metrics.append(set(found))
   assert metrics[0] == {"temperature"}
   assert metrics[1] == {
