@@ -144,7 +144,7 @@ def small(
 
   Example:
     >>> model = small(image_shape=(8, 8, 1), vocab_size=9, length=4, dim=16)
-    >>> params, state = model.init(jax.random.key(0))
+    >>> params, state = jax.jit(model.init)(jax.random.key(0))
     >>> tokens = jnp.array([[1, 5, 0, 0]])
     >>> batch = Batch(jnp.zeros((1, 8, 8, 1), jnp.uint8), tokens, None)
     >>> pairs, _ = model.apply(params, state, batch)

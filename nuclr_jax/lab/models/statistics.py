@@ -51,11 +51,17 @@ def batch_statistics(
 
   Example:
     >>> from nuclr_jax.lab import models
-    >>> model = models.small(image_shape=(8, 8, 1), vocab_size=9, length=4)
-    >>> params, state = model.init(jax.random.key(0))
+    >>> model = models.small(
+    ...   image_shape=(8, 8, 1),
+    ...   vocab_size=9,
+    ...   length=4,
+    ...   image_stages=((4, 1, 8),),
+    ... )
+    >>> params, state = jax.jit(model.init)(jax.random.key(0))
     >>> images = np.arange(7 * 64, dtype=np.uint8).reshape(7, 8, 8, 1)
     >>> batch = Batch(images, jnp.ones((7, 4), int), None)
-    >>> state, momentum = batch_statistics(model, params, state, batch)
+    >>> statistics = jax.jit(batch_statistics, static_argnums=0)
+    >>> state, momentum = statistics(model, params, state, batch)
     >>> pairs, _ = model.apply(params, state, batch)  # in evaluation mode
     >>> print(momentum["image"]["layers"][1]["mean"][0])
     0.9
