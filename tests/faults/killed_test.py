@@ -20,7 +20,7 @@ def launch(workdir):
   command = ["-m", "nuclr_jax.lab.cli.main", "train"]
   command += ["--config=labelled:nuclr,digits", f"--workdir={workdir}"]
   command += tiny_config.as_flags(
-    tiny_config.of_digits(600, checkpoint_every=50, num_devices=1)
+    tiny_config.of_digits(300, checkpoint_every=25, num_devices=1)
   )
   return warm.Process(command)
 
@@ -49,7 +49,7 @@ def test_killed_and_started_again_gives_equal_bits(tmp_path):
   assert process.wait() == 0, process.communicate()
   process = launch(killed)
   wait_for_checkpoint(killed, process)
-  time.sleep(np.random.default_rng(time.time_ns()).uniform(0, 1))
+  time.sleep(np.random.default_rng(time.time_ns()).uniform(0, 0.5))
   process.send_signal(signal.SIGKILL)
   process.wait()
   # A checkpoint half written when the process died.
