@@ -18,6 +18,7 @@ from experiments.icons import (
   measure,
   plan,
   planted,
+  scores,
   tables,
   zeta,
 )
@@ -223,7 +224,7 @@ def test_a_run_has_scores_of_every_set_and_of_test_only_if_compared(
   for split in splits:
     sets = np.array([x[1:] for x in made["sets"][split].values()], float)
     natural = (sets[:, :1] * sets[:, 1:]).sum(0) / sets[:, 0].sum()
-    for name, found in zip(measure.OF_SETS, natural, strict=True):
+    for name, found in zip(scores.OF_SETS, natural, strict=True):
       assert made[f"{split}/natural/{name}"] == pytest.approx(found, abs=1e-5)
   assert len(made["curve"]["loss"]) == len(made["curve"]["step"]) > 1
   assert "pairs/s" in measure.describe(made)
@@ -365,15 +366,15 @@ def test_scores_are_those_of_the_library(place, drawn):
   text = random.normal(size=(len(data.captions), 4))
   embed = Embed(lambda _: image, lambda _: text)
   family = dict.fromkeys(data.origin, "one")
-  whole, by_set = measure.scores_of(embed, data, family)
+  whole, by_set = scores.scores_of(embed, data, family)
   expected = retrieval_evaluator(data)(embed)
   assert {"natural", "balanced"} <= {x.split("/")[0] for x in whole}
   for name, x in whole.items():
     assert x == pytest.approx(expected[name], abs=1e-6)
   expected = recall_by_origin(embed, data)
-  for name, (_, count, *scores) in by_set.items():
+  for name, (_, count, *recalls) in by_set.items():
     assert count == sum(x == name for x in data.origin)
-    for key, x in zip(measure.OF_SETS, scores, strict=True):
+    for key, x in zip(scores.OF_SETS, recalls, strict=True):
       assert x == pytest.approx(expected[name][key], abs=1e-6)
 
 

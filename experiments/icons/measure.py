@@ -23,11 +23,10 @@ from experiments.icons.plan import (
   make_run,
   scale_of,
 )
+from experiments.icons.scores import scores_of
 from nuclr_jax.lab.data.icons.builder import SETS, prepare_icons
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Source
-from nuclr_jax.lab.evaluate.evaluators import Embed
-from nuclr_jax.lab.evaluate.retrieval import parts_by_origin, recall
 from nuclr_jax.lab.train import build, loop
 from nuclr_jax.types import Sides, Sizes
 
@@ -41,11 +40,7 @@ SIZES = {HALF: (128_000, 4.0), FULL: (None, 6.0)}  # pairs, epochs
 SMOKE_SIZES = {HALF: (48, 1.0), FULL: (64, 1.0)}
 SMOKE_CAPTIONS = 200  # of each held-out set
 KEY = 50  # of the permutation whose first pairs are half of the data
-TOP = (1, 10)
-DIRECTIONS = ("image_to_text", "text_to_image")
 POINTS = 20  # of a stored curve
-# What a row has of each set, after its family and its number of queries.
-OF_SETS = tuple(f"{x}/recall@{k}" for k in TOP for x in DIRECTIONS)
 
 
 def make_config(run: Run):
@@ -170,35 +165,6 @@ def families(version: str, size: int, data_dir: str | None) -> dict[str, str]:
   folder = prepare_icons(cache_dir(data_dir), version=version, size=size)
   table = pathlib.Path(folder).with_name(SETS).read_text(encoding="utf-8")
   return {x["set"]: x["family"] for x in csv.DictReader(table.splitlines())}
-
-
-def scores_of(
-  embed: Embed, data: ImageTextSet, family: dict[str, str]
-) -> tuple[dict[str, float], dict[str, list]]:
-  """Scores a split, as a whole and for each set.
-
-  Returns:
-    Recalls by the names that `retrieval.recall` gives; and, by set, its family,
-    its number of queries and the recalls `OF_SETS`.
-  """
-  of_sets = parts_by_origin(data)
-  scores = recall(
-    *(embed.image(data.image), embed.text(data.captions)),
-    *(data.image_group, data.caption_group),
-    top=TOP,
-    parts={**data.parts, **{f"set {x}": w for x, w in of_sets.items()}},
-  )
-  # Without the mean over all k, which is of other k than elsewhere.
-  scores = {k: round(x, 6) for k, x in scores.items() if "@" in k}
-  whole = {k: x for k, x in scores.items() if k.split("/")[0] in data.parts}
-  by_set = {
-    x: [
-      *(family[x], int(weights.image.sum())),
-      *(scores[f"set {x}/{name}"] for name in OF_SETS),
-    ]
-    for x, weights in of_sets.items()
-  }
-  return whole, by_set
 
 
 def thin(history: Sequence[dict[str, float]]) -> dict[str, list[float]]:

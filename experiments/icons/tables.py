@@ -13,9 +13,9 @@ from experiments.harness import Options, Results, Run, markdown
 from experiments.harness.statistics import MISSING, statistics
 from experiments.icons import plan
 from experiments.icons.arms import ARMS, GRIDS, RHO
-from experiments.icons.measure import OF_SETS
 from experiments.icons.plan import CRITERION, MAIN, Rows, Scale
 from experiments.icons.planted import SCORES
+from experiments.icons.scores import OF_SETS
 from experiments.icons.zeta import BATCHES
 from nuclr_jax import Sides
 
