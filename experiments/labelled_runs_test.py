@@ -224,7 +224,7 @@ class TestClusters:
 def test_wide_networks_fit_triplets_faster():
   losses = []
   for width in theorem.WIDTHS:
-    run = Run("theorem 1", "", 0, (("width", width), ("steps", 200)))
+    run = Run("theorem 1", "", 0, (("width", width), ("steps", 60)))
     losses.append(theorem.measure(run)["last"])
   assert losses == sorted(losses, reverse=True)
   x = theorem.separated(np.random.default_rng(0), 12)

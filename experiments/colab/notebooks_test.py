@@ -10,6 +10,7 @@ import shutil
 import jax
 import matplotlib.pyplot
 import pytest
+import tiny_config
 
 from nuclr_jax.lab import config
 
@@ -61,11 +62,10 @@ def test_these_are_all():
 def small(load, given):
   config = load(given)
   if given.startswith("glyphs"):
-    config.model.image_stages = ((4, 1, 16),)
+    config.update_from_flattened_dict(tiny_config.TOWERS)
     config.model.text_layers = 0
   if given.startswith("cc3m"):
-    config.model.image.stages = (1, 1)
-    config.model.text.layers = 1
+    config.model.image.stages = (1,)
   return config
 
 

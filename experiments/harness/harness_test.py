@@ -8,8 +8,6 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -17,6 +15,7 @@ from matplotlib.figure import Figure
 import numpy as np
 import pytest
 from scipy import stats
+import warm
 
 from experiments import harness
 from experiments.harness import (
@@ -294,9 +293,8 @@ if __name__ == "__main__":
 def test_a_killed_study_goes_on(tmp_path):
   script = tmp_path / "killed.py"
   script.write_text(KILLED)
-  command = [sys.executable, str(script), "--workers=1", "--workdir=work"]
-  environment = os.environ | {"PYTHONPATH": str(ROOT)}
-  first = subprocess.Popen(command, cwd=tmp_path, env=environment)
+  command = [script, "--workers=1", "--workdir=work"]
+  first = warm.Process(command, cwd=tmp_path)
   try:
     wait_until(lambda: any((tmp_path / "work").rglob("begun")), 60)
   finally:
@@ -304,9 +302,7 @@ def test_a_killed_study_goes_on(tmp_path):
     first.wait()
   path = tmp_path / rows.FILE
   path.write_text(path.read_text() + '{"part": "pa')  # cut off
-  done = subprocess.run(
-    command, cwd=tmp_path, env=environment, capture_output=True, text=True
-  )
+  done = warm.run(command, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   assert re.search(r"2 of 3  part: a, seed 1  0 s  ETA 0:0\d", done.stdout)
   assert "seed 0" not in done.stdout
@@ -550,9 +546,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
       """
     )
   )
-  command = [sys.executable, str(script)]
-  environment = os.environ | {"PYTHONPATH": str(ROOT)}
-  parent = subprocess.Popen(command, cwd=tmp_path, env=environment)
+  parent = warm.Process([script], cwd=tmp_path)
   worker = tmp_path / "worker"
   try:
     wait_until(lambda: worker.exists() and worker.read_text(), 60)

@@ -265,6 +265,7 @@ def flops_per_pair() -> float:
 def product_rate() -> float:
   """Measures flop/s of a large matrix product."""
   n = 4096 if jax.default_backend() == "cpu" else 8192
+  n = 256 if TINY.value else n
   x = jnp.ones((n, n), DTYPE.value)
   multiply = jax.jit(lambda x: x @ x * 1e-4)
   multiply(x).block_until_ready()

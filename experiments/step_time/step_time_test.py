@@ -5,6 +5,7 @@ import pathlib
 import re
 
 import pytest
+import tiny_config
 import warm
 
 from experiments.harness import markdown
@@ -76,10 +77,12 @@ def test_loss_step():
   assert second["forms"]["dense"]["temporary_mib"] > 0
 
 
-def test_state_rows():
-  found = run(
-    "state_rows", num_pairs="100,1000", batch_size=16, rounds=1, steps=2
-  )
+@pytest.mark.parametrize("offload_rows", [False, True])
+def test_state_rows(offload_rows):
+  few = dict(batch_size=16, dim=8, rounds=1, steps=2)
+  few |= dict(num_pairs="100,1000", offload_rows=offload_rows)
+  found = run("state_rows", **few)
+  assert found["offload_rows"] == offload_rows
   first, second = found["rows"]
   assert (first["num_pairs"], second["num_pairs"]) == (100, 1000)
   assert min(first["ms"], second["ms"]) > 0
@@ -88,6 +91,7 @@ def test_state_rows():
 
 
 def test_recalibration(data_dir):
+  small = tiny_config.TOWERS | {"model.text_layers": 0}
   found = run(
     "recalibration",
     config="configs/glyphs.py:smoke",
@@ -95,7 +99,7 @@ def test_recalibration(data_dir):
     at="1,2",
     samples="128,256",
     rounds=1,
-    **{"config.data.size": 16, "config.model.text_layers": 0},
+    **{f"config.{name}": x for name, x in small.items()},
   )
   assert [row["step"] for row in found["rows"]] == [1, 2]
   for row in found["rows"]:
@@ -247,11 +251,11 @@ def test_real_towers_of_clip():
     dtype="float32",
     steps=1,
     rounds=1,
-    forms="nuclr,nuclr_queue",
+    forms="nuclr",
     **sizes,
   )
   assert (found["towers"], found["attention"]) == ("clip_b16", "xla")
-  assert found["forms"]["nuclr_queue"]["time_to_nuclr"] > 0
+  assert found["forms"]["nuclr"]["ms"] > 0
 
 
 def test_photos():

@@ -3,14 +3,13 @@
 import math
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, stats
+import warm
 
 from experiments.harness import command, rows, runner
 from experiments.toy_dpm import __main__ as main
@@ -328,19 +327,8 @@ def test_the_conclusions_are_of_the_rows():
 def test_one_command_does_everything(tmp_path):
   (tmp_path / "README.md").write_text((STUDY / "README.md").read_text())
   where = [f"--output={tmp_path}", f"--workdir={tmp_path / 'work'}"]
-  done = subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "experiments.toy_dpm",
-      "--smoke",
-      "--workers=1",
-      *where,
-    ],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
+  words = ["-m", "experiments.toy_dpm", "--smoke", "--workers=1", *where]
+  done = warm.run(words, cwd=ROOT)
   assert not done.returncode, done.stderr
   assert re.search(
     r"repetition: τ = 1, seed 1  \d+ s  ETA \d:\d\d", done.stdout

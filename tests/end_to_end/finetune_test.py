@@ -66,6 +66,14 @@ def run(data_dir):
   return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
 
 
+@pytest.fixture(scope="module")
+def exported(run, data_dir):
+  """A folder with the averaged weights of the run."""
+  folder = data_dir.parent / "exported"
+  nuclr("export", f"--workdir={run[0]}", f"--output={folder}")
+  return folder
+
+
 def test_a_run_is_scored_on_other_sets(run, data_dir):
   """In place of its own, also where these are the same under other names."""
   workdir, metrics = run
@@ -98,11 +106,11 @@ def test_a_smoke_run_learns_and_classifies(run):
   assert metrics[SCORE] > 2 / 24
 
 
-def test_a_run_goes_on_where_an_exported_one_ended(run, data_dir, tmp_path):
+def test_a_run_goes_on_where_an_exported_one_ended(
+  run, exported, data_dir, tmp_path
+):
   """Its scores before the first step are the last ones there."""
-  workdir, metrics = run
-  exported = tmp_path / "exported"
-  nuclr("export", f"--workdir={workdir}", f"--output={exported}")
+  _, metrics = run
   config = config_of(
     "finetune_clip:smoke",
     num_epochs=1.0,
@@ -121,7 +129,7 @@ def test_a_run_goes_on_where_an_exported_one_ended(run, data_dir, tmp_path):
 
 
 def test_commands_use_the_average_unless_told_otherwise(
-  run, data_dir, tmp_path
+  run, exported, data_dir, tmp_path
 ):
   workdir, metrics = run
   where = (f"--workdir={workdir}", f"--data_dir={data_dir}")
@@ -142,11 +150,13 @@ def test_commands_use_the_average_unless_told_otherwise(
     averaged: loop.load(workdir, data_dir=data_dir, averaged=averaged)[2]
     for averaged in (True, False)
   }
+  nuclr("export", *where, f"--output={tmp_path / 'last'}", "--average=false")
   embedded = {}
-  for averaged, flag in ((True, ()), (False, ("--average=false",))):
-    out = tmp_path / f"exported_{averaged}"
-    nuclr("export", *where, f"--output={out}", *flag)
-    tensors = safetensors.load_file(out / "model.safetensors")
+  for averaged, folder, flag in (
+    (True, exported, ()),
+    (False, tmp_path / "last", ("--average=false",)),
+  ):
+    tensors = safetensors.load_file(folder / "model.safetensors")
     np.testing.assert_array_equal(
       tensors["visual_projection.weight"].T,
       states[averaged].params["model"]["image_projection"],
@@ -185,8 +195,9 @@ def test_both_configs_tune_alike():
 
 
 @needs_siglip
-def test_siglip_trains(data_dir, tmp_path):
-  config = config_of("finetune_siglip2:smoke", num_epochs=6.0)
+def test_siglip_trains(data_dir, tmp_path, no_diagnostics):
+  layers = {f"model.{side}.layers": 1 for side in ("image", "text")}
+  config = config_of("finetune_siglip2:smoke", num_epochs=6.0, **layers)
   metrics = loop.fit(config, tmp_path, data_dir=data_dir).metrics
   losses = losses_of(tmp_path)
   assert losses[-1] < losses[0] and metrics["step"] == 36

@@ -7,17 +7,15 @@ headers say which commit it is, and what is missing.
 
 from collections.abc import Iterator
 from http import server
-import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import threading
 
 import make_captioned
 import numpy as np
 import pytest
 from repository import CLIP, GOLDEN, ROOT
+import warm
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -97,16 +95,9 @@ def photos(tmp_path) -> pathlib.Path:
   return make_captioned.photo_folder(tmp_path / "photos", captions)
 
 
-def run(hub, *command, **more) -> subprocess.CompletedProcess:
+def run(hub, *command, **more):
   """A new process, as `huggingface_hub` reads its settings when imported."""
-  return subprocess.run(
-    [sys.executable, *map(str, command)],
-    cwd=ROOT,
-    env={**os.environ, "JAX_PLATFORMS": "cpu", **hub.environment, **more},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  return warm.run(command, cwd=ROOT, env=hub.environment | more)
 
 
 def test_a_model_of_the_hub(hub, photos, tmp_path):
@@ -152,14 +143,15 @@ except ValueError as error:
     ("weights", "team/clip on the hub has none of model.safetensors"),
   ],
 )
-def test_what_is_missing(hub, change, message):
+def test_what_is_missing(hub, change, message, tmp_path):
   if change == "repository":
     shutil.rmtree(hub.folder / "team" / "clip")
   elif change == "gated":
     hub.token = "secret"
   elif change == "weights":
     (hub.folder / "team" / "clip" / "flax_model.msgpack").unlink()
-  result = run(hub, "-c", FIND, "team/clip")
+  (tmp_path / "find.py").write_text(FIND)
+  result = run(hub, tmp_path / "find.py", "team/clip")
   assert message in result.stdout, result.stdout + result.stderr
 
 

@@ -213,10 +213,18 @@ def test_models_and_embeddings(root, tmp_path):
   assert found.keys(np.arange(2)) == ["00000", "00001"]
 
 
-def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):
-  config = tiny(log_every=2, checkpoint_every=1)
+@pytest.fixture(scope="module")
+def straight(tiny, few_pairs, tmp_path_factory, no_diagnostics):
+  """The config, the parts and the last state of a run on this machine."""
+  words = {"model.text_layers": 0}
+  config = tiny(log_every=2, checkpoint_every=1, **words)
   parts = build.build(config, data=few_pairs)
-  straight = loop.fit(config, tmp_path / "straight", parts=parts)
+  ended = loop.fit(config, tmp_path_factory.mktemp("straight"), parts=parts)
+  return config, parts, ended.train_state
+
+
+def test_a_run_goes_on_on_another_machine(root, straight, tmp_path):
+  config, parts, expected = straight
 
   def stop(state, embed):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -229,7 +237,7 @@ def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):
   whole = loop.fit(config, f"{root}/run", parts=parts)
   jax.tree.map(
     np.testing.assert_array_equal,
-    *map(jax.device_get, (whole.train_state, straight.train_state)),
+    *map(jax.device_get, (whole.train_state, expected)),
   )
   new_machine(tmp_path)
   names = bucket.names_in(f"{root}/run")
@@ -240,7 +248,7 @@ def test_a_run_goes_on_on_another_machine(root, tiny, few_pairs, tmp_path):
   _, _, state = loop.load(f"{root}/run", parts=parts)
   jax.tree.map(
     np.testing.assert_array_equal,
-    *map(jax.device_get, (state.params, straight.train_state.params)),
+    *map(jax.device_get, (state.params, expected.params)),
   )
   copied = [x.name for x in (tmp_path / "cache").rglob("checkpoints/*")]
   assert copied == [max(steps, key=int)]

@@ -11,7 +11,7 @@ import chaos_flips
 import chaos_trial
 import pytest
 
-TRIALS = 20  # bad input, kills, flips, a race, a full disk
+TRIALS = 14  # bad input, kills, flips, a race, a full disk
 
 
 @pytest.fixture(scope="module")

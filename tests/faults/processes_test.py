@@ -16,7 +16,7 @@ import warm
 from nuclr_jax.lab import distributed
 from nuclr_jax.lab.train import build, loop, records
 
-STEPS = 24
+STEPS = 16
 CHANGES = tiny_config.changes(
   STEPS,
   **{

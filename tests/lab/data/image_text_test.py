@@ -8,8 +8,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 
 from make_captioned import CAPTIONS, ROWS, SEQUENCE, A, B, C, prepare
 from make_photos import write_pairs
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import shapes
 import tensorflow_datasets as tfds
+import warm
 
 from nuclr_jax.lab import ingest
 from nuclr_jax.lab.config import ConfigError
@@ -357,9 +356,7 @@ class TestStream:
     """In a process of its own, which imports no TensorFlow either."""
     script = tmp_path / "stream.py"
     script.write_text(STREAM)
-    done = subprocess.run(
-      [sys.executable, script, folder], capture_output=True, text=True
-    )
+    done = warm.run([script, folder])
     assert done.returncode == 0, done.stderr
     alone, two = done.stdout.splitlines()
     assert alone == two

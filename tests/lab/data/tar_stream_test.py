@@ -938,7 +938,7 @@ class TestDamagedTars:
   )
   def test_every_position(self, tmp_path_factory, tars, **how):
     """By induction: two batches and positions after each are the next ones."""
-    count = 5
+    count = 3
     read = self.streams(tmp_path_factory.getbasetemp() / "x", tars, **how)
     expected, states = read(count + 2)
     for at in range(count):

@@ -36,6 +36,16 @@ def batch(size=16, seed=0, views=False):
   return Batch(images[0], images[1] if views else tokens, np.arange(size))
 
 
+def started(model):
+  """The model, its first params and its first state."""
+  return model, *model.init(jax.random.key(0))
+
+
+def statistics(model, *arguments):
+  """`batch_statistics` as one program."""
+  return jax.jit(functools.partial(batch_statistics, model))(*arguments)
+
+
 def views(encoder):
   return models.views(
     image_shape=SHAPE, vocab_size=0, length=0, encoder=encoder, dim=3
@@ -76,10 +86,8 @@ CASES = dict(
 def test_running_averages_converge_to_them(name):
   """Those of a single batch, after as many steps as forget the beginning."""
   model, inputs = CASES[name]
-  params, state = model.init(jax.random.key(0))
-  found, momentum = jax.jit(functools.partial(batch_statistics, model))(
-    params, state, inputs
-  )
+  _, params, state = started(model)
+  found, momentum = statistics(model, params, state, inputs)
 
   @jax.jit
   def run(state):
@@ -99,37 +107,34 @@ def test_running_averages_converge_to_them(name):
 
 
 def test_evaluation_with_them_is_what_training_computes():
-  model = SMALL()
-  params, state = model.init(jax.random.key(0))
-  found, _ = batch_statistics(model, params, state, batch())
-  expected, _ = model.apply(params, state, batch(), key=None, train=True)
-  lagging, _ = model.apply(params, state, batch())
-  pairs, _ = model.apply(params, found, batch())
+  model, params, state = started(SMALL())
+  found, _ = statistics(model, params, state, batch())
+  train = jax.jit(functools.partial(model.apply, key=None, train=True))
+  evaluate = jax.jit(model.apply)
+  expected, _ = train(params, state, batch())
+  lagging, _ = evaluate(params, state, batch())
+  pairs, _ = evaluate(params, found, batch())
   np.testing.assert_allclose(pairs.image, expected.image, atol=1e-5)
   assert np.abs(lagging.image - expected.image).max() > 0.01
 
 
 def test_they_do_not_depend_on_the_averages():
-  model = SMALL()
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(SMALL())
   other = jax.tree.map(lambda x: 3 * x + 1, state)
-  found = [
-    batch_statistics(model, params, x, batch())[0] for x in (state, other)
-  ]
+  compute = jax.jit(functools.partial(batch_statistics, model))
+  found = [compute(params, x, batch())[0] for x in (state, other)]
   jax.tree.map(np.testing.assert_array_equal, *found)
 
 
 def test_what_does_not_move_stays():
-  model = SMALL(frozen=("image",))
-  params, state = model.init(jax.random.key(0))
-  found, momentum = batch_statistics(model, params, state, batch())
+  model, params, state = started(SMALL(frozen=("image",)))
+  found, momentum = statistics(model, params, state, batch())
   jax.tree.map(np.testing.assert_array_equal, found, state)
   assert all(np.all(x == 1) for x in jax.tree.leaves(momentum))
   tower = models.from_nnx(lambda rngs: Counter(), 3)
-  model = models.one_encoder(tower, dim=2)
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(models.one_encoder(tower, dim=2))
   x = np.arange(12, dtype=np.float32).reshape(4, 3)
-  found, momentum = batch_statistics(model, params, state, Batch(x, None, None))
+  found, momentum = statistics(model, params, state, Batch(x, None, None))
   assert found["steps"] == 0 and momentum["steps"] == 1
   np.testing.assert_array_equal(found["constant"], 5)
   np.testing.assert_allclose(found["average"], x.mean(0), rtol=1e-6)
@@ -152,10 +157,9 @@ class FrozenStem(nnx.Module):
 
 def test_what_follows_on_a_fixed_layer():
   tower = models.from_nnx(lambda rngs: FrozenStem(rngs=rngs), 4)
-  model = models.one_encoder(tower, dim=2)
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(models.one_encoder(tower, dim=2))
   x = np.random.default_rng(0).normal(5, 3, (64, 3)).astype(np.float32)
-  found, momentum = batch_statistics(model, params, state, Batch(x, None, None))
+  found, momentum = statistics(model, params, state, Batch(x, None, None))
   assert np.all(momentum["stem"]["mean"] == 1)
   jax.tree.map(np.testing.assert_array_equal, found["stem"], state["stem"])
   y = (x - [5, 6, 7]) @ np.asarray(params["encoder"]["linear"]["kernel"])
@@ -180,10 +184,9 @@ class Spectral(nnx.Module):
 
 def test_what_is_no_average_stays():
   tower = models.from_nnx(lambda rngs: Spectral(rngs=rngs), 4)
-  model = models.one_encoder(tower, dim=2)
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(models.one_encoder(tower, dim=2))
   x = Batch(np.ones((4, 3), np.float32), None, None)
-  found, momentum = batch_statistics(model, params, state, x)
+  found, momentum = statistics(model, params, state, x)
   jax.tree.map(np.testing.assert_array_equal, found, state)
   assert all(np.all(m == 1) for m in jax.tree.leaves(momentum))
 
@@ -212,8 +215,7 @@ class Teacher(nnx.Module):
 def teacher(reads):
   make = functools.partial(Teacher, reads=reads)
   tower = models.from_nnx(lambda rngs: make(rngs=rngs), 4)
-  model = models.one_encoder(tower, dim=2)
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(models.one_encoder(tower, dim=2))
   return model, params, jax.tree.map(lambda x: x + 1, state)
 
 
@@ -221,32 +223,28 @@ def test_a_state_that_training_reads_stays():
   x = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
   for reads in (False, True):
     model, params, state = teacher(reads)
-    found, momentum = batch_statistics(
-      model, params, state, Batch(x, None, None)
-    )
+    found, momentum = statistics(model, params, state, Batch(x, None, None))
     assert np.all((momentum["norm"]["mean"] == 1) == reads)
     if reads:
       jax.tree.map(np.testing.assert_array_equal, found, state)
 
 
 def test_a_model_without_state_has_none():
-  model = models.heads(image_shape=(3,), length=5, dim=2)
-  params, state = model.init(jax.random.key(0))
+  model, params, state = started(
+    models.heads(image_shape=(3,), length=5, dim=2)
+  )
   x = Batch(np.ones((4, 3), np.float32), np.ones((4, 5), np.float32), None)
   assert batch_statistics(model, params, state, x) == (state, state)
 
 
 def test_eight_devices_give_the_same():
-  model = SMALL()
-  params, state = model.init(jax.random.key(0))
-  alone, _ = batch_statistics(model, params, state, batch())
+  model, params, state = started(SMALL())
+  alone, _ = statistics(model, params, state, batch())
   mesh = sharding.make_mesh(8)
   with jax.set_mesh(mesh):
     rows = jax.NamedSharding(mesh, sharding.ROWS)
     inputs = jax.tree.map(lambda x: sharding.put(x, rows), batch())
-    found, _ = jax.jit(functools.partial(batch_statistics, model))(
-      params, state, inputs
-    )
+    found, _ = statistics(model, params, state, inputs)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, rtol=1e-5), found, alone
   )
@@ -280,16 +278,12 @@ def run(config, parts, tmp_path_factory):
 def test_a_run_has_those_of_its_own_weights(run, parts):
   """The mean over batches of the state that they leave, by the definition."""
   _, mesh, state = loop.load(run, parts=parts)
+  train = jax.jit(functools.partial(parts.model.apply, key=None, train=True))
+  zeros = jax.tree.map(jnp.zeros_like, state.model_state)
   total = None
   for ids in np.random.default_rng(0).choice(6_400, (8, 64), replace=False):
     inputs = parts.data.train.fetch(ids, random_numbers(0, 0, ids))
-    _, after = parts.model.apply(
-      state.params["model"],
-      jax.tree.map(jnp.zeros_like, state.model_state),
-      inputs,
-      key=None,
-      train=True,
-    )
+    _, after = train(state.params["model"], zeros, inputs)
     of_batch = jax.tree.map(lambda x: np.asarray(x, np.float64) / 0.1, after)
     total = of_batch if total is None else jax.tree.map(np.add, total, of_batch)
   jax.tree.map(

@@ -1,8 +1,11 @@
 """Towers behind `Model(init, apply)`."""
 
+import functools
+
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from make_weights import numbers
 import numpy as np
 import pytest
 
@@ -14,6 +17,14 @@ def make(**kwargs):
   return models.small(
     image_shape=(16, 16, 1), vocab_size=30, length=6, **kwargs
   )
+
+
+@functools.cache
+def filled(**kwargs):
+  """A model, params and state of numbers, and how it evaluates."""
+  model = make(**kwargs)
+  evaluate = functools.partial(model.apply, key=None, train=False)
+  return model, *numbers(model.init), jax.jit(evaluate)
 
 
 def batch(size=4):
@@ -145,22 +156,19 @@ def test_the_text_tower_starts_from_the_numbers_that_it_did():
 
 
 def test_embeddings_are_unit_norm_and_ids_pass_through():
-  model = make(dim=24)
-  params, state = model.init(jax.random.key(0))
-  pairs, _ = model.apply(params, state, batch(), key=None, train=False)
+  _, params, state, evaluate = filled(dim=24)
+  pairs, _ = evaluate(params, state, batch())
   for side in (pairs.image, pairs.text):
     assert side.shape == (4, 24) and side.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.linalg.norm(side, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(side, axis=1), 1, rtol=1e-5)
   np.testing.assert_array_equal(pairs.pair_id, np.arange(4))
 
 
 def test_raw_embeddings_point_where_unit_ones_do():
   """`normalize=False`, for VICReg; evaluation scales them to unit norm."""
-  params, state = make().init(jax.random.key(0))
-  unit, raw = (
-    make(normalize=x).apply(params, state, batch(), key=None, train=False)[0]
-    for x in (True, False)
-  )
+  _, params, state, evaluate = filled()
+  unit, _ = evaluate(params, state, batch())
+  raw, _ = jax.jit(make(normalize=False).apply)(params, state, batch())
   assert np.abs(np.linalg.norm(raw.image, axis=1) - 1).max() > 0.01
   np.testing.assert_allclose(pairwise.unit_norm(raw.text), unit.text, rtol=1e-5)
 
@@ -170,23 +178,18 @@ def test_the_zero_vector_stays_finite():
 
 
 def test_one_side_alone():
-  model = make()
-  params, state = model.init(jax.random.key(0))
-  both, _ = model.apply(params, state, batch(), key=None, train=False)
-  only, _ = model.apply(
-    params, state, batch()._replace(text=None), key=None, train=False
-  )
+  _, params, state, evaluate = filled()
+  both, _ = evaluate(params, state, batch())
+  only, _ = evaluate(params, state, batch()._replace(text=None))
   assert only.text is None
   np.testing.assert_allclose(only.image, both.image, rtol=1e-5, atol=1e-6)
 
 
 def test_batch_statistics_move_in_training_only():
-  model = make()
-  params, state = model.init(jax.random.key(0))
-  _, rested = model.apply(params, state, batch(), key=None, train=False)
-  _, moved = model.apply(
-    params, state, batch(), key=jax.random.key(1), train=True
-  )
+  model, params, state, evaluate = filled()
+  _, rested = evaluate(params, state, batch())
+  train = jax.jit(functools.partial(model.apply, train=True))
+  _, moved = train(params, state, batch(), key=jax.random.key(1))
   for a, b in zip(*map(jax.tree.leaves, (state, rested)), strict=True):
     np.testing.assert_array_equal(a, b)
   means = (
@@ -197,13 +200,11 @@ def test_batch_statistics_move_in_training_only():
 
 
 def test_dropout_is_a_function_of_the_key():
-  model = make(dropout=0.5)
-  params, state = model.init(jax.random.key(0))
+  model, params, state, _ = filled(dropout=0.5)
+  train = jax.jit(functools.partial(model.apply, train=True))
 
   def embed(key):
-    pairs, _ = model.apply(
-      params, state, batch(), key=jax.random.key(key), train=True
-    )
+    pairs, _ = train(params, state, batch(), key=jax.random.key(key))
     return np.asarray(pairs.text)
 
   np.testing.assert_array_equal(embed(1), embed(1))
@@ -211,35 +212,30 @@ def test_dropout_is_a_function_of_the_key():
 
 
 def test_padding_tokens_change_nothing():
-  model = make()
-  params, state = model.init(jax.random.key(0))
-
-  def embed(params):
-    text = batch().text.copy()
-    text[:, 3:] = 0
-    pairs, _ = model.apply(
-      params, state, Batch(None, text, None), key=None, train=False
-    )
-    return pairs.text
+  _, params, state, evaluate = filled()
+  text = batch().text.copy()
+  text[:, 3:] = 0
 
   def on_padding(row):
-    tokens = params["text"]["tokens"]["embedding"]
-    text = params["text"] | {"tokens": {"embedding": tokens.at[0].set(row)}}
-    return embed(params | {"text": text})
+    tokens = params["text"]["tokens"]["embedding"].copy()
+    tokens[0] = row
+    changed = params["text"] | {"tokens": {"embedding": tokens}}
+    inputs = Batch(None, text, None)
+    return evaluate(params | {"text": changed}, state, inputs)[0].text
 
   np.testing.assert_array_equal(on_padding(0.0), on_padding(5.0))
 
 
 def test_a_checkpoint_of_another_model_is_refused():
   model, other = make(), make(text_width=64)
-  params, state = other.init(jax.random.key(0))
+  params, state = numbers(other.init)
   with pytest.raises(ValueError, match="do not belong to this module"):
-    model.apply(params, state, batch(), key=None, train=False)
+    jax.eval_shape(model.apply, params, state, batch())
 
 
 def test_renamed_parameters_are_refused():
   tower = models.from_nnx(lambda rngs: nnx.Linear(2, 2, rngs=rngs), 2)
-  params, state = tower.init(jax.random.key(0))
+  params, state = numbers(tower.init)
   params = {"bias": params["bias"], "weight": params["kernel"]}
   with pytest.raises(ValueError, match="weight"):
     tower.apply(params, state, jnp.ones((1, 2)))

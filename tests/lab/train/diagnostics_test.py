@@ -158,7 +158,7 @@ def loops(pairs, state):
 
 
 @pytest.mark.parametrize(
-  ("num_devices", "num_batches"), [(1, 3), (8, 3), (1, 6), (8, 8)]
+  ("num_devices", "num_batches"), [(1, 3), (8, 6), (1, 8)]
 )
 def test_measure_against_loops(num_devices, num_batches, x64):
   pairs, state = some(num_batches)
@@ -186,8 +186,8 @@ def gains(pairs, zeta, tau, sizes, batch_size):
 
 
 def test_a_gain_below_the_noise_is_not_a_gain_of_one():
-  """Of 64 clusters of 32 pairs, a sample has to see several of each."""
-  n, tau, rng = 2048, 0.05, np.random.default_rng(0)
+  """Of 32 clusters of 32 pairs, a sample has to see several of each."""
+  n, tau, rng = 1024, 0.05, np.random.default_rng(0)
   centre = np.repeat(rng.normal(size=(n // 32, 16)), 32, axis=0)
   image, text = (
     unit_norm(jnp.float32(centre + 0.4 * rng.normal(size=centre.shape)))
@@ -204,8 +204,8 @@ def test_a_gain_below_the_noise_is_not_a_gain_of_one():
 
   whole, *_ = gain(n)
   assert whole == pytest.approx(0.5, abs=0.05)
-  assert np.isnan(gain(256)).all()
-  found, low, high = gain(512)
+  assert np.isnan(gain(128)).all()
+  found, low, high = gain(256)
   assert low < whole < high and abs(found - whole) < 0.25
 
 
