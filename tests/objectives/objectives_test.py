@@ -58,10 +58,13 @@ OBJECTIVES = dict(
     temperature=temperature_rules.learned(0.1),
     positive=denominator.released(steps_per_epoch=1),
   ),
+  nuclr_queue=objectives.nuclr(
+    **SIZES, temperature=0.1, zeta=zeta_rules.queue(dim=8, size=5120)
+  ),
   nuclr_individual_queue=objectives.nuclr(
     **SIZES,
     temperature=temperature_rules.individual(0.1, rate=0.01),
-    zeta=zeta_rules.queue(dim=8, size=2 * BATCH, momentum=0.1),
+    zeta=zeta_rules.queue(dim=8, size=5120, momentum=0.1),
   ),
   sum=objectives.add(
     sogclr=objectives.sogclr(**SIZES),
