@@ -175,6 +175,20 @@ class TestRuns:
     assert results.commands == [record, more[-1]]
     assert results.planned == 5
 
+  def test_rows_go_into_the_file_that_replaced_theirs(self, tmp_path, pool):
+    """As `git stash` and `git checkout` replace it."""
+    tiny = Tiny(tmp_path)
+
+    def measure(run, place):
+      path = tiny.options.output / rows.FILE
+      copy = path.with_name("copy")
+      copy.write_bytes(path.read_bytes())
+      copy.replace(path)
+      return tiny.measure(run, place)
+
+    tiny.study = tiny.study._replace(measure=measure)
+    assert [row.get("score") for row in tiny.complete()] == [0, 1, 0, 0, None]
+
   def test_no_two_runs_share_a_folder(self, tmp_path):
     options = Tiny(tmp_path).options
     runs = [

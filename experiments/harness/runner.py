@@ -309,8 +309,13 @@ def say(message: str) -> None:
 
 
 def _append(file: io.TextIOBase, row: Row) -> None:
-  file.write(rows.as_line(row))
-  file.flush()
+  """Appends a row, also if the file has been replaced since it was locked.
+
+  `git checkout` and `git stash` do so, and what is written to the file that was
+  opened would be lost without a word.
+  """
+  with open(file.name, "a", encoding="utf-8") as now:
+    now.write(rows.as_line(row))
 
 
 @contextlib.contextmanager
