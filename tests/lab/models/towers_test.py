@@ -753,6 +753,39 @@ def test_attention_by_cudnn(name, length, remat, monkeypatch):
   chex.assert_trees_all_close(found, expected, rtol=0.1, atol=2e-2)
 
 
+@pytest.mark.parametrize("length", [5, 6])
+@pytest.mark.parametrize("kind", ["none", "causal", "padding"])
+def test_cudnn_attends_to_what_xla_attends_to(kind, length, monkeypatch):
+  """Exactly, so that a token too many would be seen."""
+  real = jax.nn.dot_product_attention
+  monkeypatch.setattr(
+    jax.nn,
+    "dot_product_attention",
+    lambda *args, implementation, **masks: real(*args, **masks),
+  )
+  monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+  spec = transformer.BlockSpec(
+    *(8, 1, 2, 8), pre_norm=True, eps=1e-6, activation="gelu", dtype=jnp.float32
+  )
+  x = jax.random.normal(jax.random.key(0), (3, length, 8))
+  padding = np.arange(length) < np.array([[2], [length], [3]])
+  mask = dict(
+    none=None,
+    causal=transformer.Causal(),
+    padding=jnp.asarray(padding)[:, None, None],
+  )[kind]
+
+  def gradient(attention):
+    layer = transformer.Attention(
+      spec._replace(attention=attention), rngs=nnx.Rngs(0)
+    )
+    loss = jax.value_and_grad(lambda x: jnp.sum(jnp.sin(9 * layer(x, mask))))
+    return jax.jit(loss)(x)
+
+  found, expected = gradient("cudnn"), gradient("xla")
+  chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
   ("name", "options", "message"),
   [
