@@ -311,22 +311,31 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  add = parser.add_argument
-  add("--cache", required=True, type=pathlib.Path, help="the packed icons")
-  add("--write", action="store_true", help="only packs the icons")
-  add("--data_dir", help="folder of prepared data sets, to pack")
-  add("--size", type=int, default=32, help="pixels, to pack")
-  add("--rows", type=pathlib.Path, default="rows.jsonl", help="where rows go")
-  add(
+  parser.add_argument(
+    "--cache", required=True, type=pathlib.Path, help="the packed icons"
+  )
+  parser.add_argument(
+    "--write", action="store_true", help="only packs the icons"
+  )
+  parser.add_argument(
+    "--data_dir", help="folder of prepared data sets, to pack"
+  )
+  parser.add_argument("--size", type=int, default=32, help="pixels, to pack")
+  parser.add_argument(
+    "--rows", type=pathlib.Path, default="rows.jsonl", help="where rows go"
+  )
+  parser.add_argument(
     "--arms",
     default="clip:0.08,sogclr:0.08,nuclr_queue:0.08,nuclr_zero:0.08",
     help="arms and their temperatures",
   )
-  add("--seeds", type=int, default=3)
-  add("--batch_size", type=int, default=128)
-  add("--epochs", type=float, default=30.0)
-  add("--towers", choices=TOWERS, default="small")
-  add("--minutes", type=float, default=float("inf"), help="when to stop")
+  parser.add_argument("--seeds", type=int, default=3)
+  parser.add_argument("--batch_size", type=int, default=128)
+  parser.add_argument("--epochs", type=float, default=30.0)
+  parser.add_argument("--towers", choices=TOWERS, default="small")
+  parser.add_argument(
+    "--minutes", type=float, default=float("inf"), help="when to stop"
+  )
   return parser.parse_args(arguments)
 
 

@@ -99,32 +99,25 @@ def test_every_pair_is_seen_once_an_epoch():
   assert list(first) != list(second)
 
 
-def test_rows_of_all_seeds(cache, tmp_path, monkeypatch):
+def test_seeds_have_rows_as_if_alone(cache, tmp_path, monkeypatch):
   monkeypatch.setattr(long_runs, "CHUNK", 2)
   rows = tmp_path / "rows.jsonl"
   words = f"--cache={cache} --rows={rows} --arms=nuclr_queue:0.1 --batch_size=8"
-  words = words.split() + ["--epochs=2"]
-  long_runs.main([*words, "--seeds=1"])
-  long_runs.main([*words, "--seeds=3"])  # two more
-  long_runs.main([*words, "--seeds=3"])
+  words = [*words.split(), "--epochs=2"]
+  for seeds in (1, 2, 2):  # one more, then none
+    long_runs.main([*words, f"--seeds={seeds}"])
   lines = [json.loads(x) for x in rows.read_text().splitlines()]
-  assert [x["seed"] for x in lines] == [0, 1, 2]
-  assert lines[1]["losses"] != lines[2]["losses"]
+  assert [x["seed"] for x in lines] == [0, 1]
   for row in lines:
     assert row["arm"] == "nuclr_queue" and row["τ"] == 0.1
     for split in tables.SPLITS:
-      assert (
-        row["sets"][split].keys() and f"{split}/natural/mean_recall@10" in row
-      )
-
-
-def test_seeds_are_trained_as_if_alone(cache, monkeypatch):
-  monkeypatch.setattr(long_runs, "CHUNK", 4)
+      assert row["sets"][split]
+      assert 0 <= row[f"{split}/natural/mean_recall@10"] <= 1
   icons = long_runs.read(cache)
   objective = long_runs.objective_of("nuclr_queue", 0.1, icons)
-  settings = dict(batch_size=8, epochs=1.0)
-  both, one = (
-    long_runs.train(icons, objective, seeds=x, **settings)
-    for x in ((3, 4), (4,))
+  together = long_runs.train(
+    icons, objective, seeds=(0, 1), batch_size=8, epochs=2.0
   )
-  np.testing.assert_allclose(both.losses[1], one.losses[0], rtol=1e-4)
+  found = np.array([x["losses"] for x in lines])
+  np.testing.assert_allclose(found, together.losses, rtol=1e-3)
+  assert np.abs(found[0] - found[1]).max() > 0.01
