@@ -56,6 +56,16 @@ def write(path: pathlib.Path, rows: Iterable[Row]) -> None:
   files.write_atomically(path, "".join(map(as_line, rows)))
 
 
+def append(path: pathlib.Path, row: Row) -> None:
+  """Appends a row to the file that has this name now.
+
+  `git checkout` and `git stash` replace files, and what was written to one
+  that was opened before would be lost without a word.
+  """
+  with path.open("a", encoding="utf-8") as file:
+    file.write(as_line(row))
+
+
 def as_line(row: Row) -> str:
   """Formats a row as a line of the file."""
   return json.dumps(row, ensure_ascii=False) + "\n"

@@ -168,7 +168,7 @@ def complete(study: Study, options: Options) -> None:
     began, before, failed = time.monotonic(), len(by_key), {}
     try:
       for alone in (False, True):
-        failed |= _run_all(study, options, by_key, file, alone=alone)
+        failed |= _run_all(study, options, by_key, alone=alone)
     finally:
       if done := len(by_key) - before:
         record = {
@@ -179,7 +179,7 @@ def complete(study: Study, options: Options) -> None:
           "workers": options.workers,
           "seconds": round(time.monotonic() - began, 1),
         }
-        _append(file, record | benchmark.versions())
+        rows.append(path, record | benchmark.versions())
   if failed:
     (run, error), *_ = failed.items()
     raise RuntimeError(
@@ -207,7 +207,6 @@ def _run_all(
   study: Study,
   options: Options,
   by_key: dict[Key, Row],
-  file: io.TextIOBase,
   *,
   alone: bool,
 ) -> dict[Run, Exception]:
@@ -217,7 +216,6 @@ def _run_all(
     study: The study.
     options: The command line.
     by_key: All rows so far; new rows are added to it.
-    file: The file to which new rows are appended.
     alone: Whether to run the measurements of time, one after another, or all
       other runs.
   """
@@ -269,7 +267,7 @@ def _run_all(
             continue
           row = future.result() | ({"commit": version} if version else {})
           by_key[run.key] = row
-          _append(file, row)
+          rows.append(options.output / rows.FILE, row)
           shutil.rmtree(place_of(run, options).folder, ignore_errors=True)
           done += 1
           report(row, run)
@@ -306,16 +304,6 @@ def commit() -> str:
 def say(message: str) -> None:
   """Prints a line of progress with the time."""
   print(time.strftime("%H:%M:%S"), message, flush=True)
-
-
-def _append(file: io.TextIOBase, row: Row) -> None:
-  """Appends a row, also if the file has been replaced since it was locked.
-
-  `git checkout` and `git stash` do so, and what is written to the file that was
-  opened would be lost without a word.
-  """
-  with open(file.name, "a", encoding="utf-8") as now:
-    now.write(rows.as_line(row))
 
 
 @contextlib.contextmanager
