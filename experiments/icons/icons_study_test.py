@@ -24,7 +24,6 @@ from experiments.icons import (
 )
 from nuclr_jax import Pairs, Sides, popularity
 from nuclr_jax.lab.data import embeddings
-from nuclr_jax.lab.data.icons import builder
 from nuclr_jax.lab.evaluate import recall_by_origin
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import retrieval_evaluator
@@ -183,14 +182,8 @@ def test_sogclr_with_the_weight_of_nuclr_is_nuclr_without_zeta():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  pytest.importorskip("resvg_py", reason="icons are drawn by resvg")
-  folder = tmp_path_factory.mktemp("icons")
-  package = make_icons.write_package(folder / "icons.tgz")
-  builder.prepare_icons(
-    folder, version=make_icons.VERSION, size=16, package=package, processes=1
-  )
-  return Place(folder / "run", folder / "shared", str(folder))
+def place(icons):
+  return Place(icons / "run", icons / "shared", str(icons))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ r"""Long runs on an accelerator: all pairs, 30 epochs, several seeds at once.
 python -m experiments.icons.long_runs --data_dir=DATA --cache=icons.xz --write
 python -m experiments.icons.long_runs --cache=icons.xz --rows=rows.jsonl
 
-The first command packs drawings and token ids into a file (36 MB at 32 pixels)
+The first command packs drawings and token ids into a file (24 MB at 32 pixels)
 that can be carried to a machine with the core's libraries only. The second one
 holds them all on the device, trains the arms of `--arms` in turn, the seeds of
 each as one program (`jax.vmap`), and appends a row for each seed. What has a
@@ -31,12 +31,14 @@ from jaxtyping import Array, Int, UInt8
 import numpy as np
 import optax
 
-from experiments.harness import benchmark
+from experiments.harness import Row, benchmark, rows
+from experiments.harness.study import Key
+from experiments.icons.plan import BATCH_SIZE, CRITERION
 from experiments.icons.scores import scores_of
-from nuclr_jax import Batch, objectives
+from nuclr_jax import Batch, objectives, sharding
 from nuclr_jax.lab import models, progress
 from nuclr_jax.lab.data.source import ImageTextSet
-from nuclr_jax.lab.evaluate.evaluators import Embed
+from nuclr_jax.lab.evaluate.evaluators import make_embedder
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 from nuclr_jax.objectives import zeta_rules
@@ -44,18 +46,19 @@ from nuclr_jax.types import Sides
 
 log = logging.getLogger(__name__)
 
-DIM, RATE, RATE_BATCH = 128, 2e-3, 128  # the rate grows with the batch's root
+PART = "long runs"  # of the rows
+DIM, RATE = 128, 2e-3  # the rate at `BATCH_SIZE`, growing with the batch's root
 CHUNK = 200  # steps of one call
 POINTS = 20  # of a stored curve
-ROWS = 4_096  # drawings or texts that are embedded at once
+GREY = dict(mean=(0.5,), std=(0.5,))
 TOWERS = {
   "small": dict(
     name="convnet",
     stages=((2, 2, 32), (2, 1, 64), (2, 1, 128)),
     num_features=384,
   ),
-  "resnet": dict(name="resnet50", stages=(2, 2, 2, 2), width=32),
-  "vit": dict(name="vit_s16", width=192, heads=3, layers=6, patch=8),
+  "resnet": dict(name="resnet50", stages=(2, 2, 2, 2), width=32) | GREY,
+  "vit": dict(name="vit_s16", width=192, heads=3, layers=6, patch=8) | GREY,
 }
 
 
@@ -69,6 +72,19 @@ class Icons(NamedTuple):
   vocab_size: int
   held_out: Mapping[str, ImageTextSet]
   family: Mapping[str, str]  # by set
+
+
+def model_of(icons: Icons, towers: str) -> models.Model:
+  """Makes the towers; those named "small" are of `configs/icons.py`."""
+  return models.towers(
+    image_shape=icons.image.shape[1:],
+    vocab_size=icons.vocab_size,
+    length=icons.text.shape[1],
+    image=TOWERS[towers],
+    text=dict(name="transformer", width=DIM, num_layers=0),
+    dim=DIM,
+    projection_bias=False,
+  )
 
 
 def objective_of(arm: str, tau: float, icons: Icons) -> objectives.Objective:
@@ -135,21 +151,12 @@ def train(
   towers: str = "small",
 ) -> Trained:
   """Trains with all seeds at once, each on batches in an order of its own."""
-  num_pairs, length = len(icons.image), icons.text.shape[1]
+  num_pairs = len(icons.image)
   chunks = max(1, round(epochs * (num_pairs // batch_size) / CHUNK))
-  steps, height = chunks * CHUNK, icons.image.shape[1]
-  channels = 1 if towers == "small" else 3
-  model = models.towers(
-    image_shape=(height, height, channels),
-    vocab_size=icons.vocab_size,
-    length=length,
-    image=TOWERS[towers],
-    text=dict(name="transformer", width=DIM, num_layers=0),
-    dim=DIM,
-    projection_bias=False,
-  )
+  steps = chunks * CHUNK
+  model = model_of(icons, towers)
   rate = optax.warmup_cosine_decay_schedule(
-    *(0.0, RATE * (batch_size / RATE_BATCH) ** 0.5),
+    *(0.0, RATE * (batch_size / BATCH_SIZE) ** 0.5),
     *(round(0.5 * num_pairs / batch_size), steps),
   )
   adamw = optimizer.make_optimizer(
@@ -163,11 +170,10 @@ def train(
 
   def of_ids(ids, key, arrays):
     images, image_id, text_id, texts = arrays
-    image = jnp.broadcast_to(
-      moved(images[ids], key), (len(ids), height, height, channels)
-    )
     which = text_id[ids]
-    return Batch(image, texts[which], ids, image_id[ids], which)
+    return Batch(
+      *(moved(images[ids], key), texts[which], ids, image_id[ids], which)
+    )
 
   @functools.partial(jax.jit, donate_argnums=0)
   def chunk(state, ids, arrays):
@@ -194,35 +200,11 @@ def train(
   return Trained(model, state, np.stack(losses)[points].T, steps, seconds)
 
 
-def embed_of(trained: Trained, seed: int, channels: int) -> Embed:
-  """Makes the trained model of one of the seeds, by its place."""
-  state = jax.tree.map(lambda x: x[seed], trained.state)
-
-  @jax.jit
-  def pairs_of(image, text):
-    params, batch = state.params["model"], Batch(image, text, None)
-    pairs, _ = trained.model.apply(params, state.model_state, batch)
-    return pairs
-
-  def by_rows(side, x):
-    found = []
-    for rows in np.array_split(x, -(-len(x) // ROWS)):
-      given = dict.fromkeys(Sides._fields) | {side: rows}
-      found.append(np.asarray(getattr(pairs_of(**given), side)))
-    return np.concatenate(found)
-
-  def image(x):
-    return by_rows("image", np.repeat(x, channels, axis=-1))
-
-  return Embed(image, functools.partial(by_rows, "text"))
-
-
 def rows_of(
   icons: Icons, arm: str, tau: float, seeds: Sequence[int], **settings: Any
-) -> list[dict[str, Any]]:
+) -> list[Row]:
   """Trains an arm and makes a row of each seed."""
   trained = train(icons, objective_of(arm, tau, icons), seeds=seeds, **settings)
-  channels = 1 if settings.get("towers", "small") == "small" else 3
   pairs = len(seeds) * trained.steps * settings["batch_size"]
   common = {
     "arm": arm,
@@ -235,16 +217,28 @@ def rows_of(
     "seconds": round(trained.seconds, 1),  # of all seeds together
     "pairs_per_second": round(pairs / trained.seconds),
   }
-  rows = []
+  # What stands for captions are token ids already.
+  mesh = sharding.make_mesh(1)
+  make_embed = make_embedder(trained.model, lambda tokens: tokens, mesh)
+  found = []
   for i, seed in enumerate(seeds):
-    row = {"seed": seed} | common
+    part, setting, _ = key_of(common, seed)
+    row = {"part": part, "setting": setting, "seed": seed} | common
+    state = jax.tree.map(lambda x, i=i: x[i], trained.state)
+    embed = make_embed(state.params["model"], state.model_state)
     for split, data in icons.held_out.items():
-      embed = embed_of(trained, i, channels)
       whole, by_set = scores_of(embed, data, icons.family)
       row |= {f"{split}/{k}": x for k, x in whole.items()}
       row.setdefault("sets", {})[split] = by_set
-    rows.append(row | {"losses": np.round(trained.losses[i], 5).tolist()})
-  return rows
+    found.append(row | {"losses": np.round(trained.losses[i], 5).tolist()})
+  return found
+
+
+def key_of(settings: Mapping[str, Any], seed: int) -> Key:
+  """Returns `Run.key` of the run of a seed."""
+  words = ("arm", "τ", "batch_size", "epochs", "towers", "size")
+  named = " ".join(f"{x}={settings[x]}" for x in words)
+  return PART, named, seed
 
 
 def write(icons: Icons, path: pathlib.Path) -> None:
@@ -351,40 +345,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(pack(config, options.data_dir), options.cache)
     return
   began, longest = time.monotonic(), 0.0
-  icons, seeds = read(options.cache), list(range(options.seeds))
+  icons, seeds = read(options.cache), range(options.seeds)
+  arms = [word.split(":") for word in options.arms.split(",")]
+  arms = [(arm, float(tau)) for arm, tau in arms]
+  for arm, tau in arms:
+    objective_of(arm, tau, icons)  # before any is trained
   settings = dict(
     batch_size=options.batch_size, epochs=options.epochs, towers=options.towers
   )
   here = {"size": icons.image.shape[1]} | settings
-  done = []
-  if options.rows.exists():
-    lines = options.rows.read_text(encoding="utf-8").splitlines()
-    done = [json.loads(x) for x in lines]
-  for word in options.arms.split(","):
-    arm, tau = word.split(":")
-    wanted = here | {"arm": arm, "τ": float(tau)}
-    left = [
-      seed
-      for seed in seeds
-      if not any((wanted | {"seed": seed}).items() <= x.items() for x in done)
-    ]
+  with options.rows.open("a", encoding="utf-8") as file:
+    rows.cut_torn_line(file)
+  done = rows.index(rows.read(options.rows))
+  for arm, tau in arms:
+    wanted = here | {"arm": arm, "τ": tau}
+    left = [seed for seed in seeds if key_of(wanted, seed) not in done]
     if not left:
       continue
     now = time.monotonic()
     if 60 * options.minutes - (now - began) < longest:
-      log.info("%s: no time left", word)
+      log.info("%s, τ = %g: no time left", arm, tau)
       continue
-    rows = rows_of(icons, arm, float(tau), left, **settings)
+    made = rows_of(icons, arm, tau, left, **settings)
     longest = max(longest, time.monotonic() - now)
-    with options.rows.open("a", encoding="utf-8") as file:
-      for row in rows:
-        log.info(
-          "%s, seed %d: validation R@10 %.2f, %.0f pairs/s",
-          *(word, row["seed"]),
-          100 * row["validation/natural/mean_recall@10"],
-          row["pairs_per_second"],
-        )
-        print(json.dumps(row | benchmark.versions()), file=file, flush=True)
+    for row in made:
+      rows.append(options.rows, row | benchmark.versions())
+      log.info(
+        "%s, τ = %g, seed %d: validation R@10 %.2f, %.0f pairs/s",
+        *(arm, tau, row["seed"]),
+        100 * row[CRITERION],
+        row["pairs_per_second"],
+      )
 
 
 if __name__ == "__main__":

@@ -11,38 +11,27 @@ import pytest
 from experiments.harness import training
 from experiments.icons import long_runs, measure, plan, tables
 from nuclr_jax import Pairs
-from nuclr_jax.lab.data.icons import builder
+from nuclr_jax.lab import models
 from nuclr_jax.lab.train import build
 from nuclr_jax.lab.train.settings import resolve
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  pytest.importorskip("resvg_py", reason="icons are drawn by resvg")
-  folder = tmp_path_factory.mktemp("icons")
-  package = make_icons.write_package(folder / "icons.tgz")
-  builder.prepare_icons(
-    folder, version=make_icons.VERSION, size=16, package=package, processes=1
-  )
-  return folder
-
-
-@pytest.fixture(scope="module")
-def cache(folder):
+def cache(icons):
   config = training.get_config("icons")("clip")
   config.data.update(version=make_icons.VERSION, size=16)
-  icons = long_runs.pack(config, str(folder))
-  path = folder / "icons.xz"
-  long_runs.write(icons, path)
+  packed = long_runs.pack(config, str(icons))
+  path = icons / "icons.xz"
+  long_runs.write(packed, path)
   found = long_runs.read(path)
-  chex.assert_trees_all_equal(found[:4], icons[:4])
+  chex.assert_trees_all_equal(found[:4], packed[:4])
   for split, data in found.held_out.items():
-    expected = icons.held_out[split]
+    expected = packed.held_out[split]
     np.testing.assert_array_equal(data.image, expected.image[:])
     np.testing.assert_array_equal(data.captions, expected.captions)
     chex.assert_trees_all_equal(data.parts, expected.parts)
     assert list(data.origin) == list(expected.origin)
-  assert found.family == icons.family
+  assert found.family == packed.family
   return path
 
 
@@ -74,6 +63,29 @@ def test_objectives_are_those_of_the_study(cache, arm):
       loss, (state, _) = objective.apply(params, state, pairs)
     found.append(loss)
   assert found[0] == found[1]
+
+
+def test_towers_are_those_of_the_study_or_larger(cache):
+  icons = long_runs.read(cache)
+  model = dict(training.get_config("icons")("clip").model)
+  assert model.pop("name") == "small"
+  theirs = models.small(
+    image_shape=icons.image.shape[1:],
+    vocab_size=icons.vocab_size,
+    length=icons.text.shape[1],
+    **model,
+  )
+  key = jax.random.key(0)
+  expected = jax.eval_shape(theirs.init, key)
+  for name in long_runs.TOWERS:
+    found = jax.eval_shape(long_runs.model_of(icons, name).init, key)
+    if name == "small":
+      chex.assert_trees_all_equal(found, expected)
+    else:
+      sizes = (
+        sum(x.size for x in jax.tree.leaves(y)) for y in (found, expected)
+      )
+      assert next(sizes) > next(sizes)
 
 
 def test_an_unknown_arm_is_named(cache):
