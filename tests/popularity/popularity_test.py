@@ -226,11 +226,11 @@ def test_low_temperature_converges():
 
 def test_the_extrapolation_saves_iterations(monkeypatch, x64):
   image, text = matrices(*IDS["distinct"])
-  fast = solve(image, text, tolerance=1e-8)
+  fast = solve(image, text)
   monkeypatch.setattr(sinkhorn, "MEMORY", 0)
-  plain = solve(image, text, tolerance=1e-8)
+  plain = solve(image, text)
   assert fast.iterations < plain.iterations / 2
-  np.testing.assert_allclose(fast.zeta.text, plain.zeta.text, atol=1e-7)
+  np.testing.assert_allclose(fast.zeta.text, plain.zeta.text, atol=1e-11)
 
 
 def test_equal_embeddings_are_equally_popular(x64):
@@ -394,7 +394,7 @@ def solve(n):
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 small = solve(1_100)  # everything is compiled and imported, tiles are whole
-print(solve(6_000) - small)
+print(solve(12_000) - small)
 """
 
 
@@ -403,7 +403,7 @@ def test_no_matrix_of_all_pairs_is_in_memory(tmp_path):
   script.write_text(MEMORY)
   ran = warm.run([script])
   assert not ran.returncode, ran.stderr
-  assert float(ran.stdout) < 6_000**2  # bytes; the matrix has four times that
+  assert float(ran.stdout) < 12_000**2  # bytes; the matrix has four times that
 
 
 @pytest.fixture(scope="module")
