@@ -230,9 +230,9 @@ class Attention(nnx.Module):
 def _flash_attention(q, k, v, mask):
   """Attends by cuDNN, which only NVIDIA's GPUs have.
 
-  JAX has gradients of even lengths only, so an odd one gets one more token,
-  which nothing attends to: a causal mask hides it, another is extended, and
-  where there is no mask, the number of keys leaves it out.
+  JAX differentiates it for even lengths only, so an odd length gets one more
+  token, to which no other attends: a causal mask hides it, any other mask is
+  extended, and without a mask, the number of keys leaves it out.
   """
   if jax.default_backend() != "gpu":
     raise ValueError(
@@ -244,7 +244,7 @@ def _flash_attention(q, k, v, mask):
   mask = None if causal else mask
   if mask is not None:
     mask = jnp.broadcast_to(mask, (*mask.shape[:2], length, length))
-  if odd := length % 2:
+  if length % 2:
     q, k, v = (jnp.pad(x, ((0, 0), (0, 1), (0, 0), (0, 0))) for x in (q, k, v))
     if mask is not None:
       mask = jnp.pad(mask, ((0, 0), (0, 0), (0, 1), (0, 1)))
@@ -259,7 +259,7 @@ def _flash_attention(q, k, v, mask):
     key_value_seq_lengths=lengths,
     implementation="cudnn",
   )
-  return attended[:, :length] if odd else attended
+  return attended[:, :length]
 
 
 class Block(nnx.Module):
