@@ -13,7 +13,7 @@ def pytest_ignore_collect(collection_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_device():
-  """Runs use one device, as in a command's own process, and not all eight."""
+  """Runs use one device, as in a process of their own, not all eight."""
   make_mesh = sharding.make_mesh
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(

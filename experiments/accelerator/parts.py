@@ -79,7 +79,7 @@ def full() -> list[Part]:
   every = "nuclr,nuclr_queue,clip"
   return [
     tests(TESTS, WORKERS),
-    # Three programs are compiled, the next part finds the first of them.
+    # The next part finds the first of these three programs in the cache.
     full_step("512", 512, every, minutes=6, steps=10, rounds=4),
     full_step("512_torch", 512, "nuclr,torch", steps=10, rounds=4),
     Part("precision", f"{step_time}.precision", as_flags(on_device=True)),
