@@ -87,6 +87,28 @@ class Tower(NamedTuple):
   masks_padding: bool = False
 
 
+class _Keys(nnx.RngStream):
+  """The keys of `nnx.RngStream`, counted in Python.
+
+  To set its counter, which `jit` traces, NNX asks for an attribute that tracers
+  lack; JAX composes an error for it that nobody sees, which takes most of the
+  time in which a tower is made.
+  """
+
+  drawn = 0
+
+  def __call__(self):
+    self.drawn += 1
+    return jax.random.fold_in(self.key[...], self.drawn - 1)
+
+
+def _rngs(key):
+  """The same keys as those of `nnx.Rngs(key)`."""
+  rngs = nnx.Rngs(key)
+  rngs.default = _Keys(key, tag="default")
+  return rngs
+
+
 def from_nnx(build, num_features: int) -> Tower:
   """Wraps a Flax NNX module as a `Tower`.
 
@@ -108,11 +130,11 @@ def from_nnx(build, num_features: int) -> Tower:
     (['bias', 'kernel'], {})
   """
   kinds = (nnx.Param, nnx.BatchStat)
-  graph, *trees = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))), *kinds)
+  graph, *trees = nnx.split(nnx.eval_shape(lambda: build(_rngs(0))), *kinds)
   expected = _shapes_by_name(tuple(map(nnx.to_pure_dict, trees)))
 
   def init(key):
-    _, *trees = nnx.split(build(nnx.Rngs(key)), *kinds)
+    _, *trees = nnx.split(build(_rngs(key)), *kinds)
     return tuple(map(nnx.to_pure_dict, trees))
 
   def apply(params, state, x, *, key=None, train=False):
@@ -128,7 +150,7 @@ def from_nnx(build, num_features: int) -> Tower:
     (module.train if train else module.eval)()
     arguments = {}
     if "rngs" in inspect.signature(module).parameters:
-      arguments["rngs"] = None if key is None else nnx.Rngs(key)
+      arguments["rngs"] = None if key is None else _rngs(key)
     features = module(x, **arguments)
     return features, nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
 

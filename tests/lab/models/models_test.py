@@ -199,6 +199,17 @@ def test_batch_statistics_move_in_training_only():
   assert np.abs(means[0] - means[1]).max() > 1e-3
 
 
+def test_modules_draw_what_they_draw_from_nnx():
+  def build(rngs):
+    first, second = (nnx.Linear(3, 3, rngs=rngs) for _ in range(2))
+    return nnx.Sequential(first, second, nnx.Linear(3, 2, rngs=rngs.fork()))
+
+  key = jax.random.key(5)
+  params, _ = jax.jit(models.from_nnx(build, 2).init)(key)
+  expected = nnx.to_pure_dict(nnx.state(build(nnx.Rngs(key)), nnx.Param))
+  jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
 def test_dropout_is_a_function_of_the_key():
   model, params, state, _ = filled(dropout=0.5)
   train = jax.jit(functools.partial(model.apply, train=True))
