@@ -49,6 +49,9 @@ TERMS = {
 
 # What a config may name as an argument of an objective: {"name": ..., ...}.
 RULES = {
+  "gamma": {
+    "adaptive": denominator.adaptive,
+  },
   "positive": {
     "by_zeta": denominator.by_zeta,
     "released": denominator.released,

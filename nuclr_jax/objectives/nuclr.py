@@ -35,7 +35,7 @@ def nuclr(
   num_images: checks.Count | None = None,
   num_texts: checks.Count | None = None,
   temperature: temperature_rules.TemperatureOrRule = 0.05,
-  gamma: checks.Gamma = 0.8,
+  gamma: denominator.GammaOrRule = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,
   positive_weight: checks.NonNegative = 1.0,
 ) -> base.Objective:
@@ -73,8 +73,8 @@ def nuclr(
     num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)` or `temperature_rules.learned(...)`.
-    gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
-      step count.
+    gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
+      count, or `denominator.adaptive(...)`, each anchor's own.
     zeta: The rule that moves zeta: `zeta_rules.batch(...)`, the default since
       it needs neither `dim` nor a memory; `zeta_rules.queue(...)`, whose zeta
       is nearer to the exact one, with 0.6 % of the pairs in memory already
@@ -130,7 +130,7 @@ def nuclr_variant(
   num_images: checks.Count | None = None,
   num_texts: checks.Count | None = None,
   temperature: temperature_rules.TemperatureOrRule = 0.05,
-  gamma: checks.Gamma = 0.8,
+  gamma: denominator.GammaOrRule = 0.8,
   zeta: zeta_rules.ZetaRule | None = None,
   positive: denominator.PositiveRule | None = None,
   anchor_average: denominator.AnchorAverage = "pair",
@@ -146,8 +146,8 @@ def nuclr_variant(
     num_texts: The number of distinct texts; None means `num_pairs`.
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)`.
-    gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the
-      step count.
+    gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
+      count, or `denominator.adaptive(...)`, each anchor's own.
     zeta: The rule that moves zeta; None means `zeta_rules.batch()`.
     positive: The rule for epsilon: `denominator.running_max(...)` (the
       paper's, the default), `denominator.released(...)` (the released code)
@@ -212,24 +212,26 @@ def nuclr_variant(
     tau = taus.read(params, pair_rows)
     zeta = each(lambda x: x.zeta, id_rows)
 
-    # Steps 2 and 3: the batch's estimates phi, and their averages u.
-    logits = pairwise.logits(pairs, temperature=tau, bias=zeta)
-    log_phi = denominator.estimate(logits, sizes)
-    log_u = denominator.track(
-      pair_rows.log_u, both(pairs.pair_id), log_phi, gamma(count)
-    )
-    pair_rows, encoder_log_u = pair_rows._replace(log_u=log_u), log_u
-    if by_id:
-      encoder_log_u = denominator.track(
-        each(lambda x: x.log_u, id_rows), pairs.ids, log_phi, gamma(count)
-      )
-      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, encoder_log_u)
-
-    # Step 4: the encoders' gradient, with epsilon and u constant. The zeta in
-    # an anchor's positive belongs to its contrast, so to the other side.
+    # The positive's term. The zeta in it belongs to its contrast, so to the
+    # anchor's other side.
     log_positive = each(lambda z, t: -z / t, swap(zeta), tau)
     positive_logit = epsilons.logit(xi, log_positive, tau)
     log_epsilon = each(lambda x: x + epsilons.log_weight, positive_logit)
+
+    # Steps 2 and 3: the batch's estimates phi, and their averages u.
+    def average(log_u, ids):
+      weights = denominator.log_weights(gamma, count, log_u, log_epsilon, sizes)
+      return denominator.track(log_u, ids, log_phi, weights)
+
+    logits = pairwise.logits(pairs, temperature=tau, bias=zeta)
+    log_phi = denominator.estimate(logits, sizes)
+    log_u = average(pair_rows.log_u, both(pairs.pair_id))
+    pair_rows, encoder_log_u = pair_rows._replace(log_u=log_u), log_u
+    if by_id:
+      encoder_log_u = average(each(lambda x: x.log_u, id_rows), pairs.ids)
+      id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, encoder_log_u)
+
+    # Step 4: the encoders' gradient, with epsilon and u constant.
     loss = denominator.anchor_loss(
       log_phi,
       encoder_log_u,

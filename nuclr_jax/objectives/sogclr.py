@@ -39,7 +39,7 @@ def sogclr(
   num_images: checks.Count | None = None,
   num_texts: checks.Count | None = None,
   temperature: temperature_rules.TemperatureOrRule = 0.07,
-  gamma: checks.Gamma = 0.8,
+  gamma: denominator.GammaOrRule = 0.8,
   positive_weight: checks.NonNegative = 0.0,
   anchor_average: denominator.AnchorAverage = "pair",
 ) -> base.Objective:
@@ -69,7 +69,7 @@ def sogclr(
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
-      training).
+      training); or `denominator.adaptive(...)`, which makes this SCENT.
     positive_weight: The weight k of the positive in an anchor's denominator, at
       least 0; published: 0. Its effect in long training runs depends on the
       temperature (docs/concepts.md).
@@ -125,23 +125,21 @@ def sogclr(
     tau = taus.read(params, old.pair)
     logits = pairwise.logits(pairs, temperature=tau)
     log_phi = denominator.estimate(logits, sizes)
+    log_epsilon = both(log_positive)
     if by_id:
-      log_u = denominator.track(
-        Sides(old.image.log_u, old.text.log_u),
-        pairs.ids,
-        log_phi,
-        gamma(count),
-      )
+      rows, ids = Sides(old.image.log_u, old.text.log_u), pairs.ids
+    else:
+      rows, ids = old.pair.log_u, both(pairs.pair_id)
+    weights = denominator.log_weights(gamma, count, rows, log_epsilon, sizes)
+    log_u = denominator.track(rows, ids, log_phi, weights)
+    if by_id:
       new = Sample((), *each(AnchorRows, log_u))
     else:
-      log_u = denominator.track(
-        old.pair.log_u, both(pairs.pair_id), log_phi, gamma(count)
-      )
       new = Sample(old.pair._replace(log_u=log_u))
     loss = denominator.anchor_loss(
       log_phi,
       log_u,
-      both(log_positive),
+      log_epsilon,
       sizes,
       temperature=tau,
       offset=offset,
@@ -192,7 +190,7 @@ def isogclr(
   rate: checks.Rate = 0.02,
   momentum: checks.Momentum = 0.5,
   rho: checks.Finite = 8.0,
-  gamma: checks.Gamma = 0.8,
+  gamma: denominator.GammaOrRule = 0.8,
 ) -> base.Objective:
   r"""Makes a global contrastive loss with individual temperatures (RGCL).
 
@@ -224,8 +222,8 @@ def isogclr(
     momentum: Weight of the old momentum, in [0, 1).
     rho: The KL divergence at the optimum; published values are 6 to 8 for
       millions of pairs.
-    gamma: Weight of the new estimate in u, in (0, 1], or a schedule of the step
-      count.
+    gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
+      count, or `denominator.adaptive(...)`.
 
   Returns:
     An `Objective` without params. `State.sample.pair` has `log_u`,

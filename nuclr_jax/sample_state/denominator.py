@@ -26,7 +26,7 @@ positive always counts once.
 
 from collections.abc import Callable
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +100,94 @@ def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
   return log_phi.image != -jnp.inf
 
 
-def track(log_u: Sides, ids: Sides, log_phi: Sides, gamma) -> Sides:
+class Adaptive(NamedTuple):
+  """The rule that `adaptive` makes."""
+
+  log_alpha: float
+  call: str = "Adaptive(...)"  # how it prints
+
+  def __repr__(self) -> str:
+    """Returns the call that made the rule."""
+    return self.call
+
+
+@shows_its_call
+@checks.checked(of="gamma")
+def adaptive(log_alpha: checks.Finite = 10.0) -> Adaptive:
+  r"""Makes each anchor's gamma from its own denominator, as SCENT does.
+
+  With v_i = (epsilon_i + u_i) / (n - 1), the denominator's mean over the data,
+
+    gamma_i = alpha v_i / (1 + alpha v_i)    (v_i before the step).
+
+  It is the proximal step of log v_i, so that v_i never overshoots. A v_i far
+  above 1 / alpha falls to that in one visit, and a v_i below it rises within
+  two; only below 1 / alpha are estimates averaged, over about 1 / (alpha v_i)
+  visits. So it follows large changes, where a constant gamma lets log u fall by
+  at most -log(1 - gamma) in a visit, and smooths what is small.
+
+  Args:
+    log_alpha: log alpha, any number; the published one is 10. A large one is
+      gamma = 1, a very negative one freezes u.
+
+  Returns:
+    A rule for the argument `gamma` of `sogclr` and `nuclr`.
+
+  Raises:
+    ValueError: If log_alpha is not a finite number.
+
+  Example:
+    >>> from nuclr_jax import objectives
+    >>> scent = objectives.sogclr(
+    ...   num_pairs=4, gamma=adaptive(10.0), positive_weight=1e-5
+    ... )
+
+  Reference: SCENT, ICML 2026 (arXiv 2602.02877).
+  """
+  return Adaptive(log_alpha)
+
+
+GammaOrRule = Annotated[
+  float | checks.Schedule | Adaptive,
+  checks.Range(
+    "in (0, 1], a schedule of the step count, or denominator.adaptive()",
+    lambda x: isinstance(x, Adaptive) or 0 < x <= 1,
+  ),
+]
+
+
+def log_weights(
+  gamma: checks.Schedule | Adaptive,
+  count: Int[Array, ""],
+  log_u: Sides,
+  log_epsilon: Sides,
+  sizes: Sizes,
+) -> tuple[Float[Array, "*anchors"], Float[Array, "*anchors"]]:
+  """Returns log(1 - gamma) and log gamma, for `track`.
+
+  Args:
+    gamma: What a checked argument `GammaOrRule` holds.
+    count: The steps done, which a schedule reads.
+    log_u: The rows before the step.
+    log_epsilon: The positive's terms; -inf leaves them out.
+    sizes: The sizes of the data set.
+
+  Returns:
+    Scalars or, if anchors have their own gamma, [2, batch].
+  """
+  if not isinstance(gamma, Adaptive):
+    return jnp.log1p(-gamma(count)), jnp.log(gamma(count))
+  log_d = jnp.stack(each(jnp.logaddexp, log_epsilon, log_u))
+  logit = gamma.log_alpha - math.log(sizes.num_pairs - 1) + log_d
+  return jax.nn.log_sigmoid(-logit), jax.nn.log_sigmoid(logit)
+
+
+def track(
+  log_u: Sides,
+  ids: Sides,
+  log_phi: Sides,
+  log_weights: tuple[Float[Array, "*anchors"], Float[Array, "*anchors"]],
+) -> Sides:
   """Moves u <- (1 - gamma) u + gamma phi, in log space.
 
   phi is averaged (in linear space) over rows of the batch with equal ids.
@@ -110,14 +197,15 @@ def track(log_u: Sides, ids: Sides, log_phi: Sides, gamma) -> Sides:
     log_u: The batch's rows.
     ids: The ids of the batch's anchors: of pairs, or of images and texts.
     log_phi: What `estimate` returned.
-    gamma: Weight of phi, in (0, 1].
+    log_weights: log(1 - gamma) and log gamma.
 
   Returns:
     The batch's new rows.
   """
+  log_kept, log_gamma = log_weights
   phi = jnp.stack(log_mean_exp_by_id(log_phi, ids))
   old = jnp.stack(log_u).astype(phi.dtype)
-  moved = jnp.logaddexp(jnp.log1p(-gamma) + old, jnp.log(gamma) + phi)
+  moved = jnp.logaddexp(log_kept + old, log_gamma + phi)
   new = jnp.where(old == -jnp.inf, phi, moved)
   return Sides(*jnp.where(phi == -jnp.inf, old, new))
 

@@ -55,6 +55,7 @@ SCHEDULE = Table(
   {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
 )
 RULE_KINDS = {
+  "gamma": denominator.Adaptive,
   "positive": denominator.PositiveRule,
   "temperature": temperature_rules.TemperatureRule,
   "zeta": zeta_rules.ZetaRule,

@@ -1,0 +1,128 @@
+"""Newer sources of the denominator (golden numbers: golden/README.md)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from make_step import make_step
+import numpy as np
+import pytest
+from repository import GOLDEN
+
+from nuclr_jax import Pairs, objectives
+from nuclr_jax.objectives import denominator
+from nuclr_jax.types import Sizes, both
+
+with np.load(GOLDEN / "official_normalizers.npz") as file:
+  GIVEN = dict(file)
+NUM_PAIRS, BATCH = (int(GIVEN[f"inputs/{key}"]) for key in ("n", "batch"))
+TAU = float(GIVEN["inputs/tau"])
+# The official mean over a batch's negatives divides by B instead of B - 1.
+RATIO = BATCH / (BATCH - 1)
+MOVING_AVERAGES = (
+  "drrho drrho_eps1e-4 drrho_noref drrho_clip scent scent_alpha10 scent_small "
+  "scent_sox"
+).split()
+
+
+def near(found, expected, tolerance=1e-9):
+  scale = np.max(np.abs(expected))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
+
+
+def batch(step, *, with_reference):
+  """DRRho is SogCLR of embeddings joined to those of a reference model."""
+  image, text, ref_image, ref_text, ids = (
+    GIVEN[f"inputs/{name}"][step]
+    for name in ("image", "text", "ref_image", "ref_text", "ids")
+  )
+  if with_reference:
+    image = np.concatenate([image, -ref_image], axis=1)
+    text = np.concatenate([text, ref_text], axis=1)
+  return Pairs(*map(jnp.asarray, (image, text, ids)))
+
+
+@pytest.mark.parametrize("case", MOVING_AVERAGES)
+def test_moving_averages_of_three_steps(case, x64):
+  """`SogCLRLoss` of DRRho-CLIP, and the same patched by SCENT."""
+  epsilon = float(GIVEN[f"{case}/eps"])
+  gammas = [float(GIVEN[f"{case}/{step}/gamma"]) for step in range(3)]
+  if case in ("scent", "scent_alpha10", "scent_small"):
+    gamma = denominator.adaptive(gammas[0] - math.log(RATIO))
+  else:
+    gamma = lambda count: jnp.asarray(gammas)[count]
+  objective = objectives.sogclr(
+    num_pairs=NUM_PAIRS,
+    temperature=TAU,
+    gamma=gamma,
+    positive_weight=(NUM_PAIRS - 1) * epsilon * RATIO,
+  )
+  params, state = objective.init()
+  run = jax.jit(make_step(objective))
+  for step in range(3):
+    pairs = batch(step, with_reference=bool(GIVEN[f"{case}/has_ref"]))
+    (_, (state, _)), (_, *gradients) = run(params, state, pairs)
+    for side, anchor, gradient in zip(
+      ("image", "text"), "IT", gradients, strict=True
+    ):
+      expected = GIVEN[f"{case}/{step}/grad_{side}"]
+      near(RATIO * gradient[:, : expected.shape[1]], expected)
+      log_v = GIVEN[f"{case}/{step}/log_v_{anchor}"]
+      log_u = getattr(state.sample.pair.log_u, side)
+      unit = (NUM_PAIRS - 1) * RATIO
+      seen = log_v != 0
+      np.testing.assert_array_equal(np.isfinite(log_u), seen)
+      near(np.log(np.exp(log_u[seen]) / unit + epsilon), log_v[seen])
+
+
+def average(gamma, log_v, log_estimate, visits=1, log_epsilon=-math.inf):
+  """log of an anchor's (epsilon + u) / (n - 1) after some visits."""
+  n, ids = 11, both(jnp.arange(1))
+  scale, sizes = math.log(n - 1), Sizes(n, n, n)
+  log_epsilon = both(jnp.full(1, log_epsilon + scale))
+  log_u = both(jnp.full(1, log_v + scale))
+  log_phi = both(jnp.full(1, log_estimate + scale))
+  for _ in range(visits):
+    weights = denominator.log_weights(
+      gamma, jnp.int32(0), log_u, log_epsilon, sizes
+    )
+    log_u = denominator.track(log_u, ids, log_phi, weights)
+  return jnp.logaddexp(log_epsilon.text, log_u.text)[0] - scale
+
+
+@pytest.mark.parametrize("log_epsilon", [-math.inf, -3.0])
+@pytest.mark.parametrize("log_alpha", [-40.0, -2.0, 3.0, 40.0])
+def test_adaptive_is_the_proximal_step(log_alpha, log_epsilon, x64):
+  """Against its closed form, and its limits: the old value and the new."""
+  log_v, log_estimate = -1.0, 2.0
+  found = average(
+    denominator.adaptive(log_alpha),
+    log_v,
+    log_estimate,
+    log_epsilon=log_epsilon,
+  )
+  old, new = np.logaddexp(log_epsilon, (log_v, log_estimate))
+  expected = old + np.logaddexp(0, log_alpha + new)
+  expected -= np.logaddexp(0, log_alpha + old)
+  assert found == pytest.approx(expected, abs=1e-12)
+  if log_alpha in (-40.0, 40.0):
+    assert found == pytest.approx(old if log_alpha < 0 else new, abs=1e-9)
+
+
+def test_adaptive_falls_where_a_constant_gamma_cannot(x64):
+  """From 1 to 1e-6: v after 1, 5, 20 and 40 visits, to one digit."""
+  for gamma, expected in (
+    (lambda count: jnp.float32(0.8), (2e-1, 3e-4, 1e-6, 1e-6)),
+    (denominator.adaptive(10.0), (5e-5, 1e-5, 3e-6, 2e-6)),
+    (denominator.adaptive(4.0), (2e-2, 4e-3, 9e-4, 5e-4)),
+  ):
+    found = [
+      math.exp(average(gamma, 0.0, math.log(1e-6), visits))
+      for visits in (1, 5, 20, 40)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=0.2)
+
+
+def test_adaptive_leaves_a_steady_denominator_alone():
+  gamma = denominator.adaptive(1.0)
+  assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)
