@@ -15,6 +15,7 @@ _HOMES = {
   "curl": _OBJECTIVES,
   "difference_alignment": _OBJECTIVES,
   "latent_class": _OBJECTIVES,
+  "neuclip": _OBJECTIVES,
   "npair": _OBJECTIVES,
   "proxy_anchor": _OBJECTIVES,
   "quick_thought": _OBJECTIVES,

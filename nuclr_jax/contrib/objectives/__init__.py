@@ -14,6 +14,7 @@ from nuclr_jax.contrib.objectives.latent_class import (
   quick_thought,
 )
 from nuclr_jax.contrib.objectives.metric_learning import npair, proxy_anchor
+from nuclr_jax.contrib.objectives.neuclip import neuclip
 from nuclr_jax.contrib.objectives.swav import swav
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
   "curl",
   "difference_alignment",
   "latent_class",
+  "neuclip",
   "npair",
   "proxy_anchor",
   "quick_thought",

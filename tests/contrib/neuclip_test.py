@@ -1,0 +1,132 @@
+"""NeuCLIP against autograd of its formulas (provenance: golden/README.md)."""
+
+import jax
+import jax.numpy as jnp
+from make_step import make_step
+import numpy as np
+import pytest
+from repository import GOLDEN
+
+from nuclr_jax import Pairs, Sides, contrib, objectives
+from nuclr_jax.objectives import temperature_rules
+
+with np.load(GOLDEN / "official_normalizers.npz") as file:
+  GIVEN = dict(file)
+BATCH, DIM = GIVEN["inputs/image"].shape[1:]
+TAU = float(GIVEN["inputs/tau"])
+
+
+def batch():
+  names = ("image", "text", "ids")
+  return Pairs(*(jnp.asarray(GIVEN[f"inputs/{name}"][0]) for name in names))
+
+
+def started(objective, vector):
+  """The first state, but with these prototypes and no restart ahead."""
+  params, state = objective.init()
+  shared = state.shared._replace(vector=vector, count=jnp.int32(100))
+  return params, state._replace(shared=shared)
+
+
+def near(found, expected, tolerance=1e-9):
+  scale = np.max(np.abs(expected))
+  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
+
+
+def test_formulas(x64):
+  case = "neuclip_formula"
+  rule = temperature_rules.learned(TAU, rho=float(GIVEN[f"{case}/rho"]))
+  objective = contrib.neuclip(
+    dim=DIM,
+    num_prototypes=10,
+    temperature=rule,
+    epsilon=float(GIVEN[f"{case}/eps"]),
+    num_updates=0,
+  )
+  # The golden prototypes are filed under the anchors.
+  vector = Sides(
+    jnp.asarray(GIVEN[f"{case}/W_T"]), jnp.asarray(GIVEN[f"{case}/W_I"])
+  )
+  params, state = started(objective, vector)
+  step = jax.jit(make_step(objective))
+  (loss, _), (by_params, image, text) = step(params, state, batch())
+  expected = f"{case}/detached"
+  near(loss, GIVEN[f"{expected}/loss"])
+  near(image, GIVEN[f"{expected}/grad_image"])
+  near(text, GIVEN[f"{expected}/grad_text"])
+  # d loss / d log_scale = -tau d loss / d tau
+  near(-by_params["log_scale"] / TAU, GIVEN[f"{expected}/grad_tau"])
+
+
+def test_prototypes_that_are_the_batch_make_clip(x64):
+  """The gradient of 2 tau InfoNCE, times B / (B - 1)."""
+  pairs = batch()
+  objective = contrib.neuclip(
+    dim=DIM, num_prototypes=BATCH, temperature=TAU, epsilon=0, num_updates=0
+  )
+  (_, (state, _)), (_, *found) = jax.jit(make_step(objective))(
+    *objective.init(), pairs
+  )
+  near(state.shared.vector.image, pairs.image)
+  clip = objectives.clip(temperature=TAU, learn_temperature=False)
+  _, (_, *expected) = jax.jit(make_step(clip))(*clip.init(), pairs)
+  for a, b in zip(found, expected, strict=True):
+    near(a, 2 * TAU * BATCH / (BATCH - 1) * b)
+
+
+def test_prototypes_learn_the_denominators_of_a_batch(x64):
+  """They end where the loss is that of SogCLR, tau log(epsilon + g)."""
+  objective = contrib.neuclip(
+    dim=DIM, num_prototypes=64, temperature=TAU, num_updates=300, rate=0.3
+  )
+  rng = np.random.default_rng(0)
+  vector = Sides(*jnp.asarray(rng.normal(size=(2, 64, DIM))))
+  apply = jax.jit(objective.apply)
+  loss, (_, metrics) = apply(*started(objective, vector), batch())
+  for side in Sides._fields:
+    assert metrics[f"log_normalizer_error/{side}"] < 0.05
+  sogclr = objectives.sogclr(
+    num_pairs=40, temperature=TAU, positive_weight=39e-6
+  )
+  expected, _ = sogclr.apply(*sogclr.init(), batch())
+  expected -= 2 * TAU * np.log(39)
+  assert expected < loss < expected + 1e-3
+
+
+def test_batches_replace_prototypes_in_turn():
+  """Three batches fill 20 prototypes; those of a restart come first again."""
+  objective = contrib.neuclip(
+    dim=DIM, num_prototypes=20, num_updates=0, restart_every=4
+  )
+  apply = jax.jit(objective.apply)
+  params, state = objective.init()
+  for number in range(5):
+    pairs = batch()._replace(text=jnp.roll(batch().text, number, axis=1))
+    _, (state, _) = apply(params, state, pairs)
+    vector = state.shared.vector.text
+    begin = number * BATCH if number < 3 else 0
+    if number != 3:
+      near(vector[begin : begin + BATCH], pairs.text[: 20 - begin], 1e-6)
+  assert np.all(np.any(np.asarray(vector) != 0, axis=1))
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    (dict(num_prototypes=0), "num_prototypes must be a whole number of at"),
+    (dict(epsilon=-1.0), "epsilon must be a number of at least 0, got -1.0"),
+    (
+      dict(temperature=temperature_rules.individual()),
+      "no rows to keep them in",
+    ),
+  ],
+)
+def test_bad_arguments(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    contrib.neuclip(dim=DIM, **arguments)
+
+
+def test_a_restart_must_reach_all_prototypes():
+  objective = contrib.neuclip(dim=DIM, num_prototypes=17, restart_every=2)
+  with pytest.raises(ValueError, match="at most 16 prototypes, got num_pro"):
+    objective.apply(*objective.init(), batch())
