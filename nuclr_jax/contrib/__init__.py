@@ -11,6 +11,7 @@ _OBJECTIVES = "nuclr_jax.contrib.objectives"
 _HOMES = {
   "documents": "nuclr_jax.contrib.document_sentences",
   "labelled": "nuclr_jax.contrib.labelled_images",
+  "amorlip": _OBJECTIVES,
   "arcface": _OBJECTIVES,
   "curl": _OBJECTIVES,
   "difference_alignment": _OBJECTIVES,

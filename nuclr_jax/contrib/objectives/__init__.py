@@ -1,5 +1,6 @@
 """Objectives for labels, blocks and clusters, and a term to add to any."""
 
+from nuclr_jax.contrib.objectives.amorlip import amorlip
 from nuclr_jax.contrib.objectives.classification import (
   arcface,
   softmax,
@@ -18,6 +19,7 @@ from nuclr_jax.contrib.objectives.neuclip import neuclip
 from nuclr_jax.contrib.objectives.swav import swav
 
 __all__ = [
+  "amorlip",
   "arcface",
   "curl",
   "difference_alignment",
