@@ -18,6 +18,10 @@
 # make beam: test ingest with Apache Beam, in a separate environment: Beam needs
 # older protobuf and Pillow than requirements/tested.txt has.
 
+# uv leaves the compilation of libraries to the processes that import them; one
+# that must not keep the result takes 6 s longer to start, like all after it.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$p && break; done)

@@ -1,5 +1,6 @@
 """Settings of all tests: 8 virtual CPU devices, strict shapes."""
 
+import contextlib
 import fcntl
 import gc
 import importlib.metadata
@@ -7,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import zlib
 
 # `python -m experiments.accelerator` runs numerical tests on its device, where
 # tests of several devices are skipped.
@@ -153,15 +155,26 @@ def doctest_names(doctest_namespace, scratch):
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-  """A folder with the glyphs, rendered small; all workers share it."""
+  """A folder with the glyphs, rendered small; all workers share it.
+
+  They are rendered again when the code that renders them has changed.
+  """
   from nuclr_jax.lab.data import glyphs
 
+  code = pathlib.Path(glyphs.__file__).read_bytes()
+  kept = CACHE / f"glyphs-{zlib.crc32(code):08x}"
   folder = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:
     folder = folder.parent
   with open(folder / "data.lock", "w") as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
-    glyphs.prepare_glyphs(folder / "data", size=16)
+    if not kept.exists():
+      new = kept.with_suffix(f".{os.getpid()}")
+      glyphs.prepare_glyphs(new, size=16)
+      with contextlib.suppress(OSError):  # another session has been faster
+        new.rename(kept)
+    if not (folder / "data").exists():
+      shutil.copytree(kept, folder / "data")
   return folder / "data"
 
 

@@ -258,7 +258,15 @@ def test_right_is_by_letter():
   np.testing.assert_array_equal(retrieval.right(score), [1, 0])
 
 
-def test_a_smoke_run(tmp_path):
+def test_a_smoke_run(tmp_path, monkeypatch, no_diagnostics):
+  make_config = measure.make_config
+
+  def tiny(values):
+    config = make_config(values)
+    config.model.image_stages = ((4, 1, 16),)
+    return config
+
+  monkeypatch.setattr(measure, "make_config", tiny)
   options = harness.Options(tmp_path, tmp_path / "work", seeds=1, smoke=True)
   results = harness.run_here(STUDY, options)
   parts = {row["part"] for row in results.rows.values()}

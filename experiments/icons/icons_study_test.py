@@ -187,7 +187,7 @@ def place(icons):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(monkeypatch, no_diagnostics):
   """Makes every config name the drawn stand-in, with one stage of layers."""
   make_config = measure.make_config
 

@@ -65,7 +65,12 @@ class TestNetwork:
     x = make_pairs.unit_rows(0, 800, 4).astype(np.float32)
     zeta = 0.1 * np.log(np.exp(3 * x[:, 0]) + np.exp(3 * x[:, 1]))
     fitted = network.fit_network(
-      jax.random.key(0), x[:600], zeta[:600], temperature=0.1, width=64
+      jax.random.key(0),
+      x[:600],
+      zeta[:600],
+      temperature=0.1,
+      width=64,
+      num_steps=600,
     )
     predicted = network.predict_zeta(fitted, x[600:])
     assert network.r_squared(predicted, zeta[600:]) > 0.9

@@ -21,8 +21,9 @@ def test_the_best_scores_of_a_known_density():
   assert balanced["balanced"] > natural["balanced"] + 0.05
 
 
-def test_wide_vectors_reach_the_optimum():
+def test_wide_vectors_reach_the_optimum(monkeypatch):
   """In which E - zeta is the same for every zeta, and E is not."""
+  monkeypatch.setattr(tabular, "RESTARTS", 1)
   density, tau = tabular.make_density(0, 1.2), 0.07
   p = density.sum(0)
   with jax.enable_x64(True):
@@ -82,7 +83,15 @@ def test_queries_are_weighted():
   ("arm", "marked"),
   [("SogCLR", False), ("ζ = τ log p", False), ("ζ = τ log p", True)],
 )
-def test_a_run(arm, marked, tmp_path):
+def test_a_run(arm, marked, tmp_path, monkeypatch, no_diagnostics):
+  make_config = measure.make_config
+
+  def tiny(values):
+    config = make_config(values)
+    config.model.image_stages = ((4, 1, 16),)
+    return config
+
+  monkeypatch.setattr(measure, "make_config", tiny)
   values = plan.COMMON | plan.SMOKE | {"arm": arm, "temperature": 0.08}
   values["marked"] = marked
   run = plan.run_of(plan.TAILS, arm, 0, values)

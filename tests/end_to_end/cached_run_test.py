@@ -7,7 +7,7 @@ from nuclr_jax.lab.train import loop
 from tests.lab.export.embed_test import write_pairs
 
 
-def test_a_run_on_cached_rows_learns(tmp_path):
+def test_a_run_on_cached_rows_learns(tmp_path, no_diagnostics):
   """It learns the linear maps, so that it retrieves unseen rows."""
   rng = np.random.default_rng(1)
   write_pairs(tmp_path / "train", rng, 250)

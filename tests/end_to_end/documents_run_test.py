@@ -24,7 +24,7 @@ def make_config(algorithm, **changes):
 
 
 @pytest.mark.parametrize("algorithm", ["curl", "quick_thought", "softmax"])
-def test_runs_find_the_documents(algorithm, tmp_path):
+def test_runs_find_the_documents(algorithm, tmp_path, no_diagnostics):
   folder = write_documents(tmp_path / "words")
   changes = {"data.train": str(folder), "batch_size": 40, "num_epochs": 40.0}
   changes["data.ways"] = (2,)

@@ -72,7 +72,7 @@ def test_unseen_classes_and_alignment(data_dir, tmp_path):
   ],
 )
 def test_prepared_data_with_the_encoders_of_the_papers(
-  argument, size, channels, encoder, tmp_path
+  argument, size, channels, encoder, tmp_path, no_diagnostics
 ):
   name = argument.split(",")[1]
   write_tfds(tmp_path / "data", name, size, channels)

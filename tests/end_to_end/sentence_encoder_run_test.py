@@ -14,7 +14,7 @@ MEAN = GOLDEN / "sentence_encoders" / "mean"
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_a_run(locked, tmp_path):
+def test_a_run(locked, tmp_path, no_diagnostics):
   """Fine-tuned, or locked: then it stays as it was published."""
   rows = [(make_captioned.photo(i), [f"a photo of {i}"]) for i in range(16)]
   make_captioned.prepare(tmp_path, {"train": rows})

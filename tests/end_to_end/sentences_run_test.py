@@ -7,7 +7,7 @@ from nuclr_jax.lab.train import loop
 from tests.lab.data.sentences_test import make_config, write_sentences
 
 
-def test_a_run_with_alignment_learns(tmp_path):
+def test_a_run_with_alignment_learns(tmp_path, no_diagnostics):
   config = make_config(
     write_sentences(tmp_path),
     **{"terms.contrib:difference_alignment.weight": 0.1},

@@ -284,10 +284,10 @@ def test_a_sample_tells_good_popularities_from_bad():
 
 def test_gain_of_a_small_queue_is_what_the_gradient_gains():
   """A tenth of the pairs judges the zeta of a memory of 0.6 % of them."""
-  n, tau, batch = 4096, 0.04, 16
+  n, tau, batch = 3072, 0.04, 16
   final = data.generate(num_pairs=n, dim=32, seed=0)
   exact = popularity.solve(*final, temperature=tau, tolerance=1e-3).zeta
-  ids = np.random.default_rng(0).permutation(n)[:384]
+  ids = np.random.default_rng(0).permutation(n)[:320]
   values = dict(num_pairs=n, dim=32, temperature=tau, drift=False)
   values |= dict(batch_size=batch, num_epochs=6)
 
