@@ -50,7 +50,7 @@ TERMS = {
 # What a config may name as an argument of an objective: {"name": ..., ...}.
 RULES = {
   "gamma": {
-    "adaptive": denominator.adaptive,
+    "adaptive": denominator.Adaptive,
   },
   "positive": {
     "by_zeta": denominator.by_zeta,

@@ -74,7 +74,7 @@ def nuclr(
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)` or `temperature_rules.learned(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
-      count, or `denominator.adaptive(...)`, each anchor's own.
+      count, or `denominator.Adaptive(...)`, each anchor's own.
     zeta: The rule that moves zeta: `zeta_rules.batch(...)`, the default since
       it needs neither `dim` nor a memory; `zeta_rules.queue(...)`, whose zeta
       is nearer to the exact one, with 0.6 % of the pairs in memory already
@@ -147,7 +147,7 @@ def nuclr_variant(
     temperature: Divides cosine similarities, greater than 0; or
       `temperature_rules.individual(...)`.
     gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
-      count, or `denominator.adaptive(...)`, each anchor's own.
+      count, or `denominator.Adaptive(...)`, each anchor's own.
     zeta: The rule that moves zeta; None means `zeta_rules.batch()`.
     positive: The rule for epsilon: `denominator.running_max(...)` (the
       paper's, the default), `denominator.released(...)` (the released code)

@@ -69,7 +69,7 @@ def sogclr(
     temperature: Divides cosine similarities, greater than 0; or a rule.
     gamma: Weight of the new estimate, in (0, 1], or a schedule of the step
       count (in FastCLIP-v1 it falls as a cosine from 1 over the first half of
-      training); or `denominator.adaptive(...)`, which makes this SCENT.
+      training); or `denominator.Adaptive(...)`, which makes this SCENT.
     positive_weight: The weight k of the positive in an anchor's denominator, at
       least 0; published: 0. Its effect in long training runs depends on the
       temperature (docs/concepts.md).
@@ -223,7 +223,7 @@ def isogclr(
     rho: The KL divergence at the optimum; published values are 6 to 8 for
       millions of pairs.
     gamma: Weight of the new estimate in u, in (0, 1], a schedule of the step
-      count, or `denominator.adaptive(...)`.
+      count, or `denominator.Adaptive(...)`.
 
   Returns:
     An `Objective` without params. `State.sample.pair` has `log_u`,

@@ -101,20 +101,7 @@ def has_negative(log_phi: Sides) -> Bool[Array, "batch"]:
 
 
 class Adaptive(NamedTuple):
-  """The rule that `adaptive` makes."""
-
-  log_alpha: float
-  call: str = "Adaptive(...)"  # how it prints
-
-  def __repr__(self) -> str:
-    """Returns the call that made the rule."""
-    return self.call
-
-
-@shows_its_call
-@checks.checked(of="gamma")
-def adaptive(log_alpha: checks.Finite = 10.0) -> Adaptive:
-  r"""Makes each anchor's gamma from its own denominator, as SCENT does.
+  r"""Gives each anchor a gamma from its own denominator, as SCENT does.
 
   With v_i = (epsilon_i + u_i) / (n - 1), the denominator's mean over the data,
 
@@ -126,32 +113,31 @@ def adaptive(log_alpha: checks.Finite = 10.0) -> Adaptive:
   visits. So it follows large changes, where a constant gamma lets log u fall by
   at most -log(1 - gamma) in a visit, and smooths what is small.
 
-  Args:
-    log_alpha: log alpha, any number; the published one is 10. A large one is
-      gamma = 1, a very negative one freezes u.
-
-  Returns:
-    A rule for the argument `gamma` of `sogclr` and `nuclr`.
-
-  Raises:
-    ValueError: If log_alpha is not a finite number.
+  Attributes:
+    log_alpha: log alpha, a finite number; the published one is 10. A large one
+      is gamma = 1, a very negative one freezes u.
 
   Example:
     >>> from nuclr_jax import objectives
     >>> scent = objectives.sogclr(
-    ...   num_pairs=4, gamma=adaptive(10.0), positive_weight=1e-5
+    ...   num_pairs=4, gamma=Adaptive(10.0), positive_weight=1e-5
     ... )
 
   Reference: SCENT, ICML 2026 (arXiv 2602.02877).
   """
-  return Adaptive(log_alpha)
+
+  log_alpha: checks.Finite = 10.0
 
 
 GammaOrRule = Annotated[
   float | checks.Schedule | Adaptive,
   checks.Range(
-    "in (0, 1], a schedule of the step count, or denominator.adaptive()",
-    lambda x: isinstance(x, Adaptive) or 0 < x <= 1,
+    "in (0, 1], a schedule of the step count, or denominator.Adaptive()",
+    lambda x: (
+      checks.fits(x.log_alpha, checks.Finite)
+      if isinstance(x, Adaptive)
+      else 0 < x <= 1
+    ),
   ),
 ]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from repository import GOLDEN
 
-from nuclr_jax import Pairs, objectives
-from nuclr_jax.objectives import denominator
+from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.types import Sizes, both
 
 with np.load(GOLDEN / "official_normalizers.npz") as file:
@@ -48,7 +48,7 @@ def test_moving_averages_of_three_steps(case, x64):
   epsilon = float(GIVEN[f"{case}/eps"])
   gammas = [float(GIVEN[f"{case}/{step}/gamma"]) for step in range(3)]
   if case in ("scent", "scent_alpha10", "scent_small"):
-    gamma = denominator.adaptive(gammas[0] - math.log(RATIO))
+    gamma = denominator.Adaptive(gammas[0] - math.log(RATIO))
   else:
     gamma = lambda count: jnp.asarray(gammas)[count]
   objective = objectives.sogclr(
@@ -96,7 +96,7 @@ def test_adaptive_is_the_proximal_step(log_alpha, log_epsilon, x64):
   """Against its closed form, and its limits: the old value and the new."""
   log_v, log_estimate = -1.0, 2.0
   found = average(
-    denominator.adaptive(log_alpha),
+    denominator.Adaptive(log_alpha),
     log_v,
     log_estimate,
     log_epsilon=log_epsilon,
@@ -113,8 +113,8 @@ def test_adaptive_falls_where_a_constant_gamma_cannot(x64):
   """From 1 to 1e-6: v after 1, 5, 20 and 40 visits, to one digit."""
   for gamma, expected in (
     (lambda count: jnp.float32(0.8), (2e-1, 3e-4, 1e-6, 1e-6)),
-    (denominator.adaptive(10.0), (5e-5, 1e-5, 3e-6, 2e-6)),
-    (denominator.adaptive(4.0), (2e-2, 4e-3, 9e-4, 5e-4)),
+    (denominator.Adaptive(10.0), (5e-5, 1e-5, 3e-6, 2e-6)),
+    (denominator.Adaptive(4.0), (2e-2, 4e-3, 9e-4, 5e-4)),
   ):
     found = [
       math.exp(average(gamma, 0.0, math.log(1e-6), visits))
@@ -124,5 +124,48 @@ def test_adaptive_falls_where_a_constant_gamma_cannot(x64):
 
 
 def test_adaptive_leaves_a_steady_denominator_alone():
-  gamma = denominator.adaptive(1.0)
+  gamma = denominator.Adaptive(1.0)
   assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)
+
+
+def test_corrected_log_q_is_a_fixed_zeta_without_memory(x64):
+  """The sampled softmax of RecSys 2025 (arXiv 2507.09331), by autograd.
+
+  Only negatives are drawn, and so divided by how often they are; the positive
+  is always there, and weighs an anchor by 1 - P(positive).
+  """
+  n, rng = 40, np.random.default_rng(0)
+  text_of = rng.choice(12, n, p=np.arange(1, 13) / 78)  # a tail of captions
+  counts = np.maximum(np.bincount(text_of, minlength=12), 1)
+  rows = rng.permutation(n)[:BATCH]
+  pairs = batch(0, with_reference=False)._replace(
+    pair_id=jnp.asarray(rows), text_id=jnp.asarray(text_of[rows])
+  )
+  most = counts.max()
+  objective = objectives.nuclr_variant(
+    num_pairs=n,
+    num_texts=12,
+    temperature=TAU,
+    gamma=1.0,
+    zeta=zeta_rules.fixed(init=Sides(np.zeros(n), TAU * np.log(counts))),
+    # epsilon = most exp(-xi / tau) = 1, for images and for texts as anchors
+    positive=denominator.running_max(init=TAU * np.log(most), weight=most),
+  )
+  _, (_, *found) = jax.jit(make_step(objective))(*objective.init(), pairs)
+
+  def corrected(embeddings):
+    score = embeddings.image @ embeddings.text.T / TAU
+    negative = text_of[rows][:, None] != text_of[rows][None]
+    total = 0.0
+    for s, often in ((score, counts[text_of[rows]]), (score.T, np.ones(BATCH))):
+      own = jnp.diag(s)
+      # A batch has B - 1 of the n - 1 other pairs.
+      drawn = s - jnp.log(often * (BATCH - 1) / (n - 1))[None]
+      log_sum = jax.nn.logsumexp(jnp.where(negative, drawn, -jnp.inf), axis=1)
+      weight = jax.lax.stop_gradient(jax.nn.sigmoid(log_sum - own))
+      total += jnp.mean(weight * (log_sum - own))
+    return TAU * total
+
+  expected = jax.grad(corrected)(Sides(pairs.image, pairs.text))
+  for a, b in zip(found, expected, strict=True):
+    near(a, b)

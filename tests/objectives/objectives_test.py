@@ -50,7 +50,7 @@ OBJECTIVES = dict(
   nuclr_by_id=objectives.nuclr_variant(
     **SIZES,
     temperature=0.1,
-    gamma=denominator.adaptive(2.0),
+    gamma=denominator.Adaptive(2.0),
     anchor_average="id",
     positive=denominator.by_zeta(),
   ),
