@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from nuclr_jax import Pairs, contrib, objectives, sharding
+from nuclr_jax.contrib.objectives.neuclip import Prototypes
 from nuclr_jax.objectives import (
   denominator,
   temperature_rules,
@@ -28,6 +29,7 @@ from nuclr_jax.objectives import (
 )
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state.queue import Memory
+from nuclr_jax.types import each
 
 N, TEXTS, BATCH = 4096, 3072, 32  # numbers that no other dimension has
 SIZES = dict(num_pairs=N, num_texts=TEXTS)
@@ -67,6 +69,8 @@ OBJECTIVES = dict(
     temperature=temperature_rules.individual(0.1, rate=0.01),
     zeta=zeta_rules.queue(dim=8, size=5120, momentum=0.1),
   ),
+  neuclip=contrib.neuclip(dim=8, num_prototypes=48, restart_every=2),
+  amorlip=contrib.amorlip(dim=8, steps_per_epoch=2),
   sum=objectives.add(
     sogclr=objectives.sogclr(**SIZES),
     siglip=objectives.scale(objectives.siglip(), 0.5),
@@ -87,7 +91,17 @@ def pairs(key=0, **kwargs):
 
 
 def in_order(state):
-  """A memory holds the pairs of a batch in its order: sorted by their ids."""
+  """A memory holds the pairs of a batch in its order: sorted by their ids.
+
+  Prototypes are sorted by their first numbers.
+  """
+  if isinstance(state.shared, Prototypes):
+    first = state.shared.vector
+    order = each(lambda x: np.argsort(x[:, 0], stable=True), first)
+    vector, square = (
+      each(lambda x, i: x[i], table, order) for table in state.shared[:2]
+    )
+    return state._replace(shared=Prototypes(vector, square, 0))
   if not isinstance(state.memory, Memory):
     return state
   order = np.argsort(state.memory.pair_id, stable=True)
