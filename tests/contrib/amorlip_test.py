@@ -3,23 +3,13 @@
 import jax
 import jax.numpy as jnp
 from make_step import make_step
+from normalizers import DIM, GIVEN, TAU, batch, near
 import numpy as np
 import pytest
-from repository import GOLDEN
 
-from nuclr_jax import Pairs, Sides, contrib
+from nuclr_jax import Sides, contrib
 from nuclr_jax.contrib.objectives.amorlip import network
 from nuclr_jax.objectives import temperature_rules
-
-with np.load(GOLDEN / "official_normalizers.npz") as file:
-  GIVEN = dict(file)
-BATCH, DIM = GIVEN["inputs/image"].shape[1:]
-TAU = float(GIVEN["inputs/tau"])
-
-
-def batch():
-  names = ("image", "text", "ids")
-  return Pairs(*(jnp.asarray(GIVEN[f"inputs/{name}"][0]) for name in names))
 
 
 def networks(kind):
@@ -39,11 +29,6 @@ def networks(kind):
     return params | {x: of(x, "scale", "bias") for x in ("norm1", "norm2")}
 
   return Sides(side("image"), side("text"))
-
-
-def near(found, expected, tolerance=1e-9):
-  scale = np.max(np.abs(expected))
-  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
 
 
 def started(objective, **changes):

@@ -3,22 +3,12 @@
 import jax
 import jax.numpy as jnp
 from make_step import make_step
+from normalizers import BATCH, DIM, GIVEN, TAU, batch, near
 import numpy as np
 import pytest
-from repository import GOLDEN
 
-from nuclr_jax import Pairs, Sides, contrib, objectives
+from nuclr_jax import Sides, contrib, objectives
 from nuclr_jax.objectives import temperature_rules
-
-with np.load(GOLDEN / "official_normalizers.npz") as file:
-  GIVEN = dict(file)
-BATCH, DIM = GIVEN["inputs/image"].shape[1:]
-TAU = float(GIVEN["inputs/tau"])
-
-
-def batch():
-  names = ("image", "text", "ids")
-  return Pairs(*(jnp.asarray(GIVEN[f"inputs/{name}"][0]) for name in names))
 
 
 def started(objective, vector):
@@ -26,11 +16,6 @@ def started(objective, vector):
   params, state = objective.init()
   shared = state.shared._replace(vector=vector, count=jnp.int32(100))
   return params, state._replace(shared=shared)
-
-
-def near(found, expected, tolerance=1e-9):
-  scale = np.max(np.abs(expected))
-  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
 
 
 def test_formulas(x64):

@@ -392,7 +392,11 @@ def test_values_that_do_not_fit(changes, key, message):
     ),
     (["model.name=views", "model.encoder=vgg16"], None, "a mapping with a nam"),
     (["objective.gamma.decay=cosine"], "objective.gamma", "lacks value"),
-    (["objective.gamma.name=falling"], "objective.gamma.name", "known names are"),
+    (
+      ["objective.gamma.name=falling"],
+      "objective.gamma.name",
+      "known names are",
+    ),
     (["objective.zeta.name=qeue"], "objective.zeta.name", "known names are"),
     (["objective.num_pairs=3"], "objective.num_pairs", "unknown keys"),
     (

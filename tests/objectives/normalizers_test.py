@@ -5,18 +5,14 @@ import math
 import jax
 import jax.numpy as jnp
 from make_step import make_step
+from normalizers import BATCH, GIVEN, NUM_PAIRS, TAU, batch, near
 import numpy as np
 import pytest
-from repository import GOLDEN
 
-from nuclr_jax import Pairs, Sides, objectives
+from nuclr_jax import Sides, objectives
 from nuclr_jax.objectives import denominator, zeta_rules
 from nuclr_jax.types import Sizes, both
 
-with np.load(GOLDEN / "official_normalizers.npz") as file:
-  GIVEN = dict(file)
-NUM_PAIRS, BATCH = (int(GIVEN[f"inputs/{key}"]) for key in ("n", "batch"))
-TAU = float(GIVEN["inputs/tau"])
 # The official mean over a batch's negatives divides by B instead of B - 1.
 RATIO = BATCH / (BATCH - 1)
 MOVING_AVERAGES = (
@@ -25,21 +21,13 @@ MOVING_AVERAGES = (
 ).split()
 
 
-def near(found, expected, tolerance=1e-9):
-  scale = np.max(np.abs(expected))
-  np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
-
-
-def batch(step, *, with_reference):
+def with_reference(pairs, step):
   """DRRho is SogCLR of embeddings joined to those of a reference model."""
-  image, text, ref_image, ref_text, ids = (
-    GIVEN[f"inputs/{name}"][step]
-    for name in ("image", "text", "ref_image", "ref_text", "ids")
+  image, text = (GIVEN[f"inputs/ref_{x}"][step] for x in ("image", "text"))
+  return pairs._replace(
+    image=jnp.concatenate([pairs.image, -image], axis=1),
+    text=jnp.concatenate([pairs.text, text], axis=1),
   )
-  if with_reference:
-    image = np.concatenate([image, -ref_image], axis=1)
-    text = np.concatenate([text, ref_text], axis=1)
-  return Pairs(*map(jnp.asarray, (image, text, ids)))
 
 
 @pytest.mark.parametrize("case", MOVING_AVERAGES)
@@ -60,7 +48,9 @@ def test_moving_averages_of_three_steps(case, x64):
   params, state = objective.init()
   run = jax.jit(make_step(objective))
   for step in range(3):
-    pairs = batch(step, with_reference=bool(GIVEN[f"{case}/has_ref"]))
+    pairs = batch(step)
+    if GIVEN[f"{case}/has_ref"]:
+      pairs = with_reference(pairs, step)
     (_, (state, _)), (_, *gradients) = run(params, state, pairs)
     for side, anchor, gradient in zip(
       ("image", "text"), "IT", gradients, strict=True
@@ -138,7 +128,7 @@ def test_corrected_log_q_is_a_fixed_zeta_without_memory(x64):
   text_of = rng.choice(12, n, p=np.arange(1, 13) / 78)  # a tail of captions
   counts = np.maximum(np.bincount(text_of, minlength=12), 1)
   rows = rng.permutation(n)[:BATCH]
-  pairs = batch(0, with_reference=False)._replace(
+  pairs = batch()._replace(
     pair_id=jnp.asarray(rows), text_id=jnp.asarray(text_of[rows])
   )
   most = counts.max()
