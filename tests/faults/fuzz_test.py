@@ -42,7 +42,7 @@ from nuclr_jax.types import Sizes
 
 LONG = settings.default.max_examples > 1_000
 FUZZ = settings(
-  max_examples=settings.default.max_examples if LONG else 50,
+  max_examples=settings.default.max_examples,
   deadline=20_000,  # milliseconds, for one example
   phases=[Phase.explicit, Phase.reuse, Phase.generate],
   suppress_health_check=list(HealthCheck),
