@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import tiny_config
 
 from experiments import harness
 from experiments.hubs_and_suspects import (
@@ -259,14 +260,7 @@ def test_right_is_by_letter():
 
 
 def test_a_smoke_run(tmp_path, monkeypatch, no_diagnostics):
-  make_config = measure.make_config
-
-  def tiny(values):
-    config = make_config(values)
-    config.model.image_stages = ((4, 1, 16),)
-    return config
-
-  monkeypatch.setattr(measure, "make_config", tiny)
+  tiny_config.shrink(monkeypatch, measure)
   options = harness.Options(tmp_path, tmp_path / "work", seeds=1, smoke=True)
   results = harness.run_here(STUDY, options)
   parts = {row["part"] for row in results.rows.values()}

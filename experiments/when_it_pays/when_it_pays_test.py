@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+import tiny_config
 
 from experiments.harness import Place
 from experiments.when_it_pays import data, measure, plan, tabular
@@ -84,14 +85,7 @@ def test_queries_are_weighted():
   [("SogCLR", False), ("ζ = τ log p", False), ("ζ = τ log p", True)],
 )
 def test_a_run(arm, marked, tmp_path, monkeypatch, no_diagnostics):
-  make_config = measure.make_config
-
-  def tiny(values):
-    config = make_config(values)
-    config.model.image_stages = ((4, 1, 16),)
-    return config
-
-  monkeypatch.setattr(measure, "make_config", tiny)
+  tiny_config.shrink(monkeypatch, measure)
   values = plan.COMMON | plan.SMOKE | {"arm": arm, "temperature": 0.08}
   values["marked"] = marked
   run = plan.run_of(plan.TAILS, arm, 0, values)

@@ -40,6 +40,18 @@ def of_digits(num_steps, **more):
   return steps | more
 
 
+def shrink(monkeypatch, measure):
+  """Gives the image tower of a study's runs on glyphs a single stage."""
+  make_config = measure.make_config
+
+  def tiny(values):
+    config = make_config(values)
+    config.model.image_stages = TOWERS["model.image_stages"]
+    return config
+
+  monkeypatch.setattr(measure, "make_config", tiny)
+
+
 def as_flags(changes):
   """The same on the command line."""
   return [f"--config.{name}={x}" for name, x in changes.items()]
