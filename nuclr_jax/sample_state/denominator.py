@@ -355,7 +355,7 @@ def running_max(
     >>> print(objective.init()[1].shared.xi.text)
     0.3
   """
-  log_weight = _log(weight)
+  log_weight = log_of(weight)
 
   def first(id_rows):
     largest = each(lambda rows: jnp.max(jnp.abs(rows.zeta)), id_rows)
@@ -407,7 +407,7 @@ def released(
 
   Reference: the code released with Wang et al., ICLR 2025.
   """
-  log_weight = _log(weight)
+  log_weight = log_of(weight)
 
   def step(xi, id_rows, zeta, evidence):
     del zeta
@@ -457,7 +457,7 @@ def by_zeta(*, weight: checks.NonNegative = 1.0) -> PositiveRule:
   return paper._replace(logit=lambda xi, log_positive, tau: log_positive)
 
 
-def _log(weight: float) -> float:
+def log_of(weight: float) -> float:
   """Returns the logarithm of a weight; -inf for 0."""
   return math.log(weight) if weight else -math.inf
 

@@ -1,4 +1,4 @@
-"""Objectives for labels, blocks and clusters, and a term to add to any."""
+"""Objectives for labels and clusters, or with learned denominators; a term."""
 
 from nuclr_jax.contrib.objectives.amorlip import amorlip
 from nuclr_jax.contrib.objectives.classification import (

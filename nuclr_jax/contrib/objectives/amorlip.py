@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 import optax
 
 from nuclr_jax import checks, pairwise
+from nuclr_jax.contrib.objectives.one_temperature import rule_for_all
 from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.pairwise import tiles
 from nuclr_jax.sample_state import denominator
@@ -98,15 +99,9 @@ def amorlip(
 
   Reference: AmorLIP, NeurIPS 2025 (arXiv 2505.18983).
   """
-  taus = temperature_rules.rule_of(temperature)
-  if taus.is_individual:
-    raise ValueError(
-      "temperature must be a number, temperature_rules.fixed() or "
-      "temperature_rules.learned() here, got individual temperatures: there "
-      "are no rows to keep them in"
-    )
+  taus = rule_for_all(temperature)
   width = math.ceil(hidden * dim)
-  log_positive = math.log(positive_weight) if positive_weight else -math.inf
+  log_positive = denominator.log_of(positive_weight)
   adam = optax.adam(rate)
 
   def fresh(epoch):
@@ -184,10 +179,13 @@ def amorlip(
       online,
     )
     now = Networks(online, moment, average, networks.previous, count + 1)
+
+    def next_epoch(last):
+      new = fresh(last.count // steps_per_epoch)
+      return Networks(new, each(adam.init, new), new, average, last.count)
+
     ends = now.count % steps_per_epoch == 0
-    new = fresh(now.count // steps_per_epoch)
-    next_epoch = Networks(new, each(adam.init, new), new, average, now.count)
-    now = jax.tree.map(lambda a, b: jnp.where(ends, a, b), next_epoch, now)
+    now = jax.lax.cond(ends, next_epoch, lambda same: same, now)
     total = pairwise.nan_without_negatives(total, pairs)
     return total, (State(shared=now), metrics)
 
@@ -221,7 +219,7 @@ def _two_keys(key) -> Sides:
 
 
 def _first_network(key, dim: int, hidden: int) -> Params:
-  """Draws kernels with a variance of 1 / inputs, as wide as they are deep."""
+  """Draws kernels with a variance of 1 / inputs."""
 
   def linear(key, inputs, outputs):
     kernel = jax.random.normal(key, (inputs, outputs)) / math.sqrt(inputs)

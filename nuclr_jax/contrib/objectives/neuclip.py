@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from nuclr_jax import checks, pairwise
+from nuclr_jax.contrib.objectives.one_temperature import rule_for_all
 from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.sample_state import denominator
@@ -95,14 +96,8 @@ def neuclip(
 
   Reference: NeuCLIP, ICLR 2026 (arXiv 2511.08417).
   """
-  taus = temperature_rules.rule_of(temperature)
-  if taus.is_individual:
-    raise ValueError(
-      "temperature must be a number, temperature_rules.fixed() or "
-      "temperature_rules.learned() here, got individual temperatures: there "
-      "are no rows to keep them in"
-    )
-  log_epsilon = math.log(epsilon) if epsilon else -math.inf
+  taus = rule_for_all(temperature)
+  log_epsilon = denominator.log_of(epsilon)
   rho = taus.rho or 0.0
 
   def init():
@@ -118,9 +113,8 @@ def neuclip(
     _check_restarts(restart_every, batch, num_prototypes)
     tau = taus.read(params, None)
     logits = pairwise.logits(pairs, temperature=tau)
-    log_mean = each(
-      lambda x: x - math.log(max(batch - 1, 1)), pairwise.log_sum_exp(logits)
-    )
+    log_negatives = math.log(max(batch - 1, 1))
+    log_mean = each(lambda x: x - log_negatives, pairwise.log_sum_exp(logits))
     counts = denominator.has_negative(log_mean)
     target = each(lambda x: jnp.logaddexp(log_epsilon, x), log_mean)
     anchors = jax.lax.stop_gradient(pairwise.embeddings(pairs))
@@ -159,7 +153,7 @@ def neuclip(
     out = pairwise.weighted(
       logits,
       row_log_weight=each(
-        lambda a, t: jnp.log(t / batch) - math.log(max(batch - 1, 1)) - a,
+        lambda a, t: jnp.log(t / batch) - log_negatives - a,
         alpha,
         tau,
       ),
