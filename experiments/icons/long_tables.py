@@ -21,14 +21,17 @@ class Kind(NamedTuple):
   batch_size: int
   epochs: float
   size: int
+  marked: bool
 
 
 def groups(found: Rows) -> dict[Kind, dict[str, dict[float, list[Run]]]]:
   """Sorts long runs by kind, arm and temperature."""
   sorted_: dict[Kind, dict[str, dict[float, list[Run]]]] = {}
   for key, row in found.items():
+    row = {"marked": True} | row
     arms = sorted_.setdefault(Kind(*(row[x] for x in Kind._fields)), {})
-    arms.setdefault(row["arm"], {}).setdefault(row["τ"], []).append(Run(*key))
+    value = row[ARMS[row["arm"]].tuned]
+    arms.setdefault(row["arm"], {}).setdefault(value, []).append(Run(*key))
   return sorted_
 
 
@@ -54,7 +57,8 @@ def table(path: pathlib.Path = FILE) -> str:
       metrics = tables.COLUMNS.values()
       lines.append(
         [
-          *(kind.towers, f"{kind.batch_size:,}", ARMS[name].label),
+          f"{kind.towers}{'' if kind.marked else ', unmarked'}",
+          *(f"{kind.batch_size:,}", ARMS[name].label),
           f"{chosen[name][0]:g} of {len(arms[name])}",
           *(tables.mean_of(runs[name], found, x) for x in metrics),
           *tables.against(runs, name, found),
@@ -87,6 +91,7 @@ def numbers(path: pathlib.Path = FILE) -> dict[str, str]:
         for split in tables.SPLITS:
           for top in (1, 10):
             shown = tables.show(tables.difference(x, y, found, split, top))
-            which = f"long: {kind.towers}, {kind.batch_size}: {name}"
+            unmarked = "" if kind.marked else ", unmarked"
+            which = f"long: {kind.towers}, {kind.batch_size}{unmarked}: {name}"
             named[f"{which}: {split} R@{top}"] = shown
   return named
