@@ -40,8 +40,8 @@ CEILINGS = dict(
   config_modules=8,
   checks_per_step=1,
   files_to_loss=19,
-  lines_to_loss=2_800,
-  core_lines=3_550,
+  lines_to_loss=2_700,
+  core_lines=3_500,
 )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import Pairs, objectives, sharding
+from nuclr_jax import Pairs, contrib, objectives, sharding
 
 N, B, DIM = 48, 16, 8
 QUEUE = objectives.zeta_rules.queue(dim=DIM, size=N)
@@ -501,7 +501,7 @@ def test_a_batch_of_one_id(name):
 
 
 def test_objectives_without_negatives_take_any_ids():
-  objective = objectives.vicreg()
+  objective = contrib.vicreg()
   pairs = PAIRS._replace(pair_id=jnp.zeros(B, int))
   assert jnp.isfinite(objective.apply(*objective.init(), pairs)[0])
 
