@@ -394,7 +394,7 @@ def solve(n):
   return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 small = solve(1_100)  # everything is compiled and imported, tiles are whole
-print(solve(12_000) - small)
+print(solve(8_000) - small)
 """
 
 
@@ -403,7 +403,7 @@ def test_no_matrix_of_all_pairs_is_in_memory(tmp_path):
   script.write_text(MEMORY)
   ran = warm.run([script])
   assert not ran.returncode, ran.stderr
-  assert float(ran.stdout) < 12_000**2  # bytes; the matrix has four times that
+  assert float(ran.stdout) < 8_000**2  # bytes; the matrix has four times that
 
 
 @pytest.fixture(scope="module")
