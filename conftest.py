@@ -56,8 +56,8 @@ from nuclr_jax.lab.config import load_config
 from nuclr_jax.types import Sizes
 
 # Files of minutes, the longest first.
-LONG = "runs train objectives pretrained towers finetune popularity".split()
-LONG += "nuclr commands".split()
+LONG = "runs objectives towers own_loops finetune tar_stream nuclr".split()
+LONG += "popularity train commands".split()
 LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
 
 
