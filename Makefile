@@ -2,8 +2,8 @@
 # exact popularities.
 # make icons: get the icons of 180 designers from npm (104 MB), and train on them.
 # make test: check the library: lint, documentation, tests, examples.
-# make test_studies: test what takes longer: the studies in experiments/, faults
-# that are injected, and whole runs of several commands.
+# make test_studies: test what takes longer: the studies in experiments/ and what
+# only they use, faults that are injected, and whole runs of several commands.
 # All first make a virtual environment in .venv, with the versions in
 # requirements/tested.txt, whose hashes are verified. With LOCKED=no they use
 # .venv-newest, with the newest versions that pyproject.toml allows.
@@ -79,8 +79,9 @@ data/$(ICONS):
 test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
-# Annotations are checked in `make test`, and not again here.
+# Annotations of the core and the lab are checked in `make test`, and not again.
 test_studies: $(VENV)/installed.stamp
+	$(PYTEST) tests/contrib
 	$(PYTEST) -o addopts=--import-mode=importlib \
 	  experiments tests/faults tests/end_to_end
 

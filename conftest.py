@@ -51,12 +51,13 @@ import pytest
 import tiny_config
 import warm
 
-from nuclr_jax import Pairs
+from nuclr_jax import Pairs, Sides
 from nuclr_jax.lab.config import load_config
+from nuclr_jax.types import Sizes
 
 # Files of minutes, the longest first.
-LONG = "runs train objectives pretrained towers finetune popularity".split()
-LONG += "nuclr commands".split()
+LONG = "runs objectives towers own_loops finetune tar_stream nuclr".split()
+LONG += "popularity train commands".split()
 LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
 
 
@@ -137,8 +138,7 @@ def doctest_names(doctest_namespace, scratch):
 
   import jax.numpy as jnp
 
-  from nuclr_jax import Batch, Sides
-  from nuclr_jax.types import Sizes
+  from nuclr_jax import Batch
 
   doctest_namespace.update(
     jax=jax,
@@ -187,13 +187,17 @@ def x64():
 
 @pytest.fixture(scope="session")
 def tiny():
-  """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs."""
+  """Makes a small config of `configs/glyphs.py`: 20 steps of 64 pairs.
+
+  Texts are bags of words, which compile sooner.
+  """
 
   def make(arg="smoke", **overrides):
     config = load_config(f"glyphs:{arg}")
     config.update_from_flattened_dict(
       tiny_config.changes(20, log_every=5, checkpoint_every=5, num_devices=1)
     )
+    config.model.text_layers = 0
     config.update_from_flattened_dict(overrides)
     return config
 
@@ -210,6 +214,28 @@ def few_pairs(data_dir):
   sizes = data.train.sizes._replace(num_pairs=6_400, num_images=6_400)
   return data._replace(
     train=data.train._replace(sizes=sizes, keys=None), held_out={}
+  )
+
+
+@pytest.fixture(scope="session")
+def few_characters(few_pairs):
+  """1,280 of them, of 1,200 characters: exact popularities take no time."""
+  train = few_pairs.train
+  texts = train.ids(np.arange(6_400)).text
+  chosen = np.flatnonzero(texts < 1_200)[:1_280]
+  assert len(chosen) == 1_280
+
+  def fetch(ids, random=None):
+    batch = train.fetch(chosen[ids], random)
+    return batch._replace(pair_id=np.asarray(ids, np.int32), image_id=None)
+
+  return few_pairs._replace(
+    train=train._replace(
+      sizes=Sizes(len(chosen), len(chosen), 1_200),
+      fetch=fetch,
+      ids=lambda ids: Sides(np.asarray(ids), texts[chosen[ids]]),
+      fingerprint="characters",
+    )
   )
 
 

@@ -86,7 +86,7 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
   spectral=dict(),
-  vicreg=dict(),
+  vicreg=dict(name="contrib:vicreg"),
 )
 OPTIONS = ("float32", "lit", "own", "clip_b16", "smoke")
 SETS = ("validation", "validation_zero_shot", "test", "zero_shot", "probes")

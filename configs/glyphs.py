@@ -75,7 +75,9 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.08, gamma=0.8, anchor_average="pair"),
   spectral=dict(),
-  vicreg=dict(invariance=1.0, variance=1.0, covariance=1.0),
+  vicreg=dict(
+    name="contrib:vicreg", invariance=1.0, variance=1.0, covariance=1.0
+  ),
 )
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)

@@ -36,7 +36,7 @@ ALGORITHMS = dict(
   vicreg=dict(),
 )
 # The others are of `nuclr_jax.contrib`.
-CORE = {"clip", "debiased", "ntxent", "nuclr", "sogclr", "vicreg"}
+CORE = {"clip", "debiased", "ntxent", "nuclr", "sogclr"}
 # Algorithms for embeddings that are not normalized.
 RAW = (
   "curl",

@@ -86,23 +86,6 @@ Natural = Annotated[
     lambda x: 0 <= x < LARGEST and x % 1 == 0,
   ),
 ]
-
-
-def up_to(most: int, *, least: int = 1) -> Any:
-  """Makes the type of a whole number with a sanity limit.
-
-  A forged or mistyped size would otherwise fill the memory, or take forever,
-  before anything else could notice it.
-  """
-  return Annotated[
-    int,
-    Range(
-      f"a whole number from {least} to {most:,}",
-      lambda x: least <= x <= most and x % 1 == 0,
-    ),
-  ]
-
-
 Seed = Annotated[
   int, Range("a whole number in [0, 2**32)", lambda x: 0 <= x < 2**32)
 ]
@@ -114,7 +97,6 @@ NonNegative = Annotated[
   float, Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 ]
 Fraction = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
-UpToOne = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 Momentum = Annotated[
   float,
   Range(
@@ -132,10 +114,6 @@ Temperature = Annotated[
     "it divides cosine similarities; 0.01 to 0.1 is usual, 1e-6 to 1e6 "
     "possible",
   ),
-]
-Gamma = Annotated[
-  float | Schedule,
-  Range("in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1),
 ]
 Rate = Annotated[
   float | Schedule,
@@ -286,8 +264,8 @@ def checked(function: Function | None = None, /, *, of: str = "") -> Any:
 
   What is annotated with a range, or as `bool`, is checked when the function is
   called; other arguments are not. The body then gets a Python number for a
-  scalar of any kind, and a schedule for anything that may be one (`Gamma`,
-  `Rate`), on each side of `Sides` if they are allowed.
+  scalar of any kind, and a schedule for anything that may be one (`Rate`),
+  on each side of `Sides` if they are allowed.
 
   Args:
     function: The function; its signature, docstring and name stay.
@@ -370,7 +348,7 @@ def argument(name: str, value: Any, hint: Any) -> Any:
 
 
 def _may_vary(hint: Any) -> bool:
-  """Whether a range is that of a number or a schedule, such as `Gamma`."""
+  """Whether a range is that of a number or a schedule, such as `Rate`."""
   return any(
     get_origin(x) is Annotated and Schedule in alternatives(x)
     for x in (hint, *get_args(hint))

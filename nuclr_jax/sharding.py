@@ -207,13 +207,6 @@ def put(x: np.ndarray, layout: NamedSharding) -> jax.Array:
   return jax.make_array_from_callback(x.shape, layout, lambda at: x[at])
 
 
-def put_own(batch: PyTree, layout: NamedSharding) -> PyTree:
-  """Lays out a batch of which every process has its own rows."""
-  return jax.tree.map(
-    lambda x: jax.make_array_from_process_local_data(layout, x), batch
-  )
-
-
 def constrain(tree: PyTree, spec: P) -> PyTree:
   """Lays out all arrays as `spec` on the current mesh; a no-op without one."""
   if num_devices() == 1:

@@ -5,7 +5,7 @@ embedding width, `num_pairs`, `num_images`, `num_texts` rows of per-sample
 state.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import functools
 import inspect
 import reprlib
@@ -280,20 +280,3 @@ def shows_its_call(factory: Factory) -> Factory:
     return made._replace(call=f"{factory.__name__}({', '.join(shown)})")
 
   return make
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Metrics:
-  """Joins the keys of nested mappings with slashes.
-
-  Example:
-    >>> flatten({"test": {"top1": 0.5}})
-    {'test/top1': 0.5}
-  """
-  flat = {}
-  for key, value in tree.items():
-    name = f"{prefix}/{key}" if prefix else str(key)
-    if isinstance(value, Mapping):
-      flat.update(flatten(value, name))
-    else:
-      flat[name] = value
-  return flat

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import inspect
 import logging
 import math
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,15 @@ import pytest
 
 from nuclr_jax import checks
 from nuclr_jax.lab.ranges import Stages
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Schedule, Sides
 
 NAN = math.nan
+Gamma = Annotated[
+  float | Schedule,
+  checks.Range(
+    "in (0, 1] or a schedule of the step count", lambda x: 0 < x <= 1
+  ),
+]
 
 
 @checks.checked
@@ -22,7 +29,7 @@ def made(
   size: checks.Count = 3,
   *,
   weight: checks.NonNegative | None = None,
-  gamma: checks.Gamma = 0.5,
+  gamma: Gamma = 0.5,
   rate: checks.Rate | Sides = 0.25,
   kind: checks.one_of(("a", "b")) = "a",
   learn: bool = True,

@@ -67,7 +67,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 
-from nuclr_jax import objectives, popularity
+from nuclr_jax import popularity
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.evaluate import evaluators
@@ -94,7 +94,7 @@ exact = popularity.solve(
   image_id=pairs.ids.image,
   text_id=pairs.ids.text,
   num_pairs=source.sizes.num_pairs,
-  temperature=objectives.one_temperature(readout, "popularity"),
+  temperature=float(readout.temperature),
 )
 print(f"residual {exact.residual:.1e}, iterations {exact.iterations}")
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from experiments.harness.study import Place
 from nuclr_jax.lab.config import folder
+from nuclr_jax.lab.distributed import flatten
 from nuclr_jax.lab.train import build, loop, records
-from nuclr_jax.types import flatten
 
 
 class Trained(NamedTuple):

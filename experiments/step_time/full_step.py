@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from experiments.harness import benchmark
-from nuclr_jax import Batch, objectives
+from nuclr_jax import Batch, contrib, objectives
 from nuclr_jax.lab import distributed, models, progress
 from nuclr_jax.lab.train import optimizer
 from nuclr_jax.lab.train.step import init_state, make_train_step
@@ -57,7 +57,7 @@ OBJECTIVES = {
   "debiased": lambda n: objectives.debiased(),
   "cyclip": lambda n: objectives.cyclip(),
   "spectral": lambda n: objectives.spectral(),
-  "vicreg": lambda n: objectives.vicreg(),
+  "vicreg": lambda n: contrib.vicreg(),
   "sogclr": lambda n: objectives.sogclr(num_pairs=n),
   "isogclr": lambda n: objectives.isogclr(num_pairs=n),
   "nuclr": lambda n: objectives.nuclr(num_pairs=n),

@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from experiments.harness import benchmark
 from experiments.step_time import targets
-from nuclr_jax import objectives
+from nuclr_jax import contrib, objectives
 from nuclr_jax.objectives import Objective, temperature_rules, zeta_rules
 from tests.helpers import hlo
 from tests.helpers.make_step import trace_step
@@ -47,7 +47,7 @@ def all_objectives(dim: int) -> dict[str, Objective]:
     "cyclip": objectives.cyclip(),
     "debiased": objectives.debiased(),
     "spectral": objectives.spectral(),
-    "vicreg": objectives.vicreg(),
+    "vicreg": contrib.vicreg(),
     "sogclr": objectives.sogclr(**SIZES),
     "isogclr": objectives.isogclr(**SIZES),
     "nuclr": nuclr(),

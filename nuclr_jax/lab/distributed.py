@@ -20,8 +20,6 @@ import jax
 from jax.experimental import multihost_utils
 import numpy as np
 
-from nuclr_jax.types import flatten
-
 # Seconds after which processes notice that one of them has died, and stop.
 HEARTBEAT_TIMEOUT = 60
 
@@ -180,6 +178,23 @@ def differences(
     for key in sorted((there.keys() | here.keys()) - set(besides))
     if there.get(key) != here.get(key)
   ]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """Joins the keys of nested mappings with slashes.
+
+  Example:
+    >>> flatten({"test": {"top1": 0.5}})
+    {'test/top1': 0.5}
+  """
+  flat = {}
+  for key, value in tree.items():
+    name = f"{prefix}/{key}" if prefix else str(key)
+    if isinstance(value, Mapping):
+      flat.update(flatten(value, name))
+    else:
+      flat[name] = value
+  return flat
 
 
 def check_shared(folder: pathlib.Path) -> None:

@@ -5,9 +5,21 @@ before anything else could notice it. Limits are far above published models.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
-from nuclr_jax.checks import Range, up_to
+from nuclr_jax.checks import Range
+
+
+def up_to(most: int, *, least: int = 1) -> Any:
+  """Makes the type of a whole number with a sanity limit."""
+  return Annotated[
+    int,
+    Range(
+      f"a whole number from {least} to {most:,}",
+      lambda x: least <= x <= most and x % 1 == 0,
+    ),
+  ]
+
 
 Workers = up_to(1_024, least=0)  # processes of a machine
 Layers = up_to(1_000)  # of a tower, or of one of its stages
@@ -34,6 +46,7 @@ Std = Annotated[
   float,
   Range("a number from 0.0001 to 10,000", lambda x: 1e-4 <= x <= 1e4),
 ]
+UpToOne = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
 StepSize = Annotated[  # a larger one only overflows
   float,
   Range("a number of at least 0, and at most 1,000", lambda x: 0 <= x <= 1_000),

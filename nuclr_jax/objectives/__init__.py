@@ -12,7 +12,6 @@ from nuclr_jax.objectives.base import (
   Objective,
   Readout,
   attach_gradient,
-  one_temperature,
   stateless,
 )
 from nuclr_jax.objectives.clip import clip, ntxent
@@ -23,7 +22,6 @@ from nuclr_jax.objectives.nuclr import nuclr, nuclr_variant
 from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
-from nuclr_jax.objectives.vicreg import vicreg
 from nuclr_jax.objectives.whole_batch import whole_batch
 from nuclr_jax.sample_state import denominator, zeta_rules
 from nuclr_jax.types import State
@@ -39,7 +37,6 @@ OBJECTIVES = {
   "siglip": siglip,
   "sogclr": sogclr,
   "spectral": spectral,
-  "vicreg": vicreg,
 }
 
 # Terms without params and state, which can be added to any objective.
@@ -87,14 +84,12 @@ __all__ = [
   "ntxent",
   "nuclr",
   "nuclr_variant",
-  "one_temperature",
   "scale",
   "siglip",
   "sogclr",
   "spectral",
   "stateless",
   "temperature_rules",
-  "vicreg",
   "whole_batch",
   "zeta_rules",
 ]

@@ -161,31 +161,6 @@ def _check_tree(name: str, tree: PyTree, expected: PyTree) -> None:
     )
 
 
-def one_temperature(readout: Readout, what: str) -> float:
-  """Returns an objective's single temperature, fixed or as learned so far.
-
-  Args:
-    readout: What the objective's `readout` returned.
-    what: What needs the temperature, for the message.
-
-  Raises:
-    ValueError: If there is no temperature, or one per sample.
-
-  Example:
-    >>> print(one_temperature(Readout(temperature=0.5), "popularity"))
-    0.5
-  """
-  tau = readout.temperature
-  if tau is None or isinstance(tau, Sides):
-    each_its_own = "" if tau is None else " (each sample has its own)"
-    raise ValueError(
-      f"{what} needs one temperature, which this objective does not have"
-      f"{each_its_own}; choose one with --temperature (nuclr popularity, nuclr "
-      "evaluate --hubs=zeta)"
-    )
-  return float(tau)
-
-
 def stateless(
   loss_fn: Callable[[Params, Pairs], tuple[Scalar, Metrics]],
   init_params: Callable[[], Params] = dict,

@@ -4,7 +4,7 @@ from typing import Any
 
 from nuclr_jax import checks
 from nuclr_jax.objectives.base import Objective, Readout
-from nuclr_jax.types import Sample, State, flatten, shows_its_call
+from nuclr_jax.types import Sample, State, shows_its_call
 
 
 def add(**terms: Objective) -> Objective:
@@ -49,7 +49,8 @@ def add(**terms: Objective) -> Objective:
       losses[name], (states[name], of_term) = term.apply(
         params[name], _part(state, name), pairs, **axes
       )
-      metrics |= flatten({name: {**of_term, "loss": losses[name]}})
+      of_term = of_term | {"loss": losses[name]}
+      metrics |= {f"{name}/{key}": x for key, x in of_term.items()}
     return sum(losses.values()), (_join(states), metrics)
 
   def readout(params, state):

@@ -355,7 +355,6 @@ def running_max(
     >>> print(objective.init()[1].shared.xi.text)
     0.3
   """
-  log_weight = log_of(weight)
 
   def first(id_rows):
     largest = each(lambda rows: jnp.max(jnp.abs(rows.zeta)), id_rows)
@@ -365,7 +364,7 @@ def running_max(
 
   return PositiveRule(
     init=first,
-    log_weight=log_weight,
+    log_weight=log_of(weight),
     logit=lambda xi, log_positive, tau: _by_xi(xi, tau),
     step=lambda xi, id_rows, zeta, evidence: _running_max(xi, zeta),
   )
@@ -407,7 +406,6 @@ def released(
 
   Reference: the code released with Wang et al., ICLR 2025.
   """
-  log_weight = log_of(weight)
 
   def step(xi, id_rows, zeta, evidence):
     del zeta
@@ -427,7 +425,7 @@ def released(
     init=lambda id_rows: each(
       lambda rows: jnp.full((), init, rows.zeta.dtype), id_rows
     ),
-    log_weight=log_weight,
+    log_weight=log_of(weight),
     logit=lambda xi, log_positive, tau: _by_xi(xi, tau),
     step=step,
   )

@@ -1,8 +1,11 @@
 """The launcher's verbs, one after the other, as a user types them."""
 
+import csv
 import subprocess
 import sys
 
+import make_pairs
+import numpy as np
 from repository import ROOT
 import tiny_config
 
@@ -48,3 +51,22 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert "Most popular" not in page  # SogCLR has no zeta
   for name in ("curves", "health"):
     assert (workdir / "report" / f"{name}.png").stat().st_size > 5000
+
+
+def test_popularity_of_two_npy_files(tmp_path):
+  text = make_pairs.unit_rows(0, 20, 8)[np.arange(50) % 20]
+  image = text + 0.3 * make_pairs.unit_rows(1, 50, 8)
+  np.save(tmp_path / "image.npy", image)
+  np.save(tmp_path / "text.npy", text + 1e-3)
+  paths = f"{tmp_path / 'image.npy'},{tmp_path / 'text.npy'}"
+  result = nuclr(
+    "popularity",
+    "--temperature=0.1",
+    f"--embeddings={paths}",
+    f"--workdir={tmp_path / 'out'}",
+  )
+  assert result.returncode == 0, result.stderr
+  assert "popularity.html" in result.stdout
+  with (tmp_path / "out" / "popularity" / "images.csv").open() as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 50 and rows[3]["caption"] == "text 3"

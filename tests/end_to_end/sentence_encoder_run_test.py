@@ -1,10 +1,11 @@
-"""Runs whose text tower is a published sentence encoder."""
+"""Runs and commands of published sentence encoders."""
 
 import jax
 import make_captioned
 import numpy as np
 import pytest
-from repository import GOLDEN
+from repository import GOLDEN, ROOT
+import warm
 
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.lab.models.pretrained import read_published
@@ -43,3 +44,28 @@ def test_a_run(locked, tmp_path, no_diagnostics):
     state.params["model"]["text"],
   )
   assert all(jax.tree.leaves(same)) == locked
+
+
+@pytest.mark.parametrize(
+  "command, code, message",
+  [
+    ("evaluate --data=mine", 2, "encodes texts only, and has no images"),
+    ("popularity --workdir=w --data=mine", 2, "encodes texts only"),
+    ("popularity --workdir=w --input=a.txt", 2, "texts needs --temperature"),
+    ("embed --output=o --input=photos", 1, "the model takes texts only"),
+    ("embed --output=o --input=a.txt --images=photos", 2, "--images is for"),
+    ("embed --output=o --input=b.txt", 1, "b.txt does not exist"),
+    ("embed --output=o --input=empty.txt", 1, "there are no texts to embed"),
+  ],
+)
+def test_commands_that_are_refused(command, code, message, tmp_path):
+  make_captioned.photo_folder(tmp_path / "photos", ["a dog", "a cat"])
+  (tmp_path / "a.txt").write_text("a dog\n")
+  (tmp_path / "empty.txt").write_text("\n\n")
+  words = ["-m", "nuclr_jax.lab.cli.main", *command.split()]
+  env = {"NUCLR_DATA_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+  done = warm.run([*words, f"--model={MEAN}"], cwd=tmp_path, env=env)
+  assert done.returncode == code, done.stderr
+  assert message in " ".join(done.stderr.split())
+  assert "Traceback" not in done.stderr
+  assert not (tmp_path / "o").exists()

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from configs import cc3m
+from nuclr_jax import contrib
 from nuclr_jax.lab import models
 from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.data import Data, Source
@@ -54,6 +55,7 @@ def given(monkeypatch):
 
   for name, factory in list(settings.OBJECTIVES.items()):
     monkeypatch.setitem(settings.OBJECTIVES, name, spy(factory))
+  monkeypatch.setattr(contrib, "vicreg", spy(contrib.vicreg), raising=False)
   for rules in settings.RULES.values():
     for name, factory in list(rules.items()):
       monkeypatch.setitem(rules, name, spy(factory))
@@ -73,7 +75,7 @@ class TestConfigs:
     assert parts.settings.recorded == config
     assert parts.num_steps == NUM_STEPS
     spec = dict(config["objective"])
-    objective = given[spec.pop("name")]
+    objective = given[spec.pop("name").removeprefix("contrib:")]
     for key, value in spec.items():
       if not isinstance(value, dict):
         assert objective[key] == value

@@ -1,89 +1,16 @@
 """Factories of other modules in a config: of a user, of `contrib`."""
 
-import json
 import os
 import re
 import sys
 
 import jax
-import jax.numpy as jnp
+from own_parts import MINE
 import pytest
-import tiny_config
-import warm
 
-from nuclr_jax import objectives
-from nuclr_jax.lab import export, extensions, report
+from nuclr_jax.lab import extensions
 from nuclr_jax.lab.config import ConfigError, complete, load_config
-from nuclr_jax.lab.train import build, loop, records, settings
-
-MINE = '''
-"""Factories of a user."""
-
-from os import system
-
-import jax
-import jax.numpy as jnp
-import optax
-
-from nuclr_jax import objectives
-from nuclr_jax.checks import Count, Positive
-from nuclr_jax.contrib import labelled
-from nuclr_jax.lab import models
-from nuclr_jax.sample_state import zeta_rules
-from nuclr_jax.types import Schedule
-
-
-def pull(*, num_pairs: int, weight: Positive = 1.0) -> objectives.Objective:
-  assert num_pairs == 1_197
-
-  def loss(params, pairs):
-    distance = jnp.sum((pairs.image - pairs.text) ** 2, axis=1)
-    return weight * jnp.mean(distance), {"weight": jnp.float32(weight)}
-
-  return objectives.stateless(loss)
-
-
-def slow(*, rate: Positive = 0.1):
-  return zeta_rules.batch(rate=rate)
-
-
-def heavy(*, weight: Positive):
-  return pull(num_pairs=1_197, weight=weight)
-
-
-def spread():
-  return pull(num_pairs=1_197)
-
-
-def digits(*, size: Count):
-  return labelled(size=size, scores=("recall",), validation_scores=())
-
-
-def tower(*, image_shape, width: Count = 4):
-  return models.ENCODERS["convnet"](
-    image_shape=image_shape, stages=((8, 1, width),), num_features=width
-  )
-
-
-def momentum(learning_rate: Positive | Schedule, *, decay: Positive = 0.9):
-  return optax.sgd(learning_rate, momentum=decay)
-
-
-def count(held_out, *, factor: Count = 1):
-  return lambda embed: {"sets": float(factor * len(held_out.others))}
-
-
-def forgotten():
-  pull(num_pairs=1_197)
-
-
-def _hidden():
-  return pull(num_pairs=1_197)
-
-
-class Nested:
-  pull = pull
-'''
+from nuclr_jax.lab.train import build, records, settings
 
 # What no config may call, whatever the user has imported.
 FORGED = [
@@ -115,81 +42,7 @@ FORGED = [
 @pytest.fixture
 def mine(tmp_path):
   (tmp_path / "mine.py").write_text(MINE)
-  (tmp_path / "wrong.py").write_text("def broken(:\n")
   return tmp_path
-
-
-def run(folder, verb, *words):
-  return warm.run(
-    ["-m", "nuclr_jax.lab.cli.main", verb, "--workdir=run", *words], cwd=folder
-  )
-
-
-CONFIG = "--config=labelled:nuclr,digits"
-CHANGES = tiny_config.as_flags(tiny_config.of_digits(3))
-OWN = [
-  "--import=mine",
-  "--config.objective.name=mine:pull",
-  "--config.objective.weight=2.0",
-  "--config.data.name=mine:digits",
-  "--config.data.size=8",
-  "--config.model.encoder.name=mine:tower",
-  "--config.model.encoder.width=6",
-  "--config.optimizer.name=mine:momentum",
-  "--config.optimizer.learning_rate={'value': 0.1, 'decay': 'cosine'}",
-  "--config.optimizer.decay=0.5",
-  "--config.terms.mine:spread.weight=0.5",
-  "--config.evaluators.mine:count.factor=3",
-]
-WITHOUT = {"model.encoder", "data.s", "data.v", "optimizer.l", "terms"}
-FEWER = [x for x in CHANGES if not any(f"config.{key}" in x for key in WITHOUT)]
-
-
-def test_a_run_of_ones_own_parts(mine):
-  done = run(mine, "train", CONFIG, *FEWER, *OWN)
-  assert done.returncode == 0, done.stderr
-  config = json.loads((mine / "run" / "config.json").read_text())
-  assert config["objective"] == {"name": "mine:pull", "weight": 2.0}
-  assert config["data"] == {"name": "mine:digits", "size": 8}
-  metrics = json.loads((mine / "run" / "metrics.json").read_text())
-  assert metrics["test/sets"] == 3.0
-  for verb in ("report", "evaluate"):
-    refused = run(mine, verb)
-    assert refused.returncode == 1
-    assert "if you trust it, add --import=mine" in refused.stderr
-    assert "damaged" not in refused.stderr
-    done = run(mine, verb, "--import=mine")
-    assert done.returncode == 0, done.stderr
-  assert "mine:pull" in (mine / "run" / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-  ("words", "message"),
-  [
-    (["--config.objective.name=mine:pull"], "add --import=mine (in Python"),
-    (
-      [*OWN[:2], "--config.objective.weight=-1"],
-      "config.objective.weight must be a number greater than 0, got -1",
-    ),
-    ([*OWN[:2], "--config.objective.wieght=1"], "unknown keys ['wieght']"),
-    ([*OWN[:1], "--config.objective.name=mine:system"], "is 'mine:system'"),
-    (
-      [*OWN[:1], "--config.objective.name=mine:pul"],
-      "'mine:pul', but mine defines no pub",
-    ),
-    (
-      [*OWN[:1], "--config.terms.mine:heavy.weight=2.0"],
-      "has a parameter weight, and so does every such mapping; rename",
-    ),
-    (["--config.objective.name=swav"], "there is contrib:swav; known names"),
-    (["--import=nowhere"], "--import=nowhere cannot be imported: ModuleNot"),
-    (["--import=wrong"], "--import=wrong cannot be imported: SyntaxError"),
-  ],
-)
-def test_what_is_refused(mine, words, message):
-  done = run(mine, "train", CONFIG, *CHANGES, *words)
-  assert done.returncode == 2 and message in done.stderr, done.stderr
-  assert not (mine / "run").exists()
 
 
 def test_nothing_is_imported_because_a_config_says_so(mine, monkeypatch):
@@ -382,34 +235,6 @@ def test_rules_models_and_towers_of_ones_own(tmp_path, monkeypatch, data_dir):
   config["model"]["image"]["depth"] = 0
   with pytest.raises(ConfigError, match="model.image.depth must be a whole"):
     settings.resolve(config)
-
-
-def test_a_run_of_parts_that_its_config_does_not_name(tmp_path):
-  config = load_config("labelled:ntxent,digits")
-  config.update_from_flattened_dict(tiny_config.of_digits(2))
-  workdir, pull = (
-    tmp_path / "run",
-    objectives.stateless(
-      lambda params, pairs: (jnp.mean((pairs.image - pairs.text) ** 2), {})
-    ),
-  )
-  named = build.build(config)
-  assert named.own() == []
-  parts = named._replace(objective=pull)
-  assert loop.fit(config, workdir, parts=parts).finished
-  recorded = json.loads((workdir / "config.json").read_text())
-  assert recorded.pop("own_parts") == parts.own() == ["objective"]
-  assert complete(recorded) == named.settings.recorded
-  for open_run in (loop.load, report.write, export.model_of_run):
-    with pytest.raises(ValueError, match="parts of its own .objective., which"):
-      open_run(workdir)
-  with pytest.raises(ValueError, match="has objective of its own, and no part"):
-    loop.fit(config, workdir)
-  page = report.write(workdir, parts=parts).read_text()
-  assert "its own objective, which this config does not name" in page
-  (workdir / "config.json").write_text(json.dumps(recorded | {"own_parts": 7}))
-  with pytest.raises(ValueError, match="config.json is damaged: own_parts"):
-    loop.load(workdir)
 
 
 def test_scores_of_ones_own_are_left_out_with_a_warning(tmp_path, caplog):

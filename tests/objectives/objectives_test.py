@@ -42,7 +42,7 @@ OBJECTIVES = dict(
   hard_negatives=objectives.debiased(hardness=1.0),
   cyclip=objectives.cyclip(),
   spectral=objectives.spectral(),
-  vicreg=objectives.vicreg(),
+  vicreg=contrib.vicreg(),
   sogclr=objectives.sogclr(**SIZES),
   sogclr_by_id_learned=objectives.sogclr(
     **SIZES, anchor_average="id", temperature=temperature_rules.learned()

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from nuclr_jax import Pairs, objectives, pairwise
+from nuclr_jax import Pairs, contrib, objectives, pairwise
 from nuclr_jax.objectives import (
   State,
   denominator,
@@ -51,7 +51,7 @@ ALL = dict(
   ),
   cyclip=objectives.cyclip(temperature=TAU),
   spectral=objectives.spectral(),
-  vicreg=objectives.vicreg(),
+  vicreg=contrib.vicreg(),
   sogclr=objectives.sogclr(**SIZES, temperature=TAU, gamma=1.0),
   fastclip_v3=objectives.sogclr(
     **SIZES, temperature=temperature_rules.learned(TAU), gamma=1.0
@@ -120,7 +120,7 @@ EXTREME = dict(
   hard_negatives=objectives.debiased(**COLD, hardness=2.0),
   cyclip=objectives.cyclip(**COLD, learn_temperature=False),
   spectral=objectives.spectral(),
-  vicreg=objectives.vicreg(),
+  vicreg=contrib.vicreg(),
   sogclr=objectives.sogclr(**COLD_STATE),
   fastclip_v3=objectives.sogclr(
     num_pairs=4, temperature=temperature_rules.learned(0.001, rho=0.5)
@@ -383,22 +383,6 @@ def test_cyclic_consistency_is_exact_near_agreement():
   assert "512x512" not in lowered.as_text()
 
 
-def test_vicreg_equals_numpy(x64):
-  rng = np.random.default_rng(0)
-  z = [rng.normal(size=(B, D)) * rng.uniform(0.3, 2, D) for _ in range(2)]
-  variance = covariance = 0.0
-  for side in z:
-    std = np.sqrt(np.var(side, axis=0, ddof=1) + 1e-4)
-    variance += np.mean(np.maximum(0, 1 - std))
-    matrix = np.cov(side.T)
-    covariance += (np.sum(matrix**2) - np.sum(np.diag(matrix) ** 2)) / D
-  expected = 25 * np.mean((z[0] - z[1]) ** 2) + 25 * variance + covariance
-  pairs = Pairs(*map(jnp.asarray, z), jnp.arange(B))
-  np.testing.assert_allclose(
-    value(objectives.vicreg(), pairs), expected, rtol=1e-12
-  )
-
-
 def test_add_sums_and_scale_multiplies():
   pairs = batch()
   clip, spectral = objectives.clip(), objectives.spectral()
@@ -445,7 +429,7 @@ def test_stateless_lifts_a_loss():
     (lambda: objectives.siglip(init_scale=0.0), "init_scale must be a number"),
     (lambda: objectives.siglip(init_bias=math.inf), "init_bias must be a fin"),
     (lambda: objectives.cyclip(in_modal=-1.0), "in_modal must be a number of"),
-    (lambda: objectives.vicreg(variance=-1.0), "variance must be a number of"),
+    (lambda: contrib.vicreg(variance=-1.0), "variance must be a number of"),
     (lambda: objectives.ntxent(temperature=0.0), "temperature must be a numb"),
     (lambda: objectives.add(), "add needs at least one term"),
     (  # past the types that are checked in tests

@@ -14,6 +14,7 @@ import pytest
 import reference
 
 from nuclr_jax import Pairs, Sides, contrib, objectives
+from nuclr_jax.lab.train.hooks import one_temperature
 from nuclr_jax.objectives import (
   denominator,
   temperature_rules,
@@ -244,7 +245,7 @@ class TestTheOneTemperature:
     if learned is not None:
       params = jax.tree.map(lambda x: jnp.full_like(x, learned), params)
     readout = objective.readout(params, state)
-    return objectives.one_temperature(readout, "popularity")
+    return one_temperature(readout, "popularity")
 
   def test_it_is_the_given_one_or_the_default(self):
     assert self.of(objectives.clip(temperature=0.3)) == pytest.approx(0.3)
@@ -285,7 +286,7 @@ class TestTheOneTemperature:
         num_pairs=8, temperature=temperature_rules.individual(rho=1.0)
       ),
       contrib.swav(dim=4),
-      objectives.vicreg(),
+      contrib.vicreg(),
     ],
     ids=["isogclr", "nuclr", "swav", "vicreg"],
   )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import make_pairs
 import pytest
 
-from nuclr_jax import objectives
+from nuclr_jax import contrib, objectives
 from nuclr_jax.objectives import zeta_rules
 
 N, B, DIM = 24, 8, 4
@@ -18,7 +18,7 @@ OBJECTIVES = dict(
   nuclr=objectives.nuclr(num_pairs=N, zeta=QUEUE),
   debiased=objectives.debiased(),
   cyclip=objectives.cyclip(),
-  vicreg=objectives.vicreg(),
+  vicreg=contrib.vicreg(),
   spectral=objectives.spectral(),
   sum=objectives.add(
     clip=objectives.clip(), nuclr=objectives.nuclr(num_pairs=N)

@@ -63,8 +63,7 @@ def evaluate() -> None:
   """Evaluate a run or a published model, and print its metrics."""
   from nuclr_jax.lab import evaluate
   from nuclr_jax.lab.cli import chosen
-  from nuclr_jax.lab.train import loop
-  from nuclr_jax.objectives import one_temperature
+  from nuclr_jax.lab.train import hooks, loop
 
   hubs, asked = flags.HUBS.value, flags.need_temperature()
   if flags.TEMPERATURE.value is not None and not asked:
@@ -75,7 +74,7 @@ def evaluate() -> None:
   suites, tau = parts.evaluators, flags.TEMPERATURE.value
   readout = loop.readout(parts, state)
   if asked and tau is None:
-    tau = one_temperature(readout, asked[0])
+    tau = hooks.one_temperature(readout, asked[0])
   if hubs:
     suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
   if flags.PRIOR.value:

@@ -174,8 +174,8 @@ def dual_encoder(
     image: The encoder of `Batch.image`.
     text: The encoder of `Batch.text` (token ids).
     dim: The width of the embeddings.
-    normalize: Whether to scale embeddings to unit norm, as every objective but
-      `vicreg` expects. (Evaluation scales them in any case.)
+    normalize: Whether to scale embeddings to unit norm, as the objectives of
+      the core expect. (Evaluation scales them in any case.)
     projection_bias: Whether the projections have a bias.
     projected: The sides ("image", "text") that have a projection; the features
       of the other side are its embeddings and must have the width `dim`.

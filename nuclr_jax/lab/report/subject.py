@@ -27,8 +27,8 @@ from nuclr_jax.lab.data.source import AnyTokenizer, Source
 from nuclr_jax.lab.evaluate.evaluators import embed_pairs
 from nuclr_jax.lab.train import loop
 from nuclr_jax.lab.train.build import Experiment
+from nuclr_jax.lab.train.hooks import one_temperature
 from nuclr_jax.lab.train.step import TrainState
-from nuclr_jax.objectives import one_temperature
 from nuclr_jax.types import Pairs, Sides, each
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from nuclr_jax import sharding
 from nuclr_jax.lab import distributed
 from nuclr_jax.lab.data.source import random_numbers
 from nuclr_jax.lab.train.build import Experiment
-from nuclr_jax.types import Batch
+from nuclr_jax.types import Batch, PyTree
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def open_batches(
         return []
       return distributed.of_all(stream.get_state())
 
-    yield (sharding.put_own(batch, rows) for batch in stream), now_at
+    yield (put_own(batch, rows) for batch in stream), now_at
 
 
 def fixed_batches(
@@ -96,4 +96,11 @@ def _open(parts, **options):
     process_index=jax.process_index(),
     process_count=jax.process_count(),
     **options,
+  )
+
+
+def put_own(batch: PyTree, layout: NamedSharding) -> PyTree:
+  """Lays out a batch of which every process has its own rows."""
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(layout, x), batch
   )

@@ -19,7 +19,7 @@ import numpy as np
 
 from nuclr_jax import pairwise, sharding
 from nuclr_jax.lab import distributed
-from nuclr_jax.lab.train.batches import fixed_batches
+from nuclr_jax.lab.train.batches import fixed_batches, put_own
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.objectives import Objective, Readout
@@ -358,7 +358,7 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
   def run(train_state):
     params, embedded = train_state.params, []
     for batch in read_batches():
-      batch = sharding.put_own(batch, layout)
+      batch = put_own(batch, layout)
       embedded.append(embed(params["model"], train_state.model_state, batch))
     scores = score(embedded, params["objective"], train_state.objective)
     scores = {name: float(x) for name, x in jax.device_get(scores).items()}

@@ -18,7 +18,7 @@ from nuclr_jax.lab.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.lab.evaluate.prior import counts_by_text
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.lab.train.warm_start import load_zeta
-from nuclr_jax.objectives import Objective, Readout, one_temperature
+from nuclr_jax.objectives import Objective, Readout
 from nuclr_jax.popularity import exact
 from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.types import Popularities, Sides, each
@@ -125,6 +125,31 @@ def refresh_popularity(
     return train_state._replace(objective=objective.assign(state, popularities))
 
   return Hook(max(1, round(every_epochs * steps_per_epoch)), apply)
+
+
+def one_temperature(readout: Readout, what: str) -> float:
+  """Returns an objective's single temperature, fixed or as learned so far.
+
+  Args:
+    readout: What the objective's `readout` returned.
+    what: What needs the temperature, for the message.
+
+  Raises:
+    ValueError: If there is no temperature, or one per sample.
+
+  Example:
+    >>> print(one_temperature(Readout(temperature=0.5), "popularity"))
+    0.5
+  """
+  tau = readout.temperature
+  if tau is None or isinstance(tau, Sides):
+    each_its_own = "" if tau is None else " (each sample has its own)"
+    raise ValueError(
+      f"{what} needs one temperature, which this objective does not have"
+      f"{each_its_own}; choose one with --temperature (nuclr popularity, nuclr "
+      "evaluate --hubs=zeta)"
+    )
+  return float(tau)
 
 
 def check_has_zeta(what: str, objective: Objective) -> float:

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive, UpToOne
+from nuclr_jax.checks import Fraction, Natural, NonNegative, Positive
 from nuclr_jax.lab.models import Model
-from nuclr_jax.lab.ranges import StepSize
+from nuclr_jax.lab.ranges import StepSize, UpToOne
 from nuclr_jax.lab.train.average import with_average
 from nuclr_jax.types import PyTree, Schedule
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.models import batch_statistics
-from nuclr_jax.lab.train.batches import fixed_batches
+from nuclr_jax.lab.train.batches import fixed_batches, put_own
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import PyTree
@@ -119,7 +119,7 @@ def of_run(
       new = see(
         train_state.params["model"],
         state,
-        sharding.put_own(batch, rows),
+        put_own(batch, rows),
         number,
       )
       if not number and not any(map(np.any, jax.tree.leaves(new.fits))):

@@ -16,7 +16,6 @@ import types
 from absl.testing import flagsaver
 import pytest
 
-from nuclr_jax import objectives
 from nuclr_jax.lab import distributed, evaluate, export, progress
 from nuclr_jax.lab import ingest as ingest_room
 from nuclr_jax.lab import report as report_room
@@ -24,7 +23,7 @@ from nuclr_jax.lab.cli import doctor, flags, main, verbs
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import loop, settings, untrained
+from nuclr_jax.lab.train import hooks, loop, settings, untrained
 from nuclr_jax.lab.user_files import inputs
 
 VALUES = dict(
@@ -192,7 +191,7 @@ def run(tmp_path_factory):
       (progress, "log_to_stderr", lambda process: None),
       (loop, "readout", lambda *_: readout),
       (evaluate, "doubt_prior", lambda *_, **__: None),
-      (objectives, "one_temperature", lambda *_: 0.1),
+      (hooks, "one_temperature", lambda *_: 0.1),
       (verbs.jax, "set_mesh", lambda _: contextlib.nullcontext()),
     ]:
       patch.setattr(module, name, quiet)

@@ -11,7 +11,6 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from nuclr_jax import objectives, sharding
@@ -20,7 +19,6 @@ from nuclr_jax.lab.config import complete
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import (
   checkpoint,
-  diagnostics,
   loop,
   optimizer,
   records,
@@ -28,8 +26,6 @@ from nuclr_jax.lab.train import (
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
 
 pytestmark = pytest.mark.usefixtures("no_diagnostics")
-
-OF_RUN = diagnostics.of_run  # for the tests of what it finds
 
 
 @pytest.fixture(scope="module")
@@ -181,45 +177,6 @@ def test_a_signal_that_is_not_asked_for_is_not_lost(sent):
     signal.signal(sent, before)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tiny, build_plain, tmp_path):
-  config = complete(tiny())
-  parts = build_plain(config)
-
-  def apply(params, state, pairs):
-    loss, (state, metrics) = parts.objective.apply(params, state, pairs)
-    return jnp.where(state.shared.count == 8, jnp.nan, loss), (state, metrics)
-
-  broken = objectives.Objective(parts.objective.init, apply)
-  with pytest.raises(FloatingPointError) as error:
-    loop.fit(config, tmp_path, parts=parts._replace(objective=broken))
-  message = str(error.value)
-  assert "step 8" in message and "train/loss = nan" in message
-  assert message.find("checkpoints/5") > 0  # the last good one
-
-
-@pytest.mark.parametrize("last", [jnp.nan, 1e30])
-def test_a_last_step_that_breaks_the_model(
-  tiny, build_plain, tmp_path, last, monkeypatch
-):
-  """Its metrics are those of the parameters before it, and all is well."""
-  monkeypatch.setattr(diagnostics, "of_run", OF_RUN)
-  config = complete(tiny(**SHORT))
-  parts = build_plain(config)
-
-  def update(updates, state, params=None):
-    return jax.tree.map(lambda x: x * 0 + last, updates), state
-
-  broken = optax.GradientTransformation(parts.optimizer.init, update)
-  once = parts._replace(optimizer=broken, num_steps=1)
-  with pytest.raises(
-    FloatingPointError, match="step 1 is not finite: "
-  ) as said:
-    loop.fit(config, tmp_path, parts=once)
-  found = "parameter/model/" if np.isnan(last) else "diagnostics/"
-  assert found in str(said.value) and "checkpoint: " in str(said.value)
-  assert not (tmp_path / records.METRICS).exists()
-
-
 def test_what_of_a_state_must_be_finite():
   """Log u is -inf for pairs that were never visited."""
   state = TrainState(
@@ -236,18 +193,6 @@ def test_what_of_a_state_must_be_finite():
     )
     with pytest.raises(FloatingPointError, match=f"is not finite: {name}"):
       records.check_finite(1, broken, str)
-
-
-def test_ids_outside_the_state_stop_the_run(tiny, build_plain, tmp_path):
-  """On the device, too: rows past the end read NaN."""
-  config = complete(tiny())
-  parts = build_plain(config)
-  sizes = parts.data.train.sizes._asdict()
-  assert sharding.padded(2) == sharding.padded(max(sizes.values()))
-  fewer = dict.fromkeys(sizes, 2)
-  small = objectives.nuclr(**fewer, temperature=0.1)  # tables of equal size
-  with pytest.raises(FloatingPointError, match="outside the range"):
-    loop.fit(config, tmp_path, parts=parts._replace(objective=small))
 
 
 class TestRefusals:
@@ -373,27 +318,6 @@ class TestOptimizer:
     np.testing.assert_allclose(updates["model"]["image"]["kernel"], -0.1)
     assert not np.any(updates["model"]["image"]["bias"])
     assert not np.any(updates["objective"]["log_scale"])
-
-  def test_frozen_tower_rests_the_other_learns(
-    self, tiny, build_plain, tmp_path
-  ):
-    freeze = ("model/image/.*",)  # all of it, so batch statistics rest, too
-    config = tiny(num_epochs=0.005, **{"optimizer.freeze": freeze})
-    parts = build_plain(config)
-    result = loop.fit(config, tmp_path, parts=parts)
-    key = jax.random.fold_in(jax.random.key(0), 0)
-    first, first_state = parts.model.init(key)
-    params = result.train_state.params["model"]
-    chex.assert_trees_all_equal(params["image"], first["image"])
-    chex.assert_trees_all_equal(
-      result.train_state.model_state["image"], first_state["image"]
-    )
-    for side in ("text", "text_projection", "image_projection"):
-      before, after = (
-        jax.tree.leaves(first[side]),
-        jax.tree.leaves(params[side]),
-      )
-      assert any(np.any(a != b) for a, b in zip(before, after, strict=True))
 
   def test_nobody_computes_gradients_of_frozen_parameters(self, tiny, build):
     """Frozen are a tower and a part of the other."""

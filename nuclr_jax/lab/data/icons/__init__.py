@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from nuclr_jax.checks import Count, NonNegative, one_of, up_to
+from nuclr_jax.checks import Count, NonNegative, one_of
 from nuclr_jax.lab.data.places import cache_dir
 from nuclr_jax.lab.data.records import data_of_records, read_columns
 from nuclr_jax.lab.data.source import Data, HeldOut, ImageTextSet, Records
@@ -20,7 +20,7 @@ from nuclr_jax.lab.data.tokenizer import (
   build_tokenizer,
   pretrained_tokenizer,
 )
-from nuclr_jax.lab.ranges import Length, Pixels
+from nuclr_jax.lab.ranges import Length, Pixels, up_to
 from nuclr_jax.types import Sides
 
 VERSION = "2.2.535"  # of the package, for which `families.json` was made
