@@ -13,6 +13,7 @@ from nuclr_jax.objectives.base import (
   Readout,
   attach_gradient,
   one_temperature,
+  relative_to,
   stateless,
 )
 from nuclr_jax.objectives.clip import clip, ntxent
@@ -88,6 +89,7 @@ __all__ = [
   "nuclr",
   "nuclr_variant",
   "one_temperature",
+  "relative_to",
   "scale",
   "siglip",
   "sogclr",
