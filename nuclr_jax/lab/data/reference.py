@@ -28,7 +28,7 @@ from nuclr_jax.lab.data.pair_index import canonical, match_keys
 from nuclr_jax.lab.data.source import Source
 from nuclr_jax.types import Sides, each
 
-CHUNK = 65_536  # rows at a time
+CHUNK = 2**24  # numbers at a time
 COMPARED = 1_000  # captions of a run that goes on
 TOLERANCE = 0.01  # of a norm of 1; embeddings may have been stored in float16
 AGAIN = (
@@ -185,8 +185,9 @@ def _identity(data: Cached) -> str:
   """Describes the rows; raises ValueError unless all have unit norm."""
   checksum = 0
   for name, x in zip(ARRAYS, (data.image, data.text), strict=True):
-    for start in range(0, len(x), CHUNK):
-      chunk = np.ascontiguousarray(x[start : start + CHUNK])
+    size = max(CHUNK // x.shape[1], 1)
+    for start in range(0, len(x), size):
+      chunk = np.ascontiguousarray(x[start : start + size])
       checksum = zlib.crc32(chunk, checksum)
       norm = np.linalg.norm(np.float32(chunk), axis=1)
       wrong = ~(np.abs(norm - 1) <= TOLERANCE)
