@@ -6,6 +6,12 @@ The argument after a colon is a name in `ALGORITHMS` below (nuclr by default),
 `smoke` for a run of less than a minute, or both with a comma between them:
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
+
+`drrho` is relative to a reference model, here another run:
+
+nuclr embed --workdir=runs/smoke --output=reference
+nuclr train --config=configs/glyphs.py:drrho --workdir=runs/drrho \
+  --config.reference=reference
 """
 
 from ml_collections import ConfigDict
@@ -23,12 +29,13 @@ INDIVIDUAL = dict(
   momentum=0.5,
   rho=4.5,
 )
+REFERENCE = "reference"  # a folder that nuclr embed wrote
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
-# rule of nuclr, which experiments/popularity compares, and amorlip, neuclip and
-# scent, which have published constants. Rates are in units of the first
-# temperature.
+# rule of nuclr, which experiments/popularity compares, and amorlip, drrho,
+# neuclip and scent, which have published constants. Rates are in units of the
+# first temperature.
 ALGORITHMS = dict(
   amorlip=dict(
     name="contrib:amorlip",
@@ -40,6 +47,13 @@ ALGORITHMS = dict(
     temperature=0.07, learn_temperature=False, in_modal=0.05, cross_modal=0.05
   ),
   debiased=dict(temperature=0.07, tau_plus=0.001),
+  drrho=dict(
+    name="sogclr",
+    temperature=0.08,
+    gamma=1.0,
+    positive_weight=4.35,  # epsilon = 1e-4, see `objectives.relative_to`
+    anchor_average="pair",
+  ),
   fastclip_v1=dict(
     name="sogclr",
     temperature=0.1,
@@ -101,6 +115,8 @@ def get_config(arg: str = "") -> ConfigDict:
     text_heads=4,
     dropout=0.0,
   )
+  if name == "drrho":
+    config.reference = REFERENCE
   config.model.normalize = name != "vicreg"
   config.objective = {"name": name} | ALGORITHMS[name]
   config.optimizer = dict(

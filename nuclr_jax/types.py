@@ -109,6 +109,8 @@ class Batch(NamedTuple):
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
   label: Int[Array, "batch"] | None = None  # the class, in labelled data
+  # Another model's embeddings of these rows, see `objectives.relative_to`.
+  reference: Sides | None = None
 
 
 class Pairs(NamedTuple):

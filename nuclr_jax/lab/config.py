@@ -50,6 +50,9 @@ KEYS = dict(
   num_workers=(0, Workers),  # processes that make batches; 0 = threads
   # for the first zeta: popularity.npz of another run, or "counts" of ids
   warm_start=(None, str | os.PathLike | None),
+  # embeddings of the training pairs that `nuclr embed` wrote: similarities are
+  # relative to those of that model, see `objectives.relative_to`
+  reference=(None, str | os.PathLike | None),
   # arguments of `hooks.refresh_popularity`; None = never
   refresh=(None, Mapping | None),
 )
@@ -80,7 +83,7 @@ def blank() -> Any:
   from ml_collections import ConfigDict, config_dict
 
   defaults = {key: x for key, x in DEFAULTS.items() if x is not ...}
-  types = dict(num_devices=int, keep_best=str, warm_start=str)
+  types = dict(num_devices=int, keep_best=str, warm_start=str, reference=str)
   defaults |= {key: config_dict.placeholder(x) for key, x in types.items()}
   defaults["refresh"] = dict(
     every_epochs=0.0, max_pairs=16_384, tolerance=1e-2, max_iterations=200

@@ -12,6 +12,7 @@ from nuclr_jax.objectives.base import (
   Objective,
   Readout,
   attach_gradient,
+  relative_to,
   stateless,
 )
 from nuclr_jax.objectives.clip import clip, ntxent
@@ -84,6 +85,7 @@ __all__ = [
   "ntxent",
   "nuclr",
   "nuclr_variant",
+  relative_to,
   "scale",
   "siglip",
   "sogclr",

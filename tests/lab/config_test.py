@@ -376,6 +376,28 @@ def test_values_that_do_not_fit(changes, key, message):
     (["objective.name=clop"], "objective.name", "known names are"),
     (["optimizer.lr=1"], "optimizer.lr", "of optimizer 'adamw'; known are"),
     (["refresh.every=1"], "refresh.every", "known are .'every_epochs'"),
+    (
+      ["reference=r", "objective.name=siglip"],
+      "reference",
+      "clip, isogclr, nuclr, nuclr_variant, sogclr and those of your own, .* "
+      "and not with siglip; change that, or leave the reference out",
+    ),
+    (
+      ["reference=r", "objective.name=contrib:neuclip"],
+      "reference",
+      "not with contrib:neuclip",
+    ),
+    (
+      ["reference=r", "terms.cyclic_consistency.weight=1"],
+      "reference",
+      "terms of your own, and not with cyclic_consistency",
+    ),
+    (
+      ["reference=r", "refresh.every_epochs=1"],
+      "reference",
+      "solved without a reference",
+    ),
+    (["reference=r", "warm_start=x.npz"], "reference", "warm_start=counts"),
     (["optimizer.name=adam"], "optimizer.name", "known names are .'adamw"),
     (["terms.cyclic.weight=1"], "terms.cyclic.name", "is 'cyclic'; known"),
     (["terms.cyclic_consistency.in_modal=1"], None, "mapping with a weight"),

@@ -12,7 +12,7 @@ from repository import CONFIGS, ROOT
 from nuclr_jax.lab.config import DEFAULTS, ConfigError, override
 from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
-from nuclr_jax.lab.train import build, settings
+from nuclr_jax.lab.train import build, loop, settings
 from nuclr_jax.lab.train.step import init_state, make_train_step
 
 glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
@@ -85,6 +85,14 @@ def test_captions_of_the_released_code_have_ids_of_their_own():
 def test_vicreg_alone_has_embeddings_of_any_norm():
   for name in glyphs.ALGORITHMS:
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
+
+
+def test_drrho_is_not_trained_without_a_reference(data, tmp_path, tiny):
+  config = tiny("drrho", reference=str(tmp_path / "none"))
+  assert glyphs.get_config("drrho").reference and not tiny("clip").reference
+  parts = build.build(config, data=data)
+  with pytest.raises(ValueError, match="lacks image.npy, .* nuclr embed"):
+    loop.fit(config, tmp_path / "run", parts=parts)
 
 
 def test_icons_with_a_sentence_encoder():

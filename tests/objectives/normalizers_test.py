@@ -21,13 +21,9 @@ MOVING_AVERAGES = (
 ).split()
 
 
-def with_reference(pairs, step):
-  """DRRho is SogCLR of embeddings joined to those of a reference model."""
-  image, text = (GIVEN[f"inputs/ref_{x}"][step] for x in ("image", "text"))
-  return pairs._replace(
-    image=jnp.concatenate([pairs.image, -image], axis=1),
-    text=jnp.concatenate([pairs.text, text], axis=1),
-  )
+def reference(step=0):
+  """The embeddings of a batch by the reference model."""
+  return Sides(*(GIVEN[f"inputs/ref_{x}"][step] for x in ("image", "text")))
 
 
 @pytest.mark.parametrize("case", MOVING_AVERAGES)
@@ -50,7 +46,7 @@ def test_moving_averages_of_three_steps(case, x64):
   for step in range(3):
     pairs = batch(step)
     if GIVEN[f"{case}/has_ref"]:
-      pairs = with_reference(pairs, step)
+      pairs = objectives.relative_to(pairs, reference(step))
     (_, (state, _)), (_, *gradients) = run(params, state, pairs)
     for side, anchor, gradient in zip(
       ("image", "text"), "IT", gradients, strict=True
@@ -63,6 +59,80 @@ def test_moving_averages_of_three_steps(case, x64):
       seen = log_v != 0
       np.testing.assert_array_equal(np.isfinite(log_u), seen)
       near(np.log(np.exp(log_u[seen]) / unit + epsilon), log_v[seen])
+
+
+def drrho(epsilon, **options):
+  """DRRho with a constant epsilon in the mean of a batch, without memory."""
+  weight = (NUM_PAIRS - 1) * epsilon * RATIO
+  how = dict(temperature=TAU, gamma=1.0, positive_weight=weight) | options
+  return objectives.sogclr(num_pairs=NUM_PAIRS, **how)
+
+
+def gradients(objective, pairs, reference=None):
+  """The gradients of the model's embeddings; with one, of the reference's."""
+
+  def loss_fn(embeddings, reference):
+    batch = pairs._replace(image=embeddings.image, text=embeddings.text)
+    if reference is not None:
+      batch = objectives.relative_to(batch, reference)
+    return objective.apply(*objective.init(), batch)[0]
+
+  embeddings = Sides(pairs.image, pairs.text)
+  numbers = (0,) if reference is None else (0, 1)
+  return jax.jit(jax.grad(loss_fn, numbers))(embeddings, reference)
+
+
+@pytest.mark.parametrize(
+  "objective",
+  [
+    drrho(1e-2),
+    objectives.clip(),
+    objectives.isogclr(num_pairs=NUM_PAIRS, rho=2.0),
+    objectives.nuclr(num_pairs=NUM_PAIRS, zeta=zeta_rules.queue(dim=11)),
+  ],
+  ids=repr,
+)
+def test_a_constant_reference_changes_nothing(objective, x64):
+  constant = Sides(*np.ones((2, BATCH, 5)) / math.sqrt(5))
+  if "queue" in repr(objective):  # it is as wide as what it remembers
+    plain = objectives.nuclr(num_pairs=NUM_PAIRS, zeta=zeta_rules.queue(dim=6))
+  else:
+    plain = objective
+  (expected,) = gradients(plain, batch())
+  found, of_reference = gradients(objective, batch(), constant)
+  for a, b in zip(found, expected, strict=True):
+    near(a, b)
+  assert not np.any(of_reference)
+
+
+def test_a_reference_that_is_the_model_weighs_negatives_alike(x64):
+  """All h are 0, so that w = 1 / ((B - 1) (epsilon + (B - 1) / B))."""
+  epsilon, pairs = 1e-2, batch()
+  found, _ = gradients(drrho(epsilon), pairs, Sides(pairs.image, pairs.text))
+  w = RATIO**-1 / ((BATCH - 1) * (epsilon + 1 / RATIO))  # of the library
+  others = 1 - np.eye(BATCH)
+  # An anchor's loss has the slope w in every h, once for each side.
+  slope = 2 * w * (others - (BATCH - 1) * np.eye(BATCH)) / BATCH
+  near(found.image, slope @ pairs.text)
+  near(found.text, slope.T @ pairs.image)
+
+
+def test_without_memory_it_is_clip_of_relative_similarities(x64):
+  """At epsilon = 1 / B, up to 2 tau."""
+  clip = objectives.clip(temperature=TAU, learn_temperature=False)
+  found, _ = gradients(drrho(1 / BATCH), batch(), reference())
+  expected, _ = gradients(clip, batch(), reference())
+  for a, b in zip(found, expected, strict=True):
+    near(a, 2 * TAU * b)
+
+
+@pytest.mark.parametrize(
+  ("image", "text"), [((8, 5), (8, 4)), ((7, 5), (7, 5)), ((8,), (8,))]
+)
+def test_a_reference_of_another_shape_is_refused(image, text):
+  given = Sides(np.ones(image), np.ones(text))
+  with pytest.raises(ValueError, match=r"both be \[batch, width\] with 8 rows"):
+    objectives.relative_to(batch(), given)
 
 
 def average(gamma, log_v, log_estimate, visits=1, log_epsilon=-math.inf):

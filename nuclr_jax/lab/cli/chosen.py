@@ -131,6 +131,8 @@ def embed_inputs(
 ) -> Mapping[str, Any]:
   """Embeds --input with the run, config or model of the flags; see `export`.
 
+  Without --input, it embeds the training pairs of the run or config.
+
   Args:
     output: The folder to make. From a file of texts, one on each line, it gets
       their embeddings alone.
@@ -144,6 +146,10 @@ def embed_inputs(
   from nuclr_jax.lab.user_files.items import check_unchanged
 
   remote.check_new(output)  # before the model is read
+  if flags.INPUT.value is None:
+    return export.write_training_pairs(
+      *_opened_with_pairs(), output, features=features
+    )
   if flags.INPUT.value.endswith(TEXTS):
     _check_no_images()
     texts = sentences.read_all_lines(flags.INPUT.value)
@@ -160,6 +166,18 @@ def embed_inputs(
     return export.write_embeddings(
       embedder, read(), output, thumbnails=pairs, pairs=pairs
     )
+
+
+def _opened_with_pairs():
+  """Opens the run or config of the flags, with its training pairs."""
+  from nuclr_jax.lab.train import loop, untrained
+
+  data_dir = flags.DATA_DIR.value
+  if flags.CONFIG.value:
+    settings = flags.chosen_settings()
+    return untrained.open_untrained(settings, data_dir=data_dir)
+  state = flags.chosen_state()
+  return loop.load(flags.WORKDIR.value, data_dir=data_dir, **state)
 
 
 def _embedder(*, features: bool, images: bool = True):

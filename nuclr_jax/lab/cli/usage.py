@@ -169,14 +169,22 @@ nuclr embed --workdir=runs/mine --input=photos --output=embeddings
 nuclr embed --model=google/siglip2-base-patch16-224 --input=photos --output=out
 nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
 nuclr embed --model=minilm --input=texts.txt --output=out
+nuclr embed --workdir=runs/mine --output=out
   Writes image.npy and text.npy, and tables that say what each row is.
   With --config or --model, the model has its pretrained weights and no training
   of yours. The config cached trains on such a folder (config.data.name is
   "embeddings"). Of a file with a text on each line, .txt, it writes text.npy
-  and the table of texts alone, with any model that takes texts.
+  and the table of texts alone, with any model that takes texts. Without
+  --input, the pairs are those that the run or the config trains on, as
+  --config.reference takes them.
 """,
-    must=["input", "output"],
-    needs={"best": ["workdir"], "average": ["workdir"]},
+    must=["output"],
+    needs={
+      "best": ["workdir"],
+      "average": ["workdir"],
+      "model": ["input"],
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+    },
     one_of=MODELS,
   ),
   "export": Verb(

@@ -179,7 +179,7 @@ def open_embeddings(folder: str | os.PathLike) -> Cached:
       f"{folder} lacks {', '.join(missing)}; write it with nuclr embed"
     )
   files.check_digests(folder)
-  arrays = [_open_array(folder / name) for name in ARRAYS]
+  arrays = [open_array(folder / name) for name in ARRAYS]
   num_rows = {}
   for name in (IMAGES, TEXTS):
     with files.reading(folder / name) as path:
@@ -249,7 +249,7 @@ def open_texts(
   """
   folder = files.remote.fetch(folder).expanduser()
   files.check_digests(folder)
-  text = _open_array(folder / ARRAYS.text)
+  text = open_array(folder / ARRAYS.text)
   with files.reading(folder / TEXTS) as path:
     captions = _read_column(path, CAPTION)
     if captions.null_count:
@@ -282,8 +282,12 @@ def read_column(folder: str | os.PathLike, name: str) -> list[Any] | None:
     return None if column.null_count else column.to_pylist()
 
 
-def _open_array(path: pathlib.Path) -> np.ndarray:
-  """Maps an array into memory."""
+def open_array(path: pathlib.Path) -> np.ndarray:
+  """Maps an array of rows into memory.
+
+  Raises:
+    ValueError: If the file holds something else.
+  """
   with files.reading(path):
     x = np.load(path, mmap_mode="r")
     if x.ndim != 2 or not x.shape[1] or x.dtype.kind != "f":

@@ -13,6 +13,7 @@ from nuclr_jax.lab.export.model import (
   model_of_run,
   write_model,
 )
+from nuclr_jax.lab.export.training_pairs import write_training_pairs
 
 __all__ = [
   "Embedder",
@@ -24,4 +25,5 @@ __all__ = [
   "write_embeddings",
   "write_model",
   "write_texts",
+  "write_training_pairs",
 ]

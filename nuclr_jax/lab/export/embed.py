@@ -196,8 +196,8 @@ def write_texts(
   count = {"captions": len(texts), "captions_cut": 0}
   with files.remote.new_folder(folder) as work:
     with (
-      _array(work / ARRAYS.text) as rows,
-      _table(work / TEXTS, with_images=False) as table,
+      array_file(work / ARRAYS.text) as rows,
+      table_file(work / TEXTS, with_images=False) as table,
     ):
       for start in range(0, len(texts), evaluators.CHUNK):
         chunk = texts[start : start + evaluators.CHUNK]
@@ -240,8 +240,8 @@ def _write_files(
     def opened(make, name):
       return stack.enter_context(make(work / name))
 
-    arrays = Sides(*(opened(_array, name) for name in ARRAYS))
-    keys, texts = opened(_table, IMAGES), opened(_table, TEXTS)
+    arrays = Sides(*(opened(array_file, name) for name in ARRAYS))
+    keys, texts = opened(table_file, IMAGES), opened(table_file, TEXTS)
     rejected = opened(_lines, REJECTED)
     for chunk in _chunks(_cleaned(items), evaluators.CHUNK):
       kept, pixels, rows_of_images = [], [], []
@@ -352,7 +352,7 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 @contextlib.contextmanager
-def _array(path: pathlib.Path) -> Iterator[Append]:
+def array_file(path: pathlib.Path) -> Iterator[Append]:
   """Appends rows to an .npy file.
 
   The number of rows is known only at the end: the header, whose length does not
@@ -378,7 +378,9 @@ def _array(path: pathlib.Path) -> Iterator[Append]:
 
 
 @contextlib.contextmanager
-def _table(path: pathlib.Path, *, with_images: bool = True) -> Iterator[Append]:
+def table_file(
+  path: pathlib.Path, *, with_images: bool = True
+) -> Iterator[Append]:
   """Appends rows, dicts with the same keys, to a Parquet file."""
   import pyarrow
   from pyarrow import parquet

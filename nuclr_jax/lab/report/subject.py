@@ -29,6 +29,7 @@ from nuclr_jax.lab.train import loop
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.hooks import one_temperature
 from nuclr_jax.lab.train.step import TrainState
+from nuclr_jax.objectives import Readout
 from nuclr_jax.types import Pairs, Sides, each
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,8 @@ def from_state(
   with jax.set_mesh(mesh):
     embed = loop.embedder(parts, mesh)(state)
     pairs = embed_pairs(embed, source)
+  if parts.settings.reference is not None:  # they are of other similarities
+    readout = Readout()
   zeta, log_u = readout.zeta, readout.log_u
   if zeta is not None:
     zeta = each(lambda x, n: np.asarray(x)[:n], zeta, source.sizes.ids)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nuclr_jax import sharding
 from nuclr_jax.lab import distributed
-from nuclr_jax.lab.data.source import random_numbers
+from nuclr_jax.lab.data.source import Source, random_numbers
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Batch, PyTree
 
@@ -63,7 +63,7 @@ def fixed_batches(
   Returns:
     The function; it yields the rows of this process.
   """
-  source, seed = parts.data.train, parts.settings.seed
+  source, seed = _source(parts), parts.settings.seed
   batch_size = parts.settings.batch_size
   if source.open_stream is not None:
 
@@ -83,6 +83,12 @@ def fixed_batches(
   return read
 
 
+def _source(parts: Experiment) -> Source:
+  """Returns the training pairs, with their reference if there is one."""
+  source, reference = parts.data.train, parts.reference
+  return source if reference is None else reference.beside(source)
+
+
 def _open(parts, **options):
   """Opens the stream of the rows of this process."""
   from nuclr_jax.lab.data import (
@@ -90,7 +96,7 @@ def _open(parts, **options):
   )
 
   return loader.batches(
-    parts.data.train,
+    _source(parts),
     batch_size=parts.settings.batch_size,
     seed=parts.settings.seed,
     process_index=jax.process_index(),

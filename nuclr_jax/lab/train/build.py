@@ -15,6 +15,7 @@ import optax
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config
 from nuclr_jax.lab.data import Data, Inputs, inputs_of
+from nuclr_jax.lab.data.reference import Reference, width_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
@@ -39,12 +40,14 @@ class Experiment(NamedTuple):
   hooks: tuple[Hook, ...] = ()
   popularities: Popularities | None = None  # what the first state starts with
   evaluators: suites.Suites = {}  # by split: validation, test
+  reference: Reference | None = None  # opened by `fit`
   # The parts that the config names, as `build` made them; others are one's own.
   named: Mapping[str, Any] = {}
 
   def own(self) -> list[str]:
     """Returns the names of the parts that the config does not name."""
-    parts = [x for x in self._fields if x not in ("settings", "named")]
+    besides = ("settings", "named", "reference")
+    parts = [x for x in self._fields if x not in besides]
     return [x for x in parts if getattr(self, x) is not self.named.get(x, self)]
 
 
@@ -87,7 +90,7 @@ def build(
     settings,
     **span,
     **sizes._asdict(),
-    dim=settings.model.arguments.get("dim"),
+    dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
   )
@@ -137,6 +140,20 @@ def span_of(settings: Settings, sizes: Sizes) -> dict[str, int]:
   if num_steps >= 2**31:  # steps are counted in int32
     raise ValueError(f"{num_steps:.3g} steps are too many; lower num_epochs")
   return {"num_steps": num_steps, "steps_per_epoch": steps_per_epoch}
+
+
+def _width(settings: Settings) -> int | None:
+  """Returns the width of the embeddings that the objective sees, if known.
+
+  The folder of a reference is opened only if the objective asks for the width.
+  """
+  dim, bound = settings.model.arguments.get("dim"), settings.objective
+  asked = (bound, *bound.arguments.values())
+  if dim is None or settings.reference is None:
+    return dim
+  if not any(isinstance(x, Bound) and x.takes("dim") for x in asked):
+    return None
+  return dim + width_of(settings.reference)
 
 
 def make_objective(settings: Settings, **of_the_run: int | None) -> Objective:

@@ -22,7 +22,7 @@ from nuclr_jax.lab import distributed
 from nuclr_jax.lab.train.batches import fixed_batches, put_own
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
-from nuclr_jax.objectives import Objective, Readout
+from nuclr_jax.objectives import Objective, Readout, relative_to
 from nuclr_jax.pairwise import tiles, unit_norm
 from nuclr_jax.sample_state import denominator
 from nuclr_jax.sample_state.denominator import mean_where
@@ -50,7 +50,12 @@ SETTLED = 1_000  # first steps without alarms; the first epoch if it is shorter
 
 
 def measure(
-  pairs: Pairs, readout: Readout, *, sizes: Sizes, batch_size: int
+  pairs: Pairs,
+  readout: Readout,
+  *,
+  sizes: Sizes,
+  batch_size: int,
+  reference: Sides | None = None,
 ) -> Metrics:
   r"""Measures a sample of m training pairs; a pure function.
 
@@ -88,6 +93,8 @@ def measure(
     readout: What can be read from the objective, see `Objective.readout`.
     sizes: The sizes of the training data.
     batch_size: The batch size of training.
+    reference: Embeddings by a reference model, which all but the first three
+      metrics then are relative to.
 
   Example:
     >>> pairs = Pairs(jnp.eye(4), jnp.eye(4), jnp.arange(4))
@@ -97,15 +104,14 @@ def measure(
     >>> print(metrics["effective_negatives/image"], metrics["dimensions/image"])
     3.0 3.0
   """
-  pairs = pairs._replace(
-    image=unit_norm(jnp.asarray(pairs.image, float)),
-    text=unit_norm(jnp.asarray(pairs.text, float)),
-  )
-  sides = Sides(pairs.image, pairs.text)
+  sides = each(lambda x: unit_norm(jnp.asarray(x, float)), Sides(*pairs[:2]))
+  pairs = pairs._replace(**sides._asdict())
   metrics = {
     "mean_cosine": each(_mean_cosine, sides),
     "dimensions": each(_dimensions, sides),
   }
+  if reference is not None:
+    pairs = relative_to(pairs, reference)
   if readout.temperature is not None:
     metrics |= _of_negatives(pairs, readout, sizes, batch_size)
   return {"alignment": jnp.mean(jnp.sum(sides.image * sides.text, axis=1))} | {
@@ -350,27 +356,24 @@ def of_run(parts: Experiment, mesh: Mesh) -> Callable[[TrainState], Metrics]:
 
   @partial(jax.jit, out_shardings=everywhere)
   def score(embedded, params, state):
-    pairs = jax.tree.map(lambda *x: jnp.concatenate(x), *embedded)
-    return measure(
-      pairs, readout(params, state), sizes=sizes, batch_size=batch_size
-    )
+    pairs, reference = jax.tree.map(lambda *x: jnp.concatenate(x), *embedded)
+    how = dict(sizes=sizes, batch_size=batch_size, reference=reference)
+    return measure(pairs, readout(params, state), **how)
 
   def run(train_state):
     params, embedded = train_state.params, []
     for batch in read_batches():
       batch = put_own(batch, layout)
-      embedded.append(embed(params["model"], train_state.model_state, batch))
+      pairs = embed(params["model"], train_state.model_state, batch)
+      embedded.append((pairs, batch.reference))
     scores = score(embedded, params["objective"], train_state.objective)
     scores = {name: float(x) for name, x in jax.device_get(scores).items()}
     measured, scores = scores, without_noise(scores)
     step = int(train_state.step)
     if len(scores) < len(measured) and distributed.is_first():
-      log.info(
-        "step %d: %s: below the noise of %d pairs, so not recorded",
-        step,
-        ", ".join(sorted(measured.keys() - scores)),
-        count * batch_size,
-      )
+      missing = ", ".join(sorted(measured.keys() - scores))
+      said = "step %d: %s: below the noise of %d pairs, so not recorded"
+      log.info(said, step, missing, count * batch_size)
     if step >= settled and distributed.is_first():
       for message in find_alarms(scores, scale):
         log.warning("step %d: %s", step, message)

@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 from nuclr_jax.lab import distributed, files, progress
 from nuclr_jax.lab.config import Config, validation_period
 from nuclr_jax.lab.data.places import DATA_DIR
+from nuclr_jax.lab.data.reference import open_reference
 from nuclr_jax.lab.evaluate.evaluators import (
   Embed,
   make_embedder,
@@ -185,13 +186,12 @@ def load(
   with jax.set_mesh(mesh), contextlib.closing(manager):
     if parts is None:
       data = None if pairs or not averaged else resume.data_of(manager, step)
-      if data is None:
-        place, given = files.remote.original(workdir), json.dumps(held_out)
-        files.bucket.check_known(
-          json.dumps(settings.data.spec),
-          by=f"{place}/{records.CONFIG}",
-          beside=(place, data_dir or os.environ.get(DATA_DIR), given),
-        )
+      place, given = files.remote.original(workdir), json.dumps(held_out)
+      files.bucket.check_known(
+        json.dumps([settings.reference, data is None and settings.data.spec]),
+        by=f"{place}/{records.CONFIG}",
+        beside=(place, data_dir or os.environ.get(DATA_DIR), given),
+      )
       parts = build.build(settings, data_dir=data_dir, data=data, fresh=False)
     look = average.to_look_at if averaged else recalibrate.of_run(parts, mesh)
     return parts, mesh, look(resume.start(parts, mesh, manager, step))
@@ -254,8 +254,11 @@ def _prepare(
   records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
+    reference = settings.reference
+    if reference is not None:
+      reference = open_reference(reference, parts.data.train, compare_all=fresh)
   # log_every and others may differ.
-  return parts._replace(settings=settings), mesh
+  return parts._replace(settings=settings, reference=reference), mesh
 
 
 @contextlib.contextmanager

@@ -68,6 +68,8 @@ def start(
     checkpoint.check_meta(manager, step, saved, expected, ("data", "sizes"))
   checkpoint.check_meta(manager, step, saved, expected, ("tokenizer",))
   checkpoint.check_versions(manager, step, saved, expected)
+  if parts.reference is not None and not changed:
+    checkpoint.check_meta(manager, step, saved, expected, ("reference",))
   init, shapes, layout = _init(parts, mesh)
   abstract = checkpoint.abstract_state(shapes, layout)
   if not changed:
@@ -126,6 +128,7 @@ def meta(parts: Experiment) -> checkpoint.Meta:
     "config": parts.settings.recorded,
     "sizes": data.train.sizes._asdict(),
     "data": data.train.fingerprint,
+    "reference": parts.reference and parts.reference.identity,
     "tokenizer": data.tokenizer._asdict(),
     "image_shape": list(data.image_shape),
     "resize": data.resize._asdict(),

@@ -28,6 +28,7 @@ from nuclr_jax.objectives import (
   temperature_rules,
   zeta_rules,
 )
+from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.types import Sizes
 
 
@@ -98,6 +99,10 @@ REFRESH = Table(
   run=("source", "objective", "seed", "steps_per_epoch"),
 )
 
+# Objectives that see similarities as sim_ij - sim_ii only, so that those of a
+# reference can be subtracted; see `objectives.relative_to`.
+RELATIVE = ("clip", "isogclr", "nuclr", "nuclr_variant", "sogclr")
+
 # Keys of `config.data` that name held-out sets of photos.
 HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
 
@@ -140,6 +145,8 @@ def resolve(config: Config | Settings) -> Settings:
   if values["refresh"] is not None:
     spec = values["refresh"]
     bound["refresh"] = _bind_named("refresh", REFRESH, "refresh", spec)
+  if values["reference"] is not None:
+    _check_relative(values)
   return Settings(**values | bound, recorded=values)
 
 
@@ -182,6 +189,41 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
     )
   kept = {key: x for key, x in data.items() if key not in HELD_OUT}
   return {**config, "data": kept | held_out}
+
+
+def _check_relative(values: Mapping[str, Any]) -> None:
+  """Raises ConfigError for what a reference makes no sense with."""
+
+  def is_ours(name):
+    return ":" not in name or name.startswith("contrib:")
+
+  name, why = values["objective"]["name"], None
+  if is_ours(name) and name not in RELATIVE:
+    why = (
+      f"the objectives {', '.join(RELATIVE)} and those of your own, which see "
+      f"similarities relative to the positive's, and not with {name}"
+    )
+  elif terms := [x for x in values["terms"] or () if is_ours(x)]:
+    why = (
+      f"terms of your own, and not with {terms[0]}, which does not compare "
+      "images with texts alone"
+    )
+  elif (values["refresh"] or {}).get("every_epochs"):
+    why = (
+      "refresh.every_epochs=0: exact popularities are solved without a "
+      "reference"
+    )
+  elif values["warm_start"] not in (None, COUNTS):
+    why = (
+      f"warm_start={COUNTS}, and not with {values['warm_start']}: the "
+      "popularities of a file were solved without a reference"
+    )
+  if why:
+    raise ConfigError(
+      f"config.reference goes with {why}; change that, or leave the reference "
+      "out",
+      "reference",
+    )
 
 
 def _bind_named(key: str, table: Table, name: str, spec: Any) -> Bound:

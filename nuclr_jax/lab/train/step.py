@@ -10,7 +10,7 @@ import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.models import Model
-from nuclr_jax.objectives import Objective
+from nuclr_jax.objectives import Objective, relative_to
 from nuclr_jax.types import Batch, Metrics, Params, PyTree, State
 
 
@@ -85,8 +85,9 @@ def make_train_step(
     key: The random key of dropout and the like; each step folds its number in.
 
   Returns:
-    The function, which is not jitted yet. If the state is donated, it is
-    updated in place. The names of the metrics start with `train/`;
+    The function, which is not jitted yet. The objective sees a batch with
+    `reference` as `objectives.relative_to` makes it. If the state is donated,
+    it is updated in place. The names of the metrics start with `train/`;
     "train/loss" and "train/gradient_norm" are among them.
 
   Example:
@@ -119,6 +120,8 @@ def make_train_step(
         key=step_key,
         train=True,
       )
+      if batch.reference is not None:
+        pairs = relative_to(pairs, batch.reference)
       loss, (state, metrics) = objective.apply(
         params["objective"], train_state.objective, pairs
       )

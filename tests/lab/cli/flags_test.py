@@ -83,6 +83,7 @@ FORMS = [
   ("popularity", "workdir", "model", "data"),
   ("popularity", "workdir", "model", "input"),
   *[("embed", x, "input", "output") for x in ("workdir", "config", "model")],
+  *[("embed", x, "output") for x in ("workdir", "config")],
   ("export", "workdir", "output"),
   ("doctor",),
 ]
@@ -171,6 +172,7 @@ def run(tmp_path_factory):
     (subject, "from_state", "pairs"),
     (export, "embedder_of_run", contextlib.nullcontext("embedder")),
     (export, "write_embeddings", counts),
+    (export, "write_training_pairs", counts),
     (export, "model_of_run", "model"),
     (export, "write_model", folder),
     (doctor, "examine", True),

@@ -172,6 +172,22 @@ def test_measure_against_loops(num_devices, num_batches, x64):
   assert np.isnan(found["zeta_gain/text"]) == (num_batches == 3)
 
 
+def test_state_is_compared_with_relative_similarities(x64):
+  """Alignment and collapse stay those of the model's own embeddings."""
+  pairs, state = some()
+  rows = (make_pairs.unit_rows(key, len(pairs.pair_id), 5) for key in (7, 8))
+  reference = Sides(*map(jnp.asarray, rows))
+  found = diagnostics.measure(
+    pairs, readout(state), sizes=SIZES, batch_size=BATCH, reference=reference
+  )
+  plain = loops(pairs, state)
+  expected = loops(objectives.relative_to(pairs, reference), state)
+  own = ("alignment", "mean_cosine", "dimensions")
+  expected |= {k: x for k, x in plain.items() if k.startswith(own)}
+  for name, value in expected.items():
+    assert found[name] == pytest.approx(value, rel=1e-9, nan_ok=True), name
+
+
 measure_jitted = jax.jit(
   diagnostics.measure, static_argnames=("sizes", "batch_size")
 )
