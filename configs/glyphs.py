@@ -26,9 +26,10 @@ INDIVIDUAL = dict(
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
-# rule of nuclr, which experiments/popularity compares, and amorlip, neuclip and
-# scent, which have published constants. Rates are in units of the first
-# temperature.
+# rule of nuclr, which experiments/popularity compares, and amorlip, neuclip,
+# scent and tempnet, which have published constants (but for tempnet's bounds,
+# within which it starts near the τ of the others, and rho). Rates are in units
+# of the first temperature, tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(
     name="contrib:amorlip",
@@ -75,6 +76,18 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.08, gamma=0.8, anchor_average="pair"),
   spectral=dict(),
+  tempnet=dict(
+    name="sogclr",
+    temperature=dict(
+      name="contrib:tempnet",
+      num_prototypes=64,
+      bounds=(0.01, 0.15),
+      rate=dict(value=3e-5),
+      rho=4.5,
+    ),
+    gamma=0.8,
+    anchor_average="pair",
+  ),
   vicreg=dict(invariance=1.0, variance=1.0, covariance=1.0),
 )
 # Algorithms that need a learning rate other than 2e-3.
