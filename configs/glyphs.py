@@ -34,8 +34,9 @@ REFERENCE = "reference"  # a folder that nuclr embed wrote
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
 # ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
 # rule of nuclr, which experiments/popularity compares, and amorlip, drrho,
-# neuclip and scent, which have published constants. Rates are in units of the
-# first temperature.
+# neuclip, scent and tempnet, which have published constants (but for tempnet's
+# bounds, within which it starts near the τ of the others, and rho). Rates are
+# in units of the first temperature, tempnet's excepted.
 ALGORITHMS = dict(
   amorlip=dict(
     name="contrib:amorlip",
@@ -89,6 +90,18 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.08, gamma=0.8, anchor_average="pair"),
   spectral=dict(),
+  tempnet=dict(
+    name="sogclr",
+    temperature=dict(
+      name="contrib:tempnet",
+      num_prototypes=64,
+      bounds=(0.01, 0.15),
+      rate=dict(value=3e-5),
+      rho=4.5,
+    ),
+    gamma=0.8,
+    anchor_average="pair",
+  ),
   vicreg=dict(
     name="contrib:vicreg", invariance=1.0, variance=1.0, covariance=1.0
   ),

@@ -23,6 +23,7 @@ _HOMES = {
   "softmax": _OBJECTIVES,
   "sphereface": _OBJECTIVES,
   "swav": _OBJECTIVES,
+  "tempnet": _OBJECTIVES,
   "vicreg": _OBJECTIVES,
 }
 

@@ -10,6 +10,7 @@ from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.sample_state import denominator, zeta_rules
 from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.types import (
+  PyTree,
   Sample,
   Sides,
   State,
@@ -21,10 +22,11 @@ from nuclr_jax.types import (
 
 
 class Shared(NamedTuple):
-  """The scalars of the state."""
+  """The state that is the same for all samples."""
 
   xi: Sides  # see `denominator`; .text is used with images as anchors
   count: Int[Array, ""]  # steps done; schedules read it
+  temperature: PyTree  # of the temperature's rule
 
 
 @shows_its_call
@@ -201,15 +203,16 @@ def nuclr_variant(
       averages = denominator.unvisited(sizes.ids)
       id_rows = each(lambda x, u: x._replace(log_u=u), id_rows, averages)
     sample = Sample(denominator.PairRows(log_u, **of_pairs), *id_rows)
-    shared = Shared(epsilons.init(id_rows), jnp.zeros((), jnp.int32))
+    count = jnp.zeros((), jnp.int32)
+    shared = Shared(epsilons.init(id_rows), count, taus.init_shared())
     return params, State(sample, memory, shared)
 
   @base.whole_batch
   def apply(params, state, pairs):
-    xi, count = state.shared
+    xi, count, of_taus = state.shared
     old = read_batch(state.sample, pairs, sizes)
     pair_rows, id_rows = old.pair, Sides(old.image, old.text)
-    tau = taus.read(params, pair_rows)
+    tau = taus.read(params, pair_rows, of_taus, pairs)
     zeta = each(lambda x: x.zeta, id_rows)
 
     # The positive's term. The zeta in it belongs to its contrast, so to the
@@ -288,7 +291,8 @@ def nuclr_variant(
 
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
     metrics |= zeta_rules.zeta_metrics(zeta, xi)
-    state = State(sample, memory, Shared(xi, count + 1))
+    shared = Shared(xi, count + 1, taus.step_shared(of_taus, moved))
+    state = State(sample, memory, shared)
     # The surrogate contributes its gradient only, not its value.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)
     return pairwise.nan_without_negatives(value, pairs), (state, metrics)

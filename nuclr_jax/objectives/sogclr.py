@@ -10,6 +10,7 @@ from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.sample_state import denominator
 from nuclr_jax.sample_state.table import read_batch, write_batch
 from nuclr_jax.types import (
+  PyTree,
   Sample,
   Sides,
   State,
@@ -19,10 +20,11 @@ from nuclr_jax.types import (
 )
 
 
-class StepCount(NamedTuple):
-  """The scalars of the state."""
+class Shared(NamedTuple):
+  """The state that is the same for all samples."""
 
   count: Int[Array, ""]  # steps done; schedules read it
+  temperature: PyTree  # of the temperature's rule
 
 
 class AnchorRows(NamedTuple):
@@ -115,14 +117,14 @@ def sogclr(
     else:
       log_u = denominator.unvisited(both(sizes.num_pairs))
       sample = Sample(pair=denominator.PairRows(log_u, **of_pairs))
-    shared = StepCount(count=jnp.zeros((), jnp.int32))
+    shared = Shared(jnp.zeros((), jnp.int32), taus.init_shared())
     return params, State(sample, shared=shared)
 
   @base.whole_batch
   def apply(params, state, pairs):
-    count = state.shared.count
+    count, of_taus = state.shared
     old = read_batch(state.sample, pairs, sizes)
-    tau = taus.read(params, old.pair)
+    tau = taus.read(params, old.pair, of_taus, pairs)
     logits = pairwise.logits(pairs, temperature=tau)
     log_phi = denominator.estimate(logits, sizes)
     log_epsilon = both(log_positive)
@@ -161,7 +163,8 @@ def sogclr(
     new = new._replace(pair=taus.step(new.pair, moved))
     sample = write_batch(state.sample, pairs, sizes, old=old, new=new)
     metrics = denominator.log_u_metrics(log_u) | taus.metrics(tau)
-    state = State(sample, shared=StepCount(count=count + 1))
+    shared = Shared(count + 1, taus.step_shared(of_taus, moved))
+    state = State(sample, shared=shared)
     # Both terms carry a gradient to the temperature: `loss.value` through the
     # factor, the surrogate through u.
     value = base.attach_gradient(loss.value, loss.value + out.surrogate)

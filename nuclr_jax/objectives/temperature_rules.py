@@ -2,8 +2,9 @@ r"""Rules for the temperature: fixed, learned for all, or one for each anchor.
 
 One temperature for all is a parameter, `params["log_scale"]` =
 -log(temperature), which the optimizer moves. Individual temperatures are state,
-which momentum descent moves. Where a temperature is learned with a moving
-average of the denominator, the loss of anchor i is
+which momentum descent moves; or a network with state of its own tells them from
+the embeddings (`nuclr_jax.contrib.tempnet`). Where a temperature is learned
+with a moving average of the denominator, the loss of anchor i is
 
   temperature_i (log D_i - log(number of terms of D) + rho),
 
@@ -28,6 +29,7 @@ from nuclr_jax.types import (
   Number,
   Pairs,
   Params,
+  PyTree,
   Scalar,
   Sides,
   Sizes,
@@ -41,7 +43,7 @@ MAX_GRADIENT = 5.0  # for individual temperatures, as in the iSogCLR code
 
 
 class Step(NamedTuple):
-  """What individual temperatures need for a step; filed under the anchors."""
+  """What temperatures of anchors need for a step; filed under the anchors."""
 
   pairs: Pairs
   log_denominator: Sides  # log D
@@ -63,14 +65,18 @@ class TemperatureRule(NamedTuple):
   first: float
   # sizes -> (params, the fields of `PairRows` that it needs)
   init: Callable[[Sizes], tuple[Params, dict[str, Sides]]]
-  # (params, `PairRows`) -> each anchor's temperature: scalars or [batch]
-  read: Callable[[Params, PairRows], Sides]
+  # (params, `PairRows`, shared state, batch) -> each anchor's temperature:
+  # scalars or [batch]
+  read: Callable[[Params, PairRows, PyTree, Pairs], Sides]
   step: Callable[[PairRows, Step], PairRows]
-  # (params, `PairRows`) -> one temperature, or `Sides` of [num_pairs]
-  readout: Callable[[Params, PairRows], Scalar | Sides]
+  # (params, `PairRows`) -> one temperature, or `Sides` of [num_pairs], or None
+  readout: Callable[[Params, PairRows], Scalar | Sides | None]
   metrics: Callable[[Sides], Metrics]  # of what `read` returned
   rho: float | None = None  # None: the loss has no such term
-  is_individual: bool = False  # whether every anchor has its own, as state
+  is_individual: bool = False  # whether every anchor has its own
+  # State that is the same for all pairs: how it starts and moves.
+  init_shared: Callable[[], PyTree] = tuple
+  step_shared: Callable[[PyTree, Step], PyTree] = lambda shared, step: shared
   call: str = "TemperatureRule(...)"  # how it prints
 
   def __repr__(self) -> str:
@@ -109,7 +115,7 @@ def fixed(temperature: checks.Temperature = 0.05) -> TemperatureRule:
   return TemperatureRule(
     first=temperature,
     init=lambda sizes: ({}, {}),
-    read=lambda params, rows: both(temperature),
+    read=lambda params, *_: both(temperature),
     step=lambda rows, evidence: rows,
     readout=lambda params, rows: jnp.asarray(temperature),
     metrics=lambda tau: {},
@@ -152,7 +158,7 @@ def learned(
   return TemperatureRule(
     first=first,
     init=lambda sizes: (base.init_log_scale(first), {}),
-    read=lambda params, rows: both(base.learned_temperature(params, first)),
+    read=lambda params, *_: both(base.learned_temperature(params, first)),
     step=lambda rows, evidence: rows,
     readout=lambda params, rows: base.learned_temperature(params, first),
     metrics=lambda tau: {"temperature": tau.image},
@@ -220,13 +226,6 @@ def individual(
   def step(rows, evidence):
     ids, rate_now = evidence.pairs.pair_id, rate(evidence.count)
 
-    def gradient(value, log_d, mean_logit, positive_share, positive_logit):
-      # The factor tau_i / B of `mean_logit` is undone.
-      mean = mean_logit * len(ids) / value + positive_share * positive_logit
-      return jnp.clip(
-        log_d + evidence.offset - mean, -MAX_GRADIENT, MAX_GRADIENT
-      )
-
     def side(value, momentum, g, touched):
       touched &= rate_now != 0
       new = beta * momentum + (1 - beta) * g
@@ -234,15 +233,11 @@ def individual(
       moved = jnp.clip(value - rate_now * first * new, low, high)
       return jnp.where(touched, moved, value), new
 
-    gradients = each(
-      gradient,
-      rows.temperature,
-      evidence.log_denominator,
-      evidence.mean_logit,
-      evidence.positive_share,
-      evidence.positive_logit,
+    clipped = each(
+      lambda g: jnp.clip(g, -MAX_GRADIENT, MAX_GRADIENT),
+      gradients(rows.temperature, evidence),
     )
-    means = mean_by_id(gradients, both(ids), evidence.has_negative)
+    means = mean_by_id(clipped, both(ids), evidence.has_negative)
     temperature, momentum = unzip(
       each(side, rows.temperature, rows.temperature_momentum, *means)
     )
@@ -251,7 +246,7 @@ def individual(
   return TemperatureRule(
     first=first,
     init=init,
-    read=lambda params, rows: rows.temperature,
+    read=lambda params, rows, *_: rows.temperature,
     step=step,
     readout=lambda params, rows: rows.temperature,
     metrics=lambda tau: {
@@ -260,6 +255,32 @@ def individual(
     },
     rho=rho,
     is_individual=True,
+  )
+
+
+def gradients(tau: Sides, step: Step) -> Sides:
+  """Returns the derivative of every anchor's loss by its own temperature.
+
+  It is log D_i + rho - log(number of terms) - sum_j w_ij L_ij, where D and the
+  sum may have a term of the positive. Rows without a negative have no meaning.
+
+  Args:
+    tau: The temperatures that `TemperatureRule.read` returned.
+    step: What the rule is given for a step.
+  """
+
+  def side(tau, log_d, mean_logit, positive_share, positive_logit):
+    # The factor tau_i / B of `mean_logit` is undone.
+    mean = mean_logit * len(log_d) / tau + positive_share * positive_logit
+    return log_d + step.offset - mean
+
+  return each(
+    side,
+    tau,
+    step.log_denominator,
+    step.mean_logit,
+    step.positive_share,
+    step.positive_logit,
   )
 
 

@@ -188,6 +188,24 @@ def test_adaptive_leaves_a_steady_denominator_alone():
   assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)
 
 
+def test_a_floor_below_the_greatest_term_so_far_loses_anchors(x64):
+  """TempNet's table (iSogCLR's likewise): a sum in units of its greatest term.
+
+  The floor of 1e-14 holds once a logit has fallen by more than 32.2.
+  """
+  gamma, high, low, visits = 0.8, 13.3, -26.5, 30
+  greatest, total = high, 1.0  # after a first visit
+  for _ in range(visits):
+    term = math.exp(low - greatest)
+    total = (1 - gamma) * total + gamma * term
+  floored = max(total, 1e-14)
+  assert term / floored == pytest.approx(5e-4, rel=0.1)  # the weight; it is 1
+  assert math.log(floored) + greatest == pytest.approx(-18.94, abs=0.01)
+  constant = lambda count: jnp.asarray(gamma)
+  found = average(constant, high, low, visits)
+  assert found == pytest.approx(low, abs=1e-3)
+
+
 def test_corrected_log_q_is_a_fixed_zeta_without_memory(x64):
   """The sampled softmax of RecSys 2025 (arXiv 2507.09331), by autograd.
 

@@ -22,6 +22,7 @@ import pytest
 
 from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.contrib.objectives.neuclip import Prototypes
+from nuclr_jax.contrib.objectives.tempnet import Learned
 from nuclr_jax.objectives import (
   denominator,
   temperature_rules,
@@ -69,6 +70,13 @@ OBJECTIVES = dict(
     temperature=temperature_rules.individual(0.1, rate=0.01),
     zeta=zeta_rules.queue(dim=8, size=5120, momentum=0.1),
   ),
+  nuclr_tempnet_queue=objectives.nuclr(
+    **SIZES,
+    temperature=contrib.tempnet(
+      dim=8, num_prototypes=BATCH, bounds=(0.05, 0.2), rate=0.01
+    ),
+    zeta=zeta_rules.queue(dim=8, size=5120),
+  ),
   neuclip=contrib.neuclip(dim=8, num_prototypes=48, restart_every=2),
   amorlip=contrib.amorlip(dim=8, steps_per_epoch=2),
   sum=objectives.add(
@@ -95,6 +103,16 @@ def in_order(state):
 
   Prototypes are sorted by their first numbers.
   """
+  if isinstance(getattr(state.shared, "temperature", ()), Learned):
+    learned = state.shared.temperature
+    order = each(
+      lambda x: np.argsort(x.prototypes[:, 0], stable=True), learned.network
+    )
+    sort = lambda x: each(_sort_prototypes, x, order)
+    adam = learned.moment
+    adam = adam._replace(mu=sort(adam.mu), nu=sort(adam.nu))
+    learned = Learned(sort(learned.network), adam)
+    state = state._replace(shared=state.shared._replace(temperature=learned))
   if isinstance(state.shared, Prototypes):
     first = state.shared.vector
     order = each(lambda x: np.argsort(x[:, 0], stable=True), first)
@@ -106,6 +124,12 @@ def in_order(state):
     return state
   order = np.argsort(state.memory.pair_id, stable=True)
   return state._replace(memory=jax.tree.map(lambda x: x[order], state.memory))
+
+
+def _sort_prototypes(network, order):
+  return network._replace(
+    prototypes=network.prototypes[order], slope=network.slope[order]
+  )
 
 
 def collective_shapes(hlo: str) -> list[str]:

@@ -1,4 +1,8 @@
-"""Rivals, objectives for labels and clusters, and a term."""
+"""Objectives for labels and clusters, or with learned denominators; and parts.
+
+`difference_alignment` is a term, `tempnet` a rule for the temperature.
+
+"""
 
 from nuclr_jax.contrib.objectives.amorlip import amorlip
 from nuclr_jax.contrib.objectives.classification import (
@@ -17,6 +21,7 @@ from nuclr_jax.contrib.objectives.latent_class import (
 from nuclr_jax.contrib.objectives.metric_learning import npair, proxy_anchor
 from nuclr_jax.contrib.objectives.neuclip import neuclip
 from nuclr_jax.contrib.objectives.swav import swav
+from nuclr_jax.contrib.objectives.tempnet import tempnet
 from nuclr_jax.contrib.objectives.vicreg import vicreg
 
 __all__ = [
@@ -32,5 +37,6 @@ __all__ = [
   "softmax",
   "sphereface",
   "swav",
+  "tempnet",
   "vicreg",
 ]
