@@ -2,8 +2,10 @@
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
-The argument after a colon is a name in `ALGORITHMS` below (nuclr by default),
-`smoke` for a run of less than a minute, or both with a comma between them:
+The argument after a colon has at most one word of each kind, with commas
+between them: a name in `ALGORITHMS` below (nuclr by default); `tokens`, to
+predict the tokens of captions, too (`clip,tokens` is SuperCLIP); and `smoke`,
+for a run of less than a minute:
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 """
@@ -66,11 +68,15 @@ ALGORITHMS = dict(
 )
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
+TOKENS = "contrib:token_prediction"
+# Objectives in units of similarity: 2 temperature times the gradient of clip.
+SCALED = ("isogclr", "nuclr", "sogclr")
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config; see the module's docstring."""
-  name, smoke = choose(arg, ALGORITHMS, {"smoke": True})
+  words = {"tokens": True}, {"smoke": True}
+  name, tokens, smoke = choose(arg, ALGORITHMS, *words)
   name = name or "nuclr"
   config = blank()  # all keys, with their defaults
   config.data = dict(
@@ -88,6 +94,8 @@ def get_config(arg: str = "") -> ConfigDict:
   )
   config.model.normalize = name != "vicreg"
   config.objective = {"name": name} | ALGORITHMS[name]
+  if tokens:
+    config.terms = {TOKENS: dict(weight=weight_of(config.objective))}
   config.optimizer = dict(
     learning_rate=dict(
       value=LEARNING_RATES.get(name, 2e-3),
@@ -110,3 +118,11 @@ def get_config(arg: str = "") -> ConfigDict:
     config.log_every = 20
     config.eval_every = config.checkpoint_every = 80
   return config
+
+
+def weight_of(objective: ConfigDict) -> float:
+  """Returns the weight of the tokens that SuperCLIP has with `clip`: 1."""
+  if objective.name not in SCALED:
+    return 1.0
+  tau = objective.temperature  # or the rule of a learned one
+  return 2 * (tau if isinstance(tau, float) else tau.temperature)

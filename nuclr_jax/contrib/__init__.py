@@ -23,6 +23,7 @@ _HOMES = {
   "softmax": _OBJECTIVES,
   "sphereface": _OBJECTIVES,
   "swav": _OBJECTIVES,
+  "token_prediction": _OBJECTIVES,
 }
 
 __all__ = list(_HOMES)

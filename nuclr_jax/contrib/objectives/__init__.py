@@ -1,4 +1,4 @@
-"""Objectives for labels and clusters, or with learned denominators; a term."""
+"""Objectives for labels and clusters, or with learned denominators; terms."""
 
 from nuclr_jax.contrib.objectives.amorlip import amorlip
 from nuclr_jax.contrib.objectives.classification import (
@@ -17,6 +17,7 @@ from nuclr_jax.contrib.objectives.latent_class import (
 from nuclr_jax.contrib.objectives.metric_learning import npair, proxy_anchor
 from nuclr_jax.contrib.objectives.neuclip import neuclip
 from nuclr_jax.contrib.objectives.swav import swav
+from nuclr_jax.contrib.objectives.token_prediction import token_prediction
 
 __all__ = [
   "amorlip",
@@ -31,4 +32,5 @@ __all__ = [
   "softmax",
   "sphereface",
   "swav",
+  "token_prediction",
 ]
