@@ -28,7 +28,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     for x in history
     if "train/token_prediction/divergence" in x
   ]
-  assert losses[-1] < losses[0] - 0.5
+  assert losses[-1] < losses[0] - 0.2
 
   def stop(state, embed):
     os.kill(os.getpid(), signal.SIGTERM)
