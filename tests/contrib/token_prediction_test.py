@@ -5,6 +5,8 @@ import re
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from make_step import everywhere, rows
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from nuclr_jax import Pairs, contrib, objectives, sharding
 from nuclr_jax.contrib.objectives.token_prediction import MANY, Seen
 from nuclr_jax.lab.config import load_config, override
 from nuclr_jax.lab.train import build
+from tests.lab.data.sentences_test import make_config, write_sentences
 
 B, LENGTH, VOCAB, WIDTH = 8, 6, 23, 5
 SPECIAL = (0, 1, 22)  # padding, and what begins and ends a caption
@@ -215,6 +218,35 @@ def test_devices_agree_and_each_has_the_logits_of_its_rows():
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["explicit", "shard_map"])
+def test_own_loops(kind):
+  """The rows of extras are gathered or split with all others."""
+  objective = objectives.add(clip=objectives.clip(), tokens=make())
+  params, state = objective.init()
+  pairs = jax.tree.map(
+    lambda x: x if x.dtype == jnp.int32 else x.astype(jnp.float32),
+    some(batch=16),
+  )
+
+  def step(pairs):
+    return jax.value_and_grad(
+      lambda params: objective.apply(params, state, pairs), has_aux=True
+    )(params)
+
+  expected = jax.device_get(jax.jit(step)(pairs))
+  if kind == "explicit":
+    mesh = jax.make_mesh((8,), ("data",))
+    with jax.set_mesh(mesh):
+      split = jax.device_put(pairs, NamedSharding(mesh, P("data")))
+      found = jax.device_get(jax.jit(step)(split))
+  else:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=P("data"), out_specs=P())
+    found = jax.device_get(jax.jit(mapped)(pairs))
+  for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_weight_0_is_the_objective_alone_bit_for_bit():
   clip = objectives.clip(learn_temperature=False)
   both = objectives.add(clip=clip, tokens=objectives.scale(make(), 0.0))
@@ -319,3 +351,10 @@ class TestBadInput:
     named = [(f"{prefix}.{key}", x) for key, x in changes.items()]
     with pytest.raises(ValueError, match=message):
       build.build(override(load_config(config), named))
+
+  def test_a_model_without_an_image_tower(self, tmp_path):
+    """Sentences have tokens, and two views of them."""
+    config = make_config(write_sentences(tmp_path))
+    config.terms = {"contrib:token_prediction": {"weight": 1.0}}
+    with pytest.raises(ValueError, match="this model passes on none"):
+      build.build(config)
