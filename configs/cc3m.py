@@ -90,8 +90,8 @@ ALGORITHMS = dict(
   vicreg=dict(),
 )
 OPTIONS = ("float32", "lit", "tokens", "own", "clip_b16", "smoke")
-# The others are in units of similarity: 2 temperature times clip's gradient.
-UNSCALED = ("clip", "cyclip", "debiased", "siglip", "spectral", "vicreg")
+# Objectives in units of similarity: 2 temperature times the gradient of clip.
+SCALED = ("isogclr", "nuclr", "nuclr_variant", "sogclr")
 SETS = ("validation", "validation_zero_shot", "test", "zero_shot", "probes")
 
 
@@ -156,7 +156,9 @@ def get_config(arg: str = "") -> ConfigDict:
   config.eval_every_epochs = 1.0
   config.checkpoint_every = 2000
   if "tokens" in words:
-    weight = 1.0 if names[0] in UNSCALED else 2 * TEMPERATURE
+    tau = config.objective.get("temperature")
+    tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    weight = 2 * tau if config.objective.name in SCALED else 1.0
     config.terms = {"contrib:token_prediction": dict(weight=weight)}
   if "clip_b16" in words:
     start_from_clip(config)

@@ -68,7 +68,6 @@ ALGORITHMS = dict(
 )
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
-TOKENS = "contrib:token_prediction"
 # Objectives in units of similarity: 2 temperature times the gradient of clip.
 SCALED = ("isogclr", "nuclr", "sogclr")
 
@@ -95,7 +94,10 @@ def get_config(arg: str = "") -> ConfigDict:
   config.model.normalize = name != "vicreg"
   config.objective = {"name": name} | ALGORITHMS[name]
   if tokens:
-    config.terms = {TOKENS: dict(weight=weight_of(config.objective))}
+    tau = config.objective.get("temperature")
+    tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    weight = 2 * tau if config.objective.name in SCALED else 1.0
+    config.terms = {"contrib:token_prediction": dict(weight=weight)}
   config.optimizer = dict(
     learning_rate=dict(
       value=LEARNING_RATES.get(name, 2e-3),
@@ -118,11 +120,3 @@ def get_config(arg: str = "") -> ConfigDict:
     config.log_every = 20
     config.eval_every = config.checkpoint_every = 80
   return config
-
-
-def weight_of(objective: ConfigDict) -> float:
-  """Returns the weight of the tokens that SuperCLIP has with `clip`: 1."""
-  if objective.name not in SCALED:
-    return 1.0
-  tau = objective.temperature  # or the rule of a learned one
-  return 2 * (tau if isinstance(tau, float) else tau.temperature)

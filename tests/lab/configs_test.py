@@ -87,6 +87,27 @@ def test_vicreg_alone_has_embeddings_of_any_norm():
     assert glyphs.get_config(name).model.normalize == (name != "vicreg")
 
 
+@pytest.mark.parametrize(
+  "name, argument, weight",
+  [
+    ("glyphs", "clip,tokens", 1.0),
+    ("glyphs", "fastclip_v3,tokens,smoke", 0.14),
+    ("icons", "sogclr,lit,tokens", 0.16),
+    ("cc3m", "tokens", 0.02),
+    ("cc3m", "nuclr_official,tokens", 0.02),
+    ("cc3m", "fastclip_v3,tokens", 0.14),
+    ("cc12m", "siglip,tokens", 1.0),
+  ],
+)
+def test_tokens_are_weighed_as_superclip_does(name, argument, weight):
+  """1 with `clip`; 2 temperature in units of similarity."""
+  config = load_file(CONFIGS / f"{name}.py").get_config(argument)
+  term = settings.resolve(config).terms["contrib:token_prediction"]
+  assert term.more["weight"] == pytest.approx(weight)
+  plain = argument.replace("tokens", "").replace(",,", ",").strip(",")
+  assert not load_file(CONFIGS / f"{name}.py").get_config(plain).terms
+
+
 def test_icons_with_a_sentence_encoder():
   icons = load_file(CONFIGS / "icons.py")
   tuned, locked = map(icons.get_config, ("minilm", "sogclr,lit,smoke"))

@@ -54,17 +54,17 @@ def token_prediction(
 
   What the published code does is the same but for these:
 
-    features  the mean of a ViT's patches, where `clip` has the class token;
-              here those of the tower, whatever it pools. Its norm has a learned
-              scale and offset, which W and b can absorb
+    features  the mean of a ViT's patches, although the embedding is made of
+              its class token; here those of the tower, whatever it pools. Its
+              norm has a learned scale and offset, which W and b can absorb
     tokens    none is left out. The first and the last have w = 0, since all
               captions have them; padding (id 0, which is "!", too) is a target
               with w = log((n + 1) / (m + 1)) for m captions that are padded
-    w_c       the same numbers; the paper has log(n / (n_c + 1)) of a known
-              data set, which is negative for tokens of all captions
 
-  Counts do not need a pass over the data, which may be a stream, and the first
-  batches have weights from few captions. Memory is that of the logits, batch
+  It has the same w_c from the same running counts; the paper has those of a
+  known data set, log(n / (n_c + 1)), negative for a token of all captions.
+  Counts need no pass over the data, which may be a stream; the weights of the
+  first batches come from few captions. Memory is that of the logits, batch
   times vocabulary; on a mesh, each device has those of its rows.
 
   Args:
