@@ -27,10 +27,16 @@ INDIVIDUAL = dict(
 )
 # By config name; the objective has the same name unless `name` says otherwise.
 # They were tuned in experiments/bimodal (smaller towers, 8 epochs), except for
-# ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there) and
-# the rule of nuclr, which experiments/popularity compares. Rates are in units
-# of the first temperature.
+# ntxent, the rate of ζ of nuclr_individual (taken from "unbiased" there), the
+# rule of nuclr, which experiments/popularity compares, and amorlip, neuclip and
+# scent, which have published constants. Rates are in units of the first
+# temperature.
 ALGORITHMS = dict(
+  amorlip=dict(
+    name="contrib:amorlip",
+    temperature=0.08,
+    beta=dict(value=0.0, decay="cosine", decay_fraction=0.5, end_value=0.8),
+  ),
   clip=dict(temperature=0.08, learn_temperature=False),
   cyclip=dict(
     temperature=0.07, learn_temperature=False, in_modal=0.05, cross_modal=0.05
@@ -49,6 +55,7 @@ ALGORITHMS = dict(
     anchor_average="pair",
   ),
   isogclr=dict(**INDIVIDUAL, gamma=0.8),
+  neuclip=dict(name="contrib:neuclip", temperature=0.08, num_prototypes=4096),
   ntxent=dict(temperature=0.07, learn_temperature=True),
   nuclr=dict(
     temperature=0.07,
@@ -61,6 +68,12 @@ ALGORITHMS = dict(
     gamma=0.8,
     zeta=dict(name="batch", rate=ZETA_RATE | dict(value=1e-2 / 0.07)),
   ),
+  scent=dict(
+    name="sogclr",
+    temperature=0.08,
+    gamma=dict(name="adaptive", log_alpha=10.0),
+    anchor_average="pair",
+  ),
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=0.08, gamma=0.8, anchor_average="pair"),
   spectral=dict(),
@@ -69,7 +82,7 @@ ALGORITHMS = dict(
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
 # Objectives in units of similarity: 2 temperature times the gradient of clip.
-SCALED = ("isogclr", "nuclr", "sogclr")
+SCALED = ("isogclr", "nuclr", "sogclr", "contrib:neuclip", "contrib:amorlip")
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -112,4 +112,17 @@ ARMS = {
     lambda x: {"temperature": {"rho": x}},
     tuned=RHO,
   ),
+  "scent": Arm("SCENT", "scent", _at),
+  "scent_slow": Arm(
+    "SCENT, log α = 4",
+    "scent",
+    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
+  ),
+  "nuclr_scent": Arm(
+    "NUCLR, SCENT's u",
+    "nuclr",
+    lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
+  ),
+  "neuclip": Arm("NeuCLIP", "neuclip", _at),
+  "amorlip": Arm("AmorLIP", "amorlip", _at),
 }

@@ -10,11 +10,13 @@ each as one program (`jax.vmap`), and appends a row for each seed. What has a
 row is not run again; with `--minutes`, it stops before an arm that would take
 longer than what is left.
 
-Settings are those of the study, but drawings move by whole pixels.
+Objectives are those of the study's configs, which are packed, too, at every
+value of the number that is tuned. Drawings move by whole pixels only, and what
+configs give in epochs (the frozen ones of the released code) stays as long.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import functools
 import io
 import itertools
@@ -33,16 +35,23 @@ import optax
 
 from experiments.harness import Row, benchmark, rows
 from experiments.harness.study import Key
-from experiments.icons.plan import BATCH_SIZE, CRITERION
+from experiments.icons.arms import ARMS, GRIDS
+from experiments.icons.plan import (
+  BATCH_SIZE,
+  CRITERION,
+  MAIN,
+  Scale,
+  make_run,
+)
 from experiments.icons.scores import scores_of
-from nuclr_jax import Batch, objectives, sharding
+from nuclr_jax import Batch, objectives, popularity, sharding
 from nuclr_jax.lab import models, progress
 from nuclr_jax.lab.data.source import ImageTextSet
 from nuclr_jax.lab.evaluate.evaluators import make_embedder
-from nuclr_jax.lab.train import optimizer
+from nuclr_jax.lab.train import build, optimizer
+from nuclr_jax.lab.train.settings import Settings, resolve
 from nuclr_jax.lab.train.step import TrainState, init_state, make_train_step
-from nuclr_jax.objectives import zeta_rules
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Popularities, Sides, Sizes, each
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +81,13 @@ class Icons(NamedTuple):
   vocab_size: int
   held_out: Mapping[str, ImageTextSet]
   family: Mapping[str, str]  # by set
+  # Configs of the study, by arm and by the value of the tuned number.
+  configs: Mapping[str, Mapping[str, Any]]
+
+  @property
+  def sizes(self) -> Sizes:
+    """The number of pairs, images and texts."""
+    return Sizes(len(self.image), int(self.image_id.max()) + 1, len(self.text))
 
 
 def model_of(icons: Icons, towers: str) -> models.Model:
@@ -87,27 +103,54 @@ def model_of(icons: Icons, towers: str) -> models.Model:
   )
 
 
-def objective_of(arm: str, tau: float, icons: Icons) -> objectives.Objective:
-  """Makes an arm's objective, as `configs/icons.py` does."""
-  sizes = dict(
-    num_pairs=len(icons.image_id),
-    num_images=int(icons.image_id.max()) + 1,
-    num_texts=len(icons.text),
+def settings_of(icons: Icons, arm: str, value: float) -> Settings:
+  """Returns the study's settings of an arm.
+
+  Args:
+    icons: What `read` returned.
+    arm: A name in `ARMS`.
+    value: The value of its tuned number, one of `GRIDS`.
+
+  Raises:
+    ValueError: If the arm or the value has not been packed.
+  """
+  for what, key, known in (
+    ("arm", arm, icons.configs),
+    (f"{arm}'s value", f"{value:g}", icons.configs.get(arm, {})),
+  ):
+    if key not in known:
+      raise ValueError(f"{what} must be one of {', '.join(known)}, got {key}")
+  settings = resolve(icons.configs[arm][f"{value:g}"])
+  if settings.refresh.arguments.get("every_epochs"):
+    raise ValueError(f"{arm} solves popularities between epochs: not done here")
+  return settings
+
+
+def objective_of(
+  settings: Settings, sizes: Sizes, *, batch_size: int, epochs: float = 1.0
+) -> objectives.Objective:
+  """Makes the objective of settings, for a run of other length."""
+  steps_per_epoch = sizes.num_pairs // batch_size
+  return build.make_objective(
+    settings,
+    **sizes._asdict(),
+    dim=DIM,
+    num_steps=max(1, round(epochs * steps_per_epoch)),
+    steps_per_epoch=steps_per_epoch,
   )
-  nuclr = functools.partial(
-    objectives.nuclr, **sizes, temperature=tau, gamma=0.8
-  )
-  makers: dict[str, Callable[[], objectives.Objective]] = {
-    "clip": lambda: objectives.clip(temperature=tau, learn_temperature=False),
-    "sogclr": lambda: objectives.sogclr(**sizes, temperature=tau, gamma=0.8),
-    "nuclr_queue": lambda: nuclr(
-      zeta=zeta_rules.queue(dim=DIM, size=4096, rate=0.3)
-    ),
-    "nuclr_zero": lambda: nuclr(zeta=zeta_rules.fixed()),
-  }
-  if arm not in makers:
-    raise ValueError(f"arm must be one of {', '.join(makers)}, got {arm!r}")
-  return makers[arm]()
+
+
+def of_counts(icons: Icons, temperature: float) -> Popularities:
+  """Returns popularities from how often each drawing and each name occurs."""
+  ids = Sides(icons.image_id, icons.text_id)
+  zeta = popularity.zeta_of_counts(ids, temperature=temperature)
+  return Popularities(each(np.arange, icons.sizes.ids), zeta)
+
+
+def unmarked(icons: Icons) -> Icons:
+  """Gives equal names ids of their own."""
+  ids = np.arange(len(icons.text_id), dtype=np.int32)
+  return icons._replace(text_id=ids, text=icons.text[icons.text_id])
 
 
 def batches_of(seed: int, num_pairs: int, size: int) -> Iterator[np.ndarray]:
@@ -149,6 +192,7 @@ def train(
   batch_size: int = 128,
   epochs: float = 30.0,
   towers: str = "small",
+  popularities: Popularities | None = None,
 ) -> Trained:
   """Trains with all seeds at once, each on batches in an order of its own."""
   num_pairs = len(icons.image)
@@ -164,7 +208,16 @@ def train(
   )
   parts = (model, objective, adamw)
   keys = jnp.stack([jax.random.key(x) for x in seeds])
-  state = jax.jit(jax.vmap(lambda key: init_state(*parts, key)))(keys)
+
+  def init(key):
+    state = init_state(*parts, key)
+    if popularities is None:
+      return state
+    return state._replace(
+      objective=objective.assign(state.objective, popularities)
+    )
+
+  state = jax.jit(jax.vmap(init))(keys)
   step = make_train_step(*parts, jax.random.key(0))
   arrays = jax.device_put(icons[:4])
 
@@ -201,21 +254,36 @@ def train(
 
 
 def rows_of(
-  icons: Icons, arm: str, tau: float, seeds: Sequence[int], **settings: Any
+  icons: Icons,
+  arm: str,
+  value: float,
+  seeds: Sequence[int],
+  *,
+  marked: bool = True,
+  **options: Any,
 ) -> list[Row]:
   """Trains an arm and makes a row of each seed."""
-  trained = train(icons, objective_of(arm, tau, icons), seeds=seeds, **settings)
-  pairs = len(seeds) * trained.steps * settings["batch_size"]
+  settings, data = settings_of(icons, arm, value), icons
+  if not marked:
+    data = unmarked(icons)
+  batch_size, epochs = options["batch_size"], options["epochs"]
+  objective = objective_of(
+    settings, data.sizes, batch_size=batch_size, epochs=epochs
+  )
+  warm = of_counts(icons, value) if settings.warm_start == "counts" else None
+  trained = train(data, objective, seeds=seeds, popularities=warm, **options)
+  pairs = len(seeds) * trained.steps * batch_size
   common = {
     "arm": arm,
-    "τ": tau,
+    ARMS[arm].tuned: value,
     "size": icons.image.shape[1],
     "pairs": len(icons.image),
-    **settings,
+    "marked": marked,
+    **options,
     "steps": trained.steps,
     "device": jax.devices()[0].device_kind,
     "seconds": round(trained.seconds, 1),  # of all seeds together
-    "pairs_per_second": round(pairs / trained.seconds),
+    "pairs_per_second": round(pairs / max(trained.seconds, 1e-9)),
   }
   # What stands for captions are token ids already.
   mesh = sharding.make_mesh(1)
@@ -230,21 +298,23 @@ def rows_of(
       whole, by_set = scores_of(embed, data, icons.family)
       row |= {f"{split}/{k}": x for k, x in whole.items()}
       row.setdefault("sets", {})[split] = by_set
-    found.append(row | {"losses": np.round(trained.losses[i], 5).tolist()})
+    losses = [round(float(x), 5) for x in trained.losses[i]]
+    found.append(row | {"losses": losses})
   return found
 
 
-def key_of(settings: Mapping[str, Any], seed: int) -> Key:
+def key_of(options: Mapping[str, Any], seed: int) -> Key:
   """Returns `Run.key` of the run of a seed."""
-  words = ("arm", "τ", "batch_size", "epochs", "towers", "size")
-  named = " ".join(f"{x}={settings[x]}" for x in words)
-  return PART, named, seed
+  tuned = ARMS[options["arm"]].tuned
+  words = ("arm", tuned, "batch_size", "epochs", "towers", "size")
+  named = " ".join(f"{x}={options[x]}" for x in words)
+  return PART, named if options["marked"] else f"{named} unmarked", seed
 
 
 def write(icons: Icons, path: pathlib.Path) -> None:
   """Packs the icons into a file."""
   arrays = {name: getattr(icons, name) for name in Icons._fields[:4]}
-  facts = {"vocab_size": icons.vocab_size, "family": dict(icons.family)}
+  facts = {x: getattr(icons, x) for x in ("vocab_size", "family", "configs")}
   for split, data in icons.held_out.items():
     arrays |= {
       f"{split} image": np.asarray(data.image[:]),
@@ -255,7 +325,7 @@ def write(icons: Icons, path: pathlib.Path) -> None:
     for part, weights in data.parts.items():
       arrays |= {f"{split} {part} {k}": x for k, x in weights._asdict().items()}
     facts[split] = {"parts": list(data.parts), "origin": list(data.origin)}
-  facts = json.dumps(facts).encode()
+  facts = json.dumps(facts, default=dict).encode()
   file = io.BytesIO()
   np.savez(file, facts=np.frombuffer(facts, np.uint8), **arrays)
   path.write_bytes(lzma.compress(file.getvalue()))
@@ -266,7 +336,9 @@ def read(path: pathlib.Path) -> Icons:
   with lzma.open(path) as file:
     arrays = dict(np.load(io.BytesIO(file.read())))
   facts = json.loads(arrays.pop("facts").tobytes())
-  vocab_size, family = facts.pop("vocab_size"), facts.pop("family")
+  vocab_size, family, configs = map(
+    facts.pop, ("vocab_size", "family", "configs")
+  )
   held_out = {
     split: ImageTextSet(
       *(arrays[f"{split} {x}"] for x in ImageTextSet._fields[:4]),
@@ -279,13 +351,17 @@ def read(path: pathlib.Path) -> Icons:
     for split, of in facts.items()
   }
   train = (arrays[name] for name in Icons._fields[:4])
-  return Icons(*train, vocab_size, held_out, family)
+  return Icons(*train, vocab_size, held_out, family, configs)
 
 
 def pack(config: Any, data_dir: str | None) -> Icons:
   """Reads the icons of a config, all at once."""
   from experiments.harness import training
-  from experiments.icons.measure import families
+  from experiments.icons.measure import families, make_config
+
+  def plain(arm: str, value: float) -> dict[str, Any]:
+    run = make_run(Scale(), MAIN, arm, 0, value=value, rate=RATE)
+    return make_config(run).to_dict()
 
   data = training.load_data(config, data_dir)
   train, encode = data.train, data.tokenizer.encode
@@ -297,6 +373,10 @@ def pack(config: Any, data_dir: str | None) -> Icons:
     data.tokenizer.vocab_size,
     {k: x._replace(captions=encode(x.captions)) for k, x in data.sets.items()},
     families(config.data.version, config.data.size, data_dir),
+    {
+      name: {f"{x:g}": plain(name, x) for x in GRIDS[arm.tuned]}
+      for name, arm in ARMS.items()
+    },
   )
 
 
@@ -321,12 +401,15 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument(
     "--arms",
     default="clip:0.08,sogclr:0.08,nuclr_queue:0.08,nuclr_zero:0.08",
-    help="arms and their temperatures",
+    help="arms, each with the value of its tuned number",
   )
   parser.add_argument("--seeds", type=int, default=3)
   parser.add_argument("--batch_size", type=int, default=128)
   parser.add_argument("--epochs", type=float, default=30.0)
   parser.add_argument("--towers", choices=TOWERS, default="small")
+  parser.add_argument(
+    "--unmarked", action="store_true", help="equal names are negatives"
+  )
   parser.add_argument(
     "--minutes", type=float, default=float("inf"), help="when to stop"
   )
@@ -347,34 +430,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
   began, longest = time.monotonic(), 0.0
   icons, seeds = read(options.cache), range(options.seeds)
   arms = [word.split(":") for word in options.arms.split(",")]
-  arms = [(arm, float(tau)) for arm, tau in arms]
-  for arm, tau in arms:
-    objective_of(arm, tau, icons)  # before any is trained
-  settings = dict(
-    batch_size=options.batch_size, epochs=options.epochs, towers=options.towers
+  arms = [(arm, float(value)) for arm, value in arms]
+  for arm, value in arms:
+    settings_of(icons, arm, value)  # before any is trained
+  chosen = dict(
+    batch_size=options.batch_size,
+    epochs=options.epochs,
+    towers=options.towers,
+    marked=not options.unmarked,
   )
-  here = {"size": icons.image.shape[1]} | settings
   with options.rows.open("a", encoding="utf-8") as file:
     rows.cut_torn_line(file)
   done = rows.index(rows.read(options.rows))
-  for arm, tau in arms:
-    wanted = here | {"arm": arm, "τ": tau}
-    left = [seed for seed in seeds if key_of(wanted, seed) not in done]
+  for arm, value in arms:
+    name = {"arm": arm, ARMS[arm].tuned: value, "size": icons.image.shape[1]}
+    left = [seed for seed in seeds if key_of(name | chosen, seed) not in done]
     if not left:
       continue
-    now = time.monotonic()
+    now, shown = time.monotonic(), f"{arm}, {ARMS[arm].tuned} = {value:g}"
     if 60 * options.minutes - (now - began) < longest:
-      log.info("%s, τ = %g: no time left", arm, tau)
+      log.info("%s: no time left", shown)
       continue
-    made = rows_of(icons, arm, tau, left, **settings)
+    try:
+      made = rows_of(icons, arm, value, left, **chosen)
+    except FloatingPointError as error:
+      log.warning("%s: %s", shown, error)
+      continue
     longest = max(longest, time.monotonic() - now)
     for row in made:
       rows.append(options.rows, row | benchmark.versions())
       log.info(
-        "%s, τ = %g, seed %d: validation R@10 %.2f, %.0f pairs/s",
-        *(arm, tau, row["seed"]),
-        100 * row[CRITERION],
-        row["pairs_per_second"],
+        "%s, seed %d: validation R@10 %.2f, %.0f pairs/s",
+        *(shown, row["seed"]),
+        *(100 * row[CRITERION], row["pairs_per_second"]),
       )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from experiments.harness import training
 from experiments.icons import long_runs, measure, plan, tables
+from experiments.icons.arms import ARMS, GRIDS
 from nuclr_jax import Pairs
 from nuclr_jax.lab import models
 from nuclr_jax.lab.train import build
@@ -35,27 +36,23 @@ def cache(icons):
   return path
 
 
-@pytest.mark.parametrize("arm", ["clip", "sogclr", "nuclr_queue", "nuclr_zero"])
-def test_objectives_are_those_of_the_study(cache, arm):
-  icons, random = long_runs.read(cache), np.random.default_rng(0)
-  run = plan.make_run(plan.Scale(), plan.MAIN, arm, 0, value=0.06, rate=2e-3)
-  sizes = dict(
-    num_pairs=len(icons.image),
-    num_images=int(icons.image_id.max()) + 1,
-    num_texts=len(icons.text),
-  )
+@pytest.mark.parametrize("arm", [x for x in ARMS if x != "nuclr_exact"])
+def test_arms_have_the_objectives_of_the_study(cache, arm):
+  icons, value = long_runs.read(cache), GRIDS[ARMS[arm].tuned][1]
+  run = plan.make_run(plan.Scale(), plan.MAIN, arm, 0, value=value, rate=2e-3)
+  epoch, sizes = len(icons.image) // 4, icons.sizes._asdict()
   theirs = build.make_objective(
     resolve(measure.make_config(run)),
-    **sizes,
-    dim=long_runs.DIM,
-    num_steps=100,
-    steps_per_epoch=10,
+    **(sizes | dict(num_steps=2 * epoch, steps_per_epoch=epoch, dim=128)),
   )
-  ours = long_runs.objective_of(arm, 0.06, icons)
-  vectors = random.normal(size=(2, 16, long_runs.DIM)).astype(np.float32)
+  settings = long_runs.settings_of(icons, arm, value)
+  ours = long_runs.objective_of(settings, icons.sizes, batch_size=4, epochs=2.0)
+  vectors = np.random.default_rng(0).normal(size=(2, 16, 128))
   vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
   ids = np.arange(16, dtype=np.int32)
-  pairs = Pairs(*vectors, ids, icons.image_id[ids], icons.text_id[ids])
+  pairs = Pairs(
+    *vectors.astype(np.float32), ids, icons.image_id[ids], icons.text_id[ids]
+  )
   found = []
   for objective in (ours, theirs):
     params, state = objective.init()
@@ -63,6 +60,36 @@ def test_objectives_are_those_of_the_study(cache, arm):
       loss, (state, _) = objective.apply(params, state, pairs)
     found.append(loss)
   assert found[0] == found[1]
+
+
+def test_what_has_not_been_packed_is_named(cache):
+  icons = long_runs.read(cache)
+  with pytest.raises(ValueError, match="arm must be one of clip, .* got pull"):
+    long_runs.settings_of(icons, "pull", 0.08)
+  with pytest.raises(ValueError, match="one of 0.03, 0.05, .*, got 0.1$"):
+    long_runs.settings_of(icons, "clip", 0.1)
+  with pytest.raises(ValueError, match="nuclr_exact solves popularities"):
+    long_runs.settings_of(icons, "nuclr_exact", 0.08)
+
+
+def test_popularities_are_those_of_a_run_that_starts_with_counts(cache, icons):
+  packed = long_runs.read(cache)
+  config = training.get_config("icons")("nuclr")
+  config.data.update(version=make_icons.VERSION, size=16)
+  config.warm_start = "counts"
+  parts = build.build(config, data_dir=str(icons))
+  temperature = config.objective.temperature
+  found = long_runs.of_counts(packed, temperature)
+  chex.assert_trees_all_close(found, parts.popularities, rtol=1e-6)
+
+
+def test_unmarked_names_have_ids_of_their_own(cache):
+  icons = long_runs.read(cache)
+  found = long_runs.unmarked(icons)
+  assert found.sizes.num_texts == len(icons.image) > icons.sizes.num_texts
+  np.testing.assert_array_equal(
+    found.text[found.text_id], icons.text[icons.text_id]
+  )
 
 
 def test_towers_are_those_of_the_study_or_larger(cache):
@@ -88,11 +115,6 @@ def test_towers_are_those_of_the_study_or_larger(cache):
       assert next(sizes) > next(sizes)
 
 
-def test_an_unknown_arm_is_named(cache):
-  with pytest.raises(ValueError, match="one of clip, sogclr.* got 'siglip'"):
-    long_runs.objective_of("siglip", 0.1, long_runs.read(cache))
-
-
 def test_drawings_move_by_a_pixel_at_most():
   image = np.zeros((64, 5, 5, 1), np.uint8)
   image[:, 2, 2] = 9
@@ -115,19 +137,26 @@ def test_seeds_have_rows_as_if_alone(cache, tmp_path, monkeypatch):
   monkeypatch.setattr(long_runs, "CHUNK", 2)
   monkeypatch.setitem(long_runs.TOWERS["small"], "stages", ((4, 1, 16),))
   rows = tmp_path / "rows.jsonl"
-  words = f"--cache={cache} --rows={rows} --arms=nuclr_queue:0.1 --batch_size=8"
+  words = (
+    f"--cache={cache} --rows={rows} --arms=nuclr_queue:0.08 --batch_size=8"
+  )
   words = [*words.split(), "--epochs=2"]
   for seeds in (1, 2, 2):  # one more, then none
     long_runs.main([*words, f"--seeds={seeds}"])
   lines = [json.loads(x) for x in rows.read_text().splitlines()]
   assert [x["seed"] for x in lines] == [0, 1]
   for row in lines:
-    assert row["arm"] == "nuclr_queue" and row["τ"] == 0.1
+    assert row["arm"] == "nuclr_queue" and row["τ"] == 0.08
     for split in tables.SPLITS:
       assert row["sets"][split]
       assert 0 <= row[f"{split}/natural/mean_recall@10"] <= 1
   icons = long_runs.read(cache)
-  objective = long_runs.objective_of("nuclr_queue", 0.1, icons)
+  objective = long_runs.objective_of(
+    long_runs.settings_of(icons, "nuclr_queue", 0.08),
+    icons.sizes,
+    batch_size=8,
+    epochs=2.0,
+  )
   together = long_runs.train(
     icons, objective, seeds=(0, 1), batch_size=8, epochs=2.0
   )

@@ -50,9 +50,9 @@ def make_config(run: Run):
   config = training.get_config("icons")(arm.config)
   changes = arm.change(words[arm.tuned])
   with config.unlocked():
-    for key in ("zeta", "positive"):
-      if key in changes:  # another factory has other arguments
-        config.objective[key] = changes[key]
+    for key in {"gamma", "zeta", "positive"} & changes.keys():
+      if key in config.objective:  # another factory has other arguments
+        del config.objective[key]
     config.objective.update(changes)
   # Below the gradient norm of most losses, so that the scale of a loss, which
   # decides how often it is clipped, hardly matters.

@@ -92,6 +92,7 @@ def test_vicreg_alone_has_embeddings_of_any_norm():
   [
     ("glyphs", "clip,tokens", 1.0),
     ("glyphs", "fastclip_v3,tokens,smoke", 0.14),
+    ("glyphs", "neuclip,tokens", 0.16),
     ("icons", "sogclr,lit,tokens", 0.16),
     ("cc3m", "tokens", 0.02),
     ("cc3m", "nuclr_official,tokens", 0.02),
