@@ -10,6 +10,7 @@ argument after a colon is a comma-separated list of
   nuclr_official is that of the released code, with its biased gradient,
 - float32: the towers compute in float32, as published, instead of bfloat16,
 - lit: the image tower is frozen,
+- tokens: a linear layer predicts the tokens of captions, too, as in SuperCLIP,
 - own: the config names none of the paper's data sets; name yours with
   --config.data.train, and those to evaluate on,
 - clip_b16: the towers are CLIP's pretrained ViT-B/16 and text transformer,
@@ -97,7 +98,9 @@ ALGORITHMS = dict(
   spectral=dict(),
   vicreg=dict(name="contrib:vicreg"),
 )
-OPTIONS = ("float32", "lit", "own", "clip_b16", "smoke")
+OPTIONS = ("float32", "lit", "tokens", "own", "clip_b16", "smoke")
+# Objectives in units of similarity: 2 temperature times the gradient of clip.
+SCALED = ("isogclr", "nuclr", "nuclr_variant", "sogclr")
 SETS = ("validation", "validation_zero_shot", "test", "zero_shot", "probes")
 
 
@@ -161,6 +164,11 @@ def get_config(arg: str = "") -> ConfigDict:
   config.log_every = 100
   config.eval_every_epochs = 1.0
   config.checkpoint_every = 2000
+  if "tokens" in words:
+    tau = config.objective.get("temperature")
+    tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    weight = 2 * tau if config.objective.name in SCALED else 1.0
+    config.terms = {"contrib:token_prediction": dict(weight=weight)}
   if "clip_b16" in words:
     start_from_clip(config)
   if "lit" in words:

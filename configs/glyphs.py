@@ -2,8 +2,10 @@
 
 nuclr train --config=configs/glyphs.py --workdir=runs/glyphs
 
-The argument after a colon is a name in `ALGORITHMS` below (nuclr by default),
-`smoke` for a run of less than a minute, or both with a comma between them:
+The argument after a colon has at most one word of each kind, with commas
+between them: a name in `ALGORITHMS` below (nuclr by default); `tokens`, to
+predict the tokens of captions, too (`clip,tokens` is SuperCLIP); and `smoke`,
+for a run of less than a minute:
 
 nuclr train --config=configs/glyphs.py:sogclr,smoke --workdir=runs/smoke
 
@@ -108,11 +110,14 @@ ALGORITHMS = dict(
 )
 # Algorithms that need a learning rate other than 2e-3.
 LEARNING_RATES = dict(spectral=1e-3, vicreg=1e-3)
+# Objectives in units of similarity: 2 temperature times the gradient of clip.
+SCALED = ("isogclr", "nuclr", "sogclr", "contrib:neuclip", "contrib:amorlip")
 
 
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config; see the module's docstring."""
-  name, smoke = choose(arg, ALGORITHMS, {"smoke": True})
+  words = {"tokens": True}, {"smoke": True}
+  name, tokens, smoke = choose(arg, ALGORITHMS, *words)
   name = name or "nuclr"
   config = blank()  # all keys, with their defaults
   config.data = dict(
@@ -132,6 +137,11 @@ def get_config(arg: str = "") -> ConfigDict:
     config.reference = REFERENCE
   config.model.normalize = name != "vicreg"
   config.objective = {"name": name} | ALGORITHMS[name]
+  if tokens:
+    tau = config.objective.get("temperature")
+    tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    weight = 2 * tau if config.objective.name in SCALED else 1.0
+    config.terms = {"contrib:token_prediction": dict(weight=weight)}
   config.optimizer = dict(
     learning_rate=dict(
       value=LEARNING_RATES.get(name, 2e-3),

@@ -7,8 +7,9 @@ nuclr train --config=configs/icons.py --workdir=runs/icons \
 The first run draws the icons, which takes `pip install "nuclr_jax[icons]"` and
 some minutes; later ones need neither the package nor the extra. The argument
 after a colon has at most one word of each kind, with commas between them: a
-name in `ALGORITHMS` of `configs/glyphs.py` (nuclr by default); a text tower;
-and `smoke`, for a run of a minute:
+name in `ALGORITHMS` of `configs/glyphs.py` (nuclr by default); `tokens`, to
+predict the tokens of names, too; a text tower; and `smoke`, for a run of a
+minute:
 
 nuclr train --config=configs/icons.py:sogclr,smoke --workdir=runs/smoke
 

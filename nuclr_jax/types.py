@@ -130,6 +130,10 @@ class Pairs(NamedTuple):
   image_id: Int[Array, "batch"] | None = None  # None = pair_id
   text_id: Int[Array, "batch"] | None = None  # None = pair_id
   label: Int[Array, "batch"] | None = None  # the class, in labelled data
+  # More rows [batch, ...], by name, for the objectives that read them. In
+  # training, models of two towers pass on `image_features`, those that are
+  # projected to `image`, and `text`, that of the `Batch`.
+  extra: Mapping[str, Num[Array, "batch ..."]] | None = None
 
   @property
   def kinds(self) -> Sides:
@@ -177,22 +181,26 @@ from 0, such as np.unique(ids, return_inverse=True)[1]
 
 
 def check_pairs(pairs: Any) -> None:
-  """Raises ValueError unless embeddings, ids and labels fit together."""
+  """Raises ValueError unless embeddings, ids, labels and extras fit."""
   if not isinstance(pairs, Pairs):
     raise ValueError(
       "a batch must be nuclr_jax.Pairs(image, text, pair_id), got "
       f"{type(pairs).__name__}; the order is apply(params, state, pairs)"
     )
   arrays = {"image": pairs.image, "text": pairs.text, "pair_id": pairs.pair_id}
-  arrays |= {name: x for name, x in pairs._asdict().items() if x is not None}
+  named = flatten(pairs._asdict())
+  arrays |= {name: x for name, x in named.items() if x is not None}
   shape = getattr(pairs.image, "shape", ())
 
   def fits(name, x):
     rows, kind = shape[:1], jnp.integer
     if name in Sides._fields:
       rows, kind = shape, jnp.floating
-    is_array = isinstance(x, AnyArray)
-    return is_array and x.shape == rows and jnp.issubdtype(x.dtype, kind)
+    if not isinstance(x, AnyArray):
+      return False
+    if name.startswith("extra/"):
+      return x.shape[:1] == rows
+    return x.shape == rows and jnp.issubdtype(x.dtype, kind)
 
   if (
     len(shape) != 2 or 0 in shape or not all(map(fits, arrays, arrays.values()))
@@ -205,8 +213,8 @@ def check_pairs(pairs: Any) -> None:
     ]
     raise ValueError(
       "image and text must be floating and of one shape [batch, dim], ids "
-      "and labels integers of shape [batch], none of them empty; got "
-      f"{', '.join(descriptions)}"
+      "and labels integers of shape [batch], extras [batch, ...], none of them "
+      f"empty; got {', '.join(descriptions)}"
     )
 
 

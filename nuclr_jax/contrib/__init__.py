@@ -24,6 +24,7 @@ _HOMES = {
   "sphereface": _OBJECTIVES,
   "swav": _OBJECTIVES,
   "tempnet": _OBJECTIVES,
+  "token_prediction": _OBJECTIVES,
   "vicreg": _OBJECTIVES,
 }
 

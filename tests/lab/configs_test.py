@@ -95,6 +95,28 @@ def test_drrho_is_not_trained_without_a_reference(data, tmp_path, tiny):
     loop.fit(config, tmp_path / "run", parts=parts)
 
 
+@pytest.mark.parametrize(
+  "name, argument, weight",
+  [
+    ("glyphs", "clip,tokens", 1.0),
+    ("glyphs", "fastclip_v3,tokens,smoke", 0.14),
+    ("glyphs", "neuclip,tokens", 0.16),
+    ("icons", "sogclr,lit,tokens", 0.16),
+    ("cc3m", "tokens", 0.02),
+    ("cc3m", "nuclr_official,tokens", 0.02),
+    ("cc3m", "fastclip_v3,tokens", 0.14),
+    ("cc12m", "siglip,tokens", 1.0),
+  ],
+)
+def test_tokens_are_weighed_as_superclip_does(name, argument, weight):
+  """1 with `clip`; 2 temperature in units of similarity."""
+  config = load_file(CONFIGS / f"{name}.py").get_config(argument)
+  term = settings.resolve(config).terms["contrib:token_prediction"]
+  assert term.more["weight"] == pytest.approx(weight)
+  plain = argument.replace("tokens", "").replace(",,", ",").strip(",")
+  assert not load_file(CONFIGS / f"{name}.py").get_config(plain).terms
+
+
 def test_icons_with_a_sentence_encoder():
   icons = load_file(CONFIGS / "icons.py")
   tuned, locked = map(icons.get_config, ("minilm", "sogclr,lit,smoke"))

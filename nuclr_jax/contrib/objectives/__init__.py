@@ -1,7 +1,7 @@
 """Objectives for labels and clusters, or with learned denominators; and parts.
 
-`difference_alignment` is a term, `tempnet` a rule for the temperature.
-
+`difference_alignment` and `token_prediction` are terms, `tempnet` is a rule for
+the temperature.
 """
 
 from nuclr_jax.contrib.objectives.amorlip import amorlip
@@ -22,6 +22,7 @@ from nuclr_jax.contrib.objectives.metric_learning import npair, proxy_anchor
 from nuclr_jax.contrib.objectives.neuclip import neuclip
 from nuclr_jax.contrib.objectives.swav import swav
 from nuclr_jax.contrib.objectives.tempnet import tempnet
+from nuclr_jax.contrib.objectives.token_prediction import token_prediction
 from nuclr_jax.contrib.objectives.vicreg import vicreg
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
   "sphereface",
   "swav",
   "tempnet",
+  "token_prediction",
   "vicreg",
 ]

@@ -62,6 +62,8 @@ class Model(NamedTuple):
       model has no such features.
     masks_padding: Whether texts have the same embeddings without the zeros that
       end their token ids, so that evaluation may leave them out.
+    num_features: The width of the `image_features` that training passes on in
+      `Pairs.extra`, beside `text`; None if it passes on nothing.
   """
 
   init: ModelInit
@@ -69,6 +71,7 @@ class Model(NamedTuple):
   load: Callable[[Params, PyTree], tuple[Params, PyTree]] | None = None
   features: Callable[[Params, PyTree, Batch], Sides] | None = None
   masks_padding: bool = False
+  num_features: int | None = None
 
 
 class Tower(NamedTuple):
@@ -262,12 +265,21 @@ def dual_encoder(
       project(params, side, x) for side, x in encoded._asdict().items()
     )
     ids = (batch.pair_id, batch.image_id, batch.text_id, batch.label)
-    return Pairs(*embeddings, *ids), state
+    extra = None
+    if train:
+      extra = {"image_features": encoded.image, "text": batch.text}
+    return Pairs(*embeddings, *ids, extra), state
 
   def features(params, model_state, batch):
     return encode(params, model_state, batch, key=None, train=False)[0]
 
-  return Model(init, apply, features=features, masks_padding=text.masks_padding)
+  return Model(
+    init,
+    apply,
+    features=features,
+    masks_padding=text.masks_padding,
+    num_features=image.num_features,
+  )
 
 
 def _shapes_by_name(tree: PyTree) -> dict[str, tuple[int, ...]]:

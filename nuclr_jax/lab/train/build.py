@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
+import numpy as np
 import optax
 
 from nuclr_jax import sharding
@@ -86,6 +87,7 @@ def build(
   )
   sizes = data.train.sizes
   span = span_of(settings, sizes)
+  model = make_model(settings, data.inputs)
   objective = make_objective(
     settings,
     **span,
@@ -93,6 +95,9 @@ def build(
     dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
+    num_features=model.num_features,
+    special_ids=special_ids(data.inputs),
+    vocab_size=data.tokenizer.vocab_size,
   )
   if data.train.open_stream is not None:
     _check_streamable(objective, settings.objective.name)
@@ -109,7 +114,7 @@ def build(
   parts = Experiment(
     settings=settings,
     data=data,
-    model=make_model(settings, data.inputs),
+    model=model,
     objective=objective,
     optimizer=settings.optimizer(**span),
     num_steps=span["num_steps"],
@@ -156,7 +161,25 @@ def _width(settings: Settings) -> int | None:
   return dim + width_of(settings.reference)
 
 
-def make_objective(settings: Settings, **of_the_run: int | None) -> Objective:
+def special_ids(inputs: Inputs) -> tuple[int, ...]:
+  """Returns the ids that captions have whatever they say, padding included.
+
+  Args:
+    inputs: The inputs of the model. There are no such ids if rows hold
+      something other than token ids.
+
+  Example:
+    >>> from nuclr_jax.lab.data.tokenizer import build_tokenizer
+    >>> words = build_tokenizer(["a"], length=4, first_and_last=True)
+    >>> special_ids(Inputs((8, 8, 1), words))
+    (0, 2, 5)
+  """
+  if not inputs.tokenizer.vocab_size:
+    return ()
+  return tuple(np.unique(inputs.tokenizer.encode([""])).tolist())
+
+
+def make_objective(settings: Settings, **of_the_run: Any) -> Objective:
   """Makes the objective of a run and adds its terms.
 
   Args:
