@@ -15,6 +15,7 @@ _HOMES = {
   "arcface": _OBJECTIVES,
   "curl": _OBJECTIVES,
   "difference_alignment": _OBJECTIVES,
+  "fastclip_released": _OBJECTIVES,
   "latent_class": _OBJECTIVES,
   "neuclip": _OBJECTIVES,
   "npair": _OBJECTIVES,

@@ -13,6 +13,7 @@ from nuclr_jax.contrib.objectives.classification import (
 from nuclr_jax.contrib.objectives.difference_alignment import (
   difference_alignment,
 )
+from nuclr_jax.contrib.objectives.fastclip_released import fastclip_released
 from nuclr_jax.contrib.objectives.latent_class import (
   curl,
   latent_class,
@@ -30,6 +31,7 @@ __all__ = [
   "arcface",
   "curl",
   "difference_alignment",
+  "fastclip_released",
   "latent_class",
   "neuclip",
   "npair",
