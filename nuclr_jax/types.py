@@ -5,7 +5,7 @@ embedding width, `num_pairs`, `num_images`, `num_texts` rows of per-sample
 state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import functools
 import inspect
 import reprlib
@@ -188,7 +188,9 @@ def check_pairs(pairs: Any) -> None:
       f"{type(pairs).__name__}; the order is apply(params, state, pairs)"
     )
   arrays = {"image": pairs.image, "text": pairs.text, "pair_id": pairs.pair_id}
-  named = flatten(pairs._asdict())
+  named = pairs._asdict()
+  if isinstance(pairs.extra, Mapping):
+    named |= {f"extra/{name}": x for name, x in named.pop("extra").items()}
   arrays |= {name: x for name, x in named.items() if x is not None}
   shape = getattr(pairs.image, "shape", ())
 

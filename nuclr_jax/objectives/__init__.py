@@ -12,7 +12,6 @@ from nuclr_jax.objectives.base import (
   Objective,
   Readout,
   attach_gradient,
-  relative_to,
   stateless,
 )
 from nuclr_jax.objectives.clip import clip, ntxent
@@ -20,6 +19,7 @@ from nuclr_jax.objectives.combine import add, scale
 from nuclr_jax.objectives.cyclip import cyclic_consistency, cyclip
 from nuclr_jax.objectives.debiased import debiased
 from nuclr_jax.objectives.nuclr import nuclr, nuclr_variant
+from nuclr_jax.objectives.reference import relative_to
 from nuclr_jax.objectives.siglip import siglip
 from nuclr_jax.objectives.sogclr import isogclr, sogclr
 from nuclr_jax.objectives.spectral import spectral
@@ -85,7 +85,7 @@ __all__ = [
   "ntxent",
   "nuclr",
   "nuclr_variant",
-  relative_to,
+  "relative_to",
   "scale",
   "siglip",
   "sogclr",

@@ -16,6 +16,7 @@ from nuclr_jax import Sides, contrib, objectives, sharding
 from nuclr_jax.contrib.objectives.tempnet import Network, temperatures
 from nuclr_jax.lab.config import ConfigError, load_config, override
 from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.hooks import one_temperature
 from nuclr_jax.lab.train.settings import resolve
 from nuclr_jax.objectives import temperature_rules, zeta_rules
 from nuclr_jax.types import each
@@ -340,7 +341,7 @@ def test_it_does_not_know_the_temperatures_of_pairs():
   readout = objective.readout(*objective.init())
   assert readout.temperature is None
   with pytest.raises(ValueError, match="needs one temperature, which this"):
-    objectives.one_temperature(readout, "popularity")
+    one_temperature(readout, "popularity")
 
 
 @pytest.mark.parametrize(
