@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from nuclr_jax import checks, pairwise
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import base, log_scale
 from nuclr_jax.types import (
   Metrics,
   Number,
@@ -102,7 +102,7 @@ def _info_nce_of(
   """Makes InfoNCE of what `views` makes of a batch."""
 
   def tau(params):
-    return base.learned_temperature(params, first)
+    return log_scale.learned_temperature(params, first)
 
   def loss_fn(params, pairs):
     loss, metrics = info_nce(views(pairs), tau(params))
@@ -110,7 +110,7 @@ def _info_nce_of(
 
   return base.stateless(
     loss_fn,
-    lambda: base.init_log_scale(first) if learn_temperature else {},
+    lambda: log_scale.init_log_scale(first) if learn_temperature else {},
     temperature=tau,
   )
 

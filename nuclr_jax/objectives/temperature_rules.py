@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from nuclr_jax import checks
-from nuclr_jax.objectives import base
+from nuclr_jax.objectives import log_scale
 from nuclr_jax.sample_state.denominator import PairRows
 from nuclr_jax.sample_state.table import mean_by_id
 from nuclr_jax.types import (
@@ -131,8 +131,8 @@ def learned(
 
   Its gradient, per side, is the mean over anchors of log D_i - log(number of
   terms) + rho - sum_j w_ij h_ij, with w_ij the softmax over the terms of D.
-  1 / temperature stays at or below `base.MAX_SCALE`, or its first value if that
-  is higher.
+  1 / temperature stays at or below `log_scale.MAX_SCALE`, or its first value if
+  that is higher.
 
   Args:
     temperature: The first value; greater than 0.
@@ -157,10 +157,10 @@ def learned(
   first = temperature
   return TemperatureRule(
     first=first,
-    init=lambda sizes: (base.init_log_scale(first), {}),
-    read=lambda params, *_: both(base.learned_temperature(params, first)),
+    init=lambda sizes: (log_scale.init_log_scale(first), {}),
+    read=lambda params, *_: both(log_scale.learned_temperature(params, first)),
     step=lambda rows, evidence: rows,
-    readout=lambda params, rows: base.learned_temperature(params, first),
+    readout=lambda params, rows: log_scale.learned_temperature(params, first),
     metrics=lambda tau: {"temperature": tau.image},
     rho=rho,
   )

@@ -9,7 +9,7 @@ import pytest
 
 from nuclr_jax import objectives
 from nuclr_jax.contrib.objectives import fastclip_released
-from nuclr_jax.objectives import base, temperature_rules
+from nuclr_jax.objectives import log_scale, temperature_rules
 
 RHO = float(GIVEN["fastclip_released/rho"])
 
@@ -83,7 +83,7 @@ def test_only_the_temperature_has_another_gradient(x64):
 
 
 def test_the_temperature_stays_in_its_bounds(x64):
-  highest = jnp.log(base.MAX_SCALE)
+  highest = jnp.log(log_scale.MAX_SCALE)
   for rho, is_led_back in ((-20.0, True), (20.0, False)):
     _, (params, *_) = step(released(0.02, rho), {"log_scale": highest + 0.1})
     assert (params["log_scale"] > 0) == is_led_back

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from nuclr_jax import checks
 from nuclr_jax.objectives import base, denominator, sogclr, temperature_rules
+from nuclr_jax.objectives.log_scale import learned_temperature
 from nuclr_jax.types import shows_its_call
 
 
@@ -70,7 +71,7 @@ def fastclip_released(
     # With s = -log(temperature) and the loss L = A exp(-s), dL/ds is
     # -exp(-s) (A - H), and 2 dL/ds + L is -exp(-s) (A - 2 H).
     stop = jax.lax.stop_gradient
-    log_scale = -jnp.log(base.learned_temperature(params, temperature))
+    log_scale = -jnp.log(learned_temperature(params, temperature))
     twice = {"log_scale": 2 * log_scale - stop(log_scale)}
     loss, aux = objective.apply(twice, state, pairs, **axes)
     return loss + stop(loss) * (log_scale - stop(log_scale)), aux
