@@ -4,6 +4,7 @@ import functools
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from configs import cc3m
@@ -32,6 +33,9 @@ def build(name, **more):
   class Words:
     vocab_size = VOCAB_SIZES[config.data.tokenizer]
     length = config.data.length
+
+    def encode(self, captions):
+      return np.zeros((len(captions), self.length), np.int32)
 
   sizes = Sizes(NUM_PAIRS, NUM_PAIRS - 9, NUM_PAIRS - 1000)
   source = Source(sizes, None, None, None, "cc3m")
