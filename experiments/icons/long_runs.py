@@ -208,16 +208,12 @@ def train(
   )
   parts = (model, objective, adamw)
   keys = jnp.stack([jax.random.key(x) for x in seeds])
-
-  def init(key):
-    state = init_state(*parts, key)
-    if popularities is None:
-      return state
-    return state._replace(
-      objective=objective.assign(state.objective, popularities)
-    )
-
-  state = jax.jit(jax.vmap(init))(keys)
+  state = jax.jit(jax.vmap(lambda key: init_state(*parts, key)))(keys)
+  if popularities is not None:  # `assign` is for one state, not for several
+    first = jax.tree.map(lambda x: x[0], state.objective)
+    first = objective.assign(first, popularities)
+    of_all = jax.tree.map(lambda x: jnp.stack([x] * len(seeds)), first)
+    state = state._replace(objective=of_all)
   step = make_train_step(*parts, jax.random.key(0))
   arrays = jax.device_put(icons[:4])
 

@@ -83,6 +83,27 @@ def test_popularities_are_those_of_a_run_that_starts_with_counts(cache, icons):
   chex.assert_trees_all_close(found, parts.popularities, rtol=1e-6)
 
 
+def test_runs_start_with_popularities(cache, monkeypatch):
+  monkeypatch.setattr(long_runs, "CHUNK", 2)
+  monkeypatch.setitem(long_runs.TOWERS["small"], "stages", ((4, 1, 16),))
+  icons = long_runs.read(cache)
+  settings = long_runs.settings_of(icons, "nuclr_counts", 0.08)
+  expected = long_runs.of_counts(icons, 0.08)
+  trained = long_runs.train(
+    icons,
+    long_runs.objective_of(settings, icons.sizes, batch_size=8, epochs=2.0),
+    seeds=(0, 1),
+    batch_size=8,
+    epochs=2.0,
+    popularities=expected,
+  )
+  zeta = trained.state.objective.sample.text.zeta  # fixed in this arm
+  for of_seed in zeta:
+    of_names = of_seed[: icons.sizes.num_texts]
+    np.testing.assert_allclose(of_names, expected.zeta.text, rtol=1e-6)
+  assert np.ptp(expected.zeta.text) > 0
+
+
 def test_unmarked_names_have_ids_of_their_own(cache):
   icons = long_runs.read(cache)
   found = long_runs.unmarked(icons)
