@@ -5,12 +5,13 @@ import functools
 import jax
 import numpy as np
 import pytest
+import saved_popularity
 
 from nuclr_jax import Sides, popularity, sharding
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.train import build as experiment
 from nuclr_jax.lab.train import loop, resume, step
-from nuclr_jax.lab.train.warm_start import POPULARITY_FILE, save_popularity
+from nuclr_jax.lab.train.warm_start import POPULARITY_FILE
 
 pytestmark = pytest.mark.usefixtures("no_diagnostics")
 
@@ -164,24 +165,8 @@ class TestWarmStart:
 
   @pytest.fixture
   def path(self, source, tmp_path):
-    sizes = source.sizes
-    rng = np.random.default_rng(0)
-    zeta = Sides(*(rng.normal(size=n) / 10 for n in sizes.ids))
-    unused = Sides(np.zeros(sizes.num_pairs), np.zeros(sizes.num_pairs))
-    found = popularity.Popularity(
-      ids=Sides(*map(np.arange, sizes.ids)),
-      zeta=zeta,
-      log_u=unused,
-      log_denominator=unused,
-      residual=0.0,
-      iterations=0,
-      converged=True,
-      num_solved=sizes.num_pairs,
-    )
     path = tmp_path / POPULARITY_FILE
-    save_popularity(
-      path, found, temperature=0.1, fingerprint=source.fingerprint
-    )
+    saved_popularity.save_random(path, source)
     return path
 
   def config(self, tiny, path, name="nuclr"):
