@@ -9,6 +9,7 @@ import socket
 from unittest import mock
 
 import fsspec
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 BUCKET = "bucket"
 
@@ -19,6 +20,22 @@ def memory():
   system.store.clear()
   system.pseudo_dirs[:] = [""]
   return system
+
+
+def read_apart(monkeypatch):
+  """Lets readers of a file of memory:// each have a position of their own.
+
+  fsspec gives all the same object, which only one may read at any moment; in a
+  stream the thread that reads ahead has begun the next epoch of a tar before
+  the last one is done.
+  """
+  open_shared = MemoryFileSystem._open
+
+  def open_own(self, path, mode="rb", **options):
+    file = open_shared(self, path, mode, **options)
+    return MemoryFile(data=file.getvalue()) if mode == "rb" else file
+
+  monkeypatch.setattr(MemoryFileSystem, "_open", open_own)
 
 
 @contextlib.contextmanager

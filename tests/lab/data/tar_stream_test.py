@@ -17,6 +17,7 @@ import zlib
 import chex
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import make_bucket
 import make_photos
 from make_photos import CAPTIONS, PHOTOS, photo, write_pairs, write_tar
 import numpy as np
@@ -1103,7 +1104,8 @@ class TestContent:
 
 class TestBucket:
   @pytest.fixture
-  def there(self, tars):
+  def there(self, tars, monkeypatch):
+    make_bucket.read_apart(monkeypatch)
     for tar in tars.glob("*.tar"):
       bucket.upload(tar, f"memory://lake/tars/{tar.name}")
       stats = tar.with_name(f"{tar.stem}_stats.json")
