@@ -264,3 +264,74 @@ def _check_no_run(folder: pathlib.Path) -> None:
       "its own pairs; choose another --workdir for these, or give --workdir "
       "alone to solve for the run"
     )
+
+
+def filter_request():
+  """Returns what the flags of `nuclr filter` ask for, a `filtering.Request`.
+
+  Raises:
+    UsageError: If flags do not fit the scores.
+  """
+  from nuclr_jax.lab.report.filtering import WITH_TEMPERATURE, Request
+
+  scores, given = flags.SCORE.value, set(flags.present())
+  keep, threshold = flags.KEEP.value, flags.THRESHOLD.value
+  with_temperature = WITH_TEMPERATURE & set(scores)
+  for name, used, what in (
+    ("temperature", bool(with_temperature), "negcliploss and exact"),
+    ("batch_size", "negcliploss" in scores, "negcliploss"),
+    ("partitions", "negcliploss" in scores, "negcliploss"),
+    ("max_pairs", "exact" in scores, "exact"),
+    ("intersect", len(scores) > 1 and bool(keep), "several scores and --keep"),
+  ):
+    if name in given and not used:
+      raise UsageError(f"--{name} is for {what} only; leave it out")
+  if keep is None and threshold is None:
+    raise UsageError("give --keep, such as --keep=0.3, or --threshold")
+  name, values = ("keep", keep) if keep else ("threshold", threshold)
+  if len(values) != len(scores):
+    raise UsageError(
+      f"--{name} must have a number for each of {len(scores)} scores, got "
+      f"{len(values)}"
+    )
+  falling = all(a > b for a, b in zip(values, values[1:], strict=False))
+  if keep and not falling and not flags.INTERSECT.value:
+    raise UsageError(
+      "--keep must fall from score to score, since these are shares of all "
+      "pairs, such as --keep=0.5,0.3; or give --intersect"
+    )
+  tau = flags.TEMPERATURE.value
+  if tau is None and with_temperature and not flags.EMBEDDINGS.value:
+    if flags.WORKDIR.value:
+      raise UsageError(
+        f"--score={','.join(with_temperature)} of a run needs --temperature, "
+        "such as the one in its metrics"
+      )
+    tau = temperature_of_model()
+  return Request(
+    scores,
+    keep,
+    threshold,
+    flags.INTERSECT.value,
+    flags.ONCE.value,
+    tau,
+    flags.BATCH_SIZE.value,
+    flags.PARTITIONS.value,
+    flags.MAX_PAIRS.value,
+    flags.ARCH.value,
+  )
+
+
+def source_of_pairs() -> dict[str, Any]:
+  """Returns the flags that say which pairs are embedded, and by what."""
+  values = {
+    "input": flags.INPUT.value,
+    "workdir": flags.WORKDIR.value,
+    "config": flags.CONFIG.value,
+    "model": flags.MODEL.value,
+    "changes": flags.CHANGES.value,
+    "best": flags.BEST.value,
+    "average": flags.AVERAGE.value,
+    **how_to_read(),
+  }
+  return {name: x for name, x in values.items() if x is not None}

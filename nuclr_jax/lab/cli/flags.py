@@ -240,6 +240,94 @@ MAX_PAIRS = flags.DEFINE_integer(
   "all of them.",
   lower_bound=2,
 )
+
+
+class ScoresParser(flags.ListParser):
+  """Parses --score: names of scores, with commas between several."""
+
+  def parse(self, argument):
+    names = super().parse(argument)
+    for name in names:
+      if name not in SCORES:
+        raise ValueError(f"{name!r} must be one of {', '.join(SCORES)}")
+    if len(set(names)) < len(names):
+      raise ValueError("a score is there twice")
+    return names
+
+
+class NumbersParser(flags.ListParser):
+  """Parses numbers within bounds, with commas between several."""
+
+  def __init__(self, low: float, high: float, allowed: str):
+    super().__init__()
+    self.low, self.high, self.allowed = low, high, allowed
+
+  def parse(self, argument):
+    return [self._number(x) for x in super().parse(argument)]
+
+  def _number(self, word):
+    try:
+      number = float(word)
+    except (TypeError, ValueError):
+      number = math.nan
+    if not self.low < number <= self.high or math.isinf(number):
+      raise ValueError(f"{word!r} must be {self.allowed}")
+    return number
+
+
+SCORES = ("similarity", "negcliploss", "exact", "confidence")
+SCORE = flags.DEFINE(
+  ScoresParser(),
+  "score",
+  None,
+  "What chooses pairs: similarity (CLIPScore), negcliploss (as published), "
+  "exact (the weight of the pair with exact popularities), or confidence (for "
+  "captions that are names of classes); with commas between several, in the "
+  "order in which they choose.",
+)
+KEEP = flags.DEFINE(
+  NumbersParser(0, 1, "a share greater than 0, and at most 1"),
+  "keep",
+  None,
+  "The share of all pairs that each score keeps, such as 0.3. Of several "
+  "scores, each chooses from what those before it have kept.",
+)
+THRESHOLD = flags.DEFINE(
+  NumbersParser(-math.inf, math.inf, "a finite number"),
+  "threshold",
+  None,
+  "The least value of each score that is kept, in place of --keep.",
+)
+INTERSECT = flags.DEFINE_bool(
+  "intersect",
+  False,
+  "Let every score choose from all pairs, and keep what all of them choose.",
+)
+ONCE = flags.DEFINE_enum(
+  "once",
+  None,
+  ["pair", "image", "text"],
+  "Of pairs with the same image, the same text, or both (pair), keep only the "
+  "one with the best score.",
+)
+ARCH = flags.DEFINE_string(
+  "arch",
+  None,
+  "Which arrays of DataComp's .npz files to use: l14 (the default) for l14_img "
+  "and l14_txt, or b32.",
+)
+BATCH_SIZE = flags.DEFINE_integer(
+  "batch_size",
+  32_768,
+  "The pairs of a random batch, for negcliploss.",
+  lower_bound=2,
+)
+PARTITIONS = flags.DEFINE_integer(
+  "partitions",
+  10,
+  "Over how many random partitions in batches negcliploss is averaged.",
+  lower_bound=1,
+)
 COORDINATOR = flags.DEFINE_string(
   "coordinator",
   None,

@@ -4,7 +4,8 @@ Usage: nuclr VERB [--flag=value ...]
 
 nuclr VERB --help shows the flags of a verb, with examples. The exit code is 0
 after success, 1 after an error, 2 if the command is wrong, and 130 if the run
-was interrupted (run the same command again; train and ingest continue).
+was interrupted (run the same command again; train, ingest and filter
+continue).
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from nuclr_jax.lab.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
 WRONG_USE = 2  # exit code
-RESUMABLE = ("train", "ingest", "convert")
+RESUMABLE = ("train", "ingest", "convert", "filter")
 NOTHING = "nothing was written"
 HELP = {"--help", "-help", "-h"}
 ANOTHER = "choose another folder with --workdir, --data_dir or --output"

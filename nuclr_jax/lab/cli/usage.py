@@ -187,6 +187,47 @@ nuclr embed --workdir=runs/mine --output=out
     },
     one_of=MODELS,
   ),
+  "filter": Verb(
+    verbs.filter_pairs,
+    (
+      *("embeddings", "arch", *INPUTS, *MODELS, "data_dir", "output"),
+      *("score", "keep", "threshold", "intersect", "once", "temperature"),
+      *("batch_size", "partitions", "max_pairs", "best", "average"),
+    ),
+    """
+nuclr filter --embeddings=metadata --score=similarity --keep=0.3 --output=kept
+nuclr filter --embeddings=metadata --score=negcliploss --keep=0.3 --output=kept
+  Which pairs to train on. The folder metadata has DataComp's .npz and .parquet
+  files, clip-retrieval's shards (img_emb_0.npy, text_emb_0.npy,
+  metadata_0.parquet), or what nuclr embed has written; or give two arrays,
+  image.npy,text.npy. The output has a table of scores, a page of examples at
+  each threshold, and uids.npy, which DataComp's resharder.py takes. If the
+  command is interrupted, run it again to continue.
+nuclr filter --embeddings=metadata --score=exact --max_pairs=100000 \\
+  --keep=0.3 --once=image --output=kept
+nuclr filter --embeddings=metadata --score=negcliploss,similarity \\
+  --keep=0.5,0.3 --output=kept
+nuclr filter --model=openai/clip-vit-base-patch32 --input=photos \\
+  --score=similarity --threshold=0.25 --output=kept
+nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
+  --output=kept
+  With a model or a run, embeddings of --input, or of the pairs that the run or
+  config trains on, are made first. kept.jsonl names the pairs that are kept,
+  for nuclr ingest.
+""",
+    must=["output", "score"],
+    needs={
+      "arch": ["embeddings"],
+      "best": ["workdir"],
+      "average": ["workdir"],
+      "model": ["input"],
+      "input": MODELS,
+      "data_dir": MODELS,
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+    },
+    one_of=("embeddings", *MODELS),
+    either=[("keep", "threshold")],
+  ),
   "export": Verb(
     verbs.export,
     ("workdir", "data_dir", "output", "layout", "best", "average"),

@@ -116,6 +116,26 @@ def embed() -> None:
   print(f"embeddings: {flags.OUTPUT.value}")
 
 
+def filter_pairs() -> None:
+  """Choose the pairs to train on, by scores of their embeddings."""
+  from nuclr_jax.lab.cli import chosen
+  from nuclr_jax.lab.report import filtering
+
+  request = chosen.filter_request()
+  output, embeddings = flags.OUTPUT.value, flags.EMBEDDINGS.value
+  if embeddings:
+    summary = filtering.write(request, output, embeddings=embeddings)
+  else:
+    summary = filtering.write(
+      request,
+      output,
+      embed=lambda folder: chosen.embed_inputs(folder, pairs=True),
+      source=chosen.source_of_pairs(),
+    )
+  print_table(summary)
+  print(f"kept pairs: {output}")
+
+
 def export() -> None:
   """Export the model of a run for other libraries."""
   from nuclr_jax.lab import export

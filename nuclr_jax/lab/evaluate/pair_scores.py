@@ -22,6 +22,8 @@ whole.
 
 from collections.abc import Callable, Iterator
 import logging
+import math
+import time
 from typing import NamedTuple
 
 import jax
@@ -117,6 +119,29 @@ def negcliploss(
   return score
 
 
+def _reporter(tolerance: float) -> Callable[[int, float], None]:
+  """Returns what logs the residual now and then, with the remaining time."""
+  began = shown = time.monotonic()
+  first = None
+
+  def show(iteration: int, residual: float) -> None:
+    nonlocal shown, first
+    now, first = time.monotonic(), first or residual
+    if now < shown + progress.PERIOD and residual > tolerance:
+      return
+    shown, done = now, math.log(first / residual)
+    todo = math.log(max(residual / tolerance, 1))
+    log.info(
+      "exact weights: iteration %d, residual %.2g of %.2g  ETA %s",
+      iteration,
+      residual,
+      tolerance,
+      progress.duration((now - began) * todo / done if done > 0 else math.inf),
+    )
+
+  return show
+
+
 class Balance(NamedTuple):
   """The b and D at which all rows and columns of w sum to 1."""
 
@@ -180,6 +205,7 @@ def balance(
     )
     return np.logaddexp(sums + log_ratio, own - potential)
 
+  show = _reporter(tolerance)
   state = begin or Unfinished(np.zeros(n), Past([], []), 0)
   b, past, first = state.potential, state.past, state.iterations
   for iteration in range(first, max_iterations + 1):
@@ -188,7 +214,7 @@ def balance(
     log_denominator = half_step(image, text, b)
     step = half_step(text, image, log_denominator) - b
     residual = float(np.abs(np.expm1(step)).max())
-    log.info("exact weights: iteration %d, residual %.2g", iteration, residual)
+    show(iteration, residual)
     if residual <= tolerance or iteration == max_iterations:
       break
     b = extrapolate(past, b, step - step.mean())
