@@ -344,9 +344,9 @@ def _sure(found: Shards) -> np.ndarray:
   share = suspects.learnable_share(label, image)
   if share < SHARED:
     raise ValueError(
-      f"only {share:.0%} of the pairs have a caption that "
-      f"{suspects.MIN_IMAGES} images have, to learn it from them; confidence is "
-      "for captions that are names of classes, choose another "
+      f"only {share:.0%} of the pairs have a caption that other images have, "
+      f"so that it could be learned from {suspects.MIN_IMAGES} of them; "
+      "confidence is for captions that are names of classes, choose another "
       "--score"
     )
   return log_self_confidence_of_blocks(found.image, label, image)
