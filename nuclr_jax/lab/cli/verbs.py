@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from nuclr_jax.lab import distributed, progress
-from nuclr_jax.lab.cli import flags
+from nuclr_jax.lab.cli import filter_flags, flags
 from nuclr_jax.lab.cli.flags import UsageError
 from nuclr_jax.lab.cli.interrupts import INTERRUPTED
 from nuclr_jax.lab.files import remote
@@ -121,7 +121,7 @@ def filter_pairs() -> None:
   from nuclr_jax.lab.cli import chosen
   from nuclr_jax.lab.report import filtering
 
-  request = chosen.filter_request()
+  request = filter_flags.request()
   output, embeddings = flags.OUTPUT.value, flags.EMBEDDINGS.value
   if embeddings:
     summary = filtering.write(request, output, embeddings=embeddings)
@@ -130,7 +130,7 @@ def filter_pairs() -> None:
       request,
       output,
       embed=lambda folder: chosen.embed_inputs(folder, pairs=True),
-      source=chosen.source_of_pairs(),
+      source=filter_flags.source(),
     )
   print_table(summary)
   print(f"kept pairs: {output}")

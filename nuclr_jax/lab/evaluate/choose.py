@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float, UInt64
+from jaxtyping import Bool, Float, Integer
 import numpy as np
 
 PerPair = Float[np.ndarray, "pairs"]
@@ -39,7 +39,7 @@ def best(
 
 
 def first_of_each(
-  copies: UInt64[np.ndarray, "pairs"], score: PerPair
+  copies: Integer[np.ndarray, "pairs"], score: PerPair
 ) -> Bool[np.ndarray, "pairs"]:
   """Marks one pair of each group of copies: that of the highest score.
 

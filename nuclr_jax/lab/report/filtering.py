@@ -62,7 +62,7 @@ def write(
   request: Request,
   output: str | os.PathLike,
   *,
-  embeddings: str | None = None,
+  embeddings: str | os.PathLike | None = None,
   embed: Callable[[pathlib.Path], Any] | None = None,
   source: Mapping[str, Any] = {},
 ) -> dict[str, Any]:

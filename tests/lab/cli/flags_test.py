@@ -22,11 +22,13 @@ from nuclr_jax.lab import report as report_room
 from nuclr_jax.lab.cli import doctor, flags, main, verbs
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.ingest import convert, publish
-from nuclr_jax.lab.report import popularity, subject
+from nuclr_jax.lab.report import filtering, popularity, subject
 from nuclr_jax.lab.train import hooks, loop, settings, untrained
 from nuclr_jax.lab.user_files import inputs
 
 VALUES = dict(
+  arch="b32",
+  batch_size="64",
   beam_pipeline_options="runner=A",
   caption_column="text",
   config="glyphs:clip",
@@ -39,18 +41,23 @@ VALUES = dict(
   image_column="jpg",
   images="photos",
   input="photos",
+  keep="0.5,0.4",
   layout="open_clip",
   max_pairs="10",
   max_pixels="1000",
   max_size="64",
   model="clip",
   num_processes="2",
+  once="image",
   output="out",
+  partitions="3",
   prior="counts",
   process_id="1",
+  score="negcliploss,exact",
   split="test",
   split_column="part",
   temperature="0.5",
+  threshold="0.1,0.2",
   workdir="run",
   workers="2",
   zero_shot="pets",
@@ -84,6 +91,11 @@ FORMS = [
   ("popularity", "workdir", "model", "input"),
   *[("embed", x, "input", "output") for x in ("workdir", "config", "model")],
   *[("embed", x, "output") for x in ("workdir", "config")],
+  ("filter", "embeddings", "output", "score", "keep"),
+  ("filter", "embeddings", "output", "score", "threshold"),
+  ("filter", "workdir", "output", "score", "keep", "temperature"),
+  ("filter", "config", "output", "score", "keep"),
+  ("filter", "model", "input", "output", "score", "keep"),
   ("export", "workdir", "output"),
   ("doctor",),
 ]
@@ -150,6 +162,12 @@ def run(tmp_path_factory):
     recorder.stand_in("embedder_of_config")(config, **how)
     return contextlib.nullcontext("embedder")
 
+  def write_filtered(request, output, *, embed=None, **how):
+    recorder.stand_in("filter")(request, output, **how)
+    if embed is not None:
+      embed("out/embeddings")
+    return {}
+
   counts = dict.fromkeys(export.embed.COUNTED, 0)
   results = [
     (distributed, "join", None),
@@ -187,6 +205,7 @@ def run(tmp_path_factory):
       (untrained, "config_of_published", config_of_published),
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
+      (filtering, "write", write_filtered),
       (publish, "split_counts", lambda _: {}),
       (distributed, "keep_memory", lambda: None),
       (distributed, "exit_at_once", stop),
