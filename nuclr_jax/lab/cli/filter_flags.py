@@ -103,7 +103,7 @@ def request():
   Raises:
     UsageError: If flags do not fit the scores.
   """
-  from nuclr_jax.lab.report.filtering import WITH_TEMPERATURE, Request
+  from nuclr_jax.lab.report.filter_steps import WITH_TEMPERATURE, Request
 
   scores, given = SCORE.value, set(flags.present())
   keep, threshold = KEEP.value, THRESHOLD.value

@@ -99,7 +99,7 @@ def _notes(found: Shards, rows: np.ndarray) -> list[str]:
     if x in found.columns
   ]
   return [
-    "<br>".join(page.shown(str(x)) for x in texts)
+    "<br>".join(page.shown(str(x or "none")) for x in texts)
     for texts in zip(*columns, places, strict=True)
   ]
 

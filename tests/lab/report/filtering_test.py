@@ -8,8 +8,8 @@ from pyarrow import parquet
 import pytest
 
 from nuclr_jax.lab.evaluate import pair_scores
-from nuclr_jax.lab.report import filtering
-from nuclr_jax.lab.report.filtering import Request
+from nuclr_jax.lab.report import filter_files, filter_steps, filtering
+from nuclr_jax.lab.report.filter_steps import Request
 
 ALL = Request(
   ["exact", "negcliploss", "similarity"],
@@ -81,7 +81,7 @@ def same(a, b) -> bool:
 @pytest.fixture
 def no_page(monkeypatch):
   """Plots take most of the time."""
-  monkeypatch.setattr(filtering.filter_page, "write", lambda *_: None)
+  monkeypatch.setattr(filter_files.filter_page, "write", lambda *_: None)
 
 
 @pytest.mark.parametrize("at", ["similarity", "negcliploss", "balance"])
@@ -129,7 +129,7 @@ def test_an_iteration_is_kept_now_and_then(
   made, tmp_path, monkeypatch, no_page
 ):
   metadata, kept, _ = made
-  monkeypatch.setattr(filtering, "PERIOD", 0.0)
+  monkeypatch.setattr(filter_steps, "PERIOD", 0.0)
   log_sums, calls = pair_scores.log_sums, []
 
   def interrupted(*args, **kwargs):

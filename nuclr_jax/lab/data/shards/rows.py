@@ -184,6 +184,8 @@ def scaled(
     >>> print(x, norm)
     [[0.6 0.8]] [5.]
   """
+  if x.dtype.itemsize < 4:  # half precision is slow on CPUs
+    x = x.astype(np.float32)
   # Squares of large numbers overflow, unless the largest number is 1.
   largest = np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
   largest = largest.astype(float)

@@ -30,7 +30,7 @@ class Column(NamedTuple):
     """Yields files and the values of some of their rows, all in order.
 
     Raises:
-      ValueError: If a file cannot be read, or lacks the column or a value.
+      ValueError: If a file cannot be read, or lacks the column.
     """
     from pyarrow import parquet
 
@@ -40,29 +40,21 @@ class Column(NamedTuple):
         if self.name not in file.schema_arrow.names:
           names = ", ".join(file.schema_arrow.names)
           raise ValueError(f"it has no column {self.name}; it has {names}")
-        done = 0
         for batch in file.iter_batches(BATCH, columns=[self.name]):
-          values = batch.column(0)
-          if values.null_count:
-            row = done + values.is_null().to_pylist().index(True)
-            raise ValueError(f"row {row} has no {self.name}")
-          done += len(values)
-          yield path, values.to_pylist()
+          yield path, batch.column(0).to_pylist()
 
   def pick(self, rows: Int[np.ndarray, "some"]) -> list[Any]:
-    """Returns the values of some pairs, which are few."""
+    """Returns the values of some pairs; None where there is no value."""
     wanted = rows if self.index is None else self.index[rows]
-    found: dict[int, Any] = {}
-    start, left = 0, set(wanted.tolist())
+    numbers, place = np.unique(wanted, return_inverse=True)
+    found, start = [], 0
     for _, values in self.batches():
-      end = start + len(values)
-      here = [x for x in left if start <= x < end]
-      found |= {x: values[x - start] for x in here}
-      left.difference_update(here)
-      start = end
-      if not left:
+      ends = np.searchsorted(numbers, [start, start + len(values)])
+      found += [values[i - start] for i in numbers[slice(*ends)].tolist()]
+      start += len(values)
+      if len(found) == len(numbers):
         break
-    return [found[x] for x in wanted.tolist()]
+    return [found[i] for i in place.tolist()]
 
   def hashes(self) -> UInt64[np.ndarray, "pairs"]:
     """Returns a hash of each pair's value; equal values have equal ones."""
@@ -77,7 +69,9 @@ class Column(NamedTuple):
 def _hash(value: Any) -> int:
   if isinstance(value, int):
     return value
-  return content_hash(value if isinstance(value, bytes) else value.encode())
+  return content_hash(
+    value if isinstance(value, bytes) else f"{value}".encode()
+  )
 
 
 def read_uids(column: Column) -> np.ndarray:
