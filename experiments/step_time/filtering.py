@@ -29,7 +29,18 @@ TEMPERATURE = flags.DEFINE_float("temperature", 0.03, "Temperature.")
 FOLDER = flags.DEFINE_string("folder", None, "Where shards are kept.")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARD, TOPICS = 50_000, 2_000
-RUN = "import sys; from nuclr_jax.lab.cli import run; sys.exit(run())"
+# The peak of this program alone: ru_maxrss has that of its parent in it.
+RUN = """
+import atexit, pathlib, re, sys
+from nuclr_jax.lab.cli import run
+
+def note():
+  text = pathlib.Path("/proc/self/status").read_text()
+  pathlib.Path("peak").write_text(re.search(r"VmHWM:\\s+(\\d+)", text)[1])
+
+atexit.register(note)
+sys.exit(run())
+"""
 
 
 def write_shard(folder: pathlib.Path, number: int, size: int) -> None:
@@ -84,10 +95,11 @@ def measure(folder: pathlib.Path, score: str, batch: str) -> dict:
     if process.returncode:
       raise RuntimeError(f"{' '.join(command)} failed")
     summary = json.loads((output / "summary.json").read_text())
+    peak = int(pathlib.Path(place, "peak").read_text())  # KiB
   return {
     "seconds": round(time.perf_counter() - began, 1),
     "processor_seconds": round(usage.ru_utime + usage.ru_stime, 1),
-    "peak_mib": usage.ru_maxrss // 2**10,
+    "peak_mib": peak // 2**10,
     "iterations": summary.get("iterations"),
   }
 
