@@ -104,6 +104,7 @@ def _working(output: str | os.PathLike) -> Iterator[pathlib.Path]:
   work = files.folder_in(path.parent, f"unfinished.{path.name}")
   with files.locked(work):
     try:
+      files.remote.check_new(output)  # another process may have made it
       yield work
     except ValueError:
       if not any(work.glob("*.npy")) and not (work / FOUND).exists():
