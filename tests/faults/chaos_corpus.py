@@ -319,7 +319,7 @@ CASES = [
   filtered("it has no array l14_txt", l14_img=EYE[:2]),
   filtered("it must hold floating", l14_img=np.array([{}]), l14_txt=EYE[:2]),
   filtered("do not line up", l14_img=EYE[:2], l14_txt=EYE),
-  filtered("is not finite", l14_img=EYE[:2] / 0, l14_txt=EYE[:2]),
+  filtered("is not finite", l14_img=EYE[:2] * np.nan, l14_txt=EYE[:2]),
   filtered("is zero", l14_img=EYE[:2], l14_txt=EYE[:2] * 0),
   converted("../../ESCAPED", name="../../ESCAPED"),
   converted("../1.0.0", version="../1.0.0"),

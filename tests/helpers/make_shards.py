@@ -2,6 +2,7 @@
 
 import pathlib
 
+import make_photos
 import numpy as np
 import pyarrow
 from pyarrow import parquet
@@ -68,4 +69,23 @@ def clip_retrieval(folder: pathlib.Path, sizes=(40, 25)) -> pathlib.Path:
     path = folder / "metadata" / f"metadata_{number}.parquet"
     parquet.write_table(pyarrow.table(table), path)
     start += size
+  return folder
+
+
+def embedded(folder: pathlib.Path, count: int = 40) -> pathlib.Path:
+  """Writes what `nuclr embed` writes: two captions for every second image."""
+  folder.mkdir(parents=True)
+  image, text = embeddings(count)
+  of_text = np.repeat(np.arange(count), 1 + np.arange(count) % 2)
+  thumbnail = make_photos.photo(0)
+  np.save(folder / "image.npy", image.astype(np.float32))
+  np.save(folder / "text.npy", text[of_text].astype(np.float32))
+  images = {
+    "key": [f"{i}.jpg" for i in range(count)],
+    "content": pyarrow.array(range(count), pyarrow.uint64()),
+    "thumbnail": [thumbnail] * count,
+  }
+  texts = {"image": of_text, "caption": [f"text {i}" for i in of_text]}
+  for name, table in (("images", images), ("texts", texts)):
+    parquet.write_table(pyarrow.table(table), folder / f"{name}.parquet")
   return folder

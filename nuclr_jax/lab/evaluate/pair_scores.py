@@ -92,7 +92,7 @@ def negcliploss(
       each another one.
 
   Returns:
-    An array [pairs], between -tau log |B| - 2 and 0.
+    An array [pairs], between -2 - tau log |B| and 0.
 
   Example:
     >>> from nuclr_jax.lab.data.shards import InMemory

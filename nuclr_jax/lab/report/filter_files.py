@@ -1,7 +1,9 @@
 """What a filter writes: a table of all pairs, and lists of the kept ones."""
 
+from collections.abc import Mapping
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -9,14 +11,29 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.shards import Shards
 from nuclr_jax.lab.report import filter_page
+from nuclr_jax.lab.report.filter_steps import Request
 
 TABLE_ROWS = 2**16  # that are written at a time
 
 
 def write(
-  new: pathlib.Path, found: Shards, request, columns, kept, summary
+  new: pathlib.Path,
+  found: Shards,
+  request: Request,
+  columns: Mapping[str, np.ndarray],
+  kept: np.ndarray,
+  summary: Mapping[str, Any],
 ) -> None:
-  """Writes the files of the output."""
+  """Writes the files of the output.
+
+  Args:
+    new: The folder.
+    found: The pairs.
+    request: Which scores chose.
+    columns: All scores by name, and uids, if there are any.
+    kept: Which pairs are kept.
+    summary: What `summary.json` gets.
+  """
   _write_table(new / "scores.parquet", found, columns, kept)
   if "uid" in columns:
     with files.replacing(new / "uids.npy") as path, path.open("wb") as file:

@@ -25,6 +25,7 @@ from nuclr_jax.lab.data.embeddings import TEXTS
 from nuclr_jax.lab.data.pair_index import content_hash
 from nuclr_jax.lab.data.shards import Shards
 from nuclr_jax.lab.evaluate import choose
+from nuclr_jax.lab.evaluate.choose import Chosen
 from nuclr_jax.lab.report import filter_files, filter_steps
 from nuclr_jax.lab.report.filter_steps import Request
 
@@ -74,11 +75,11 @@ def write(
       found = found._replace(names=[f"{FOUND}/{TEXTS}"])
     with jax.set_mesh(sharding.make_mesh()):
       columns, summary = filter_steps.scores(work, found, request)
-    kept, chosen = _choose(found, request, columns)
+    copies, chosen = _choose(found, request, columns)
     summary = {
       "pairs": len(found.image),
       "kept": int(chosen.kept.sum()),
-      **kept,
+      **copies,
       **{
         f"threshold/{name}": x
         for name, x in zip(request.scores, chosen.thresholds, strict=True)
@@ -161,8 +162,10 @@ def _open(work: pathlib.Path, embeddings: str, request: Request) -> Shards:
   return found
 
 
-def _choose(found: Shards, request: Request, columns):
-  """Returns counts, and which pairs are kept."""
+def _choose(
+  found: Shards, request: Request, columns: Mapping[str, np.ndarray]
+) -> tuple[dict[str, int], Chosen]:
+  """Returns how many copies are left out, and which pairs are kept."""
   among, counts = None, {}
   if request.once is not None:
     copies = [

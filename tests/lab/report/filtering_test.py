@@ -227,3 +227,56 @@ def test_names_of_classes_have_confidences(tmp_path, no_page):
   filtering.write(request, tmp_path / "kept", embeddings=str(metadata))
   table = parquet.read_table(tmp_path / "kept" / "scores.parquet").to_pydict()
   assert max(table["confidence"]) <= 0 and sum(table["kept"]) == 32
+
+
+def test_pairs_that_are_embedded_first(tmp_path, no_page):
+  """Once, unless they are other pairs; two captions are two pairs."""
+  output, made = tmp_path / "kept", []
+
+  def embed(folder):
+    made.append(folder)
+    make_shards.embedded(folder)
+
+  def filtered(source, threshold):
+    return filtering.write(
+      Request(["similarity"], threshold=[threshold], once="image"),
+      output,
+      embed=embed,
+      source={"input": source},
+    )
+
+  for source, count in (("a", 1), ("a", 1), ("b", 2)):
+    with pytest.raises(ValueError, match="no pair of 60 is kept"):
+      filtered(source, 2.0)
+    assert len(made) == count
+  summary = filtered("b", -1.0)
+  assert summary["kept"] == 40 and summary["copies_left_out"] == 20
+  assert len(made) == 2 and (output / "embeddings" / "text.npy").exists()
+  lines = (output / "kept.jsonl").read_text().splitlines()
+  assert json.loads(lines[3]) == {"image": "3.jpg", "caption": "text 3"}
+  table = parquet.read_table(output / "scores.parquet").to_pydict()
+  assert set(table["shard"]) == {"embeddings/texts.parquet"}
+
+
+def test_pictures_are_shown_where_they_are_known(tmp_path):
+  folder = make_shards.embedded(tmp_path / "e")
+  request = Request(["similarity"], keep=[0.5])
+  filtering.write(request, tmp_path / "kept", embeddings=folder)
+  page = (tmp_path / "kept" / "filter.html").read_text()
+  assert page.count("data:image/png") > 50 and "39.jpg" in page
+
+
+def test_without_tables_copies_are_equal_rows(tmp_path, no_page):
+  image, text = make_shards.embeddings(30)
+  image[10], text[10], image[20] = image[5], text[5], image[6]
+  for name, x in (("image", image), ("text", text)):
+    np.save(tmp_path / f"{name}.npy", x)
+  for once, left_out in (("pair", 1), ("image", 2), ("text", 1)):
+    summary = filtering.write(
+      Request(["similarity"], keep=[1.0], once=once),
+      tmp_path / once,
+      embeddings=f"{tmp_path}/image.npy,{tmp_path}/text.npy",
+    )
+    assert summary["copies_left_out"] == left_out
+  names = sorted(x.name for x in (tmp_path / "pair").iterdir())
+  assert names == ["scores.parquet", "summary.json"]
