@@ -60,19 +60,24 @@ from nuclr_jax import Pairs, Sides
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.types import Sizes
 
-# Files of minutes, the longest first.
-LONG = "runs objectives towers own_loops finetune tar_stream nuclr".split()
-LONG += "popularity train commands".split()
-LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
+# Files that take longest, in the order of their times.
+LONG = """
+  runs own_loops towers notebooks finetune chaos fuzz buckets objectives
+  accelerator at_scale step_time train hooks stateless smoke labelled_run
+  icons_study processes published commands popularity tar_stream
+  popularity_page harness long_runs diagnostics batch_statistics main nuclr
+  report streamed_run pretrained hubs_and_suspects when_it_pays golden program
+  microbatch structure documents_run killed sentence_encoder_run average_run
+  cached_run own_processes your_data your_loop
+""".split()
 
 
 def pytest_collection_modifyitems(items):
   """Long files begin, so that no worker is alone with one at the end."""
-  names = [f"{name}_test.py" for name in LONG]
 
   def place(item):
-    name = item.path.name
-    return names.index(name) if name in names else len(names)
+    name = item.path.stem.removesuffix("_test")
+    return LONG.index(name) if name in LONG else len(LONG)
 
   items.sort(key=place)
 
