@@ -87,7 +87,7 @@ BATCH_SIZE = absl_flags.DEFINE_integer(
   "batch_size",
   32_768,
   "The pairs of a random batch, for negcliploss.",
-  lower_bound=2,
+  lower_bound=32,
 )
 PARTITIONS = absl_flags.DEFINE_integer(
   "partitions",

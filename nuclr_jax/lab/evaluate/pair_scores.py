@@ -86,8 +86,8 @@ def negcliploss(
     image: Embeddings of the images.
     text: Embeddings of the texts.
     temperature: tau, greater than 0.
-    batch_size: The most pairs of a batch, at least 2; from the number of pairs
-      on, all are in one batch.
+    batch_size: The most pairs of a batch, at least 3, or else some would be
+      alone; from the number of pairs on, all are in one batch.
     seed: What the partition is drawn from; for an average over several, give
       each another one.
 

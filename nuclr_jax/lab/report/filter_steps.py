@@ -21,7 +21,8 @@ from nuclr_jax.popularity.sinkhorn import Past
 log = logging.getLogger(__name__)
 
 WITH_TEMPERATURE = {"negcliploss", "exact"}
-OPENAI = 0.01  # the temperature of the models behind DataComp's arrays
+OPENAI = 0.01  # the temperature of the models behind DataComp's arrays,
+OF_OPENAI = (None, "l14", "b32")
 SHARED = 0.9  # of the pairs must have a caption that several others have
 PERIOD = 60.0  # seconds between two copies of an iteration that can continue
 
@@ -65,7 +66,7 @@ def scores(
   """
   sides, tau = (found.image, found.text), request.temperature
   if tau is None and WITH_TEMPERATURE & set(request.scores):
-    tau = _default_temperature(found)
+    tau = _default_temperature(found, request.arch)
   summary = {} if tau is None else {"temperature": tau}
   columns = {
     "similarity": _step(
@@ -90,11 +91,11 @@ def scores(
   return columns, summary
 
 
-def _default_temperature(found: Shards) -> float:
-  if found.layout != "datacomp":
+def _default_temperature(found: Shards, arch: str | None) -> float:
+  if found.layout != "datacomp" or arch not in OF_OPENAI:
     raise ValueError(
-      "give the model's --temperature, such as 0.01 for OpenAI's CLIP (only of "
-      "DataComp's arrays is it known)"
+      "give the model's --temperature, such as 0.01 for OpenAI's CLIP (it is "
+      "only known of DataComp's arrays, l14 and b32)"
     )
   log.info("temperature %g, that of OpenAI's models", OPENAI)
   return OPENAI

@@ -220,6 +220,19 @@ def test_without_uids_names_and_captions_are_listed(tmp_path, no_page):
     )
 
 
+def test_only_models_of_openai_have_a_known_temperature(tmp_path, no_page):
+  metadata = make_shards.datacomp(tmp_path / "d")
+  for path in metadata.glob("*.npz"):
+    with np.load(path) as x:
+      np.savez(path, dfn_img=x["l14_img"], dfn_txt=x["l14_txt"])
+  request = Request(["negcliploss"], keep=[0.5], partitions=1, arch="dfn")
+  how = {"embeddings": str(metadata)}
+  with pytest.raises(ValueError, match="only known of DataComp's arrays, l14"):
+    filtering.write(request, tmp_path / "kept", **how)
+  request = request._replace(temperature=0.07)
+  assert filtering.write(request, tmp_path / "kept", **how)["kept"] == 32
+
+
 def test_names_of_classes_have_confidences(tmp_path, no_page):
   text = [f"class {i % 3}" for i in range(65)]
   metadata = make_shards.datacomp(tmp_path / "d", text=text)
