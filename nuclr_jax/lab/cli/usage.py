@@ -77,8 +77,10 @@ nuclr convert --input=/data/tfds/food101/2.0.0
 nuclr train --config=configs/glyphs.py --workdir=runs/mine
 nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   If the run is interrupted, run the same command again to continue from its
-  newest checkpoint. A finished run is not trained again. The final metrics are
-  in metrics.json in the workdir.
+  newest checkpoint. A finished run is not trained again, unless
+  --config.num_epochs is larger than it was: the run then goes on, and the
+  command says what becomes of its schedules. The final metrics are in
+  metrics.json in the workdir.
 """,
     must=["config"],
     needs={

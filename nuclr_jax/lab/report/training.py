@@ -16,7 +16,13 @@ import numpy as np
 from nuclr_jax.lab import files
 from nuclr_jax.lab.evaluate.ranking import in_chunks
 from nuclr_jax.lab.report import health, page
-from nuclr_jax.lab.train import checkpoint, diagnostics, loop, records
+from nuclr_jax.lab.train import (
+  checkpoint,
+  diagnostics,
+  extend,
+  loop,
+  records,
+)
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Sides, both
 
@@ -72,13 +78,19 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
 
 
 def _metrics(workdir) -> str:
-  """Returns the table of final metrics."""
+  """Returns the table of final metrics, and when the run was extended."""
   path = workdir / records.METRICS
+  extended = "".join(
+    f"<p>The run was extended at step {html.escape(str(x.get('step')))}; it "
+    "was to have "
+    f"{html.escape(str(x.get(extend.EPOCHS)))} epochs before.</p>"
+    for x in files.read_json_lines(workdir / extend.EXTENDED)
+  )
   if not path.exists():
-    return "<p>The run has not finished: no final numbers yet.</p>"
+    return f"<p>The run has not finished: no final numbers yet.</p>{extended}"
   metrics = records.read_metrics(workdir)
   shown = {name: _shown(name, x) for name, x in metrics.items()}
-  return f"<h2>Results</h2>{page.table(shown)}"
+  return f"<h2>Results</h2>{page.table(shown)}{extended}"
 
 
 def _shown(name, x) -> str:

@@ -32,6 +32,7 @@ from nuclr_jax.lab.train import (
   build,
   checkpoint,
   diagnostics,
+  extend,
   recalibrate,
   records,
   resume,
@@ -79,7 +80,8 @@ def fit(
 
   A run continues from the newest complete checkpoint in `workdir`, if there is
   one. On SIGTERM or SIGINT it saves a checkpoint and returns. A finished run
-  leaves `metrics.json` and is not trained again.
+  leaves `metrics.json` and is not trained again, unless the config has more
+  epochs than before, see `extend`.
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
@@ -104,22 +106,41 @@ def fit(
   """
   period = files.remote.PERIOD
   with files.remote.local_folder(workdir, period=period, alone=True) as folder:
-    parts, mesh = _prepare(resolve(config), folder, data_dir, parts)
+    parts, mesh, before = _prepare(resolve(config), folder, data_dir, parts)
     with files.locked(folder):
-      return _fit(folder, parts, mesh)
+      return _fit(folder, parts, mesh, before)
 
 
-def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
-  """Trains and evaluates in a local folder."""
+def _fit(
+  workdir: pathlib.Path,
+  parts: Experiment,
+  mesh: Mesh,
+  before: float | None,
+) -> Result:
+  """Trains and evaluates in a local folder.
+
+  Args:
+    workdir: The folder.
+    parts: The parts of the run.
+    mesh: The mesh of the run.
+    before: The number of epochs that a run which is extended had.
+  """
   metrics_file, last = workdir / records.METRICS, parts.num_steps
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
+    if before is not None:
+      extend.begin(workdir, parts, step, before)
     stopped = False
     if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)
     elif metrics_file.exists():
-      log.info("%s holds a finished run; it is not trained again", workdir)
+      log.info(
+        "%s holds a finished run; it is not trained again (to go on with it, "
+        "raise num_epochs, which is %g)",
+        workdir,
+        parts.settings.num_epochs,
+      )
       shown = average.to_look_at(train_state)
       return Result(shown, records.read_metrics(workdir), True)
     shown = average.to_look_at(train_state)
@@ -233,8 +254,11 @@ def _prepare(
   workdir: pathlib.Path,
   data_dir: str | os.PathLike | None,
   parts: Experiment | None,
-) -> tuple[Experiment, Mesh]:
+) -> tuple[Experiment, Mesh, float | None]:
   """Makes a run's parts and mesh; rejects what it can before preparing data.
+
+  Returns:
+    The parts, the mesh and, if the run is extended, its epochs before.
 
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
@@ -245,12 +269,16 @@ def _prepare(
   records.check_replaceable(workdir)
   fresh = not checkpoint.steps(workdir)
   others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
+  before = None
   # A run that was killed before its first checkpoint may have a best state.
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
     recorded = records.read_config(workdir)
-    others[f"{workdir} holds a run with another config"] = recorded
+    longer = extend.lengthened(recorded, settings.recorded)
+    others[f"{workdir} holds a run with another config"] = longer
+    if longer != recorded and not fresh:
+      before = recorded[extend.EPOCHS]
     records.check_own_parts(workdir, parts.own() if parts else ())
-  scored = (workdir / records.METRICS).exists()
+  scored = before is None and (workdir / records.METRICS).exists()
   records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
@@ -258,7 +286,8 @@ def _prepare(
     if reference is not None:
       reference = open_reference(reference, parts.data.train, compare_all=fresh)
   # log_every and others may differ.
-  return parts._replace(settings=settings, reference=reference), mesh
+  parts = parts._replace(settings=settings, reference=reference)
+  return parts, mesh, before
 
 
 @contextlib.contextmanager

@@ -227,15 +227,22 @@ def check_same_run(
   """
   besides = set(MAY_DIFFER) - set(SCORED if scored else ())
   for message, other in others.items():
+    every = distributed.differences(other, config)
     differing = distributed.differences(other, config, besides=besides)
     if differing:
-      more = (
-        "; it is finished, and nuclr evaluate scores it on other sets (--data, "
-        "--zero_shot)"
-      )
+      more = ""
+      if fine := [x for x in every if x not in differing]:
+        more += f"; it may go on with the other changes ({'; '.join(fine)})"
+      if any(x.startswith("num_epochs ") for x in differing):
+        more += "; num_epochs may be raised, not lowered"
+      if scored:
+        more += (
+          "; it is finished, and nuclr evaluate scores it on other sets "
+          "(--data, --zero_shot)"
+        )
       raise ValueError(
         f"{message}: {'; '.join(differing)}. Give the same "
-        f"config, or another workdir{more if scored else ''}"
+        f"config, or another workdir{more}"
       )
 
 
