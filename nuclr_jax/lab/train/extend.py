@@ -23,7 +23,7 @@ import numpy as np
 
 from nuclr_jax.lab import distributed, files
 from nuclr_jax.lab.factories import Bound
-from nuclr_jax.lab.train import records
+from nuclr_jax.lab.train import checkpoint, records
 from nuclr_jax.lab.train.build import Experiment, span_of
 from nuclr_jax.lab.train.optimizer import make_schedule
 from nuclr_jax.lab.train.settings import Settings
@@ -45,26 +45,36 @@ class Planned(NamedTuple):
 
 
 def lengthened(
-  recorded: Mapping[str, Any], config: Mapping[str, Any]
+  recorded: Mapping[str, Any], settings: Settings
 ) -> dict[str, Any]:
-  """Gives the config of a run the epochs of another one, if they are more.
+  """Gives the config of a run the epochs that settings have, if they are more.
 
   Args:
-    recorded: The complete config that a run has been trained with.
-    config: The one that it is to go on with.
-
-  Example:
-    >>> lengthened({"num_epochs": 2, "seed": 0}, {"num_epochs": 3, "seed": 1})
-    {'num_epochs': 3, 'seed': 0}
-    >>> lengthened({"num_epochs": 2}, {"num_epochs": 1})
-    {'num_epochs': 2}
+    recorded: The complete config that the run has been trained with.
+    settings: The settings that it is to go on with.
   """
-  more = config[EPOCHS] > recorded[EPOCHS]
-  return {**recorded, EPOCHS: config[EPOCHS]} if more else dict(recorded)
+  more = max(recorded[EPOCHS], settings.num_epochs)
+  return {**recorded, EPOCHS: more}
+
+
+def epochs_before(workdir: pathlib.Path, settings: Settings) -> float | None:
+  """Returns how many epochs a run had that settings extend; None for others.
+
+  Args:
+    workdir: Folder of a run, whose config is not replaced yet; may be missing.
+    settings: The settings that it is to go on with.
+  """
+  if not checkpoint.steps(workdir):
+    return None
+  before = records.read_config(workdir)[EPOCHS]
+  return before if settings.num_epochs > before else None
 
 
 def begin(
-  workdir: pathlib.Path, parts: Experiment, step: int, num_epochs: float
+  workdir: pathlib.Path,
+  parts: Experiment,
+  step: int | None,
+  before: float | None,
 ) -> None:
   """Notes that a run is extended, and says what this changes.
 
@@ -74,19 +84,19 @@ def begin(
     workdir: Folder of the run.
     parts: The parts of the longer run.
     step: The step that the run goes on from.
-    num_epochs: How many epochs it was to have before.
+    before: What `epochs_before` returned; with None, nothing is done.
   """
+  if before is None:
+    return
   settings = parts.settings
-  span = span_of(
-    settings._replace(num_epochs=num_epochs), parts.data.train.sizes
-  )
+  span = span_of(settings._replace(num_epochs=before), parts.data.train.sizes)
   log.info(
     "%s: the run is extended from %d to %d steps (num_epochs %g to %g); it "
     "goes on at step %d with its u, zeta, optimizer and position in the data",
     workdir,
     span["num_steps"],
     parts.num_steps,
-    num_epochs,
+    before,
     settings.num_epochs,
     step,
   )
@@ -95,7 +105,7 @@ def begin(
     log.info("%s", line)
   if distributed.is_first():
     path = workdir / EXTENDED
-    rows = [*files.read_json_lines(path), {"step": step, EPOCHS: num_epochs}]
+    rows = [*files.read_json_lines(path), {"step": step, EPOCHS: before}]
     files.write_atomically(path, "".join(json.dumps(x) + "\n" for x in rows))
     (workdir / records.METRICS).unlink(missing_ok=True)
 

@@ -106,41 +106,24 @@ def fit(
   """
   period = files.remote.PERIOD
   with files.remote.local_folder(workdir, period=period, alone=True) as folder:
-    parts, mesh, before = _prepare(resolve(config), folder, data_dir, parts)
+    parts, mesh = _prepare(resolve(config), folder, data_dir, parts)
     with files.locked(folder):
-      return _fit(folder, parts, mesh, before)
+      return _fit(folder, parts, mesh)
 
 
-def _fit(
-  workdir: pathlib.Path,
-  parts: Experiment,
-  mesh: Mesh,
-  before: float | None,
-) -> Result:
-  """Trains and evaluates in a local folder.
-
-  Args:
-    workdir: The folder.
-    parts: The parts of the run.
-    mesh: The mesh of the run.
-    before: The number of epochs that a run which is extended had.
-  """
+def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
+  """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
+  before = extend.epochs_before(workdir, parts.settings)
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
-    if before is not None:
-      extend.begin(workdir, parts, step, before)
+    extend.begin(workdir, parts, step, before)
     stopped = False
     if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)
     elif metrics_file.exists():
-      log.info(
-        "%s holds a finished run; it is not trained again (to go on with it, "
-        "raise num_epochs, which is %g)",
-        workdir,
-        parts.settings.num_epochs,
-      )
+      log.info("%s holds a finished run; it is not trained again", workdir)
       shown = average.to_look_at(train_state)
       return Result(shown, records.read_metrics(workdir), True)
     shown = average.to_look_at(train_state)
@@ -254,11 +237,8 @@ def _prepare(
   workdir: pathlib.Path,
   data_dir: str | os.PathLike | None,
   parts: Experiment | None,
-) -> tuple[Experiment, Mesh, float | None]:
+) -> tuple[Experiment, Mesh]:
   """Makes a run's parts and mesh; rejects what it can before preparing data.
-
-  Returns:
-    The parts, the mesh and, if the run is extended, its epochs before.
 
   Raises:
     ValueError: If the config, the workdir or the devices do not fit together.
@@ -269,16 +249,13 @@ def _prepare(
   records.check_replaceable(workdir)
   fresh = not checkpoint.steps(workdir)
   others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
-  before = None
   # A run that was killed before its first checkpoint may have a best state.
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
-    recorded = records.read_config(workdir)
-    longer = extend.lengthened(recorded, settings.recorded)
-    others[f"{workdir} holds a run with another config"] = longer
-    if longer != recorded and not fresh:
-      before = recorded[extend.EPOCHS]
+    recorded = extend.lengthened(records.read_config(workdir), settings)
+    others[f"{workdir} holds a run with another config"] = recorded
     records.check_own_parts(workdir, parts.own() if parts else ())
-  scored = before is None and (workdir / records.METRICS).exists()
+  scored = (workdir / records.METRICS).exists()
+  scored &= extend.epochs_before(workdir, settings) is None
   records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)
@@ -286,8 +263,7 @@ def _prepare(
     if reference is not None:
       reference = open_reference(reference, parts.data.train, compare_all=fresh)
   # log_every and others may differ.
-  parts = parts._replace(settings=settings, reference=reference)
-  return parts, mesh, before
+  return parts._replace(settings=settings, reference=reference), mesh
 
 
 @contextlib.contextmanager
