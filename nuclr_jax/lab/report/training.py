@@ -15,6 +15,7 @@ import numpy as np
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.evaluate.ranking import in_chunks
+from nuclr_jax.lab.evaluate.retrieval import match_of
 from nuclr_jax.lab.report import health, page
 from nuclr_jax.lab.train import (
   checkpoint,
@@ -185,8 +186,8 @@ def _retrieval(parts, mesh, state) -> str:
   best = in_chunks(
     lambda x: np.argsort(-(x @ text.T), axis=1)[:, :3], len(text), image
   )
-  group_of = examples.image_group
-  right = examples.caption_group[best[:, 0]] == group_of
+  group_of, matches = examples.image_group, match_of(examples)
+  right = np.array([matches(i, t) for i, t in enumerate(best[:, 0])])
   first = {}
   for group, caption in zip(
     examples.caption_group, examples.captions, strict=True
@@ -200,7 +201,7 @@ def _retrieval(parts, mesh, state) -> str:
       f"<b>{html.escape(first[group_of[i]])}</b><br>"
       + "<br>".join(
         f"<span class="
-        f"{'right' if examples.caption_group[t] == group_of[i] else 'wrong'}>"
+        f"{'right' if matches(i, t) else 'wrong'}>"
         f"{page.shown(examples.captions[t])}</span>"
         for t in best[i]
       )
