@@ -121,7 +121,7 @@ class Lookup:
     folder = np.repeat(np.arange(len(folders)), sizes)
     row = np.concatenate([np.arange(n) for n in sizes])
     _check_one_model(folders, folder, row, first[place])
-    self._folders, self._folder, self._row = folders, folder[first], row[first]
+    self.folders, self._folder, self._row = folders, folder[first], row[first]
     self.length, checksum = folders[0].text.shape[1], 0
     for data in folders:
       checksum = zlib.crc32(np.ascontiguousarray(data.text[:1024]), checksum)
@@ -138,7 +138,7 @@ class Lookup:
     at = np.minimum(at, len(self._hashes) - 1)
     rows = np.empty((len(captions), self.length), np.float32)
     for i, (caption, place) in enumerate(zip(captions, at, strict=True)):
-      data, row = self._folders[self._folder[place]], self._row[place]
+      data, row = self.folders[self._folder[place]], self._row[place]
       if data.captions[row] != caption:
         raise ValueError(
           f"there is no cached embedding of {caption!r}; only captions that "

@@ -15,7 +15,7 @@ import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config
-from nuclr_jax.lab.data import Data, Inputs, inputs_of
+from nuclr_jax.lab.data import Data, HeldOut, Inputs, inputs_of
 from nuclr_jax.lab.data.reference import Reference, width_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
@@ -81,10 +81,7 @@ def build(
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
-  of_config = settings.evaluators.values()
-  evaluators = suites.choose_evaluators(
-    data, lambda held_out: [bound(held_out=held_out) for bound in of_config]
-  )
+  evaluators = suites.choose_evaluators(data, _more_evaluators(settings))
   sizes = data.train.sizes
   span = span_of(settings, sizes)
   model = make_model(settings, data.inputs)
@@ -126,6 +123,26 @@ def build(
   if data.named != settings.recorded["data"]:
     del named["data"]
   return parts._replace(named=named)
+
+
+def score_on(parts: Experiment, held_out: Mapping[str, HeldOut]) -> Experiment:
+  """Returns parts with other held-out sets in place of all their own.
+
+  Args:
+    parts: The parts of a run.
+    held_out: The sets, by split; any names of splits.
+  """
+  more = _more_evaluators(parts.settings)
+  return parts._replace(
+    data=parts.data._replace(held_out=held_out),
+    evaluators=suites.evaluators_of(held_out, more),
+  )
+
+
+def _more_evaluators(settings: Settings):
+  """Returns the function that makes the evaluators that a config names."""
+  of_config = settings.evaluators.values()
+  return lambda held_out: [bound(held_out=held_out) for bound in of_config]
 
 
 def span_of(settings: Settings, sizes: Sizes) -> dict[str, int]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import make_pairs
 import numpy as np
 import pytest
+import reference
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.data.source import (
@@ -96,27 +97,6 @@ def test_recall_with_several_captions(num_devices, chunk, monkeypatch):
   assert len(set(means)) == 6 and 0.1 < min(means) < max(means) < 1
 
 
-def recall_by_loop(image, text, images, texts, pairs, k):
-  """Recall of any right answer, query by query; `pairs` are (image, text) ids.
-
-  Equal images and equal texts are one candidate, the most similar of them.
-  """
-  both = []
-  for queries, gallery, mine, theirs, right in (
-    (image, text, images, texts, pairs),
-    (text, image, texts, images, {(t, i) for i, t in pairs}),
-  ):
-    found = []
-    for x, own in zip(queries, mine, strict=True):
-      best = {}
-      for y, other in zip(gallery, theirs, strict=True):
-        best[other] = max(best.get(other, -np.inf), float(np.dot(x, y)))
-      order = sorted(best, key=best.get, reverse=True)
-      found.append(any((own, other) in right for other in order[:k]))
-    both.append(np.mean(found))
-  return tuple(both)
-
-
 @pytest.mark.parametrize("chunk", [700, 2**26])
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_recall_with_repeated_images_and_captions(
@@ -141,7 +121,7 @@ def test_recall_with_repeated_images_and_captions(
     by_record = retrieval.recall(image, text, record, record_of)
   found = []
   for k in (1, 5, 10):
-    expected = recall_by_loop(image, text, *same, pairs, k)
+    expected = reference.recall_by_loop(image, text, *same, pairs, k)
     found += expected
     assert scores[f"image_to_text/recall@{k}"] == expected[0]
     assert scores[f"text_to_image/recall@{k}"] == expected[1]
