@@ -5,6 +5,7 @@ To replace a part with your own, pass `build(config)._replace(model=...)` to
 """
 
 from collections.abc import Mapping
+import logging
 import os
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config
-from nuclr_jax.lab.data import Data, HeldOut, Inputs, inputs_of
+from nuclr_jax.lab.data import Data, HeldOut, Inputs, elsewhere, inputs_of
 from nuclr_jax.lab.data.reference import Reference, width_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
@@ -27,6 +28,8 @@ from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale
 from nuclr_jax.types import Popularities, Sizes
+
+log = logging.getLogger(__name__)
 
 
 class Experiment(NamedTuple):
@@ -81,6 +84,7 @@ def build(
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
+    _tell_of_exports(settings, data)
   evaluators = suites.choose_evaluators(data, _more_evaluators(settings))
   sizes = data.train.sizes
   span = span_of(settings, sizes)
@@ -123,6 +127,15 @@ def build(
   if data.named != settings.recorded["data"]:
     del named["data"]
   return parts._replace(named=named)
+
+
+def _tell_of_exports(settings: Settings, data: Data) -> None:
+  """Says what an export of the run will prepare in another way."""
+  if (settings.model.name, settings.data.name) == ("towers", "image_text"):
+    sets = data.held_out.values()
+    labelled = any(x.zero_shot or x.probes for x in sets)
+    for text in elsewhere.differences(data.resize, labelled=labelled):
+      log.info("%s", text)
 
 
 def score_on(parts: Experiment, held_out: Mapping[str, HeldOut]) -> Experiment:

@@ -183,7 +183,7 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
   data = config["data"]
   if data["name"] != "image_text":
     if not held_out:
-      return dict(config)  # its sets are its own
+      return {**config}  # its sets are its own
     raise ValueError(
       f"this run is on {data['name']}, whose held-out sets are its own; only "
       "runs on photos (config.data.name is image_text) are scored on --data "
