@@ -13,14 +13,17 @@ class TestCommands:
   @pytest.mark.parametrize(
     ("args", "message"),
     [
-      (["evaluate"], "give one of --workdir, --config or --model"),
+      (
+        ["evaluate"],
+        "give one of --workdir, --config, --model or --embeddings",
+      ),
       (
         ["evaluate", f"--model={CLIP}", "--workdir=x"],
-        "give one of --workdir, --config or --model",
+        "give one of --workdir, --config, --model or --embeddings",
       ),
       (
         ["evaluate", f"--model={CLIP}"],
-        "--model needs data: --data=mine, or --zero_shot",
+        "--model needs data: --data=mine, --zero_shot=",
       ),
       (
         ["popularity", f"--model={CLIP}", "--workdir=x"],

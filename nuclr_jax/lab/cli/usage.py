@@ -123,7 +123,6 @@ nuclr evaluate --embeddings=image.npy,text.npy
       "average": ["workdir"],
       "hubs": ["workdir", "config", "model"],
       "prior": ["workdir", "config", "model"],
-      "temperature": ["hubs", "prior"],
     },
     one_of=(*MODELS, "embeddings"),
     either=[("input", x) for x in ("data", "hubs", "prior")],
