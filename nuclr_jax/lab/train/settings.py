@@ -170,7 +170,8 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
 
   Args:
     config: The complete config of a run.
-    held_out: Keys of `config.data` such as `test`, see `data.image_text`.
+    held_out: Keys of `config.data` such as `test`, see `data.image_text`; there
+      may be none.
 
   Raises:
     ValueError: If the held-out sets of such data cannot be chosen.
@@ -186,8 +187,7 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
       return {**config}  # its sets are its own
     raise ValueError(
       f"this run is on {data['name']}, whose held-out sets are its own; only "
-      "runs on photos (config.data.name is image_text) are scored on --data "
-      "and --zero_shot: leave them out"
+      "those of runs on photos (config.data.name is image_text) have such names"
     )
   kept = {key: x for key, x in data.items() if key not in HELD_OUT}
   return {**config, "data": kept | held_out}
