@@ -92,6 +92,7 @@ def build(
     settings,
     **span,
     **sizes._asdict(),
+    batch_size=settings.batch_size,
     dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
