@@ -96,6 +96,11 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
   spectral=dict(),
+  tempnet=dict(  # published: the rate falls by a tenth after every epoch
+    name="sogclr",
+    temperature=dict(name="contrib:tempnet", rate=dict(value=3e-5), rho=7.0),
+    gamma=0.8,
+  ),
   vicreg=dict(name="contrib:vicreg"),
 )
 OPTIONS = ("float32", "lit", "tokens", "own", "clip_b16", "smoke")
@@ -167,6 +172,7 @@ def get_config(arg: str = "") -> ConfigDict:
   if "tokens" in words:
     tau = config.objective.get("temperature")
     tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    tau = TEMPERATURE if names[0] == "tempnet" else tau
     weight = 2 * tau if config.objective.name in SCALED else 1.0
     config.terms = {"contrib:token_prediction": dict(weight=weight)}
   if "clip_b16" in words:

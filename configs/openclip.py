@@ -13,8 +13,8 @@ argument after a colon is a comma-separated list of
   SuperCLIP).
 
 DataComp fixes the samples seen, not the epochs: for another subset than its
-filtered ones (1.4 and 14 million pairs), change `num_epochs`. `drrho` is relative
-to a reference model:
+filtered ones (1.4 and 14 million pairs), change `num_epochs`. `drrho` is
+relative to a reference model:
 
 nuclr embed --model=openai/clip-vit-base-patch32 --input=tfds:cc3m \
   --output=reference
@@ -89,6 +89,7 @@ FALLING = dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.2)
 
 
 def learned(scale):
+  """The rule of FastCLIP-v3."""
   return dict(name="learned", temperature=0.07, rho=scale["rho"])
 
 
