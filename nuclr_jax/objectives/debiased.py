@@ -33,8 +33,9 @@ def debiased(
   default is 1. Where libraries for retrieval add strength * sim_ij to the
   logits of negatives, hardness is strength * temperature
   (docs/published_code.md says what differs). The gradient also reaches the
-  weights. Everything is computed in log space, relative to p, so that no temperature overflows. N is B - 1, minus
-  the number of pairs of the batch that share the anchor's image or text.
+  weights. Everything is computed in log space, relative to p, so that no
+  temperature overflows. N is B - 1, minus the number of pairs of the batch that
+  share the anchor's image or text.
 
   Args:
     temperature: Divides cosine similarities; greater than 0.
