@@ -31,7 +31,9 @@ VIT_B32 = dict(image="clip_vit_b32", dim=512)
 VIT_B16 = dict(image="clip_vit_b16", dim=512)
 RN50 = dict(image="clip_resnet50", dim=1024)
 # Recipes of FastCLIP (cc3m), AmorLIP (cc12m), DRRho-CLIP (dfn192m) and
-# DataComp; `pairs` is about how many there are, and rho is FastCLIP-v3's.
+# DataComp; `pairs` is about how many there are. rho and the last gamma are
+# FastCLIP-v3's (for DataComp, min(1, 4.177 num_epochs^-0.7265), its authors'
+# rule).
 SCALES = dict(
   cc3m=dict(
     model=RN50,
@@ -42,6 +44,7 @@ SCALES = dict(
     warmup=10_000,
     weight_decay=0.1,
     rho=6.5,
+    gamma=0.2,
   ),
   cc12m=dict(
     model=VIT_B32,
@@ -52,6 +55,7 @@ SCALES = dict(
     warmup=10_000,
     weight_decay=0.1,
     rho=8.5,
+    gamma=0.2,
   ),
   dfn192m=dict(
     model=VIT_B16,
@@ -62,6 +66,7 @@ SCALES = dict(
     warmup=500,
     weight_decay=0.2,
     rho=11.0,
+    gamma=1.0,
   ),
   datacomp_small=dict(
     model=VIT_B32,
@@ -72,6 +77,7 @@ SCALES = dict(
     warmup=500,
     weight_decay=0.2,
     rho=6.5,
+    gamma=0.84,
   ),
   datacomp_medium=dict(
     model=VIT_B32,
@@ -82,15 +88,21 @@ SCALES = dict(
     warmup=500,
     weight_decay=0.2,
     rho=8.5,
+    gamma=0.84,
   ),
 )
 TEMPERATURE = 0.01  # fixed, where the algorithm does not learn it
-FALLING = dict(value=1.0, decay="cosine", decay_fraction=0.5, end_value=0.2)
 
 
 def learned(scale):
   """The rule of FastCLIP-v3."""
   return dict(name="learned", temperature=0.07, rho=scale["rho"])
+
+
+def falling(scale):
+  """The gamma of FastCLIP."""
+  half = dict(decay="cosine", decay_fraction=0.5)
+  return dict(value=1.0, end_value=scale["gamma"], **half)
 
 
 # Objectives by scale. Constants are the published ones, where a paper has them.
@@ -109,13 +121,13 @@ ALGORITHMS = dict(
     positive_weight=1e-4 * scale["pairs"],  # epsilon = 1e-4
   ),
   fastclip_v3=lambda scale: dict(
-    name="sogclr", temperature=learned(scale), gamma=FALLING
+    name="sogclr", temperature=learned(scale), gamma=falling(scale)
   ),
   fastclip_released=lambda scale: dict(
     name="contrib:fastclip_released",
     temperature=0.07,
     rho=scale["rho"],
-    gamma=FALLING,
+    gamma=falling(scale),
   ),
   neuclip=lambda scale: dict(
     name="contrib:neuclip", temperature=learned(scale)

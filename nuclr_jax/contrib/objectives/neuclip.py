@@ -107,11 +107,15 @@ def neuclip(
   taus = rule_for_all(temperature)
   log_epsilon = denominator.log_of(epsilon)
   rho = taus.rho or 0.0
-  if num_pairs is not None and num_prototypes > num_pairs:
-    raise ValueError(
-      f"num_prototypes must be at most the number of pairs {num_pairs}, since "
-      f"embeddings of pairs become prototypes, got {num_prototypes}"
-    )
+  if num_pairs is not None:
+    temperature_rules.offset(
+      taus, num_pairs
+    )  # warns of a rho that is too large
+    if num_prototypes > num_pairs:
+      raise ValueError(
+        f"num_prototypes must be at most the number of pairs {num_pairs}, "
+        f"since embeddings of pairs become prototypes, got {num_prototypes}"
+      )
   if batch_size is not None:
     _check_restarts(restart_every, batch_size, num_prototypes)
 
