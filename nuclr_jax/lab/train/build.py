@@ -92,6 +92,7 @@ def build(
     settings,
     **span,
     **sizes._asdict(),
+    batch_size=settings.batch_size,
     dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
@@ -318,7 +319,7 @@ def _check_streamable(objective: Objective, name: str) -> None:
       f"the objective {name} keeps values for every pair, which need ids, but "
       "config.data.train is a stream of tars; index the tars with nuclr ingest "
       "--in_place (they stay where they are) and name that data set, or choose "
-      "an objective that keeps none, such as clip or siglip"
+      "an objective that keeps none, such as clip, siglip or contrib:neuclip"
     )
 
 
