@@ -65,6 +65,8 @@ class Captions(NamedTuple):
   repair: bool = False
   # The id that a pretrained tokenizer pads with; SigLIP has 1
   pad_id: Natural = 0
+  # Whether the end token of a pretrained tokenizer becomes padding, as in CLIPA
+  strip_end: bool = False
   # The number of ids of a pretrained text tower, if it is not that of the
   # tokenizer
   vocab_size: Ids | None = None

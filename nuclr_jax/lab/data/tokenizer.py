@@ -235,6 +235,7 @@ def pretrained_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  strip_end: bool = False,
   vocab_size: Ids | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
@@ -259,6 +260,9 @@ def pretrained_tokenizer(
     pad_id: The id that follows the end of short captions. Text towers that mask
       the padding, such as BERT, need 0; SigLIP attends to it, and takes 1, the
       id of `</s>`, whatever the id of `<pad>`.
+    strip_end: Whether the end token that the tokenizer adds is replaced by the
+      padding, as in CLIPA. (OpenCLIP also replaces a "[SEP]" that a caption
+      spells, which stays here.)
     vocab_size: The number of ids of a pretrained text tower, if it is not that
       of the tokenizer. Published towers may have ids that are never used.
 
@@ -300,6 +304,8 @@ def pretrained_tokenizer(
       )
   tokenizer.no_padding()
   tokenizer.no_truncation()
+  if strip_end:
+    tokenizer.post_processor = _without_end(tokenizer, pad_id, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
@@ -326,6 +332,7 @@ def choose_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  strip_end: bool = False,
   vocab_size: Ids | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
@@ -339,6 +346,7 @@ def choose_tokenizer(
     clean: How a pretrained tokenizer cleans captions.
     repair: Whether captions are `repaired` first.
     pad_id: The id that a pretrained tokenizer pads with.
+    strip_end: Whether its end token becomes padding.
     vocab_size: The number of ids of a pretrained text tower, if it is another
       than the tokenizer's.
     min_count: The number of captions in which a word must occur to become a
@@ -359,6 +367,7 @@ def choose_tokenizer(
       clean=clean,
       repair=repair,
       pad_id=pad_id,
+      strip_end=strip_end,
       vocab_size=vocab_size,
     )
   distinct = set(map(repaired, captions()) if repair else captions())
@@ -488,6 +497,24 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.post_processor = _first_and_last(ids)
   return tokenizer
+
+
+def _without_end(
+  tokenizer: tokenizers.Tokenizer, pad_id: int, path: pathlib.Path
+) -> processors.TemplateProcessing:
+  """Makes what adds the first token to a text, and padding as its last."""
+  added = tokenizer.encode("").tokens
+  pad_token = tokenizer.id_to_token(pad_id)
+  if len(added) != 2 or pad_token is None:
+    raise ValueError(
+      f"{path} adds {added} to a text, and the token {pad_id} is {pad_token}; "
+      "with strip_end, it must add a first and a last token, and the last "
+      "becomes the padding"
+    )
+  ids = [(added[0], tokenizer.token_to_id(added[0])), (pad_token, pad_id)]
+  return processors.TemplateProcessing(
+    single=f"{added[0]} $A {pad_token}", special_tokens=ids
+  )
 
 
 def _first_and_last(ids) -> processors.TemplateProcessing:

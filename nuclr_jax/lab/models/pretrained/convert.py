@@ -57,6 +57,7 @@ def recognize(keys: Sequence[str]) -> str:
     name
     for name, layout in LAYOUTS.items()
     if _has(layout.mark, layout, keys)
+    and not (layout.needs and not _has(layout.needs, layout, keys))
     and not (layout.unless and _has(layout.unless, layout, keys))
   ]
   if len(names) != 1:
@@ -305,6 +306,11 @@ CONVERSIONS = {  # by the kind of a rule
   "kernel": Conversion(
     lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
     lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
+  ),
+  # Convolutions of single positions are linear layers here.
+  "pointwise": Conversion(
+    lambda theirs, _: [theirs[0][:, :, 0, 0].T],
+    lambda ours, _: [ours[0].T[:, :, None, None]],
   ),
   "grid": Conversion(
     _read_grid, lambda ours, _: [_write_grid(ours)], any_length=0

@@ -308,7 +308,7 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
 
 def _open_clip_captions(text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
-  reject("tokenizer_kwargs", options, {"clean"}, INPUTS)
+  reject("tokenizer_kwargs", options, {"clean", "strip_sep_token"}, INPUTS)
   # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
   own = not text.get("hf_tokenizer_name")
   if own and options.get("clean") == "whitespace":
@@ -323,12 +323,13 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
       f"captions are cleaned by {cleaning!r}; known are "
       f"{sorted(OPEN_CLIP_CLEANING)}"
     )
-  return {
+  data = {
     "length": text.get("context_length", 77),
     "clean": OPEN_CLIP_CLEANING[cleaning],
     "repair": True,
     "vocab_size": text["vocab_size"],
   }
+  return data | ({"strip_end": True} if options.get("strip_sep_token") else {})
 
 
 def open_clip_pad_id(source, text: Json) -> int:

@@ -31,7 +31,8 @@ from nuclr_jax.lab.export import (
 )
 from nuclr_jax.lab.export.model import LAYOUTS
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.models.pretrained import published, read_published
+from nuclr_jax.lab.models.layers import MEAN, STD
+from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
 from nuclr_jax.lab.user_files.items import Item
@@ -287,8 +288,8 @@ class TestConfigs:
         layers=24,
         heads=16,
         hidden=4096,
-        mean=published.MEAN,
-        std=published.STD,
+        mean=MEAN,
+        std=STD,
         **blocks,
       ),
       text=dict(
@@ -343,8 +344,8 @@ class TestConfigs:
       (dict(do_normalize=False), (0, 0, 0), (1, 1, 1)),
       (
         dict(rescale_factor=1 / 127.5),
-        [x / 2 for x in published.MEAN],
-        [x / 2 for x in published.STD],
+        [x / 2 for x in MEAN],
+        [x / 2 for x in STD],
       ),
       (
         dict(do_rescale=False, image_mean=[1, 2, 3], image_std=51),
@@ -779,12 +780,14 @@ class TestErrors:
         "own tokenizer keeps upper case",
       ),
       (
-        dict(tokenizer_kwargs=dict(strip_sep_token=True)),
+        dict(tokenizer_kwargs=dict(language="eng_Latn")),
         {},
-        "tokenizer_kwargs has .'strip_sep_token'.",
+        "tokenizer_kwargs has .'language'.",
       ),
       (dict(tokenizer_mode="clips"), {}, "text_cfg has .'tokenizer_mode'."),
-      (dict(pool_type="last"), {}, "pool_type of .'argmax', 'eos'., .* 'last'"),
+      (dict(pool_type="first"), {}, "pool_type is 'first' in text_cfg"),
+      (dict(proj_type="mlp"), {}, "proj_type is 'mlp'; it can be 'linear' or"),
+      (dict(hf_model_name="x/y"), {}, "is transformers' 'x/y'; those that"),
       ({}, dict(resize_mode="longest"), "resize_mode is 'longest'"),
       ({}, dict(interpolation="nearest"), "interpolation is 'nearest'"),
       ({}, dict(mode="L"), "mode is 'L'"),
@@ -805,7 +808,7 @@ class TestErrors:
     found = TestConfigs().open_clip(
       tmp_path, vision, text, preprocess=preprocess
     )
-    assert found.model["image"]["mean"] == published.MEAN
+    assert found.model["image"]["mean"] == MEAN
     assert found.model["image"]["std"] == (0.5, 0.5, 0.5)
     data = dict(size=96, kernel="bicubic", repair=True, clean=False)
     assert data.items() <= found.data.items()
@@ -850,8 +853,8 @@ class TestErrors:
     [
       (dict(layers=12, width=768), "lacks 'patch_size'"),
       (
-        dict(layers=12, width=768, patch_size=32, attentional_pool=True),
-        "has .'attentional_pool'., which the towers",
+        dict(layers=12, width=768, patch_size=32, attentional_pool="parallel"),
+        "attentional_pool is 'parallel'; our towers",
       ),
       (dict(timm_model_name="convnext_base"), "timm's 'convnext_base'"),
       (

@@ -1,0 +1,283 @@
+"""How files of timm and of OpenCLIP name their arrays."""
+
+from nuclr_jax.lab.models.pretrained.hf_layouts import HF_BERT
+from nuclr_jax.lab.models.pretrained.rules import (
+  COUNTERS,
+  GRID,
+  IDS,
+  Layout,
+  Rule,
+  block_rows,
+  nested,
+  pool_rows,
+  projection,
+  rules,
+)
+
+
+def _open_clip(prefix: str):
+  block = f"{prefix}transformer.resblocks.{{i}}"
+  return block_rows(
+    f"{block}.attn.in_proj",
+    f"{block}.attn.out_proj",
+    f"{block}.ln_1",
+    f"{block}.ln_2",
+    f"{block}.mlp.c_fc",
+    f"{block}.mlp.c_proj",
+    packed=True,
+  )
+
+
+# Plain ViTs, EVA's and the Perception Encoder.
+_TIMM_VIT = rules(
+  "image",
+  ("class_token", "cls_token", "flat"),
+  (GRID, "pos_embed", "batched_grid"),
+  ("positions", "pos_embed", "batched_grid"),
+  ("patches", "patch_embed.proj", "conv_bias"),
+  ("norm_before", "norm_pre", "norm"),
+  *block_rows(
+    "blocks.{i}.attn.qkv",
+    "blocks.{i}.attn.proj",
+    "blocks.{i}.norm1",
+    "blocks.{i}.norm2",
+    "blocks.{i}.mlp.fc1",
+    "blocks.{i}.mlp.fc2",
+  ),
+  ("blocks/{i}/attention/query_bias", "blocks.{i}.attn.q_bias", "same"),
+  ("blocks/{i}/attention/value_bias", "blocks.{i}.attn.v_bias", "same"),
+  ("blocks/{i}/scale1", "blocks.{i}.ls1.gamma", "same"),
+  ("blocks/{i}/scale2", "blocks.{i}.ls2.gamma", "same"),
+  ("norm", "norm", "norm"),
+  *pool_rows(
+    "attn_pool.latent",
+    "attn_pool.q attn_pool.kv",
+    "attn_pool.proj",
+    "attn_pool.norm",
+    "attn_pool.mlp.fc1",
+    "attn_pool.mlp.fc2",
+  ),
+)
+_ATTN, _MLP = "blocks.{i}.attn", "blocks.{i}.mlp"
+# EVA-02's models that have their own keys for queries, keys and values.
+_TIMM_EVA02 = (
+  *rules(
+    "image",
+    (
+      "blocks/{i}/attention/qkv/kernel",
+      f"{_ATTN}.q_proj.weight {_ATTN}.k_proj.weight {_ATTN}.v_proj.weight",
+      "matrix",
+    ),
+    ("blocks/{i}/attention/query_bias", f"{_ATTN}.q_proj.bias", "same"),
+    ("blocks/{i}/attention/value_bias", f"{_ATTN}.v_proj.bias", "same"),
+    ("blocks/{i}/attention/norm", f"{_ATTN}.norm", "norm"),
+    ("blocks/{i}/gate", f"{_MLP}.fc1_g", "linear"),
+    ("blocks/{i}/up", f"{_MLP}.fc1_x", "linear"),
+    ("blocks/{i}/hidden_norm", f"{_MLP}.norm", "norm"),
+  ),
+  *_TIMM_VIT,
+)
+_DOWN, _BLOCK = "stages.{s1}.downsample", "stages.{s}.blocks.{b}"
+_TIMM_CONVNEXT = rules(
+  "image",
+  ("stem/patches", "stem.0", "conv_bias"),
+  ("norm_before", "stem.1", "norm"),
+  ("norms/{s}", f"{_DOWN}.0", "norm"),
+  ("shrinks/{s}/patches", f"{_DOWN}.1", "conv_bias"),
+  ("stages/{s}/{b}/conv", f"{_BLOCK}.conv_dw", "conv_bias"),
+  ("stages/{s}/{b}/norm", f"{_BLOCK}.norm", "norm"),
+  ("stages/{s}/{b}/up", f"{_BLOCK}.mlp.fc1", "linear"),
+  ("stages/{s}/{b}/down", f"{_BLOCK}.mlp.fc2", "linear"),
+  ("stages/{s}/{b}/scale", f"{_BLOCK}.gamma", "same"),
+  ("norm", "head.norm", "norm"),
+)
+_STEM = "patch_embed.backbone"
+_MBCONV = f"{_STEM}.stages.{{s}}.{{b}}"
+_TIMM_VITAMIN = (
+  *rules(
+    "image",
+    ("patches/first", f"{_STEM}.stem.conv1", "conv_bias"),
+    ("patches/first_norm", f"{_STEM}.stem.norm1", "norm"),
+    ("patches/second", f"{_STEM}.stem.conv2", "conv_bias"),
+    ("patches/stages/{s}/{b}/norm", f"{_MBCONV}.pre_norm", "norm"),
+    ("patches/stages/{s}/{b}/up", f"{_MBCONV}.conv1_1x1", "conv_1x1"),
+    ("patches/stages/{s}/{b}/conv", f"{_MBCONV}.conv2_kxk", "conv_bias"),
+    ("patches/stages/{s}/{b}/down", f"{_MBCONV}.conv3_1x1", "conv_1x1"),
+    (
+      "patches/stages/{s}/{b}/shortcut",
+      f"{_MBCONV}.shortcut.expand",
+      "conv_1x1",
+    ),
+    ("patches/last_norm", f"{_STEM}.pool.norm", "norm"),
+    ("patches/last", f"{_STEM}.pool.proj", "conv_bias"),
+    ("blocks/{i}/mlp_norm", f"{_MLP}.norm", "norm"),
+    ("blocks/{i}/gate", f"{_MLP}.w0", "linear"),
+    ("blocks/{i}/up", f"{_MLP}.w1", "linear"),
+    ("blocks/{i}/down", f"{_MLP}.w2", "linear"),
+    ("norm", "fc_norm", "norm"),
+  ),
+  *_TIMM_VIT,
+)
+_VISUAL, _ATTNPOOL = "visual.layer{s1}.{b}", "visual.attnpool"
+_COCA = "visual.attn_pool.attn"
+# A ViT, also CoCa's, or CLIP's own ResNet, whose last layer is its projection.
+_OPEN_CLIP_IMAGE = (
+  Rule(("image_projection",), ("visual.proj",), "same"),
+  *rules(
+    "image",
+    ("class_token", "visual.class_embedding", "same"),
+    (GRID, "visual.positional_embedding", "grid"),
+    ("patches", "visual.conv1", "conv"),
+    ("norm_before", "visual.ln_pre", "norm"),
+    *_open_clip("visual."),
+    ("norm", "visual.ln_post", "norm"),
+    ("pool/queries", "visual.attn_pool.query", "same"),
+    ("pool/norm_queries", "visual.attn_pool.ln_q", "norm"),
+    ("pool/norm_keys", "visual.attn_pool.ln_k", "norm"),
+    ("pool/q/kernel", f"{_COCA}.q_proj_weight", "matrix"),
+    ("pool/k/kernel", f"{_COCA}.k_proj_weight", "matrix"),
+    ("pool/v/kernel", f"{_COCA}.v_proj_weight", "matrix"),
+    ("pool/bias", f"{_COCA}.in_proj_bias", "same"),
+    ("pool/out", f"{_COCA}.out_proj", "linear"),
+    ("stem/convs/{c}", "visual.conv{c1}", "conv"),
+    ("stem/norms/{c}", "visual.bn{c1}", "batch_norm"),
+    ("stages/{s}/{b}/convs/{c}", f"{_VISUAL}.conv{{c1}}", "conv"),
+    ("stages/{s}/{b}/norms/{c}", f"{_VISUAL}.bn{{c1}}", "batch_norm"),
+    ("stages/{s}/{b}/shortcut/0", f"{_VISUAL}.downsample.0", "conv"),
+    (
+      "stages/{s}/{b}/shortcut/1",
+      f"{_VISUAL}.downsample.1",
+      "batch_norm",
+    ),
+    (
+      "pool/mean_position pool/positions",
+      f"{_ATTNPOOL}.positional_embedding",
+      "grid",
+    ),
+    (
+      "pool/attention/qkv",
+      f"{_ATTNPOOL}.q_proj {_ATTNPOOL}.k_proj {_ATTNPOOL}.v_proj",
+      "linear",
+    ),
+    ("pool/attention/out", f"{_ATTNPOOL}.c_proj", "linear"),
+  ),
+)
+_OPEN_CLIP_TEXT = (
+  Rule(("text_projection",), ("text_projection",), "same"),
+  *rules(
+    "text",
+    ("tokens", "token_embedding.weight", "same"),
+    ("class_token", "cls_emb", "same"),
+    ("positions", "positional_embedding", "stretched"),
+    *_open_clip(""),
+    ("norm", "ln_final", "norm"),
+  ),
+)
+_OPEN_CLIP_SIGLIP_TEXT = projection("text", "text.text_projection") + rules(
+  "text",
+  ("tokens", "text.token_embedding.weight", "same"),
+  ("positions", "text.positional_embedding", "same"),
+  *_open_clip("text."),
+  ("norm", "text.ln_final", "norm"),
+)
+# RoBERTa, and the head that OpenCLIP puts on the mean of its features.
+_OPEN_CLIP_BERT = (
+  Rule(("text_projection",), ("proj.2.weight",), "matrix"),
+  *nested("transformer.", HF_BERT),
+  *rules("text", ("head", "proj.0", "linear")),
+)
+_TRUNK = "visual.trunk."
+
+# Keys that tell towers apart: of texts by OpenCLIP or transformers, and of
+# images by EVA-02, ConvNeXt, or timm at all.
+_OF_CLIP, _OF_BERT = "text_projection", r"transformer\.embeddings\..*"
+_OF_EVA02 = r"visual\.trunk\.blocks\.0\.attn\.q_proj\.weight"
+_OF_CONVNEXT = r"visual\.trunk\.stem\.0\.weight"
+_OF_TIMM = r"visual\.trunk\..*"
+_SCALARS = r"logit_\w+|attn_mask|input_resolution|context_length|vocab_size"
+_CUSTOM = "text."  # before the keys of texts, with "custom_text" in a config
+LAYOUTS = {
+  "timm_vit": Layout(
+    mark=r"patch_embed\.proj\.weight",
+    image=_TIMM_VIT,
+    ignored=(r"head\..*", "mask_token"),
+  ),
+  "open_clip": Layout(
+    mark=(
+      r"visual\.(ln_pre\.weight|attnpool\.c_proj\.weight)|"
+      r"transformer\.resblocks\.0\.ln_1\.weight"
+    ),
+    image=_OPEN_CLIP_IMAGE,
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS, COUNTERS, r"text_decoder\..*"),
+    unless=rf"{_OF_TIMM}|{_OF_BERT}|text_projection\.weight",
+  ),
+  "open_clip_siglip": Layout(
+    mark=(
+      r"visual\.trunk\.patch_embed\.proj\.weight|"
+      r"text\.transformer\.resblocks\.0\.ln_1\.weight"
+    ),
+    image=nested("visual.trunk.", _TIMM_VIT),
+    text=_OPEN_CLIP_SIGLIP_TEXT,
+    ignored=(r"logit_\w+",),
+    unless=r"visual\.(ln_pre\.weight|attnpool\..*)|text\.text_projection",
+  ),
+  "open_clip_timm": Layout(
+    mark=r"visual\.trunk\.patch_embed\.proj\.weight",
+    needs=_OF_CLIP,
+    image=projection("image", f"{_TRUNK}head") + nested(_TRUNK, _TIMM_VIT),
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS,),
+    unless=_OF_EVA02,
+  ),
+  "open_clip_eva02": Layout(
+    mark=_OF_EVA02,
+    image=projection("image", f"{_TRUNK}head") + nested(_TRUNK, _TIMM_EVA02),
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS,),
+  ),
+  "open_clip_convnext": Layout(
+    mark=_OF_CONVNEXT,
+    needs=r"visual\.head\.proj\.weight",
+    image=(
+      Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
+      *nested(_TRUNK, _TIMM_CONVNEXT),
+    ),
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS,),
+  ),
+  "open_clip_convnext_mlp": Layout(
+    mark=_OF_CONVNEXT,
+    needs=r"visual\.head\.mlp\.fc2\.weight",
+    image=(
+      Rule(("image_projection",), ("visual.head.mlp.fc2.weight",), "matrix"),
+      *nested(_TRUNK, _TIMM_CONVNEXT),
+      *rules("image", ("head", "visual.head.mlp.fc1", "linear")),
+    ),
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS,),
+  ),
+  "open_clip_vitamin": Layout(
+    mark=r"visual\.trunk\.patch_embed\.backbone\.pool\.proj\.weight",
+    image=(
+      Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
+      *nested(_TRUNK, _TIMM_VITAMIN),
+    ),
+    text=_OPEN_CLIP_TEXT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS,),
+  ),
+  "open_clip_bert": Layout(
+    mark=_OF_BERT,
+    image=_OPEN_CLIP_IMAGE,
+    text=_OPEN_CLIP_BERT,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS, COUNTERS, IDS),
+    unless=_OF_TIMM,
+  ),
+}
