@@ -27,6 +27,10 @@ EVA |= dict(img_size=SIZE, patch_size=8)
 ROBERTA = dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1)
 ROBERTA |= dict(num_attention_heads=4, max_position_embeddings=514)
 ROBERTA |= dict(vocab_size=IDS, layer_norm_eps=1e-5, pad_token_id=1)
+NLLB = dict(d_model=16, encoder_layers=1, encoder_attention_heads=4)
+NLLB |= dict(encoder_ffn_dim=24, vocab_size=IDS, pad_token_id=1)
+NLLB |= dict(scale_embedding=True, activation_function="relu")
+NLLB |= dict(decoder_layers=1, decoder_attention_heads=4, decoder_ffn_dim=8)
 
 
 @contextlib.contextmanager
@@ -45,10 +49,14 @@ def tiny_parts(sizes: Mapping[str, Any]):
       arguments["embed_cfg"] = stem
     return create(name, **arguments | sizes)
 
-  config = transformers.RobertaConfig(**ROBERTA)
+  def config(name):
+    if "nllb" in name:
+      return transformers.M2M100Config(**NLLB)
+    return transformers.RobertaConfig(**ROBERTA)
+
   with (
     mock.patch.object(timm, "create_model", tiny),
-    mock.patch.object(hf.AutoConfig, "from_pretrained", lambda _: config),
+    mock.patch.object(hf.AutoConfig, "from_pretrained", config),
   ):
     yield
 
@@ -61,6 +69,9 @@ def timm(name: str, pool: str, proj: str | None = None) -> dict[str, Any]:
 
 HF_TEXT = dict(hf_model_name="roberta-base", hf_pooler_type="mean_pooler")
 HF_TEXT |= dict(hf_tokenizer_name="roberta-base", hf_model_pretrained=False)
+NLLB_TEXT = dict(hf_model_name="facebook/nllb-200-distilled-600M")
+NLLB_TEXT |= dict(hf_pooler_type="cls_pooler", hf_proj_type="linear")
+NLLB_TEXT |= dict(hf_model_pretrained=False)
 CLIPA_VIT = VIT | dict(no_ln_pre=True, pool_type="avg")
 CLIPA_VIT |= dict(final_ln_after_pool=True)
 BIDIRECTIONAL = dict(no_causal_mask=True)
@@ -75,6 +86,12 @@ FAMILIES = {  # vision_cfg, text_cfg, what timm takes
     {},
   ),
   "RoBERTa": (VIT, HF_TEXT, {}),
+  "NLLB": (VIT, NLLB_TEXT, {}),
+  "NLLB, SigLIP": (
+    timm("vit_base_patch16_siglip_384", "map", "none"),
+    NLLB_TEXT,
+    EVA | dict(embed_dim=DIM),
+  ),
   "MobileCLIP2-L": (
     timm("vit_large_patch14_clip_224", "token"),
     TEXT | BIDIRECTIONAL,
@@ -113,6 +130,7 @@ VISION = dict(name="clip_vit_b32", patch=8, **GELU)
 IMAGE_BIAS = dict(projection_bias=["image"])
 PE = dict(name="perception_encoder", patch=8, rotary=4, pool_heads=2)
 NEXT = dict(name="convnext", stages=(1, 1, 1, 1), width=4)
+NLLB_TOWER = dict(name="nllb", dropout=0.0)
 TAMIN = dict(name="vitamin", width=16, layers=1, heads=4, stem=8)
 TAMIN |= dict(stem_blocks=(1, 2))
 TOWERS = {
@@ -131,6 +149,12 @@ TOWERS = {
     VISION,
     dict(name="roberta", hidden=64, head=14, max_length=514, dropout=0.0),
     {},
+  ),
+  "NLLB": (VISION, NLLB_TOWER, {}),
+  "NLLB, SigLIP": (
+    dict(name="siglip_vit_b16", patch=8, width=DIM, hidden=18, **GELU),
+    NLLB_TOWER,
+    dict(projected=["text"]),
   ),
   "MobileCLIP2-L": (
     VISION,
@@ -152,18 +176,24 @@ LAYOUTS = {
   "MetaCLIP 2": "open_clip",
   "CoCa": "open_clip",
   "RoBERTa": "open_clip_bert",
+  "NLLB": "open_clip_nllb",
+  "NLLB, SigLIP": "open_clip_siglip_nllb",
   "EVA-02": "open_clip_eva02",
   "ConvNeXt": "open_clip_convnext",
   "ConvNeXt, MLP": "open_clip_convnext_mlp",
   "ViTamin": "open_clip_vitamin",
   "ViTamin-XL": "open_clip_vitamin",
 }
+# The tests have what these share with no other; all are compared here.
+GOLDEN = ("CLIPA", "CoCa", "RoBERTa", "NLLB", "EVA-02", "EVA-02-E", "PE-Core")
+GOLDEN += ("ConvNeXt, MLP", "ViTamin")
 
 
-def make(family: str):
-  """Makes OpenCLIP's model of a family."""
+def make(family: str, changed: Mapping[str, Any] | None = None):
+  """Makes OpenCLIP's model of a family, also with a changed `text_cfg`."""
   library = optional.load("open_clip.model")
   vision, text, sizes = FAMILIES[family]
+  text = changed or text
   is_convnext = "convnext" in vision.get("timm_model_name", "convnext")
   custom = not is_convnext or "hf_model_name" in text or "embed_cls" in text
   with tiny_parts(sizes):
@@ -175,7 +205,7 @@ def make(family: str):
 def captions(family: str):
   """Draws captions with the padding and the end token of a family."""
   ids = texts(IDS, LENGTH, 2, clip=True)
-  if family == "RoBERTa":
+  if family.startswith(("RoBERTa", "NLLB")):
     ids[ids == 1] = 2
     ids[ids == 0] = 1
   if family == "MetaCLIP 2":
@@ -200,6 +230,7 @@ def case(family: str) -> Case:
     encode,
     arguments | dict(projection_bias=False) | more,
     dict(image=images(size), text=captions(family)),
+    golden=family in GOLDEN,
   )
 
 

@@ -235,7 +235,7 @@ def pretrained_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
-  strip_end: bool = False,
+  template: str | None = None,
   vocab_size: Ids | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
@@ -260,9 +260,10 @@ def pretrained_tokenizer(
     pad_id: The id that follows the end of short captions. Text towers that mask
       the padding, such as BERT, need 0; SigLIP attends to it, and takes 1, the
       id of `</s>`, whatever the id of `<pad>`.
-    strip_end: Whether the end token that the tokenizer adds is replaced by the
-      padding, as in CLIPA. (OpenCLIP also replaces a "[SEP]" that a caption
-      spells, which stays here.)
+    template: Which tokens go before and after a caption, $A, if they are not
+      those that the tokenizer adds: "[CLS] $A [PAD]" for CLIPA, where padding
+      takes the place of BERT's last token (if a caption spells it, it stays),
+      and "eng_Latn $A </s>" for English in NLLB's vocabulary.
     vocab_size: The number of ids of a pretrained text tower, if it is not that
       of the tokenizer. Published towers may have ids that are never used.
 
@@ -304,8 +305,8 @@ def pretrained_tokenizer(
       )
   tokenizer.no_padding()
   tokenizer.no_truncation()
-  if strip_end:
-    tokenizer.post_processor = _without_end(tokenizer, pad_id, path)
+  if template is not None:
+    tokenizer.post_processor = _adding(template, tokenizer, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
@@ -332,7 +333,7 @@ def choose_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
-  strip_end: bool = False,
+  template: str | None = None,
   vocab_size: Ids | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
@@ -346,7 +347,7 @@ def choose_tokenizer(
     clean: How a pretrained tokenizer cleans captions.
     repair: Whether captions are `repaired` first.
     pad_id: The id that a pretrained tokenizer pads with.
-    strip_end: Whether its end token becomes padding.
+    template: Which tokens it adds to a caption.
     vocab_size: The number of ids of a pretrained text tower, if it is another
       than the tokenizer's.
     min_count: The number of captions in which a word must occur to become a
@@ -367,7 +368,7 @@ def choose_tokenizer(
       clean=clean,
       repair=repair,
       pad_id=pad_id,
-      strip_end=strip_end,
+      template=template,
       vocab_size=vocab_size,
     )
   distinct = set(map(repaired, captions()) if repair else captions())
@@ -499,21 +500,19 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   return tokenizer
 
 
-def _without_end(
-  tokenizer: tokenizers.Tokenizer, pad_id: int, path: pathlib.Path
+def _adding(
+  template: str, tokenizer: tokenizers.Tokenizer, path: pathlib.Path
 ) -> processors.TemplateProcessing:
-  """Makes what adds the first token to a text, and padding as its last."""
-  added = tokenizer.encode("").tokens
-  pad_token = tokenizer.id_to_token(pad_id)
-  if len(added) != 2 or pad_token is None:
+  """Makes what adds the tokens of a template to a text."""
+  names = template.split()
+  ids = {x: tokenizer.token_to_id(x) for x in names if x != "$A"}
+  if names.count("$A") != 1 or None in ids.values():
     raise ValueError(
-      f"{path} adds {added} to a text, and the token {pad_id} is {pad_token}; "
-      "with strip_end, it must add a first and a last token, and the last "
-      "becomes the padding"
+      f"the template {template!r} must have $A once, and tokens of {path} "
+      f"around it; its tokens have the ids {ids}"
     )
-  ids = [(added[0], tokenizer.token_to_id(added[0])), (pad_token, pad_id)]
   return processors.TemplateProcessing(
-    single=f"{added[0]} $A {pad_token}", special_tokens=ids
+    single=" ".join(names), special_tokens=list(ids.items())
   )
 
 

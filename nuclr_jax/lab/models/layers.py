@@ -220,7 +220,10 @@ class Conv(nnx.Module):
 
 
 class Patches(nnx.Module):
-  """A convolution whose stride is its kernel's width, as a matrix product."""
+  """A convolution whose stride is its kernel's width, as a matrix product.
+
+  Pixels behind the last whole patch of a row or column are left out.
+  """
 
   def __init__(self, patch, channels, width, *, use_bias, dtype, rngs):
     init = nnx.initializers.lecun_normal(in_axis=(0, 1, 2))
@@ -233,7 +236,9 @@ class Patches(nnx.Module):
   def __call__(self, x):
     patch, _, channels, width = self.kernel.shape
     batch, height, across, _ = x.shape
-    x = x.reshape(batch, height // patch, patch, across // patch, patch, -1)
+    rows, columns = height // patch, across // patch
+    x = x[:, : rows * patch, : columns * patch]
+    x = x.reshape(batch, rows, patch, columns, patch, -1)
     x = jnp.swapaxes(x, 2, 3).reshape(batch, -1, patch * patch * channels)
     x = x @ self.kernel[...].reshape(-1, width).astype(self.dtype)
     if self.bias is not None:

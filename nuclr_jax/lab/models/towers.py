@@ -14,6 +14,7 @@ from nuclr_jax.lab.models.convnext import convnext
 from nuclr_jax.lab.models.eva import eva, perception_encoder
 from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
+from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
   load_dual_encoder,
@@ -58,6 +59,7 @@ TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_text": clip_text,
   "distilbert": distilbert,
   "minilm_l6": minilm_l6,
+  "nllb": nllb,
   "roberta": roberta,
   "rows": rows,
   "siglip_text": siglip_text,

@@ -163,10 +163,11 @@ def vit(
   activation: transformer.Activation = "gelu",
   norm_before: bool = False,
   patch_bias: bool | None = None,
+  leave_rest: bool = False,
   layer_scale: Positive | None = None,
   pool: Pool = "class",
   pooler: bool = False,
-  probe: tuple[Width, Width] | None = None,
+  probe: Sequence[Width] | None = None,
   dropout: Fraction = 0.0,
   mean: Sequence[Mean] = MEAN,
   std: Sequence[Std] = STD,
@@ -191,6 +192,9 @@ def vit(
       (x sigmoid(1.702 x), OpenAI's CLIP).
     norm_before: Whether there is a LayerNorm before the blocks, as in CLIP.
     patch_bias: Whether patches have a bias; None is unless `norm_before`.
+    leave_rest: Whether `patch` need not divide height and width: pixels behind
+      the last whole patch are then left out, as in SigLIP's images of 384
+      pixels with patches of 14.
     layer_scale: Where the learned factors start that multiply both branches of
       each block (DINOv2's LayerScale); None is without them.
     pool: "class", the features of a class token; "mean", the mean of those of
@@ -198,8 +202,8 @@ def vit(
       learned probe that attends to all patches (SigLIP; there is then no class
       token); or "query", those of the first of 256 such probes (CoCa).
     pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
-    probe: The width and the heads of the probes of a pool of "query"; the width
-      is that of the features.
+    probe: The width and the heads of the probes of a pool of "query", two
+      numbers; the width is that of the features.
     dropout: The dropout rate after the embeddings and in both residual
       branches.
     mean: The mean of each channel, on the scale [0, 1].
@@ -227,15 +231,21 @@ def vit(
     et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023; Oquab et
     al., DINOv2, TMLR 2024.
   """
-  check_patches(image_shape, patch, mean, std)
+  if leave_rest:
+    height, across, channels = image_shape
+    whole = (height - height % patch, across - across % patch, channels)
+    check_patches(whole, patch, mean, std)
+  else:
+    check_patches(image_shape, patch, mean, std)
   if pooler and pool != "class":
     raise ValueError(
       f"pooler is a layer on the class token, and pool is {pool!r}; leave out "
       "one of the two"
     )
-  if (probe is not None) != (pool == "query"):
+  if len(probe or ()) != (2 if pool == "query" else 0):
     raise ValueError(
-      f"probe is for a pool of 'query', which needs it, got {probe} and "
+      "probe must be two numbers for a pool of 'query', and None for others, "
+      f"got {probe} and "
       f"{pool!r}"
     )
   make = partial(
@@ -287,7 +297,8 @@ def check_patches(
 ) -> None:
   """Raises ValueError unless images can be cut into patches."""
   check_images(image_shape, mean, std)
-  if patch < 1 or image_shape[0] % patch or image_shape[1] % patch:
+  sizes = image_shape[:2]
+  if patch < 1 or min(sizes) < patch or any(x % patch for x in sizes):
     raise ValueError(
       f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"

@@ -19,7 +19,7 @@ from nuclr_jax.lab.models.layers import (
   Remat,
 )
 from nuclr_jax.lab.models.vit import Frame, check_patches, tower_of
-from nuclr_jax.lab.ranges import Eps, Layers, Mean, Std, Width
+from nuclr_jax.lab.ranges import Eps, Layers, Mean, Stages, Std, Width
 
 PATCH = 16  # pixels of a patch, after four convolutions with a stride of two
 
@@ -111,7 +111,7 @@ def vitamin(
   layers: Layers = 31,
   heads: Width = 16,
   stem: Width = 160,
-  stem_blocks: tuple[Layers, Layers] = (2, 4),
+  stem_blocks: Stages = (2, 4),
   eps: Eps = 1e-6,
   positions: bool = True,
   dropout: Fraction = 0.0,
@@ -133,8 +133,8 @@ def vitamin(
     heads: The number of attention heads, a divisor of `width`.
     stem: The number of channels of the first convolutions, twice as many in the
       second stage.
-    stem_blocks: The number of blocks of convolutions in each of the two stages
-      before the transformer.
+    stem_blocks: The number of blocks of convolutions in both stages before the
+      transformer.
     eps: The eps of LayerNorm.
     positions: Whether patches have learned positions.
     dropout: The dropout rate after the embeddings and in both residual branches
@@ -171,6 +171,8 @@ def vitamin(
   Reference: Chen et al., ViTamin, CVPR 2024.
   """
   check_patches(image_shape, PATCH, mean, std)
+  if len(stem_blocks) != 2:
+    raise ValueError(f"stem_blocks must be two numbers, got {stem_blocks}")
   spec = transformer.make_block_spec(
     width=width,
     layers=layers,

@@ -329,7 +329,9 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
     "repair": True,
     "vocab_size": text["vocab_size"],
   }
-  return data | ({"strip_end": True} if options.get("strip_sep_token") else {})
+  if options.get("strip_sep_token"):  # of BERT's tokenizer
+    data["template"] = "[CLS] $A [PAD]"
+  return data
 
 
 def open_clip_pad_id(source, text: Json) -> int:

@@ -18,18 +18,31 @@ LENGTH = 77  # of texts, where a config has none
 EPS = 1e-5  # of LayerNorm, likewise
 
 
-def _hf_text(kind: str, width: int, layers: int, heads: int, vocab_size: int):
-  sizes = {"width": width, "layers": layers, "heads": heads}
-  return {"name": kind, "hidden": 4 * width} | sizes, vocab_size
+def _hf_text(name: str, *sizes: int) -> dict[str, Any]:
+  names = ("width", "layers", "heads", "hidden")
+  return {"name": name} | dict(zip(names, sizes, strict=True))
 
 
 # Of transformers' text encoders: our tower, and the number of its token ids.
 HF_TEXTS = {
-  "roberta-base": _hf_text("roberta", 768, 12, 12, 50_265),
-  "xlm-roberta-base": _hf_text("roberta", 768, 12, 12, 250_002),
-  "xlm-roberta-large": _hf_text("roberta", 1024, 24, 16, 250_002),
+  "roberta-base": (_hf_text("roberta", 768, 12, 12, 3072), 50_265),
+  "xlm-roberta-base": (_hf_text("roberta", 768, 12, 12, 3072), 250_002),
+  "xlm-roberta-large": (_hf_text("roberta", 1024, 24, 16, 4096), 250_002),
+  "facebook/nllb-200-distilled-600M": (
+    *(_hf_text("nllb", 1024, 12, 16, 4096), 256_206),
+  ),
+  "facebook/nllb-200-distilled-1.3B": (
+    *(_hf_text("nllb", 1024, 24, 16, 8192), 256_206),
+  ),
 }
-HF_POSITIONS = 514  # of all of them
+HF_HEADS = {  # pooling and projection of our towers
+  "roberta": ("mean_pooler", "mlp"),
+  "nllb": ("cls_pooler", "linear"),
+}
+HF_PADDING = 1  # the id of all of them
+ROBERTA_POSITIONS = 514
+# OpenCLIP leaves the language of NLLB's tokenizer at its default.
+NLLB_TEMPLATE = "eng_Latn $A </s>"
 
 
 class Part(NamedTuple):
@@ -77,8 +90,10 @@ def read_open_clip(source, spec: Json) -> tuple[dict, dict]:
   model["image"] |= pixels
   if text.tower["name"] == "siglip_text":
     data["pad_id"] = inputs.open_clip_pad_id(source, whole["text_cfg"])
-  if text.tower["name"] == "roberta":
-    data["pad_id"] = 1
+  if text.tower["name"] in HF_HEADS:
+    data["pad_id"] = HF_PADDING
+  if text.tower["name"] == "nllb":
+    data["template"] = NLLB_TEMPLATE
   tokenizer = _tokenizer(source, whole["text_cfg"])
   return model, data | {"tokenizer": tokenizer}
 
@@ -240,14 +255,14 @@ def _of_transformers(text: Json, dim: int) -> Part:
       f"are {sorted(HF_TEXTS)}"
     )
   tower, vocab_size = HF_TEXTS[name]
-  head = (
-    text.get("hf_pooler_type", "mean_pooler"),
-    text.get("hf_proj_type", "mlp"),
-  )
-  if head != ("mean_pooler", "mlp"):
+  defaults = {"hf_pooler_type": "mean_pooler", "hf_proj_type": "mlp"}
+  head = tuple(text.get(key) or x for key, x in defaults.items())
+  if head != (expected := HF_HEADS[tower["name"]]):
     raise ValueError(
       f"hf_pooler_type and hf_proj_type are {head}; with {name!r}, they can be "
-      "'mean_pooler' and 'mlp'"
+      f"{expected}"
     )
-  hidden = {"head": (tower["width"] + dim) // 2, "max_length": HF_POSITIONS}
-  return Part(tower | hidden, vocab_size=vocab_size)
+  if tower["name"] == "roberta":
+    hidden = (tower["width"] + dim) // 2
+    tower = tower | {"head": hidden, "max_length": ROBERTA_POSITIONS}
+  return Part(tower, vocab_size=vocab_size)

@@ -186,11 +186,34 @@ _OPEN_CLIP_BERT = (
   *nested("transformer.", HF_BERT),
   *rules("text", ("head", "proj.0", "linear")),
 )
+_LAYER = "layers.{i}"
+_SELF = f"{_LAYER}.self_attn"
+_OPEN_CLIP_NLLB = (
+  Rule(("text_projection",), ("proj.weight",), "matrix"),
+  *nested(
+    "transformer.",
+    rules(
+      "text",
+      ("tokens", "embed_tokens.weight", "same"),
+      *block_rows(
+        f"{_SELF}.q_proj {_SELF}.k_proj {_SELF}.v_proj",
+        f"{_SELF}.out_proj",
+        f"{_LAYER}.self_attn_layer_norm",
+        f"{_LAYER}.final_layer_norm",
+        f"{_LAYER}.fc1",
+        f"{_LAYER}.fc2",
+      ),
+      ("norm", "layer_norm", "norm"),
+    ),
+  ),
+)
 _TRUNK = "visual.trunk."
 
 # Keys that tell towers apart: of texts by OpenCLIP or transformers, and of
 # images by EVA-02, ConvNeXt, or timm at all.
 _OF_CLIP, _OF_BERT = "text_projection", r"transformer\.embeddings\..*"
+_OF_NLLB = r"transformer\.embed_tokens\.weight"
+_WAVES = r"transformer\.embed_positions\.weights"  # which are computed here
 _OF_EVA02 = r"visual\.trunk\.blocks\.0\.attn\.q_proj\.weight"
 _OF_CONVNEXT = r"visual\.trunk\.stem\.0\.weight"
 _OF_TIMM = r"visual\.trunk\..*"
@@ -211,7 +234,7 @@ LAYOUTS = {
     text=_OPEN_CLIP_TEXT,
     prefix=_CUSTOM,
     ignored=(_SCALARS, COUNTERS, r"text_decoder\..*"),
-    unless=rf"{_OF_TIMM}|{_OF_BERT}|text_projection\.weight",
+    unless=rf"{_OF_TIMM}|{_OF_BERT}|{_OF_NLLB}|text_projection\.weight",
   ),
   "open_clip_siglip": Layout(
     mark=(
@@ -221,7 +244,10 @@ LAYOUTS = {
     image=nested("visual.trunk.", _TIMM_VIT),
     text=_OPEN_CLIP_SIGLIP_TEXT,
     ignored=(r"logit_\w+",),
-    unless=r"visual\.(ln_pre\.weight|attnpool\..*)|text\.text_projection",
+    unless=(
+      r"visual\.(ln_pre\.weight|attnpool\..*)|text\.text_projection|"
+      rf"text\.{_OF_NLLB}"
+    ),
   ),
   "open_clip_timm": Layout(
     mark=r"visual\.trunk\.patch_embed\.proj\.weight",
@@ -279,5 +305,21 @@ LAYOUTS = {
     prefix=_CUSTOM,
     ignored=(_SCALARS, COUNTERS, IDS),
     unless=_OF_TIMM,
+  ),
+  "open_clip_nllb": Layout(
+    mark=_OF_NLLB,
+    image=_OPEN_CLIP_IMAGE,
+    text=_OPEN_CLIP_NLLB,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS, COUNTERS, _WAVES),
+    unless=_OF_TIMM,
+  ),
+  "open_clip_siglip_nllb": Layout(
+    mark=_OF_NLLB,
+    needs=_OF_TIMM,
+    image=nested(_TRUNK, _TIMM_VIT),
+    text=_OPEN_CLIP_NLLB,
+    prefix=_CUSTOM,
+    ignored=(_SCALARS, _WAVES),
   ),
 }

@@ -76,9 +76,22 @@ def read_published(source: str | os.PathLike) -> Published:
         raise ValueError(f"it lacks {error}") from error
     scale = load.read_logit_scale(source)
     temperature = None if scale is None else math.exp(-scale)
+  leave_rest(model, data)
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
   data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
   return Published(model, data, temperature)
+
+
+def leave_rest(model: dict[str, Any], data: dict[str, Any]) -> None:
+  """Lets a ViT leave out pixels behind the last whole patch, as its library does.
+
+  Args:
+    model: `config.model`, which is changed.
+    data: `config.data`.
+  """
+  image = model.get("image", {})
+  if "vit_" in image.get("name", "") and data["size"] % image["patch"]:
+    image["leave_rest"] = True
 
 
 def _is_of_texts(source) -> bool:

@@ -16,7 +16,7 @@ IDS = r".*\.position_ids"
 class Rule(NamedTuple):
   """Our names, the keys of the same numbers in a file, and their conversion.
 
-  `kind` is a name in `convert.CONVERSIONS`.
+  `kind` is a name in `conversions.CONVERSIONS`.
   """
 
   ours: tuple[str, ...]

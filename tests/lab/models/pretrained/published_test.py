@@ -32,14 +32,23 @@ from nuclr_jax.lab.export import (
 from nuclr_jax.lab.export.model import LAYOUTS
 from nuclr_jax.lab.files import bucket
 from nuclr_jax.lab.models.layers import MEAN, STD
-from nuclr_jax.lab.models.pretrained import read_published
+from nuclr_jax.lab.models.pretrained import open_clip, read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
 from nuclr_jax.lab.user_files.items import Item
 
 FOLDERS = sorted(x for x in PUBLISHED.iterdir() if x.is_dir())
+SIGLIP_T5 = PUBLISHED / "hf_siglip_t5"
 # Its export brings nothing that that of hf_siglip does not.
-EXPORTED = [x for x in FOLDERS if x.name != "hf_siglip_t5"]
+READ_ONLY = [PUBLISHED / f"open_clip_{x}" for x in ("clipa", "roberta")]
+EXPORTED = [x for x in FOLDERS if x not in (*READ_ONLY, SIGLIP_T5)]
+
+
+@pytest.fixture(autouse=True)
+def tiny_roberta(monkeypatch):
+  """The text tower that `open_clip_roberta` names."""
+  sizes = dict(name="roberta", width=16, layers=1, heads=4, hidden=64)
+  monkeypatch.setitem(open_clip.HF_TEXTS, "tiny-roberta", (sizes, 30))
 
 
 def items(expected):
@@ -129,6 +138,11 @@ class TestExported:
       found.image[first:], expected["image"][first:], atol=2e-6
     )
     np.testing.assert_allclose(found.text, expected["text"], atol=2e-6)
+
+  @pytest.mark.parametrize("folder", READ_ONLY, ids=lambda x: x.name)
+  def test_what_no_layout_has(self, folder, tmp_path):
+    with pytest.raises(ValueError, match="can be read, but not exported"):
+      export(folder, tmp_path / "out", "open_clip")
 
   def test_digests_are_verified(self, tmp_path):
     out = export(CLIP, tmp_path / "out", "open_clip")
