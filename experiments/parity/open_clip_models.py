@@ -20,12 +20,12 @@ import torch
 import transformers
 
 from experiments.parity import optional
+from experiments.parity.__main__ import CONFIGS, read_config
 from nuclr_jax.lab import files
-from nuclr_jax.lab.models.pretrained import convert, open_clip, published
+from nuclr_jax.lab.models.pretrained import convert
 from nuclr_jax.lab.models.towers import towers
 
 HERE = pathlib.Path(__file__).parent
-CONFIGS = HERE.parents[1] / "tests" / "golden" / "open_clip_configs.json"
 # What differs from the defaults of transformers, which are of the size "base".
 LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16)
 LARGE |= dict(intermediate_size=4096)
@@ -76,15 +76,6 @@ def heads(module: torch.nn.Module) -> set[int]:
   }
 
 
-def read(config: dict) -> tuple[dict, dict]:
-  """Returns `(config.model, config.data)` of a model without files."""
-  missing = mock.Mock(side_effect=ValueError)
-  with mock.patch.object(open_clip.hub, "find_file", missing):
-    model, data = open_clip.read_open_clip("a/b", {"model_cfg": config})
-  published.leave_rest(model, data)
-  return model, data
-
-
 def compare(config: dict) -> int:
   """Returns how many of OpenCLIP's arrays ours has.
 
@@ -92,7 +83,7 @@ def compare(config: dict) -> int:
     ValueError: If one is left over or missing, or has another shape, or if
       attention has other numbers of heads.
   """
-  model, data = read(config)
+  model, data = read_config(config)
   module = theirs(config)
   tensors = {
     key: np.broadcast_to(np.float32(0), tuple(x.shape))
@@ -135,7 +126,7 @@ def main() -> None:
   arrays, failed = {}, []
   for name, config in configs.items():
     try:
-      read(config)
+      read_config(config)
     except ValueError:
       continue
     try:

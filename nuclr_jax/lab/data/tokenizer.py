@@ -23,7 +23,6 @@ from tokenizers import (
   models,
   normalizers,
   pre_tokenizers,
-  processors,
 )
 
 from nuclr_jax import checks
@@ -36,6 +35,7 @@ from nuclr_jax.lab.models.pretrained.specs import read_spec
 from nuclr_jax.lab.ranges import Ids
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+FIRST_AND_LAST = f"{FIRST} $A {LAST}"
 MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
@@ -223,7 +223,7 @@ def build_tokenizer(
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split
   if first_and_last:
-    tokenizer.post_processor = _first_and_last(vocabulary)
+    tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, BUILD)
   return Tokenizer(tokenizer.to_str(), length)
 
 
@@ -306,7 +306,7 @@ def pretrained_tokenizer(
   tokenizer.no_padding()
   tokenizer.no_truncation()
   if template is not None:
-    tokenizer.post_processor = _adding(template, tokenizer, path)
+    tokenizer.post_processor = tokenizer_file.adding(template, tokenizer, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
@@ -496,28 +496,5 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   tokenizer.add_special_tokens(special)
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.post_processor = _first_and_last(ids)
+  tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, path)
   return tokenizer
-
-
-def _adding(
-  template: str, tokenizer: tokenizers.Tokenizer, path: pathlib.Path
-) -> processors.TemplateProcessing:
-  """Makes what adds the tokens of a template to a text."""
-  names = template.split()
-  ids = {x: tokenizer.token_to_id(x) for x in names if x != "$A"}
-  if names.count("$A") != 1 or None in ids.values():
-    raise ValueError(
-      f"the template {template!r} must have $A once, and tokens of {path} "
-      f"around it; its tokens have the ids {ids}"
-    )
-  return processors.TemplateProcessing(
-    single=" ".join(names), special_tokens=list(ids.items())
-  )
-
-
-def _first_and_last(ids) -> processors.TemplateProcessing:
-  return processors.TemplateProcessing(
-    single=f"{FIRST} $A {LAST}",
-    special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
-  )

@@ -30,26 +30,6 @@ STEM, STEP = 4, 2  # by what the stem and all later stages divide the grid
 KERNEL = 7
 
 
-class ConvNeXtBlock(nnx.Module):
-  """A convolution of each channel, then an MLP of each position, residual."""
-
-  def __init__(self, width, *, eps, scale, dtype, rngs):
-    make = partial(transformer.dense, dtype=dtype, rngs=rngs)
-    conv = partial(Conv, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
-    self.conv = conv(width, width, KERNEL)
-    self.norm = LayerNorm(width, eps=eps)
-    self.up = make(width, 4 * width, 0.02)
-    self.down = make(4 * width, width, 0.02)
-    self.scale = nnx.Param(jnp.full(width, scale, jnp.float32))
-
-  def __call__(
-    self, x: Float[Array, "batch rows columns width"]
-  ) -> Float[Array, "batch rows columns width"]:
-    y = self.up(self.norm(self.conv(x)))
-    y = self.down(jax.nn.gelu(y, approximate=False))
-    return x + y * self.scale[...].astype(x.dtype)[None, None, None]
-
-
 class Shrink(nnx.Module):
   """Cuts a grid into squares, as a smaller grid with another width."""
 
@@ -63,6 +43,36 @@ class Shrink(nnx.Module):
     batch, rows, columns, _ = x.shape
     grid = rows // self.size, columns // self.size
     return self.patches(x).reshape(batch, *grid, -1)
+
+
+class ConvNeXtBlock(nnx.Module):
+  """A convolution of each channel, then an MLP of each position, residual.
+
+  The first block of a stage that is wider than the one before it makes the grid
+  smaller, before all else.
+  """
+
+  def __init__(self, inputs, width, *, eps, scale, dtype, rngs):
+    make = partial(transformer.dense, dtype=dtype, rngs=rngs)
+    conv = partial(Conv, depthwise=True, use_bias=True, dtype=dtype, rngs=rngs)
+    shrink = partial(Shrink, STEP, inputs, width, dtype=dtype)
+    wider = inputs != width
+    self.shrink_norm = nnx.data(LayerNorm(inputs, eps=eps) if wider else None)
+    self.shrink = nnx.data(shrink(rngs=rngs) if wider else None)
+    self.conv = conv(width, width, KERNEL)
+    self.norm = LayerNorm(width, eps=eps)
+    self.up = make(width, 4 * width, 0.02)
+    self.down = make(4 * width, width, 0.02)
+    self.scale = nnx.Param(jnp.full(width, scale, jnp.float32))
+
+  def __call__(
+    self, x: Float[Array, "batch rows columns inputs"]
+  ) -> Float[Array, "batch fewer_rows fewer_columns width"]:
+    if self.shrink is not None:
+      x = self.shrink(self.shrink_norm(x))
+    y = self.up(self.norm(self.conv(x)))
+    y = self.down(jax.nn.gelu(y, approximate=False))
+    return x + y * self.scale[...].astype(x.dtype)[None, None, None]
 
 
 class ConvNeXt(nnx.Module):
@@ -84,18 +94,21 @@ class ConvNeXt(nnx.Module):
     rngs,
   ):
     make = dict(dtype=dtype, rngs=rngs)
-    widths = [width * 2**i for i in range(len(stages))]
+    widths = [width, *(width * 2**i for i in range(len(stages)))]
     self.stem = Shrink(STEM, channels, width, **make)
     self.norm_before = LayerNorm(width, eps=eps)
-    self.norms = nnx.List(LayerNorm(x, eps=eps) for x in widths[:-1])
-    self.shrinks = nnx.List(Shrink(STEP, x, 2 * x, **make) for x in widths[:-1])
     self.stages = nnx.List(
       nnx.List(
-        ConvNeXtBlock(width, eps=eps, scale=scale, **make) for _ in range(count)
+        ConvNeXtBlock(
+          outputs if i else inputs, outputs, eps=eps, scale=scale, **make
+        )
+        for i in range(count)
       )
-      for count, width in zip(stages, widths, strict=True)
+      for count, inputs, outputs in zip(
+        stages, widths[:-1], widths[1:], strict=True
+      )
     )
-    self.norm = LayerNorm(widths[-1], eps=eps)
+    self.last_norm = LayerNorm(widths[-1], eps=eps)
     dense = partial(transformer.dense, widths[-1], deviation=None, **make)
     self.head = nnx.data(dense(head) if head else None)
     self.input, self.remat = (tuple(mean), tuple(std), dtype), remat
@@ -104,11 +117,9 @@ class ConvNeXt(nnx.Module):
     self, image: Num[Array, "batch height width channels"]
   ) -> Float[Array, "batch features"]:
     x = self.norm_before(self.stem(normalize(image, *self.input)))
-    for i, stage in enumerate(self.stages):
-      if i:
-        x = self.shrinks[i - 1](self.norms[i - 1](x))
+    for stage in self.stages:
       x = run_blocks(stage, x, remat=self.remat)
-    x = self.norm(jnp.mean(x, (1, 2)))
+    x = self.last_norm(jnp.mean(x, (1, 2)))
     if self.head is not None:
       x = jax.nn.gelu(self.head(x), approximate=False)
     return x.astype(jnp.float32)
@@ -160,7 +171,8 @@ def convnext(
   Example:
     >>> tower = convnext(image_shape=(16, 16, 3), stages=(1, 1), width=4)
     >>> params, _ = tower.init(jax.random.key(0))
-    >>> tower.num_features, params["shrinks"][0]["patches"]["kernel"].shape
+    >>> first = params["stages"][1][0]
+    >>> tower.num_features, first["shrink"]["patches"]["kernel"].shape
     (8, (2, 2, 4, 8))
 
   Reference: Liu et al., A ConvNet for the 2020s, CVPR 2022.

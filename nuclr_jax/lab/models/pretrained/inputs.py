@@ -76,7 +76,6 @@ SAME = {
   "pool_type": "tok",
   "proj_type": "linear",
 }
-GEMMA = 256_000  # ids of the only vocabulary of SigLIP that pads with 0
 REPAIR = "repair_captions"  # our own key in a tokenizer_config.json
 
 
@@ -334,15 +333,13 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
   return data
 
 
-def open_clip_pad_id(source, text: Json) -> int:
-  """Returns the id with which OpenCLIP's SigLIP pads, and attends to."""
+def pad_id_beside(source, otherwise: int) -> int:
+  """Returns the padding of the tokenizer beside a model's weights, if any."""
   try:
     path = hub.find_file(source, ("tokenizer_config.json",))
   except ValueError:
     path = None
   found = _pad_id(source, read_spec(path) if path else {})
-  # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
-  otherwise = 0 if text["vocab_size"] == GEMMA else 1
   return otherwise if found is None else found
 
 

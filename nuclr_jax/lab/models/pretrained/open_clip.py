@@ -23,23 +23,22 @@ def _hf_text(name: str, *sizes: int) -> dict[str, Any]:
   return {"name": name} | dict(zip(names, sizes, strict=True))
 
 
+_NLLB = "facebook/nllb-200-distilled"
 # Of transformers' text encoders: our tower, and the number of its token ids.
 HF_TEXTS = {
   "roberta-base": (_hf_text("roberta", 768, 12, 12, 3072), 50_265),
   "xlm-roberta-base": (_hf_text("roberta", 768, 12, 12, 3072), 250_002),
   "xlm-roberta-large": (_hf_text("roberta", 1024, 24, 16, 4096), 250_002),
-  "facebook/nllb-200-distilled-600M": (
-    *(_hf_text("nllb", 1024, 12, 16, 4096), 256_206),
-  ),
-  "facebook/nllb-200-distilled-1.3B": (
-    *(_hf_text("nllb", 1024, 24, 16, 8192), 256_206),
-  ),
+  f"{_NLLB}-600M": (_hf_text("nllb", 1024, 12, 16, 4096), 256_206),
+  f"{_NLLB}-1.3B": (_hf_text("nllb", 1024, 24, 16, 8192), 256_206),
 }
 HF_HEADS = {  # pooling and projection of our towers
   "roberta": ("mean_pooler", "mlp"),
   "nllb": ("cls_pooler", "linear"),
 }
 HF_PADDING = 1  # the id of all of them
+PADDING = {"facebook/xlm-v-base": 1}  # of tokenizers that do not pad with 0
+GEMMA = 256_000  # ids of the only vocabulary of SigLIP that pads with 0
 ROBERTA_POSITIONS = 514
 # OpenCLIP leaves the language of NLLB's tokenizer at its default.
 NLLB_TEMPLATE = "eng_Latn $A </s>"
@@ -73,12 +72,10 @@ def read_open_clip(source, spec: Json) -> tuple[dict, dict]:
   biased = tuple(side for side, part in parts if part.is_biased)
   model = {
     "dim": whole["embed_dim"],
-    "projection_bias": biased if {*biased} < {*projected} else bool(biased),
+    "projection_bias": bool(biased) if biased in ((), projected) else biased,
     "image": dict(image.tower),
     "text": text.tower,
   }
-  if not biased:
-    model["projection_bias"] = False
   if len(projected) < 2:
     model["projected"] = projected
   preprocessing = {key: x for key, x in preprocessing.items() if x is not None}
@@ -88,14 +85,26 @@ def read_open_clip(source, spec: Json) -> tuple[dict, dict]:
     {"mean": MEAN, "std": STD} | preprocessing,
   )
   model["image"] |= pixels
-  if text.tower["name"] == "siglip_text":
-    data["pad_id"] = inputs.open_clip_pad_id(source, whole["text_cfg"])
-  if text.tower["name"] in HF_HEADS:
-    data["pad_id"] = HF_PADDING
+  if pad_id := _padding(source, whole["text_cfg"], text):
+    data["pad_id"] = pad_id
   if text.tower["name"] == "nllb":
     data["template"] = NLLB_TEMPLATE
   tokenizer = _tokenizer(source, whole["text_cfg"])
   return model, data | {"tokenizer": tokenizer}
+
+
+def _padding(source, spec: Json, text: Part) -> int:
+  """Returns the id with which texts are padded."""
+  if text.tower["name"] in HF_HEADS:
+    return HF_PADDING
+  name = spec.get("hf_tokenizer_name")
+  otherwise = PADDING.get(name, 0)
+  if text.tower["name"] == "siglip_text":
+    # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
+    otherwise = 0 if spec["vocab_size"] == GEMMA else 1
+  elif not name:  # OpenCLIP's own tokenizer
+    return 0
+  return inputs.pad_id_beside(source, otherwise)
 
 
 def _tokenizer(source, text: Json) -> str:

@@ -1,5 +1,6 @@
-"""How files of timm and of OpenCLIP name their arrays."""
+"""How files of OpenCLIP, and of timm alone, name their arrays."""
 
+from nuclr_jax.lab.models.pretrained import timm_rules
 from nuclr_jax.lab.models.pretrained.hf_layouts import HF_BERT
 from nuclr_jax.lab.models.pretrained.rules import (
   COUNTERS,
@@ -9,7 +10,6 @@ from nuclr_jax.lab.models.pretrained.rules import (
   Rule,
   block_rows,
   nested,
-  pool_rows,
   projection,
   rules,
 )
@@ -28,96 +28,6 @@ def _open_clip(prefix: str):
   )
 
 
-# Plain ViTs, EVA's and the Perception Encoder.
-_TIMM_VIT = rules(
-  "image",
-  ("class_token", "cls_token", "flat"),
-  (GRID, "pos_embed", "batched_grid"),
-  ("positions", "pos_embed", "batched_grid"),
-  ("patches", "patch_embed.proj", "conv_bias"),
-  ("norm_before", "norm_pre", "norm"),
-  *block_rows(
-    "blocks.{i}.attn.qkv",
-    "blocks.{i}.attn.proj",
-    "blocks.{i}.norm1",
-    "blocks.{i}.norm2",
-    "blocks.{i}.mlp.fc1",
-    "blocks.{i}.mlp.fc2",
-  ),
-  ("blocks/{i}/attention/query_bias", "blocks.{i}.attn.q_bias", "same"),
-  ("blocks/{i}/attention/value_bias", "blocks.{i}.attn.v_bias", "same"),
-  ("blocks/{i}/scale1", "blocks.{i}.ls1.gamma", "same"),
-  ("blocks/{i}/scale2", "blocks.{i}.ls2.gamma", "same"),
-  ("norm", "norm", "norm"),
-  *pool_rows(
-    "attn_pool.latent",
-    "attn_pool.q attn_pool.kv",
-    "attn_pool.proj",
-    "attn_pool.norm",
-    "attn_pool.mlp.fc1",
-    "attn_pool.mlp.fc2",
-  ),
-)
-_ATTN, _MLP = "blocks.{i}.attn", "blocks.{i}.mlp"
-# EVA-02's models that have their own keys for queries, keys and values.
-_TIMM_EVA02 = (
-  *rules(
-    "image",
-    (
-      "blocks/{i}/attention/qkv/kernel",
-      f"{_ATTN}.q_proj.weight {_ATTN}.k_proj.weight {_ATTN}.v_proj.weight",
-      "matrix",
-    ),
-    ("blocks/{i}/attention/query_bias", f"{_ATTN}.q_proj.bias", "same"),
-    ("blocks/{i}/attention/value_bias", f"{_ATTN}.v_proj.bias", "same"),
-    ("blocks/{i}/attention/norm", f"{_ATTN}.norm", "norm"),
-    ("blocks/{i}/gate", f"{_MLP}.fc1_g", "linear"),
-    ("blocks/{i}/up", f"{_MLP}.fc1_x", "linear"),
-    ("blocks/{i}/hidden_norm", f"{_MLP}.norm", "norm"),
-  ),
-  *_TIMM_VIT,
-)
-_DOWN, _BLOCK = "stages.{s1}.downsample", "stages.{s}.blocks.{b}"
-_TIMM_CONVNEXT = rules(
-  "image",
-  ("stem/patches", "stem.0", "conv_bias"),
-  ("norm_before", "stem.1", "norm"),
-  ("norms/{s}", f"{_DOWN}.0", "norm"),
-  ("shrinks/{s}/patches", f"{_DOWN}.1", "conv_bias"),
-  ("stages/{s}/{b}/conv", f"{_BLOCK}.conv_dw", "conv_bias"),
-  ("stages/{s}/{b}/norm", f"{_BLOCK}.norm", "norm"),
-  ("stages/{s}/{b}/up", f"{_BLOCK}.mlp.fc1", "linear"),
-  ("stages/{s}/{b}/down", f"{_BLOCK}.mlp.fc2", "linear"),
-  ("stages/{s}/{b}/scale", f"{_BLOCK}.gamma", "same"),
-  ("norm", "head.norm", "norm"),
-)
-_STEM = "patch_embed.backbone"
-_MBCONV = f"{_STEM}.stages.{{s}}.{{b}}"
-_TIMM_VITAMIN = (
-  *rules(
-    "image",
-    ("patches/first", f"{_STEM}.stem.conv1", "conv_bias"),
-    ("patches/first_norm", f"{_STEM}.stem.norm1", "norm"),
-    ("patches/second", f"{_STEM}.stem.conv2", "conv_bias"),
-    ("patches/stages/{s}/{b}/norm", f"{_MBCONV}.pre_norm", "norm"),
-    ("patches/stages/{s}/{b}/up", f"{_MBCONV}.conv1_1x1", "conv_1x1"),
-    ("patches/stages/{s}/{b}/conv", f"{_MBCONV}.conv2_kxk", "conv_bias"),
-    ("patches/stages/{s}/{b}/down", f"{_MBCONV}.conv3_1x1", "conv_1x1"),
-    (
-      "patches/stages/{s}/{b}/shortcut",
-      f"{_MBCONV}.shortcut.expand",
-      "conv_1x1",
-    ),
-    ("patches/last_norm", f"{_STEM}.pool.norm", "norm"),
-    ("patches/last", f"{_STEM}.pool.proj", "conv_bias"),
-    ("blocks/{i}/mlp_norm", f"{_MLP}.norm", "norm"),
-    ("blocks/{i}/gate", f"{_MLP}.w0", "linear"),
-    ("blocks/{i}/up", f"{_MLP}.w1", "linear"),
-    ("blocks/{i}/down", f"{_MLP}.w2", "linear"),
-    ("norm", "fc_norm", "norm"),
-  ),
-  *_TIMM_VIT,
-)
 _VISUAL, _ATTNPOOL = "visual.layer{s1}.{b}", "visual.attnpool"
 _COCA = "visual.attn_pool.attn"
 # A ViT, also CoCa's, or CLIP's own ResNet, whose last layer is its projection.
@@ -208,6 +118,7 @@ _OPEN_CLIP_NLLB = (
   ),
 )
 _TRUNK = "visual.trunk."
+_TIMM_HEAD = projection("image", f"{_TRUNK}head")  # timm's classifier
 
 # Keys that tell towers apart: of texts by OpenCLIP or transformers, and of
 # images by EVA-02, ConvNeXt, or timm at all.
@@ -222,7 +133,7 @@ _CUSTOM = "text."  # before the keys of texts, with "custom_text" in a config
 LAYOUTS = {
   "timm_vit": Layout(
     mark=r"patch_embed\.proj\.weight",
-    image=_TIMM_VIT,
+    image=timm_rules.VIT,
     ignored=(r"head\..*", "mask_token"),
   ),
   "open_clip": Layout(
@@ -241,7 +152,7 @@ LAYOUTS = {
       r"visual\.trunk\.patch_embed\.proj\.weight|"
       r"text\.transformer\.resblocks\.0\.ln_1\.weight"
     ),
-    image=nested("visual.trunk.", _TIMM_VIT),
+    image=nested("visual.trunk.", timm_rules.VIT),
     text=_OPEN_CLIP_SIGLIP_TEXT,
     ignored=(r"logit_\w+",),
     unless=(
@@ -252,7 +163,7 @@ LAYOUTS = {
   "open_clip_timm": Layout(
     mark=r"visual\.trunk\.patch_embed\.proj\.weight",
     needs=_OF_CLIP,
-    image=projection("image", f"{_TRUNK}head") + nested(_TRUNK, _TIMM_VIT),
+    image=_TIMM_HEAD + nested(_TRUNK, timm_rules.VIT),
     text=_OPEN_CLIP_TEXT,
     prefix=_CUSTOM,
     ignored=(_SCALARS,),
@@ -260,7 +171,7 @@ LAYOUTS = {
   ),
   "open_clip_eva02": Layout(
     mark=_OF_EVA02,
-    image=projection("image", f"{_TRUNK}head") + nested(_TRUNK, _TIMM_EVA02),
+    image=_TIMM_HEAD + nested(_TRUNK, timm_rules.EVA02),
     text=_OPEN_CLIP_TEXT,
     prefix=_CUSTOM,
     ignored=(_SCALARS,),
@@ -270,7 +181,7 @@ LAYOUTS = {
     needs=r"visual\.head\.proj\.weight",
     image=(
       Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
-      *nested(_TRUNK, _TIMM_CONVNEXT),
+      *nested(_TRUNK, timm_rules.CONVNEXT),
     ),
     text=_OPEN_CLIP_TEXT,
     prefix=_CUSTOM,
@@ -281,7 +192,7 @@ LAYOUTS = {
     needs=r"visual\.head\.mlp\.fc2\.weight",
     image=(
       Rule(("image_projection",), ("visual.head.mlp.fc2.weight",), "matrix"),
-      *nested(_TRUNK, _TIMM_CONVNEXT),
+      *nested(_TRUNK, timm_rules.CONVNEXT),
       *rules("image", ("head", "visual.head.mlp.fc1", "linear")),
     ),
     text=_OPEN_CLIP_TEXT,
@@ -292,7 +203,7 @@ LAYOUTS = {
     mark=r"visual\.trunk\.patch_embed\.backbone\.pool\.proj\.weight",
     image=(
       Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
-      *nested(_TRUNK, _TIMM_VITAMIN),
+      *nested(_TRUNK, timm_rules.VITAMIN),
     ),
     text=_OPEN_CLIP_TEXT,
     prefix=_CUSTOM,
@@ -317,7 +228,7 @@ LAYOUTS = {
   "open_clip_siglip_nllb": Layout(
     mark=_OF_NLLB,
     needs=_OF_TIMM,
-    image=nested(_TRUNK, _TIMM_VIT),
+    image=nested(_TRUNK, timm_rules.VIT),
     text=_OPEN_CLIP_NLLB,
     prefix=_CUSTOM,
     ignored=(_SCALARS, _WAVES),

@@ -1,10 +1,11 @@
 """What the files of a published model say about it, as keys of our configs.
 
-`read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
-Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
-the files for images and texts beside them (`inputs`); a folder with a
-`modules.json` is a sentence encoder (`sentence_encoders`). The result names our
-towers, their sizes, and the preprocessing that the model was trained with.
+`read_published` reads `config.json` (CLIP, MetaCLIP 2, SigLIP and ViT with BERT
+in Hugging Face's layout, and what `nuclr export` writes) or
+`open_clip_config.json` (`open_clip`), and the files for images and texts beside
+them (`inputs`); a folder with a `modules.json` is a sentence encoder
+(`sentence_encoders`). The result names our towers, their sizes, and the
+preprocessing that the model was trained with.
 """
 
 import math
@@ -83,7 +84,7 @@ def read_published(source: str | os.PathLike) -> Published:
 
 
 def leave_rest(model: dict[str, Any], data: dict[str, Any]) -> None:
-  """Lets a ViT leave out pixels behind the last whole patch, as its library does.
+  """Lets a ViT leave out what its patches do not fill, as its library does.
 
   Args:
     model: `config.model`, which is changed.
@@ -113,6 +114,7 @@ def _readers() -> dict[str, Any]:
   """Returns what reads models of images and texts, by their types."""
   return {
     "clip": _hf_clip,
+    "metaclip_2": _hf_metaclip_2,
     "siglip": _hf_siglip,
     "vision-text-dual-encoder": _hf_dual_encoder,
   }
@@ -136,7 +138,8 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
     for side, name in (("image", "vision"), ("text", "text"))
   }
   model, length = readers[kind](spec, towers["image"], towers["text"])
-  kind = {"clip": "CLIP", "siglip": "Siglip"}.get(kind, "ViT")
+  processors = {"clip": "CLIP", "metaclip_2": "CLIP", "siglip": "Siglip"}
+  kind = processors.get(kind, "ViT")
   image, data = inputs.of_processor(source, kind)
   model["image"] |= image
   return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])
@@ -183,6 +186,13 @@ def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     | sizes_of(text, eps=1e-5, activation="quick_gelu")
     | _end(text),
   }
+  return model, length
+
+
+def _hf_metaclip_2(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads MetaCLIP 2's config: CLIP's, but its end token always has its id."""
+  model, length = _hf_clip(spec, image, text)
+  model["text"]["end_id"] = text.get("eos_token_id", END_ID)
   return model, length
 
 

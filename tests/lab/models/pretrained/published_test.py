@@ -352,6 +352,15 @@ class TestConfigs:
     text = found.model["text"]
     assert {k: x for k, x in text.items() if k == "end_id"} == end
 
+  def test_metaclip_2(self, tmp_path):
+    """facebook/metaclip-2-worldwide-huge-quickgelu: an end with the id 2."""
+    text = dict(vocab_size=901_629, eos_token_id=2, pad_token_id=1)
+    spec = dict(model_type="metaclip_2", text_config=text)
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
+    assert found.model["text"]["end_id"] == 2
+    assert found.model["text"]["name"] == "clip_text"
+    assert found.data["resize"] == "crop"
+
   @pytest.mark.parametrize(
     ("processor", "mean", "std"),
     [
@@ -850,6 +859,13 @@ class TestErrors:
     if end_id is not None:
       config["model"]["text"]["end_id"] = end_id
     with pytest.raises(ValueError, match=message):
+      untrained.open_untrained(config, pairs=False)
+
+  def test_another_padding(self):
+    """A RoBERTa that masks none of the padding would be of other texts."""
+    config = untrained.config_of_published(PUBLISHED / "open_clip_roberta")
+    config["model"]["text"]["pad_id"] = 0
+    with pytest.raises(ValueError, match="the id 1, and .* roberta masks 0"):
       untrained.open_untrained(config, pairs=False)
 
   def test_no_end(self, tmp_path):
