@@ -171,6 +171,7 @@ def write_model(
       f"{model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
+  _check_features(image, text)
   for difference in elsewhere.differences(model.resize, [layout]):
     log.warning("%s", difference)
   if layout == "open_clip":
@@ -221,6 +222,26 @@ def _arguments(spec, side: str) -> dict[str, Any]:
       f"only towers of this library can be exported, got {tower.name!r}"
     )
   return tower.values() | {"name": tower.name}
+
+
+def _check_features(image, text) -> None:
+  """Raises ValueError for features that no exported config can name."""
+  norm_before = image.get("norm_before")
+  patch_bias = image.get("patch_bias")
+  found = {
+    "image.pool": image.get("pool") in ("mean", "query"),
+    "image.patch_bias": patch_bias is not None and patch_bias == norm_before,
+    "image.head": bool(image.get("head")),
+    "text.head": bool(text.get("head")),
+    "text.pad_id": bool(text.get("pad_id")),
+    "text.causal": text["name"] == "clip_text" and not text["causal"],
+    "text.pool": text.get("pool")
+    not in (None, "end" if text.get("causal") else "last"),
+  }
+  if names := [name for name, is_other in found.items() if is_other]:
+    raise ValueError(
+      f"models with this {', '.join(names)} can be read, but not exported"
+    )
 
 
 def _joint_model(model: Exported, image, text, layout: str) -> HFModel:

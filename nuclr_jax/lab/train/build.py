@@ -93,6 +93,7 @@ def build(
     settings,
     **span,
     **sizes._asdict(),
+    batch_size=settings.batch_size,
     dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
@@ -260,20 +261,31 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
 
 
 def check_end(model: Bound, inputs: Inputs) -> None:
-  """Checks that CLIP's text tower takes its feature where captions end.
+  """Checks that a text tower finds where captions end.
+
+  CLIP's takes the feature of the end token, BERT's masks the padding.
 
   Args:
     model: The model of the run's settings.
     inputs: The inputs of the model.
 
   Raises:
-    ValueError: If captions have no end token, or end with another one.
+    ValueError: If captions have no end token, or end with another one, or if
+      they are padded with another id.
   """
   bound, tokenizer = model.arguments.get("text"), inputs.tokenizer
-  if not isinstance(bound, Bound) or bound.name != "clip_text":
+  if not isinstance(bound, Bound) or not isinstance(tokenizer, Tokenizer):
     return
   tower = bound.values()
-  if not isinstance(tokenizer, Tokenizer) or not tower["causal"]:
+  if (pad_id := tower.get("pad_id", tokenizer.pad_id)) != tokenizer.pad_id:
+    raise ValueError(
+      f"captions are padded with the id {tokenizer.pad_id}, and the text tower "
+      f"{bound.name} masks {pad_id}; set config.data.pad_id={pad_id}, or "
+      "config.model.text.pad_id to that of the captions"
+    )
+  if bound.name != "clip_text" or not (
+    tower["pool"] == "end" or tower["pool"] is None and tower["causal"]
+  ):
     return
   found, end_id = tokenizer.end_id, tower["end_id"]
   if found is None:
@@ -348,7 +360,7 @@ def _check_streamable(objective: Objective, name: str) -> None:
       f"the objective {name} keeps values for every pair, which need ids, but "
       "config.data.train is a stream of tars; index the tars with nuclr ingest "
       "--in_place (they stay where they are) and name that data set, or choose "
-      "an objective that keeps none, such as clip or siglip"
+      "an objective that keeps none, such as clip, siglip or contrib:neuclip"
     )
 
 

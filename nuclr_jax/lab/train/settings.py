@@ -50,8 +50,9 @@ class Settings(namedtuple("Settings", (*KEYS, "recorded"))):
 
 
 # What a run knows about its data and model, for whichever factory asks for it.
-OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
-OF_THE_RUN += ("data_block_size", "num_features", "special_ids", "vocab_size")
+OF_THE_RUN = (*Sizes._fields, "batch_size", "data_block_size", "dim")
+OF_THE_RUN += ("num_classes", "num_features", "special_ids", "steps_per_epoch")
+OF_THE_RUN += ("vocab_size",)
 SCHEDULE = Table(
   {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
 )
