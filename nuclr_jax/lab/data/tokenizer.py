@@ -306,7 +306,7 @@ def pretrained_tokenizer(
   tokenizer.no_padding()
   tokenizer.no_truncation()
   if template is not None:
-    tokenizer.post_processor = tokenizer_file.adding(template, tokenizer, path)
+    tokenizer_file.set_template(tokenizer, template, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
