@@ -13,7 +13,7 @@ import zlib
 
 # What is compiled lives long: looking for garbage in it again and again, and in
 # what is being imported, took a tenth of the time.
-gc.set_threshold(100_000, 50, 50)
+gc.set_threshold(100_000)
 # `python -m experiments.accelerator` runs numerical tests on its device, where
 # tests of several devices are skipped.
 ON_DEVICE = os.environ.get("NUCLR_TESTS_ON") == "device"
