@@ -49,7 +49,7 @@ DATA = flags.DEFINE_list(
   [],
   "The data sets to use: NAME or NAME:SPLIT of what nuclr ingest or TFDS has "
   "prepared, with commas between several. SPLIT may be a slice of TFDS such as "
-  "test[:50%].",
+  "test[:50%]. For evaluate and a run on embeddings: folders of nuclr embed.",
 )
 ZERO_SHOT = flags.DEFINE_list(
   "zero_shot",
@@ -426,15 +426,10 @@ def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
 
 @functools.cache
 def _of_published() -> dict[str, Any]:
-  """Returns the config of --model; it is read once."""
+  """Returns the config of --model, without any data; it is read once."""
   from nuclr_jax.lab.train import untrained
 
-  return untrained.config_of_published(
-    MODEL.value,
-    data=DATA.value,
-    zero_shot=ZERO_SHOT.value,
-    data_dir=DATA_DIR.value,
-  )
+  return untrained.config_of_published(MODEL.value)
 
 
 def need_temperature() -> list[str]:

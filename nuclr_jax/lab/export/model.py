@@ -29,6 +29,8 @@ import numpy as np
 import tokenizers
 
 from nuclr_jax.lab import files
+from nuclr_jax.lab.data import elsewhere
+from nuclr_jax.lab.data.elsewhere import LAYOUTS
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
@@ -46,7 +48,6 @@ log = logging.getLogger(__name__)
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
-LAYOUTS = ("hugging_face", "open_clip")
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
 REPAIRS = {  # how captions differ there from those of the run
@@ -171,6 +172,8 @@ def write_model(
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
   _check_features(image, text)
+  for difference in elsewhere.differences(model.resize, [layout]):
+    log.warning("%s", difference)
   if layout == "open_clip":
     return _write_open_clip(model, image, text, folder)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
@@ -293,11 +296,6 @@ def _write_open_clip(model: Exported, image, text, folder):
     length=model.tokenizer.length,
     dim=model.params["text_projection"].shape[1],
   )
-  if model.resize.mode == "crop":
-    log.warning(
-      "OpenCLIP crops images by torchvision's rule, which may differ by a "
-      "pixel from 'crop'; config.data.resize='crop_torchvision' is that rule"
-    )
   is_siglip = layout == "open_clip_siglip"
   is_biased = "text_projection_bias" in model.params
   projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]
