@@ -40,9 +40,16 @@ MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
-SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
+SETTINGS = "tokenizer_config.json"  # beside them
+SENTENCEPIECE, SIGLIP = "spiece.model", "SiglipTokenizer"
 # What the published CC3M recipe removes from captions, after lower-casing.
 REMOVED = r"""[,.'!?"()*#:;~]"""
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# Where Python's str.lower differs from the library, which looks at characters
+# one by one: a sigma at the end of a word; and what is white space to Python.
+CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'’.:·]"
+FINAL_SIGMA = rf"(?<={CASED})Σ(?!{IGNORED}*{CASED})"
+BLANK = r"[\s\x1c-\x1f]"
 # What is wrong with a tokenizer shows in one of these: no words, some words,
 # letters that no vocabulary has, and a long word of them.
 PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
@@ -136,8 +143,7 @@ class Tokenizer(NamedTuple):
 
   def _rows(self, captions: Sequence[str]) -> list[tokenizers.Encoding]:
     texts = list(map(repaired, captions) if self.repair else captions)
-    if self.clean:
-      texts = list(map(_cleaning(self.clean).normalize_str, texts))
+    texts = [cleaned(text, self.clean) for text in texts]
     with tokenizer_file.calling("the captions cannot be encoded"):
       return tokenizer_file.encoder(self.text, self.length).encode_batch(texts)
 
@@ -162,6 +168,32 @@ def repaired(caption: str) -> str:
 
     caption = html.unescape(html.unescape(ftfy.fix_text(caption)))
   return " ".join(caption.split())
+
+
+def cleaned(caption: str, kind: Clean) -> str:
+  r"""Cleans a whole caption, as the published Python code does.
+
+  Args:
+    caption: The caption.
+    kind: How, see `pretrained_tokenizer`.
+
+  Example:
+    >>> cleaned("ΟΔΟΣ: a_dog's  mat", "canonicalize")
+    'οδος a dogs mat'
+    >>> cleaned("A dog-runs!", True)
+    'a dog runs'
+  """
+  if kind == "canonicalize":  # its order, which the end of a word depends on
+    caption = caption.replace("_", " ").translate(NO_PUNCTUATION)
+  if kind:
+    caption = caption.lower()
+  if kind in ("canonicalize", "remove_punctuation"):
+    return " ".join(caption.translate(NO_PUNCTUATION).split())
+  if kind is True:
+    caption = re.sub("[-/]", " ", re.sub(REMOVED, "", caption))
+    caption = caption.replace("<person>", "person")
+    return re.sub(r"\s{2,}", " ", caption).strip()
+  return caption
 
 
 def build_tokenizer(
@@ -241,8 +273,8 @@ def pretrained_tokenizer(
 
   Args:
     source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
-      `tokenizer.json`, a folder with one of them, or a hub name. Or a folder
-      with the `spiece.model` of SigLIP's first models.
+      `tokenizer.json`, the `spiece.model` of SigLIP's first models or of T5, or
+      a folder or a hub name with one of them.
     length: Token ids per caption, including the first and the last token;
       longer captions are cut before the last token.
     clean: How captions are cleaned before the tokenizer's own normalization.
@@ -372,44 +404,56 @@ def choose_tokenizer(
 
 
 def _cleaning(kind: Clean) -> normalizers.Normalizer:
-  """Returns the cleaning of captions of this kind, which is not False."""
-  if kind == "lower":
+  """Returns what `cleaned` does, as a part of the library's tokenizer.
+
+  There it cleans what is between special tokens.
+  """
+  if kind == "lower":  # which transformers does with the library, too
     return normalizers.Lowercase()
-  if kind in ("canonicalize", "remove_punctuation"):
-    blank = [normalizers.Replace("_", " ")] if kind == "canonicalize" else []
+  lower = [
+    normalizers.Replace(Regex(FINAL_SIGMA), "ς"),
+    normalizers.Lowercase(),
+  ]
+  if kind is True:
     return normalizers.Sequence(
       [
-        *blank,
-        normalizers.Lowercase(),
-        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
-        normalizers.Replace(Regex(r"\s+"), " "),
-        normalizers.Strip(),
+        *lower,
+        normalizers.Replace(Regex(REMOVED), ""),
+        normalizers.Replace(Regex("[-/]"), " "),
+        normalizers.Replace("<person>", "person"),
+        normalizers.Replace(Regex(BLANK + "{2,}"), " "),
+        normalizers.Replace(Regex(rf"\A{BLANK}|{BLANK}\z"), ""),
       ]
     )
+  remove = normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), "")
+  steps = [*lower, remove]
+  if kind == "canonicalize":
+    steps = [normalizers.Replace("_", " "), remove, *lower]
   return normalizers.Sequence(
     [
-      normalizers.Lowercase(),
-      normalizers.Replace(Regex(REMOVED), ""),
-      normalizers.Replace(Regex("[-/]"), " "),
-      normalizers.Replace("<person>", "person"),
-      normalizers.Replace(Regex(r"\s{2,}"), " "),
+      *steps,
+      normalizers.Replace(Regex(f"{BLANK}+"), " "),
       normalizers.Strip(),
     ]
   )
 
 
 def _find(source: str | os.PathLike) -> pathlib.Path:
-  """Returns the file of a tokenizer."""
-  folder = files.remote.fetch(source).expanduser()
-  others = any((folder / name).is_file() for name in FILES)
-  if not others and (folder / SENTENCEPIECE).is_file():
-    return folder / SENTENCEPIECE
-  return find_file(source, FILES)
+  """Returns the file of a tokenizer, the one that transformers takes."""
+  names = (*FILES, SENTENCEPIECE)
+  if not files.remote.fetch(source).expanduser().is_file():
+    try:
+      settings = read_spec(find_file(source, (SETTINGS,)))
+    except ValueError:  # it has none, or it is damaged, which is found below
+      settings = {}
+    if settings.get("tokenizer_class") == SIGLIP:
+      names = (SENTENCEPIECE, *FILES)
+  return find_file(source, names)
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
-  beside = path.with_name("tokenizer_config.json")
+  beside = path.with_name(SETTINGS)
   return read_spec(beside) if beside.is_file() else {}
 
 
@@ -449,14 +493,14 @@ def _check_lower_case(path: pathlib.Path) -> None:
 
 def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
   kind = _settings(path).get("tokenizer_class")
-  if kind not in ("SiglipTokenizer", "T5Tokenizer", "T5TokenizerFast"):
+  if kind not in (SIGLIP, "T5Tokenizer", "T5TokenizerFast"):
     raise ValueError(
       f"{path} is read for the tokenizer_class SiglipTokenizer or T5Tokenizer "
       f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
       "or ends: give a tokenizer.json"
     )
   with files.reading(path), tokenizer_file.without_messages():
-    return from_sentencepiece(path.read_bytes())
+    return from_sentencepiece(path.read_bytes(), of_t5=kind != SIGLIP)
 
 
 def _try_out(words: Tokenizer) -> None:
