@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from nuclr_jax.lab import files
 from nuclr_jax.lab.models.layers import MEAN, STD
 from nuclr_jax.lab.models.pretrained import (
+  architectures,
   hub,
   inputs,
   load,
@@ -50,12 +51,18 @@ class Published(NamedTuple):
   temperature: float | None  # as learned; None if the file has none
 
 
-def read_published(source: str | os.PathLike) -> Published:
+def read_published(
+  source: str | os.PathLike, *, architecture: str | os.PathLike | None = None
+) -> Published:
   """Reads how to build a published model, and how to prepare its inputs.
 
   Args:
     source: A folder, or a name on the hub such as
-      "openai/clip-vit-base-patch32".
+      "openai/clip-vit-base-patch32". Or a file of weights, such as a checkpoint
+      of OpenCLIP's training, with its architecture.
+    architecture: What such a file is of: an architecture for
+      `architectures.find_architecture`, or a folder or a name on the hub of a
+      model like it.
 
   Raises:
     ValueError: If there is no such model, or it has a part that the towers of
@@ -67,28 +74,73 @@ def read_published(source: str | os.PathLike) -> Published:
     >>> model["image"]["name"], model["projected"]  # doctest: +SKIP
     ('siglip_vit_b16', ('text',))
   """
-  folder = files.remote.fetch(source).expanduser()
-  if (folder / load.PROJECTIONS).exists():
-    with files.reading(folder / load.PROJECTIONS):
-      model, data = _of_separate_encoders(folder)
-    temperature = None
-  elif _is_of_texts(source):
-    model, data = sentence_encoders.read_sentence_encoder(source)
-    temperature = None
+  described = source
+  if architectures.is_weights(source):
+    if architecture is None:
+      raise ValueError(
+        f"{source} has nothing but weights, which do not say how many heads "
+        "and which activation the towers have, which tokenizer they take and "
+        f"how images are prepared; give the architecture: {architectures.HOW}"
+      )
+    described = architecture
+  elif architecture is not None:
+    raise ValueError(
+      f"--architecture is for a file of weights alone, such as epoch_3.pt, and "
+      f"{source} is none; leave it out"
+    )
+  spec = None
+  if described is not source:
+    spec = architectures.find_architecture(architecture)
+  if spec is None:
+    model, data = _description(described)
   else:
-    path = hub.find_file(source, CONFIGS)
-    read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
-    spec = read_spec(path)
-    with files.reading(path):
-      try:
-        model, data = read(source, spec)
-      except KeyError as error:
-        raise ValueError(f"it lacks {error}") from error
+    with files.reading(pathlib.Path(architecture)):
+      model, data = _of_architecture(spec)
+  temperature = None
+  if not _is_separate(described) and "encoder" not in model:
     scale = load.read_logit_scale(source)
     temperature = None if scale is None else math.exp(-scale)
+  elif described is not source:
+    raise ValueError(
+      f"{described} is not a model of images and texts in one file, and "
+      f"{source} cannot be its weights; give {architectures.HOW}"
+    )
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
-  data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
+  data = {"name": "image_text", "tokenizer": os.fspath(described)} | data
   return Published(model, data, temperature)
+
+
+def _is_separate(source: str | os.PathLike) -> bool:
+  """Returns whether a model is a folder of `nuclr export` with two encoders."""
+  folder = files.remote.fetch(source).expanduser()
+  return (folder / load.PROJECTIONS).exists()
+
+
+def _description(source: str | os.PathLike) -> tuple[dict, dict]:
+  """Reads a model's own files: `(config.model, config.data)`."""
+  if _is_separate(source):
+    folder = files.remote.fetch(source).expanduser()
+    with files.reading(folder / load.PROJECTIONS):
+      return _of_separate_encoders(folder)
+  if _is_of_texts(source):
+    return sentence_encoders.read_sentence_encoder(source)
+  path = hub.find_file(source, CONFIGS)
+  read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
+  spec = read_spec(path)
+  with files.reading(path):
+    try:
+      return read(source, spec)
+    except KeyError as error:
+      raise ValueError(f"it lacks {error}") from error
+
+
+def _of_architecture(spec: Json) -> tuple[dict, dict]:
+  """Reads OpenCLIP's own config of a model, whose tokenizer is another's."""
+  words = spec["text_cfg"].get("hf_tokenizer_name") or CLIP_TOKENIZER
+  try:
+    return _of_open_clip(words, {"model_cfg": spec})
+  except KeyError as error:
+    raise ValueError(f"it lacks {error}") from error
 
 
 def _is_of_texts(source) -> bool:
@@ -280,7 +332,7 @@ def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
 def _open_clip_tokenizer(source, text: Json) -> str:
   """Returns where the tokenizer is: beside the weights, or another model's."""
   try:
-    hub.find_file(source, ("tokenizer.json",))
+    hub.find_file(source, inputs.TOKENIZERS)
   except ValueError:
     name = text.get("hf_tokenizer_name", CLIP_TOKENIZER)
     # A model's files say nothing about this machine, or about buckets.
