@@ -53,11 +53,11 @@ def from_sentencepiece(
   words = tokenizers.Tokenizer(models.Unigram(vocabulary, trainer.get(40, 0)))
   steps = []
   if charsmap := normalizer.get(2):
-    # The library looks up characters, sentencepiece also what several of them
+    steps.append(normalizers.Precompiled(charsmap))
+    # The library looks up single characters, sentencepiece also what several
     # are composed to (half-width katakana, letters of hangul).
     if not of_t5 and NFKC in normalizer.get(1, b""):
-      steps.append(normalizers.NFKC())
-    steps.append(normalizers.Precompiled(charsmap))
+      steps.append(normalizers.NFC())
   if normalizer.get(4, 1):  # surplus white space goes
     steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
   words.normalizer = normalizers.Sequence(steps)

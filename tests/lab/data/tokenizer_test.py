@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 import numpy as np
 import pytest
-from repository import PUBLISHED
+from repository import GOLDEN, PUBLISHED
 import tokenizers
 
 from nuclr_jax.lab.data import sentencepiece, tokenizer
@@ -240,6 +240,20 @@ class TestCleaning:
     """ftfy finds nothing in printable ASCII, and need not be asked."""
     whole = html.unescape(html.unescape(ftfy.fix_text(caption)))
     assert tokenizer.repaired(caption) == " ".join(whole.split())
+
+  @pytest.mark.parametrize(
+    "kind", ["none", "lower", "canonicalize", "remove_punctuation"]
+  )
+  def test_odd_captions(self, kind):
+    """Cleaned by open_clip_torch 3.3.0, and by SigLIP's in transformers 5."""
+    golden = json.loads((GOLDEN / "captions.json").read_text())
+    for caption, expected in zip(golden["captions"], golden[kind], strict=True):
+      if kind == "remove_punctuation":  # by the tokenizer: nothing is repaired
+        whole = tokenizer._cleaning(kind).normalize_str(caption)
+        assert whole == tokenizer.cleaned(caption, kind) == expected
+      else:
+        repaired = tokenizer.repaired(caption)
+        assert tokenizer.cleaned(repaired, kind != "none" and kind) == expected
 
   def test_lower(self, tmp_path):
     save_words(tmp_path, ["<pad>", "a", "A", "!"])

@@ -8,6 +8,7 @@ towers, their sizes, and the preprocessing that the model was trained with.
 """
 
 from collections.abc import Sequence
+import logging
 import math
 import os
 import pathlib
@@ -28,6 +29,8 @@ from nuclr_jax.lab.models.pretrained.specs import (
   read_spec,
   sizes_of,
 )
+
+log = logging.getLogger(__name__)
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
@@ -94,8 +97,7 @@ def read_published(
   if spec is None:
     model, data = _description(described)
   else:
-    with files.reading(pathlib.Path(architecture)):
-      model, data = _of_architecture(spec)
+    model, data = _of_architecture(architecture, spec)
   temperature = None
   if not _is_separate(described) and "encoder" not in model:
     scale = load.read_logit_scale(source)
@@ -134,13 +136,21 @@ def _description(source: str | os.PathLike) -> tuple[dict, dict]:
       raise ValueError(f"it lacks {error}") from error
 
 
-def _of_architecture(spec: Json) -> tuple[dict, dict]:
+def _of_architecture(name: str | os.PathLike, spec: Json) -> tuple[dict, dict]:
   """Reads OpenCLIP's own config of a model, whose tokenizer is another's."""
   words = spec["text_cfg"].get("hf_tokenizer_name") or CLIP_TOKENIZER
+  log.warning(
+    "%s does not say how images were prepared: they are as OpenCLIP's default "
+    "has them, OpenAI's mean and std, and cropped; if training was otherwise, "
+    "set --config.model.image.mean, .std, --config.data.resize and .kernel",
+    name,
+  )
   try:
     return _of_open_clip(words, {"model_cfg": spec})
   except KeyError as error:
-    raise ValueError(f"it lacks {error}") from error
+    raise ValueError(f"architecture {name}: it lacks {error}") from error
+  except ValueError as error:
+    raise ValueError(f"architecture {name}: {error}") from error
 
 
 def _is_of_texts(source) -> bool:
