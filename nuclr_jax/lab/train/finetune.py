@@ -124,7 +124,7 @@ def _sets(data: Sequence[str], data_dir) -> dict[str, Any]:
     log.warning(
       "no validation split: nothing is scored during training; nuclr ingest "
       "--split=validation makes one, or --config.data.validation=\"('mine"
-      ":train[90%%:]',)\" holds out pairs that --data=mine:train[:90%%] leaves"
+      ":train[90%:]',)\" holds out pairs that --data=mine:train[:90%] leaves"
     )
   lists = {key: tuple(names) for key, names in scored.items()}
   return {"train": ",".join(train)} | lists
