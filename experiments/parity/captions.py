@@ -25,7 +25,7 @@ import numpy as np
 import transformers
 
 from experiments.parity import odd_captions, optional
-from nuclr_jax.lab.data import tokenizer
+from nuclr_jax.lab.data import cleaning, tokenizer
 from nuclr_jax.lab.models.pretrained import inputs
 
 GOLDEN = (
@@ -167,7 +167,7 @@ def cases(places: dict[str, pathlib.Path]) -> dict[str, tuple]:
 
 def reason(caption: str) -> str:
   """Returns why the ids of a caption may differ."""
-  text = tokenizer.repaired(caption).lower()
+  text = cleaning.repaired(caption).lower()
   if any(x in text for x in spelled()):
     return "spells a token"
   is_new = any(unicodedata.category(x) == "Cn" for x in text)

@@ -9,17 +9,14 @@ every run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-import html
 import os
 import pathlib
 import re
-import string
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from tokenizers import (
-  Regex,
   models,
   normalizers,
   pre_tokenizers,
@@ -30,6 +27,12 @@ from nuclr_jax import checks
 from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import tokenizer_file
+from nuclr_jax.lab.data.cleaning import (
+  Clean,
+  cleaned,
+  normalizer_of,
+  repaired,
+)
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.models.pretrained import find_file
 from nuclr_jax.lab.models.pretrained.specs import read_spec
@@ -42,20 +45,9 @@ BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
 SETTINGS = "tokenizer_config.json"  # beside them
 SENTENCEPIECE, SIGLIP = "spiece.model", "SiglipTokenizer"
-# What the published CC3M recipe removes from captions, after lower-casing.
-REMOVED = r"""[,.'!?"()*#:;~]"""
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# Where Python's str.lower differs from the library, which looks at characters
-# one by one: a sigma at the end of a word; and what is white space to Python.
-CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'’.:·]"
-FINAL_SIGMA = rf"(?<={CASED})Σ(?!{IGNORED}*{CASED})"
-BLANK = r"[\s\x1c-\x1f]"
 # What is wrong with a tokenizer shows in one of these: no words, some words,
 # letters that no vocabulary has, and a long word of them.
 PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
-Clean = bool | checks.one_of(  # True: as for CC3M
-  ("lower", "canonicalize", "remove_punctuation")
-)
 
 
 class Tokenizer(NamedTuple):
@@ -146,54 +138,6 @@ class Tokenizer(NamedTuple):
     texts = [cleaned(text, self.clean) for text in texts]
     with tokenizer_file.calling("the captions cannot be encoded"):
       return tokenizer_file.encoder(self.text, self.length).encode_batch(texts)
-
-
-def repaired(caption: str) -> str:
-  r"""Repairs a caption as OpenCLIP and OpenAI's CLIP do before anything else.
-
-  Broken encodings, typographic quotes and ligatures are replaced by ftfy, and
-  HTML entities by their characters, twice, since scraped captions may be
-  escaped twice. White space is collapsed.
-
-  Args:
-    caption: The caption.
-
-  Example:
-    >>> repaired("a dog\u2019s  mat"), repaired("black &amp;amp; white")
-    ("a dog's mat", 'black & white')
-  """
-  # ftfy takes 20 microseconds for a caption, and changes nothing in this case.
-  if not (caption.isascii() and caption.isprintable() and "&" not in caption):
-    import ftfy
-
-    caption = html.unescape(html.unescape(ftfy.fix_text(caption)))
-  return " ".join(caption.split())
-
-
-def cleaned(caption: str, kind: Clean) -> str:
-  r"""Cleans a whole caption, as the published Python code does.
-
-  Args:
-    caption: The caption.
-    kind: How, see `pretrained_tokenizer`.
-
-  Example:
-    >>> cleaned("ΟΔΟΣ: a_dog's  mat", "canonicalize")
-    'οδος a dogs mat'
-    >>> cleaned("A dog-runs!", True)
-    'a dog runs'
-  """
-  if kind == "canonicalize":  # its order, which the end of a word depends on
-    caption = caption.replace("_", " ").translate(NO_PUNCTUATION)
-  if kind:
-    caption = caption.lower()
-  if kind in ("canonicalize", "remove_punctuation"):
-    return " ".join(caption.translate(NO_PUNCTUATION).split())
-  if kind is True:
-    caption = re.sub("[-/]", " ", re.sub(REMOVED, "", caption))
-    caption = caption.replace("<person>", "person")
-    return re.sub(r"\s{2,}", " ", caption).strip()
-  return caption
 
 
 def build_tokenizer(
@@ -341,7 +285,7 @@ def pretrained_tokenizer(
       )
     tokenizer.enable_padding(pad_id=pad_id, pad_token=pad_token, length=length)
   if clean:
-    steps = [_cleaning(clean), tokenizer.normalizer]
+    steps = [normalizer_of(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   whole = clean if repair else False
   with files.reading(path):
@@ -401,41 +345,6 @@ def choose_tokenizer(
     first_and_last=True,
   )
   return built._replace(repair=repair)
-
-
-def _cleaning(kind: Clean) -> normalizers.Normalizer:
-  """Returns what `cleaned` does, as a part of the library's tokenizer.
-
-  There it cleans what is between special tokens.
-  """
-  if kind == "lower":  # which transformers does with the library, too
-    return normalizers.Lowercase()
-  lower = [
-    normalizers.Replace(Regex(FINAL_SIGMA), "ς"),
-    normalizers.Lowercase(),
-  ]
-  if kind is True:
-    return normalizers.Sequence(
-      [
-        *lower,
-        normalizers.Replace(Regex(REMOVED), ""),
-        normalizers.Replace(Regex("[-/]"), " "),
-        normalizers.Replace("<person>", "person"),
-        normalizers.Replace(Regex(BLANK + "{2,}"), " "),
-        normalizers.Replace(Regex(rf"\A{BLANK}|{BLANK}\z"), ""),
-      ]
-    )
-  remove = normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), "")
-  steps = [*lower, remove]
-  if kind == "canonicalize":
-    steps = [normalizers.Replace("_", " "), remove, *lower]
-  return normalizers.Sequence(
-    [
-      *steps,
-      normalizers.Replace(Regex(f"{BLANK}+"), " "),
-      normalizers.Strip(),
-    ]
-  )
 
 
 def _find(source: str | os.PathLike) -> pathlib.Path:

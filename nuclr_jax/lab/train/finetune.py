@@ -75,8 +75,8 @@ def config_of_training(
     )
   name = recipe or RECIPES[bias is not None]
   chosen = [x for x in changes if x[0].startswith("objective.")]
-  config = complete(override(load_config(name), chosen))
-  if (config["model"]["name"], config["data"]["name"]) != (
+  values = complete(override(load_config(name), chosen))
+  if (values["model"]["name"], values["data"]["name"]) != (
     "towers",
     "image_text",
   ):
@@ -85,19 +85,19 @@ def config_of_training(
       f"{config['data']['name']}; with --model, it must train towers on "
       "image_text, as finetune_clip, finetune_siglip2, cc3m and cc12m do"
     )
-  kept = {key: x for key, x in config["model"].items() if key in KEPT}
+  kept = {key: x for key, x in values["model"].items() if key in KEPT}
   own = {*Square._fields, *Captions._fields}
   if data or zero_shot:
     own |= {"train", "weights", "num_pairs", *HeldOutNames._fields}
-  of_recipe = {key: x for key, x in config["data"].items() if key not in own}
+  of_recipe = {key: x for key, x in values["data"].items() if key not in own}
   sets = {}
   if data or zero_shot:
     sets = _sets(data, data_dir) | {"zero_shot": tuple(zero_shot)}
   log.info("%s: trained as %s says", source, name)
-  return config | {
+  return values | {
     "model": kept | spec,
     "data": of_recipe | published.data | sets,
-    "objective": _begin(config["objective"], published, bias),
+    "objective": _begin(values["objective"], published, bias),
   }
 
 

@@ -21,7 +21,7 @@ import pytest
 from repository import GOLDEN, PUBLISHED
 import tokenizers
 
-from nuclr_jax.lab.data import sentencepiece, tokenizer
+from nuclr_jax.lab.data import cleaning, sentencepiece, tokenizer
 from nuclr_jax.lab.models.pretrained import hub
 
 # Of every letter a word can begin with, and the letters that go on.
@@ -167,7 +167,7 @@ class TestCleaning:
   def test_as_published(self, clean, caption):
     expected = published_cleaning(caption)
     assert clean.normalize_str(caption) == expected
-    assert tokenizer.cleaned(caption, True) == expected
+    assert cleaning.cleaned(caption, True) == expected
 
   @settings(max_examples=300, deadline=None, derandomize=True)
   @given(
@@ -209,7 +209,7 @@ class TestCleaning:
     ):
       expected = " ".join(kept.split())
       assert cleaned(kind, caption) == expected
-      assert tokenizer.cleaned(caption, kind) == expected
+      assert cleaning.cleaned(caption, kind) == expected
 
   @pytest.mark.parametrize(
     ("caption", "right"),
@@ -226,7 +226,7 @@ class TestCleaning:
     ],
   )
   def test_repair(self, tmp_path, caption, right):
-    assert tokenizer.repaired(caption) == right
+    assert cleaning.repaired(caption) == right
     save_words(tmp_path, ["<pad>", *sorted({*right.split(), *caption.split()})])
     raw, words = (
       tokenizer.pretrained_tokenizer(tmp_path, length=9, clean=False, repair=x)
@@ -239,7 +239,7 @@ class TestCleaning:
   def test_what_needs_no_repair(self, caption):
     """ftfy finds nothing in printable ASCII, and need not be asked."""
     whole = html.unescape(html.unescape(ftfy.fix_text(caption)))
-    assert tokenizer.repaired(caption) == " ".join(whole.split())
+    assert cleaning.repaired(caption) == " ".join(whole.split())
 
   @pytest.mark.parametrize(
     "kind", ["none", "lower", "canonicalize", "remove_punctuation"]
@@ -249,11 +249,11 @@ class TestCleaning:
     golden = json.loads((GOLDEN / "captions.json").read_text())
     for caption, expected in zip(golden["captions"], golden[kind], strict=True):
       if kind == "remove_punctuation":  # by the tokenizer: nothing is repaired
-        whole = tokenizer._cleaning(kind).normalize_str(caption)
-        assert whole == tokenizer.cleaned(caption, kind) == expected
+        whole = cleaning.normalizer_of(kind).normalize_str(caption)
+        assert whole == cleaning.cleaned(caption, kind) == expected
       else:
-        repaired = tokenizer.repaired(caption)
-        assert tokenizer.cleaned(repaired, kind != "none" and kind) == expected
+        repaired = cleaning.repaired(caption)
+        assert cleaning.cleaned(repaired, kind != "none" and kind) == expected
 
   def test_lower(self, tmp_path):
     save_words(tmp_path, ["<pad>", "a", "A", "!"])
