@@ -58,7 +58,7 @@ DATA = flags.DEFINE_list(
   [],
   "The data sets to use: NAME or NAME:SPLIT of what nuclr ingest or TFDS has "
   "prepared, with commas between several. SPLIT may be a slice of TFDS such as "
-  "test[:50%].",
+  "test[:50%]. For evaluate and a run on embeddings: folders of nuclr embed.",
 )
 ZERO_SHOT = flags.DEFINE_list(
   "zero_shot",
@@ -421,20 +421,22 @@ def _of_published(training: tuple[tuple[str, str], ...] | None) -> Any:
   """Returns the config of --model; it is read once.
 
   Args:
-    training: The changes of the config that trains it; None for others.
+    training: The changes of the config that trains it; None for others, whose
+      config is without any data.
   """
   from nuclr_jax.lab.train import finetune, untrained
 
-  how = {
-    "architecture": ARCHITECTURE.value,
-    "data": DATA.value,
-    "zero_shot": ZERO_SHOT.value,
-    "data_dir": DATA_DIR.value,
-  }
+  of_what = ARCHITECTURE.value
   if training is None:
-    return untrained.config_of_published(MODEL.value, **how)
+    return untrained.config_of_published(MODEL.value, architecture=of_what)
   return finetune.config_of_training(
-    MODEL.value, recipe=CONFIG.value, changes=training, **how
+    MODEL.value,
+    architecture=of_what,
+    recipe=CONFIG.value,
+    changes=training,
+    data=DATA.value,
+    zero_shot=ZERO_SHOT.value,
+    data_dir=DATA_DIR.value,
   )
 
 

@@ -84,8 +84,10 @@ nuclr train --model=openai/clip-vit-base-patch32 --data=mine --workdir=runs/b32
 nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
   --workdir=runs/tuned --config.num_epochs=5
   If the run is interrupted, run the same command again to continue from its
-  newest checkpoint. A finished run is not trained again. The final metrics are
-  in metrics.json in the workdir.
+  newest checkpoint. A finished run is not trained again, unless
+  --config.num_epochs is larger than it was: the run then goes on, and the
+  command says what becomes of its schedules. The final metrics are in
+  metrics.json in the workdir.
   A model brings its towers, tokenizer, image size, normalization and
   temperature; --config says how it is trained, by default finetune_clip or
   finetune_siglip2. --data=mine trains on the training split of what nuclr
@@ -103,30 +105,40 @@ nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
   "evaluate": Verb(
     verbs.evaluate,
     (
-      *("workdir", "config", "model", "architecture", "data", "zero_shot"),
-      *("data_dir", "best", "average", "hubs", "prior", "temperature"),
+      *("workdir", "config", "model", "architecture", "embeddings", "data"),
+      *("zero_shot", *INPUTS, "data_dir", "best", "average", "hubs", "prior"),
+      *("temperature", "output"),
     ),
     """
-nuclr evaluate --workdir=runs/mine --hubs=csls
-nuclr evaluate --workdir=runs/mine --prior=counts
-nuclr evaluate --workdir=runs/mine --best
 nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
+nuclr evaluate --workdir=runs/mine --input=captions.csv --images=photos
+nuclr evaluate --workdir=runs/mine --best --output=scores
+nuclr evaluate --workdir=runs/mine --hubs=csls --prior=counts
 nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
-nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
-  Without --workdir, nothing needs to have been trained here. --data names what
-  nuclr ingest made; a name without a split stands for its validation and test
-  splits, or for the only split that it has. A run on photos is scored on the
-  sets of --data and --zero_shot in place of all its own. With --config, the
-  sets are those of the config: --config.data.test="('mine',)".
+nuclr evaluate --embeddings=image.npy,text.npy
+  A run is scored on the sets that it was trained with, or on those of --data,
+  --zero_shot and --input in place of all its own. --data names what nuclr
+  ingest made; a name without a split stands for its validation and test splits,
+  or for the only split that it has. --input takes what nuclr ingest takes. A
+  run on embeddings takes other folders of nuclr embed as --data. Scores begin
+  with the name of the split, as it is called there, and the first lines say
+  what was scored. With --config, the sets are those of the config:
+  --config.data.test="('mine',)". --output=scores writes scores/scores.json.
 """,
     needs={
       "architecture": ["model"],
       "data": ["workdir", "model"],
       "zero_shot": ["workdir", "model"],
+      "input": ["workdir", "config", "model"],
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+      "data_dir": ["workdir", "config", "model"],
       "best": ["workdir"],
       "average": ["workdir"],
+      "hubs": ["workdir", "config", "model"],
+      "prior": ["workdir", "config", "model"],
     },
-    one_of=MODELS,
+    one_of=(*MODELS, "embeddings"),
+    either=[("input", x) for x in ("data", "hubs", "prior")],
   ),
   "report": Verb(
     verbs.report,
