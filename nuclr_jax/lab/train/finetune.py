@@ -81,8 +81,8 @@ def config_of_training(
     "image_text",
   ):
     raise ConfigError(
-      f"--config={name} trains the model {config['model']['name']} on "
-      f"{config['data']['name']}; with --model, it must train towers on "
+      f"--config={name} trains the model {values['model']['name']} on "
+      f"{values['data']['name']}; with --model, it must train towers on "
       "image_text, as finetune_clip, finetune_siglip2, cc3m and cc12m do"
     )
   kept = {key: x for key, x in values["model"].items() if key in KEPT}
