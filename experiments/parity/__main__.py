@@ -92,6 +92,15 @@ def open_clip_table(content: dict) -> str:
   return markdown.table(["images", "texts", "models", "names"], lines)
 
 
+def with_table(page: str) -> str:
+  """Returns a page with the table of OpenCLIP's models between its marks."""
+  begin, end = (f"<!-- open_clip: {x} -->" for x in ("begin", "end"))
+  before, _, rest = page.partition(begin)
+  _, _, after = rest.partition(end)
+  table = open_clip_table(files.read_json(CONFIGS))
+  return f"{before}{begin}\n{table}\n{end}{after}"
+
+
 def read_config(config: dict) -> tuple[dict, dict]:
   """Returns `(config.model, config.data)` of OpenCLIP's model without files."""
   missing = mock.Mock(side_effect=ValueError)
@@ -122,6 +131,4 @@ def tables() -> dict[str, str]:
 
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
-  table = open_clip_table(files.read_json(CONFIGS))
-  page = markdown.insert(GUIDE.read_text("utf-8"), {"open_clip": table})
-  files.write_atomically(GUIDE, page)
+  files.write_atomically(GUIDE, with_table(GUIDE.read_text("utf-8")))
