@@ -36,6 +36,7 @@ STUDIES = (
   "hubs_and_suspects",
   "icons",
   "latent_classes",
+  "normalizers",
   "popularity",
   "popularity.at_scale",
   "popularity.over_training",
