@@ -20,7 +20,7 @@ from experiments.normalizers.plan import (
 )
 from nuclr_jax.lab.evaluate.evaluators import embed_pairs
 from nuclr_jax.lab.train import build, loop
-from nuclr_jax.types import Sides
+from nuclr_jax.types import Sides, State
 
 # Small, so that encoders do not take most of a step.
 TOWERS = {
@@ -95,6 +95,12 @@ def make_parts(config, pairs: int, data_dir: str | None) -> build.Experiment:
   return parts._replace(objective=objective, evaluators={})
 
 
+def between_restarts(state: State, batch_size: int) -> State:
+  """Moves the count of a state with prototypes to the middle of a period."""
+  count = state.shared.count + period_of(batch_size) // 2
+  return state._replace(shared=state.shared._replace(count=count))
+
+
 def measure(run: Run, place: Place) -> Row:
   """Trains, and compares the denominators with the exact ones."""
   words, config = dict(run.values), make_config(run)
@@ -111,9 +117,12 @@ def measure(run: Run, place: Place) -> Row:
     settings = {k: given[k] for k in SETTINGS if k in given}
     if arm.reads == "network":
       settings["beta"] = config.objective.beta.end_value  # long since reached
+    asked = state.objective
+    if arm.restarts:  # not in the very step of a restart, which the last is
+      asked = between_restarts(asked, words["batch"])
     found = denominators.ask(
       *(denominators.READERS[arm.reads], parts.objective),
-      *(state.params["objective"], state.objective, pairs),
+      *(state.params["objective"], asked, pairs),
       sizes=parts.data.train.sizes,
       batch_size=words["batch"],
       seed=run.seed,

@@ -1,5 +1,6 @@
 """The study of experiments/normalizers: what methods are asked, and answer."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,6 +106,24 @@ def test_prototypes_that_are_all_texts_are_nearly_exact(pairs):
     h = (own @ other.T - own_sim[:, None]) / TAU
     right = logsumexp(h, axis=1) - np.log(N) + LOG_TERMS
     np.testing.assert_allclose(x, right, rtol=1e-4)
+
+
+def test_prototypes_are_not_asked_in_the_step_of_a_restart(pairs):
+  period = measure.period_of(N)
+  objective = neuclip(
+    dim=DIM, num_prototypes=N, num_updates=0, restart_every=period
+  )
+  params, state = objective.init()
+  pairs = jax.tree.map(jnp.asarray, pairs)
+  _, (state, _) = objective.apply(params, state, pairs)
+  count = jnp.int32(period)
+  state = state._replace(shared=state.shared._replace(count=count))
+  asked = measure.between_restarts(state, N)
+  other = pairs._replace(image=pairs.text, text=pairs.image)
+  for before, same in ((state, False), (asked, True)):
+    _, (after, _) = objective.apply(params, before, other)
+    vectors = before.shared.vector.text, after.shared.vector.text
+    assert np.array_equal(*vectors) == same
 
 
 def test_a_network_is_mixed_with_the_batch(pairs):
