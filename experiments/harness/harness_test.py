@@ -44,7 +44,7 @@ STUDIES = (
   "when_it_pays",
 )
 # Their plans are longer than what has been run so far.
-UNFINISHED = ("icons",)
+UNFINISHED = ("icons", "normalizers")
 FINISHED = tuple(x for x in STUDIES if x not in UNFINISHED)
 
 
