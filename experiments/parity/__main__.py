@@ -2,18 +2,25 @@
 
 python -m experiments.parity
 
-`experiments.parity.towers`, `.exported`, `.sentence_encoders` and
-`.clip_benchmark` print them.
+And the table of OpenCLIP's models in docs/guides/published_models.md, from
+tests/golden/open_clip_configs.json. `experiments.parity.towers`, `.exported`,
+`.sentence_encoders`, `.captions` and `.clip_benchmark` print the JSON files.
 """
 
 import pathlib
+from unittest import mock
 
 from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.statistics import MISSING
 from nuclr_jax.lab import files
+from nuclr_jax.lab.models.pretrained import open_clip, published
+from nuclr_jax.types import Sides
 
 HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+GUIDE = ROOT / "docs" / "guides" / "published_models.md"
+CONFIGS = ROOT / "tests" / "golden" / "open_clip_configs.json"
 PARTS = {  # names in the JSON -> headers
   "outputs": "outputs",
   "gradients": "gradients",
@@ -58,6 +65,16 @@ def sentence_encoders_table(errors: dict) -> str:
   return markdown.table(["texts", "dtype", "embeddings"], lines)
 
 
+def captions_table(results: dict) -> str:
+  """Counts the odd captions whose token ids are equal, or why they differ."""
+  rows = results["rows"]
+  reasons = list(next(iter(rows.values())))
+  lines = [
+    [name, *(f"{row[x]}" for x in reasons)] for name, row in rows.items()
+  ]
+  return markdown.table(["tokenizer, library", *reasons], lines)
+
+
 def benchmark_table(scores: dict) -> str:
   """Shows the scores of one run by both libraries."""
   lines = [
@@ -65,6 +82,33 @@ def benchmark_table(scores: dict) -> str:
     for name, row in scores.items()
   ]
   return markdown.table(["score", "nuclr evaluate", "CLIP_benchmark"], lines)
+
+
+def open_clip_table(content: dict) -> str:
+  """Shows which of OpenCLIP's models are read, by our towers, or why not."""
+  rows: dict[tuple[str, str], list[str]] = {}
+  for name, config in content["configs"].items():
+    try:
+      model, _ = read_config(config)
+    except ValueError as error:
+      key = ("none", str(error).partition(";")[0])
+    else:
+      key = tuple(f"`{model[side]['name']}`" for side in Sides._fields)
+    rows.setdefault(key, []).append(name)
+  lines = [
+    [*key, f"{len(names)}", ", ".join(names)] for key, names in rows.items()
+  ]
+  lines.sort(key=lambda line: line[0] == "none")
+  return markdown.table(["images", "texts", "models", "names"], lines)
+
+
+def read_config(config: dict) -> tuple[dict, dict]:
+  """Returns `(config.model, config.data)` of OpenCLIP's model without files."""
+  missing = mock.Mock(side_effect=ValueError)
+  with mock.patch.object(open_clip.hub, "find_file", missing):
+    model, data = open_clip.read_open_clip("a/b", {"model_cfg": config})
+  published.leave_rest(model, data)
+  return model, data
 
 
 def versions_line(results: dict) -> str:
@@ -82,9 +126,17 @@ def tables() -> dict[str, str]:
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
     "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
+    "captions": captions_table(read("captions")),
     "benchmark": benchmark_table(read("clip_benchmark")),
   }
 
 
+def guide_tables() -> dict[str, str]:
+  """Returns the tables of docs/guides/published_models.md, by mark."""
+  return {"open_clip": open_clip_table(files.read_json(CONFIGS))}
+
+
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
+  page = markdown.insert(GUIDE.read_text("utf-8"), guide_tables())
+  files.write_atomically(GUIDE, page)

@@ -9,8 +9,6 @@ import json
 import sys
 from typing import Any
 
-import jax
-
 from nuclr_jax.lab import distributed, progress
 from nuclr_jax.lab.cli import flags
 from nuclr_jax.lab.cli.flags import UsageError
@@ -47,12 +45,11 @@ def convert() -> None:
 
 
 def train() -> None:
-  """Train a config, or continue its run, and print the final metrics."""
+  """Train a config or a model, or continue a run, and print the metrics."""
   from nuclr_jax.lab.train import loop
 
-  result = loop.fit(
-    flags.chosen_settings(), workdir(), data_dir=flags.DATA_DIR.value
-  )
+  settings = flags.chosen_settings(training=True)
+  result = loop.fit(settings, workdir(), data_dir=flags.DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
   if distributed.is_first():
@@ -60,29 +57,16 @@ def train() -> None:
 
 
 def evaluate() -> None:
-  """Evaluate a run or a published model, and print its metrics."""
-  from nuclr_jax.lab import evaluate
-  from nuclr_jax.lab.cli import chosen
-  from nuclr_jax.lab.train import hooks, loop
+  """Score a run, a published model or embeddings on data."""
+  from nuclr_jax.lab.cli import scoring
 
-  hubs, asked = flags.HUBS.value, flags.need_temperature()
-  if flags.TEMPERATURE.value is not None and not asked:
-    raise UsageError("--temperature is for --hubs=zeta and --prior only")
-  parts, mesh, state = chosen.opened()
-  if hubs and not parts.data.sets:
-    raise UsageError("--hubs needs data with images and captions to retrieve")
-  suites, tau = parts.evaluators, flags.TEMPERATURE.value
-  readout = loop.readout(parts, state)
-  if asked and tau is None:
-    tau = hooks.one_temperature(readout, asked[0])
-  if hubs:
-    suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
-  if flags.PRIOR.value:
-    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
-    evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)
-    suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
-  with jax.set_mesh(mesh):
-    print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))
+  scored = scoring.score()
+  for described in scored.data:
+    print(scoring.shown(described))
+  print_table(scored.metrics)
+  if flags.OUTPUT.value:
+    scoring.write(scored, flags.OUTPUT.value)
+    print(f"scores: {flags.OUTPUT.value}")
 
 
 def report() -> None:

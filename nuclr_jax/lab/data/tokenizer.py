@@ -9,46 +9,45 @@ every run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-import html
 import os
 import pathlib
 import re
-import string
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from tokenizers import (
-  Regex,
   models,
   normalizers,
   pre_tokenizers,
-  processors,
 )
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import tokenizer_file
+from nuclr_jax.lab.data.cleaning import (
+  Clean,
+  cleaned,
+  normalizer_of,
+  repaired,
+)
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.models.pretrained import find_file
 from nuclr_jax.lab.models.pretrained.specs import read_spec
 from nuclr_jax.lab.ranges import Ids
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+FIRST_AND_LAST = f"{FIRST} $A {LAST}"
 MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
-SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
-# What the published CC3M recipe removes from captions, after lower-casing.
-REMOVED = r"""[,.'!?"()*#:;~]"""
+SETTINGS = "tokenizer_config.json"  # beside them
+SENTENCEPIECE, SIGLIP = "spiece.model", "SiglipTokenizer"
 # What is wrong with a tokenizer shows in one of these: no words, some words,
 # letters that no vocabulary has, and a long word of them.
 PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
-Clean = bool | checks.one_of(  # True: as for CC3M
-  ("lower", "canonicalize", "remove_punctuation")
-)
 
 
 class Tokenizer(NamedTuple):
@@ -136,32 +135,9 @@ class Tokenizer(NamedTuple):
 
   def _rows(self, captions: Sequence[str]) -> list[tokenizers.Encoding]:
     texts = list(map(repaired, captions) if self.repair else captions)
-    if self.clean:
-      texts = list(map(_cleaning(self.clean).normalize_str, texts))
+    texts = [cleaned(text, self.clean) for text in texts]
     with tokenizer_file.calling("the captions cannot be encoded"):
       return tokenizer_file.encoder(self.text, self.length).encode_batch(texts)
-
-
-def repaired(caption: str) -> str:
-  r"""Repairs a caption as OpenCLIP and OpenAI's CLIP do before anything else.
-
-  Broken encodings, typographic quotes and ligatures are replaced by ftfy, and
-  HTML entities by their characters, twice, since scraped captions may be
-  escaped twice. White space is collapsed.
-
-  Args:
-    caption: The caption.
-
-  Example:
-    >>> repaired("a dog\u2019s  mat"), repaired("black &amp;amp; white")
-    ("a dog's mat", 'black & white')
-  """
-  # ftfy takes 20 microseconds for a caption, and changes nothing in this case.
-  if not (caption.isascii() and caption.isprintable() and "&" not in caption):
-    import ftfy
-
-    caption = html.unescape(html.unescape(ftfy.fix_text(caption)))
-  return " ".join(caption.split())
 
 
 def build_tokenizer(
@@ -223,7 +199,7 @@ def build_tokenizer(
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split
   if first_and_last:
-    tokenizer.post_processor = _first_and_last(vocabulary)
+    tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, BUILD)
   return Tokenizer(tokenizer.to_str(), length)
 
 
@@ -235,14 +211,15 @@ def pretrained_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  template: str | None = None,
   vocab_size: Ids | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
 
   Args:
     source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
-      `tokenizer.json`, a folder with one of them, or a hub name. Or a folder
-      with the `spiece.model` of SigLIP's first models.
+      `tokenizer.json`, the `spiece.model` of SigLIP's first models or of T5, or
+      a folder or a hub name with one of them.
     length: Token ids per caption, including the first and the last token;
       longer captions are cut before the last token.
     clean: How captions are cleaned before the tokenizer's own normalization.
@@ -259,6 +236,10 @@ def pretrained_tokenizer(
     pad_id: The id that follows the end of short captions. Text towers that mask
       the padding, such as BERT, need 0; SigLIP attends to it, and takes 1, the
       id of `</s>`, whatever the id of `<pad>`.
+    template: Which tokens go before and after a caption, $A, if they are not
+      those that the tokenizer adds: "[CLS] $A [PAD]" for CLIPA, where padding
+      takes the place of BERT's last token (if a caption spells it, it stays),
+      and "eng_Latn $A </s>" for English in NLLB's vocabulary.
     vocab_size: The number of ids of a pretrained text tower, if it is not that
       of the tokenizer. Published towers may have ids that are never used.
 
@@ -300,6 +281,8 @@ def pretrained_tokenizer(
       )
   tokenizer.no_padding()
   tokenizer.no_truncation()
+  if template is not None:
+    tokenizer_file.set_template(tokenizer, template, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
@@ -309,7 +292,7 @@ def pretrained_tokenizer(
       )
     tokenizer.enable_padding(pad_id=pad_id, pad_token=pad_token, length=length)
   if clean:
-    steps = [_cleaning(clean), tokenizer.normalizer]
+    steps = [normalizer_of(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   whole = clean if repair else False
   with files.reading(path):
@@ -326,6 +309,7 @@ def choose_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  template: str | None = None,
   vocab_size: Ids | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
@@ -339,6 +323,7 @@ def choose_tokenizer(
     clean: How a pretrained tokenizer cleans captions.
     repair: Whether captions are `repaired` first.
     pad_id: The id that a pretrained tokenizer pads with.
+    template: Which tokens it adds to a caption.
     vocab_size: The number of ids of a pretrained text tower, if it is another
       than the tokenizer's.
     min_count: The number of captions in which a word must occur to become a
@@ -359,6 +344,7 @@ def choose_tokenizer(
       clean=clean,
       repair=repair,
       pad_id=pad_id,
+      template=template,
       vocab_size=vocab_size,
     )
   distinct = set(map(repaired, captions()) if repair else captions())
@@ -371,45 +357,22 @@ def choose_tokenizer(
   return built._replace(repair=repair)
 
 
-def _cleaning(kind: Clean) -> normalizers.Normalizer:
-  """Returns the cleaning of captions of this kind, which is not False."""
-  if kind == "lower":
-    return normalizers.Lowercase()
-  if kind in ("canonicalize", "remove_punctuation"):
-    blank = [normalizers.Replace("_", " ")] if kind == "canonicalize" else []
-    return normalizers.Sequence(
-      [
-        *blank,
-        normalizers.Lowercase(),
-        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
-        normalizers.Replace(Regex(r"\s+"), " "),
-        normalizers.Strip(),
-      ]
-    )
-  return normalizers.Sequence(
-    [
-      normalizers.Lowercase(),
-      normalizers.Replace(Regex(REMOVED), ""),
-      normalizers.Replace(Regex("[-/]"), " "),
-      normalizers.Replace("<person>", "person"),
-      normalizers.Replace(Regex(r"\s{2,}"), " "),
-      normalizers.Strip(),
-    ]
-  )
-
-
 def _find(source: str | os.PathLike) -> pathlib.Path:
-  """Returns the file of a tokenizer."""
-  folder = files.remote.fetch(source).expanduser()
-  others = any((folder / name).is_file() for name in FILES)
-  if not others and (folder / SENTENCEPIECE).is_file():
-    return folder / SENTENCEPIECE
-  return find_file(source, FILES)
+  """Returns the file of a tokenizer, the one that transformers takes."""
+  names = (*FILES, SENTENCEPIECE)
+  if not files.remote.fetch(source).expanduser().is_file():
+    try:
+      settings = read_spec(find_file(source, (SETTINGS,)))
+    except ValueError:  # it has none, or it is damaged, which is found below
+      settings = {}
+    if settings.get("tokenizer_class") == SIGLIP:
+      names = (SENTENCEPIECE, *FILES)
+  return find_file(source, names)
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
-  beside = path.with_name("tokenizer_config.json")
+  beside = path.with_name(SETTINGS)
   return read_spec(beside) if beside.is_file() else {}
 
 
@@ -449,14 +412,14 @@ def _check_lower_case(path: pathlib.Path) -> None:
 
 def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
   kind = _settings(path).get("tokenizer_class")
-  if kind not in ("SiglipTokenizer", "T5Tokenizer", "T5TokenizerFast"):
+  if kind not in (SIGLIP, "T5Tokenizer", "T5TokenizerFast"):
     raise ValueError(
       f"{path} is read for the tokenizer_class SiglipTokenizer or T5Tokenizer "
       f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
       "or ends: give a tokenizer.json"
     )
   with files.reading(path), tokenizer_file.without_messages():
-    return from_sentencepiece(path.read_bytes())
+    return from_sentencepiece(path.read_bytes(), of_t5=kind != SIGLIP)
 
 
 def _try_out(words: Tokenizer) -> None:
@@ -486,12 +449,5 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   tokenizer.add_special_tokens(special)
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.post_processor = _first_and_last(ids)
+  tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, path)
   return tokenizer
-
-
-def _first_and_last(ids) -> processors.TemplateProcessing:
-  return processors.TemplateProcessing(
-    single=f"{FIRST} $A {LAST}",
-    special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
-  )

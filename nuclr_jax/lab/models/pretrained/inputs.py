@@ -76,7 +76,7 @@ SAME = {
   "pool_type": "tok",
   "proj_type": "linear",
 }
-GEMMA = 256_000  # ids of the only vocabulary of SigLIP that pads with 0
+TOKENIZERS = ("tokenizer.json", "spiece.model")  # files of vocabularies
 REPAIR = "repair_captions"  # our own key in a tokenizer_config.json
 
 
@@ -145,7 +145,10 @@ def _of_processor(spec: Json, kind: str) -> tuple[dict, dict]:
   reject("the processor of images", spec, {*defaults, *HARMLESS}, INPUTS)
   full = defaults | {k: x for k, x in spec.items() if x is not None}
   if not full["do_resize"]:
-    raise ValueError("do_resize is false; images can only be resized")
+    raise ValueError(
+      "do_resize is false, and the towers need images of one size; set it to "
+      "true, with the size of the model's images"
+    )
   # Before 2022, a number: the shorter side of CLIP, both sides of others.
   size = _edges(full["size"], square=full["default_to_square"])
   crop = _edges(full["crop_size"], square=True)
@@ -308,8 +311,8 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
 
 def _open_clip_captions(text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
-  reject("tokenizer_kwargs", options, {"clean"}, INPUTS)
-  # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
+  reject("tokenizer_kwargs", options, {"clean", "strip_sep_token"}, INPUTS)
+  # Python's lower case, which differs from that of the library `tokenizers`.
   own = not text.get("hf_tokenizer_name")
   if own and options.get("clean") == "whitespace":
     raise ValueError(
@@ -317,29 +320,30 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
       "case if captions are cleaned by 'whitespace'; it can be followed with "
       "'lower', its default, or 'canonicalize'"
     )
-  cleaning = options.get("clean", "whitespace")
+  cleaning = options.get("clean", "lower" if own else "whitespace")
   if cleaning not in OPEN_CLIP_CLEANING:
     raise ValueError(
       f"captions are cleaned by {cleaning!r}; known are "
       f"{sorted(OPEN_CLIP_CLEANING)}"
     )
-  return {
+  data = {
     "length": text.get("context_length", 77),
     "clean": OPEN_CLIP_CLEANING[cleaning],
     "repair": True,
     "vocab_size": text["vocab_size"],
   }
+  if options.get("strip_sep_token"):  # of BERT's tokenizer
+    data["template"] = "[CLS] $A [PAD]"
+  return data
 
 
-def open_clip_pad_id(source, text: Json) -> int:
-  """Returns the id with which OpenCLIP's SigLIP pads, and attends to."""
+def pad_id_beside(source, otherwise: int) -> int:
+  """Returns the padding of the tokenizer beside a model's weights, if any."""
   try:
     path = hub.find_file(source, ("tokenizer_config.json",))
   except ValueError:
     path = None
   found = _pad_id(source, read_spec(path) if path else {})
-  # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
-  otherwise = 0 if text["vocab_size"] == GEMMA else 1
   return otherwise if found is None else found
 
 
