@@ -25,11 +25,19 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, other_sets
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import filtering, popularity, subject
-from nuclr_jax.lab.train import build, hooks, loop, settings, untrained
+from nuclr_jax.lab.train import (
+  build,
+  finetune,
+  hooks,
+  loop,
+  settings,
+  untrained,
+)
 from nuclr_jax.lab.user_files import inputs, items
 
 VALUES = dict(
   arch="b32",
+  architecture="ViT-B-32",
   batch_size="64",
   beam_pipeline_options="runner=A",
   caption_column="text",
@@ -78,6 +86,8 @@ FORMS = [
   *[
     ("train", "config", "workdir", "coordinator", "num_processes", "process_id")
   ],
+  ("train", "model", "workdir", "data"),
+  ("train", "model", "workdir", "config"),
   ("evaluate", "workdir"),
   ("evaluate", "workdir", "hubs"),
   ("evaluate", "workdir", "prior"),
@@ -223,6 +233,8 @@ def run(tmp_path_factory):
       (flags, "load_config", lambda _: base),  # which takes a while
       (settings, "resolve", Settings),
       (untrained, "config_of_published", config_of_published),
+      (finetune, "config_of_training", config_of_published),
+      (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
       (filtering, "write", write_filtered),
