@@ -160,6 +160,7 @@ def source() -> dict[str, Any]:
     "workdir": flags.WORKDIR.value,
     "config": flags.CONFIG.value,
     "model": flags.MODEL.value,
+    "architecture": flags.ARCHITECTURE.value,
     "changes": flags.CHANGES.value,
     "best": flags.BEST.value,
     "average": flags.AVERAGE.value,

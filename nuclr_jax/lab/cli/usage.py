@@ -221,7 +221,8 @@ nuclr embed --workdir=runs/mine --output=out
   "filter": Verb(
     verbs.filter_pairs,
     (
-      *("embeddings", "arch", *INPUTS, *MODELS, "data_dir", "output"),
+      *("embeddings", "arch", *INPUTS, *MODELS, "architecture", "data_dir"),
+      "output",
       *("score", "keep", "threshold", "intersect", "once", "temperature"),
       *("batch_size", "partitions", "max_pairs", "best", "average"),
     ),
@@ -249,6 +250,7 @@ nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
     must=["output", "score"],
     needs={
       "arch": ["embeddings"],
+      "architecture": ["model"],
       "best": ["workdir"],
       "average": ["workdir"],
       "model": ["input"],
