@@ -131,8 +131,12 @@ def tables() -> dict[str, str]:
   }
 
 
+def guide_tables() -> dict[str, str]:
+  """Returns the tables of docs/guides/published_models.md, by mark."""
+  return {"open_clip": open_clip_table(files.read_json(CONFIGS))}
+
+
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
-  table = open_clip_table(files.read_json(CONFIGS))
-  page = markdown.insert(GUIDE.read_text("utf-8"), {"open_clip": table})
+  page = markdown.insert(GUIDE.read_text("utf-8"), guide_tables())
   files.write_atomically(GUIDE, page)
