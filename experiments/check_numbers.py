@@ -61,6 +61,7 @@ STUDIES = (
   "hubs_and_suspects",
   "icons",
   "latent_classes",
+  "normalizers",
   "parity",
   "popularity",
   "popularity/at_scale",
