@@ -142,10 +142,8 @@ def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
     "--config.optimizer.learning_rate.value=1e-3",
   )
   shutil.rmtree(model)
-  nuclr(
-    *("export", f"--workdir={workdir}", f"--output={out}"),
-    *("--layout=open_clip", "--noaverage"),
-  )
+  where = f"--workdir={workdir}", f"--output={out}"
+  nuclr("export", *where, "--layout=open_clip")
   after = read_published(out)
   moved = ("pretrained", "max_length")
   assert {k: x for k, x in after.model.items() if k not in moved} == {

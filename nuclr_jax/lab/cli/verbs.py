@@ -45,7 +45,7 @@ def convert() -> None:
 
 
 def train() -> None:
-  """Train a config or a model, or continue a run, and print the metrics."""
+  """Train a config or a model, or continue a run, and print metrics."""
   from nuclr_jax.lab.train import loop
 
   settings = flags.chosen_settings(training=True)

@@ -87,12 +87,12 @@ def config_of_training(
     )
   kept = {key: x for key, x in values["model"].items() if key in KEPT}
   own = {*Square._fields, *Captions._fields}
-  if data or zero_shot:
-    own |= {"train", "weights", "num_pairs", *HeldOutNames._fields}
+  sets = _sets(data, data_dir) if data else {}
+  if data:
+    own |= {"weights", "num_pairs", *HeldOutNames._fields}
+  if zero_shot:
+    sets["zero_shot"] = tuple(zero_shot)
   of_recipe = {key: x for key, x in values["data"].items() if key not in own}
-  sets = {}
-  if data or zero_shot:
-    sets = _sets(data, data_dir) | {"zero_shot": tuple(zero_shot)}
   log.info("%s: trained as %s says", source, name)
   return values | {
     "model": kept | spec,

@@ -106,12 +106,15 @@ class TestTraining:
       "  config.objective.temperature = {'name': 'learned'}\n"
       "  return config\n"
     )
-    config = chosen(f"--model={CLIP}", f"--config={recipe}").recorded
+    words = f"--config={recipe}", "--zero_shot=pets=/photos"
+    config = chosen(f"--model={CLIP}", *words).recorded
     assert config["objective"]["temperature"] == {
       "name": "learned",
       "temperature": pytest.approx(0.03),
     }
-    assert config["data"]["validation"] == ("mine",)  # those of the recipe
+    data = config["data"]  # the sets are those of the recipe
+    assert (data["train"], data["validation"]) == ("mine", ("mine",))
+    assert data["zero_shot"] == ("pets=/photos",)
 
   def test_splits(self, chosen, caplog):
     named = chosen(f"--model={CLIP}", "--data=mine:train[:50%],other:test")
