@@ -4,7 +4,7 @@ python -m experiments.parity
 
 And the table of OpenCLIP's models in docs/guides/published_models.md, from
 tests/golden/open_clip_configs.json. `experiments.parity.towers`, `.exported`,
-`.sentence_encoders` and `.clip_benchmark` print the JSON files.
+`.sentence_encoders`, `.captions` and `.clip_benchmark` print the JSON files.
 """
 
 import pathlib
@@ -65,6 +65,16 @@ def sentence_encoders_table(errors: dict) -> str:
   return markdown.table(["texts", "dtype", "embeddings"], lines)
 
 
+def captions_table(results: dict) -> str:
+  """Counts the odd captions whose token ids are equal, or why they differ."""
+  rows = results["rows"]
+  reasons = list(next(iter(rows.values())))
+  lines = [
+    [name, *(f"{row[x]}" for x in reasons)] for name, row in rows.items()
+  ]
+  return markdown.table(["tokenizer, library", *reasons], lines)
+
+
 def benchmark_table(scores: dict) -> str:
   """Shows the scores of one run by both libraries."""
   lines = [
@@ -92,15 +102,6 @@ def open_clip_table(content: dict) -> str:
   return markdown.table(["images", "texts", "models", "names"], lines)
 
 
-def with_table(page: str) -> str:
-  """Returns a page with the table of OpenCLIP's models between its marks."""
-  begin, end = (f"<!-- open_clip: {x} -->" for x in ("begin", "end"))
-  before, _, rest = page.partition(begin)
-  _, _, after = rest.partition(end)
-  table = open_clip_table(files.read_json(CONFIGS))
-  return f"{before}{begin}\n{table}\n{end}{after}"
-
-
 def read_config(config: dict) -> tuple[dict, dict]:
   """Returns `(config.model, config.data)` of OpenCLIP's model without files."""
   missing = mock.Mock(side_effect=ValueError)
@@ -125,10 +126,17 @@ def tables() -> dict[str, str]:
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
     "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
+    "captions": captions_table(read("captions")),
     "benchmark": benchmark_table(read("clip_benchmark")),
   }
 
 
+def guide_tables() -> dict[str, str]:
+  """Returns the tables of docs/guides/published_models.md, by mark."""
+  return {"open_clip": open_clip_table(files.read_json(CONFIGS))}
+
+
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
-  files.write_atomically(GUIDE, with_table(GUIDE.read_text("utf-8")))
+  page = markdown.insert(GUIDE.read_text("utf-8"), guide_tables())
+  files.write_atomically(GUIDE, page)

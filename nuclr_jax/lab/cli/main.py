@@ -135,11 +135,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(rest) != 2:
       _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
     usage.check_taken(verb, flags.present())
-    flags.check_values()
+    flags.check_values(training=verb == "train")
     flags.check_places()
     usage.check_together(verb, flags.present())
     flags.import_modules()
-    flags.chosen_settings()  # before processes join or data is read
+    # Before processes join or data is read.
+    flags.chosen_settings(training=verb == "train")
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: ")[:2000])

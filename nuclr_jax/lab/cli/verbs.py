@@ -45,12 +45,11 @@ def convert() -> None:
 
 
 def train() -> None:
-  """Train a config, or continue its run, and print the final metrics."""
+  """Train a config or a model, or continue a run, and print the metrics."""
   from nuclr_jax.lab.train import loop
 
-  result = loop.fit(
-    flags.chosen_settings(), workdir(), data_dir=flags.DATA_DIR.value
-  )
+  settings = flags.chosen_settings(training=True)
+  result = loop.fit(settings, workdir(), data_dir=flags.DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
   if distributed.is_first():

@@ -25,10 +25,18 @@ from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, other_sets
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import build, hooks, loop, settings, untrained
+from nuclr_jax.lab.train import (
+  build,
+  finetune,
+  hooks,
+  loop,
+  settings,
+  untrained,
+)
 from nuclr_jax.lab.user_files import inputs, items
 
 VALUES = dict(
+  architecture="ViT-B-32",
   beam_pipeline_options="runner=A",
   caption_column="text",
   config="glyphs:clip",
@@ -71,6 +79,8 @@ FORMS = [
   *[
     ("train", "config", "workdir", "coordinator", "num_processes", "process_id")
   ],
+  ("train", "model", "workdir", "data"),
+  ("train", "model", "workdir", "config"),
   ("evaluate", "workdir"),
   ("evaluate", "workdir", "hubs"),
   ("evaluate", "workdir", "prior"),
@@ -205,6 +215,8 @@ def run(tmp_path_factory):
       (flags, "load_config", lambda _: base),  # which takes a while
       (settings, "resolve", Settings),
       (untrained, "config_of_published", config_of_published),
+      (finetune, "config_of_training", config_of_published),
+      (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
       (publish, "split_counts", lambda _: {}),
