@@ -184,8 +184,8 @@ LAYOUTS = {
   "ViTamin": "open_clip_vitamin",
   "ViTamin-XL": "open_clip_vitamin",
 }
-# The tests have what these share with no other, but for CLIPA and RoBERTa, whose
-# whole folders `published` writes; all are compared here.
+# The tests have what these share with no other; of CLIPA and RoBERTa, whole
+# folders, which `published` writes. All are compared here.
 GOLDEN = ("CoCa", "NLLB", "EVA-02", "EVA-02-E", "PE-Core", "ConvNeXt, MLP")
 GOLDEN += ("ViTamin",)
 
