@@ -21,7 +21,8 @@ from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
 from nuclr_jax.lab.models import Model
-from nuclr_jax.lab.train.hooks import Hook, first_popularities
+from nuclr_jax.lab.train import warm_start
+from nuclr_jax.lab.train.hooks import Hook, exact_start, first_popularities
 from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
@@ -102,10 +103,11 @@ def build(
   if data.train.open_stream is not None:
     _check_streamable(objective, settings.objective.name)
   popularities = None
-  if fresh and settings.warm_start is not None:
-    popularities = first_popularities(
-      settings.warm_start, data.train, objective
-    )
+  start = warm_start.parse(settings.warm_start)
+  if fresh and start.is_exact:
+    exact_start(start.rows, data.train, objective, settings)  # refuses early
+  elif fresh and start.rows is not None:
+    popularities = first_popularities(start.rows, data.train, objective)
   hooks = ()
   refresh = settings.refresh
   if refresh is not None and refresh.arguments.get("every_epochs"):

@@ -34,6 +34,7 @@ from nuclr_jax.lab.train import (
   diagnostics,
   recalibrate,
   records,
+  recovery,
   resume,
 )
 from nuclr_jax.lab.train.batches import open_batches
@@ -115,6 +116,8 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
+    if step is None:
+      train_state = recovery.of_run(parts, mesh, train_state)
     stopped = False
     if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)

@@ -1,10 +1,13 @@
-"""Files of popularities, from which another run can start."""
+"""What `config.warm_start` names, and files of popularities to start from."""
 
 import logging
 import os
+import re
+from typing import NamedTuple
 
 import numpy as np
 
+from nuclr_jax.lab.config import ConfigError
 from nuclr_jax.lab.files import read_arrays, remote, replacing
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
@@ -12,6 +15,58 @@ from nuclr_jax.types import Sides, Sizes
 log = logging.getLogger(__name__)
 
 POPULARITY_FILE = "popularity.npz"
+EXACT, EXACT_U = "exact", "exact_u"
+MOMENTS = re.compile(r"moments(?:=(.*))?")
+
+
+class WarmStart(NamedTuple):
+  """What a run starts with, beside its weights."""
+
+  # of per-sample state: a file, "counts", or `EXACT` or `EXACT_U`
+  rows: str | None = None
+  batches: int | None = 0  # of the pass for the moments; None: an epoch of them
+
+  @property
+  def is_exact(self) -> bool:
+    """Whether per-sample state is computed from the first weights."""
+    return self.rows in (EXACT, EXACT_U)
+
+
+def parse(text: str | os.PathLike | None) -> WarmStart:
+  """Reads `config.warm_start`.
+
+  Args:
+    text: What per-sample state starts from (a file of `save_popularity`;
+      "counts"; "exact", u and zeta of the first weights; "exact_u", only u),
+      then "moments" or "moments=BATCHES" for Adam's moments, or one of the two;
+      with a comma in between.
+
+  Raises:
+    ConfigError: If the number of batches is not a whole number of at least 1.
+
+  Example:
+    >>> parse("exact,moments=200")
+    WarmStart(rows='exact', batches=200)
+    >>> parse("popularity.npz"), parse("moments").batches
+    (WarmStart(rows='popularity.npz', batches=0), None)
+  """
+  if text is None:
+    return WarmStart()
+  rows, comma, last = os.fspath(text).rpartition(",")
+  match = MOMENTS.fullmatch(last)
+  if match is None:
+    return WarmStart(os.fspath(text))
+  if match[1] is not None and not re.fullmatch("0*[1-9][0-9]{0,8}", match[1]):
+    raise ConfigError(
+      "warm_start: moments must be a number of batches of at least 1, such as "
+      f"moments=200, or alone, for an epoch; got {last!r}",
+      "warm_start",
+    )
+  if comma and not rows:
+    raise ConfigError(
+      f"warm_start: nothing comes before the comma of {text!r}", "warm_start"
+    )
+  return WarmStart(rows or None, None if match[1] is None else int(match[1]))
 
 
 def save_popularity(
