@@ -17,8 +17,15 @@ from nuclr_jax.lab.data.records import data_of_records
 from nuclr_jax.lab.data.source import Data, ImageTextSet, Records
 from nuclr_jax.lab.evaluate.evaluators import Embed
 from nuclr_jax.lab.evaluate.retrieval import recall
-from nuclr_jax.lab.train import batches, build, interpolate, loop
-from nuclr_jax.lab.train import recovery, resume, step
+from nuclr_jax.lab.train import (
+  batches,
+  build,
+  interpolate,
+  loop,
+  recovery,
+  resume,
+  step,
+)
 
 KEY = 51  # of the permutations that split the held-out designers
 WARM_UP_EPOCHS = 0.25
@@ -72,7 +79,9 @@ def load_data(words, place: Place) -> tuple[Data, dict[str, ImageTextSet]]:
   New drawings are those of the designers that the model is tuned on, other
   drawings than the training pairs; the untouched ones are of other designers.
   """
-  data = training.load_data(training.get_config("icons")("clip"), place.data_dir)
+  data = training.load_data(
+    training.get_config("icons")("clip"), place.data_dir
+  )
   sets, count = data.sets, words["scored"]
   order = {
     split: np.random.default_rng(KEY).permutation(len(x.image))

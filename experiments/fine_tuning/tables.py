@@ -101,7 +101,7 @@ def early_table(results: Results) -> str:
 
 
 def mixture_table(results: Results) -> str:
-  """Shows the weights between the first and the last ones, from a cold start."""
+  """Shows weights between the first and the last ones, from a cold start."""
   shares = ("0", *(f"{x:g}" for x in plan.SHARES), "1")
   lines = []
   for name in plan.STARTS:

@@ -92,13 +92,14 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
     verbs.evaluate,
     (
       *("workdir", "config", "model", "data", "zero_shot", "data_dir"),
-      *("best", "average", "hubs", "prior", "temperature"),
+      *("best", "average", "hubs", "prior", "temperature", "interpolate"),
     ),
     """
 nuclr evaluate --workdir=runs/mine --hubs=csls
 nuclr evaluate --workdir=runs/mine --prior=counts
 nuclr evaluate --workdir=runs/mine --best
 nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
+nuclr evaluate --workdir=runs/mine --interpolate=0,0.25,0.5,0.75,1
 nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
 nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
   Without --workdir, nothing needs to have been trained here. --data names what
@@ -110,10 +111,10 @@ nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
     needs={
       "data": ["workdir", "model"],
       "zero_shot": ["workdir", "model"],
-      "best": ["workdir"],
-      "average": ["workdir"],
+      **dict.fromkeys(("best", "average", "interpolate"), ["workdir"]),
     },
     one_of=MODELS,
+    either=[("interpolate", x) for x in ("hubs", "prior")],
   ),
   "report": Verb(
     verbs.report,
@@ -189,9 +190,13 @@ nuclr embed --workdir=runs/mine --output=out
   ),
   "export": Verb(
     verbs.export,
-    ("workdir", "data_dir", "output", "layout", "best", "average"),
+    (
+      *("workdir", "data_dir", "output", "layout", "best", "average"),
+      "interpolate",
+    ),
     """
 nuclr export --workdir=runs/mine --output=exported
+nuclr export --workdir=runs/mine --output=exported --interpolate=0.5
 nuclr export --workdir=runs/mine --output=exported --layout=open_clip
   Writes both encoders in the format of Hugging Face or OpenCLIP, with the
   tokenizer and the projections. config.model.pretrained and --model read them

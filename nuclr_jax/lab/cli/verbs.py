@@ -4,7 +4,7 @@ Each verb imports what it needs when it runs, so that `nuclr ingest` does not
 wait for Flax and Orbax.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import sys
 from typing import Any
@@ -63,12 +63,15 @@ def evaluate() -> None:
   """Evaluate a run or a published model, and print its metrics."""
   from nuclr_jax.lab import evaluate
   from nuclr_jax.lab.cli import chosen
-  from nuclr_jax.lab.train import hooks, loop
+  from nuclr_jax.lab.train import hooks, interpolate, loop
 
   hubs, asked = flags.HUBS.value, flags.need_temperature()
   if flags.TEMPERATURE.value is not None and not asked:
     raise UsageError("--temperature is for --hubs=zeta and --prior only")
   parts, mesh, state = chosen.opened()
+  if shares := flags.INTERPOLATE.value:
+    with jax.set_mesh(mesh):
+      return print_columns(interpolate.curve(parts, mesh, state, shares))
   if hubs and not parts.data.sets:
     raise UsageError("--hubs needs data with images and captions to retrieve")
   suites, tau = parts.evaluators, flags.TEMPERATURE.value
@@ -120,8 +123,17 @@ def export() -> None:
   """Export the model of a run for other libraries."""
   from nuclr_jax.lab import export
 
+  shares = flags.INTERPOLATE.value or [None]
+  if len(shares) > 1:
+    raise UsageError(
+      "export takes one value of --interpolate; nuclr evaluate scores several"
+    )
+  remote.check_new(flags.OUTPUT.value)  # before the run is read
   model = export.model_of_run(
-    workdir(), data_dir=flags.DATA_DIR.value, **flags.chosen_state()
+    workdir(),
+    data_dir=flags.DATA_DIR.value,
+    share=shares[0],
+    **flags.chosen_state(),
   )
   folder = export.write_model(
     model, flags.OUTPUT.value, layout=flags.LAYOUT.value
@@ -146,9 +158,34 @@ def workdir() -> str:
 
 def print_table(metrics: Mapping[str, Any]) -> None:
   """Prints metrics, one per line."""
-  shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
-  width = max(map(len, shown), default=0)
-  for name, value in shown.items():
-    if isinstance(value, float):
-      value = f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
-    print(f"{name:<{width}}  {value}")
+  _print_lines({name: [_shown(x)] for name, x in metrics.items()})
+
+
+def print_columns(columns: Mapping[float, Mapping[str, Any]]) -> None:
+  """Prints metrics, one per line, with a column for each share.
+
+  Example:
+    >>> print_columns({0.0: {"top1": 0.25}, 0.5: {"top1": 0.75}})
+    interpolate  0       0.5
+    top1         0.2500  0.7500
+  """
+  lines = {"interpolate": [f"{share:g}" for share in columns]}
+  for name in next(iter(columns.values())):
+    lines[name] = [_shown(metrics[name]) for metrics in columns.values()]
+  _print_lines(lines)
+
+
+def _shown(value: Any) -> str:
+  if not isinstance(value, float):
+    return str(value)
+  return f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
+def _print_lines(lines: Mapping[str, Sequence[str]]) -> None:
+  """Prints a name and values on each line, in columns."""
+  lines = {progress.plain(name, keep=""): x for name, x in lines.items()}
+  width = max(map(len, lines), default=0)
+  wide = max((len(x) for values in lines.values() for x in values), default=0)
+  for name, values in lines.items():
+    line = "  ".join(f"{x:<{wide}}" for x in values)
+    print(f"{name:<{width}}  {line}".rstrip())

@@ -19,12 +19,14 @@ weights. `config.model.pretrained` and `--model` read all of them back.
 """
 
 from collections.abc import Mapping
+from functools import partial
 import json
 import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import tokenizers
 
@@ -36,7 +38,7 @@ from nuclr_jax.lab.models import pretrained
 from nuclr_jax.lab.models.pretrained import sentence_encoders
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
 from nuclr_jax.lab.models.towers import TOWERS, bound_tower
-from nuclr_jax.lab.train import checkpoint, loop
+from nuclr_jax.lab.train import checkpoint, interpolate, loop
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Params, PyTree, Sides, both
@@ -93,6 +95,7 @@ def model_of_run(
   data_dir: str | os.PathLike | None = None,
   checkpoints: str = checkpoint.NEWEST,
   averaged: bool = True,
+  share: float | None = None,
 ) -> Exported:
   """Loads what `write_model` writes of a run; its data need not be here.
 
@@ -101,18 +104,27 @@ def model_of_run(
     data_dir: The folder of prepared data sets.
     checkpoints: `checkpoint.NEWEST` or `checkpoint.BEST`.
     averaged: Whether to take the average of the weights, if the run keeps one.
+    share: The share of these weights in a mixture with those that the run began
+      from, see `interpolate.of_run`; None takes them alone. In a mixture, batch
+      statistics are computed from the data.
 
   Raises:
-    ValueError: If there is no such run.
+    ValueError: If there is no such run, or it did not begin from a model.
   """
-  parts, _, state = loop.load(
+  load = partial(
+    loop.load,
     workdir,
     data_dir=data_dir,
     checkpoints=checkpoints,
     averaged=averaged,
-    pairs=False,
   )
-  return exported(parts, state)
+  parts, mesh, state = load(pairs=False)
+  if share is None:
+    return exported(parts, state)
+  if interpolate.has_statistics(state):
+    parts, mesh, state = load()
+  with jax.set_mesh(mesh):
+    return exported(parts, interpolate.of_run(parts, mesh, state)(share))
 
 
 def exported(parts: Experiment, state: TrainState) -> Exported:

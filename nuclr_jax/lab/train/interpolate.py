@@ -8,7 +8,7 @@ Reference: Wortsman et al., Robust Fine-Tuning of Zero-Shot Models (WiSE-FT),
 CVPR 2022.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from nuclr_jax import checks
-from nuclr_jax.lab.train import recalibrate
+from nuclr_jax.lab.train import loop, recalibrate
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
-from nuclr_jax.types import Params, PyTree, Scalar
+from nuclr_jax.types import Metrics, Number, Params, PyTree
 
 Share = Annotated[
   float, checks.Range("a number from 0 to 1", lambda x: 0 <= x <= 1)
@@ -30,7 +30,7 @@ Share = Annotated[
 def of_run(
   parts: Experiment, mesh: Mesh, tuned: TrainState
 ) -> Callable[[float], TrainState]:
-  """Makes the function from a share to the state between start and end of a run.
+  """Makes the function from a share to the state between both ends of a run.
 
   Share 0 is the model that the run began from, 1 the state that is given, and
   in between
@@ -53,22 +53,46 @@ def of_run(
       model cannot be read or has other shapes; from the function, if the share
       is not in [0, 1].
   """
-  first = _first(parts)
-  blend = jax.jit(partial(mix, first))
-  has_statistics = bool(jax.tree.leaves(tuned.model_state))
+  blend = jax.jit(partial(mix, _first(parts)))
+  new_statistics = None
+  if has_statistics(tuned):
+    new_statistics = recalibrate.of_run(parts, mesh)
 
   def at(share):
     checks.argument("interpolate", share, Share)
     mixed = blend(tuned, share)
-    if has_statistics and 0 < share < 1:
-      return recalibrate.of_run(parts, mesh)(mixed)
-    return mixed
+    if new_statistics is None or share in (0, 1):
+      return mixed
+    return new_statistics(mixed)
 
   return at
 
 
+def curve(
+  parts: Experiment, mesh: Mesh, tuned: TrainState, shares: Sequence[float]
+) -> dict[float, Metrics]:
+  """Scores the weights at several shares, see `of_run` and `loop.evaluate`.
+
+  Args:
+    parts: The parts of the run.
+    mesh: The mesh of the run, entered by `jax.set_mesh`.
+    tuned: The state to mix with.
+    shares: The shares, in [0, 1].
+
+  Returns:
+    Metrics by name, by share.
+  """
+  at, make_embed = of_run(parts, mesh, tuned), loop.embedder(parts, mesh)
+  return {x: loop.score(parts, make_embed(at(x))) for x in shares}
+
+
+def has_statistics(state: TrainState) -> bool:
+  """Returns whether a model has batch statistics, or other state."""
+  return bool(jax.tree.leaves(state.model_state))
+
+
 def mix(
-  first: tuple[Params, PyTree], tuned: TrainState, share: Scalar
+  first: tuple[Params, PyTree], tuned: TrainState, share: Number
 ) -> TrainState:
   """Mixes parameters and the model's state of a start with those of a state.
 

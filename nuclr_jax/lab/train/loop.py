@@ -212,7 +212,11 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
   Returns:
     Metrics by name, such as "test/mean_recall@1".
   """
-  embed = embedder(parts, mesh)(train_state)
+  return score(parts, embedder(parts, mesh)(train_state))
+
+
+def score(parts: Experiment, embed: Embed) -> Metrics:
+  """Scores a model on every split that has evaluators, as `evaluate` does."""
   metrics = {}
   for split, evaluators in parts.evaluators.items():
     metrics |= run_evaluators(evaluators, embed, split)

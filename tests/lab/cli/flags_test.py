@@ -23,7 +23,7 @@ from nuclr_jax.lab.cli import doctor, flags, main, verbs
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import hooks, loop, settings, untrained
+from nuclr_jax.lab.train import hooks, interpolate, loop, settings, untrained
 from nuclr_jax.lab.user_files import inputs
 
 VALUES = dict(
@@ -39,6 +39,7 @@ VALUES = dict(
   image_column="jpg",
   images="photos",
   input="photos",
+  interpolate="0.5",
   layout="open_clip",
   max_pairs="10",
   max_pixels="1000",
@@ -160,6 +161,7 @@ def run(tmp_path_factory):
     (loop, "fit", loop.Result(None, {}, True)),
     (loop, "load", opened),
     (loop, "evaluate", {}),
+    (interpolate, "curve", {0.5: {}}),
     (untrained, "open_untrained", opened),
     (untrained, "held_out_of", held_out),
     (evaluate, "correct_hubs", "hubs"),

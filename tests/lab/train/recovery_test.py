@@ -219,9 +219,9 @@ def test_a_run_starts_with_moments_at_the_exact_u(both_starts):
     return value
 
   with jax.set_mesh(mesh):
-    wanted = None
+    wanted, gradient = None, jax.jit(jax.grad(loss))
     for batch in batches.fixed_batches(parts, 3)():
-      g = jax.device_get(jax.grad(loss)(first.params["model"], batch))
+      g = jax.device_get(gradient(first.params["model"], batch))
       wanted = jax.tree.map(
         lambda m, g: b1 * m + (1 - b1) * np.asarray(g, float),
         wanted or jax.tree.map(np.zeros_like, g),
