@@ -34,7 +34,7 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
-from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.models import lora, pretrained
 from nuclr_jax.lab.models.pretrained import sentence_encoders
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
 from nuclr_jax.lab.models.towers import TOWERS, bound_tower
@@ -139,7 +139,7 @@ def exported(parts: Experiment, state: TrainState) -> Exported:
   bias = state.params["objective"].get("logit_bias")
   return Exported(
     parts.settings.model.spec,
-    state.params["model"],
+    lora.merged(state.params["model"]),
     state.model_state,
     parts.data.tokenizer,
     parts.data.image_shape[0],

@@ -27,7 +27,7 @@ from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale
-from nuclr_jax.types import Popularities, Sizes
+from nuclr_jax.types import Popularities, Sides, Sizes
 
 
 class Experiment(NamedTuple):
@@ -215,16 +215,22 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
     ValueError: If a factory rejects an argument.
   """
   freeze = settings.optimizer.arguments.get("freeze", ())
+  frozen = tuple(
+    x
+    for x in Sides._fields
+    # Frozen by its name, or by a pattern that matches everything below it.
+    if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
+  )
+  if settings.model.arguments.get("lora_rank") and len(frozen) < 2:
+    raise ValueError(
+      "model.lora_rank adds adapters to towers that are to be frozen; set "
+      "--config.optimizer.freeze=\"('model/image', 'model/text')\""
+    )
   model = settings.model(
     image_shape=inputs.image_shape,
     vocab_size=inputs.tokenizer.vocab_size,
     length=inputs.tokenizer.length,
-    frozen=tuple(
-      x
-      for x in ("image", "text")
-      # Frozen by its name, or by a pattern that matches everything below it.
-      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
-    ),
+    frozen=frozen,
   )
   return microbatched(
     without_frozen_gradients(model, freeze), settings.num_microbatches

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from nuclr_jax import checks
+from nuclr_jax.lab.models import lora
 from nuclr_jax.lab.train import loop, recalibrate
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
@@ -54,6 +55,9 @@ def of_run(
       is not in [0, 1].
   """
   blend = jax.jit(partial(mix, _first(parts)))
+  # A product of adapters is not mixed where its factors are.
+  model = lora.merged(tuned.params["model"])
+  tuned = tuned._replace(params=tuned.params | {"model": model})
   new_statistics = None
   if has_statistics(tuned):
     new_statistics = recalibrate.of_run(parts, mesh)
@@ -130,6 +134,7 @@ def _first(parts: Experiment) -> tuple[Params, PyTree]:
     )
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   params, state = model.load(*shapes)
+  params = lora.without_adapters(params)  # which begin as zero
   left = [
     jax.tree_util.keystr(path, simple=True, separator="/")
     for path, x in jax.tree_util.tree_leaves_with_path((params, state))
