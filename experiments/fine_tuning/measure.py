@@ -140,7 +140,8 @@ def measure(run: Run, place: Place) -> Row:
   def load(params, state):
     return jax.tree.unflatten(jax.tree.structure((params, state)), leaves)
 
-  return tune(parts._replace(model=parts.model._replace(load=load)), sets)
+  parts = parts._replace(model=parts.model._replace(load=load))
+  return tune(parts, sets, cold_u=words["start"] == plan.ALONE)
 
 
 def pretrain(parts, sets, path: pathlib.Path) -> Row:
@@ -153,11 +154,11 @@ def pretrain(parts, sets, path: pathlib.Path) -> Row:
   return row
 
 
-def tune(parts, sets) -> Row:
+def tune(parts, sets, *, cold_u: bool) -> Row:
   """Tunes, and scores weights between the first and the last ones."""
   scale = parts.num_steps / plan.STEPS[-1]
   steps = sorted({round(x * scale) for x in plan.STEPS})
-  row, state = train(parts, sets, steps)
+  row, state = train(parts, sets, steps, cold_u=cold_u)
   mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     first = resume.first_state(parts, mesh)
@@ -172,8 +173,14 @@ def tune(parts, sets) -> Row:
   return row | {"mixed": mixed}
 
 
-def train(parts, sets, steps: Sequence[int]):
+def train(parts, sets, steps: Sequence[int], *, cold_u: bool = False):
   """Trains as `loop.fit` does, and scores at some steps.
+
+  Args:
+    parts: The parts of the run.
+    sets: What is scored.
+    steps: The steps that are scored.
+    cold_u: Whether u starts as unvisited, whatever the warm start made of it.
 
   Returns:
     The row, and the last state.
@@ -181,6 +188,9 @@ def train(parts, sets, steps: Sequence[int]):
   mesh, began = build.mesh_of(parts.settings), time.monotonic()
   with jax.set_mesh(mesh), batches.open_batches(parts, mesh, 0) as (stream, _):
     state = recovery.of_run(parts, mesh, resume.first_state(parts, mesh))
+    if cold_u:
+      cold = resume.first_state(parts, mesh).objective
+      state = state._replace(objective=cold)
     recovered = time.monotonic() - began
     # The key of `loop.fit`.
     key = jax.random.fold_in(jax.random.key(parts.settings.seed), 1)

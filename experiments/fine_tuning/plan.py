@@ -8,15 +8,17 @@ from experiments.harness import Options, Run
 FIRST, TUNED = "pre-training", "tuning"
 WARM_UP = "warm-up"  # of the learning rate, with a cold start
 COLD = "cold"
+ALONE = "moments"  # with a cold u
 # By objective: what a run starts with, in the words of `config.warm_start`.
 STARTS: Mapping[str, Mapping[str, str | None]] = {
-  "clip": {COLD: None, WARM_UP: None, "moments": "moments"},
+  "clip": {COLD: None, WARM_UP: None, ALONE: "moments"},
   "sogclr": {
     COLD: None,
     WARM_UP: None,
     "u": "exact",
     "u of the pass, moments": "moments",
     "u, moments": "exact,moments",
+    ALONE: "moments",
   },
   "nuclr": {
     COLD: None,
@@ -24,6 +26,7 @@ STARTS: Mapping[str, Mapping[str, str | None]] = {
     "u": "exact_u",
     "u, ζ": "exact",
     "u, ζ, moments": "exact,moments",
+    ALONE: "moments",
   },
 }
 LABELS = {"clip": "CLIP", "sogclr": "SogCLR", "nuclr": "NUCLR"}

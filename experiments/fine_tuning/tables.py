@@ -8,6 +8,7 @@ from experiments.harness import Options, Results, markdown, plots
 from experiments.harness.statistics import paired, statistics
 
 SETS = (NEW, UNTOUCHED)
+COLORS = (*plots.COLORS, "black")
 
 
 def rows_of(results: Results, name: str, start: str) -> dict[int, Mapping]:
@@ -127,7 +128,7 @@ def figures(options: Options, results: Results):
   axes = figure.subplots(2, len(plan.STARTS), sharex=True, sharey="row")
   for column, (name, starts) in zip(axes.T, plan.STARTS.items(), strict=True):
     for axis, x in zip(column, SETS, strict=True):
-      for color, start in zip(plots.COLORS, starts, strict=False):
+      for color, start in zip(COLORS, starts, strict=False):
         rows = rows_of(results, name, start)
         for i, row in enumerate(rows.values()):
           axis.plot(

@@ -48,8 +48,7 @@ def of_run(parts: Experiment, mesh: Mesh, first: TrainState) -> TrainState:
     over fixed batches, see `batches.fixed_batches`.
 
   Raises:
-    ValueError: If the objective keeps no u, the optimizer is not Adam, or an
-      epoch has fewer batches than are asked for.
+    ValueError: If the objective keeps no u, or the optimizer is not Adam.
     FloatingPointError: If the moments are not finite.
   """
   wanted = warm_start.parse(parts.settings.warm_start)
@@ -150,12 +149,7 @@ def _observed(parts, mesh, first, wanted) -> TrainState:
   """Passes over the data with frozen weights."""
   settings, began = parts.settings, time.monotonic()
   most = parts.data.train.sizes.num_pairs // settings.batch_size
-  count = wanted.batches or most
-  if count > most:
-    raise ValueError(
-      f"warm_start: moments={count} is more than the {most} batches of an "
-      f"epoch; give moments={most} or fewer, or moments alone for an epoch"
-    )
+  count = min(wanted.batches or most, most)
   # 0 makes the first parameters, 1 is for the steps, 2 for batch statistics.
   key = jax.random.fold_in(jax.random.key(settings.seed), 3)
   pieces = parts.model, parts.objective, parts.optimizer

@@ -24,7 +24,7 @@ class WarmStart(NamedTuple):
 
   # of per-sample state: a file, "counts", or `EXACT` or `EXACT_U`
   rows: str | None = None
-  batches: int | None = 0  # of the pass for the moments; None: an epoch of them
+  batches: int | None = 0  # most of the pass for the moments; None: an epoch
 
   @property
   def is_exact(self) -> bool:
@@ -38,8 +38,8 @@ def parse(text: str | os.PathLike | None) -> WarmStart:
   Args:
     text: What per-sample state starts from (a file of `save_popularity`;
       "counts"; "exact", u and zeta of the first weights; "exact_u", only u),
-      then "moments" or "moments=BATCHES" for Adam's moments, or one of the two;
-      with a comma in between.
+      then "moments" or "moments=BATCHES" for Adam's moments, from an epoch or
+      from so many batches of it; or one of the two. A comma is in between.
 
   Raises:
     ConfigError: If the number of batches is not a whole number of at least 1.
