@@ -13,7 +13,14 @@ from collections.abc import Mapping
 import pathlib
 
 from experiments import harness
-from experiments.icons import figures, long_tables, measure, plan, tables
+from experiments.icons import (
+  figures,
+  long_tables,
+  measure,
+  plan,
+  stated,
+  tables,
+)
 
 
 def all_tables(options, results) -> Mapping[str, str]:
@@ -24,7 +31,7 @@ def all_tables(options, results) -> Mapping[str, str]:
 
 def all_numbers(options, results) -> Mapping[str, str]:
   """Returns the numbers of the study and those of long runs."""
-  return tables.numbers(options, results) | long_tables.numbers()
+  return stated.numbers(options, results) | long_tables.numbers()
 
 
 STUDY = harness.Study(

@@ -19,6 +19,7 @@ from experiments.icons import (
   plan,
   planted,
   scores,
+  stated,
   tables,
   zeta,
 )
@@ -110,7 +111,8 @@ def played(options):
         x: [f"family {min(i, 2)}", 10 + i, *random.uniform(size=4).tolist()]
         for i, x in enumerate("abcd")
       }
-      found = {"settings": {}, "seconds": 9.0, "pairs_per_second": 9}
+      found = {"settings": dict(run.values)}
+      found |= {"seconds": 9.0, "pairs_per_second": 9}
       for split in ("validation", "test"):
         for part in tables.PARTS_OF_QUERIES:
           for top in (1, 10):
@@ -154,10 +156,14 @@ def test_tables_need_no_rows():
     results = Results(rows=found, planned=len(rows))
     made = tables.tables(OPTIONS, results)
     assert all(made.values()) and "nan" not in "".join(made.values())
-    assert ("| – |" in made["arms"]) == (found is not rows)
+    assert made["arms"].count("\n") == 1 + len(tables.begun(found))
+    for label in (arm.label for arm in arms.ARMS.values()):
+      begun = f"\n| {label} |" in made["arms"]
+      assert begun != (not found or f" {label}" in made["status"])
+    assert ("| – |" in made["arms"]) == (found is some)
     for figure in figures.figures(OPTIONS, results).values():
       figure.canvas.draw()
-    tables.numbers(OPTIONS, results)
+    stated.numbers(OPTIONS, results)
   rows = played(SMOKE)
   tables.tables(SMOKE, Results(rows=rows, planned=len(rows)))
 

@@ -13,7 +13,7 @@ from experiments.harness import Options, Results, Run, markdown
 from experiments.harness.statistics import MISSING, statistics
 from experiments.icons import plan
 from experiments.icons.arms import ARMS, GRIDS, RHO
-from experiments.icons.plan import CRITERION, MAIN, Rows, Scale
+from experiments.icons.plan import CRITERION, Rows, Scale
 from experiments.icons.planted import SCORES
 from experiments.icons.scores import OF_SETS
 from experiments.icons.zeta import BATCHES
@@ -65,7 +65,19 @@ def status(results: Results) -> str:
   return (
     f"{len(done)} of about {results.planned} runs are done, in {seconds:.1f} "
     f"hours of a worker (median: {pace} pairs a second); {wrong} diverged."
+    f"{_not_begun(results.rows)}"
   )
+
+
+def begun(rows: Rows) -> tuple[str, ...]:
+  """Returns the arms that have a run; only these are in the long tables."""
+  found = {row["settings"]["arm"] for row in rows.values()}
+  return tuple(x for x in ARMS if x in found)
+
+
+def _not_begun(rows: Rows) -> str:
+  names = [arm.label for x, arm in ARMS.items() if x not in begun(rows)]
+  return f" Not begun: {'; '.join(names)}." if names else ""
 
 
 def of_runs(runs: Sequence[Run], rows: Rows, metric: str) -> dict[int, float]:
@@ -185,11 +197,10 @@ def arm_table(
   groups: Mapping[str, Sequence[Run]],
   rows: Rows,
   scale: Scale,
-  names: Sequence[str] = tuple(ARMS),
 ) -> str:
   """Shows arms: their tuned number, recall, and differences to CLIP."""
   lines = []
-  for name in names:
+  for name in begun(rows):
     runs, value = groups.get(name, ()), plan.tuned(scale, name, rows)
     number = MISSING if value is None else f"{value:g}"
     if value is not None and ARMS[name].tuned == RHO:
@@ -216,7 +227,7 @@ def query_table(
       ARMS[name].label,
       *(mean_of(groups.get(name, ()), rows, x) for x in metrics.values()),
     ]
-    for name in ARMS
+    for name in begun(rows)
   ]
   return markdown.table(["arm", *metrics], lines)
 
@@ -247,7 +258,8 @@ def by_value(scale: Scale, name: str, rows: Rows) -> dict[float, float]:
 def temperature_table(scale: Scale, rows: Rows) -> str:
   """Shows all trials: validation R@10 on the first tuning seed."""
   lines = []
-  for name, arm in ARMS.items():
+  for name in begun(rows):
+    arm = ARMS[name]
     found, grid = by_value(scale, name, rows), GRIDS[arm.tuned]
     cells = [f"{found[x]:.2f}" if x in found else MISSING for x in grid]
     label = arm.label
@@ -500,26 +512,6 @@ def frozen_table(scale: Scale, rows: Rows) -> str:
     for y in (", from scratch", ", frozen")
   ]
   return markdown.table(["arm", *header, *AGAINST, "seeds"], lines)
-
-
-def numbers(options: Options, results: Results) -> dict[str, str]:
-  """Returns differences between arms that the text may state, by name.
-
-  Such as "arms: SogCLR − CLIP: test R@10", "unmarked: ..." or "full size: ...".
-  """
-  scale, rows, found = plan.scale_of(options), results.rows, {}
-  for part in (MAIN, plan.UNMARKED, plan.WHOLE, plan.FROZEN):
-    groups = plan.comparison(scale, rows, part)
-    for ours, x in groups.items():
-      for theirs, y in groups.items():
-        if ours == theirs:
-          continue
-        for split in SPLITS:
-          for top in (1, 10):
-            name = f"{part}: {ARMS[ours].label} − {ARMS[theirs].label}: "
-            shown = show(difference(x, y, rows, split, top))
-            found[f"{name}{split} R@{top}"] = shown
-  return found
 
 
 def by_set(
