@@ -164,12 +164,11 @@ def tune(parts, sets, *, cold_u: bool) -> Row:
     first = resume.first_state(parts, mesh)
     mix = jax.jit(interpolate.mix)
     make_embed = loop.embedder(parts, mesh)
-    mixed = {
-      f"{share:g}": scores_of(
-        make_embed(mix((first.params, first.model_state), state, share)), sets
-      )
-      for share in plan.SHARES
-    }
+    mixed = {}
+    for share in plan.SHARES:
+      params = mix(first.params, state.params, share)
+      embed = make_embed(state._replace(params=params))
+      mixed[f"{share:g}"] = scores_of(embed, sets)
   return row | {"mixed": mixed}
 
 

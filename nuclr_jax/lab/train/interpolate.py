@@ -9,7 +9,6 @@ CVPR 2022.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated
 
 import jax
@@ -54,17 +53,18 @@ def of_run(
       model cannot be read or has other shapes; from the function, if the share
       is not in [0, 1].
   """
-  blend = jax.jit(partial(mix, _first(parts)))
+  first, blend = _first(parts), jax.jit(mix)
   # A product of adapters is not mixed where its factors are.
   model = lora.merged(tuned.params["model"])
-  tuned = tuned._replace(params=tuned.params | {"model": model})
+  last = tuned.params | {"model": model}, tuned.model_state
   new_statistics = None
   if has_statistics(tuned):
     new_statistics = recalibrate.of_run(parts, mesh)
 
   def at(share):
     checks.argument("interpolate", share, Share)
-    mixed = blend(tuned, share)
+    params, model_state = blend(first, last, share)
+    mixed = tuned._replace(params=params, model_state=model_state)
     if new_statistics is None or share in (0, 1):
       return mixed
     return new_statistics(mixed)
@@ -95,21 +95,16 @@ def has_statistics(state: TrainState) -> bool:
   return bool(jax.tree.leaves(state.model_state))
 
 
-def mix(
-  first: tuple[Params, PyTree], tuned: TrainState, share: Number
-) -> TrainState:
-  """Mixes parameters and the model's state of a start with those of a state.
-
-  What is equal at both ends, such as frozen parameters, keeps its bits.
+def mix(first: PyTree, last: PyTree, share: Number) -> PyTree:
+  """Mixes weights; what is equal at both ends, if frozen, keeps its bits.
 
   Args:
-    first: Parameters, as in `TrainState.params`, and the model's state.
-    tuned: The other state; everything else is taken from it.
-    share: The share of the second state, in [0, 1].
+    first: Arrays.
+    last: The arrays at the other end.
+    share: The share of the latter, in [0, 1].
 
   Example:
-    >>> tuned = TrainState(9, {"w": jnp.ones(2)}, {}, (), ())
-    >>> mix(({"w": jnp.array([0.0, 1.0])}, {}), tuned, 0.25).params["w"]
+    >>> mix(jnp.array([0.0, 1.0]), jnp.array([1.0, 1.0]), 0.25)
     Array([0.25, 1.  ], dtype=float32)
   """
 
@@ -117,10 +112,7 @@ def mix(
     mixed = ((1 - share) * a + share * b).astype(b.dtype)
     return jnp.where(a == b, b, mixed)
 
-  params, model_state = jax.tree.map(
-    blend, first, (tuned.params, tuned.model_state)
-  )
-  return tuned._replace(params=params, model_state=model_state)
+  return jax.tree.map(blend, first, last)
 
 
 def _first(parts: Experiment) -> tuple[Params, PyTree]:
