@@ -26,7 +26,7 @@ def row(start, lowest, last):
 def test_one_model_is_trained_first_and_tuned_from_every_start():
   (first,) = plan.plan(OPTIONS, {})
   runs = plan.plan(OPTIONS, {first.key: {}})
-  assert len(runs) == 1 + 3 * len(tables.arms())
+  assert len(runs) == 1 + 3 * (len(tables.arms()) + len(plan.STARTS))
   for run in runs:
     settings = resolve(measure.make_config(dict(run.values), run.seed))
     assert settings.batch_size == 128

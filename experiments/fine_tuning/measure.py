@@ -46,7 +46,7 @@ def make_config(words: dict[str, Any], seed: int):
   }
   if "start" in words:
     changes |= {
-      "num_epochs": 1.0,
+      "num_epochs": words.get("tuned_epochs", 1.0),
       "optimizer.learning_rate.value": words["rate"],
       "optimizer.learning_rate.decay": "constant",
       "optimizer.learning_rate.warmup_epochs": (

@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.harness import Options, Run
 
-FIRST, TUNED = "pre-training", "tuning"
+FIRST, TUNED, LONG = "pre-training", "tuning", "four epochs"
 WARM_UP = "warm-up"  # of the learning rate, with a cold start
 COLD = "cold"
 ALONE = "moments"  # with a cold u
@@ -50,14 +50,23 @@ def plan(options: Options, rows: Mapping) -> list[Run]:
   first = Run(FIRST, "CLIP", 0, tuple(common.items()))
   if first.key not in rows:
     return [first]
-  return [first] + [
-    Run(
-      TUNED,
-      f"{LABELS[name]}, {start}",
-      seed,
-      (*common.items(), ("objective", name), ("start", start)),
-    )
-    for seed in range(options.seeds)
-    for name, starts in STARTS.items()
-    for start in starts
+
+  def make(part, name, start, seed, *more):
+    words = (*common.items(), ("objective", name), ("start", start), *more)
+    return Run(part, f"{LABELS[name]}, {start}", seed, words)
+
+  seeds = range(options.seeds)
+  return [
+    first,
+    *(
+      make(TUNED, name, start, seed)
+      for seed in seeds
+      for name, starts in STARTS.items()
+      for start in starts
+    ),
+    *(
+      make(LONG, name, WARM_UP, seed, ("tuned_epochs", 4.0))
+      for seed in seeds
+      for name in STARTS
+    ),
   ]

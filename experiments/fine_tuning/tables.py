@@ -11,13 +11,15 @@ SETS = (NEW, UNTOUCHED)
 COLORS = (*plots.COLORS, "black")
 
 
-def rows_of(results: Results, name: str, start: str) -> dict[int, Mapping]:
+def rows_of(
+  results: Results, name: str, start: str, part: str = plan.TUNED
+) -> dict[int, Mapping]:
   """Returns the rows of an arm, by seed."""
   setting = f"{plan.LABELS[name]}, {start}"
   return {
     seed: row
-    for (part, of, seed), row in results.rows.items()
-    if part == plan.TUNED and of == setting
+    for (of_part, of, seed), row in results.rows.items()
+    if (of_part, of) == (part, setting)
   }
 
 
@@ -46,6 +48,7 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "first": first_table(results),
     "starts": start_table(results),
     "early": early_table(results),
+    "objectives": objective_table(results),
     "mixtures": mixture_table(results),
   }
 
@@ -98,6 +101,35 @@ def early_table(results: Results) -> str:
     if curves:
       means = statistics(curves).mean
       lines.append([plan.LABELS[name], start, *(f"{x:.1f}" for x in means)])
+  return markdown.table(header, lines)
+
+
+def objective_table(results: Results) -> str:
+  """Compares the objectives after one epoch and after four."""
+  metrics = [f"{x} R@{k}" for x in SETS for k in (1, 10)]
+  header = ["epochs", "start", "objective", *metrics]
+  header += [f"− CLIP, {x} R@1" for x in SETS]
+  lines = []
+  for epochs, part, start in (
+    ("1", plan.TUNED, plan.COLD),
+    ("1", plan.TUNED, plan.WARM_UP),
+    ("1", plan.TUNED, plan.ALONE),
+    ("4", plan.LONG, plan.WARM_UP),
+  ):
+    clip = rows_of(results, "clip", start, part)
+    for name, label in plan.LABELS.items():
+      rows = rows_of(results, name, start, part)
+      line = [epochs, start, label]
+      line += [statistics(last(rows, x).values()).show() for x in metrics]
+      line += [
+        ""
+        if name == "clip"
+        else paired(
+          last(rows, f"{x} R@1"), last(clip, f"{x} R@1")
+        ).show_interval()
+        for x in SETS
+      ]
+      lines.append(line)
   return markdown.table(header, lines)
 
 

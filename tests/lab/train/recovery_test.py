@@ -204,12 +204,12 @@ def test_a_run_starts_with_moments_at_the_exact_u(both_starts):
       params, first.model_state, batch, key=jax.random.key(0), train=True
     )
     sim = pairs.image @ pairs.text.T
-    negative = pairs.text_id[:, None] != pairs.text_id
+    negative = pairs.text_id[:, None] != pairs.text_id[None]
     value = 0.0
     for x, log_u in zip((sim, sim.T), exact, strict=True):
       h = (x - jnp.diag(sim)[:, None]) / tau
       phi = ratio * jnp.sum(jnp.exp(h), 1, where=negative)
-      u = (1 - gamma) * jnp.exp(log_u[batch.pair_id])
+      u = (1 - gamma) * jnp.exp(jnp.asarray(log_u)[batch.pair_id])
       u = u + gamma * jax.lax.stop_gradient(phi)
       value += tau * jnp.mean(phi / u)
     return value
