@@ -141,7 +141,7 @@ def measure(run: Run, place: Place) -> Row:
     return jax.tree.unflatten(jax.tree.structure((params, state)), leaves)
 
   parts = parts._replace(model=parts.model._replace(load=load))
-  return tune(parts, sets, cold_u=words["start"] == plan.ALONE)
+  return tune(parts, sets)
 
 
 def pretrain(parts, sets, path: pathlib.Path) -> Row:
@@ -154,11 +154,11 @@ def pretrain(parts, sets, path: pathlib.Path) -> Row:
   return row
 
 
-def tune(parts, sets, *, cold_u: bool) -> Row:
+def tune(parts, sets) -> Row:
   """Tunes, and scores weights between the first and the last ones."""
   scale = parts.num_steps / plan.STEPS[-1]
   steps = sorted({round(x * scale) for x in plan.STEPS})
-  row, state = train(parts, sets, steps, cold_u=cold_u)
+  row, state = train(parts, sets, steps)
   mesh = build.mesh_of(parts.settings)
   with jax.set_mesh(mesh):
     first = resume.first_state(parts, mesh)
@@ -172,14 +172,8 @@ def tune(parts, sets, *, cold_u: bool) -> Row:
   return row | {"mixed": mixed}
 
 
-def train(parts, sets, steps: Sequence[int], *, cold_u: bool = False):
+def train(parts, sets, steps: Sequence[int]):
   """Trains as `loop.fit` does, and scores at some steps.
-
-  Args:
-    parts: The parts of the run.
-    sets: What is scored.
-    steps: The steps that are scored.
-    cold_u: Whether u starts as unvisited, whatever the warm start made of it.
 
   Returns:
     The row, and the last state.
@@ -187,9 +181,6 @@ def train(parts, sets, steps: Sequence[int], *, cold_u: bool = False):
   mesh, began = build.mesh_of(parts.settings), time.monotonic()
   with jax.set_mesh(mesh), batches.open_batches(parts, mesh, 0) as (stream, _):
     state = recovery.of_run(parts, mesh, resume.first_state(parts, mesh))
-    if cold_u:
-      cold = resume.first_state(parts, mesh).objective
-      state = state._replace(objective=cold)
     recovered = time.monotonic() - began
     # The key of `loop.fit`.
     key = jax.random.fold_in(jax.random.key(parts.settings.seed), 1)

@@ -16,7 +16,7 @@ STARTS: Mapping[str, Mapping[str, str | None]] = {
     COLD: None,
     WARM_UP: None,
     "u": "exact",
-    "u of the pass, moments": "moments",
+    "u of the pass, moments": "pass_u,moments",
     "u, moments": "exact,moments",
     ALONE: "moments",
   },

@@ -22,7 +22,12 @@ from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
 from nuclr_jax.lab.models import Model
 from nuclr_jax.lab.train import warm_start
-from nuclr_jax.lab.train.hooks import Hook, exact_start, first_popularities
+from nuclr_jax.lab.train.hooks import (
+  Hook,
+  check_has_u,
+  exact_start,
+  first_popularities,
+)
 from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
@@ -106,6 +111,8 @@ def build(
   start = warm_start.parse(settings.warm_start)
   if fresh and start.is_exact:
     exact_start(start.rows, data.train, objective, settings)  # refuses early
+  elif fresh and start.rows == warm_start.PASS_U:
+    check_has_u(objective)
   elif fresh and start.rows is not None:
     popularities = first_popularities(start.rows, data.train, objective)
   hooks = ()

@@ -242,6 +242,16 @@ def exact_start(
   return partial(_write_exact_u, source=source, objective=objective)
 
 
+def check_has_u(objective: Objective) -> None:
+  """Raises ValueError unless an objective keeps u, by pair or by id."""
+  shapes = jax.eval_shape(partial(_first_readout, objective))
+  if shapes.log_u is None and shapes.log_u_by_id is None:
+    raise ValueError(
+      "warm_start=pass_u needs an objective that keeps u, such as sogclr or "
+      "nuclr; leave pass_u out, and give warm_start=moments"
+    )
+
+
 def _write_exact_u(
   train_state: TrainState, embed: Embed, *, source: Source, objective: Objective
 ) -> TrainState:

@@ -5,8 +5,8 @@ its per-sample state know nothing: Adam's first steps follow the signs of single
 gradients, and the first u are those of single batches. Both can be estimated
 while the weights are frozen. u and zeta are exact, since all pairs can be
 embedded (`hooks.exact_start`). Adam's moments are those of a pass in which no
-weight moves (`observing`). If u is not exact, the pass moves it as training
-does, which is the recovery of TuneCLIP.
+weight moves (`observing`); with `warm_start.PASS_U`, u moves in it, too, which
+is the recovery of TuneCLIP.
 
 Reference: Mehta et al., Breaking the Limits of Open-Weight CLIP,
 arXiv:2601.09859.
@@ -154,7 +154,9 @@ def _observed(parts, mesh, first, wanted) -> TrainState:
   key = jax.random.fold_in(jax.random.key(settings.seed), 3)
   pieces = parts.model, parts.objective, parts.optimizer
   observe = jax.jit(
-    observing(make_train_step(*pieces, key), moves_u=not wanted.is_exact),
+    observing(
+      make_train_step(*pieces, key), moves_u=wanted.rows == warm_start.PASS_U
+    ),
     out_shardings=jax.tree.map(lambda x: x.sharding, first),
     donate_argnums=0,
   )

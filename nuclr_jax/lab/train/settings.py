@@ -19,7 +19,7 @@ from nuclr_jax.lab.models.towers import INPUTS, TOWERS
 from nuclr_jax.lab.models.views import ENCODER
 from nuclr_jax.lab.train.hooks import refresh_popularity
 from nuclr_jax.lab.train.optimizer import make_optimizer, make_schedule
-from nuclr_jax.lab.train.warm_start import parse
+from nuclr_jax.lab.train.warm_start import PASS_U, parse
 from nuclr_jax.objectives import (
   OBJECTIVES,
   RULES,
@@ -103,6 +103,9 @@ REFRESH = Table(
 # Objectives that see similarities as sim_ij - sim_ii only, so that those of a
 # reference can be subtracted; see `objectives.relative_to`.
 RELATIVE = ("clip", "isogclr", "nuclr", "nuclr_variant", "sogclr")
+
+# What a warm start may take without similarities of its own.
+FREE = (None, COUNTS, PASS_U)
 
 # Keys of `config.data` that name held-out sets of photos.
 HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
@@ -215,7 +218,7 @@ def _check_relative(values: Mapping[str, Any]) -> None:
       "refresh.every_epochs=0: exact popularities are solved without a "
       "reference"
     )
-  elif (rows := parse(values["warm_start"]).rows) not in (None, COUNTS):
+  elif (rows := parse(values["warm_start"]).rows) not in FREE:
     why = (
       f"warm_start={COUNTS}, and not with {rows}: exact values, and those of a "
       "file, are solved without a reference"

@@ -15,14 +15,14 @@ from nuclr_jax.types import Sides, Sizes
 log = logging.getLogger(__name__)
 
 POPULARITY_FILE = "popularity.npz"
-EXACT, EXACT_U = "exact", "exact_u"
+EXACT, EXACT_U, PASS_U = "exact", "exact_u", "pass_u"
 MOMENTS = re.compile(r"moments(?:=(.*))?")
 
 
 class WarmStart(NamedTuple):
   """What a run starts with, beside its weights."""
 
-  # of per-sample state: a file, "counts", or `EXACT` or `EXACT_U`
+  # of per-sample state: a file, "counts", `EXACT`, `EXACT_U` or `PASS_U`
   rows: str | None = None
   batches: int | None = 0  # most of the pass for the moments; None: an epoch
 
@@ -36,13 +36,15 @@ def parse(text: str | os.PathLike | None) -> WarmStart:
   """Reads `config.warm_start`.
 
   Args:
-    text: What per-sample state starts from (a file of `save_popularity`;
-      "counts"; "exact", u and zeta of the first weights; "exact_u", only u),
-      then "moments" or "moments=BATCHES" for Adam's moments, from an epoch or
-      from so many batches of it; or one of the two. A comma is in between.
+    text: One of these or both, with a comma in between. First, what per-sample
+      state starts from: a file of `save_popularity`; "counts"; "exact", u and
+      zeta of the first weights; "exact_u", only u; "pass_u", u as the pass for
+      the moments leaves it. Then "moments" or "moments=BATCHES" for Adam's
+      moments, from an epoch or from so many batches of it.
 
   Raises:
-    ConfigError: If the number of batches is not a whole number of at least 1.
+    ConfigError: If the number of batches is not a whole number of at least 1,
+      or missing for "pass_u".
 
   Example:
     >>> parse("exact,moments=200")
@@ -54,6 +56,12 @@ def parse(text: str | os.PathLike | None) -> WarmStart:
     return WarmStart()
   rows, comma, last = os.fspath(text).rpartition(",")
   match = MOMENTS.fullmatch(last)
+  if last == PASS_U:
+    raise ConfigError(
+      f"warm_start: {PASS_U} is u of a pass; give {PASS_U},moments or "
+      f"{PASS_U},moments=200",
+      "warm_start",
+    )
   if match is None:
     return WarmStart(os.fspath(text))
   if match[1] is not None and not re.fullmatch("0*[1-9][0-9]{0,8}", match[1]):

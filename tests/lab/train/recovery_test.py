@@ -178,10 +178,10 @@ def test_u_is_the_sum_over_all_pairs(start, words, devices):
 
 @pytest.fixture(scope="module")
 def both_starts(start):
-  """With exact u, which stays, and without, as TuneCLIP does."""
+  """With exact u, which stays, and with that of the pass (TuneCLIP)."""
   return {
     words: start("sogclr", words, **{"optimizer.clip_norm": 0.0})
-    for words in ("exact,moments=3", "moments=3")
+    for words in ("exact,moments=3", "pass_u,moments=3")
   }
 
 
@@ -238,8 +238,8 @@ def test_a_run_starts_with_moments_at_the_exact_u(both_starts):
   )
 
 
-def test_without_exact_u_the_pass_moves_it(both_starts):
-  parts, _, _, state = both_starts["moments=3"]
+def test_the_pass_may_move_u(both_starts):
+  parts, _, _, state = both_starts["pass_u,moments=3"]
   visited = np.isfinite(log_u_of(parts, state).image)
   ids = [x.pair_id for x in batches.fixed_batches(parts, 3)()]
   np.testing.assert_array_equal(
@@ -264,6 +264,8 @@ def test_the_same_seed_has_the_same_bits(both_starts, start):
     ("clip", "moments=0", "number of batches of at least 1.* got 'moments=0'"),
     ("clip", "exact,moments=x", "number of batches .* got 'moments=x'"),
     ("clip", ",moments", "nothing comes before the comma"),
+    ("clip", "pass_u,moments", "pass_u needs an objective that keeps u"),
+    ("sogclr", "pass_u", "give pass_u,moments or pass_u,moments=200"),
   ],
 )
 def test_what_cannot_be_estimated_is_refused(start, name, words, message):
