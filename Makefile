@@ -80,10 +80,12 @@ test: $(VENV)/installed.stamp lint docs
 	$(PYTEST)
 
 # Annotations of the core and the lab are checked in `make test`, and not again.
+STUDIES := --import-mode=importlib \
+  --jaxtyping-packages=nuclr_jax.contrib,type_checker.check
+
 test_studies: $(VENV)/installed.stamp
-	$(PYTEST) tests/contrib
-	$(PYTEST) -o addopts=--import-mode=importlib \
-	  experiments tests/faults tests/end_to_end
+	$(PYTEST) -o "addopts=$(STUDIES)" \
+	  tests/contrib experiments tests/faults tests/end_to_end
 
 # What JAX, jaxtyping and NumPy need; pip refuses to install less.
 CORE := jax|jaxlib|jaxtyping|ml-dtypes|numpy|opt-einsum|scipy|wadler-lindig

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import gc
 import importlib.metadata
 import os
@@ -10,6 +11,9 @@ import shutil
 import signal
 import zlib
 
+# What is compiled lives long: looking for garbage in it again and again, and in
+# what is being imported, took a tenth of the time.
+gc.set_threshold(100_000, 50, 50)
 # `python -m experiments.accelerator` runs numerical tests on its device, where
 # tests of several devices are skipped.
 ON_DEVICE = os.environ.get("NUCLR_TESTS_ON") == "device"
@@ -36,6 +40,7 @@ if not ON_DEVICE:
 
 from absl import flags
 import jax
+from jax._src.interpreters import mlir
 
 if not ON_DEVICE:
   jax.config.update("jax_num_cpu_devices", 8)
@@ -55,19 +60,24 @@ from nuclr_jax import Pairs, Sides
 from nuclr_jax.lab.config import load_config
 from nuclr_jax.types import Sizes
 
-# Files of minutes, the longest first.
-LONG = "runs objectives towers own_loops finetune tar_stream nuclr".split()
-LONG += "popularity train commands".split()
-LONG += "accelerator notebooks step_time chaos buckets smoke processes".split()
+# Files that take longest, in the order of their times.
+LONG = """
+  runs own_loops towers notebooks finetune chaos fuzz buckets objectives
+  accelerator at_scale step_time train hooks stateless smoke labelled_run
+  icons_study processes published commands popularity tar_stream
+  popularity_page harness long_runs diagnostics batch_statistics main nuclr
+  report streamed_run pretrained hubs_and_suspects when_it_pays golden program
+  microbatch structure documents_run killed sentence_encoder_run average_run
+  cached_run own_processes your_data your_loop
+""".split()
 
 
 def pytest_collection_modifyitems(items):
   """Long files begin, so that no worker is alone with one at the end."""
-  names = [f"{name}_test.py" for name in LONG]
 
   def place(item):
-    name = item.path.name
-    return names.index(name) if name in names else len(names)
+    name = item.path.stem.removesuffix("_test")
+    return LONG.index(name) if name in LONG else len(LONG)
 
   items.sort(key=place)
 
@@ -86,6 +96,20 @@ def pytest_collection_finish():
   """Leaves libraries and tests out of the garbage that is looked for."""
   gc.collect()
   gc.freeze()
+
+
+def pytest_sessionfinish():
+  """Looks for no garbage when all ends, which pytest does five times."""
+  gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_context():
+  """Programs of a file share a context of MLIR, which takes 5 ms to make."""
+  with pytest.MonkeyPatch.context() as patch:
+    shared = functools.cache(mlir.make_ir_context)
+    patch.setattr(mlir, "make_ir_context", shared)
+    yield
 
 
 @pytest.fixture(scope="module", autouse=True)

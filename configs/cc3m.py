@@ -33,6 +33,7 @@ from ml_collections import ConfigDict, config_dict
 from nuclr_jax.lab.config import blank
 
 TEMPERATURE = 0.01
+TEMPNET = "contrib:tempnet"
 ZETA_INIT = -0.05  # CC3M; 0 on CC12M
 # The released schedule of the rate of zeta: it drops at epochs 15 and 22 of 30.
 FALLING = dict(freeze_epochs=5.0, decay="cosine", drops=(0.5, 22 / 30))
@@ -96,6 +97,11 @@ ALGORITHMS = dict(
   siglip=dict(init_scale=10.0, init_bias=-10.0),
   sogclr=dict(temperature=TEMPERATURE, gamma=0.8),
   spectral=dict(),
+  tempnet=dict(  # published: the rate falls by a tenth after every epoch
+    name="sogclr",
+    temperature=dict(name=TEMPNET, rate=dict(value=3e-5), rho=7.0),
+    gamma=0.8,
+  ),
   vicreg=dict(name="contrib:vicreg"),
 )
 OPTIONS = ("float32", "lit", "tokens", "own", "clip_b16", "smoke")
@@ -167,6 +173,7 @@ def get_config(arg: str = "") -> ConfigDict:
   if "tokens" in words:
     tau = config.objective.get("temperature")
     tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    tau = TEMPERATURE if names[0] == "tempnet" else tau
     weight = 2 * tau if config.objective.name in SCALED else 1.0
     config.terms = {"contrib:token_prediction": dict(weight=weight)}
   if "clip_b16" in words:
@@ -228,6 +235,8 @@ def shrink(config: ConfigDict) -> None:
   )
   if config.objective.get("zeta", {}).get("name") == "queue":
     config.objective.zeta.size = 64
+  if getattr(config.objective.get("temperature"), "name", "") == TEMPNET:
+    config.objective.temperature.num_prototypes = 8
   config.optimizer.learning_rate.update(
     dict(
       value=3e-3,

@@ -140,6 +140,7 @@ def get_config(arg: str = "") -> ConfigDict:
   if tokens:
     tau = config.objective.get("temperature")
     tau = getattr(tau, "temperature", tau)  # the first of a learned one
+    tau = sum(tau.bounds) / 2 if name == "tempnet" else tau
     weight = 2 * tau if config.objective.name in SCALED else 1.0
     config.terms = {"contrib:token_prediction": dict(weight=weight)}
   config.optimizer = dict(

@@ -2,18 +2,25 @@
 
 python -m experiments.parity
 
-`experiments.parity.towers`, `.exported`, `.sentence_encoders` and
-`.clip_benchmark` print them.
+And the table of OpenCLIP's models in docs/guides/published_models.md, from
+tests/golden/open_clip_configs.json. `experiments.parity.towers`, `.exported`,
+`.sentence_encoders` and `.clip_benchmark` print the JSON files.
 """
 
 import pathlib
+from unittest import mock
 
 from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.statistics import MISSING
 from nuclr_jax.lab import files
+from nuclr_jax.lab.models.pretrained import open_clip, published
+from nuclr_jax.types import Sides
 
 HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parents[1]
+GUIDE = ROOT / "docs" / "guides" / "published_models.md"
+CONFIGS = ROOT / "tests" / "golden" / "open_clip_configs.json"
 PARTS = {  # names in the JSON -> headers
   "outputs": "outputs",
   "gradients": "gradients",
@@ -67,6 +74,33 @@ def benchmark_table(scores: dict) -> str:
   return markdown.table(["score", "nuclr evaluate", "CLIP_benchmark"], lines)
 
 
+def open_clip_table(content: dict) -> str:
+  """Shows which of OpenCLIP's models are read, by our towers, or why not."""
+  rows: dict[tuple[str, str], list[str]] = {}
+  for name, config in content["configs"].items():
+    try:
+      model, _ = read_config(config)
+    except ValueError as error:
+      key = ("none", str(error).partition(";")[0])
+    else:
+      key = tuple(f"`{model[side]['name']}`" for side in Sides._fields)
+    rows.setdefault(key, []).append(name)
+  lines = [
+    [*key, f"{len(names)}", ", ".join(names)] for key, names in rows.items()
+  ]
+  lines.sort(key=lambda line: line[0] == "none")
+  return markdown.table(["images", "texts", "models", "names"], lines)
+
+
+def read_config(config: dict) -> tuple[dict, dict]:
+  """Returns `(config.model, config.data)` of OpenCLIP's model without files."""
+  missing = mock.Mock(side_effect=ValueError)
+  with mock.patch.object(open_clip.hub, "find_file", missing):
+    model, data = open_clip.read_open_clip("a/b", {"model_cfg": config})
+  published.leave_rest(model, data)
+  return model, data
+
+
 def versions_line(results: dict) -> str:
   """Names the machine and the libraries."""
   names = ("jax", "torch", "transformers", "timm", "open_clip_torch")
@@ -88,3 +122,6 @@ def tables() -> dict[str, str]:
 
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
+  table = open_clip_table(files.read_json(CONFIGS))
+  page = markdown.insert(GUIDE.read_text("utf-8"), {"open_clip": table})
+  files.write_atomically(GUIDE, page)

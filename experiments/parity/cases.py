@@ -284,6 +284,30 @@ def clip(*, tiny: bool) -> Case:
   )
 
 
+def metaclip_2() -> Case:
+  """Makes the case of MetaCLIP 2: CLIP whose end token has a small id."""
+  case = clip(tiny=True)
+  shape = dict(num_hidden_layers=2, num_attention_heads=4)
+  shape |= dict(hidden_size=16, intermediate_size=24)
+  config = transformers.MetaClip2Config(
+    text_config=shape
+    | dict(vocab_size=30, max_position_embeddings=12, eos_token_id=2),
+    vision_config=shape | dict(image_size=24, patch_size=8),
+    projection_dim=12,
+  )
+  ids = case.inputs["text"].copy()
+  ids[ids == 2] = 3
+  ids[ids == 29] = 2
+  text = case.towers["text"] | dict(end_id=2)
+  return case._replace(
+    name="HF MetaCLIP 2",
+    make=lambda: transformers.MetaClip2Model(config),
+    towers=case.towers | dict(text=text),
+    inputs=case.inputs | dict(text=ids),
+    golden=False,
+  )
+
+
 def siglip(*, tiny: bool) -> Case:
   """Makes the case of Hugging Face's SigLIP: both towers, one projection."""
   config = transformers.SiglipConfig()
@@ -356,6 +380,7 @@ def cases(*, tiny: bool) -> list[Case]:
     bert(tiny=tiny, pooler=True),
     bert(tiny=tiny, mean=True),
     clip(tiny=tiny),
+    *([metaclip_2()] if tiny else []),
     siglip(tiny=tiny),
     dinov2(tiny=tiny),
   ]

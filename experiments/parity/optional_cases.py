@@ -75,7 +75,7 @@ def open_clip(*, tiny: bool) -> list[Case]:
       name,
       "open_clip",
       lambda: library.CLIP(dim, image, text, quick_gelu=True),
-      _encode,
+      encode,
       dict(
         image=tower,
         text=dict(name="clip_text", max_length=length, **ours),
@@ -130,7 +130,7 @@ def open_clip_siglip(*, tiny: bool) -> list[Case]:
       "OpenCLIP SigLIP",
       "open_clip_siglip",
       make,
-      _encode,
+      encode,
       dict(
         image=dict(name="siglip_vit_b16", patch=patch, **ours),
         text=dict(name="siglip_text", max_length=length, **ours),
@@ -143,7 +143,8 @@ def open_clip_siglip(*, tiny: bool) -> list[Case]:
   ]
 
 
-def _encode(model, inputs):
+def encode(model, inputs):
+  """Computes both embeddings, of unit norm, as OpenCLIP does."""
   image = model.encode_image(channels_first(inputs["image"]), normalize=True)
   text = model.encode_text(token_ids(inputs["text"]), normalize=True)
   return {"image": image, "text": text}

@@ -33,7 +33,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 import torch
 import transformers
 
-from experiments.parity import optional
+from experiments.parity import open_clip_cases, optional
 
 OUT = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "published"
 RAW_CAPTIONS = [
@@ -85,7 +85,7 @@ def tokenizer(special: dict[str, int], first: str | None, last: str):
   ids = dict(special)
   for word in WORDS:
     ids.setdefault(word, max(ids.values()) + 1)
-  if first:  # CLIP's have the largest ids
+  if first and first not in ids:  # CLIP's have the largest ids
     ids |= {first: len(ids), last: len(ids) + 1}
   words = tokenizers.Tokenizer(models.WordLevel(ids, "<unk>"))
   words.normalizer = normalizers.Lowercase()
@@ -337,6 +337,52 @@ def open_clip_captions(folder: pathlib.Path) -> tuple | None:
   return *by_open_clip(model, encode(RAW_CAPTIONS)), RAW_CAPTIONS
 
 
+def open_clip_clipa(folder: pathlib.Path) -> tuple | None:
+  """Writes OpenCLIP's CLIPA, whose tokenizer's last token becomes padding."""
+  special = {"[PAD]": 0, "<unk>": 1, "[CLS]": 2, "[SEP]": 3}
+  text = open_clip_cases.FAMILIES["CLIPA"][1] | dict(
+    hf_tokenizer_name="tokenizer.json",
+    tokenizer_kwargs={"strip_sep_token": True},
+  )
+  settings = dict(pad_token="[PAD]", sep_token="[SEP]", cls_token="[CLS]")
+  return by_family(folder, "CLIPA", special, text, settings)
+
+
+def open_clip_roberta(folder: pathlib.Path) -> tuple | None:
+  """Writes OpenCLIP's model with a RoBERTa, whose padding has the id 1.
+
+  Its name is none of transformers': the tests say how large it is.
+  """
+  special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+  text = open_clip_cases.FAMILIES["RoBERTa"][1] | dict(
+    hf_tokenizer_name="tokenizer.json", hf_model_name="tiny-roberta"
+  )
+  settings = dict(pad_token="<pad>", eos_token="</s>", bos_token="<s>")
+  return by_family(folder, "RoBERTa", special, text, settings)
+
+
+def by_family(folder, family, special, text, settings) -> tuple | None:
+  """Writes one of OpenCLIP's models with a tokenizer of transformers."""
+  library = optional.load("open_clip.tokenizer")
+  if library is None:
+    return None
+  names = list(special)
+  first, last = ("<s>", "</s>") if "<s>" in names else ("[CLS]", "[SEP]")
+  words, vocab_size = tokenizer(special, first, last)
+  vision, _, _ = open_clip_cases.FAMILIES[family]
+  if "vocab_size" in text:
+    text |= dict(vocab_size=vocab_size)
+  text |= dict(context_length=LENGTH)
+  model = randomized(open_clip_cases.make(family, text))
+  save_open_clip(folder, model, words, vision, text)
+  settings |= dict(tokenizer_class="PreTrainedTokenizerFast")
+  (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+  encode = library.HFTokenizer(
+    str(folder), context_length=LENGTH, **text.get("tokenizer_kwargs", {})
+  )
+  return *by_open_clip(model, encode(CAPTIONS)), CAPTIONS
+
+
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
 
 
@@ -410,7 +456,8 @@ def main() -> None:
     description=__doc__, formatter_class=argparse.RawTextHelpFormatter
   )
   makers = (hf_clip, hf_clip_added, hf_siglip, hf_siglip_t5)
-  by_name = {f.__name__: f for f in (*makers, open_clip, open_clip_captions)}
+  makers += (open_clip, open_clip_captions, open_clip_clipa, open_clip_roberta)
+  by_name = {f.__name__: f for f in makers}
   parser.add_argument("names", nargs="*", default=[*by_name])
   transformers.logging.set_verbosity_error()
   for name in parser.parse_args().names:

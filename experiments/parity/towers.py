@@ -23,15 +23,23 @@ import torch
 import transformers
 
 from experiments.harness import benchmark
-from experiments.parity import cases, optional, optional_cases
+from experiments.parity import (
+  cases,
+  open_clip_cases,
+  optional,
+  optional_cases,
+)
 from nuclr_jax.lab import progress
+from nuclr_jax.lab.models import pretrained
 from tests.helpers import jax_side
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "towers"
 TOLERANCE = 1e-4
 # All tokens have type 0 here, so BERT's token types are part of the positions.
 # The bias of SigLIP's logits belongs to the objective.
-NOT_COMPARED = ("embeddings.token_type_embeddings.weight", "logit_bias")
+NOT_COMPARED = re.compile(
+  r"(.*\.)?embeddings\.token_type_embeddings\.weight|logit_bias"
+)
 
 
 def save(model: torch.nn.Module) -> dict[str, np.ndarray]:
@@ -66,8 +74,14 @@ def theirs(case: cases.Case) -> dict[str, dict[str, np.ndarray]]:
       trained = case.forward(model.train(), case.inputs)
     computed["trained"] = {side: x.numpy() for side, x in trained.items()}
     computed["statistics"] = save(model)
+  prefix = pretrained.LAYOUTS[case.layout].prefix
   return {
-    part: {key: x.astype(np.float32) for key, x in arrays.items()}
+    part: {
+      key if part == "weights" else key.removeprefix(prefix): x.astype(
+        np.float32
+      )
+      for key, x in arrays.items()
+    }
     for part, arrays in computed.items()
   }
 
@@ -84,7 +98,7 @@ def compare(case: cases.Case) -> tuple[dict, dict]:
   ours["gradients"] = {
     key: x
     for key, x in ours["gradients"].items()
-    if "running" not in key and key not in NOT_COMPARED
+    if "running" not in key and not NOT_COMPARED.fullmatch(key)
   }
   return jax_side.errors(ours, expected), expected
 
@@ -94,7 +108,8 @@ def write_golden(case: cases.Case, expected: dict) -> None:
   keys = sorted(
     key
     for key in expected["gradients"]
-    if re.search("weight|bias|embed|proj", key) and key not in NOT_COMPARED
+    if re.search("weight|bias|embed|proj", key)
+    and not NOT_COMPARED.fullmatch(key)
   )
   parts = expected | {
     "inputs": case.inputs,
@@ -131,7 +146,7 @@ def main() -> None:
   chosen = [
     ("tiny" if tiny else "full", case)
     for tiny in sizes
-    for source in (cases, optional_cases)
+    for source in (cases, optional_cases, open_clip_cases)
     for case in source.cases(tiny=tiny)
     if args.only in case.name
   ]

@@ -1,6 +1,6 @@
 """Processes that train together, and the worker processes of this one."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 import contextlib
 import ctypes
@@ -153,7 +153,6 @@ def differences(
   there: Mapping[str, Any],
   here: Mapping[str, Any],
   *,
-  besides: Collection[str] = (),
   places: tuple[str, str] = ("there", "here"),
 ) -> list[str]:
   """Says where two nested mappings differ once they are written as JSON.
@@ -161,7 +160,6 @@ def differences(
   Args:
     there: A mapping, such as a config on disk.
     here: Another one.
-    besides: Keys that may differ; nested keys are joined with slashes.
     places: What the texts call the mappings.
 
   Returns:
@@ -175,7 +173,7 @@ def differences(
   return [
     f"{key.replace('/', '.')} is {there.get(key, 'absent')} {places[0]}, "
     f"{here.get(key, 'absent')} {places[1]}"
-    for key in sorted((there.keys() | here.keys()) - set(besides))
+    for key in sorted(there.keys() | here.keys())
     if there.get(key) != here.get(key)
   ]
 

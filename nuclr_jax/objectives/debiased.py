@@ -30,9 +30,12 @@ def debiased(
   and likewise for texts; the objective is the mean over the batch and both
   sides. With hardness 0 all weights are 1 / N: this is DCL. Above 0, negatives
   weigh the more, the more similar they are to the anchor: this is HCL, whose
-  default is 1. The gradient also reaches the weights. Everything is computed in
-  log space, relative to p, so that no temperature overflows. N is B - 1, minus
-  the number of pairs of the batch that share the anchor's image or text.
+  default is 1. Where libraries for retrieval add strength * sim_ij to the
+  logits of negatives, hardness is strength * temperature
+  (docs/published_code.md says what differs). The gradient also reaches the
+  weights. Everything is computed in log space, relative to p, so that no
+  temperature overflows. N is B - 1, minus the number of pairs of the batch that
+  share the anchor's image or text.
 
   Args:
     temperature: Divides cosine similarities; greater than 0.

@@ -100,8 +100,7 @@ def sogclr(
     learned temperature).
   """
   sizes = checks.sizes(num_pairs, num_images, num_texts)
-  positive = denominator.running_max(weight=positive_weight)
-  log_positive = positive.log_weight
+  log_positive = denominator.log_of(positive_weight)
   taus = temperature_rules.rule_of(temperature)
   num_terms = sizes.num_pairs - 1 + positive_weight
   offset = temperature_rules.offset(taus, num_terms)
@@ -188,7 +187,7 @@ def isogclr(
   num_pairs: checks.NumPairs,
   num_images: checks.Count | None = None,
   num_texts: checks.Count | None = None,
-  temperature: checks.Temperature = 0.05,
+  temperature: temperature_rules.FirstTemperature = 0.05,
   bounds: tuple[float, float] = (0.005, 0.5),
   rate: checks.Rate = 0.02,
   momentum: checks.Momentum = 0.5,
@@ -197,7 +196,9 @@ def isogclr(
 ) -> base.Objective:
   r"""Makes a global contrastive loss with individual temperatures (RGCL).
 
-  This is `sogclr` with `temperature_rules.individual`. With n pairs, h_ij =
+  This is `sogclr` with `temperature_rules.individual`; with
+  `nuclr_jax.contrib.tempnet`, whose networks tell the temperatures, `sogclr` is
+  iSogCLR with TempNet. With n pairs, h_ij =
   (sim_ij - sim_ii) / temperature_i, u_i as in `sogclr`, and w_ij =
   (n - 1) / (B - 1) exp(h_ij) / u_i over the batch's negatives:
 

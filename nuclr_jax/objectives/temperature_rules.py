@@ -92,6 +92,13 @@ TemperatureOrRule = Annotated[
     fits=lambda x: isinstance(x, TemperatureRule) or _NUMBER.fits(x),
   ),
 ]
+FirstTemperature = Annotated[  # of `isogclr`
+  float,
+  _NUMBER._replace(
+    note="the first one of every anchor; isogclr is sogclr with the rule "
+    "individual: for another rule, such as contrib:tempnet, choose sogclr"
+  ),
+]
 
 
 @shows_its_call

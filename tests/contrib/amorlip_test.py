@@ -11,6 +11,8 @@ from nuclr_jax import Sides, contrib
 from nuclr_jax.contrib.objectives.amorlip import network
 from nuclr_jax.objectives import temperature_rules
 
+pytestmark = pytest.mark.filterwarnings("ignore:rho is 4.25")
+
 
 def networks(kind):
   """Those of both sides, as PyTorch has them: [outputs, inputs]."""

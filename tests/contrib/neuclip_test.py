@@ -40,7 +40,65 @@ def test_formulas(x64):
   near(image, GIVEN[f"{expected}/grad_image"])
   near(text, GIVEN[f"{expected}/grad_text"])
   # d loss / d log_scale = -tau d loss / d tau
-  near(-by_params["log_scale"] / TAU, GIVEN[f"{expected}/grad_tau"])
+  by_tau = GIVEN[f"{expected}/grad_tau"]
+  near(-by_params["log_scale"] / TAU, by_tau)
+  above, below = (loss_of(TAU + h, expected) for h in (1e-6, -1e-6))
+  near((above - below) / 2e-6, by_tau, 1e-7)
+
+
+def loss_of(tau, case):
+  """The formula at a temperature, with the golden alpha."""
+  similarity = np.asarray(batch().image @ batch().text.T)
+  epsilon, rho = (float(GIVEN[f"neuclip_formula/{x}"]) for x in ("eps", "rho"))
+  total, own = 0.0, np.diag(similarity)
+  for s, anchor in ((similarity, "I"), (similarity.T, "T")):
+    terms = np.exp((s - own[:, None]) / tau)
+    g = (terms.sum(1) - 1) / (BATCH - 1)
+    alpha = GIVEN[f"{case}/alpha_{anchor}"]
+    value = np.exp(-alpha) * (epsilon + g) + alpha - 1 + rho
+    total += tau * value.mean()
+  return total
+
+
+def test_prototypes_move_down_the_gradient_of_the_loss(x64):
+  """AdaGrad's first sums of squares are those of the golden gradients."""
+  case = "neuclip_formula"
+  objective = contrib.neuclip(
+    dim=DIM,
+    num_prototypes=10,
+    temperature=TAU,
+    epsilon=float(GIVEN[f"{case}/eps"]),
+    num_updates=1,
+    rate=1e-3,
+  )
+  first = Sides(*(jnp.asarray(GIVEN[f"{case}/W_{x}"]) for x in "TI"))
+  _, (state, _) = jax.jit(objective.apply)(*started(objective, first), batch())
+  moved = jax.tree.map(jnp.subtract, state.shared.vector, first)
+  for side, anchor in zip(Sides._fields, "TI", strict=True):
+    gradient = GIVEN[f"{case}/attached/grad_W_{anchor}"] * BATCH / TAU
+    near(getattr(state.shared.square, side), gradient**2)
+    near(getattr(moved, side), -1e-3 * np.sign(gradient), 1e-6)
+
+
+def test_prototypes_that_are_all_contrasts_give_the_exact_denominators(x64):
+  """The mean of exp(h) over all pairs, the own one included."""
+  all_batches = [batch(step) for step in range(3)]
+  vector = Sides(
+    jnp.concatenate([x.image for x in all_batches]),
+    jnp.concatenate([x.text for x in all_batches]),
+  )
+  objective = contrib.neuclip(
+    dim=DIM,
+    num_prototypes=3 * BATCH,
+    temperature=TAU,
+    epsilon=0,
+    num_updates=0,
+  )
+  _, (_, metrics) = objective.apply(*started(objective, vector), batch())
+  own = jnp.sum(batch().image * batch().text, axis=1)
+  h = (batch().image @ vector.text.T - own[:, None]) / TAU
+  expected = np.log(np.mean(np.exp(h), axis=1)).mean()
+  near(metrics["log_normalizer/image"], expected)
 
 
 def test_prototypes_that_are_the_batch_make_clip(x64):
@@ -100,6 +158,8 @@ def test_batches_replace_prototypes_in_turn():
   [
     (dict(num_prototypes=0), "num_prototypes must be a whole number of at"),
     (dict(epsilon=-1.0), "epsilon must be a number of at least 0, got -1.0"),
+    (dict(num_pairs=4095), "at most the number of pairs 4095.*got 4096"),
+    (dict(batch_size=8), "replace at most 4000 prototypes, got num_prototypes"),
     (
       dict(temperature=temperature_rules.individual()),
       "no rows to keep them in",

@@ -3,6 +3,7 @@
 import math
 import re
 
+import hlo
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding
@@ -208,6 +209,8 @@ def test_devices_agree_and_each_has_the_logits_of_its_rows():
       compiled = compiled.compile()
       placed = jax.device_put((*term.init(), pairs), (whole, whole, split))
       found.append(jax.device_get(compiled(*placed)))
+  crossing = hlo.count(compiled.as_text())["num_collectives"]
+  assert 1 <= crossing <= 4
   shapes = set(re.findall(r"\w+\[[\d,]*4999[\d,]*\]", compiled.as_text()))
   assert f"f32[{batch // 8},{vocab}]" in shapes
   assert not any(f"[{batch},{vocab}]" in x for x in shapes)

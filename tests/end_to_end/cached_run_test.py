@@ -1,7 +1,12 @@
 """A run on embeddings that were computed before."""
 
-import numpy as np
+import shutil
 
+import numpy as np
+import pytest
+
+from nuclr_jax.lab.cli import flags, main, scoring
+from nuclr_jax.lab.cli.flags import UsageError
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.train import loop
 from tests.lab.export.embed_test import write_pairs
@@ -33,3 +38,25 @@ def test_a_run_on_cached_rows_learns(tmp_path, no_diagnostics):
   result = loop.fit(config, tmp_path / "run")
   assert result.metrics["test/test/mean_recall@1"] > 0.6
   assert complete(config)["model"]["name"] == "heads"
+  # nuclr evaluate takes other folders in place of the run's own.
+  workdir = f"--workdir={tmp_path / 'run'}"
+  other = shutil.copytree(tmp_path / "test", tmp_path / "other")
+  found = score(workdir, f"--data={other}")
+  assert found.data[0]["data"] == str(tmp_path / "other")
+  expected = {
+    name.removeprefix("test/").replace("test/", "other/"): x
+    for name, x in result.metrics.items()
+    if name.startswith("test/test/")
+  }
+  assert found.metrics == expected
+  with pytest.raises(UsageError, match="--zero_shot is for models of photos"):
+    score(workdir, "--zero_shot=x")
+
+
+def score(*words):
+  """The report of `nuclr evaluate`."""
+  try:
+    main.parse_flags(["nuclr", "evaluate", *words])
+    return scoring.score()
+  finally:
+    flags.parse(["nuclr"])

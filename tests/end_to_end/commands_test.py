@@ -35,7 +35,7 @@ def test_train_evaluate_report(data_dir, tmp_path):
   assert "keeps no average of the weights; leave --average" in averaged.stderr
   others = nuclr("evaluate", *common, f"--zero_shot={tmp_path}")
   assert others.returncode == 1 and not others.stdout
-  assert "this run is on glyphs, whose held-out sets are its" in others.stderr
+  assert "takes images of shape (16, 16, 1), not RGB images" in others.stderr
   # As a user types it, from an empty process.
   reported = subprocess.run(
     [sys.executable, "-m", "nuclr_jax.lab.cli.main", "report", *common],

@@ -13,14 +13,17 @@ class TestCommands:
   @pytest.mark.parametrize(
     ("args", "message"),
     [
-      (["evaluate"], "give one of --workdir, --config or --model"),
+      (
+        ["evaluate"],
+        "give one of --workdir, --config, --model or --embeddings",
+      ),
       (
         ["evaluate", f"--model={CLIP}", "--workdir=x"],
-        "give one of --workdir, --config or --model",
+        "give one of --workdir, --config, --model or --embeddings",
       ),
       (
         ["evaluate", f"--model={CLIP}"],
-        "--model needs data: --data=mine, or --zero_shot",
+        "--model needs data: --data=mine, --zero_shot=",
       ),
       (
         ["popularity", f"--model={CLIP}", "--workdir=x"],
@@ -78,10 +81,11 @@ class TestCommands:
     )
     assert result.returncode == 0, result.stderr
     assert "validation/mine: 1 of 5 captions are cut to 9" in result.stderr
-    assert "test/mine: mine:test\n" in result.stderr
     assert "test/mine: 1 of" not in result.stderr
-    scores = [x.split("/")[:2] for x in result.stdout.splitlines()]
-    assert {tuple(x) for x in scores} == {
+    first, second, *scores = result.stdout.splitlines()
+    assert first.endswith("mine: mine:validation, 4 images, 5 captions")
+    assert second == "scored test/mine: mine:test, 3 images, 3 captions"
+    assert {tuple(x.split("/")[:2]) for x in scores} == {
       ("validation", "mine"),
       ("test", "mine"),
     }
@@ -93,7 +97,7 @@ class TestCommands:
       "evaluate", f"--model={CLIP}", "--data=mine", f"--data_dir={tmp_path}"
     )
     assert result.returncode == 0, result.stderr
-    assert "test/mine: 4 captions are 1 texts, and each" in result.stderr
+    assert "test/mine: 4 captions are 1 texts; every image" in result.stderr
 
   def test_popularity_of_photos(self, tmp_path):
     captions = ["a photo of the dog"[: 4 + 2 * i] for i in range(8)]

@@ -17,11 +17,18 @@ def tars(tmp_path_factory):
   return write_numbered(folder, [10, 14, 12, 8, 16])
 
 
+def config(tars):
+  """Of NeuCLIP, whose prototypes need no ids."""
+  changed = config_of(tars, max_checkpoints=9, num_devices=1)
+  neuclip = {"name": "contrib:neuclip", "num_prototypes": 24}
+  return changed | {"objective": neuclip | {"restart_every": 5}}
+
+
 @pytest.fixture(scope="module")
 def straight(tars, tmp_path_factory, no_diagnostics):
   """A run that nothing interrupted, with its checkpoints."""
   workdir = tmp_path_factory.mktemp("stream") / "run"
-  fit(config_of(tars, max_checkpoints=9, num_devices=1), workdir)
+  fit(config(tars), workdir)
   return workdir
 
 
@@ -30,7 +37,7 @@ def test_it_goes_on_where_it_was(straight, tars, tmp_path):
   for step in (8, 12, 14):
     shutil.rmtree(workdir / "checkpoints" / str(step))
   (workdir / "metrics.json").unlink()
-  fit(config_of(tars, max_checkpoints=9, num_devices=1), workdir)
+  fit(config(tars), workdir)
   chex.assert_trees_all_equal(
     *(jax.device_get(load(x, pairs=False)[2]) for x in (straight, workdir))
   )
@@ -47,4 +54,4 @@ def test_other_tars_are_other_data(straight, tars, tmp_path):
   text = (workdir / "config.json").read_text()
   (workdir / "config.json").write_text(text.replace(str(tars), str(some)))
   with pytest.raises(ValueError, match="was made with data 'tars/5/60"):
-    fit(config_of(some, max_checkpoints=9, num_devices=1), workdir)
+    fit(config(some), workdir)

@@ -343,9 +343,11 @@ CASES = [
   ),
   a_command("holds no run", "evaluate", "--workdir={folder}/no"),
   a_command("holds no run", "report", "--workdir={folder}/no"),
-  a_command("give one of --workdir, --config or --model", "evaluate"),
   a_command(
-    "give one of --workdir, --config or --model",
+    "give one of --workdir, --config, --model or --embeddings", "evaluate"
+  ),
+  a_command(
+    "give one of --workdir, --config, --model or --embeddings",
     "embed",
     "--input={place}/photos",
     "--output={folder}/e",

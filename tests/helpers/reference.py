@@ -158,3 +158,24 @@ def move_temperatures(side, pair_id, tau, g, batch, rate, momentum, tau_range):
     side["tau"][key] = min(
       max(tau[rows[0]] - rate * m, tau_range[0]), tau_range[1]
     )
+
+
+def recall_by_loop(image, text, images, texts, pairs, k):
+  """Recall of any right answer, query by query; `pairs` are (image, text) ids.
+
+  Equal images and equal texts are one candidate, the most similar of them.
+  """
+  both = []
+  for queries, gallery, mine, theirs, right in (
+    (image, text, images, texts, pairs),
+    (text, image, texts, images, {(t, i) for i, t in pairs}),
+  ):
+    found = []
+    for x, own in zip(queries, mine, strict=True):
+      best = {}
+      for y, other in zip(gallery, theirs, strict=True):
+        best[other] = max(best.get(other, -np.inf), float(np.dot(x, y)))
+      order = sorted(best, key=best.get, reverse=True)
+      found.append(any((own, other) in right for other in order[:k]))
+    both.append(np.mean(found))
+  return tuple(both)

@@ -3,13 +3,16 @@
 jaxtyping has two functions checked in place of each one of the library: the
 first takes its arguments, the second its arguments and its result, and neither
 does anything. For a function inside another it makes them in each call of the
-outer one.
+outer one. Those without annotations are left as they are.
 """
 
+import inspect
 from typing import Any
 
 from beartype import BeartypeConf, beartype
+import jaxtyping
 
+jaxtyped = jaxtyping.jaxtyped
 beartyped = beartype(conf=BeartypeConf(is_pep484_tower=True))
 checked = {}
 
@@ -25,3 +28,17 @@ def check(function):
   if key not in checked:
     checked[key] = beartyped(function)
   return checked[key]
+
+
+def where_annotated(*, typechecker):
+  """`jaxtyping.jaxtyped`, of what has anything to check."""
+
+  def decorate(defined):
+    if inspect.isfunction(defined) and not defined.__annotations__:
+      return defined
+    return jaxtyped(defined, typechecker=typechecker)
+
+  return decorate
+
+
+jaxtyping.jaxtyped = where_annotated

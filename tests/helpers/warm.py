@@ -7,6 +7,7 @@ signal or open file with the tests.
 
 import atexit
 from collections.abc import Mapping, Sequence
+import gc
 import multiprocessing
 import os
 import pathlib
@@ -105,6 +106,7 @@ def run(
 
 def _start(command, cwd, files, devices, env=None) -> None:
   """What a process does."""
+  gc.freeze()  # what the first process has imported
   os.environ.update(env or {})
   os.setsid()  # a signal to the tests is not for it
   os.chdir(cwd)

@@ -1,5 +1,6 @@
 """Every config name makes a run that can be trained."""
 
+import itertools
 import re
 
 import chex
@@ -14,6 +15,7 @@ from nuclr_jax.lab.data import DATASETS
 from nuclr_jax.lab.models import TEXT_TOWERS
 from nuclr_jax.lab.train import build, loop, settings
 from nuclr_jax.lab.train.step import init_state, make_train_step
+from nuclr_jax.types import Sizes
 
 glyphs, cc3m = load_file(CONFIGS / "glyphs.py"), load_file(CONFIGS / "cc3m.py")
 
@@ -62,6 +64,30 @@ def test_the_recipe_names_keys_that_exist():
     settings.resolve(override(config, [change]))
 
 
+def test_the_recipe_names_configs_that_exist():
+  """Also those of a loop, and every pair of words of OpenCLIP's recipes."""
+  text = (ROOT / "experiments" / "cc3m" / "README.md").read_text()
+  named = set(re.findall(r"--config=(configs/\w+\.py(?::[\w,]+)?)[\s`]", text))
+  assert len(named) >= 5
+  for words in re.findall(
+    r"for scale in (.*); do\n +for name in (.*); do", text
+  ):
+    named |= {
+      f"configs/openclip.py:{scale},{name}"
+      for scale, name in itertools.product(*map(str.split, words))
+    }
+  openclip = load_file(CONFIGS / "openclip.py")
+  pairs = itertools.product(openclip.SCALES, openclip.ALGORITHMS)
+  named |= {f"configs/openclip.py:{','.join(x)}" for x in pairs}
+  for name in named:
+    path, _, argument = name.partition(":")
+    resolved = settings.resolve(load_file(ROOT / path).get_config(argument))
+    if path.endswith("openclip.py"):
+      scale = openclip.SCALES[argument.split(",")[0] or "cc3m"]
+      sizes = Sizes(*3 * [scale["pairs"]])
+      resolved.optimizer(**build.span_of(resolved, sizes))
+
+
 @pytest.mark.parametrize("name", ["", "sogclr", "nuclr_official,float32"])
 def test_cc12m_is_cc3m_on_other_data(name):
   small, large = (
@@ -101,6 +127,9 @@ def test_drrho_is_not_trained_without_a_reference(data, tmp_path, tiny):
     ("glyphs", "clip,tokens", 1.0),
     ("glyphs", "fastclip_v3,tokens,smoke", 0.14),
     ("glyphs", "neuclip,tokens", 0.16),
+    ("glyphs", "tempnet,tokens", 0.16),
+    ("openclip", "fastclip_v3,tokens", 0.14),
+    ("openclip", "clip,cc12m,tokens", 1.0),
     ("icons", "sogclr,lit,tokens", 0.16),
     ("cc3m", "tokens", 0.02),
     ("cc3m", "nuclr_official,tokens", 0.02),

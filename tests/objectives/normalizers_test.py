@@ -183,6 +183,19 @@ def test_adaptive_falls_where_a_constant_gamma_cannot(x64):
     np.testing.assert_allclose(found, expected, rtol=0.2)
 
 
+def test_adaptive_has_no_unit_and_is_a_gamma(x64):
+  """Denominators times c at alpha / c; and its gamma_i, inserted by hand."""
+  log_alpha, log_v, log_estimate, log_c = 1.0, -2.0, 0.5, 3.0
+  found = average(denominator.Adaptive(log_alpha), log_v, log_estimate)
+  in_other_units = average(
+    denominator.Adaptive(log_alpha - log_c), log_v + log_c, log_estimate + log_c
+  )
+  assert in_other_units - log_c == pytest.approx(float(found), rel=1e-12)
+  gamma = 1 / (1 + math.exp(-log_alpha - log_v))
+  by_hand = average(lambda count: jnp.asarray(gamma), log_v, log_estimate)
+  assert found == pytest.approx(float(by_hand), rel=1e-12)
+
+
 def test_adaptive_leaves_a_steady_denominator_alone():
   gamma = denominator.Adaptive(1.0)
   assert average(gamma, -5.0, -5.0, visits=3) == pytest.approx(-5.0)

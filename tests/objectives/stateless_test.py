@@ -289,6 +289,58 @@ def test_debiased_equals_numpy(num_texts, tau_plus, hardness, x64):
   )
 
 
+def by_retrieval_libraries(pairs, strength, more=lambda weights: 1.0):
+  """sentence-transformers' loss with hardness_mode="in_batch_negatives".
+
+  The positive's term is multiplied by what `more` makes of the weights.
+  """
+  sim, total = pairs.image @ pairs.text.T, 0.0
+  for s in (sim, sim.T):
+    weights = jax.lax.stop_gradient(jnp.exp(strength * s))
+    terms = weights * jnp.exp(s / TAU) * (1 - jnp.eye(B))
+    own = jnp.exp(jnp.diag(s) / TAU) * more(weights)
+    total += jnp.mean(jnp.log1p(jnp.sum(terms, axis=1) / own)) / 2
+  return total
+
+
+def test_hardness_in_the_units_of_retrieval_libraries(x64):
+  """Theirs has no mean of weights, which is like another positive's weight."""
+  strength, pairs = 9.0, batch()
+  away = 1 - jnp.eye(B)
+
+  def mean_of_negatives(weights):
+    return jnp.sum(weights * away, axis=1) / (B - 1)
+
+  expected = by_retrieval_libraries(pairs, strength, mean_of_negatives)
+  ours = objectives.debiased(
+    temperature=TAU, tau_plus=0.0, hardness=strength * TAU
+  )
+  np.testing.assert_allclose(value(ours, pairs), expected, rtol=1e-12)
+
+
+def test_hardness_of_retrieval_libraries_is_a_lower_temperature(x64):
+  """Their weights have no gradient; up to 1 / (2 TAU), where sim_ii = 1."""
+  strength, pairs = 9.0, batch()
+  pairs = pairs._replace(text=pairs.image)
+  ours = objectives.sogclr(
+    num_pairs=64,
+    temperature=TAU / (1 + strength * TAU),
+    gamma=1.0,
+    positive_weight=math.exp(-strength) * 63 / (B - 1),
+  )
+
+  def gradient(loss_of):
+    def loss_fn(sides):
+      return loss_of(pairs._replace(image=sides[0], text=sides[1]))
+
+    return jax.jit(jax.grad(loss_fn))((pairs.image, pairs.text))
+
+  found = gradient(lambda x: ours.apply(*ours.init(), x)[0])
+  expected = gradient(lambda x: by_retrieval_libraries(x, strength))
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a / (2 * TAU), b, rtol=1e-9, atol=1e-12)
+
+
 def test_debiased_between_zero_and_its_floor(x64):
   """The correction leaves something, but less than the floor."""
   image = make_pairs.unit_rows(0, B, D)

@@ -394,6 +394,10 @@ def test_frozen_temperatures_rest():
   [
     (dict(bounds=(0.1, 0.05)), "temperature.bounds must be"),
     (dict(temperature=0.9), "temperature.bounds must be .* temperature 0.9"),
+    (
+      dict(temperature=temperature_rules.learned(rho=1.0)),
+      "another rule, such as contrib:tempnet, choose sogclr.*got learned",
+    ),
     (dict(momentum=1.0), "^momentum must be in"),
     (dict(rate=-1.0), "^rate must"),
     (dict(rate=1.5), r"^rate must be in \[0, 1\]"),

@@ -125,7 +125,7 @@ def amorlip(
     log_sum = pairwise.log_sum_exp(logits)
     counts = denominator.has_negative(log_sum)
     anchors = stop(pairwise.embeddings(pairs))
-    offset = 0.0 if taus.rho is None else taus.rho - math.log(batch)
+    offset = temperature_rules.offset(taus, batch)
     weight = jnp.where(count < steps_per_epoch, 0.0, beta(count))
 
     def mixture(x, previous, log_sum, tau):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from nuclr_jax import checks, pairwise
+from nuclr_jax import checks, pairwise, sharding
 from nuclr_jax.contrib.objectives.one_temperature import rule_for_all
 from nuclr_jax.objectives import base, temperature_rules
 from nuclr_jax.pairwise import tiles, unit_norm
@@ -46,6 +46,8 @@ def neuclip(
   num_updates: checks.Natural = 10,
   rate: checks.Positive = 0.1,
   restart_every: checks.Count = 500,
+  num_pairs: checks.NumPairs | None = None,
+  batch_size: checks.Count | None = None,
 ) -> base.Objective:
   r"""Makes a global contrastive loss whose denominators prototypes predict.
 
@@ -64,7 +66,8 @@ def neuclip(
   prototypes by the batch's embeddings, until all are replaced.
 
   There are no rows for samples, so that data may be a stream. It takes O(B K)
-  for K prototypes.
+  for K prototypes. Devices have all prototypes and share the batch: each of the
+  updates sums the gradients of the prototypes over them.
 
   Args:
     dim: The width of the embeddings.
@@ -75,14 +78,19 @@ def neuclip(
     num_updates: The number of AdaGrad steps on the prototypes in each step.
     rate: The step size of AdaGrad.
     restart_every: After how many steps prototypes are replaced again.
+    num_pairs: The number of pairs of the data set, if it is known; it is from a
+      config. More prototypes than that are refused.
+    batch_size: The batch size, if it is known; it is from a config. What a
+      batch cannot do is then refused at once, and not by `apply`.
 
   Returns:
     An `Objective` whose `State.shared` holds the `Prototypes`.
 
   Raises:
-    ValueError: If an argument is out of its range, or for individual
-      temperatures; from `apply`, if `restart_every` batches have fewer pairs
-      than there are prototypes.
+    ValueError: If an argument is out of its range, for individual
+      temperatures, or if there are more prototypes than pairs; also from
+      `apply`, if `restart_every` batches have fewer pairs than there are
+      prototypes.
 
   Example:
     >>> objective = neuclip(dim=2, num_prototypes=4, num_updates=0)
@@ -99,6 +107,17 @@ def neuclip(
   taus = rule_for_all(temperature)
   log_epsilon = denominator.log_of(epsilon)
   rho = taus.rho or 0.0
+  if num_pairs is not None:
+    temperature_rules.offset(
+      taus, num_pairs
+    )  # warns of a rho that is too large
+    if num_prototypes > num_pairs:
+      raise ValueError(
+        f"num_prototypes must be at most the number of pairs {num_pairs}, "
+        f"since embeddings of pairs become prototypes, got {num_prototypes}"
+      )
+  if batch_size is not None:
+    _check_restarts(restart_every, batch_size, num_prototypes)
 
   def init():
     params, _ = taus.init(None)
@@ -191,7 +210,7 @@ def _replace(vector, square, fresh, start):
   turn = jnp.minimum(start, -(-count // batch)) * batch
   rows = jnp.minimum(turn + jnp.arange(batch), count)  # `count` is dropped
   return (
-    vector.at[rows].set(unit_norm(fresh), mode="drop"),
+    vector.at[rows].set(sharding.gather(unit_norm(fresh)), mode="drop"),
     square.at[rows].set(0.0, mode="drop"),
   )
 

@@ -54,6 +54,7 @@ def tempnet(
   rate: checks.Rate = 3e-5,
   rho: checks.Finite = 7.0,
   seed: checks.Seed = 0,
+  batch_size: checks.Count | None = None,
 ) -> temperature_rules.TemperatureRule:
   r"""Makes temperatures that a network tells from the anchors' embeddings.
 
@@ -87,6 +88,8 @@ def tempnet(
     rho: The KL divergence from uniform weights at the optimum; it should be
       below log(number of pairs).
     seed: The seed of the first networks and of dropout.
+    batch_size: The batch size, if it is known; it is from a config. Too many
+      prototypes are then refused at once, and not by `apply`.
 
   Returns:
     A rule for the argument `temperature` of `sogclr` and `nuclr`; its networks
@@ -94,8 +97,9 @@ def tempnet(
     embeddings: `temperatures` gives those of any, also of unseen samples.
 
   Raises:
-    ValueError: If an argument is out of its range; from `apply`, if embeddings
-      have another width, or a batch has fewer pairs than `num_prototypes`.
+    ValueError: If an argument is out of its range; also from `apply`, if
+      embeddings have another width, or a batch has fewer pairs than
+      `num_prototypes`.
 
   Example:
     >>> from nuclr_jax import objectives
@@ -118,6 +122,8 @@ def tempnet(
       "temperature.bounds must be (low, high) with 0 < low <= high, got "
       f"{bounds!r}"
     )
+  if batch_size is not None:
+    _check_batch((batch_size, dim), dim, num_prototypes)
   adam = optax.scale_by_adam()
 
   def keys(count):

@@ -3,7 +3,7 @@
 Modules are imported where they are used, as in `verbs`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import logging
 import pathlib
 from typing import Any
@@ -18,63 +18,117 @@ TEXTS = ".txt"  # the ending of an --input that is a text on each line
 REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
-def opened():
-  """Opens the run, config or published model that the flags name.
+def opened(*, pairs: bool):
+  """Opens the run, config or published model that the flags name, to score it.
 
-  It warns of held-out sets whose captions are cut, or repeat.
+  It warns of sets whose captions are cut, or repeat.
+
+  Args:
+    pairs: Whether the training pairs are needed.
 
   Returns:
-    `(parts, mesh, train_state)`, with data.
+    `(parts, mesh, train_state)`, whose held-out sets are those to score; and
+    where each of them is from, by the beginning of the names of its scores.
   """
-  from nuclr_jax.lab.train import loop, untrained
+  from nuclr_jax.lab.train import build, loop, untrained
 
+  given = (flags.DATA.value, flags.ZERO_SHOT.value)
+  anew = bool(any(given) or flags.INPUT.value)
   if flags.WORKDIR.value:
     parts, mesh, state = loop.load(
       flags.WORKDIR.value,
       data_dir=flags.DATA_DIR.value,
-      held_out=_held_out(),
+      held_out={} if anew else None,
+      pairs=pairs or not anew,
       **flags.chosen_state(),
     )
+    if anew:
+      parts = build.score_on(parts, {})
   else:
-    parts, mesh, state = _opened_untrained()
-  if flags.DATA.value:
-    for scores, split in untrained.scored_splits(parts.settings.data).items():
-      log.info("%s: %s", scores, split)
+    parts, mesh, state = _opened_to_score(pairs=pairs)
+  own = untrained.sources_of(parts.settings.data)
+  parts, sources = _with_sets(parts, *given)
   _warn_of_captions(parts.data)
-  return parts, mesh, state
+  return (parts, mesh, state), own | sources
 
 
-def _held_out() -> dict[str, Any] | None:
-  """Returns the sets of --data and --zero_shot, as keys of `config.data`."""
-  chosen = (flags.DATA.value, flags.ZERO_SHOT.value)
-  if not any(chosen):
-    return None
-  from nuclr_jax.lab.train import untrained
+def _with_sets(parts, captioned, classified):
+  """Adds the sets of --data and --zero_shot to those of the parts."""
+  from nuclr_jax.lab.data import embeddings, other_sets
+  from nuclr_jax.lab.train import build
 
-  return untrained.held_out_of(*chosen, data_dir=flags.DATA_DIR.value)
+  if not (captioned or classified):
+    return parts, {}
+  data = parts.data
+  if isinstance(data.tokenizer, embeddings.Lookup):
+    if classified:
+      raise UsageError(
+        "--zero_shot is for models of photos, and this run is on embeddings; "
+        "--data takes folders of nuclr embed"
+      )
+    data, found = other_sets.with_folders(data, captioned)
+    parts = parts._replace(data=data)
+  else:
+    found = other_sets.open_sets(
+      captioned, classified, data.inputs, data_dir=flags.DATA_DIR.value
+    )
+  held_out = {split: sets for split, sets in data.held_out.items() if any(sets)}
+  for split, sets in found.held_out.items():
+    own = held_out.get(split)
+    held_out[split] = other_sets.join(own, sets) if own else sets
+  return build.score_on(parts, held_out), found.sources
 
 
-def _opened_untrained(*, pairs: bool = False):
+def _opened_to_score(*, pairs: bool):
   """Opens the config or published model that the flags name.
 
   Args:
-    pairs: Whether the training pairs are those of a split that --data names;
-      otherwise that split is only scored.
+    pairs: Whether the training pairs are needed.
   """
-  if flags.MODEL.value and not (flags.DATA.value or flags.ZERO_SHOT.value):
-    raise UsageError(
-      "--model needs data: --data=mine, or --zero_shot=flowers=photos"
+  from nuclr_jax.lab.train import build, untrained
+
+  data, data_dir, train = flags.DATA.value, flags.DATA_DIR.value, None
+  if flags.MODEL.value:
+    if not (data or flags.ZERO_SHOT.value or flags.INPUT.value):
+      raise UsageError(
+        "--model needs data: --data=mine, --zero_shot=flowers=photos, or "
+        "--input=photos"
+      )
+    _check_sees_images()
+    if "config.data.train" not in flags.present():
+      train = data if pairs else ()
+  elif flags.INPUT.value:  # in place of the sets of the config
+    parts, *rest = untrained.open_untrained(
+      flags.chosen_settings(), data_dir=data_dir, pairs=False
     )
+    return build.score_on(parts, {}), *rest
+  return _opened_with_train(train, named=False)
+
+
+def _opened_with_train(data: Sequence[str] | None, *, named: bool):
+  """Opens a config or published model that trains on pairs of data sets.
+
+  Args:
+    data: The data sets; None for those of the config.
+    named: Whether a split that the first set names is taken, as in
+      `untrained.train_of`.
+  """
   from nuclr_jax.lab.train import untrained
 
-  data, data_dir = flags.DATA.value, flags.DATA_DIR.value
-  more = {}
-  if pairs and data:
-    train = untrained.train_of(data, named=True, data_dir=data_dir)
+  data_dir, more = flags.DATA_DIR.value, {}
+  if data is not None:
+    train = untrained.train_of(data, named=named, data_dir=data_dir)
     more = {"data": {"train": train}}
-  return untrained.open_untrained(
-    flags.chosen_settings(more), data_dir=data_dir
-  )
+  settings = flags.chosen_settings(more)
+  return untrained.open_untrained(settings, data_dir=data_dir)
+
+
+def _check_sees_images() -> None:
+  """Raises UsageError if --model is one of texts alone."""
+  from nuclr_jax.lab.train import untrained
+
+  if flags.chosen_settings().data.name != "image_text":
+    raise UsageError(f"--model={flags.MODEL.value} {untrained.OF_TEXTS}")
 
 
 def _warn_of_captions(data) -> None:
@@ -97,8 +151,8 @@ def _warn_of_captions(data) -> None:
           )
       if texts < REPEATED * count:
         log.warning(
-          "%s: %d captions are %d texts, and each of them counts as another "
-          "candidate, so that recall is low with any model; for names of "
+          "%s: %d captions are %d texts; every image of a text is a right "
+          "answer to it (by_record/ has the scores without that). For names of "
           "classes, --zero_shot with a folder for each class is the score",
           name,
           count,
@@ -143,7 +197,6 @@ def embed_inputs(
   from nuclr_jax.lab import export
   from nuclr_jax.lab.data import sentences
   from nuclr_jax.lab.user_files import inputs
-  from nuclr_jax.lab.user_files.items import check_unchanged
 
   remote.check_new(output)  # before the model is read
   if flags.INPUT.value is None:
@@ -157,15 +210,23 @@ def embed_inputs(
       return export.write_texts(embedder, texts, output)
   plan = inputs.plan(flags.INPUT.value, made=False, **how_to_read())
 
-  def read():
-    for part in plan.parts:
-      yield from part.read()
-      check_unchanged(part.stamp)
-
   with _embedder(features=features) as embedder:
     return export.write_embeddings(
-      embedder, read(), output, thumbnails=pairs, pairs=pairs
+      embedder, read(plan.parts), output, thumbnails=pairs, pairs=pairs
     )
+
+
+def read(parts: Iterable[Any]) -> Iterator[Any]:
+  """Yields the items of parts of --input, `user_files.items.Part`.
+
+  Raises:
+    OSError: If a file changes meanwhile.
+  """
+  from nuclr_jax.lab.user_files.items import check_unchanged
+
+  for part in parts:
+    yield from part.read()
+    check_unchanged(part.stamp)
 
 
 def _opened_with_pairs():
@@ -251,7 +312,10 @@ def subject(folder: pathlib.Path):
     return subject.from_files(str(embeddings), temperature=tau)
   if flags.MODEL.value and not flags.DATA.value:
     raise UsageError("popularity needs --input or --data with --model")
-  return subject.from_state(*_opened_untrained(pairs=True), temperature=tau)
+  if flags.MODEL.value:
+    _check_sees_images()
+  opened = _opened_with_train(flags.DATA.value or None, named=True)
+  return subject.from_state(*opened, temperature=tau)
 
 
 def _check_no_run(folder: pathlib.Path) -> None:

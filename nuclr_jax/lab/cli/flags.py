@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from nuclr_jax.lab import extensions
+from nuclr_jax.lab.cli import parsers
 from nuclr_jax.lab.config import (
   ConfigError,
   load_config,
@@ -49,7 +50,7 @@ DATA = flags.DEFINE_list(
   [],
   "The data sets to use: NAME or NAME:SPLIT of what nuclr ingest or TFDS has "
   "prepared, with commas between several. SPLIT may be a slice of TFDS such as "
-  "test[:50%].",
+  "test[:50%]. For evaluate and a run on embeddings: folders of nuclr embed.",
 )
 ZERO_SHOT = flags.DEFINE_list(
   "zero_shot",
@@ -132,17 +133,8 @@ IN_PLACE = flags.DEFINE_bool(
   "Leave the images in the tar files, and make an index of them only. The tar "
   "files are then needed for training.",
 )
-
-
-class BeamParser(flags.ListParser):
-  """Parses --beam_pipeline_options, and gives the options their dashes."""
-
-  def parse(self, argument):
-    return ["--" + option.lstrip("-") for option in super().parse(argument)]
-
-
 BEAM_PIPELINE_OPTIONS = flags.DEFINE(
-  BeamParser(),
+  parsers.BeamParser(),
   "beam_pipeline_options",
   None,
   "Read the input on the workers of an Apache Beam pipeline. These are its "
@@ -184,51 +176,8 @@ FEATURES = flags.DEFINE_bool(
   "Write the features of the encoders, before the projection into the shared "
   "space.",
 )
-
-
-class HubsParser(flags.ListParser):
-  """Parses --hubs: corrections, with commas between several."""
-
-  def parse(self, argument):
-    words = super().parse(argument)
-    if not words:
-      raise ValueError("it is empty; give csls, zeta, or both as csls,zeta")
-    return [self._method(word) for word in words]
-
-  def _method(self, word):
-    if word in ("csls", "zeta"):
-      return word
-    try:
-      strength = float(word)
-    except ValueError:
-      strength = math.nan
-    if not 0 <= strength < math.inf:
-      raise ValueError(
-        f"{word!r} must be csls, zeta, or a strength of zeta that is at least "
-        "0 and finite"
-      )
-    return strength
-
-
-class SharesParser(flags.ListParser):
-  """Parses --interpolate: numbers from 0 to 1, with commas between several."""
-
-  def parse(self, argument):
-    words = super().parse(argument)
-    try:
-      shares = [float(word) for word in words]
-    except ValueError:
-      shares = []
-    if not shares or not all(0 <= x <= 1 for x in shares):
-      raise ValueError(
-        f"{argument!r} must be a number from 0 (the weights that the run began "
-        "from) to 1, or several, such as 0,0.25,0.5,0.75,1"
-      )
-    return list(dict.fromkeys(shares))
-
-
 INTERPOLATE = flags.DEFINE(
-  SharesParser(),
+  parsers.SharesParser(),
   "interpolate",
   None,
   "Use weights between those of the model that the run began from (0) and its "
@@ -236,7 +185,7 @@ INTERPOLATE = flags.DEFINE(
   "between them, and prints a column of scores for each.",
 )
 HUBS = flags.DEFINE(
-  HubsParser(),
+  parsers.HubsParser(),
   "hubs",
   None,
   "Also evaluate retrieval that is corrected for hubs: csls (recommended; it "
@@ -451,15 +400,10 @@ def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
 
 @functools.cache
 def _of_published() -> dict[str, Any]:
-  """Returns the config of --model; it is read once."""
+  """Returns the config of --model, without any data; it is read once."""
   from nuclr_jax.lab.train import untrained
 
-  return untrained.config_of_published(
-    MODEL.value,
-    data=DATA.value,
-    zero_shot=ZERO_SHOT.value,
-    data_dir=DATA_DIR.value,
-  )
+  return untrained.config_of_published(MODEL.value)
 
 
 def need_temperature() -> list[str]:

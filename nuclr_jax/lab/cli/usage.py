@@ -77,8 +77,10 @@ nuclr convert --input=/data/tfds/food101/2.0.0
 nuclr train --config=configs/glyphs.py --workdir=runs/mine
 nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   If the run is interrupted, run the same command again to continue from its
-  newest checkpoint. A finished run is not trained again. The final metrics are
-  in metrics.json in the workdir.
+  newest checkpoint. A finished run is not trained again, unless
+  --config.num_epochs is larger than it was: the run then goes on, and the
+  command says what becomes of its schedules. The final metrics are in
+  metrics.json in the workdir.
 """,
     must=["config"],
     needs={
@@ -91,30 +93,42 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   "evaluate": Verb(
     verbs.evaluate,
     (
-      *("workdir", "config", "model", "data", "zero_shot", "data_dir"),
-      *("best", "average", "hubs", "prior", "temperature", "interpolate"),
+      *("workdir", "config", "model", "embeddings", "data", "zero_shot"),
+      *(*INPUTS, "data_dir", "best", "average", "hubs", "prior"),
+      *("temperature", "output", "interpolate"),
     ),
     """
-nuclr evaluate --workdir=runs/mine --hubs=csls
-nuclr evaluate --workdir=runs/mine --prior=counts
-nuclr evaluate --workdir=runs/mine --best
 nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
 nuclr evaluate --workdir=runs/mine --interpolate=0,0.25,0.5,0.75,1
+nuclr evaluate --workdir=runs/mine --input=captions.csv --images=photos
+nuclr evaluate --workdir=runs/mine --best --output=scores
+nuclr evaluate --workdir=runs/mine --hubs=csls --prior=counts
 nuclr evaluate --model=openai/clip-vit-base-patch32 --data=mine --hubs=csls
-nuclr evaluate --model=exported --data=mine:test --zero_shot=flowers=photos
-  Without --workdir, nothing needs to have been trained here. --data names what
-  nuclr ingest made; a name without a split stands for its validation and test
-  splits, or for the only split that it has. A run on photos is scored on the
-  sets of --data and --zero_shot in place of all its own. With --config, the
-  sets are those of the config: --config.data.test="('mine',)".
+nuclr evaluate --embeddings=image.npy,text.npy
+  A run is scored on the sets that it was trained with, or on those of --data,
+  --zero_shot and --input in place of all its own. --data names what nuclr
+  ingest made; a name without a split stands for its validation and test splits,
+  or for the only split that it has. --input takes what nuclr ingest takes. A
+  run on embeddings takes other folders of nuclr embed as --data. Scores begin
+  with the name of the split, as it is called there, and the first lines say
+  what was scored. With --config, the sets are those of the config:
+  --config.data.test="('mine',)". --output=scores writes scores/scores.json.
 """,
     needs={
       "data": ["workdir", "model"],
       "zero_shot": ["workdir", "model"],
+      "input": ["workdir", "config", "model"],
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+      "data_dir": ["workdir", "config", "model"],
       **dict.fromkeys(("best", "average", "interpolate"), ["workdir"]),
+      "hubs": ["workdir", "config", "model"],
+      "prior": ["workdir", "config", "model"],
     },
-    one_of=MODELS,
-    either=[("interpolate", x) for x in ("hubs", "prior")],
+    one_of=(*MODELS, "embeddings"),
+    either=[
+      *(("input", x) for x in ("data", "hubs", "prior")),
+      *(("interpolate", x) for x in ("input", "hubs", "prior")),
+    ],
   ),
   "report": Verb(
     verbs.report,

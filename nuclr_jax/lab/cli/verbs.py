@@ -4,12 +4,10 @@ Each verb imports what it needs when it runs, so that `nuclr ingest` does not
 wait for Flax and Orbax.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 import json
 import sys
 from typing import Any
-
-import jax
 
 from nuclr_jax.lab import distributed, progress
 from nuclr_jax.lab.cli import flags
@@ -60,32 +58,16 @@ def train() -> None:
 
 
 def evaluate() -> None:
-  """Evaluate a run or a published model, and print its metrics."""
-  from nuclr_jax.lab import evaluate
-  from nuclr_jax.lab.cli import chosen
-  from nuclr_jax.lab.train import hooks, interpolate, loop
+  """Score a run, a published model or embeddings on data."""
+  from nuclr_jax.lab.cli import scoring
 
-  hubs, asked = flags.HUBS.value, flags.need_temperature()
-  if flags.TEMPERATURE.value is not None and not asked:
-    raise UsageError("--temperature is for --hubs=zeta and --prior only")
-  parts, mesh, state = chosen.opened()
-  if shares := flags.INTERPOLATE.value:
-    with jax.set_mesh(mesh):
-      return print_columns(interpolate.curve(parts, mesh, state, shares))
-  if hubs and not parts.data.sets:
-    raise UsageError("--hubs needs data with images and captions to retrieve")
-  suites, tau = parts.evaluators, flags.TEMPERATURE.value
-  readout = loop.readout(parts, state)
-  if asked and tau is None:
-    tau = hooks.one_temperature(readout, asked[0])
-  if hubs:
-    suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
-  if flags.PRIOR.value:
-    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
-    evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)
-    suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
-  with jax.set_mesh(mesh):
-    print_table(loop.evaluate(parts._replace(evaluators=suites), mesh, state))
+  scored = scoring.score()
+  for described in scored.data:
+    print(scoring.shown(described))
+  print_table(scored.metrics)
+  if flags.OUTPUT.value:
+    scoring.write(scored, flags.OUTPUT.value)
+    print(f"scores: {flags.OUTPUT.value}")
 
 
 def report() -> None:
@@ -157,35 +139,25 @@ def workdir() -> str:
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:
-  """Prints metrics, one per line."""
-  _print_lines({name: [_shown(x)] for name, x in metrics.items()})
-
-
-def print_columns(columns: Mapping[float, Mapping[str, Any]]) -> None:
-  """Prints metrics, one per line, with a column for each share.
+  """Prints metrics, one per line; several values of one are in columns.
 
   Example:
-    >>> print_columns({0.0: {"top1": 0.25}, 0.5: {"top1": 0.75}})
+    >>> print_table({"interpolate": ["0", "0.5"], "top1": [0.25, 0.75]})
     interpolate  0       0.5
     top1         0.2500  0.7500
   """
-  lines = {"interpolate": [f"{share:g}" for share in columns]}
-  for name in next(iter(columns.values())):
-    lines[name] = [_shown(metrics[name]) for metrics in columns.values()]
-  _print_lines(lines)
+  lines = {}
+  for name, x in metrics.items():
+    values = x if isinstance(x, list) else [x]
+    lines[progress.plain(name, keep="")] = [_shown(x) for x in values]
+  width = max(map(len, lines), default=0)
+  wide = max((len(x) for values in lines.values() for x in values), default=0)
+  for name, values in lines.items():
+    line = "  ".join(f"{x:<{wide}}" for x in values)
+    print(f"{name:<{width}}  {line}".rstrip())
 
 
 def _shown(value: Any) -> str:
   if not isinstance(value, float):
     return str(value)
   return f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
-
-
-def _print_lines(lines: Mapping[str, Sequence[str]]) -> None:
-  """Prints a name and values on each line, in columns."""
-  lines = {progress.plain(name, keep=""): x for name, x in lines.items()}
-  width = max(map(len, lines), default=0)
-  wide = max((len(x) for values in lines.values() for x in values), default=0)
-  for name, values in lines.items():
-    line = "  ".join(f"{x:<{wide}}" for x in values)
-    print(f"{name:<{width}}  {line}".rstrip())

@@ -24,6 +24,7 @@ from nuclr_jax.lab.data.pair_index import (
   join_indexes,
   load_index,
   number_pairs,
+  repeats,
   save_index,
 )
 from nuclr_jax.lab.data.source import (
@@ -164,7 +165,8 @@ def open_image_text_set(
 ) -> ImageTextSet:
   """Opens images of a prepared data set, with all their captions.
 
-  A group is an image and its captions.
+  A group is a record: an image and its captions. Equal images, and captions of
+  the same words, share an id where there are any (`ImageTextSet.same`).
 
   Args:
     name: The data set, see `places.find_data_set`.
@@ -177,11 +179,15 @@ def open_image_text_set(
     ValueError: If there is no such data set or split.
   """
   data = open_captioned(name, split, data_dir)
+  index = data.index
+  of_record = np.full(data.num_records, -1)
+  of_record[index.record] = index.image_id
   return ImageTextSet(
     resized_images(data, size, resize),
     np.arange(data.num_records),
     all_captions(data),
-    np.array(data.index.record),
+    np.array(index.record),
+    same=repeats(of_record, index.text_id),
   )
 
 

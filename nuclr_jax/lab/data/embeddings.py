@@ -10,6 +10,7 @@ thumbnails may be missing. Of texts without images, it has `text.npy` and
 
 from collections.abc import Iterable, Sequence
 import json
+import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
@@ -25,9 +26,12 @@ from nuclr_jax.lab.data.pair_index import (
   content_hash,
   index_keys,
   number_pairs,
+  repeats,
 )
 from nuclr_jax.lab.data.source import Data, Files, HeldOut, ImageTextSet, Source
 from nuclr_jax.types import Batch, Sides
+
+log = logging.getLogger(__name__)
 
 IMAGES, TEXTS = "images.parquet", "texts.parquet"
 KEY, CONTENT, THUMBNAIL = "key", "content", "thumbnail"  # columns of IMAGES
@@ -81,11 +85,7 @@ def embeddings(
   }
 
   def retrieval_set(path):
-    cached = folders[path]
-    images = np.arange(len(cached.image))
-    return ImageTextSet(
-      cached.image, images, cached.captions, cached.image_of_text
-    )
+    return set_of_rows(folders[path])
 
   pairs = folders[train]
   return Data(
@@ -121,7 +121,7 @@ class Lookup:
     folder = np.repeat(np.arange(len(folders)), sizes)
     row = np.concatenate([np.arange(n) for n in sizes])
     _check_one_model(folders, folder, row, first[place])
-    self._folders, self._folder, self._row = folders, folder[first], row[first]
+    self.folders, self._folder, self._row = folders, folder[first], row[first]
     self.length, checksum = folders[0].text.shape[1], 0
     for data in folders:
       checksum = zlib.crc32(np.ascontiguousarray(data.text[:1024]), checksum)
@@ -138,7 +138,7 @@ class Lookup:
     at = np.minimum(at, len(self._hashes) - 1)
     rows = np.empty((len(captions), self.length), np.float32)
     for i, (caption, place) in enumerate(zip(captions, at, strict=True)):
-      data, row = self._folders[self._folder[place]], self._row[place]
+      data, row = self.folders[self._folder[place]], self._row[place]
       if data.captions[row] != caption:
         raise ValueError(
           f"there is no cached embedding of {caption!r}; only captions that "
@@ -346,6 +346,36 @@ def index_of_rows(data: Cached) -> PairIndex:
     _hashes(word.encode() for word in words),
   )
   return index._replace(caption=order)
+
+
+def set_of_rows(data: Cached) -> ImageTextSet:
+  """Makes a set for retrieval, of the images that have captions.
+
+  Args:
+    data: The contents of a folder.
+  """
+  chosen = np.unique(data.image_of_text)
+  image, content = data.image, read_column(data.folder, CONTENT)
+  if len(chosen) < len(image):
+    log.warning(
+      "%s: %d of %d images have no caption, and are left out",
+      data.folder,
+      len(image) - len(chosen),
+      len(image),
+    )
+    image = image[chosen]
+  if content is None:
+    image_id = _hashes(row.tobytes() for row in image)
+  else:
+    image_id = np.array(content, np.uint64)[chosen]
+  text_id = _hashes(canonical(x).encode() for x in data.captions)
+  return ImageTextSet(
+    image,
+    chosen,
+    data.captions,
+    data.image_of_text,
+    same=repeats(image_id, text_id),
+  )
 
 
 def source_of_rows(data: Cached) -> Source:

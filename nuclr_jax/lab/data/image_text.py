@@ -80,8 +80,8 @@ def image_text(
       is better (docs/what_zeta_is.md).
     square: `size`, `resize` and `kernel`. The fields of this and of the other
       groups are arguments and keys of `config.data` themselves, see `options`.
-    captions: `tokenizer`, `length`, `clean`, `repair`, `pad_id`, `vocab_size`
-      and `min_count`.
+    captions: `tokenizer`, `length`, `clean`, `repair`, `pad_id`, `template`,
+      `vocab_size` and `min_count`.
     augmentation: `scale`, `flip`, `num_ops` and `level`.
     held_out: `validation`, `validation_zero_shot`, `test`, `zero_shot` and
       `probes`.

@@ -65,6 +65,9 @@ class Captions(NamedTuple):
   repair: bool = False
   # The id that a pretrained tokenizer pads with; SigLIP has 1
   pad_id: Natural = 0
+  # Which tokens a pretrained tokenizer adds to a caption, $A, if not its own,
+  # such as "eng_Latn $A </s>"
+  template: str | None = None
   # The number of ids of a pretrained text tower, if it is not that of the
   # tokenizer
   vocab_size: Ids | None = None

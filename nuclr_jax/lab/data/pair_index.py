@@ -121,6 +121,25 @@ def content_keys(contents: Iterable[bytes]) -> UInt64[np.ndarray, "ids"]:
   return np.array(keys, np.uint64)
 
 
+def repeats(image_id: np.ndarray, text_id: np.ndarray) -> Sides | None:
+  """Returns `ImageTextSet.same`: the ids, or None if none of them repeats.
+
+  Args:
+    image_id: The id of each image.
+    text_id: The id of each caption.
+
+  Example:
+    >>> repeats(np.array([7, 5]), np.array([1, 2, 1])).image.tolist()
+    [1, 0]
+    >>> repeats(np.array([7, 5]), np.array([1, 2, 3])) is None
+    True
+  """
+  found = [np.unique(x, return_inverse=True) for x in (image_id, text_id)]
+  if all(len(ids) == len(rows) for ids, rows in found):
+    return None
+  return Sides(*(rows for _, rows in found))
+
+
 def match_keys(
   old: UInt64[np.ndarray, "old"], new: UInt64[np.ndarray, "new"]
 ) -> Int[np.ndarray, "new"]:

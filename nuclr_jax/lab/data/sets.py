@@ -231,6 +231,27 @@ def check_labelled_set(
   return data.features[label].names
 
 
+def split_of(
+  place: Place, data_dir: str | os.PathLike | None = None
+) -> str | None:
+  """Returns the split of a labelled set that `open_labelled_set` opens.
+
+  Args:
+    place: The set.
+    data_dir: Folder of prepared data sets.
+
+  Returns:
+    The split, by the name that it has there; None for a folder of classes that
+    has no splits.
+  """
+  folder = class_folder(place, data_dir)
+  if folder is None:
+    names = tfds_reader.split_names(place.source, data_dir)
+    return place.split or _test_split(names)
+  chosen = _split_folder(folder, place.split)
+  return None if chosen == folder else chosen.name
+
+
 def class_folder(
   place: Place, data_dir: str | os.PathLike | None = None
 ) -> pathlib.Path | None:
@@ -393,13 +414,17 @@ def _check_labels(name: str, labels) -> None:
     )
 
 
+def _test_split(names: Sequence[str]) -> str:
+  """Returns the split of a data set to score, if none is named."""
+  return next((x for x in TEST_SPLITS if x in names), TEST_SPLITS[0])
+
+
 def _prepared_split(place, split, data_dir):
   """Opens a split; finds its image feature and its class label."""
   import tensorflow_datasets as tfds
 
   if split is None:
-    names = tfds_reader.split_names(place.source, data_dir)
-    split = next((x for x in TEST_SPLITS if x in names), TEST_SPLITS[0])
+    split = _test_split(tfds_reader.split_names(place.source, data_dir))
   data = tfds_reader.open_split(place.source, split, data_dir)
   kinds = {
     kind: [k for k, f in data.features.items() if isinstance(f, kind)]

@@ -235,6 +235,9 @@ class ImageTextSet(NamedTuple):
   # Where each image is from, such as its designer; scored on request, see
   # `evaluate.recall_by_origin`.
   origin: Sequence[str] | None = None
+  # Ids, 0, 1, ..., of the images and of the captions, if some are equal: what
+  # matches one of them matches all of its id. None = all differ.
+  same: Sides | None = None
 
 
 class LabelledSet(NamedTuple):

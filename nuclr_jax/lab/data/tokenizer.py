@@ -23,7 +23,6 @@ from tokenizers import (
   models,
   normalizers,
   pre_tokenizers,
-  processors,
 )
 
 from nuclr_jax import checks
@@ -36,6 +35,7 @@ from nuclr_jax.lab.models.pretrained.specs import read_spec
 from nuclr_jax.lab.ranges import Ids
 
 PAD, UNKNOWN, FIRST, LAST = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+FIRST_AND_LAST = f"{FIRST} $A {LAST}"
 MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
@@ -223,7 +223,7 @@ def build_tokenizer(
   tokenizer.normalizer = normalizer
   tokenizer.pre_tokenizer = split
   if first_and_last:
-    tokenizer.post_processor = _first_and_last(vocabulary)
+    tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, BUILD)
   return Tokenizer(tokenizer.to_str(), length)
 
 
@@ -235,6 +235,7 @@ def pretrained_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  template: str | None = None,
   vocab_size: Ids | None = None,
 ) -> Tokenizer:
   r"""Reads the tokenizer of a published text tower.
@@ -259,6 +260,10 @@ def pretrained_tokenizer(
     pad_id: The id that follows the end of short captions. Text towers that mask
       the padding, such as BERT, need 0; SigLIP attends to it, and takes 1, the
       id of `</s>`, whatever the id of `<pad>`.
+    template: Which tokens go before and after a caption, $A, if they are not
+      those that the tokenizer adds: "[CLS] $A [PAD]" for CLIPA, where padding
+      takes the place of BERT's last token (if a caption spells it, it stays),
+      and "eng_Latn $A </s>" for English in NLLB's vocabulary.
     vocab_size: The number of ids of a pretrained text tower, if it is not that
       of the tokenizer. Published towers may have ids that are never used.
 
@@ -300,6 +305,8 @@ def pretrained_tokenizer(
       )
   tokenizer.no_padding()
   tokenizer.no_truncation()
+  if template is not None:
+    tokenizer_file.set_template(tokenizer, template, path)
   if pad_id:
     pad_token = tokenizer.id_to_token(pad_id)
     if pad_token is None:
@@ -326,6 +333,7 @@ def choose_tokenizer(
   clean: Clean = True,
   repair: bool = False,
   pad_id: Natural = 0,
+  template: str | None = None,
   vocab_size: Ids | None = None,
   min_count: int = 1,
 ) -> Tokenizer:
@@ -339,6 +347,7 @@ def choose_tokenizer(
     clean: How a pretrained tokenizer cleans captions.
     repair: Whether captions are `repaired` first.
     pad_id: The id that a pretrained tokenizer pads with.
+    template: Which tokens it adds to a caption.
     vocab_size: The number of ids of a pretrained text tower, if it is another
       than the tokenizer's.
     min_count: The number of captions in which a word must occur to become a
@@ -359,6 +368,7 @@ def choose_tokenizer(
       clean=clean,
       repair=repair,
       pad_id=pad_id,
+      template=template,
       vocab_size=vocab_size,
     )
   distinct = set(map(repaired, captions()) if repair else captions())
@@ -486,12 +496,5 @@ def _bert(vocabulary: Sequence[str], path: os.PathLike) -> tokenizers.Tokenizer:
   tokenizer.add_special_tokens(special)
   tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.post_processor = _first_and_last(ids)
+  tokenizer_file.set_template(tokenizer, FIRST_AND_LAST, path)
   return tokenizer
-
-
-def _first_and_last(ids) -> processors.TemplateProcessing:
-  return processors.TemplateProcessing(
-    single=f"{FIRST} $A {LAST}",
-    special_tokens=[(FIRST, ids[FIRST]), (LAST, ids[LAST])],
-  )

@@ -17,6 +17,7 @@ import tempfile
 from typing import Any
 
 import tokenizers
+from tokenizers import processors
 
 from nuclr_jax import checks
 from nuclr_jax.lab import files
@@ -159,3 +160,28 @@ def _longest_text(charsmap: bytes) -> float:
   start = 4 + int.from_bytes(charsmap[:4], "little")
   texts = charsmap[start:].decode(errors="replace").split("\0")
   return max(1, *map(len, texts))
+
+
+def set_template(
+  tokenizer: tokenizers.Tokenizer, template: str, path: str | os.PathLike
+) -> None:
+  """Changes which tokens a tokenizer adds to a text.
+
+  Args:
+    tokenizer: The tokenizer, which is changed.
+    template: Names of its tokens, and $A for the text, separated by blanks.
+    path: Where it was read, for messages.
+
+  Raises:
+    ValueError: If $A is not there once, or the tokenizer lacks a token.
+  """
+  names = template.split()
+  ids = {x: tokenizer.token_to_id(x) for x in names if x != "$A"}
+  if names.count("$A") != 1 or None in ids.values():
+    raise ValueError(
+      f"the template {template!r} must have $A once, and tokens of {path} "
+      f"around it; its tokens have the ids {ids}"
+    )
+  tokenizer.post_processor = processors.TemplateProcessing(
+    single=" ".join(names), special_tokens=list(ids.items())
+  )

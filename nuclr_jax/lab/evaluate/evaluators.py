@@ -256,7 +256,7 @@ def run_evaluators(
   Args:
     evaluators: Evaluators whose scores have different names.
     embed: The model.
-    prefix: What precedes the names, with a slash.
+    prefix: What precedes the names, with a slash; "" leaves them as they are.
 
   Returns:
     All scores.
@@ -273,8 +273,9 @@ def run_evaluators(
     more = evaluator(embed)
     if twice := sorted(set(more) & set(scores)):
       raise ValueError(
-        f"two evaluators of {prefix} give {twice[:3]}; give the sets different "
-        "names (NAME=SET)"
+        f"two evaluators of {prefix or 'the sets'} give {twice[:3]}; give the "
+        "sets different names (NAME=SET)"
       )
     scores |= more
-  return {f"{prefix}/{name}": value for name, value in scores.items()}
+  prefix = prefix and f"{prefix}/"
+  return {f"{prefix}{name}": value for name, value in scores.items()}

@@ -16,7 +16,7 @@ from nuclr_jax import popularity
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.data.source import ImageTextSet, Source
 from nuclr_jax.lab.evaluate.evaluators import Embed, Evaluator, embed_pairs
-from nuclr_jax.lab.evaluate.retrieval import recall
+from nuclr_jax.lab.evaluate.retrieval import scores_of
 from nuclr_jax.types import Metrics, Pairs, Sides, each
 
 QUERIES = 16_384  # training pairs in the bank
@@ -83,7 +83,9 @@ def corrected_retrieval_evaluator(
     ValueError: If a method is unknown, or zeta has no temperature.
   """
   strengths = _strengths(methods, temperature)
-  zeta = functools.partial(popularity.zeta_of_unseen, temperature=temperature)
+  zeta_of = functools.partial(
+    popularity.zeta_of_unseen, temperature=temperature
+  )
 
   def evaluate(embed: Embed) -> Metrics:
     pairs, log_denominator = bank(embed)
@@ -96,20 +98,14 @@ def corrected_retrieval_evaluator(
           text=local_scaling_of_unseen(text, pairs.image),
         )
       return Sides(
-        image=zeta(image, pairs.text, log_denominator.text),
-        text=zeta(text, pairs.image, log_denominator.image),
+        image=zeta_of(image, pairs.text, log_denominator.text),
+        text=zeta_of(text, pairs.image, log_denominator.image),
       )
 
     metrics = {}
     for method, strength in strengths.items():
-      scores = recall(
-        image,
-        text,
-        data.image_group,
-        data.caption_group,
-        zeta=each(lambda x, s=strength: s * x, penalties(method)),
-        parts=data.parts,
-      )
+      zeta = each(lambda x, s=strength: s * x, penalties(method))
+      scores = scores_of(data, image, text, zeta)
       prefix = f"hubs_{method}/{name}/" if name else f"hubs_{method}/"
       metrics |= {f"{prefix}{key}": x for key, x in scores.items()}
     return metrics

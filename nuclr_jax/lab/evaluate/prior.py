@@ -23,7 +23,7 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data.captions import open_text, tidy_text
 from nuclr_jax.lab.data.source import HeldOut, Source
 from nuclr_jax.lab.evaluate.evaluators import Embed, Evaluator
-from nuclr_jax.lab.evaluate.retrieval import recall
+from nuclr_jax.lab.evaluate.retrieval import scores_of
 from nuclr_jax.lab.evaluate.zero_shot import accuracy, embed_classes
 from nuclr_jax.popularity.frequency import COUNTS
 from nuclr_jax.types import Metrics, Sides
@@ -259,13 +259,11 @@ def prior_evaluators(
       )
       if zeta is None:
         return {}
-      scores = recall(
+      scores = scores_of(
+        data,
         embed.image(data.image),
         embed.text(data.captions),
-        data.image_group,
-        data.caption_group,
-        zeta=Sides(0.0, zeta),
-        parts=data.parts,
+        Sides(0.0, zeta),
       )
       return _named(f"{name}/" if name else "", scores)
 

@@ -1,6 +1,7 @@
 """Ranks among similarities, computed in chunks on all devices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 import itertools
 
 import jax
@@ -126,11 +127,76 @@ def ranks(
   )
 
 
+def ranks_of_matches(
+  queries: Float[np.ndarray, "queries dim"],
+  gallery: Float[np.ndarray, "gallery dim"],
+  query_id: Int[np.ndarray, "queries"],
+  gallery_id: Int[np.ndarray, "gallery"],
+  right: Sequence[Collection[int]],
+  penalty: Float[np.ndarray, "gallery"] | float = 0.0,
+) -> Int[np.ndarray, "queries"]:
+  """Counts the wrong ids before each query's best right one.
+
+  As `ranks`, for candidates of which any number is right, each for any queries.
+  Candidates of one id count once, by their greatest similarity - penalty.
+
+  Args:
+    queries: Unit-norm embeddings of the queries.
+    gallery: Unit-norm embeddings of the candidates, which every device holds.
+    query_id: The id of each query: 0, 1, ...
+    gallery_id: The id of each candidate: 0, 1, ...
+    right: The ids of candidates that are right, by the id of the query.
+    penalty: Subtracted from the similarities of each candidate.
+
+  Example:
+    >>> x = np.array([[1.0, 0.0], [0.6, 0.8], [0.6, 0.8], [0.0, 1.0]])
+    >>> ids = np.array([0, 1, 1, 2])
+    >>> ranks_of_matches(x, x, ids, ids, [{1}, {2}, {0, 2}]).tolist()
+    [1, 1, 1, 0]
+  """
+  penalty = np.broadcast_to(np.float32(penalty), len(gallery))
+  candidates = sharding.replicate(
+    (np.float32(gallery), np.int32(gallery_id), penalty)
+  )
+  num_ids = int(np.max(gallery_id)) + 1
+
+  def ranks_of_chunk(queries, query_id):
+    found = [list(right[i]) for i in query_id]
+    most = max(map(len, found), default=0)
+    # Powers of two, so that few shapes are compiled.
+    rows = np.full((len(found), 2 ** max(most - 1, 0).bit_length()), -1)
+    for row, ids in zip(rows, found, strict=True):
+      row[: len(ids)] = ids
+    return _ranks_of_matches(
+      queries, np.int32(rows), *candidates, num_ids=num_ids
+    )
+
+  return in_chunks(
+    ranks_of_chunk, len(gallery), np.float32(queries), np.asarray(query_id)
+  )
+
+
 def _numbered(*groups: np.ndarray) -> list[Int[np.ndarray, "rows"]]:
   """Numbers groups from 0: JAX would cut 64-bit integers down to 32 bits."""
   rows = [np.asarray(x).tolist() for x in groups]
   number = {x: i for i, x in enumerate(dict.fromkeys(itertools.chain(*rows)))}
   return [np.array([number[x] for x in row], np.int32) for row in rows]
+
+
+@partial(jax.jit, static_argnames="num_ids")
+def _ranks_of_matches(queries, right, gallery, gallery_id, penalty, num_ids):
+  queries, right = sharding.constrain((queries, right), sharding.ROWS)
+  sim = jnp.matmul(queries, gallery.T, precision=tiles.PRECISION)
+  sim = sim - penalty[None]
+  sim = jnp.where(jnp.isfinite(sim), sim, -jnp.inf)
+  sim = jax.ops.segment_max(sim.T, gallery_id, num_ids).T
+  of_right = jnp.take_along_axis(sim, jnp.maximum(right, 0), axis=1)
+  best = jnp.max(
+    of_right, axis=1, keepdims=True, where=right >= 0, initial=-jnp.inf
+  )
+  before = jnp.sum(sim >= best, axis=1)
+  before -= jnp.sum((of_right >= best) & (right >= 0), axis=1)
+  return sharding.constrain(before, sharding.REPLICATED)
 
 
 @jax.jit

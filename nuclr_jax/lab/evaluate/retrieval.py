@@ -1,13 +1,13 @@
 """Retrieval between images and texts, and within classes, from embeddings."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from jaxtyping import Float, Integer
 import numpy as np
 
 from nuclr_jax.lab.data.source import ImageTextSet
 from nuclr_jax.lab.evaluate.evaluators import Embed, Evaluator
-from nuclr_jax.lab.evaluate.ranking import ranks
+from nuclr_jax.lab.evaluate.ranking import ranks, ranks_of_matches
 from nuclr_jax.types import Metrics, Sides
 
 NO_ZETA = Sides(0.0, 0.0)
@@ -24,6 +24,7 @@ def recall(
   top: tuple[int, ...] = TOP,
   zeta: Sides = NO_ZETA,
   parts: Mapping[str, Sides] | None = None,
+  same: Sides | None = None,
 ) -> Metrics:
   """Computes recall@k both ways, between images and texts of the same group.
 
@@ -31,6 +32,10 @@ def recall(
   of greatest similarity. On COCO, where a group is an image and its five
   captions, an image as the query succeeds if one of its captions is found, and
   every caption is a separate query. Ties count against the query.
+
+  If images or captions repeat, `same` says so. Then any image is right for a
+  caption that is equal to one of its captions, and the other way round, and
+  equal captions are one candidate, as are equal images.
 
   Args:
     image: Unit-norm embeddings of the images.
@@ -42,6 +47,7 @@ def recall(
       from its similarities to all queries.
     parts: Weights, at least 0, of the images and of the texts as queries, by
       name; all of them stay candidates. A part without weight is left out.
+    same: Ids of equal images and of equal texts, 0, 1, ...; None if all differ.
 
   Returns:
     `image_to_text/recall@k`, `text_to_image/recall@k` as fractions,
@@ -58,7 +64,7 @@ def recall(
     {'image_to_text/recall@1': 0.33, 'text_to_image/recall@1': 0.33, \
 'mean_recall@1': 0.33, 'mean_recall': 0.33}
   """
-  rank = _ranks(image, text, image_group, text_group, zeta)
+  rank = _ranks(image, text, image_group, text_group, zeta, same)
   scores = _recalls(rank, EQUAL, top)
   for name, weights in (parts or {}).items():
     if all(np.sum(x) > 0 for x in weights):
@@ -67,7 +73,7 @@ def recall(
   return scores
 
 
-def _ranks(image, text, image_group, text_group, zeta) -> Sides:
+def _ranks(image, text, image_group, text_group, zeta, same=None) -> Sides:
   """Ranks the texts for each image, and the images for each text."""
   alone = set(image_group.tolist()) ^ set(text_group.tolist())
   if alone:
@@ -75,10 +81,69 @@ def _ranks(image, text, image_group, text_group, zeta) -> Sides:
       "image_group and text_group must hold the same groups; these are in one "
       f"only: {sorted(alone)[:5]}"
     )
+  if same is None:
+    return Sides(
+      ranks(image, text, image_group, text_group, zeta.text),
+      ranks(text, image, text_group, image_group, zeta.image),
+    )
+  right = right_ids(image_group, text_group, same)
   return Sides(
-    ranks(image, text, image_group, text_group, zeta.text),
-    ranks(text, image, text_group, image_group, zeta.image),
+    ranks_of_matches(image, text, *same, right.image, zeta.text),
+    ranks_of_matches(text, image, *same[::-1], right.text, zeta.image),
   )
+
+
+def right_ids(
+  image_group: Integer[np.ndarray, "images"],
+  text_group: Integer[np.ndarray, "texts"],
+  same: Sides,
+) -> Sides:
+  """Finds the right answers of each image id and of each text id.
+
+  Args:
+    image_group: The group of each image.
+    text_group: The group of each text.
+    same: Ids of equal images and of equal texts, 0, 1, ...
+
+  Returns:
+    The text ids that are right, by image id, and the image ids that are, by
+    text id: lists of sets.
+
+  Example:
+    >>> same = Sides(image=np.array([0, 1, 2]), text=np.array([0, 1, 0]))
+    >>> right_ids(np.arange(3), np.arange(3), same)
+    Sides(image=[{0}, {1}, {0}], text=[{0, 2}, {1}])
+  """
+  texts_of: dict[int, set[int]] = {}
+  for group, text in zip(text_group.tolist(), same.text.tolist(), strict=True):
+    texts_of.setdefault(group, set()).add(text)
+  right = Sides(*([set() for _ in range(int(x.max()) + 1)] for x in same))
+  groups = zip(image_group.tolist(), same.image.tolist(), strict=True)
+  for group, image in groups:
+    for text in texts_of[group]:
+      right.image[image].add(text)
+      right.text[text].add(image)
+  return right
+
+
+def match_of(data: ImageTextSet) -> Callable[[int, int], bool]:
+  """Returns a function that says whether an image and a caption match.
+
+  Args:
+    data: The set; the function takes a row of its images and one of its
+      captions.
+
+  Example:
+    >>> ids, same = np.arange(2), Sides(np.arange(2), np.zeros(2, int))
+    >>> data = ImageTextSet(np.eye(2), ids, ["a", "a"], ids)
+    >>> match_of(data)(0, 1), match_of(data._replace(same=same))(0, 1)
+    (False, True)
+  """
+  same, groups = data.same, (data.image_group, data.caption_group)
+  if same is None:
+    return lambda i, t: bool(groups[0][i] == groups[1][t])
+  right = right_ids(*groups, same).image
+  return lambda i, t: same.text[t] in right[same.image[i]]
 
 
 def _recalls(
@@ -141,9 +206,7 @@ def same_class_recall(
 
 
 def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
-  """Makes an evaluator of recall@1, 5 and 10 both ways (see `recall`).
-
-  The parts of the set are scored, too.
+  """Makes an evaluator of recall@1, 5 and 10 both ways (see `scores_of`).
 
   Args:
     data: The images and captions to retrieve.
@@ -158,16 +221,37 @@ def retrieval_evaluator(data: ImageTextSet, name: str = "") -> Evaluator:
   """
 
   def evaluate(embed: Embed) -> Metrics:
-    scores = recall(
-      embed.image(data.image),
-      embed.text(data.captions),
-      data.image_group,
-      data.caption_group,
-      parts=data.parts,
-    )
+    scores = scores_of(data, embed.image(data.image), embed.text(data.captions))
     return {f"{name}/{k}" if name else k: x for k, x in scores.items()}
 
   return evaluate
+
+
+def scores_of(
+  data: ImageTextSet,
+  image: Float[np.ndarray, "images dim"],
+  text: Float[np.ndarray, "texts dim"],
+  zeta: Sides = NO_ZETA,
+) -> Metrics:
+  """Computes `recall` of a set, and of its parts.
+
+  If images or captions repeat, `by_record/...` are the scores for which they do
+  not count as equal, as in CLIP_benchmark: a caption's own image alone is
+  right, and the same caption of another image is another candidate.
+
+  Args:
+    data: The set.
+    image: Unit-norm embeddings of its images.
+    text: Unit-norm embeddings of its captions.
+    zeta: The popularities of its images and captions, see `recall`.
+  """
+  groups = data.image_group, data.caption_group
+  how = {"zeta": zeta, "parts": data.parts}
+  scores = recall(image, text, *groups, same=data.same, **how)
+  if data.same is not None:
+    by_record = recall(image, text, *groups, **how)
+    scores |= {f"by_record/{k}": x for k, x in by_record.items()}
+  return scores
 
 
 def recall_by_origin(embed: Embed, data: ImageTextSet) -> dict[str, Metrics]:

@@ -56,9 +56,22 @@ def choose_evaluators(
       f"held-out sets must be of the splits {SPLITS}, got {unknown}"
     )
   found = {split: data.held_out.get(split, HeldOut()) for split in SPLITS}
+  return evaluators_of(found, more)
+
+
+def evaluators_of(
+  held_out: Mapping[str, HeldOut],
+  more: Callable[[HeldOut], Sequence[Evaluator]] = lambda _: (),
+) -> dict[str, list[Evaluator]]:
+  """Returns the evaluators of sets by split, as `choose_evaluators` does.
+
+  Args:
+    held_out: The sets of any splits.
+    more: Makes further evaluators of the sets of a split.
+  """
   return {
     split: [*_evaluators(split, sets), *(more(sets) if any(sets) else ())]
-    for split, sets in found.items()
+    for split, sets in held_out.items()
   }
 
 
@@ -93,7 +106,8 @@ def correct_hubs(
     ]
 
   return {
-    split: [*suites.get(split, ()), *corrected(split)] for split in SPLITS
+    split: [*suites.get(split, ()), *corrected(split)]
+    for split in _splits(suites, data)
   }
 
 
@@ -118,8 +132,12 @@ def add_prior(
         data.held_out.get(split, HeldOut()), prior, temperature=temperature
       ),
     ]
-    for split in SPLITS
+    for split in _splits(suites, data)
   }
+
+
+def _splits(suites: Suites, data: Data) -> list[str]:
+  return list(dict.fromkeys([*suites, *data.held_out]))
 
 
 def _evaluators(split: str, held_out: HeldOut) -> list[Evaluator]:

@@ -2,6 +2,7 @@
 
 from nuclr_jax.lab.export.embed import (
   Embedder,
+  embedder_of,
   embedder_of_config,
   embedder_of_run,
   write_embeddings,
@@ -18,6 +19,7 @@ from nuclr_jax.lab.export.training_pairs import write_training_pairs
 __all__ = [
   "Embedder",
   "Exported",
+  "embedder_of",
   "embedder_of_config",
   "embedder_of_run",
   "exported",

@@ -22,6 +22,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 import numpy as np
 
 from nuclr_jax.lab import files, progress
@@ -38,11 +39,14 @@ from nuclr_jax.lab.data.embeddings import (
   TEXTS,
   THUMBNAIL,
 )
+from nuclr_jax.lab.data.other_sets import check_takes_photos
 from nuclr_jax.lab.data.pair_index import content_hash
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, AnyTokenizer, Resize
 from nuclr_jax.lab.evaluate import evaluators
 from nuclr_jax.lab.train import checkpoint, loop, untrained
+from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.settings import Settings
+from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.lab.user_files.items import Rejected, tidy, why_none
 from nuclr_jax.types import Metrics, Sides
 
@@ -102,7 +106,7 @@ def embedder_of_run(
     averaged=averaged,
   )
   with jax.set_mesh(opened[1]):
-    yield _embedder(*opened, features, images)
+    yield embedder_of(*opened, features=features, images=images)
 
 
 @contextlib.contextmanager
@@ -127,7 +131,7 @@ def embedder_of_config(
   """
   opened = untrained.open_untrained(config, data_dir=data_dir, pairs=False)
   with jax.set_mesh(opened[1]):
-    yield _embedder(*opened, features, images)
+    yield embedder_of(*opened, features=features, images=images)
 
 
 def write_embeddings(
@@ -282,8 +286,26 @@ def _write_files(
   return count | {"rejected": reasons.total()}
 
 
-def _embedder(parts, mesh, state, features: bool, images: bool) -> Embedder:
-  """Compiles the functions of a model with its params and state."""
+def embedder_of(
+  parts: Experiment,
+  mesh: Mesh,
+  state: TrainState,
+  *,
+  features: bool = False,
+  images: bool = True,
+) -> Embedder:
+  """Compiles the functions of a model that is open; its mesh must be set.
+
+  Args:
+    parts: What `loop.load` or `untrained.open_untrained` returned.
+    mesh: The same.
+    state: The same.
+    features: As for `embedder_of_run`.
+    images: As for `embedder_of_run`.
+
+  Raises:
+    ValueError: If the model does not take what it must.
+  """
   inputs = parts.data.inputs
   shape, has_words = inputs.image_shape, inputs.tokenizer.vocab_size > 0
   of_texts = len(shape) == 1 and has_words
@@ -292,16 +314,8 @@ def _embedder(parts, mesh, state, features: bool, images: bool) -> Embedder:
       "the model takes rows of features, and no texts; give the run or model "
       "that made them"
     )
-  if images and (len(shape) != 3 or shape[2] != 3):
-    taken = f"images of shape {shape}"
-    instead = "give a run or a config of such a model"
-    if of_texts:
-      taken = "texts only"
-      instead = "give it --input=texts.txt, a text on each line"
-    raise ValueError(
-      f"the model takes {taken}, not RGB images of shape (size, size, 3); "
-      f"{instead}"
-    )
+  if images:
+    check_takes_photos(inputs)
   embed = loop.embedder(parts, mesh)(state)
   embeddings = embed.outputs if of_texts else Sides(embed.image, embed.text)
   encode = embed.features if features else embeddings

@@ -31,6 +31,8 @@ import numpy as np
 import tokenizers
 
 from nuclr_jax.lab import files
+from nuclr_jax.lab.data import elsewhere
+from nuclr_jax.lab.data.elsewhere import LAYOUTS
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
@@ -48,7 +50,6 @@ log = logging.getLogger(__name__)
 WEIGHTS, CONFIG, LOADER = "model.safetensors", "config.json", "load.py"
 OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
-LAYOUTS = ("hugging_face", "open_clip")
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
 REPAIRS = {  # how captions differ there from those of the run
@@ -182,6 +183,9 @@ def write_model(
       f"{model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
+  _check_features(image, text)
+  for difference in elsewhere.differences(model.resize, [layout]):
+    log.warning("%s", difference)
   if layout == "open_clip":
     return _write_open_clip(model, image, text, folder)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
@@ -230,6 +234,26 @@ def _arguments(spec, side: str) -> dict[str, Any]:
       f"only towers of this library can be exported, got {tower.name!r}"
     )
   return tower.values() | {"name": tower.name}
+
+
+def _check_features(image, text) -> None:
+  """Raises ValueError for features that no exported config can name."""
+  norm_before = image.get("norm_before")
+  patch_bias = image.get("patch_bias")
+  found = {
+    "image.pool": image.get("pool") in ("mean", "query"),
+    "image.patch_bias": patch_bias is not None and patch_bias == norm_before,
+    "image.head": bool(image.get("head")),
+    "text.head": bool(text.get("head")),
+    "text.pad_id": bool(text.get("pad_id")),
+    "text.causal": text["name"] == "clip_text" and not text["causal"],
+    "text.pool": text.get("pool")
+    not in (None, "end" if text.get("causal") else "last"),
+  }
+  if names := [name for name, is_other in found.items() if is_other]:
+    raise ValueError(
+      f"models with this {', '.join(names)} can be read, but not exported"
+    )
 
 
 def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
@@ -284,11 +308,6 @@ def _write_open_clip(model: Exported, image, text, folder):
     length=model.tokenizer.length,
     dim=model.params["text_projection"].shape[1],
   )
-  if model.resize.mode == "crop":
-    log.warning(
-      "OpenCLIP crops images by torchvision's rule, which may differ by a "
-      "pixel from 'crop'; config.data.resize='crop_torchvision' is that rule"
-    )
   is_siglip = layout == "open_clip_siglip"
   is_biased = "text_projection_bias" in model.params
   projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]

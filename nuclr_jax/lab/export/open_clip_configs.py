@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nuclr_jax.lab.models.pretrained.published import SIGLIP_SIZES
+from nuclr_jax.lab.models.pretrained.timm_towers import SIGLIP_SIZES
 
 Arguments = Mapping[str, Any]  # of a tower's factory, defaults included
 # Both towers of CLIP have these in OpenCLIP.

@@ -167,7 +167,7 @@ def dual_encoder(
   *,
   dim: int,
   normalize: bool = True,
-  projection_bias: bool = False,
+  projection_bias: bool | Sequence[Side] = False,
   projected: Sequence[Side] = ("image", "text"),
   frozen: tuple[str, ...] = (),
 ) -> Model:
@@ -179,7 +179,8 @@ def dual_encoder(
     dim: The width of the embeddings.
     normalize: Whether to scale embeddings to unit norm, as the objectives of
       the core expect. (Evaluation scales them in any case.)
-    projection_bias: Whether the projections have a bias.
+    projection_bias: Whether the projections have a bias, or the sides whose
+      projections have one.
     projected: The sides ("image", "text") that have a projection; the features
       of the other side are its embeddings and must have the width `dim`.
     frozen: Towers ("image", "text") that always run as in evaluation: without
@@ -194,7 +195,7 @@ def dual_encoder(
 
   Raises:
     ValueError: If a side is unknown, or is not projected and has features of
-      another width than `dim`.
+      another width than `dim`; or if it has a bias, but no projection.
 
   Example:
     >>> towers = [
@@ -216,6 +217,16 @@ def dual_encoder(
         f"dim, or add {side!r} to projected"
       )
 
+  if isinstance(projection_bias, bool):
+    biased = tuple(projected) if projection_bias else ()
+  else:
+    biased = tuple(projection_bias)
+  if lost := sorted({*biased} - {*projected}):
+    raise ValueError(
+      f"projection_bias has {lost}, and projected does not; leave them out of "
+      "projection_bias, or add them to projected"
+    )
+
   def init(key):
     keys = jax.random.split(key, 4)
     image_params, image_state = image.init(keys[0])
@@ -227,7 +238,7 @@ def dual_encoder(
       key, tower = towers[side]
       shape = (tower.num_features, dim)
       params[f"{side}_projection"] = scale(key, shape)
-      if projection_bias:
+      if side in biased:
         params[f"{side}_projection_bias"] = jnp.zeros(dim)
     return params, {"image": image_state, "text": text_state}
 
@@ -255,7 +266,7 @@ def dual_encoder(
     x = features
     if side in projected:
       x = x @ params[f"{side}_projection"]
-      if projection_bias:
+      if side in biased:
         x += params[f"{side}_projection_bias"][None]
     return unit_norm(x) if normalize else x
 

@@ -1,14 +1,15 @@
-"""Text towers of the BERT family: BERT and DistilBERT."""
+"""Text towers of the BERT family: BERT, RoBERTa and DistilBERT."""
 
 from functools import partial
 
 from flax import nnx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from nuclr_jax import checks
-from nuclr_jax.checks import Fraction
-from nuclr_jax.lab.models import base, transformer
+from nuclr_jax.checks import Fraction, Natural
+from nuclr_jax.lab.models import base, pools, transformer
 from nuclr_jax.lab.models.layers import Dtype, LayerNorm, Remat, run_blocks
 from nuclr_jax.lab.ranges import Eps, Layers, Length, Width
 
@@ -18,11 +19,20 @@ Pooling = checks.one_of(("first", "mean", "max"))
 class Bert(nnx.Module):
   """Post-norm blocks, whose features are pooled over the tokens of a text.
 
-  Token id 0 is padding; no token attends to it, and pooling leaves it out.
+  No token attends to padding, and pooling leaves it out.
   """
 
   def __init__(
-    self, spec, *, vocab_size, max_length, pooling="first", pooler, rngs
+    self,
+    spec,
+    *,
+    vocab_size,
+    max_length,
+    pooling="first",
+    pooler,
+    head=None,
+    pad_id=0,
+    rngs,
   ):
     init = nnx.initializers.normal(0.02)
     shape = (vocab_size, spec.width)
@@ -33,23 +43,39 @@ class Bert(nnx.Module):
     self.dropout = nnx.Dropout(spec.rates.embeddings)
     self.blocks = transformer.make_blocks(spec, rngs)
     self.remat = spec.remat
-    pool = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
+    pool = partial(pools.Pooler, spec.width, dtype=spec.dtype)
     self.pooler = nnx.data(pool(rngs=rngs) if pooler else None)
-    self.dtype, self.pooling = spec.dtype, pooling
+    first = partial(transformer.dense, spec.width, use_bias=False)
+    self.head = nnx.data(
+      first(head, None, dtype=spec.dtype, rngs=rngs) if head else None
+    )
+    self.dtype, self.pooling, self.pad_id = spec.dtype, pooling, pad_id
 
   def __call__(
     self, tokens: Int[Array, "batch length"], rngs: nnx.Rngs | None = None
   ) -> Float[Array, "batch features"]:
-    mask = (tokens != 0)[:, None, None]
+    is_text = tokens != self.pad_id
+    mask = is_text[:, None, None]
     x = jnp.take(self.tokens[...], tokens, axis=0)
-    x += self.positions[: tokens.shape[1]][None]
+    first = _first_position(self.pad_id)
+    x += self.positions[first : first + tokens.shape[1]][None]
     x = self.norm(x).astype(self.dtype)
     x = self.dropout(x, rngs=rngs)
     x = run_blocks(self.blocks, x, mask, rngs, remat=self.remat)
-    x = _pooled(x, tokens != 0, self.pooling)
+    x = _pooled(x, is_text, self.pooling)
     if self.pooler is not None:
       x = self.pooler(x)
+    if self.head is not None:
+      x = jax.nn.gelu(self.head(x), approximate=False)
     return x.astype(jnp.float32)
+
+
+def _first_position(pad_id: int) -> int:
+  """Returns the position of the first token: RoBERTa counts from its padding.
+
+  BERT, whose padding is 0, counts from 0.
+  """
+  return pad_id + 1 if pad_id else 0
 
 
 def _pooled(
@@ -80,6 +106,8 @@ def bert(
   activation: transformer.Activation = "gelu",
   pooling: Pooling = "first",
   pooler: bool = False,
+  head: Width | None = None,
+  pad_id: Natural = 0,
   dropout: Fraction = 0.1,
   attended_dropout: Fraction | None = None,
   dtype: Dtype = "float32",
@@ -92,7 +120,7 @@ def bert(
   embeddings when weights are read.
 
   Args:
-    vocab_size: The number of token ids; 0 is padding.
+    vocab_size: The number of token ids.
     length: The number of token ids per text, at most `max_length`.
     width: The width of the features.
     layers: The number of attention blocks.
@@ -106,6 +134,11 @@ def bert(
       tokens included. Sentence encoders say which in `1_Pooling/config.json`.
     pooler: Whether a dense layer and tanh follow the first token's features, as
       in BERT's pretraining.
+    head: The width of a dense layer without bias and a GELU that follow the
+      pooled features, whose width is then this one: with a projection, that is
+      the head of OpenCLIP's models with a RoBERTa. None is without them.
+    pad_id: The token id of padding, 0 for BERT and 1 for RoBERTa. Unless it is
+      0, positions up to `pad_id` are not those of any token.
     dropout: The dropout rate after the embeddings, on the attention weights and
       in both residual branches.
     attended_dropout: The dropout rate in the attention's residual branch; None
@@ -134,7 +167,8 @@ def bert(
   Reference: Devlin et al., BERT, NAACL 2019; Reimers and Gurevych,
     Sentence-BERT, EMNLP 2019, for the mean.
   """
-  transformer.check_texts(vocab_size, length, max_length)
+  longest = max_length - _first_position(pad_id)
+  transformer.check_texts(vocab_size, length, longest)
   checks.argument("pooling", pooling, Pooling)
   if pooler and pooling != "first":
     raise ValueError(
@@ -164,10 +198,13 @@ def bert(
       max_length=max_length,
       pooling=pooling,
       pooler=pooler,
+      head=head,
+      pad_id=pad_id,
       rngs=rngs,
     )
 
-  return base.from_nnx(build, width)._replace(masks_padding=True)
+  tower = base.from_nnx(build, head or width)
+  return tower._replace(masks_padding=pad_id == 0)
 
 
 # DistilBERT has half the blocks, and no dropout in the attention's residual
@@ -178,3 +215,6 @@ distilbert = partial(bert, layers=6, attended_dropout=0.0)
 minilm_l6 = partial(
   bert, width=384, layers=6, heads=12, hidden=1536, pooling="mean"
 )
+# XLM-RoBERTa has more ids, and a large size. Liu et al., RoBERTa, 2019; Conneau
+# et al., Unsupervised Cross-lingual Representation Learning, ACL 2020.
+roberta = partial(bert, eps=1e-5, pad_id=1, pooling="mean")

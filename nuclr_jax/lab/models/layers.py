@@ -162,17 +162,31 @@ class BatchNorm(nnx.Module):
 
 
 class Conv(nnx.Module):
-  """A convolution without bias, padded by half its kernel on each side.
+  """A convolution, padded by half its kernel on each side, mostly without bias.
 
-  With `pooled`, it takes means over squares of `stride` x `stride` positions
-  first, in place of skipping positions.
+  With `depthwise`, each channel is convolved by itself. With `pooled`, it takes
+  means over squares of `stride` x `stride` positions first, in place of
+  skipping positions.
   """
 
   def __init__(
-    self, inputs, outputs, size, *, stride=1, pooled=False, dtype, rngs
+    self,
+    inputs,
+    outputs,
+    size,
+    *,
+    stride=1,
+    pooled=False,
+    depthwise=False,
+    use_bias=False,
+    dtype,
+    rngs,
   ):
     init = nnx.initializers.variance_scaling(2.0, "fan_out", "normal")
-    shape = (size, size, inputs, outputs)
+    shape = (size, size, 1 if depthwise else inputs, outputs)
+    self.groups = inputs if depthwise else 1
+    bias = nnx.Param(jnp.zeros(outputs)) if use_bias else None
+    self.bias = nnx.data(bias)
     self.kernel = nnx.Param(init(rngs.params(), shape))
     self.stride, self.pooled, self.dtype = stride, pooled, dtype
 
@@ -190,18 +204,26 @@ class Conv(nnx.Module):
         # on a GPU: "Check failed: subdim_size_accumulator == dim_size".
         x = jax.lax.optimization_barrier(x)
       y = x.reshape(-1, x.shape[-1]) @ kernel[0, 0]
-      return y.reshape(*x.shape[:-1], -1)
-    return jax.lax.conv_general_dilated(
-      x,
-      kernel,
-      (stride, stride),
-      [(size // 2, size // 2)] * 2,
-      dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
+      y = y.reshape(*x.shape[:-1], -1)
+    else:
+      y = jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        [(size // 2, size // 2)] * 2,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=self.groups,
+      )
+    if self.bias is not None:
+      y += self.bias[...].astype(self.dtype)[None, None, None]
+    return y
 
 
 class Patches(nnx.Module):
-  """A convolution whose stride is its kernel's width, as a matrix product."""
+  """A convolution whose stride is its kernel's width, as a matrix product.
+
+  Pixels behind the last whole patch of a row or column are left out.
+  """
 
   def __init__(self, patch, channels, width, *, use_bias, dtype, rngs):
     init = nnx.initializers.lecun_normal(in_axis=(0, 1, 2))
@@ -214,7 +236,9 @@ class Patches(nnx.Module):
   def __call__(self, x):
     patch, _, channels, width = self.kernel.shape
     batch, height, across, _ = x.shape
-    x = x.reshape(batch, height // patch, patch, across // patch, patch, -1)
+    rows, columns = height // patch, across // patch
+    x = x[:, : rows * patch, : columns * patch]
+    x = x.reshape(batch, rows, patch, columns, patch, -1)
     x = jnp.swapaxes(x, 2, 3).reshape(batch, -1, patch * patch * channels)
     x = x @ self.kernel[...].reshape(-1, width).astype(self.dtype)
     if self.bias is not None:

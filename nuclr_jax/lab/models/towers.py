@@ -8,12 +8,15 @@ from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
-from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6
+from nuclr_jax.lab.models.bert import bert, distilbert, minilm_l6, roberta
 from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
+from nuclr_jax.lab.models.convnext import convnext
+from nuclr_jax.lab.models.eva import eva, perception_encoder
 from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
 from nuclr_jax.lab.models.lora import with_adapters
+from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
   load_dual_encoder,
@@ -32,6 +35,7 @@ from nuclr_jax.lab.models.vit import (
   vit_b16,
   vit_s16,
 )
+from nuclr_jax.lab.models.vitamin import vitamin
 from nuclr_jax.lab.ranges import Width
 
 IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
@@ -40,19 +44,25 @@ IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "clip_vit_b32": clip_vit_b32,
   "clip_vit_l14": clip_vit_l14,
   "convnet": convnet,
+  "convnext": convnext,
   "dinov2_vit_b14": dinov2_vit_b14,
   "dinov2_vit_s14": dinov2_vit_s14,
+  "eva": eva,
+  "perception_encoder": perception_encoder,
   "resnet50": resnet50,
   "siglip_vit_b16": siglip_vit_b16,
   "vgg16": vgg16,
   "vit_b16": vit_b16,
   "vit_s16": vit_s16,
+  "vitamin": vitamin,
 }
 TEXT_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "bert": bert,
   "clip_text": clip_text,
   "distilbert": distilbert,
   "minilm_l6": minilm_l6,
+  "nllb": nllb,
+  "roberta": roberta,
   "rows": rows,
   "siglip_text": siglip_text,
   "transformer": transformer,
@@ -80,7 +90,7 @@ def towers(
   pretrained: str | os.PathLike | None = None,
   dim: Width = 256,
   dtype: Dtype = "float32",
-  projection_bias: bool = True,
+  projection_bias: bool | Sequence[base.Side] = True,
   projected: Sequence[base.Side] = ("image", "text"),
   normalize: bool = True,
   lora_rank: Natural = 0,
@@ -107,7 +117,8 @@ def towers(
     dim: The width of the embeddings.
     dtype: The dtype of both towers' activations, "float32" or "bfloat16".
       Parameters, features and embeddings are float32.
-    projection_bias: Whether the projections have a bias.
+    projection_bias: Whether the projections have a bias, or the sides whose
+      projections have one.
     projected: The sides that have a projection; the other's features must have
       the width `dim`. SigLIP and CLIP's ResNets have one of texts only, SigLIP
       with a bias and CLIP without.

@@ -10,11 +10,14 @@ from jaxtyping import Array, Bool, Float
 
 from nuclr_jax import checks
 from nuclr_jax.lab.models.layers import LayerNorm, Remat, compute_dtype
+from nuclr_jax.lab.models.rotary import rotated
 
 ACTIVATIONS = {
   "gelu": partial(jax.nn.gelu, approximate=False),
   "gelu_tanh": partial(jax.nn.gelu, approximate=True),
   "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+  "relu": jax.nn.relu,
+  "silu": jax.nn.silu,
 }
 Activation = checks.one_of(tuple(ACTIVATIONS))
 # What computes attention: this file, on any machine, or NVIDIA's flash
@@ -57,13 +60,18 @@ class BlockSpec(NamedTuple):
   layers: int
   heads: int
   hidden: int  # width of the MLP
-  pre_norm: bool  # LayerNorm before each branch, else after each sum
+  pre_norm: bool  # LayerNorm before each branch, else see `norm_sums`
   eps: float  # of LayerNorm
   activation: str  # a name in `ACTIVATIONS`
   dtype: type  # of activations
   rates: Rates = Rates()
   deviations: Deviations = Deviations()
+  norm_sums: bool = True  # after each sum, else at the end of each branch
+  inner_norm: bool = False  # also before the last layer of each branch
+  mlp_norm: bool = False  # another one before the MLP
+  gated: bool = False  # the MLP's hidden units are multiplied by others
   qkv_bias: bool = True  # of queries, keys and values
+  key_bias: bool = True  # of keys, if queries and values have one
   norm_keys: bool = False  # whether LayerNorms draw keys (see `Block`)
   remat: str = "none"  # a name in `layers.REMAT_POLICIES`
   attention: str = "xla"  # or "cudnn", see `Attention`
@@ -174,13 +182,22 @@ class Attention(nnx.Module):
   The queries are those of all tokens, or of `asking` ones only. The result has
   `outputs` features, by default as many as there are inputs.
 
+  Where `angles` are given, queries and keys are `rotated` by them.
+
   With `BlockSpec.attention` = "cudnn", the weights are never in the memory of
   the GPU as a whole.
   """
 
   def __init__(self, spec: BlockSpec, *, outputs: int | None = None, rngs):
     make = partial(dense, spec.width, dtype=spec.dtype, rngs=rngs)
-    self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=spec.qkv_bias)
+    has_all = spec.qkv_bias and spec.key_bias
+    self.qkv = make(3 * spec.width, spec.deviations.qkv, use_bias=has_all)
+    has_two = spec.qkv_bias and not spec.key_bias
+    self.query_bias, self.value_bias = (
+      nnx.data(nnx.Param(jnp.zeros(spec.width)) if has_two else None)
+      for _ in range(2)
+    )
+    self.norm = _norm_of(spec.width, spec)
     self.out = make(outputs or spec.width, spec.deviations.out)
     self.dropout = nnx.Dropout(spec.rates.attention)
     self.heads, self.implementation = spec.heads, spec.attention
@@ -191,18 +208,24 @@ class Attention(nnx.Module):
     mask: Bool[Array, "#batch 1 #length length"] | Causal | None = None,
     rngs: nnx.Rngs | None = None,
     asking: Float[Array, "batch queries width"] | None = None,
+    angles: Float[Array, "length pairs"] | None = None,
   ) -> Float[Array, "batch queries outputs"]:
     batch, length, width = x.shape
     if asking is None:
       asking = x
-      qkv = self.qkv(x).reshape(batch, length, 3, self.heads, -1)
+      qkv = self.qkv(x)
+      if self.query_bias is not None:
+        qkv += self._bias().astype(x.dtype)[None, None]
+      qkv = qkv.reshape(batch, length, 3, self.heads, -1)
       q, k, v = jnp.moveaxis(qkv, 2, 0)
     else:
       q, k, v = (
         self._project(y, part) for part, y in enumerate((asking, x, x))
       )
+    if angles is not None:
+      q, k = (rotated(y, angles) for y in (q, k))
     if self.implementation == "cudnn":
-      return self.out(_flash_attention(q, k, v, mask).reshape(asking.shape))
+      return self._end(_flash_attention(q, k, v, mask).reshape(asking.shape))
     q *= (width // self.heads) ** -0.5
     logits = jnp.einsum(
       "bqhd,bkhd->bhqk", q, k, preferred_element_type=jnp.float32
@@ -215,16 +238,31 @@ class Attention(nnx.Module):
     weights = jax.nn.softmax(logits).astype(x.dtype)
     weights = self.dropout(weights, rngs=rngs)
     attended = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
-    return self.out(attended.reshape(asking.shape))
+    return self._end(attended.reshape(asking.shape))
+
+  def _end(self, x):
+    return self.out(x if self.norm is None else self.norm(x))
+
+  def _bias(self):
+    """Returns the bias of queries, keys and values; None if there is none."""
+    if self.query_bias is None:
+      return self.qkv.bias
+    query, value = self.query_bias[...], self.value_bias[...]
+    return jnp.concatenate([query, jnp.zeros_like(query), value])
 
   def _project(self, x, part: int):
     """Returns the queries (part 0), the keys (1) or the values (2) of x."""
     batch, length, width = x.shape
     columns = slice(part * width, (part + 1) * width)
     x @= self.qkv.kernel[:, columns].astype(x.dtype)
-    if self.qkv.bias is not None:
-      x += self.qkv.bias[columns].astype(x.dtype)[None, None]
+    if (bias := self._bias()) is not None:
+      x += bias[columns].astype(x.dtype)[None, None]
     return x.reshape(batch, length, self.heads, -1)
+
+
+def _norm_of(width: int, spec: BlockSpec):
+  """Makes the LayerNorm before the last layer of a branch, if there is one."""
+  return nnx.data(LayerNorm(width, eps=spec.eps) if spec.inner_norm else None)
 
 
 def _flash_attention(q, k, v, mask):
@@ -265,8 +303,9 @@ def _flash_attention(q, k, v, mask):
 class Block(nnx.Module):
   """Self-attention and an MLP, both residual, each with its LayerNorm.
 
-  With `BlockSpec.layer_scale`, each branch is multiplied by learned factors,
-  one for each feature, before it is added.
+  With `BlockSpec.gated`, the activation is that of other hidden units, by which
+  those of the MLP are multiplied. With `layer_scale`, each branch is multiplied
+  by learned factors, one for each feature, before it is added.
 
   LayerNorms start as ones and zeros and need no random keys. Flax's own layer
   still draws two, which changes the initial kernels of the layers after it;
@@ -284,7 +323,11 @@ class Block(nnx.Module):
     self.norm1 = norm()
     self.attention = Attention(spec, rngs=rngs)
     self.norm2 = norm()
-    self.up = make(spec.width, spec.hidden, spec.deviations.up)
+    up = partial(make, spec.width, spec.hidden, spec.deviations.up)
+    self.up = up()
+    self.gate = nnx.data(up() if spec.gated else None)
+    self.mlp_norm = nnx.data(norm() if spec.mlp_norm else None)
+    self.hidden_norm = _norm_of(spec.hidden, spec)
     self.down = make(spec.hidden, spec.width, spec.deviations.down)
     self.dropout1 = nnx.Dropout(spec.rates.attended)
     self.dropout2 = nnx.Dropout(spec.rates.hidden)
@@ -298,63 +341,34 @@ class Block(nnx.Module):
     )
     self.spec = spec
 
-  def __call__(self, x, mask=None, rngs=None):
+  def __call__(self, x, mask=None, rngs=None, angles=None):
     def scaled(x, scale):
       if scale is None:
         return x
       return x * scale[...].astype(x.dtype)[None, None]
 
     def attend(x):
-      x = scaled(self.attention(x, mask, rngs), self.scale1)
+      x = scaled(self.attention(x, mask, rngs, angles=angles), self.scale1)
       return self.dropout1(x, rngs=rngs)
 
     def mlp(x):
-      hidden = ACTIVATIONS[self.spec.activation](self.up(x))
+      if self.mlp_norm is not None:
+        x = self.mlp_norm(x)
+      hidden = ACTIVATIONS[self.spec.activation]((self.gate or self.up)(x))
+      if self.gate is not None:
+        hidden *= self.up(x)
+      if self.hidden_norm is not None:
+        hidden = self.hidden_norm(hidden)
       return self.dropout2(scaled(self.down(hidden), self.scale2), rngs=rngs)
 
     if self.spec.pre_norm:
       x += attend(self.norm1(x))
       return x + mlp(self.norm2(x))
+    if not self.spec.norm_sums:
+      x += self.norm1(attend(x))
+      return x + self.norm2(mlp(x))
     x = self.norm1(x + attend(x))
     return self.norm2(x + mlp(x))
-
-
-class Pooler(nnx.Module):
-  """A linear layer and tanh on one token's features."""
-
-  def __init__(self, width, *, dtype, rngs):
-    self.linear = dense(width, width, 0.02, dtype=dtype, rngs=rngs)
-
-  def __call__(self, x):
-    return jnp.tanh(self.linear(x))
-
-
-class AttentionPool(nnx.Module):
-  """A learned probe that attends to all tokens, and a residual MLP.
-
-  SigLIP's head. cuDNN is not asked to serve a single query.
-  """
-
-  def __init__(self, spec: BlockSpec, *, rngs):
-    init = nnx.initializers.normal(spec.width**-0.5)
-    self.probe = nnx.Param(init(rngs.params(), (spec.width,)))
-    self.attention = Attention(spec._replace(attention="xla"), rngs=rngs)
-    self.norm = LayerNorm(spec.width, eps=spec.eps)
-    make = partial(dense, dtype=spec.dtype, rngs=rngs)
-    self.up = make(spec.width, spec.hidden, spec.deviations.up)
-    self.down = make(spec.hidden, spec.width, spec.deviations.down)
-    self.activation = spec.activation
-
-  def __call__(
-    self,
-    x: Float[Array, "batch length width"],
-    rngs: nnx.Rngs | None = None,
-  ) -> Float[Array, "batch width"]:
-    probe = self.probe[...].astype(x.dtype)[None, None]
-    probe = jnp.broadcast_to(probe, (len(x), 1, x.shape[-1]))
-    x = self.attention(x, rngs=rngs, asking=probe)[:, 0]
-    hidden = ACTIVATIONS[self.activation](self.up(self.norm(x)))
-    return x + self.down(hidden)
 
 
 def make_blocks(spec: BlockSpec, rngs: nnx.Rngs):

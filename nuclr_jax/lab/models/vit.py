@@ -1,7 +1,11 @@
-"""Vision transformers: the plain ones, CLIP's, SigLIP's and DINOv2's."""
+"""Vision transformers: the plain ones, CLIP's, SigLIP's and DINOv2's.
+
+`eva` has those with rotary positions, made of the same parts.
+"""
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from flax import nnx
 import jax.numpy as jnp
@@ -9,7 +13,7 @@ from jaxtyping import Array, Float, Num
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Fraction, Positive
-from nuclr_jax.lab.models import base, transformer
+from nuclr_jax.lab.models import base, pools, transformer
 from nuclr_jax.lab.models.layers import (
   MEAN,
   STD,
@@ -21,6 +25,7 @@ from nuclr_jax.lab.models.layers import (
   normalize,
   run_blocks,
 )
+from nuclr_jax.lab.models.rotary import Rotary
 from nuclr_jax.lab.ranges import (
   MAX_PATCHES,
   Eps,
@@ -31,62 +36,82 @@ from nuclr_jax.lab.ranges import (
   Width,
 )
 
-# What the features are of: the class token, or a probe that attends to all
-# patches.
-Pool = checks.one_of(("class", "attention"))
+# What the features are of: the class token, the mean of all patches, a probe
+# that attends to all tokens, or the first of many such probes (CoCa's).
+Pool = checks.one_of(("class", "mean", "attention", "query"))
+
+
+class Frame(NamedTuple):
+  """What a vision transformer has around its blocks."""
+
+  image_shape: tuple[int, int, int]
+  patch: int
+  patch_bias: bool
+  norm_before: bool  # LayerNorm before the blocks
+  class_token: bool
+  pool: str  # one of `Pool`
+  mean: Sequence[float]
+  std: Sequence[float]
+  probe: transformer.BlockSpec | None = None  # of the two pools with probes
+  pooler: bool = False  # a dense layer and tanh at the end
+  positions: bool = True  # whether patches have learned positions
+  rotary: Rotary | None = None  # of queries and keys of patches, in all blocks
+
+  @property
+  def grid(self) -> tuple[int, int]:
+    """The number of patches in a column and in a row."""
+    height, width, _ = self.image_shape
+    return height // self.patch, width // self.patch
 
 
 class VisionTransformer(nnx.Module):
-  """Pre-norm blocks, which return the features of the class token or a probe.
+  """Blocks that return one row of features for each image.
 
-  CLIP has a LayerNorm before the blocks and no bias in the patches
-  (`norm_before`). A pooler is a dense layer and tanh at the end.
+  `stem`, called as `stem(rngs)`, makes what turns images [batch, height, width,
+  channels] into rows of patches; by default they are cut and projected.
   """
 
   def __init__(
-    self,
-    spec,
-    *,
-    image_shape,
-    patch,
-    norm_before,
-    pool,
-    pooler,
-    mean,
-    std,
-    rngs,
+    self, spec: transformer.BlockSpec, frame: Frame, stem=None, *, rngs
   ):
-    height, width, channels = image_shape
-    grid = (height // patch, width // patch)
-    self.patches = Patches(
-      patch,
-      channels,
+    cut = partial(
+      Patches,
+      frame.patch,
+      frame.image_shape[-1],
       spec.width,
-      use_bias=not norm_before,
+      use_bias=frame.patch_bias,
       dtype=spec.dtype,
-      rngs=rngs,
     )
+    self.patches = stem(rngs) if stem else cut(rngs=rngs)
     init = nnx.initializers.normal(0.02)
     self.class_token, self.class_position = (
       nnx.data(
         nnx.Param(init(rngs.params(), (spec.width,)))
-        if pool == "class"
+        if frame.class_token
         else None
       )
       for _ in range(2)
     )
-    self.positions = nnx.Param(init(rngs.params(), (*grid, spec.width)))
+    shape = (*frame.grid, spec.width)
+    self.positions = nnx.data(
+      nnx.Param(init(rngs.params(), shape)) if frame.positions else None
+    )
     norm = partial(LayerNorm, spec.width, eps=spec.eps)
-    self.norm_before = nnx.data(norm() if norm_before else None)
+    self.norm_before = nnx.data(norm() if frame.norm_before else None)
     self.dropout = nnx.Dropout(spec.rates.embeddings)
     self.blocks = transformer.make_blocks(spec, rngs)
     self.remat = spec.remat
-    self.norm = norm()
-    probe = partial(transformer.AttentionPool, spec)
-    self.pool = nnx.data(probe(rngs=rngs) if pool == "attention" else None)
-    dense = partial(transformer.Pooler, spec.width, dtype=spec.dtype)
-    self.pooler = nnx.data(dense(rngs=rngs) if pooler else None)
-    self.input = (tuple(mean), tuple(std), spec.dtype)
+    self.pool, width = nnx.data(None), spec.width
+    if frame.pool == "query":
+      width = frame.probe.width
+      self.pool = pools.QueryPool(frame.probe, spec.width, rngs=rngs)
+    self.norm = LayerNorm(width, eps=spec.eps)
+    if frame.pool == "attention":
+      self.pool = pools.AttentionPool(frame.probe or spec, rngs=rngs)
+    dense = partial(pools.Pooler, spec.width, dtype=spec.dtype)
+    self.pooler = nnx.data(dense(rngs=rngs) if frame.pooler else None)
+    self.input = (tuple(frame.mean), tuple(frame.std), spec.dtype)
+    self.frame, self.heads = frame, spec.heads
 
   def __call__(
     self,
@@ -94,20 +119,32 @@ class VisionTransformer(nnx.Module):
     rngs: nnx.Rngs | None = None,
   ) -> Float[Array, "batch features"]:
     x = self.patches(normalize(image, *self.input))
-    positions = self.positions[...].reshape(1, -1, x.shape[-1])
-    x += positions.astype(x.dtype)
-    if self.pool is None:
+    if self.positions is not None:
+      positions = self.positions[...].reshape(1, -1, x.shape[-1])
+      x += positions.astype(x.dtype)
+    if self.class_token is not None:
       token = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
       token = jnp.broadcast_to(token, (len(x), 1, len(token)))
       x = jnp.concatenate([token, x], axis=1)
     if self.norm_before is not None:
       x = self.norm_before(x)
     x = self.dropout(x, rngs=rngs)
-    x = run_blocks(self.blocks, x, None, rngs, remat=self.remat)
-    if self.pool is None:
-      x = self.norm(x[:, 0])
-    else:
+    angles = None
+    if self.frame.rotary is not None:
+      head = x.shape[-1] // self.heads
+      angles = jnp.asarray(self.frame.rotary.angles(self.frame.grid, head))
+      if self.class_token is not None:  # which stays
+        angles = jnp.pad(angles, ((1, 0), (0, 0)))
+    x = run_blocks(self.blocks, x, None, rngs, angles, remat=self.remat)
+    if self.frame.pool == "attention":
       x = self.pool(self.norm(x), rngs)
+    elif self.frame.pool == "query":
+      x = self.norm(self.pool(x))
+    elif self.frame.pool == "mean":
+      patches = x[:, 1:] if self.class_token is not None else x
+      x = self.norm(jnp.mean(patches, 1))
+    else:
+      x = self.norm(x[:, 0])
     if self.pooler is not None:
       x = self.pooler(x)
     return x.astype(jnp.float32)
@@ -125,9 +162,12 @@ def vit(
   eps: Eps = 1e-6,
   activation: transformer.Activation = "gelu",
   norm_before: bool = False,
+  patch_bias: bool | None = None,
+  leave_rest: bool = False,
   layer_scale: Positive | None = None,
   pool: Pool = "class",
   pooler: bool = False,
+  probe: Sequence[Width] | None = None,
   dropout: Fraction = 0.0,
   mean: Sequence[Mean] = MEAN,
   std: Sequence[Std] = STD,
@@ -150,14 +190,20 @@ def vit(
       Face's ViT, 1e-5 in CLIP.
     activation: "gelu", "gelu_tanh" (its approximation by tanh), or "quick_gelu"
       (x sigmoid(1.702 x), OpenAI's CLIP).
-    norm_before: Whether to follow CLIP: LayerNorm before the blocks, and
-      patches without bias.
+    norm_before: Whether there is a LayerNorm before the blocks, as in CLIP.
+    patch_bias: Whether patches have a bias; None is unless `norm_before`.
+    leave_rest: Whether `patch` need not divide height and width: pixels behind
+      the last whole patch are then left out, as in SigLIP's images of 384
+      pixels with patches of 14.
     layer_scale: Where the learned factors start that multiply both branches of
       each block (DINOv2's LayerScale); None is without them.
-    pool: "class", the features of a class token; or "attention", those of a
+    pool: "class", the features of a class token; "mean", the mean of those of
+      all patches, beside a class token (CLIPA); or "attention", those of a
       learned probe that attends to all patches (SigLIP; there is then no class
-      token).
+      token); or "query", those of the first of 256 such probes (CoCa).
     pooler: Whether a dense layer and tanh follow, as in Hugging Face's ViT.
+    probe: The width and the heads of the probes of a pool of "query", two
+      numbers; the width is that of the features.
     dropout: The dropout rate after the embeddings and in both residual
       branches.
     mean: The mean of each channel, on the scale [0, 1].
@@ -173,7 +219,7 @@ def vit(
 
   Raises:
     ValueError: If an image cannot be cut into patches, if a number is out of
-      range, or if there are two poolers.
+      range, or if there are two poolers, or a `probe` for another pool.
 
   Example:
     >>> tower = vit(image_shape=(8, 16, 3), patch=4, width=8, layers=1, heads=2)
@@ -185,8 +231,74 @@ def vit(
     et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023; Oquab et
     al., DINOv2, TMLR 2024.
   """
+  if leave_rest:
+    height, across, channels = image_shape
+    whole = (height - height % patch, across - across % patch, channels)
+    check_patches(whole, patch, mean, std)
+  else:
+    check_patches(image_shape, patch, mean, std)
+  if pooler and pool != "class":
+    raise ValueError(
+      f"pooler is a layer on the class token, and pool is {pool!r}; leave out "
+      "one of the two"
+    )
+  if len(probe or ()) != (2 if pool == "query" else 0):
+    raise ValueError(
+      "probe must be two numbers for a pool of 'query', and None for others, "
+      f"got {probe} and "
+      f"{pool!r}"
+    )
+  make = partial(
+    transformer.make_block_spec,
+    layers=layers,
+    pre_norm=True,
+    eps=eps,
+    activation=activation,
+    dtype=dtype,
+    remat=remat,
+    layer_scale=layer_scale,
+    rates=transformer.Rates(
+      embeddings=dropout, attended=dropout, hidden=dropout
+    ),
+  )
+  spec = make(width=width, heads=heads, hidden=hidden, attention=attention)
+  if probe is not None:
+    probe = make(width=probe[0], heads=probe[1], hidden=None)
+  frame = Frame(
+    image_shape=tuple(image_shape),
+    patch=patch,
+    patch_bias=not norm_before if patch_bias is None else patch_bias,
+    norm_before=norm_before,
+    class_token=pool != "attention",
+    pool=pool,
+    pooler=pooler,
+    mean=tuple(mean),
+    std=tuple(std),
+    probe=probe,
+  )
+  return tower_of(spec, frame)
+
+
+def tower_of(
+  spec: transformer.BlockSpec, frame: Frame, stem=None
+) -> base.Tower:
+  """Makes a vision transformer of these parts."""
+  return base.from_nnx(
+    lambda rngs: VisionTransformer(spec, frame, stem, rngs=rngs),
+    frame.probe.width if frame.probe else spec.width,
+  )
+
+
+def check_patches(
+  image_shape: tuple[int, int, int],
+  patch: int,
+  mean: Sequence[float],
+  std: Sequence[float],
+) -> None:
+  """Raises ValueError unless images can be cut into patches."""
   check_images(image_shape, mean, std)
-  if patch < 1 or image_shape[0] % patch or image_shape[1] % patch:
+  sizes = image_shape[:2]
+  if patch < 1 or min(sizes) < patch or any(x % patch for x in sizes):
     raise ValueError(
       f"patch must divide the images' height and width, got {patch} and "
       f"{image_shape[0]} x {image_shape[1]}"
@@ -198,42 +310,6 @@ def vit(
       f"of {patch} x {patch}, and may have {MAX_PATCHES:,}; choose "
       "smaller images or a larger patch"
     )
-  if pooler and pool == "attention":
-    raise ValueError(
-      "pooler is a layer on the class token, which pool='attention' does not "
-      "have; leave out one of the two"
-    )
-  spec = transformer.make_block_spec(
-    width=width,
-    layers=layers,
-    heads=heads,
-    hidden=hidden,
-    pre_norm=True,
-    eps=eps,
-    activation=activation,
-    dtype=dtype,
-    remat=remat,
-    attention=attention,
-    layer_scale=layer_scale,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
-  )
-
-  def build(rngs):
-    return VisionTransformer(
-      spec,
-      image_shape=image_shape,
-      patch=patch,
-      norm_before=norm_before,
-      pool=pool,
-      pooler=pooler,
-      mean=mean,
-      std=std,
-      rngs=rngs,
-    )
-
-  return base.from_nnx(build, width)
 
 
 vit_b16 = vit  # 86 million parameters

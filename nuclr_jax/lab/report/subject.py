@@ -23,7 +23,8 @@ from nuclr_jax.lab.data.embeddings import (
   open_texts,
   read_column,
 )
-from nuclr_jax.lab.data.source import AnyTokenizer, Source
+from nuclr_jax.lab.data.pair_index import repeats
+from nuclr_jax.lab.data.source import AnyTokenizer, ImageTextSet, Source
 from nuclr_jax.lab.evaluate.evaluators import embed_pairs
 from nuclr_jax.lab.train import loop
 from nuclr_jax.lab.train.build import Experiment
@@ -71,6 +72,22 @@ class Subject(NamedTuple):
   def images(self, rows: np.ndarray) -> np.ndarray | None:
     """Returns the images of pairs, by index; None if they are not known."""
     return self.photos.images(self.photos.of_pairs[rows])
+
+  def as_set(self) -> ImageTextSet:
+    """Returns the pairs as a set for retrieval, with embeddings for images.
+
+    Each photo of a pair is a query once, and each pair's text is one. Texts of
+    one id are equal, and so are photos of one content.
+    """
+    photo, row = np.unique(self.photos.of_pairs, return_inverse=True)
+    text_id = self.pairs.text_id
+    return ImageTextSet(
+      self.photos.embedding[photo],
+      np.arange(len(photo)),
+      self.captions(text_id),
+      row,
+      same=repeats(self.photos.content[photo], text_id),
+    )
 
   def keys(self, rows: np.ndarray) -> list[str]:
     """Returns the names of the photos of pairs, which must be known."""

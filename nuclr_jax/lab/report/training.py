@@ -15,8 +15,15 @@ import numpy as np
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.evaluate.ranking import in_chunks
+from nuclr_jax.lab.evaluate.retrieval import match_of
 from nuclr_jax.lab.report import health, page
-from nuclr_jax.lab.train import checkpoint, diagnostics, loop, records
+from nuclr_jax.lab.train import (
+  checkpoint,
+  diagnostics,
+  extend,
+  loop,
+  records,
+)
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Sides, both
 
@@ -72,13 +79,19 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
 
 
 def _metrics(workdir) -> str:
-  """Returns the table of final metrics."""
+  """Returns the table of final metrics, and when the run was extended."""
   path = workdir / records.METRICS
+  extended = "".join(
+    f"<p>The run was extended at step {html.escape(str(x.get('step')))}; it "
+    "was to have "
+    f"{html.escape(str(x.get(extend.EPOCHS)))} epochs before.</p>"
+    for x in files.read_json_lines(workdir / extend.EXTENDED)
+  )
   if not path.exists():
-    return "<p>The run has not finished: no final numbers yet.</p>"
+    return f"<p>The run has not finished: no final numbers yet.</p>{extended}"
   metrics = records.read_metrics(workdir)
   shown = {name: _shown(name, x) for name, x in metrics.items()}
-  return f"<h2>Results</h2>{page.table(shown)}"
+  return f"<h2>Results</h2>{page.table(shown)}{extended}"
 
 
 def _shown(name, x) -> str:
@@ -173,8 +186,8 @@ def _retrieval(parts, mesh, state) -> str:
   best = in_chunks(
     lambda x: np.argsort(-(x @ text.T), axis=1)[:, :3], len(text), image
   )
-  group_of = examples.image_group
-  right = examples.caption_group[best[:, 0]] == group_of
+  group_of, matches = examples.image_group, match_of(examples)
+  right = np.array([matches(i, t) for i, t in enumerate(best[:, 0])])
   first = {}
   for group, caption in zip(
     examples.caption_group, examples.captions, strict=True
@@ -188,7 +201,7 @@ def _retrieval(parts, mesh, state) -> str:
       f"<b>{html.escape(first[group_of[i]])}</b><br>"
       + "<br>".join(
         f"<span class="
-        f"{'right' if examples.caption_group[t] == group_of[i] else 'wrong'}>"
+        f"{'right' if matches(i, t) else 'wrong'}>"
         f"{page.shown(examples.captions[t])}</span>"
         for t in best[i]
       )

@@ -5,6 +5,7 @@ To replace a part with your own, pass `build(config)._replace(model=...)` to
 """
 
 from collections.abc import Mapping
+import logging
 import os
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config
-from nuclr_jax.lab.data import Data, Inputs, inputs_of
+from nuclr_jax.lab.data import Data, HeldOut, Inputs, elsewhere, inputs_of
 from nuclr_jax.lab.data.reference import Reference, width_of
 from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
@@ -33,6 +34,8 @@ from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale
 from nuclr_jax.types import Popularities, Sides, Sizes
+
+log = logging.getLogger(__name__)
 
 
 class Experiment(NamedTuple):
@@ -87,10 +90,8 @@ def build(
   data = data or load_data(settings.data, data_dir=data_dir)
   if fresh:
     check_end(settings.model, data.inputs)
-  of_config = settings.evaluators.values()
-  evaluators = suites.choose_evaluators(
-    data, lambda held_out: [bound(held_out=held_out) for bound in of_config]
-  )
+    _tell_of_exports(settings, data)
+  evaluators = suites.choose_evaluators(data, _more_evaluators(settings))
   sizes = data.train.sizes
   span = span_of(settings, sizes)
   model = make_model(settings, data.inputs)
@@ -98,6 +99,7 @@ def build(
     settings,
     **span,
     **sizes._asdict(),
+    batch_size=settings.batch_size,
     dim=_width(settings),
     num_classes=data.num_classes,
     data_block_size=data.block_size,
@@ -135,6 +137,35 @@ def build(
   if data.named != settings.recorded["data"]:
     del named["data"]
   return parts._replace(named=named)
+
+
+def _tell_of_exports(settings: Settings, data: Data) -> None:
+  """Says what an export of the run will prepare in another way."""
+  if (settings.model.name, settings.data.name) == ("towers", "image_text"):
+    sets = data.held_out.values()
+    labelled = any(x.zero_shot or x.probes for x in sets)
+    for text in elsewhere.differences(data.resize, labelled=labelled):
+      log.info("%s", text)
+
+
+def score_on(parts: Experiment, held_out: Mapping[str, HeldOut]) -> Experiment:
+  """Returns parts with other held-out sets in place of all their own.
+
+  Args:
+    parts: The parts of a run.
+    held_out: The sets, by split; any names of splits.
+  """
+  more = _more_evaluators(parts.settings)
+  return parts._replace(
+    data=parts.data._replace(held_out=held_out),
+    evaluators=suites.evaluators_of(held_out, more),
+  )
+
+
+def _more_evaluators(settings: Settings):
+  """Returns the function that makes the evaluators that a config names."""
+  of_config = settings.evaluators.values()
+  return lambda held_out: [bound(held_out=held_out) for bound in of_config]
 
 
 def span_of(settings: Settings, sizes: Sizes) -> dict[str, int]:
@@ -245,20 +276,31 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
 
 
 def check_end(model: Bound, inputs: Inputs) -> None:
-  """Checks that CLIP's text tower takes its feature where captions end.
+  """Checks that a text tower finds where captions end.
+
+  CLIP's takes the feature of the end token, BERT's masks the padding.
 
   Args:
     model: The model of the run's settings.
     inputs: The inputs of the model.
 
   Raises:
-    ValueError: If captions have no end token, or end with another one.
+    ValueError: If captions have no end token, or end with another one, or if
+      they are padded with another id.
   """
   bound, tokenizer = model.arguments.get("text"), inputs.tokenizer
-  if not isinstance(bound, Bound) or bound.name != "clip_text":
+  if not isinstance(bound, Bound) or not isinstance(tokenizer, Tokenizer):
     return
   tower = bound.values()
-  if not isinstance(tokenizer, Tokenizer) or not tower["causal"]:
+  if (pad_id := tower.get("pad_id", tokenizer.pad_id)) != tokenizer.pad_id:
+    raise ValueError(
+      f"captions are padded with the id {tokenizer.pad_id}, and the text tower "
+      f"{bound.name} masks {pad_id}; set config.data.pad_id={pad_id}, or "
+      "config.model.text.pad_id to that of the captions"
+    )
+  if bound.name != "clip_text" or not (
+    tower["pool"] == "end" or tower["pool"] is None and tower["causal"]
+  ):
     return
   found, end_id = tokenizer.end_id, tower["end_id"]
   if found is None:
@@ -333,7 +375,7 @@ def _check_streamable(objective: Objective, name: str) -> None:
       f"the objective {name} keeps values for every pair, which need ids, but "
       "config.data.train is a stream of tars; index the tars with nuclr ingest "
       "--in_place (they stay where they are) and name that data set, or choose "
-      "an objective that keeps none, such as clip or siglip"
+      "an objective that keeps none, such as clip, siglip or contrib:neuclip"
     )
 
 

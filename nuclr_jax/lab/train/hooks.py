@@ -169,10 +169,12 @@ def check_has_zeta(what: str, objective: Objective) -> float:
     ValueError: Unless the objective has popularities and one temperature.
   """
   shapes = jax.eval_shape(partial(_first_readout, objective))
-  if objective.assign is None or isinstance(shapes.temperature, Sides):
+  tau = shapes.temperature
+  if objective.assign is None or tau is None or isinstance(tau, Sides):
     raise ValueError(
       f"{what} needs an objective with popularities and one temperature, such "
-      "as nuclr"
+      "as nuclr with a number for its temperature, not the temperatures of "
+      "anchors; choose that, or leave it out"
     )
   # Under jit, so that tables that are not read are never allocated.
   first = jax.jit(lambda: _first_readout(objective).temperature)

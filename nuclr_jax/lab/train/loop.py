@@ -32,6 +32,7 @@ from nuclr_jax.lab.train import (
   build,
   checkpoint,
   diagnostics,
+  extend,
   recalibrate,
   records,
   recovery,
@@ -80,7 +81,8 @@ def fit(
 
   A run continues from the newest complete checkpoint in `workdir`, if there is
   one. On SIGTERM or SIGINT it saves a checkpoint and returns. A finished run
-  leaves `metrics.json` and is not trained again.
+  leaves `metrics.json` and is not trained again, unless the config has more
+  epochs than before, see `extend`.
 
   Args:
     config: A mapping such as `configs/glyphs.py` makes.
@@ -113,11 +115,13 @@ def fit(
 def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
+  before = extend.epochs_before(workdir, parts.settings)
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
     if step is None:
       train_state = recovery.of_run(parts, mesh, train_state)
+    extend.begin(workdir, parts, step, before)
     stopped = False
     if int(train_state.step) < last:
       train_state, stopped = _train(run, train_state)
@@ -254,10 +258,11 @@ def _prepare(
   others = {} if parts is None else {ANOTHER_CONFIG: parts.settings.recorded}
   # A run that was killed before its first checkpoint may have a best state.
   if not fresh or checkpoint.steps(workdir, name=checkpoint.BEST):
-    recorded = records.read_config(workdir)
+    recorded = extend.lengthened(records.read_config(workdir), settings)
     others[f"{workdir} holds a run with another config"] = recorded
     records.check_own_parts(workdir, parts.own() if parts else ())
   scored = (workdir / records.METRICS).exists()
+  scored &= extend.epochs_before(workdir, settings) is None
   records.check_same_run(settings.recorded, others, scored=scored)
   with distributed.first_before_others("data"):
     parts = parts or build.build(settings, data_dir=data_dir, fresh=fresh)

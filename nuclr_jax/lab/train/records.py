@@ -225,17 +225,25 @@ def check_same_run(
     here. Give the same config, or another workdir
     >>> check_same_run({"seed": 0, "log_every": 5}, recorded)
   """
-  besides = set(MAY_DIFFER) - set(SCORED if scored else ())
+  may_differ = set(MAY_DIFFER) - set(SCORED if scored else ())
+  harmless = tuple(f"{key.replace('/', '.')} is " for key in may_differ)
   for message, other in others.items():
-    differing = distributed.differences(other, config, besides=besides)
-    if differing:
-      more = (
-        "; it is finished, and nuclr evaluate scores it on other sets (--data, "
-        "--zero_shot)"
-      )
+    every = distributed.differences(other, config)
+    fine = [x for x in every if x.startswith(harmless)]
+    if differing := [x for x in every if x not in fine]:
+      more = ""
+      if fine:
+        more += f"; it may go on with the other changes ({'; '.join(fine)})"
+      if any(x.startswith("num_epochs ") for x in differing):
+        more += "; num_epochs may be raised, not lowered"
+      if scored:
+        more += (
+          "; it is finished, and nuclr evaluate scores it on other sets "
+          "(--data, --zero_shot)"
+        )
       raise ValueError(
         f"{message}: {'; '.join(differing)}. Give the same "
-        f"config, or another workdir{more if scored else ''}"
+        f"config, or another workdir{more}"
       )
 
 

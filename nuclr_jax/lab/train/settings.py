@@ -51,8 +51,9 @@ class Settings(namedtuple("Settings", (*KEYS, "recorded"))):
 
 
 # What a run knows about its data and model, for whichever factory asks for it.
-OF_THE_RUN = (*Sizes._fields, "dim", "num_classes", "steps_per_epoch")
-OF_THE_RUN += ("data_block_size", "num_features", "special_ids", "vocab_size")
+OF_THE_RUN = (*Sizes._fields, "batch_size", "data_block_size", "dim")
+OF_THE_RUN += ("num_classes", "num_features", "special_ids", "steps_per_epoch")
+OF_THE_RUN += ("vocab_size",)
 SCHEDULE = Table(
   {"schedule": make_schedule}, run=("num_steps", "steps_per_epoch")
 )
@@ -175,7 +176,8 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
 
   Args:
     config: The complete config of a run.
-    held_out: Keys of `config.data` such as `test`, see `data.image_text`.
+    held_out: Keys of `config.data` such as `test`, see `data.image_text`; there
+      may be none.
 
   Raises:
     ValueError: If the held-out sets of such data cannot be chosen.
@@ -187,10 +189,11 @@ def with_held_out(config: Config, held_out: Config) -> dict[str, Any]:
   """
   data = config["data"]
   if data["name"] != "image_text":
+    if not held_out:
+      return {**config}  # its sets are its own
     raise ValueError(
       f"this run is on {data['name']}, whose held-out sets are its own; only "
-      "runs on photos (config.data.name is image_text) are scored on --data "
-      "and --zero_shot: leave them out"
+      "those of runs on photos (config.data.name is image_text) have such names"
     )
   kept = {key: x for key, x in data.items() if key not in HELD_OUT}
   return {**config, "data": kept | held_out}

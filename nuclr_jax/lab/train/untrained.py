@@ -18,6 +18,7 @@ from nuclr_jax import sharding
 from nuclr_jax.lab.config import Config, complete
 from nuclr_jax.lab.data import without_pairs
 from nuclr_jax.lab.data.image_text import open_held_out
+from nuclr_jax.lab.data.options import HeldOutNames, group_in
 from nuclr_jax.lab.factories import Bound
 from nuclr_jax.lab.models.pretrained import check_towers, read_published
 from nuclr_jax.lab.train import build, resume
@@ -151,24 +152,29 @@ def held_out_of(
   return held_out
 
 
-def scored_splits(data: Bound) -> dict[str, str]:
-  """Returns which split the scores of each captioned set are of.
+def sources_of(data: Bound) -> dict[str, str]:
+  """Returns where the captioned sets of a config are from.
 
   Args:
-    data: The data of settings, with sets that `held_out_of` returned.
+    data: The data of settings.
+
+  Returns:
+    A data set and its split, by the beginning of the names of its scores.
 
   Example:
     >>> from nuclr_jax.lab.train.settings import bind_data
-    >>> sets = {"validation": (), "test": ("x=coco:val",)}
-    >>> scored_splits(bind_data({"name": "image_text", "train": "mine"} | sets))
-    {'test/x': 'coco:val'}
+    >>> sets = {"validation": ("mine",), "test": ("x=coco:val",)}
+    >>> sources_of(bind_data({"name": "image_text", "train": "mine"} | sets))
+    {'validation/mine': 'mine:validation', 'test/x': 'coco:val'}
   """
+  if data.name != "image_text":
+    return {}
   from nuclr_jax.lab.data import sets
 
   return {
-    f"{key}/{place.name}": f"{place.source}:{place.split}"
+    f"{key}/{place.name}": f"{place.source}:{place.split or key}"
     for key in HELD_OUT
-    for place in sets.parse_places(data.arguments[key])
+    for place in sets.parse_places(data.arguments.get(key, ()))
   }
 
 
@@ -206,7 +212,7 @@ def open_untrained(
     if pairs:
       data = data._replace(
         held_out=open_held_out(
-          zero_shot=settings.data.arguments.get("zero_shot", ()),
+          names=group_in(settings.data.arguments, HeldOutNames),
           size=inputs.image_shape[0],
           resize=inputs.resize,
           data_dir=data_dir,

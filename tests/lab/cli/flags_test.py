@@ -14,17 +14,26 @@ import sys
 import types
 
 from absl.testing import flagsaver
+import jax
 import pytest
 
 from nuclr_jax.lab import distributed, evaluate, export, progress
 from nuclr_jax.lab import ingest as ingest_room
 from nuclr_jax.lab import report as report_room
-from nuclr_jax.lab.cli import doctor, flags, main, verbs
+from nuclr_jax.lab.cli import doctor, flags, main, scoring
 from nuclr_jax.lab.config import complete, load_config
+from nuclr_jax.lab.data import embeddings, other_sets
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import popularity, subject
-from nuclr_jax.lab.train import hooks, interpolate, loop, settings, untrained
-from nuclr_jax.lab.user_files import inputs
+from nuclr_jax.lab.train import (
+  build,
+  hooks,
+  interpolate,
+  loop,
+  settings,
+  untrained,
+)
+from nuclr_jax.lab.user_files import inputs, items
 
 VALUES = dict(
   beam_pipeline_options="runner=A",
@@ -73,9 +82,15 @@ FORMS = [
   ("evaluate", "workdir"),
   ("evaluate", "workdir", "hubs"),
   ("evaluate", "workdir", "prior"),
+  ("evaluate", "workdir", "data"),
+  ("evaluate", "workdir", "zero_shot"),
+  ("evaluate", "workdir", "input"),
   ("evaluate", "config"),
+  ("evaluate", "config", "input"),
   ("evaluate", "model", "data"),
   ("evaluate", "model", "zero_shot"),
+  ("evaluate", "model", "input"),
+  ("evaluate", "embeddings"),
   ("report", "workdir"),
   ("popularity", "workdir"),
   ("popularity", "workdir", "embeddings", "temperature"),
@@ -118,7 +133,7 @@ def run(tmp_path_factory):
   (folder / "summary.json").write_text("{}")
 
   class Settings(dict):
-    data = property(lambda self: self["data"])
+    data = types.SimpleNamespace(name="image_text")
     objective = property(
       lambda self: types.SimpleNamespace(arguments=self["objective"])
     )
@@ -128,13 +143,13 @@ def run(tmp_path_factory):
       return Parts(**vars(self) | kwargs)
 
   data = types.SimpleNamespace(
-    sets=["train"], train="pairs", held_out={}, tokenizer=None
+    sets=["train"], train="pairs", held_out={}, tokenizer=None, inputs=None
   )
   held_out = {"name": "image_text", "train": "pairs"}
   held_out |= {"validation": (), "test": ()}
-  chosen = Settings(data=settings.bind_data(held_out))
+  chosen = types.SimpleNamespace(data=settings.bind_data(held_out))
   opened = Parts(settings=chosen, data=data, evaluators="suites")
-  opened = opened, "mesh", "state"
+  opened = opened, "mesh", types.SimpleNamespace(step=3)
   readout = types.SimpleNamespace(zeta=None)
 
   def stop(message, code=1):
@@ -144,6 +159,16 @@ def run(tmp_path_factory):
   def config_of_published(source, **data):
     config = complete(base)
     return config | {"data": config["data"] | data | {"source": source}}
+
+  def plan(text, *, split, **how):
+    """An input whose files do not tell splits apart."""
+    if split == "train":
+      raise ValueError("no splits")
+    return inputs.Plan([items.Part(split or "train", list)], [])
+
+  pairs = types.SimpleNamespace(of_texts=False)
+  pairs.pairs = types.SimpleNamespace(text="rows")
+  pairs.as_set = lambda: types.SimpleNamespace(image=[], caption_group=[])
 
   def embedder_of_config(config, **how):
     """It reads no data."""
@@ -157,20 +182,22 @@ def run(tmp_path_factory):
     (progress, "hide_what_threads_say", None),
     (ingest_room, "ingest", folder),
     (convert, "convert", folder),
-    (inputs, "plan", inputs.Plan([], [])),
+    (inputs, "plan", plan),
     (loop, "fit", loop.Result(None, {}, True)),
     (loop, "load", opened),
     (loop, "evaluate", {}),
     (interpolate, "curve", {0.5: {}}),
     (untrained, "open_untrained", opened),
-    (untrained, "held_out_of", held_out),
+    (other_sets, "open_sets", other_sets.OtherSets({}, {})),
+    (scoring, "_recall", {}),
+    (scoring, "write", None),
     (evaluate, "correct_hubs", "hubs"),
     (evaluate, "make_prior", "prior"),
     (evaluate, "add_prior", "with prior"),
     (report_room, "write", folder),
     (popularity, "write", folder / "page.html"),
     (subject, "from_run", "pairs"),
-    (subject, "from_files", "pairs"),
+    (subject, "from_files", pairs),
     (subject, "from_state", "pairs"),
     (export, "embedder_of_run", contextlib.nullcontext("embedder")),
     (export, "write_embeddings", counts),
@@ -190,13 +217,19 @@ def run(tmp_path_factory):
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
       (publish, "split_counts", lambda _: {}),
+      (build, "score_on", lambda parts, _: parts),
+      (export, "embedder_of", lambda *_: "embedder"),
+      (embeddings, "open_embeddings", lambda _: pairs.pairs),
+      (embeddings, "set_of_rows", lambda _: "rows"),
+      (scoring, "_warn_of_rejected", lambda _: None),
       (distributed, "keep_memory", lambda: None),
       (distributed, "exit_at_once", stop),
       (progress, "log_to_stderr", lambda process: None),
       (loop, "readout", lambda *_: readout),
       (evaluate, "doubt_prior", lambda *_, **__: None),
       (hooks, "one_temperature", lambda *_: 0.1),
-      (verbs.jax, "set_mesh", lambda _: contextlib.nullcontext()),
+      (interpolate, "has_statistics", lambda _: False),
+      (jax, "set_mesh", lambda _: contextlib.nullcontext()),
     ]:
       patch.setattr(module, name, quiet)
 

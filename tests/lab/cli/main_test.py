@@ -19,7 +19,7 @@ import nuclr_jax
 from nuclr_jax.lab import progress
 from nuclr_jax.lab.cli import flags, interrupts, main, usage, verbs
 from nuclr_jax.lab.config import load_config, path_of
-from nuclr_jax.lab.train import loop
+from nuclr_jax.lab.train import loop, settings
 
 
 def nuclr(*args):
@@ -91,7 +91,7 @@ WRONG = [  # exit code 2
     ["train", "--config=configs/no.py", "--config.seed=1", "--workdir=x"],
     "configs/no.py is not a config file; the library ships the configs cached, "
     "cc12m, cc3m, documents, finetune_clip, finetune_siglip2, glyphs, icons, "
-    "labelled and sentences",
+    "labelled, openclip and sentences",
   ),
   (
     ["report", "--workdir=x", "--hubs=csls"],
@@ -190,7 +190,10 @@ def test_errors_say_what_to_do(code, args, message):
 
 def test_hubs_of_data_without_captions(monkeypatch):
   data = types.SimpleNamespace(sets={}, held_out={}, tokenizer=None)
-  parts = types.SimpleNamespace(data=data)
+  bound = settings.bind_data({"name": "glyphs"})
+  parts = types.SimpleNamespace(
+    data=data, settings=types.SimpleNamespace(data=bound)
+  )
   monkeypatch.setattr(loop, "load", lambda *_, **__: (parts, None, None))
   with (
     flagsaver.flagsaver(hubs=[0.5], workdir="x"),

@@ -578,15 +578,21 @@ class TestHeldOut:
     assert data.captions == CAPTIONS
     expected = images.resize(images.decode(B), 8)
     np.testing.assert_array_equal(data.image[1:2][0], expected)
-    # Image 2 equals image 0: a tie between them counts against both.
+    # Image 2 equals image 0, and "A dog." has the words of "a dog!".
+    assert [x.tolist() for x in data.same] == [[0, 1, 0], [0, 1, 0, 2]]
     embed = Embed(
       image=lambda x: np.eye(2)[[0, 1, 0]],
       text=lambda x: np.eye(2)[[0, 0, 1, 0]],
     )
     scores = retrieval_evaluator(data, "mine")(embed)
-    assert scores["mine/image_to_text/recall@1"] == pytest.approx(1 / 3)
-    assert scores["mine/text_to_image/recall@1"] == pytest.approx(1 / 4)
-    assert scores["mine/text_to_image/recall@5"] == 1.0
+    assert scores["mine/mean_recall"] == 1.0
+    # By record, a tie between the equal images counts against both.
+    by_record = {
+      x: scores[f"mine/by_record/{x}"]
+      for x in ("image_to_text/recall@1", "text_to_image/recall@1")
+    }
+    assert list(by_record.values()) == pytest.approx([1 / 3, 1 / 4])
+    assert scores["mine/by_record/text_to_image/recall@5"] == 1.0
 
   def test_a_run_says_at_once_what_is_missing(self, classes, tmp_path):
     prepare(tmp_path, {"train": ROWS})

@@ -1177,10 +1177,13 @@ def config_of(tars, objective="clip", **changes):
 
 
 class TestRuns:
-  @pytest.mark.parametrize("objective", ["nuclr", "sogclr"])
-  def test_objectives_that_need_ids(self, tars, tmp_path, objective):
+  @pytest.mark.parametrize(
+    "config, objective",
+    [("nuclr", "nuclr"), ("sogclr", "sogclr"), ("tempnet", "sogclr")],
+  )
+  def test_objectives_that_need_ids(self, tars, tmp_path, config, objective):
     with pytest.raises(ValueError, match=f"the objective {objective} keeps"):
-      fit(config_of(tars, objective), tmp_path / "run")
+      fit(config_of(tars, config), tmp_path / "run")
 
   @pytest.mark.parametrize(
     "objective", ["clip", "siglip", "cyclip", "spectral", "vicreg", "debiased"]

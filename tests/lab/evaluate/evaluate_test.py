@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import make_pairs
 import numpy as np
 import pytest
+import reference
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.data.source import (
@@ -94,6 +95,53 @@ def test_recall_with_several_captions(num_devices, chunk, monkeypatch):
     assert scores[f"text_to_image/recall@{k}"] == expected[1]
   assert scores["mean_recall"] == pytest.approx(np.mean(means))
   assert len(set(means)) == 6 and 0.1 < min(means) < max(means) < 1
+
+
+@pytest.mark.parametrize("chunk", [700, 2**26])
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_recall_with_repeated_images_and_captions(
+  num_devices, chunk, monkeypatch
+):
+  """A caption of several images, an image in several records: any is right."""
+  monkeypatch.setattr(ranking, "CHUNK_SIMILARITIES", chunk)
+  rng = np.random.default_rng(5)
+  record = np.arange(30)
+  record_of = np.sort(np.concatenate([record, rng.integers(0, 30, 40)]))
+  same = Sides(image=rng.integers(0, 20, 30), text=rng.integers(0, 25, 70))
+  same = Sides(*(np.unique(x, return_inverse=True)[1] for x in same))
+  image = make_pairs.unit_rows(0, 30, 6)[same.image]
+  text = make_pairs.unit_rows(1, 70, 6)[same.text] + 0.7 * image[record_of]
+  text /= np.linalg.norm(text, axis=1, keepdims=True)
+  image_of = same.image[record_of].tolist()
+  pairs = set(zip(image_of, same.text.tolist(), strict=True))
+  assert len(pairs) > len(np.unique(same.text)) > 10
+  data = ImageTextSet(image, record, ["x"] * 70, record_of, same=same)
+  with jax.set_mesh(sharding.make_mesh(num_devices)):
+    scores = retrieval.scores_of(data, image, text)
+    by_record = retrieval.recall(image, text, record, record_of)
+  found = []
+  for k in (1, 5, 10):
+    expected = reference.recall_by_loop(image, text, *same, pairs, k)
+    found += expected
+    assert scores[f"image_to_text/recall@{k}"] == expected[0]
+    assert scores[f"text_to_image/recall@{k}"] == expected[1]
+    # The protocol that knows no repetitions finds fewer right answers.
+    name = f"mean_recall@{k}"
+    assert scores[f"by_record/{name}"] == by_record[name] < scores[name]
+  assert 0.1 < min(found) < max(found) < 1
+
+
+def test_recall_without_repetitions_is_the_same_either_way():
+  rng = np.random.default_rng(6)
+  text_group = np.repeat(np.arange(20), rng.integers(1, 5, 20))
+  image = make_pairs.unit_rows(2, 20, 6)
+  text = make_pairs.unit_rows(3, len(text_group), 6) + image[text_group]
+  same = Sides(np.arange(20), np.arange(len(text_group)))
+  how = image, text, np.arange(20), text_group
+  penalty = Sides(rng.normal(size=20), rng.normal(size=len(text_group)))
+  assert retrieval.recall(*how, zeta=penalty, same=same) == retrieval.recall(
+    *how, zeta=penalty
+  )
 
 
 @pytest.mark.parametrize("num_devices", [1, 8])

@@ -23,6 +23,7 @@ from nuclr_jax.lab.models import (
   bert,
   clip_text,
   layers,
+  pools,
   resnet,
   transformer,
   vit,
@@ -417,9 +418,7 @@ def test_attention_pooling_against_numpy():
     activation="gelu_tanh",
     dtype="float32",
   )
-  tower = models.from_nnx(
-    lambda rngs: transformer.AttentionPool(spec, rngs=rngs), 8
-  )
+  tower = models.from_nnx(lambda rngs: pools.AttentionPool(spec, rngs=rngs), 8)
   params, state = numbers(tower.init)
   x = np.random.default_rng(1).normal(size=(3, 5, 8)).astype(np.float32)
   pooled, _ = jax.jit(tower.apply)(params, state, x)
@@ -611,7 +610,7 @@ def test_a_run_by_config(tiny):
     (dict(text=dict(name="bert", heads=5)), "heads must divide width"),
     (dict(text=dict(name="bert", dropout=1.0)), "text.dropout must be in"),
     (dict(text=dict(name="bert", max_length=5)), "1 to 5 .max_length. token"),
-    (dict(text=dict(name="clip_text", activation="relu")), "activation must"),
+    (dict(text=dict(name="clip_text", activation="tanh")), "activation must"),
     (dict(image=dict(name="vit_b16", patch=7)), "patch must divide"),
     (
       dict(image=dict(name="vit_b16", mean=(0.5,))),

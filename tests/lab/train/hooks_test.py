@@ -122,6 +122,11 @@ def test_a_refresh_from_few_pairs_warns(tiny, build, caplog):
     ("sogclr", {}, "refresh needs an objective with popularities"),
     ("nuclr_individual", {}, "refresh needs an objective with popularities"),
     (
+      "tempnet",
+      {"objective.name": "nuclr_variant"},
+      "refresh needs .* one temperature, such as nuclr with a number",
+    ),
+    (
       "nuclr",
       {
         "objective.name": "nuclr_variant",
@@ -215,3 +220,9 @@ class TestWarmStart:
   def test_an_objective_without_zeta(self, tiny, build, path):
     with pytest.raises(ValueError, match="needs an objective with pop"):
       build(self.config(tiny, path, "sogclr"))
+
+  def test_temperatures_that_a_network_tells(self, tiny, build):
+    config = self.config(tiny, "counts", "tempnet")
+    config["objective"]["name"] = "nuclr_variant"
+    with pytest.raises(ValueError, match="warm_start needs .* one temperature"):
+      build(config)

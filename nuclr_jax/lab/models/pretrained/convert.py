@@ -1,6 +1,6 @@
 """Converts arrays of a published layout to params and state, and back."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 import logging
 import math
 import re
@@ -10,26 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from nuclr_jax.lab.models.pretrained.conversions import CONVERSIONS
 from nuclr_jax.lab.models.pretrained.layouts import LAYOUTS, Layout, Rule
 from nuclr_jax.types import Params, PyTree, Sides
 
 log = logging.getLogger(__name__)
 MORE = 16  # times as many patches as in a file
-KEPT = 20  # positions of a text that stretching leaves alone
 
-Arrays = Sequence[np.ndarray]
 Tensors = Mapping[str, np.ndarray]
-
-
-class Conversion(NamedTuple):
-  """How the arrays of a rule are read and written."""
-
-  # `read(their_arrays, our_shapes) -> our_arrays`
-  read: Callable[[Arrays, Sequence[tuple[int, ...]]], Arrays]
-  # `write(our_arrays, number_of_theirs) -> their_arrays`
-  write: Callable[[Arrays, int], Arrays]
-  # The index of their array, if any, of which only the last axis must match.
-  any_length: int | None = None
 
 
 class Match(NamedTuple):
@@ -57,6 +45,7 @@ def recognize(keys: Sequence[str]) -> str:
     name
     for name, layout in LAYOUTS.items()
     if _has(layout.mark, layout, keys)
+    and not (layout.needs and not _has(layout.needs, layout, keys))
     and not (layout.unless and _has(layout.unless, layout, keys))
   ]
   if len(names) != 1:
@@ -163,10 +152,7 @@ def from_layout(
   """
   leaves = _leaves((params, state))
   shapes = {name: x.shape for name, x in leaves.items()}
-  matches = _matches(layout, shapes, sides)
-  tensors = {_bare(key, LAYOUTS[layout]): x for key, x in tensors.items()}
-  _check_keys(tensors, layout, matches, sides)
-  _check_shapes(tensors, matches, shapes)
+  tensors, matches = check_layout(tensors, layout, shapes, sides)
   for match in matches:
     theirs = [np.asarray(tensors[key], np.float32) for key in match.theirs]
     ours = CONVERSIONS[match.kind].read(theirs, [shapes[x] for x in match.ours])
@@ -175,6 +161,28 @@ def from_layout(
   return jax.tree.unflatten(
     jax.tree.structure((params, state)), leaves.values()
   )
+
+
+def check_layout(tensors: Tensors, layout: str, shapes: Mapping, sides=None):
+  """Checks that a file has all arrays of a model, and returns how they match.
+
+  Args:
+    tensors: Arrays by key; only their shapes matter.
+    layout: A name in `layouts.LAYOUTS`.
+    shapes: The shapes of params and state, by slash-joined name.
+    sides: As for `from_layout`.
+
+  Returns:
+    The arrays by bare key, and the matches.
+
+  Raises:
+    ValueError: As `from_layout`.
+  """
+  matches = _matches(layout, shapes, sides)
+  bare = {_bare(key, LAYOUTS[layout]): x for key, x in tensors.items()}
+  _check_keys(bare, layout, matches, sides)
+  _check_shapes(bare, matches, shapes)
+  return bare, matches
 
 
 def to_layout(
@@ -222,107 +230,6 @@ def to_layout(
     arrays = map(np.ascontiguousarray, theirs)
     tensors.update(zip(match.theirs, arrays, strict=True))
   return tensors
-
-
-def _read_grid(theirs, shapes):
-  """Returns the position of the class token, if any, and those of the patches.
-
-  The patches' positions are resized if our grid has another shape.
-  """
-  positions = theirs[0].reshape(-1, theirs[0].shape[-1])
-  first, rest = np.split(positions, [len(shapes) - 1])
-  shape = rows, columns, width = shapes[-1]
-  side = math.isqrt(len(rest))
-  # The file does not store the shape of its grid. All published grids are
-  # square; one that is not must have as many patches as ours.
-  if side**2 == len(rest) > 0:
-    rest = rest.reshape(side, side, width)
-  elif len(rest) == rows * columns:
-    rest = rest.reshape(shape)
-  else:
-    raise ValueError(
-      f"the position embeddings are of {len(rest)} patches, which do not form "
-      f"a square, and cannot be resized to {rows} x {columns}"
-    )
-  if rest.shape != shape:
-    log.info("positions resized from %s to %s", rest.shape[:2], shape[:2])
-    rest = np.asarray(jax.image.resize(rest, shape, "bicubic"))
-  return [*first, rest]
-
-
-def _write_grid(ours):
-  return np.concatenate([x.reshape(-1, x.shape[-1]) for x in ours])
-
-
-def _read_stretched(theirs, shapes):
-  """Returns the positions of a text, stretched if ours are more.
-
-  As in Long-CLIP, position j >= 20 is that at 20 + (j - 20) / ratio, between
-  two of the file or on the line through its last two.
-  """
-  old, length = theirs[0], shapes[0][0]
-  if len(old) == length:
-    return [old]
-  if length < len(old) or len(old) < KEPT + 2:
-    raise ValueError(
-      f"the file has position embeddings of {len(old)} tokens, the text tower "
-      f"of {length} (max_length); it may have as many or more, and more only "
-      f"of a file with at least {KEPT + 2}"
-    )
-  log.info("positions of texts stretched from %d to %d", len(old), length)
-  ratio = (length - KEPT) / (len(old) - KEPT)
-  at = KEPT + np.arange(length - KEPT) / ratio
-  before = np.minimum(at.astype(int), len(old) - 2)
-  part = (at - before)[:, None]
-  rest = (1 - part) * old[before] + part * old[before + 1]
-  return [np.concatenate([old[:KEPT], rest]).astype(np.float32)]
-
-
-def _split(x, count):
-  """Splits queries, keys and values, which files have in up to three parts.
-
-  Of two parts, the second holds keys and values.
-  """
-  return np.split(x, [len(x) // 3] if count == 2 else count)
-
-
-CONVERSIONS = {  # by the kind of a rule
-  "same": Conversion(
-    lambda theirs, _: [np.concatenate(theirs)],
-    lambda ours, count: _split(ours[0], count),
-  ),
-  "flat": Conversion(
-    lambda theirs, _: [theirs[0].reshape(-1)],
-    lambda ours, _: [ours[0].reshape(1, 1, -1)],
-  ),
-  # PyTorch's linear layers store [outputs, inputs], ours [inputs, outputs]. Our
-  # queries, keys and values are one matrix; theirs may be two or three.
-  "matrix": Conversion(
-    lambda theirs, _: [np.concatenate(theirs).T],
-    lambda ours, count: _split(ours[0].T, count),
-  ),
-  # PyTorch's convolutions store [outputs, inputs, height, width].
-  "kernel": Conversion(
-    lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
-    lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
-  ),
-  "grid": Conversion(
-    _read_grid, lambda ours, _: [_write_grid(ours)], any_length=0
-  ),
-  "batched_grid": Conversion(
-    _read_grid, lambda ours, _: [_write_grid(ours)[None]], any_length=0
-  ),
-  "stretched": Conversion(
-    _read_stretched, lambda ours, _: [ours[0]], any_length=0
-  ),
-  # BERT adds an embedding of the token's type. Here every type is 0, so row 0
-  # of that embedding is added to all positions once; zeros are written back.
-  "positions_and_types": Conversion(
-    lambda theirs, _: [theirs[0] + theirs[1][:1]],
-    lambda ours, _: [ours[0], np.zeros((2, ours[0].shape[1]), np.float32)],
-    any_length=1,
-  ),
-}
 
 
 def _leaves(tree: PyTree) -> dict[str, Any]:

@@ -76,7 +76,6 @@ SAME = {
   "pool_type": "tok",
   "proj_type": "linear",
 }
-GEMMA = 256_000  # ids of the only vocabulary of SigLIP that pads with 0
 REPAIR = "repair_captions"  # our own key in a tokenizer_config.json
 
 
@@ -308,7 +307,7 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
 
 def _open_clip_captions(text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
-  reject("tokenizer_kwargs", options, {"clean"}, INPUTS)
+  reject("tokenizer_kwargs", options, {"clean", "strip_sep_token"}, INPUTS)
   # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
   own = not text.get("hf_tokenizer_name")
   if own and options.get("clean") == "whitespace":
@@ -323,23 +322,24 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
       f"captions are cleaned by {cleaning!r}; known are "
       f"{sorted(OPEN_CLIP_CLEANING)}"
     )
-  return {
+  data = {
     "length": text.get("context_length", 77),
     "clean": OPEN_CLIP_CLEANING[cleaning],
     "repair": True,
     "vocab_size": text["vocab_size"],
   }
+  if options.get("strip_sep_token"):  # of BERT's tokenizer
+    data["template"] = "[CLS] $A [PAD]"
+  return data
 
 
-def open_clip_pad_id(source, text: Json) -> int:
-  """Returns the id with which OpenCLIP's SigLIP pads, and attends to."""
+def pad_id_beside(source, otherwise: int) -> int:
+  """Returns the padding of the tokenizer beside a model's weights, if any."""
   try:
     path = hub.find_file(source, ("tokenizer_config.json",))
   except ValueError:
     path = None
   found = _pad_id(source, read_spec(path) if path else {})
-  # The id of </s> in T5's and mT5's vocabularies, and of <pad> in Gemma's.
-  otherwise = 0 if text["vocab_size"] == GEMMA else 1
   return otherwise if found is None else found
 
 

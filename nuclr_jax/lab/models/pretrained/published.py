@@ -1,27 +1,26 @@
 """What the files of a published model say about it, as keys of our configs.
 
-`read_published` reads `config.json` (CLIP, SigLIP and ViT with BERT in Hugging
-Face's layout, and what `nuclr export` writes) or `open_clip_config.json`, and
-the files for images and texts beside them (`inputs`); a folder with a
-`modules.json` is a sentence encoder (`sentence_encoders`). The result names our
-towers, their sizes, and the preprocessing that the model was trained with.
+`read_published` reads `config.json` (CLIP, MetaCLIP 2, SigLIP and ViT with BERT
+in Hugging Face's layout, and what `nuclr export` writes) or
+`open_clip_config.json` (`open_clip`), and the files for images and texts beside
+them (`inputs`); a folder with a `modules.json` is a sentence encoder
+(`sentence_encoders`). The result names our towers, their sizes, and the
+preprocessing that the model was trained with.
 """
 
-from collections.abc import Sequence
 import math
 import os
 import pathlib
-import re
 from typing import Any, NamedTuple
 
 from nuclr_jax.lab import files
-from nuclr_jax.lab.models.layers import MEAN, STD
 from nuclr_jax.lab.models.pretrained import (
   hub,
   inputs,
   load,
   sentence_encoders,
 )
+from nuclr_jax.lab.models.pretrained.open_clip import read_open_clip
 from nuclr_jax.lab.models.pretrained.specs import (
   Json,
   read_spec,
@@ -29,17 +28,9 @@ from nuclr_jax.lab.models.pretrained.specs import (
 )
 
 CONFIGS = ("config.json", "open_clip_config.json")
-CLIP_TOKENIZER = "openai/clip-vit-base-patch32"  # of most OpenCLIP models
 # CLIP's end token in Hugging Face's configs that name none; and the id that the
 # first ones named by mistake, which means that the largest id is the end.
 END_ID, LARGEST_ID = 49_407, 2
-# Widths, layers, heads and hidden units of timm's ViTs for SigLIP.
-SIGLIP_SIZES = {
-  "base": (768, 12, 12, 3072),
-  "large": (1024, 24, 16, 4096),
-  "so400m": (1152, 27, 16, 4304),
-  "giantopt": (1536, 40, 16, 6144),
-}
 
 
 class Published(NamedTuple):
@@ -77,7 +68,7 @@ def read_published(source: str | os.PathLike) -> Published:
     temperature = None
   else:
     path = hub.find_file(source, CONFIGS)
-    read = _of_open_clip if path.name == CONFIGS[1] else _of_hugging_face
+    read = read_open_clip if path.name == CONFIGS[1] else _of_hugging_face
     spec = read_spec(path)
     with files.reading(path):
       try:
@@ -86,9 +77,22 @@ def read_published(source: str | os.PathLike) -> Published:
         raise ValueError(f"it lacks {error}") from error
     scale = load.read_logit_scale(source)
     temperature = None if scale is None else math.exp(-scale)
+  leave_rest(model, data)
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
   data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
   return Published(model, data, temperature)
+
+
+def leave_rest(model: dict[str, Any], data: dict[str, Any]) -> None:
+  """Lets a ViT leave out what its patches do not fill, as its library does.
+
+  Args:
+    model: `config.model`, which is changed.
+    data: `config.data`.
+  """
+  image = model.get("image", {})
+  if "vit_" in image.get("name", "") and data["size"] % image["patch"]:
+    image["leave_rest"] = True
 
 
 def _is_of_texts(source) -> bool:
@@ -110,6 +114,7 @@ def _readers() -> dict[str, Any]:
   """Returns what reads models of images and texts, by their types."""
   return {
     "clip": _hf_clip,
+    "metaclip_2": _hf_metaclip_2,
     "siglip": _hf_siglip,
     "vision-text-dual-encoder": _hf_dual_encoder,
   }
@@ -133,7 +138,8 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
     for side, name in (("image", "vision"), ("text", "text"))
   }
   model, length = readers[kind](spec, towers["image"], towers["text"])
-  kind = {"clip": "CLIP", "siglip": "Siglip"}.get(kind, "ViT")
+  processors = {"clip": "CLIP", "metaclip_2": "CLIP", "siglip": "Siglip"}
+  kind = processors.get(kind, "ViT")
   image, data = inputs.of_processor(source, kind)
   model["image"] |= image
   return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])
@@ -180,6 +186,13 @@ def _hf_clip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     | sizes_of(text, eps=1e-5, activation="quick_gelu")
     | _end(text),
   }
+  return model, length
+
+
+def _hf_metaclip_2(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads MetaCLIP 2's config: CLIP's, but its end token always has its id."""
+  model, length = _hf_clip(spec, image, text)
+  model["text"]["end_id"] = text.get("eos_token_id", END_ID)
   return model, length
 
 
@@ -248,146 +261,4 @@ def _resnet(spec: Json) -> dict[str, Any]:
     "stages": tuple(spec["depths"]),
     "width": spec["embedding_size"],
     "bottleneck": spec["layer_type"] == "bottleneck",
-  }
-
-
-def _of_open_clip(source, spec: Json) -> tuple[dict, dict]:
-  """Reads an `open_clip_config.json`: `(config.model, config.data)`."""
-  whole, preprocessing = spec["model_cfg"], spec.get("preprocess_cfg", {})
-  vision, text = whole["vision_cfg"], whole["text_cfg"]
-  if "timm_model_name" in vision:
-    model = _open_clip_siglip(vision, text)
-  elif isinstance(vision["layers"], Sequence):
-    model = _open_clip_resnet(vision, text, whole["embed_dim"])
-  else:
-    model = _open_clip_vit(vision, text)
-  if model["image"]["name"].startswith("clip_"):
-    quick = whole.get("quick_gelu", False)
-    for tower in model["image"], model["text"]:
-      if "stages" not in tower:  # a ResNet has none
-        tower["activation"] = "quick_gelu" if quick else "gelu"
-  model["dim"] = whole["embed_dim"]
-  preprocessing = {key: x for key, x in preprocessing.items() if x is not None}
-  image, data = inputs.of_open_clip(
-    source, whole, {"mean": MEAN, "std": STD} | preprocessing
-  )
-  model["image"] |= image
-  if model["text"]["name"] == "siglip_text":
-    data["pad_id"] = inputs.open_clip_pad_id(source, text)
-  return model, data | {"tokenizer": _open_clip_tokenizer(source, text)}
-
-
-def _open_clip_tokenizer(source, text: Json) -> str:
-  """Returns where the tokenizer is: beside the weights, or another model's."""
-  try:
-    hub.find_file(source, ("tokenizer.json",))
-  except ValueError:
-    name = text.get("hf_tokenizer_name", CLIP_TOKENIZER)
-    # A model's files say nothing about this machine, or about buckets.
-    if not hub.is_name(name) or name != CLIP_TOKENIZER and os.path.exists(name):
-      raise ValueError(
-        f"hf_tokenizer_name is {str(name)[:200]!r}, but it must be a name on "
-        "the Hugging Face hub, of which there is no file or folder here; copy "
-        "that tokenizer's tokenizer.json into the model's folder"
-      ) from None
-    return name
-  return os.fspath(source)
-
-
-def _open_clip_vit(vision: Json, text: Json) -> dict[str, Any]:
-  width = vision["width"]
-  known = {"layers", "width", "patch_size", "image_size", "head_width"}
-  inputs.reject("vision_cfg", vision, known | {"mlp_ratio"})
-  image = {
-    "name": "clip_vit_b32",
-    "patch": vision["patch_size"],
-    "width": width,
-    "layers": vision["layers"],
-    "heads": width // vision.get("head_width", 64),
-    "hidden": int(width * vision.get("mlp_ratio", 4.0)),
-  }
-  return {
-    "projection_bias": False,
-    "image": image,
-    "text": _open_clip_text("clip_text", text),
-  }
-
-
-def _open_clip_resnet(vision: Json, text: Json, dim: int) -> dict[str, Any]:
-  known = {"layers", "width", "patch_size", "image_size", "head_width"}
-  inputs.reject("vision_cfg", vision, known)
-  image = {
-    "name": "clip_resnet50",
-    "stages": tuple(vision["layers"]),
-    "width": vision["width"],
-    "heads": vision["width"] * 32 // vision.get("head_width", 64),
-    "features": dim,
-  }
-  return {
-    "projection_bias": False,
-    "projected": ("text",),
-    "image": image,
-    "text": _open_clip_text("clip_text", text),
-  }
-
-
-def _open_clip_siglip(vision: Json, text: Json) -> dict[str, Any]:
-  name = vision["timm_model_name"]
-  parts = re.fullmatch(
-    r"vit_(\w+?)_patch([1-9]\d{0,3})_siglip(?:_gap)?(_\d+)?", name
-  )
-  pool = vision.get("timm_pool"), vision.get("timm_proj", "none")
-  if not parts or parts[1] not in SIGLIP_SIZES or pool != ("map", "none"):
-    raise ValueError(
-      f"the image tower is timm's {name!r} with pooling and projection {pool}; "
-      f"of timm's, only vit_SIZE_patchN_siglip_PIXELS can be read, with a SIZE "
-      f"of {sorted(SIGLIP_SIZES)}, 'map' and 'none'"
-    )
-  sizes = zip(
-    ("width", "layers", "heads", "hidden"), SIGLIP_SIZES[parts[1]], strict=True
-  )
-  tanh = text.get("act_kwargs", {}).get("approximate") == "tanh"
-  language = _open_clip_text("siglip_text", text)
-  language["eps"] = text.get("norm_kwargs", {}).get("eps", 1e-5)
-  return {
-    "projected": ("text",),
-    "projection_bias": True,
-    "image": {
-      "name": "siglip_vit_b16",
-      "patch": int(parts[2]),
-      "activation": "gelu",  # timm's, unlike Hugging Face's
-      **dict(sizes),
-    },
-    "text": language | {"activation": "gelu_tanh" if tanh else "gelu"},
-  }
-
-
-def _open_clip_text(name: str, text: Json) -> dict[str, Any]:
-  known = {"context_length", "vocab_size", "width", "heads", "layers"}
-  known |= {"mlp_ratio", "hf_tokenizer_name", "tokenizer_kwargs"}
-  known |= {"pool_type", "eos_id"}
-  fixed, pools, end = {}, ("argmax", "eos"), {}
-  if name == "siglip_text":
-    known |= {"norm_kwargs", "act_kwargs"}
-    fixed, pools = dict(no_causal_mask=True, proj_bias=True), ("last",)
-  inputs.reject("text_cfg", text, known | {*fixed})
-  pool = text.get("pool_type", "argmax")
-  if pool not in pools or any(text.get(k) != x for k, x in fixed.items()):
-    raise ValueError(
-      f"the text tower of these models has {fixed} and a pool_type of {pools}, "
-      f"got { {k: text.get(k) for k in fixed} } and {pool!r}"
-    )
-  if isinstance(text["layers"], Sequence):
-    raise ValueError(
-      f"layers must be a number in text_cfg, got {text['layers']}"
-    )
-  if pool == "eos":
-    end = {"end_id": text.get("eos_id", 2)}
-  return end | {
-    "name": name,
-    "max_length": text.get("context_length", 77),
-    "width": text["width"],
-    "layers": text["layers"],
-    "heads": text["heads"],
-    "hidden": int(text["width"] * text.get("mlp_ratio", 4.0)),
   }

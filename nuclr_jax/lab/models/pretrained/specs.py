@@ -58,7 +58,12 @@ KINDS = {
   **dict.fromkeys(("model_type", "hf_tokenizer_name", "pool_type"), str | None),
   **dict.fromkeys(("timm_pool", "timm_proj", "approximate"), str | None),
   **dict.fromkeys(("quick_gelu", "vision_use_head"), Flag),
-  **dict.fromkeys(("no_causal_mask", "proj_bias"), Flag),
+  **dict.fromkeys(("no_causal_mask", "proj_bias", "embed_cls"), Flag),
+  **dict.fromkeys(("no_ln_pre", "final_ln_after_pool"), Flag),
+  **dict.fromkeys(("strip_sep_token", "output_tokens"), Flag),
+  "attn_pooler_heads": Width,
+  **dict.fromkeys(("proj_type", "hf_model_name"), str | None),
+  **dict.fromkeys(("hf_pooler_type", "hf_proj_type"), str | None),
   "activation": str,
   "position_embedding_type": str | None,
   # Sentence encoders

@@ -31,14 +31,24 @@ from nuclr_jax.lab.export import (
 )
 from nuclr_jax.lab.export.model import LAYOUTS
 from nuclr_jax.lab.files import bucket
-from nuclr_jax.lab.models.pretrained import published, read_published
+from nuclr_jax.lab.models.layers import MEAN, STD
+from nuclr_jax.lab.models.pretrained import open_clip, read_published
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
 from nuclr_jax.lab.user_files.items import Item
 
 FOLDERS = sorted(x for x in PUBLISHED.iterdir() if x.is_dir())
+SIGLIP_T5 = PUBLISHED / "hf_siglip_t5"
 # Its export brings nothing that that of hf_siglip does not.
-EXPORTED = [x for x in FOLDERS if x.name != "hf_siglip_t5"]
+READ_ONLY = [PUBLISHED / f"open_clip_{x}" for x in ("clipa", "roberta")]
+EXPORTED = [x for x in FOLDERS if x not in (*READ_ONLY, SIGLIP_T5)]
+
+
+@pytest.fixture(autouse=True)
+def tiny_roberta(monkeypatch):
+  """The text tower that `open_clip_roberta` names."""
+  sizes = dict(name="roberta", width=16, layers=1, heads=4, hidden=64)
+  monkeypatch.setitem(open_clip.HF_TEXTS, "tiny-roberta", (sizes, 30))
 
 
 def items(expected):
@@ -128,6 +138,11 @@ class TestExported:
       found.image[first:], expected["image"][first:], atol=2e-6
     )
     np.testing.assert_allclose(found.text, expected["text"], atol=2e-6)
+
+  @pytest.mark.parametrize("folder", READ_ONLY, ids=lambda x: x.name)
+  def test_what_no_layout_has(self, folder, tmp_path):
+    with pytest.raises(ValueError, match="can be read, but not exported"):
+      export(folder, tmp_path / "out", "open_clip")
 
   def test_digests_are_verified(self, tmp_path):
     out = export(CLIP, tmp_path / "out", "open_clip")
@@ -287,8 +302,8 @@ class TestConfigs:
         layers=24,
         heads=16,
         hidden=4096,
-        mean=published.MEAN,
-        std=published.STD,
+        mean=MEAN,
+        std=STD,
         **blocks,
       ),
       text=dict(
@@ -337,14 +352,23 @@ class TestConfigs:
     text = found.model["text"]
     assert {k: x for k, x in text.items() if k == "end_id"} == end
 
+  def test_metaclip_2(self, tmp_path):
+    """facebook/metaclip-2-worldwide-huge-quickgelu: an end with the id 2."""
+    text = dict(vocab_size=901_629, eos_token_id=2, pad_token_id=1)
+    spec = dict(model_type="metaclip_2", text_config=text)
+    found = read_published(write_files(tmp_path / "x", spec, processor=CROPPED))
+    assert found.model["text"]["end_id"] == 2
+    assert found.model["text"]["name"] == "clip_text"
+    assert found.data["resize"] == "crop"
+
   @pytest.mark.parametrize(
     ("processor", "mean", "std"),
     [
       (dict(do_normalize=False), (0, 0, 0), (1, 1, 1)),
       (
         dict(rescale_factor=1 / 127.5),
-        [x / 2 for x in published.MEAN],
-        [x / 2 for x in published.STD],
+        [x / 2 for x in MEAN],
+        [x / 2 for x in STD],
       ),
       (
         dict(do_rescale=False, image_mean=[1, 2, 3], image_std=51),
@@ -779,12 +803,14 @@ class TestErrors:
         "own tokenizer keeps upper case",
       ),
       (
-        dict(tokenizer_kwargs=dict(strip_sep_token=True)),
+        dict(tokenizer_kwargs=dict(language="eng_Latn")),
         {},
-        "tokenizer_kwargs has .'strip_sep_token'.",
+        "tokenizer_kwargs has .'language'.",
       ),
       (dict(tokenizer_mode="clips"), {}, "text_cfg has .'tokenizer_mode'."),
-      (dict(pool_type="last"), {}, "pool_type of .'argmax', 'eos'., .* 'last'"),
+      (dict(pool_type="first"), {}, "pool_type is 'first' in text_cfg"),
+      (dict(proj_type="mlp"), {}, "proj_type is 'mlp'; it can be 'linear' or"),
+      (dict(hf_model_name="x/y"), {}, "is transformers' 'x/y'; those that"),
       ({}, dict(resize_mode="longest"), "resize_mode is 'longest'"),
       ({}, dict(interpolation="nearest"), "interpolation is 'nearest'"),
       ({}, dict(mode="L"), "mode is 'L'"),
@@ -805,7 +831,7 @@ class TestErrors:
     found = TestConfigs().open_clip(
       tmp_path, vision, text, preprocess=preprocess
     )
-    assert found.model["image"]["mean"] == published.MEAN
+    assert found.model["image"]["mean"] == MEAN
     assert found.model["image"]["std"] == (0.5, 0.5, 0.5)
     data = dict(size=96, kernel="bicubic", repair=True, clean=False)
     assert data.items() <= found.data.items()
@@ -835,6 +861,13 @@ class TestErrors:
     with pytest.raises(ValueError, match=message):
       untrained.open_untrained(config, pairs=False)
 
+  def test_another_padding(self):
+    """A RoBERTa that masks none of the padding would be of other texts."""
+    config = untrained.config_of_published(PUBLISHED / "open_clip_roberta")
+    config["model"]["text"]["pad_id"] = 0
+    with pytest.raises(ValueError, match="the id 1, and .* roberta masks 0"):
+      untrained.open_untrained(config, pairs=False)
+
   def test_no_end(self, tmp_path):
     """A tokenizer that adds no end token, for instance of add_eos = false."""
     config = untrained.config_of_published(CLIP)
@@ -850,8 +883,8 @@ class TestErrors:
     [
       (dict(layers=12, width=768), "lacks 'patch_size'"),
       (
-        dict(layers=12, width=768, patch_size=32, attentional_pool=True),
-        "has .'attentional_pool'., which the towers",
+        dict(layers=12, width=768, patch_size=32, attentional_pool="parallel"),
+        "attentional_pool is 'parallel'; our towers",
       ),
       (dict(timm_model_name="convnext_base"), "timm's 'convnext_base'"),
       (

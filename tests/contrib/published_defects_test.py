@@ -1,0 +1,85 @@
+"""What released code gets wrong, with the numbers of docs/published_code.md.
+
+The golden numbers are the official code's; formulas here are plain NumPy.
+"""
+
+import math
+
+from normalizers import BATCH, GIVEN, TAU
+import numpy as np
+import pytest
+
+IMAGE, TEXT = (GIVEN[f"inputs/{x}"][0] for x in ("image", "text"))
+SIMILARITY, AWAY = IMAGE @ TEXT.T, ~np.eye(BATCH, dtype=bool)
+
+
+def log_v(similarity, tau, epsilon, count):
+  """log(epsilon + sum_j exp(h_ij) / count), and h without the positives."""
+  own = np.diag(similarity)[:, None]
+  h = ((similarity - own) / tau)[AWAY].reshape(BATCH, BATCH - 1)
+  return np.log(epsilon + np.exp(h).sum(1) / count), h
+
+
+@pytest.mark.parametrize(
+  "case, name, count, official, correct",
+  [
+    ("fastclip_released", "fastclip_released", BATCH - 1, 12.199, 10.260),
+    ("drrho_clip", "drrho_clip/0", BATCH, 10.476, 9.915),
+  ],
+)
+def test_the_temperatures_derivative_counts_a_term_twice(
+  case, name, count, official, correct
+):
+  """The loss is a mean of both sides; the official one sums their H."""
+  epsilon, rho = (float(GIVEN[f"{case}/{x}"]) for x in ("eps", "rho"))
+
+  def loss(tau):
+    sides = (SIMILARITY, SIMILARITY.T)
+    means = [log_v(s, tau, epsilon, count)[0].mean() for s in sides]
+    return tau * (np.mean(means) + rho)
+
+  difference = (loss(TAU + 1e-6) - loss(TAU - 1e-6)) / 2e-6
+  assert difference == pytest.approx(correct, abs=1e-3)
+  found = -GIVEN[f"{name}/grad_logit_scale"] / TAU**2
+  assert found == pytest.approx(official, abs=1e-3)
+  summed = loss(TAU) / TAU
+  for s in (SIMILARITY, SIMILARITY.T):
+    value, h = log_v(s, TAU, epsilon, count)
+    summed -= (np.exp(h - value[:, None]) * h).sum(1).mean() / (BATCH - 1)
+  assert found == pytest.approx(summed, rel=1e-12)
+
+
+def test_drrho_subtracts_the_positive_twice():
+  """In `FastCLIPLoss`, log v is too low by the similarity of the pair."""
+  for s, anchor in ((SIMILARITY, "I"), (SIMILARITY.T, "T")):
+    epsilon = float(GIVEN["fastclip_in_drrho/eps"])
+    expected, _ = log_v(s, TAU, epsilon, BATCH)
+    found = GIVEN[f"fastclip_in_drrho/u_{anchor}"]
+    np.testing.assert_allclose(expected - found, np.diag(s), rtol=1e-9)
+  assert np.diag(SIMILARITY).max() == pytest.approx(0.98, abs=5e-3)
+
+
+def test_amorlip_without_its_positive():
+  """`pos_coef=0` leaves it in Z of the loss: the sum of Z / lambda is not 2."""
+  terms = np.exp(SIMILARITY / TAU)
+  total = sum((x.sum(1) / (x * AWAY).sum(1)).mean() for x in (terms, terms.T))
+  assert total == pytest.approx(10.7, abs=0.05)
+
+
+def test_exponentials_of_similarities_overflow():
+  """AmorLIP's Z at 1 / tau = 100, and the raw logits of SCENT's `xc`."""
+  largest = math.log(np.finfo(np.float32).max)
+  assert largest / 100 == pytest.approx(0.887, abs=5e-4)
+  with np.errstate(over="ignore"):
+    assert np.isinf(np.exp(np.float32(89)))
+
+
+def test_neuclips_two_readings():
+  """How far the encoders' gradients differ if alpha is not constant."""
+  of = lambda case: np.stack(
+    [GIVEN[f"neuclip_formula/{case}/grad_{x}"] for x in ("image", "text")]
+  )
+  constant = of("detached")
+  difference = np.linalg.norm(of("attached") - constant)
+  share = difference / np.linalg.norm(constant)
+  assert share == pytest.approx(0.18, abs=5e-3)

@@ -1,0 +1,140 @@
+"""What all sources of the denominator with a learned temperature must do."""
+
+import jax
+import jax.numpy as jnp
+from normalizers import DIM, GIVEN, NUM_PAIRS, TAU, batch
+import numpy as np
+import pytest
+
+from nuclr_jax import Sides, contrib, objectives
+from nuclr_jax.objectives import denominator, temperature_rules
+
+
+def drrho(**arguments):
+  """Relative to the reference of the first golden batch."""
+  objective = objectives.sogclr(**arguments)
+  reference = Sides(*(GIVEN[f"inputs/ref_{x}"][0] for x in Sides._fields))
+
+  def apply(params, state, pairs, **axes):
+    relative = objectives.relative_to(pairs, reference)
+    return objective.apply(params, state, relative, **axes)
+
+  return objective._replace(apply=apply)
+
+
+def test_derivatives_by_the_temperature(x64):
+  """Against differences of the loss, at first visits: u depends on tau there.
+
+  AmorLIP's lambda is the batch's in the first epoch. What FastCLIP-v3 released
+  is not the derivative d of its loss L by log(1 / tau), but 2 d + L.
+  """
+  learned = temperature_rules.learned(TAU, rho=1.5)
+  size = dict(num_pairs=NUM_PAIRS, temperature=learned)
+  objective = objectives.add(
+    sogclr=objectives.sogclr(**size),
+    scent=objectives.sogclr(
+      **size, gamma=denominator.Adaptive(2.0), positive_weight=0.4
+    ),
+    drrho=drrho(**size, positive_weight=4.0),
+    amorlip=contrib.amorlip(dim=DIM, steps_per_epoch=9, temperature=learned),
+    released=contrib.fastclip_released(
+      num_pairs=NUM_PAIRS, temperature=TAU, rho=1.5
+    ),
+  )
+  params, state = objective.init()
+  pairs, h = batch(), 1e-5
+
+  def loss_fn(params):
+    loss, (_, metrics) = objective.apply(params, state, pairs)
+    return loss, {name: metrics[f"{name}/loss"] for name in params}
+
+  differentiate = jax.jit(jax.grad(loss_fn, has_aux=True))
+  gradient, losses = differentiate(params)
+  (_, above), (_, below) = (
+    differentiate(jax.tree.map(lambda x, s=s: x + s * h, params))
+    for s in (1, -1)
+  )
+  expected = {name: (above[name] - below[name]) / (2 * h) for name in params}
+  expected["released"] = 2 * expected["released"] + losses["released"]
+  for name in params:
+    np.testing.assert_allclose(
+      gradient[name]["log_scale"], expected[name], rtol=1e-7, err_msg=name
+    )
+
+
+@pytest.mark.parametrize("positive_weight", [1.0, 1e-3])
+def test_amorlip_without_memory_is_sogclr_of_the_batch(positive_weight, x64):
+  """With a positive that counts, at num_pairs = B; at weight 1, it is CLIP."""
+  pairs = batch()._replace(pair_id=jnp.arange(len(batch().pair_id)))
+  size = len(pairs.pair_id)
+  rivals = dict(
+    amorlip=contrib.amorlip(
+      dim=DIM,
+      steps_per_epoch=9,
+      temperature=TAU,
+      positive_weight=positive_weight,
+    ),
+    sogclr=objectives.sogclr(
+      num_pairs=size,
+      temperature=TAU,
+      gamma=1.0,
+      positive_weight=positive_weight,
+    ),
+    clip=objectives.scale(
+      objectives.clip(temperature=TAU, learn_temperature=False), 2 * TAU
+    ),
+  )
+  found = {name: gradients(x, pairs) for name, x in rivals.items()}
+  np.testing.assert_allclose(found["amorlip"], found["sogclr"], rtol=1e-9)
+  if positive_weight == 1.0:
+    np.testing.assert_allclose(found["amorlip"], found["clip"], rtol=1e-9)
+
+
+def gradients(objective, pairs, state=None):
+  """Those of both sides, [2, batch, dim]."""
+  params, first = objective.init()
+
+  @jax.jit
+  @jax.grad
+  def gradient(embeddings):
+    own = pairs._replace(image=embeddings[0], text=embeddings[1])
+    return objective.apply(params, state or first, own)[0]
+
+  return gradient(jnp.stack([pairs.image, pairs.text]))
+
+
+def test_amorlip_is_sogclr_whose_stored_u_is_a_networks(x64):
+  """With gamma = 1 - beta, and the positive pulled by 1, not by all weights."""
+  beta, log_lambda, pairs = 0.8, 5.0, batch()
+  pairs = pairs._replace(pair_id=jnp.arange(len(pairs.pair_id)))
+  size = len(pairs.pair_id)
+  amorlip = contrib.amorlip(
+    dim=DIM, steps_per_epoch=9, temperature=TAU, positive_weight=0.0, beta=beta
+  )
+  _, state = amorlip.init()
+  previous = state.shared.previous
+  for network in previous:  # the same for whatever it is given
+    network["fc3"]["kernel"] *= 0
+    network["fc3"]["bias"] = jnp.full(1, log_lambda)
+  state = state._replace(
+    shared=state.shared._replace(previous=previous, count=jnp.int32(9))
+  )
+  sogclr = objectives.sogclr(num_pairs=size, temperature=TAU, gamma=1 - beta)
+  _, other = sogclr.init()
+  similarity = pairs.image @ pairs.text.T
+  own = jnp.diag(similarity)
+  log_u = log_lambda - own / TAU
+  pair = other.sample.pair._replace(log_u=Sides(log_u, log_u))
+  other = other._replace(sample=other.sample._replace(pair=pair))
+  weight = 0.0  # of all negatives of an anchor, on both sides
+  for s in (similarity, similarity.T):
+    terms = jnp.exp((s - own[:, None]) / TAU) * (1 - np.eye(size))
+    phi = jnp.sum(terms, axis=1)
+    weight += phi / (beta * jnp.exp(log_u) + (1 - beta) * phi)
+  positive = jnp.stack([pairs.text, pairs.image])
+  positive *= (weight - 2)[None, :, None] / size
+  np.testing.assert_allclose(
+    gradients(amorlip, pairs, state),
+    gradients(sogclr, pairs, other) + positive,
+    rtol=1e-9,
+  )
