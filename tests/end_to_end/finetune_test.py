@@ -62,7 +62,7 @@ def nuclr(*arguments):
 def run(data_dir):
   """The workdir and the metrics of a run of `finetune_clip:smoke`."""
   workdir = data_dir.parent / "run"
-  config = config_of("finetune_clip:smoke")
+  config = config_of("finetune_clip:clip,smoke")
   return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
 
 
@@ -92,7 +92,7 @@ def test_a_run_is_scored_on_other_sets(run, data_dir):
 def test_a_finished_run_is_not_said_to_be_scored_on_other_sets(run, data_dir):
   """It would print the scores of the sets that it had."""
   workdir, before = run[0], (run[0] / "config.json").read_text()
-  config = config_of("finetune_clip:smoke", **{"data.zero_shot": ()})
+  config = config_of("finetune_clip:clip,smoke", **{"data.zero_shot": ()})
   with pytest.raises(ValueError, match="another config: data.zero_shot"):
     loop.fit(config, workdir, data_dir=data_dir)
   assert (workdir / "config.json").read_text() == before
@@ -110,7 +110,7 @@ def test_a_smoke_run_learns_and_classifies(run):
 def again(exported, data_dir):
   """The workdir and the metrics of a run that begins from that folder."""
   config = config_of(
-    "finetune_clip:smoke",
+    "finetune_clip:clip,smoke",
     num_epochs=1.0,
     warm_start="moments=2",
     **{"model.pretrained": str(exported), "data.tokenizer": str(exported)},
@@ -201,13 +201,13 @@ def test_commands_use_the_average_unless_told_otherwise(
   assert not np.allclose(embedded[True], embedded[False], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["", "b32", "nuclr", "sogclr"])
+@pytest.mark.parametrize("name", ["", "b32", "nuclr", "clip"])
 def test_arguments(name):
   config = complete(load_config(f"finetune_clip:{name}"))
   settings.resolve(config)
   tower = "clip_vit_b32" if name == "b32" else "clip_vit_b16"
   assert config["model"]["image"]["name"] == tower
-  objective = name if name in ("nuclr", "sogclr") else "clip"
+  objective = name if name in ("clip", "nuclr") else "sogclr"
   assert config["objective"]["name"] == objective
   assert config["objective"]["temperature"] == 0.01  # exp(-logit_scale)
   small = complete(load_config(f"finetune_clip:{name},smoke"))

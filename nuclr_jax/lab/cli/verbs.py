@@ -146,14 +146,11 @@ def print_table(metrics: Mapping[str, Any]) -> None:
     interpolate  0       0.5
     top1         0.2500  0.7500
   """
-  lines = {}
-  for name, x in metrics.items():
-    values = x if isinstance(x, list) else [x]
-    lines[progress.plain(name, keep="")] = [_shown(x) for x in values]
-  width = max(map(len, lines), default=0)
-  wide = max((len(x) for values in lines.values() for x in values), default=0)
-  for name, values in lines.items():
-    line = "  ".join(f"{x:<{wide}}" for x in values)
+  shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
+  width = max(map(len, shown), default=0)
+  for name, x in shown.items():
+    values = map(_shown, x if isinstance(x, list) else [x])
+    line = "  ".join(f"{value:<6}" for value in values)
     print(f"{name:<{width}}  {line}".rstrip())
 
 
