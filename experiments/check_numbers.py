@@ -62,6 +62,7 @@ STUDIES = (
   "hubs_and_suspects",
   "icons",
   "latent_classes",
+  "normalizers",
   "parity",
   "popularity",
   "popularity/at_scale",
@@ -152,8 +153,11 @@ def check(page: str, text: str, study: str) -> tuple[str, list[Problem]]:
 
   plain = text
   for found in GENERATED.finditer(text):
-    if found[1] in (recompute(study) if study else ()):
+    parts = recompute(study) if study else of_guides()
+    if found[1] in parts:
       plain = plain.replace(found[0], _blank(found))
+      if not study and markdown.insert(found[0], parts) != found[0]:
+        complain(found.start(), f"{found[1]!r} is not what its script gives")
     else:
       complain(found.start(), f"no study makes the part {found[1]!r}")
   plain = NOT_TEXT.sub(_blank, plain)
@@ -428,6 +432,11 @@ def recompute(study: str) -> Mapping[str, str]:
   numbers = module.STUDY.numbers(options, results)
   lines = [[name, text] for name, text in numbers.items()]
   return parts | {"numbers": markdown.table(["name", "value"], lines)}
+
+
+def of_guides() -> Mapping[str, str]:
+  """Recomputes the generated parts of pages outside of studies."""
+  return importlib.import_module("experiments.parity.__main__").guide_tables()
 
 
 def check_tables(study: str) -> list[Problem]:

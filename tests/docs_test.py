@@ -119,6 +119,8 @@ def test_commands_have_flags_and_keys_that_exist(page, words, mine):
       extensions.allow(value)
     if key == "config":
       config = load_config(value)
+    elif (verb, key) == ("train", "model"):  # by default, its recipe is this
+      config = config or load_config("finetune_clip")
     elif key.startswith("config."):
       shell_variable = value.startswith("$")
       key = key.removeprefix("config.")

@@ -75,6 +75,31 @@ def test_zeta_is_that_of_the_library():
   np.testing.assert_allclose(zeta, expected, atol=1e-5)
 
 
+def test_dual_bank_is_sinkhorn_with_the_candidates():
+  bank, targets, t = similarities(3, 9, 4), similarities(5, 9, 6), 0.1
+  kernel = np.exp(np.concatenate([bank, targets], axis=1).T / t)
+  u = np.ones(10) / 10
+  for _ in range(10):
+    v = [1 / 9 / sum(kernel[j, i] * u[j] for j in range(10)) for i in range(9)]
+    u = [1 / 10 / sum(kernel[j, i] * v[i] for i in range(9)) for j in range(10)]
+  penalty = hubs.dual_bank(bank, targets, temperature=t)
+  np.testing.assert_allclose(penalty, -t * np.log(u[:4]), rtol=1e-9)
+  alone = hubs.inverted_softmax(bank, temperature=t, log_denominator=-np.log(v))
+  np.testing.assert_allclose(penalty - alone, t * np.log(10), rtol=1e-9)
+
+
+def test_dual_bank_without_candidates_is_exact_zeta():
+  """Many steps on the bank alone solve its popularities."""
+  image, text = unit_rows(0, 40, 5), unit_rows(1, 40, 5)
+  solved = popularity.solve(image, text, temperature=0.3, tolerance=1e-5)
+  exact = solved.zeta.text
+  none = np.zeros((40, 0))
+  found = hubs.dual_bank(image @ text.T, none, temperature=0.3, steps=500)
+  np.testing.assert_allclose(
+    found - found.mean(), exact - exact.mean(), atol=1e-5
+  )
+
+
 def test_qb_norm_is_the_loop_of_its_paper():
   bank, sim, t, k = similarities(3, 4, 7), similarities(5), 0.05, 2
   penalty = hubs.inverted_softmax(bank, temperature=t)
@@ -94,7 +119,11 @@ def test_galleries_are_corrected_one_by_one():
   sim = np.stack([similarities(4), similarities(6)])
   penalty = hubs.inverted_softmax(bank, temperature=0.1)
   whole = hubs.qb_norm(sim, penalty, hubs.activated(bank, k=1))
+  targets = similarities(8, candidates=5)
+  dual = hubs.dual_bank(bank, targets, temperature=0.1)
   for i in range(2):
+    one = hubs.dual_bank(bank[i], targets, temperature=0.1)
+    np.testing.assert_allclose(dual[i], one)
     alone = hubs.inverted_softmax(bank[i], temperature=0.1)
     active = hubs.activated(bank[i], k=1)
     np.testing.assert_allclose(whole[i], hubs.qb_norm(sim[i], alone, active))
@@ -235,7 +264,7 @@ def test_settings_are_chosen_on_validation():
   """Candidate 0 attracts every query, and every query of the bank."""
   letters = 6
   sim = np.eye(letters)[None] + 1.2 * np.eye(letters)[0]
-  half = retrieval.Half(sim, sim)
+  half = retrieval.Half(sim, sim, sim[0])
   other = half._replace(sim=np.eye(letters)[None])  # without the hub
   d = dict.fromkeys(retrieval.ZETA_SCALES, np.zeros(letters))
   p = np.full(letters, 1 / letters)

@@ -110,6 +110,7 @@ def retrieve(
     scale: popularity.solve(bank_image, bank_text, temperature=scale * tau)
     for scale in retrieval.ZETA_SCALES
   }
+  of_bank = bank_image @ bank_text.T
   found = {}
   for direction in ("image to text", "text to image"):
     forth = direction == "image to text"
@@ -126,6 +127,7 @@ def retrieve(
           if forth
           else np.einsum("bd,gcd->gbc", bank_text, x)
         ),
+        targets=of_bank if forth else of_bank.T,
       )
       for x in pools
     ]

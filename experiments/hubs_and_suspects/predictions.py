@@ -55,6 +55,7 @@ def prediction_table(rows: Sequence[Row]) -> str:
   outcomes = [x for f in (of_hubs, of_suspects) for x in f(rows)]
   if not all(x.found.count for x in outcomes):
     return ""
+  outcomes += [x for x in of_dual_bank(rows) if x.found.count]
   lines = [
     [
       f"{x.prediction}: {x.what}",
@@ -114,6 +115,32 @@ def of_hubs(rows: Sequence[Row]) -> list[Outcome]:
 
   x = paired(gain("NUCLR"), gain("CLIP"))
   note(7, "gain of NUCLR − gain of CLIP", x, x.mean > 0)
+  return found
+
+
+def of_dual_bank(rows: Sequence[Row]) -> list[Outcome]:
+  """Returns the outcomes of predictions 16 to 19, which were added later."""
+  found = []
+
+  def gap(
+    number: int,
+    column: str,
+    names: tuple[str, str],
+    holds: Callable[[float], bool],
+  ) -> None:
+    x = paired(*(recall(rows, column, name) for name in names))
+    what = f"{column}: {' − '.join(names)}"
+    found.append(Outcome(number, what, x, bool(holds(x.mean)), 1))
+
+  for column in BALANCED:
+    names = ("DBSN, τ, fixed", "ζ, strength 1, fixed")
+    gap(16, column, names, lambda x: abs(x) <= 0.3)
+  for column in BALANCED:
+    most = -0.2 if column == "balanced, tail: text to image" else 0.5
+    gap(17, column, ("DBSN", "ζ"), lambda x, most=most: x <= most)
+  for column in BALANCED:
+    gap(18, column, ("DBSN, published, fixed", BASE), lambda x: x <= -1)
+  gap(19, NATURAL, (PRIOR, "DBSN"), lambda x: x >= 5)
   return found
 
 

@@ -17,6 +17,7 @@ STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 NEAREST = (1, 3, 10, 30, 100)  # k of CSLS
 ACTIVE = (1, 3, 10)  # k of QB-Norm
 QB_NORM = {"temperature": 1 / 20, "k": 1}  # the published defaults
+DBSN = 0.01  # the published temperature
 BALANCED, NATURAL = "balanced", "natural"
 
 
@@ -28,6 +29,7 @@ class Half(NamedTuple):
 
   sim: Float[np.ndarray, "galleries letters letters"]
   bank: Float[np.ndarray, "one_or_galleries bank letters"]
+  targets: Float[np.ndarray, "bank bank"]  # the bank's pairs with each other
 
 
 class Scorer:
@@ -42,6 +44,8 @@ class Scorer:
       bank = half.bank
       if name == "CSLS":
         return hubness.local_scaling(bank, k=setting)
+      if name == "DBSN":
+        return hubs.dual_bank(bank, half.targets, temperature=setting)
       if name == "ζ":
         return hubs.inverted_softmax(
           bank,
@@ -91,6 +95,8 @@ def grids(temperature: float) -> dict[str, list[dict[str, Any]]]:
     "IS": product("IS", setting=of_is),
     "IS, any strength": product("IS", strength=STRENGTHS, setting=of_is),
     "QB-Norm": product("QB-Norm", setting=of_is, k=ACTIVE),
+    "DBSN": product("DBSN", setting=of_is),
+    "DBSN, any strength": product("DBSN", strength=STRENGTHS, setting=of_is),
     "ζ, strength 1, fixed": product("ζ", setting=[1.0]),
     "ζ, strength 0.5, fixed": product("ζ", setting=[1.0], strength=[0.5]),
     "CSLS, k 10, fixed": product("CSLS", setting=[10], strength=[0.5]),
@@ -101,6 +107,8 @@ def grids(temperature: float) -> dict[str, list[dict[str, Any]]]:
     "QB-Norm, fixed": product(
       "QB-Norm", setting=[QB_NORM["temperature"]], k=[QB_NORM["k"]]
     ),
+    "DBSN, τ, fixed": product("DBSN", setting=[temperature]),
+    "DBSN, published, fixed": product("DBSN", setting=[DBSN]),
     "E + prior, any strength": product("E", prior=[0.0, *some]),
   }
 

@@ -4,7 +4,7 @@ python -m experiments.parity
 
 And the table of OpenCLIP's models in docs/guides/published_models.md, from
 tests/golden/open_clip_configs.json. `experiments.parity.towers`, `.exported`,
-`.sentence_encoders` and `.clip_benchmark` print the JSON files.
+`.sentence_encoders`, `.captions` and `.clip_benchmark` print the JSON files.
 """
 
 import pathlib
@@ -65,6 +65,16 @@ def sentence_encoders_table(errors: dict) -> str:
   return markdown.table(["texts", "dtype", "embeddings"], lines)
 
 
+def captions_table(results: dict) -> str:
+  """Counts the odd captions whose token ids are equal, or why they differ."""
+  rows = results["rows"]
+  reasons = list(next(iter(rows.values())))
+  lines = [
+    [name, *(f"{row[x]}" for x in reasons)] for name, row in rows.items()
+  ]
+  return markdown.table(["tokenizer, library", *reasons], lines)
+
+
 def benchmark_table(scores: dict) -> str:
   """Shows the scores of one run by both libraries."""
   lines = [
@@ -116,12 +126,17 @@ def tables() -> dict[str, str]:
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
     "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
+    "captions": captions_table(read("captions")),
     "benchmark": benchmark_table(read("clip_benchmark")),
   }
 
 
+def guide_tables() -> dict[str, str]:
+  """Returns the tables of docs/guides/published_models.md, by mark."""
+  return {"open_clip": open_clip_table(files.read_json(CONFIGS))}
+
+
 if __name__ == "__main__":
   harness.report(HERE, tables(), {})
-  table = open_clip_table(files.read_json(CONFIGS))
-  page = markdown.insert(GUIDE.read_text("utf-8"), {"open_clip": table})
+  page = markdown.insert(GUIDE.read_text("utf-8"), guide_tables())
   files.write_atomically(GUIDE, page)

@@ -445,6 +445,25 @@ def neighbours_table(measured: dict) -> str:
   return markdown.table(header, rows)
 
 
+def filtering_table(measured: dict) -> str:
+  """Shows whole runs of `nuclr filter`."""
+  rows = []
+  for row in measured["rows"]:
+    batch = f"{int(row['batch']):,}" if row["batch"] else "–"
+    rows.append(
+      [
+        f"{row['pairs']:,}",
+        row["score"],
+        batch,
+        cell(row["seconds"], 0),
+        cell(row["processor_seconds"], 0),
+        cell(row["peak_mib"] / 1024, 2),
+      ]
+    )
+  header = ["pairs", "score", "batch or sample", "s", "processor: s"]
+  return markdown.table([*header, "peak: GiB"], rows)
+
+
 def tables() -> dict[str, str]:
   """Returns all tables, by mark."""
   full = read("full_step_cpu")
@@ -463,6 +482,7 @@ def tables() -> dict[str, str]:
     "embedding": embedding_table(read("embedding_cpu")),
     "checkpoints": checkpoint_table(read("checkpoints_cpu")),
     "neighbours": neighbours_table(read("neighbours_cpu")),
+    "filtering": filtering_table(read("filtering_cpu")),
     "precision": precision_table(read("precision")),
     "program": program_table(read("program")),
     "other programs": other_programs_table(read("program")),

@@ -48,7 +48,7 @@ def iterate(
   """
   b = np.zeros_like(problem.own) if start is None else start
   b = problem.ids.text.log_mean(b)  # one value for each text
-  past, began = _Past([], []), time.monotonic()
+  past, began = Past([], []), time.monotonic()
   shown, first_residual = began, None
   for iteration in range(max_iterations + 1):
     b = b - b.mean()
@@ -80,18 +80,18 @@ def iterate(
         tolerance,
         progress.duration(left),
       )
-    b = _extrapolate(past, b, step - step.mean())
+    b = extrapolate(past, b, step - step.mean())
   return Run(b, residual, iteration)
 
 
-class _Past(NamedTuple):
+class Past(NamedTuple):
   """Earlier iterates and their steps, the newest last."""
 
   points: list
   steps: list
 
 
-def _extrapolate(past: _Past, point, step) -> np.ndarray:
+def extrapolate(past: Past, point, step) -> np.ndarray:
   """Returns Anderson's next iterate; forgets the past if the step has grown."""
   size = np.linalg.norm(step)
   if any(size > 2 * np.linalg.norm(x) for x in past.steps):

@@ -1,11 +1,12 @@
 """Fine-tuning from end to end: train, export, and train on from there."""
 
 import re
+import shutil
 
 import jax
 import numpy as np
 import pytest
-from repository import ROOT
+from repository import PUBLISHED, ROOT
 from safetensors import numpy as safetensors
 import shapes
 import warm
@@ -13,6 +14,7 @@ import warm
 from nuclr_jax.lab import ingest, models
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data.embeddings import open_embeddings
+from nuclr_jax.lab.models.pretrained import read_published
 from nuclr_jax.lab.train import loop, records, settings, untrained
 
 SCORE = "validation/smoke/mean_recall@1"
@@ -159,6 +161,36 @@ def test_weights_between_start_and_end(again, exported, data_dir, tmp_path):
       np.testing.assert_allclose(x, 0.75 * a + 0.25 * b, rtol=1e-5, atol=1e-7)
   a, b = np.log(1 / 0.07), tuned["logit_scale"]
   np.testing.assert_allclose(mixed["logit_scale"], 0.75 * a + 0.25 * b)
+
+
+def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
+  """By one command; what it was made from need not stay."""
+  model = shutil.copytree(PUBLISHED / "open_clip", tmp_path / "model")
+  before = read_published(model)
+  workdir, out = tmp_path / "run", tmp_path / "out"
+  nuclr(
+    *("train", f"--model={model}", "--data=smoke:train"),
+    *(f"--data_dir={data_dir}", f"--workdir={workdir}"),
+    *("--config.batch_size=48", "--config.num_epochs=1"),
+    "--config.optimizer.learning_rate.value=1e-3",
+  )
+  shutil.rmtree(model)
+  where = f"--workdir={workdir}", f"--output={out}"
+  nuclr("export", *where, "--layout=open_clip")
+  after = read_published(out)
+  moved = ("pretrained", "max_length")
+  assert {k: x for k, x in after.model.items() if k not in moved} == {
+    k: x for k, x in before.model.items() if k not in moved
+  }
+  for key in ("size", "resize", "kernel", "length", "repair", "vocab_size"):
+    assert after.data[key] == before.data[key]
+  assert 0 < abs(after.temperature / before.temperature - 1) < 0.01
+  name = "open_clip_model.safetensors"
+  old = safetensors.load_file(PUBLISHED / "open_clip" / name)
+  new = safetensors.load_file(out / name)
+  steps = {key: np.abs(new[key] - x).max() for key, x in old.items()}
+  assert steps.keys() <= new.keys()
+  assert 0 < max(steps.values()) < 0.01
 
 
 def test_commands_use_the_average_unless_told_otherwise(

@@ -118,3 +118,20 @@ class TestCommands:
     )
     assert float(printed["temperature"]) == pytest.approx(0.03)
     assert (printed["images"], printed["converged"]) == ("8", "True")
+
+  def test_a_filter_of_photos(self, tmp_path):
+    """Those that are kept become a data set."""
+    captions = ["a photo of the dog"[: 4 + 2 * i] for i in range(8)]
+    folder = make_captioned.photo_folder(tmp_path / "photos", captions)
+    result = self.nuclr(
+      *("filter", f"--model={CLIP}", f"--input={folder}", "--keep=0.75,0.5"),
+      *("--score=negcliploss,similarity", f"--output={tmp_path / 'kept'}"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "temperature            0.0300" in result.stdout
+    result = self.nuclr(
+      *("ingest", f"--input={tmp_path / 'kept' / 'kept.jsonl'}"),
+      *(f"--images={folder}", "--dataset=mine", f"--data_dir={tmp_path}"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert "train captions  4" in result.stdout

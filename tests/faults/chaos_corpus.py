@@ -13,6 +13,7 @@ import zlib
 
 import make_icons
 import make_photos
+import make_shards
 import numpy as np
 
 from nuclr_jax.lab.config import complete, load_config
@@ -90,6 +91,19 @@ def embeddings(message, **arrays):
     return popularity(folder / "x.npz", folder), message
 
   make.__name__ = f"embeddings({message})"
+  return make
+
+
+def filtered(message, **arrays):
+  """Shards with these arrays beside the table of two pairs."""
+
+  def make(place, folder, rng):
+    make_shards.datacomp(folder / "m", (2,))
+    np.savez(folder / "m" / "00000000.npz", **arrays)
+    words = ["filter", f"--embeddings={folder}/m", f"--output={folder}/k"]
+    return [*words, "--score=similarity", "--keep=0.5"], message
+
+  make.__name__ = f"filtered({message})"
   return make
 
 
@@ -302,6 +316,11 @@ CASES = [
   embeddings("must be finite", image=EYE * 0, text=EYE),
   embeddings("one entry for each pair", image=EYE, text=EYE[:3]),
   embeddings("cannot be read", image=np.array([{}]), text=EYE),
+  filtered("it has no array l14_txt", l14_img=EYE[:2]),
+  filtered("it must hold floating", l14_img=np.array([{}]), l14_txt=EYE[:2]),
+  filtered("do not line up", l14_img=EYE[:2], l14_txt=EYE),
+  filtered("is not finite", l14_img=EYE[:2] * np.nan, l14_txt=EYE[:2]),
+  filtered("is zero", l14_img=EYE[:2], l14_txt=EYE[:2] * 0),
   converted("../../ESCAPED", name="../../ESCAPED"),
   converted("../1.0.0", version="../1.0.0"),
   converted("is damaged", splits=7),

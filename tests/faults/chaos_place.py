@@ -8,6 +8,7 @@ import time
 
 from chaos_trial import Place, finish, nuclr
 import make_photos
+import make_shards
 import numpy as np
 import tiny_config
 
@@ -54,6 +55,12 @@ def command(verb: str, place: pathlib.Path, out: pathlib.Path) -> list[str]:
     "popularity": dict(
       embeddings=f"{place}/pairs.npz", temperature=0.1, workdir=out
     ),
+    "filter": dict(
+      embeddings=f"{place}/metadata",
+      score="exact,negcliploss",
+      keep="0.8,0.5",
+      output=out,
+    ),
     "convert": dict(input=f"{place}/old/toy/1.0.0", data_dir=out),
     "report": dict(workdir=out, data_dir=data),
     "draw": dict(config="glyphs:smoke", data_dir=out, workdir=out / "run"),
@@ -71,6 +78,7 @@ VERBS = (
   "embed",
   "export",
   "popularity",
+  "filter",
   "convert",
   "report",
 )
@@ -110,6 +118,7 @@ def prepare(folder: pathlib.Path) -> Place:
     path.with_suffix(".txt").write_text(f"photo number {key}")
   x = np.random.default_rng(0).normal(size=(2, 300, 8)).astype(np.float32)
   np.savez(folder / "pairs.npz", image=x[0], text=x[1])
+  make_shards.datacomp(folder / "metadata")
   write_tfrecords(folder / "old" / "toy" / "1.0.0")
   finish(nuclr(["--help"], folder))  # the first one imports, the others fork
   place, seconds, found = Place(folder, {}, {}), {}, {}

@@ -20,13 +20,16 @@ from array_record.python import array_record_module
 import cv2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+import make_shards
 import numpy as np
+import pyarrow
+from pyarrow import parquet
 import pytest
 from repository import GOLDEN, PUBLISHED
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.config import DEFAULTS, ConfigError, complete, load_config
-from nuclr_jax.lab.data import tfds_reader
+from nuclr_jax.lab.data import shards, tfds_reader
 from nuclr_jax.lab.data.embeddings import open_embeddings
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.ingest import convert, records
@@ -303,6 +306,24 @@ def embeddings_of(path):
   subject.from_files(str(path), temperature=0.1)
 
 
+def shards_of(path):
+  with tempfile.TemporaryDirectory() as scratch:
+    found = shards.open_shards(path, scratch=pathlib.Path(scratch))
+    for rows in (found.image, found.text):
+      rows.unit(slice(None))
+
+
+def uids_of(path):
+  shards.read_uids(shards.Column([path], "uid"))
+
+
+def uid_bytes():
+  out = io.BytesIO()
+  uids = [make_shards.uid(i) for i in range(4)]
+  parquet.write_table(pyarrow.table({"uid": uids}), out)
+  return out.getvalue()
+
+
 def zeta_of(path):
   how = dict(temperature=0.1, fingerprint="mine")
   load_zeta(path, Sizes(4, 4, 4), **how)
@@ -315,6 +336,9 @@ def sentencepiece_of(path):
 
 ARRAYS = {
   "pairs.npz": (npz_bytes(image=EYE, text=EYE), embeddings_of),
+  "shard.npz": (npz_bytes(image=EYE, text=EYE), shards_of),
+  "shard.npy": (npy_bytes(), lambda x: shards_of(f"{x},{x}")),
+  "shard.parquet": (uid_bytes(), uids_of),
   "weights.npz": (npz_bytes(bias=EYE), weights.read_tensors),
   "spiece.model": (
     (PUBLISHED / "hf_siglip_t5" / "spiece.model").read_bytes(),

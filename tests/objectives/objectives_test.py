@@ -62,6 +62,9 @@ OBJECTIVES = dict(
   spectral=objectives.spectral(),
   vicreg=contrib.vicreg(),
   sogclr=objectives.sogclr(**SIZES),
+  sogclr_by_id_learned=objectives.sogclr(
+    **SIZES, anchor_average="id", temperature=temperature_rules.learned()
+  ),
   scent_by_id_learned=objectives.sogclr(
     **SIZES,
     gamma=denominator.Adaptive(2.0),
@@ -100,8 +103,9 @@ OBJECTIVES = dict(
   ),
   neuclip=contrib.neuclip(dim=8, num_prototypes=48, restart_every=2),
   amorlip=contrib.amorlip(dim=8, steps_per_epoch=2),
+  fastclip_released=contrib.fastclip_released(**SIZES),
   sum=objectives.add(
-    sogclr=contrib.fastclip_released(**SIZES),
+    sogclr=objectives.sogclr(**SIZES),
     siglip=objectives.scale(objectives.siglip(), 0.5),
   ),
 )
@@ -109,11 +113,13 @@ OBJECTIVES = dict(
 MOST_COLLECTIVES = dict(
   amorlip=12,
   drrho=7,
+  fastclip_released=7,
   neuclip=14,
   nuclr_individual_queue=11,
   nuclr_tempnet_queue=11,
   scent_by_id_learned=7,
   sogclr=7,
+  sogclr_by_id_learned=7,
   sum=9,
 )
 

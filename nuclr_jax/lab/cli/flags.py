@@ -40,10 +40,18 @@ CHANGES = flags.DEFINE_multi_string(
 MODEL = flags.DEFINE_string(
   "model",
   None,
-  "A published model, in place of a run or a config: a name on the Hugging "
-  "Face hub such as openai/clip-vit-base-patch32, or a folder with CLIP, "
-  "SigLIP, a sentence encoder or an exported model. --config.KEY=VALUE changes "
-  "the config that it stands for.",
+  "A published model: a name on the Hugging Face hub such as "
+  "openai/clip-vit-base-patch32; a folder with CLIP, SigLIP, a sentence "
+  "encoder or an exported model; or, with --architecture, a file of weights. "
+  "--config.KEY=VALUE changes the config that it stands for, but not the sizes "
+  "of its towers.",
+)
+ARCHITECTURE = flags.DEFINE_string(
+  "architecture",
+  None,
+  "What the weights of --model=epoch_3.pt are of: OpenCLIP's name, such as "
+  "ViT-B-32, OpenCLIP's config of it, a .json file, or a folder or a name on "
+  "the hub of a model like it.",
 )
 DATA = flags.DEFINE_list(
   "data",
@@ -242,7 +250,7 @@ IMPORT = flags.DEFINE_list(
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
 IN_BUCKETS = (  # flags of files and folders
   *("input", "workdir", "data_dir", "output", "embeddings", "model", "data"),
-  *("zero_shot", "prior"),
+  *("zero_shot", "prior", "architecture"),
 )
 # Those of one path each; --input may be a long pattern.
 PATHS = {*IN_BUCKETS, CONFIG.name, IMAGES.name, DATASET.name} - {INPUT.name}
@@ -311,11 +319,15 @@ def check_places() -> None:
         bucket.open_system(re.sub(r"^([^:/]*=|tfds:)", "", text))
 
 
-def check_values() -> None:
+def check_values(*, training: bool = False) -> None:
   """Raises ValueError for flags that are empty, or lists in several flags.
 
   Also for changes of a config that there is not, that is one of two, or that
   another flag overrules.
+
+  Args:
+    training: Whether the command trains: then --config is how to train --model,
+      and changes may follow what --data chooses.
   """
   for flag in (flags.FLAGS[name] for name in present() if "." not in name):
     if flag.present > 1 and isinstance(flag.value, list):
@@ -338,14 +350,14 @@ def check_values() -> None:
       raise ValueError(
         f"--{flag.name}= is empty; give a value, or leave it out"
       )
-  if None not in (CONFIG.value, MODEL.value):
+  if None not in (CONFIG.value, MODEL.value) and not training:
     raise ConfigError("give either --config or --model, not both")
   for key, _, text in (change.partition("=") for change in CHANGES.value):
     _check_text(f"config.{key}", text)
     if CONFIG.value is None and MODEL.value is None:
       raise ConfigError(f"--config.{key} needs --config as well")
     for name, keys in CHOSEN.items():
-      if key in keys and flags.FLAGS[name].present:
+      if key in keys and flags.FLAGS[name].present and not training:
         raise ConfigError(f"give either --{name} or --config.{key}, not both")
 
 
@@ -366,11 +378,15 @@ def _check_text(name: str, text: str) -> None:
     )
 
 
-def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
+def chosen_settings(
+  more: Mapping[str, Any] = {}, *, training: bool = False
+) -> Any:
   """Returns the settings of the config that the flags describe.
 
   Args:
     more: Values that take precedence, nested as in a config.
+    training: Whether they are for training: of a model, the config is then one
+      that trains it.
 
   Returns:
     `settings.Settings`, or None without --config and --model.
@@ -383,11 +399,17 @@ def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
     return None
   changes = [change.partition("=") for change in CHANGES.value]
   changes = [(key, value) for key, _, value in changes]
-  from nuclr_jax.lab.train import settings  # a slow import
+  from nuclr_jax.lab.train import settings, untrained  # slow imports
 
   try:
-    base = _of_published() if MODEL.value else load_config(CONFIG.value)
-    return settings.resolve(merge_named(override(base, changes), more))
+    if MODEL.value:
+      base = _of_published(tuple(changes) if training else None)
+    else:
+      base = load_config(CONFIG.value)
+    changed = override(base, changes)
+    if MODEL.value:
+      untrained.check_kept(base["model"], changed["model"])
+    return settings.resolve(merge_named(changed, more))
   except ConfigError as error:
     guilty = [
       f"--config.{key}={value}"
@@ -399,11 +421,27 @@ def chosen_settings(more: Mapping[str, Any] = {}) -> Any:
 
 
 @functools.cache
-def _of_published() -> dict[str, Any]:
-  """Returns the config of --model, without any data; it is read once."""
-  from nuclr_jax.lab.train import untrained
+def _of_published(training: tuple[tuple[str, str], ...] | None) -> Any:
+  """Returns the config of --model; it is read once.
 
-  return untrained.config_of_published(MODEL.value)
+  Args:
+    training: The changes of the config that trains it; None for others, whose
+      config is without any data.
+  """
+  from nuclr_jax.lab.train import finetune, untrained
+
+  of_what = ARCHITECTURE.value
+  if training is None:
+    return untrained.config_of_published(MODEL.value, architecture=of_what)
+  return finetune.config_of_training(
+    MODEL.value,
+    architecture=of_what,
+    recipe=CONFIG.value,
+    changes=training,
+    data=DATA.value,
+    zero_shot=ZERO_SHOT.value,
+    data_dir=DATA_DIR.value,
+  )
 
 
 def need_temperature() -> list[str]:

@@ -4,7 +4,8 @@ Usage: nuclr VERB [--flag=value ...]
 
 nuclr VERB --help shows the flags of a verb, with examples. The exit code is 0
 after success, 1 after an error, 2 if the command is wrong, and 130 if the run
-was interrupted (run the same command again; train and ingest continue).
+was interrupted (run the same command again; train, ingest and filter
+continue).
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from nuclr_jax.lab.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
 WRONG_USE = 2  # exit code
-RESUMABLE = ("train", "ingest", "convert")
+RESUMABLE = ("train", "ingest", "convert", "filter")
 NOTHING = "nothing was written"
 HELP = {"--help", "-help", "-h"}
 ANOTHER = "choose another folder with --workdir, --data_dir or --output"
@@ -135,11 +136,12 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if len(rest) != 2:
       _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
     usage.check_taken(verb, flags.present())
-    flags.check_values()
+    flags.check_values(training=verb == "train")
     flags.check_places()
     usage.check_together(verb, flags.present())
     flags.import_modules()
-    flags.chosen_settings()  # before processes join or data is read
+    # Before processes join or data is read.
+    flags.chosen_settings(training=verb == "train")
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: ")[:2000])

@@ -1,4 +1,4 @@
-"""How flags with several values are read."""
+"""Parsers of flags whose values have a form of their own."""
 
 import math
 

@@ -12,6 +12,7 @@ import pathlib
 import tempfile
 from typing import Any, NamedTuple
 
+from absl import flags as absl_flags
 import jax
 
 from nuclr_jax.lab import files
@@ -51,10 +52,15 @@ def score() -> Report:
     described, scores = _of_items(*opened, split, parts)
     data.append(described)
     metrics |= scores
+  if not metrics:
+    log.warning(
+      "nothing was scored, since no held-out set is named; give --data, "
+      "--zero_shot or --input with a run, or name sets in the config"
+    )
   model = {"step": int(opened[2].step)} if flags.WORKDIR.value else {}
   names = ("workdir", "config", "model", "best", "average")
   given = {x for x in flags.present() if x in names}
-  model |= {x: flags.flags.FLAGS[x].value for x in names if x in given}
+  model |= {x: absl_flags.FLAGS[x].value for x in names if x in given}
   return Report(model, data, metrics)
 
 

@@ -23,6 +23,7 @@ class Verb(NamedTuple):
   must: Sequence[str] = ()  # flags that are always needed
   needs: Mapping[str, Sequence[str]] = {}  # flags that need one of others
   one_of: Sequence[str] = ()  # flags of which there must be one
+  some_of: Sequence[str] = ()  # flags of which there must be one or more
   either: Sequence[Sequence[str]] = ()  # flags of which there is one at most
 
   @property
@@ -72,18 +73,29 @@ nuclr convert --input=/data/tfds/food101/2.0.0
   ),
   "train": Verb(
     verbs.train,
-    ("config", "workdir", "data_dir", *PROCESSES),
+    (
+      *("config", "model", "architecture", "data", "zero_shot", "workdir"),
+      *("data_dir", *PROCESSES),
+    ),
     """
 nuclr train --config=configs/glyphs.py --workdir=runs/mine
 nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
+nuclr train --model=openai/clip-vit-base-patch32 --data=mine --workdir=runs/b32
+nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
+  --workdir=runs/tuned --config.num_epochs=5
   If the run is interrupted, run the same command again to continue from its
   newest checkpoint. A finished run is not trained again, unless
   --config.num_epochs is larger than it was: the run then goes on, and the
   command says what becomes of its schedules. The final metrics are in
   metrics.json in the workdir.
+  A model brings its towers, tokenizer, image size, normalization and
+  temperature; --config says how it is trained, by default finetune_clip or
+  finetune_siglip2. --data=mine trains on the training split of what nuclr
+  ingest made, and scores its validation and test splits.
 """,
-    must=["config"],
+    some_of=["config", "model"],
     needs={
+      **dict.fromkeys(("architecture", "data", "zero_shot"), ["model"]),
       "coordinator": ["num_processes"],
       "num_processes": ["process_id"],
       "process_id": ["coordinator"],
@@ -93,8 +105,8 @@ nuclr train --config=glyphs:sogclr,smoke --workdir=runs/smoke --config.seed=1
   "evaluate": Verb(
     verbs.evaluate,
     (
-      *("workdir", "config", "model", "embeddings", "data", "zero_shot"),
-      *(*INPUTS, "data_dir", "best", "average", "hubs", "prior"),
+      *("workdir", "config", "model", "architecture", "embeddings", "data"),
+      *("zero_shot", *INPUTS, "data_dir", "best", "average", "hubs", "prior"),
       *("temperature", "output", "interpolate"),
     ),
     """
@@ -115,6 +127,7 @@ nuclr evaluate --embeddings=image.npy,text.npy
   --config.data.test="('mine',)". --output=scores writes scores/scores.json.
 """,
     needs={
+      "architecture": ["model"],
       "data": ["workdir", "model"],
       "zero_shot": ["workdir", "model"],
       "input": ["workdir", "config", "model"],
@@ -142,7 +155,8 @@ nuclr report --workdir=runs/mine
   "popularity": Verb(
     verbs.popularity,
     (
-      *("workdir", "config", "model", "data", *INPUTS, "data_dir"),
+      *("workdir", "config", "model", "architecture", "data", *INPUTS),
+      "data_dir",
       *("embeddings", "temperature", "max_pairs"),
     ),
     """
@@ -163,6 +177,7 @@ nuclr popularity --model=minilm --input=texts.txt --workdir=runs/texts \\
   or near-duplicates.
 """,
     needs={
+      "architecture": ["model"],
       "input": ["model", "config"],
       "data": ["model"],
       **dict.fromkeys(INPUTS[1:], ["input"]),
@@ -176,13 +191,16 @@ nuclr popularity --model=minilm --input=texts.txt --workdir=runs/texts \\
   "embed": Verb(
     verbs.embed,
     (
-      *(*INPUTS, "workdir", "config", "model", "data_dir", "output"),
+      *(*INPUTS, "workdir", "config", "model", "architecture", "data_dir"),
+      "output",
       *("features", "best", "average"),
     ),
     """
 nuclr embed --workdir=runs/mine --input=photos --output=embeddings
 nuclr embed --model=google/siglip2-base-patch16-224 --input=photos --output=out
 nuclr embed --config=cc3m:clip_b16 --input=tfds:cc3m --features --output=cached
+nuclr embed --model=epoch_3.pt --architecture=ViT-B-32 --input=photos \\
+  --output=out
 nuclr embed --model=minilm --input=texts.txt --output=out
 nuclr embed --workdir=runs/mine --output=out
   Writes image.npy and text.npy, and tables that say what each row is.
@@ -198,9 +216,53 @@ nuclr embed --workdir=runs/mine --output=out
       "best": ["workdir"],
       "average": ["workdir"],
       "model": ["input"],
+      "architecture": ["model"],
       **dict.fromkeys(INPUTS[1:], ["input"]),
     },
     one_of=MODELS,
+  ),
+  "filter": Verb(
+    verbs.filter_pairs,
+    (
+      *("embeddings", "arch", *INPUTS, *MODELS, "architecture", "data_dir"),
+      "output",
+      *("score", "keep", "threshold", "intersect", "once", "temperature"),
+      *("batch_size", "partitions", "max_pairs", "best", "average"),
+    ),
+    """
+nuclr filter --embeddings=metadata --score=similarity --keep=0.3 --output=kept
+nuclr filter --embeddings=metadata --score=negcliploss --keep=0.3 --output=kept
+  Which pairs to train on. The folder metadata has DataComp's .npz and .parquet
+  files, clip-retrieval's shards (img_emb_0.npy, text_emb_0.npy,
+  metadata_0.parquet), or what nuclr embed has written; or give two arrays,
+  image.npy,text.npy. The output has a table of scores, a page of examples at
+  each threshold, and uids.npy, which DataComp's resharder.py takes. If the
+  command is interrupted, run it again to continue.
+nuclr filter --embeddings=metadata --score=exact --max_pairs=100000 \\
+  --keep=0.3 --once=image --output=kept
+nuclr filter --embeddings=metadata --score=negcliploss,similarity \\
+  --keep=0.5,0.3 --output=kept
+nuclr filter --model=openai/clip-vit-base-patch32 --input=photos \\
+  --score=similarity --threshold=0.25 --output=kept
+nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
+  --output=kept
+  With a model or a run, embeddings of --input, or of the pairs that the run or
+  config trains on, are made first. kept.jsonl names the pairs that are kept,
+  for nuclr ingest.
+""",
+    must=["output", "score"],
+    needs={
+      "arch": ["embeddings"],
+      "architecture": ["model"],
+      "best": ["workdir"],
+      "average": ["workdir"],
+      "model": ["input"],
+      "input": MODELS,
+      "data_dir": MODELS,
+      **dict.fromkeys(INPUTS[1:], ["input"]),
+    },
+    one_of=("embeddings", *MODELS),
+    either=[("keep", "threshold")],
   ),
   "export": Verb(
     verbs.export,
@@ -274,6 +336,11 @@ def check_together(name: str, given: Sequence[str]) -> None:
   verb = VERBS[name]
   if verb.one_of and sum(x in given for x in verb.one_of) != 1:
     raise UsageError(f"give one of {_joined(verb.one_of, 'or')}")
+  if verb.some_of and not set(verb.some_of) & set(given):
+    example = verb.example.split("\n")[1]
+    raise UsageError(
+      f"{name} needs {_joined(verb.some_of, 'or')}, such as {example}"
+    )
   for group in verb.either:
     several = [x for x in group if x in given]
     if len(several) > 1:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from nuclr_jax.lab import distributed, progress
-from nuclr_jax.lab.cli import flags
+from nuclr_jax.lab.cli import filter_flags, flags
 from nuclr_jax.lab.cli.flags import UsageError
 from nuclr_jax.lab.cli.interrupts import INTERRUPTED
 from nuclr_jax.lab.files import remote
@@ -45,12 +45,11 @@ def convert() -> None:
 
 
 def train() -> None:
-  """Train a config, or continue its run, and print the final metrics."""
+  """Train a config or a model, or continue a run, and print metrics."""
   from nuclr_jax.lab.train import loop
 
-  result = loop.fit(
-    flags.chosen_settings(), workdir(), data_dir=flags.DATA_DIR.value
-  )
+  settings = flags.chosen_settings(training=True)
+  result = loop.fit(settings, workdir(), data_dir=flags.DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
   if distributed.is_first():
@@ -99,6 +98,26 @@ def embed() -> None:
     chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
   )
   print(f"embeddings: {flags.OUTPUT.value}")
+
+
+def filter_pairs() -> None:
+  """Choose the pairs to train on, by scores of their embeddings."""
+  from nuclr_jax.lab.cli import chosen
+  from nuclr_jax.lab.report import filtering
+
+  request = filter_flags.request()
+  output, embeddings = flags.OUTPUT.value, flags.EMBEDDINGS.value
+  if embeddings:
+    summary = filtering.write(request, output, embeddings=embeddings)
+  else:
+    summary = filtering.write(
+      request,
+      output,
+      embed=lambda folder: chosen.embed_inputs(folder, pairs=True),
+      source=filter_flags.source(),
+    )
+  print_table(summary)
+  print(f"kept pairs: {output}")
 
 
 def export() -> None:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, Positive
+from nuclr_jax.lab.data.cleaning import Clean
 from nuclr_jax.lab.data.source import Resize
-from nuclr_jax.lab.data.tokenizer import BUILD, Clean
+from nuclr_jax.lab.data.tokenizer import BUILD
 from nuclr_jax.lab.ranges import Ids, Length, Side
 
 ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
@@ -61,7 +62,7 @@ class Captions(NamedTuple):
   # `tokenizer.pretrained_tokenizer`; True is the published CC3M recipe
   clean: Clean = True
   # Whether broken encodings, typographic quotes and HTML entities in captions
-  # are repaired first, as OpenCLIP does, see `tokenizer.repaired`
+  # are repaired first, as OpenCLIP does, see `cleaning.repaired`
   repair: bool = False
   # The id that a pretrained tokenizer pads with; SigLIP has 1
   pad_id: Natural = 0

@@ -136,7 +136,8 @@ def check_takes_photos(inputs: Inputs) -> None:
   if len(shape) == 1 and inputs.tokenizer.vocab_size:
     raise ValueError(
       "the model takes texts only, not RGB images of shape (size, size, 3); "
-      "give it --input=texts.txt, a text on each line"
+      "nuclr embed and nuclr popularity take it with --input=texts.txt, a text "
+      "on each line"
     )
   if len(shape) != 3 or shape[2] != 3:
     raise ValueError(

@@ -13,15 +13,21 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers, processors
 
 SPACE = "\u2581"  # what pieces have in place of a space
 UNIGRAM, NORMAL, USER_DEFINED = 1, 1, 4  # a kind of model, and two of pieces
-END = "</s>"
+END, UNKNOWN, PAD = "</s>", "<unk>", "<pad>"
+NFKC = b"nfkc"  # in the name of a normalization
 LONGEST = 10  # bytes of a number
 
 
-def from_sentencepiece(data: bytes) -> tokenizers.Tokenizer:
+def from_sentencepiece(
+  data: bytes, *, of_t5: bool = False
+) -> tokenizers.Tokenizer:
   """Makes the tokenizer of a file, which ends texts with `</s>`.
 
   Args:
     data: The bytes of a `spiece.model`.
+    of_t5: Whether it is read as transformers' T5Tokenizer does, and not its
+      SiglipTokenizer: `<pad>` in a caption is then a token, and letters are
+      composed by the file's rules for single characters alone.
 
   Raises:
     ValueError: If it is none, or of a kind other than SigLIP's and T5's.
@@ -48,13 +54,18 @@ def from_sentencepiece(data: bytes) -> tokenizers.Tokenizer:
   steps = []
   if charsmap := normalizer.get(2):
     steps.append(normalizers.Precompiled(charsmap))
+    # The library looks up single characters, sentencepiece also what several
+    # are composed to (half-width katakana, letters of hangul).
+    if not of_t5 and NFKC in normalizer.get(1, b""):
+      steps.append(normalizers.NFC())
   if normalizer.get(4, 1):  # surplus white space goes
     steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
   words.normalizer = normalizers.Sequence(steps)
   words.pre_tokenizer = pre_tokenizers.Metaspace(
     SPACE, "always" if normalizer.get(3, 1) else "never"
   )
-  words.add_special_tokens([END])
+  special = [END, UNKNOWN, *([PAD] if of_t5 else [])]
+  words.add_special_tokens([x for x in special if x in ids])
   words.post_processor = processors.TemplateProcessing(
     single=f"$A {END}", special_tokens=[(END, ids[END])]
   )

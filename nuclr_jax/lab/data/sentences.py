@@ -42,7 +42,7 @@ class Words(NamedTuple):
   tokenizer: str = BUILD
   length: Length = 32  # Token ids per sentence
   # How a pretrained tokenizer cleans sentences, and whether they are
-  # `tokenizer.repaired` first
+  # `cleaning.repaired` first
   clean: Clean = False
   repair: bool = False
   # The number of ids of a pretrained encoder, if it is not the tokenizer's

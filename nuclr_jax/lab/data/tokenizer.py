@@ -9,17 +9,14 @@ every run.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-import html
 import os
 import pathlib
 import re
-import string
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from tokenizers import (
-  Regex,
   models,
   normalizers,
   pre_tokenizers,
@@ -29,6 +26,12 @@ from nuclr_jax import checks
 from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import tokenizer_file
+from nuclr_jax.lab.data.cleaning import (
+  Clean,
+  cleaned,
+  normalizer_of,
+  repaired,
+)
 from nuclr_jax.lab.data.sentencepiece import from_sentencepiece
 from nuclr_jax.lab.models.pretrained import find_file
 from nuclr_jax.lab.models.pretrained.specs import read_spec
@@ -40,15 +43,11 @@ MASK = "[MASK]"  # which not every vocabulary of BERT has
 PADS = (PAD, "<pad>")  # the padding of BERT, and of RoBERTa or T5
 BUILD = "build"  # in a config, in place of the name of a published tokenizer
 FILES = ("tokenizer.json", "vocab.txt")
-SENTENCEPIECE = "spiece.model"  # of a folder that has none of these
-# What the published CC3M recipe removes from captions, after lower-casing.
-REMOVED = r"""[,.'!?"()*#:;~]"""
+SETTINGS = "tokenizer_config.json"  # beside them
+SENTENCEPIECE, SIGLIP = "spiece.model", "SiglipTokenizer"
 # What is wrong with a tokenizer shows in one of these: no words, some words,
 # letters that no vocabulary has, and a long word of them.
 PROBES = ("", "a", "A dog.\n", "\U0010fffd \u0378", "\U0010fffd" * 200)
-Clean = bool | checks.one_of(  # True: as for CC3M
-  ("lower", "canonicalize", "remove_punctuation")
-)
 
 
 class Tokenizer(NamedTuple):
@@ -136,32 +135,9 @@ class Tokenizer(NamedTuple):
 
   def _rows(self, captions: Sequence[str]) -> list[tokenizers.Encoding]:
     texts = list(map(repaired, captions) if self.repair else captions)
-    if self.clean:
-      texts = list(map(_cleaning(self.clean).normalize_str, texts))
+    texts = [cleaned(text, self.clean) for text in texts]
     with tokenizer_file.calling("the captions cannot be encoded"):
       return tokenizer_file.encoder(self.text, self.length).encode_batch(texts)
-
-
-def repaired(caption: str) -> str:
-  r"""Repairs a caption as OpenCLIP and OpenAI's CLIP do before anything else.
-
-  Broken encodings, typographic quotes and ligatures are replaced by ftfy, and
-  HTML entities by their characters, twice, since scraped captions may be
-  escaped twice. White space is collapsed.
-
-  Args:
-    caption: The caption.
-
-  Example:
-    >>> repaired("a dog\u2019s  mat"), repaired("black &amp;amp; white")
-    ("a dog's mat", 'black & white')
-  """
-  # ftfy takes 20 microseconds for a caption, and changes nothing in this case.
-  if not (caption.isascii() and caption.isprintable() and "&" not in caption):
-    import ftfy
-
-    caption = html.unescape(html.unescape(ftfy.fix_text(caption)))
-  return " ".join(caption.split())
 
 
 def build_tokenizer(
@@ -242,8 +218,8 @@ def pretrained_tokenizer(
 
   Args:
     source: A `vocab.txt` of BERT or DistilBERT (lower-cased), a
-      `tokenizer.json`, a folder with one of them, or a hub name. Or a folder
-      with the `spiece.model` of SigLIP's first models.
+      `tokenizer.json`, the `spiece.model` of SigLIP's first models or of T5, or
+      a folder or a hub name with one of them.
     length: Token ids per caption, including the first and the last token;
       longer captions are cut before the last token.
     clean: How captions are cleaned before the tokenizer's own normalization.
@@ -316,7 +292,7 @@ def pretrained_tokenizer(
       )
     tokenizer.enable_padding(pad_id=pad_id, pad_token=pad_token, length=length)
   if clean:
-    steps = [_cleaning(clean), tokenizer.normalizer]
+    steps = [normalizer_of(clean), tokenizer.normalizer]
     tokenizer.normalizer = normalizers.Sequence([s for s in steps if s])
   whole = clean if repair else False
   with files.reading(path):
@@ -381,45 +357,22 @@ def choose_tokenizer(
   return built._replace(repair=repair)
 
 
-def _cleaning(kind: Clean) -> normalizers.Normalizer:
-  """Returns the cleaning of captions of this kind, which is not False."""
-  if kind == "lower":
-    return normalizers.Lowercase()
-  if kind in ("canonicalize", "remove_punctuation"):
-    blank = [normalizers.Replace("_", " ")] if kind == "canonicalize" else []
-    return normalizers.Sequence(
-      [
-        *blank,
-        normalizers.Lowercase(),
-        normalizers.Replace(Regex(f"[{re.escape(string.punctuation)}]"), ""),
-        normalizers.Replace(Regex(r"\s+"), " "),
-        normalizers.Strip(),
-      ]
-    )
-  return normalizers.Sequence(
-    [
-      normalizers.Lowercase(),
-      normalizers.Replace(Regex(REMOVED), ""),
-      normalizers.Replace(Regex("[-/]"), " "),
-      normalizers.Replace("<person>", "person"),
-      normalizers.Replace(Regex(r"\s{2,}"), " "),
-      normalizers.Strip(),
-    ]
-  )
-
-
 def _find(source: str | os.PathLike) -> pathlib.Path:
-  """Returns the file of a tokenizer."""
-  folder = files.remote.fetch(source).expanduser()
-  others = any((folder / name).is_file() for name in FILES)
-  if not others and (folder / SENTENCEPIECE).is_file():
-    return folder / SENTENCEPIECE
-  return find_file(source, FILES)
+  """Returns the file of a tokenizer, the one that transformers takes."""
+  names = (*FILES, SENTENCEPIECE)
+  if not files.remote.fetch(source).expanduser().is_file():
+    try:
+      settings = read_spec(find_file(source, (SETTINGS,)))
+    except ValueError:  # it has none, or it is damaged, which is found below
+      settings = {}
+    if settings.get("tokenizer_class") == SIGLIP:
+      names = (SENTENCEPIECE, *FILES)
+  return find_file(source, names)
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
   """Reads the tokenizer_config.json beside a file, if there is one."""
-  beside = path.with_name("tokenizer_config.json")
+  beside = path.with_name(SETTINGS)
   return read_spec(beside) if beside.is_file() else {}
 
 
@@ -459,14 +412,14 @@ def _check_lower_case(path: pathlib.Path) -> None:
 
 def _from_sentencepiece(path: pathlib.Path) -> tokenizers.Tokenizer:
   kind = _settings(path).get("tokenizer_class")
-  if kind not in ("SiglipTokenizer", "T5Tokenizer", "T5TokenizerFast"):
+  if kind not in (SIGLIP, "T5Tokenizer", "T5TokenizerFast"):
     raise ValueError(
       f"{path} is read for the tokenizer_class SiglipTokenizer or T5Tokenizer "
       f"in tokenizer_config.json beside it, got {kind}; others differ in ids "
       "or ends: give a tokenizer.json"
     )
   with files.reading(path), tokenizer_file.without_messages():
-    return from_sentencepiece(path.read_bytes())
+    return from_sentencepiece(path.read_bytes(), of_t5=kind != SIGLIP)
 
 
 def _try_out(words: Tokenizer) -> None:

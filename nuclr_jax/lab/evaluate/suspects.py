@@ -117,13 +117,39 @@ class Classifier(NamedTuple):
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-def fit_classifier(
+class Moments(NamedTuple):
+  """Sums over rows that a classifier is fitted to; those of parts add up."""
+
+  count: Int[np.ndarray, "classes"]
+  total: Float[np.ndarray, "classes dim"]
+  second: Float[np.ndarray, "dim dim"]  # sum of x x^T
+
+
+def moments(
   features: Float[np.ndarray, "rows dim"],
   label: Int[np.ndarray, "rows"],
   *,
   num_classes: int,
-  shrinkage: float = SHRINKAGE,
-) -> Classifier:
+) -> Moments:
+  """Adds up what `classifier_of` needs, in float64.
+
+  Args:
+    features: What is classified.
+    label: The class of each row, in [0, num_classes).
+    num_classes: The number of classes; they need not all have rows.
+  """
+  n, dim = features.shape
+  count = np.bincount(label, minlength=num_classes)
+  total, second = np.zeros((num_classes, dim)), np.zeros((dim, dim))
+  size = max(1, BLOCK // dim)
+  for first in range(0, n, size):
+    x = features[first : first + size].astype(float)
+    np.add.at(total, label[first : first + size], x)
+    second += x.T @ x
+  return Moments(count, total, second)
+
+
+def classifier_of(sums: Moments, *, shrinkage: float = SHRINKAGE) -> Classifier:
   """Fits linear discriminant analysis with a shrunk covariance.
 
     logit_c(x) = m_c^T S^-1 x - m_c^T S^-1 m_c / 2 + log p_c,
@@ -131,6 +157,32 @@ def fit_classifier(
 
   with the mean m_c of class c, its share p_c of the rows, and the covariance W
   within classes.
+
+  Args:
+    sums: Those of at least one row.
+    shrinkage: How much the covariance is shrunk, in [0, 1].
+  """
+  count, total, second = sums
+  n, dim = count.sum(), len(second)
+  mean = total / np.maximum(count, 1)[:, None]
+  within = (second - total.T @ mean) / n
+  shrunk = (1 - shrinkage) * within
+  shrunk[np.diag_indices(dim)] += shrinkage * np.trace(within) / dim
+  # Where all images of each class are equal, there is no inverse.
+  kernel = np.linalg.pinv(shrunk, hermitian=True) @ mean.T
+  with np.errstate(divide="ignore"):
+    log_share = np.log(count / n)
+  return Classifier(kernel, log_share - np.sum(mean.T * kernel, axis=0) / 2)
+
+
+def fit_classifier(
+  features: Float[np.ndarray, "rows dim"],
+  label: Int[np.ndarray, "rows"],
+  *,
+  num_classes: int,
+  shrinkage: float = SHRINKAGE,
+) -> Classifier:
+  """Fits `classifier_of` the `moments` of rows.
 
   Args:
     features: What is classified, at least one row.
@@ -146,23 +198,26 @@ def fit_classifier(
     array([[1. , 0. , 0. ],
            [0.5, 0. , 0.5]])
   """
-  n, dim = features.shape
-  count = np.bincount(label, minlength=num_classes)
-  total, second = np.zeros((num_classes, dim)), np.zeros((dim, dim))
-  size = max(1, BLOCK // dim)
-  for first in range(0, n, size):
-    x = features[first : first + size].astype(float)
-    np.add.at(total, label[first : first + size], x)
-    second += x.T @ x
-  mean = total / np.maximum(count, 1)[:, None]
-  within = (second - total.T @ mean) / n
-  shrunk = (1 - shrinkage) * within
-  shrunk[np.diag_indices(dim)] += shrinkage * np.trace(within) / dim
-  # Where all images of each class are equal, there is no inverse.
-  kernel = np.linalg.pinv(shrunk, hermitian=True) @ mean.T
-  with np.errstate(divide="ignore"):
-    log_share = np.log(count / n)
-  return Classifier(kernel, log_share - np.sum(mean.T * kernel, axis=0) / 2)
+  sums = moments(features, label, num_classes=num_classes)
+  return classifier_of(sums, shrinkage=shrinkage)
+
+
+def folds_of(image: Int[np.ndarray, "pairs"]) -> Int[np.ndarray, "pairs"]:
+  """Deals images to `FOLDS` folds, the same in every call.
+
+  Args:
+    image: Numbers of the images from 0; pairs of one image are in one fold.
+
+  Raises:
+    ValueError: If there are fewer than two images.
+  """
+  num_images = int(image.max(initial=-1)) + 1
+  if num_images < 2:
+    raise ValueError(
+      f"cross-validation needs at least two images, got {num_images}; find "
+      "suspects by another score"
+    )
+  return np.random.default_rng(0).permutation(num_images)[image] % FOLDS
 
 
 def cross_validated(
@@ -196,14 +251,7 @@ def cross_validated(
   Raises:
     ValueError: If there are fewer than two images.
   """
-  image = np.arange(len(label)) if image is None else image
-  num_images = int(image.max(initial=-1)) + 1
-  if num_images < 2:
-    raise ValueError(
-      f"cross-validation needs at least two images, got {num_images}; find "
-      "suspects by another score"
-    )
-  fold = np.random.default_rng(0).permutation(num_images)[image] % FOLDS
+  fold = folds_of(np.arange(len(label)) if image is None else image)
   size = max(1, BLOCK // max(num_classes, features.shape[1]))
   for i in range(FOLDS):
     others, rows = np.flatnonzero(fold != i), np.flatnonzero(fold == i)

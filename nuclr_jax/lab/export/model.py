@@ -55,7 +55,7 @@ LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
 REPAIRS = {  # how captions differ there from those of the run
   "hugging_face": (
     "config.data.repair is True, and transformers does not repair captions: "
-    "give it captions after nuclr_jax.lab.data.tokenizer.repaired, or those "
+    "give it captions after nuclr_jax.lab.data.cleaning.repaired, or those "
     "with HTML entities, typographic quotes or broken encodings differ"
   ),
   "open_clip": (

@@ -59,8 +59,8 @@ def rotated(
 
   Example:
     >>> x = jnp.array([1.0, 0.0]).reshape(1, 1, 1, 2)
-    >>> rotated(x, jnp.full((1, 1), jnp.pi / 2)).round(3).ravel().tolist()
-    [0.0, 1.0]
+    >>> rotated(x, jnp.full((1, 1), jnp.pi / 2)).round().astype(int).ravel()
+    Array([0, 1], dtype=int32)
 
   Reference: Su et al., RoFormer, Neurocomputing 2024.
   """

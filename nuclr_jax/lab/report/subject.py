@@ -261,7 +261,7 @@ def from_files(paths: str, *, temperature: float | None) -> Subject:
   )
 
 
-def _decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
+def decoded(thumbnails: Sequence[bytes]) -> np.ndarray:
   """Decodes thumbnails; one that is none becomes a grey square."""
   from nuclr_jax.lab.data import images
 
@@ -317,7 +317,7 @@ def _read_cached(folder: str) -> tuple[dict[str, Any], Photos, dict[str, Any]]:
     image,
     np.arange(len(image)) if content is None else np.array(content, np.uint64),
     index.record,
-    lambda rows: small and _decoded([small[i] for i in rows]),
+    lambda rows: small and decoded([small[i] for i in rows]),
     read_column(folder, KEY),
   )
   arrays = {

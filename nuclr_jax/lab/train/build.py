@@ -292,11 +292,14 @@ def check_end(model: Bound, inputs: Inputs) -> None:
   if not isinstance(bound, Bound) or not isinstance(tokenizer, Tokenizer):
     return
   tower = bound.values()
-  if (pad_id := tower.get("pad_id", tokenizer.pad_id)) != tokenizer.pad_id:
+  pad_id = tower.get("pad_id")
+  if tower.get("pool") == "class":  # of CoCa
+    pad_id = 0
+  if pad_id not in (None, tokenizer.pad_id):
     raise ValueError(
       f"captions are padded with the id {tokenizer.pad_id}, and the text tower "
-      f"{bound.name} masks {pad_id}; set config.data.pad_id={pad_id}, or "
-      "config.model.text.pad_id to that of the captions"
+      f"{bound.name} masks {pad_id}; set config.data.pad_id={pad_id}, or name "
+      "the tokenizer of this model"
     )
   if bound.name != "clip_text" or not (
     tower["pool"] == "end" or tower["pool"] is None and tower["causal"]

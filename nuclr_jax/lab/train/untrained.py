@@ -5,7 +5,7 @@ run's parts and state takes them, too. `config_of_published` makes a config of a
 published model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import os
 from typing import Any
 
@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 import numpy as np
 
 from nuclr_jax import sharding
-from nuclr_jax.lab.config import Config, complete
+from nuclr_jax.lab.config import Config, ConfigError, complete
 from nuclr_jax.lab.data import without_pairs
 from nuclr_jax.lab.data.image_text import open_held_out
 from nuclr_jax.lab.data.options import HeldOutNames, group_in
@@ -31,6 +31,12 @@ NOT_OPENED = "no data"  # in place of a fingerprint
 NO_PAIRS = ""  # `config.data.train` where labelled sets are all there is
 TRAIN, HELD_OUT = "train", ("validation", "test")
 VALIDATION = ("validation", "val", "valid", "dev")
+# Keys of `config.model`, and of its towers, that the weights decide.
+OF_WEIGHTS = {
+  *("name", "width", "layers", "heads", "hidden", "patch", "stages"),
+  *("bottleneck", "features", "dim", "projected", "projection_bias"),
+  *("pretrained", "image", "text", "encoder"),
+}
 OF_TEXTS = (
   "encodes texts only, and has no images: nuclr embed and nuclr popularity "
   "take it with --input=texts.txt, a text on each line, and a config as its "
@@ -41,6 +47,7 @@ OF_TEXTS = (
 def config_of_published(
   source: str | os.PathLike,
   *,
+  architecture: str | os.PathLike | None = None,
   data: Sequence[str] = (),
   zero_shot: Sequence[str] = (),
   data_dir: str | os.PathLike | None = None,
@@ -50,6 +57,7 @@ def config_of_published(
   Args:
     source: A folder, or a name on the hub such as
       "openai/clip-vit-base-patch32", see `pretrained.read_published`.
+    architecture: What a file of weights is of, see there.
     data: Captioned sets to evaluate on: `NAME` or `NAME:SPLIT` of prepared data
       sets, see `data.sets`. A name without a split stands for its validation
       and test splits, or for the only split that it has. The training pairs
@@ -65,7 +73,7 @@ def config_of_published(
     ValueError: If there is no such model or data set, or the model is of texts
       alone and the sets are of images.
   """
-  published = read_published(source)
+  published = read_published(source, architecture=architecture)
   spec = published.model
   objective: dict[str, Any] = {"name": "clip"}
   if published.temperature is not None:
@@ -93,6 +101,28 @@ def config_of_published(
   )
 
 
+def check_kept(
+  old: Mapping[str, Any], new: Mapping[str, Any], key: str = "model"
+) -> None:
+  """Raises ConfigError if what a published model's weights decide has changed.
+
+  Args:
+    old: The mapping `config.model` of the model, or a part of it.
+    new: The same after changes.
+    key: Its key, for the message.
+  """
+  for name, value in old.items():
+    inner, changed = f"{key}.{name}", new.get(name)
+    if isinstance(value, Mapping) and isinstance(changed, Mapping):
+      check_kept(value, changed, inner)
+    elif name in OF_WEIGHTS and changed != value:
+      raise ConfigError(
+        f"config.{inner} is {value!r} in the files of the model, and its "
+        f"weights go with nothing else, got {changed!r}; leave it out",
+        inner,
+      )
+
+
 def train_of(
   data: Sequence[str],
   *,
@@ -110,7 +140,7 @@ def train_of(
     The training split of the first set that has one, or else the first of the
     splits that are scored; `NO_PAIRS` without sets.
   """
-  places = _places(data, data_dir)
+  places = places_of(data, data_dir)
   if named and places and (split := places[0][0].split):
     return f"{places[0][0].source}:{split}"
   trained = (place.source for place, known in places if TRAIN in known)
@@ -139,7 +169,7 @@ def held_out_of(
     ValueError: If there is no such captioned set.
   """
   held_out = {"validation": (), "test": (), "zero_shot": tuple(zero_shot)}
-  for place, known in _places(data, data_dir):
+  for place, known in places_of(data, data_dir):
     splits = {"validation": [], "test": []}
     for name in _chosen(place, known):
       is_validation = name.partition("[")[0] in VALIDATION
@@ -256,10 +286,15 @@ def _weights(parts: Experiment, mesh: Mesh) -> tuple[Params, PyTree]:
   )
 
 
-def _places(
+def places_of(
   data: Sequence[str], data_dir: str | os.PathLike | None
 ) -> list[tuple[Any, list[str]]]:
-  """Returns each place (`sets.Place`), and the names of its splits."""
+  """Returns each place (`sets.Place`), and the names of its splits.
+
+  Args:
+    data: Captioned sets, as for `config_of_published`.
+    data_dir: Folder of prepared data sets.
+  """
   # Grain and TFDS are imported only where data sets are read.
   from nuclr_jax.lab.data import sets, tfds_reader
 

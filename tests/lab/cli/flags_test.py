@@ -24,9 +24,10 @@ from nuclr_jax.lab.cli import doctor, flags, main, scoring
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, other_sets
 from nuclr_jax.lab.ingest import convert, publish
-from nuclr_jax.lab.report import popularity, subject
+from nuclr_jax.lab.report import filtering, popularity, subject
 from nuclr_jax.lab.train import (
   build,
+  finetune,
   hooks,
   interpolate,
   loop,
@@ -36,6 +37,9 @@ from nuclr_jax.lab.train import (
 from nuclr_jax.lab.user_files import inputs, items
 
 VALUES = dict(
+  arch="b32",
+  architecture="ViT-B-32",
+  batch_size="64",
   beam_pipeline_options="runner=A",
   caption_column="text",
   config="glyphs:clip",
@@ -49,18 +53,23 @@ VALUES = dict(
   images="photos",
   input="photos",
   interpolate="0.5",
+  keep="0.5,0.4",
   layout="open_clip",
   max_pairs="10",
   max_pixels="1000",
   max_size="64",
   model="clip",
   num_processes="2",
+  once="image",
   output="out",
+  partitions="3",
   prior="counts",
   process_id="1",
+  score="negcliploss,exact",
   split="test",
   split_column="part",
   temperature="0.5",
+  threshold="0.1,0.2",
   workdir="run",
   workers="2",
   zero_shot="pets",
@@ -79,6 +88,8 @@ FORMS = [
   *[
     ("train", "config", "workdir", "coordinator", "num_processes", "process_id")
   ],
+  ("train", "model", "workdir", "data"),
+  ("train", "model", "workdir", "config"),
   ("evaluate", "workdir"),
   ("evaluate", "workdir", "hubs"),
   ("evaluate", "workdir", "prior"),
@@ -100,6 +111,11 @@ FORMS = [
   ("popularity", "workdir", "model", "input"),
   *[("embed", x, "input", "output") for x in ("workdir", "config", "model")],
   *[("embed", x, "output") for x in ("workdir", "config")],
+  ("filter", "embeddings", "output", "score", "keep"),
+  ("filter", "embeddings", "output", "score", "threshold"),
+  ("filter", "workdir", "output", "score", "keep", "temperature"),
+  ("filter", "config", "output", "score", "keep"),
+  ("filter", "model", "input", "output", "score", "keep"),
   ("export", "workdir", "output"),
   ("doctor",),
 ]
@@ -176,6 +192,12 @@ def run(tmp_path_factory):
     recorder.stand_in("embedder_of_config")(config, **how)
     return contextlib.nullcontext("embedder")
 
+  def write_filtered(request, output, *, embed=None, **how):
+    recorder.stand_in("filter")(request, output, **how)
+    if embed is not None:
+      embed("out/embeddings")
+    return {}
+
   counts = dict.fromkeys(export.embed.COUNTED, 0)
   results = [
     (distributed, "join", None),
@@ -214,8 +236,11 @@ def run(tmp_path_factory):
       (flags, "load_config", lambda _: base),  # which takes a while
       (settings, "resolve", Settings),
       (untrained, "config_of_published", config_of_published),
+      (finetune, "config_of_training", config_of_published),
+      (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
       (export, "embedder_of_config", embedder_of_config),
+      (filtering, "write", write_filtered),
       (publish, "split_counts", lambda _: {}),
       (build, "score_on", lambda parts, _: parts),
       (export, "embedder_of", lambda *_: "embedder"),

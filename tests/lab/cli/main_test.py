@@ -30,7 +30,7 @@ WRONG = [  # exit code 2
   (
     [],
     "needs one of the verbs ingest, convert, train, evaluate, report, "
-    "popularity, embed, export, doctor; see nuclr --help",
+    "popularity, embed, filter, export, doctor; see nuclr --help",
   ),
   (["trian"], "got trian"),
   (["train", "again"], "one verb, and flags that begin with --; got "),

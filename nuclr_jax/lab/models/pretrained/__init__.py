@@ -31,6 +31,7 @@ from nuclr_jax.lab.models.pretrained.load import (
   check_towers,
   load_dual_encoder,
   load_towers,
+  read_logit_bias,
   read_tensors,
 )
 from nuclr_jax.lab.models.pretrained.published import Published, read_published
@@ -49,6 +50,7 @@ __all__ = [
   "from_layout",
   "load_dual_encoder",
   "load_towers",
+  "read_logit_bias",
   "read_published",
   "read_tensors",
   "recognize",

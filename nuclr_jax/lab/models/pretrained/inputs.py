@@ -76,6 +76,7 @@ SAME = {
   "pool_type": "tok",
   "proj_type": "linear",
 }
+TOKENIZERS = ("tokenizer.json", "spiece.model")  # files of vocabularies
 REPAIR = "repair_captions"  # our own key in a tokenizer_config.json
 
 
@@ -144,7 +145,10 @@ def _of_processor(spec: Json, kind: str) -> tuple[dict, dict]:
   reject("the processor of images", spec, {*defaults, *HARMLESS}, INPUTS)
   full = defaults | {k: x for k, x in spec.items() if x is not None}
   if not full["do_resize"]:
-    raise ValueError("do_resize is false; images can only be resized")
+    raise ValueError(
+      "do_resize is false, and the towers need images of one size; set it to "
+      "true, with the size of the model's images"
+    )
   # Before 2022, a number: the shorter side of CLIP, both sides of others.
   size = _edges(full["size"], square=full["default_to_square"])
   crop = _edges(full["crop_size"], square=True)
@@ -308,7 +312,7 @@ def of_open_clip(source, model: Json, spec: Json) -> tuple[dict, dict]:
 def _open_clip_captions(text: Json) -> dict[str, Any]:
   options = text.get("tokenizer_kwargs") or {}
   reject("tokenizer_kwargs", options, {"clean", "strip_sep_token"}, INPUTS)
-  # OpenCLIP's own tokenizer cleans by "lower", as CLIP's in other files does.
+  # Python's lower case, which differs from that of the library `tokenizers`.
   own = not text.get("hf_tokenizer_name")
   if own and options.get("clean") == "whitespace":
     raise ValueError(
@@ -316,7 +320,7 @@ def _open_clip_captions(text: Json) -> dict[str, Any]:
       "case if captions are cleaned by 'whitespace'; it can be followed with "
       "'lower', its default, or 'canonicalize'"
     )
-  cleaning = options.get("clean", "whitespace")
+  cleaning = options.get("clean", "lower" if own else "whitespace")
   if cleaning not in OPEN_CLIP_CLEANING:
     raise ValueError(
       f"captions are cleaned by {cleaning!r}; known are "

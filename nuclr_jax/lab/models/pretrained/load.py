@@ -38,6 +38,7 @@ SHARD = rf"[A-Za-z0-9_.-]{{1,200}}({'|'.join(map(re.escape, hub.SUFFIXES))})"
 MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones
 LOGIT_SCALE = "logit_scale"  # log(1 / temperature)
 MAX_LOGIT_SCALE = 14  # a temperature of a millionth
+LOGIT_BIAS, MAX_LOGIT_BIAS = "logit_bias", 1_000
 # What PyTorch puts into the keys of a model, or of a part of it, if that is
 # compiled or trained on several devices.
 WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module)\.")
@@ -218,17 +219,44 @@ def read_logit_scale(source: str | os.PathLike) -> float | None:
     >>> read_logit_scale(tmp_path / "model.npz")
     4.5
   """
+  return _read_scalar(
+    source, LOGIT_SCALE, MAX_LOGIT_SCALE, "the log of 1 / temperature"
+  )
+
+
+def read_logit_bias(source: str | os.PathLike) -> float | None:
+  """Reads the bias of the logits, which SigLIP has; see `read_logit_scale`.
+
+  Args:
+    source: A file, a folder or a name on the hub that `read_tensors` reads.
+
+  Returns:
+    The number, or None if the model has none.
+
+  Raises:
+    ValueError: As `read_logit_scale`.
+
+  Example:
+    >>> np.savez(tmp_path / "model.npz", logit_bias=np.float32([-16]))
+    >>> read_logit_bias(tmp_path / "model.npz")
+    -16.0
+  """
+  return _read_scalar(source, LOGIT_BIAS, MAX_LOGIT_BIAS, "added to logits")
+
+
+def _read_scalar(source, name: str, limit: float, what: str) -> float | None:
+  """Reads an array of one number that is at most `limit` from 0."""
   path = hub.find_file(source, WEIGHTS)
-  for part in _parts(source, path, of=LOGIT_SCALE):
-    for value in _read_file(part, only=LOGIT_SCALE).values():
-      scale = np.asarray(value, np.float64).reshape(-1)
-      if len(scale) != 1 or not abs(scale[0]) <= MAX_LOGIT_SCALE:
-        shown = np.array2string(scale[:3], threshold=3)
+  for part in _parts(source, path, of=name):
+    for value in _read_file(part, only=name).values():
+      numbers = np.asarray(value, np.float64).reshape(-1)
+      if len(numbers) != 1 or not abs(numbers[0]) <= limit:
+        shown = np.array2string(numbers[:3], threshold=3)
         raise ValueError(
-          f"{part}: logit_scale must be one number from -{MAX_LOGIT_SCALE} to "
-          f"{MAX_LOGIT_SCALE}, the log of 1 / temperature; got {shown}"
+          f"{part}: {name} must be one number from -{limit} to {limit}, "
+          f"{what}; got {shown}"
         )
-      return float(scale[0])
+      return float(numbers[0])
   return None
 
 

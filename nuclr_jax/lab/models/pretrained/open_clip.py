@@ -110,7 +110,7 @@ def _padding(source, spec: Json, text: Part) -> int:
 def _tokenizer(source, text: Json) -> str:
   """Returns where the tokenizer is: beside the weights, or another model's."""
   try:
-    hub.find_file(source, ("tokenizer.json",))
+    hub.find_file(source, inputs.TOKENIZERS)
   except ValueError:
     name = text.get("hf_tokenizer_name", CLIP_TOKENIZER)
     # A model's files say nothing about this machine, or about buckets.

@@ -8,6 +8,7 @@ them (`inputs`); a folder with a `modules.json` is a sentence encoder
 preprocessing that the model was trained with.
 """
 
+import logging
 import math
 import os
 import pathlib
@@ -15,17 +16,23 @@ from typing import Any, NamedTuple
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.models.pretrained import (
+  architectures,
   hub,
   inputs,
   load,
   sentence_encoders,
 )
-from nuclr_jax.lab.models.pretrained.open_clip import read_open_clip
+from nuclr_jax.lab.models.pretrained.open_clip import (
+  CLIP_TOKENIZER,
+  read_open_clip,
+)
 from nuclr_jax.lab.models.pretrained.specs import (
   Json,
   read_spec,
   sizes_of,
 )
+
+log = logging.getLogger(__name__)
 
 CONFIGS = ("config.json", "open_clip_config.json")
 # CLIP's end token in Hugging Face's configs that name none; and the id that the
@@ -41,12 +48,18 @@ class Published(NamedTuple):
   temperature: float | None  # as learned; None if the file has none
 
 
-def read_published(source: str | os.PathLike) -> Published:
+def read_published(
+  source: str | os.PathLike, *, architecture: str | os.PathLike | None = None
+) -> Published:
   """Reads how to build a published model, and how to prepare its inputs.
 
   Args:
     source: A folder, or a name on the hub such as
-      "openai/clip-vit-base-patch32".
+      "openai/clip-vit-base-patch32". Or a file of weights, such as a checkpoint
+      of OpenCLIP's training, with its architecture.
+    architecture: What such a file is of: an architecture for
+      `architectures.find_architecture`, or a folder or a name on the hub of a
+      model like it.
 
   Raises:
     ValueError: If there is no such model, or it has a part that the towers of
@@ -58,29 +71,81 @@ def read_published(source: str | os.PathLike) -> Published:
     >>> model["image"]["name"], model["projected"]  # doctest: +SKIP
     ('siglip_vit_b16', ('text',))
   """
-  folder = files.remote.fetch(source).expanduser()
-  if (folder / load.PROJECTIONS).exists():
-    with files.reading(folder / load.PROJECTIONS):
-      model, data = _of_separate_encoders(folder)
-    temperature = None
-  elif _is_of_texts(source):
-    model, data = sentence_encoders.read_sentence_encoder(source)
-    temperature = None
+  described = source
+  if architectures.is_weights(source):
+    if architecture is None:
+      raise ValueError(
+        f"{source} has nothing but weights, which do not say how many heads "
+        "and which activation the towers have, which tokenizer they take and "
+        f"how images are prepared; give the architecture: {architectures.HOW}"
+      )
+    described = architecture
+  elif architecture is not None:
+    raise ValueError(
+      f"--architecture is for a file of weights alone, such as epoch_3.pt, and "
+      f"{source} is none; leave it out"
+    )
+  spec = None
+  if described is not source:
+    spec = architectures.find_architecture(architecture)
+  if spec is None:
+    model, data = _description(described)
   else:
-    path = hub.find_file(source, CONFIGS)
-    read = read_open_clip if path.name == CONFIGS[1] else _of_hugging_face
-    spec = read_spec(path)
-    with files.reading(path):
-      try:
-        model, data = read(source, spec)
-      except KeyError as error:
-        raise ValueError(f"it lacks {error}") from error
+    model, data = _of_architecture(architecture, spec)
+  temperature = None
+  if not _is_separate(described) and "encoder" not in model:
     scale = load.read_logit_scale(source)
     temperature = None if scale is None else math.exp(-scale)
+  elif described is not source:
+    raise ValueError(
+      f"{described} is not a model of images and texts in one file, and "
+      f"{source} cannot be its weights; give {architectures.HOW}"
+    )
   leave_rest(model, data)
   model = {"name": "towers", "pretrained": os.fspath(source)} | model
-  data = {"name": "image_text", "tokenizer": os.fspath(source)} | data
+  data = {"name": "image_text", "tokenizer": os.fspath(described)} | data
   return Published(model, data, temperature)
+
+
+def _is_separate(source: str | os.PathLike) -> bool:
+  """Returns whether a model is a folder of `nuclr export` with two encoders."""
+  folder = files.remote.fetch(source).expanduser()
+  return (folder / load.PROJECTIONS).exists()
+
+
+def _description(source: str | os.PathLike) -> tuple[dict, dict]:
+  """Reads a model's own files: `(config.model, config.data)`."""
+  if _is_separate(source):
+    folder = files.remote.fetch(source).expanduser()
+    with files.reading(folder / load.PROJECTIONS):
+      return _of_separate_encoders(folder)
+  if _is_of_texts(source):
+    return sentence_encoders.read_sentence_encoder(source)
+  path = hub.find_file(source, CONFIGS)
+  read = read_open_clip if path.name == CONFIGS[1] else _of_hugging_face
+  spec = read_spec(path)
+  with files.reading(path):
+    try:
+      return read(source, spec)
+    except KeyError as error:
+      raise ValueError(f"it lacks {error}") from error
+
+
+def _of_architecture(name: str | os.PathLike, spec: Json) -> tuple[dict, dict]:
+  """Reads OpenCLIP's own config of a model, whose tokenizer is another's."""
+  words = spec["text_cfg"].get("hf_tokenizer_name") or CLIP_TOKENIZER
+  log.warning(
+    "%s does not say how images were prepared: they are as OpenCLIP's default "
+    "has them, OpenAI's mean and std, and cropped; if training was otherwise, "
+    "set --config.model.image.mean, .std, --config.data.resize and .kernel",
+    name,
+  )
+  try:
+    return read_open_clip(words, {"model_cfg": spec})
+  except KeyError as error:
+    raise ValueError(f"architecture {name}: it lacks {error}") from error
+  except ValueError as error:
+    raise ValueError(f"architecture {name}: {error}") from error
 
 
 def leave_rest(model: dict[str, Any], data: dict[str, Any]) -> None:

@@ -833,7 +833,7 @@ class TestErrors:
     )
     assert found.model["image"]["mean"] == MEAN
     assert found.model["image"]["std"] == (0.5, 0.5, 0.5)
-    data = dict(size=96, kernel="bicubic", repair=True, clean=False)
+    data = dict(size=96, kernel="bicubic", repair=True, clean="lower")
     assert data.items() <= found.data.items()
 
   @pytest.mark.parametrize(

@@ -1,0 +1,169 @@
+"""The flags of `nuclr filter`, and the request that they make."""
+
+import math
+from typing import Any
+
+from absl import flags as absl_flags
+
+from nuclr_jax.lab.cli import chosen, flags
+from nuclr_jax.lab.cli.flags import UsageError
+
+
+class ScoresParser(absl_flags.ListParser):
+  """Parses --score: names of scores, with commas between several."""
+
+  def parse(self, argument):
+    names = super().parse(argument)
+    for name in names:
+      if name not in SCORES:
+        raise ValueError(f"{name!r} must be one of {', '.join(SCORES)}")
+    if len(set(names)) < len(names):
+      raise ValueError("a score is there twice")
+    return names
+
+
+class NumbersParser(absl_flags.ListParser):
+  """Parses numbers within bounds, with commas between several."""
+
+  def __init__(self, low: float, high: float, allowed: str):
+    super().__init__()
+    self.low, self.high, self.allowed = low, high, allowed
+
+  def parse(self, argument):
+    return [self._number(x) for x in super().parse(argument)]
+
+  def _number(self, word):
+    try:
+      number = float(word)
+    except (TypeError, ValueError):
+      number = math.nan
+    if not self.low < number <= self.high or math.isinf(number):
+      raise ValueError(f"{word!r} must be {self.allowed}")
+    return number
+
+
+SCORES = ("similarity", "negcliploss", "exact", "confidence")
+SCORE = absl_flags.DEFINE(
+  ScoresParser(),
+  "score",
+  None,
+  "What chooses pairs: similarity (CLIPScore), negcliploss (as published), "
+  "exact (the weight of the pair with exact popularities), or confidence (for "
+  "captions that are names of classes); with commas between several, in the "
+  "order in which they choose.",
+)
+KEEP = absl_flags.DEFINE(
+  NumbersParser(0, 1, "a share greater than 0, and at most 1"),
+  "keep",
+  None,
+  "The share of all pairs that each score keeps, such as 0.3. Of several "
+  "scores, each chooses from what those before it have kept.",
+)
+THRESHOLD = absl_flags.DEFINE(
+  NumbersParser(-math.inf, math.inf, "a finite number"),
+  "threshold",
+  None,
+  "The least value of each score that is kept, in place of --keep.",
+)
+INTERSECT = absl_flags.DEFINE_bool(
+  "intersect",
+  False,
+  "Let every score choose from all pairs, and keep what all of them choose.",
+)
+ONCE = absl_flags.DEFINE_enum(
+  "once",
+  None,
+  ["pair", "image", "text"],
+  "Of pairs with the same image, the same text, or both (pair), keep only the "
+  "one with the best score.",
+)
+ARCH = absl_flags.DEFINE_string(
+  "arch",
+  None,
+  "Which arrays of DataComp's .npz files to use: l14 (the default) for l14_img "
+  "and l14_txt, or b32.",
+)
+BATCH_SIZE = absl_flags.DEFINE_integer(
+  "batch_size",
+  32_768,
+  "The pairs of a random batch, for negcliploss.",
+  lower_bound=32,
+)
+PARTITIONS = absl_flags.DEFINE_integer(
+  "partitions",
+  10,
+  "Over how many random partitions in batches negcliploss is averaged.",
+  lower_bound=1,
+)
+
+
+def request():
+  """Returns what the flags of `nuclr filter` ask for, a `filtering.Request`.
+
+  Raises:
+    UsageError: If flags do not fit the scores.
+  """
+  from nuclr_jax.lab.report.filter_steps import WITH_TEMPERATURE, Request
+
+  scores, given = SCORE.value, set(flags.present())
+  keep, threshold = KEEP.value, THRESHOLD.value
+  with_temperature = WITH_TEMPERATURE & set(scores)
+  for name, used, what in (
+    ("temperature", bool(with_temperature), "negcliploss and exact"),
+    ("batch_size", "negcliploss" in scores, "negcliploss"),
+    ("partitions", "negcliploss" in scores, "negcliploss"),
+    ("max_pairs", "exact" in scores, "exact"),
+    ("intersect", len(scores) > 1 and bool(keep), "several scores and --keep"),
+  ):
+    if name in given and not used:
+      raise UsageError(f"--{name} is for {what} only; leave it out")
+  if keep is None and threshold is None:
+    raise UsageError("give --keep, such as --keep=0.3, or --threshold")
+  name, values = ("keep", keep) if keep else ("threshold", threshold)
+  if len(values) != len(scores):
+    raise UsageError(
+      f"--{name} must have a number for each of {len(scores)} scores, got "
+      f"{len(values)}"
+    )
+  falling = all(a > b for a, b in zip(values, values[1:], strict=False))
+  if keep and not falling and not INTERSECT.value:
+    raise UsageError(
+      "--keep must fall from score to score, since these are shares of all "
+      "pairs, such as --keep=0.5,0.3; or give --intersect"
+    )
+  tau = flags.TEMPERATURE.value
+  if tau is None and with_temperature and not flags.EMBEDDINGS.value:
+    if flags.WORKDIR.value:
+      raise UsageError(
+        f"--score={','.join(with_temperature)} of a run needs --temperature, "
+        "such as the one in its metrics"
+      )
+    tau = chosen.temperature_of_model()
+  return Request(
+    scores,
+    keep,
+    threshold,
+    INTERSECT.value,
+    ONCE.value,
+    tau,
+    BATCH_SIZE.value,
+    PARTITIONS.value,
+    flags.MAX_PAIRS.value,
+    ARCH.value,
+  )
+
+
+def source() -> dict[str, Any]:
+  """Returns the flags that say which pairs are embedded, and by what."""
+  values = {
+    "input": flags.INPUT.value,
+    "workdir": flags.WORKDIR.value,
+    "config": flags.CONFIG.value,
+    "model": flags.MODEL.value,
+    "architecture": flags.ARCHITECTURE.value,
+    "changes": flags.CHANGES.value,
+    "best": flags.BEST.value,
+    "average": flags.AVERAGE.value,
+    **chosen.how_to_read(),
+  }
+  return {name: x for name, x in values.items() if x is not None}

@@ -1,0 +1,18 @@
+"""Embeddings of many pairs in the files of other programs, read in blocks."""
+
+from nuclr_jax.lab.data.shards.layouts import Shards, open_shards
+from nuclr_jax.lab.data.shards.rows import Blocks, InMemory, Rows, scaled
+from nuclr_jax.lab.data.shards.tables import UID, Column, as_text, read_uids
+
+__all__ = [
+  "UID",
+  "Blocks",
+  "Column",
+  "InMemory",
+  "Rows",
+  "Shards",
+  "as_text",
+  "open_shards",
+  "read_uids",
+  "scaled",
+]

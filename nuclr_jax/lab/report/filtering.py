@@ -1,0 +1,189 @@
+"""Chooses the pairs to train on, by scores of their embeddings.
+
+The steps write into `unfinished.NAME` beside the output, and whatever is there
+when the command is run again is not computed again. The output appears when it
+is complete.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from nuclr_jax import sharding
+from nuclr_jax.lab import files
+from nuclr_jax.lab.data import shards
+from nuclr_jax.lab.data.embeddings import TEXTS
+from nuclr_jax.lab.data.pair_index import content_hash
+from nuclr_jax.lab.data.shards import Shards
+from nuclr_jax.lab.evaluate import choose
+from nuclr_jax.lab.evaluate.choose import Chosen
+from nuclr_jax.lab.report import filter_files, filter_steps
+from nuclr_jax.lab.report.filter_steps import Request
+
+log = logging.getLogger(__name__)
+
+PLAN, SOURCE, FOUND = "plan.json", "source.json", "embeddings"
+
+
+def write(
+  request: Request,
+  output: str | os.PathLike,
+  *,
+  embeddings: str | os.PathLike | None = None,
+  embed: Callable[[pathlib.Path], Any] | None = None,
+  source: Mapping[str, Any] = {},
+) -> dict[str, Any]:
+  """Scores pairs, and writes which of them are kept to a folder.
+
+  `scores.parquet` has a row for each pair, in the order of the files;
+  `uids.npy` the uids of the pairs that are kept, as DataComp's resharder takes
+  them; `kept.jsonl`, where there are no uids, their names and captions;
+  `filter.html` shows examples; `summary.json` has the thresholds.
+
+  Args:
+    request: Which scores choose, and how.
+    output: The folder to make, here or in a bucket.
+    embeddings: What `open_shards` takes.
+    embed: In place of `embeddings`, writes a folder of them.
+    source: What `embed` reads, as JSON; embeddings that an interrupted call has
+      made of something else are made again.
+
+  Returns:
+    The summary.
+
+  Raises:
+    ValueError: If a file is missing or damaged, or its rows do not line up; if
+      a row is zero or not finite; if a uid is there twice; if no pair is kept.
+      Nothing is written then.
+  """
+  files.remote.check_new(output)
+  began = time.monotonic()
+  with _working(output) as work:
+    if embed is not None:
+      embeddings = _embedded(work, embed, source)
+    found = _open(work, str(embeddings), request)
+    if embed is not None:
+      found = found._replace(names=[f"{FOUND}/{TEXTS}"])
+    with jax.set_mesh(sharding.make_mesh()):
+      columns, summary = filter_steps.scores(work, found, request)
+    copies, chosen = _choose(found, request, columns)
+    summary = {
+      "pairs": len(found.image),
+      "kept": int(chosen.kept.sum()),
+      **copies,
+      **{
+        f"threshold/{name}": x
+        for name, x in zip(request.scores, chosen.thresholds, strict=True)
+      },
+      **summary,
+      "seconds": round(time.monotonic() - began, 1),
+    }
+    with files.remote.new_folder(output) as new:
+      filter_files.write(new, found, request, columns, chosen.kept, summary)
+      if embed is not None:
+        shutil.copytree(work / FOUND, new / FOUND)
+    shutil.rmtree(work)
+  return summary
+
+
+@contextlib.contextmanager
+def _working(output: str | os.PathLike) -> Iterator[pathlib.Path]:
+  """Yields the folder of the steps, which bad input does not leave behind."""
+  path = files.remote.absolute(output)
+  if not isinstance(path, pathlib.Path):  # in a bucket
+    number = content_hash(path.encode())
+    path = files.remote.cache_dir() / "filter" / f"{number:016x}"
+  work = files.folder_in(path.parent, f"unfinished.{path.name}")
+  with files.locked(work):
+    try:
+      files.remote.check_new(output)  # another process may have made it
+      yield work
+    except ValueError:
+      if not any(work.glob("*.npy")) and not (work / FOUND).exists():
+        shutil.rmtree(work)
+      raise
+
+
+def _embedded(work: pathlib.Path, embed, source) -> pathlib.Path:
+  """Returns the folder of embeddings, which it makes unless it is there."""
+  folder = work / FOUND
+  _continue(work / SOURCE, source)
+  if folder.exists():
+    log.info("continuing with the embeddings in %s", folder)
+  else:
+    embed(folder)
+  return folder
+
+
+def _continue(path: pathlib.Path, plan: Mapping[str, Any]) -> None:
+  """Notes what the steps in a folder are of; removes those of another plan."""
+  work, plan = path.parent, json.loads(json.dumps(plan))
+  if path.exists() and files.read_json(path) == plan:
+    return
+  old = [x for x in work.iterdir() if x.suffix in (".npy", ".npz")]
+  if old:
+    log.warning("%s is of other files or flags, and is made again", work)
+  for step in old:
+    step.unlink()
+  if path.name == SOURCE:
+    shutil.rmtree(work / FOUND, ignore_errors=True)
+  files.write_json(path, plan)
+
+
+def _open(work: pathlib.Path, embeddings: str, request: Request) -> Shards:
+  """Opens the embeddings; forgets the steps of another request."""
+  shutil.rmtree(work / "unpacked", ignore_errors=True)
+  scratch = files.folder_in(work, "unpacked")
+  found = shards.open_shards(embeddings, scratch=scratch, arch=request.arch)
+  plan = {
+    "temperature": request.temperature,
+    "batch_size": request.batch_size,
+    "max_pairs": request.max_pairs,
+    "arch": request.arch,
+    "files": [[str(x), *files.state_of(x)] for x in found.paths],
+  }
+  _continue(work / PLAN, plan)
+  log.info(
+    "%d pairs of width %d in %d shard(s), layout %s",
+    len(found.image),
+    found.image.dim,
+    len(found.names),
+    found.layout,
+  )
+  return found
+
+
+def _choose(
+  found: Shards, request: Request, columns: Mapping[str, np.ndarray]
+) -> tuple[dict[str, int], Chosen]:
+  """Returns how many copies are left out, and which pairs are kept."""
+  among, counts = None, {}
+  if request.once is not None:
+    copies = [
+      filter_steps.copies(found, x)
+      for x in ("image", "text")
+      if request.once in ("pair", x)
+    ]
+    together = copies[0]
+    for other in copies[1:]:
+      stacked = np.stack([together, other], axis=1)
+      _, together = np.unique(stacked, axis=0, return_inverse=True)
+    among = choose.first_of_each(together, columns[request.scores[0]])
+    counts["copies_left_out"] = int(np.sum(~among))
+  chosen = choose.choose(
+    [columns[name] for name in request.scores],
+    keep=request.keep,
+    threshold=request.threshold,
+    intersect=request.intersect,
+    among=among,
+  )
+  return counts, chosen
