@@ -9,7 +9,8 @@ docs/guides/finetuning.md explains the settings. The argument after a colon is a
 comma-separated list of
 
 - b16, the default, or b32: OpenAI's CLIP with ViT-B/16 or ViT-B/32,
-- clip, the default, sogclr or nuclr: the objective,
+- sogclr, the default, clip or nuclr: the objective (experiments/fine_tuning
+  compares them on small towers),
 - smoke: tiny towers with random weights on the data set `smoke`, a minute on a
   CPU.
 
@@ -43,7 +44,7 @@ ALGORITHMS = dict(
 def get_config(arg: str = "") -> ConfigDict:
   """Makes the config; see the module's docstring."""
   model, name, smoke = choose(arg, MODELS, ALGORITHMS, {"smoke": True})
-  model, name = MODELS[model or "b16"], name or "clip"
+  model, name = MODELS[model or "b16"], name or "sogclr"
   config = blank()  # all keys, with their defaults
   config.data = dict(
     name="image_text",

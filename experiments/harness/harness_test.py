@@ -33,6 +33,7 @@ EXPERIMENTS = ROOT / "experiments"
 STUDIES = (
   "bimodal",
   "difference_alignment",
+  "fine_tuning",
   "hubs_and_suspects",
   "icons",
   "latent_classes",

@@ -48,7 +48,9 @@ KEYS = dict(
   max_checkpoints=(2, Count),
   keep_best=(None, str | None),  # keep the state with the best such score
   num_workers=(0, Workers),  # processes that make batches; 0 = threads
-  # for the first zeta: popularity.npz of another run, or "counts" of ids
+  # what a run begins with beside weights: popularity.npz of another run,
+  # "counts", "exact", "exact_u" or "pass_u", and "moments"; see
+  # `warm_start.parse`
   warm_start=(None, str | os.PathLike | None),
   # embeddings of the training pairs that `nuclr embed` wrote: similarities are
   # relative to those of that model, see `objectives.relative_to`

@@ -64,7 +64,7 @@ def nuclr(*arguments):
 def run(data_dir):
   """The workdir and the metrics of a run of `finetune_clip:smoke`."""
   workdir = data_dir.parent / "run"
-  config = config_of("finetune_clip:smoke")
+  config = config_of("finetune_clip:clip,smoke")
   return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
 
 
@@ -94,7 +94,7 @@ def test_a_run_is_scored_on_other_sets(run, data_dir):
 def test_a_finished_run_is_not_said_to_be_scored_on_other_sets(run, data_dir):
   """It would print the scores of the sets that it had."""
   workdir, before = run[0], (run[0] / "config.json").read_text()
-  config = config_of("finetune_clip:smoke", **{"data.zero_shot": ()})
+  config = config_of("finetune_clip:clip,smoke", **{"data.zero_shot": ()})
   with pytest.raises(ValueError, match="another config: data.zero_shot"):
     loop.fit(config, workdir, data_dir=data_dir)
   assert (workdir / "config.json").read_text() == before
@@ -108,26 +108,59 @@ def test_a_smoke_run_learns_and_classifies(run):
   assert metrics[SCORE] > 2 / 24
 
 
-def test_a_run_goes_on_where_an_exported_one_ended(
-  run, exported, data_dir, tmp_path
-):
-  """Its scores before the first step are the last ones there."""
-  _, metrics = run
+@pytest.fixture(scope="module")
+def again(exported, data_dir):
+  """The workdir and the metrics of a run that begins from that folder."""
   config = config_of(
-    "finetune_clip:smoke",
+    "finetune_clip:clip,smoke",
     num_epochs=1.0,
+    warm_start="moments=2",
     **{"model.pretrained": str(exported), "data.tokenizer": str(exported)},
   )
-  again = loop.fit(config, tmp_path / "again", data_dir=data_dir)
-  first = next(
-    x for x in records.read_history(tmp_path / "again") if SCORE in x
-  )
+  workdir = data_dir.parent / "again"
+  return workdir, loop.fit(config, workdir, data_dir=data_dir).metrics
+
+
+def first_scores(workdir):
+  return next(x for x in records.read_history(workdir) if SCORE in x)
+
+
+def test_a_run_goes_on_where_an_exported_one_ended(run, again):
+  """Its scores before the first step are the last ones there."""
+  _, metrics = run
+  first = first_scores(again[0])
   assert first["step"] == 0
   np.testing.assert_allclose(first[SCORE], metrics[SCORE], atol=1 / 24)
   np.testing.assert_allclose(
     first["diagnostics/alignment"], metrics["diagnostics/alignment"], rtol=0.02
   )
-  assert again.metrics["step"] == 6
+  assert again[1]["step"] == 6
+
+
+def test_weights_between_start_and_end(again, exported, data_dir, tmp_path):
+  workdir, metrics = again
+  where = (f"--workdir={workdir}", f"--data_dir={data_dir}")
+  printed = nuclr("evaluate", *where, "--interpolate=0,0.5,1")
+  lines = re.findall(r"^(\S+) +(.*)$", printed, re.M)
+  columns = {name: values.split() for name, values in lines}
+  assert columns["interpolate"] == ["0", "0.5", "1"]
+  before, _, after = map(float, columns[SCORE])
+  assert before == pytest.approx(first_scores(workdir)[SCORE], abs=1e-4)
+  assert after == pytest.approx(metrics[SCORE], abs=1e-4)
+
+  nuclr("export", *where, f"--output={tmp_path / 'x'}", "--interpolate=0.25")
+  nuclr("export", *where, f"--output={tmp_path / 'tuned'}")
+  first, tuned, mixed = (
+    safetensors.load_file(folder / "model.safetensors")
+    for folder in (exported, tmp_path / "tuned", tmp_path / "x")
+  )
+  assert mixed.keys() == tuned.keys() == first.keys()
+  for name, x in mixed.items():
+    a, b = first[name].astype(float), tuned[name].astype(float)
+    if name != "logit_scale":  # the run began with that of its config
+      np.testing.assert_allclose(x, 0.75 * a + 0.25 * b, rtol=1e-5, atol=1e-7)
+  a, b = np.log(1 / 0.07), tuned["logit_scale"]
+  np.testing.assert_allclose(mixed["logit_scale"], 0.75 * a + 0.25 * b)
 
 
 def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
@@ -200,13 +233,13 @@ def test_commands_use_the_average_unless_told_otherwise(
   assert not np.allclose(embedded[True], embedded[False], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["", "b32", "nuclr", "sogclr"])
+@pytest.mark.parametrize("name", ["", "b32", "nuclr", "clip"])
 def test_arguments(name):
   config = complete(load_config(f"finetune_clip:{name}"))
   settings.resolve(config)
   tower = "clip_vit_b32" if name == "b32" else "clip_vit_b16"
   assert config["model"]["image"]["name"] == tower
-  objective = name if name in ("nuclr", "sogclr") else "clip"
+  objective = name if name in ("clip", "nuclr") else "sogclr"
   assert config["objective"]["name"] == objective
   assert config["objective"]["temperature"] == 0.01  # exp(-logit_scale)
   small = complete(load_config(f"finetune_clip:{name},smoke"))

@@ -20,7 +20,7 @@ def test_a_run(locked, tmp_path, no_diagnostics):
   rows = [(make_captioned.photo(i), [f"a photo of {i}"]) for i in range(16)]
   make_captioned.prepare(tmp_path, {"train": rows})
   published = read_published(MEAN)
-  config = load_config("finetune_clip:smoke").to_dict()
+  config = load_config("finetune_clip:clip,smoke").to_dict()
   config["data"] |= {
     **published.data,
     **dict(name="image_text", train="mine", size=16),

@@ -141,8 +141,6 @@ IN_PLACE = flags.DEFINE_bool(
   "Leave the images in the tar files, and make an index of them only. The tar "
   "files are then needed for training.",
 )
-
-
 BEAM_PIPELINE_OPTIONS = flags.DEFINE(
   parsers.BeamParser(),
   "beam_pipeline_options",
@@ -186,8 +184,14 @@ FEATURES = flags.DEFINE_bool(
   "Write the features of the encoders, before the projection into the shared "
   "space.",
 )
-
-
+INTERPOLATE = flags.DEFINE(
+  parsers.SharesParser(),
+  "interpolate",
+  None,
+  "Use weights between those of the model that the run began from (0) and its "
+  "own (1). export takes one such share; evaluate takes several, with commas "
+  "between them, and prints a column of scores for each.",
+)
 HUBS = flags.DEFINE(
   parsers.HubsParser(),
   "hubs",

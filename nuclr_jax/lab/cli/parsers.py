@@ -34,3 +34,20 @@ class HubsParser(flags.ListParser):
         "0 and finite"
       )
     return strength
+
+
+class SharesParser(flags.ListParser):
+  """Parses --interpolate: numbers from 0 to 1, with commas between several."""
+
+  def parse(self, argument):
+    words = super().parse(argument)
+    try:
+      shares = [float(word) for word in words]
+    except ValueError:
+      shares = []
+    if not shares or not all(0 <= x <= 1 for x in shares):
+      raise ValueError(
+        f"{argument!r} must be a number from 0 (the weights that the run began "
+        "from) to 1, or several, such as 0,0.25,0.5,0.75,1"
+      )
+    return list(dict.fromkeys(shares))

@@ -31,7 +31,7 @@ class Report(NamedTuple):
 
   model: Mapping[str, Any]
   data: list[Mapping[str, Any]]  # a mapping for each set
-  metrics: Mapping[str, float]
+  metrics: Mapping[str, Any]  # lists of numbers with --interpolate
 
 
 def score() -> Report:
@@ -45,6 +45,8 @@ def score() -> Report:
     return _of_embeddings(flags.EMBEDDINGS.value)
   plan = _plan()  # before the model is read
   opened, sources = chosen.opened(pairs=bool(hubs or flags.PRIOR.value))
+  if flags.INTERPOLATE.value:
+    opened = _with_pairs_for_statistics(opened)
   data, metrics = _of_sets(*opened, sources)
   for split, parts in plan.items():
     described, scores = _of_items(*opened, split, parts)
@@ -88,7 +90,7 @@ def shown(described: Mapping[str, Any]) -> str:
 def _of_sets(parts, mesh, state, sources):
   """Scores the open sets, corrected for hubs and with a prior if asked for."""
   from nuclr_jax.lab import evaluate
-  from nuclr_jax.lab.train import hooks, loop
+  from nuclr_jax.lab.train import hooks, interpolate, loop
 
   hubs, asked = flags.HUBS.value, flags.need_temperature()
   if hubs and not parts.data.sets:
@@ -105,8 +107,28 @@ def _of_sets(parts, mesh, state, sources):
     suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
   with jax.set_mesh(mesh):
     scored = parts._replace(evaluators=suites)
-    metrics = dict(loop.evaluate(scored, mesh, state))
+    if shares := flags.INTERPOLATE.value:
+      metrics = _columns(interpolate.curve(scored, mesh, state, shares))
+    else:
+      metrics = dict(loop.evaluate(scored, mesh, state))
   return list(_described(parts.data.held_out, sources)), metrics
+
+
+def _with_pairs_for_statistics(opened):
+  """Opens a run again, with its training pairs, if mixtures need them."""
+  from nuclr_jax.lab.train import interpolate
+
+  if not interpolate.has_statistics(opened[2]):
+    return opened
+  return chosen.opened(pairs=True)[0]
+
+
+def _columns(by_share: Mapping[float, Mapping[str, float]]) -> dict[str, list]:
+  """Makes a list of values of each metric, in the order of the shares."""
+  columns = list(by_share.values())
+  return {"interpolate": [f"{share:g}" for share in by_share]} | {
+    name: [metrics[name] for metrics in columns] for name in columns[0]
+  }
 
 
 def _described(held_out, sources) -> Iterator[dict[str, Any]]:

@@ -107,10 +107,11 @@ nuclr train --model=exported --config=finetune_clip:nuclr --data=mine \\
     (
       *("workdir", "config", "model", "architecture", "embeddings", "data"),
       *("zero_shot", *INPUTS, "data_dir", "best", "average", "hubs", "prior"),
-      *("temperature", "output"),
+      *("temperature", "output", "interpolate"),
     ),
     """
 nuclr evaluate --workdir=runs/mine --data=other:test --zero_shot=flowers=photos
+nuclr evaluate --workdir=runs/mine --interpolate=0,0.25,0.5,0.75,1
 nuclr evaluate --workdir=runs/mine --input=captions.csv --images=photos
 nuclr evaluate --workdir=runs/mine --best --output=scores
 nuclr evaluate --workdir=runs/mine --hubs=csls --prior=counts
@@ -132,13 +133,15 @@ nuclr evaluate --embeddings=image.npy,text.npy
       "input": ["workdir", "config", "model"],
       **dict.fromkeys(INPUTS[1:], ["input"]),
       "data_dir": ["workdir", "config", "model"],
-      "best": ["workdir"],
-      "average": ["workdir"],
+      **dict.fromkeys(("best", "average", "interpolate"), ["workdir"]),
       "hubs": ["workdir", "config", "model"],
       "prior": ["workdir", "config", "model"],
     },
     one_of=(*MODELS, "embeddings"),
-    either=[("input", x) for x in ("data", "hubs", "prior")],
+    either=[
+      *(("input", x) for x in ("data", "hubs", "prior")),
+      *(("interpolate", x) for x in ("input", "hubs", "prior")),
+    ],
   ),
   "report": Verb(
     verbs.report,
@@ -263,9 +266,13 @@ nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
   ),
   "export": Verb(
     verbs.export,
-    ("workdir", "data_dir", "output", "layout", "best", "average"),
+    (
+      *("workdir", "data_dir", "output", "layout", "best", "average"),
+      "interpolate",
+    ),
     """
 nuclr export --workdir=runs/mine --output=exported
+nuclr export --workdir=runs/mine --output=exported --interpolate=0.5
 nuclr export --workdir=runs/mine --output=exported --layout=open_clip
   Writes both encoders in the format of Hugging Face or OpenCLIP, with the
   tokenizer and the projections. config.model.pretrained and --model read them

@@ -124,8 +124,17 @@ def export() -> None:
   """Export the model of a run for other libraries."""
   from nuclr_jax.lab import export
 
+  shares = flags.INTERPOLATE.value or [None]
+  if len(shares) > 1:
+    raise UsageError(
+      "export takes one value of --interpolate; nuclr evaluate scores several"
+    )
+  remote.check_new(flags.OUTPUT.value)  # before the run is read
   model = export.model_of_run(
-    workdir(), data_dir=flags.DATA_DIR.value, **flags.chosen_state()
+    workdir(),
+    data_dir=flags.DATA_DIR.value,
+    share=shares[0],
+    **flags.chosen_state(),
   )
   folder = export.write_model(
     model, flags.OUTPUT.value, layout=flags.LAYOUT.value
@@ -149,10 +158,22 @@ def workdir() -> str:
 
 
 def print_table(metrics: Mapping[str, Any]) -> None:
-  """Prints metrics, one per line."""
+  """Prints metrics, one per line; several values of one are in columns.
+
+  Example:
+    >>> print_table({"interpolate": ["0", "0.5"], "top1": [0.25, 0.75]})
+    interpolate  0       0.5
+    top1         0.2500  0.7500
+  """
   shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
   width = max(map(len, shown), default=0)
-  for name, value in shown.items():
-    if isinstance(value, float):
-      value = f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
-    print(f"{name:<{width}}  {value}")
+  for name, x in shown.items():
+    values = map(_shown, x if isinstance(x, list) else [x])
+    line = "  ".join(f"{value:<6}" for value in values)
+    print(f"{name:<{width}}  {line}".rstrip())
+
+
+def _shown(value: Any) -> str:
+  if not isinstance(value, float):
+    return str(value)
+  return f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"

@@ -19,12 +19,14 @@ weights. `config.model.pretrained` and `--model` read all of them back.
 """
 
 from collections.abc import Mapping
+from functools import partial
 import json
 import logging
 import os
 import pathlib
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import tokenizers
 
@@ -34,11 +36,11 @@ from nuclr_jax.lab.data.elsewhere import LAYOUTS
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 from nuclr_jax.lab.data.tokenizer import FIRST, LAST, UNKNOWN, Tokenizer
 from nuclr_jax.lab.export import hf_configs, open_clip_configs
-from nuclr_jax.lab.models import pretrained
+from nuclr_jax.lab.models import lora, pretrained
 from nuclr_jax.lab.models.pretrained import sentence_encoders
 from nuclr_jax.lab.models.pretrained.inputs import REPAIR
 from nuclr_jax.lab.models.towers import TOWERS, bound_tower
-from nuclr_jax.lab.train import checkpoint, loop
+from nuclr_jax.lab.train import checkpoint, interpolate, loop
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.step import TrainState
 from nuclr_jax.types import Params, PyTree, Sides, both
@@ -94,6 +96,7 @@ def model_of_run(
   data_dir: str | os.PathLike | None = None,
   checkpoints: str = checkpoint.NEWEST,
   averaged: bool = True,
+  share: float | None = None,
 ) -> Exported:
   """Loads what `write_model` writes of a run; its data need not be here.
 
@@ -102,18 +105,27 @@ def model_of_run(
     data_dir: The folder of prepared data sets.
     checkpoints: `checkpoint.NEWEST` or `checkpoint.BEST`.
     averaged: Whether to take the average of the weights, if the run keeps one.
+    share: The share of these weights in a mixture with those that the run began
+      from, see `interpolate.of_run`; None takes them alone. In a mixture, batch
+      statistics are computed from the data.
 
   Raises:
-    ValueError: If there is no such run.
+    ValueError: If there is no such run, or it did not begin from a model.
   """
-  parts, _, state = loop.load(
+  load = partial(
+    loop.load,
     workdir,
     data_dir=data_dir,
     checkpoints=checkpoints,
     averaged=averaged,
-    pairs=False,
   )
-  return exported(parts, state)
+  parts, mesh, state = load(pairs=False)
+  if share is None:
+    return exported(parts, state)
+  if interpolate.has_statistics(state):
+    parts, mesh, state = load()
+  with jax.set_mesh(mesh):
+    return exported(parts, interpolate.of_run(parts, mesh, state)(share))
 
 
 def exported(parts: Experiment, state: TrainState) -> Exported:
@@ -128,7 +140,7 @@ def exported(parts: Experiment, state: TrainState) -> Exported:
   bias = state.params["objective"].get("logit_bias")
   return Exported(
     parts.settings.model.spec,
-    state.params["model"],
+    lora.merged(state.params["model"]),
     state.model_state,
     parts.data.tokenizer,
     parts.data.image_shape[0],

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 import os
 from typing import Any
 
+from nuclr_jax.checks import Natural
 from nuclr_jax.lab import files
 from nuclr_jax.lab.factories import Bound, Table, bound
 from nuclr_jax.lab.models import base
@@ -14,6 +15,7 @@ from nuclr_jax.lab.models.convnext import convnext
 from nuclr_jax.lab.models.eva import eva, perception_encoder
 from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
+from nuclr_jax.lab.models.lora import with_adapters
 from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
@@ -91,6 +93,7 @@ def towers(
   projection_bias: bool | Sequence[base.Side] = True,
   projected: Sequence[base.Side] = ("image", "text"),
   normalize: bool = True,
+  lora_rank: Natural = 0,
   frozen: tuple[str, ...] = (),
 ) -> base.Model:
   """Makes a model of an image encoder and a text encoder.
@@ -120,6 +123,8 @@ def towers(
       the width `dim`. SigLIP and CLIP's ResNets have one of texts only, SigLIP
       with a bias and CLIP without.
     normalize: Whether to scale embeddings to unit norm.
+    lora_rank: The rank of adapters of the attention, see `lora.with_adapters`;
+      0 adds none. `optimizer.freeze` must freeze both towers.
     frozen: Towers ("image", "text") that always run as in evaluation.
 
   Returns:
@@ -173,5 +178,7 @@ def towers(
     return load_dual_encoder(pretrained, params, state)
 
   if pretrained is not None:
-    return model._replace(load=load_both)
-  return model._replace(load=load) if sources else model
+    model = model._replace(load=load_both)
+  elif sources:
+    model = model._replace(load=load)
+  return with_adapters(model, lora_rank) if lora_rank else model

@@ -22,12 +22,18 @@ from nuclr_jax.lab.data.tokenizer import Tokenizer
 from nuclr_jax.lab.evaluate import suites
 from nuclr_jax.lab.factories import Bound
 from nuclr_jax.lab.models import Model
-from nuclr_jax.lab.train.hooks import Hook, first_popularities
+from nuclr_jax.lab.train import warm_start
+from nuclr_jax.lab.train.hooks import (
+  Hook,
+  check_has_u,
+  exact_start,
+  first_popularities,
+)
 from nuclr_jax.lab.train.microbatch import microbatched
 from nuclr_jax.lab.train.optimizer import is_frozen, without_frozen_gradients
 from nuclr_jax.lab.train.settings import Settings, bind_data, resolve
 from nuclr_jax.objectives import Objective, add, scale
-from nuclr_jax.types import Popularities, Sizes
+from nuclr_jax.types import Popularities, Sides, Sizes
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +110,13 @@ def build(
   if data.train.open_stream is not None:
     _check_streamable(objective, settings.objective.name)
   popularities = None
-  if fresh and settings.warm_start is not None:
-    popularities = first_popularities(
-      settings.warm_start, data.train, objective
-    )
+  start = warm_start.parse(settings.warm_start)
+  if fresh and start.is_exact:
+    exact_start(start.rows, data.train, objective, settings)  # refuses early
+  elif fresh and start.rows == warm_start.PASS_U:
+    check_has_u(objective)
+  elif fresh and start.rows is not None:
+    popularities = first_popularities(start.rows, data.train, objective)
   hooks = ()
   refresh = settings.refresh
   if refresh is not None and refresh.arguments.get("every_epochs"):
@@ -244,16 +253,22 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
     ValueError: If a factory rejects an argument.
   """
   freeze = settings.optimizer.arguments.get("freeze", ())
+  frozen = tuple(
+    x
+    for x in Sides._fields
+    # Frozen by its name, or by a pattern that matches everything below it.
+    if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
+  )
+  if settings.model.arguments.get("lora_rank") and len(frozen) < 2:
+    raise ValueError(
+      "model.lora_rank adds adapters to towers that are to be frozen; set "
+      "--config.optimizer.freeze=\"('model/image', 'model/text')\""
+    )
   model = settings.model(
     image_shape=inputs.image_shape,
     vocab_size=inputs.tokenizer.vocab_size,
     length=inputs.tokenizer.length,
-    frozen=tuple(
-      x
-      for x in ("image", "text")
-      # Frozen by its name, or by a pattern that matches everything below it.
-      if any(is_frozen(f"model/{x}{end}", freeze) for end in ("", "/-"))
-    ),
+    frozen=frozen,
   )
   return microbatched(
     without_frozen_gradients(model, freeze), settings.num_microbatches

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from nuclr_jax.lab.config import ConfigError, complete, load_config, override
+from nuclr_jax.lab.data import tar_files
 from nuclr_jax.lab.data.options import Captions, HeldOutNames, Square
 from nuclr_jax.lab.models.pretrained import (
   Published,
@@ -23,6 +24,7 @@ from nuclr_jax.lab.train.settings import TABLES, bind
 log = logging.getLogger(__name__)
 
 RECIPES = {False: "finetune_clip", True: "finetune_siglip2"}  # is it a SigLIP?
+OF_A_STREAM = "finetune_clip:clip"  # whose objective keeps nothing for a pair
 # Keys of a recipe that are kept beside those of the model.
 KEPT = ("dtype", "normalize")
 
@@ -43,7 +45,7 @@ def config_of_training(
     source: The model, see `pretrained.read_published`.
     recipe: A config for `config.load_config`, on photos and with two towers;
       by default finetune_siglip2 for a model with a bias of the logits, and
-      finetune_clip for all others.
+      finetune_clip for all others, with CLIP's objective for a stream of tars.
     changes: Changes for `config.override`, of which those of the objective are
       made before the model's temperature is set.
     architecture: What a file of weights is of, see `read_published`.
@@ -74,6 +76,8 @@ def config_of_training(
       "pairs, or --config, whose data it then takes"
     )
   name = recipe or RECIPES[bias is not None]
+  if recipe is None and bias is None and tar_files.are_tars(",".join(data)):
+    name = OF_A_STREAM
   chosen = [x for x in changes if x[0].startswith("objective.")]
   values = complete(override(load_config(name), chosen))
   if (values["model"]["name"], values["data"]["name"]) != (
@@ -103,8 +107,6 @@ def config_of_training(
 
 def _sets(data: Sequence[str], data_dir) -> dict[str, Any]:
   """Returns the keys of `config.data` that train on sets and score them."""
-  from nuclr_jax.lab.data import tar_files
-
   if tar_files.are_tars(whole := ",".join(data)):
     return {"train": whole}
   train, scored = [], {"validation": [], "test": []}

@@ -6,21 +6,27 @@ import logging
 import math
 import os
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from nuclr_jax import checks, popularity
+from nuclr_jax import checks, popularity, sharding
 from nuclr_jax.checks import Count, NonNegative, Positive
 from nuclr_jax.lab.data.source import Source
 from nuclr_jax.lab.evaluate.evaluators import Embed, embed_pairs
 from nuclr_jax.lab.evaluate.prior import counts_by_text
 from nuclr_jax.lab.train.step import TrainState
-from nuclr_jax.lab.train.warm_start import load_zeta
+from nuclr_jax.lab.train.warm_start import EXACT, load_zeta
 from nuclr_jax.objectives import Objective, Readout
 from nuclr_jax.popularity import exact
 from nuclr_jax.popularity.frequency import COUNTS
+from nuclr_jax.popularity.problem import (
+  checked_pairs,
+  log_negatives,
+  make_problem,
+)
+from nuclr_jax.sample_state.denominator import PairRows, assign_log_u
 from nuclr_jax.types import Popularities, Sides, each
 
 log = logging.getLogger(__name__)
@@ -114,7 +120,7 @@ def refresh_popularity(
       max_iterations=max_iterations,
     )
     log.info(
-      "step %d: popularities solved again in %.0f s, residual %.2g",
+      "step %d: popularities solved in %.0f s, residual %.2g",
       step,
       time.monotonic() - began,
       solution.residual,
@@ -206,6 +212,77 @@ def first_popularities(
       fingerprint=source.fingerprint,
     )
   return Popularities(each(np.arange, sizes.ids), zeta)
+
+
+def exact_start(
+  rows: str, source: Source, objective: Objective, settings: Any
+) -> Callable[[TrainState, Embed], TrainState]:
+  """Makes the function that computes per-sample state from the first weights.
+
+  Args:
+    rows: `warm_start.EXACT` for u and, if the objective has popularities, zeta;
+      `warm_start.EXACT_U` for u alone.
+    source: The training pairs.
+    objective: An objective with a u for each pair and one temperature, such as
+      `sogclr` and `nuclr`.
+    settings: The settings of the run; `refresh` says how zeta is solved.
+
+  Raises:
+    ValueError: If the objective is of another kind.
+  """
+  if rows == EXACT and objective.assign is not None:
+    how = dict(settings.refresh.arguments) if settings.refresh else {}
+    how |= dict(every_epochs=1.0, steps_per_epoch=1, seed=settings.seed)
+    return refresh_popularity(source, objective, **how).apply
+  shapes = jax.eval_shape(partial(_first_readout, objective))
+  if shapes.log_u is None or isinstance(shapes.temperature, Sides):
+    raise ValueError(
+      f"warm_start={rows} needs an objective with one temperature that keeps u "
+      "for each pair, such as sogclr or nuclr; with any objective, "
+      "warm_start=moments estimates the optimizer's state"
+    )
+  return partial(_write_exact_u, source=source, objective=objective)
+
+
+def check_has_u(objective: Objective) -> None:
+  """Raises ValueError unless an objective keeps u, by pair or by id."""
+  shapes = jax.eval_shape(partial(_first_readout, objective))
+  if shapes.log_u is None and shapes.log_u_by_id is None:
+    raise ValueError(
+      "warm_start=pass_u needs an objective that keeps u, such as sogclr or "
+      "nuclr; leave pass_u out, and give warm_start=moments"
+    )
+
+
+def _write_exact_u(
+  train_state: TrainState, embed: Embed, *, source: Source, objective: Objective
+) -> TrainState:
+  """Replaces u by the sum over all pairs, at the zeta that the state has."""
+  state = train_state.objective
+  readout = objective.readout(train_state.params["objective"], state)
+  tau = one_temperature(readout, "warm_start")
+  pairs = embed_pairs(embed, source)
+  whole = make_problem(
+    checked_pairs(pairs.image, pairs.text, *pairs.ids), temperature=tau
+  )
+  zeta = readout.zeta or each(np.zeros, source.sizes.ids)
+  potential = each(
+    lambda x, ids: np.asarray(sharding.fetch(x), float)[ids] / tau,
+    zeta,
+    pairs.ids,
+  )
+  rest = Sides(
+    image=log_negatives(whole, potential.text),
+    text=log_negatives(whole.swap(), potential.image),
+  )
+  log_u = each(lambda x: x - whole.own, rest)
+  new = Popularities(None, None, pairs.pair_id, log_u)
+  sample = jax.tree.map(
+    lambda x: assign_log_u(x, new) if isinstance(x, PairRows) else x,
+    state.sample,
+    is_leaf=lambda x: isinstance(x, PairRows),
+  )
+  return train_state._replace(objective=state._replace(sample=sample))
 
 
 def _first_readout(objective: Objective) -> Readout:

@@ -35,6 +35,7 @@ from nuclr_jax.lab.train import (
   extend,
   recalibrate,
   records,
+  recovery,
   resume,
 )
 from nuclr_jax.lab.train.batches import open_batches
@@ -118,6 +119,8 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   with _open_run(workdir, parts, mesh) as run:
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
+    if step is None:
+      train_state = recovery.of_run(parts, mesh, train_state)
     extend.begin(workdir, parts, step, before)
     stopped = False
     if int(train_state.step) < last:
@@ -213,7 +216,11 @@ def evaluate(parts: Experiment, mesh: Mesh, train_state: TrainState) -> Metrics:
   Returns:
     Metrics by name, such as "test/mean_recall@1".
   """
-  embed = embedder(parts, mesh)(train_state)
+  return score(parts, embedder(parts, mesh)(train_state))
+
+
+def score(parts: Experiment, embed: Embed) -> Metrics:
+  """Scores a model on every split that has evaluators, as `evaluate` does."""
   metrics = {}
   for split, evaluators in parts.evaluators.items():
     metrics |= run_evaluators(evaluators, embed, split)

@@ -19,6 +19,7 @@ from nuclr_jax.lab.models.towers import INPUTS, TOWERS
 from nuclr_jax.lab.models.views import ENCODER
 from nuclr_jax.lab.train.hooks import refresh_popularity
 from nuclr_jax.lab.train.optimizer import make_optimizer, make_schedule
+from nuclr_jax.lab.train.warm_start import PASS_U, parse
 from nuclr_jax.objectives import (
   OBJECTIVES,
   RULES,
@@ -104,6 +105,9 @@ REFRESH = Table(
 # reference can be subtracted; see `objectives.relative_to`.
 RELATIVE = ("clip", "isogclr", "nuclr", "nuclr_variant", "sogclr")
 
+# What a warm start may take without similarities of its own.
+FREE = (None, COUNTS, PASS_U)
+
 # Keys of `config.data` that name held-out sets of photos.
 HELD_OUT = "validation validation_zero_shot test zero_shot probes".split()
 
@@ -146,6 +150,7 @@ def resolve(config: Config | Settings) -> Settings:
   if values["refresh"] is not None:
     spec = values["refresh"]
     bound["refresh"] = _bind_named("refresh", REFRESH, "refresh", spec)
+  parse(values["warm_start"])
   if values["reference"] is not None:
     _check_relative(values)
   return Settings(**values | bound, recorded=values)
@@ -216,10 +221,10 @@ def _check_relative(values: Mapping[str, Any]) -> None:
       "refresh.every_epochs=0: exact popularities are solved without a "
       "reference"
     )
-  elif values["warm_start"] not in (None, COUNTS):
+  elif (rows := parse(values["warm_start"]).rows) not in FREE:
     why = (
-      f"warm_start={COUNTS}, and not with {values['warm_start']}: the "
-      "popularities of a file were solved without a reference"
+      f"warm_start={COUNTS}, and not with {rows}: exact values, and those of a "
+      "file, are solved without a reference"
     )
   if why:
     raise ConfigError(

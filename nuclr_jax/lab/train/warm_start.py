@@ -1,10 +1,13 @@
-"""Files of popularities, from which another run can start."""
+"""What `config.warm_start` names, and files of popularities to start from."""
 
 import logging
 import os
+import re
+from typing import NamedTuple
 
 import numpy as np
 
+from nuclr_jax.lab.config import ConfigError
 from nuclr_jax.lab.files import read_arrays, remote, replacing
 from nuclr_jax.popularity.exact import Popularity
 from nuclr_jax.types import Sides, Sizes
@@ -12,6 +15,66 @@ from nuclr_jax.types import Sides, Sizes
 log = logging.getLogger(__name__)
 
 POPULARITY_FILE = "popularity.npz"
+EXACT, EXACT_U, PASS_U = "exact", "exact_u", "pass_u"
+MOMENTS = re.compile(r"moments(?:=(.*))?")
+
+
+class WarmStart(NamedTuple):
+  """What a run starts with, beside its weights."""
+
+  # of per-sample state: a file, "counts", `EXACT`, `EXACT_U` or `PASS_U`
+  rows: str | None = None
+  batches: int | None = 0  # most of the pass for the moments; None: an epoch
+
+  @property
+  def is_exact(self) -> bool:
+    """Whether per-sample state is computed from the first weights."""
+    return self.rows in (EXACT, EXACT_U)
+
+
+def parse(text: str | os.PathLike | None) -> WarmStart:
+  """Reads `config.warm_start`.
+
+  Args:
+    text: One of these or both, with a comma in between. First, what per-sample
+      state starts from: a file of `save_popularity`; "counts"; "exact", u and
+      zeta of the first weights; "exact_u", only u; "pass_u", u as the pass for
+      the moments leaves it. Then "moments" or "moments=BATCHES" for Adam's
+      moments, from an epoch or from so many batches of it.
+
+  Raises:
+    ConfigError: If the number of batches is not a whole number of at least 1,
+      or missing for "pass_u".
+
+  Example:
+    >>> parse("exact,moments=200")
+    WarmStart(rows='exact', batches=200)
+    >>> parse("popularity.npz"), parse("moments").batches
+    (WarmStart(rows='popularity.npz', batches=0), None)
+  """
+  if text is None:
+    return WarmStart()
+  rows, comma, last = os.fspath(text).rpartition(",")
+  match = MOMENTS.fullmatch(last)
+  if last == PASS_U:
+    raise ConfigError(
+      f"warm_start: {PASS_U} is u of a pass; give {PASS_U},moments or "
+      f"{PASS_U},moments=200",
+      "warm_start",
+    )
+  if match is None:
+    return WarmStart(os.fspath(text))
+  if match[1] is not None and not re.fullmatch("0*[1-9][0-9]{0,8}", match[1]):
+    raise ConfigError(
+      "warm_start: moments must be a number of batches of at least 1, such as "
+      f"moments=200, or alone, for an epoch; got {last!r}",
+      "warm_start",
+    )
+  if comma and not rows:
+    raise ConfigError(
+      f"warm_start: nothing comes before the comma of {text!r}", "warm_start"
+    )
+  return WarmStart(rows or None, None if match[1] is None else int(match[1]))
 
 
 def save_popularity(

@@ -29,6 +29,7 @@ from nuclr_jax.lab.train import (
   build,
   finetune,
   hooks,
+  interpolate,
   loop,
   settings,
   untrained,
@@ -51,6 +52,7 @@ VALUES = dict(
   image_column="jpg",
   images="photos",
   input="photos",
+  interpolate="0.5",
   keep="0.5,0.4",
   layout="open_clip",
   max_pairs="10",
@@ -206,6 +208,7 @@ def run(tmp_path_factory):
     (loop, "fit", loop.Result(None, {}, True)),
     (loop, "load", opened),
     (loop, "evaluate", {}),
+    (interpolate, "curve", {0.5: {}}),
     (untrained, "open_untrained", opened),
     (other_sets, "open_sets", other_sets.OtherSets({}, {})),
     (scoring, "_recall", {}),
@@ -250,6 +253,7 @@ def run(tmp_path_factory):
       (loop, "readout", lambda *_: readout),
       (evaluate, "doubt_prior", lambda *_, **__: None),
       (hooks, "one_temperature", lambda *_: 0.1),
+      (interpolate, "has_statistics", lambda _: False),
       (jax, "set_mesh", lambda _: contextlib.nullcontext()),
     ]:
       patch.setattr(module, name, quiet)

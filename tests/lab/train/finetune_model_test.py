@@ -63,7 +63,7 @@ class TestTraining:
       }
     else:
       assert objective["temperature"] == pytest.approx(0.03)
-      assert objective["learn_temperature"]
+      assert objective["name"] == "sogclr"
     # The rest is the recipe's.
     assert config["optimizer"]["layer_decay"] == 0.75
     assert config["data"]["scale"] == (0.9, 1.0)
@@ -129,6 +129,7 @@ class TestTraining:
     assert data["zero_shot"] == ("pets=/photos",)
     stream = chosen(f"--model={CLIP}", "--data=/data/0.tar,/data/1.tar")
     assert stream.recorded["data"]["train"] == "/data/0.tar,/data/1.tar"
+    assert stream.recorded["objective"]["name"] == "clip"  # keeps no rows
 
   @pytest.mark.parametrize(
     ("words", "message"),
