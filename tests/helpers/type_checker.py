@@ -12,7 +12,8 @@ from typing import Any
 from beartype import BeartypeConf, beartype
 import jaxtyping
 
-jaxtyped = jaxtyping.jaxtyped
+# Collecting tests may import this file again, by another name.
+jaxtyped = getattr(jaxtyping.jaxtyped, "__wrapped__", jaxtyping.jaxtyped)
 beartyped = beartype(conf=BeartypeConf(is_pep484_tower=True))
 checked = {}
 
@@ -41,4 +42,5 @@ def where_annotated(*, typechecker):
   return decorate
 
 
+where_annotated.__wrapped__ = jaxtyped
 jaxtyping.jaxtyped = where_annotated
