@@ -45,7 +45,7 @@ STUDIES = (
   "when_it_pays",
 )
 # Their plans are longer than what has been run so far.
-UNFINISHED = ("icons", "normalizers")
+UNFINISHED = ("icons",)
 FINISHED = tuple(x for x in STUDIES if x not in UNFINISHED)
 
 
@@ -457,6 +457,8 @@ class TestStudies:
     for arguments in ([], ["--smoke"]):
       options = command.parse_arguments(study, arguments)
       runs = study.plan(options, {})
+      if len(runs) == 1:  # which all others begin with
+        runs = study.plan(options, {runs[0].key: {}})
       assert len({run.key for run in runs}) == len(runs) > 1
       assert all(len(fingerprint(run)) == 8 for run in runs)
       assert (options.output == study.home) == (not arguments)

@@ -184,9 +184,10 @@ LAYOUTS = {
   "ViTamin": "open_clip_vitamin",
   "ViTamin-XL": "open_clip_vitamin",
 }
-# The tests have what these share with no other; all are compared here.
-GOLDEN = ("CLIPA", "CoCa", "RoBERTa", "NLLB", "EVA-02", "EVA-02-E", "PE-Core")
-GOLDEN += ("ConvNeXt, MLP", "ViTamin")
+# The tests have what these share with no other; of CLIPA and RoBERTa, whole
+# folders, which `published` writes. All are compared here.
+GOLDEN = ("CoCa", "NLLB", "EVA-02", "EVA-02-E", "PE-Core", "ConvNeXt, MLP")
+GOLDEN += ("ViTamin",)
 
 
 def make(family: str, changed: Mapping[str, Any] | None = None):

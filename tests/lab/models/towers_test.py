@@ -629,7 +629,7 @@ def test_a_run_by_config(tiny):
       dict(image=dict(name="siglip_vit_b16", patch=8, pooler=True)),
       "pooler is a layer on the class token",
     ),
-    (dict(image=dict(name="vit_b16", pool="mean")), "pool must be one of"),
+    (dict(image=dict(name="vit_b16", pool="max")), "pool must be one of"),
     (
       dict(image=dict(name="dinov2_vit_s14", patch=8, layer_scale=0)),
       "layer_scale must be a number greater than 0",

@@ -156,8 +156,8 @@ LAYOUTS = {
     text=_OPEN_CLIP_SIGLIP_TEXT,
     ignored=(r"logit_\w+",),
     unless=(
-      r"visual\.(ln_pre\.weight|attnpool\..*)|text\.text_projection|"
-      rf"text\.{_OF_NLLB}"
+      r"visual\.(ln_pre\.weight|attnpool\..*)|"
+      rf"(text\.)?({_OF_CLIP}|{_OF_NLLB})"
     ),
   ),
   "open_clip_timm": Layout(
