@@ -13,7 +13,7 @@ OPTIONS = command.parse_arguments(main.STUDY, [])
 
 def row(start, lowest, last):
   curve = [start, lowest] + (len(plan.STEPS) - 3) * [start] + [last]
-  names = [f"{x} R@1" for x in tables.SETS]
+  names = [f"{x} R@{k}" for x in tables.SETS for k in (1, 10)]
   mixed = {f"{x:g}": dict.fromkeys(names, start + x) for x in plan.SHARES}
   return {
     "curve": dict.fromkeys(names, curve),

@@ -6,7 +6,7 @@ would move the cursor, ring, or turn the direction of the text is shown as an
 escape such as \x1b, and no text looks like a line of the log.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import inspect
 import logging
@@ -30,6 +30,28 @@ HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 JOINERS = "\u200c\u200d"  # of letters, in many scripts
 
 log = logging.getLogger(__name__)
+
+
+def print_table(metrics: Mapping[str, Any]) -> None:
+  """Prints metrics, one per line; several values of one are in columns.
+
+  Example:
+    >>> print_table({"interpolate": ["0", "0.5"], "top1": [0.25, 0.75]})
+    interpolate  0       0.5
+    top1         0.2500  0.7500
+  """
+  shown = {plain(k, keep=""): x for k, x in metrics.items()}
+  width = max(map(len, shown), default=0)
+  for name, x in shown.items():
+    values = map(_shown, x if isinstance(x, list) else [x])
+    line = "  ".join(f"{value:<6}" for value in values)
+    print(f"{name:<{width}}  {line}".rstrip())
+
+
+def _shown(value: Any) -> str:
+  if not isinstance(value, float):
+    return str(value)
+  return f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def plain(text: str, *, keep: str = "\n\t") -> str:

@@ -168,6 +168,16 @@ def temperature_of_model() -> float:
   return tau
 
 
+def one_share() -> float | None:
+  """Returns the value of --interpolate; raises UsageError for several."""
+  shares = flags.INTERPOLATE.value or [None]
+  if len(shares) > 1:
+    raise UsageError(
+      "export takes one value of --interpolate; nuclr evaluate scores several"
+    )
+  return shares[0]
+
+
 def how_to_read() -> dict[str, Any]:
   """Returns what the flags say of how --input is read; see `inputs.plan`."""
   return {

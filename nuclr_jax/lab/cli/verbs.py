@@ -4,10 +4,8 @@ Each verb imports what it needs when it runs, so that `nuclr ingest` does not
 wait for Flax and Orbax.
 """
 
-from collections.abc import Mapping
 import json
 import sys
-from typing import Any
 
 from nuclr_jax.lab import distributed, progress
 from nuclr_jax.lab.cli import filter_flags, flags
@@ -32,7 +30,7 @@ def ingest() -> None:
     in_place=flags.IN_PLACE.value,
     beam_options=flags.BEAM_PIPELINE_OPTIONS.value,
   )
-  print_table(publish.split_counts(folder))
+  progress.print_table(publish.split_counts(folder))
   print(f"data set: {remote.original(folder)}")
 
 
@@ -53,7 +51,7 @@ def train() -> None:
   if not result.finished:
     sys.exit(INTERRUPTED)
   if distributed.is_first():
-    print_table(result.metrics)
+    progress.print_table(result.metrics)
 
 
 def evaluate() -> None:
@@ -63,7 +61,7 @@ def evaluate() -> None:
   scored = scoring.score()
   for described in scored.data:
     print(scoring.shown(described))
-  print_table(scored.metrics)
+  progress.print_table(scored.metrics)
   if flags.OUTPUT.value:
     scoring.write(scored, flags.OUTPUT.value)
     print(f"scores: {flags.OUTPUT.value}")
@@ -86,7 +84,7 @@ def popularity() -> None:
   with remote.local_folder(workdir(), choose=checkpoint.of_newest) as folder:
     pairs = chosen.subject(folder)
     path = popularity.write(pairs, folder, max_pairs=flags.MAX_PAIRS.value)
-  print_table(json.loads(path.with_name("summary.json").read_bytes()))
+  progress.print_table(json.loads(path.with_name("summary.json").read_bytes()))
   print(f"popularities: {remote.original(path)}")
 
 
@@ -94,7 +92,7 @@ def embed() -> None:
   """Embed images and captions with a run or a published model."""
   from nuclr_jax.lab.cli import chosen
 
-  print_table(
+  progress.print_table(
     chosen.embed_inputs(flags.OUTPUT.value, features=flags.FEATURES.value)
   )
   print(f"embeddings: {flags.OUTPUT.value}")
@@ -116,24 +114,21 @@ def filter_pairs() -> None:
       embed=lambda folder: chosen.embed_inputs(folder, pairs=True),
       source=filter_flags.source(),
     )
-  print_table(summary)
+  progress.print_table(summary)
   print(f"kept pairs: {output}")
 
 
 def export() -> None:
   """Export the model of a run for other libraries."""
   from nuclr_jax.lab import export
+  from nuclr_jax.lab.cli import chosen
 
-  shares = flags.INTERPOLATE.value or [None]
-  if len(shares) > 1:
-    raise UsageError(
-      "export takes one value of --interpolate; nuclr evaluate scores several"
-    )
+  share = chosen.one_share()
   remote.check_new(flags.OUTPUT.value)  # before the run is read
   model = export.model_of_run(
     workdir(),
     data_dir=flags.DATA_DIR.value,
-    share=shares[0],
+    share=share,
     **flags.chosen_state(),
   )
   folder = export.write_model(
@@ -155,25 +150,3 @@ def workdir() -> str:
   if not flags.WORKDIR.value:
     raise UsageError("--workdir is missing, such as --workdir=runs/mine")
   return flags.WORKDIR.value
-
-
-def print_table(metrics: Mapping[str, Any]) -> None:
-  """Prints metrics, one per line; several values of one are in columns.
-
-  Example:
-    >>> print_table({"interpolate": ["0", "0.5"], "top1": [0.25, 0.75]})
-    interpolate  0       0.5
-    top1         0.2500  0.7500
-  """
-  shown = {progress.plain(k, keep=""): x for k, x in metrics.items()}
-  width = max(map(len, shown), default=0)
-  for name, x in shown.items():
-    values = map(_shown, x if isinstance(x, list) else [x])
-    line = "  ".join(f"{value:<6}" for value in values)
-    print(f"{name:<{width}}  {line}".rstrip())
-
-
-def _shown(value: Any) -> str:
-  if not isinstance(value, float):
-    return str(value)
-  return f"{value:.4g}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"

@@ -425,7 +425,7 @@ def test_an_exit_at_once_waits_for_no_thread():
 
 def test_small_numbers_keep_their_digits(capsys):
   metrics = {"residual": 0.00025, "top1": 0.5, "none": 0.0, "pairs": 3}
-  verbs.print_table(metrics)
+  progress.print_table(metrics)
   lines = capsys.readouterr().out.splitlines()
   assert [x.split()[1] for x in lines] == ["0.00025", "0.5000", "0.0000", "3"]
 
