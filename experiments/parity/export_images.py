@@ -10,10 +10,10 @@ embeddings with those of the run, and how many of the photos have other pixels.
 libraries make of them.
 """
 
+import argparse
 import io
 import json
 import pathlib
-import sys
 import tempfile
 
 import cv2
@@ -110,7 +110,10 @@ def compare(mode, kernel, files, work: pathlib.Path):
 
 
 def main() -> None:
-  """Writes the golden file, and prints the rows."""
+  """Prints the rows, and writes the golden file if asked to."""
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--write-golden", action="store_true")
+  arguments = parser.parse_args()
   files = [photo(seed, *shape) for seed, shape in enumerate(SHAPES)]
   golden = {
     f"jpeg/{i}": np.frombuffer(x, np.uint8) for i, x in enumerate(files)
@@ -125,7 +128,7 @@ def main() -> None:
           kind = "crop" if "crop" in str(mode) else "squash"
           key = f"{row['layout']}/{kind}/{kernel}"
           np.testing.assert_array_equal(golden.setdefault(key, pixels), pixels)
-  if "--write-golden" in sys.argv:
+  if arguments.write_golden:
     np.savez_compressed(GOLDEN, **golden)
   print(json.dumps(rows, indent=2))
 
