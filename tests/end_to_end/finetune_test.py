@@ -173,6 +173,7 @@ def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
     *(f"--data_dir={data_dir}", f"--workdir={workdir}"),
     *("--config.batch_size=48", "--config.num_epochs=1"),
     "--config.optimizer.learning_rate.value=1e-3",
+    "--config=finetune_clip:clip",  # which learns the temperature
   )
   shutil.rmtree(model)
   where = f"--workdir={workdir}", f"--output={out}"
