@@ -653,6 +653,7 @@ def test_a_config_gives_the_fields_of_groups_by_themselves():
     clean=True,
     repair=False,
     pad_id=0,
+    template=None,
     vocab_size=None,
     min_count=1,
     scale=(0.5, 1.0),
