@@ -3,10 +3,11 @@
 python -m experiments.parity
 
 And the table of OpenCLIP's models in docs/guides/published_models.md, from
-tests/golden/open_clip_configs.json. `experiments.parity.towers`, `.exported`,
+tests/golden/open_clip_names.json. `experiments.parity.towers`, `.exported`,
 `.sentence_encoders`, `.captions` and `.clip_benchmark` print the JSON files.
 """
 
+from collections.abc import Sequence
 import pathlib
 from unittest import mock
 
@@ -14,13 +15,13 @@ from experiments import harness
 from experiments.harness import markdown
 from experiments.harness.statistics import MISSING
 from nuclr_jax.lab import files
-from nuclr_jax.lab.models.pretrained import open_clip, published
+from nuclr_jax.lab.models.pretrained import architectures, open_clip, published
 from nuclr_jax.types import Sides
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
 GUIDE = ROOT / "docs" / "guides" / "published_models.md"
-CONFIGS = ROOT / "tests" / "golden" / "open_clip_configs.json"
+NAMES = ROOT / "tests" / "golden" / "open_clip_names.json"
 PARTS = {  # names in the JSON -> headers
   "outputs": "outputs",
   "gradients": "gradients",
@@ -84,12 +85,13 @@ def benchmark_table(scores: dict) -> str:
   return markdown.table(["score", "nuclr evaluate", "CLIP_benchmark"], lines)
 
 
-def open_clip_table(content: dict) -> str:
+def open_clip_table(names: Sequence[str]) -> str:
   """Shows which of OpenCLIP's models are read, by our towers, or why not."""
+  configs = files.read_json(architectures.TABLE)
   rows: dict[tuple[str, str], list[str]] = {}
-  for name, config in content["configs"].items():
+  for name in names:
     try:
-      model, _ = read_config(config)
+      model, _ = read_config(configs[name])
     except ValueError as error:
       key = ("none", str(error).partition(";")[0])
     else:
@@ -133,7 +135,7 @@ def tables() -> dict[str, str]:
 
 def guide_tables() -> dict[str, str]:
   """Returns the tables of docs/guides/published_models.md, by mark."""
-  return {"open_clip": open_clip_table(files.read_json(CONFIGS))}
+  return {"open_clip": open_clip_table(files.read_json(NAMES)["names"])}
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 .venv-parity/bin/python -m experiments.parity.open_clip_models
 
-Neither library takes memory for it. The configs of all models with published
-weights go to tests/golden/open_clip_configs.json, and the number of arrays that
+Neither library takes memory for it. The names of all models with published
+weights go to tests/golden/open_clip_names.json, and the number of arrays that
 our towers read of each to open_clip_models.json. Exits with 1 unless every
 model that is read has OpenCLIP's arrays and numbers of heads.
 """
@@ -20,7 +20,7 @@ import torch
 import transformers
 
 from experiments.parity import optional
-from experiments.parity.__main__ import CONFIGS, read_config
+from experiments.parity.__main__ import NAMES, read_config
 from nuclr_jax.lab import files
 from nuclr_jax.lab.models.pretrained import convert
 from nuclr_jax.lab.models.towers import towers
@@ -121,8 +121,8 @@ def main() -> None:
   configs = {name: library.get_model_config(name) for name in names}
   versions = {"open_clip_torch": optional.versions()["open_clip_torch"]}
   tags = {"tags": len(library.list_pretrained())}
-  content = versions | tags | {"configs": configs}
-  files.write_atomically(CONFIGS, json.dumps(content, indent=0) + "\n")
+  content = versions | tags | {"names": names}
+  files.write_atomically(NAMES, json.dumps(content, indent=0) + "\n")
   arrays, failed = {}, []
   for name, config in configs.items():
     try:

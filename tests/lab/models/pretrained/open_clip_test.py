@@ -12,10 +12,16 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data.tokenizer import pretrained_tokenizer
 from nuclr_jax.lab.models import base, layers, vit
 from nuclr_jax.lab.models.heads import rows
-from nuclr_jax.lab.models.pretrained import open_clip, timm_towers
+from nuclr_jax.lab.models.pretrained import (
+  architectures,
+  open_clip,
+  timm_towers,
+)
 from nuclr_jax.lab.models.towers import bound_tower
 
-CONFIGS = files.read_json(GOLDEN / "open_clip_configs.json")["configs"]
+NAMES = files.read_json(GOLDEN / "open_clip_names.json")["names"]
+TABLE = files.read_json(architectures.TABLE)
+CONFIGS = {name: TABLE[name] for name in NAMES}
 PARITY = ROOT / "experiments" / "parity" / "open_clip_models.json"
 
 
