@@ -40,13 +40,15 @@ def cache(icons):
 def test_arms_have_the_objectives_of_the_study(cache, arm):
   icons, value = long_runs.read(cache), GRIDS[ARMS[arm].tuned][1]
   run = plan.make_run(plan.Scale(), plan.MAIN, arm, 0, value=value, rate=2e-3)
-  epoch, sizes = len(icons.image) // 4, icons.sizes._asdict()
+  sizes = icons.sizes._replace(num_pairs=8_192)  # NeuCLIP has 4,096 prototypes
+  epoch = sizes.num_pairs // 4
   theirs = build.make_objective(
     resolve(measure.make_config(run)),
-    **(sizes | dict(num_steps=2 * epoch, steps_per_epoch=epoch, dim=128)),
+    **(sizes._asdict() | dict(num_steps=2 * epoch, steps_per_epoch=epoch)),
+    dim=128,
   )
   settings = long_runs.settings_of(icons, arm, value)
-  ours = long_runs.objective_of(settings, icons.sizes, batch_size=4, epochs=2.0)
+  ours = long_runs.objective_of(settings, sizes, batch_size=4, epochs=2.0)
   vectors = np.random.default_rng(0).normal(size=(2, 16, 128))
   vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
   ids = np.arange(16, dtype=np.int32)
