@@ -18,6 +18,17 @@ TEXTS = ".txt"  # the ending of an --input that is a text on each line
 REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
+def check_sets() -> None:
+  """Raises ValueError or OSError if a set of --data is not there.
+
+  It is called for published models, which may take minutes to read.
+  """
+  if flags.MODEL.value and flags.DATA.value:
+    from nuclr_jax.lab.train import untrained
+
+    untrained.places_of(flags.DATA.value, flags.DATA_DIR.value)
+
+
 def opened(*, pairs: bool):
   """Opens the run, config or published model that the flags name, to score it.
 

@@ -319,17 +319,6 @@ def check_places() -> None:
         bucket.open_system(re.sub(r"^([^:/]*=|tfds:)", "", text))
 
 
-def check_sets() -> None:
-  """Raises ValueError or OSError if a set of --data is not there.
-
-  It is called for published models, which may take minutes to read.
-  """
-  if MODEL.value and DATA.value:
-    from nuclr_jax.lab.train import untrained  # a slow import
-
-    untrained.places_of(DATA.value, DATA_DIR.value)
-
-
 def check_values(*, training: bool = False) -> None:
   """Raises ValueError for flags that are empty, or lists in several flags.
 

@@ -21,7 +21,7 @@ import jax
 
 from nuclr_jax import __version__
 from nuclr_jax.lab import distributed, progress
-from nuclr_jax.lab.cli import flags, interrupts, usage
+from nuclr_jax.lab.cli import chosen, flags, interrupts, usage
 from nuclr_jax.lab.cli.usage import VERBS
 
 USER_ERRORS = (ValueError, FloatingPointError, OSError)
@@ -142,7 +142,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.import_modules()
     # Before processes join or data is read.
     flags.chosen_settings(training=verb == "train")
-    flags.check_sets()
+    chosen.check_sets()
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: ")[:2000])

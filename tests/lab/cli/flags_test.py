@@ -239,6 +239,7 @@ def run(tmp_path_factory):
       (finetune, "config_of_training", config_of_published),
       (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
+      (untrained, "places_of", lambda *_: []),
       (export, "embedder_of_config", embedder_of_config),
       (filtering, "write", write_filtered),
       (publish, "split_counts", lambda _: {}),
