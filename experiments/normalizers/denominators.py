@@ -22,11 +22,6 @@ import numpy as np
 from nuclr_jax import Pairs, Sides, pairwise
 from nuclr_jax.contrib.objectives.amorlip import network
 from nuclr_jax.objectives import Objective, Readout
-from nuclr_jax.popularity.problem import (
-  checked_pairs,
-  log_negatives,
-  make_problem,
-)
 from nuclr_jax.sample_state import denominator
 from nuclr_jax.types import Params, Sizes, State, both, each, swap
 
@@ -154,17 +149,6 @@ def zeta_of(readout: Readout, pairs: Pairs) -> Sides:
   if readout.zeta is None:
     return both(np.zeros(len(pairs.pair_id), np.float32))
   return each(lambda x, i: np.asarray(x)[i], readout.zeta, pairs.ids)
-
-
-def exact(pairs: Pairs, zeta: Sides, *, temperature: float) -> Sides:
-  """Returns log u of all pairs, summed over all of their negatives."""
-  checked = checked_pairs(pairs.image, pairs.text, *pairs.ids)
-  problem = make_problem(checked, temperature=temperature)
-
-  def side(problem, of_contrast):
-    return log_negatives(problem, of_contrast / temperature) - problem.own
-
-  return Sides(side(problem, zeta.text), side(problem.swap(), zeta.image))
 
 
 def error(

@@ -20,6 +20,7 @@ from experiments.normalizers.plan import (
 )
 from nuclr_jax.lab.evaluate.evaluators import embed_pairs
 from nuclr_jax.lab.train import build, loop
+from nuclr_jax.lab.train.hooks import exact_log_u
 from nuclr_jax.types import Sides, State
 
 # Small, so that encoders do not take most of a step.
@@ -130,7 +131,7 @@ def measure(run: Run, place: Place) -> Row:
       **settings,
     )
     zeta = denominators.zeta_of(loop.readout(parts, state), pairs)
-    right = denominators.exact(pairs, zeta, temperature=TAU)
+    right = exact_log_u(pairs, zeta, temperature=TAU)
   return {
     "steps": parts.num_steps,
     "loss": trained.history[-1].get("train/loss"),

@@ -27,7 +27,7 @@ from nuclr_jax.popularity.problem import (
   make_problem,
 )
 from nuclr_jax.sample_state.denominator import PairRows, assign_log_u
-from nuclr_jax.types import Popularities, Sides, each
+from nuclr_jax.types import Pairs, Popularities, Sides, each
 
 log = logging.getLogger(__name__)
 
@@ -262,20 +262,11 @@ def _write_exact_u(
   readout = objective.readout(train_state.params["objective"], state)
   tau = one_temperature(readout, "warm_start")
   pairs = embed_pairs(embed, source)
-  whole = make_problem(
-    checked_pairs(pairs.image, pairs.text, *pairs.ids), temperature=tau
-  )
   zeta = readout.zeta or each(np.zeros, source.sizes.ids)
-  potential = each(
-    lambda x, ids: np.asarray(sharding.fetch(x), float)[ids] / tau,
-    zeta,
-    pairs.ids,
+  zeta = each(
+    lambda x, ids: np.asarray(sharding.fetch(x), float)[ids], zeta, pairs.ids
   )
-  rest = Sides(
-    image=log_negatives(whole, potential.text),
-    text=log_negatives(whole.swap(), potential.image),
-  )
-  log_u = each(lambda x: x - whole.own, rest)
+  log_u = exact_log_u(pairs, zeta, temperature=tau)
   new = Popularities(None, None, pairs.pair_id, log_u)
   sample = jax.tree.map(
     lambda x: assign_log_u(x, new) if isinstance(x, PairRows) else x,
@@ -283,6 +274,34 @@ def _write_exact_u(
     is_leaf=lambda x: isinstance(x, PairRows),
   )
   return train_state._replace(objective=state._replace(sample=sample))
+
+
+def exact_log_u(pairs: Pairs, zeta: Sides, *, temperature: float) -> Sides:
+  """Returns log u of all pairs, by the sums over all of their negatives.
+
+    u_i = sum_j exp((sim_ij - sim_ii - zeta_j) / temperature)
+
+  Args:
+    pairs: The embeddings of all pairs of a data set.
+    zeta: The popularity of each pair's image and text, [pairs].
+    temperature: The temperature, greater than 0.
+
+  Example:
+    >>> eye, ids = np.eye(2, dtype=np.float32), np.arange(2)
+    >>> pairs = Pairs(eye, eye, ids, ids, ids)
+    >>> zeta = Sides(np.zeros(2), np.zeros(2))
+    >>> exact_log_u(pairs, zeta, temperature=1.0).image.round(3)
+    array([-1., -1.])
+  """
+  whole = make_problem(
+    checked_pairs(pairs.image, pairs.text, *pairs.ids), temperature=temperature
+  )
+  potential = each(lambda x: x / temperature, zeta)
+  rest = Sides(
+    image=log_negatives(whole, potential.text),
+    text=log_negatives(whole.swap(), potential.image),
+  )
+  return each(lambda x: x - whole.own, rest)
 
 
 def _first_readout(objective: Objective) -> Readout:

@@ -441,13 +441,14 @@ def check_finite(
     for path, _ in leaves
     for what in [("parameter", "statistic", "optimizer")[path[0].idx]]
   ]
-  finite = jax.device_get(_finite([x for _, x in leaves]))
+  finite = jax.device_get(are_finite([x for _, x in leaves]))
   if wrong := [x for x, ok in zip(names, finite, strict=True) if not ok]:
     raise not_finite(step, wrong, last_good)
 
 
 @jax.jit
-def _finite(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+def are_finite(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+  """Returns whether all numbers of an array are finite, for each array."""
   return [jnp.all(jnp.isfinite(x)) for x in leaves]
 
 

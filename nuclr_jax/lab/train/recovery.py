@@ -17,13 +17,12 @@ import logging
 import time
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 import optax
 
 from nuclr_jax import sharding
 from nuclr_jax.lab.evaluate.evaluators import make_embedder
-from nuclr_jax.lab.train import warm_start
+from nuclr_jax.lab.train import records, warm_start
 from nuclr_jax.lab.train.batches import fixed_batches, put_own
 from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.lab.train.hooks import exact_start
@@ -164,12 +163,7 @@ def _observed(parts, mesh, first, wanted) -> TrainState:
   rows = NamedSharding(mesh, sharding.ROWS)
   for number, batch in enumerate(fixed_batches(parts, count)()):
     first = observe(first, put_own(batch, rows), number)
-  finite = jax.jit(
-    lambda tree: jnp.all(
-      jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)])
-    )
-  )
-  if not finite(first.opt_state):
+  if not all(records.are_finite(jax.tree.leaves(first.opt_state))):
     raise FloatingPointError(
       "warm_start: Adam's moments at the first weights are not finite; check "
       "the model that the run begins from, and the temperature"
