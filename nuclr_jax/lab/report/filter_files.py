@@ -56,17 +56,16 @@ def _write_table(path: pathlib.Path, found: Shards, columns, kept) -> None:
   fields += [("shard", pyarrow.string()), ("row", pyarrow.int64())]
   fields += [(name, pyarrow.float32()) for name in scores]
   schema = pyarrow.schema([*fields, ("kept", pyarrow.bool_())])
-  starts = np.concatenate([[0], found.ends])
   with (
     files.replacing(path) as new,
     parquet.ParquetWriter(new, schema) as writer,
   ):
     for first in range(0, len(kept), TABLE_ROWS):
       rows = np.arange(first, min(first + TABLE_ROWS, len(kept)))
-      shard = np.searchsorted(found.ends, rows, side="right")
+      shard, row = found.places(rows)
       values = {
         "shard": [found.names[i] for i in shard],
-        "row": rows - starts[shard],
+        "row": row,
         **{name: x[rows].astype(np.float32) for name, x in scores.items()},
         "kept": kept[rows],
       }

@@ -87,11 +87,9 @@ def _examples(score: np.ndarray, kept: np.ndarray) -> dict[str, np.ndarray]:
 
 def _notes(found: Shards, rows: np.ndarray) -> list[str]:
   """Returns captions and names of pairs, as HTML."""
-  starts = np.concatenate([[0], found.ends])
-  shard = np.searchsorted(found.ends, rows, side="right")
   places = [
-    f"row {row - starts[i]} of {pathlib.Path(found.names[i]).name}"
-    for row, i in zip(rows, shard, strict=True)
+    f"row {row} of {pathlib.Path(found.names[i]).name}"
+    for i, row in zip(*found.places(rows), strict=True)
   ]
   columns = [
     found.columns[x].pick(rows)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 import numpy as np
 
 from nuclr_jax.lab import files
+from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.captions import as_text
 from nuclr_jax.lab.data.embeddings import (
   CONTENT,
@@ -350,25 +351,20 @@ def _counts(folder: pathlib.Path) -> dict[str, Any]:
 
 def _unit_norm(side: str, x: np.ndarray) -> np.ndarray:
   """Scales rows to unit norm, in float32; warns if they were not."""
-  # Squares of large numbers overflow, unless the largest number is 1.
-  largest = np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
-  wrong = np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
+  wrong = shards.without_direction(x)
   if len(wrong):
     raise ValueError(
       f"{side} must be finite and not zero; row {wrong[0]} is not "
       f"({len(wrong)} such rows). Find out what made them, or leave these "
       "pairs out"
     )
-  scaled = np.empty(x.shape, np.float32)
-  norm = np.empty(largest.shape, np.float32)
+  unit, norm = np.empty(x.shape, np.float32), np.empty(len(x))
   for start in range(0, len(x), ROWS):
     rows = slice(start, start + ROWS)
-    block = (x[rows] / largest[rows]).astype(np.float32)
-    norm[rows] = np.linalg.norm(block, axis=1, keepdims=True)
-    scaled[rows] = block / norm[rows]
-  if np.abs(norm * largest - 1).max(initial=0) > 1e-2:
+    unit[rows], norm[rows] = shards.scaled(x[rows], str)
+  if np.abs(norm - 1).max(initial=0) > 1e-2:
     log.warning("%s embeddings are scaled to unit norm", side)
-  return scaled
+  return unit
 
 
 def _captions(caption, text_id):

@@ -1,7 +1,13 @@
 """Embeddings of many pairs in the files of other programs, read in blocks."""
 
 from nuclr_jax.lab.data.shards.layouts import Shards, open_shards
-from nuclr_jax.lab.data.shards.rows import Blocks, InMemory, Rows, scaled
+from nuclr_jax.lab.data.shards.rows import (
+  Blocks,
+  InMemory,
+  Rows,
+  scaled,
+  without_direction,
+)
 from nuclr_jax.lab.data.shards.tables import UID, Column, as_text, read_uids
 
 __all__ = [
@@ -15,4 +21,5 @@ __all__ = [
   "open_shards",
   "read_uids",
   "scaled",
+  "without_direction",
 ]

@@ -17,6 +17,7 @@ import pathlib
 import re
 from typing import NamedTuple
 
+from jaxtyping import Int
 import numpy as np
 
 from nuclr_jax.lab import files
@@ -52,6 +53,13 @@ class Shards(NamedTuple):
   names: Sequence[str]  # of the shards
   paths: Sequence[pathlib.Path]  # of all files
   columns: dict[str, Column]  # uid, caption, name, image, thumbnail, if known
+
+  def places(
+    self, rows: Int[np.ndarray, "some"]
+  ) -> tuple[Int[np.ndarray, "some"], Int[np.ndarray, "some"]]:
+    """Returns the number of each pair's shard, and its row there."""
+    shard = np.searchsorted(self.ends, rows, side="right")
+    return shard, rows - np.concatenate([[0], self.ends])[shard]
 
 
 class Shard(NamedTuple):

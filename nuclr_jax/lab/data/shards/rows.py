@@ -187,19 +187,37 @@ def scaled(
   if x.dtype.itemsize < 4:  # half precision is slow on CPUs
     x = x.astype(np.float32)
   # Squares of large numbers overflow, unless the largest number is 1.
-  largest = np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
-  largest = largest.astype(float)
-  wrong = np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
+  largest = _largest(x)
+  wrong = _without_direction(largest)
   if len(wrong):
     what = "zero" if largest[wrong[0]] == 0 else "not finite"
     raise ValueError(
       f"{name_of(int(wrong[0]))} is {what}; embed that pair again, or leave it "
       "out"
     )
-  x = np.divide(x, largest, dtype=np.float32, casting="unsafe")
-  norm = np.sqrt(np.einsum("nd,nd->n", x, x))[:, None]
-  x /= norm
-  return x, (norm * largest)[:, 0]
+  x = (x / largest).astype(np.float32)
+  norm = np.linalg.norm(x, axis=1, keepdims=True)
+  return x / norm, (norm * largest.astype(float))[:, 0]
+
+
+def without_direction(
+  x: Float[np.ndarray, "rows dim"],
+) -> Int[np.ndarray, "some"]:
+  """Finds rows that are zero, or have a number that is not finite.
+
+  Example:
+    >>> without_direction(np.array([[0.0, 0.0], [1.0, 0.0], [np.inf, 0.0]]))
+    array([0, 2])
+  """
+  return _without_direction(_largest(x))
+
+
+def _without_direction(largest):
+  return np.flatnonzero(~((largest > 0) & np.isfinite(largest)))
+
+
+def _largest(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows 1"]:
+  return np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
 
 
 def open_npy(path: pathlib.Path) -> Part:
