@@ -144,10 +144,12 @@ def _check_sees_images() -> None:
 
 def _warn_of_captions(data) -> None:
   """Warns, for each captioned set, of captions that are cut, or repeat."""
+  from nuclr_jax.lab.data.other_sets import label_of
+
   tokenizer = data.tokenizer
   for split, held_out in data.held_out.items():
     for name, captioned in held_out.retrieval.items():
-      name = "/".join(filter(None, (split, name)))
+      name = label_of(split, name)
       count, texts = len(captioned.captions), len(set(captioned.captions))
       # Without a vocabulary, captions are not tokenized.
       if tokenizer.vocab_size:

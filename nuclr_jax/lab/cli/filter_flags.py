@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
-from nuclr_jax.lab.cli import chosen, flags
+from nuclr_jax.lab.cli import chosen, flags, parsers
 from nuclr_jax.lab.cli.flags import UsageError
 
 
@@ -22,26 +22,6 @@ class ScoresParser(absl_flags.ListParser):
     return names
 
 
-class NumbersParser(absl_flags.ListParser):
-  """Parses numbers within bounds, with commas between several."""
-
-  def __init__(self, low: float, high: float, allowed: str):
-    super().__init__()
-    self.low, self.high, self.allowed = low, high, allowed
-
-  def parse(self, argument):
-    return [self._number(x) for x in super().parse(argument)]
-
-  def _number(self, word):
-    try:
-      number = float(word)
-    except (TypeError, ValueError):
-      number = math.nan
-    if not self.low < number <= self.high or math.isinf(number):
-      raise ValueError(f"{word!r} must be {self.allowed}")
-    return number
-
-
 SCORES = ("similarity", "negcliploss", "exact", "confidence")
 SCORE = absl_flags.DEFINE(
   ScoresParser(),
@@ -53,14 +33,14 @@ SCORE = absl_flags.DEFINE(
   "order in which they choose.",
 )
 KEEP = absl_flags.DEFINE(
-  NumbersParser(0, 1, "a share greater than 0, and at most 1"),
+  parsers.NumbersParser(0, 1, "a share greater than 0, and at most 1"),
   "keep",
   None,
   "The share of all pairs that each score keeps, such as 0.3. Of several "
   "scores, each chooses from what those before it have kept.",
 )
 THRESHOLD = absl_flags.DEFINE(
-  NumbersParser(-math.inf, math.inf, "a finite number"),
+  parsers.NumbersParser(-math.inf, math.inf, "a finite number"),
   "threshold",
   None,
   "The least value of each score that is kept, in place of --keep.",
