@@ -364,8 +364,7 @@ def _padded(x: np.ndarray, length: int) -> np.ndarray:
 def _unit(x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:
   """Scales rows to unit norm, in float32; squares cannot overflow."""
   x = x.astype(jnp.float32)
-  x /= jnp.max(jnp.abs(x), axis=1, keepdims=True)
-  return x / jnp.linalg.norm(x, axis=1, keepdims=True)
+  return pairwise.unit_norm(x / jnp.max(jnp.abs(x), axis=1, keepdims=True))
 
 
 @jax.jit

@@ -186,9 +186,7 @@ def clip_text(
     dtype=dtype,
     remat=remat,
     attention=attention,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
+    rates=transformer.rates_of(dropout),
     deviations=transformer.Deviations(
       qkv=width**-0.5, out=narrow, up=(2 * width) ** -0.5, down=narrow
     ),

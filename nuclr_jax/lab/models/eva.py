@@ -101,9 +101,7 @@ def eva(
     dtype=dtype,
     remat=remat,
     attention=attention,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
+    rates=transformer.rates_of(dropout),
   )
   frame = Frame(
     image_shape=tuple(image_shape),
@@ -196,9 +194,7 @@ def perception_encoder(
     dtype=dtype,
     remat=remat,
     attention=attention,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
+    rates=transformer.rates_of(dropout),
   )
   spec = make(heads=heads, hidden=hidden)
   offset = float(class_token)

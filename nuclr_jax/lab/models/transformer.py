@@ -34,6 +34,11 @@ class Rates(NamedTuple):
   hidden: float = 0.0  # in the MLP's residual branch
 
 
+def rates_of(dropout: float) -> Rates:
+  """Returns one rate for all places but the attention weights."""
+  return Rates(embeddings=dropout, attended=dropout, hidden=dropout)
+
+
 class Deviations(NamedTuple):
   """Standard deviations of the initial kernels.
 

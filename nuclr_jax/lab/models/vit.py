@@ -257,9 +257,7 @@ def vit(
     dtype=dtype,
     remat=remat,
     layer_scale=layer_scale,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
+    rates=transformer.rates_of(dropout),
   )
   spec = make(width=width, heads=heads, hidden=hidden, attention=attention)
   if probe is not None:

@@ -186,9 +186,7 @@ def vitamin(
     dtype=dtype,
     remat=remat,
     attention=attention,
-    rates=transformer.Rates(
-      embeddings=dropout, attended=dropout, hidden=dropout
-    ),
+    rates=transformer.rates_of(dropout),
   )
   frame = Frame(
     image_shape=tuple(image_shape),

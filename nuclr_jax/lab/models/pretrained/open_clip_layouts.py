@@ -1,5 +1,8 @@
 """How files of OpenCLIP, and of timm alone, name their arrays."""
 
+import functools
+import re
+
 from nuclr_jax.lab.models.pretrained import timm_rules
 from nuclr_jax.lab.models.pretrained.hf_layouts import HF_BERT
 from nuclr_jax.lab.models.pretrained.rules import (
@@ -130,6 +133,25 @@ _OF_CONVNEXT = r"visual\.trunk\.stem\.0\.weight"
 _OF_TIMM = r"visual\.trunk\..*"
 _SCALARS = r"logit_\w+|attn_mask|input_resolution|context_length|vocab_size"
 _CUSTOM = "text."  # before the keys of texts, with "custom_text" in a config
+# One of timm's image towers beside CLIP's text tower.
+_of_timm = functools.partial(
+  Layout, text=_OPEN_CLIP_TEXT, prefix=_CUSTOM, ignored=(_SCALARS,)
+)
+
+
+def _convnext(head: str, *more: Rule) -> Layout:
+  """Returns the layout of a ConvNeXt with a projection of this key."""
+  return _of_timm(
+    mark=_OF_CONVNEXT,
+    needs=re.escape(f"{head}.weight"),
+    image=(
+      Rule(("image_projection",), (f"{head}.weight",), "matrix"),
+      *nested(_TRUNK, timm_rules.CONVNEXT),
+      *more,
+    ),
+  )
+
+
 LAYOUTS = {
   "timm_vit": Layout(
     mark=r"patch_embed\.proj\.weight",
@@ -160,54 +182,27 @@ LAYOUTS = {
       rf"(text\.)?({_OF_CLIP}|{_OF_NLLB})"
     ),
   ),
-  "open_clip_timm": Layout(
+  "open_clip_timm": _of_timm(
     mark=r"visual\.trunk\.patch_embed\.proj\.weight",
     needs=_OF_CLIP,
     image=_TIMM_HEAD + nested(_TRUNK, timm_rules.VIT),
-    text=_OPEN_CLIP_TEXT,
-    prefix=_CUSTOM,
-    ignored=(_SCALARS,),
     unless=_OF_EVA02,
   ),
-  "open_clip_eva02": Layout(
+  "open_clip_eva02": _of_timm(
     mark=_OF_EVA02,
     image=_TIMM_HEAD + nested(_TRUNK, timm_rules.EVA02),
-    text=_OPEN_CLIP_TEXT,
-    prefix=_CUSTOM,
-    ignored=(_SCALARS,),
   ),
-  "open_clip_convnext": Layout(
-    mark=_OF_CONVNEXT,
-    needs=r"visual\.head\.proj\.weight",
-    image=(
-      Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
-      *nested(_TRUNK, timm_rules.CONVNEXT),
-    ),
-    text=_OPEN_CLIP_TEXT,
-    prefix=_CUSTOM,
-    ignored=(_SCALARS,),
+  "open_clip_convnext": _convnext("visual.head.proj"),
+  "open_clip_convnext_mlp": _convnext(
+    "visual.head.mlp.fc2",
+    *rules("image", ("head", "visual.head.mlp.fc1", "linear")),
   ),
-  "open_clip_convnext_mlp": Layout(
-    mark=_OF_CONVNEXT,
-    needs=r"visual\.head\.mlp\.fc2\.weight",
-    image=(
-      Rule(("image_projection",), ("visual.head.mlp.fc2.weight",), "matrix"),
-      *nested(_TRUNK, timm_rules.CONVNEXT),
-      *rules("image", ("head", "visual.head.mlp.fc1", "linear")),
-    ),
-    text=_OPEN_CLIP_TEXT,
-    prefix=_CUSTOM,
-    ignored=(_SCALARS,),
-  ),
-  "open_clip_vitamin": Layout(
+  "open_clip_vitamin": _of_timm(
     mark=r"visual\.trunk\.patch_embed\.backbone\.pool\.proj\.weight",
     image=(
       Rule(("image_projection",), ("visual.head.proj.weight",), "matrix"),
       *nested(_TRUNK, timm_rules.VITAMIN),
     ),
-    text=_OPEN_CLIP_TEXT,
-    prefix=_CUSTOM,
-    ignored=(_SCALARS,),
   ),
   "open_clip_bert": Layout(
     mark=_OF_BERT,
