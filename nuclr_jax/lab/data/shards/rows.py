@@ -195,9 +195,10 @@ def scaled(
       f"{name_of(int(wrong[0]))} is {what}; embed that pair again, or leave it "
       "out"
     )
-  x = (x / largest).astype(np.float32)
+  x = (x / largest).astype(np.float32, copy=False)
   norm = np.linalg.norm(x, axis=1, keepdims=True)
-  return x / norm, (norm * largest.astype(float))[:, 0]
+  x /= norm
+  return x, (norm * largest.astype(float))[:, 0]
 
 
 def without_direction(
