@@ -4,6 +4,7 @@ import json
 
 import chex
 import jax
+import jax.numpy as jnp
 import make_icons
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ def test_arms_have_the_objectives_of_the_study(cache, arm):
   pairs = Pairs(
     *vectors.astype(np.float32), ids, icons.image_id[ids], icons.text_id[ids]
   )
+  pairs = jax.tree.map(jnp.asarray, pairs)
   found = []
   for objective in (ours, theirs):
     params, state = objective.init()

@@ -21,12 +21,16 @@ REPEATED = 0.9  # a smaller share of different captions is worth a warning
 def check_sets() -> None:
   """Raises ValueError or OSError if a set of --data is not there.
 
-  It is called for published models, which may take minutes to read.
+  It is for published models of images and texts, whose weights may take minutes
+  to read; the config that trains one has looked at its sets.
   """
-  if flags.MODEL.value and flags.DATA.value:
-    from nuclr_jax.lab.train import untrained
+  if not (flags.MODEL.value and flags.DATA.value) or not _sees_images():
+    return
+  from nuclr_jax.lab.data import sets, tfds_reader
 
-    untrained.places_of(flags.DATA.value, flags.DATA_DIR.value)
+  for text in flags.DATA.value:
+    source = sets.parse_place(text).source
+    tfds_reader.split_names(source, flags.DATA_DIR.value)
 
 
 def opened(*, pairs: bool):
@@ -138,8 +142,12 @@ def _check_sees_images() -> None:
   """Raises UsageError if --model is one of texts alone."""
   from nuclr_jax.lab.train import untrained
 
-  if flags.chosen_settings().data.name != "image_text":
+  if not _sees_images():
     raise UsageError(f"--model={flags.MODEL.value} {untrained.OF_TEXTS}")
+
+
+def _sees_images() -> bool:
+  return flags.chosen_settings().data.name == "image_text"
 
 
 def _warn_of_captions(data) -> None:

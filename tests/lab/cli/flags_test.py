@@ -22,7 +22,7 @@ from nuclr_jax.lab import ingest as ingest_room
 from nuclr_jax.lab import report as report_room
 from nuclr_jax.lab.cli import doctor, flags, main, scoring
 from nuclr_jax.lab.config import complete, load_config
-from nuclr_jax.lab.data import embeddings, other_sets
+from nuclr_jax.lab.data import embeddings, other_sets, tfds_reader
 from nuclr_jax.lab.ingest import convert, publish
 from nuclr_jax.lab.report import filtering, popularity, subject
 from nuclr_jax.lab.train import (
@@ -239,7 +239,7 @@ def run(tmp_path_factory):
       (finetune, "config_of_training", config_of_published),
       (untrained, "check_kept", lambda *_: None),
       (untrained, "train_of", lambda data, **_: data),
-      (untrained, "places_of", lambda *_: []),
+      (tfds_reader, "split_names", lambda *_: []),
       (export, "embedder_of_config", embedder_of_config),
       (filtering, "write", write_filtered),
       (publish, "split_counts", lambda _: {}),
