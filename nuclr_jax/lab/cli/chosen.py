@@ -18,13 +18,18 @@ TEXTS = ".txt"  # the ending of an --input that is a text on each line
 REPEATED = 0.9  # a smaller share of different captions is worth a warning
 
 
-def check_sets() -> None:
+def check_sets(*, training: bool) -> None:
   """Raises ValueError or OSError if a set of --data is not there.
 
   It is for published models of images and texts, whose weights may take minutes
-  to read; the config that trains one has looked at its sets.
+  to read.
+
+  Args:
+    training: Whether the model is trained; its config has looked at its sets.
   """
-  if not (flags.MODEL.value and flags.DATA.value) or not _sees_images():
+  if training or not (flags.MODEL.value and flags.DATA.value):
+    return
+  if not _sees_images():
     return
   from nuclr_jax.lab.data import sets, tfds_reader
 

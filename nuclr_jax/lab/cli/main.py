@@ -142,8 +142,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     flags.import_modules()
     # Before processes join or data is read.
     flags.chosen_settings(training=verb == "train")
-    if verb != "train":
-      chosen.check_sets()
+    chosen.check_sets(training=verb == "train")
   except (absl_flags.Error, ValueError) as error:
     *_, reason = str(error).strip().splitlines() or [type(error).__name__]
     _stop(reason.strip().removeprefix("ValueError: ")[:2000])
