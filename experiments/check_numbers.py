@@ -58,6 +58,7 @@ STUDIES = (
   "accelerator",
   "bimodal",
   "difference_alignment",
+  "filtering",
   "fine_tuning",
   "hubs_and_suspects",
   "icons",

@@ -1,0 +1,114 @@
+"""The study of filters: what it runs, and how rows become tables."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.filtering import __main__ as main
+from experiments.filtering import errors, measure, plan, tables
+from experiments.harness import Results, command
+from nuclr_jax import sharding
+from nuclr_jax.lab.train.settings import resolve
+
+OPTIONS = command.parse_arguments(main.STUDY, [])
+NAMES = [f"name {i % 40}" for i in range(200)]
+
+
+def scored(precision):
+  one = {
+    "precision": precision,
+    "average precision": precision,
+    "wrong": [precision] * len(measure.SHARES),
+    "rank correlation": 0.5,
+    "overlap": 0.9,
+  }
+  found = {k: {x: one for x in tables.SCORES} for k in errors.KINDS}
+  return {"R@1": 1.0, "R@10": 2.0, "found": found}
+
+
+def test_trainings_wait_for_the_scores_of_their_seed():
+  first = plan.plan(OPTIONS, {})
+  assert [run.seed for run in first] == list(range(plan.SEEDS))
+  done = plan.plan(OPTIONS, {first[0].key: {}})
+  # "all that is right" is trained on once, not for each kind.
+  assert len(done) - len(first) == (3 * len(plan.FILTERS) - 2) * 2
+  for run in done:
+    settings = resolve(measure.make_config(dict(run.values), run.seed))
+    assert settings.batch_size == 128
+  assert len({run.key for run in done}) == len(done)
+
+
+@pytest.mark.parametrize("kind", errors.KINDS)
+def test_the_same_pairs_are_wrong_whatever_the_kind(kind):
+  found, wrong = errors.plant(NAMES, kind, 0.2, seed=3)
+  assert wrong.sum() == 40
+  assert [a != b for a, b in zip(found, NAMES, strict=True)] == wrong.tolist()
+  swapped = errors.plant(NAMES, errors.SWAPPED, 0.2, seed=3)[1]
+  np.testing.assert_array_equal(wrong, swapped)
+  if kind == errors.UNREADABLE:
+    unreadable = [
+      x for x, is_wrong in zip(found, wrong, strict=True) if is_wrong
+    ]
+    assert "" in unreadable and len(set(unreadable)) > 10
+  with pytest.raises(ValueError, match="kind must be one of"):
+    errors.plant(NAMES, "other", 0.2, seed=3)
+
+
+def test_designers_are_in_one_half_only():
+  family = np.repeat(["a", "b", "c", "d", "e"], [10, 30, 20, 25, 15])
+  marked = measure.halved(family)
+  assert 0 < marked.sum() <= 50
+  for x in set(family):
+    assert len(set(marked[family == x])) == 1
+
+
+def test_scores_agree_with_loops():
+  """Sixteen pairs, in float64, from the definitions of the guide."""
+  random, tau = np.random.default_rng(0), 0.3
+  image, text = (
+    x / np.linalg.norm(x, axis=1, keepdims=True)
+    for x in random.normal(size=(2, 16, 5))
+  )
+  text[3] = text[9]
+  text_id = np.array([*range(9), 3, *range(10, 16)])
+  words = dict(tau=tau, small=8, sample=16)
+  with jax.set_mesh(sharding.make_mesh()):
+    found = measure.pair_scores_of(
+      image.astype(np.float32), text.astype(np.float32), text_id, words, 0
+    )
+  e = image @ text.T
+  own = np.diag(e)
+  np.testing.assert_allclose(found[plan.SIMILARITY], own, atol=1e-6)
+  sums = [np.log(np.exp(x / tau).sum(1)) for x in (e, e.T)]
+  likelihood = own - tau / 2 * sum(sums)
+  np.testing.assert_allclose(found[plan.LIKELIHOOD], likelihood, atol=1e-5)
+  w = np.exp(e / tau)
+  for _ in range(1000):
+    w /= w.sum(1, keepdims=True)
+    w /= w.sum(0)
+  exact = tau * np.log(np.diag(w))
+  np.testing.assert_allclose(found[plan.EXACT], exact, atol=2e-3)
+  once = found[f"{plan.SIMILARITY}, {measure.ONCE}"]
+  assert sum(once < -100) == 1 and min(own[3], own[9]) - 1e3 == pytest.approx(
+    once.min(), abs=1e-3
+  )
+
+
+def test_tables_compare_filters_by_seed():
+  first = plan.plan(OPTIONS, {})
+  rows = {run.key: scored(0.5 + run.seed / 10) for run in first}
+  for run in plan.plan(OPTIONS, rows)[len(first) :]:
+    words = dict(run.values)
+    better = words["filter"] == plan.EXACT
+    rows[run.key] = {"R@1": 3.0 + better, "R@10": 9.0, "wrong": 0.1}
+  made = tables.tables(OPTIONS, Results(rows))
+  assert "| swapped | similarity | 70.0 ± 19.6 |" in made["errors"]
+  (line,) = (
+    x
+    for x in made["training"].splitlines()
+    if x.startswith("| boilerplate | exact weight") and "| CLIP |" in x
+  )
+  assert "+1.00 [+1.00, +1.00] *" in line
+  # It is the same training with errors of every kind.
+  assert made["training"].count(f"| {plan.RIGHT} | 10.0 ± 0.0 | CLIP |") == 3
+  assert tables.figures(OPTIONS, Results(rows))["wrong.png"].axes

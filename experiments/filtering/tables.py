@@ -1,0 +1,153 @@
+"""The tables and the figure of README.md."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from experiments.filtering import plan
+from experiments.filtering.errors import KINDS
+from experiments.filtering.measure import ONCE, SHARES
+from experiments.harness import Options, Results, markdown, plots
+from experiments.harness.statistics import paired, statistics
+
+SCORES = (
+  plan.SIMILARITY,
+  f"{plan.LIKELIHOOD}, 1 small batch",
+  f"{plan.LIKELIHOOD}, 10 small batches",
+  plan.LIKELIHOOD,
+  f"{plan.EXACT}, of a sample",
+  plan.EXACT,
+  f"{plan.SIMILARITY}, {ONCE}",
+  f"{plan.EXACT}, {ONCE}",
+)
+PRECISION, AVERAGE = "precision", "average precision"
+
+
+def found(results: Results, kind: str, score: str) -> dict[int, Mapping]:
+  """Returns what a score finds of errors of a kind, by seed."""
+  return {
+    seed: row["found"][kind][score]
+    for (part, _, seed), row in results.rows.items()
+    if part == plan.SCORES
+  }
+
+
+def percent(rows: Mapping[int, Mapping], name: str) -> dict[int, float]:
+  """Returns a number of each row in percent, by seed."""
+  return {seed: 100 * row[name] for seed, row in rows.items()}
+
+
+def trained(
+  results: Results, label: str, kind: str, name: str
+) -> dict[int, Mapping]:
+  """Returns the trainings on what a filter kept, by seed."""
+  if name == plan.RIGHT:
+    kind = KINDS[0]
+  setting = f"{label}, {kind}, {name}"
+  return {
+    seed: row
+    for (part, of, seed), row in results.rows.items()
+    if (part, of) == (plan.TRAINING, setting)
+  }
+
+
+def tables(options: Options, results: Results) -> dict[str, str]:
+  """Returns all tables, by mark."""
+  del options
+  return {
+    "errors": error_table(results),
+    "noise": noise_table(results),
+    "training": training_table(results),
+  }
+
+
+def error_table(results: Results) -> str:
+  """Says how well each score finds errors of each kind."""
+  header = ["errors", "score", "precision", "average precision"]
+  header += [f"− {plan.SIMILARITY}, precision", "seeds"]
+  lines = []
+  for kind in KINDS:
+    first = percent(found(results, kind, plan.SIMILARITY), PRECISION)
+    for score in SCORES:
+      rows = found(results, kind, score)
+      of = percent(rows, PRECISION)
+      lines.append(
+        [
+          *(kind, score),
+          statistics(of.values()).show(),
+          statistics(percent(rows, AVERAGE).values()).show(),
+          "" if score == plan.SIMILARITY else paired(of, first).show_interval(),
+          str(len(rows)),
+        ]
+      )
+  return markdown.table(header, lines)
+
+
+def noise_table(results: Results) -> str:
+  """Compares each score with exact weights."""
+  header = ["score"]
+  header += [f"{x}: {y}" for x in KINDS for y in ("overlap", "ranks")]
+  lines = []
+  for score in SCORES:
+    line = [score]
+    for kind in KINDS:
+      rows = found(results, kind, score)
+      line.append(statistics(percent(rows, "overlap").values()).show())
+      of_ranks = [row["rank correlation"] for row in rows.values()]
+      line.append(statistics(of_ranks).show(digits=3))
+    lines.append(line)
+  return markdown.table(header, lines)
+
+
+def training_table(results: Results) -> str:
+  """Compares trainings on what each filter kept."""
+  header = ["errors", "trained on", "wrong", "objective", "R@1", "R@10"]
+  header += [f"− {plan.SIMILARITY}, R@1", "seeds"]
+  lines = []
+  for kind in KINDS:
+    for name in plan.FILTERS:
+      for label in plan.OBJECTIVES.values():
+        rows, first = (
+          trained(results, label, kind, x) for x in (name, plan.SIMILARITY)
+        )
+        top, others = (
+          {seed: row["R@1"] for seed, row in x.items()} for x in (rows, first)
+        )
+        lines.append(
+          [
+            *(kind, name),
+            statistics(percent(rows, "wrong").values()).show(),
+            label,
+            statistics(top.values()).show(digits=2),
+            statistics(x["R@10"] for x in rows.values()).show(digits=2),
+            ""
+            if name == plan.SIMILARITY
+            else paired(top, others).show_interval(digits=2),
+            str(len(rows)),
+          ]
+        )
+  return markdown.table(header, lines)
+
+
+def figures(options: Options, results: Results):
+  """Draws the share of errors among what is kept, over the kept share."""
+  del options
+  figure = plots.new_figure()
+  axes = figure.subplots(1, len(KINDS), sharey=True)
+  shown = (
+    plan.SIMILARITY,
+    plan.LIKELIHOOD,
+    plan.EXACT,
+    f"{plan.EXACT}, {ONCE}",
+  )
+  for axis, kind in zip(axes, KINDS, strict=True):
+    for color, score in zip(plots.COLORS, shown, strict=False):
+      curves = [x["wrong"] for x in found(results, kind, score).values()]
+      if curves:
+        share, mean = 100 * np.array(SHARES), 100 * np.mean(curves, axis=0)
+        axis.plot(share, mean, color=color, label=score, marker=".")
+    axis.set_title(kind)
+    axis.set_xlabel("% kept")
+  axes[0].set_ylabel("% of them wrong")
+  axes[-1].legend(fontsize=7)
+  return {"wrong.png": figure}
