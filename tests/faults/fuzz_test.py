@@ -306,6 +306,12 @@ def embeddings_of(path):
   subject.from_files(str(path), temperature=0.1)
 
 
+def images_of(path):
+  with tempfile.TemporaryDirectory() as scratch:
+    found = shards.open_images(path, scratch=pathlib.Path(scratch))
+    found.rows.unit(slice(None))
+
+
 def shards_of(path):
   with tempfile.TemporaryDirectory() as scratch:
     found = shards.open_shards(path, scratch=pathlib.Path(scratch))
@@ -338,6 +344,8 @@ ARRAYS = {
   "pairs.npz": (npz_bytes(image=EYE, text=EYE), embeddings_of),
   "shard.npz": (npz_bytes(image=EYE, text=EYE), shards_of),
   "shard.npy": (npy_bytes(), lambda x: shards_of(f"{x},{x}")),
+  "target.npy": (npy_bytes(), images_of),
+  "target.npz": (npz_bytes(image=EYE), images_of),
   "shard.parquet": (uid_bytes(), uids_of),
   "weights.npz": (npz_bytes(bias=EYE), weights.read_tensors),
   "spiece.model": (

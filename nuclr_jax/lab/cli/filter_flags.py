@@ -22,15 +22,16 @@ class ScoresParser(absl_flags.ListParser):
     return names
 
 
-SCORES = ("similarity", "negcliploss", "exact", "confidence")
+SCORES = ("similarity", "negcliploss", "exact", "normsim", "confidence")
 SCORE = absl_flags.DEFINE(
   ScoresParser(),
   "score",
   None,
   "What chooses pairs: similarity (CLIPScore), negcliploss (as published), "
-  "exact (the weight of the pair with exact popularities), or confidence (for "
-  "captions that are names of classes); with commas between several, in the "
-  "order in which they choose.",
+  "exact (the weight of the pair with exact popularities), normsim (how near "
+  "the image is to those of --target), or confidence (for captions that are "
+  "names of classes); with commas between several, in the order in which they "
+  "choose.",
 )
 KEEP = absl_flags.DEFINE(
   parsers.NumbersParser(0, 1, "a share greater than 0, and at most 1"),
@@ -75,6 +76,20 @@ PARTITIONS = absl_flags.DEFINE_integer(
   "Over how many random partitions in batches negcliploss is averaged.",
   lower_bound=1,
 )
+TARGET = absl_flags.DEFINE_string(
+  "target",
+  None,
+  "Embeddings of the images that training is for, by the model of the pairs, "
+  "for normsim: image.npy, an .npz file with image or l14_img, or a folder of "
+  "nuclr embed, DataComp or clip-retrieval.",
+)
+NORM = absl_flags.DEFINE_enum(
+  "norm",
+  "inf",
+  ["inf", "2"],
+  "What normsim makes of the cosines with the target's images: inf takes the "
+  "greatest absolute one, 2 the root of the sum of their squares.",
+)
 
 
 def request():
@@ -93,10 +108,17 @@ def request():
     ("batch_size", "negcliploss" in scores, "negcliploss"),
     ("partitions", "negcliploss" in scores, "negcliploss"),
     ("max_pairs", "exact" in scores, "exact"),
+    ("target", "normsim" in scores, "normsim"),
+    ("norm", "normsim" in scores, "normsim"),
     ("intersect", len(scores) > 1 and bool(keep), "several scores and --keep"),
   ):
     if name in given and not used:
       raise UsageError(f"--{name} is for {what} only; leave it out")
+  if "normsim" in scores and TARGET.value is None:
+    raise UsageError(
+      "--score=normsim needs --target, the embeddings of the images that "
+      "training is for, such as --target=imagenet/image.npy"
+    )
   if keep is None and threshold is None:
     raise UsageError("give --keep, such as --keep=0.3, or --threshold")
   name, values = ("keep", keep) if keep else ("threshold", threshold)
@@ -130,6 +152,8 @@ def request():
     PARTITIONS.value,
     flags.MAX_PAIRS.value,
     ARCH.value,
+    TARGET.value,
+    NORM.value,
   )
 
 

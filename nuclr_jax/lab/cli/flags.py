@@ -250,7 +250,7 @@ IMPORT = flags.DEFINE_list(
 DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of every error.")
 IN_BUCKETS = (  # flags of files and folders
   *("input", "workdir", "data_dir", "output", "embeddings", "model", "data"),
-  *("zero_shot", "prior", "architecture"),
+  *("zero_shot", "prior", "architecture", "target"),
 )
 # Those of one path each; --input may be a long pattern.
 PATHS = {*IN_BUCKETS, CONFIG.name, IMAGES.name, DATASET.name} - {INPUT.name}

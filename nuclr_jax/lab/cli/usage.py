@@ -227,7 +227,8 @@ nuclr embed --workdir=runs/mine --output=out
       *("embeddings", "arch", *INPUTS, *MODELS, "architecture", "data_dir"),
       "output",
       *("score", "keep", "threshold", "intersect", "once", "temperature"),
-      *("batch_size", "partitions", "max_pairs", "best", "average"),
+      *("batch_size", "partitions", "max_pairs", "target", "norm"),
+      *("best", "average"),
     ),
     """
 nuclr filter --embeddings=metadata --score=similarity --keep=0.3 --output=kept
@@ -242,6 +243,8 @@ nuclr filter --embeddings=metadata --score=exact --max_pairs=100000 \\
   --keep=0.3 --once=image --output=kept
 nuclr filter --embeddings=metadata --score=negcliploss,similarity \\
   --keep=0.5,0.3 --output=kept
+nuclr filter --embeddings=metadata --score=negcliploss,normsim \\
+  --target=imagenet/image.npy --keep=0.3,0.2 --output=kept
 nuclr filter --model=openai/clip-vit-base-patch32 --input=photos \\
   --score=similarity --threshold=0.25 --output=kept
 nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\

@@ -14,7 +14,12 @@ over a random batch B that has i, and
 
 with the b and D for which all rows and columns of w sum to 1: tau b_j is zeta
 of text j. With all pairs in one batch, negCLIPLoss is the same with b and D of
-one half step each, from 0, in place of those of the fixed point.
+one half step each, from 0, in place of those of the fixed point. Another
+question is which images training is for:
+
+  NormSim:  s_i = (sum_z |x_i . z|^p)^(1/p)
+
+over the images z of a target set, of unit norm, too; it ignores the texts.
 
 Embeddings are `Blocks`, which are read as often as necessary, and never as a
 whole.
@@ -116,6 +121,89 @@ def negcliploss(
     score[batch] = _likelihood(*some, len(batch), temperature)[: len(batch)]
     done += len(batch)
     show(done)
+  return score
+
+
+def normsim(image: Blocks, target: Blocks, *, norm: float) -> PerPair:
+  r"""Returns NormSim of every pair: how near its image is to a target's images.
+
+    s_i = (sum_z |x_i . z|^p)^(1/p)
+
+  over the images z of the target. For p = inf it is the greatest |x_i . z|, the
+  cosine with the nearest image, and every image is compared with every z. For
+  p = 2 the sum is x_i' (Z' Z) x_i, for which the target is read once.
+
+  Args:
+    image: Embeddings of the images of the pairs.
+    target: Embeddings of the target's images, by the same model.
+    norm: p, either 2 or infinity.
+
+  Returns:
+    An array [pairs], from 0 to 1 for p = inf, and to sqrt(len(target)) for
+    p = 2.
+
+  Raises:
+    ValueError: If a row of the target is zero or not finite; for another p.
+
+  Example:
+    >>> from nuclr_jax.lab.data.shards import InMemory
+    >>> image = InMemory(np.array([[1.0, 0.0], [-0.6, 0.8]]))
+    >>> target = InMemory(np.array([[1.0, 0.0], [2.0, 0.0]]))
+    >>> print(normsim(image, target, norm=np.inf).round(3))
+    [1.  0.6]
+    >>> print(normsim(image, target, norm=2).round(3))
+    [1.414 0.849]
+
+  Source: Wang et al., CLIPLoss and Norm-Based Data Selection Methods for
+    Multimodal Contrastive Learning, NeurIPS 2024.
+  """
+  if norm == 2:
+    return _root_of_squares(image, target)
+  if norm != math.inf:
+    raise ValueError(f"norm must be 2 or infinity, got {norm}")
+  check_rows(target)
+  height, width = (
+    min(x, _even(len(y))) for x, y in ((ROWS, image), (COLUMNS, target))
+  )
+  score, done = np.zeros(len(image), np.float32), 0
+  total = len(image) * len(target)
+  show = progress.reporter("similarities", total, brief=True)
+  for some in _slices(len(image), height):
+    block = _padded(image.read(some), height)
+    count = some.stop - some.start
+    for part in _slices(len(target), width):
+      x = target.read(part)
+      # A row that is there twice changes no maximum.
+      x = np.pad(x, [(0, width - len(x)), (0, 0)], mode="edge")
+      found = np.asarray(_greatest(block, x))[:count]
+      score[some] = np.maximum(score[some], found)
+      done += count * (part.stop - part.start)
+      show(done)
+  return score
+
+
+def check_rows(target: Blocks) -> None:
+  """Reads all rows; raises ValueError if one is zero or not finite."""
+  for rows in progress.slices("images of the target read", len(target), READ):
+    target.unit(rows)
+
+
+def _root_of_squares(image: Blocks, target: Blocks) -> PerPair:
+  """Returns |R' x_i|, with R R' = Z' Z.
+
+  Rounding errors of a root are relative to its own size: those of x' (Z' Z) x
+  would be relative to the greatest eigenvalue, and could make it negative.
+  """
+  dim = target.read(slice(0, 1)).shape[1]
+  gram = np.zeros((dim, dim))
+  for rows in progress.slices("images of the target read", len(target), READ):
+    x = target.unit(rows).astype(float)
+    gram += x.T @ x
+  values, vectors = np.linalg.eigh(gram)
+  root = (vectors * np.sqrt(np.maximum(values, 0))).astype(np.float32)
+  score = np.empty(len(image), np.float32)
+  for rows in progress.slices("images compared", len(image), READ):
+    score[rows] = np.linalg.norm(image.unit(rows) @ root, axis=1)
   return score
 
 
@@ -377,6 +465,18 @@ def _row_log_sums(rows, columns, log_weight, row_ids, column_ids, temperature):
     row_ids=row_ids,
     column_ids=column_ids,
   )
+
+
+@jax.jit
+def _greatest(rows, columns):
+  """Returns max_j |row_i . column_j|."""
+
+  def step(rows, columns, greatest):
+    cosines = jnp.abs(tiles.matmul(rows, columns.T))  # 0 beyond the end
+    return jnp.maximum(greatest, jnp.max(cosines, axis=1))
+
+  zeros = jnp.zeros(len(rows))
+  return tiles.over_rows(step, _unit(rows), _unit(columns), zeros)
 
 
 @jax.jit

@@ -21,6 +21,9 @@ WORDS = {
   "random batches (negCLIPLoss)",
   "exact": "&tau; log of the weight of the pair among all pairs, with exact "
   "popularities",
+  "normsim": "how near the image is to those of the target: the cosine with "
+  "the nearest one or, with norm 2, the root of the sum of all squares "
+  "(NormSim)",
   "confidence": "the log of the probability that a classifier of the other "
   "images gives to the caption",
 }

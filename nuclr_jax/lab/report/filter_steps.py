@@ -1,6 +1,7 @@
 """The scores of a filter, each of which is a step with a file of its own."""
 
 from collections.abc import Callable, Sequence
+import json
 import logging
 import pathlib
 import time
@@ -11,7 +12,7 @@ import numpy as np
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.pair_index import content_hash
-from nuclr_jax.lab.data.shards import Shards
+from nuclr_jax.lab.data.shards import Images, Shards
 from nuclr_jax.lab.evaluate import pair_scores, suspects
 from nuclr_jax.lab.evaluate.block_confidence import (
   log_self_confidence_of_blocks,
@@ -40,6 +41,8 @@ class Request(NamedTuple):
   partitions: int = 10
   max_pairs: int | None = None  # of the sample for exact weights
   arch: str | None = None
+  target: str | None = None  # what `open_images` takes, for NormSim
+  norm: str = "inf"  # or "2"
 
 
 def _step(
@@ -58,7 +61,10 @@ def _step(
 
 
 def scores(
-  work: pathlib.Path, found: Shards, request: Request
+  work: pathlib.Path,
+  found: Shards,
+  request: Request,
+  target: Images | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
   """Computes the scores; returns them by name, and what the summary says.
 
@@ -77,6 +83,13 @@ def scores(
     columns["uid"] = _step(
       work, "uid", lambda: shards.read_uids(found.columns["uid"])
     )
+  if target is not None:
+    columns["normsim"] = _normsim(work, found, target, request)
+    summary |= {
+      "target": request.target,
+      "target_images": len(target.rows),
+      "norm": request.norm,
+    }
   if "negcliploss" in request.scores:
     columns["negcliploss"] = _negcliploss(work, sides, tau, request)
     summary |= {
@@ -99,6 +112,20 @@ def _default_temperature(found: Shards, arch: str | None) -> float:
     )
   log.info("temperature %g, that of OpenAI's models", OPENAI)
   return OPENAI
+
+
+def _normsim(work, found: Shards, target: Images, request: Request):
+  """Compares images with those of a target, which the step's name is of."""
+  places = [[str(x), *files.state_of(x)] for x in target.paths]
+  arrays = [x.name for x in target.rows.parts]
+  which = content_hash(json.dumps([places, arrays]).encode())
+  return _step(
+    work,
+    f"normsim_{request.norm}_{which:016x}",
+    lambda: pair_scores.normsim(
+      found.image, target.rows, norm=float(request.norm)
+    ),
+  )
 
 
 def _negcliploss(work, sides, tau: float, request: Request) -> np.ndarray:

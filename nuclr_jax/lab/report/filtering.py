@@ -23,8 +23,8 @@ from nuclr_jax.lab import files
 from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.embeddings import TEXTS
 from nuclr_jax.lab.data.pair_index import content_hash
-from nuclr_jax.lab.data.shards import Shards
-from nuclr_jax.lab.evaluate import choose
+from nuclr_jax.lab.data.shards import Images, Shards
+from nuclr_jax.lab.evaluate import choose, pair_scores
 from nuclr_jax.lab.evaluate.choose import Chosen
 from nuclr_jax.lab.report import filter_files, filter_steps
 from nuclr_jax.lab.report.filter_steps import Request
@@ -32,6 +32,7 @@ from nuclr_jax.lab.report.filter_steps import Request
 log = logging.getLogger(__name__)
 
 PLAN, SOURCE, FOUND = "plan.json", "source.json", "embeddings"
+UNPACKED = "unpacked"  # arrays that were compressed
 
 
 def write(
@@ -62,19 +63,24 @@ def write(
 
   Raises:
     ValueError: If a file is missing or damaged, or its rows do not line up; if
-      a row is zero or not finite; if a uid is there twice; if no pair is kept.
-      Nothing is written then.
+      a row is zero or not finite; if a uid is there twice; if no pair is kept;
+      if NormSim has no target, or one of another width. Nothing is written
+      then.
   """
   files.remote.check_new(output)
   began = time.monotonic()
   with _working(output) as work:
+    shutil.rmtree(work / UNPACKED, ignore_errors=True)
+    target = _open_target(work, request)  # before hours of other steps
     if embed is not None:
       embeddings = _embedded(work, embed, source)
     found = _open(work, str(embeddings), request)
+    if target is not None:
+      _check_width(found, target)
     if embed is not None:
       found = found._replace(names=[f"{FOUND}/{TEXTS}"])
     with jax.set_mesh(sharding.make_mesh()):
-      columns, summary = filter_steps.scores(work, found, request)
+      columns, summary = filter_steps.scores(work, found, request, target)
     copies, chosen = _choose(found, request, columns)
     summary = {
       "pairs": len(found.image),
@@ -139,10 +145,33 @@ def _continue(path: pathlib.Path, plan: Mapping[str, Any]) -> None:
   files.write_json(path, plan)
 
 
+def _open_target(work: pathlib.Path, request: Request) -> Images | None:
+  """Opens NormSim's target, and looks at all of its rows."""
+  if "normsim" not in request.scores:
+    return None
+  if request.target is None:
+    raise ValueError("normsim needs a target, the embeddings of images")
+  scratch = files.folder_in(work, UNPACKED)
+  target = shards.open_images(
+    request.target, scratch=scratch, arch=request.arch
+  )
+  pair_scores.check_rows(target.rows)
+  return target
+
+
+def _check_width(found: Shards, target: Images) -> None:
+  """Raises ValueError if pairs and target are of different models."""
+  if target.rows.dim != found.image.dim:
+    raise ValueError(
+      f"{target.rows.parts[0].name} has {target.rows.dim} columns, and "
+      f"{found.image.parts[0].name} {found.image.dim}; embed the target by the "
+      "model of the pairs"
+    )
+
+
 def _open(work: pathlib.Path, embeddings: str, request: Request) -> Shards:
   """Opens the embeddings; forgets the steps of another request."""
-  shutil.rmtree(work / "unpacked", ignore_errors=True)
-  scratch = files.folder_in(work, "unpacked")
+  scratch = files.folder_in(work, UNPACKED)
   found = shards.open_shards(embeddings, scratch=scratch, arch=request.arch)
   plan = {
     "temperature": request.temperature,

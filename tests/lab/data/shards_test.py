@@ -196,6 +196,55 @@ def test_what_is_no_layout_is_explained(tmp_path, scratch):
     opened(tmp_path / "x.npz", scratch)
 
 
+def test_all_layouts_hold_the_same_images(tmp_path, scratch):
+  image, text = make_shards.embeddings(65)
+  np.save(tmp_path / "x.npy", image)
+  np.savez(tmp_path / "x.npz", image=image.astype(float))
+  np.savez_compressed(tmp_path / "y.npz", l14_img=image, b32_img=image[:, :8])
+  own = make_shards.embedded(tmp_path / "e", 65)
+  folders = {
+    "d": make_shards.datacomp(tmp_path / "d"),
+    "z": make_shards.datacomp(tmp_path / "z", save=np.savez_compressed),
+    "c": make_shards.clip_retrieval(tmp_path / "c"),
+  }
+  for place in (
+    *(tmp_path / "x.npy", tmp_path / "x.npz", tmp_path / "y.npz", own),
+    *(*folders.values(), folders["d"]),
+  ):
+    found = shards.open_images(place, scratch=scratch)
+    np.testing.assert_array_equal(found.rows.read(slice(None)), image)
+    assert found.paths and all(x.exists() for x in found.paths)
+  b32 = [
+    shards.open_images(x, scratch=scratch, arch="b32").rows.dim
+    for x in (folders["d"], tmp_path / "y.npz", folders["c"], own)
+  ]
+  assert b32 == [8, 8, 16, 16]
+
+
+def test_what_holds_no_images_is_explained(tmp_path, scratch):
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "texts").mkdir()
+  np.save(tmp_path / "texts" / "text.npy", np.eye(3))
+  np.save(tmp_path / "none.npy", np.zeros((0, 4)))
+  np.save(tmp_path / "row.npy", np.ones(4))
+  np.savez(tmp_path / "x.npz", text=np.eye(3))
+  for name, message in (
+    ("no", "--target=.*no does not exist$"),
+    ("empty", "--target takes embeddings of images: .* got .*empty"),
+    ("texts", "--target takes embeddings of images: .* got .*texts"),
+    ("none.npy", "none.npy has no rows; give one or more images"),
+    ("row.npy", "row.npy cannot be read: it holds float64.4.; it must hold"),
+    ("x.npz", "x.npz cannot be read: it has no array image; it has text"),
+  ):
+    with pytest.raises(ValueError, match=message) as error:
+      shards.open_images(tmp_path / name, scratch=scratch)
+    assert "\n" not in str(error.value)
+  folder = make_shards.datacomp(tmp_path / "d")
+  cut(folder / "00000001.npz")
+  with pytest.raises(ValueError, match="1.npz cannot be read"):
+    shards.open_images(folder, scratch=scratch)
+
+
 def test_large_numbers_keep_their_direction():
   x = np.array([[3e38, 4e38 / 2], [1e-40, 0]])
   found, norms = rows.scaled(x, str)

@@ -149,6 +149,58 @@ def test_a_sample_extends_to_all_pairs(sides, balanced):
   assert np.corrcoef(found, exact)[0, 1] > 0.95
 
 
+def p_norm(image, target, p):
+  """NormSim by its formula, term by term."""
+  x, z = (a / np.linalg.norm(a, axis=1, keepdims=True) for a in (image, target))
+  if p == np.inf:
+    return np.array([max(abs(u @ v) for v in z) for u in x])
+  return np.array([sum(abs(u @ v) ** p for v in z) ** (1 / p) for u in x])
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+@pytest.mark.parametrize("count", [3, 37])
+def test_normsim_is_a_norm_of_cosines(sides, p, count, monkeypatch):
+  """In blocks, too; the nearest image may be one of the opposite direction."""
+  target = make_pairs.unit_rows(2, count, 8)
+  image = sides[0].array.astype(float)
+  target[0] = -image[4]
+  expected = p_norm(image, target, p)
+  if p == np.inf:
+    assert expected[4] == pytest.approx(1)
+  target = InMemory((5 * target).astype(np.float16))
+  found = pair_scores.normsim(sides[0], target, norm=p)
+  np.testing.assert_allclose(found, expected, atol=2e-3)  # half precision
+  expected = p_norm(image, target.array.astype(float), p)
+  np.testing.assert_allclose(found, expected, atol=2e-6)
+  for name, size in (("ROWS", 32), ("COLUMNS", 16), ("READ", 7)):
+    monkeypatch.setattr(pair_scores, name, size)
+  found = pair_scores.normsim(sides[0], target, norm=p)
+  np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_normsim_of_images_almost_orthogonal_to_the_target():
+  """The sum of squares is 1e-10 of its greatest value, and not lost."""
+  target = np.eye(8)[np.arange(1000) % 3]
+  image = np.eye(8)[3:6] + 1e-5 * np.eye(8)[:3]
+  for p in (2, np.inf):
+    found = pair_scores.normsim(InMemory(image), InMemory(target), norm=p)
+    np.testing.assert_allclose(found, p_norm(image, target, p), rtol=1e-4)
+
+
+@pytest.mark.parametrize("p", [2, np.inf])
+def test_normsim_refuses_rows_without_a_direction(sides, p):
+  target = make_pairs.unit_rows(2, 9, 8)
+  for value, what in ((0, "zero"), (np.nan, "not finite")):
+    target[7] = value
+    with pytest.raises(ValueError, match=f"^row 7 is {what}; embed it again"):
+      pair_scores.normsim(sides[0], InMemory(target), norm=p)
+
+
+def test_normsim_knows_two_norms(sides):
+  with pytest.raises(ValueError, match="norm must be 2 or infinity, got 1"):
+    pair_scores.normsim(*sides, norm=1)
+
+
 def test_a_temperature_that_rounding_hides_is_refused(sides):
   with pytest.raises(ValueError, match="rounding hides the weights"):
     pair_scores.balance(*sides, temperature=1e-7)

@@ -220,6 +220,105 @@ def test_without_uids_names_and_captions_are_listed(tmp_path, no_page):
     )
 
 
+@pytest.fixture
+def target(tmp_path):
+  path = tmp_path / "target.npy"
+  np.save(path, make_shards.embeddings(7, seed=1)[0])
+  return path
+
+
+def near(target, **how):
+  return Request(
+    ["similarity", "normsim"], keep=[0.6, 0.4], target=str(target), **how
+  )
+
+
+def test_normsim_is_in_all_outputs(tmp_path, target):
+  metadata = make_shards.datacomp(tmp_path / "metadata")
+  image, z = make_shards.embeddings(65)[0], np.load(target)
+  cosines = np.abs(image.astype(float) @ z.astype(float).T)
+  for norm, expected in (
+    ("inf", cosines.max(axis=1)),
+    ("2", np.sqrt(np.sum(cosines**2, axis=1))),
+  ):
+    kept = tmp_path / norm
+    filtering.write(near(target, norm=norm), kept, embeddings=metadata)
+    rows = parquet.read_table(kept / "scores.parquet").to_pydict()
+    np.testing.assert_allclose(rows["normsim"], expected, atol=2e-3)
+    page = (kept / "filter.html").read_text()
+    assert "<h2>normsim</h2>" in page and (kept / "normsim.png").exists()
+    summary = json.loads((kept / "summary.json").read_text())
+    assert summary["norm"] == norm and summary["target_images"] == 7
+    assert summary["target"] == str(target) and summary["kept"] == 26
+    scores = np.array(rows["normsim"])[np.array(rows["kept"])]
+    assert scores.min() == pytest.approx(summary["threshold/normsim"])
+
+
+def test_another_target_makes_its_own_step_again(
+  tmp_path, target, monkeypatch, no_page
+):
+  """And no other; the same target and norm do not."""
+  metadata = make_shards.datacomp(tmp_path / "metadata")
+  calls = []
+  for name in ("similarity", "normsim"):
+    score = getattr(pair_scores, name)
+
+    def counted(*args, name=name, score=score, **kwargs):
+      calls.append(name)
+      return score(*args, **kwargs)
+
+    monkeypatch.setattr(pair_scores, name, counted)
+
+  def interrupted(request):
+    calls.clear()
+    with monkeypatch.context() as patch:
+      patch.setattr(filtering, "_choose", lambda *_: 1 / 0)
+      with pytest.raises(ZeroDivisionError):
+        filtering.write(request, tmp_path / "kept", embeddings=metadata)
+    return [*calls]
+
+  assert interrupted(near(target)) == ["similarity", "normsim"]
+  assert interrupted(near(target)) == []
+  assert interrupted(near(target, norm="2")) == ["normsim"]
+  np.save(target, make_shards.embeddings(8, seed=2)[0])
+  assert interrupted(near(target)) == ["normsim"]
+  filtering.write(near(target), tmp_path / "kept", embeddings=metadata)
+  filtering.write(near(target), tmp_path / "new", embeddings=metadata)
+  assert same(tmp_path / "kept", tmp_path / "new")
+
+
+def test_a_bad_target_is_refused_before_anything_is_computed(
+  tmp_path, target, monkeypatch, no_page
+):
+  metadata = make_shards.datacomp(tmp_path / "metadata")
+  x = make_shards.embeddings(7)[0]
+  for name, value in (("zero", 0), ("nan", np.nan)):
+    np.save(tmp_path / f"{name}.npy", np.where(np.eye(7, 16, -3), x, x * value))
+  np.save(tmp_path / "wide.npy", np.ones((3, 24)))
+  monkeypatch.setattr(pair_scores, "similarity", lambda *_: 1 / 0)
+  for name, message in (
+    ("zero.npy", "^row 0 of .*zero.npy is zero; embed it again, or leave"),
+    ("nan.npy", "^row 0 of .*nan.npy is not finite; embed it again"),
+    (
+      "wide.npy",
+      "wide.npy has 24 columns, and l14_img of .*npz 16; embed the target by",
+    ),
+    ("missing.npy", "^--target=.*missing.npy does not exist$"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      filtering.write(
+        near(tmp_path / name), tmp_path / "kept", embeddings=metadata
+      )
+    assert not (tmp_path / "kept").exists()
+    assert not (tmp_path / "unfinished.kept").exists()
+  with pytest.raises(ValueError, match="normsim needs a target"):
+    filtering.write(
+      near(target)._replace(target=None),
+      tmp_path / "kept",
+      embeddings=metadata,
+    )
+
+
 def test_only_models_of_openai_have_a_known_temperature(tmp_path, no_page):
   metadata = make_shards.datacomp(tmp_path / "d")
   for path in metadata.glob("*.npz"):

@@ -1,6 +1,11 @@
 """Embeddings of many pairs in the files of other programs, read in blocks."""
 
-from nuclr_jax.lab.data.shards.layouts import Shards, open_shards
+from nuclr_jax.lab.data.shards.layouts import (
+  Images,
+  Shards,
+  open_images,
+  open_shards,
+)
 from nuclr_jax.lab.data.shards.rows import (
   Blocks,
   InMemory,
@@ -14,10 +19,12 @@ __all__ = [
   "UID",
   "Blocks",
   "Column",
+  "Images",
   "InMemory",
   "Rows",
   "Shards",
   "as_text",
+  "open_images",
   "open_shards",
   "read_uids",
   "scaled",

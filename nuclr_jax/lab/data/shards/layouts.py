@@ -41,6 +41,11 @@ EXPECTED = (
   "clip-retrieval's img_emb_0.npy, text_emb_0.npy and metadata_0.parquet, or "
   "with what nuclr embed writes; or image.npy,text.npy"
 )
+EXPECTED_IMAGES = (
+  "--target takes embeddings of images: a .npy file, an .npz file with image "
+  "or l14_img, a folder with what nuclr embed writes, or with DataComp's or "
+  "clip-retrieval's files"
+)
 
 
 class Shards(NamedTuple):
@@ -67,6 +72,13 @@ class Shard(NamedTuple):
 
   sides: Sides  # a `Part` of images and one of texts
   table: pathlib.Path
+
+
+class Images(NamedTuple):
+  """Embeddings of images in files, without texts."""
+
+  rows: Rows
+  paths: Sequence[pathlib.Path]  # of all files
 
 
 def open_shards(
@@ -106,6 +118,47 @@ def open_shards(
   if numbered:
     return _clip_retrieval(numbered)
   return _arrays(paths, scratch)
+
+
+def open_images(
+  path: str | os.PathLike, *, scratch: pathlib.Path, arch: str | None = None
+) -> Images:
+  """Opens embeddings of images that pairs are compared with.
+
+  Args:
+    path: A `.npy` file, an `.npz` file, or a folder of one of the layouts
+      above, here or in a bucket. Of what `nuclr embed` wrote, each image counts
+      once.
+    scratch: A folder for arrays that are compressed.
+    arch: Which arrays of DataComp's files, as in `open_shards`; files of other
+      layouts ignore it.
+
+  Raises:
+    ValueError: If a file is missing or damaged, or holds no images.
+  """
+  place = files.remote.fetch(path).expanduser()
+  if not place.exists():
+    raise ValueError(f"--target={path} does not exist")
+  below = list(files.visible(_below(place), place)) if place.is_dir() else []
+  endings = {x.suffix for x in below}
+  if (place / embeddings.ARRAYS.image).exists():
+    files.check_digests(place, embeddings.ARRAYS.image)
+    place = place / embeddings.ARRAYS.image
+  if place.suffix == ".npy":
+    found = Images(Rows([open_npy(place)]), [place])
+  elif place.is_file() and place.suffix == ".npz":
+    own = f"{arch or ARCH}{ENDS.image}"
+    name = own if own in names_of_members(place) else Sides._fields[0]
+    found = Images(Rows(open_members(place, [name], scratch)), [place])
+  elif ".npz" in endings or any(NUMBERED.fullmatch(x.name) for x in below):
+    arch = arch if ".npz" in endings else None
+    shards = open_shards(place, scratch=scratch, arch=arch)
+    found = Images(shards.image, shards.paths)
+  else:
+    raise ValueError(f"{EXPECTED_IMAGES}; got {path}")
+  if not len(found.rows):
+    raise ValueError(f"{found.paths[0]} has no rows; give one or more images")
+  return found
 
 
 def _below(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -192,8 +192,7 @@ def scaled(
   if len(wrong):
     what = "zero" if largest[wrong[0]] == 0 else "not finite"
     raise ValueError(
-      f"{name_of(int(wrong[0]))} is {what}; embed that pair again, or leave it "
-      "out"
+      f"{name_of(int(wrong[0]))} is {what}; embed it again, or leave it out"
     )
   x = (x / largest).astype(np.float32, copy=False)
   norm = np.linalg.norm(x, axis=1, keepdims=True)
