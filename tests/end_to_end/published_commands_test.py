@@ -124,11 +124,18 @@ class TestCommands:
     captions = ["a photo of the dog"[: 4 + 2 * i] for i in range(8)]
     folder = make_captioned.photo_folder(tmp_path / "photos", captions)
     result = self.nuclr(
-      *("filter", f"--model={CLIP}", f"--input={folder}", "--keep=0.75,0.5"),
-      *("--score=negcliploss,similarity", f"--output={tmp_path / 'kept'}"),
+      *("embed", f"--model={CLIP}", f"--input={folder}"),
+      f"--output={tmp_path / 'target'}",
+    )
+    assert result.returncode == 0, result.stderr
+    result = self.nuclr(
+      *("filter", f"--model={CLIP}", f"--input={folder}", "--keep=0.9,0.7,0.5"),
+      "--score=negcliploss,similarity,normsim",
+      *(f"--target={tmp_path / 'target'}", f"--output={tmp_path / 'kept'}"),
     )
     assert result.returncode == 0, result.stderr
     assert "temperature            0.0300" in result.stdout
+    assert "threshold/normsim      1.0000" in result.stdout
     result = self.nuclr(
       *("ingest", f"--input={tmp_path / 'kept' / 'kept.jsonl'}"),
       *(f"--images={folder}", "--dataset=mine", f"--data_dir={tmp_path}"),

@@ -115,7 +115,10 @@ def _histogram(name: str, score: np.ndarray, kept: np.ndarray) -> Figure:
   figure = Figure(figsize=(8, 3), layout="constrained")
   axes = figure.subplots()
   finite = np.isfinite(score)
-  edges = np.histogram_bin_edges(score[finite], BINS)
+  x = score[finite].astype(float)
+  if len(x) and np.ptp(x) < 1e-9 * np.abs(x).max():
+    x = x[:1]  # between equal numbers, there is no room for bins
+  edges = np.histogram_bin_edges(x, BINS)
   axes.hist(score[finite], edges, color="#bbb", label="all")
   axes.hist(score[finite & kept], edges, color="#16703a", label="kept")
   axes.set_xlabel(name)

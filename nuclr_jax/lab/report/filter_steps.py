@@ -91,10 +91,10 @@ def scores(
       "norm": request.norm,
     }
   if "negcliploss" in request.scores:
-    columns["negcliploss"] = _negcliploss(work, sides, tau, request)
+    columns["negcliploss"] = _negcliploss(work, found, tau, request)
     summary |= {
       "batch_size": min(request.batch_size, len(found.image)),
-      "partitions": request.partitions,
+      "partitions": _partitions(found, request),
     }
   if "exact" in request.scores:
     columns["exact"], more = _exact(work, sides, tau, request)
@@ -128,10 +128,17 @@ def _normsim(work, found: Shards, target: Images, request: Request):
   )
 
 
-def _negcliploss(work, sides, tau: float, request: Request) -> np.ndarray:
+def _partitions(found: Shards, request: Request) -> int:
+  """Returns how many partitions differ: all pairs make one batch only once."""
+  one = len(found.image) <= request.batch_size
+  return 1 if one else request.partitions
+
+
+def _negcliploss(work, found: Shards, tau: float, request: Request):
   """Averages over random partitions, of which each is a step."""
-  total = np.zeros(len(sides[0]))
-  for i in range(request.partitions):
+  sides, count = (found.image, found.text), _partitions(found, request)
+  total = np.zeros(len(found.image))
+  for i in range(count):
     total += _step(
       work,
       f"negcliploss_{i}",
@@ -139,7 +146,7 @@ def _negcliploss(work, sides, tau: float, request: Request) -> np.ndarray:
         *sides, temperature=tau, batch_size=request.batch_size, seed=(i,)
       ),
     )
-  return total / request.partitions
+  return total / count
 
 
 def _exact(work, sides, tau: float, request: Request):

@@ -254,6 +254,55 @@ def test_normsim_is_in_all_outputs(tmp_path, target):
     assert scores.min() == pytest.approx(summary["threshold/normsim"])
 
 
+def test_normsim_of_all_layouts(tmp_path, target, no_page):
+  image, text = make_shards.embeddings(65)
+  np.save(tmp_path / "image.npy", image)
+  np.save(tmp_path / "text.npy", text)
+  own = make_shards.embedded(tmp_path / "e", 65)
+  cosines = np.abs(image.astype(float) @ np.load(target).astype(float).T)
+  for i, (place, count) in enumerate(
+    [
+      (make_shards.clip_retrieval(tmp_path / "c"), [1]),
+      (f"{tmp_path}/image.npy,{tmp_path}/text.npy", [1]),
+      (own, 1 + np.arange(65) % 2),  # captions of each image
+    ]
+  ):
+    kept = tmp_path / f"kept{i}"
+    filtering.write(near(target), kept, embeddings=place)
+    found = parquet.read_table(kept / "scores.parquet")["normsim"].to_numpy()
+    expected = np.repeat(cosines.max(axis=1), count)
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+def test_equal_scores_have_a_page(tmp_path, target):
+  """Images that are the target's have cosines of 1, up to rounding."""
+  x = make_shards.embeddings(7, seed=1)[0]
+  np.save(tmp_path / "x.npy", np.repeat(x, 5, axis=0))
+  pairs = f"{tmp_path}/x.npy,{tmp_path}/x.npy"
+  summary = filtering.write(near(target), tmp_path / "k", embeddings=pairs)
+  assert summary["threshold/normsim"] == pytest.approx(1)
+  assert summary["kept"] == 14 and (tmp_path / "k" / "normsim.png").exists()
+
+
+def test_all_pairs_make_one_batch_once(tmp_path, no_page):
+  metadata = make_shards.datacomp(tmp_path / "metadata")
+  scores = []
+  for partitions, batch_size in ((3, 65), (1, 100), (3, 64)):
+    request = Request(
+      ["negcliploss"],
+      keep=[0.5],
+      temperature=0.1,
+      batch_size=batch_size,
+      partitions=partitions,
+    )
+    kept = tmp_path / f"{batch_size}"
+    summary = filtering.write(request, kept, embeddings=metadata)
+    assert summary["partitions"] == (3 if batch_size == 64 else 1)
+    table = parquet.read_table(kept / "scores.parquet").to_pydict()
+    scores.append(table["negcliploss"])
+  assert scores[0] == scores[1] != scores[2]
+
+
 def test_another_target_makes_its_own_step_again(
   tmp_path, target, monkeypatch, no_page
 ):
