@@ -225,10 +225,9 @@ nuclr embed --workdir=runs/mine --output=out
     verbs.filter_pairs,
     (
       *("embeddings", "arch", *INPUTS, *MODELS, "architecture", "data_dir"),
-      "output",
-      *("score", "keep", "threshold", "intersect", "once", "temperature"),
-      *("batch_size", "partitions", "max_pairs", "target", "norm"),
-      *("best", "average"),
+      *("output", "score", "keep", "threshold", "intersect", "once"),
+      *("temperature", "batch_size", "partitions", "max_pairs", "target"),
+      *("norm", "best", "average"),
     ),
     """
 nuclr filter --embeddings=metadata --score=similarity --keep=0.3 --output=kept
@@ -251,8 +250,7 @@ nuclr filter --workdir=runs/mine --score=exact --temperature=0.05 --keep=0.9 \\
   --output=kept
   With a model or a run, embeddings of --input, or of the pairs that the run or
   config trains on, are made first. kept.jsonl names the pairs that are kept,
-  for nuclr ingest. The target of normsim has embeddings of the images that
-  training is for, by the model of the pairs.
+  for nuclr ingest.
 """,
     must=["output", "score"],
     needs={
