@@ -460,8 +460,9 @@ def filtering_table(measured: dict) -> str:
         cell(row["peak_mib"] / 1024, 2),
       ]
     )
-  header = ["pairs", "score", "batch or sample", "s", "processor: s"]
-  return markdown.table([*header, "peak: GiB"], rows)
+  header = ["pairs", "score", "batch, sample or target"]
+  header += ["s", "processor: s", "peak: GiB"]
+  return markdown.table(header, rows)
 
 
 def tables() -> dict[str, str]:

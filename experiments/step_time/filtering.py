@@ -5,7 +5,8 @@ python -m experiments.step_time.filtering --runs=100000:similarity,1000000:exact
 Prints JSON. The embeddings are in DataComp's layout, in half precision and in
 shards of 50,000 pairs; texts are images with noise, of topics whose sizes
 follow Zipf's law. A run is PAIRS:SCORE or PAIRS:SCORE:BATCH, where BATCH is the
-batch of negCLIPLoss, in one partition, or the sample of exact weights.
+batch of negCLIPLoss, in one partition, the sample of exact weights, or the
+number of images in the target of NormSim.
 `seconds` and `processor_seconds` are of the whole command, `peak_mib` is its
 resident memory, with JAX and the pages of files that it maps.
 """
@@ -29,6 +30,7 @@ TEMPERATURE = flags.DEFINE_float("temperature", 0.03, "Temperature.")
 FOLDER = flags.DEFINE_string("folder", None, "Where shards are kept.")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARD, TOPICS = 50_000, 2_000
+TARGET = 10**6  # the number of the shard that is NormSim's target
 # The peak of this program alone: ru_maxrss has that of its parent in it.
 RUN = """
 import atexit, pathlib, re, sys
@@ -74,7 +76,12 @@ def write_shard(folder: pathlib.Path, number: int, size: int) -> None:
 def measure(folder: pathlib.Path, score: str, batch: str) -> dict:
   """Runs the command on the shards of a folder."""
   how = [f"--score={score}", "--keep=0.3"]
-  if score != "similarity":
+  if score == "normsim":
+    target = folder.with_name(f"target{batch}")
+    target.mkdir(exist_ok=True)
+    write_shard(target, TARGET, int(batch))
+    how += [f"--target={target}"]
+  elif score != "similarity":
     how += [f"--temperature={TEMPERATURE.value}"]
   if score == "negcliploss":
     how += ["--partitions=1", f"--batch_size={batch or 32_768}"]
