@@ -107,6 +107,20 @@ def filtered(message, **arrays):
   return make
 
 
+def near_target(message, target):
+  """Good shards, and this array as the target of NormSim."""
+
+  def make(place, folder, rng):
+    make_shards.datacomp(folder / "m", (2,))
+    np.save(folder / "z.npy", target)
+    words = ["filter", f"--embeddings={folder}/m", f"--output={folder}/k"]
+    words += [f"--target={folder}/z.npy", "--score=normsim", "--keep=0.5"]
+    return words, message
+
+  make.__name__ = f"near_target({message})"
+  return make
+
+
 def a_bomb(place, folder, rng):
   """A PNG of 16,000 x 16,000 pixels in some kilobytes."""
   data = b""
@@ -321,6 +335,10 @@ CASES = [
   filtered("do not line up", l14_img=EYE[:2], l14_txt=EYE),
   filtered("is not finite", l14_img=EYE[:2] * np.nan, l14_txt=EYE[:2]),
   filtered("is zero", l14_img=EYE[:2], l14_txt=EYE[:2] * 0),
+  near_target("is zero", np.zeros((2, 16))),
+  near_target("has no rows", np.zeros((0, 16))),
+  near_target("must hold floating", np.array([{}])),
+  near_target("by the model of the pairs", EYE),
   converted("../../ESCAPED", name="../../ESCAPED"),
   converted("../1.0.0", version="../1.0.0"),
   converted("is damaged", splits=7),
