@@ -5,7 +5,8 @@
 Neither library takes memory for it. The names of all models with published
 weights go to tests/golden/open_clip_names.json, and the number of arrays that
 our towers read of each to open_clip_models.json. Exits with 1 unless every
-model that is read has OpenCLIP's arrays and numbers of heads.
+model that is read has OpenCLIP's arrays and numbers of heads, and unless
+OpenCLIP makes the same of the config that `nuclr export` writes for it.
 """
 
 import functools
@@ -22,8 +23,10 @@ import transformers
 from experiments.parity import optional
 from experiments.parity.__main__ import NAMES, read_config
 from nuclr_jax.lab import files
+from nuclr_jax.lab.export.open_clip_configs import open_clip_config
 from nuclr_jax.lab.models.pretrained import convert
 from nuclr_jax.lab.models.towers import towers
+from nuclr_jax.types import Sides
 
 HERE = pathlib.Path(__file__).parent
 # What differs from the defaults of transformers, which are of the size "base".
@@ -76,12 +79,32 @@ def heads(module: torch.nn.Module) -> set[int]:
   }
 
 
+def heads_of(model: torch.nn.Module) -> tuple[set[int], set[int]]:
+  """Returns the numbers of heads of the image tower and of the text tower."""
+  text = model.text if hasattr(model, "text") else model.transformer
+  return heads(model.visual), heads(text)
+
+
+def shapes_of(module: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of a model's arrays, by key.
+
+  CoCa's decoder of captions is left out, and the bias of SigLIP's logits, which
+  is no part of the towers.
+  """
+  return {
+    key: tuple(x.shape)
+    for key, x in module.state_dict().items()
+    if not key.startswith("text_decoder.") and key != "logit_bias"
+  }
+
+
 def compare(config: dict) -> int:
   """Returns how many of OpenCLIP's arrays ours has.
 
   Raises:
     ValueError: If one is left over or missing, or has another shape, or if
-      attention has other numbers of heads.
+      attention has other numbers of heads; likewise for OpenCLIP's model of the
+      config that is exported.
   """
   model, data = read_config(config)
   module = theirs(config)
@@ -108,9 +131,22 @@ def compare(config: dict) -> int:
   has_probe = "probe" in image or image["name"] == "perception_encoder"
   expected = {image["heads"]} if "heads" in image else set()
   expected |= {probe} if has_probe else set()
-  texts = module.text if hasattr(module, "text") else module.transformer
-  if (heads(module.visual), heads(texts)) != (expected, {text["heads"]}):
-    raise ValueError(f"{heads(module.visual)}, {heads(texts)} heads")
+  expected = expected, {text["heads"]}
+  if heads_of(module) != expected:
+    raise ValueError(f"{heads_of(module)} heads")
+  exported = open_clip_config(
+    Sides(image, text),
+    dim=model["dim"],
+    image_size=size,
+    vocab_size=data["vocab_size"],
+    length=data["length"],
+    projections=[x for x in shapes if "projection" in x],
+  )
+  other = theirs(exported.config)
+  if exported.layout != layout or shapes_of(other) != shapes_of(module):
+    raise ValueError(f"exported as {exported.layout} with other arrays")
+  if heads_of(other) != expected:
+    raise ValueError(f"exported with {heads_of(other)} heads")
   return sum(len(match.theirs) for match in matches)
 
 

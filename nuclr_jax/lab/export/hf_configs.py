@@ -33,7 +33,7 @@ def image_config(image: Arguments, *, image_size: int) -> dict[str, Any]:
   if not image["name"].startswith("vit_"):
     raise ValueError(
       f"Hugging Face has no layout for {image['name']!r}; export a model with "
-      "a ResNet or a ViT"
+      "a ResNet or a ViT, or one of OpenCLIP's with --layout=open_clip"
     )
   return {
     "model_type": "vit",

@@ -12,7 +12,9 @@ In Hugging Face's layout, the towers decide which kind of folder is written:
                           encoder that pools over all tokens is one of
                           sentence-transformers
 
-OpenCLIP's layout takes the towers of CLIP or SigLIP. It has the files
+OpenCLIP's layout takes all towers that are read from its models: CLIP's,
+CLIPA's, MetaCLIP 2's and CoCa's, SigLIP's, those of EVA, EVA-02, the Perception
+Encoder, ConvNeXt, ViTamin and MobileCLIP2-L, RoBERTa and NLLB. It has the files
 `open_clip_config.json` and `open_clip_model.safetensors`. The tokenizer with
 its cleaning of captions and the preprocessing of images are written beside the
 weights. `config.model.pretrained` and `--model` read all of them back.
@@ -52,6 +54,7 @@ OPEN_CLIP_WEIGHTS = "open_clip_model.safetensors"
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers
 LOGIT_SCALE = 2.6592  # log(1 / 0.07), where Hugging Face's models start
+LOGIT_BIAS = -10.0  # where SigLIP's starts
 REPAIRS = {  # how captions differ there from those of the run
   "hugging_face": (
     "config.data.repair is True, and transformers does not repair captions: "
@@ -183,11 +186,11 @@ def write_model(
       f"{model.spec['name']!r}"
     )
   image, text = (_arguments(model.spec, side) for side in Sides._fields)
-  _check_features(image, text)
   for difference in elsewhere.differences(model.resize, [layout]):
     log.warning("%s", difference)
   if layout == "open_clip":
     return _write_open_clip(model, image, text, folder)
+  _check_features(image, text)
   is_clip = bool(image.get("norm_before")), text["name"] == "clip_text"
   is_siglip = image.get("pool") == "attention", text["name"] == "siglip_text"
   pooled = bool(image.get("pooler")), bool(text.get("pooler"))
@@ -203,7 +206,7 @@ def write_model(
       "Hugging Face has no layout for these towers. A tower of CLIP or SigLIP "
       "needs the other one; if one tower has a pooler, both must; "
       "projection_bias must be False, but for SigLIP, which projects texts "
-      "only. For CLIP's ResNet-50, choose --layout=open_clip"
+      "only. For towers of OpenCLIP's other models, choose --layout=open_clip"
     )
   else:
     joint, separate = None, _separate_models(model, image, text)
@@ -237,7 +240,7 @@ def _arguments(spec, side: str) -> dict[str, Any]:
 
 
 def _check_features(image, text) -> None:
-  """Raises ValueError for features that no exported config can name."""
+  """Raises ValueError for features that Hugging Face's configs cannot name."""
   norm_before = image.get("norm_before")
   patch_bias = image.get("patch_bias")
   found = {
@@ -252,7 +255,8 @@ def _check_features(image, text) -> None:
   }
   if names := [name for name, is_other in found.items() if is_other]:
     raise ValueError(
-      f"models with this {', '.join(names)} can be read, but not exported"
+      f"Hugging Face has no layout for models with this {', '.join(names)}; "
+      "choose --layout=open_clip"
     )
 
 
@@ -270,21 +274,21 @@ def _joint_model(model: Exported, image, text, layout: str) -> HFModel:
     sizes["dim"] = model.params["image_projection"].shape[1]
   hf_config = make_config[layout](image, text, **sizes)
   tensors = pretrained.to_layout(model.params, model.state, layout)
-  tensors |= _scalars(model, is_siglip=layout == "hf_siglip")
+  tensors |= _scalars(model, bias=layout == "hf_siglip")
   if layout != "hf_siglip":
     hf_config["logit_scale_init_value"] = float(tensors["logit_scale"])
   return HFModel(hf_config, tensors)
 
 
-def _scalars(model: Exported, *, is_siglip: bool) -> dict[str, np.ndarray]:
+def _scalars(model: Exported, *, bias: bool) -> dict[str, np.ndarray]:
   """Returns the scale of the logits and, for SigLIP, their bias."""
   scale = LOGIT_SCALE
   if model.temperature:
     scale = float(np.log(1 / model.temperature))
-  if not is_siglip:
+  if not bias:
     return {"logit_scale": np.array(scale, np.float32)}
-  bias = -10.0 if model.logit_bias is None else model.logit_bias
-  scalars = {"logit_scale": [scale], "logit_bias": [bias]}
+  added = LOGIT_BIAS if model.logit_bias is None else model.logit_bias
+  scalars = {"logit_scale": [scale], "logit_bias": [added]}
   return {name: np.array(x, np.float32) for name, x in scalars.items()}
 
 
@@ -300,28 +304,32 @@ def _crops(resize: Resize) -> bool:
 
 def _write_open_clip(model: Exported, image, text, folder):
   """Writes a folder that OpenCLIP opens as `local-dir:` and its path."""
-  layout, model_config = open_clip_configs.open_clip_config(
-    image,
-    text,
+  projections = {x for x in model.params if "projection" in x}
+  dim = text.get("width", 1)  # what is not projected has this width
+  if "text_projection" in projections:
+    dim = np.shape(model.params["text_projection"])[1]
+  found = open_clip_configs.open_clip_config(
+    Sides(image, text),
+    dim=dim,
     image_size=model.image_size,
     vocab_size=model.tokenizer.vocab_size,
     length=model.tokenizer.length,
-    dim=model.params["text_projection"].shape[1],
+    projections=projections,
   )
-  is_siglip = layout == "open_clip_siglip"
-  is_biased = "text_projection_bias" in model.params
-  projects = ["text"] if is_siglip or "stages" in image else [*Sides._fields]
-  if _projected(model) != projects or is_biased != is_siglip:
-    raise ValueError(
-      f"OpenCLIP has projections of {projects} for these towers, with a bias "
-      f"for SigLIP only; the model has those of {_projected(model)}"
-      f"{' with a bias' if is_biased else ''}"
-    )
-  tensors = pretrained.to_layout(model.params, model.state, layout)
-  tensors |= _scalars(model, is_siglip=is_siglip)
+  # SigLIP's models have a bias of the logits, others if they were trained so.
+  has_bias = model.logit_bias is not None or "siglip" in found.layout
+  if has_bias:
+    found.config["init_logit_bias"] = LOGIT_BIAS
+  tensors = {
+    key if key.startswith("visual.") else found.prefix + key: x
+    for key, x in pretrained.to_layout(
+      model.params, model.state, found.layout
+    ).items()
+  }
+  pretrained.recognize(list(tensors))  # or it could not be read back
   # OpenCLIP keeps the numbers themselves, Hugging Face's SigLIP lists of one.
   tensors |= {
-    name: x.reshape(()) for name, x in tensors.items() if "logit_" in name
+    name: x.reshape(()) for name, x in _scalars(model, bias=has_bias).items()
   }
   preprocessing = {
     "size": model.image_size,
@@ -331,7 +339,7 @@ def _write_open_clip(model: Exported, image, text, folder):
     "interpolation": model.resize.kernel,
     "resize_mode": "shortest" if _crops(model.resize) else "squash",
   }
-  config = {"model_cfg": model_config, "preprocess_cfg": preprocessing}
+  config = {"model_cfg": found.config, "preprocess_cfg": preprocessing}
   with files.remote.new_folder(folder) as work:
     files.write_text(work / OPEN_CLIP_CONFIG, json.dumps(config, indent=2))
     _write_tensors(work / OPEN_CLIP_WEIGHTS, tensors)

@@ -1,6 +1,7 @@
 """Converts single arrays of a file to ours, and back, by the kind of a rule."""
 
 from collections.abc import Callable, Sequence
+import functools
 import logging
 import math
 from typing import NamedTuple
@@ -79,6 +80,16 @@ def _read_stretched(theirs, shapes):
   return [np.concatenate([old[:KEPT], rest]).astype(np.float32)]
 
 
+def _read_types(theirs, shapes):
+  del shapes
+  return [theirs[0] + theirs[1][:1]]
+
+
+def _write_types(types, ours, count):
+  del count
+  return [ours[0], np.zeros((types, ours[0].shape[1]), np.float32)]
+
+
 def _split(x, count):
   """Splits queries, keys and values, which files have in up to three parts.
 
@@ -121,11 +132,13 @@ CONVERSIONS = {  # by the kind of a rule
   "stretched": Conversion(
     _read_stretched, lambda ours, _: [ours[0]], any_length=0
   ),
-  # BERT adds an embedding of the token's type. Here every type is 0, so row 0
-  # of that embedding is added to all positions once; zeros are written back.
+  # BERT adds an embedding of the token's type, of which it has two and RoBERTa
+  # one. Here every type is 0, so row 0 of that embedding is added to all
+  # positions once; zeros are written back.
   "positions_and_types": Conversion(
-    lambda theirs, _: [theirs[0] + theirs[1][:1]],
-    lambda ours, _: [ours[0], np.zeros((2, ours[0].shape[1]), np.float32)],
-    any_length=1,
+    _read_types, functools.partial(_write_types, 2), any_length=1
+  ),
+  "positions_and_type": Conversion(
+    _read_types, functools.partial(_write_types, 1), any_length=1
   ),
 }

@@ -66,7 +66,7 @@ def read_open_clip(source, spec: Json) -> tuple[dict, dict]:
     KeyError: If something is missing.
   """
   whole, preprocessing = spec["model_cfg"], spec.get("preprocess_cfg") or {}
-  image, text = _image(whole), _text(whole)
+  image, text = read_image(whole), read_text(whole)
   parts = Sides(image, text)._asdict().items()
   projected = tuple(side for side, part in parts if part.is_projected)
   biased = tuple(side for side, part in parts if part.is_biased)
@@ -124,7 +124,17 @@ def _tokenizer(source, text: Json) -> str:
   return os.fspath(source)
 
 
-def _image(whole: Json) -> Part:
+def read_image(whole: Json) -> Part:
+  """Reads the image tower of a `model_cfg`.
+
+  Raises:
+    ValueError: If there is no such tower here.
+
+  Example:
+    >>> vision = {"timm_model_name": "convnext_base", "timm_pool": ""}
+    >>> read_image({"embed_dim": 8, "vision_cfg": vision}).tower["width"]
+    128
+  """
   vision = whole["vision_cfg"]
   if "timm_model_name" in vision:
     tower, is_projected, is_biased = timm_towers.read_timm(
@@ -190,7 +200,15 @@ def _vit(vision: Json, activation: str, dim: int) -> Part:
   return Part(tower)
 
 
-def _text(whole: Json) -> Part:
+def read_text(whole: Json) -> Part:
+  """Reads the text tower of a `model_cfg`; see `read_image`.
+
+  Example:
+    >>> text = dict(width=8, heads=2, layers=1, vocab_size=9, eos_id=3)
+    >>> part = read_text({"text_cfg": text | {"pool_type": "eos"}})
+    >>> part.tower["name"], part.tower["end_id"], part.vocab_size
+    ('clip_text', 3, 9)
+  """
   text = whole["text_cfg"]
   if text.get("hf_model_name"):
     return _of_transformers(text, whole["embed_dim"])

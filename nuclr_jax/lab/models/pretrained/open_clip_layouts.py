@@ -94,9 +94,13 @@ _OPEN_CLIP_SIGLIP_TEXT = projection("text", "text.text_projection") + rules(
   ("norm", "text.ln_final", "norm"),
 )
 # RoBERTa, and the head that OpenCLIP puts on the mean of its features.
+_ONE_TYPE = {"positions_and_types": "positions_and_type"}
+_ROBERTA = tuple(
+  x._replace(kind=_ONE_TYPE.get(x.kind, x.kind)) for x in HF_BERT
+)
 _OPEN_CLIP_BERT = (
   Rule(("text_projection",), ("proj.2.weight",), "matrix"),
-  *nested("transformer.", HF_BERT),
+  *nested("transformer.", _ROBERTA),
   *rules("text", ("head", "proj.0", "linear")),
 )
 _LAYER = "layers.{i}"

@@ -1,5 +1,6 @@
 """timm's image towers that OpenCLIP names, as arguments of ours."""
 
+from collections.abc import Iterator
 import re
 from typing import Any
 
@@ -13,6 +14,15 @@ SIGLIP_SIZES = {
   "large": (1024, 24, 16, 4096),
   "so400m": (1152, 27, 16, 4304),
   "giantopt": (1536, 40, 16, 6144),
+}
+# The sizes of images for which timm has such a ViT, by size and patch.
+SIGLIP_IMAGES = {
+  ("base", 16): (224, 256, 384, 512),
+  ("base", 32): (256,),
+  ("large", 16): (256, 384, 512),
+  ("so400m", 14): (224, 378, 384),
+  ("so400m", 16): (256, 384, 512),
+  ("giantopt", 16): (256, 384),
 }
 
 
@@ -114,7 +124,7 @@ def read_timm(vision: Json, dim: int) -> tuple[dict[str, Any], bool, bool]:
   known |= {"timm_model_pretrained", "timm_drop", "timm_drop_path"}
   inputs.reject("vision_cfg", vision, known)
   name = vision["timm_model_name"]
-  tower = TOWERS.get(name) or _siglip(name)
+  tower = find(name)
   if tower is None:
     raise ValueError(
       f"the image tower is timm's {name[:100]!r}; of timm's, those that can be "
@@ -134,6 +144,44 @@ def read_timm(vision: Json, dim: int) -> tuple[dict[str, Any], bool, bool]:
   if projection == "mlp":
     tower = tower | {"head": 2 * dim}
   return tower, projection != "none", projection == ""
+
+
+def find(name: str) -> dict[str, Any] | None:
+  """Finds our tower by its name in timm.
+
+  Example:
+    >>> find("vit_so400m_patch14_siglip_384")["heads"]
+    16
+  """
+  return TOWERS.get(name) or _siglip(name)
+
+
+def names() -> Iterator[str]:
+  """Yields the names in timm of all image towers that `read_timm` reads.
+
+  Example:
+    >>> [x for x in names() if x.endswith("_378")]
+    ['vit_so400m_patch14_siglip_378']
+  """
+  yield from TOWERS
+  for (size, patch), images in SIGLIP_IMAGES.items():
+    yield from (f"vit_{size}_patch{patch}_siglip_{x}" for x in images)
+
+
+def takes_images_of(name: str, size: int) -> bool:
+  """Returns whether timm's tower takes images of a size, in pixels.
+
+  OpenCLIP builds a tower for the images that its name says, whatever its own
+  config has as `image_size`. A ConvNeXt takes images of any size.
+
+  Example:
+    >>> takes_images_of("vitamin_large_336", 224)
+    False
+    >>> takes_images_of("convnext_base", 320)
+    True
+  """
+  own = re.search(r"_(\d+)$", name)
+  return own is None or int(own[1]) == size
 
 
 def _siglip(name: str) -> dict[str, Any] | None:
