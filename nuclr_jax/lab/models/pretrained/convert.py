@@ -78,19 +78,21 @@ def check_sizes(
   name = recognize(list(shapes))
   layout = LAYOUTS[name]
   bare = {_bare(key, layout): shape for key, shape in shapes.items()}
+  number = "b" if "stages" in tower else "i"  # which counts its layers
   blocks, rows = [], 0
   for rule in _rules_of(name, (side,)):
     for template in rule.theirs:
       pattern = re.compile(_pattern(template))
       matches = list(filter(None, map(pattern.fullmatch, bare)))
-      if matches and set("sbi") & {*pattern.groupindex}:
+      if matches and number in pattern.groupindex:
         numbers = [key.groupdict() for key in matches]
         blocks.append(len({tuple(map(x.get, "sbi")) for x in numbers}))
       if rule.ours[-1 if side == "image" else 0] == f"{side}/positions":
         for key in matches:
           rows = rows or math.prod(bare[key[0]][:-1])
-  # Some arrays are in a few layers only, so the others count.
-  layers = statistics.median_low(blocks or [0])
+  # Some arrays are in a few layers only, up to half of those of a ResNet: the
+  # others count.
+  layers = statistics.median_high(blocks or [0])
   expected = sum(tower.get("stages", ())) or tower.get("layers", layers)
   if expected != layers:
     raise ValueError(

@@ -1,5 +1,6 @@
 """OpenCLIP's models with published weights: which are read, and as what."""
 
+import json
 from unittest import mock
 
 import jax
@@ -14,6 +15,7 @@ from nuclr_jax.lab.models import base, layers, vit
 from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.pretrained import (
   architectures,
+  convert,
   open_clip,
   timm_towers,
 )
@@ -148,6 +150,31 @@ def test_what_is_read(name, image, text, data, more):
 def test_what_the_towers_do_not_have(name, text, message):
   with pytest.raises(ValueError, match=message):
     read(name, **text)
+
+
+TINY = sorted((GOLDEN / "towers").glob("*.npz"))
+
+
+@pytest.mark.parametrize("path", TINY, ids=lambda x: x.stem)
+def test_depth_of_the_weights(path):
+  """Also of ResNets, where half of the arrays are in few blocks only."""
+  with np.load(path) as file:
+    towers = json.loads(str(file["spec"]))["towers"]
+    shapes = {
+      name.removeprefix("weights:"): file[name].shape
+      for name in file.files
+      if name.startswith("weights:")
+    }
+    sides = [side for side in towers if f"inputs:{side}" in file.files]
+    size = file["inputs:image"].shape[1] if "image" in sides else 1
+  for side in sides:
+    tower = towers[side]
+    convert.check_sizes(shapes, side, tower, size)
+    deeper = {"layers": tower.get("layers", 0) + 1}
+    if "stages" in tower:
+      deeper = {"stages": (*tower["stages"], 1)}
+    with pytest.raises(ValueError, match="layers in the weights, and"):
+      convert.check_sizes(shapes, side, tower | deeper, size)
 
 
 def test_pooling_of_timm():
