@@ -47,6 +47,14 @@ WORDS = "a photo of dog ! two cats , on mat the ' s - cat".split()
 SHAPES = ((50, 73), (64, 40), (33, 33))
 SIZE, LENGTH, TEMPERATURE = 24, 9, 0.03
 START, END = "<|startoftext|>", "<|endoftext|>"
+ROBERTA = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # and NLLB
+CLIP_TEXTS = {  # families by folder
+  "open_clip_coca": "CoCa",
+  "open_clip_eva02": "EVA-02",
+  "open_clip_pe_core": "PE-Core",
+  "open_clip_convnext": "ConvNeXt, MLP",
+  "open_clip_vitamin": "ViTamin",
+}
 BLOCKS = dict(
   hidden_size=16,
   intermediate_size=24,
@@ -345,7 +353,8 @@ def open_clip_clipa(folder: pathlib.Path) -> tuple | None:
     tokenizer_kwargs={"strip_sep_token": True},
   )
   settings = dict(pad_token="[PAD]", sep_token="[SEP]", cls_token="[CLS]")
-  return by_family(folder, "CLIPA", special, text, settings)
+  ends = ("[CLS]", "[SEP]")
+  return by_family(folder, "CLIPA", special, ends, text, settings)
 
 
 def open_clip_roberta(folder: pathlib.Path) -> tuple | None:
@@ -353,34 +362,62 @@ def open_clip_roberta(folder: pathlib.Path) -> tuple | None:
 
   Its name is none of transformers': the tests say how large it is.
   """
-  special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
   text = open_clip_cases.FAMILIES["RoBERTa"][1] | dict(
     hf_tokenizer_name="tokenizer.json", hf_model_name="tiny-roberta"
   )
   settings = dict(pad_token="<pad>", eos_token="</s>", bos_token="<s>")
-  return by_family(folder, "RoBERTa", special, text, settings)
+  ends = ("<s>", "</s>")
+  return by_family(folder, "RoBERTa", ROBERTA, ends, text, settings)
 
 
-def by_family(folder, family, special, text, settings) -> tuple | None:
-  """Writes one of OpenCLIP's models with a tokenizer of transformers."""
+def open_clip_nllb(folder: pathlib.Path) -> tuple | None:
+  """Writes OpenCLIP's model with SigLIP's ViT and NLLB's encoder.
+
+  Captions begin with the token of their language.
+  """
+  text = open_clip_cases.FAMILIES["NLLB, SigLIP"][1] | dict(
+    hf_tokenizer_name="tokenizer.json", hf_model_name="tiny-nllb"
+  )
+  special = ROBERTA | {"eng_Latn": 4}
+  settings = dict(pad_token="<pad>", eos_token="</s>")
+  ends = ("eng_Latn", "</s>")
+  return by_family(folder, "NLLB, SigLIP", special, ends, text, settings)
+
+
+def by_clip_text(folder: pathlib.Path) -> tuple | None:
+  """Writes one of OpenCLIP's models with CLIP's text tower."""
+  family = CLIP_TEXTS[folder.name]
+  text = open_clip_cases.FAMILIES[family][1] | dict(
+    hf_tokenizer_name="tokenizer.json"
+  )
+  special, ends = {"!": 0, "<unk>": 1}, (START, END)
+  return by_family(folder, family, special, ends, text, dict(pad_token="!"))
+
+
+def by_family(folder, family, special, ends, text, settings) -> tuple | None:
+  """Writes one of OpenCLIP's models with a tokenizer of transformers.
+
+  A tower of timm is named after the folder: the tests say how large it is.
+  """
   library = optional.load("open_clip.tokenizer")
   if library is None:
     return None
-  names = list(special)
-  first, last = ("<s>", "</s>") if "<s>" in names else ("[CLS]", "[SEP]")
-  words, vocab_size = tokenizer(special, first, last)
-  vision, _, _ = open_clip_cases.FAMILIES[family]
+  words, vocab_size = tokenizer(special, *ends)
+  size = open_clip_cases.case(family).inputs["image"].shape[1]
+  vision = open_clip_cases.FAMILIES[family][0] | dict(image_size=size)
+  if "timm_model_name" in vision:
+    vision["timm_model_name"] = folder.name
   if "vocab_size" in text:
     text |= dict(vocab_size=vocab_size)
   text |= dict(context_length=LENGTH)
   model = randomized(open_clip_cases.make(family, text))
   save_open_clip(folder, model, words, vision, text)
-  settings |= dict(tokenizer_class="PreTrainedTokenizerFast")
+  settings = settings | dict(tokenizer_class="PreTrainedTokenizerFast")
   (folder / "tokenizer_config.json").write_text(json.dumps(settings))
   encode = library.HFTokenizer(
     str(folder), context_length=LENGTH, **text.get("tokenizer_kwargs", {})
   )
-  return *by_open_clip(model, encode(CAPTIONS)), CAPTIONS
+  return *by_open_clip(model, encode(CAPTIONS), size), CAPTIONS
 
 
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
@@ -392,7 +429,7 @@ def save_open_clip(folder, model, words, vision, text) -> None:
   folder.mkdir(parents=True)
   save_file(tensors, folder / "open_clip_model.safetensors")
   preprocess = dict(
-    size=SIZE,
+    size=vision["image_size"],
     mode="RGB",
     mean=MEAN,
     std=STD,
@@ -407,16 +444,16 @@ def save_open_clip(folder, model, words, vision, text) -> None:
   words.save(str(folder / "tokenizer.json"))
 
 
-def by_open_clip(model, ids) -> tuple:
+def by_open_clip(model, ids, size=SIZE) -> tuple:
   """Computes embeddings as OpenCLIP does."""
   pixels = []
   for photo in map(io.BytesIO, photos()):
     image = Image.open(photo)
     shorter = min(image.size)
-    width, height = (int(SIZE * x / shorter) for x in image.size)
-    left, top = (round((x - SIZE) / 2) for x in (width, height))
+    width, height = (int(size * x / shorter) for x in image.size)
+    left, top = (round((x - size) / 2) for x in (width, height))
     image = image.resize((width, height), Image.BICUBIC)
-    image = image.crop((left, top, left + SIZE, top + SIZE))
+    image = image.crop((left, top, left + size, top + size))
     pixels.append((np.asarray(image) / 255 - MEAN) / STD)
   model = model.double()
   pixels = torch.tensor(np.stack(pixels).transpose(0, 3, 1, 2))
@@ -457,7 +494,9 @@ def main() -> None:
   )
   makers = (hf_clip, hf_clip_added, hf_siglip, hf_siglip_t5)
   makers += (open_clip, open_clip_captions, open_clip_clipa, open_clip_roberta)
+  makers += (open_clip_nllb,)
   by_name = {f.__name__: f for f in makers}
+  by_name |= dict.fromkeys(CLIP_TEXTS, by_clip_text)
   parser.add_argument("names", nargs="*", default=[*by_name])
   transformers.logging.set_verbosity_error()
   for name in parser.parse_args().names:

@@ -32,15 +32,25 @@ from nuclr_jax.lab.export import (
 from nuclr_jax.lab.export.model import LAYOUTS
 from nuclr_jax.lab.files import bucket
 from nuclr_jax.lab.models.layers import MEAN, STD
-from nuclr_jax.lab.models.pretrained import open_clip, read_published
+from nuclr_jax.lab.models.pretrained import (
+  open_clip,
+  read_published,
+  timm_towers,
+)
 from nuclr_jax.lab.report import subject
 from nuclr_jax.lab.train import loop, untrained
 from nuclr_jax.lab.user_files.items import Item
 
 FOLDERS = sorted(x for x in PUBLISHED.iterdir() if x.is_dir())
 SIGLIP_T5 = PUBLISHED / "hf_siglip_t5"
-# Its export brings nothing that that of hf_siglip does not.
-EXPORTED = [x for x in FOLDERS if x != SIGLIP_T5]
+# Its export brings nothing that that of hf_siglip does not, and the exports of
+# OpenCLIP's other families are tested in lab/export.
+FAMILIES = ("nllb", "coca", "eva02", "pe_core", "convnext", "vitamin")
+EXPORTED = [
+  x
+  for x in FOLDERS
+  if x not in (SIGLIP_T5, *(PUBLISHED / f"open_clip_{x}" for x in FAMILIES))
+]
 # What only one library has, and what an export for the other says.
 REFUSED = {
   ("hf_siglip", "open_clip"): "no image tower like this 'siglip_vit_b16': of",
@@ -54,11 +64,27 @@ REFUSED = {
 }
 
 
+TINY = dict(width=16, layers=1, heads=4)
+VIT = TINY | dict(patch=8, hidden=24)
+SIGLIP_VIT = dict(VIT, width=12, hidden=18, activation="gelu")
+TIMM = {
+  "open_clip_nllb": dict(name="siglip_vit_b16") | SIGLIP_VIT,
+  "open_clip_eva02": dict(name="eva", gated=True, rotary=4) | VIT,
+  "open_clip_pe_core": dict(name="perception_encoder", rotary=4, pool_heads=2)
+  | VIT,
+  "open_clip_convnext": dict(name="convnext", width=4, stages=(1, 1, 1, 1)),
+  "open_clip_vitamin": dict(name="vitamin", stem=8, stem_blocks=(1, 2)) | TINY,
+}
+
+
 @pytest.fixture(autouse=True)
-def tiny_roberta(monkeypatch):
-  """The text tower that `open_clip_roberta` names."""
-  sizes = dict(name="roberta", width=16, layers=1, heads=4, hidden=64)
-  monkeypatch.setitem(open_clip.HF_TEXTS, "tiny-roberta", (sizes, 30))
+def tiny_names(monkeypatch):
+  """The towers of timm and transformers that OpenCLIP's folders name."""
+  for name, tower in TIMM.items():
+    monkeypatch.setitem(timm_towers.TOWERS, name, tower)
+  for name, hidden in (("roberta", 64), ("nllb", 24)):
+    tower = dict(name=name, hidden=hidden, **TINY)
+    monkeypatch.setitem(open_clip.HF_TEXTS, f"tiny-{name}", (tower, 30))
 
 
 def items(expected):
