@@ -4,7 +4,8 @@ python -m experiments.parity
 
 And the table of OpenCLIP's models in docs/guides/published_models.md, from
 tests/golden/open_clip_names.json. `experiments.parity.towers`, `.exported`,
-`.sentence_encoders`, `.captions` and `.clip_benchmark` print the JSON files.
+`.exported_open_clip`, `.sentence_encoders`, `.captions` and `.clip_benchmark`
+print the JSON files.
 """
 
 from collections.abc import Sequence
@@ -55,6 +56,19 @@ def exported_table(exported: dict) -> str:
     for name, error in exported["embeddings"].items()
   ]
   return markdown.table(["exported", "embeddings", "pixels"], lines)
+
+
+def exported_open_clip_table(exported: dict) -> str:
+  """Shows the errors of every family of OpenCLIP's models."""
+  lines = [
+    [
+      family,
+      *(f"{row[x]:.1e}" for x in ("image", "text", "read_back", "apart")),
+    ]
+    for family, row in exported["rows"].items()
+  ]
+  header = ["family", "images", "texts", "read back", "between inputs"]
+  return markdown.table(header, lines)
 
 
 def sentence_encoders_table(errors: dict) -> str:
@@ -127,6 +141,9 @@ def tables() -> dict[str, str]:
     "machine": versions_line(towers),
     "towers": towers_table(towers),
     "exported": exported_table(read("exported_cpu")),
+    "exported_open_clip": exported_open_clip_table(
+      read("exported_open_clip_cpu")
+    ),
     "sentence_encoders": sentence_encoders_table(read("sentence_encoders_cpu")),
     "captions": captions_table(read("captions")),
     "benchmark": benchmark_table(read("clip_benchmark")),

@@ -5,9 +5,10 @@ python -m experiments.parity.exported_open_clip   # prints JSON
 A tiny model of each family, with random weights, is exported with
 `--layout=open_clip`. OpenCLIP opens the folder as `local-dir:`, with strict
 loading of its arrays, and embeds JPEG files and captions with the folder's own
-preprocessing and tokenizer. It needs torchvision for that. The embeddings must
-be those of this library, and so must the temperature and the bias; it exits
-with 1 if one is not.
+preprocessing and tokenizer, for which it needs torchvision. The embeddings, the
+temperature and the bias must be those of the model that was exported, and those
+of the folder that this library reads as `--model`. It exits with 1 if one is
+not.
 
 Towers of timm and transformers are named after those that are published, and
 are as small as `open_clip_cases` makes them, under both libraries' names.
@@ -41,17 +42,16 @@ from nuclr_jax.lab import models
 from nuclr_jax.lab.data import images
 from nuclr_jax.lab.data.source import Resize
 from nuclr_jax.lab.data.tokenizer import Tokenizer, pretrained_tokenizer
-from nuclr_jax.lab.export import Exported, write_model
+from nuclr_jax.lab.export import Exported, embedder_of_config, write_model
 from nuclr_jax.lab.models.pretrained import open_clip, timm_towers
+from nuclr_jax.lab.train import untrained
+from nuclr_jax.types import Sides
 
 TOLERANCE, TEMPERATURE, BIAS = 1e-5, 0.03, -12.5
-APART = (
-  0.05  # how much embeddings of two inputs must differ, or nothing is shown
-)
+APART = 1e-3  # how much two inputs must differ, or little would be shown
 RESIZE = Resize("crop_torchvision")
 PIXELS = dict(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
-START, END = published.START, published.END
-ROBERTA = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+START, END, ROBERTA = published.START, published.END, published.ROBERTA
 # What a family's captions begin and end with, and how they are padded; others
 # are as CLIP's.
 CLIP = ({"!": 0, "<unk>": 1}, START, END, {})
@@ -154,6 +154,18 @@ def tokenizer(family: str, case: cases.Case, folder: pathlib.Path) -> Tokenizer:
   )
 
 
+def read_back(folder: pathlib.Path, photos) -> dict[str, np.ndarray]:
+  """Embeds photos and captions with a folder, as `nuclr embed --model` does."""
+  config = untrained.config_of_published(folder)
+  with embedder_of_config(config) as opened:
+    how = opened.image_size, opened.resize
+    squares = [images.resize(images.decode(x), *how) for x in photos]
+    return {
+      "image": opened.encode.image(np.stack(squares)),
+      "text": opened.encode.text(published.CAPTIONS),
+    }
+
+
 def compare(family: str, case: cases.Case, work: pathlib.Path) -> dict:
   """Exports a model; returns the largest differences."""
   words, folder = tokenizer(family, case, work / "words"), work / "out"
@@ -183,6 +195,7 @@ def compare(family: str, case: cases.Case, work: pathlib.Path) -> dict:
     theirs, prepare = library.create_model_from_pretrained(
       f"local-dir:{folder}"
     )
+    again = read_back(folder, photos)
   ids = library.get_tokenizer(f"local-dir:{folder}")(published.CAPTIONS)
   np.testing.assert_array_equal(ids.numpy(), tokens)
   pixels = torch.stack([prepare(Image.open(io.BytesIO(x))) for x in photos])
@@ -201,6 +214,9 @@ def compare(family: str, case: cases.Case, work: pathlib.Path) -> dict:
     side: float(np.abs(np.asarray(getattr(ours, side)) - x.numpy()).max())
     for side, x in expected.items()
   }
+  row["read_back"] = max(
+    float(np.abs(again[side] - x.numpy()).max()) for side, x in expected.items()
+  )
   row["scalars"] = max(map(abs, scalars))
   row["apart"] = min(
     float(torch.pdist(x, p=torch.inf).min()) for x in expected.values()
@@ -224,7 +240,8 @@ def main() -> None:
   failed = [
     family
     for family, row in rows.items()
-    if not max(row[x] for x in ("image", "text", "scalars")) < TOLERANCE
+    if not max(row[x] for x in (*Sides._fields, "read_back", "scalars"))
+    < TOLERANCE
     or not row["apart"] > APART
   ]
   sys.exit(f"FAILED: {', '.join(failed)}" if failed else None)

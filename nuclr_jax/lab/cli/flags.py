@@ -175,8 +175,8 @@ LAYOUT = flags.DEFINE_enum(
   "layout",
   "hugging_face",
   ["hugging_face", "open_clip"],
-  "The library that should read the exported model. open_clip takes CLIP's or "
-  "SigLIP's two towers, and opens the folder as local-dir: and its path.",
+  "The library that should read the exported model. open_clip takes the towers "
+  "of OpenCLIP's models, and opens the folder as local-dir: and its path.",
 )
 FEATURES = flags.DEFINE_bool(
   "features",

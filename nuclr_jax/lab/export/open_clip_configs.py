@@ -269,17 +269,17 @@ def _nearest(
   """
   found = []
   ours = _facts(side, wanted)
-  for config in configs:
-    if shared["quick_gelu"] and "act_kwargs" in config:
+  for spec in configs:
+    if shared["quick_gelu"] and "act_kwargs" in spec:
       continue  # OpenCLIP's quick GELU takes no arguments
-    part = getattr(READERS, side)(shared | {getattr(CONFIGS, side): config})
+    part = getattr(READERS, side)(shared | {getattr(CONFIGS, side): spec})
     theirs = _facts(side, part)
     if theirs["kind"] is not ours["kind"]:
       continue
     differ = {
       key: (x, ours[key]) for key, x in theirs.items() if x != ours[key]
     }
-    found.append(_Found(config, part, differ))
+    found.append(_Found(spec, part, differ))
     if not differ:
       break
   return min(found, key=_Found.distance, default=None)
