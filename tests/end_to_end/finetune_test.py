@@ -163,9 +163,12 @@ def test_weights_between_start_and_end(again, exported, data_dir, tmp_path):
   np.testing.assert_allclose(mixed["logit_scale"], 0.75 * a + 0.25 * b)
 
 
-def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
+@pytest.mark.parametrize(
+  "source", ("open_clip", "open_clip_clipa", "open_clip_coca")
+)
+def test_a_published_model_is_trained_and_read_back(source, data_dir, tmp_path):
   """By one command; what it was made from need not stay."""
-  model = shutil.copytree(PUBLISHED / "open_clip", tmp_path / "model")
+  model = shutil.copytree(PUBLISHED / source, tmp_path / "model")
   before = read_published(model)
   workdir, out = tmp_path / "run", tmp_path / "out"
   nuclr(
@@ -187,7 +190,7 @@ def test_a_published_model_is_trained_and_read_back(data_dir, tmp_path):
     assert after.data[key] == before.data[key]
   assert 0 < abs(after.temperature / before.temperature - 1) < 0.01
   name = "open_clip_model.safetensors"
-  old = safetensors.load_file(PUBLISHED / "open_clip" / name)
+  old = safetensors.load_file(PUBLISHED / source / name)
   new = safetensors.load_file(out / name)
   steps = {key: np.abs(new[key] - x).max() for key, x in old.items()}
   assert steps.keys() <= new.keys()
