@@ -61,7 +61,10 @@ CAPTIONS = {
     *("[CLS]", "[SEP]"),
     dict(template="[CLS] $A [PAD]"),
   ),
-  "MetaCLIP 2": ({"!": 0, "<unk>": 1, END: 2}, None, END, {}),
+  **dict.fromkeys(
+    ("MetaCLIP 2", "CLIP, mixed"),
+    ({"!": 0, "<unk>": 1, END: 2}, None, END, {}),
+  ),
   "SigLIP": (
     {"<unk>": 0, "</s>": 1},
     *(None, "</s>"),
@@ -99,7 +102,14 @@ def families() -> dict[str, cases.Case]:
     *optional_cases.open_clip_siglip(tiny=True),
     *open_clip_cases.cases(tiny=True),
   ]
-  return {x.name.removeprefix("OpenCLIP").strip() or "CLIP": x for x in chosen}
+  found = {x.name.removeprefix("OpenCLIP").strip() or "CLIP": x for x in chosen}
+  # What no published model has together.
+  towers = found["CLIP"].towers
+  image = towers["image"] | dict(pool="mean", activation="gelu", heads=2)
+  text = towers["text"] | dict(causal=False, pool="end", end_id=2, eps=1e-3)
+  text |= dict(activation="gelu_tanh", hidden=25)
+  towers = towers | dict(image=image, text=text)
+  return found | {"CLIP, mixed": found["CLIP"]._replace(towers=towers)}
 
 
 @contextlib.contextmanager
@@ -108,9 +118,11 @@ def tiny_names(family: str, case: cases.Case):
 
   timm's names say for images of which size a tower is; this one's says 24.
   """
-  siglip = {"timm_model_name": "vit_base_patch16_siglip_224"}
-  vision, sizes = siglip, optional_cases.TIMM
-  if family in open_clip_cases.FAMILIES:
+  vision, sizes = {}, {}
+  if family == "SigLIP":
+    vision = {"timm_model_name": "vit_base_patch16_siglip_224"}
+    sizes = optional_cases.TIMM
+  elif family in open_clip_cases.FAMILIES:
     vision, _, sizes = open_clip_cases.FAMILIES[family]
   image, text = case.towers["image"], case.towers["text"]
   towers, texts, real = {}, {}, vision.get("timm_model_name", "")
