@@ -9,11 +9,19 @@ import numpy as np
 PerPair = Float[np.ndarray, "pairs"]
 
 
+class Choice(NamedTuple):
+  """What one score has chosen."""
+
+  among: Bool[np.ndarray, "pairs"]  # which pairs it had to choose from
+  kept: Bool[np.ndarray, "pairs"]  # and which of them it keeps
+  threshold: float  # the least score of those
+
+
 class Chosen(NamedTuple):
   """The pairs that are kept."""
 
   kept: Bool[np.ndarray, "pairs"]
-  thresholds: list[float]  # the least score of those kept, by each score
+  choices: list[Choice]  # of each score
 
 
 def best(
@@ -81,30 +89,31 @@ def choose(
     among: Which pairs may be kept; None means all.
 
   Returns:
-    Which pairs are kept, and the thresholds at which they are.
+    Which pairs are kept, and what each score has chosen.
 
   Raises:
     ValueError: If no pair is left.
 
   Example:
     >>> a, b = np.array([4.0, 3, 2, 1]), np.array([1.0, 2, 3, 4])
-    >>> choose([a, b], keep=[0.75, 0.5]).kept.tolist()
-    [False, True, True, False]
+    >>> found = choose([a, b], keep=[0.75, 0.5])
+    >>> found.kept.tolist(), [x.threshold for x in found.choices]
+    ([False, True, True, False], [2.0, 2.0])
     >>> choose([a, b], keep=[0.75, 0.5], intersect=True).kept.tolist()
     [False, False, True, False]
   """
   n = len(scores[0])
   start = np.ones(n, bool) if among is None else among
-  kept = start
+  kept, choices = start, []
   for i, score in enumerate(scores):
+    own = start if intersect else kept
     if threshold is not None:
-      kept = kept & (score >= threshold[i])
-      continue
-    marked = best(
-      score,
-      int(keep[i] * n + 1e-9),  # 0.29 * 100 is less than 29
-      start if intersect else kept,
-    )
+      marked = own & (score >= threshold[i])
+    else:
+      # 0.29 * 100 is less than 29.
+      marked = best(score, int(keep[i] * n + 1e-9), own)
+    least = float(score[marked].min(initial=np.inf))
+    choices.append(Choice(own, marked, least))
     kept = kept & marked
   if not kept.any():
     greatest = ", ".join(f"{x[start].max(initial=-np.inf):.4g}" for x in scores)
@@ -112,4 +121,4 @@ def choose(
       f"no pair of {n:,} is kept; lower --threshold, or raise --keep (the "
       f"greatest score is {greatest})"
     )
-  return Chosen(kept, [float(x[kept].min()) for x in scores])
+  return Chosen(kept, choices)

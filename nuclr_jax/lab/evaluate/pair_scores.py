@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 ROWS, COLUMNS = 2**17, 2**15  # of a block of the matrix of similarities
 READ = 2**14  # rows that are read at a time where no matrix is needed
 TOLERANCE = 1e-3
+DIGITS = 6  # of NormSim; float32 has errors of some 1e-7
 PerPair = Float[np.ndarray, "pairs"]
 
 
@@ -130,8 +131,9 @@ def normsim(image: Blocks, target: Blocks, *, norm: float) -> PerPair:
     s_i = (sum_z |x_i . z|^p)^(1/p)
 
   over the images z of the target. For p = inf it is the greatest |x_i . z|, the
-  cosine with the nearest image, and every image is compared with every z. For
-  p = 2 the sum is x_i' (Z' Z) x_i, for which the target is read once.
+  cosine with the nearest image, and every image is compared with every z; it is
+  rounded to 6 digits, so that all images of the target are equally near to it.
+  For p = 2 the sum is x_i' (Z' Z) x_i, for which the target is read once.
 
   Args:
     image: Embeddings of the images of the pairs.
@@ -179,7 +181,7 @@ def normsim(image: Blocks, target: Blocks, *, norm: float) -> PerPair:
       score[some] = np.maximum(score[some], found)
       done += count * (part.stop - part.start)
       show(done)
-  return score
+  return score.round(DIGITS)
 
 
 def check_rows(target: Blocks) -> None:
@@ -308,8 +310,8 @@ def balance(
     b = extrapolate(past, b, step - step.mean())
   if residual > tolerance:
     log.warning(
-      "exact weights: not converged, residual %.2g after %d iterations, wanted "
-      "%.2g; raise the temperature",
+      "exact weights: not converged, residual %.4g after %d iterations, wanted "
+      "%.4g; raise the temperature",
       residual,
       iteration,
       tolerance,

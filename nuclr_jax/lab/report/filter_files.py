@@ -10,6 +10,7 @@ import numpy as np
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.shards import Shards
+from nuclr_jax.lab.evaluate.choose import Chosen
 from nuclr_jax.lab.report import filter_page
 from nuclr_jax.lab.report.filter_steps import Request
 
@@ -21,7 +22,7 @@ def write(
   found: Shards,
   request: Request,
   columns: Mapping[str, np.ndarray],
-  kept: np.ndarray,
+  chosen: Chosen,
   summary: Mapping[str, Any],
 ) -> None:
   """Writes the files of the output.
@@ -31,18 +32,21 @@ def write(
     found: The pairs.
     request: Which scores chose.
     columns: All scores by name, and uids, if there are any.
-    kept: Which pairs are kept.
+    chosen: Which pairs are kept, and by which score.
     summary: What `summary.json` gets.
   """
+  kept = chosen.kept
   _write_table(new / "scores.parquet", found, columns, kept)
   if "uid" in columns:
     with files.replacing(new / "uids.npy") as path, path.open("wb") as file:
       np.save(file, np.sort(columns["uid"][kept]))
   elif {"name", "caption"} <= set(found.columns):
     _write_names(new / "kept.jsonl", found, kept)
-  scores = {name: columns[name] for name in request.scores}
+  choices = dict(zip(request.scores, chosen.choices, strict=True))
+  scores = {name: columns[name] for name in choices}
   scores.setdefault("similarity", columns["similarity"])
-  filter_page.write(new / "filter.html", found, scores, kept, summary)
+  path = new / "filter.html"
+  filter_page.write(path, found, scores, choices, kept, summary)
   files.write_json(new / "summary.json", summary)
 
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 import numpy as np
 
 from nuclr_jax.lab.data.shards import Shards
+from nuclr_jax.lab.evaluate.choose import Choice
 from nuclr_jax.lab.report import page
 from nuclr_jax.lab.report.subject import decoded
 
@@ -33,6 +34,7 @@ def write(
   path: pathlib.Path,
   found: Shards,
   scores: Mapping[str, np.ndarray],
+  choices: Mapping[str, Choice],
   kept: np.ndarray,
   summary: Mapping[str, Any],
 ) -> None:
@@ -42,10 +44,14 @@ def write(
     path: The file.
     found: The pairs.
     scores: The scores by name, the first one first.
+    choices: What each score has chosen that chose at all.
     kept: Which pairs are kept.
     summary: Numbers for the table at its top.
   """
-  chosen = {name: _examples(x, kept) for name, x in scores.items()}
+  whole = Choice(np.ones(len(kept), bool), kept, 0.0)
+  chosen = {
+    name: _examples(x, choices.get(name, whole)) for name, x in scores.items()
+  }
   everywhere = [rows for x in chosen.values() for rows in x.values()]
   rows = np.unique(np.concatenate(everywhere))
   notes, images = _notes(found, rows), _images(found, rows)
@@ -70,14 +76,15 @@ def write(
   page.write(path, "Pairs kept and dropped", sections)
 
 
-def _examples(score: np.ndarray, kept: np.ndarray) -> dict[str, np.ndarray]:
+def _examples(score: np.ndarray, choice: Choice) -> dict[str, np.ndarray]:
   """Chooses pairs around the thresholds of a score, by title."""
   order, n = np.argsort(-score, kind="stable"), len(score)
-  inside = order[kept[order]][-AT_THRESHOLD:]
-  outside = order[~kept[order]][:AT_THRESHOLD]
+  dropped = choice.among & ~choice.kept
+  inside = order[choice.kept[order]][-AT_THRESHOLD:]
+  outside = order[dropped[order]][:AT_THRESHOLD]
   found = {
-    "The lowest of those that are kept": inside,
-    "The highest of those that are dropped": outside,
+    "The lowest of those that it keeps": inside,
+    "The highest of those that it drops": outside,
   }
   for share in SHARES:
     at = min(int(share * n), n - 1)

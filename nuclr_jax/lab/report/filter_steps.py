@@ -74,15 +74,14 @@ def scores(
   if tau is None and WITH_TEMPERATURE & set(request.scores):
     tau = _default_temperature(found, request.arch)
   summary = {} if tau is None else {"temperature": tau}
-  columns = {
-    "similarity": _step(
-      work, "similarity", lambda: pair_scores.similarity(*sides)
-    )
-  }
-  if "uid" in found.columns:
+  columns = {}
+  if "uid" in found.columns:  # first, since it is refused if it is wrong
     columns["uid"] = _step(
       work, "uid", lambda: shards.read_uids(found.columns["uid"])
     )
+  columns["similarity"] = _step(
+    work, "similarity", lambda: pair_scores.similarity(*sides)
+  )
   if target is not None:
     columns["normsim"] = _normsim(work, found, target, request)
     summary |= {
@@ -228,6 +227,16 @@ def _unfinished(work: pathlib.Path) -> pair_scores.Unfinished | None:
 
 def _sure(found: Shards) -> np.ndarray:
   """Returns log self-confidences; refuses captions that are no classes."""
+  if "caption" in found.columns:
+    known = found.columns["caption"].hashes()[1]
+    missing = np.flatnonzero(~known)
+    if len(missing):
+      (shard,), (row,) = found.places(missing[:1])
+      raise ValueError(
+        f"{len(missing):,} of {len(known):,} pairs have no caption, the first "
+        f"is row {row} of {found.names[shard]}; confidence needs the name of a "
+        "class for each: leave these pairs out, or choose another --score"
+      )
   label, image = (
     np.unique(copies(found, side), return_inverse=True)[1]
     for side in ("text", "image")
@@ -246,13 +255,20 @@ def _sure(found: Shards) -> np.ndarray:
 def copies(found: Shards, side: str) -> np.ndarray:
   """Returns equal numbers for pairs with copies of one image, or one caption.
 
-  If the tables do not say, copies are those of equal embeddings.
+  If the tables do not say, also of single pairs, copies are those of equal
+  embeddings.
   """
-  name = "image" if side == "image" else "caption"
+  name, rows = "image" if side == "image" else "caption", getattr(found, side)
+  hashes, known = np.zeros(len(rows), np.uint64), np.zeros(len(rows), bool)
   if name in found.columns:
-    return found.columns[name].hashes()
-  rows, hashes = getattr(found, side), []
+    hashes, known = found.columns[name].hashes()
+    if name == "image":  # a sum of no digits is none
+      known &= hashes != content_hash(b"")
   for start in range(0, len(rows), pair_scores.READ):
-    block = rows.read(slice(start, start + pair_scores.READ))
-    hashes += [content_hash(x.tobytes()) for x in block]
-  return np.array(hashes, np.uint64)
+    some = slice(start, start + pair_scores.READ)
+    missing = np.flatnonzero(~known[some])
+    if len(missing):
+      block = rows.read(some)
+      of_rows = [content_hash(block[i].tobytes()) for i in missing]
+      hashes[start + missing] = np.array(of_rows, np.uint64)
+  return hashes

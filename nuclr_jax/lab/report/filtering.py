@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from nuclr_jax import sharding
-from nuclr_jax.lab import files
+from nuclr_jax.lab import files, progress
 from nuclr_jax.lab.data import shards
 from nuclr_jax.lab.data.embeddings import TEXTS
 from nuclr_jax.lab.data.pair_index import content_hash
@@ -75,6 +75,7 @@ def write(
     if embed is not None:
       embeddings = _embedded(work, embed, source)
     found = _open(work, str(embeddings), request)
+    read = _states([*found.paths, *(target.paths if target else ())])
     if target is not None:
       _check_width(found, target)
     if embed is not None:
@@ -82,23 +83,50 @@ def write(
     with jax.set_mesh(sharding.make_mesh()):
       columns, summary = filter_steps.scores(work, found, request, target)
     copies, chosen = _choose(found, request, columns)
+    _check_unchanged(read)
     summary = {
       "pairs": len(found.image),
       "kept": int(chosen.kept.sum()),
       **copies,
       **{
-        f"threshold/{name}": x
-        for name, x in zip(request.scores, chosen.thresholds, strict=True)
+        f"threshold/{name}": x.threshold
+        for name, x in zip(request.scores, chosen.choices, strict=True)
       },
       **summary,
-      "seconds": round(time.monotonic() - began, 1),
+      **_asked(request, embeddings if embed is None else source),
     }
     with files.remote.new_folder(output) as new:
-      filter_files.write(new, found, request, columns, chosen.kept, summary)
+      filter_files.write(new, found, request, columns, chosen, summary)
       if embed is not None:
         shutil.copytree(work / FOUND, new / FOUND)
     shutil.rmtree(work)
+  log.info("it took %s", progress.duration(time.monotonic() - began))
   return summary
+
+
+def _asked(request: Request, source) -> dict[str, Any]:
+  """Returns what the summary says of the request."""
+  asked = {"from": source if isinstance(source, Mapping) else str(source)}
+  asked["scores"] = list(request.scores)
+  for name in ("keep", "threshold"):
+    if values := getattr(request, name):
+      asked[name] = list(values)
+  others = {x: getattr(request, x) for x in ("intersect", "once", "arch")}
+  return asked | {name: x for name, x in others.items() if x}
+
+
+def _states(paths) -> dict[pathlib.Path, list[int]]:
+  return {path: files.state_of(path) for path in paths}
+
+
+def _check_unchanged(read: Mapping[pathlib.Path, list[int]]) -> None:
+  """Raises ValueError if a file has changed since its rows were counted."""
+  for path, state in read.items():
+    if files.state_of(path) != state:
+      raise ValueError(
+        f"{path} has changed while it was read, so that scores may be of other "
+        "rows; run the same command again when nothing writes to it"
+      )
 
 
 @contextlib.contextmanager
@@ -178,7 +206,7 @@ def _open(work: pathlib.Path, embeddings: str, request: Request) -> Shards:
     "batch_size": request.batch_size,
     "max_pairs": request.max_pairs,
     "arch": request.arch,
-    "files": [[str(x), *files.state_of(x)] for x in found.paths],
+    "files": [[str(x), *state] for x, state in _states(found.paths).items()],
   }
   _continue(work / PLAN, plan)
   log.info(

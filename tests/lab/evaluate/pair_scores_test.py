@@ -225,11 +225,14 @@ def test_self_confidence_in_blocks_is_that_of_the_whole(monkeypatch):
 
 def test_shares_count_all_pairs_and_equal_scores_keep_the_first():
   a, b = np.zeros(100), np.arange(100.0)
-  kept, thresholds = choose.choose([a, b], keep=[0.5, 0.29])
+  kept, choices = choose.choose([a, b], keep=[0.5, 0.29])
   assert np.flatnonzero(kept).tolist() == list(range(21, 50))
-  assert thresholds == [0, 21]
+  assert [x.threshold for x in choices] == [0, 21]
+  assert [x.among.sum() for x in choices] == [100, 50]
+  assert [x.kept.sum() for x in choices] == [50, 29]
   both = choose.choose([a, b], keep=[0.5, 0.6], intersect=True)
   assert np.flatnonzero(both.kept).tolist() == list(range(40, 50))
+  assert [x.threshold for x in both.choices] == [0, 40]
   among = b % 2 == 1
   kept, _ = choose.choose([b], threshold=[90], among=among)
   assert np.flatnonzero(kept).tolist() == [91, 93, 95, 97, 99]

@@ -1,14 +1,20 @@
 """`nuclr filter`: what it writes, what it refuses, and how it continues."""
 
 import json
+import os
 
 import make_shards
 import numpy as np
 from pyarrow import parquet
 import pytest
 
-from nuclr_jax.lab.evaluate import pair_scores
-from nuclr_jax.lab.report import filter_files, filter_steps, filtering
+from nuclr_jax.lab.evaluate import choose, pair_scores
+from nuclr_jax.lab.report import (
+  filter_files,
+  filter_page,
+  filter_steps,
+  filtering,
+)
 from nuclr_jax.lab.report.filter_steps import Request
 
 ALL = Request(
@@ -40,9 +46,12 @@ def test_the_table_has_a_row_for_each_pair(made):
   expected = np.einsum("nd,nd->n", image, text)
   np.testing.assert_allclose(rows["similarity"], expected, atol=2e-3)
   assert sum(rows["kept"]) == summary["kept"] == 26
-  for name in ALL.scores:
-    scores = np.array(rows[name])[np.array(rows["kept"])]
-    assert scores.min() == pytest.approx(summary[f"threshold/{name}"], abs=1e-6)
+  above = [
+    np.array(rows[name]) >= summary[f"threshold/{name}"] - 1e-6
+    for name in ALL.scores
+  ]
+  assert np.all(above, axis=0).tolist() == rows["kept"]
+  assert above[0].sum() == 52  # 0.8 of 65, the first score's own share
   assert summary["converged"] and summary["pairs_solved"] == 65
 
 
@@ -65,16 +74,30 @@ def test_the_page_shows_examples_of_each_score(made):
   for name in ALL.scores:
     assert f"<h2>{name}</h2>" in page
     assert (kept / f"{name}.png").exists()
-  assert page.count("The highest of those that are dropped") == 3
+  assert page.count("The highest of those that it drops") == 3
   assert page.count("At 30% of the pairs, ") == 3
   assert "https://example.org/" in page and "text 1" in page
   assert "src='http" not in page
   summary = json.loads((kept / "summary.json").read_text())
-  assert summary["kept"] == 26 and "seconds" in summary
+  assert summary["kept"] == 26 and summary["keep"] == [0.8, 0.6, 0.4]
+  assert summary["scores"] == ALL.scores and "metadata" in summary["from"]
+
+
+def test_examples_are_of_what_a_score_itself_chose():
+  """The best of all by the first score may be dropped by the second."""
+  a, b = np.arange(100.0), -np.arange(100.0)
+  chosen = choose.choose([a, b], keep=[0.5, 0.25])
+  first, second = map(filter_page._examples, [a, b], chosen.choices)
+  kept, dropped, *_ = first.values()
+  assert kept.tolist() == [*range(61, 49, -1)]
+  assert dropped.tolist() == [*range(49, 37, -1)]
+  kept, dropped, *_ = second.values()
+  assert kept.tolist() == [*range(63, 75)]
+  assert dropped.tolist() == [*range(75, 87)]
 
 
 def same(a, b) -> bool:
-  names = ("uids.npy", "scores.parquet")
+  names = ("uids.npy", "scores.parquet", "summary.json")
   return all((a / x).read_bytes() == (b / x).read_bytes() for x in names)
 
 
@@ -193,6 +216,65 @@ def test_copies_are_kept_once(tmp_path, no_page):
   for i in range(5):
     pair = [i, i + 60]
     assert kept[pair].tolist() == (score[pair] == score[pair].max()).tolist()
+
+
+def test_what_has_no_value_is_no_copy(tmp_path, no_page):
+  """Null, NaN and no digits say nothing; embeddings decide then."""
+  sums = ["ab", "ab", None, None, "", ""] + [f"{i:02x}" for i in range(59)]
+  metadata = make_shards.datacomp(tmp_path / "d", sha256=sums)
+  request = Request(["similarity"], keep=[1.0], once="image")
+  found = filtering.write(request, tmp_path / "kept", embeddings=str(metadata))
+  assert found["copies_left_out"] == 1
+  nothing = [None] * 65
+  metadata = make_shards.datacomp(tmp_path / "e", text=nothing)
+  request = request._replace(once="text")
+  found = filtering.write(request, tmp_path / "all", embeddings=str(metadata))
+  assert found["copies_left_out"] == 0
+  names = [f"class {i % 4}" for i in range(64)] + [None]
+  metadata = make_shards.datacomp(tmp_path / "f", text=names)
+  request = Request(["confidence"], keep=[0.5])
+  with pytest.raises(ValueError, match="1 of 65 pairs have no caption, the fi"):
+    filtering.write(request, tmp_path / "no", embeddings=str(metadata))
+  numbers = [-1, -1, *range(63)]
+  metadata = make_shards.datacomp(tmp_path / "g", text=numbers)
+  request = Request(["similarity"], keep=[1.0], once="text")
+  found = filtering.write(request, tmp_path / "int", embeddings=str(metadata))
+  assert found["copies_left_out"] == 1
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(
+  made, tmp_path, monkeypatch, no_page
+):
+  metadata = make_shards.datacomp(tmp_path / "d")
+  choosing = filtering._choose
+
+  def replaced(*args):
+    path = metadata / "00000001.npz"
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    return choosing(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(filtering, "_choose", replaced)
+    with pytest.raises(ValueError, match="1.npz has changed while it was read"):
+      filtering.write(ALL, tmp_path / "kept", embeddings=str(metadata))
+  assert not (tmp_path / "kept").exists()
+  filtering.write(ALL, tmp_path / "kept", embeddings=str(metadata))
+  assert (tmp_path / "kept" / "uids.npy").read_bytes() == (
+    made[1] / "uids.npy"
+  ).read_bytes()
+
+
+def test_images_of_the_target_are_equally_near(tmp_path, no_page):
+  image = make_shards.embeddings(65)[0]
+  np.save(tmp_path / "own.npy", image)
+  metadata = make_shards.datacomp(tmp_path / "d")
+  request = Request(
+    ["normsim"], keep=[0.2], target=str(tmp_path / "own.npy"), arch="l14"
+  )
+  filtering.write(request, tmp_path / "kept", embeddings=str(metadata))
+  table = parquet.read_table(tmp_path / "kept" / "scores.parquet").to_pydict()
+  assert set(table["normsim"]) == {1.0}
+  assert table["kept"] == [i < 13 for i in range(65)]
 
 
 def test_without_uids_names_and_captions_are_listed(tmp_path, no_page):

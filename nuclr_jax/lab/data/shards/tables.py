@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 import pathlib
 from typing import Any, NamedTuple
 
-from jaxtyping import Int, UInt64
+from jaxtyping import Bool, Int, UInt64
 import numpy as np
 
 from nuclr_jax.lab import files
@@ -56,19 +56,28 @@ class Column(NamedTuple):
         break
     return [found[i] for i in place.tolist()]
 
-  def hashes(self) -> UInt64[np.ndarray, "pairs"]:
-    """Returns a hash of each pair's value; equal values have equal ones."""
-    numbers = [
-      np.array([_hash(x) for x in values], np.uint64)
-      for _, values in self.batches()
-    ]
-    numbers = np.concatenate([np.zeros(0, np.uint64), *numbers])
-    return numbers if self.index is None else numbers[self.index]
+  def hashes(
+    self,
+  ) -> tuple[UInt64[np.ndarray, "pairs"], Bool[np.ndarray, "pairs"]]:
+    """Returns a hash of each pair's value, and whether it has one.
+
+    Equal values have equal hashes. Null and NaN are no values.
+    """
+    numbers, known = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
+    for _, values in self.batches():
+      known.append(np.array([_is_value(x) for x in values], bool))
+      numbers.append(np.array([_hash(x) for x in values], np.uint64))
+    found = np.concatenate(numbers), np.concatenate(known)
+    return found if self.index is None else tuple(x[self.index] for x in found)
+
+
+def _is_value(value: Any) -> bool:
+  return value is not None and value == value  # NaN is not itself
 
 
 def _hash(value: Any) -> int:
   if isinstance(value, int):
-    return value
+    return value % 2**64  # a negative one, too
   return content_hash(
     value if isinstance(value, bytes) else f"{value}".encode()
   )
