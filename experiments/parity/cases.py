@@ -44,6 +44,8 @@ def randomized(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
       x.normal_(0, 0.1, generator=generator)
     elif is_batch_norm and name.endswith("weight"):
       x.uniform_(0.2, 0.6, generator=generator)
+    elif x.ndim == 3 and name.endswith("gamma"):  # starts as 0.00001
+      x.uniform_(0.5, 1.5, generator=generator)
     elif x.ndim == 1 and name.endswith("weight"):
       x.uniform_(0.5, 1.5, generator=generator)
     elif x.ndim == 2:

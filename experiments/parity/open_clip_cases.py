@@ -7,9 +7,11 @@ published sizes, most do not fit this comparison's memory.
 
 from collections.abc import Mapping
 import contextlib
+import functools
 from typing import Any
 from unittest import mock
 
+import torch
 import transformers
 
 from experiments.parity import optional
@@ -48,6 +50,20 @@ def tiny_parts(sizes: Mapping[str, Any]):
     if "vitamin" in name:
       stem = timm.models.vitamin.VitCfg((8, 16, 16), (1, 2, 1), stem_width=8)
       arguments["embed_cfg"] = stem
+    if "mci_224" in name:
+      hybrid = timm.models.vision_transformer_hybrid
+      stem = hybrid.ConvStem(
+        channels=(4, 4, 16),
+        stride=(4, 2, 2),
+        kernel_size=(4, 2, 2),
+        padding=0,
+        act_layer=torch.nn.GELU,
+      )
+      embed = functools.partial(hybrid.HybridEmbed, backbone=stem, proj=False)
+      arguments["embed_layer"] = embed
+    if name == "fastvit_mci0":
+      positions = timm.models.fastvit.RepConditionalPosEnc
+      arguments["pos_embs"] = (None, positions)
     return create(name, **arguments | sizes)
 
   def config(name):
@@ -78,6 +94,12 @@ CLIPA_VIT |= dict(final_ln_after_pool=True)
 BIDIRECTIONAL = dict(no_causal_mask=True)
 CONVNEXT = dict(depths=(1, 1, 1, 1), dims=(4, 8, 16, 32))
 VITAMIN = dict(embed_dim=16, depth=1, num_heads=4, img_size=32)
+MCI_VIT = dict(embed_dim=16, depth=1, num_heads=4, mlp_ratio=1.5, img_size=32)
+# All that `fastvit_mci0` has, in two stages, to get a small file.
+MCI0 = dict(layers=(1, 1), embed_dims=(16, 32), mlp_ratios=(3, 3))
+MCI0 |= dict(downsamples=(False, True), se_downsamples=(False, True))
+MCI0 |= dict(token_mixers=("repmixer", "attention"))
+MCI3 = dict(layers=(1, 1, 1, 1, 1), embed_dims=(4, 8, 16, 32, 64))
 FAMILIES = {  # vision_cfg, text_cfg, what timm takes
   "CLIPA": (CLIPA_VIT, TEXT | BIDIRECTIONAL | dict(pool_type="last"), {}),
   "MetaCLIP 2": (VIT, TEXT | dict(pool_type="eos", eos_id=2), {}),
@@ -97,6 +119,17 @@ FAMILIES = {  # vision_cfg, text_cfg, what timm takes
     timm("vit_large_patch14_clip_224", "token"),
     TEXT | BIDIRECTIONAL,
     EVA,
+  ),
+  "MobileCLIP-B": (timm("vit_base_mci_224", "token"), TEXT, MCI_VIT),
+  "MobileCLIP2-S0": (
+    timm("fastvit_mci0", "avg"),
+    TEXT | BIDIRECTIONAL,
+    MCI0,
+  ),
+  "MobileCLIP2-S3": (
+    timm("fastvit_mci3", "avg"),
+    TEXT | BIDIRECTIONAL,
+    MCI3,
   ),
   "EVA-01": (timm("eva_giant_patch14_224", "token"), TEXT, EVA),
   "EVA-02": (
@@ -131,6 +164,10 @@ VISION = dict(name="clip_vit_b32", patch=8, **GELU)
 IMAGE_BIAS = dict(projection_bias=["image"])
 PE = dict(name="perception_encoder", patch=8, rotary=4, pool_heads=2)
 NEXT = dict(name="convnext", stages=(1, 1, 1, 1), width=4)
+MOBILE_TEXT = CLIP | dict(causal=False, pool="end")
+FAST = dict(name="fastvit", width=16, stages=(1, 1), gated=1)
+FAST3 = dict(name="fastvit", width=4, stages=(1,) * 5, expansion=4)
+FAST3 |= dict(attending=2, gated=0, norm="layer", stem_scale=False)
 NLLB_TOWER = dict(name="nllb", dropout=0.0)
 TAMIN = dict(name="vitamin", width=16, layers=1, heads=4, stem=8)
 TAMIN |= dict(stem_blocks=(1, 2))
@@ -157,11 +194,10 @@ TOWERS = {
     NLLB_TOWER,
     dict(projected=["text"]),
   ),
-  "MobileCLIP2-L": (
-    VISION,
-    CLIP | dict(causal=False, pool="end"),
-    IMAGE_BIAS,
-  ),
+  "MobileCLIP2-L": (VISION, MOBILE_TEXT, IMAGE_BIAS),
+  "MobileCLIP-B": (dict(name="mobileclip_vit", stem=4), CLIP, IMAGE_BIAS),
+  "MobileCLIP2-S0": (FAST, MOBILE_TEXT, IMAGE_BIAS),
+  "MobileCLIP2-S3": (FAST3, MOBILE_TEXT, IMAGE_BIAS),
   "EVA-01": (dict(name="eva", patch=8), CLIP, IMAGE_BIAS),
   "EVA-02": (dict(name="eva", patch=8, gated=True, rotary=4), CLIP, IMAGE_BIAS),
   "EVA-02-E": (dict(name="eva", patch=8, post_norm=True), CLIP, IMAGE_BIAS),
@@ -179,6 +215,9 @@ LAYOUTS = {
   "RoBERTa": "open_clip_bert",
   "NLLB": "open_clip_nllb",
   "NLLB, SigLIP": "open_clip_siglip_nllb",
+  "MobileCLIP-B": "open_clip_mobileclip_vit",
+  "MobileCLIP2-S0": "open_clip_fastvit",
+  "MobileCLIP2-S3": "open_clip_fastvit",
   "EVA-02": "open_clip_eva02",
   "ConvNeXt": "open_clip_convnext",
   "ConvNeXt, MLP": "open_clip_convnext_mlp",
@@ -188,7 +227,9 @@ LAYOUTS = {
 # The tests have what these share with no other; of CLIPA and RoBERTa, whole
 # folders, which `published` writes. All are compared here.
 GOLDEN = ("CoCa", "NLLB", "EVA-02", "EVA-02-E", "PE-Core", "ConvNeXt, MLP")
-GOLDEN += ("ViTamin",)
+GOLDEN += ("ViTamin", "MobileCLIP-B", "MobileCLIP2-S0")
+TRAINED = ("fastvit", "mobileclip_vit")  # have batch normalization
+OWN_SIZES = ("convnext", "vitamin", "fastvit")  # not those of `OURS`
 
 
 def make(family: str, changed: Mapping[str, Any] | None = None):
@@ -219,10 +260,11 @@ def captions(family: str):
 def case(family: str) -> Case:
   """Makes the case of a family."""
   image, text, more = TOWERS[family]
-  size = SIZE
-  if image["name"] in ("convnext", "vitamin"):
-    size = 32
-  else:
+  name = image["name"]
+  size = 32 if name in (*OWN_SIZES, *TRAINED) else SIZE
+  if len(image.get("stages", ())) == 5:
+    size = 80  # so that batch statistics are of more than two positions
+  if name not in OWN_SIZES:
     image = OURS | image
   arguments = dict(image=image, text=OURS | text, dim=DIM, vocab_size=IDS)
   return Case(
@@ -232,6 +274,7 @@ def case(family: str) -> Case:
     encode,
     arguments | dict(projection_bias=False) | more,
     dict(image=images(size), text=captions(family)),
+    train=name in TRAINED,
     golden=family in GOLDEN,
   )
 

@@ -28,6 +28,7 @@ from nuclr_jax.lab.models.pretrained import convert
 from nuclr_jax.lab.models.towers import towers
 from nuclr_jax.types import Sides
 
+HEAD_WIDTH = 32  # of all FastViTs
 HERE = pathlib.Path(__file__).parent
 # What differs from the defaults of transformers, which are of the size "base".
 LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16)
@@ -131,6 +132,10 @@ def compare(config: dict) -> int:
   has_probe = "probe" in image or image["name"] == "perception_encoder"
   expected = {image["heads"]} if "heads" in image else set()
   expected |= {probe} if has_probe else set()
+  if image["name"] == "fastvit":
+    widths = [image["width"] * 2**s for s in range(len(image["stages"]))]
+    attending = image.get("attending", 1)
+    expected = {width // HEAD_WIDTH for width in widths[-attending:]}
   expected = expected, {text["heads"]}
   if heads_of(module) != expected:
     raise ValueError(f"{heads_of(module)} heads")

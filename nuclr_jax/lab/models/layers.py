@@ -164,9 +164,9 @@ class BatchNorm(nnx.Module):
 class Conv(nnx.Module):
   """A convolution, padded by half its kernel on each side, mostly without bias.
 
-  With `depthwise`, each channel is convolved by itself. With `pooled`, it takes
-  means over squares of `stride` x `stride` positions first, in place of
-  skipping positions.
+  With `depthwise`, each channel is convolved by itself, to one or more outputs
+  that follow each other. With `pooled`, it takes means over squares of `stride`
+  x `stride` positions first, in place of skipping positions.
   """
 
   def __init__(
@@ -195,7 +195,10 @@ class Conv(nnx.Module):
     size, stride = len(kernel), self.stride
     if self.pooled and stride > 1:
       x, stride = nnx.avg_pool(x, (stride, stride), (stride, stride)), 1
-    if size == 1:
+    if size == 1 and self.groups > 1:
+      x = x[:, ::stride, ::stride]
+      y = jnp.repeat(x, kernel.shape[-1] // self.groups, -1) * kernel
+    elif size == 1:
       # On CPUs, a product of two matrices is faster than a convolution, and its
       # gradients are twice as fast as with the axes of the image kept apart.
       x = x[:, ::stride, ::stride]

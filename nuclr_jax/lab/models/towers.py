@@ -13,9 +13,11 @@ from nuclr_jax.lab.models.clip_resnet import clip_resnet50
 from nuclr_jax.lab.models.clip_text import clip_text, siglip_text
 from nuclr_jax.lab.models.convnext import convnext
 from nuclr_jax.lab.models.eva import eva, perception_encoder
+from nuclr_jax.lab.models.fastvit import fastvit
 from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
 from nuclr_jax.lab.models.lora import with_adapters
+from nuclr_jax.lab.models.mobileclip_vit import mobileclip_vit
 from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
@@ -48,6 +50,8 @@ IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "dinov2_vit_b14": dinov2_vit_b14,
   "dinov2_vit_s14": dinov2_vit_s14,
   "eva": eva,
+  "fastvit": fastvit,
+  "mobileclip_vit": mobileclip_vit,
   "perception_encoder": perception_encoder,
   "resnet50": resnet50,
   "siglip_vit_b16": siglip_vit_b16,

@@ -56,6 +56,7 @@ class Frame(NamedTuple):
   pooler: bool = False  # a dense layer and tanh at the end
   positions: bool = True  # whether patches have learned positions
   rotary: Rotary | None = None  # of queries and keys of patches, in all blocks
+  class_position: bool = True  # whether a class token has a learned position
 
   @property
   def grid(self) -> tuple[int, int]:
@@ -84,13 +85,12 @@ class VisionTransformer(nnx.Module):
     )
     self.patches = stem(rngs) if stem else cut(rngs=rngs)
     init = nnx.initializers.normal(0.02)
+    has_position = frame.class_token and frame.class_position
     self.class_token, self.class_position = (
       nnx.data(
-        nnx.Param(init(rngs.params(), (spec.width,)))
-        if frame.class_token
-        else None
+        nnx.Param(init(rngs.params(), (spec.width,))) if has_it else None
       )
-      for _ in range(2)
+      for has_it in (frame.class_token, has_position)
     )
     shape = (*frame.grid, spec.width)
     self.positions = nnx.data(
@@ -123,8 +123,10 @@ class VisionTransformer(nnx.Module):
       positions = self.positions[...].reshape(1, -1, x.shape[-1])
       x += positions.astype(x.dtype)
     if self.class_token is not None:
-      token = (self.class_token[...] + self.class_position[...]).astype(x.dtype)
-      token = jnp.broadcast_to(token, (len(x), 1, len(token)))
+      token = self.class_token[...]
+      if self.class_position is not None:
+        token += self.class_position[...]
+      token = jnp.broadcast_to(token.astype(x.dtype), (len(x), 1, len(token)))
       x = jnp.concatenate([token, x], axis=1)
     if self.norm_before is not None:
       x = self.norm_before(x)

@@ -35,6 +35,7 @@ VALIDATION = ("validation", "val", "valid", "dev")
 OF_WEIGHTS = {
   *("name", "width", "layers", "heads", "hidden", "patch", "stages"),
   *("bottleneck", "features", "dim", "projected", "projection_bias"),
+  *("head_width", "attending", "gated", "expansion", "stem"),
   *("pretrained", "image", "text", "encoder"),
 }
 OF_TEXTS = (

@@ -171,9 +171,15 @@ def test_vgg_needs_pixels():
     ("image", dict(name="siglip_vit_b16", patch=8, **TEXT)),
     ("image", dict(name="dinov2_vit_b14", patch=8, layer_scale=0.5, **TEXT)),
     ("text", dict(name="siglip_text", **TEXT)),
+    (
+      "image",
+      dict(name="fastvit", stages=(1, 1), width=8, gated=1, head_width=8),
+    ),
+    ("image", dict(name="mobileclip_vit", stem=4, **TEXT)),
   ],
   ids=(
-    "resnet vit distilbert clip_text clip_resnet siglip_vit dinov2 siglip_text"
+    "resnet vit distilbert clip_text clip_resnet siglip_vit dinov2 siglip_text "
+    "fastvit mobileclip_vit"
   ).split(),
 )
 def test_bfloat16(side, tower):

@@ -214,7 +214,7 @@ class TestWeightsAlone:
       ("ViT-B32", "ViT-B32 is no architecture; .* Did you mean ViT-B-32"),
       ("config.json", "is not OpenCLIP's config of a model: it lacks vision_c"),
       ("ViT-B-32-none/..", "is no architecture"),
-      ("MobileCLIP-S1", "^architecture MobileCLIP-S1: "),
+      ("mt5-xl-ViT-H-14", "^architecture mt5-xl-ViT-H-14: "),
       ("mean", "is not a model of images and texts in one file"),
     ],
   )

@@ -107,6 +107,10 @@ TOWERS = {
     image=dict(name="resnet50", stages=(1, 2), width=2),
     text=dict(name="distilbert", width=8, layers=2, heads=2),
   ),
+  "fastvit": dict(
+    image=dict(name="fastvit", stages=(1, 2), width=16, gated=1),
+    text=dict(name="clip_text", width=8, layers=2, heads=2),
+  ),
   "bert": dict(
     image=dict(name="vit_b16", patch=8, width=8, layers=1, heads=2),
     text=dict(name="bert", width=8, layers=3, heads=2, pooler=True),
@@ -124,6 +128,8 @@ DEPTHS = {
     ["stages/0/0", "stages/1/0", "stages/1/1"],
   ),
   "resnet/text": (["tokens", "positions"], ["blocks/0", "blocks/1"]),
+  "fastvit/image": (["stem"], ["stages/0/0", "stages/1/0", "stages/1/1"]),
+  "fastvit/text": (["tokens", "positions"], ["blocks/0", "blocks/1"]),
   "bert/image": (
     ["class_token", "class_position", "patches", "positions"],
     ["blocks/0"],

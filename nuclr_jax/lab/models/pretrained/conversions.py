@@ -107,6 +107,11 @@ CONVERSIONS = {  # by the kind of a rule
     lambda theirs, _: [theirs[0].reshape(-1)],
     lambda ours, _: [ours[0].reshape(1, 1, -1)],
   ),
+  # Factors of channels, which stand before height and width in PyTorch.
+  "channels": Conversion(
+    lambda theirs, _: [theirs[0].reshape(-1)],
+    lambda ours, _: [ours[0].reshape(-1, 1, 1)],
+  ),
   # PyTorch's linear layers store [outputs, inputs], ours [inputs, outputs]. Our
   # queries, keys and values are one matrix; theirs may be two or three.
   "matrix": Conversion(

@@ -342,6 +342,11 @@ def _check_keys(tensors, layout, matches, sides) -> None:
     hint = "does the file belong to a tower of this size?"
     if projections & {*missing, *extra}:
       hint = "projected and projection_bias must be those of the file"
+    if any("reparam_conv" in key for key in extra):
+      hint = (
+        "the file's branches are merged for inference (reparam_conv), and they "
+        "can be read as they were trained only: give the model's own file"
+      )
     raise ValueError(
       f"the layout is {layout}, but {'; '.join(problems)}; {hint}"
     )

@@ -208,6 +208,19 @@ LAYOUTS = {
       *nested(_TRUNK, timm_rules.VITAMIN),
     ),
   ),
+  "open_clip_mobileclip_vit": _of_timm(
+    mark=r"visual\.trunk\.patch_embed\.backbone\.0\.conv\.weight",
+    image=_TIMM_HEAD + nested(_TRUNK, timm_rules.MOBILECLIP_VIT),
+    ignored=(_SCALARS, COUNTERS),
+  ),
+  "open_clip_fastvit": _of_timm(
+    mark=r"visual\.trunk\.final_conv\..*",
+    image=(
+      *projection("image", f"{_TRUNK}head.fc"),
+      *nested(_TRUNK, timm_rules.FASTVIT),
+    ),
+    ignored=(_SCALARS, COUNTERS),
+  ),
   "open_clip_bert": Layout(
     mark=_OF_BERT,
     image=_OPEN_CLIP_IMAGE,

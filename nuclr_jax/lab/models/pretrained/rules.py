@@ -3,7 +3,8 @@
 `{s}`, `{b}`, `{c}` and `{i}` are placeholders for numbers; `{s1}` is that
 number plus one, since torchvision counts stages and convolutions from 1. The
 rules of a layout hold for any number of blocks: the model determines how many
-there are.
+there are. By `{s}`, `{b}` and `{i}` the blocks of a file are counted; numbers
+of what not all blocks have can have other letters.
 """
 
 from typing import NamedTuple

@@ -2,6 +2,7 @@
 
 from nuclr_jax.lab.models.pretrained.rules import (
   GRID,
+  Row,
   block_rows,
   pool_rows,
   rules,
@@ -96,4 +97,61 @@ VITAMIN = (
     ("norm", "fc_norm", "norm"),
   ),
   *VIT,
+)
+# MobileCLIP's ViT.
+MOBILECLIP_VIT = (
+  *rules(
+    "image",
+    ("patches/layers/{c}", f"{_STEM}.{{c}}.conv", "conv_bias"),
+    ("patches/norms/{c}", f"{_STEM}.{{c}}.bn", "batch_norm"),
+  ),
+  *VIT,
+)
+
+
+def _branches(ours: str, theirs: str, *names: str) -> tuple[Row, ...]:
+  """Returns the rows of a sum of convolutions with these names."""
+  rows = []
+  for i, name in enumerate(names):
+    rows.append((f"{ours}/convs/{i}", f"{theirs}{name}.conv", "conv"))
+    rows.append((f"{ours}/norms/{i}", f"{theirs}{name}.bn", "batch_norm"))
+  return (*rows, (f"{ours}/skip", f"{theirs}identity", "batch_norm"))
+
+
+def _gate(ours: str, theirs: str) -> tuple[Row, ...]:
+  return (
+    (f"{ours}/down", f"{theirs}.fc1", "conv_1x1"),
+    (f"{ours}/up", f"{theirs}.fc2", "conv_1x1"),
+  )
+
+
+# Blocks are counted by their MLPs, which all of them have.
+_ONE = ("conv_kxk.0", "conv_scale")
+_OURS, _THEIRS = "stages/{s}/{b}", "stages.{s}.blocks.{b}"
+_MINE, _TIMMS = "stages/{t}/{c}", "stages.{t}.blocks.{c}"
+_SHRINK = "stages.{t}.downsample.proj"
+FASTVIT = rules(
+  "image",
+  *_branches("stem/{c}", "stem.{c}.", *_ONE),
+  *_branches(
+    "stages/{t}/0/shrink/shrink", f"{_SHRINK}.0.", "large_conv", "small_conv"
+  ),
+  *_gate("stages/{t}/0/shrink/gate", f"{_SHRINK}.0.se"),
+  *_branches("stages/{t}/0/shrink/mix", f"{_SHRINK}.1.", *_ONE),
+  ("stages/{t}/0/positions", "stages.{t}.pos_emb.pos_enc", "conv_bias"),
+  *_branches(f"{_MINE}/mixer", f"{_TIMMS}.token_mixer.mixer.", *_ONE),
+  (f"{_MINE}/mixer_norm", f"{_TIMMS}.token_mixer.norm.identity", "batch_norm"),
+  (f"{_MINE}/norm", f"{_TIMMS}.norm", "batch_norm"),
+  (f"{_MINE}/mix_scale", f"{_TIMMS}.token_mixer.layer_scale.gamma", "channels"),
+  (f"{_MINE}/mlp_scale", f"{_TIMMS}.layer_scale.gamma", "channels"),
+  (f"{_MINE}/scale1", f"{_TIMMS}.layer_scale_1.gamma", "channels"),
+  (f"{_MINE}/scale2", f"{_TIMMS}.layer_scale_2.gamma", "channels"),
+  (f"{_MINE}/attention/qkv", f"{_TIMMS}.token_mixer.qkv", "linear"),
+  (f"{_MINE}/attention/out", f"{_TIMMS}.token_mixer.proj", "linear"),
+  (f"{_OURS}/mlp/conv/convs/0", f"{_THEIRS}.mlp.conv.conv", "conv"),
+  (f"{_OURS}/mlp/conv/norms/0", f"{_THEIRS}.mlp.conv.bn", "batch_norm"),
+  (f"{_OURS}/mlp/up", f"{_THEIRS}.mlp.fc1", "conv_1x1"),
+  (f"{_OURS}/mlp/down", f"{_THEIRS}.mlp.fc2", "conv_1x1"),
+  *_branches("last", "final_conv.", *_ONE),
+  *_gate("gate", "final_conv.se"),
 )

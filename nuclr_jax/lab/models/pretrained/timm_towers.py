@@ -46,6 +46,11 @@ def _vitamin(stem: int, *sizes: int, **more: Any) -> dict[str, Any]:
   return tower | dict(zip(names, sizes, strict=True))
 
 
+def _fastvit(width: int, *stages: int, **more: Any) -> dict[str, Any]:
+  return {"name": "fastvit", "width": width, "stages": stages} | more
+
+
+_MCI = dict(expansion=4, attending=2, gated=0, norm="layer", stem_scale=False)
 _EVA02 = dict(gated=True, rotary=16)
 _L14 = (14, 1024, 24, 16, 4096)
 TOWERS = {  # by their names in timm
@@ -85,6 +90,18 @@ TOWERS = {  # by their names in timm
   "convnext_large": _convnext(192, 3, 3, 27, 3),
   "convnext_xlarge": _convnext(256, 3, 3, 27, 3),
   "convnext_xxlarge": _convnext(384, 3, 4, 30, 3, eps=1e-5),
+  "fastvit_mci0": _fastvit(64, 2, 6, 10, 2),
+  "fastvit_mci1": _fastvit(64, 4, 12, 20, 4),
+  "fastvit_mci2": _fastvit(80, 4, 12, 24, 4),
+  "fastvit_mci3": _fastvit(96, 2, 12, 24, 4, 2, **_MCI),
+  "fastvit_mci4": _fastvit(128, 2, 12, 24, 4, 4, **_MCI),
+  "vit_base_mci_224": {
+    "name": "mobileclip_vit",
+    "width": 768,
+    "layers": 12,
+    "heads": 12,
+    "stem": 192,
+  },
 }
 # The pooling and the projection that OpenCLIP's configs name, by our tower. A
 # pooling of "" is timm's own; without a projection, timm's classifier is one.
@@ -93,6 +110,8 @@ HEADS = {
   "eva": (("token", ""),),
   "perception_encoder": (("map", ""),),
   "clip_vit_l14": (("token", ""),),
+  "mobileclip_vit": (("token", ""),),
+  "fastvit": (("avg", ""),),
   "vitamin": (("", "linear"),),
   "convnext": (("", "linear"), ("", "mlp")),
 }

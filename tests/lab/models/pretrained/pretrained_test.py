@@ -95,6 +95,29 @@ TOWERS = {
     text=CLIP["text"],
     image_shape=(32, 32, 3),
   ),
+  "open_clip_mobileclip_vit": dict(
+    image=dict(name="mobileclip_vit", stem=4, **SMALL),
+    text=CLIP["text"],
+    image_shape=(32, 32, 3),
+    projection_bias=("image",),
+  ),
+  "open_clip_fastvit": dict(
+    image=dict(name="fastvit", width=16, stages=(1, 2, 1)),
+    text=CLIP["text"],
+    projection_bias=("image",),
+  ),
+  "open_clip_fastvit:layer": dict(
+    image=dict(
+      name="fastvit",
+      width=16,
+      stages=(1, 2),
+      gated=0,
+      norm="layer",
+      stem_scale=False,
+    ),
+    text=CLIP["text"],
+    projection_bias=("image",),
+  ),
   "open_clip_bert": dict(
     image=CLIP["image"], text=dict(name="roberta", head=14, **SMALL)
   ),
