@@ -327,6 +327,12 @@ def _check_keys(tensors, layout, matches, sides) -> None:
   known = [*spec.ignored, *(_pattern(x) for r in unread for x in r.theirs)]
   unused = sorted(set(tensors) - wanted)
   extra = [x for x in unused if not any(re.fullmatch(p, x) for p in known)]
+  if merged := [x for x in extra if "reparam_conv" in x]:
+    raise ValueError(
+      f"the branches of {len(merged) // 2} convolutions are merged for "
+      f"inference ({merged[0]}), and are read as they were trained only; give "
+      "the file from before that, as OpenCLIP publishes it"
+    )
   problems = [
     f"{len(keys)} keys are {what}: {_first_ten(keys)}"
     for what, keys in (("missing", missing), ("left over", extra))
@@ -342,11 +348,6 @@ def _check_keys(tensors, layout, matches, sides) -> None:
     hint = "does the file belong to a tower of this size?"
     if projections & {*missing, *extra}:
       hint = "projected and projection_bias must be those of the file"
-    if any("reparam_conv" in key for key in extra):
-      hint = (
-        "the file's branches are merged for inference (reparam_conv), and they "
-        "can be read as they were trained only: give the model's own file"
-      )
     raise ValueError(
       f"the layout is {layout}, but {'; '.join(problems)}; {hint}"
     )
