@@ -283,8 +283,8 @@ def fastvit(
     ...   image_shape=(32, 32, 3), stages=(1, 1), width=4, head_width=8, gated=1
     ... )
     >>> params, state = tower.init(jax.random.key(0))
-    >>> mixer = params["stages"][0][0]["mixer"]
-    >>> tower.num_features, [x["kernel"].shape for x in mixer["convs"]]
+    >>> branches = params["stages"][0][0]["mixer"]["convs"]
+    >>> tower.num_features, [x["kernel"].shape for x in branches.values()]
     (16, [(3, 3, 1, 4), (1, 1, 1, 4)])
 
   Reference: Vasu et al., FastViT, ICCV 2023, and MobileCLIP, CVPR 2024.

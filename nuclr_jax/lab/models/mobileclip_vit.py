@@ -102,7 +102,7 @@ def mobileclip_vit(
     ...   image_shape=(32, 32, 3), width=8, layers=1, heads=2, stem=4
     ... )
     >>> params, state = tower.init(jax.random.key(0))
-    >>> [x["kernel"].shape for x in params["patches"]["layers"]]
+    >>> [x["kernel"].shape for x in params["patches"]["layers"].values()]
     [(4, 4, 3, 4), (2, 2, 4, 4), (2, 2, 4, 8)]
 
   Reference: Vasu et al., MobileCLIP, CVPR 2024.
