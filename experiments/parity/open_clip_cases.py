@@ -50,7 +50,7 @@ def tiny_parts(sizes: Mapping[str, Any]):
     if "vitamin" in name:
       stem = timm.models.vitamin.VitCfg((8, 16, 16), (1, 2, 1), stem_width=8)
       arguments["embed_cfg"] = stem
-    if "mci_224" in name:
+    if "base_mci" in name:
       hybrid = timm.models.vision_transformer_hybrid
       stem = hybrid.ConvStem(
         channels=(4, 4, 16),

@@ -14,7 +14,7 @@ In Hugging Face's layout, the towers decide which kind of folder is written:
 
 OpenCLIP's layout takes all towers that are read from its models: CLIP's,
 CLIPA's, MetaCLIP 2's and CoCa's, SigLIP's, those of EVA, EVA-02, the Perception
-Encoder, ConvNeXt, ViTamin and MobileCLIP2-L, RoBERTa and NLLB. It has the files
+Encoder, ConvNeXt, ViTamin and MobileCLIP, RoBERTa and NLLB. It has the files
 `open_clip_config.json` and `open_clip_model.safetensors`. The tokenizer with
 its cleaning of captions and the preprocessing of images are written beside the
 weights. `config.model.pretrained` and `--model` read all of them back.

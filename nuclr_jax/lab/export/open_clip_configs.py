@@ -37,6 +37,8 @@ OF_IMAGES = {
   "eva": "timm",
   "perception_encoder": "timm",
   "clip_vit_l14": "timm",
+  "mobileclip_vit": "mobileclip_vit",
+  "fastvit": "fastvit",
   "convnext": "convnext",
   "vitamin": "vitamin",
 }
@@ -369,7 +371,7 @@ def _layout(image: _Found, text: _Found, projections) -> str:
   if "timm_model_name" in image.config:
     tower = image.part.tower
     of_image = OF_IMAGES[tower["name"]]
-    if tower.get("gated"):
+    if tower["name"] == "eva" and tower.get("gated"):
       of_image = "eva02"
     elif tower["name"] == "convnext" and tower.get("head"):
       of_image = "convnext_mlp"

@@ -95,7 +95,7 @@ def test_configs_of_all_published_models():
       assert facts(found, part) == facts(config, part), name
     for key in ("embed_dim", "custom_text", "quick_gelu"):
       assert found.get(key) == config.get(key), name
-  assert len(ARRAYS) == 107
+  assert len(ARRAYS) == 115
 
 
 def model_of(path):
