@@ -82,6 +82,7 @@ def scores(
   columns["similarity"] = _step(
     work, "similarity", lambda: pair_scores.similarity(*sides)
   )
+  shards.check_scores(found, columns["similarity"])
   if target is not None:
     columns["normsim"] = _normsim(work, found, target, request)
     summary |= {

@@ -1,11 +1,7 @@
 """Embeddings of many pairs in the files of other programs, read in blocks."""
 
-from nuclr_jax.lab.data.shards.layouts import (
-  Images,
-  Shards,
-  open_images,
-  open_shards,
-)
+from nuclr_jax.lab.data.shards.layouts import Shards, open_shards
+from nuclr_jax.lab.data.shards.published_scores import check_scores
 from nuclr_jax.lab.data.shards.rows import (
   Blocks,
   InMemory,
@@ -14,6 +10,7 @@ from nuclr_jax.lab.data.shards.rows import (
   without_direction,
 )
 from nuclr_jax.lab.data.shards.tables import UID, Column, as_text, read_uids
+from nuclr_jax.lab.data.shards.targets import Images, open_images
 
 __all__ = [
   "UID",
@@ -24,6 +21,7 @@ __all__ = [
   "Rows",
   "Shards",
   "as_text",
+  "check_scores",
   "open_images",
   "open_shards",
   "read_uids",

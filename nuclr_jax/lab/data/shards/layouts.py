@@ -3,7 +3,7 @@
 | layout | files |
 |---|---|
 | DataComp | `NAME.npz` with `l14_img`, `l14_txt`, and `NAME.parquet` with `uid`, `text` |
-| clip-retrieval | `img_emb_N.npy`, `text_emb_N.npy`, `metadata_N.parquet`, each in a folder of its own or all in one |
+| clip-retrieval | `img_emb_N.npy`, `text_emb_N.npy`, `metadata_N.parquet`, see `numbered` |
 | `nuclr embed` | `image.npy`, `text.npy`, `images.parquet`, `texts.parquet` |
 | arrays | `image.npy,text.npy`, or an `.npz` with `image` and `text` |
 
@@ -14,7 +14,6 @@ embeds an image with several captions once.
 from collections.abc import Sequence
 import os
 import pathlib
-import re
 from typing import NamedTuple
 
 from jaxtyping import Int
@@ -22,6 +21,7 @@ import numpy as np
 
 from nuclr_jax.lab import files
 from nuclr_jax.lab.data import embeddings
+from nuclr_jax.lab.data.shards import folders, numbered, roles
 from nuclr_jax.lab.data.shards.rows import (
   Rows,
   names_of_members,
@@ -33,18 +33,10 @@ from nuclr_jax.types import Sides
 
 ARCH = "l14"  # of DataComp's arrays: OpenAI's ViT-L/14
 ENDS = Sides("_img", "_txt")
-NUMBERED = re.compile(r"(img_emb|text_emb|metadata)_(\d+)\.(npy|parquet)")
-NAMES = ("url", "image_path", "key")  # columns that say which image it is
-SUMS = ("sha256", "md5")  # columns that are equal for copies of an image
 EXPECTED = (
   "--embeddings takes a folder with DataComp's .npz and .parquet files, with "
   "clip-retrieval's img_emb_0.npy, text_emb_0.npy and metadata_0.parquet, or "
   "with what nuclr embed writes; or image.npy,text.npy"
-)
-EXPECTED_IMAGES = (
-  "--target takes embeddings of images: a .npy file, an .npz file with image "
-  "or l14_img, a folder with what nuclr embed writes, or with DataComp's or "
-  "clip-retrieval's files"
 )
 
 
@@ -57,7 +49,8 @@ class Shards(NamedTuple):
   ends: np.ndarray  # [shards], the number of pairs up to each one's end
   names: Sequence[str]  # of the shards
   paths: Sequence[pathlib.Path]  # of all files
-  columns: dict[str, Column]  # uid, caption, name, image, thumbnail, if known
+  # uid, caption, name, image, score, thumbnail; those that are known
+  columns: dict[str, Column]
 
   def places(
     self, rows: Int[np.ndarray, "some"]
@@ -72,13 +65,6 @@ class Shard(NamedTuple):
 
   sides: Sides  # a `Part` of images and one of texts
   table: pathlib.Path
-
-
-class Images(NamedTuple):
-  """Embeddings of images in files, without texts."""
-
-  rows: Rows
-  paths: Sequence[pathlib.Path]  # of all files
 
 
 def open_shards(
@@ -96,17 +82,19 @@ def open_shards(
     ValueError: If a file is missing or damaged, or rows do not line up; the
       message names the file.
   """
-  paths = ",".join(str(files.remote.fetch(x)) for x in str(paths).split(","))
+  paths = ",".join(str(files.remote.fetch(x)) for x in _places(str(paths)))
   folder = pathlib.Path(paths).expanduser()
-  found = (
-    sorted(files.visible(_below(folder), folder)) if folder.is_dir() else []
-  )
-  numbered = [x for x in found if NUMBERED.fullmatch(x.name)]
+  if not folder.exists() and "," not in paths:
+    raise ValueError(
+      f"--embeddings={paths} does not exist; give a folder, an .npz file, or "
+      "image.npy,text.npy"
+    )
+  found = folders.below(folder) if folder.is_dir() else []
   own = folder / embeddings.TEXTS in found
-  archives = [x for x in found if x.suffix == ".npz"]
+  archives, parts = ([], []) if own else either_layout(found)
   if folder.suffix == ".npz" and folder.with_suffix(".parquet").exists():
     archives = found = [folder]
-  if archives and not own:
+  if archives:
     return _datacomp(archives, found, arch or ARCH, scratch)
   if arch is not None:
     raise ValueError(
@@ -115,101 +103,86 @@ def open_shards(
     )
   if own:
     return _embedded(folder)
-  if numbered:
-    return _clip_retrieval(numbered)
+  if parts:
+    return _clip_retrieval(parts, folder)
+  if folder.is_dir():
+    about = folders.about(folder, found, "embeddings")
+    raise ValueError(f"{EXPECTED}; got {paths}{about}")
   return _arrays(paths, scratch)
 
 
-def open_images(
-  path: str | os.PathLike, *, scratch: pathlib.Path, arch: str | None = None
-) -> Images:
-  """Opens embeddings of images that pairs are compared with.
+def _places(paths: str) -> list[str]:
+  """Returns the parts between commas; those of two arrays without spaces."""
+  places = paths.split(",")
+  stripped = [x.strip() for x in places]
+  return stripped if all(x.endswith(".npy") for x in stripped) else places
 
-  Args:
-    path: A `.npy` file, an `.npz` file, or a folder of one of the layouts
-      above, here or in a bucket. Of what `nuclr embed` wrote, each image counts
-      once.
-    scratch: A folder for arrays that are compressed.
-    arch: Which arrays of DataComp's files, as in `open_shards`; files of other
-      layouts ignore it.
+
+def either_layout(
+  found: Sequence[pathlib.Path],
+) -> tuple[list[pathlib.Path], list[numbered.Numbered]]:
+  """Returns DataComp's arrays among files, or clip-retrieval's files.
 
   Raises:
-    ValueError: If a file is missing or damaged, or holds no images.
+    ValueError: If there are both; if a table of DataComp's has no arrays.
   """
-  place = files.remote.fetch(path).expanduser()
-  if not place.exists():
-    raise ValueError(f"--target={path} does not exist")
-  below = list(files.visible(_below(place), place)) if place.is_dir() else []
-  endings = {x.suffix for x in below}
-  if (place / embeddings.ARRAYS.image).exists():
-    files.check_digests(place, embeddings.ARRAYS.image)
-    place = place / embeddings.ARRAYS.image
-  if place.suffix == ".npy":
-    found = Images(Rows([open_npy(place)]), [place])
-  elif place.is_file() and place.suffix == ".npz":
-    own = f"{arch or ARCH}{ENDS.image}"
-    name = own if own in names_of_members(place) else Sides._fields[0]
-    found = Images(Rows(open_members(place, [name], scratch)), [place])
-  elif ".npz" in endings or any(NUMBERED.fullmatch(x.name) for x in below):
-    arch = arch if ".npz" in endings else None
-    shards = open_shards(place, scratch=scratch, arch=arch)
-    found = Images(shards.image, shards.paths)
-  else:
-    raise ValueError(f"{EXPECTED_IMAGES}; got {path}")
-  if not len(found.rows):
-    raise ValueError(f"{found.paths[0]} has no rows; give one or more images")
-  return found
-
-
-def _below(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Lists the files of a folder and of the folders in it."""
-  return [x for x in [*folder.glob("*"), *folder.glob("*/*")] if x.is_file()]
-
-
-def _datacomp(archives, found, arch: str, scratch: pathlib.Path) -> Shards:
+  archives = [x for x in found if x.suffix == ".npz"]
+  parts = numbered.numbered(found)
+  if archives and parts:
+    raise ValueError(
+      f"{archives[0]} is DataComp's, and {parts[0].path} clip-retrieval's; "
+      "give a folder with the files of one"
+    )
   stems = {x.with_suffix("") for x in archives}
   tables = {x.with_suffix("") for x in found if x.suffix == ".parquet"}
-  if alone := sorted(tables - stems):
+  if archives and (alone := sorted(tables - stems)):
     raise ValueError(
       f"{alone[0]}.parquet has no {alone[0].name}.npz beside it; download it "
       "(download_upstream.py --download_npz), or leave the table out"
     )
+  return archives, parts
+
+
+def _datacomp(archives, found, arch: str, scratch: pathlib.Path) -> Shards:
   names = Sides(*(f"{arch}{end}" for end in ENDS))
   shards = []
   for path in archives:
+    table = path.with_suffix(".parquet")
+    if table not in found and not table.exists():
+      raise ValueError(
+        f"{path} has no {table.name} beside it, with the uids of its rows; "
+        "download it (arrays without a table: give the .npz file alone)"
+      )
     parts = open_members(path, names, scratch)
-    shards.append(Shard(Sides(*parts), path.with_suffix(".parquet")))
-  return _joined(shards, "datacomp", archives)
+    shards.append(Shard(Sides(*parts), table))
+  known = _columns(shards)
+  tables = [shard.table for shard in shards]
+  columns = roles.columns_of_datacomp(tables, known, arch)
+  return _joined(shards, "datacomp", archives, columns)
 
 
-def _clip_retrieval(numbered) -> Shards:
-  of_number: dict[str, dict[str, pathlib.Path]] = {}
-  for path in numbered:
-    kind, number, _ = NUMBERED.fullmatch(path.name).groups()
-    of_number.setdefault(number, {})[kind] = path
+def _clip_retrieval(
+  parts: Sequence[numbered.Numbered], folder: pathlib.Path
+) -> Shards:
   shards = []
-  for number, kinds in sorted(of_number.items(), key=lambda x: int(x[0])):
-    for kind in ("img_emb", "text_emb", "metadata"):
-      if kind not in kinds:
-        ending = "parquet" if kind == "metadata" else "npy"
-        raise ValueError(
-          f"{next(iter(kinds.values()))} has no {kind}_{number}.{ending} with "
-          "it; clip-retrieval inference writes it with --enable_text "
-          "--enable_image --enable_metadata"
-        )
+  for kinds in numbered.shards(parts, folder):
     sides = Sides(*(open_npy(kinds[x]) for x in ("img_emb", "text_emb")))
     shards.append(Shard(sides, kinds["metadata"]))
-  return _joined(shards, "clip_retrieval", numbered)
+  known = _columns(shards)
+  tables = [shard.table for shard in shards]
+  columns = roles.columns_of_clip_retrieval(tables, known)
+  return _joined(shards, "clip_retrieval", [x.path for x in parts], columns)
 
 
-def _joined(shards: Sequence[Shard], layout: str, arrays) -> Shards:
-  """Joins shards with a table each, once their rows line up."""
+def _columns(shards: Sequence[Shard]) -> list[list[str]]:
+  """Returns the columns of each table, once its rows are as many as others."""
   from pyarrow import parquet
 
-  known = None
+  columns = []
   for shard in shards:
     with files.reading(shard.table) as path:
       metadata = parquet.read_metadata(path)
+      names = metadata.schema.to_arrow_schema().names
     image, text = shard.sides
     if not image.shape[0] == text.shape[0] == metadata.num_rows:
       raise ValueError(
@@ -217,21 +190,13 @@ def _joined(shards: Sequence[Shard], layout: str, arrays) -> Shards:
         f"{text.shape[0]}, and {shard.table} {metadata.num_rows}: they do not "
         "line up; write or download the shard again"
       )
-    columns = set(metadata.schema.to_arrow_schema().names)
-    known = columns if known is None else known & columns
+    columns.append(names)
+  return columns
+
+
+def _joined(shards: Sequence[Shard], layout: str, arrays, columns) -> Shards:
+  """Joins shards with a table each."""
   tables = [shard.table for shard in shards]
-  roles = {
-    "uid": ("uid",),
-    "caption": ("text",) if layout == "datacomp" else ("caption", "text"),
-    "name": NAMES,
-    "image": SUMS,
-  }
-  if layout == "datacomp":
-    known = known | {"uid", "text"}  # an error when it is read
-  columns = {}
-  for role, names in roles.items():
-    if name := next((x for x in names if x in known), None):
-      columns[role] = Column(tables, name)
   return _checked(
     Rows([x.sides.image for x in shards]),
     Rows([x.sides.text for x in shards]),
@@ -274,7 +239,14 @@ def _arrays(paths: str, scratch: pathlib.Path) -> Shards:
   if len(names) == 2 and all(x.suffix == ".npy" for x in names):
     parts = [open_npy(x) for x in names]
   elif len(names) == 1 and names[0].suffix == ".npz":
-    if others := set(names_of_members(names[0])) - set(Sides._fields):
+    others = set(names_of_members(names[0])) - set(Sides._fields)
+    if any(x.endswith(tuple(ENDS)) for x in others):
+      raise ValueError(
+        f"{names[0]} has DataComp's arrays ({', '.join(sorted(others))}), and "
+        f"no {names[0].stem}.parquet beside it, with the uids of its rows; "
+        "download it"
+      )
+    if others:
       raise ValueError(
         f"{names[0]} has the array {sorted(others)[0]}, which filter does not "
         "use: it takes image and text with one row for each pair, and "

@@ -92,7 +92,7 @@ class Rows:
     ):
       if first == end:
         continue
-      array = np.memmap(part.path, part.dtype, "r", part.offset, part.shape)
+      array = _mapped(part)
       if not isinstance(rows, slice):
         array.base.madvise(mmap.MADV_RANDOM)  # else neighbours come along
       found[order[first:end]] = array[ordered[first:end] - start]
@@ -220,6 +220,17 @@ def _largest(x: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows 1"]:
   return np.maximum(x.max(axis=1), -x.min(axis=1))[:, None]
 
 
+def _mapped(part: Part) -> np.memmap:
+  """Maps an array; raises ValueError if its file is gone, or has shrunk."""
+  try:
+    return np.memmap(part.path, part.dtype, "r", part.offset, part.shape)
+  except (OSError, ValueError) as error:
+    raise ValueError(
+      f"{part.name} has been replaced, cut off or removed since it was opened "
+      f"({error}); run the command again once the files stay as they are"
+    ) from error
+
+
 def open_npy(path: pathlib.Path) -> Part:
   """Finds the array of a `.npy` file.
 
@@ -243,7 +254,7 @@ def open_members(
   Raises:
     ValueError: If the file is damaged, or lacks an array.
   """
-  with files.reading(path), zipfile.ZipFile(path) as archive:
+  with files.reading(path), _archive(path) as archive:
     known = [x.removesuffix(".npy") for x in archive.namelist()]
     if missing := [x for x in names if x not in known]:
       raise ValueError(
@@ -257,8 +268,15 @@ def open_members(
 
 def names_of_members(path: pathlib.Path) -> list[str]:
   """Lists the arrays of an `.npz` file."""
-  with files.reading(path), zipfile.ZipFile(path) as archive:
+  with files.reading(path), _archive(path) as archive:
     return [x.removesuffix(".npy") for x in archive.namelist()]
+
+
+def _archive(path: pathlib.Path) -> zipfile.ZipFile:
+  try:
+    return zipfile.ZipFile(path)
+  except zipfile.BadZipFile as error:  # its list of members is at the end
+    raise ValueError("it is cut off, or no .npz file") from error
 
 
 def _member(path, archive, info, scratch) -> Part:
@@ -299,11 +317,17 @@ def _part(path, name: str, file: BinaryIO, end: int) -> Part:
   if version not in read:
     raise ValueError(f"it is in version {version} of NumPy's format")
   shape, by_column, dtype = read[version](file)
-  if len(shape) != 2 or not shape[1] or dtype.kind != "f" or by_column:
+  if dtype.kind == "V" and dtype.itemsize == 2 and not dtype.names:
+    raise ValueError(
+      f"it holds numbers of 2 bytes that NumPy does not know {list(shape)}, "
+      "such as bfloat16; convert them to float16 or float32"
+    )
+  floating = dtype.kind == "f" and dtype.itemsize <= 8
+  if len(shape) != 2 or not shape[1] or not floating or by_column:
     order = ", stored column by column" if by_column else ""
     raise ValueError(
       f"it holds {dtype}{list(shape)}{order}; it must hold floating numbers "
-      "[pairs, dim], stored row by row"
+      "of 16, 32 or 64 bits [pairs, dim], stored row by row"
     )
   size, found = math.prod(shape) * dtype.itemsize, end - file.tell()
   if found != size:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 import pathlib
+import re
 from typing import Any, NamedTuple
+import uuid
 
 from jaxtyping import Bool, Int, UInt64
 import numpy as np
@@ -12,6 +14,8 @@ from nuclr_jax.lab.data.pair_index import content_hash
 
 BATCH = 2**16  # rows
 DIGITS = 32  # of a uid
+HEX = re.compile("[0-9a-fA-F]*")
+DASHED = re.compile("-".join(f"[0-9a-fA-F]{{{n}}}" for n in (8, 4, 4, 4, 12)))
 UID = np.dtype("u8,u8")  # its halves, as DataComp's tools take them
 
 
@@ -86,6 +90,9 @@ def _hash(value: Any) -> int:
 def read_uids(column: Column) -> np.ndarray:
   """Reads uids of 32 hexadecimal digits as pairs of 64-bit numbers.
 
+  Dashes may be between the digits, as UUIDs have them; a column of bytes may
+  have the digits, or the 16 bytes themselves.
+
   Returns:
     An array [pairs] of the dtype `UID`.
 
@@ -124,19 +131,41 @@ def as_text(uids: np.ndarray) -> list[str]:
   return [f"{a:016x}{b:016x}" for a, b in uids.tolist()]
 
 
-def _parsed(texts: Sequence[Any]) -> np.ndarray:
+def is_uid(value: Any) -> bool:
+  """Returns whether a value is a uid, in one of the forms of `read_uids`.
+
+  Example:
+    >>> is_uid("00000000-0000-0001-0000-0000000000FF"), is_uid(bytes(16))
+    (True, True)
+    >>> is_uid("0"), is_uid(7), is_uid("0" * 31 + "g"), is_uid(bytes(15))
+    (False, False, False, False)
+  """
+  return _digits(value) is not None
+
+
+def _digits(value: Any) -> str | None:
+  """Returns the 32 digits of a uid, or None for something else."""
+  if isinstance(value, bytes):
+    if len(value) == DIGITS // 2:
+      return value.hex()
+    value = value.decode("latin-1")
+  elif isinstance(value, uuid.UUID):
+    return value.hex
+  if not isinstance(value, str):
+    return None
+  if DASHED.fullmatch(value):
+    return value.replace("-", "")
+  return value if len(value) == DIGITS and HEX.fullmatch(value) else None
+
+
+def _parsed(values: Sequence[Any]) -> np.ndarray:
   """Parses uids; raises ValueError for something else."""
-  for text in texts:
-    if not isinstance(text, str) or len(text) != DIGITS:
-      raise ValueError(f"{text!r} is no uid of {DIGITS} hexadecimal digits")
-  try:
-    data = bytes.fromhex("".join(texts))
-  except ValueError:
-    data = b""
-  if len(data) != len(texts) * DIGITS // 2:
-    wrong = next(x for x in texts if set(x) - set("0123456789abcdefABCDEF"))
+  digits = [_digits(x) for x in values]
+  if None in digits:
+    wrong = values[digits.index(None)]
     raise ValueError(f"{wrong!r} is no uid of {DIGITS} hexadecimal digits")
+  data = bytes.fromhex("".join(digits))
   halves = np.frombuffer(data, ">u8").reshape(-1, 2)
-  uids = np.empty(len(texts), UID)
+  uids = np.empty(len(values), UID)
   uids["f0"], uids["f1"] = halves[:, 0], halves[:, 1]
   return uids
