@@ -141,7 +141,7 @@ def test_gaps_between_numbers_are_warned_of(tmp_path, scratch, caplog):
   for kind in ("img_emb", "text_emb", "metadata"):
     for number in (0, 3, 4, 7):
       next((folder / kind).glob(f"*_{number}.*")).unlink()
-  message = "clip-retrieval's shards 0, 3 to 4, 7 are not among the 5 in "
+  message = "files of clip-retrieval have no number 0, 3 to 4, 7; if you have"
   for read in (opened, target):
     caplog.clear()
     read(folder, scratch)

@@ -108,6 +108,9 @@ def test_scores_that_are_missing_are_not_compared(tmp_path, scratch):
   changed(second, lambda x: x | {L14: ["high"] * 25})
   with pytest.raises(ValueError, match="1.parquet cannot be read: could not "):
     shards.check_scores(opened(folder, scratch), similarity())
+  changed(second, lambda x: x | {L14: [[0.5]] * 25})
+  with pytest.raises(ValueError, match=r"score holds \[0.5\], no number"):
+    shards.check_scores(opened(folder, scratch), similarity())
 
 
 def test_long_tables_are_compared_batch_by_batch(
@@ -214,6 +217,9 @@ def test_datacomp_has_uids_and_texts(name, tmp_path, scratch):
     ValueError, match=f"1.parquet has no column {name}; it has .*other"
   ):
     opened(folder, scratch)
+  renamed(folder / "00000001.parquet", other=name.upper())  # of one shard alone
+  with pytest.raises(ValueError, match=f"1.parquet has no column {name}; it"):
+    opened(folder, scratch)
 
 
 def test_only_uids_of_datacomp_are_uids(tmp_path, scratch, caplog):
@@ -229,7 +235,7 @@ def test_only_uids_of_datacomp_are_uids(tmp_path, scratch, caplog):
   changed(table, lambda x: x | {"uid": [f"{i}" for i in range(25)]})
   found = opened(folder, scratch)
   assert set(found.columns) == {"caption", "name"}
-  assert "'0' in the column uid is no uid of DataComp, and pairs" in caplog.text
+  assert "'0' in the column uid is no uid of DataComp; pairs" in caplog.text
 
 
 def test_files_that_shrink_are_named(tmp_path, scratch):

@@ -135,10 +135,9 @@ def _warn_of_gaps(parts: Sequence[Numbered]) -> None:
   if gaps:
     more = f" and {len(gaps) - SHOWN} more gaps" if len(gaps) > SHOWN else ""
     log.warning(
-      "clip-retrieval's shards %s%s are not among the %d in %s; if you have "
-      "not left them out yourself, copy or write them again",
+      "%s and the other files of clip-retrieval have no number %s%s; if you "
+      "have not left these shards out yourself, copy or write them again",
+      parts[0].path,
       ", ".join(gaps[:SHOWN]),
       more,
-      len(numbers),
-      parts[0].path.parent,
     )

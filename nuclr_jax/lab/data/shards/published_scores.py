@@ -8,8 +8,8 @@ from nuclr_jax.lab.data.shards.layouts import Shards
 
 # In half precision, the rows of unit norm, their norms (by which they are
 # divided here) and the score have errors of at most 2^-11 each: of a score up
-# to 1, 5 x 2^-11 = 0.0024 in all. Four times as much leaves room for others'
-# sums in half precision; rows of other pairs differ by more, but for a few.
+# to 1, 5 x 2^-11 = 0.0024 in all. Four times as much leaves room for a sum that
+# is itself in half precision, and is less than most pairs differ from another.
 TOLERANCE = 0.01
 
 
@@ -37,6 +37,8 @@ def check_scores(found: Shards, similarity: Float[np.ndarray, "pairs"]) -> None:
     at, last = (at if path == last else start), path
     with files.reading(path):
       scores = np.array(values, float)  # null is NaN
+      if scores.ndim != 1:
+        raise ValueError(f"{column.name} holds {values[0]!r:.80}, no number")
     own = similarity[at : at + len(values)]
     wrong = np.flatnonzero(np.abs(scores - own) > TOLERANCE)
     if len(wrong):

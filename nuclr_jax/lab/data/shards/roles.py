@@ -37,12 +37,13 @@ def columns_of_datacomp(
   """
   columns = {}
   for role, name in (("uid", "uid"), ("caption", "text")):
+    first = _match(names[0], name) or name
     for table, known in zip(tables, names, strict=True):
-      if _match(known, name) is None:
+      if first not in known:
         raise ValueError(
-          f"{table} has no column {name}; it has {', '.join(known)}"
+          f"{table} has no column {first}; it has {', '.join(known)}"
         )
-    columns |= _common(role, (name,), tables, names)
+    columns[role] = Column(tables, first)
   for role, wanted in (("name", NAMES), ("image", SUMS)):
     columns |= _common(role, wanted, tables, names)
   score = f"clip_{arch}_similarity_score"
@@ -81,10 +82,10 @@ def columns_of_clip_retrieval(
   # Images of DataComp that clip-retrieval has embedded keep their uids.
   if "uid" in columns and not is_uid(first := _first(columns["uid"])):
     log.warning(
-      "%s: %r in the column %s is no uid of DataComp, and pairs are listed by "
+      "%s: %.80s in the column %s is no uid of DataComp; pairs are listed by "
       "their names",
       tables[0],
-      first,
+      repr(first),
       columns.pop("uid").name,
     )
   return columns

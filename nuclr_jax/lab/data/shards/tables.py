@@ -163,7 +163,7 @@ def _parsed(values: Sequence[Any]) -> np.ndarray:
   digits = [_digits(x) for x in values]
   if None in digits:
     wrong = values[digits.index(None)]
-    raise ValueError(f"{wrong!r} is no uid of {DIGITS} hexadecimal digits")
+    raise ValueError(f"{wrong!r:.80} is no uid of {DIGITS} hexadecimal digits")
   data = bytes.fromhex("".join(digits))
   halves = np.frombuffer(data, ">u8").reshape(-1, 2)
   uids = np.empty(len(values), UID)
