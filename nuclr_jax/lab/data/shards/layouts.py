@@ -93,9 +93,9 @@ def open_shards(
   own = folder / embeddings.TEXTS in found
   archives, parts = ([], []) if own else either_layout(found)
   if folder.suffix == ".npz" and folder.with_suffix(".parquet").exists():
-    archives = found = [folder]
+    archives = [folder]
   if archives:
-    return _datacomp(archives, found, arch or ARCH, scratch)
+    return _datacomp(archives, arch or ARCH, scratch)
   if arch is not None:
     raise ValueError(
       f"--arch={arch} is for DataComp's .npz files, and {paths} has none; "
@@ -143,12 +143,12 @@ def either_layout(
   return archives, parts
 
 
-def _datacomp(archives, found, arch: str, scratch: pathlib.Path) -> Shards:
+def _datacomp(archives, arch: str, scratch: pathlib.Path) -> Shards:
   names = Sides(*(f"{arch}{end}" for end in ENDS))
   shards = []
   for path in archives:
     table = path.with_suffix(".parquet")
-    if table not in found and not table.exists():
+    if not table.exists():
       raise ValueError(
         f"{path} has no {table.name} beside it, with the uids of its rows; "
         "download it (arrays without a table: give the .npz file alone)"

@@ -63,11 +63,11 @@ def open_images(
   else:
     archives, some = either_layout(below)
     name = f"{arch or ARCH}{ENDS.image}"
-    paths = archives or numbered.images(some)
-    parts = [
-      *(open_members(x, [name], scratch)[0] for x in archives),
-      *(open_npy(x) for x in paths if x not in archives),
-    ]
+    parts = [open_members(x, [name], scratch)[0] for x in archives]
+    paths = archives
+    if not archives:
+      paths = numbered.images(some)
+      parts = [open_npy(x) for x in paths]
   if not parts:
     about = folders.about(place, below, "target")
     raise ValueError(f"{EXPECTED}; got {path}{about}")
