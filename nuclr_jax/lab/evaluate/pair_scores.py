@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 import logging
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -174,9 +174,8 @@ def normsim(image: Blocks, target: Blocks, *, norm: float) -> PerPair:
     block = _padded(image.read(some), height)
     count = some.stop - some.start
     for part in _slices(len(target), width):
-      x = target.read(part)
       # A row that is there twice changes no maximum.
-      x = np.pad(x, [(0, width - len(x)), (0, 0)], mode="edge")
+      x = _padded(target.read(part), width, mode="edge")
       found = np.asarray(_greatest(block, x))[:count]
       score[some] = np.maximum(score[some], found)
       done += count * (part.stop - part.start)
@@ -446,9 +445,12 @@ def _ids(ids, length: int, fill: int) -> np.ndarray:
   return padded
 
 
-def _padded(x: np.ndarray, length: int) -> np.ndarray:
-  """Appends rows of ones, which no result shows."""
-  return np.pad(x, [(0, length - len(x)), (0, 0)], constant_values=1)
+def _padded(x: np.ndarray, length: int, **how: Any) -> np.ndarray:
+  """Appends rows, by default of ones, which no result shows."""
+  if x.dtype.itemsize > 4:  # numbers may be out of the range of float32
+    x = x / np.abs(x).max(axis=1, keepdims=True)
+  how = how or {"constant_values": 1}
+  return np.pad(x, [(0, length - len(x)), (0, 0)], **how)
 
 
 def _unit(x: Float[Array, "rows dim"]) -> Float[Array, "rows dim"]:

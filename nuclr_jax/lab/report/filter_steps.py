@@ -79,10 +79,7 @@ def scores(
     columns["uid"] = _step(
       work, "uid", lambda: shards.read_uids(found.columns["uid"])
     )
-  columns["similarity"] = _step(
-    work, "similarity", lambda: pair_scores.similarity(*sides)
-  )
-  shards.check_scores(found, columns["similarity"])
+  columns["similarity"] = _step(work, "similarity", lambda: _similarity(found))
   if target is not None:
     columns["normsim"] = _normsim(work, found, target, request)
     summary |= {
@@ -112,6 +109,13 @@ def _default_temperature(found: Shards, arch: str | None) -> float:
     )
   log.info("temperature %g, that of OpenAI's models", OPENAI)
   return OPENAI
+
+
+def _similarity(found: Shards) -> np.ndarray:
+  """Compares images and texts; checks that tables are of the same rows."""
+  similarity = pair_scores.similarity(found.image, found.text)
+  shards.check_scores(found, similarity)
+  return similarity
 
 
 def _normsim(work, found: Shards, target: Images, request: Request):

@@ -142,7 +142,8 @@ def _working(output: str | os.PathLike) -> Iterator[pathlib.Path]:
       files.remote.check_new(output)  # another process may have made it
       yield work
     except ValueError:
-      if not any(work.glob("*.npy")) and not (work / FOUND).exists():
+      steps = {x.stem for x in work.glob("*.npy")} - {"uid"}
+      if not steps and not (work / FOUND).exists():
         shutil.rmtree(work)
       raise
 

@@ -1,5 +1,7 @@
 """Scores of pairs against loops in float64, and the limits that they share."""
 
+import functools
+
 import make_pairs
 import numpy as np
 import pytest
@@ -238,3 +240,18 @@ def test_shares_count_all_pairs_and_equal_scores_keep_the_first():
   assert np.flatnonzero(kept).tolist() == [91, 93, 95, 97, 99]
   with pytest.raises(ValueError, match="no pair of 100 is kept; lower"):
     choose.choose([b], threshold=[100])
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_float64_beyond_the_range_of_float32(factor):
+  image, text = np.random.default_rng(0).normal(size=(2, 24, 8))
+  plain, scaled = (
+    [InMemory(image * x), InMemory(text * x)] for x in (1.0, factor)
+  )
+  for score in (
+    functools.partial(pair_scores.negcliploss, temperature=0.1, batch_size=24),
+    lambda *sides: pair_scores.balance(*sides, temperature=0.3).potential,
+    functools.partial(pair_scores.normsim, norm=np.inf),
+    functools.partial(pair_scores.normsim, norm=2),
+  ):
+    np.testing.assert_allclose(score(*scaled), score(*plain), atol=1e-5)

@@ -9,7 +9,8 @@ import pathlib
 
 from nuclr_jax.lab.data.shards.tables import Column, is_uid
 
-NAMES = ("url", "image_path", "key")  # columns that say which image it is
+# Columns that say which image it is; a path is what `nuclr ingest` can open.
+NAMES = ("image_path", "url", "key")
 SUMS = ("sha256", "md5")  # columns that are equal for copies of an image
 CAPTIONS = ("caption", "text")
 MEANS = {
