@@ -101,7 +101,7 @@ def noise_table(results: Results) -> str:
 
 def training_table(results: Results) -> str:
   """Compares trainings on what each filter kept."""
-  header = ["errors", "trained on", "wrong", "objective", "R@1", "R@10"]
+  header = ["errors", "trained on", "objective", "wrong", "R@1", "R@10"]
   header += [f"− {plan.SIMILARITY}, R@1", "seeds"]
   lines = []
   for kind in KINDS:
@@ -115,9 +115,8 @@ def training_table(results: Results) -> str:
         )
         lines.append(
           [
-            *(kind, name),
+            *(kind, name, label),
             statistics(percent(rows, "wrong").values()).show(),
-            label,
             statistics(top.values()).show(digits=2),
             statistics(x["R@10"] for x in rows.values()).show(digits=2),
             ""
