@@ -26,10 +26,11 @@ def below(folder: pathlib.Path) -> list[pathlib.Path]:
     ValueError: If a folder cannot be listed, or there are too many.
 
   Example:
+    >>> folder = tmp_path / "metadata"
     >>> for name in ("a/b/c/x.npz", ".d/x.npz", "unfinished.kept/x.npz"):
-    ...   (tmp_path / name).parent.mkdir(parents=True)
-    ...   _ = (tmp_path / name).write_text("")
-    >>> [x.relative_to(tmp_path).as_posix() for x in below(tmp_path)]
+    ...   (folder / name).parent.mkdir(parents=True)
+    ...   _ = (folder / name).write_text("")
+    >>> [x.relative_to(folder).as_posix() for x in below(folder)]
     ['a/b/c/x.npz']
   """
 
