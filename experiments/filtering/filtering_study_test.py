@@ -110,5 +110,5 @@ def test_tables_compare_filters_by_seed():
   )
   assert "+1.00 [+1.00, +1.00] *" in line
   # It is the same training with errors of every kind.
-  assert made["training"].count(f"| {plan.RIGHT} | CLIP | 10.0 ± 0.0 |") == 3
+  assert made["training"].count("all that is right | CLIP | 10.0 ± 0.0") == 3
   assert tables.figures(OPTIONS, Results(rows))["wrong.png"].axes
