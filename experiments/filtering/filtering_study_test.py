@@ -6,7 +6,7 @@ import pytest
 
 from experiments.filtering import __main__ as main
 from experiments.filtering import errors, measure, plan, tables
-from experiments.harness import Results, command
+from experiments.harness import Place, Results, command
 from nuclr_jax import sharding
 from nuclr_jax.lab.train.settings import resolve
 
@@ -112,3 +112,23 @@ def test_tables_compare_filters_by_seed():
   # It is the same training with errors of every kind.
   assert made["training"].count("all that is right | CLIP | 10.0 ± 0.0") == 3
   assert tables.figures(OPTIONS, Results(rows))["wrong.png"].axes
+
+
+def test_what_trainings_see_is_stored_beside_the_rows(tmp_path):
+  place = Place(tmp_path / "run", tmp_path, None)
+  count = plan.COMMON["candidates"]
+  wrong = np.arange(count) % 5 == 0
+  for seed in range(plan.SEEDS):
+    path = measure.store(plan.COMMON, place, seed)
+    assert path.parent == main.STUDY.home
+    for kind in errors.KINDS:
+      for name in plan.FILTERS:
+        words = {"kind": kind, "filter": name}
+        kept = measure.kept_by(words, wrong, seed, path)
+        everything = name == plan.EVERYTHING
+        assert kept.sum() == (count if everything else 0.8 * count)
+  words = {"kind": errors.SWAPPED, "filter": plan.EXACT}
+  path = measure.store(plan.SMOKE, place, 0)
+  assert path.parent == tmp_path
+  with pytest.raises(FileNotFoundError, match="move the row of scores, seed 0"):
+    measure.kept_by(words, wrong[:160], 0, path)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 import functools
+import pathlib
 import time
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from nuclr_jax.lab.evaluate import choose, pair_scores
 from nuclr_jax.lab.evaluate.retrieval import recall
 from nuclr_jax.lab.train import build, loop
 
+HERE = pathlib.Path(__file__).parent
 KEY = 52  # of the permutation that divides the designers
 SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)  # that are kept, of the curves
 PARTITIONS = 10
@@ -151,7 +153,7 @@ def measure(run: Run, place: Place) -> Row:
   data, pairs = load_data(config, words, place)
   scorer, candidates = drawn(pairs, words, run.seed)
   captions = [pairs.caption[i] for i in candidates]
-  path = place.shared / f"kept_{run.seed}.npz"
+  path = store(words, place, run.seed)
   if run.part == plan.SCORES:
     right = [pairs.caption[i] for i in scorer]
     clean = data_of(pairs, scorer, right, data, f"scorer {run.seed}")
@@ -161,16 +163,11 @@ def measure(run: Run, place: Place) -> Row:
       row["found"], kept = score_all(images, embed.text, captions, words, run)
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(path) as new, new.open("wb") as file:
-      np.savez(file, **kept)
+      bits = {name: np.packbits(x) for name, x in kept.items()}
+      np.savez_compressed(file, **bits)
     return row
-  if not path.exists():
-    raise FileNotFoundError(
-      f"{path}, what the scores keep, is missing: move the row of "
-      f"{plan.SCORES}, seed {run.seed}, away to score again"
-    )
-  with np.load(path) as arrays:
-    kept = arrays[plan.kept_of(words["kind"], words["filter"])]
   found, wrong = errors.plant(captions, words["kind"], words["wrong"], run.seed)
+  kept = kept_by(words, wrong, run.seed, path)
   chosen = np.flatnonzero(kept)
   config.num_epochs = words["samples"] / len(chosen)
   some = [found[i] for i in chosen]
@@ -181,6 +178,38 @@ def measure(run: Run, place: Place) -> Row:
     "pairs": len(chosen),
     "wrong": round(float(wrong[kept].mean()), 5),
   }
+
+
+def store(words, place: Place, seed: int) -> pathlib.Path:
+  """Returns the file of what scores keep, which lies beside the rows."""
+  smoke = words["candidates"] < plan.COMMON["candidates"]
+  return (place.shared if smoke else HERE) / f"kept_{seed}.npz"
+
+
+def kept_by(
+  words, wrong: Bool[np.ndarray, "pairs"], seed: int, path: pathlib.Path
+) -> Bool[np.ndarray, "pairs"]:
+  """Returns which candidates a training sees.
+
+  Raises:
+    FileNotFoundError: If the file of what a score keeps is missing.
+  """
+  kind, name, everyone = words["kind"], words["filter"], np.ones_like(wrong)
+  if name == plan.EVERYTHING:
+    return everyone
+  if name == plan.RIGHT:
+    return ~wrong
+  if name == plan.RANDOM:
+    random = np.random.default_rng([seed, 6]).random(len(wrong))
+    return choose.best(random, int(np.sum(~wrong)), everyone)
+  if not path.exists():
+    raise FileNotFoundError(
+      f"{path}, what the scores keep, is missing: move the row of "
+      f"{plan.SCORES}, seed {seed}, away to score again"
+    )
+  with np.load(path) as arrays:
+    bits = arrays[plan.kept_of(kind, name)]
+  return np.unpackbits(bits, count=len(wrong)).astype(bool)
 
 
 def train(config, place: Place, data: Data):
@@ -211,7 +240,7 @@ def score_all(images, embed_text, captions, words, run: Run):
 
   Returns:
     For each kind and score, how well it finds the errors; and which candidates
-    each filter keeps, by `plan.kept_of`.
+    those of `plan.CHOSEN` keep, by `plan.kept_of`.
   """
   rows, kept = {}, {}
   for kind in errors.KINDS:
@@ -225,14 +254,11 @@ def score_all(images, embed_text, captions, words, run: Run):
         {name: -x for name, x in scores.items()}, wrong
       ).items()
     }
-    count = round((1 - words["wrong"]) * len(wrong))
-    everyone = np.ones(len(wrong), bool)
-    random = np.random.default_rng([run.seed, 6]).random(len(wrong))
-    filters = {
-      name: choose.best(x, count, everyone)
-      for name, x in {**scores, plan.RANDOM: random}.items()
-    } | {plan.EVERYTHING: everyone, plan.RIGHT: ~wrong}
-    kept |= {plan.kept_of(kind, x): filters[x] for x in plan.FILTERS}
+    count, everyone = int(np.sum(~wrong)), np.ones_like(wrong)
+    kept |= {
+      plan.kept_of(kind, name): choose.best(scores[name], count, everyone)
+      for name in plan.CHOSEN
+    }
   return rows, kept
 
 

@@ -12,7 +12,8 @@ OBJECTIVES = {"clip": "CLIP", "nuclr": "NUCLR"}
 # What is trained on; the first three take no score.
 EVERYTHING, RIGHT, RANDOM = "everything", "all that is right", "random"
 SIMILARITY, LIKELIHOOD, EXACT = "similarity", "negCLIPLoss", "exact weight"
-FILTERS = (EVERYTHING, RIGHT, RANDOM, SIMILARITY, LIKELIHOOD, EXACT)
+CHOSEN = (SIMILARITY, LIKELIHOOD, EXACT)  # scores whose choice is stored
+FILTERS = (EVERYTHING, RIGHT, RANDOM, *CHOSEN)
 COMMON: Mapping[str, Any] = dict(
   scorer_pairs=64_000,  # that the model which scores was trained on
   scorer_epochs=4.0,
