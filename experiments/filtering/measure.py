@@ -86,9 +86,6 @@ def make_config(words: Mapping[str, Any], seed: int):
     "log_every": 100,
     "seed": seed,
   }
-  if config.objective.name == "nuclr":
-    changes["objective.zeta"] = dict(name="queue", size=4096, rate=0.3)
-    del config.objective["zeta"]
   training.change(config, changes, {x: x for x in changes})
   return config
 

@@ -55,9 +55,6 @@ def make_config(words: dict[str, Any], seed: int):
       "warm_start": plan.STARTS[words["objective"]][start],
       "refresh.tolerance": 1e-3,
     }
-  if config.objective.name == "nuclr":
-    changes["objective.zeta"] = dict(name="queue", size=4096, rate=0.3)
-    del config.objective["zeta"]
   training.change(config, changes, {x: x for x in changes})
   return config
 
