@@ -16,8 +16,6 @@ from experiments.icons.arms import ARMS, GRIDS, TAU
 from experiments.icons.plan import (
   BATCH_SIZE,
   CRITERION,
-  FULL,
-  HALF,
   MAIN,
   RATES,
   make_run,
@@ -36,8 +34,8 @@ KEYS = {
   "batch": "batch_size",
   "marked": "data.share_texts",
 }
-SIZES = {HALF: (128_000, 4.0), FULL: (None, 6.0)}  # pairs, epochs
-SMOKE_SIZES = {HALF: (48, 1.0), FULL: (64, 1.0)}
+NUM_PAIRS, NUM_EPOCHS = 128_000, 4.0  # half of the data
+SMOKE_PAIRS, SMOKE_EPOCHS = 48, 1.0
 SMOKE_CAPTIONS = 200  # of each held-out set
 KEY = 50  # of the permutation whose first pairs are half of the data
 POINTS = 20  # of a stored curve
@@ -57,7 +55,7 @@ def make_config(run: Run):
   # Below the gradient norm of most losses, so that the scale of a loss, which
   # decides how often it is clipped, hardly matters.
   config.optimizer.clip_norm = 0.1
-  config.num_epochs = SIZES[words["size"]][1]
+  config.num_epochs = NUM_EPOCHS
   config.seed = run.seed
   config.eval_every = 0
   config.eval_every_epochs = 0.0
@@ -65,7 +63,7 @@ def make_config(run: Run):
   training.change(config, arm.more, {x: x for x in arm.more})
   if "smoke" in words:
     config.model.image_features = 16
-    config.num_epochs = SMOKE_SIZES[words["size"]][1]
+    config.num_epochs = SMOKE_EPOCHS
   if "frozen" in words:
     frozen.use_features(config)
   return config
@@ -147,9 +145,9 @@ def beginning(data: ImageTextSet, count: int) -> ImageTextSet:
 
 def load_data(config, words: dict[str, Any], place: Place) -> Data:
   """Reads the part of the training pairs that a run sees, and its splits."""
-  sizes = SMOKE_SIZES if "smoke" in words else SIZES
+  num_pairs = SMOKE_PAIRS if "smoke" in words else NUM_PAIRS
   data = training.load_data(config, place.data_dir)
-  train = subset(data.train, sizes[words["size"]][0])
+  train = subset(data.train, num_pairs)
   known = frozenset(train.captions(np.arange(train.sizes.num_texts)))
   splits = ("validation", "test") if words["test"] else ("validation",)
   sets = {split: split_by(data.sets[split], known) for split in splits}

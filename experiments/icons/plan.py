@@ -23,14 +23,12 @@ RATES = (1e-3, 2e-3, 4e-3)
 RATE_ARMS = ("clip", "sogclr", "nuclr_queue")
 # Of the learning rate that grows with the root of the batch size.
 FACTORS = (0.5, 1.0, 2.0)
-HALF, FULL = "half", "full"
 RATE, TUNING, BATCHES = "rate", "tuning", "batches"
-MAIN, UNMARKED, WHOLE = "arms", "unmarked", "full size"
+MAIN, UNMARKED = "arms", "unmarked"
 LOOKS, PLANTED, FROZEN = "zeta", "planted", "frozen encoder"
 # What a part's runs have beside the words of all runs.
 WORDS: Mapping[str, Mapping[str, Any]] = {
   UNMARKED: {"marked": False},
-  WHOLE: {"size": FULL},
   LOOKS: {"look": True},
   PLANTED: {"wrong": 0.05},
   FROZEN: {"frozen": True},
@@ -105,7 +103,7 @@ def make_run(
     ARMS[name].tuned: value,
     "rate": rate,
     "batch": batch_size,
-    "size": HALF,
+    "size": "half",
     "marked": True,
     "test": part not in (RATE, TUNING),
   }
@@ -307,8 +305,9 @@ def plan(options: Options, rows: Rows) -> list[Run]:
   groups += [main[x] for x in scale.first if x in main]
   for part in scale.parts:
     groups += comparison(scale, rows, part).values()
-  groups += _tuning(scale, scale.others, rows)
-  groups += [main[x] for x in scale.others if x in main]
+  for name in scale.others:
+    groups += _tuning(scale, (name,), rows)
+    groups += [main[name]] if name in main else []
   for size in scale.other_batches:
     groups += other_batches(scale, size, rows).values()
   groups += comparison(scale, rows, UNMARKED).values()
@@ -317,5 +316,4 @@ def plan(options: Options, rows: Rows) -> list[Run]:
       groups += small_trials(scale, name, size, rows).values()
   for size in scale.small_batches:
     groups += small_batches(scale, size, rows).values()
-  groups += comparison(scale, rows, WHOLE).values()
   return list(dict.fromkeys(run for group in groups for run in group))

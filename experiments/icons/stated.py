@@ -10,7 +10,7 @@ from experiments.icons import plan, tables
 from experiments.icons.arms import ARMS
 from experiments.icons.plan import MAIN, Rows
 
-PARTS = (MAIN, plan.UNMARKED, plan.WHOLE, plan.FROZEN)
+PARTS = (MAIN, plan.UNMARKED, plan.FROZEN)
 LARGE = 200  # queries of a set whose sign is counted
 
 

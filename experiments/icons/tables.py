@@ -44,7 +44,6 @@ def tables(options: Options, results: Results) -> dict[str, str]:
     "batches": batch_table(scale, rows),
     "unmarked": part_table(scale, rows, plan.UNMARKED),
     "small batches": small_table(scale, rows),
-    "full size": part_table(scale, rows, plan.WHOLE),
     "what zeta follows": follows_table(scale, rows),
     "gradients": gradient_table(scale, rows),
     "noise": noise_table(scale, rows),
