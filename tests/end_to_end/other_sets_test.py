@@ -180,6 +180,23 @@ def test_forms(words, parts, place, expected, open_once, monkeypatch):
   ]
 
 
+def test_corrections_are_those_of_prepared_data(place, monkeypatch):
+  """A set of --input is corrected as the same set of --data."""
+  monkeypatch.chdir(place)
+  asked = dict.fromkeys(sum(CAPTIONS, []), 1) | {"a photo": 10**9}
+  (place / "asked.json").write_text(json.dumps(asked))
+  words = [f"--model={CLIP}", "--data_dir=data", "--hubs=csls,zeta"]
+  words += ["--prior=asked.json", "--config.data.train=mine:val"]
+  prepared = score(*words, "--data=mine:test").metrics
+  other = score(*words, "--input=tfds:mine:test").metrics
+  assert {x.replace("/mine", ""): y for x, y in prepared.items()} == other
+  kinds = ("", "hubs_csls/", "hubs_zeta_0.5/", "prior/")
+  recalls = [other[f"test/{x}image_to_text/recall@1"] for x in kinds]
+  assert recalls[-1] == 0.5 != recalls[0]  # two of four images are "a photo"
+  table = score(*words, "--input=table.csv", "--images=folder", "--split=test")
+  assert table.metrics == other
+
+
 def test_both_kinds_at_once_and_what_is_written(place, monkeypatch, capsys):
   monkeypatch.chdir(place)
   words = [f"--model={CLIP}", "--data_dir=data", "--data=mine:test"]
@@ -238,6 +255,7 @@ def test_embeddings_in_files(place, embed, expected, tmp_path):
     (["--data=mine,mine:test"], "two sets are called 'test/mine'"),
     (["--input=tfds:mine"], "has no split 'train'|name the one to score"),
     (["--input=texts.txt"], "is a file of texts, which has no pairs"),
+    (["--input=folder", "--hubs=csls"], "has none; name them, such as --conf"),
     (["--data=mine", "--input=folder"], "takes only one of --input or --data"),
   ],
 )

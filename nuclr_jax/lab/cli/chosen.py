@@ -116,10 +116,15 @@ def _opened_to_score(*, pairs: bool):
       )
     _check_sees_images()
     if "config.data.train" not in flags.present():
+      if pairs and flags.INPUT.value:
+        raise UsageError(
+          "--hubs and --prior look at training pairs, and --model with --input "
+          "has none; name them, such as --config.data.train=mine"
+        )
       train = data if pairs else ()
   elif flags.INPUT.value:  # in place of the sets of the config
     parts, *rest = untrained.open_untrained(
-      flags.chosen_settings(), data_dir=data_dir, pairs=False
+      flags.chosen_settings(), data_dir=data_dir, pairs=pairs
     )
     return build.score_on(parts, {}), *rest
   return _opened_with_train(train, named=False)

@@ -47,9 +47,10 @@ def score() -> Report:
   opened, sources = chosen.opened(pairs=bool(hubs or flags.PRIOR.value))
   if flags.INTERPOLATE.value:
     opened = _with_pairs_for_statistics(opened)
-  data, metrics = _of_sets(*opened, sources)
+  correct = _corrections(*opened)
+  data, metrics = _of_sets(*opened, sources, correct)
   for split, parts in plan.items():
-    described, scores = _of_items(*opened, split, parts)
+    described, scores = _of_items(*opened, split, parts, correct)
     data.append(described)
     metrics |= scores
   if not metrics:
@@ -87,31 +88,55 @@ def shown(described: Mapping[str, Any]) -> str:
   return f"scored {name}: {what}" if name else f"scored {what}"
 
 
-def _of_sets(parts, mesh, state, sources):
+def _of_sets(parts, mesh, state, sources, correct):
   """Scores the open sets, corrected for hubs and with a prior if asked for."""
-  from nuclr_jax.lab import evaluate
-  from nuclr_jax.lab.train import hooks, interpolate, loop
+  from nuclr_jax.lab.train import interpolate, loop
 
-  hubs, asked = flags.HUBS.value, flags.need_temperature()
-  if hubs and not parts.data.sets:
-    raise UsageError("--hubs needs data with images and captions to retrieve")
-  suites, tau = parts.evaluators, flags.TEMPERATURE.value
-  readout = loop.readout(parts, state)
-  if asked and tau is None:
-    tau = hooks.one_temperature(readout, asked[0])
-  if hubs:
-    suites = evaluate.correct_hubs(suites, parts.data, hubs, temperature=tau)
-  if flags.PRIOR.value:
-    prior = evaluate.make_prior(flags.PRIOR.value, parts.data.train)
-    evaluate.doubt_prior(parts.data.train, readout.zeta, temperature=tau)
-    suites = evaluate.add_prior(suites, parts.data, prior, temperature=tau)
   with jax.set_mesh(mesh):
+    suites = correct(parts.evaluators, parts.data)
     scored = parts._replace(evaluators=suites)
     if shares := flags.INTERPOLATE.value:
       metrics = _columns(interpolate.curve(scored, mesh, state, shares))
     else:
       metrics = dict(loop.evaluate(scored, mesh, state))
   return list(_described(parts.data.held_out, sources)), metrics
+
+
+def _corrections(parts, mesh, state):
+  """Returns what adds to suites the evaluators of --hubs and --prior.
+
+  It is a function of suites, and of the data whose sets are scored.
+  """
+  from nuclr_jax.lab import evaluate
+  from nuclr_jax.lab.train import hooks, loop
+
+  hubs, asked = flags.HUBS.value, flags.need_temperature()
+  prior, tau = None, flags.TEMPERATURE.value
+  if hubs and not (parts.data.sets or flags.INPUT.value):
+    raise UsageError("--hubs needs data with images and captions to retrieve")
+  train, readout = parts.data.train, loop.readout(parts, state)
+  if asked and tau is None:
+    tau = hooks.one_temperature(readout, asked[0])
+  if flags.PRIOR.value:
+    prior = evaluate.make_prior(flags.PRIOR.value, train)
+    evaluate.doubt_prior(train, readout.zeta, temperature=tau)
+  own = loop.embedder(parts, mesh)(state)
+  make = evaluate.bank_for(parts.data, hubs or (), temperature=tau)
+
+  def bank(embed):
+    del embed  # of --input, it looks up what the model has embedded
+    return make(own)
+
+  def correct(suites, data):
+    if hubs:
+      suites = evaluate.correct_hubs(
+        suites, data, hubs, temperature=tau, bank=bank
+      )
+    if prior is not None:
+      suites = evaluate.add_prior(suites, data, prior, temperature=tau)
+    return suites
+
+  return correct
 
 
 def _with_pairs_for_statistics(opened):
@@ -200,7 +225,7 @@ def _split_of_tfds(text: str) -> str | None:
   return sets.parse_set(text.removeprefix("tfds:"))[1]
 
 
-def _of_items(parts, mesh, state, split, items):
+def _of_items(parts, mesh, state, split, items, correct):
   """Scores a split of --input; its embeddings are in files meanwhile."""
   from nuclr_jax.lab import export
   from nuclr_jax.lab.data.embeddings import open_embeddings, set_of_rows
@@ -215,7 +240,7 @@ def _of_items(parts, mesh, state, split, items):
       )
       _warn_of_rejected(folder / export.embed.REJECTED)
       rows = open_embeddings(folder)
-      metrics = _recall(set_of_rows(rows), rows.text, split)
+      metrics = _recall(set_of_rows(rows), rows.text, split, correct)
   source = flags.INPUT.value
   if not source.endswith(f":{split}"):  # as in tfds:mine:test
     source = label_of(source, split, by=":")
@@ -223,14 +248,18 @@ def _of_items(parts, mesh, state, split, items):
   return {"name": split, "data": source, **kept}, metrics
 
 
-def _recall(data, text, prefix=""):
+def _recall(found, text, prefix="", correct=lambda suites, _: suites):
   """Computes the scores of a set whose images are rows of embeddings."""
-  from nuclr_jax.lab.data.other_sets import label_of
+  from nuclr_jax.lab import evaluate
+  from nuclr_jax.lab.data.source import Data, HeldOut
   from nuclr_jax.lab.evaluate.ranking import unit_rows
-  from nuclr_jax.lab.evaluate.retrieval import scores_of
 
-  scores = scores_of(data, unit_rows(data.image), unit_rows(text))
-  return {label_of(prefix, name): x for name, x in scores.items()}
+  held_out = {prefix: HeldOut({"": found})}
+  suites = correct(
+    evaluate.evaluators_of(held_out), Data(None, None, (), held_out)
+  )
+  looked_up = evaluate.Embed(unit_rows, lambda _: unit_rows(text))
+  return evaluate.run_evaluators(suites[prefix], looked_up, prefix)
 
 
 def _of_embeddings(paths: str) -> Report:

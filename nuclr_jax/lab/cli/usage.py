@@ -139,7 +139,7 @@ nuclr evaluate --embeddings=image.npy,text.npy
     },
     one_of=(*MODELS, "embeddings"),
     either=[
-      *(("input", x) for x in ("data", "hubs", "prior")),
+      ("input", "data"),
       *(("interpolate", x) for x in ("input", "hubs", "prior")),
     ],
   ),

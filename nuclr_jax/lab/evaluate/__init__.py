@@ -15,17 +15,21 @@ from nuclr_jax.lab.evaluate.prior import doubt_prior, make_prior
 from nuclr_jax.lab.evaluate.retrieval import recall_by_origin
 from nuclr_jax.lab.evaluate.suites import (
   add_prior,
+  bank_for,
   choose_evaluators,
   correct_hubs,
+  evaluators_of,
 )
 
 __all__ = [
   "Embed",
   "Evaluator",
   "add_prior",
+  "bank_for",
   "choose_evaluators",
   "correct_hubs",
   "embed_pairs",
+  "evaluators_of",
   "make_embedder",
   "doubt_prior",
   "make_prior",

@@ -7,6 +7,7 @@ from nuclr_jax.lab.data.source import Data, HeldOut
 from nuclr_jax.lab.evaluate.evaluators import Evaluator
 from nuclr_jax.lab.evaluate.hubness import (
   CSLS,
+  MakeBank,
   Method,
   corrected_retrieval_evaluator,
   make_bank,
@@ -75,26 +76,42 @@ def evaluators_of(
   }
 
 
+def bank_for(
+  data: Data, methods: Sequence[Method], *, temperature: float | None = None
+) -> MakeBank:
+  """Makes the bank of a data set's training pairs that methods need.
+
+  Args:
+    data: The data set; its training pairs are embedded once for each model.
+    methods: See `correct_hubs`.
+    temperature: The temperature of the objective.
+  """
+  of_zeta = any(method != CSLS for method in methods)
+  return make_bank(data.train, temperature=temperature if of_zeta else None)
+
+
 def correct_hubs(
   suites: Suites,
   data: Data,
   methods: Sequence[Method],
   *,
   temperature: float | None = None,
+  bank: MakeBank | None = None,
 ) -> dict[str, list[Evaluator]]:
   """Adds retrieval corrected for hubs, of every captioned set.
 
   Args:
     suites: The evaluators so far.
-    data: The data set; its training pairs are embedded once for all sets.
+    data: The data set.
     methods: "csls", "zeta", or strengths of zeta, see `hubness`.
     temperature: The temperature of the objective; zeta needs it.
+    bank: What `bank_for` returned; None = that of these data.
 
   Returns:
     The evaluators, with those of corrected retrieval at the end of each split.
   """
-  of_zeta = any(method != CSLS for method in methods)
-  bank = make_bank(data.train, temperature=temperature if of_zeta else None)
+  if bank is None:
+    bank = bank_for(data, methods, temperature=temperature)
 
   def corrected(split):
     captioned = data.held_out.get(split, HeldOut()).retrieval
