@@ -25,6 +25,7 @@ WITH_TEMPERATURE = {"negcliploss", "exact"}
 OPENAI = 0.01  # the temperature of the models behind DataComp's arrays,
 OF_OPENAI = (None, "l14", "b32")
 SHARED = 0.9  # of the pairs must have a caption that several others have
+FEW = 1_000  # pairs, whose weights would be those of a small batch
 PERIOD = 60.0  # seconds between two copies of an iteration that can continue
 
 
@@ -159,6 +160,14 @@ def _exact(work, sides, tau: float, request: Request):
   if request.max_pairs is not None and request.max_pairs < n:
     drawn = np.random.default_rng(0).permutation(n)[: request.max_pairs]
     sample = np.sort(drawn)
+    if request.max_pairs < FEW:
+      log.warning(
+        "exact weights of %d pairs by a sample of %d, which is hardly more "
+        "than a batch; 4,096 or more came close to all in "
+        "experiments/filtering",
+        n,
+        request.max_pairs,
+      )
   some = sides if sample is None else [x.subset(sample) for x in sides]
 
   def balanced():

@@ -55,6 +55,13 @@ def test_the_table_has_a_row_for_each_pair(made):
   assert summary["converged"] and summary["pairs_solved"] == 65
 
 
+def test_a_sample_that_is_hardly_a_batch(made, tmp_path, no_page, caplog):
+  request = Request(["exact"], keep=[0.5], temperature=0.1, max_pairs=20)
+  summary = filtering.write(request, tmp_path / "kept", embeddings=str(made[0]))
+  assert summary["pairs_solved"] == 20
+  assert "exact weights of 65 pairs by a sample of 20" in caplog.text
+
+
 def test_uids_are_what_resharder_looks_up(made):
   _, kept, _ = made
   table = parquet.read_table(kept / "scores.parquet").to_pydict()
