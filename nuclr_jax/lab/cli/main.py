@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> None:
   """Runs one verb, and ends the process with a message if it fails.
 
   Args:
-    argv: The name of the program and the verb, from `parse_flags`.
+    argv: What `parse_flags` returned.
   """
   absl_logging.set_verbosity(absl_logging.WARNING)  # Orbax and TFDS are chatty
   if not flags.DEBUG.value:
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
   verb = argv[1]
   try:
     with interrupts.work("stopping"):
-      _run(verb)
+      _run(verb, argv[2:])
   except KeyboardInterrupt:
     _end_interrupted(verb)
   except Exception as error:
@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
     distributed.exit_at_once(message)
 
 
-def _run(verb: str) -> None:
+def _run(verb: str, words: Sequence[str]) -> None:
   if verb == "train":
     distributed.join(
       coordinator=flags.COORDINATOR.value,
@@ -91,7 +91,7 @@ def _run(verb: str) -> None:
   # jax.process_index() claims a GPU, which reading data does not need.
   process = 0 if verb in ("ingest", "convert") else jax.process_index()
   progress.log_to_stderr(process=process)
-  VERBS[verb].run()
+  VERBS[verb].run(*words)
 
 
 def _end_interrupted(verb: str) -> None:
@@ -118,7 +118,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     argv: The command line, starting with the name of the program.
 
   Returns:
-    The name of the program and the verb.
+    The name of the program, the verb, and what else is not a flag.
   """
   if "--version" in argv:
     print(__version__)
@@ -133,8 +133,9 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     _stop(f"needs one of the verbs {', '.join(VERBS)}; see nuclr --help")
   try:
     rest = flags.parse(words)
-    if len(rest) != 2:
-      _stop(f"takes one verb, and flags that begin with --; got {rest[1:]}")
+    if rest[1] != verb:
+      _stop(f"takes a verb first, and flags that begin with --; got {rest[1:]}")
+    usage.check_words(verb, rest[2:])
     usage.check_taken(verb, flags.present())
     flags.check_values(training=verb == "train")
     flags.check_places()

@@ -17,7 +17,7 @@ from nuclr_jax.lab.cli.flags import UsageError
 class Verb(NamedTuple):
   """What a verb does, and the flags that it takes."""
 
-  run: Callable[[], None]  # the first line of its docstring is its help
+  run: Callable[..., None]  # the first line of its docstring is its help
   flags: tuple[str, ...]  # its own, see `taken`
   example: str  # commands; lines that begin with spaces explain
   must: Sequence[str] = ()  # flags that are always needed
@@ -25,6 +25,7 @@ class Verb(NamedTuple):
   one_of: Sequence[str] = ()  # flags of which there must be one
   some_of: Sequence[str] = ()  # flags of which there must be one or more
   either: Sequence[Sequence[str]] = ()  # flags of which there is one at most
+  words: str | None = None  # what the words after the verb are, if it takes any
 
   @property
   def taken(self) -> tuple[str, ...]:
@@ -151,6 +152,24 @@ nuclr report --workdir=runs/mine
   report.html in the workdir shows the metrics, training curves, diagnostics,
   popularities, and examples of retrieval.
 """,
+  ),
+  "compare": Verb(
+    verbs.compare,
+    ("output",),
+    """
+nuclr compare runs/clip runs/nuclr
+nuclr compare runs/* --output=comparison
+for seed in 0 1 2; do
+  nuclr train --config=glyphs:clip --config.seed=$seed --workdir=runs/clip-$seed
+done
+nuclr compare runs/clip-* runs/nuclr-*
+  Runs that differ in their seeds alone are one setting. Each setting is
+  compared with the first one: the differences of runs with the same seed, and
+  their 95 % interval. Runs that have not finished are compared at the last step
+  at which all were scored. The output has the tables runs.csv and scores.csv,
+  and a page with curves and what differs in the configs.
+""",
+    words="the workdirs of runs",
   ),
   "popularity": Verb(
     verbs.popularity,
@@ -305,6 +324,23 @@ def help_of(name: str) -> str:
     text = f"--{flag}: {flags.FLAGS[flag].help}{_companions(name, flag)}"
     lines += textwrap.wrap(text, 78, subsequent_indent="    ")
   return "\n".join(lines)
+
+
+def check_words(name: str, words: Sequence[str]) -> None:
+  """Raises UsageError for words that a verb does not take, or that it lacks.
+
+  Args:
+    name: The verb.
+    words: The words after it that are not flags.
+  """
+  verb = VERBS[name]
+  if words and not verb.words:
+    raise UsageError(
+      f"takes one verb, and flags that begin with --; got {list(words)}"
+    )
+  if verb.words and not words:
+    example = verb.example.split("\n")[1]
+    raise UsageError(f"{name} needs {verb.words}, such as {example}")
 
 
 def check_taken(name: str, given: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
 figure img { width: 64px; height: 64px; image-rendering: pixelated;
        display: block; } .plot { max-width: 100%; }
 .right { color: #16703a; } .wrong { color: #a8261c; }
+.wide { overflow-x: auto; }
 pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
 """
 
@@ -107,6 +108,24 @@ def table(numbers: Mapping[str, str]) -> str:
     for name, shown in numbers.items()
   )
   return f"<table>{rows}</table>"
+
+
+def grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """Returns a table of several columns, which scrolls if it is wide.
+
+  Args:
+    header: The titles of the columns.
+    rows: The cells of each row.
+
+  Example:
+    >>> grid(["a"], [["<1"]])[-33:]
+    '<tr><td>&lt;1</table></div>'
+  """
+  lines = [f"<tr>{''.join(f'<th>{html.escape(x)}' for x in header)}"]
+  lines += [
+    f"<tr>{''.join(f'<td>{html.escape(x)}' for x in row)}" for row in rows
+  ]
+  return f"<div class=wide><table>{''.join(lines)}</table></div>"
 
 
 def png(image: np.ndarray) -> str:

@@ -97,8 +97,17 @@ def _metrics(workdir) -> str:
 def _shown(name, x) -> str:
   if not isinstance(x, float):
     return f"{x:,}"
-  is_share = re.fullmatch(SHARES, name.rsplit("/", 1)[-1])
-  return f"{100 * x:.1f} %" if is_share else f"{x:.3g}"
+  return f"{100 * x:.1f} %" if is_share(name) else f"{x:.3g}"
+
+
+def is_share(name: str) -> bool:
+  """Returns whether a metric is a share, which is shown in percent.
+
+  Example:
+    >>> is_share("test/mean_recall@1"), is_share("train/loss")
+    (True, False)
+  """
+  return bool(re.fullmatch(SHARES, name.rsplit("/", 1)[-1]))
 
 
 def _curves(history, plots) -> str:

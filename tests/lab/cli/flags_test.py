@@ -24,7 +24,13 @@ from nuclr_jax.lab.cli import doctor, flags, main, scoring
 from nuclr_jax.lab.config import complete, load_config
 from nuclr_jax.lab.data import embeddings, other_sets, tfds_reader
 from nuclr_jax.lab.ingest import convert, publish
-from nuclr_jax.lab.report import filtering, popularity, subject
+from nuclr_jax.lab.report import (
+  compare,
+  compare_files,
+  filtering,
+  popularity,
+  subject,
+)
 from nuclr_jax.lab.train import (
   build,
   finetune,
@@ -105,6 +111,7 @@ FORMS = [
   ("evaluate", "model", "input"),
   ("evaluate", "embeddings"),
   ("report", "workdir"),
+  ("compare",),
   ("popularity", "workdir"),
   ("popularity", "workdir", "embeddings", "temperature"),
   ("popularity", "workdir", "config"),
@@ -121,6 +128,9 @@ FORMS = [
   ("export", "workdir", "output"),
   ("doctor",),
 ]
+
+
+WORDS = {"compare": ["run"]}  # that follow a verb
 
 
 def word(flag):
@@ -220,6 +230,9 @@ def run(tmp_path_factory):
     (evaluate, "make_prior", "prior"),
     (evaluate, "add_prior", "with prior"),
     (report_room, "write", folder),
+    (compare, "open_all", "runs"),
+    (compare_files, "lines", []),
+    (compare_files, "write", None),
     (popularity, "write", folder / "page.html"),
     (subject, "from_run", "pairs"),
     (subject, "from_files", pairs),
@@ -268,7 +281,7 @@ def run(tmp_path_factory):
     def run(verb, *given):
       recorder.calls.clear()
       flags._of_published.cache_clear()
-      words = ["nuclr", verb, *map(word, sorted(given))]
+      words = ["nuclr", verb, *WORDS.get(verb, ()), *map(word, sorted(given))]
       said = io.StringIO()
       try:
         with (
