@@ -7,7 +7,6 @@ from repository import CONFIGS
 
 from nuclr_jax.lab import report
 from nuclr_jax.lab.report import page
-from nuclr_jax.lab.report import training as run_report
 from nuclr_jax.lab.train import build, loop, records
 
 
@@ -103,7 +102,7 @@ def test_sentences(tmp_path, plotted):
   ],
 )
 def test_shares_are_percent_and_nothing_else(name, x, expected):
-  assert run_report._shown(name, x) == expected
+  assert page.shown_score(name, x) == expected
 
 
 def test_the_line_of_an_evaluation():

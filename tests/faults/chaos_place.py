@@ -16,6 +16,7 @@ from nuclr_jax.lab import files
 
 # What differs from run to run: times, and the folder's name.
 VARYING = {".lock", "times.jsonl", "report.html", "SHA256SUMS", "summary.json"}
+VARYING |= {"journal.jsonl", "console.log"}
 TRAIN = {
   "data.train": "photos:train",
   "data.tokenizer": "build",

@@ -9,6 +9,7 @@ continue).
 """
 
 from collections.abc import Sequence
+import difflib
 import errno
 import sys
 import traceback
@@ -158,7 +159,9 @@ def _verb(words: Sequence[str]) -> str | None:
   """Returns the verb among the words of a command, if any."""
   verb = next((word for word in words if word in VERBS), None)
   if verb is None and words and not words[0].startswith("-"):
-    _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}")
+    near = difflib.get_close_matches(words[0], VERBS, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    _stop(f"needs one of the verbs {', '.join(VERBS)}; got {words[0]}{hint}")
   return verb
 
 

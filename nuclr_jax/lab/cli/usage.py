@@ -159,10 +159,6 @@ nuclr report --workdir=runs/mine
     """
 nuclr compare runs/clip runs/nuclr
 nuclr compare runs/* --output=comparison
-for seed in 0 1 2; do
-  nuclr train --config=glyphs:clip --config.seed=$seed --workdir=runs/clip-$seed
-done
-nuclr compare runs/clip-* runs/nuclr-*
   Runs that differ in their seeds alone are one setting. Each setting is
   compared with the first one: the differences of runs with the same seed, and
   their 95 % interval. Runs that have not finished are compared at the last step

@@ -13,6 +13,8 @@ from nuclr_jax.lab.cli.flags import UsageError
 from nuclr_jax.lab.cli.interrupts import INTERRUPTED
 from nuclr_jax.lab.files import remote
 
+SHOWN = 4  # scores at the end of training
+
 
 def ingest() -> None:
   """Make a data set of images and captions."""
@@ -43,15 +45,20 @@ def convert() -> None:
 
 
 def train() -> None:
-  """Train a config or a model, or continue a run, and print metrics."""
-  from nuclr_jax.lab.train import loop
+  """Train a config or a model, or continue a run."""
+  from nuclr_jax.lab.train import loop, records
 
   settings = flags.chosen_settings(training=True)
   result = loop.fit(settings, workdir(), data_dir=flags.DATA_DIR.value)
   if not result.finished:
     sys.exit(INTERRUPTED)
   if distributed.is_first():
-    progress.print_table(result.metrics)
+    metrics, folder = result.metrics, workdir().rstrip("/")
+    scores = records.headlines(metrics)
+    names = sorted(scores, key=lambda x: not x.startswith("test/"))[:SHOWN]
+    progress.print_table({x: metrics[x] for x in ["step", *names]})
+    print(f"all {len(metrics)} metrics: {folder}/{records.METRICS}")
+    print(f"curves, alarms and examples: nuclr report --workdir={folder}")
 
 
 def evaluate() -> None:

@@ -320,21 +320,6 @@ def at_step(name: str, step: int) -> Callable[[Run], float | None]:
   return value
 
 
-def headlines(names: Iterable[str]) -> list[str]:
-  """Chooses the scores to show first: one for each held-out set.
-
-  Args:
-    names: The names of all metrics.
-
-  Example:
-    >>> headlines(["test/mean_recall@1", "test/text_to_image/recall@1"])
-    ['test/mean_recall@1']
-  """
-  shown = [x for x in dict.fromkeys(names) if records.is_headline(x)]
-  means = [x for x in shown if not x.endswith("/recall@1")]
-  return means or shown
-
-
 def final_names(settings: Sequence[Setting]) -> list[str]:
   """Returns the names of all final metrics, in their order."""
   runs = (run for x in settings for run in x.runs.values())
@@ -353,7 +338,7 @@ def last_common(settings: Sequence[Setting]) -> tuple[int, list[str]] | None:
   ]
   for step in sorted(set.intersection(*map(set, scored)), reverse=True):
     names = set.intersection(*(x[step] for x in scored))
-    if chosen := headlines(sorted(names)):
+    if chosen := records.headlines(sorted(names)):
       return int(step), chosen
   return None
 

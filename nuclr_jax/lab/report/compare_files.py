@@ -7,7 +7,8 @@ from nuclr_jax.lab import progress
 from nuclr_jax.lab.files import remote
 from nuclr_jax.lab.report import compare, compare_page, tables
 from nuclr_jax.lab.report.compare import ABSENT, Found, Interval, Line, Setting
-from nuclr_jax.lab.report.training import is_share
+from nuclr_jax.lab.report.page import is_share
+from nuclr_jax.lab.train import records
 
 LABEL = 40  # characters of a setting's label in a terminal
 ALONE = (
@@ -23,7 +24,7 @@ def lines(found: Found) -> list[str]:
     found: The settings and the notes.
   """
   settings, shown = found.settings, list(found.notes)
-  names = compare.headlines(compare.final_names(settings))
+  names = records.headlines(compare.final_names(settings))
   for name in names:
     shown += block(name, name, settings, compare.final(name))
   unfinished = any(

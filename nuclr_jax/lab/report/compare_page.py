@@ -9,6 +9,7 @@ import numpy as np
 
 from nuclr_jax.lab.report import compare, page
 from nuclr_jax.lab.report.compare import ABSENT, Found, Setting
+from nuclr_jax.lab.train import records
 
 LOSS = "train/loss"
 MAX_CURVES = 4  # scores with a plot
@@ -51,7 +52,7 @@ def _curves(settings: Sequence[Setting], path: pathlib.Path) -> str:
     for name in row
     if name.startswith("validation/")
   )
-  names = [LOSS, *compare.headlines(scored)[:MAX_CURVES]]
+  names = [LOSS, *records.headlines(scored)[:MAX_CURVES]]
   figure = Figure(
     figsize=(2 * WIDTH, HEIGHT * len(names)), layout="constrained"
   )

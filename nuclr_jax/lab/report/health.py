@@ -64,12 +64,27 @@ def section(
   return f"<h2>Health</h2>{_alarms(history, scale)}{plot}"
 
 
+def warnings(history: History, scale: Scale) -> list[str]:
+  """Returns what the newest diagnostics of a run warn of.
+
+  Args:
+    history: The run's diagnostics.
+    scale: What they are compared with.
+  """
+  return find_alarms(_newest(history), scale)
+
+
+def _newest(history):
+  """Returns the newest row with diagnostics; an empty one if there is none."""
+  rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
+  return rows[-1] if rows else {}
+
+
 def _alarms(history, scale) -> str:
   """Shows what the newest diagnostics warn of."""
-  rows = [x for x in history if any(name.startswith(PREFIX) for name in x)]
-  if not rows:
+  newest = _newest(history)
+  if not newest:
     return ""
-  newest = rows[-1]
   items = [
     f"<li class=wrong>{html.escape(x)}" for x in find_alarms(newest, scale)
   ]

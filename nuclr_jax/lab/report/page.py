@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import html
 import io
 import pathlib
+import re
 
 from matplotlib.figure import Figure
 import numpy as np
@@ -14,6 +15,9 @@ from nuclr_jax.lab import files
 
 LARGEST = 128  # width or height of an image on a page, in pixels
 NUM_SHOWN = 24  # samples in a gallery
+# The last part of the names of scores that are shares. Other scores are losses,
+# norms and the like.
+SHARES = r"(mean_)?recall(@\d+)?|top_?\d+|avg_\d+|mean_per_class"
 MAX_TEXT = 500  # characters of a caption
 
 STYLE = """
@@ -28,6 +32,7 @@ figure { margin: 0; width: 7.5rem; font-size: 11px; line-height: 1.3; }
 figure img { width: 64px; height: 64px; image-rendering: pixelated;
        display: block; } .plot { max-width: 100%; }
 .right { color: #16703a; } .wrong { color: #a8261c; }
+details { margin-top: 1.5rem; } summary { cursor: pointer; font-weight: 600; }
 .wide { overflow-x: auto; }
 pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; font-size: 12px; }
 """
@@ -38,7 +43,9 @@ def write(path: pathlib.Path, title: str, sections: Sequence[str]) -> None:
   title = html.escape(title)
   files.write_atomically(
     path,
-    f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>"
+    "<!doctype html><html lang=en><meta charset=utf-8>"
+    "<meta name=viewport content='width=device-width, initial-scale=1'>"
+    f"<title>{title}</title>"
     f"<style>{STYLE}</style><body><h1>{title}</h1>{''.join(sections)}"
     "</body></html>",
   )
@@ -99,6 +106,39 @@ def shown(text: str) -> str:
   more = len(text) - MAX_TEXT
   end = f"... ({more:,} more characters)" if more > 0 else ""
   return html.escape(text[:MAX_TEXT]) + end
+
+
+def is_share(name: str) -> bool:
+  """Returns whether a metric is a share, which is shown in percent.
+
+  Example:
+    >>> is_share("test/mean_recall@1"), is_share("train/loss")
+    (True, False)
+  """
+  return bool(re.fullmatch(SHARES, name.rsplit("/", 1)[-1]))
+
+
+def shown_score(name: str, x: float) -> str:
+  """Formats the value of a metric.
+
+  Example:
+    >>> shown_score("test/mean_recall@1", 0.5), shown_score("step", 1000)
+    ('50.0 %', '1,000')
+  """
+  if not isinstance(x, float):
+    return f"{x:,}"
+  return f"{100 * x:.1f} %" if is_share(name) else f"{x:.3g}"
+
+
+def folded(title: str, content: str) -> str:
+  """Returns a part of a page that opens on a click.
+
+  Args:
+    title: What is always seen.
+    content: The rest, in HTML.
+  """
+  title = html.escape(title)
+  return f"<details><summary>{title}</summary>{content}</details>"
 
 
 def table(numbers: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ import logging
 import os
 import pathlib
 import platform
-import re
 
 import jax
 from matplotlib.figure import Figure
@@ -16,7 +15,7 @@ import numpy as np
 from nuclr_jax.lab import files
 from nuclr_jax.lab.evaluate.ranking import in_chunks
 from nuclr_jax.lab.evaluate.retrieval import match_of
-from nuclr_jax.lab.report import health, page
+from nuclr_jax.lab.report import health, opening, page
 from nuclr_jax.lab.train import (
   checkpoint,
   diagnostics,
@@ -28,10 +27,6 @@ from nuclr_jax.lab.train.build import Experiment
 from nuclr_jax.types import Sides, both
 
 log = logging.getLogger(__name__)
-
-# The last part of the names of scores that are shares. Other scores are losses,
-# norms and the like.
-SHARES = r"(mean_)?recall(@\d+)?|top_?\d+|avg_\d+|mean_per_class"
 
 
 def write(
@@ -64,12 +59,24 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   plots = files.folder_in(workdir, "report")
   history = records.read_history(workdir)
   times = records.read_history(workdir, records.TIMES)
+  scale = diagnostics.scale_of(parts)
+  final = None
+  if (workdir / records.METRICS).exists():
+    final = records.read_metrics(workdir)
   sections = [
-    _metrics(workdir),
+    opening.section(
+      workdir,
+      parts,
+      metrics=final,
+      history=history,
+      before=opening.before_training(parts, mesh, plots),
+      alarms=health.warnings(history, scale),
+    ),
     _curves(history, plots),
-    health.section(history, times, plots, diagnostics.scale_of(parts)),
+    health.section(history, times, plots, scale),
     _sample_state(parts, state, plots),
     _retrieval(parts, mesh, state),
+    _metrics(workdir, final),
     _config(parts),
   ]
   path = workdir / "report.html"
@@ -78,36 +85,19 @@ def _write(workdir: pathlib.Path, data_dir, parts) -> pathlib.Path:
   return path
 
 
-def _metrics(workdir) -> str:
-  """Returns the table of final metrics, and when the run was extended."""
-  path = workdir / records.METRICS
+def _metrics(workdir, final) -> str:
+  """Returns all final metrics, folded, and when the run was extended."""
   extended = "".join(
     f"<p>The run was extended at step {html.escape(str(x.get('step')))}; it "
     "was to have "
     f"{html.escape(str(x.get(extend.EPOCHS)))} epochs before.</p>"
     for x in files.read_json_lines(workdir / extend.EXTENDED)
   )
-  if not path.exists():
-    return f"<p>The run has not finished: no final numbers yet.</p>{extended}"
-  metrics = records.read_metrics(workdir)
-  shown = {name: _shown(name, x) for name, x in metrics.items()}
-  return f"<h2>Results</h2>{page.table(shown)}{extended}"
-
-
-def _shown(name, x) -> str:
-  if not isinstance(x, float):
-    return f"{x:,}"
-  return f"{100 * x:.1f} %" if is_share(name) else f"{x:.3g}"
-
-
-def is_share(name: str) -> bool:
-  """Returns whether a metric is a share, which is shown in percent.
-
-  Example:
-    >>> is_share("test/mean_recall@1"), is_share("train/loss")
-    (True, False)
-  """
-  return bool(re.fullmatch(SHARES, name.rsplit("/", 1)[-1]))
+  if final is None:
+    return extended
+  shown = {name: page.shown_score(name, x) for name, x in final.items()}
+  title = f"All {len(final)} metrics"
+  return page.folded(title, page.table(shown)) + extended
 
 
 def _curves(history, plots) -> str:
@@ -122,7 +112,8 @@ def _curves(history, plots) -> str:
     if name.startswith("validation/") and records.is_headline(name)
   )
   page.plot(right, history, list(scores))
-  right.set_ylim(min(0, right.get_ylim()[0]), 1)
+  low, high = right.get_ylim()
+  right.set_ylim(min(0, low), min(1, high))
   return "<h2>Training</h2>" + page.save(figure, plots / "curves.png")
 
 
@@ -231,8 +222,8 @@ def _config(parts) -> str:
   shown = json.dumps(parts.settings.recorded, indent=2)
   own = ", ".join(parts.own())
   note = f"<p>The run has its own {own}, which this config does not name.</p>"
-  return (
-    f"<h2>Config</h2>{note if own else ''}<pre>{html.escape(shown)}</pre>"
-    "<h2>Versions</h2>"
-    f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
+  config = f"{note if own else ''}<pre>{html.escape(shown)}</pre>"
+  of_now = f"<pre>{html.escape(json.dumps(versions, indent=2))}</pre>"
+  return page.folded("Config", config) + page.folded(
+    "Versions that made this report", of_now
   )

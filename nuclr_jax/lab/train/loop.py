@@ -33,6 +33,7 @@ from nuclr_jax.lab.train import (
   checkpoint,
   diagnostics,
   extend,
+  journal,
   recalibrate,
   records,
   recovery,
@@ -116,14 +117,18 @@ def _fit(workdir: pathlib.Path, parts: Experiment, mesh: Mesh) -> Result:
   """Trains and evaluates in a local folder."""
   metrics_file, last = workdir / records.METRICS, parts.num_steps
   before = extend.epochs_before(workdir, parts.settings)
-  with _open_run(workdir, parts, mesh) as run:
+  with (
+    _open_run(workdir, parts, mesh) as run,
+    contextlib.ExitStack() as stack,
+  ):
     step = checkpoint.latest(run.manager)
     train_state = resume.start(parts, mesh, run.manager, step)
     if step is None:
       train_state = recovery.of_run(parts, mesh, train_state)
     extend.begin(workdir, parts, step, before)
     stopped = False
-    if int(train_state.step) < last:
+    if (first := int(train_state.step)) < last:
+      stack.enter_context(journal.keep(workdir, mesh, step=first))
       train_state, stopped = _train(run, train_state)
     elif metrics_file.exists():
       log.info("%s holds a finished run; it is not trained again", workdir)

@@ -1,6 +1,6 @@
 """The files that a run writes to its workdir: config, metrics and times."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import contextlib
 from functools import partial
 import json
@@ -475,6 +475,20 @@ def is_headline(name: str) -> bool:
     False
   """
   return name.endswith(("recall@1", "/top1", "/top_1", "/spearman"))
+
+
+def headlines(names: Iterable[str]) -> list[str]:
+  """Chooses the scores to show first: one for each held-out set.
+
+  Args:
+    names: The names of all metrics.
+
+  Example:
+    >>> headlines(["test/mean_recall@1", "test/text_to_image/recall@1"])
+    ['test/mean_recall@1']
+  """
+  shown = [x for x in dict.fromkeys(names) if is_headline(x)]
+  return [x for x in shown if not x.endswith("/recall@1")] or shown
 
 
 def summary(metrics: Metrics) -> str:

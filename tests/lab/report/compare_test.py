@@ -172,6 +172,7 @@ def test_the_command(runs, tmp_path, monkeypatch, capsys):
       ["report", "x"],
       "takes one verb, and flags that begin with --; got ['x']",
     ),
+    (["comapre"], "got comapre; did you mean compare?"),
     (["x", "compare"], "takes a verb first, and flags that begin with --"),
   ],
 )
