@@ -4,7 +4,8 @@ Every arm is tuned over as many values of one number: its temperature, or what
 stands for it. `SigLIP` has the scale 1 / τ. The individual temperatures of
 iSogCLR start at τ: a pair is seen four times, so they hardly leave their first
 value. FastCLIP-v3 has one learned temperature, which moves in every step and
-ends where ρ says; so ρ is tuned. Everything else is as in `configs/glyphs.py`.
+ends where ρ says; so ρ is tuned, and that of TempNet. Everything else is as in
+`configs/glyphs.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,6 +123,11 @@ ARMS = {
     "NUCLR, SCENT's u",
     "nuclr",
     lambda x: _at(x, gamma=dict(name="adaptive", log_alpha=4.0)),
+  ),
+  "clip_tokens": Arm("CLIP, tokens (SuperCLIP)", "clip,tokens", _at),
+  "sogclr_tokens": Arm("SogCLR, tokens", "sogclr,tokens", _at),
+  "tempnet": Arm(
+    "TempNet", "tempnet", lambda x: {"temperature": {"rho": x}}, tuned=RHO
   ),
   "neuclip": Arm("NeuCLIP", "neuclip", _at),
   "amorlip": Arm("AmorLIP", "amorlip", _at),

@@ -97,7 +97,14 @@ def test_every_arm_builds_an_objective():
       assert config.batch_size == 128 and config.num_epochs == 4.0
       sizes = dict(num_pairs=128_000, num_images=128_000, num_texts=50_000)
       build.make_objective(
-        resolve(config), **sizes, dim=128, num_steps=4_000, steps_per_epoch=1000
+        resolve(config),
+        **sizes,
+        dim=128,
+        num_features=384,
+        vocab_size=5_000,
+        special_ids=(0,),
+        num_steps=4_000,
+        steps_per_epoch=1_000,
       )
 
 

@@ -123,6 +123,8 @@ def settings_of(icons: Icons, arm: str, value: float) -> Settings:
   settings = resolve(icons.configs[arm][f"{value:g}"])
   if settings.refresh.arguments.get("every_epochs"):
     raise ValueError(f"{arm} solves popularities between epochs: not done here")
+  if settings.terms:
+    raise ValueError(f"{arm} has a term that sees tokens: not passed on here")
   return settings
 
 

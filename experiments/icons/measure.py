@@ -37,6 +37,7 @@ KEYS = {
 NUM_PAIRS, NUM_EPOCHS = 128_000, 4.0  # half of the data
 SMOKE_PAIRS, SMOKE_EPOCHS = 48, 1.0
 SMOKE_CAPTIONS = 200  # of each held-out set
+TOKENS = "contrib:token_prediction"
 KEY = 50  # of the permutation whose first pairs are half of the data
 POINTS = 20  # of a stored curve
 
@@ -52,6 +53,10 @@ def make_config(run: Run):
       if key in config.objective:  # another factory has other arguments
         del config.objective[key]
     config.objective.update(changes)
+    if TOKENS in config.terms and config.objective.name == "sogclr":
+      config.terms[TOKENS].weight = (
+        2 * words[TAU]
+      )  # as configs/glyphs.py has it
   # Below the gradient norm of most losses, so that the scale of a loss, which
   # decides how often it is clipped, hardly matters.
   config.optimizer.clip_norm = 0.1
