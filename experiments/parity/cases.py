@@ -347,6 +347,65 @@ def siglip(*, tiny: bool) -> Case:
   )
 
 
+def naflex(*, tiny: bool) -> Case:
+  """Makes the case of SigLIP 2 for images of any aspect ratio, packed."""
+  config = transformers.Siglip2Config()
+  case = siglip(tiny=tiny)
+  patch, size, grids = 16, 256, ((9, 28), (16, 16))
+  image, text = dict(name="naflex_vit"), case.inputs["text"]
+  if tiny:
+    # Of less than the 3 x 3 positions, of more, and of both.
+    patch, size, grids = 8, 32, ((2, 5), (16, 1), (4, 4), (1, 1))
+    shape = dict(num_hidden_layers=2, num_attention_heads=4)
+    shape |= dict(hidden_size=16, intermediate_size=24)
+    config = transformers.Siglip2Config(
+      text_config=shape
+      | dict(vocab_size=30, max_position_embeddings=8)
+      | dict(bos_token_id=0, eos_token_id=1),
+      vision_config=shape | dict(patch_size=patch, num_patches=9),
+    )
+    image = case.towers["image"] | image | dict(positions=3)
+    text = texts(30, 8, len(grids))
+
+  def forward(model, inputs):
+    pixels, mask = unpacked(inputs["image"], grids, patch)
+    out = model(
+      input_ids=token_ids(inputs["text"]),
+      pixel_values=pixels,
+      pixel_attention_mask=mask,
+      spatial_shapes=torch.tensor(grids),
+    )
+    return {"image": out.image_embeds, "text": out.text_embeds}
+
+  return case._replace(
+    name="HF SigLIP 2, NaFlex",
+    make=lambda: transformers.Siglip2Model(config),
+    forward=forward,
+    towers=case.towers | dict(image=image),
+    inputs=dict(image=packed(grids, size, patch), text=text),
+  )
+
+
+def packed(grids, size: int, patch: int) -> np.ndarray:
+  """Draws pixels of images with these rows and columns of patches, packed."""
+  pixels = np.zeros((len(grids), size, size + patch, 3), np.float32)
+  pixels[:, :, :size] = images(size, len(grids))
+  for x, grid in zip(pixels, grids, strict=True):
+    x[:2, size, 1] = grid
+  return pixels
+
+
+def unpacked(image, grids, patch: int) -> tuple:
+  """Returns patches as transformers takes them, and which are of the image."""
+  size = image.shape[1]
+  side = size // patch
+  x = image[:, :, :size].reshape(-1, side, patch, side, patch, 3)
+  x = torch.from_numpy(x).permute(0, 1, 3, 2, 4, 5).double()
+  lengths = torch.tensor([rows * columns for rows, columns in grids])
+  mask = torch.arange(side * side)[None] < lengths[:, None]
+  return x.reshape(len(grids), side * side, -1), mask.long()
+
+
 def dinov2(*, tiny: bool) -> Case:
   """Makes the case of Hugging Face's DINOv2, ViT-S/14."""
   shape = dict(hidden_size=384, num_hidden_layers=12, num_attention_heads=6)
@@ -384,5 +443,6 @@ def cases(*, tiny: bool) -> list[Case]:
     clip(tiny=tiny),
     *([metaclip_2()] if tiny else []),
     siglip(tiny=tiny),
+    naflex(tiny=tiny),
     dinov2(tiny=tiny),
   ]

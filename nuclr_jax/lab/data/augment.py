@@ -12,7 +12,7 @@ import cv2
 from jaxtyping import Float
 import numpy as np
 
-from nuclr_jax.lab.data.images import SquareImage
+from nuclr_jax.lab.data.images import Image
 from nuclr_jax.lab.data.source import Transform
 
 GREY = (128, 128, 128)  # of pixels that lie outside the original image
@@ -67,12 +67,12 @@ def augment(*, shift: float, scale: float, flip: bool = False) -> Transform:
 
 
 def rand_augment(
-  image: SquareImage,
+  image: Image,
   random: Float[np.ndarray, "numbers"],
   *,
   num_ops: int = 2,
   level: float = 7.0,
-) -> SquareImage:
+) -> Image:
   """Draws operations from `OPERATIONS` and applies each with probability 1/2.
 
   Args:
@@ -101,7 +101,7 @@ def rand_augment(
   return image
 
 
-def autocontrast(image: SquareImage) -> SquareImage:
+def autocontrast(image: Image) -> Image:
   """Stretches each channel to 0 ... 255."""
   tables = []
   for channel in cv2.split(image):
@@ -113,7 +113,7 @@ def autocontrast(image: SquareImage) -> SquareImage:
   return _look_up(image, np.stack(tables, axis=-1))
 
 
-def equalize(image: SquareImage) -> SquareImage:
+def equalize(image: Image) -> Image:
   """Makes each channel's histogram flat."""
   tables = []
   for i in range(3):
@@ -128,14 +128,14 @@ def equalize(image: SquareImage) -> SquareImage:
   return _look_up(image, np.stack(tables, axis=-1))
 
 
-def brightness(image: SquareImage, factor: float) -> SquareImage:
+def brightness(image: Image, factor: float) -> Image:
   """Multiplies all values by the factor."""
   # In float32 like Pillow: near integers, the precision decides the result.
   table = np.arange(256, dtype=np.float32)[:, None] * np.float32(factor)
   return _look_up(image, np.repeat(table, 3, 1))
 
 
-def sharpness(image: SquareImage, factor: float) -> SquareImage:
+def sharpness(image: Image, factor: float) -> Image:
   """Moves the image away from a smoothed copy (factor above 1) or towards it.
 
   Pixels at the edge are left as they are.
@@ -149,7 +149,7 @@ def sharpness(image: SquareImage, factor: float) -> SquareImage:
   return sharp
 
 
-def affine(image: SquareImage, matrix) -> SquareImage:
+def affine(image: Image, matrix) -> Image:
   """Moves the pixel at (x, y) to `matrix` [2, 3] times (x, y, 1)."""
   height, width = image.shape[:2]
   return cv2.warpAffine(
@@ -161,7 +161,7 @@ def affine(image: SquareImage, matrix) -> SquareImage:
   )
 
 
-def rotate(image: SquareImage, degrees: float) -> SquareImage:
+def rotate(image: Image, degrees: float) -> Image:
   """Rotates counter-clockwise about the centre."""
   height, width = image.shape[:2]
   centre = ((width - 1) / 2, (height - 1) / 2)
@@ -192,7 +192,7 @@ def _interpolation(size, move, grow) -> np.ndarray:
   return np.maximum(0, 1 - distance).astype(np.float32)
 
 
-def _look_up(image, table) -> SquareImage:
+def _look_up(image, table) -> Image:
   """Maps values by a table [256, 3]; cuts off fractions, as Pillow does."""
   table = np.clip(table, 0, 255).astype(np.uint8)
   return cv2.LUT(image, table[None])

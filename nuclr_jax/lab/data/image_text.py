@@ -78,8 +78,9 @@ def image_text(
     share_texts: Whether pairs with the same caption share a text id, and are
       not negatives of each other. Where captions repeat with a long tail, False
       is better (docs/what_zeta_is.md).
-    square: `size`, `resize` and `kernel`. The fields of this and of the other
-      groups are arguments and keys of `config.data` themselves, see `options`.
+    square: `size`, `resize`, `kernel` and `patch`. The fields of this and of
+      the other groups are arguments and keys of `config.data` themselves, see
+      `options`.
     captions: `tokenizer`, `length`, `clean`, `repair`, `pad_id`, `template`,
       `vocab_size` and `min_count`.
     augmentation: `scale`, `flip`, `num_ops` and `level`.
@@ -91,6 +92,7 @@ def image_text(
   """
   from nuclr_jax.lab.data import tar_files
 
+  image_shape = square.image_shape  # checked before anything is opened
   sets = open_held_out(
     names=held_out, size=square.size, resize=square.how, data_dir=data_dir
   )
@@ -124,7 +126,7 @@ def image_text(
   return Data(
     train=source,
     tokenizer=words,
-    image_shape=(square.size, square.size, 3),
+    image_shape=image_shape,
     held_out=sets,
     resize=square.how,
   )
@@ -204,7 +206,7 @@ def inputs_of(spec: Mapping[str, Any]) -> Inputs | None:
     return None
   square = group_in(spec, Square)
   words = _tokenizer(captions, list)
-  return Inputs((square.size, square.size, 3), words, square.how)
+  return Inputs(square.image_shape, words, square.how)
 
 
 @flat("augmentation")
@@ -295,7 +297,7 @@ def square_maker(
   Raises:
     ValueError: If a number is out of range.
   """
-  from nuclr_jax.lab.data import images
+  from nuclr_jax.lab.data import images, patches
   from nuclr_jax.lab.data.augment import rand_augment
 
   _check_options(size, augmentation)
@@ -305,10 +307,13 @@ def square_maker(
     if random is None:
       return images.resize(image, size, resize)
     cropped = images.random_resized_crop(
-      image, random, size=size, scale=scale, flip=flip
+      image, random, size=size, scale=scale, flip=flip, patch=resize.patch
     )
     rest = random[images.CROP_NUMBERS :]
-    return rand_augment(cropped, rest, num_ops=num_ops, level=level)
+    changed = rand_augment(cropped, rest, num_ops=num_ops, level=level)
+    if resize.patch is None:
+      return changed
+    return patches.pack(changed, size=size, patch=resize.patch)
 
   return make_square
 

@@ -22,10 +22,11 @@ import numpy as np
 import PIL.Image
 
 from nuclr_jax.lab import distributed
+from nuclr_jax.lab.data import patches
 from nuclr_jax.lab.data.source import DEFAULT_RESIZE, Resize
 
 Image = UInt8[np.ndarray, "height width 3"]
-SquareImage = UInt8[np.ndarray, "size size 3"]
+Resized = UInt8[np.ndarray, "rows columns 3"]
 
 # Reasons not to use an image.
 UNREADABLE = "unreadable image"  # not an image, or not of a known kind
@@ -178,21 +179,23 @@ def num_pixels(data: bytes) -> int:
     raise _undecodable(data) from error
 
 
-def resize(
-  image: Image, size: int, how: Resize = DEFAULT_RESIZE
-) -> SquareImage:
+def resize(image: Image, size: int, how: Resize = DEFAULT_RESIZE) -> Resized:
   """Makes an image a square of size x size pixels, as published models do.
 
   The kernels are Pillow's, which widen as the image shrinks, so that nothing
   aliases. The pixels are those of Hugging Face's processors: with "crop", the
   shorter side is resized first and the centre cropped then, and both the longer
   side and the margins are rounded down. torchvision, and so OpenCLIP, rounds
-  margins to an even number where they end in one half: "crop_torchvision".
+  margins to an even number where they end in one half: "crop_torchvision". With
+  "naflex", an image keeps its aspect ratio, and the square holds its patches.
 
   Args:
     image: The image.
     size: Height and width of the result, in pixels.
     how: The mode and the kernel; without a mode, the image is squashed.
+
+  Returns:
+    The square; with "naflex", what `patches.pack` makes, which is wider.
 
   Example:
     >>> resize(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
@@ -206,6 +209,11 @@ def resize(
   kernel = PIL.Image.Resampling[how.kernel.upper()]
   if how.mode in (None, "squash"):
     return np.array(whole.resize((size, size), kernel))
+  if how.mode == patches.NAFLEX:
+    grid = dict(size=size, patch=how.patch)
+    rows, columns = patches.grid_of(*image.shape[:2], **grid)
+    sides = columns * how.patch, rows * how.patch
+    return patches.pack(np.array(whole.resize(sides, kernel)), **grid)
   shorter = min(whole.size)
   longest = MAX_ASPECT * shorter
   if max(whole.size) > longest:  # else a line may fill the memory
@@ -234,7 +242,7 @@ def thumbnail(image: Image, size: int = THUMBNAIL) -> bytes:
   return cv2.imencode(".jpg", small)[1].tobytes()
 
 
-def resize_fast(image: Image, size: int) -> SquareImage:
+def resize_fast(image: Image, size: int | tuple[int, int]) -> Resized:
   """Approximates `resize` with OpenCV, several times faster.
 
   Random crops are resized in this way. OpenCV's kernels do not widen as the
@@ -245,22 +253,22 @@ def resize_fast(image: Image, size: int) -> SquareImage:
 
   Args:
     image: The image.
-    size: Height and width of the result, in pixels.
+    size: Height and width of the result, in pixels; one number, or both.
 
   Example:
     >>> resize_fast(np.full((600, 300, 3), 7, np.uint8), 32).mean().item()
     7.0
   """
-  shape = np.array(image.shape[:2])
+  shape, size = np.array(image.shape[:2]), np.broadcast_to(size, 2)
   if (shape <= size).all():
-    return _resize_to(image, (size, size), cv2.INTER_CUBIC)
+    return _resize_to(image, size, cv2.INTER_CUBIC)
   blocks = np.maximum(shape // (2 * size), 1)
   if (blocks > 1).any():
     image = _resize_to(image, shape // blocks, cv2.INTER_AREA)
   left = shape / blocks / size
   kind = cv2.INTER_CUBIC if left.min() < 1.4 else cv2.INTER_LINEAR
-  image = _resize_to(image, (2 * size, 2 * size), kind)
-  return _resize_to(image, (size, size), cv2.INTER_AREA)
+  image = _resize_to(image, 2 * size, kind)
+  return _resize_to(image, size, cv2.INTER_AREA)
 
 
 def random_resized_crop(
@@ -271,13 +279,17 @@ def random_resized_crop(
   scale: tuple[float, float] = (0.5, 1.0),
   ratio: tuple[float, float] = (3 / 4, 4 / 3),
   flip: bool = True,
-) -> SquareImage:
+  patch: int | None = None,
+) -> Resized:
   """Crops a random part and resizes it to size x size pixels; mirrors half.
 
   The part's share of the area is uniform in `scale`, and the logarithm of its
   width / height is uniform between those of `ratio`. A part that does not fit
   is drawn again; after ten failures the largest central part of an allowed
   ratio is taken.
+
+  With `patch`, the part keeps its shape: `ratio` is relative to the width /
+  height of the image, and the result has whole patches (`patches.grid_of`).
 
   Args:
     image: The image.
@@ -286,6 +298,7 @@ def random_resized_crop(
     scale: Smallest and largest share of the area.
     ratio: Smallest and largest width / height.
     flip: Whether to mirror half of the images left to right.
+    patch: The side of a patch, in pixels; None makes squares.
 
   Example:
     >>> image = np.arange(30 * 40 * 3).astype(np.uint8).reshape(30, 40, 3)
@@ -298,11 +311,17 @@ def random_resized_crop(
   Reference: Szegedy et al., Going Deeper with Convolutions, CVPR 2015.
   """
   height, width = image.shape[:2]
+  if patch is not None:
+    ratio = tuple(x * width / height for x in ratio)
   rows, columns, fits = _crop_shape(height, width, random, scale, ratio)
   place = random[2 * TRIES : 2 * TRIES + 2] if fits else (0.5, 0.5)
   top = int(place[0] * (height - rows + 1))
   left = int(place[1] * (width - columns + 1))
-  part = resize_fast(image[top : top + rows, left : left + columns], size)
+  part = image[top : top + rows, left : left + columns]
+  if patch is not None:
+    grid = patches.grid_of(rows, columns, size=size, patch=patch)
+    size = tuple(x * patch for x in grid)
+  part = resize_fast(part, size)
   return part[:, ::-1] if flip and random[2 * TRIES + 2] < 0.5 else part
 
 

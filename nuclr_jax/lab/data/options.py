@@ -11,12 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from nuclr_jax import checks
 from nuclr_jax.checks import Count, Natural, Positive
+from nuclr_jax.lab.data import patches
 from nuclr_jax.lab.data.cleaning import Clean
 from nuclr_jax.lab.data.source import Resize
 from nuclr_jax.lab.data.tokenizer import BUILD
 from nuclr_jax.lab.ranges import Ids, Length, Side
 
-ResizeMode = checks.one_of(("squash", "crop", "crop_torchvision")) | None
+ResizeMode = (
+  checks.one_of(("squash", "crop", "crop_torchvision", patches.NAFLEX)) | None
+)
 Kernel = checks.one_of(("bicubic", "bilinear"))
 Function = TypeVar("Function", bound=Callable)
 Group = TypeVar("Group", bound=tuple)
@@ -28,15 +31,37 @@ class Square(NamedTuple):
   size: Side = 256  # Height and width, in pixels
   # How images that are not augmented become squares: "squash" resizes the whole
   # image, "crop" its shorter side and then crops the centre, as CLIP does
-  # ("crop_torchvision" as OpenCLIP, see `images.resize`). None squashes
+  # ("crop_torchvision" as OpenCLIP, see `images.resize`), and "naflex" keeps
+  # the image's shape, in patches as many as in the square. None squashes
   # captioned images and crops labelled ones, as in the published CC3M recipe
   resize: ResizeMode = None
   kernel: Kernel = "bicubic"  # The kernel of this, "bicubic" or "bilinear"
+  # The side of a patch of the image tower, in pixels: with "naflex" only
+  patch: Side | None = None
 
   @property
   def how(self) -> Resize:
     """How images that are not augmented become squares."""
-    return Resize(self.resize, self.kernel)
+    return Resize(self.resize, self.kernel, self.patch)
+
+  @property
+  def image_shape(self) -> tuple[int, int, int]:
+    """The shape of images as models get them.
+
+    Raises:
+      ValueError: If there is a patch, but no need for it, or the reverse; or if
+        it does not fit the size.
+    """
+    is_naflex = self.resize == patches.NAFLEX
+    if is_naflex != (self.patch is not None):
+      raise ValueError(
+        f"data.resize is {self.resize!r} and data.patch is {self.patch}: "
+        f"{patches.NAFLEX!r} needs the image tower's patch, and nothing else "
+        "has one; set both or neither"
+      )
+    if is_naflex:
+      return patches.packed_shape(self.size, self.patch)
+    return self.size, self.size, 3
 
 
 class Augmentation(NamedTuple):

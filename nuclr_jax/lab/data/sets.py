@@ -158,7 +158,7 @@ def open_labelled_set(
   split = place.split or split
   how = resize._replace(mode=resize.mode or "crop")
 
-  def to_square(data: bytes, where) -> images.SquareImage:
+  def to_square(data: bytes, where) -> images.Resized:
     try:
       return images.resize(images.decode(data), size, how)
     except ValueError as error:

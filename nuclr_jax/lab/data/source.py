@@ -324,10 +324,12 @@ class Resize(NamedTuple):
 
   # "squash": the whole image, whatever its shape. "crop": its shorter side, and
   # then the centre is cropped ("crop_torchvision" may differ by a pixel, see
-  # `images.resize`). None: captioned images are squashed and labelled ones
-  # cropped, as in the published CC3M recipe.
+  # `images.resize`). "naflex": whole patches, in the image's own shape, which
+  # lie in the square (see `patches`). None: captioned images are squashed and
+  # labelled ones cropped, as in the published CC3M recipe.
   mode: str | None = None
   kernel: str = "bicubic"  # or "bilinear"; both widen as the image shrinks
+  patch: int | None = None  # the side of a patch, in pixels, for "naflex"
 
 
 DEFAULT_RESIZE = Resize()

@@ -36,7 +36,7 @@ LARGEST_ID = 2**31 - 1
 
 # (image, random numbers or None) -> a square.
 MakeSquare = Callable[
-  [images.Image, Float[np.ndarray, "numbers"] | None], images.SquareImage
+  [images.Image, Float[np.ndarray, "numbers"] | None], images.Resized
 ]
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from functools import partial
 from flax import nnx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from nuclr_jax.lab.models import transformer
 from nuclr_jax.lab.models.layers import LayerNorm
@@ -45,10 +45,11 @@ class AttentionPool(nnx.Module):
     self,
     x: Float[Array, "batch length width"],
     rngs: nnx.Rngs | None = None,
+    mask: Bool[Array, "#batch 1 1 length"] | None = None,
   ) -> Float[Array, "batch width"]:
     probe = self.probe[...].astype(x.dtype)[None, None]
     probe = jnp.broadcast_to(probe, (len(x), 1, x.shape[-1]))
-    x = self.attention(x, rngs=rngs, asking=probe)[:, 0]
+    x = self.attention(x, mask, rngs, asking=probe)[:, 0]
     hidden = transformer.ACTIVATIONS[self.activation](self.up(self.norm(x)))
     return x + self.down(hidden)
 

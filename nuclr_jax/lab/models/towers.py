@@ -18,6 +18,7 @@ from nuclr_jax.lab.models.heads import rows
 from nuclr_jax.lab.models.layers import Dtype
 from nuclr_jax.lab.models.lora import with_adapters
 from nuclr_jax.lab.models.mobileclip_vit import mobileclip_vit
+from nuclr_jax.lab.models.naflex import naflex_vit
 from nuclr_jax.lab.models.nllb import nllb
 from nuclr_jax.lab.models.pretrained import (
   check_encoder,
@@ -52,6 +53,7 @@ IMAGE_TOWERS: dict[str, Callable[..., base.Tower]] = {
   "eva": eva,
   "fastvit": fastvit,
   "mobileclip_vit": mobileclip_vit,
+  "naflex_vit": naflex_vit,
   "perception_encoder": perception_encoder,
   "resnet50": resnet50,
   "siglip_vit_b16": siglip_vit_b16,

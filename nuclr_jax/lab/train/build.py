@@ -264,6 +264,7 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
       "model.lora_rank adds adapters to towers that are to be frozen; set "
       "--config.optimizer.freeze=\"('model/image', 'model/text')\""
     )
+  _check_naflex(settings.model, inputs)
   model = settings.model(
     image_shape=inputs.image_shape,
     vocab_size=inputs.tokenizer.vocab_size,
@@ -273,6 +274,22 @@ def make_model(settings: Settings, inputs: Inputs) -> Model:
   return microbatched(
     without_frozen_gradients(model, freeze), settings.num_microbatches
   )
+
+
+def _check_naflex(model: Bound, inputs: Inputs) -> None:
+  """Raises ValueError if packed patches go to a tower that takes pixels.
+
+  It would take the places of patches, and black ones, for a part of the image.
+  """
+  tower = model.arguments.get("image")
+  name = tower.name if isinstance(tower, Bound) else model.name
+  reads = name == "naflex_vit" or ":" in name  # another module's may read them
+  if inputs.resize.mode == "naflex" and not reads:
+    raise ValueError(
+      f"data.resize is 'naflex', and images are then packed patches, which "
+      f"{name!r} does not take; choose another resize, or the image tower "
+      "'naflex_vit'"
+    )
 
 
 def check_end(model: Bound, inputs: Inputs) -> None:

@@ -123,6 +123,15 @@ CONVERSIONS = {  # by the kind of a rule
     lambda theirs, _: [theirs[0].transpose(2, 3, 1, 0)],
     lambda ours, _: [ours[0].transpose(3, 2, 0, 1)],
   ),
+  # Of patches: a convolution or, as in NaFlex, a linear layer on their pixels.
+  "patches": Conversion(
+    lambda theirs, _: [
+      theirs[0].T if theirs[0].ndim == 2 else theirs[0].transpose(2, 3, 1, 0)
+    ],
+    lambda ours, _: [
+      ours[0].T if ours[0].ndim == 2 else ours[0].transpose(3, 2, 0, 1)
+    ],
+  ),
   # Convolutions of single positions are linear layers here.
   "pointwise": Conversion(
     lambda theirs, _: [theirs[0][:, :, 0, 0].T],

@@ -155,7 +155,7 @@ _HF_CLIP_TEXT = _PROJECTIONS["text"] + rules(
 _HF_SIGLIP_IMAGE = rules(
   "image",
   ("positions", f"{_VISION}.position_embedding.weight", "grid"),
-  ("patches", f"{_VISION}.patch_embedding", "conv_bias"),
+  ("patches", f"{_VISION}.patch_embedding", "patches"),
   *_hf_clip("vision_model"),
   ("norm", "vision_model.post_layernorm", "norm"),
   *pool_rows(

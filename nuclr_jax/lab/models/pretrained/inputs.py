@@ -6,6 +6,7 @@ an error that names the key; none is ignored.
 
 from collections.abc import Mapping, Sequence
 import logging
+import math
 import re
 from typing import Any
 
@@ -44,10 +45,19 @@ _SQUASHED = _DEFAULTS | {
   "image_mean": _HALF,
   "image_std": _HALF,
 }
+_NAFLEX = _DEFAULTS | {
+  "default_to_square": True,  # of a size, which this processor does not have
+  "patch_size": 16,
+  "max_num_patches": 256,
+  "resample": 2,
+  "image_mean": _HALF,
+  "image_std": _HALF,
+}
 PROCESSORS = {  # by the beginning of the processor's type
   "Bit": _CROPPED,
   "CLIP": _CROPPED,
   "Siglip": _SQUASHED | {"resample": 3},
+  "Siglip2": _NAFLEX,
   "ViT": _SQUASHED | {"resample": 2},
 }
 # Keys that change no pixels: whose file it is, and how a call returns arrays.
@@ -149,6 +159,9 @@ def _of_processor(spec: Json, kind: str) -> tuple[dict, dict]:
       "do_resize is false, and the towers need images of one size; set it to "
       "true, with the size of the model's images"
     )
+  image = _normalization(full)
+  if "max_num_patches" in full:
+    return image, _naflex(full)
   # Before 2022, a number: the shorter side of CLIP, both sides of others.
   size = _edges(full["size"], square=full["default_to_square"])
   crop = _edges(full["crop_size"], square=True)
@@ -165,17 +178,40 @@ def _of_processor(spec: Json, kind: str) -> tuple[dict, dict]:
       f"{full['size']}, crop_size {full['crop_size']}, do_center_crop "
       f"{cropped} and resample {full['resample']}"
     )
+  return image, {"size": squares[0]["height"], "resize": mode, "kernel": kernel}
+
+
+def _naflex(full: Json) -> dict[str, Any]:
+  """Reads how images become patches, in their own shape."""
+  most, patch = full["max_num_patches"], full["patch_size"]
+  kernel, side = KERNELS.get(full["resample"]), math.isqrt(most)
+  if not kernel or side < 2 or side**2 != most:
+    raise ValueError(
+      "images must be resized with the resample 2 or 3, to at most a square "
+      "number of patches, such as 256, 576 or 1024; got resample "
+      f"{full['resample']} and max_num_patches {most}, next to "
+      f"{max(side, 2) ** 2} and {(max(side, 2) + 1) ** 2}"
+    )
+  return {
+    "size": side * patch,
+    "resize": "naflex",
+    "kernel": kernel,
+    "patch": patch,
+  }
+
+
+def _normalization(full: Json) -> dict[str, tuple[float, ...]]:
+  """Reads the mean and the std of each channel: keys of config.model.image."""
   # Ours are (pixel / 255 - mean) / std, theirs (pixel * factor - mean) / std.
   scale = 255 * (full["rescale_factor"] if full["do_rescale"] else 1)
   mean, std = (
     _channels(key, full[key] if full["do_normalize"] else otherwise)
     for key, otherwise in (("image_mean", 0.0), ("image_std", 1.0))
   )
-  image = {
+  return {
     "mean": tuple(x / scale for x in mean),
     "std": tuple(x / scale for x in std),
   }
-  return image, {"size": squares[0]["height"], "resize": mode, "kernel": kernel}
 
 
 def _edges(size, *, square: bool) -> dict[str, int]:

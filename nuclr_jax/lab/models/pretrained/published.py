@@ -1,7 +1,7 @@
 """What the files of a published model say about it, as keys of our configs.
 
-`read_published` reads `config.json` (CLIP, MetaCLIP 2, SigLIP and ViT with BERT
-in Hugging Face's layout, and what `nuclr export` writes) or
+`read_published` reads `config.json` (CLIP, MetaCLIP 2, SigLIP, SigLIP 2 and ViT
+with BERT in Hugging Face's layout, and what `nuclr export` writes) or
 `open_clip_config.json` (`open_clip`), and the files for images and texts beside
 them (`inputs`); a folder with a `modules.json` is a sentence encoder
 (`sentence_encoders`). The result names our towers, their sizes, and the
@@ -181,6 +181,7 @@ def _readers() -> dict[str, Any]:
     "clip": _hf_clip,
     "metaclip_2": _hf_metaclip_2,
     "siglip": _hf_siglip,
+    "siglip2": _hf_siglip2,
     "vision-text-dual-encoder": _hf_dual_encoder,
   }
 
@@ -204,10 +205,27 @@ def _of_hugging_face(source, spec: Json) -> tuple[dict, dict]:
   }
   model, length = readers[kind](spec, towers["image"], towers["text"])
   processors = {"clip": "CLIP", "metaclip_2": "CLIP", "siglip": "Siglip"}
+  processors["siglip2"] = "Siglip2"
   kind = processors.get(kind, "ViT")
   image, data = inputs.of_processor(source, kind)
+  _check_patches(model["image"], data)
   model["image"] |= image
+  kind = kind.removesuffix("2")  # whose tokenizers are prepared alike
   return model, data | inputs.of_tokenizer(source, kind, length, towers["text"])
+
+
+def _check_patches(image: Json, data: Json) -> None:
+  """Raises ValueError unless images have the patches of their tower."""
+  own = image["patch"] if image["name"] == "naflex_vit" else None
+  found = data.get("patch")
+  if found != own:
+    patches = {x: f"patches of {x} pixels" for x in (own, found)}
+    patches[None] = "squares"
+    raise ValueError(
+      f"its processor of images makes {patches[found]}, and the model takes "
+      f"{patches[own]}; correct image_processor_type, or patch_size, in the "
+      "preprocessor_config.json or the processor_config.json"
+    )
 
 
 def _of_separate_encoders(folder: pathlib.Path) -> tuple[dict, dict]:
@@ -295,6 +313,20 @@ def _hf_siglip(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
     | sizes_of(text, **shared),
   }
   return model | {"dim": model["image"]["width"]}, length
+
+
+def _hf_siglip2(spec: Json, image: Json, text: Json) -> tuple[dict, int]:
+  """Reads the config of SigLIP 2 for images of any aspect ratio (NaFlex)."""
+  model, length = _hf_siglip(spec, image, text)
+  count = image.get("num_patches", 256)
+  side = math.isqrt(count)
+  if side**2 != count:
+    raise ValueError(
+      f"num_patches of vision_config is {count}, and must be a square number: "
+      "the learned positions form a square"
+    )
+  model["image"] |= {"name": "naflex_vit", "positions": side}
+  return model, length
 
 
 def _hf_dual_encoder(spec: Json, image: Json, text: Json) -> tuple[dict, int]:

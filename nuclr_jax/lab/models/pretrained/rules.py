@@ -56,6 +56,7 @@ _LAYERS = {
   "conv": [("/kernel", ".weight", "kernel")],
   "conv_1x1": [("/kernel", ".weight", "pointwise"), ("/bias", ".bias", "same")],
   "conv_bias": [("/kernel", ".weight", "kernel"), ("/bias", ".bias", "same")],
+  "patches": [("/kernel", ".weight", "patches"), ("/bias", ".bias", "same")],
 }
 
 

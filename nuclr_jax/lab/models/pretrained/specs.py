@@ -12,6 +12,7 @@ from nuclr_jax import checks
 from nuclr_jax.checks import Natural, Range
 from nuclr_jax.lab import files
 from nuclr_jax.lab.ranges import (
+  MAX_PATCHES,
   Eps,
   Ids,
   Layers,
@@ -20,6 +21,7 @@ from nuclr_jax.lab.ranges import (
   Side,
   Std,
   Width,
+  up_to,
 )
 
 Json = Mapping[str, Any]
@@ -50,6 +52,8 @@ KINDS = {
   **dict.fromkeys(("max_position_embeddings", "context_length"), Length),
   "vocab_size": Ids,
   "patch_size": Side,
+  "num_patches": up_to(MAX_PATCHES),
+  "max_num_patches": up_to(MAX_PATCHES) | None,
   "mlp_ratio": Ratio,
   **dict.fromkeys(("layer_norm_eps", "eps"), Eps),
   "eos_id": Natural,
